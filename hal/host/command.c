@@ -32,18 +32,26 @@ static void print_option(FILE *out, const char *name, const char *value, const c
 {
     char words[64];
     snprintf(words, sizeof words, "%s%s%s", name, value != NULL ? " " : "", value != NULL ? value : "");
-    fprintf(out, "  %-22s %s\n", words, help);
+    for (const char *rest = words; *help != '\0'; rest = "") {
+        int length = (int)strcspn(help, "\n");
+        fprintf(out, "  %-22s %.*s\n", rest, length, help);
+        help += length + (help[length] == '\n');
+    }
+}
+
+void keel_command_print_options(FILE *out, const struct keel_command_option *options)
+{
+    for (const struct keel_command_option *o = options; o != NULL && o->name != NULL; o++)
+        if (o->help != NULL)
+            print_option(out, o->name, o->value, o->help);
 }
 
 static void print_help(FILE *out, const struct keel_command_set *set, const struct keel_command_kind *kind)
 {
     fprintf(out, "usage: %s %s [OPTION]...%s%s\n%s\n\n%s\noptions:\n", set->name, kind->name,
             kind->operands[0] != '\0' ? " " : "", kind->operands, kind->summary, kind->details);
-    const struct keel_command_option *const tables[] = {kind->options, set->shared};
-    for (int i = 0; i < 2; i++)
-        for (const struct keel_command_option *o = tables[i]; o != NULL && o->name != NULL; o++)
-            if (o->help != NULL)
-                print_option(out, o->name, o->value, o->help);
+    keel_command_print_options(out, kind->options);
+    keel_command_print_options(out, set->shared);
     print_option(out, "--json", NULL, json_help);
     fprintf(out, "\n%s%s\nexamples:\n%s", set->notes != NULL ? set->notes : "", codes_help, kind->examples);
 }
@@ -194,18 +202,18 @@ static bool add_text(struct keel_command_texts *texts, const char *text)
     return true;
 }
 
-static bool set_option(struct keel_command *cmd, const struct keel_command_option *option, const char *text)
+/* Into the field of the option; false where the value is none that it takes. */
+static bool set_field(void *field, enum keel_command_type type, const char *text)
 {
-    void *field = cmd->own.bytes + option->offset;
     const char *rest;
-    switch (option->type) {
+    switch (type) {
     case KEEL_COMMAND_FLAG:
         *(bool *)field = true;
         return true;
     case KEEL_COMMAND_COUNT:
     case KEEL_COMMAND_POSITIVE:
         return parse_number(text, field, &rest) && *rest == '\0' &&
-               (option->type == KEEL_COMMAND_COUNT || *(uint64_t *)field > 0);
+               (type == KEEL_COMMAND_COUNT || *(uint64_t *)field > 0);
     case KEEL_COMMAND_BYTES:
         return parse_bytes(text, field);
     case KEEL_COMMAND_DURATION:
@@ -215,47 +223,87 @@ static bool set_option(struct keel_command *cmd, const struct keel_command_optio
     case KEEL_COMMAND_TEXT:
         *(const char **)field = text;
         return true;
+    case KEEL_COMMAND_CALL:
+        break;
     }
     return false;
 }
 
-/* The command's own, or one of its set; NULL: none is called so. */
-static const struct keel_command_option *find_option(const struct keel_command *cmd, const char *name)
+/* The option whose name is the first `length` characters of `word`, else the only one whose name begins so.
+ */
+static enum keel_status find_option(const struct keel_command_option *options,
+                                    const struct keel_command_option *shared, const char *word, size_t length,
+                                    const struct keel_command_option **out)
 {
-    const struct keel_command_option *const tables[] = {cmd->kind->options, cmd->set->shared};
+    const struct keel_command_option *const tables[] = {options, shared};
+    uint32_t found = 0;
     for (int i = 0; i < 2; i++)
-        for (const struct keel_command_option *o = tables[i]; o != NULL && o->name != NULL; o++)
-            if (strcmp(o->name, name) == 0)
-                return o;
-    return NULL;
+        for (const struct keel_command_option *o = tables[i]; o != NULL && o->name != NULL; o++) {
+            if (length < 3 || strncmp(o->name, word, length) != 0)
+                continue;
+            *out = o;
+            found++;
+            if (o->name[length] == '\0')
+                return KEEL_OK;
+        }
+    if (found == 1)
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID, found == 0 ? "unknown option %s" : "%s is short for several options",
+                     word);
 }
 
-/* The words of one option, argv[*at] first; moves *at to its last. 0, or the exit code. */
-static int take_option(struct keel_command *cmd, int argc, char **argv, int *at)
+/* The words of one option, argv[*at] first; moves *at to its last. */
+static enum keel_status read_option(struct keel_command_words *words, int argc, char **argv, int *at)
 {
-    if (strcmp(argv[*at], "--json") == 0) {
-        cmd->json = true;
-        return 0;
+    const struct keel_command_option *option = NULL;
+    char *word = argv[*at], *value = NULL;
+    uint8_t *own = words->own;
+    size_t length = strcspn(word, "=");
+    KEEL_TRY(find_option(words->options, words->shared, word, length, &option));
+    const bool flag = option->type == KEEL_COMMAND_FLAG;
+    if (word[length] == '=')
+        value = word + length + 1;
+    if (value != NULL && flag)
+        return keel_fail(KEEL_INVALID, "%s takes no value", option->name);
+    if (value == NULL && !flag && *at + 1 < argc)
+        value = argv[++*at];
+    if (value != NULL && option->type == KEEL_COMMAND_CALL)
+        return words->take(own, option, value);
+    if ((value != NULL || flag) && set_field(own + option->offset, option->type, value))
+        return KEEL_OK;
+    const char *help = option->help != NULL ? option->help : "";
+    return keel_fail(KEEL_INVALID, "%s needs %s: %.*s", option->name, option->value, (int)strcspn(help, "\n"),
+                     help);
+}
+
+enum keel_status keel_command_read(struct keel_command_words *words, int argc, char **argv)
+{
+    bool options = true; /* none behind "--" */
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        if (!options || word[0] != '-' || word[1] == '\0') {
+            if (words->operand_count == words->operands_max)
+                return keel_fail(KEEL_INVALID, "one word too many: %s", word);
+            words->operands[words->operand_count++] = word;
+        } else if (strcmp(word, "--") == 0) {
+            options = false;
+        } else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+            words->help = true;
+            return KEEL_OK;
+        } else if (words->json != NULL && strcmp(word, "--json") == 0) {
+            *words->json = true;
+        } else {
+            KEEL_TRY(read_option(words, argc, argv, &i));
+        }
     }
-    const struct keel_command_option *option = find_option(cmd, argv[*at]);
-    if (option == NULL)
-        return keel_command_wrong_use(cmd->set, "unknown option ", argv[*at]);
-    const char *value = NULL;
-    if (option->type != KEEL_COMMAND_FLAG && ++*at < argc)
-        value = argv[*at];
-    if ((option->type != KEEL_COMMAND_FLAG && value == NULL) || !set_option(cmd, option, value)) {
-        char why[256];
-        snprintf(why, sizeof why, "%s needs %s: %s", option->name, option->value,
-                 option->help != NULL ? option->help : "");
-        return keel_command_wrong_use(cmd->set, why, "");
-    }
-    return 0;
+    return KEEL_OK;
 }
 
 enum keel_status keel_command_wrong_value(const struct keel_command *command, const char *option)
 {
-    const struct keel_command_option *found = find_option(command, option);
+    const struct keel_command_option *found = NULL;
     const char *value = NULL;
+    (void)find_option(command->kind->options, command->set->shared, option, strlen(option), &found);
     KEEL_ASSERT(found != NULL);
     for (int i = 2; i + 1 < command->argc; i++)
         if (strcmp(command->argv[i], option) == 0)
@@ -270,20 +318,15 @@ static int parse(const struct keel_command_set *set, const struct keel_command_k
     *out = (struct keel_command){.set = set, .kind = kind, .argc = argc, .argv = argv};
     if (kind->begin != NULL)
         kind->begin(out->own.bytes);
-    bool options = true; /* none behind "--" */
-    for (int i = 2; i < argc; i++) {
-        int code = 0;
-        if (options && strcmp(argv[i], "--") == 0)
-            options = false;
-        else if (options && argv[i][0] == '-')
-            code = take_option(out, argc, argv, &i);
-        else if (out->operand_count == kind->operands_max)
-            code = keel_command_wrong_use(set, "one word too many: ", argv[i]);
-        else
-            out->operands[out->operand_count++] = argv[i];
-        if (code != 0)
-            return code;
-    }
+    struct keel_command_words words = {.options = kind->options,
+                                       .shared = set->shared,
+                                       .own = out->own.bytes,
+                                       .operands_max = kind->operands_max,
+                                       .json = &out->json};
+    if (keel_command_read(&words, argc - 1, argv + 1) != KEEL_OK)
+        return keel_command_wrong_use(set, keel_detail(), "");
+    memcpy(out->operands, words.operands, sizeof out->operands);
+    out->operand_count = words.operand_count;
     if (out->operand_count < kind->operands_min)
         return keel_command_wrong_use(set, "missing: ", kind->operands);
     return 0;

@@ -6,8 +6,9 @@
 #include "model.h"
 #include "report.h"
 #include "run_output.h"
-#include <getopt.h>
 #include <inttypes.h>
+#include <keel/command.h>
+#include <keel/engine.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <keel/process.h>
@@ -17,15 +18,29 @@
 #include <unistd.h>
 
 enum { OVERRIDES_MAX = 256 };
-enum made { MADE_RANKS, MADE_NODES, MADE_SPARES, MADE_SAMPLE, MADE_COUNT };
+/* Options that this file takes; those of the first four are written as overrides. */
+enum taken {
+    RANKS,
+    NODES,
+    SPARES,
+    SAMPLE,
+    MADE_COUNT,
+    SET = MADE_COUNT,
+    DRILL,
+    RESUME,
+    PASSES_OFF,
+    PASSED_ON
+};
 
 struct run {
     const char *job_path;
     const char *overrides[OVERRIDES_MAX];
     uint32_t override_count;
-    char made[MADE_COUNT][64]; /* overrides made from --ranks and its like; "": not given */
-    const char *drills[KEEL_DRILLS_MAX];
+    char made[MADE_COUNT][64];           /* overrides made from --ranks and its like; "": not given */
+    const char *drills[KEEL_DRILLS_MAX]; /* for the checks: they are passed on too */
     uint32_t drill_count;
+    const char *passed_on[KEEL_PASSED_ON_MAX]; /* options of workers and their values */
+    uint32_t passed_on_count;
     const char *out, *resume;
     bool prepare_only;
     struct keel_job job;
@@ -35,44 +50,6 @@ struct run {
     struct keel_seen_step last; /* if so, its last step */
     int lock_fd;                /* of the directory; -1: not locked */
 };
-
-static void print_help(void)
-{
-    puts("usage: keel run JOB.conf [options]\n"
-         "\n"
-         "Train the job on ranks of this machine; the same command goes on where it was interrupted.\n"
-         "\n"
-         "  --ranks N              workers that carry the job's shards (cluster.ranks)\n"
-         "  --nodes N              nodes that the ranks are spread over; default: one per rank\n"
-         "  --spares N             warm spare nodes that take over from dead ones\n"
-         "  --set section.key=value   override any key of the job file; may be repeated\n"
-         "  --out DIR              metrics.jsonl, events.jsonl, report.html, ckpt/; default runs/NAME\n"
-         "  --drill SPEC           inject a fault: kill:rank=2,step=30  kill:node=1,step=30,at=reduce\n"
-         "                         kill:all,step=200  stop:rank=0,step=9; at: forward, reduce, commit, "
-         "snapshot\n"
-         "                         slow:rank=1,step=9,ms=500,steps=3  disk-full:rank=0,step=50,ms=1000\n"
-         "                         flip:rank=1,step=9 (a bit of its weights)\n"
-         "                         sick:rank=1,step=9 (its board computes wrongly)  hang:rank=1,step=9 (it "
-         "hangs)\n"
-         "  --resume auto|none|STEP   newest snapshot (default), from the beginning, or that of a step\n"
-         "  --prepare              make DIR and an empty store in it, and end: for keel ckpt import\n"
-         "  --sample N             generate N tokens of text at the end (DIR/sample.txt)\n"
-         "\n"
-         "examples:\n"
-         "  keel run demo.conf --ranks 4\n"
-         "  keel run demo.conf --ranks 4 --drill kill:node=2,step=60,at=reduce --out runs/drilled\n"
-         "  keel run my.conf --set data.path=book.txt --set train.steps=1000 --sample 300\n"
-         "\n"
-         "jobs that come with Keel: runtime/jobs of its sources, PREFIX/share/keel/jobs where it is "
-         "installed\n"
-         "\n"
-         "exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged or does not "
-         "fit,\n"
-         "            5 interrupted but resumable\n"
-         "\n"
-         "keys of a job file (default):");
-    keel_job_print_keys(stdout);
-}
 
 /* ---- arguments ----------------------------------------------------------------------------------------- */
 
@@ -85,13 +62,16 @@ static enum keel_status add_override(struct run *run, const char *text)
 }
 
 /* An option that is given again replaces what it said before. */
-static enum keel_status make_override(struct run *run, enum made which, const char *key, const char *value)
+static enum keel_status make_override(struct run *run, const struct keel_command_option *option,
+                                      const char *value)
 {
-    char *text = run->made[which];
+    static const char *const keys[MADE_COUNT] = {"cluster.ranks", "cluster.nodes", "cluster.spares",
+                                                 "train.sample"};
+    char *text = run->made[option->offset];
     bool before = text[0] != '\0';
-    int length = snprintf(text, sizeof run->made[0], "%s=%s", key, value);
+    int length = snprintf(text, sizeof run->made[0], "%s=%s", keys[option->offset], value);
     if (length < 0 || (size_t)length >= sizeof run->made[0])
-        return keel_fail(KEEL_INVALID, "%s: a number is wanted, not %.100s", key, value);
+        return keel_fail(KEEL_INVALID, "%s: a number is wanted, not %.100s", option->name, value);
     return before ? KEEL_OK : add_override(run, text);
 }
 
@@ -115,63 +95,108 @@ static enum keel_status take_resume(struct run *run, const char *text)
     return KEEL_OK;
 }
 
-/* `word`: the argument that the option stands in. */
-static enum keel_status take_option(struct run *run, int option, const char *value, const char *word)
+static enum keel_status pass_on(struct run *run, const char *name, const char *value)
 {
-    switch (option) {
-    case 'n':
-        return make_override(run, MADE_RANKS, "cluster.ranks", value);
-    case 'N':
-        return make_override(run, MADE_NODES, "cluster.nodes", value);
-    case 'p':
-        return make_override(run, MADE_SPARES, "cluster.spares", value);
-    case 'a':
-        return make_override(run, MADE_SAMPLE, "train.sample", value);
-    case 's':
+    if (run->passed_on_count + 2 > KEEL_PASSED_ON_MAX)
+        return keel_fail(KEEL_LIMIT, "more than %d options for workers", KEEL_PASSED_ON_MAX / 2);
+    run->passed_on[run->passed_on_count++] = name;
+    run->passed_on[run->passed_on_count++] = value;
+    return KEEL_OK;
+}
+
+static enum keel_status take_option(void *own, const struct keel_command_option *option, char *value)
+{
+    struct run *run = own;
+    switch ((enum taken)option->offset) {
+    case RANKS:
+    case NODES:
+    case SPARES:
+    case SAMPLE:
+        return make_override(run, option, value);
+    case SET:
         return add_override(run, value);
-    case 'd':
-        return add_drill(run, value);
-    case 'r':
+    case RESUME:
         return take_resume(run, value);
-    case 'o':
-        run->out = value;
-        return KEEL_OK;
-    case 'P':
-        run->prepare_only = true;
-        return KEEL_OK;
-    case ':':
-        return keel_fail(KEEL_INVALID, "%s wants a value; see keel run --help", word);
-    default:
-        return keel_fail(KEEL_INVALID, "%s is no option, or short for several; see keel run --help", word);
+    case DRILL:
+        KEEL_TRY(add_drill(run, value));
+        break;
+    case PASSES_OFF:
+        KEEL_TRY(keel_engine_check_passes(value));
+        break;
+    case PASSED_ON:
+        break;
     }
+    return pass_on(run, option->name, value); /* workers take these as they are */
+}
+
+#define INTO(field) offsetof(struct run, field)
+static const struct keel_command_option options[] = {
+    {"--ranks", "N", KEEL_COMMAND_CALL, RANKS, "workers that carry the job's shards (cluster.ranks)"},
+    {"--nodes", "N", KEEL_COMMAND_CALL, NODES, "nodes that the ranks are spread over; default: one per rank"},
+    {"--spares", "N", KEEL_COMMAND_CALL, SPARES, "warm spare nodes that take over from dead ones"},
+    {"--set", "section.key=value", KEEL_COMMAND_CALL, SET,
+     "override any key of the job file; may be repeated"},
+    {"--out", "DIR", KEEL_COMMAND_TEXT, INTO(out),
+     "metrics.jsonl, events.jsonl, report.html, ckpt/; default runs/NAME"},
+    {"--drill", "SPEC", KEEL_COMMAND_CALL, DRILL,
+     "inject a fault: kill:rank=2,step=30  kill:node=1,step=30,at=reduce\n"
+     "kill:all,step=200  stop:rank=0,step=9; at: forward, reduce, commit, snapshot\n"
+     "slow:rank=1,step=9,ms=500,steps=3  disk-full:rank=0,step=50,ms=1000\n"
+     "flip:rank=1,step=9 (a bit of its weights)\n"
+     "sick:rank=1,step=9 (its board computes wrongly)  hang:rank=1,step=9 (it hangs)"},
+    {"--resume", "auto|none|STEP", KEEL_COMMAND_CALL, RESUME,
+     "newest snapshot (default), from the beginning, or that of a step"},
+    {"--prepare", NULL, KEEL_COMMAND_FLAG, INTO(prepare_only),
+     "make DIR and an empty store in it, and end: for keel ckpt import"},
+    {"--sample", "N", KEEL_COMMAND_CALL, SAMPLE, "generate N tokens of text at the end (DIR/sample.txt)"},
+    {"--dump-graph", "DIR", KEEL_COMMAND_CALL, PASSED_ON,
+     "each worker writes its graph after each pass into DIR/NODE.LOCAL"},
+    {"--passes-off", "LIST", KEEL_COMMAND_CALL, PASSES_OFF,
+     "leave out passes over the graph, with commas between: the bits stay the same;\n"
+     "\"\": none, not even those that do not pay on the device"},
+    {"--trace-device", "DIR", KEEL_COMMAND_CALL, PASSED_ON,
+     "each worker writes the last commands of its device into DIR/NODE.LOCAL.json,\n"
+     "for Perfetto"},
+    {.name = NULL},
+};
+
+static void print_help(void)
+{
+    puts("usage: keel run JOB.conf [options]\n"
+         "\n"
+         "Train the job on ranks of this machine; the same command goes on where it was interrupted.\n");
+    keel_command_print_options(stdout, options);
+    puts("\n"
+         "examples:\n"
+         "  keel run demo.conf --ranks 4\n"
+         "  keel run demo.conf --ranks 4 --drill kill:node=2,step=60,at=reduce --out runs/drilled\n"
+         "  keel run my.conf --set data.path=book.txt --set train.steps=1000 --sample 300\n"
+         "\n"
+         "jobs that come with Keel: runtime/jobs of its sources, PREFIX/share/keel/jobs where it is "
+         "installed\n"
+         "\n"
+         "exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged or does not "
+         "fit,\n"
+         "            5 interrupted but resumable\n"
+         "\n"
+         "keys of a job file (default):");
+    keel_job_print_keys(stdout);
 }
 
 static enum keel_status parse_arguments(struct run *run, int argc, char **argv, bool *help)
 {
-    static const struct option options[] = {
-        {"ranks", required_argument, NULL, 'n'},
-        {"nodes", required_argument, NULL, 'N'},
-        {"spares", required_argument, NULL, 'p'},
-        {"set", required_argument, NULL, 's'},
-        {"out", required_argument, NULL, 'o'},
-        {"drill", required_argument, NULL, 'd'},
-        {"resume", required_argument, NULL, 'r'},
-        {"sample", required_argument, NULL, 'a'},
-        {"prepare", no_argument, NULL, 'P'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
-    int option;
-    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-        if (option == 'h') {
-            *help = true;
-            return KEEL_OK;
-        }
-        KEEL_TRY(take_option(run, option, optarg, argv[optind - 1]));
+    struct keel_command_words words = {
+        .options = options, .own = run, .take = take_option, .operands_max = 1};
+    enum keel_status status = keel_command_read(&words, argc, argv);
+    *help = words.help;
+    if (status == KEEL_OK && !words.help && words.operand_count == 0)
+        status = keel_fail(KEEL_INVALID, "one job file is wanted");
+    if (status != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%.400s", keel_detail());
+        return keel_fail(status, "%s; see keel run --help", why);
     }
-    if (optind + 1 != argc)
-        return keel_fail(KEEL_INVALID, "one job file is wanted; see keel run --help");
-    run->job_path = argv[optind];
+    run->job_path = words.operands[0];
     return KEEL_OK;
 }
 
@@ -648,8 +673,8 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
                                         .job_path = run->job_copy,
                                         .directory = run->directory,
                                         .identity = run->identity,
-                                        .drills = run->drills,
-                                        .drill_count = run->drill_count,
+                                        .passed_on = run->passed_on,
+                                        .passed_on_count = run->passed_on_count,
                                         .resume = resume,
                                         .report = keel_output_report(output),
                                         .signalled = &signalled};

@@ -9,6 +9,8 @@
 #include <keel/node.h>
 
 enum { KEEL_LINK_FD = 3, KEEL_LINK_TEXT_BYTES = 1024 };
+/* Words of options that `keel run` hands to workers through launcher and agents: names and values. */
+enum { KEEL_PASSED_ON_MAX = 160 };
 
 enum keel_link_kind {
     /* worker to agent */

@@ -39,7 +39,30 @@ static enum keel_status leave_out(const char *off, size_t length, uint32_t *fusi
         *reuse = *reuse && passes[i].fusions != 0;
         return KEEL_OK;
     }
-    return keel_fail(KEEL_INVALID, "passes_off: \"%s\" is neither fuse, nor a fusion, nor plan-memory", off);
+    char names[160] = "";
+    for (size_t i = 0, used = 0; i < sizeof passes / sizeof *passes; i++)
+        used +=
+            (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", passes[i].name);
+    return keel_fail(KEEL_INVALID, "%.*s is no pass that can be left out: these can, %s", (int)length, off,
+                     names);
+}
+
+static enum keel_status leave_out_all(const char *off, uint32_t *fusions, bool *reuse)
+{
+    while (off != NULL && *off != '\0') {
+        size_t length = strcspn(off, ",");
+        KEEL_TRY(leave_out(off, length, fusions, reuse));
+        off += length;
+        off += *off == ',';
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_engine_check_passes(const char *passes_off)
+{
+    uint32_t fusions = 0;
+    bool reuse = true;
+    return leave_out_all(passes_off, &fusions, &reuse);
 }
 
 /* What is left of the passes; INVALID when something else is to be left out. On a CPU what a product or a
@@ -55,13 +78,7 @@ static enum keel_status choose_passes(const struct keel_engine_config *config, u
     enum keel_device_kind kind = keel_device_info(config->device)->kind;
     if (off == NULL && (kind == KEEL_DEVICE_HOST || kind == KEEL_DEVICE_CPU))
         *fusions &= ~(uint32_t)(KEEL_FUSE_GELU | KEEL_FUSE_RESIDUAL | KEEL_FUSE_IMAGE);
-    while (off != NULL && *off != '\0') {
-        size_t length = strcspn(off, ",");
-        KEEL_TRY(leave_out(off, length, fusions, reuse));
-        off += length;
-        off += *off == ',';
-    }
-    return KEEL_OK;
+    return leave_out_all(off, fusions, reuse);
 }
 
 static enum keel_status dump(const struct keel_engine_config *config,

@@ -17,6 +17,7 @@
 #include "worker_link.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/command.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <keel/process.h>
@@ -27,7 +28,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PASSED_ON_MAX = 160, PACKETS_PER_TURN = 64, PACKETS_AT_EXIT = 4096 };
+enum { PACKETS_PER_TURN = 64, PACKETS_AT_EXIT = 4096 };
 
 /* From the end of a link to SIGKILL; and for all workers to go once the node is finished. */
 static const uint64_t link_grace_ns = KEEL_NS_PER_S;
@@ -47,10 +48,8 @@ struct worker {
 
 struct options {
     const char *job_path, *directory, *launcher;
-    uint16_t node;
-    uint32_t incarnation;
-    uint64_t run;
-    char *passed_on[PASSED_ON_MAX]; /* --drill SPEC, --resume WHAT: for the workers */
+    uint64_t node, incarnation, run;
+    char *passed_on[KEEL_PASSED_ON_MAX]; /* --drill SPEC, --resume WHAT, ...: for the workers */
     uint32_t passed_on_count;
 };
 
@@ -80,7 +79,7 @@ static enum keel_status spawn(struct agent *agent, uint8_t local, uint32_t incar
 {
     struct worker *worker = worker_of(agent, local);
     char node_text[12], local_text[12], incarnation_text[12];
-    snprintf(node_text, sizeof node_text, "%u", agent->options.node);
+    snprintf(node_text, sizeof node_text, "%" PRIu64, agent->options.node);
     snprintf(local_text, sizeof local_text, "%u", local);
     snprintf(incarnation_text, sizeof incarnation_text, "%" PRIu32, incarnation);
     char *fixed[] = {agent->self,
@@ -95,7 +94,7 @@ static enum keel_status spawn(struct agent *agent, uint8_t local, uint32_t incar
                      "--incarnation",
                      incarnation_text};
     enum { FIXED = sizeof fixed / sizeof fixed[0] };
-    char *argv[FIXED + PASSED_ON_MAX + 1] = {0};
+    char *argv[FIXED + KEEL_PASSED_ON_MAX + 1] = {0};
     memcpy(argv, fixed, sizeof fixed);
     memcpy(argv + FIXED, agent->options.passed_on, agent->options.passed_on_count * sizeof argv[0]);
     int pair[2];
@@ -361,59 +360,58 @@ static void end_workers(struct agent *agent)
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
 
+enum taken { NODE, INCARNATION, RUN, PASSED_ON };
+
 static enum keel_status parse_number(const char *name, const char *text, int base, uint64_t limit,
                                      uint64_t *out)
 {
     char *end;
     unsigned long long value = strtoull(text, &end, base);
     if (text[0] == '-' || text[0] == '\0' || *end != '\0' || value > limit)
-        return keel_fail(KEEL_INVALID, "keel agent: %s %s: not a number it can be", name, text);
+        return keel_fail(KEEL_INVALID, "%s %s: not a number it can be", name, text);
     *out = value;
     return KEEL_OK;
 }
 
-static enum keel_status pass_on(struct options *options, char *name, char *value)
+static enum keel_status take_option(void *own, const struct keel_command_option *option, char *value)
 {
-    if (options->passed_on_count + 2 > PASSED_ON_MAX)
-        return keel_fail(KEEL_LIMIT, "keel agent: more than %d drills", PASSED_ON_MAX / 2 - 1);
-    options->passed_on[options->passed_on_count++] = name;
+    struct options *options = own;
+    switch ((enum taken)option->offset) {
+    case NODE:
+        return parse_number(option->name, value, 10, KEEL_NODES_MAX - 1, &options->node);
+    case INCARNATION:
+        return parse_number(option->name, value, 10, UINT32_MAX >> 8, &options->incarnation);
+    case RUN:
+        return parse_number(option->name, value, 16, UINT64_MAX, &options->run);
+    case PASSED_ON:
+        break;
+    }
+    if (options->passed_on_count + 2 > KEEL_PASSED_ON_MAX)
+        return keel_fail(KEEL_LIMIT, "more than %d options for workers", KEEL_PASSED_ON_MAX / 2);
+    options->passed_on[options->passed_on_count++] = (char *)option->name;
     options->passed_on[options->passed_on_count++] = value;
     return KEEL_OK;
 }
 
-static enum keel_status parse_option(struct options *options, char *name, char *value)
-{
-    uint64_t number = 0;
-    if (strcmp(name, "--dir") == 0) {
-        options->directory = value;
-    } else if (strcmp(name, "--launcher") == 0) {
-        options->launcher = value;
-    } else if (strcmp(name, "--node") == 0) {
-        KEEL_TRY(parse_number(name, value, 10, KEEL_NODES_MAX - 1, &number));
-        options->node = (uint16_t)number;
-    } else if (strcmp(name, "--incarnation") == 0) {
-        KEEL_TRY(parse_number(name, value, 10, UINT32_MAX >> 8, &number));
-        options->incarnation = (uint32_t)number;
-    } else if (strcmp(name, "--run") == 0) {
-        return parse_number(name, value, 16, UINT64_MAX, &options->run);
-    } else if (strcmp(name, "--drill") == 0 || strcmp(name, "--resume") == 0) {
-        return pass_on(options, name, value);
-    } else {
-        return keel_fail(KEEL_INVALID, "keel agent: %s: no such option", name);
-    }
-    return KEEL_OK;
-}
+static const struct keel_command_option agent_options[] = {
+    {"--dir", "DIR", KEEL_COMMAND_TEXT, offsetof(struct options, directory),
+     "directory of the run, with its job.key"},
+    {"--node", "N", KEEL_COMMAND_CALL, NODE, "number of this node, from 1; 0 is the launcher"},
+    {"--launcher", "HOST:PORT", KEEL_COMMAND_TEXT, offsetof(struct options, launcher),
+     "where the launcher listens"},
+    {"--run", "HEX", KEEL_COMMAND_CALL, RUN, "number of the run, drawn at each start of the launcher"},
+    {"--incarnation", "I", KEEL_COMMAND_CALL, INCARNATION, "how often this node was started, from 1 on"},
+    {"--drill", "SPEC", KEEL_COMMAND_CALL, PASSED_ON,
+     "this and what follows: for the workers; see keel run --help"},
+    {"--resume", "WHAT", KEEL_COMMAND_CALL, PASSED_ON, "auto, none or a step"},
+    {"--dump-graph", "DIR", KEEL_COMMAND_CALL, PASSED_ON, "where graphs go"},
+    {"--passes-off", "LIST", KEEL_COMMAND_CALL, PASSED_ON, "passes that are left out"},
+    {"--trace-device", "DIR", KEEL_COMMAND_CALL, PASSED_ON, "where traces go"},
+    {.name = NULL},
+};
 
 static const char usage[] = "keel agent JOB --dir DIR --node N --launcher HOST:PORT --run HEX "
                             "--incarnation I [--drill SPEC]... [--resume WHAT]";
-
-static bool asks_for_help(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return true;
-    return false;
-}
 
 static void print_help(void)
 {
@@ -421,32 +419,27 @@ static void print_help(void)
         "usage: %s\n\n"
         "One node of a run: starts its workers, watches them and speaks for them. keel run starts one per\n"
         "node and fills in all of this; what it hands to its agents is not meant to be typed.\n\n"
-        "  JOB               the job as the run uses it: DIR/job.conf\n"
-        "  --dir DIR         directory of the run, with its job.key\n"
-        "  --node N          number of this node, from 1; 0 is the launcher\n"
-        "  --launcher PLACE  where the launcher listens, HOST:PORT\n"
-        "  --run HEX         number of the run, drawn at each start of the launcher\n"
-        "  --incarnation I   how often this node was started, from 1 on\n"
-        "  --drill SPEC      handed to the workers, as is --resume WHAT; see keel run --help\n\n"
-        "exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged,\n"
-        "            5 interrupted: the run can be resumed\n",
+        "  JOB                    the job as the run uses it: DIR/job.conf\n",
         usage);
+    keel_command_print_options(stdout, agent_options);
+    puts("\nexit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged,\n"
+         "            5 interrupted: the run can be resumed");
 }
 
-static enum keel_status parse(int argc, char **argv, struct options *out)
+static enum keel_status parse(int argc, char **argv, struct options *out, bool *help)
 {
-    for (int i = 1; i < argc; i++) {
-        if (argv[i][0] != '-' && out->job_path == NULL) {
-            out->job_path = argv[i];
-            continue;
-        }
-        if (i + 1 == argc)
-            return keel_fail(KEEL_INVALID, "keel agent: %s wants a value; %s", argv[i], usage);
-        KEEL_TRY(parse_option(out, argv[i], argv[i + 1]));
-        i++;
+    struct keel_command_words words = {
+        .options = agent_options, .own = out, .take = take_option, .operands_max = 1};
+    enum keel_status status = keel_command_read(&words, argc, argv);
+    *help = words.help;
+    if (status != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%.200s", keel_detail());
+        return keel_fail(status, "keel agent: %s; %s", why, usage);
     }
-    if (out->job_path == NULL || out->directory == NULL || out->launcher == NULL || out->node == 0 ||
-        out->incarnation == 0 || out->run == 0)
+    out->job_path = words.operands[0];
+    if (!words.help && (out->job_path == NULL || out->directory == NULL || out->launcher == NULL ||
+                        out->node == 0 || out->incarnation == 0 || out->run == 0))
         return keel_fail(KEEL_INVALID,
                          "keel agent: JOB and five options are wanted, numbers from 1 on (node 0 is the "
                          "launcher): %s; keel run fills them in",
@@ -469,8 +462,8 @@ static enum keel_status open_mailbox(struct agent *agent)
     keel_secret_wipe(&secret);
     const struct keel_mailbox_config config = {.key = key,
                                                .run = agent->options.run,
-                                               .node = agent->options.node,
-                                               .incarnation = agent->options.incarnation,
+                                               .node = (uint16_t)agent->options.node,
+                                               .incarnation = (uint32_t)agent->options.incarnation,
                                                .launcher = agent->options.launcher,
                                                .stranger = on_stranger};
     return keel_mailbox_open(&config, &agent->mailbox);
@@ -482,7 +475,8 @@ static enum keel_status open_control(struct agent *agent)
     struct keel_node_config node;
     char state[KEEL_PATH_BYTES], name[32];
     KEEL_TRY(keel_job_load(agent->options.job_path, NULL, 0, &job));
-    KEEL_TRY(keel_control_layout(&job, agent->options.node, agent->options.incarnation, &node));
+    KEEL_TRY(keel_control_layout(&job, (uint16_t)agent->options.node, (uint32_t)agent->options.incarnation,
+                                 &node));
     snprintf(name, sizeof name, "node-%u.state", node.node);
     KEEL_TRY(keel_path_join(state, agent->options.directory, name));
     agent->worker_count = node.worker_count;
@@ -516,27 +510,29 @@ static void log_end(const struct keel_control_plane *control, enum keel_status s
         keel_log(told ? KEEL_LOG_INFO : KEEL_LOG_ERROR, "%s", keel_detail());
 }
 
+static enum keel_status live(struct agent *agent)
+{
+    char name[32];
+    snprintf(name, sizeof name, "agent %" PRIu64, agent->options.node);
+    keel_log_set_name(name);
+    keel_link_ignore_signals();
+    return run(agent);
+}
+
 int keel_agent_main(int argc, char **argv)
 {
-    if (asks_for_help(argc, argv)) {
-        print_help();
-        return 0;
-    }
     struct agent *agent;
-    enum keel_status status = keel_alloc(1, sizeof *agent, &agent);
-    if (status == KEEL_OK) {
-        status = parse(argc, argv, &agent->options);
-        if (status == KEEL_OK) {
-            char name[32];
-            snprintf(name, sizeof name, "agent %u", agent->options.node);
-            keel_log_set_name(name);
-            keel_link_ignore_signals();
-            status = run(agent);
-        }
-        log_end(&agent->control, status);
-        keel_control_fini(&agent->control);
-        keel_mailbox_close(agent->mailbox);
-        keel_free(agent);
-    }
+    bool help = false;
+    if (keel_alloc(1, sizeof *agent, &agent) != KEEL_OK)
+        return keel_status_exit_code(KEEL_NO_MEMORY);
+    enum keel_status status = parse(argc, argv, &agent->options, &help);
+    if (help)
+        print_help();
+    else if (status == KEEL_OK)
+        status = live(agent);
+    log_end(&agent->control, status);
+    keel_control_fini(&agent->control);
+    keel_mailbox_close(agent->mailbox);
+    keel_free(agent);
     return keel_status_exit_code(status);
 }

@@ -25,7 +25,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { AGENT_ARGS = 16, FIRST_INCARNATION = 1 };
+enum { AGENT_ARGS = 18, FIRST_INCARNATION = 1 };
 
 /* At the end: for agents to go by themselves, and for snapshots under way. */
 static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
@@ -76,24 +76,22 @@ static enum keel_status spawn(struct launcher *launcher, uint16_t node, uint32_t
     snprintf(incarnation_text, sizeof incarnation_text, "%" PRIu32, incarnation);
     snprintf(run_text, sizeof run_text, "%016" PRIx64, launcher->run);
     keel_mailbox_place(launcher->mailbox, place);
-    char *argv[AGENT_ARGS + 2 * KEEL_DRILLS_MAX] = {launcher->self,
-                                                    "agent",
-                                                    (char *)config->job_path,
-                                                    "--dir",
-                                                    (char *)config->directory,
-                                                    "--node",
-                                                    node_text,
-                                                    "--launcher",
-                                                    place,
-                                                    "--run",
-                                                    run_text,
-                                                    "--incarnation",
-                                                    incarnation_text};
+    char *argv[AGENT_ARGS + KEEL_PASSED_ON_MAX] = {launcher->self,
+                                                   "agent",
+                                                   (char *)config->job_path,
+                                                   "--dir",
+                                                   (char *)config->directory,
+                                                   "--node",
+                                                   node_text,
+                                                   "--launcher",
+                                                   place,
+                                                   "--run",
+                                                   run_text,
+                                                   "--incarnation",
+                                                   incarnation_text};
     uint32_t count = 13;
-    for (uint32_t i = 0; i < config->drill_count; i++) {
-        argv[count++] = "--drill";
-        argv[count++] = (char *)config->drills[i];
-    }
+    for (uint32_t i = 0; i < config->passed_on_count; i++)
+        argv[count++] = (char *)config->passed_on[i];
     if (config->resume != NULL) {
         argv[count++] = "--resume";
         argv[count++] = (char *)config->resume;
@@ -543,7 +541,7 @@ static enum keel_status outcome(struct launcher *launcher, enum keel_status star
 
 enum keel_status keel_launch(const struct keel_launch_config *config)
 {
-    KEEL_ASSERT(config->drill_count <= KEEL_DRILLS_MAX);
+    KEEL_ASSERT(config->passed_on_count <= KEEL_PASSED_ON_MAX);
     struct launcher *launcher;
     KEEL_TRY(keel_alloc(1, sizeof *launcher, &launcher));
     launcher->config = config;

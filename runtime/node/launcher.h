@@ -8,6 +8,7 @@
 #define KEEL_LAUNCHER_H
 
 #include "committer.h"
+#include "worker_link.h"
 #include <keel/job.h>
 #include <keel/node.h>
 #include <keel/process.h>
@@ -44,10 +45,10 @@ struct keel_launch_config {
     const char *directory; /* of the run; exists */
     const char *identity;  /* keel_job_identity, for manifests */
     const char *metadata;  /* JSON object for manifests; NULL is {} */
-    const char *const *drills; /* handed to workers as they are */
-    uint32_t drill_count;
-    const char *resume;  /* handed to workers as it is; NULL: nothing */
-    uint64_t first_step; /* steps before this one are not reported */
+    const char *const *passed_on; /* options of `keel worker` and their values, one after the other */
+    uint32_t passed_on_count;     /* at most KEEL_PASSED_ON_MAX */
+    const char *resume;           /* handed to workers as --resume; NULL: nothing */
+    uint64_t first_step;          /* steps before this one are not reported */
     struct keel_launch_report report;
     bool *signalled; /* becomes true when a signal asked for the end, and not the caller's `stop` alone; may
                         be NULL */

@@ -13,7 +13,7 @@
 
 /* ---- creation ------------------------------------------------------------------------------------------ */
 
-static enum keel_status build_engine(struct keel_trainer *trainer)
+static enum keel_status build_engine(struct keel_trainer *trainer, const struct keel_trainer_config *from)
 {
     const struct keel_job *job = trainer->job;
     struct keel_graph *graph;
@@ -28,6 +28,8 @@ static enum keel_status build_engine(struct keel_trainer *trainer)
                                         .nesterov = job->nesterov,
                                         .training = true,
                                         .check_products = job->check_products,
+                                        .dump_directory = from->dump_directory,
+                                        .passes_off = from->passes_off,
                                         .slot_wait_ns = trainer->stall_ns};
     enum keel_status status = keel_model_build(graph, job, trainer->data);
     if (status == KEEL_OK)
@@ -85,14 +87,14 @@ static enum keel_status allocate(struct keel_trainer *trainer)
                                       trainer->gradient_slices);
 }
 
-static enum keel_status build(struct keel_trainer *trainer, const struct keel_kernels_options *kernels)
+static enum keel_status build(struct keel_trainer *trainer, const struct keel_trainer_config *config)
 {
     struct keel_kernels_options options = {.native = false};
-    if (kernels != NULL)
-        options = *kernels;
+    if (config->kernels != NULL)
+        options = *config->kernels;
     options.native = options.native || trainer->job->numerics != 0;
     KEEL_TRY(keel_kernels_create_with(trainer->device, &options, &trainer->kernels));
-    KEEL_TRY(build_engine(trainer));
+    KEEL_TRY(build_engine(trainer, config));
     KEEL_TRY(keel_queue_create(trainer->device, &trainer->copy_queue));
     trainer->flat_count = keel_engine_flat_count(trainer->engine);
     trainer->bucket_count = keel_engine_bucket_count(trainer->engine);
@@ -111,7 +113,7 @@ enum keel_status keel_trainer_create(const struct keel_trainer_config *config, s
     trainer->stall_ns = config->stall_ns;
     trainer->hangs = config->hangs;
     trainer->progress = config->progress;
-    enum keel_status status = build(trainer, config->kernels);
+    enum keel_status status = build(trainer, config);
     if (status != KEEL_OK) {
         keel_trainer_destroy(trainer);
         return status;

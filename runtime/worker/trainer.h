@@ -26,6 +26,7 @@ struct keel_trainer_config {
     const struct keel_data *data;               /* borrowed */
     struct keel_device *device;                 /* borrowed */
     const struct keel_kernels_options *kernels; /* of the board; NULL: defaults; borrowed for the call */
+    const char *dump_directory, *passes_off;    /* as of the engine; borrowed for the call */
     uint64_t stall_ns;             /* a device or peer that makes no progress for so long is an error */
     struct keel_hang_watch *hangs; /* told of all that waits for the device; borrowed; NULL: nobody watches */
     atomic_uint_fast64_t *progress; /* counts what moves; borrowed */

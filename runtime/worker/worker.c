@@ -8,11 +8,11 @@
 #include "worker.h"
 #include "secret.h"
 #include "worker_internal.h"
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/board.h>
 #include <keel/clock.h>
+#include <keel/command.h>
 #include <keel/health.h>
 #include <keel/log.h>
 #include <keel/memory.h>
@@ -22,12 +22,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOST_NAME_BYTES = 65 };
+enum { HOST_NAME_BYTES = 65, TRACED_COMMANDS = 16384 };
 enum { FIRST_INCARNATION = 1 << 8 }; /* of a worker that was never started again, on such a node */
 
 /* ---- arguments ----------------------------------------------------------------------------------------- */
 
-static enum keel_status parse_resume(struct keel_worker *worker, const char *text)
+static enum keel_status take_resume(struct keel_worker *worker, const char *text)
 {
     char *end;
     if (strcmp(text, "auto") == 0)
@@ -52,47 +52,54 @@ static enum keel_status add_drill(struct keel_drill_plan *plan, const char *text
     return KEEL_OK;
 }
 
+enum taken { NODE, LOCAL, INCARNATION, DRILL, RESUME };
+
+static enum keel_status take_option(void *own, const struct keel_command_option *option, char *value)
+{
+    struct keel_worker *worker = own;
+    switch ((enum taken)option->offset) {
+    case NODE:
+        worker->node = (uint32_t)strtoul(value, NULL, 10);
+        break;
+    case LOCAL:
+        worker->local = (uint32_t)strtoul(value, NULL, 10);
+        break;
+    case INCARNATION:
+        worker->incarnation = (uint32_t)strtoul(value, NULL, 10);
+        break;
+    case DRILL:
+        return add_drill(&worker->drills, value);
+    case RESUME:
+        return take_resume(worker, value);
+    }
+    return KEEL_OK;
+}
+
+#define INTO(field) offsetof(struct keel_worker, field)
+static const struct keel_command_option worker_options[] = {
+    {"--dir", "DIR", KEEL_COMMAND_TEXT, INTO(directory), NULL},
+    {"--node", "N", KEEL_COMMAND_CALL, NODE, NULL},
+    {"--local", "N", KEEL_COMMAND_CALL, LOCAL, NULL},
+    {"--incarnation", "N", KEEL_COMMAND_CALL, INCARNATION, NULL},
+    {"--drill", "SPEC", KEEL_COMMAND_CALL, DRILL, NULL},
+    {"--resume", "WHAT", KEEL_COMMAND_CALL, RESUME, NULL},
+    {"--dump-graph", "DIR", KEEL_COMMAND_TEXT, INTO(dump_graph), NULL},
+    {"--passes-off", "LIST", KEEL_COMMAND_TEXT, INTO(passes_off), NULL},
+    {"--trace-device", "DIR", KEEL_COMMAND_TEXT, INTO(trace_device), NULL},
+    {.name = NULL},
+};
+
 static enum keel_status parse_arguments(struct keel_worker *worker, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"dir", required_argument, NULL, 'd'},
-        {"node", required_argument, NULL, 'n'},
-        {"local", required_argument, NULL, 'l'},
-        {"incarnation", required_argument, NULL, 'i'},
-        {"drill", required_argument, NULL, 'D'},
-        {"resume", required_argument, NULL, 'r'},
-        {NULL, 0, NULL, 0},
-    };
-    int option;
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (option) {
-        case 'd':
-            worker->directory = worker->drills.directory = optarg;
-            break;
-        case 'n':
-            worker->node = (uint32_t)strtoul(optarg, NULL, 10);
-            break;
-        case 'l':
-            worker->local = (uint32_t)strtoul(optarg, NULL, 10);
-            break;
-        case 'i':
-            worker->incarnation = (uint32_t)strtoul(optarg, NULL, 10);
-            break;
-        case 'D':
-            KEEL_TRY(add_drill(&worker->drills, optarg));
-            break;
-        case 'r':
-            KEEL_TRY(parse_resume(worker, optarg));
-            break;
-        default:
-            return keel_fail(KEEL_INVALID, "keel worker: is started by an agent; use keel run");
-        }
-    }
-    if (optind + 1 != argc || worker->directory == NULL)
+    struct keel_command_words words = {
+        .options = worker_options, .own = worker, .take = take_option, .operands_max = 1};
+    KEEL_TRY(keel_command_read(&words, argc, argv));
+    if (words.operand_count == 0 || worker->directory == NULL)
         return keel_fail(KEEL_INVALID, "keel worker: is started by an agent; use keel run");
+    worker->drills.directory = worker->directory;
     if (worker->incarnation > FIRST_INCARNATION) /* --resume says how a run begins, and this one has begun */
         worker->resume = KEEL_RESUME_AUTO;
-    return keel_job_load(argv[optind], NULL, 0, &worker->job);
+    return keel_job_load(words.operands[0], NULL, 0, &worker->job);
 }
 
 /* Send a line for events.jsonl; takes the reference of `note`. */
@@ -119,6 +126,22 @@ static enum keel_status open_store(struct keel_worker *worker)
     return keel_store_open(&config, &worker->store);
 }
 
+/* What was written to DIR before, by this worker or another, may be of an earlier life: it is replaced. */
+static void write_trace(struct keel_worker *worker)
+{
+    char name[32], path[KEEL_PATH_BYTES];
+    if (worker->trace_device == NULL || worker->device == NULL)
+        return;
+    snprintf(name, sizeof name, "%u.%u.json", worker->node, worker->local);
+    enum keel_status status = keel_mkdir_all(worker->trace_device);
+    if (status == KEEL_OK)
+        status = keel_path_join(path, worker->trace_device, name);
+    if (status == KEEL_OK)
+        status = keel_device_trace_write(worker->device, path);
+    if (status != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "--trace-device: %s", keel_detail());
+}
+
 static enum keel_status open_device(struct keel_worker *worker)
 {
     /* Processes of one machine share its processors evenly. */
@@ -128,6 +151,8 @@ static enum keel_status open_device(struct keel_worker *worker)
     keel_job_device(&worker->job, worker->node, worker->local, selector);
     KEEL_TRY(keel_board_open(selector, &options, &worker->board));
     worker->device = keel_board_device(worker->board);
+    if (worker->trace_device != NULL)
+        KEEL_TRY(keel_device_trace_start(worker->device, TRACED_COMMANDS));
     return keel_quarantine_admit(keel_device_info(worker->device), &worker->probation);
 }
 
@@ -201,15 +226,21 @@ static enum keel_status open_endpoint(struct keel_worker *worker)
  * first one does, and the others come when the driver's cache has them. */
 static enum keel_status build_trainer(struct keel_worker *worker)
 {
-    char path[KEEL_PATH_BYTES];
+    char path[KEEL_PATH_BYTES], name[32], graphs[KEEL_PATH_BYTES];
     int fd;
     struct keel_trainer_config config = {.job = &worker->job,
                                          .data = worker->data,
                                          .device = worker->device,
                                          .kernels = keel_board_kernels(worker->board),
+                                         .passes_off = worker->passes_off,
                                          .stall_ns = worker->stall_ns,
                                          .hangs = &worker->hangs,
                                          .progress = &worker->inbox.progress};
+    if (worker->dump_graph != NULL) {
+        snprintf(name, sizeof name, "%u.%u", worker->node, worker->local);
+        KEEL_TRY(keel_path_join(graphs, worker->dump_graph, name));
+        config.dump_directory = graphs;
+    }
     KEEL_TRY(keel_path_join(path, worker->directory, "kernels.lock"));
     bool first = keel_file_lock(path, false, 0, &fd) == KEEL_OK;
     if (!first) {
@@ -470,6 +501,7 @@ static enum keel_status work(struct keel_worker *worker)
 static void tear_down(struct keel_worker *worker)
 {
     keel_worker_snapshot_end(worker);
+    write_trace(worker);
     if (worker->endpoint != NULL)
         keel_endpoint_close(worker->endpoint);
     if (worker->store != NULL)

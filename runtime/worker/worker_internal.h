@@ -59,6 +59,7 @@ struct keel_worker {
     enum keel_resume_kind resume;
     uint64_t resume_step;
     struct keel_drill_plan drills;
+    const char *dump_graph, *passes_off, *trace_device; /* as `keel run` was given them; NULL: not */
 
     struct keel_data *data;
     struct keel_board *board;   /* NULL until it is open */

@@ -97,7 +97,7 @@ static int run_main(int argc, char **argv)
     static const char identity[KEEL_IDENTITY_BYTES] = "test";
     const char *run_directory = argv[2], *option = argc > 4 ? argv[3] : "";
     const char *resume = strcmp(option, "--resume") == 0 ? argv[4] : NULL;
-    const char *drill = strcmp(option, "--drill") == 0 ? argv[4] : NULL;
+    const char *const drill[] = {"--drill", argc > 4 ? argv[4] : NULL};
     if (strcmp(option, "--unwritable") == 0)
         make_unwritable(run_directory, argv[4]);
     if (keel_path_join(job_path, run_directory, "job.conf") != KEEL_OK ||
@@ -114,8 +114,8 @@ static int run_main(int argc, char **argv)
                                               .job_path = job_path,
                                               .directory = run_directory,
                                               .identity = identity,
-                                              .drills = &drill,
-                                              .drill_count = drill != NULL,
+                                              .passed_on = drill,
+                                              .passed_on_count = strcmp(option, "--drill") == 0 ? 2 : 0,
                                               .resume = resume,
                                               .first_step = resume != NULL ? (uint64_t)atoi(resume) + 1 : 1,
                                               .report = {.step = on_step,

@@ -1,8 +1,9 @@
-/* command.h - command lines by tables: `keel SET COMMAND [OPTION]... [--] [OPERAND]...`.
+/* command.h - command lines by tables of options, alone or in sets: `keel SET COMMAND [OPTION]... [--]
+ * [OPERAND]...`.
  *
- * A command is one struct keel_command_kind: its words, its options as a table, what it does. command.c
- * parses by these tables and prints --help from them; --json is an option of all. Nothing here knows what a
- * set is about. Main thread. */
+ * A command of a set is one struct keel_command_kind: its words, its options as a table, what it does.
+ * command.c parses by these tables and prints --help from them; --json is an option of all. A program that is
+ * no set reads its words with keel_command_read. Nothing here knows what a command is about. Main thread. */
 #ifndef KEEL_COMMAND_H
 #define KEEL_COMMAND_H
 
@@ -12,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 KEEL_API_BEGIN
 
@@ -24,7 +26,8 @@ enum keel_command_type {
     KEEL_COMMAND_BYTES,    /* uint64_t: 8, 64K, 16M, 1G */
     KEEL_COMMAND_DURATION, /* uint64_t, nanoseconds, not zero: 90s, 30m, 12h, 7d */
     KEEL_COMMAND_TEXT,     /* const char * */
-    KEEL_COMMAND_TEXTS     /* struct keel_command_texts: may be given several times */
+    KEEL_COMMAND_TEXTS,    /* struct keel_command_texts: may be given several times */
+    KEEL_COMMAND_CALL      /* `take` of the words, each time that it is given */
 };
 
 struct keel_command_texts {
@@ -36,9 +39,30 @@ struct keel_command_option {
     const char *name;  /* "--ranks" */
     const char *value; /* what --help calls its value; NULL for a flag */
     enum keel_command_type type;
-    size_t offset;    /* in the command's own struct */
+    size_t offset;    /* in the command's own struct; of KEEL_COMMAND_CALL for `take` to use */
     const char *help; /* NULL: given by Keel to its own processes, not told */
 };
+
+/* The words of a command line. As with getopt_long: options and operands in any order, --name VALUE or
+ * --name=VALUE, the value may begin with a dash, a name may be cut short where no other begins so, `-` is an
+ * operand, and so is all behind `--`. Of an option that is given again the last value counts. */
+struct keel_command_words {
+    const struct keel_command_option *options; /* ended by a name that is NULL */
+    const struct keel_command_option *shared;  /* more of them, or NULL */
+    void *own;                                 /* what they fill in */
+    /* Of options of KEEL_COMMAND_CALL: INVALID with a detail when the value, which lives as long as argv, is
+     * none. */
+    enum keel_status (*take)(void *own, const struct keel_command_option *option, char *value);
+    const char *operands[KEEL_COMMAND_OPERANDS_MAX];
+    uint32_t operand_count, operands_max;
+    bool *json; /* set by --json; NULL: that is no option */
+    bool help;  /* out: --help or -h was given; nothing behind it was read */
+};
+
+/* Read argv[1] and what follows. INVALID: the detail names the word, and what its option takes. */
+enum keel_status keel_command_read(struct keel_command_words *words, int argc, char **argv);
+/* For --help: a line for each option, more where its help has more. */
+void keel_command_print_options(FILE *out, const struct keel_command_option *options);
 
 struct keel_command {
     const struct keel_command_set *set;

@@ -56,6 +56,9 @@ struct keel_engine_config {
  * the order in which the norm is summed, is the same on every device. */
 enum { KEEL_FLAT_ALIGN = 1024, KEEL_ENGINE_SLOTS = 16 };
 
+/* INVALID: `passes_off` (as above) names no pass; the detail has those that there are. */
+enum keel_status keel_engine_check_passes(const char *passes_off);
+
 /* INVALID: the graph has an error, no loss or no trained parameter. UNSUPPORTED: the
  * device needs a coarser alignment than KEEL_FLAT_ALIGN. NO_MEMORY names what does not fit. Blocks while
  * buffers are zeroed. */
