@@ -85,6 +85,22 @@ enum keel_status keel_op_loss_scale(struct keel_kernels *kernels, const struct k
 
 enum { SLOT_WORDS = 2 * 256 }; /* of optimizer.cl */
 
+struct keel_control keel_update_control(const struct keel_update_settings *settings, float learning_rate,
+                                        uint32_t step)
+{
+    return (struct keel_control){.step = step,
+                                 .learning_rate = learning_rate,
+                                 .beta1 = settings->beta1,
+                                 .beta2 = settings->beta2,
+                                 .bias1 = keel_adam_bias(settings->beta1, step + 1),
+                                 .bias2 = keel_adam_bias(settings->beta2, step + 1),
+                                 .epsilon = settings->epsilon,
+                                 .max_norm = settings->max_norm,
+                                 .momentum = settings->momentum,
+                                 .weight_decay = settings->weight_decay,
+                                 .trust = settings->trust};
+}
+
 bool keel_optimizer_has_v(enum keel_optimizer optimizer)
 {
     return optimizer != KEEL_OPTIMIZER_SGD && optimizer != KEEL_OPTIMIZER_LARS;

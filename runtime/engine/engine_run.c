@@ -126,17 +126,8 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
                                     uint64_t deadline_ns, struct keel_engine_updated *out)
 {
     KEEL_ASSERT(engine->training);
-    struct keel_control control = {.step = update->step,
-                                   .learning_rate = update->learning_rate,
-                                   .beta1 = update->beta1,
-                                   .beta2 = update->beta2,
-                                   .bias1 = keel_adam_bias(update->beta1, update->step + 1),
-                                   .bias2 = keel_adam_bias(update->beta2, update->step + 1),
-                                   .epsilon = update->epsilon,
-                                   .max_norm = update->clip,
-                                   .momentum = update->momentum,
-                                   .weight_decay = update->weight_decay,
-                                   .trust = update->trust};
+    const struct keel_control control =
+        keel_update_control(&update->settings, update->learning_rate, update->step);
     KEEL_TRY(feed_control(engine, &control));
     KEEL_TRY(run_list(engine, &engine->update.norm));
     KEEL_TRY(keel_queue_read(engine->queue, engine->norm, 0, engine->landing.norm,

@@ -29,8 +29,15 @@ _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)K
 #define STEP_MAX     4294967295.0
 #define BYTES_MAX    1e15
 
-/* The mark: whether the bits of the run depend on the key, which is then part of the job's identity. */
-enum { FREE, BITS };
+/* The mark: whether the bits of the run depend on the key, which is then part of the job's identity; and
+ * which models or optimizers use it, where not all do: elsewhere it is an error. */
+enum { FREE, BITS, MODELS_SHIFT = 8, OPTIMIZERS_SHIFT = 16, USERS_MASK = 255 };
+enum { GPT = 1 << KEEL_MODEL_GPT, RESNET = 1 << KEEL_MODEL_RESNET, BERT = 1 << KEEL_MODEL_BERT };
+enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, TEXT = GPT | BERT | MOE };
+enum { SGD = 1 << KEEL_OPTIMIZER_SGD, LARS = 1 << KEEL_OPTIMIZER_LARS };
+enum { ADAMS = 1 << KEEL_OPTIMIZER_ADAMW | 1 << KEEL_OPTIMIZER_ADAM | 1 << KEEL_OPTIMIZER_LAMB };
+#define OF_MODELS(models)         ((models) << MODELS_SHIFT)
+#define OF_OPTIMIZERS(optimizers) ((optimizers) << OPTIMIZERS_SHIFT)
 
 static const struct keel_ini_key keys[] = {
     {"job", "name", KEEL_INI_TEXT, FIELD(name), "run", 1, 0, NULL, FREE,
@@ -46,45 +53,50 @@ static const struct keel_ini_key keys[] = {
      "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation"},
     {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, KEEL_MODEL_LAYERS_MAX, NULL, BITS,
      "transformer blocks; resnet: blocks of each stage; dlrm: hidden layers of each perceptron"},
-    {"model", "heads", KEEL_INI_U32, FIELD(heads), "4", 1, 256, NULL, BITS, "attention heads"},
+    {"model", "heads", KEEL_INI_U32, FIELD(heads), "4", 1, 256, NULL, BITS | OF_MODELS(TEXT),
+     "attention heads"},
     {"model", "width", KEEL_INI_U32, FIELD(width), "128", 1, 65536, NULL, BITS,
      "embedding width; resnet: channels of the first stage"},
-    {"model", "block", KEEL_INI_U32, FIELD(block), "64", 1, 65536, NULL, BITS, "tokens of context"},
-    {"model", "vocab", KEEL_INI_U32, FIELD(vocab), "0", 0, 1 << 20, NULL, BITS,
+    {"model", "block", KEEL_INI_U32, FIELD(block), "64", 1, 65536, NULL, BITS | OF_MODELS(TEXT),
+     "tokens of context"},
+    {"model", "vocab", KEEL_INI_U32, FIELD(vocab), "0", 0, 1 << 20, NULL, BITS | OF_MODELS(TEXT | RESNET),
      "vocabulary, or classes; 0: what the data needs. Larger sizes train on the same data"},
-    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL, BITS, "dropout rate"},
-    {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, BITS, "bias in products and norms"},
-    {"model", "tied", KEEL_INI_BOOL, FIELD(tied), "true", 0, 0, NULL, BITS,
+    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL, BITS | OF_MODELS(TEXT),
+     "dropout rate"},
+    {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, BITS | OF_MODELS(TEXT),
+     "bias in products and norms"},
+    {"model", "tied", KEEL_INI_BOOL, FIELD(tied), "true", 0, 0, NULL, BITS | OF_MODELS(TEXT),
      "output uses the embedding table"},
-    {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, KEEL_RESNET_STAGES_MAX, NULL, BITS,
+    {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, KEEL_RESNET_STAGES_MAX, NULL,
+     BITS | OF_MODELS(RESNET),
      "resnet: stages, each with twice the channels and half the height and width of the one before"},
-    {"model", "stem", KEEL_INI_CHOICE, FIELD(stem), "small", 0, 0, "small|large", BITS,
+    {"model", "stem", KEEL_INI_CHOICE, FIELD(stem), "small", 0, 0, "small|large", BITS | OF_MODELS(RESNET),
      "resnet begins with: small: 3x3 convolution; large: 7x7 by stride 2 and a max pool"},
-    {"model", "experts", KEEL_INI_U32, FIELD(experts), "8", 2, 256, NULL, BITS,
+    {"model", "experts", KEEL_INI_U32, FIELD(experts), "8", 2, 256, NULL, BITS | OF_MODELS(MOE),
      "moe: experts of every second block"},
-    {"model", "capacity", KEEL_INI_FLOAT, FIELD(capacity), "1.25", 0.25, KEEL_MOE_CAPACITY_MAX, NULL, BITS,
-     "moe: tokens that an expert takes, over its fair share"},
-    {"model", "balance", KEEL_INI_FLOAT, FIELD(balance), "0.01", 0, 10, NULL, BITS,
+    {"model", "capacity", KEEL_INI_FLOAT, FIELD(capacity), "1.25", 0.25, KEEL_MOE_CAPACITY_MAX, NULL,
+     BITS | OF_MODELS(MOE), "moe: tokens that an expert takes, over its fair share"},
+    {"model", "balance", KEEL_INI_FLOAT, FIELD(balance), "0.01", 0, 10, NULL, BITS | OF_MODELS(MOE),
      "moe: weight of the loss that spreads tokens over experts"},
-    {"model", "dense", KEEL_INI_U32, FIELD(dense), "13", 1, 4096, NULL, BITS,
+    {"model", "dense", KEEL_INI_U32, FIELD(dense), "13", 1, 4096, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: features that are numbers"},
-    {"model", "tables", KEEL_INI_U32, FIELD(tables), "8", 1, 256, NULL, BITS,
+    {"model", "tables", KEEL_INI_U32, FIELD(tables), "8", 1, 256, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: features that are categories, each with an embedding table"},
-    {"model", "categories", KEEL_INI_U32, FIELD(categories), "1000", 1, 1 << 24, NULL, BITS,
+    {"model", "categories", KEEL_INI_U32, FIELD(categories), "1000", 1, 1 << 24, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: rows of a table"},
-    {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS,
+    {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: categories of a feature in one sample, at most"},
     {"data", "path", KEEL_INI_TEXT, FIELD(path), KEEL_JOB_TEXT, 1, 0, NULL, FREE,
      "text file to train on; resnet: directory of IDX files; dlrm: not read"},
-    {"data", "vocab", KEEL_INI_CHOICE, FIELD(vocab_kind), "char", 0, 0, "char|byte", BITS,
+    {"data", "vocab", KEEL_INI_CHOICE, FIELD(vocab_kind), "char", 0, 0, "char|byte", BITS | OF_MODELS(TEXT),
      "char: the bytes that occur in the text; byte: all 256"},
-    {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL, BITS,
+    {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL, BITS | OF_MODELS(TEXT),
      "share at the end of the text kept for validation"},
-    {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS,
+    {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: samples of the synthetic training set"},
-    {"data", "flip", KEEL_INI_BOOL, FIELD(flip), "false", 0, 0, NULL, BITS,
+    {"data", "flip", KEEL_INI_BOOL, FIELD(flip), "false", 0, 0, NULL, BITS | OF_MODELS(RESNET),
      "mirror every second training image, drawn by sample and pass"},
-    {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS,
+    {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS | OF_MODELS(RESNET),
      "move training images by up to so many pixels, likewise"},
     {"train", "steps", KEEL_INI_U64, FIELD(steps), "300", 0, STEP_MAX, NULL, FREE,
      "optimizer steps of the run; 0: evaluate the newest snapshot, or the first weights, and end"},
@@ -104,17 +116,22 @@ static const struct keel_ini_key keys[] = {
      "storage = f16: a power of two; 0: halved when a gradient overflows, doubled after 2048 good steps"},
     {"train", "optimizer", KEEL_INI_CHOICE, FIELD(optimizer), "adamw", 0, 0, "adamw|adam|sgd|lars|lamb", BITS,
      "sgd and lars: with momentum; lars and lamb: for very large batches"},
-    {"train", "momentum", KEEL_INI_FLOAT, FIELD(momentum), "0.9", 0, 0.9999, NULL, BITS, "SGD, LARS"},
-    {"train", "nesterov", KEEL_INI_BOOL, FIELD(nesterov), "false", 0, 0, NULL, BITS,
+    {"train", "momentum", KEEL_INI_FLOAT, FIELD(update.momentum), "0.9", 0, 0.9999, NULL,
+     BITS | OF_OPTIMIZERS(SGD | LARS), "SGD, LARS"},
+    {"train", "nesterov", KEEL_INI_BOOL, FIELD(nesterov), "false", 0, 0, NULL, BITS | OF_OPTIMIZERS(SGD),
      "SGD: look ahead along the momentum"},
-    {"train", "trust", KEEL_INI_FLOAT, FIELD(trust), "0.001", 1e-9, 1, NULL, BITS,
-     "LARS: share of a matrix's norm that a step moves at lr 1"},
-    {"train", "beta1", KEEL_INI_FLOAT, FIELD(beta1), "0.9", 0, 0.9999, NULL, BITS, "Adam, AdamW, LAMB"},
-    {"train", "beta2", KEEL_INI_FLOAT, FIELD(beta2), "0.99", 0, 0.99999, NULL, BITS, "Adam, AdamW, LAMB"},
-    {"train", "eps", KEEL_INI_FLOAT, FIELD(epsilon), "1e-8", 1e-20, 1, NULL, BITS, "Adam, AdamW, LAMB"},
-    {"train", "weight_decay", KEEL_INI_FLOAT, FIELD(weight_decay), "0.1", 0, 10, NULL, BITS,
+    {"train", "trust", KEEL_INI_FLOAT, FIELD(update.trust), "0.001", 1e-9, 1, NULL,
+     BITS | OF_OPTIMIZERS(LARS), "LARS: share of a matrix's norm that a step moves at lr 1"},
+    {"train", "beta1", KEEL_INI_FLOAT, FIELD(update.beta1), "0.9", 0, 0.9999, NULL,
+     BITS | OF_OPTIMIZERS(ADAMS), "Adam, AdamW, LAMB"},
+    {"train", "beta2", KEEL_INI_FLOAT, FIELD(update.beta2), "0.99", 0, 0.99999, NULL,
+     BITS | OF_OPTIMIZERS(ADAMS), "Adam, AdamW, LAMB"},
+    {"train", "eps", KEEL_INI_FLOAT, FIELD(update.epsilon), "1e-8", 1e-20, 1, NULL,
+     BITS | OF_OPTIMIZERS(ADAMS), "Adam, AdamW, LAMB"},
+    {"train", "weight_decay", KEEL_INI_FLOAT, FIELD(update.weight_decay), "0.1", 0, 10, NULL, BITS,
      "of matrices only"},
-    {"train", "clip", KEEL_INI_FLOAT, FIELD(clip), "1", 0, 1e6, NULL, BITS, "gradient norm limit; 0: none"},
+    {"train", "clip", KEEL_INI_FLOAT, FIELD(update.max_norm), "1", 0, 1e6, NULL, BITS,
+     "gradient norm limit; 0: none"},
     {"train", "eval_every", KEEL_INI_U64, FIELD(eval_every), "50", 0, STEP_MAX, NULL, FREE,
      "validation loss every so many steps; 0: never"},
     {"train", "eval_batches", KEEL_INI_U32, FIELD(eval_batches), "8", 1, 65536, NULL, FREE,
@@ -123,7 +140,7 @@ static const struct keel_ini_key keys[] = {
      "notice when the memory of a board changes the result of a product of linear layers (not of "
      "convolutions, "
      "attention or experts), before it is trained on"},
-    {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, FREE,
+    {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, OF_MODELS(GPT | MOE),
      "tokens of text to generate when the run ends"},
     {"train", "spike", KEEL_INI_CHOICE, FIELD(spike), "warn", 0, 0, "warn|stop|back", FREE,
      "a loss that explodes without being infinite: warn; stop: end at the snapshot before it; back: go back "
@@ -189,32 +206,6 @@ static enum keel_status check_name(const char *name)
     return KEEL_OK;
 }
 
-enum { GPT = 1 << KEEL_MODEL_GPT, RESNET = 1 << KEEL_MODEL_RESNET, BERT = 1 << KEEL_MODEL_BERT };
-enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, TEXT = GPT | BERT | MOE };
-
-enum { SGD = 1 << KEEL_OPTIMIZER_SGD, LARS = 1 << KEEL_OPTIMIZER_LARS };
-enum { ADAMS = 1 << KEEL_OPTIMIZER_ADAMW | 1 << KEEL_OPTIMIZER_ADAM | 1 << KEEL_OPTIMIZER_LAMB };
-
-/* Keys that say something to some models only, or to some optimizers. */
-struct part {
-    const char *section, *name;
-    unsigned kinds;
-};
-static const struct part model_parts[] = {
-    {"model", "heads", TEXT},    {"model", "block", TEXT},       {"model", "vocab", TEXT | RESNET},
-    {"model", "dropout", TEXT},  {"model", "bias", TEXT},        {"model", "tied", TEXT},
-    {"model", "stages", RESNET}, {"model", "stem", RESNET},      {"model", "experts", MOE},
-    {"model", "capacity", MOE},  {"model", "balance", MOE},      {"model", "dense", DLRM},
-    {"model", "tables", DLRM},   {"model", "categories", DLRM},  {"model", "bag", DLRM},
-    {"data", "vocab", TEXT},     {"data", "val_fraction", TEXT}, {"data", "samples", DLRM},
-    {"data", "flip", RESNET},    {"data", "shift", RESNET},      {"train", "sample", GPT | MOE},
-};
-
-static const struct part optimizer_parts[] = {
-    {"train", "momentum", SGD | LARS}, {"train", "nesterov", SGD}, {"train", "trust", LARS},
-    {"train", "beta1", ADAMS},         {"train", "beta2", ADAMS},  {"train", "eps", ADAMS},
-};
-
 static const struct keel_ini_key *find_key(const char *section, const char *name)
 {
     for (size_t k = 0; k < table.key_count; k++)
@@ -247,14 +238,16 @@ static void print_value(const struct keel_ini_key *key, const struct keel_job *j
     snprintf(out, KEEL_INI_VALUE_BYTES, "%g", (double)value);
 }
 
-/* `by` is the key that chooses, `choice` what it says. */
-static enum keel_status check_parts(const struct keel_job *job, const struct part *parts, size_t count,
-                                    const struct keel_ini_key *by, uint32_t choice)
+/* INVALID: a key that is set and that the chosen model or optimizer does not use. `shift`: where the marks
+ * say who does; `by`: the key that chooses; `choice`: what it says. */
+static enum keel_status check_users(const struct keel_job *job, unsigned shift, const struct keel_ini_key *by,
+                                    uint32_t choice)
 {
     char value[KEEL_INI_VALUE_BYTES], chosen[KEEL_INI_VALUE_BYTES];
-    for (size_t i = 0; i < count; i++) {
-        const struct keel_ini_key *key = find_key(parts[i].section, parts[i].name);
-        if ((parts[i].kinds & 1U << choice) != 0 || is_default(key, job))
+    for (size_t i = 0; i < table.key_count; i++) {
+        const struct keel_ini_key *key = &keys[i];
+        const unsigned users = key->mark >> shift & USERS_MASK;
+        if (users == 0 || (users & 1U << choice) != 0 || is_default(key, job))
             continue;
         print_value(key, job, value);
         print_value(by, job, chosen);
@@ -273,10 +266,8 @@ static bool is_text(const struct keel_job *job)
 
 static enum keel_status check_kind(const struct keel_job *job)
 {
-    KEEL_TRY(check_parts(job, model_parts, sizeof model_parts / sizeof model_parts[0],
-                         find_key("model", "kind"), job->kind));
-    return check_parts(job, optimizer_parts, sizeof optimizer_parts / sizeof optimizer_parts[0],
-                       find_key("train", "optimizer"), job->optimizer);
+    KEEL_TRY(check_users(job, MODELS_SHIFT, find_key("model", "kind"), job->kind));
+    return check_users(job, OPTIMIZERS_SHIFT, find_key("train", "optimizer"), job->optimizer);
 }
 
 static bool is_scale(float scale)
@@ -471,7 +462,7 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
     crypto_generichash_init(&state, NULL, 0, sizeof hash);
     char line[KEEL_INI_VALUE_BYTES + 96], value[KEEL_INI_VALUE_BYTES];
     for (size_t i = 0; i < table.key_count; i++) {
-        if (keys[i].mark == FREE)
+        if ((keys[i].mark & BITS) == 0)
             continue;
         keel_ini_format(&keys[i], job, value);
         int length = snprintf(line, sizeof line, "%s.%s=%s\n", keys[i].section, keys[i].name, value);
@@ -502,7 +493,7 @@ uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job
     for (size_t i = 0; i < table.key_count; i++) {
         keel_ini_format(&keys[i], there, a);
         keel_ini_format(&keys[i], here, b);
-        if (keys[i].mark == FREE || strcmp(a, b) == 0 || count++ >= TOLD_MAX || used >= bytes)
+        if ((keys[i].mark & BITS) == 0 || strcmp(a, b) == 0 || count++ >= TOLD_MAX || used >= bytes)
             continue;
         print_value(&keys[i], there, a);
         print_value(&keys[i], here, b);

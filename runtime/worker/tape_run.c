@@ -112,14 +112,8 @@ static enum keel_status update(struct keel_tape_run *run, const struct keel_acti
     struct keel_trainer_result *result = &run->result;
     (void)action;
     result->learning_rate = keel_learning_rate(job, run->step->step);
-    struct keel_engine_update request = {.learning_rate = result->learning_rate,
-                                         .beta1 = job->beta1,
-                                         .beta2 = job->beta2,
-                                         .epsilon = job->epsilon,
-                                         .momentum = job->momentum,
-                                         .weight_decay = job->weight_decay,
-                                         .trust = job->trust,
-                                         .clip = job->clip,
+    struct keel_engine_update request = {.settings = job->update,
+                                         .learning_rate = result->learning_rate,
                                          .step = (uint32_t)run->step->step,
                                          .never_skip = !isfinite(result->loss)};
     struct keel_engine_updated updated;

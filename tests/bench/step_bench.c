@@ -123,13 +123,13 @@ static enum keel_status step(struct keel_engine *engine, const struct shape *sha
 {
     struct keel_engine_batch batch = {.inputs = inputs, .seed = 1, .step = number};
     struct keel_engine_update update = {.learning_rate = 1e-4F,
-                                        .beta1 = 0.9F,
-                                        .beta2 = 0.95F,
-                                        .epsilon = 1e-8F,
-                                        .momentum = 0.9F,
-                                        .weight_decay = of_images(shape) ? 1e-4F : 0.1F,
-                                        .clip = of_images(shape) ? 0.0F : 1.0F,
-                                        .step = number};
+                                        .step = number,
+                                        .settings = {.beta1 = 0.9F,
+                                                     .beta2 = 0.95F,
+                                                     .epsilon = 1e-8F,
+                                                     .momentum = 0.9F,
+                                                     .weight_decay = of_images(shape) ? 1e-4F : 0.1F,
+                                                     .max_norm = of_images(shape) ? 0.0F : 1.0F}};
     struct keel_engine_updated updated;
     KEEL_TRY(keel_engine_zero(engine));
     KEEL_TRY(keel_engine_microbatch(engine, &batch));

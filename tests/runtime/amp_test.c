@@ -17,12 +17,9 @@ static const struct keel_gpt_config small_gpt = {.layers = 3,
                                                  .bias = true,
                                                  .tied = true};
 
-static const struct keel_engine_update usual_update = {.learning_rate = 1e-2F,
-                                                       .beta1 = 0.9F,
-                                                       .beta2 = 0.95F,
-                                                       .epsilon = 1e-8F,
-                                                       .weight_decay = 0.1F,
-                                                       .clip = 1.0F};
+static const struct keel_engine_update usual_update = {
+    .learning_rate = 1e-2F,
+    .settings = {.beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F, .max_norm = 1.0F}};
 
 static float compute_gradients(struct engine_rig *rig, uint32_t step)
 {

@@ -182,7 +182,8 @@ START_TEST(statistics_lie_last_are_in_no_norm_and_follow_their_mean)
             squares += (double)gradient[i] * (double)gradient[i];
     }
     struct keel_engine_update update = {
-        .learning_rate = 1e-2F, .beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F};
+        .learning_rate = 1e-2F,
+        .settings = {.beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F}};
     struct keel_engine_updated updated;
     ck_ok(keel_engine_update(rig.engine, &update, soon(), &updated));
     ck_assert_double_eq_tol((double)updated.grad_norm, sqrt(squares), 1e-6);

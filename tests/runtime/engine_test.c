@@ -12,12 +12,9 @@ enum { STEPS = 5 };
 static const struct keel_gpt_config tiny_gpt = {
     .layers = 2, .heads = 2, .width = 16, .block = 8, .vocab = 11, .batch = 3, .bias = true, .tied = true};
 
-static const struct keel_engine_update usual_update = {.learning_rate = 1e-2F,
-                                                       .beta1 = 0.9F,
-                                                       .beta2 = 0.95F,
-                                                       .epsilon = 1e-8F,
-                                                       .weight_decay = 0.1F,
-                                                       .clip = 1.0F};
+static const struct keel_engine_update usual_update = {
+    .learning_rate = 1e-2F,
+    .settings = {.beta1 = 0.9F, .beta2 = 0.95F, .epsilon = 1e-8F, .weight_decay = 0.1F, .max_norm = 1.0F}};
 
 /* What a step says of itself. */
 struct step_result {
@@ -648,7 +645,7 @@ START_TEST(weight_decay_may_change_between_updates)
         run_step(&rig, 0);
         struct keel_engine_update update = usual_update;
         struct keel_engine_updated updated;
-        update.weight_decay = i == 0 ? 0.1F : 0.2F;
+        update.settings.weight_decay = i == 0 ? 0.1F : 0.2F;
         update.step = 1;
         ck_ok(keel_engine_update(rig.engine, &update, soon(), &updated));
         digests[i] = updated.digest;

@@ -26,7 +26,9 @@ static uint64_t train(struct engine_rig *rig, uint32_t steps)
         }
         ck_ok(keel_engine_settle(rig->engine, soon()));
         struct keel_engine_update update = {
-            .learning_rate = 1e-3F, .beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .clip = 1, .step = step};
+            .learning_rate = 1e-3F,
+            .step = step,
+            .settings = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .max_norm = 1}};
         ck_ok(keel_engine_update(rig->engine, &update, soon(), &updated));
     }
     return updated.digest;

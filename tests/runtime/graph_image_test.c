@@ -524,7 +524,7 @@ START_TEST(a_statistic_that_no_batch_moves_stays)
     struct net net;
     net_of(&net, graph, "host", (struct keel_engine_config){.microbatches = 1});
     free(net_gradients(&net));
-    const struct keel_engine_update update = {.learning_rate = 1e-3F, .epsilon = 1e-8F};
+    const struct keel_engine_update update = {.learning_rate = 1e-3F, .settings = {.epsilon = 1e-8F}};
     struct keel_engine_updated updated;
     ck_ok(keel_engine_update(net.engine, &update, keel_deadline_after_ns(60 * KEEL_NS_PER_S), &updated));
     uint32_t seen = 0;

@@ -36,26 +36,25 @@ static void make_text(char path[])
 /* Large enough that the device is still at work when the calls that feed it have returned. */
 static void rig_open(struct rig *rig, uint64_t stall_ns)
 {
-    *rig = (struct rig){.job = {.seed = 5,
-                                .shards = SHARDS,
-                                .layers = 3,
-                                .heads = 2,
-                                .width = 128,
-                                .block = 64,
-                                .dropout = 0.1F,
-                                .bias = true,
-                                .tied = true,
-                                .val_fraction = 0.1F,
-                                .steps = STEPS,
-                                .microbatches = 1,
-                                .batch = 8,
-                                .learning_rate = 1e-2F,
-                                .decay_steps = STEPS,
-                                .beta1 = 0.9F,
-                                .beta2 = 0.99F,
-                                .epsilon = 1e-8F,
-                                .weight_decay = 0.1F,
-                                .clip = 1.0F}};
+    *rig = (struct rig){
+        .job = {
+            .seed = 5,
+            .shards = SHARDS,
+            .layers = 3,
+            .heads = 2,
+            .width = 128,
+            .block = 64,
+            .dropout = 0.1F,
+            .bias = true,
+            .tied = true,
+            .val_fraction = 0.1F,
+            .steps = STEPS,
+            .microbatches = 1,
+            .batch = 8,
+            .learning_rate = 1e-2F,
+            .decay_steps = STEPS,
+            .update = {
+                .beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .weight_decay = 0.1F, .max_norm = 1.0F}}};
     char path[] = "/tmp/keel-trainer-XXXXXX";
     make_text(path);
     strcpy(rig->job.path, path);

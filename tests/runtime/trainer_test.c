@@ -41,13 +41,13 @@ static void set_up_with(struct rig *rig, uint32_t shards, enum keel_optimizer op
                                  .warmup_steps = 10,
                                  .decay_steps = 100,
                                  .optimizer = optimizer,
-                                 .momentum = 0.9f,
-                                 .trust = 0.2f,
-                                 .beta1 = 0.9f,
-                                 .beta2 = 0.99f,
-                                 .epsilon = 1e-8f,
-                                 .weight_decay = 0.1f,
-                                 .clip = 1,
+                                 .update = {.momentum = 0.9f,
+                                            .trust = 0.2f,
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.99f,
+                                            .epsilon = 1e-8f,
+                                            .weight_decay = 0.1f,
+                                            .max_norm = 1},
                                  .eval_batches = 2};
     ck_ok(keel_path_join(rig->job.path, rig->directory, "text"));
     char text[3000];

@@ -104,6 +104,17 @@ enum keel_optimizer {
     KEEL_OPTIMIZER_LAMB,
     KEEL_OPTIMIZER_COUNT
 };
+/* What the optimizers take besides the learning rate. Steps of a run have the same. */
+struct keel_update_settings {
+    float beta1, beta2, epsilon; /* Adam, AdamW, LAMB */
+    float momentum;              /* SGD, LARS */
+    float trust;                 /* LARS */
+    float weight_decay;          /* of KEEL_TENSOR_DECAY */
+    float max_norm;              /* that gradients are clipped to; 0: none */
+};
+/* The control block of an update: `step` counts from 0. */
+struct keel_control keel_update_control(const struct keel_update_settings *settings, float learning_rate,
+                                        uint32_t step);
 /* Whether it has a second moment. */
 bool keel_optimizer_has_v(enum keel_optimizer optimizer);
 struct keel_update {

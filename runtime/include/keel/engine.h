@@ -156,7 +156,8 @@ enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadlin
 struct keel_buffer *keel_engine_loss(struct keel_engine *engine);
 
 struct keel_engine_update {
-    float learning_rate, beta1, beta2, epsilon, momentum, weight_decay, trust, clip;
+    struct keel_update_settings settings;
+    float learning_rate;
     uint32_t step;   /* from 0; bias correction uses step + 1 */
     bool never_skip; /* the loss itself is not finite: no matter of scale */
 };

@@ -9,6 +9,7 @@
 #include <keel/api.h>
 #include <keel/ckpt.h>
 #include <keel/file.h>
+#include <keel/optimizer_ops.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,10 +69,9 @@ struct keel_job {
     uint32_t storage;                   /* enum keel_dtype: of what waits for the backward pass */
     float loss_scale;                   /* of storage f16; 0: found */
     uint32_t optimizer;                 /* enum keel_optimizer */
-    float momentum, trust;
     bool nesterov;
-    float beta1, beta2, epsilon, weight_decay, clip;
-    uint64_t eval_every; /* 0: never */
+    struct keel_update_settings update; /* goes as it is to the kernels */
+    uint64_t eval_every;                /* 0: never */
     uint32_t eval_batches;
     bool check_products;    /* checksums of the results of products of linear layers */
     uint32_t sample_tokens; /* generated at the end */
