@@ -20,8 +20,8 @@ struct difference {
 
 struct diff {
     const struct keel_command *cmd;
-    struct keel_cmd_place *places; /* of each side */
-    struct keel_snapshot *snapshots[SIDES];
+    const struct keel_cmd_place *places; /* of each side, as are */
+    struct keel_snapshot *const *snapshots;
     uint8_t *blocks[SIDES];
     uint64_t done_bytes, total_bytes;
     struct keel_cmd_meter meter;
@@ -280,59 +280,56 @@ static int print_end(struct diff *d)
 
 static enum keel_status read_both(struct diff *d)
 {
-    for (int side = 0; side < SIDES; side++) {
-        KEEL_TRY(keel_cmd_open_snapshot(&d->places[side], &d->snapshots[side]));
+    for (int side = 0; side < SIDES; side++)
         KEEL_TRY(keel_alloc((size_t)BLOCK_ELEMENTS * sizeof(double), 1, &d->blocks[side]));
-    }
     KEEL_TRY(walk(d, true));
     return walk(d, false);
 }
 
-/* *out_again: a snapshot was removed while it was read, and there are newer ones. */
-static int compare(const struct keel_command *cmd, struct keel_cmd_place *places, bool *out_again)
+struct compare {
+    const struct keel_command *cmd;
+    int code;
+    char *text; /* what is told, of open_memstream: kept to the end, as it may begin again */
+    size_t bytes;
+};
+
+static enum keel_status compare(void *context, const struct keel_cmd_place *places,
+                                struct keel_snapshot *const *snapshots)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    struct diff d = {.cmd = cmd,
+    struct compare *compare = context;
+    free(compare->text);
+    compare->text = NULL;
+    struct diff d = {.cmd = compare->cmd,
                      .places = places,
+                     .snapshots = snapshots,
                      .meter = keel_cmd_meter_of("diff"),
-                     .text = open_memstream(&text, &bytes),
+                     .text = open_memstream(&compare->text, &compare->bytes),
                      .only_json = {json_array(), json_array()},
                      .changed_json = json_array(),
                      .different_json = json_array()};
     enum keel_status status =
         d.text != NULL ? read_both(&d) : keel_fail(KEEL_NO_MEMORY, "no memory for the output");
-    *out_again = false;
-    for (int side = 0; side < SIDES && !*out_again; side++)
-        *out_again = keel_cmd_reads_again(&places[side], &d.snapshots[side], &status);
-    int code = *out_again ? 0 : status == KEEL_OK ? print_end(&d) : keel_cmd_report(status);
+    if (status == KEEL_OK)
+        compare->code = print_end(&d);
     if (d.text != NULL)
         fclose(d.text);
-    if (!*out_again)
-        fwrite(text, 1, bytes, stdout);
-    free(text); /* open_memstream's own allocation */
     for (int side = 0; side < SIDES; side++) {
-        keel_snapshot_close(d.snapshots[side]);
         keel_free(d.blocks[side]);
         json_decref(d.only_json[side]);
     }
     json_decref(d.changed_json);
     json_decref(d.different_json);
-    return code;
+    return status;
 }
 
 static int run(const struct keel_command *cmd)
 {
-    struct keel_cmd_place places[SIDES] = {0};
-    enum keel_status status = KEEL_OK;
-    for (int side = 0; side < SIDES && status == KEEL_OK; side++)
-        status = keel_cmd_open(cmd, cmd->operands[side], false, &places[side]);
-    int code = status == KEEL_OK ? 0 : keel_cmd_report(status);
-    for (bool again = status == KEEL_OK; again;)
-        code = compare(cmd, places, &again);
-    for (int side = 0; side < SIDES; side++)
-        keel_cmd_close(&places[side]);
-    return code;
+    struct compare what = {.cmd = cmd};
+    enum keel_status status = keel_cmd_read(cmd, SIDES, compare, &what);
+    if (what.text != NULL)
+        fwrite(what.text, 1, what.bytes, stdout);
+    free(what.text);
+    return status == KEEL_OK ? what.code : keel_cmd_report(status);
 }
 
 const struct keel_command_kind keel_cmd_diff = {

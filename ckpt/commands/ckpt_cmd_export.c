@@ -27,8 +27,10 @@ struct item {
 
 struct export
 {
+    const struct keel_command *cmd;
     const struct export_options *options;
-    struct keel_snapshot *snapshot;
+    struct keel_snapshot *snapshot; /* borrowed */
+    int code;
     enum keel_cmd_names names;
     uint32_t dtype; /* of floats; 0: their own */
     uint64_t shard_bytes;
@@ -215,27 +217,25 @@ static enum keel_status parse(struct export *e)
     return keel_cmd_parse_size(e->options->shard_size, &e->shard_bytes);
 }
 
+static enum keel_status export(void *context, const struct keel_cmd_place *places,
+                               struct keel_snapshot *const *snapshots) {
+    struct export *e = context; struct keel_safetensors_written written = {0}; e->snapshot = snapshots[0];
+    KEEL_TRY(write_out(e, e->cmd->operands[1], places[0].store->run, &written));
+    e->code = print_end(e->cmd, e, &written);
+    return KEEL_OK;
+}
+
 static int run(const struct keel_command *cmd)
 {
-    struct export e = {.options = keel_command_own(cmd), .meter = keel_cmd_meter_of("export")};
-    struct keel_cmd_place place = {0};
-    struct keel_safetensors_written written = {0};
+    struct export e = {.cmd = cmd, .options = keel_command_own(cmd), .meter = keel_cmd_meter_of("export")};
     enum keel_status status = parse(&e);
     if (status == KEEL_OK)
         status = keel_alloc((size_t)BLOCK_ELEMENTS * sizeof(double), 1, &e.block);
     if (status == KEEL_OK)
-        status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
-    if (status == KEEL_OK)
-        do {
-            status = keel_cmd_open_snapshot(&place, &e.snapshot);
-            if (status == KEEL_OK)
-                status = write_out(&e, cmd->operands[1], place.store->run, &written);
-        } while (keel_cmd_reads_again(&place, &e.snapshot, &status));
-    int code = status == KEEL_OK ? print_end(cmd, &e, &written) : keel_cmd_report(status);
+        status = keel_cmd_read(cmd, 1, export, &e);
+    int code = status == KEEL_OK ? e.code : keel_cmd_report(status);
     forget(&e);
     keel_free(e.block);
-    keel_snapshot_close(e.snapshot);
-    keel_cmd_close(&place);
     return code;
 }
 

@@ -1,6 +1,6 @@
 /* ckpt_cmd_gc.c - `keel ckpt gc`: let old snapshots go, by the rules that are given. */
-#include "attempts.h"
 #include "ckpt_subcommand.h"
+#include "generation_index.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -42,12 +42,7 @@ static void see_removed(void *context, const struct keel_removed *what)
     fflush(stdout); /* a signal may end us at any time, and what went should have been said */
 }
 
-/* What stays. */
-struct left {
-    uint32_t committed, uncommitted;
-};
-
-static int print_end(const struct gc *gc, const struct keel_store *store, struct left left)
+static int print_end(const struct gc *gc, const struct keel_store *store, struct keel_generation_counts left)
 {
     if (gc->cmd->json)
         return keel_cmd_print_json(json_pack("{s:s, s:b, s:O, s:I, s:I, s:I}", "run", store->run, "dry_run",
@@ -67,29 +62,17 @@ static int print_end(const struct gc *gc, const struct keel_store *store, struct
     return 0;
 }
 
-static enum keel_status count_left(struct keel_store *store, struct left *out)
-{
-    struct keel_attempts attempts;
-    struct left left = {0};
-    KEEL_TRY(keel_attempts_scan(store, false, &attempts));
-    for (size_t i = 0; i < attempts.count; i++) {
-        left.committed += attempts.at[i].state == KEEL_ATTEMPT_COMMITTED;
-        left.uncommitted += attempts.at[i].state == KEEL_ATTEMPT_UNCOMMITTED;
-    }
-    keel_attempts_fini(&attempts);
-    *out = left;
-    return KEEL_OK;
-}
-
 /* What went is told also when the removal failed on its way. */
 static int collect(struct gc *gc, struct keel_store *store, const struct keel_retention *rules)
 {
-    struct left left;
+    struct keel_generation_index index;
     enum keel_status status = keel_store_retain(store, rules, NULL);
     int code = status == KEEL_OK ? 0 : keel_cmd_report(status);
-    status = count_left(store, &left);
+    status = keel_generation_index_scan(store, false, &index);
     if (status != KEEL_OK)
         return keel_cmd_report(status);
+    struct keel_generation_counts left = keel_generation_index_count(&index);
+    keel_generation_index_fini(&index);
     if (gc->dry_run) {
         left.committed -= gc->counts[KEEL_REMOVED_SNAPSHOT];
         left.uncommitted -= gc->counts[KEEL_REMOVED_LEFTOVER];

@@ -1,70 +1,50 @@
 /* ckpt_cmd_ls.c - `keel ckpt ls`: the committed snapshots of a run. Reads manifests alone. */
-#include "attempts.h"
 #include "ckpt_subcommand.h"
+#include "generation_index.h"
 #include <inttypes.h>
 #include <stdio.h>
 
-struct counts {
-    uint32_t committed, damaged, newer, uncommitted;
-};
-
-static struct counts count_states(const struct keel_attempts *attempts)
-{
-    struct counts counts = {0};
-    for (size_t i = 0; i < attempts->count; i++) {
-        counts.committed += attempts->at[i].state == KEEL_ATTEMPT_COMMITTED;
-        counts.damaged += attempts->at[i].state == KEEL_ATTEMPT_DAMAGED;
-        counts.newer += attempts->at[i].newer;
-        counts.uncommitted += attempts->at[i].state == KEEL_ATTEMPT_UNCOMMITTED;
-    }
-    return counts;
-}
-
-static json_t *attempt_json(const struct keel_attempt *attempt)
+static json_t *attempt_json(const struct keel_generation_entry *attempt)
 {
     json_t *root = keel_cmd_info_json(&attempt->info);
     json_object_set_new(root, "bases", keel_cmd_bases_json(attempt->bases, attempt->base_count));
     return root;
 }
 
-static int list_json(const struct keel_store *store, const struct keel_attempts *attempts)
+static int list_json(const struct keel_store *store, const struct keel_generation_index *attempts)
 {
     json_t *snapshots = json_array();
-    struct counts counts = count_states(attempts);
+    const struct keel_generation_counts counts = keel_generation_index_count(attempts);
     for (size_t i = 0; i < attempts->count; i++)
-        if (attempts->at[i].state == KEEL_ATTEMPT_COMMITTED)
+        if (attempts->at[i].state == KEEL_GENERATION_COMMITTED)
             json_array_append_new(snapshots, attempt_json(&attempts->at[i]));
     return keel_cmd_print_json(json_pack("{s:s, s:i, s:i, s:o}", "run", store->run, "damaged",
                                          (int)counts.damaged, "uncommitted", (int)counts.uncommitted,
                                          "snapshots", snapshots));
 }
 
-static void print_attempt(const struct keel_attempt *attempt)
+static void print_attempt(const struct keel_generation_entry *attempt)
 {
     const struct keel_snapshot_info *info = &attempt->info;
-    char raw[KEEL_CMD_WORD_BYTES], stored[KEEL_CMD_WORD_BYTES], ratio[KEEL_CMD_WORD_BYTES],
-        created[KEEL_CMD_WORD_BYTES];
-    keel_cmd_format_bytes(info->raw_bytes, raw);
-    keel_cmd_format_bytes(info->stored_bytes, stored);
-    keel_cmd_format_ratio(info->raw_bytes, info->stored_bytes, ratio);
-    keel_cmd_format_time(info->created_wall_ns, created);
+    const struct keel_cmd_words words = keel_cmd_words_of(info);
     printf("%12" PRIu64 "  %-20" PRIu64 "  %6u  %10s  %10s  %6s  %-6s  %s  ", info->step, info->attempt,
-           info->shard_count, raw, stored, ratio, info->sealed ? "yes" : "no", created);
+           info->shard_count, words.raw, words.stored, words.ratio, info->sealed ? "yes" : "no",
+           words.created);
     for (uint32_t i = 0; i < attempt->base_count; i++)
         printf("%s%" PRIu64 ".%" PRIu64, i > 0 ? ", " : "", attempt->bases[i].step,
                attempt->bases[i].attempt);
     printf("%s\n", attempt->base_count == 0 ? "-" : "");
 }
 
-static void list_text(const struct keel_store *store, const struct keel_attempts *attempts)
+static void list_text(const struct keel_store *store, const struct keel_generation_index *attempts)
 {
-    struct counts counts = count_states(attempts);
+    const struct keel_generation_counts counts = keel_generation_index_count(attempts);
     printf("run %s: %u committed snapshots\n", store->run, counts.committed);
     if (counts.committed > 0)
         printf("%12s  %-20s  %6s  %10s  %10s  %6s  %-6s  %-20s  %s\n", "step", "attempt", "shards", "raw",
                "stored", "ratio", "sealed", "created", "bases");
     for (size_t i = 0; i < attempts->count; i++)
-        if (attempts->at[i].state == KEEL_ATTEMPT_COMMITTED)
+        if (attempts->at[i].state == KEEL_GENERATION_COMMITTED)
             print_attempt(&attempts->at[i]);
     if (counts.uncommitted > 0)
         printf("%u more are not committed: on their way, or leftovers\n", counts.uncommitted);
@@ -79,11 +59,11 @@ static void list_text(const struct keel_store *store, const struct keel_attempts
 static int run(const struct keel_command *cmd)
 {
     struct keel_cmd_place place;
-    struct keel_attempts attempts = {0};
+    struct keel_generation_index attempts = {0};
     enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
     if (status != KEEL_OK)
         return keel_cmd_report(status);
-    status = keel_attempts_scan(place.store, false, &attempts);
+    status = keel_generation_index_scan(place.store, false, &attempts);
     int code = 0;
     if (status != KEEL_OK)
         code = keel_cmd_report(status);
@@ -91,9 +71,9 @@ static int run(const struct keel_command *cmd)
         code = list_json(place.store, &attempts);
     else
         list_text(place.store, &attempts);
-    if (code == 0 && count_states(&attempts).damaged > 0)
+    if (code == 0 && keel_generation_index_count(&attempts).damaged > 0)
         code = KEEL_CMD_DAMAGED;
-    keel_attempts_fini(&attempts);
+    keel_generation_index_fini(&attempts);
     keel_cmd_close(&place);
     return code;
 }

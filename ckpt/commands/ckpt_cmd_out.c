@@ -56,7 +56,7 @@ json_t *keel_cmd_bases_json(const struct keel_manifest_base *bases, uint32_t cou
     return array;
 }
 
-void keel_cmd_format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES])
+static void format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES])
 {
     time_t seconds = (time_t)(wall_ns / KEEL_NS_PER_S);
     struct tm parts;
@@ -91,6 +91,16 @@ void keel_cmd_format_ratio(uint64_t raw_bytes, uint64_t stored_bytes, char out[K
     }
     uint64_t hundredths = raw_bytes * 100 / stored_bytes;
     snprintf(out, KEEL_CMD_WORD_BYTES, "%" PRIu64 ".%02" PRIu64 "x", hundredths / 100, hundredths % 100);
+}
+
+struct keel_cmd_words keel_cmd_words_of(const struct keel_snapshot_info *info)
+{
+    struct keel_cmd_words words;
+    keel_cmd_format_bytes(info->raw_bytes, words.raw);
+    keel_cmd_format_bytes(info->stored_bytes, words.stored);
+    keel_cmd_format_ratio(info->raw_bytes, info->stored_bytes, words.ratio);
+    format_time(info->created_wall_ns, words.created);
+    return words;
 }
 
 const char *keel_cmd_dtype_name(uint32_t dtype)

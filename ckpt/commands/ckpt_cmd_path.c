@@ -195,21 +195,21 @@ void keel_cmd_unlock_run(int lock)
         keel_file_unlock(lock);
 }
 
-bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_attempt *attempt)
+bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_generation_entry *attempt)
 {
-    return attempt->state != KEEL_ATTEMPT_UNCOMMITTED &&
+    return attempt->state != KEEL_GENERATION_UNCOMMITTED &&
            (!place->has_step || (attempt->info.step == place->step &&
                                  (place->attempt == 0 || attempt->info.attempt == place->attempt)));
 }
 
-const struct keel_attempt *keel_cmd_find_attempt(const struct keel_cmd_place *place,
-                                                 const struct keel_attempts *attempts)
+const struct keel_generation_entry *keel_cmd_find_generation(const struct keel_cmd_place *place,
+                                                             const struct keel_generation_index *attempts)
 {
-    const struct keel_attempt *damaged = NULL;
+    const struct keel_generation_entry *damaged = NULL;
     for (size_t i = 0; i < attempts->count; i++) {
         if (!keel_cmd_is_meant(place, &attempts->at[i]))
             continue;
-        if (attempts->at[i].state == KEEL_ATTEMPT_COMMITTED)
+        if (attempts->at[i].state == KEEL_GENERATION_COMMITTED)
             return &attempts->at[i];
         damaged = damaged == NULL ? &attempts->at[i] : damaged;
     }
@@ -243,19 +243,6 @@ enum keel_status keel_cmd_note_removed(struct keel_cmd_place *place, uint64_t st
                      place->path, step);
 }
 
-bool keel_cmd_reads_again(struct keel_cmd_place *place, struct keel_snapshot **snapshot,
-                          enum keel_status *status)
-{
-    if (*status == KEEL_OK || *snapshot == NULL || !keel_cmd_is_removed(place, keel_snapshot_info(*snapshot)))
-        return false;
-    enum keel_status removed = keel_cmd_note_removed(place, keel_snapshot_info(*snapshot)->step);
-    if (removed != KEEL_OK)
-        *status = removed;
-    keel_snapshot_close(*snapshot);
-    *snapshot = NULL;
-    return removed == KEEL_OK;
-}
-
 static enum keel_status choose_newest(const struct keel_cmd_place *place, struct keel_snapshot_info *out)
 {
     uint32_t count, damaged;
@@ -272,7 +259,8 @@ static enum keel_status choose_newest(const struct keel_cmd_place *place, struct
     return KEEL_OK;
 }
 
-enum keel_status keel_cmd_open_snapshot(struct keel_cmd_place *place, struct keel_snapshot **out)
+/* The snapshot that is named, else the newest. */
+static enum keel_status open_snapshot(struct keel_cmd_place *place, struct keel_snapshot **out)
 {
     for (;;) {
         struct keel_snapshot_info info = {.step = place->step, .attempt = place->attempt};
@@ -286,4 +274,47 @@ enum keel_status keel_cmd_open_snapshot(struct keel_cmd_place *place, struct kee
             return status;
         KEEL_TRY(keel_cmd_note_removed(place, info.step));
     }
+}
+
+/* After reading *snapshot failed with *status. True: it was the newest and was removed meanwhile; it is
+ * closed, *snapshot is NULL, and the command begins again. False: *status is the result. */
+static bool reads_again(struct keel_cmd_place *place, struct keel_snapshot **snapshot,
+                        enum keel_status *status)
+{
+    if (*status == KEEL_OK || *snapshot == NULL || !keel_cmd_is_removed(place, keel_snapshot_info(*snapshot)))
+        return false;
+    enum keel_status removed = keel_cmd_note_removed(place, keel_snapshot_info(*snapshot)->step);
+    if (removed != KEEL_OK)
+        *status = removed;
+    keel_snapshot_close(*snapshot);
+    *snapshot = NULL;
+    return removed == KEEL_OK;
+}
+
+enum keel_status keel_cmd_read(const struct keel_command *cmd, uint32_t sides,
+                               enum keel_status (*work)(void *context, const struct keel_cmd_place *places,
+                                                        struct keel_snapshot *const *snapshots),
+                               void *context)
+{
+    struct keel_cmd_place places[KEEL_CMD_SIDES_MAX] = {0};
+    enum keel_status status = KEEL_OK;
+    KEEL_ASSERT(sides <= KEEL_CMD_SIDES_MAX);
+    for (uint32_t i = 0; i < sides && status == KEEL_OK; i++)
+        status = keel_cmd_open(cmd, cmd->operands[i], false, &places[i]);
+    for (bool again = status == KEEL_OK; again;) {
+        struct keel_snapshot *snapshots[KEEL_CMD_SIDES_MAX] = {NULL};
+        status = KEEL_OK;
+        again = false;
+        for (uint32_t i = 0; i < sides && status == KEEL_OK; i++)
+            status = open_snapshot(&places[i], &snapshots[i]);
+        if (status == KEEL_OK)
+            status = work(context, places, snapshots);
+        for (uint32_t i = 0; i < sides && !again; i++)
+            again = reads_again(&places[i], &snapshots[i], &status);
+        for (uint32_t i = 0; i < sides; i++)
+            keel_snapshot_close(snapshots[i]);
+    }
+    for (uint32_t i = 0; i < sides; i++)
+        keel_cmd_close(&places[i]);
+    return status;
 }

@@ -15,10 +15,10 @@ struct repair_options {
 
 _Static_assert(sizeof(struct repair_options) <= KEEL_COMMAND_OWN_BYTES, "options");
 
-/* The other stores, as levels. */
+/* The other stores, as tiers. */
 struct sources {
     struct keel_cmd_place places[SOURCES_MAX];
-    struct keel_tier *levels[SOURCES_MAX];
+    struct keel_tier *tiers[SOURCES_MAX];
     uint32_t count;
 };
 
@@ -39,7 +39,7 @@ static const char *const outcome_names[] = {"sound", "mended", "lost"};
 static void close_sources(struct sources *sources)
 {
     for (uint32_t i = 0; i < sources->count; i++) {
-        keel_tier_end(sources->levels[i]);
+        keel_tier_end(sources->tiers[i]);
         keel_cmd_close(&sources->places[i]);
     }
 }
@@ -59,7 +59,7 @@ static enum keel_status open_source(struct repair *repair, const char *path)
                            path, place->store->run, repair->place.store->run);
     if (status == KEEL_OK)
         status = keel_tier_directory_open(place->store, KEEL_LATENCY_SHARED, path,
-                                          &sources->levels[sources->count]);
+                                          &sources->tiers[sources->count]);
     if (status == KEEL_OK)
         sources->count++;
     else
@@ -87,8 +87,8 @@ static void see_file(void *context, const struct keel_object *object, enum keel_
                                                        outcome_names[outcome], "detail", detail));
     else if (outcome != KEEL_REPAIR_SOUND)
         printf("%s %s: %s\n", name,
-               outcome == KEEL_REPAIR_MENDED && repair->options->dry_run ? "can be mended"
-                                                                         : outcome_names[outcome],
+               outcome == KEEL_REPAIR_DONE && repair->options->dry_run ? "can be mended"
+                                                                       : outcome_names[outcome],
                detail);
     fflush(stdout); /* a signal may end us at any time, and what was mended should have been said */
 }
@@ -102,11 +102,11 @@ static void see_end(struct repair *repair, const struct keel_snapshot_info *info
             json_pack("{s:o, s:o, s:s, s:b, s:i, s:i, s:i, s:O}", "step", keel_cmd_step_json(info->step),
                       "attempt", keel_cmd_u64_json(info->attempt), "status", keel_status_name(status),
                       "dry_run", repair->options->dry_run, "sound", (int)result->sound, "mended",
-                      (int)result->mended, "lost", (int)result->lost, "files", repair->files));
+                      (int)result->repaired, "lost", (int)result->lost, "files", repair->files));
         return;
     }
     printf("step %" PRIu64 ": %u files are sound, %u %s, %u are lost\n", info->step, result->sound,
-           result->mended, repair->options->dry_run ? "can be mended" : "were mended", result->lost);
+           result->repaired, repair->options->dry_run ? "can be mended" : "were mended", result->lost);
 }
 
 /* Damage that stays is told, and another snapshot may fare better; what is returned makes all further vain.
@@ -116,14 +116,14 @@ static enum keel_status repair_one(struct repair *repair, const struct keel_snap
     struct keel_repair_result result = {0};
     struct keel_repair_config config = {.step = info->step,
                                         .attempt = info->attempt,
-                                        .sources = repair->sources.levels,
+                                        .sources = repair->sources.tiers,
                                         .source_count = repair->sources.count,
                                         .dry_run = repair->options->dry_run,
                                         .report = see_file,
                                         .context = repair};
     repair->files = json_array();
     enum keel_status status = keel_store_repair(repair->place.store, &config, &result);
-    bool manifest_lost = result.sound + result.mended + result.lost == 0 &&
+    bool manifest_lost = result.sound + result.repaired + result.lost == 0 &&
                          (status == KEEL_NOT_FOUND || status == KEEL_CORRUPT);
     if (manifest_lost) {
         char detail[KEEL_DETAIL_BYTES];
@@ -153,16 +153,16 @@ static enum keel_status repair_one(struct repair *repair, const struct keel_snap
 static enum keel_status repair_from_elsewhere(struct repair *repair)
 {
     for (uint32_t i = 0; i < repair->sources.count && repair->place.has_step; i++) {
-        struct keel_attempts attempts;
+        struct keel_generation_index attempts;
         struct keel_cmd_place there = repair->sources.places[i];
         there.has_step = true;
         there.step = repair->place.step;
         there.attempt = repair->place.attempt;
-        KEEL_TRY(keel_attempts_scan(there.store, false, &attempts));
-        const struct keel_attempt *found = keel_cmd_find_attempt(&there, &attempts);
+        KEEL_TRY(keel_generation_index_scan(there.store, false, &attempts));
+        const struct keel_generation_entry *found = keel_cmd_find_generation(&there, &attempts);
         bool is_there = found != NULL;
         struct keel_snapshot_info info = is_there ? found->info : (struct keel_snapshot_info){0};
-        keel_attempts_fini(&attempts);
+        keel_generation_index_fini(&attempts);
         if (is_there)
             return repair_one(repair, &info);
     }
@@ -178,9 +178,9 @@ static enum keel_status repair_from_elsewhere(struct repair *repair)
 
 static enum keel_status repair_meant(struct repair *repair)
 {
-    struct keel_attempts attempts;
-    KEEL_TRY(keel_attempts_scan(repair->place.store, false, &attempts));
-    const struct keel_attempt *one = NULL;
+    struct keel_generation_index attempts;
+    KEEL_TRY(keel_generation_index_scan(repair->place.store, false, &attempts));
+    const struct keel_generation_entry *one = NULL;
     bool all = repair->options->all;
     for (size_t i = 0; i < attempts.count && one == NULL; i++)
         one = keel_cmd_is_meant(&repair->place, &attempts.at[i]) ? &attempts.at[i] : NULL;
@@ -188,7 +188,7 @@ static enum keel_status repair_meant(struct repair *repair)
     for (size_t i = 0; i < attempts.count && one != NULL && status == KEEL_OK; i++)
         if (all ? keel_cmd_is_meant(&repair->place, &attempts.at[i]) : &attempts.at[i] == one)
             status = repair_one(repair, &attempts.at[i].info);
-    keel_attempts_fini(&attempts);
+    keel_generation_index_fini(&attempts);
     return status;
 }
 

@@ -86,14 +86,9 @@ static void print_head(const struct keel_snapshot *snapshot)
 {
     const struct keel_manifest *manifest = &snapshot->manifest;
     const struct keel_snapshot_info *info = &manifest->info;
-    char raw[KEEL_CMD_WORD_BYTES], stored[KEEL_CMD_WORD_BYTES], ratio[KEEL_CMD_WORD_BYTES],
-        created[KEEL_CMD_WORD_BYTES];
-    keel_cmd_format_bytes(info->raw_bytes, raw);
-    keel_cmd_format_bytes(info->stored_bytes, stored);
-    keel_cmd_format_ratio(info->raw_bytes, info->stored_bytes, ratio);
-    keel_cmd_format_time(info->created_wall_ns, created);
-    printf("step %" PRIu64 ", attempt %" PRIu64 ", created %s\n", info->step, info->attempt, created);
-    printf("%s in %u shards, %s stored (%s)%s\n", raw, info->shard_count, stored, ratio,
+    const struct keel_cmd_words words = keel_cmd_words_of(info);
+    printf("step %" PRIu64 ", attempt %" PRIu64 ", created %s\n", info->step, info->attempt, words.created);
+    printf("%s in %u shards, %s stored (%s)%s\n", words.raw, info->shard_count, words.stored, words.ratio,
            info->sealed ? ", sealed" : "");
     for (uint32_t i = 0; i < manifest->base_count; i++)
         printf("needs step %" PRIu64 ", attempt %" PRIu64 "\n", manifest->bases[i].step,
@@ -128,24 +123,28 @@ static void show_text(const struct keel_snapshot *snapshot)
             print_tensor(&stored);
 }
 
+struct show {
+    bool json;
+    int code;
+};
+
+static enum keel_status show(void *context, const struct keel_cmd_place *places,
+                             struct keel_snapshot *const *snapshots)
+{
+    struct show *show = context;
+    (void)places;
+    if (show->json)
+        show->code = show_json(snapshots[0]);
+    else
+        show_text(snapshots[0]);
+    return KEEL_OK;
+}
+
 static int run(const struct keel_command *cmd)
 {
-    struct keel_cmd_place place;
-    struct keel_snapshot *snapshot = NULL;
-    enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
-    if (status != KEEL_OK)
-        return keel_cmd_report(status);
-    status = keel_cmd_open_snapshot(&place, &snapshot);
-    int code = 0;
-    if (status != KEEL_OK)
-        code = keel_cmd_report(status);
-    else if (cmd->json)
-        code = show_json(snapshot);
-    else
-        show_text(snapshot);
-    keel_snapshot_close(snapshot);
-    keel_cmd_close(&place);
-    return code;
+    struct show what = {.json = cmd->json};
+    enum keel_status status = keel_cmd_read(cmd, 1, show, &what);
+    return status == KEEL_OK ? what.code : keel_cmd_report(status);
 }
 
 static const struct keel_command_option options[] = {KEEL_CMD_STEP, {0}};

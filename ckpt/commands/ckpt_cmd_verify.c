@@ -3,8 +3,8 @@
  * A snapshot that opens is read as a reader reads it, decoded, with its bases. One that does not (a manifest,
  * a header, an index is damaged) is looked at file by file, as stored, so that what else is damaged shows
  * too. */
-#include "attempts.h"
 #include "ckpt_subcommand.h"
+#include "generation_index.h"
 #include "parity.h"
 #include "snapshot.h"
 #include "tier.h"
@@ -22,7 +22,7 @@ struct verify_options {
 struct check {
     const struct keel_command *cmd;
     const struct keel_cmd_place *place;
-    const struct keel_attempt *attempt;
+    const struct keel_generation_entry *attempt;
     struct keel_cmd_meter meter;
     json_t *damage;         /* with --json */
     json_t *parity_missing; /* names of files; with --json */
@@ -82,7 +82,7 @@ enum { SETS_MAX = KEEL_SNAPSHOT_RANKS_MAX };
 
 struct files {
     struct check *check;
-    struct keel_tier *level;
+    struct keel_tier *tier;
     bool parity_only;
     struct parity_set {
         uint32_t node_count; /* 0: no header of it was sound */
@@ -98,7 +98,7 @@ static void note_parity(struct files *files, const struct keel_object *object)
     if (object->set >= SETS_MAX || object->member >= KEEL_ERASURE_NODES_MAX)
         return;
     files->sets[object->set].there |= UINT64_C(1) << object->member;
-    if (files->sets[object->set].node_count > 0 || keel_tier_open(files->level, object, &source) != KEEL_OK)
+    if (files->sets[object->set].node_count > 0 || keel_tier_open(files->tier, object, &source) != KEEL_OK)
         return;
     if (keel_parity_read_header(source, &header) == KEEL_OK)
         files->sets[object->set].node_count = header.node_count;
@@ -113,7 +113,7 @@ static enum keel_status see_file(void *context, const char *name)
         return KEEL_OK;
     object.step = files->check->attempt->info.step;
     object.attempt = files->check->attempt->info.attempt;
-    enum keel_status status = keel_tier_verify(files->level, &object);
+    enum keel_status status = keel_tier_verify(files->tier, &object);
     if (status == KEEL_NO_MEMORY)
         return status;
     if (status != KEEL_OK)
@@ -154,10 +154,10 @@ static enum keel_status check_files(struct check *check, bool parity_only)
     KEEL_TRY(keel_step_open(store, info->step, info->attempt, false, &place));
     enum keel_status status = keel_alloc(SETS_MAX, sizeof *files.sets, &files.sets);
     if (status == KEEL_OK)
-        status = keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, "this store", &files.level);
+        status = keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, "this store", &files.tier);
     if (status == KEEL_OK) {
         status = keel_dir_list(place.path, see_file, &files);
-        keel_tier_end(files.level);
+        keel_tier_end(files.tier);
     }
     check->removed = check->removed || keel_cmd_is_removed(check->place, info);
     if (status == KEEL_OK && !check->removed)
@@ -221,7 +221,7 @@ static void print_result(const struct check *check)
 /* Adds its result to `results`; *out_verified: it was not removed before its end. The status is of what made
  * verifying impossible. */
 static enum keel_status verify_one(const struct keel_command *cmd, const struct keel_cmd_place *place,
-                                   const struct keel_attempt *attempt, json_t *results,
+                                   const struct keel_generation_entry *attempt, json_t *results,
                                    enum keel_status *out_damage, bool *out_verified)
 {
     struct check check = {.cmd = cmd,
@@ -273,21 +273,21 @@ static enum keel_status none(const struct keel_cmd_place *place)
 }
 
 /* The newest is the newest also when its manifest is damaged: verifying an older one would hide that. */
-static const struct keel_attempt *find_meant(const struct keel_cmd_place *place,
-                                             const struct keel_attempts *attempts)
+static const struct keel_generation_entry *find_meant(const struct keel_cmd_place *place,
+                                                      const struct keel_generation_index *attempts)
 {
     for (size_t i = 0; i < attempts->count && !place->has_step; i++)
         if (keel_cmd_is_meant(place, &attempts->at[i]))
             return &attempts->at[i];
-    return keel_cmd_find_attempt(place, attempts);
+    return keel_cmd_find_generation(place, attempts);
 }
 
 /* *out_again: all that was meant was removed meanwhile, and there are newer ones. */
 static int verify(const struct keel_command *cmd, struct keel_cmd_place *place,
-                  const struct keel_attempts *attempts, bool *out_again)
+                  const struct keel_generation_index *attempts, bool *out_again)
 {
     bool all = ((const struct verify_options *)keel_command_own(cmd))->all;
-    const struct keel_attempt *one = find_meant(place, attempts);
+    const struct keel_generation_entry *one = find_meant(place, attempts);
     enum keel_status status = KEEL_OK, worst = KEEL_OK;
     bool verified = false; /* one at least */
     if (one == NULL)
@@ -319,17 +319,17 @@ static int verify(const struct keel_command *cmd, struct keel_cmd_place *place,
 static int run(const struct keel_command *cmd)
 {
     struct keel_cmd_place place;
-    struct keel_attempts attempts;
+    struct keel_generation_index attempts;
     enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
     if (status != KEEL_OK)
         return keel_cmd_report(status);
     int code = 0;
     for (bool again = true; again;) {
         again = false;
-        status = keel_attempts_scan(place.store, false, &attempts);
+        status = keel_generation_index_scan(place.store, false, &attempts);
         code = status == KEEL_OK ? verify(cmd, &place, &attempts, &again) : keel_cmd_report(status);
         if (status == KEEL_OK)
-            keel_attempts_fini(&attempts);
+            keel_generation_index_fini(&attempts);
     }
     keel_cmd_close(&place);
     return code;

@@ -7,7 +7,7 @@
 #ifndef KEEL_CKPT_SUBCOMMAND_H
 #define KEEL_CKPT_SUBCOMMAND_H
 
-#include "attempts.h"
+#include "generation_index.h"
 #include <jansson.h>
 #include <keel/command.h>
 
@@ -54,25 +54,25 @@ void keel_cmd_unlock_run(int lock);
  * write. */
 bool keel_cmd_run_is_idle(const struct keel_cmd_place *place);
 /* Is it one that the place names, committed or with a damaged manifest? */
-bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_attempt *attempt);
+bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_generation_entry *attempt);
 /* The newest committed one that is meant, else the newest damaged one; NULL: there is none. */
-const struct keel_attempt *keel_cmd_find_attempt(const struct keel_cmd_place *place,
-                                                 const struct keel_attempts *attempts);
-/* The snapshot that is named, else the newest. */
-enum keel_status keel_cmd_open_snapshot(struct keel_cmd_place *place, struct keel_snapshot **out);
+const struct keel_generation_entry *keel_cmd_find_generation(const struct keel_cmd_place *place,
+                                                             const struct keel_generation_index *attempts);
 /* A run beside removes old snapshots while they are read. Whether that snapshot, which was committed, has
  * lost its manifest, the first of its files to go: then what could not be read of it is no damage. Leaves
  * keel_detail() as it is. */
 bool keel_cmd_is_removed(const struct keel_cmd_place *place, const struct keel_snapshot_info *info);
+/* Open the snapshots that the first `sides` operands mean, call `work` with them, close them. When one that
+ * was taken as the newest is removed meanwhile, and `work` fails, again with those that are there then: so
+ * `work` begins anew each time. */
+enum { KEEL_CMD_SIDES_MAX = 2 };
+enum keel_status keel_cmd_read(const struct keel_command *cmd, uint32_t sides,
+                               enum keel_status (*work)(void *context, const struct keel_cmd_place *places,
+                                                        struct keel_snapshot *const *snapshots),
+                               void *context);
 /* OK: the command takes the newest of those that are there now. NOT_FOUND: one was named, or it happens again
  * and again. */
 enum keel_status keel_cmd_note_removed(struct keel_cmd_place *place, uint64_t step);
-/* After reading *snapshot failed with *status. True: it was the newest and was removed meanwhile; it is
- * closed, *snapshot is NULL, and the command begins again with keel_cmd_open_snapshot. False: *status is the
- * result. */
-bool keel_cmd_reads_again(struct keel_cmd_place *place, struct keel_snapshot **snapshot,
-                          enum keel_status *status);
-
 /* ---- ckpt_cmd_out.c: what is written ---- */
 
 /* Print the status with its detail, and note it (keel_command_note); returns its exit code. */
@@ -84,10 +84,14 @@ json_t *keel_cmd_step_json(uint64_t step); /* a number, unless it is too large f
 json_t *keel_cmd_info_json(const struct keel_snapshot_info *info);
 json_t *keel_cmd_bases_json(const struct keel_manifest_base *bases, uint32_t count);
 enum { KEEL_CMD_WORD_BYTES = 32 };
-void keel_cmd_format_time(uint64_t wall_ns, char out[KEEL_CMD_WORD_BYTES]);
 void keel_cmd_format_bytes(uint64_t bytes, char out[KEEL_CMD_WORD_BYTES]);
 /* "1.24x"; "-" when nothing is stored. */
 void keel_cmd_format_ratio(uint64_t raw_bytes, uint64_t stored_bytes, char out[KEEL_CMD_WORD_BYTES]);
+struct keel_cmd_words {
+    char raw[KEEL_CMD_WORD_BYTES], stored[KEEL_CMD_WORD_BYTES], ratio[KEEL_CMD_WORD_BYTES],
+        created[KEEL_CMD_WORD_BYTES];
+};
+struct keel_cmd_words keel_cmd_words_of(const struct keel_snapshot_info *info);
 const char *keel_cmd_dtype_name(uint32_t dtype);
 
 /* A line of progress that is written over; only where stderr is a terminal. */

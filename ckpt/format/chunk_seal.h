@@ -1,9 +1,10 @@
 /* chunk_seal.h - sealing with a key: chunks encrypted and authenticated, shards and manifests authenticated.
  *
- * Pure functions of key and bytes, any thread. What a key does not know it can neither read nor change
- * unseen. Every key in use is derived from the master key and what it belongs to, so that a chunk opens at
- * its place in its file of its snapshot and nowhere else. Left to others: the key file (seal_key.c), damage,
- * which the checks of format.c find without any key, and what is done about it. */
+ * Pure functions of key and bytes, any thread. Without the key nobody can read a chunk, or change one
+ * undetected. Each key in use is derived from the master key and the header of its file, and each chunk is
+ * authenticated with its number: a chunk moved to another place, file or snapshot does not open. Left to
+ * others: the key file (seal_key.c), damage, which the checks of format.c find without any key, and what is
+ * done about it. */
 #ifndef KEEL_CKPT_CHUNK_SEAL_H
 #define KEEL_CKPT_CHUNK_SEAL_H
 

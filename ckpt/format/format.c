@@ -40,6 +40,18 @@ uint32_t keel_ckpt_dtype_bytes(enum keel_ckpt_dtype dtype)
     }
 }
 
+enum keel_status keel_grow(void *pointer_address, size_t *capacity, size_t wanted, size_t item_bytes)
+{
+    size_t larger = *capacity > 0 ? *capacity : 64;
+    if (wanted <= *capacity)
+        return KEEL_OK;
+    while (larger < wanted)
+        larger *= 2;
+    KEEL_TRY(keel_realloc(pointer_address, *capacity, larger, item_bytes));
+    *capacity = larger;
+    return KEEL_OK;
+}
+
 uint64_t keel_region_bytes(const struct keel_region *region)
 {
     KEEL_ASSERT(region != NULL && region->dims <= KEEL_TENSOR_DIMS_MAX);

@@ -3,7 +3,7 @@
  *
  * Owns the little-endian structs, their limits and checks, and the geometry. README.md specifies the same for
  * strangers; the two change together. Left to others: the arithmetic (erasure_code.c), reading through a
- * level (parity_file.c), making and using sets (erasure_protect.c, tier_erasure.c).
+ * tier (parity_file.c), making and using sets (erasure_protect.c, tier_erasure.c).
  *
  *   0       header block, 4096 bytes
  *   4096    one record for each stripe in which this node holds parity, in order: a block of 4096 bytes with
@@ -129,7 +129,7 @@ enum keel_status keel_parity_footer_check(const struct keel_parity_footer *foote
 bool keel_parity_stripe_sound(const struct keel_parity_stripe *block, uint64_t set_check, uint64_t stripe,
                               uint32_t member);
 
-/* ---- a file through a level (parity_file.c) ------------------------------------------------------------ */
+/* ---- a file through a tier (parity_file.c) ------------------------------------------------------------ */
 
 /* CORRUPT, VERSION, MISMATCH (of another run, step, set or member). */
 enum keel_status keel_parity_read_header(struct keel_tier_source *source, struct keel_parity_header *out);

@@ -52,18 +52,6 @@ static enum keel_status hole(const struct cover *cover, const struct keel_box *b
 
 /* ---- candidates ---------------------------------------------------------------------------------------- */
 
-static enum keel_status grow(void *pointer_address, size_t *capacity, size_t wanted, size_t item_bytes)
-{
-    if (wanted <= *capacity)
-        return KEEL_OK;
-    size_t larger = *capacity > 0 ? *capacity : 64;
-    while (larger < wanted)
-        larger *= 2;
-    KEEL_TRY(keel_realloc(pointer_address, *capacity, larger, item_bytes));
-    *capacity = larger;
-    return KEEL_OK;
-}
-
 static bool is_without(const struct keel_piece_chain *without, uint32_t piece)
 {
     for (; without != NULL; without = without->next)
@@ -90,9 +78,10 @@ static uint32_t first_reaching(const struct keel_snapshot *snapshot, const struc
 static enum keel_status add_candidate(struct cover *cover, uint32_t piece, const struct keel_box *held)
 {
     size_t number = cover->piece_count, dims = cover->tensor->dims;
-    KEEL_TRY(grow(&cover->pieces, &cover->piece_capacity, number + 1, sizeof *cover->pieces));
-    KEEL_TRY(grow(&cover->edges, &cover->edge_capacity, (number + 1) * 2 * dims, sizeof *cover->edges));
-    KEEL_TRY(grow(&cover->candidates, &cover->candidate_capacity, number + 1, sizeof *cover->candidates));
+    KEEL_TRY(keel_grow(&cover->pieces, &cover->piece_capacity, number + 1, sizeof *cover->pieces));
+    KEEL_TRY(keel_grow(&cover->edges, &cover->edge_capacity, (number + 1) * 2 * dims, sizeof *cover->edges));
+    KEEL_TRY(
+        keel_grow(&cover->candidates, &cover->candidate_capacity, number + 1, sizeof *cover->candidates));
     for (size_t d = 0; d < dims; d++) {
         cover->edges[(number * dims + d) * 2] = held->offset[d];
         cover->edges[(number * dims + d) * 2 + 1] = held->offset[d] + held->extent[d];
@@ -212,9 +201,9 @@ static enum keel_status split(struct cover *cover)
 {
     struct part low = cover->parts[cover->part_count - 1], high = low;
     struct cut cut = best_cut(cover, &low);
-    KEEL_TRY(grow(&cover->parts, &cover->part_capacity, cover->part_count + 1, sizeof *cover->parts));
-    KEEL_TRY(grow(&cover->candidates, &cover->candidate_capacity, low.first + 2 * low.count,
-                  sizeof *cover->candidates));
+    KEEL_TRY(keel_grow(&cover->parts, &cover->part_capacity, cover->part_count + 1, sizeof *cover->parts));
+    KEEL_TRY(keel_grow(&cover->candidates, &cover->candidate_capacity, low.first + 2 * low.count,
+                       sizeof *cover->candidates));
     low.box.extent[cut.dim] = cut.at - low.box.offset[cut.dim];
     high.box.offset[cut.dim] = cut.at;
     high.box.extent[cut.dim] -= low.box.extent[cut.dim];
@@ -277,7 +266,7 @@ enum keel_status keel_snapshot_cover(const struct keel_snapshot *snapshot, const
         return KEEL_OK;
     enum keel_status status = find_candidates(&cover, tensor, box, without);
     if (status == KEEL_OK)
-        status = grow(&cover.parts, &cover.part_capacity, 1, sizeof *cover.parts);
+        status = keel_grow(&cover.parts, &cover.part_capacity, 1, sizeof *cover.parts);
     if (status == KEEL_OK) {
         cover.parts[cover.part_count++] = (struct part){*box, 0, cover.candidate_count};
         status = cover_all(&cover, visit, context);

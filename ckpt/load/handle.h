@@ -1,6 +1,6 @@
-/* handle.h - what marks a store, a save and a snapshot as open, so that one that was closed, or never opened,
- * ends the program with a line that says so instead of working on whatever lies there now. It is a help for
- * whoever errs, no proof: memory that was given back may hold anything. */
+/* handle.h - the tag of an open store, save or snapshot. Every public call asserts it, so that use after
+ * close ends the program with a message. It catches most such errors, not all: freed memory may still hold
+ * the tag. */
 #ifndef KEEL_CKPT_HANDLE_H
 #define KEEL_CKPT_HANDLE_H
 

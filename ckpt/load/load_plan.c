@@ -6,16 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum keel_status grow(void *pointer_address, size_t *capacity, size_t count, size_t item_bytes)
-{
-    if (count < *capacity)
-        return KEEL_OK;
-    size_t larger = *capacity > 0 ? *capacity * 2 : 64;
-    KEEL_TRY(keel_realloc(pointer_address, *capacity, larger, item_bytes));
-    *capacity = larger;
-    return KEEL_OK;
-}
-
 /* ---- uses ---------------------------------------------------------------------------------------------- */
 
 /* A record and its chunks. */
@@ -42,7 +32,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 static enum keel_status add_use(struct keel_load_plan *plan, const struct keel_load_use *use)
 {
-    KEEL_TRY(grow(&plan->uses, &plan->use_capacity, plan->use_count, sizeof *plan->uses));
+    KEEL_TRY(keel_grow(&plan->uses, &plan->use_capacity, plan->use_count + 1, sizeof *plan->uses));
     plan->uses[plan->use_count++] = *use;
     return KEEL_OK;
 }
@@ -142,7 +132,7 @@ static enum keel_status add_part(void *context, uint32_t piece, const struct kee
     if (plan->part_count >= KEEL_PART_NONE)
         return keel_fail(KEEL_LIMIT, "%s: the boxes fall into too many parts; load fewer at once",
                          plan->snapshot->place.path);
-    KEEL_TRY(grow(&plan->parts, &plan->part_capacity, plan->part_count, sizeof *plan->parts));
+    KEEL_TRY(keel_grow(&plan->parts, &plan->part_capacity, plan->part_count + 1, sizeof *plan->parts));
     plan->parts[plan->part_count] =
         (struct keel_load_part){.load = adding->load, .piece = piece, .failed = adding->failed, .box = *box};
     return add_uses(plan, (uint32_t)plan->part_count++);

@@ -16,6 +16,8 @@ static enum keel_status load_shards(struct keel_snapshot *snapshot)
         KEEL_TRY(keel_shard_prove(&snapshot->shards[i], manifest));
         KEEL_TRY(keel_shard_match(&snapshot->shards[i], &snapshot->place, manifest->run, count,
                                   &manifest->shards[i]));
+        KEEL_ASSERT(snapshot->shards[i].header.rank == i && snapshot->shards[i].header.rank_count == count);
+        KEEL_ASSERT(snapshot->shards[i].header.step == manifest->info.step);
     }
     return KEEL_OK;
 }

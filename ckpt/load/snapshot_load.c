@@ -8,7 +8,6 @@
 #include "chunk_batch.h"
 #include "codec.h"
 #include "load_plan.h"
-#include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <stdio.h>
@@ -341,10 +340,8 @@ enum keel_status keel_snapshot_load(struct keel_snapshot *snapshot, const struct
     KEEL_ASSERT(loads != NULL || count == 0);
     for (uint32_t i = 0; i < count; i++)
         KEEL_ASSERT(loads[i].out != NULL || keel_region_bytes(&loads[i].box) == 0);
-    uint64_t from_ns = keel_now_ns();
     KEEL_TRY(keel_load_plan_make(snapshot, loads, count, &run.plan));
-    struct keel_load_stats stats = {.plan_ns = keel_now_ns() - from_ns,
-                                    .wanted_bytes = run.plan.wanted_bytes};
+    struct keel_load_stats stats = {.wanted_bytes = run.plan.wanted_bytes};
     run.direct = run.plan.needed_bytes >= direct_from_bytes;
     keel_mutex_init(&run.lock);
     enum keel_status status = run.plan.use_count > 0 ? run_all(&run, thread_count(&run)) : KEEL_OK;

@@ -1,5 +1,6 @@
 /* safetensors_header.c - a header's text to a table, with every check that the format asks for, and back. */
 #include "safetensors_header.h"
+#include "format.h"
 #include "json_scan.h"
 #include "text_out.h"
 #include <inttypes.h>
@@ -212,11 +213,7 @@ static enum keel_status take_tensor(struct parse *parse, const char *name)
         return of_tensor(parse, KEEL_CORRUPT, name, "dtype, shape or data_offsets is missing");
     KEEL_TRY(check_entry(parse, &entry));
     struct keel_safetensors_header *out = parse->out;
-    if (out->count == parse->entry_room) {
-        size_t room = parse->entry_room * 2 + 64;
-        KEEL_TRY(keel_realloc(&out->entries, parse->entry_room, room, sizeof *out->entries));
-        parse->entry_room = room;
-    }
+    KEEL_TRY(keel_grow(&out->entries, &parse->entry_room, (size_t)out->count + 1, sizeof *out->entries));
     out->entries[out->count++] = entry;
     return KEEL_OK;
 }
@@ -233,11 +230,7 @@ static enum keel_status take_notes(struct parse *parse)
         if (!keel_json_string(&parse->scan, &key) || !keel_json_take(&parse->scan, ':') ||
             !keel_json_string(&parse->scan, &value) || !keel_json_more(&parse->scan, '}', &more))
             return no_json(parse);
-        if (out->note_count == parse->note_room) {
-            size_t room = parse->note_room * 2 + 16;
-            KEEL_TRY(keel_realloc(&out->notes, parse->note_room, room, sizeof *out->notes));
-            parse->note_room = room;
-        }
+        KEEL_TRY(keel_grow(&out->notes, &parse->note_room, (size_t)out->note_count + 1, sizeof *out->notes));
         out->notes[out->note_count++] = (struct keel_safetensors_note){key, value};
     }
     return KEEL_OK;

@@ -1,5 +1,6 @@
 /* safetensors_index.c - the index of a model in several files: {"metadata": {"total_size": n, ...},
  * "weight_map": {tensor: file, ...}}, to a table and back. */
+#include "format.h"
 #include "json_scan.h"
 #include "safetensors_header.h"
 #include "text_out.h"
@@ -42,11 +43,7 @@ static enum keel_status take_place(struct parse *parse, const char *name, const 
             KEEL_CORRUPT,
             "%s: tensor %s is said to be in %s: a NAME.safetensors in the same directory is wanted",
             parse->path, keel_safetensors_shown(name).text, keel_safetensors_shown(file).text);
-    if (out->count == parse->room) {
-        size_t room = parse->room * 2 + 64;
-        KEEL_TRY(keel_realloc(&out->places, parse->room, room, sizeof *out->places));
-        parse->room = room;
-    }
+    KEEL_TRY(keel_grow(&out->places, &parse->room, (size_t)out->count + 1, sizeof *out->places));
     out->places[out->count++] = (struct keel_safetensors_place){name, file};
     return KEEL_OK;
 }

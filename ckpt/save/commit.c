@@ -73,8 +73,30 @@ static enum keel_status draft(const struct keel_store *store, const struct keel_
     return KEEL_OK;
 }
 
-/* What no reader takes must not be committed. Only the metadata is not ours: it may lie too deep. */
-static enum keel_status check_readable(const char *text, size_t bytes, const char *path)
+/* Asserts that a manifest that was read is the one that was written; the state's digest is not in the file.
+ */
+static void assert_same(const struct keel_manifest *written, const struct keel_manifest *read)
+{
+    KEEL_ASSERT(read->info.step == written->info.step && read->info.attempt == written->info.attempt);
+    KEEL_ASSERT(read->info.created_wall_ns == written->info.created_wall_ns);
+    KEEL_ASSERT(read->info.shard_count == written->info.shard_count);
+    KEEL_ASSERT(read->info.sealed == written->info.sealed && read->base_count == written->base_count);
+    KEEL_ASSERT(strcmp(read->run, written->run) == 0);
+    KEEL_ASSERT(strcmp(read->info.identity, written->info.identity) == 0);
+    for (uint32_t i = 0; i < written->info.shard_count; i++) {
+        struct keel_shard_summary shard = written->shards[i];
+        shard.state_digest = read->shards[i].state_digest;
+        KEEL_ASSERT(memcmp(&shard, &read->shards[i], sizeof shard) == 0);
+    }
+    for (uint32_t i = 0; i < written->base_count; i++)
+        KEEL_ASSERT(read->bases[i].step == written->bases[i].step &&
+                    read->bases[i].attempt == written->bases[i].attempt);
+}
+
+/* Validate with the reader's own limits before the commit: only the metadata is not ours, it may be nested
+ * too deep. */
+static enum keel_status check_readable(const struct keel_manifest *written, const char *text, size_t bytes,
+                                       const char *path)
 {
     struct keel_manifest again;
     enum keel_status status = keel_manifest_decode(text, bytes, path, &again);
@@ -82,8 +104,31 @@ static enum keel_status check_readable(const char *text, size_t bytes, const cha
         return status;
     if (status != KEEL_OK)
         return keel_fail(KEEL_INVALID, "%s: could not be read with this metadata; make that simpler", path);
+    assert_same(written, &again);
     keel_manifest_fini(&again);
     return KEEL_OK;
+}
+
+/* The manifest as readers find it from now on, byte by byte. CORRUPT: the disk holds something else. What
+ * cannot be read just now (removed by another process meanwhile, say) is committed all the same. */
+static enum keel_status read_back(const struct keel_step_place *place, const char *path, const char *text,
+                                  size_t bytes)
+{
+    uint8_t piece[KEEL_FORMAT_BLOCK_BYTES];
+    int fd;
+    uint64_t file_bytes;
+    if (keel_step_open_file(place, KEEL_MANIFEST_NAME, &fd, &file_bytes) != KEEL_OK)
+        return KEEL_OK;
+    bool read = true, same = file_bytes == bytes;
+    for (size_t at = 0, part; at < bytes && same && read; at += part) {
+        part = bytes - at < sizeof piece ? bytes - at : sizeof piece;
+        read = keel_pread_all(fd, piece, part, at, path) == KEEL_OK;
+        same = !read || memcmp(piece, text + at, part) == 0;
+    }
+    keel_disk_close(fd);
+    return same ? KEEL_OK
+                : keel_fail(KEEL_CORRUPT,
+                            "%s: what was read back is not what was written; look after this disk", path);
 }
 
 static enum keel_status publish(const struct keel_store *store, const struct keel_snapshot *snapshot)
@@ -92,12 +137,14 @@ static enum keel_status publish(const struct keel_store *store, const struct kee
     size_t bytes;
     KEEL_TRY(keel_path_join(path, snapshot->place.path, KEEL_MANIFEST_NAME));
     KEEL_TRY(keel_manifest_encode(&snapshot->manifest, &text, &bytes));
-    enum keel_status status = check_readable(text, bytes, path);
+    enum keel_status status = check_readable(&snapshot->manifest, text, bytes, path);
     if (status == KEEL_OK &&
         (keel_disk_fsync(snapshot->place.fd) != 0 || keel_disk_fsync(store->run_fd) != 0))
         status = keel_fail_errno(errno, "%s: cannot be synced", snapshot->place.path);
     if (status == KEEL_OK)
         status = keel_file_replace(path, text, bytes, 0666);
+    if (status == KEEL_OK)
+        status = read_back(&snapshot->place, path, text, bytes);
     keel_free(text);
     return status;
 }

@@ -1,5 +1,6 @@
-/* commit_check.c - the last look at a snapshot before it counts: a snapshot with a hole, with a base that is
- * not there, or of a training that has diverged must not look like a way back, nor push one out. */
+/* commit_check.c - checks of a whole snapshot before its commit. One that lacks part of a tensor or the base
+ * of a delta, or that holds NaN, is refused: resume could not use it, and retention would remove a good one
+ * for it. */
 #include "commit_check.h"
 #include <errno.h>
 #include <keel/disk.h>

@@ -200,8 +200,7 @@ static enum keel_status open_stream(struct keel_save *save, const struct keel_sa
     uint8_t block[KEEL_FORMAT_BLOCK_BYTES];
     KEEL_TRY(create_file(save, &fd));
     struct keel_stream_config how = {.cap_bytes_s = config->bandwidth_bytes_s,
-                                     .retry_max = config->retry_max,
-                                     .rate = &save->store->rates.write};
+                                     .retry_max = config->retry_max};
     keel_save_stream_init(&save->stream, fd, save->path, &how, save->workspace.data);
     if (save->store->key != NULL)
         keel_shard_begin_seal(save->store->key, &save->header);
@@ -226,7 +225,6 @@ static enum keel_status make_save(struct keel_store *store, const struct keel_sa
     save->handle = KEEL_HANDLE_OPEN;
     keel_store_count_saves(store, true);
     save->codec = config->codec;
-    save->adaptive = config->adaptive;
     save->background = config->background;
     save->read = config->read;
     save->context = config->context;
@@ -391,6 +389,9 @@ enum keel_status keel_save_finish(struct keel_save *save, uint64_t deadline_ns,
         return keel_fail(KEEL_TIMEOUT, "%s: is still being written", save->path);
     enum keel_status status = end(save);
     if (status == KEEL_OK) {
+        KEEL_ASSERT(save->placed == save->chunk_count && save->captured == save->chunk_count);
+        KEEL_ASSERT(save->summary.file_bytes == save->stream.file_bytes);
+        KEEL_ASSERT(save->summary.record_count == save->record_count);
         *out = save->summary;
         leave_base(save);
     }

@@ -5,7 +5,6 @@
  *   save_capture.c  regions into the arena
  *   save_encode.c    chunks out of the arena, encoded, in order into the stream; index and footer
  *   delta_base.c     the raw state that a store holds for the deltas of the next save
- *   save_rate.c     measured rates, by which an adaptive save chooses
  *   save_stream.c   the stream, written behind
  *
  * Invariant, under the lock:
@@ -44,7 +43,7 @@ struct keel_save {
     char path[KEEL_PATH_BYTES];
     struct keel_format_header header;
     enum keel_codec codec; /* the most that is tried */
-    bool adaptive, background;
+    bool background;
     bool whole; /* the arena has a place for every chunk */
     enum keel_status (*read)(void *context, uint32_t index, uint64_t offset_bytes, uint64_t bytes, void *out);
     void *context;

@@ -1,8 +1,9 @@
 /* save_capture.c - regions into the arena, by one thread or several.
  *
- * A whole arena is filled in pieces of many chunks. A smaller one is a ring: chunk after chunk, each where
- * there is room behind the newest, waiting while there is none. In a ring the master of a copy may be gone
- * when the copy comes, so it is read again here, beside its copy; in a whole arena the drain compares both.
+ * A whole arena is filled in pieces of many chunks. A smaller one is a ring: chunk after chunk, each
+ * placed behind the newest, waiting for the drain while the ring is full. In a ring a master's chunk may have
+ * been overwritten before its rounded copy is captured, so the master is read a second time here to compare
+ * them; in a whole arena the drain compares both.
  */
 #include "codec.h"
 #include "save.h"

@@ -8,9 +8,8 @@
 #include <string.h>
 
 enum {
-    DELTA_MARGIN = 32, /* a delta saves a 32nd of the raw bytes, or planes, which need no base, are taken */
-    PROBE_EVERY_CHUNKS = 64
-};
+    DELTA_MARGIN = 32
+}; /* a delta saves a 32nd of the raw bytes, or planes, which need no base, are taken */
 
 /* A drain thread's own buffers, on the heap. */
 struct drain {
@@ -140,29 +139,16 @@ static bool encode_delta(struct drain *drain, uint32_t chunk, uint32_t width, co
     return true;
 }
 
-/* Whether an adaptive save encodes this chunk: as long as it costs the drain no time; and now and then to see
- * how much it takes. */
-static bool worth_encoding(struct keel_save *save, uint32_t chunk, const keel_rate *rate)
-{
-    if (!save->adaptive || *rate == 0 || chunk % PROBE_EVERY_CHUNKS == 0)
-        return true;
-    uint64_t write_ns = keel_rate_write_ns(&save->store->rates, save->stream.how.cap_bytes_s);
-    return keel_rate_pays(*rate, save->jobs[chunk].raw_bytes, write_ns,
-                          keel_save_stream_queued_bytes(&save->stream));
-}
-
 static void encode_bytes(struct drain *drain, uint32_t chunk, const uint8_t *raw, struct coded *out)
 {
     struct keel_save *save = drain->save;
     const struct keel_save_job *job = &save->jobs[chunk];
     uint32_t width = keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)save->records[job->record].dtype);
-    keel_rate *rate = keel_rate_of(&save->store->rates, base_entry(save, chunk) != NULL, width);
     out->bytes = raw;
     out->entry.codec = KEEL_CODEC_RAW;
     out->entry.stored_bytes = job->raw_bytes;
-    if (save->codec == KEEL_CODEC_RAW || !worth_encoding(save, chunk, rate))
+    if (save->codec == KEEL_CODEC_RAW)
         return;
-    uint64_t from_ns = keel_now_ns();
     if (!encode_delta(drain, chunk, width, raw, out)) {
         enum keel_codec codec;
         out->entry.stored_bytes = keel_codec_encode(KEEL_CODEC_PLANES, width, raw, NULL, job->raw_bytes,
@@ -172,7 +158,6 @@ static void encode_bytes(struct drain *drain, uint32_t chunk, const uint8_t *raw
     }
     if (out->entry.codec != KEEL_CODEC_RAW)
         out->bytes = drain->stored;
-    keel_rate_add(rate, job->raw_bytes, keel_now_ns() - from_ns);
 }
 
 /* In the thread's buffer. A chunk that stores nothing is vouched for by its master. */
@@ -220,6 +205,11 @@ static enum keel_status append_chunk(struct keel_save *save, uint32_t chunk, str
 {
     struct keel_format_record *record = &save->records[save->jobs[chunk].record];
     bool same = coded->entry.codec == KEEL_CODEC_SAME;
+    KEEL_ASSERT(save->placed == chunk && chunk < save->chunk_count);
+    KEEL_ASSERT(save->stream.appended % KEEL_FORMAT_BLOCK_BYTES == 0);
+    KEEL_ASSERT(same == (coded->entry.stored_bytes == 0));
+    KEEL_ASSERT(coded->entry.stored_bytes <= coded->entry.raw_bytes + KEEL_FORMAT_SEAL_BYTES);
+    KEEL_ASSERT((coded->entry.chain > 0) == (coded->entry.codec == KEEL_CODEC_DELTA));
     if (!same)
         coded->entry.file_offset = save->stream.appended;
     if (same)
@@ -242,6 +232,15 @@ static enum keel_status drain_chunk(struct drain *drain, uint32_t chunk)
     KEEL_TRY(append_chunk(drain->save, chunk, &coded));
     end_turn(drain->save, chunk);
     return KEEL_OK;
+}
+
+/* What goes into the file is what readers take, by the same checks that they make. */
+static void assert_readable(const struct keel_save *save, const struct keel_format_footer *footer)
+{
+    struct keel_format_footer again;
+    KEEL_ASSERT(keel_format_footer_open((const uint8_t *)footer, save->path, &again) == KEEL_OK);
+    KEEL_ASSERT(keel_format_ends_match(&save->header, footer, footer->file_bytes, save->path) == KEEL_OK);
+    KEEL_ASSERT(keel_format_index_check(save->index, &save->header, footer, save->path) == KEEL_OK);
 }
 
 /* Index and footer, by exactly one thread, after the last chunk. */
@@ -272,6 +271,7 @@ static enum keel_status append_tail(struct keel_save *save)
         keel_shard_mac(save->store->key, &save->header, save->index, &footer);
         keel_format_footer_seal(&footer);
     }
+    assert_readable(save, &footer);
     KEEL_TRY(keel_save_stream_append(&save->stream, save->index, save->index_bytes, 0));
     KEEL_TRY(keel_save_stream_pad(&save->stream, sizeof footer));
     KEEL_TRY(keel_save_stream_append(&save->stream, &footer, sizeof footer, 0));

@@ -122,14 +122,6 @@ void keel_save_stream_stop(struct keel_save_stream *stream)
     keel_mutex_unlock(&stream->lock);
 }
 
-uint64_t keel_save_stream_queued_bytes(struct keel_save_stream *stream)
-{
-    keel_mutex_lock(&stream->lock);
-    uint64_t blocks = stream->filled - stream->written;
-    keel_mutex_unlock(&stream->lock);
-    return blocks > 1 ? (blocks - 1) * KEEL_STREAM_BLOCK_BYTES : 0;
-}
-
 /* ---- the writing side ---------------------------------------------------------------------------------- */
 
 /* Sleep until then; false when stopped. */
@@ -204,13 +196,13 @@ static size_t piece_bytes(uint64_t cap_bytes_s)
 static enum keel_status write_block(struct keel_save_stream *stream, const struct keel_stream_block *block)
 {
     size_t piece = piece_bytes(stream->how.cap_bytes_s);
+    KEEL_ASSERT(block->used > 0 && block->used % KEEL_FORMAT_BLOCK_BYTES == 0);
+    KEEL_ASSERT(stream->file_bytes % KEEL_FORMAT_BLOCK_BYTES == 0);
     for (size_t at = 0; at < block->used; at += piece) {
         size_t bytes = block->used - at < piece ? block->used - at : piece;
         if (!pay(stream, bytes))
             return interrupted();
-        uint64_t from_ns = keel_now_ns();
         KEEL_TRY(write_stubbornly(stream, block->data + at, bytes));
-        keel_rate_add(stream->how.rate, bytes, keel_now_ns() - from_ns);
         stream->file_bytes += bytes;
     }
     atomic_fetch_add(&stream->progress_bytes, block->raw_bytes);
@@ -259,6 +251,7 @@ enum keel_status keel_save_stream_drain(struct keel_save_stream *stream, bool *o
         keel_cond_broadcast(&stream->moved);
         keel_mutex_unlock(&stream->lock);
     }
+    KEEL_ASSERT(stream->file_bytes == stream->appended);
     if (keel_disk_fsync(stream->fd) != 0)
         return keel_fail_errno(errno, "%s: cannot be synced", stream->path);
     int fd = stream->fd;

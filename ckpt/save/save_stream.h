@@ -6,7 +6,6 @@
 #ifndef KEEL_CKPT_SAVE_STREAM_H
 #define KEEL_CKPT_SAVE_STREAM_H
 
-#include "save_rate.h"
 #include <keel/ckpt.h>
 #include <keel/file.h>
 #include <keel/thread.h>
@@ -26,7 +25,6 @@ struct keel_stream_block {
 struct keel_stream_config {
     uint64_t cap_bytes_s; /* 0: none */
     uint32_t retry_max;   /* of one write */
-    keel_rate *rate;      /* borrowed; where writing is measured */
 };
 
 struct keel_save_stream {
@@ -61,8 +59,6 @@ enum keel_status keel_save_stream_pad(struct keel_save_stream *stream, uint32_t 
 void keel_save_stream_end(struct keel_save_stream *stream);
 /* Both sides give up. Any thread. */
 void keel_save_stream_stop(struct keel_save_stream *stream);
-/* Bytes that wait to be written, without the block that is being written. Any thread. */
-uint64_t keel_save_stream_queued_bytes(struct keel_save_stream *stream);
 
 /* The writing thread's body: until end and fsync, an error, or stop (INTERRUPTED). False in *out_over: it was
  * asked to leave the rest to another thread. */

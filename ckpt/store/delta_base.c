@@ -27,6 +27,8 @@ struct keel_base *keel_base_take(struct keel_store *store, uint32_t rank)
 
 void keel_base_hold(struct keel_store *store, struct keel_base *base)
 {
+    KEEL_ASSERT(base->next == NULL && base->index != NULL && base->notes != NULL);
+    KEEL_ASSERT(base->workspace.memory != NULL);
     keel_mutex_lock(&store->lock);
     struct keel_base *old = unlink_base(store, base->rank);
     base->next = store->bases;

@@ -12,11 +12,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-struct sweep {
+struct removal {
     struct keel_store *store;
     const struct keel_retention *rules;
     struct keel_step_place place; /* of the attempt at hand, open */
-    const struct keel_attempt *attempt;
+    const struct keel_generation_entry *attempt;
     enum keel_name_kind least;      /* of its files: what goes */
     uint64_t bytes;                 /* of those, so far */
     uint64_t wanted, free;          /* bytes: nothing more goes when so many are free; 0: all go */
@@ -25,15 +25,15 @@ struct sweep {
     char detail[KEEL_DETAIL_BYTES]; /* and what it said */
 };
 
-static void tell(const struct sweep *sweep, enum keel_removed_kind kind, const char *path, uint64_t bytes)
+static void tell(const struct removal *removal, enum keel_removed_kind kind, const char *path, uint64_t bytes)
 {
     const struct keel_removed what = {.kind = kind,
-                                      .step = sweep->attempt->info.step,
-                                      .attempt = sweep->attempt->info.attempt,
+                                      .step = removal->attempt->info.step,
+                                      .attempt = removal->attempt->info.attempt,
                                       .bytes = bytes,
                                       .path = path};
-    if (sweep->rules->removed != NULL)
-        sweep->rules->removed(sweep->rules->context, &what);
+    if (removal->rules->removed != NULL)
+        removal->rules->removed(removal->rules->context, &what);
 }
 
 /* Another process may let go here too: what it has removed is gone. */
@@ -44,35 +44,35 @@ static enum keel_status gone_is_fine(enum keel_status status)
 
 /* ---- files --------------------------------------------------------------------------------------------- */
 
-static enum keel_status sweep_file(void *context, const char *name)
+static enum keel_status remove_file(void *context, const char *name)
 {
-    struct sweep *sweep = context;
+    struct removal *removal = context;
     struct stat info;
     char path[KEEL_PATH_BYTES];
     enum keel_name_kind kind = keel_name_kind_of(name);
-    if (kind == KEEL_NAME_FOREIGN || kind < sweep->least ||
-        keel_disk_stat(sweep->place.fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode))
+    if (kind == KEEL_NAME_FOREIGN || kind < removal->least ||
+        keel_disk_stat(removal->place.fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode))
         return KEEL_OK;
-    KEEL_TRY(keel_path_join(path, sweep->place.path, name));
-    if (!sweep->rules->dry_run && keel_disk_unlink(sweep->place.fd, name, 0) != 0 && errno != ENOENT)
+    KEEL_TRY(keel_path_join(path, removal->place.path, name));
+    if (!removal->rules->dry_run && keel_disk_unlink(removal->place.fd, name, 0) != 0 && errno != ENOENT)
         return keel_fail_errno(errno, "%s: cannot be removed", path);
-    sweep->bytes += (uint64_t)info.st_size;
-    if (sweep->least == KEEL_NAME_TEMPORARY)
-        tell(sweep, KEEL_REMOVED_TEMPORARY, path, (uint64_t)info.st_size);
+    removal->bytes += (uint64_t)info.st_size;
+    if (removal->least == KEEL_NAME_TEMPORARY)
+        tell(removal, KEEL_REMOVED_TEMPORARY, path, (uint64_t)info.st_size);
     return KEEL_OK;
 }
 
 /* Copies, parity and repairs are written into snapshots that are committed, or damaged: what is temporary
  * there was left behind once the run is past it. */
-static enum keel_status sweep_temporaries(struct sweep *sweep, uint64_t last_made_step)
+static enum keel_status remove_temporaries(struct removal *removal, uint64_t last_made_step)
 {
-    const struct keel_snapshot_info *info = &sweep->attempt->info;
-    if (sweep->attempt->state == KEEL_ATTEMPT_UNCOMMITTED || info->step >= last_made_step ||
-        keel_step_open(sweep->store, info->step, info->attempt, false, &sweep->place) != KEEL_OK)
+    const struct keel_snapshot_info *info = &removal->attempt->info;
+    if (removal->attempt->state == KEEL_GENERATION_UNCOMMITTED || info->step >= last_made_step ||
+        keel_step_open(removal->store, info->step, info->attempt, false, &removal->place) != KEEL_OK)
         return KEEL_OK;
-    sweep->least = KEEL_NAME_TEMPORARY;
-    enum keel_status status = keel_dir_list(sweep->place.path, sweep_file, sweep);
-    keel_step_close(&sweep->place);
+    removal->least = KEEL_NAME_TEMPORARY;
+    enum keel_status status = keel_dir_list(removal->place.path, remove_file, removal);
+    keel_step_close(&removal->place);
     return gone_is_fine(status);
 }
 
@@ -97,14 +97,14 @@ static uint64_t manifest_bytes(const struct keel_step_place *place)
 }
 
 /* *out_gone: the directory went, or would. */
-static enum keel_status remove_files(struct sweep *sweep, bool *out_gone)
+static enum keel_status remove_files(struct removal *removal, bool *out_gone)
 {
-    KEEL_TRY(gone_is_fine(keel_dir_list(sweep->place.path, sweep_file, sweep)));
-    *out_gone = sweep->rules->dry_run ||
-                keel_disk_unlink(sweep->store->run_fd, sweep->place.name, AT_REMOVEDIR) == 0 ||
+    KEEL_TRY(gone_is_fine(keel_dir_list(removal->place.path, remove_file, removal)));
+    *out_gone = removal->rules->dry_run ||
+                keel_disk_unlink(removal->store->run_fd, removal->place.name, AT_REMOVEDIR) == 0 ||
                 errno == ENOENT;
     if (!*out_gone && errno != ENOTEMPTY && errno != EEXIST)
-        return keel_fail_errno(errno, "%s: cannot be removed", sweep->place.path);
+        return keel_fail_errno(errno, "%s: cannot be removed", removal->place.path);
     return KEEL_OK;
 }
 
@@ -115,62 +115,63 @@ static bool is_committed_by_now(const struct keel_step_place *place)
     return keel_disk_stat(place->fd, KEEL_MANIFEST_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
 }
 
-/* Clears sweep->orderly when it may still be committed: then what it needs may not go either. */
-static enum keel_status remove_attempt(struct sweep *sweep, uint32_t *removed)
+/* Clears removal->orderly when it may still be committed: then what it needs may not go either. */
+static enum keel_status remove_attempt(struct removal *removal, uint32_t *removed)
 {
-    const struct keel_snapshot_info *info = &sweep->attempt->info;
-    bool committed = sweep->attempt->state == KEEL_ATTEMPT_COMMITTED, gone = false;
-    sweep->orderly = !committed;
-    enum keel_status status = keel_step_open(sweep->store, info->step, info->attempt, false, &sweep->place);
+    const struct keel_snapshot_info *info = &removal->attempt->info;
+    bool committed = removal->attempt->state == KEEL_GENERATION_COMMITTED, gone = false;
+    removal->orderly = !committed;
+    enum keel_status status =
+        keel_step_open(removal->store, info->step, info->attempt, false, &removal->place);
     if (status != KEEL_OK) {
-        sweep->orderly = sweep->orderly || status == KEEL_NOT_FOUND;
+        removal->orderly = removal->orderly || status == KEEL_NOT_FOUND;
         return gone_is_fine(status);
     }
-    if (!committed && is_committed_by_now(&sweep->place)) {
-        sweep->orderly = false; /* what it needs stays as well; the next call sees it as it is */
-        keel_step_close(&sweep->place);
+    if (!committed && is_committed_by_now(&removal->place)) {
+        removal->orderly = false; /* what it needs stays as well; the next call sees it as it is */
+        keel_step_close(&removal->place);
         return KEEL_OK;
     }
-    sweep->least = KEEL_NAME_OWN;
-    sweep->bytes = 0;
-    if (!sweep->rules->dry_run) {
-        sweep->bytes = committed ? manifest_bytes(&sweep->place) : 0;
-        status = uncommit(&sweep->place, committed);
+    removal->least = KEEL_NAME_OWN;
+    removal->bytes = 0;
+    if (!removal->rules->dry_run) {
+        removal->bytes = committed ? manifest_bytes(&removal->place) : 0;
+        status = uncommit(&removal->place, committed);
     }
     if (status == KEEL_OK) {
-        sweep->orderly = true;
-        status = remove_files(sweep, &gone);
-        if (gone || committed || sweep->bytes > 0)
-            tell(sweep, committed ? KEEL_REMOVED_SNAPSHOT : KEEL_REMOVED_LEFTOVER, sweep->place.path,
-                 sweep->bytes);
+        removal->orderly = true;
+        status = remove_files(removal, &gone);
+        if (gone || committed || removal->bytes > 0)
+            tell(removal, committed ? KEEL_REMOVED_SNAPSHOT : KEEL_REMOVED_LEFTOVER, removal->place.path,
+                 removal->bytes);
     }
     *removed += gone;
-    keel_step_close(&sweep->place);
+    keel_step_close(&removal->place);
     return status;
 }
 
 /* Go on with what does not depend on what failed; the first failure is the one that is told. */
-static void note(struct sweep *sweep, enum keel_status status)
+static void note(struct removal *removal, enum keel_status status)
 {
-    if (status == KEEL_OK || sweep->first != KEEL_OK)
+    if (status == KEEL_OK || removal->first != KEEL_OK)
         return;
-    sweep->first = status;
-    memcpy(sweep->detail, keel_detail(), sizeof sweep->detail);
+    removal->first = status;
+    memcpy(removal->detail, keel_detail(), sizeof removal->detail);
 }
 
 /* Before anything goes: what stays must be on the disk, not only be seen. A process that was killed between
  * the rename of a manifest and its sync leaves one that may vanish. Once for each: `settled_ns`, when the
  * newest was made that this store has settled. */
-static enum keel_status settle(struct keel_store *store, const struct keel_attempts *attempts,
+static enum keel_status settle(struct keel_store *store, const struct keel_generation_index *attempts,
                                const struct keel_retain_plan *plan)
 {
     uint64_t before_ns = atomic_load(&store->settled_ns), newest_ns = before_ns;
     for (size_t i = 0; i < attempts->count; i++) {
-        const struct keel_attempt *attempt = &attempts->at[i];
+        const struct keel_generation_entry *attempt = &attempts->at[i];
         const struct keel_snapshot_info *info = &attempt->info;
         struct keel_step_place place;
-        bool committed = attempt->state == KEEL_ATTEMPT_COMMITTED;
-        if (!plan->stays[i] || attempt->state == KEEL_ATTEMPT_DAMAGED ||
+        bool committed = attempt->state == KEEL_GENERATION_COMMITTED;
+        if (!plan->stays[i] || attempt->state == KEEL_GENERATION_DAMAGED ||
             (committed && info->created_wall_ns <= before_ns))
             continue;
         enum keel_status status = keel_step_open(store, info->step, info->attempt, false, &place);
@@ -188,55 +189,56 @@ static enum keel_status settle(struct keel_store *store, const struct keel_attem
     return KEEL_OK;
 }
 
-static bool has_room(const struct sweep *sweep)
+static bool has_room(const struct removal *removal)
 {
-    return sweep->wanted > 0 && sweep->free >= sweep->wanted;
+    return removal->wanted > 0 && removal->free >= removal->wanted;
 }
 
-static void sweep_store(struct sweep *sweep, const struct keel_attempts *attempts,
-                        const struct keel_retain_plan *plan, uint32_t *removed)
+static void remove_all(struct removal *removal, const struct keel_generation_index *attempts,
+                       const struct keel_retain_plan *plan, uint32_t *removed)
 {
-    sweep->orderly = true;
-    for (uint32_t i = 0; i < plan->count && sweep->orderly && !has_room(sweep); i++) {
-        sweep->attempt = &attempts->at[plan->goes[i]];
-        sweep->bytes = 0;
-        note(sweep, remove_attempt(sweep, removed));
-        sweep->free += sweep->bytes; /* some file systems count it later */
+    removal->orderly = true;
+    for (uint32_t i = 0; i < plan->count && removal->orderly && !has_room(removal); i++) {
+        removal->attempt = &attempts->at[plan->goes[i]];
+        removal->bytes = 0;
+        note(removal, remove_attempt(removal, removed));
+        removal->free += removal->bytes; /* some file systems count it later */
     }
     for (size_t i = 0; i < attempts->count; i++) {
-        sweep->attempt = &attempts->at[i];
+        removal->attempt = &attempts->at[i];
         if (plan->stays[i])
-            note(sweep, sweep_temporaries(sweep, plan->last_made_step));
+            note(removal, remove_temporaries(removal, plan->last_made_step));
     }
-    if (*removed > 0 && !sweep->rules->dry_run && keel_disk_fsync(sweep->store->run_fd) != 0)
-        note(sweep, keel_fail_errno(errno, "%s: cannot be synced", sweep->store->path));
+    if (*removed > 0 && !removal->rules->dry_run && keel_disk_fsync(removal->store->run_fd) != 0)
+        note(removal, keel_fail_errno(errno, "%s: cannot be synced", removal->store->path));
 }
 
 /* What the snapshot made last takes, and an eighth; 0: there is none. */
-static uint64_t estimate(const struct keel_attempts *attempts)
+static uint64_t estimate(const struct keel_generation_index *attempts)
 {
     const struct keel_snapshot_info *last = NULL;
     for (size_t i = 0; i < attempts->count; i++) {
-        const struct keel_attempt *attempt = &attempts->at[i];
-        if (attempt->state == KEEL_ATTEMPT_COMMITTED &&
+        const struct keel_generation_entry *attempt = &attempts->at[i];
+        if (attempt->state == KEEL_GENERATION_COMMITTED &&
             (last == NULL || attempt->info.created_wall_ns > last->created_wall_ns))
             last = &attempt->info;
     }
     return last == NULL ? 0 : last->stored_bytes + last->stored_bytes / 8;
 }
 
-static enum keel_status let_go(struct sweep *sweep, const struct keel_attempts *attempts, uint32_t *removed)
+static enum keel_status let_go(struct removal *removal, const struct keel_generation_index *attempts,
+                               uint32_t *removed)
 {
     struct keel_retain_plan plan;
     enum keel_status status = KEEL_OK;
-    KEEL_TRY(keel_retain_decide(attempts, sweep->rules, keel_wall_ns(), &plan));
-    if (plan.count > 0 && !sweep->rules->dry_run)
-        status = settle(sweep->store, attempts, &plan);
+    KEEL_TRY(keel_retain_decide(attempts, removal->rules, keel_wall_ns(), &plan));
+    if (plan.count > 0 && !removal->rules->dry_run)
+        status = settle(removal->store, attempts, &plan);
     if (status == KEEL_OK) {
-        sweep_store(sweep, attempts, &plan, removed);
-        if (sweep->first != KEEL_OK)
-            keel_detail_set(sweep->detail);
-        status = sweep->first;
+        remove_all(removal, attempts, &plan, removed);
+        if (removal->first != KEEL_OK)
+            keel_detail_set(removal->detail);
+        status = removal->first;
     }
     keel_retain_plan_fini(&plan);
     return status;
@@ -256,13 +258,13 @@ static enum keel_status check(struct keel_store *store, const struct keel_retent
 enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
                                    uint32_t *out_removed)
 {
-    struct keel_attempts attempts;
-    struct sweep sweep = {.store = store, .rules = retention};
+    struct keel_generation_index attempts;
+    struct removal removal = {.store = store, .rules = retention};
     uint32_t removed = 0;
     KEEL_TRY(check(store, retention));
-    KEEL_TRY(keel_attempts_scan(store, true, &attempts));
-    enum keel_status status = let_go(&sweep, &attempts, &removed);
-    keel_attempts_fini(&attempts);
+    KEEL_TRY(keel_generation_index_scan(store, true, &attempts));
+    enum keel_status status = let_go(&removal, &attempts, &removed);
+    keel_generation_index_fini(&attempts);
     if (status == KEEL_OK && out_removed != NULL)
         *out_removed = removed;
     return status;
@@ -271,21 +273,21 @@ enum keel_status keel_store_retain(struct keel_store *store, const struct keel_r
 enum keel_status keel_store_make_room(struct keel_store *store, const struct keel_retention *retention,
                                       uint64_t bytes, uint32_t *out_removed)
 {
-    struct keel_attempts attempts;
+    struct keel_generation_index attempts;
     uint32_t removed = 0;
     KEEL_TRY(check(store, retention));
     struct keel_retention rules = *retention;
     rules.keep_last--; /* the save that is about to begin is one of them */
-    struct sweep sweep = {.store = store, .rules = &rules, .wanted = bytes};
-    if (keel_disk_room(store->run_fd, &sweep.free) != 0)
+    struct removal removal = {.store = store, .rules = &rules, .wanted = bytes};
+    if (keel_disk_room(store->run_fd, &removal.free) != 0)
         return keel_fail_errno(errno, "%s: its free space cannot be told", store->path);
     enum keel_status status = KEEL_OK;
-    if (bytes == 0 || !has_room(&sweep)) {
-        KEEL_TRY(keel_attempts_scan(store, true, &attempts));
-        sweep.wanted = bytes == 0 ? estimate(&attempts) : bytes;
-        if (sweep.wanted > 0 && !has_room(&sweep))
-            status = let_go(&sweep, &attempts, &removed);
-        keel_attempts_fini(&attempts);
+    if (bytes == 0 || !has_room(&removal)) {
+        KEEL_TRY(keel_generation_index_scan(store, true, &attempts));
+        removal.wanted = bytes == 0 ? estimate(&attempts) : bytes;
+        if (removal.wanted > 0 && !has_room(&removal))
+            status = let_go(&removal, &attempts, &removed);
+        keel_generation_index_fini(&attempts);
     }
     if (status == KEEL_OK && out_removed != NULL)
         *out_removed = removed;

@@ -5,9 +5,8 @@
  * another may be on its way, or all of them when the caller knows that none is. One whose manifest is damaged
  * stays, for repair, and so do its bases.
  *
- * Two orders count for keep_last, by step and by time: a run that was begun anew, or went back behind a
- * damaged snapshot, makes snapshots of earlier steps than some that are there, and what it makes must not go
- * first.
+ * keep_last counts twice, by step and by creation time. A run that was restarted, or that went back behind a
+ * damaged snapshot, creates snapshots of lower steps than existing ones; by step alone they would go first.
  *
  * Order of going: what needs a base before that base, so that wherever a crash ends the removal, every
  * snapshot that is still committed has its bases. */
@@ -21,7 +20,7 @@ struct moment {
 };
 
 struct decision {
-    const struct keel_attempt *attempts;
+    const struct keel_generation_entry *attempts;
     uint32_t count;
     struct moment *moments; /* of the committed ones, earliest first; owned, as are the next three */
     uint32_t moment_count;
@@ -39,7 +38,7 @@ static void decision_fini(struct decision *decision)
     keel_free(decision->dependents);
 }
 
-static enum keel_status decision_init(const struct keel_attempts *attempts, struct decision *out)
+static enum keel_status decision_init(const struct keel_generation_index *attempts, struct decision *out)
 {
     struct decision decision = {.attempts = attempts->at, .count = (uint32_t)attempts->count};
     enum keel_status status = keel_alloc(decision.count, sizeof *decision.moments, &decision.moments);
@@ -70,7 +69,7 @@ static int earliest_first(const void *a, const void *b)
 static void collect_moments(struct decision *decision)
 {
     for (uint32_t i = 0; i < decision->count; i++)
-        if (decision->attempts[i].state == KEEL_ATTEMPT_COMMITTED)
+        if (decision->attempts[i].state == KEEL_GENERATION_COMMITTED)
             decision->moments[decision->moment_count++] =
                 (struct moment){decision->attempts[i].info.created_wall_ns, i};
     if (decision->moment_count > 0)
@@ -81,7 +80,7 @@ static void keep_newest(struct decision *decision, uint32_t keep)
 {
     uint32_t seen = 0;
     for (uint32_t i = 0; i < decision->count && seen < keep; i++) {
-        bool committed = decision->attempts[i].state == KEEL_ATTEMPT_COMMITTED;
+        bool committed = decision->attempts[i].state == KEEL_GENERATION_COMMITTED;
         decision->stays[i] = decision->stays[i] || committed;
         seen += committed;
     }
@@ -126,10 +125,10 @@ static void keep_others(struct decision *decision, uint64_t last_step, bool idle
 {
     bool any = false; /* somebody who stays may need any */
     for (uint32_t i = 0; i < decision->count; i++) {
-        const struct keel_attempt *attempt = &decision->attempts[i];
-        bool newest = attempt->state == KEEL_ATTEMPT_UNCOMMITTED && attempt->info.step >= last_step;
+        const struct keel_generation_entry *attempt = &decision->attempts[i];
+        bool newest = attempt->state == KEEL_GENERATION_UNCOMMITTED && attempt->info.step >= last_step;
         /* What nobody writes any more stays if only its manifest is missing: whoever has that can mend it. */
-        if (attempt->state == KEEL_ATTEMPT_DAMAGED || (newest && (!idle || attempt->whole)))
+        if (attempt->state == KEEL_GENERATION_DAMAGED || (newest && (!idle || attempt->whole)))
             decision->stays[i] = true;
         any = any || (decision->stays[i] && attempt->bases_unknown);
     }
@@ -142,7 +141,7 @@ static void keep_others(struct decision *decision, uint64_t last_step, bool idle
 static int compare_attempt(const void *key, const void *item)
 {
     const struct keel_manifest_base *base = key;
-    const struct keel_snapshot_info *info = &((const struct keel_attempt *)item)->info;
+    const struct keel_snapshot_info *info = &((const struct keel_generation_entry *)item)->info;
     if (base->step != info->step)
         return base->step > info->step ? -1 : 1;
     return base->attempt > info->attempt ? -1 : base->attempt < info->attempt;
@@ -151,7 +150,7 @@ static int compare_attempt(const void *key, const void *item)
 /* The number of that attempt; `count` when it is not there. */
 static uint32_t find(const struct decision *decision, const struct keel_manifest_base *base)
 {
-    const struct keel_attempt *found =
+    const struct keel_generation_entry *found =
         bsearch(base, decision->attempts, decision->count, sizeof *decision->attempts, compare_attempt);
     return found == NULL ? decision->count : (uint32_t)(found - decision->attempts);
 }
@@ -162,7 +161,8 @@ static void keep_bases(struct decision *decision)
         if (decision->stays[i])
             decision->stack[decision->stacked++] = i;
     while (decision->stacked > 0) {
-        const struct keel_attempt *attempt = &decision->attempts[decision->stack[--decision->stacked]];
+        const struct keel_generation_entry *attempt =
+            &decision->attempts[decision->stack[--decision->stacked]];
         for (uint32_t b = 0; b < attempt->base_count; b++) {
             uint32_t number = find(decision, &attempt->bases[b]);
             if (number == decision->count || decision->stays[number])
@@ -189,7 +189,7 @@ static uint32_t put_in_order(struct decision *decision, uint32_t *goes)
         if (!decision->stays[i] && decision->dependents[i] == 0)
             goes[count++] = i;
     for (uint32_t next = 0; next < count; next++) {
-        const struct keel_attempt *attempt = &decision->attempts[goes[next]];
+        const struct keel_generation_entry *attempt = &decision->attempts[goes[next]];
         for (uint32_t b = 0; b < attempt->base_count; b++) {
             uint32_t number = find(decision, &attempt->bases[b]);
             if (number < decision->count && --decision->dependents[number] == 0 && !decision->stays[number])
@@ -199,8 +199,28 @@ static uint32_t put_in_order(struct decision *decision, uint32_t *goes)
     return count;
 }
 
-enum keel_status keel_retain_decide(const struct keel_attempts *attempts, const struct keel_retention *rules,
-                                    uint64_t now_ns, struct keel_retain_plan *out)
+/* What must hold whatever the rules were: the newest stay, what stays has its bases, nothing is in both
+ * lists. */
+static void assert_safe(const struct decision *decision, const struct keel_retain_plan *plan, uint32_t keep)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < decision->count; i++) {
+        const struct keel_generation_entry *attempt = &decision->attempts[i];
+        kept += decision->stays[i] && attempt->state == KEEL_GENERATION_COMMITTED;
+        KEEL_ASSERT(decision->stays[i] || attempt->state != KEEL_GENERATION_DAMAGED);
+        for (uint32_t b = 0; b < attempt->base_count && decision->stays[i]; b++) {
+            uint32_t base = find(decision, &attempt->bases[b]);
+            KEEL_ASSERT(base == decision->count || decision->stays[base]);
+        }
+    }
+    KEEL_ASSERT(kept >= (keep < decision->moment_count ? keep : decision->moment_count));
+    for (uint32_t i = 0; i < plan->count; i++)
+        KEEL_ASSERT(!decision->stays[plan->goes[i]]);
+}
+
+enum keel_status keel_retain_decide(const struct keel_generation_index *attempts,
+                                    const struct keel_retention *rules, uint64_t now_ns,
+                                    struct keel_retain_plan *out)
 {
     struct decision decision;
     struct keel_retain_plan plan = {0};
@@ -215,6 +235,7 @@ enum keel_status keel_retain_decide(const struct keel_attempts *attempts, const 
         keep_others(&decision, plan.last_made_step, rules->idle);
         keep_bases(&decision);
         plan.count = put_in_order(&decision, plan.goes);
+        assert_safe(&decision, &plan, rules->keep_last);
         plan.stays = decision.stays;
         decision.stays = NULL;
         *out = plan;

@@ -4,7 +4,6 @@
 #define KEEL_CKPT_STORE_H
 
 #include "handle.h"
-#include "save_rate.h"
 #include "seal_key.h"
 #include <keel/ckpt.h>
 #include <keel/file.h>
@@ -33,10 +32,9 @@ struct keel_store {
     char path[KEEL_PATH_BYTES]; /* root/run */
     int run_fd;
     bool read_only, accept_plain;
-    struct keel_key *key;         /* held; NULL: nothing is sealed */
-    struct keel_save_rates rates; /* of all saves so far */
-    _Atomic uint64_t settled_ns;  /* see gc_remove.c */
-    struct keel_mutex lock;       /* guards: */
+    struct keel_key *key;        /* held; NULL: nothing is sealed */
+    _Atomic uint64_t settled_ns; /* see gc_remove.c */
+    struct keel_mutex lock;      /* guards: */
     struct keel_workspace spare;
     struct keel_base *bases;                                    /* list, owned: delta_base.h */
     uint32_t saves;                                             /* that have not ended */

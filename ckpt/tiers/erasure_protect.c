@@ -1,5 +1,5 @@
 /* erasure_protect.c - making an erasure set: shards in, parity out, stripe by stripe.
- * Nothing of it counts before the parity of a node has been read back and committed by its level. */
+ * Nothing of it counts before the parity of a node has been read back and committed by its tier. */
 #include "erasure_code.h"
 #include "parity.h"
 #include "tier.h"
@@ -222,7 +222,7 @@ enum keel_status keel_erasure_protect(const struct keel_erasure_config *config)
     for (uint32_t i = 0; i < config->node_count; i++)
         if (strcmp(config->to[i]->run, run_of(config)) != 0 ||
             (config->ranks[i] != KEEL_ERASURE_NO_SHARD && strcmp(config->from[i]->run, run_of(config)) != 0))
-            return keel_fail(KEEL_MISMATCH, "the levels of an erasure set are of several runs");
+            return keel_fail(KEEL_MISMATCH, "the tiers of an erasure set are of several runs");
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, sizeof *set, &set));
     memset(set, 0, sizeof *set);
     set->config = config;

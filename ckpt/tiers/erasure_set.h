@@ -15,9 +15,9 @@ struct keel_erasure_candidate {
 };
 
 struct keel_erasure_set {
-    struct keel_tier level;
-    struct keel_tier *const *levels; /* borrowed */
-    uint32_t level_count;
+    struct keel_tier tier;
+    struct keel_tier *const *tiers; /* borrowed */
+    uint32_t tier_count;
     struct keel_parity_header header; /* of member 0 */
     struct keel_parity_shape shape;
     uint64_t set_check;

@@ -6,7 +6,7 @@
  * can be done; then a shard is trusted when the whole of it has the digest that the footers name.
  *
  * A candidate is one copy of one file: each member has at most one of its shard and one of its parity in each
- * of the levels. One that does not answer any more is given up; one that gives wrong bytes only loses those.
+ * of the tiers. One that does not answer any more is given up; one that gives wrong bytes only loses those.
  */
 #include "erasure_set.h"
 #include "tier.h"
@@ -73,7 +73,7 @@ static bool fetch_data(struct keel_erasure_set *set, uint32_t member)
     memset(keel_erasure_cell_of(set, member) + bytes, 0, cell_bytes - bytes);
     if (bytes == 0)
         return true;
-    for (uint32_t i = 0; i < set->level_count; i++) {
+    for (uint32_t i = 0; i < set->tier_count; i++) {
         struct keel_erasure_candidate *candidate = &set->shards[member][i];
         if (!set->checks_known && !whole_is_right(set, candidate, member))
             continue;
@@ -92,7 +92,7 @@ static uint64_t record_offset(const struct keel_erasure_set *set, uint32_t membe
 
 static bool fetch_parity(struct keel_erasure_set *set, uint32_t member)
 {
-    for (uint32_t i = 0; i < set->level_count && set->checks_known; i++)
+    for (uint32_t i = 0; i < set->tier_count && set->checks_known; i++)
         if (try_read(&set->parities[member][i], record_offset(set, member) + KEEL_PARITY_BLOCK_BYTES,
                      keel_erasure_cell_of(set, member), set->shape.cell_bytes) &&
             cell_is_right(set, member))
@@ -107,7 +107,7 @@ static void find_checks(struct keel_erasure_set *set)
     const uint32_t n = set->shape.node_count;
     for (uint32_t row = 0; row < set->shape.parity_count && !set->checks_known; row++) {
         uint32_t member = (uint32_t)((set->stripe + row) % n);
-        for (uint32_t i = 0; i < set->level_count && !set->checks_known; i++)
+        for (uint32_t i = 0; i < set->tier_count && !set->checks_known; i++)
             set->checks_known = try_read(&set->parities[member][i], record_offset(set, member), &set->block,
                                          sizeof set->block) &&
                                 keel_parity_stripe_sound(&set->block, set->set_check, set->stripe, member);
@@ -142,7 +142,7 @@ static enum keel_status too_much_lost(const struct keel_erasure_set *set)
     return keel_fail(KEEL_CORRUPT,
                      "%s: stripe %llu: the cells of members %s are lost or damaged, and %u are the most that "
                      "it mends; use another copy or snapshot",
-                     set->level.name, (unsigned long long)set->stripe, lost, set->shape.parity_count);
+                     set->tier.name, (unsigned long long)set->stripe, lost, set->shape.parity_count);
 }
 
 /* Compute the cells that are not here from k that are. */
@@ -184,7 +184,7 @@ enum keel_status keel_erasure_need_cell(struct keel_erasure_set *set, uint64_t s
     for (uint32_t i = 0; i < n; i++) {
         if (set->checks_known && !set->have[i] && !cell_is_right(set, i))
             return keel_fail(KEEL_CORRUPT, "%s: stripe %llu: what was computed of member %u is wrong",
-                             set->level.name, (unsigned long long)stripe, i);
+                             set->tier.name, (unsigned long long)stripe, i);
         set->have[i] = true;
     }
     return KEEL_OK;

@@ -1,4 +1,4 @@
-/* parity_file.c - a parity file read through a level: its header, its footer, and all of it. */
+/* parity_file.c - a parity file read through a tier: its header, its footer, and all of it. */
 #include "parity.h"
 #include "tier.h"
 #include "tier_digest.h"
@@ -10,10 +10,10 @@ enum keel_status keel_parity_read_header(struct keel_tier_source *source, struct
     const struct keel_object *object = &source->info.object;
     char label[KEEL_TIER_LABEL_BYTES];
     struct keel_parity_header header = {.version = 0};
-    keel_tier_label(source->level, object, label);
+    keel_tier_label(source->tier, object, label);
     KEEL_TRY(keel_tier_read(source, 0, &header, sizeof header));
     KEEL_TRY(keel_parity_header_check(&header, label));
-    if (strcmp(header.run, source->level->run) != 0 || header.step != object->step ||
+    if (strcmp(header.run, source->tier->run) != 0 || header.step != object->step ||
         header.attempt != object->attempt || header.set != object->set || header.member != object->member)
         return keel_fail(KEEL_MISMATCH,
                          "%s: holds member %u of set %u of %s/step-%llu.%llu; use another copy", label,
@@ -27,7 +27,7 @@ enum keel_status keel_parity_read_footer(struct keel_tier_source *source, struct
 {
     char label[KEEL_TIER_LABEL_BYTES];
     struct keel_parity_footer footer;
-    keel_tier_label(source->level, &source->info.object, label);
+    keel_tier_label(source->tier, &source->info.object, label);
     if (source->info.bytes < sizeof footer)
         return keel_fail(KEEL_CORRUPT, "%s: is cut off; repair mends it", label);
     KEEL_TRY(keel_tier_read(source, source->info.bytes - sizeof footer, &footer, sizeof footer));
@@ -45,7 +45,7 @@ static enum keel_status read_ends(struct keel_tier_source *source, struct keel_p
     if (source->info.bytes == out->file_bytes && out_footer->set_check == keel_parity_set_check(out) &&
         out_footer->member == out->member)
         return KEEL_OK;
-    keel_tier_label(source->level, &source->info.object, label);
+    keel_tier_label(source->tier, &source->info.object, label);
     return keel_fail(KEEL_CORRUPT, "%s: its parts do not belong together; repair mends it", label);
 }
 
@@ -74,7 +74,7 @@ static enum keel_status check_record(struct keel_tier_source *source, const stru
         what = "its parity cell";
     if (what == NULL)
         return KEEL_OK;
-    keel_tier_label(source->level, &source->info.object, label);
+    keel_tier_label(source->tier, &source->info.object, label);
     return keel_fail(KEEL_CORRUPT, "%s: stripe %llu: %s, at byte %llu, is damaged; repair mends it", label,
                      (unsigned long long)stripe, what,
                      (unsigned long long)keel_parity_record_offset(&shape, cell));

@@ -1,4 +1,4 @@
-/* tier.c - what all levels have in common: names of objects, the calls of the interface with their checks,
+/* tier.c - what all tiers have in common: names of objects, the calls of the interface with their checks,
  * copying, removing a generation. What an object must hold inside is the business of tier_verify.c. */
 #include "tier.h"
 #include "store.h"
@@ -81,59 +81,70 @@ bool keel_object_valid(const struct keel_object *object)
     }
 }
 
-/* ---- levels -------------------------------------------------------------------------------------------- */
+/* ---- tiers -------------------------------------------------------------------------------------------- */
 
-const char *keel_tier_latency_text(enum keel_tier_latency near)
+const char *keel_tier_latency_text(enum keel_tier_latency latency)
 {
     static const char *const texts[KEEL_LATENCY_COUNT] = {"memory", "local disk", "the erasure set",
                                                           "shared storage"};
-    return (unsigned)near < KEEL_LATENCY_COUNT ? texts[near] : "an unknown level";
+    return (unsigned)latency < KEEL_LATENCY_COUNT ? texts[latency] : "an unknown tier";
 }
 
-void keel_tier_label(const struct keel_tier *level, const struct keel_object *object,
+void keel_tier_label(const struct keel_tier *tier, const struct keel_object *object,
                      char out[KEEL_TIER_LABEL_BYTES])
 {
     char name[KEEL_OBJECT_NAME_BYTES];
     keel_object_name(object, name);
-    snprintf(out, KEEL_TIER_LABEL_BYTES, "%s of %s", name, level->name);
+    snprintf(out, KEEL_TIER_LABEL_BYTES, "%s of %s", name, tier->name);
 }
 
-enum keel_status keel_tier_init(struct keel_tier *level, const struct keel_tier_ops *ops,
-                                enum keel_tier_latency near, const char *run, const char *name)
+enum keel_status keel_tier_init(struct keel_tier *tier, const struct keel_tier_ops *ops,
+                                enum keel_tier_latency latency, const char *run, const char *name)
 {
     if (run == NULL || !keel_run_name_valid(run))
-        return keel_fail(KEEL_INVALID, "a level needs the name of a run");
-    *level = (struct keel_tier){.ops = ops, .near = near};
-    snprintf(level->run, sizeof level->run, "%s", run);
-    snprintf(level->name, sizeof level->name, "%s", name != NULL ? name : keel_tier_latency_text(near));
+        return keel_fail(KEEL_INVALID, "a tier needs the name of a run");
+    *tier = (struct keel_tier){.ops = ops, .latency = latency};
+    snprintf(tier->run, sizeof tier->run, "%s", run);
+    snprintf(tier->name, sizeof tier->name, "%s", name != NULL ? name : keel_tier_latency_text(latency));
     return KEEL_OK;
 }
 
-enum keel_status keel_tier_list(struct keel_tier *level,
+enum keel_status keel_tier_list(struct keel_tier *tier,
                                 enum keel_status (*visit)(void *context, const struct keel_object_info *info),
                                 void *context)
 {
-    KEEL_ASSERT(level != NULL && visit != NULL);
-    return level->ops->list(level, visit, context);
+    KEEL_ASSERT(tier != NULL && visit != NULL);
+    return tier->ops->list(tier, visit, context);
 }
 
-static bool refuse_impossible(const struct keel_tier *level, const struct keel_object *object)
+static enum keel_status only_read(const struct keel_tier *tier)
+{
+    return keel_fail(KEEL_UNSUPPORTED, "%s: is only read from; write to its nodes' tiers", tier->name);
+}
+
+static bool refuse_impossible(const struct keel_tier *tier, const struct keel_object *object)
 {
     if (keel_object_valid(object))
         return false;
-    (void)keel_fail(KEEL_INVALID, "%s: no object has such numbers", level->name);
+    (void)keel_fail(KEEL_INVALID, "%s: no object has such numbers", tier->name);
     return true;
 }
 
-enum keel_status keel_tier_open(struct keel_tier *level, const struct keel_object *object,
+enum keel_status keel_tier_open(struct keel_tier *tier, const struct keel_object *object,
                                 struct keel_tier_source **out)
 {
     struct keel_tier_source *source;
-    KEEL_ASSERT(level != NULL && object != NULL && out != NULL);
-    if (refuse_impossible(level, object))
+    KEEL_ASSERT(tier != NULL && object != NULL && out != NULL);
+    if (refuse_impossible(tier, object))
         return KEEL_INVALID;
-    KEEL_TRY(level->ops->open(level, object, &source));
-    KEEL_ASSERT(source->level == level && keel_object_compare(&source->info.object, object) == 0);
+    KEEL_TRY(keel_alloc(1, tier->ops->source_bytes, &source));
+    *source = (struct keel_tier_source){.tier = tier, .info = {.object = *object}};
+    enum keel_status status = tier->ops->open(source);
+    if (status != KEEL_OK) {
+        keel_free(source);
+        return status;
+    }
+    KEEL_ASSERT(keel_object_compare(&source->info.object, object) == 0 && source->info.bytes <= INT64_MAX);
     *out = source;
     return KEEL_OK;
 }
@@ -143,29 +154,38 @@ enum keel_status keel_tier_read(struct keel_tier_source *source, uint64_t offset
     char label[KEEL_TIER_LABEL_BYTES];
     KEEL_ASSERT(source != NULL && (out != NULL || bytes == 0));
     if (offset <= source->info.bytes && bytes <= source->info.bytes - offset)
-        return source->level->ops->read(source, offset, out, bytes);
-    keel_tier_label(source->level, &source->info.object, label);
+        return source->tier->ops->read(source, offset, out, bytes);
+    keel_tier_label(source->tier, &source->info.object, label);
     return keel_fail(KEEL_CORRUPT, "%s: ends at byte %llu, more was expected; use another copy", label,
                      (unsigned long long)source->info.bytes);
 }
 
 void keel_tier_close_source(struct keel_tier_source *source)
 {
-    if (source != NULL)
-        source->level->ops->close(source);
+    if (source != NULL && source->tier->ops->close != NULL)
+        source->tier->ops->close(source);
+    keel_free(source);
 }
 
-enum keel_status keel_tier_create(struct keel_tier *level, const struct keel_object *object, uint64_t bytes,
+enum keel_status keel_tier_create(struct keel_tier *tier, const struct keel_object *object, uint64_t bytes,
                                   struct keel_tier_sink **out)
 {
     struct keel_tier_sink *sink;
-    KEEL_ASSERT(level != NULL && object != NULL && out != NULL);
-    if (refuse_impossible(level, object))
+    KEEL_ASSERT(tier != NULL && object != NULL && out != NULL);
+    if (refuse_impossible(tier, object))
         return KEEL_INVALID;
     if (bytes > INT64_MAX)
-        return keel_fail(KEEL_INVALID, "%s: no object is that large", level->name);
-    KEEL_TRY(level->ops->create(level, object, bytes, &sink));
-    KEEL_ASSERT(sink->level == level && sink->info.bytes == bytes && sink->written_bytes == 0);
+        return keel_fail(KEEL_INVALID, "%s: no object is that large", tier->name);
+    if (tier->ops->create == NULL)
+        return only_read(tier);
+    KEEL_TRY(keel_alloc(1, tier->ops->sink_bytes, &sink));
+    *sink = (struct keel_tier_sink){.tier = tier, .info = {.object = *object, .bytes = bytes}};
+    enum keel_status status = tier->ops->create(sink);
+    if (status != KEEL_OK) {
+        keel_free(sink);
+        return status;
+    }
+    KEEL_ASSERT(sink->info.bytes == bytes && sink->written_bytes == 0);
     *out = sink;
     return KEEL_OK;
 }
@@ -174,42 +194,48 @@ enum keel_status keel_tier_write(struct keel_tier_sink *sink, const void *data, 
 {
     KEEL_ASSERT(sink != NULL && (data != NULL || bytes == 0));
     if (bytes > sink->info.bytes - sink->written_bytes)
-        return keel_fail(KEEL_INVALID, "%s: more bytes than were announced", sink->level->name);
-    KEEL_TRY(sink->level->ops->write(sink, data, bytes));
+        return keel_fail(KEEL_INVALID, "%s: more bytes than were announced", sink->tier->name);
+    KEEL_TRY(sink->tier->ops->write(sink, data, bytes));
     sink->written_bytes += bytes;
     return KEEL_OK;
 }
 
 enum keel_status keel_tier_commit(struct keel_tier_sink *sink, const uint8_t digest[KEEL_OBJECT_DIGEST_BYTES])
 {
+    enum keel_status status;
     KEEL_ASSERT(sink != NULL && digest != NULL);
-    if (sink->written_bytes == sink->info.bytes)
-        return sink->level->ops->commit(sink, digest);
-    char label[KEEL_TIER_LABEL_BYTES];
-    keel_tier_label(sink->level, &sink->info.object, label);
-    enum keel_status status =
-        keel_fail(KEEL_MISMATCH, "%s: %llu bytes were announced, %llu written", label,
-                  (unsigned long long)sink->info.bytes, (unsigned long long)sink->written_bytes);
-    sink->level->ops->abort(sink);
+    if (sink->written_bytes == sink->info.bytes) {
+        status = sink->tier->ops->commit(sink, digest);
+    } else {
+        char label[KEEL_TIER_LABEL_BYTES];
+        keel_tier_label(sink->tier, &sink->info.object, label);
+        status = keel_fail(KEEL_MISMATCH, "%s: %llu bytes were announced, %llu written", label,
+                           (unsigned long long)sink->info.bytes, (unsigned long long)sink->written_bytes);
+        sink->tier->ops->abort(sink);
+    }
+    keel_free(sink);
     return status;
 }
 
 void keel_tier_abort(struct keel_tier_sink *sink)
 {
     if (sink != NULL)
-        sink->level->ops->abort(sink);
+        sink->tier->ops->abort(sink);
+    keel_free(sink);
 }
 
-enum keel_status keel_tier_remove(struct keel_tier *level, const struct keel_object *object)
+enum keel_status keel_tier_remove(struct keel_tier *tier, const struct keel_object *object)
 {
-    KEEL_ASSERT(level != NULL && object != NULL);
-    return refuse_impossible(level, object) ? KEEL_INVALID : level->ops->remove(level, object);
+    KEEL_ASSERT(tier != NULL && object != NULL);
+    if (refuse_impossible(tier, object))
+        return KEEL_INVALID;
+    return tier->ops->remove != NULL ? tier->ops->remove(tier, object) : only_read(tier);
 }
 
-void keel_tier_end(struct keel_tier *level)
+void keel_tier_end(struct keel_tier *tier)
 {
-    if (level != NULL)
-        level->ops->end(level);
+    if (tier != NULL)
+        tier->ops->end(tier);
 }
 
 /* ---- removing a generation ----------------------------------------------------------------------------- */
@@ -225,26 +251,22 @@ static enum keel_status collect(void *context, const struct keel_object_info *in
     struct generation *all = context;
     if (info->object.step != all->step || info->object.attempt != all->attempt)
         return KEEL_OK;
-    if (all->count == all->capacity) {
-        size_t capacity = all->capacity > 0 ? all->capacity * 2 : 16;
-        KEEL_TRY(keel_realloc(&all->objects, all->capacity, capacity, sizeof *all->objects));
-        all->capacity = capacity;
-    }
+    KEEL_TRY(keel_grow(&all->objects, &all->capacity, all->count + 1, sizeof *all->objects));
     all->objects[all->count++] = info->object;
     return KEEL_OK;
 }
 
-enum keel_status keel_tier_remove_generation(struct keel_tier *level, uint64_t step, uint64_t attempt,
+enum keel_status keel_tier_remove_generation(struct keel_tier *tier, uint64_t step, uint64_t attempt,
                                              uint32_t *out_removed)
 {
     struct generation all = {.step = step, .attempt = attempt};
     uint32_t removed = 0;
     const struct keel_object manifest = {.step = step, .attempt = attempt, .kind = KEEL_OBJECT_MANIFEST};
-    enum keel_status status = keel_tier_list(level, collect, &all);
+    enum keel_status status = keel_tier_list(tier, collect, &all);
     if (status == KEEL_OK) /* also one that is damaged, and so not listed */
-        status = keel_tier_remove(level, &manifest);
+        status = keel_tier_remove(tier, &manifest);
     for (size_t i = 0; i < all.count && status == KEEL_OK; i++) {
-        status = keel_tier_remove(level, &all.objects[i]);
+        status = keel_tier_remove(tier, &all.objects[i]);
         removed += status == KEEL_OK;
     }
     keel_free(all.objects);
@@ -283,7 +305,7 @@ enum keel_status keel_source_compare(const struct keel_tier_source *source,
     char label[KEEL_TIER_LABEL_BYTES];
     if (!source->info.digest_known || memcmp(source->info.digest, digest, KEEL_DIGEST_BYTES) == 0)
         return KEEL_OK;
-    keel_tier_label(source->level, &source->info.object, label);
+    keel_tier_label(source->tier, &source->info.object, label);
     return keel_fail(KEEL_CORRUPT, "%s: is not what was stored or verified there; use another copy", label);
 }
 

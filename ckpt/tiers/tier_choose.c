@@ -10,7 +10,7 @@
 struct claim {
     uint64_t step, attempt;
     uint32_t rank;
-    enum keel_tier_latency near;
+    enum keel_tier_latency latency;
 };
 
 static int compare_u64(uint64_t a, uint64_t b)
@@ -27,7 +27,7 @@ static int by_generation(const void *a, const void *b)
         order = compare_u64(y->attempt, x->attempt);
     if (order == 0)
         order = compare_u64(x->rank, y->rank);
-    return order != 0 ? order : compare_u64(x->near, y->near);
+    return order != 0 ? order : compare_u64(x->latency, y->latency);
 }
 
 /* The claims [0, count) of one generation: of how many ranks, and the first rank that has none. */
@@ -92,7 +92,7 @@ static enum keel_status gather(const struct keel_rank_offers *ranks, uint32_t ra
     for (uint32_t r = 0; r < rank_count; r++)
         for (uint32_t i = 0; i < ranks[r].count; i++) {
             const struct keel_offer *offer = &ranks[r].offers[i];
-            claims[used++] = (struct claim){offer->step, offer->attempt, r, offer->near};
+            claims[used++] = (struct claim){offer->step, offer->attempt, r, offer->latency};
         }
     if (count > 0)
         qsort(claims, count, sizeof *claims, by_generation);
@@ -125,7 +125,7 @@ enum keel_status keel_tier_choose(const struct keel_rank_offers *ranks, uint32_t
     KEEL_TRY(gather(ranks, rank_count, &claims, &count));
     bool found = find_common(claims, count, rank_count, &choice, &first, &end);
     for (size_t i = end; i-- > first;) /* backwards, so that a rank's nearest stays */
-        out_from[claims[i].rank] = claims[i].near;
+        out_from[claims[i].rank] = claims[i].latency;
     keel_free(claims);
     if (found) {
         *out = choice;

@@ -1,6 +1,6 @@
 /* tier_digest.h - XXH3-128 of bytes that come one piece after the other. */
-#ifndef KEEL_CKPT_LEVEL_DIGEST_H
-#define KEEL_CKPT_LEVEL_DIGEST_H
+#ifndef KEEL_CKPT_TIER_DIGEST_H
+#define KEEL_CKPT_TIER_DIGEST_H
 
 #include "format.h"
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tier_directory.c - a store's directories as a level: local disk, or a directory that all share.
+/* tier_directory.c - a store's directories as a tier: local disk, or a directory that all share.
  *
  * What is written goes to a temporary name of its own, is synced, read back from the medium where the file
  * system lets us (O_DIRECT), compared, renamed, and the directories are synced. A crash leaves a temporary
@@ -14,8 +14,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-struct directory_level {
-    struct keel_tier level;
+struct directory_tier {
+    struct keel_tier tier;
     struct keel_store *store; /* borrowed */
 };
 
@@ -34,39 +34,29 @@ struct directory_sink {
     char path[KEEL_PATH_BYTES]; /* of the temporary file */
 };
 
-static struct keel_store *store_of(struct keel_tier *level)
+static struct keel_store *store_of(struct keel_tier *tier)
 {
-    return ((struct directory_level *)level)->store;
+    return ((struct directory_tier *)tier)->store;
 }
 
 /* ---- source -------------------------------------------------------------------------------------------- */
 
-static enum keel_status open_file(struct keel_tier *level, const struct keel_step_place *place,
-                                  const struct keel_object *object, struct directory_source *out)
+static enum keel_status open_file(const struct keel_step_place *place, struct directory_source *file)
 {
     char name[KEEL_OBJECT_NAME_BYTES];
-    *out = (struct directory_source){.source = {.level = level, .info = {.object = *object}}};
-    keel_object_file_name(object, name);
-    KEEL_TRY(keel_path_join(out->path, place->path, name));
-    return keel_step_open_file(place, name, &out->fd, &out->source.info.bytes);
+    keel_object_file_name(&file->source.info.object, name);
+    KEEL_TRY(keel_path_join(file->path, place->path, name));
+    return keel_step_open_file(place, name, &file->fd, &file->source.info.bytes);
 }
 
 /* A manifest is there when it is whole; anything else when its snapshot may be: a shard that is still being
  * written has no footer. */
-static enum keel_status directory_open(struct keel_tier *level, const struct keel_object *object,
-                                       struct keel_tier_source **out)
+static enum keel_status directory_open(struct keel_tier_source *source)
 {
     struct keel_step_place place;
-    struct directory_source *source;
-    KEEL_TRY(keel_step_open(store_of(level), object->step, object->attempt, false, &place));
-    enum keel_status status = keel_alloc(1, sizeof *source, &source);
-    if (status == KEEL_OK) {
-        status = open_file(level, &place, object, source);
-        if (status == KEEL_OK)
-            *out = &source->source;
-        else
-            keel_free(source);
-    }
+    const struct keel_object *object = &source->info.object;
+    KEEL_TRY(keel_step_open(store_of(source->tier), object->step, object->attempt, false, &place));
+    enum keel_status status = open_file(&place, (struct directory_source *)source);
     keel_step_close(&place);
     return status;
 }
@@ -81,13 +71,12 @@ static enum keel_status directory_read(struct keel_tier_source *source, uint64_t
 static void directory_close(struct keel_tier_source *source)
 {
     keel_disk_close(((struct directory_source *)source)->fd);
-    keel_free(source);
 }
 
 /* ---- listing ------------------------------------------------------------------------------------------- */
 
 struct listing {
-    struct keel_tier *level;
+    struct keel_tier *tier;
     enum keel_status (*visit)(void *context, const struct keel_object_info *info);
     void *context;
     struct keel_step_place place;
@@ -98,12 +87,12 @@ static enum keel_status see_file(void *context, const char *name)
 {
     struct listing *listing = context;
     struct keel_object object;
-    struct directory_source file;
     if (!keel_object_file_parse(name, &object))
         return KEEL_OK;
     object.step = listing->step;
     object.attempt = listing->attempt;
-    enum keel_status status = open_file(listing->level, &listing->place, &object, &file);
+    struct directory_source file = {.source = {.tier = listing->tier, .info = {.object = object}}};
+    enum keel_status status = open_file(&listing->place, &file);
     if (status != KEEL_OK) /* gone meanwhile, or nothing that a store holds */
         return status == KEEL_NO_MEMORY ? status : KEEL_OK;
     status = keel_source_quick_check(&file.source);
@@ -119,7 +108,7 @@ static enum keel_status see_step(void *context, const char *name)
     if (!keel_step_name_parse(name, &listing->step, &listing->attempt))
         return KEEL_OK;
     enum keel_status status =
-        keel_step_open(store_of(listing->level), listing->step, listing->attempt, false, &listing->place);
+        keel_step_open(store_of(listing->tier), listing->step, listing->attempt, false, &listing->place);
     if (status != KEEL_OK) /* removed meanwhile, or no directory */
         return KEEL_OK;
     status = keel_dir_list(listing->place.path, see_file, listing);
@@ -128,11 +117,11 @@ static enum keel_status see_step(void *context, const char *name)
 }
 
 static enum keel_status
-directory_list(struct keel_tier *level,
+directory_list(struct keel_tier *tier,
                enum keel_status (*visit)(void *context, const struct keel_object_info *info), void *context)
 {
-    struct listing listing = {.level = level, .visit = visit, .context = context};
-    return keel_dir_list(store_of(level)->path, see_step, &listing);
+    struct listing listing = {.tier = tier, .visit = visit, .context = context};
+    return keel_dir_list(store_of(tier)->path, see_step, &listing);
 }
 
 /* ---- sink ---------------------------------------------------------------------------------------------- */
@@ -149,27 +138,17 @@ static enum keel_status open_temporary(struct directory_sink *sink)
     return sink->fd >= 0 ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be created", sink->path);
 }
 
-static enum keel_status directory_create(struct keel_tier *level, const struct keel_object *object,
-                                         uint64_t bytes, struct keel_tier_sink **out)
+static enum keel_status directory_create(struct keel_tier_sink *sink)
 {
-    struct directory_sink *sink;
-    KEEL_TRY(keel_store_writable(store_of(level)));
-    KEEL_TRY(keel_alloc(1, sizeof *sink, &sink));
-    sink->sink = (struct keel_tier_sink){.level = level, .info = {.object = *object, .bytes = bytes}};
-    keel_object_file_name(object, sink->name);
-    enum keel_status status =
-        keel_step_open(store_of(level), object->step, object->attempt, true, &sink->place);
-    if (status == KEEL_OK) {
-        status = open_temporary(sink);
-        if (status != KEEL_OK)
-            keel_step_close(&sink->place);
-    }
-    if (status != KEEL_OK) {
-        keel_free(sink);
-        return status;
-    }
-    *out = &sink->sink;
-    return KEEL_OK;
+    struct directory_sink *file = (struct directory_sink *)sink;
+    const struct keel_object *object = &sink->info.object;
+    KEEL_TRY(keel_store_writable(store_of(sink->tier)));
+    keel_object_file_name(object, file->name);
+    KEEL_TRY(keel_step_open(store_of(sink->tier), object->step, object->attempt, true, &file->place));
+    enum keel_status status = open_temporary(file);
+    if (status != KEEL_OK)
+        keel_step_close(&file->place);
+    return status;
 }
 
 static enum keel_status directory_write(struct keel_tier_sink *sink, const void *data, size_t bytes)
@@ -178,19 +157,18 @@ static enum keel_status directory_write(struct keel_tier_sink *sink, const void 
     return keel_pwrite_all(file->fd, data, bytes, sink->written_bytes, file->path);
 }
 
-static void free_sink(struct directory_sink *sink)
+static void close_sink(struct directory_sink *sink)
 {
     if (sink->fd >= 0)
         keel_disk_close(sink->fd);
     keel_step_close(&sink->place);
-    keel_free(sink);
 }
 
 static void directory_abort(struct keel_tier_sink *sink)
 {
     struct directory_sink *file = (struct directory_sink *)sink;
     keel_disk_unlink(file->place.fd, file->temporary, 0);
-    free_sink(file);
+    close_sink(file);
 }
 
 /* Read from the medium, not from the page cache, where that can be. Whole blocks into aligned memory; the
@@ -265,19 +243,19 @@ static enum keel_status directory_commit(struct keel_tier_sink *sink,
         directory_abort(sink);
         return status;
     }
-    status = publish(store_of(sink->level), file);
-    free_sink(file);
+    status = publish(store_of(sink->tier), file);
+    close_sink(file);
     return status;
 }
 
-/* ---- the level ----------------------------------------------------------------------------------------- */
+/* ---- the tier ----------------------------------------------------------------------------------------- */
 
-static enum keel_status directory_remove(struct keel_tier *level, const struct keel_object *object)
+static enum keel_status directory_remove(struct keel_tier *tier, const struct keel_object *object)
 {
     struct keel_step_place place;
     char name[KEEL_OBJECT_NAME_BYTES];
-    KEEL_TRY(keel_store_writable(store_of(level)));
-    enum keel_status status = keel_step_open(store_of(level), object->step, object->attempt, false, &place);
+    KEEL_TRY(keel_store_writable(store_of(tier)));
+    enum keel_status status = keel_step_open(store_of(tier), object->step, object->attempt, false, &place);
     if (status != KEEL_OK)
         return status == KEEL_NOT_FOUND ? KEEL_OK : status;
     keel_object_file_name(object, name);
@@ -289,12 +267,14 @@ static enum keel_status directory_remove(struct keel_tier *level, const struct k
     return status;
 }
 
-static void directory_end(struct keel_tier *level)
+static void directory_end(struct keel_tier *tier)
 {
-    keel_free(level);
+    keel_free(tier);
 }
 
-static const struct keel_tier_ops directory_ops = {.list = directory_list,
+static const struct keel_tier_ops directory_ops = {.source_bytes = sizeof(struct directory_source),
+                                                   .sink_bytes = sizeof(struct directory_sink),
+                                                   .list = directory_list,
                                                    .open = directory_open,
                                                    .read = directory_read,
                                                    .close = directory_close,
@@ -305,19 +285,19 @@ static const struct keel_tier_ops directory_ops = {.list = directory_list,
                                                    .remove = directory_remove,
                                                    .end = directory_end};
 
-enum keel_status keel_tier_directory_open(struct keel_store *store, enum keel_tier_latency near,
+enum keel_status keel_tier_directory_open(struct keel_store *store, enum keel_tier_latency latency,
                                           const char *name, struct keel_tier **out)
 {
-    struct directory_level *directory;
+    struct directory_tier *directory;
     KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
     KEEL_ASSERT(out != NULL);
     KEEL_TRY(keel_alloc(1, sizeof *directory, &directory));
-    enum keel_status status = keel_tier_init(&directory->level, &directory_ops, near, store->run, name);
+    enum keel_status status = keel_tier_init(&directory->tier, &directory_ops, latency, store->run, name);
     if (status != KEEL_OK) {
         keel_free(directory);
         return status;
     }
     directory->store = store;
-    *out = &directory->level;
+    *out = &directory->tier;
     return KEEL_OK;
 }

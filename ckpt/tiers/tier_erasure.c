@@ -1,4 +1,4 @@
-/* tier_erasure.c - an erasure set as a level to read from: what is sound is taken, the rest is computed
+/* tier_erasure.c - an erasure set as a tier to read from: what is sound is taken, the rest is computed
  * (erasure_stripe.c). Opening it elects, of all sound headers and footers, those that most members agree on.
  */
 #include "erasure_set.h"
@@ -13,9 +13,9 @@ struct erasure_source {
     uint32_t member;
 };
 
-static struct keel_erasure_set *erasure_of(struct keel_tier *level)
+static struct keel_erasure_set *erasure_of(struct keel_tier *tier)
 {
-    return (struct keel_erasure_set *)level;
+    return (struct keel_erasure_set *)tier;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
@@ -49,7 +49,7 @@ static enum keel_status copy_footer(const struct keel_erasure_set *set, uint32_t
 {
     if (!set->digests_known)
         return keel_fail(KEEL_CORRUPT, "%s: all footers of its parity are lost or damaged; make it again",
-                         set->level.name);
+                         set->tier.name);
     *out = set->footer;
     out->member = member;
     keel_parity_footer_seal(out);
@@ -109,7 +109,7 @@ static enum keel_status read_parity(struct keel_erasure_set *set, uint32_t membe
 static enum keel_status erasure_read(struct keel_tier_source *source, uint64_t offset, void *out,
                                      size_t bytes)
 {
-    struct keel_erasure_set *set = erasure_of(source->level);
+    struct keel_erasure_set *set = erasure_of(source->tier);
     uint32_t member = ((struct erasure_source *)source)->member;
     keel_mutex_lock(&set->lock);
     enum keel_status status = source->info.object.kind == KEEL_OBJECT_SHARD
@@ -130,7 +130,7 @@ static bool has_source(const struct keel_erasure_candidate *candidates)
 }
 
 /* Are there files enough that, were they sound, every stripe could be computed? Stripes repeat after n. */
-static bool can_mend(struct keel_erasure_set *set)
+static bool can_compute(struct keel_erasure_set *set)
 {
     const uint32_t n = set->shape.node_count, m = set->shape.parity_count;
     for (uint32_t turn = 0; turn < n; turn++) {
@@ -169,16 +169,16 @@ static bool offers(struct keel_erasure_set *set, uint32_t member, bool shard)
     if (shard && set->header.members[member].rank == KEEL_ERASURE_NO_SHARD)
         return false;
     keel_mutex_lock(&set->lock);
-    bool there = has_source(shard ? set->shards[member] : set->parities[member]) || can_mend(set);
+    bool there = has_source(shard ? set->shards[member] : set->parities[member]) || can_compute(set);
     keel_mutex_unlock(&set->lock);
     return there;
 }
 
 static enum keel_status
-erasure_list(struct keel_tier *level,
+erasure_list(struct keel_tier *tier,
              enum keel_status (*visit)(void *context, const struct keel_object_info *info), void *context)
 {
-    struct keel_erasure_set *set = erasure_of(level);
+    struct keel_erasure_set *set = erasure_of(tier);
     for (uint32_t i = 0; i < set->shape.node_count; i++)
         for (int shard = 0; shard < 2; shard++) {
             if (!offers(set, i, shard != 0))
@@ -201,78 +201,29 @@ static bool find_member(const struct keel_erasure_set *set, const struct keel_ob
     return false;
 }
 
-static enum keel_status erasure_open(struct keel_tier *level, const struct keel_object *object,
-                                     struct keel_tier_source **out)
+static enum keel_status erasure_open(struct keel_tier_source *source)
 {
-    struct keel_erasure_set *set = erasure_of(level);
-    struct erasure_source *source;
+    struct keel_erasure_set *set = erasure_of(source->tier);
+    const struct keel_object *object = &source->info.object;
     uint32_t member;
     char name[KEEL_OBJECT_NAME_BYTES];
     keel_object_name(object, name);
     if (!find_member(set, object, &member))
-        return keel_fail(KEEL_NOT_FOUND, "%s: %s is no part of it", level->name, name);
+        return keel_fail(KEEL_NOT_FOUND, "%s: %s is no part of it", set->tier.name, name);
     bool shard = object->kind == KEEL_OBJECT_SHARD;
     if (!offers(set, member, shard))
         return keel_fail(KEEL_NOT_FOUND, "%s: %s is lost, with more than the %u nodes that it mends",
-                         level->name, name, set->shape.parity_count);
-    KEEL_TRY(keel_alloc(1, sizeof *source, &source));
-    *source = (struct erasure_source){.source = {.level = level, .info = info_of(set, member, shard)},
-                                      .member = member};
-    *out = &source->source;
+                         set->tier.name, name, set->shape.parity_count);
+    source->info = info_of(set, member, shard);
+    ((struct erasure_source *)source)->member = member;
     return KEEL_OK;
-}
-
-static void erasure_close(struct keel_tier_source *source)
-{
-    keel_free(source);
-}
-
-/* ---- only a source ------------------------------------------------------------------------------------- */
-
-static enum keel_status refuse(const struct keel_tier *level)
-{
-    return keel_fail(KEEL_UNSUPPORTED, "%s: is only read from; write to its nodes' levels", level->name);
-}
-
-static enum keel_status erasure_create(struct keel_tier *level, const struct keel_object *object,
-                                       uint64_t bytes, struct keel_tier_sink **out)
-{
-    (void)object;
-    (void)bytes;
-    (void)out;
-    return refuse(level);
-}
-
-static enum keel_status erasure_write(struct keel_tier_sink *sink, const void *data, size_t bytes)
-{
-    (void)data;
-    (void)bytes;
-    return refuse(sink->level);
-}
-
-static enum keel_status erasure_commit(struct keel_tier_sink *sink,
-                                       const uint8_t digest[KEEL_OBJECT_DIGEST_BYTES])
-{
-    (void)digest;
-    return refuse(sink->level);
-}
-
-static void erasure_abort(struct keel_tier_sink *sink)
-{
-    KEEL_ASSERT(sink == NULL); /* none is ever made */
-}
-
-static enum keel_status erasure_remove(struct keel_tier *level, const struct keel_object *object)
-{
-    (void)object;
-    return refuse(level);
 }
 
 /* ---- opening a set ------------------------------------------------------------------------------------- */
 
-static void erasure_end(struct keel_tier *level)
+static void erasure_end(struct keel_tier *tier)
 {
-    struct keel_erasure_set *set = erasure_of(level);
+    struct keel_erasure_set *set = erasure_of(tier);
     for (uint32_t i = 0; i < KEEL_ERASURE_NODES_MAX; i++)
         for (uint32_t l = 0; l < KEEL_TIER_SOURCES_MAX; l++) {
             keel_tier_close_source(set->shards[i][l].source);
@@ -285,15 +236,10 @@ static void erasure_end(struct keel_tier *level)
     keel_free(set);
 }
 
-static const struct keel_tier_ops erasure_ops = {.list = erasure_list,
+static const struct keel_tier_ops erasure_ops = {.source_bytes = sizeof(struct erasure_source),
+                                                 .list = erasure_list,
                                                  .open = erasure_open,
                                                  .read = erasure_read,
-                                                 .close = erasure_close,
-                                                 .create = erasure_create,
-                                                 .write = erasure_write,
-                                                 .commit = erasure_commit,
-                                                 .abort = erasure_abort,
-                                                 .remove = erasure_remove,
                                                  .end = erasure_end};
 
 /* Of all sound headers and footers the set that most belong to. */
@@ -317,7 +263,7 @@ static bool elect_header(struct keel_erasure_set *set)
     struct vote votes[KEEL_ERASURE_NODES_MAX] = {0};
     uint32_t best = 0;
     for (uint32_t i = 0; i < KEEL_ERASURE_NODES_MAX; i++)
-        for (uint32_t l = 0; l < set->level_count; l++) {
+        for (uint32_t l = 0; l < set->tier_count; l++) {
             struct keel_parity_header header;
             struct keel_tier_source *source = set->parities[i][l].source;
             if (source == NULL || keel_parity_read_header(source, &header) != KEEL_OK)
@@ -342,7 +288,7 @@ static bool elect_header(struct keel_erasure_set *set)
 static void find_footer(struct keel_erasure_set *set)
 {
     for (uint32_t i = 0; i < set->shape.node_count && !set->digests_known; i++)
-        for (uint32_t l = 0; l < set->level_count && !set->digests_known; l++) {
+        for (uint32_t l = 0; l < set->tier_count && !set->digests_known; l++) {
             struct keel_tier_source *source = set->parities[i][l].source;
             set->digests_known = source != NULL && keel_parity_read_footer(source, &set->footer) == KEEL_OK &&
                                  set->footer.set_check == set->set_check;
@@ -350,11 +296,11 @@ static void find_footer(struct keel_erasure_set *set)
 }
 
 /* A candidate with another size is none, nor is one that cannot be opened; without memory nobody can tell. */
-static enum keel_status open_candidate(struct keel_tier *level, const struct keel_object *object,
+static enum keel_status open_candidate(struct keel_tier *tier, const struct keel_object *object,
                                        uint64_t wanted_bytes, struct keel_erasure_candidate *out)
 {
     struct keel_tier_source *source;
-    enum keel_status status = keel_tier_open(level, object, &source);
+    enum keel_status status = keel_tier_open(tier, object, &source);
     if (status != KEEL_OK)
         return status == KEEL_NO_MEMORY ? status : KEEL_OK;
     if (wanted_bytes == UINT64_MAX || source->info.bytes == wanted_bytes)
@@ -369,17 +315,17 @@ static enum keel_status open_candidates(struct keel_erasure_set *set, uint64_t s
 {
     struct keel_object object = {.step = step, .attempt = attempt, .kind = KEEL_OBJECT_PARITY, .set = number};
     for (object.member = 0; object.member < KEEL_ERASURE_NODES_MAX; object.member++)
-        for (uint32_t l = 0; l < set->level_count; l++)
-            KEEL_TRY(open_candidate(set->levels[l], &object, UINT64_MAX, &set->parities[object.member][l]));
+        for (uint32_t l = 0; l < set->tier_count; l++)
+            KEEL_TRY(open_candidate(set->tiers[l], &object, UINT64_MAX, &set->parities[object.member][l]));
     if (!elect_header(set))
         return keel_fail(KEEL_NOT_FOUND, "%s: no parity file of it with a sound header is there",
-                         set->level.name);
+                         set->tier.name);
     find_footer(set);
     object = (struct keel_object){.step = step, .attempt = attempt, .kind = KEEL_OBJECT_SHARD};
     for (uint32_t i = 0; i < set->shape.node_count; i++) {
         object.member = set->header.members[i].rank;
-        for (uint32_t l = 0; l < set->level_count && object.member != KEEL_ERASURE_NO_SHARD; l++)
-            KEEL_TRY(open_candidate(set->levels[l], &object, set->header.members[i].shard_bytes,
+        for (uint32_t l = 0; l < set->tier_count && object.member != KEEL_ERASURE_NO_SHARD; l++)
+            KEEL_TRY(open_candidate(set->tiers[l], &object, set->header.members[i].shard_bytes,
                                     &set->shards[i][l]));
     }
     return KEEL_OK;
@@ -396,31 +342,31 @@ static enum keel_status prepare(struct keel_erasure_set *set, uint64_t step, uin
                               &set->cells);
 }
 
-enum keel_status keel_tier_erasure_open(struct keel_tier *const *levels, uint32_t level_count, uint64_t step,
+enum keel_status keel_tier_erasure_open(struct keel_tier *const *tiers, uint32_t tier_count, uint64_t step,
                                         uint64_t attempt, uint32_t set_number, struct keel_tier **out)
 {
     char name[KEEL_TIER_NAME_BYTES], step_name[KEEL_STEP_NAME_BYTES];
     struct keel_erasure_set *set;
-    if (level_count == 0 || level_count > KEEL_TIER_SOURCES_MAX)
-        return keel_fail(KEEL_INVALID, "an erasure set is read from 1 to %d levels", KEEL_TIER_SOURCES_MAX);
+    if (tier_count == 0 || tier_count > KEEL_TIER_SOURCES_MAX)
+        return keel_fail(KEEL_INVALID, "an erasure set is read from 1 to %d tiers", KEEL_TIER_SOURCES_MAX);
     KEEL_TRY(keel_alloc(1, sizeof *set, &set));
     keel_step_name(step, attempt, step_name);
     snprintf(name, sizeof name, "erasure set %u of %s", set_number, step_name);
     enum keel_status status =
-        keel_tier_init(&set->level, &erasure_ops, KEEL_LATENCY_ERASURE, levels[0]->run, name);
+        keel_tier_init(&set->tier, &erasure_ops, KEEL_LATENCY_ERASURE, tiers[0]->run, name);
     if (status != KEEL_OK) {
         keel_free(set);
         return status;
     }
-    set->levels = levels;
-    set->level_count = level_count;
+    set->tiers = tiers;
+    set->tier_count = tier_count;
     set->stripe = UINT64_MAX;
     keel_mutex_init(&set->lock);
     status = prepare(set, step, attempt, set_number);
     if (status != KEEL_OK) {
-        erasure_end(&set->level);
+        erasure_end(&set->tier);
         return status;
     }
-    *out = &set->level;
+    *out = &set->tier;
     return KEEL_OK;
 }

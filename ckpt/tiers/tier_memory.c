@@ -1,6 +1,6 @@
 /* tier_memory.c - objects in this process's memory, within a bound; what a partner serves, too.
  *
- * An entry is data with a count of who needs it: the level while it is listed, and each open source. So one
+ * An entry is data with a count of who needs it: the tier while it is listed, and each open source. So one
  * that is removed or replaced stays readable for those that have it open, and counts until they are done. */
 #include "tier.h"
 #include <keel/memory.h>
@@ -11,12 +11,12 @@
 struct entry {
     struct keel_object_info info;
     uint8_t *data;       /* owned; constant once listed */
-    uint32_t references; /* guarded by the level's lock */
-    struct entry *next;  /* guarded by the level's lock */
+    uint32_t references; /* guarded by the tier's lock */
+    struct entry *next;  /* guarded by the tier's lock */
 };
 
-struct memory_level {
-    struct keel_tier level;
+struct memory_tier {
+    struct keel_tier tier;
     uint64_t capacity_bytes;
     struct keel_mutex lock; /* guards: */
     uint64_t used_bytes;    /* of all entries, those being written and those only open included */
@@ -33,13 +33,13 @@ struct memory_sink {
     struct entry *entry; /* owned until listed */
 };
 
-static struct memory_level *memory_of(struct keel_tier *level)
+static struct memory_tier *memory_of(struct keel_tier *tier)
 {
-    return (struct memory_level *)level;
+    return (struct memory_tier *)tier;
 }
 
 /* Caller holds the lock. */
-static void release(struct memory_level *memory, struct entry *entry)
+static void release(struct memory_tier *memory, struct entry *entry)
 {
     KEEL_ASSERT(entry->references > 0);
     if (--entry->references > 0)
@@ -51,7 +51,7 @@ static void release(struct memory_level *memory, struct entry *entry)
 }
 
 /* Caller holds the lock. The place that points to the entry, or to the end. */
-static struct entry **find(struct memory_level *memory, const struct keel_object *object)
+static struct entry **find(struct memory_tier *memory, const struct keel_object *object)
 {
     struct entry **at = &memory->first;
     while (*at != NULL && keel_object_compare(&(*at)->info.object, object) != 0)
@@ -60,7 +60,7 @@ static struct entry **find(struct memory_level *memory, const struct keel_object
 }
 
 /* Caller holds the lock. */
-static void unlist(struct memory_level *memory, const struct keel_object *object)
+static void unlist(struct memory_tier *memory, const struct keel_object *object)
 {
     struct entry **at = find(memory, object), *entry = *at;
     if (entry == NULL)
@@ -70,10 +70,10 @@ static void unlist(struct memory_level *memory, const struct keel_object *object
 }
 
 static enum keel_status
-memory_list(struct keel_tier *level,
+memory_list(struct keel_tier *tier,
             enum keel_status (*visit)(void *context, const struct keel_object_info *info), void *context)
 {
-    struct memory_level *memory = memory_of(level);
+    struct memory_tier *memory = memory_of(tier);
     enum keel_status status = KEEL_OK;
     keel_mutex_lock(&memory->lock);
     for (const struct entry *entry = memory->first; entry != NULL && status == KEEL_OK; entry = entry->next)
@@ -82,25 +82,21 @@ memory_list(struct keel_tier *level,
     return status;
 }
 
-static enum keel_status memory_open(struct keel_tier *level, const struct keel_object *object,
-                                    struct keel_tier_source **out)
+static enum keel_status memory_open(struct keel_tier_source *source)
 {
-    struct memory_level *memory = memory_of(level);
-    struct memory_source *source;
-    KEEL_TRY(keel_alloc(1, sizeof *source, &source));
+    struct memory_tier *memory = memory_of(source->tier);
     keel_mutex_lock(&memory->lock);
-    struct entry *entry = *find(memory, object);
+    struct entry *entry = *find(memory, &source->info.object);
     if (entry != NULL)
         entry->references++;
     keel_mutex_unlock(&memory->lock);
     if (entry == NULL) {
         char label[KEEL_TIER_LABEL_BYTES];
-        keel_free(source);
-        keel_tier_label(level, object, label);
+        keel_tier_label(source->tier, &source->info.object, label);
         return keel_fail(KEEL_NOT_FOUND, "%s: is not there", label);
     }
-    *source = (struct memory_source){.source = {.level = level, .info = entry->info}, .entry = entry};
-    *out = &source->source;
+    source->info = entry->info;
+    ((struct memory_source *)source)->entry = entry;
     return KEEL_OK;
 }
 
@@ -112,16 +108,15 @@ static enum keel_status memory_read(struct keel_tier_source *source, uint64_t of
 
 static void memory_close(struct keel_tier_source *source)
 {
-    struct memory_level *memory = memory_of(source->level);
+    struct memory_tier *memory = memory_of(source->tier);
     keel_mutex_lock(&memory->lock);
     release(memory, ((struct memory_source *)source)->entry);
     keel_mutex_unlock(&memory->lock);
-    keel_free(source);
 }
 
 /* ---- sink ---------------------------------------------------------------------------------------------- */
 
-static enum keel_status reserve(struct memory_level *memory, uint64_t bytes)
+static enum keel_status reserve(struct memory_tier *memory, uint64_t bytes)
 {
     keel_mutex_lock(&memory->lock);
     uint64_t room = memory->capacity_bytes - memory->used_bytes;
@@ -130,34 +125,28 @@ static enum keel_status reserve(struct memory_level *memory, uint64_t bytes)
     keel_mutex_unlock(&memory->lock);
     if (bytes > room)
         return keel_fail(KEEL_LIMIT, "%s: %llu bytes are wanted, %llu are free; remove an older generation",
-                         memory->level.name, (unsigned long long)bytes, (unsigned long long)room);
+                         memory->tier.name, (unsigned long long)bytes, (unsigned long long)room);
     return KEEL_OK;
 }
 
-static enum keel_status memory_create(struct keel_tier *level, const struct keel_object *object,
-                                      uint64_t bytes, struct keel_tier_sink **out)
+static enum keel_status memory_create(struct keel_tier_sink *sink)
 {
-    struct memory_level *memory = memory_of(level);
-    struct memory_sink *sink = NULL;
+    struct memory_tier *memory = memory_of(sink->tier);
     struct entry *entry = NULL;
-    KEEL_TRY(reserve(memory, bytes));
-    enum keel_status status = keel_alloc(1, sizeof *sink, &sink);
+    KEEL_TRY(reserve(memory, sink->info.bytes));
+    enum keel_status status = keel_alloc(1, sizeof *entry, &entry);
     if (status == KEEL_OK)
-        status = keel_alloc(1, sizeof *entry, &entry);
-    if (status == KEEL_OK)
-        status = keel_alloc(bytes, 1, &entry->data);
+        status = keel_alloc(sink->info.bytes, 1, &entry->data);
     if (status != KEEL_OK) {
         keel_free(entry);
-        keel_free(sink);
         keel_mutex_lock(&memory->lock);
-        memory->used_bytes -= bytes;
+        memory->used_bytes -= sink->info.bytes;
         keel_mutex_unlock(&memory->lock);
         return status;
     }
-    entry->info = (struct keel_object_info){.object = *object, .bytes = bytes};
+    entry->info = sink->info;
     entry->references = 1;
-    *sink = (struct memory_sink){.sink = {.level = level, .info = entry->info}, .entry = entry};
-    *out = &sink->sink;
+    ((struct memory_sink *)sink)->entry = entry;
     return KEEL_OK;
 }
 
@@ -169,22 +158,21 @@ static enum keel_status memory_write(struct keel_tier_sink *sink, const void *da
 
 static void memory_abort(struct keel_tier_sink *sink)
 {
-    struct memory_level *memory = memory_of(sink->level);
+    struct memory_tier *memory = memory_of(sink->tier);
     keel_mutex_lock(&memory->lock);
     release(memory, ((struct memory_sink *)sink)->entry);
     keel_mutex_unlock(&memory->lock);
-    keel_free(sink);
 }
 
 static enum keel_status memory_commit(struct keel_tier_sink *sink,
                                       const uint8_t digest[KEEL_OBJECT_DIGEST_BYTES])
 {
-    struct memory_level *memory = memory_of(sink->level);
+    struct memory_tier *memory = memory_of(sink->tier);
     struct entry *entry = ((struct memory_sink *)sink)->entry;
     keel_format_digest(entry->data, entry->info.bytes, entry->info.digest);
     if (memcmp(entry->info.digest, digest, KEEL_OBJECT_DIGEST_BYTES) != 0) {
         char label[KEEL_TIER_LABEL_BYTES];
-        keel_tier_label(sink->level, &entry->info.object, label);
+        keel_tier_label(sink->tier, &entry->info.object, label);
         memory_abort(sink);
         return keel_fail(KEEL_CORRUPT, "%s: did not arrive as it was sent; send it again", label);
     }
@@ -193,25 +181,25 @@ static enum keel_status memory_commit(struct keel_tier_sink *sink,
     unlist(memory, &entry->info.object);
     entry->next = memory->first;
     memory->first = entry;
+    KEEL_ASSERT(*find(memory, &entry->info.object) == entry && memory->used_bytes <= memory->capacity_bytes);
     keel_mutex_unlock(&memory->lock);
-    keel_free(sink);
     return KEEL_OK;
 }
 
-/* ---- the level ----------------------------------------------------------------------------------------- */
+/* ---- the tier ----------------------------------------------------------------------------------------- */
 
-static enum keel_status memory_remove(struct keel_tier *level, const struct keel_object *object)
+static enum keel_status memory_remove(struct keel_tier *tier, const struct keel_object *object)
 {
-    struct memory_level *memory = memory_of(level);
+    struct memory_tier *memory = memory_of(tier);
     keel_mutex_lock(&memory->lock);
     unlist(memory, object);
     keel_mutex_unlock(&memory->lock);
     return KEEL_OK;
 }
 
-static void memory_end(struct keel_tier *level)
+static void memory_end(struct keel_tier *tier)
 {
-    struct memory_level *memory = memory_of(level);
+    struct memory_tier *memory = memory_of(tier);
     while (memory->first != NULL)
         unlist(memory, &memory->first->info.object);
     KEEL_ASSERT(memory->used_bytes == 0); /* else a source or a sink is still open */
@@ -219,7 +207,9 @@ static void memory_end(struct keel_tier *level)
     keel_free(memory);
 }
 
-static const struct keel_tier_ops memory_ops = {.list = memory_list,
+static const struct keel_tier_ops memory_ops = {.source_bytes = sizeof(struct memory_source),
+                                                .sink_bytes = sizeof(struct memory_sink),
+                                                .list = memory_list,
                                                 .open = memory_open,
                                                 .read = memory_read,
                                                 .close = memory_close,
@@ -233,15 +223,15 @@ static const struct keel_tier_ops memory_ops = {.list = memory_list,
 enum keel_status keel_tier_memory_open(const char *run, uint64_t capacity_bytes, const char *name,
                                        struct keel_tier **out)
 {
-    struct memory_level *memory;
+    struct memory_tier *memory;
     KEEL_TRY(keel_alloc(1, sizeof *memory, &memory));
-    enum keel_status status = keel_tier_init(&memory->level, &memory_ops, KEEL_LATENCY_MEMORY, run, name);
+    enum keel_status status = keel_tier_init(&memory->tier, &memory_ops, KEEL_LATENCY_MEMORY, run, name);
     if (status != KEEL_OK) {
         keel_free(memory);
         return status;
     }
     keel_mutex_init(&memory->lock);
     memory->capacity_bytes = capacity_bytes;
-    *out = &memory->level;
+    *out = &memory->tier;
     return KEEL_OK;
 }

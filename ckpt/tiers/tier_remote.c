@@ -1,12 +1,13 @@
-/* tier_remote.c - the level that another process serves, as one of ours. Believes no answer: a partner that
- * is stopped, dead or mad costs a call its time-out, and the level its use, nothing more.
+/* tier_remote.c - a tier that another process serves (tier_serve.c), seen as a local one. Every answer is
+ * validated; a peer that is stopped, dead or faulty costs a call its timeout and the tier its use, nothing
+ * else.
  *
- * One call at a time holds the lock from its request to its answer. A call that gave up leaves its answer on
- * the way; the next one knows it by its serial number, and lets go of what was opened for it. Until that
- * answer comes the level is silent, and calls fail without waiting: links lose nothing, so a partner that
- * works again is heard of, and one that stands still costs its time-out once. After a failure that leaves the
- * link in doubt (sending timed out, the peer is gone, garbage came) the level is broken:
- * every later call fails at once. */
+ * One call at a time holds the lock from its request to its answer. A call that timed out leaves its answer
+ * in flight: the next call recognises it by its serial number and closes what was opened for it. Until that
+ * answer arrives the tier is silent, and calls fail without waiting: links lose nothing, so a peer that
+ * recovers is heard, and one that hangs costs its timeout once. After a failure that leaves the link in doubt
+ * (sending timed out, the peer is gone, a malformed message) the tier is broken: every later call fails at
+ * once. */
 #include "tier.h"
 #include "tier_wire.h"
 #include <keel/clock.h>
@@ -15,8 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
-struct remote_level {
-    struct keel_tier level;
+struct remote_tier {
+    struct keel_tier tier;
     struct keel_tier_link link; /* its context is borrowed */
     uint64_t call_timeout_ns;
     struct keel_mutex lock;            /* guards: */
@@ -36,37 +37,37 @@ struct remote_sink {
     uint64_t handle;
 };
 
-static struct remote_level *remote_of(struct keel_tier *level)
+static struct remote_tier *remote_of(struct keel_tier *tier)
 {
-    return (struct remote_level *)level;
+    return (struct remote_tier *)tier;
 }
 
 /* ---- calls (all with the lock held) -------------------------------------------------------------------- */
 
-static enum keel_status doubt(struct remote_level *remote, enum keel_status status)
+static enum keel_status doubt(struct remote_tier *remote, enum keel_status status)
 {
     char reason[KEEL_DETAIL_BYTES];
     snprintf(reason, sizeof reason, "%s", keel_detail());
     remote->broken = true;
-    return keel_fail(status, "%s: %s; open it again over another link", remote->level.name, reason);
+    return keel_fail(status, "%s: %s; open it again over another link", remote->tier.name, reason);
 }
 
-static enum keel_status garbage(struct remote_level *remote)
+static enum keel_status garbage(struct remote_tier *remote)
 {
     return doubt(remote, keel_fail(KEEL_CORRUPT, "answers what nobody asked"));
 }
 
-static enum keel_status post(struct remote_level *remote, uint64_t deadline_ns)
+static enum keel_status post(struct remote_tier *remote, uint64_t deadline_ns)
 {
     if (remote->broken)
         return keel_fail(KEEL_PEER_LOST, "%s: is not reached any more; open it again over another link",
-                         remote->level.name);
+                         remote->tier.name);
     enum keel_status status = keel_wire_send(&remote->link, remote->message, deadline_ns);
     return status == KEEL_OK ? KEEL_OK : doubt(remote, status);
 }
 
 /* The other side's failure as ours. */
-static enum keel_status pass_on(struct remote_level *remote)
+static enum keel_status pass_on(struct remote_tier *remote)
 {
     const struct keel_wire_header *header = &remote->message->header;
     char detail[KEEL_DETAIL_BYTES] = "";
@@ -78,12 +79,12 @@ static enum keel_status pass_on(struct remote_level *remote)
     }
     /* Memory that is short over there is not short here, where it would end more than this call. */
     return keel_fail(header->status == KEEL_NO_MEMORY ? KEEL_IO : (enum keel_status)header->status, "%s: %s",
-                     remote->level.name, detail);
+                     remote->tier.name, detail);
 }
 
 /* The answer to a call that gave up is here. What was opened for that call nobody else would close, and what
  * it has reserved over there would stay so as long as the link lives. */
-static enum keel_status let_go(struct remote_level *remote, uint64_t deadline_ns)
+static enum keel_status let_go(struct remote_tier *remote, uint64_t deadline_ns)
 {
     const struct keel_wire_header *header = &remote->message->header;
     const uint64_t handle = header->handle, serial = header->serial;
@@ -91,13 +92,13 @@ static enum keel_status let_go(struct remote_level *remote, uint64_t deadline_ns
     const bool sink = header->op == (KEEL_WIRE_CREATE | KEEL_WIRE_ANSWER);
     if (header->status != KEEL_OK || (!source && !sink))
         return KEEL_OK;
-    keel_wire_begin(remote->message, source ? KEEL_WIRE_CLOSE : KEEL_WIRE_ABORT, serial, remote->level.run);
+    keel_wire_begin(remote->message, source ? KEEL_WIRE_CLOSE : KEEL_WIRE_ABORT, serial, remote->tier.run);
     remote->message->header.handle = handle;
     return post(remote, deadline_ns);
 }
 
 /* Has the answer come that the last call did not wait for? Looks, without waiting. */
-static void listen_again(struct remote_level *remote)
+static void listen_again(struct remote_tier *remote)
 {
     const struct keel_wire_header *header = &remote->message->header;
     enum keel_status status = keel_wire_receive(&remote->link, remote->message, keel_now_ns());
@@ -113,21 +114,21 @@ static void listen_again(struct remote_level *remote)
 }
 
 /* Fill in a request. */
-static struct keel_wire_header *begin(struct remote_level *remote, enum keel_wire_op op)
+static struct keel_wire_header *begin(struct remote_tier *remote, enum keel_wire_op op)
 {
     if (remote->silent)
         listen_again(remote);
-    keel_wire_begin(remote->message, op, ++remote->serial, remote->level.run);
+    keel_wire_begin(remote->message, op, ++remote->serial, remote->tier.run);
     return &remote->message->header;
 }
 
-static enum keel_status still_silent(const struct remote_level *remote)
+static enum keel_status still_silent(const struct remote_tier *remote)
 {
-    return keel_fail(KEEL_TIMEOUT, "%s: still no answer to a call that timed out", remote->level.name);
+    return keel_fail(KEEL_TIMEOUT, "%s: still no answer to a call that timed out", remote->tier.name);
 }
 
 /* Send what was begun and wait for its answer. On OK it is in remote->message. */
-static enum keel_status call(struct remote_level *remote)
+static enum keel_status call(struct remote_tier *remote)
 {
     const uint64_t deadline_ns = keel_deadline_after_ns(remote->call_timeout_ns);
     const uint32_t op = remote->message->header.op;
@@ -139,7 +140,7 @@ static enum keel_status call(struct remote_level *remote)
         enum keel_status status = keel_wire_receive(&remote->link, remote->message, deadline_ns);
         remote->silent = status == KEEL_TIMEOUT;
         if (remote->silent)
-            return keel_fail(KEEL_TIMEOUT, "%s: no answer within %llu ms", remote->level.name,
+            return keel_fail(KEEL_TIMEOUT, "%s: no answer within %llu ms", remote->tier.name,
                              (unsigned long long)(remote->call_timeout_ns / KEEL_NS_PER_MS));
         if (status != KEEL_OK)
             return doubt(remote, status);
@@ -148,7 +149,7 @@ static enum keel_status call(struct remote_level *remote)
         if (header->serial < remote->serial) {
             KEEL_TRY(let_go(remote, deadline_ns));
             if (keel_remaining_ns(deadline_ns) == 0)
-                return keel_fail(KEEL_TIMEOUT, "%s: only late answers come", remote->level.name);
+                return keel_fail(KEEL_TIMEOUT, "%s: only late answers come", remote->tier.name);
             continue;
         }
         if (header->op != (op | KEEL_WIRE_ANSWER))
@@ -157,8 +158,8 @@ static enum keel_status call(struct remote_level *remote)
     }
 }
 
-/* Send what was begun; nobody answers. A silent level gets what its link takes without waiting. */
-static void tell(struct remote_level *remote)
+/* Send what was begun; nobody answers. A silent tier gets what its link takes without waiting. */
+static void tell(struct remote_tier *remote)
 {
     (void)post(remote, remote->silent ? keel_now_ns() : keel_deadline_after_ns(remote->call_timeout_ns));
 }
@@ -167,7 +168,7 @@ static void tell(struct remote_level *remote)
 
 /* One page behind `after` (NULL: from the first) into `out`, KEEL_WIRE_INFOS_MAX. Each lies behind the one
  * before, so a list ends whatever the other side does. */
-static enum keel_status fetch_page(struct remote_level *remote, const struct keel_object *after,
+static enum keel_status fetch_page(struct remote_tier *remote, const struct keel_object *after,
                                    struct keel_object_info *out, uint32_t *out_count, bool *out_more)
 {
     struct keel_wire_header *header = begin(remote, KEEL_WIRE_LIST);
@@ -197,7 +198,7 @@ static enum keel_status fetch_page(struct remote_level *remote, const struct kee
 }
 
 static enum keel_status
-list_pages(struct remote_level *remote, struct keel_object_info *page,
+list_pages(struct remote_tier *remote, struct keel_object_info *page,
            enum keel_status (*visit)(void *context, const struct keel_object_info *info), void *context)
 {
     struct keel_object last;
@@ -219,19 +220,19 @@ list_pages(struct remote_level *remote, struct keel_object_info *page,
 }
 
 static enum keel_status
-remote_list(struct keel_tier *level,
+remote_list(struct keel_tier *tier,
             enum keel_status (*visit)(void *context, const struct keel_object_info *info), void *context)
 {
     struct keel_object_info *page;
     KEEL_TRY(keel_alloc(KEEL_WIRE_INFOS_MAX, sizeof *page, &page));
-    enum keel_status status = list_pages(remote_of(level), page, visit, context);
+    enum keel_status status = list_pages(remote_of(tier), page, visit, context);
     keel_free(page);
     return status;
 }
 
 /* ---- source -------------------------------------------------------------------------------------------- */
 
-static enum keel_status call_open(struct remote_level *remote, struct remote_source *source)
+static enum keel_status call_open(struct remote_tier *remote, struct remote_source *source)
 {
     struct keel_wire_header *header = begin(remote, KEEL_WIRE_OPEN);
     struct keel_object_info *info = &source->source.info;
@@ -246,25 +247,16 @@ static enum keel_status call_open(struct remote_level *remote, struct remote_sou
     return KEEL_OK;
 }
 
-static enum keel_status remote_open(struct keel_tier *level, const struct keel_object *object,
-                                    struct keel_tier_source **out)
+static enum keel_status remote_open(struct keel_tier_source *source)
 {
-    struct remote_level *remote = remote_of(level);
-    struct remote_source *source;
-    KEEL_TRY(keel_alloc(1, sizeof *source, &source));
-    source->source = (struct keel_tier_source){.level = level, .info = {.object = *object}};
+    struct remote_tier *remote = remote_of(source->tier);
     keel_mutex_lock(&remote->lock);
-    enum keel_status status = call_open(remote, source);
+    enum keel_status status = call_open(remote, (struct remote_source *)source);
     keel_mutex_unlock(&remote->lock);
-    if (status != KEEL_OK) {
-        keel_free(source);
-        return status;
-    }
-    *out = &source->source;
-    return KEEL_OK;
+    return status;
 }
 
-static enum keel_status call_read(struct remote_level *remote, uint64_t handle, uint64_t offset, void *out,
+static enum keel_status call_read(struct remote_tier *remote, uint64_t handle, uint64_t offset, void *out,
                                   size_t bytes)
 {
     struct keel_wire_header *header = begin(remote, KEEL_WIRE_READ);
@@ -280,7 +272,7 @@ static enum keel_status call_read(struct remote_level *remote, uint64_t handle, 
 
 static enum keel_status remote_read(struct keel_tier_source *source, uint64_t offset, void *out, size_t bytes)
 {
-    struct remote_level *remote = remote_of(source->level);
+    struct remote_tier *remote = remote_of(source->tier);
     uint8_t *at = out;
     enum keel_status status = KEEL_OK;
     while (bytes > 0 && status == KEEL_OK) {
@@ -295,7 +287,7 @@ static enum keel_status remote_read(struct keel_tier_source *source, uint64_t of
     return status;
 }
 
-static void tell_handle(struct remote_level *remote, enum keel_wire_op op, uint64_t handle)
+static void tell_handle(struct remote_tier *remote, enum keel_wire_op op, uint64_t handle)
 {
     keel_mutex_lock(&remote->lock);
     begin(remote, op)->handle = handle;
@@ -305,13 +297,12 @@ static void tell_handle(struct remote_level *remote, enum keel_wire_op op, uint6
 
 static void remote_close(struct keel_tier_source *source)
 {
-    tell_handle(remote_of(source->level), KEEL_WIRE_CLOSE, ((struct remote_source *)source)->handle);
-    keel_free(source);
+    tell_handle(remote_of(source->tier), KEEL_WIRE_CLOSE, ((struct remote_source *)source)->handle);
 }
 
 /* ---- sink ---------------------------------------------------------------------------------------------- */
 
-static enum keel_status call_create(struct remote_level *remote, struct remote_sink *sink)
+static enum keel_status call_create(struct remote_tier *remote, struct remote_sink *sink)
 {
     struct keel_wire_header *header = begin(remote, KEEL_WIRE_CREATE);
     header->object = keel_wire_object_from(&sink->sink.info.object);
@@ -321,27 +312,18 @@ static enum keel_status call_create(struct remote_level *remote, struct remote_s
     return KEEL_OK;
 }
 
-static enum keel_status remote_create(struct keel_tier *level, const struct keel_object *object,
-                                      uint64_t bytes, struct keel_tier_sink **out)
+static enum keel_status remote_create(struct keel_tier_sink *sink)
 {
-    struct remote_level *remote = remote_of(level);
-    struct remote_sink *sink;
-    KEEL_TRY(keel_alloc(1, sizeof *sink, &sink));
-    sink->sink = (struct keel_tier_sink){.level = level, .info = {.object = *object, .bytes = bytes}};
+    struct remote_tier *remote = remote_of(sink->tier);
     keel_mutex_lock(&remote->lock);
-    enum keel_status status = call_create(remote, sink);
+    enum keel_status status = call_create(remote, (struct remote_sink *)sink);
     keel_mutex_unlock(&remote->lock);
-    if (status != KEEL_OK) {
-        keel_free(sink);
-        return status;
-    }
-    *out = &sink->sink;
-    return KEEL_OK;
+    return status;
 }
 
 static enum keel_status remote_write(struct keel_tier_sink *sink, const void *data, size_t bytes)
 {
-    struct remote_level *remote = remote_of(sink->level);
+    struct remote_tier *remote = remote_of(sink->tier);
     const uint8_t *at = data;
     uint64_t offset = sink->written_bytes;
     enum keel_status status = KEEL_OK;
@@ -365,14 +347,13 @@ static enum keel_status remote_write(struct keel_tier_sink *sink, const void *da
 
 static void remote_abort(struct keel_tier_sink *sink)
 {
-    tell_handle(remote_of(sink->level), KEEL_WIRE_ABORT, ((struct remote_sink *)sink)->handle);
-    keel_free(sink);
+    tell_handle(remote_of(sink->tier), KEEL_WIRE_ABORT, ((struct remote_sink *)sink)->handle);
 }
 
 static enum keel_status remote_commit(struct keel_tier_sink *sink,
                                       const uint8_t digest[KEEL_OBJECT_DIGEST_BYTES])
 {
-    struct remote_level *remote = remote_of(sink->level);
+    struct remote_tier *remote = remote_of(sink->tier);
     keel_mutex_lock(&remote->lock);
     struct keel_wire_header *header = begin(remote, KEEL_WIRE_COMMIT);
     header->handle = ((struct remote_sink *)sink)->handle;
@@ -384,15 +365,14 @@ static enum keel_status remote_commit(struct keel_tier_sink *sink,
         remote_abort(sink);
         return still_silent(remote);
     }
-    keel_free(sink);
     return status;
 }
 
-/* ---- the level ----------------------------------------------------------------------------------------- */
+/* ---- the tier ----------------------------------------------------------------------------------------- */
 
-static enum keel_status remote_remove(struct keel_tier *level, const struct keel_object *object)
+static enum keel_status remote_remove(struct keel_tier *tier, const struct keel_object *object)
 {
-    struct remote_level *remote = remote_of(level);
+    struct remote_tier *remote = remote_of(tier);
     keel_mutex_lock(&remote->lock);
     begin(remote, KEEL_WIRE_REMOVE)->object = keel_wire_object_from(object);
     enum keel_status status = call(remote);
@@ -400,15 +380,17 @@ static enum keel_status remote_remove(struct keel_tier *level, const struct keel
     return status;
 }
 
-static void remote_end(struct keel_tier *level)
+static void remote_end(struct keel_tier *tier)
 {
-    struct remote_level *remote = remote_of(level);
+    struct remote_tier *remote = remote_of(tier);
     keel_mutex_fini(&remote->lock);
     keel_free(remote->message);
     keel_free(remote);
 }
 
-static const struct keel_tier_ops remote_ops = {.list = remote_list,
+static const struct keel_tier_ops remote_ops = {.source_bytes = sizeof(struct remote_source),
+                                                .sink_bytes = sizeof(struct remote_sink),
+                                                .list = remote_list,
                                                 .open = remote_open,
                                                 .read = remote_read,
                                                 .close = remote_close,
@@ -419,7 +401,7 @@ static const struct keel_tier_ops remote_ops = {.list = remote_list,
                                                 .remove = remote_remove,
                                                 .end = remote_end};
 
-static enum keel_status greet(struct remote_level *remote)
+static enum keel_status greet(struct remote_tier *remote)
 {
     keel_mutex_lock(&remote->lock);
     begin(remote, KEEL_WIRE_HELLO);
@@ -428,13 +410,13 @@ static enum keel_status greet(struct remote_level *remote)
     return status;
 }
 
-enum keel_status keel_tier_remote_open(const struct keel_tier_link *link, enum keel_tier_latency near,
+enum keel_status keel_tier_remote_open(const struct keel_tier_link *link, enum keel_tier_latency latency,
                                        const char *run, const char *name, uint64_t call_timeout_ns,
                                        struct keel_tier **out)
 {
-    struct remote_level *remote;
+    struct remote_tier *remote;
     KEEL_TRY(keel_alloc(1, sizeof *remote, &remote));
-    enum keel_status status = keel_tier_init(&remote->level, &remote_ops, near, run, name);
+    enum keel_status status = keel_tier_init(&remote->tier, &remote_ops, latency, run, name);
     if (status == KEEL_OK)
         status = keel_alloc(1, sizeof *remote->message, &remote->message);
     if (status != KEEL_OK) {
@@ -446,9 +428,9 @@ enum keel_status keel_tier_remote_open(const struct keel_tier_link *link, enum k
     remote->call_timeout_ns = call_timeout_ns;
     status = greet(remote);
     if (status != KEEL_OK) {
-        remote_end(&remote->level);
+        remote_end(&remote->tier);
         return status;
     }
-    *out = &remote->level;
+    *out = &remote->tier;
     return KEEL_OK;
 }

@@ -11,7 +11,7 @@
 
 enum {
     SETS_MAX = KEEL_SNAPSHOT_RANKS_MAX,
-    SETS_OF_RANK_MAX = KEEL_REPAIR_SHARD_LEVELS_MAX - KEEL_TIER_SOURCES_MAX,
+    SETS_OF_RANK_MAX = KEEL_REPAIR_SHARD_TIERS_MAX - KEEL_TIER_SOURCES_MAX,
     GENERATIONS_MAX = 256
 };
 
@@ -22,9 +22,9 @@ struct generation {
 struct repair {
     struct keel_store *store;
     const struct keel_repair_config *config;
-    struct keel_tier *self;                          /* owned */
-    struct keel_tier *levels[KEEL_TIER_SOURCES_MAX]; /* self, then the sources by nearness; borrowed */
-    uint32_t level_count;
+    struct keel_tier *self;                         /* owned */
+    struct keel_tier *tiers[KEEL_TIER_SOURCES_MAX]; /* self, then the sources by nearness; borrowed */
+    uint32_t tier_count;
     struct keel_repair_result result;
     char first_lost[KEEL_DETAIL_BYTES];
     struct generation seen[GENERATIONS_MAX]; /* this one and its bases */
@@ -35,7 +35,7 @@ static void report(struct repair *repair, const struct keel_object *object, enum
                    const char *detail)
 {
     repair->result.sound += outcome == KEEL_REPAIR_SOUND;
-    repair->result.mended += outcome == KEEL_REPAIR_MENDED;
+    repair->result.repaired += outcome == KEEL_REPAIR_DONE;
     repair->result.lost += outcome == KEEL_REPAIR_LOST;
     if (outcome == KEEL_REPAIR_LOST && repair->result.lost == 1)
         snprintf(repair->first_lost, sizeof repair->first_lost, "%s", detail);
@@ -53,7 +53,7 @@ static bool is_loss(enum keel_status status)
 
 /* ---- manifest ------------------------------------------------------------------------------------------ */
 
-/* Of the generation that is repaired. Its bytes are kept from the reading that verified them, as the level
+/* Of the generation that is repaired. Its bytes are kept from the reading that verified them, as the tier
  * that they came from may be gone when all shards are there and they are written. */
 struct found_manifest {
     struct keel_manifest manifest;
@@ -68,16 +68,16 @@ static void forget_manifest(struct found_manifest *found)
     keel_free(found->text);
 }
 
-/* From the store, or the nearest level that has it sound: whatever is wrong with one, the next is asked. */
+/* From the store, or the nearest tier that has it sound: whatever is wrong with one, the next is asked. */
 static enum keel_status find_manifest(struct repair *repair, const struct keel_object *object,
                                       struct found_manifest *out)
 {
     enum keel_status first = KEEL_OK;
     char detail[KEEL_DETAIL_BYTES] = "";
-    for (uint32_t i = 0; i < repair->level_count; i++) {
+    for (uint32_t i = 0; i < repair->tier_count; i++) {
         enum keel_status status =
-            keel_manifest_from_level(repair->levels[i], object, &out->manifest, &out->text, &out->text_bytes);
-        out->from = repair->levels[i];
+            keel_manifest_from_tier(repair->tiers[i], object, &out->manifest, &out->text, &out->text_bytes);
+        out->from = repair->tiers[i];
         if (status == KEEL_OK || status == KEEL_NO_MEMORY)
             return status;
         if (first == KEEL_OK || (first == KEEL_NOT_FOUND && status != KEEL_NOT_FOUND)) {
@@ -98,7 +98,7 @@ struct membership {
  * is open only while one of its files is mended. */
 struct sets {
     uint64_t step, attempt;
-    bool there[SETS_MAX]; /* by number: some level lists parity of it */
+    bool there[SETS_MAX]; /* by number: some tier lists parity of it */
     bool members_known;
     struct membership *members; /* owned; which ranks' shards they hold, once one of them is wanted */
     size_t member_count, capacity;
@@ -117,8 +117,8 @@ static enum keel_status note_set(void *context, const struct keel_object_info *i
 /* Of what cannot be listed or opened no parity is used. */
 static enum keel_status find_sets(struct repair *repair, struct sets *sets)
 {
-    for (uint32_t i = 0; i < repair->level_count; i++)
-        if (keel_tier_list(repair->levels[i], note_set, sets) == KEEL_NO_MEMORY)
+    for (uint32_t i = 0; i < repair->tier_count; i++)
+        if (keel_tier_list(repair->tiers[i], note_set, sets) == KEEL_NO_MEMORY)
             return KEEL_NO_MEMORY;
     return KEEL_OK;
 }
@@ -129,7 +129,7 @@ static enum keel_status open_set(struct repair *repair, const struct sets *sets,
 {
     *out = NULL;
     enum keel_status status =
-        keel_tier_erasure_open(repair->levels, repair->level_count, sets->step, sets->attempt, number, out);
+        keel_tier_erasure_open(repair->tiers, repair->tier_count, sets->step, sets->attempt, number, out);
     return status == KEEL_NO_MEMORY ? status : KEEL_OK;
 }
 
@@ -138,11 +138,7 @@ static enum keel_status note_member_rank(void *context, const struct keel_object
     struct sets *sets = context;
     if (info->object.kind != KEEL_OBJECT_SHARD)
         return KEEL_OK;
-    if (sets->member_count == sets->capacity) {
-        size_t capacity = sets->capacity > 0 ? sets->capacity * 2 : 64;
-        KEEL_TRY(keel_realloc(&sets->members, sets->capacity, capacity, sizeof *sets->members));
-        sets->capacity = capacity;
-    }
+    KEEL_TRY(keel_grow(&sets->members, &sets->capacity, sets->member_count + 1, sizeof *sets->members));
     sets->members[sets->member_count++] = (struct membership){info->object.member, sets->number};
     return KEEL_OK;
 }
@@ -166,7 +162,7 @@ static enum keel_status find_members(struct repair *repair, struct sets *sets)
 
 /* The sets that hold one shard, open. */
 struct open_sets {
-    struct keel_tier *levels[SETS_OF_RANK_MAX]; /* owned */
+    struct keel_tier *tiers[SETS_OF_RANK_MAX]; /* owned */
     uint32_t count;
 };
 
@@ -178,8 +174,8 @@ static enum keel_status open_sets_of(struct repair *repair, const struct sets *s
     for (size_t i = 0; i < sets->member_count && out->count < SETS_OF_RANK_MAX && status == KEEL_OK; i++) {
         if (sets->members[i].rank != rank)
             continue;
-        status = open_set(repair, sets, sets->members[i].set, &out->levels[out->count]);
-        out->count += out->levels[out->count] != NULL;
+        status = open_set(repair, sets, sets->members[i].set, &out->tiers[out->count]);
+        out->count += out->tiers[out->count] != NULL;
     }
     return status;
 }
@@ -187,36 +183,36 @@ static enum keel_status open_sets_of(struct repair *repair, const struct sets *s
 static void close_sets(struct open_sets *sets)
 {
     for (uint32_t i = 0; i < sets->count; i++)
-        keel_tier_end(sets->levels[i]);
+        keel_tier_end(sets->tiers[i]);
     sets->count = 0;
 }
 
 /* ---- shards and parity --------------------------------------------------------------------------------- */
 
 /* By nearness: the sources and the sets. */
-static void fill_levels(const struct repair *repair, const struct open_sets *sets,
-                        struct keel_repair_shard *mend)
+static void fill_tiers(const struct repair *repair, const struct open_sets *sets,
+                       struct keel_repair_shard *shard_repair)
 {
-    mend->level_count = 0;
-    for (int near = 0; near < KEEL_LATENCY_COUNT; near++) {
-        for (uint32_t i = 1; i < repair->level_count; i++)
-            if ((int)repair->levels[i]->near == near)
-                mend->levels[mend->level_count++] = repair->levels[i];
-        for (uint32_t i = 0; i < sets->count && near == KEEL_LATENCY_ERASURE; i++)
-            mend->levels[mend->level_count++] = sets->levels[i];
+    shard_repair->tier_count = 0;
+    for (int latency = 0; latency < KEEL_LATENCY_COUNT; latency++) {
+        for (uint32_t i = 1; i < repair->tier_count; i++)
+            if ((int)repair->tiers[i]->latency == latency)
+                shard_repair->tiers[shard_repair->tier_count++] = repair->tiers[i];
+        for (uint32_t i = 0; i < sets->count && latency == KEEL_LATENCY_ERASURE; i++)
+            shard_repair->tiers[shard_repair->tier_count++] = sets->tiers[i];
     }
 }
 
-static enum keel_status repair_shard(struct repair *repair, struct keel_repair_shard *mend, struct sets *sets,
-                                     uint32_t rank)
+static enum keel_status repair_shard(struct repair *repair, struct keel_repair_shard *shard_repair,
+                                     struct sets *sets, uint32_t rank)
 {
-    const struct keel_object object = {.step = mend->manifest->info.step,
-                                       .attempt = mend->manifest->info.attempt,
+    const struct keel_object object = {.step = shard_repair->manifest->info.step,
+                                       .attempt = shard_repair->manifest->info.attempt,
                                        .kind = KEEL_OBJECT_SHARD,
                                        .member = rank};
     char from[KEEL_DETAIL_BYTES];
     struct open_sets open;
-    enum keel_status status = keel_repair_shard_check(mend, repair->self, rank);
+    enum keel_status status = keel_repair_shard_check(shard_repair, repair->self, rank);
     if (status == KEEL_OK)
         report(repair, &object, KEEL_REPAIR_SOUND, "");
     if (status == KEEL_OK || status == KEEL_NO_MEMORY)
@@ -224,12 +220,12 @@ static enum keel_status repair_shard(struct repair *repair, struct keel_repair_s
     KEEL_TRY(find_members(repair, sets));
     status = open_sets_of(repair, sets, rank, &open);
     if (status == KEEL_OK) {
-        fill_levels(repair, &open, mend);
-        status = keel_repair_shard_shard(mend, rank, from);
+        fill_tiers(repair, &open, shard_repair);
+        status = keel_repair_shard_run(shard_repair, rank, from);
     }
     close_sets(&open);
     if (status == KEEL_OK)
-        report(repair, &object, KEEL_REPAIR_MENDED, from);
+        report(repair, &object, KEEL_REPAIR_DONE, from);
     else if (is_loss(status))
         report(repair, &object, KEEL_REPAIR_LOST, keel_detail());
     else
@@ -254,7 +250,7 @@ static enum keel_status repair_parity(struct repair *repair, struct keel_tier *s
     status =
         repair->config->dry_run ? keel_tier_verify(set, object) : keel_tier_copy(set, object, repair->self);
     if (status == KEEL_OK)
-        report(repair, object, KEEL_REPAIR_MENDED, "computed from the other members of its set");
+        report(repair, object, KEEL_REPAIR_DONE, "computed from the other members of its set");
     else if (is_loss(status))
         report(repair, object, KEEL_REPAIR_LOST, keel_detail());
     else
@@ -301,15 +297,15 @@ static enum keel_status repair_sets(struct repair *repair, const struct sets *se
 
 static enum keel_status repair_files(struct repair *repair, const struct keel_manifest *manifest)
 {
-    struct keel_repair_shard mend = {.store = repair->store,
-                                     .self = repair->self,
-                                     .manifest = manifest,
-                                     .dry_run = repair->config->dry_run};
+    struct keel_repair_shard shard_repair = {.store = repair->store,
+                                             .self = repair->self,
+                                             .manifest = manifest,
+                                             .dry_run = repair->config->dry_run};
     struct sets sets = {.step = manifest->info.step, .attempt = manifest->info.attempt};
     enum keel_status status = find_sets(repair, &sets);
     for (uint32_t rank = 0; rank < manifest->info.shard_count && status == KEEL_OK; rank++)
-        status = repair_shard(repair, &mend, &sets, rank);
-    keel_repair_shard_fini(&mend);
+        status = repair_shard(repair, &shard_repair, &sets, rank);
+    keel_repair_shard_fini(&shard_repair);
     if (status == KEEL_OK)
         status = repair_sets(repair, &sets);
     keel_free(sets.members);
@@ -318,7 +314,7 @@ static enum keel_status repair_files(struct repair *repair, const struct keel_ma
 
 /* ---- generations --------------------------------------------------------------------------------------- */
 
-static enum keel_status sweep_name(void *context, const char *name)
+static enum keel_status remove_temporary(void *context, const char *name)
 {
     const struct keel_step_place *place = context;
     if (keel_name_kind_of(name) == KEEL_NAME_TEMPORARY && keel_disk_unlink(place->fd, name, 0) != 0 &&
@@ -328,7 +324,7 @@ static enum keel_status sweep_name(void *context, const char *name)
 }
 
 /* What a crash of an earlier repair left. */
-static enum keel_status sweep_temporaries(struct repair *repair, uint64_t step, uint64_t attempt)
+static enum keel_status remove_temporaries(struct repair *repair, uint64_t step, uint64_t attempt)
 {
     struct keel_step_place place;
     if (repair->config->dry_run)
@@ -336,7 +332,7 @@ static enum keel_status sweep_temporaries(struct repair *repair, uint64_t step, 
     enum keel_status status = keel_step_open(repair->store, step, attempt, false, &place);
     if (status != KEEL_OK)
         return status == KEEL_NOT_FOUND ? KEEL_OK : status;
-    status = keel_dir_list(place.path, sweep_name, &place);
+    status = keel_dir_list(place.path, remove_temporary, &place);
     keel_step_close(&place);
     return status;
 }
@@ -403,7 +399,7 @@ static enum keel_status finish_manifest(struct repair *repair, const struct keel
         KEEL_TRY(write_manifest(repair, object, found));
     char detail[KEEL_DETAIL_BYTES];
     snprintf(detail, sizeof detail, "from %s", found->from->name);
-    report(repair, object, KEEL_REPAIR_MENDED, detail);
+    report(repair, object, KEEL_REPAIR_DONE, detail);
     return KEEL_OK;
 }
 
@@ -456,7 +452,7 @@ static enum keel_status repair_generation(struct repair *repair, uint64_t step, 
     if (!is_new)
         return KEEL_OK;
     KEEL_TRY(find_manifest(repair, &object, &found));
-    enum keel_status status = sweep_temporaries(repair, step, attempt);
+    enum keel_status status = remove_temporaries(repair, step, attempt);
     if (status == KEEL_OK)
         status = repair_bases(repair, &found.manifest, depth);
     if (status == KEEL_OK)
@@ -478,7 +474,7 @@ enum keel_status keel_store_repair(struct keel_store *store, const struct keel_r
     if (!config->dry_run)
         KEEL_TRY(keel_store_writable(store));
     if (config->source_count >= KEEL_TIER_SOURCES_MAX)
-        return keel_fail(KEEL_INVALID, "a repair takes from at most %d levels", KEEL_TIER_SOURCES_MAX - 1);
+        return keel_fail(KEEL_INVALID, "a repair takes from at most %d tiers", KEEL_TIER_SOURCES_MAX - 1);
     for (uint32_t i = 0; i < config->source_count; i++)
         if (strcmp(config->sources[i]->run, store->run) != 0)
             return keel_fail(KEEL_MISMATCH, "%s is of run %s, the store of run %s: repair within one run",
@@ -488,9 +484,9 @@ enum keel_status keel_store_repair(struct keel_store *store, const struct keel_r
     repair->config = config;
     enum keel_status status = keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, "the store", &repair->self);
     if (status == KEEL_OK) {
-        repair->levels[repair->level_count++] = repair->self;
+        repair->tiers[repair->tier_count++] = repair->self;
         for (uint32_t i = 0; i < config->source_count; i++)
-            repair->levels[repair->level_count++] = config->sources[i];
+            repair->tiers[repair->tier_count++] = config->sources[i];
         status = repair_generation(repair, config->step, config->attempt, 0);
         if (status == KEEL_OK && repair->result.lost > 0)
             status = keel_fail(KEEL_CORRUPT, "%s", repair->first_lost);

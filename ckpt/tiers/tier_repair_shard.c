@@ -1,6 +1,6 @@
 /* tier_repair_shard.c - one shard, whole again, byte for byte as the manifest knows it.
  *
- * First a level that has it whole. If none has, header, index and footer from one whose are right, and then
+ * First a tier that has it whole. If none has, header, index and footer from one whose are right, and then
  * each chunk from any that has it sound: its checks are in the index, and the index is pinned by the
  * manifest, so parts of several damaged copies make one sound file. A chunk that no copy has may still be
  * computed: where other shards of the snapshot hold the same elements (replicas), they are read and encoded
@@ -17,9 +17,9 @@
 enum { CHUNK_BUFFER_BYTES = KEEL_FORMAT_CHUNK_BYTES + 2 * KEEL_FORMAT_BLOCK_BYTES };
 
 struct assembly {
-    struct keel_repair_shard *mend;
+    struct keel_repair_shard *shard_repair;
     struct keel_tier_source
-        *sources[KEEL_REPAIR_SHARD_LEVELS_MAX + 1]; /* owned; the store's own first, if there */
+        *sources[KEEL_REPAIR_SHARD_TIERS_MAX + 1]; /* owned; the store's own first, if there */
     uint32_t source_count;
     struct keel_frame frame;
     uint8_t *chunk; /* owned; CHUNK_BUFFER_BYTES each */
@@ -27,71 +27,72 @@ struct assembly {
     struct keel_tier_sink *sink; /* owned; NULL when nothing is to be written */
     struct keel_digest_stream digest;
     uint64_t written_bytes;
-    uint32_t from_copies, from_replicas; /* chunks: of other levels; computed */
+    uint32_t from_copies, from_replicas; /* chunks: of other tiers; computed */
     char denied[KEEL_DETAIL_BYTES];      /* of the first copy that may not be looked at; "": none */
 };
 
-void keel_repair_shard_fini(struct keel_repair_shard *mend)
+void keel_repair_shard_fini(struct keel_repair_shard *shard_repair)
 {
-    keel_snapshot_close(mend->snapshot);
-    mend->snapshot = NULL;
+    keel_snapshot_close(shard_repair->snapshot);
+    shard_repair->snapshot = NULL;
 }
 
-static struct keel_object shard_of(const struct keel_repair_shard *mend, uint32_t rank)
+static struct keel_object shard_of(const struct keel_repair_shard *shard_repair, uint32_t rank)
 {
-    return (struct keel_object){.step = mend->manifest->info.step,
-                                .attempt = mend->manifest->info.attempt,
+    return (struct keel_object){.step = shard_repair->manifest->info.step,
+                                .attempt = shard_repair->manifest->info.attempt,
                                 .kind = KEEL_OBJECT_SHARD,
                                 .member = rank};
 }
 
-enum keel_status keel_repair_shard_match(const struct keel_repair_shard *mend,
+enum keel_status keel_repair_shard_match(const struct keel_repair_shard *shard_repair,
                                          const struct keel_tier_source *source,
                                          const struct keel_frame *frame)
 {
-    const struct keel_shard_summary *summary = &mend->manifest->shards[frame->header.rank];
+    const struct keel_shard_summary *summary = &shard_repair->manifest->shards[frame->header.rank];
     const struct keel_format_footer *footer = &frame->footer;
     char label[KEEL_TIER_LABEL_BYTES];
-    if (frame->header.rank_count == mend->manifest->info.shard_count &&
+    if (frame->header.rank_count == shard_repair->manifest->info.shard_count &&
         footer->file_bytes == summary->file_bytes && footer->record_count == summary->record_count &&
         footer->raw_bytes == summary->raw_bytes && footer->stored_bytes == summary->stored_bytes &&
         memcmp(footer->index_digest, summary->index_digest, KEEL_DIGEST_BYTES) == 0)
         return KEEL_OK;
-    keel_tier_label(source->level, &source->info.object, label);
+    keel_tier_label(source->tier, &source->info.object, label);
     return keel_fail(KEEL_MISMATCH, "%s: is not the file that the manifest describes; use another copy",
                      label);
 }
 
-static enum keel_status check_source(const struct keel_repair_shard *mend, struct keel_tier_source *source)
+static enum keel_status check_source(const struct keel_repair_shard *shard_repair,
+                                     struct keel_tier_source *source)
 {
     struct keel_frame frame;
     KEEL_TRY(keel_frame_load_ends(source, &frame));
-    KEEL_TRY(keel_repair_shard_match(mend, source, &frame));
+    KEEL_TRY(keel_repair_shard_match(shard_repair, source, &frame));
     return keel_source_pin(source);
 }
 
-enum keel_status keel_repair_shard_check(const struct keel_repair_shard *mend, struct keel_tier *level,
+enum keel_status keel_repair_shard_check(const struct keel_repair_shard *shard_repair, struct keel_tier *tier,
                                          uint32_t rank)
 {
-    const struct keel_object object = shard_of(mend, rank);
+    const struct keel_object object = shard_of(shard_repair, rank);
     struct keel_tier_source *source;
-    KEEL_TRY(keel_tier_open(level, &object, &source));
-    enum keel_status status = check_source(mend, source);
+    KEEL_TRY(keel_tier_open(tier, &object, &source));
+    enum keel_status status = check_source(shard_repair, source);
     keel_tier_close_source(source);
     return status;
 }
 
 /* ---- a whole copy -------------------------------------------------------------------------------------- */
 
-static enum keel_status copy_whole(const struct keel_repair_shard *mend, struct keel_tier *level,
+static enum keel_status copy_whole(const struct keel_repair_shard *shard_repair, struct keel_tier *tier,
                                    uint32_t rank)
 {
-    const struct keel_object object = shard_of(mend, rank);
+    const struct keel_object object = shard_of(shard_repair, rank);
     struct keel_tier_source *source;
-    KEEL_TRY(keel_tier_open(level, &object, &source));
-    enum keel_status status = check_source(mend, source);
-    if (status == KEEL_OK && !mend->dry_run)
-        status = keel_source_copy(source, mend->self);
+    KEEL_TRY(keel_tier_open(tier, &object, &source));
+    enum keel_status status = check_source(shard_repair, source);
+    if (status == KEEL_OK && !shard_repair->dry_run)
+        status = keel_source_copy(source, shard_repair->self);
     keel_tier_close_source(source);
     return status;
 }
@@ -117,13 +118,13 @@ static enum keel_status read_elements(struct keel_snapshot *snapshot, const stru
     return KEEL_OK;
 }
 
-static struct keel_snapshot *open_snapshot(struct keel_repair_shard *mend)
+static struct keel_snapshot *open_snapshot(struct keel_repair_shard *shard_repair)
 {
-    if (!mend->snapshot_tried)
-        (void)keel_snapshot_open(mend->store, mend->manifest->info.step, mend->manifest->info.attempt,
-                                 &mend->snapshot);
-    mend->snapshot_tried = true;
-    return mend->snapshot;
+    if (!shard_repair->snapshot_tried)
+        (void)keel_snapshot_open(shard_repair->store, shard_repair->manifest->info.step,
+                                 shard_repair->manifest->info.attempt, &shard_repair->snapshot);
+    shard_repair->snapshot_tried = true;
+    return shard_repair->snapshot;
 }
 
 /* Into assembly->chunk, as it was stored. Not for deltas and sealed chunks, whose bytes follow from more than
@@ -132,7 +133,7 @@ static bool compute_chunk(struct assembly *assembly, const struct keel_format_re
                           const struct keel_format_chunk *chunk, uint32_t number)
 {
     const uint32_t element_bytes = keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)record->dtype);
-    struct keel_snapshot *snapshot = open_snapshot(assembly->mend);
+    struct keel_snapshot *snapshot = open_snapshot(assembly->shard_repair);
     enum keel_codec codec;
     if (snapshot == NULL || (chunk->flags & KEEL_CHUNK_SEALED) != 0 ||
         (chunk->codec != KEEL_CODEC_RAW && chunk->codec != KEEL_CODEC_PLANES))
@@ -152,16 +153,17 @@ static bool compute_chunk(struct assembly *assembly, const struct keel_format_re
 
 static enum keel_status open_sources(struct assembly *assembly, uint32_t rank)
 {
-    const struct keel_repair_shard *mend = assembly->mend;
-    const struct keel_object object = shard_of(mend, rank);
-    for (uint32_t i = 0; i <= mend->level_count; i++) {
+    const struct keel_repair_shard *shard_repair = assembly->shard_repair;
+    const struct keel_object object = shard_of(shard_repair, rank);
+    for (uint32_t i = 0; i <= shard_repair->tier_count; i++) {
         struct keel_tier_source *source;
-        enum keel_status status = keel_tier_open(i == 0 ? mend->self : mend->levels[i - 1], &object, &source);
+        enum keel_status status =
+            keel_tier_open(i == 0 ? shard_repair->self : shard_repair->tiers[i - 1], &object, &source);
         if (status == KEEL_DENIED && assembly->denied[0] == '\0')
             snprintf(assembly->denied, sizeof assembly->denied, "%s", keel_detail());
         if (status != KEEL_OK)
             continue;
-        if (source->info.bytes == mend->manifest->shards[rank].file_bytes)
+        if (source->info.bytes == shard_repair->manifest->shards[rank].file_bytes)
             assembly->sources[assembly->source_count++] = source;
         else
             keel_tier_close_source(source);
@@ -177,12 +179,13 @@ static enum keel_status find_frame(struct assembly *assembly, uint32_t rank)
             return status;
         if (status != KEEL_OK)
             continue;
-        if (keel_repair_shard_match(assembly->mend, assembly->sources[i], &assembly->frame) == KEEL_OK)
+        if (keel_repair_shard_match(assembly->shard_repair, assembly->sources[i], &assembly->frame) ==
+            KEEL_OK)
             return KEEL_OK;
         keel_frame_unload(&assembly->frame);
     }
     char name[KEEL_OBJECT_NAME_BYTES];
-    const struct keel_object object = shard_of(assembly->mend, rank);
+    const struct keel_object object = shard_of(assembly->shard_repair, rank);
     keel_object_name(&object, name);
     return keel_fail(KEEL_CORRUPT, "%s: no copy has its header, index and footer sound; use another snapshot",
                      name);
@@ -218,7 +221,7 @@ static bool fetch_chunk(struct assembly *assembly, const struct keel_format_chun
         if (keel_tier_read(source, chunk->file_offset, assembly->chunk, chunk->stored_bytes) != KEEL_OK ||
             keel_format_check(assembly->chunk, chunk->stored_bytes) != chunk->stored_check)
             continue;
-        assembly->from_copies += source->level != assembly->mend->self;
+        assembly->from_copies += source->tier != assembly->shard_repair->self;
         return true;
     }
     return false;
@@ -237,7 +240,7 @@ static enum keel_status put_chunk(struct assembly *assembly, uint32_t number)
         uint32_t of_record = number - (uint32_t)record->first_chunk;
         if (!compute_chunk(assembly, record, chunk, of_record)) {
             char name[KEEL_OBJECT_NAME_BYTES];
-            const struct keel_object object = shard_of(assembly->mend, frame->header.rank);
+            const struct keel_object object = shard_of(assembly->shard_repair, frame->header.rank);
             keel_object_name(&object, name);
             return keel_fail(KEEL_CORRUPT,
                              "%s: tensor %s, chunk %u of %u: no copy of it is sound; use another snapshot",
@@ -266,14 +269,14 @@ static enum keel_status put_all(struct assembly *assembly)
 
 static enum keel_status assemble(struct assembly *assembly, uint32_t rank)
 {
-    const struct keel_object object = shard_of(assembly->mend, rank);
+    const struct keel_object object = shard_of(assembly->shard_repair, rank);
     KEEL_TRY(open_sources(assembly, rank));
     KEEL_TRY(find_frame(assembly, rank));
     KEEL_TRY(keel_alloc(3, CHUNK_BUFFER_BYTES, &assembly->chunk));
     assembly->raw = assembly->chunk + CHUNK_BUFFER_BYTES;
     assembly->scratch = assembly->raw + CHUNK_BUFFER_BYTES;
-    if (!assembly->mend->dry_run)
-        KEEL_TRY(keel_tier_create(assembly->mend->self, &object, assembly->frame.footer.file_bytes,
+    if (!assembly->shard_repair->dry_run)
+        KEEL_TRY(keel_tier_create(assembly->shard_repair->self, &object, assembly->frame.footer.file_bytes,
                                   &assembly->sink));
     KEEL_TRY(put_all(assembly));
     if (assembly->sink == NULL)
@@ -292,31 +295,31 @@ static enum keel_status append_reason(enum keel_status status, const char *reaso
     return keel_fail(status, "%.240s; by parity: %.240s", detail, reason);
 }
 
-enum keel_status keel_repair_shard_shard(struct keel_repair_shard *mend, uint32_t rank,
-                                         char out_from[KEEL_DETAIL_BYTES])
+enum keel_status keel_repair_shard_run(struct keel_repair_shard *shard_repair, uint32_t rank,
+                                       char out_from[KEEL_DETAIL_BYTES])
 {
     struct assembly *assembly;
     char parity[KEEL_DETAIL_BYTES] = ""; /* why a set could not compute it */
-    for (uint32_t i = 0; i < mend->level_count; i++) {
-        enum keel_status status = copy_whole(mend, mend->levels[i], rank);
+    for (uint32_t i = 0; i < shard_repair->tier_count; i++) {
+        enum keel_status status = copy_whole(shard_repair, shard_repair->tiers[i], rank);
         if (status == KEEL_NO_MEMORY)
             return status;
-        if (status != KEEL_OK && mend->levels[i]->near == KEEL_LATENCY_ERASURE)
+        if (status != KEEL_OK && shard_repair->tiers[i]->latency == KEEL_LATENCY_ERASURE)
             snprintf(parity, sizeof parity, "%s", keel_detail());
         if (status != KEEL_OK)
             continue;
-        snprintf(out_from, KEEL_DETAIL_BYTES, "from %s", mend->levels[i]->name);
+        snprintf(out_from, KEEL_DETAIL_BYTES, "from %s", shard_repair->tiers[i]->name);
         return KEEL_OK;
     }
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, sizeof *assembly, &assembly));
     memset(assembly, 0, sizeof *assembly);
-    assembly->mend = mend;
+    assembly->shard_repair = shard_repair;
     enum keel_status status = assemble(assembly, rank);
     if (status == KEEL_CORRUPT && assembly->denied[0] != '\0') /* it may be sound for who may read it */
         status = keel_fail(KEEL_DENIED, "%s", assembly->denied);
     else if (status == KEEL_CORRUPT && parity[0] != '\0')
         status = append_reason(status, parity);
-    snprintf(out_from, KEEL_DETAIL_BYTES, "from its own sound chunks, %u of other levels, %u of replicas",
+    snprintf(out_from, KEEL_DETAIL_BYTES, "from its own sound chunks, %u of other tiers, %u of replicas",
              assembly->from_copies, assembly->from_replicas);
     keel_tier_abort(assembly->sink);
     for (uint32_t i = 0; i < assembly->source_count; i++)

@@ -1,5 +1,5 @@
-/* tier_serve.c - a level of this process, served to another: one request after the other, until the client
- * is gone. What a client may hold is bounded; what it asks is checked by the level's own calls. */
+/* tier_serve.c - a tier of this process, served to another: one request after the other, until the client
+ * is gone. What a client may hold is bounded; what it asks is checked by the tier's own calls. */
 #include "tier.h"
 #include "tier_wire.h"
 #include <keel/clock.h>
@@ -22,7 +22,7 @@ struct handle {
 };
 
 struct server {
-    struct keel_tier *level;
+    struct keel_tier *tier;
     const struct keel_tier_link *link;
     uint64_t idle_timeout_ns;
     struct handle handles[HANDLES_MAX];
@@ -39,7 +39,7 @@ static struct handle *find_handle(struct server *server, uint64_t number, bool s
         if (handle->number == number && (handle->sink != NULL) == sink)
             return handle;
     }
-    (void)keel_fail(KEEL_INVALID, "%s: no such source or sink is open", server->level->name);
+    (void)keel_fail(KEEL_INVALID, "%s: no such source or sink is open", server->tier->name);
     return NULL;
 }
 
@@ -48,7 +48,7 @@ static struct handle *new_handle(struct server *server)
     for (size_t i = 0; i < HANDLES_MAX; i++)
         if (server->handles[i].number == 0)
             return &server->handles[i];
-    (void)keel_fail(KEEL_LIMIT, "%s: serves at most %d open sources and sinks", server->level->name,
+    (void)keel_fail(KEEL_LIMIT, "%s: serves at most %d open sources and sinks", server->tier->name,
                     HANDLES_MAX);
     return NULL;
 }
@@ -66,7 +66,7 @@ static bool wanted_object(const struct server *server, struct keel_object *out)
 {
     if (keel_wire_object_to(&server->request.header.object, out))
         return true;
-    (void)keel_fail(KEEL_INVALID, "%s: no object has such numbers", server->level->name);
+    (void)keel_fail(KEEL_INVALID, "%s: no object has such numbers", server->tier->name);
     return false;
 }
 
@@ -108,7 +108,7 @@ static enum keel_status answer_list(struct server *server)
     if (!page->from_first && !wanted_object(server, &page->after))
         status = KEEL_INVALID;
     if (status == KEEL_OK)
-        status = keel_tier_list(server->level, add_to_page, page);
+        status = keel_tier_list(server->tier, add_to_page, page);
     for (uint32_t i = 0; i < page->count && status == KEEL_OK; i++) {
         const struct keel_object_info *info = &page->infos[i];
         struct keel_wire_info wire = {.object = keel_wire_object_from(&info->object),
@@ -132,7 +132,7 @@ static enum keel_status answer_open(struct server *server)
         return KEEL_LIMIT;
     if (!wanted_object(server, &object))
         return KEEL_INVALID;
-    KEEL_TRY(keel_tier_open(server->level, &object, &handle->source));
+    KEEL_TRY(keel_tier_open(server->tier, &object, &handle->source));
     handle->number = ++server->last_number;
     answer->handle = handle->number;
     answer->bytes = handle->source->info.bytes;
@@ -148,7 +148,7 @@ static enum keel_status answer_read(struct server *server)
     if (handle == NULL)
         return KEEL_INVALID;
     if (request->bytes > KEEL_WIRE_PAYLOAD_MAX)
-        return keel_fail(KEEL_INVALID, "%s: more is asked for than a message holds", server->level->name);
+        return keel_fail(KEEL_INVALID, "%s: more is asked for than a message holds", server->tier->name);
     KEEL_TRY(keel_tier_read(handle->source, request->offset, server->answer.payload, (size_t)request->bytes));
     server->answer.header.payload_bytes = (uint32_t)request->bytes;
     return KEEL_OK;
@@ -162,7 +162,7 @@ static enum keel_status answer_create(struct server *server)
         return KEEL_LIMIT;
     if (!wanted_object(server, &object))
         return KEEL_INVALID;
-    KEEL_TRY(keel_tier_create(server->level, &object, server->request.header.bytes, &handle->sink));
+    KEEL_TRY(keel_tier_create(server->tier, &object, server->request.header.bytes, &handle->sink));
     handle->number = ++server->last_number;
     server->answer.header.handle = handle->number;
     return KEEL_OK;
@@ -175,10 +175,9 @@ static void take_write(struct server *server)
     struct handle *handle = find_handle(server, request->handle, true);
     if (handle == NULL || handle->failed != KEEL_OK)
         return;
-    handle->failed =
-        request->offset == handle->sink->written_bytes
-            ? keel_tier_write(handle->sink, server->request.payload, request->payload_bytes)
-            : keel_fail(KEEL_INVALID, "%s: a piece of an object is missing", server->level->name);
+    handle->failed = request->offset == handle->sink->written_bytes
+                         ? keel_tier_write(handle->sink, server->request.payload, request->payload_bytes)
+                         : keel_fail(KEEL_INVALID, "%s: a piece of an object is missing", server->tier->name);
     if (handle->failed != KEEL_OK)
         snprintf(handle->detail, sizeof handle->detail, "%s", keel_detail());
 }
@@ -203,7 +202,7 @@ static enum keel_status answer_commit(struct server *server)
 static enum keel_status answer_remove(struct server *server)
 {
     struct keel_object object;
-    return wanted_object(server, &object) ? keel_tier_remove(server->level, &object) : KEEL_INVALID;
+    return wanted_object(server, &object) ? keel_tier_remove(server->tier, &object) : KEEL_INVALID;
 }
 
 static void take_drop(struct server *server, bool sink)
@@ -218,9 +217,9 @@ static void take_drop(struct server *server, bool sink)
 static enum keel_status answer_one(struct server *server)
 {
     const struct keel_wire_header *request = &server->request.header;
-    if (strncmp(request->run, server->level->run, sizeof request->run) != 0)
-        return keel_fail(KEEL_MISMATCH, "%s: is of run %s, run %.63s was asked for", server->level->name,
-                         server->level->run, request->run);
+    if (strncmp(request->run, server->tier->run, sizeof request->run) != 0)
+        return keel_fail(KEEL_MISMATCH, "%s: is of run %s, run %.63s was asked for", server->tier->name,
+                         server->tier->run, request->run);
     switch (request->op) {
     case KEEL_WIRE_HELLO:
         return KEEL_OK;
@@ -237,7 +236,7 @@ static enum keel_status answer_one(struct server *server)
     case KEEL_WIRE_REMOVE:
         return answer_remove(server);
     default:
-        return keel_fail(KEEL_UNSUPPORTED, "%s: such a request is not known here", server->level->name);
+        return keel_fail(KEEL_UNSUPPORTED, "%s: such a request is not known here", server->tier->name);
     }
 }
 
@@ -264,19 +263,19 @@ static enum keel_status serve_one(struct server *server)
         take_drop(server, request->op == KEEL_WIRE_ABORT);
         return KEEL_OK;
     }
-    keel_wire_begin(&server->answer, request->op | KEEL_WIRE_ANSWER, request->serial, server->level->run);
+    keel_wire_begin(&server->answer, request->op | KEEL_WIRE_ANSWER, request->serial, server->tier->run);
     enum keel_status status = answer_one(server);
     if (status != KEEL_OK)
         tell_failure(server, status);
     return keel_wire_send(server->link, &server->answer, keel_deadline_after_ns(server->idle_timeout_ns));
 }
 
-enum keel_status keel_tier_serve(struct keel_tier *level, const struct keel_tier_link *link,
+enum keel_status keel_tier_serve(struct keel_tier *tier, const struct keel_tier_link *link,
                                  uint64_t idle_timeout_ns)
 {
     struct server *server;
     KEEL_TRY(keel_alloc(1, sizeof *server, &server));
-    server->level = level;
+    server->tier = tier;
     server->link = link;
     server->idle_timeout_ns = idle_timeout_ns;
     enum keel_status status = KEEL_OK;

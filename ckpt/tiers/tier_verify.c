@@ -1,8 +1,8 @@
-/* tier_verify.c - is an object of a level what its name says, and sound in every byte that has a check?
+/* tier_verify.c - is an object of a tier what its name says, and sound in every byte that has a check?
  * Needs no key: chunks are checked as they are stored, not decoded.
  *
- * Whoever verifies and then reads again, to copy, must see that it is given the same bytes: so verifying
- * leaves their digest behind, made of the very bytes that were checked. */
+ * A copy reads the bytes again after they were verified. So verification leaves the digest of exactly the
+ * bytes that it checked in source->info, and the copy compares what it read with that. */
 #include "manifest.h"
 #include "parity.h"
 #include "tier.h"
@@ -15,7 +15,7 @@ static enum keel_status foreign(const struct keel_tier_source *source, const cha
                                 uint64_t attempt)
 {
     char label[KEEL_TIER_LABEL_BYTES];
-    keel_tier_label(source->level, &source->info.object, label);
+    keel_tier_label(source->tier, &source->info.object, label);
     return keel_fail(KEEL_MISMATCH, "%s: holds a file of %s/step-%llu.%llu; use another copy", label, run,
                      (unsigned long long)step, (unsigned long long)attempt);
 }
@@ -23,7 +23,7 @@ static enum keel_status foreign(const struct keel_tier_source *source, const cha
 static enum keel_status damaged(const struct keel_tier_source *source, const char *what)
 {
     char label[KEEL_TIER_LABEL_BYTES];
-    keel_tier_label(source->level, &source->info.object, label);
+    keel_tier_label(source->tier, &source->info.object, label);
     return keel_fail(KEEL_CORRUPT, "%s: %s; use another copy", label, what);
 }
 
@@ -35,7 +35,7 @@ enum keel_status keel_frame_load_ends(struct keel_tier_source *source, struct ke
     const struct keel_object *object = &source->info.object;
     char label[KEEL_TIER_LABEL_BYTES];
     struct keel_frame frame = {0};
-    keel_tier_label(source->level, object, label);
+    keel_tier_label(source->tier, object, label);
     if (source->info.bytes < sizeof block + sizeof end)
         return damaged(source, "is cut off");
     KEEL_TRY(keel_tier_read(source, 0, block, sizeof block));
@@ -43,7 +43,7 @@ enum keel_status keel_frame_load_ends(struct keel_tier_source *source, struct ke
     KEEL_TRY(keel_tier_read(source, source->info.bytes - sizeof end, end, sizeof end));
     KEEL_TRY(keel_format_footer_open(end, label, &frame.footer));
     KEEL_TRY(keel_format_ends_match(&frame.header, &frame.footer, source->info.bytes, label));
-    if (strcmp(frame.header.run, source->level->run) != 0 || frame.header.step != object->step ||
+    if (strcmp(frame.header.run, source->tier->run) != 0 || frame.header.step != object->step ||
         frame.header.attempt != object->attempt || frame.header.rank != object->member)
         return foreign(source, frame.header.run, frame.header.step, frame.header.attempt);
     *out = frame;
@@ -55,7 +55,7 @@ static enum keel_status load_index(struct keel_tier_source *source, struct keel_
     const struct keel_format_footer *footer = &frame->footer;
     uint64_t bytes = footer->file_bytes - sizeof *footer - footer->index_offset;
     char label[KEEL_TIER_LABEL_BYTES];
-    keel_tier_label(source->level, &source->info.object, label);
+    keel_tier_label(source->tier, &source->info.object, label);
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &frame->index));
     KEEL_TRY(keel_tier_read(source, footer->index_offset, frame->index, keel_size(bytes)));
     KEEL_TRY(keel_format_index_check(frame->index, &frame->header, footer, label));
@@ -141,7 +141,7 @@ static enum keel_status check_chunks(struct keel_tier_source *source, const stru
                 continue;
             }
             snprintf(reason, sizeof reason, "%s", keel_detail());
-            keel_tier_label(source->level, &source->info.object, label);
+            keel_tier_label(source->tier, &source->info.object, label);
             return keel_fail(status, "%s: tensor %s, chunk %u of %u: %s; use another copy", label,
                              records[r].name, i, records[r].chunk_count, reason);
         }
@@ -176,14 +176,14 @@ static enum keel_status read_manifest(struct keel_tier_source *source, struct ke
 {
     char label[KEEL_TIER_LABEL_BYTES], *text;
     const struct keel_object *object = &source->info.object;
-    keel_tier_label(source->level, object, label);
+    keel_tier_label(source->tier, object, label);
     if (source->info.bytes > KEEL_MANIFEST_BYTES_MAX)
         return damaged(source, "is too large for a manifest");
     KEEL_TRY(keel_alloc(source->info.bytes, 1, &text));
     enum keel_status status = keel_tier_read(source, 0, text, keel_size(source->info.bytes));
     if (status == KEEL_OK)
         status = keel_manifest_decode(text, keel_size(source->info.bytes), label, out);
-    if (status == KEEL_OK && (strcmp(out->run, source->level->run) != 0 || out->info.step != object->step ||
+    if (status == KEEL_OK && (strcmp(out->run, source->tier->run) != 0 || out->info.step != object->step ||
                               out->info.attempt != object->attempt)) {
         status = foreign(source, out->run, out->info.step, out->info.attempt);
         keel_manifest_fini(out);
@@ -200,12 +200,12 @@ static enum keel_status read_manifest(struct keel_tier_source *source, struct ke
     return KEEL_OK;
 }
 
-enum keel_status keel_manifest_from_level(struct keel_tier *level, const struct keel_object *object,
-                                          struct keel_manifest *out, char **out_text, uint64_t *out_bytes)
+enum keel_status keel_manifest_from_tier(struct keel_tier *tier, const struct keel_object *object,
+                                         struct keel_manifest *out, char **out_text, uint64_t *out_bytes)
 {
     struct keel_tier_source *source;
     char *text = NULL;
-    KEEL_TRY(keel_tier_open(level, object, &source));
+    KEEL_TRY(keel_tier_open(tier, object, &source));
     enum keel_status status = read_manifest(source, out, &text);
     const uint64_t bytes = source->info.bytes;
     keel_tier_close_source(source);
@@ -242,7 +242,7 @@ enum keel_status keel_source_quick_check(struct keel_tier_source *source)
     case KEEL_OBJECT_PARITY:
         return keel_parity_quick_check(source);
     default:
-        return keel_fail(KEEL_INVALID, "%s: no such object", source->level->name);
+        return keel_fail(KEEL_INVALID, "%s: no such object", source->tier->name);
     }
 }
 
@@ -256,7 +256,7 @@ enum keel_status keel_source_verify(struct keel_tier_source *source)
     case KEEL_OBJECT_PARITY:
         return keel_parity_verify(source);
     default:
-        return keel_fail(KEEL_INVALID, "%s: no such object", source->level->name);
+        return keel_fail(KEEL_INVALID, "%s: no such object", source->tier->name);
     }
 }
 
@@ -291,10 +291,10 @@ enum keel_status keel_source_pin(struct keel_tier_source *source)
     return keel_source_verify(source);
 }
 
-enum keel_status keel_tier_verify(struct keel_tier *level, const struct keel_object *object)
+enum keel_status keel_tier_verify(struct keel_tier *tier, const struct keel_object *object)
 {
     struct keel_tier_source *source;
-    KEEL_TRY(keel_tier_open(level, object, &source));
+    KEEL_TRY(keel_tier_open(tier, object, &source));
     enum keel_status status = keel_source_verify(source);
     keel_tier_close_source(source);
     return status;

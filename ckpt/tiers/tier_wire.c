@@ -1,4 +1,4 @@
-/* tier_wire.c - messages of remote levels: sealing them, and believing none before its check. */
+/* tier_wire.c - messages of remote tiers: sealing them, and believing none before its check. */
 #include "tier_wire.h"
 #include <string.h>
 
@@ -30,17 +30,17 @@ enum keel_status keel_wire_receive(const struct keel_tier_link *link, struct kee
     struct keel_wire_header *header = &out->header;
     if (bytes < sizeof *header || bytes > sizeof *out ||
         memcmp(header->magic, wire_magic, sizeof wire_magic) != 0)
-        return keel_fail(KEEL_CORRUPT, "the other side of a level sends what is no message of levels");
+        return keel_fail(KEEL_CORRUPT, "the other side of a tier sends what is no message of tiers");
     const uint64_t check = header->check;
     header->check = 0;
     if (keel_format_check(out, bytes) != check)
-        return keel_fail(KEEL_CORRUPT, "a message of a level was damaged on its way");
+        return keel_fail(KEEL_CORRUPT, "a message of a tier was damaged on its way");
     if (header->version != WIRE_VERSION)
-        return keel_fail(KEEL_VERSION, "the other side of a level speaks version %u, this program %d",
+        return keel_fail(KEEL_VERSION, "the other side of a tier speaks version %u, this program %d",
                          header->version, WIRE_VERSION);
     if (header->payload_bytes != bytes - sizeof *header || header->zero != 0 ||
         header->run[KEEL_RUN_NAME_BYTES - 1] != '\0')
-        return keel_fail(KEEL_CORRUPT, "a message of a level contradicts itself");
+        return keel_fail(KEEL_CORRUPT, "a message of a tier contradicts itself");
     return KEEL_OK;
 }
 

@@ -1,10 +1,10 @@
-/* tier_wire.h - the messages between a remote level and who serves it.
+/* tier_wire.h - the messages between a remote tier and who serves it.
  *
  * A message is a header and a payload. Every request but write, close and abort is answered, in order; an
  * answer has the request's serial number, so one that comes after its caller gave up is known and dropped.
  * What fails while writing is told at the commit. Handles are numbers of the server. */
-#ifndef KEEL_CKPT_LEVEL_WIRE_H
-#define KEEL_CKPT_LEVEL_WIRE_H
+#ifndef KEEL_CKPT_TIER_WIRE_H
+#define KEEL_CKPT_TIER_WIRE_H
 
 #include "format.h"
 #include <keel/ckpt_tier.h>

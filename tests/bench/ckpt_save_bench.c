@@ -430,16 +430,14 @@ static void bench_disk(const char *root, const struct bench_state *state)
 {
     struct source *source = make_source(state, UINT64_C(4) << 30, true);
     struct keel_store *store = open_store(root, "disk");
-    double raw[3], adaptive[3], direct[3];
-    for (uint64_t i = 0; i < 6; i++) {
+    double raw[3], direct[3];
+    for (uint64_t i = 0; i < 3; i++) {
         struct keel_save_config config = config_of(source, i + 1);
         struct keel_save *save;
-        if (i % 2 == 0)
-            direct[i / 2] = write_direct(root, source->bytes);
-        config.codec = i % 2 == 0 ? KEEL_CODEC_RAW : KEEL_CODEC_PLANES;
-        config.adaptive = true;
+        direct[i] = write_direct(root, source->bytes);
+        config.codec = KEEL_CODEC_RAW;
         config.background = false;
-        config.same_as = i % 2 == 0 ? NULL : config.same_as;
+        config.same_as = NULL;
         config.arena_bytes = 128 << 20;
         config.drain_threads = 3;
         config.capture_threads = 2;
@@ -447,15 +445,12 @@ static void bench_disk(const char *root, const struct bench_state *state)
         bench_must(keel_save_begin(store, &config, &save));
         while (!keel_save_done(save))
             keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
-        double rate = (double)source->bytes / seconds_since(from_ns);
-        *(i % 2 == 0 ? &raw[i / 2] : &adaptive[i / 2]) = rate;
+        raw[i] = (double)source->bytes / seconds_since(from_ns);
         finish_and_commit(store, save, i + 1);
     }
-    double peer = median(direct, 3) * 1e-9, a = median(raw, 3) * 1e-9, b = median(adaptive, 3) * 1e-9;
+    double peer = median(direct, 3) * 1e-9, a = median(raw, 3) * 1e-9;
     print((struct figure){"save of 4 GiB, streamed, raw", "GB/s", "direct I/O", a, peer, a / peer, 0.85,
                           a / peer >= 0.85});
-    print((struct figure){"save of 4 GiB, streamed, adaptive", "GB/s", "direct I/O", b, peer, b / peer, 0.85,
-                          b / peer >= 0.85});
     keel_store_close(store);
     free_source(source);
 }

@@ -1,7 +1,7 @@
 /* crash_test.c - a process that saves, commits and retains in a loop is killed at any moment: what it had
  * committed is there and right. And retention, which must never be the one that loses it. */
-#include "attempts.h"
 #include "disk_run.h"
+#include "generation_index.h"
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -82,14 +82,14 @@ static uint32_t deltas_seen;
 static uint64_t check_deltas(struct keel_store *store)
 {
     struct attempt_id found[LISTED_MAX];
-    struct keel_attempts attempts;
+    struct keel_generation_index attempts;
     uint32_t count = 0;
     complaint[0] = '\0';
     ck_assert_msg(check_listed(store, true, found, &count), "%s", complaint);
-    ck_ok(keel_attempts_scan(store, false, &attempts));
+    ck_ok(keel_generation_index_scan(store, false, &attempts));
     for (size_t i = 0; i < attempts.count; i++)
         deltas_seen += attempts.at[i].base_count > 0;
-    keel_attempts_fini(&attempts);
+    keel_generation_index_fini(&attempts);
     return count > 0 ? found[0].step : 0;
 }
 

@@ -7,8 +7,8 @@
  * each state the store's own code is run as after a restart: it finds, verifies and compares, saves and
  * commits a new snapshot, removes old ones. Some of these restarts are stories themselves, with crashes in
  * them. Mutants, tables of disk calls that forget one sync each, must be caught by the same crashes. */
-#include "attempts.h"
 #include "disk_run.h"
+#include "generation_index.h"
 #include <keel/ckpt_tier.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -473,12 +473,12 @@ static void tell(struct story *story, const char *name, const struct keel_disk_o
     complaint[0] = '\0';
     ck_ok(run_open(true, &store));
     ck_assert_msg(body(story, store), "%s: %s", name, complaint);
-    struct keel_attempts attempts;
+    struct keel_generation_index attempts;
     uint32_t bases = 0;
-    ck_ok(keel_attempts_scan(store, false, &attempts));
+    ck_ok(keel_generation_index_scan(store, false, &attempts));
     for (size_t i = 0; i < attempts.count; i++)
         bases += attempts.at[i].base_count;
-    keel_attempts_fini(&attempts);
+    keel_generation_index_fini(&attempts);
     ck_assert_uint_gt(bases, 0); /* there are deltas in it */
     keel_store_close(store);
     story_end();

@@ -1,4 +1,4 @@
-/* erasure_rig.h - erasure sets for tests: nodes as levels of their own, shards of ragged sizes, or none. */
+/* erasure_rig.h - erasure sets for tests: nodes as tiers of their own, shards of ragged sizes, or none. */
 #ifndef KEEL_TESTS_CKPT_ERASURE_RIG_H
 #define KEEL_TESTS_CKPT_ERASURE_RIG_H
 
@@ -12,11 +12,11 @@ struct blob {
     uint64_t bytes;
 };
 
-/* A set over memory levels, and what every node held before anything was lost. */
+/* A set over memory tiers, and what every node held before anything was lost. */
 struct node_set {
     uint32_t n, m, set;
     uint32_t ranks[NODES_MAX];
-    struct keel_tier *levels[NODES_MAX];
+    struct keel_tier *tiers[NODES_MAX];
     struct blob shards[NODES_MAX], parities[NODES_MAX];
 };
 
@@ -56,12 +56,12 @@ static inline struct node_set make_nodes(const struct origin *origin, uint32_t n
     for (uint32_t i = 0; i < n; i++) {
         char name[16];
         snprintf(name, sizeof name, "node %u", i);
-        ck_ok(keel_tier_memory_open("sample", NODE_BYTES, name, &nodes.levels[i]));
+        ck_ok(keel_tier_memory_open("sample", NODE_BYTES, name, &nodes.tiers[i]));
         if (nodes.ranks[i] == KEEL_ERASURE_NO_SHARD)
             continue;
         struct keel_object object = shard_object(5, 2, nodes.ranks[i]);
-        ck_ok(keel_tier_copy(origin->level, &object, nodes.levels[i]));
-        ck_ok(read_object(nodes.levels[i], &object, &nodes.shards[i].data, &nodes.shards[i].bytes));
+        ck_ok(keel_tier_copy(origin->tier, &object, nodes.tiers[i]));
+        ck_ok(read_object(nodes.tiers[i], &object, &nodes.shards[i].data, &nodes.shards[i].bytes));
     }
     return nodes;
 }
@@ -77,48 +77,48 @@ static inline void protect_nodes(struct node_set *nodes, uint32_t m, uint32_t ce
                                          .parity_count = m,
                                          .cell_bytes = cell_bytes,
                                          .ranks = nodes->ranks,
-                                         .from = nodes->levels,
-                                         .to = nodes->levels};
+                                         .from = nodes->tiers,
+                                         .to = nodes->tiers};
     ck_ok(keel_erasure_protect(&config));
     for (uint32_t i = 0; i < nodes->n; i++) {
         struct keel_object object = parity_object(nodes->set, i);
         keel_free(nodes->parities[i].data);
-        ck_ok(read_object(nodes->levels[i], &object, &nodes->parities[i].data, &nodes->parities[i].bytes));
+        ck_ok(read_object(nodes->tiers[i], &object, &nodes->parities[i].data, &nodes->parities[i].bytes));
     }
 }
 
 static inline void end_nodes(struct node_set *nodes)
 {
     for (uint32_t i = 0; i < nodes->n; i++) {
-        keel_tier_end(nodes->levels[i]);
+        keel_tier_end(nodes->tiers[i]);
         keel_free(nodes->shards[i].data);
         keel_free(nodes->parities[i].data);
     }
 }
 
 /* OK only with exactly these bytes. */
-static inline enum keel_status same_as_before(struct keel_tier *level, const struct keel_object *object,
+static inline enum keel_status same_as_before(struct keel_tier *tier, const struct keel_object *object,
                                               const struct blob *before)
 {
     uint8_t *data;
     uint64_t bytes;
-    KEEL_TRY(read_object(level, object, &data, &bytes));
+    KEEL_TRY(read_object(tier, object, &data, &bytes));
     ck_assert_uint_eq(bytes, before->bytes);
     ck_assert_mem_eq(data, before->data, bytes);
     keel_free(data);
     return KEEL_OK;
 }
 
-/* What node `i` held, read from `level`. */
-static inline enum keel_status node_as_before(const struct node_set *nodes, struct keel_tier *level,
+/* What node `i` held, read from `tier`. */
+static inline enum keel_status node_as_before(const struct node_set *nodes, struct keel_tier *tier,
                                               uint32_t i)
 {
     struct keel_object parity = parity_object(nodes->set, i);
     if (nodes->ranks[i] != KEEL_ERASURE_NO_SHARD) {
         struct keel_object shard = shard_object(5, 2, nodes->ranks[i]);
-        KEEL_TRY(same_as_before(level, &shard, &nodes->shards[i]));
+        KEEL_TRY(same_as_before(tier, &shard, &nodes->shards[i]));
     }
-    return same_as_before(level, &parity, &nodes->parities[i]);
+    return same_as_before(tier, &parity, &nodes->parities[i]);
 }
 
 #endif

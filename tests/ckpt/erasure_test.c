@@ -17,13 +17,13 @@ static uint32_t bits(uint32_t mask)
     return (uint32_t)__builtin_popcount(mask);
 }
 
-/* The levels of the nodes that are not in `lost`. */
+/* The tiers of the nodes that are not in `lost`. */
 static uint32_t survivors(const struct node_set *nodes, uint32_t lost, struct keel_tier **out)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < nodes->n; i++)
         if ((lost >> i & 1) == 0)
-            out[count++] = nodes->levels[i];
+            out[count++] = nodes->tiers[i];
     return count;
 }
 
@@ -71,7 +71,7 @@ START_TEST(any_m_nodes_of_up_to_twelve_may_be_lost)
         struct node_set sets[PATTERN_NODES_MAX] = {make_nodes(&origin, n, SMALL_BYTES, &state)};
         struct pattern_worker workers[THREADS];
         for (uint32_t m = 1; m < n; m++) {
-            sets[m] = sets[0]; /* the same levels and shards, other parity */
+            sets[m] = sets[0]; /* the same tiers and shards, other parity */
             protect_nodes(&sets[m], m, KEEL_PARITY_CELL_BYTES_MIN);
         }
         for (uint32_t i = 0; i < THREADS; i++) {
@@ -93,7 +93,7 @@ START_TEST(any_m_nodes_of_up_to_twelve_may_be_lost)
 }
 END_TEST
 
-/* Each node a level of its own, up to the largest set: what may be written may be read, whichever are lost,
+/* Each node a tier of its own, up to the largest set: what may be written may be read, whichever are lost,
  * and repaired into a store that has nothing. */
 START_TEST(a_set_of_the_most_nodes_is_read_and_repaired)
 {
@@ -107,32 +107,32 @@ START_TEST(a_set_of_the_most_nodes_is_read_and_repaired)
         for (size_t l = 0; l < sizeof loses / sizeof *loses; l++) {
             const uint32_t m = loses[l], first = (uint32_t)draw(&state, sizes[s] - m);
             struct origin empty = make_empty_origin();
-            struct keel_tier *levels[KEEL_ERASURE_NODES_MAX + 1] = {empty.level}, *set;
+            struct keel_tier *tiers[KEEL_ERASURE_NODES_MAX + 1] = {empty.tier}, *set;
             uint32_t count = 1;
             protect_nodes(&nodes, m, KEEL_PARITY_CELL_BYTES_MIN);
-            for (uint32_t i = 0; i < sizes[s]; i++) { /* an empty level stands for each that is lost */
-                levels[count] = nodes.levels[i];
+            for (uint32_t i = 0; i < sizes[s]; i++) { /* an empty tier stands for each that is lost */
+                tiers[count] = nodes.tiers[i];
                 if (i >= first && i < first + m)
-                    ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "a fresh node", &levels[count]));
+                    ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "a fresh node", &tiers[count]));
                 count++;
             }
-            ck_ok(keel_tier_erasure_open(levels, count, 5, 2, nodes.set, &set));
+            ck_ok(keel_tier_erasure_open(tiers, count, 5, 2, nodes.set, &set));
             for (uint32_t i = first; i < first + m; i++)
                 ck_ok(node_as_before(&nodes, set, i));
             keel_tier_end(set);
-            ck_ok(keel_tier_copy(origin.level, &manifest, levels[count - 1]));
+            ck_ok(keel_tier_copy(origin.tier, &manifest, tiers[count - 1]));
             struct keel_repair_config config = {
-                .step = 5, .attempt = 2, .sources = levels + 1, .source_count = count - 1};
+                .step = 5, .attempt = 2, .sources = tiers + 1, .source_count = count - 1};
             struct keel_repair_result result;
             ck_ok(keel_store_repair(empty.store, &config, &result));
             ck_assert_uint_eq(result.lost, 0);
             for (uint32_t i = 0; i < sizes[s]; i++) {
                 struct keel_object shard = shard_object(5, 2, nodes.ranks[i]);
                 if (nodes.ranks[i] != KEEL_ERASURE_NO_SHARD)
-                    ck_ok(same_as_before(empty.level, &shard, &nodes.shards[i]));
+                    ck_ok(same_as_before(empty.tier, &shard, &nodes.shards[i]));
             }
             for (uint32_t i = first; i < first + m; i++)
-                keel_tier_end(levels[1 + i]);
+                keel_tier_end(tiers[1 + i]);
             end_origin(&empty);
         }
         end_nodes(&nodes);
@@ -213,8 +213,8 @@ START_TEST(lost_nodes_are_rebuilt_onto_others_and_the_set_is_whole_again)
         }
         keel_tier_end(set);
         for (uint32_t g = 0; g < 2; g++) {
-            keel_tier_end(nodes.levels[gone[g]]);
-            nodes.levels[gone[g]] = fresh[g];
+            keel_tier_end(nodes.tiers[gone[g]]);
+            nodes.tiers[gone[g]] = fresh[g];
             ck_ok(node_as_before(&nodes, fresh[g], gone[g]));
         }
     }
@@ -228,7 +228,7 @@ END_TEST
 /* A set in one directory, as `keel ckpt repair` meets it. */
 struct directory_set {
     struct origin origin;
-    struct node_set nodes; /* their levels are all origin.level */
+    struct node_set nodes; /* their tiers are all origin.tier */
 };
 
 static struct directory_set make_directory_set(uint32_t n, uint32_t m)
@@ -237,11 +237,11 @@ static struct directory_set make_directory_set(uint32_t n, uint32_t m)
     uint64_t state = 21;
     save_ragged(set.origin.store, n, 9000, &state, set.nodes.ranks);
     for (uint32_t i = 0; i < n; i++) {
-        set.nodes.levels[i] = set.origin.level;
+        set.nodes.tiers[i] = set.origin.tier;
         if (set.nodes.ranks[i] == KEEL_ERASURE_NO_SHARD)
             continue;
         struct keel_object object = shard_object(5, 2, set.nodes.ranks[i]);
-        ck_ok(read_object(set.origin.level, &object, &set.nodes.shards[i].data, &set.nodes.shards[i].bytes));
+        ck_ok(read_object(set.origin.tier, &object, &set.nodes.shards[i].data, &set.nodes.shards[i].bytes));
     }
     protect_nodes(&set.nodes, m, KEEL_PARITY_CELL_BYTES_MIN);
     return set;
@@ -258,8 +258,8 @@ static void end_directory_set(struct directory_set *set)
 
 static enum keel_status all_as_before(const struct directory_set *set)
 {
-    struct keel_tier *erasure, *levels[1] = {set->origin.level};
-    KEEL_TRY(keel_tier_erasure_open(levels, 1, 5, 2, set->nodes.set, &erasure));
+    struct keel_tier *erasure, *tiers[1] = {set->origin.tier};
+    KEEL_TRY(keel_tier_erasure_open(tiers, 1, 5, 2, set->nodes.set, &erasure));
     enum keel_status status = KEEL_OK;
     for (uint32_t i = 0; i < set->nodes.n && status == KEEL_OK; i++)
         status = node_as_before(&set->nodes, erasure, i);
@@ -291,15 +291,15 @@ START_TEST(a_flipped_bit_anywhere_is_found_placed_and_mended)
                 uint8_t mask = (uint8_t)(1 << (at + flips) % 8);
                 char name[KEEL_OBJECT_NAME_BYTES];
                 flip_byte(&set.origin, &objects[o], at, mask);
-                enum keel_status status = keel_tier_verify(set.origin.level, &objects[o]);
+                enum keel_status status = keel_tier_verify(set.origin.tier, &objects[o]);
                 ck_assert_msg(status == KEEL_CORRUPT, "byte %llu: %s", (unsigned long long)at,
                               keel_status_name(status));
                 keel_object_name(&objects[o], name);
                 ck_assert_ptr_nonnull(strstr(keel_detail(), name));
                 if (flips % 8 == 0)
                     ck_ok(all_as_before(&set));
-                struct keel_tier *erasure, *levels[1] = {set.origin.level};
-                ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
+                struct keel_tier *erasure, *tiers[1] = {set.origin.tier};
+                ck_ok(keel_tier_erasure_open(tiers, 1, 5, 2, set.nodes.set, &erasure));
                 ck_ok(same_as_before(erasure, &objects[o], blobs[o]));
                 keel_tier_end(erasure);
                 flip_byte(&set.origin, &objects[o], at, mask);
@@ -348,18 +348,18 @@ END_TEST
 START_TEST(mending_is_a_copy_onto_itself)
 {
     struct directory_set set = make_directory_set(5, 2);
-    struct keel_tier *levels[1] = {set.origin.level}, *erasure;
+    struct keel_tier *tiers[1] = {set.origin.tier}, *erasure;
     struct keel_object parity = parity_object(set.nodes.set, 1), shard = shard_object(5, 2, 0);
     flip_byte(&set.origin, &parity, 10, 1);
     flip_byte(&set.origin, &parity, 4200, 1);
     flip_byte(&set.origin, &shard, 100, 1);
-    ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
-    ck_ok(keel_tier_copy(erasure, &parity, set.origin.level));
-    ck_ok(keel_tier_copy(erasure, &shard, set.origin.level));
+    ck_ok(keel_tier_erasure_open(tiers, 1, 5, 2, set.nodes.set, &erasure));
+    ck_ok(keel_tier_copy(erasure, &parity, set.origin.tier));
+    ck_ok(keel_tier_copy(erasure, &shard, set.origin.tier));
     keel_tier_end(erasure);
-    ck_ok(keel_tier_verify(set.origin.level, &parity));
-    ck_ok(same_as_before(set.origin.level, &parity, &set.nodes.parities[1]));
-    ck_ok(same_as_before(set.origin.level, &shard, &set.nodes.shards[0]));
+    ck_ok(keel_tier_verify(set.origin.tier, &parity));
+    ck_ok(same_as_before(set.origin.tier, &parity, &set.nodes.parities[1]));
+    ck_ok(same_as_before(set.origin.tier, &shard, &set.nodes.shards[0]));
     end_directory_set(&set);
 }
 END_TEST
@@ -367,15 +367,15 @@ END_TEST
 START_TEST(too_much_damage_names_what_is_lost)
 {
     struct directory_set set = make_directory_set(4, 1);
-    struct keel_tier *levels[1] = {set.origin.level}, *erasure;
+    struct keel_tier *tiers[1] = {set.origin.tier}, *erasure;
     struct keel_object first = shard_object(5, 2, 1), second = shard_object(5, 2, 2);
     flip_byte(&set.origin, &first, 3, 1); /* both in stripe 0, which has one parity cell */
     flip_byte(&set.origin, &second, 3, 1);
-    ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
+    ck_ok(keel_tier_erasure_open(tiers, 1, 5, 2, set.nodes.set, &erasure));
     ck_status(keel_tier_verify(erasure, &first), KEEL_CORRUPT);
     ck_assert_ptr_nonnull(
         strstr(keel_detail(), "erasure set 1 of step-5.2: stripe 0: the cells of members 1, 2"));
-    ck_status(keel_tier_copy(erasure, &first, set.origin.level), KEEL_CORRUPT);
+    ck_status(keel_tier_copy(erasure, &first, set.origin.tier), KEEL_CORRUPT);
     keel_tier_end(erasure);
     end_directory_set(&set);
 }
@@ -405,7 +405,7 @@ static enum keel_status protect_golden(struct keel_tier *from, struct keel_tier 
     return keel_erasure_protect(&config);
 }
 
-static void write_golden(struct keel_store *store, struct keel_tier *level)
+static void write_golden(struct keel_store *store, struct keel_tier *tier)
 {
     struct keel_shard_summary shards[3];
     for (uint32_t r = 0; r < 3; r++) {
@@ -416,7 +416,7 @@ static void write_golden(struct keel_store *store, struct keel_tier *level)
         ck_ok(save_rank(store, &how, &tensor, 1, &shards[r]));
     }
     ck_ok(commit_all(store, 5, 2, shards, 3));
-    ck_ok(protect_golden(level, level));
+    ck_ok(protect_golden(tier, tier));
 }
 
 /* A reader that knows only the specification: multiplication in GF(2^8) bit by bit. */
@@ -514,7 +514,7 @@ END_TEST
 START_TEST(sets_that_cannot_be_are_refused)
 {
     struct origin origin = make_origin();
-    struct keel_tier *levels[3] = {origin.level, origin.level, origin.level}, *set;
+    struct keel_tier *tiers[3] = {origin.tier, origin.tier, origin.tier}, *set;
     struct keel_tier_sink *sink;
     uint32_t ranks[3] = {0, 1, 2}, twice[3] = {0, 1, 0};
     const struct keel_erasure_config good = {.step = 5,
@@ -522,8 +522,8 @@ START_TEST(sets_that_cannot_be_are_refused)
                                              .node_count = 3,
                                              .parity_count = 1,
                                              .ranks = ranks,
-                                             .from = levels,
-                                             .to = levels};
+                                             .from = tiers,
+                                             .to = tiers};
     struct keel_erasure_config bad = good;
     bad.node_count = 1;
     ck_status(keel_erasure_protect(&bad), KEEL_INVALID);
@@ -539,17 +539,17 @@ START_TEST(sets_that_cannot_be_are_refused)
     ck_status(keel_erasure_protect(&bad), KEEL_INVALID);
     bad = good, bad.step = 6;
     ck_status(keel_erasure_protect(&bad), KEEL_NOT_FOUND);
-    ck_status(keel_tier_erasure_open(levels, 1, 5, 2, 0, &set), KEEL_NOT_FOUND);
+    ck_status(keel_tier_erasure_open(tiers, 1, 5, 2, 0, &set), KEEL_NOT_FOUND);
     struct keel_object shard = shard_object(5, 2, 1);
     flip_byte(&origin, &shard, 4100, 1); /* a damaged shard gets no parity */
     ck_status(keel_erasure_protect(&good), KEEL_CORRUPT);
-    ck_assert_uint_eq(list_level(origin.level).count, RIG_RANKS + 1);
+    ck_assert_uint_eq(list_tier(origin.tier).count, RIG_RANKS + 1);
     flip_byte(&origin, &shard, 4100, 1);
     ck_ok(keel_erasure_protect(&good));
-    ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, 0, &set));
+    ck_ok(keel_tier_erasure_open(tiers, 1, 5, 2, 0, &set));
     ck_status(keel_tier_create(set, &shard, 10, &sink), KEEL_UNSUPPORTED);
     ck_status(keel_tier_remove(set, &shard), KEEL_UNSUPPORTED);
-    ck_assert_uint_eq(list_level(set).count, 6);
+    ck_assert_uint_eq(list_tier(set).count, 6);
     keel_tier_end(set);
     end_origin(&origin);
 }
@@ -560,7 +560,7 @@ START_TEST(parity_of_another_set_is_not_mixed_in)
 {
     struct directory_set set = make_directory_set(5, 1);
     struct keel_object lost = shard_object(5, 2, 2), parity = parity_object(set.nodes.set, 0);
-    struct keel_tier *other, *levels[1] = {set.origin.level}, *erasure;
+    struct keel_tier *other, *tiers[1] = {set.origin.tier}, *erasure;
     ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "elsewhere", &other));
     struct keel_tier *to[5] = {other, other, other, other, other};
     struct keel_erasure_config config = {.step = 5,
@@ -570,11 +570,11 @@ START_TEST(parity_of_another_set_is_not_mixed_in)
                                          .parity_count = 1,
                                          .cell_bytes = 8192,
                                          .ranks = set.nodes.ranks,
-                                         .from = set.nodes.levels,
+                                         .from = set.nodes.tiers,
                                          .to = to};
     ck_ok(keel_erasure_protect(&config));
-    ck_ok(keel_tier_copy(other, &parity, set.origin.level));
-    ck_ok(keel_tier_erasure_open(levels, 1, 5, 2, set.nodes.set, &erasure));
+    ck_ok(keel_tier_copy(other, &parity, set.origin.tier));
+    ck_ok(keel_tier_erasure_open(tiers, 1, 5, 2, set.nodes.set, &erasure));
     ck_ok(
         same_as_before(erasure, &parity, &set.nodes.parities[0])); /* computed, as what is there is foreign */
     ck_ok(same_as_before(erasure, &lost, &set.nodes.shards[2]));

@@ -125,13 +125,13 @@ static enum keel_status stage_copy(struct life *life)
 {
     struct keel_object shard = shard_object(life->step, life->attempt, 0);
     struct keel_object manifest = manifest_object(life->step, life->attempt);
-    KEEL_TRY(keel_tier_copy(life->origin.level, &shard, life->copy));
-    return keel_tier_copy(life->origin.level, &manifest, life->copy);
+    KEEL_TRY(keel_tier_copy(life->origin.tier, &shard, life->copy));
+    return keel_tier_copy(life->origin.tier, &manifest, life->copy);
 }
 
 static enum keel_status stage_protect(struct life *life)
 {
-    struct keel_tier *from[2] = {life->origin.level, life->origin.level}, *to[2] = {life->copy, life->copy};
+    struct keel_tier *from[2] = {life->origin.tier, life->origin.tier}, *to[2] = {life->copy, life->copy};
     const uint32_t ranks[2] = {0, KEEL_ERASURE_NO_SHARD};
     return keel_erasure_protect(&(struct keel_erasure_config){.step = life->step,
                                                               .attempt = life->attempt,
@@ -144,10 +144,10 @@ static enum keel_status stage_protect(struct life *life)
 
 static enum keel_status stage_offers(struct life *life)
 {
-    struct keel_tier *levels[2] = {life->origin.level, life->copy};
+    struct keel_tier *tiers[2] = {life->origin.tier, life->copy};
     struct keel_offer offers[4];
     uint32_t count = 0;
-    KEEL_TRY(keel_tier_inventory(levels, 2, 0, offers, 4, &count));
+    KEEL_TRY(keel_tier_inventory(tiers, 2, 0, offers, 4, &count));
     ck_assert_uint_eq(count, life->step);
     return KEEL_OK;
 }
@@ -237,7 +237,7 @@ START_TEST(without_memory_nothing_is_lost_leaked_or_slandered)
     ck_assert_uint_gt(failed, 1000); /* so ours is the one that is called */
     keel_tier_end(life.copy);
     state_free(&life.state);
-    keel_tier_end(life.origin.level);
+    keel_tier_end(life.origin.tier);
     keel_store_close(life.origin.store);
     ck_assert_uint_lt(keel_memory_stats().live_bytes, before_bytes);
     ck_ok(keel_remove_tree(life.origin.root));

@@ -1,5 +1,6 @@
 /* ranks_commit_test.c - finish and commit as a collective call: all ranks hear the same, whoever fails. */
 #include "sample.h"
+#include <keel/disk.h>
 #include <pthread.h>
 
 enum { RANKS = 3 };
@@ -153,6 +154,40 @@ START_TEST(a_rank_that_could_not_begin_or_finish_leaves_nobody_waiting)
 }
 END_TEST
 
+/* Reads of what begins as a manifest give another byte. */
+static ssize_t garble_manifests(int fd, void *data, size_t bytes, uint64_t offset)
+{
+    ssize_t got = keel_disk_posix.pread(fd, data, bytes, offset);
+    if (got > 0 && offset == 0 && ((char *)data)[0] == '{')
+        ((char *)data)[got / 2] ^= 1;
+    return got;
+}
+
+START_TEST(a_commit_reads_back_what_it_has_written)
+{
+    char root[KEEL_PATH_BYTES];
+    struct keel_region region = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){300});
+    struct sample_source source = {&region, 4};
+    struct sample_save how = {
+        .step = 4, .attempt = 1, .salt = 4, .rank_count = 1, .codec = KEEL_CODEC_PLANES};
+    struct keel_save *save;
+    struct keel_disk_ops garbling = keel_disk_posix;
+    const struct keel_commit commit = {.step = 4, .attempt = 1};
+    garbling.pread = garble_manifests;
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    ck_ok(begin_rank(store, &how, &source, 1, &save));
+    keel_disk_use(&garbling);
+    enum keel_status status =
+        keel_save_commit(store, save, &commit, NULL, keel_deadline_after_ns(60 * KEEL_NS_PER_S));
+    keel_disk_use(NULL);
+    ck_status(status, KEEL_CORRUPT);
+    ck_assert_msg(strstr(keel_detail(), "manifest.json: what was read back") != NULL, "%s", keel_detail());
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 START_TEST(a_late_discard_leaves_the_shards_of_a_snapshot_that_lost_its_manifest)
 {
     char root[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES], moved[KEEL_PATH_BYTES];
@@ -212,6 +247,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, ranks_that_all_saved_commit_one_snapshot);
     tcase_add_test(tc, a_rank_that_could_not_begin_or_finish_leaves_nobody_waiting);
+    tcase_add_test(tc, a_commit_reads_back_what_it_has_written);
     tcase_add_test(tc, a_late_discard_leaves_the_shards_of_a_snapshot_that_lost_its_manifest);
     tcase_add_test(tc, a_single_process_needs_no_ranks);
 }

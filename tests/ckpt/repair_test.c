@@ -42,7 +42,7 @@ static enum keel_status repair_from(const struct origin *origin, struct keel_tie
     enum keel_status status = keel_store_repair(origin->store, &config, &result);
     if (status == KEEL_OK || status == KEEL_CORRUPT) {
         ck_assert_uint_eq(result.sound, note->outcomes[KEEL_REPAIR_SOUND]);
-        ck_assert_uint_eq(result.mended, note->outcomes[KEEL_REPAIR_MENDED]);
+        ck_assert_uint_eq(result.repaired, note->outcomes[KEEL_REPAIR_DONE]);
         ck_assert_uint_eq(result.lost, note->outcomes[KEEL_REPAIR_LOST]);
     }
     return status;
@@ -61,10 +61,10 @@ static enum keel_status load_step(const struct origin *origin, uint64_t step)
 
 static void copy_step(const struct origin *from, struct keel_tier *to, uint64_t step)
 {
-    struct listed all = list_level(from->level);
+    struct listed all = list_tier(from->tier);
     for (uint32_t i = 0; i < all.count; i++)
         if (all.infos[i].object.step == step)
-            ck_ok(keel_tier_copy(from->level, &all.infos[i].object, to));
+            ck_ok(keel_tier_copy(from->tier, &all.infos[i].object, to));
 }
 
 static void path_of(const struct origin *origin, const struct keel_object *object, char out[KEEL_PATH_BYTES])
@@ -81,9 +81,9 @@ static void remove_file(const struct origin *origin, const struct keel_object *o
     ck_assert_int_eq(unlink(path), 0);
 }
 
-/* ---- from another level -------------------------------------------------------------------------------- */
+/* ---- from another tier -------------------------------------------------------------------------------- */
 
-START_TEST(a_flipped_bit_anywhere_is_mended_from_another_level)
+START_TEST(a_flipped_bit_anywhere_is_mended_from_another_tier)
 {
     struct origin origin = make_origin();
     struct keel_tier *copy;
@@ -91,20 +91,20 @@ START_TEST(a_flipped_bit_anywhere_is_mended_from_another_level)
     uint64_t flips = 0;
     ck_ok(keel_tier_memory_open("sample", NODE_BYTES, "the partner's memory", &copy));
     copy_step(&origin, copy, 5);
-    struct listed all = list_level(origin.level);
+    struct listed all = list_tier(origin.tier);
     for (uint32_t i = 0; i < all.count; i++) {
         const struct keel_object *object = &all.infos[i].object;
         struct blob before;
-        ck_ok(read_object(origin.level, object, &before.data, &before.bytes));
+        ck_ok(read_object(origin.tier, object, &before.data, &before.bytes));
         for (uint64_t at = 0; at < before.bytes; at += at % 4096 < 256 ? 5 : 211) {
             flip_byte(&origin, object, at, (uint8_t)(1 << (at + flips++) % 8));
             ck_ok(repair_from(&origin, copy, true, &note));
-            ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], 1);
+            ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_DONE], 1);
             ck_ok(repair_from(&origin, copy, false, &note));
-            ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], 1);
+            ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_DONE], 1);
             ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_SOUND], RIG_RANKS);
             ck_assert_ptr_nonnull(strstr(note.detail, "from the partner's memory"));
-            ck_ok(same_as_before(origin.level, object, &before));
+            ck_ok(same_as_before(origin.tier, object, &before));
         }
         keel_free(before.data);
     }
@@ -120,16 +120,16 @@ START_TEST(a_generation_is_restored_into_an_empty_store)
     struct origin origin = make_origin(), empty = make_empty_origin();
     struct keel_tier *memory[2];
     struct note note;
-    struct listed all = list_level(origin.level);
+    struct listed all = list_tier(origin.tier);
     for (uint32_t i = 0; i < 2; i++)
         ck_ok(keel_tier_memory_open("sample", NODE_BYTES, i == 0 ? "partner A" : "partner B", &memory[i]));
     for (uint32_t i = 0; i < all.count; i++) /* each has a part */
-        ck_ok(keel_tier_copy(origin.level, &all.infos[i].object, memory[i % 2]));
+        ck_ok(keel_tier_copy(origin.tier, &all.infos[i].object, memory[i % 2]));
     struct keel_repair_config config = {
         .step = 5, .attempt = 2, .sources = memory, .source_count = 2, .report = take_note, .context = &note};
     note = (struct note){0};
     ck_ok(keel_store_repair(empty.store, &config, NULL));
-    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], RIG_RANKS + 1);
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_DONE], RIG_RANKS + 1);
     ck_ok(load_step(&empty, 5));
     ck_ok(repair_from(&empty, memory[0], false, &note));
     ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_SOUND], RIG_RANKS + 1);
@@ -161,7 +161,7 @@ static ssize_t reading(int fd, void *data, size_t bytes, uint64_t offset)
     return -1;
 }
 
-START_TEST(a_manifest_that_the_disk_cannot_read_is_brought_from_another_level)
+START_TEST(a_manifest_that_the_disk_cannot_read_is_brought_from_another_tier)
 {
     struct origin origin = make_origin();
     struct keel_tier *copy;
@@ -177,7 +177,7 @@ START_TEST(a_manifest_that_the_disk_cannot_read_is_brought_from_another_level)
     keel_disk_use(NULL);
     ck_assert_int_eq(alone, KEEL_IO);
     ck_assert_int_eq(status, KEEL_OK);
-    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], 1);
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_DONE], 1);
     ck_ok(load_step(&origin, 5));
     keel_tier_end(copy);
     end_origin(&origin);
@@ -188,19 +188,18 @@ END_TEST
 START_TEST(any_sound_source_will_do_whenever_another_fails)
 {
     struct origin origin = make_origin();
-    struct listed all = list_level(origin.level);
+    struct listed all = list_tier(origin.tier);
     uint32_t repairs = 0;
     for (int mode = 0; mode < FAILING_MODES; mode++)
         for (uint32_t fails_from = 0, failed = 1; failed > 0; fails_from++) {
             struct origin empty = make_empty_origin();
-            struct failing_level first =
-                make_failing_level(origin.level, (enum failing_mode)mode, fails_from);
-            struct keel_tier *sources[2] = {&first.level, origin.level};
+            struct failing_tier first = make_failing_tier(origin.tier, (enum failing_mode)mode, fails_from);
+            struct keel_tier *sources[2] = {&first.tier, origin.tier};
             struct keel_repair_config config = {
                 .step = 5, .attempt = 2, .sources = sources, .source_count = 2};
             enum keel_status status = keel_store_repair(empty.store, &config, NULL);
             ck_assert_msg(status == KEEL_OK, "mode %d, from call %u on: %s", mode, fails_from, keel_detail());
-            ck_assert_uint_eq(list_level(empty.level).count, all.count);
+            ck_assert_uint_eq(list_tier(empty.tier).count, all.count);
             failed = first.failed;
             repairs++;
             end_origin(&empty);
@@ -217,11 +216,11 @@ START_TEST(what_is_lost_everywhere_is_named_and_nothing_is_committed)
     struct keel_object shard = shard_object(5, 2, 1), manifest = manifest_object(5, 2);
     struct note note;
     remove_file(&origin, &shard);
-    ck_status(repair_from(&empty, origin.level, false, &note), KEEL_CORRUPT);
+    ck_status(repair_from(&empty, origin.tier, false, &note), KEEL_CORRUPT);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "step-5.2/rank-1.keel"));
-    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], RIG_RANKS - 1); /* what there is, is here now */
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_DONE], RIG_RANKS - 1); /* what there is, is here now */
     ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_LOST], 2);
-    ck_assert(!has_object(empty.level, &manifest));
+    ck_assert(!has_object(empty.tier, &manifest));
     ck_status(load_step(&empty, 5), KEEL_NOT_FOUND);
     struct keel_repair_config nowhere = {.step = 6, .attempt = 1};
     ck_status(keel_store_repair(empty.store, &nowhere, NULL), KEEL_NOT_FOUND);
@@ -244,7 +243,7 @@ START_TEST(a_file_that_is_gone_or_cut_off_is_brought_back)
     ck_ok(repair_from(&origin, copy, true, &note)); /* only looks */
     ck_status(load_step(&origin, 5), KEEL_NOT_FOUND);
     ck_ok(repair_from(&origin, copy, false, &note));
-    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], 2);
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_DONE], 2);
     ck_ok(load_step(&origin, 5));
     path_of(&origin, &shard, path);
     ck_assert_int_eq(truncate(path, 4096), 0);
@@ -292,16 +291,16 @@ START_TEST(several_damaged_copies_make_one_sound_file)
     struct keel_object shard = shard_object(5, 2, 0);
     struct note note;
     struct blob before;
-    struct keel_tier *sources[2] = {second.level, third.level};
+    struct keel_tier *sources[2] = {second.tier, third.tier};
     struct keel_repair_config config = {.step = 5,
                                         .attempt = 2,
                                         .sources = sources,
                                         .source_count = 2,
                                         .report = take_note,
                                         .context = &note};
-    ck_ok(read_object(origin.level, &shard, &before.data, &before.bytes));
-    copy_step(&origin, second.level, 5);
-    copy_step(&origin, third.level, 5);
+    ck_ok(read_object(origin.tier, &shard, &before.data, &before.bytes));
+    copy_step(&origin, second.tier, 5);
+    copy_step(&origin, third.tier, 5);
     flip_byte(&origin, &shard, 4096 + 100, 1); /* chunk 0 */
     flip_byte(&origin, &shard, 30, 1);         /* header */
     flip_byte(&second, &shard, 4096 + (1 << 20) + 5, 1);
@@ -311,15 +310,15 @@ START_TEST(several_damaged_copies_make_one_sound_file)
     flip_byte(&third, &shard, before.bytes - 4, 1); /* footer */
     note = (struct note){0};
     ck_ok(keel_store_repair(origin.store, &config, NULL));
-    ck_assert_ptr_nonnull(strstr(note.detail, "1 of other levels"));
-    ck_ok(same_as_before(origin.level, &shard, &before));
+    ck_assert_ptr_nonnull(strstr(note.detail, "1 of other tiers"));
+    ck_ok(same_as_before(origin.tier, &shard, &before));
     flip_byte(&origin, &shard, 4096 + (1 << 20) + 7, 1); /* now the second chunk is damaged in all */
     struct blob damaged;
-    ck_ok(read_object(origin.level, &shard, &damaged.data, &damaged.bytes));
+    ck_ok(read_object(origin.tier, &shard, &damaged.data, &damaged.bytes));
     ck_status(keel_store_repair(origin.store, &config, NULL), KEEL_CORRUPT);
     ck_assert_ptr_nonnull(
         strstr(keel_detail(), "rank-0.keel: tensor large, chunk 1 of 5: no copy of it is sound"));
-    ck_ok(same_as_before(origin.level, &shard, &damaged)); /* it is no worse than before */
+    ck_ok(same_as_before(origin.tier, &shard, &damaged)); /* it is no worse than before */
     keel_free(damaged.data);
     keel_free(before.data);
     end_origin(&third);
@@ -358,13 +357,13 @@ START_TEST(replicas_within_the_snapshot_mend_its_chunks)
     for (uint32_t round = 0; round < 60; round++) {
         struct keel_object shard = shard_object(5, 2, (uint32_t)draw(&state, 3));
         struct blob before;
-        ck_ok(read_object(origin.level, &shard, &before.data, &before.bytes));
+        ck_ok(read_object(origin.tier, &shard, &before.data, &before.bytes));
         uint64_t at = 4096 + draw(&state, before.bytes - 4 * 4096); /* among the chunks */
         flip_byte(&origin, &shard, at, (uint8_t)(1 + draw(&state, 255)));
         ck_ok(repair_from(&origin, NULL, false, &note));
-        ck_assert_uint_le(note.outcomes[KEEL_REPAIR_MENDED], 1);
-        mended += note.outcomes[KEEL_REPAIR_MENDED];
-        ck_ok(same_as_before(origin.level, &shard, &before));
+        ck_assert_uint_le(note.outcomes[KEEL_REPAIR_DONE], 1);
+        mended += note.outcomes[KEEL_REPAIR_DONE];
+        ck_ok(same_as_before(origin.tier, &shard, &before));
         keel_free(before.data);
     }
     ck_assert_uint_gt(mended, 50);
@@ -378,38 +377,38 @@ END_TEST
 START_TEST(parity_in_the_store_mends_it_and_is_mended)
 {
     struct origin origin = make_empty_origin();
-    struct keel_tier *levels[6];
+    struct keel_tier *tiers[6];
     uint32_t ranks[NODES_MAX];
     struct note note;
     uint64_t state = 12;
     uint32_t count = save_ragged(origin.store, 6, 30000, &state, ranks);
     for (uint32_t i = 0; i < 6; i++)
-        levels[i] = origin.level;
+        tiers[i] = origin.tier;
     struct keel_erasure_config config = {.step = 5,
                                          .attempt = 2,
                                          .node_count = 6,
                                          .parity_count = 2,
                                          .ranks = ranks,
-                                         .from = levels,
-                                         .to = levels};
+                                         .from = tiers,
+                                         .to = tiers};
     ck_ok(keel_erasure_protect(&config));
     struct keel_object lost = shard_object(5, 2, 0), damaged = shard_object(5, 2, 3),
                        parity = parity_object(0, 4);
     struct blob before[3];
     const struct keel_object *objects[3] = {&lost, &damaged, &parity};
     for (uint32_t i = 0; i < 3; i++)
-        ck_ok(read_object(origin.level, objects[i], &before[i].data, &before[i].bytes));
+        ck_ok(read_object(origin.tier, objects[i], &before[i].data, &before[i].bytes));
     remove_file(&origin, &lost);
     flip_byte(&origin, &damaged, 50, 1);
     flip_byte(&origin, &damaged, 5000, 1);
     flip_byte(&origin, &parity, before[2].bytes - 1, 1);
     ck_ok(repair_from(&origin, NULL, true, &note));
-    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], 3);
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_DONE], 3);
     ck_ok(repair_from(&origin, NULL, false, &note));
-    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], 3);
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_DONE], 3);
     ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_SOUND], count - 2 + 5 + 1);
     for (uint32_t i = 0; i < 3; i++) {
-        ck_ok(same_as_before(origin.level, objects[i], &before[i]));
+        ck_ok(same_as_before(origin.tier, objects[i], &before[i]));
         keel_free(before[i].data);
     }
     end_origin(&origin);
@@ -421,7 +420,7 @@ START_TEST(any_number_of_sets_mends_what_it_can)
 {
     enum { SETS = 40, FILES = 48 };
     struct origin origin = make_empty_origin();
-    struct keel_tier *levels[2] = {origin.level, origin.level};
+    struct keel_tier *tiers[2] = {origin.tier, origin.tier};
     struct keel_shard_summary shards[SETS];
     struct note note;
     struct rlimit limit;
@@ -442,8 +441,8 @@ START_TEST(any_number_of_sets_mends_what_it_can)
                                              .node_count = 2,
                                              .parity_count = 1,
                                              .ranks = ranks,
-                                             .from = levels,
-                                             .to = levels};
+                                             .from = tiers,
+                                             .to = tiers};
         ck_ok(keel_erasure_protect(&config));
     }
     for (uint32_t r = 0; r < SETS; r++) {
@@ -456,7 +455,7 @@ START_TEST(any_number_of_sets_mends_what_it_can)
     enum keel_status status = repair_from(&origin, NULL, false, &note);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     ck_assert_int_eq(status, KEEL_OK);
-    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_MENDED], SETS);
+    ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_DONE], SETS);
     ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_SOUND], 2 * SETS + 1);
     ck_ok(load_step(&origin, 5));
     end_origin(&origin);
@@ -481,14 +480,14 @@ START_TEST(a_delta_is_restored_with_its_bases)
     struct keel_repair_config config = {.step = 3, .attempt = 1, .sources = &copy, .source_count = 1};
     struct keel_repair_result result;
     ck_ok(keel_store_repair(empty.store, &config, &result));
-    ck_assert_uint_eq(result.mended, 6);
+    ck_assert_uint_eq(result.repaired, 6);
     check_state(empty.store, 3, &state);
     struct origin other = make_empty_origin();
     struct keel_object base = shard_object(1, 1, 0);
     ck_ok(keel_tier_remove(copy, &base));
     ck_status(keel_store_repair(other.store, &config, &result), KEEL_CORRUPT);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "step-1.1/rank-0.keel"));
-    ck_assert_uint_eq(list_level(other.level).count, 2); /* the shards of 2 and 3, no manifest */
+    ck_assert_uint_eq(list_tier(other.tier).count, 2); /* the shards of 2 and 3, no manifest */
     end_origin(&other);
     keel_tier_end(copy);
     state_free(&state);
@@ -497,7 +496,7 @@ START_TEST(a_delta_is_restored_with_its_bases)
 }
 END_TEST
 
-START_TEST(another_runs_level_or_snapshot_is_refused)
+START_TEST(another_runs_tier_or_snapshot_is_refused)
 {
     struct origin origin = make_origin(), other = make_empty_origin();
     struct keel_tier *stranger;
@@ -513,7 +512,7 @@ START_TEST(another_runs_level_or_snapshot_is_refused)
     ck_ok(save_snapshot(other.store, &how, tensors, count, 3, &state));
     path_of(&origin, &shard, path);
     ck_assert_int_eq(truncate(path, 100), 0);
-    ck_status(repair_from(&origin, other.level, false, &note), KEEL_CORRUPT);
+    ck_status(repair_from(&origin, other.tier, false, &note), KEEL_CORRUPT);
     ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_LOST], 1);
     keel_tier_end(stranger);
     end_origin(&other);
@@ -523,9 +522,9 @@ END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_test(tc, a_flipped_bit_anywhere_is_mended_from_another_level);
+    tcase_add_test(tc, a_flipped_bit_anywhere_is_mended_from_another_tier);
     tcase_add_test(tc, a_generation_is_restored_into_an_empty_store);
-    tcase_add_test(tc, a_manifest_that_the_disk_cannot_read_is_brought_from_another_level);
+    tcase_add_test(tc, a_manifest_that_the_disk_cannot_read_is_brought_from_another_tier);
     tcase_add_test(tc, any_sound_source_will_do_whenever_another_fails);
     tcase_add_test(tc, what_is_lost_everywhere_is_named_and_nothing_is_committed);
     tcase_add_test(tc, a_file_that_is_gone_or_cut_off_is_brought_back);
@@ -535,7 +534,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, parity_in_the_store_mends_it_and_is_mended);
     tcase_add_test(tc, any_number_of_sets_mends_what_it_can);
     tcase_add_test(tc, a_delta_is_restored_with_its_bases);
-    tcase_add_test(tc, another_runs_level_or_snapshot_is_refused);
+    tcase_add_test(tc, another_runs_tier_or_snapshot_is_refused);
 }
 
 KEEL_TEST_MAIN("repair", cases, 300)

@@ -11,7 +11,7 @@
 enum { HISTORIES = 20000, ATTEMPTS_MAX = 40, BASES_MAX = 3 };
 
 struct history {
-    struct keel_attempt at[ATTEMPTS_MAX];
+    struct keel_generation_entry at[ATTEMPTS_MAX];
     struct keel_manifest_base bases[ATTEMPTS_MAX][BASES_MAX];
     uint32_t count;
     uint64_t now_ns;
@@ -19,19 +19,19 @@ struct history {
 
 static int newest_first(const void *a, const void *b)
 {
-    const struct keel_snapshot_info *x = &((const struct keel_attempt *)a)->info;
-    const struct keel_snapshot_info *y = &((const struct keel_attempt *)b)->info;
+    const struct keel_snapshot_info *x = &((const struct keel_generation_entry *)a)->info;
+    const struct keel_snapshot_info *y = &((const struct keel_generation_entry *)b)->info;
     if (x->step != y->step)
         return x->step > y->step ? -1 : 1;
     return x->attempt > y->attempt ? -1 : x->attempt < y->attempt;
 }
 
-static enum keel_attempt_state draw_state(uint64_t *state)
+static enum keel_generation_state draw_state(uint64_t *state)
 {
     uint64_t dice = draw(state, 10);
     if (dice < 8)
-        return KEEL_ATTEMPT_COMMITTED;
-    return dice == 8 ? KEEL_ATTEMPT_DAMAGED : KEEL_ATTEMPT_UNCOMMITTED;
+        return KEEL_GENERATION_COMMITTED;
+    return dice == 8 ? KEEL_GENERATION_DAMAGED : KEEL_GENERATION_UNCOMMITTED;
 }
 
 /* A run saves, sometimes as a delta of one, or two, before; it is begun anew, goes back, loses its clock. */
@@ -47,15 +47,15 @@ static void live(struct history *history, uint64_t *state)
             step -= draw(state, step + 1);
         wall = event == 2 ? wall - draw(state, wall) : wall + draw(state, 60);
         step += pace * draw(state, 3);
-        struct keel_attempt *attempt = &history->at[i];
+        struct keel_generation_entry *attempt = &history->at[i];
         attempt->info =
             (struct keel_snapshot_info){.step = step, .attempt = i * 919 % 1000, .created_wall_ns = wall};
         attempt->state = draw_state(state);
         attempt->bases = history->bases[i];
-        attempt->bases_unknown = attempt->state != KEEL_ATTEMPT_COMMITTED && draw(state, 30) == 0;
+        attempt->bases_unknown = attempt->state != KEEL_GENERATION_COMMITTED && draw(state, 30) == 0;
         for (uint32_t b = draw(state, 2) == 0 && i > 0 ? (uint32_t)draw(state, BASES_MAX + 1) : 0; b > 0;
              b--) {
-            const struct keel_attempt *base = &history->at[i - 1 - draw(state, i < 4 ? i : 4)];
+            const struct keel_generation_entry *base = &history->at[i - 1 - draw(state, i < 4 ? i : 4)];
             attempt->bases[attempt->base_count++] =
                 (struct keel_manifest_base){base->info.step, base->info.attempt};
         }
@@ -78,7 +78,7 @@ static struct keel_retention draw_rules(uint64_t *state)
 
 /* ---- the oracle ---------------------------------------------------------------------------------------- */
 
-static bool is_base(const struct keel_attempt *base, const struct keel_attempt *of)
+static bool is_base(const struct keel_generation_entry *base, const struct keel_generation_entry *of)
 {
     for (uint32_t i = 0; i < of->base_count; i++)
         if (of->bases[i].step == base->info.step && of->bases[i].attempt == base->info.attempt)
@@ -93,7 +93,7 @@ static bool held_by_a_rule(const struct history *h, uint32_t i, const struct kee
     bool first = true;
     for (uint32_t j = 0; j < h->count; j++) {
         const struct keel_snapshot_info *other = &h->at[j].info;
-        if (j == i || h->at[j].state != KEEL_ATTEMPT_COMMITTED)
+        if (j == i || h->at[j].state != KEEL_GENERATION_COMMITTED)
             continue;
         bool ahead =
             other->step > mine->step || (other->step == mine->step && other->attempt > mine->attempt);
@@ -117,7 +117,7 @@ static bool may_be_on_its_way(const struct history *h, uint32_t i)
     uint64_t last_ns = 0, last_step = 0;
     for (uint32_t j = 0; j < h->count; j++) {
         const struct keel_snapshot_info *info = &h->at[j].info;
-        if (h->at[j].state != KEEL_ATTEMPT_COMMITTED || info->created_wall_ns < last_ns)
+        if (h->at[j].state != KEEL_GENERATION_COMMITTED || info->created_wall_ns < last_ns)
             continue;
         last_step = info->created_wall_ns > last_ns || info->step < last_step ? info->step : last_step;
         last_ns = info->created_wall_ns;
@@ -129,12 +129,12 @@ static void judge(const struct history *h, const struct keel_retention *rules, b
 {
     bool unknown = false, changed = true;
     for (uint32_t i = 0; i < h->count; i++) {
-        stays[i] = h->at[i].state == KEEL_ATTEMPT_DAMAGED ||
-                   (h->at[i].state == KEEL_ATTEMPT_UNCOMMITTED && may_be_on_its_way(h, i));
+        stays[i] = h->at[i].state == KEEL_GENERATION_DAMAGED ||
+                   (h->at[i].state == KEEL_GENERATION_UNCOMMITTED && may_be_on_its_way(h, i));
         unknown = unknown || (stays[i] && h->at[i].bases_unknown);
     }
     for (uint32_t i = 0; i < h->count; i++)
-        if (h->at[i].state == KEEL_ATTEMPT_COMMITTED)
+        if (h->at[i].state == KEEL_GENERATION_COMMITTED)
             stays[i] = unknown || held_by_a_rule(h, i, rules);
     while (changed) {
         changed = false;
@@ -147,7 +147,7 @@ static void judge(const struct history *h, const struct keel_retention *rules, b
 
 static struct keel_retain_plan decide(const struct history *h, const struct keel_retention *rules)
 {
-    struct keel_attempts attempts = {.at = (struct keel_attempt *)h->at, .count = h->count};
+    struct keel_generation_index attempts = {.at = (struct keel_generation_entry *)h->at, .count = h->count};
     struct keel_retain_plan plan;
     ck_ok(keel_retain_decide(&attempts, rules, h->now_ns, &plan));
     return plan;
@@ -173,7 +173,7 @@ START_TEST(decision_equals_the_words_of_the_rules_for_random_histories)
                           "history %u: step %llu should %s", round,
                           (unsigned long long)history.at[i].info.step, stays[i] ? "stay" : "go");
             chained +=
-                stays[i] && history.at[i].state == KEEL_ATTEMPT_COMMITTED && history.at[i].base_count > 0;
+                stays[i] && history.at[i].state == KEEL_GENERATION_COMMITTED && history.at[i].base_count > 0;
         }
         going += plan.count;
         keel_retain_plan_fini(&plan);
@@ -195,7 +195,7 @@ START_TEST(every_prefix_of_the_removal_leaves_the_bases_of_what_is_there)
         struct keel_retention rules = draw_rules(&state);
         struct keel_retain_plan plan = decide(&history, &rules);
         for (uint32_t removed = 0; removed < plan.count; removed++) {
-            const struct keel_attempt *gone = &history.at[plan.goes[removed]];
+            const struct keel_generation_entry *gone = &history.at[plan.goes[removed]];
             there[plan.goes[removed]] = false;
             for (uint32_t i = 0; i < history.count; i++, checked++)
                 ck_assert(!there[i] || !is_base(gone, &history.at[i]));
@@ -362,21 +362,21 @@ START_TEST(what_is_being_written_into_the_newest_snapshot_is_let_be)
 {
     char root[KEEL_PATH_BYTES];
     struct keel_store *store = begin(root);
-    struct keel_tier *level;
+    struct keel_tier *tier;
     struct keel_tier_sink *sink;
     const struct keel_object object = {
         .step = 4, .attempt = 1, .kind = KEEL_OBJECT_PARITY, .set = 0, .member = 1};
     uint8_t digest[KEEL_OBJECT_DIGEST_BYTES];
     for (uint64_t step = 1; step <= 4; step++)
         put(store, step, step, 0);
-    ck_ok(keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, NULL, &level));
-    ck_ok(keel_tier_create(level, &object, 5, &sink));
+    ck_ok(keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, NULL, &tier));
+    ck_ok(keel_tier_create(tier, &object, 5, &sink));
     ck_ok(keel_tier_write(sink, "parity", 5));
     ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 2}, NULL));
     keel_format_digest("parity", 5, digest);
     ck_ok(keel_tier_commit(sink, digest));
     ck_assert(is_there(store, "step-4.1/parity-0.1.keel"));
-    keel_tier_end(level);
+    keel_tier_end(tier);
     end(store, root);
 }
 END_TEST

@@ -111,16 +111,16 @@ END_TEST
 START_TEST(a_snapshot_of_a_later_step_is_no_base)
 {
     struct fixture f = make_fixture();
-    struct keel_tier *level;
+    struct keel_tier *tier;
     struct keel_offer offers[4];
     uint32_t count = 0;
     save_step(&f, 9);
     ck_assert_uint_eq(save_step(&f, 5).flags, 0);
     ck_assert_uint_eq(save_step(&f, 6).chunks[KEEL_CODEC_DELTA], 3);
-    ck_ok(keel_tier_directory_open(f.store, KEEL_LATENCY_LOCAL, NULL, &level));
-    ck_ok(keel_tier_inventory(&level, 1, 0, offers, 4, &count));
+    ck_ok(keel_tier_directory_open(f.store, KEEL_LATENCY_LOCAL, NULL, &tier));
+    ck_ok(keel_tier_inventory(&tier, 1, 0, offers, 4, &count));
     ck_assert_uint_eq(count, 3);
-    keel_tier_end(level);
+    keel_tier_end(tier);
     end_fixture(&f);
 }
 END_TEST

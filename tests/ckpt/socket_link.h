@@ -1,4 +1,4 @@
-/* socket_link.h - messages over a stream socket, for tests of remote levels: a length of four bytes, then the
+/* socket_link.h - messages over a stream socket, for tests of remote tiers: a length of four bytes, then the
  * message, with deadlines. The context of the link is a struct socket_link. */
 #ifndef KEEL_TESTS_CKPT_SOCKET_LINK_H
 #define KEEL_TESTS_CKPT_SOCKET_LINK_H

@@ -20,19 +20,19 @@ static void draw_world(struct world *world, uint64_t *state)
             world->offers[r][i] =
                 (struct keel_offer){.step = 10 * draw(state, 4),
                                     .attempt = 1 + draw(state, 2),
-                                    .near = (enum keel_tier_latency)draw(state, KEEL_LATENCY_COUNT)};
+                                    .latency = (enum keel_tier_latency)draw(state, KEEL_LATENCY_COUNT)};
         world->ranks[r] = (struct keel_rank_offers){world->offers[r], count, NULL};
     }
 }
 
 /* The nearest from which the rank can have it, or none. */
-static int oracle_near(const struct keel_rank_offers *rank, uint64_t step, uint64_t attempt)
+static int oracle_latency(const struct keel_rank_offers *rank, uint64_t step, uint64_t attempt)
 {
     int best = KEEL_LATENCY_COUNT;
     for (uint32_t i = 0; i < rank->count; i++)
         if (rank->offers[i].step == step && rank->offers[i].attempt == attempt &&
-            (int)rank->offers[i].near < best)
-            best = (int)rank->offers[i].near;
+            (int)rank->offers[i].latency < best)
+            best = (int)rank->offers[i].latency;
     return best;
 }
 
@@ -42,7 +42,7 @@ static uint32_t oracle_missing(const struct world *world, uint64_t step, uint64_
 {
     uint32_t missing = 0;
     for (uint32_t r = world->rank_count; r-- > 0;)
-        if (oracle_near(&world->ranks[r], step, attempt) == KEEL_LATENCY_COUNT) {
+        if (oracle_latency(&world->ranks[r], step, attempt) == KEEL_LATENCY_COUNT) {
             missing++;
             *out_first = r;
         }
@@ -87,7 +87,7 @@ START_TEST(the_choice_is_the_oracles)
         ck_assert_uint_eq(choice.missing_rank, wanted.missing_rank);
         ck_assert_uint_eq(choice.missing_count, wanted.missing_count);
         for (uint32_t r = 0; r < world.rank_count; r++)
-            ck_assert_int_eq((int)from[r], oracle_near(&world.ranks[r], choice.step, choice.attempt));
+            ck_assert_int_eq((int)from[r], oracle_latency(&world.ranks[r], choice.step, choice.attempt));
     }
     ck_assert_uint_gt(chosen, ROUNDS / 10);
     ck_assert_uint_gt(none, ROUNDS / 10);
@@ -128,42 +128,42 @@ END_TEST
 START_TEST(a_rank_offers_what_it_has_shard_and_manifest_of)
 {
     struct origin origin = make_origin();
-    struct keel_tier *memory, *levels[2];
+    struct keel_tier *memory, *tiers[2];
     struct keel_offer offers[4];
     uint32_t count;
     struct keel_object manifest = manifest_object(5, 2), shard = shard_object(6, 1, 0);
     add_snapshot(&origin, 6, 1, 2);
     ck_ok(keel_tier_memory_open("sample", 1 << 20, "memory", &memory));
-    levels[0] = origin.level;
-    levels[1] = memory;
-    ck_ok(keel_tier_copy(origin.level, &shard, memory));
-    ck_ok(keel_tier_inventory(levels, 2, 0, offers, 4, &count));
+    tiers[0] = origin.tier;
+    tiers[1] = memory;
+    ck_ok(keel_tier_copy(origin.tier, &shard, memory));
+    ck_ok(keel_tier_inventory(tiers, 2, 0, offers, 4, &count));
     ck_assert_uint_eq(count, 2);
     ck_assert_uint_eq(offers[0].step, 6);
-    ck_assert_int_eq(offers[0].near, KEEL_LATENCY_MEMORY);
+    ck_assert_int_eq(offers[0].latency, KEEL_LATENCY_MEMORY);
     ck_assert_uint_eq(offers[1].step, 5);
-    ck_assert_int_eq(offers[1].near, KEEL_LATENCY_LOCAL);
-    ck_ok(keel_tier_inventory(levels, 2, 2, offers, 4, &count)); /* 6.1 has two ranks */
+    ck_assert_int_eq(offers[1].latency, KEEL_LATENCY_LOCAL);
+    ck_ok(keel_tier_inventory(tiers, 2, 2, offers, 4, &count)); /* 6.1 has two ranks */
     ck_assert_uint_eq(count, 1);
-    ck_ok(keel_tier_inventory(levels, 2, 0, offers, 1, &count));
+    ck_ok(keel_tier_inventory(tiers, 2, 0, offers, 1, &count));
     ck_assert_uint_eq(count, 1);
     ck_assert_uint_eq(offers[0].step, 6);
-    ck_ok(keel_tier_remove(origin.level, &manifest));
-    ck_ok(keel_tier_inventory(levels, 2, 0, offers, 4, &count));
+    ck_ok(keel_tier_remove(origin.tier, &manifest));
+    ck_ok(keel_tier_inventory(tiers, 2, 0, offers, 4, &count));
     ck_assert_uint_eq(count, 1);
     keel_tier_end(memory);
     end_origin(&origin);
 }
 END_TEST
 
-START_TEST(a_manifest_is_read_from_whichever_level_still_gives_it)
+START_TEST(a_manifest_is_read_from_whichever_tier_still_gives_it)
 {
     struct origin origin = make_origin();
-    struct failing_level first = make_failing_level(origin.level, FAILING_GONE, 1); /* after its list */
-    struct keel_tier *levels[2] = {&first.level, origin.level};
+    struct failing_tier first = make_failing_tier(origin.tier, FAILING_GONE, 1); /* after its list */
+    struct keel_tier *tiers[2] = {&first.tier, origin.tier};
     struct keel_offer offers[4];
     uint32_t count;
-    ck_ok(keel_tier_inventory(levels, 2, 0, offers, 4, &count));
+    ck_ok(keel_tier_inventory(tiers, 2, 0, offers, 4, &count));
     ck_assert_uint_gt(first.failed, 0);
     ck_assert_uint_eq(count, 1);
     end_origin(&origin);
@@ -184,10 +184,10 @@ START_TEST(a_delta_is_offered_with_its_bases_only)
         step_f32(&state, 0, step);
         save_and_commit(origin.store, &config);
     }
-    ck_ok(keel_tier_inventory(&origin.level, 1, 0, offers, 4, &count));
+    ck_ok(keel_tier_inventory(&origin.tier, 1, 0, offers, 4, &count));
     ck_assert_uint_eq(count, 3);
-    ck_ok(keel_tier_remove(origin.level, &base));
-    ck_ok(keel_tier_inventory(&origin.level, 1, 0, offers, 4, &count));
+    ck_ok(keel_tier_remove(origin.tier, &base));
+    ck_ok(keel_tier_inventory(&origin.tier, 1, 0, offers, 4, &count));
     ck_assert_uint_eq(count, 0);
     state_free(&state);
     end_origin(&origin);
@@ -199,8 +199,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_choice_is_the_oracles);
     tcase_add_test(tc, the_choice_says_what_it_took_and_why);
     tcase_add_test(tc, a_rank_offers_what_it_has_shard_and_manifest_of);
-    tcase_add_test(tc, a_manifest_is_read_from_whichever_level_still_gives_it);
+    tcase_add_test(tc, a_manifest_is_read_from_whichever_tier_still_gives_it);
     tcase_add_test(tc, a_delta_is_offered_with_its_bases_only);
 }
 
-KEEL_TEST_MAIN("level_choose", cases, 120)
+KEEL_TEST_MAIN("tier_choose", cases, 120)

@@ -26,13 +26,13 @@ static struct origin open_origin(bool create)
     struct origin origin = {.root = "/data/store"};
     struct keel_store_config config = {.root = root, .run = "sample", .create = create};
     ck_ok(keel_store_open(&config, &origin.store));
-    ck_ok(keel_tier_directory_open(origin.store, KEEL_LATENCY_LOCAL, "the simulated disk", &origin.level));
+    ck_ok(keel_tier_directory_open(origin.store, KEEL_LATENCY_LOCAL, "the simulated disk", &origin.tier));
     return origin;
 }
 
 static void close_origin(struct origin *origin)
 {
-    keel_tier_end(origin->level);
+    keel_tier_end(origin->tier);
     keel_store_close(origin->store);
     ck_assert_uint_eq(disk_open_descriptors(), 0);
 }
@@ -74,12 +74,12 @@ static void lose(const struct keel_object *object)
     sync_file("/data/store/sample/step-5.2");
 }
 
-static void remember(struct scene *scene, struct keel_tier *level, const struct keel_object *object)
+static void remember(struct scene *scene, struct keel_tier *tier, const struct keel_object *object)
 {
     struct blob *file = &scene->files[scene->count];
-    ck_ok(read_object(level, object, &file->data, &file->bytes));
+    ck_ok(read_object(tier, object, &file->data, &file->bytes));
     scene->objects[scene->count++] = *object;
-    ck_ok(keel_tier_copy(level, object, scene->copy));
+    ck_ok(keel_tier_copy(tier, object, scene->copy));
 }
 
 /* ---- crashing ------------------------------------------------------------------------------------------ */
@@ -107,10 +107,10 @@ static void check_state(struct scene *scene)
     struct origin origin = open_origin(false);
     struct keel_snapshot *snapshot;
     for (uint32_t i = 0; i < scene->count; i++) {
-        enum keel_status status = keel_tier_verify(origin.level, &scene->objects[i]);
+        enum keel_status status = keel_tier_verify(origin.tier, &scene->objects[i]);
         ck_assert_msg(status == KEEL_OK || i >= scene->sound, "%s was sound", keel_detail());
         if (status == KEEL_OK)
-            ck_ok(same_as_before(origin.level, &scene->objects[i], &scene->files[i]));
+            ck_ok(same_as_before(origin.tier, &scene->objects[i], &scene->files[i]));
     }
     if (keel_snapshot_open(origin.store, 5, 2, &snapshot) == KEEL_OK) {
         enum keel_status status = check_all(snapshot, 5); /* compares what it reads */
@@ -119,7 +119,7 @@ static void check_state(struct scene *scene)
     }
     ck_ok(do_work(scene, &origin));
     for (uint32_t i = 0; i < scene->count; i++)
-        ck_ok(same_as_before(origin.level, &scene->objects[i], &scene->files[i]));
+        ck_ok(same_as_before(origin.tier, &scene->objects[i], &scene->files[i]));
     check_right(&origin);
     close_origin(&origin);
     scene->states++;
@@ -190,8 +190,8 @@ START_TEST(a_repair_that_loses_power_makes_nothing_worse)
     struct origin origin = open_origin(true);
     add_snapshot(&origin, 5, 2, RIG_RANKS);
     for (uint32_t i = 0; i < 3; i++)
-        remember(&scene, origin.level, &shard[i]);
-    remember(&scene, origin.level, &manifest);
+        remember(&scene, origin.tier, &shard[i]);
+    remember(&scene, origin.tier, &manifest);
     damage(&shard[1], 4100);
     lose(&shard[2]);
     damage(&manifest, 40);
@@ -212,10 +212,10 @@ START_TEST(a_restore_that_loses_power_commits_nothing_that_is_not_whole)
     add_snapshot(&origin, 5, 2, RIG_RANKS);
     for (uint32_t i = 0; i < 3; i++) {
         struct keel_object shard = shard_object(5, 2, i);
-        remember(&scene, origin.level, &shard);
+        remember(&scene, origin.tier, &shard);
     }
     struct keel_object manifest = manifest_object(5, 2);
-    remember(&scene, origin.level, &manifest);
+    remember(&scene, origin.tier, &manifest);
     close_origin(&origin);
     scene.disk = disk_create();
     disk_mount(scene.disk);
@@ -233,7 +233,7 @@ START_TEST(a_rebuild_from_parity_that_loses_power_can_be_done_again)
 {
     struct scene scene = make_scene();
     struct origin origin = open_origin(true);
-    struct keel_tier *levels[4] = {origin.level, origin.level, origin.level, origin.level};
+    struct keel_tier *tiers[4] = {origin.tier, origin.tier, origin.tier, origin.tier};
     uint32_t ranks[4] = {0, 1, 2, KEEL_ERASURE_NO_SHARD};
     add_snapshot(&origin, 5, 2, RIG_RANKS);
     struct keel_erasure_config config = {.step = 5,
@@ -242,16 +242,16 @@ START_TEST(a_rebuild_from_parity_that_loses_power_can_be_done_again)
                                          .parity_count = 2,
                                          .cell_bytes = KEEL_PARITY_CELL_BYTES_MIN,
                                          .ranks = ranks,
-                                         .from = levels,
-                                         .to = levels};
+                                         .from = tiers,
+                                         .to = tiers};
     ck_ok(keel_erasure_protect(&config));
     struct keel_object sound[5] = {manifest_object(5, 2), shard_object(5, 2, 1), shard_object(5, 2, 2),
                                    parity_object(0, 1), parity_object(0, 2)};
     struct keel_object hurt[3] = {shard_object(5, 2, 0), parity_object(0, 0), parity_object(0, 3)};
     for (uint32_t i = 0; i < 5; i++)
-        remember(&scene, origin.level, &sound[i]);
+        remember(&scene, origin.tier, &sound[i]);
     for (uint32_t i = 0; i < 3; i++)
-        remember(&scene, origin.level, &hurt[i]);
+        remember(&scene, origin.tier, &hurt[i]);
     lose(&hurt[0]);
     damage(&hurt[1], 4200);
     damage(&hurt[2], 100);
@@ -267,15 +267,15 @@ END_TEST
 
 static void protect(const struct origin *origin)
 {
-    struct keel_tier *levels[3] = {origin->level, origin->level, origin->level};
+    struct keel_tier *tiers[3] = {origin->tier, origin->tier, origin->tier};
     uint32_t ranks[3] = {0, 1, 2};
     struct keel_erasure_config config = {.step = 5,
                                          .attempt = 2,
                                          .node_count = 3,
                                          .parity_count = 1,
                                          .ranks = ranks,
-                                         .from = levels,
-                                         .to = levels};
+                                         .from = tiers,
+                                         .to = tiers};
     ck_ok(keel_erasure_protect(&config));
 }
 
@@ -286,12 +286,12 @@ static void check_half_a_set(const struct blob shards[3])
     struct keel_object lost = shard_object(5, 2, 1);
     struct keel_tier *set;
     check_right(&origin);
-    if (keel_tier_erasure_open(&origin.level, 1, 5, 2, 0, &set) == KEEL_OK) {
+    if (keel_tier_erasure_open(&origin.tier, 1, 5, 2, 0, &set) == KEEL_OK) {
         ck_ok(same_as_before(set, &lost, &shards[1])); /* it is there */
         keel_tier_end(set);
     }
     damage(&lost, 5000);
-    if (keel_tier_erasure_open(&origin.level, 1, 5, 2, 0, &set) == KEEL_OK) {
+    if (keel_tier_erasure_open(&origin.tier, 1, 5, 2, 0, &set) == KEEL_OK) {
         enum keel_status status = same_as_before(set, &lost, &shards[1]); /* compares */
         ck_assert(status == KEEL_OK || status == KEEL_CORRUPT || status == KEEL_NOT_FOUND);
         keel_tier_end(set);
@@ -299,7 +299,7 @@ static void check_half_a_set(const struct blob shards[3])
     damage(&lost, 5000); /* and back */
     protect(&origin);
     damage(&lost, 5000);
-    ck_ok(keel_tier_erasure_open(&origin.level, 1, 5, 2, 0, &set));
+    ck_ok(keel_tier_erasure_open(&origin.tier, 1, 5, 2, 0, &set));
     ck_ok(same_as_before(set, &lost, &shards[1]));
     keel_tier_end(set);
     close_origin(&origin);
@@ -313,7 +313,7 @@ START_TEST(half_an_erasure_set_is_no_lie)
     add_snapshot(&origin, 5, 2, RIG_RANKS);
     for (uint32_t i = 0; i < 3; i++) {
         struct keel_object shard = shard_object(5, 2, i);
-        remember(&scene, origin.level, &shard);
+        remember(&scene, origin.tier, &shard);
     }
     close_origin(&origin);
     struct disk *disk = disk_copy(scene.disk), *worked = disk_copy(scene.disk);
@@ -354,4 +354,4 @@ static void cases(TCase *tc)
     tcase_add_test(tc, half_an_erasure_set_is_no_lie);
 }
 
-KEEL_TEST_MAIN("level_crash", cases, 300)
+KEEL_TEST_MAIN("tier_crash", cases, 300)

@@ -17,7 +17,7 @@ enum { THINNER = 1 };
 struct partner {
     pid_t process;
     struct socket_link socket;
-    struct keel_tier *level; /* NULL when greeting it failed */
+    struct keel_tier *tier; /* NULL when greeting it failed */
 };
 
 typedef void partner_main(struct socket_link *socket);
@@ -49,7 +49,7 @@ static enum keel_status start_partner(partner_main *body, uint64_t timeout_ns, s
 {
     fork_partner(body, out);
     struct keel_tier_link link = link_over(&out->socket);
-    return keel_tier_remote_open(&link, KEEL_LATENCY_MEMORY, "sample", "partner 1", timeout_ns, &out->level);
+    return keel_tier_remote_open(&link, KEEL_LATENCY_MEMORY, "sample", "partner 1", timeout_ns, &out->tier);
 }
 
 /* When this returns, a partner that is stopped stands still. */
@@ -64,7 +64,7 @@ static void signal_partner(struct partner *partner, int number)
 
 static void end_partner(struct partner *partner)
 {
-    keel_tier_end(partner->level);
+    keel_tier_end(partner->tier);
     close(partner->socket.fd);
     (void)kill(partner->process, SIGKILL);
     ck_assert_int_eq(waitpid(partner->process, NULL, 0), partner->process);
@@ -75,7 +75,7 @@ static void end_partner(struct partner *partner)
 START_TEST(a_partner_killed_at_any_moment_costs_its_copies_only)
 {
     struct origin origin = make_origin();
-    struct listed all = list_level(origin.level);
+    struct listed all = list_tier(origin.tier);
     uint64_t state = 17, whole_turns = 0, losses = 0;
     for (uint32_t round = 0; round < KILLS; round++) {
         struct partner partner;
@@ -90,20 +90,20 @@ START_TEST(a_partner_killed_at_any_moment_costs_its_copies_only)
         enum keel_status status = KEEL_OK;
         while (status == KEEL_OK) {
             for (uint32_t i = 0; i < all.count && status == KEEL_OK; i++)
-                status = keel_tier_copy(origin.level, &all.infos[i].object, partner.level);
+                status = keel_tier_copy(origin.tier, &all.infos[i].object, partner.tier);
             for (uint32_t i = 0; i < all.count && status == KEEL_OK; i++)
-                status = keel_tier_verify(partner.level, &all.infos[i].object);
+                status = keel_tier_verify(partner.tier, &all.infos[i].object);
             whole_turns += status == KEEL_OK;
         }
         ck_assert_msg(status == KEEL_PEER_LOST, "%s: %s", keel_status_name(status), keel_detail());
         losses++;
         struct keel_tier_source *source; /* for ever, and at once */
-        ck_status(keel_tier_open(partner.level, &all.infos[0].object, &source), KEEL_PEER_LOST);
+        ck_status(keel_tier_open(partner.tier, &all.infos[0].object, &source), KEEL_PEER_LOST);
         end_partner(&partner);
         ck_assert_int_eq(waitpid(killer, NULL, 0), killer);
     }
     for (uint32_t i = 0; i < all.count; i++)
-        ck_ok(keel_tier_verify(origin.level, &all.infos[i].object));
+        ck_ok(keel_tier_verify(origin.tier, &all.infos[i].object));
     printf("note: a partner was killed %llu times, between it took %llu whole generations\n",
            (unsigned long long)losses, (unsigned long long)whole_turns);
     end_origin(&origin);
@@ -115,15 +115,15 @@ END_TEST
 START_TEST(a_generation_survives_the_partner_that_had_it)
 {
     struct origin origin = make_origin(), restored = make_empty_origin();
-    struct listed all = list_level(origin.level);
+    struct listed all = list_tier(origin.tier);
     struct partner partners[2];
     for (uint32_t p = 0; p < 2; p++) {
         ck_ok(start_partner(serve_memory, PATIENCE_NS, &partners[p]));
         for (uint32_t i = 0; i < all.count; i++)
-            ck_ok(keel_tier_copy(origin.level, &all.infos[i].object, partners[p].level));
+            ck_ok(keel_tier_copy(origin.tier, &all.infos[i].object, partners[p].tier));
     }
     signal_partner(&partners[0], SIGKILL);
-    struct keel_tier *sources[2] = {partners[0].level, partners[1].level};
+    struct keel_tier *sources[2] = {partners[0].tier, partners[1].tier};
     struct keel_repair_config config = {.step = 5, .attempt = 2, .sources = sources, .source_count = 2};
     ck_ok(keel_store_repair(restored.store, &config, NULL));
     struct keel_snapshot *snapshot;
@@ -147,22 +147,22 @@ START_TEST(a_stopped_partner_costs_a_call_its_deadline_and_may_come_back)
     struct keel_tier_source *source;
     const uint64_t timeout_ns = 200 * KEEL_NS_PER_MS;
     ck_ok(start_partner(serve_memory, timeout_ns, &partner));
-    ck_ok(keel_tier_copy(origin.level, &object, partner.level));
+    ck_ok(keel_tier_copy(origin.tier, &object, partner.tier));
     signal_partner(&partner, SIGSTOP);
     uint64_t from_ns = keel_now_ns();
-    ck_status(keel_tier_open(partner.level, &object, &source), KEEL_TIMEOUT);
+    ck_status(keel_tier_open(partner.tier, &object, &source), KEEL_TIMEOUT);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "partner 1: no answer within 200 ms"));
     ck_assert_uint_ge(keel_now_ns() - from_ns, timeout_ns);
-    ck_status(keel_tier_remove(partner.level, &other), KEEL_TIMEOUT); /* and the next ones nothing */
+    ck_status(keel_tier_remove(partner.tier, &other), KEEL_TIMEOUT); /* and the next ones nothing */
     ck_assert_ptr_nonnull(strstr(keel_detail(), "partner 1: still no answer"));
     signal_partner(&partner, SIGCONT);
     enum keel_status status = KEEL_TIMEOUT; /* late answers are dropped, the next call gets its own */
     for (uint32_t i = 0; i < 100 && status == KEEL_TIMEOUT; i++)
-        status = keel_tier_verify(partner.level, &object);
+        status = keel_tier_verify(partner.tier, &object);
     ck_assert_int_eq(status, KEEL_OK);
-    ck_ok(keel_tier_copy(origin.level, &other, partner.level));
-    ck_ok(keel_tier_verify(partner.level, &other));
-    ck_assert_uint_eq(list_level(partner.level).count, 2);
+    ck_ok(keel_tier_copy(origin.tier, &other, partner.tier));
+    ck_ok(keel_tier_verify(partner.tier, &other));
+    ck_assert_uint_eq(list_tier(partner.tier).count, 2);
     end_partner(&partner);
     end_origin(&origin);
 }
@@ -197,7 +197,7 @@ static enum keel_status freezing_receive(void *context, void *message, size_t ca
 START_TEST(a_frozen_partner_costs_its_timeout_once)
 {
     struct origin origin = make_origin();
-    struct listed all = list_level(origin.level);
+    struct listed all = list_tier(origin.tier);
     uint32_t repairs = 0, waits = 1;
     for (uint32_t answers = 1; waits > 0; answers++) {
         struct origin empty = make_empty_origin();
@@ -206,11 +206,11 @@ START_TEST(a_frozen_partner_costs_its_timeout_once)
         struct freezing_link freezing = {.socket = &partner.socket, .answers = UINT32_MAX};
         struct keel_tier_link link = {freezing_send, freezing_receive, &freezing};
         ck_ok(keel_tier_remote_open(&link, KEEL_LATENCY_MEMORY, "sample", "partner 1", PATIENCE_NS,
-                                    &partner.level));
+                                    &partner.tier));
         for (uint32_t i = 0; i < all.count; i++)
-            ck_ok(keel_tier_copy(origin.level, &all.infos[i].object, partner.level));
+            ck_ok(keel_tier_copy(origin.tier, &all.infos[i].object, partner.tier));
         freezing.answers = answers;
-        struct keel_tier *sources[2] = {partner.level, origin.level};
+        struct keel_tier *sources[2] = {partner.tier, origin.tier};
         struct keel_repair_config config = {.step = 5, .attempt = 2, .sources = sources, .source_count = 2};
         ck_ok(keel_store_repair(empty.store, &config, NULL));
         ck_assert_uint_le(freezing.waits, 1);
@@ -241,16 +241,16 @@ START_TEST(what_a_call_that_gave_up_had_opened_is_let_go)
     struct keel_tier_source *source;
     uint8_t byte = 1;
     ck_ok(start_partner(serve_memory, 50 * KEEL_NS_PER_MS, &partner));
-    ck_ok(write_object(partner.level, &other, &byte, 1, 1));
+    ck_ok(write_object(partner.tier, &other, &byte, 1, 1));
     for (uint32_t i = 0; i < TURNS; i++) {
         signal_partner(&partner, SIGSTOP);
-        ck_status(i % 8 == 0 ? keel_tier_create(partner.level, &object, CAPACITY_BYTES / 2, &sink)
-                             : keel_tier_open(partner.level, &other, &source),
+        ck_status(i % 8 == 0 ? keel_tier_create(partner.tier, &object, CAPACITY_BYTES / 2, &sink)
+                             : keel_tier_open(partner.tier, &other, &source),
                   KEEL_TIMEOUT);
         signal_partner(&partner, SIGCONT);
         enum keel_status status = KEEL_TIMEOUT;
         for (uint32_t tries = 0; tries < 100 && status != KEEL_OK; tries++)
-            status = keel_tier_create(partner.level, &object, CAPACITY_BYTES / 4 * 3, &sink);
+            status = keel_tier_create(partner.tier, &object, CAPACITY_BYTES / 4 * 3, &sink);
         ck_assert_int_eq(status, KEEL_OK);
         keel_tier_abort(sink);
     }
@@ -267,12 +267,12 @@ START_TEST(what_a_stopped_partner_does_not_take_is_given_up)
     uint8_t *data;
     ck_ok(keel_alloc(CAPACITY_BYTES, 1, &data));
     ck_ok(start_partner(serve_memory, 200 * KEEL_NS_PER_MS, &partner));
-    ck_ok(keel_tier_create(partner.level, &object, CAPACITY_BYTES, &sink));
+    ck_ok(keel_tier_create(partner.tier, &object, CAPACITY_BYTES, &sink));
     signal_partner(&partner, SIGSTOP);
     ck_status(keel_tier_write(sink, data, CAPACITY_BYTES), KEEL_TIMEOUT); /* more than the socket holds */
     uint64_t from_ns = keel_now_ns();
     keel_tier_abort(sink);
-    ck_status(keel_tier_open(partner.level, &object, &source), KEEL_PEER_LOST);
+    ck_status(keel_tier_open(partner.tier, &object, &source), KEEL_PEER_LOST);
     ck_assert_uint_lt(keel_now_ns() - from_ns, 20 * KEEL_NS_PER_S); /* does not wait for what cannot come */
     signal_partner(&partner, SIGCONT);
     end_partner(&partner);
@@ -360,7 +360,7 @@ static enum keel_status bad_receive(void *context, void *message, size_t capacit
 }
 
 /* All kinds of calls. */
-static enum keel_status use_level(struct keel_tier *from, struct keel_tier *to)
+static enum keel_status use_tier(struct keel_tier *from, struct keel_tier *to)
 {
     const struct keel_object object = shard_object(5, 2, 0);
     struct listed listed = {.count = 0};
@@ -384,9 +384,9 @@ START_TEST(a_flipped_bit_in_any_answer_is_found)
             struct bad_link bad = {.socket = &partner.socket, .bad_answer = answer, .bit = bit};
             struct keel_tier_link link = {bad_send, bad_receive, &bad};
             enum keel_status status = keel_tier_remote_open(&link, KEEL_LATENCY_MEMORY, "sample",
-                                                            "a bad line", PATIENCE_NS, &partner.level);
+                                                            "a bad line", PATIENCE_NS, &partner.tier);
             if (status == KEEL_OK)
-                status = use_level(origin.level, partner.level);
+                status = use_tier(origin.tier, partner.tier);
             ck_assert_msg(status == (bad.hit ? KEEL_CORRUPT : KEEL_OK), "answer %u, bit %llu: %s", answer,
                           (unsigned long long)bit, keel_status_name(status));
             hits += bad.hit;
@@ -480,7 +480,7 @@ START_TEST(a_server_survives_clients_that_know_no_manners)
         answered(&x, KEEL_WIRE_CREATE, i < HANDLES ? KEEL_OK : KEEL_LIMIT);
     answered(&x, KEEL_WIRE_READ, KEEL_INVALID);
     answered(&x, KEEL_WIRE_COMMIT, KEEL_INVALID);
-    ck_assert_uint_eq(list_level(x.memory).count, 0);
+    ck_assert_uint_eq(list_tier(x.memory).count, 0);
     close(x.client.fd);
     end_exchange(&x);
 }
@@ -540,7 +540,7 @@ START_TEST(a_long_list_comes_in_pages_each_object_once)
     struct partner partner;
     struct order order = {.count = 0};
     ck_ok(start_partner(fill_and_serve, PATIENCE_NS, &partner));
-    ck_ok(keel_tier_list(partner.level, see_in_order, &order));
+    ck_ok(keel_tier_list(partner.tier, see_in_order, &order));
     ck_assert_uint_eq(order.count, 2500);
     end_partner(&partner);
 }
@@ -563,4 +563,4 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_long_list_comes_in_pages_each_object_once);
 }
 
-KEEL_TEST_MAIN("level_remote", cases, 600)
+KEEL_TEST_MAIN("tier_remote", cases, 600)

@@ -1,7 +1,7 @@
-/* tier_rig.h - what the tests of levels share: a store with one snapshot to copy from, levels of every kind
+/* tier_rig.h - what the tests of tiers share: a store with one snapshot to copy from, tiers of every kind
  * to copy to, and whole objects as bytes. */
-#ifndef KEEL_TESTS_CKPT_LEVEL_RIG_H
-#define KEEL_TESTS_CKPT_LEVEL_RIG_H
+#ifndef KEEL_TESTS_CKPT_TIER_RIG_H
+#define KEEL_TESTS_CKPT_TIER_RIG_H
 
 #include "sample.h"
 #include "store.h"
@@ -9,11 +9,11 @@
 
 enum { RIG_RANKS = 3, RIG_LISTED_MAX = 160 };
 
-/* A committed snapshot of RIG_RANKS ranks, as a directory level. */
+/* A committed snapshot of RIG_RANKS ranks, as a directory tier. */
 struct origin {
     char root[KEEL_PATH_BYTES];
     struct keel_store *store;
-    struct keel_tier *level;
+    struct keel_tier *tier;
 };
 
 static inline void add_snapshot(struct origin *origin, uint64_t step, uint64_t attempt, uint32_t ranks)
@@ -31,7 +31,7 @@ static inline struct origin make_empty_origin(void)
     struct origin origin;
     make_directory(origin.root);
     origin.store = open_store(origin.root, true);
-    ck_ok(keel_tier_directory_open(origin.store, KEEL_LATENCY_LOCAL, "the local disk", &origin.level));
+    ck_ok(keel_tier_directory_open(origin.store, KEEL_LATENCY_LOCAL, "the local disk", &origin.tier));
     return origin;
 }
 
@@ -44,7 +44,7 @@ static inline struct origin make_origin(void)
 
 static inline void end_origin(struct origin *origin)
 {
-    keel_tier_end(origin->level);
+    keel_tier_end(origin->tier);
     keel_store_close(origin->store);
     ck_ok(keel_remove_tree(origin->root));
 }
@@ -59,12 +59,12 @@ static inline struct keel_object manifest_object(uint64_t step, uint64_t attempt
 }
 
 /* Free *out with keel_free. */
-static inline enum keel_status read_object(struct keel_tier *level, const struct keel_object *object,
+static inline enum keel_status read_object(struct keel_tier *tier, const struct keel_object *object,
                                            uint8_t **out, uint64_t *out_bytes)
 {
     struct keel_tier_source *source;
     uint8_t *data;
-    KEEL_TRY(keel_tier_open(level, object, &source));
+    KEEL_TRY(keel_tier_open(tier, object, &source));
     ck_ok(keel_alloc(source->info.bytes, 1, &data));
     enum keel_status status = keel_tier_read(source, 0, data, source->info.bytes);
     *out_bytes = source->info.bytes;
@@ -76,12 +76,12 @@ static inline enum keel_status read_object(struct keel_tier *level, const struct
     return status;
 }
 
-static inline enum keel_status write_object(struct keel_tier *level, const struct keel_object *object,
+static inline enum keel_status write_object(struct keel_tier *tier, const struct keel_object *object,
                                             const uint8_t *data, uint64_t bytes, size_t piece)
 {
     struct keel_tier_sink *sink;
     uint8_t digest[KEEL_DIGEST_BYTES];
-    KEEL_TRY(keel_tier_create(level, object, bytes, &sink));
+    KEEL_TRY(keel_tier_create(tier, object, bytes, &sink));
     for (uint64_t at = 0; at < bytes; at += piece) {
         enum keel_status status = keel_tier_write(sink, data + at, bytes - at < piece ? bytes - at : piece);
         if (status != KEEL_OK) {
@@ -109,16 +109,16 @@ static inline enum keel_status note_listed(void *context, const struct keel_obje
     return KEEL_OK;
 }
 
-static inline struct listed list_level(struct keel_tier *level)
+static inline struct listed list_tier(struct keel_tier *tier)
 {
     struct listed listed = {.count = 0};
-    ck_ok(keel_tier_list(level, note_listed, &listed));
+    ck_ok(keel_tier_list(tier, note_listed, &listed));
     return listed;
 }
 
-static inline bool has_object(struct keel_tier *level, const struct keel_object *object)
+static inline bool has_object(struct keel_tier *tier, const struct keel_object *object)
 {
-    struct listed listed = list_level(level);
+    struct listed listed = list_tier(tier);
     for (uint32_t i = 0; i < listed.count; i++)
         if (keel_object_compare(&listed.infos[i].object, object) == 0)
             return true;

@@ -1,4 +1,4 @@
-/* tier_test.c - what every kind of level promises, tried on every kind; and copying, which believes none. */
+/* tier_test.c - what every kind of tier promises, tried on every kind; and copying, which believes none. */
 #include "socket_link.h"
 #include "tier_rig.h"
 #include <keel/disk.h>
@@ -6,9 +6,9 @@
 
 enum { CAPACITY_BYTES = 4 << 20 };
 
-/* ---- levels of every kind, empty ----------------------------------------------------------------------- */
+/* ---- tiers of every kind, empty ----------------------------------------------------------------------- */
 
-/* A thread that serves a memory level, as a partner's process does. */
+/* A thread that serves a memory tier, as a partner's process does. */
 struct partner {
     struct keel_thread thread;
     struct keel_tier *memory;
@@ -16,23 +16,23 @@ struct partner {
 };
 
 struct rig {
-    struct keel_tier *level;
-    struct origin directory; /* of a directory level */
+    struct keel_tier *tier;
+    struct origin directory; /* of a directory tier */
     bool is_directory;
-    struct partner *partner; /* of a remote level; owned */
+    struct partner *partner; /* of a remote tier; owned */
 };
 
 static struct rig make_memory_rig(void)
 {
     struct rig rig = {.is_directory = false};
-    ck_ok(keel_tier_memory_open("sample", CAPACITY_BYTES, "our memory", &rig.level));
+    ck_ok(keel_tier_memory_open("sample", CAPACITY_BYTES, "our memory", &rig.tier));
     return rig;
 }
 
 static struct rig make_directory_rig(void)
 {
     struct rig rig = {.directory = make_empty_origin(), .is_directory = true};
-    rig.level = rig.directory.level;
+    rig.tier = rig.directory.tier;
     return rig;
 }
 
@@ -56,7 +56,7 @@ static struct rig make_remote_rig(void)
     ck_ok(keel_thread_create(&rig.partner->thread, "partner", serve, rig.partner));
     struct keel_tier_link link = link_over(&rig.partner->ours);
     ck_ok(keel_tier_remote_open(&link, KEEL_LATENCY_MEMORY, "sample", "partner 1", 60 * KEEL_NS_PER_S,
-                                &rig.level));
+                                &rig.tier));
     return rig;
 }
 
@@ -77,7 +77,7 @@ static void end_rig(struct rig *rig)
     if (rig->is_directory)
         end_origin(&rig->directory);
     else
-        keel_tier_end(rig->level);
+        keel_tier_end(rig->tier);
     if (rig->partner != NULL)
         end_partner(rig->partner);
 }
@@ -93,18 +93,18 @@ START_TEST(nothing_is_visible_before_its_commit)
     struct keel_tier_source *source;
     uint8_t *data, digest[KEEL_DIGEST_BYTES];
     uint64_t bytes;
-    ck_ok(read_object(origin.level, &object, &data, &bytes));
-    ck_ok(keel_tier_create(rig.level, &object, bytes, &sink));
+    ck_ok(read_object(origin.tier, &object, &data, &bytes));
+    ck_ok(keel_tier_create(rig.tier, &object, bytes, &sink));
     ck_ok(keel_tier_write(sink, data, bytes));
-    ck_assert_uint_eq(list_level(rig.level).count, 0);
-    ck_status(keel_tier_open(rig.level, &object, &source), KEEL_NOT_FOUND);
+    ck_assert_uint_eq(list_tier(rig.tier).count, 0);
+    ck_status(keel_tier_open(rig.tier, &object, &source), KEEL_NOT_FOUND);
     keel_format_digest(data, bytes, digest);
     ck_ok(keel_tier_commit(sink, digest));
-    struct listed listed = list_level(rig.level);
+    struct listed listed = list_tier(rig.tier);
     ck_assert_uint_eq(listed.count, 1);
     ck_assert_int_eq(keel_object_compare(&listed.infos[0].object, &object), 0);
     ck_assert_uint_eq(listed.infos[0].bytes, bytes);
-    ck_ok(keel_tier_verify(rig.level, &object));
+    ck_ok(keel_tier_verify(rig.tier, &object));
     keel_free(data);
     end_rig(&rig);
     end_origin(&origin);
@@ -119,22 +119,22 @@ START_TEST(what_was_aborted_cut_short_or_changed_on_its_way_is_not_there)
     struct keel_tier_sink *sink;
     uint8_t *data, digest[KEEL_DIGEST_BYTES];
     uint64_t bytes;
-    ck_ok(read_object(origin.level, &object, &data, &bytes));
+    ck_ok(read_object(origin.tier, &object, &data, &bytes));
     keel_format_digest(data, bytes, digest);
-    ck_ok(keel_tier_create(rig.level, &object, bytes, &sink));
+    ck_ok(keel_tier_create(rig.tier, &object, bytes, &sink));
     ck_ok(keel_tier_write(sink, data, bytes));
     keel_tier_abort(sink);
-    ck_ok(keel_tier_create(rig.level, &object, bytes, &sink));
+    ck_ok(keel_tier_create(rig.tier, &object, bytes, &sink));
     ck_ok(keel_tier_write(sink, data, bytes - 1));
     ck_status(keel_tier_commit(sink, digest), KEEL_MISMATCH);
-    ck_ok(keel_tier_create(rig.level, &object, bytes, &sink));
+    ck_ok(keel_tier_create(rig.tier, &object, bytes, &sink));
     data[bytes / 2] ^= 4;
     ck_ok(keel_tier_write(sink, data, bytes));
     ck_status(keel_tier_commit(sink, digest), KEEL_CORRUPT);
-    ck_ok(keel_tier_create(rig.level, &object, bytes, &sink));
+    ck_ok(keel_tier_create(rig.tier, &object, bytes, &sink));
     ck_status(keel_tier_write(sink, data, bytes + 1), KEEL_INVALID);
     keel_tier_abort(sink);
-    ck_assert_uint_eq(list_level(rig.level).count, 0);
+    ck_assert_uint_eq(list_tier(rig.tier).count, 0);
     keel_free(data);
     end_rig(&rig);
     end_origin(&origin);
@@ -149,10 +149,10 @@ START_TEST(any_part_reads_as_it_was_written)
     struct keel_tier_source *source;
     uint8_t *data, *part;
     uint64_t bytes, state = 3;
-    ck_ok(read_object(origin.level, &object, &data, &bytes));
+    ck_ok(read_object(origin.tier, &object, &data, &bytes));
     ck_ok(keel_alloc(bytes, 1, &part));
-    ck_ok(write_object(rig.level, &object, data, bytes, 1000));
-    ck_ok(keel_tier_open(rig.level, &object, &source));
+    ck_ok(write_object(rig.tier, &object, data, bytes, 1000));
+    ck_ok(keel_tier_open(rig.tier, &object, &source));
     ck_assert_uint_eq(source->info.bytes, bytes);
     for (uint32_t i = 0; i < 300; i++) {
         uint64_t offset = draw(&state, bytes + 1), length = draw(&state, bytes - offset + 1);
@@ -178,20 +178,20 @@ START_TEST(what_is_replaced_or_removed_stays_readable_for_who_has_it_open)
     struct keel_tier_source *source;
     uint8_t *data, *again;
     uint64_t bytes;
-    ck_ok(keel_tier_copy(origin.level, &object, rig.level));
-    ck_ok(read_object(rig.level, &object, &data, &bytes));
+    ck_ok(keel_tier_copy(origin.tier, &object, rig.tier));
+    ck_ok(read_object(rig.tier, &object, &data, &bytes));
     ck_ok(keel_alloc(bytes, 1, &again));
-    ck_ok(keel_tier_open(rig.level, &object, &source));
-    ck_ok(keel_tier_copy(origin.level, &object, rig.level));
+    ck_ok(keel_tier_open(rig.tier, &object, &source));
+    ck_ok(keel_tier_copy(origin.tier, &object, rig.tier));
     ck_ok(keel_tier_read(source, 0, again, bytes));
     ck_assert_mem_eq(data, again, bytes);
-    ck_ok(keel_tier_remove(rig.level, &object));
+    ck_ok(keel_tier_remove(rig.tier, &object));
     ck_ok(keel_tier_read(source, 0, again, bytes));
     ck_assert_mem_eq(data, again, bytes);
     keel_tier_close_source(source);
-    ck_status(keel_tier_open(rig.level, &object, &source), KEEL_NOT_FOUND);
-    ck_ok(keel_tier_remove(rig.level, &object)); /* fine when it is not there */
-    ck_assert_uint_eq(list_level(rig.level).count, 0);
+    ck_status(keel_tier_open(rig.tier, &object, &source), KEEL_NOT_FOUND);
+    ck_ok(keel_tier_remove(rig.tier, &object)); /* fine when it is not there */
+    ck_assert_uint_eq(list_tier(rig.tier).count, 0);
     keel_free(again);
     keel_free(data);
     end_rig(&rig);
@@ -205,19 +205,19 @@ START_TEST(generations_come_and_go_whole)
     struct rig rig = makers[_i]();
     uint32_t removed = 0;
     add_snapshot(&origin, 6, 1, 2);
-    struct listed all = list_level(origin.level);
+    struct listed all = list_tier(origin.tier);
     ck_assert_uint_eq(all.count, RIG_RANKS + 1 + 2 + 1);
     for (uint32_t i = 0; i < all.count; i++)
-        ck_ok(keel_tier_copy(origin.level, &all.infos[i].object, rig.level));
-    struct listed copied = list_level(rig.level);
+        ck_ok(keel_tier_copy(origin.tier, &all.infos[i].object, rig.tier));
+    struct listed copied = list_tier(rig.tier);
     ck_assert_uint_eq(copied.count, all.count);
     for (uint32_t i = 0; i < all.count; i++) {
         ck_assert_int_eq(keel_object_compare(&copied.infos[i].object, &all.infos[i].object), 0);
         ck_assert_uint_eq(copied.infos[i].bytes, all.infos[i].bytes);
     }
-    ck_ok(keel_tier_remove_generation(rig.level, 5, 2, &removed));
+    ck_ok(keel_tier_remove_generation(rig.tier, 5, 2, &removed));
     ck_assert_uint_eq(removed, RIG_RANKS + 1);
-    copied = list_level(rig.level);
+    copied = list_tier(rig.tier);
     ck_assert_uint_eq(copied.count, 3);
     ck_assert_uint_eq(copied.infos[0].object.step, 6);
     end_rig(&rig);
@@ -237,9 +237,9 @@ START_TEST(objects_that_cannot_be_are_refused)
         {.step = 1, .attempt = 1, .kind = KEEL_OBJECT_SHARD, .set = 1},
         {.step = 1, .attempt = 1, .kind = KEEL_OBJECT_MANIFEST, .member = 1}};
     for (size_t i = 0; i < sizeof impossible / sizeof *impossible; i++) {
-        ck_status(keel_tier_open(rig.level, &impossible[i], &source), KEEL_INVALID);
-        ck_status(keel_tier_create(rig.level, &impossible[i], 10, &sink), KEEL_INVALID);
-        ck_status(keel_tier_remove(rig.level, &impossible[i]), KEEL_INVALID);
+        ck_status(keel_tier_open(rig.tier, &impossible[i], &source), KEEL_INVALID);
+        ck_status(keel_tier_create(rig.tier, &impossible[i], 10, &sink), KEEL_INVALID);
+        ck_status(keel_tier_remove(rig.tier, &impossible[i]), KEEL_INVALID);
     }
     end_rig(&rig);
 }
@@ -262,26 +262,26 @@ static void *copy_and_remove(void *argument)
     for (uint32_t i = 0; i < TURNS; i++) {
         ck_ok(keel_tier_copy(worker->from, &object, worker->to));
         ck_ok(keel_tier_verify(worker->to, &object));
-        (void)list_level(worker->to);
+        (void)list_tier(worker->to);
         if (i % 3 == 0)
             ck_ok(keel_tier_remove(worker->to, &object));
     }
     return NULL;
 }
 
-START_TEST(threads_may_use_a_level_at_once)
+START_TEST(threads_may_use_a_tier_at_once)
 {
     struct origin origin = make_empty_origin();
     add_snapshot(&origin, 5, 2, THREADS);
     struct rig rig = makers[_i]();
     struct worker workers[THREADS];
     for (uint32_t i = 0; i < THREADS; i++) {
-        workers[i] = (struct worker){.from = origin.level, .to = rig.level, .rank = i};
+        workers[i] = (struct worker){.from = origin.tier, .to = rig.tier, .rank = i};
         ck_ok(keel_thread_create(&workers[i].thread, "worker", copy_and_remove, &workers[i]));
     }
     for (uint32_t i = 0; i < THREADS; i++)
         keel_thread_join(&workers[i].thread);
-    ck_assert_uint_eq(list_level(rig.level).count, THREADS);
+    ck_assert_uint_eq(list_tier(rig.tier).count, THREADS);
     end_rig(&rig);
     end_origin(&origin);
 }
@@ -295,12 +295,12 @@ START_TEST(a_damaged_object_is_not_copied_and_what_is_wrong_is_named)
     struct rig rig = makers[_i]();
     struct keel_object shard = shard_object(5, 2, 1), manifest = manifest_object(5, 2);
     struct keel_tier_source *source;
-    ck_ok(keel_tier_open(origin.level, &shard, &source));
+    ck_ok(keel_tier_open(origin.tier, &shard, &source));
     uint64_t bytes = source->info.bytes, tried = 0;
     keel_tier_close_source(source);
     for (uint64_t at = 0; at < bytes; at += at % 4096 < 400 ? 1 : 61) {
         flip_byte(&origin, &shard, at, (uint8_t)(1 << at % 8));
-        enum keel_status status = keel_tier_copy(origin.level, &shard, rig.level);
+        enum keel_status status = keel_tier_copy(origin.tier, &shard, rig.tier);
         ck_assert_msg(status == KEEL_CORRUPT, "byte %llu: %s", (unsigned long long)at,
                       keel_status_name(status));
         ck_assert_ptr_nonnull(strstr(keel_detail(), "step-5.2/rank-1.keel of the local disk"));
@@ -308,11 +308,11 @@ START_TEST(a_damaged_object_is_not_copied_and_what_is_wrong_is_named)
         tried++;
     }
     flip_byte(&origin, &manifest, 30, 1);
-    ck_status(keel_tier_copy(origin.level, &manifest, rig.level), KEEL_CORRUPT);
-    ck_assert_uint_eq(list_level(rig.level).count, 0);
+    ck_status(keel_tier_copy(origin.tier, &manifest, rig.tier), KEEL_CORRUPT);
+    ck_assert_uint_eq(list_tier(rig.tier).count, 0);
     flip_byte(&origin, &manifest, 30, 1);
-    ck_ok(keel_tier_copy(origin.level, &shard, rig.level));
-    ck_ok(keel_tier_copy(origin.level, &manifest, rig.level));
+    ck_ok(keel_tier_copy(origin.tier, &shard, rig.tier));
+    ck_ok(keel_tier_copy(origin.tier, &manifest, rig.tier));
     printf("note: %llu flipped bits found before a copy\n", (unsigned long long)tried);
     end_rig(&rig);
     end_origin(&origin);
@@ -340,7 +340,7 @@ START_TEST(what_is_read_otherwise_the_second_time_is_not_copied)
     struct keel_disk_ops ops = keel_disk_posix;
     struct keel_tier_source *source;
     uint32_t refused = 0, turns = 0;
-    ck_ok(keel_tier_open(origin.level, &shard, &source));
+    ck_ok(keel_tier_open(origin.tier, &shard, &source));
     flaky_bytes = source->info.bytes;
     keel_tier_close_source(source);
     ops.pread = read_flaky;
@@ -351,7 +351,7 @@ START_TEST(what_is_read_otherwise_the_second_time_is_not_copied)
             flaky_at = at;
             flaky_turn = turn;
             keel_disk_use(&ops);
-            enum keel_status status = keel_tier_copy(origin.level, &shard, memory);
+            enum keel_status status = keel_tier_copy(origin.tier, &shard, memory);
             keel_disk_use(NULL);
             turns += flaky_turn == 0 || flaky_turn > turn;
             refused += status == KEEL_CORRUPT;
@@ -370,14 +370,14 @@ START_TEST(parity_is_of_what_was_verified)
     struct origin origin = make_origin();
     struct keel_object shard = shard_object(5, 2, 1);
     struct keel_disk_ops ops = keel_disk_posix;
-    struct keel_tier *memory, *set, *from[3] = {origin.level, origin.level, origin.level};
+    struct keel_tier *memory, *set, *from[3] = {origin.tier, origin.tier, origin.tier};
     struct keel_tier_source *source;
     uint32_t refused = 0;
-    ck_ok(keel_tier_open(origin.level, &shard, &source));
+    ck_ok(keel_tier_open(origin.tier, &shard, &source));
     flaky_bytes = source->info.bytes;
     keel_tier_close_source(source);
     ck_ok(keel_tier_memory_open("sample", CAPACITY_BYTES, "our memory", &memory));
-    struct keel_tier *to[3] = {memory, memory, memory}, *all[2] = {memory, origin.level};
+    struct keel_tier *to[3] = {memory, memory, memory}, *all[2] = {memory, origin.tier};
     const struct keel_erasure_config config = {.step = 5,
                                                .attempt = 2,
                                                .node_count = 3,
@@ -415,8 +415,8 @@ START_TEST(a_file_under_another_name_or_of_another_run_is_refused)
     uint64_t bytes;
     ck_ok(keel_tier_memory_open("sample", CAPACITY_BYTES, NULL, &memory));
     ck_ok(keel_tier_memory_open("other", CAPACITY_BYTES, NULL, &stranger));
-    ck_status(keel_tier_copy(origin.level, &one, stranger), KEEL_MISMATCH);
-    ck_ok(read_object(origin.level, &one, &data, &bytes));
+    ck_status(keel_tier_copy(origin.tier, &one, stranger), KEEL_MISMATCH);
+    ck_ok(read_object(origin.tier, &one, &data, &bytes));
     ck_ok(write_object(memory, &two, data, bytes, bytes));
     ck_ok(write_object(memory, &later, data, bytes, bytes));
     ck_status(keel_tier_verify(memory, &two), KEEL_MISMATCH);
@@ -434,24 +434,24 @@ END_TEST
 
 START_TEST(memory_is_bounded_and_freed)
 {
-    struct keel_tier *level;
+    struct keel_tier *tier;
     struct keel_tier_sink *a, *b;
     struct keel_object one = shard_object(1, 1, 0), two = shard_object(1, 1, 1);
     uint8_t data[600] = {1}, digest[KEEL_DIGEST_BYTES];
     uint64_t before_bytes = keel_memory_stats().live_bytes;
-    ck_ok(keel_tier_memory_open("sample", 1000, "our memory", &level));
-    ck_ok(keel_tier_create(level, &one, 600, &a));
-    ck_status(keel_tier_create(level, &two, 401, &b), KEEL_LIMIT); /* what is being written counts */
-    ck_ok(keel_tier_create(level, &two, 400, &b));
+    ck_ok(keel_tier_memory_open("sample", 1000, "our memory", &tier));
+    ck_ok(keel_tier_create(tier, &one, 600, &a));
+    ck_status(keel_tier_create(tier, &two, 401, &b), KEEL_LIMIT); /* what is being written counts */
+    ck_ok(keel_tier_create(tier, &two, 400, &b));
     keel_tier_abort(b);
     ck_ok(keel_tier_write(a, data, 600));
     keel_format_digest(data, 600, digest);
     ck_ok(keel_tier_commit(a, digest));
-    ck_status(keel_tier_create(level, &two, 600, &b), KEEL_LIMIT);
-    ck_ok(keel_tier_remove(level, &one));
-    ck_ok(keel_tier_create(level, &two, 1000, &b));
+    ck_status(keel_tier_create(tier, &two, 600, &b), KEEL_LIMIT);
+    ck_ok(keel_tier_remove(tier, &one));
+    ck_ok(keel_tier_create(tier, &two, 1000, &b));
     keel_tier_abort(b);
-    keel_tier_end(level);
+    keel_tier_end(tier);
     ck_assert_uint_eq(keel_memory_stats().live_bytes, before_bytes);
 }
 END_TEST
@@ -460,9 +460,9 @@ START_TEST(a_directory_that_holds_all_objects_is_a_store)
 {
     struct origin origin = make_origin(), other = make_empty_origin();
     struct keel_snapshot *snapshot;
-    struct listed all = list_level(origin.level);
+    struct listed all = list_tier(origin.tier);
     for (uint32_t i = 0; i < all.count; i++)
-        ck_ok(keel_tier_copy(origin.level, &all.infos[i].object, other.level));
+        ck_ok(keel_tier_copy(origin.tier, &all.infos[i].object, other.tier));
     ck_ok(keel_snapshot_open(other.store, 5, 0, &snapshot));
     ck_ok(check_all(snapshot, 5));
     keel_snapshot_close(snapshot);
@@ -478,10 +478,10 @@ START_TEST(a_shard_that_is_still_being_written_is_not_listed)
     char name[KEEL_OBJECT_NAME_BYTES], path[KEEL_PATH_BYTES];
     keel_object_name(&object, name);
     snprintf(path, sizeof path, "%.800s/sample/%s", origin.root, name);
-    ck_assert(has_object(origin.level, &object));
+    ck_assert(has_object(origin.tier, &object));
     ck_assert_int_eq(truncate(path, 5000), 0);
-    ck_assert(!has_object(origin.level, &object));
-    ck_assert(has_object(origin.level, &(struct keel_object){5, 2, KEEL_OBJECT_SHARD, 0, 1}));
+    ck_assert(!has_object(origin.tier, &object));
+    ck_assert(has_object(origin.tier, &(struct keel_object){5, 2, KEEL_OBJECT_SHARD, 0, 1}));
     end_origin(&origin);
 }
 END_TEST
@@ -516,7 +516,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, what_is_replaced_or_removed_stays_readable_for_who_has_it_open, 0, KINDS);
     tcase_add_loop_test(tc, generations_come_and_go_whole, 0, KINDS);
     tcase_add_loop_test(tc, objects_that_cannot_be_are_refused, 0, KINDS);
-    tcase_add_loop_test(tc, threads_may_use_a_level_at_once, 0, KINDS);
+    tcase_add_loop_test(tc, threads_may_use_a_tier_at_once, 0, KINDS);
     tcase_add_loop_test(tc, a_damaged_object_is_not_copied_and_what_is_wrong_is_named, 0, KINDS);
     tcase_add_test(tc, what_is_read_otherwise_the_second_time_is_not_copied);
     tcase_add_test(tc, parity_is_of_what_was_verified);
@@ -527,4 +527,4 @@ static void cases(TCase *tc)
     tcase_add_test(tc, names_of_files_are_read_back_exactly);
 }
 
-KEEL_TEST_MAIN("level", cases, 120)
+KEEL_TEST_MAIN("tier", cases, 120)

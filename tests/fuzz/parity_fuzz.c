@@ -7,7 +7,7 @@
 #include <keel/clock.h>
 #include <keel/memory.h>
 
-enum { NODES = 4, PARITY = 2, LEVEL_BYTES = 8 << 20, LOST = 1, SET = 7 }; /* as the golden ones */
+enum { NODES = 4, PARITY = 2, TIER_BYTES = 8 << 20, LOST = 1, SET = 7 }; /* as the golden ones */
 
 struct blob {
     uint8_t *data;
@@ -23,13 +23,13 @@ static struct keel_object object_of(enum keel_object_kind kind, uint32_t member)
         .step = 5, .attempt = 2, .kind = kind, .set = kind == KEEL_OBJECT_PARITY ? SET : 0, .member = member};
 }
 
-static enum keel_status read_all(struct keel_tier *level, const struct keel_object *object, struct blob *out)
+static enum keel_status read_all(struct keel_tier *tier, const struct keel_object *object, struct blob *out)
 {
     struct keel_tier_source *source;
-    KEEL_TRY(keel_tier_open(level, object, &source));
+    KEEL_TRY(keel_tier_open(tier, object, &source));
     out->data = NULL;
     out->bytes = source->info.bytes;
-    enum keel_status status = out->bytes <= LEVEL_BYTES ? keel_alloc(out->bytes, 1, &out->data) : KEEL_LIMIT;
+    enum keel_status status = out->bytes <= TIER_BYTES ? keel_alloc(out->bytes, 1, &out->data) : KEEL_LIMIT;
     if (status == KEEL_OK)
         status = keel_tier_read(source, 0, out->data, out->bytes);
     keel_tier_close_source(source);
@@ -76,8 +76,8 @@ static void make_set(void)
     struct keel_store_config config = {.root = fuzz_directory(), .run = "parity", .create = true};
     KEEL_ASSERT(keel_store_open(&config, &store) == KEEL_OK);
     KEEL_ASSERT(keel_tier_directory_open(store, KEEL_LATENCY_LOCAL, NULL, &disk) == KEEL_OK);
-    KEEL_ASSERT(keel_tier_memory_open("parity", LEVEL_BYTES, NULL, &shards) == KEEL_OK);
-    KEEL_ASSERT(keel_tier_memory_open("parity", LEVEL_BYTES, NULL, &parities) == KEEL_OK);
+    KEEL_ASSERT(keel_tier_memory_open("parity", TIER_BYTES, NULL, &shards) == KEEL_OK);
+    KEEL_ASSERT(keel_tier_memory_open("parity", TIER_BYTES, NULL, &parities) == KEEL_OK);
     struct keel_tier *from[NODES] = {disk, disk, disk, disk},
                      *to[NODES] = {parities, parities, parities, parities};
     for (uint32_t rank = 0; rank < 3; rank++) {
@@ -102,11 +102,11 @@ static void make_set(void)
 }
 
 /* Read every object of the set that is not larger than this program likes; LOST must be itself. */
-static void read_set(struct keel_tier *const *levels, uint32_t count)
+static void read_set(struct keel_tier *const *tiers, uint32_t count)
 {
     struct keel_tier *set;
     const struct keel_object wanted = object_of(KEEL_OBJECT_SHARD, LOST);
-    if (keel_tier_erasure_open(levels, count, 5, 2, SET, &set) != KEEL_OK)
+    if (keel_tier_erasure_open(tiers, count, 5, 2, SET, &set) != KEEL_OK)
         return;
     for (uint32_t i = 0; i < NODES; i++) {
         const struct keel_object objects[2] = {object_of(KEEL_OBJECT_SHARD, i),
@@ -132,16 +132,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     uint8_t digest[KEEL_DIGEST_BYTES];
     if (shards == NULL)
         make_set();
-    KEEL_ASSERT(keel_tier_memory_open("parity", LEVEL_BYTES, NULL, &alone) == KEEL_OK);
+    KEEL_ASSERT(keel_tier_memory_open("parity", TIER_BYTES, NULL, &alone) == KEEL_OK);
     keel_format_digest(data, bytes, digest);
     if (keel_tier_create(alone, &object, bytes, &sink) == KEEL_OK) {
         KEEL_ASSERT(keel_tier_write(sink, data, bytes) == KEEL_OK);
         KEEL_ASSERT(keel_tier_commit(sink, digest) == KEEL_OK);
         (void)keel_tier_verify(alone, &object);
-        struct keel_tier *levels[3] = {alone, shards, parities};
-        read_set(levels, 1);
-        read_set(levels, 2);
-        read_set(levels, 3);
+        struct keel_tier *tiers[3] = {alone, shards, parities};
+        read_set(tiers, 1);
+        read_set(tiers, 2);
+        read_set(tiers, 3);
     }
     keel_tier_end(alone);
     return 0;

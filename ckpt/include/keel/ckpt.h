@@ -80,8 +80,8 @@ struct keel_store_config {
     /* A file of 32 bytes, or of 64 hex digits and a newline, that nobody but its owner may read: what is
      * saved is sealed with it, and what is read may be. NULL: nothing is sealed. */
     const char *key_file;
-    /* With a key: read also snapshots that are not sealed. Otherwise they are refused, as whoever can write
-     * here could have put them in the place of sealed ones. */
+    /* With a key: also read snapshots that are not sealed. By default they are refused: anyone who can write
+     * to the directory could have replaced a sealed snapshot by a plain one. */
     bool accept_plain;
 };
 /* NOT_FOUND, DENIED (also a key file that others may read), INVALID (several runs and none named; no key in
@@ -115,9 +115,7 @@ struct keel_save_config {
      * in a snapshot of an earlier step that is committed; otherwise, and every `chain_max` deltas, PLANES).
      * What does not get smaller is stored raw. */
     enum keel_codec codec;
-    uint32_t chain_max; /* DELTA: bases that one chunk may need, 1 .. 16; 0: 4 */
-    bool adaptive; /* choose chunk by chunk what drains faster, by the rates of encoding and writing measured
-                    */
+    uint32_t chain_max;                /* DELTA: bases that one chunk may need, 1 .. 16; 0: 4 */
     const struct keel_region *regions; /* copied */
     uint32_t region_count;
     /* For each region the index of the region of which it is a copy rounded to nearest even (bfloat16 or
@@ -166,15 +164,14 @@ enum keel_status keel_save_prepare(struct keel_store *store, const struct keel_s
 /* Start; returns at once (the file is opened here, so that NO_SPACE or DENIED are told early). */
 enum keel_status keel_save_begin(struct keel_store *store, const struct keel_save_config *config,
                                  struct keel_save **out);
-/* Until all regions are read: then their memory may change again. On a failure the save has failed, and
- * nobody reads them any more, either; it is still to be given to keel_save_finish or keel_save_cancel. On
- * TIMEOUT they may still be read, whatever has become of the save. */
+/* Wait until all regions are read; afterwards their memory may change. TIMEOUT: the capture threads may still
+ * read them. Any other failure: the save has failed and no thread reads the regions any more; call
+ * keel_save_finish or keel_save_cancel to free it. */
 enum keel_status keel_save_wait_captured(struct keel_save *save, uint64_t deadline_ns);
 bool keel_save_done(const struct keel_save *save); /* ended, well or not; never blocks */
-/* A save in the background goes on at the caller's own priority from here on: what waits for it no longer
- * waits until nobody else wants the processor. The thread that began the save; does not block. A save that is
- * not in the background, or over, stays as it is; one that finds no memory for the threads fails as a save
- * does. */
+/* Move a background save to the caller's priority, because something now waits for it. Only by the thread
+ * that began the save; does not block. No effect on a save that is not in the background or has ended. When
+ * the new threads cannot be started the save fails: keel_save_finish says why. */
 void keel_save_hurry(struct keel_save *save);
 /* Progress, 0 .. raw bytes. */
 uint64_t keel_save_progress_bytes(const struct keel_save *save);
@@ -182,16 +179,15 @@ uint64_t keel_save_progress_bytes(const struct keel_save *save);
  * on and stays valid; on any other failure it is freed and its file removed. */
 enum keel_status keel_save_finish(struct keel_save *save, uint64_t deadline_ns,
                                   struct keel_shard_summary *out);
-/* Stop as soon as possible, remove the file, free. Blocks while the disk is at the one write (at most 4 MiB)
- * or the fsync that is under way, which nobody can take back: with direct I/O milliseconds, on a disk or
- * server that hangs as long as it hangs. Whoever must not wait for that asks keel_save_done first, or calls
- * it from another thread. */
+/* Stop, remove the file, free the save. Blocks until the write (at most 4 MiB) or fsync under way returns:
+ * milliseconds with direct I/O, without a limit on a disk or server that hangs. To avoid the wait, check
+ * keel_save_done first or call this from another thread. */
 void keel_save_cancel(struct keel_save *save);
-/* Remove a rank's shard that was finished, of an attempt that is known to have failed: another rank has no
- * shard of it, or its commit was refused. With the last of its files the attempt's directory goes. By whoever
- * knows that nobody commits that attempt any more, once its save there is finished; fine when there is
- * nothing. INVALID: it is committed, or was by this store and has lost its manifest since (repair can bring
- * that back as long as the shards are there). Blocks. */
+/* Remove a rank's finished shard of an attempt that failed: another rank has no shard of it, or its commit
+ * was refused. The attempt's directory is removed with its last file. The caller guarantees that nobody
+ * commits that attempt any more and that the rank's save has ended. OK when nothing is there. INVALID: it is
+ * committed, or was by this store and has lost its manifest since (repair can bring that back as long as the
+ * shards are there). Blocks. */
 enum keel_status keel_save_discard(struct keel_store *store, uint64_t step, uint64_t attempt, uint32_t rank);
 
 /* ---- commit (one process) ------------------------------------------------------------------------ */
@@ -208,9 +204,9 @@ struct keel_commit {
  * fsync, rename, fsync the directories. Committed when this returns OK; not when it is refused; after IO or
  * NO_SPACE, which may come from the last fsync, keel_store_list tells. Blocks. Refused: INVALID (committed
  * already, a rank twice, metadata no JSON object), CORRUPT (a shard damaged or missing, a tensor not
- * covered, the base of a delta not committed), MISMATCH (a shard that is not the one of its summary, or ranks
- * that saved different states),
- * DIVERGED (a tensor holds NaN or infinity, and that is not allowed; names it). */
+ * covered, the base of a delta not committed; the manifest, read back, is not what was written), MISMATCH (a
+ * shard that is not the one of its summary, or ranks that saved different states), DIVERGED (a tensor holds
+ * NaN or infinity, and that is not allowed; names it). */
 enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
 
 /* The ranks of a program, as keel_save_commit sees them: two collective calls that every message library has.
@@ -253,9 +249,9 @@ struct keel_retention {
     uint64_t keep_every_steps; /* and those of a step that is a multiple of it; 0: none */
     uint64_t keep_within_ns;   /* and those younger than this; 0: none */
     uint64_t keep_spaced_ns;   /* and of older ones the first of every such span of time; 0: none */
-    /* No save of this run is under way, in any process: attempts that are not committed go whatever their
-     * step, but the newest with all shards sound, which may have lost its manifest alone. So a program that
-     * begins, or goes on after failures, makes room before its first save. */
+    /* No process saves into this run now, so every uncommitted attempt is a leftover and is removed whatever
+     * its step. Exception: those of the last committed step or later whose shards are all sound may have lost
+     * only their manifest; they stay for repair. Set by a program that starts, before its first save. */
     bool idle;
     bool dry_run;                                                    /* remove nothing, tell what would go */
     void (*removed)(void *context, const struct keel_removed *what); /* for all that went; may be NULL */
@@ -334,7 +330,6 @@ struct keel_load_stats {
     uint64_t wanted_bytes; /* raw bytes of the boxes */
     uint64_t needed_bytes; /* stored bytes of the chunks that hold them, bases and masters included */
     uint64_t read_bytes;   /* read from files, padding and repetition included */
-    uint64_t plan_ns;
 };
 /* `config` and `out_stats` may be NULL. */
 enum keel_status keel_snapshot_load(struct keel_snapshot *snapshot, const struct keel_load *loads,

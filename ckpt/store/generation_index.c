@@ -1,5 +1,5 @@
-/* attempts.c - what lies in a run's directory: each attempt's state, the list of those committed. */
-#include "attempts.h"
+/* generation_index.c - what lies in a run's directory: each attempt's state, the list of those committed. */
+#include "generation_index.h"
 #include "format.h"
 #include "shard.h"
 #include <keel/disk.h>
@@ -11,10 +11,10 @@
 
 struct header_search {
     const struct keel_step_place *place;
-    struct keel_attempt *attempt;
+    struct keel_generation_entry *attempt;
 };
 
-static enum keel_status add_base(struct keel_attempt *attempt, uint64_t step, uint64_t number)
+static enum keel_status add_base(struct keel_generation_entry *attempt, uint64_t step, uint64_t number)
 {
     for (uint32_t i = 0; i < attempt->base_count; i++)
         if (attempt->bases[i].step == step && attempt->bases[i].attempt == number)
@@ -44,7 +44,7 @@ static enum keel_status see_shard(void *context, const char *name)
     }
     if (status == KEEL_OK)
         status = keel_format_header_open(block, name, &header);
-    if (status == KEEL_VERSION || (status != KEEL_OK && search->attempt->state == KEEL_ATTEMPT_DAMAGED))
+    if (status == KEEL_VERSION || (status != KEEL_OK && search->attempt->state == KEEL_GENERATION_DAMAGED))
         search->attempt->bases_unknown = true;
     if (status != KEEL_OK || (header.flags & KEEL_HEADER_BASE) == 0)
         return KEEL_OK;
@@ -57,7 +57,7 @@ struct scan {
     struct keel_store *store;
     bool headers;
     bool gone; /* one that was listed was removed before it was looked at: newer ones may not be listed */
-    struct keel_attempts *attempts;
+    struct keel_generation_index *attempts;
 };
 
 /* Of which kind a name is (S_IFDIR, ...); 0: it is not there, or cannot be looked at. */
@@ -86,7 +86,7 @@ static enum keel_status has_all_shards(const struct keel_step_place *place, bool
 }
 
 static enum keel_status look_inside(const struct scan *scan, const struct keel_step_place *place,
-                                    struct keel_attempt *out)
+                                    struct keel_generation_entry *out)
 {
     struct keel_manifest manifest;
     enum keel_status status = keel_manifest_read(scan->store, place, &manifest);
@@ -96,7 +96,7 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
     if (status == KEEL_DENIED && kind_of(place->fd, KEEL_MANIFEST_NAME) != S_IFLNK)
         return status; /* no damage: whoever may read it knows what it is */
     if (status == KEEL_OK) {
-        out->state = KEEL_ATTEMPT_COMMITTED;
+        out->state = KEEL_GENERATION_COMMITTED;
         out->info = manifest.info;
         out->bases = manifest.bases; /* taken over */
         out->base_count = manifest.base_count;
@@ -105,26 +105,27 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
         return KEEL_OK;
     }
     if (status == KEEL_NOT_FOUND)
-        out->state = KEEL_ATTEMPT_UNCOMMITTED;
+        out->state = KEEL_GENERATION_UNCOMMITTED;
     out->newer = out->bases_unknown = status == KEEL_VERSION;
     if (!scan->headers)
         return KEEL_OK;
-    if (out->state == KEEL_ATTEMPT_UNCOMMITTED)
+    if (out->state == KEEL_GENERATION_UNCOMMITTED)
         KEEL_TRY(has_all_shards(place, &out->whole));
     struct header_search search = {place, out};
     status = keel_dir_list(place->path, see_shard, &search);
-    if (status != KEEL_OK && out->state == KEEL_ATTEMPT_DAMAGED)
+    if (status != KEEL_OK && out->state == KEEL_GENERATION_DAMAGED)
         out->bases_unknown = true;
     return status == KEEL_NO_MEMORY ? status : KEEL_OK;
 }
 
 /* *out_gone: somebody removed it after it was listed. */
 static enum keel_status look_at(const struct scan *scan, uint64_t step, uint64_t number,
-                                struct keel_attempt *out, bool *out_gone)
+                                struct keel_generation_entry *out, bool *out_gone)
 {
     struct keel_step_place place;
     char name[KEEL_STEP_NAME_BYTES];
-    *out = (struct keel_attempt){.info = {.step = step, .attempt = number}, .state = KEEL_ATTEMPT_DAMAGED};
+    *out = (struct keel_generation_entry){.info = {.step = step, .attempt = number},
+                                          .state = KEEL_GENERATION_DAMAGED};
     enum keel_status status = keel_step_open(scan->store, step, number, false, &place);
     if (status == KEEL_OK) {
         status = look_inside(scan, &place, out);
@@ -144,16 +145,12 @@ static enum keel_status look_at(const struct scan *scan, uint64_t step, uint64_t
 static enum keel_status see_attempt(void *context, const char *name)
 {
     struct scan *scan = context;
-    struct keel_attempts *attempts = scan->attempts;
+    struct keel_generation_index *attempts = scan->attempts;
     uint64_t step, attempt;
     bool gone = false;
     if (!keel_step_name_parse(name, &step, &attempt))
         return KEEL_OK;
-    if (attempts->count == attempts->capacity) {
-        size_t capacity = attempts->capacity > 0 ? attempts->capacity * 2 : 64;
-        KEEL_TRY(keel_realloc(&attempts->at, attempts->capacity, capacity, sizeof *attempts->at));
-        attempts->capacity = capacity;
-    }
+    KEEL_TRY(keel_grow(&attempts->at, &attempts->capacity, attempts->count + 1, sizeof *attempts->at));
     attempts->count++; /* so that it is freed also when looking at it fails */
     enum keel_status status = look_at(scan, step, attempt, &attempts->at[attempts->count - 1], &gone);
     attempts->count -= gone;
@@ -163,24 +160,25 @@ static enum keel_status see_attempt(void *context, const char *name)
 
 static int newest_first(const void *a, const void *b)
 {
-    const struct keel_snapshot_info *x = &((const struct keel_attempt *)a)->info;
-    const struct keel_snapshot_info *y = &((const struct keel_attempt *)b)->info;
+    const struct keel_snapshot_info *x = &((const struct keel_generation_entry *)a)->info;
+    const struct keel_snapshot_info *y = &((const struct keel_generation_entry *)b)->info;
     if (x->step != y->step)
         return x->step > y->step ? -1 : 1;
     return x->attempt > y->attempt ? -1 : x->attempt < y->attempt;
 }
 
-enum keel_status keel_attempts_scan(struct keel_store *store, bool headers, struct keel_attempts *out)
+enum keel_status keel_generation_index_scan(struct keel_store *store, bool headers,
+                                            struct keel_generation_index *out)
 {
     enum { SCANS_MAX = 16 };
-    struct keel_attempts attempts = {0};
+    struct keel_generation_index attempts = {0};
     struct scan scan = {.store = store, .headers = headers, .gone = true, .attempts = &attempts};
     for (int i = 0; i < SCANS_MAX && scan.gone; i++) {
-        keel_attempts_fini(&attempts);
+        keel_generation_index_fini(&attempts);
         scan.gone = false;
         enum keel_status status = keel_dir_list(store->path, see_attempt, &scan);
         if (status != KEEL_OK) {
-            keel_attempts_fini(&attempts);
+            keel_generation_index_fini(&attempts);
             return status;
         }
     }
@@ -190,12 +188,24 @@ enum keel_status keel_attempts_scan(struct keel_store *store, bool headers, stru
     return KEEL_OK;
 }
 
-void keel_attempts_fini(struct keel_attempts *attempts)
+struct keel_generation_counts keel_generation_index_count(const struct keel_generation_index *index)
+{
+    struct keel_generation_counts counts = {0};
+    for (size_t i = 0; i < index->count; i++) {
+        counts.committed += index->at[i].state == KEEL_GENERATION_COMMITTED;
+        counts.damaged += index->at[i].state == KEEL_GENERATION_DAMAGED;
+        counts.newer += index->at[i].newer;
+        counts.uncommitted += index->at[i].state == KEEL_GENERATION_UNCOMMITTED;
+    }
+    return counts;
+}
+
+void keel_generation_index_fini(struct keel_generation_index *attempts)
 {
     for (size_t i = 0; i < attempts->count; i++)
         keel_free(attempts->at[i].bases);
     keel_free(attempts->at);
-    *attempts = (struct keel_attempts){0};
+    *attempts = (struct keel_generation_index){0};
 }
 
 /* ---- list ---------------------------------------------------------------------------------------------- */
@@ -203,20 +213,20 @@ void keel_attempts_fini(struct keel_attempts *attempts)
 enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_info *out, uint32_t capacity,
                                  uint32_t *out_count, uint32_t *out_damaged)
 {
-    struct keel_attempts attempts;
+    struct keel_generation_index attempts;
     KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
     KEEL_ASSERT(out_count != NULL && (out != NULL || capacity == 0));
-    KEEL_TRY(keel_attempts_scan(store, false, &attempts));
+    KEEL_TRY(keel_generation_index_scan(store, false, &attempts));
     uint32_t count = 0, damaged = 0;
     for (size_t i = 0; i < attempts.count; i++) {
-        if (attempts.at[i].state == KEEL_ATTEMPT_DAMAGED)
+        if (attempts.at[i].state == KEEL_GENERATION_DAMAGED)
             damaged++;
-        if (attempts.at[i].state != KEEL_ATTEMPT_COMMITTED)
+        if (attempts.at[i].state != KEEL_GENERATION_COMMITTED)
             continue;
         if (count < capacity)
             out[count++] = attempts.at[i].info;
     }
-    keel_attempts_fini(&attempts);
+    keel_generation_index_fini(&attempts);
     *out_count = count;
     if (out_damaged != NULL)
         *out_damaged = damaged;
@@ -225,19 +235,19 @@ enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_
 
 enum keel_status keel_store_newest_attempt(struct keel_store *store, uint64_t step, uint64_t *out_attempt)
 {
-    struct keel_attempts attempts;
+    struct keel_generation_index attempts;
     bool found = false, sound = false;
-    KEEL_TRY(keel_attempts_scan(store, false, &attempts));
+    KEEL_TRY(keel_generation_index_scan(store, false, &attempts));
     for (size_t i = 0; i < attempts.count && !sound; i++) {
-        const struct keel_attempt *attempt = &attempts.at[i];
-        if (attempt->info.step != step || attempt->state == KEEL_ATTEMPT_UNCOMMITTED)
+        const struct keel_generation_entry *attempt = &attempts.at[i];
+        if (attempt->info.step != step || attempt->state == KEEL_GENERATION_UNCOMMITTED)
             continue;
-        sound = attempt->state == KEEL_ATTEMPT_COMMITTED;
+        sound = attempt->state == KEEL_GENERATION_COMMITTED;
         if (sound || !found)
             *out_attempt = attempt->info.attempt;
         found = true;
     }
-    keel_attempts_fini(&attempts);
+    keel_generation_index_fini(&attempts);
     if (!found)
         return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot of step %llu", store->path,
                          (unsigned long long)step);

@@ -1,0 +1,41 @@
+/* generation_index.h - all generations (attempts) of a run, as their directories and manifests tell: listing,
+ * opening the newest and retention begin with it. */
+#ifndef KEEL_CKPT_GENERATION_INDEX_H
+#define KEEL_CKPT_GENERATION_INDEX_H
+
+#include "manifest.h"
+
+enum keel_generation_state {
+    KEEL_GENERATION_COMMITTED,
+    KEEL_GENERATION_DAMAGED,    /* its manifest is there, and cannot be read or belongs elsewhere */
+    KEEL_GENERATION_UNCOMMITTED /* on its way, a leftover, or half removed */
+};
+
+struct keel_generation_entry {
+    struct keel_snapshot_info info; /* step and attempt in any state, the rest when committed */
+    enum keel_generation_state state;
+    /* Which snapshots its deltas refer to: by its manifest, else by the headers that can be read. */
+    struct keel_manifest_base *bases; /* owned by the list */
+    uint32_t base_count;
+    bool newer;         /* damaged as far as this program can tell: its manifest is of a newer version */
+    bool bases_unknown; /* it is of a newer version, or unreadable: it may need any */
+    bool whole;         /* not committed, but every rank's shard is sound: perhaps its manifest was lost */
+};
+
+struct keel_generation_index {
+    struct keel_generation_entry *at; /* owned; newest first: by step, then attempt */
+    size_t count, capacity;
+};
+
+/* Look at all of them; `headers`: also for the bases of those that are not committed, in their shards. Free
+ * with keel_generation_index_fini. AUTH, and DENIED: what may not be read is no damage, and no older one its
+ * stand-in. */
+enum keel_status keel_generation_index_scan(struct keel_store *store, bool headers,
+                                            struct keel_generation_index *out);
+struct keel_generation_counts {
+    uint32_t committed, damaged, newer, uncommitted; /* newer ones are among the damaged */
+};
+struct keel_generation_counts keel_generation_index_count(const struct keel_generation_index *index);
+void keel_generation_index_fini(struct keel_generation_index *attempts);
+
+#endif
