@@ -149,6 +149,32 @@ START_TEST(a_redo_waits_for_what_the_device_has_not_ended)
 }
 END_TEST
 
+/* Tape, slots and staging are there after the first step of a view; the first rounds of the transport warm up
+ * its own. */
+START_TEST(a_step_in_a_group_allocates_nothing_after_the_first_ones)
+{
+    static struct rig rig;
+    struct rig *only[] = {&rig};
+    uint64_t host = 0, device = 0;
+    rig_open(&rig, LONG_NS);
+    rig_begin(&rig);
+    struct keel_trainer_step step = alone(0);
+    step.group = group_of(&rig, 1, only, 1, step.shard_position);
+    for (; step.step < 6; step.step++) {
+        struct keel_trainer_result result;
+        ck_ok(keel_trainer_run(rig.trainer, &step, &result));
+        if (step.step < 2) {
+            host = keel_memory_stats().allocations;
+            device = keel_device_stats(rig.device).allocations;
+        }
+    }
+    ck_assert_uint_eq(keel_memory_stats().allocations, host);
+    ck_assert_uint_eq(keel_device_stats(rig.device).allocations, device);
+    keel_group_close(step.group);
+    rig_close(&rig);
+}
+END_TEST
+
 /* ---- two ranks ----------------------------------------------------------------------------------------- */
 
 static const uint16_t one_each[SHARDS] = {0, 1};
@@ -241,6 +267,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_redo_waits_for_what_the_device_has_not_ended);
+    tcase_add_test(tc, a_step_in_a_group_allocates_nothing_after_the_first_ones);
     tcase_add_test(tc, a_capture_that_hangs_spoils_no_held_node);
 }
 

@@ -7,7 +7,9 @@ build=$1
 shift
 bad=0
 for room in "$@"; do
-    (cd "$build/obj/$room" && find . -name '*.o' | sort | xargs nm -A -g) | awk -v room="$room" -v draw="${FOLDERS_DRAW:-}" '
+    # Objects of sources that are there: of one that moved an old object may lie beside the new one.
+    (find "$room" -name '*.c' | sort | sed "s|^$room/|./|; s|c\$|o|" |
+        (cd "$build/obj/$room" && while read -r object; do [ ! -e "$object" ] || echo "$object"; done | xargs nm -A -g)) | awk -v room="$room" -v draw="${FOLDERS_DRAW:-}" '
         {
             split($1, at, ":")
             file = substr(at[1], 3)

@@ -1,9 +1,10 @@
 /* engine.h - a compiled training step on one device: graph -> passes -> command lists -> replay.
  *
  * Given a model built with graph.h, the engine differentiates, fuses, plans memory and emits three
- * command lists (train: forward + backward of one microbatch; eval: forward; update: norm, then
- * clip, optimizer and digest) and replays them. No allocation, on host or device, after the first replay of
- * each. It knows nothing of ranks, networks or snapshots.
+ * command lists (train: forward + backward of one microbatch, in segments that end where gradients
+ * become final; eval: forward; update: norm, then clip, optimizer and digest) and replays them. No
+ * allocation, on host or device, after the first replay of each. It knows nothing of ranks, networks or
+ * snapshots.
  *
  * Flat buffers. Parameters lie in one flat device buffer, in the order in which the backward pass
  * finishes their gradients, statistics last; gradients and the optimizer's m and v have the same layout. Gaps
