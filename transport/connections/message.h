@@ -133,7 +133,7 @@ struct keel_signature {
     uint32_t chunk_bytes;
     uint64_t count;
     uint64_t counts_hash; /* of all-gather-v: who contributes how much */
-    uint64_t map_hash;    /* of reductions: who carries which shard */
+    uint64_t map_hash;    /* of reductions: who carries which shard; in a subgroup, of its members too */
     uint64_t give_bytes;  /* from the sender of this message to its receiver, */
     uint64_t take_bytes;  /* and the other way */
 };

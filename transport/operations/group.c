@@ -7,22 +7,28 @@
 #include <keel/memory.h>
 #include <string.h>
 
+enum keel_status keel_group_check_map(uint32_t rank_count, uint32_t shard_count, const uint16_t *shard_rank)
+{
+    if (shard_count == 0 || shard_count > KEEL_GROUP_SHARDS_MAX)
+        return keel_fail(KEEL_INVALID, "group: %u shards; there may be 1 to %d", shard_count,
+                         KEEL_GROUP_SHARDS_MAX);
+    for (uint32_t shard = 0; shard < shard_count; shard++)
+        if (shard_rank[shard] >= rank_count)
+            return keel_fail(KEEL_INVALID, "group: shard %u is carried by rank %u of %u", shard,
+                             shard_rank[shard], rank_count);
+    return KEEL_OK;
+}
+
 static enum keel_status config_check(const struct keel_group_config *config)
 {
     if (config->rank_count == 0 || config->rank_count > KEEL_GROUP_RANKS_MAX ||
         config->rank >= config->rank_count)
         return keel_fail(KEEL_INVALID, "group: rank %u of %u; there may be 1 to %d", config->rank,
                          config->rank_count, KEEL_GROUP_RANKS_MAX);
-    if (config->shard_count == 0 || config->shard_count > KEEL_GROUP_SHARDS_MAX)
-        return keel_fail(KEEL_INVALID, "group: %u shards; there may be 1 to %d", config->shard_count,
-                         KEEL_GROUP_SHARDS_MAX);
+    KEEL_TRY(keel_group_check_map(config->rank_count, config->shard_count, config->shard_rank));
     if (config->silence_ns > 0 && config->silence_ns < KEEL_SILENCE_MIN_NS)
         return keel_fail(KEEL_INVALID, "group: a silence of %llu us convicts the living; give 40 ms or more",
                          (unsigned long long)(config->silence_ns / KEEL_NS_PER_US));
-    for (uint32_t shard = 0; shard < config->shard_count; shard++)
-        if (config->shard_rank[shard] >= config->rank_count)
-            return keel_fail(KEEL_INVALID, "group: shard %u is carried by rank %u of %u", shard,
-                             config->shard_rank[shard], config->rank_count);
     for (uint32_t rank = 0; rank < config->rank_count; rank++)
         if (config->addresses[rank].bytes > KEEL_ADDRESS_BYTES)
             return keel_fail(KEEL_INVALID, "group: the address of rank %u has %u bytes; %d are possible",

@@ -218,6 +218,7 @@ struct keel_group {
     uint32_t shard_count;
     uint16_t *shard_rank;                /* shard_count */
     uint64_t map_hash;                   /* of both */
+    uint64_t members_hash;               /* child: of its ranks in order; the epoch's are in `members` */
     uint8_t members[KEEL_MEMBERS_BYTES]; /* whole only: who it is (handshake.h) */
     uint16_t *host_of;                   /* rank_count: its host, numbered as they come */
     uint32_t node_count;                 /* tree nodes held here */
@@ -343,6 +344,7 @@ bool keel_collective_gets(const struct keel_group *group, const struct keel_coll
 enum keel_status keel_operation_await(struct keel_operation *operation, uint64_t deadline_ns, bool driving);
 
 /* group.c */
+enum keel_status keel_group_check_map(uint32_t rank_count, uint32_t shard_count, const uint16_t *shard_rank);
 enum keel_status keel_group_map(struct keel_group *group, uint32_t shard_count, const uint16_t *shard_rank);
 void keel_group_destroy(struct keel_group *group);
 /* choose.c: the algorithm that is asked for, or the cheapest. Without the lock. */

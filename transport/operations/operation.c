@@ -339,16 +339,17 @@ static void sign(struct keel_operation *operation, const struct keel_collective 
 {
     const struct keel_group *group = operation->group;
     bool sums = reduces(what->kind), tables = operation->ends != NULL;
-    operation->signature = (struct keel_signature){.kind = (uint8_t)what->kind,
-                                                   .element = (uint8_t)what->element,
-                                                   .reduction = (uint8_t)(sums ? what->reduction : 0),
-                                                   .order = (uint8_t)(sums ? what->order : 0),
-                                                   .algorithm = (uint8_t)operation->plan->algorithm,
-                                                   .costs_hash = group->whole->costs_hash,
-                                                   .root = operation->plan->root,
-                                                   .chunk_bytes = operation->chunk_bytes,
-                                                   .count = tables ? 0 : what->count,
-                                                   .map_hash = sums ? group->map_hash : 0};
+    operation->signature =
+        (struct keel_signature){.kind = (uint8_t)what->kind,
+                                .element = (uint8_t)what->element,
+                                .reduction = (uint8_t)(sums ? what->reduction : 0),
+                                .order = (uint8_t)(sums ? what->order : 0),
+                                .algorithm = (uint8_t)operation->plan->algorithm,
+                                .costs_hash = group->whole->costs_hash,
+                                .root = operation->plan->root,
+                                .chunk_bytes = operation->chunk_bytes,
+                                .count = tables ? 0 : what->count,
+                                .map_hash = group->members_hash ^ (sums ? group->map_hash : 0)};
     if (what->kind == KEEL_ALL_GATHER_V)
         operation->signature.counts_hash =
             hash_bytes(1, what->counts_out, group->rank_count * sizeof *what->counts_out);

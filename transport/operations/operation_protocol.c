@@ -474,10 +474,10 @@ static bool take_first(struct keel_operation *operation, struct keel_peer *peer,
     uint32_t rank = keel_group_from_whole(operation->group, peer->rank);
     struct keel_operation_peer *leg = leg_of(operation, rank);
     struct keel_signature theirs;
-    if (message->bytes < sizeof theirs || rank == KEEL_NO_RANK)
+    if (message->bytes < sizeof theirs)
         return false;
     memcpy(&theirs, payload, sizeof theirs);
-    if (leg == NULL) { /* it talks to us, and we would not to it */
+    if (leg == NULL) { /* it talks to us, and we would not to it, or it is in no subgroup of ours */
         first_differs(operation, NULL, rank, &theirs);
         notify(operation, peer);
         return true;

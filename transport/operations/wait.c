@@ -247,7 +247,7 @@ static void said_text(const struct keel_signature *said, const struct keel_signa
     else if (said->counts_hash != other->counts_hash)
         number_text(out, bytes, "counts with hash", said->counts_hash);
     else if (said->map_hash != other->map_hash)
-        number_text(out, bytes, "a shard map with hash", said->map_hash);
+        number_text(out, bytes, "members and shards with hash", said->map_hash);
     else if (said->costs_hash != other->costs_hash)
         number_text(out, bytes, "network costs (keel net tune) with hash", said->costs_hash);
     else if (said->algorithm != other->algorithm)
@@ -264,6 +264,12 @@ static enum keel_status differ_fail(uint64_t sequence, uint64_t epoch, const str
     char said[2][64];
     for (uint32_t k = 0; k < 2; k++)
         said_text(&differ->said[k], &differ->said[1 - k], said[k], sizeof said[k]);
+    if (differ->rank[1] == KEEL_NO_RANK)
+        return keel_fail(
+            KEEL_MISMATCH,
+            "operation %llu of epoch %llu: a rank that is no member of this subgroup takes part in it; "
+            "all members must make it with the same ranks",
+            (unsigned long long)sequence, (unsigned long long)epoch);
     return keel_fail(KEEL_MISMATCH,
                      "operation %llu of epoch %llu: rank %u has %s, rank %u has %s; they must be the same",
                      (unsigned long long)sequence, (unsigned long long)epoch, differ->rank[0], said[0],

@@ -116,11 +116,29 @@ enum keel_status keel_group_open(struct keel_endpoint *endpoint, const struct ke
  * pass it on, others when they connect (MPIX_Comm_revoke of ULFM, Bland et al. 2013). Close the group then.
  */
 void keel_group_revoke(struct keel_group *group);
-/* Split: ranks with the same colour form a child group, ordered by (key, rank in the parent). Collective over
- * the parent (an all-gather under `sequence`); returns by the deadline. The child lives in the parent's epoch
- * and on its connections, and ends with it. One shard a rank. On failure as keel_group_run; LIMIT too (1,024
- * splits an epoch, a number that is taken): other ranks may have the child then, and wait for this one until
- * their deadlines. */
+/* A group within a group. It lives in the parent's epoch and on its connections, with operations and shards
+ * of its own, and ends with the parent: once that is revoked or closed, calls of the child return REVOKED. A
+ * member that is lost ends the child's operations with PEER_LOST, and keel_group_failed of the child names it
+ * by its rank there; the loss of a rank outside ends nothing in the child. */
+struct keel_subgroup {
+    uint64_t sequence;          /* that none of these ranks uses for another subgroup of the parent */
+    uint32_t rank_count;        /* 1 .. ranks of the parent */
+    const uint16_t *ranks;      /* of the parent, in the child's order; this rank among them */
+    uint32_t shard_count;       /* 1 .. KEEL_GROUP_SHARDS_MAX */
+    const uint16_t *shard_rank; /* which rank of the child carries each shard. NULL (and no count): the
+                                   parent's shards that its ranks carry, in the parent's order */
+};
+/* Make it: called by its members alone, each with the same arguments. Local, never blocks; connections are
+ * made when first needed. Members that disagree hear of it in their first operation (MISMATCH), or wait for
+ * their deadlines where none of them takes the other for a member. INVALID, NO_MEMORY, REVOKED; LIMIT (1,024
+ * subgroups an epoch, a number that is taken). Then others may have it, and wait for this rank until their
+ * deadlines. (MPI_Comm_create_group; Dinan et al. 2011.) */
+enum keel_status keel_group_create(struct keel_group *parent, const struct keel_subgroup *what,
+                                   struct keel_group **out);
+/* The same, for ranks that do not know each other's choice: those with the same colour form a child, ordered
+ * by (key, rank in the parent), with the parent's shards that they carry. Collective over the parent (an
+ * all-gather under `sequence`); returns by the deadline. On failure as keel_group_run and keel_group_create.
+ */
 enum keel_status keel_group_split(struct keel_group *parent, uint64_t sequence, uint32_t colour, uint32_t key,
                                   uint64_t deadline_ns, struct keel_group **out);
 uint32_t keel_group_rank(const struct keel_group *group);
@@ -179,8 +197,9 @@ enum keel_collective_kind {
     KEEL_GATHER,         /* count: of each contribution; result at root alone */
     KEEL_SCATTER,        /* count: to each rank; part at root alone */
     KEEL_BARRIER,
-    KEEL_SEND, /* count; to `root` (matched by peer and sequence) */
-    KEEL_RECEIVE,
+    KEEL_SEND,    /* count; to `root`. `sequence` is the tag: the receive of this peer with the same one takes
+                     it. It may be that of a collective, or of a send the other way; once for each pair */
+    KEEL_RECEIVE, /* count; from `root` */
     KEEL_COLLECTIVE_COUNT
 };
 const char *keel_collective_name(enum keel_collective_kind kind); /* "all-reduce", ... */
