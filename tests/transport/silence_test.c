@@ -520,8 +520,47 @@ START_TEST(nobody_is_lost_where_processors_are_four_times_too_few)
 }
 END_TEST
 
+/* A rank that stands still for longer than any constant of the transport, while others have more for it than
+ * connections take: only the callers' deadlines count, and they are not over. */
+static int paused_body(struct rank *me)
+{
+    enum { FLOATS = 8 << 20 };
+    const uint16_t own[2] = {0, 1};
+    struct keel_group *group = rank_group(me, 1, 2, own);
+    float *mine = calloc(FLOATS, sizeof *mine), *sum = calloc(FLOATS, sizeof *sum);
+    const float *parts[] = {mine};
+    struct keel_operation *operation;
+    rank_ok(me, barrier(group, 1, in_seconds(20)));
+    rank_say(me, 'b');
+    for (uint64_t sequence = 2; sequence < 6; sequence++) {
+        rank_ok(me, sum_begin(group, sequence, parts, 1, sum, FLOATS, &operation));
+        rank_ok(me, keel_operation_wait(operation, in_seconds(60)));
+    }
+    keel_group_close(group);
+    free(mine);
+    free(sum);
+    return 0;
+}
+
+START_TEST(a_pause_of_six_seconds_costs_nobody_his_place_while_deadlines_last)
+{
+    struct ranks ranks;
+    setenv("KEEL_SHARED_MEMORY", "0", 1);
+    if (_i == 1)
+        setenv("KEEL_TEST_PROVIDER", "tcp;ofi_rxm", 1);
+    ranks_start(&ranks, 2, 1, NULL, paused_body);
+    ck_assert_int_eq(ranks_listen(&ranks, 0), 'b');
+    ck_assert_int_eq(ranks_listen(&ranks, 1), 'b');
+    kill(ranks.pids[1], SIGSTOP);
+    keel_sleep_until_ns(keel_deadline_after_ns(6500 * KEEL_NS_PER_MS));
+    kill(ranks.pids[1], SIGCONT);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_loop_test(tc, a_pause_of_six_seconds_costs_nobody_his_place_while_deadlines_last, 0, 2);
     const char *asked = getenv("CROWD");
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (asked != NULL) {

@@ -1,5 +1,5 @@
-/* callers.c - silent callers are found among /proc/self/fd and shut down when they are too many, or many and
- * too old. */
+/* callers.c - the kernel keeps silent callers to itself for a time; those that come out of it are found among
+ * /proc/self/fd, and shut down when they are too many, or many and too old. */
 #include "callers.h"
 
 #include <dirent.h>
@@ -15,6 +15,8 @@
 
 enum {
     LOOK_MS = 200,  /* between two looks while somebody is silent */
+    GATE_S = 10,    /* the kernel keeps a caller for so long, or until it says something, */
+    SPEAK_MS = 500, /*   and libfabric waits for so long for the rest of what it says */
     ESTABLISHED = 1 /* the kernel's TCP_ESTABLISHED; linux/tcp.h lacks it, netinet/tcp.h the newer figures */
 };
 
@@ -42,6 +44,31 @@ static uint32_t bound_of_process(void)
                : (uint32_t)(limit.rlim_cur / KEEL_SILENT_SHARE);
 }
 
+static bool is_at_port(int fd, in_port_t port)
+{
+    struct sockaddr_in own = {0};
+    socklen_t bytes = sizeof own;
+    return getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 && own.sin_family == AF_INET &&
+           own.sin_port == port;
+}
+
+/* libfabric's listener is found as its callers are. Accepted sockets have the listener's time-out. A kernel
+ * that refuses leaves it to the look at callers. */
+static void set_gate(const struct keel_callers *callers)
+{
+    const struct timeval speak = {.tv_usec = SPEAK_MS * 1000};
+    const int gate_s = GATE_S;
+    for (const struct dirent *entry; (entry = readdir(callers->descriptors)) != NULL;) {
+        int fd = (int)strtol(entry->d_name, NULL, 10), listens = 0;
+        socklen_t bytes = sizeof listens;
+        if (entry->d_name[0] == '.' || !is_at_port(fd, callers->port) ||
+            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0)
+            continue;
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &gate_s, sizeof gate_s);
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &speak, sizeof speak);
+    }
+}
+
 enum keel_status keel_callers_open(in_port_t port, struct keel_callers **out)
 {
     struct keel_callers *callers;
@@ -54,6 +81,7 @@ enum keel_status keel_callers_open(in_port_t port, struct keel_callers **out)
         keel_callers_close(callers);
         return keel_fail_errno(error, "watching for silent callers");
     }
+    set_gate(callers);
     *out = callers;
     return KEEL_OK;
 }
@@ -77,13 +105,10 @@ int keel_callers_descriptor(const struct keel_callers *callers)
 /* Accepted at our port, and nothing has come over it yet. */
 static bool is_silent(const struct keel_callers *callers, int fd, struct silent *out)
 {
-    struct sockaddr_in own = {0}, peer;
+    struct sockaddr_in peer;
     struct tcp_info info;
-    socklen_t own_bytes = sizeof own, peer_bytes = sizeof peer, info_bytes = sizeof info;
-    if (getsockname(fd, (struct sockaddr *)&own, &own_bytes) != 0 || own.sin_family != AF_INET ||
-        own.sin_port != callers->port)
-        return false;
-    if (getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0 ||
+    socklen_t peer_bytes = sizeof peer, info_bytes = sizeof info;
+    if (!is_at_port(fd, callers->port) || getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0 ||
         getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_bytes) != 0 || info.tcpi_bytes_received > 0 ||
         info.tcpi_state != ESTABLISHED)
         return false;

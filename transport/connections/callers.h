@@ -1,11 +1,12 @@
 /* callers.h - a bound on what callers who say nothing may take of a listener that accepts by itself.
  *
- * libfabric's tcp provider accepts whoever connects and keeps the connection until it speaks or hangs up; its
- * listener cannot be replaced. So this looks at the process's own sockets: those that were accepted at the
- * listener's address and have received nothing yet are bounded in number, per address and in age, and what is
- * beyond is shut down, upon which libfabric closes it. The newest stay: a member speaks at once. So strangers
- * leave the process the descriptors that its members need. One thread at a time: the one that makes the
- * listener's progress, since nobody else may close its sockets meanwhile. */
+ * libfabric's tcp provider accepts every connection and keeps it until the caller speaks or hangs up; its
+ * listener cannot be replaced. Two measures leave the process the descriptors that its members need. First,
+ * the listener is set to accept only callers that have sent something (TCP_DEFER_ACCEPT, for ten seconds),
+ * and to wait half a second at most for the rest of a greeting (SO_RCVTIMEO). Second, accepted sockets on
+ * which nothing has come are bounded in number, per address and in age; what is beyond is shut down, the
+ * oldest first, upon which libfabric closes it. One thread at a time: the one that makes the listener's
+ * progress, since nobody else may close its sockets meanwhile. */
 #ifndef KEEL_TRANSPORT_CALLERS_H
 #define KEEL_TRANSPORT_CALLERS_H
 

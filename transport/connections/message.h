@@ -59,7 +59,6 @@ enum {
 #define KEEL_RETRY_NS       KEEL_NS_PER_MS         /* after the fabric said EAGAIN */
 #define KEEL_HOLD_NS        KEEL_NS_PER_MS /* a sleeper copies what peers lent when it has slept so long */
 #define KEEL_SLICE_NS       (100 * KEEL_NS_PER_US) /* of the processor, for threads that others wait for */
-#define KEEL_STUCK_NS       (5 * KEEL_NS_PER_S)    /* a connection that says EAGAIN so long is broken */
 
 enum keel_message_kind {
     /* the handshake, in this order; REFUSE may take the place of WELCOME */

@@ -46,7 +46,6 @@ struct keel_session {
     struct keel_losses losses; /* of the farewell */
     uint64_t deadline_ns;      /* when it is dropped (called, leaving) */
     uint64_t retry_ns;         /* when to send again after EAGAIN; 0: not waiting */
-    uint64_t stuck_ns;         /* when EAGAIN has lasted too long; 0: it does not */
     uint64_t asked_ns;         /* of its last PING, to be told with the answer */
 };
 

@@ -273,35 +273,24 @@ static enum keel_flow_send send_one(struct keel_session *session, bool *out_retr
     return keel_protocol_send(peer_of(session), session->link, out_retry);
 }
 
+/* What finds no room is tried again for as long as the connection is there. A peer that takes nothing is
+ * found by the group's silence, or by the caller's deadline. */
 static void pump_session(struct keel_session *session)
 {
     bool retry = false;
     enum keel_flow_send result;
     if (session->link->state != KEEL_CONNECTION_OPEN)
         return;
-    do {
+    do
         result = send_one(session, &retry);
-        if (result == KEEL_FLOW_SENT)
-            session->stuck_ns = 0;
-    } while (result == KEEL_FLOW_SENT);
+    while (result == KEEL_FLOW_SENT);
     session->retry_ns = 0;
     if (result == KEEL_FLOW_BROKEN) {
         keel_session_break(session, "sending failed");
-        return;
+    } else if (retry) {
+        session->retry_ns = keel_deadline_after_ns(KEEL_RETRY_NS);
+        keel_endpoint_at(session->endpoint, session->retry_ns);
     }
-    if (!retry) {
-        session->stuck_ns = 0;
-        return;
-    }
-    uint64_t now = keel_now_ns();
-    if (session->stuck_ns == 0)
-        session->stuck_ns = now + KEEL_STUCK_NS;
-    if (now >= session->stuck_ns) {
-        keel_session_break(session, "the fabric took nothing for too long");
-        return;
-    }
-    session->retry_ns = now + KEEL_RETRY_NS;
-    keel_endpoint_at(session->endpoint, session->retry_ns);
 }
 
 void keel_session_ask(struct keel_session *session)
