@@ -24,18 +24,18 @@ struct needs {
     uint32_t connections;
 };
 
-static void print_line(const struct keel_schedule_wish *wish, uint64_t bytes, const struct needs *needs,
+static void print_line(const struct keel_collective_key *key, uint64_t bytes, const struct needs *needs,
                        uint64_t simulated_ns)
 {
-    uint64_t closed_ns = keel_schedule_cost_ns(wish, bytes, &model);
-    bool chosen = keel_schedule_choose(wish, bytes, &model) == wish->algorithm;
+    uint64_t closed_ns = keel_schedule_cost_ns(key, bytes, &model);
+    bool chosen = keel_schedule_choose(key, bytes, &model) == key->algorithm;
     printf(
         "{\"room\": \"transport\", \"figure\": \"%s by %s, %u ranks, %lu B%s%s, %u connections, %lu KiB\", "
         "\"value\": %.1f, \"unit\": "
         "\"us simulated\", \"peer\": \"closed form\", \"peer_value\": %.1f, \"ratio\": %.2f, \"goal\": null, "
         "\"met\": null}\n",
-        keel_collective_name(wish->kind), keel_algorithm_name(wish->algorithm), wish->rank_count,
-        (unsigned long)bytes, wish->exact ? ", exact" : "", chosen ? ", AUTO" : "", needs->connections,
+        keel_collective_name(key->kind), keel_algorithm_name(key->algorithm), key->rank_count,
+        (unsigned long)bytes, key->exact ? ", exact" : "", chosen ? ", AUTO" : "", needs->connections,
         (unsigned long)(needs->bytes + 1023) / 1024, (double)simulated_ns / 1000, (double)closed_ns / 1000,
         closed_ns > 0 ? (double)simulated_ns / (double)closed_ns : 1.0);
 }
@@ -46,13 +46,13 @@ static uint64_t larger(uint64_t a, uint64_t b)
 }
 
 /* Of the root and of a rank beside it, whichever has more. No steps: the algorithm cannot. */
-static struct needs needs_of(const struct keel_schedule_wish *wish)
+static struct needs needs_of(const struct keel_collective_key *key)
 {
     struct needs most = {0};
     for (uint32_t rank = 0; rank < 2; rank++) {
         struct keel_schedule *schedule = NULL;
         uint64_t before = keel_memory_stats().live_bytes;
-        if (!time_make(wish, wish->root + rank, &schedule))
+        if (!time_make(key, key->root + rank, &schedule))
             return (struct needs){0};
         most.bytes = larger(most.bytes, keel_memory_stats().live_bytes - before);
         most.steps = larger(most.steps, schedule->step_count);
@@ -64,25 +64,25 @@ static struct needs needs_of(const struct keel_schedule_wish *wish)
 
 /* Hosts are alike in these: a step's partner is within the host for all ranks or for none, or, flat, for as
  * many. */
-static bool ranks_alike(const struct keel_schedule_wish *wish)
+static bool ranks_alike(const struct keel_collective_key *key)
 {
-    bool rooted = wish->kind == KEEL_BROADCAST || wish->kind == KEEL_REDUCE || wish->kind == KEEL_GATHER ||
-                  wish->kind == KEEL_SCATTER;
-    return !rooted && wish->algorithm != KEEL_ALGORITHM_TREE && wish->algorithm != KEEL_ALGORITHM_RING &&
-           wish->algorithm != KEEL_ALGORITHM_BRUCK;
+    bool rooted = key->kind == KEEL_BROADCAST || key->kind == KEEL_REDUCE || key->kind == KEEL_GATHER ||
+                  key->kind == KEEL_SCATTER;
+    return !rooted && key->algorithm != KEEL_ALGORITHM_TREE && key->algorithm != KEEL_ALGORITHM_RING &&
+           key->algorithm != KEEL_ALGORITHM_BRUCK;
 }
 
-static void run(struct keel_schedule_wish wish, uint64_t bytes)
+static void run(struct keel_collective_key key, uint64_t bytes)
 {
-    struct needs needs = needs_of(&wish);
-    uint64_t ns = 0, steps = needs.steps * wish.rank_count;
-    bool alike = steps > steps_most && ranks_alike(&wish);
+    struct needs needs = needs_of(&key);
+    uint64_t ns = 0, steps = needs.steps * key.rank_count;
+    bool alike = steps > steps_most && ranks_alike(&key);
     if (steps > steps_most && !alike) {
-        wish.rank_count = RANKS_FEWER;
-        needs = needs_of(&wish);
+        key.rank_count = RANKS_FEWER;
+        needs = needs_of(&key);
     }
-    if (steps > 0 && (alike ? time_alike : time_whole)(&wish, bytes, &model, &ns))
-        print_line(&wish, bytes, &needs, ns);
+    if (steps > 0 && (alike ? time_alike : time_whole)(&key, bytes, &model, &ns))
+        print_line(&key, bytes, &needs, ns);
 }
 
 int main(void)
@@ -93,12 +93,12 @@ int main(void)
     for (int kind = 0; kind < KEEL_SEND; kind++)
         for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++)
             for (int k = 0; k < (kind == KEEL_BARRIER ? 1 : 2); k++) {
-                struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                struct keel_collective_key key = {.kind = (enum keel_collective_kind)kind,
                                                   .algorithm = (enum keel_algorithm)algorithm,
                                                   .rank_count = RANKS,
                                                   .host_of = host_of};
                 if (kind != KEEL_ALL_GATHER_V && kind != KEEL_ALL_TO_ALL_V)
-                    run(wish, sizes[k]);
+                    run(key, sizes[k]);
             }
     return 0;
 }

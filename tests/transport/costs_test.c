@@ -11,16 +11,16 @@ static const struct keel_cost_model latency_alone = {{1000, 1, 0}, {1000, 1, 0},
 static const struct keel_cost_model messages_alone = {{1, 1000, 0}, {1, 1000, 0}, 0, 0};
 static const struct keel_cost_model bytes_alone = {{1, 1, 1000}, {1, 1, 1000}, 1, 0};
 
-static struct keel_schedule_wish wish_for(enum keel_collective_kind kind, uint32_t ranks)
+static struct keel_collective_key wish_for(enum keel_collective_kind kind, uint32_t ranks)
 {
-    return (struct keel_schedule_wish){.kind = kind, .rank_count = ranks, .exact = true};
+    return (struct keel_collective_key){.kind = kind, .rank_count = ranks, .exact = true};
 }
 
 /* ---- choices ---- */
 
 START_TEST(the_choice_follows_the_figures)
 {
-    struct keel_schedule_wish sum = wish_for(KEEL_ALL_REDUCE, 16), all = wish_for(KEEL_ALL_TO_ALL, 16);
+    struct keel_collective_key sum = wish_for(KEEL_ALL_REDUCE, 16), all = wish_for(KEEL_ALL_TO_ALL, 16);
     ck_assert_int_eq(keel_schedule_choose(&sum, 1024, &latency_alone), KEEL_ALGORITHM_FLAT);
     ck_assert_int_eq(keel_schedule_choose(&sum, 1024, &messages_alone), KEEL_ALGORITHM_DOUBLING);
     enum keel_algorithm moved = keel_schedule_choose(&sum, 1 << 24, &bytes_alone);
@@ -37,15 +37,15 @@ START_TEST(the_choice_is_the_cheapest_that_is_offered)
     static const uint64_t sizes[] = {8, 4096, 100000, 1 << 22};
     for (uint32_t kind = 0; kind < KEEL_BARRIER; kind++)
         for (uint32_t k = 0; k < 4 * 3; k++) {
-            struct keel_schedule_wish wish = wish_for((enum keel_collective_kind)kind, 2 + 5 * (k / 4));
-            struct keel_facts facts = keel_wish_facts(&wish);
-            wish.algorithm = keel_schedule_choose(&wish, sizes[k % 4], &keel_costs_built_in);
-            ck_assert(keel_wish_offered(&wish, &facts));
-            uint64_t chosen_ns = keel_schedule_cost_ns(&wish, sizes[k % 4], &keel_costs_built_in);
+            struct keel_collective_key key = wish_for((enum keel_collective_kind)kind, 2 + 5 * (k / 4));
+            struct keel_facts facts = keel_key_facts(&key);
+            key.algorithm = keel_schedule_choose(&key, sizes[k % 4], &keel_costs_built_in);
+            ck_assert(keel_key_offered(&key, &facts));
+            uint64_t chosen_ns = keel_schedule_cost_ns(&key, sizes[k % 4], &keel_costs_built_in);
             for (int a = KEEL_ALGORITHM_FLAT; a < KEEL_ALGORITHM_COUNT; a++) {
-                wish.algorithm = (enum keel_algorithm)a;
-                if (keel_wish_offered(&wish, &facts))
-                    ck_assert_uint_ge(keel_schedule_cost_ns(&wish, sizes[k % 4], &keel_costs_built_in),
+                key.algorithm = (enum keel_algorithm)a;
+                if (keel_key_offered(&key, &facts))
+                    ck_assert_uint_ge(keel_schedule_cost_ns(&key, sizes[k % 4], &keel_costs_built_in),
                                       chosen_ns);
             }
         }
@@ -61,13 +61,13 @@ static uint32_t samples_of(const struct keel_cost_model *machine, struct keel_co
     uint32_t count = 0, contest = 0;
     for (uint32_t kind = 0; kind < 3; kind++)
         for (uint64_t bytes = 8; bytes <= 1 << 24; bytes *= 8, contest++) {
-            struct keel_schedule_wish wish = wish_for(kinds[kind], 8);
-            struct keel_facts facts = keel_wish_facts(&wish);
+            struct keel_collective_key key = wish_for(kinds[kind], 8);
+            struct keel_facts facts = keel_key_facts(&key);
             for (int a = KEEL_ALGORITHM_FLAT; a < KEEL_ALGORITHM_COUNT; a++) {
-                wish.algorithm = (enum keel_algorithm)a;
-                if (keel_wish_offered(&wish, &facts))
+                key.algorithm = (enum keel_algorithm)a;
+                if (keel_key_offered(&key, &facts))
                     out[count++] = (struct keel_cost_sample){
-                        wish, bytes, keel_schedule_cost_ns(&wish, bytes, machine), contest};
+                        key, bytes, keel_schedule_cost_ns(&key, bytes, machine), contest};
             }
         }
     return count;

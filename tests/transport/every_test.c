@@ -451,20 +451,20 @@ static int wire_body(struct rank *me)
                                            .order = KEEL_ORDER_NATIVE,
                                            .algorithm = (enum keel_algorithm)a,
                                            .sequence = sequence};
-            struct keel_schedule_wish wish = {.kind = what.kind,
+            struct keel_collective_key key = {.kind = what.kind,
                                               .algorithm = what.algorithm,
                                               .rank = me->rank,
                                               .rank_count = me->rank_count,
                                               .shard_count = me->rank_count};
             struct keel_schedule *schedule;
             if (kind == KEEL_ALL_GATHER_V || kind == KEEL_ALL_TO_ALL_V ||
-                keel_schedule_make(&wish, &schedule) != KEEL_OK)
+                keel_schedule_make(&key, &schedule) != KEEL_OK)
                 continue;
             keel_schedule_free(schedule);
             uint64_t bytes = count * sizeof(float);
             if (kind == KEEL_ALL_GATHER || kind == KEEL_GATHER || kind == KEEL_ALL_TO_ALL)
                 bytes *= me->rank_count;
-            int64_t right = (int64_t)keel_schedule_wire_bytes(&wish, bytes), moved = -1;
+            int64_t right = (int64_t)keel_schedule_wire_bytes(&key, bytes), moved = -1;
             for (uint32_t tries = 0; moved != right && tries < 4; tries++) { /* a send may be counted late */
                 what.count = 0;
                 moved = -wire_bytes(me, group, what);

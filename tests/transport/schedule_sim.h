@@ -44,7 +44,7 @@ struct sim_token {
 };
 
 struct sim {
-    struct keel_schedule_wish wish; /* of all; rank differs */
+    struct keel_collective_key key; /* of all; rank differs */
     struct keel_tree_plan *plan;    /* reductions */
     uint32_t *leaf_first;           /*   by rank: its first leaf in leaf_of */
     uint32_t *leaf_of;              /*   by rank and ordinal */
@@ -99,7 +99,7 @@ static inline uint64_t sim_shard_node(struct keel_tree_node node)
 static inline struct sim_value sim_part(const struct sim *sim, uint32_t rank, uint32_t number, uint32_t block,
                                         uint32_t segment)
 {
-    if (!sim_reduces(sim->wish.kind))
+    if (!sim_reduces(sim->key.kind))
         return sim_leaf(rank, block, segment);
     sim_check(number < sim->plan->rank_leaves[rank]);
     uint32_t leaf = sim->leaf_of[sim->leaf_first[rank] + number];
@@ -126,8 +126,8 @@ static inline struct sim_value sim_sum(const struct sim *sim, uint32_t block, ui
 static inline bool sim_wanted(const struct sim *sim, uint32_t rank, uint32_t block, uint32_t segment,
                               struct sim_value *out)
 {
-    uint32_t root = sim->wish.root;
-    switch (sim->wish.kind) {
+    uint32_t root = sim->key.root;
+    switch (sim->key.kind) {
     case KEEL_ALL_REDUCE:
         *out = sim->sums[(size_t)segment * sim->sum_blocks + block];
         return true;
@@ -163,7 +163,7 @@ static inline bool sim_wanted(const struct sim *sim, uint32_t rank, uint32_t blo
 static inline uint64_t sim_size(const struct sim *sim, uint32_t rank, struct keel_operand operand)
 {
     uint32_t space = operand.space == KEEL_SPACE_TEMP ? sim->ranks[rank].schedule->sizing : operand.space;
-    switch (sim->wish.kind) {
+    switch (sim->key.kind) {
     case KEEL_ALL_REDUCE:
     case KEEL_REDUCE:
     case KEEL_BROADCAST:
@@ -372,7 +372,7 @@ static inline bool sim_ended(const struct sim *sim, uint32_t rank)
 
 static inline void sim_free(struct sim *sim)
 {
-    for (uint32_t rank = 0; rank < sim->wish.rank_count; rank++) {
+    for (uint32_t rank = 0; rank < sim->key.rank_count; rank++) {
         struct sim_rank *r = &sim->ranks[rank];
         keel_schedule_free(r->schedule);
         free(r->results);
@@ -403,9 +403,9 @@ static inline void sim_check_shape(struct sim *sim, const struct keel_schedule *
 static inline void sim_group_leaves(struct sim *sim)
 {
     const struct keel_tree_plan *plan = sim->plan;
-    sim->leaf_first = calloc(sim->wish.rank_count + 1, sizeof *sim->leaf_first);
+    sim->leaf_first = calloc(sim->key.rank_count + 1, sizeof *sim->leaf_first);
     sim->leaf_of = calloc(plan->leaf_count, sizeof *sim->leaf_of);
-    for (uint32_t rank = 0; rank < sim->wish.rank_count; rank++)
+    for (uint32_t rank = 0; rank < sim->key.rank_count; rank++)
         sim->leaf_first[rank + 1] = sim->leaf_first[rank] + plan->rank_leaves[rank];
     for (uint32_t leaf = 0; leaf < plan->leaf_count; leaf++)
         sim->leaf_of[sim->leaf_first[plan->leaf_rank[leaf]] + plan->leaf_ordinal[leaf]] = leaf;
@@ -425,30 +425,30 @@ static inline void sim_make_sums(struct sim *sim)
 static inline void sim_make_plan(struct sim *sim)
 {
     static uint16_t own[KEEL_GROUP_SHARDS_MAX];
-    const struct keel_schedule_wish *wish = &sim->wish;
+    const struct keel_collective_key *key = &sim->key;
     sim->plan = calloc(1, sizeof *sim->plan);
-    for (uint32_t rank = 0; rank < wish->rank_count; rank++)
+    for (uint32_t rank = 0; rank < key->rank_count; rank++)
         own[rank] = (uint16_t)rank;
-    if (wish->shard_rank != NULL)
-        keel_tree_plan_init(sim->plan, wish->shard_count, wish->shard_rank);
+    if (key->shard_rank != NULL)
+        keel_tree_plan_init(sim->plan, key->shard_count, key->shard_rank);
     else
-        keel_tree_plan_init(sim->plan, wish->rank_count, own);
+        keel_tree_plan_init(sim->plan, key->rank_count, own);
     sim_group_leaves(sim);
 }
 
 /* Make the schedules of all ranks; false when the algorithm cannot do it, which all ranks must say alike. */
-static inline bool sim_make(struct sim *sim, const struct keel_schedule_wish *wish, uint32_t segments,
+static inline bool sim_make(struct sim *sim, const struct keel_collective_key *key, uint32_t segments,
                             uint32_t window, uint64_t seed)
 {
     *sim =
-        (struct sim){.wish = *wish, .segments = segments, .window = window, .held = SIM_NOBODY, .seed = seed};
-    sim->ranks = calloc(wish->rank_count, sizeof *sim->ranks);
-    if (sim_reduces(wish->kind))
+        (struct sim){.key = *key, .segments = segments, .window = window, .held = SIM_NOBODY, .seed = seed};
+    sim->ranks = calloc(key->rank_count, sizeof *sim->ranks);
+    if (sim_reduces(key->kind))
         sim_make_plan(sim);
     uint32_t refused = 0;
-    for (uint32_t rank = 0; rank < wish->rank_count; rank++) {
+    for (uint32_t rank = 0; rank < key->rank_count; rank++) {
         struct sim_rank *r = &sim->ranks[rank];
-        struct keel_schedule_wish mine = *wish;
+        struct keel_collective_key mine = *key;
         mine.rank = rank;
         enum keel_status status = keel_schedule_make(&mine, &r->schedule);
         if (status == KEEL_UNSUPPORTED) {
@@ -457,24 +457,23 @@ static inline bool sim_make(struct sim *sim, const struct keel_schedule_wish *wi
         }
         ck_ok(status);
         sim_check_shape(sim, r->schedule);
-        sim_check(!sim_reduces(wish->kind) ||
-                  r->schedule->part_blocks == sim->ranks[0].schedule->part_blocks);
-        bool results = (wish->kind != KEEL_GATHER && wish->kind != KEEL_REDUCE) || rank == wish->root;
+        sim_check(!sim_reduces(key->kind) || r->schedule->part_blocks == sim->ranks[0].schedule->part_blocks);
+        bool results = (key->kind != KEEL_GATHER && key->kind != KEEL_REDUCE) || rank == key->root;
         if (results) /* else: touched at the root alone */
             r->results = calloc((size_t)segments * r->schedule->result_blocks + 1, sizeof *r->results);
         r->temps = calloc((size_t)window * r->schedule->temp_count + 1, sizeof *r->temps);
         r->needs = calloc((size_t)window * r->schedule->step_count + 1, sizeof *r->needs);
         r->done = calloc(window, sizeof *r->done);
     }
-    sim_check_msg(refused == 0 || refused == wish->rank_count, "%u of %u ranks say that it cannot be done",
-                  refused, wish->rank_count);
+    sim_check_msg(refused == 0 || refused == key->rank_count, "%u of %u ranks say that it cannot be done",
+                  refused, key->rank_count);
     if (refused > 0) {
         sim_free(sim);
         return false;
     }
-    if (sim_reduces(wish->kind))
+    if (sim_reduces(key->kind))
         sim_make_sums(sim);
-    for (uint32_t rank = 0; rank < wish->rank_count; rank++) {
+    for (uint32_t rank = 0; rank < key->rank_count; rank++) {
         for (uint32_t segment = 0; segment < segments && segment < window; segment++)
             sim_open(sim, rank, segment);
         sim_advance(sim, rank);
@@ -484,8 +483,8 @@ static inline bool sim_make(struct sim *sim, const struct keel_schedule_wish *wi
 
 static inline void sim_check_results(const struct sim *sim)
 {
-    bool exact = sim->wish.exact && sim_reduces(sim->wish.kind);
-    for (uint32_t rank = 0; rank < sim->wish.rank_count; rank++) {
+    bool exact = sim->key.exact && sim_reduces(sim->key.kind);
+    for (uint32_t rank = 0; rank < sim->key.rank_count; rank++) {
         const struct keel_schedule *schedule = sim->ranks[rank].schedule;
         sim_check_msg(sim_ended(sim, rank), "rank %u never ends", rank);
         sim_check(!exact || schedule->in_order);

@@ -19,7 +19,7 @@ static bool has_root(enum keel_collective_kind kind)
 /* Bytes of one block, when the whole has `bytes` that divide as often as is needed. */
 static uint64_t block_bytes(const struct sim *sim, uint64_t bytes)
 {
-    switch (sim->wish.kind) {
+    switch (sim->key.kind) {
     case KEEL_ALL_REDUCE:
     case KEEL_REDUCE:
     case KEEL_BROADCAST:
@@ -30,29 +30,29 @@ static uint64_t block_bytes(const struct sim *sim, uint64_t bytes)
     case KEEL_BARRIER:
         return 0;
     default:
-        return bytes / sim->wish.rank_count;
+        return bytes / sim->key.rank_count;
     }
 }
 
 static void check_wire(const struct sim *sim)
 {
     uint64_t core = 1, bytes;
-    while (2 * core <= sim->wish.rank_count)
+    while (2 * core <= sim->key.rank_count)
         core *= 2;
-    bytes = core * sim->wish.rank_count * 8;
+    bytes = core * sim->key.rank_count * 8;
     ck_assert_uint_eq(sim->messages / sim->segments * block_bytes(sim, bytes),
-                      keel_schedule_wire_bytes(&sim->wish, bytes));
+                      keel_schedule_wire_bytes(&sim->key, bytes));
 }
 
 /* While one rank has not come, nobody who is not it gets through. */
-static void check_barrier(const struct keel_schedule_wish *wish, uint32_t held, uint64_t seed)
+static void check_barrier(const struct keel_collective_key *key, uint32_t held, uint64_t seed)
 {
     struct sim sim;
-    ck_assert(sim_make(&sim, wish, 1, 1, seed));
+    ck_assert(sim_make(&sim, key, 1, 1, seed));
     sim.held = held;
     sim_run(&sim);
-    for (uint32_t rank = 0; rank < wish->rank_count; rank++)
-        ck_assert_msg(!sim_ended(&sim, rank) || wish->rank_count == 1, "rank %u passed before rank %u came",
+    for (uint32_t rank = 0; rank < key->rank_count; rank++)
+        ck_assert_msg(!sim_ended(&sim, rank) || key->rank_count == 1, "rank %u passed before rank %u came",
                       rank, held);
     sim.held = SIM_NOBODY;
     sim_run(&sim);
@@ -62,39 +62,39 @@ static void check_barrier(const struct keel_schedule_wish *wish, uint32_t held, 
 
 /* Those of its host and those of its place: with 64 hosts of 64 ranks 126. AUTO takes it where they are few.
  */
-static bool trades_at_two_levels(const struct keel_schedule_wish *wish)
+static bool trades_at_two_levels(const struct keel_collective_key *key)
 {
-    return wish->kind == KEEL_ALL_TO_ALL && wish->algorithm == KEEL_ALGORITHM_TWO_LEVEL;
+    return key->kind == KEEL_ALL_TO_ALL && key->algorithm == KEEL_ALGORITHM_TWO_LEVEL;
 }
 
 /* Make, run, check; false where the algorithm cannot. */
-static bool run_case(const struct keel_schedule_wish *wish, uint32_t segments, uint32_t window, uint64_t seed)
+static bool run_case(const struct keel_collective_key *key, uint32_t segments, uint32_t window, uint64_t seed)
 {
     struct sim sim;
-    if (!sim_make(&sim, wish, segments, window, seed))
+    if (!sim_make(&sim, key, segments, window, seed))
         return false;
     sim_run(&sim);
     sim_check_results(&sim);
     ck_assert_uint_eq(sim.pool_count, 0);
     check_wire(&sim);
-    ck_assert(wish->rank_count <= KEEL_SCHEDULE_PEERS_MAX || wish->shard_rank != NULL ||
-              wish->algorithm == KEEL_ALGORITHM_FLAT || wish->algorithm == KEEL_ALGORITHM_DIRECT ||
-              wish->algorithm == KEEL_ALGORITHM_PAIRWISE || sim.peers_most < KEEL_SCHEDULE_PEERS_MAX ||
-              trades_at_two_levels(wish));
+    ck_assert(key->rank_count <= KEEL_SCHEDULE_PEERS_MAX || key->shard_rank != NULL ||
+              key->algorithm == KEEL_ALGORITHM_FLAT || key->algorithm == KEEL_ALGORITHM_DIRECT ||
+              key->algorithm == KEEL_ALGORITHM_PAIRWISE || sim.peers_most < KEEL_SCHEDULE_PEERS_MAX ||
+              trades_at_two_levels(key));
     sim_free(&sim);
     cases_run++;
     return true;
 }
 
 /* Every algorithm, exact and native, of one kind; how many could do it. */
-static uint32_t run_algorithms(struct keel_schedule_wish wish, uint64_t seed)
+static uint32_t run_algorithms(struct keel_collective_key key, uint64_t seed)
 {
     uint32_t done = 0;
     for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++)
-        for (int exact = 0; exact < (sim_reduces(wish.kind) ? 2 : 1); exact++) {
-            wish.algorithm = (enum keel_algorithm)algorithm;
-            wish.exact = exact != 0;
-            done += run_case(&wish, 1 + (uint32_t)(seed % 4), 1 + (uint32_t)(seed % 3), seed);
+        for (int exact = 0; exact < (sim_reduces(key.kind) ? 2 : 1); exact++) {
+            key.algorithm = (enum keel_algorithm)algorithm;
+            key.exact = exact != 0;
+            done += run_case(&key, 1 + (uint32_t)(seed % 4), 1 + (uint32_t)(seed % 3), seed);
         }
     return done;
 }
@@ -104,9 +104,9 @@ START_TEST(every_kind_algorithm_and_root_is_right_on_1_to_17_ranks)
     for (int kind = 0; kind < KEEL_SEND; kind++)
         for (uint32_t ranks = 1; ranks <= RANKS_ALL; ranks++)
             for (uint32_t root = 0; root < (has_root((enum keel_collective_kind)kind) ? ranks : 3); root++) {
-                struct keel_schedule_wish wish = {
+                struct keel_collective_key key = {
                     .kind = (enum keel_collective_kind)kind, .rank_count = ranks, .root = root % ranks};
-                ck_assert_uint_gt(run_algorithms(wish, root + ranks), 0);
+                ck_assert_uint_gt(run_algorithms(key, root + ranks), 0);
             }
 }
 END_TEST
@@ -119,15 +119,15 @@ START_TEST(nobody_passes_a_barrier_before_all_have_come)
                 uint16_t hosts[RANKS_ALL];
                 for (uint32_t rank = 0; rank < ranks; rank++)
                     hosts[rank] = (uint16_t)(rank / 3);
-                struct keel_schedule_wish wish = {.kind = KEEL_BARRIER,
+                struct keel_collective_key key = {.kind = KEEL_BARRIER,
                                                   .algorithm = (enum keel_algorithm)algorithm,
                                                   .rank_count = ranks,
                                                   .host_of = hosts};
                 struct sim sim;
-                if (!sim_make(&sim, &wish, 1, 1, held))
+                if (!sim_make(&sim, &key, 1, 1, held))
                     continue;
                 sim_free(&sim);
-                check_barrier(&wish, held, held);
+                check_barrier(&key, held, held);
                 cases_run++;
             }
 }
@@ -137,19 +137,19 @@ START_TEST(send_meets_receive)
 {
     for (int kind = KEEL_SEND; kind <= KEEL_RECEIVE; kind++) {
         struct keel_schedule *schedule = NULL;
-        struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+        struct keel_collective_key key = {.kind = (enum keel_collective_kind)kind,
                                           .algorithm = KEEL_ALGORITHM_FLAT,
                                           .rank = 1,
                                           .rank_count = 5,
                                           .root = 3};
-        ck_ok(keel_schedule_make(&wish, &schedule));
+        ck_ok(keel_schedule_make(&key, &schedule));
         ck_assert_uint_eq(schedule->step_count, 1);
         ck_assert_uint_eq(schedule->peer_count, 1);
         ck_assert_uint_eq(schedule->peers[0], 3);
         ck_assert_uint_eq(schedule->receives_first[1], kind == KEEL_RECEIVE ? 1 : 0);
         keel_schedule_free(schedule);
-        wish.root = 1;
-        ck_status(keel_schedule_make(&wish, &schedule), KEEL_INVALID);
+        key.root = 1;
+        ck_status(keel_schedule_make(&key, &schedule), KEEL_INVALID);
     }
 }
 END_TEST
@@ -175,12 +175,12 @@ START_TEST(sums_are_right_for_random_shard_maps)
         for (uint32_t ranks = 1; ranks <= RANKS_ALL; ranks++)
             for (uint32_t shards = 1; shards <= SHARDS; shards += 1 + shards / 8) {
                 place(shard_rank, shards, ranks, &seed);
-                struct keel_schedule_wish wish = {.kind = kinds[k],
+                struct keel_collective_key key = {.kind = kinds[k],
                                                   .rank_count = ranks,
                                                   .root = (uint32_t)(sim_random(&seed) % ranks),
                                                   .shard_count = shards,
                                                   .shard_rank = shard_rank};
-                ck_assert_uint_ge(run_algorithms(wish, seed), 4); /* flat and tree, exact and native */
+                ck_assert_uint_ge(run_algorithms(key, seed), 4); /* flat and tree, exact and native */
             }
 }
 END_TEST
@@ -194,17 +194,17 @@ START_TEST(sums_keep_the_order_when_ranks_carry_aligned_runs_of_shards)
                 uint32_t shards = ranks * run - less;
                 for (uint32_t s = 0; s < shards; s++)
                     shard_rank[s] = (uint16_t)(s / run);
-                struct keel_schedule_wish wish = {.kind = KEEL_ALL_REDUCE,
+                struct keel_collective_key key = {.kind = KEEL_ALL_REDUCE,
                                                   .algorithm = KEEL_ALGORITHM_HALVING,
                                                   .exact = true,
                                                   .rank_count = ranks,
                                                   .shard_count = shards,
                                                   .shard_rank = shard_rank};
-                ck_assert_msg(run_case(&wish, 2, 2, run), "halving, %u ranks of %u", ranks, run);
-                wish.algorithm = KEEL_ALGORITHM_DOUBLING;
-                ck_assert_msg(run_case(&wish, 2, 2, run), "doubling, %u ranks of %u", ranks, run);
-                wish.algorithm = KEEL_ALGORITHM_TWO_LEVEL;
-                ck_assert_msg(run_case(&wish, 2, 2, run), "two-level, %u ranks of %u", ranks, run);
+                ck_assert_msg(run_case(&key, 2, 2, run), "halving, %u ranks of %u", ranks, run);
+                key.algorithm = KEEL_ALGORITHM_DOUBLING;
+                ck_assert_msg(run_case(&key, 2, 2, run), "doubling, %u ranks of %u", ranks, run);
+                key.algorithm = KEEL_ALGORITHM_TWO_LEVEL;
+                ck_assert_msg(run_case(&key, 2, 2, run), "two-level, %u ranks of %u", ranks, run);
             }
 }
 END_TEST
@@ -231,14 +231,14 @@ START_TEST(two_levels_are_right_for_hosts_of_any_shape)
             for (uint32_t size = 1; size <= 8; size++)
                 for (uint32_t pattern = 0; pattern < 3; pattern++) {
                     place_hosts(host_of, ranks, size, pattern);
-                    struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                    struct keel_collective_key key = {.kind = (enum keel_collective_kind)kind,
                                                       .algorithm = KEEL_ALGORITHM_TWO_LEVEL,
                                                       .rank_count = ranks,
                                                       .root = (size * 5 + pattern) % ranks,
                                                       .host_of = host_of};
-                    run_case(&wish, 1 + size % 3, 1 + size % 2, size);
-                    wish.exact = true;
-                    exact += sim_reduces(wish.kind) && run_case(&wish, 1, 1, size);
+                    run_case(&key, 1 + size % 3, 1 + size % 2, size);
+                    key.exact = true;
+                    exact += sim_reduces(key.kind) && run_case(&key, 1, 1, size);
                 }
     ck_assert_uint_gt(exact, 50);
 }
@@ -353,23 +353,23 @@ static void run_large(uint32_t ranks, uint64_t steps_most)
         host_of[rank] = (uint16_t)(rank / (ranks == 4096 ? 64 : 10));
     for (int kind = 0; kind < KEEL_SEND; kind++)
         for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++) {
-            struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+            struct keel_collective_key key = {.kind = (enum keel_collective_kind)kind,
                                               .algorithm = (enum keel_algorithm)algorithm,
                                               .rank = 1,
                                               .rank_count = ranks,
                                               .root = ranks / 3,
                                               .host_of = host_of};
             struct keel_schedule *one = NULL;
-            wish.exact = sim_reduces(wish.kind) && algorithm != KEEL_ALGORITHM_RING;
-            if (keel_schedule_make(&wish, &one) != KEEL_OK) {
-                wish.exact = false;
-                if (keel_schedule_make(&wish, &one) != KEEL_OK)
+            key.exact = sim_reduces(key.kind) && algorithm != KEEL_ALGORITHM_RING;
+            if (keel_schedule_make(&key, &one) != KEEL_OK) {
+                key.exact = false;
+                if (keel_schedule_make(&key, &one) != KEEL_OK)
                     continue;
             }
             bool small = (uint64_t)one->step_count * ranks <= steps_most;
             keel_schedule_free(one);
             if (small)
-                run_case(&wish, 1, 1, ranks);
+                run_case(&key, 1, 1, ranks);
         }
     free(host_of);
 }
@@ -401,7 +401,7 @@ START_TEST(schedules_of_4096_ranks_are_bounded)
     for (int kind = 0; kind < KEEL_SEND; kind++)
         for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++)
             for (uint32_t k = 0; k < sizeof ranks / sizeof ranks[0]; k++) {
-                struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                struct keel_collective_key key = {.kind = (enum keel_collective_kind)kind,
                                                   .algorithm = (enum keel_algorithm)algorithm,
                                                   .rank = ranks[k],
                                                   .rank_count = 4096,
@@ -409,12 +409,12 @@ START_TEST(schedules_of_4096_ranks_are_bounded)
                                                   .host_of = host_of};
                 struct keel_schedule *schedule = NULL;
                 uint64_t before = keel_memory_stats().live_bytes;
-                if (keel_schedule_make(&wish, &schedule) == KEEL_UNSUPPORTED)
+                if (keel_schedule_make(&key, &schedule) == KEEL_UNSUPPORTED)
                     continue;
                 ck_assert_ptr_nonnull(schedule);
                 uint64_t bytes = keel_memory_stats().live_bytes - before;
                 bytes_most = bytes > bytes_most ? bytes : bytes_most;
-                if (trades_at_two_levels(&wish))
+                if (trades_at_two_levels(&key))
                     ck_assert_uint_eq(schedule->peer_count, 126);
                 else if (algorithm != KEEL_ALGORITHM_FLAT && algorithm != KEEL_ALGORITHM_DIRECT &&
                          algorithm != KEEL_ALGORITHM_PAIRWISE)
@@ -426,16 +426,16 @@ START_TEST(schedules_of_4096_ranks_are_bounded)
     for (int kind = 0; kind < KEEL_SEND; kind++)
         for (int exact = 0; exact < 2; exact++)
             for (uint64_t bytes = 8; bytes <= UINT64_C(1) << 34; bytes *= 8) {
-                struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                struct keel_collective_key key = {.kind = (enum keel_collective_kind)kind,
                                                   .exact = exact != 0,
                                                   .rank_count = 4096,
                                                   .host_of = host_of};
-                enum keel_algorithm choice = keel_schedule_choose(&wish, bytes, &model);
-                wish.algorithm = choice;
-                bool everybody = trades_at_two_levels(&wish) || choice == KEEL_ALGORITHM_FLAT ||
+                enum keel_algorithm choice = keel_schedule_choose(&key, bytes, &model);
+                key.algorithm = choice;
+                bool everybody = trades_at_two_levels(&key) || choice == KEEL_ALGORITHM_FLAT ||
                                  choice == KEEL_ALGORITHM_DIRECT || choice == KEEL_ALGORITHM_PAIRWISE;
                 ck_assert_msg(!everybody || kind == KEEL_ALL_TO_ALL_V, "%s by %s",
-                              keel_collective_name(wish.kind), keel_algorithm_name(choice));
+                              keel_collective_name(key.kind), keel_algorithm_name(choice));
             }
 }
 END_TEST
@@ -447,7 +447,7 @@ START_TEST(a_schedule_of_too_much_scratch_is_refused)
     static uint16_t map[KEEL_GROUP_SHARDS_MAX];
     for (uint32_t shard = 0; shard < KEEL_GROUP_SHARDS_MAX; shard++)
         map[shard] = (uint16_t)(shard % 2 == 0 ? 0 : 1 + shard / 2 % (RANKS - 1));
-    const struct keel_schedule_wish wish = {.kind = KEEL_REDUCE_SCATTER,
+    const struct keel_collective_key key = {.kind = KEEL_REDUCE_SCATTER,
                                             .algorithm = KEEL_ALGORITHM_TREE,
                                             .exact = true,
                                             .rank_count = RANKS,
@@ -455,7 +455,7 @@ START_TEST(a_schedule_of_too_much_scratch_is_refused)
                                             .shard_rank = map};
     uint64_t before = keel_memory_stats().live_bytes;
     struct keel_schedule *schedule = NULL;
-    ck_assert_int_eq(keel_schedule_make(&wish, &schedule), KEEL_LIMIT);
+    ck_assert_int_eq(keel_schedule_make(&key, &schedule), KEEL_LIMIT);
     ck_assert_uint_eq(keel_memory_stats().live_bytes, before);
 }
 END_TEST
@@ -471,7 +471,7 @@ START_TEST(the_choice_can_be_made_and_is_everybodys)
         uint32_t shards = 1 + (uint32_t)(sim_random(&seed) % SHARDS);
         place(shard_rank, shards, ranks, &seed);
         place_hosts(host_of, ranks, 1 + (uint32_t)(sim_random(&seed) % 8), turn % 3);
-        struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)(turn % KEEL_SEND),
+        struct keel_collective_key key = {.kind = (enum keel_collective_kind)(turn % KEEL_SEND),
                                           .exact = turn / 16 % 2 != 0,
                                           .rank_count = ranks,
                                           .root = (uint32_t)(sim_random(&seed) % ranks),
@@ -479,12 +479,12 @@ START_TEST(the_choice_can_be_made_and_is_everybodys)
                                           .shard_rank = turn % 4 == 0 ? NULL : shard_rank,
                                           .host_of = turn % 5 == 0 ? NULL : host_of};
         uint64_t bytes = UINT64_C(1) << sim_random(&seed) % 34;
-        enum keel_algorithm choice = keel_schedule_choose(&wish, bytes, &model);
-        for (wish.rank = 0; wish.rank < ranks; wish.rank++) {
+        enum keel_algorithm choice = keel_schedule_choose(&key, bytes, &model);
+        for (key.rank = 0; key.rank < ranks; key.rank++) {
             struct keel_schedule *schedule = NULL;
-            ck_assert_int_eq(keel_schedule_choose(&wish, bytes, &model), choice);
-            wish.algorithm = choice;
-            ck_ok(keel_schedule_make(&wish, &schedule));
+            ck_assert_int_eq(keel_schedule_choose(&key, bytes, &model), choice);
+            key.algorithm = choice;
+            ck_ok(keel_schedule_make(&key, &schedule));
             keel_schedule_free(schedule);
         }
     }
@@ -503,18 +503,18 @@ START_TEST(closed_forms_come_near_the_simulation)
         for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++)
             for (uint32_t ranks = 2; ranks <= 64; ranks += 1 + ranks / 3)
                 for (uint32_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
-                    struct keel_schedule_wish wish = {.kind = (enum keel_collective_kind)kind,
+                    struct keel_collective_key key = {.kind = (enum keel_collective_kind)kind,
                                                       .algorithm = (enum keel_algorithm)algorithm,
                                                       .rank_count = ranks,
                                                       .root = ranks / 2};
                     uint64_t ns = 0;
-                    if (!time_whole(&wish, sizes[k], &model, &ns))
+                    if (!time_whole(&key, sizes[k], &model, &ns))
                         continue;
-                    double ratio = (double)keel_schedule_cost_ns(&wish, sizes[k], &model) / (double)ns;
+                    double ratio = (double)keel_schedule_cost_ns(&key, sizes[k], &model) / (double)ns;
                     low = ratio < low ? ratio : low;
                     high = ratio > high ? ratio : high;
                     ck_assert_msg(ratio > 0.65 && ratio < 1.6, "%s by %s, %u ranks, %lu bytes: %.2f",
-                                  keel_collective_name(wish.kind), keel_algorithm_name(wish.algorithm), ranks,
+                                  keel_collective_name(key.kind), keel_algorithm_name(key.algorithm), ranks,
                                   (unsigned long)sizes[k], ratio);
                     compared++;
                 }

@@ -31,7 +31,7 @@ struct time_rank {
 };
 
 struct time_run {
-    const struct keel_schedule_wish *wish;
+    const struct keel_collective_key *key;
     const struct keel_cost_model *model;
     uint64_t block_bytes;
     struct time_rank *ranks; /* alike: one */
@@ -81,7 +81,7 @@ static inline struct time_event time_pop(struct time_run *run)
 
 static inline const struct keel_link_cost *time_link(const struct time_run *run, uint32_t a, uint32_t b)
 {
-    const uint16_t *host_of = run->wish->host_of;
+    const uint16_t *host_of = run->key->host_of;
     return host_of == NULL || host_of[a] == host_of[b] ? &run->model->within : &run->model->between;
 }
 
@@ -188,10 +188,10 @@ static inline void time_events(struct time_run *run)
             abort();
 }
 
-static inline uint64_t time_block_bytes(const struct keel_schedule_wish *wish,
+static inline uint64_t time_block_bytes(const struct keel_collective_key *key,
                                         const struct keel_schedule *schedule, uint64_t bytes)
 {
-    switch (wish->kind) {
+    switch (key->kind) {
     case KEEL_ALL_REDUCE:
     case KEEL_REDUCE:
     case KEEL_BROADCAST:
@@ -202,13 +202,13 @@ static inline uint64_t time_block_bytes(const struct keel_schedule_wish *wish,
     case KEEL_BARRIER:
         return 0;
     default:
-        return (bytes + wish->rank_count - 1) / wish->rank_count;
+        return (bytes + key->rank_count - 1) / key->rank_count;
     }
 }
 
-static inline bool time_make(const struct keel_schedule_wish *wish, uint32_t rank, struct keel_schedule **out)
+static inline bool time_make(const struct keel_collective_key *key, uint32_t rank, struct keel_schedule **out)
 {
-    struct keel_schedule_wish mine = *wish;
+    struct keel_collective_key mine = *key;
     mine.rank = rank;
     return keel_schedule_make(&mine, out) == KEEL_OK;
 }
@@ -227,18 +227,18 @@ static inline uint64_t time_end(struct time_run *run)
 }
 
 /* All ranks. False: the algorithm cannot. */
-static inline bool time_whole(const struct keel_schedule_wish *wish, uint64_t bytes,
+static inline bool time_whole(const struct keel_collective_key *key, uint64_t bytes,
                               const struct keel_cost_model *model, uint64_t *out_ns)
 {
-    struct time_run run = {.wish = wish, .model = model, .rank_count = wish->rank_count};
-    run.ranks = calloc(wish->rank_count, sizeof *run.ranks);
+    struct time_run run = {.key = key, .model = model, .rank_count = key->rank_count};
+    run.ranks = calloc(key->rank_count, sizeof *run.ranks);
     if (run.ranks == NULL)
         abort();
     bool able = true;
-    for (uint32_t rank = 0; able && rank < wish->rank_count; rank++)
-        able = time_make(wish, rank, &run.ranks[rank].schedule);
+    for (uint32_t rank = 0; able && rank < key->rank_count; rank++)
+        able = time_make(key, rank, &run.ranks[rank].schedule);
     if (able) {
-        run.block_bytes = time_block_bytes(wish, run.ranks[0].schedule, bytes);
+        run.block_bytes = time_block_bytes(key, run.ranks[0].schedule, bytes);
         time_events(&run);
     }
     *out_ns = time_end(&run);
@@ -256,7 +256,7 @@ static inline bool time_match(struct time_run *run)
         abort();
     for (uint32_t p = 0; alike && p < mine->peer_count; p++) {
         struct keel_schedule *peer = NULL;
-        if (!time_make(run->wish, mine->peers[p], &peer))
+        if (!time_make(run->key, mine->peers[p], &peer))
             abort();
         alike = peer->step_count == mine->step_count;
         for (uint32_t k = 0; alike && k < peer->step_count; k++) {
@@ -271,16 +271,16 @@ static inline bool time_match(struct time_run *run)
 }
 
 /* One rank for all. False: the algorithm cannot, or its ranks do different things. */
-static inline bool time_alike(const struct keel_schedule_wish *wish, uint64_t bytes,
+static inline bool time_alike(const struct keel_collective_key *key, uint64_t bytes,
                               const struct keel_cost_model *model, uint64_t *out_ns)
 {
-    struct time_run run = {.wish = wish, .model = model, .rank_count = 1};
+    struct time_run run = {.key = key, .model = model, .rank_count = 1};
     run.ranks = calloc(1, sizeof *run.ranks);
     if (run.ranks == NULL)
         abort();
-    bool able = time_make(wish, 0, &run.ranks[0].schedule) && time_match(&run);
+    bool able = time_make(key, 0, &run.ranks[0].schedule) && time_match(&run);
     if (able) {
-        run.block_bytes = time_block_bytes(wish, run.ranks[0].schedule, bytes);
+        run.block_bytes = time_block_bytes(key, run.ranks[0].schedule, bytes);
         time_events(&run);
     }
     *out_ns = time_end(&run);

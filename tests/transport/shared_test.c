@@ -180,7 +180,7 @@ static void echo_end(struct end *end, pid_t pid)
 
 static bool is_shared(const struct end *end)
 {
-    return end->backends.carrier_count == 2 && end->connection->backend == end->backends.backends[0];
+    return end->backends.backend_count == 2 && end->connection->backend == end->backends.backends[0];
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */

@@ -298,6 +298,7 @@ static int revoked_body(struct rank *me)
             rank_check(me, keel_operation_wait(operation, in_seconds(20)) == KEEL_REVOKED);
         } else {
             rank_check(me, keel_group_rank_count(grandchild) == 2);
+            rank_say(me, 'w'); /* it has both: what comes too late is refused */
             rank_hear(me);
             uint64_t deadline = in_seconds(20);
             while (sum_begin(grandchild, 2, parts, 1, &sum, 1, &operation) == KEEL_OK &&
@@ -319,6 +320,7 @@ START_TEST(revoking_the_parent_ends_what_was_made_of_it_on_every_rank)
     struct ranks ranks;
     ranks_start(&ranks, 3, 1, NULL, revoked_body);
     ck_assert_int_eq(ranks_listen(&ranks, 0), 'w');
+    ck_assert_int_eq(ranks_listen(&ranks, 1), 'w');
     ranks_tell(&ranks, 2, 'r');
     ranks_tell(&ranks, 1, 'r');
     ranks_together(&ranks);

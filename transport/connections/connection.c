@@ -33,7 +33,7 @@ void keel_connection_backend_adopt(struct keel_connection_backend *backend,
     connection->backend = backend;
     connection->state = KEEL_CONNECTION_OPENING;
     put(&backend->connections, connection);
-    backend->line_count++;
+    backend->connection_count++;
 }
 
 void keel_connection_backend_sent(struct keel_connection_backend *backend, uint32_t payload_bytes)
@@ -114,7 +114,7 @@ void keel_connection_close(struct keel_connection *connection)
     keel_cipher_free(connection->opener);
     connection->sealer = connection->opener = NULL;
     take(&backend->connections, connection);
-    backend->line_count--;
+    backend->connection_count--;
     put(&backend->dying, connection);
 }
 
@@ -130,8 +130,8 @@ void keel_connection_broke(struct keel_connection *connection, const char *why)
 
 void keel_backends_close(struct keel_backends *backends)
 {
-    while (backends->carrier_count > 0) {
-        struct keel_connection_backend *backend = backends->backends[--backends->carrier_count];
+    while (backends->backend_count > 0) {
+        struct keel_connection_backend *backend = backends->backends[--backends->backend_count];
         while (backend->connections != NULL)
             keel_connection_close(backend->connections);
         backend->ops->close(backend);
@@ -142,7 +142,7 @@ enum keel_status keel_backends_address(const struct keel_backends *backends, str
 {
     struct keel_address_parts place = {{0}, {0}, {0}};
     struct keel_address address = {.bytes = sizeof place};
-    for (uint32_t k = 0; k < backends->carrier_count; k++)
+    for (uint32_t k = 0; k < backends->backend_count; k++)
         KEEL_TRY(backends->backends[k]->ops->place(backends->backends[k], &place));
     memcpy(address.data, &place, sizeof place);
     *out = address;
@@ -171,7 +171,7 @@ void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS
 /* Without a backend that goes beyond this host nothing else is tried. */
 static bool reaches_hosts(const struct keel_backends *backends)
 {
-    for (uint32_t k = 0; k < backends->carrier_count; k++)
+    for (uint32_t k = 0; k < backends->backend_count; k++)
         if (backends->backends[k]->ops->exposed)
             return true;
     return false;
@@ -181,7 +181,7 @@ enum keel_status keel_backends_dial(struct keel_backends *backends, const struct
                                     void *owner, struct keel_connection **out)
 {
     enum keel_status status = KEEL_NOT_FOUND;
-    for (uint32_t k = 0; k < backends->carrier_count && status == KEEL_NOT_FOUND; k++)
+    for (uint32_t k = 0; k < backends->backend_count && status == KEEL_NOT_FOUND; k++)
         status = backends->backends[k]->ops->dial(backends->backends[k], address, owner, out);
     return status == KEEL_NOT_FOUND && !reaches_hosts(backends)
                ? keel_fail(KEEL_PEER_LOST, "shared memory: the peer is gone, or on another host")
@@ -203,7 +203,7 @@ static bool look_everywhere(struct keel_backends *backends)
 void keel_backends_progress(struct keel_backends *backends)
 {
     bool all = look_everywhere(backends);
-    for (uint32_t k = 0; k < backends->carrier_count; k++) {
+    for (uint32_t k = 0; k < backends->backend_count; k++) {
         struct keel_connection_backend *backend = backends->backends[k];
         if (all || backend->connections != NULL || backend->dying != NULL)
             backend->ops->progress(backend);
@@ -213,7 +213,7 @@ void keel_backends_progress(struct keel_backends *backends)
 void keel_backends_progress_data(struct keel_backends *backends)
 {
     bool all = look_everywhere(backends);
-    for (uint32_t k = 0; k < backends->carrier_count; k++) {
+    for (uint32_t k = 0; k < backends->backend_count; k++) {
         struct keel_connection_backend *backend = backends->backends[k];
         const struct keel_connection_backend_ops *ops = backend->ops;
         if (all || backend->connections != NULL || backend->dying != NULL)
@@ -223,7 +223,7 @@ void keel_backends_progress_data(struct keel_backends *backends)
 
 bool keel_backends_asked(const struct keel_backends *backends)
 {
-    for (uint32_t k = 0; k < backends->carrier_count; k++)
+    for (uint32_t k = 0; k < backends->backend_count; k++)
         if (backends->backends[k]->ops->asked != NULL &&
             backends->backends[k]->ops->asked(backends->backends[k]))
             return true;
@@ -233,7 +233,7 @@ bool keel_backends_asked(const struct keel_backends *backends)
 bool keel_backends_may_sleep(struct keel_backends *backends)
 {
     backends->passes = PASSES;
-    for (uint32_t k = 0; k < backends->carrier_count; k++)
+    for (uint32_t k = 0; k < backends->backend_count; k++)
         if (!backends->backends[k]->ops->may_sleep(backends->backends[k]))
             return false;
     return true;
@@ -243,7 +243,7 @@ uint32_t keel_backends_descriptors(const struct keel_backends *backends,
                                    struct pollfd out[KEEL_BACKENDS_DESCRIPTORS_MAX])
 {
     uint32_t count = 0;
-    for (uint32_t k = 0; k < backends->carrier_count; k++)
+    for (uint32_t k = 0; k < backends->backend_count; k++)
         count += backends->backends[k]->ops->descriptors(backends->backends[k], out + count);
     KEEL_ASSERT(count <= KEEL_BACKENDS_DESCRIPTORS_MAX);
     return count;
@@ -251,14 +251,14 @@ uint32_t keel_backends_descriptors(const struct keel_backends *backends,
 
 void keel_backends_renew(struct keel_backends *backends)
 {
-    for (uint32_t k = 0; k < backends->carrier_count; k++)
+    for (uint32_t k = 0; k < backends->backend_count; k++)
         if (backends->backends[k]->ops->renew != NULL)
             backends->backends[k]->ops->renew(backends->backends[k]);
 }
 
 void keel_backends_count(const struct keel_backends *backends, struct keel_transport_stats *stats)
 {
-    for (uint32_t k = 0; k < backends->carrier_count; k++) {
+    for (uint32_t k = 0; k < backends->backend_count; k++) {
         const struct keel_connection_backend *backend = backends->backends[k];
         stats->bytes_sent += atomic_load(&backend->bytes_sent);
         stats->bytes_received += atomic_load(&backend->bytes_received);

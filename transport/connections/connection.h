@@ -6,8 +6,8 @@
  * progress, one at a time. Promises: messages of a connection arrive whole, once, in order, or the connection
  * breaks; a peer that is killed breaks its connections within milliseconds; after keel_connection_close
  * nothing reads or writes memory lent to keel_connection_send. Leaves to session.c who may speak. */
-#ifndef KEEL_TRANSPORT_LINE_H
-#define KEEL_TRANSPORT_LINE_H
+#ifndef KEEL_TRANSPORT_CONNECTION_H
+#define KEEL_TRANSPORT_CONNECTION_H
 
 #include "cipher.h"
 
@@ -95,7 +95,7 @@ enum { KEEL_BACKENDS_MAX = 2, KEEL_BACKENDS_DESCRIPTORS_MAX = 4 };
 struct keel_backends {
     struct keel_connection_backend
         *backends[KEEL_BACKENDS_MAX]; /* in the order in which they are asked to dial */
-    uint32_t carrier_count;
+    uint32_t backend_count;
     uint32_t passes; /* of progress since the fabric was looked at */
 };
 
@@ -160,7 +160,7 @@ struct keel_connection_backend {
     void *context;
     struct keel_connection *connections; /* open or opening */
     struct keel_connection *dying;       /* closed, still named by what the backend has not delivered */
-    uint32_t line_count;                 /* of `connections` */
+    uint32_t connection_count;           /* of `connections` */
     _Atomic uint64_t bytes_sent, bytes_received, messages_sent, messages_received;
     _Atomic uint64_t forged; /* messages that did not open */
 };

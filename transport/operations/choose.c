@@ -9,26 +9,26 @@
 #include <string.h>
 
 /* A rank and its host, to be sorted. */
-struct lodger {
+struct hosted_rank {
     uint8_t host[sizeof((struct keel_address_parts *)0)->host];
     uint16_t rank;
 };
 
 static int by_host(const void *left, const void *right)
 {
-    const struct lodger *a = left, *b = right;
+    const struct hosted_rank *a = left, *b = right;
     int order = memcmp(a->host, b->host, sizeof a->host);
     return order != 0 ? order : (int)a->rank - (int)b->rank;
 }
 
 /* The ranks of a host stand behind each other now. Each gets the first of them; one that tells no host,
  * itself. */
-static void find_firsts(const struct lodger *lodgers, uint32_t count, uint16_t *firsts)
+static void find_firsts(const struct hosted_rank *hosted, uint32_t count, uint16_t *firsts)
 {
-    static const uint8_t none[sizeof lodgers->host];
-    const struct lodger *first = lodgers;
+    static const uint8_t none[sizeof hosted->host];
+    const struct hosted_rank *first = hosted;
     for (uint32_t k = 0; k < count; k++) {
-        const struct lodger *at = &lodgers[k];
+        const struct hosted_rank *at = &hosted[k];
         if (memcmp(at->host, first->host, sizeof at->host) != 0 ||
             memcmp(at->host, none, sizeof at->host) == 0)
             first = at;
@@ -38,18 +38,18 @@ static void find_firsts(const struct lodger *lodgers, uint32_t count, uint16_t *
 
 enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_group *whole)
 {
-    struct lodger *lodgers;
+    struct hosted_rank *hosted;
     uint16_t hosts = 0;
     KEEL_TRY(keel_alloc(group->rank_count, sizeof *group->host_of, &group->host_of));
-    KEEL_TRY(keel_alloc(group->rank_count, sizeof *lodgers, &lodgers));
+    KEEL_TRY(keel_alloc(group->rank_count, sizeof *hosted, &hosted));
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
         struct keel_address_parts place = keel_place_of(&whole->addresses[keel_group_to_whole(group, rank)]);
-        memcpy(lodgers[rank].host, place.host, sizeof place.host);
-        lodgers[rank].rank = (uint16_t)rank;
+        memcpy(hosted[rank].host, place.host, sizeof place.host);
+        hosted[rank].rank = (uint16_t)rank;
     }
-    qsort(lodgers, group->rank_count, sizeof *lodgers, by_host);
-    find_firsts(lodgers, group->rank_count, group->host_of);
-    keel_free(lodgers);
+    qsort(hosted, group->rank_count, sizeof *hosted, by_host);
+    find_firsts(hosted, group->rank_count, group->host_of);
+    keel_free(hosted);
     for (uint32_t rank = 0; rank < group->rank_count; rank++) /* numbered as they come */
         group->host_of[rank] = group->host_of[rank] < rank ? group->host_of[group->host_of[rank]] : hosts++;
     return KEEL_OK;
@@ -75,9 +75,9 @@ enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_coll
 {
     if (what->algorithm != KEEL_ALGORITHM_AUTO)
         return what->algorithm;
-    struct keel_schedule_wish wish = keel_plan_wish(group, what, KEEL_ALGORITHM_AUTO);
+    struct keel_collective_key key = keel_plan_key(group, what, KEEL_ALGORITHM_AUTO);
     struct keel_algorithm_choice choice = {
-        .kind = wish.kind, .exact = wish.exact, .root = wish.root, .bytes = keel_choose_bytes(group, what)};
+        .kind = key.kind, .exact = key.exact, .root = key.root, .bytes = keel_choose_bytes(group, what)};
     struct keel_algorithm_choice *kept =
         &group->choices[(choice.bytes / 16 * 31 + choice.kind + choice.root) % KEEL_CHOICES];
     keel_mutex_lock(&group->endpoint->lock);
@@ -87,7 +87,7 @@ enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_coll
     keel_mutex_unlock(&group->endpoint->lock);
     if (known)
         return choice.algorithm;
-    choice.algorithm = keel_schedule_choose(&wish, choice.bytes, &group->whole->costs);
+    choice.algorithm = keel_schedule_choose(&key, choice.bytes, &group->whole->costs);
     keel_mutex_lock(&group->endpoint->lock);
     *kept = choice;
     keel_mutex_unlock(&group->endpoint->lock);

@@ -12,7 +12,7 @@ static void enlist(struct keel_backends *backends, struct keel_connection_backen
 {
     backend->calls = calls;
     backend->context = context;
-    backends->backends[backends->carrier_count++] = backend;
+    backends->backends[backends->backend_count++] = backend;
 }
 
 static bool shared_wanted(const struct keel_endpoint_config *config)
@@ -25,7 +25,7 @@ static bool shared_wanted(const struct keel_endpoint_config *config)
 static bool shared_suffices(const struct keel_backends *backends, const struct keel_endpoint_config *config)
 {
     const bool here = config->node == NULL || strncmp(config->node, "127.", 4) == 0;
-    return keel_fabric_absent != NULL && backends->carrier_count > 0 && config->provider == NULL && here;
+    return keel_fabric_absent != NULL && backends->backend_count > 0 && config->provider == NULL && here;
 }
 
 static enum keel_status open_device(const struct keel_provider_info *device, bool seal_payload,
@@ -40,7 +40,7 @@ enum keel_status keel_backends_open(struct keel_backends *backends, const struct
 {
     struct keel_connection_backend *backend;
     const char *node = config->node != NULL ? config->node : "127.0.0.1";
-    *backends = (struct keel_backends){.carrier_count = 0};
+    *backends = (struct keel_backends){.backend_count = 0};
     if (shared_wanted(config) && keel_shared_open(&backend) == KEEL_OK)
         enlist(backends, backend, calls, context);
     if (shared_suffices(backends, config))

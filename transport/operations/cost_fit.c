@@ -19,7 +19,7 @@ uint32_t keel_cost_contest(const struct keel_cost_sample *samples, uint32_t coun
     uint32_t k = first;
     *out_taken = *out_fastest = first;
     for (; k < count && samples[k].contest == samples[first].contest; k++) {
-        uint64_t ns = keel_schedule_cost_ns(&samples[k].wish, samples[k].bytes, costs);
+        uint64_t ns = keel_schedule_cost_ns(&samples[k].key, samples[k].bytes, costs);
         if (ns < least_ns) {
             least_ns = ns;
             *out_taken = k;
@@ -44,7 +44,7 @@ static double loss(const struct keel_cost_sample *samples, uint32_t count,
         double off = 0;
         among = keel_cost_contest(samples, count, first, costs, &taken, &fastest);
         for (uint32_t k = first; k < first + among; k++)
-            off += fabs(log_ratio(keel_schedule_cost_ns(&samples[k].wish, samples[k].bytes, costs),
+            off += fabs(log_ratio(keel_schedule_cost_ns(&samples[k].key, samples[k].bytes, costs),
                                   samples[k].measured_ns));
         sum += log_ratio(samples[taken].measured_ns, samples[fastest].measured_ns) +
                prediction_weight * off / among;

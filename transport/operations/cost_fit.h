@@ -7,7 +7,7 @@
 
 /* An algorithm that did something in so much time. Those of one contest did the same, and stand together. */
 struct keel_cost_sample {
-    struct keel_schedule_wish wish;
+    struct keel_collective_key key;
     uint64_t bytes, measured_ns; /* bytes: as the cost model counts them */
     uint32_t contest;
 };

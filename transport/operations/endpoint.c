@@ -27,7 +27,7 @@ void keel_endpoint_at(struct keel_endpoint *endpoint, uint64_t when_ns)
 #define LEASE_NS     KEEL_NS_PER_MS /* so long the thread leaves progress to callers that come again */
 #define PARK_LONG_NS KEEL_NS_PER_S  /* whoever drives so long tells the thread when it stops */
 
-enum { GLANCES = 4 };
+enum { IDLE_PASSES = 4 };
 
 /* Whoever sleeps in poll wakes. */
 static void ring(struct keel_endpoint *endpoint)
@@ -65,7 +65,7 @@ bool keel_endpoint_drive(struct keel_endpoint *endpoint)
         return false;
     endpoint->driving = true;
     endpoint->drives++;
-    endpoint->glances = 0;
+    endpoint->idle_passes = 0;
     return true;
 }
 
@@ -83,7 +83,7 @@ bool keel_endpoint_claim(struct keel_endpoint *endpoint, uint64_t deadline_ns)
         return false;
     endpoint->driving = true;
     endpoint->drives++;
-    endpoint->glances = 0;
+    endpoint->idle_passes = 0;
     return true;
 }
 
@@ -174,16 +174,16 @@ void keel_endpoint_mail(struct keel_endpoint *endpoint)
 void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
 {
     uint64_t events = endpoint->events;
-    if (connections || endpoint->glances++ % GLANCES == 0)
+    if (connections || endpoint->idle_passes++ % IDLE_PASSES == 0)
         endpoint->now_ns = keel_now_ns();
     if (connections)
         keel_backends_progress(&endpoint->backends);
     else
         keel_backends_progress_data(&endpoint->backends);
     if (endpoint->events != events)
-        endpoint->glances = 0;
+        endpoint->idle_passes = 0;
     if (atomic_load(&endpoint->mail)) {
-        endpoint->glances = 0;
+        endpoint->idle_passes = 0;
         keel_mutex_lock(&endpoint->lock);
         keel_endpoint_mail(endpoint);
     }
@@ -222,7 +222,7 @@ static bool holds(const struct keel_endpoint *endpoint)
 
 void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns)
 {
-    endpoint->glances = 0;
+    endpoint->idle_passes = 0;
     if (atomic_load(&endpoint->mail) || !keel_backends_may_sleep(&endpoint->backends))
         return;
     uint64_t until_ns = endpoint->tick_ns < deadline_ns ? endpoint->tick_ns : deadline_ns;

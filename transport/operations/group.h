@@ -229,7 +229,7 @@ struct keel_group {
     struct keel_peer **peers;       /* rank_count; NULL until wanted */
     struct keel_peer *peer_list, *busy;
     struct keel_operation *table[KEEL_TABLE_SLOTS];
-    struct keel_notice quarrel; /* the last disagreement; its message is of kind 0 when there was none */
+    struct keel_notice dispute; /* the last disagreement; its message is of kind 0 when there was none */
     uint32_t active;            /* operations begun and not ended */
     uint32_t held_count;        /* payloads of peers that these hold */
     uint64_t close_ns;          /* when closing stops waiting; 0: not closing */
@@ -280,9 +280,9 @@ struct keel_endpoint {
     uint64_t past_epoch;                      /* closed last, */
     uint8_t past_members[KEEL_MEMBERS_BYTES]; /* who it was, */
     struct keel_losses past_losses;           /* and whom it had lost, */
-    struct keel_notice past_quarrel;          /* and who had disagreed in it */
+    struct keel_notice past_dispute;          /* and who had disagreed in it */
     uint64_t now_ns;      /* as this pass began, or one before: for what need not be finer */
-    uint32_t glances;     /* passes since, in which nothing happened */
+    uint32_t idle_passes; /* passes since, in which nothing happened */
     uint64_t tick_ns;     /* when something is due */
     uint64_t spin_ns;     /* how long a waiter spins before it sleeps */
     uint64_t patience_ns; /* how long one looks again before others are offered the processor */

@@ -549,7 +549,7 @@ static enum keel_status post_and_push(struct keel_operation *operation, bool *ou
     *out_driving = status == KEEL_OK && keel_endpoint_drive(endpoint);
     if (*out_driving) {
         endpoint->now_ns = keel_now_ns();
-        endpoint->glances = 1;
+        endpoint->idle_passes = 1;
         operation->group->waiters++;
         keel_endpoint_mail(endpoint);
         return status;

@@ -249,7 +249,7 @@ static void disagree(struct keel_operation *operation, const struct keel_differ 
     if (operation->ended)
         return;
     operation->differ = *differ;
-    operation->group->whole->quarrel =
+    operation->group->whole->dispute =
         (struct keel_notice){.message = message_of(operation, KEEL_MESSAGE_DIFFER), .differ = *differ};
     keel_protocol_end(operation, KEEL_MISMATCH);
     for (uint32_t k = 0; k < operation->leg_count; k++)

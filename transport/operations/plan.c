@@ -16,19 +16,19 @@ static bool rooted(enum keel_collective_kind kind)
            kind == KEEL_SEND || kind == KEEL_RECEIVE;
 }
 
-struct keel_schedule_wish keel_plan_wish(const struct keel_group *group,
+struct keel_collective_key keel_plan_key(const struct keel_group *group,
                                          const struct keel_collective *collective,
                                          enum keel_algorithm algorithm)
 {
-    return (struct keel_schedule_wish){.kind = collective->kind,
-                                       .algorithm = algorithm,
-                                       .exact = collective->order == KEEL_ORDER_EXACT,
-                                       .rank = group->rank,
-                                       .rank_count = group->rank_count,
-                                       .root = rooted(collective->kind) ? collective->root : 0,
-                                       .shard_count = group->shard_count,
-                                       .shard_rank = group->shard_rank,
-                                       .host_of = group->host_of};
+    return (struct keel_collective_key){.kind = collective->kind,
+                                        .algorithm = algorithm,
+                                        .exact = collective->order == KEEL_ORDER_EXACT,
+                                        .rank = group->rank,
+                                        .rank_count = group->rank_count,
+                                        .root = rooted(collective->kind) ? collective->root : 0,
+                                        .shard_count = group->shard_count,
+                                        .shard_rank = group->shard_rank,
+                                        .host_of = group->host_of};
 }
 
 /* ---- tables -------------------------------------------------------------------------------------------- */
@@ -129,21 +129,21 @@ static void plan_free(struct keel_plan *plan)
 static enum keel_status plan_make(const struct keel_group *group, const struct keel_collective *collective,
                                   enum keel_algorithm algorithm, struct keel_plan **out)
 {
-    struct keel_schedule_wish wish = keel_plan_wish(group, collective, algorithm);
+    struct keel_collective_key key = keel_plan_key(group, collective, algorithm);
     struct keel_plan *plan;
     KEEL_TRY(keel_alloc(1, sizeof *plan, &plan));
-    *plan = (struct keel_plan){.kind = wish.kind,
+    *plan = (struct keel_plan){.kind = key.kind,
                                .algorithm = algorithm,
-                               .exact = wish.exact && reduces(wish.kind),
-                               .root = wish.root,
+                               .exact = key.exact && reduces(key.kind),
+                               .root = key.root,
                                .users = 1};
-    enum keel_status status = keel_schedule_make(&wish, &plan->schedule);
+    enum keel_status status = keel_schedule_make(&key, &plan->schedule);
     if (status == KEEL_OK && plan->schedule->peer_count > KEEL_CONNECTIONS_MAX)
         status = keel_fail(KEEL_LIMIT,
                            "%s of %u ranks by %s: rank %u would need %u connections, there may be %d; take "
                            "another algorithm, or groups split off",
-                           keel_collective_name(wish.kind), wish.rank_count, keel_algorithm_name(algorithm),
-                           wish.rank, plan->schedule->peer_count, KEEL_CONNECTIONS_MAX);
+                           keel_collective_name(key.kind), key.rank_count, keel_algorithm_name(algorithm),
+                           key.rank, plan->schedule->peer_count, KEEL_CONNECTIONS_MAX);
     if (status == KEEL_OK)
         status = list_roots(plan);
     if (status == KEEL_OK)

@@ -41,7 +41,7 @@ void keel_plan_drop(struct keel_group *group, struct keel_plan *plan); /* not us
 void keel_plan_free_all(struct keel_group *group);
 
 /* What the group wants to know of a schedule for this collective (its map, its rank). */
-struct keel_schedule_wish keel_plan_wish(const struct keel_group *group,
+struct keel_collective_key keel_plan_key(const struct keel_group *group,
                                          const struct keel_collective *collective,
                                          enum keel_algorithm algorithm);
 

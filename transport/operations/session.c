@@ -164,15 +164,15 @@ static uint32_t compose_last(const struct keel_session *session, struct keel_mes
                              struct keel_farewell *payload)
 {
     const struct keel_endpoint *endpoint = session->endpoint;
-    const struct keel_notice *quarrel = &endpoint->past_quarrel;
+    const struct keel_notice *dispute = &endpoint->past_dispute;
     message->offset = (uint64_t)session->refusal << 32;
     payload->losses = session->losses;
-    if (quarrel->message.kind == 0 || endpoint->past_epoch != session->epoch)
+    if (dispute->message.kind == 0 || endpoint->past_epoch != session->epoch)
         return sizeof payload->losses;
-    message->part = quarrel->message.part;
-    message->sequence = quarrel->message.sequence;
-    message->group = quarrel->message.group;
-    payload->differ = quarrel->differ;
+    message->part = dispute->message.part;
+    message->sequence = dispute->message.sequence;
+    message->group = dispute->message.group;
+    payload->differ = dispute->differ;
     return sizeof *payload;
 }
 
@@ -854,7 +854,7 @@ void keel_session_group_closing(struct keel_group *group, uint64_t now_ns)
     endpoint->past_epoch = group->epoch;
     memcpy(endpoint->past_members, group->members, sizeof endpoint->past_members);
     keel_group_losses(group, &endpoint->past_losses);
-    endpoint->past_quarrel = group->quarrel;
+    endpoint->past_dispute = group->dispute;
     group->close_ns = now_ns + KEEL_CLOSE_NS;
     keel_endpoint_at(group->endpoint, group->close_ns);
     for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {

@@ -37,7 +37,7 @@ static uint64_t give_way(struct keel_endpoint *endpoint)
     uint64_t before = keel_now_ns();
     sched_yield();
     uint64_t after = keel_now_ns();
-    endpoint->glances = 0;
+    endpoint->idle_passes = 0;
     if (after - before > YIELD_LONG_NS)
         endpoint->calm_ns = after + CALM_NS;
     return after - before;

@@ -81,7 +81,7 @@ struct keel_schedule {
 };
 
 /* What a generator is told. */
-struct keel_schedule_wish {
+struct keel_collective_key {
     enum keel_collective_kind kind;
     enum keel_algorithm algorithm; /* not AUTO */
     bool exact;                    /* sums in tree order */
@@ -93,7 +93,7 @@ struct keel_schedule_wish {
 
 /* Make this rank's schedule, linked. UNSUPPORTED: the algorithm cannot do that (not this kind, not in tree
  * order with this map, not for this number of ranks), and says why; LIMIT: too much scratch; NO_MEMORY. */
-enum keel_status keel_schedule_make(const struct keel_schedule_wish *wish, struct keel_schedule **out);
+enum keel_status keel_schedule_make(const struct keel_collective_key *key, struct keel_schedule **out);
 void keel_schedule_free(struct keel_schedule *schedule); /* NULL is fine */
 
 /* ---- the cost model ------------------------------------------------------------------------------------ */
@@ -104,13 +104,13 @@ void keel_schedule_free(struct keel_schedule *schedule); /* NULL is fine */
 uint64_t keel_chunk_bytes(uint64_t block_bytes);
 /* Predicted nanoseconds of the whole operation of `bytes` (of one rank's result or, all-to-all, its parts).
  */
-uint64_t keel_schedule_cost_ns(const struct keel_schedule_wish *wish, uint64_t bytes,
+uint64_t keel_schedule_cost_ns(const struct keel_collective_key *key, uint64_t bytes,
                                const struct keel_cost_model *model);
-/* The cheapest algorithm that can do it: same arguments, same answer on every rank (wish->rank is not read).
+/* The cheapest algorithm that can do it: same arguments, same answer on every rank (key->rank is not read).
  */
-enum keel_algorithm keel_schedule_choose(const struct keel_schedule_wish *wish, uint64_t bytes,
+enum keel_algorithm keel_schedule_choose(const struct keel_collective_key *key, uint64_t bytes,
                                          const struct keel_cost_model *model);
 /* Bytes that all ranks together put on the wire, by the algorithm's formula (payload only). */
-uint64_t keel_schedule_wire_bytes(const struct keel_schedule_wish *wish, uint64_t bytes);
+uint64_t keel_schedule_wire_bytes(const struct keel_collective_key *key, uint64_t bytes);
 
 #endif

@@ -137,5 +137,5 @@ void keel_schedule_bruck(struct keel_builder *builder)
         [KEEL_ALL_GATHER_V] = bruck_all_gather, [KEEL_ALL_TO_ALL] = bruck_all_to_all,
         [KEEL_BARRIER] = bruck_barrier,
     };
-    kinds[builder->wish->kind](builder);
+    kinds[builder->key->kind](builder);
 }

@@ -32,8 +32,8 @@ struct keel_operand keel_build_temp(struct keel_builder *builder, uint32_t block
         builder->status =
             keel_fail(KEEL_LIMIT,
                       "schedule: %s by %s would take more than %d blocks of scratch; take another algorithm",
-                      keel_collective_name(builder->wish->kind),
-                      keel_algorithm_name(builder->wish->algorithm), UINT16_MAX + 1);
+                      keel_collective_name(builder->key->kind), keel_algorithm_name(builder->key->algorithm),
+                      UINT16_MAX + 1);
     return (struct keel_operand){KEEL_SPACE_TEMP, 0, block}; /* no step that names it is taken */
 }
 

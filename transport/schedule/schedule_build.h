@@ -14,7 +14,7 @@
 
 #include "schedule.h"
 
-/* What a wish is like, found without memory, in time of its maps; and what follows from it. */
+/* What a key is like, found without memory, in time of its maps; and what follows from it. */
 struct keel_facts {
     uint32_t ranks;
     bool reduces;
@@ -28,18 +28,18 @@ struct keel_facts {
     bool hosts_equal;           /* in size */
     bool hosts_in_order;        /* equal, and the ranks of each follow those of the one before */
 };
-struct keel_facts keel_wish_facts(const struct keel_schedule_wish *wish);
+struct keel_facts keel_key_facts(const struct keel_collective_key *key);
 /* Why the algorithm cannot do it; NULL when it can. */
-const char *keel_wish_obstacle(const struct keel_schedule_wish *wish, const struct keel_facts *facts);
+const char *keel_key_obstacle(const struct keel_collective_key *key, const struct keel_facts *facts);
 /* Whether AUTO may take it. */
-bool keel_wish_offered(const struct keel_schedule_wish *wish, const struct keel_facts *facts);
+bool keel_key_offered(const struct keel_collective_key *key, const struct keel_facts *facts);
 /* Whether its sums follow the tree over shards. */
-bool keel_wish_in_order(const struct keel_schedule_wish *wish, const struct keel_facts *facts);
-uint32_t keel_wish_host(const struct keel_schedule_wish *wish, uint32_t rank);
+bool keel_key_in_order(const struct keel_collective_key *key, const struct keel_facts *facts);
+uint32_t keel_key_host(const struct keel_collective_key *key, uint32_t rank);
 bool keel_is_power_of_two(uint32_t count);
 
 struct keel_builder {
-    const struct keel_schedule_wish *wish;
+    const struct keel_collective_key *key;
     struct keel_facts facts;
     struct keel_schedule *schedule;
     uint32_t step_capacity, operand_capacity, program_capacity;
@@ -133,7 +133,7 @@ void keel_bruck_meet(struct keel_builder *builder, const struct keel_team *team)
 
 /* The group as a team. */
 struct keel_team keel_build_everybody(const struct keel_builder *builder);
-/* A generator. The wish has no obstacle; memory that is not to be had is in builder->status. */
+/* A generator. The key has no obstacle; memory that is not to be had is in builder->status. */
 typedef void keel_schedule_generator(struct keel_builder *builder);
 keel_schedule_generator keel_schedule_flat, keel_schedule_direct, keel_schedule_ring, keel_schedule_tree,
     keel_schedule_halving, keel_schedule_bruck, keel_schedule_pairwise, keel_schedule_two_level,

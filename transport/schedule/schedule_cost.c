@@ -11,7 +11,7 @@
 #include "schedule_build.h"
 
 struct price {
-    const struct keel_schedule_wish *wish;
+    const struct keel_collective_key *key;
     const struct keel_facts *facts;
     const struct keel_cost_model *model;
     uint32_t ranks;
@@ -184,7 +184,7 @@ static uint64_t foreign_leaves(const struct price *p)
 static uint64_t flat(const struct price *p)
 {
     uint64_t others = p->ranks - 1;
-    switch (p->wish->kind) {
+    switch (p->key->kind) {
     case KEEL_ALL_REDUCE:
     case KEEL_REDUCE:
     case KEEL_REDUCE_SCATTER:
@@ -205,7 +205,7 @@ static uint64_t flat(const struct price *p)
 static uint64_t direct(const struct price *p)
 {
     uint64_t out = spread(p, p->ranks - 1, p->slice, false);
-    switch (p->wish->kind) {
+    switch (p->key->kind) {
     case KEEL_ALL_REDUCE:
     case KEEL_REDUCE:
         return spread(p, foreign_leaves(p), p->slice, true) + out;
@@ -232,7 +232,7 @@ static uint64_t circle(const struct price *p, uint64_t blocks, uint64_t bytes, b
 static uint64_t ring(const struct price *p)
 {
     uint64_t others = p->ranks - 1;
-    switch (p->wish->kind) {
+    switch (p->key->kind) {
     case KEEL_ALL_REDUCE:
         return circle(p, others, p->slice, true) + circle(p, others, p->slice, false);
     case KEEL_REDUCE_SCATTER:
@@ -257,12 +257,12 @@ static uint64_t climb_hops(const struct price *p, uint64_t blocks)
 static uint64_t tree(const struct price *p)
 {
     uint32_t ranks = p->ranks;
-    switch (p->wish->kind) {
+    switch (p->key->kind) {
     case KEEL_ALL_REDUCE:
         return climb_hops(p, 1) + tree_hops(p, NULL, ranks, 1, p->bytes, false);
     case KEEL_REDUCE:
         return climb_hops(p, 1) +
-               (p->facts->maker != p->wish->root ? hop(p, worst_link(p), 1, p->bytes, false) : 0);
+               (p->facts->maker != p->key->root ? hop(p, worst_link(p), 1, p->bytes, false) : 0);
     case KEEL_REDUCE_SCATTER:
         return climb_hops(p, ranks) + growing_hops(p, NULL, ranks, 1, p->bytes, true);
     case KEEL_BROADCAST:
@@ -301,7 +301,7 @@ static uint64_t halving(const struct price *p)
 {
     uint32_t core = core_of(p->ranks);
     uint64_t block = (p->bytes + core - 1) / core;
-    switch (p->wish->kind) {
+    switch (p->key->kind) {
     case KEEL_ALL_REDUCE:
         return halves(p, NULL, core, 1, block, true) + halves(p, NULL, core, 1, block, false) +
                fold(p, core, block);
@@ -320,7 +320,7 @@ static uint64_t bruck(const struct price *p)
 {
     const struct keel_link_cost *link = worst_link(p);
     uint64_t sum = 0;
-    switch (p->wish->kind) {
+    switch (p->key->kind) {
     case KEEL_ALL_REDUCE:
         for (uint32_t bit = 1; bit < p->ranks; bit *= 2) {
             uint64_t count = bit < p->ranks - bit ? bit : p->ranks - bit;
@@ -344,7 +344,7 @@ static uint64_t two_level(const struct price *p)
 {
     const struct keel_link_cost *within = &p->model->within, *between = &p->model->between;
     uint32_t size = p->facts->host_ranks, hosts = p->facts->hosts;
-    switch (p->wish->kind) {
+    switch (p->key->kind) {
     case KEEL_ALL_REDUCE:
         return halves_or_ring(p, within, size, hosts, p->slice, true) +
                halves_or_ring(p, between, hosts, 1, p->slice, true) +
@@ -356,7 +356,7 @@ static uint64_t two_level(const struct price *p)
     case KEEL_REDUCE:
         return tree_hops(p, within, size, 1, p->bytes, true) +
                tree_hops(p, between, hosts, 1, p->bytes, true) +
-               (p->wish->root != 0 ? hop(p, worst_link(p), 1, p->bytes, false) : 0);
+               (p->key->root != 0 ? hop(p, worst_link(p), 1, p->bytes, false) : 0);
     case KEEL_BROADCAST:
         return tree_hops(p, between, hosts, 1, p->bytes, false) +
                tree_hops(p, within, size, 1, p->bytes, false);
@@ -364,7 +364,7 @@ static uint64_t two_level(const struct price *p)
         return 2 * tree_hops(p, within, size, 1, 0, false) + meeting(p, between, hosts);
     case KEEL_GATHER:
     case KEEL_SCATTER: {
-        bool down = p->wish->kind == KEEL_SCATTER;
+        bool down = p->key->kind == KEEL_SCATTER;
         uint64_t block = down ? p->bytes : p->slice;
         return growing_hops(p, within, size, 1, block, down) +
                growing_hops(p, between, hosts, size, block, down);
@@ -383,8 +383,8 @@ static uint64_t two_level(const struct price *p)
 /* A message carries so much; of algorithms that cut the vector, a piece of it. */
 static uint64_t block_bytes(const struct price *p)
 {
-    enum keel_algorithm algorithm = p->wish->algorithm;
-    switch (p->wish->kind) {
+    enum keel_algorithm algorithm = p->key->algorithm;
+    switch (p->key->kind) {
     case KEEL_REDUCE_SCATTER:
     case KEEL_SCATTER:
     case KEEL_SEND:
@@ -395,7 +395,7 @@ static uint64_t block_bytes(const struct price *p)
     case KEEL_BROADCAST: {
         bool always = algorithm == KEEL_ALGORITHM_DIRECT || algorithm == KEEL_ALGORITHM_HALVING;
         bool rounds = algorithm == KEEL_ALGORITHM_RING || algorithm == KEEL_ALGORITHM_TWO_LEVEL;
-        return always || (rounds && p->wish->kind == KEEL_ALL_REDUCE) ? p->slice : p->bytes;
+        return always || (rounds && p->key->kind == KEEL_ALL_REDUCE) ? p->slice : p->bytes;
     }
     default:
         return p->slice;
@@ -405,12 +405,12 @@ static uint64_t block_bytes(const struct price *p)
 /* Of the bytes on the wire, those that are combined where they come. */
 static uint64_t combined_bytes(const struct price *p, uint64_t wire)
 {
-    enum keel_algorithm algorithm = p->wish->algorithm;
+    enum keel_algorithm algorithm = p->key->algorithm;
     bool whole = algorithm == KEEL_ALGORITHM_FLAT || algorithm == KEEL_ALGORITHM_BRUCK ||
                  algorithm == KEEL_ALGORITHM_DOUBLING;
     if (!p->facts->reduces)
         return 0;
-    return whole || p->wish->kind != KEEL_ALL_REDUCE ? wire : wire / 2;
+    return whole || p->key->kind != KEEL_ALL_REDUCE ? wire : wire / 2;
 }
 
 /* What all of it takes the processors of a host, where all links are alike. */
@@ -422,14 +422,14 @@ static uint64_t labour(const struct price *p)
     if (at_once == 0 || block == 0 || (facts->hosts > 1 && facts->host_ranks > 1))
         return 0;
     const struct keel_link_cost *link = worst_link(p);
-    uint64_t wire = keel_schedule_wire_bytes(p->wish, p->bytes);
+    uint64_t wire = keel_schedule_wire_bytes(p->key, p->bytes);
     uint64_t turns = processors < facts->host_ranks ? 4 : 2; /* to send, to take in; and to change ranks */
     uint64_t ps = times(turns * (wire / block), gaps(link, block)) + times(wire, link->picos_per_byte) +
                   times(combined_bytes(p, wire), p->model->combine_picos_per_byte);
     return ps / at_once;
 }
 
-static uint64_t cost_ns(const struct keel_schedule_wish *wish, const struct keel_facts *facts, uint64_t bytes,
+static uint64_t cost_ns(const struct keel_collective_key *key, const struct keel_facts *facts, uint64_t bytes,
                         const struct keel_cost_model *model)
 {
     static uint64_t (*const prices[KEEL_ALGORITHM_COUNT])(const struct price *) = {
@@ -439,54 +439,54 @@ static uint64_t cost_ns(const struct keel_schedule_wish *wish, const struct keel
         [KEEL_ALGORITHM_PAIRWISE] = flat,       [KEEL_ALGORITHM_DOUBLING] = doubling,
         [KEEL_ALGORITHM_TWO_LEVEL] = two_level,
     };
-    const struct price price = {.wish = wish,
+    const struct price price = {.key = key,
                                 .facts = facts,
                                 .model = model,
                                 .ranks = facts->ranks,
                                 .bytes = bytes,
                                 .slice = (bytes + facts->ranks - 1) / facts->ranks};
-    bool alone = facts->ranks == 1 && wish->kind != KEEL_SEND && wish->kind != KEEL_RECEIVE;
+    bool alone = facts->ranks == 1 && key->kind != KEEL_SEND && key->kind != KEEL_RECEIVE;
     if (alone)
         return 0;
-    uint64_t path = prices[wish->algorithm](&price), least = labour(&price);
+    uint64_t path = prices[key->algorithm](&price), least = labour(&price);
     return (path > least ? path : least) / 1000;
 }
 
-uint64_t keel_schedule_cost_ns(const struct keel_schedule_wish *wish, uint64_t bytes,
+uint64_t keel_schedule_cost_ns(const struct keel_collective_key *key, uint64_t bytes,
                                const struct keel_cost_model *model)
 {
-    struct keel_facts facts = keel_wish_facts(wish);
-    return cost_ns(wish, &facts, bytes, model);
+    struct keel_facts facts = keel_key_facts(key);
+    return cost_ns(key, &facts, bytes, model);
 }
 
 /* So many peers that a big group takes it only where nothing else will do. */
-static bool knows_many(const struct keel_schedule_wish *wish, const struct keel_facts *facts)
+static bool knows_many(const struct keel_collective_key *key, const struct keel_facts *facts)
 {
-    if (wish->algorithm == KEEL_ALGORITHM_TWO_LEVEL && wish->kind == KEEL_ALL_TO_ALL)
+    if (key->algorithm == KEEL_ALGORITHM_TWO_LEVEL && key->kind == KEEL_ALL_TO_ALL)
         return facts->hosts + facts->host_ranks - 2 >= KEEL_SCHEDULE_PEERS_MAX;
-    return wish->algorithm == KEEL_ALGORITHM_FLAT || wish->algorithm == KEEL_ALGORITHM_DIRECT ||
-           wish->algorithm == KEEL_ALGORITHM_PAIRWISE;
+    return key->algorithm == KEEL_ALGORITHM_FLAT || key->algorithm == KEEL_ALGORITHM_DIRECT ||
+           key->algorithm == KEEL_ALGORITHM_PAIRWISE;
 }
 
-bool keel_wish_offered(const struct keel_schedule_wish *wish, const struct keel_facts *facts)
+bool keel_key_offered(const struct keel_collective_key *key, const struct keel_facts *facts)
 {
-    bool many = facts->ranks > KEEL_SCHEDULE_PEERS_MAX && wish->kind != KEEL_ALL_TO_ALL_V &&
-                wish->kind != KEEL_SEND && wish->kind != KEEL_RECEIVE;
-    if ((many && knows_many(wish, facts)) || keel_wish_obstacle(wish, facts) != NULL)
+    bool many = facts->ranks > KEEL_SCHEDULE_PEERS_MAX && key->kind != KEEL_ALL_TO_ALL_V &&
+                key->kind != KEEL_SEND && key->kind != KEEL_RECEIVE;
+    if ((many && knows_many(key, facts)) || keel_key_obstacle(key, facts) != NULL)
         return false;
-    return wish->algorithm != KEEL_ALGORITHM_TWO_LEVEL || facts->hosts > 1;
+    return key->algorithm != KEEL_ALGORITHM_TWO_LEVEL || facts->hosts > 1;
 }
 
-enum keel_algorithm keel_schedule_choose(const struct keel_schedule_wish *wish, uint64_t bytes,
+enum keel_algorithm keel_schedule_choose(const struct keel_collective_key *key, uint64_t bytes,
                                          const struct keel_cost_model *model)
 {
-    struct keel_schedule_wish trial = *wish;
-    struct keel_facts facts = keel_wish_facts(wish);
+    struct keel_collective_key trial = *key;
+    struct keel_facts facts = keel_key_facts(key);
     enum keel_algorithm best = KEEL_ALGORITHM_FLAT;
     uint64_t best_ns = UINT64_MAX;
     for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++) {
         trial.algorithm = (enum keel_algorithm)algorithm;
-        if (!keel_wish_offered(&trial, &facts))
+        if (!keel_key_offered(&trial, &facts))
             continue;
         uint64_t ns = cost_ns(&trial, &facts, bytes, model);
         if (ns < best_ns) {

@@ -27,7 +27,7 @@ static void direct_all_reduce(struct keel_builder *builder)
 static void direct_reduce(struct keel_builder *builder)
 {
     uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank;
-    uint32_t root = builder->wish->root;
+    uint32_t root = builder->key->root;
     keel_build_blocks(builder, ranks, ranks, KEEL_SPACE_RESULT);
     if (rank != root) {
         struct keel_operand mine = keel_build_temp(builder, rank);
@@ -46,7 +46,7 @@ static void direct_reduce(struct keel_builder *builder)
 static void direct_broadcast(struct keel_builder *builder)
 {
     uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank;
-    uint32_t root = builder->wish->root;
+    uint32_t root = builder->key->root;
     keel_build_blocks(builder, ranks, ranks, KEEL_SPACE_RESULT);
     for (uint32_t i = 1; rank == root && i < ranks; i++) {
         uint32_t peer = keel_build_after(builder, i);
@@ -76,8 +76,8 @@ void keel_schedule_direct(struct keel_builder *builder)
         [KEEL_REDUCE] = direct_reduce,
         [KEEL_BROADCAST] = direct_broadcast,
     };
-    if (kinds[builder->wish->kind] != NULL)
-        kinds[builder->wish->kind](builder);
+    if (kinds[builder->key->kind] != NULL)
+        kinds[builder->key->kind](builder);
     else
         keel_schedule_flat(builder);
 }

@@ -1,7 +1,7 @@
-/* schedule_facts.c - what a wish is like: its shard map, its hosts; and which algorithms can do it.
+/* schedule_facts.c - what a key is like: its shard map, its hosts; and which algorithms can do it.
  *
  * Pure, without memory, so that the generators, the cost model and the formulas of bytes say the same of the
- * same wish, on every rank. */
+ * same key, on every rank. */
 #include "schedule_build.h"
 
 #define MIXED UINT32_MAX
@@ -11,9 +11,9 @@ bool keel_is_power_of_two(uint32_t count)
     return (count & (count - 1)) == 0;
 }
 
-uint32_t keel_wish_host(const struct keel_schedule_wish *wish, uint32_t rank)
+uint32_t keel_key_host(const struct keel_collective_key *key, uint32_t rank)
 {
-    return wish->host_of != NULL ? wish->host_of[rank] : 0;
+    return key->host_of != NULL ? key->host_of[rank] : 0;
 }
 
 /* ---- the tree over shards ---- */
@@ -24,28 +24,28 @@ struct climbed {
     bool whole;
 };
 
-static void count_leaf(struct keel_facts *facts, const struct keel_schedule_wish *wish, struct climbed child)
+static void count_leaf(struct keel_facts *facts, const struct keel_collective_key *key, struct climbed child)
 {
     if (!child.whole)
         return;
     facts->leaves++;
-    facts->root_leaves += child.maker == wish->root;
+    facts->root_leaves += child.maker == key->root;
 }
 
-static struct climbed climb(struct keel_facts *facts, const struct keel_schedule_wish *wish, uint32_t level,
+static struct climbed climb(struct keel_facts *facts, const struct keel_collective_key *key, uint32_t level,
                             uint32_t index)
 {
     uint32_t first = index << level;
     if (level == 0)
-        return (struct climbed){wish->shard_rank[first], 0, true};
-    struct climbed left = climb(facts, wish, level - 1, 2 * index);
-    if (first + (UINT32_C(1) << (level - 1)) >= wish->shard_count)
+        return (struct climbed){key->shard_rank[first], 0, true};
+    struct climbed left = climb(facts, key, level - 1, 2 * index);
+    if (first + (UINT32_C(1) << (level - 1)) >= key->shard_count)
         return left;
-    struct climbed right = climb(facts, wish, level - 1, 2 * index + 1);
+    struct climbed right = climb(facts, key, level - 1, 2 * index + 1);
     if (left.whole && right.whole && left.maker == right.maker)
         return left;
-    count_leaf(facts, wish, left);
-    count_leaf(facts, wish, right);
+    count_leaf(facts, key, left);
+    count_leaf(facts, key, right);
     struct climbed node = {left.maker, left.steps > right.steps ? left.steps : right.steps, false};
     facts->climb_edges += left.maker != right.maker;
     node.steps += left.maker != right.maker;
@@ -60,87 +60,87 @@ static uint32_t levels_of(uint32_t count)
     return levels;
 }
 
-static bool is_aligned(const struct keel_schedule_wish *wish)
+static bool is_aligned(const struct keel_collective_key *key)
 {
     uint32_t own = 0, level = 0;
-    while (own < wish->shard_count && wish->shard_rank[own] == 0)
+    while (own < key->shard_count && key->shard_rank[own] == 0)
         own++;
     while ((UINT32_C(1) << level) < own)
         level++;
-    if (((wish->shard_count - 1) >> level) + 1 != wish->rank_count)
+    if (((key->shard_count - 1) >> level) + 1 != key->rank_count)
         return false;
-    for (uint32_t shard = 0; shard < wish->shard_count; shard++)
-        if (wish->shard_rank[shard] != shard >> level)
+    for (uint32_t shard = 0; shard < key->shard_count; shard++)
+        if (key->shard_rank[shard] != shard >> level)
             return false;
     return true;
 }
 
-static bool all_ranks_hold(const struct keel_schedule_wish *wish)
+static bool all_ranks_hold(const struct keel_collective_key *key)
 {
     uint64_t seen[KEEL_SCHEDULE_RANKS_MAX / 64] = {0};
     uint32_t holders = 0;
-    for (uint32_t shard = 0; shard < wish->shard_count; shard++) {
-        uint32_t rank = wish->shard_rank[shard];
+    for (uint32_t shard = 0; shard < key->shard_count; shard++) {
+        uint32_t rank = key->shard_rank[shard];
         holders += (seen[rank / 64] >> rank % 64 & 1) == 0;
         seen[rank / 64] |= UINT64_C(1) << rank % 64;
     }
-    return holders == wish->rank_count;
+    return holders == key->rank_count;
 }
 
-static void find_shards(struct keel_facts *facts, const struct keel_schedule_wish *wish)
+static void find_shards(struct keel_facts *facts, const struct keel_collective_key *key)
 {
-    if (wish->shard_rank == NULL) { /* one a rank */
-        facts->leaves = wish->rank_count;
+    if (key->shard_rank == NULL) { /* one a rank */
+        facts->leaves = key->rank_count;
         facts->root_leaves = 1;
-        facts->climb_edges = wish->rank_count - 1;
-        facts->climb_steps = levels_of(wish->rank_count);
+        facts->climb_edges = key->rank_count - 1;
+        facts->climb_steps = levels_of(key->rank_count);
         facts->aligned = facts->all_hold = true;
         return;
     }
-    struct climbed root = climb(facts, wish, levels_of(wish->shard_count), 0);
-    count_leaf(facts, wish, root);
+    struct climbed root = climb(facts, key, levels_of(key->shard_count), 0);
+    count_leaf(facts, key, root);
     facts->maker = root.maker;
     facts->climb_steps = root.steps;
-    facts->aligned = is_aligned(wish);
-    facts->all_hold = all_ranks_hold(wish);
+    facts->aligned = is_aligned(key);
+    facts->all_hold = all_ranks_hold(key);
 }
 
 /* ---- hosts ---- */
 
-static void find_hosts(struct keel_facts *facts, const struct keel_schedule_wish *wish)
+static void find_hosts(struct keel_facts *facts, const struct keel_collective_key *key)
 {
     uint16_t sizes[KEEL_SCHEDULE_RANKS_MAX] = {0};
     uint32_t runs = 0;
-    for (uint32_t rank = 0; rank < wish->rank_count; rank++) {
-        uint32_t host = keel_wish_host(wish, rank);
+    for (uint32_t rank = 0; rank < key->rank_count; rank++) {
+        uint32_t host = keel_key_host(key, rank);
         facts->hosts += sizes[host] == 0;
-        runs += rank == 0 || host != keel_wish_host(wish, rank - 1);
+        runs += rank == 0 || host != keel_key_host(key, rank - 1);
         if (++sizes[host] > facts->host_ranks)
             facts->host_ranks = sizes[host];
     }
-    facts->hosts_equal = facts->hosts * facts->host_ranks == wish->rank_count;
+    facts->hosts_equal = facts->hosts * facts->host_ranks == key->rank_count;
     facts->hosts_in_order = facts->hosts_equal && runs == facts->hosts;
 }
 
-struct keel_facts keel_wish_facts(const struct keel_schedule_wish *wish)
+struct keel_facts keel_key_facts(const struct keel_collective_key *key)
 {
-    enum keel_collective_kind kind = wish->kind;
-    struct keel_facts facts = {.ranks = wish->rank_count,
+    enum keel_collective_kind kind = key->kind;
+    struct keel_facts facts = {.ranks = key->rank_count,
                                .reduces = kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE_SCATTER ||
                                           kind == KEEL_REDUCE};
     if (facts.reduces)
-        find_shards(&facts, wish);
-    find_hosts(&facts, wish);
+        find_shards(&facts, key);
+    find_hosts(&facts, key);
     return facts;
 }
 
 /* ---- who can do what ---- */
 
-bool keel_wish_in_order(const struct keel_schedule_wish *wish, const struct keel_facts *facts)
+bool keel_key_in_order(const struct keel_collective_key *key, const struct keel_facts *facts)
 {
     if (!facts->reduces || facts->ranks == 1)
         return true;
-    switch (wish->algorithm) {
+    switch (key->algorithm) {
     case KEEL_ALGORITHM_RING:
         return false;
     case KEEL_ALGORITHM_HALVING:
@@ -148,7 +148,7 @@ bool keel_wish_in_order(const struct keel_schedule_wish *wish, const struct keel
         return facts->aligned && keel_is_power_of_two(facts->ranks);
     case KEEL_ALGORITHM_TWO_LEVEL:
         return facts->aligned && facts->hosts_in_order && keel_is_power_of_two(facts->host_ranks) &&
-               (wish->kind == KEEL_REDUCE || keel_is_power_of_two(facts->hosts));
+               (key->kind == KEEL_REDUCE || keel_is_power_of_two(facts->hosts));
     default:
         return true;
     }
@@ -176,17 +176,17 @@ static const uint32_t forms[KEEL_ALGORITHM_COUNT] = {
                                  KIND(KEEL_ALL_TO_ALL),
 };
 
-const char *keel_wish_obstacle(const struct keel_schedule_wish *wish, const struct keel_facts *facts)
+const char *keel_key_obstacle(const struct keel_collective_key *key, const struct keel_facts *facts)
 {
-    enum keel_algorithm algorithm = wish->algorithm;
-    enum keel_collective_kind kind = wish->kind;
+    enum keel_algorithm algorithm = key->algorithm;
+    enum keel_collective_kind kind = key->kind;
     bool rooted = kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER ||
                   kind == KEEL_SCATTER || kind == KEEL_BARRIER;
     bool own_sums = algorithm == KEEL_ALGORITHM_RING || algorithm == KEEL_ALGORITHM_HALVING ||
                     algorithm == KEEL_ALGORITHM_TWO_LEVEL || algorithm == KEEL_ALGORITHM_DOUBLING;
     if ((forms[algorithm] & KIND(kind)) == 0)
         return "it has no form for that";
-    if (facts->reduces && wish->exact && !keel_wish_in_order(wish, facts))
+    if (facts->reduces && key->exact && !keel_key_in_order(key, facts))
         return "with this map its sums do not follow the tree over shards";
     if (facts->reduces && own_sums && !facts->all_hold)
         return "a rank without a shard cannot begin a sum";

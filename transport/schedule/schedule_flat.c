@@ -15,8 +15,8 @@ static void flat_all_reduce(struct keel_builder *builder)
 static void flat_reduce(struct keel_builder *builder)
 {
     keel_build_blocks(builder, 1, 1, KEEL_SPACE_RESULT);
-    if (builder->schedule->rank != builder->wish->root)
-        keel_build_send_leaves(builder, builder->wish->root, 0);
+    if (builder->schedule->rank != builder->key->root)
+        keel_build_send_leaves(builder, builder->key->root, 0);
     else
         keel_build_sum_leaves(builder, 0, keel_operand_result(0));
 }
@@ -56,8 +56,8 @@ static void flat_all_to_all(struct keel_builder *builder)
 static void flat_broadcast(struct keel_builder *builder)
 {
     keel_build_blocks(builder, 1, 1, KEEL_SPACE_RESULT);
-    if (builder->schedule->rank != builder->wish->root) {
-        keel_build_receive(builder, builder->wish->root, keel_operand_result(0));
+    if (builder->schedule->rank != builder->key->root) {
+        keel_build_receive(builder, builder->key->root, keel_operand_result(0));
         return;
     }
     for (uint32_t i = 1; i < builder->schedule->rank_count; i++)
@@ -67,7 +67,7 @@ static void flat_broadcast(struct keel_builder *builder)
 
 static void flat_gather(struct keel_builder *builder)
 {
-    uint32_t ranks = builder->schedule->rank_count, root = builder->wish->root;
+    uint32_t ranks = builder->schedule->rank_count, root = builder->key->root;
     keel_build_blocks(builder, 1, ranks, KEEL_SPACE_RESULT);
     if (builder->schedule->rank != root) {
         keel_build_send(builder, root, keel_operand_part(0, 0));
@@ -82,7 +82,7 @@ static void flat_gather(struct keel_builder *builder)
 
 static void flat_scatter(struct keel_builder *builder)
 {
-    uint32_t ranks = builder->schedule->rank_count, root = builder->wish->root;
+    uint32_t ranks = builder->schedule->rank_count, root = builder->key->root;
     keel_build_blocks(builder, ranks, 1, KEEL_SPACE_PART);
     if (builder->schedule->rank != root) {
         keel_build_receive(builder, root, keel_operand_result(0));
@@ -107,13 +107,13 @@ static void flat_barrier(struct keel_builder *builder)
 static void flat_send(struct keel_builder *builder)
 {
     keel_build_blocks(builder, 1, 0, KEEL_SPACE_PART);
-    keel_build_send(builder, builder->wish->root, keel_operand_part(0, 0));
+    keel_build_send(builder, builder->key->root, keel_operand_part(0, 0));
 }
 
 static void flat_receive(struct keel_builder *builder)
 {
     keel_build_blocks(builder, 0, 1, KEEL_SPACE_RESULT);
-    keel_build_receive(builder, builder->wish->root, keel_operand_result(0));
+    keel_build_receive(builder, builder->key->root, keel_operand_result(0));
 }
 
 void keel_schedule_flat(struct keel_builder *builder)
@@ -127,5 +127,5 @@ void keel_schedule_flat(struct keel_builder *builder)
         [KEEL_BARRIER] = flat_barrier,         [KEEL_SEND] = flat_send,
         [KEEL_RECEIVE] = flat_receive,
     };
-    kinds[builder->wish->kind](builder);
+    kinds[builder->key->kind](builder);
 }

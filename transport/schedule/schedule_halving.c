@@ -102,8 +102,8 @@ static void halving_reduce(struct keel_builder *builder)
     struct keel_team team = keel_build_everybody(builder);
     keel_build_blocks(builder, team.count, team.count, KEEL_SPACE_RESULT);
     keel_build_values(builder, team.count);
-    keel_halving_scatter_sums(builder, &team, &own, team.mine == builder->wish->root);
-    keel_tree_gather(builder, &team, builder->wish->root, &own, true);
+    keel_halving_scatter_sums(builder, &team, &own, team.mine == builder->key->root);
+    keel_tree_gather(builder, &team, builder->key->root, &own, true);
 }
 
 static void halving_reduce_scatter(struct keel_builder *builder)
@@ -135,7 +135,7 @@ static void halving_broadcast(struct keel_builder *builder)
     struct keel_team team = keel_build_everybody(builder);
     keel_build_blocks(builder, team.count, team.count, KEEL_SPACE_RESULT);
     keel_build_values(builder, team.count);
-    keel_tree_scatter(builder, &team, builder->wish->root, &own, true);
+    keel_tree_scatter(builder, &team, builder->key->root, &own, true);
     keel_doubling_gather_all(builder, &team, &own);
 }
 
@@ -146,7 +146,7 @@ void keel_schedule_halving(struct keel_builder *builder)
         [KEEL_REDUCE] = halving_reduce,           [KEEL_ALL_GATHER] = halving_all_gather,
         [KEEL_ALL_GATHER_V] = halving_all_gather, [KEEL_BROADCAST] = halving_broadcast,
     };
-    kinds[builder->wish->kind](builder);
+    kinds[builder->key->kind](builder);
 }
 
 /* Every sum has a place of its own: that of the step before is still being sent. */

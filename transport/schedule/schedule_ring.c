@@ -55,7 +55,7 @@ void keel_ring_gather_all(struct keel_builder *builder, const struct keel_team *
 static void ring_reduce(struct keel_builder *builder)
 {
     uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank;
-    bool first = rank == (builder->wish->root + 1) % ranks, last = rank == builder->wish->root;
+    bool first = rank == (builder->key->root + 1) % ranks, last = rank == builder->key->root;
     keel_build_blocks(builder, 1, 1, KEEL_SPACE_RESULT);
     keel_build_values(builder, 1);
     if (builder->status != KEEL_OK)
@@ -76,7 +76,7 @@ static void ring_reduce(struct keel_builder *builder)
 static void ring_broadcast(struct keel_builder *builder)
 {
     uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank;
-    bool first = rank == builder->wish->root, last = (rank + 1) % ranks == builder->wish->root;
+    bool first = rank == builder->key->root, last = (rank + 1) % ranks == builder->key->root;
     struct keel_operand value = first ? keel_operand_part(0, 0) : keel_operand_result(0);
     keel_build_blocks(builder, 1, 1, KEEL_SPACE_RESULT);
     if (!first)
@@ -126,5 +126,5 @@ void keel_schedule_ring(struct keel_builder *builder)
         [KEEL_REDUCE] = ring_reduce,           [KEEL_ALL_GATHER] = ring_all_gather,
         [KEEL_ALL_GATHER_V] = ring_all_gather, [KEEL_BROADCAST] = ring_broadcast,
     };
-    kinds[builder->wish->kind](builder);
+    kinds[builder->key->kind](builder);
 }

@@ -50,7 +50,7 @@ void keel_build_values(struct keel_builder *builder, uint32_t blocks)
 
 struct keel_operand keel_build_place(const struct keel_builder *builder, uint32_t block)
 {
-    enum keel_collective_kind kind = builder->wish->kind;
+    enum keel_collective_kind kind = builder->key->kind;
     return keel_operand_result(kind == KEEL_REDUCE_SCATTER || kind == KEEL_SCATTER ? 0 : block);
 }
 

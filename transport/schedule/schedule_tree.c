@@ -134,9 +134,9 @@ static void climb_leaf(struct keel_builder *builder, struct climb *climb, uint32
 static bool wanted_here(const struct keel_builder *builder, uint32_t block)
 {
     uint32_t rank = builder->schedule->rank;
-    if (builder->wish->kind == KEEL_REDUCE_SCATTER)
+    if (builder->key->kind == KEEL_REDUCE_SCATTER)
         return block == rank;
-    return builder->wish->kind == KEEL_ALL_REDUCE || builder->wish->root == rank;
+    return builder->key->kind == KEEL_ALL_REDUCE || builder->key->root == rank;
 }
 
 static void climb_node(struct keel_builder *builder, struct climb *climb, bool last)
@@ -198,7 +198,7 @@ static void tree_all_reduce(struct keel_builder *builder)
 
 static void tree_reduce(struct keel_builder *builder)
 {
-    uint32_t rank = builder->schedule->rank, root = builder->wish->root;
+    uint32_t rank = builder->schedule->rank, root = builder->key->root;
     keel_build_blocks(builder, 1, 1, KEEL_SPACE_RESULT);
     uint32_t maker = climb_tree(builder, 1);
     if (builder->status != KEEL_OK)
@@ -227,7 +227,7 @@ static void tree_broadcast(struct keel_builder *builder)
     struct keel_team team = keel_build_everybody(builder);
     keel_build_blocks(builder, 1, 1, KEEL_SPACE_RESULT);
     keel_build_values(builder, 1);
-    keel_tree_broadcast(builder, &team, builder->wish->root, 1);
+    keel_tree_broadcast(builder, &team, builder->key->root, 1);
 }
 
 static void tree_gather(struct keel_builder *builder)
@@ -239,7 +239,7 @@ static void tree_gather(struct keel_builder *builder)
     if (builder->status != KEEL_OK)
         return;
     builder->value[team.mine] = keel_operand_part(0, 0);
-    keel_tree_gather(builder, &team, builder->wish->root, &own, true);
+    keel_tree_gather(builder, &team, builder->key->root, &own, true);
 }
 
 static void tree_scatter(struct keel_builder *builder)
@@ -248,7 +248,7 @@ static void tree_scatter(struct keel_builder *builder)
     struct keel_team team = keel_build_everybody(builder);
     keel_build_blocks(builder, team.count, 1, KEEL_SPACE_PART);
     keel_build_values(builder, team.count);
-    keel_tree_scatter(builder, &team, builder->wish->root, &own, true);
+    keel_tree_scatter(builder, &team, builder->key->root, &own, true);
 }
 
 static void tree_barrier(struct keel_builder *builder)
@@ -268,5 +268,5 @@ void keel_schedule_tree(struct keel_builder *builder)
         [KEEL_GATHER] = tree_gather,         [KEEL_SCATTER] = tree_scatter,
         [KEEL_BARRIER] = tree_barrier,
     };
-    kinds[builder->wish->kind](builder);
+    kinds[builder->key->kind](builder);
 }

@@ -31,20 +31,20 @@ static void hosts_free(struct hosts *hosts)
 }
 
 /* index: by host number, the host's index + 1. */
-static void number_hosts(const struct keel_schedule_wish *wish, struct hosts *hosts, uint32_t *index)
+static void number_hosts(const struct keel_collective_key *key, struct hosts *hosts, uint32_t *index)
 {
-    for (uint32_t rank = 0; rank < wish->rank_count; rank++) {
-        uint32_t number = keel_wish_host(wish, rank);
+    for (uint32_t rank = 0; rank < key->rank_count; rank++) {
+        uint32_t number = keel_key_host(key, rank);
         if (index[number] == 0)
             index[number] = ++hosts->count;
         hosts->first[index[number]]++;
     }
     for (uint32_t host = 0; host < hosts->count; host++)
         hosts->first[host + 1] += hosts->first[host];
-    hosts->host = index[keel_wish_host(wish, wish->rank)] - 1;
-    for (uint32_t rank = 0; rank < wish->rank_count; rank++) {
-        uint32_t host = index[keel_wish_host(wish, rank)] - 1;
-        if (rank == wish->rank)
+    hosts->host = index[keel_key_host(key, key->rank)] - 1;
+    for (uint32_t rank = 0; rank < key->rank_count; rank++) {
+        uint32_t host = index[keel_key_host(key, rank)] - 1;
+        if (rank == key->rank)
             hosts->place = hosts->heads[host];
         hosts->ranks[hosts->first[host] + hosts->heads[host]++] = rank;
     }
@@ -60,8 +60,8 @@ static void seat_ranks(struct hosts *hosts, const struct keel_facts *facts)
 
 static enum keel_status hosts_init(struct hosts *hosts, const struct keel_builder *builder)
 {
-    const struct keel_schedule_wish *wish = builder->wish;
-    uint32_t *index = NULL, ranks = wish->rank_count;
+    const struct keel_collective_key *key = builder->key;
+    uint32_t *index = NULL, ranks = key->rank_count;
     KEEL_TRY(keel_alloc(ranks + 1, sizeof *hosts->first, (void *)&hosts->first));
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->ranks, (void *)&hosts->ranks));
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->across, (void *)&hosts->across));
@@ -70,7 +70,7 @@ static enum keel_status hosts_init(struct hosts *hosts, const struct keel_builde
     KEEL_TRY(keel_alloc(KEEL_SCHEDULE_RANKS_MAX, sizeof *index, (void *)&index));
     for (uint32_t k = 0; k <= ranks; k++)
         hosts->count_up[k] = k;
-    number_hosts(wish, hosts, index);
+    number_hosts(key, hosts, index);
     keel_free(index);
     seat_ranks(hosts, &builder->facts);
     return KEEL_OK;
@@ -132,7 +132,7 @@ static void gather_all(struct keel_builder *builder, const struct keel_team *tea
 
 static void list_slices(struct keel_builder *builder, const struct slices *slices)
 {
-    enum keel_collective_kind kind = builder->wish->kind;
+    enum keel_collective_kind kind = builder->key->kind;
     uint32_t ranks = builder->schedule->rank_count, rank = builder->schedule->rank;
     bool gathers = kind == KEEL_ALL_GATHER || kind == KEEL_ALL_GATHER_V;
     keel_build_blocks(builder, gathers ? 1 : ranks, kind == KEEL_REDUCE_SCATTER ? 1 : ranks,
@@ -229,7 +229,7 @@ static void two_level_broadcast(struct keel_builder *builder, const struct hosts
 static void two_level_reduce(struct keel_builder *builder, const struct hosts *hosts)
 {
     struct keel_team inside = within(hosts), heads = between(hosts);
-    uint32_t rank = builder->schedule->rank, root = builder->wish->root, end = hosts->ranks[0];
+    uint32_t rank = builder->schedule->rank, root = builder->key->root, end = hosts->ranks[0];
     keel_build_blocks(builder, 1, 1, KEEL_SPACE_RESULT);
     keel_build_values(builder, 1);
     keel_tree_sum_team(builder, &inside, 1);
@@ -256,7 +256,7 @@ static void two_level_gather(struct keel_builder *builder, const struct hosts *h
         return;
     builder->value[rank] = keel_operand_part(0, 0);
     const struct keel_sets own = {hosts->count_up, inside.ranks};
-    keel_tree_gather(builder, &inside, hosts->head_place, &own, rank == builder->wish->root);
+    keel_tree_gather(builder, &inside, hosts->head_place, &own, rank == builder->key->root);
     if (hosts->place == hosts->head_place)
         keel_tree_gather(builder, &heads, root_host, &whole, true);
 }
@@ -301,18 +301,18 @@ static uint32_t seat_root(struct hosts *hosts, uint32_t root)
 static void list_kind(struct keel_builder *builder, struct hosts *hosts)
 {
     struct slices slices = {0};
-    switch (builder->wish->kind) {
+    switch (builder->key->kind) {
     case KEEL_BROADCAST:
-        two_level_broadcast(builder, hosts, seat_root(hosts, builder->wish->root));
+        two_level_broadcast(builder, hosts, seat_root(hosts, builder->key->root));
         return;
     case KEEL_REDUCE:
         two_level_reduce(builder, hosts);
         return;
     case KEEL_GATHER:
-        two_level_gather(builder, hosts, seat_root(hosts, builder->wish->root));
+        two_level_gather(builder, hosts, seat_root(hosts, builder->key->root));
         return;
     case KEEL_SCATTER:
-        two_level_scatter(builder, hosts, seat_root(hosts, builder->wish->root));
+        two_level_scatter(builder, hosts, seat_root(hosts, builder->key->root));
         return;
     case KEEL_BARRIER:
         two_level_barrier(builder, hosts);

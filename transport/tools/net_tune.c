@@ -136,10 +136,10 @@ static void find_ways(struct tune *tune, uint32_t kind, uint64_t bytes)
             struct way way = {.algorithm = (enum keel_algorithm)algorithm, .order = (enum keel_order)order};
             struct keel_net_bench_case it = case_of(tune, kind, bytes, &way);
             struct keel_collective what = collective_of(&it);
-            struct keel_schedule_wish wish = keel_plan_wish(tune->rank->group, &what, way.algorithm);
-            struct keel_facts facts = keel_wish_facts(&wish);
-            way.in_order = keel_wish_in_order(&wish, &facts);
-            if (way.in_order == (order == KEEL_ORDER_EXACT) && keel_wish_offered(&wish, &facts) &&
+            struct keel_collective_key key = keel_plan_key(tune->rank->group, &what, way.algorithm);
+            struct keel_facts facts = keel_key_facts(&key);
+            way.in_order = keel_key_in_order(&key, &facts);
+            if (way.in_order == (order == KEEL_ORDER_EXACT) && keel_key_offered(&key, &facts) &&
                 !is_flat_again(kind, way.algorithm))
                 tune->ways[tune->way_count++] = way;
         }
@@ -159,7 +159,7 @@ static void keep(struct tune *tune, uint32_t kind, enum keel_order order, uint64
         it.order = order;
         struct keel_collective what = collective_of(&it);
         tune->samples[tune->sample_count++] =
-            (struct keel_cost_sample){.wish = keel_plan_wish(tune->rank->group, &what, way->algorithm),
+            (struct keel_cost_sample){.key = keel_plan_key(tune->rank->group, &what, way->algorithm),
                                       .bytes = keel_choose_bytes(tune->rank->group, &what),
                                       .measured_ns = way->median_ns,
                                       .contest = tune->row_count};
@@ -200,9 +200,9 @@ static enum keel_status fit_and_tell(struct tune *tune)
         uint32_t fastest, taken[2];
         keel_cost_contest(tune->samples, tune->sample_count, first, before, &taken[0], &fastest);
         among = keel_cost_contest(tune->samples, tune->sample_count, first, &after, &taken[1], &fastest);
-        tune->rows[row].fastest = tune->samples[fastest].wish.algorithm;
-        tune->rows[row].taken_before = tune->samples[taken[0]].wish.algorithm;
-        tune->rows[row].taken_after = tune->samples[taken[1]].wish.algorithm;
+        tune->rows[row].fastest = tune->samples[fastest].key.algorithm;
+        tune->rows[row].taken_before = tune->samples[taken[0]].key.algorithm;
+        tune->rows[row].taken_after = tune->samples[taken[1]].key.algorithm;
         KEEL_TRY(keel_net_rank_say(tune->rank, KEEL_NET_TUNE_ROW, &tune->rows[row], sizeof tune->rows[row]));
     }
     return keel_net_rank_say(tune->rank, KEEL_NET_TUNE_COSTS, &after, sizeof after);

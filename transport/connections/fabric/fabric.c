@@ -67,7 +67,7 @@ static struct fabric *fabric_of(const struct keel_connection_backend *backend)
     return (struct fabric *)(uintptr_t)backend;
 }
 
-static struct link *link_of_line(struct keel_connection *connection)
+static struct link *link_of(struct keel_connection *connection)
 {
     return (struct link *)(void *)connection;
 }
@@ -140,7 +140,7 @@ static enum keel_status link_endpoint(struct fabric *fabric, struct link *link, 
 static enum keel_status link_create(struct fabric *fabric, struct fi_info *info, struct link **out)
 {
     struct link *link;
-    if (fabric->backend.line_count >= KEEL_BACKEND_CONNECTIONS_MAX) {
+    if (fabric->backend.connection_count >= KEEL_BACKEND_CONNECTIONS_MAX) {
         (void)keel_fail(KEEL_LIMIT, "fabric: %d connections are open already", KEEL_BACKEND_CONNECTIONS_MAX);
         return KEEL_LIMIT;
     }
@@ -159,7 +159,7 @@ static enum keel_status link_create(struct fabric *fabric, struct fi_info *info,
 
 static void fabric_hang_up(struct keel_connection *connection)
 {
-    struct link *link = link_of_line(connection);
+    struct link *link = link_of(connection);
     if (link->ep != NULL)
         fi_close(&link->ep->fid);
     if (link->registration != NULL)
@@ -172,7 +172,7 @@ static void bury(struct keel_connection **list)
 {
     for (struct keel_connection *connection = keel_connection_take(list); connection != NULL;
          connection = keel_connection_take(list)) {
-        struct link *link = link_of_line(connection);
+        struct link *link = link_of(connection);
         keel_free(link->memory);
         keel_free(link);
     }
@@ -221,7 +221,7 @@ static ssize_t post_send(struct slot *slot, uint32_t head, const void *payload, 
 static enum keel_send fabric_send(struct keel_connection *connection, struct keel_message *message,
                                   const void *payload, bool lent, void *owner, bool *out_retry)
 {
-    struct link *link = link_of_line(connection);
+    struct link *link = link_of(connection);
     struct slot *slot = free_send(link, lent);
     if (slot == NULL)
         return KEEL_SEND_LATER;
@@ -321,7 +321,7 @@ static struct keel_connection *line_of_fid(struct fabric *fabric, fid_t fid)
 {
     for (struct keel_connection *connection = fabric->backend.connections; connection != NULL;
          connection = connection->next) {
-        const struct link *link = link_of_line(connection);
+        const struct link *link = link_of(connection);
         if (link->ep != NULL && &link->ep->fid == fid)
             return connection;
     }

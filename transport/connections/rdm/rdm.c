@@ -81,7 +81,7 @@ struct place {
     bool used;
 };
 
-struct rdm_line {
+struct rdm_connection {
     struct keel_connection connection; /* first: they are the same to the room */
     struct place *place;
     int fd;
@@ -108,7 +108,7 @@ struct rdm {
     uint64_t step_ns;
     struct place *current; /* NULL until wanted */
     struct place *retired; /* the newest first */
-    struct rdm_line *table[KEEL_BACKEND_CONNECTIONS_MAX];
+    struct rdm_connection *table[KEEL_BACKEND_CONNECTIONS_MAX];
 };
 
 static struct rdm *rdm_of(const struct keel_connection_backend *backend)
@@ -116,9 +116,9 @@ static struct rdm *rdm_of(const struct keel_connection_backend *backend)
     return (struct rdm *)(uintptr_t)backend;
 }
 
-static struct rdm_line *own_line(struct keel_connection *connection)
+static struct rdm_connection *own_line(struct keel_connection *connection)
 {
-    return (struct rdm_line *)(void *)connection;
+    return (struct rdm_connection *)(void *)connection;
 }
 
 /* ---- stations ------------------------------------------------------------------------------------------ */
@@ -222,11 +222,11 @@ static void rdm_renew(struct keel_connection_backend *backend)
 /* ---- birth and death of connections -------------------------------------------------------------------- */
 
 /* Takes the socket. LIMIT, IO. */
-static enum keel_status line_create(struct rdm *rdm, int fd, uint32_t events, struct rdm_line **out)
+static enum keel_status line_create(struct rdm *rdm, int fd, uint32_t events, struct rdm_connection **out)
 {
-    struct rdm_line *connection;
+    struct rdm_connection *connection;
     enum keel_status status = place_now(rdm);
-    if (status == KEEL_OK && rdm->backend.line_count >= KEEL_BACKEND_CONNECTIONS_MAX)
+    if (status == KEEL_OK && rdm->backend.connection_count >= KEEL_BACKEND_CONNECTIONS_MAX)
         status =
             keel_fail(KEEL_LIMIT, "fabric: %d connections are open already", KEEL_BACKEND_CONNECTIONS_MAX);
     if (status == KEEL_OK)
@@ -256,7 +256,7 @@ static enum keel_status line_create(struct rdm *rdm, int fd, uint32_t events, st
 /* What is posted stays the RDM endpoint's. */
 static void rdm_hang_up(struct keel_connection *given)
 {
-    struct rdm_line *connection = own_line(given);
+    struct rdm_connection *connection = own_line(given);
     const uint32_t last[2] = {connection->sent, GREETING_MAGIC};
     rdm_of(given->backend)->table[connection->index] = NULL;
     for (uint32_t k = 0; k < WINDOW; k++) {
@@ -285,7 +285,7 @@ static enum keel_status rdm_dial(struct keel_connection_backend *backend, const 
 {
     struct keel_address_parts place = keel_place_of(address);
     struct sockaddr_in to;
-    struct rdm_line *connection = NULL;
+    struct rdm_connection *connection = NULL;
     memcpy(&to, place.fabric, sizeof to);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -302,7 +302,7 @@ static enum keel_status rdm_dial(struct keel_connection_backend *backend, const 
 }
 
 /* It fits into a new socket's buffer at once. False: the socket has failed. */
-static bool greet(struct rdm_line *connection)
+static bool greet(struct rdm_connection *connection)
 {
     const struct rdm *rdm = rdm_of(connection->connection.backend);
     struct greeting mine;
@@ -320,7 +320,7 @@ static void callers_arrived(struct rdm *rdm)
 {
     struct keel_connection_backend *backend = &rdm->backend;
     for (uint32_t k = 0; k < BACKLOG; k++) {
-        struct rdm_line *connection = NULL;
+        struct rdm_connection *connection = NULL;
         int fd = accept4(rdm->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
@@ -331,10 +331,10 @@ static void callers_arrived(struct rdm *rdm)
     }
 }
 
-static void deliver(struct rdm_line *connection);
+static void deliver(struct rdm_connection *connection);
 
 /* The other side has said who it is. */
-static void met(struct rdm_line *connection)
+static void met(struct rdm_connection *connection)
 {
     const struct rdm *rdm = rdm_of(connection->connection.backend);
     const struct greeting *theirs = &connection->words.greeting;
@@ -357,7 +357,7 @@ static void met(struct rdm_line *connection)
     deliver(connection);
 }
 
-static void ended(struct rdm_line *connection)
+static void ended(struct rdm_connection *connection)
 {
     struct rdm *rdm = rdm_of(connection->connection.backend);
     connection->gone = rdm->ended = true;
@@ -366,7 +366,7 @@ static void ended(struct rdm_line *connection)
     epoll_ctl(rdm->epoll, EPOLL_CTL_DEL, connection->fd, NULL);
 }
 
-static void listen_to(struct rdm_line *connection)
+static void listen_to(struct rdm_connection *connection)
 {
     bool met_before = connection->heard >= sizeof connection->words.greeting;
     uint32_t wanted = met_before ? sizeof connection->words : sizeof connection->words.greeting;
@@ -386,7 +386,7 @@ static void listen_to(struct rdm_line *connection)
     }
 }
 
-static void connected(struct rdm_line *connection)
+static void connected(struct rdm_connection *connection)
 {
     const struct rdm *rdm = rdm_of(connection->connection.backend);
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = connection};
@@ -398,7 +398,7 @@ static void connected(struct rdm_line *connection)
                               error != 0 ? strerror(error) : "it could not be greeted");
 }
 
-static void socket_ready(struct rdm_line *connection, uint32_t events)
+static void socket_ready(struct rdm_connection *connection, uint32_t events)
 {
     if (connection->connection.state != KEEL_CONNECTION_CLOSED && !connection->greeted)
         connected(connection);
@@ -411,7 +411,7 @@ static void look_at_sockets(struct rdm *rdm)
     struct epoll_event events[EVENTS];
     int count = epoll_wait(rdm->epoll, events, EVENTS, 0);
     for (int k = 0; k < count; k++) {
-        struct rdm_line *connection = events[k].data.ptr;
+        struct rdm_connection *connection = events[k].data.ptr;
         if (events[k].data.ptr == rdm)
             callers_arrived(rdm);
         else if (connection != NULL)
@@ -426,7 +426,7 @@ static void look_at_sockets(struct rdm *rdm)
 static enum keel_send rdm_send(struct keel_connection *given, struct keel_message *message,
                                const void *payload, bool lent, void *owner, bool *out_retry)
 {
-    struct rdm_line *connection = own_line(given);
+    struct rdm_connection *connection = own_line(given);
     struct keel_slot **place = &connection->out[connection->sent % WINDOW];
     struct label label = {connection->words.greeting.index, connection->sent,
                           connection->words.greeting.token};
@@ -458,7 +458,7 @@ static enum keel_send rdm_send(struct keel_connection *given, struct keel_messag
 }
 
 /* What has its turn. */
-static void deliver(struct rdm_line *connection)
+static void deliver(struct rdm_connection *connection)
 {
     struct keel_connection_backend *backend = connection->connection.backend;
     while (connection->connection.state == KEEL_CONNECTION_OPEN &&
@@ -485,7 +485,7 @@ static void deliver(struct rdm_line *connection)
 static void message_arrived(struct rdm *rdm, struct keel_slot *slot)
 {
     struct label label;
-    struct rdm_line *connection = NULL;
+    struct rdm_connection *connection = NULL;
     if (slot->bytes >= sizeof label) {
         memcpy(&label, slot->memory, sizeof label);
         connection = label.index < KEEL_BACKEND_CONNECTIONS_MAX ? rdm->table[label.index] : NULL;
@@ -507,7 +507,7 @@ static void message_arrived(struct rdm *rdm, struct keel_slot *slot)
 
 static void message_gone(struct rdm *rdm, struct keel_slot *slot, const char *error)
 {
-    struct rdm_line *connection = slot->connection;
+    struct rdm_connection *connection = slot->connection;
     uint32_t ordinal = slot->ordinal;
     keel_slot_return(slot);
     if (connection == NULL)
@@ -551,7 +551,7 @@ static void break_gone(struct rdm *rdm)
     uint64_t now = keel_now_ns();
     rdm->ended = false;
     for (uint32_t k = 0; k < KEEL_BACKEND_CONNECTIONS_MAX; k++) {
-        struct rdm_line *connection = rdm->table[k];
+        struct rdm_connection *connection = rdm->table[k];
         if (connection == NULL || !connection->gone)
             continue;
         if (connection->words.sent != connection->received && now < connection->missing_ns)

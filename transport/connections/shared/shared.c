@@ -70,7 +70,7 @@ struct kept {
     bool released;
 };
 
-struct shared_line {
+struct shared_connection {
     struct keel_connection connection; /* first: they are the same to the room */
     struct keel_shm_ring span;         /* not mapped: its segment has not come yet */
     uint32_t number;                   /* among the backend's connections */
@@ -96,7 +96,7 @@ struct shared {
     uint32_t passes;
     uint8_t host[sizeof((struct keel_address_parts *)0)->host],
         name[sizeof((struct keel_address_parts *)0)->socket];
-    struct shared_line
+    struct shared_connection
         *table[KEEL_BACKEND_CONNECTIONS_MAX]; /* the backend's connections; a callee may empty any place */
     uint32_t table_count;
 };
@@ -106,9 +106,9 @@ static struct shared *shared_of(const struct keel_connection_backend *backend)
     return (struct shared *)(uintptr_t)backend;
 }
 
-static struct shared_line *own_line(struct keel_connection *connection)
+static struct shared_connection *own_line(struct keel_connection *connection)
 {
-    return (struct shared_line *)(void *)connection;
+    return (struct shared_connection *)(void *)connection;
 }
 
 /* ---- who is where -------------------------------------------------------------------------------------- */
@@ -165,7 +165,8 @@ static int pidfd_of(int fd, const struct ucred *peer)
 /* ---- birth and death ----------------------------------------------------------------------------------- */
 
 /* The low bit of what epoll returns tells the pidfd from the socket. */
-static bool watch(const struct shared *shared, int fd, const struct shared_line *connection, bool process)
+static bool watch(const struct shared *shared, int fd, const struct shared_connection *connection,
+                  bool process)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = (uintptr_t)connection | process};
     return epoll_ctl(shared->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
@@ -173,9 +174,9 @@ static bool watch(const struct shared *shared, int fd, const struct shared_line 
 
 /* Takes the socket. LIMIT: no room, memory or descriptors; the caller does without. */
 static enum keel_status line_create(struct shared *shared, int fd, const struct ucred *peer,
-                                    struct shared_line **out)
+                                    struct shared_connection **out)
 {
-    struct shared_line *connection;
+    struct shared_connection *connection;
     if (shared->table_count == KEEL_BACKEND_CONNECTIONS_MAX ||
         keel_alloc(1, sizeof *connection, &connection) != KEEL_OK) {
         close(fd);
@@ -197,7 +198,7 @@ static enum keel_status line_create(struct shared *shared, int fd, const struct 
 }
 
 /* A child of this process may have the descriptors too: closing would tell nobody, nor end the watch. */
-static void hang_up_descriptors(const struct shared *shared, const struct shared_line *connection)
+static void hang_up_descriptors(const struct shared *shared, const struct shared_connection *connection)
 {
     (void)shutdown(connection->fd, SHUT_RDWR);
     (void)epoll_ctl(shared->epoll, EPOLL_CTL_DEL, connection->fd, NULL);
@@ -211,7 +212,7 @@ static void hang_up_descriptors(const struct shared *shared, const struct shared
 /* The segment stays mapped until the connection is buried: its user may be looking at a payload. */
 static void shared_hang_up(struct keel_connection *given)
 {
-    struct shared_line *connection = own_line(given);
+    struct shared_connection *connection = own_line(given);
     struct shared *shared = shared_of(given->backend);
     shared->table[connection->number] = NULL;
     if (connection->span.segment != NULL)
@@ -223,7 +224,7 @@ static void bury(struct keel_connection **list)
 {
     for (struct keel_connection *connection = keel_connection_take(list); connection != NULL;
          connection = keel_connection_take(list)) {
-        struct shared_line *own = own_line(connection);
+        struct shared_connection *own = own_line(connection);
         while (own->loan_count > 0)
             keel_loan_unmap(&own->loans[--own->loan_count]);
         keel_shm_ring_unmap(&own->span);
@@ -245,7 +246,7 @@ static void close_gaps(struct shared *shared)
 
 /* ---- the conversation ---------------------------------------------------------------------------------- */
 
-static void ring(const struct shared_line *connection)
+static void ring(const struct shared_connection *connection)
 {
     (void)!send(connection->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* no room: bells enough are under way */
 }
@@ -300,7 +301,7 @@ static enum packet_kind take_packet(int fd, struct packet *out, int *out_fd)
     return (enum packet_kind)packet.kind;
 }
 
-static bool region_lent(struct shared_line *connection, const struct packet *packet, int fd)
+static bool region_lent(struct shared_connection *connection, const struct packet *packet, int fd)
 {
     if (connection->loan_count == LOANS_MAX || fd < 0 ||
         keel_loan_map(&connection->loans[connection->loan_count], fd, packet->region, packet->bytes) !=
@@ -311,7 +312,7 @@ static bool region_lent(struct shared_line *connection, const struct packet *pac
 }
 
 /* Not one to which a message refers that is still to be read. */
-static bool region_taken_back(struct shared_line *connection, uint64_t region)
+static bool region_taken_back(struct shared_connection *connection, uint64_t region)
 {
     for (uint64_t k = connection->kept_first; k < connection->kept_behind; k++)
         if (connection->kept[k % KEPT_MAX].region == region && !connection->kept[k % KEPT_MAX].released)
@@ -326,8 +327,8 @@ static bool region_taken_back(struct shared_line *connection, uint64_t region)
     return false;
 }
 
-static bool packet_arrived(struct shared_line *connection, enum packet_kind kind, const struct packet *packet,
-                           int fd)
+static bool packet_arrived(struct shared_connection *connection, enum packet_kind kind,
+                           const struct packet *packet, int fd)
 {
     bool mapped = connection->span.segment != NULL;
     if (kind == PACKET_BELL)
@@ -341,7 +342,7 @@ static bool packet_arrived(struct shared_line *connection, enum packet_kind kind
 }
 
 /* False when one breaks the rules. */
-static bool take_packets(struct shared_line *connection)
+static bool take_packets(struct shared_connection *connection)
 {
     for (uint32_t k = 0; k < PACKETS_MAX; k++) {
         struct packet packet;
@@ -380,7 +381,7 @@ static enum keel_status shared_dial(struct keel_connection_backend *backend,
 {
     struct shared *shared = shared_of(backend);
     struct keel_address_parts place = keel_place_of(address);
-    struct shared_line *connection = NULL;
+    struct shared_connection *connection = NULL;
     struct ucred peer = {.pid = 0};
     int fd = -1, segment_fd = -1;
     if (memcmp(place.host, shared->host, sizeof place.host) != 0 ||
@@ -404,7 +405,7 @@ static void callers_arrived(struct shared *shared)
 {
     struct keel_connection_backend *backend = &shared->backend;
     for (uint32_t k = 0; k < BACKLOG; k++) {
-        struct shared_line *connection = NULL;
+        struct shared_connection *connection = NULL;
         struct ucred peer = {.pid = 0};
         int fd = accept4(shared->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
@@ -420,7 +421,7 @@ static void callers_arrived(struct shared *shared)
 /* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* The other side may read this region, from now on if not before. */
-static bool lend_region(struct shared_line *connection, uint64_t region)
+static bool lend_region(struct shared_connection *connection, uint64_t region)
 {
     uint64_t bytes = 0;
     for (uint32_t k = 0; k < connection->given_count; k++)
@@ -439,7 +440,7 @@ static bool lend_region(struct shared_line *connection, uint64_t region)
 }
 
 /* Regions that are freed are taken back; nothing refers to them any more. */
-static void take_back(struct shared_line *connection)
+static void take_back(struct shared_connection *connection)
 {
     uint64_t generation = keel_region_generation();
     for (uint32_t k = 0; k < connection->given_count;) {
@@ -454,7 +455,7 @@ static void take_back(struct shared_line *connection)
     connection->generation = generation;
 }
 
-static bool may_refer(struct shared_line *connection, const void *payload, uint32_t bytes,
+static bool may_refer(struct shared_connection *connection, const void *payload, uint32_t bytes,
                       struct keel_reference *out)
 {
     struct keel_region_place place;
@@ -465,7 +466,7 @@ static bool may_refer(struct shared_line *connection, const void *payload, uint3
     return true;
 }
 
-static enum keel_send send_result(struct shared_line *connection, enum keel_shm_ring_result result,
+static enum keel_send send_result(struct shared_connection *connection, enum keel_shm_ring_result result,
                                   uint32_t bytes, enum keel_send good)
 {
     struct keel_connection_backend *backend = connection->connection.backend;
@@ -480,7 +481,7 @@ static enum keel_send send_result(struct shared_line *connection, enum keel_shm_
 static enum keel_send shared_send(struct keel_connection *given, struct keel_message *message,
                                   const void *payload, bool lent, void *owner, bool *out_retry)
 {
-    struct shared_line *connection = own_line(given);
+    struct shared_connection *connection = own_line(given);
     struct keel_reference reference;
     (void)out_retry;
     if (!lent || !may_refer(connection, payload, message->bytes, &reference))
@@ -498,7 +499,7 @@ static enum keel_send shared_send(struct keel_connection *given, struct keel_mes
 }
 
 /* False when the connection is closed. */
-static bool deliver_lent(struct shared_line *connection)
+static bool deliver_lent(struct shared_connection *connection)
 {
     struct keel_connection_backend *backend = connection->connection.backend;
     uint64_t dropped = keel_shm_ring_dropped(&connection->span);
@@ -514,8 +515,8 @@ static bool deliver_lent(struct shared_line *connection)
     return true;
 }
 
-static const uint8_t *find_loan(const struct shared_line *connection, const struct keel_reference *reference,
-                                uint32_t bytes)
+static const uint8_t *find_loan(const struct shared_connection *connection,
+                                const struct keel_reference *reference, uint32_t bytes)
 {
     for (uint32_t k = 0; k < connection->loan_count; k++) {
         const struct keel_loan *loan = &connection->loans[k];
@@ -528,7 +529,7 @@ static const uint8_t *find_loan(const struct shared_line *connection, const stru
 }
 
 /* The packet that lends a region was sent before any message that refers to it. */
-static const uint8_t *look_up(struct shared_line *connection, const struct keel_reference *reference,
+static const uint8_t *look_up(struct shared_connection *connection, const struct keel_reference *reference,
                               uint32_t bytes)
 {
     const uint8_t *payload = find_loan(connection, reference, bytes);
@@ -538,7 +539,7 @@ static const uint8_t *look_up(struct shared_line *connection, const struct keel_
 }
 
 /* False when the connection is closed. */
-static bool deliver_message(struct shared_line *connection, const struct keel_message *message,
+static bool deliver_message(struct shared_connection *connection, const struct keel_message *message,
                             const uint8_t *payload)
 {
     struct keel_connection_backend *backend = connection->connection.backend;
@@ -555,7 +556,7 @@ static bool deliver_message(struct shared_line *connection, const struct keel_me
 
 /* At most as many bytes as a ring has, so that no peer keeps the others waiting; of the dead, as many
  * messages as it can hold, so all. False when the connection is closed. */
-static bool deliver_messages(struct shared_line *connection)
+static bool deliver_messages(struct shared_connection *connection)
 {
     for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES && keel_shm_ring_has_message(&connection->span);) {
         struct keel_message message;
@@ -582,13 +583,13 @@ static bool deliver_messages(struct shared_line *connection)
 
 static bool shared_intact(const struct keel_connection *given)
 {
-    const struct shared_line *connection = (const struct shared_line *)(const void *)given;
+    const struct shared_connection *connection = (const struct shared_connection *)(const void *)given;
     return connection->region == 0 || !keel_shm_ring_withdrawn(&connection->span);
 }
 
 static uint64_t shared_keep(struct keel_connection *given)
 {
-    struct shared_line *connection = own_line(given);
+    struct shared_connection *connection = own_line(given);
     uint64_t number = connection->kept_behind;
     if (connection->region == 0 || number - connection->kept_first == KEPT_MAX)
         return 0;
@@ -602,14 +603,14 @@ static uint64_t shared_keep(struct keel_connection *given)
 
 static bool shared_crowded(const struct keel_connection *given)
 {
-    const struct shared_line *connection = (const struct shared_line *)(const void *)given;
+    const struct shared_connection *connection = (const struct shared_connection *)(const void *)given;
     return connection->kept_first < connection->kept_behind &&
            connection->messages - connection->kept[connection->kept_first % KEPT_MAX].message >= KEPT_MAX - 2;
 }
 
 static bool shared_release(struct keel_connection *given, uint64_t number)
 {
-    struct shared_line *connection = own_line(given);
+    struct shared_connection *connection = own_line(given);
     KEEL_ASSERT(number >= connection->kept_first && number < connection->kept_behind);
     connection->kept[number % KEPT_MAX].released = true;
     if (number == connection->kept_first) {
@@ -626,7 +627,7 @@ static bool shared_release(struct keel_connection *given, uint64_t number)
 }
 
 /* Nothing to deliver, and nothing else to do: most often, while somebody spins. */
-static bool is_quiet(const struct shared_line *connection, uint64_t generation)
+static bool is_quiet(const struct shared_connection *connection, uint64_t generation)
 {
     const struct keel_shm_ring *span = &connection->span;
     return connection->connection.state == KEEL_CONNECTION_OPEN && !keel_shm_ring_has_message(span) &&
@@ -634,7 +635,7 @@ static bool is_quiet(const struct shared_line *connection, uint64_t generation)
            connection->generation == generation;
 }
 
-static void deliver(struct shared_line *connection)
+static void deliver(struct shared_connection *connection)
 {
     struct keel_connection_backend *backend = connection->connection.backend;
     bool gone = connection->gone; /* then all that it ever published is there already */
@@ -661,7 +662,8 @@ static void deliver(struct shared_line *connection)
 
 static void descriptor_ready(struct shared *shared, const struct epoll_event *event)
 {
-    struct shared_line *connection = (struct shared_line *)(uintptr_t)(event->data.u64 & ~UINT64_C(1));
+    struct shared_connection *connection =
+        (struct shared_connection *)(uintptr_t)(event->data.u64 & ~UINT64_C(1));
     if (connection == NULL) {
         callers_arrived(shared);
         return;
@@ -707,7 +709,7 @@ static bool shared_may_sleep(struct keel_connection_backend *backend)
     bool may = backend->dying == NULL;
     shared->look = true;
     for (uint32_t k = 0; k < shared->table_count && may; k++) {
-        struct shared_line *connection = shared->table[k];
+        struct shared_connection *connection = shared->table[k];
         if (connection == NULL || connection->span.segment == NULL)
             continue;
         may = connection->connection.state == KEEL_CONNECTION_OPEN && !connection->gone &&
