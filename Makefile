@@ -76,8 +76,9 @@ instead_ISAL := ckpt/format/galois_plain.c
 excluded := $(foreach t,$(TOGGLES),$(if $(filter no,$($(t))),$(without_$(t)),$(instead_$(t))))
 $(foreach room,$(ROOMS),$(eval $(room)_ALL := $($(room)_SRC)))
 $(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out $(patsubst $(room)/%,%,$(filter $(room)/%,$(excluded))),$($(room)_SRC))))
-# libkeel-ckpt takes hal's host folder alone, so it needs no device and no OpenCL, and of ckpt all but the commands.
-hal_HOST_SRC := $(filter-out host/program_main.c,$(filter host/%,$(hal_SRC)))
+# libkeel-ckpt takes hal's host folder alone, so it needs no device and no OpenCL, without settings files, and of ckpt
+# all but the commands.
+hal_HOST_SRC := $(filter-out host/ini.c host/program_main.c,$(filter host/%,$(hal_SRC)))
 # The layer that plays other boards in tests (tests/emulated/layer.c): a library of its own, none of Keel in it.
 emulated_SRC := $(wildcard tests/emulated/*.c)
 include kernels/sources.mk tests/sources.mk
@@ -102,12 +103,12 @@ private_of = $(addprefix -I,$(patsubst %/,%,$(sort $(dir $(addprefix $(1)/,$($(1
 
 # External libraries, room by room (pkg-config names or -l flags).
 with = $(if $(filter yes,$($(1))),$(2))
-hal_LIBS := $(call with,OPENCL,-lOpenCL)
+hal_LIBS := $(call with,OPENCL,-lOpenCL) -linih -lm
 kernels_LIBS := $(call with,CLBLAST,-lclblast) -lm
 transport_LIBS := $(call with,FABRIC,-lcrypto -lisal) -lsodium
 ckpt_LIBS := -lz -lxxhash -ljansson -lsodium $(call with,ISAL,-lisal)
-boards_LIBS := -linih -ljansson -lsodium -lm
-runtime_LIBS := -linih -ljansson -lsodium -lxxhash -lm
+boards_LIBS := -ljansson -lsodium -lm
+runtime_LIBS := -ljansson -lsodium -lxxhash -lm
 ALL_LIBS := $(runtime_LIBS) $(boards_LIBS) $(kernels_LIBS) $(transport_LIBS) $(ckpt_LIBS) $(hal_LIBS)
 ALL_LIBS := $(shell printf '%s\n' $(ALL_LIBS) | awk '!seen[$$0]++')
 # A library names all that it calls, and asks for nothing that it does not.

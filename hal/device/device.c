@@ -29,6 +29,15 @@ void keel_device_close(struct keel_device *device)
     device->ops->close(device);
 }
 
+const char *keel_device_kind_name(enum keel_device_kind kind)
+{
+    static const char *const names[] = {[KEEL_DEVICE_HOST] = "host",
+                                        [KEEL_DEVICE_CPU] = "cpu",
+                                        [KEEL_DEVICE_GPU] = "gpu",
+                                        [KEEL_DEVICE_ACCELERATOR] = "accelerator"};
+    return names[kind];
+}
+
 const struct keel_device_info *keel_device_info(const struct keel_device *device)
 {
     return &device->info;
@@ -98,6 +107,7 @@ enum keel_status keel_buffer_create_in(struct keel_device *device, const struct 
         atomic_fetch_sub(&device->live_bytes, bytes);
         return status;
     }
+    KEEL_ASSERT(buffer != NULL);
     count_in(device, live);
     introduce(device, NULL, bytes, buffer);
     *out = buffer;
@@ -145,6 +155,7 @@ enum keel_status keel_buffer_slice(struct keel_buffer *buffer, uint64_t offset_b
                          device->info.selector, device->info.base_align_bytes);
     struct keel_buffer *slice = NULL;
     KEEL_TRY(device->ops->buffer_slice(buffer, offset_bytes, bytes, &slice));
+    KEEL_ASSERT(slice != NULL);
     atomic_fetch_add(&buffer->slices, 1);
     introduce(device, buffer, bytes, slice);
     slice->from_bytes = offset_bytes;
@@ -172,10 +183,13 @@ void keel_buffer_destroy(struct keel_buffer *buffer)
         return;
     KEEL_ASSERT(atomic_load(&buffer->slices) == 0); /* slices go before their buffer */
     struct keel_device *device = buffer->device;
-    if (buffer->parent != NULL)
+    if (buffer->parent != NULL) {
+        KEEL_ASSERT(atomic_load(&buffer->parent->slices) > 0);
         atomic_fetch_sub(&buffer->parent->slices, 1);
-    else if (!buffer->wrapped)
+    } else if (!buffer->wrapped) {
+        KEEL_ASSERT(atomic_load(&device->live_bytes) >= buffer->bytes);
         atomic_fetch_sub(&device->live_bytes, buffer->bytes);
+    }
     device->ops->buffer_destroy(buffer);
 }
 

@@ -111,25 +111,11 @@ struct keel_kernel {
     struct keel_call call;        /* enqueue is NULL for a kernel: device_program.c makes the others */
 };
 
-/* One command of a list. */
+/* One launch of a list. */
 struct keel_list_step {
-    enum keel_command_kind kind; /* LAUNCH, COPY or FILL */
-    union {
-        struct {
-            struct keel_kernel *kernel;
-            struct keel_range range;
-            uint32_t first_arg, arg_count; /* in the list's args */
-        } launch;
-        struct {
-            struct keel_buffer *source, *target;
-            uint64_t source_offset_bytes, target_offset_bytes, bytes;
-        } copy;
-        struct {
-            struct keel_buffer *buffer;
-            uint64_t offset_bytes, bytes;
-            uint32_t pattern;
-        } fill;
-    } as;
+    struct keel_kernel *kernel;
+    struct keel_range range;
+    uint32_t first_arg, arg_count; /* in the list's args */
 };
 
 struct keel_commands {
@@ -250,15 +236,10 @@ struct keel_device_ops {
     bool (*event_times)(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns);
 };
 
-/* The checks of a command, also for those that are kept in a list (device_queue.c). */
+/* The checks of a launch, also for those that are kept in a list (device_queue.c). */
 enum keel_status keel_check_launch(const struct keel_device *device, const struct keel_kernel *kernel,
                                    const struct keel_arg *args, uint32_t arg_count,
                                    const struct keel_range *range);
-enum keel_status keel_check_copy(const struct keel_device *device, const struct keel_buffer *source,
-                                 uint64_t source_offset_bytes, const struct keel_buffer *target,
-                                 uint64_t target_offset_bytes, uint64_t bytes);
-enum keel_status keel_check_fill(const struct keel_device *device, const struct keel_buffer *buffer,
-                                 uint64_t offset_bytes, uint64_t bytes);
 /* All steps of a sealed list, one by one, and one step; what a replay notes of each (device_commands.c). */
 enum keel_status keel_commands_run(const struct keel_device_command *command,
                                    const struct keel_commands *commands);
@@ -269,7 +250,6 @@ enum keel_status keel_commands_run_step(const struct keel_device_command *comman
  * with it, but for the first step, before which nothing was enqueued. */
 enum keel_status keel_commands_stopped(struct keel_queue *queue, const struct keel_commands *commands,
                                        uint32_t step, enum keel_status status);
-void keel_step_note(struct keel_queue *queue, const struct keel_list_step *step);
 
 /* A command of this queue failed: from now on the queue is lost. Returns DEVICE_LOST. A backend that hears of
  * it from its driver calls the second; the third when the whole device is gone. */

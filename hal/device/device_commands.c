@@ -46,6 +46,7 @@ static enum keel_status add(struct keel_commands *commands, const struct keel_li
         KEEL_TRY(keel_realloc(&commands->steps, commands->capacity, capacity, sizeof *step));
         commands->capacity = capacity;
     }
+    KEEL_ASSERT(commands->count < commands->capacity && !commands->sealed);
     commands->steps[commands->count++] = *step;
     return KEEL_OK;
 }
@@ -72,40 +73,8 @@ enum keel_status keel_commands_launch(struct keel_commands *commands, struct kee
 {
     KEEL_TRY(check_open(commands));
     KEEL_TRY(keel_check_launch(commands->device, kernel, args, arg_count, range));
-    struct keel_list_step step = {.kind = KEEL_COMMAND_LAUNCH};
-    step.as.launch.kernel = kernel;
-    step.as.launch.range = *range;
-    step.as.launch.arg_count = arg_count;
-    KEEL_TRY(keep_args(commands, args, arg_count, &step.as.launch.first_arg));
-    return add(commands, &step);
-}
-
-enum keel_status keel_commands_copy(struct keel_commands *commands, struct keel_buffer *source,
-                                    uint64_t source_offset_bytes, struct keel_buffer *target,
-                                    uint64_t target_offset_bytes, uint64_t bytes)
-{
-    KEEL_TRY(check_open(commands));
-    KEEL_TRY(
-        keel_check_copy(commands->device, source, source_offset_bytes, target, target_offset_bytes, bytes));
-    struct keel_list_step step = {.kind = KEEL_COMMAND_COPY};
-    step.as.copy.source = source;
-    step.as.copy.source_offset_bytes = source_offset_bytes;
-    step.as.copy.target = target;
-    step.as.copy.target_offset_bytes = target_offset_bytes;
-    step.as.copy.bytes = bytes;
-    return add(commands, &step);
-}
-
-enum keel_status keel_commands_fill(struct keel_commands *commands, struct keel_buffer *buffer,
-                                    uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
-{
-    KEEL_TRY(check_open(commands));
-    KEEL_TRY(keel_check_fill(commands->device, buffer, offset_bytes, bytes));
-    struct keel_list_step step = {.kind = KEEL_COMMAND_FILL};
-    step.as.fill.buffer = buffer;
-    step.as.fill.offset_bytes = offset_bytes;
-    step.as.fill.bytes = bytes;
-    step.as.fill.pattern = pattern;
+    struct keel_list_step step = {.kernel = kernel, .range = *range, .arg_count = arg_count};
+    KEEL_TRY(keep_args(commands, args, arg_count, &step.first_arg));
     return add(commands, &step);
 }
 
@@ -116,6 +85,9 @@ enum keel_status keel_commands_seal(struct keel_commands *commands)
         return keel_fail(KEEL_INVALID, "a list of no commands; add one, or do not replay it");
     if (commands->device->ops->commands_seal != NULL)
         KEEL_TRY(commands->device->ops->commands_seal(commands));
+    for (uint32_t i = 0; i < commands->count; i++) /* what was added is what will be replayed */
+        KEEL_ASSERT(commands->steps[i].kernel->program->device == commands->device &&
+                    commands->steps[i].first_arg + commands->steps[i].arg_count <= commands->arg_count);
     commands->sealed = true;
     return KEEL_OK;
 }
@@ -124,30 +96,8 @@ enum keel_status keel_commands_run_step(const struct keel_device_command *comman
                                         const struct keel_commands *commands,
                                         const struct keel_list_step *step)
 {
-    const struct keel_device_ops *ops = commands->device->ops;
-    if (step->kind == KEEL_COMMAND_LAUNCH)
-        return ops->launch(command, step->as.launch.kernel, commands->args + step->as.launch.first_arg,
-                           step->as.launch.arg_count, &step->as.launch.range);
-    if (step->kind == KEEL_COMMAND_COPY)
-        return ops->copy(command, step->as.copy.source, step->as.copy.source_offset_bytes,
-                         step->as.copy.target, step->as.copy.target_offset_bytes, step->as.copy.bytes);
-    KEEL_ASSERT(step->kind == KEEL_COMMAND_FILL);
-    return ops->fill(command, step->as.fill.buffer, step->as.fill.offset_bytes, step->as.fill.bytes,
-                     step->as.fill.pattern);
-}
-
-void keel_step_note(struct keel_queue *queue, const struct keel_list_step *step)
-{
-    bool launch = step->kind == KEEL_COMMAND_LAUNCH;
-    keel_queue_note(queue, step->kind, launch ? step->as.launch.kernel->entry->name : NULL);
-}
-
-/* What a step moves, as far as its own words say. */
-static uint64_t bytes_of(const struct keel_list_step *step)
-{
-    if (step->kind == KEEL_COMMAND_LAUNCH)
-        return 0;
-    return step->kind == KEEL_COMMAND_COPY ? step->as.copy.bytes : step->as.fill.bytes;
+    return commands->device->ops->launch(command, step->kernel, commands->args + step->first_arg,
+                                         step->arg_count, &step->range);
 }
 
 enum keel_status keel_commands_stopped(struct keel_queue *queue, const struct keel_commands *commands,
@@ -162,14 +112,15 @@ enum keel_status keel_commands_stopped(struct keel_queue *queue, const struct ke
 enum keel_status keel_commands_run(const struct keel_device_command *command,
                                    const struct keel_commands *commands)
 {
+    KEEL_ASSERT(commands->sealed && commands->count > 0);
     bool traced = command->queue->device->trace != NULL;
     for (uint32_t i = 0; i < commands->count; i++) {
-        struct keel_device_command one = {.queue = command->queue, .bytes = bytes_of(&commands->steps[i])};
+        struct keel_device_command one = {.queue = command->queue};
         if (i == 0)
             one.waits = command->waits, one.wait_count = command->wait_count;
         if (i + 1 == commands->count)
             one.out_event = command->out_event;
-        keel_step_note(command->queue, &commands->steps[i]);
+        keel_queue_note(command->queue, KEEL_COMMAND_LAUNCH, commands->steps[i].kernel->entry->name);
         if (traced)
             keel_trace_begin(&one);
         enum keel_status status = keel_commands_run_step(&one, commands, &commands->steps[i]);

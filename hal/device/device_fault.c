@@ -60,10 +60,10 @@ static enum keel_status event_take(struct keel_queue *queue, struct fault_event 
     keel_mutex_unlock(&faults->lock);
     if (status != KEEL_OK)
         return status;
+    KEEL_ASSERT(event->head.injected && event->inner == NULL);
     event->head.queue = queue;
     atomic_store_explicit(&event->head.sequence, atomic_load_explicit(&queue->sequence, memory_order_relaxed),
                           memory_order_relaxed);
-    event->inner = NULL;
     event->failed = false;
     event->ready_ns = queue->ready_ns;
     *out = event;
@@ -78,6 +78,7 @@ static void event_destroy(struct keel_event *event)
         faults->inner->event_destroy(inner);
     if (!event->injected)
         return;
+    own_event(event)->inner = NULL;
     keel_mutex_lock(&faults->lock);
     own_event(event)->next_free = faults->free;
     faults->free = own_event(event);

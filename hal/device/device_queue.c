@@ -23,6 +23,7 @@ enum keel_status keel_queue_create(struct keel_device *device, struct keel_queue
     KEEL_TRY(keel_device_check_usable(device));
     struct keel_queue *queue = NULL;
     KEEL_TRY(device->ops->queue_create(device, &queue));
+    KEEL_ASSERT(queue != NULL && !atomic_load(&queue->lost) && atomic_load(&queue->sequence) == 0);
     queue->device = device;
     queue->number = (uint32_t)atomic_fetch_add(&device->queues, 1) + 1;
     *out = queue;
@@ -37,20 +38,26 @@ static void end_in_trace(struct keel_queue *queue)
     keel_trace_end_queue(queue);
 }
 
+static void count_idle(struct keel_device *device)
+{
+    const uint_fast32_t before = atomic_fetch_sub(&device->busy_queues, 1);
+    KEEL_ASSERT(before > 0);
+}
+
 void keel_queue_destroy(struct keel_queue *queue)
 {
     if (queue == NULL)
         return;
     struct keel_device *device = queue->device;
-    bool busy = queue->busy;
     char why[KEEL_DETAIL_BYTES]; /* it is destroyed after a failure, whose words stay */
     snprintf(why, sizeof why, "%s", keel_detail());
     if (device->trace != NULL)
         end_in_trace(queue);
+    const bool busy = queue->busy; /* no more, where the trace waited for its end */
     device->ops->queue_destroy(queue);
     keel_detail_set(why);
     if (busy)
-        atomic_fetch_sub(&device->busy_queues, 1);
+        count_idle(device);
 }
 
 /* A failure travels: who waits for a command that failed has failed. Drivers find out as well, but not what
@@ -85,7 +92,7 @@ static void set_busy(struct keel_queue *queue, bool busy)
     if (busy)
         atomic_fetch_add(&queue->device->busy_queues, 1);
     else
-        atomic_fetch_sub(&queue->device->busy_queues, 1);
+        count_idle(queue->device);
 }
 
 static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait_list *waits,
@@ -107,9 +114,13 @@ static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait
     return KEEL_OK;
 }
 
-/* What the backend said of a command that was prepared and noted. */
+/* What the backend said of a command that was prepared and noted: its event is there exactly when somebody
+ * wanted one, and is of the command's queue. */
 static enum keel_status issued(const struct keel_device_command *command, enum keel_status status)
 {
+    KEEL_ASSERT(command->queue->busy);
+    if (status == KEEL_OK && command->out_event != NULL)
+        KEEL_ASSERT(*command->out_event != NULL && (*command->out_event)->queue == command->queue);
     if (command->queue->device->trace != NULL)
         keel_trace_add(command, status);
     return status;
@@ -157,9 +168,9 @@ static bool overlap(const struct keel_buffer *a, uint64_t a_offset, const struct
     return a == b && a_offset < b_offset + bytes && b_offset < a_offset + bytes;
 }
 
-enum keel_status keel_check_copy(const struct keel_device *device, const struct keel_buffer *source,
-                                 uint64_t source_offset_bytes, const struct keel_buffer *target,
-                                 uint64_t target_offset_bytes, uint64_t bytes)
+static enum keel_status check_copy(const struct keel_device *device, const struct keel_buffer *source,
+                                   uint64_t source_offset_bytes, const struct keel_buffer *target,
+                                   uint64_t target_offset_bytes, uint64_t bytes)
 {
     KEEL_TRY(check_inside(device, source, source_offset_bytes, bytes));
     KEEL_TRY(check_inside(device, target, target_offset_bytes, bytes));
@@ -177,15 +188,15 @@ enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *s
 {
     struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(keel_check_copy(queue->device, source, source_offset_bytes, target, target_offset_bytes, bytes));
+    KEEL_TRY(check_copy(queue->device, source, source_offset_bytes, target, target_offset_bytes, bytes));
     command.bytes = bytes;
     keel_queue_note(queue, KEEL_COMMAND_COPY, NULL);
     return issued(&command, queue->device->ops->copy(&command, source, source_offset_bytes, target,
                                                      target_offset_bytes, bytes));
 }
 
-enum keel_status keel_check_fill(const struct keel_device *device, const struct keel_buffer *buffer,
-                                 uint64_t offset_bytes, uint64_t bytes)
+static enum keel_status check_fill(const struct keel_device *device, const struct keel_buffer *buffer,
+                                   uint64_t offset_bytes, uint64_t bytes)
 {
     KEEL_TRY(check_inside(device, buffer, offset_bytes, bytes));
     if (offset_bytes % sizeof(uint32_t) != 0 || bytes % sizeof(uint32_t) != 0)
@@ -200,7 +211,7 @@ enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *b
 {
     struct keel_device_command command;
     KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(keel_check_fill(queue->device, buffer, offset_bytes, bytes));
+    KEEL_TRY(check_fill(queue->device, buffer, offset_bytes, bytes));
     command.bytes = bytes;
     keel_queue_note(queue, KEEL_COMMAND_FILL, NULL);
     return issued(&command, queue->device->ops->fill(&command, buffer, offset_bytes, bytes, pattern));
@@ -349,7 +360,9 @@ enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **o
 {
     KEEL_TRY(check_alive(queue));
     keel_queue_note(queue, KEEL_COMMAND_MARK, NULL);
-    return queue->device->ops->queue_mark(queue, out_event);
+    KEEL_TRY(queue->device->ops->queue_mark(queue, out_event));
+    KEEL_ASSERT(*out_event != NULL && (*out_event)->queue == queue);
+    return KEEL_OK;
 }
 
 enum keel_status keel_event_wait(struct keel_event *event, uint64_t deadline_ns)
@@ -363,6 +376,7 @@ enum keel_status keel_event_wait(struct keel_event *event, uint64_t deadline_ns)
 bool keel_event_done(struct keel_event *event)
 {
     struct keel_queue *queue = event->queue;
+    KEEL_ASSERT(queue != NULL);
     bool done = queue->device->ops->event_done(event);
     if (done && atomic_load_explicit(&queue->device->watch.doubted, memory_order_relaxed))
         keel_queue_progress(queue, atomic_load_explicit(&event->sequence, memory_order_relaxed));

@@ -12,6 +12,7 @@
 
 static bool become(struct keel_health_machine *machine, enum keel_health health)
 {
+    KEEL_ASSERT(machine->health != KEEL_HEALTH_LOST || keel_health_refuses(health)); /* invariant 2 */
     bool changed = machine->health != health;
     machine->health = health;
     if (machine->doubts > 0 && health != KEEL_HEALTH_SUSPECT && health != KEEL_HEALTH_HUNG) {
@@ -49,6 +50,7 @@ bool keel_health_progress(struct keel_health_machine *machine, struct keel_healt
 {
     if (machine->doubts == 0 || doubt->round != machine->rounds + 1 || sequence < doubt->sequence)
         return false;
+    KEEL_ASSERT(machine->health == KEEL_HEALTH_SUSPECT || machine->health == KEEL_HEALTH_HUNG); /* 1 */
     doubt->round = 0;
     machine->doubt_ns = UINT64_MAX;
     if (machine->doubts > 1) {

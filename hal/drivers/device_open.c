@@ -149,6 +149,7 @@ enum keel_status keel_device_open(const char *selector, const struct keel_device
         status = candidates[index].backend->open(&candidates[index], &device);
     keel_free(candidates);
     KEEL_TRY(status);
+    KEEL_ASSERT(device != NULL && device->ops != NULL && device->info.memory_banks > 0);
     apply_options(options, device);
     status = keel_device_inject(device, getenv("KEEL_DEVICE_FAULTS"));
     if (status != KEEL_OK) {

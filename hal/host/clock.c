@@ -21,6 +21,15 @@ uint64_t keel_wall_ns(void)
     return read_clock(CLOCK_REALTIME);
 }
 
+void keel_wall_text(uint64_t wall_ns, char out[KEEL_WALL_TEXT_BYTES])
+{
+    const time_t seconds = (time_t)(wall_ns / KEEL_NS_PER_S);
+    struct tm utc;
+    if (gmtime_r(&seconds, &utc) == NULL ||
+        strftime(out, KEEL_WALL_TEXT_BYTES, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0)
+        out[0] = '\0';
+}
+
 uint64_t keel_deadline_after_ns(uint64_t duration_ns)
 {
     uint64_t now = keel_now_ns();

@@ -98,7 +98,7 @@ const struct keel_disk_ops keel_disk_posix = {.open = posix_open,
                                               .set_flags = posix_set_flags,
                                               .list = posix_list};
 
-/* ---- the door ------------------------------------------------------------------------------------------ */
+/* ---- the calls ---- */
 
 static const struct keel_disk_ops *disk = &keel_disk_posix;
 

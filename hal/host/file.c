@@ -164,6 +164,14 @@ enum keel_status keel_pwrite_all(int fd, const void *data, uint64_t bytes, uint6
     return KEEL_OK;
 }
 
+void keel_read_tail(int fd, char *out, size_t room)
+{
+    const off_t end = lseek(fd, 0, SEEK_END);
+    const uint64_t all = end > 0 ? (uint64_t)end : 0, bytes = all < room ? all : room - 1;
+    const bool read = keel_pread_all(fd, out, bytes, all - bytes, "the end of a file") == KEEL_OK;
+    out[read ? bytes : 0] = '\0';
+}
+
 enum keel_status keel_sync_path(const char *path)
 {
     int fd = keel_disk_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);

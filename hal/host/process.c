@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define REAP_LIMIT_NS (10 * KEEL_NS_PER_S)
 enum { FIRST_KEPT_FD = 3, KEEP_FDS_MAX = 16, PARKED_FD = FIRST_KEPT_FD + KEEP_FDS_MAX };
 
 /* Close first..last. close_range is of Linux 5.9; before that, one by one. */
@@ -192,6 +193,35 @@ void keel_process_close(struct keel_process *process)
     if (process->pidfd >= 0)
         close(process->pidfd);
     process->pidfd = -1;
+}
+
+void keel_process_kill(struct keel_process *process)
+{
+    struct keel_process_end end;
+    (void)keel_process_signal(process, SIGKILL); /* fails where it has ended, which is as well */
+    (void)keel_process_wait(process, keel_deadline_after_ns(REAP_LIMIT_NS), &end);
+    keel_process_close(process);
+}
+
+enum keel_status keel_process_run(const char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
+                                  int log_fd, uint64_t deadline_ns, struct keel_process_end *out)
+{
+    struct keel_process process;
+    KEEL_TRY(keel_process_spawn((char *const *)argv, keep_fds, keep_fd_count, log_fd, &process));
+    enum keel_status status = keel_process_wait(&process, deadline_ns, out);
+    if (status == KEEL_TIMEOUT && keel_process_signal(&process, SIGKILL) == KEEL_OK) {
+        (void)keel_process_wait(&process, keel_deadline_after_ns(REAP_LIMIT_NS), out);
+        status = keel_fail(KEEL_TIMEOUT, "%s did not end in time; it was killed", argv[0]);
+    }
+    keel_process_close(&process);
+    return status;
+}
+
+enum keel_status keel_process_succeeded(const struct keel_process_end *end, const char *what)
+{
+    if (!end->signaled && end->code == 0)
+        return KEEL_OK;
+    return keel_fail(KEEL_IO, "`%s` ended with %s %d", what, end->signaled ? "signal" : "code", end->code);
 }
 
 enum keel_status keel_self_path(char *out, uint64_t out_bytes)

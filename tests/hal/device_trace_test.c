@@ -140,18 +140,18 @@ START_TEST(a_replayed_list_is_kept_command_by_command)
     open_on(selectors[_i], 100);
     args[0].as.buffer = buffer;
     ck_ok(keel_commands_create(device, &list));
-    ck_ok(keel_commands_fill(list, buffer, 0, BYTES, 7));
-    ck_ok(keel_commands_launch(list, add, args, 2, &range));
+    for (uint32_t i = 0; i < 2; i++)
+        ck_ok(keel_commands_launch(list, add, args, 2, &range));
     ck_ok(keel_commands_seal(list));
     for (int i = 0; i < 2; i++)
         ck_ok(keel_queue_replay(queue, list, NULL, NULL));
     ck_ok(keel_queue_read(queue, buffer, 0, out, sizeof out, NULL, NULL));
     ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(LIMIT_NS)));
-    ck_assert_uint_eq(out[0], 8);
+    ck_assert_uint_eq(out[0], 4); /* two replays of two launches that add 1 */
     json_t *all = written();
     ck_assert_uint_eq(json_array_size(all), 5);
     for (size_t i = 0; i < 4; i++)
-        ck_assert_str_eq(text_of(all, i, "name"), i % 2 == 0 ? "fill" : "launch add");
+        ck_assert_str_eq(text_of(all, i, "name"), "launch add");
     json_decref(all);
     keel_commands_destroy(list);
     close_all();

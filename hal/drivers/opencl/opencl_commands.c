@@ -6,7 +6,7 @@
 #include "opencl_backend.h"
 #include <keel/memory.h>
 
-/* Beside each step of the list; empty for copies, fills and calls. */
+/* Beside each step of the list; empty for calls. */
 struct prepared {
     cl_kernel native;
     const struct opencl_image *image;
@@ -23,7 +23,7 @@ static void release(struct prepared *prepared, uint32_t count)
 
 static bool is_kernel(const struct keel_list_step *step)
 {
-    return step->kind == KEEL_COMMAND_LAUNCH && step->as.launch.kernel->call.enqueue == NULL;
+    return step->kernel->call.enqueue == NULL;
 }
 
 static enum keel_status prepare(const struct keel_commands *commands, const struct keel_list_step *step,
@@ -31,7 +31,7 @@ static enum keel_status prepare(const struct keel_commands *commands, const stru
 {
     if (!is_kernel(step))
         return KEEL_OK;
-    const struct keel_kernel *kernel = step->as.launch.kernel;
+    const struct keel_kernel *kernel = step->kernel;
     const struct opencl_program *program = (const struct opencl_program *)kernel->program;
     cl_int error;
     out->image = program->image;
@@ -41,9 +41,8 @@ static enum keel_status prepare(const struct keel_commands *commands, const stru
         out->native = NULL;
         return keel_opencl_fail(error, commands->device->info.selector, "clCreateKernel");
     }
-    for (uint32_t i = 0; i < step->as.launch.arg_count; i++)
-        KEEL_TRY(
-            keel_opencl_set_arg(out->native, out->name, i, &commands->args[step->as.launch.first_arg + i]));
+    for (uint32_t i = 0; i < step->arg_count; i++)
+        KEEL_TRY(keel_opencl_set_arg(out->native, out->name, i, &commands->args[step->first_arg + i]));
     return KEEL_OK;
 }
 
@@ -74,7 +73,7 @@ static enum keel_status replay_launch(const struct keel_device_command *command,
         KEEL_TRY(keel_opencl_image_check(command->queue, prepared->image, prepared->name));
     struct opencl_launch launch;
     KEEL_TRY(keel_opencl_begin(command, &launch));
-    const struct keel_range *range = &step->as.launch.range;
+    const struct keel_range *range = &step->range;
     cl_int error = clEnqueueNDRangeKernel(((struct opencl_queue *)command->queue)->native, prepared->native,
                                           3, NULL, range->global, range->local, command->wait_count,
                                           launch.wait_list, launch.native_address);
@@ -92,7 +91,7 @@ enum keel_status keel_opencl_replay(const struct keel_device_command *command,
             one.waits = command->waits, one.wait_count = command->wait_count;
         if (i + 1 == commands->count)
             one.out_event = command->out_event;
-        keel_step_note(command->queue, step);
+        keel_queue_note(command->queue, KEEL_COMMAND_LAUNCH, step->kernel->entry->name);
         enum keel_status status = is_kernel(step) ? replay_launch(&one, step, &prepared[i])
                                                   : keel_commands_run_step(&one, commands, step);
         if (status != KEEL_OK)

@@ -21,6 +21,10 @@ uint64_t keel_now_ns(void);
 /* CLOCK_REALTIME in ns since 1970: for people and files only, never for decisions. */
 uint64_t keel_wall_ns(void);
 
+/* The same as text, in UTC: "2026-11-21T13:02:11Z"; its first KEEL_DAY_BYTES - 1 letters are the day. */
+enum { KEEL_WALL_TEXT_BYTES = 32, KEEL_DAY_BYTES = sizeof "2026-11-21" };
+void keel_wall_text(uint64_t wall_ns, char out[KEEL_WALL_TEXT_BYTES]);
+
 /* now + duration, saturating at KEEL_NEVER. */
 uint64_t keel_deadline_after_ns(uint64_t duration_ns);
 

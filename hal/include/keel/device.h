@@ -1,4 +1,4 @@
-/* device.h - the only door to accelerators: devices, buffers, queues, programs, kernels, events.
+/* device.h - the only way to accelerators: devices, buffers, queues, programs, kernels, events.
  *
  * Backends: `opencl` (through the ICD loader), `host` (plain C on the calling thread: the reference), and
  * `null` (memory, and kernels that do nothing: the recipe for a new one; only for who names it). A backend is
@@ -6,7 +6,7 @@
  * tests/hal runs one conformance suite over all.
  *
  * Objects.    device > {buffer, queue, program > kernel, commands}; an event belongs to its queue.
- * Ownership.  create/destroy and open/close pair up; destroy children before parents.
+ * Ownership.  create/destroy and open/close pair up; destroy children before parents. NULL may be destroyed.
  *             A slice is destroyed before the buffer that it is cut from.
  * Threads.    A queue and a kernel object are used by one thread at a time; the rest is thread-safe.
  * Failure.    Errors are sticky per queue: after DEVICE_LOST every later call on that queue returns
@@ -51,6 +51,8 @@ enum keel_device_kind {
     KEEL_DEVICE_GPU,
     KEEL_DEVICE_ACCELERATOR /* NPU, FPGA */
 };
+/* "host", "cpu", "gpu", "accelerator". */
+const char *keel_device_kind_name(enum keel_device_kind kind);
 
 enum { KEEL_DEVICE_NAME_BYTES = 128, KEEL_DEVICE_LIST_MAX = 64, KEEL_ARG_MAX = 24, KEEL_WAIT_MAX = 16 };
 enum { KEEL_COMMANDS_MAX = 1 << 20, KEEL_IMAGE_MAX = 64, KEEL_BANK_MAX = 64 };
@@ -59,8 +61,8 @@ enum { KEEL_COMMANDS_MAX = 1 << 20, KEEL_IMAGE_MAX = 64, KEEL_BANK_MAX = 64 };
  * BINARY; one without it fails when it is given a binary. On the host device all kernels are BUILTIN. */
 enum keel_code_form { KEEL_CODE_SOURCE = 1, KEEL_CODE_BINARY = 2, KEEL_CODE_BUILTIN = 4 };
 
-/* What the driver claims of its float32 arithmetic, as bits. Drivers claim too much and too little: golden
- * hashes tell what is so. */
+/* What the driver claims of its float32 arithmetic, as bits. Claims are wrong in both directions; only the
+ * golden cases (keel/golden.h) decide. */
 enum keel_numerics {
     KEEL_NUMERICS_DENORMALS = 1,
     KEEL_NUMERICS_INF_NAN = 2,
@@ -134,12 +136,11 @@ enum keel_bank_style {
     KEEL_BANKS_XILINX /* CL_MEM_EXT_PTR_XILINX with the topology index */
 };
 
-/* Facts that no driver tells; all zero where there is nothing to say. */
+/* Facts of a board that OpenCL has no query for; a zeroed struct is the default. */
 struct keel_device_options {
     uint32_t threads;       /* CPU devices: worker threads, 0 for the driver's default. Takes effect only
                                before the first OpenCL call of the process. */
-    uint64_t hung_after_ns; /* waits that find nothing come back for so long make it HUNG (keel/health.h);
-                               0 for 1 s */
+    uint64_t hung_after_ns; /* the device is HUNG after this time without progress (keel/health.h); 0: 1 s */
     uint32_t image_limit;   /* images that it holds at once, at most KEEL_IMAGE_MAX; 0: no limit */
     uint32_t memory_banks;  /* at most KEEL_BANK_MAX; 0 and 1: one */
     enum keel_bank_style bank_style;       /* needed where there is more than one bank */
@@ -167,9 +168,9 @@ struct keel_device_stats {
 };
 struct keel_device_stats keel_device_stats(const struct keel_device *device);
 
-/* Zeroed memory in a bank of the device. Blocks until it is zeroed, which waits its turn behind what other
- * queues run: for 10 s at most (options.hung_after_ns, if that is longer), and a second more for each 256
- * MiB. TIMEOUT: it took longer, the device is HUNG, and the memory stays with it. NO_MEMORY names size and
+/* Allocate zeroed memory in a bank of the device. Blocks until the device has zeroed it, possibly behind the
+ * commands of other queues: at most 10 s (or options.hung_after_ns, if that is longer) plus 1 s per 256 MiB.
+ * TIMEOUT: the device is then HUNG, and the memory is leaked. NO_MEMORY names size and
  * limit; UNSUPPORTED: SHARED on a device with memory of its own; INVALID: a bank that is not there. All kinds
  * count as device memory. */
 struct keel_buffer_options {
@@ -198,9 +199,9 @@ bool keel_buffer_overlaps(const struct keel_buffer *a, const struct keel_buffer 
 bool keel_buffer_begins_at(const struct keel_buffer *a, const struct keel_buffer *b);
 
 enum keel_status keel_queue_create(struct keel_device *device, struct keel_queue **out);
-/* Waits for what runs, also on a queue that failed: 30 s; 0.1 s on a device that is HUNG, and not at all on
- * one that is LOST. A queue that does not end is left behind, and the device is doubted for it: see Memory.
- */
+/* Wait for the queue's commands, also after a failure, then destroy it: 30 s at most, 0.1 s on a HUNG device,
+ * no wait on a LOST one. A queue that does not finish is leaked and makes its device SUSPECT or HUNG: see
+ * Memory. NULL is accepted. */
 void keel_queue_destroy(struct keel_queue *queue);
 
 /* Events a command waits for; all of one device. */
@@ -226,10 +227,10 @@ enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *b
                                  uint64_t bytes, uint32_t pattern, const struct keel_wait_list *waits,
                                  struct keel_event **out_event);
 
-/* Let the host read a range, or write all of it anew (what was there is lost), where it lies: in place on
- * devices of unified_memory, in a copy of the driver's elsewhere. *out_pointer may be used from the event's
- * completion until the unmap is enqueued. No command may write a range that is mapped, nor read one that is
- * mapped for writing. */
+/* Map a range for the host, to read it or to overwrite all of it (a write map discards the contents): in
+ * place on devices of unified_memory, through a copy made by the driver elsewhere. *out_pointer may be used
+ * from the event's completion until the unmap is enqueued. No command may write a range that is mapped, nor
+ * read one that is mapped for writing. */
 enum keel_map { KEEL_MAP_READ, KEEL_MAP_WRITE };
 enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
                                 uint64_t bytes, enum keel_map map, void **out_pointer,
@@ -290,9 +291,9 @@ struct keel_code {
 };
 
 /* Where a device's code comes from. `find` is asked for each program before anything is compiled: NOT_FOUND
- * leaves it to be built from source, any other failure is the program's. What it gives stays as it is until
- * the device is closed, and was checked: the driver gets the bytes as they are. Called by any thread that
- * creates a program. */
+ * means: build from source; any other status fails keel_program_create. The provider has verified the bytes,
+ * which are passed to the driver unchanged, and keeps them until the device is closed. Called by any thread
+ * that creates a program. */
 struct keel_code_provider {
     enum keel_status (*find)(void *context, const struct keel_module *module, const char *options,
                              struct keel_code *out);
@@ -312,15 +313,16 @@ void keel_device_use_code(struct keel_device *device, const struct keel_code_pro
 enum keel_status keel_program_create(struct keel_device *device, const struct keel_module *module,
                                      const char *options, struct keel_program **out);
 void keel_program_destroy(struct keel_program *program);
-/* The driver's own form of it, to be kept; after a warm launch of each kernel it is the fastest to begin
- * with. *out_bytes is given back with keel_free. UNSUPPORTED where there is none (host, built-in kernels). */
+/* The program's binary, to be stored. Ask after each kernel was launched once: some drivers (PoCL) finish
+ * compiling at the first launch, and the binary then holds that code too. *out_bytes is given back with
+ * keel_free. UNSUPPORTED where there is none (host, built-in kernels). */
 enum keel_status keel_program_binary(const struct keel_program *program, void **out_bytes,
                                      uint64_t *out_size);
 /* Modules compiled one by one and linked into one native program, for boards that hold few images: `options`
- * by module. It is kept on the device as image number `image` (not 0): programs whose code bears the number
- * are made of it and need no bytes, and after their launches keel_program_binary gives all that the driver
- * then has of it. It goes with the last of them, or with the device. Blocks for as long as the compiler
- * takes; BUSY as keel_program_create. */
+ * by module. The device keeps it as image number `image` (not 0): programs whose code has that number are
+ * created from it without bytes of their own, and keel_program_binary then returns the binary of the whole
+ * image. It is released with the last of these programs, or with the device. Blocks for as long as the
+ * compiler takes; BUSY as keel_program_create. */
 enum keel_status keel_image_load(struct keel_device *device, const struct keel_module *const *modules,
                                  const char *const *options, uint32_t count, uint64_t image);
 
@@ -361,7 +363,7 @@ enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel 
                                    const struct keel_range *range, const struct keel_wait_list *waits,
                                    struct keel_event **out_event);
 
-/* Command lists: commands that are checked and prepared once, and replayed often.
+/* Command lists: launches that are checked and prepared once, and replayed often.
  *
  * Commands run in the order in which they were added; a list has no other dependencies. Arguments are stored
  * in the list's own kernel objects, so a replay sets, checks and allocates nothing; data that differs between
@@ -370,15 +372,10 @@ enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel 
  */
 enum keel_status keel_commands_create(struct keel_device *device, struct keel_commands **out);
 void keel_commands_destroy(struct keel_commands *commands); /* NULL is accepted; nothing of it may run */
-/* Add one command, checked as its keel_queue_ sibling checks it. LIMIT: more than KEEL_COMMANDS_MAX. */
+/* Add one launch, checked as keel_queue_launch checks it. LIMIT: more than KEEL_COMMANDS_MAX. */
 enum keel_status keel_commands_launch(struct keel_commands *commands, struct keel_kernel *kernel,
                                       const struct keel_arg *args, uint32_t arg_count,
                                       const struct keel_range *range);
-enum keel_status keel_commands_copy(struct keel_commands *commands, struct keel_buffer *source,
-                                    uint64_t source_offset_bytes, struct keel_buffer *target,
-                                    uint64_t target_offset_bytes, uint64_t bytes);
-enum keel_status keel_commands_fill(struct keel_commands *commands, struct keel_buffer *buffer,
-                                    uint64_t offset_bytes, uint64_t bytes, uint32_t pattern);
 /* Nothing is added any more. INVALID: nothing was. */
 enum keel_status keel_commands_seal(struct keel_commands *commands);
 /* Enqueue all of a sealed list. The first command waits for `waits`, the event (may be NULL) is the last

@@ -1,15 +1,15 @@
 /* disk.h - all disk access goes through one table of functions, so that a test can make any call fail, write
  * partially or lose its data, reproducibly.
  *
- * The calls are those of POSIX: -1 and errno. But EINTR is tried again in here (a bounded number of times),
- * and close tells nothing but an error of the data. `at` is an open directory, or AT_FDCWD. Calls block; any
+ * The calls behave as POSIX's: -1 and errno. EINTR is retried here (a bounded number of times); close()
+ * reports only errors of the data. `at` is an open directory, or AT_FDCWD. Calls block; any
  * thread.
  *
  * Two things that POSIX only hints at, and that whoever stores something must know:
  * - Nothing is on the disk before its fsync returned 0: neither the bytes and the size of a file, nor a name
  *   in a directory (made, renamed or removed), which takes an fsync of that directory.
- * - When fsync failed, what was written since the last one may be gone although reading still shows it, and a
- *   second fsync may say 0. Write it again, into a new file. */
+ * - After a failed fsync the data written since the previous one may be lost, although reads still return it
+ *   and a second fsync may succeed. Write it again, into a new file. */
 #ifndef KEEL_DISK_H
 #define KEEL_DISK_H
 

@@ -40,6 +40,9 @@ enum keel_status keel_file_append(const char *path, const void *data, uint64_t b
 enum keel_status keel_pread_all(int fd, void *data, uint64_t bytes, uint64_t offset, const char *path);
 enum keel_status keel_pwrite_all(int fd, const void *data, uint64_t bytes, uint64_t offset, const char *path);
 
+/* The end of an open file, as text that fits into `room` bytes with its NUL; "" where it cannot be read. */
+void keel_read_tail(int fd, char *out, size_t room);
+
 /* fsync a file or a directory by path. */
 enum keel_status keel_sync_path(const char *path);
 

@@ -42,6 +42,16 @@ enum keel_status keel_process_wait(struct keel_process *process, uint64_t deadli
 /* Close the pidfd (after keel_process_wait). */
 void keel_process_close(struct keel_process *process);
 
+/* Kill it where it has not ended, reap it within 10 s, and close it. */
+void keel_process_kill(struct keel_process *process);
+
+/* Start argv[0] as keel_process_spawn does, and wait until it ends. TIMEOUT: it was killed at the deadline;
+ * *out says how it ended then. */
+enum keel_status keel_process_run(const char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
+                                  int log_fd, uint64_t deadline_ns, struct keel_process_end *out);
+/* OK: exit code 0. IO: "`WHAT` ended with code 7", or with a signal. */
+enum keel_status keel_process_succeeded(const struct keel_process_end *end, const char *what);
+
 /* Any process, looked at from outside. */
 enum keel_process_life { KEEL_PROCESS_RUNS, KEEL_PROCESS_STOPPED, KEEL_PROCESS_DEAD };
 struct keel_process_look {
