@@ -2,9 +2,9 @@
  *
  * A folder holds manifest.json, manifest.sum (the BLAKE2b-256 of manifest.json, as `b2sum -l 256` prints it)
  * and the files that the manifest names, each with its size and hash. The format is in FORMATS.md of this
- * folder. All of it is checked when the folder is opened: what a driver sees is what was made for this
- * device, this version of its driver and these sources, unless somebody made another folder on purpose: sums
- * find damage, and have no key. Who may write to the folder decides what the driver runs.
+ * folder. All of it is checked when the folder is opened: a driver is given only code that was made for this
+ * device, driver version and source text. The sums detect damage, not tampering, for they have no key:
+ * whoever can write to the folder decides what the driver runs.
  *
  * Threads: writing, one; an open folder may be asked by any thread. */
 #ifndef KEEL_ARTIFACT_H

@@ -2,7 +2,6 @@
  *
  * Every member is known, of its type, within its range and given once. Strings stay in the JSON tree. */
 #include "artifact.h"
-#include <ctype.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/memory.h>
@@ -32,22 +31,25 @@ static enum keel_status corrupt(const struct parsing *parsing, const char *forma
 
 /* ---- what a string may be ---- */
 
+static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+
+/* Of letters, digits and these, and not too long. */
+static bool is_made_of(const char *text, const char *others)
+{
+    size_t length = strlen(text), at = 0;
+    while (at < length && (strchr(letters, text[at]) != NULL || strchr(others, text[at]) != NULL))
+        at++;
+    return length > 0 && at == length && length <= NAME_BYTES_MAX;
+}
+
 static bool is_name(const char *text)
 {
-    size_t length = strlen(text);
-    for (size_t i = 0; i < length; i++)
-        if (!isalnum((unsigned char)text[i]) && (strchr("._-", text[i]) == NULL || i == 0))
-            return false;
-    return length > 0 && length <= NAME_BYTES_MAX;
+    return is_made_of(text, "._-") && strchr(letters, text[0]) != NULL;
 }
 
 static bool is_identifier(const char *text)
 {
-    size_t length = strlen(text);
-    for (size_t i = 0; i < length; i++)
-        if (!isalnum((unsigned char)text[i]) && text[i] != '_')
-            return false;
-    return length > 0 && length <= NAME_BYTES_MAX;
+    return is_made_of(text, "_");
 }
 
 static bool is_hash(const char *text)
@@ -268,7 +270,7 @@ static enum keel_status take_manifest(const struct parsing *parsing)
     return take_files(parsing, files);
 }
 
-/* ---- the door ---- */
+/* ---- parsing ---- */
 
 void keel_artifact_manifest_fini(struct keel_artifact_manifest *manifest)
 {

@@ -99,7 +99,7 @@ enum keel_status keel_board_artifacts_folder(const struct keel_board_file *file,
                                      : keel_path_join(out, file->folder, file->artifacts);
 }
 
-static bool has_artifacts(const struct keel_board_file *file)
+bool keel_board_has_artifacts(const struct keel_board_file *file)
 {
     char folder[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES];
     return file->folder[0] != '\0' && keel_board_artifacts_folder(file, folder) == KEEL_OK &&
@@ -117,7 +117,7 @@ static void prefer_artifacts(const struct keel_device_options *options, struct k
     if (keel_device_select("auto", &with_code, &other) != KEEL_OK ||
         strcmp(other.selector, device->selector) == 0 || keel_alloc(1, sizeof *file, &file) != KEEL_OK)
         return;
-    if (keel_board_file_find(&other, file) == KEEL_OK && has_artifacts(file))
+    if (keel_board_file_find(&other, file) == KEEL_OK && keel_board_has_artifacts(file))
         *device = other;
     keel_free(file);
 }
@@ -165,7 +165,7 @@ static enum keel_status open_code(struct keel_board *board, const struct keel_de
     board->only_artifacts =
         board->file.code >= KEEL_BOARD_CODE_ARTIFACTS || (info->code_forms & KEEL_CODE_SOURCE) == 0;
     KEEL_TRY(keel_board_artifacts_folder(&board->file, folder));
-    if (!has_artifacts(&board->file))
+    if (!keel_board_has_artifacts(&board->file))
         return board->only_artifacts
                    ? keel_fail(KEEL_NOT_FOUND,
                                "board %.200s: takes its code from %.200s, and there is none; make it: keel "
@@ -179,7 +179,7 @@ static enum keel_status open_code(struct keel_board *board, const struct keel_de
     return KEEL_OK;
 }
 
-/* ---- the door ---- */
+/* ---- opening ---- */
 
 static enum keel_status open_board(const char *name, const struct keel_board_options *options,
                                    struct keel_board *board)
@@ -227,8 +227,7 @@ void keel_board_close(struct keel_board *board)
 {
     if (board == NULL)
         return;
-    if (board->device != NULL)
-        keel_device_close(board->device);
+    keel_device_close(board->device);
     keel_artifacts_close(board->artifacts);
     keel_free(board);
 }

@@ -12,15 +12,6 @@ struct own {
     bool quick;
 };
 
-static const struct keel_check_figure *find(const struct keel_check_report *report, const char *name)
-{
-    for (uint32_t i = 0; i < report->done; i++)
-        for (uint32_t k = 0; k < report->results[i].figure_count; k++)
-            if (strcmp(report->results[i].figures[k].name, name) == 0)
-                return &report->results[i].figures[k];
-    return NULL;
-}
-
 /* How far repeats lie apart: half of them lie between these two, as a part of the median. */
 static double scatter(const struct keel_check_figure *figure)
 {
@@ -36,32 +27,40 @@ static double scatter(const struct keel_check_figure *figure)
     return figure->value > 0 ? 2 * width / figure->value : 0;
 }
 
-static void print_row(const struct keel_check_report *report, const char *name, const char *what,
-                      const char *peak)
+/* A row of the table: a figure, and the peak that it stands beside. */
+static const struct row {
+    const char *figure, *what, *peak;
+} rows[] = {
+    {"launch_us", "launch of a small kernel", NULL},
+    {"write_gbs", "host to device", NULL},
+    {"read_gbs", "device to host", NULL},
+    {"copy_gbs", "copy within the device", NULL},
+    {"memory_gbs", "kernel: y = a + b", "peak_read_gbs"},
+    {"peak_read_gbs", "plain kernel that reads memory", NULL},
+    {"gemm_gflops", "product, float32, canonical", "peak_gflops"},
+    {"peak_gflops", "plain kernel of multiply-adds", NULL},
+    {"clpeak_memory_gbs", "clpeak: memory", NULL},
+    {"clpeak_gflops", "clpeak: single precision", NULL},
+};
+
+static void print_row(const struct keel_check_report *report, const struct row *row)
 {
-    const struct keel_check_figure *figure = find(report, name),
-                                   *other = peak != NULL ? find(report, peak) : NULL;
+    const struct keel_check_figure *figure = keel_check_find_figure(report, row->figure),
+                                   *peak =
+                                       row->peak != NULL ? keel_check_find_figure(report, row->peak) : NULL;
     if (figure == NULL)
         return;
-    printf("%-36s %12.3f %-8s %5.1f%%", what, figure->value, figure->unit, 100 * scatter(figure));
-    if (other != NULL && other->value > 0)
-        printf("   %.2f of %.3f", figure->value / other->value, other->value);
+    printf("%-36s %12.3f %-8s %5.1f%%", row->what, figure->value, figure->unit, 100 * scatter(figure));
+    if (peak != NULL && peak->value > 0)
+        printf("   %.2f of %.3f", figure->value / peak->value, peak->value);
     putchar('\n');
 }
 
 static void print_table(const struct keel_check_report *report)
 {
     printf("%-36s %12s %-8s %6s   %s\n", "", "median", "", "middle", "beside");
-    print_row(report, "launch_us", "launch of a small kernel", NULL);
-    print_row(report, "write_gbs", "host to device", NULL);
-    print_row(report, "read_gbs", "device to host", NULL);
-    print_row(report, "copy_gbs", "copy within the device", NULL);
-    print_row(report, "memory_gbs", "kernel: y = a + b", "peak_read_gbs");
-    print_row(report, "peak_read_gbs", "plain kernel that reads memory", NULL);
-    print_row(report, "gemm_gflops", "product, float32, canonical", "peak_gflops");
-    print_row(report, "peak_gflops", "plain kernel of multiply-adds", NULL);
-    print_row(report, "clpeak_memory_gbs", "clpeak: memory", NULL);
-    print_row(report, "clpeak_gflops", "clpeak: single precision", NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        print_row(report, &rows[i]);
     for (uint32_t i = 0; i < report->done; i++)
         for (uint32_t k = 0; k < report->results[i].note_count; k++)
             if (strncmp(report->results[i].notes[k], "clpeak", strlen("clpeak")) == 0)

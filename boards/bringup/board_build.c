@@ -12,7 +12,6 @@
 #include <keel/json.h>
 #include <keel/memory.h>
 #include <keel/process.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,6 @@
 #include <unistd.h>
 
 #define COMPILE_LIMIT_NS (3600 * KEEL_NS_PER_S)
-#define REAP_LIMIT_NS    (10 * KEEL_NS_PER_S)
 #define FACTS_PATH       "/proc/self/fd/3" /* the first descriptor that a process is handed */
 
 struct build_options {
@@ -81,62 +79,48 @@ static int make(const struct keel_command *command, const struct keel_artifact_m
 
 /* ---- by another device ---- */
 
-/* The compiling process: `command` is what compile_apart gave it. */
-static int compile(const struct keel_command *command)
+/* What the compiling process is given by compile_apart: the board's folder, and the facts of its device. */
+static enum keel_status take_order(const struct keel_command *command, struct keel_board_file *file,
+                                   struct keel_device_info *info)
 {
     const struct build_options *own = keel_command_own(command);
-    struct keel_board_file *file;
     char *target;
     size_t bytes;
-    unsetenv("OPENCL_LAYERS");
-    keel_process_tell_interrupts_as_json(false); /* who started us tells it */
-    enum keel_status status = keel_alloc(1, sizeof *file, &file);
-    if (status == KEEL_OK)
-        status = keel_board_file_read(command->operands[0], file);
-    if (status == KEEL_OK)
-        status = keel_file_read(own->target, sizeof(struct keel_device_info), &target, &bytes);
-    if (status != KEEL_OK) {
-        keel_free(file);
-        return keel_board_report(status);
-    }
-    struct keel_device_info info;
-    KEEL_ASSERT(bytes == sizeof info);
-    memcpy(&info, target, sizeof info);
+    KEEL_TRY(keel_board_file_read(command->operands[0], file));
+    KEEL_TRY(keel_file_read(own->target, sizeof *info, &target, &bytes));
+    KEEL_ASSERT(bytes == sizeof *info);
+    memcpy(info, target, sizeof *info);
     keel_free(target);
-    status = keel_board_tune_read(file, &info);
-    if (status != KEEL_OK) {
-        keel_free(file);
-        return keel_board_report(status);
-    }
-    const struct keel_artifact_making making = {
-        .file = file, .target = &info, .selector = file->build_with, .folder = own->out};
-    int code = make(command, &making);
-    keel_free(file);
-    return code;
+    return keel_board_tune_read(file, info);
 }
 
-static enum keel_status run_compiler(const struct keel_command *command, const char *board_folder,
-                                     const char *out, int facts_fd, struct keel_process_end *end)
+static int compile(const struct keel_command *command, struct keel_board_file *file,
+                   struct keel_device_info *info)
 {
-    char self[KEEL_PATH_BYTES];
-    KEEL_TRY(keel_self_path(self, sizeof self));
-    const char *argv[] = {self,         "board",    "build",
-                          board_folder, "--out",    out,
-                          "--target",   FACTS_PATH, command->json ? "--json" : NULL,
-                          NULL};
-    struct keel_process process;
-    KEEL_TRY(keel_process_spawn((char *const *)argv, &facts_fd, 1, -1, &process));
-    enum keel_status status = keel_process_wait(&process, keel_deadline_after_ns(COMPILE_LIMIT_NS), end);
-    if (status == KEEL_TIMEOUT && keel_process_signal(&process, SIGKILL) == KEEL_OK &&
-        keel_process_wait(&process, keel_deadline_after_ns(REAP_LIMIT_NS), end) == KEEL_OK)
-        status = keel_fail(KEEL_TIMEOUT, "the compiler did not end within an hour; it was killed");
-    keel_process_close(&process);
-    return status;
+    const struct build_options *own = keel_command_own(command);
+    unsetenv("OPENCL_LAYERS");
+    keel_process_tell_interrupts_as_json(false); /* who started us tells it */
+    enum keel_status status = take_order(command, file, info);
+    if (status != KEEL_OK)
+        return keel_board_report(status);
+    const struct keel_artifact_making making = {
+        .file = file, .target = info, .selector = file->build_with, .folder = own->out};
+    return make(command, &making);
 }
 
 static int compile_apart(const struct keel_command *command, const struct keel_artifact_making *making)
 {
     struct keel_process_end end = {0};
+    const char *const argv[] = {"/proc/self/exe",
+                                "board",
+                                "build",
+                                making->file->folder,
+                                "--out",
+                                making->folder,
+                                "--target",
+                                FACTS_PATH,
+                                command->json ? "--json" : NULL,
+                                NULL};
     fflush(stdout);
     int facts_fd = memfd_create("keel-board-facts", MFD_CLOEXEC);
     if (facts_fd < 0)
@@ -144,7 +128,7 @@ static int compile_apart(const struct keel_command *command, const struct keel_a
     enum keel_status status =
         keel_pwrite_all(facts_fd, making->target, sizeof *making->target, 0, "the board's facts");
     if (status == KEEL_OK)
-        status = run_compiler(command, making->file->folder, making->folder, facts_fd, &end);
+        status = keel_process_run(argv, &facts_fd, 1, -1, keel_deadline_after_ns(COMPILE_LIMIT_NS), &end);
     close(facts_fd);
     if (status == KEEL_OK && end.signaled)
         status =
@@ -158,18 +142,6 @@ static int compile_apart(const struct keel_command *command, const struct keel_a
 }
 
 /* ---- the command ---- */
-
-/* What the board is: its file and the facts of its device. */
-static enum keel_status look(const char *name, struct keel_board_file *file, struct keel_device_info *info)
-{
-    struct keel_board *board;
-    const struct keel_board_options without = {.without_code = true};
-    KEEL_TRY(keel_board_open(name, &without, &board));
-    *file = *keel_board_file(board);
-    *info = *keel_device_info(keel_board_device(board));
-    keel_board_close(board);
-    return KEEL_OK;
-}
 
 static enum keel_status choose(const struct keel_board_file *file, const struct keel_device_info *info,
                                const struct build_options *own, struct keel_artifact_making *making,
@@ -202,7 +174,7 @@ static int build_board(const struct keel_command *command, struct keel_board_fil
     const struct build_options *own = keel_command_own(command);
     struct keel_artifact_making making;
     char folder[KEEL_PATH_BYTES];
-    enum keel_status status = look(command->operands[0], file, info);
+    enum keel_status status = keel_board_look(command->operands[0], 0, file, info);
     if (status == KEEL_OK)
         status = choose(file, info, own, &making, folder);
     if (status == KEEL_OK && own->sources == NULL)
@@ -219,21 +191,13 @@ static int build_board(const struct keel_command *command, struct keel_board_fil
 static int build(const struct keel_command *command)
 {
     const struct build_options *own = keel_command_own(command);
-    struct work {
-        struct keel_board_file file;
-        struct keel_device_info info;
-    } * work;
+    static struct keel_board_file file;
+    static struct keel_device_info info;
     if (command->operand_count != 1)
         return keel_board_wrong_use("build wants one board or device", "");
     if (own->sources != NULL && own->out != NULL)
         return keel_board_wrong_use("--sources makes no artifacts that --out could name; leave one out", "");
-    if (own->target != NULL)
-        return compile(command);
-    if (keel_alloc(1, sizeof *work, &work) != KEEL_OK)
-        return keel_board_report(KEEL_NO_MEMORY);
-    int code = build_board(command, &work->file, &work->info);
-    keel_free(work);
-    return code;
+    return own->target != NULL ? compile(command, &file, &info) : build_board(command, &file, &info);
 }
 
 const struct keel_command_kind keel_board_build = {

@@ -14,17 +14,15 @@
  * day; what lies beneath stays to be seen. The four are never mixed: exit code 1 where something failed, else
  * 3 where something could not run, else 0.
  *
- * To add checks: write `const struct keel_check keel_checks_NAME[]` (last row: id NULL) in a file of its own
- * and name it in check_table.c. */
+ * To add checks: write `const struct keel_check keel_checks_NAME[]` (last row: id NULL) in a file of its own,
+ * declare it below, and name it in check_table.c. */
 #ifndef KEEL_BOARD_CHECK_H
 #define KEEL_BOARD_CHECK_H
 
-#include <keel/board.h>
-#include <keel/device.h>
+#include "device_fixture.h"
 #include <keel/kernels.h>
-#include <keel/status.h>
-#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum keel_verdict {
     KEEL_VERDICT_PASS,
@@ -57,30 +55,62 @@ struct keel_check_options {
 
 struct keel_check_run; /* one check in its process */
 
+/* What is open when a check's function begins; each opens what stands before it too. */
+enum keel_check_opens {
+    KEEL_OPENS_NOTHING, /* the check opens what it wants, by keel_check_open */
+    KEEL_OPENS_DEVICE,  /* run->on.device and its board file; levels 0 and 1: without the code of its folder,
+                           so that what is wrong with that is level 2's verdict */
+    KEEL_OPENS_QUEUE,   /* run->on.queue */
+    KEEL_OPENS_BUFFERS, /* run->buffer, other, wanted and got */
+    KEEL_OPENS_KERNELS  /* run->on.kernels, and a queue, but no buffers */
+};
+
 struct keel_check {
     const char *id;    /* "3.2" */
     const char *name;  /* "moving-inversions": short, no blanks */
     const char *claim; /* "every word keeps both values of every bit": what a pass means */
     const char *needs; /* id of a check without which this one has no sense; NULL: none. When that one was
                           selected and neither passed nor was waived, this one could not run. */
-    uint32_t limit_s;  /* deadline of its process; raised by options->seconds where `lasts` */
-    bool lasts;
+    uint32_t limit_s;  /* deadline of its process; raised by options->seconds in level 6 */
+    enum keel_check_opens opens;
     void (*run)(struct keel_check_run *run);
 };
 
-/* ---- for a check's function; all on its one thread ---- */
+enum { KEEL_CHECK_BYTES = 1 << 20, KEEL_CHECK_LISTS = 3, KEEL_CHECK_OWNED_MAX = 32 };
 
-const struct keel_check_options *keel_check_options(const struct keel_check_run *run);
-/* When the process is given up (keel_now_ns): deadlines of calls into the board lie well before it. */
-uint64_t keel_check_deadline_ns(const struct keel_check_run *run);
-/* The board, opened at the first call (levels 0 and 1: without the code of its folder, so that what is wrong
- * with that is level 2's verdict) and closed after the function has returned. NULL when it does not open: the
- * verdict is given then, and the function returns. */
-struct keel_device *keel_check_device(struct keel_check_run *run);
-/* What its board file says, defaults where there is none; after keel_check_device. */
-const struct keel_board_file *keel_check_board_file(const struct keel_check_run *run);
-/* Its kernels, built at the first call, and destroyed with the board. NULL as above. */
-struct keel_kernels *keel_check_kernels(struct keel_check_run *run);
+/* What a check's function is given, on its one thread. It may enqueue, write to `wanted` and `got`, and use
+ * `lists`; the rest it only reads. All of it ends after the function. */
+struct keel_check_run {
+    const struct keel_check *check;
+    const struct keel_check_options *options;
+    uint64_t deadline_ns;               /* when the function must have come back: for every wait */
+    struct keel_device_fixture on;      /* board, device, kernels, queue: as far as `opens` says */
+    const struct keel_board_file *file; /* of the board, defaults where there is none */
+    struct keel_buffer *buffer, *other; /* KEEL_CHECK_BYTES each */
+    uint8_t *wanted, *got;              /* as many; `wanted` is filled with bytes that differ */
+    struct keel_launch_list lists[KEEL_CHECK_LISTS];
+    /* check_child.c and check_steps.c alone */
+    FILE *out;
+    enum keel_verdict verdict;
+    char reason[KEEL_CHECK_TEXT_BYTES];
+    bool told; /* which board it is */
+    struct keel_check_owned {
+        enum keel_check_owned_kind {
+            KEEL_OWNED_QUEUE,
+            KEEL_OWNED_KERNEL,
+            KEEL_OWNED_PROGRAM,
+            KEEL_OWNED_BUFFER,
+            KEEL_OWNED_MEMORY
+        } kind;
+        void *what;
+    } owned[KEEL_CHECK_OWNED_MAX];
+    uint32_t owned_count;
+};
+
+/* ---- for a check's function ---- */
+
+/* Open what is not open yet. False after a verdict; the function returns then. */
+bool keel_check_open(struct keel_check_run *run, enum keel_check_opens opens);
 
 void keel_check_fail(struct keel_check_run *run, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -91,7 +121,11 @@ bool keel_check_ok(struct keel_check_run *run, enum keel_status status, const ch
 /* True when status is OK. Else false, and a could-not-run where the status says that something is missing
  * here (exit code 3: NOT_FOUND, UNSUPPORTED, DENIED, NO_MEMORY), a fail otherwise. */
 bool keel_check_able(struct keel_check_run *run, enum keel_status status, const char *what);
-bool keel_check_failed(const struct keel_check_run *run); /* fail or could-not-run, so far */
+/* Fail or could-not-run, so far? */
+static inline bool keel_check_failed(const struct keel_check_run *run)
+{
+    return run->verdict != KEEL_VERDICT_PASS;
+}
 
 /* A line that belongs to the report, whatever the verdict. */
 void keel_check_note(struct keel_check_run *run, const char *format, ...)
@@ -120,7 +154,7 @@ struct keel_check_result {
     enum keel_verdict verdict, beneath; /* beneath: what a waiver covers */
     char reason[KEEL_CHECK_TEXT_BYTES]; /* why not a pass; "" for a pass */
     char waiver[KEEL_CHECK_TEXT_BYTES]; /* reason of the board file's waiver; "" for none */
-    char waiver_until[16];              /* YYYY-MM-DD */
+    char waiver_until[KEEL_DAY_BYTES];  /* "2027-01-31" */
     char notes[KEEL_CHECK_NOTES_MAX][KEEL_CHECK_TEXT_BYTES];
     uint32_t note_count;
     char output[2048]; /* the end of what the process and its driver printed */
@@ -145,5 +179,19 @@ struct keel_check_report {
     uint64_t started_wall_ns;
     double seconds;
 };
+
+/* ---- the tables, each in the file of its name; the last row's id is NULL ---- */
+
+extern const struct keel_check keel_checks_identity[]; /* level 0 */
+extern const struct keel_check keel_checks_api[];      /* level 1 */
+extern const struct keel_check keel_checks_code[];     /* level 2 */
+extern const struct keel_check keel_checks_order[];    /* level 2 */
+extern const struct keel_check keel_checks_memory[];   /* level 3 */
+extern const struct keel_check keel_checks_numerics[]; /* level 4 */
+extern const struct keel_check keel_checks_speed[];    /* level 5 */
+extern const struct keel_check keel_checks_rates[];    /* level 5 */
+extern const struct keel_check keel_checks_soak[];     /* level 6 */
+extern const struct keel_check keel_checks_faults[];   /* level 7 */
+extern const struct keel_check keel_checks_pair[];     /* level 8 */
 
 #endif

@@ -23,7 +23,7 @@ int keel_board_report(enum keel_status status)
 
 int keel_board_main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "member") == 0) /* started by checks, and told to nobody */
-        return keel_board_member_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "helper") == 0) /* started by checks, and told to nobody */
+        return keel_board_helper_main(argc - 1, argv + 1);
     return keel_command_main(&board, argc, argv);
 }

@@ -5,7 +5,7 @@
  * repeat now is among those of then). Worse is a verdict that was pass and is not, or a figure that moved the
  * wrong way: exit code 1. */
 #include "board_kinds.h"
-#include "board_record.h"
+#include "check_reports.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/json.h>
@@ -185,7 +185,7 @@ static enum keel_status check_now(const char *board, bool quick, const json_t *r
             snprintf(words + length, sizeof words - length, "%s%s", length > 0 ? "," : "", id);
     }
     KEEL_TRY(keel_check_session(&options, words, false, &report));
-    enum keel_status status = keel_board_record_text(&report, &text, &bytes);
+    enum keel_status status = keel_check_text(&report, keel_check_print_json, &text, &bytes);
     if (status == KEEL_OK)
         *out = json_loadb(text, bytes, 0, NULL);
     free(text);
@@ -242,25 +242,18 @@ static int run(const struct keel_command *command)
 {
     const struct own *own = keel_command_own(command);
     json_t *before = NULL, *after = NULL;
-    struct diff *diff = NULL;
+    static struct diff diff;
     if (command->operand_count == 0)
         return keel_board_wrong_use("diff wants a board, or one or two records", "");
-    enum keel_status status = keel_alloc(1, sizeof *diff, &diff);
-    if (status == KEEL_OK)
-        status = read_both(command, &before, &after);
-    int code = 0;
+    enum keel_status status = read_both(command, &before, &after);
     if (status == KEEL_OK) {
-        diff->before = before;
-        diff->after = after;
-        diff->tolerance = (double)own->tolerance / 100;
-        compare(diff);
-        (command->json ? print_json : print_text)(diff);
-        code = diff->worse > 0 ? 1 : 0;
+        diff = (struct diff){.before = before, .after = after, .tolerance = (double)own->tolerance / 100};
+        compare(&diff);
+        (command->json ? print_json : print_text)(&diff);
     }
     json_decref(before);
     json_decref(after);
-    keel_free(diff);
-    return status == KEEL_OK ? code : keel_board_report(status);
+    return status != KEEL_OK ? keel_board_report(status) : diff.worse > 0;
 }
 
 static const struct keel_command_option options[] = {

@@ -91,17 +91,14 @@ enum keel_status keel_board_tunable_take(struct keel_board_file *file, const str
     return KEEL_OK;
 }
 
-/* "2027-01-31", of a day that there is; 0 for anything else. */
-static uint32_t parse_day(const char *text)
+/* "2027-01-31", of a day that there is. */
+static bool is_day(const char *text)
 {
     struct tm day = {0}, same;
-    const char *end = strlen(text) == strlen("2027-01-31") ? strptime(text, "%Y-%m-%d", &day) : NULL;
-    if (end == NULL || *end != '\0')
-        return 0;
+    const char *end = strlen(text) == KEEL_DAY_BYTES - 1 ? strptime(text, "%Y-%m-%d", &day) : NULL;
     same = day;
-    if (timegm(&same) < 0 || same.tm_mday != day.tm_mday || same.tm_mon != day.tm_mon)
-        return 0;
-    return (uint32_t)((day.tm_year + 1900) * 10000 + (day.tm_mon + 1) * 100 + day.tm_mday);
+    return end != NULL && *end == '\0' && timegm(&same) >= 0 && same.tm_mday == day.tm_mday &&
+           same.tm_mon == day.tm_mon;
 }
 
 static enum keel_status take_waiver(struct keel_board_file *file, const struct keel_ini_entry *entry)
@@ -115,13 +112,12 @@ static enum keel_status take_waiver(struct keel_board_file *file, const struct k
     for (const char *at = entry->value; (at = strstr(at, word)) != NULL; at++)
         until = at;
     size_t length = until != NULL ? (size_t)(until - entry->value) : 0;
-    uint32_t day = until != NULL ? parse_day(until + strlen(word)) : 0;
-    if (length == 0 || length >= KEEL_BOARD_TEXT_BYTES || day == 0)
+    if (length == 0 || length >= KEEL_BOARD_TEXT_BYTES || !is_day(until + strlen(word)))
         return bad_line(entry, "\"reason until YYYY-MM-DD\" is wanted: no waiver is for good");
     struct keel_board_waiver *waiver = &file->waivers[file->waiver_count++];
     snprintf(waiver->check, sizeof waiver->check, "%s", entry->name);
     snprintf(waiver->reason, sizeof waiver->reason, "%.*s", (int)length, entry->value);
-    waiver->until = day;
+    memcpy(waiver->until, until + strlen(word), sizeof waiver->until);
     return KEEL_OK;
 }
 
@@ -251,7 +247,7 @@ enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct
     return status;
 }
 
-/* ---- the door ---- */
+/* ---- reading a file ---- */
 
 void keel_board_file_defaults(struct keel_board_file *out)
 {
@@ -309,12 +305,4 @@ const struct keel_board_waiver *keel_board_waiver(const struct keel_board_file *
         if (strcmp(file->waivers[i].check, name) == 0)
             return &file->waivers[i];
     return NULL;
-}
-
-uint32_t keel_board_day(uint64_t wall_ns)
-{
-    time_t seconds = (time_t)(wall_ns / KEEL_NS_PER_S);
-    struct tm day;
-    gmtime_r(&seconds, &day);
-    return (uint32_t)((day.tm_year + 1900) * 10000 + (day.tm_mon + 1) * 100 + day.tm_mday);
 }

@@ -11,7 +11,7 @@ void keel_board_name_split(const char *name, char folder[KEEL_PATH_BYTES], uint3
  */
 enum keel_status keel_board_look(const char *name, uint32_t threads, struct keel_board_file *out_file,
                                  struct keel_device_info *out_info);
-/* What holds for a device that no file is for. */
+/* The settings of a device without a board file. */
 void keel_board_file_defaults(struct keel_board_file *out);
 /* One line of a section [kernels], of board.conf or tune.conf. */
 enum keel_status keel_board_tunable_take(struct keel_board_file *file, const struct keel_ini_entry *entry);
@@ -41,8 +41,9 @@ enum keel_status keel_board_clblast_read(const struct keel_board_file *file,
  * there. INVALID: of another device, or no result of a tuner, by file. */
 enum keel_status keel_board_clblast_import(const char *folder, const struct keel_device_info *info,
                                            const char *path, uint32_t *out_kernel_count);
-/* Where a board's artifacts are. */
+/* Where a board's artifacts are; are there any? */
 enum keel_status keel_board_artifacts_folder(const struct keel_board_file *file, char out[KEEL_PATH_BYTES]);
+bool keel_board_has_artifacts(const struct keel_board_file *file);
 
 /* How well a file fits a device. */
 enum keel_board_fit { KEEL_BOARD_OTHER, KEEL_BOARD_OTHER_DRIVER, KEEL_BOARD_FITS };

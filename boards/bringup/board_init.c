@@ -32,6 +32,13 @@ static bool is_id(const char *text)
            text[vendor + 1] != '.';
 }
 
+/* What a folder is drafted from. */
+struct draft {
+    const char *id;
+    const struct keel_device_info *info;
+    const struct keel_check_report *report; /* NULL: not measured */
+};
+
 /* A pattern of fnmatch(3) that fits a text and nothing else; what patterns are made of fits as any letter. */
 static void print_pattern(FILE *out, const char *key, const char *text)
 {
@@ -43,11 +50,8 @@ static void print_pattern(FILE *out, const char *key, const char *text)
 
 static double figure(const struct keel_check_report *report, const char *name)
 {
-    for (uint32_t i = 0; i < report->done; i++)
-        for (uint32_t k = 0; k < report->results[i].figure_count; k++)
-            if (strcmp(report->results[i].figures[k].name, name) == 0)
-                return report->results[i].figures[k].value;
-    return 0;
+    const struct keel_check_figure *found = keel_check_find_figure(report, name);
+    return found != NULL ? found->value : 0;
 }
 
 static void print_limits(FILE *out, const struct keel_check_report *report)
@@ -60,14 +64,15 @@ static void print_limits(FILE *out, const struct keel_check_report *report)
     fprintf(out, "gemm_flops_s = %.0f\n", 0.5e9 * figure(report, "gemm_gflops"));
 }
 
-static void print_conf(FILE *out, const struct keel_device_info *info, const struct keel_check_report *report)
+static void print_conf(FILE *out, const struct draft *draft)
 {
-    static const char *const kinds[] = {"host", "cpu", "gpu", "accelerator"};
-    fputs("; Drafted by keel board init. What each key means: boards/bringup/README.md\n[board]\nname = ",
+    const struct keel_device_info *info = draft->info;
+    fputs("; Drafted by keel board init. Every key, with its default: "
+          "boards/template/board.conf\n[board]\nname = ",
           out);
     for (const char *at = info->name; *at != '\0'; at++)
         fputc(strchr(";#", *at) != NULL ? ' ' : *at, out);
-    fprintf(out, "\nkind = %s\n\n[match]\n", kinds[info->kind]);
+    fprintf(out, "\nkind = %s\n\n[match]\n", keel_device_kind_name(info->kind));
     print_pattern(out, "platform", info->platform);
     print_pattern(out, "name", info->name);
     print_pattern(out, "driver", info->driver_version);
@@ -75,38 +80,47 @@ static void print_conf(FILE *out, const struct keel_device_info *info, const str
         fputs("\n[code]\n; it has no compiler: name the device that compiles for it, then keel board build\n"
               "form = artifacts\n",
               out);
-    if (report != NULL)
-        print_limits(out, report);
+    if (draft->report != NULL)
+        print_limits(out, draft->report);
 }
 
-static void print_readme(FILE *out, const char *id, const struct keel_device_info *info,
-                         const struct keel_check_report *report)
+static void print_readme(FILE *out, const struct draft *draft)
 {
+    const struct keel_device_info *info = draft->info;
     static const char *const names[] = {"launch_us", "write_gbs",  "read_gbs",
                                         "copy_gbs",  "memory_gbs", "gemm_gflops"};
-    char day[KEEL_CHECK_TIME_BYTES];
-    keel_check_time_text(keel_wall_ns(), day);
-    fprintf(out, "# %s\n\nProbed on %s as `%s`: %s; %s; %s.\n", id, day, info->selector, info->name,
+    char day[KEEL_WALL_TEXT_BYTES];
+    keel_wall_text(keel_wall_ns(), day);
+    fprintf(out, "# %s\n\nProbed on %s as `%s`: %s; %s; %s.\n", draft->id, day, info->selector, info->name,
             info->platform, info->version);
     fprintf(out,
             "%" PRIu32 " compute units, %" PRIu64 " MiB of memory, buffers of at most %" PRIu64 " MiB.\n",
             info->compute_units, info->memory_bytes >> 20, info->max_buffer_bytes >> 20);
-    if (report == NULL)
+    if (draft->report == NULL)
         return;
     fputs("\nMeasured then, by `keel board check --level 5 --quick` (medians):\n\n| figure | value "
           "|\n|---|---|\n",
           out);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        fprintf(out, "| %s | %.3f |\n", names[i], figure(report, names[i]));
+        fprintf(out, "| %s | %.3f |\n", names[i], figure(draft->report, names[i]));
 }
 
 /* ---- the files ---- */
 
-static enum keel_status put(const char *folder, const char *name, const char *text, size_t bytes)
+static enum keel_status put(const char *folder, const char *name, const struct draft *draft,
+                            void (*print)(FILE *out, const struct draft *draft))
 {
-    char path[KEEL_PATH_BYTES];
+    char path[KEEL_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
     KEEL_TRY(keel_path_join(path, folder, name));
-    return keel_file_replace(path, text, bytes, 0644);
+    FILE *out = open_memstream(&text, &bytes);
+    if (out != NULL)
+        print(out, draft);
+    enum keel_status status = out != NULL && fclose(out) == 0
+                                  ? keel_file_replace(path, text, bytes, 0644)
+                                  : keel_fail(KEEL_NO_MEMORY, "%s: no memory for it", path);
+    free(text);
+    return status;
 }
 
 /* The first directory of `folder` that is not there; "" when all are. */
@@ -123,33 +137,17 @@ static void first_missing(const char *folder, char out[KEEL_PATH_BYTES])
         out[0] = '\0';
 }
 
-static enum keel_status write_folder(const char *folder, const char *id, const struct keel_device_info *info,
-                                     const struct keel_check_report *report)
+/* Both files, or none and no folder. */
+static enum keel_status write_folder(const char *folder, const struct draft *draft)
 {
-    char *conf = NULL, *readme = NULL;
-    size_t conf_bytes = 0, readme_bytes = 0;
-    FILE *conf_out = open_memstream(&conf, &conf_bytes), *readme_out = open_memstream(&readme, &readme_bytes);
-    enum keel_status status = KEEL_OK;
-    if (conf_out != NULL)
-        print_conf(conf_out, info, report);
-    if (readme_out != NULL)
-        print_readme(readme_out, id, info, report);
-    bool printed = conf_out != NULL && fclose(conf_out) == 0;
-    printed = readme_out != NULL && fclose(readme_out) == 0 && printed;
-    if (!printed)
-        status = keel_fail(KEEL_NO_MEMORY, "no memory for a board's folder");
-    char made[KEEL_PATH_BYTES];
+    char made[KEEL_PATH_BYTES], reason[KEEL_DETAIL_BYTES];
     first_missing(folder, made);
+    enum keel_status status = keel_mkdir_all(folder);
     if (status == KEEL_OK)
-        status = keel_mkdir_all(folder);
+        status = put(folder, "README.md", draft, print_readme);
     if (status == KEEL_OK)
-        status = put(folder, "README.md", readme, readme_bytes);
-    if (status == KEEL_OK)
-        status = put(folder, "board.conf", conf, conf_bytes);
-    free(conf);
-    free(readme);
+        status = put(folder, "board.conf", draft, print_conf);
     if (status != KEEL_OK && made[0] != '\0') {
-        char reason[KEEL_DETAIL_BYTES];
         snprintf(reason, sizeof reason, "%s", keel_detail());
         (void)keel_remove_tree(made);
         keel_detail_set(reason);
@@ -198,7 +196,7 @@ static enum keel_status draft(const struct keel_command *command, char folder[KE
     KEEL_TRY(probe(own->device, &info));
     enum keel_status status = measure(own, &info, !command->json, &report, &measured);
     if (status == KEEL_OK)
-        status = write_folder(folder, id, &info, measured ? &report : NULL);
+        status = write_folder(folder, &(struct draft){id, &info, measured ? &report : NULL});
     keel_check_report_fini(&report);
     return status;
 }

@@ -3,23 +3,13 @@
  * Owns the words and the layout; what is shown comes from keel_device_list, the registry of board files
  * and the quarantine. */
 #include "board_kinds.h"
-#include "quarantine_cmd.h"
 #include <inttypes.h>
 #include <keel/board.h>
 #include <keel/device.h>
 #include <keel/json.h>
-#include <keel/memory.h>
+#include <keel/quarantine.h>
 #include <stdio.h>
 #include <string.h>
-
-static const char *kind_name(enum keel_device_kind kind)
-{
-    static const char *const names[] = {[KEEL_DEVICE_HOST] = "host",
-                                        [KEEL_DEVICE_CPU] = "cpu",
-                                        [KEEL_DEVICE_GPU] = "gpu",
-                                        [KEEL_DEVICE_ACCELERATOR] = "accelerator"};
-    return names[kind];
-}
 
 static bool is_usable(const struct keel_device_info *info)
 {
@@ -82,7 +72,8 @@ static void print_table(const struct keel_device_info *devices, uint32_t count, 
             passed++;
             continue;
         }
-        printf("%-12s %-12s %5" PRIu32 " ", info->selector, kind_name(info->kind), info->compute_units);
+        printf("%-12s %-12s %5" PRIu32 " ", info->selector, keel_device_kind_name(info->kind),
+               info->compute_units);
         print_bytes(info->memory_bytes);
         putchar(' ');
         print_bytes(info->max_buffer_bytes);
@@ -155,7 +146,7 @@ static void print_device(struct keel_json *json, const struct keel_device_info *
     keel_json_text(json, "board_problem", found || text[0] == '\0' ? NULL : text);
     bool probation = false, admitted = keel_quarantine_admit(info, &probation) == KEEL_OK;
     keel_json_text(json, "selector", info->selector);
-    keel_json_text(json, "kind", kind_name(info->kind));
+    keel_json_text(json, "kind", keel_device_kind_name(info->kind));
     keel_json_text(json, "name", info->name);
     keel_json_text(json, "platform", info->platform);
     keel_json_text(json, "version", info->version);
@@ -181,20 +172,15 @@ static void print_json(const struct keel_device_info *devices, uint32_t count, c
 
 static int list(const struct keel_command *command)
 {
-    struct keel_device_info *devices = NULL;
-    struct keel_board_file *file = NULL;
+    static struct keel_device_info devices[KEEL_DEVICE_LIST_MAX];
+    static struct keel_board_file file;
     uint32_t count = 0;
     char loader[KEEL_DEVICE_NAME_BYTES];
-    enum keel_status status = keel_alloc(KEEL_DEVICE_LIST_MAX, sizeof *devices, &devices);
-    if (status == KEEL_OK)
-        status = keel_alloc(1, sizeof *file, &file);
-    if (status == KEEL_OK)
-        status = keel_device_list(devices, KEEL_DEVICE_LIST_MAX, &count, loader);
-    if (status == KEEL_OK)
-        (command->json ? print_json : print_table)(devices, count, loader, file);
-    keel_free(file);
-    keel_free(devices);
-    return status == KEEL_OK ? 0 : keel_board_report(status);
+    enum keel_status status = keel_device_list(devices, KEEL_DEVICE_LIST_MAX, &count, loader);
+    if (status != KEEL_OK)
+        return keel_board_report(status);
+    (command->json ? print_json : print_table)(devices, count, loader, &file);
+    return 0;
 }
 
 static const struct keel_command_option options[] = {{.name = NULL}};

@@ -2,11 +2,9 @@
  *
  * A record is the report of keel board check as JSON. One that has not passed is kept only when asked, for a
  * baseline that fails hides the next failure. */
-#include "board_record.h"
+#include "board_file.h"
 #include "board_kinds.h"
-#include <keel/board.h>
-#include <keel/memory.h>
-#include <stdlib.h>
+#include "check_reports.h"
 #include <string.h>
 
 struct own {
@@ -19,47 +17,20 @@ static void begin(void *own)
     *(struct own *)own = (struct own){.level = "0-5"};
 }
 
-static enum keel_status folder_of_device(const char *selector, char out[KEEL_PATH_BYTES])
-{
-    struct keel_board *board;
-    const struct keel_board_options options = {.without_code = true};
-    KEEL_TRY(keel_board_open(selector, &options, &board));
-    snprintf(out, KEEL_PATH_BYTES, "%s", keel_board_file(board)->folder);
-    keel_board_close(board);
-    return KEEL_OK;
-}
-
 enum keel_status keel_board_record_path(const char *board, char out[KEEL_PATH_BYTES])
 {
-    char folder[KEEL_PATH_BYTES];
-    KEEL_TRY(strchr(board, '/') != NULL ? keel_board_folder_find(board, folder)
-                                        : folder_of_device(board, folder));
-    if (folder[0] == '\0')
+    static struct keel_board_file file;
+    struct keel_device_info info;
+    if (strchr(board, '/') != NULL)
+        KEEL_TRY(keel_board_folder_find(board, file.folder));
+    else
+        KEEL_TRY(keel_board_look(board, 0, &file, &info));
+    if (file.folder[0] == '\0')
         return keel_fail(KEEL_NOT_FOUND,
                          "%s: no board file is for it, so it has no folder for a record; name a "
                          "file, or make a folder with keel board init",
                          board);
-    return keel_path_join(out, folder, "record.json");
-}
-
-enum keel_status keel_board_record_text(const struct keel_check_report *report, char **out, size_t *out_bytes)
-{
-    FILE *stream = open_memstream(out, out_bytes);
-    if (stream == NULL)
-        return keel_fail(KEEL_NO_MEMORY, "no memory for a record");
-    keel_check_print_json(report, stream);
-    return fclose(stream) == 0 ? KEEL_OK : keel_fail(KEEL_NO_MEMORY, "no memory for a record");
-}
-
-static enum keel_status write_record(const struct keel_check_report *report, const char *path)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    enum keel_status status = keel_board_record_text(report, &text, &bytes);
-    if (status == KEEL_OK)
-        status = keel_command_write_file(path, text, bytes);
-    free(text);
-    return status;
+    return keel_path_join(out, file.folder, "record.json");
 }
 
 static int run(const struct keel_command *command)
@@ -83,7 +54,7 @@ static int run(const struct keel_command *command)
     int code = keel_check_exit_code(&report);
     bool kept = code == 0 || own->anyway;
     if (kept)
-        status = write_record(&report, path);
+        status = keel_check_write(&report, keel_check_print_json, path);
     if (status != KEEL_OK)
         code = keel_board_report(status);
     (command->json ? keel_check_print_json : keel_check_print_summary)(&report, stdout);

@@ -11,7 +11,6 @@
 #include <keel/board.h>
 #include <keel/clock.h>
 #include <keel/json.h>
-#include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -170,9 +169,10 @@ static const char *name_at(const struct tuner *tuner, uint32_t i)
 static enum keel_status write_file(const struct tuner *tuner, const char *path)
 {
     char text[TEXT_BYTES];
-    const uint32_t day = keel_board_day(keel_wall_ns());
-    int length = snprintf(text, sizeof text, "[tune]\ndriver = %s\nday = %04u-%02u-%02u\n\n[kernels]\n",
-                          tuner->info.driver_version, day / 10000, day / 100 % 100, day % 100);
+    char now[KEEL_WALL_TEXT_BYTES];
+    keel_wall_text(keel_wall_ns(), now);
+    int length = snprintf(text, sizeof text, "[tune]\ndriver = %s\nday = %.10s\n\n[kernels]\n",
+                          tuner->info.driver_version, now);
     for (uint32_t i = tuner->given_count; i < tuner->trial.setting_count; i++)
         length += snprintf(text + length, sizeof text - (size_t)length, "%s = %" PRIu32 "\n",
                            name_at(tuner, i), tuner->trial.settings[i].value);
@@ -244,7 +244,7 @@ static enum keel_status tune_board(const struct keel_command *command, struct tu
 static int tune(const struct keel_command *command)
 {
     const struct tune_options *own = keel_command_own(command);
-    struct tuner *tuner;
+    static struct tuner tuner;
     if (own->list)
         return list_tunables();
     if (command->operand_count != 1)
@@ -253,14 +253,11 @@ static int tune(const struct keel_command *command)
         return keel_trial_main(command->operands[0]);
     if (own->seconds > KEEL_BOARD_SECONDS_MAX)
         return keel_board_wrong_use("--seconds takes a year at most, 31622400", "");
-    if (keel_alloc(1, sizeof *tuner, &tuner) != KEEL_OK)
-        return keel_board_report(KEEL_NO_MEMORY);
-    tuner->board = command->operands[0];
-    tuner->deadline_ns = keel_deadline_after_ns(own->seconds * KEEL_NS_PER_S);
-    enum keel_status status = keel_board_look(tuner->board, 0, &tuner->file, &tuner->info);
+    tuner.board = command->operands[0];
+    tuner.deadline_ns = keel_deadline_after_ns(own->seconds * KEEL_NS_PER_S);
+    enum keel_status status = keel_board_look(tuner.board, 0, &tuner.file, &tuner.info);
     if (status == KEEL_OK)
-        status = tune_board(command, tuner);
-    keel_free(tuner);
+        status = tune_board(command, &tuner);
     return status == KEEL_OK ? 0 : keel_board_report(status);
 }
 

@@ -4,40 +4,13 @@
  * died. The device is closed after the verdict is told, so that a driver which hangs there hangs alone. */
 #include "board_file.h"
 #include "check_runner.h"
-#include "device_fixture.h"
+#include "check_steps.h"
 #include <keel/clock.h>
 #include <keel/json.h>
 #include <keel/memory.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct keel_check_run {
-    const struct keel_check *check;
-    const struct keel_check_options *options;
-    FILE *out;
-    uint64_t deadline_ns;
-    struct keel_board *board;
-    struct keel_kernels *kernels;
-    enum keel_verdict verdict;
-    char reason[KEEL_CHECK_TEXT_BYTES];
-    bool told; /* which board it is */
-};
-
-const struct keel_check_options *keel_check_options(const struct keel_check_run *run)
-{
-    return run->options;
-}
-
-uint64_t keel_check_deadline_ns(const struct keel_check_run *run)
-{
-    return run->deadline_ns;
-}
-
-bool keel_check_failed(const struct keel_check_run *run)
-{
-    return run->verdict != KEEL_VERDICT_PASS;
-}
 
 /* ---- telling ------------------------------------------------------------------------------------------- */
 
@@ -82,10 +55,12 @@ void keel_check_progress(struct keel_check_run *run, uint64_t done, uint64_t tot
 static void judge(struct keel_check_run *run, enum keel_verdict verdict, const char *format,
                   va_list arguments)
 {
+    KEEL_ASSERT(verdict == KEEL_VERDICT_FAIL || verdict == KEEL_VERDICT_CANNOT);
     if (run->verdict == verdict || run->verdict == KEEL_VERDICT_FAIL)
         return;
     run->verdict = verdict;
     vsnprintf(run->reason, sizeof run->reason, format, arguments);
+    KEEL_ASSERT(run->reason[0] != '\0'); /* a verdict that is no pass says why */
 }
 
 void keel_check_fail(struct keel_check_run *run, const char *format, ...)
@@ -135,9 +110,9 @@ static const struct {
 
 static double limit_of(const struct keel_check_run *run, const char *figure)
 {
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0] && run->board != NULL; i++)
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0] && run->file != NULL; i++)
         if (strcmp(limits[i].figure, figure) == 0) {
-            const char *base = (const char *)&keel_board_file(run->board)->limits;
+            const char *base = (const char *)&run->file->limits;
             uint64_t value;
             memcpy(&value, base + limits[i].offset, sizeof value);
             return (double)value * limits[i].scale;
@@ -163,29 +138,27 @@ double keel_check_figure(struct keel_check_run *run, const char *name, const cha
                          enum keel_better better, const double *samples, uint32_t count)
 {
     KEEL_ASSERT(count > 0);
-    count = count > KEEL_CHECK_SAMPLES_MAX ? KEEL_CHECK_SAMPLES_MAX : count;
-    double value = median_of(samples, count), limit = limit_of(run, name);
-    bool less = better == KEEL_BETTER_LESS;
-    for (uint32_t i = 0; i < count; i++)
+    const bool less = better == KEEL_BETTER_LESS;
+    struct keel_check_figure figure = {.better = better,
+                                       .limit = limit_of(run, name),
+                                       .sample_count =
+                                           count > KEEL_CHECK_SAMPLES_MAX ? KEEL_CHECK_SAMPLES_MAX : count};
+    for (uint32_t i = 0; i < figure.sample_count; i++)
         if (!keel_check_within(samples[i], 0, less)) {
             keel_check_fail(run, "%s is no number: what was measured, or its time, cannot be right", name);
             return samples[i];
         }
+    memcpy(figure.samples, samples, figure.sample_count * sizeof samples[0]);
+    figure.value = median_of(samples, figure.sample_count);
+    snprintf(figure.name, sizeof figure.name, "%s", name);
+    snprintf(figure.unit, sizeof figure.unit, "%s", unit);
     struct keel_json json = say(run, "figure");
-    keel_json_text(&json, "name", name);
-    keel_json_text(&json, "unit", unit);
-    keel_json_bool(&json, "less_is_better", less);
-    keel_json_real(&json, "value", value, 6);
-    keel_json_real(&json, "limit", limit, 6);
-    keel_json_open(&json, "samples", '[');
-    for (uint32_t i = 0; i < count; i++)
-        keel_json_real(&json, NULL, samples[i], 6);
-    keel_json_close(&json, ']');
+    keel_check_tell_figure(&json, &figure);
     said(run, &json);
-    if (!keel_check_within(value, limit, less))
-        keel_check_fail(run, "%s is %.3f %s; the board file asks for at %s %.3f", name, value, unit,
-                        less ? "most" : "least", limit);
-    return value;
+    if (!keel_check_within(figure.value, figure.limit, less))
+        keel_check_fail(run, "%s is %.3f %s; the board file asks for at %s %.3f", name, figure.value, unit,
+                        less ? "most" : "least", figure.limit);
+    return figure.value;
 }
 
 /* ---- the board ----------------------------------------------------------------------------------------- */
@@ -194,21 +167,15 @@ double keel_check_figure(struct keel_check_run *run, const char *name, const cha
 static enum keel_status tell_board(struct keel_check_run *run)
 {
     struct keel_device_info info;
-    struct keel_board_file *file;
-    KEEL_TRY(keel_alloc(1, sizeof *file, &file));
-    enum keel_status status = keel_board_look(run->options->board, 0, file, &info);
-    if (status != KEEL_OK) {
-        keel_free(file);
-        return status;
-    }
+    static struct keel_board_file file; /* large */
+    KEEL_TRY(keel_board_look(run->options->board, 0, &file, &info));
     struct keel_json json = say(run, "board");
     keel_json_text(&json, "selector", info.selector);
     keel_json_text(&json, "name", info.name);
     keel_json_text(&json, "platform", info.platform);
     keel_json_text(&json, "version", info.version);
-    keel_json_text(&json, "folder", file->folder);
+    keel_json_text(&json, "folder", file.folder);
     said(run, &json);
-    keel_free(file);
     run->told = true;
     return KEEL_OK;
 }
@@ -222,54 +189,71 @@ static void refuse_board(struct keel_check_run *run, enum keel_status status)
         keel_check_fail(run, "the board cannot be opened: %s", keel_detail());
 }
 
-struct keel_device *keel_check_device(struct keel_check_run *run)
+static bool open_device(struct keel_check_run *run)
 {
-    if (run->board == NULL) {
-        const struct keel_board_options options = {.without_code = run->check->id[0] < '2'};
-        keel_check_progress(run, 0, 0, "opening the board");
-        enum keel_status status = tell_board(run);
-        if (status == KEEL_OK)
-            status = keel_board_open(run->options->board, &options, &run->board);
-        if (status != KEEL_OK) {
-            refuse_board(run, status);
-            return NULL;
-        }
+    const struct keel_board_options options = {.without_code = run->check->id[0] < '2'};
+    keel_check_progress(run, 0, 0, "opening the board");
+    enum keel_status status = tell_board(run);
+    if (status == KEEL_OK)
+        status = keel_board_open(run->options->board, &options, &run->on.board);
+    if (status != KEEL_OK) {
+        refuse_board(run, status);
+        return false;
     }
-    return keel_board_device(run->board);
+    run->on.device = keel_board_device(run->on.board);
+    run->on.info = keel_device_info(run->on.device);
+    run->file = keel_board_file(run->on.board);
+    return true;
 }
 
-const struct keel_board_file *keel_check_board_file(const struct keel_check_run *run)
+static bool build_kernels(struct keel_check_run *run)
 {
-    return keel_board_file(run->board);
-}
-
-struct keel_kernels *keel_check_kernels(struct keel_check_run *run)
-{
-    struct keel_device *device = keel_check_device(run);
-    if (device == NULL || run->kernels != NULL)
-        return run->kernels;
     keel_check_progress(run, 0, 0, "building the kernels");
-    enum keel_status status = keel_kernels_create_with(device, keel_board_kernels(run->board), &run->kernels);
+    enum keel_status status =
+        keel_kernels_create_with(run->on.device, keel_board_kernels(run->on.board), &run->on.kernels);
     /* A compiler that is there and does not take right code is wrong; where there is none, code is missing.
      */
-    bool compiles = (keel_device_info(device)->code_forms & KEEL_CODE_SOURCE) != 0;
-    if (status == KEEL_UNSUPPORTED && compiles)
-        keel_check_ok(run, status, "the kernels");
-    else
-        keel_check_able(run, status, "the kernels");
-    return run->kernels;
+    bool compiles = (run->on.info->code_forms & KEEL_CODE_SOURCE) != 0;
+    return (status == KEEL_UNSUPPORTED && compiles ? keel_check_ok : keel_check_able)(run, status,
+                                                                                      "the kernels");
 }
 
-/* What still computes, and what a check gave up that is done since, keeps its memory to the end of this
- * process. */
+static bool make_buffers(struct keel_check_run *run)
+{
+    if (!keel_check_ok(run, keel_check_new_memory(run, KEEL_CHECK_BYTES, &run->wanted), "host memory") ||
+        !keel_check_ok(run, keel_check_new_memory(run, KEEL_CHECK_BYTES, &run->got), "host memory") ||
+        !keel_check_ok(run, keel_check_new_buffer(run, KEEL_CHECK_BYTES, &run->buffer),
+                       "a buffer of 1 MiB") ||
+        !keel_check_ok(run, keel_check_new_buffer(run, KEEL_CHECK_BYTES, &run->other),
+                       "a second buffer of 1 MiB"))
+        return false;
+    for (uint32_t i = 0; i < KEEL_CHECK_BYTES; i++)
+        run->wanted[i] = (uint8_t)keel_check_mix(i);
+    return true;
+}
+
+bool keel_check_open(struct keel_check_run *run, enum keel_check_opens opens)
+{
+    struct keel_device_fixture *on = &run->on;
+    if (opens >= KEEL_OPENS_DEVICE && on->board == NULL && !open_device(run))
+        return false;
+    if (opens == KEEL_OPENS_KERNELS && on->kernels == NULL && !build_kernels(run))
+        return false;
+    if (opens >= KEEL_OPENS_QUEUE && on->queue == NULL &&
+        !keel_check_ok(run, keel_queue_create(on->device, &on->queue), "a queue"))
+        return false;
+    return opens != KEEL_OPENS_BUFFERS || run->buffer != NULL || make_buffers(run);
+}
+
+/* Not when the device may still run commands, nor when a failed check left buffers: those stay until the
+ * process ends. */
 static void close_board(struct keel_check_run *run)
 {
-    if (run->board == NULL || keel_device_fixture_is_left(keel_board_device(run->board)))
+    if (run->on.board == NULL || keel_device_fixture_is_left(run->on.device))
         return;
-    if (run->kernels != NULL)
-        keel_kernels_destroy(run->kernels);
-    if (run->verdict == KEEL_VERDICT_PASS || keel_device_stats(keel_board_device(run->board)).live_bytes == 0)
-        keel_board_close(run->board);
+    keel_kernels_destroy(run->on.kernels);
+    if (run->verdict == KEEL_VERDICT_PASS || keel_device_stats(run->on.device).live_bytes == 0)
+        keel_board_close(run->on.board);
 }
 
 /* Between a check's deadline and the end of the runner's patience, to tell the verdict: a tenth of the limit,
@@ -282,19 +266,29 @@ static uint64_t spare_ns(uint64_t limit_ns)
 
 int keel_check_child(const char *id, const struct keel_check_options *options, int fd)
 {
-    struct keel_check_run run = {.check = keel_check_find(id), .options = options, .out = fdopen(fd, "w")};
+    static struct keel_check_run run; /* what it leaves at its end is still reached */
+    run = (struct keel_check_run){.check = keel_check_find(id), .options = options, .out = fdopen(fd, "w")};
     if (run.check == NULL || run.out == NULL)
         return keel_status_exit_code(KEEL_INVALID);
-    uint64_t limit_s = options->timeout_s > 0 ? options->timeout_s : run.check->limit_s;
-    limit_s += run.check->lasts ? options->seconds : 0;
-    run.deadline_ns = keel_deadline_after_ns(limit_s * KEEL_NS_PER_S - spare_ns(limit_s * KEEL_NS_PER_S));
-    run.check->run(&run);
+    uint64_t limit_ns = keel_check_limit_s(run.check, options) * KEEL_NS_PER_S;
+    KEEL_ASSERT(spare_ns(limit_ns) < limit_ns);
+    run.deadline_ns = keel_deadline_after_ns(limit_ns - spare_ns(limit_ns));
+    if (keel_check_open(&run, run.check->opens)) {
+        keel_check_progress(&run, 0, 0, "calls into the driver");
+        run.check->run(&run);
+    }
+    if (!keel_check_failed(&run)) {
+        keel_check_progress(&run, 0, 0, "destroying queue and buffers");
+        keel_check_give_back(&run);
+    }
     if (!run.told)
         (void)tell_board(&run); /* levels 6 and 8 leave the board to other processes; the report names it */
+    KEEL_ASSERT((run.verdict == KEEL_VERDICT_PASS) == (run.reason[0] == '\0'));
     struct keel_json json = say(&run, "verdict");
     keel_json_text(&json, "verdict", keel_verdict_name(run.verdict));
     keel_json_text(&json, "reason", run.reason);
     said(&run, &json);
+    keel_check_give_back(&run);
     close_board(&run);
     return fclose(run.out) == 0 ? 0 : 1;
 }

@@ -21,37 +21,34 @@ static void begin(void *own)
     *(struct own *)own = (struct own){.level = "0-5", .seconds = 600};
 }
 
-static void print_list(void)
+static void print_list(bool as_json)
 {
+    struct keel_json json = as_json ? keel_command_json(stdout) : (struct keel_json){.out = stdout};
+    if (as_json)
+        keel_json_open(&json, "checks", '[');
     for (uint32_t i = 0; i < keel_check_count(); i++) {
         const struct keel_check *check = keel_check_at(i);
-        printf("%-5s %-20s %s\n", check->id, check->name, check->claim);
-    }
-}
-
-static void print_list_json(void)
-{
-    struct keel_json json = keel_command_json(stdout);
-    keel_json_open(&json, "checks", '[');
-    for (uint32_t i = 0; i < keel_check_count(); i++) {
-        const struct keel_check *check = keel_check_at(i);
+        if (!as_json) {
+            printf("%-5s %-20s %s\n", check->id, check->name, check->claim);
+            continue;
+        }
         keel_json_open(&json, NULL, '{');
         keel_json_text(&json, "id", check->id);
         keel_json_text(&json, "name", check->name);
         keel_json_text(&json, "claim", check->claim);
         keel_json_close(&json, '}');
     }
-    keel_json_close(&json, ']');
-    keel_command_json_end(&json);
+    if (as_json) {
+        keel_json_close(&json, ']');
+        keel_command_json_end(&json);
+    }
 }
 
 static enum keel_status write_files(const struct own *own, const struct keel_check_report *report)
 {
     if (own->junit != NULL)
-        KEEL_TRY(keel_check_write_junit(report, own->junit));
-    if (own->html != NULL)
-        KEEL_TRY(keel_check_write_page(report, own->html));
-    return KEEL_OK;
+        KEEL_TRY(keel_check_write(report, keel_check_print_junit, own->junit));
+    return own->html != NULL ? keel_check_write(report, keel_check_print_page, own->html) : KEEL_OK;
 }
 
 static int check(const struct keel_command *command, const struct own *own,
@@ -85,7 +82,7 @@ static int run(const struct keel_command *command)
     if (own->run != NULL)
         return keel_check_child(own->run, &options, REPORT_FD);
     if (own->list) {
-        (command->json ? print_list_json : print_list)();
+        print_list(command->json);
         return 0;
     }
     if (own->seconds > KEEL_BOARD_SECONDS_MAX || own->timeout_s > KEEL_BOARD_SECONDS_MAX)

@@ -2,37 +2,35 @@
  * none. */
 #include "artifact.h"
 #include "board_file.h"
-#include "check_tables.h"
+#include "check_steps.h"
 #include "memcheck.h"
 #include <keel/clock.h>
-#include <keel/golden.h>
 #include <keel/memory.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { READY_MS = 300, CODE_BYTES_MAX = 256 << 20 };
 
+static void note_seconds(struct keel_check_run *run, const char *what, uint64_t begun_ns)
+{
+    keel_check_note(run, "%s after %.2f s", what, (double)(keel_now_ns() - begun_ns) / 1e9);
+}
+
 static void builds(struct keel_check_run *run)
 {
-    if (keel_check_device(run) == NULL)
-        return;
-    uint64_t begun_ns = keel_now_ns();
-    if (keel_check_kernels(run) != NULL)
-        keel_check_note(run, "all modules after %.2f s", (double)(keel_now_ns() - begun_ns) / 1e9);
+    const uint64_t begun_ns = keel_now_ns();
+    if (keel_check_open(run, KEEL_OPENS_KERNELS))
+        note_seconds(run, "all modules", begun_ns);
 }
 
 /* Drivers that compile at the first launch may do so wrong, or die of it. */
 static void warms(struct keel_check_run *run)
 {
-    struct keel_kernels *kernels = keel_check_kernels(run);
-    struct keel_queue *queue = NULL;
-    if (kernels == NULL || !keel_check_ok(run, keel_queue_create(keel_check_device(run), &queue), "a queue"))
-        return;
-    uint64_t begun_ns = keel_now_ns();
+    const uint64_t begun_ns = keel_now_ns();
     keel_check_progress(run, 0, 0, "launching every kernel once");
-    if (keel_check_ok(run, keel_golden_warm(kernels, queue, keel_check_deadline_ns(run)), "a first launch"))
-        keel_check_note(run, "every kernel launched after %.2f s", (double)(keel_now_ns() - begun_ns) / 1e9);
-    keel_queue_destroy(queue);
+    if (keel_check_ok(run, keel_golden_warm(run->on.kernels, run->on.queue, run->deadline_ns),
+                      "a first launch"))
+        note_seconds(run, "every kernel launched", begun_ns);
 }
 
 /* Broken source, and a kernel that is not there: refused with a reason, and the board goes on. */
@@ -44,38 +42,29 @@ static void refuses(struct keel_check_run *run)
                                                   "__kernel void broken(__global float *x) { x[0] = ; }\n",
                                               .kernels = kernels,
                                               .kernel_count = 1};
-    struct keel_device *device = keel_check_device(run);
     struct keel_program *program = NULL;
     struct keel_kernels *good = NULL;
-    if (device == NULL)
-        return;
-    if (keel_device_info(device)->kind == KEEL_DEVICE_HOST) {
+    if (run->on.info->kind == KEEL_DEVICE_HOST) {
         keel_check_note(run, "the host compiles nothing");
         return;
     }
     keel_check_progress(run, 0, 2, "compiling source that is none");
-    enum keel_status status = keel_program_create(device, &module, "", &program);
-    if (status == KEEL_OK) {
-        keel_program_destroy(program);
+    enum keel_status status = keel_program_create(run->on.device, &module, "", &program);
+    keel_program_destroy(program);
+    if (status == KEEL_OK)
         keel_check_fail(run, "source that does not compile is taken for a program");
-        return;
-    }
-    if (status != KEEL_UNSUPPORTED)
+    else if (status != KEEL_UNSUPPORTED)
         keel_check_fail(run, "source that does not compile is answered by %s: %s", keel_status_name(status),
                         keel_detail());
     keel_check_progress(run, 1, 2, "building the kernels after it");
-    if (keel_check_able(run, keel_kernels_create(device, &good), "right code after wrong code"))
+    if (keel_check_able(run, keel_kernels_create(run->on.device, &good), "right code after wrong code"))
         keel_kernels_destroy(good);
 }
 
 /* Does the code come from the board's folder? */
-static bool has_artifacts(struct keel_check_run *run, char folder[KEEL_PATH_BYTES])
+static bool has_artifacts(struct keel_check_run *run)
 {
-    const struct keel_board_file *file = keel_check_board_file(run);
-    char manifest[KEEL_PATH_BYTES];
-    return file->folder[0] != '\0' && file->code != KEEL_BOARD_CODE_SOURCE &&
-           keel_board_artifacts_folder(file, folder) == KEEL_OK &&
-           keel_path_join(manifest, folder, "manifest.json") == KEEL_OK && keel_path_is_file(manifest);
+    return run->file->code != KEEL_BOARD_CODE_SOURCE && keel_board_has_artifacts(run->file);
 }
 
 /* Compiled before, kernels come from the driver's cache, or from artifacts. */
@@ -83,20 +72,16 @@ static void ready(struct keel_check_run *run)
 {
     enum { TIMES = 3 };
     double samples[TIMES];
-    struct keel_device *device = keel_check_device(run);
-    for (uint32_t i = 0; i < TIMES && device != NULL; i++) {
+    for (uint32_t i = 0; i < TIMES; i++) {
         struct keel_kernels *kernels = NULL;
-        uint64_t begun_ns = keel_now_ns();
-        if (!keel_check_able(run, keel_kernels_create(device, &kernels), "the kernels"))
+        const uint64_t begun_ns = keel_now_ns();
+        if (!keel_check_able(run, keel_kernels_create(run->on.device, &kernels), "the kernels"))
             return;
         samples[i] = (double)(keel_now_ns() - begun_ns) / 1e6;
         keel_kernels_destroy(kernels);
     }
-    if (device == NULL)
-        return;
-    char folder[KEEL_PATH_BYTES];
     double median_ms = keel_check_figure(run, "ready_ms", "ms", KEEL_BETTER_LESS, samples, TIMES);
-    if (has_artifacts(run, folder) && median_ms > READY_MS)
+    if (has_artifacts(run) && median_ms > READY_MS)
         keel_check_fail(run, "with artifacts the kernels are ready after %.0f ms, and %d is promised",
                         median_ms, READY_MS);
 }
@@ -118,7 +103,8 @@ static const struct damage damages[] = {
 };
 
 /* Artifacts of one module in a folder, as keel board build writes them. */
-static enum keel_status make_artifacts(struct keel_device *device, const char *folder)
+static enum keel_status write_artifacts(struct keel_device *device, const char *folder, const void *bytes,
+                                        uint64_t size)
 {
     const struct keel_code_kernel kernels[] = {
         {.name = keel_memcheck_module.kernels[0].name, .arg_count = 1}};
@@ -129,24 +115,27 @@ static enum keel_status make_artifacts(struct keel_device *device, const char *f
                                                .source = source,
                                                .kernels = kernels,
                                                .kernel_count = 1};
-    const struct keel_artifact_file file = {.form = KEEL_CODE_BINARY, .programs = &made, .program_count = 1};
-    struct keel_program *program = NULL;
+    const struct keel_artifact_file file = {
+        .form = KEEL_CODE_BINARY, .bytes = size, .programs = &made, .program_count = 1};
     struct keel_artifact_writer writer;
+    KEEL_TRY(keel_artifact_writer_begin(&writer, folder));
+    enum keel_status status = keel_artifact_writer_add(&writer, "code", bytes, &file);
+    if (status == KEEL_OK)
+        status = keel_artifact_writer_finish(&writer, keel_device_info(device));
+    keel_artifact_writer_fini(&writer);
+    return status;
+}
+
+static enum keel_status make_artifacts(struct keel_device *device, const char *folder)
+{
+    struct keel_program *program = NULL;
     void *bytes = NULL;
     uint64_t size = 0;
     KEEL_TRY(keel_program_create(device, &keel_memcheck_module, "", &program));
     enum keel_status status = keel_program_binary(program, &bytes, &size);
     keel_program_destroy(program);
-    KEEL_TRY(status);
-    struct keel_artifact_file sized = file;
-    sized.bytes = size;
-    status = keel_artifact_writer_begin(&writer, folder);
-    if (status == KEEL_OK) {
-        status = keel_artifact_writer_add(&writer, "code", bytes, &sized);
-        if (status == KEEL_OK)
-            status = keel_artifact_writer_finish(&writer, keel_device_info(device));
-        keel_artifact_writer_fini(&writer);
-    }
+    if (status == KEEL_OK)
+        status = write_artifacts(device, folder, bytes, size);
     keel_free(bytes);
     return status;
 }
@@ -172,14 +161,14 @@ static enum keel_status copy_file(void *context, const char *name)
  */
 static enum keel_status get_artifacts(struct keel_check_run *run, const char *folder)
 {
-    struct keel_device *device = keel_check_device(run);
-    const struct keel_device_info *info = keel_device_info(device);
     char own[KEEL_PATH_BYTES];
-    if (has_artifacts(run, own))
+    if (has_artifacts(run)) {
+        KEEL_TRY(keel_board_artifacts_folder(run->file, own));
         return keel_dir_list(own, copy_file, &(struct copying){.from = own, .to = folder});
-    if (info->kind == KEEL_DEVICE_HOST || (info->code_forms & KEEL_CODE_BINARY) == 0)
+    }
+    if (run->on.info->kind == KEEL_DEVICE_HOST || (run->on.info->code_forms & KEEL_CODE_BINARY) == 0)
         return KEEL_NOT_FOUND;
-    return make_artifacts(device, folder);
+    return make_artifacts(run->on.device, folder);
 }
 
 /* The first file that is not the manifest's. */
@@ -214,9 +203,7 @@ static void try_damage(struct keel_check_run *run, const char *folder, const cha
     if (status == KEEL_OK)
         status = do_damage(damage, path, &kept, &bytes);
     if (keel_check_able(run, status, "damaging artifacts")) {
-        const struct keel_device_info *info = keel_device_info(keel_check_device(run));
-        status = keel_artifacts_open(folder, info, &artifacts);
-        if (status == KEEL_OK)
+        if (keel_artifacts_open(folder, run->on.info, &artifacts) == KEEL_OK)
             keel_check_fail(run, "artifacts are taken although %s", damage->what);
         keel_artifacts_close(artifacts);
         keel_check_able(run, keel_file_replace(path, kept, bytes, 0600), "mending artifacts");
@@ -229,7 +216,6 @@ static void try_damages(struct keel_check_run *run, const char *folder)
     enum { DAMAGES = sizeof damages / sizeof damages[0] };
     char code[KEEL_PATH_BYTES] = "";
     struct keel_artifacts *artifacts = NULL;
-    const struct keel_device_info *info = keel_device_info(keel_check_device(run));
     if (!keel_check_able(run, keel_dir_list(folder, find_code, code), "artifacts"))
         return;
     for (uint32_t i = 0; i <= DAMAGES; i++) {
@@ -237,7 +223,7 @@ static void try_damages(struct keel_check_run *run, const char *folder)
         if (i < DAMAGES && (damages[i].file != NULL || code[0] != '\0')) /* built-in kernels have no file */
             try_damage(run, folder, code, &damages[i]);
     }
-    if (keel_check_ok(run, keel_artifacts_open(folder, info, &artifacts), "artifacts that are whole"))
+    if (keel_check_ok(run, keel_artifacts_open(folder, run->on.info, &artifacts), "artifacts that are whole"))
         keel_artifacts_close(artifacts);
 }
 
@@ -245,8 +231,6 @@ static void try_damages(struct keel_check_run *run, const char *folder)
 static void refuses_damage(struct keel_check_run *run)
 {
     char folder[] = "/tmp/keel-check-XXXXXX";
-    if (keel_check_device(run) == NULL)
-        return;
     if (mkdtemp(folder) == NULL) {
         keel_check_cannot(run, "%s: no folder can be made there", folder);
         return;
@@ -261,11 +245,11 @@ static void refuses_damage(struct keel_check_run *run)
 }
 
 const struct keel_check keel_checks_code[] = {
-    {"2.1", "builds", "all modules become programs of the board", "0.2", 300, false, builds},
-    {"2.2", "warms", "every kernel launches and ends", "2.1", 300, false, warms},
-    {"2.3", "refuses", "source that does not compile is refused, and the board goes on", "0.2", 300, false,
-     refuses},
-    {"2.4", "ready", "programs that were made before are ready again", "2.1", 120, false, ready},
-    {"2.5", "damage", "artifacts that are damaged are refused before the driver sees them", "2.1", 120, false,
-     refuses_damage},
+    {"2.1", "builds", "all modules become programs of the board", "0.2", 300, KEEL_OPENS_DEVICE, builds},
+    {"2.2", "warms", "every kernel launches and ends", "2.1", 300, KEEL_OPENS_KERNELS, warms},
+    {"2.3", "refuses", "source that does not compile is refused, and the board goes on", "0.2", 300,
+     KEEL_OPENS_DEVICE, refuses},
+    {"2.4", "ready", "programs that were made before are ready again", "2.1", 120, KEEL_OPENS_DEVICE, ready},
+    {"2.5", "damage", "artifacts that are damaged are refused before the driver sees them", "2.1", 120,
+     KEEL_OPENS_DEVICE, refuses_damage},
     {.id = NULL}};

@@ -3,12 +3,9 @@
  * How much is tested: 95% of what the board says it has. Where host and device share memory, that is the
  * host's, and others live in it: there it is as much as the board file's limits.memory, or 256 MiB without
  * one, and a note at the verdict says how much of how much. */
-#include "board_check.h"
-#include "check_bench.h"
-#include "check_tables.h"
+#include "check_steps.h"
 #include "memcheck.h"
 #include <inttypes.h>
-#include <keel/board.h>
 #include <keel/clock.h>
 
 enum { REST_S = 20, REST_S_QUICK = 1 };
@@ -16,13 +13,13 @@ enum { SHARED_BYTES = 256 << 20, QUICK_BYTES = 16 << 20, PIECES = 8, SLOW_TIMES 
 
 static const double mib = 1024.0 * 1024.0;
 
-static uint64_t bytes_to_test(struct keel_check_run *run, const struct keel_device_info *info,
-                              const struct keel_board_file *file)
+static uint64_t bytes_to_test(struct keel_check_run *run)
 {
+    const struct keel_device_info *info = run->on.info;
     uint64_t bytes = info->memory_bytes / 20 * 19, most = SHARED_BYTES;
     if (info->unified_memory) {
-        if (file->limits.memory_bytes != 0)
-            most = file->limits.memory_bytes;
+        if (run->file->limits.memory_bytes != 0)
+            most = run->file->limits.memory_bytes;
         if (bytes > most) {
             bytes = most;
             keel_check_note(run,
@@ -31,29 +28,22 @@ static uint64_t bytes_to_test(struct keel_check_run *run, const struct keel_devi
                             (double)bytes / mib, (double)info->memory_bytes / mib);
         }
     }
-    if (keel_check_options(run)->quick && bytes > QUICK_BYTES) {
+    if (run->options->quick && bytes > QUICK_BYTES) {
         bytes = QUICK_BYTES;
         keel_check_note(run, "quick: %.0f MiB are tested", (double)bytes / mib);
     }
     return bytes & ~UINT64_C(4095);
 }
 
-static bool look_up(struct keel_check_run *run, struct keel_device **out_device, struct keel_board_file *file)
-{
-    *out_device = keel_check_device(run);
-    return *out_device != NULL &&
-           keel_check_able(run, keel_board_file_find(keel_device_info(*out_device), file), "board file");
-}
-
 /* ---- 3.1 ----------------------------------------------------------------------------------------------- */
 
 /* Is all of it there at once, each bank's share in its own? Each buffer is written to at its end, or drivers
  * give what they do not have. */
-static void take_all(struct keel_check_run *run, struct keel_device *device, uint64_t bytes)
+static void take_all(struct keel_check_run *run, uint64_t bytes)
 {
     enum { BUFFERS_MAX = 256 };
     struct keel_buffer *buffers[BUFFERS_MAX];
-    const struct keel_device_info *info = keel_device_info(device);
+    const struct keel_device_info *info = run->on.info;
     const uint64_t largest = info->max_buffer_bytes & ~UINT64_C(4095);
     const uint64_t share = bytes / info->memory_banks & ~UINT64_C(4095);
     uint64_t taken = 0, wanted = share * info->memory_banks;
@@ -64,7 +54,7 @@ static void take_all(struct keel_check_run *run, struct keel_device *device, uin
         struct keel_buffer_options part = {.bytes = left < largest ? left : largest,
                                            .bank = (uint32_t)(taken / share)};
         keel_check_progress(run, taken, wanted, "taking memory");
-        status = keel_buffer_create_in(device, &part, &buffers[count]);
+        status = keel_buffer_create_in(run->on.device, &part, &buffers[count]);
         if (status != KEEL_OK)
             break;
         count++;
@@ -82,19 +72,16 @@ static void take_all(struct keel_check_run *run, struct keel_device *device, uin
 
 static void check_capacity(struct keel_check_run *run)
 {
-    struct keel_device *device;
-    struct keel_board_file file;
-    if (!look_up(run, &device, &file))
-        return;
-    const struct keel_device_info *info = keel_device_info(device);
-    if (info->memory_bytes < file.limits.memory_bytes)
+    const struct keel_device_info *info = run->on.info;
+    const uint64_t wanted = run->file->limits.memory_bytes;
+    if (info->memory_bytes < wanted)
         keel_check_fail(run, "%.0f MiB of memory; limits.memory of %s wants %.0f",
-                        (double)info->memory_bytes / mib, file.id, (double)file.limits.memory_bytes / mib);
+                        (double)info->memory_bytes / mib, run->file->id, (double)wanted / mib);
     if (info->max_buffer_bytes > info->memory_bytes || info->max_buffer_bytes == 0)
         keel_check_fail(run, "one buffer may have %" PRIu64 " bytes of a memory of %" PRIu64,
                         info->max_buffer_bytes, info->memory_bytes);
     if (!keel_check_failed(run))
-        take_all(run, device, bytes_to_test(run, info, &file));
+        take_all(run, bytes_to_test(run));
 }
 
 /* ---- 3.2 ----------------------------------------------------------------------------------------------- */
@@ -131,58 +118,42 @@ static void judge(struct keel_check_run *run, const struct keel_memcheck_result 
 
 static void check_patterns(struct keel_check_run *run)
 {
-    struct keel_device *device;
-    struct keel_board_file file;
     struct keel_memcheck_result result;
-    if (!look_up(run, &device, &file))
-        return;
-    uint64_t bytes = bytes_to_test(run, keel_device_info(device), &file);
+    const uint64_t bytes = bytes_to_test(run);
     struct keel_memcheck_options options = {.bytes = bytes,
                                             .piece_bytes = (bytes / PIECES + 4095) & ~UINT64_C(4095),
-                                            .deadline_ns =
-                                                keel_check_deadline_ns(run) - RESERVE_S * KEEL_NS_PER_S,
+                                            .deadline_ns = run->deadline_ns - RESERVE_S * KEEL_NS_PER_S,
                                             .progress = show_pass,
                                             .context = run};
-    if (keel_check_able(run, keel_memcheck_run(device, &options, &result), "memory check"))
+    if (keel_check_able(run, keel_memcheck_run(run->on.device, &options, &result), "memory check"))
         judge(run, &result);
 }
 
 /* ---- 3.3 ----------------------------------------------------------------------------------------------- */
 
-static bool retain_words(struct keel_bench *bench, uint32_t *words, bool write)
-{
-    enum keel_status status =
-        write ? keel_queue_write(bench->queue, bench->buffer, 0, words, KEEL_BENCH_BYTES, NULL, NULL)
-              : keel_queue_read(bench->queue, bench->buffer, 0, words, KEEL_BENCH_BYTES, NULL, NULL);
-    return keel_bench_ok(bench, status, write ? "a write" : "a read") &&
-           keel_bench_finish(bench, bench->queue, "a transfer");
-}
-
 /* Words, their complements, and nothing done with them for a while: cells that are not refreshed lose one
  * value. */
 static void check_retention(struct keel_check_run *run)
 {
-    const uint64_t rest_ns = (keel_check_options(run)->quick ? REST_S_QUICK : REST_S) * KEEL_NS_PER_S;
-    struct keel_bench bench;
-    bool going = keel_bench_begin(&bench, run);
+    const uint64_t rest_ns = (run->options->quick ? REST_S_QUICK : REST_S) * KEEL_NS_PER_S;
+    bool going = true;
     for (uint32_t round = 0; going && round < 2; round++) {
-        for (uint32_t i = 0; i < KEEL_BENCH_BYTES; i++)
-            bench.wanted[i] = (uint8_t)~bench.wanted[i];
+        for (uint32_t i = 0; i < KEEL_CHECK_BYTES; i++)
+            run->wanted[i] = (uint8_t)~run->wanted[i];
         keel_check_progress(run, round, 2, "letting memory rest");
-        going = retain_words(&bench, (uint32_t *)(void *)bench.wanted, true);
+        going = keel_step_write(run, run->buffer, 0, run->wanted, KEEL_CHECK_BYTES);
         keel_sleep_until_ns(keel_deadline_after_ns(going ? rest_ns : 0));
-        going = going && retain_words(&bench, (uint32_t *)(void *)bench.got, false) &&
-                keel_bench_same(&bench, bench.got, bench.wanted, KEEL_BENCH_BYTES, "memory that rested");
+        going = going && keel_step_read(run, run->buffer, 0, run->got, KEEL_CHECK_BYTES) &&
+                keel_step_same(run, run->got, run->wanted, KEEL_CHECK_BYTES, "memory that rested");
     }
-    keel_bench_end(&bench);
 }
 
 const struct keel_check keel_checks_memory[] = {
-    {"3.1", "capacity", "the memory that the board says it has can be had at once", NULL, 60, false,
-     check_capacity},
+    {"3.1", "capacity", "the memory that the board says it has can be had at once", NULL, 60,
+     KEEL_OPENS_DEVICE, check_capacity},
     {"3.2", "patterns", "every word has an address of its own and keeps every bit, and no bank is slow",
-     "3.1", 600, false, check_patterns},
-    {"3.3", "retention", "memory that nobody touches for a while keeps what it was told", "1.2", 120, false,
-     check_retention},
-    {NULL, NULL, NULL, NULL, 0, false, NULL},
+     "3.1", 600, KEEL_OPENS_DEVICE, check_patterns},
+    {"3.3", "retention", "memory that nobody touches for a while keeps what it was told", "1.2", 120,
+     KEEL_OPENS_BUFFERS, check_retention},
+    {.id = NULL},
 };

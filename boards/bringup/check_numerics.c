@@ -3,12 +3,10 @@
  *
  * Golden cases (keel/golden.h) carry most of it; special values and finite differences say what is wrong with
  * a board whose hashes differ. */
-#include "check_tables.h"
+#include "check_steps.h"
 #include "probe.h"
 #include <inttypes.h>
 #include <keel/attention_ops.h>
-#include <keel/clock.h>
-#include <keel/golden.h>
 #include <math.h>
 #include <string.h>
 
@@ -16,110 +14,75 @@ enum { ROUNDS = 3, ROUNDS_QUICK = 2, VALUES_MAX = 1024 };
 
 /* ---- golden cases ---- */
 
-struct goldens {
-    struct keel_check_run *run;
-    struct keel_kernels *kernels;
-    struct keel_queue *queue;
-    uint32_t wrong;
-};
-
-static bool goldens_begin(struct goldens *goldens, struct keel_check_run *run)
+static bool golden_run(struct keel_check_run *run, uint32_t index, struct keel_golden_result *out)
 {
-    *goldens = (struct goldens){.run = run, .kernels = keel_check_kernels(run)};
-    return goldens->kernels != NULL &&
-           keel_check_ok(run, keel_queue_create(keel_check_device(run), &goldens->queue), "a queue");
-}
-
-static bool golden_one(struct goldens *goldens, uint32_t index, struct keel_golden_result *out)
-{
-    struct keel_golden golden = keel_golden_get(index);
-    keel_check_progress(goldens->run, index, keel_golden_count(), golden.name);
-    return keel_check_ok(
-        goldens->run,
-        keel_golden_run(goldens->kernels, goldens->queue, index, keel_check_deadline_ns(goldens->run), out),
-        golden.name);
+    const char *name = keel_golden_get(index).name;
+    keel_check_progress(run, index, keel_golden_count(), name);
+    return keel_check_ok(run, keel_golden_run(run->on.kernels, run->on.queue, index, run->deadline_ns, out),
+                         name);
 }
 
 static void golden_bits(struct keel_check_run *run)
 {
-    struct goldens goldens;
     struct keel_golden_result result;
-    if (!goldens_begin(&goldens, run))
-        return;
-    for (uint32_t i = 0; i < keel_golden_count() && golden_one(&goldens, i, &result); i++) {
-        if (result.matches)
-            continue;
+    uint32_t wrong = 0;
+    for (uint32_t i = 0; i < keel_golden_count() && golden_run(run, i, &result); i++) {
         char what[256];
+        if (result.matches || wrong++ >= KEEL_CHECK_NOTES_MAX)
+            continue;
         keel_golden_describe(&result, what, sizeof what);
-        if (goldens.wrong++ < KEEL_CHECK_NOTES_MAX)
-            keel_check_note(run, "%s %s", keel_golden_get(i).name, what);
+        keel_check_note(run, "%s %s", keel_golden_get(i).name, what);
     }
-    if (goldens.wrong > 0)
-        keel_check_fail(run, "%" PRIu32 " of %" PRIu32 " golden operations give other bits", goldens.wrong,
+    if (wrong > 0)
+        keel_check_fail(run, "%" PRIu32 " of %" PRIu32 " golden operations give other bits", wrong,
                         keel_golden_count());
-    keel_queue_destroy(goldens.queue);
 }
 
 static void sentinels(struct keel_check_run *run)
 {
-    struct goldens goldens;
     struct keel_golden_result result;
-    if (!goldens_begin(&goldens, run))
-        return;
-    for (uint32_t i = 0; i < keel_golden_count() && golden_one(&goldens, i, &result); i++)
-        if (!result.intact) {
-            char what[256];
-            keel_golden_describe(&result, what, sizeof what);
-            keel_check_fail(run, "%s %s", keel_golden_get(i).name, what);
-        }
-    keel_queue_destroy(goldens.queue);
+    for (uint32_t i = 0; i < keel_golden_count() && golden_run(run, i, &result); i++) {
+        char what[256];
+        if (result.intact)
+            continue;
+        keel_golden_describe(&result, what, sizeof what);
+        keel_check_fail(run, "%s %s", keel_golden_get(i).name, what);
+    }
 }
 
 /* What races, or reads what nobody wrote, shows as bits that change; whether they are right is 4.1's. */
 static void repeats(struct keel_check_run *run)
 {
-    struct goldens goldens;
-    uint32_t rounds = keel_check_options(run)->quick ? ROUNDS_QUICK : ROUNDS;
-    if (!goldens_begin(&goldens, run))
-        return;
-    for (uint32_t i = 0; i < keel_golden_count(); i++) {
-        struct keel_golden_result first, again;
-        if (!golden_one(&goldens, i, &first))
-            break;
-        for (uint32_t round = 1; round < rounds && golden_one(&goldens, i, &again); round++)
+    const uint32_t rounds = run->options->quick ? ROUNDS_QUICK : ROUNDS;
+    struct keel_golden_result first, again;
+    for (uint32_t i = 0; i < keel_golden_count() && golden_run(run, i, &first); i++)
+        for (uint32_t round = 1; round < rounds && golden_run(run, i, &again); round++)
             if (again.hash != first.hash)
                 keel_check_fail(run,
                                 "%s gives %016" PRIx64 ", and then %016" PRIx64 ": a race, or memory that "
                                 "nobody wrote",
                                 keel_golden_get(i).name, first.hash, again.hash);
-    }
-    keel_queue_destroy(goldens.queue);
 }
 
 /* ---- values with operations of one's own ---- */
 
+/* Buffers of words, made by `put`, and destroyed from the last one on by `drop`. */
 struct values {
     struct keel_check_run *run;
     struct keel_kernels *kernels;
-    struct keel_queue *queue;
-    struct keel_launch_list list;
+    struct keel_launch_list *list;
     struct keel_buffer *buffers[8];
     uint32_t count;
 };
 
-static bool values_begin(struct values *values, struct keel_check_run *run)
+static struct values values_of(struct keel_check_run *run)
 {
-    *values = (struct values){.run = run, .kernels = keel_check_kernels(run)};
-    return values->kernels != NULL &&
-           keel_check_ok(run, keel_queue_create(keel_check_device(run), &values->queue), "a queue");
+    return (struct values){.run = run, .kernels = run->on.kernels, .list = &run->lists[0]};
 }
 
-static void values_end(struct values *values)
+static void drop_to(struct values *values, uint32_t count)
 {
-    keel_launch_list_fini(&values->list);
-    if (values->queue != NULL)
-        keel_queue_destroy(values->queue);
-    while (values->count > 0)
+    while (values->count > count)
         keel_buffer_destroy(values->buffers[--values->count]);
 }
 
@@ -128,35 +91,24 @@ static struct keel_buffer *put(struct values *values, const void *data, uint64_t
 {
     struct keel_buffer *buffer = NULL;
     if (keel_check_failed(values->run) ||
-        !keel_check_ok(values->run, keel_buffer_create(keel_check_device(values->run), words * 4, &buffer),
+        !keel_check_ok(values->run, keel_buffer_create(values->run->on.device, words * 4, &buffer),
                        "a buffer"))
         return NULL;
     values->buffers[values->count++] = buffer;
-    enum keel_status status =
-        data != NULL ? keel_queue_write(values->queue, buffer, 0, data, words * 4, NULL, NULL) : KEEL_OK;
-    if (status == KEEL_OK)
-        status = keel_queue_finish(values->queue, keel_check_deadline_ns(values->run));
-    keel_check_ok(values->run, status, "writing values");
+    if (data != NULL)
+        keel_step_write(values->run, buffer, 0, data, words * 4);
     return buffer;
 }
 
 static bool get(struct values *values, struct keel_buffer *buffer, void *data, uint64_t words)
 {
-    enum keel_status status = keel_queue_read(values->queue, buffer, 0, data, words * 4, NULL, NULL);
-    if (status == KEEL_OK)
-        status = keel_queue_finish(values->queue, keel_check_deadline_ns(values->run));
-    return keel_check_ok(values->run, status, "reading values");
+    return keel_step_read(values->run, buffer, 0, data, words * 4);
 }
 
-/* Run what was appended, and forget it. `appended` is the status of doing so. */
+/* Run what was appended, and forget it; nothing after a verdict. */
 static bool go(struct values *values, enum keel_status appended, const char *what)
 {
-    if (appended == KEEL_OK)
-        appended = keel_launch_list_run(&values->list, values->queue);
-    if (appended == KEEL_OK)
-        appended = keel_queue_finish(values->queue, keel_check_deadline_ns(values->run));
-    values->list.count = 0;
-    return keel_check_ok(values->run, appended, what);
+    return !keel_check_failed(values->run) && keel_step_launch(values->run, values->list, appended, what);
 }
 
 static uint32_t bits_of(float value)
@@ -170,27 +122,31 @@ static uint32_t bits_of(float value)
  * nor for infinite. Keel's operations look at bits, so that their hashes show little of it. */
 static void classes(struct values *values)
 {
-    static const uint32_t in[] = {0x7fc00000, 0xffc00000, 0x7f800000, 0xff800000, 0x3f800000};
-    static const uint32_t wanted[] = {1, 1, 2, 2, 0};
-    enum { COUNT = sizeof in / sizeof in[0] };
-    uint32_t out[COUNT];
-    struct keel_probe probe = {.program = NULL};
-    struct keel_buffer *from = put(values, in, COUNT), *to = put(values, NULL, COUNT);
-    if (!keel_check_failed(values->run) && keel_probe_init(&probe, values->run)) {
-        if (keel_check_ok(values->run, keel_probe_class(&probe, values->queue, from, to, COUNT),
-                          "a plain kernel") &&
-            get(values, to, out, COUNT))
-            for (uint32_t i = 0; i < COUNT; i++)
-                if (out[i] != wanted[i])
-                    keel_check_fail(values->run,
-                                    "%08" PRIx32 " is not taken for %s: code is built for finite values "
-                                    "alone, as by -cl-finite-math-only",
-                                    in[i],
-                                    i < 2   ? "not-a-number"
-                                    : i < 4 ? "infinite"
-                                            : "a number");
-    }
-    keel_probe_fini(&probe);
+    static const struct {
+        uint32_t bits, class;
+        const char *what;
+    } kinds[] = {{0x7fc00000, 1, "not-a-number"},
+                 {0xffc00000, 1, "not-a-number"},
+                 {0x7f800000, 2, "infinite"},
+                 {0xff800000, 2, "infinite"},
+                 {0x3f800000, 0, "a number"}};
+    enum { KINDS = sizeof kinds / sizeof kinds[0] };
+    struct keel_check_run *run = values->run;
+    struct keel_probe probe;
+    uint32_t in[KINDS], out[KINDS];
+    for (int i = 0; i < KINDS; i++)
+        in[i] = kinds[i].bits;
+    struct keel_buffer *from = put(values, in, KINDS), *to = put(values, NULL, KINDS);
+    if (!keel_check_failed(run) && keel_probe_init(&probe, run) &&
+        keel_check_ok(run, keel_probe_class(&probe, run->on.queue, from, to, KINDS), "a plain kernel") &&
+        get(values, to, out, KINDS))
+        for (int i = 0; i < KINDS; i++)
+            if (out[i] != kinds[i].class)
+                keel_check_fail(run,
+                                "%08" PRIx32
+                                " is not taken for %s: code is built for finite values alone, as "
+                                "by -cl-finite-math-only",
+                                in[i], kinds[i].what);
 }
 
 /* x + 0 is x, for every kind of x: what flushes denormals, or loses a sign or an infinity, shows here. */
@@ -205,27 +161,25 @@ static void special_values(struct keel_check_run *run)
                  {0xff800000, "minus infinity"},        {0x3f800001, "1 and one bit"}};
     enum { KINDS = sizeof kinds / sizeof kinds[0] };
     uint32_t in[KINDS + 1], zeros[KINDS + 1] = {0}, out[KINDS + 1];
-    struct values values;
+    struct values values = values_of(run);
     for (uint32_t i = 0; i < KINDS; i++)
         in[i] = kinds[i].bits;
     in[KINDS] = 0x7fc00000; /* not a number */
-    if (values_begin(&values, run)) {
-        struct keel_add add = {.count = KINDS + 1};
-        add.a = put(&values, in, KINDS + 1);
-        add.b = put(&values, zeros, KINDS + 1);
-        add.y = put(&values, NULL, KINDS + 1);
-        if (!keel_check_failed(run) && go(&values, keel_op_add(values.kernels, &add, &values.list), "add") &&
-            get(&values, add.y, out, KINDS + 1)) {
-            for (uint32_t i = 0; i < KINDS; i++)
-                if (out[i] != in[i])
-                    keel_check_fail(run, "%s (%08" PRIx32 ") plus zero is %08" PRIx32, kinds[i].what, in[i],
-                                    out[i]);
-            if ((out[KINDS] & 0x7fffffff) <= 0x7f800000)
-                keel_check_fail(run, "not-a-number plus zero is %08" PRIx32, out[KINDS]);
-        }
-        classes(&values);
+    struct keel_add add = {.count = KINDS + 1};
+    add.a = put(&values, in, KINDS + 1);
+    add.b = put(&values, zeros, KINDS + 1);
+    add.y = put(&values, NULL, KINDS + 1);
+    if (go(&values, keel_op_add(values.kernels, &add, values.list), "add") &&
+        get(&values, add.y, out, KINDS + 1)) {
+        for (uint32_t i = 0; i < KINDS; i++)
+            if (out[i] != in[i])
+                keel_check_fail(run, "%s (%08" PRIx32 ") plus zero is %08" PRIx32, kinds[i].what, in[i],
+                                out[i]);
+        if ((out[KINDS] & 0x7fffffff) <= 0x7f800000)
+            keel_check_fail(run, "not-a-number plus zero is %08" PRIx32, out[KINDS]);
     }
-    values_end(&values);
+    classes(&values);
+    drop_to(&values, 0);
 }
 
 /* -1 + (1 + 2^-12)(1 - 2^-12) is -2^-24 with one rounding, and 0 with two. 1 + 2^-24 rounds to even. */
@@ -235,25 +189,22 @@ static void rounding(struct keel_check_run *run)
     const float a[] = {-1.0f, 1.0f + small, 1.0f, 0x1p-24f}, b[] = {1.0f, 1.0f - small, 1.0f, 1.0f};
     const float wanted[] = {-0x1p-24f, 1.0f};
     float got[2];
-    struct values values;
-    if (values_begin(&values, run)) {
-        struct keel_gemm gemm = {.m = 1, .n = 1, .k = 2, .batch = 2, .lda = 2, .ldb = 1, .ldc = 1};
-        gemm.stride_a = gemm.stride_b = 2;
-        gemm.stride_c = 1;
-        gemm.a = put(&values, a, 4);
-        gemm.b = put(&values, b, 4);
-        gemm.c = put(&values, NULL, 2);
-        if (!keel_check_failed(run) &&
-            go(&values, keel_op_gemm(values.kernels, &gemm, &values.list), "gemm") &&
-            get(&values, gemm.c, got, 2)) {
-            if (bits_of(got[0]) != bits_of(wanted[0]))
-                keel_check_fail(run, "a product and sum is %a, not %a: fma rounds twice, or is not one",
-                                got[0], wanted[0]);
-            if (bits_of(got[1]) != bits_of(wanted[1]))
-                keel_check_fail(run, "1 + 2^-24 is %a: not rounded to even", got[1]);
-        }
+    struct values values = values_of(run);
+    struct keel_gemm gemm = {.m = 1, .n = 1, .k = 2, .batch = 2, .lda = 2, .ldb = 1, .ldc = 1};
+    gemm.stride_a = gemm.stride_b = 2;
+    gemm.stride_c = 1;
+    gemm.a = put(&values, a, 4);
+    gemm.b = put(&values, b, 4);
+    gemm.c = put(&values, NULL, 2);
+    if (go(&values, keel_op_gemm(values.kernels, &gemm, values.list), "gemm") &&
+        get(&values, gemm.c, got, 2)) {
+        if (bits_of(got[0]) != bits_of(wanted[0]))
+            keel_check_fail(run, "a product and sum is %a, not %a: fma rounds twice, or is not one", got[0],
+                            wanted[0]);
+        if (bits_of(got[1]) != bits_of(wanted[1]))
+            keel_check_fail(run, "1 + 2^-24 is %a: not rounded to even", got[1]);
     }
-    values_end(&values);
+    drop_to(&values, 0);
 }
 
 /* ---- gradients against finite differences ---- */
@@ -274,14 +225,14 @@ enum { ROWS = 3, WIDTH = 40, TOKENS = 5, HEADS = 2, HEAD_WIDTH = 8 };
 static bool gelu_forward(struct values *values, struct keel_buffer *x, struct keel_buffer *y)
 {
     struct keel_activation op = {.count = ROWS * WIDTH, .kind = KEEL_GELU, .x = x, .y = y};
-    return go(values, keel_op_activation(values->kernels, &op, &values->list), "gelu");
+    return go(values, keel_op_activation(values->kernels, &op, values->list), "gelu");
 }
 
 static bool gelu_backward(struct values *values, struct keel_buffer *x, struct keel_buffer *dy,
                           struct keel_buffer *dx)
 {
     struct keel_activation_grad op = {.count = ROWS * WIDTH, .kind = KEEL_GELU, .x = x, .dy = dy, .dx = dx};
-    return go(values, keel_op_activation_grad(values->kernels, &op, &values->list), "gelu_grad");
+    return go(values, keel_op_activation_grad(values->kernels, &op, values->list), "gelu_grad");
 }
 
 /* gamma is in the second half of x, so that it lies in one of few buffers. */
@@ -302,14 +253,7 @@ static bool norm(struct values *values, struct keel_buffer *x, struct keel_buffe
                                 .y = y,
                                 .mean = stats[0],
                                 .rstd = stats[1]};
-    return !keel_check_failed(values->run) &&
-           go(values, keel_op_layernorm(values->kernels, &op, &values->list), "layernorm");
-}
-
-static void drop(struct values *values, uint32_t count)
-{
-    while (count-- > 0 && values->count > 0)
-        keel_buffer_destroy(values->buffers[--values->count]);
+    return go(values, keel_op_layernorm(values->kernels, &op, values->list), "layernorm");
 }
 
 static bool norm_forward(struct values *values, struct keel_buffer *x, struct keel_buffer *y)
@@ -317,7 +261,7 @@ static bool norm_forward(struct values *values, struct keel_buffer *x, struct ke
     struct keel_buffer *stats[3];
     uint32_t before = values->count;
     bool done = norm(values, x, y, stats);
-    drop(values, values->count - before);
+    drop_to(values, before);
     return done;
 }
 
@@ -336,9 +280,8 @@ static bool norm_backward(struct values *values, struct keel_buffer *x, struct k
                                      .dy = dy,
                                      .dx = dx,
                                      .dgamma = put(values, NULL, WIDTH)};
-    done = done && !keel_check_failed(values->run) &&
-           go(values, keel_op_layernorm_grad(values->kernels, &op, &values->list), "layernorm_grad");
-    drop(values, values->count - before);
+    done = done && go(values, keel_op_layernorm_grad(values->kernels, &op, values->list), "layernorm_grad");
+    drop_to(values, before);
     return done;
 }
 
@@ -355,11 +298,10 @@ static bool attend(struct values *values, struct keel_buffer *qkv, struct keel_b
     uint64_t forward = keel_attention_workspace_bytes(values->kernels, &op.forward),
              backward = keel_attention_grad_workspace_bytes(values->kernels, &op);
     op.forward.workspace = put(values, NULL, 1 + (forward > backward ? forward : backward) / 4);
-    bool done = !keel_check_failed(values->run) &&
-                go(values, keel_op_attention(values->kernels, &op.forward, &values->list), "attention");
+    bool done = go(values, keel_op_attention(values->kernels, &op.forward, values->list), "attention");
     if (done && dqkv != NULL)
-        done = go(values, keel_op_attention_grad(values->kernels, &op, &values->list), "attention_grad");
-    drop(values, values->count - before);
+        done = go(values, keel_op_attention_grad(values->kernels, &op, values->list), "attention_grad");
+    drop_to(values, before);
     return done;
 }
 
@@ -371,10 +313,10 @@ static bool attention_forward(struct values *values, struct keel_buffer *x, stru
 static bool attention_backward(struct values *values, struct keel_buffer *x, struct keel_buffer *dy,
                                struct keel_buffer *dx)
 {
+    const uint32_t before = values->count;
     struct keel_buffer *out = put(values, NULL, TOKENS * HEADS * HEAD_WIDTH);
     bool done = out != NULL && attend(values, x, out, dy, dx);
-    if (out != NULL)
-        drop(values, 1);
+    drop_to(values, before);
     return done;
 }
 
@@ -399,7 +341,7 @@ static bool probe(struct values *values, const struct slope *slope, const float 
     *out = 0;
     for (uint32_t i = 0; i < slope->outputs && done; i++)
         *out += (double)dy[i] * (double)y[i];
-    drop(values, values->count - before);
+    drop_to(values, before);
     return done;
 }
 
@@ -428,30 +370,29 @@ static void check_slope(struct values *values, const struct slope *slope, uint32
     if (!(fabs(by_gradient - by_difference) <= TOLERANCE * (weight + 1)))
         keel_check_fail(values->run, "%s: the gradient says %.6f along a direction, differences say %.6f",
                         slope->name, by_gradient, by_difference);
-    drop(values, 3);
+    drop_to(values, 0);
 }
 
 static void gradients(struct keel_check_run *run)
 {
     enum { SLOPES = sizeof slopes / sizeof slopes[0], DIRECTIONS = 4 };
-    struct values values;
-    if (values_begin(&values, run))
-        for (uint32_t i = 0; i < SLOPES * DIRECTIONS && !keel_check_failed(run); i++) {
-            keel_check_progress(run, i, SLOPES * DIRECTIONS, slopes[i / DIRECTIONS].name);
-            check_slope(&values, &slopes[i / DIRECTIONS], i);
-        }
-    values_end(&values);
+    struct values values = values_of(run);
+    for (uint32_t i = 0; i < SLOPES * DIRECTIONS && !keel_check_failed(run); i++) {
+        keel_check_progress(run, i, SLOPES * DIRECTIONS, slopes[i / DIRECTIONS].name);
+        check_slope(&values, &slopes[i / DIRECTIONS], i);
+    }
 }
 
+#define KERNELS KEEL_OPENS_KERNELS
 const struct keel_check keel_checks_numerics[] = {
-    {"4.1", "golden", "every operation in every shape gives the canonical bits", "2.1", 300, false,
+    {"4.1", "golden", "every operation in every shape gives the canonical bits", "2.1", 300, KERNELS,
      golden_bits},
-    {"4.2", "sentinels", "no kernel writes outside its buffers, nor into its inputs", "2.1", 300, false,
+    {"4.2", "sentinels", "no kernel writes outside its buffers, nor into its inputs", "2.1", 300, KERNELS,
      sentinels},
-    {"4.3", "repeats", "the same operation gives the same bits again", "2.1", 300, false, repeats},
+    {"4.3", "repeats", "the same operation gives the same bits again", "2.1", 300, KERNELS, repeats},
     {"4.4", "special-values", "denormals, infinities, signs and what is no number are kept", "2.1", 120,
-     false, special_values},
-    {"4.5", "rounding", "fma rounds once, and to nearest even", "2.1", 120, false, rounding},
-    {"4.6", "gradients", "gradients are those of the forward pass, by finite differences", "2.1", 120, false,
-     gradients},
+     KERNELS, special_values},
+    {"4.5", "rounding", "fma rounds once, and to nearest even", "2.1", 120, KERNELS, rounding},
+    {"4.6", "gradients", "gradients are those of the forward pass, by finite differences", "2.1", 120,
+     KERNELS, gradients},
     {.id = NULL}};

@@ -74,11 +74,10 @@ static void draw_figure(FILE *out, const struct keel_check_result *result,
 {
     double low, high;
     frame(figure, &low, &high);
-    fputs("<figure><figcaption><b>", out);
-    keel_check_escape(out, figure->name);
-    fprintf(out, "</b> %.3f ", figure->value);
-    keel_check_escape(out, figure->unit);
-    fprintf(out, " <span class='soft'>%s %s; median of %" PRIu32, result->check->id, result->check->name,
+    keel_check_escape(out, "<figure><figcaption><b>", figure->name, "</b> ");
+    fprintf(out, "%.3f", figure->value);
+    keel_check_escape(out, " ", figure->unit, " ");
+    fprintf(out, "<span class='soft'>%s %s; median of %" PRIu32, result->check->id, result->check->name,
             figure->sample_count);
     if (figure->limit > 0)
         fprintf(out, "; %s %.3f", figure->better == KEEL_BETTER_LESS ? "at most" : "at least", figure->limit);
@@ -149,28 +148,18 @@ static void write_result(FILE *out, const struct keel_check_result *result)
 {
     const char *verdict = keel_verdict_name(result->verdict);
     fprintf(out, "<tr><td>%s<td>%s<br><span class='claim'>", result->check->id, result->check->name);
-    keel_check_escape(out, result->check->claim);
-    fprintf(out, "</span>");
-    if (result->reason[0] != '\0') {
-        fputs("<br><b>", out);
-        keel_check_escape(out, result->reason);
-        fputs("</b>", out);
-    }
+    keel_check_escape(out, "", result->check->claim, "</span>");
+    if (result->reason[0] != '\0')
+        keel_check_escape(out, "<br><b>", result->reason, "</b>");
     if (result->verdict == KEEL_VERDICT_WAIVED) {
         fprintf(out, "<br>beneath the waiver: %s; waived until %s: ", keel_verdict_name(result->beneath),
                 result->waiver_until);
-        keel_check_escape(out, result->waiver);
+        keel_check_escape(out, "", result->waiver, "");
     }
-    for (uint32_t i = 0; i < result->note_count; i++) {
-        fputs("<br><span class='soft'>", out);
-        keel_check_escape(out, result->notes[i]);
-        fputs("</span>", out);
-    }
-    if (result->verdict == KEEL_VERDICT_FAIL && result->output[0] != '\0') {
-        fputs("<pre>", out);
-        keel_check_escape(out, result->output);
-        fputs("</pre>", out);
-    }
+    for (uint32_t i = 0; i < result->note_count; i++)
+        keel_check_escape(out, "<br><span class='soft'>", result->notes[i], "</span>");
+    if (result->verdict == KEEL_VERDICT_FAIL && result->output[0] != '\0')
+        keel_check_escape(out, "<pre>", result->output, "</pre>");
     fprintf(out, "<td class='v %s'>%s<td class='n'>%.2f s</tr>\n", verdict, verdict, result->seconds);
 }
 
@@ -194,23 +183,20 @@ static void write_head(FILE *out, const struct keel_check_report *report)
     const struct keel_check_board *board = &report->board;
     const char *overall = keel_check_overall(report);
     const char *name = board->name[0] != '\0' ? board->name : report->options.board;
-    char started[KEEL_CHECK_TIME_BYTES];
-    keel_check_time_text(report->started_wall_ns, started);
-    fputs("<!doctype html>\n<html lang='en'><meta charset='utf-8'>"
-          "<meta name='viewport' content='width=device-width,initial-scale=1'><title>keel board check: ",
-          out);
-    keel_check_escape(out, name);
-    fprintf(out, "</title>\n<style>%s</style>\n<h1>", style);
-    keel_check_escape(out, name);
-    fprintf(out, ": <span class='%s'>%s</span></h1>\n<p>", overall, overall);
-    keel_check_escape(out, board->selector[0] != '\0' ? board->selector : report->options.board);
-    fputs("; ", out);
-    keel_check_escape(out, board->platform);
-    fputs("; ", out);
-    keel_check_escape(out, board->version);
-    fprintf(out, "<br><span class='soft'>board file: ");
-    keel_check_escape(out, board->folder[0] != '\0' ? board->folder : "none");
-    fprintf(out, "; Keel %s; %s; %.1f s</span></p>\n<p>", KEEL_RELEASE, started, report->seconds);
+    char started[KEEL_WALL_TEXT_BYTES];
+    keel_wall_text(report->started_wall_ns, started);
+    keel_check_escape(out,
+                      "<!doctype html>\n<html lang='en'><meta charset='utf-8'><meta name='viewport' "
+                      "content='width=device-width,initial-scale=1'><title>keel board check: ",
+                      name, "</title>\n");
+    fprintf(out, "<style>%s</style>\n", style);
+    keel_check_escape(out, "<h1>", name, ": ");
+    fprintf(out, "<span class='%s'>%s</span></h1>\n", overall, overall);
+    keel_check_escape(out, "<p>", board->selector[0] != '\0' ? board->selector : report->options.board, "; ");
+    keel_check_escape(out, "", board->platform, "; ");
+    keel_check_escape(out, "", board->version, "<br><span class='soft'>board file: ");
+    keel_check_escape(out, "", board->folder[0] != '\0' ? board->folder : "none", "; ");
+    fprintf(out, "Keel %s; %s; %.1f s</span></p>\n<p>", KEEL_RELEASE, started, report->seconds);
     for (int verdict = 0; verdict < KEEL_VERDICT_COUNT; verdict++) {
         const char *word = keel_verdict_name((enum keel_verdict)verdict);
         fprintf(out, "<span class='v %s'>%" PRIu32 " %s</span>%s", word, report->verdicts[verdict], word,
@@ -218,7 +204,7 @@ static void write_head(FILE *out, const struct keel_check_report *report)
     }
 }
 
-static void write_page(FILE *out, const struct keel_check_report *report)
+void keel_check_print_page(const struct keel_check_report *report, FILE *out)
 {
     write_head(out, report);
     for (int level = 0; level < KEEL_CHECK_LEVELS; level++)
@@ -226,9 +212,4 @@ static void write_page(FILE *out, const struct keel_check_report *report)
     draw_figures(out, report);
     draw_times(out, report);
     fputs("</html>\n", out);
-}
-
-enum keel_status keel_check_write_page(const struct keel_check_report *report, const char *path)
-{
-    return keel_check_write(report, path, write_page);
 }

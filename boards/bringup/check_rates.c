@@ -4,13 +4,11 @@
  * host beside them. A rate is that of the fastest turn in a window, an eighth of the time: what else the
  * machine does disturbs most turns of a window, seldom all. A board fails when a kind of work takes more than
  * TIMES_SLOWER as long as in the first window, by the clock and by the host's work of the same window, in
- * each of the last LAST_WINDOWS. Where a window has few turns, one that is disturbed may stand for it, and
- * TIMES_SLOWER_FEW is tolerated. */
-#include "check_tables.h"
+ * each of the last LAST_WINDOWS. A window of fewer than TURNS_LEAST turns may hold only disturbed ones:
+ * then TIMES_SLOWER_FEW is tolerated. */
+#include "check_steps.h"
 #include <inttypes.h>
 #include <keel/clock.h>
-#include <keel/kernels.h>
-#include <keel/memory.h>
 #include <string.h>
 
 enum {
@@ -34,37 +32,20 @@ static const char *const work_names[WORKS] = {"a product", "200 small launches",
 
 struct rates {
     struct keel_check_run *run;
-    struct keel_device *device;
-    struct keel_kernels *kernels;
-    struct keel_queue *queue;
-    struct keel_buffer *a, *b, *c;
-    struct keel_launch_list product, launches, launch;
-    uint8_t *input, *host, *first; /* what is written, what the reads gave, and the first of them */
+    struct keel_buffer *buffers[3]; /* BYTES each */
+    uint8_t *input, *host, *first;  /* what is written, what the reads gave, and the first of them */
     double best_ms[WINDOWS][WORKS];
     uint32_t turns[WINDOWS];
     double first_ms[WINDOWS][WORKS]; /* the first turns one by one */
     uint32_t turn_count;
 };
 
-static bool rates_begin(struct rates *rates, struct keel_check_run *run)
+/* Lists of the check. */
+enum { PRODUCT, LAUNCHES_AT_ONCE, ONE_LAUNCH };
+
+static enum keel_status make_lists(struct rates *rates)
 {
-    *rates = (struct rates){.run = run, .device = keel_check_device(run)};
-    if (rates->device == NULL || (rates->kernels = keel_check_kernels(run)) == NULL ||
-        !keel_check_ok(run, keel_queue_create(rates->device, &rates->queue), "a queue") ||
-        !keel_check_able(run, keel_buffer_create(rates->device, BYTES, &rates->a),
-                         "memory to measure with") ||
-        !keel_check_able(run, keel_buffer_create(rates->device, BYTES, &rates->b),
-                         "memory to measure with") ||
-        !keel_check_able(run, keel_buffer_create(rates->device, BYTES, &rates->c),
-                         "memory to measure with") ||
-        !keel_check_able(run, keel_alloc_aligned(KEEL_PAGE_BYTES, BYTES, &rates->host), "host memory") ||
-        !keel_check_able(run, keel_alloc_aligned(KEEL_PAGE_BYTES, BYTES, &rates->input), "host memory") ||
-        !keel_check_able(run, keel_alloc(1, BYTES, &rates->first), "host memory"))
-        return false;
-    for (uint32_t i = 0; i < BYTES / sizeof(float); i++) {
-        const float x = (float)(i % 251) / 251.0f - 0.5f;
-        memcpy(rates->input + (size_t)i * sizeof x, &x, sizeof x);
-    }
+    struct keel_check_run *run = rates->run;
     const struct keel_gemm gemm = {.m = SIDE,
                                    .n = SIDE,
                                    .k = SIDE,
@@ -72,32 +53,32 @@ static bool rates_begin(struct rates *rates, struct keel_check_run *run)
                                    .lda = SIDE,
                                    .ldb = SIDE,
                                    .ldc = SIDE,
-                                   .a = rates->a,
-                                   .b = rates->b,
-                                   .c = rates->c};
-    const struct keel_fill fill = {.count = 1, .value = 1, .y = rates->c};
-    enum keel_status status = keel_op_gemm(rates->kernels, &gemm, &rates->product);
-    for (uint32_t i = 0; i < LAUNCHES && status == KEEL_OK; i++)
-        status = keel_op_fill(rates->kernels, &fill, &rates->launches);
-    if (status == KEEL_OK)
-        status = keel_op_fill(rates->kernels, &fill, &rates->launch);
-    return keel_check_ok(run, status, "a launch");
+                                   .a = rates->buffers[0],
+                                   .b = rates->buffers[1],
+                                   .c = rates->buffers[2]};
+    const struct keel_fill fill = {.count = 1, .value = 1, .y = rates->buffers[2]};
+    KEEL_TRY(keel_op_gemm(run->on.kernels, &gemm, &run->lists[PRODUCT]));
+    for (uint32_t i = 0; i < LAUNCHES; i++)
+        KEEL_TRY(keel_op_fill(run->on.kernels, &fill, &run->lists[LAUNCHES_AT_ONCE]));
+    return keel_op_fill(run->on.kernels, &fill, &run->lists[ONE_LAUNCH]);
 }
 
-static void rates_end(struct rates *rates)
+static bool rates_begin(struct rates *rates, struct keel_check_run *run)
 {
-    keel_launch_list_fini(&rates->product);
-    keel_launch_list_fini(&rates->launches);
-    keel_launch_list_fini(&rates->launch);
-    if (rates->queue != NULL)
-        keel_queue_destroy(rates->queue);
-    struct keel_buffer *buffers[] = {rates->a, rates->b, rates->c};
+    *rates = (struct rates){.run = run};
     for (int i = 0; i < 3; i++)
-        if (buffers[i] != NULL)
-            keel_buffer_destroy(buffers[i]);
-    keel_free(rates->host);
-    keel_free(rates->first);
-    keel_free(rates->input);
+        if (!keel_check_able(run, keel_check_new_buffer(run, BYTES, &rates->buffers[i]),
+                             "memory to measure with"))
+            return false;
+    if (!keel_check_able(run, keel_check_new_memory(run, BYTES, &rates->host), "host memory") ||
+        !keel_check_able(run, keel_check_new_memory(run, BYTES, &rates->input), "host memory") ||
+        !keel_check_able(run, keel_check_new_memory(run, BYTES, &rates->first), "host memory"))
+        return false;
+    for (uint32_t i = 0; i < BYTES / sizeof(float); i++) {
+        const float x = (float)(i % 251) / 251.0f - 0.5f;
+        memcpy(rates->input + (size_t)i * sizeof x, &x, sizeof x);
+    }
+    return keel_check_ok(run, make_lists(rates), "a launch");
 }
 
 static enum keel_status host_work(void)
@@ -115,15 +96,16 @@ static enum keel_status host_work(void)
 
 static enum keel_status do_work(struct rates *rates, enum work work)
 {
+    struct keel_check_run *run = rates->run;
     switch (work) {
     case WORK_PRODUCT:
-        return keel_launch_list_run(&rates->product, rates->queue);
+        return keel_launch_list_run(&run->lists[PRODUCT], run->on.queue);
     case WORK_LAUNCHES:
-        return keel_launch_list_run(&rates->launches, rates->queue);
+        return keel_launch_list_run(&run->lists[LAUNCHES_AT_ONCE], run->on.queue);
     case WORK_WRITE:
-        return keel_queue_write(rates->queue, rates->b, 0, rates->input, BYTES, NULL, NULL);
+        return keel_queue_write(run->on.queue, rates->buffers[1], 0, rates->input, BYTES, NULL, NULL);
     case WORK_READ:
-        return keel_queue_read(rates->queue, rates->c, 0, rates->host, BYTES, NULL, NULL);
+        return keel_queue_read(run->on.queue, rates->buffers[2], 0, rates->host, BYTES, NULL, NULL);
     case WORK_HOST:
         return host_work();
     case WORKS:
@@ -137,10 +119,8 @@ static bool turn(struct rates *rates, uint32_t window)
 {
     for (uint32_t work = 0; work < WORKS; work++) {
         const uint64_t begun_ns = keel_now_ns();
-        enum keel_status status = do_work(rates, (enum work)work);
-        if (status == KEEL_OK)
-            status = keel_queue_finish(rates->queue, keel_check_deadline_ns(rates->run));
-        if (!keel_check_ok(rates->run, status, work_names[work]))
+        if (!keel_check_ok(rates->run, do_work(rates, (enum work)work), work_names[work]) ||
+            !keel_step_finish(rates->run, rates->run->on.queue, work_names[work]))
             return false;
         const double ms = (double)(keel_now_ns() - begun_ns) / 1e6;
         double *best = &rates->best_ms[window][work];
@@ -218,41 +198,34 @@ static void judge(struct rates *rates)
 /* What compiles at the first launch is no measure. */
 static bool warm(struct rates *rates)
 {
-    enum keel_status status = keel_queue_write(rates->queue, rates->a, 0, rates->input, BYTES, NULL, NULL);
-    if (status == KEEL_OK)
-        status = keel_queue_write(rates->queue, rates->b, 0, rates->input, BYTES, NULL, NULL);
-    if (status == KEEL_OK)
-        status = keel_launch_list_run(&rates->launch, rates->queue);
-    if (status == KEEL_OK)
-        status = keel_launch_list_run(&rates->product, rates->queue);
-    if (status == KEEL_OK)
-        status = keel_queue_finish(rates->queue, keel_check_deadline_ns(rates->run));
-    return keel_check_ok(rates->run, status, "a first launch");
+    struct keel_check_run *run = rates->run;
+    return keel_step_write(run, rates->buffers[0], 0, rates->input, BYTES) &&
+           keel_step_write(run, rates->buffers[1], 0, rates->input, BYTES) &&
+           keel_check_ok(run, keel_launch_list_run(&run->lists[ONE_LAUNCH], run->on.queue),
+                         "a first launch") &&
+           keel_check_ok(run, keel_launch_list_run(&run->lists[PRODUCT], run->on.queue), "a first launch") &&
+           keel_step_finish(run, run->on.queue, "a first launch");
 }
 
 static void check_steady_rates(struct keel_check_run *run)
 {
-    struct rates rates;
-    if (rates_begin(&rates, run) && warm(&rates)) {
-        const uint64_t all_ns =
-            (uint64_t)(keel_check_options(run)->quick ? LOAD_S_QUICK : LOAD_S) * KEEL_NS_PER_S;
-        const uint64_t begun_ns = keel_now_ns();
-        uint64_t now_ns = begun_ns;
-        bool going = true;
-        while (going && (now_ns - begun_ns < all_ns || rates.turn_count <= LAST_WINDOWS)) {
-            uint32_t window = (uint32_t)((now_ns - begun_ns) * WINDOWS / all_ns);
-            window = window < WINDOWS ? window : WINDOWS - 1;
-            keel_check_progress(run, window, WINDOWS, "work without a pause");
-            going = turn(&rates, window);
-            now_ns = keel_now_ns();
-        }
-        if (going)
-            judge(&rates);
+    static struct rates rates;
+    if (!rates_begin(&rates, run) || !warm(&rates))
+        return;
+    const uint64_t all_ns = (run->options->quick ? LOAD_S_QUICK : LOAD_S) * KEEL_NS_PER_S;
+    const uint64_t begun_ns = keel_now_ns();
+    for (uint64_t now_ns = begun_ns; now_ns - begun_ns < all_ns || rates.turn_count <= LAST_WINDOWS;
+         now_ns = keel_now_ns()) {
+        uint32_t window = (uint32_t)((now_ns - begun_ns) * WINDOWS / all_ns);
+        window = window < WINDOWS ? window : WINDOWS - 1;
+        keel_check_progress(run, window, WINDOWS, "work without a pause");
+        if (!turn(&rates, window))
+            return;
     }
-    rates_end(&rates);
+    judge(&rates);
 }
 
 const struct keel_check keel_checks_rates[] = {
     {"5.6", "steady-rates", "under load the board is as fast and as right at the end as at the beginning",
-     "2.1", 180, false, check_steady_rates},
+     "2.1", 180, KEEL_OPENS_KERNELS, check_steady_rates},
     {.id = NULL}};

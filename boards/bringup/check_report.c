@@ -7,7 +7,6 @@
 #include <keel/json.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 const char *const keel_check_level_names[KEEL_CHECK_LEVELS] = {
@@ -104,31 +103,6 @@ void keel_check_print_summary(const struct keel_check_report *report, FILE *out)
 
 /* ---- JSON ---- */
 
-void keel_check_time_text(uint64_t wall_ns, char out[KEEL_CHECK_TIME_BYTES])
-{
-    time_t seconds = (time_t)(wall_ns / KEEL_NS_PER_S);
-    struct tm parts;
-    strftime(out, KEEL_CHECK_TIME_BYTES, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &parts));
-}
-
-static void json_figure(struct keel_json *json, const struct keel_check_figure *figure)
-{
-    keel_json_open(json, NULL, '{');
-    keel_json_text(json, "name", figure->name);
-    keel_json_text(json, "unit", figure->unit);
-    keel_json_bool(json, "less_is_better", figure->better == KEEL_BETTER_LESS);
-    keel_json_real(json, "value", figure->value, 6);
-    if (figure->limit > 0)
-        keel_json_real(json, "limit", figure->limit, 6);
-    else
-        keel_json_text(json, "limit", NULL);
-    keel_json_open(json, "samples", '[');
-    for (uint32_t i = 0; i < figure->sample_count; i++)
-        keel_json_real(json, NULL, figure->samples[i], 6);
-    keel_json_close(json, ']');
-    keel_json_close(json, '}');
-}
-
 static void json_result(struct keel_json *json, const struct keel_check_result *result)
 {
     keel_json_open(json, NULL, '{');
@@ -147,8 +121,11 @@ static void json_result(struct keel_json *json, const struct keel_check_result *
         keel_json_text(json, NULL, result->notes[i]);
     keel_json_close(json, ']');
     keel_json_open(json, "figures", '[');
-    for (uint32_t i = 0; i < result->figure_count; i++)
-        json_figure(json, &result->figures[i]);
+    for (uint32_t i = 0; i < result->figure_count; i++) {
+        keel_json_open(json, NULL, '{');
+        keel_check_tell_figure(json, &result->figures[i]);
+        keel_json_close(json, '}');
+    }
     keel_json_close(json, ']');
     keel_json_text(json, "output", result->output);
     keel_json_close(json, '}');
@@ -157,8 +134,8 @@ static void json_result(struct keel_json *json, const struct keel_check_result *
 void keel_check_print_json(const struct keel_check_report *report, FILE *out)
 {
     struct keel_json json = keel_command_json(out);
-    char started[KEEL_CHECK_TIME_BYTES];
-    keel_check_time_text(report->started_wall_ns, started);
+    char started[KEEL_WALL_TEXT_BYTES];
+    keel_wall_text(report->started_wall_ns, started);
     keel_json_text(&json, "verdict", keel_check_overall(report));
     keel_json_text(&json, "keel", KEEL_RELEASE);
     keel_json_text(&json, "started", started);
@@ -184,9 +161,9 @@ void keel_check_print_json(const struct keel_check_report *report, FILE *out)
 
 /* ---- JUnit ---- */
 
-/* Text or an attribute's value in XML 1.0, and in HTML: what cannot stand there is a question mark. */
-void keel_check_escape(FILE *out, const char *text)
+void keel_check_escape(FILE *out, const char *before, const char *text, const char *after)
 {
+    fputs(before, out);
     for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
         if (*at == '<')
             fputs("&lt;", out);
@@ -199,6 +176,7 @@ void keel_check_escape(FILE *out, const char *text)
         else
             fputc((*at < ' ' && *at != '\n' && *at != '\t') || *at > '~' ? '?' : *at, out);
     }
+    fputs(after, out);
 }
 
 static void junit_case(FILE *out, const struct keel_check_result *result)
@@ -210,22 +188,17 @@ static void junit_case(FILE *out, const struct keel_check_result *result)
         fprintf(out, "      <%s message=\"", elements[result->verdict]);
         if (result->verdict == KEEL_VERDICT_WAIVED) {
             fprintf(out, "waived until %s: ", result->waiver_until);
-            keel_check_escape(out, result->waiver);
-            fputs("; ", out);
+            keel_check_escape(out, "", result->waiver, "; ");
         }
-        keel_check_escape(out, result->reason);
-        fputs("\"/>\n", out);
+        keel_check_escape(out, "", result->reason, "\"/>\n");
     }
     fputs("      <system-out>", out);
     for (uint32_t i = 0; i < result->figure_count; i++)
         fprintf(out, "%s %.6f %s\n", result->figures[i].name, result->figures[i].value,
                 result->figures[i].unit);
-    for (uint32_t i = 0; i < result->note_count; i++) {
-        keel_check_escape(out, result->notes[i]);
-        fputc('\n', out);
-    }
-    keel_check_escape(out, result->output);
-    fputs("</system-out>\n    </testcase>\n", out);
+    for (uint32_t i = 0; i < result->note_count; i++)
+        keel_check_escape(out, "", result->notes[i], "\n");
+    keel_check_escape(out, "", result->output, "</system-out>\n    </testcase>\n");
 }
 
 static void junit_level(FILE *out, const struct keel_check_report *report, int level)
@@ -249,35 +222,46 @@ static void junit_level(FILE *out, const struct keel_check_report *report, int l
     fputs("  </testsuite>\n", out);
 }
 
-static void junit(FILE *out, const struct keel_check_report *report)
+void keel_check_print_junit(const struct keel_check_report *report, FILE *out)
 {
-    fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"keel board check ", out);
-    keel_check_escape(out, report->options.board);
+    keel_check_escape(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"keel board check ",
+                      report->options.board, "");
     fprintf(out, "\" time=\"%.3f\">\n", report->seconds);
     for (int level = 0; level < KEEL_CHECK_LEVELS; level++)
         junit_level(out, report, level);
     fputs("</testsuites>\n", out);
 }
 
-enum keel_status keel_check_write(const struct keel_check_report *report, const char *path,
-                                  void (*write)(FILE *out, const struct keel_check_report *report))
+/* ---- what these share ---- */
+
+enum keel_status keel_check_text(const struct keel_check_report *report, keel_check_print *print, char **out,
+                                 size_t *out_bytes)
+{
+    FILE *stream = open_memstream(out, out_bytes);
+    if (stream != NULL)
+        print(report, stream);
+    return stream != NULL && fclose(stream) == 0 ? KEEL_OK
+                                                 : keel_fail(KEEL_NO_MEMORY, "no memory for a report");
+}
+
+enum keel_status keel_check_write(const struct keel_check_report *report, keel_check_print *print,
+                                  const char *path)
 {
     char *text = NULL;
     size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (out == NULL)
-        return keel_fail(KEEL_NO_MEMORY, "%s: no memory for the report", path);
-    write(out, report);
-    enum keel_status status = KEEL_OK;
-    if (fclose(out) != 0)
-        status = keel_fail(KEEL_NO_MEMORY, "%s: no memory for the report", path);
-    else
+    enum keel_status status = keel_check_text(report, print, &text, &bytes);
+    if (status == KEEL_OK)
         status = keel_command_write_file(path, text, bytes);
     free(text);
     return status;
 }
 
-enum keel_status keel_check_write_junit(const struct keel_check_report *report, const char *path)
+const struct keel_check_figure *keel_check_find_figure(const struct keel_check_report *report,
+                                                       const char *name)
 {
-    return keel_check_write(report, path, junit);
+    for (uint32_t i = 0; i < report->done; i++)
+        for (uint32_t k = 0; k < report->results[i].figure_count; k++)
+            if (strcmp(report->results[i].figures[k].name, name) == 0)
+                return &report->results[i].figures[k];
+    return NULL;
 }

@@ -13,21 +13,28 @@ enum keel_status keel_check_session(const struct keel_check_options *options, co
 /* The whole report as one JSON object on one line: what `record` keeps and `diff` reads. */
 void keel_check_print_json(const struct keel_check_report *report, FILE *out);
 
-/* Into a file: JUnit XML (fail: failure; could-not-run: error; waived: skipped), or a page of HTML with
- * plots, in light and dark, without anything from elsewhere. NO_MEMORY, and what writing says. */
-enum keel_status keel_check_write_junit(const struct keel_check_report *report, const char *path);
-enum keel_status keel_check_write_page(const struct keel_check_report *report, const char *path);
+/* JUnit XML (fail: failure; could-not-run: error; waived: skipped), and a page of HTML with plots, in light
+ * and dark, without anything from elsewhere. */
+void keel_check_print_junit(const struct keel_check_report *report, FILE *out);
+void keel_check_print_page(const struct keel_check_report *report, FILE *out);
+
+/* What one of these prints: as text, freed with free(); in a file. NO_MEMORY, and what
+ * keel_command_write_file says. */
+typedef void keel_check_print(const struct keel_check_report *report, FILE *out);
+enum keel_status keel_check_text(const struct keel_check_report *report, keel_check_print *print, char **out,
+                                 size_t *out_bytes);
+enum keel_status keel_check_write(const struct keel_check_report *report, keel_check_print *print,
+                                  const char *path);
 
 /* ---- what these share ---- */
 
-enum { KEEL_CHECK_TIME_BYTES = 32 };
 extern const char *const keel_check_level_names[KEEL_CHECK_LEVELS];
 int keel_check_level(const struct keel_check *check);
-void keel_check_time_text(uint64_t wall_ns, char out[KEEL_CHECK_TIME_BYTES]);
-/* Text or an attribute's value of XML and HTML: what cannot stand there is a question mark. */
-void keel_check_escape(FILE *out, const char *text);
-/* What `write` prints, put in a file. */
-enum keel_status keel_check_write(const struct keel_check_report *report, const char *path,
-                                  void (*write)(FILE *out, const struct keel_check_report *report));
+/* `before`, then a text or an attribute's value of XML and HTML, in which what cannot stand there is a
+ * question mark, then `after`. */
+void keel_check_escape(FILE *out, const char *before, const char *text, const char *after);
+/* A figure by its name, of whichever check has it; NULL: none. */
+const struct keel_check_figure *keel_check_find_figure(const struct keel_check_report *report,
+                                                       const char *name);
 
 #endif

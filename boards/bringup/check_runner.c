@@ -56,29 +56,20 @@ static void notice(void *context, const struct keel_check *check, uint64_t done,
 static enum keel_status spawn(const struct keel_check_options *options, const struct keel_check *check,
                               int pipe_fd, struct child *child)
 {
-    char self[] = "/proc/self/exe"; /* this binary, also when another one has been put in its place */
     char seconds[NUMBER_BYTES], timeout[NUMBER_BYTES];
-    char words[][12] = {"board", "check", "--run", "--seconds", "--timeout", "--quick", "--peer"};
-    char id[8], board[KEEL_PATH_BYTES], peer[KEEL_PATH_BYTES];
-    char *argv[WORDS_MAX];
-    uint32_t count = 0;
     snprintf(seconds, sizeof seconds, "%" PRIu64, options->seconds);
     snprintf(timeout, sizeof timeout, "%" PRIu64, options->timeout_s);
-    snprintf(id, sizeof id, "%s", check->id);
-    snprintf(board, sizeof board, "%s", options->board);
-    snprintf(peer, sizeof peer, "%s", options->peer != NULL ? options->peer : "");
-    char *const fixed[] = {self, words[0], words[1], board,    words[2],
-                           id,   words[3], seconds,  words[4], timeout};
-    for (; count < sizeof fixed / sizeof fixed[0]; count++)
-        argv[count] = fixed[count];
+    /* This binary, also when another one has been put in its place. */
+    const char *argv[WORDS_MAX] = {"/proc/self/exe", "board",     "check", options->board, "--run",
+                                   check->id,        "--seconds", seconds, "--timeout",    timeout};
+    uint32_t count = 10;
     if (options->quick)
-        argv[count++] = words[5];
+        argv[count++] = "--quick";
     if (options->peer != NULL) {
-        argv[count++] = words[6];
-        argv[count++] = peer;
+        argv[count++] = "--peer";
+        argv[count++] = options->peer;
     }
-    argv[count] = NULL;
-    return keel_process_spawn(argv, &pipe_fd, 1, child->output_fd, &child->process);
+    return keel_process_spawn((char *const *)argv, &pipe_fd, 1, child->output_fd, &child->process);
 }
 
 static enum keel_status start(const struct keel_check_options *options, const struct keel_check *check,
@@ -145,17 +136,6 @@ static void hear(struct running *running, uint64_t deadline_ns)
     child->late = !child->heard_verdict && keel_remaining_ns(deadline_ns) == 0;
 }
 
-static void keep_output(struct child *child, struct keel_check_result *result)
-{
-    off_t end = lseek(child->output_fd, 0, SEEK_END);
-    size_t room = sizeof result->output - 1;
-    uint64_t from = end > (off_t)room ? (uint64_t)end - room : 0;
-    size_t bytes = end > 0 ? (size_t)((uint64_t)end - from) : 0;
-    if (keel_pread_all(child->output_fd, result->output, bytes, from, "output of a check") != KEEL_OK)
-        bytes = 0;
-    result->output[bytes] = '\0';
-}
-
 /* ---- ending ---- */
 
 static void fail(struct keel_check_result *result, const char *format, ...)
@@ -216,8 +196,7 @@ static void run_child(struct running *running, const struct keel_check_options *
     struct child child;
     struct keel_check_result *result = running->result;
     const struct keel_check *check = result->check;
-    uint64_t limit_s = options->timeout_s > 0 ? options->timeout_s : check->limit_s;
-    limit_s += check->lasts ? options->seconds : 0;
+    const uint64_t limit_s = keel_check_limit_s(check, options);
     running->child = &child;
     if (start(options, check, &child) != KEEL_OK) {
         result->verdict = KEEL_VERDICT_CANNOT;
@@ -225,7 +204,7 @@ static void run_child(struct running *running, const struct keel_check_options *
     } else {
         hear(running, keel_deadline_after_ns(limit_s * KEEL_NS_PER_S));
         end_child(&child, result, limit_s);
-        keep_output(&child, result);
+        keel_read_tail(child.output_fd, result->output, sizeof result->output);
     }
     finish(&child);
     running->child = NULL;
@@ -270,8 +249,7 @@ static void find_waiver(const struct keel_board_file *file, struct keel_check_re
     if (waiver == NULL)
         return;
     snprintf(result->waiver, sizeof result->waiver, "%s", waiver->reason);
-    snprintf(result->waiver_until, sizeof result->waiver_until, "%04u-%02u-%02u",
-             waiver->until / 10000 % 10000, waiver->until / 100 % 100, waiver->until % 100);
+    memcpy(result->waiver_until, waiver->until, sizeof result->waiver_until);
 }
 
 static void run_one(struct running *running, const struct keel_check_options *options, const char *today)
@@ -286,9 +264,13 @@ static void run_one(struct running *running, const struct keel_check_options *op
     } else {
         run_child(running, options);
     }
+    KEEL_ASSERT(result->verdict < KEEL_VERDICT_WAIVED); /* no check waives itself */
     find_file(running, options->board);
     find_waiver(running->file, result);
     keel_check_waive(result, today);
+    KEEL_ASSERT((result->verdict == KEEL_VERDICT_PASS) == (result->beneath == KEEL_VERDICT_PASS));
+    KEEL_ASSERT(result->verdict != KEEL_VERDICT_WAIVED || result->waiver[0] != '\0');
+    KEEL_ASSERT(running->report->done < running->report->count);
     result->seconds = (double)(keel_now_ns() - begun_ns) / 1e9;
     running->report->verdicts[result->verdict]++;
     running->report->done++;
@@ -301,24 +283,19 @@ enum keel_status keel_check_run_all(const struct keel_check_options *options,
     struct keel_check_report report = {.options = *options, .started_wall_ns = keel_wall_ns()};
     uint64_t begun_ns = keel_now_ns();
     uint32_t count = keel_check_count();
-    char today[16];
-    time_t now = (time_t)(report.started_wall_ns / KEEL_NS_PER_S);
-    struct tm day;
-    strftime(today, sizeof today, "%Y-%m-%d", gmtime_r(&now, &day));
+    char today[KEEL_WALL_TEXT_BYTES];
+    keel_wall_text(report.started_wall_ns, today);
+    today[KEEL_DAY_BYTES - 1] = '\0';
     for (uint32_t i = 0; i < count; i++)
         report.count += selected[i];
-    struct keel_board_file *file;
-    KEEL_TRY(keel_alloc(1, sizeof *file, &file));
-    enum keel_status status = keel_alloc(report.count, sizeof *report.results, &report.results);
-    if (status != KEEL_OK) {
-        keel_free(file);
-        return status;
-    }
+    static struct keel_board_file file; /* large; one run at a time */
+    memset(&file, 0, sizeof file);
+    KEEL_TRY(keel_alloc(report.count, sizeof *report.results, &report.results));
     for (uint32_t i = 0; i < count; i++) {
         if (!selected[i])
             continue;
         struct running running = {
-            .report = &report, .result = &report.results[report.done], .watcher = watcher, .file = file};
+            .report = &report, .result = &report.results[report.done], .watcher = watcher, .file = &file};
         running.result->check = keel_check_at(i);
         if (watcher->begins != NULL)
             watcher->begins(watcher->context, running.result->check);
@@ -326,7 +303,10 @@ enum keel_status keel_check_run_all(const struct keel_check_options *options,
         if (watcher->ended != NULL)
             watcher->ended(watcher->context, running.result);
     }
-    keel_free(file);
+    uint32_t verdicts = 0;
+    for (int verdict = 0; verdict < KEEL_VERDICT_COUNT; verdict++)
+        verdicts += report.verdicts[verdict];
+    KEEL_ASSERT(report.done == report.count && verdicts == report.count); /* each check has one verdict */
     report.seconds = (double)(keel_now_ns() - begun_ns) / 1e9;
     *out = report;
     return KEEL_OK;

@@ -3,12 +3,15 @@
 #define KEEL_CHECK_RUNNER_H
 
 #include "board_check.h"
-#include <stdio.h>
+#include <keel/json.h>
 
 /* All rows of all tables, in order of level. */
 uint32_t keel_check_count(void);
 const struct keel_check *keel_check_at(uint32_t index);
 const struct keel_check *keel_check_find(const char *word); /* id or name; NULL: none */
+
+/* How long its process may take. */
+uint64_t keel_check_limit_s(const struct keel_check *check, const struct keel_check_options *options);
 
 /* Which checks: "0-5", "0,2,4.1", "3.2", "all". INVALID names the word that is wrong. */
 enum keel_status keel_check_select(const char *words, bool selected[KEEL_CHECKS_MAX]);
@@ -44,6 +47,8 @@ enum keel_status keel_check_bits(const char *metrics, uint32_t steps, char **out
 
 /* The process of one check: tells what it finds on descriptor `fd`. Returns the process exit code. */
 int keel_check_child(const char *id, const struct keel_check_options *options, int fd);
+/* A figure's members of an object, in such lines and in reports. */
+void keel_check_tell_figure(struct keel_json *json, const struct keel_check_figure *figure);
 /* A line of that, put into the result. False: not understood. */
 bool keel_check_hear(const char *line, struct keel_check_report *report, struct keel_check_result *result,
                      const struct keel_check_watcher *watcher);

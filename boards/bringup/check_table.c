@@ -1,6 +1,5 @@
 /* check_table.c - all checks there are, and choosing among them. */
 #include "check_runner.h"
-#include "check_tables.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +38,12 @@ const struct keel_check *keel_check_find(const char *word)
     return NULL;
 }
 
+uint64_t keel_check_limit_s(const struct keel_check *check, const struct keel_check_options *options)
+{
+    return (options->timeout_s > 0 ? options->timeout_s : check->limit_s) +
+           (check->id[0] == '6' ? options->seconds : 0);
+}
+
 static enum keel_status select_levels(const char *word, int low, int high, bool *selected)
 {
     bool any = false;
@@ -61,11 +66,11 @@ static enum keel_status select_word(const char *word, bool *selected)
     if (strlen(word) == 3 && word[1] == '-' && isdigit((unsigned char)word[0]) &&
         isdigit((unsigned char)word[2]))
         return select_levels(word, word[0] - '0', word[2] - '0', selected);
-    for (uint32_t i = 0; i < keel_check_count(); i++)
-        if (strcmp(keel_check_at(i)->id, word) == 0 || strcmp(keel_check_at(i)->name, word) == 0) {
-            selected[i] = true;
-            return KEEL_OK;
-        }
+    const struct keel_check *named = keel_check_find(word);
+    for (uint32_t i = 0; named != NULL && i < keel_check_count(); i++)
+        selected[i] |= keel_check_at(i) == named;
+    if (named != NULL)
+        return KEEL_OK;
     return keel_fail(KEEL_INVALID, "`%s` is no level, range of levels or check; see keel board check --list",
                      word);
 }

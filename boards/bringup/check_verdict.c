@@ -87,6 +87,22 @@ enum keel_status keel_check_bits(const char *metrics, uint32_t steps, char **out
 
 /* ---- what a process says ---- */
 
+void keel_check_tell_figure(struct keel_json *json, const struct keel_check_figure *figure)
+{
+    keel_json_text(json, "name", figure->name);
+    keel_json_text(json, "unit", figure->unit);
+    keel_json_bool(json, "less_is_better", figure->better == KEEL_BETTER_LESS);
+    keel_json_real(json, "value", figure->value, 6);
+    if (figure->limit > 0)
+        keel_json_real(json, "limit", figure->limit, 6);
+    else
+        keel_json_text(json, "limit", NULL);
+    keel_json_open(json, "samples", '[');
+    for (uint32_t i = 0; i < figure->sample_count; i++)
+        keel_json_real(json, NULL, figure->samples[i], 6);
+    keel_json_close(json, ']');
+}
+
 static const char *text_of(const json_t *line, const char *key)
 {
     const char *text = json_string_value(json_object_get(line, key));

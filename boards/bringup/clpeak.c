@@ -4,15 +4,13 @@
 #include <keel/clock.h>
 #include <keel/file.h>
 #include <keel/process.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define RUN_LIMIT_NS  (120 * KEEL_NS_PER_S)
-#define REAP_LIMIT_NS (5 * KEEL_NS_PER_S)
+#define RUN_LIMIT_NS (120 * KEEL_NS_PER_S)
 enum { OUTPUT_BYTES = 32768, NOT_FOUND_CODE = 127 };
 
 /* ---- its output ---- */
@@ -65,32 +63,17 @@ struct keel_clpeak keel_clpeak_read(const char *text, const char *platform, cons
 
 /* ---- running it ---- */
 
-static enum keel_status run(int output_fd, struct keel_process_end *out)
+static enum keel_status run(char text[OUTPUT_BYTES], struct keel_process_end *out_end)
 {
-    char shell[] = "/bin/sh", word[] = "-c", line[] = "exec clpeak --compute-sp --global-bandwidth";
-    char *const argv[] = {shell, word, line, NULL};
-    struct keel_process process;
-    KEEL_TRY(keel_process_spawn(argv, NULL, 0, output_fd, &process));
-    enum keel_status status = keel_process_wait(&process, keel_deadline_after_ns(RUN_LIMIT_NS), out);
-    if (status == KEEL_TIMEOUT && keel_process_signal(&process, SIGKILL) == KEEL_OK)
-        (void)keel_process_wait(&process, keel_deadline_after_ns(REAP_LIMIT_NS), out);
-    keel_process_close(&process);
-    return status;
-}
-
-static enum keel_status get_output(char text[OUTPUT_BYTES], struct keel_process_end *out_end)
-{
+    const char *const argv[] = {"/bin/sh", "-c", "exec clpeak --compute-sp --global-bandwidth", NULL};
     int fd = memfd_create("keel-clpeak", MFD_CLOEXEC);
     if (fd < 0)
         return keel_fail_errno(errno, "clpeak cannot be started");
-    enum keel_status status = run(fd, out_end);
-    const off_t end = lseek(fd, 0, SEEK_END);
-    const size_t bytes = end < 0 ? 0 : end < OUTPUT_BYTES ? (size_t)end : OUTPUT_BYTES - 1;
-    text[bytes] = '\0';
-    if (status == KEEL_OK || status == KEEL_TIMEOUT) /* what it said until then is right */
-        status = keel_pread_all(fd, text, bytes, 0, "output of clpeak");
+    enum keel_status status =
+        keel_process_run(argv, NULL, 0, fd, keel_deadline_after_ns(RUN_LIMIT_NS), out_end);
+    keel_read_tail(fd, text, OUTPUT_BYTES);
     close(fd);
-    return status;
+    return status == KEEL_TIMEOUT ? KEEL_OK : status; /* what it said until then is right */
 }
 
 static void add_figure(struct keel_check_result *result, const char *name, const char *unit, double value)
@@ -120,7 +103,7 @@ void keel_clpeak_add(struct keel_check_report *report)
             result = &report->results[i];
     if (result == NULL)
         return;
-    if (get_output(text, &end) != KEEL_OK) {
+    if (run(text, &end) != KEEL_OK) {
         add_note(result, keel_detail());
         return;
     }

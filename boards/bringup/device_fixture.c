@@ -8,6 +8,7 @@ enum keel_status keel_device_fixture_open(const char *board, struct keel_device_
     enum keel_status status = keel_board_open(board, NULL, &fixture.board);
     if (status == KEEL_OK) {
         fixture.device = keel_board_device(fixture.board);
+        fixture.info = keel_device_info(fixture.device);
         status =
             keel_kernels_create_with(fixture.device, keel_board_kernels(fixture.board), &fixture.kernels);
     }
@@ -33,8 +34,7 @@ void keel_device_fixture_close(struct keel_device_fixture *fixture)
 {
     if (fixture->device != NULL && keel_device_fixture_is_left(fixture->device))
         *fixture = (struct keel_device_fixture){0};
-    if (fixture->queue != NULL)
-        keel_queue_destroy(fixture->queue);
+    keel_queue_destroy(fixture->queue);
     keel_kernels_destroy(fixture->kernels);
     keel_board_close(fixture->board);
     *fixture = (struct keel_device_fixture){0};

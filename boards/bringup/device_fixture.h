@@ -11,16 +11,18 @@
 struct keel_device_fixture {
     struct keel_board *board;
     struct keel_device *device;
+    const struct keel_device_info *info; /* of the device */
     struct keel_kernels *kernels;
     struct keel_queue *queue;
 };
 
 /* Open a board by name. After a failure *out is all NULL. */
 enum keel_status keel_device_fixture_open(const char *board, struct keel_device_fixture *out);
-/* What is NULL in it is passed over. A device that hangs or is gone is left, open and with the memory that
- * its commands may still use, to the end of the process. */
+/* Members that are NULL are passed over. A device that hangs or is lost stays open, and its buffers
+ * allocated, until the process ends: its commands may still access them. */
 void keel_device_fixture_close(struct keel_device_fixture *fixture);
-/* Does the device hang, or is it gone? Its commands were not waited for then, and keep their memory. */
+/* True when the device is suspect, hung or lost: its commands were not waited for, so nothing may be freed.
+ */
 bool keel_device_fixture_is_left(struct keel_device *device);
 /* Another queue in place of one that failed. */
 enum keel_status keel_device_fixture_renew(struct keel_device_fixture *fixture);

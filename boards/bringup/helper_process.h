@@ -1,8 +1,9 @@
 /* helper_process.h - the second process of a check: one that works and is killed, one that is a pair's other
  * half.
  *
- * `keel board member golden|once|pair|outlive BOARD [RANK]` is started by checks, never by hand, with a
- * socket on descriptor 3. It says one struct keel_helper_word at a time and ends when the socket does. */
+ * `keel board helper golden|once|pair|outlive BOARD [RANK]` is started by checks, never by hand, with a
+ * socket on descriptor 3. It sends one struct keel_helper_word per packet and exits when the socket closes.
+ */
 #ifndef KEEL_HELPER_H
 #define KEEL_HELPER_H
 
@@ -31,13 +32,13 @@ struct keel_helper_process {
 /* Start one: `rank` NULL for golden and once. Blocks for no board. */
 enum keel_status keel_helper_start(const char *what, const char *board, const char *rank,
                                    struct keel_helper_process *out);
-enum keel_status keel_helper_hear(struct keel_helper_process *member, uint64_t deadline_ns,
+enum keel_status keel_helper_hear(struct keel_helper_process *helper, uint64_t deadline_ns,
                                   struct keel_helper_word *out);
-enum keel_status keel_helper_tell(struct keel_helper_process *member, const struct keel_helper_word *word);
+enum keel_status keel_helper_tell(struct keel_helper_process *helper, const struct keel_helper_word *word);
 /* Kill it if it is still there, and reap it. */
-void keel_helper_end(struct keel_helper_process *member);
+void keel_helper_end(struct keel_helper_process *helper);
 
 /* The other side. The exit code. */
-int keel_board_member_main(int argc, char **argv);
+int keel_board_helper_main(int argc, char **argv);
 
 #endif

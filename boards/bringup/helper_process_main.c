@@ -141,11 +141,13 @@ static enum keel_status prepare(struct half *half, const char *board)
     KEEL_TRY(keel_device_fixture_open(board, &half->fixture));
     KEEL_TRY(keel_device_fixture_golden(&half->fixture, 0, half->deadline_ns));
     /* By copies on every board: that is what is to be shown to work. */
-    struct keel_device_collectives_config config = {.device = half->fixture.device,
-                                                    .parts_max = 1,
-                                                    .operations_max = 1,
-                                                    .staging_bytes = (1 + PAIR) * FLOATS * sizeof(float),
-                                                    .staged = true};
+    struct keel_device_collectives_config config = {
+        .device = half->fixture.device,
+        .parts_max = 1,
+        .operations_max = 1,
+        .staging_bytes =
+            keel_round_up(FLOATS * sizeof(float), KEEL_CACHE_LINE_BYTES) + PAIR * FLOATS * sizeof(float),
+        .staged = true};
     KEEL_TRY(keel_device_collectives_create(&config, &half->collectives));
     KEEL_TRY(keel_alloc(PAIR * FLOATS, sizeof(float), &half->host));
     KEEL_TRY(keel_buffer_create(half->fixture.device, FLOATS * sizeof(float), &half->part));
@@ -182,16 +184,14 @@ static enum keel_status pair(const char *board, uint32_t rank, bool alone_at_las
     keel_device_collectives_free(half.collectives);
     if (half.endpoint != NULL)
         keel_endpoint_close(half.endpoint);
-    if (half.part != NULL)
-        keel_buffer_destroy(half.part);
-    if (half.result != NULL)
-        keel_buffer_destroy(half.result);
+    keel_buffer_destroy(half.part);
+    keel_buffer_destroy(half.result);
     keel_free(half.host);
     keel_device_fixture_close(&half.fixture);
     return status;
 }
 
-int keel_board_member_main(int argc, char **argv)
+int keel_board_helper_main(int argc, char **argv)
 {
     uint64_t hash = 0;
     int type;
@@ -206,6 +206,6 @@ int keel_board_member_main(int argc, char **argv)
         enum keel_status status = pair(argv[2], argv[3][0] == '0' ? 0 : 1, alone, &hash);
         return end(status, hash);
     }
-    fprintf(stderr, "keel board: member is started by keel board check\n");
+    fprintf(stderr, "keel board: helper is started by keel board check\n");
     return keel_status_exit_code(KEEL_INVALID);
 }

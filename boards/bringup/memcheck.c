@@ -348,16 +348,12 @@ enum keel_status keel_memcheck_run(struct keel_device *device, const struct keel
     check->options = options;
     check->result = out;
     enum keel_status status = run_passes(check);
-    if (check->queue != NULL)
-        keel_queue_destroy(check->queue);
+    keel_queue_destroy(check->queue);
     for (uint32_t i = 0; i < check->piece_count; i++)
         keel_buffer_destroy(check->pieces[i].buffer);
-    if (check->report_buffer != NULL)
-        keel_buffer_destroy(check->report_buffer);
-    if (check->kernel != NULL)
-        keel_kernel_destroy(check->kernel);
-    if (check->program != NULL)
-        keel_program_destroy(check->program);
+    keel_buffer_destroy(check->report_buffer);
+    keel_kernel_destroy(check->kernel);
+    keel_program_destroy(check->program);
     if (still_runs(device)) {
         check->next = atomic_exchange(&kept, check);
         return status;

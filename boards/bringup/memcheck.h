@@ -1,4 +1,4 @@
-/* memcheck.h - is every word of a board's memory a word of its own that keeps what was written?
+/* memcheck.h - the memory test of a board: address aliasing, stuck and coupled bits, slow banks.
  *
  * Owns the patterns and the passes (address in address, moving inversions, walking bits, random), and what
  * they found. Allocates all that it tests at once, in pieces, so that two addresses which share a cell show;

@@ -1,22 +1,16 @@
 /* probe.c - the host's part of probe.cl, and its launches. */
 #include "probe.h"
+#include "check_steps.h"
 #include <math.h>
 #include <string.h>
 
-static uint32_t mix(uint32_t x)
-{
-    x = (x ^ (x >> 16)) * 0x7feb352dU;
-    x = (x ^ (x >> 15)) * 0x846ca68bU;
-    return x ^ (x >> 16);
-}
-
-uint32_t keel_probe_grid_word(const size_t group[3], const size_t local[3], const size_t size[3])
+static uint32_t grid_word(const size_t group[3], const size_t local[3], const size_t size[3])
 {
     uint32_t word = 0;
     for (uint32_t d = 0; d < 3; d++) {
-        word = mix(word + (uint32_t)group[d]);
-        word = mix(word + (uint32_t)local[d]);
-        word = mix(word + (uint32_t)size[d]);
+        word = keel_check_mix(word + (uint32_t)group[d]);
+        word = keel_check_mix(word + (uint32_t)local[d]);
+        word = keel_check_mix(word + (uint32_t)size[d]);
     }
     return word;
 }
@@ -50,18 +44,21 @@ static void host_copy(void *const *arguments, const struct keel_range *range)
     memcpy(arguments[1], arguments[0], range->global[0] * sizeof(uint32_t));
 }
 
-static void host_grid(void *const *arguments, const struct keel_range *range)
+void keel_probe_grid(uint32_t *words, const struct keel_range *range)
 {
-    uint32_t *words = arguments[0];
     const size_t *size = range->local;
     for (size_t z = 0; z < range->global[2]; z++)
         for (size_t y = 0; y < range->global[1]; y++)
             for (size_t x = 0; x < range->global[0]; x++) {
                 const size_t group[] = {x / size[0], y / size[1], z / size[2]};
                 const size_t local[] = {x % size[0], y % size[1], z % size[2]};
-                words[(z * range->global[1] + y) * range->global[0] + x] +=
-                    keel_probe_grid_word(group, local, size);
+                *words++ += grid_word(group, local, size);
             }
+}
+
+static void host_grid(void *const *arguments, const struct keel_range *range)
+{
+    keel_probe_grid(arguments[0], range);
 }
 
 static void host_step(void *const *arguments, const struct keel_range *range)
@@ -93,31 +90,13 @@ static const struct keel_module module = {
 
 bool keel_probe_init(struct keel_probe *probe, struct keel_check_run *run)
 {
-    struct keel_device *device = keel_check_device(run);
-    *probe = (struct keel_probe){.program = NULL};
-    if (device == NULL)
-        return false;
-    const struct keel_device_info *info = keel_device_info(device);
+    const struct keel_device_info *info = run->on.info;
     if (info->kind != KEEL_DEVICE_HOST && (info->code_forms & KEEL_CODE_SOURCE) == 0) {
         keel_check_note(run, "not tried with kernels: the board does not compile");
         return false;
     }
     keel_check_progress(run, 0, 0, "building the probe's kernels");
-    bool good =
-        keel_check_ok(run, keel_program_create(device, &module, "", &probe->program), "plain kernels");
-    for (uint32_t i = 0; i < KEEL_PROBE_KERNELS && good; i++)
-        good = keel_check_ok(run, keel_kernel_create(probe->program, kernels[i].name, &probe->kernels[i]),
-                             "a plain kernel");
-    return good;
-}
-
-void keel_probe_fini(struct keel_probe *probe)
-{
-    for (uint32_t i = 0; i < KEEL_PROBE_KERNELS; i++)
-        if (probe->kernels[i] != NULL)
-            keel_kernel_destroy(probe->kernels[i]);
-    if (probe->program != NULL)
-        keel_program_destroy(probe->program);
+    return keel_check_ok(run, keel_check_new_kernels(run, &module, probe->kernels), "plain kernels");
 }
 
 static struct keel_arg word(uint32_t value)

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { FILE_BYTES_MAX = 16384, KEY_BYTES = 4, FORMAT = 1 };
@@ -182,7 +181,7 @@ static enum keel_status write_record(const struct keel_quarantine *record, const
     return status;
 }
 
-/* ---- the doors ----------------------------------------------------------------------------------------- */
+/* ---- public functions ---- */
 
 struct finding {
     const struct subject *subject;
@@ -240,8 +239,7 @@ static enum keel_status begin_quarantine(const struct keel_device_info *info,
                                          struct keel_quarantine *record)
 {
     const struct subject subject = subject_of(info);
-    time_t now_s = (time_t)(keel_wall_ns() / KEEL_NS_PER_S);
-    struct tm utc;
+    const uint64_t now_ns = keel_wall_ns();
     memset(record, 0, sizeof *record);
     copy_text(record->selector, sizeof record->selector, info->selector);
     snprintf(record->name, sizeof record->name, "%s", subject.name);
@@ -253,9 +251,8 @@ static enum keel_status begin_quarantine(const struct keel_device_info *info,
     copy_text(record->evidence, sizeof record->evidence, finding->evidence);
     record->kind = finding->kind;
     record->findings = 1;
-    record->last_s = (uint64_t)now_s;
-    if (gmtime_r(&now_s, &utc) != NULL)
-        (void)strftime(record->since, sizeof record->since, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    record->last_s = now_ns / KEEL_NS_PER_S;
+    keel_wall_text(now_ns, record->since);
     KEEL_TRY(path_of(&subject, record->selector, folder, record->path));
     return write_record(record, folder);
 }

@@ -1,18 +1,14 @@
 /* quarantine_cmd.c - `keel board release`, and the quarantined boards in `keel board list`. */
-#include "quarantine_cmd.h"
 #include "board_kinds.h"
-#include <keel/memory.h>
+#include <keel/quarantine.h>
 #include <stdio.h>
 #include <string.h>
 
 void keel_quarantine_print(void)
 {
-    struct keel_quarantine *records;
+    static struct keel_quarantine records[KEEL_QUARANTINE_MAX];
     uint32_t count = 0;
-    enum keel_status status = keel_alloc(KEEL_QUARANTINE_MAX, sizeof *records, &records);
-    if (status == KEEL_OK)
-        status = keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count);
-    if (status != KEEL_OK)
+    if (keel_quarantine_list(records, KEEL_QUARANTINE_MAX, &count) != KEEL_OK)
         printf("\nQuarantine cannot be read: %s\n", keel_detail());
     for (uint32_t i = 0; i < count; i++) {
         const struct keel_quarantine *record = &records[i];
@@ -29,7 +25,6 @@ void keel_quarantine_print(void)
         if (record->identity[0] == '\0')
             printf("%12s with all boards alike: its driver tells no identity\n", "");
     }
-    keel_free(records);
 }
 
 static int release(const struct keel_command *command)

@@ -12,7 +12,6 @@
 #include <keel/clock.h>
 #include <keel/golden.h>
 #include <keel/process.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +20,8 @@
 
 #define STEP_LIMIT_NS  (60 * KEEL_NS_PER_S)
 #define TRIAL_LIMIT_NS (60 * KEEL_NS_PER_S)
-#define TRIAL_TIMES                                                                                          \
-    10 /* as long as the longest that came to its end, on a machine as busy as this one is                   \
-        */
-#define REAP_LIMIT_NS (5 * KEEL_NS_PER_S)
+/* As long as the longest that came to its end, on a machine as busy as this one is. */
+#define TRIAL_TIMES 10
 enum { ROUNDS = 11, MEDIAN = ROUNDS / 2, BUFFERS = 4, COUNT = 1 << 20, SIDE = 512, ORDER_FD = 3 };
 
 /* Kernels with some settings, and the list of the workload on them. */
@@ -180,11 +177,9 @@ static enum keel_status open_bench(const char *board, struct bench *bench)
 
 static void close_bench(struct bench *bench)
 {
-    if (bench->queue != NULL)
-        keel_queue_destroy(bench->queue);
+    keel_queue_destroy(bench->queue);
     for (int i = 0; i < BUFFERS; i++)
-        if (bench->buffers[i] != NULL)
-            keel_buffer_destroy(bench->buffers[i]);
+        keel_buffer_destroy(bench->buffers[i]);
     keel_board_close(bench->board);
 }
 
@@ -250,31 +245,6 @@ int keel_trial_main(const char *board)
 
 /* ---- who orders it ---- */
 
-static enum keel_status wait_for(struct keel_process *process, uint64_t deadline_ns,
-                                 struct keel_process_end *out)
-{
-    enum keel_status status = keel_process_wait(process, deadline_ns, out);
-    if (status != KEEL_TIMEOUT)
-        return status;
-    KEEL_TRY(keel_process_signal(process, SIGKILL));
-    (void)keel_process_wait(process, keel_deadline_after_ns(REAP_LIMIT_NS), out);
-    return KEEL_TIMEOUT;
-}
-
-static enum keel_status run_process(const char *board, int order_fd, uint64_t deadline_ns,
-                                    struct keel_process_end *out)
-{
-    char self[] = "/proc/self/exe"; /* this binary, also when another one has been put in its place */
-    char words[][8] = {"board", "tune", "--trial"}, name[KEEL_PATH_BYTES];
-    char *argv[] = {self, words[0], words[1], name, words[2], NULL};
-    struct keel_process process;
-    snprintf(name, sizeof name, "%s", board);
-    KEEL_TRY(keel_process_spawn(argv, &order_fd, 1, STDERR_FILENO, &process));
-    enum keel_status status = wait_for(&process, deadline_ns, out);
-    keel_process_close(&process);
-    return status;
-}
-
 /* What is said of a process that gave no answer. */
 static void judge_end(struct keel_trial *trial, enum keel_status status, const struct keel_process_end *end)
 {
@@ -308,8 +278,9 @@ enum keel_status keel_trial_run(const char *board, struct keel_trial *trial, uin
     if (fd < 0)
         return keel_fail_errno(errno, "a trial cannot be started");
     enum keel_status status = keel_pwrite_all(fd, trial, sizeof *trial, 0, "the order of a trial");
+    const char *const argv[] = {"/proc/self/exe", "board", "tune", board, "--trial", NULL};
     if (status == KEEL_OK)
-        status = run_process(board, fd, own_ns, &end);
+        status = keel_process_run(argv, &fd, 1, STDERR_FILENO, own_ns, &end);
     if (status == KEEL_OK || status == KEEL_TIMEOUT) {
         const enum keel_status waited = status;
         status = keel_pread_all(fd, trial, sizeof *trial, 0, "the answer of a trial");

@@ -32,9 +32,9 @@ struct keel_trial {
     char said[KEEL_DETAIL_BYTES];
 };
 
-/* Try trial->tried until the deadline, a minute at most or ten times as long as the longest trial that came
- * to its end, which *longest_ns keeps from call to call (0 at first). OK: *trial has the answer, also when
- * the driver died or hung. Blocks; the process is gone when it returns. */
+/* Measure trial->tried. The trial is killed at the deadline, or earlier: after a minute, or ten times the
+ * longest completed trial where that is more; *longest_ns keeps that time between calls (0 at first). OK:
+ * *trial has the answer, also when the driver died or hung. Blocks; the process is gone when it returns. */
 enum keel_status keel_trial_run(const char *board, struct keel_trial *trial, uint64_t *longest_ns,
                                 uint64_t deadline_ns);
 

@@ -3,11 +3,11 @@
  * A board's folder holds board.conf (INI, keel/ini.h), what `keel board build` made of the kernels
  * (artifacts/), and what `keel board tune` found (tune.conf). Folders are ROOT/VENDOR/BOARD; the roots are
  * the directories of KEEL_BOARDS (':' between them), ./boards, and share/keel/boards beside the bin/ that the
- * program is in. A folder of an earlier root takes the place of one with the same VENDOR/BOARD in a later
- * one, and a device's file is looked for in the first root that has one for it.
+ * program is in. VENDOR/BOARD in an earlier root hides the same name in a later one; a device gets its
+ * board file from the first root that has a match.
  *
  * A device that no board file matches works all the same, with the defaults of its kind. The format of all
- * files is in boards/bringup/README.md.
+ * files is in boards/bringup/FORMATS.md.
  *
  * Threads: an open board may be used by any thread; opening and closing, by one at a time. Calls that read
  * folders block on files; opening blocks while drivers are asked. */
@@ -15,6 +15,7 @@
 #define KEEL_BOARD_H
 
 #include <keel/api.h>
+#include <keel/clock.h>
 #include <keel/device.h>
 #include <keel/file.h>
 #include <keel/kernels.h>
@@ -65,7 +66,7 @@ struct keel_board_tunable {
 struct keel_board_waiver {
     char check[KEEL_BOARD_NAME_BYTES];
     char reason[KEEL_BOARD_TEXT_BYTES];
-    uint32_t until; /* the last day on which it holds: 20270131 */
+    char until[KEEL_DAY_BYTES]; /* the last day on which it holds: "2027-01-31" */
 };
 
 struct keel_board_file {
@@ -116,8 +117,6 @@ enum keel_status keel_board_folder_find(const char *name, char out[KEEL_PATH_BYT
 
 /* The waiver of the check of that name, whether it still holds or not; NULL when there is none. */
 const struct keel_board_waiver *keel_board_waiver(const struct keel_board_file *file, const char *name);
-/* The day of a time of keel_wall_ns, in UTC, as in `until`. */
-uint32_t keel_board_day(uint64_t wall_ns);
 
 struct keel_board; /* an open device, its file and its code */
 

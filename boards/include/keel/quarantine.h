@@ -3,17 +3,18 @@
  * Owns the files: one for each board, <state>/quarantine/<selector>-<alike>-<key>.json, where <state> is the
  * first of $KEEL_STATE, $XDG_STATE_HOME/keel, $HOME/.local/state/keel and /var/lib/keel. <alike> is a hash of
  * host, platform and device name, <key> one of these and the identity that the driver tells (keel/device.h):
- * neither a newer driver nor another place in the order of devices heals a board. What was found while faults
- * were put in on purpose is a drill's, and goes to a folder of the run. Where a driver tells no
- * identity, all boards of the host that are alike are out. A file holds all that was known when the board was
- * found out, its selector then among it, and the first evidence stays. Leaves to others: finding wrong bits
- * (golden operations, `keel board check`), and leaving the run.
+ * a new driver or another device order does not lift a quarantine. Findings made under fault injection are
+ * kept in the run's own folder, and no other run reads them. Where a driver tells no
+ * identity, all boards of the host that are alike are quarantined together. A file holds all that was known
+ * when the board was found out, its selector then among it, and the first evidence stays. Leaves to others:
+ * finding wrong bits (golden operations, `keel board check`), and leaving the run.
  *
  * Threads. All functions may be called by any thread and process; a file is replaced whole. */
 #ifndef KEEL_QUARANTINE_H
 #define KEEL_QUARANTINE_H
 
 #include <keel/api.h>
+#include <keel/clock.h>
 #include <keel/device.h>
 #include <keel/file.h>
 
@@ -37,7 +38,7 @@ struct keel_quarantine {
     char host[KEEL_QUARANTINE_WHERE_BYTES];        /* where the board is */
     char where[KEEL_QUARANTINE_WHERE_BYTES];       /* what found it out: "run gpt, rank 2, step 31" */
     char evidence[KEEL_QUARANTINE_EVIDENCE_BYTES]; /* what it did: operation, hash, expected hash */
-    char since[32];                                /* UTC, "2026-11-21T13:02:11Z" */
+    char since[KEEL_WALL_TEXT_BYTES];              /* UTC, "2026-11-21T13:02:11Z" */
     enum keel_quarantine_kind kind;                /* of the gravest finding */
     uint32_t findings;                             /* of memory; 1 for others */
     uint64_t last_s;            /* the newest, in seconds of UTC; 0 in files of older versions */
