@@ -206,7 +206,7 @@ void keel_process_kill(struct keel_process *process)
 enum keel_status keel_process_run(const char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
                                   int log_fd, uint64_t deadline_ns, struct keel_process_end *out)
 {
-    struct keel_process process;
+    struct keel_process process = {.pidfd = -1};
     KEEL_TRY(keel_process_spawn((char *const *)argv, keep_fds, keep_fd_count, log_fd, &process));
     enum keel_status status = keel_process_wait(&process, deadline_ns, out);
     if (status == KEEL_TIMEOUT && keel_process_signal(&process, SIGKILL) == KEEL_OK) {

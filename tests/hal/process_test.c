@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -173,6 +174,36 @@ START_TEST(a_wait_keeps_its_deadline_and_a_signal_ends_the_child)
     ck_assert_int_eq(end.code, SIGKILL);
     ck_status(keel_process_signal(&process, SIGTERM), KEEL_NOT_FOUND);
     keel_process_close(&process);
+}
+END_TEST
+
+START_TEST(a_run_to_the_end_gives_the_code_and_the_end_of_what_was_said)
+{
+    const char *const argv[] = {"/bin/sh", "-c", "echo a longer line; echo last >&2; exit 7", NULL};
+    struct keel_process_end end = {.code = -1};
+    char said[8];
+    int log = memfd_create("log", MFD_CLOEXEC);
+    ck_assert_int_ge(log, 0);
+    ck_ok(keel_process_run(argv, NULL, 0, log, keel_deadline_after_ns(LIMIT_NS), &end));
+    keel_read_tail(log, said, sizeof said);
+    ck_assert_str_eq(said, "e\nlast\n");
+    ck_status(keel_process_succeeded(&end, "it"), KEEL_IO);
+    ck_assert_str_eq(keel_detail(), "`it` ended with code 7");
+    end.code = 0;
+    ck_ok(keel_process_succeeded(&end, "it"));
+    close(log);
+    keel_read_tail(log, said, sizeof said);
+    ck_assert_str_eq(said, "");
+}
+END_TEST
+
+START_TEST(a_run_beyond_its_deadline_is_killed)
+{
+    const char *const argv[] = {"/bin/sh", "-c", "exec sleep 1000", NULL};
+    struct keel_process_end end = {.code = -1};
+    ck_status(keel_process_run(argv, NULL, 0, -1, keel_deadline_after_ns(20 * KEEL_NS_PER_MS), &end),
+              KEEL_TIMEOUT);
+    ck_assert(end.signaled && end.code == SIGKILL);
 }
 END_TEST
 
@@ -364,6 +395,8 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, an_exit_code_arrives);
     tcase_add_test(tc, a_wait_keeps_its_deadline_and_a_signal_ends_the_child);
+    tcase_add_test(tc, a_run_to_the_end_gives_the_code_and_the_end_of_what_was_said);
+    tcase_add_test(tc, a_run_beyond_its_deadline_is_killed);
     tcase_add_test(tc, kept_descriptors_become_3_and_up_in_order);
     tcase_add_test(tc, other_descriptors_are_closed);
     tcase_add_test(tc, output_goes_to_the_log_and_input_is_empty);
