@@ -132,10 +132,10 @@ _Noreturn void layer_refuse(const char *variable, const char *word)
     _exit(2);
 }
 
-void layer_sleep_ms(uint64_t ms)
+void layer_sleep_ns(uint64_t ns)
 {
-    struct timespec left = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
-    while (ms > 0 && nanosleep(&left, &left) != 0 && errno == EINTR) {
+    struct timespec left = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    while (ns > 0 && nanosleep(&left, &left) != 0 && errno == EINTR) {
     }
 }
 

@@ -270,7 +270,7 @@ void layer_unlock(void);
 void layer_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A setting that is not understood ends the process: a test must not run without its fault. */
 _Noreturn void layer_refuse(const char *variable, const char *word);
-void layer_sleep_ms(uint64_t ms);
+void layer_sleep_ns(uint64_t ns);
 
 /* The number of a device among those that the layer shows. */
 uint64_t layer_device_index(cl_device_id device);

@@ -120,7 +120,7 @@ static void look_idle(struct layer_object *queue, void *context)
     for (int i = 0; i < IDLE_TRIES && state > CL_COMPLETE; i++) {
         layer_next->clGetEventInfo(mark, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
         if (state > CL_COMPLETE)
-            layer_sleep_ms(1);
+            layer_sleep_ns(1000000);
     }
     layer_next->clReleaseEvent(mark);
     idle->is &= state <= CL_COMPLETE;
@@ -142,7 +142,7 @@ static bool reprogram(uint64_t device, uint64_t image)
     layer_log("reprogram image %016llx%s", (unsigned long long)image,
               idle.is ? "" : ": refused, the board is at work");
     if (idle.is)
-        layer_sleep_ms(layer_settings.reprogram_ms);
+        layer_sleep_ns(layer_settings.reprogram_ms * UINT64_C(1000000));
     return idle.is;
 }
 

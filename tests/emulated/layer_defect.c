@@ -436,7 +436,7 @@ void layer_altered_end(struct layer_command *command, cl_int error)
     }
     if (command->percent > 0) {
         layer_next->clFinish(command->queue);
-        layer_sleep_ms((layer_now_ns() - command->begun_ns) * command->percent / 100000000);
+        layer_sleep_ns((layer_now_ns() - command->begun_ns) * command->percent / 100);
     }
     if (command->overtakes && command->queue != command->home) {
         cl_event done = NULL; /* what comes behind it in its own queue waits for it */

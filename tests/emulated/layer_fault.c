@@ -151,7 +151,7 @@ static struct due collect(enum layer_call call, uint64_t device, const char *nam
     while (due.block)
         pause();
     layer_leak(due.leak_bytes);
-    layer_sleep_ms(due.sleep_ms + due.sleep_ns / 1000000);
+    layer_sleep_ns(due.sleep_ms * UINT64_C(1000000) + due.sleep_ns);
     return due;
 }
 
@@ -207,7 +207,7 @@ struct opening {
 static void *open_later(void *context)
 {
     struct opening *opening = context;
-    layer_sleep_ms(opening->ms);
+    layer_sleep_ns(opening->ms * UINT64_C(1000000));
     layer_next->clSetUserEventStatus(opening->gate, CL_COMPLETE);
     layer_next->clReleaseEvent(opening->gate);
     free(opening);
