@@ -260,6 +260,7 @@ static enum keel_status read_option(struct keel_command_words *words, int argc, 
     uint8_t *own = words->own;
     size_t length = strcspn(word, "=");
     KEEL_TRY(find_option(words->options, words->shared, word, length, &option));
+    KEEL_ASSERT(option != NULL);
     const bool flag = option->type == KEEL_COMMAND_FLAG;
     if (word[length] == '=')
         value = word + length + 1;
@@ -267,8 +268,10 @@ static enum keel_status read_option(struct keel_command_words *words, int argc, 
         return keel_fail(KEEL_INVALID, "%s takes no value", option->name);
     if (value == NULL && !flag && *at + 1 < argc)
         value = argv[++*at];
-    if (value != NULL && option->type == KEEL_COMMAND_CALL)
+    if (value != NULL && option->type == KEEL_COMMAND_CALL) {
+        KEEL_ASSERT(words->take != NULL);
         return words->take(own, option, value);
+    }
     if ((value != NULL || flag) && set_field(own + option->offset, option->type, value))
         return KEEL_OK;
     const char *help = option->help != NULL ? option->help : "";

@@ -603,7 +603,7 @@ static enum keel_status write_job(struct run *run)
     return status;
 }
 
-/* Who only evaluates trains nothing: the schedule stays that of the run in the directory. */
+/* train.steps = 0 evaluates only: the schedule stays that of the run in the directory. */
 static void keep_schedule(struct run *run)
 {
     char path[KEEL_PATH_BYTES];
@@ -613,7 +613,7 @@ static void keep_schedule(struct run *run)
         run->job.decay_steps = there.decay_steps;
 }
 
-/* Not as an option's name: agents are given it as an argument. */
+/* A name that begins with a dash gets ./ in front, since agents are given it as an argument. */
 static enum keel_status name_directory(struct run *run)
 {
     const char *name = run->out != NULL ? run->out : run->job.name;

@@ -301,8 +301,8 @@ static void watch_loss(struct keel_output *output, const struct keel_seen_step *
     atomic_store(&output->refused_step, seen->step); /* before this step's snapshot can be ordered */
 }
 
-/* Judge the lines on file anew: the first, from the step `from` on, that begins a spike. */
-static const struct keel_seen_step *judge_seen(struct keel_output *output, uint64_t from)
+/* Check the lines on file anew: the first, from the step `from` on, that begins a spike. */
+static const struct keel_seen_step *check_seen(struct keel_output *output, uint64_t from)
 {
     memset(&output->spike, 0, sizeof output->spike);
     for (uint64_t i = 0; i < output->seen_count; i++)
@@ -316,14 +316,14 @@ enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_s
 {
     if (output->job->spike == KEEL_SPIKE_WARN)
         return KEEL_OK;
-    const struct keel_seen_step *found = judge_seen(output, first_step);
+    const struct keel_seen_step *found = check_seen(output, first_step);
     if (found == NULL)
         return KEEL_OK;
     output->went_back = *found;
     say(output, "step %" PRIu64 ": the loss exploded in the life before: it is computed again", found->step);
     KEEL_TRY(withdraw_from(output, output->went_back.step));
     output->steps_before = last_step(output);
-    judge_seen(output, UINT64_MAX);
+    check_seen(output, UINT64_MAX);
     return KEEL_OK;
 }
 
@@ -346,7 +346,7 @@ enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
     output->spiked.step = 0;
     output->incident.open = false;
     atomic_store(&output->refused_step, 0);
-    judge_seen(output, UINT64_MAX);
+    check_seen(output, UINT64_MAX);
     return keel_fail(KEEL_DIVERGED,
                      "the loss exploded at step %" PRIu64 " to %.4f%s; a lower train.lr, a longer warm-up or "
                      "train.clip may help, in another --out; train.spike = warn goes on through it",
@@ -753,7 +753,7 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
         return status;
     }
     output->steps_before = last_step(output);
-    judge_seen(output, UINT64_MAX);
+    check_seen(output, UINT64_MAX);
     char model[160];
     keel_job_describe(job, model, sizeof model);
     write_event(output, "start",

@@ -46,7 +46,7 @@ enum keel_status keel_output_spike(struct keel_output *output, bool *out_back);
 
 /* Before a life that computes from first_step on, when train.spike is not warn: the life before may have been
  * killed between the line of an explosion and its withdrawal. That line and those behind it are withdrawn
- * now, so that the step is computed and judged again. */
+ * now, so that the step is computed and checked again. */
 enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_step);
 
 /* The end of the run is made once more: the last snapshot was lost with its node. */

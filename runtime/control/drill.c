@@ -275,7 +275,7 @@ static bool is_due(const struct keel_drill *drill, const struct keel_drill_place
     case KEEL_DRILL_NODE:
         return drill->number == place->node;
     default:
-        return place->lead;
+        return place->leader;
     }
 }
 

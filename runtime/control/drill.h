@@ -75,7 +75,7 @@ struct keel_drill_place {
     uint64_t step;
     enum keel_drill_phase phase;
     uint32_t rank, node;
-    bool lead; /* fires drills for `all` */
+    bool leader; /* fires drills for `all` */
 };
 
 /* Once, before the process opens a file that a disk-full drill of the plan is to fail. */

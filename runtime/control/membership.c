@@ -33,6 +33,7 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
     struct keel_seen_node *seen = &m->nodes[node];
     bool older = status->incarnation < seen->incarnation;
     bool same = status->incarnation == seen->incarnation;
+    KEEL_ASSERT(status->worker_count <= KEEL_WORKERS_PER_NODE); /* the decoder saw to it */
     if (older || (same && (seen->exited || (seen->heard && status->sequence <= seen->sequence))))
         return false;
     seen->heard = true;
@@ -81,6 +82,7 @@ void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint
                                   uint64_t now_ns)
 {
     KEEL_ASSERT(node < KEEL_NODES_MAX);
+    KEEL_ASSERT(incarnation > m->nodes[node].incarnation);
     memset(&m->nodes[node], 0, sizeof m->nodes[node]);
     m->nodes[node].incarnation = incarnation;
     m->nodes[node].heard_ns = now_ns;
@@ -154,6 +156,7 @@ static void evict(struct keel_membership *m, const struct keel_view *view, int i
                   uint64_t now_ns)
 {
     const struct keel_member *member = &view->members[index];
+    KEEL_ASSERT(index < view->member_count && cause != KEEL_CAUSE_NONE);
     if (m->evicted[index] != KEEL_CAUSE_NONE)
         return;
     m->evicted[index] = cause;
@@ -235,8 +238,8 @@ static bool weigh_accused(struct keel_membership *m, const struct keel_view *vie
            !yields_to_other(m, view, index, accusers);
 }
 
-static void judge_accusations(struct keel_membership *m, const struct keel_view *view,
-                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
+static void suspect_accused(struct keel_membership *m, const struct keel_view *view,
+                            const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
 {
     for (uint32_t round = 0; round < KEEL_MEMBERS_MAX; round++) {
         uint32_t active = 0;
@@ -286,10 +289,10 @@ static bool somebody_remains(const struct keel_membership *m, const struct keel_
 /* A evicted member leaves for the sake of those who stay. Nobody stays: then whoever is alive and ready
  * stays after all. All were silent together, which says more about the network or the machine than about one
  * of them, so the others that were only silent get the whole timeout again, from now on. */
-static void acquit(struct keel_membership *m, const struct keel_view *view, const struct keel_times *times,
-                   uint64_t now_ns)
+static void reinstate(struct keel_membership *m, const struct keel_view *view, const struct keel_times *times,
+                      uint64_t now_ns)
 {
-    bool acquitted = false;
+    bool reinstated = false;
     if (somebody_remains(m, view))
         return;
     for (int i = 0; i < view->member_count; i++) {
@@ -298,9 +301,9 @@ static void acquit(struct keel_membership *m, const struct keel_view *view, cons
             continue;
         m->evicted[i] = KEEL_CAUSE_NONE;
         m->accused_ns[i] = 0;
-        acquitted = true;
+        reinstated = true;
     }
-    for (int i = 0; acquitted && i < view->member_count; i++) {
+    for (int i = 0; reinstated && i < view->member_count; i++) {
         if (m->evicted[i] != KEEL_CAUSE_SILENCE)
             continue;
         m->evicted[i] = KEEL_CAUSE_NONE;
@@ -354,7 +357,7 @@ static void list_newcomers(const struct keel_membership *m, const struct keel_vi
     }
 }
 
-/* ---- judgement ----------------------------------------------------------------------------------------- */
+/* ---- suspects ------------------------------------------------------------------------------------------ */
 
 static void start_verdict(struct keel_verdict *out)
 {
@@ -365,6 +368,7 @@ static void start_verdict(struct keel_verdict *out)
 static void collect_members(const struct keel_membership *m, const struct keel_view *view,
                             struct keel_verdict *out)
 {
+    uint32_t gone_or_done = 0;
     for (int i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
         if (m->evicted[i] != KEEL_CAUSE_NONE) {
@@ -382,12 +386,15 @@ static void collect_members(const struct keel_membership *m, const struct keel_v
             out->spares++;
         else if (m->evicted[i] == KEEL_CAUSE_NONE)
             out->remaining++;
+        gone_or_done += (out->gone | out->done) >> i & 1;
     }
+    KEEL_ASSERT(out->remaining + out->spares + gone_or_done == view->member_count);
 }
 
-void keel_membership_judge(struct keel_membership *m, const struct keel_view *view,
-                           const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
+void keel_membership_suspect(struct keel_membership *m, const struct keel_view *view,
+                             const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
 {
+    KEEL_ASSERT(view->member_count <= KEEL_MEMBERS_MAX && m->node_count <= KEEL_NODES_MAX);
     start_verdict(out);
     for (int i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
@@ -402,8 +409,8 @@ void keel_membership_judge(struct keel_membership *m, const struct keel_view *vi
         if (cause == KEEL_CAUSE_NONE && due_ns < out->wake_ns)
             out->wake_ns = due_ns;
     }
-    judge_accusations(m, view, times, now_ns, out);
-    acquit(m, view, times, now_ns);
+    suspect_accused(m, view, times, now_ns, out);
+    reinstate(m, view, times, now_ns);
     collect_members(m, view, out);
     list_newcomers(m, view, times, now_ns, out);
     if (out->join_count == 0)

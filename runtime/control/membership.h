@@ -1,9 +1,9 @@
 /* membership.h - failure detection: what the launcher knows of all nodes and workers.
  *
  * Owns what agents reported last (state, not events: lost and repeated reports do no harm), when each node
- * was heard, who accuses whom, and the judgement over it. Evidence alone changes nothing: this file says who
- * should leave and who could join, and node_leader.c commits a view that does it. Knows nothing of messages
- * in flight, of the register or of steps. */
+ * was heard, who accuses whom, and the rules by which they are evicted. Evidence alone changes nothing: this
+ * file says who should leave and who could join, and node_leader.c commits a view that does it. Knows nothing
+ * of messages in flight, of the register or of steps. */
 #ifndef KEEL_MEMBERSHIP_H
 #define KEEL_MEMBERSHIP_H
 
@@ -61,7 +61,7 @@ struct keel_verdict {
     uint64_t probe;        /* nodes to be asked now: one of theirs is accused */
     struct keel_member joins[KEEL_MEMBERS_MAX];
     uint16_t join_count;
-    uint64_t wake_ns; /* judge again then at the latest; UINT64_MAX: nothing pends */
+    uint64_t wake_ns; /* look again then at the latest; UINT64_MAX: nothing pends */
 };
 
 void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint64_t now_ns);
@@ -86,7 +86,7 @@ void keel_membership_clear_evidence(struct keel_membership *m);
 /* This process itself was stopped for a while: what it did not hear proves nothing. */
 void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns);
 
-/* Judge the members of `view` and list who could join. Rules, first that fits:
+/* Find suspects among the members of `view` and list who could join. Rules, first that fits:
  *  1 done: the worker said so; it leaves with the next change, and at once when somebody accuses it
  *  2 its process ended, or its node's process, or was started again       -> gone
  *  3 its node was silent for `silence`, or for half of it and its ring successor says the same -> gone
@@ -96,11 +96,12 @@ void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns);
  *    accusations with it.
  * When these leave nobody, members that are alive and ready stay after all, and those that were only silent
  * are given `silence` again from now on. */
-void keel_membership_judge(struct keel_membership *m, const struct keel_view *view,
-                           const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
+void keel_membership_suspect(struct keel_membership *m, const struct keel_view *view,
+                             const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
 
-/* The first judgement in a launcher's life: `view` is of an earlier life. Who is there, was told a view and
- * is in this one under the same address stays; everybody else is gone, fresh workers join. */
+/* The first look in a launcher's life: `view` is of an earlier life. A member stays if its worker is alive,
+ * was sent a view and has the address that it has in this one. All other members leave; workers that were
+ * sent no view join. */
 void keel_membership_awaited(const struct keel_membership *m, const struct keel_view *view,
                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
 

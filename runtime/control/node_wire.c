@@ -149,23 +149,23 @@ static void flow_status(struct flow *f, struct keel_wire_status *status)
 }
 
 /* The view comes last and takes the rest. */
-static void flow_lead(struct flow *f, struct keel_wire_lead *lead)
+static void flow_leader(struct flow *f, struct keel_wire_leader *leader)
 {
-    flow_u64(f, &lead->next_step);
-    flow_bool(f, &lead->missing);
-    flow_bool(f, &lead->stop);
-    flow_bool(f, &lead->end);
-    lead->status = (enum keel_status)flow_choice(f, lead->status, KEEL_STATUS_COUNT);
-    flow_text(f, lead->detail, sizeof lead->detail);
-    flow_bool(f, &lead->has_view);
-    if (!lead->has_view)
+    flow_u64(f, &leader->next_step);
+    flow_bool(f, &leader->missing);
+    flow_bool(f, &leader->stop);
+    flow_bool(f, &leader->end);
+    leader->status = (enum keel_status)flow_choice(f, leader->status, KEEL_STATUS_COUNT);
+    flow_text(f, leader->detail, sizeof leader->detail);
+    flow_bool(f, &leader->has_view);
+    if (!leader->has_view)
         return;
     if (f->w) {
         uint8_t bytes[KEEL_VIEW_BYTES_MAX];
-        keel_writer_bytes(f->w, bytes, keel_view_encode(&lead->view, bytes));
+        keel_writer_bytes(f->w, bytes, keel_view_encode(&leader->view, bytes));
     } else if (f->r->failed ||
-               !keel_view_decode(f->r->data + f->r->at, f->r->bytes - f->r->at, &lead->view) ||
-               lead->view.epoch == 0) {
+               !keel_view_decode(f->r->data + f->r->at, f->r->bytes - f->r->at, &leader->view) ||
+               leader->view.epoch == 0) {
         refuse(f);
     } else {
         f->r->at = f->r->bytes;
@@ -236,8 +236,8 @@ static void flow_message(struct flow *f, struct keel_wire_message *message)
     case KEEL_WIRE_STATUS:
         flow_status(f, &message->as.status);
         break;
-    case KEEL_WIRE_LEAD:
-        flow_lead(f, &message->as.lead);
+    case KEEL_WIRE_LEADER:
+        flow_leader(f, &message->as.leader);
         break;
     case KEEL_WIRE_STEP:
         flow_record(f, &message->as.step);

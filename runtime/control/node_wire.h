@@ -17,7 +17,7 @@ enum {
 
 enum keel_wire_kind {
     KEEL_WIRE_STATUS = 1, /* agent to launcher: all that it knows of its workers */
-    KEEL_WIRE_LEAD,       /* launcher to agent: where the run stands, and the view when it is news */
+    KEEL_WIRE_LEADER,     /* launcher to agent: where the run stands, and the view when it is news */
     KEEL_WIRE_STEP,       /* agent to launcher: a step record */
     KEEL_WIRE_SHARD,      /* agent to launcher: a shard of a snapshot is durable; until acknowledged */
     KEEL_WIRE_SHARD_ACK,  /* launcher to agent */
@@ -63,7 +63,7 @@ struct keel_wire_status {
                                           */
 };
 
-struct keel_wire_lead {
+struct keel_wire_leader {
     uint64_t next_step; /* wanted next */
     bool missing;       /* records from next_step on are missing: send them at once */
     bool stop;          /* orderly end: workers finish the step */
@@ -91,7 +91,7 @@ struct keel_wire_message {
     uint64_t epoch; /* of the newest view that the sender knows */
     union {
         struct keel_wire_status status;
-        struct keel_wire_lead lead;
+        struct keel_wire_leader leader;
         struct keel_step_record step;
         struct keel_wire_shard shard;
         struct keel_wire_note note;

@@ -23,6 +23,14 @@ void keel_register_init(struct keel_register *reg, uint16_t node, uint16_t holde
     reg->holder_count = holder_count;
 }
 
+/* What an acceptor holds: nothing, or a value under a ballot that it promised. */
+static bool holds_together(const struct keel_register *reg)
+{
+    return keel_ballot_compare(reg->accepted, reg->promised) <= 0 &&
+           (reg->value.bytes > 0) == (reg->accepted.counter > 0) &&
+           reg->value.bytes <= KEEL_REGISTER_BYTES_MAX;
+}
+
 /* ---- the durable state: magic, promised, accepted, length, value, checksum ------------------------- */
 
 /* FNV-1a, 64 bits: finds a torn or foreign file; it is no defence against an enemy. */
@@ -50,6 +58,7 @@ static struct keel_ballot read_ballot(struct keel_wire_reader *r)
 
 uint32_t keel_register_store(const struct keel_register *reg, uint8_t *out)
 {
+    KEEL_ASSERT(holds_together(reg));
     struct keel_writer w = {.data = out, .capacity = KEEL_REGISTER_STORE_BYTES};
     keel_writer_number(&w, STORE_MAGIC, 8);
     write_ballot(&w, reg->promised);
@@ -88,7 +97,10 @@ void keel_register_answer(struct keel_register *reg, const struct keel_register_
 {
     KEEL_ASSERT(ask->kind == KEEL_REGISTER_PREPARE || ask->kind == KEEL_REGISTER_ACCEPT);
     bool prepare = ask->kind == KEEL_REGISTER_PREPARE;
+    const struct keel_ballot promised = reg->promised, accepted = reg->accepted;
     bool ok = ask->ballot.counter > 0 && keel_ballot_compare(ask->ballot, reg->promised) >= 0;
+    KEEL_ASSERT(ask->value.bytes <= KEEL_REGISTER_BYTES_MAX);
+    KEEL_ASSERT(prepare || ask->value.bytes > 0);
     *out_changed = false;
     if (ok && keel_ballot_compare(ask->ballot, reg->promised) > 0) {
         reg->promised = ask->ballot;
@@ -99,6 +111,10 @@ void keel_register_answer(struct keel_register *reg, const struct keel_register_
         reg->value = ask->value;
         *out_changed = true;
     }
+    /* What was promised and what was accepted never goes back. */
+    KEEL_ASSERT(keel_ballot_compare(reg->promised, promised) >= 0);
+    KEEL_ASSERT(keel_ballot_compare(reg->accepted, accepted) >= 0);
+    KEEL_ASSERT(holds_together(reg));
     memset(reply, 0, sizeof *reply);
     reply->kind = prepare ? KEEL_REGISTER_PROMISE : KEEL_REGISTER_ACCEPTED;
     reply->ok = ok;
@@ -110,6 +126,11 @@ void keel_register_answer(struct keel_register *reg, const struct keel_register_
     }
 }
 
+static bool majority(const struct keel_register *reg, uint32_t holders)
+{
+    return __builtin_popcount(holders) * 2 > reg->holder_count;
+}
+
 /* ---- proposer ---------------------------------------------------------------------------------------- */
 
 void keel_register_begin(struct keel_register *reg)
@@ -119,7 +140,11 @@ void keel_register_begin(struct keel_register *reg)
         counter = reg->promised.counter;
     if (reg->seen.counter > counter)
         counter = reg->seen.counter;
+    const struct keel_ballot before = reg->ballot;
     reg->ballot = (struct keel_ballot){.counter = counter + 1, .node = reg->identity};
+    KEEL_ASSERT(keel_ballot_compare(reg->ballot, before) > 0);
+    KEEL_ASSERT(keel_ballot_compare(reg->ballot, reg->promised) > 0);
+    KEEL_ASSERT(keel_ballot_compare(reg->ballot, reg->seen) > 0);
     reg->newest = (struct keel_ballot){0};
     reg->proposal.bytes = 0;
     reg->answers = reg->grown = 0;
@@ -129,6 +154,7 @@ void keel_register_begin(struct keel_register *reg)
 void keel_register_write(struct keel_register *reg, const uint8_t *data, uint32_t bytes)
 {
     KEEL_ASSERT(reg->phase == KEEL_REGISTER_READ);
+    KEEL_ASSERT(majority(reg, reg->answers));
     KEEL_ASSERT(bytes > 0 && bytes <= KEEL_REGISTER_BYTES_MAX);
     memcpy(reg->proposal.data, data, bytes);
     reg->proposal.bytes = bytes;
@@ -151,11 +177,6 @@ bool keel_register_ask(const struct keel_register *reg, struct keel_register_mes
     if (reg->phase == KEEL_REGISTER_WRITING)
         out->value = reg->proposal;
     return true;
-}
-
-static bool majority(const struct keel_register *reg, uint32_t holders)
-{
-    return __builtin_popcount(holders) * 2 > reg->holder_count;
 }
 
 static bool phase_is_over(const struct keel_register *reg)
@@ -188,6 +209,10 @@ enum keel_register_outcome keel_register_hear(struct keel_register *reg, uint16_
     }
     if (!phase_is_over(reg))
         return KEEL_REGISTER_WAIT;
+    KEEL_ASSERT(majority(reg, reg->answers));
+    KEEL_ASSERT(writing || (reg->grown & ~reg->answers) == 0);
+    KEEL_ASSERT((uint64_t)reg->answers >> reg->holder_count == 0);
+    KEEL_ASSERT(reading ? (reg->newest.counter > 0) == (reg->proposal.bytes > 0) : reg->proposal.bytes > 0);
     reg->phase = reading ? KEEL_REGISTER_READ : KEEL_REGISTER_IDLE;
     return reading ? KEEL_REGISTER_HAVE : KEEL_REGISTER_COMMITTED;
 }

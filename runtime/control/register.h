@@ -8,9 +8,9 @@
  * What holds: once a value is committed (accepted by a majority under one ballot), every later read phase
  * that completes sees it or one that was made from it. For that an acceptor's state must be durable before
  * its answer leaves (keel_register_store), and no two lives of proposers may share a number: hence the
- * nonce in each. A holder that lost its disk answers like one that is new; since it may have forgotten
- * the newest value, a read phase needs a majority of holders that accepted something, or all holders. So
- * the value outlives the disks of any minority, and the very first change needs every holder. */
+ * nonce in each. A holder that lost its disk answers like a new one and may have forgotten the newest value.
+ * A read phase therefore needs a majority of holders that accepted something, or all holders. So the value
+ * outlives the disks of any minority, and the very first change needs every holder. */
 #ifndef KEEL_REGISTER_H
 #define KEEL_REGISTER_H
 

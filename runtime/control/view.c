@@ -37,6 +37,7 @@ static void add_member(struct keel_view *view, const struct keel_member *member,
 {
     if (view->member_count == KEEL_MEMBERS_MAX)
         return;
+    KEEL_ASSERT(rank < KEEL_MEMBERS_MAX && keel_view_find_rank(view, rank) < 0);
     struct keel_member *m = &view->members[view->member_count++];
     *m = *member;
     m->rank = rank;
@@ -164,6 +165,7 @@ static void move_shards(const struct keel_view *old, struct keel_view *next)
         if (next->shard_rank[s] != KEEL_RANK_NONE)
             continue;
         next->shard_rank[s] = emptiest(next, load, s);
+        KEEL_ASSERT(next->shard_rank[s] != KEEL_RANK_NONE);
         load[next->shard_rank[s]]++;
     }
     for (uint32_t i = 0; i < next->shard_count; i++) {
@@ -184,19 +186,57 @@ static bool any_active_stays(const struct keel_view *old, uint64_t gone)
     return false;
 }
 
+static bool joins(const struct keel_view_change *change, const struct keel_member *who)
+{
+    for (uint16_t i = 0; i < change->join_count; i++)
+        if (change->joins[i].node == who->node && change->joins[i].local == who->local &&
+            change->joins[i].incarnation == who->incarnation)
+            return true;
+    return false;
+}
+
+/* Nobody who left is there (after a new start of the run he may join again), nobody who stays lost his rank,
+ * and no two ranks differ by more than one shard where shards only moved. */
+static bool follows(const struct keel_view *old, const struct keel_view_change *change,
+                    const struct keel_view *next, bool moved)
+{
+    uint16_t load[KEEL_MEMBERS_MAX] = {0}, least = KEEL_SHARDS_MAX, most = 0;
+    for (uint16_t i = 0; i < old->member_count; i++) {
+        const struct keel_member *m = &old->members[i];
+        const int at = keel_view_find_worker(next, m->node, m->local, m->incarnation);
+        const bool gone = (change->gone >> i & 1) != 0;
+        if (gone && at >= 0 && !joins(change, m))
+            return false;
+        if (!gone && !m->spare && (at < 0 || next->members[at].rank != m->rank))
+            return false;
+    }
+    for (uint16_t s = 0; s < next->shard_count; s++)
+        load[next->shard_rank[s]]++;
+    for (uint16_t i = 0; i < keel_view_active_count(next); i++) {
+        const uint16_t its = load[next->members[i].rank];
+        least = its < least ? its : least;
+        most = its > most ? its : most;
+    }
+    return !moved || most <= least + 1;
+}
+
 bool keel_view_next(const struct keel_view *old, const struct keel_view_change *change, struct keel_view *out)
 {
+    KEEL_ASSERT(old->epoch < KEEL_EPOCH_MAX && old->member_count <= KEEL_MEMBERS_MAX);
+    KEEL_ASSERT(change->join_count == 0 || change->joins != NULL);
     KEEL_ASSERT(change->rank_count > 0 && change->rank_count <= KEEL_MEMBERS_MAX);
     KEEL_ASSERT(change->shard_count > 0 && change->shard_count <= KEEL_SHARDS_MAX);
     struct keel_view next = {.epoch = old->epoch + 1, .shard_count = change->shard_count};
     seat_members(old, change, &next);
     if (keel_view_active_count(&next) == 0)
         return false;
-    if (old->shard_count == next.shard_count && any_active_stays(old, change->gone))
+    const bool move = old->shard_count == next.shard_count && any_active_stays(old, change->gone);
+    if (move)
         move_shards(old, &next);
     else
         lay_out_anew(&next);
     KEEL_ASSERT(keel_view_valid(&next));
+    KEEL_ASSERT(follows(old, change, &next, move));
     *out = next;
     return true;
 }
@@ -255,6 +295,7 @@ uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
     for (uint16_t s = 0; s < view->shard_count; s++)
         keel_writer_number(&w, view->shard_rank[s], 2);
     KEEL_ASSERT(!w.failed);
+    KEEL_ASSERT(w.bytes <= KEEL_VIEW_BYTES_MAX);
     return w.bytes;
 }
 

@@ -54,7 +54,7 @@ enum keel_status keel_control_start(struct keel_control_plane *control);
 void keel_control_step(struct keel_control_plane *control, const struct keel_node_event *event);
 
 /* Hand over the messages that wait (a bounded number), then a TICK when it is due: in this order, so that
- * an owner that was held up hears what came before it judges silence. */
+ * an owner that was held up hears what came before it counts silence. */
 void keel_control_turn(struct keel_control_plane *control);
 
 #endif

@@ -27,8 +27,8 @@ struct keel_launch_report {
     /* The agent of a node was killed or failed. */
     void (*agent_exit)(void *context, uint16_t node, uint32_t incarnation,
                        const struct keel_process_end *end);
-    /* A change of the view waits, since the disk has no room for it (full; `detail` names the file), or goes
-     * on. */
+    /* full: a view change waits because the disk is full, and `detail` names the file. Not full: it goes on.
+     */
     void (*room)(void *context, bool full, const char *detail);
     /* A datagram that does not belong to the run was dropped; `total` so far; at most once a second. */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);

@@ -2,17 +2,17 @@
  *
  * The state of the run, as the launcher sees it (node_leader.c makes all transitions but the first):
  *
- *      init --START--> MUSTERING --view commits--> RUNNING <--view commits-- CHANGING
+ *      init --START--> STARTING --view commits--> RUNNING <--view commits-- CHANGING
  *                          |                         |  `--gone or vacant rank--^
  *                          |                         +--> STOPPING --all done, or grace over--+
  *                          `-- nobody can come ------+--> all done -------------------------+-> ENDING ->
  * finished
  *
- *   MUSTERING  no view of this life of the launcher. The register may hold one of an earlier life: it gives
+ *   STARTING   no view of this life of the launcher. The register may hold one of an earlier life: it gives
  *              the epoch to go on from, and survivors if there are any.
  *   RUNNING    the newest committed view is node->view, and every agent is being told it until it
  *              reports that epoch.
- *   CHANGING   lead.changing: a ballot is under way. Nothing of the new view is known to any worker.
+ *   CHANGING   leader.changing: a ballot is under way. Nothing of the new view is known to any worker.
  *   STOPPING   lost members still leave by a change; nobody joins any more.
  *   ENDING     agents are told to end until each says that it did, or its time is over.
  *
@@ -114,9 +114,11 @@ struct keel_wire_message *keel_node_message(struct keel_node *node, enum keel_wi
 
 void keel_node_send(struct keel_node *node, uint16_t to)
 {
-    KEEL_ASSERT(to != node->config.node);
+    KEEL_ASSERT(to != node->config.node && to < KEEL_NODES_MAX);
     node->out.epoch = node->view.epoch;
     uint32_t bytes = keel_wire_encode(&node->out, node->bytes);
+    KEEL_ASSERT(keel_wire_decode(node->bytes, bytes, &node->sent)); /* what others refuse is not sent */
+    KEEL_ASSERT(node->sent.kind == node->out.kind && node->sent.epoch == node->out.epoch);
     node->env->send(node->env->context, to, node->bytes, bytes);
 }
 
@@ -134,6 +136,7 @@ void keel_node_finish(struct keel_node *node, enum keel_status status, const cha
 {
     if (node->finished)
         return;
+    KEEL_ASSERT(node->env != NULL && node->started);
     node->finished = true;
     keel_node_trace(node, "finish %s: %s", keel_status_name(status), detail);
     node->env->finish(node->env->context, status, detail);
@@ -152,6 +155,10 @@ static bool answer_as_holder(struct keel_node *node, const struct keel_register_
     /* Invariant 7: the environment stores before it sends. */
     uint8_t stored[KEEL_REGISTER_STORE_BYTES];
     uint32_t bytes = keel_register_store(&node->reg, stored);
+    struct keel_register again = {.identity = node->reg.identity, .holder_count = node->reg.holder_count};
+    KEEL_ASSERT(keel_register_load(&again, stored, bytes) == KEEL_OK);
+    KEEL_ASSERT(keel_ballot_compare(again.promised, node->reg.promised) == 0);
+    KEEL_ASSERT(keel_ballot_compare(again.accepted, node->reg.accepted) == 0);
     node->unstored = !node->env->persist(node->env->context, stored, bytes);
     return !node->unstored;
 }
@@ -286,6 +293,7 @@ int keel_node_step(struct keel_node *node, const struct keel_env *env, const str
     KEEL_ASSERT(node->view.epoch == 0 || keel_view_valid(&node->view));
     if (!node->finished) {
         node->planned_ns = node->wake_ns > node->now_ns ? node->wake_ns : node->now_ns + 1;
+        KEEL_ASSERT(node->planned_ns > node->now_ns); /* invariant 8 */
         env->timer(env->context, node->planned_ns);
     }
     node->env = NULL;

@@ -23,7 +23,9 @@ static void start_worker(struct keel_node *node, uint8_t local)
     memset(w, 0, sizeof *w);
     w->restarts = restarts;
     w->strikes = strikes;
+    KEEL_ASSERT(restarts <= KEEL_RESTARTS_EVER); /* or it would run into the byte of the node's */
     w->incarnation = (node->config.incarnation << 8) + restarts;
+    KEEL_ASSERT(w->incarnation >> 8 == node->config.incarnation);
     w->state = KEEL_WORKER_STARTING;
     w->running = true;
     w->started_ns = w->beat_ns = node->now_ns;
@@ -69,6 +71,8 @@ static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause
     bool again = node->config.respawn && left && !node->agent.stopping && !node->agent.ending;
     w->state = again ? KEEL_WORKER_OFF : KEEL_WORKER_GONE;
     w->restart_ns = node->now_ns + (node->times.backoff_ns << w->strikes);
+    KEEL_ASSERT(again || w->state == KEEL_WORKER_GONE);
+    KEEL_ASSERT(w->sent_epoch == 0 && w->accused_epoch == 0);
     keel_node_trace(node, "worker %u.%u incarnation %u out: %s, %s", node->config.node, local, w->incarnation,
                     keel_cause_name(cause), again ? "will restart" : "no restart");
     if (node->config.respawn && !left)
@@ -82,6 +86,7 @@ static void kill_worker(struct keel_node *node, uint8_t local, enum keel_cause c
         return;
     w->killed = true;
     retire_worker(node, local, cause);
+    KEEL_ASSERT(w->state != KEEL_WORKER_STARTING && w->state != KEEL_WORKER_READY);
     node->env->worker_kill(node->env->context, local);
 }
 
@@ -292,6 +297,7 @@ static void send_report(struct keel_node *node, bool ended)
     status->has_newest = newest != NULL;
     if (newest)
         status->newest = *newest;
+    KEEL_ASSERT(newest == NULL || status->first_record == UINT64_MAX || newest->step >= status->first_record);
     status->worker_count = worker_count(node);
     for (uint8_t i = 0; i < worker_count(node); i++)
         fill_worker(node, i, &status->workers[i]);
@@ -319,11 +325,13 @@ static void find_neighbours(struct keel_node *node)
         at = (uint16_t)((at + 1) % KEEL_NODES_MAX);
     while (!(nodes >> at & 1));
     node->agent.ahead = at;
+    KEEL_ASSERT(at != self);
     at = self;
     do
         at = (uint16_t)((at + KEEL_NODES_MAX - 1) % KEEL_NODES_MAX);
     while (!(nodes >> at & 1));
     node->agent.behind = at;
+    KEEL_ASSERT(at != self);
 }
 
 /* Invariant 4. */
@@ -341,6 +349,7 @@ static void adopt_view(struct keel_node *node, const struct keel_view *view)
             continue;
         w->accused_epoch = 0;
         if (keel_view_find_worker(view, node->config.node, local, w->incarnation) >= 0) {
+            KEEL_ASSERT(view->epoch > w->sent_epoch); /* invariant 4 */
             w->sent_epoch = view->epoch;
             node->env->tell_view(node->env->context, local, view);
         } else if (w->sent_epoch > 0) {
@@ -361,35 +370,36 @@ static void send_lacking_records(struct keel_node *node, bool at_once)
         const struct keel_record_slot *slot = keel_records_get(&node->records, step);
         if (!at_once && node->now_ns - slot->since_ns < node->times.record_ns)
             return;
+        KEEL_ASSERT(slot->record.step >= node->agent.next_step);
         send_record(node, &slot->record);
         step++;
     }
 }
 
-static void take_end(struct keel_node *node, const struct keel_wire_lead *lead)
+static void take_end(struct keel_node *node, const struct keel_wire_leader *leader)
 {
     struct keel_agent *agent = &node->agent;
     if (agent->ending)
         return;
     agent->ending = agent->stopping = true;
     agent->end_ns = node->now_ns + node->times.silence_ns;
-    agent->end_status = lead->status;
-    memcpy(agent->end_detail, lead->detail, sizeof agent->end_detail);
-    keel_node_trace(node, "the run is over: %s", keel_status_name(lead->status));
+    agent->end_status = leader->status;
+    memcpy(agent->end_detail, leader->detail, sizeof agent->end_detail);
+    keel_node_trace(node, "the run is over: %s", keel_status_name(leader->status));
 }
 
-static void take_lead(struct keel_node *node, const struct keel_wire_lead *lead)
+static void take_leader(struct keel_node *node, const struct keel_wire_leader *leader)
 {
     struct keel_agent *agent = &node->agent;
-    agent->lead_ns = node->now_ns;
-    agent->next_step = lead->next_step;
-    if (lead->has_view)
-        adopt_view(node, &lead->view);
-    if (lead->stop)
+    agent->leader_ns = node->now_ns;
+    agent->next_step = leader->next_step;
+    if (leader->has_view)
+        adopt_view(node, &leader->view);
+    if (leader->stop)
         agent->stopping = true;
-    if (lead->end)
-        take_end(node, lead);
-    send_lacking_records(node, lead->missing);
+    if (leader->end)
+        take_end(node, leader);
+    send_lacking_records(node, leader->missing);
 }
 
 static void take_shard_ack(struct keel_node *node, const struct keel_wire_shard *ack)
@@ -413,10 +423,10 @@ void keel_agent_message(struct keel_node *node, uint16_t from)
             node->agent.behind_ns = node->now_ns;
     } else if (from != 0) {
         keel_node_trace(node, "drop message kind %d from node %u: not its part", (int)in->kind, from);
-    } else if (in->kind == KEEL_WIRE_LEAD) {
-        take_lead(node, &in->as.lead);
+    } else if (in->kind == KEEL_WIRE_LEADER) {
+        take_leader(node, &in->as.leader);
     } else if (in->kind == KEEL_WIRE_SHARD_ACK) {
-        node->agent.lead_ns = node->now_ns;
+        node->agent.leader_ns = node->now_ns;
         take_shard_ack(node, &in->as.shard);
     }
 }
@@ -426,7 +436,7 @@ void keel_agent_message(struct keel_node *node, uint16_t from)
 void keel_agent_start(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
-    agent->lead_ns = agent->beat_ns = node->now_ns;
+    agent->leader_ns = agent->beat_ns = node->now_ns;
     keel_node_trace(node, "agent %u starts, incarnation %u", node->config.node, node->config.incarnation);
     for (uint8_t local = 0; local < worker_count(node); local++)
         start_worker(node, local);
@@ -435,7 +445,7 @@ void keel_agent_start(struct keel_node *node)
 void keel_agent_reset_timers(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
-    agent->lead_ns = agent->behind_ns = node->now_ns;
+    agent->leader_ns = agent->behind_ns = node->now_ns;
     for (uint8_t local = 0; local < worker_count(node); local++)
         agent->locals[local].beat_ns = node->now_ns;
 }
@@ -467,6 +477,7 @@ static void tell_stop(struct keel_node *node, uint8_t local)
     struct keel_local *w = &node->agent.locals[local];
     if (!w->running || w->killed || w->stop_told || w->state != KEEL_WORKER_READY)
         return;
+    KEEL_ASSERT(node->agent.stopping);
     w->stop_told = true;
     node->env->tell_stop(node->env->context, local);
 }
@@ -487,6 +498,8 @@ static void finish_agent(struct keel_node *node, enum keel_status status, const 
 {
     for (uint8_t local = 0; local < worker_count(node); local++)
         kill_worker(node, local, KEEL_CAUSE_FINISHED);
+    for (uint8_t local = 0; local < worker_count(node); local++)
+        KEEL_ASSERT(!node->agent.locals[local].running || node->agent.locals[local].killed);
     send_report(node, true);
     keel_node_finish(node, status, detail);
 }
@@ -511,7 +524,7 @@ static void work_on_end(struct keel_node *node)
 void keel_agent_work(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
-    if (keel_node_due(node, agent->lead_ns + node->times.launcher_timeout_ns)) {
+    if (keel_node_due(node, agent->leader_ns + node->times.launcher_timeout_ns)) {
         finish_agent(node, KEEL_PEER_LOST, "the launcher is silent; run the same command again to resume");
         return;
     }

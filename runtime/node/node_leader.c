@@ -1,8 +1,8 @@
 /* node_leader.c - the part of the launcher: turning evidence into views, delivering steps and snapshots,
  * ending the run. States and invariants: head of node.c.
  *
- * Every function here is called with node->env set; lead_work looks at everything that may be due and is
- * cheap enough to run after every event. */
+ * Every function here is called with node->env set; keel_leader_work looks at everything that may be due and
+ * is cheap enough to run after every event. */
 #include "node_state.h"
 
 #include <inttypes.h>
@@ -13,14 +13,14 @@
 
 static void tell(struct keel_node *node, uint16_t to, bool with_view, bool missing)
 {
-    const struct keel_leader *lead = &node->lead;
-    struct keel_wire_lead *out = &keel_node_message(node, KEEL_WIRE_LEAD)->as.lead;
-    out->next_step = lead->next_step;
+    const struct keel_leader *leader = &node->leader;
+    struct keel_wire_leader *out = &keel_node_message(node, KEEL_WIRE_LEADER)->as.leader;
+    out->next_step = leader->next_step;
     out->missing = missing;
-    out->stop = lead->stopping;
-    out->end = lead->ending;
-    out->status = lead->end_status;
-    memcpy(out->detail, lead->end_detail, sizeof out->detail);
+    out->stop = leader->stopping;
+    out->end = leader->ending;
+    out->status = leader->end_status;
+    memcpy(out->detail, leader->end_detail, sizeof out->detail);
     out->has_view = with_view && node->view.epoch > 0;
     if (out->has_view)
         out->view = node->view;
@@ -37,12 +37,12 @@ static void tell_all(struct keel_node *node, bool with_view)
 
 static void end_run(struct keel_node *node, enum keel_status status, const char *detail)
 {
-    struct keel_leader *lead = &node->lead;
-    KEEL_ASSERT(!lead->ending);
-    lead->ending = true;
-    lead->end_ns = lead->end_sent_ns = node->now_ns;
-    lead->end_status = status;
-    (void)snprintf(lead->end_detail, sizeof lead->end_detail, "%s", detail);
+    struct keel_leader *leader = &node->leader;
+    KEEL_ASSERT(!leader->ending && !node->finished);
+    leader->ending = true;
+    leader->end_ns = leader->end_sent_ns = node->now_ns;
+    leader->end_status = status;
+    (void)snprintf(leader->end_detail, sizeof leader->end_detail, "%s", detail);
     keel_node_trace(node, "end %s: %s", keel_status_name(status), detail);
     keel_register_rest(&node->reg);
     tell_all(node, false);
@@ -50,19 +50,19 @@ static void end_run(struct keel_node *node, enum keel_status status, const char 
 
 static void work_on_end(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
+    struct keel_leader *leader = &node->leader;
     bool waiting = false;
     for (uint16_t i = 1; i < node->membership.node_count; i++) {
         const struct keel_seen_node *seen = &node->membership.nodes[i];
         waiting = waiting || (seen->heard && !seen->ended && !seen->exited &&
                               !keel_node_due(node, seen->heard_ns + node->times.silence_ns));
     }
-    if (!waiting || keel_node_due(node, lead->end_ns + 3 * node->times.silence_ns)) {
-        keel_node_finish(node, lead->end_status, lead->end_detail);
+    if (!waiting || keel_node_due(node, leader->end_ns + 3 * node->times.silence_ns)) {
+        keel_node_finish(node, leader->end_status, leader->end_detail);
         return;
     }
-    if (keel_node_due(node, lead->end_sent_ns + node->times.beat_ns)) {
-        lead->end_sent_ns = node->now_ns;
+    if (keel_node_due(node, leader->end_sent_ns + node->times.beat_ns)) {
+        leader->end_sent_ns = node->now_ns;
         tell_all(node, false);
     }
 }
@@ -74,9 +74,10 @@ static void commit_snapshots(struct keel_node *node);
 static void deliver_steps(struct keel_node *node)
 {
     const struct keel_record_slot *slot;
-    while ((slot = keel_records_get(&node->records, node->lead.next_step)) != NULL) {
-        node->lead.next_step++; /* invariant 5 */
-        node->lead.over_ns = 0; /* progress: the last ones may take their time */
+    while ((slot = keel_records_get(&node->records, node->leader.next_step)) != NULL) {
+        KEEL_ASSERT(slot->record.step == node->leader.next_step); /* invariant 5 */
+        node->leader.next_step++;
+        node->leader.over_ns = 0; /* progress: the last ones may take their time */
         node->env->step_commit(node->env->context, &slot->record);
     }
     commit_snapshots(node);
@@ -84,13 +85,13 @@ static void deliver_steps(struct keel_node *node)
 
 static void take_record(struct keel_node *node, const struct keel_step_record *record)
 {
-    struct keel_leader *lead = &node->lead;
-    if (record->epoch == node->view.epoch && record->step > lead->front_step)
-        lead->front_step = record->step;
-    const struct keel_view *view = record->epoch == node->view.epoch ? &node->view : &lead->before;
-    if (record->epoch == view->epoch && record->epoch > lead->carriers.epoch)
-        lead->carriers = *view;
-    if (record->step >= lead->next_step + KEEL_RECORDS_MAX)
+    struct keel_leader *leader = &node->leader;
+    if (record->epoch == node->view.epoch && record->step > leader->front_step)
+        leader->front_step = record->step;
+    const struct keel_view *view = record->epoch == node->view.epoch ? &node->view : &leader->before;
+    if (record->epoch == view->epoch && record->epoch > leader->carriers.epoch)
+        leader->carriers = *view;
+    if (record->step >= leader->next_step + KEEL_RECORDS_MAX)
         return; /* would push out what is still wanted; it is sent again */
     if (keel_records_put(&node->records, record, node->now_ns) == KEEL_RECORD_DIFFERENT) {
         const struct keel_step_record *other = &keel_records_get(&node->records, record->step)->record;
@@ -103,10 +104,10 @@ static void take_record(struct keel_node *node, const struct keel_step_record *r
 /* A record came that is further than the next one: ask for what lies between, not too often. */
 static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
 {
-    struct keel_leader *lead = &node->lead;
-    if (step < lead->next_step || !keel_node_due(node, lead->hole_asked_ns + node->times.record_ns))
+    struct keel_leader *leader = &node->leader;
+    if (step < leader->next_step || !keel_node_due(node, leader->hole_asked_ns + node->times.record_ns))
         return;
-    lead->hole_asked_ns = node->now_ns;
+    leader->hole_asked_ns = node->now_ns;
     tell(node, from, false, true);
 }
 
@@ -114,29 +115,30 @@ static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
  * it is lost, and delivery goes on behind the hole after a timeout. */
 static void skip_hole(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
-    uint64_t lowest = keel_records_first(&node->records, lead->next_step);
+    struct keel_leader *leader = &node->leader;
+    uint64_t lowest = keel_records_first(&node->records, leader->next_step);
     for (uint16_t i = 1; i < node->membership.node_count; i++) {
         const struct keel_seen_node *seen = &node->membership.nodes[i];
         if (seen->exited || seen->ended ||
             keel_node_due(node, seen->heard_ns + node->times.launcher_timeout_ns))
             continue; /* dead, or by its own rule ended */
-        uint64_t first = seen->heard ? seen->first_record : lead->next_step; /* unknown: it may hold all */
+        uint64_t first = seen->heard ? seen->first_record : leader->next_step; /* unknown: it may hold all */
         lowest = first < lowest ? first : lowest;
     }
-    if (lowest == UINT64_MAX || lowest <= lead->next_step || lead->front_step <= lead->next_step) {
-        lead->hole_ns = 0;
+    if (lowest == UINT64_MAX || lowest <= leader->next_step || leader->front_step <= leader->next_step) {
+        leader->hole_ns = 0;
         return;
     }
-    if (lead->hole_ns == 0 || lead->hole_step != lead->next_step) {
-        lead->hole_ns = node->now_ns;
-        lead->hole_step = lead->next_step;
+    if (leader->hole_ns == 0 || leader->hole_step != leader->next_step) {
+        leader->hole_ns = node->now_ns;
+        leader->hole_step = leader->next_step;
     }
-    if (!keel_node_due(node, lead->hole_ns + node->times.silence_ns))
+    if (!keel_node_due(node, leader->hole_ns + node->times.silence_ns))
         return;
-    keel_node_trace(node, "records of steps %" PRIu64 " to %" PRIu64 " are lost", lead->next_step,
+    KEEL_ASSERT(lowest > leader->next_step && leader->hole_step == leader->next_step);
+    keel_node_trace(node, "records of steps %" PRIu64 " to %" PRIu64 " are lost", leader->next_step,
                     lowest - 1);
-    lead->next_step = lowest;
+    leader->next_step = lowest;
     deliver_steps(node);
 }
 
@@ -163,10 +165,10 @@ static void drop_set(struct keel_node *node, struct keel_snapshot_set *set)
 
 static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step, uint64_t attempt)
 {
-    struct keel_leader *lead = &node->lead;
-    struct keel_snapshot_set *oldest = &lead->snapshots[0];
+    struct keel_leader *leader = &node->leader;
+    struct keel_snapshot_set *oldest = &leader->snapshots[0];
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
-        struct keel_snapshot_set *set = &lead->snapshots[i];
+        struct keel_snapshot_set *set = &leader->snapshots[i];
         if (set->used && set->step == step && set->attempt == attempt)
             return set;
         if (!set->used || (oldest->used && set->step < oldest->step))
@@ -178,6 +180,7 @@ static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step,
     oldest->used = true;
     oldest->step = step;
     oldest->attempt = attempt;
+    KEEL_ASSERT(oldest->have == 0);
     return oldest;
 }
 
@@ -185,22 +188,22 @@ static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step,
  * view, so that its snapshot counts until the next but one. */
 static const struct keel_view *view_of_snapshot(const struct keel_node *node, uint64_t step, uint64_t attempt)
 {
-    const struct keel_leader *lead = &node->lead;
+    const struct keel_leader *leader = &node->leader;
     bool present = attempt == node->view.epoch;
-    bool at_end = attempt == lead->before.epoch && step + 1 == node->config.last_step && !lead->end_kept;
+    bool at_end = attempt == leader->before.epoch && step + 1 == node->config.last_step && !leader->end_kept;
     if (attempt == 0 || (!present && !at_end))
         return NULL;
-    return present ? &node->view : &lead->before;
+    return present ? &node->view : &leader->before;
 }
 
 /* The lowest step whose set is whole and whose records are delivered. */
 static struct keel_snapshot_set *ready_set(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
+    struct keel_leader *leader = &node->leader;
     struct keel_snapshot_set *ready = NULL;
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
-        struct keel_snapshot_set *set = &lead->snapshots[i];
-        bool delivered = lead->next_step > set->step || lead->next_step >= node->config.last_step;
+        struct keel_snapshot_set *set = &leader->snapshots[i];
+        bool delivered = leader->next_step > set->step || leader->next_step >= node->config.last_step;
         const struct keel_view *view = set->used ? view_of_snapshot(node, set->step, set->attempt) : NULL;
         bool whole = view != NULL && __builtin_popcountll(set->have) == keel_view_active_count(view);
         if (whole && delivered && (!ready || set->step < ready->step))
@@ -213,14 +216,18 @@ static struct keel_snapshot_set *ready_set(struct keel_node *node)
  * deliver them any more. */
 static void commit_snapshots(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
+    struct keel_leader *leader = &node->leader;
     struct keel_snapshot_set *set;
     while ((set = ready_set(node)) != NULL) {
         const struct keel_view *view = view_of_snapshot(node, set->step, set->attempt);
+        KEEL_ASSERT(view != NULL && view->epoch == set->attempt); /* invariant 6 */
+        KEEL_ASSERT(!leader->committed_any || set->step > leader->committed_step);
+        for (uint16_t rank = 0; rank < keel_view_active_count(view); rank++)
+            KEEL_ASSERT((set->have >> rank & 1) != 0 && set->shards[rank].rank == rank);
         set->used = false;
-        lead->committed_any = true;
-        lead->committed_step = set->step;
-        lead->end_kept = lead->end_kept || set->step + 1 >= node->config.last_step;
+        leader->committed_any = true;
+        leader->committed_step = set->step;
+        leader->end_kept = leader->end_kept || set->step + 1 >= node->config.last_step;
         keel_node_trace(node, "snapshot of step %" PRIu64 " epoch %" PRIu64 " is complete", set->step,
                         set->attempt);
         node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards,
@@ -231,14 +238,14 @@ static void commit_snapshots(struct keel_node *node)
 /* A message may come again, after its snapshot was ordered or from a view that is over. */
 static void collect_shard(struct keel_node *node, const struct keel_wire_shard *shard)
 {
-    struct keel_leader *lead = &node->lead;
+    struct keel_leader *leader = &node->leader;
     const struct keel_view *view = view_of_snapshot(node, shard->step, shard->attempt);
     const uint32_t rank = shard->summary.rank;
     struct keel_snapshot_set *set = NULL;
     if (rank >= KEEL_MEMBERS_MAX || shard->attempt > node->view.epoch ||
         (view != NULL && rank >= keel_view_active_count(view)))
         return;
-    if (view != NULL && (!lead->committed_any || shard->step > lead->committed_step))
+    if (view != NULL && (!leader->committed_any || shard->step > leader->committed_step))
         set = find_set(node, shard->step, shard->attempt);
     if (set == NULL) {
         node->env->snapshot_drop(node->env->context, shard->step, shard->attempt, UINT64_C(1) << rank);
@@ -254,16 +261,16 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
 /* Did this life of the run see its last step committed? */
 static bool all_delivered(const struct keel_node *node)
 {
-    const struct keel_leader *lead = &node->lead;
-    return !lead->awaiting_joins && lead->next_step > node->config.first_step &&
-           lead->next_step >= node->config.last_step;
+    const struct keel_leader *leader = &node->leader;
+    return !leader->awaiting_joins && leader->next_step > node->config.first_step &&
+           leader->next_step >= node->config.last_step;
 }
 
 /* Is somebody who took part in the steps still at work? Who joined while the last one was committed did not.
  */
 static bool carrier_remains(const struct keel_node *node, const struct keel_verdict *verdict)
 {
-    const struct keel_view *carriers = &node->lead.carriers;
+    const struct keel_view *carriers = &node->leader.carriers;
     for (uint16_t i = 0; i < keel_view_active_count(&node->view); i++) {
         const struct keel_member *member = &node->view.members[i];
         if ((verdict->gone | verdict->done) >> i & 1)
@@ -275,7 +282,7 @@ static bool carrier_remains(const struct keel_node *node, const struct keel_verd
     return false;
 }
 
-/* Those who took part in the last step keep its end by themselves: whoever joins has nothing to do. */
+/* The ranks that committed the last step write its snapshot by themselves: a rank that joins has no work. */
 static bool is_finishing(const struct keel_node *node, const struct keel_verdict *verdict)
 {
     return all_delivered(node) && carrier_remains(node, verdict);
@@ -292,23 +299,23 @@ static bool somebody_is_done(const struct keel_node *node)
     return false;
 }
 
-/* Nobody who took part in the last step is at work any more. Either its end is kept, or it was lost with a
- * rank: then the next life makes it again, with all ranks; who is left here would be without those that are
- * done. */
+/* True if no rank that took part in the last step is still at work. Its snapshot was committed, or was lost
+ * with a rank: then the next run of the same command writes it with all ranks, since those left here lack the
+ * shards of the ranks that are done. */
 static bool is_over(const struct keel_node *node, const struct keel_verdict *verdict)
 {
-    bool kept = node->lead.end_kept || !node->config.keeps_end;
+    bool kept = node->leader.end_kept || !node->config.keeps_end;
     return all_delivered(node) && !carrier_remains(node, verdict) && (kept || somebody_is_done(node));
 }
 
 /* ---- changing the view --------------------------------------------------------------------------------- */
 
-static void judge(struct keel_node *node, const struct keel_view *base, struct keel_verdict *out)
+static void suspect(struct keel_node *node, const struct keel_view *base, struct keel_verdict *out)
 {
-    if (node->lead.awaiting_joins)
+    if (node->leader.awaiting_joins)
         keel_membership_awaited(&node->membership, base, &node->times, node->now_ns, out);
     else
-        keel_membership_judge(&node->membership, base, &node->times, node->now_ns, out);
+        keel_membership_suspect(&node->membership, base, &node->times, node->now_ns, out);
 }
 
 static bool active_is_gone(const struct keel_view *view, uint64_t gone)
@@ -321,18 +328,19 @@ static bool active_is_gone(const struct keel_view *view, uint64_t gone)
 
 static void propose(struct keel_node *node, enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
-    struct keel_leader *lead = &node->lead;
-    if (node->reg.phase != KEEL_REGISTER_IDLE || !keel_node_due(node, lead->retry_ns))
+    struct keel_leader *leader = &node->leader;
+    if (node->reg.phase != KEEL_REGISTER_IDLE || !keel_node_due(node, leader->retry_ns))
         return;
-    if (!lead->changing)
-        lead->change_ns = node->now_ns;
-    lead->changing = true;
-    lead->change_cause = cause;
-    lead->alive_ns = alive_ns;
-    lead->evidence_ns = evidence_ns;
-    lead->resend_ns = node->now_ns + node->times.beat_ns / 2;
+    if (!leader->changing)
+        leader->change_ns = node->now_ns;
+    leader->changing = true;
+    leader->change_cause = cause;
+    leader->alive_ns = alive_ns;
+    leader->evidence_ns = evidence_ns;
+    leader->resend_ns = node->now_ns + node->times.beat_ns / 2;
     keel_node_trace(node, "propose after epoch %" PRIu64 ": %s", node->view.epoch, keel_cause_name(cause));
     keel_register_begin(&node->reg);
+    KEEL_ASSERT(node->reg.phase == KEEL_REGISTER_READING);
     keel_node_ask_holders(node);
 }
 
@@ -340,7 +348,7 @@ static void propose(struct keel_node *node, enum keel_cause cause, uint64_t aliv
  * was left by a ballot that was cut short; it is committed as it is, before anything new. */
 static void write_next(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
+    struct keel_leader *leader = &node->leader;
     struct keel_register_value *value = &node->reg.proposal;
     struct keel_view base = {.epoch = 0}, next;
     bool fine = value->bytes == 0 || keel_view_decode(value->data, value->bytes, &base);
@@ -348,57 +356,62 @@ static void write_next(struct keel_node *node)
         end_run(node, KEEL_CORRUPT, "the holders of the view lost it; resume from the newest snapshot");
         return;
     }
-    if (!lead->awaiting_joins && base.epoch > node->view.epoch) {
+    if (!leader->awaiting_joins && base.epoch > node->view.epoch) {
         next = base;
     } else {
         struct keel_verdict verdict;
-        judge(node, &base, &verdict);
+        suspect(node, &base, &verdict);
         struct keel_view_change change = {
             .gone = verdict.gone | verdict.done,
             .joins = verdict.joins,
-            .join_count = lead->stopping || is_finishing(node, &verdict) ? 0 : verdict.join_count,
+            .join_count = leader->stopping || is_finishing(node, &verdict) ? 0 : verdict.join_count,
             .rank_count = node->config.rank_count,
             .shard_count = node->config.shard_count};
         if (!keel_view_next(&base, &change, &next)) {
             keel_register_rest(&node->reg);
-            lead->changing = false;
+            leader->changing = false;
             return;
         }
     }
+    KEEL_ASSERT(next.epoch > node->view.epoch && keel_view_valid(&next)); /* invariants 1 and 3 */
     uint8_t bytes[KEEL_VIEW_BYTES_MAX];
     keel_register_write(&node->reg, bytes, keel_view_encode(&next, bytes));
+    KEEL_ASSERT(keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, &base));
+    KEEL_ASSERT(base.epoch == next.epoch && base.member_count == next.member_count);
     keel_node_ask_holders(node);
 }
 
 static void install(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
+    struct keel_leader *leader = &node->leader;
     struct keel_view old = node->view;
     struct keel_view next;
     bool fine = keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, &next);
     KEEL_ASSERT(fine && next.epoch > old.epoch); /* we wrote it; invariant 1 */
-    lead->before = old;
+    KEEL_ASSERT(node->reg.phase == KEEL_REGISTER_IDLE && leader->changing);
+    KEEL_ASSERT(next.shard_count == node->config.shard_count);
+    leader->before = old;
     node->view = next;
-    lead->awaiting_joins = lead->changing = false;
-    lead->first_ready_ns = 0;
-    lead->over_ns = lead->front_step = 0;
+    leader->awaiting_joins = leader->changing = false;
+    leader->first_ready_ns = 0;
+    leader->over_ns = leader->front_step = 0;
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
-        struct keel_snapshot_set *set = &lead->snapshots[i];
+        struct keel_snapshot_set *set = &leader->snapshots[i];
         if (view_of_snapshot(node, set->step, set->attempt) == NULL)
             drop_set(node, set);
     }
-    lead->committed_any = false;
+    leader->committed_any = false;
     keel_membership_clear_evidence(&node->membership);
     keel_node_trace(node, "view epoch %" PRIu64 ": %u active, %u members, after %s", next.epoch,
-                    keel_view_active_count(&next), next.member_count, keel_cause_name(lead->change_cause));
+                    keel_view_active_count(&next), next.member_count, keel_cause_name(leader->change_cause));
     tell_all(node, true);
-    node->env->view_change(node->env->context, &old, &node->view, lead->change_cause, lead->alive_ns,
-                           lead->evidence_ns);
+    node->env->view_change(node->env->context, &old, &node->view, leader->change_cause, leader->alive_ns,
+                           leader->evidence_ns);
 }
 
 void keel_leader_register(struct keel_node *node, enum keel_register_outcome outcome)
 {
-    if (!node->config.launcher || node->lead.ending)
+    if (!node->config.launcher || node->leader.ending)
         return;
     switch (outcome) {
     case KEEL_REGISTER_WAIT:
@@ -410,19 +423,19 @@ void keel_leader_register(struct keel_node *node, enum keel_register_outcome out
         install(node);
         break;
     case KEEL_REGISTER_REFUSED:
-        node->lead.retry_ns = node->now_ns + node->times.gather_ns +
-                              node->env->random(node->env->context) % (node->times.gather_ns + 1);
+        node->leader.retry_ns = node->now_ns + node->times.gather_ns +
+                                node->env->random(node->env->context) % (node->times.gather_ns + 1);
         break;
     }
 }
 
 /* ---- when is it time? ---------------------------------------------------------------------------------- */
 
-static uint32_t pending_respawns(const struct keel_leader *lead)
+static uint32_t pending_respawns(const struct keel_leader *leader)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < KEEL_NODES_MAX; i++)
-        count += lead->respawns[i].due_ns != 0 ? 1 : 0;
+        count += leader->respawns[i].due_ns != 0 ? 1 : 0;
     return count;
 }
 
@@ -440,34 +453,36 @@ static void end_without_workers(struct keel_node *node)
 /* Nobody carries the run: wait for enough of those who may come, but not for long once one is there. */
 static void await_joins(struct keel_node *node, const struct keel_verdict *verdict)
 {
-    struct keel_leader *lead = &node->lead;
+    struct keel_leader *leader = &node->leader;
     uint32_t ready = (uint32_t)verdict->remaining + verdict->join_count;
-    uint32_t hope = (uint32_t)verdict->coming + verdict->unheard + pending_respawns(lead);
-    uint64_t patience_ns = lead->awaiting_joins ? node->times.grace_ns : node->times.silence_ns;
+    uint32_t hope = (uint32_t)verdict->coming + verdict->unheard + pending_respawns(leader);
+    uint64_t patience_ns = leader->awaiting_joins ? node->times.grace_ns : node->times.silence_ns;
     if (ready == 0) {
         const char *detail;
         enum keel_status failure =
-            keel_membership_failure(&node->membership, lead->awaiting_joins ? NULL : &node->view, &detail);
-        lead->first_ready_ns = 0;
+            keel_membership_failure(&node->membership, leader->awaiting_joins ? NULL : &node->view, &detail);
+        leader->first_ready_ns = 0;
         if (hope == 0 && failure != KEEL_OK)
             end_run(node, failure, detail);
         else if (hope == 0)
             end_without_workers(node);
-        else if (keel_node_due(node, lead->start_ns + node->times.join_wait_ns))
+        else if (keel_node_due(node, leader->start_ns + node->times.join_wait_ns))
             end_run(node, KEEL_TIMEOUT, "no worker became ready in time; see the workers' logs");
         return;
     }
-    lead->start_ns = node->now_ns;
-    if (lead->first_ready_ns == 0)
-        lead->first_ready_ns = node->now_ns;
+    leader->start_ns = node->now_ns;
+    if (leader->first_ready_ns == 0)
+        leader->first_ready_ns = node->now_ns;
     uint32_t wanted =
-        (uint32_t)node->config.rank_count + (lead->awaiting_joins ? node->config.spare_count : 0);
-    uint64_t due_ns = lead->first_ready_ns + patience_ns;
-    bool lost = !lead->awaiting_joins && active_is_gone(&node->view, verdict->gone);
-    enum keel_cause cause = lost ? verdict->cause : lead->awaiting_joins ? KEEL_CAUSE_START : KEEL_CAUSE_JOIN;
+        (uint32_t)node->config.rank_count + (leader->awaiting_joins ? node->config.spare_count : 0);
+    uint64_t due_ns = leader->first_ready_ns + patience_ns;
+    bool lost = !leader->awaiting_joins && active_is_gone(&node->view, verdict->gone);
+    enum keel_cause cause = lost                     ? verdict->cause
+                            : leader->awaiting_joins ? KEEL_CAUSE_START
+                                                     : KEEL_CAUSE_JOIN;
     if (ready >= wanted || hope == 0 || keel_node_due(node, due_ns))
         propose(node, cause, lost ? verdict->alive_ns : 0,
-                lost ? verdict->evidence_ns : lead->first_ready_ns);
+                lost ? verdict->evidence_ns : leader->first_ready_ns);
     else
         keel_node_wake(node, due_ns);
 }
@@ -475,15 +490,15 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
 /* All that is left of the view's workers has finished. */
 static void conclude(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
-    if (lead->over_ns == 0)
-        lead->over_ns = node->now_ns;
-    bool complete = lead->next_step >= node->config.last_step;
+    struct keel_leader *leader = &node->leader;
+    if (leader->over_ns == 0)
+        leader->over_ns = node->now_ns;
+    bool complete = leader->next_step >= node->config.last_step;
     if (complete)
         end_run(node, KEEL_OK, "all steps are committed");
-    else if (!records_settled(node) && !keel_node_due(node, lead->over_ns + node->times.grace_ns))
+    else if (!records_settled(node) && !keel_node_due(node, leader->over_ns + node->times.grace_ns))
         return;
-    else if (lead->stopping)
+    else if (leader->stopping)
         end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
     else /* resumed from a snapshot that is newer than the last record that was delivered */
         end_run(node, KEEL_OK, "all steps are done; the records of the last ones died with their nodes");
@@ -491,7 +506,7 @@ static void conclude(struct keel_node *node)
 
 static void watch_view(struct keel_node *node, const struct keel_verdict *verdict)
 {
-    const struct keel_leader *lead = &node->lead;
+    const struct keel_leader *leader = &node->leader;
     uint16_t vacant = verdict->remaining < node->config.rank_count
                           ? (uint16_t)(node->config.rank_count - verdict->remaining)
                           : 0;
@@ -501,7 +516,7 @@ static void watch_view(struct keel_node *node, const struct keel_verdict *verdic
             propose(node, verdict->cause, verdict->alive_ns, verdict->evidence_ns);
         else
             keel_node_wake(node, due_ns);
-    } else if (vacant > 0 && verdict->join_count > 0 && verdict->done == 0 && !lead->stopping &&
+    } else if (vacant > 0 && verdict->join_count > 0 && verdict->done == 0 && !leader->stopping &&
                !is_finishing(node, verdict)) {
         uint64_t due_ns = node->membership.join_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
@@ -515,26 +530,26 @@ static void watch_view(struct keel_node *node, const struct keel_verdict *verdic
  * disk, when it is full, is waited for until there is room or the user stops the run. */
 static void push_change(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
-    if (!lead->changing)
+    struct keel_leader *leader = &node->leader;
+    if (!leader->changing)
         return;
     if (node->unstored)
-        lead->change_ns = node->now_ns;
-    if (keel_node_due(node, lead->change_ns + node->times.join_wait_ns)) {
+        leader->change_ns = node->now_ns;
+    if (keel_node_due(node, leader->change_ns + node->times.join_wait_ns)) {
         end_run(node, KEEL_INTERRUPTED, "most holders of the view are gone; run the same command again");
         return;
     }
-    if (node->reg.phase != KEEL_REGISTER_IDLE && keel_node_due(node, lead->resend_ns)) {
-        lead->resend_ns = node->now_ns + node->times.beat_ns / 2;
+    if (node->reg.phase != KEEL_REGISTER_IDLE && keel_node_due(node, leader->resend_ns)) {
+        leader->resend_ns = node->now_ns + node->times.beat_ns / 2;
         keel_node_ask_holders(node);
     }
-    keel_node_wake(node, lead->resend_ns > lead->retry_ns ? lead->resend_ns : lead->retry_ns);
+    keel_node_wake(node, leader->resend_ns > leader->retry_ns ? leader->resend_ns : leader->retry_ns);
 }
 
 static void start_nodes_again(struct keel_node *node)
 {
     for (uint16_t i = 1; i < node->membership.node_count; i++) {
-        struct keel_respawn *respawn = &node->lead.respawns[i];
+        struct keel_respawn *respawn = &node->leader.respawns[i];
         if (respawn->due_ns == 0)
             continue;
         if (!keel_node_due(node, respawn->due_ns)) {
@@ -552,30 +567,30 @@ static void start_nodes_again(struct keel_node *node)
 
 void keel_leader_work(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
-    if (!lead->ending && !lead->stopping)
+    struct keel_leader *leader = &node->leader;
+    if (!leader->ending && !leader->stopping)
         start_nodes_again(node);
-    if (!lead->ending) {
+    if (!leader->ending) {
         struct keel_verdict verdict;
-        judge(node, lead->awaiting_joins ? &lead->earlier : &node->view, &verdict);
+        suspect(node, leader->awaiting_joins ? &leader->earlier : &node->view, &verdict);
         keel_node_wake(node, verdict.wake_ns);
         for (uint16_t i = 1; i < node->membership.node_count; i++)
             if (verdict.probe >> i & 1)
                 tell(node, i, false, false);
-        if (verdict.remaining > 0 && !lead->awaiting_joins)
-            lead->start_ns = node->now_ns;
+        if (verdict.remaining > 0 && !leader->awaiting_joins)
+            leader->start_ns = node->now_ns;
         /* A job that is wrong is wrong everywhere; bits that are wrong are one board's, and the others begin.
          */
         const char *detail;
         enum keel_status failure =
-            lead->awaiting_joins ? keel_membership_failure(&node->membership, NULL, &detail) : KEEL_OK;
+            leader->awaiting_joins ? keel_membership_failure(&node->membership, NULL, &detail) : KEEL_OK;
         bool idle =
-            lead->awaiting_joins || (verdict.remaining == 0 && verdict.done == 0 && verdict.spares == 0);
+            leader->awaiting_joins || (verdict.remaining == 0 && verdict.done == 0 && verdict.spares == 0);
         bool over = is_over(node, &verdict);
         if (failure != KEEL_OK && failure != KEEL_CORRUPT)
             end_run(node, failure, detail);
-        else if (lead->stopping && !over &&
-                 (idle || keel_node_due(node, lead->stop_ns + node->times.grace_ns)))
+        else if (leader->stopping && !over &&
+                 (idle || keel_node_due(node, leader->stop_ns + node->times.grace_ns)))
             end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
         else if (idle && !over)
             await_joins(node, &verdict);
@@ -584,11 +599,11 @@ void keel_leader_work(struct keel_node *node)
         else
             watch_view(node, &verdict);
     }
-    if (!lead->ending)
+    if (!leader->ending)
         push_change(node);
-    if (!lead->ending)
+    if (!leader->ending)
         skip_hole(node);
-    if (lead->ending)
+    if (leader->ending)
         work_on_end(node);
 }
 
@@ -596,42 +611,43 @@ void keel_leader_work(struct keel_node *node)
 
 void keel_leader_start(struct keel_node *node)
 {
-    struct keel_leader *lead = &node->lead;
+    struct keel_leader *leader = &node->leader;
     keel_membership_init(&node->membership, node->config.node_count, node->now_ns);
-    lead->awaiting_joins = true;
-    lead->start_ns = node->now_ns;
-    lead->next_step = node->config.first_step;
+    leader->awaiting_joins = true;
+    leader->start_ns = node->now_ns;
+    leader->next_step = node->config.first_step;
     if (node->reg.value.bytes > 0 &&
-        !keel_view_decode(node->reg.value.data, node->reg.value.bytes, &lead->earlier))
+        !keel_view_decode(node->reg.value.data, node->reg.value.bytes, &leader->earlier))
         keel_node_finish(node, KEEL_CORRUPT, "the stored view cannot be read; use a new output directory");
-    keel_node_trace(node, "launcher starts after epoch %" PRIu64 ", wants step %" PRIu64, lead->earlier.epoch,
-                    lead->next_step);
+    keel_node_trace(node, "launcher starts after epoch %" PRIu64 ", wants step %" PRIu64,
+                    leader->earlier.epoch, leader->next_step);
 }
 
 void keel_leader_reset_timers(struct keel_node *node)
 {
     keel_membership_reset_timers(&node->membership, node->now_ns);
-    node->lead.hole_ns = node->lead.over_ns = 0;
+    node->leader.hole_ns = node->leader.over_ns = 0;
 }
 
 static int take_node_exit(struct keel_node *node, uint16_t which)
 {
-    struct keel_leader *lead = &node->lead;
+    struct keel_leader *leader = &node->leader;
     if (which == 0 || which >= KEEL_NODES_MAX)
         return KEEL_INVALID;
     if (node->membership.nodes[which].exited)
         return KEEL_OK;
     keel_node_trace(node, "node %u ended", which);
     keel_membership_node_exit(&node->membership, which);
-    struct keel_respawn *respawn = &lead->respawns[which];
-    uint64_t born_ns = respawn->started_ns != 0 ? respawn->started_ns : lead->start_ns;
+    struct keel_respawn *respawn = &leader->respawns[which];
+    uint64_t born_ns = respawn->started_ns != 0 ? respawn->started_ns : leader->start_ns;
     if (node->now_ns - born_ns >= node->times.join_wait_ns)
         respawn->count = 0;
     if (!node->config.respawn || !node->env->node_start || respawn->count >= KEEL_RESTARTS_MAX ||
-        lead->stopping || lead->ending)
+        leader->stopping || leader->ending)
         return KEEL_OK;
     respawn->due_ns = node->now_ns + (node->times.backoff_ns << respawn->count);
     respawn->count++;
+    KEEL_ASSERT(respawn->count <= KEEL_RESTARTS_MAX && respawn->due_ns > node->now_ns);
     return KEEL_OK;
 }
 
@@ -640,9 +656,9 @@ int keel_leader_event(struct keel_node *node, const struct keel_node_event *even
     if (event->kind == KEEL_EVENT_NODE_EXIT)
         return take_node_exit(node, event->node);
     KEEL_ASSERT(event->kind == KEEL_EVENT_STOP);
-    if (!node->lead.stopping) {
-        node->lead.stopping = true;
-        node->lead.stop_ns = node->now_ns;
+    if (!node->leader.stopping) {
+        node->leader.stopping = true;
+        node->leader.stop_ns = node->now_ns;
         keel_node_trace(node, "stop asked for");
         tell_all(node, false);
     }

@@ -9,8 +9,10 @@ enum keel_record_fate keel_records_put(struct keel_records *records, const struc
         return KEEL_RECORD_OLD;
     if (!slot->used || slot->record.step < record->step) {
         *slot = (struct keel_record_slot){.used = true, .since_ns = now_ns, .record = *record};
+        KEEL_ASSERT(keel_records_get(records, record->step) == slot);
         return KEEL_RECORD_NEW;
     }
+    KEEL_ASSERT(slot->record.step == record->step);
     bool same = slot->record.loss_bits == record->loss_bits && slot->record.digest == record->digest;
     if (same || slot->disputed)
         return KEEL_RECORD_SAME;
@@ -21,6 +23,7 @@ enum keel_record_fate keel_records_put(struct keel_records *records, const struc
 const struct keel_record_slot *keel_records_get(const struct keel_records *records, uint64_t step)
 {
     const struct keel_record_slot *slot = &records->slots[step % KEEL_RECORDS_MAX];
+    KEEL_ASSERT(!slot->used || slot->record.step % KEEL_RECORDS_MAX == step % KEEL_RECORDS_MAX);
     return slot->used && slot->record.step == step ? slot : NULL;
 }
 

@@ -45,7 +45,7 @@ struct keel_agent {
     uint64_t sequence;
     bool report_due;
     uint64_t beat_ns;       /* next heartbeat */
-    uint64_t lead_ns;       /* the launcher was heard last */
+    uint64_t leader_ns;     /* the launcher was heard last */
     uint64_t next_step;     /* that the launcher wants, as far as known */
     uint64_t behind_ns;     /* predecessor in the ring was heard last */
     uint16_t behind, ahead; /* ring neighbours by the view; 0: none */
@@ -117,8 +117,9 @@ struct keel_node {
     struct keel_records records;
     struct keel_agent agent;
     struct keel_membership membership;
-    struct keel_leader lead;
+    struct keel_leader leader;
     struct keel_wire_message in, out; /* scratch: decoded, to be sent */
+    struct keel_wire_message sent;    /* scratch: what was encoded, read back */
     uint8_t bytes[KEEL_MESSAGE_BYTES];
 };
 

@@ -73,7 +73,7 @@ struct keel_action {
 
 /* What every rank says with a step, in the collective of the last piece. */
 struct keel_commit_record {
-    uint64_t epoch, step, digest, wishes;
+    uint64_t epoch, step, digest, flags;
     uint32_t has_loss, loss_bits; /* of the step before, where this rank did it */
 };
 

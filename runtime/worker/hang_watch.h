@@ -14,8 +14,8 @@
  * device is not a hung one: each time that it is slower the limit grows, and a jump by 20 is far above what a
  * loaded machine makes of a step.
  *
- * Time is counted in ticks. A tick that came late counts as two at most: on a machine that is overloaded, and
- * in a process that was stopped, the thread that looks did not run either, and that time is not the device's.
+ * Time is counted in ticks. A late tick counts as two ticks at most: when the machine is overloaded or the
+ * process was stopped, the watching thread did not run either, and the delay is not charged to the device.
  *
  * Threads. A section belongs to one thread at a time; keel_hang_watch_tick to one thread. NULL watches
  * nothing. */

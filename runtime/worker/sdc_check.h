@@ -1,10 +1,9 @@
 /* sdc_check.h - is this rank's board still right? Golden operations between the steps of a run.
  *
- * A screened step runs one golden operation (keel/golden.h) after the gradients of the step were computed
- * and before this rank says that they count; so what a board computed in a step at whose end it was found
- * out enters no weight of anybody. Screens take the operations in turn, ranks beginning at different ones.
- * What a board computed wrong between two screens, and only there, is not found: train.screen_every = 1
- * leaves no such step.
+ * A screened step runs one golden operation (keel/golden.h) after its gradients are computed and before this
+ * rank contributes them to the sum: a board that fails it changes no rank's weights in that step. Screens
+ * take the operations in turn, ranks beginning at different ones. What a board computed wrong between two
+ * screens, and only there, is not found: train.screen_every = 1 leaves no such step.
  *
  * A board that fails is quarantined with its evidence (keel/quarantine.h), and its worker ends with CORRUPT:
  * it is not started again, and the other ranks do the step without it, with the same bits.

@@ -14,7 +14,7 @@ static double mean_of_newest(const struct keel_spike *spike, uint32_t many)
 }
 
 /* Above what the next loss is a jump. */
-static void judge(struct keel_spike *spike)
+static void set_limit(struct keel_spike *spike)
 {
     uint32_t many = spike->count < KEEL_SPIKE_WINDOW ? (uint32_t)spike->count : KEEL_SPIKE_WINDOW;
     double squares = 0;
@@ -46,7 +46,7 @@ bool keel_spike_add(struct keel_spike *spike, float loss)
         take(spike, loss);
         return false;
     }
-    judge(spike);
+    set_limit(spike);
     bool jump = !((double)loss <= spike->limit);
     if (!jump)
         take(spike, loss);

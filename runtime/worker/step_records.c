@@ -1,10 +1,10 @@
 /* step_records.c - what every rank says with a step: its weights before it, the loss of the step before, what
- * it wishes. All ranks compare the same records, so all draw the same conclusion. */
+ * snapshot it asks for. All ranks compare the same records, so all draw the same conclusion. */
 #include "trainer_internal.h"
 
-static uint64_t wishes_now(const struct keel_trainer_step *step)
+static uint64_t flags_now(const struct keel_trainer_step *step)
 {
-    return step->wishes | (step->save != NULL && !keel_save_done(step->save) ? step->saving_wish : 0);
+    return step->flags | (step->save != NULL && !keel_save_done(step->save) ? step->saving_flag : 0);
 }
 
 enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_action *action)
@@ -17,7 +17,7 @@ enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_a
     *mine = (struct keel_commit_record){.epoch = step->epoch,
                                         .step = step->step,
                                         .digest = trainer->digest,
-                                        .wishes = wishes_now(step),
+                                        .flags = flags_now(step),
                                         .has_loss = step->has_loss,
                                         .loss_bits = step->loss_bits};
     trainer->records[step->position] = *mine; /* all there is where no others are gathered */
@@ -85,7 +85,7 @@ enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct
         if (record->epoch != step->epoch || record->step != step->step)
             return keel_fail(KEEL_MISMATCH, "step %llu: position %u came with step %llu",
                              (unsigned long long)step->step, r, (unsigned long long)record->step);
-        run->result.wishes |= record->wishes;
+        run->result.flags |= record->flags;
     }
     KEEL_TRY(check_said(trainer, step, said_weights, 16, "weights"));
     return check_said(trainer, step, said_loss, 8, "loss");

@@ -74,8 +74,8 @@ struct keel_trainer_step {
     const uint16_t *position_rank;  /* rank_count names of ranks for messages; NULL: the positions */
     const uint16_t *shard_position; /* job->shards entries: which position carries each shard */
     struct keel_save *save;         /* snapshot being captured: weights wait for it; NULL when none */
-    uint64_t wishes;                /* bits that all ranks get to know with the commit */
-    uint64_t saving_wish;           /* and these, when `save` is then not done */
+    uint64_t flags;                 /* bits that all ranks get to know with the commit */
+    uint64_t saving_flag;           /* and these, when `save` is then not done */
     uint32_t loss_bits;             /* of the step before, which ranks that did it compare */
     bool has_loss;                  /* this one did */
     struct keel_trainer_phase phase;
@@ -87,7 +87,7 @@ struct keel_trainer_result {
     float loss_scale; /* 0: none */
     bool skipped;     /* a gradient overflowed with that scale: the weights are as they were */
     uint64_t digest;
-    uint64_t wishes; /* of all ranks, together */
+    uint64_t flags; /* of all ranks, together */
     uint64_t compute_ns, exposed_comm_ns, snapshot_stall_ns;
     uint32_t computed_microbatches;
 };

@@ -28,7 +28,7 @@ struct keel_worker_snapshot {
     uint64_t step, attempt;
     uint64_t last_bytes; /* of the shard written last; 0: none yet */
     uint32_t rank;       /* of this worker in the view that it began in, */
-    bool lead;           /* and whether it was the first there */
+    bool leader;         /* and whether it was the first there */
     uint32_t position;   /* of this worker in that view: its rank in the snapshot */
     bool failed;         /* the newest one did, here */
     bool finished;       /* the newest one's shard lies in the store, complete */
@@ -38,9 +38,9 @@ struct keel_worker_snapshot {
     uint64_t prepared;   /* for which rank_count (high half) and position memory was taken; 0: for none yet */
 };
 
-/* What a rank says with each step, for all to draw the same conclusion: a snapshot that failed somewhere is
- * begun again when every rank is done with it (WAIT: its save is under way), and what others wrote of it goes
- * (FAILED: of the newest one of this view). */
+/* Flags that each rank sends with a step; every rank sees all of them and decides alike. SNAPSHOT: one failed
+ * here, take it again. WAIT: the save of this rank still runs, begin none. FAILED: the newest snapshot of
+ * this view failed here, discard its shards. */
 enum { KEEL_STEP_FLAG_SNAPSHOT = 1, KEEL_STEP_FLAG_WAIT = 2, KEEL_STEP_FLAG_FAILED = 4 };
 
 /* What a rank says when a view begins; over the wire between equal binaries. `probe` is the digest of the
@@ -128,7 +128,7 @@ void keel_worker_snapshot_skip(struct keel_worker *worker);
 /* A rank said FAILED. */
 void keel_worker_snapshot_give_up(struct keel_worker *worker);
 /* KEEL_STEP_FLAG_*, of this rank. */
-uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker);
+uint64_t keel_worker_snapshot_flags(const struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait);
 /* One that waits in the background for longer than snapshot.max_age_steps is written at normal priority. */

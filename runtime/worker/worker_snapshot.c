@@ -18,7 +18,7 @@ static void drill_at(struct keel_worker *worker, enum keel_drill_phase phase)
                                      .phase = phase,
                                      .rank = worker->snapshot.rank,
                                      .node = worker->node,
-                                     .lead = worker->snapshot.lead};
+                                     .leader = worker->snapshot.leader};
     keel_drill_fire(&worker->drills, &place);
 }
 
@@ -53,7 +53,7 @@ static enum keel_status configure(struct keel_worker *worker, struct keel_save_c
     for (uint32_t i = 0; i < count; i++)
         keel_trainer_region(worker->trainer, &snapshot->pieces[i], &snapshot->regions[i]);
     snapshot->rank = worker->rank;
-    snapshot->lead = worker->position == 0;
+    snapshot->leader = worker->position == 0;
     snapshot->hurried = false;
     snapshot->position = worker->position;
     const struct keel_job *job = &worker->job;
@@ -131,15 +131,15 @@ static void failed(struct keel_worker *worker, uint64_t step, enum keel_status s
     keel_worker_note(worker, "snapshot-failed", step, status, detail);
 }
 
-uint64_t keel_worker_snapshot_wishes(const struct keel_worker *worker)
+uint64_t keel_worker_snapshot_flags(const struct keel_worker *worker)
 {
     const struct keel_worker_snapshot *snapshot = &worker->snapshot;
-    uint64_t wishes = 0;
+    uint64_t flags = 0;
     if (snapshot->failed && snapshot->attempt == worker->view.epoch)
-        wishes |= KEEL_STEP_FLAG_FAILED;
+        flags |= KEEL_STEP_FLAG_FAILED;
     if (snapshot->failed && snapshot->tries < worker->job.snapshot_retry)
-        wishes |= KEEL_STEP_FLAG_SNAPSHOT;
-    return wishes;
+        flags |= KEEL_STEP_FLAG_SNAPSHOT;
+    return flags;
 }
 
 void keel_worker_snapshot_skip(struct keel_worker *worker)

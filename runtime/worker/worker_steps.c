@@ -11,7 +11,7 @@ static void drill_at(void *context, unsigned phase)
                                      .phase = (enum keel_drill_phase)phase,
                                      .rank = worker->rank,
                                      .node = worker->node,
-                                     .lead = worker->position == 0};
+                                     .leader = worker->position == 0};
     keel_drill_fire(&worker->drills, &place);
 }
 
@@ -79,8 +79,8 @@ static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_re
     return KEEL_OK;
 }
 
-/* *out_wishes: of all ranks. */
-static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishes)
+/* *out_flags: of all ranks. */
+static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags)
 {
     struct keel_trainer_step step = {.step = worker->next_step,
                                      .epoch = worker->view.epoch,
@@ -90,8 +90,8 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
                                      .position_rank = worker->position_rank,
                                      .shard_position = worker->shard_position,
                                      .save = worker->snapshot.save,
-                                     .wishes = keel_worker_snapshot_wishes(worker),
-                                     .saving_wish = KEEL_STEP_FLAG_WAIT,
+                                     .flags = keel_worker_snapshot_flags(worker),
+                                     .saving_flag = KEEL_STEP_FLAG_WAIT,
                                      .loss_bits = worker->loss_bits,
                                      .has_loss =
                                          worker->next_step > 0 && worker->loss_step == worker->next_step,
@@ -120,7 +120,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_wishe
     KEEL_TRY(evaluate(worker, &record));
     message.as.record = record;
     keel_inbox_say(&worker->inbox, &message);
-    *out_wishes = result.wishes;
+    *out_flags = result.flags;
     return KEEL_OK;
 }
 
@@ -156,18 +156,18 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
                              worker->view.epoch)) /* who is alone has no group to be revoked */
             return keel_fail(KEEL_REVOKED, "a newer view came before step %llu",
                              (unsigned long long)worker->next_step);
-        uint64_t wishes;
-        KEEL_TRY(one_step(worker, &wishes));
+        uint64_t flags;
+        KEEL_TRY(one_step(worker, &flags));
         bool last = worker->next_step == worker->job.steps;
-        if ((wishes & KEEL_STEP_FLAG_FAILED) != 0)
+        if ((flags & KEEL_STEP_FLAG_FAILED) != 0)
             keel_worker_snapshot_give_up(worker);
         keel_worker_snapshot_poll(worker, last && snapshot_due(worker));
         keel_worker_snapshot_age(worker);
         /* All ranks begin one, or none does: at the end each has waited for its own. */
-        bool due = snapshot_due(worker), wait = (wishes & KEEL_STEP_FLAG_WAIT) != 0 && !(last && due);
+        bool due = snapshot_due(worker), wait = (flags & KEEL_STEP_FLAG_WAIT) != 0 && !(last && due);
         if (due && wait)
             keel_worker_snapshot_skip(worker);
-        else if (due || ((wishes & KEEL_STEP_FLAG_SNAPSHOT) != 0 && !wait))
+        else if (due || ((flags & KEEL_STEP_FLAG_SNAPSHOT) != 0 && !wait))
             keel_worker_snapshot_begin(worker, !due);
     }
     return KEEL_OK;

@@ -312,9 +312,9 @@ static enum keel_status restore(struct keel_worker *worker)
     return worker->has_state || worker->position != 0 ? KEEL_OK : keel_worker_restore(worker);
 }
 
-/* A board that computes other bits than the others has no part in the run: what a shard comes to would depend
- * on who carries it. Those that hold the state are right; at the beginning those are that agree with most,
- * where the host reference outvotes all boards. Of several such, the first rank's. */
+/* A board whose bits differ is left out of the run: the result of a shard would depend on the rank that
+ * carries it. Right are the bits of the ranks that hold the state; at the beginning of a run those of the
+ * majority, where the host reference outvotes all boards; among equals those of the lowest position. */
 static uint32_t right_probe(const struct keel_worker *worker)
 {
     const struct keel_sync_record *all = worker->sync_all;

@@ -300,17 +300,17 @@ static void shape_register(struct fuzz_input *in, struct keel_register_message *
     reg->value.bytes = keel_view_encode(&view, reg->value.data);
 }
 
-static void shape_lead(struct fuzz_input *in, struct keel_wire_lead *lead)
+static void shape_lead(struct fuzz_input *in, struct keel_wire_leader *leader)
 {
     uint8_t bits = fuzz_take_u8(in);
-    lead->next_step = fuzz_take_u8(in);
-    lead->missing = (bits & 1) != 0;
-    lead->stop = (bits & 2) != 0;
-    lead->end = bits % 16 == 12;
-    lead->status = (enum keel_status)(fuzz_take_u8(in) % KEEL_STATUS_COUNT);
-    lead->has_view = (bits & 16) != 0;
-    if (lead->has_view)
-        shape_view(in, &lead->view);
+    leader->next_step = fuzz_take_u8(in);
+    leader->missing = (bits & 1) != 0;
+    leader->stop = (bits & 2) != 0;
+    leader->end = bits % 16 == 12;
+    leader->status = (enum keel_status)(fuzz_take_u8(in) % KEEL_STATUS_COUNT);
+    leader->has_view = (bits & 16) != 0;
+    if (leader->has_view)
+        shape_view(in, &leader->view);
 }
 
 static void shape(struct fuzz_input *in, struct keel_wire_message *message)
@@ -322,8 +322,8 @@ static void shape(struct fuzz_input *in, struct keel_wire_message *message)
     case KEEL_WIRE_STATUS:
         shape_status(in, &message->as.status);
         break;
-    case KEEL_WIRE_LEAD:
-        shape_lead(in, &message->as.lead);
+    case KEEL_WIRE_LEADER:
+        shape_lead(in, &message->as.leader);
         break;
     case KEEL_WIRE_STEP:
         message->as.step = take_record(in);

@@ -23,10 +23,10 @@ static void check_limits(const struct keel_wire_message *m)
             check_worker(&m->as.status.workers[i]);
         KEEL_ASSERT(memchr(m->as.status.detail, '\0', sizeof m->as.status.detail) != NULL);
         break;
-    case KEEL_WIRE_LEAD:
-        KEEL_ASSERT((unsigned)m->as.lead.status < KEEL_STATUS_COUNT);
-        KEEL_ASSERT(memchr(m->as.lead.detail, '\0', sizeof m->as.lead.detail) != NULL);
-        KEEL_ASSERT(!m->as.lead.has_view || keel_view_valid(&m->as.lead.view));
+    case KEEL_WIRE_LEADER:
+        KEEL_ASSERT((unsigned)m->as.leader.status < KEEL_STATUS_COUNT);
+        KEEL_ASSERT(memchr(m->as.leader.detail, '\0', sizeof m->as.leader.detail) != NULL);
+        KEEL_ASSERT(!m->as.leader.has_view || keel_view_valid(&m->as.leader.view));
         break;
     case KEEL_WIRE_SHARD:
     case KEEL_WIRE_SHARD_ACK:

@@ -1,4 +1,5 @@
-/* membership_test.c - the launcher's picture of the nodes, and the judgement over it, one rule at a time. */
+/* membership_test.c - the launcher's picture of the nodes, and the rules by which they are evicted, one rule
+ * at a time. */
 #include "harness.h"
 #include "membership.h"
 
@@ -41,10 +42,10 @@ static bool report(uint16_t node, uint32_t incarnation, uint64_t sequence, enum 
     return keel_membership_report(&m, node, &status, now_ns);
 }
 
-static struct keel_verdict judge(void)
+static struct keel_verdict suspect(void)
 {
     struct keel_verdict verdict;
-    keel_membership_judge(&m, &view, &times, now_ns, &verdict);
+    keel_membership_suspect(&m, &view, &times, now_ns, &verdict);
     return verdict;
 }
 
@@ -67,7 +68,7 @@ START_TEST(a_dead_process_says_nothing_any_more)
     ck_assert(report(2, 1, 1, KEEL_WORKER_READY));
     keel_membership_node_exit(&m, 2);
     ck_assert(!report(2, 1, 2, KEEL_WORKER_READY));
-    ck_assert_uint_eq(judge().gone, 1U << 1);
+    ck_assert_uint_eq(suspect().gone, 1U << 1);
     ck_assert(report(2, 2, 1, KEEL_WORKER_READY));
     ck_assert(!m.nodes[2].exited);
 }
@@ -78,20 +79,20 @@ START_TEST(a_eviction_stays_until_the_view_changes)
     set_up();
     for (uint16_t node = 1; node < NODES; node++)
         ck_assert(report(node, 1, 1, KEEL_WORKER_READY));
-    ck_assert_uint_eq(judge().gone, 0);
+    ck_assert_uint_eq(suspect().gone, 0);
     uint64_t heard_ns = now_ns;
     now_ns += 7;
     ck_assert(report(3, 1, 2, KEEL_WORKER_OFF));
-    struct keel_verdict verdict = judge();
+    struct keel_verdict verdict = suspect();
     ck_assert_uint_eq(verdict.alive_ns, heard_ns);
     ck_assert_uint_eq(verdict.gone, 1U << 2);
     ck_assert_int_eq(verdict.cause, KEEL_CAUSE_EXIT);
     ck_assert_uint_eq(verdict.evidence_ns, now_ns);
     ck_assert_uint_eq(verdict.remaining, 2);
     ck_assert(report(3, 1, 3, KEEL_WORKER_READY));
-    ck_assert_uint_eq(judge().gone, 1U << 2);
+    ck_assert_uint_eq(suspect().gone, 1U << 2);
     keel_membership_clear_evidence(&m);
-    ck_assert_uint_eq(judge().gone, 0);
+    ck_assert_uint_eq(suspect().gone, 0);
 }
 END_TEST
 
@@ -103,16 +104,16 @@ START_TEST(silence_evicts_after_the_timeout_and_after_half_when_the_ring_agrees)
     now_ns += 600 * MS;
     ck_assert(report(1, 1, 2, KEEL_WORKER_READY));
     ck_assert(report(2, 1, 2, KEEL_WORKER_READY));
-    ck_assert_uint_eq(judge().gone, 0);
+    ck_assert_uint_eq(suspect().gone, 0);
     m.nodes[2].silent_node = 3;
-    ck_assert_uint_eq(judge().gone, 1U << 2);
-    ck_assert_int_eq(judge().cause, KEEL_CAUSE_SILENCE);
+    ck_assert_uint_eq(suspect().gone, 1U << 2);
+    ck_assert_int_eq(suspect().cause, KEEL_CAUSE_SILENCE);
     keel_membership_clear_evidence(&m);
     m.nodes[2].silent_node = KEEL_RANK_NONE;
     now_ns += 399 * MS;
-    ck_assert_uint_eq(judge().gone, 0);
+    ck_assert_uint_eq(suspect().gone, 0);
     now_ns += MS;
-    ck_assert_uint_eq(judge().gone, 1U << 2);
+    ck_assert_uint_eq(suspect().gone, 1U << 2);
 }
 END_TEST
 
@@ -121,14 +122,14 @@ START_TEST(only_fresh_workers_outside_the_view_may_join)
     set_up();
     for (uint16_t node = 1; node < NODES; node++)
         ck_assert(report(node, 1, 1, KEEL_WORKER_READY));
-    ck_assert_uint_eq(judge().join_count, 0);
+    ck_assert_uint_eq(suspect().join_count, 0);
     ck_assert(report(2, 2, 1, KEEL_WORKER_READY));
-    struct keel_verdict verdict = judge();
+    struct keel_verdict verdict = suspect();
     ck_assert_uint_eq(verdict.gone, 1U << 1);
     ck_assert_uint_eq(verdict.join_count, 1);
     ck_assert_uint_eq(verdict.joins[0].incarnation, 512);
     m.nodes[2].workers[0].sent_epoch = 1; /* was told a view: it is somebody voted out */
-    ck_assert_uint_eq(judge().join_count, 0);
+    ck_assert_uint_eq(suspect().join_count, 0);
 }
 END_TEST
 
@@ -139,9 +140,9 @@ START_TEST(who_is_alive_stays_when_its_accuser_is_gone)
     ck_assert(report(1, 1, 1, KEEL_WORKER_READY) && report(2, 1, 1, KEEL_WORKER_READY));
     m.evicted[1] = KEEL_CAUSE_CONNECTION; /* by rank 0 */
     m.evicted_ns[1] = now_ns;
-    ck_assert_uint_eq(judge().gone, 2);
+    ck_assert_uint_eq(suspect().gone, 2);
     ck_assert(report(1, 1, 2, KEEL_WORKER_GONE));
-    struct keel_verdict verdict = judge();
+    struct keel_verdict verdict = suspect();
     ck_assert_uint_eq(verdict.gone, 1);
     ck_assert_uint_eq(verdict.remaining, 1);
 }

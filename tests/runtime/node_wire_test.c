@@ -79,12 +79,12 @@ static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
     case KEEL_WIRE_STATUS:
         fill_status(&m->as.status);
         break;
-    case KEEL_WIRE_LEAD:
-        m->as.lead =
-            (struct keel_wire_lead){.next_step = draw(1 << 30), .stop = true, .has_view = draw(2) == 0};
-        strcpy(m->as.lead.detail, "stopped");
-        if (m->as.lead.has_view)
-            fill_view(&m->as.lead.view);
+    case KEEL_WIRE_LEADER:
+        m->as.leader =
+            (struct keel_wire_leader){.next_step = draw(1 << 30), .stop = true, .has_view = draw(2) == 0};
+        strcpy(m->as.leader.detail, "stopped");
+        if (m->as.leader.has_view)
+            fill_view(&m->as.leader.view);
         break;
     case KEEL_WIRE_STEP:
         fill_record(&m->as.step);
@@ -147,10 +147,10 @@ START_TEST(fields_survive_the_way_one_by_one)
     strcpy(in.as.status.detail, text);
     ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
     ck_assert_str_eq(out.as.status.detail, text);
-    fill(&in, KEEL_WIRE_LEAD);
-    strcpy(in.as.lead.detail, text);
+    fill(&in, KEEL_WIRE_LEADER);
+    strcpy(in.as.leader.detail, text);
     ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
-    ck_assert_str_eq(out.as.lead.detail, text);
+    ck_assert_str_eq(out.as.leader.detail, text);
     fill(&in, KEEL_WIRE_STEP);
     ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
     ck_assert_mem_eq(&in.as.step, &out.as.step, sizeof in.as.step);
@@ -181,8 +181,8 @@ static void check_accepted(const struct keel_wire_message *m)
     (void)keel_wire_encode(m, again);
     if (m->kind == KEEL_WIRE_STATUS)
         ck_assert_uint_le(m->as.status.worker_count, KEEL_WORKERS_PER_NODE);
-    if (m->kind == KEEL_WIRE_LEAD && m->as.lead.has_view)
-        ck_assert(keel_view_valid(&m->as.lead.view));
+    if (m->kind == KEEL_WIRE_LEADER && m->as.leader.has_view)
+        ck_assert(keel_view_valid(&m->as.leader.view));
     if (m->kind == KEEL_WIRE_SHARD)
         ck_assert_uint_lt(m->as.shard.local, KEEL_WORKERS_PER_NODE);
     if (m->kind == KEEL_WIRE_NOTE)
