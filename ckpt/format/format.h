@@ -169,6 +169,11 @@ _Static_assert(offsetof(struct keel_format_footer, check) == 120, "footer.check"
  * too small. NO_MEMORY. */
 enum keel_status keel_grow(void *pointer_address, size_t *capacity, size_t wanted, size_t item_bytes);
 
+static inline int keel_compare_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? -1 : a > b;
+}
+
 /* Checksums. `label` of the checkers below is the file's path, for the message. */
 uint64_t keel_format_check(const void *data, uint64_t bytes);
 void keel_format_digest(const void *data, uint64_t bytes, uint8_t out[KEEL_DIGEST_BYTES]);

@@ -105,11 +105,6 @@ static int compare_names(const void *a, const void *b)
 
 /* ---- pieces -------------------------------------------------------------------------------------------- */
 
-static int compare_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? -1 : a > b;
-}
-
 /* Of one tensor. */
 static int compare_pieces(const void *a, const void *b, void *context)
 {
@@ -119,10 +114,10 @@ static int compare_pieces(const void *a, const void *b, void *context)
     const struct keel_format_record *q = &snapshot->shards[y->shard].records[y->record];
     int order = 0;
     for (uint32_t i = 0; i < KEEL_TENSOR_DIMS_MAX && order == 0; i++)
-        order = compare_u64(p->offset[i], q->offset[i]);
+        order = keel_compare_u64(p->offset[i], q->offset[i]);
     if (order == 0)
-        order = compare_u64(x->shard, y->shard);
-    return order != 0 ? order : compare_u64(x->record, y->record);
+        order = keel_compare_u64(x->shard, y->shard);
+    return order != 0 ? order : keel_compare_u64(x->record, y->record);
 }
 
 static void place_pieces(struct table *table)

@@ -259,7 +259,7 @@ static enum keel_status take_all(struct parse *parse)
 
 /* ---- checks of the whole ------------------------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b)
+int keel_safetensors_by_name(const void *a, const void *b)
 {
     const struct keel_safetensors_entry *x = a, *y = b;
     return strcmp(x->tensor.name, y->tensor.name);
@@ -272,10 +272,10 @@ static int by_place(const void *a, const void *b)
         return x->begin < y->begin ? -1 : 1;
     if (x->end != y->end)
         return x->end < y->end ? -1 : 1;
-    return by_name(a, b);
+    return keel_safetensors_by_name(a, b);
 }
 
-static int by_key(const void *a, const void *b)
+int keel_safetensors_by_key(const void *a, const void *b)
 {
     const struct keel_safetensors_note *x = a, *y = b;
     return strcmp(x->key, y->key);
@@ -308,15 +308,15 @@ static enum keel_status check_names(const struct parse *parse)
 {
     struct keel_safetensors_header *header = parse->out;
     if (header->count > 0)
-        qsort(header->entries, header->count, sizeof *header->entries, by_name);
+        qsort(header->entries, header->count, sizeof *header->entries, keel_safetensors_by_name);
     if (header->note_count > 0)
-        qsort(header->notes, header->note_count, sizeof *header->notes, by_key);
+        qsort(header->notes, header->note_count, sizeof *header->notes, keel_safetensors_by_key);
     for (uint32_t i = 0; i < header->count; i++) {
-        if (i > 0 && by_name(&header->entries[i - 1], &header->entries[i]) == 0)
+        if (i > 0 && keel_safetensors_by_name(&header->entries[i - 1], &header->entries[i]) == 0)
             return of_tensor(parse, KEEL_CORRUPT, header->entries[i].tensor.name, "comes twice");
     }
     for (uint32_t i = 1; i < header->note_count; i++)
-        if (by_key(&header->notes[i - 1], &header->notes[i]) == 0)
+        if (keel_safetensors_by_key(&header->notes[i - 1], &header->notes[i]) == 0)
             return keel_fail(KEEL_CORRUPT, "%s: header: %s comes twice in __metadata__", parse->path,
                              keel_safetensors_shown(header->notes[i].key).text);
     return KEEL_OK;

@@ -21,6 +21,10 @@ struct keel_safetensors_header {
     uint32_t note_count;
 };
 
+/* For qsort: entries by their names, notes by their keys. */
+int keel_safetensors_by_name(const void *a, const void *b);
+int keel_safetensors_by_key(const void *a, const void *b);
+
 /* A name of a stranger in a message: at most 63 bytes, nothing that a terminal would obey. */
 struct keel_shown_name {
     char text[72];

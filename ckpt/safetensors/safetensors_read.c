@@ -202,12 +202,6 @@ static enum keel_status add_files(struct keel_safetensors *file, const struct ke
     return KEEL_OK;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    const struct keel_safetensors_entry *x = a, *y = b;
-    return strcmp(x->tensor.name, y->tensor.name);
-}
-
 static enum keel_status open_parsed(struct keel_safetensors *file, const struct keel_safetensors_index *index,
                                     const char *path)
 {
@@ -218,7 +212,8 @@ static enum keel_status open_parsed(struct keel_safetensors *file, const struct 
         return keel_fail(KEEL_LIMIT, "%s: names %u files; %d at most", path, files, FILES_MAX);
     KEEL_TRY(keel_alloc(files, sizeof *file->parts, &file->parts));
     KEEL_TRY(add_files(file, index, path));
-    qsort(file->all.entries, file->all.count, sizeof *file->all.entries, by_name); /* names are unique */
+    qsort(file->all.entries, file->all.count, sizeof *file->all.entries,
+          keel_safetensors_by_name); /* names are unique */
     return KEEL_OK;
 }
 
@@ -307,7 +302,7 @@ static enum keel_status choose(const char *directory, char out[KEEL_PATH_BYTES])
     return keel_path_join(out, directory, search.indices == 1 ? search.index : search.single);
 }
 
-/* ---- the door ------------------------------------------------------------------------------------------ */
+/* ---- public calls -------------------------------------------------------------------------------------- */
 
 static enum keel_status open_any(struct keel_safetensors *file, const char *path)
 {

@@ -53,12 +53,6 @@ static int by_place(const void *a, const void *b)
     return strcmp(x->tensor.name, y->tensor.name);
 }
 
-static int by_name(const void *a, const void *b)
-{
-    const struct keel_safetensors_entry *x = a, *y = b;
-    return strcmp(x->tensor.name, y->tensor.name);
-}
-
 static enum keel_status check_tensor(const struct keel_safetensors_tensor *tensor)
 {
     size_t wrong;
@@ -101,9 +95,9 @@ static enum keel_status put_in_order(struct writing *w)
                                    &w->total_bytes))
             return keel_fail(KEEL_LIMIT, "more bytes than 64 bits count");
     }
-    qsort(w->order, what->tensor_count, sizeof *w->order, by_name);
+    qsort(w->order, what->tensor_count, sizeof *w->order, keel_safetensors_by_name);
     for (uint32_t i = 1; i < what->tensor_count; i++)
-        if (by_name(&w->order[i - 1], &w->order[i]) == 0)
+        if (keel_safetensors_by_name(&w->order[i - 1], &w->order[i]) == 0)
             return keel_fail(KEEL_INVALID, "tensor %s comes twice",
                              keel_safetensors_shown(w->order[i].tensor.name).text);
     qsort(w->order, what->tensor_count, sizeof *w->order, by_place);
@@ -297,12 +291,6 @@ static enum keel_status append_tensor(struct writing *w, const struct keel_safet
     return KEEL_OK;
 }
 
-static int by_key(const void *a, const void *b)
-{
-    const struct keel_safetensors_note *x = a, *y = b;
-    return strcmp(x->key, y->key);
-}
-
 static enum keel_status append_header(struct writing *w, const struct output *output)
 {
     const struct keel_safetensors_write *what = w->what;
@@ -317,7 +305,7 @@ static enum keel_status append_header(struct writing *w, const struct output *ou
     KEEL_TRY(keel_alloc(what->note_count, sizeof *header.notes, &header.notes));
     if (what->note_count > 0) {
         memcpy(header.notes, what->notes, what->note_count * sizeof *header.notes);
-        qsort(header.notes, what->note_count, sizeof *header.notes, by_key);
+        qsort(header.notes, what->note_count, sizeof *header.notes, keel_safetensors_by_key);
     }
     char *text = NULL;
     size_t bytes = 0;

@@ -50,21 +50,16 @@ bool keel_object_file_parse(const char *name, struct keel_object *out)
     return true;
 }
 
-static int compare_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? -1 : a > b;
-}
-
 int keel_object_compare(const struct keel_object *a, const struct keel_object *b)
 {
-    int order = compare_u64(a->step, b->step);
+    int order = keel_compare_u64(a->step, b->step);
     if (order == 0)
-        order = compare_u64(a->attempt, b->attempt);
+        order = keel_compare_u64(a->attempt, b->attempt);
     if (order == 0)
-        order = compare_u64(a->kind, b->kind);
+        order = keel_compare_u64(a->kind, b->kind);
     if (order == 0)
-        order = compare_u64(a->set, b->set);
-    return order != 0 ? order : compare_u64(a->member, b->member);
+        order = keel_compare_u64(a->set, b->set);
+    return order != 0 ? order : keel_compare_u64(a->member, b->member);
 }
 
 bool keel_object_valid(const struct keel_object *object)

@@ -1,5 +1,6 @@
 /* tier_choose.c - the newest generation that all ranks can have: a pure function, so that every rank that
  * knows the same comes to the same without asking. */
+#include "format.h"
 #include <inttypes.h>
 #include <keel/ckpt_tier.h>
 #include <keel/memory.h>
@@ -13,21 +14,16 @@ struct claim {
     enum keel_tier_latency latency;
 };
 
-static int compare_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? -1 : a > b;
-}
-
 /* Newest generation first; within one by rank, the nearest of a rank first. */
 static int by_generation(const void *a, const void *b)
 {
     const struct claim *x = a, *y = b;
-    int order = compare_u64(y->step, x->step);
+    int order = keel_compare_u64(y->step, x->step);
     if (order == 0)
-        order = compare_u64(y->attempt, x->attempt);
+        order = keel_compare_u64(y->attempt, x->attempt);
     if (order == 0)
-        order = compare_u64(x->rank, y->rank);
-    return order != 0 ? order : compare_u64(x->latency, y->latency);
+        order = keel_compare_u64(x->rank, y->rank);
+    return order != 0 ? order : keel_compare_u64(x->latency, y->latency);
 }
 
 /* The claims [0, count) of one generation: of how many ranks, and the first rank that has none. */

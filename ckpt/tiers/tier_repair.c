@@ -323,20 +323,6 @@ static enum keel_status remove_temporary(void *context, const char *name)
     return KEEL_OK;
 }
 
-/* What a crash of an earlier repair left. */
-static enum keel_status remove_temporaries(struct repair *repair, uint64_t step, uint64_t attempt)
-{
-    struct keel_step_place place;
-    if (repair->config->dry_run)
-        return KEEL_OK;
-    enum keel_status status = keel_step_open(repair->store, step, attempt, false, &place);
-    if (status != KEEL_OK)
-        return status == KEEL_NOT_FOUND ? KEEL_OK : status;
-    status = keel_dir_list(place.path, remove_temporary, &place);
-    keel_step_close(&place);
-    return status;
-}
-
 static enum keel_status sync_name(void *context, const char *name)
 {
     const struct keel_step_place *place = context;
@@ -352,9 +338,10 @@ static enum keel_status sync_name(void *context, const char *name)
     return status;
 }
 
-/* What is found sound is seen, and may yet vanish: its writer may have been killed before it synced the file,
- * or the name. Before anything that needs it becomes a snapshot it must be on the disk. */
-static enum keel_status settle(struct repair *repair, uint64_t step, uint64_t attempt)
+/* Call `visit` with the names in a generation's directory; a dry run changes none. Then, with `sync`, make
+ * the directory durable. */
+static enum keel_status in_directory(struct repair *repair, uint64_t step, uint64_t attempt,
+                                     enum keel_status (*visit)(void *context, const char *name), bool sync)
 {
     struct keel_step_place place;
     if (repair->config->dry_run)
@@ -362,8 +349,9 @@ static enum keel_status settle(struct repair *repair, uint64_t step, uint64_t at
     enum keel_status status = keel_step_open(repair->store, step, attempt, false, &place);
     if (status != KEEL_OK)
         return status == KEEL_NOT_FOUND ? KEEL_OK : status;
-    status = keel_dir_list(place.path, sync_name, &place);
-    if (status == KEEL_OK && (keel_disk_fsync(place.fd) != 0 || keel_disk_fsync(repair->store->run_fd) != 0))
+    status = keel_dir_list(place.path, visit, &place);
+    if (status == KEEL_OK && sync &&
+        (keel_disk_fsync(place.fd) != 0 || keel_disk_fsync(repair->store->run_fd) != 0))
         status = keel_fail_errno(errno, "%s: cannot be synced", place.path);
     keel_step_close(&place);
     return status;
@@ -452,13 +440,16 @@ static enum keel_status repair_generation(struct repair *repair, uint64_t step, 
     if (!is_new)
         return KEEL_OK;
     KEEL_TRY(find_manifest(repair, &object, &found));
-    enum keel_status status = remove_temporaries(repair, step, attempt);
+    /* What a crash of an earlier repair left. */
+    enum keel_status status = in_directory(repair, step, attempt, remove_temporary, false);
     if (status == KEEL_OK)
         status = repair_bases(repair, &found.manifest, depth);
     if (status == KEEL_OK)
         status = repair_files(repair, &found.manifest);
+    /* What is found sound is seen, and may yet vanish: its writer may have been killed before it synced the
+     * file, or the name. Before anything that needs it becomes a snapshot it must be on the disk. */
     if (status == KEEL_OK)
-        status = settle(repair, step, attempt);
+        status = in_directory(repair, step, attempt, sync_name, true);
     if (status == KEEL_OK)
         status = finish_manifest(repair, &object, &found, lost_before);
     forget_manifest(&found);
