@@ -63,6 +63,7 @@ runtime_MAY := hal kernels transport ckpt boards
 sources_in = $(patsubst $(1)/%,%,$(sort $(foreach deep,*/ */*/,$(wildcard $(1)/$(deep)*.$(2)))))
 $(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out examples/%,$(call sources_in,$(room),c))))
 $(foreach room,$(ROOMS),$(eval $(room)_CL := $(call sources_in,$(room),cl)))
+kernels_CL += common/common.cl# what all begin with: no file, see pack_text
 # What a toggle leaves out, and the file that stands in its place: in the default build that one is left out.
 without_FABRIC := transport/connections/fabric/% transport/connections/rdm/% transport/connections/envelope.c \
   transport/connections/cipher.c
@@ -103,7 +104,7 @@ private_of = $(addprefix -I,$(patsubst %/,%,$(sort $(dir $(addprefix $(1)/,$($(1
 
 # External libraries, room by room (pkg-config names or -l flags).
 with = $(if $(filter yes,$($(1))),$(2))
-hal_LIBS := $(call with,OPENCL,-lOpenCL) -linih -lm
+hal_LIBS := $(call with,OPENCL,-lOpenCL) -linih -lz -lm
 kernels_LIBS := $(call with,CLBLAST,-lclblast) -lm
 transport_LIBS := $(call with,FABRIC,-lcrypto -lisal) -lsodium
 ckpt_LIBS := -lz -lxxhash -ljansson -lsodium $(call with,ISAL,-lisal)
@@ -152,19 +153,27 @@ $(addprefix $(BUILD)/obj/transport/operations/,combine.o compressed_codec.o comp
 $(addprefix $(BUILD)/obj/ckpt/codec/,deflate_block.o deflate_decode.o deflate_encode.o huffman.o): \
   CFLAGS_ALL += $(if $(findstring fuzzer,$(SAN)),-fno-sanitize-coverage=trace-cmp)
 
-# OpenCL sources become byte arrays, so that the binary needs no files beside it. Every .cl is preceded
-# by the canonical arithmetic that all share, and by what kernels_CL_NAME names. The board check's own kernels
+# OpenCL sources become byte arrays, packed by gzip, so that the binary needs no files beside it. Before every .cl stands
+# the canonical arithmetic that all share, packed once, and what kernels_CL_NAME names. The board check's own kernels
 # are of integers, and stand alone.
-cl_before = $(if $(filter kernels/%,$(1)),$(addprefix kernels/,$(kernels_CL_COMMON) $(kernels_CL_$(notdir $(1)))))
+cl_before = $(if $(filter kernels/%,$(1)),$(addprefix kernels/,$(kernels_CL_$(notdir $(1)))))
+cl_common := $(addprefix kernels/,$(kernels_CL_COMMON))
+# pack_text NAME,BEFORE,FILES
+define pack_text
+@mkdir -p $(@D)
+@{ printf '/* generated */\n#include <keel/device.h>\n$(if $(2),extern const struct keel_packed_text $(2);\n)static const unsigned char bytes[] = {\n'; \
+   cat $(3) | gzip -9n | od -An -v -tx1 | sed 's/ \(..\)/0x\1,/g'; \
+   printf '};\nextern const struct keel_packed_text keel_cl_$(1);\nconst struct keel_packed_text keel_cl_$(1) = {$(if $(2),&$(2),0), bytes, sizeof bytes, %d};\n' $$(cat $(3) | wc -c); \
+   } > $@.tmp && mv $@.tmp $@
+endef
 .SECONDEXPANSION:
-$(BUILD)/gen/%.cl.c: %.cl $$(call cl_before,$$*)
-	@mkdir -p $(@D)
-	@{ printf '/* generated from %s */\nextern const char keel_cl_%s[];\nconst char keel_cl_%s[] = {\n' $< $(*F) $(*F); \
-	   cat $(call cl_before,$*) $< | od -An -v -tx1 | sed 's/ \(..\)/0x\1,/g'; \
-	   printf '0};\n'; } > $@.tmp && mv $@.tmp $@
+$(BUILD)/gen/kernels/common/common.cl.c: $(cl_common) Makefile
+	$(call pack_text,common,,$(cl_common))
+$(BUILD)/gen/%.cl.c: %.cl $$(call cl_before,$$*) Makefile
+	$(call pack_text,$(*F),$(if $(filter kernels/%,$*),keel_cl_common),$(call cl_before,$*) $<)
 $(BUILD)/obj/gen/%.cl.o: $(BUILD)/gen/%.cl.c Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CSTD) -O1 -fPIC -fvisibility=hidden -c $< -o $@
+	$(Q)$(CC) $(CSTD) -O1 -fPIC -fvisibility=hidden -Ihal/include -c $< -o $@
 
 # The list of objects too: a library forgets a file that has gone.
 $(shell mkdir -p $(BUILD) && echo '$(LIB_OBJ)' | cmp -s - $(BUILD)/objects || echo '$(LIB_OBJ)' > $(BUILD)/objects)

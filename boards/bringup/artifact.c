@@ -19,6 +19,16 @@ void keel_artifact_hash(const void *data, uint64_t bytes, char out[KEEL_ARTIFACT
     sodium_bin2hex(out, KEEL_ARTIFACT_HEX_BYTES, hash, sizeof hash);
 }
 
+enum keel_status keel_artifact_source_hash(const struct keel_module *module,
+                                           char out[KEEL_ARTIFACT_HEX_BYTES])
+{
+    char *source;
+    KEEL_TRY(keel_module_source(module, &source));
+    keel_artifact_hash(source, strlen(source), out);
+    keel_free(source);
+    return KEEL_OK;
+}
+
 /* ---- opening ---- */
 
 /* A pipe, for instance, may never end. */
@@ -147,7 +157,7 @@ static enum keel_status check_program(const struct keel_artifacts *artifacts,
                                       const struct keel_module *module)
 {
     char hash[KEEL_ARTIFACT_HEX_BYTES];
-    keel_artifact_hash(module->source, strlen(module->source), hash);
+    KEEL_TRY(keel_artifact_source_hash(module, hash));
     if (program->source != NULL && strcmp(program->source, hash) != 0)
         return keel_fail(KEEL_MISMATCH,
                          "%.200s: module %s was made from another text than this program's; make the "

@@ -29,6 +29,9 @@ enum {
 
 /* BLAKE2b-256 in hexadecimal. */
 void keel_artifact_hash(const void *data, uint64_t bytes, char out[KEEL_ARTIFACT_HEX_BYTES]);
+/* That of a module's text. NO_MEMORY. */
+enum keel_status keel_artifact_source_hash(const struct keel_module *module,
+                                           char out[KEEL_ARTIFACT_HEX_BYTES]);
 
 /* ---- the manifest (artifact_manifest.c) ---- */
 

@@ -164,15 +164,16 @@ static enum keel_status link_programs(struct maker *maker)
 
 /* ---- writing ---- */
 
-static struct keel_artifact_program describe(const struct part *part, bool builtin,
-                                             char source[KEEL_ARTIFACT_HEX_BYTES])
+static enum keel_status describe(const struct part *part, bool builtin, char source[KEEL_ARTIFACT_HEX_BYTES],
+                                 struct keel_artifact_program *out)
 {
-    keel_artifact_hash(part->module->source, strlen(part->module->source), source);
-    return (struct keel_artifact_program){.module = part->module->name,
+    KEEL_TRY(keel_artifact_source_hash(part->module, source));
+    *out = (struct keel_artifact_program){.module = part->module->name,
                                           .options = part->options,
                                           .source = builtin ? NULL : source,
                                           .kernels = part->kernels,
                                           .kernel_count = part->module->kernel_count};
+    return KEEL_OK;
 }
 
 /* One file with the code of parts [first, first + count), which share a native program. */
@@ -183,7 +184,7 @@ static enum keel_status write_file(struct maker *maker, struct keel_artifact_wri
     struct keel_artifact_program programs[KEEL_IMAGE_MAX];
     const bool builtin = maker->making->file->code == KEEL_BOARD_CODE_BUILTIN;
     for (uint32_t i = 0; i < count; i++)
-        programs[i] = describe(&maker->parts[first + i], builtin, sources[i]);
+        KEEL_TRY(describe(&maker->parts[first + i], builtin, sources[i], &programs[i]));
     struct keel_artifact_file file = {.form = builtin ? KEEL_CODE_BUILTIN : KEEL_CODE_BINARY,
                                       .image = count > 1 ? ONE_IMAGE : 0,
                                       .programs = programs,
@@ -239,17 +240,20 @@ enum keel_status keel_artifact_make(const struct keel_artifact_making *making, s
 static enum keel_status write_source(const char *folder, const struct part *part, uint32_t number,
                                      json_t *list)
 {
-    char name[96], path[KEEL_PATH_BYTES], hash[KEEL_ARTIFACT_HEX_BYTES];
+    char name[96], path[KEEL_PATH_BYTES], hash[KEEL_ARTIFACT_HEX_BYTES], *source;
+    KEEL_TRY(keel_artifact_source_hash(part->module, hash));
     json_t *kernels = json_array();
     for (uint32_t i = 0; i < part->module->kernel_count; i++)
         json_array_append_new(kernels, json_string(part->kernels[i].name));
-    keel_artifact_hash(part->module->source, strlen(part->module->source), hash);
     snprintf(name, sizeof name, "%.64s-%u.cl", part->module->name, number);
     json_array_append_new(list,
                           json_pack("{s:s, s:s, s:s, s:s, s:o}", "file", name, "module", part->module->name,
                                     "options", part->options, "source", hash, "kernels", kernels));
     KEEL_TRY(keel_path_join(path, folder, name));
-    return keel_file_replace(path, part->module->source, strlen(part->module->source), 0666);
+    KEEL_TRY(keel_module_source(part->module, &source));
+    enum keel_status status = keel_file_replace(path, source, strlen(source), 0666);
+    keel_free(source);
+    return status;
 }
 
 static enum keel_status write_list(const char *folder, json_t *list)

@@ -109,7 +109,7 @@ static enum keel_status write_artifacts(struct keel_device *device, const char *
     const struct keel_code_kernel kernels[] = {
         {.name = keel_memcheck_module.kernels[0].name, .arg_count = 1}};
     char source[KEEL_ARTIFACT_HEX_BYTES];
-    keel_artifact_hash(keel_memcheck_module.source, strlen(keel_memcheck_module.source), source);
+    KEEL_TRY(keel_artifact_source_hash(&keel_memcheck_module, source));
     const struct keel_artifact_program made = {.module = keel_memcheck_module.name,
                                                .options = "",
                                                .source = source,

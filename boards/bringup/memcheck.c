@@ -111,10 +111,10 @@ static void host_pass(void *const *arguments, const struct keel_range *range)
     }
 }
 
-extern const char keel_cl_memcheck[];
+extern const struct keel_packed_text keel_cl_memcheck;
 static const struct keel_module_kernel kernels[] = {{"keel_memcheck_pass", host_pass}};
 const struct keel_module keel_memcheck_module = {
-    .name = "memcheck", .source = keel_cl_memcheck, .kernels = kernels, .kernel_count = 1};
+    .name = "memcheck", .packed = &keel_cl_memcheck, .kernels = kernels, .kernel_count = 1};
 
 /* ---- one run ------------------------------------------------------------------------------------------- */
 

@@ -76,7 +76,7 @@ static void host_class(void *const *arguments, const struct keel_range *range)
         to[i] = isnan(from[i]) ? 1 : isinf(from[i]) ? 2 : 0;
 }
 
-extern const char keel_cl_probe[];
+extern const struct keel_packed_text keel_cl_probe;
 static const struct keel_module_kernel kernels[KEEL_PROBE_KERNELS] = {
     [KEEL_PROBE_SLOW] = {"keel_probe_slow", host_slow},
     [KEEL_PROBE_COPY] = {"keel_probe_copy", host_copy},
@@ -84,7 +84,7 @@ static const struct keel_module_kernel kernels[KEEL_PROBE_KERNELS] = {
     [KEEL_PROBE_STEP] = {"keel_probe_step", host_step},
     [KEEL_PROBE_CLASS] = {"keel_probe_class", host_class}};
 static const struct keel_module module = {
-    .name = "probe", .source = keel_cl_probe, .kernels = kernels, .kernel_count = KEEL_PROBE_KERNELS};
+    .name = "probe", .packed = &keel_cl_probe, .kernels = kernels, .kernel_count = KEEL_PROBE_KERNELS};
 
 /* ---- opened for a check ---- */
 

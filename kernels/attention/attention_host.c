@@ -5,7 +5,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_attention[];
+extern const struct keel_packed_text keel_cl_attention;
 
 /* The scalars that kernels end with, and one head of one sequence. */
 struct head {

@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_rotary[];
+extern const struct keel_packed_text keel_cl_rotary;
 
 static uint64_t multiply_high(uint64_t a, uint64_t b)
 {

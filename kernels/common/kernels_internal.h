@@ -196,7 +196,7 @@ static inline float f32_at(void *const *arguments, int index)
 /* A module: the name of its .cl file, that file's text, and its kernels with their form on the host. */
 #define KEEL_MODULE(module_name, text, table)                                                                \
     {                                                                                                        \
-        .name = (module_name), .source = (text), .kernels = (table),                                         \
+        .name = (module_name), .packed = &(text), .kernels = (table),                                        \
         .kernel_count = sizeof(table) / sizeof(table)[0]                                                     \
     }
 

@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_conv[], keel_cl_conv_tiles[];
+extern const struct keel_packed_text keel_cl_conv, keel_cl_conv_tiles;
 
 struct geometry {
     uint32_t batch, height, width, channels, out_channels, kernel_h, kernel_w, stride_h, stride_w, pad_h,

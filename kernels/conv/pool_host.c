@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_pool[];
+extern const struct keel_packed_text keel_cl_pool;
 
 struct geometry {
     uint32_t batch, height, width, channels, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, out_h,

@@ -7,7 +7,7 @@
 #define WINOGRAD_FMA(k, a, b) canon_fma(k, a, b)
 #include "winograd_math.h"
 
-extern const char keel_cl_winograd[];
+extern const struct keel_packed_text keel_cl_winograd;
 
 /* w: the first tap, others `step` apart; u: the first position, others `lanes` apart. */
 static void one_weight(const float *w, float *u, uint64_t step, uint32_t lanes, bool turned)

@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_cast[];
+extern const struct keel_packed_text keel_cl_cast;
 
 static void narrow(void *const *arguments, uint32_t (*convert)(uint32_t))
 {

@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_dropout[];
+extern const struct keel_packed_text keel_cl_dropout;
 
 static void host_dropout(KEEL_HOST_ARGUMENTS)
 {

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-extern const char keel_cl_elementwise[];
+extern const struct keel_packed_text keel_cl_elementwise;
 
 #define ACTIVATION(kind, name, kernel, f, grad_kernel, g, of)                                                \
     KEEL_HOST_KERNEL static void host_##kernel(KEEL_HOST_ARGUMENTS)                                          \

@@ -1,7 +1,7 @@
 /* normal_host.c - normal.cl in C: the reference, and what the host device runs. */
 #include "kernels_internal.h"
 
-extern const char keel_cl_normal[];
+extern const struct keel_packed_text keel_cl_normal;
 
 static void host_normal(KEEL_HOST_ARGUMENTS)
 {

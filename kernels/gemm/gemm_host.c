@@ -7,7 +7,7 @@
 #include "kernels_internal.h"
 #include <string.h>
 
-extern const char keel_cl_gemm[];
+extern const struct keel_packed_text keel_cl_gemm;
 
 enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 64, BLOCK_DEPTH = 64 };
 

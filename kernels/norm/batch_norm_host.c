@@ -5,7 +5,7 @@
 
 #include <keel/image_ops.h>
 
-extern const char keel_cl_batch_norm[];
+extern const struct keel_packed_text keel_cl_batch_norm;
 
 static inline uint32_t rows_of_block(uint32_t rows, uint32_t block)
 {

@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_layernorm[];
+extern const struct keel_packed_text keel_cl_layernorm;
 
 KEEL_HOST_KERNEL static void row_forward(const float *x, const float *gamma, const float *beta, float *y,
                                          uint32_t n, float epsilon, float *mean_out, float *rstd_out)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-extern const char keel_cl_digest[];
+extern const struct keel_packed_text keel_cl_digest;
 
 uint64_t keel_digest_host(const void *words, uint64_t count, uint64_t first_element)
 {

@@ -4,7 +4,7 @@
 
 #include <keel/optimizer_ops.h>
 
-extern const char keel_cl_optimizer[];
+extern const struct keel_packed_text keel_cl_optimizer;
 
 /* How many of `count` elements the block that begins at `start` has. */
 static uint32_t block_length(uint64_t start, uint64_t count)

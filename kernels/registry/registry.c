@@ -33,7 +33,7 @@ static enum keel_status build_module(const struct keel_kernels *kernels, enum ke
                                      struct keel_built_module *out)
 {
     const struct keel_module *module = module_table[id];
-    KEEL_ASSERT(module->kernel_count > 0 && module->source != NULL && out->program == NULL);
+    KEEL_ASSERT(module->kernel_count > 0 && module->packed != NULL && out->program == NULL);
     out->module = module;
     keel_tunables_build_options(&kernels->info, id, kernels->tuned, out->options);
     KEEL_TRY(keel_alloc(module->kernel_count, sizeof(struct keel_kernel *), &out->kernels));

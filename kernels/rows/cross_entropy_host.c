@@ -3,7 +3,7 @@
 #include "kernels_internal.h"
 #include <math.h>
 
-extern const char keel_cl_cross_entropy[];
+extern const struct keel_packed_text keel_cl_cross_entropy;
 
 /* One row; d is NULL without gradient. Returns the loss. */
 KEEL_HOST_KERNEL static float row_cross_entropy(const float *x, float *d, uint32_t vocab, int32_t target,

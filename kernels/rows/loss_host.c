@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_loss[];
+extern const struct keel_packed_text keel_cl_loss;
 
 static inline float bce(float x, float t)
 {

@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_row[];
+extern const struct keel_packed_text keel_cl_row;
 
 static void softmax_row(const float *x, float *y, uint32_t n)
 {

@@ -1,7 +1,7 @@
 /* shape_host.c - shape.cl in C: the reference, and what the host device runs. */
 #include "kernels_internal.h"
 
-extern const char keel_cl_shape[];
+extern const struct keel_packed_text keel_cl_shape;
 
 static void host_box(KEEL_HOST_ARGUMENTS)
 {

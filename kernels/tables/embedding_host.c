@@ -1,7 +1,7 @@
 /* embedding_host.c - embedding.cl in C: the reference, and what the host device runs. */
 #include "kernels_internal.h"
 
-extern const char keel_cl_embedding[];
+extern const struct keel_packed_text keel_cl_embedding;
 
 static void host_embedding(KEEL_HOST_ARGUMENTS)
 {

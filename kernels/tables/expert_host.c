@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_expert[];
+extern const struct keel_packed_text keel_cl_expert;
 
 static uint32_t choices_of(const uint32_t *keys, uint32_t count, uint32_t expert)
 {

@@ -2,7 +2,7 @@
 #include "canon.h"
 #include "kernels_internal.h"
 
-extern const char keel_cl_table[];
+extern const struct keel_packed_text keel_cl_table;
 
 enum { SORT_BLOCK = 2048 };
 

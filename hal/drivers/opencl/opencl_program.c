@@ -59,8 +59,10 @@ static enum keel_status from_source(struct opencl_device *device, const struct k
     char options_text[OPTIONS_BYTES];
     KEEL_TRY(all_options(module, options, options_text));
     cl_int error;
-    const char *source = module->source;
-    cl_program native = clCreateProgramWithSource(device->context, 1, &source, NULL, &error);
+    char *source;
+    KEEL_TRY(keel_module_source(module, &source));
+    cl_program native = clCreateProgramWithSource(device->context, 1, (const char **)&source, NULL, &error);
+    keel_free(source); /* the driver has a copy */
     if (error != CL_SUCCESS)
         return keel_opencl_fail(error, device->head.info.selector, "clCreateProgramWithSource");
     if (build)

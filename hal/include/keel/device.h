@@ -265,13 +265,24 @@ struct keel_module_kernel {
     void (*host)(void *const *arguments, const struct keel_range *range);
 };
 
+/* OpenCL C as it is embedded: packed by gzip, behind a text that several begin with. */
+struct keel_packed_text {
+    const struct keel_packed_text *before; /* NULL: nothing */
+    const unsigned char *bytes;
+    uint32_t packed_bytes, text_bytes;
+};
+
 /* A module: the same kernels as OpenCL C source and as host functions. Static storage. */
 struct keel_module {
     const char *name;
-    const char *source; /* OpenCL C 1.2, NUL-terminated */
+    const char *source; /* OpenCL C 1.2, NUL-terminated; NULL: `packed` is unpacked when it is needed */
+    const struct keel_packed_text *packed;
     const struct keel_module_kernel *kernels;
     uint32_t kernel_count;
 };
+
+/* Its text, whole and NUL-terminated; the caller gives it back with keel_free. Any thread. NO_MEMORY. */
+enum keel_status keel_module_source(const struct keel_module *module, char **out);
 
 /* One kernel of code that was made before. */
 struct keel_code_kernel {
