@@ -130,17 +130,26 @@ void keel_command_json_end(struct keel_json *json)
     fputc('\n', json->out);
 }
 
+/* What a set is called: "keel net"; a set of one command by that too, "keel plan". */
+static const char *name_of(const struct keel_command_set *set)
+{
+    static char name[64];
+    bool one = set->kind_count == 1;
+    snprintf(name, sizeof name, "%s%s%s", set->name, one ? " " : "", one ? set->kinds[0]->name : "");
+    return name;
+}
+
 int keel_command_wrong_use(const struct keel_command_set *set, const char *why, const char *what)
 {
     keel_command_note(keel_fail(KEEL_INVALID, "%s%s", why, what));
-    fprintf(stderr, "%s: %s%s; try %s --help\n", set->name, why, what, set->name);
+    fprintf(stderr, "%s: %s%s; try %s --help\n", name_of(set), why, what, name_of(set));
     return keel_status_exit_code(KEEL_INVALID);
 }
 
 int keel_command_report(const struct keel_command_set *set, enum keel_status status)
 {
     keel_command_note(status);
-    fprintf(stderr, "%s: %s: %s\n", set->name, keel_status_text(status), keel_detail());
+    fprintf(stderr, "%s: %s: %s\n", name_of(set), keel_status_text(status), keel_detail());
     return keel_status_exit_code(status);
 }
 

@@ -308,8 +308,6 @@ static int run(const struct keel_command *command)
 {
     const struct own *own = keel_command_own(command);
     struct plan *plan;
-    if (command->operand_count != 1)
-        return keel_command_wrong_use(command->set, "one job file is wanted", "");
     enum keel_status status = keel_alloc(1, sizeof *plan, &plan);
     if (status != KEEL_OK)
         return keel_command_report(command->set, status);
@@ -335,6 +333,7 @@ static const struct keel_command_option options[] = {
 static const struct keel_command_kind plan_kind = {
     .name = "plan",
     .operands = "JOB.conf",
+    .operands_min = 1,
     .operands_max = 1,
     .summary = "say what a step of a job will be: memory, tiles, sums, and each rank's actions",
     .details =

@@ -51,7 +51,7 @@ plan --frobnicate
 check "an unknown option" '[ $code -eq 2 ] && has "unknown option --frobnicate"'
 "$KEEL" plan >"$root/log" 2>&1
 code=$?
-check "no job" '[ $code -eq 2 ] && has "one job file is wanted"'
+check "no job" '[ $code -eq 2 ] && has "missing: JOB.conf; try keel plan --help"'
 "$KEEL" plan "$root/none.conf" >"$root/log" 2>&1
 code=$?
 check "a job that is not there" '[ $code -ne 0 ] && has "none.conf"'
