@@ -133,6 +133,15 @@ enum keel_status keel_kernels_launch_flat(struct keel_kernels *kernels, struct k
     return keel_kernels_launch(kernels, list, module, name, &range, args, arg_count);
 }
 
+enum keel_status keel_kernels_launch_rows(struct keel_kernels *kernels, struct keel_launch_list *list,
+                                          enum keel_module_id module, const char *name, uint64_t rows,
+                                          const struct keel_arg *args, uint32_t arg_count)
+{
+    const uint32_t item_rows = args[arg_count - 1].as.u32;
+    const struct keel_range range = keel_kernels_range(kernels, (rows + item_rows - 1) / item_rows);
+    return keel_kernels_launch(kernels, list, module, name, &range, args, arg_count);
+}
+
 uint64_t keel_product(const uint64_t *factors, size_t count)
 {
     uint64_t product = 1;

@@ -141,6 +141,11 @@ enum keel_status keel_kernels_launch_flat(struct keel_kernels *kernels, struct k
                                           enum keel_module_id module, const char *name, uint64_t count,
                                           const struct keel_arg *args, uint32_t arg_count);
 
+/* Launch a kernel over `rows`, item_rows of them, its last argument, to a work-item. */
+enum keel_status keel_kernels_launch_rows(struct keel_kernels *kernels, struct keel_launch_list *list,
+                                          enum keel_module_id module, const char *name, uint64_t rows,
+                                          const struct keel_arg *args, uint32_t arg_count);
+
 /* Sizes of what a caller describes. A product or a sum that 64 bits do not hold is UINT64_MAX, and stays so
  * through further factors above 0: no buffer has that many bytes, and keel_check_buffer refuses it. */
 uint64_t keel_product(const uint64_t *factors, size_t count);
@@ -149,6 +154,12 @@ uint64_t keel_product(const uint64_t *factors, size_t count);
 static inline uint64_t keel_plus(uint64_t a, uint64_t b)
 {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/* How many of b it takes to hold a. */
+static inline uint32_t divide_up(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
 }
 
 /* An operand of an operation, by the name that its descriptor gives it. IN_PLACE: one that is written may be

@@ -60,10 +60,6 @@ static enum keel_status check(const char *op, const struct keel_conv_shape *s)
     return fault == NULL ? KEEL_OK : refuse(op, s, fault);
 }
 
-static uint32_t divide_up(uint32_t a, uint32_t b)
-{
-    return a / b + (a % b != 0);
-}
 static uint64_t in_bytes(const struct keel_conv_shape *s)
 {
     return KEEL_BYTES(s->batch, s->height, s->width, s->channels, sizeof(float));
@@ -90,6 +86,16 @@ static bool is_product(const struct keel_conv_shape *s)
 {
     return s->kernel[0] == 1 && s->kernel[1] == 1 && s->stride[0] == 1 && s->stride[1] == 1 &&
            s->pad[0] == 0 && s->pad[1] == 0 && s->groups == 1;
+}
+
+static enum keel_status append_product(struct keel_kernels *kernels, struct keel_gemm gemm,
+                                       struct keel_launch_list *list)
+{
+    gemm.batch = 1;
+    gemm.lda = gemm.transpose_a ? gemm.m : gemm.k;
+    gemm.ldb = gemm.transpose_b ? gemm.k : gemm.n;
+    gemm.ldc = gemm.n;
+    return keel_op_gemm(kernels, &gemm, list);
 }
 
 enum { CONV_ARGS = 21 };
@@ -189,19 +195,15 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
         {"bias", op->bias, KEEL_BYTES(s->out_channels, sizeof(float)), KEEL_OPTIONAL},
         {"y", op->y, out_bytes(s), KEEL_WRITTEN}));
     if (is_product(s))
-        return keel_op_gemm(kernels,
-                            &(struct keel_gemm){.m = out_pixels(s),
-                                                .n = s->out_channels,
-                                                .k = s->channels,
-                                                .batch = 1,
-                                                .lda = s->channels,
-                                                .ldb = s->out_channels,
-                                                .ldc = s->out_channels,
-                                                .a = op->x,
-                                                .b = op->weight,
-                                                .c = op->y,
-                                                .bias = op->bias},
-                            list);
+        return append_product(kernels,
+                              (struct keel_gemm){.m = out_pixels(s),
+                                                 .n = s->out_channels,
+                                                 .k = s->channels,
+                                                 .a = op->x,
+                                                 .b = op->weight,
+                                                 .c = op->y,
+                                                 .bias = op->bias},
+                              list);
     if (keel_conv_workspace_bytes(kernels, s, false).weights > 0)
         return keel_winograd_append(kernels, s, false, op->x, op->weight, op->bias, op->y, &op->workspace,
                                     list);
@@ -225,19 +227,15 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
                                  {"weight", op->weight, weight_bytes(s), KEEL_READ},
                                  {"dx", op->dx, in_bytes(s), KEEL_WRITTEN}));
     if (is_product(s))
-        return keel_op_gemm(kernels,
-                            &(struct keel_gemm){.m = out_pixels(s),
-                                                .n = s->channels,
-                                                .k = s->out_channels,
-                                                .batch = 1,
-                                                .transpose_b = true,
-                                                .lda = s->out_channels,
-                                                .ldb = s->out_channels,
-                                                .ldc = s->channels,
-                                                .a = op->dy,
-                                                .b = op->weight,
-                                                .c = op->dx},
-                            list);
+        return append_product(kernels,
+                              (struct keel_gemm){.m = out_pixels(s),
+                                                 .n = s->channels,
+                                                 .k = s->out_channels,
+                                                 .transpose_b = true,
+                                                 .a = op->dy,
+                                                 .b = op->weight,
+                                                 .c = op->dx},
+                              list);
     if (keel_conv_workspace_bytes(kernels, s, true).weights > 0)
         return keel_winograd_append(kernels, s, true, op->dy, op->weight, NULL, op->dx, &op->workspace, list);
     struct keel_arg args[CONV_ARGS + 1];
@@ -263,20 +261,16 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
                                  {"dy", op->dy, out_bytes(s), KEEL_READ},
                                  {"dweight", op->dweight, weight_bytes(s), KEEL_WRITTEN}));
     if (is_product(s))
-        return keel_op_gemm(kernels,
-                            &(struct keel_gemm){.m = s->channels,
-                                                .n = s->out_channels,
-                                                .k = out_pixels(s),
-                                                .batch = 1,
-                                                .transpose_a = true,
-                                                .accumulate = true,
-                                                .lda = s->channels,
-                                                .ldb = s->out_channels,
-                                                .ldc = s->out_channels,
-                                                .a = op->x,
-                                                .b = op->dy,
-                                                .c = op->dweight},
-                            list);
+        return append_product(kernels,
+                              (struct keel_gemm){.m = s->channels,
+                                                 .n = s->out_channels,
+                                                 .k = out_pixels(s),
+                                                 .transpose_a = true,
+                                                 .accumulate = true,
+                                                 .a = op->x,
+                                                 .b = op->dy,
+                                                 .c = op->dweight},
+                              list);
     struct keel_arg args[CONV_ARGS + 1];
     fill_args(args, s, op->x, op->dy, NULL, op->dweight);
     if (is_narrow(s))

@@ -10,11 +10,6 @@
 
 enum { CHUNK_TILES = 72, CHANNELS_MIN = 32, TILES_MIN = 96 };
 
-static uint32_t divide_up(uint32_t a, uint32_t b)
-{
-    return a / b + (a % b != 0);
-}
-
 /* The tiles of the output, or with `back` of dx. */
 struct grid {
     uint32_t down, across, tiles, chunk;

@@ -5,10 +5,6 @@
 
 enum { CHECK_TILES = 64 /* tiles that a work-item checks: 96 KiB */ };
 
-static uint32_t divide_up(uint32_t a, uint32_t b)
-{
-    return a / b + (a % b != 0);
-}
 /* What a group makes of C, at most. */
 struct cut {
     uint32_t rows, strips;

@@ -7,20 +7,15 @@
 
 enum { COLUMNS = 64 }; /* of one work-item, as in batch_norm.cl */
 
-static uint32_t blocks_of(uint32_t rows)
-{
-    return rows / KEEL_NORM_ROWS + (rows % KEEL_NORM_ROWS != 0);
-}
-
 uint64_t keel_batch_norm_scratch_bytes(uint32_t rows, uint32_t n)
 {
-    return KEEL_BYTES(blocks_of(rows), 2, n, sizeof(float));
+    return KEEL_BYTES(divide_up(rows, KEEL_NORM_ROWS), 2, n, sizeof(float));
 }
 
 /* Blocks of rows by columns, or all of a column. */
 static struct keel_range blocks_range(const struct keel_kernels *kernels, uint32_t rows, uint32_t n)
 {
-    struct keel_range range = keel_kernels_range(kernels, blocks_of(rows));
+    struct keel_range range = keel_kernels_range(kernels, divide_up(rows, KEEL_NORM_ROWS));
     range.global[1] = keel_size(((uint64_t)n + COLUMNS - 1) / COLUMNS);
     return range;
 }

@@ -10,14 +10,6 @@ static enum keel_status check_rows(const char *name, uint32_t rows, uint32_t n)
     return KEEL_OK;
 }
 
-static enum keel_status launch(struct keel_kernels *kernels, const char *kernel, uint32_t rows,
-                               const struct keel_arg *args, uint32_t arg_count, struct keel_launch_list *list)
-{
-    const uint32_t item_rows = args[arg_count - 1].as.u32;
-    const struct keel_range range = keel_kernels_range(kernels, ((uint64_t)rows + item_rows - 1) / item_rows);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_row, kernel, &range, args, arg_count);
-}
-
 enum keel_status keel_op_softmax(struct keel_kernels *kernels, const struct keel_softmax *op,
                                  struct keel_launch_list *list)
 {
@@ -25,10 +17,10 @@ enum keel_status keel_op_softmax(struct keel_kernels *kernels, const struct keel
     KEEL_TRY(check_rows("softmax", op->rows, op->n));
     KEEL_TRY(KEEL_CHECK_OPERANDS("softmax", {"x", op->x, bytes, KEEL_IN_PLACE},
                                  {"y", op->y, bytes, KEEL_WRITTEN | KEEL_IN_PLACE}));
-    return launch(kernels, "keel_softmax", op->rows,
-                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u32(op->rows),
-                            keel_arg_u32(op->n), keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
-                  list);
+    return keel_kernels_launch_rows(kernels, list, KEEL_MODULE_row, "keel_softmax", op->rows,
+                                    KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y),
+                                              keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                                              keel_arg_u32(keel_kernels_item_rows(kernels, op->n))));
 }
 
 enum keel_status keel_op_softmax_grad(struct keel_kernels *kernels, const struct keel_softmax_grad *op,
@@ -39,11 +31,11 @@ enum keel_status keel_op_softmax_grad(struct keel_kernels *kernels, const struct
     KEEL_TRY(KEEL_CHECK_OPERANDS("softmax_grad", {"y", op->y, bytes, KEEL_READ},
                                  {"dy", op->dy, bytes, KEEL_IN_PLACE},
                                  {"dx", op->dx, bytes, KEEL_WRITTEN | KEEL_IN_PLACE}));
-    return launch(kernels, "keel_softmax_grad", op->rows,
-                  KEEL_ARGS(keel_arg_buffer(op->y), keel_arg_buffer(op->dy), keel_arg_buffer(op->dx),
-                            keel_arg_u32(op->rows), keel_arg_u32(op->n),
-                            keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
-                  list);
+    return keel_kernels_launch_rows(kernels, list, KEEL_MODULE_row, "keel_softmax_grad", op->rows,
+                                    KEEL_ARGS(keel_arg_buffer(op->y), keel_arg_buffer(op->dy),
+                                              keel_arg_buffer(op->dx), keel_arg_u32(op->rows),
+                                              keel_arg_u32(op->n),
+                                              keel_arg_u32(keel_kernels_item_rows(kernels, op->n))));
 }
 
 static enum keel_status check_top_k(const char *name, uint32_t rows, uint32_t n, uint32_t k)
@@ -60,12 +52,12 @@ enum keel_status keel_op_top_k(struct keel_kernels *kernels, const struct keel_t
     KEEL_TRY(KEEL_CHECK_OPERANDS("top_k", {"x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float)), KEEL_READ},
                                  {"values", op->values, taken_bytes, KEEL_WRITTEN | KEEL_OPTIONAL},
                                  {"indices", op->indices, taken_bytes, KEEL_WRITTEN}));
-    return launch(kernels, "keel_top_k", op->rows,
-                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_either(op->values, op->indices),
-                            keel_arg_buffer(op->indices), keel_arg_u32(op->rows), keel_arg_u32(op->n),
-                            keel_arg_u32(op->k), keel_arg_u32(op->values != NULL),
-                            keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
-                  list);
+    return keel_kernels_launch_rows(
+        kernels, list, KEEL_MODULE_row, "keel_top_k", op->rows,
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_either(op->values, op->indices),
+                  keel_arg_buffer(op->indices), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                  keel_arg_u32(op->k), keel_arg_u32(op->values != NULL),
+                  keel_arg_u32(keel_kernels_item_rows(kernels, op->n))));
 }
 
 enum keel_status keel_op_top_k_grad(struct keel_kernels *kernels, const struct keel_top_k_grad *op,
@@ -76,11 +68,11 @@ enum keel_status keel_op_top_k_grad(struct keel_kernels *kernels, const struct k
     KEEL_TRY(KEEL_CHECK_OPERANDS("top_k_grad", {"indices", op->indices, taken_bytes, KEEL_READ},
                                  {"dvalues", op->dvalues, taken_bytes, KEEL_READ},
                                  {"dx", op->dx, KEEL_BYTES(op->rows, op->n, sizeof(float)), KEEL_WRITTEN}));
-    return launch(kernels, "keel_top_k_grad", op->rows,
-                  KEEL_ARGS(keel_arg_buffer(op->indices), keel_arg_buffer(op->dvalues),
-                            keel_arg_buffer(op->dx), keel_arg_u32(op->rows), keel_arg_u32(op->n),
-                            keel_arg_u32(op->k), keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
-                  list);
+    return keel_kernels_launch_rows(kernels, list, KEEL_MODULE_row, "keel_top_k_grad", op->rows,
+                                    KEEL_ARGS(keel_arg_buffer(op->indices), keel_arg_buffer(op->dvalues),
+                                              keel_arg_buffer(op->dx), keel_arg_u32(op->rows),
+                                              keel_arg_u32(op->n), keel_arg_u32(op->k),
+                                              keel_arg_u32(keel_kernels_item_rows(kernels, op->n))));
 }
 
 enum keel_status keel_op_cumsum(struct keel_kernels *kernels, const struct keel_cumsum *op,
@@ -90,9 +82,8 @@ enum keel_status keel_op_cumsum(struct keel_kernels *kernels, const struct keel_
     KEEL_TRY(check_rows("cumsum", op->rows, op->n));
     KEEL_TRY(KEEL_CHECK_OPERANDS("cumsum", {"x", op->x, bytes, KEEL_IN_PLACE},
                                  {"y", op->y, bytes, KEEL_WRITTEN | KEEL_IN_PLACE}));
-    return launch(kernels, "keel_cumsum", op->rows,
-                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u32(op->rows),
-                            keel_arg_u32(op->n), keel_arg_u32(op->reverse),
-                            keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
-                  list);
+    return keel_kernels_launch_rows(
+        kernels, list, KEEL_MODULE_row, "keel_cumsum", op->rows,
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                  keel_arg_u32(op->reverse), keel_arg_u32(keel_kernels_item_rows(kernels, op->n))));
 }

@@ -12,11 +12,6 @@ static enum keel_status launch(struct keel_kernels *kernels, const char *kernel,
     return keel_kernels_launch(kernels, list, KEEL_MODULE_expert, kernel, &range, args, arg_count);
 }
 
-static uint64_t row_bytes(uint32_t rows, uint32_t n)
-{
-    return KEEL_BYTES(rows, n, sizeof(float));
-}
-
 static uint64_t items_of(uint64_t rows, uint32_t item_rows)
 {
     return (rows + item_rows - 1) / item_rows;

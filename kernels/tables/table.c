@@ -10,32 +10,17 @@ enum {
     SCATTER_COLUMNS = 64 /* and its columns */
 };
 
-static enum keel_status launch_rows(struct keel_kernels *kernels, const char *kernel, uint64_t rows,
-                                    const struct keel_arg *args, uint32_t arg_count,
-                                    struct keel_launch_list *list)
-{
-    const uint32_t item_rows = args[arg_count - 1].as.u32;
-    const struct keel_range range = keel_kernels_range(kernels, (rows + item_rows - 1) / item_rows);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_table, kernel, &range, args, arg_count);
-}
-
-static uint64_t row_bytes(uint32_t rows, uint32_t n)
-{
-    return KEEL_BYTES(rows, n, sizeof(float));
-}
-
 /* ---- gather ---- */
 
 enum keel_status keel_gather_rows(struct keel_kernels *kernels, const struct keel_row_gather *op,
                                   struct keel_launch_list *list)
 {
-    return launch_rows(kernels, "keel_gather", op->count,
-                       KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_either(op->weights, op->x),
-                                 keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u64(op->ids_from),
-                                 keel_arg_u32(op->count), keel_arg_u32(op->n), keel_arg_u32(op->limit),
-                                 keel_arg_u32(op->per), keel_arg_u32(op->weights != NULL),
-                                 keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
-                       list);
+    return keel_kernels_launch_rows(
+        kernels, list, KEEL_MODULE_table, "keel_gather", op->count,
+        KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_either(op->weights, op->x), keel_arg_buffer(op->x),
+                  keel_arg_buffer(op->y), keel_arg_u64(op->ids_from), keel_arg_u32(op->count),
+                  keel_arg_u32(op->n), keel_arg_u32(op->limit), keel_arg_u32(op->per),
+                  keel_arg_u32(op->weights != NULL), keel_arg_u32(keel_kernels_item_rows(kernels, op->n))));
 }
 
 enum keel_status keel_op_gather(struct keel_kernels *kernels, const struct keel_gather *op,
@@ -64,25 +49,19 @@ enum keel_status keel_op_embedding_bag(struct keel_kernels *kernels, const struc
                                  {"table", op->table, row_bytes(op->rows, op->n), KEEL_READ},
                                  {"weights", op->weights, KEEL_BYTES(ids, sizeof(float)), KEEL_OPTIONAL},
                                  {"y", op->y, row_bytes(op->bags, op->n), KEEL_WRITTEN}));
-    return launch_rows(kernels, "keel_bag", op->bags,
-                       KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_either(op->weights, op->table),
-                                 keel_arg_buffer(op->table), keel_arg_buffer(op->y), keel_arg_u32(op->bags),
-                                 keel_arg_u32(op->size), keel_arg_u32(op->rows), keel_arg_u32(op->n),
-                                 keel_arg_u32(op->weights != NULL),
-                                 keel_arg_u32(keel_kernels_item_rows(kernels, op->n))),
-                       list);
+    return keel_kernels_launch_rows(
+        kernels, list, KEEL_MODULE_table, "keel_bag", op->bags,
+        KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_either(op->weights, op->table),
+                  keel_arg_buffer(op->table), keel_arg_buffer(op->y), keel_arg_u32(op->bags),
+                  keel_arg_u32(op->size), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                  keel_arg_u32(op->weights != NULL), keel_arg_u32(keel_kernels_item_rows(kernels, op->n))));
 }
 
 /* ---- sorting and scatter-add ---- */
 
-static uint32_t sort_blocks(uint32_t count)
-{
-    return count / SORT_BLOCK + (count % SORT_BLOCK != 0);
-}
-
 uint64_t keel_sort_workspace_bytes(uint32_t count)
 {
-    return KEEL_BYTES(4 * (uint64_t)count + 256 * (uint64_t)sort_blocks(count), sizeof(uint32_t));
+    return KEEL_BYTES(4 * (uint64_t)count + 256 * (uint64_t)divide_up(count, SORT_BLOCK), sizeof(uint32_t));
 }
 
 static enum keel_status sort_pass(struct keel_kernels *kernels, const struct keel_arg *args,
@@ -106,12 +85,12 @@ enum keel_status keel_sort(struct keel_kernels *kernels, struct keel_buffer *ids
     for (uint32_t pass = 0; pass < passes; pass++) {
         /* The last pass writes the pair at 0. */
         const uint64_t from = (passes - pass) % 2 == 0 ? 0 : 2 * (uint64_t)count;
-        KEEL_TRY(
-            sort_pass(kernels,
-                      KEEL_ARGS(keel_arg_buffer(ids), keel_arg_buffer(workspace), keel_arg_u32(count),
-                                keel_arg_u32(limit), keel_arg_u32(8 * pass), keel_arg_u32(sort_blocks(count)),
-                                keel_arg_u64(from), keel_arg_u32(pass == 0)),
-                      list));
+        KEEL_TRY(sort_pass(kernels,
+                           KEEL_ARGS(keel_arg_buffer(ids), keel_arg_buffer(workspace), keel_arg_u32(count),
+                                     keel_arg_u32(limit), keel_arg_u32(8 * pass),
+                                     keel_arg_u32(divide_up(count, SORT_BLOCK)), keel_arg_u64(from),
+                                     keel_arg_u32(pass == 0)),
+                           list));
     }
     return KEEL_OK;
 }
@@ -156,11 +135,11 @@ enum keel_status keel_op_pairwise_dot(struct keel_kernels *kernels, const struct
     KEEL_TRY(check_pairs(name, op->batch, op->f, op->n));
     KEEL_TRY(KEEL_CHECK_OPERANDS(name, {"x", op->x, row_bytes(op->batch, op->f * op->n), KEEL_READ},
                                  {"y", op->y, row_bytes(op->batch, op->f * (op->f - 1) / 2), KEEL_WRITTEN}));
-    return launch_rows(kernels, "keel_pairwise", op->batch,
-                       KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y), keel_arg_u32(op->batch),
-                                 keel_arg_u32(op->f), keel_arg_u32(op->n),
-                                 keel_arg_u32(keel_kernels_item_rows(kernels, op->f * op->n))),
-                       list);
+    return keel_kernels_launch_rows(kernels, list, KEEL_MODULE_table, "keel_pairwise", op->batch,
+                                    KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->y),
+                                              keel_arg_u32(op->batch), keel_arg_u32(op->f),
+                                              keel_arg_u32(op->n),
+                                              keel_arg_u32(keel_kernels_item_rows(kernels, op->f * op->n))));
 }
 
 enum keel_status keel_op_pairwise_dot_grad(struct keel_kernels *kernels,
@@ -172,9 +151,9 @@ enum keel_status keel_op_pairwise_dot_grad(struct keel_kernels *kernels,
     KEEL_TRY(KEEL_CHECK_OPERANDS(name, {"x", op->x, row_bytes(op->batch, op->f * op->n), KEEL_READ},
                                  {"dy", op->dy, row_bytes(op->batch, op->f * (op->f - 1) / 2), KEEL_READ},
                                  {"dx", op->dx, row_bytes(op->batch, op->f * op->n), KEEL_WRITTEN}));
-    return launch_rows(kernels, "keel_pairwise_grad", op->batch,
-                       KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->dy), keel_arg_buffer(op->dx),
-                                 keel_arg_u32(op->batch), keel_arg_u32(op->f), keel_arg_u32(op->n),
-                                 keel_arg_u32(keel_kernels_item_rows(kernels, op->f * op->n))),
-                       list);
+    return keel_kernels_launch_rows(kernels, list, KEEL_MODULE_table, "keel_pairwise_grad", op->batch,
+                                    KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->dy),
+                                              keel_arg_buffer(op->dx), keel_arg_u32(op->batch),
+                                              keel_arg_u32(op->f), keel_arg_u32(op->n),
+                                              keel_arg_u32(keel_kernels_item_rows(kernels, op->f * op->n))));
 }

@@ -4,6 +4,12 @@
 
 #include "kernels_internal.h"
 
+/* Of `rows` rows of n floats, or int32. */
+static inline uint64_t row_bytes(uint32_t rows, uint32_t n)
+{
+    return KEEL_BYTES(rows, n, sizeof(float));
+}
+
 /* Ids in ascending order, equal ones in that of their positions; those outside [0, limit) last, as `limit`.
  * Afterwards the workspace (keel_sort_workspace_bytes) begins with the keys [count], then their positions. */
 enum keel_status keel_sort(struct keel_kernels *kernels, struct keel_buffer *ids, uint32_t count,
