@@ -8,6 +8,7 @@
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,33 +110,19 @@ static double y_of(const struct axes *axes, double value)
     return TOP + (axes->high - value) / span * (HEIGHT - TOP - BOTTOM);
 }
 
-static double loss_of(const struct point *point)
+/* A field of a point, by its offset. */
+static double value_of(const struct point *point, size_t field)
 {
-    return point->loss;
+    return *(const double *)(const void *)((const char *)point + field);
 }
 
-static double val_loss_of(const struct point *point)
-{
-    return point->val_loss;
-}
-
-static double val_accuracy_of(const struct point *point)
-{
-    return point->val_accuracy;
-}
-
-static double rate_of(const struct point *point)
-{
-    return point->rate;
-}
-
-static struct axes axes_of(const struct report *report, double (*value)(const struct point *))
+static struct axes axes_of(const struct report *report, size_t field)
 {
     struct axes axes = {.first = report->points[0].step, .last = report->points[report->count - 1].step};
     axes.low = INFINITY;
     axes.high = -INFINITY;
     for (uint64_t i = 0; i < report->count; i++) {
-        double one = value(&report->points[i]);
+        double one = value_of(&report->points[i], field);
         if (!isfinite(one))
             continue;
         axes.low = fmin(axes.low, one);
@@ -190,16 +177,17 @@ static void draw_frame(FILE *out, const struct axes *axes, const char *title)
                 x_of(axes, (first + i) * distance), HEIGHT - 10, (first + i) * distance);
 }
 
-static void draw_curve(FILE *out, const struct report *report, const struct axes *axes,
-                       double (*value)(const struct point *), const char *class)
+static void draw_curve(FILE *out, const struct report *report, const struct axes *axes, size_t field,
+                       const char *class)
 {
-    bool every = value == val_loss_of || value == val_accuracy_of; /* few */
+    bool every =
+        field == offsetof(struct point, val_loss) || field == offsetof(struct point, val_accuracy); /* few */
     uint64_t stride = every ? 1 : report->count / POINTS_MAX + 1;
     fprintf(out, "<polyline class=\"%s\" points=\"", class);
     for (uint64_t i = 0; i < report->count; i += stride)
-        if (isfinite(value(&report->points[i])))
+        if (isfinite(value_of(&report->points[i], field)))
             fprintf(out, "%.1f,%.1f ", x_of(axes, report->points[i].step),
-                    y_of(axes, value(&report->points[i])));
+                    y_of(axes, value_of(&report->points[i], field)));
     fputs("\"/>\n", out);
 }
 
@@ -224,21 +212,20 @@ static void draw_incidents(FILE *out, const struct report *report, const struct 
     }
 }
 
-static void draw(FILE *out, const struct report *report, const char *title,
-                 double (*value)(const struct point *), bool validation)
+static void draw(FILE *out, const struct report *report, const char *title, size_t field, bool validation)
 {
-    struct axes axes = axes_of(report, value);
+    struct axes axes = axes_of(report, field);
     if (validation) {
-        struct axes other = axes_of(report, val_loss_of);
+        struct axes other = axes_of(report, offsetof(struct point, val_loss));
         axes.low = fmin(axes.low, other.low);
         axes.high = fmax(axes.high, other.high);
     }
     round_axes(&axes);
     draw_frame(out, &axes, title);
     draw_incidents(out, report, &axes);
-    draw_curve(out, report, &axes, value, "curve");
+    draw_curve(out, report, &axes, field, "curve");
     if (validation)
-        draw_curve(out, report, &axes, val_loss_of, "validation");
+        draw_curve(out, report, &axes, offsetof(struct point, val_loss), "validation");
     fputs("</svg>\n", out);
 }
 
@@ -563,12 +550,12 @@ static void put_page(FILE *out, const struct report *report, const char *directo
           "<span style=\"color:#c8621b\">validation loss</span>"
           "<span style=\"color:#b3261e\">a loss of ranks, or a resume</span></p>\n",
           out);
-    draw(out, report, "Loss by step", loss_of, true);
+    draw(out, report, "Loss by step", offsetof(struct point, loss), true);
     if (!isnan(report->last_accuracy))
-        draw(out, report, "Validation accuracy by step", val_accuracy_of, false);
+        draw(out, report, "Validation accuracy by step", offsetof(struct point, val_accuracy), false);
     draw(out, report,
          strcmp(report->unit, "samples") == 0 ? "Samples per second by step" : "Tokens per second by step",
-         rate_of, false);
+         offsetof(struct point, rate), false);
     put_incidents(out, report);
     put_events(out, report);
     if (report->events_skipped > 0)
@@ -577,17 +564,17 @@ static void put_page(FILE *out, const struct report *report, const char *directo
     fputs("</body></html>\n", out);
 }
 
+static int compare_step(const void *step, const void *point)
+{
+    const double wanted = *(const double *)step, its = ((const struct point *)point)->step;
+    return (wanted > its) - (wanted < its);
+}
+
 static struct point *find_point(const struct report *report, double step)
 {
-    uint64_t low = 0, high = report->count;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (report->points[middle].step < step)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < report->count && report->points[low].step == step ? &report->points[low] : NULL;
+    return report->count == 0
+               ? NULL
+               : bsearch(&step, report->points, report->count, sizeof report->points[0], compare_step);
 }
 
 /* The time of steps that ended no incident; that of the others is in the incident. */

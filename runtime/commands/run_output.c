@@ -11,6 +11,7 @@
 #include <keel/memory.h>
 #include <math.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -114,17 +115,17 @@ static enum keel_status remember(struct keel_output *output, struct keel_seen_st
     return KEEL_OK;
 }
 
+static int compare_step(const void *step, const void *seen)
+{
+    const uint64_t wanted = *(const uint64_t *)step, its = ((const struct keel_seen_step *)seen)->step;
+    return (wanted > its) - (wanted < its);
+}
+
 static const struct keel_seen_step *find_seen(const struct keel_output *output, uint64_t step)
 {
-    uint64_t low = 0, high = output->seen_count;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (output->seen[middle].step < step)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < output->seen_count && output->seen[low].step == step ? &output->seen[low] : NULL;
+    return output->seen_count == 0
+               ? NULL
+               : bsearch(&step, output->seen, output->seen_count, sizeof output->seen[0], compare_step);
 }
 
 static enum keel_status take_old_metric(void *context, const json_t *line, uint64_t number)

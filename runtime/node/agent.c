@@ -528,9 +528,12 @@ int keel_agent_main(int argc, char **argv)
     enum keel_status status = parse(argc, argv, &agent->options, &help);
     if (help)
         print_help();
-    else if (status == KEEL_OK)
+    else if (status != KEEL_OK)
+        fprintf(stderr, "%s\n", keel_detail()); /* to whoever typed it: not a line of a log */
+    else {
         status = live(agent);
-    log_end(&agent->control, status);
+        log_end(&agent->control, status);
+    }
     keel_control_fini(&agent->control);
     keel_mailbox_close(agent->mailbox);
     keel_free(agent);

@@ -241,6 +241,7 @@ if [ -c /dev/full ]; then
     expect "nor was a run" 1 "the standard output cannot be written"
 fi
 timeout 600 "$KEEL" agent "$job" --node 0 >"$root/log" 2>&1; code=$?; expect "an agent of no number" 2 "node 0 is the launcher"
+grep -q '^keel agent: ' "$root/log";                        code=$?; expect "is told so, not a log" 0 ""
 timeout 600 "$KEEL" --help >"$root/log" 2>&1; code=$?;     expect "all commands with a page are listed" 0 "keel agent"
 
 # ---- the disk ----
