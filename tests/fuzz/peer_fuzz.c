@@ -206,7 +206,7 @@ static void begin_world(uint8_t setup)
     world.backend.ops = setup / 2 % 2 == 1 ? &exposed_ops : &carrier_ops;
     world.backend.calls = &keel_session_calls;
     world.backend.context = endpoint;
-    endpoint->backends.backends[endpoint->backends.carrier_count++] = &world.backend;
+    endpoint->backends.backends[endpoint->backends.backend_count++] = &world.backend;
     world.epoch = 10;
     open_group();
 }
