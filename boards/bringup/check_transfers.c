@@ -216,8 +216,11 @@ static uint64_t large_bytes(const struct keel_check_run *run)
 {
     const struct keel_device_info *info = run->on.info;
     uint64_t bytes = run->options->quick ? LARGE_BYTES_QUICK : LARGE_BYTES;
-    /* There are two of them, and as much of the host's, which may be the same memory. */
-    uint64_t share = info->memory_bytes / 8 * (info->unified_memory ? 1 : 3);
+    /* Two on the board and two on the host: together half of what this process may have, where both are one
+     * memory. */
+    const uint64_t host = info->unified_memory ? keel_memory_limit_bytes() / 8 : UINT64_MAX;
+    uint64_t share = info->memory_bytes / 8 * 3;
+    share = share < host ? share : host;
     bytes = bytes < share ? bytes : share;
     bytes = bytes < info->max_buffer_bytes ? bytes : info->max_buffer_bytes;
     return bytes & ~UINT64_C(4095);
