@@ -1,11 +1,12 @@
-/* connection.h - connections: connections that carry messages, and the backends that make them.
+/* connection.h - connections, which carry messages, and the backends that make them.
  *
- * Owns the one interface between those who talk (session.c, engine) and what carries: `fabric` or `rdm`
- * (libfabric, any host) and `shared` (memory shared by ranks of one host). An endpoint has one `struct
- * keel_backends`: all its backends. All calls but open and close come from whoever owns the endpoint's
- * progress, one at a time. Promises: messages of a connection arrive whole, once, in order, or the connection
- * breaks; a peer that is killed breaks its connections within milliseconds; after keel_connection_close
- * nothing reads or writes memory lent to keel_connection_send. Leaves to session.c who may speak. */
+ * Owns the one interface between the protocol (session.c, operation_protocol.c) and its transports: `fabric`
+ * or `rdm` (libfabric, any host) and `shared` (memory shared by ranks of one host). An endpoint has one
+ * `struct keel_backends`: all its backends. The thread that owns the endpoint's progress makes all calls but
+ * open and close, one at a time. Promises: messages of a connection arrive whole, once, in order, or the
+ * connection breaks; a peer that is killed breaks its connections within milliseconds; after
+ * keel_connection_close nothing reads or writes memory lent to keel_connection_send. Leaves to session.c who
+ * may speak. */
 #ifndef KEEL_TRANSPORT_CONNECTION_H
 #define KEEL_TRANSPORT_CONNECTION_H
 
@@ -59,12 +60,12 @@ enum keel_send keel_connection_send(struct keel_connection *connection, struct k
 void keel_connection_seal(struct keel_connection *connection, bool outgoing, struct keel_cipher *cipher);
 /* Others than the two processes and their kernel could read or change what goes over it. */
 bool keel_connection_is_exposed(const struct keel_connection *connection);
-/* To be asked in `arrived` after the payload was read and before anything is done with it: false when it may
- * have been memory that the peer takes back at this moment. Then the connection is broken. */
+/* Call it in `arrived` after reading the payload and before using what was read. False: the peer was taking
+ * the memory back at that moment, so the bytes may be wrong; treat the connection as broken. */
 bool keel_connection_intact(const struct keel_connection *connection);
-/* In `arrived`: the payload may be read where it lies after the call too, until it is released. What is kept
- * keeps its sender waiting: not for long. 0: it cannot be kept. Outside of
- * `arrived` nothing can: what is taken there was stored elsewhere. */
+/* Call it in `arrived`: the payload stays readable in place until keel_connection_release. Release it soon:
+ * its sender waits for the memory. Returns a handle, or 0 where the payload cannot be kept: always 0 outside
+ * of `arrived`, since what is processed there was copied when it came. */
 uint64_t keel_connection_keep(struct keel_connection *connection);
 /* Once, while the connection is open. False as for intact: nothing that was read counts. */
 bool keel_connection_release(struct keel_connection *connection, uint64_t kept);

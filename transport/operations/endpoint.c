@@ -89,6 +89,7 @@ bool keel_endpoint_claim(struct keel_endpoint *endpoint, uint64_t deadline_ns)
 
 void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)
 {
+    KEEL_ASSERT(endpoint->driving);
     bool now = soon || endpoint->wanted || atomic_load(&endpoint->mail);
     endpoint->driving = false;
     endpoint->lease_ns = now ? 0 : endpoint->now_ns + LEASE_NS;

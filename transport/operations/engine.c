@@ -192,10 +192,12 @@ static void item_done(struct keel_operation *operation, uint32_t item)
     const struct keel_schedule *schedule = operation->plan->schedule;
     uint32_t slot, step;
     split_item(operation, item, &slot, &step);
+    KEEL_ASSERT(operation->state[item] != DONE && operation->left[slot] > 0);
     operation->state[item] = DONE;
     operation->left[slot]--;
     for (uint32_t k = schedule->freed_first[step]; k < schedule->freed_first[step + 1]; k++) {
         uint32_t next = item_of(operation, slot, schedule->freed[k]);
+        KEEL_ASSERT(operation->needs[next] > 0 && operation->state[next] != DONE);
         if (--operation->needs[next] == 0)
             push_ready(operation, next);
     }
@@ -218,6 +220,7 @@ static void queue_send(struct keel_operation *operation, uint32_t item, uint32_t
 
 static void drop_held(struct keel_operation *operation, struct keel_held *held)
 {
+    KEEL_ASSERT(operation->held_count > 0 && operation->group->whole->held_count > 0 && held->leg->held > 0);
     operation->held_count--;
     operation->group->whole->held_count--;
     held->leg->held--;
@@ -417,6 +420,7 @@ static void tell_grants(struct keel_operation *operation)
 static void advance(struct keel_operation *operation)
 {
     uint32_t next = operation->lowest + operation->window;
+    KEEL_ASSERT(operation->lowest < operation->segment_count);
     finish_segment(operation, operation->lowest++);
     if (next < operation->segment_count)
         open_segment(operation, next);
@@ -532,6 +536,7 @@ bool keel_engine_take(struct keel_operation_peer *leg, uint32_t segment, uint32_
                (reader == KEEL_NONE || !hold(leg, into->number, slot, payload, bytes))) {
         deposit(operation, into, destination_at(operation, into, piece, slot), payload, bytes);
     }
+    KEEL_ASSERT(leg->take_left > 0); /* every RECEIVE of a granted segment is counted */
     leg->take_left--;
     item_done(operation, item);
     run(operation);
@@ -614,6 +619,7 @@ void keel_engine_packed(struct keel_operation_peer *leg, uint32_t count)
     for (uint32_t k = 0; k < count; k++) {
         if (operation->state[steps[k]] != READY)
             continue;
+        KEEL_ASSERT(leg->give_left > 0);
         leg->give_left--;
         item_done(operation, steps[k]);
     }

@@ -168,6 +168,7 @@ void keel_group_note(struct keel_group *group, uint32_t rank)
 {
     if (rank == KEEL_NO_RANK || group->lost.count == KEEL_LOSSES_MAX || is_noted(group, rank))
         return;
+    KEEL_ASSERT(rank < group->rank_count);
     group->lost.rank[group->lost.count++] = (uint16_t)rank;
 }
 

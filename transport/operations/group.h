@@ -1,9 +1,11 @@
-/* group.h - the insides: endpoint, sessions (one per connection), groups, operations and their legs.
+/* group.h - private structures: endpoints, sessions (one per connection), groups, operations, and an
+ * operation's state for each peer (struct keel_operation_peer; variables of it are called `leg`).
  *
- * Three kinds of field. "progress": touched only by whoever owns progress (endpoint.c: one thread at a time),
- * so without a lock. "lock": guarded by the endpoint's one lock; it is held for a few instructions, never
- * while connections or user memory are touched. Atomics are written by the owner of progress and read by
- * anybody. What bears no word is set before it is shared. */
+ * Each field belongs to one of three kinds. "progress": only the thread that owns progress touches it
+ * (endpoint.c: one thread at a time), without a lock. "lock": guarded by the endpoint's one lock, which is
+ * held for a few instructions and never while connections or user memory are touched. Atomics are written by
+ * the owner of progress and read by any thread. Fields without a word are set before the structure is shared.
+ */
 #ifndef KEEL_TRANSPORT_GROUP_H
 #define KEEL_TRANSPORT_GROUP_H
 
@@ -65,7 +67,8 @@ struct keel_notice {
 
 enum keel_peer_state { KEEL_PEER_ABSENT, KEEL_PEER_UP, KEEL_PEER_LEFT, KEEL_PEER_LOST_STATE };
 
-/* What the epoch knows of a rank that somebody here wanted or heard of. All progress but the times. */
+/* A rank of the epoch that an operation here wants, or that another rank reported. All progress but the
+ * times. */
 struct keel_peer {
     struct keel_peer *next; /* among the peers of the epoch */
     uint32_t rank;          /* in the epoch */
@@ -87,7 +90,7 @@ struct keel_peer {
     _Atomic uint64_t suspect;
 };
 
-/* A send that lends memory; what a connection knows it by. */
+/* A zero-copy send: the connection's handle of it until the memory is free again. */
 struct keel_ticket {
     struct keel_operation_peer *leg;
     uint32_t item;
@@ -119,7 +122,7 @@ struct keel_operation_peer {
     uint32_t head[KEEL_WINDOW_SEGMENTS], tail[KEEL_WINDOW_SEGMENTS]; /* by slot: SENDs that are ready */
 };
 
-/* What a peer lent and is read where it lies, in place of a TEMP. */
+/* A payload in the peer's memory that is read in place (zero copy), instead of from a TEMP. */
 struct keel_held {
     const uint8_t *payload; /* NULL: nothing is held, the TEMP has it */
     uint32_t bytes;

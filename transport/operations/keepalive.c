@@ -1,13 +1,12 @@
 /* keepalive.c - signs of life: who is asked for one, when, and whom silence accuses.
  *
- * Whatever comes from a peer is a sign of its life; who is quiet is asked (PING) and answers (PONG), by the
- * endpoint's own thread if its caller is busy elsewhere. What a connection cannot tell, a peer that is
- * stopped, powered off or cut off, is found here: with a group's `silence_ns` whoever gave no sign for so
- * long is lost.
+ * Every message of a peer is a sign of life. A quiet peer gets a PING and answers with a PONG, from its
+ * endpoint's own thread if its caller is busy elsewhere. This finds what a connection does not report: a peer
+ * that is stopped, powered off or cut off. With a group's `silence_ns` a peer without a sign for so long is
+ * lost.
  *
- * Who did not run himself heard nothing either. So all lateness of a look here counts for nobody, and each
- * look comes after all that lay in the connections was delivered: busy processors make it later, not wrong.
- */
+ * If this thread was descheduled, extend every peer's liveness deadline by that delay; and deliver all that
+ * the connections hold before each look. So a busy processor makes detection later, not wrong. */
 #include "group.h"
 
 /* From one look to the next; KEEL_NEVER: there is nothing to look for. */

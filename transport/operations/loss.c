@@ -15,7 +15,7 @@ bool keel_losses_read(const uint8_t *payload, uint32_t bytes, struct keel_losses
     return out->count <= KEEL_LOSSES_MAX;
 }
 
-/* Word of a loss goes to all whom we know, so that those hear of it who talk to neither. */
+/* Broadcast a peer's loss to all connected peers; some have no connection to the lost rank. */
 void keel_loss_spread(struct keel_group *group, uint32_t rank)
 {
     keel_mutex_lock(&group->endpoint->lock);
@@ -80,9 +80,10 @@ bool keel_losses_name(const struct keel_losses *losses, uint32_t rank)
     return false;
 }
 
-/* This rank lives, and another left because of it. If that lost it, the two have lost each other, and what it
- * says of others is worth no more: the others hear that it is gone. If it gave up waiting, they hear what it
- * said: their operations cannot end either way. */
+/* A peer closed its group and named this rank as lost or awaited. This rank lives, so its operations with
+ * that peer cannot end, and PEER_LOST has to name somebody: the peer that hung up. Others hear so too: they
+ * may be connected to this rank alone. Where the peer only awaited this rank (`awaited`), this rank's own
+ * farewell says that it was awaited, so that all name the same one. */
 static void accused_here(struct keel_group *group, uint32_t accuser, bool awaited)
 {
     keel_mutex_lock(&group->endpoint->lock);
@@ -91,8 +92,8 @@ static void accused_here(struct keel_group *group, uint32_t accuser, bool awaite
     keel_loss_spread(group, accuser);
 }
 
-/* It closed its group. `losses` are whom it had lost, or awaited at a deadline: so a survivor that hears of
- * the farewell before it notices the loss itself names the same ranks. */
+/* A peer closed its group. `losses`: the ranks that it had lost, or awaited at a deadline. A survivor that
+ * reads this farewell before it notices the loss itself names the same ranks. */
 void keel_loss_left(struct keel_group *group, uint32_t rank, const struct keel_losses *losses)
 {
     struct keel_peer *peer = group->peers[rank];

@@ -61,6 +61,7 @@ void keel_operation_unlink_live(struct keel_operation *operation)
         group->live = operation->next_live;
     if (operation->next_live != NULL)
         operation->next_live->previous_live = operation->previous_live;
+    KEEL_ASSERT(group->whole->operation_count > 0);
     operation->next_live = operation->previous_live = NULL;
     group->whole->operation_count--;
 }
@@ -81,6 +82,7 @@ static bool is_same(const struct keel_collective *asked, const struct keel_colle
 /* One that is all set for the same again stays so, while there is no other in its place. */
 struct keel_operation *keel_operation_give_back(struct keel_operation *operation)
 {
+    KEEL_ASSERT(operation->group->whole->scratch_bytes >= operation->scratch_held);
     operation->owned = NULL;
     operation->group->whole->scratch_bytes -= operation->scratch_held;
     if (operation->asked.kind != KEEL_COLLECTIVE_COUNT) {
@@ -91,6 +93,7 @@ struct keel_operation *keel_operation_give_back(struct keel_operation *operation
     if (operation == NULL)
         return NULL;
     struct keel_plan *plan = operation->plan;
+    KEEL_ASSERT(plan->users > 0);
     plan->users--;
     if (plan->spare_count == KEEL_SPARES_MAX)
         return operation;

@@ -57,14 +57,16 @@ static void table_remove(struct keel_operation *operation)
 {
     struct keel_group *group = operation->group;
     struct keel_operation **at = table_slot(group->whole, group->number, operation->sequence);
-    while (*at != operation)
-        at = &(*at)->next_in_table;
+    for (; *at != operation; at = &(*at)->next_in_table)
+        KEEL_ASSERT(*at != NULL); /* what is linked lies in its slot */
     *at = operation->next_in_table;
     operation->linked = false;
 }
 
 static struct keel_message message_of(const struct keel_operation *operation, enum keel_message_kind kind)
 {
+    KEEL_ASSERT(kind >= KEEL_MESSAGE_FIRST && kind <= KEEL_MESSAGE_DIFFER && operation->lane <= 2);
+    KEEL_ASSERT(operation->group->epoch == operation->group->whole->epoch);
     return (struct keel_message){.kind = (uint16_t)kind,
                                  .part = operation->lane,
                                  .epoch = operation->group->epoch,
@@ -122,6 +124,9 @@ void keel_protocol_end(struct keel_operation *operation, enum keel_status status
             unqueue(&operation->legs[k]);
     if (operation->held_count > 0)
         keel_engine_let_go(operation, false);
+    KEEL_ASSERT(operation->group->whole->active > 0);
+    KEEL_ASSERT(status != KEEL_OK ||
+                (operation->open_legs == 0 && operation->lowest == operation->segment_count));
     operation->ended = true;
     keel_trace_ended(operation, status);
     operation->group->whole->active--;
@@ -150,6 +155,7 @@ static bool settle(struct keel_operation_peer *leg)
     if (operation->ended)
         return true;
     if (!atomic_load_explicit(&leg->settled, memory_order_relaxed) && leg_whole(leg)) {
+        KEEL_ASSERT(operation->open_legs > 0);
         atomic_store_explicit(&leg->settled, true, memory_order_relaxed);
         operation->open_legs--;
     }
@@ -306,6 +312,8 @@ static enum keel_flow_send send_first(struct keel_operation_peer *leg, struct ke
     uint32_t count =
         keel_engine_pack(leg, payload + sizeof signature, KEEL_EAGER_BYTES - sizeof signature, &bytes);
     uint32_t grant = leg->grant;
+    KEEL_ASSERT(count <= leg->send_count && bytes <= KEEL_EAGER_BYTES - sizeof signature);
+    KEEL_ASSERT(grant <= leg->take_segments && !leg->first_sent);
     message.offset = place(grant, count);
     message.bytes = (uint32_t)sizeof signature + bytes;
     enum keel_flow_send result =
@@ -323,6 +331,7 @@ static enum keel_flow_send send_grant(struct keel_operation_peer *leg, struct ke
                                       bool *out_retry)
 {
     struct keel_message message = message_of(leg->operation, KEEL_MESSAGE_GRANT);
+    KEEL_ASSERT(leg->grant > leg->grant_told && leg->grant <= leg->take_segments);
     message.offset = place(leg->grant, 0);
     enum keel_flow_send result =
         flow_result(keel_connection_send(link, &message, NULL, false, NULL, out_retry));
@@ -341,6 +350,8 @@ static enum keel_flow_send send_data(struct keel_operation_peer *leg, const stru
                                      struct keel_connection *link, bool *out_retry)
 {
     bool lent = give->bytes > KEEL_COPY_BYTES;
+    KEEL_ASSERT(give->bytes <= leg->operation->chunk_bytes && give->ordinal < leg->send_count);
+    KEEL_ASSERT(give->segment < leg->granted && leg->granted <= leg->give_segments && leg->give_left > 0);
     struct keel_message message = message_of(leg->operation, KEEL_MESSAGE_DATA);
     struct keel_ticket *ticket = lent ? free_ticket(leg) : NULL;
     if (lent && ticket == NULL)

@@ -243,6 +243,7 @@ static enum keel_flow_send send_due(struct keel_session *session, bool *out_retr
     struct keel_message message;
     union control payload;
     uint32_t bytes = compose(session, kind, &message, &payload);
+    KEEL_ASSERT(message.epoch == session->epoch && bytes <= sizeof payload);
     message.bytes = bytes;
     enum keel_send result = keel_connection_send(session->link, &message, &payload, false, NULL, out_retry);
     if (result == KEEL_SEND_BROKEN)
@@ -423,6 +424,8 @@ static void tell_news(struct keel_session *session)
 static void come_up(struct keel_session *session)
 {
     struct keel_peer *peer = peer_of(session);
+    KEEL_ASSERT(session->state != KEEL_SESSION_UP && session->state != KEEL_SESSION_LEAVING);
+    KEEL_ASSERT(session->rank < session->group->rank_count && session->epoch == session->group->epoch);
     session->state = KEEL_SESSION_UP;
     session->deadline_ns = 0;
     peer->session = session;

@@ -1,7 +1,8 @@
 /* schedule_build.h - what the generators share: a schedule under construction, and who holds which leaf.
  *
- * A generator lists the steps of one rank with the calls below. Memory that is not to be had makes the
- * builder fail once; calls after that do nothing, so that generators need not ask. Rules for generators:
+ * A generator lists the steps of one rank with the calls below. After the first allocation that fails the
+ * builder keeps that status and its calls do nothing, so that generators need not check. Rules for
+ * generators:
  *
  *   1. The k-th SEND from a to b is the k-th RECEIVE of b from a, though each side lists its own.
  *   2. A RECEIVE is the first step that touches its destination. So it waits for nothing, and a runner has a
@@ -14,7 +15,8 @@
 
 #include "schedule.h"
 
-/* What a key is like, found without memory, in time of its maps; and what follows from it. */
+/* Properties of a collective that costs and choices depend on: computed from its key without allocating, in
+ * time linear in its maps. */
 struct keel_facts {
     uint32_t ranks;
     bool reduces;

@@ -171,6 +171,7 @@ static enum keel_shm_ring_result find_place(struct keel_shm_ring *span, uint32_t
 
 static void publish(struct keel_shm_ring *span, uint32_t bytes)
 {
+    KEEL_ASSERT(bytes % KEEL_CACHE_LINE_BYTES == 0 && bytes <= room(span));
     span->out_tail += bytes;
     atomic_store(&ring_out(span)->tail, span->out_tail);
 }

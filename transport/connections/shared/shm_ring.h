@@ -1,14 +1,14 @@
 /* shm_ring.h - memory shared by two ranks of one host: a message ring each way.
  *
  * Owns the layout of the segment and every access to it. The segment is a memfd of fixed size, sealed against
- * shrinking, so that no access can fault. Whoever dialed is side 0. Each word of it has one writer; each ring
- * one producer and one consumer. Nothing found there is trusted: own positions are kept in private memory,
- * headers are copied out before they are looked at, positions and lengths of the other side are checked
- * against the ring, and a side that breaks the rules gets BROKEN. A peer may die at any instruction: what it
- * had not published is not there, and no lock exists that it could hold. Leaves to shared.c how sides find
- * each other, how a sleeper is rung, and who is alive. One thread at a time on each side. */
-#ifndef KEEL_TRANSPORT_SPAN_H
-#define KEEL_TRANSPORT_SPAN_H
+ * shrinking, so that no access can fault. The dialing rank is side 0. Each word has one writer, each ring one
+ * producer and one consumer. Nothing read from the segment is trusted: own positions are kept in private
+ * memory, headers are copied before they are checked, and the other side's positions and lengths are checked
+ * against the ring; what breaks the rules is reported as BROKEN. A peer may die at any instruction: messages
+ * that it had not published do not exist, and there is no lock that it could hold. shared.c connects the
+ * sides, wakes a sleeper and watches who is alive. One thread at a time on each side. */
+#ifndef KEEL_TRANSPORT_SHM_RING_H
+#define KEEL_TRANSPORT_SHM_RING_H
 
 #include "message.h"
 

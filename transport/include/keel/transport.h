@@ -149,11 +149,11 @@ uint32_t keel_group_rank_count(const struct keel_group *group);
  * of that return REVOKED, also when the endpoint is closed, and it is closed by its owner before or after. */
 void keel_group_close(struct keel_group *group);
 /* The ranks whose loss or silence ended operations (PEER_LOST, TIMEOUT), as far as this rank knows, in the
- * order in which it heard of them: the first `capacity` go to out_ranks. Returns how many there are, 126 at
- * most. After a TIMEOUT these are the awaited that gave no sign of life; else whom the awaited wait for
- * themselves; else those that have not begun; else, where all have begun and live, the first awaited. All but
- * the last the other ranks hear when this one closes its group, and name too. Any thread; until the group is
- * closed. */
+ * order in which it learned of them. Writes the first `capacity` to out_ranks; returns how many there are,
+ * 126 at most. After a TIMEOUT it names, in this order of preference: the awaited ranks that gave no sign of
+ * life; the ranks for which the awaited ones wait; those that have not begun; the first awaited rank, where
+ * all have begun and live. Closing the group tells the other ranks these names, so that they report the same,
+ * except for the last kind, which is a guess. Any thread; until the group is closed. */
 uint32_t keel_group_failed(const struct keel_group *group, uint32_t *out_ranks, uint32_t capacity);
 /* The first of them: false when there is none. */
 bool keel_group_lost(const struct keel_group *group, uint32_t *out_rank);
