@@ -245,6 +245,7 @@ static void tell_dropped(struct keel_shm_ring *span)
     uint64_t dropped = span->in_head < span->in_kept ? span->in_head : span->in_kept;
     if (dropped == span->in_told)
         return;
+    KEEL_ASSERT(dropped > span->in_told); /* what was given back is never taken again */
     span->in_told = dropped;
     atomic_store(&ring_in(span)->head, dropped);
 }
