@@ -123,6 +123,7 @@ static void destroy_buffers(struct keel_engine *engine)
                                      engine->arena,
                                      engine->workspace,
                                      engine->scratch,
+                                     engine->uses,
                                      engine->loss,
                                      engine->eval_loss,
                                      engine->norm,
@@ -149,10 +150,11 @@ void keel_engine_destroy(struct keel_engine *engine)
         keel_queue_destroy(engine->queue); /* waits: nothing below is used by the device any more */
     keel_program_fini(&engine->train);
     keel_program_fini(&engine->eval);
-    keel_update_lists_fini(&engine->update);
+    keel_update_lists_fini(&engine->update, engine->layout.bucket_count);
     keel_gemm_checksums_fini(&engine->checks);
     destroy_slices(engine->weights, engine->layout.tile_count);
     destroy_slices(engine->gradients, engine->layout.tile_count);
+    destroy_slices(engine->use_slices, engine->layout.use_count);
     destroy_inputs(engine);
     destroy_buffers(engine);
     keel_layout_fini(&engine->layout);

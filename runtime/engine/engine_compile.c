@@ -206,6 +206,34 @@ static enum keel_status slice_tiles(struct keel_engine *engine, struct keel_buff
     return KEEL_OK;
 }
 
+/* What an accumulator beside the gradients needs: of later uses of a parameter. */
+static enum keel_status make_uses(struct keel_engine *engine)
+{
+    const struct keel_layout *layout = &engine->layout;
+    if (layout->use_count == 0)
+        return KEEL_OK;
+    KEEL_TRY(keel_engine_make_buffer(engine, layout->uses_count * sizeof(float), &engine->uses));
+    KEEL_TRY(keel_alloc(layout->use_count, sizeof(struct keel_buffer *), (void *)&engine->use_slices));
+    for (uint32_t u = 0; u < layout->use_count; u++)
+        KEEL_TRY(keel_buffer_slice(engine->uses, layout->uses[u].offset * sizeof(float),
+                                   layout->uses[u].count * sizeof(float), &engine->use_slices[u]));
+    return KEEL_OK;
+}
+
+/* Where there are several losses, each has a place of its own. */
+static enum keel_status make_losses(struct keel_engine *engine, struct keel_engine_program *program)
+{
+    const uint32_t count = program->graph->loss_count;
+    if (count < 2)
+        return KEEL_OK;
+    KEEL_TRY(keel_engine_make_buffer(engine, (uint64_t)count * KEEL_PLACE_BYTES, &program->losses));
+    KEEL_TRY(keel_alloc(count, sizeof(struct keel_buffer *), (void *)&program->loss_slices));
+    for (uint32_t i = 0; i < count; i++)
+        KEEL_TRY(keel_buffer_slice(program->losses, (uint64_t)i * KEEL_PLACE_BYTES, sizeof(float),
+                                   &program->loss_slices[i]));
+    return KEEL_OK;
+}
+
 static uint64_t scratch_bytes(const struct keel_engine *engine)
 {
     uint64_t bytes = 0;
@@ -246,8 +274,21 @@ static enum keel_status make_buffers(struct keel_engine *engine)
     for (uint32_t i = 0; i < engine->layout.tile_count; i++)
         if (engine->train.graph->params[engine->layout.tiles[i].param].kept)
             engine->loss_scale = engine->weights[i];
-    return engine->training ? slice_tiles(engine, engine->flat[KEEL_FLAT_GRADIENTS], &engine->gradients)
-                            : KEEL_OK;
+    KEEL_TRY(make_losses(engine, &engine->eval));
+    if (!engine->training)
+        return KEEL_OK;
+    KEEL_TRY(make_losses(engine, &engine->train));
+    KEEL_TRY(make_uses(engine));
+    return slice_tiles(engine, engine->flat[KEEL_FLAT_GRADIENTS], &engine->gradients);
+}
+
+static uint32_t find_use(const struct keel_layout *layout, const struct keel_ir_value *gradient)
+{
+    uint32_t found = 0;
+    while (layout->uses[found].param != gradient->param || layout->uses[found].part != gradient->part)
+        found++;
+    KEEL_ASSERT(found < layout->use_count);
+    return found;
 }
 
 /* Where a value that no node makes lies, and its buffer. `inputs` counts those so far. */
@@ -262,8 +303,13 @@ static void bind_given(struct keel_engine *engine, struct keel_engine_program *p
         *place = (struct keel_place){.whole = engine->feed, .offset = input->offset};
         *buffer = input->slice;
     } else if (v->kind == KEEL_VALUE_LOSS) {
-        *place = (struct keel_place){.whole = loss};
-        *buffer = loss;
+        *buffer = program->losses != NULL ? program->loss_slices[v->part] : loss;
+        *place = (struct keel_place){.whole = *buffer};
+    } else if (v->kind == KEEL_VALUE_GRADIENT && v->part > 0) {
+        const uint32_t use = find_use(&engine->layout, v);
+        *buffer = engine->use_slices[use];
+        *place = (struct keel_place){.whole = engine->uses,
+                                     .offset = engine->layout.uses[use].offset * sizeof(float)};
     } else if (v->kind != KEEL_VALUE_TEMP) {
         bool weight = v->kind == KEEL_VALUE_PARAM;
         place->whole = engine->flat[weight ? KEEL_FLAT_WEIGHTS : KEEL_FLAT_GRADIENTS];
@@ -312,8 +358,8 @@ static void find_bucket_nodes(const struct keel_layout *layout, const struct kee
         for (; at < layout->bucket_end[b]; at++)
             for (uint32_t n = ready; n < graph->node_count; n++)
                 for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++)
-                    if (graph->nodes[n].out[i] ==
-                        graph->params[layout->tiles[layout->order[at]].param].gradient)
+                    if (keel_is_gradient(graph, graph->nodes[n].out[i],
+                                         layout->tiles[layout->order[at]].param))
                         ready = n + 1;
         out_nodes[b] = ready;
     }
@@ -382,6 +428,8 @@ static enum keel_status emit_program(struct keel_engine *engine, struct keel_eng
     struct keel_emit emit = emitter(engine, program);
     enum keel_status status = emit_nodes(&emit, program, bucket_nodes);
     keel_free(bucket_nodes);
+    if (status == KEEL_OK && !train)
+        status = keel_engine_emit_losses(engine, program, engine->eval_loss, &program->lists[0]);
     for (uint32_t i = 0; i < program->list_count && status == KEEL_OK; i++)
         status = keel_launch_list_seal(&program->lists[i], engine->kernels);
     return status;
@@ -468,6 +516,12 @@ void keel_program_fini(struct keel_engine_program *program)
         if (program->graph->values[value].kind == KEEL_VALUE_TEMP && program->plan.storage[value] == value &&
             program->buffers[value] != NULL)
             keel_buffer_destroy(program->buffers[value]);
+    for (uint32_t i = 0; program->loss_slices != NULL && i < program->graph->loss_count; i++)
+        if (program->loss_slices[i] != NULL)
+            keel_buffer_destroy(program->loss_slices[i]);
+    keel_free(program->loss_slices);
+    if (program->losses != NULL)
+        keel_buffer_destroy(program->losses);
     keel_parts_fini(&program->parts);
     keel_free(program->buffers);
     keel_free(program->places);

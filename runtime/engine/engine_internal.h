@@ -3,7 +3,7 @@
  * engine.c         life, parameters, facts
  * engine_layout.c  where parameters lie, and buckets
  * engine_compile.c graph -> passes -> buffers -> lists
- * engine_update.c  zeroing, norm, update, digest
+ * engine_update.c  zeroing, the end of a shard, norm, update, digest
  * engine_init.c    first weights
  * engine_run.c     replay
  * engine_profile.c time by kernel (KEEL_PROFILE=1) */
@@ -24,6 +24,12 @@ enum {
 
 /* ---- layout -------------------------------------------------------------------------------------------- */
 
+/* The accumulator of a use of a parameter but its first, whose accumulator is the gradient itself. */
+struct keel_use {
+    uint32_t param, part;
+    uint64_t offset, count; /* elements of the buffer of uses */
+};
+
 struct keel_layout {
     struct keel_engine_param *params; /* by number; names owned */
     struct keel_tile *tiles;          /* by parameter and slice: tile i is parameter i while none is split */
@@ -33,6 +39,9 @@ struct keel_layout {
     uint32_t param_count, tile_count, bucket_count;
     uint32_t trained_tiles; /* of `order`: statistics lie behind them */
     uint64_t flat_count;    /* elements */
+    struct keel_use *uses;  /* ascending by parameter, then by part */
+    uint32_t use_count;
+    uint64_t uses_count; /* elements of them all, gaps included */
 };
 /* From the graph as autodiff left it, before fusion: so the layout depends on the model alone. */
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
@@ -48,6 +57,8 @@ struct keel_engine_program {
     struct keel_place *places;    /* by value */
     struct keel_buffer **buffers; /* by value: slices of their places */
     struct keel_parts parts;
+    struct keel_buffer *losses,
+        **loss_slices; /* by part, each at a place of its own; none where there is one loss */
     struct keel_launch_list *lists;
     uint32_t list_count; /* 1, or one a bucket and the rest */
 };
@@ -56,6 +67,8 @@ struct keel_engine_program {
  * first). `digest` is for weights that came from elsewhere. */
 struct keel_update_lists {
     struct keel_launch_list zero, norm, update, digest;
+    struct keel_launch_list shard; /* zeroes what the next joins: uses but the first, losses */
+    struct keel_launch_list *join; /* by bucket: its uses into the gradients; last, the losses into one */
     struct keel_buffer *tensors, *pages, *scratch; /* of keel_update */
     struct keel_buffer *tiles;                     /* of keel_norm: a sum for each */
 };
@@ -92,9 +105,10 @@ struct keel_engine {
     struct keel_gemm_checksums checks; /* of `train`; none unless check_products */
 
     struct keel_buffer *flat[KEEL_FLAT_COUNT];
-    struct keel_buffer **weights;   /* of the flat buffer, by tile */
-    struct keel_buffer **gradients; /* likewise */
-    struct keel_buffer *loss_scale; /* one of the weights, or NULL */
+    struct keel_buffer **weights;           /* of the flat buffer, by tile */
+    struct keel_buffer **gradients;         /* likewise */
+    struct keel_buffer *uses, **use_slices; /* of layout.uses; NULL: no parameter has two */
+    struct keel_buffer *loss_scale;         /* one of the weights, or NULL */
     struct keel_buffer *arena, *workspace, *scratch;
     struct keel_buffer *feed;    /* control and inputs: one write a microbatch */
     struct keel_buffer *control; /* a slice of it */
@@ -107,7 +121,9 @@ struct keel_engine {
     uint8_t *staging; /* of all slots */
     struct keel_feed_slot slots[KEEL_ENGINE_SLOTS];
     uint32_t next_slot;
-    struct { /* where blocking reads land: must live until the queue has ended */
+    bool joined; /* the last microbatch of a shard was fed: its segments add up uses and losses, which are
+                    zeroed before the next */
+    struct {     /* where blocking reads land: must live until the queue has ended */
         float norm[3];
         float loss;
         uint64_t digest;
@@ -126,9 +142,14 @@ uint64_t keel_engine_arena_bytes(const struct keel_engine *engine);
 enum keel_status keel_engine_make_buffer(struct keel_engine *engine, uint64_t bytes,
                                          struct keel_buffer **out);
 
+/* Add up the losses of a program, which are several, into `loss`. */
+enum keel_status keel_engine_emit_losses(struct keel_engine *engine,
+                                         const struct keel_engine_program *program, struct keel_buffer *loss,
+                                         struct keel_launch_list *list);
+
 /* The lists of engine->update; all other buffers are there. */
 enum keel_status keel_engine_emit_update(struct keel_engine *engine);
-void keel_update_lists_fini(struct keel_update_lists *update);
+void keel_update_lists_fini(struct keel_update_lists *update, uint32_t bucket_count);
 
 /* ---- profile ------------------------------------------------------------------------------------------- */
 

@@ -99,6 +99,39 @@ static void place_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
     }
 }
 
+static int compare_uses(const void *a, const void *b)
+{
+    const struct keel_use *x = a;
+    const struct keel_use *y = b;
+    if (x->param != y->param)
+        return x->param < y->param ? -1 : 1;
+    return x->part < y->part ? -1 : x->part > y->part;
+}
+
+/* Accumulators beside the gradients. */
+static void place_uses(struct keel_layout *layout, const struct keel_graph *graph)
+{
+    for (keel_value value = 1; value < graph->value_count; value++) {
+        const struct keel_ir_value *v = &graph->values[value];
+        if (v->kind == KEEL_VALUE_GRADIENT && v->part > 0)
+            layout->uses[layout->use_count++] =
+                (struct keel_use){.param = v->param, .part = v->part, .count = keel_shape_count(&v->shape)};
+    }
+    qsort(layout->uses, layout->use_count, sizeof *layout->uses, compare_uses);
+    for (uint32_t u = 0; u < layout->use_count; u++) {
+        layout->uses[u].offset = layout->uses_count;
+        layout->uses_count = keel_round_up(layout->uses_count + layout->uses[u].count, KEEL_FLAT_ALIGN);
+    }
+}
+
+static uint32_t count_uses(const struct keel_graph *graph)
+{
+    uint32_t count = 0;
+    for (keel_value value = 1; value < graph->value_count; value++)
+        count += graph->values[value].kind == KEEL_VALUE_GRADIENT && graph->values[value].part > 0;
+    return count;
+}
+
 static enum keel_status allocate(struct keel_layout *layout, const struct keel_graph *graph)
 {
     layout->param_count = layout->tile_count = graph->param_count;
@@ -107,6 +140,9 @@ static enum keel_status allocate(struct keel_layout *layout, const struct keel_g
     KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->order, (void *)&layout->order));
     KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->buckets, (void *)&layout->buckets));
     KEEL_TRY(keel_alloc(graph->param_count, sizeof *layout->bucket_end, (void *)&layout->bucket_end));
+    const uint32_t uses = count_uses(graph);
+    if (uses > 0)
+        KEEL_TRY(keel_alloc(uses, sizeof *layout->uses, (void *)&layout->uses));
     for (uint32_t i = 0; i < graph->param_count; i++) {
         char *name = NULL;
         KEEL_TRY(keel_strdup(graph->params[i].name, &name));
@@ -126,6 +162,8 @@ enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_
     if (status == KEEL_OK) {
         find_completions(graph, completions);
         place_params(layout, graph, completions);
+        if (layout->uses != NULL)
+            place_uses(layout, graph);
         place_buckets(layout, bucket_bytes != 0 ? bucket_bytes : default_bucket_bytes);
     } else {
         keel_layout_fini(layout);
@@ -141,6 +179,7 @@ void keel_layout_fini(struct keel_layout *layout)
     keel_free(layout->params);
     keel_free(layout->tiles);
     keel_free(layout->order);
+    keel_free(layout->uses);
     keel_free(layout->buckets);
     keel_free(layout->bucket_end);
     *layout = (struct keel_layout){.params = NULL};

@@ -32,7 +32,7 @@ static enum keel_status take_slot(struct keel_engine *engine, struct keel_feed_s
     return KEEL_OK;
 }
 
-enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_engine_batch *batch)
+static enum keel_status feed_batch(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
     struct keel_feed_slot *slot;
     KEEL_TRY(take_slot(engine, &slot));
@@ -65,13 +65,26 @@ static enum keel_status feed_control(struct keel_engine *engine, const struct ke
 enum keel_status keel_engine_zero(struct keel_engine *engine)
 {
     KEEL_ASSERT(engine->training);
-    return run_list(engine, &engine->update.zero);
+    engine->joined = false;
+    KEEL_TRY(run_list(engine, &engine->update.zero));
+    return run_list(engine, &engine->update.shard);
+}
+
+enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_engine_batch *batch)
+{
+    KEEL_ASSERT(engine->training);
+    KEEL_TRY(feed_batch(engine, batch));
+    if (engine->joined)
+        KEEL_TRY(run_list(engine, &engine->update.shard));
+    engine->joined = !batch->more;
+    return KEEL_OK;
 }
 
 enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segment)
 {
     KEEL_ASSERT(engine->training && segment < engine->train.list_count);
-    return run_list(engine, &engine->train.lists[segment]);
+    KEEL_TRY(run_list(engine, &engine->train.lists[segment]));
+    return engine->joined ? run_list(engine, &engine->update.join[segment]) : KEEL_OK;
 }
 
 enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch)
@@ -150,8 +163,11 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
 
 static enum keel_status enqueue_eval(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
-    KEEL_TRY(keel_engine_feed(engine, batch));
+    KEEL_TRY(feed_batch(engine, batch));
     KEEL_TRY(keel_queue_fill(engine->queue, engine->eval_loss, 0, sizeof(float), 0, NULL, NULL));
+    if (engine->eval.losses != NULL)
+        KEEL_TRY(keel_queue_fill(engine->queue, engine->eval.losses, 0,
+                                 keel_buffer_bytes(engine->eval.losses), 0, NULL, NULL));
     return run_list(engine, &engine->eval.lists[0]);
 }
 

@@ -1,4 +1,4 @@
-/* engine_update.c - what is not of the graph: zeroing, norm, update, digest.
+/* engine_update.c - what is not of the graph: zeroing, the end of a shard, norm, update, digest.
  *
  * Owns the lists of keel_update_lists and what the update is told of the tiles. One launch updates all
  * of them (keel/optimizer_ops.h); what changes from step to step lies in the control block. */
@@ -19,12 +19,12 @@ static uint64_t digest_place(const struct keel_tile *tile)
 
 /* Whether a node of a microbatch adds to the parameter's sum. A statistic that none adds to (no gradient
  * reaches its batch norm) stays as it is: a mean of nothing would take it to 0. */
-static bool is_moved(const struct keel_graph *graph, const struct keel_ir_param *param)
+static bool is_moved(const struct keel_graph *graph, uint32_t number)
 {
     bool found = false;
     for (uint32_t n = 0; n < graph->node_count && !found; n++)
         for (uint32_t k = 0; k < KEEL_NODE_OUT_MAX; k++)
-            found = found || graph->nodes[n].out[k] == param->gradient;
+            found = found || keel_is_gradient(graph, graph->nodes[n].out[k], number);
     return found;
 }
 
@@ -36,7 +36,7 @@ static void describe_tiles(const struct keel_engine *engine, struct keel_update_
         enum keel_tensor_kind kind = param->decay ? KEEL_TENSOR_DECAY : KEEL_TENSOR_PLAIN;
         const struct keel_ir_param *declared = &engine->train.graph->params[tile->param];
         if (param->statistic)
-            kind = is_moved(engine->train.graph, declared) ? KEEL_TENSOR_STATISTIC : KEEL_TENSOR_KEPT;
+            kind = is_moved(engine->train.graph, tile->param) ? KEEL_TENSOR_STATISTIC : KEEL_TENSOR_KEPT;
         out[i] = (struct keel_update_tensor){.offset = tile->offset,
                                              .count = tile->count,
                                              .first_element = digest_place(tile),
@@ -102,6 +102,63 @@ static enum keel_status emit_zero(struct keel_engine *engine)
     return keel_launch_list_seal(&engine->update.zero, engine->kernels);
 }
 
+/* What a shard begins with, beside `zero`. */
+static enum keel_status emit_shard(struct keel_engine *engine)
+{
+    struct keel_fill uses = {.count = engine->layout.uses_count, .y = engine->uses};
+    struct keel_fill losses = {.y = engine->train.losses};
+    if (uses.y != NULL)
+        KEEL_TRY(keel_op_fill(engine->kernels, &uses, &engine->update.shard));
+    if (losses.y != NULL) {
+        losses.count = keel_buffer_bytes(losses.y) / sizeof(float);
+        KEEL_TRY(keel_op_fill(engine->kernels, &losses, &engine->update.shard));
+    }
+    return keel_launch_list_seal(&engine->update.shard, engine->kernels);
+}
+
+enum keel_status keel_engine_emit_losses(struct keel_engine *engine,
+                                         const struct keel_engine_program *program, struct keel_buffer *loss,
+                                         struct keel_launch_list *list)
+{
+    for (uint32_t i = 0; program->losses != NULL && i < program->graph->loss_count; i++) {
+        struct keel_add add = {.count = 1, .a = loss, .b = program->loss_slices[i], .y = loss};
+        KEEL_TRY(keel_op_add(engine->kernels, &add, list));
+    }
+    return KEEL_OK;
+}
+
+/* gradient += use 1, += use 2 ... of the tiles of a bucket. */
+static enum keel_status emit_uses(struct keel_engine *engine, uint32_t bucket, struct keel_launch_list *list)
+{
+    const struct keel_layout *layout = &engine->layout;
+    for (uint32_t at = bucket == 0 ? 0 : layout->bucket_end[bucket - 1]; at < layout->bucket_end[bucket];
+         at++) {
+        const uint32_t tile = layout->order[at];
+        for (uint32_t u = 0; u < layout->use_count; u++) {
+            struct keel_add add = {.count = layout->uses[u].count,
+                                   .a = engine->gradients[tile],
+                                   .b = engine->use_slices[u],
+                                   .y = engine->gradients[tile]};
+            if (layout->uses[u].param == layout->tiles[tile].param)
+                KEEL_TRY(keel_op_add(engine->kernels, &add, list));
+        }
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status emit_join(struct keel_engine *engine)
+{
+    struct keel_update_lists *update = &engine->update;
+    const uint32_t buckets = engine->layout.bucket_count;
+    KEEL_TRY(keel_alloc(buckets + 1, sizeof *update->join, (void *)&update->join));
+    for (uint32_t b = 0; b < buckets; b++)
+        KEEL_TRY(emit_uses(engine, b, &update->join[b]));
+    KEEL_TRY(keel_engine_emit_losses(engine, &engine->train, engine->loss, &update->join[buckets]));
+    for (uint32_t b = 0; b <= buckets; b++)
+        KEEL_TRY(keel_launch_list_seal(&update->join[b], engine->kernels));
+    return KEEL_OK;
+}
+
 static enum keel_status emit_norm(struct keel_engine *engine)
 {
     struct keel_update_lists *update = &engine->update;
@@ -131,6 +188,8 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
     if (!engine->training)
         return KEEL_OK;
     KEEL_TRY(emit_zero(engine));
+    KEEL_TRY(emit_shard(engine));
+    KEEL_TRY(emit_join(engine));
     KEEL_TRY(make_tables(engine));
     KEEL_TRY(emit_norm(engine));
     struct keel_update op = {.optimizer = engine->optimizer,
@@ -156,10 +215,14 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
     return keel_launch_list_seal(&update->update, engine->kernels);
 }
 
-void keel_update_lists_fini(struct keel_update_lists *update)
+void keel_update_lists_fini(struct keel_update_lists *update, uint32_t bucket_count)
 {
     struct keel_buffer *buffers[] = {update->tensors, update->pages, update->scratch, update->tiles};
     keel_launch_list_fini(&update->zero);
+    keel_launch_list_fini(&update->shard);
+    for (uint32_t b = 0; update->join != NULL && b <= bucket_count; b++)
+        keel_launch_list_fini(&update->join[b]);
+    keel_free(update->join);
     keel_launch_list_fini(&update->norm);
     keel_launch_list_fini(&update->update);
     keel_launch_list_fini(&update->digest);

@@ -7,12 +7,19 @@
 
 #include "ops.h"
 
+/* The uses of a parameter: the nodes of the model that read it. */
+struct keel_param_uses {
+    uint32_t before; /* how many stand before the node of the walk: this one's number, where it is one */
+    keel_value here; /* the accumulator of the node of the walk; 0: none was asked for yet */
+};
+
 struct keel_autodiff {
     struct keel_graph *graph;
-    keel_value *gradient; /* by value: its gradient so far, or 0 */
-    bool *wanted;         /* by value: a trained parameter stands behind it */
-    uint32_t count;       /* forward values */
-    uint32_t node;        /* number of the forward node */
+    struct keel_param_uses *uses; /* by parameter */
+    keel_value *gradient;         /* by value: its gradient so far, or 0 */
+    bool *wanted;                 /* by value: a trained parameter stands behind it */
+    uint32_t count;               /* forward values */
+    uint32_t node;                /* number of the forward node */
 };
 
 /* The gradient that has arrived at a result of a node; 0 for one that nobody uses. */
@@ -21,13 +28,12 @@ static inline keel_value arrived(const struct keel_autodiff *autodiff, keel_valu
     return autodiff->gradient[value];
 }
 
-/* The accumulator of a parameter (a statistic has one too); 0 when `value` is absent or no parameter. */
-static inline keel_value accumulator(const struct keel_autodiff *autodiff, keel_value value)
+/* The accumulator of a parameter (a statistic has one too) for the forward node that is walked; 0 when
+ * `value` is absent or no parameter. */
+keel_value keel_gradient_accumulator(struct keel_autodiff *autodiff, keel_value value);
+static inline keel_value accumulator(struct keel_autodiff *autodiff, keel_value value)
 {
-    const struct keel_graph *graph = autodiff->graph;
-    if (value == 0 || graph->values[value].kind != KEEL_VALUE_PARAM)
-        return 0;
-    return graph->params[graph->values[value].param].gradient;
+    return keel_gradient_accumulator(autodiff, value);
 }
 
 /* Whether anybody needs the gradient of `value`. */

@@ -1,7 +1,8 @@
 /* graph_loss.c - losses: builder functions, gradients, launches.
  *
- * All losses of a graph add to one accumulator; each is a mean over its own rows, times its weight. The first
- * of cross-entropy and its like also says what the model's output is. */
+ * Each loss of a graph has an accumulator of its own, and is a mean over its own rows, times its weight; the
+ * loss of the graph is their sum, by order. The first of cross-entropy and its like also says what the
+ * model's output is. */
 #include "autodiff.h"
 #include "emit.h"
 
@@ -12,12 +13,18 @@
 
 keel_value keel_graph_add_loss(struct keel_graph *graph, struct keel_node_request *request)
 {
-    if (graph->loss == 0)
-        graph->loss = keel_graph_value(graph, "loss", KEEL_F32, KEEL_VALUE_LOSS,
-                                       (struct keel_shape){.dims = 1, .size = {1}}, 0);
-    request->into[0] = graph->loss;
+    const uint32_t part = graph->loss_count;
+    char name[KEEL_VALUE_NAME_BYTES];
+    snprintf(name, sizeof name, part == 0 ? "loss" : "loss.%u", part);
+    const keel_value loss = keel_graph_value(graph, name, KEEL_F32, KEEL_VALUE_LOSS,
+                                             (struct keel_shape){.dims = 1, .size = {1}}, 0);
+    request->into[0] = loss;
     keel_graph_node(graph, request);
-    return graph->status == KEEL_OK ? graph->loss : 0;
+    if (graph->status != KEEL_OK)
+        return 0;
+    graph->values[loss].part = graph->loss_count++;
+    graph->loss = graph->loss == 0 ? loss : graph->loss;
+    return loss;
 }
 
 /* A loss of weight 1 by which the output goes. */

@@ -2,8 +2,11 @@
  *
  * Owns the structures; graph.c makes them, the passes change them. A graph is a list of values and a list
  * of nodes in execution order (a valid order is an invariant: a node reads only what stands before it).
- * Gradients of parameters are accumulators: nodes add to them, and the order of the nodes is the order of
- * the additions, so a pass must keep the order of two nodes that add to the same accumulator. */
+ * Gradients of parameters are accumulators, one for each node of the model that uses the parameter, and so
+ * are losses, one for each place: nodes add to them, and the order of the nodes is the order of the
+ * additions, so a pass must keep the order of two nodes that add to the same accumulator. At the end of a
+ * shard the engine adds those of a parameter, and the losses, by `part`: so uses and losses may lie in
+ * different stages of a pipeline. */
 #ifndef KEEL_RUNTIME_IR_H
 #define KEEL_RUNTIME_IR_H
 
@@ -20,8 +23,8 @@ enum {
 enum keel_value_kind {
     KEEL_VALUE_INPUT,
     KEEL_VALUE_PARAM,
-    KEEL_VALUE_GRADIENT, /* accumulator of a parameter */
-    KEEL_VALUE_LOSS,     /* accumulator of the microbatches' losses */
+    KEEL_VALUE_GRADIENT, /* accumulator of one use of a parameter */
+    KEEL_VALUE_LOSS,     /* accumulator of one loss over the microbatches */
     KEEL_VALUE_TEMP
 };
 
@@ -39,6 +42,7 @@ struct keel_ir_value {
     struct keel_shape shape;
     struct keel_spec spec;
     uint32_t param;    /* number of the parameter, of PARAM and GRADIENT */
+    uint32_t part;     /* of GRADIENT: which use of the parameter, by order of the model; of LOSS: which loss */
     bool stashed_half; /* amp: in 16 bits, for some of its readers */
 };
 
@@ -94,7 +98,7 @@ struct keel_ir_node {
 struct keel_ir_param {
     char name[KEEL_VALUE_NAME_BYTES];
     keel_value value;
-    keel_value gradient; /* 0 until autodiff */
+    keel_value gradient; /* of its first use, to which those of others are added; 0 until autodiff */
     float deviation, fill;
     float momentum; /* of a statistic */
     bool decay, statistic;
@@ -109,9 +113,10 @@ struct keel_graph {
     uint32_t node_count, node_capacity;
     uint32_t param_count, param_capacity;
     uint32_t stream_count;
-    bool differentiated;     /* autodiff is at work or through: nodes are passes', no more the model's */
-    keel_value output;       /* what keel_engine_output reads, or 0 */
-    keel_value loss;         /* the accumulator that all losses add to, or 0 */
+    bool differentiated; /* autodiff is at work or through: nodes are passes', no more the model's */
+    keel_value output;   /* what keel_engine_output reads, or 0 */
+    keel_value loss;     /* the first loss, or 0 */
+    uint32_t loss_count;
     enum keel_status status; /* the first error */
     char detail[KEEL_DETAIL_BYTES];
 };
@@ -144,7 +149,7 @@ enum keel_status keel_graph_append(struct keel_graph *graph, const struct keel_i
 /* Keep the first error of a graph, with its detail. */
 void keel_graph_refuse(struct keel_graph *graph, enum keel_status status);
 
-/* A node that adds to the graph's loss, its result 0; returns the loss. (graph_loss.c) */
+/* A node that adds to a loss of its own, its result 0; returns that loss. (graph_loss.c) */
 keel_value keel_graph_add_loss(struct keel_graph *graph, struct keel_node_request *request);
 
 /* The attributes of dropout: the rate, and a random stream of its own. Whether the rate makes sense, the
@@ -153,6 +158,13 @@ struct keel_attributes keel_graph_random(struct keel_graph *graph, float rate);
 
 /* Drop nodes whose op is KEEL_OP_NONE, keeping the order of the rest. */
 void keel_graph_compact(struct keel_graph *graph);
+
+/* Whether a value is an accumulator of this parameter, of any use. */
+static inline bool keel_is_gradient(const struct keel_graph *graph, keel_value value, uint32_t param)
+{
+    return value != 0 && graph->values[value].kind == KEEL_VALUE_GRADIENT &&
+           graph->values[value].param == param;
+}
 
 uint64_t keel_shape_count(const struct keel_shape *shape);
 /* "[4,8,16]"; how many bytes that took, `bytes` at most. */

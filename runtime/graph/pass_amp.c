@@ -31,7 +31,7 @@ static bool is_loss(const struct keel_graph *graph, const struct keel_ir_node *n
 {
     bool found = false;
     for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++)
-        found = found || (node->out[i] != 0 && node->out[i] == graph->loss);
+        found = found || (node->out[i] != 0 && graph->values[node->out[i]].kind == KEEL_VALUE_LOSS);
     return found;
 }
 

@@ -1,11 +1,13 @@
 /* pass_autodiff.c - reverse-mode differentiation, graph to graph (Griewank and Walther 2008).
  *
  * Walks the forward nodes from last to first and appends what each adds to the gradients of its operands.
- * A parameter's gradient is an accumulator: every contribution is added to it where its node stands. The
- * gradient of any other value is a value; contributions are added in the order in which they arise.
+ * A parameter's gradient is an accumulator for each node of the model that uses it: every contribution is
+ * added where its node stands. The gradient of any other value is a value; contributions are added in the
+ * order in which they arise.
  *
- * That order is part of the canonical bits. It follows from the model alone; later passes keep it. With
- * a tied table the output product (last in the model, first in the walk) adds before the embedding. */
+ * That order is part of the canonical bits. It follows from the model alone; later passes keep it. A tied
+ * table has two accumulators, that of the embedding and that of the output product: each takes its own
+ * microbatches, and the engine adds them at the end of a shard, in the order of the model. */
 #include "autodiff.h"
 
 #include <keel/memory.h>
@@ -42,25 +44,66 @@ keel_value keel_gradient_from_forward(struct keel_autodiff *autodiff, uint32_t o
     return gradient;
 }
 
-/* ---- the walk ------------------------------------------------------------------------------------------ */
+/* ---- accumulators -------------------------------------------------------------------------------------- */
+
+/* "dw", or "dw.2" of its use number 2. */
+static keel_value make_accumulator(struct keel_graph *graph, uint32_t number, uint32_t use)
+{
+    const struct keel_ir_param *param = &graph->params[number];
+    const struct keel_ir_value value = graph->values[param->value];
+    char name[KEEL_VALUE_NAME_BYTES], last[16] = "";
+    if (use > 0)
+        snprintf(last, sizeof last, ".%u", use);
+    snprintf(name, sizeof name, "d%.*s%s", (int)(sizeof name - sizeof last - 2), param->name, last);
+    keel_value made = keel_graph_value(graph, name, KEEL_F32, KEEL_VALUE_GRADIENT, value.shape, number);
+    if (made != 0) {
+        graph->values[made].spec = value.spec;
+        graph->values[made].part = use;
+    }
+    return made;
+}
 
 static enum keel_status make_accumulators(struct keel_graph *graph)
 {
     for (uint32_t i = 0; i < graph->param_count; i++) {
-        struct keel_ir_param *param = &graph->params[i];
-        struct keel_ir_value value = graph->values[param->value];
-        char name[KEEL_VALUE_NAME_BYTES];
-        name[0] = 'd';
-        for (uint32_t c = 1; c < KEEL_VALUE_NAME_BYTES; c++)
-            name[c] = param->name[c - 1];
-        name[KEEL_VALUE_NAME_BYTES - 1] = '\0';
-        param->gradient = keel_graph_value(graph, name, KEEL_F32, KEEL_VALUE_GRADIENT, value.shape, i);
-        if (param->gradient == 0)
+        graph->params[i].gradient = make_accumulator(graph, i, 0);
+        if (graph->params[i].gradient == 0)
             return graph->status;
-        graph->values[param->gradient].spec = value.spec;
     }
     return KEEL_OK;
 }
+
+/* By how much a node counts among the uses of its parameters: once each, as often as it reads them. The walk
+ * goes back, so it takes them off again. */
+static void count_uses(struct keel_autodiff *autodiff, const struct keel_ir_node *node, int by)
+{
+    const struct keel_graph *graph = autodiff->graph;
+    for (uint32_t k = 0; k < KEEL_NODE_IN_MAX; k++) {
+        bool again = node->in[k] == 0 || graph->values[node->in[k]].kind != KEEL_VALUE_PARAM;
+        for (uint32_t before = 0; before < k; before++)
+            again = again || node->in[before] == node->in[k];
+        if (again)
+            continue;
+        struct keel_param_uses *uses = &autodiff->uses[graph->values[node->in[k]].param];
+        uses->before = by > 0 ? uses->before + 1 : uses->before - 1;
+        uses->here = 0;
+    }
+}
+
+keel_value keel_gradient_accumulator(struct keel_autodiff *autodiff, keel_value value)
+{
+    struct keel_graph *graph = autodiff->graph;
+    if (value == 0 || graph->values[value].kind != KEEL_VALUE_PARAM)
+        return 0;
+    const uint32_t number = graph->values[value].param;
+    struct keel_param_uses *uses = &autodiff->uses[number];
+    if (uses->here == 0)
+        uses->here = uses->before == 0 ? graph->params[number].gradient
+                                       : make_accumulator(graph, number, uses->before);
+    return uses->here;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------ */
 
 /* A value is wanted when a trained parameter stands behind it. */
 static void mark_wanted(struct keel_autodiff *autodiff, uint32_t node_count)
@@ -94,7 +137,7 @@ static bool reached(const struct keel_autodiff *autodiff, const struct keel_ir_n
 {
     bool found = false;
     for (uint32_t k = 0; k < KEEL_NODE_OUT_MAX; k++) {
-        bool loss = node->out[k] != 0 && node->out[k] == autodiff->graph->loss;
+        bool loss = node->out[k] != 0 && autodiff->graph->values[node->out[k]].kind == KEEL_VALUE_LOSS;
         found = found || (loss ? trains(autodiff, node) : arrived(autodiff, node->out[k]) != 0);
     }
     return found;
@@ -106,6 +149,7 @@ static enum keel_status walk(struct keel_autodiff *autodiff, uint32_t node_count
     for (uint32_t i = node_count; i-- > 0;) {
         autodiff->node = i;
         struct keel_ir_node node = graph->nodes[i]; /* the array may move while nodes are added */
+        count_uses(autodiff, &node, -1);
         if (reached(autodiff, &node) && keel_op_row(node.op)->grad != NULL)
             keel_op_row(node.op)->grad(autodiff, &node);
         KEEL_TRY(keel_graph_status(graph));
@@ -126,7 +170,11 @@ enum keel_status keel_pass_autodiff(struct keel_graph *graph)
         keel_alloc(autodiff.count, sizeof *autodiff.gradient, (void *)&autodiff.gradient);
     if (status == KEEL_OK)
         status = keel_alloc(autodiff.count, sizeof *autodiff.wanted, (void *)&autodiff.wanted);
+    if (status == KEEL_OK && graph->param_count > 0)
+        status = keel_alloc(graph->param_count, sizeof *autodiff.uses, (void *)&autodiff.uses);
     if (status == KEEL_OK) {
+        for (uint32_t i = 0; i < node_count; i++)
+            count_uses(&autodiff, &graph->nodes[i], 1);
         mark_wanted(&autodiff, node_count);
         status = walk(&autodiff, node_count);
     }
@@ -134,5 +182,6 @@ enum keel_status keel_pass_autodiff(struct keel_graph *graph)
         graph->nodes[i].backward = true;
     keel_free(autodiff.gradient);
     keel_free(autodiff.wanted);
+    keel_free(autodiff.uses);
     return status;
 }

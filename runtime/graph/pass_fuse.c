@@ -183,15 +183,15 @@ static enum keel_status fuse_loss(struct keel_graph *graph, const struct links *
     struct keel_shape x = keel_graph_shape(graph, product->in[0]);
     uint64_t width = x.size[x.dims - 1];
     uint32_t last = parts.weights > parts.back || parts.back == NOBODY ? parts.weights : parts.back;
-    keel_value dtable = graph->nodes[parts.weights].out[0];
+    keel_value dtable = graph->nodes[parts.weights].out[0], sum = graph->nodes[loss].out[0];
     if (keel_shape_count(&x) / width <= KEEL_LOSS_CHUNK_ROWS + width ||
-        others_add(graph, &parts, last, dtable) || others_add(graph, &parts, last, graph->loss))
+        others_add(graph, &parts, last, dtable) || others_add(graph, &parts, last, sum))
         return KEEL_OK;
     struct keel_shape shapes[KEEL_NODE_OUT_MAX];
     struct keel_spec specs[KEEL_NODE_OUT_MAX];
     struct keel_ir_node node = {.op = KEEL_OP_LINEAR_CROSS_ENTROPY,
                                 .in = {product->in[0], product->in[1], graph->nodes[loss].in[1]},
-                                .out = {graph->loss, dtable},
+                                .out = {sum, dtable},
                                 .attributes = graph->nodes[loss].attributes};
     if (keel_op_infer(graph, &node, shapes, specs) != KEEL_OK)
         return KEEL_OK; /* larger than its scratch can be: stays as it is */

@@ -53,7 +53,8 @@ static enum keel_status feed(struct keel_tape_run *run, uint32_t shard, uint32_t
     struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer),
                                       .seed = job->seed,
                                       .step = (uint32_t)run->step->step,
-                                      .microbatch = number};
+                                      .microbatch = number,
+                                      .more = microbatch + 1 < job->microbatches};
     keel_tape_leave(run);
     keel_data_train_batch(trainer->data, run->step->step, number, job->shards * job->microbatches,
                           trainer->inputs);

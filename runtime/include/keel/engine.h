@@ -131,6 +131,7 @@ struct keel_engine_batch {
     const void *const *inputs; /* by number, each of its bytes; NULL for zeros. Copied before return. */
     uint64_t seed;
     uint32_t step, microbatch;
+    bool more; /* another microbatch of the same shard follows */
 };
 
 /* Set gradients and the loss accumulator to zero. */
@@ -140,6 +141,11 @@ enum keel_status keel_engine_zero(struct keel_engine *engine);
  * segments in order, then keel_queue_flush. Segment b < keel_engine_bucket_count ends where bucket b's
  * gradients are final, and one more is the rest: what the caller enqueues between two segments runs there,
  * overlapped with what follows on other queues.
+ *
+ * A parameter that several nodes of the model use has an accumulator for each, and so has each of several
+ * losses: these take the microbatches of a shard, and the last one (`more` false) adds them up in the order
+ * of the model, a parameter's in the segment of its bucket, losses in the rest. Until then gradients and loss
+ * lack them.
  *
  * feed: copy the batch and have it written. Blocks only when the queue is KEEL_ENGINE_SLOTS microbatches
  * behind; TIMEOUT after slot_wait_ns, nothing enqueued then. */
