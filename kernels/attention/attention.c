@@ -21,6 +21,18 @@ static bool large_local(const struct keel_kernels *kernels)
     return keel_device_local_size(keel_kernels_info(kernels)) == KEEL_LOCAL_LARGE;
 }
 
+/* The probabilities of a head lie together. */
+static enum keel_status find_slice(const struct keel_attention *op, struct keel_random_slice *out)
+{
+    const uint64_t head = KEEL_BYTES(op->tokens, op->tokens);
+    *out = op->slice;
+    if (out->row % head != 0)
+        return keel_fail(KEEL_INVALID, "attention: a slice in rows of %llu probabilities, a head has %llu",
+                         (unsigned long long)out->row, (unsigned long long)head);
+    return keel_check_random("attention", KEEL_BYTES(op->batch, op->heads, head), KEEL_RANDOM_ELEMENTS_MAX,
+                             out);
+}
+
 static enum keel_status check_shape(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
     if (op->batch == 0 || op->tokens == 0 || op->heads == 0 || op->head_width == 0)
@@ -33,11 +45,8 @@ static enum keel_status check_shape(const struct keel_kernels *kernels, const st
     if (!(op->dropout_rate >= 0.0F && op->dropout_rate < 1.0F))
         return keel_fail(KEEL_INVALID, "attention: dropout rate %g is not in [0, 1)",
                          (double)op->dropout_rate);
-    const uint64_t rows = KEEL_BYTES(op->batch, op->heads, op->tokens);
-    if (op->dropout_rate > 0.0F && rows > KEEL_RANDOM_ELEMENTS_MAX / op->tokens)
-        return keel_fail(KEEL_LIMIT, "attention: %llu rows of %u: over 2^34 probabilities to draw",
-                         (unsigned long long)rows, op->tokens);
-    return KEEL_OK;
+    struct keel_random_slice slice;
+    return op->dropout_rate > 0.0F ? find_slice(op, &slice) : KEEL_OK;
 }
 
 static uint64_t tokens_bytes(const struct keel_attention *op)
@@ -78,9 +87,12 @@ static struct keel_range block_range(const struct keel_kernels *kernels, const s
 }
 
 /* The scalars that the kernels end with. */
-enum { SCALAR_COUNT = 9 };
+enum { SCALAR_COUNT = 12 };
 static void set_scalars(const struct keel_attention *op, struct keel_arg args[SCALAR_COUNT])
 {
+    struct keel_random_slice slice = {.row = 1};
+    if (op->dropout_rate > 0.0F)
+        (void)find_slice(op, &slice); /* which the checks have done */
     args[0] = keel_arg_u32(packed(op));
     args[1] = keel_arg_u32(op->tokens);
     args[2] = keel_arg_u32(op->heads);
@@ -90,6 +102,9 @@ static void set_scalars(const struct keel_attention *op, struct keel_arg args[SC
     args[6] = keel_arg_f32(op->dropout_rate);
     args[7] = keel_arg_f32(keel_canon_divide(1.0F, 1.0F - op->dropout_rate));
     args[8] = keel_arg_u32(op->stream);
+    args[9] = keel_arg_u64(slice.first);
+    args[10] = keel_arg_u64(slice.row);
+    args[11] = keel_arg_u64(slice.stride);
 }
 
 /* Not read where there is no dropout. */

@@ -17,7 +17,8 @@
  *     dv_j[d] = (fma over i ascending of drop(p_ij) g_i[d], from 0) + 0
  *
  * drop(x) is x * keep_scale where uniform(element) >= rate, else 0; x itself where there is no dropout.
- * element = ((b * heads + h) * tokens + i) * tokens + j. The "+ 0" makes -0 to 0.
+ * element is the number of ((b * heads + h) * tokens + i) * tokens + j in the whole tensor of probabilities
+ * (canon_place): a head's lie together. The "+ 0" makes -0 to 0.
  *
  * A masked pair weighs 0 (e, p, ds). Sums take those of them whose query and key are of the same eight, i / 8 =
  * j / 8, on every device and at every tunable, and no others: fma(0, x, acc) changes no finite result, and makes
@@ -454,7 +455,7 @@ CANON_INLINE void divide_rows(SPACE const float *sums, SPACE const float *facts,
 __kernel void keel_attention(__global const float *qkv, __global const float *work, __global float *out,
                              __global float *stats, __global const uint *control, uint packed, uint tokens,
                              uint heads, uint width, uint causal, float scale, float rate, float keep_scale,
-                             uint stream)
+                             uint stream, ulong slice_first, ulong slice_row, ulong slice_stride)
 {
     GROUP_FLOATS q[WIDTH_MAX * LANES];
     GROUP_FLOATS sums[WIDTH_MAX * LANES];
@@ -474,6 +475,7 @@ __kernel void keel_attention(__global const float *qkv, __global const float *wo
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
     struct drop drop;
     drop_init(&drop, rate, keep_scale, stream, control);
+    const ulong element0 = canon_place(row0 * tokens, slice_first, slice_row, slice_stride);
     int16 query[VECTORS];
     float16 largest[VECTORS], sum[VECTORS];
     for (uint v = 0; v < VECTORS; v++) {
@@ -505,7 +507,7 @@ __kernel void keel_attention(__global const float *qkv, __global const float *wo
         }
         for (uint v = 0; v < VECTORS; v++)
             weigh_scores(block, v == 0 ? near : count, &drop, causal && j0 + count > first + 1, (int)j0,
-                         query[v], (row0 + convert_ulong16(query[v])) * tokens + (ulong)j0, v, largest[v],
+                         query[v], element0 + convert_ulong16(query[v]) * tokens + (ulong)j0, v, largest[v],
                          &sum[v]);
         sum_rows(vs + j0 * key_step, key_step, count, width, -ALWAYS, causal ? (int)first - (int)j0 : ALWAYS,
                  block, copy, sums);
@@ -598,7 +600,8 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
                                   __global const uint *control, __global const float *dout,
                                   __global float *work, __global float *dqkv, uint packed, uint tokens,
                                   uint heads, uint width, uint causal, float scale, float rate,
-                                  float keep_scale, uint stream, uint want)
+                                  float keep_scale, uint stream, ulong slice_first, ulong slice_row,
+                                  ulong slice_stride, uint want)
 {
     GROUP_FLOATS k[WIDTH_MAX * LANES];
     GROUP_FLOATS v[WIDTH_MAX * LANES];
@@ -628,6 +631,7 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
     const uint key_end = want == WANT_KEYS ? own_end : causal ? query_end : tokens;
     struct drop drop;
     drop_init(&drop, rate, keep_scale, stream, control);
+    const ulong element0 = canon_place(row0 * tokens, slice_first, slice_row, slice_stride);
 
     for (uint j0 = key_begin; j0 < key_end; j0 += LANES) {
         const uint last = min(j0 + LANES, tokens) - 1;
@@ -644,7 +648,7 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
             score_queries(gs + i0 * g_step, g_step, count, few, width, v, gains);
             for (uint u = 0; u < VECTORS; u++)
                 weigh_block(scores, gains, u == 0 ? 0 : few, count, &drop, scale, stats + (row0 + i0) * 2,
-                            rows + (row0 + i0) * 2, (row0 + i0) * tokens, tokens,
+                            rows + (row0 + i0) * 2, element0 + (ulong)i0 * tokens, tokens,
                             causal && j0 + LANES > i0 + 1, (int)i0, LANE_NUMBERS + (int)(j0 + 16 * u), u);
             const int from = (int)j0 - (int)i0;
             if (want & WANT_KEYS) {

@@ -15,7 +15,9 @@ struct head {
     uint64_t step, out_step; /* floats from a token to the next in qkv, in out */
     uint64_t at, out_at;     /* of the first token of this head */
     uint64_t row;            /* number of its first row of probabilities */
-    uint64_t part;           /* floats of all queries, say, when they are packed */
+    uint64_t element0;       /* number of its first probability in the whole tensor, by `slice` */
+    struct keel_random_slice slice;
+    uint64_t part; /* floats of all queries, say, when they are packed */
 };
 
 /* Rows of one head, wherever they lie. */
@@ -49,6 +51,7 @@ static struct head head_init(void *const *scalars, const struct keel_control *co
         .rate = *(const float *)scalars[6],
         .keep_scale = *(const float *)scalars[7],
         .stream = *(const uint32_t *)scalars[8],
+        .slice = {u64_at(scalars, 9), u64_at(scalars, 10), u64_at(scalars, 11)},
         .control = control,
     };
     head.out_step = (uint64_t)head.heads * head.width;
@@ -62,6 +65,8 @@ static void head_move(struct head *head, uint64_t batch, uint64_t number)
     head->at = batch * head->tokens * head->step + number * head->width;
     head->out_at = batch * head->tokens * head->out_step + number * head->width;
     head->row = (batch * head->heads + number) * head->tokens;
+    head->element0 =
+        canon_place(head->row * head->tokens, head->slice.first, head->slice.row, head->slice.stride);
 }
 
 /* Query i sees keys [0, keys_of(i)). */
@@ -85,7 +90,7 @@ static float drop(const struct head *head, uint32_t i, uint32_t j, float x)
 {
     if (head->rate == 0.0F)
         return x;
-    uint64_t element = (head->row + i) * head->tokens + j;
+    uint64_t element = head->element0 + (uint64_t)i * head->tokens + j;
     float uniform = keel_random_uniform(head->control, head->stream, element);
     return uniform >= head->rate ? x * head->keep_scale : 0.0F;
 }
@@ -205,7 +210,8 @@ KEEL_HOST_KERNEL static void row_facts(const struct head *head, const float *out
 
 static void host_attention_rows(KEEL_HOST_ARGUMENTS)
 {
-    struct head head = {.packed = u32_at(arguments, 4),
+    struct head head = {.slice = {.row = 1}, /* draws nothing */
+                        .packed = u32_at(arguments, 4),
                         .tokens = u32_at(arguments, 5),
                         .heads = u32_at(arguments, 6),
                         .width = u32_at(arguments, 7)};
@@ -272,7 +278,7 @@ static void host_attention_grad(KEEL_HOST_ARGUMENTS)
     struct head head = head_init(arguments + 6, arguments[2], range);
     const float *dout = arguments[3], *work = arguments[4];
     float *dqkv = arguments[5];
-    const uint32_t want = u32_at(arguments, 15);
+    const uint32_t want = u32_at(arguments, 18);
     for (uint64_t number = 0; head_next(&head, &number, range);) {
         const float *q = (const float *)arguments[0] + head.at, *k = q + head.out_step;
         const struct gradient gradient = {.q = rows_of(&head, work, Q, q, head.step),

@@ -32,3 +32,17 @@ canon_inline canon_real canon_normal(canon_bits first, canon_bits second)
     return canon_sqrt(-2.0f * canon_log(u)) * -canon_cos(0x1.921fb6p+2f * turn);
 }
 #endif
+
+#ifndef CANON_PLACE
+#define CANON_PLACE
+/* The number that element e of a slice has in the whole tensor: `row` of them lie together there, and one row begins
+ * `stride` behind the one before. */
+#ifdef __OPENCL_C_VERSION__
+static inline ulong canon_place(ulong e, ulong first, ulong row, ulong stride)
+#else
+static inline uint64_t canon_place(uint64_t e, uint64_t first, uint64_t row, uint64_t stride)
+#endif
+{
+    return first + e / row * stride + e % row;
+}
+#endif

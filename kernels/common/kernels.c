@@ -165,6 +165,25 @@ enum keel_status keel_check_buffer(const char *op, const char *what, const struc
     return KEEL_OK;
 }
 
+enum keel_status keel_check_random(const char *op, uint64_t count, uint64_t limit,
+                                   struct keel_random_slice *slice)
+{
+    if (slice->row == 0 || slice->row >= count) /* one row */
+        slice->row = slice->stride = count > 0 ? count : 1;
+    if (slice->stride < slice->row)
+        return keel_fail(KEEL_INVALID, "%s: rows of %llu that begin %llu behind one another", op,
+                         (unsigned long long)slice->row, (unsigned long long)slice->stride);
+    const uint64_t rows = count == 0 ? 0 : (count - 1) / slice->row,
+                   rest = count == 0 ? 0 : (count - 1) % slice->row;
+    const uint64_t last_row = keel_plus(slice->first, KEEL_BYTES(rows, slice->stride));
+    const uint64_t last = keel_plus(last_row, rows > 0 ? slice->row - 1 : rest);
+    if (last < limit)
+        return KEEL_OK;
+    return keel_fail(KEEL_LIMIT,
+                     "%s: %llu elements from number %llu: only %llu numbers have a counter of their own", op,
+                     (unsigned long long)count, (unsigned long long)slice->first, (unsigned long long)limit);
+}
+
 enum keel_status keel_check_operands(const char *op, const struct keel_op_operand *operands, uint32_t count)
 {
     bool writes = false;

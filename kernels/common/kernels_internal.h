@@ -183,6 +183,11 @@ enum keel_status keel_check_operands(const char *op, const struct keel_op_operan
 enum keel_status keel_check_buffer(const char *op, const char *what, const struct keel_buffer *buffer,
                                    uint64_t bytes);
 
+/* Sets row and stride of a slice of `count` elements that has none, and checks that all its numbers are below
+ * `limit`. */
+enum keel_status keel_check_random(const char *op, uint64_t count, uint64_t limit,
+                                   struct keel_random_slice *slice);
+
 /* INVALID when a number of a descriptor is infinite or NaN. */
 enum keel_status keel_check_finite(const char *op, const char *what, float value);
 

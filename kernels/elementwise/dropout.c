@@ -6,9 +6,8 @@ enum keel_status keel_op_dropout(struct keel_kernels *kernels, const struct keel
 {
     if (!(op->rate >= 0.0f && op->rate < 1.0f))
         return keel_fail(KEEL_INVALID, "dropout: rate %g is not in [0, 1)", (double)op->rate);
-    if (op->count > KEEL_RANDOM_ELEMENTS_MAX)
-        return keel_fail(KEEL_LIMIT, "dropout: %llu elements, at most 2^34 have a counter of their own",
-                         (unsigned long long)op->count);
+    struct keel_random_slice slice = op->slice;
+    KEEL_TRY(keel_check_random("dropout", op->count, KEEL_RANDOM_ELEMENTS_MAX, &slice));
     KEEL_TRY(KEEL_CHECK_OPERANDS(
         "dropout", {"x", op->x, KEEL_BYTES(op->count, sizeof(float)), KEEL_IN_PLACE},
         {"base", op->base, KEEL_BYTES(op->count, sizeof(float)), KEEL_IN_PLACE | KEEL_OPTIONAL},
@@ -20,5 +19,6 @@ enum keel_status keel_op_dropout(struct keel_kernels *kernels, const struct keel
                   keel_arg_buffer(op->control), keel_arg_u64(op->count),
                   keel_arg_u32(keel_kernels_item_elements(kernels)), keel_arg_u32(op->stream),
                   keel_arg_f32(op->rate), keel_arg_f32(keel_canon_divide(1.0f, 1.0f - op->rate)),
-                  keel_arg_u32(op->base != NULL)));
+                  keel_arg_u32(op->base != NULL), keel_arg_u64(slice.first), keel_arg_u64(slice.row),
+                  keel_arg_u64(slice.stride)));
 }

@@ -2,8 +2,8 @@
  *
  * Shapes: flat arrays of `count`. Element i is kept when uniform(i) >= rate and then is x_i * scale;
  * otherwise it counts as +0. Without a base y is that value itself; with one, base_i + value. Element i
- * takes word i % 4 of the counter (i / 4, stream, microbatch, step), so the mask depends on i alone,
- * however the tensor is cut. Tunable: block, elements per work-item (a multiple of 4), changes no bit.
+ * is number g = first + i / row * stride + i % row of the whole tensor and takes word g % 4 of the counter (g / 4,
+ * stream, microbatch, step), so the mask depends on g alone, however the tensor is cut. Tunable: block, elements per work-item (a multiple of 4), changes no bit.
  *
  * control: struct keel_control as 32-bit words: seed_lo, seed_hi, step, microbatch. */
 
@@ -28,30 +28,34 @@ static inline void drop_16(__global const float *x, __global const float *base, 
 
 __kernel void keel_dropout(__global const float *x, __global const float *base, __global float *y,
                            __global const uint *control, ulong count, uint block, uint stream, float rate,
-                           float scale, uint has_base)
+                           float scale, uint has_base, ulong first, ulong row, ulong stride)
 {
     const uint16 lane = (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const uint key0 = control[0], key1 = control[1], step = control[2], microbatch = control[3];
     ulong i = (ulong)get_global_id(0) * block;
     const ulong end = min(i + block, count);
-    for (; i + 64 <= end; i += 64) {
-        uint16 c[4] = {(uint16)((uint)(i / 4)) + lane, (uint16)(stream), (uint16)(microbatch),
-                       (uint16)(step)};
+    while (i < end) {
+        const ulong stop = min(end, i + (row - i % row));
+        ulong g = canon_place(i, first, row, stride);
+        for (; g % 4 == 0 && i + 64 <= stop; i += 64, g += 64) {
+            uint16 c[4] = {(uint16)((uint)(g / 4)) + lane, (uint16)(stream), (uint16)(microbatch),
+                           (uint16)(step)};
+            canon_philox(c, key0, key1);
+            uint16 even = zip_lower(c[0], c[2]), odd = zip_lower(c[1], c[3]);
+            drop_16(x + i, base + i, y + i, zip_lower(even, odd), rate, scale, has_base);
+            drop_16(x + i + 16, base + i + 16, y + i + 16, zip_upper(even, odd), rate, scale, has_base);
+            even = zip_upper(c[0], c[2]);
+            odd = zip_upper(c[1], c[3]);
+            drop_16(x + i + 32, base + i + 32, y + i + 32, zip_lower(even, odd), rate, scale, has_base);
+            drop_16(x + i + 48, base + i + 48, y + i + 48, zip_upper(even, odd), rate, scale, has_base);
+        }
+        if (i == stop)
+            continue;
+        uint c[4] = {(uint)(g / 4), stream, microbatch, step};
         canon_philox(c, key0, key1);
-        uint16 even = zip_lower(c[0], c[2]), odd = zip_lower(c[1], c[3]);
-        drop_16(x + i, base + i, y + i, zip_lower(even, odd), rate, scale, has_base);
-        drop_16(x + i + 16, base + i + 16, y + i + 16, zip_upper(even, odd), rate, scale, has_base);
-        even = zip_upper(c[0], c[2]);
-        odd = zip_upper(c[1], c[3]);
-        drop_16(x + i + 32, base + i + 32, y + i + 32, zip_lower(even, odd), rate, scale, has_base);
-        drop_16(x + i + 48, base + i + 48, y + i + 48, zip_upper(even, odd), rate, scale, has_base);
-    }
-    for (; i < end; i += 4) {
-        uint c[4] = {(uint)(i / 4), stream, microbatch, step};
-        canon_philox(c, key0, key1);
-        for (uint w = 0; w < 4 && i + w < end; w++) {
-            float v = canon_uniform(c[w]) >= rate ? x[i + w] * scale : 0.0f;
-            y[i + w] = has_base ? base[i + w] + v : v;
+        for (uint w = (uint)(g % 4); w < 4 && i < stop; w++, i++) {
+            float v = canon_uniform(c[w]) >= rate ? x[i] * scale : 0.0f;
+            y[i] = has_base ? base[i] + v : v;
         }
     }
 }

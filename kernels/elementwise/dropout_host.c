@@ -13,12 +13,14 @@ static void host_dropout(KEEL_HOST_ARGUMENTS)
     uint32_t stream = u32_at(arguments, 6);
     float rate = f32_at(arguments, 7), scale = f32_at(arguments, 8);
     uint32_t has_base = u32_at(arguments, 9);
-    for (uint64_t i = 0; i < count; i += 4) {
-        uint32_t c[4] = {(uint32_t)(i / 4), stream, control->microbatch, control->step};
+    const uint64_t first = u64_at(arguments, 10), row = u64_at(arguments, 11), stride = u64_at(arguments, 12);
+    for (uint64_t i = 0; i < count;) {
+        const uint64_t g = canon_place(i, first, row, stride), stop = i + (row - i % row);
+        uint32_t c[4] = {(uint32_t)(g / 4), stream, control->microbatch, control->step};
         canon_philox(c, control->seed_lo, control->seed_hi);
-        for (uint32_t w = 0; w < 4 && i + w < count; w++) {
-            float v = canon_uniform(c[w]) >= rate ? x[i + w] * scale : 0.0f;
-            y[i + w] = has_base != 0 ? base[i + w] + v : v;
+        for (uint32_t w = g % 4; w < 4 && i < count && i < stop; w++, i++) {
+            float v = canon_uniform(c[w]) >= rate ? x[i] * scale : 0.0f;
+            y[i] = has_base != 0 ? base[i] + v : v;
         }
     }
 }

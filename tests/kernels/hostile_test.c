@@ -151,8 +151,9 @@ EACH_PLAIN(APPEND)
         FIELD(t, p ldc, PITCH), FIELD(t, p stride_a, PITCH), FIELD(t, p stride_b, PITCH),                    \
         FIELD(t, p stride_c, PITCH), B(t, p a), B(t, p b), B(t, p c), B(t, p bias), B(t, p pre),             \
         B(t, p residual), B(t, p checksums)
+#define SLICE(t, p) N(t, p slice.first), N(t, p slice.row), N(t, p slice.stride)
 #define ATTEND(t, p)                                                                                         \
-    N(t, p batch), N(t, p tokens), N(t, p heads), N(t, p head_width), F(t, p bidirectional),                 \
+    N(t, p batch), N(t, p tokens), N(t, p heads), N(t, p head_width), F(t, p bidirectional), SLICE(t, p),    \
         R(t, p dropout_rate), B(t, p qkv), B(t, p out), B(t, p stats), B(t, p control), B(t, p workspace)
 #define OP(name, writes, ...)                                                                                \
     {                                                                                                        \
@@ -220,9 +221,10 @@ static const struct operation operations[] = {
     OP(swiglu_grad, "da:a,b,dy db:a,b,dy", N(T(swiglu_grad), count), B(T(swiglu_grad), a),
        B(T(swiglu_grad), b), B(T(swiglu_grad), dy), B(T(swiglu_grad), da), B(T(swiglu_grad), db)),
     OP(add, "y:a,b", N(T(add), count), B(T(add), a), B(T(add), b), B(T(add), y)),
-    OP(dropout, "y:x,base", N(T(dropout), count), R(T(dropout), rate), B(T(dropout), x), B(T(dropout), base),
-       B(T(dropout), y), B(T(dropout), control)),
-    OP(normal, "y", N(T(normal), count), R(T(normal), deviation), B(T(normal), y), B(T(normal), control)),
+    OP(dropout, "y:x,base", SLICE(T(dropout), ), N(T(dropout), count), R(T(dropout), rate), B(T(dropout), x),
+       B(T(dropout), base), B(T(dropout), y), B(T(dropout), control)),
+    OP(normal, "y", SLICE(T(normal), ), N(T(normal), count), R(T(normal), deviation), B(T(normal), y),
+       B(T(normal), control)),
     OP(cast, "y", N(T(cast), count), F(T(cast), from), F(T(cast), to), B(T(cast), x), B(T(cast), y)),
     OP(fill, "y", N(T(fill), count), B(T(fill), y)),
     OP(copy, "y", N(T(copy), count), B(T(copy), x), B(T(copy), y)),

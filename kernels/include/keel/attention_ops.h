@@ -13,16 +13,19 @@ KEEL_API_BEGIN
  * all of them (Devlin et al. 2019). qkv is [batch, tokens, 3 * heads * head_width]: q, k, v one
  * after the other in each row, heads contiguous in each. out is [batch, tokens, heads * head_width]. stats is
  * [batch, heads, tokens, 2]: the row maximum and the sum of exponentials, kept for backward. Dropout (rate,
- * stream, control) acts on the probabilities; rate 0: control may be NULL. Per row i: scores over the keys j
- * that it attends to, by ascending fma over the head, scaled by 1/sqrt(head_width); max; e_j = exp(s_j -
- * max); sum ascending; out = (sum over j ascending of fma(e_j, v_j, acc)) / sum. (Exact rules: attention.cl.)
- * head_width is at most 128, and at most 256 on devices with 256 KiB of local memory and on the host (LIMIT).
- * Memory is linear in the tokens: scores exist one block at a time, in local memory. */
+ * stream, control) acts on the probabilities, [batch, heads, tokens, tokens]; rate 0: control may be NULL.
+ * Where `slice` says that they are some heads or batches of more, row is a multiple of tokens * tokens
+ * (INVALID). Per row i: scores over the keys j that it attends to, by ascending fma over the head, scaled by
+ * 1/sqrt(head_width); max; e_j = exp(s_j - max); sum ascending; out = (sum over j ascending of fma(e_j, v_j,
+ * acc)) / sum. (Exact rules: attention.cl.) head_width is at most 128, and at most 256 on devices with 256
+ * KiB of local memory and on the host (LIMIT). Memory is linear in the tokens: scores exist one
+ * block at a time, in local memory. */
 struct keel_attention {
     uint32_t batch, tokens, heads, head_width;
     bool bidirectional;
     float dropout_rate;
     uint32_t stream;
+    struct keel_random_slice slice; /* of the probabilities */
     struct keel_buffer *qkv, *out, *stats, *control;
     struct keel_buffer *workspace; /* keel_attention_workspace_bytes, may be NULL when 0 */
 };

@@ -157,6 +157,15 @@ uint32_t keel_random_u32(const struct keel_control *control, uint32_t stream, ui
 float keel_random_uniform(const struct keel_control *control, uint32_t stream, uint64_t element);
 float keel_random_normal(const struct keel_control *control, uint32_t stream, uint64_t element);
 
+/* Which elements of a random tensor an operation has, so that a slice draws what the whole would: its element
+ * e is number first + e / row * stride + e % row of the tensor. A run of rows, or of a whole batch, is
+ * `first` alone (row and stride 0: all lies together); `row` columns of `stride` are a slice of columns.
+ * INVALID where two elements would be one of the tensor (stride below row); LIMIT where a number has no
+ * counter of its own. */
+struct keel_random_slice {
+    uint64_t first, row, stride;
+};
+
 /* How elements are stored; arithmetic is fp32 everywhere. */
 enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
 
@@ -323,17 +332,18 @@ struct keel_dropout {
     uint64_t count;
     float rate;
     uint32_t stream;
+    struct keel_random_slice slice; /* numbers below 2^34 */
     struct keel_buffer *x, *base, *y, *control;
 };
 enum keel_status keel_op_dropout(struct keel_kernels *, const struct keel_dropout *,
                                  struct keel_launch_list *);
 
-/* y_i = deviation * normal(stream, i), the numbers of keel_random_normal: first weights. At most 2^33
- * elements. */
+/* y_i = deviation * normal(stream, i), the numbers of keel_random_normal: first weights. */
 struct keel_normal {
     uint64_t count;
     float deviation;
     uint32_t stream;
+    struct keel_random_slice slice; /* numbers below 2^33 */
     struct keel_buffer *y, *control;
 };
 enum keel_status keel_op_normal(struct keel_kernels *, const struct keel_normal *, struct keel_launch_list *);

@@ -53,8 +53,7 @@ struct keel_engine_config {
                                    enqueued and not begun; 0: a minute */
 };
 
-/* Parameters begin at multiples of this many floats in the flat buffers (a page): the layout, and with it
- * the order in which the norm is summed, is the same on every device. */
+/* Parameters begin at multiples of this many floats in the flat buffers (a page), on every device. */
 enum { KEEL_FLAT_ALIGN = 1024, KEEL_ENGINE_SLOTS = 16 };
 
 /* INVALID: `passes_off` (as above) names no pass; the detail has those that there are. */
