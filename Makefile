@@ -11,6 +11,7 @@
 #   make install DESTDIR= PREFIX=/usr/local
 #   make FABRIC=no CLBLAST=no OPENCL=no ISAL=no           without a library, in any mix (README.md, "Small builds")
 #   make keel-board keel-ckpt [STATIC=yes]                programs for boards of 64 MB: install-board, install-ckpt
+#   make profiles   sizes and memory of each mix          (limits: tests/setup/profiles.txt)
 
 # What may be left out, each with its library: `make FABRIC=no`, in any mix. STATIC=yes links programs that need nothing
 # of the machine, and leaves out what cannot be linked so, or what Debian has no archive of (ISA-L).
@@ -126,7 +127,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -351,6 +352,12 @@ $(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transp
   $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += $(call private_of,transport)
 $(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd.h),-lzstd)
 
+# Every profile is built, tried and measured: about three minutes on two processors.
+profiles: deps
+	@sh tests/setup/profiles.sh
+print-build:
+	@echo $(BUILD)
+
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')
 tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_ALL)))
@@ -494,4 +501,4 @@ endif
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '4,14s/^# //p' Makefile
+	@sed -n '4,15s/^# //p' Makefile
