@@ -70,10 +70,12 @@ static void no_host(void *const *arguments, const struct keel_range *range)
 
 static const struct keel_module_kernel add_table[] = {{"add", no_host}};
 static const struct keel_module add_module = {
-    "adding", "kernel void add(global uint *x, uint y) { x[get_global_id(0)] += y; }", add_table, 1};
+    "adding", "kernel void add(global uint *x, uint y) { x[get_global_id(0)] += y; }", .kernels = add_table,
+    .kernel_count = 1};
 static const struct keel_module_kernel times_table[] = {{"times", no_host}};
 static const struct keel_module times_module = {
-    "multiplying", "kernel void times(global uint *x, uint y) { x[get_global_id(0)] *= y; }", times_table, 1};
+    "multiplying", "kernel void times(global uint *x, uint y) { x[get_global_id(0)] *= y; }",
+    .kernels = times_table, .kernel_count = 1};
 static const struct keel_range groups_of_8 = {.global = {ITEMS, 1, 1}, .local = {8, 1, 1}};
 static const struct keel_range groups_of_16 = {.global = {ITEMS, 1, 1}, .local = {16, 1, 1}};
 
@@ -348,7 +350,7 @@ START_TEST(a_group_fixed_in_the_source_is_known)
                                              "__attribute__((reqd_work_group_size(16, 1, 1)))\n"
                                              "kernel void add(global uint *x, uint y)\n"
                                              "{ x[get_global_id(0)] += y; }",
-                                             add_table, 1};
+                                             .kernels = add_table, .kernel_count = 1};
     open_with(NULL);
     struct built add = build_of(&fixed);
     ck_assert_uint_eq(keel_kernel_info(add.kernel).local[0], 16);
@@ -453,8 +455,9 @@ END_TEST
 /* A source that does not build, and a binary of no bytes. */
 START_TEST(an_image_stays_where_the_next_one_cannot_be_had)
 {
-    static const struct keel_module broken = {
-        "broken", "kernel void add(global uint *x, uint y) { x = y +; }", add_table, 1};
+    static const struct keel_module broken = {"broken",
+                                              "kernel void add(global uint *x, uint y) { x = y +; }",
+                                              .kernels = add_table, .kernel_count = 1};
     struct keel_program *none = NULL;
     open_with(&(struct keel_device_options){.code = &provider, .image_limit = 1});
     struct built add = build_of(&add_module);
@@ -539,7 +542,8 @@ END_TEST
 START_TEST(the_oldest_image_goes_first)
 {
     static const struct keel_module third = {
-        "third", "kernel void add(global uint *x, uint y) { x[get_global_id(0)] += 2 * y; }", add_table, 1};
+        "third", "kernel void add(global uint *x, uint y) { x[get_global_id(0)] += 2 * y; }",
+        .kernels = add_table, .kernel_count = 1};
     open_with(&(struct keel_device_options){.image_limit = 2});
     struct built add = build_of(&add_module), times = build_of(&times_module), twice = build_of(&third);
     ck_status(launch(add.kernel, 1, &groups_of_8), KEEL_NOT_FOUND);
@@ -579,7 +583,7 @@ END_TEST
 START_TEST(a_built_in_kernel_that_is_not_there_is_refused)
 {
     static const struct keel_module_kernel names[] = {{"no.such.kernel", no_host}};
-    static const struct keel_module missing = {"missing", "", names, 1};
+    static const struct keel_module missing = {"missing", "", .kernels = names, .kernel_count = 1};
     shelf[0] = (struct shelf){.module = &missing, .kernels = {{.name = "no.such.kernel"}}};
     shelf[0].code =
         (struct keel_code){.form = KEEL_CODE_BUILTIN, .kernels = shelf[0].kernels, .kernel_count = 1};

@@ -52,7 +52,7 @@ static void host_sum(void *const *arguments, const struct keel_range *range)
 }
 
 static const struct keel_module_kernel table[] = {{"affine", host_affine}, {"sum", host_sum}};
-static const struct keel_module module = {"commands", source, table, 2};
+static const struct keel_module module = {"commands", source, .kernels = table, .kernel_count = 2};
 static const struct keel_range range = {.global = {ITEMS, 1, 1}, .local = {64, 1, 1}};
 
 static struct keel_device *device;

@@ -27,8 +27,10 @@ static void do_nothing(void *const *arguments, const struct keel_range *range)
     (void)range;
 }
 static const struct keel_module_kernel kernels[] = {{"local_memory", do_nothing}};
-static const struct keel_module is_part = {"local_memory", KERNEL("always_inline"), kernels, 1};
-static const struct keel_module is_called = {"local_memory", KERNEL("noinline"), kernels, 1};
+static const struct keel_module is_part = {"local_memory", KERNEL("always_inline"), .kernels = kernels,
+                                           .kernel_count = 1};
+static const struct keel_module is_called = {"local_memory", KERNEL("noinline"), .kernels = kernels,
+                                             .kernel_count = 1};
 
 /* Words that are not what the group filled in. */
 static uint32_t wrong_words(const struct keel_module *module)
