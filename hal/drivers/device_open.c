@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* In order of preference; host is last, so it is last in every list. */
 static const struct keel_backend *const backends[] = {&keel_opencl_backend, &keel_host_backend};
@@ -16,8 +17,12 @@ enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 /* How long nothing may come back before a device counts as hung, unless the caller says. */
 #define HUNG_AFTER_NS KEEL_NS_PER_S
 
-/* Never chosen, never listed: only who says "null" gets it. */
-static const struct keel_backend *const null_backend[] = {&keel_null_backend};
+/* Backends of one device, which its name alone opens: no other driver is loaded for it, for those of CPUs
+ * take 65 MB. "null" is never chosen and never listed. */
+static const struct {
+    const char *selector;
+    const struct keel_backend *backend;
+} named[] = {{"host", &keel_host_backend}, {"null", &keel_null_backend}};
 
 /* All candidates of some backends, usable ones first; the caller frees *out. */
 static enum keel_status discover(const struct keel_backend *const *from, uint32_t from_count,
@@ -106,17 +111,26 @@ static void apply_options(const struct keel_device_options *options, struct keel
     keel_watch_init(&device->watch, options->hung_after_ns > 0 ? options->hung_after_ns : HUNG_AFTER_NS);
 }
 
+static enum keel_status discover_for(const char *selector, struct keel_candidate **out, uint32_t *out_count)
+{
+    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++)
+        if (strcasecmp(selector, named[i].selector) == 0)
+            return discover(&named[i].backend, 1, out, out_count);
+    return discover(backends, BACKEND_COUNT, out, out_count);
+}
+
 /* The candidates, which the caller frees, and which of them is meant. */
 static enum keel_status find(const char *selector, const struct keel_device_options *options,
                              struct keel_candidate **out_candidates, uint32_t *out_index)
 {
     struct keel_candidate *candidates = NULL;
     uint32_t count = 0;
-    bool null = selector != NULL && strcmp(selector, "null") == 0;
+    if (selector == NULL)
+        selector = "auto";
     apply_threads(options->threads);
-    KEEL_TRY(discover(null ? null_backend : backends, null ? 1 : BACKEND_COUNT, &candidates, &count));
-    enum keel_status status = keel_candidate_pick(candidates, count, selector != NULL ? selector : "auto",
-                                                  options->code != NULL, out_index);
+    KEEL_TRY(discover_for(selector, &candidates, &count));
+    enum keel_status status =
+        keel_candidate_pick(candidates, count, selector, options->code != NULL, out_index);
     if (status != KEEL_OK)
         keel_free(candidates);
     else

@@ -92,6 +92,27 @@ START_TEST(the_loader_is_the_library_that_is_mapped)
 }
 END_TEST
 
+static bool pocl_is_mapped(void)
+{
+    char *maps = NULL;
+    size_t bytes = 0;
+    ck_ok(keel_file_read("/proc/self/maps", 1 << 20, &maps, &bytes));
+    bool found = strstr(maps, "libpocl") != NULL;
+    keel_free(maps);
+    return found;
+}
+
+START_TEST(the_host_is_opened_without_a_driver)
+{
+    struct keel_device *device = NULL;
+    ck_ok(keel_device_open("host", NULL, &device));
+    keel_device_close(device);
+    ck_assert(!pocl_is_mapped());
+    list();
+    ck_assert(pocl_is_mapped());
+}
+END_TEST
+
 START_TEST(a_short_list_is_cut_not_overrun)
 {
     memset(devices, 'x', sizeof devices);
@@ -214,6 +235,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_host_is_last_of_the_usable);
     tcase_add_test(tc, pocl_without_a_writable_cache_says_what_to_set);
     tcase_add_test(tc, the_loader_is_the_library_that_is_mapped);
+    tcase_add_test(tc, the_host_is_opened_without_a_driver);
     tcase_add_test(tc, a_short_list_is_cut_not_overrun);
     tcase_add_test(tc, a_broken_driver_is_named_and_the_good_one_works);
     tcase_add_test(tc, without_any_driver_auto_is_the_host);
