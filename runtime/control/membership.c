@@ -19,10 +19,13 @@ void keel_times_derive(uint64_t timeout_ns, struct keel_times *out)
     out->join_wait_ns = timeout_ns * 60;
 }
 
-void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint64_t now_ns)
+void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint32_t incarnation,
+                          uint64_t now_ns)
 {
     memset(m, 0, sizeof *m);
     m->node_count = node_count;
+    for (uint16_t node = 1; node < node_count; node++)
+        m->nodes[node].incarnation = incarnation;
     keel_membership_reset_timers(m, now_ns);
 }
 
@@ -82,7 +85,7 @@ void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint
                                   uint64_t now_ns)
 {
     KEEL_ASSERT(node < KEEL_NODES_MAX);
-    KEEL_ASSERT(incarnation > m->nodes[node].incarnation);
+    KEEL_ASSERT(m->nodes[node].exited && incarnation > m->nodes[node].incarnation);
     memset(&m->nodes[node], 0, sizeof m->nodes[node]);
     m->nodes[node].incarnation = incarnation;
     m->nodes[node].heard_ns = now_ns;

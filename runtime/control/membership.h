@@ -64,7 +64,10 @@ struct keel_verdict {
     uint64_t wake_ns; /* look again then at the latest; UINT64_MAX: nothing pends */
 };
 
-void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint64_t now_ns);
+/* All nodes were started under this incarnation: what a process that ended unheard had sent is late, and who
+ * is started in its place is told from it. */
+void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint32_t incarnation,
+                          uint64_t now_ns);
 
 /* What a restart does not cure, as the first worker that reports it says (its detail is borrowed till the
  * next status): of a member of the view, as who left earlier did not end the run; of any, where `of` is NULL.
@@ -78,7 +81,7 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
                             uint64_t now_ns);
 /* The process of a node ended: certain. */
 void keel_membership_node_exit(struct keel_membership *m, uint16_t node);
-/* It was started again under a higher incarnation, and is not heard yet. */
+/* It had exited, was started again under a higher incarnation, and is not heard yet. */
 void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint32_t incarnation,
                                   uint64_t now_ns);
 /* The view changed: evidence was about members of the old one. */

@@ -199,9 +199,12 @@ static void flow_ballot(struct flow *f, struct keel_ballot *ballot)
 {
     flow_u64(f, &ballot->counter);
     flow_u64(f, &ballot->node);
+    if (ballot->counter > KEEL_EPOCH_MAX) /* who proposes after it would find no higher one */
+        refuse(f);
 }
 
-/* The register's value is a view, so it must read as one. */
+/* The register's value is a view, so it must read as one; a promise tells what was accepted, with its ballot,
+ * or nothing. */
 static void flow_register(struct flow *f, struct keel_register_message *reg)
 {
     uint32_t kind = flow_choice(f, reg->kind, KEEL_REGISTER_ACCEPTED + 1);
@@ -219,6 +222,8 @@ static void flow_register(struct flow *f, struct keel_register_message *reg)
         !keel_view_decode(reg->value.data, reg->value.bytes, &view))
         refuse(f);
     if (f->r && kind == KEEL_REGISTER_ACCEPT && reg->value.bytes == 0)
+        refuse(f);
+    if (f->r && kind == KEEL_REGISTER_PROMISE && (reg->accepted.counter > 0) != (reg->value.bytes > 0))
         refuse(f);
 }
 

@@ -79,7 +79,9 @@ enum keel_status keel_register_load(struct keel_register *reg, const uint8_t *da
     if (value.bytes <= KEEL_REGISTER_BYTES_MAX)
         keel_reader_bytes(&r, value.data, value.bytes);
     uint64_t sum = keel_reader_number(&r, 8);
-    if (magic != STORE_MAGIC || !keel_reader_complete(&r) || sum != checksum(data, bytes - 8))
+    const struct keel_register held = {.promised = promised, .accepted = accepted, .value = value};
+    if (magic != STORE_MAGIC || !keel_reader_complete(&r) || sum != checksum(data, bytes - 8) ||
+        !holds_together(&held))
         return keel_fail(KEEL_CORRUPT,
                          "register of node %u: the stored state of the view (register.state) is damaged; "
                          "remove it: the view is made anew, snapshots and metrics stay",

@@ -356,7 +356,8 @@ static void write_next(struct keel_node *node)
         end_run(node, KEEL_CORRUPT, "the holders of the view lost it; resume from the newest snapshot");
         return;
     }
-    if (!leader->awaiting_joins && base.epoch > node->view.epoch) {
+    if (!leader->awaiting_joins && base.epoch > node->view.epoch &&
+        base.shard_count == node->config.shard_count) {
         next = base;
     } else {
         struct keel_verdict verdict;
@@ -612,7 +613,7 @@ void keel_leader_work(struct keel_node *node)
 void keel_leader_start(struct keel_node *node)
 {
     struct keel_leader *leader = &node->leader;
-    keel_membership_init(&node->membership, node->config.node_count, node->now_ns);
+    keel_membership_init(&node->membership, node->config.node_count, node->config.incarnation, node->now_ns);
     leader->awaiting_joins = true;
     leader->start_ns = node->now_ns;
     leader->next_step = node->config.first_step;
@@ -668,6 +669,8 @@ int keel_leader_event(struct keel_node *node, const struct keel_node_event *even
 static void take_report(struct keel_node *node, uint16_t from)
 {
     const struct keel_wire_message *in = &node->in;
+    if (node->leader.respawns[from].due_ns != 0) /* its process ended: this came late */
+        return;
     if (!keel_membership_report(&node->membership, from, &in->as.status, node->now_ns))
         return;
     if (in->as.status.has_newest)

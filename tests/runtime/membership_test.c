@@ -18,7 +18,7 @@ static void set_up(void)
 {
     now_ns = 1000 * MS;
     keel_times_derive(1000 * MS, &times);
-    keel_membership_init(&m, NODES, now_ns);
+    keel_membership_init(&m, NODES, 1, now_ns);
     struct keel_member joins[3];
     for (uint16_t i = 0; i < 3; i++)
         joins[i] = (struct keel_member){.node = (uint16_t)(i + 1), .incarnation = 256};
@@ -71,6 +71,20 @@ START_TEST(a_dead_process_says_nothing_any_more)
     ck_assert_uint_eq(suspect().gone, 1U << 1);
     ck_assert(report(2, 2, 1, KEEL_WORKER_READY));
     ck_assert(!m.nodes[2].exited);
+}
+END_TEST
+
+/* What it had sent arrives behind the news of its end, which came on another way. */
+START_TEST(a_process_that_ended_unheard_is_not_revived_by_what_it_sent)
+{
+    set_up();
+    keel_membership_node_exit(&m, 2);
+    ck_assert(!report(2, 1, 1, KEEL_WORKER_STARTING));
+    ck_assert(m.nodes[2].exited && !m.nodes[2].heard);
+    keel_membership_node_started(&m, 2, m.nodes[2].incarnation + 1, now_ns);
+    ck_assert_uint_eq(m.nodes[2].incarnation, 2); /* the triples of the first life come never again */
+    ck_assert(!report(2, 1, 2, KEEL_WORKER_READY));
+    ck_assert(report(2, 2, 1, KEEL_WORKER_READY));
 }
 END_TEST
 
@@ -171,6 +185,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, who_is_alive_stays_when_its_accuser_is_gone);
     tcase_add_test(tc, late_and_repeated_reports_change_nothing);
     tcase_add_test(tc, a_dead_process_says_nothing_any_more);
+    tcase_add_test(tc, a_process_that_ended_unheard_is_not_revived_by_what_it_sent);
     tcase_add_test(tc, a_eviction_stays_until_the_view_changes);
     tcase_add_test(tc, silence_evicts_after_the_timeout_and_after_half_when_the_ring_agrees);
     tcase_add_test(tc, only_fresh_workers_outside_the_view_may_join);

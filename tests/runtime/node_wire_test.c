@@ -59,7 +59,7 @@ static void fill_status(struct keel_wire_status *s)
 
 static void fill_register(struct keel_register_message *r)
 {
-    static const uint64_t big = UINT64_MAX;
+    static const uint64_t big = KEEL_EPOCH_MAX;
     r->kind = (enum keel_register_kind)(KEEL_REGISTER_PREPARE + draw(4));
     r->ok = draw(2) == 0;
     r->ballot = (struct keel_ballot){big, 4};
@@ -68,6 +68,8 @@ static void fill_register(struct keel_register_message *r)
     fill_view(&view);
     if (r->kind == KEEL_REGISTER_ACCEPT || draw(2) == 0)
         r->value.bytes = keel_view_encode(&view, r->value.data);
+    if (r->kind == KEEL_REGISTER_PROMISE && r->value.bytes > 0)
+        r->accepted = r->promised = (struct keel_ballot){1 + draw(100), draw(5)};
 }
 
 static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
@@ -174,6 +176,38 @@ START_TEST(a_status_of_a_node_that_was_never_counted_up_so_far_is_refused)
 }
 END_TEST
 
+/* Who believed it would propose nothing, or a view of nobody. */
+START_TEST(a_promise_that_says_half_of_what_was_accepted_is_refused)
+{
+    static struct keel_wire_message in, out;
+    uint8_t bytes[KEEL_MESSAGE_BYTES];
+    struct keel_view view;
+    state = 5;
+    fill_view(&view);
+    in = (struct keel_wire_message){.kind = KEEL_WIRE_REGISTER, .as.reg.kind = KEEL_REGISTER_PROMISE};
+    in.as.reg.value.bytes = keel_view_encode(&view, in.as.reg.value.data);
+    ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    in.as.reg.accepted = (struct keel_ballot){7, 4};
+    ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    in.as.reg.value.bytes = 0;
+    ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    in.as.reg.accepted = (struct keel_ballot){0};
+    ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+}
+END_TEST
+
+START_TEST(a_ballot_behind_which_there_is_no_next_is_refused)
+{
+    static struct keel_wire_message in, out;
+    uint8_t bytes[KEEL_MESSAGE_BYTES];
+    in = (struct keel_wire_message){.kind = KEEL_WIRE_REGISTER, .as.reg.kind = KEEL_REGISTER_ACCEPTED};
+    in.as.reg.promised = (struct keel_ballot){KEEL_EPOCH_MAX, 4};
+    ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    in.as.reg.promised.counter = UINT64_MAX;
+    ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+}
+END_TEST
+
 /* What a decode accepts must be safe to use and to send on. */
 static void check_accepted(const struct keel_wire_message *m)
 {
@@ -229,6 +263,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, every_message_comes_back_as_it_went);
     tcase_add_test(tc, fields_survive_the_way_one_by_one);
     tcase_add_test(tc, a_status_of_a_node_that_was_never_counted_up_so_far_is_refused);
+    tcase_add_test(tc, a_promise_that_says_half_of_what_was_accepted_is_refused);
+    tcase_add_test(tc, a_ballot_behind_which_there_is_no_next_is_refused);
     tcase_add_test(tc, a_hundred_thousand_mutations_are_dropped_or_harmless);
 }
 
