@@ -168,9 +168,9 @@ define pack_text
    } > $@.tmp && mv $@.tmp $@
 endef
 .SECONDEXPANSION:
-$(BUILD)/gen/kernels/common/common.cl.c: $(cl_common) Makefile
+$(BUILD)/gen/kernels/common/common.cl.c: $(cl_common) Makefile kernels/sources.mk
 	$(call pack_text,common,,$(cl_common))
-$(BUILD)/gen/%.cl.c: %.cl $$(call cl_before,$$*) Makefile
+$(BUILD)/gen/%.cl.c: %.cl $$(call cl_before,$$*) Makefile kernels/sources.mk
 	$(call pack_text,$(*F),$(if $(filter kernels/%,$*),keel_cl_common),$(call cl_before,$*) $<)
 $(BUILD)/obj/gen/%.cl.o: $(BUILD)/gen/%.cl.c Makefile
 	@mkdir -p $(@D)

@@ -88,9 +88,11 @@ static enum keel_status take_order(const struct keel_command *command, struct ke
     size_t bytes;
     KEEL_TRY(keel_board_file_read(command->operands[0], file));
     KEEL_TRY(keel_file_read(own->target, sizeof *info, &target, &bytes));
-    KEEL_ASSERT(bytes == sizeof *info);
-    memcpy(info, target, sizeof *info);
+    if (bytes == sizeof *info)
+        memcpy(info, target, sizeof *info);
     keel_free(target);
+    if (bytes != sizeof *info)
+        return keel_fail(KEEL_INVALID, "--target %s: holds no facts of a device", own->target);
     return keel_board_tune_read(file, info);
 }
 
@@ -130,6 +132,9 @@ static int compile_apart(const struct keel_command *command, const struct keel_a
     if (status == KEEL_OK)
         status = keel_process_run(argv, &facts_fd, 1, -1, keel_deadline_after_ns(COMPILE_LIMIT_NS), &end);
     close(facts_fd);
+    if (status == KEEL_TIMEOUT)
+        status = keel_fail(status, "the compiler of \"%s\" did not end within an hour; it was killed",
+                           making->selector);
     if (status == KEEL_OK && end.signaled)
         status =
             keel_fail(KEEL_DEVICE_LOST,

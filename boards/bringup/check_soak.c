@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/command.h>
 #include <keel/memory.h>
 #include <keel/process.h>
 #include <stdlib.h>
@@ -144,6 +145,10 @@ static void soak(struct keel_check_run *run, const char *folder)
 static void check_training(struct keel_check_run *run)
 {
     char folder[] = "/tmp/keel-soak-XXXXXX";
+    if (keel_command_program() != NULL) {
+        keel_check_cannot(run, "%s has no training; check 6.2 with the program keel", keel_command_program());
+        return;
+    }
     if (mkdtemp(folder) == NULL) {
         keel_check_cannot(run, "/tmp takes no folder");
         return;

@@ -214,9 +214,9 @@ static void gemm(struct keel_check_run *run)
 /* ---- what a plain kernel reaches: clpeak's counts, with chains that do not wait for each other ---- */
 
 enum {
-    CHAIN_ITEMS = 256,
-    CHAIN_ITEMS_WIDE = 4096,
-    /* of a compute unit */ CHAIN_STEPS = 512,
+    CHAIN_ITEMS = 256,       /* of a compute unit, on a processor */
+    CHAIN_ITEMS_WIDE = 4096, /* and elsewhere */
+    CHAIN_STEPS = 512,
     CHAINS = 8,
     CHAIN_WIDTH = 16,
     READ_STEPS = 16

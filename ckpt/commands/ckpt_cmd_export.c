@@ -217,9 +217,12 @@ static enum keel_status parse(struct export *e)
     return keel_cmd_parse_size(e->options->shard_size, &e->shard_bytes);
 }
 
-static enum keel_status export(void *context, const struct keel_cmd_place *places,
-                               struct keel_snapshot *const *snapshots) {
-    struct export *e = context; struct keel_safetensors_written written = {0}; e->snapshot = snapshots[0];
+static enum keel_status export_snapshot(void *context, const struct keel_cmd_place *places,
+                                        struct keel_snapshot *const *snapshots)
+{
+    struct export *e = context;
+    struct keel_safetensors_written written = {0};
+    e->snapshot = snapshots[0];
     KEEL_TRY(write_out(e, e->cmd->operands[1], places[0].store->run, &written));
     e->code = print_end(e->cmd, e, &written);
     return KEEL_OK;
@@ -232,7 +235,7 @@ static int run(const struct keel_command *cmd)
     if (status == KEEL_OK)
         status = keel_alloc((size_t)BLOCK_ELEMENTS * sizeof(double), 1, &e.block);
     if (status == KEEL_OK)
-        status = keel_cmd_read(cmd, 1, export, &e);
+        status = keel_cmd_read(cmd, 1, export_snapshot, &e);
     int code = status == KEEL_OK ? e.code : keel_cmd_report(status);
     forget(&e);
     keel_free(e.block);

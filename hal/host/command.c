@@ -14,18 +14,45 @@ static const char codes_help[] =
     "Exit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged,\n"
     "5 interrupted.\n";
 
+/* ---- names ---- */
+
+static const char *program; /* see keel_command_set_program */
+
+void keel_command_set_program(const char *name)
+{
+    program = name;
+}
+
+const char *keel_command_program(void)
+{
+    return program;
+}
+
+/* What one types before a command: "keel net", or "keel-board". */
+static const char *called(const struct keel_command_set *set)
+{
+    return program != NULL ? program : set->name;
+}
+
 /* ---- help ---- */
+
+static void print_text(FILE *out, const struct keel_command_set *set, const char *text)
+{
+    for (const char *at; (at = strstr(text, set->name)) != NULL; text = at + strlen(set->name))
+        fprintf(out, "%.*s%s", (int)(at - text), text, called(set));
+    fputs(text, out);
+}
 
 static void print_usage(FILE *out, const struct keel_command_set *set)
 {
-    fprintf(out, "usage: %s COMMAND [OPTION]...\n\n", set->name);
+    fprintf(out, "usage: %s COMMAND [OPTION]...\n\n", called(set));
     for (uint32_t i = 0; i < set->kind_count; i++)
-        fprintf(out, "  %s %-7s %-12s %s\n", set->name, set->kinds[i]->name, set->kinds[i]->operands,
+        fprintf(out, "  %s %-7s %-12s %s\n", called(set), set->kinds[i]->name, set->kinds[i]->operands,
                 set->kinds[i]->summary);
     fprintf(out, "\n%s%s%s COMMAND --help tells the options of one.\n\nexamples:\n",
-            set->notes != NULL ? set->notes : "", codes_help, set->name);
+            set->notes != NULL ? set->notes : "", codes_help, called(set));
     for (uint32_t i = 0; i < set->kind_count; i++)
-        fputs(set->kinds[i]->examples, out);
+        print_text(out, set, set->kinds[i]->examples);
 }
 
 static void print_option(FILE *out, const char *name, const char *value, const char *help)
@@ -48,12 +75,15 @@ void keel_command_print_options(FILE *out, const struct keel_command_option *opt
 
 static void print_help(FILE *out, const struct keel_command_set *set, const struct keel_command_kind *kind)
 {
-    fprintf(out, "usage: %s %s [OPTION]...%s%s\n%s\n\n%s\noptions:\n", set->name, kind->name,
-            kind->operands[0] != '\0' ? " " : "", kind->operands, kind->summary, kind->details);
+    fprintf(out, "usage: %s %s [OPTION]...%s%s\n%s\n\n", called(set), kind->name,
+            kind->operands[0] != '\0' ? " " : "", kind->operands, kind->summary);
+    print_text(out, set, kind->details);
+    fputs("\noptions:\n", out);
     keel_command_print_options(out, kind->options);
     keel_command_print_options(out, set->shared);
     print_option(out, "--json", NULL, json_help);
-    fprintf(out, "\n%s%s\nexamples:\n%s", set->notes != NULL ? set->notes : "", codes_help, kind->examples);
+    fprintf(out, "\n%s%s\nexamples:\n", set->notes != NULL ? set->notes : "", codes_help);
+    print_text(out, set, kind->examples);
 }
 
 /* ---- failures, and the object of --json ---- */
@@ -130,12 +160,12 @@ void keel_command_json_end(struct keel_json *json)
     fputc('\n', json->out);
 }
 
-/* What a set is called: "keel net"; a set of one command by that too, "keel plan". */
+/* What messages begin with: a set of one command is called by that too, "keel plan". */
 static const char *name_of(const struct keel_command_set *set)
 {
     static char name[64];
     bool one = set->kind_count == 1;
-    snprintf(name, sizeof name, "%s%s%s", set->name, one ? " " : "", one ? set->kinds[0]->name : "");
+    snprintf(name, sizeof name, "%s%s%s", called(set), one ? " " : "", one ? set->kinds[0]->name : "");
     return name;
 }
 

@@ -12,8 +12,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Of the group and those above it; "max", or no such file, is none. */
-/* `path` is cut to the mount. */
+/* Of the group and those above it; "max", or no such file, is none. `path` is cut to the mount. */
 static uint64_t group_limit(char *path, size_t mount_bytes)
 {
     uint64_t limit = UINT64_MAX;

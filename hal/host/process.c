@@ -210,6 +210,7 @@ enum keel_status keel_process_run(const char *const argv[], const int *keep_fds,
     KEEL_TRY(keel_process_spawn((char *const *)argv, keep_fds, keep_fd_count, log_fd, &process));
     enum keel_status status = keel_process_wait(&process, deadline_ns, out);
     if (status == KEEL_TIMEOUT && keel_process_signal(&process, SIGKILL) == KEEL_OK) {
+        *out = (struct keel_process_end){.signaled = true, .code = SIGKILL}; /* where nobody can end it */
         (void)keel_process_wait(&process, keel_deadline_after_ns(REAP_LIMIT_NS), out);
         status = keel_fail(KEEL_TIMEOUT, "%s did not end in time; it was killed", argv[0]);
     }

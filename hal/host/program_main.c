@@ -53,6 +53,7 @@ int keel_program_run_set(const char *set, int (*entry)(int argc, char **argv), i
     if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         printf("%s COMMAND ... is keel %s COMMAND ... without the rest of Keel.\n\n",
                keel_main_of_program.name, set);
+    keel_command_set_program(keel_main_of_program.name);
     const int named = argc > 1 && strcmp(argv[1], set) == 0;
     return entry(argc - named, argv + named);
 }

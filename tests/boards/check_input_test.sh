@@ -227,6 +227,15 @@ sed 's/"id":"0.3"/"id":"0.9"/' "$root/a.json" >"$root/b.json"
 try diff "$root/b.json" "$root/a.json"; expect "a check that is gone is a change" 0 "other  0.9" "1 changed"
 try diff "$root/boards/acme/cpu" --quick --tolerance 1000
 expect "a board is what its record says" 0 "0 for the worse"
+printf x >"$root/facts"
+try build "$root/boards/acme/cpu" --target "$root/facts" --out "$root/made"
+expect "facts of a device that are none" 2 "--target $root/facts: holds no facts of a device"
+"$KEEL-board" check host --level 6.2 --seconds 1 --quick >"$root/log" 2>&1
+code=$?
+expect "keel-board cannot train" 3 "keel-board has no training" "0 fail, 1 could not run"
+"$KEEL-board" check --help | grep -F 'keel board' >"$root/log"
+code=$?
+expect "keel-board tells its own commands" 1
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -52,6 +52,13 @@ sed -n 's/^\.It \([0-9]*\) Ta \([0-9x ]*\) Ta .*/\1 \2/p' "$man/keel-ckpt-format
 check "keel-ckpt-format(5) has the specification's fields" cmp -s "$root/specified" "$root/page"
 check "and there are some" test "$(wc -l <"$root/page")" -ge 51
 
+"$keel-ckpt" --help | tail -n +2 >"$root/help"
+"$keel-ckpt" gc --help >>"$root/help"
+"$keel-ckpt" ls >>"$root/help" 2>&1
+check "keel-ckpt tells its own commands" grep -q '^  keel-ckpt gc out' "$root/help"
+check "and how to get help" grep -q '^keel-ckpt: missing: PATH; try keel-ckpt --help$' "$root/help"
+check "and nowhere another program's" sh -c "! grep 'keel ckpt' '$root/help'"
+
 if command -v mandoc >/dev/null; then
     check "mandoc finds nothing wrong" mandoc -T lint -W warning "$man/keel-ckpt.1" "$man/keel-ckpt-format.5"
 fi

@@ -100,6 +100,11 @@ struct keel_command_set {
     const char *notes; /* whole lines for every --help; NULL: none */
 };
 
+/* This program has the commands of one set alone, as keel-ckpt has: `name` is printed in the place of the
+ * set's, "keel ckpt". Once, before the set runs; and the name, NULL in a program that has all sets. */
+void keel_command_set_program(const char *name);
+const char *keel_command_program(void);
+
 /* Run argv[1] of a set; argv[0] is the set's last word. Returns the process exit code. */
 int keel_command_main(const struct keel_command_set *set, int argc, char **argv);
 

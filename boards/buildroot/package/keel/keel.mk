@@ -8,6 +8,8 @@ KEEL_VERSION = 0.1.0
 # The tree that this folder is in.
 KEEL_SITE = $(BR2_EXTERNAL_KEEL_PATH)/../..
 KEEL_SITE_METHOD = local
+# What was built there is for another machine.
+KEEL_OVERRIDE_SRCDIR_RSYNC_EXCLUSIONS = --exclude=/build
 KEEL_LICENSE = Apache-2.0
 KEEL_LICENSE_FILES = LICENSE
 KEEL_DEPENDENCIES = host-pkgconf inih jansson libsodium xxhash zlib
