@@ -77,7 +77,7 @@ recipe:
 	$(KEEL_BUILD_CMDS)
 	$(KEEL_INSTALL_TARGET_CMDS)
 MK
-says 0 '' make -s --no-print-directory -f "$work/buildroot.mk" "@D=$PWD" "TARGET_DIR=$work/target" MAKE="make -s BUILD=$all"
+says 0 '' make -s --no-print-directory -f "$work/buildroot.mk" "@D=$PWD" "TARGET_DIR=$work/target" MAKE="make -s"
 says 0 'keel-ckpt' "$work/target/usr/bin/keel-ckpt" --version
 for wrong in 'FABRIC=maybe' 'CLBLAST=yes OPENCL=no' 'ISAL=no' 'STATIC=yes OPENCL=yes'; do
     says 2 'yes or no\|needs' make -s --no-print-directory $wrong print-build

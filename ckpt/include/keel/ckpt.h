@@ -201,12 +201,12 @@ struct keel_commit {
     bool allow_nonfinite; /* commit although a tensor holds NaN or infinity */
 };
 /* Verify that each shard is there and matches its summary, write manifest.json to a temporary name,
- * fsync, rename, fsync the directories. Committed when this returns OK; not when it is refused; after IO or
- * NO_SPACE, which may come from the last fsync, keel_store_list tells. Blocks. Refused: INVALID (committed
- * already, a rank twice, metadata no JSON object), CORRUPT (a shard damaged or missing, a tensor not
- * covered, the base of a delta not committed; the manifest, read back, is not what was written), MISMATCH (a
- * shard that is not the one of its summary, or ranks that saved different states), DIVERGED (a tensor holds
- * NaN or infinity, and that is not allowed; names it). */
+ * fsync, rename, fsync the directories, read it back. Committed when this returns OK; not when it is refused;
+ * after IO or NO_SPACE, which may come from the last fsync, and after CORRUPT of a manifest that, read back,
+ * is not what was written, keel_store_list tells. Blocks. Refused: INVALID (committed already, a rank twice,
+ * metadata no JSON object), CORRUPT (a shard damaged or missing, a tensor not covered, the base of a delta
+ * not committed), MISMATCH (a shard that is not the one of its summary, or ranks that saved different
+ * states), DIVERGED (a tensor holds NaN or infinity, and that is not allowed; names it). */
 enum keel_status keel_store_commit(struct keel_store *store, const struct keel_commit *commit);
 
 /* The ranks of a program, as keel_save_commit sees them: two collective calls that every message library has.
