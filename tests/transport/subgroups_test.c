@@ -1,6 +1,7 @@
 /* subgroups_test.c - groups that their members make without asking anybody else: several shards a rank, sums
  * of the bits that the tree over these shards has, members that disagree, and what a loss or a revocation
  * ends; operations that are tested instead of waited for, and messages with tags. */
+#include "connection.h"
 #include "ranks.h"
 #include "sums.h"
 
@@ -219,6 +220,38 @@ START_TEST(members_that_disagree_are_told_and_stay_connected)
 }
 END_TEST
 
+/* Ranks 1 and 2 open the epoch with other shards, and hear of it in their subgroup: by the rank in that, and
+ * by the address of that rank, which is not the address of the epoch's rank of that number. */
+static int strangers_body(struct rank *me)
+{
+    static const uint16_t maps[3][3] = {{0, 1, 2}, {0, 1, 2}, {0, 2, 1}}, pair[] = {1, 2}, map[] = {0, 1};
+    struct keel_group *whole = rank_group(me, 1, 3, maps[me->rank]), *child;
+    struct keel_subgroup what = {
+        .sequence = 1, .rank_count = 2, .ranks = pair, .shard_count = 2, .shard_rank = map};
+    char address[KEEL_ADDRESS_TEXT_BYTES], named[KEEL_ADDRESS_TEXT_BYTES + 32];
+    if (me->rank > 0) {
+        rank_ok(me, keel_group_create(whole, &what, &child));
+        rank_check(me, barrier(child, 1, in_seconds(20)) == KEEL_MISMATCH);
+        keel_address_text(&me->addresses[3 - me->rank], address);
+        snprintf(named, sizeof named, "rank %u at %s opened", 2 - me->rank, address);
+        rank_check(me, strstr(keel_detail(), named) != NULL);
+        keel_group_close(child);
+    }
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_group_close(whole);
+    return 0;
+}
+
+START_TEST(who_opened_another_epoch_is_named_by_his_address_in_a_subgroup)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 3, 1, NULL, strangers_body);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 /* ---- failures ------------------------------------------------------------------------------------------ */
 
 enum { LONG = 4 << 20, DEAD = 3 };
@@ -377,6 +410,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, sums_of_random_subgroups_have_the_bits_of_the_tree_over_their_shards, 0, 6);
     tcase_add_test(tc, a_subgroup_that_cannot_be_is_refused);
     tcase_add_loop_test(tc, members_that_disagree_are_told_and_stay_connected, 0, 3);
+    tcase_add_test(tc, who_opened_another_epoch_is_named_by_his_address_in_a_subgroup);
     tcase_add_test(tc, a_member_that_dies_in_a_childs_sum_is_named_in_that_child_alone);
     tcase_add_test(tc, revoking_the_parent_ends_what_was_made_of_it_on_every_rank);
     tcase_add_test(tc, messages_go_by_their_tags_and_are_tested_for);

@@ -314,7 +314,7 @@ static enum keel_status fail(struct keel_operation *operation, bool done, const 
         differ = operation->differ;
     bool other_members = status == KEEL_MISMATCH && named && differ.rank[0] == differ.rank[1];
     if ((status == KEEL_CORRUPT && named) || other_members)
-        keel_address_text(&group->whole->addresses[rank], where);
+        keel_address_text(&group->whole->addresses[keel_group_to_whole(group, rank)], where);
     leave(group);
     keel_mutex_unlock(&group->endpoint->lock); /* from here on another thread may have closed the group */
     if (other_members)
