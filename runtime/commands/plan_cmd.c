@@ -111,6 +111,11 @@ static struct keel_tape_config config_of(const struct plan *plan, uint32_t rank)
                                      .held = &plan->held};
 }
 
+static bool fills_slot(const struct keel_action *action)
+{
+    return action->kind == KEEL_ACTION_STORE || action->kind == KEEL_ACTION_REDUCE;
+}
+
 /* The rank's tape into plan->tape; how many slots beside the gradient buffer it needs. */
 static enum keel_status make_tape(struct plan *plan, uint32_t rank, uint32_t *out_slots)
 {
@@ -119,7 +124,7 @@ static enum keel_status make_tape(struct plan *plan, uint32_t rank, uint32_t *ou
     KEEL_TRY(keel_tape_reserve(&plan->tape, keel_tape_bound(&config)));
     keel_tape_make(&plan->tape, &config);
     for (uint32_t i = 0; i < plan->tape.count; i++)
-        if (plan->tape.actions[i].kind == KEEL_ACTION_STORE && plan->tape.actions[i].slot >= slots)
+        if (fills_slot(&plan->tape.actions[i]) && plan->tape.actions[i].slot >= slots)
             slots = plan->tape.actions[i].slot + 1;
     *out_slots = (uint32_t)slots;
     return keel_tape_check(&plan->tape, &config);
@@ -175,7 +180,8 @@ static enum keel_status print_ranks(struct plan *plan, bool dump)
         KEEL_TRY(make_tape(plan, rank, &slots));
         printf("  %" PRIu32 ": shards", rank);
         print_shards(plan, rank);
-        printf("; %" PRIu32 " actions, %" PRIu32 " parts of each sum, %.2f MiB for nodes that wait\n",
+        printf("; %" PRIu32 " actions, %" PRIu32
+               " parts of each sum, %.2f MiB for nodes that wait and sums\n",
                plan->tape.count, plan->tape.part_count, (double)(slots * flat_bytes(plan)) / 1048576.0);
         if (dump)
             keel_tape_print(&plan->tape, plan->piece_bytes, stdout);

@@ -7,6 +7,7 @@
 
 #include <keel/clock.h>
 #include <keel/memory.h>
+#include <keel/transport.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +87,7 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->training = config->training;
     engine->check_products = config->check_products;
     engine->plan_only = config->plan_only;
+    engine->share_gradients = config->share_gradients;
     engine->checks.align_bytes = KEEL_PLACE_BYTES;
     engine->slot_wait_ns = config->slot_wait_ns != 0 ? config->slot_wait_ns : slot_wait_default_ns;
     enum keel_status status = build(engine, config);
@@ -135,6 +137,7 @@ static void destroy_buffers(struct keel_engine *engine)
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (buffers[i] != NULL)
             keel_buffer_destroy(buffers[i]);
+    keel_transport_free(engine->gradients_memory);
 }
 
 void keel_engine_destroy(struct keel_engine *engine)
@@ -237,7 +240,7 @@ void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_fact
     *out = (struct keel_engine_facts){.planned_peak_bytes = engine->planned_bytes,
                                       .activation_bytes = keel_engine_arena_bytes(engine),
                                       .commands_update =
-                                          engine->update.norm.count + engine->update.update.count};
+                                          engine->update.own.norm.count + engine->update.own.update.count};
     for (uint32_t i = 0; i < engine->layout.param_count; i++)
         out->parameters += engine->layout.params[i].statistic ? 0 : engine->layout.params[i].count;
     const struct keel_engine_program *program = engine->training ? &engine->train : &engine->eval;

@@ -9,6 +9,7 @@
 
 #include <keel/file.h>
 #include <keel/memory.h>
+#include <keel/transport_device.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -255,13 +256,28 @@ uint64_t keel_engine_arena_bytes(const struct keel_engine *engine)
     return train > eval ? train : eval;
 }
 
+/* What the device wraps is not counted as its memory. */
+static enum keel_status make_gradients(struct keel_engine *engine, uint64_t bytes)
+{
+    struct keel_shared_buffer shared;
+    if (!engine->share_gradients)
+        return keel_engine_make_buffer(engine, bytes, &engine->flat[KEEL_FLAT_GRADIENTS]);
+    KEEL_TRY(keel_shared_buffer_create(engine->device, bytes, &shared));
+    engine->flat[KEEL_FLAT_GRADIENTS] = shared.buffer;
+    engine->gradients_memory = shared.memory;
+    engine->planned_bytes += shared.memory == NULL ? bytes : 0;
+    return KEEL_OK;
+}
+
 static enum keel_status make_buffers(struct keel_engine *engine)
 {
     uint64_t flat_bytes = engine->layout.flat_count * sizeof(float);
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
         if (engine->training ? i != KEEL_FLAT_V || keel_optimizer_has_v(engine->optimizer)
                              : i == KEEL_FLAT_WEIGHTS)
-            KEEL_TRY(keel_engine_make_buffer(engine, flat_bytes, &engine->flat[i]));
+            KEEL_TRY(i == KEEL_FLAT_GRADIENTS
+                         ? make_gradients(engine, flat_bytes)
+                         : keel_engine_make_buffer(engine, flat_bytes, &engine->flat[i]));
     KEEL_TRY(keel_engine_make_buffer(engine, keel_engine_arena_bytes(engine), &engine->arena));
     KEEL_TRY(make_feed(engine));
     KEEL_TRY(keel_engine_make_buffer(engine, sizeof(float), &engine->loss));

@@ -63,12 +63,18 @@ struct keel_engine_program {
     uint32_t list_count; /* 1, or one a bucket and the rest */
 };
 
-/* What is not of the graph: zeroing, and the update in two lists (the host looks at the norm after the
- * first). `digest` is for weights that came from elsewhere. */
+/* The update in two lists, since the host looks at the norm after the first. */
+struct keel_engine_source {
+    struct keel_launch_list norm, update;
+};
+
+/* What is not of the graph: zeroing, and the update from the engine's own gradients. `digest` is for weights
+ * that came from elsewhere. */
 struct keel_update_lists {
-    struct keel_launch_list zero, norm, update, digest;
+    struct keel_launch_list zero, digest;
     struct keel_launch_list shard; /* zeroes what the next joins: uses but the first, losses */
     struct keel_launch_list *join; /* by bucket: its uses into the gradients; last, the losses into one */
+    struct keel_engine_source own;
     struct keel_buffer *tensors, *pages, *scratch; /* of keel_update */
     struct keel_buffer *tiles;                     /* of keel_norm: a sum for each */
 };
@@ -96,7 +102,7 @@ struct keel_engine {
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
     uint64_t slot_wait_ns;
-    bool training, check_products, plan_only;
+    bool training, check_products, plan_only, share_gradients;
 
     struct keel_layout layout;
     struct keel_ir_param *inits; /* how parameters begin; by number */
@@ -105,6 +111,7 @@ struct keel_engine {
     struct keel_gemm_checksums checks; /* of `train`; none unless check_products */
 
     struct keel_buffer *flat[KEEL_FLAT_COUNT];
+    void *gradients_memory;                 /* of the transport; NULL: the device's */
     struct keel_buffer **weights;           /* of the flat buffer, by tile */
     struct keel_buffer **gradients;         /* likewise */
     struct keel_buffer *uses, **use_slices; /* of layout.uses; NULL: no parameter has two */

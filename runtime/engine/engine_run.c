@@ -139,10 +139,11 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
                                     uint64_t deadline_ns, struct keel_engine_updated *out)
 {
     KEEL_ASSERT(engine->training);
+    const struct keel_engine_source *from = update->from != NULL ? update->from : &engine->update.own;
     const struct keel_control control =
         keel_update_control(&update->settings, update->learning_rate, update->step);
     KEEL_TRY(feed_control(engine, &control));
-    KEEL_TRY(run_list(engine, &engine->update.norm));
+    KEEL_TRY(run_list(engine, &from->norm));
     KEEL_TRY(keel_queue_read(engine->queue, engine->norm, 0, engine->landing.norm,
                              sizeof engine->landing.norm, NULL, NULL));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
@@ -151,7 +152,7 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
     bool skipped = !isfinite(norm) && scale > 1.0F && !engine->fixed_scale && !update->never_skip;
     if (!isfinite(norm) && !skipped)
         return diverged(engine, update, norm, scale);
-    KEEL_TRY(run_list(engine, &engine->update.update));
+    KEEL_TRY(run_list(engine, &from->update));
     KEEL_TRY(read_digest(engine));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
     *out = (struct keel_engine_updated){

@@ -159,13 +159,14 @@ static enum keel_status emit_join(struct keel_engine *engine)
     return KEEL_OK;
 }
 
-static enum keel_status emit_norm(struct keel_engine *engine)
+static enum keel_status emit_norm(struct keel_engine *engine, struct keel_buffer *gradients,
+                                  struct keel_launch_list *list)
 {
-    struct keel_update_lists *update = &engine->update;
+    const struct keel_update_lists *update = &engine->update;
     struct keel_norm_tiles tiles = {.count = engine->layout.flat_count,
                                     .tensor_count = engine->layout.tile_count,
                                     .tile_count = engine->layout.tile_count,
-                                    .x = engine->flat[KEEL_FLAT_GRADIENTS],
+                                    .x = gradients,
                                     .tensors = update->tensors,
                                     .pages = update->pages,
                                     .scratch = engine->scratch,
@@ -176,14 +177,47 @@ static enum keel_status emit_norm(struct keel_engine *engine)
                              .norm = engine->norm,
                              .control = engine->control,
                              .loss_scale = engine->loss_scale};
-    KEEL_TRY(keel_op_norm_tiles(engine->kernels, &tiles, &update->norm));
-    KEEL_TRY(keel_op_norm(engine->kernels, &norm, &update->norm));
-    return keel_launch_list_seal(&engine->update.norm, engine->kernels);
+    KEEL_TRY(keel_op_norm_tiles(engine->kernels, &tiles, list));
+    KEEL_TRY(keel_op_norm(engine->kernels, &norm, list));
+    return keel_launch_list_seal(list, engine->kernels);
+}
+
+static struct keel_update describe_update(const struct keel_engine *engine, struct keel_buffer *gradients)
+{
+    const struct keel_update_lists *update = &engine->update;
+    return (struct keel_update){.optimizer = engine->optimizer,
+                                .nesterov = engine->nesterov,
+                                .count = engine->layout.flat_count,
+                                .tensor_count = engine->layout.tile_count,
+                                .w = engine->flat[KEEL_FLAT_WEIGHTS],
+                                .grad = gradients,
+                                .m = engine->flat[KEEL_FLAT_M],
+                                .v = engine->flat[KEEL_FLAT_V],
+                                .norm = engine->norm,
+                                .control = engine->control,
+                                .tensors = update->tensors,
+                                .pages = update->pages,
+                                .digest = engine->digest,
+                                .scratch = update->scratch};
+}
+
+/* The tables and the scratch are there. */
+static enum keel_status emit_source(struct keel_engine *engine, struct keel_buffer *gradients,
+                                    struct keel_engine_source *source)
+{
+    const struct keel_update op = describe_update(engine, gradients);
+    KEEL_TRY(emit_norm(engine, gradients, &source->norm));
+    if (engine->loss_scale != NULL && !engine->fixed_scale) {
+        struct keel_loss_scale scale = {.state = engine->loss_scale, .norm = engine->norm};
+        KEEL_TRY(keel_op_loss_scale(engine->kernels, &scale, &source->update));
+    }
+    KEEL_TRY(keel_op_update(engine->kernels, &op, &source->update));
+    return keel_launch_list_seal(&source->update, engine->kernels);
 }
 
 enum keel_status keel_engine_emit_update(struct keel_engine *engine)
 {
-    struct keel_update_lists *update = &engine->update;
+    struct keel_buffer *gradients = engine->flat[KEEL_FLAT_GRADIENTS];
     KEEL_TRY(emit_digest(engine));
     if (!engine->training)
         return KEEL_OK;
@@ -191,28 +225,38 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
     KEEL_TRY(emit_shard(engine));
     KEEL_TRY(emit_join(engine));
     KEEL_TRY(make_tables(engine));
-    KEEL_TRY(emit_norm(engine));
-    struct keel_update op = {.optimizer = engine->optimizer,
-                             .nesterov = engine->nesterov,
-                             .count = engine->layout.flat_count,
-                             .tensor_count = engine->layout.tile_count,
-                             .w = engine->flat[KEEL_FLAT_WEIGHTS],
-                             .grad = engine->flat[KEEL_FLAT_GRADIENTS],
-                             .m = engine->flat[KEEL_FLAT_M],
-                             .v = engine->flat[KEEL_FLAT_V],
-                             .norm = engine->norm,
-                             .control = engine->control,
-                             .tensors = update->tensors,
-                             .pages = update->pages,
-                             .digest = engine->digest};
-    KEEL_TRY(keel_engine_make_buffer(engine, keel_update_scratch_bytes(&op), &update->scratch));
-    op.scratch = update->scratch;
-    if (engine->loss_scale != NULL && !engine->fixed_scale) {
-        struct keel_loss_scale scale = {.state = engine->loss_scale, .norm = engine->norm};
-        KEEL_TRY(keel_op_loss_scale(engine->kernels, &scale, &update->update));
-    }
-    KEEL_TRY(keel_op_update(engine->kernels, &op, &update->update));
-    return keel_launch_list_seal(&update->update, engine->kernels);
+    const struct keel_update op = describe_update(engine, gradients);
+    KEEL_TRY(keel_engine_make_buffer(engine, keel_update_scratch_bytes(&op), &engine->update.scratch));
+    return emit_source(engine, gradients, &engine->update.own);
+}
+
+static void source_fini(struct keel_engine_source *source)
+{
+    keel_launch_list_fini(&source->norm);
+    keel_launch_list_fini(&source->update);
+}
+
+enum keel_status keel_engine_source_create(struct keel_engine *engine, struct keel_buffer *gradients,
+                                           struct keel_engine_source **out)
+{
+    struct keel_engine_source *source;
+    KEEL_ASSERT(engine->training &&
+                keel_buffer_bytes(gradients) >= engine->layout.flat_count * sizeof(float));
+    KEEL_TRY(keel_alloc(1, sizeof *source, &source));
+    enum keel_status status = emit_source(engine, gradients, source);
+    if (status == KEEL_OK)
+        *out = source;
+    else
+        keel_engine_source_destroy(source);
+    return status;
+}
+
+void keel_engine_source_destroy(struct keel_engine_source *source)
+{
+    if (source == NULL)
+        return;
+    source_fini(source);
+    keel_free(source);
 }
 
 void keel_update_lists_fini(struct keel_update_lists *update, uint32_t bucket_count)
@@ -223,8 +267,7 @@ void keel_update_lists_fini(struct keel_update_lists *update, uint32_t bucket_co
     for (uint32_t b = 0; update->join != NULL && b <= bucket_count; b++)
         keel_launch_list_fini(&update->join[b]);
     keel_free(update->join);
-    keel_launch_list_fini(&update->norm);
-    keel_launch_list_fini(&update->update);
+    source_fini(&update->own);
     keel_launch_list_fini(&update->digest);
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (buffers[i] != NULL)

@@ -4,7 +4,7 @@
 
 uint32_t keel_tape_bound(const struct keel_tape_config *config)
 {
-    enum { PER_SHARD = 4, PER_PIECE = 5, PER_STEP = 20 }; /* the largest of what the functions below put */
+    enum { PER_SHARD = 4, PER_PIECE = 3, PER_STEP = 16 }; /* the largest of what the functions below put */
     uint32_t carried = 0;
     for (uint32_t s = 0; s < config->shard_count; s++)
         carried += config->shard_position[s] == config->position;
@@ -87,34 +87,39 @@ static void put_shard(struct keel_tape *tape, const struct keel_tape_config *con
 
 /* One sum a bucket, as they become final; then the loss, without which nobody finishes the step: so what is
  * found wrong before it is in nobody's weights. */
-static void put_sums(struct keel_tape *tape, const struct keel_tape_config *config)
+static void put_sums(struct keel_tape *tape, const struct keel_tape_config *config, int sum)
 {
     const uint32_t loss = config->bucket_count, records = loss + 1;
     put_piece(tape, KEEL_ACTION_GATHER, records);
     for (uint32_t piece = 0; piece < loss; piece++) {
-        put_piece(tape, KEEL_ACTION_READ, piece);
-        put_piece(tape, KEEL_ACTION_REDUCE, piece);
+        put_slot(tape, KEEL_ACTION_REDUCE, sum, piece);
         if (piece == 0)
             put_kind(tape, KEEL_ACTION_DRILL);
     }
+    put_kind(tape, KEEL_ACTION_LOSS);
     put_kind(tape, KEEL_ACTION_SETTLE);
-    put_piece(tape, KEEL_ACTION_READ, loss);
     put_kind(tape, KEEL_ACTION_SCREEN);
-    put_piece(tape, KEEL_ACTION_REDUCE, loss);
+    put_slot(tape, KEEL_ACTION_REDUCE, KEEL_SUM_ON_HOST, loss);
     for (uint32_t piece = 0; piece <= records; piece++)
         put_piece(tape, KEEL_ACTION_AWAIT, piece);
 }
 
-/* All shards are here: the sum is one node, which belongs into the gradient buffer. */
-static void put_alone(struct keel_tape *tape, const struct keel_partial_sums *hold)
+/* All shards are here: the sum is one node. */
+static void put_alone(struct keel_tape *tape)
 {
-    KEEL_ASSERT(hold->count == 1);
     put_kind(tape, KEEL_ACTION_DRILL);
-    if (hold->held[0].slot != KEEL_HOLD_GRADIENTS)
-        put_slot(tape, KEEL_ACTION_RESTORE, hold->held[0].slot, KEEL_PIECE_ALL);
     put_kind(tape, KEEL_ACTION_LOSS);
     put_kind(tape, KEEL_ACTION_SETTLE);
     put_kind(tape, KEEL_ACTION_SCREEN);
+}
+
+/* Where the update reads the sum: of a rank alone its node, else where no node lies. */
+static int place_of_sum(const struct keel_tape_config *config, struct keel_partial_sums *hold)
+{
+    KEEL_ASSERT(config->grouped || hold->count == 1);
+    if (!config->grouped)
+        return hold->held[0].slot;
+    return keel_hold_in_gradients(hold) == NULL ? KEEL_HOLD_GRADIENTS : keel_hold_free_slot(hold);
 }
 
 static bool is_missing(const struct keel_tape_config *config, const struct keel_partial_sums *hold,
@@ -140,14 +145,13 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     if (tape->shards_computed == 0) /* the attempt that computed it may have ended before the device did */
         put_kind(tape, KEEL_ACTION_FINISH);
     tape->part_count = hold.count;
+    const int sum = place_of_sum(config, &hold);
     put_kind(tape, KEEL_ACTION_RECORD);
     if (config->grouped)
-        put_sums(tape, config);
+        put_sums(tape, config, sum);
     else
-        put_alone(tape, &hold);
+        put_alone(tape);
     put_kind(tape, KEEL_ACTION_CHECK);
     put_kind(tape, KEEL_ACTION_CAPTURE);
-    if (config->grouped)
-        put_kind(tape, KEEL_ACTION_WRITE);
-    put_kind(tape, KEEL_ACTION_UPDATE);
+    put_slot(tape, KEEL_ACTION_UPDATE, sum, 0);
 }

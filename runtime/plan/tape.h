@@ -10,13 +10,16 @@
  *
  * Nodes. What a rank has summed lies in nodes of the shard tree (partial_sums.h): one in the gradient buffer,
  * the others in slots. A held node is the retained input of another attempt at the same step, so nothing
- * writes it before WRITE or UPDATE, which come when nothing can fail for want of a peer any more.
+ * writes it before the step is committed. The sum over ranks goes where no node lies: to a slot that is free
+ * when all shards are computed, mostly one that waiting nodes have used; to the gradient buffer where that
+ * holds none. UPDATE reads it there.
  *
  * Invariants, all checked by keel_tape_check:
  * - microbatches of a shard are added in ascending order, in each piece;
- * - a piece is read, and its sum begun, when it is final; the next shard does not begin before the node in
- * the gradient buffer lies in a slot;
+ * - the sum of a piece is begun when it is final; the next shard does not begin before the node in the
+ * gradient buffer lies in a slot;
  * - a slot is read only while it holds a node, and written only while it holds none;
+ * - all buckets are summed into one place that holds no node, and the update reads what was summed;
  * - every collective that is begun is waited for, once, and none is waited for before all are begun;
  * - the last sum begins behind SETTLE and SCREEN: without it nobody commits the step;
  * - one update, at the end. */
@@ -33,20 +36,18 @@ enum keel_action_kind {
     KEEL_ACTION_COMPUTE, /* forward and backward of microbatches of a shard: segment `piece`, or all of them
                           */
     KEEL_ACTION_ADD,     /* a slot's piece to that in the gradient buffer */
-    KEEL_ACTION_UPDATE,  /* norm, optimizer, digest */
+    KEEL_ACTION_UPDATE,  /* norm, optimizer, digest: of the gradients in a slot, or in their buffer */
     /* copies */
-    KEEL_ACTION_STORE,   /* the node in the gradient buffer to a slot */
-    KEEL_ACTION_RESTORE, /* a slot's node to the gradient buffer, where the update reads it */
-    KEEL_ACTION_LOSS,    /* from the gradient buffer to the host: of a rank that is alone */
-    KEEL_ACTION_READ,    /* a piece of every held node to the host */
-    KEEL_ACTION_WRITE,   /* the sum over ranks from the host to the gradient buffer */
+    KEEL_ACTION_STORE, /* the node in the gradient buffer to a slot */
+    KEEL_ACTION_LOSS,  /* of every held node to the host */
     /* collectives, begun */
     KEEL_ACTION_GATHER, /* the ranks' records of the step */
-    KEEL_ACTION_REDUCE, /* a piece: one sum over all shards */
+    KEEL_ACTION_REDUCE, /* a piece: one sum over all shards. A bucket is summed from where the nodes lie to a
+                           slot, or to the gradient buffer, when it is final; the loss on the host */
     /* waits */
     KEEL_ACTION_FINISH,  /* for all that the device was given by an earlier attempt */
     KEEL_ACTION_SETTLE,  /* for the gradients; with the checksums of products */
-    KEEL_ACTION_AWAIT,   /* for the collective of a piece */
+    KEEL_ACTION_AWAIT,   /* for the collective of a piece; of a bucket, until the device has the sum */
     KEEL_ACTION_CAPTURE, /* for the snapshot that reads the weights */
     KEEL_ACTION_MARK,    /* a piece is final where the queue is now */
     /* bookkeeping and hooks */
@@ -62,10 +63,12 @@ enum keel_action_kind {
 const char *keel_action_name(enum keel_action_kind kind);
 
 #define KEEL_PIECE_ALL UINT32_MAX
+enum { KEEL_SUM_ON_HOST = KEEL_HOLD_GRADIENTS - 1 };
 
 struct keel_action {
     uint16_t kind;                         /* enum keel_action_kind */
-    int16_t slot;                          /* ADD, STORE, RESTORE */
+    int16_t slot;                          /* ADD, STORE, REDUCE, UPDATE; of the last two also
+                                              KEEL_HOLD_GRADIENTS, and KEEL_SUM_ON_HOST: the loss */
     uint32_t piece;                        /* bucket; bucket_count: the loss, and one more: the records */
     uint32_t shard;                        /* COMPUTE, HOLD */
     uint32_t microbatch, microbatch_count; /* COMPUTE: of the shard */

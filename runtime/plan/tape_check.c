@@ -18,10 +18,11 @@ struct play {
     int chain[KEEL_HOLD_LEVELS_MAX];
     uint32_t marked; /* buckets that have a mark */
     /* the sums */
-    bool finished, recorded, gathered, drilled, settled, restored, loss_read, screened;
-    uint32_t read, reduced, awaited; /* pieces, ascending */
+    bool finished, recorded, gathered, drilled, loss_read, settled, screened;
+    int sum;                   /* where the first bucket is summed to, and so all */
+    uint32_t reduced, awaited; /* pieces, ascending */
     /* the end */
-    bool checked, captured, written, updated;
+    bool checked, captured, updated;
 };
 
 static bool carries(const struct play *play, uint32_t shard)
@@ -180,58 +181,50 @@ static const char *gather(struct play *play, const struct keel_action *action)
     return NULL;
 }
 
-static const char *read_piece(struct play *play, const struct keel_action *action)
+static const char *reduce_bucket(struct play *play, const struct keel_action *action)
 {
-    const bool loss = action->piece == play->config->bucket_count;
-    if (!play->gathered || action->piece != play->read || play->read != play->reduced ||
-        action->piece > play->config->bucket_count)
-        return "pieces are read one after the other, each before its sum";
-    if (play->drilled != (play->read > 0))
+    if (play->drilled != (play->reduced > 0))
         return "faults are injected when one sum is under way";
-    if (loss ? !play->settled : play->computed > 0 ? play->marked <= action->piece : !play->finished)
-        return "the piece is not final";
-    play->read++;
+    if (play->computed > 0 ? play->marked <= action->piece : !play->finished)
+        return "the bucket is not final";
+    if (action->slot < KEEL_HOLD_GRADIENTS || action->slot >= KEEL_HOLD_NODES_MAX ||
+        in_slot(&play->hold, action->slot))
+        return "a held node lies where the sum is to go";
+    if (action->piece > 0 && action->slot != play->sum)
+        return "the buckets go to one place";
+    play->sum = action->slot;
     return NULL;
 }
 
 static const char *reduce(struct play *play, const struct keel_action *action)
 {
-    if (action->piece != play->reduced || play->read != play->reduced + 1)
-        return "the piece was not read, or its sum is begun";
-    if (action->piece == play->config->bucket_count && !play->screened)
-        return "the last sum begins before the board is found good";
-    play->reduced++;
-    return NULL;
+    const uint32_t loss = play->config->bucket_count;
+    if (!play->gathered || action->piece != play->reduced || action->piece > loss)
+        return "pieces are summed one after the other, each once";
+    if (action->piece == loss && (!play->screened || action->slot != KEEL_SUM_ON_HOST))
+        return "the last sum begins before the board is found good, or goes elsewhere than to the host";
+    const char *why = action->piece < loss ? reduce_bucket(play, action) : NULL;
+    play->reduced += why == NULL;
+    return why;
 }
 
 static const char *drill(struct play *play, const struct keel_action *action)
 {
     (void)action;
-    const bool here = play->config->grouped ? play->reduced == 1 && play->read == 1 : play->recorded;
-    if (play->drilled || !here || play->restored || play->loss_read)
+    const bool here = play->config->grouped ? play->reduced == 1 : play->recorded;
+    if (play->drilled || !here || play->loss_read)
         return "faults are injected when one sum is under way";
     play->drilled = true;
-    return NULL;
-}
-
-static const char *restore(struct play *play, const struct keel_action *action)
-{
-    if (play->config->grouped || !play->drilled || play->restored || play->loss_read ||
-        keel_hold_in_gradients(&play->hold) != NULL)
-        return "the gradient buffer has the sum, or is not to have it";
-    if (!in_slot(&play->hold, action->slot))
-        return "the slot holds no node";
-    play->restored = true;
     return NULL;
 }
 
 static const char *loss(struct play *play, const struct keel_action *action)
 {
     (void)action;
-    if (play->config->grouped || !play->drilled || play->loss_read)
-        return "the loss is read once, by a rank that is alone";
-    if (!play->restored && keel_hold_in_gradients(&play->hold) == NULL)
-        return "the gradient buffer has no sum";
+    if (!play->drilled || play->loss_read)
+        return "the loss is read once, behind the drill";
+    if (play->config->grouped && play->reduced != play->config->bucket_count)
+        return "the sum of a bucket is not begun";
     play->loss_read = true;
     return NULL;
 }
@@ -239,9 +232,7 @@ static const char *loss(struct play *play, const struct keel_action *action)
 static const char *settle(struct play *play, const struct keel_action *action)
 {
     (void)action;
-    if (play->settled || !play->drilled ||
-        (play->config->grouped ? play->reduced != play->config->bucket_count : !play->loss_read) ||
-        play->read != play->reduced)
+    if (play->settled || !play->loss_read)
         return "gradients are waited for once, when all sums but the last are begun";
     play->settled = true;
     return NULL;
@@ -250,9 +241,8 @@ static const char *settle(struct play *play, const struct keel_action *action)
 static const char *screen(struct play *play, const struct keel_action *action)
 {
     (void)action;
-    if (play->screened || !play->settled ||
-        (play->config->grouped && play->read != play->config->bucket_count + 1))
-        return "a board is screened once, when the gradients are read";
+    if (play->screened || !play->settled)
+        return "a board is screened once, when the gradients are there";
     play->screened = true;
     return NULL;
 }
@@ -289,28 +279,19 @@ static const char *capture(struct play *play, const struct keel_action *action)
     return NULL;
 }
 
-static const char *write_sum(struct play *play, const struct keel_action *action)
-{
-    (void)action;
-    if (!play->config->grouped || play->written || !play->captured || play->updated)
-        return "a held node is written before nothing can fail any more, or there is no sum to write";
-    play->written = true;
-    return NULL;
-}
-
 static const char *update(struct play *play, const struct keel_action *action)
 {
-    (void)action;
-    if (play->updated || !play->captured || play->written != play->config->grouped)
-        return "the gradient buffer has no sum that may be applied";
+    if (play->updated || !play->captured)
+        return "there is no sum that may be applied";
+    if (action->slot != (play->config->grouped ? play->sum : play->hold.held[0].slot))
+        return "the sum lies elsewhere";
     play->updated = true;
     return NULL;
 }
 
 static const char *(*const plays[KEEL_ACTION_COUNT])(struct play *, const struct keel_action *) = {
     [KEEL_ACTION_ZERO] = zero,     [KEEL_ACTION_COMPUTE] = compute, [KEEL_ACTION_ADD] = add,
-    [KEEL_ACTION_UPDATE] = update, [KEEL_ACTION_STORE] = store,     [KEEL_ACTION_RESTORE] = restore,
-    [KEEL_ACTION_LOSS] = loss,     [KEEL_ACTION_READ] = read_piece, [KEEL_ACTION_WRITE] = write_sum,
+    [KEEL_ACTION_UPDATE] = update, [KEEL_ACTION_STORE] = store,     [KEEL_ACTION_LOSS] = loss,
     [KEEL_ACTION_GATHER] = gather, [KEEL_ACTION_REDUCE] = reduce,   [KEEL_ACTION_FINISH] = finish,
     [KEEL_ACTION_SETTLE] = settle, [KEEL_ACTION_AWAIT] = await,     [KEEL_ACTION_CAPTURE] = capture,
     [KEEL_ACTION_MARK] = mark,     [KEEL_ACTION_HOLD] = hold,       [KEEL_ACTION_RECORD] = record,

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Which fields say something. */
-enum { SLOT = 1, PIECE = 2, SHARD = 4, MICROBATCH = 8 };
+enum { SLOT = 1, PIECE = 2, SHARD = 4, MICROBATCH = 8, FROM = 16, TO = 32 };
 
 static const struct {
     const char *name, *class;
@@ -13,14 +13,11 @@ static const struct {
     [KEEL_ACTION_ZERO] = {"zero", "launch", 0},
     [KEEL_ACTION_COMPUTE] = {"compute", "launch", PIECE | SHARD | MICROBATCH},
     [KEEL_ACTION_ADD] = {"add", "launch", SLOT | PIECE},
-    [KEEL_ACTION_UPDATE] = {"update", "launch", 0},
+    [KEEL_ACTION_UPDATE] = {"update", "launch", FROM},
     [KEEL_ACTION_STORE] = {"store", "copy", SLOT},
-    [KEEL_ACTION_RESTORE] = {"restore", "copy", SLOT},
     [KEEL_ACTION_LOSS] = {"loss", "copy", 0},
-    [KEEL_ACTION_READ] = {"read", "copy", PIECE},
-    [KEEL_ACTION_WRITE] = {"write", "copy", 0},
     [KEEL_ACTION_GATHER] = {"gather", "collective", PIECE},
-    [KEEL_ACTION_REDUCE] = {"reduce", "collective", PIECE},
+    [KEEL_ACTION_REDUCE] = {"reduce", "collective", PIECE | TO},
     [KEEL_ACTION_FINISH] = {"finish", "wait", 0},
     [KEEL_ACTION_SETTLE] = {"settle", "wait", 0},
     [KEEL_ACTION_AWAIT] = {"await", "wait", PIECE},
@@ -55,6 +52,15 @@ static void print_piece(const struct keel_action *action, const uint64_t *piece_
         fprintf(out, ", %" PRIu64 " bytes", piece_bytes[action->piece]);
 }
 
+/* A slot, the gradient buffer, or the host. */
+static void print_place(const char *word, int slot, FILE *out)
+{
+    if (slot >= 0)
+        fprintf(out, " %s slot %d", word, slot);
+    else
+        fprintf(out, " %s %s", word, slot == KEEL_HOLD_GRADIENTS ? "gradients" : "host");
+}
+
 void keel_tape_print(const struct keel_tape *tape, const uint64_t *piece_bytes, FILE *out)
 {
     for (uint32_t i = 0; i < tape->count; i++) {
@@ -73,6 +79,8 @@ void keel_tape_print(const struct keel_tape *tape, const uint64_t *piece_bytes, 
             fprintf(out, " slot %d", action->slot);
         if ((fields & PIECE) != 0)
             print_piece(action, piece_bytes, out);
+        if ((fields & (FROM | TO)) != 0)
+            print_place((fields & TO) != 0 ? "to" : "from", action->slot, out);
         fputc('\n', out);
     }
 }
@@ -93,7 +101,7 @@ void keel_tape_print_json(const struct keel_tape *tape, const uint64_t *piece_by
             keel_json_number(json, "microbatch", action->microbatch);
             keel_json_number(json, "microbatches", action->microbatch_count);
         }
-        if ((fields & SLOT) != 0)
+        if ((fields & (SLOT | FROM | TO)) != 0 && action->slot >= 0)
             keel_json_number(json, "slot", (uint64_t)action->slot);
         if ((fields & PIECE) != 0 && action->piece != KEEL_PIECE_ALL)
             keel_json_number(json, "piece", action->piece);

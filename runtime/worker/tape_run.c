@@ -29,11 +29,6 @@ void keel_tape_enter(struct keel_tape_run *run, enum keel_hang_section section)
     run->section = (int)section;
 }
 
-enum keel_status keel_tape_finish_queue(const struct keel_tape_run *run, struct keel_queue *queue)
-{
-    return keel_queue_finish(queue, keel_deadline_after_ns(run->trainer->stall_ns));
-}
-
 /* ---- launches ------------------------------------------------------------------------------------------ */
 
 static enum keel_status zero(struct keel_tape_run *run, const struct keel_action *action)
@@ -111,9 +106,10 @@ static enum keel_status update(struct keel_tape_run *run, const struct keel_acti
     struct keel_trainer *trainer = run->trainer;
     const struct keel_job *job = trainer->job;
     struct keel_trainer_result *result = &run->result;
-    (void)action;
     result->learning_rate = keel_learning_rate(job, run->step->step);
-    struct keel_engine_update request = {.settings = job->update,
+    struct keel_engine_update request = {.from =
+                                             action->slot >= 0 ? trainer->slots[action->slot].source : NULL,
+                                         .settings = job->update,
                                          .learning_rate = result->learning_rate,
                                          .step = (uint32_t)run->step->step,
                                          .never_skip = !isfinite(result->loss)};
@@ -133,15 +129,8 @@ static enum keel_status update(struct keel_tape_run *run, const struct keel_acti
 static enum keel_status finish(struct keel_tape_run *run, const struct keel_action *action)
 {
     (void)action;
-    return keel_tape_finish_queue(run, keel_engine_queue(run->trainer->engine));
-}
-
-static enum keel_status read_loss(struct keel_tape_run *run, const struct keel_action *action)
-{
-    struct keel_trainer *trainer = run->trainer;
-    (void)action;
-    return keel_queue_read(keel_engine_queue(trainer->engine), keel_engine_loss(trainer->engine), 0,
-                           &trainer->loss, sizeof trainer->loss, NULL, NULL);
+    const struct keel_trainer *trainer = run->trainer;
+    return keel_queue_finish(keel_engine_queue(trainer->engine), keel_deadline_after_ns(trainer->stall_ns));
 }
 
 static enum keel_status settle(struct keel_tape_run *run, const struct keel_action *action)
@@ -153,7 +142,7 @@ static enum keel_status settle(struct keel_tape_run *run, const struct keel_acti
         keel_engine_settle(run->trainer->engine, keel_deadline_after_ns(run->trainer->stall_ns));
     keel_tape_leave(run);
     if (status == KEEL_OK)
-        run->result.loss = run->trainer->loss; /* of a rank alone; AWAIT brings that of several */
+        run->result.loss = run->trainer->losses[0]; /* of a rank alone; AWAIT brings that of several */
     if (status != KEEL_CORRUPT || screen->wrong == NULL)
         return status;
     snprintf(evidence, sizeof evidence, "%s", keel_detail());
@@ -203,12 +192,9 @@ static const struct {
     [KEEL_ACTION_ADD] = {keel_tape_add, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_UPDATE] = {update, KEEL_HANG_UPDATE},
     [KEEL_ACTION_STORE] = {keel_tape_store, KEEL_HANG_COMPUTE},
-    [KEEL_ACTION_RESTORE] = {keel_tape_restore, KEEL_HANG_COMPUTE},
-    [KEEL_ACTION_LOSS] = {read_loss, KEEL_HANG_COMPUTE},
-    [KEEL_ACTION_READ] = {keel_tape_read, KEEL_HANG_COMPUTE},
-    [KEEL_ACTION_WRITE] = {keel_tape_write, KEEL_HANG_UPDATE},
+    [KEEL_ACTION_LOSS] = {keel_tape_loss, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_GATHER] = {keel_tape_gather, NO_SECTION},
-    [KEEL_ACTION_REDUCE] = {keel_tape_reduce, NO_SECTION},
+    [KEEL_ACTION_REDUCE] = {keel_tape_reduce, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_FINISH] = {finish, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_SETTLE] = {settle, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_AWAIT] = {keel_tape_await, NO_SECTION},
@@ -232,7 +218,7 @@ static enum keel_status perform(struct keel_tape_run *run, const struct keel_act
     return performers[action->kind].run(run, action);
 }
 
-/* Held nodes and weights may be half overwritten. */
+/* Weights may be half overwritten. */
 static enum keel_status no_way_back(const struct keel_tape_run *run)
 {
     return keel_fail(KEEL_DEVICE_LOST, "step %llu: the device did not end the update in time",
@@ -253,7 +239,9 @@ enum keel_status keel_tape_run(struct keel_tape_run *run)
             status = no_way_back(run);
     }
     keel_tape_leave(run);
-    if (status != KEEL_OK) /* the group's close releases what is under way */
-        memset(trainer->operations, 0, (trainer->bucket_count + 2) * sizeof(struct keel_operation *));
+    if (status != KEEL_OK) { /* the group's close and the reset behind it release what is under way */
+        memset(trainer->sums, 0, trainer->bucket_count * sizeof(struct keel_device_operation *));
+        memset(trainer->operations, 0, sizeof trainer->operations);
+    }
     return status;
 }

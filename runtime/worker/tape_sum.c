@@ -1,12 +1,11 @@
-/* tape_sum.c - sums over ranks: from the device through staging memory into collectives, and back.
+/* tape_sum.c - sums over ranks: of each bucket on the device's memory, of the loss and the records on the
+ * host's.
  *
- * Staging is transport memory of one flat gradient for each held node and one for the sum, so that parts stay
- * as they are until the step is committed: they are the retained inputs of another attempt. Nothing outside
- * this file knows that there is staging. */
+ * Parts are the nodes that the rank holds, where they lie; they stay as they are until the step is committed,
+ * since they are the retained inputs of another attempt. How parts and sums get from the device to the
+ * network and back is the business of keel/transport_device.h. */
 #include "trainer_internal.h"
 #include <keel/clock.h>
-#include <keel/memory.h>
-#include <string.h>
 
 /* A step's collectives have numbers of their own; those of a view lie below and far above (worker_sync.c). */
 static uint64_t sequence_of(const struct keel_tape_run *run, uint32_t piece)
@@ -14,70 +13,128 @@ static uint64_t sequence_of(const struct keel_tape_run *run, uint32_t piece)
     return ((run->step->step + 1) << 20) + piece;
 }
 
-enum keel_status keel_tape_stage(struct keel_trainer *trainer)
+/* A wait for a sum is one for other ranks, who may take their time, and for the device, which may not. What
+ * is done for sums elsewhere stands in a section. */
+static void on_device(void *context, bool inside)
 {
-    uint64_t bytes = keel_flat_bytes(trainer) + KEEL_LOSS_FLOATS * sizeof(float);
-    for (uint32_t i = 0; i < trainer->tape.part_count; i++)
-        if (trainer->parts[i] == NULL)
-            KEEL_TRY(keel_transport_alloc(bytes, &trainer->parts[i]));
-    if (trainer->result == NULL)
-        KEEL_TRY(keel_transport_alloc(bytes, &trainer->result));
+    const struct keel_trainer *trainer = context;
+    if (trainer->awaits && inside)
+        keel_hang_enter(trainer->hangs, KEEL_HANG_UPDATE, keel_now_ns());
+    else if (trainer->awaits)
+        keel_hang_leave(trainer->hangs, KEEL_HANG_UPDATE, keel_now_ns());
+}
+
+/* Staging, where the device's memory is not the host's, for two of the largest bucket: one is copied while
+ * the other is summed. */
+static enum keel_status create(struct keel_trainer *trainer, uint32_t parts)
+{
+    uint64_t largest = 0;
+    for (uint32_t b = 0; b < trainer->bucket_count; b++) {
+        const uint64_t count = keel_engine_bucket(trainer->engine, b)->count;
+        largest = count > largest ? count : largest;
+    }
+    const struct keel_device_collectives_config config = {.device = trainer->device,
+                                                          .parts_max = parts,
+                                                          .operations_max = trainer->bucket_count,
+                                                          .on_device = on_device,
+                                                          .context = trainer,
+                                                          .staging_bytes =
+                                                              2 * (parts + 1) * largest * sizeof(float)};
+    return keel_device_collectives_create(&config, &trainer->collectives);
+}
+
+enum keel_status keel_tape_prepare_sums(struct keel_trainer *trainer)
+{
+    const uint32_t parts = trainer->tape.part_count > 0 ? trainer->tape.part_count : 1;
+    if (trainer->collectives != NULL && parts <= trainer->parts_max)
+        return KEEL_OK;
+    keel_device_collectives_free(trainer->collectives);
+    trainer->collectives = NULL;
+    trainer->parts_max = parts;
+    return create(trainer, parts);
+}
+
+/* Where the flat gradients of a slot begin, or those of the gradient buffer. */
+static struct keel_buffer *flat_of(const struct keel_trainer *trainer, int slot)
+{
+    return slot == KEEL_HOLD_GRADIENTS ? keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS)
+                                       : trainer->slots[slot].flat.buffer;
+}
+
+/* Settled together with the gradients. */
+enum keel_status keel_tape_loss(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    (void)action;
+    for (uint32_t i = 0; i < trainer->hold.count; i++) {
+        const int slot = trainer->hold.held[i].slot;
+        const bool apart = slot == KEEL_HOLD_GRADIENTS; /* the engine's loss is a buffer of its own */
+        KEEL_TRY(keel_queue_read(keel_engine_queue(trainer->engine),
+                                 apart ? keel_engine_loss(trainer->engine) : flat_of(trainer, slot),
+                                 apart ? 0 : keel_flat_bytes(trainer), &trainer->losses[i], sizeof(float),
+                                 NULL, NULL));
+    }
     return KEEL_OK;
 }
 
-void keel_tape_unstage(struct keel_trainer *trainer)
+static enum keel_status begin(struct keel_tape_run *run, uint32_t piece, struct keel_collective *collective,
+                              uint32_t which)
 {
-    for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++)
-        keel_transport_free(trainer->parts[i]);
-    keel_transport_free(trainer->result);
+    struct keel_operation **operation = &run->trainer->operations[which];
+    KEEL_ASSERT(*operation == NULL);
+    collective->sequence = sequence_of(run, piece);
+    return keel_group_begin(run->step->group, collective, operation);
 }
 
-/* A piece of all held nodes, when it is final. */
-enum keel_status keel_tape_read(struct keel_tape_run *run, const struct keel_action *action)
+static enum keel_status reduce_loss(struct keel_tape_run *run, uint32_t piece)
 {
     struct keel_trainer *trainer = run->trainer;
-    const struct keel_engine_bucket at = keel_trainer_piece(trainer, action->piece);
-    const bool loss = action->piece == trainer->bucket_count;
-    struct keel_event *after = loss ? NULL : trainer->bucket_events[action->piece];
-    struct keel_wait_list waits = {.events = &after, .count = after != NULL ? 1 : 0};
-    KEEL_ASSERT(loss || trainer->tape.shards_computed == 0 || after != NULL);
-    KEEL_ASSERT(trainer->operations[action->piece] == NULL);
-    for (uint32_t i = 0; i < trainer->hold.count; i++) {
-        const int slot = trainer->hold.held[i].slot;
-        const bool alone = slot == KEEL_HOLD_GRADIENTS && loss; /* the engine's loss is a buffer of its own */
-        struct keel_buffer *source = slot != KEEL_HOLD_GRADIENTS ? trainer->slots[slot].buffer
-                                     : loss                      ? keel_engine_loss(trainer->engine)
-                                            : keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS);
-        KEEL_TRY(keel_queue_read(trainer->copy_queue, source, alone ? 0 : at.offset * sizeof(float),
-                                 trainer->parts[i] + at.offset, at.count * sizeof(float), &waits, NULL));
-    }
-    return keel_tape_finish_queue(run, trainer->copy_queue);
+    const void *parts[KEEL_HOLD_NODES_MAX];
+    for (uint32_t i = 0; i < trainer->hold.count; i++)
+        parts[i] = &trainer->losses[i];
+    struct keel_collective sum = {.kind = KEEL_ALL_REDUCE,
+                                  .element = KEEL_ELEMENT_F32,
+                                  .count = 1,
+                                  .parts = parts,
+                                  .part_count = trainer->hold.count,
+                                  .result = &trainer->loss};
+    keel_device_collectives_advance(trainer->collectives); /* the device was waited for meanwhile */
+    return begin(run, piece, &sum, 0);
 }
 
-static enum keel_status begin(struct keel_tape_run *run, const struct keel_action *action,
-                              struct keel_collective *collective)
+/* As soon as the bucket is final: the collective waits for its mark. */
+static enum keel_status reduce_bucket(struct keel_tape_run *run, uint32_t piece, int slot)
 {
-    struct keel_operation **operation = &run->trainer->operations[action->piece];
-    KEEL_ASSERT(*operation == NULL);
-    collective->sequence = sequence_of(run, action->piece);
-    return keel_group_begin(run->step->group, collective, operation);
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_engine_bucket at = keel_trainer_piece(trainer, piece);
+    struct keel_event *after = trainer->bucket_events[piece];
+    struct keel_device_place parts[KEEL_HOLD_NODES_MAX];
+    KEEL_ASSERT(trainer->tape.shards_computed == 0 || after != NULL);
+    KEEL_ASSERT(trainer->sums[piece] == NULL);
+    for (uint32_t i = 0; i < trainer->hold.count; i++) {
+        KEEL_ASSERT(trainer->hold.held[i].slot != slot);
+        parts[i] = (struct keel_device_place){flat_of(trainer, trainer->hold.held[i].slot),
+                                              at.offset * sizeof(float)};
+    }
+    const struct keel_device_collective sum = {.what = {.kind = KEEL_ALL_REDUCE,
+                                                        .sequence = sequence_of(run, piece),
+                                                        .element = KEEL_ELEMENT_F32,
+                                                        .count = at.count,
+                                                        .part_count = trainer->hold.count},
+                                               .parts = parts,
+                                               .result = {flat_of(trainer, slot), at.offset * sizeof(float)},
+                                               .after = {&after, after != NULL ? 1 : 0}};
+    KEEL_TRY(
+        keel_device_collective_begin(trainer->collectives, run->step->group, &sum, &trainer->sums[piece]));
+    return keel_device_operation_start(trainer->sums[piece], keel_deadline_after_ns(trainer->stall_ns));
 }
 
 enum keel_status keel_tape_reduce(struct keel_tape_run *run, const struct keel_action *action)
 {
-    struct keel_trainer *trainer = run->trainer;
-    const struct keel_engine_bucket at = keel_trainer_piece(trainer, action->piece);
-    const void *parts[KEEL_HOLD_NODES_MAX];
+    const struct keel_trainer *trainer = run->trainer;
     KEEL_ASSERT(trainer->hold.count == trainer->tape.part_count);
-    for (uint32_t i = 0; i < trainer->hold.count; i++)
-        parts[i] = trainer->parts[i] + at.offset;
-    struct keel_collective sum = {.kind = KEEL_ALL_REDUCE,
-                                  .element = KEEL_ELEMENT_F32,
-                                  .count = at.count,
-                                  .parts = parts,
-                                  .part_count = trainer->hold.count,
-                                  .result = trainer->result + at.offset};
-    return begin(run, action, &sum);
+    return action->piece == trainer->bucket_count ? reduce_loss(run, action->piece)
+                                                  : reduce_bucket(run, action->piece, action->slot);
 }
 
 enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_action *action)
@@ -91,33 +148,35 @@ enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_a
                                      .parts = parts,
                                      .part_count = 1,
                                      .result = run->trainer->records};
-    return begin(run, action, &gather);
+    return begin(run, action->piece, &gather, 1);
+}
+
+/* Of a bucket, until the device has the sum. */
+static enum keel_status await_piece(struct keel_trainer *trainer, uint32_t piece, uint64_t deadline_ns)
+{
+    if (piece < trainer->bucket_count) {
+        struct keel_device_operation *sum = trainer->sums[piece];
+        KEEL_ASSERT(sum != NULL);
+        trainer->sums[piece] = NULL;
+        trainer->awaits = true;
+        enum keel_status status = keel_device_operation_wait(sum, deadline_ns);
+        trainer->awaits = false;
+        return status;
+    }
+    struct keel_operation **at = &trainer->operations[piece - trainer->bucket_count], *operation = *at;
+    KEEL_ASSERT(operation != NULL);
+    *at = NULL;
+    return keel_operation_wait(operation, deadline_ns);
 }
 
 enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
-    struct keel_operation *operation = trainer->operations[action->piece];
-    KEEL_ASSERT(operation != NULL);
     if (run->waiting_ns == 0)
         run->waiting_ns = keel_now_ns();
-    trainer->operations[action->piece] = NULL;
-    KEEL_TRY(keel_operation_wait(operation, keel_deadline_after_ns(trainer->stall_ns)));
+    KEEL_TRY(await_piece(trainer, action->piece, keel_deadline_after_ns(trainer->stall_ns)));
     if (action->piece == trainer->bucket_count)
-        run->result.loss = trainer->result[trainer->flat_count];
+        run->result.loss = trainer->loss;
     run->result.exposed_comm_ns = keel_now_ns() - run->waiting_ns;
     return KEEL_OK;
-}
-
-/* The sum goes where the optimizer reads it, and a held node may lie: from here on there is no other attempt.
- */
-enum keel_status keel_tape_write(struct keel_tape_run *run, const struct keel_action *action)
-{
-    struct keel_trainer *trainer = run->trainer;
-    (void)action;
-    for (uint32_t piece = 0; piece < trainer->bucket_count + 2; piece++)
-        KEEL_ASSERT(trainer->operations[piece] == NULL);
-    return keel_queue_write(keel_engine_queue(trainer->engine),
-                            keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0, trainer->result,
-                            keel_flat_bytes(trainer), NULL, NULL);
 }

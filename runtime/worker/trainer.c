@@ -6,6 +6,7 @@
 #include "model.h"
 #include "trainer_internal.h"
 #include <keel/clock.h>
+#include <keel/log.h>
 #include <keel/memory.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ static enum keel_status build_engine(struct keel_trainer *trainer, const struct 
                                         .optimizer = (enum keel_optimizer)job->optimizer,
                                         .nesterov = job->nesterov,
                                         .training = true,
+                                        .share_gradients = job->ranks > 1,
                                         .check_products = job->check_products,
                                         .dump_directory = from->dump_directory,
                                         .passes_off = from->passes_off,
@@ -80,7 +82,7 @@ static enum keel_status allocate(struct keel_trainer *trainer)
     KEEL_TRY(allocate_batch(trainer));
     KEEL_TRY(keel_alloc(buckets + 1, sizeof(struct keel_buffer *), &trainer->gradient_slices));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_event *), &trainer->bucket_events));
-    KEEL_TRY(keel_alloc(buckets + 2, sizeof(struct keel_operation *), &trainer->operations));
+    KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_device_operation *), &trainer->sums));
     KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX + 1, sizeof(struct keel_commit_record), &trainer->records));
     trainer->gradient_slices[buckets] = keel_engine_loss(trainer->engine);
     return keel_trainer_slice_buckets(trainer, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS),
@@ -95,7 +97,6 @@ static enum keel_status build(struct keel_trainer *trainer, const struct keel_tr
     options.native = options.native || trainer->job->numerics != 0;
     KEEL_TRY(keel_kernels_create_with(trainer->device, &options, &trainer->kernels));
     KEEL_TRY(build_engine(trainer, config));
-    KEEL_TRY(keel_queue_create(trainer->device, &trainer->copy_queue));
     trainer->flat_count = keel_engine_flat_count(trainer->engine);
     trainer->bucket_count = keel_engine_bucket_count(trainer->engine);
     trainer->hold.shard_count = trainer->job->shards;
@@ -134,21 +135,19 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
 {
     if (trainer == NULL)
         return;
+    keel_device_collectives_free(trainer->collectives);
     if (trainer->bucket_events != NULL)
         forget_events(trainer);
     keel_partial_buffers_destroy(trainer);
     for (uint32_t b = 0; trainer->gradient_slices != NULL && b < trainer->bucket_count; b++)
         if (trainer->gradient_slices[b] != NULL)
             keel_buffer_destroy(trainer->gradient_slices[b]);
-    if (trainer->copy_queue != NULL)
-        keel_queue_destroy(trainer->copy_queue);
     keel_engine_destroy(trainer->engine);
     keel_kernels_destroy(trainer->kernels);
-    keel_tape_unstage(trainer); /* the queues are gone: nobody writes there */
     keel_tape_fini(&trainer->tape);
     keel_free(trainer->gradient_slices);
     keel_free(trainer->bucket_events);
-    keel_free(trainer->operations);
+    keel_free(trainer->sums);
     keel_free(trainer->records);
     for (uint32_t i = 0; i < KEEL_DATA_INPUTS_MAX; i++)
         keel_free(trainer->inputs[i]);
@@ -239,6 +238,32 @@ void keel_trainer_drop(struct keel_trainer *trainer)
     trainer->hold.count = 0;
 }
 
+/* Events and held nodes may be let go only when no command of the last attempt looks at them. */
+enum keel_status keel_trainer_leave_group(struct keel_trainer *trainer)
+{
+    struct keel_device_collectives_facts facts;
+    if (trainer->collectives == NULL)
+        return KEEL_OK;
+    keel_trainer_sum_facts(trainer, &facts);
+    keel_log(KEEL_LOG_DEBUG, "%llu sums: %llu bytes where they lay, %llu read from the device, %llu written",
+             (unsigned long long)facts.operations, (unsigned long long)facts.mapped_bytes,
+             (unsigned long long)facts.device_to_host_bytes, (unsigned long long)facts.host_to_device_bytes);
+    keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    enum keel_status status =
+        keel_device_collectives_reset(trainer->collectives, keel_deadline_after_ns(trainer->stall_ns));
+    keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    if (status != KEEL_OK)
+        return keel_fail(KEEL_DEVICE_LOST, "the device did not end what sums had it do");
+    return KEEL_OK;
+}
+
+void keel_trainer_sum_facts(const struct keel_trainer *trainer, struct keel_device_collectives_facts *out)
+{
+    *out = (struct keel_device_collectives_facts){.operations = 0};
+    if (trainer->collectives != NULL)
+        keel_device_collectives_facts(trainer->collectives, out);
+}
+
 /* The tape of this attempt, and all that it needs. */
 static enum keel_status prepare(struct keel_tape_run *run)
 {
@@ -260,7 +285,7 @@ static enum keel_status prepare(struct keel_tape_run *run)
     keel_tape_make(&trainer->tape, &config);
     KEEL_TRY(keel_tape_check(&trainer->tape, &config));
     KEEL_TRY(keel_partial_buffers_prepare(run));
-    return config.grouped ? keel_tape_stage(trainer) : KEEL_OK;
+    return config.grouped ? keel_tape_prepare_sums(trainer) : KEEL_OK;
 }
 
 enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct keel_trainer_step *step,

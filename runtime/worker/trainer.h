@@ -16,7 +16,7 @@
 #include <keel/device.h>
 #include <keel/engine.h>
 #include <keel/job.h>
-#include <keel/transport.h>
+#include <keel/transport_device.h>
 #include <stdatomic.h>
 
 struct keel_trainer;
@@ -93,10 +93,18 @@ struct keel_trainer_result {
 };
 
 /* Compute what is missing of the step, sum over all ranks, update. On REVOKED, PEER_LOST or TIMEOUT the
- * weights are as before and finished nodes are kept for the next attempt of the same step. MISMATCH: the
- * ranks had different weights before this step, or another loss of the step before; it names the ranks. */
+ * weights are as before and finished nodes are kept for the next attempt of the same step; close the group
+ * and call keel_trainer_leave_group before it. MISMATCH: the ranks had different weights before this step, or
+ * another loss of the step before; it names the ranks. */
 enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct keel_trainer_step *step,
                                   struct keel_trainer_result *out);
+
+/* After the group of the steps so far was closed: returns when no command of the device reads or writes for
+ * its sums any more. DEVICE_LOST: some do not end; end the worker. */
+enum keel_status keel_trainer_leave_group(struct keel_trainer *trainer);
+
+/* What sums between ranks moved between device and host; since the rank last began to hold more nodes. */
+void keel_trainer_sum_facts(const struct keel_trainer *trainer, struct keel_device_collectives_facts *out);
 
 /* Forget the nodes of an unfinished step (the state was replaced). */
 void keel_trainer_drop(struct keel_trainer *trainer);

@@ -2,7 +2,7 @@
  *
  * trainer.c          creation, warm-up, one attempt at a step
  * tape_run.c         the executor: one loop over the actions of a tape
- * tape_sum.c         sums over ranks: staging, collectives, the way back to the device
+ * tape_sum.c         sums over ranks: collectives on device memory, the loss, the records
  * partial_buffers.c  slots: the values of held nodes
  * step_records.c     what every rank says with a step, and whether they agree
  * trainer_state.c, trainer_load.c, trainer_text.c: state as tiles, snapshots, validation and text */
@@ -13,14 +13,16 @@
 
 #include "tape.h"
 #include <keel/node.h>
+#include <keel/transport_device.h>
 
 /* The loss rides behind the gradients of a node, padded to one alignment unit. */
 enum { KEEL_LOSS_FLOATS = 64 };
 
 struct keel_partial_buffer {
-    struct keel_buffer *buffer;   /* flat gradients, then the loss; NULL until first needed */
-    struct keel_buffer **slices;  /* by piece: the last is the loss */
-    struct keel_launch_list *add; /* by piece: gradients += slot */
+    struct keel_shared_buffer flat;    /* gradients, then the loss; all zero until first needed */
+    struct keel_buffer **slices;       /* by piece: the last is the loss */
+    struct keel_launch_list *add;      /* by piece: gradients += slot */
+    struct keel_engine_source *source; /* for the update to read it; NULL until it first does */
 };
 
 struct keel_trainer {
@@ -29,7 +31,6 @@ struct keel_trainer {
     struct keel_device *device;
     struct keel_kernels *kernels;
     struct keel_engine *engine;
-    struct keel_queue *copy_queue; /* host copies, beside the engine's queue */
     uint64_t stall_ns;
     struct keel_hang_watch *hangs; /* NULL: nobody watches */
     atomic_uint_fast64_t *progress;
@@ -47,13 +48,16 @@ struct keel_trainer {
 
     struct keel_tape tape;             /* of the attempt under way; grows at view changes, never in a step */
     struct keel_event **bucket_events; /* per bucket: its MARK; NULL when there was none */
-    float loss;                        /* of a rank that is alone: where the device writes it */
+    float losses[KEEL_HOLD_NODES_MAX]; /* of held nodes: where the device writes them */
+    float loss;                        /* of the step: their sum over ranks */
 
-    /* Staging for sums between ranks; grows likewise. */
-    float *parts[KEEL_HOLD_NODES_MAX];  /* transport memory; per held node: flat_count + KEEL_LOSS_FLOATS */
-    float *result;                      /* the same of the sum */
-    struct keel_operation **operations; /* by piece: buckets, loss, records; NULL: not under way */
-    struct keel_commit_record *records; /* KEEL_MEMBERS_MAX, and last our own */
+    /* Sums between ranks; grow likewise. */
+    struct keel_device_collectives *collectives; /* NULL until there was a group */
+    uint32_t parts_max;                          /* that it takes */
+    struct keel_device_operation **sums;         /* by bucket; NULL: not under way */
+    bool awaits;                                 /* one of them */
+    struct keel_operation *operations[2];        /* the loss, the records; NULL: not under way */
+    struct keel_commit_record *records;          /* KEEL_MEMBERS_MAX, and last our own */
 };
 
 /* As a batch takes them. */
@@ -90,27 +94,22 @@ enum keel_status keel_tape_run(struct keel_tape_run *run);
 /* Sections of the hang watch, around what waits for the device: one is open at a time. */
 void keel_tape_enter(struct keel_tape_run *run, enum keel_hang_section section);
 void keel_tape_leave(struct keel_tape_run *run);
-/* Wait until a queue has done all that it was given. */
-enum keel_status keel_tape_finish_queue(const struct keel_tape_run *run, struct keel_queue *queue);
 
 /* Each performs the actions of that kind. */
 enum keel_status keel_tape_store(struct keel_tape_run *run, const struct keel_action *action);
-enum keel_status keel_tape_restore(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_add(struct keel_tape_run *run, const struct keel_action *action);
-enum keel_status keel_tape_read(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_loss(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_reduce(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_action *action);
-enum keel_status keel_tape_write(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action);
 
-/* Before the tape runs: the slots and the staging that it needs and the trainer has not. */
+/* Before the tape runs: the slots and the collectives that it needs and the trainer has not. */
 enum keel_status keel_partial_buffers_prepare(struct keel_tape_run *run);
-enum keel_status keel_tape_stage(struct keel_trainer *trainer);
-/* Slots and staging, when no queue uses them any more. */
+enum keel_status keel_tape_prepare_sums(struct keel_trainer *trainer);
+/* Slots, when no queue and no collective uses them any more. */
 void keel_partial_buffers_destroy(struct keel_trainer *trainer);
-void keel_tape_unstage(struct keel_trainer *trainer);
 
 /* ---- the state ----------------------------------------------------------------------------------------- */
 

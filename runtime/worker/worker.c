@@ -435,8 +435,8 @@ static enum keel_status live_in_view(struct keel_worker *worker)
     if (!worker
              ->active) /* others have begun the run: should it ever be begun here, then from what they left */
         worker->resume = KEEL_RESUME_AUTO;
-    keel_worker_leave_view(worker);
-    return status;
+    enum keel_status left = keel_worker_leave_view(worker);
+    return left == KEEL_OK ? status : left;
 }
 
 /* Until the job is done or stop is asked for. A spare only waits. */

@@ -108,7 +108,7 @@ struct keel_sdc_check_config keel_worker_screen(struct keel_worker *worker);
 
 /* worker_sync.c: open the group of the view, agree on the step to go on with, restore or heal. */
 enum keel_status keel_worker_join_view(struct keel_worker *worker);
-void keel_worker_leave_view(struct keel_worker *worker);
+enum keel_status keel_worker_leave_view(struct keel_worker *worker);
 
 /* worker_steps.c: run steps until the job is done (OK), stop is asked for (INTERRUPTED), or the view ends. */
 enum keel_status keel_worker_run_steps(struct keel_worker *worker);

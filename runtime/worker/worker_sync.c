@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A step's sums have (step + 1) << 20 and what follows (trainer.c): these lie below and far above. */
+/* A step's sums have (step + 1) << 20 and what follows (tape_sum.c): these lie below and far above. */
 enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_SHARES = 3, HEAL_CHUNK_BYTES = 8 << 20 };
 #define SEQUENCE_SHARE (UINT64_C(1) << 62)
 #define SEQUENCE_HEAL  (UINT64_C(1) << 63)
@@ -92,13 +92,14 @@ static void drop_chunk(struct keel_worker *worker)
     worker->heal_chunk = NULL;
 }
 
-void keel_worker_leave_view(struct keel_worker *worker)
+enum keel_status keel_worker_leave_view(struct keel_worker *worker)
 {
     keel_inbox_guard(&worker->inbox, NULL, worker->view.epoch);
     if (worker->group != NULL)
         keel_group_close(worker->group);
     worker->group = NULL;
     drop_chunk(worker);
+    return keel_trainer_leave_group(worker->trainer);
 }
 
 /* ---- agreeing ------------------------------------------------------------------------------------------ */

@@ -20,7 +20,10 @@ done
 . "$here/../demo/lib.sh"
 "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set cluster.device=host --out "$root/host-1" >/dev/null 2>&1
 POCL_DEVICES=basic "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --out "$root/basic-1" >/dev/null 2>&1
-for other in host-1 basic-1; do
+# And with sums that are read from the device and written back, as where its memory is its own.
+OPENCL_LAYERS=$BUILD/libkeel-emulated.so EMULATED_INFO=unified=0 \
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set cluster.device=pocl:0 --out "$root/apart-1" >/dev/null 2>&1
+for other in host-1 basic-1 apart-1; do
     if same_bits "$root/auto/1/reference" "$root/$other"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL: $other differs from PoCL"; fi
 done
 # drilled DIR ARGUMENTS...: such a run with its drills, into $code; again in a new directory where one did not come,

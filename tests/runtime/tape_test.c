@@ -171,7 +171,7 @@ static void misdirect(const struct world *world)
         struct keel_action *action = &mutant.actions[i];
         switch (action->kind) {
         case KEEL_ACTION_ADD:
-        case KEEL_ACTION_RESTORE:
+        case KEEL_ACTION_UPDATE:
             action->slot = (int16_t)(action->slot + 1);
             break;
         case KEEL_ACTION_COMPUTE:
@@ -181,7 +181,6 @@ static void misdirect(const struct world *world)
             action->shard++;
             break;
         case KEEL_ACTION_MARK:
-        case KEEL_ACTION_READ:
         case KEEL_ACTION_REDUCE:
         case KEEL_ACTION_GATHER:
         case KEEL_ACTION_AWAIT:
@@ -230,6 +229,40 @@ START_TEST(a_store_into_a_held_slot_is_refused)
 }
 END_TEST
 
+/* What a redo begins with must not be where the sum goes; and all of the sum must be where the update reads.
+ */
+START_TEST(a_sum_over_a_held_node_or_to_two_places_is_refused)
+{
+    uint32_t over_nodes = 0, apart = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct world world;
+        make_world(&world);
+        for (uint32_t i = 0; i < world.tape.count; i++) {
+            const struct keel_action *action = &world.tape.actions[i];
+            if (action->kind != KEEL_ACTION_REDUCE)
+                continue;
+            struct keel_tape mutant = copy_of(&world.tape);
+            mutant.actions[i].slot =
+                KEEL_HOLD_NODES_MAX - 1; /* no node lies there: but other buckets do not */
+            refuse(&mutant, &world, "apart", i);
+            apart++;
+            if (action->piece == world.config.bucket_count || action->slot == KEEL_HOLD_GRADIENTS)
+                continue;
+            mutant = copy_of(&world.tape); /* a node lies there: else the sum would, too */
+            for (uint32_t k = 0; k < mutant.count; k++)
+                if (mutant.actions[k].kind == KEEL_ACTION_UPDATE ||
+                    (mutant.actions[k].kind == KEEL_ACTION_REDUCE && mutant.actions[k].slot >= 0))
+                    mutant.actions[k].slot = KEEL_HOLD_GRADIENTS;
+            refuse(&mutant, &world, "over a node", i);
+            over_nodes++;
+        }
+        keel_tape_fini(&world.tape);
+    }
+    ck_assert_uint_gt(over_nodes, ROUNDS / 10);
+    ck_assert_uint_gt(apart, over_nodes);
+}
+END_TEST
+
 START_TEST(tapes_are_printed_line_by_line_and_as_json)
 {
     static const uint64_t bytes[] = {4096, 8192, 4, 40};
@@ -253,7 +286,8 @@ START_TEST(tapes_are_printed_line_by_line_and_as_json)
         lines += text[i] == '\n';
     ck_assert_uint_eq(lines, tape.count);
     ck_assert_ptr_nonnull(strstr(text, "shard 0 microbatches 0 to 1 all segments"));
-    ck_assert_ptr_nonnull(strstr(text, "piece 1, 8192 bytes"));
+    ck_assert_ptr_nonnull(strstr(text, "piece 1, 8192 bytes to slot 0"));
+    ck_assert_ptr_nonnull(strstr(text, "update   from slot 0"));
     free(text);
     out = open_memstream(&text, &size);
     struct keel_json json = {.out = out};
@@ -275,6 +309,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_tape_does_what_is_missing_once_and_passes_the_check);
     tcase_add_test(tc, a_tape_with_an_action_wrong_is_refused);
     tcase_add_test(tc, a_store_into_a_held_slot_is_refused);
+    tcase_add_test(tc, a_sum_over_a_held_node_or_to_two_places_is_refused);
     tcase_add_test(tc, tapes_are_printed_line_by_line_and_as_json);
 }
 

@@ -33,48 +33,22 @@ static void make_text(char path[])
     close(fd);
 }
 
-/* Large enough that the device is still at work when the calls that feed it have returned. */
-static void rig_open(struct rig *rig, uint64_t stall_ns)
+static void rig_build(struct rig *rig, const char *selector, uint64_t stall_ns,
+                      const struct keel_endpoint_config *endpoint)
 {
-    *rig = (struct rig){
-        .job = {
-            .seed = 5,
-            .shards = SHARDS,
-            .layers = 3,
-            .heads = 2,
-            .width = 128,
-            .block = 64,
-            .dropout = 0.1F,
-            .bias = true,
-            .tied = true,
-            .val_fraction = 0.1F,
-            .steps = STEPS,
-            .microbatches = 1,
-            .batch = 8,
-            .learning_rate = 1e-2F,
-            .decay_steps = STEPS,
-            .update = {
-                .beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .weight_decay = 0.1F, .max_norm = 1.0F}}};
     char path[] = "/tmp/keel-trainer-XXXXXX";
     make_text(path);
     strcpy(rig->job.path, path);
     ck_ok(keel_data_open(&rig->job, &rig->data));
     unlink(path);
-    ck_ok(keel_device_open("auto", NULL, &rig->device));
+    ck_ok(keel_device_open(selector, NULL, &rig->device));
     struct keel_trainer_config config = {.job = &rig->job,
                                          .data = rig->data,
                                          .device = rig->device,
                                          .stall_ns = stall_ns,
                                          .progress = &rig->progress};
     ck_ok(keel_trainer_create(&config, &rig->trainer));
-    ck_ok(keel_endpoint_open(&(struct keel_endpoint_config){.provider = NULL}, &rig->endpoint));
-}
-
-static void rig_begin(struct rig *rig)
-{
-    uint64_t digest;
-    ck_ok(keel_trainer_initialize(rig->trainer));
-    ck_ok(keel_trainer_digest(rig->trainer, &digest));
+    ck_ok(keel_endpoint_open(endpoint, &rig->endpoint));
 }
 
 static void rig_close(struct rig *rig)
@@ -83,6 +57,50 @@ static void rig_close(struct rig *rig)
     keel_trainer_destroy(rig->trainer);
     keel_device_close(rig->device);
     keel_data_close(rig->data);
+}
+
+/* Large enough that the device is still at work when the calls that feed it have returned. */
+static const struct keel_job job = {
+    .seed = 5,
+    .shards = SHARDS,
+    .ranks = 2,
+    .layers = 3,
+    .heads = 2,
+    .width = 128,
+    .block = 64,
+    .dropout = 0.1F,
+    .bias = true,
+    .tied = true,
+    .val_fraction = 0.1F,
+    .steps = STEPS,
+    .microbatches = 1,
+    .batch = 8,
+    .learning_rate = 1e-2F,
+    .decay_steps = STEPS,
+    .update = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .weight_decay = 0.1F, .max_norm = 1.0F}};
+
+static void rig_open(struct rig *rig, uint64_t stall_ns)
+{
+    *rig = (struct rig){.job = job};
+    rig_build(rig, "auto", stall_ns, &(struct keel_endpoint_config){.provider = NULL});
+}
+
+/* Little work, but gradients of several buckets, on the device whose memory is the host's. */
+static void rig_open_wide(struct rig *rig, bool fabric_only)
+{
+    *rig = (struct rig){.job = job};
+    rig->job.layers = 4;
+    rig->job.width = 320;
+    rig->job.block = 16;
+    rig->job.batch = 1;
+    rig_build(rig, "host", LONG_NS, &(struct keel_endpoint_config){.fabric_only = fabric_only});
+}
+
+static void rig_begin(struct rig *rig)
+{
+    uint64_t digest;
+    ck_ok(keel_trainer_initialize(rig->trainer));
+    ck_ok(keel_trainer_digest(rig->trainer, &digest));
 }
 
 /* One rank carries all shards, without a group. */
@@ -122,6 +140,12 @@ static struct keel_group *group_of(struct rig *rig, uint64_t epoch, struct rig *
     return group;
 }
 
+static void leave(struct rig *rig, struct keel_group *group)
+{
+    keel_group_close(group);
+    ck_ok(keel_trainer_leave_group(rig->trainer));
+}
+
 /* The epoch ends while the device still computes; the next attempt finds every node held. */
 START_TEST(a_redo_waits_for_what_the_device_has_not_ended)
 {
@@ -137,12 +161,12 @@ START_TEST(a_redo_waits_for_what_the_device_has_not_ended)
         step.epoch = epoch++;
         keel_group_revoke(step.group);
         ck_status(keel_trainer_run(rig.trainer, &step, &result), KEEL_REVOKED);
-        keel_group_close(step.group);
+        leave(&rig, step.group);
         step.group = group_of(&rig, epoch, only, 1, step.shard_position);
         step.epoch = epoch++;
         ck_ok(keel_trainer_run(rig.trainer, &step, &result));
         ck_assert_uint_eq(result.computed_microbatches, 0);
-        keel_group_close(step.group);
+        leave(&rig, step.group);
     }
     ck_assert_uint_eq(result.digest, wanted);
     rig_close(&rig);
@@ -170,7 +194,7 @@ START_TEST(a_step_in_a_group_allocates_nothing_after_the_first_ones)
     }
     ck_assert_uint_eq(keel_memory_stats().allocations, host);
     ck_assert_uint_eq(keel_device_stats(rig.device).allocations, device);
-    keel_group_close(step.group);
+    leave(&rig, step.group);
     rig_close(&rig);
 }
 END_TEST
@@ -249,8 +273,8 @@ START_TEST(a_capture_that_hangs_spoils_no_held_node)
     ck_ok(other.status);
     atomic_store(&reading_ends, true);
     keel_save_cancel(step.save);
-    keel_group_close(step.group);
-    keel_group_close(other.step.group);
+    leave(&rigs[0], step.group);
+    leave(&rigs[1], other.step.group);
     for (uint64_t n = 0; n < STEPS; n++) { /* the other is gone: its shard is computed here now */
         struct keel_trainer_step again = alone(n);
         ck_ok(keel_trainer_run(rigs[0].trainer, &again, &result));
@@ -264,10 +288,62 @@ START_TEST(a_capture_that_hangs_spoils_no_held_node)
 }
 END_TEST
 
+/* Gradients are summed where they lie: the device runs no command for that, and the processor copies what it
+ * takes from the network, which is the half of the sum that the other rank adds up; 1% for the rest. */
+static void check_copies(const struct rig *rig, uint32_t nodes)
+{
+    const uint64_t flat = keel_engine_flat_count(keel_trainer_engine(rig->trainer)) * sizeof(float);
+    const uint32_t buckets = keel_engine_bucket_count(keel_trainer_engine(rig->trainer));
+    struct keel_device_collectives_facts facts;
+    struct keel_transport_stats stats;
+    keel_trainer_sum_facts(rig->trainer, &facts);
+    keel_endpoint_stats(rig->endpoint, &stats);
+    ck_assert_uint_ge(buckets, 3);
+    ck_assert_uint_eq(facts.operations, STEPS * buckets);
+    ck_assert_uint_eq(facts.device_to_host_bytes, 0);
+    ck_assert_uint_eq(facts.host_to_device_bytes, 0);
+    ck_assert_uint_eq(facts.mapped_bytes, STEPS * (nodes + 1) * flat);
+    ck_assert_uint_le(stats.data_copied, STEPS * (flat / 2 + flat / 100));
+}
+
+START_TEST(a_bucket_is_copied_once_at_most_and_by_no_command_of_the_device)
+{
+    static struct rig rigs[2];
+    struct rig *pair[] = {&rigs[0], &rigs[1]};
+    struct keel_trainer_result result = {.loss = 0};
+    struct keel_thread thread;
+    for (uint32_t r = 0; r < 2; r++)
+        rig_open_wide(&rigs[r], _i == 1);
+    const uint64_t wanted = undisturbed(&rigs[0]);
+    const struct keel_trainer_step first = {.epoch = 1, .rank_count = 2, .shard_position = one_each};
+    struct keel_trainer_step step = first;
+    struct other other = {.rig = &rigs[1], .step = first};
+    other.step.position = 1;
+    step.group = group_of(&rigs[0], 1, pair, 2, one_each);
+    other.step.group = group_of(&rigs[1], 1, pair, 2, one_each);
+    rig_begin(&rigs[0]);
+    rig_begin(&rigs[1]);
+    for (; step.step < STEPS; other.step.step = ++step.step) {
+        ck_ok(keel_thread_create(&thread, "other", run_other, &other));
+        ck_ok(keel_trainer_run(rigs[0].trainer, &step, &result));
+        keel_thread_join(&thread);
+        ck_ok(other.status);
+    }
+    ck_assert_uint_eq(result.digest, wanted);
+    leave(&rigs[0], step.group);
+    leave(&rigs[1], other.step.group);
+    for (uint32_t r = 0; r < 2; r++) {
+        check_copies(&rigs[r], 1);
+        rig_close(&rigs[r]);
+    }
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_redo_waits_for_what_the_device_has_not_ended);
     tcase_add_test(tc, a_step_in_a_group_allocates_nothing_after_the_first_ones);
+    tcase_add_loop_test(tc, a_bucket_is_copied_once_at_most_and_by_no_command_of_the_device, 0, 2);
     tcase_add_test(tc, a_capture_that_hangs_spoils_no_held_node);
 }
 

@@ -53,6 +53,7 @@ struct keel_device_collectives {
     uint64_t memory_head, memory_tail; /* positions: all that was ever taken, and given back */
     struct keel_device_operation *ring;
     uint64_t begun, started, returned; /* so many operations were; `returned`: their memory */
+    bool inside;                       /* as on_device was told */
     enum keel_status status;           /* of the first failure, until the reset */
     char detail[KEEL_DETAIL_BYTES];
     struct keel_device_collectives_facts facts;
@@ -176,6 +177,13 @@ static enum keel_status failed(const struct keel_device_collectives *all)
 {
     keel_detail_set(all->detail);
     return all->status;
+}
+
+static void tell(struct keel_device_collectives *all, bool inside)
+{
+    if (all->inside != inside && all->config.on_device != NULL)
+        all->config.on_device(all->config.context, inside);
+    all->inside = inside;
 }
 
 /* ---- commands ------------------------------------------------------------------------------------------ */
@@ -450,9 +458,12 @@ static bool move(struct keel_device_operation *operation, bool is_next)
 
 static bool move_all(struct keel_device_collectives *all)
 {
+    const bool before = all->inside;
     bool moved = false;
+    tell(all, true);
     for (uint64_t k = all->returned; k < all->begun; k++)
         moved = move(at_number(all, k), k == all->started) || moved;
+    tell(all, before);
     return moved;
 }
 
@@ -593,10 +604,14 @@ static struct keel_device_operation *choose(struct keel_device_operation *wanted
     return at_number(all, all->returned);
 }
 
+/* What is not over after one look is still waited for: the waits for the device are told as one. */
 static void sleep_on(struct keel_device_operation *operation, uint64_t deadline_ns)
 {
+    tell(operation->of, operation->state != REDUCING);
     if (operation->state == REDUCING) {
-        begin_writing(operation, keel_operation_wait(operation->operation, deadline_ns));
+        enum keel_status status = keel_operation_wait(operation->operation, deadline_ns);
+        tell(operation->of, true);
+        begin_writing(operation, status);
         return;
     }
     uint64_t look_ns = keel_deadline_after_ns(LOOK_NS);
@@ -611,12 +626,23 @@ static void sleep_on(struct keel_device_operation *operation, uint64_t deadline_
         fail(operation, keel_fail(KEEL_TIMEOUT, "the device has not done it by the deadline"), doing);
 }
 
+enum keel_status keel_device_operation_start(struct keel_device_operation *operation, uint64_t deadline_ns)
+{
+    struct keel_device_collectives *all = operation->of;
+    while (all->status == KEEL_OK && operation->state == READING)
+        if (!move_all(all) && all->status == KEEL_OK)
+            sleep_on(operation, deadline_ns);
+    tell(all, false);
+    return all->status == KEEL_OK ? KEEL_OK : failed(all);
+}
+
 enum keel_status keel_device_operation_wait(struct keel_device_operation *operation, uint64_t deadline_ns)
 {
     struct keel_device_collectives *all = operation->of;
     while (all->status == KEEL_OK && operation->state != DONE)
         if (!move_all(all) && all->status == KEEL_OK)
             sleep_on(choose(operation), deadline_ns);
+    tell(all, false);
     if (all->status != KEEL_OK)
         return failed(all);
     operation->state = FREE;

@@ -39,6 +39,8 @@ struct keel_engine_config {
     enum keel_optimizer optimizer;
     bool nesterov;              /* SGD */
     bool training;              /* false: eval alone, no gradients, no optimizer state */
+    bool share_gradients;       /* training: the gradients lie in memory that other ranks of this host read in
+                                   place (keel_shared_buffer), where the device takes it */
     bool check_products;        /* training: notice when a result of a linear layer's products, gradients too,
                                    changes after it was computed; convolutions, attention and experts have
                                    no such check */
@@ -161,7 +163,16 @@ enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadlin
 /* The loss accumulator: one float on the device. */
 struct keel_buffer *keel_engine_loss(struct keel_engine *engine);
 
+/* The commands of norm and update for gradients that lie in another buffer than the engine's own, in the
+ * layout of the flat buffers. `gradients` is borrowed, and may not be NULL. Create may compile, and allocates
+ * on the host alone. Destroy it before the engine and the buffer; NULL is fine. */
+struct keel_engine_source;
+enum keel_status keel_engine_source_create(struct keel_engine *engine, struct keel_buffer *gradients,
+                                           struct keel_engine_source **out);
+void keel_engine_source_destroy(struct keel_engine_source *source);
+
 struct keel_engine_update {
+    const struct keel_engine_source *from; /* NULL: the engine's own gradients */
     struct keel_update_settings settings;
     float learning_rate;
     uint32_t step;   /* from 0; bias correction uses step + 1 */

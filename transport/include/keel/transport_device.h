@@ -12,8 +12,8 @@
  * For gradients: one operation per bucket. Parts are the tree nodes that the rank holds (keel_tree_nodes;
  * none for a rank without shards), at the bucket's range of their buffers; the result is the same range of
  * the buffer that the update reads. Parts stay as they are until the group is closed, since they are what a
- * redo begins with: so the result may not lie on a part. The update's buffer is one of its own, and a node
- * that lies in the buffer of the backward pass stays there.
+ * redo begins with: so the result may not lie on a part. The update's buffer is one that holds no node, and a
+ * node that lies in the buffer of the backward pass stays there.
  *
  * Who drives. Device and transport work by themselves; going from one to the other takes a call of
  * keel_device_collectives_advance, _begin or _wait. A thread that computes between begin and wait calls
@@ -48,6 +48,10 @@ struct keel_device_collectives_config {
                                    What the largest operation needs suffices; twice that lets the copies of
                                    one overlap with the sum of another */
     bool staged;                /* copy even where the device's memory is the host's */
+    /* Told, by the thread that calls, that it is about to call the driver or to wait for the device, and that
+     * it is back, or waits for other ranks: for whoever watches that drivers come back. NULL: nobody. */
+    void (*on_device)(void *context, bool inside);
+    void *context;
 };
 
 /* INVALID says what is wrong; NO_MEMORY. */
@@ -79,6 +83,10 @@ struct keel_device_collective {
 enum keel_status keel_device_collective_begin(struct keel_device_collectives *all, struct keel_group *group,
                                               const struct keel_device_collective *collective,
                                               struct keel_device_operation **out);
+/* Wait until the parts are where the collective reads them and it is begun between the ranks, so that it goes
+ * on while the caller is busy elsewhere; at once where it waits for the staging memory of others. Waits for
+ * the device alone. Statuses as of the wait, but that OK leaves the handle. */
+enum keel_status keel_device_operation_start(struct keel_device_operation *operation, uint64_t deadline_ns);
 /* Wait until the result is on the device. OK consumes the handle; any other status is final for all
  * operations until the reset: those of keel_operation_wait, and DEVICE_LOST; TIMEOUT also where the device
  * does not end in time. */
