@@ -200,6 +200,7 @@ static enum keel_status print_text(struct plan *plan, bool dump)
            plan->job.shards, plan->job.microbatches, plan->job.batch);
     print_bytes("weights", flat_bytes(plan));
     print_bytes("gradients", flat_bytes(plan));
+    print_bytes("accumulators", plan->facts.accumulator_bytes);
     print_bytes("optimizer", optimizer_bytes(plan));
     print_bytes("activations", plan->facts.activation_bytes);
     print_tiles(plan);
@@ -288,6 +289,7 @@ static enum keel_status print_json(struct plan *plan, bool dump)
     keel_json_open(&json, "memory_bytes", '{');
     keel_json_number(&json, "weights", flat_bytes(plan));
     keel_json_number(&json, "gradients", flat_bytes(plan));
+    keel_json_number(&json, "accumulators", plan->facts.accumulator_bytes);
     keel_json_number(&json, "optimizer", optimizer_bytes(plan));
     keel_json_number(&json, "activations", plan->facts.activation_bytes);
     keel_json_close(&json, '}');
@@ -345,6 +347,7 @@ static const struct keel_command_kind plan_kind = {
     .details =
         "Reads the job and its data, and opens no device: the graph is compiled as for an accelerator.\n"
         "CPUs leave out fusions that do not pay there, so their activations differ a little.\n"
+        "Accumulators hold the gradients of later uses of a parameter, such as of a tied table.\n"
         "A piece is a bucket of gradients; behind the buckets come the loss and the ranks' records.\n",
     .examples = "  keel plan demo.conf --ranks 4\n"
                 "  keel plan demo.conf --ranks 2 --dump\n"

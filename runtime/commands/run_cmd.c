@@ -124,6 +124,8 @@ static enum keel_status take_option(void *own, const struct keel_command_option 
         KEEL_TRY(keel_engine_check_passes(value));
         break;
     case PASSED_ON:
+        if (value[0] == '\0')
+            return keel_fail(KEEL_INVALID, "%s: a directory is wanted", option->name);
         break;
     }
     return pass_on(run, option->name, value); /* workers take these as they are */

@@ -22,8 +22,13 @@ _Static_assert(offsetof(struct keel_link_message, as) == HEAD_BYTES, "beats carr
 void keel_link_ignore_signals(void)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
-    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
+    sigset_t blocked; /* too: a driver's compiler (LLVM) catches them anew later, and ends the process */
+    sigemptyset(&blocked);
+    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++) {
         KEEL_ASSERT(signal(ignored[i], SIG_IGN) != SIG_ERR);
+        sigaddset(&blocked, ignored[i]);
+    }
+    KEEL_ASSERT(sigprocmask(SIG_BLOCK, &blocked, NULL) == 0);
 }
 
 enum keel_status keel_link_pair(int out[2])

@@ -41,9 +41,10 @@ struct keel_link_message {
     } as;
 };
 
-/* Agents and workers call this first: SIGINT, SIGTERM and SIGHUP are ignored from then on. On a terminal or
- * under a service manager they reach all processes of a run at once; the launcher turns them into an
- * orderly end. SIGPIPE too: a reader of the log that goes away ends nobody. */
+/* Agents and workers call this first, before they have threads: SIGINT, SIGTERM and SIGHUP are ignored from
+ * then on, whatever a library installs for them later. On a terminal or under a service manager they reach
+ * all processes of a run at once; the launcher turns them into an orderly end. SIGPIPE too: a reader of the
+ * log that goes away ends nobody. */
 void keel_link_ignore_signals(void);
 
 /* A connected pair with buffers for many views; both close-on-exec, the caller's to close. */

@@ -239,6 +239,7 @@ void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_fact
 {
     *out = (struct keel_engine_facts){.planned_peak_bytes = engine->planned_bytes,
                                       .activation_bytes = keel_engine_arena_bytes(engine),
+                                      .accumulator_bytes = engine->layout.uses_count * sizeof(float),
                                       .commands_update =
                                           engine->update.own.norm.count + engine->update.own.update.count};
     for (uint32_t i = 0; i < engine->layout.param_count; i++)

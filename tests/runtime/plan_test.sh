@@ -24,6 +24,10 @@ weights=$(value weights)
 check "the gradients are as large as the weights" '[ "$(value gradients)" -eq "$weights" ]'
 check "the buckets are the gradients" \
     '[ "$(sed "s/.*\"bucket_bytes\":\[\([0-9,]*\)\].*/\1/; y/,/+/" "$root/log" | sed "s/.*/echo \$((&))/" | sh)" -eq "$weights" ]'
+check "the second use of a tied table has an accumulator as large as the table" \
+    '[ "$(value accumulators)" -gt 0 ] && [ "$(value accumulators)" -lt "$weights" ]'
+plan --json --set model.tied=false
+check "an untied one has none" '[ "$(value accumulators)" -eq 0 ]'
 plan --ranks 2 --json --set train.optimizer=sgd
 check "SGD keeps half as much" '[ "$(value optimizer)" -eq "$weights" ]'
 plan --json --set model.width=64

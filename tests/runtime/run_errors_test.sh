@@ -52,6 +52,8 @@ timeout 600 "$KEEL" run --out="$root/x" --ran=99 --set="data.path=$text" -- "$jo
 expect "values behind '=', short names, the end of options" 2 "cluster.ranks = 99"
 try run "$job" --drill -1 --out "$root/x";                 expect "a value that begins with a dash" 2 "--drill -1: action:fields is wanted"
 try run "$job" --passes-off fuse,fast --out "$root/x";     expect "a pass that there is not" 2 "fast is no pass that can be left out: these can, fuse, fuse-gelu"
+try run "$job" --dump-graph "" --out "$root/x";            expect "graphs to nowhere" 2 "--dump-graph: a directory is wanted"
+try run "$job" --trace-device= --out "$root/x";            expect "traces to nowhere" 2 "--trace-device: a directory is wanted"
 try run "$job" --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 99; expect "an option given often" 2 "cluster.ranks = 99"
 printf 'within.alpha_ns = soon\n' >"$root/costs"
 try run "$job" --set "cluster.network_costs=$root/costs" --out "$root/x"; expect "a broken file of costs" 2 "costs:1: within.alpha_ns = soon"
@@ -194,6 +196,13 @@ keel run "$job" --ranks 2 --out "$root/closed" <&- >&- 2>&-; code=$?
 steps "$root/closed" | cmp -s - "$root/metrics.first" || code=1; : >"$root/log"; expect "closed descriptors tear no file" 0 ""
 keel run "$job" --ranks 2 --out "$root/piped" --drill kill:rank=1,step=5 2>&1 | head -n 2 >"$root/log"
 steps "$root/piped" | cmp -s - "$root/metrics.first"; code=$?; expect "a reader that goes away ends no run" 0 "view 1"
+# A terminal's or a service manager's signal reaches all processes of a run at once, and a driver's compiler catches it.
+setsid "$KEEL" run "$job" --ranks 2 --set "data.path=$text" --set train.steps=100000 --out "$root/asked" >"$root/log" 2>&1 &
+run=$!
+until [ -s "$root/asked/metrics.jsonl" ] || ! kill -0 "$run" 2>/dev/null; do sleep 0.05; done
+kill -TERM "-$run"
+wait "$run"; code=$?;                                      expect "a signal to all processes is an orderly end" 5 "interrupted: stopped"
+! grep "ended by\|were lost" "$root/log" >"$root/lost";    code=$?; expect "that ends no worker by itself" 0 ""
 
 # ---- the end of a run ----
 try run "$job" --ranks 4 --out "$root/last" --drill kill:rank=2,step=12,at=snapshot; expect "a rank that dies at the very end" 0 "done: 12 steps"
