@@ -35,8 +35,8 @@ canon_inline canon_real canon_normal(canon_bits first, canon_bits second)
 
 #ifndef CANON_PLACE
 #define CANON_PLACE
-/* The number that element e of a slice has in the whole tensor: `row` of them lie together there, and one row begins
- * `stride` behind the one before. */
+/* The number that element e of a slice has in the whole tensor: `row` of them lie together there, and one row
+ * begins `stride` behind the one before. */
 #ifdef __OPENCL_C_VERSION__
 static inline ulong canon_place(ulong e, ulong first, ulong row, ulong stride)
 #else

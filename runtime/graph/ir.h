@@ -41,8 +41,8 @@ struct keel_ir_value {
     enum keel_value_kind kind;
     struct keel_shape shape;
     struct keel_spec spec;
-    uint32_t param;    /* number of the parameter, of PARAM and GRADIENT */
-    uint32_t part;     /* of GRADIENT: which use of the parameter, by order of the model; of LOSS: which loss */
+    uint32_t param; /* number of the parameter, of PARAM and GRADIENT */
+    uint32_t part;  /* of GRADIENT: which use of the parameter, by order of the model; of LOSS: which loss */
     bool stashed_half; /* amp: in 16 bits, for some of its readers */
 };
 

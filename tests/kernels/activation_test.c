@@ -85,10 +85,8 @@ static const struct function {
     double (*truth)(double);
     float limits[EXTREMES];
 } functions[KEEL_ACTIVATION_COUNT] = {
-    [KEEL_RELU] = {relu, {0, 0, 0, 0, 200, INFINITY}},
-    [KEEL_TANH] = {tanh, {-1, -1, 0, 0, 1, 1}},
-    [KEEL_SIGMOID] = {sigmoid, {0, 0, 0.5F, 0.5F, 1, 1}},
-    [KEEL_SILU] = {silu, {NAN, 0, 0, 0, 200, INFINITY}},
+    [KEEL_RELU] = {relu, {0, 0, 0, 0, 200, INFINITY}},    [KEEL_TANH] = {tanh, {-1, -1, 0, 0, 1, 1}},
+    [KEEL_SIGMOID] = {sigmoid, {0, 0, 0.5F, 0.5F, 1, 1}}, [KEEL_SILU] = {silu, {NAN, 0, 0, 0, 200, INFINITY}},
     [KEEL_GELU] = {gelu, {NAN, 0, 0, 0, 200, INFINITY}},
 };
 
