@@ -301,7 +301,8 @@ static enum keel_status make_buffers(struct keel_engine *engine)
 static uint32_t find_use(const struct keel_layout *layout, const struct keel_ir_value *gradient)
 {
     uint32_t found = 0;
-    while (layout->uses[found].param != gradient->param || layout->uses[found].part != gradient->part)
+    while (found < layout->use_count &&
+           (layout->uses[found].param != gradient->param || layout->uses[found].part != gradient->part))
         found++;
     KEEL_ASSERT(found < layout->use_count);
     return found;
