@@ -51,7 +51,7 @@ EMULATED_FAULTS="block:unmap=9,once=$root/unmap-once" pocl lent
 code=$?
 check "a run whose driver blocks behind a sum ended with $code" '[ $code -eq 0 ] && [ -e "$root/unmap-once" ]'
 check "a run whose driver blocks behind a sum has other bits" 'same_bits "$root/whole" "$root/lent"'
-check "the board of that driver is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":\"board pocl:0 (.*) hangs: the update of the weights" "$root/lent/events.jsonl"'
+check "the board of that driver is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":\"board pocl:0 (.*) hangs: " "$root/lent/events.jsonl"'
 # Each microbatch takes longer than the timeout of one second.
 KEEL_DEVICE_FAULTS="slow:launch=*,ms=20" host slow --set train.steps=2 --set job.shards=2 --set train.microbatches=1
 code=$?
