@@ -34,7 +34,8 @@ check "and then has the bits of the run that was warned" same_bits "$root/warned
 run back --set train.spike=back
 check "a run that goes back ends when the same bits come again" grep -q "exploded at step $step .*twice with the same bits" "$root/log"
 check "with code 1" [ "$code" -eq 1 ]
-check "from a snapshot before" grep -q '"event":"resumed".*"step":[12]0' "$out/events.jsonl"
+from=$(sed -n 's/.*"event":"resumed".*"step":\([0-9]*\).*/\1/p' "$out/events.jsonl" | tail -n 1)
+check "from a snapshot before" '[ "${from:-0}" -gt 0 ] && [ "$from" -lt "$step" ]'
 
 # A signal while the run ends for the explosion: the step behind that takes three seconds. Where the signal was late
 # (the run has gone back already), it is tried again.
