@@ -572,9 +572,9 @@ static int compare_step(const void *step, const void *point)
 
 static struct point *find_point(const struct report *report, double step)
 {
-    return report->count == 0
-               ? NULL
-               : bsearch(&step, report->points, report->count, sizeof report->points[0], compare_step);
+    return report->count == 0 ? NULL
+                              : bsearch(&step, report->points, keel_size(report->count),
+                                        sizeof report->points[0], compare_step);
 }
 
 /* The time of steps that ended no incident; that of the others is in the incident. */

@@ -123,9 +123,9 @@ static int compare_step(const void *step, const void *seen)
 
 static const struct keel_seen_step *find_seen(const struct keel_output *output, uint64_t step)
 {
-    return output->seen_count == 0
-               ? NULL
-               : bsearch(&step, output->seen, output->seen_count, sizeof output->seen[0], compare_step);
+    return output->seen_count == 0 ? NULL
+                                   : bsearch(&step, output->seen, keel_size(output->seen_count),
+                                             sizeof output->seen[0], compare_step);
 }
 
 static enum keel_status take_old_metric(void *context, const json_t *line, uint64_t number)
