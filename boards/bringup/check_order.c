@@ -39,9 +39,11 @@ static uint32_t new_word(const struct gate *gate, uint32_t i)
     return 0x3e000000 + (gate->round << 12) + (gate->kernels ? i : 0);
 }
 
-/* The gate on a queue, begun: `words` become new_word at its end. */
+/* The gate on a queue, begun: `words` become new_word at its end. A chain of copies has the second half of
+ * the two buffers for itself: the first is for what is tried on another queue meanwhile. */
 static bool shut(struct gate *gate, struct keel_queue *queue, struct keel_event **event)
 {
+    const uint64_t half = KEEL_CHECK_BYTES / 2;
     enum keel_status status = KEEL_OK;
     if (gate->kernels)
         return ok(gate,
@@ -50,8 +52,7 @@ static bool shut(struct gate *gate, struct keel_queue *queue, struct keel_event 
                   "a slow launch") &&
                ok(gate, keel_queue_flush(queue), "a flush");
     for (uint32_t i = 0; i < gate->steps && status == KEEL_OK; i++)
-        status =
-            keel_queue_copy(queue, gate->run->buffer, 0, gate->run->other, 0, KEEL_CHECK_BYTES, NULL, NULL);
+        status = keel_queue_copy(queue, gate->run->buffer, half, gate->run->other, half, half, NULL, NULL);
     if (status == KEEL_OK)
         status = keel_queue_fill(queue, gate->words, 0, BYTES, new_word(gate, 0), NULL, event);
     return ok(gate, status, "a chain of copies") && ok(gate, keel_queue_flush(queue), "a flush");
@@ -322,6 +323,7 @@ static bool try_two_queues(struct gate *gate, uint32_t number)
     enum { LAUNCHES = 64, PARTS = 16, PART = 4096 };
     struct keel_check_run *run = gate->run;
     struct keel_queue *queue = gate->second;
+    _Static_assert(PARTS * PART <= KEEL_CHECK_BYTES / 2, "beside the gate's chain of copies");
     if (!shut(gate, gate->first, NULL) ||
         (gate->kernels && !enqueue_steps(gate, queue, LAUNCHES, gate->round)))
         return false;
