@@ -5,8 +5,8 @@
  * accelerator, so with all fusions. The tape is that of a step that is begun with nothing held. */
 #include "plan_cmd.h"
 #include "data.h"
-#include "model.h"
 #include "tape.h"
+#include "trainer.h"
 #include "view.h"
 #include <inttypes.h>
 #include <keel/command.h>
@@ -50,33 +50,12 @@ static enum keel_status load_job(const struct own *own, const char *path, struct
     return keel_job_load(path, overrides, count, out);
 }
 
-static enum keel_status build_engine(struct plan *plan)
-{
-    const struct keel_job *job = &plan->job;
-    struct keel_graph *graph;
-    KEEL_TRY(keel_graph_create(&graph));
-    struct keel_engine_config config = {.device = plan->device,
-                                        .graph = graph,
-                                        .microbatches = job->microbatches * job->shards,
-                                        .storage = (enum keel_dtype)job->storage,
-                                        .loss_scale = job->loss_scale,
-                                        .optimizer = (enum keel_optimizer)job->optimizer,
-                                        .nesterov = job->nesterov,
-                                        .training = true,
-                                        .check_products = job->check_products,
-                                        .plan_only = true};
-    enum keel_status status = keel_model_build(graph, job, plan->data);
-    if (status == KEEL_OK)
-        status = keel_engine_create(&config, &plan->engine);
-    keel_graph_destroy(graph);
-    return status;
-}
-
 static enum keel_status make(struct plan *plan)
 {
     KEEL_TRY(keel_data_open(&plan->job, &plan->data));
     KEEL_TRY(keel_device_open("null", NULL, &plan->device));
-    KEEL_TRY(build_engine(plan));
+    const struct keel_engine_config config = {.device = plan->device, .plan_only = true};
+    KEEL_TRY(keel_trainer_build_engine(&plan->job, plan->data, config, &plan->engine));
     keel_engine_facts(plan->engine, &plan->facts);
     const uint32_t buckets = keel_engine_bucket_count(plan->engine);
     KEEL_TRY(keel_alloc(buckets + 2, sizeof *plan->piece_bytes, &plan->piece_bytes));

@@ -14,30 +14,35 @@
 
 /* ---- creation ------------------------------------------------------------------------------------------ */
 
-static enum keel_status build_engine(struct keel_trainer *trainer, const struct keel_trainer_config *from)
+enum keel_status keel_trainer_build_engine(const struct keel_job *job, const struct keel_data *data,
+                                           struct keel_engine_config config, struct keel_engine **out)
 {
-    const struct keel_job *job = trainer->job;
     struct keel_graph *graph;
     KEEL_TRY(keel_graph_create(&graph));
-    struct keel_engine_config config = {.device = trainer->device,
-                                        .kernels = trainer->kernels,
-                                        .graph = graph,
-                                        .microbatches = job->microbatches * job->shards,
-                                        .storage = (enum keel_dtype)job->storage,
-                                        .loss_scale = job->loss_scale,
-                                        .optimizer = (enum keel_optimizer)job->optimizer,
-                                        .nesterov = job->nesterov,
-                                        .training = true,
-                                        .share_gradients = job->ranks > 1,
-                                        .check_products = job->check_products,
-                                        .dump_directory = from->dump_directory,
-                                        .passes_off = from->passes_off,
-                                        .slot_wait_ns = trainer->stall_ns};
-    enum keel_status status = keel_model_build(graph, job, trainer->data);
+    config.graph = graph;
+    config.microbatches = job->microbatches * job->shards;
+    config.storage = (enum keel_dtype)job->storage;
+    config.loss_scale = job->loss_scale;
+    config.optimizer = (enum keel_optimizer)job->optimizer;
+    config.nesterov = job->nesterov;
+    config.training = true;
+    config.check_products = job->check_products;
+    enum keel_status status = keel_model_build(graph, job, data);
     if (status == KEEL_OK)
-        status = keel_engine_create(&config, &trainer->engine);
+        status = keel_engine_create(&config, out);
     keel_graph_destroy(graph);
     return status;
+}
+
+static enum keel_status build_engine(struct keel_trainer *trainer, const struct keel_trainer_config *from)
+{
+    const struct keel_engine_config config = {.device = trainer->device,
+                                              .kernels = trainer->kernels,
+                                              .share_gradients = trainer->job->ranks > 1,
+                                              .dump_directory = from->dump_directory,
+                                              .passes_off = from->passes_off,
+                                              .slot_wait_ns = trainer->stall_ns};
+    return keel_trainer_build_engine(trainer->job, trainer->data, config, &trainer->engine);
 }
 
 struct keel_engine_bucket keel_trainer_piece(const struct keel_trainer *trainer, uint32_t piece)

@@ -32,6 +32,11 @@ struct keel_trainer_config {
     atomic_uint_fast64_t *progress; /* counts what moves; borrowed */
 };
 
+/* The engine that a job trains with: model, microbatches, storage and optimizer are the job's, all else is as
+ * `config` says. The caller owns *out. Errors are those of keel_engine_create and of the model. */
+enum keel_status keel_trainer_build_engine(const struct keel_job *job, const struct keel_data *data,
+                                           struct keel_engine_config config, struct keel_engine **out);
+
 /* Build kernels and engine; seconds the first time on a machine. */
 enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out);
 void keel_trainer_destroy(struct keel_trainer *trainer);
