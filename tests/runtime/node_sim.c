@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { SENDERS = 64 }; /* whom a garbled message may name: more than there are */
+
 enum sim_kind {
     SIM_MESSAGE,
     SIM_TIMER,
@@ -162,7 +164,7 @@ static void deliver_garbled(struct sim *sim, uint16_t to, const uint8_t *data, u
     memcpy(copy, data, bytes);
     for (uint64_t flips = 1 + sim_random(sim, 6); flips > 0; flips--)
         copy[13 + sim_random(sim, bytes - 13)] = (uint8_t)draw(sim);
-    uint16_t from = (uint16_t)sim_random(sim, KEEL_NODES_MAX);
+    uint16_t from = (uint16_t)sim_random(sim, SENDERS);
     if (from == to)
         return;
     bool blocked = from < SIM_NODES && sim->blocked[from][to];
@@ -412,6 +414,8 @@ static void env_view_change(void *context, const struct keel_view *old_view, con
     if (evidence_ns > sim->now_ns || alive_ns > evidence_ns || cause == KEEL_CAUSE_NONE)
         violate(sim, "a view change without cause or from the future");
     sim->newest_epoch = new_view->epoch;
+    sim->view_chain =
+        hash_bytes(sim->view_chain, &sim->view_hash[new_view->epoch], sizeof sim->view_hash[new_view->epoch]);
     sim->view_before = sim->view;
     sim->view = *new_view;
     sim->last_cause = cause;

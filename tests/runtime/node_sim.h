@@ -87,7 +87,7 @@ struct sim {
     uint64_t group_epoch; /* epoch whose steps are scheduled */
     uint64_t bad_digest_step;
     int bad_digest_node; /* -1: nobody computes wrongly */
-    uint64_t trace_hash;
+    uint64_t trace_hash, view_chain; /* over all lines of trace; over all views, in their order */
     bool verbose;
     bool user_stopped;   /* sim_user_stop was called in this life of the launcher */
     char violation[256]; /* "" while all is well */

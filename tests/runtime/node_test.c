@@ -746,6 +746,20 @@ static void resume_if_ended(struct sim *sim)
         restart_everything(sim);
 }
 
+/* SIM_LOG=FILE: a line for each seed, by which two builds of the control plane are compared. */
+static void log_run(uint64_t seed, const struct sim *sim)
+{
+    FILE *log = getenv("SIM_LOG") != NULL ? fopen(getenv("SIM_LOG"), "a") : NULL;
+    if (log == NULL)
+        return;
+    (void)fprintf(log,
+                  "%" PRIu64 " views %u epoch %" PRIu64 " chain %016" PRIx64 " trace %016" PRIx64
+                  " events %" PRIu64 " ended %" PRIu64 "\n",
+                  seed, sim->view_changes, sim->newest_epoch, sim->view_chain, sim->trace_hash,
+                  sim->events_done, sim->now_ns);
+    (void)fclose(log);
+}
+
 static uint64_t random_run(uint64_t seed, bool verbose)
 {
     struct sim_config small = sim_default(seed);
@@ -785,6 +799,7 @@ static uint64_t random_run(uint64_t seed, bool verbose)
     ck_assert_msg(sim->delivered_count + sim->gaps == config.last_step, "seed %" PRIu64 ": %" PRIu64 " steps",
                   seed, sim->delivered_count);
     ck_assert_msg(sim->mismatches == 0, "seed %" PRIu64 ": bits differ", seed);
+    log_run(seed, sim);
     uint64_t hash = sim->trace_hash;
     sim_destroy(sim);
     return hash;
@@ -846,7 +861,7 @@ START_TEST(the_same_seed_gives_the_same_trace)
 END_TEST
 
 /* SIM_SEED=n replays one seed with its trace, and nothing else; SIM_RUNS=n runs four times n seeds, and
- * nothing else. `make sim` sets them. */
+ * nothing else; with SIM_LOG=FILE, what came out of each seed goes there. `make sim` sets them. */
 static void cases(TCase *tc)
 {
     if (getenv("SIM_SEED") != NULL) {
