@@ -21,7 +21,8 @@ struct order {
 };
 
 struct drop {
-    uint64_t step, attempt, ranks;
+    uint64_t step, attempt;
+    struct keel_bitset ranks;
 };
 
 struct keel_committer {
@@ -43,16 +44,16 @@ struct keel_committer {
 /* The shards are complete and nobody writes there any more; a manifest that is there keeps them. */
 static void discard(const struct keel_committer *committer, const struct drop *drop)
 {
-    for (uint32_t rank = 0; rank < KEEL_MEMBERS_MAX; rank++)
-        if (drop->ranks >> rank & 1)
-            (void)keel_save_discard(committer->config.store, drop->step, drop->attempt, rank);
+    for (uint32_t rank = keel_bitset_next(&drop->ranks, 0); rank < KEEL_BITSET_BITS;
+         rank = keel_bitset_next(&drop->ranks, rank + 1))
+        (void)keel_save_discard(committer->config.store, drop->step, drop->attempt, rank);
 }
 
-static uint64_t ranks_of(const struct keel_shard_summary *shards, uint32_t count)
+static struct keel_bitset ranks_of(const struct keel_shard_summary *shards, uint32_t count)
 {
-    uint64_t ranks = 0;
+    struct keel_bitset ranks = {{0}};
     for (uint32_t i = 0; i < count; i++)
-        ranks |= UINT64_C(1) << shards[i].rank % KEEL_MEMBERS_MAX;
+        keel_bitset_add(&ranks, shards[i].rank);
     return ranks;
 }
 
@@ -156,18 +157,20 @@ enum keel_status keel_committer_order(struct keel_committer *committer, uint64_t
         keel_cond_broadcast(&committer->moved);
     }
     keel_mutex_unlock(&committer->lock);
-    if (full)
-        keel_committer_drop(committer, step, attempt, ranks_of(shards, count));
-    return full ? keel_fail(KEEL_BUSY, "%d snapshots wait to be committed; step %llu is given up", ORDERS_MAX,
-                            (unsigned long long)step)
-                : KEEL_OK;
+    if (!full)
+        return KEEL_OK;
+    const struct keel_bitset ranks = ranks_of(shards, count);
+    keel_committer_drop(committer, step, attempt, &ranks);
+    return keel_fail(KEEL_BUSY, "%d snapshots wait to be committed; step %llu is given up", ORDERS_MAX,
+                     (unsigned long long)step);
 }
 
-void keel_committer_drop(struct keel_committer *committer, uint64_t step, uint64_t attempt, uint64_t ranks)
+void keel_committer_drop(struct keel_committer *committer, uint64_t step, uint64_t attempt,
+                         const struct keel_bitset *ranks)
 {
     keel_mutex_lock(&committer->lock);
     if (committer->drop_count < KEEL_DROPS_MAX)
-        committer->drops[committer->drop_count++] = (struct drop){step, attempt, ranks};
+        committer->drops[committer->drop_count++] = (struct drop){step, attempt, *ranks};
     keel_cond_broadcast(&committer->moved);
     keel_mutex_unlock(&committer->lock);
 }

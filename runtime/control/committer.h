@@ -7,6 +7,7 @@
 #ifndef KEEL_COMMITTER_H
 #define KEEL_COMMITTER_H
 
+#include "bitset.h"
 #include <keel/ckpt.h>
 #include <keel/node.h>
 
@@ -38,10 +39,11 @@ enum keel_status keel_committer_open(const struct keel_committer_config *config,
 enum keel_status keel_committer_order(struct keel_committer *committer, uint64_t step, uint64_t attempt,
                                       const struct keel_shard_summary *shards, uint32_t count);
 
-/* Remove the shards of these ranks (a bit each) of an attempt that nobody orders any more; of one that is
+/* Remove the shards of these ranks of an attempt that nobody orders any more; of one that is
  * committed they stay. Does not block. At most KEEL_DROPS_MAX wait, what is more stays until retention. */
 enum { KEEL_DROPS_MAX = 32 };
-void keel_committer_drop(struct keel_committer *committer, uint64_t step, uint64_t attempt, uint64_t ranks);
+void keel_committer_drop(struct keel_committer *committer, uint64_t step, uint64_t attempt,
+                         const struct keel_bitset *ranks);
 
 /* Readable while results wait. */
 int keel_committer_fd(const struct keel_committer *committer);

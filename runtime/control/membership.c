@@ -1,6 +1,7 @@
 /* membership.c - see membership.h. */
 #include "membership.h"
 
+#include <stddef.h>
 #include <string.h>
 
 void keel_times_derive(uint64_t timeout_ns, struct keel_times *out)
@@ -122,24 +123,73 @@ static bool is_done(const struct keel_membership *m, const struct keel_member *m
     return w && w->incarnation == member->incarnation && w->state == KEEL_WORKER_DONE;
 }
 
-static bool ring_says_silent(const struct keel_membership *m, uint16_t node, const struct keel_times *times,
-                             uint64_t now_ns)
+/* What is looked up while members are judged, made in one pass over all that is known. */
+struct look {
+    struct keel_membership *m;
+    const struct keel_view *view;
+    const struct keel_times *times;
+    uint64_t now_ns;
+    bool ring_heard;           /* `silent` is filled in: it is wanted only when a node is silent */
+    struct keel_bitset silent; /* nodes of which their ring successors say so */
+    /* by node and local number: the member that has this place, by index */
+    uint16_t member_at[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE];
+    /* Accusations. A worker accuses one other at most. By member, by index: */
+    uint16_t accuses[KEEL_MEMBERS_MAX];  /* whom; NOBODY: nobody, or its word does not count */
+    uint16_t accusers[KEEL_MEMBERS_MAX]; /* how many accuse it */
+    uint16_t accused[KEEL_MEMBERS_MAX];  /* those with accusers, ascending; accused_count of them */
+    uint16_t accused_count;
+    uint32_t active; /* members that are neither spare nor evicted */
+};
+
+enum { NOBODY = UINT16_MAX };
+
+static void find_places(struct look *look)
 {
-    for (uint16_t i = 1; i < m->node_count; i++) {
-        const struct keel_seen_node *seen = &m->nodes[i];
-        if (seen->heard && !seen->exited && seen->silent_node == node &&
-            now_ns - seen->heard_ns < times->silence_ns / 2)
-            return true;
+    memset(look->member_at, 0xff, sizeof look->member_at); /* NOBODY */
+    for (uint16_t i = 0; i < look->view->member_count; i++) {
+        const struct keel_member *member = &look->view->members[i];
+        KEEL_ASSERT(look->member_at[member->node][member->local] == NOBODY);
+        look->member_at[member->node][member->local] = i;
     }
-    return false;
+}
+
+static void begin_look(struct look *look, struct keel_membership *m, const struct keel_view *view,
+                       const struct keel_times *times, uint64_t now_ns)
+{
+    KEEL_ASSERT(view->member_count <= KEEL_MEMBERS_MAX && m->node_count <= KEEL_NODES_MAX);
+    look->m = m;
+    look->view = view;
+    look->times = times;
+    look->now_ns = now_ns;
+    look->ring_heard = false;
+    memset(&look->silent, 0, sizeof look->silent);
+    look->accused_count = 0;
+    look->active = 0;
+    for (uint16_t i = 0; i < look->view->member_count; i++) {
+        look->accuses[i] = NOBODY;
+        look->accusers[i] = 0;
+        look->active += !look->view->members[i].spare && look->m->evicted[i] == KEEL_CAUSE_NONE ? 1 : 0;
+    }
+    find_places(look);
+}
+
+static bool ring_says_silent(struct look *look, uint16_t node)
+{
+    for (uint16_t i = 1; !look->ring_heard && i < look->m->node_count; i++) {
+        const struct keel_seen_node *seen = &look->m->nodes[i];
+        if (seen->heard && !seen->exited && seen->silent_node != KEEL_RANK_NONE &&
+            look->now_ns - seen->heard_ns < look->times->silence_ns / 2)
+            keel_bitset_add(&look->silent, seen->silent_node);
+    }
+    look->ring_heard = true;
+    return keel_bitset_has(&look->silent, node);
 }
 
 /* Rules 2 and 3. */
-static enum keel_cause evidence_against(const struct keel_membership *m, const struct keel_member *member,
-                                        const struct keel_times *times, uint64_t now_ns)
+static enum keel_cause evidence_against(struct look *look, const struct keel_member *member)
 {
-    const struct keel_seen_node *seen = &m->nodes[member->node];
-    const struct keel_wire_worker *w = worker_of(m, member);
+    const struct keel_seen_node *seen = &look->m->nodes[member->node];
+    const struct keel_wire_worker *w = worker_of(look->m, member);
     if (seen->exited || seen->ended || seen->incarnation > member->incarnation >> 8)
         return KEEL_CAUSE_EXIT;
     if (w && w->incarnation > member->incarnation)
@@ -147,121 +197,128 @@ static enum keel_cause evidence_against(const struct keel_membership *m, const s
     if (w && w->incarnation == member->incarnation &&
         (w->state == KEEL_WORKER_OFF || w->state == KEEL_WORKER_FAILED || w->state == KEEL_WORKER_GONE))
         return w->cause == KEEL_CAUSE_NONE ? KEEL_CAUSE_EXIT : w->cause;
-    uint64_t silent_ns = now_ns - seen->heard_ns;
-    if (silent_ns >= times->silence_ns)
+    uint64_t silent_ns = look->now_ns - seen->heard_ns;
+    if (silent_ns >= look->times->silence_ns)
         return KEEL_CAUSE_SILENCE;
-    if (silent_ns >= times->silence_ns / 2 && ring_says_silent(m, member->node, times, now_ns))
+    if (silent_ns >= look->times->silence_ns / 2 && ring_says_silent(look, member->node))
         return KEEL_CAUSE_SILENCE;
     return KEEL_CAUSE_NONE;
 }
 
-static void evict(struct keel_membership *m, const struct keel_view *view, int index, enum keel_cause cause,
-                  uint64_t now_ns)
+/* Its accusation does not count any more. */
+static void evict(struct look *look, uint16_t index, enum keel_cause cause)
 {
-    const struct keel_member *member = &view->members[index];
-    KEEL_ASSERT(index < view->member_count && cause != KEEL_CAUSE_NONE);
+    struct keel_membership *m = look->m;
+    const struct keel_member *member = &look->view->members[index];
+    KEEL_ASSERT(index < look->view->member_count && cause != KEEL_CAUSE_NONE);
     if (m->evicted[index] != KEEL_CAUSE_NONE)
         return;
     m->evicted[index] = cause;
-    m->evicted_ns[index] = now_ns;
+    m->evicted_ns[index] = look->now_ns;
     m->alive_ns[index] = m->nodes[member->node].alive_ns[member->local];
+    look->active -= member->spare ? 0 : 1;
+    if (look->accuses[index] != NOBODY) {
+        KEEL_ASSERT(look->accusers[look->accuses[index]] > 0);
+        look->accusers[look->accuses[index]]--;
+        look->accuses[index] = NOBODY;
+    }
 }
 
 /* ---- accusations by peers: rules 4 and 5 --------------------------------------------------------------- */
 
-static bool accuses(const struct keel_membership *m, const struct keel_view *view, int from, int about)
+/* Whom this member accuses, by index: only what an active one says of the present view counts. */
+static uint16_t whom_it_accuses(const struct look *look, uint16_t from)
 {
-    const struct keel_member *accuser = &view->members[from];
-    const struct keel_wire_worker *w = worker_of(m, accuser);
-    return from != about && !accuser->spare && m->evicted[from] == KEEL_CAUSE_NONE && w &&
-           w->incarnation == accuser->incarnation && w->state == KEEL_WORKER_READY &&
-           w->accused_epoch == view->epoch && w->accused_rank == view->members[about].rank;
+    const struct keel_member *accuser = &look->view->members[from];
+    const struct keel_wire_worker *w = worker_of(look->m, accuser);
+    if (accuser->spare || look->m->evicted[from] != KEEL_CAUSE_NONE || !w ||
+        w->incarnation != accuser->incarnation || w->state != KEEL_WORKER_READY ||
+        w->accused_epoch != look->view->epoch)
+        return NOBODY;
+    const int about = keel_view_find_rank(look->view, w->accused_rank);
+    return about < 0 || about == from ? NOBODY : (uint16_t)about;
 }
 
-static uint32_t count_accusers(const struct keel_membership *m, const struct keel_view *view, int about)
+static void hear_accusations(struct look *look)
 {
-    uint32_t count = 0;
-    for (int i = 0; i < view->member_count; i++)
-        count += accuses(m, view, i, about) ? 1 : 0;
-    return count;
-}
-
-/* Does somebody whom `index` accuses accuse it too, and is more accused (higher in rank among equals)? Then
- * that one is to go first, and its word does not count until it is decided. */
-static bool yields_to_other(const struct keel_membership *m, const struct keel_view *view, int index,
-                            uint32_t accusers)
-{
-    for (int i = 0; i < view->member_count; i++) {
-        if (!accuses(m, view, i, index) || !accuses(m, view, index, i))
-            continue;
-        uint32_t more = count_accusers(m, view, i);
-        if (more > accusers || (more == accusers && i > index))
-            return true;
+    const uint16_t count = look->view->member_count;
+    for (uint16_t i = 0; i < count; i++) {
+        look->accuses[i] = whom_it_accuses(look, i);
+        if (look->accuses[i] != NOBODY)
+            look->accusers[look->accuses[i]]++;
     }
-    return false;
+    for (uint16_t i = 0; i < count; i++)
+        if (look->accusers[i] > 0)
+            look->accused[look->accused_count++] = i;
 }
 
-static void evict_node(struct keel_membership *m, const struct keel_view *view, uint16_t node,
-                       uint64_t now_ns)
+/* Does the one whom `index` accuses accuse it too, and is more accused (higher in rank among equals)? Then
+ * that one is to go first, and its word does not count until it is decided. */
+static bool yields_to_other(const struct look *look, uint16_t index)
 {
-    for (int i = 0; i < view->member_count; i++)
-        if (view->members[i].node == node && !is_done(m, &view->members[i]))
-            evict(m, view, i, KEEL_CAUSE_CONNECTION, now_ns);
+    const uint16_t other = look->accuses[index];
+    if (other == NOBODY || look->accuses[other] != index)
+        return false;
+    const uint16_t more = look->accusers[other], accusers = look->accusers[index];
+    return more > accusers || (more == accusers && other > index);
+}
+
+static void evict_node(struct look *look, uint16_t node)
+{
+    for (uint32_t local = 0; local < KEEL_WORKERS_PER_NODE; local++) {
+        const uint16_t at = look->member_at[node][local];
+        if (at != NOBODY && !is_done(look->m, &look->view->members[at]))
+            evict(look, at, KEEL_CAUSE_CONNECTION);
+    }
 }
 
 /* One accused member; true when it may be evicted by rule 5. Sets *wake_ns to when it must be looked
  * at again. */
-static bool weigh_accused(struct keel_membership *m, const struct keel_view *view, int index,
-                          const struct keel_times *times, uint64_t now_ns, uint32_t others,
-                          struct keel_verdict *out)
+static bool weigh_accused(struct look *look, uint16_t index, uint32_t others, struct keel_verdict *out)
 {
-    uint32_t accusers = count_accusers(m, view, index);
+    struct keel_membership *m = look->m;
+    const struct keel_times *times = look->times;
+    const uint32_t accusers = look->accusers[index];
     if (accusers == 0 || m->evicted[index] != KEEL_CAUSE_NONE)
         return false;
-    const struct keel_member *member = &view->members[index];
+    const struct keel_member *member = &look->view->members[index];
     if (is_done(m, member)) {
-        evict(m, view, index, KEEL_CAUSE_FINISHED, now_ns);
+        evict(look, index, KEEL_CAUSE_FINISHED);
         return false;
     }
     if (m->accused_ns[index] == 0) {
-        m->accused_ns[index] = now_ns;
-        out->probe |= UINT64_C(1) << member->node;
+        m->accused_ns[index] = look->now_ns;
+        keel_bitset_add(&out->probe, member->node);
     }
-    uint64_t since_ns = now_ns - m->accused_ns[index];
+    uint64_t since_ns = look->now_ns - m->accused_ns[index];
     uint64_t due_ns = since_ns < times->probe_ns ? times->probe_ns : times->silence_ns;
     if (since_ns < due_ns && m->accused_ns[index] + due_ns < out->wake_ns)
         out->wake_ns = m->accused_ns[index] + due_ns;
     if (since_ns < times->probe_ns)
         return false;
     if (m->nodes[member->node].heard_ns <= m->accused_ns[index]) {
-        evict_node(m, view, member->node, now_ns);
+        evict_node(look, member->node);
         return false;
     }
-    return (accusers * 2 >= others || since_ns >= times->silence_ns) &&
-           !yields_to_other(m, view, index, accusers);
+    return (accusers * 2 >= others || since_ns >= times->silence_ns) && !yields_to_other(look, index);
 }
 
-static void suspect_accused(struct keel_membership *m, const struct keel_view *view,
-                            const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
+static void suspect_accused(struct look *look, struct keel_verdict *out)
 {
-    for (uint32_t round = 0; round < KEEL_MEMBERS_MAX; round++) {
-        uint32_t active = 0;
-        for (int i = 0; i < view->member_count; i++)
-            active += !view->members[i].spare && m->evicted[i] == KEEL_CAUSE_NONE ? 1 : 0;
-        int worst = -1;
-        uint32_t most = 0;
-        for (int i = 0; i < view->member_count; i++) {
-            if (!weigh_accused(m, view, i, times, now_ns, active - 1, out))
+    hear_accusations(look);
+    for (uint16_t round = 0; round < look->view->member_count; round++) {
+        const uint32_t others = look->active - 1;
+        uint16_t worst = NOBODY, most = 0;
+        for (uint16_t i = 0; i < look->accused_count; i++) {
+            const uint16_t index = look->accused[i];
+            if (!weigh_accused(look, index, others, out) || look->accusers[index] < most)
                 continue;
-            uint32_t accusers = count_accusers(m, view, i);
-            if (accusers >= most) {
-                most = accusers;
-                worst = i;
-            }
+            most = look->accusers[index];
+            worst = index;
         }
-        if (worst < 0)
+        if (worst == NOBODY)
             return;
-        evict(m, view, worst, KEEL_CAUSE_CONNECTION, now_ns);
+        evict(look, worst, KEEL_CAUSE_CONNECTION);
     }
 }
 
@@ -292,15 +349,16 @@ static bool somebody_remains(const struct keel_membership *m, const struct keel_
 /* A evicted member leaves for the sake of those who stay. Nobody stays: then whoever is alive and ready
  * stays after all. All were silent together, which says more about the network or the machine than about one
  * of them, so the others that were only silent get the whole timeout again, from now on. */
-static void reinstate(struct keel_membership *m, const struct keel_view *view, const struct keel_times *times,
-                      uint64_t now_ns)
+static void reinstate(const struct look *look)
 {
+    struct keel_membership *m = look->m;
+    const struct keel_view *view = look->view;
     bool reinstated = false;
     if (somebody_remains(m, view))
         return;
     for (int i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
-        if (m->evicted[i] == KEEL_CAUSE_NONE || !is_alive_and_ready(m, member, times, now_ns))
+        if (m->evicted[i] == KEEL_CAUSE_NONE || !is_alive_and_ready(m, member, look->times, look->now_ns))
             continue;
         m->evicted[i] = KEEL_CAUSE_NONE;
         m->accused_ns[i] = 0;
@@ -310,27 +368,20 @@ static void reinstate(struct keel_membership *m, const struct keel_view *view, c
         if (m->evicted[i] != KEEL_CAUSE_SILENCE)
             continue;
         m->evicted[i] = KEEL_CAUSE_NONE;
-        m->nodes[view->members[i].node].heard_ns = now_ns;
+        m->nodes[view->members[i].node].heard_ns = look->now_ns;
     }
 }
 
 /* ---- newcomers ----------------------------------------------------------------------------------------- */
 
-/* Is the place (node, local) held by a member that stays? */
-static bool place_is_taken(const struct keel_view *view, uint64_t gone, uint16_t node, uint8_t local)
+static void list_worker(const struct look *look, uint16_t node, uint8_t local, struct keel_verdict *out)
 {
-    for (int i = 0; i < view->member_count; i++)
-        if (view->members[i].node == node && view->members[i].local == local && !(gone >> i & 1))
-            return true;
-    return false;
-}
-
-static void list_worker(const struct keel_wire_worker *w, const struct keel_view *view, uint16_t node,
-                        uint8_t local, struct keel_verdict *out)
-{
-    bool member = keel_view_find_worker(view, node, local, w->incarnation) >= 0;
-    bool fresh = w->state == KEEL_WORKER_READY && w->sent_epoch == 0;
-    if (fresh && !place_is_taken(view, out->gone, node, local) && out->join_count < KEEL_MEMBERS_MAX) {
+    const struct keel_wire_worker *w = &look->m->nodes[node].workers[local];
+    const uint16_t at = look->member_at[node][local];
+    const bool member = at != NOBODY && look->view->members[at].incarnation == w->incarnation;
+    const bool taken = at != NOBODY && !keel_bitset_has(&out->gone, at); /* by a member that stays */
+    const bool fresh = w->state == KEEL_WORKER_READY && w->sent_epoch == 0;
+    if (fresh && !taken && out->join_count < KEEL_MEMBERS_MAX) {
         struct keel_member *join = &out->joins[out->join_count++];
         *join = (struct keel_member){
             .node = node, .local = local, .incarnation = w->incarnation, .data = w->address};
@@ -340,9 +391,11 @@ static void list_worker(const struct keel_wire_worker *w, const struct keel_view
     }
 }
 
-static void list_newcomers(const struct keel_membership *m, const struct keel_view *view,
-                           const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
+static void list_newcomers(const struct look *look, struct keel_verdict *out)
 {
+    const struct keel_membership *m = look->m;
+    const struct keel_times *times = look->times;
+    const uint64_t now_ns = look->now_ns;
     for (uint16_t node = 1; node < m->node_count; node++) {
         const struct keel_seen_node *seen = &m->nodes[node];
         if (!seen->heard && !seen->exited && now_ns - seen->heard_ns < times->join_wait_ns)
@@ -356,7 +409,7 @@ static void list_newcomers(const struct keel_membership *m, const struct keel_vi
             continue;
         }
         for (uint8_t local = 0; local < seen->worker_count; local++)
-            list_worker(&seen->workers[local], view, node, local, out);
+            list_worker(look, node, local, out);
     }
 }
 
@@ -364,18 +417,20 @@ static void list_newcomers(const struct keel_membership *m, const struct keel_vi
 
 static void start_verdict(struct keel_verdict *out)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, offsetof(struct keel_verdict, joins));
     out->wake_ns = UINT64_MAX;
 }
 
-static void collect_members(const struct keel_membership *m, const struct keel_view *view,
-                            struct keel_verdict *out)
+static void collect_members(const struct look *look, struct keel_verdict *out)
 {
+    const struct keel_membership *m = look->m;
+    const struct keel_view *view = look->view;
     uint32_t gone_or_done = 0;
-    for (int i = 0; i < view->member_count; i++) {
+    for (uint16_t i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
-        if (m->evicted[i] != KEEL_CAUSE_NONE) {
-            out->gone |= UINT64_C(1) << i;
+        const bool evicted = m->evicted[i] != KEEL_CAUSE_NONE, done = is_done(m, member);
+        if (evicted) {
+            keel_bitset_add(&out->gone, i);
             bool earlier = out->evidence_ns == 0 || m->evicted_ns[i] < out->evidence_ns;
             if (!member->spare && earlier) {
                 out->evidence_ns = m->evicted_ns[i];
@@ -383,59 +438,69 @@ static void collect_members(const struct keel_membership *m, const struct keel_v
                 out->cause = m->evicted[i];
             }
         }
-        if (is_done(m, member))
-            out->done |= UINT64_C(1) << i;
-        else if (m->evicted[i] == KEEL_CAUSE_NONE && member->spare)
+        if (done)
+            keel_bitset_add(&out->done, i);
+        else if (!evicted && member->spare)
             out->spares++;
-        else if (m->evicted[i] == KEEL_CAUSE_NONE)
+        else if (!evicted)
             out->remaining++;
-        gone_or_done += (out->gone | out->done) >> i & 1;
+        gone_or_done += evicted || done ? 1 : 0;
     }
     KEEL_ASSERT(out->remaining + out->spares + gone_or_done == view->member_count);
+}
+
+/* Rules 1 to 3, for one member. */
+static void look_at_member(struct look *look, uint16_t index, struct keel_verdict *out)
+{
+    const struct keel_member *member = &look->view->members[index];
+    if (is_done(look->m, member) || look->m->evicted[index] != KEEL_CAUSE_NONE)
+        return;
+    const enum keel_cause cause = evidence_against(look, member);
+    if (cause != KEEL_CAUSE_NONE) {
+        evict(look, index, cause);
+        return;
+    }
+    const uint64_t heard_ns = look->m->nodes[member->node].heard_ns;
+    const uint64_t half_ns = heard_ns + look->times->silence_ns / 2;
+    const uint64_t due_ns = half_ns > look->now_ns ? half_ns : heard_ns + look->times->silence_ns;
+    if (due_ns < out->wake_ns)
+        out->wake_ns = due_ns;
 }
 
 void keel_membership_suspect(struct keel_membership *m, const struct keel_view *view,
                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
 {
-    KEEL_ASSERT(view->member_count <= KEEL_MEMBERS_MAX && m->node_count <= KEEL_NODES_MAX);
+    struct look look; /* some kilobytes, of which as much is written as there are members */
+    begin_look(&look, m, view, times, now_ns);
     start_verdict(out);
-    for (int i = 0; i < view->member_count; i++) {
-        const struct keel_member *member = &view->members[i];
-        if (is_done(m, member) || m->evicted[i] != KEEL_CAUSE_NONE)
-            continue;
-        enum keel_cause cause = evidence_against(m, member, times, now_ns);
-        if (cause != KEEL_CAUSE_NONE)
-            evict(m, view, i, cause, now_ns);
-        uint64_t heard_ns = m->nodes[member->node].heard_ns;
-        uint64_t half_ns = heard_ns + times->silence_ns / 2;
-        uint64_t due_ns = half_ns > now_ns ? half_ns : heard_ns + times->silence_ns;
-        if (cause == KEEL_CAUSE_NONE && due_ns < out->wake_ns)
-            out->wake_ns = due_ns;
-    }
-    suspect_accused(m, view, times, now_ns, out);
-    reinstate(m, view, times, now_ns);
-    collect_members(m, view, out);
-    list_newcomers(m, view, times, now_ns, out);
+    for (uint16_t i = 0; i < view->member_count; i++)
+        look_at_member(&look, i, out);
+    suspect_accused(&look, out);
+    reinstate(&look);
+    collect_members(&look, out);
+    list_newcomers(&look, out);
     if (out->join_count == 0)
         m->join_ns = 0;
     else if (m->join_ns == 0)
         m->join_ns = now_ns;
 }
 
-void keel_membership_awaited(const struct keel_membership *m, const struct keel_view *view,
+void keel_membership_awaited(struct keel_membership *m, const struct keel_view *view,
                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
 {
+    struct look look;
+    begin_look(&look, m, view, times, now_ns);
     start_verdict(out);
-    for (int i = 0; i < view->member_count; i++) {
+    for (uint16_t i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
         const struct keel_wire_worker *w = worker_of(m, member);
         bool same = w && w->incarnation == member->incarnation && w->state == KEEL_WORKER_READY &&
                     w->sent_epoch > 0 && w->address.bytes == member->data.bytes &&
                     memcmp(w->address.data, member->data.data, w->address.bytes) == 0;
         if (!same || !node_is_live(&m->nodes[member->node], times, now_ns))
-            out->gone |= UINT64_C(1) << i;
+            keel_bitset_add(&out->gone, i);
         else if (!member->spare)
             out->remaining++;
     }
-    list_newcomers(m, view, times, now_ns, out);
+    list_newcomers(&look, out);
 }

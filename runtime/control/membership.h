@@ -49,19 +49,19 @@ struct keel_membership {
 };
 
 struct keel_verdict {
-    uint64_t gone;         /* members to leave, by index */
-    enum keel_cause cause; /* of the first of them */
-    uint64_t evidence_ns;  /* first evidence against an active one; 0: none is gone */
-    uint64_t alive_ns;     /* its last sign of life; 0: none was heard */
-    uint64_t done;         /* members that finished all steps */
-    uint16_t remaining;    /* active members neither gone nor done */
-    uint16_t spares;       /* spare members neither gone nor done */
-    uint16_t coming;       /* workers that may still become ready, on nodes that are heard */
-    uint16_t unheard;      /* nodes that are silent or were never heard, not known to be dead */
-    uint64_t probe;        /* nodes to be asked now: one of theirs is accused */
-    struct keel_member joins[KEEL_MEMBERS_MAX];
+    struct keel_bitset gone;  /* members to leave, by index */
+    enum keel_cause cause;    /* of the first of them */
+    uint64_t evidence_ns;     /* first evidence against an active one; 0: none is gone */
+    uint64_t alive_ns;        /* its last sign of life; 0: none was heard */
+    struct keel_bitset done;  /* members that finished all steps */
+    uint16_t remaining;       /* active members neither gone nor done */
+    uint16_t spares;          /* spare members neither gone nor done */
+    uint16_t coming;          /* workers that may still become ready, on nodes that are heard */
+    uint16_t unheard;         /* nodes that are silent or were never heard, not known to be dead */
+    struct keel_bitset probe; /* nodes to be asked now: one of theirs is accused */
+    uint64_t wake_ns;         /* look again then at the latest; UINT64_MAX: nothing pends */
     uint16_t join_count;
-    uint64_t wake_ns; /* look again then at the latest; UINT64_MAX: nothing pends */
+    struct keel_member joins[KEEL_MEMBERS_MAX]; /* join_count of them; what follows is not written */
 };
 
 /* All nodes were started under this incarnation: what a process that ended unheard had sent is late, and who
@@ -98,14 +98,15 @@ void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns);
  *    anyone: a network matter. Only the most accused goes (highest rank among equals), and its own
  *    accusations with it.
  * When these leave nobody, members that are alive and ready stay after all, and those that were only silent
- * are given `silence` again from now on. */
+ * are given `silence` again from now on.
+ * One pass over members, nodes and their workers, whoever accuses whom: it runs after every event. */
 void keel_membership_suspect(struct keel_membership *m, const struct keel_view *view,
                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
 
 /* The first look in a launcher's life: `view` is of an earlier life. A member stays if its worker is alive,
  * was sent a view and has the address that it has in this one. All other members leave; workers that were
  * sent no view join. */
-void keel_membership_awaited(const struct keel_membership *m, const struct keel_view *view,
+void keel_membership_awaited(struct keel_membership *m, const struct keel_view *view,
                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
 
 #endif

@@ -6,10 +6,15 @@
 
 int keel_view_find_rank(const struct keel_view *view, uint16_t rank)
 {
-    for (int i = 0; i < view->member_count; i++)
-        if (view->members[i].rank == rank)
-            return i;
-    return -1;
+    int low = 0, high = view->member_count; /* members are sorted by rank */
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (view->members[middle].rank < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < view->member_count && view->members[low].rank == rank ? low : -1;
 }
 
 int keel_view_find_worker(const struct keel_view *view, uint16_t node, uint8_t local, uint32_t incarnation)
@@ -32,12 +37,15 @@ uint16_t keel_view_active_count(const struct keel_view *view)
 
 /* ---- building the next view --------------------------------------------------------------------- */
 
-/* Put `member` under `rank`; the members stay in any order until sort_members. */
-static void add_member(struct keel_view *view, const struct keel_member *member, uint16_t rank, bool spare)
+/* Put `member` under `rank`, which is not among the `taken`; the members stay in any order until
+ * sort_members. */
+static void add_member(struct keel_view *view, struct keel_bitset *taken, const struct keel_member *member,
+                       uint16_t rank, bool spare)
 {
     if (view->member_count == KEEL_MEMBERS_MAX)
         return;
-    KEEL_ASSERT(rank < KEEL_MEMBERS_MAX && keel_view_find_rank(view, rank) < 0);
+    KEEL_ASSERT(rank < KEEL_MEMBERS_MAX && !keel_bitset_has(taken, rank));
+    keel_bitset_add(taken, rank);
     struct keel_member *m = &view->members[view->member_count++];
     *m = *member;
     m->rank = rank;
@@ -66,33 +74,34 @@ static void seat_members(const struct keel_view *old, const struct keel_view_cha
                          struct keel_view *next)
 {
     struct candidates waiting = {.count = 0};
+    struct keel_bitset ranks = {{0}}; /* that are given */
     for (uint16_t i = 0; i < old->member_count; i++) {
-        if (change->gone >> i & 1)
+        if (keel_bitset_has(&change->gone, i))
             continue;
         if (old->members[i].spare)
             waiting.list[waiting.count++] = old->members[i];
         else
-            add_member(next, &old->members[i], old->members[i].rank, false);
+            add_member(next, &ranks, &old->members[i], old->members[i].rank, false);
     }
     for (uint16_t i = 0; i < change->join_count && i < KEEL_MEMBERS_MAX; i++) {
         waiting.fresh[waiting.count] = true;
         waiting.list[waiting.count++] = change->joins[i];
     }
-    uint16_t taken = 0;
-    for (uint16_t rank = 0; rank < change->rank_count && taken < waiting.count; rank++)
-        if (keel_view_find_rank(next, rank) < 0)
-            add_member(next, &waiting.list[taken++], rank, false);
-    for (uint16_t i = taken; i < waiting.count; i++)
+    uint16_t seated = 0;
+    for (uint16_t rank = 0; rank < change->rank_count && seated < waiting.count; rank++)
+        if (!keel_bitset_has(&ranks, rank))
+            add_member(next, &ranks, &waiting.list[seated++], rank, false);
+    for (uint16_t i = seated; i < waiting.count; i++)
         if (!waiting.fresh[i])
-            add_member(next, &waiting.list[i], waiting.list[i].rank, true);
+            add_member(next, &ranks, &waiting.list[i], waiting.list[i].rank, true);
     uint16_t rank = change->rank_count;
-    for (uint16_t i = taken; i < waiting.count; i++) {
+    for (uint16_t i = seated; i < waiting.count; i++) {
         if (!waiting.fresh[i])
             continue;
-        while (rank < KEEL_MEMBERS_MAX && keel_view_find_rank(next, rank) >= 0)
+        while (rank < KEEL_MEMBERS_MAX && keel_bitset_has(&ranks, rank))
             rank++;
         if (rank < KEEL_MEMBERS_MAX)
-            add_member(next, &waiting.list[i], rank, true);
+            add_member(next, &ranks, &waiting.list[i], rank, true);
     }
     sort_members(next);
 }
@@ -178,10 +187,10 @@ static void move_shards(const struct keel_view *old, struct keel_view *next)
     }
 }
 
-static bool any_active_stays(const struct keel_view *old, uint64_t gone)
+static bool any_active_stays(const struct keel_view *old, const struct keel_bitset *gone)
 {
     for (uint16_t i = 0; i < old->member_count; i++)
-        if (!old->members[i].spare && !(gone >> i & 1))
+        if (!old->members[i].spare && !keel_bitset_has(gone, i))
             return true;
     return false;
 }
@@ -204,7 +213,7 @@ static bool follows(const struct keel_view *old, const struct keel_view_change *
     for (uint16_t i = 0; i < old->member_count; i++) {
         const struct keel_member *m = &old->members[i];
         const int at = keel_view_find_worker(next, m->node, m->local, m->incarnation);
-        const bool gone = (change->gone >> i & 1) != 0;
+        const bool gone = keel_bitset_has(&change->gone, i);
         if (gone && at >= 0 && !joins(change, m))
             return false;
         if (!gone && !m->spare && (at < 0 || next->members[at].rank != m->rank))
@@ -230,7 +239,7 @@ bool keel_view_next(const struct keel_view *old, const struct keel_view_change *
     seat_members(old, change, &next);
     if (keel_view_active_count(&next) == 0)
         return false;
-    const bool move = old->shard_count == next.shard_count && any_active_stays(old, change->gone);
+    const bool move = old->shard_count == next.shard_count && any_active_stays(old, &change->gone);
     if (move)
         move_shards(old, &next);
     else
@@ -245,16 +254,15 @@ bool keel_view_next(const struct keel_view *old, const struct keel_view_change *
 
 static bool members_valid(const struct keel_view *view)
 {
+    bool taken[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE] = {{false}};
     for (uint16_t i = 0; i < view->member_count; i++) {
         const struct keel_member *m = &view->members[i];
         if (m->rank >= KEEL_MEMBERS_MAX || m->node >= KEEL_NODES_MAX || m->local >= KEEL_WORKERS_PER_NODE ||
             m->spare > 1 || m->data.bytes > KEEL_ADDRESS_BYTES)
             return false;
-        if (i > 0 && view->members[i - 1].rank >= m->rank)
+        if ((i > 0 && view->members[i - 1].rank >= m->rank) || taken[m->node][m->local])
             return false;
-        for (uint16_t j = 0; j < i; j++)
-            if (view->members[j].node == m->node && view->members[j].local == m->local)
-                return false;
+        taken[m->node][m->local] = true;
     }
     return true;
 }

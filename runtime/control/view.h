@@ -6,6 +6,7 @@
 #ifndef KEEL_VIEW_H
 #define KEEL_VIEW_H
 
+#include "bitset.h"
 #include <keel/node.h>
 
 enum {
@@ -18,7 +19,7 @@ enum {
 /* What is to change. `joins` are borrowed; of a join only node, local, incarnation and data are read; they
  * must be sorted by (node, local) and not be members that stay. */
 struct keel_view_change {
-    uint64_t gone; /* bit i: members[i] of the old view leaves */
+    struct keel_bitset gone; /* members of the old view that leave, by index */
     const struct keel_member *joins;
     uint16_t join_count;
     uint16_t rank_count, shard_count;
@@ -41,8 +42,8 @@ static inline uint32_t keel_view_first_place(uint32_t shard, uint32_t shard_coun
     return shard * active / shard_count;
 }
 
-/* Epoch 1 .. KEEL_EPOCH_MAX; ranks below 64, unique and ascending; spares carry nothing; every shard is owned
- * by one active member; (node, local) unique; addresses within their size. */
+/* Epoch 1 .. KEEL_EPOCH_MAX; ranks below KEEL_MEMBERS_MAX, unique and ascending; spares carry nothing; every
+ * shard is owned by one active member; (node, local) unique; addresses within their size. */
 bool keel_view_valid(const struct keel_view *view);
 
 /* Index of the member with this rank, or of this worker; -1 when there is none. */

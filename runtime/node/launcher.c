@@ -156,7 +156,8 @@ static void effect_snapshot_commit(void *context, uint64_t step, uint64_t attemp
     launcher->report->snapshot(launcher->report->context, &failed);
 }
 
-static void effect_snapshot_drop(void *context, uint64_t step, uint64_t attempt, uint64_t ranks)
+static void effect_snapshot_drop(void *context, uint64_t step, uint64_t attempt,
+                                 const struct keel_bitset *ranks)
 {
     struct launcher *launcher = launcher_of(context);
     if (launcher->committer != NULL)

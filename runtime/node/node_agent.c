@@ -312,26 +312,28 @@ static void send_report(struct keel_node *node, bool ended)
 /* Neighbours among the nodes of the view, by number, round and round. */
 static void find_neighbours(struct keel_node *node)
 {
-    uint64_t nodes = 0;
-    for (uint16_t i = 0; i < node->view.member_count; i++)
-        nodes |= UINT64_C(1) << node->view.members[i].node;
-    uint16_t self = node->config.node;
-    node->agent.ahead = node->agent.behind = 0;
-    node->agent.behind_ns = node->now_ns;
-    if (!(nodes >> self & 1) || nodes == UINT64_C(1) << self)
-        return;
-    uint16_t at = self;
-    do
-        at = (uint16_t)((at + 1) % KEEL_NODES_MAX);
-    while (!(nodes >> at & 1));
-    node->agent.ahead = at;
-    KEEL_ASSERT(at != self);
-    at = self;
-    do
-        at = (uint16_t)((at + KEEL_NODES_MAX - 1) % KEEL_NODES_MAX);
-    while (!(nodes >> at & 1));
-    node->agent.behind = at;
-    KEEL_ASSERT(at != self);
+    struct keel_agent *agent = &node->agent;
+    const uint16_t self = node->config.node;
+    uint32_t nearest = KEEL_NODES_MAX, furthest = 0; /* of the others, going round upwards from here */
+    bool here = false;
+    agent->ahead = agent->behind = 0;
+    agent->behind_ns = node->now_ns;
+    for (uint16_t i = 0; i < node->view.member_count; i++) {
+        const uint16_t other = node->view.members[i].node;
+        const uint32_t away = (other + (uint32_t)KEEL_NODES_MAX - self) % KEEL_NODES_MAX;
+        here = here || away == 0;
+        if (away != 0 && away < nearest) {
+            nearest = away;
+            agent->ahead = other;
+        }
+        if (away > furthest) {
+            furthest = away;
+            agent->behind = other;
+        }
+    }
+    if (!here)
+        agent->ahead = agent->behind = 0;
+    KEEL_ASSERT(agent->ahead != self && agent->behind != self);
 }
 
 /* Invariant 4. */

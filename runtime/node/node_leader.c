@@ -158,8 +158,8 @@ static bool records_settled(const struct keel_node *node)
 /* Nobody commits it any more: its shards go. */
 static void drop_set(struct keel_node *node, struct keel_snapshot_set *set)
 {
-    if (set->used && set->have != 0)
-        node->env->snapshot_drop(node->env->context, set->step, set->attempt, set->have);
+    if (set->used && keel_bitset_count(&set->have) > 0)
+        node->env->snapshot_drop(node->env->context, set->step, set->attempt, &set->have);
     memset(set, 0, sizeof *set);
 }
 
@@ -180,7 +180,7 @@ static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step,
     oldest->used = true;
     oldest->step = step;
     oldest->attempt = attempt;
-    KEEL_ASSERT(oldest->have == 0);
+    KEEL_ASSERT(keel_bitset_count(&oldest->have) == 0);
     return oldest;
 }
 
@@ -205,7 +205,7 @@ static struct keel_snapshot_set *ready_set(struct keel_node *node)
         struct keel_snapshot_set *set = &leader->snapshots[i];
         bool delivered = leader->next_step > set->step || leader->next_step >= node->config.last_step;
         const struct keel_view *view = set->used ? view_of_snapshot(node, set->step, set->attempt) : NULL;
-        bool whole = view != NULL && __builtin_popcountll(set->have) == keel_view_active_count(view);
+        bool whole = view != NULL && keel_bitset_count(&set->have) == keel_view_active_count(view);
         if (whole && delivered && (!ready || set->step < ready->step))
             ready = set;
     }
@@ -223,7 +223,7 @@ static void commit_snapshots(struct keel_node *node)
         KEEL_ASSERT(view != NULL && view->epoch == set->attempt); /* invariant 6 */
         KEEL_ASSERT(!leader->committed_any || set->step > leader->committed_step);
         for (uint16_t rank = 0; rank < keel_view_active_count(view); rank++)
-            KEEL_ASSERT((set->have >> rank & 1) != 0 && set->shards[rank].rank == rank);
+            KEEL_ASSERT(keel_bitset_has(&set->have, rank) && set->shards[rank].rank == rank);
         set->used = false;
         leader->committed_any = true;
         leader->committed_step = set->step;
@@ -248,10 +248,12 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
     if (view != NULL && (!leader->committed_any || shard->step > leader->committed_step))
         set = find_set(node, shard->step, shard->attempt);
     if (set == NULL) {
-        node->env->snapshot_drop(node->env->context, shard->step, shard->attempt, UINT64_C(1) << rank);
+        struct keel_bitset alone = {{0}};
+        keel_bitset_add(&alone, rank);
+        node->env->snapshot_drop(node->env->context, shard->step, shard->attempt, &alone);
         return;
     }
-    set->have |= UINT64_C(1) << rank;
+    keel_bitset_add(&set->have, rank);
     set->shards[rank] = shard->summary;
     commit_snapshots(node);
 }
@@ -273,7 +275,7 @@ static bool carrier_remains(const struct keel_node *node, const struct keel_verd
     const struct keel_view *carriers = &node->leader.carriers;
     for (uint16_t i = 0; i < keel_view_active_count(&node->view); i++) {
         const struct keel_member *member = &node->view.members[i];
-        if ((verdict->gone | verdict->done) >> i & 1)
+        if (keel_bitset_has(&verdict->gone, i) || keel_bitset_has(&verdict->done, i))
             continue;
         int at = keel_view_find_worker(carriers, member->node, member->local, member->incarnation);
         if (carriers->epoch == 0 || (at >= 0 && !carriers->members[at].spare))
@@ -318,10 +320,10 @@ static void suspect(struct keel_node *node, const struct keel_view *base, struct
         keel_membership_suspect(&node->membership, base, &node->times, node->now_ns, out);
 }
 
-static bool active_is_gone(const struct keel_view *view, uint64_t gone)
+static bool active_is_gone(const struct keel_view *view, const struct keel_bitset *gone)
 {
-    for (int i = 0; i < view->member_count; i++)
-        if ((gone >> i & 1) && !view->members[i].spare)
+    for (uint16_t i = 0; i < view->member_count; i++)
+        if (keel_bitset_has(gone, i) && !view->members[i].spare)
             return true;
     return false;
 }
@@ -363,11 +365,12 @@ static void write_next(struct keel_node *node)
         struct keel_verdict verdict;
         suspect(node, &base, &verdict);
         struct keel_view_change change = {
-            .gone = verdict.gone | verdict.done,
+            .gone = verdict.gone,
             .joins = verdict.joins,
             .join_count = leader->stopping || is_finishing(node, &verdict) ? 0 : verdict.join_count,
             .rank_count = node->config.rank_count,
             .shard_count = node->config.shard_count};
+        keel_bitset_add_all(&change.gone, &verdict.done);
         if (!keel_view_next(&base, &change, &next)) {
             keel_register_rest(&node->reg);
             leader->changing = false;
@@ -477,7 +480,7 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
     uint32_t wanted =
         (uint32_t)node->config.rank_count + (leader->awaiting_joins ? node->config.spare_count : 0);
     uint64_t due_ns = leader->first_ready_ns + patience_ns;
-    bool lost = !leader->awaiting_joins && active_is_gone(&node->view, verdict->gone);
+    bool lost = !leader->awaiting_joins && active_is_gone(&node->view, &verdict->gone);
     enum keel_cause cause = lost                     ? verdict->cause
                             : leader->awaiting_joins ? KEEL_CAUSE_START
                                                      : KEEL_CAUSE_JOIN;
@@ -511,14 +514,14 @@ static void watch_view(struct keel_node *node, const struct keel_verdict *verdic
     uint16_t vacant = verdict->remaining < node->config.rank_count
                           ? (uint16_t)(node->config.rank_count - verdict->remaining)
                           : 0;
-    if (active_is_gone(&node->view, verdict->gone)) {
+    if (active_is_gone(&node->view, &verdict->gone)) {
         uint64_t due_ns = verdict->evidence_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
             propose(node, verdict->cause, verdict->alive_ns, verdict->evidence_ns);
         else
             keel_node_wake(node, due_ns);
-    } else if (vacant > 0 && verdict->join_count > 0 && verdict->done == 0 && !leader->stopping &&
-               !is_finishing(node, verdict)) {
+    } else if (vacant > 0 && verdict->join_count > 0 && keel_bitset_count(&verdict->done) == 0 &&
+               !leader->stopping && !is_finishing(node, verdict)) {
         uint64_t due_ns = node->membership.join_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
             propose(node, KEEL_CAUSE_JOIN, 0, node->membership.join_ns);
@@ -575,9 +578,9 @@ void keel_leader_work(struct keel_node *node)
         struct keel_verdict verdict;
         suspect(node, leader->awaiting_joins ? &leader->earlier : &node->view, &verdict);
         keel_node_wake(node, verdict.wake_ns);
-        for (uint16_t i = 1; i < node->membership.node_count; i++)
-            if (verdict.probe >> i & 1)
-                tell(node, i, false, false);
+        for (uint32_t i = keel_bitset_next(&verdict.probe, 1); i < node->membership.node_count;
+             i = keel_bitset_next(&verdict.probe, i + 1))
+            tell(node, (uint16_t)i, false, false);
         if (verdict.remaining > 0 && !leader->awaiting_joins)
             leader->start_ns = node->now_ns;
         /* A job that is wrong is wrong everywhere; bits that are wrong are one board's, and the others begin.
@@ -585,8 +588,8 @@ void keel_leader_work(struct keel_node *node)
         const char *detail;
         enum keel_status failure =
             leader->awaiting_joins ? keel_membership_failure(&node->membership, NULL, &detail) : KEEL_OK;
-        bool idle =
-            leader->awaiting_joins || (verdict.remaining == 0 && verdict.done == 0 && verdict.spares == 0);
+        bool some_done = keel_bitset_count(&verdict.done) > 0;
+        bool idle = leader->awaiting_joins || (verdict.remaining == 0 && !some_done && verdict.spares == 0);
         bool over = is_over(node, &verdict);
         if (failure != KEEL_OK && failure != KEEL_CORRUPT)
             end_run(node, failure, detail);
@@ -595,7 +598,7 @@ void keel_leader_work(struct keel_node *node)
             end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
         else if (idle && !over)
             await_joins(node, &verdict);
-        else if (over || (verdict.remaining == 0 && verdict.done != 0))
+        else if (over || (verdict.remaining == 0 && some_done))
             conclude(node);
         else
             watch_view(node, &verdict);

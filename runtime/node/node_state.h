@@ -63,7 +63,7 @@ struct keel_agent {
 struct keel_snapshot_set {
     bool used;
     uint64_t step, attempt;
-    uint64_t have; /* bit per rank position */
+    struct keel_bitset have; /* ranks whose shards are durable */
     struct keel_shard_summary shards[KEEL_MEMBERS_MAX];
 };
 

@@ -10,9 +10,7 @@
 #include <keel/transport.h>
 
 enum { KEEL_HOLD_NODES_MAX = KEEL_SHARDS_MAX, KEEL_HOLD_LEVELS_MAX = 12, KEEL_HOLD_GRADIENTS = -1 };
-_Static_assert((int)KEEL_SHARDS_MAX <= 1 << KEEL_HOLD_LEVELS_MAX &&
-                   (int)KEEL_SHARDS_MAX <= (int)KEEL_GROUP_SHARDS_MAX,
-               "a shard has so many nodes above it, and a group takes them all");
+_Static_assert((int)KEEL_SHARDS_MAX <= 1 << KEEL_HOLD_LEVELS_MAX, "a shard has so many nodes above it");
 
 struct keel_held_node {
     struct keel_tree_node node;

@@ -91,11 +91,11 @@ static void on_commit(void *context, uint64_t step, uint64_t attempt, const stru
         KEEL_ASSERT(shards[i].rank < count);
 }
 
-static void on_drop(void *context, uint64_t step, uint64_t attempt, uint64_t ranks)
+static void on_drop(void *context, uint64_t step, uint64_t attempt, const struct keel_bitset *ranks)
 {
     (void)context;
     (void)step;
-    KEEL_ASSERT(attempt <= keel_node_view(world.node)->epoch && ranks != 0);
+    KEEL_ASSERT(attempt <= keel_node_view(world.node)->epoch && keel_bitset_count(ranks) > 0);
 }
 
 static void on_step(void *context, const struct keel_step_record *record)

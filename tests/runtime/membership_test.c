@@ -49,6 +49,15 @@ static struct keel_verdict suspect(void)
     return verdict;
 }
 
+/* Are these the members to leave, a bit each, and no others? */
+static bool gone(struct keel_verdict verdict, uint32_t bits)
+{
+    bool same = true;
+    for (uint32_t i = 0; i < KEEL_BITSET_BITS; i++)
+        same = same && keel_bitset_has(&verdict.gone, i) == (i < 32 && (bits >> i & 1) != 0);
+    return same;
+}
+
 START_TEST(late_and_repeated_reports_change_nothing)
 {
     set_up();
@@ -68,7 +77,7 @@ START_TEST(a_dead_process_says_nothing_any_more)
     ck_assert(report(2, 1, 1, KEEL_WORKER_READY));
     keel_membership_node_exit(&m, 2);
     ck_assert(!report(2, 1, 2, KEEL_WORKER_READY));
-    ck_assert_uint_eq(suspect().gone, 1U << 1);
+    ck_assert(gone(suspect(), 1U << 1));
     ck_assert(report(2, 2, 1, KEEL_WORKER_READY));
     ck_assert(!m.nodes[2].exited);
 }
@@ -93,20 +102,20 @@ START_TEST(a_eviction_stays_until_the_view_changes)
     set_up();
     for (uint16_t node = 1; node < NODES; node++)
         ck_assert(report(node, 1, 1, KEEL_WORKER_READY));
-    ck_assert_uint_eq(suspect().gone, 0);
+    ck_assert(gone(suspect(), 0));
     uint64_t heard_ns = now_ns;
     now_ns += 7;
     ck_assert(report(3, 1, 2, KEEL_WORKER_OFF));
     struct keel_verdict verdict = suspect();
     ck_assert_uint_eq(verdict.alive_ns, heard_ns);
-    ck_assert_uint_eq(verdict.gone, 1U << 2);
+    ck_assert(gone(verdict, 1U << 2));
     ck_assert_int_eq(verdict.cause, KEEL_CAUSE_EXIT);
     ck_assert_uint_eq(verdict.evidence_ns, now_ns);
     ck_assert_uint_eq(verdict.remaining, 2);
     ck_assert(report(3, 1, 3, KEEL_WORKER_READY));
-    ck_assert_uint_eq(suspect().gone, 1U << 2);
+    ck_assert(gone(suspect(), 1U << 2));
     keel_membership_clear_evidence(&m);
-    ck_assert_uint_eq(suspect().gone, 0);
+    ck_assert(gone(suspect(), 0));
 }
 END_TEST
 
@@ -118,16 +127,16 @@ START_TEST(silence_evicts_after_the_timeout_and_after_half_when_the_ring_agrees)
     now_ns += 600 * MS;
     ck_assert(report(1, 1, 2, KEEL_WORKER_READY));
     ck_assert(report(2, 1, 2, KEEL_WORKER_READY));
-    ck_assert_uint_eq(suspect().gone, 0);
+    ck_assert(gone(suspect(), 0));
     m.nodes[2].silent_node = 3;
-    ck_assert_uint_eq(suspect().gone, 1U << 2);
+    ck_assert(gone(suspect(), 1U << 2));
     ck_assert_int_eq(suspect().cause, KEEL_CAUSE_SILENCE);
     keel_membership_clear_evidence(&m);
     m.nodes[2].silent_node = KEEL_RANK_NONE;
     now_ns += 399 * MS;
-    ck_assert_uint_eq(suspect().gone, 0);
+    ck_assert(gone(suspect(), 0));
     now_ns += MS;
-    ck_assert_uint_eq(suspect().gone, 1U << 2);
+    ck_assert(gone(suspect(), 1U << 2));
 }
 END_TEST
 
@@ -139,7 +148,7 @@ START_TEST(only_fresh_workers_outside_the_view_may_join)
     ck_assert_uint_eq(suspect().join_count, 0);
     ck_assert(report(2, 2, 1, KEEL_WORKER_READY));
     struct keel_verdict verdict = suspect();
-    ck_assert_uint_eq(verdict.gone, 1U << 1);
+    ck_assert(gone(verdict, 1U << 1));
     ck_assert_uint_eq(verdict.join_count, 1);
     ck_assert_uint_eq(verdict.joins[0].incarnation, 512);
     m.nodes[2].workers[0].sent_epoch = 1; /* was told a view: it is somebody voted out */
@@ -154,10 +163,10 @@ START_TEST(who_is_alive_stays_when_its_accuser_is_gone)
     ck_assert(report(1, 1, 1, KEEL_WORKER_READY) && report(2, 1, 1, KEEL_WORKER_READY));
     m.evicted[1] = KEEL_CAUSE_CONNECTION; /* by rank 0 */
     m.evicted_ns[1] = now_ns;
-    ck_assert_uint_eq(suspect().gone, 2);
+    ck_assert(gone(suspect(), 2));
     ck_assert(report(1, 1, 2, KEEL_WORKER_GONE));
     struct keel_verdict verdict = suspect();
-    ck_assert_uint_eq(verdict.gone, 1);
+    ck_assert(gone(verdict, 1));
     ck_assert_uint_eq(verdict.remaining, 1);
 }
 END_TEST

@@ -320,32 +320,38 @@ static void env_node_start(void *context, uint16_t node, uint32_t incarnation)
 
 /* ---- the disk of the snapshots ------------------------------------------------------------------------- */
 
-static struct sim_attempt *attempt_of(struct sim *sim, uint64_t step, uint64_t epoch)
+static struct sim_generation *generation_of(struct sim *sim, uint64_t step, uint64_t epoch)
 {
-    for (uint32_t i = 0; i < SIM_ATTEMPTS_MAX; i++)
-        if (sim->attempts[i].epoch == epoch && sim->attempts[i].step == step)
-            return &sim->attempts[i];
-    struct sim_attempt *made = &sim->attempts[sim->attempt_count++ % SIM_ATTEMPTS_MAX];
-    *made = (struct sim_attempt){.step = step, .epoch = epoch};
+    for (uint32_t i = 0; i < SIM_GENERATIONS_MAX; i++)
+        if (sim->generations[i].epoch == epoch && sim->generations[i].step == step)
+            return &sim->generations[i];
+    struct sim_generation *made = &sim->generations[sim->generation_count++ % SIM_GENERATIONS_MAX];
+    *made = (struct sim_generation){.step = step, .epoch = epoch};
     return made;
 }
 
 uint32_t sim_uncommitted(const struct sim *sim)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < SIM_ATTEMPTS_MAX; i++)
-        count += !sim->attempts[i].committed && sim->attempts[i].ranks != 0 ? 1 : 0;
+    for (uint32_t i = 0; i < SIM_GENERATIONS_MAX; i++) {
+        const struct sim_generation *generation = &sim->generations[i];
+        bool some = false;
+        for (uint32_t rank = 0; rank < KEEL_MEMBERS_MAX; rank++)
+            some = some || generation->there[rank];
+        count += !generation->committed && some ? 1 : 0;
+    }
     return count;
 }
 
-static void env_snapshot_drop(void *context, uint64_t step, uint64_t attempt, uint64_t ranks)
+static void env_snapshot_drop(void *context, uint64_t step, uint64_t attempt, const struct keel_bitset *ranks)
 {
     struct sim *sim = ((struct sim_context *)context)->sim;
-    struct sim_attempt *dropped = attempt_of(sim, step, attempt);
-    if (dropped->committed)
-        return;
-    sim->dropped += (uint32_t)__builtin_popcountll(dropped->ranks & ranks);
-    dropped->ranks &= ~ranks;
+    struct sim_generation *dropped = generation_of(sim, step, attempt);
+    for (uint32_t rank = 0; rank < KEEL_MEMBERS_MAX && !dropped->committed; rank++)
+        if (keel_bitset_has(ranks, rank) && dropped->there[rank]) {
+            dropped->there[rank] = false;
+            sim->dropped++;
+        }
 }
 
 /* Invariant 6. */
@@ -362,9 +368,10 @@ static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
     for (uint32_t i = 0; i < count; i++)
         if (shards[i].rank != i || shards[i].raw_bytes != step + 1)
             violate(sim, "snapshot %" PRIu64 " has a wrong shard %u", step, i);
-    struct sim_attempt *committed = attempt_of(sim, step, attempt);
-    if (committed->ranks != (UINT64_C(2) << (count - 1)) - 1)
-        violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " lacks a shard", step, attempt);
+    struct sim_generation *committed = generation_of(sim, step, attempt);
+    for (uint32_t rank = 0; rank < KEEL_MEMBERS_MAX; rank++)
+        if (committed->there[rank] != (rank < count))
+            violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " lacks a shard", step, attempt);
     committed->committed = true;
     sim->snapshot_last_epoch = attempt;
     sim->snapshot_last_step = sim->snapshot_step = step;
@@ -678,7 +685,7 @@ static void do_worker(struct sim *sim, const struct sim_event *event)
         commit_step(sim, event, w);
         return;
     case SIM_SHARD:
-        attempt_of(sim, event->value, event->epoch)->ranks |= UINT64_C(1) << event->from;
+        generation_of(sim, event->value, event->epoch)->there[event->from] = true;
         given.kind = KEEL_EVENT_WORKER_SHARD;
         given.value = event->value;
         given.attempt = event->epoch;

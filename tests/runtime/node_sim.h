@@ -49,12 +49,13 @@ struct sim_node {
     char finish_detail[KEEL_WIRE_DETAIL_BYTES];
 };
 
-/* An attempt on the disk of the snapshots. */
-struct sim_attempt {
-    uint64_t step, epoch, ranks; /* whose shards lie there, a bit each; 0: it is gone */
+/* A generation on the disk of the snapshots. */
+struct sim_generation {
+    uint64_t step, epoch;
+    bool there[KEEL_MEMBERS_MAX]; /* by rank: its shard lies there; none: the generation is gone */
     bool committed;
 };
-enum { SIM_ATTEMPTS_MAX = 64 };
+enum { SIM_GENERATIONS_MAX = 64 };
 
 struct sim_event;
 
@@ -80,13 +81,13 @@ struct sim {
     uint64_t end_epoch;  /* the view of the last step's record */
     uint32_t ends_again; /* groups that began the end again from a snapshot, when all steps were delivered */
     uint64_t snapshot_step, snapshot_count, snapshot_last_epoch, snapshot_last_step;
-    struct sim_attempt attempts[SIM_ATTEMPTS_MAX]; /* the newest */
-    uint32_t attempt_count;                        /* of all */
-    uint32_t dropped;                              /* shards that the launcher gave up */
+    struct sim_generation generations[SIM_GENERATIONS_MAX]; /* the newest */
+    uint32_t generation_count;                              /* of all */
+    uint32_t dropped;                                       /* shards that the launcher gave up */
     uint32_t mismatches, notes, kills, worker_starts, node_starts;
     uint64_t group_epoch; /* epoch whose steps are scheduled */
     uint64_t bad_digest_step;
-    int bad_digest_node; /* -1: nobody computes wrongly */
+    int bad_digest_node;             /* -1: nobody computes wrongly */
     uint64_t trace_hash, view_chain; /* over all lines of trace; over all views, in their order */
     bool verbose;
     bool user_stopped;   /* sim_user_stop was called in this life of the launcher */
@@ -118,7 +119,7 @@ bool sim_run(struct sim *sim, uint64_t until_ns);
 /* Until `until_ns` or the condition holds; true when it does. */
 bool sim_run_until(struct sim *sim, uint64_t until_ns,
                    bool (*condition)(const struct sim *sim, uint64_t value), uint64_t value);
-/* Attempts with shards that are not committed. */
+/* Generations with shards that are not committed. */
 uint32_t sim_uncommitted(const struct sim *sim);
 uint64_t sim_random(struct sim *sim, uint64_t below);
 

@@ -29,9 +29,9 @@ static enum keel_status check_key(const struct keel_collective_key *key)
 {
     if (key->kind >= KEEL_COLLECTIVE_COUNT)
         return keel_fail(KEEL_INVALID, "schedule: no collective has number %d", (int)key->kind);
-    if (key->rank_count == 0 || key->rank_count > KEEL_SCHEDULE_RANKS_MAX || key->rank >= key->rank_count)
+    if (key->rank_count == 0 || key->rank_count > KEEL_GROUP_RANKS_MAX || key->rank >= key->rank_count)
         return keel_fail(KEEL_INVALID, "schedule: rank %u of %u; 1 to %d ranks are possible", key->rank,
-                         key->rank_count, KEEL_SCHEDULE_RANKS_MAX);
+                         key->rank_count, KEEL_GROUP_RANKS_MAX);
     if (key->root >= key->rank_count)
         return keel_fail(KEEL_INVALID, "schedule: root or peer %u of %u ranks", key->root, key->rank_count);
     if ((key->kind == KEEL_SEND || key->kind == KEEL_RECEIVE) && key->root == key->rank)
@@ -40,9 +40,9 @@ static enum keel_status check_key(const struct keel_collective_key *key)
         return keel_fail(KEEL_INVALID, "schedule: %d is no algorithm that makes schedules",
                          (int)key->algorithm);
     for (uint32_t rank = 0; key->host_of != NULL && rank < key->rank_count; rank++)
-        if (key->host_of[rank] >= KEEL_SCHEDULE_RANKS_MAX)
+        if (key->host_of[rank] >= KEEL_GROUP_RANKS_MAX)
             return keel_fail(KEEL_INVALID, "schedule: host %u of rank %u; numbers below %d are possible",
-                             key->host_of[rank], rank, KEEL_SCHEDULE_RANKS_MAX);
+                             key->host_of[rank], rank, KEEL_GROUP_RANKS_MAX);
     return check_map(key);
 }
 

@@ -29,9 +29,8 @@
 #include "tree.h"
 
 enum {
-    KEEL_SCHEDULE_RANKS_MAX = 4096,
-    KEEL_SCHEDULE_PEERS_MAX = 64 /* AUTO: a rank of a bigger group has fewer peers (all-to-all-v: all) */
-};
+    KEEL_SCHEDULE_PEERS_MAX = 64
+}; /* AUTO: a rank of a bigger group has fewer peers (all-to-all-v: all) */
 
 enum keel_space { KEEL_SPACE_PART, KEEL_SPACE_RESULT, KEEL_SPACE_TEMP };
 
@@ -88,7 +87,7 @@ struct keel_collective_key {
     uint32_t rank, rank_count, root;
     uint32_t shard_count;       /* reductions: the map of logical shards; */
     const uint16_t *shard_rank; /*   who carries each; NULL: shard s is rank s's, one a rank */
-    const uint16_t *host_of; /* host number of each rank, below KEEL_SCHEDULE_RANKS_MAX; NULL: all on one */
+    const uint16_t *host_of;    /* host number of each rank, below KEEL_GROUP_RANKS_MAX; NULL: all on one */
 };
 
 /* Make this rank's schedule, linked. UNSUPPORTED: the algorithm cannot do that (not this kind, not in tree

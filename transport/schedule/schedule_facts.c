@@ -77,7 +77,7 @@ static bool is_aligned(const struct keel_collective_key *key)
 
 static bool all_ranks_hold(const struct keel_collective_key *key)
 {
-    uint64_t seen[KEEL_SCHEDULE_RANKS_MAX / 64] = {0};
+    uint64_t seen[KEEL_GROUP_RANKS_MAX / 64] = {0};
     uint32_t holders = 0;
     for (uint32_t shard = 0; shard < key->shard_count; shard++) {
         uint32_t rank = key->shard_rank[shard];
@@ -109,7 +109,7 @@ static void find_shards(struct keel_facts *facts, const struct keel_collective_k
 
 static void find_hosts(struct keel_facts *facts, const struct keel_collective_key *key)
 {
-    uint16_t sizes[KEEL_SCHEDULE_RANKS_MAX] = {0};
+    uint16_t sizes[KEEL_GROUP_RANKS_MAX] = {0};
     uint32_t runs = 0;
     for (uint32_t rank = 0; rank < key->rank_count; rank++) {
         uint32_t host = keel_key_host(key, rank);

@@ -67,7 +67,7 @@ static enum keel_status hosts_init(struct hosts *hosts, const struct keel_builde
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->across, (void *)&hosts->across));
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->heads, (void *)&hosts->heads));
     KEEL_TRY(keel_alloc(ranks + 1, sizeof *hosts->count_up, (void *)&hosts->count_up));
-    KEEL_TRY(keel_alloc(KEEL_SCHEDULE_RANKS_MAX, sizeof *index, (void *)&index));
+    KEEL_TRY(keel_alloc(KEEL_GROUP_RANKS_MAX, sizeof *index, (void *)&index));
     for (uint32_t k = 0; k <= ranks; k++)
         hosts->count_up[k] = k;
     number_hosts(key, hosts, index);

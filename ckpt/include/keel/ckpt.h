@@ -17,6 +17,7 @@
 #define KEEL_CKPT_H
 
 #include <keel/api.h>
+#include <keel/limits.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,8 +29,7 @@ enum {
     KEEL_TENSOR_NAME_BYTES = 128,
     KEEL_TENSOR_DIMS_MAX = 8,
     KEEL_RUN_NAME_BYTES = 64,
-    KEEL_IDENTITY_BYTES = 65, /* 32 bytes in hex, and NUL */
-    KEEL_SNAPSHOT_RANKS_MAX = 4096
+    KEEL_IDENTITY_BYTES = 65 /* 32 bytes in hex, and NUL */
 };
 
 enum keel_ckpt_dtype { /* values are of the file format */

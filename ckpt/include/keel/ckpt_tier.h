@@ -189,7 +189,6 @@ enum keel_status keel_tier_serve(struct keel_tier *tier, const struct keel_tier_
 
 /* ---- erasure sets -------------------------------------------------------------------------------------- */
 
-enum { KEEL_ERASURE_NODES_MAX = 64 };
 #define KEEL_ERASURE_NO_SHARD UINT32_MAX
 
 /* A set of n nodes, each with the shard of one rank or with none, and each with parity: m cells of every

@@ -17,6 +17,7 @@
 
 #include <keel/api.h>
 #include <keel/ckpt.h>
+#include <keel/limits.h>
 #include <keel/status.h>
 #include <keel/transport.h>
 #include <stdbool.h>
@@ -24,15 +25,8 @@
 
 KEEL_API_BEGIN
 
-/* The limits of a run, for all rooms above transport. */
 enum {
-    KEEL_NODES_MAX = 64,   /* nodes of a run, launcher included */
-    KEEL_MEMBERS_MAX = 64, /* workers of a run, spares included */
-    KEEL_WORKERS_PER_NODE = 16,
-    KEEL_HOLDERS_MAX = 5,
-    KEEL_SHARDS_MAX = 1024,     /* logical shards of a job; a view of as many fits a control message */
-    KEEL_MESSAGE_BYTES = 16384, /* largest control message */
-    KEEL_RECORDS_MAX = 256,     /* step records kept by an agent until the launcher has them */
+    KEEL_RECORDS_MAX = 256, /* step records kept by an agent until the launcher has them */
     KEEL_NODE_TEXT_BYTES = 256
 };
 
@@ -152,6 +146,8 @@ struct keel_node_event {
 
 /* ---- environment: all effects -------------------------------------------------------------------------- */
 
+struct keel_bitset; /* control/bitset.h */
+
 struct keel_env {
     void *context;
     uint64_t now_ns; /* monotonic, the same for the whole call */
@@ -178,9 +174,9 @@ struct keel_env {
     void (*snapshot_commit)(void *context, uint64_t step, uint64_t attempt,
                             const struct keel_shard_summary *shards, uint32_t count);
     /* Launcher: this attempt of a snapshot will not be committed any more (the view changed, or a later step
-     * was committed first), though the shards of these ranks (one bit each) are durable. Remove them, unless
+     * was committed first), though the shards of these ranks are durable. Remove them, unless
      * snapshot_commit was already called for this attempt. */
-    void (*snapshot_drop)(void *context, uint64_t step, uint64_t attempt, uint64_t ranks);
+    void (*snapshot_drop)(void *context, uint64_t step, uint64_t attempt, const struct keel_bitset *ranks);
     /* Launcher: a step is committed; called once per step, ascending; without a gap unless
      * nobody alive has the record any more. */
     void (*step_commit)(void *context, const struct keel_step_record *record);

@@ -33,6 +33,7 @@
 #define KEEL_TRANSPORT_H
 
 #include <keel/api.h>
+#include <keel/limits.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,11 +41,7 @@
 
 KEEL_API_BEGIN
 
-enum {
-    KEEL_ADDRESS_BYTES = 64,     /* opaque: fabric address, identity of the host, name of a local socket */
-    KEEL_GROUP_RANKS_MAX = 4096, /* ranks of a group */
-    KEEL_GROUP_SHARDS_MAX = 4096 /* logical shards of a group */
-};
+enum { KEEL_ADDRESS_BYTES = 64 }; /* opaque: fabric address, identity of the host, name of a local socket */
 
 struct keel_address {
     uint32_t bytes;

@@ -1,0 +1,36 @@
+/* limits.h - how large a run may be: one table for all rooms.
+ *
+ * Here stand the limits that rooms must agree on: nodes, ranks, shards, and the message that carries a view
+ * of them. Those of one mechanism alone (operations in flight, drills, records of a file) stand in its own
+ * header. runtime/README.md, section Limits, says what each costs in memory and bytes sent. */
+#ifndef KEEL_LIMITS_H
+#define KEEL_LIMITS_H
+
+enum {
+    /* A run under the control plane. Its state is arrays of these sizes: no allocation while it runs. */
+    KEEL_NODES_MAX = 64,   /* nodes of a run, launcher included */
+    KEEL_MEMBERS_MAX = 64, /* workers of a run, spares included: ranks are below it */
+    KEEL_WORKERS_PER_NODE = 16,
+    KEEL_HOLDERS_MAX = 5,   /* nodes that hold the register */
+    KEEL_SHARDS_MAX = 1024, /* logical shards of a job */
+    /* Largest control message: a view of all members (75 bytes each) and shards (2 each), and 2 KiB for what
+     * goes with it. One datagram. */
+    KEEL_MESSAGE_BYTES = 2048 + KEEL_MEMBERS_MAX * 75 + KEEL_SHARDS_MAX * 2,
+
+    /* Collectives. A rank of a group has at most KEEL_CONNECTIONS_MAX connections in an epoch, for which
+     * queues are made when an endpoint is opened; schedules that are chosen automatically need 63. */
+    KEEL_GROUP_RANKS_MAX = 4096,
+    KEEL_GROUP_SHARDS_MAX = 4096,
+    KEEL_CONNECTIONS_MAX = 256,
+
+    /* Snapshots: ranks of one, and nodes of one set of parity. */
+    KEEL_SNAPSHOT_RANKS_MAX = 4096,
+    KEEL_ERASURE_NODES_MAX = 64
+};
+
+_Static_assert((int)KEEL_MEMBERS_MAX <= (int)KEEL_GROUP_RANKS_MAX, "all ranks of a run make a group");
+_Static_assert((int)KEEL_MEMBERS_MAX <= (int)KEEL_SNAPSHOT_RANKS_MAX, "all ranks of a run save a snapshot");
+_Static_assert((int)KEEL_SHARDS_MAX <= (int)KEEL_GROUP_SHARDS_MAX,
+               "the shards of a job are those of its group");
+
+#endif
