@@ -44,6 +44,10 @@
 #include <stdio.h>
 #include <string.h>
 
+_Static_assert((int)KEEL_MEMBERS_MAX <= (int)KEEL_GROUP_RANKS_MAX, "all ranks of a run make a group");
+_Static_assert((int)KEEL_MEMBERS_MAX <= (int)KEEL_SNAPSHOT_RANKS_MAX, "and save a snapshot");
+_Static_assert((int)KEEL_SHARDS_MAX <= (int)KEEL_GROUP_SHARDS_MAX, "a job's shards are those of its group");
+
 static const char *const cause_names[] = {
 #define KEEL_CAUSE_NAME(name, text) text,
     KEEL_CAUSE_TABLE(KEEL_CAUSE_NAME)

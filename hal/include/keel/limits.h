@@ -28,9 +28,4 @@ enum {
     KEEL_ERASURE_NODES_MAX = 64
 };
 
-_Static_assert((int)KEEL_MEMBERS_MAX <= (int)KEEL_GROUP_RANKS_MAX, "all ranks of a run make a group");
-_Static_assert((int)KEEL_MEMBERS_MAX <= (int)KEEL_SNAPSHOT_RANKS_MAX, "all ranks of a run save a snapshot");
-_Static_assert((int)KEEL_SHARDS_MAX <= (int)KEEL_GROUP_SHARDS_MAX,
-               "the shards of a job are those of its group");
-
 #endif
