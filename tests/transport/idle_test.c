@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -164,10 +165,79 @@ START_TEST(few_silent_callers_are_given_all_the_time_they_take)
 }
 END_TEST
 
+enum { LISTENERS_MAX = 4 };
+
+/* Where this process listens over TCP; the kernel is told to keep no callers to itself. */
+static uint32_t find_listeners(struct sockaddr_in *out)
+{
+    uint32_t count = 0;
+    for (int fd = 0; fd < DESCRIPTORS && count < LISTENERS_MAX; fd++) {
+        socklen_t bytes = sizeof out[count], value_bytes = sizeof(int);
+        int listens = 0;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &value_bytes) != 0 || listens == 0 ||
+            getsockname(fd, (struct sockaddr *)&out[count], &bytes) != 0 || out[count].sin_family != AF_INET)
+            continue;
+        setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &(int){0}, sizeof(int));
+        count++;
+    }
+    return count;
+}
+
+static uint32_t count_accepted(const struct sockaddr_in *listeners, uint32_t listener_count)
+{
+    uint32_t count = 0;
+    for (int fd = 0; fd < DESCRIPTORS; fd++) {
+        struct sockaddr_in own = {0}, peer;
+        socklen_t bytes = sizeof own, peer_bytes = sizeof peer;
+        if (getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 && own.sin_family == AF_INET &&
+            getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) == 0)
+            for (uint32_t k = 0; k < listener_count; k++)
+                count += own.sin_port == listeners[k].sin_port;
+    }
+    return count;
+}
+
+/* The endpoint closes while a stranger who has said nothing is connected to each of its listeners: also to
+ * that of libfabric which an unconnected endpoint has for itself. */
+static int closing_body(struct rank *me)
+{
+    struct sockaddr_in listeners[LISTENERS_MAX];
+    struct keel_group *group = rank_group(me, 1, 1, (const uint16_t[]){0});
+    rank_ok(me, barrier(group, 1, in_seconds(20)));
+    uint32_t count = find_listeners(listeners), members = count_accepted(listeners, count);
+    rank_check(me, count == (me->seed == 1 ? 2 : 1));
+    for (uint32_t k = 0; k < count; k++) {
+        struct keel_address address = {0};
+        memcpy(address.data, &listeners[k], sizeof listeners[k]);
+        rank_check(me, call(&address) >= 0);
+    }
+    while (count_accepted(listeners, count) < members + count)
+        keel_sleep_until_ns(keel_deadline_after_ns(5 * KEEL_NS_PER_MS));
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_group_close(group);
+    keel_endpoint_close(me->endpoint);
+    rank_check(me, count_accepted(listeners, count) == 0);
+    exit(0); /* the endpoint is gone already */
+}
+
+START_TEST(an_endpoint_that_closes_keeps_no_descriptor_of_a_silent_caller)
+{
+    struct ranks ranks;
+    setenv("KEEL_SHARED_MEMORY", "0", 1);
+    setenv("KEEL_TEST_PROVIDER", _i == 1 ? "tcp;ofi_rxm" : "tcp", 1);
+    setenv("FI_OFI_RXM_MSG_RX_SIZE", "256", 1); /* it fills 64 MiB with zeros otherwise */
+    ranks_start(&ranks, 2, (uint64_t)_i, NULL, closing_body);
+    ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, a_thousand_idle_connections_to_each_rank_hold_up_no_new_epoch, 0, 2);
     tcase_add_test(tc, few_silent_callers_are_given_all_the_time_they_take);
     tcase_add_loop_test(tc, half_a_greeting_holds_up_no_new_epoch, 0, 2);
+    tcase_add_loop_test(tc, an_endpoint_that_closes_keeps_no_descriptor_of_a_silent_caller, 0, 2);
 }
 KEEL_TEST_MAIN("transport with idle callers", cases, 120)

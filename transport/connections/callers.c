@@ -1,5 +1,6 @@
 /* callers.c - the kernel keeps silent callers to itself for a time; those that come out of it are found among
- * /proc/self/fd, and shut down when they are too many, or many and too old. */
+ * /proc/self/fd, and shut down when they are too many, or many and too old. What libfabric has forgotten is
+ * found there too. */
 #include "callers.h"
 
 #include <dirent.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -44,6 +46,15 @@ static uint32_t bound_of_process(void)
                : (uint32_t)(limit.rlim_cur / KEEL_SILENT_SHARE);
 }
 
+/* -1: there is none after those that were returned. */
+static int next_descriptor(DIR *descriptors)
+{
+    for (const struct dirent *entry; (entry = readdir(descriptors)) != NULL;)
+        if (entry->d_name[0] != '.')
+            return (int)strtol(entry->d_name, NULL, 10);
+    return -1;
+}
+
 static bool is_at_port(int fd, in_port_t port)
 {
     struct sockaddr_in own = {0};
@@ -52,17 +63,21 @@ static bool is_at_port(int fd, in_port_t port)
            own.sin_port == port;
 }
 
+static bool listens(int fd)
+{
+    int value = 0;
+    socklen_t bytes = sizeof value;
+    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &bytes) == 0 && value != 0;
+}
+
 /* libfabric's listener is found as its callers are. Accepted sockets have the listener's time-out. A kernel
  * that refuses leaves it to the look at callers. */
 static void set_gate(const struct keel_callers *callers)
 {
     const struct timeval speak = {.tv_usec = SPEAK_MS * 1000};
     const int gate_s = GATE_S;
-    for (const struct dirent *entry; (entry = readdir(callers->descriptors)) != NULL;) {
-        int fd = (int)strtol(entry->d_name, NULL, 10), listens = 0;
-        socklen_t bytes = sizeof listens;
-        if (entry->d_name[0] == '.' || !is_at_port(fd, callers->port) ||
-            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0)
+    for (int fd; (fd = next_descriptor(callers->descriptors)) >= 0;) {
+        if (!is_at_port(fd, callers->port) || !listens(fd))
             continue;
         (void)setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &gate_s, sizeof gate_s);
         (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &speak, sizeof speak);
@@ -169,12 +184,36 @@ void keel_callers_look(struct keel_callers *callers, bool asked)
     callers->count = 0;
     callers->bound = bound_of_process();
     rewinddir(callers->descriptors);
-    for (const struct dirent *entry; (entry = readdir(callers->descriptors)) != NULL;) {
+    for (int fd; (fd = next_descriptor(callers->descriptors)) >= 0;) {
         struct silent caller;
-        if (entry->d_name[0] == '.' || !is_silent(callers, (int)strtol(entry->d_name, NULL, 10), &caller))
-            continue;
-        admit(callers, caller);
+        if (is_silent(callers, fd, &caller))
+            admit(callers, caller);
     }
     end_old(callers);
     set_timer(callers);
+}
+
+static ino_t inode_of(int fd)
+{
+    struct stat found;
+    return fstat(fd, &found) == 0 ? found.st_ino : 0;
+}
+
+void keel_accepted_find(in_port_t port, struct keel_accepted *out)
+{
+    DIR *descriptors = port != 0 ? opendir("/proc/self/fd") : NULL;
+    out->count = 0;
+    if (descriptors == NULL)
+        return;
+    for (int fd; out->count < KEEL_SILENT_MAX && (fd = next_descriptor(descriptors)) >= 0;)
+        if (is_at_port(fd, port) && !listens(fd))
+            out->sockets[out->count++] = (struct keel_accepted_socket){fd, inode_of(fd)};
+    closedir(descriptors);
+}
+
+void keel_accepted_close(const struct keel_accepted *accepted)
+{
+    for (uint32_t k = 0; k < accepted->count; k++)
+        if (inode_of(accepted->sockets[k].fd) == accepted->sockets[k].inode)
+            close(accepted->sockets[k].fd);
 }

@@ -13,6 +13,7 @@
 #include <keel/status.h>
 #include <netinet/in.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 enum {
     KEEL_SILENT_SHARE =
@@ -33,5 +34,22 @@ void keel_callers_close(struct keel_callers *callers); /* NULL is accepted */
 void keel_callers_look(struct keel_callers *callers, bool asked);
 /* Readable when it is time to look. */
 int keel_callers_descriptor(const struct keel_callers *callers);
+
+/* libfabric's tcp provider (1.17) closes a listener and forgets whom it has accepted without reading a
+ * request: silent callers, and the losers where two ranks dial each other through ofi_rxm. So their sockets
+ * are found before the listener closes; what is still open after it and all of its connections have closed
+ * has no owner, and is closed here. A socket is known by its inode: another thread may have its number by
+ * then. */
+struct keel_accepted {
+    uint32_t count;
+    struct keel_accepted_socket {
+        int fd;
+        ino_t inode;
+    } sockets[KEEL_SILENT_MAX];
+};
+/* `port`: the listener's, in network order; 0: there is none. Finds nothing where the process cannot see its
+ * descriptors. */
+void keel_accepted_find(in_port_t port, struct keel_accepted *out);
+void keel_accepted_close(const struct keel_accepted *accepted);
 
 #endif

@@ -491,16 +491,29 @@ static void close_fid(struct fid *fid)
         keel_log(KEEL_LOG_WARN, "fabric: an object is still in use at close");
 }
 
+/* Of a listener of TCP over IPv4: others accept nobody who has not spoken. 0: it is none. */
+static in_port_t port_of(const struct fabric *fabric)
+{
+    struct sockaddr_in own;
+    size_t bytes = sizeof own;
+    bool found = fi_getname(&fabric->pep->fid, &own, &bytes) == 0 && bytes == sizeof own;
+    return found && own.sin_family == AF_INET ? own.sin_port : 0;
+}
+
 static void fabric_close(struct keel_connection_backend *backend)
 {
     struct fabric *fabric = fabric_of(backend);
+    struct keel_accepted accepted = {0};
     keel_callers_close(fabric->callers);
-    if (fabric->pep != NULL)
+    if (fabric->pep != NULL) {
+        keel_accepted_find(port_of(fabric), &accepted);
         close_fid(&fabric->pep->fid);
+    }
     if (fabric->cq != NULL)
         close_fid(&fabric->cq->fid);
     if (fabric->eq != NULL)
         close_fid(&fabric->eq->fid);
+    keel_accepted_close(&accepted);
     if (fabric->domain != NULL)
         close_fid(&fabric->domain->fid);
     if (fabric->fabric != NULL)
@@ -522,13 +535,10 @@ static const struct keel_connection_backend_ops fabric_ops = {.close = fabric_cl
                                                               .place = fabric_place,
                                                               .exposed = true};
 
-/* Of a listener of TCP over IPv4: others accept nobody who has not spoken. */
 static void watch_callers(struct fabric *fabric)
 {
-    struct sockaddr_in own;
-    size_t bytes = sizeof own;
-    if (fi_getname(&fabric->pep->fid, &own, &bytes) == 0 && bytes == sizeof own &&
-        own.sin_family == AF_INET && keel_callers_open(own.sin_port, &fabric->callers) != KEEL_OK)
+    in_port_t port = port_of(fabric);
+    if (port != 0 && keel_callers_open(port, &fabric->callers) != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "%s; callers who say nothing are kept", keel_detail());
 }
 

@@ -1,5 +1,6 @@
 /* rdm_endpoint.c - an unconnected endpoint, its queue, its slots, and whom it knows. */
 #include "rdm_endpoint.h"
+#include "callers.h"
 #include "libfabric.h"
 
 #include <keel/log.h>
@@ -269,10 +270,28 @@ static void close_fid(struct fid *fid, const char *what)
         keel_log(KEEL_LOG_INFO, "fabric: closing %s: %s", what, keel_fi_strerror(-result));
 }
 
+/* ofi_rxm over tcp listens; the name of the endpoint is where. */
+static in_port_t port_of(const struct keel_rdm_endpoint *station)
+{
+    struct keel_rdm_endpoint_name name;
+    struct sockaddr_in own;
+    keel_rdm_endpoint_name(station, &name);
+    memcpy(&own, name.data, sizeof own);
+    return name.bytes == sizeof own && own.sin_family == AF_INET ? own.sin_port : 0;
+}
+
+static void close_endpoint(struct keel_rdm_endpoint *station)
+{
+    struct keel_accepted accepted;
+    keel_accepted_find(port_of(station), &accepted);
+    close_fid(&station->ep->fid, "an endpoint");
+    keel_accepted_close(&accepted);
+}
+
 void keel_rdm_endpoint_close(struct keel_rdm_endpoint *station)
 {
     if (station->ep != NULL)
-        close_fid(&station->ep->fid, "an endpoint");
+        close_endpoint(station);
     while (station->all != NULL) {
         struct keel_slot *slot = station->all;
         station->all = slot->next_of_all;
