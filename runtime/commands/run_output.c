@@ -31,6 +31,9 @@ struct keel_output {
     struct keel_jsonl *metrics, *events;
     struct keel_seen_step *seen; /* ascending; a step that nobody had a record of is missing */
     uint64_t seen_count, seen_capacity;
+    uint64_t lines;                 /* of `seen`, from the first: their lines are in the file */
+    json_t **held;                  /* the lines of the others, until the hole before them is filled */
+    uint64_t held_next, held_count; /* of `held`: the line of seen[lines], and all */
     uint64_t mismatches;
     uint64_t disputed_step; /* the ranks do not agree about the state after it; 0: none */
     uint64_t last_drill_ns; /* of a drill that was accounted for */
@@ -96,22 +99,32 @@ static double seconds(uint64_t ns)
 
 /* ---- metrics ------------------------------------------------------------------------------------------- */
 
-/* The last step on file, 0 for none. */
+/* The last step that has a line, 0 for none. */
 static uint64_t last_step(const struct keel_output *output)
 {
     return output->seen_count > 0 ? output->seen[output->seen_count - 1].step : 0;
 }
 
-/* As much memory as there are lines, whatever steps they claim. */
+/* The last step whose line is in the file, and not held back. */
+static uint64_t last_written(const struct keel_output *output)
+{
+    return output->lines > 0 ? output->seen[output->lines - 1].step : 0;
+}
+
+/* Behind the lines in the file, before those that are held. As much memory as there are lines, whatever steps
+ * they claim. */
 static enum keel_status remember(struct keel_output *output, struct keel_seen_step seen)
 {
-    KEEL_ASSERT(seen.step > last_step(output));
+    KEEL_ASSERT(seen.step > last_written(output));
+    KEEL_ASSERT(output->lines == output->seen_count || seen.step < output->seen[output->lines].step);
     if (output->seen_count == output->seen_capacity) {
         uint64_t more = output->seen_capacity * 2 + 1024;
         KEEL_TRY(keel_realloc(&output->seen, output->seen_capacity, more, sizeof *output->seen));
         output->seen_capacity = more;
     }
-    output->seen[output->seen_count++] = seen;
+    struct keel_seen_step *at = &output->seen[output->lines++];
+    memmove(at + 1, at, keel_size(output->seen_count++ + 1 - output->lines) * sizeof *at);
+    *at = seen;
     return KEEL_OK;
 }
 
@@ -198,6 +211,74 @@ static void write_metric(struct keel_output *output, const struct keel_step_reco
     keel_jsonl_write(output->metrics, line);
 }
 
+/* ---- holes ---- */
+
+/* Lines that are held, up to that step. */
+static void write_held(struct keel_output *output, uint64_t step)
+{
+    KEEL_ASSERT(output->seen_count - output->lines == output->held_count - output->held_next);
+    while (output->lines < output->seen_count && output->seen[output->lines].step <= step) {
+        keel_jsonl_write(output->metrics, output->held[output->held_next++]);
+        output->lines++;
+    }
+}
+
+/* The first line behind a step, from `first_step` on, that has none; seen_count when there is no such hole.
+ */
+static uint64_t line_behind_hole(const struct keel_output *output, uint64_t first_step)
+{
+    uint64_t line = 0, next = first_step;
+    while (line < output->seen_count && output->seen[line].step <= next) {
+        next = output->seen[line].step >= next ? output->seen[line].step + 1 : next;
+        line++;
+    }
+    return line;
+}
+
+static enum keel_status hold_line(void *context, const json_t *line, uint64_t number)
+{
+    struct keel_output *output = context;
+    if (number <= output->lines)
+        return KEEL_OK;
+    json_t *copy = json_deep_copy(line);
+    if (copy == NULL)
+        return keel_fail(KEEL_NO_MEMORY, "a line of %s/metrics.jsonl", output->directory);
+    output->held[output->held_count++] = copy;
+    return KEEL_OK;
+}
+
+static void forget_held(struct keel_output *output, uint64_t keep)
+{
+    while (output->held_count - output->held_next > keep)
+        json_decref(output->held[--output->held_count]);
+}
+
+/* Steps from first_step on are computed again: lines behind one of which nobody had a record are taken out of
+ * the file, and put back when the run has come so far, behind those that were missing. */
+static enum keel_status fill_holes(struct keel_output *output, uint64_t first_step)
+{
+    char path[FILE_NAME_BYTES];
+    write_held(output, UINT64_MAX);
+    const uint64_t line = line_behind_hole(output, first_step);
+    if (line == output->seen_count)
+        return KEEL_OK;
+    keel_free(output->held);
+    output->held = NULL;
+    output->held_next = output->held_count = 0;
+    KEEL_TRY(keel_alloc(keel_size(output->seen_count - line), sizeof(json_t *), &output->held));
+    KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
+    KEEL_TRY(keel_jsonl_sync(output->metrics));
+    output->lines = line;
+    enum keel_status status = keel_jsonl_read(path, hold_line, output, NULL);
+    if (status == KEEL_OK)
+        status = keel_jsonl_cut(output->metrics, line);
+    if (status != KEEL_OK) { /* all are in the file still */
+        forget_held(output, 0);
+        output->lines = output->seen_count;
+    }
+    return status;
+}
+
 static void tell_mismatch(struct keel_output *output, uint64_t step, uint32_t loss_a, uint64_t digest_a,
                           uint32_t loss_b, uint64_t digest_b)
 {
@@ -242,11 +323,13 @@ static enum keel_status withdraw_from(struct keel_output *output, uint64_t step)
     uint64_t keep = 0;
     while (keep < output->seen_count && output->seen[keep].step < step)
         keep++;
-    enum keel_status status = keel_jsonl_cut(output->metrics, keep);
+    enum keel_status status = keep < output->lines ? keel_jsonl_cut(output->metrics, keep) : KEEL_OK;
     if (status != KEEL_OK) {
         say(output, "steps from %" PRIu64 " on cannot be withdrawn: %s", step, keel_detail());
         return status;
     }
+    output->lines = keep < output->lines ? keep : output->lines;
+    forget_held(output, keep - output->lines);
     output->seen_count = keep;
     write_event(output, "steps-withdrawn", json_pack("{s:I}", "step", (json_int_t)step));
     return KEEL_OK;
@@ -315,17 +398,17 @@ static const struct keel_seen_step *check_seen(struct keel_output *output, uint6
 
 enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_step)
 {
-    if (output->job->spike == KEEL_SPIKE_WARN)
-        return KEEL_OK;
-    const struct keel_seen_step *found = check_seen(output, first_step);
-    if (found == NULL)
-        return KEEL_OK;
-    output->went_back = *found;
-    say(output, "step %" PRIu64 ": the loss exploded in the life before: it is computed again", found->step);
-    KEEL_TRY(withdraw_from(output, output->went_back.step));
-    output->steps_before = last_step(output);
-    check_seen(output, UINT64_MAX);
-    return KEEL_OK;
+    const struct keel_seen_step *found =
+        output->job->spike == KEEL_SPIKE_WARN ? NULL : check_seen(output, first_step);
+    if (found != NULL) {
+        output->went_back = *found;
+        say(output, "step %" PRIu64 ": the loss exploded in the life before: it is computed again",
+            found->step);
+        KEEL_TRY(withdraw_from(output, output->went_back.step));
+        output->steps_before = last_step(output);
+        check_seen(output, UINT64_MAX);
+    }
+    return fill_holes(output, first_step);
 }
 
 static bool on_stop(void *context)
@@ -497,16 +580,18 @@ static void on_step(void *context, const struct keel_step_record *record)
         .step = record->step, .digest = record->digest, .loss_bits = record->loss_bits};
     if (record->step == 0)
         return;
-    if (record->step <= last_step(output)) {
-        const struct keel_seen_step *old = find_seen(output, record->step);
-        if (old != NULL && (old->digest != seen.digest || old->loss_bits != seen.loss_bits))
-            tell_mismatch(output, record->step, old->loss_bits, old->digest, seen.loss_bits, seen.digest);
-    } else {
-        if (record->step > last_step(output) + 1)
-            tell_hole(output, last_step(output) + 1, record->step - 1);
+    const struct keel_seen_step *old = find_seen(output, record->step);
+    if (old != NULL && (old->digest != seen.digest || old->loss_bits != seen.loss_bits))
+        tell_mismatch(output, record->step, old->loss_bits, old->digest, seen.loss_bits, seen.digest);
+    write_held(output, record->step);
+    if (record->step > last_written(output)) {
+        const bool is_new = record->step > last_step(output);
+        if (record->step > last_written(output) + 1)
+            tell_hole(output, last_written(output) + 1, record->step - 1);
         if (remember(output, seen) == KEEL_OK)
             write_metric(output, record);
-        watch_loss(output, &seen);
+        if (is_new)
+            watch_loss(output, &seen);
         if (skipped(record))
             tell_skipped(output, record);
     }
@@ -769,8 +854,10 @@ void keel_output_close(struct keel_output *output)
 {
     if (output == NULL)
         return;
+    write_held(output, UINT64_MAX);
     keel_jsonl_close(output->metrics);
     keel_jsonl_close(output->events);
+    keel_free(output->held);
     keel_free(output->seen);
     keel_free(output);
 }
@@ -870,6 +957,7 @@ static void tell_done(struct keel_output *output)
 void keel_output_finish(struct keel_output *output, enum keel_status status, const char *detail)
 {
     double elapsed = seconds(keel_now_ns() - output->started_ns);
+    write_held(output, UINT64_MAX);
     if (output->disputed_step > 0)
         withdraw_disputed(output);
     write_event(output, "end",

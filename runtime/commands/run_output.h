@@ -44,9 +44,11 @@ struct keel_launch_report keel_output_report(struct keel_output *output);
  * lives. */
 enum keel_status keel_output_spike(struct keel_output *output, bool *out_back);
 
-/* Before a life that computes from first_step on, when train.spike is not warn: the life before may have been
- * killed between the line of an explosion and its withdrawal. That line and those behind it are withdrawn
- * now, so that the step is computed and checked again. */
+/* Before a life that computes from first_step on. Where train.spike is not warn, the life before may have
+ * been killed between the line of an explosion and its withdrawal: that line and those behind it are
+ * withdrawn now, so that the step is computed and checked again. Steps that no line tells of, since all who
+ * had their records were lost, get their lines in this life. Errors: those of the file, NO_MEMORY; begin no
+ * life then. */
 enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_step);
 
 /* The end of the run is made once more: the last snapshot was lost with its node. */

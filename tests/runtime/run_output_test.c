@@ -4,6 +4,7 @@
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -63,6 +64,71 @@ START_TEST(a_step_run_again_is_compared_with_its_line_and_with_none_where_there_
     give(output, 4, 0xe);
     ck_assert_uint_eq(keel_output_next_step(output), 5);
     keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+/* The steps of the lines on file, one after the other: " 1 2 3". */
+static void steps_on_file(char *out, size_t bytes)
+{
+    char *text;
+    size_t length, used = 0;
+    ck_ok(keel_file_read(metrics, 1 << 20, &text, &length));
+    out[0] = '\0';
+    for (const char *at = strstr(text, "\"step\""); at != NULL; at = strstr(at + 1, "\"step\""))
+        used += (size_t)snprintf(out + used, bytes - used, " %d", atoi(strpbrk(at, "0123456789")));
+    keel_free(text);
+}
+
+/* A record that was lost with the only node that had it. */
+START_TEST(steps_without_a_line_get_one_when_they_are_computed_again)
+{
+    struct keel_output *output;
+    char text[256];
+    begin("{\"step\":1,\"loss_bits\":\"1\",\"digest\":\"1\"}\n{\"step\":3,\"loss_bits\":\"1\",\"digest\":"
+          "\"3\"}\n"
+          "{\"step\":6,\"loss_bits\":\"1\",\"digest\":\"6\"}\n{\"step\":9,\"loss_bits\":\"1\",\"digest\":"
+          "\"9\"}\n");
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
+    ck_ok(keel_output_resume(output, 4)); /* 2 is not computed again */
+    for (uint64_t step = 4; step <= 7; step++)
+        give(output, step, step);
+    steps_on_file(text, sizeof text);
+    ck_assert_str_eq(text, " 1 3 4 5 6 7");
+    ck_ok(keel_output_resume(output, 8)); /* the life ended at 7: what it held goes back, and out again */
+    give(output, 9, 9);                   /* once more nobody had a record of 8 */
+    give(output, 10, 10);
+    ck_assert_uint_eq(keel_output_mismatches(output), 0);
+    ck_ok(keel_output_resume(output, 8));
+    give(output, 8, 8);
+    give(output, 9, 0xd);
+    ck_assert_uint_eq(keel_output_mismatches(output), 1);
+    keel_output_close(output); /* 10 was held */
+    steps_on_file(text, sizeof text);
+    ck_assert_str_eq(text, " 1 3 4 5 6 7 8 9 10");
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+START_TEST(what_is_held_behind_a_hole_is_withdrawn_with_the_rest)
+{
+    struct keel_output *output;
+    char text[256];
+    begin("{\"step\":1,\"loss_bits\":\"1\",\"digest\":\"1\"}\n{\"step\":3,\"loss_bits\":\"1\",\"digest\":"
+          "\"3\"}\n"
+          "{\"step\":4,\"loss_bits\":\"1\",\"digest\":\"4\"}\n{\"step\":5,\"loss_bits\":\"1\",\"digest\":"
+          "\"5\"}\n");
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
+    ck_ok(keel_output_resume(output, 2));
+    const struct keel_launch_report report = keel_output_report(output);
+    const struct keel_step_record ours = {.step = 5, .digest = 5}, theirs = {.step = 5, .digest = 7};
+    give(output, 2, 2);
+    report.mismatch(report.context, &ours, &theirs);
+    keel_output_finish(output, KEEL_MISMATCH, "they differ");
+    ck_assert_uint_eq(keel_output_next_step(output), 5);
+    keel_output_close(output);
+    steps_on_file(text, sizeof text);
+    ck_assert_str_eq(text, " 1 2 3 4");
     ck_ok(keel_remove_tree(directory));
 }
 END_TEST
@@ -192,6 +258,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_spike_that_a_killed_launcher_left_is_judged_again);
     tcase_add_test(tc, a_spike_on_file_stays_where_the_job_goes_on_through_it);
     tcase_add_test(tc, a_spike_that_does_not_come_again_was_a_fault);
+    tcase_add_test(tc, steps_without_a_line_get_one_when_they_are_computed_again);
+    tcase_add_test(tc, what_is_held_behind_a_hole_is_withdrawn_with_the_rest);
     tcase_add_test(tc, what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends);
     tcase_add_test(tc, memory_follows_the_lines_on_file_not_the_steps_they_claim);
     tcase_add_test(tc, steps_out_of_order_are_refused_with_their_line);
