@@ -226,6 +226,7 @@ $(foreach sim,$(wildcard tests/*/*_sim.c),$(eval $(BUILD)/$(sim:_sim.c=_test): $
 $(BUILD)/tests/ckpt/fault_test $(BUILD)/tests/ckpt/safetensors_disk_test $(BUILD)/tests/ckpt/tier_crash_test: tests/ckpt/disk_sim.c
 $(BUILD)/tests/runtime/node_pause_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_end_test: tests/runtime/node_sim.c
+$(BUILD)/tests/runtime/node_large_test: tests/runtime/node_sim.c
 
 # The examples are built as a stranger would: the C API's headers and libkeel-ckpt, nothing else.
 MPI_CFLAGS = $(subst -I,-isystem ,$(shell $(PKG_CONFIG) --cflags ompi-c))

@@ -43,7 +43,8 @@ struct keel_output {
     uint64_t down_ns;             /* from the last commit of the life before to the start of this one */
     uint64_t last_snapshot;
     struct keel_incident incident;
-    struct place places[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE]; /* by node and local number */
+    struct place
+        *places[KEEL_NODES_MAX]; /* by node: KEEL_WORKERS_PER_NODE of them, or NULL: it said nothing */
     struct keel_step_record newest;
     struct keel_spike spike;
     struct keel_seen_step spiked;    /* the run is to end or go back for this; step 0: for nothing */
@@ -197,13 +198,20 @@ static json_t *metric_of(const struct keel_job *job, const struct keel_step_reco
     return line;
 }
 
+static const struct place *place_of(const struct keel_output *output, const struct keel_member *member)
+{
+    static const struct place unknown = {.host = ""};
+    const struct place *row = output->places[member->node];
+    return row != NULL ? &row[member->local] : &unknown;
+}
+
 /* With the devices of the ranks of that view, in order. */
 static void write_metric(struct keel_output *output, const struct keel_step_record *record)
 {
     json_t *line = metric_of(output->job, record), *boards = json_array();
     for (uint32_t i = 0; i < output->members; i++) {
         const struct keel_member *member = &output->carriers[i];
-        json_array_append_new(boards, json_string(output->places[member->node][member->local].device));
+        json_array_append_new(boards, json_string(place_of(output, member)->device));
     }
     if (line != NULL && record->epoch == output->epoch)
         json_object_set(line, "boards", boards);
@@ -505,7 +513,7 @@ static json_t *lost_list(const struct keel_output *output, const struct keel_inc
     json_t *list = json_array();
     for (uint32_t i = 0; i < incident->lost_count; i++) {
         const struct keel_member *member = &incident->lost[i];
-        const struct place *place = &output->places[member->node][member->local];
+        const struct place *place = place_of(output, member);
         json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:s, s:s}", "rank", (int)member->rank, "node",
                                               (int)member->node, "local", (int)member->local, "host",
                                               place->host, "board", place->board));
@@ -517,7 +525,7 @@ static json_t *lost_list(const struct keel_output *output, const struct keel_inc
 static void name_lost(const struct keel_output *output, const struct keel_incident *incident, char out[256])
 {
     const struct keel_member *member = &incident->lost[0];
-    const struct place *place = &output->places[member->node][member->local];
+    const struct place *place = place_of(output, member);
     int length = snprintf(out, 256, "rank %u (node %u%s%s%s%s)", member->rank, member->node,
                           place->host[0] != '\0' ? ", host " : "", place->host,
                           place->board[0] != '\0' ? ", board " : "", place->board);
@@ -669,6 +677,9 @@ static void take_place(struct keel_output *output, uint16_t node, uint8_t local,
     const char *host = json_string_value(json_object_get(note, "host"));
     const char *board = json_string_value(json_object_get(note, "board"));
     if (node >= KEEL_NODES_MAX || local >= KEEL_WORKERS_PER_NODE || host == NULL || board == NULL)
+        return;
+    if (output->places[node] == NULL &&
+        keel_alloc(KEEL_WORKERS_PER_NODE, sizeof *output->places[0], &output->places[node]) != KEEL_OK)
         return;
     struct place *place = &output->places[node][local];
     snprintf(place->host, sizeof place->host, "%s", host);
@@ -857,6 +868,8 @@ void keel_output_close(struct keel_output *output)
     write_held(output, UINT64_MAX);
     keel_jsonl_close(output->metrics);
     keel_jsonl_close(output->events);
+    for (uint32_t node = 0; node < KEEL_NODES_MAX; node++)
+        keel_free(output->places[node]);
     keel_free(output->held);
     keel_free(output->seen);
     keel_free(output);

@@ -38,6 +38,8 @@ struct entry { /* of a directory message */
     uint32_t ip, tag;
 };
 _Static_assert(sizeof(struct entry) == 12, "entries have no padding");
+_Static_assert(KEEL_NODES_MAX * sizeof(struct entry) <= KEEL_MESSAGE_BYTES, "a directory fits");
+_Static_assert(KEEL_DATAGRAM_BYTES <= 65507, "a message is one datagram of UDP over IPv4");
 
 struct keel_mailbox {
     int fd;

@@ -145,7 +145,11 @@ enum { NOBODY = UINT16_MAX };
 
 static void find_places(struct look *look)
 {
-    memset(look->member_at, 0xff, sizeof look->member_at); /* NOBODY */
+    uint32_t rows = look->m->node_count;
+    for (uint16_t i = 0; i < look->view->member_count; i++)
+        rows = look->view->members[i].node < rows ? rows : look->view->members[i].node + 1U;
+    KEEL_ASSERT(rows <= KEEL_NODES_MAX);
+    memset(look->member_at, 0xff, rows * sizeof look->member_at[0]); /* NOBODY */
     for (uint16_t i = 0; i < look->view->member_count; i++) {
         const struct keel_member *member = &look->view->members[i];
         KEEL_ASSERT(look->member_at[member->node][member->local] == NOBODY);

@@ -5,13 +5,20 @@
 #include "node_wire.h"
 
 #include "wire_bytes.h"
+#include <stddef.h>
 #include <string.h>
 
 #define WIRE_MAGIC UINT32_C(0x334e454b) /* "KEN3": the digit is the version */
 
-_Static_assert(17 + 64 + 136 + KEEL_WORKERS_PER_NODE * 80 + KEEL_WIRE_DETAIL_BYTES < KEEL_MESSAGE_BYTES,
+enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 128, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
+
+_Static_assert(HEAD_BYTES + 32 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_BYTES +
+                       KEEL_WIRE_DETAIL_BYTES <
+                   KEEL_MESSAGE_BYTES,
                "a status fits");
-_Static_assert(17 + 64 + KEEL_WIRE_DETAIL_BYTES + KEEL_VIEW_BYTES_MAX < KEEL_MESSAGE_BYTES, "a view fits");
+_Static_assert(HEAD_BYTES + 32 + KEEL_WIRE_DETAIL_BYTES + KEEL_VIEW_BYTES_MAX < KEEL_MESSAGE_BYTES,
+               "a view fits");
+_Static_assert(HEAD_BYTES + 64 + KEEL_REGISTER_BYTES_MAX < KEEL_MESSAGE_BYTES, "a register's value fits");
 
 /* ---- both directions ----------------------------------------------------------------------------------- */
 
@@ -266,6 +273,36 @@ static void flow_message(struct flow *f, struct keel_wire_message *message)
     }
 }
 
+/* What must be zero of a kind: all but what is large, and read only where the rest says that it is there. */
+static size_t cleared_bytes(enum keel_wire_kind kind)
+{
+    switch (kind) {
+    case KEEL_WIRE_STATUS:
+        return sizeof(struct keel_wire_status);
+    case KEEL_WIRE_LEADER:
+        return offsetof(struct keel_wire_leader, view);
+    case KEEL_WIRE_STEP:
+        return sizeof(struct keel_step_record);
+    case KEEL_WIRE_SHARD:
+    case KEEL_WIRE_SHARD_ACK:
+        return sizeof(struct keel_wire_shard);
+    case KEEL_WIRE_NOTE:
+        return sizeof(struct keel_wire_note);
+    case KEEL_WIRE_REGISTER:
+        return offsetof(struct keel_register_message, value.data);
+    case KEEL_WIRE_BEAT:
+    case KEEL_WIRE_KIND_COUNT:
+    default:
+        return 0;
+    }
+}
+
+void keel_wire_clear(struct keel_wire_message *message, enum keel_wire_kind kind)
+{
+    memset(message, 0, offsetof(struct keel_wire_message, as) + cleared_bytes(kind));
+    message->kind = kind;
+}
+
 uint32_t keel_wire_encode(const struct keel_wire_message *message, uint8_t *out)
 {
     struct keel_writer w = {.data = out, .capacity = KEEL_MESSAGE_BYTES};
@@ -280,7 +317,8 @@ bool keel_wire_decode(const uint8_t *data, uint32_t bytes, struct keel_wire_mess
 {
     struct keel_wire_reader r = {.data = data, .bytes = bytes};
     struct flow f = {.r = &r};
-    memset(out, 0, sizeof *out);
+    const uint8_t kind = bytes > KIND_AT ? data[KIND_AT] : 0;
+    keel_wire_clear(out, (enum keel_wire_kind)(kind < KEEL_WIRE_KIND_COUNT ? kind : 0));
     flow_message(&f, out);
     return keel_reader_complete(&r);
 }

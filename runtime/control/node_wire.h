@@ -99,6 +99,10 @@ struct keel_wire_message {
     } as;
 };
 
+/* An empty message of this kind: all zero, but for a view and a register's value, which are as they were
+ * until they are filled in. */
+void keel_wire_clear(struct keel_wire_message *message, enum keel_wire_kind kind);
+
 /* `out` holds KEEL_MESSAGE_BYTES; returns the bytes written. */
 uint32_t keel_wire_encode(const struct keel_wire_message *message, uint8_t *out);
 /* False for anything but a well-formed message, whose every byte was used; *out is undefined then. */

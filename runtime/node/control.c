@@ -11,8 +11,8 @@
 #include <string.h>
 
 enum {
-    HOLDER_COUNT = 1,       /* the launcher alone: when it goes, all goes */
-    OUTBOX_BYTES = 1 << 20, /* a view to every node is a third of it */
+    HOLDER_COUNT = 1,        /* the launcher alone: when it goes, all goes */
+    OUTBOX_BYTES = 64 << 10, /* at first; it grows to what the largest message to every node takes */
     STATE_BYTES_MAX = 1 << 20,
     MESSAGES_PER_TURN = 256
 };
@@ -32,12 +32,26 @@ static uint64_t effect_random(void *context)
     return number;
 }
 
+static bool make_room(struct keel_control_plane *control, uint32_t bytes)
+{
+    const uint32_t most = KEEL_NODES_MAX * (uint32_t)(sizeof(struct letter) + KEEL_MESSAGE_BYTES);
+    uint32_t wider = control->outbox_capacity;
+    while (wider < bytes)
+        wider *= 2;
+    if (wider == control->outbox_capacity)
+        return true;
+    if (bytes > most || keel_realloc(&control->outbox, control->outbox_capacity, wider, 1) != KEEL_OK)
+        return false;
+    control->outbox_capacity = wider;
+    return true;
+}
+
 static void effect_send(void *context, uint16_t node, const uint8_t *data, uint32_t bytes)
 {
     struct keel_control_plane *control = context;
     const struct letter letter = {.bytes = bytes, .node = node};
     KEEL_ASSERT(bytes <= KEEL_MESSAGE_BYTES && node < KEEL_NODES_MAX);
-    if (OUTBOX_BYTES - control->outbox_bytes < sizeof letter + bytes) {
+    if (!make_room(control, control->outbox_bytes + (uint32_t)sizeof letter + bytes)) {
         keel_log(KEEL_LOG_WARN, "outbox full: a message to node %u is lost", node);
         return;
     }
@@ -143,9 +157,10 @@ enum keel_status keel_control_init(struct keel_control_plane *control,
     if (config->state_path != NULL)
         snprintf(control->state_path, sizeof control->state_path, "%s", config->state_path);
     fill_effects(control, config->effects);
-    enum keel_status status = keel_alloc(1, keel_node_bytes(), &control->node);
+    enum keel_status status = keel_alloc(1, keel_node_bytes(config->node->launcher), &control->node);
     if (status == KEEL_OK)
         status = keel_alloc(1, OUTBOX_BYTES, &control->outbox);
+    control->outbox_capacity = OUTBOX_BYTES;
     if (status == KEEL_OK)
         status = keel_node_init(control->node, config->node);
     if (status != KEEL_OK)

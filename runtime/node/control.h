@@ -20,7 +20,7 @@ struct keel_control_plane {
     uint64_t timer_ns;
     char state_path[KEEL_PATH_BYTES]; /* "": holds no state */
     uint8_t *outbox;                  /* what this step sends; heap */
-    uint32_t outbox_bytes;
+    uint32_t outbox_bytes, outbox_capacity;
     bool undurable; /* a persist of this step failed */
     bool unstored;  /* the newest persist found no room (`detail` says where); it is tried again */
     bool finished;

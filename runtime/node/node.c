@@ -41,6 +41,7 @@
 #include "node_state.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -59,9 +60,9 @@ const char *keel_cause_name(enum keel_cause cause)
     return (unsigned)cause < KEEL_CAUSE_COUNT ? cause_names[cause] : "unknown";
 }
 
-uint64_t keel_node_bytes(void)
+uint64_t keel_node_bytes(bool launcher)
 {
-    return sizeof(struct keel_node);
+    return launcher ? sizeof(struct keel_node) : offsetof(struct keel_node, membership);
 }
 
 const struct keel_view *keel_node_view(const struct keel_node *node)
@@ -95,7 +96,7 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
     if (config->timeout_ns < UINT64_C(1000000) || config->timeout_ns > UINT64_C(1) << 53 ||
         config->incarnation >= UINT32_C(1) << 24)
         return keel_fail(KEEL_INVALID, "control plane: the timeout must be 1 ms to 100 days");
-    memset(node, 0, sizeof *node);
+    memset(node, 0, keel_node_bytes(launcher));
     node->config = *config;
     keel_times_derive(config->timeout_ns, &node->times);
     return KEEL_OK;
@@ -111,8 +112,7 @@ void keel_node_wake(struct keel_node *node, uint64_t deadline_ns)
 
 struct keel_wire_message *keel_node_message(struct keel_node *node, enum keel_wire_kind kind)
 {
-    memset(&node->out, 0, sizeof node->out);
-    node->out.kind = kind;
+    keel_wire_clear(&node->out, kind);
     return &node->out;
 }
 

@@ -547,7 +547,10 @@ static void push_change(struct keel_node *node)
         leader->resend_ns = node->now_ns + node->times.beat_ns / 2;
         keel_node_ask_holders(node);
     }
-    keel_node_wake(node, leader->resend_ns > leader->retry_ns ? leader->resend_ns : leader->retry_ns);
+    /* A change that was refused is proposed again only while it is wanted: nothing is due then. */
+    const uint64_t next_ns = leader->resend_ns > leader->retry_ns ? leader->resend_ns : leader->retry_ns;
+    if (!keel_node_due(node, next_ns))
+        keel_node_wake(node, next_ns);
 }
 
 static void start_nodes_again(struct keel_node *node)

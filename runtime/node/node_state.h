@@ -116,11 +116,12 @@ struct keel_node {
     struct keel_register reg;
     struct keel_records records;
     struct keel_agent agent;
-    struct keel_membership membership;
-    struct keel_leader leader;
     struct keel_wire_message in, out; /* scratch: decoded, to be sent */
     struct keel_wire_message sent;    /* scratch: what was encoded, read back */
     uint8_t bytes[KEEL_MESSAGE_BYTES];
+    /* From here on the launcher's alone: an agent's storage ends before it (keel_node_bytes). */
+    struct keel_membership membership;
+    struct keel_leader leader;
 };
 
 /* node.c */

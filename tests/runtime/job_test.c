@@ -79,7 +79,7 @@ static const struct bad bad[] = {
     {"[model]\nbias = maybe\n", NULL, "true or false"},
     {"[data]\nvocab = words\n", NULL, "one of char|byte"},
     {"[model]\nwidth = 130\n", NULL, "does not divide"},
-    {"[cluster]\nranks = 65\n", NULL, "cluster.ranks = 65: out of range"},
+    {"[cluster]\nranks = 513\n", NULL, "cluster.ranks = 513: out of range"},
     {"[job]\nshards = 1025\n", NULL, "job.shards = 1025: out of range"},
     {"[cluster]\nranks = 4\nnodes = 3\n", NULL, "does not divide over cluster.nodes"},
     {"[cluster]\nseal_payloads = true\n", NULL, "nearest known key is cluster.seal_payload"},

@@ -39,6 +39,7 @@ static inline void check_end(struct sim *sim)
 {
     bool ended = sim_run(sim, sim->now_ns + 300 * SECONDS);
     ck_fine(sim);
+    ck_assert_uint_eq(sim->spins, 0);
     ck_assert_msg(ended, "not ended: %" PRIu64 " steps delivered, epoch %" PRIu64, sim->delivered_next,
                   sim->newest_epoch);
     ck_assert_msg(sim->nodes[0].finish_status == KEEL_OK, "%s", sim->nodes[0].finish_detail);

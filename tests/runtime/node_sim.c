@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SENDERS = 64 }; /* whom a garbled message may name: more than there are */
+enum {
+    SENDERS = 64,      /* whom a garbled message may name: more than there are */
+    HURRIED_MAX = 1000 /* timers at once, in a row */
+};
 
 enum sim_kind {
     SIM_MESSAGE,
@@ -165,11 +168,9 @@ static void deliver_garbled(struct sim *sim, uint16_t to, const uint8_t *data, u
     for (uint64_t flips = 1 + sim_random(sim, 6); flips > 0; flips--)
         copy[13 + sim_random(sim, bytes - 13)] = (uint8_t)draw(sim);
     uint16_t from = (uint16_t)sim_random(sim, SENDERS);
-    if (from == to)
-        return;
-    bool blocked = from < SIM_NODES && sim->blocked[from][to];
-    if (!blocked)
-        deliver(sim, from < SIM_NODES ? from : 1, to, copy, bytes, 0);
+    from = from < sim->config.nodes ? from : 1;
+    if (from != to && !sim->blocked[from][to])
+        deliver(sim, from, to, copy, bytes, 0);
 }
 
 static void env_send(void *context, uint16_t node, const uint8_t *data, uint32_t bytes)
@@ -192,6 +193,8 @@ static void env_timer(void *context, uint64_t deadline_ns)
     struct sim_context *c = context;
     struct sim_node *n = self(context);
     n->timer_generation++;
+    n->hurried = deadline_ns <= c->sim->now_ns + 1 ? n->hurried + 1 : 0;
+    c->sim->spins += n->hurried > HURRIED_MAX ? 1 : 0;
     push(c->sim, (struct sim_event){.at_ns = deadline_ns,
                                     .kind = SIM_TIMER,
                                     .node = c->node,
@@ -335,9 +338,7 @@ uint32_t sim_uncommitted(const struct sim *sim)
     uint32_t count = 0;
     for (uint32_t i = 0; i < SIM_GENERATIONS_MAX; i++) {
         const struct sim_generation *generation = &sim->generations[i];
-        bool some = false;
-        for (uint32_t rank = 0; rank < KEEL_MEMBERS_MAX; rank++)
-            some = some || generation->there[rank];
+        const bool some = memchr(generation->there, true, sizeof generation->there) != NULL;
         count += !generation->committed && some ? 1 : 0;
     }
     return count;
@@ -528,6 +529,8 @@ int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
 
 static struct sim_worker *find_member(struct sim *sim, const struct keel_member *member)
 {
+    if (member->node >= sim->config.nodes || member->local >= SIM_LOCALS)
+        return NULL; /* a lie */
     struct sim_worker *w = &sim->nodes[member->node].workers[member->local];
     return w->running && w->incarnation == member->incarnation ? w : NULL;
 }
@@ -831,8 +834,10 @@ struct sim *sim_create(const struct sim_config *config)
     sim->bad_digest_node = -1;
     sim->delivered_next = 1;
     sim->now_ns = 1000 * SIM_MS;
+    status = keel_alloc(config->nodes, sizeof *sim->nodes, &sim->nodes);
+    KEEL_ASSERT(status == KEEL_OK);
     for (uint16_t i = 0; i < config->nodes; i++) {
-        status = keel_alloc(1, keel_node_bytes(), &sim->nodes[i].state);
+        status = keel_alloc(1, keel_node_bytes(i == 0), &sim->nodes[i].state);
         KEEL_ASSERT(status == KEEL_OK);
     }
     return sim;
@@ -846,6 +851,7 @@ void sim_destroy(struct sim *sim)
         keel_free(sim->deferred[i].data);
     for (uint16_t i = 0; i < sim->config.nodes; i++)
         keel_free(sim->nodes[i].state);
+    keel_free(sim->nodes);
     keel_free(sim->queue);
     keel_free(sim->deferred);
     keel_free(sim);

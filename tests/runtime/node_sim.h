@@ -9,7 +9,7 @@
 
 #include "node_state.h"
 
-enum { SIM_NODES = 12, SIM_LOCALS = 4, SIM_STEPS_MAX = 1024, SIM_EPOCHS_MAX = 4096 };
+enum { SIM_NODES = KEEL_NODES_MAX, SIM_LOCALS = 4, SIM_STEPS_MAX = 1024, SIM_EPOCHS_MAX = 4096 };
 
 #define SIM_MS UINT64_C(1000000)
 
@@ -38,6 +38,7 @@ struct sim_worker {
 struct sim_node {
     bool running, stopped;
     uint32_t incarnation, life, timer_generation;
+    uint32_t hurried; /* timers in a row that were to come at once */
     struct keel_node *state;
     struct sim_worker workers[SIM_LOCALS];
     uint8_t disk[KEEL_REGISTER_STORE_BYTES];
@@ -66,7 +67,7 @@ struct sim {
     uint32_t queue_count, queue_capacity;
     struct sim_event *deferred; /* for stopped nodes, in order */
     uint32_t deferred_count, deferred_capacity;
-    struct sim_node nodes[SIM_NODES];
+    struct sim_node *nodes; /* config.nodes of them */
     bool blocked[SIM_NODES][SIM_NODES];
     uint32_t loss_ppm, duplicate_ppm; /* now */
     uint32_t garble_ppm;              /* copies with a few bytes changed, from anybody */
@@ -85,6 +86,7 @@ struct sim {
     uint32_t generation_count;                              /* of all */
     uint32_t dropped;                                       /* shards that the launcher gave up */
     uint32_t mismatches, notes, kills, worker_starts, node_starts;
+    uint32_t spins;       /* nodes that asked for timers at once, over and over: a busy loop */
     uint64_t group_epoch; /* epoch whose steps are scheduled */
     uint64_t bad_digest_step;
     int bad_digest_node;             /* -1: nobody computes wrongly */

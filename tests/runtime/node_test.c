@@ -487,6 +487,30 @@ START_TEST(with_three_holders_the_view_survives_the_launchers_disk)
 }
 END_TEST
 
+/* Every loop of the launcher sleeps until something is due; check_end counts those that do not. */
+START_TEST(a_change_that_was_refused_and_is_not_wanted_any_more_makes_no_busy_loop)
+{
+    struct sim_config config = sim_default(36);
+    config.holders = 3;
+    struct sim *sim = begin(config);
+    const struct keel_register *reg = &sim->nodes[0].state->reg;
+    while (reg->phase != KEEL_REGISTER_READING)
+        (void)sim_run(sim, sim->now_ns + SIM_MS / 10);
+    static struct keel_wire_message no = {.kind = KEEL_WIRE_REGISTER};
+    no.as.reg = (struct keel_register_message){.kind = KEEL_REGISTER_PROMISE, .ballot = reg->ballot};
+    no.as.reg.promised = (struct keel_ballot){.counter = reg->ballot.counter + 1, .node = 7};
+    static uint8_t bytes[KEEL_MESSAGE_BYTES];
+    struct keel_node_event refusal = {.kind = KEEL_EVENT_MESSAGE, .node = 1, .data = bytes};
+    refusal.bytes = keel_wire_encode(&no, bytes);
+    ck_assert_int_eq(sim_give(sim, 0, &refusal), KEEL_OK);
+    ck_assert_int_eq(reg->phase, KEEL_REGISTER_IDLE);
+    sim_kill_worker(sim, 2, 0); /* one fewer than are waited for */
+    check_end(sim);
+    ck_assert_uint_eq(sim->view_changes, 1);
+    sim_destroy(sim);
+}
+END_TEST
+
 START_TEST(a_damaged_register_is_refused)
 {
     struct sim_config config = sim_default(31);
@@ -799,6 +823,7 @@ static uint64_t random_run(uint64_t seed, bool verbose)
     ck_assert_msg(sim->delivered_count + sim->gaps == config.last_step, "seed %" PRIu64 ": %" PRIu64 " steps",
                   seed, sim->delivered_count);
     ck_assert_msg(sim->mismatches == 0, "seed %" PRIu64 ": bits differ", seed);
+    ck_assert_msg(sim->spins == 0, "seed %" PRIu64 ": a node spins", seed);
     log_run(seed, sim);
     uint64_t hash = sim->trace_hash;
     sim_destroy(sim);
@@ -825,6 +850,7 @@ START_TEST(lies_in_messages_crash_nobody)
                 sim_kill_worker(sim, (uint16_t)(1 + sim_random(sim, 4)), 0);
         }
         ck_assert_uint_lt(sim->queue_count, 20000);
+        ck_assert_uint_eq(sim->spins, 0);
         sim_destroy(sim);
     }
 }
@@ -900,6 +926,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, under_heavy_loss_and_duplication_every_step_still_arrives_once);
     tcase_add_test(tc, with_three_holders_the_view_survives_the_launchers_disk);
     tcase_add_test(tc, a_damaged_register_is_refused);
+    tcase_add_test(tc, a_change_that_was_refused_and_is_not_wanted_any_more_makes_no_busy_loop);
     tcase_add_test(tc, a_view_that_finds_no_room_on_the_disk_waits_for_it);
     tcase_add_test(tc, a_run_that_waits_for_room_can_be_stopped);
     tcase_add_test(tc, late_workers_join_after_the_grace_and_the_run_does_not_wait_for_ever);

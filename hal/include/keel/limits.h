@@ -6,10 +6,16 @@
 #ifndef KEEL_LIMITS_H
 #define KEEL_LIMITS_H
 
+/* Workers of a run, spares included: up to 800 a view of all of them and of 1,024 shards is one datagram. A
+ * bench is built with more; then all must be that includes this. */
+#ifndef KEEL_LIMIT_MEMBERS
+#define KEEL_LIMIT_MEMBERS 512
+#endif
+
 enum {
     /* A run under the control plane. Its state is arrays of these sizes: no allocation while it runs. */
-    KEEL_NODES_MAX = 64,   /* nodes of a run, launcher included */
-    KEEL_MEMBERS_MAX = 64, /* workers of a run, spares included: ranks are below it */
+    KEEL_MEMBERS_MAX = KEEL_LIMIT_MEMBERS,   /* ranks are below it */
+    KEEL_NODES_MAX = 1 + KEEL_LIMIT_MEMBERS, /* nodes of a run, launcher included */
     KEEL_WORKERS_PER_NODE = 16,
     KEEL_HOLDERS_MAX = 5,   /* nodes that hold the register */
     KEEL_SHARDS_MAX = 1024, /* logical shards of a job */

@@ -199,8 +199,8 @@ struct keel_env {
 
 /* ---- the function -------------------------------------------------------------------------------------- */
 
-struct keel_node; /* fixed size, caller's storage */
-uint64_t keel_node_bytes(void);
+struct keel_node; /* caller's storage of a fixed size: an agent's, or a launcher's, which is larger */
+uint64_t keel_node_bytes(bool launcher);
 enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config);
 
 /* Take one event. Returns OK, or INVALID for an event that makes no sense (a malformed message is dropped

@@ -1,0 +1,77 @@
+/* node_large_test.c - the control plane with as many nodes, ranks and shards as there may be, in the world of
+ * node_sim.h. */
+#include "node_cases.h"
+
+enum { RACK = 64U };
+
+static struct sim_config largest(void)
+{
+    struct sim_config config = sim_default(1);
+    config.nodes = KEEL_NODES_MAX;
+    config.spares = RACK / 8;
+    config.ranks = (uint16_t)(KEEL_MEMBERS_MAX - config.spares);
+    config.shards = KEEL_SHARDS_MAX;
+    config.timeout_ns = 2 * SECONDS;
+    config.last_step = 8;
+    config.snapshot_every = 4;
+    return config;
+}
+
+START_TEST(as_many_nodes_and_ranks_as_there_may_be_train_and_commit)
+{
+    struct sim *sim = begin(largest());
+    check_end(sim);
+    ck_assert_uint_eq(sim->view_changes, 1);
+    ck_assert_uint_eq(sim->view.member_count, KEEL_MEMBERS_MAX);
+    ck_assert_uint_eq(active(sim), sim->config.ranks);
+    ck_assert_uint_eq(sim->delivered_count, 8);
+    ck_assert_uint_eq(sim->snapshot_count, 2);
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(a_rack_of_64_nodes_leaves_in_one_change_spares_take_places_and_it_comes_back)
+{
+    struct sim_config config = largest();
+    config.last_step = 300;
+    config.snapshot_every = 100;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 3));
+    for (uint16_t node = 101; node <= 100 + RACK; node++)
+        sim_kill_node(sim, node);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    ck_assert_uint_eq(active(sim), (uint32_t)(config.ranks + config.spares - RACK));
+    ck_assert_int_eq(sim->last_cause, KEEL_CAUSE_EXIT);
+    check_end(sim);
+    ck_assert_uint_eq(active(sim), config.ranks);
+    ck_assert_uint_eq(sim->gaps, 0);
+    ck_assert_uint_eq(sim->mismatches, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(ranks_that_all_accuse_one_another_are_judged_in_bounded_time)
+{
+    struct sim_config config = largest();
+    config.last_step = 300;
+    config.snapshot_every = 100;
+    config.respawn = false;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 3));
+    for (uint16_t i = 0; i < RACK; i++) /* each of these pairs says that the other is gone */
+        sim_accuse(sim, sim->view.members[i].node, 0, (uint16_t)(i ^ 1));
+    check_end(sim);
+    ck_assert_uint_ge(active(sim), (uint32_t)(config.ranks - RACK));
+    ck_assert_uint_eq(sim->spins, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, as_many_nodes_and_ranks_as_there_may_be_train_and_commit);
+    tcase_add_test(tc, a_rack_of_64_nodes_leaves_in_one_change_spares_take_places_and_it_comes_back);
+    tcase_add_test(tc, ranks_that_all_accuse_one_another_are_judged_in_bounded_time);
+}
+
+KEEL_TEST_MAIN("node_large", cases, 300)
