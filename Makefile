@@ -78,10 +78,11 @@ instead_ISAL := ckpt/format/galois_plain.c
 excluded := $(foreach t,$(TOGGLES),$(if $(filter no,$($(t))),$(without_$(t)),$(instead_$(t))))
 $(foreach room,$(ROOMS),$(eval $(room)_ALL := $($(room)_SRC)))
 $(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out $(patsubst $(room)/%,%,$(filter $(room)/%,$(excluded))),$($(room)_SRC))))
-# libkeel-ckpt takes hal's host folder alone, so it needs no device and no OpenCL, without settings files, and of ckpt
-# all but the commands.
-hal_HOST_SRC := $(filter-out host/ini.c host/program_main.c,$(filter host/%,$(hal_SRC)))
-# The layer that plays other boards in tests (tests/emulated/layer.c): a library of its own, none of Keel in it.
+# libkeel-ckpt takes hal's host folder alone, so it needs no device and no OpenCL, without settings files and faults, and
+# of ckpt all but the commands.
+hal_HOST_SRC := $(filter-out host/fault.c host/ini.c host/program_main.c,$(filter host/%,$(hal_SRC)))
+# The layer that plays other boards in tests (tests/emulated/layer.c): a library of its own, of Keel only the reader of
+# faults in it.
 emulated_SRC := $(wildcard tests/emulated/*.c)
 include kernels/sources.mk tests/sources.mk
 
@@ -195,10 +196,10 @@ $(BUILD)/libkeel-ckpt.so: $(CKPT_OBJ)
 	$(Q)$(CC) $(LDFLAGS_SO) -o $@ $^ $(ckpt_LIBS)
 	$(Q)ln -sf $(@F) $@.0
 # Loaded into programs of any kind by the OpenCL loader: without a sanitizer, and only its door to be seen.
-$(BUILD)/libkeel-emulated.so: $(emulated_SRC) tests/emulated/layer.h
+$(BUILD)/libkeel-emulated.so: $(emulated_SRC) hal/host/fault.c tests/emulated/layer.h hal/include/keel/fault.h
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -ffile-prefix-map=$(CURDIR)=. -pthread -shared -Wl,-z,defs,--discard-all -o $@ $(filter %.c,$^)
+	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -DKEEL_API_H -DKEEL_API_BEGIN= -DKEEL_API_END= -Ihal/include -ffile-prefix-map=$(CURDIR)=. -pthread -shared -Wl,-z,defs,--discard-all -o $@ $(filter %.c,$^)
 $(BUILD)/keel: $(MAIN_OBJ) $(BUILD)/libkeel.a
 $(BUILD)/keel-board: $(firstword $(MAIN_OBJ)) $(firstword $(SMALL_MAIN_OBJ)) $(BUILD)/libkeel.a
 $(BUILD)/keel-ckpt: $(firstword $(MAIN_OBJ)) $(lastword $(SMALL_MAIN_OBJ)) $(CKPT_COMMANDS) $(BUILD)/libkeel-ckpt.a

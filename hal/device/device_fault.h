@@ -6,6 +6,7 @@
 #define KEEL_DEVICE_FAULT_H
 
 #include "device_backend.h"
+#include <keel/fault.h>
 
 enum keel_fault_what { KEEL_FAULT_ERROR, KEEL_FAULT_HANG, KEEL_FAULT_SLOW, KEEL_FAULT_FLIP, KEEL_FAULT_LOSE };
 
@@ -16,13 +17,11 @@ enum { KEEL_FAULTS_MAX = 16, KEEL_FAULT_NAME_BYTES = 64, KEEL_FAULT_LATE_MAX_MS 
 #define KEEL_FAULT_UNSET UINT64_MAX
 
 struct keel_fault {
-    enum keel_fault_what what;
-    uint32_t on;
-    uint64_t first, last; /* counted from 1, both included */
-    uint64_t ms;          /* KEEL_FAULT_UNSET where not given, as the next two */
+    struct keel_fault_head head; /* enum keel_fault_what; what it is put on */
+    struct keel_fault_when when;
+    uint64_t ms; /* KEEL_FAULT_UNSET where not given, as the next two */
     uint64_t bit, arg;
     char kernel[KEEL_FAULT_NAME_BYTES]; /* "" for any */
-    uint64_t seen;                      /* commands that this fault has counted */
 };
 
 struct keel_fault_plan {

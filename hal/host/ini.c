@@ -286,7 +286,12 @@ enum keel_status keel_ini_read(const struct keel_ini_table *table, const char *p
 enum keel_status keel_ini_override(const struct keel_ini_table *table, const char *text, void *object)
 {
     char where[KEEL_INI_VALUE_BYTES + 16], section[64];
-    snprintf(where, sizeof where, "--set %s", text);
+    const char *of_option = text[0] == '-' ? strchr(text, ' ') : NULL;
+    if (of_option != NULL)
+        snprintf(where, sizeof where, "%.*s", (int)(of_option - text), text);
+    else
+        snprintf(where, sizeof where, "--set %s", text);
+    text = of_option != NULL ? of_option + 1 : text;
     const char *dot = strchr(text, '.'), *equals = strchr(text, '=');
     if (dot == NULL || equals == NULL || dot > equals || (size_t)(dot - text) >= sizeof section)
         return keel_fail(KEEL_INVALID, "%s: section.key=value is wanted", where);

@@ -42,7 +42,7 @@ static enum keel_status load_job(const struct own *own, const char *path, struct
     for (; count < own->set.count; count++)
         overrides[count] = own->set.at[count];
     if (own->ranks != NULL) {
-        int length = snprintf(ranks, sizeof ranks, "cluster.ranks=%s", own->ranks);
+        int length = snprintf(ranks, sizeof ranks, "--ranks cluster.ranks=%s", own->ranks);
         if (length < 0 || (size_t)length >= sizeof ranks)
             return keel_fail(KEEL_INVALID, "--ranks %.60s: a number is wanted", own->ranks);
         overrides[count++] = ranks;

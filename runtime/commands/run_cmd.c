@@ -39,7 +39,7 @@ struct run {
     char made[MADE_COUNT][64];           /* overrides made from --ranks and its like; "": not given */
     const char *drills[KEEL_DRILLS_MAX]; /* for the checks: they are passed on too */
     uint32_t drill_count;
-    const char *passed_on[KEEL_PASSED_ON_MAX]; /* options of workers and their values */
+    const char *passed_on[KEEL_PASSED_BY_USER_MAX]; /* options of workers and their values */
     uint32_t passed_on_count;
     const char *out, *resume;
     bool prepare_only;
@@ -69,7 +69,7 @@ static enum keel_status make_override(struct run *run, const struct keel_command
                                                  "train.sample"};
     char *text = run->made[option->offset];
     bool before = text[0] != '\0';
-    int length = snprintf(text, sizeof run->made[0], "%s=%s", keys[option->offset], value);
+    int length = snprintf(text, sizeof run->made[0], "%s %s=%s", option->name, keys[option->offset], value);
     if (length < 0 || (size_t)length >= sizeof run->made[0])
         return keel_fail(KEEL_INVALID, "%s: a number is wanted, not %.100s", option->name, value);
     return before ? KEEL_OK : add_override(run, text);
@@ -97,8 +97,9 @@ static enum keel_status take_resume(struct run *run, const char *text)
 
 static enum keel_status pass_on(struct run *run, const char *name, const char *value)
 {
-    if (run->passed_on_count + 2 > KEEL_PASSED_ON_MAX)
-        return keel_fail(KEEL_LIMIT, "more than %d options for workers", KEEL_PASSED_ON_MAX / 2);
+    if (run->passed_on_count + 2 > KEEL_PASSED_BY_USER_MAX)
+        return keel_fail(KEEL_LIMIT, "%s: more than %d options for workers", name,
+                         KEEL_PASSED_BY_USER_MAX / 2);
     run->passed_on[run->passed_on_count++] = name;
     run->passed_on[run->passed_on_count++] = value;
     return KEEL_OK;
@@ -398,13 +399,14 @@ static enum keel_status check_drills(const struct run *run)
     for (uint32_t i = 0; i < run->drill_count; i++) {
         struct keel_drill drill;
         KEEL_TRY(keel_drill_parse(run->drills[i], &drill));
-        if (drill.target == KEEL_DRILL_RANK && drill.number >= run->job.ranks)
+        if (drill.head.target == KEEL_DRILL_RANK && drill.number >= run->job.ranks)
             return keel_fail(KEEL_INVALID, "--drill %s: the ranks are 0 to %u", run->drills[i],
                              run->job.ranks - 1);
-        if (drill.target == KEEL_DRILL_NODE && (drill.number < 1 || drill.number > nodes + run->job.spares))
+        if (drill.head.target == KEEL_DRILL_NODE &&
+            (drill.number < 1 || drill.number > nodes + run->job.spares))
             return keel_fail(KEEL_INVALID, "--drill %s: the nodes are 1 to %u", run->drills[i],
                              nodes + run->job.spares);
-        if (drill.action == KEEL_DRILL_FLIP && run->job.ranks < 2)
+        if (drill.head.kind == KEEL_DRILL_FLIP && run->job.ranks < 2)
             return keel_fail(KEEL_INVALID, "--drill %s: is found by comparing ranks; give --ranks 2 or more",
                              run->drills[i]);
         if (drill.step < 1 || drill.step > run->job.steps)

@@ -18,142 +18,76 @@
 
 enum { DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000 };
 
-static const char *const action_names[KEEL_DRILL_ACTION_COUNT] = {"kill", "stop", "slow", "disk-full",
-                                                                  "flip", "sick", "hang"};
-static const char *const phase_names[KEEL_AT_COUNT] = {"forward", "reduce", "commit", "snapshot", "capture"};
+/* ---- the language -------------------------------------------------------------------------------------- */
+
+static const char *const actions[KEEL_DRILL_ACTION_COUNT] = {"kill", "stop", "slow", "disk-full",
+                                                             "flip", "sick", "hang"};
+static const char *const phases[KEEL_AT_COUNT] = {"forward", "reduce", "commit", "snapshot", "capture"};
+/* What spoils a board comes before the forward pass. */
+static const char *const flip_phases[KEEL_AT_COUNT] = {
+    [KEEL_AT_FORWARD] = "forward", [KEEL_AT_COMMIT] = "commit"};
+static const char *const hang_phases[KEEL_AT_COUNT] = {
+    [KEEL_AT_FORWARD] = "forward", [KEEL_AT_CAPTURE] = "capture"};
+
+enum {
+    KILL = 1 << KEEL_DRILL_KILL,
+    SLOW = 1 << KEEL_DRILL_SLOW,
+    FULL = 1 << KEEL_DRILL_DISK_FULL,
+    FLIP = 1 << KEEL_DRILL_FLIP,
+    SICK = 1 << KEEL_DRILL_SICK,
+    HANG = 1 << KEEL_DRILL_HANG,
+    OTHERS = ~(FLIP | SICK | HANG)
+};
+#define OF(field) offsetof(struct keel_drill, field)
+#define LAST      (UINT32_MAX - 1)
+
+/* Targets by enum keel_drill_target. */
+static const struct keel_fault_key keys[] = {
+    {"rank", KEEL_FAULT_NUMBER, OF(number), KEEL_FAULT_ALL, 0, 0, 0, LAST, NULL},
+    {"node", KEEL_FAULT_NUMBER, OF(number), KILL, 0, 0, 0, LAST, NULL},
+    {"all", KEEL_FAULT_ALONE, 0, KILL, 0, 0, 0, 0, NULL},
+    {"step", KEEL_FAULT_NUMBER, OF(step), KEEL_FAULT_ALL, KEEL_FAULT_ALL, 0, 0, LAST, NULL},
+    {"ms", KEEL_FAULT_NUMBER, OF(ms), SLOW | FULL, 0, 0, 1, DURATION_MS_MAX, NULL},
+    {"steps", KEEL_FAULT_NUMBER, OF(step_count), SLOW, 0, 0, 1, LAST, NULL},
+    {"at", KEEL_FAULT_NAME, OF(phase), (uint64_t)OTHERS, 0, 0, 0, KEEL_AT_COUNT, phases},
+    {"at", KEEL_FAULT_NAME, OF(phase), FLIP, 0, 0, 0, KEEL_AT_COUNT, flip_phases},
+    {"at", KEEL_FAULT_NAME, OF(phase), HANG, 0, 0, 0, KEEL_AT_COUNT, hang_phases},
+    {"at", KEEL_FAULT_NAME, OF(phase), SICK, 0, 0, 0, KEEL_AT_FORWARD + 1, phases}};
+
+static const struct keel_drill blank = {.phase = KEEL_AT_COUNT, .step_count = 1};
+static const struct keel_fault_language language = {
+    actions, keys,        KEEL_DRILL_ACTION_COUNT, sizeof keys / sizeof keys[0], KEEL_DRILL_ALL + 1,
+    &blank,  sizeof blank};
 
 static enum keel_status wrong(const char *text, const char *why)
 {
     return keel_fail(KEEL_INVALID,
                      "--drill %s: %s; examples: kill:rank=2,step=30  kill:node=1,step=30,at=reduce  "
                      "kill:all,step=200  stop:rank=0,step=9  slow:rank=1,step=9,ms=500,steps=3  "
-                     "disk-full:rank=0,step=50  flip:rank=1,step=9  sick:rank=1,step=9  hang:rank=1,step=9 "
-                     "(at: forward, reduce, "
-                     "commit, snapshot, capture)",
+                     "disk-full:rank=0,step=50  flip:rank=1,step=9  sick:rank=1,step=9  hang:rank=1,step=9",
                      text, why);
-}
-
-static bool parse_number(const char *text, uint64_t *out)
-{
-    char *end;
-    if (*text < '0' || *text > '9')
-        return false;
-    *out = strtoull(text, &end, 10);
-    return *end == '\0' && *out < UINT32_MAX;
-}
-
-enum { GIVEN_TARGET = 1, GIVEN_STEP = 2, GIVEN_PHASE = 4, GIVEN_MS = 8, GIVEN_STEPS = 16 };
-
-/* The key of a field as a bit, 0 for none; the target has three. */
-static unsigned find_field(const char *name)
-{
-    static const struct {
-        const char *name;
-        unsigned bit;
-    } fields[] = {{"all", GIVEN_TARGET}, {"rank", GIVEN_TARGET}, {"node", GIVEN_TARGET}, {"step", GIVEN_STEP},
-                  {"at", GIVEN_PHASE},   {"ms", GIVEN_MS},       {"steps", GIVEN_STEPS}};
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (strcmp(name, fields[i].name) == 0)
-            return fields[i].bit;
-    return 0;
-}
-
-static enum keel_status parse_phase(const char *whole, const char *value, struct keel_drill *drill)
-{
-    for (uint32_t i = 0; i < KEEL_AT_COUNT; i++) {
-        if (strcmp(value, phase_names[i]) == 0) {
-            drill->phase = (enum keel_drill_phase)i;
-            return KEEL_OK;
-        }
-    }
-    return wrong(whole, "unknown phase");
-}
-
-static enum keel_status parse_field(const char *whole, char *field, struct keel_drill *drill, unsigned *given)
-{
-    uint64_t number = 0;
-    bool all = strcmp(field, "all") == 0;
-    char *value = strchr(field, '=');
-    if (value == NULL && !all)
-        return wrong(whole, "key=value is wanted");
-    if (value != NULL)
-        *value++ = '\0';
-    unsigned bit = find_field(field);
-    if (bit == 0 || (value != NULL) == (strcmp(field, "all") == 0))
-        return wrong(whole, "unknown key");
-    if ((*given & bit) != 0)
-        return wrong(whole, "one target and one value of each key are wanted");
-    *given |= bit;
-    if (bit == GIVEN_PHASE)
-        return parse_phase(whole, value, drill);
-    if (all) {
-        drill->target = KEEL_DRILL_ALL;
-        return KEEL_OK;
-    }
-    if (!parse_number(value, &number))
-        return wrong(whole, "a number is wanted");
-    bool fits =
-        drill->action == KEEL_DRILL_SLOW || (drill->action == KEEL_DRILL_DISK_FULL && bit == GIVEN_MS);
-    if ((bit & (GIVEN_MS | GIVEN_STEPS)) != 0 &&
-        (!fits || number == 0 || (bit == GIVEN_MS && number > DURATION_MS_MAX)))
-        return wrong(whole, "ms (1 to 3600000) is for slow and disk-full, steps for slow");
-    if (bit == GIVEN_STEP)
-        drill->step = number;
-    else if (bit == GIVEN_MS)
-        drill->duration_ns = number * KEEL_NS_PER_MS;
-    else if (bit == GIVEN_STEPS)
-        drill->step_count = number;
-    else {
-        drill->target = field[0] == 'r' ? KEEL_DRILL_RANK : KEEL_DRILL_NODE;
-        drill->number = (uint32_t)number;
-    }
-    return KEEL_OK;
-}
-
-static enum keel_status parse_action(const char *whole, const char *name, struct keel_drill *drill)
-{
-    uint32_t action = 0;
-    while (action < KEEL_DRILL_ACTION_COUNT && strcmp(name, action_names[action]) != 0)
-        action++;
-    if (action == KEEL_DRILL_ACTION_COUNT)
-        return wrong(whole, "the action is kill, stop, slow, disk-full, flip, sick or hang");
-    drill->action = (enum keel_drill_action)action;
-    if (drill->action == KEEL_DRILL_DISK_FULL)
-        drill->phase = KEEL_AT_SNAPSHOT;
-    drill->duration_ns = (drill->action == KEEL_DRILL_SLOW ? SLOW_MS : FULL_MS) * KEEL_NS_PER_MS;
-    return KEEL_OK;
 }
 
 enum keel_status keel_drill_parse(const char *text, struct keel_drill *out)
 {
-    struct keel_drill drill = {.phase = KEEL_AT_FORWARD, .step_count = 1};
-    char copy[KEEL_DRILL_TEXT_BYTES];
-    if (strlen(text) >= sizeof copy || strpbrk(text, "\"\\\n") != NULL)
+    struct keel_drill drill;
+    uint32_t count = 0;
+    char why[KEEL_FAULT_WHY_BYTES] = "nothing is said";
+    if (strlen(text) >= sizeof drill.text || strpbrk(text, "\"\\\n") != NULL)
         return wrong("...", "too long, or with characters that do not belong");
-    snprintf(copy, sizeof copy, "%s", text);
+    if (!keel_faults_read(&language, text, &drill, 1, &count, why) || count == 0)
+        return wrong(text, why);
+    const bool full = drill.head.kind == KEEL_DRILL_DISK_FULL;
     snprintf(drill.text, sizeof drill.text, "%s", text);
-    char *colon = strchr(copy, ':');
-    if (colon == NULL)
-        return wrong(text, "action:fields is wanted");
-    *colon = '\0';
-    KEEL_TRY(parse_action(text, copy, &drill));
-    unsigned given = 0;
-    char *rest = colon + 1;
-    for (char *field; (field = strsep(&rest, ",")) != NULL;)
-        KEEL_TRY(parse_field(text, field, &drill, &given));
-    if ((given & GIVEN_TARGET) == 0 || (given & GIVEN_STEP) == 0)
-        return wrong(text, "a target (rank, node or all) and a step are wanted");
-    if (drill.action != KEEL_DRILL_KILL && drill.target != KEEL_DRILL_RANK)
-        return wrong(text, "only kill takes a node or all; the others take a rank");
-    bool flips = drill.action == KEEL_DRILL_FLIP, hangs = drill.action == KEEL_DRILL_HANG;
-    bool else_at = (flips && drill.phase == KEEL_AT_COMMIT) || (hangs && drill.phase == KEEL_AT_CAPTURE);
-    if ((flips || hangs || drill.action == KEEL_DRILL_SICK) && drill.phase != KEEL_AT_FORWARD && !else_at)
-        return wrong(text,
-                     "what spoils a board comes before the forward pass, or a flip at=commit, or a hang "
-                     "at=capture");
+    if (drill.phase == KEEL_AT_COUNT)
+        drill.phase = full ? KEEL_AT_SNAPSHOT : KEEL_AT_FORWARD;
+    if (drill.ms == 0)
+        drill.ms = full ? FULL_MS : SLOW_MS;
     *out = drill;
     return KEEL_OK;
 }
+
+/* ---- the file of what fired ---------------------------------------------------------------------------- */
 
 static enum keel_status log_path(const char *directory, char out[KEEL_PATH_BYTES])
 {
@@ -252,7 +186,7 @@ void keel_drill_prepare(const struct keel_drill_plan *plan)
 {
     static struct keel_disk_ops ops;
     for (uint32_t i = 0; i < plan->count; i++) {
-        if (plan->drills[i].action != KEEL_DRILL_DISK_FULL)
+        if (plan->drills[i].head.kind != KEEL_DRILL_DISK_FULL)
             continue;
         ops = keel_disk_posix;
         ops.open = full_open;
@@ -269,7 +203,7 @@ static bool is_due(const struct keel_drill *drill, const struct keel_drill_place
     if (place->step < drill->step || place->step - drill->step >= drill->step_count ||
         drill->phase != place->phase)
         return false;
-    switch (drill->target) {
+    switch (drill->head.target) {
     case KEEL_DRILL_RANK:
         return drill->number == place->rank;
     case KEEL_DRILL_NODE:
@@ -301,22 +235,22 @@ static bool may_fire(const struct keel_drill *drill, const char *directory)
 
 static void end_processes(const struct keel_drill *drill, const char *directory)
 {
-    pid_t launcher = drill->target == KEEL_DRILL_ALL ? launcher_pid(directory) : 0;
+    pid_t launcher = drill->head.target == KEEL_DRILL_ALL ? launcher_pid(directory) : 0;
     if (launcher > 1)
         kill(launcher, SIGKILL);
-    if (drill->target == KEEL_DRILL_NODE)
+    if (drill->head.target == KEEL_DRILL_NODE)
         kill(getppid(), SIGKILL);
-    kill(getpid(), drill->action == KEEL_DRILL_STOP ? SIGSTOP : SIGKILL);
+    kill(getpid(), drill->head.kind == KEEL_DRILL_STOP ? SIGSTOP : SIGKILL);
 }
 
 static void fire(const struct keel_drill_plan *plan, const struct keel_drill *drill)
 {
-    switch (drill->action) {
+    switch (drill->head.kind) {
     case KEEL_DRILL_SLOW:
-        keel_sleep_until_ns(keel_deadline_after_ns(drill->duration_ns));
+        keel_sleep_until_ns(keel_deadline_after_ns(drill->ms * KEEL_NS_PER_MS));
         break;
     case KEEL_DRILL_DISK_FULL:
-        atomic_store(&full_until_ns, keel_now_ns() + drill->duration_ns);
+        atomic_store(&full_until_ns, keel_now_ns() + drill->ms * KEEL_NS_PER_MS);
         break;
     case KEEL_DRILL_FLIP:
         plan->flip(plan->context, drill->phase);

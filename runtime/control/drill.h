@@ -14,11 +14,12 @@
  *     hang:rank=2,step=30            from then on no command of that rank's board comes back
  *     hang:rank=2,step=32,at=capture  the next copy from that rank's board does not
  *
- * A drill fires once in the life of a run directory: before it fires, a line in DIR/drills.jsonl is made
- * durable, so that a resumed run does not die again of the same drill. */
+ * keel/fault.h has the grammar. A drill fires once in the life of a run directory: before it fires, a line in
+ * DIR/drills.jsonl is made durable, so that a resumed run does not die again of the same drill. */
 #ifndef KEEL_DRILL_H
 #define KEEL_DRILL_H
 
+#include <keel/fault.h>
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,14 +47,13 @@ enum keel_drill_phase {
 };
 
 struct keel_drill {
+    struct keel_fault_head head;      /* enum keel_drill_action, enum keel_drill_target */
     char text[KEEL_DRILL_TEXT_BYTES]; /* as given: its name */
-    enum keel_drill_action action;
-    enum keel_drill_target target;
-    enum keel_drill_phase phase;
-    uint32_t number; /* rank or node */
+    uint32_t phase;                   /* enum keel_drill_phase */
+    uint64_t number;                  /* rank or node */
     uint64_t step;
-    uint64_t step_count;  /* slow: of so many steps each */
-    uint64_t duration_ns; /* slow, disk-full */
+    uint64_t step_count; /* slow: of so many steps each */
+    uint64_t ms;         /* slow, disk-full */
 };
 
 /* INVALID says what is wrong and shows an example. */

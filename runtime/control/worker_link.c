@@ -21,7 +21,7 @@ _Static_assert(offsetof(struct keel_link_message, as) == HEAD_BYTES, "beats carr
 
 void keel_link_ignore_signals(void)
 {
-    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ};
     sigset_t blocked; /* too: a driver's compiler (LLVM) catches them anew later, and ends the process */
     sigemptyset(&blocked);
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++) {

@@ -9,8 +9,9 @@
 #include <keel/node.h>
 
 enum { KEEL_LINK_FD = 3, KEEL_LINK_TEXT_BYTES = 1024 };
-/* Words of options that `keel run` hands to workers through launcher and agents: names and values. */
-enum { KEEL_PASSED_ON_MAX = 160 };
+/* Words of options that `keel run` hands to workers through launcher and agents, names and values: those of
+ * its user, and behind them what the launcher adds, --resume with its value. */
+enum { KEEL_PASSED_BY_USER_MAX = 160, KEEL_PASSED_ON_MAX = KEEL_PASSED_BY_USER_MAX + 2 };
 
 enum keel_link_kind {
     /* worker to agent */
@@ -44,7 +45,7 @@ struct keel_link_message {
 /* Agents and workers call this first, before they have threads: SIGINT, SIGTERM and SIGHUP are ignored from
  * then on, whatever a library installs for them later. On a terminal or under a service manager they reach
  * all processes of a run at once; the launcher turns them into an orderly end. SIGPIPE too: a reader of the
- * log that goes away ends nobody. */
+ * log that goes away ends nobody. And SIGXFSZ: a file beyond `ulimit -f` is an error of the write. */
 void keel_link_ignore_signals(void);
 
 /* A connected pair with buffers for many views; both close-on-exec, the caller's to close. */

@@ -25,7 +25,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { AGENT_ARGS = 18, FIRST_INCARNATION = 1 };
+enum { AGENT_ARGS = 14, FIRST_INCARNATION = 1 };
 
 /* At the end: for agents to go by themselves, and for snapshots under way. */
 static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
@@ -542,7 +542,7 @@ static enum keel_status outcome(struct launcher *launcher, enum keel_status star
 
 enum keel_status keel_launch(const struct keel_launch_config *config)
 {
-    KEEL_ASSERT(config->passed_on_count <= KEEL_PASSED_ON_MAX);
+    KEEL_ASSERT(config->passed_on_count <= KEEL_PASSED_BY_USER_MAX);
     struct launcher *launcher;
     KEEL_TRY(keel_alloc(1, sizeof *launcher, &launcher));
     launcher->config = config;

@@ -46,7 +46,7 @@ struct keel_launch_config {
     const char *identity;  /* keel_job_identity, for manifests */
     const char *metadata;  /* JSON object for manifests; NULL is {} */
     const char *const *passed_on; /* options of `keel worker` and their values, one after the other */
-    uint32_t passed_on_count;     /* at most KEEL_PASSED_ON_MAX */
+    uint32_t passed_on_count;     /* at most KEEL_PASSED_BY_USER_MAX */
     const char *resume;           /* handed to workers as --resume; NULL: nothing */
     uint64_t first_step;          /* steps before this one are not reported */
     struct keel_launch_report report;

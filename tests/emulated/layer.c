@@ -29,20 +29,18 @@
  *   by the queries of extensions: uuid, pci, topology_amd (hexadecimal digits, as the bytes lie in memory),
  *   pci_bus_nv, pci_slot_nv.
  * EMULATED_LOG: a file that gets a line for each program, build, reprogramming and fault.
- * EMULATED_FAULTS: faults with ';' or spaces between them, each ACTION:CALL=WHEN[,key=value...]
+ * EMULATED_FAULTS: faults as in keel/fault.h, each ACTION:CALL=WHEN[,key=value...]
  *
  * CALL is buffer queue program build kernel launch read write copy fill map unmap mark flush, or any of
  * these; or slice (clCreateSubBuffer), arg (clSetKernelArg), wait (clWaitForEvents), callback
  * (clSetEventCallback), context (clCreateContext), free (clReleaseMemObject), close-queue, close-program,
  * close-kernel, close (clReleaseContext), exit (the driver's own handler at the end of the process). WHEN
- * counts, in this process, the calls that match the fault's filters: 7 the seventh, 7+ from the seventh on,
- * 7/3 the seventh and every third after it, * every one. Filters kernel=PART       of the kernel's name
- * (PART$: its end) device=N, bank=N  a buffer of the command lies in that bank once=FILE         not if FILE
- * is there; it is made when the fault comes (one fault in many processes) until=FILE        made when the
- * fault comes; while FILE is there the fault comes at every call, also in new processes: a board that stays
- * broken until its reset, which is `rm FILE` over=N            more than N bytes (of an unmap: in its buffer)
- *   ragged=N          the bytes are no multiple of N
- *   unaligned=N       an offset is no multiple of N
+ * counts, in this process, the calls that match the fault's filters. Filters kernel=PART       of the
+ * kernel's name (PART$: its end) device=N, bank=N  a buffer of the command lies in that bank once=FILE not if
+ * FILE is there; it is made when the fault comes (one fault in many processes) until=FILE        made when
+ * the fault comes; while FILE is there the fault comes at every call, also in new processes: a board that
+ * stays broken until its reset, which is `rm FILE` over=N            more than N bytes (of an unmap: in its
+ * buffer) ragged=N          the bytes are no multiple of N unaligned=N       an offset is no multiple of N
  *   groups=N          more than N groups; rows=N: more than N of them in y; slabs=N: in z
  *   items=N           more than N work-items in a group
  *   queue=N           the queue was at least the N-th of its device that lived when it was made
@@ -536,7 +534,7 @@ static void read_board(struct layer_settings *out)
 static void read_settings(void)
 {
     struct layer_settings *own = &layer_settings;
-    char wrong[LAYER_NAME_BYTES] = "";
+    char wrong[KEEL_FAULT_WHY_BYTES] = "";
     read_board(own);
     own->over = setting("EMULATED_OVER", "pocl");
     own->store = setting("EMULATED_STORE", "");

@@ -10,6 +10,7 @@
 #define CL_TARGET_OPENCL_VERSION 300
 #include <CL/cl.h>
 #include <CL/cl_layer.h>
+#include <keel/fault.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,114 +20,62 @@ enum {
     LAYER_ARGS_MAX = 64,
     LAYER_WAITS_MAX = 64,
     LAYER_BANKS_MAX = 8,
-    LAYER_NAME_BYTES = 128
+    LAYER_NAME_BYTES = 128,
+    LAYER_PATH_BYTES = 256
 };
 
 /* ---- the plan of faults (layer_plan.c) ---- */
 
-enum layer_call {
-    CALL_BUFFER,
-    CALL_QUEUE,
-    CALL_PROGRAM,
-    CALL_BUILD,
-    CALL_KERNEL,
-    CALL_LAUNCH,
-    CALL_READ,
-    CALL_WRITE,
-    CALL_COPY,
-    CALL_FILL,
-    CALL_MAP,
-    CALL_UNMAP,
-    CALL_MARK,
-    CALL_FLUSH,
-    CALL_MEMORY, /* no call: a defect of the memory itself */
-    CALL_ANY,    /* the calls above; those below are named one by one */
-    CALL_SLICE,
-    CALL_ARG,
-    CALL_WAIT,
-    CALL_CALLBACK,
-    CALL_CONTEXT,
-    CALL_FREE,
-    CALL_CLOSE_QUEUE,
-    CALL_CLOSE_PROGRAM,
-    CALL_CLOSE_KERNEL,
-    CALL_CLOSE,
-    CALL_EXIT
-};
+/* Those behind `any`, which has the ones before it, are named one by one; `memory` is no call, but a defect
+ * of the memory itself. */
+#define LAYER_CALLS                                                                                          \
+    X(BUFFER, "buffer")                                                                                      \
+    X(QUEUE, "queue")                                                                                        \
+    X(PROGRAM, "program") X(BUILD, "build") X(KERNEL, "kernel") X(LAUNCH, "launch") X(READ, "read")          \
+        X(WRITE, "write") X(COPY, "copy") X(FILL, "fill") X(MAP, "map") X(UNMAP, "unmap") X(MARK, "mark")    \
+            X(FLUSH, "flush") X(MEMORY, "memory") X(ANY, "any") X(SLICE, "slice") X(ARG, "arg")              \
+                X(WAIT, "wait") X(CALLBACK, "callback") X(CONTEXT, "context") X(FREE, "free")                \
+                    X(CLOSE_QUEUE, "close-queue") X(CLOSE_PROGRAM, "close-program")                          \
+                        X(CLOSE_KERNEL, "close-kernel") X(CLOSE, "close") X(EXIT, "exit")
+#define LAYER_ACTIONS                                                                                        \
+    X(ERROR, "error")                                                                                        \
+    X(FAIL, "fail")                                                                                          \
+    X(LOSE, "lose") X(HANG, "hang") X(STALL, "stall") X(SLOW, "slow") X(BLOCK, "block") X(CRASH, "crash")    \
+        X(FLIP, "flip") X(DROP, "drop") X(OPTIONS, "options") X(STUCK, "stuck") X(ALIAS, "alias")            \
+            X(UNORDERED, "unordered") X(OVERTAKE, "overtake") X(EARLY, "early") X(SHORT, "short")            \
+                X(SHIFT, "shift") X(SPILL, "spill") X(REGROUP, "regroup") X(TWICE, "twice")                  \
+                    X(STALE, "stale") X(LEAK, "leak")
+/* Values of actions; filters of commands, from `over` on; how much an action does, from `keep` on. */
+#define LAYER_KEYS                                                                                           \
+    X(CODE, "code")                                                                                          \
+    X(MS, "ms")                                                                                              \
+    X(MBPS, "mbps") X(DEVICE, "device") X(BANK, "bank") X(ARG, "arg") X(BIT, "bit") X(ADDRESS, "address")    \
+        X(BYTES, "bytes") X(TO, "to") X(VALUE, "value") X(OVER, "over") X(RAGGED, "ragged")                  \
+            X(UNALIGNED, "unaligned") X(GROUPS, "groups") X(ROWS, "rows") X(SLABS, "slabs")                  \
+                X(ITEMS, "items") X(QUEUE, "queue") X(DEPTH, "depth") X(LIVE, "live") X(BUSY, "busy")        \
+                    X(FOREIGN, "foreign") X(AFTER, "after_ms") X(IDLE, "idle_ms") X(KEEP, "keep")            \
+                        X(LESS, "less") X(WRAP, "wrap") X(ALIGN, "align") X(PERCENT, "percent")              \
+                            X(GROWING, "growing")
 
-enum layer_action {
-    ACTION_ERROR,
-    ACTION_FAIL,
-    ACTION_LOSE,
-    ACTION_HANG,
-    ACTION_STALL,
-    ACTION_SLOW,
-    ACTION_BLOCK,
-    ACTION_CRASH,
-    ACTION_FLIP,
-    ACTION_DROP,
-    ACTION_OPTIONS,
-    ACTION_STUCK,
-    ACTION_ALIAS,
-    ACTION_UNORDERED,
-    ACTION_OVERTAKE,
-    ACTION_EARLY,
-    ACTION_SHORT,
-    ACTION_SHIFT,
-    ACTION_SPILL,
-    ACTION_REGROUP,
-    ACTION_TWICE,
-    ACTION_STALE,
-    ACTION_LEAK
-};
+#define X(name, text) CALL_##name,
+enum layer_call { LAYER_CALLS CALL_COUNT };
+#undef X
+#define X(name, text) ACTION_##name,
+enum layer_action { LAYER_ACTIONS ACTION_COUNT };
+#undef X
+#define X(name, text) KEY_##name,
+enum layer_key { LAYER_KEYS KEY_COUNT };
+#undef X
 
 struct layer_fault {
-    enum layer_action action;
-    enum layer_call call;
-    uint64_t first, every; /* due at call `first`, and after it at every `every`-th (0: never again) */
-    uint64_t calls;        /* that matched so far */
+    struct keel_fault_head head; /* enum layer_action, enum layer_call */
+    struct keel_fault_when when; /* of the calls that match */
     char kernel[LAYER_NAME_BYTES];
     char add[LAYER_NAME_BYTES];
-    char once[256], until[256];
-    uint64_t value[40]; /* by enum layer_key */
+    char once[LAYER_PATH_BYTES], until[LAYER_PATH_BYTES];
+    uint64_t value[KEY_COUNT];
 };
 
-enum layer_key {
-    KEY_CODE,
-    KEY_MS,
-    KEY_MBPS,
-    KEY_DEVICE,
-    KEY_BANK,
-    KEY_ARG,
-    KEY_BIT,
-    KEY_ADDRESS,
-    KEY_BYTES,
-    KEY_TO,
-    KEY_VALUE,
-    /* filters of commands */
-    KEY_OVER,
-    KEY_RAGGED,
-    KEY_UNALIGNED,
-    KEY_GROUPS,
-    KEY_ROWS,
-    KEY_SLABS,
-    KEY_ITEMS,
-    KEY_QUEUE,
-    KEY_DEPTH,
-    KEY_LIVE,
-    KEY_BUSY,
-    KEY_FOREIGN,
-    KEY_AFTER,
-    KEY_IDLE,
-    /* how much an action does */
-    KEY_KEEP,
-    KEY_LESS,
-    KEY_WRAP,
-    KEY_ALIGN,
-    KEY_PERCENT,
-    KEY_GROWING,
-    KEY_COUNT
-};
 #define LAYER_UNSET UINT64_MAX
 
 struct layer_plan {
@@ -138,7 +87,7 @@ struct layer_plan {
 };
 
 /* Reads a plan; false with the word that is wrong in `wrong`. */
-bool layer_plan_parse(const char *text, struct layer_plan *out, char wrong[LAYER_NAME_BYTES]);
+bool layer_plan_parse(const char *text, struct layer_plan *out, char wrong[KEEL_FAULT_WHY_BYTES]);
 /* Counts a matching call; true when the fault is due at it. Caller holds the layer's lock. */
 bool layer_fault_due(struct layer_fault *fault);
 const char *layer_action_name(enum layer_action action);

@@ -209,7 +209,7 @@ static void shift(const struct layer_fault *fault, struct layer_command *command
 
 bool layer_alter(const struct layer_fault *fault, struct layer_command *command)
 {
-    switch (fault->action) {
+    switch (fault->head.kind) {
     case ACTION_UNORDERED: {
         uint64_t keep = is_set(fault, KEY_KEEP) ? fault->value[KEY_KEEP] : 0;
         command->wait_count = keep < command->wait_count ? (cl_uint)keep : command->wait_count;

@@ -52,7 +52,7 @@ static bool is_called(const char *name, const char *pattern)
 static bool concerns(const struct layer_fault *fault, enum layer_call call, uint64_t device, const char *name,
                      const struct layer_command *command)
 {
-    if (fault->call != call && (fault->call != CALL_ANY || call >= CALL_MEMORY))
+    if (fault->head.target != call && (fault->head.target != CALL_ANY || call >= CALL_MEMORY))
         return false;
     if (!layer_filters_match(fault, command))
         return false;
@@ -72,7 +72,7 @@ static void add(struct due *due, struct layer_fault *fault, struct layer_command
 {
     cl_int code = (cl_int)(int64_t)or_else(fault->value[KEY_CODE], (uint64_t)(int64_t)CL_OUT_OF_RESOURCES);
     uint64_t ms = or_else(fault->value[KEY_MS], 0), mbps = or_else(fault->value[KEY_MBPS], 0);
-    switch (fault->action) {
+    switch (fault->head.kind) {
     case ACTION_LOSE:
         lost = true;
         due->error = CL_DEVICE_NOT_AVAILABLE;
@@ -85,10 +85,10 @@ static void add(struct due *due, struct layer_fault *fault, struct layer_command
     case ACTION_STALL:
         due->gate = true;
         due->gate_ms = ms;
-        due->gate_ends = fault->action == ACTION_FAIL ? code : fault->action == ACTION_HANG;
+        due->gate_ends = fault->head.kind == ACTION_FAIL ? code : fault->head.kind == ACTION_HANG;
         break;
     case ACTION_SLOW:
-        due->sleep_ns += or_else(fault->value[KEY_GROWING], 0) * fault->calls;
+        due->sleep_ns += or_else(fault->value[KEY_GROWING], 0) * fault->when.seen;
         if (command != NULL)
             command->percent = or_else(fault->value[KEY_PERCENT], 0);
         due->sleep_ms += ms + (mbps > 0 && command != NULL ? bytes_in_bank(fault, command) / 1000 / mbps : 0);
@@ -106,7 +106,7 @@ static void add(struct due *due, struct layer_fault *fault, struct layer_command
         due->crash = (int)or_else(fault->value[KEY_CODE], SIGSEGV);
         break;
     case ACTION_LEAK:
-        due->drop |= fault->call == CALL_FREE;
+        due->drop |= fault->head.target == CALL_FREE;
         due->leak_bytes += or_else(fault->value[KEY_BYTES], 0);
         break;
     case ACTION_UNORDERED:
@@ -138,8 +138,8 @@ static struct due collect(enum layer_call call, uint64_t device, const char *nam
         if (!concerns(fault, call, device, name, command) || !layer_fault_due(fault))
             continue;
         add(&due, fault, command);
-        layer_log("fault %s:%s=%llu%s%s", layer_action_name(fault->action), layer_call_name(call),
-                  (unsigned long long)fault->calls, name != NULL ? " " : "", name != NULL ? name : "");
+        layer_log("fault %s:%s=%llu%s%s", layer_action_name(fault->head.kind), layer_call_name(call),
+                  (unsigned long long)fault->when.seen, name != NULL ? " " : "", name != NULL ? name : "");
     }
     if (lost)
         due.error = CL_DEVICE_NOT_AVAILABLE;
@@ -190,7 +190,7 @@ char *layer_options(const char *options)
     layer_lock();
     for (uint32_t i = 0; i < layer_settings.plan.count; i++) {
         struct layer_fault *fault = &layer_settings.plan.faults[i];
-        if (fault->action == ACTION_OPTIONS && fault->call == CALL_BUILD && layer_fault_due(fault))
+        if (fault->head.kind == ACTION_OPTIONS && fault->head.target == CALL_BUILD && layer_fault_due(fault))
             used += (size_t)snprintf(all + used, bytes - used, " %s", fault->add);
     }
     layer_unlock();
@@ -404,9 +404,9 @@ static void wear(const struct layer_command *command)
     layer_next->clFinish(command->queue);
     for (uint32_t i = 0; i < layer_settings.plan.count; i++) {
         const struct layer_fault *fault = &layer_settings.plan.faults[i];
-        if (fault->action == ACTION_STUCK)
+        if (fault->head.kind == ACTION_STUCK)
             stick(command->queue, fault);
-        else if (fault->action == ACTION_ALIAS)
+        else if (fault->head.kind == ACTION_ALIAS)
             alias(command->queue, fault);
     }
 }

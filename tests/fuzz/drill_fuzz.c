@@ -17,8 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     }
     KEEL_ASSERT(strcmp(drill.text, text) == 0);
-    KEEL_ASSERT((unsigned)drill.action < KEEL_DRILL_ACTION_COUNT &&
-                (unsigned)drill.target <= KEEL_DRILL_ALL && (unsigned)drill.phase < KEEL_AT_COUNT);
+    KEEL_ASSERT(drill.head.kind < KEEL_DRILL_ACTION_COUNT && drill.head.target <= KEEL_DRILL_ALL &&
+                drill.phase < KEEL_AT_COUNT);
     KEEL_ASSERT(keel_drill_parse(drill.text, &again) == KEEL_OK && again.step == drill.step);
     snprintf(line, sizeof line, "{\"drill\":\"%s\"}", drill.text);
     json_t *object = json_loads(line, 0, NULL);

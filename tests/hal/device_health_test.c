@@ -150,13 +150,14 @@ START_TEST(a_plan_says_what_it_says)
         "error:launch=12;hang:any=3+;flip:launch=*,arg=2,bit=77,kernel=gemm;slow:read=1,ms=5", &plan));
     ck_assert_uint_eq(plan.count, 4);
     const struct keel_fault *fault = plan.faults;
-    ck_assert(fault[0].what == KEEL_FAULT_ERROR && fault[0].on == KEEL_COMMAND_LAUNCH);
-    ck_assert(fault[0].first == 12 && fault[0].last == 12);
-    ck_assert(fault[1].what == KEEL_FAULT_HANG && fault[1].on == KEEL_FAULT_ON_ANY);
-    ck_assert(fault[1].first == 3 && fault[1].last == UINT64_MAX);
-    ck_assert(fault[2].what == KEEL_FAULT_FLIP && fault[2].arg == 2 && fault[2].bit == 77);
+    ck_assert(fault[0].head.kind == KEEL_FAULT_ERROR && fault[0].head.target == KEEL_COMMAND_LAUNCH);
+    ck_assert(fault[0].when.first == 12 && fault[0].when.every == 0);
+    ck_assert(fault[1].head.kind == KEEL_FAULT_HANG && fault[1].head.target == KEEL_FAULT_ON_ANY);
+    ck_assert(fault[1].when.first == 3 && fault[1].when.every == 1);
+    ck_assert(fault[2].head.kind == KEEL_FAULT_FLIP && fault[2].arg == 2 && fault[2].bit == 77);
     ck_assert_str_eq(fault[2].kernel, "gemm");
-    ck_assert(fault[3].what == KEEL_FAULT_SLOW && fault[3].on == KEEL_COMMAND_READ && fault[3].ms == 5);
+    ck_assert(fault[3].head.kind == KEEL_FAULT_SLOW && fault[3].head.target == KEEL_COMMAND_READ &&
+              fault[3].ms == 5);
     ck_ok(keel_fault_plan_read("", &plan));
     ck_assert_uint_eq(plan.count, 0);
 }
@@ -174,7 +175,7 @@ START_TEST(a_wrong_plan_names_its_wrong_word)
                                            {"error:launch=1-3", "1-3"},
                                            {"error:launch=1,", ""},
                                            {"error:launch=1,ms=3", "ms"},
-                                           {"slow:launch=1", "1"},
+                                           {"slow:launch=1", "slow"},
                                            {"slow:launch=1,ms=0", "0"},
                                            {"slow:launch=1,ms=5s", "5s"},
                                            {"slow:launch=1,ms=600001", "600001"},
@@ -186,7 +187,11 @@ START_TEST(a_wrong_plan_names_its_wrong_word)
                                            {"error:read=1,kernel=gemm", "kernel"},
                                            {"error:launch=1,kernel=", ""},
                                            {"error:launch=1;", ""},
-                                           {"error:launch=1:3", "1"},
+                                           {"error:launch=1:3", "1:3"},
+                                           {"error:launch=1,read=2", "read"},
+                                           {"error:launch=4/0", "4/0"},
+                                           {"error:mark=1", "mark"},
+                                           {"slow:launch=1,ms=2,ms=3", "ms"},
                                            {"error:launch=99999999999999999999", "99999999999999999999"},
                                            {"hang:launch=1;boom:read=2", "boom"}};
     struct keel_fault_plan plan = {.count = 7};
@@ -203,7 +208,7 @@ END_TEST
 START_TEST(faults_count_what_they_are_put_on)
 {
     struct keel_fault_plan plan;
-    ck_ok(keel_fault_plan_read("error:launch=2,kernel=b;hang:read=2+;slow:any=*,ms=1", &plan));
+    ck_ok(keel_fault_plan_read("error:launch=2,kernel=b;hang:read=2+;slow:any=*,ms=1;lose:copy=2/3", &plan));
     ck_assert(!keel_fault_plan_meet(&plan, KEEL_COMMAND_LAUNCH, "b").error);
     ck_assert(!keel_fault_plan_meet(&plan, KEEL_COMMAND_LAUNCH, "a").error);
     ck_assert(keel_fault_plan_meet(&plan, KEEL_COMMAND_LAUNCH, "b").error);
@@ -213,6 +218,8 @@ START_TEST(faults_count_what_they_are_put_on)
     ck_assert(keel_fault_plan_meet(&plan, KEEL_COMMAND_READ, NULL).hang);
     ck_assert_uint_eq(keel_fault_plan_meet(&plan, KEEL_COMMAND_UNMAP, NULL).late_ns, KEEL_NS_PER_MS);
     ck_assert_uint_eq(keel_fault_plan_meet(&plan, KEEL_FAULT_ON_BUFFER, NULL).late_ns, 0);
+    for (uint32_t copy = 1; copy <= 8; copy++)
+        ck_assert_int_eq(keel_fault_plan_meet(&plan, KEEL_COMMAND_COPY, NULL).lose, copy % 3 == 2);
 }
 END_TEST
 

@@ -13,29 +13,27 @@ START_TEST(good_drills_are_understood)
 {
     struct keel_drill drill;
     ck_ok(keel_drill_parse("kill:rank=2,step=30", &drill));
-    ck_assert(drill.action == KEEL_DRILL_KILL && drill.target == KEEL_DRILL_RANK && drill.number == 2 &&
-              drill.step == 30 && drill.phase == KEEL_AT_FORWARD);
+    ck_assert(drill.head.kind == KEEL_DRILL_KILL && drill.head.target == KEEL_DRILL_RANK &&
+              drill.number == 2 && drill.step == 30 && drill.phase == KEEL_AT_FORWARD);
     ck_ok(keel_drill_parse("kill:step=9,node=1,at=snapshot", &drill));
-    ck_assert(drill.target == KEEL_DRILL_NODE && drill.phase == KEEL_AT_SNAPSHOT);
+    ck_assert(drill.head.target == KEEL_DRILL_NODE && drill.phase == KEEL_AT_SNAPSHOT);
     ck_ok(keel_drill_parse("kill:all,step=200", &drill));
-    ck_assert(drill.target == KEEL_DRILL_ALL);
+    ck_assert(drill.head.target == KEEL_DRILL_ALL);
     ck_ok(keel_drill_parse("stop:rank=0,step=1", &drill));
-    ck_assert(drill.action == KEEL_DRILL_STOP);
+    ck_assert(drill.head.kind == KEEL_DRILL_STOP);
     ck_ok(keel_drill_parse("slow:rank=0,step=9,ms=20,steps=3", &drill));
-    ck_assert(drill.action == KEEL_DRILL_SLOW && drill.duration_ns == 20 * KEEL_NS_PER_MS &&
-              drill.step_count == 3);
+    ck_assert(drill.head.kind == KEEL_DRILL_SLOW && drill.ms == 20 && drill.step_count == 3);
     ck_ok(keel_drill_parse("disk-full:rank=0,step=9", &drill));
-    ck_assert(drill.action == KEEL_DRILL_DISK_FULL && drill.phase == KEEL_AT_SNAPSHOT &&
-              drill.duration_ns > 0);
+    ck_assert(drill.head.kind == KEEL_DRILL_DISK_FULL && drill.phase == KEEL_AT_SNAPSHOT && drill.ms > 0);
     ck_ok(keel_drill_parse("sick:rank=2,step=7", &drill));
-    ck_assert(drill.action == KEEL_DRILL_SICK && drill.number == 2 && drill.step == 7);
+    ck_assert(drill.head.kind == KEEL_DRILL_SICK && drill.number == 2 && drill.step == 7);
     ck_ok(keel_drill_parse("hang:rank=2,step=7", &drill));
-    ck_assert(drill.action == KEEL_DRILL_HANG && drill.number == 2 && drill.step == 7);
+    ck_assert(drill.head.kind == KEEL_DRILL_HANG && drill.number == 2 && drill.step == 7);
     ck_ok(keel_drill_parse("hang:rank=2,step=8,at=capture", &drill));
     ck_ok(keel_drill_parse("flip:rank=1,step=9", &drill));
-    ck_assert(drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_FORWARD);
+    ck_assert(drill.head.kind == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_FORWARD);
     ck_ok(keel_drill_parse("flip:rank=1,step=9,at=commit", &drill));
-    ck_assert(drill.action == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_COMMIT);
+    ck_assert(drill.head.kind == KEEL_DRILL_FLIP && drill.phase == KEEL_AT_COMMIT);
 }
 END_TEST
 

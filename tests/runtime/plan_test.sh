@@ -46,7 +46,7 @@ check "more ranks than shards: who has none gives nothing to the sums, and takes
 plan --set train.step=3
 check "an unknown key" '[ $code -eq 2 ] && has "the nearest known key is train.steps"'
 plan --ranks 0
-check "no ranks" '[ $code -eq 2 ] && has "cluster.ranks = 0"'
+check "no ranks" '[ $code -eq 2 ] && has "--ranks: cluster.ranks = 0"'
 plan --ranks many
 check "ranks that are no number" '[ $code -eq 2 ] && has "cluster.ranks"'
 plan --set "data.path=$root/none"

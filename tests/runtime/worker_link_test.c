@@ -2,10 +2,16 @@
 #include "worker_inbox.h"
 
 #include "harness.h"
+#include <errno.h>
 #include <keel/clock.h>
 #include <keel/thread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static uint64_t soon(void)
@@ -232,10 +238,39 @@ START_TEST(a_worker_whose_board_hangs_ends_though_its_agent_is_stopped)
 }
 END_TEST
 
+static void end_by_signal(int signal_number)
+{
+    _exit(signal_number);
+}
+
+START_TEST(a_file_beyond_the_limit_is_an_error_also_when_a_library_takes_the_signal)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        const struct rlimit limit = {4096, 4096};
+        static const char block[8192];
+        char path[] = "/tmp/keel-limit-XXXXXX";
+        keel_link_ignore_signals();
+        signal(SIGXFSZ, end_by_signal); /* as LLVM does while it compiles */
+        int fd = mkstemp(path);
+        unlink(path);
+        bool refused = setrlimit(RLIMIT_FSIZE, &limit) == 0 && write(fd, block, sizeof block) == 4096 &&
+                       write(fd, block, sizeof block) < 0 && errno == EFBIG;
+        _exit(refused ? 0 : 1);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_worker_whose_board_hangs_ends_though_its_agent_is_stopped);
     tcase_add_test(tc, steps_told_to_an_agent_that_is_stopped_wait_for_it);
+    tcase_add_test(tc, a_file_beyond_the_limit_is_an_error_also_when_a_library_takes_the_signal);
     tcase_add_test(tc, every_kind_arrives_as_it_was_sent);
     tcase_add_test(tc, a_text_without_an_end_is_cut_to_its_room);
     tcase_add_test(tc, several_views_fit_before_anyone_reads_and_then_the_sender_is_told);

@@ -66,7 +66,7 @@ enum keel_status keel_device_report(struct keel_device *device, enum keel_health
  */
 void keel_queue_last(struct keel_queue *queue, char *out, size_t out_bytes);
 
-/* Faults on demand, in front of any backend. A plan is a list of faults, separated by `;`, each
+/* Faults on demand, in front of any backend. A plan is a list of faults in the language of keel/fault.h, each
  *
  *     FAULT:COMMAND=WHEN[,key=value]...
  *
@@ -77,8 +77,7 @@ void keel_queue_last(struct keel_queue *queue, char *out, size_t out_bytes);
  *              lose    as error, and the device is LOST
  *     COMMAND  launch, read, write, copy, fill, map, unmap, or any; error also has buffer (NO_MEMORY) and
  *              program (UNSUPPORTED)
- *     WHEN     N (the Nth such command of the device since the plan was given, from 1), N+ (that and all
- *              after it), or * (all)
+ *     WHEN     as in keel/fault.h: of such commands of the device since the plan was given
  *     keys     ms=N       of slow, which needs it
  *              kernel=NAME  of launch: counts launches of this kernel alone
  *              bit=N      of flip: which bit (default: chosen by WHEN, the same every time)

@@ -63,7 +63,8 @@ struct keel_ini_table {
 void keel_ini_defaults(const struct keel_ini_table *table, void *object);
 /* Read a file of at most 1 MiB on top of what `object` holds. On failure some fields are set. */
 enum keel_status keel_ini_read(const struct keel_ini_table *table, const char *path, void *object);
-/* One "section.key=value", as the command line gives it with --set. */
+/* One "section.key=value", as the command line gives it with --set; "--name section.key=value" where an
+ * option of that name gave the value, for messages to name. */
 enum keel_status keel_ini_override(const struct keel_ini_table *table, const char *text, void *object);
 
 /* Write all keys, defaults included, so that they read back the same. INVALID when a text is one that a line
