@@ -193,8 +193,8 @@ static int print_end(const struct keel_command *cmd, const struct export *e,
 {
     const struct keel_snapshot_info *info = keel_snapshot_info(e->snapshot);
     if (e->overflowed > 0)
-        fprintf(stderr, "keel ckpt: %" PRIu64 " numbers are too large for %s and became infinite\n",
-                e->overflowed, keel_cmd_dtype_name(e->dtype));
+        fprintf(stderr, "%s: %" PRIu64 " numbers are too large for %s and became infinite\n",
+                keel_command_called(&keel_ckpt_commands), e->overflowed, keel_cmd_dtype_name(e->dtype));
     if (cmd->json)
         return keel_cmd_print_json(
             json_pack("{s:s, s:o, s:o, s:i, s:i, s:I, s:I}", "path", written->path, "step",

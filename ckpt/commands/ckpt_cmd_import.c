@@ -342,8 +342,8 @@ static int print_end(const struct import *im, uint64_t attempt)
 {
     const char *run = im->place.at.store->run;
     if (im->overflowed > 0)
-        fprintf(stderr, "keel ckpt: %" PRIu64 " numbers are too large for %s and became infinite\n",
-                im->overflowed, keel_cmd_dtype_name(im->dtype));
+        fprintf(stderr, "%s: %" PRIu64 " numbers are too large for %s and became infinite\n",
+                keel_command_called(&keel_ckpt_commands), im->overflowed, keel_cmd_dtype_name(im->dtype));
     if (im->cmd->json)
         return keel_cmd_print_json(json_pack(
             "{s:s, s:s, s:o, s:o, s:i, s:i, s:I, s:s, s:I}", "path", im->place.at.store->path, "run", run,

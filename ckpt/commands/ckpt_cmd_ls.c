@@ -51,9 +51,8 @@ static void list_text(const struct keel_store *store, const struct keel_generati
     if (counts.newer > 0)
         printf("%u more are of a newer format version; list them with a newer Keel\n", counts.newer);
     if (counts.damaged > counts.newer)
-        printf(
-            "%u more cannot be read: their manifests are damaged or belong elsewhere; try keel ckpt repair\n",
-            counts.damaged - counts.newer);
+        printf("%u more cannot be read: their manifests are damaged or belong elsewhere; try %s repair\n",
+               counts.damaged - counts.newer, keel_command_called(&keel_ckpt_commands));
 }
 
 static int run(const struct keel_command *cmd)

@@ -245,6 +245,7 @@ enum keel_status keel_cmd_note_removed(struct keel_cmd_place *place, uint64_t st
 
 static enum keel_status choose_newest(const struct keel_cmd_place *place, struct keel_snapshot_info *out)
 {
+    const char *called = keel_command_called(&keel_ckpt_commands);
     uint32_t count, damaged;
     KEEL_TRY(keel_store_list(place->store, out, 1, &count, &damaged));
     if (count == 0 && damaged > 0)
@@ -253,9 +254,9 @@ static enum keel_status choose_newest(const struct keel_cmd_place *place, struct
         return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot", place->path);
     if (damaged > 0)
         fprintf(stderr,
-                "keel ckpt: %s: %u manifests are damaged, perhaps newer ones; step %" PRIu64
-                " is taken; try keel ckpt repair --all\n",
-                place->path, damaged, out->step);
+                "%s: %s: %u manifests are damaged, perhaps newer ones; step %" PRIu64
+                " is taken; try %s repair --all\n",
+                called, place->path, damaged, out->step, called);
     return KEEL_OK;
 }
 

@@ -211,7 +211,8 @@ static void print_result(const struct check *check)
         printf("step %" PRIu64 ": all chunks are sound (%s in %u shards)\n", info->step, raw,
                info->shard_count);
     else
-        printf("step %" PRIu64 ": %u parts are damaged; try keel ckpt repair\n", info->step, check->count);
+        printf("step %" PRIu64 ": %u parts are damaged; try %s repair\n", info->step, check->count,
+               keel_command_called(&keel_ckpt_commands));
     if (info->sealed &&
         ((const struct verify_options *)keel_command_own(check->cmd))->shared.key_file == NULL &&
         !check->removed)

@@ -89,13 +89,6 @@ void keel_batch_reader_fini(struct keel_batch_reader *reader)
     keel_free(reader->memory);
 }
 
-static void set_direct(struct keel_batch_file *file, bool direct)
-{
-    int flags = keel_disk_get_flags(file->fd);
-    int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
-    file->direct = flags >= 0 && keel_disk_set_flags(file->fd, wanted) == 0 && direct;
-}
-
 static enum keel_status open_file(struct keel_batch_reader *reader, const struct keel_shard *shard,
                                   struct keel_batch_file **out)
 {
@@ -110,7 +103,7 @@ static enum keel_status open_file(struct keel_batch_reader *reader, const struct
     close_file(file);
     *file = (struct keel_batch_file){.shard = shard, .fd = fd};
     if (reader->direct)
-        set_direct(file, true);
+        file->direct = keel_disk_set_direct(file->fd, true);
     reader->next_file = (reader->next_file + 1) % KEEL_BATCH_FILES;
     *out = file;
     return KEEL_OK;
@@ -127,7 +120,7 @@ static enum keel_status read_blocks(struct keel_batch_reader *reader, const stru
     KEEL_TRY(open_file(reader, shard, &file));
     enum keel_status status = keel_pread_all(file->fd, reader->stored, bytes, offset, path);
     if (status != KEEL_OK && file->direct) {
-        set_direct(file, false);
+        file->direct = keel_disk_set_direct(file->fd, false);
         status = keel_pread_all(file->fd, reader->stored, bytes, offset, path);
     }
     if (status == KEEL_OK)

@@ -231,22 +231,15 @@ static enum keel_status plan_names(struct writing *w)
 
 /* ---- one file ------------------------------------------------------------------------------------------ */
 
-static void set_direct(int fd, bool direct)
-{
-    int flags = keel_disk_get_flags(fd);
-    if (flags >= 0) /* a refusal leaves buffered writing, which is right as well */
-        (void)keel_disk_set_flags(fd, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
-}
-
 /* Write the buffer: full, or the file's last bytes. */
 static enum keel_status flush(struct writing *w)
 {
     if (w->used % KEEL_PAGE_BYTES != 0)
-        set_direct(w->fd, false);
+        (void)keel_disk_set_direct(w->fd, false);
     ssize_t put = keel_disk_pwrite(w->fd, w->buffer, w->used, w->flushed);
     if (put !=
         (ssize_t)w->used) { /* a file system that takes the flag and refuses the write, or a short one */
-        set_direct(w->fd, false);
+        (void)keel_disk_set_direct(w->fd, false);
         KEEL_TRY(keel_pwrite_all(w->fd, w->buffer, w->used, w->flushed, w->path));
     }
     w->flushed += w->used;
@@ -375,7 +368,7 @@ static enum keel_status write_one(struct writing *w, uint32_t i)
     output->written = true;
     w->used = 0;
     w->flushed = 0;
-    set_direct(w->fd, true);
+    (void)keel_disk_set_direct(w->fd, true);
     enum keel_status status = write_contents(w, i);
     if (status == KEEL_OK && w->used > 0)
         status = flush(w);

@@ -109,21 +109,28 @@ static enum keel_status check_readable(const struct keel_manifest *written, cons
     return KEEL_OK;
 }
 
-/* The manifest as readers find it from now on, byte by byte. CORRUPT: the disk holds something else. What
- * cannot be read just now (removed by another process meanwhile, say) is committed all the same. */
+/* The manifest as readers find it from now on, byte by byte: from the disk where direct I/O is to be had,
+ * else out of the page cache, which then only shows that the file of that name is the one that was written.
+ * CORRUPT: there is something else. What cannot be read just now (removed by another process meanwhile, say)
+ * is committed all the same. */
 static enum keel_status read_back(const struct keel_step_place *place, const char *path, const char *text,
                                   size_t bytes)
 {
-    uint8_t piece[KEEL_FORMAT_BLOCK_BYTES];
+    _Alignas(KEEL_FORMAT_BLOCK_BYTES) uint8_t piece[KEEL_FORMAT_BLOCK_BYTES];
     int fd;
     uint64_t file_bytes;
     if (keel_step_open_file(place, KEEL_MANIFEST_NAME, &fd, &file_bytes) != KEEL_OK)
         return KEEL_OK;
-    bool read = true, same = file_bytes == bytes;
-    for (size_t at = 0, part; at < bytes && same && read; at += part) {
-        part = bytes - at < sizeof piece ? bytes - at : sizeof piece;
-        read = keel_pread_all(fd, piece, part, at, path) == KEEL_OK;
-        same = !read || memcmp(piece, text + at, part) == 0;
+    bool direct = keel_disk_set_direct(fd, true), read = true, same = file_bytes == bytes;
+    for (size_t at = 0; at < bytes && same && read;) {
+        ssize_t got = keel_disk_pread(fd, piece, sizeof piece, at);
+        if (got < 0 && errno == EINVAL && direct) { /* taken, but not for this */
+            direct = keel_disk_set_direct(fd, false);
+            continue;
+        }
+        read = got > 0;
+        same = !read || ((size_t)got <= bytes - at && memcmp(piece, text + at, (size_t)got) == 0);
+        at += read ? (size_t)got : 0;
     }
     keel_disk_close(fd);
     return same ? KEEL_OK

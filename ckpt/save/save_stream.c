@@ -20,13 +20,6 @@ enum {
 /* A cap above this is none: no disk is faster, and the arithmetic below stays within 64 bits. */
 static const uint64_t cap_max_bytes_s = UINT64_C(16) << 30;
 
-static void set_direct(int fd, bool direct)
-{
-    int flags = keel_disk_get_flags(fd);
-    if (flags >= 0) /* a refusal leaves buffered writing, which is right as well */
-        (void)keel_disk_set_flags(fd, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
-}
-
 void keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path,
                            const struct keel_stream_config *how, uint8_t *memory)
 {
@@ -35,7 +28,7 @@ void keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *
         stream->how.cap_bytes_s = 0;
     keel_mutex_init(&stream->lock);
     keel_cond_init(&stream->moved);
-    set_direct(fd, true);
+    (void)keel_disk_set_direct(fd, true);
     for (size_t i = 0; i < KEEL_STREAM_BLOCKS; i++)
         stream->blocks[i].data = memory + i * KEEL_STREAM_BLOCK_BYTES;
 }
@@ -160,7 +153,7 @@ static enum keel_status write_piece(struct keel_save_stream *stream, const uint8
     if (put < 0 && errno != EINVAL)
         return keel_fail_errno(errno, "%s: cannot be written at byte %llu", stream->path,
                                (unsigned long long)stream->file_bytes);
-    set_direct(stream->fd, false);
+    (void)keel_disk_set_direct(stream->fd, false);
     return keel_pwrite_all(stream->fd, data, bytes, stream->file_bytes, stream->path);
 }
 

@@ -14,8 +14,8 @@
 
 struct run_search {
     const char *root;
-    char found[KEEL_RUN_NAME_BYTES];
-    uint32_t count;
+    char found[KEEL_RUN_NAME_BYTES]; /* a run, or an empty directory where there is none */
+    uint32_t count, empty_count;
 };
 
 struct contents {
@@ -32,7 +32,8 @@ static enum keel_status see_entry(void *context, const char *name)
     return KEEL_OK;
 }
 
-/* A run's directory holds snapshots, or nothing yet. One that cannot be listed may be one: opening tells. */
+/* A run's directory holds snapshots, or nothing yet: an empty one may be a run where no other is. One that
+ * cannot be listed may be one: opening tells. */
 static enum keel_status see_run(void *context, const char *name)
 {
     struct run_search *search = context;
@@ -47,8 +48,11 @@ static enum keel_status see_run(void *context, const char *name)
     enum keel_status status = keel_dir_list(path, see_entry, &contents);
     if (status == KEEL_NO_MEMORY || (contents.others && !contents.steps))
         return status;
-    snprintf(search->found, sizeof search->found, "%s", name);
-    search->count++;
+    const bool empty = status == KEEL_OK && !contents.steps;
+    search->count += !empty;
+    search->empty_count += empty;
+    if (!empty || search->count == 0)
+        snprintf(search->found, sizeof search->found, "%s", name);
     return KEEL_OK;
 }
 
@@ -56,7 +60,11 @@ static enum keel_status only_run(const char *root, char out[KEEL_RUN_NAME_BYTES]
 {
     struct run_search search = {.root = root};
     KEEL_TRY(keel_dir_list(root, see_run, &search));
-    if (search.count == 0)
+    if (search.count == 0 && search.empty_count > 1)
+        return keel_fail(KEEL_NOT_FOUND,
+                         "%s: holds %u empty directories, and no snapshot; name the run that is meant", root,
+                         search.empty_count);
+    if (search.count == 0 && search.empty_count == 0)
         return keel_fail(KEEL_NOT_FOUND, "%s: holds no run", root);
     if (search.count > 1)
         return keel_fail(KEEL_INVALID, "%s: holds %u runs (one is %s); name the one that is meant", root,

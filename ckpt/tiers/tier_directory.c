@@ -176,14 +176,11 @@ static void directory_abort(struct keel_tier_sink *sink)
 static enum keel_status digest_file(const struct directory_sink *sink, uint8_t *piece,
                                     struct keel_digest_stream *digest)
 {
-    int flags = keel_disk_get_flags(sink->fd);
-    if (flags >= 0)
-        (void)keel_disk_set_flags(sink->fd, flags | O_DIRECT);
+    bool direct = keel_disk_set_direct(sink->fd, true);
     for (uint64_t offset = 0; offset < sink->sink.info.bytes;) {
         ssize_t got = keel_disk_pread(sink->fd, piece, KEEL_TIER_PIECE_BYTES, offset);
-        if (got < 0 && errno == EINVAL && flags >= 0) { /* taken, but not for this: then through the cache */
-            (void)keel_disk_set_flags(sink->fd, flags & ~O_DIRECT);
-            flags = -1;
+        if (got < 0 && errno == EINVAL && direct) { /* taken, but not for this: then through the cache */
+            direct = keel_disk_set_direct(sink->fd, false);
             continue;
         }
         if (got < 0)

@@ -6,6 +6,7 @@
 #include <keel/process.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -28,31 +29,31 @@ const char *keel_command_program(void)
     return program;
 }
 
-/* What one types before a command: "keel net", or "keel-board". */
-static const char *called(const struct keel_command_set *set)
+const char *keel_command_called(const struct keel_command_set *set)
 {
     return program != NULL ? program : set->name;
 }
 
 /* ---- help ---- */
 
+/* A text that says "keel ckpt", in the words of this program. */
 static void print_text(FILE *out, const struct keel_command_set *set, const char *text)
 {
     for (const char *at; (at = strstr(text, set->name)) != NULL; text = at + strlen(set->name))
-        fprintf(out, "%.*s%s", (int)(at - text), text, called(set));
+        fprintf(out, "%.*s%s", (int)(at - text), text, keel_command_called(set));
     fputs(text, out);
 }
 
 static void print_usage(FILE *out, const struct keel_command_set *set)
 {
-    fprintf(out, "usage: %s COMMAND [OPTION]...\n\n", called(set));
+    fprintf(out, "usage: %s COMMAND [OPTION]...\n\n", set->name);
     for (uint32_t i = 0; i < set->kind_count; i++)
-        fprintf(out, "  %s %-7s %-12s %s\n", called(set), set->kinds[i]->name, set->kinds[i]->operands,
+        fprintf(out, "  %s %-7s %-12s %s\n", set->name, set->kinds[i]->name, set->kinds[i]->operands,
                 set->kinds[i]->summary);
     fprintf(out, "\n%s%s%s COMMAND --help tells the options of one.\n\nexamples:\n",
-            set->notes != NULL ? set->notes : "", codes_help, called(set));
+            set->notes != NULL ? set->notes : "", codes_help, set->name);
     for (uint32_t i = 0; i < set->kind_count; i++)
-        print_text(out, set, set->kinds[i]->examples);
+        fputs(set->kinds[i]->examples, out);
 }
 
 static void print_option(FILE *out, const char *name, const char *value, const char *help)
@@ -75,15 +76,33 @@ void keel_command_print_options(FILE *out, const struct keel_command_option *opt
 
 static void print_help(FILE *out, const struct keel_command_set *set, const struct keel_command_kind *kind)
 {
-    fprintf(out, "usage: %s %s [OPTION]...%s%s\n%s\n\n", called(set), kind->name,
+    fprintf(out, "usage: %s %s [OPTION]...%s%s\n%s\n\n", set->name, kind->name,
             kind->operands[0] != '\0' ? " " : "", kind->operands, kind->summary);
-    print_text(out, set, kind->details);
+    fputs(kind->details, out);
     fputs("\noptions:\n", out);
     keel_command_print_options(out, kind->options);
     keel_command_print_options(out, set->shared);
     print_option(out, "--json", NULL, json_help);
     fprintf(out, "\n%s%s\nexamples:\n", set->notes != NULL ? set->notes : "", codes_help);
-    print_text(out, set, kind->examples);
+    fputs(kind->examples, out);
+}
+
+/* Of one command, or with NULL of the set. */
+static void print_own_help(const struct keel_command_set *set, const struct keel_command_kind *kind)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *memory = open_memstream(&text, &bytes);
+    FILE *out = memory != NULL ? memory : stdout;
+    if (kind != NULL)
+        print_help(out, set, kind);
+    else
+        print_usage(out, set);
+    if (memory == NULL)
+        return;
+    fclose(memory);
+    print_text(stdout, set, text);
+    free(text); /* open_memstream's own allocation */
 }
 
 /* ---- failures, and the object of --json ---- */
@@ -165,8 +184,22 @@ static const char *name_of(const struct keel_command_set *set)
 {
     static char name[64];
     bool one = set->kind_count == 1;
-    snprintf(name, sizeof name, "%s%s%s", called(set), one ? " " : "", one ? set->kinds[0]->name : "");
+    snprintf(name, sizeof name, "%s%s%s", keel_command_called(set), one ? " " : "",
+             one ? set->kinds[0]->name : "");
     return name;
+}
+
+/* The detail of a failure, which names commands as in the program keel, as this program has them. */
+static void call_by_own_name(const struct keel_command_set *set)
+{
+    char detail[KEEL_DETAIL_BYTES] = "";
+    FILE *out = program != NULL ? fmemopen(detail, sizeof detail, "w") : NULL;
+    if (out == NULL)
+        return;
+    print_text(out, set, keel_detail());
+    fclose(out);
+    detail[sizeof detail - 1] = '\0';
+    keel_detail_set(detail);
 }
 
 int keel_command_wrong_use(const struct keel_command_set *set, const char *why, const char *what)
@@ -178,6 +211,7 @@ int keel_command_wrong_use(const struct keel_command_set *set, const char *why, 
 
 int keel_command_report(const struct keel_command_set *set, enum keel_status status)
 {
+    call_by_own_name(set);
     keel_command_note(status);
     fprintf(stderr, "%s: %s: %s\n", name_of(set), keel_status_text(status), keel_detail());
     return keel_status_exit_code(status);
@@ -334,6 +368,9 @@ enum keel_status keel_command_read(struct keel_command_words *words, int argc, c
             return KEEL_OK;
         } else if (words->json != NULL && strcmp(word, "--json") == 0) {
             *words->json = true;
+        } else if (words->json != NULL && strncmp(word, "--j", 3) == 0 &&
+                   strncmp("--json", word, strcspn(word, "=")) == 0) {
+            return keel_fail(KEEL_INVALID, "%s: --json is written in full, and takes no value", word);
         } else {
             KEEL_TRY(read_option(words, argc, argv, &i));
         }
@@ -442,9 +479,9 @@ static int run_command(const struct keel_command_set *set, int argc, char **argv
     if (argc < 2)
         return keel_command_wrong_use(set, "a command is missing", "");
     if (help && kind != NULL)
-        print_help(stdout, set, kind);
+        print_own_help(set, kind);
     else if (help && (argv[1][0] == '-' || strcmp(argv[1], "help") == 0))
-        print_usage(stdout, set);
+        print_own_help(set, NULL);
     else if (kind == NULL)
         return keel_command_wrong_use(set, "unknown command ", argv[1]);
     if (help)

@@ -217,6 +217,13 @@ int keel_disk_set_flags(int fd, int flags)
     return disk->set_flags(fd, flags);
 }
 
+bool keel_disk_set_direct(int fd, bool direct)
+{
+    int flags = keel_disk_get_flags(fd);
+    int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+    return flags >= 0 && keel_disk_set_flags(fd, wanted) == 0 && direct;
+}
+
 struct listing {
     int (*visit)(void *context, const char *name);
     void *context;

@@ -17,9 +17,9 @@
 
 void keel_gradient_add(struct keel_autodiff *autodiff, keel_value value, keel_value summand)
 {
-    keel_value sum = accumulator(autodiff, value);
     if (!wanted(autodiff, value))
         return;
+    keel_value sum = accumulator(autodiff, value);
     if (sum != 0) {
         keel_graph_node(autodiff->graph, &(struct keel_node_request){
                                              .op = KEEL_OP_ACCUMULATE, .in = {summand}, .into = {sum}});

@@ -1,5 +1,6 @@
 /* ckpt_cmd_test.c - `keel ckpt`: what ls, show and verify print, in both ways, and the exit codes of all. */
 #include "command.h"
+#include <keel/command.h>
 
 struct fixture {
     char root[KEEL_PATH_BYTES], run[KEEL_PATH_BYTES], step[KEEL_PATH_BYTES];
@@ -103,6 +104,67 @@ START_TEST(verify_tells_sound_from_damaged_by_its_exit_code)
     damage(&f, "sample/step-200.3/manifest.json", 40);
     ck_assert_int_eq(COMMAND("ls", f.root).code, 4);
     ck_assert_int_eq(COMMAND("verify", f.root, "--step", "200").code, 4);
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
+START_TEST(empty_folders_beside_a_run_are_no_runs)
+{
+    struct fixture f = make_fixture();
+    char path[KEEL_PATH_BYTES], top[KEEL_PATH_BYTES];
+    static const char *const names[] = {"a", "z"};
+    make_directory(top);
+    for (int i = 0; i < 2; i++) {
+        ck_ok(keel_path_join(path, f.root, names[i]));
+        ck_ok(keel_mkdir_all(path));
+        ck_ok(keel_path_join(path, top, names[i]));
+        ck_ok(keel_mkdir_all(path));
+        struct output o =
+            COMMAND("ls", top); /* one may be a run that has not saved yet, two are asked about */
+        ck_assert_msg(i == 0 ? o.code == 0 && strncmp(o.text, "run a: 0", 8) == 0
+                             : o.code == 3 && strstr(o.errors, "2 empty directories") != NULL,
+                      "%d %s%s", o.code, o.text, o.errors);
+    }
+    struct output o = COMMAND("ls", f.root);
+    ck_assert_msg(o.code == 0 && strncmp(o.text, "run sample: 2", 13) == 0, "%d %s", o.code, o.errors);
+    ck_ok(keel_remove_tree(top));
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
+START_TEST(a_program_of_these_commands_alone_names_itself)
+{
+    struct fixture f = make_fixture();
+    damage(&f, "sample/step-200.3/manifest.json", 40);
+    static char *const lines[][3] = {
+        {"ls"}, {"show"}, {"verify", "--step", "100"}, {"verify", "--step", "200"}, {"verify", "--help"}};
+    damage(&f, "sample/step-100.3/rank-0.keel", 4096 + 5);
+    keel_command_set_program("keel-ckpt");
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        char *words[] = {lines[i][0], f.root, lines[i][1], lines[i][2]};
+        struct output o = run_command(lines[i][2] != NULL ? 4 : lines[i][1] != NULL ? 3 : 2, words);
+        ck_assert_msg(strstr(o.text, "keel ckpt") == NULL && strstr(o.errors, "keel ckpt") == NULL, "%s%s",
+                      o.text, o.errors);
+        ck_assert(strstr(o.text, "keel-ckpt") != NULL || strstr(o.errors, "keel-ckpt") != NULL);
+    }
+    struct output o = COMMAND("show", f.root, "none", "--json");
+    ck_assert_ptr_null(strstr(o.text, "keel ckpt"));
+    keel_command_set_program(NULL);
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
+START_TEST(json_is_written_in_full_and_takes_no_value)
+{
+    struct fixture f = make_fixture();
+    static char *const words[] = {"--json=", "--json=yes", "--js", "--jso"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        struct output o = COMMAND("ls", f.root, words[i]);
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "%s: --json is written in full", words[i]);
+        ck_assert_msg(o.code == 2 && strstr(o.errors, wanted) != NULL, "%d %s", o.code, o.errors);
+    }
+    ck_assert_ptr_nonnull(strstr(COMMAND("ls", f.root, "--jsonl").errors, "unknown option --jsonl"));
     ck_ok(keel_remove_tree(f.root));
 }
 END_TEST
@@ -228,6 +290,9 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, ls_lists_newest_first_by_store_and_by_run);
     tcase_add_test(tc, show_lists_tensors_of_the_chosen_snapshot);
+    tcase_add_test(tc, empty_folders_beside_a_run_are_no_runs);
+    tcase_add_test(tc, a_program_of_these_commands_alone_names_itself);
+    tcase_add_test(tc, json_is_written_in_full_and_takes_no_value);
     tcase_add_test(tc, verify_tells_sound_from_damaged_by_its_exit_code);
     tcase_add_test(tc, json_is_an_object_on_errors_too);
     tcase_add_test(tc, what_cannot_be_printed_is_no_success);

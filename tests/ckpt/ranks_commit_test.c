@@ -154,11 +154,15 @@ START_TEST(a_rank_that_could_not_begin_or_finish_leaves_nobody_waiting)
 }
 END_TEST
 
-/* Reads of what begins as a manifest give another byte. */
+static bool takes_direct; /* the file system */
+
+/* Reads of what begins as a manifest give another byte: from the disk, where that can be read past the page
+ * cache. */
 static ssize_t garble_manifests(int fd, void *data, size_t bytes, uint64_t offset)
 {
     ssize_t got = keel_disk_posix.pread(fd, data, bytes, offset);
-    if (got > 0 && offset == 0 && ((char *)data)[0] == '{')
+    bool cached = takes_direct && (keel_disk_posix.get_flags(fd) & O_DIRECT) == 0;
+    if (got > 0 && offset == 0 && !cached && ((char *)data)[0] == '{')
         ((char *)data)[got / 2] ^= 1;
     return got;
 }
@@ -176,6 +180,9 @@ START_TEST(a_commit_reads_back_what_it_has_written)
     garbling.pread = garble_manifests;
     make_directory(root);
     struct keel_store *store = open_store(root, true);
+    int directory = keel_disk_open(AT_FDCWD, root, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    takes_direct = directory >= 0 && keel_disk_set_direct(directory, true);
+    keel_disk_close(directory);
     ck_ok(begin_rank(store, &how, &source, 1, &save));
     keel_disk_use(&garbling);
     enum keel_status status =

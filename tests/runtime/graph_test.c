@@ -351,6 +351,25 @@ static uint32_t accumulations(const struct keel_graph *graph, keel_value *out, u
     return count;
 }
 
+START_TEST(what_is_not_trained_gets_no_accumulator_of_its_own_for_each_use)
+{
+    const struct keel_shape shape = {2, {4, 16}};
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_value seen = keel_graph_param(
+        graph, &(struct keel_param_spec){.name = "s", .shape = shape, .statistic = true, .momentum = 0.1F});
+    keel_value x = keel_graph_linear(graph, floats(graph, "x", shape), weight(graph, "w", 16, 16), 0);
+    x = keel_graph_add(graph, keel_graph_add(graph, x, seen), seen);
+    keel_graph_mse(graph, x, floats(graph, "t", shape));
+    ck_ok(keel_pass_autodiff(graph));
+    uint32_t found = 0;
+    for (uint32_t i = 1; i < graph->value_count; i++)
+        found += graph->values[i].kind == KEEL_VALUE_GRADIENT && strncmp(graph->values[i].name, "ds", 2) == 0;
+    ck_assert_uint_eq(found, 1); /* the engine's own, where statistics are written */
+    keel_graph_destroy(graph);
+}
+END_TEST
+
 START_TEST(fusion_leaves_no_separate_gelu_and_addition_and_keeps_the_order_of_gradients)
 {
     for (int dropout = 0; dropout < 2; dropout++) {
@@ -530,6 +549,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, bytes_count_every_operand_and_accumulators_twice);
     tcase_add_test(tc, specs_follow_from_the_index_rules);
     tcase_add_test(tc, every_parameter_gets_its_gradient_and_a_tied_table_one_for_each_use);
+    tcase_add_test(tc, what_is_not_trained_gets_no_accumulator_of_its_own_for_each_use);
     tcase_add_loop_test(tc, what_cannot_be_trained_is_refused_by_name, 0, 2);
     tcase_add_test(tc, autodiff_without_a_loss_is_refused);
     tcase_add_test(tc, fusion_leaves_no_separate_gelu_and_addition_and_keeps_the_order_of_gradients);

@@ -104,6 +104,9 @@ struct keel_command_set {
  * set's, "keel ckpt". Once, before the set runs; and the name, NULL in a program that has all sets. */
 void keel_command_set_program(const char *name);
 const char *keel_command_program(void);
+/* What one types before a command of the set: "keel net", or "keel-board". keel_command_report puts it in the
+ * place of the set's name in the detail of a failure. */
+const char *keel_command_called(const struct keel_command_set *set);
 
 /* Run argv[1] of a set; argv[0] is the set's last word. Returns the process exit code. */
 int keel_command_main(const struct keel_command_set *set, int argc, char **argv);
