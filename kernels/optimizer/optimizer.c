@@ -43,6 +43,11 @@ enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct k
                                            keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
                                            keel_arg_u64(page_count), keel_arg_u32(op->tensor_count),
                                            keel_arg_u64(op->count))));
+    if (page_count > KEEL_BLOCK_ELEMENTS) /* fewer pages are one block, of whichever tensor they are */
+        KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_page_sums", &range,
+                                     KEEL_ARGS(keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages),
+                                               keel_arg_buffer(op->scratch), keel_arg_u64(page_count),
+                                               keel_arg_u32(op->tensor_count))));
     range = keel_kernels_range(kernels, op->tensor_count);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_tile_sums", &range,
                                KEEL_ARGS(keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch),

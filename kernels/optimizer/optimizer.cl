@@ -1,6 +1,8 @@
 /* optimizer.cl - the norm of a gradient, the loss scale, and the update of all weights.
  *
  * norm:  page_squares   scratch[p] = sum of x^2 over page p of a trained tensor, by fma in 16 lanes
+ *        page_sums      the first level of the tree over the pages of a tensor that has more than a block of them,
+ *                       4096: scratch[p] of the first page of each block = the sum of the block
  *        tile_sums      tiles[t.tile] = the tree over the pages of tensor t; 0 where it is not trained
  *        norm_finish    norm[0] = sqrt(the tree over all tiles) / scale, norm[1] = 1 / scale, or less:
  *                       max_norm / norm[0] / scale, or 0 when norm[0] is not finite; norm[2] = scale, a power of
@@ -83,6 +85,26 @@ static inline float tree_sum(__global const float *from, __global float *to, ulo
     return from[0];
 }
 
+/* Pages of a tensor; 0 where they have no sum, or do not fit. */
+static inline ulong summed_pages(const struct tensor t, ulong page_count)
+{
+    const ulong first = t.offset / PAGE, held = t.count / PAGE + (t.count % PAGE != 0);
+    return t.kind <= DECAY && first < page_count && held <= page_count - first ? held : 0;
+}
+
+/* A work-item takes a block of 4096 pages of a tensor and alone reads where it writes. */
+__kernel void keel_page_sums(__global const struct tensor *tensors, __global const uint *pages,
+                             __global float *scratch, ulong page_count, uint tensor_count)
+{
+    const ulong page = get_global_id(0);
+    if (page >= page_count || pages[page] >= tensor_count)
+        return;
+    const struct tensor t = tensors[pages[page]];
+    const ulong held = summed_pages(t, page_count), within = page - t.offset / PAGE;
+    if (held > 4096 && within < held && within % 4096 == 0)
+        scratch[page] = canon_sum_run(scratch + page, (uint)min(held - within, (ulong)4096));
+}
+
 __kernel void keel_tile_sums(__global const struct tensor *tensors, __global float *scratch, __global float *tiles,
                              ulong page_count, uint tensor_count, uint tile_count)
 {
@@ -90,9 +112,15 @@ __kernel void keel_tile_sums(__global const struct tensor *tensors, __global flo
     if (number >= tensor_count || tensors[number].tile >= tile_count)
         return;
     const struct tensor t = tensors[number];
-    const ulong first = t.offset / PAGE, held = t.count / PAGE + (t.count % PAGE != 0);
-    const bool there = t.kind <= DECAY && held > 0 && first < page_count && held <= page_count - first;
-    tiles[t.tile] = there ? tree_sum(scratch + first, scratch + first, held) : 0.0f;
+    ulong held = summed_pages(t, page_count);
+    __global float *sums = scratch + t.offset / PAGE;
+    if (held > 4096) { /* page_sums was here */
+        const ulong blocks = held / 4096 + (held % 4096 != 0);
+        for (ulong b = 1; b < blocks; b++)
+            sums[b] = sums[b * 4096];
+        held = blocks;
+    }
+    tiles[t.tile] = held > 0 ? tree_sum(sums, sums, held) : 0.0f;
 }
 
 __kernel void keel_norm_finish(__global const float *tiles, __global float *scratch, __global const float *control,

@@ -50,18 +50,43 @@ static float tree_sum(const float *from, float *to, uint64_t count)
     return from[0];
 }
 
+static uint64_t summed_pages(const struct keel_update_tensor *t, uint64_t page_count)
+{
+    const uint64_t first = t->offset / KEEL_UPDATE_PAGE, held = keel_update_page_count(t->count);
+    return t->kind <= KEEL_TENSOR_DECAY && first < page_count && held <= page_count - first ? held : 0;
+}
+
+static void host_page_sums(KEEL_HOST_ARGUMENTS)
+{
+    const struct keel_update_tensor *tensors = arguments[0];
+    const uint32_t *pages = arguments[1];
+    float *scratch = arguments[2];
+    const uint64_t page_count = u64_at(arguments, 3);
+    for (uint64_t page = 0; page < page_count; page++) {
+        if (pages[page] >= u32_at(arguments, 4))
+            continue;
+        const struct keel_update_tensor *t = &tensors[pages[page]];
+        const uint64_t held = summed_pages(t, page_count), within = page - t->offset / KEEL_UPDATE_PAGE;
+        if (held > KEEL_BLOCK_ELEMENTS && within < held && within % KEEL_BLOCK_ELEMENTS == 0)
+            scratch[page] = canon_sum_run(scratch + page, block_length(within, held));
+    }
+}
+
 static void host_tile_sums(KEEL_HOST_ARGUMENTS)
 {
     const struct keel_update_tensor *tensors = arguments[0];
     float *scratch = arguments[1], *tiles = arguments[2];
-    const uint64_t page_count = u64_at(arguments, 3);
     for (uint32_t t = 0; t < u32_at(arguments, 4); t++) {
-        const uint64_t first = tensors[t].offset / KEEL_UPDATE_PAGE;
-        const uint64_t held = keel_update_page_count(tensors[t].count);
-        const bool there = tensors[t].kind <= KEEL_TENSOR_DECAY && held > 0 && first < page_count &&
-                           held <= page_count - first;
+        uint64_t held = summed_pages(&tensors[t], u64_at(arguments, 3));
+        float *sums = scratch + tensors[t].offset / KEEL_UPDATE_PAGE;
+        if (held > KEEL_BLOCK_ELEMENTS) {
+            const uint64_t blocks = held / KEEL_BLOCK_ELEMENTS + (held % KEEL_BLOCK_ELEMENTS != 0);
+            for (uint64_t b = 1; b < blocks; b++)
+                sums[b] = sums[b * KEEL_BLOCK_ELEMENTS];
+            held = blocks;
+        }
         if (tensors[t].tile < u32_at(arguments, 5))
-            tiles[tensors[t].tile] = there ? tree_sum(scratch + first, scratch + first, held) : 0.0F;
+            tiles[tensors[t].tile] = held > 0 ? tree_sum(sums, sums, held) : 0.0F;
     }
 }
 
@@ -313,13 +338,10 @@ static void host_trust_ratios(KEEL_HOST_ARGUMENTS)
 }
 
 static const struct keel_module_kernel optimizer_kernels[] = {
-    {"keel_page_squares", host_page_squares},
-    {"keel_tile_sums", host_tile_sums},
-    {"keel_norm_finish", host_norm_finish},
-    {"keel_loss_scale", host_loss_scale},
-    {"keel_update", host_update},
-    {"keel_update_digest", host_update_digest},
-    {"keel_trust_blocks", host_trust_blocks},
+    {"keel_page_squares", host_page_squares},   {"keel_page_sums", host_page_sums},
+    {"keel_tile_sums", host_tile_sums},         {"keel_norm_finish", host_norm_finish},
+    {"keel_loss_scale", host_loss_scale},       {"keel_update", host_update},
+    {"keel_update_digest", host_update_digest}, {"keel_trust_blocks", host_trust_blocks},
     {"keel_trust_ratios", host_trust_ratios},
 };
 
