@@ -20,8 +20,8 @@ int keel_cmd_print_json(json_t *value)
     json_decref(value);
     if (text == NULL)
         return keel_cmd_report(keel_fail(KEEL_NO_MEMORY, "no memory for the output"));
-    printf("%s\n", text);
-    keel_command_has_printed();
+    keel_command_print_object(text);
+    putchar('\n');
     free(text);
     return 0;
 }

@@ -61,7 +61,7 @@ static enum keel_status only_run(const char *root, char out[KEEL_RUN_NAME_BYTES]
     struct run_search search = {.root = root};
     KEEL_TRY(keel_dir_list(root, see_run, &search));
     if (search.count == 0 && search.empty_count > 1)
-        return keel_fail(KEEL_NOT_FOUND,
+        return keel_fail(KEEL_INVALID,
                          "%s: holds %u empty directories, and no snapshot; name the run that is meant", root,
                          search.empty_count);
     if (search.count == 0 && search.empty_count == 0)

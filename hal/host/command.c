@@ -112,6 +112,9 @@ static struct {
     bool json, printed;      /* an object is wanted; is there */
     enum keel_status status; /* of the first failure */
     char detail[KEEL_DETAIL_BYTES];
+    FILE *memory; /* takes the object until it is whole; NULL: none is open */
+    char *text;   /* open_memstream's own allocation */
+    size_t bytes;
 } output;
 
 void keel_command_begin_output(bool json)
@@ -158,15 +161,22 @@ void keel_command_leave_output(void)
     keel_process_tell_interrupts_as_json(false);
 }
 
-void keel_command_has_printed(void)
+/* An interrupt that comes meanwhile is late: what is asked for is said, and nothing behind it. */
+void keel_command_print_object(const char *text)
 {
+    keel_process_tell_interrupts_as_json(false);
+    const bool held = keel_process_hold_interrupts(true);
     output.printed = true;
+    fputs(text, stdout);
+    fflush(stdout); /* what fails is told by keel_command_printed */
+    (void)keel_process_hold_interrupts(held);
 }
 
 struct keel_json keel_command_json(FILE *out)
 {
-    struct keel_json json = {.out = out};
-    output.printed = output.printed || out == stdout;
+    if (out == stdout)
+        output.memory = open_memstream(&output.text, &output.bytes);
+    struct keel_json json = {.out = out == stdout && output.memory != NULL ? output.memory : out};
     keel_json_open(&json, NULL, '{');
     return json;
 }
@@ -177,6 +187,14 @@ void keel_command_json_end(struct keel_json *json)
         json_failure(json, keel_status_exit_code(output.status));
     keel_json_close(json, '}');
     fputc('\n', json->out);
+    if (json->out != output.memory) {
+        output.printed = output.printed || json->out == stdout;
+        return;
+    }
+    fclose(output.memory);
+    output.memory = NULL;
+    keel_command_print_object(output.text);
+    free(output.text);
 }
 
 /* What messages begin with: a set of one command is called by that too, "keel plan". */

@@ -305,9 +305,9 @@ static void on_interrupt(int signal_number)
     _exit(keel_status_exit_code(KEEL_INTERRUPTED));
 }
 
-void keel_process_hold_interrupts(bool hold)
+bool keel_process_hold_interrupts(bool hold)
 {
-    atomic_store(&interrupts_held, hold);
+    return atomic_exchange(&interrupts_held, hold);
 }
 
 void keel_process_tell_interrupts_as_json(bool json)

@@ -76,7 +76,7 @@ START_TEST(what_is_no_store_is_told_by_what_it_is)
     ck_ok(keel_mkdir_all(path));
     struct output o = COMMAND("ls", top);
     ck_assert_int_eq(o.code, 2);
-    ck_assert_ptr_nonnull(strstr(o.errors, "holds 2 runs"));
+    ck_assert_ptr_nonnull(strstr(o.errors, "holds 2 empty directories, and no snapshot; name the run"));
     ck_ok(keel_remove_tree(top));
 }
 END_TEST

@@ -38,6 +38,21 @@ plan --ranks 2 --json --dump
 sums=$(grep -o '"action":"reduce"' "$root/log" | wc -l)
 check "a dump as JSON" '[ "$sums" -gt 2 ]'
 
+# A signal that comes while a slow reader takes the object: 64 KiB are in the pipe, and the rest waits.
+mkfifo "$root/pipe"
+"$KEEL" plan "$job" --set "data.path=$text" --json --dump --ranks 120 --set job.shards=240 >"$root/pipe" 2>"$root/err" &
+pid=$!
+exec 9<"$root/pipe"
+sleep 1
+kill -TERM $pid
+cat <&9 >"$root/log"
+exec 9<&-
+wait $pid
+check "an object that a signal interrupts is whole all the same" python3 -c "
+import json, sys
+print(len(json.load(open(sys.argv[1]))['ranks']))" "$root/log"
+check "and larger than a pipe" '[ "$(wc -c <"$root/log")" -gt 100000 ]'
+
 plan --ranks 6 --dump
 check "more ranks than shards: who has none gives nothing to the sums, and takes part in them" \
     '[ $code -eq 0 ] && has "2: shards; 15 actions, 0 parts of each sum" && [ "$(grep -c "launch     update" "$root/log")" -eq 6 ]'

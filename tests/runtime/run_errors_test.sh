@@ -36,7 +36,7 @@ printf '[train]\nsteps = 3\0\n' >"$root/zero.conf"
 try run "$root/zero.conf" --out "$root/x";                 expect "a job file with a zero byte" 2 "is NUL; a job file is text"
 try run "$job" --set model.width=33 --out "$root/x";       expect "heads do not divide" 2 "does not divide into model.heads"
 try run "$job" --set train.lr=99 --out "$root/x";          expect "value out of range" 2 "train.lr = 99: out of range"
-try run "$job" --ranks 513--out "$root/x";                 expect "more ranks than a run takes" 2 "--ranks: cluster.ranks = 513: out of range"
+try run "$job" --ranks 513 --out "$root/x";                expect "more ranks than a run takes" 2 "--ranks: cluster.ranks = 513: out of range"
 try run "$job" --ranks x --sample y --out "$root/x";       expect "ranks that are no number" 2 "--ranks: cluster.ranks = x: a whole number is wanted"
 passes=$(yes -- --passes-off fuse | head -n 80)
 try run "$job" $passes --drill kill:rank=0,step=3 --out "$root/x"; expect "too many options for workers" 2 "--drill: more than 80 options for workers"

@@ -137,10 +137,11 @@ void keel_command_note(enum keel_status status); /* with keel_detail(); the firs
 void keel_command_end_output(int code);
 /* Another process of this command prints the object: this one prints none. */
 void keel_command_leave_output(void);
-/* The object of a command: opened; and closed, with "error" and "exit" as above when a failure was noted. */
+/* The object of a command: opened; and closed, with "error" and "exit" as above when a failure was noted.
+ * What goes to the standard output is printed when it is whole, also when a signal comes meanwhile. */
 struct keel_json keel_command_json(FILE *out);
 void keel_command_json_end(struct keel_json *json);
-void keel_command_has_printed(void); /* an object, by other means than keel_command_json */
+void keel_command_print_object(const char *text); /* made by other means than keel_command_json */
 
 /* Replace a file that the user named, but for a device or a pipe, which is written into. */
 enum keel_status keel_command_write_file(const char *path, const void *data, size_t bytes);

@@ -71,8 +71,8 @@ void keel_process_begin(void);
 
 /* While held, the first of these signals only sets a flag, so that work that must be undone can poll
  * keel_process_interrupted. A second signal more than a second later ends the process. The flag is never
- * cleared. One thread at a time. */
-void keel_process_hold_interrupts(bool hold);
+ * cleared. Returns whether they were held before. One thread at a time. */
+bool keel_process_hold_interrupts(bool hold);
 bool keel_process_interrupted(void); /* any thread */
 /* Whether the line of an interrupt that ends the process is followed by an error object on the standard
  * output, as keel_command_json_error prints one. Any thread. */
