@@ -150,7 +150,7 @@ endef
 $(foreach room,$(ROOMS),$(eval $(call room_rules,$(room))))
 # Loops written to be vectorised: at -O2 the compiler takes only those that need no rest behind them.
 $(addprefix $(BUILD)/obj/ckpt/codec/,deflate_decode.o floats.o split.o): CFLAGS_ALL += $(if $(SAN),,-O3)
-$(addprefix $(BUILD)/obj/transport/operations/,combine.o compressed_codec.o compressed_select.o): CFLAGS_ALL += $(if $(SAN),-DKEEL_ONE_CLONE,-O3)
+$(addprefix $(BUILD)/obj/transport/operations/,combine.o compressed.o): CFLAGS_ALL += $(if $(SAN),-DKEEL_ONE_CLONE,-O3)
 # What a bit stream is compared with tells a fuzzer nothing, and telling it was most of its time.
 $(addprefix $(BUILD)/obj/ckpt/codec/,deflate_block.o deflate_decode.o deflate_encode.o huffman.o): \
   CFLAGS_ALL += $(if $(findstring fuzzer,$(SAN)),-fno-sanitize-coverage=trace-cmp)

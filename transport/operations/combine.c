@@ -9,6 +9,7 @@
  * NaN: the payload that an addition keeps depends on the operand that the compiler puts first. The same bits
  * are promised, so every NaN that an inner node makes is the positive quiet one without payload. */
 #include "combine.h"
+#include "compressed.h"
 
 #include <keel/memory.h>
 
@@ -231,10 +232,17 @@ CLONES static void i64_node(enum keel_reduction reduction, void *out, const void
         EACH(uint64_t, a + b);
 }
 
-static node_loop *const node_loops[KEEL_ELEMENT_COUNT] = {
-    [KEEL_ELEMENT_F32] = f32_node,   [KEEL_ELEMENT_F64] = f64_node, [KEEL_ELEMENT_F16] = f16_node,
-    [KEEL_ELEMENT_BF16] = bf16_node, [KEEL_ELEMENT_I8] = i8_node,   [KEEL_ELEMENT_I32] = i32_node,
-    [KEEL_ELEMENT_I64] = i64_node,   [KEEL_ELEMENT_U8] = u8_node,
+static node_loop *const node_loops[KEEL_ELEMENT_ALL] = {
+    [KEEL_ELEMENT_F32] = f32_node,
+    [KEEL_ELEMENT_F64] = f64_node,
+    [KEEL_ELEMENT_F16] = f16_node,
+    [KEEL_ELEMENT_BF16] = bf16_node,
+    [KEEL_ELEMENT_I8] = i8_node,
+    [KEEL_ELEMENT_I32] = i32_node,
+    [KEEL_ELEMENT_I64] = i64_node,
+    [KEEL_ELEMENT_U8] = u8_node,
+    [KEEL_ELEMENT_I8_BLOCK] = keel_i8_block_node,
+    [KEEL_ELEMENT_TOP_K] = keel_top_k_node,
 };
 
 /* ---- the program ---- */
@@ -275,7 +283,7 @@ static void combine_block(const struct work *work, uint64_t first_byte, void *ou
 void keel_combine(enum keel_element element, enum keel_reduction reduction, const void *const *leaves,
                   const uint16_t *program, uint32_t program_count, void *out, uint64_t count)
 {
-    KEEL_ASSERT(element < KEEL_ELEMENT_COUNT && reduction < KEEL_REDUCTION_COUNT);
+    KEEL_ASSERT(element < KEEL_ELEMENT_ALL && reduction < KEEL_REDUCTION_COUNT);
     const struct work work = {.node = node_loops[element],
                               .reduction = reduction,
                               .element_bytes = keel_element_bytes(element),

@@ -1,456 +1,284 @@
-/* compressed.c - all-reduces of fewer bytes: the state of a tensor, and a call as two collectives and the
- * work between.
+/* compressed.c - floats to blocks of 64 bytes and back, and the sum of two blocks.
  *
- * Every rank owns a slice of whole blocks. A call: encode all slices; all-to-all; sum those of the own slice
- * in rank order in fp32; encode the sum; all-gather; decode everything, the own slice too, so that all ranks
- * have the same bits. Top-k: select, all-gather, sum in rank order.
- *
- * What is kept is held twice: as of the last success, and as it will be of this one. Success swaps the two,
- * so that a failure at any point needs no undoing, and an undo is a swap. Every message says what it is of,
- * so ranks that disagree in what the sizes do not show hear it all and alike.
- *
- * The wait drives the call: a second collective cannot begin before the first one's data is there. A thread
- * that began it earlier would buy the overlap of half a call and cost a lock around all that is here. */
+ * An element of either kind is made by one function, from floats or from a sum alike, so a leaf and an inner
+ * node are rounded in the same way. Loops over the numbers of a block go number by number, so that the
+ * compiler makes vectors of them. Every NaN is the positive quiet one, as in combine.c. */
+#include "compressed.h"
+
 #include "combine.h"
-#include "compressed_codec.h"
-#include "group.h"
 #include "half.h"
+#include "tree.h"
 
+#include <assert.h>
 #include <keel/memory.h>
-#include <string.h>
 
-/* Before every slice, or set of pairs, on the wire. */
-struct head {
-    uint32_t magic;
-    uint8_t format, reduction, unused[2];
-    uint64_t count;
+#define F32_INFINITY UINT32_C(0x7f800000)
+
+enum { NOWHERE = 0xffff };
+
+struct i8_block {
+    float scale; /* NaN: a number of the block is not finite */
+    int8_t steps[KEEL_I8_BLOCK_FLOATS];
 };
-static_assert(sizeof(struct head) == 16, "the head has a fixed size on the wire");
-enum { HEAD_MAGIC = 0x4b4c4541 };
+static_assert(sizeof(struct i8_block) == KEEL_COMPRESSED_BYTES, "the element has a fixed size on the wire");
 
-enum phase { IDLE, SCATTER, GATHER };
-
-struct keel_compressed {
-    struct keel_compressed_config config;
-    struct keel_tree_slice slice; /* that this rank sums */
-    uint64_t slice_bytes;         /* coded */
-    float *kept, *next;           /* count, then slice.count: as it is; as it will be on success */
-    bool may_undo;                /* `next` holds what `kept` was before the last call */
-    uint8_t *given;               /* heads and slices for all; then all coded sums */
-    uint8_t *taken;               /* what came: heads and slices */
-    uint8_t *sum;                 /* the coded sum of the slice */
-    uint64_t *give_counts, *take_counts, *sum_counts;
-    /* of the call under way */
-    enum phase phase;
-    struct keel_group *group;
-    struct keel_operation *operation;
-    uint64_t sequence;
-    float *result;
-    struct keel_transport_stats before;
-    struct keel_compressed_stats stats;
+struct top_k {
+    float value[KEEL_TOP_K_KEPT];    /* 0 where there is none; never 0 elsewhere */
+    uint16_t place[KEEL_TOP_K_KEPT]; /* ascending; NOWHERE: none, and none behind it */
+    uint32_t unused;
 };
+static_assert(sizeof(struct top_k) == KEEL_COMPRESSED_BYTES, "the element has a fixed size on the wire");
 
-const char *keel_compressed_format_name(enum keel_compressed_format format)
+static inline uint32_t size_of(float value)
 {
-    static const char *const names[KEEL_COMPRESSED_FORMAT_COUNT] = {"f16", "bf16", "i8", "top-k"};
-    return format < KEEL_COMPRESSED_FORMAT_COUNT ? names[format] : "unknown";
+    return f32_bits(value) & UINT32_C(0x7fffffff);
 }
 
-/* ---- sizes --------------------------------------------------------------------------------------------- */
+/* ---- 8 bits -------------------------------------------------------------------------------------------- */
 
-/* Whole blocks, so that a coded vector is the coded slices one after the other. */
-static struct keel_tree_slice slice_of(const struct keel_compressed_config *config, uint32_t rank)
+/* 127 steps must not pass the largest float, so that all that is finite decodes to what is. */
+static inline float scale_of(uint32_t largest_bits)
 {
-    uint64_t blocks = (config->count + KEEL_COMPRESSED_BLOCK - 1) / KEEL_COMPRESSED_BLOCK;
-    uint64_t first = blocks * rank / config->rank_count * KEEL_COMPRESSED_BLOCK;
-    uint64_t end = blocks * (rank + 1) / config->rank_count * KEEL_COMPRESSED_BLOCK;
-    first = first < config->count ? first : config->count;
-    end = end < config->count ? end : config->count;
-    return (struct keel_tree_slice){.first = first, .count = end - first};
+    float scale = f32_of(largest_bits) / 127.0f;
+    if ((f32_bits(scale * 127.0f) & UINT32_C(0x7fffffff)) >= F32_INFINITY)
+        scale = f32_of(f32_bits(scale) - 1);
+    return scale;
 }
 
-static uint64_t slice_bytes(const struct keel_compressed_config *config, uint32_t rank)
+/* Of steps rather than of a reciprocal, which may be infinite. The constant's last place is 1: adding it
+ * rounds to the nearest whole number, ties to even. */
+static inline float steps_of(float value, float scale)
 {
-    return keel_compressed_coded_bytes(config->format, slice_of(config, rank).count);
+    const float whole = 0x1.8p23f;
+    float steps = value / scale;
+    steps = steps > 127.0f ? 127.0f : steps;
+    steps = steps < -127.0f ? -127.0f : steps;
+    return (steps + whole) - whole;
 }
 
-static uint64_t pairs_bytes(const struct keel_compressed_config *config)
+static inline void i8_make(const float *values, struct i8_block *out)
 {
-    return sizeof(struct head) + config->keep * sizeof(struct keel_compressed_pair);
-}
-
-/* Where the head of that rank's slice is. */
-static uint64_t given_at(const struct keel_compressed_config *config, uint32_t rank)
-{
-    return rank * sizeof(struct head) +
-           keel_compressed_coded_bytes(config->format, slice_of(config, rank).first);
-}
-
-static uint64_t taken_at(const struct keel_compressed *compressed, uint32_t rank)
-{
-    if (compressed->config.format == KEEL_COMPRESSED_TOP_K)
-        return rank * pairs_bytes(&compressed->config);
-    return rank * (sizeof(struct head) + compressed->slice_bytes);
-}
-
-uint64_t keel_compressed_wire_bytes(const struct keel_compressed_config *config)
-{
-    uint64_t ranks = config->rank_count;
-    if (config->format == KEEL_COMPRESSED_TOP_K)
-        return ranks * (ranks - 1) * pairs_bytes(config);
-    return (ranks - 1) *
-           (2 * keel_compressed_coded_bytes(config->format, config->count) + ranks * sizeof(struct head));
-}
-
-/* ---- life ---------------------------------------------------------------------------------------------- */
-
-static enum keel_status check_config(const struct keel_compressed_config *config)
-{
-    bool top = config->format == KEEL_COMPRESSED_TOP_K;
-    if (config->format >= KEEL_COMPRESSED_FORMAT_COUNT)
-        return keel_fail(KEEL_INVALID, "compressed all-reduce: there is no format %d", (int)config->format);
-    if (config->rank_count == 0 || config->rank_count > KEEL_GROUP_RANKS_MAX ||
-        config->rank >= config->rank_count)
-        return keel_fail(KEEL_INVALID, "compressed all-reduce: rank %u of %u: there are 1 to %d ranks",
-                         config->rank, config->rank_count, KEEL_GROUP_RANKS_MAX);
-    if (config->reduction != KEEL_SUM && config->reduction != KEEL_AVERAGE)
-        return keel_fail(KEEL_INVALID, "compressed all-reduce: no %s in a lossy format; take sum or average",
-                         keel_reduction_name(config->reduction));
-    if (config->count > UINT32_MAX)
-        return keel_fail(KEEL_LIMIT,
-                         "compressed all-reduce: %llu floats are more than %u; use several objects",
-                         (unsigned long long)config->count, UINT32_MAX);
-    if (top ? config->keep > config->count || (config->keep == 0) != (config->count == 0) : config->keep != 0)
-        return keel_fail(KEEL_INVALID, "compressed all-reduce: %s of %llu floats cannot keep %llu",
-                         keel_compressed_format_name(config->format), (unsigned long long)config->count,
-                         (unsigned long long)config->keep);
-    return KEEL_OK;
-}
-
-static enum keel_status allocate(struct keel_compressed *compressed)
-{
-    const struct keel_compressed_config *config = &compressed->config;
-    bool top = config->format == KEEL_COMPRESSED_TOP_K;
-    uint32_t ranks = config->rank_count;
-    uint64_t floats = config->count + compressed->slice.count;
-    uint64_t given = top ? pairs_bytes(config) : given_at(config, ranks);
-    KEEL_TRY(keel_alloc(floats, sizeof *compressed->kept, &compressed->kept));
-    KEEL_TRY(keel_alloc(floats, sizeof *compressed->next, &compressed->next));
-    KEEL_TRY(keel_alloc(given, 1, &compressed->given));
-    KEEL_TRY(keel_alloc(taken_at(compressed, ranks), 1, &compressed->taken));
-    KEEL_TRY(keel_alloc(compressed->slice_bytes, 1, &compressed->sum));
-    KEEL_TRY(keel_alloc(ranks, sizeof *compressed->give_counts, &compressed->give_counts));
-    KEEL_TRY(keel_alloc(ranks, sizeof *compressed->take_counts, &compressed->take_counts));
-    KEEL_TRY(keel_alloc(ranks, sizeof *compressed->sum_counts, &compressed->sum_counts));
-    for (uint32_t rank = 0; rank < ranks && !top; rank++) {
-        compressed->sum_counts[rank] = slice_bytes(config, rank);
-        compressed->give_counts[rank] = sizeof(struct head) + compressed->sum_counts[rank];
-        compressed->take_counts[rank] = sizeof(struct head) + compressed->slice_bytes;
+    uint32_t largest = 0;
+    INDEPENDENT for (uint32_t i = 0; i < KEEL_I8_BLOCK_FLOATS; i++)
+    {
+        uint32_t size = size_of(values[i]);
+        largest = size > largest ? size : largest;
     }
-    return KEEL_OK;
-}
-
-enum keel_status keel_compressed_create(const struct keel_compressed_config *config,
-                                        struct keel_compressed **out)
-{
-    struct keel_compressed *compressed;
-    KEEL_TRY(check_config(config));
-    KEEL_TRY(keel_alloc(1, sizeof *compressed, &compressed));
-    compressed->config = *config;
-    if (config->format != KEEL_COMPRESSED_TOP_K) {
-        compressed->slice = slice_of(config, config->rank);
-        compressed->slice_bytes = slice_bytes(config, config->rank);
-    }
-    enum keel_status status = allocate(compressed);
-    if (status != KEEL_OK) {
-        keel_compressed_free(compressed);
-        return status;
-    }
-    *out = compressed;
-    return KEEL_OK;
-}
-
-void keel_compressed_free(struct keel_compressed *compressed)
-{
-    if (compressed == NULL)
+    const bool finite = largest < F32_INFINITY;
+    const float scale = finite ? scale_of(largest) : f32_of(F32_NAN);
+    *out = (struct i8_block){.scale = scale};
+    if (!finite || size_of(scale) == 0)
         return;
-    keel_free(compressed->sum_counts);
-    keel_free(compressed->take_counts);
-    keel_free(compressed->give_counts);
-    keel_free(compressed->sum);
-    keel_free(compressed->taken);
-    keel_free(compressed->given);
-    keel_free(compressed->next);
-    keel_free(compressed->kept);
-    keel_free(compressed);
-}
-
-/* ---- what is kept -------------------------------------------------------------------------------------- */
-
-static void swap_kept(struct keel_compressed *compressed)
-{
-    float *was = compressed->kept;
-    compressed->kept = compressed->next;
-    compressed->next = was;
-}
-
-bool keel_compressed_undo(struct keel_compressed *compressed)
-{
-    if (!compressed->may_undo)
-        return false;
-    swap_kept(compressed);
-    compressed->may_undo = false;
-    return true;
-}
-
-float *keel_compressed_residual(struct keel_compressed *compressed, uint64_t *out_count)
-{
-    *out_count = compressed->config.count + compressed->slice.count;
-    return compressed->kept;
-}
-
-void keel_compressed_fold(struct keel_compressed *compressed)
-{
-    float *slice = compressed->kept + compressed->config.count,
-          *own = compressed->kept + compressed->slice.first;
-    float times = compressed->config.reduction == KEEL_AVERAGE ? (float)compressed->config.rank_count : 1.0f;
-    KEEL_ASSERT(compressed->phase == IDLE);
-    for (uint64_t i = 0; i < compressed->slice.count; i++)
-        own[i] += slice[i] * times;
-    memset(slice, 0, keel_size(compressed->slice.count * sizeof *slice));
-    compressed->may_undo = false;
-}
-
-void keel_compressed_stats(const struct keel_compressed *compressed, struct keel_compressed_stats *out)
-{
-    *out = compressed->stats;
-}
-
-/* ---- heads --------------------------------------------------------------------------------------------- */
-
-static struct head head_of(const struct keel_compressed_config *config)
-{
-    return (struct head){.magic = HEAD_MAGIC,
-                         .format = (uint8_t)config->format,
-                         .reduction = (uint8_t)config->reduction,
-                         .count = config->count};
-}
-
-/* If not all ranks mean the same, every rank finds one that does not mean what it does itself. */
-static enum keel_status check_heads(const struct keel_compressed *compressed)
-{
-    const struct head own = head_of(&compressed->config);
-    for (uint32_t rank = 0; rank < compressed->config.rank_count; rank++) {
-        struct head head;
-        memcpy(&head, compressed->taken + taken_at(compressed, rank), sizeof head);
-        if (memcmp(&head, &own, sizeof head) != 0)
-            return keel_fail(
-                KEEL_MISMATCH,
-                "compressed all-reduce %llu: rank %u sends %s (%s) of %llu floats, rank %u %s (%s) of "
-                "%llu; give all ranks the same config",
-                (unsigned long long)compressed->sequence, rank,
-                keel_compressed_format_name((enum keel_compressed_format)head.format),
-                keel_reduction_name((enum keel_reduction)head.reduction), (unsigned long long)head.count,
-                compressed->config.rank, keel_compressed_format_name(compressed->config.format),
-                keel_reduction_name(compressed->config.reduction),
-                (unsigned long long)compressed->config.count);
-    }
-    return KEEL_OK;
-}
-
-/* ---- lossy formats ------------------------------------------------------------------------------------- */
-
-static enum keel_status scatter(struct keel_compressed *compressed, const float *part)
-{
-    const struct keel_compressed_config *config = &compressed->config;
-    const struct head head = head_of(config);
-    for (uint32_t rank = 0; rank < config->rank_count; rank++) {
-        struct keel_tree_slice slice = slice_of(config, rank);
-        uint8_t *at = compressed->given + given_at(config, rank);
-        memcpy(at, &head, sizeof head);
-        keel_compressed_encode(config->format, (struct keel_compressed_run){slice.count, 0, slice.count},
-                               part + slice.first, compressed->kept + slice.first, at + sizeof head,
-                               compressed->next + slice.first);
-    }
-    const void *parts[] = {compressed->given};
-    struct keel_collective what = {.kind = KEEL_ALL_TO_ALL_V,
-                                   .sequence = compressed->sequence,
-                                   .element = KEEL_ELEMENT_U8,
-                                   .counts_in = compressed->give_counts,
-                                   .counts_out = compressed->take_counts,
-                                   .parts = parts,
-                                   .part_count = 1,
-                                   .result = compressed->taken};
-    KEEL_TRY(keel_group_begin(compressed->group, &what, &compressed->operation));
-    compressed->phase = SCATTER;
-    return KEEL_OK;
-}
-
-/* In pieces that stay in the cache: decode and add all ranks', encode the sum. */
-static void sum_slice(struct keel_compressed *compressed)
-{
-    float sum[KEEL_COMPRESSED_STEP];
-    const struct keel_compressed_config *config = &compressed->config;
-    const uint64_t own = config->count; /* where the slice's part of what is kept begins */
-    for (uint64_t at = 0; at < compressed->slice.count; at += KEEL_COMPRESSED_STEP) {
-        uint64_t left = compressed->slice.count - at;
-        struct keel_compressed_run run = {compressed->slice.count, at,
-                                          left < KEEL_COMPRESSED_STEP ? left : KEEL_COMPRESSED_STEP};
-        for (uint32_t rank = 0; rank < config->rank_count; rank++)
-            keel_compressed_decode(config->format, run,
-                                   compressed->taken + taken_at(compressed, rank) + sizeof(struct head),
-                                   rank > 0, sum);
-        if (config->reduction == KEEL_AVERAGE)
-            keel_combine_divide(KEEL_ELEMENT_F32, sum, run.count, config->rank_count);
-        keel_compressed_encode(config->format, run, sum, compressed->kept + own + at, compressed->sum,
-                               compressed->next + own + at);
+    INDEPENDENT for (uint32_t i = 0; i < KEEL_I8_BLOCK_FLOATS; i++)
+    {
+        out->steps[i] = (int8_t)(int32_t)steps_of(values[i], scale);
     }
 }
 
-static enum keel_status gather(struct keel_compressed *compressed)
+static inline float i8_value(const struct i8_block *block, uint32_t i)
 {
-    KEEL_TRY(check_heads(compressed));
-    sum_slice(compressed);
-    const void *parts[] = {compressed->sum};
-    struct keel_collective what = {.kind = KEEL_ALL_GATHER_V,
-                                   .sequence = compressed->sequence + 1,
-                                   .element = KEEL_ELEMENT_U8,
-                                   .counts_out = compressed->sum_counts,
-                                   .parts = parts,
-                                   .part_count = 1,
-                                   .result = compressed->given};
-    KEEL_TRY(keel_group_begin(compressed->group, &what, &compressed->operation));
-    compressed->phase = GATHER;
-    return KEEL_OK;
+    const float value = block->scale * (float)block->steps[i];
+    return f32_nan(f32_bits(value)) ? f32_of(F32_NAN) : value;
 }
 
-static void deliver(struct keel_compressed *compressed)
+CLONES static void i8_encode(const float *in, uint64_t floats, uint8_t *out)
 {
-    for (uint32_t rank = 0; rank < compressed->config.rank_count; rank++) {
-        struct keel_tree_slice slice = slice_of(&compressed->config, rank);
-        keel_compressed_decode(
-            compressed->config.format, (struct keel_compressed_run){slice.count, 0, slice.count},
-            compressed->given + keel_compressed_coded_bytes(compressed->config.format, slice.first), false,
-            compressed->result + slice.first);
+    float values[KEEL_I8_BLOCK_FLOATS];
+    struct i8_block block;
+    for (uint64_t at = 0; at < floats; at += KEEL_I8_BLOCK_FLOATS, out += sizeof block) {
+        const uint64_t left = floats - at;
+        const bool whole = left >= KEEL_I8_BLOCK_FLOATS;
+        memset(values, 0, sizeof values);
+        memcpy(values, in + at, keel_size((whole ? KEEL_I8_BLOCK_FLOATS : left) * sizeof *in));
+        i8_make(values, &block);
+        memcpy(out, &block, sizeof block);
     }
 }
 
-/* ---- top-k --------------------------------------------------------------------------------------------- */
-
-static enum keel_status gather_pairs(struct keel_compressed *compressed, const float *part)
+CLONES static void i8_decode(const uint8_t *in, uint64_t floats, float *out)
 {
-    const struct keel_compressed_config *config = &compressed->config;
-    const struct head head = head_of(config);
-    void *pairs = compressed->given + sizeof head;
-    memcpy(compressed->given, &head, sizeof head);
-    keel_compressed_select(part, compressed->kept, config->count, config->keep, pairs, compressed->next);
-    const void *parts[] = {compressed->given};
-    struct keel_collective what = {.kind = KEEL_ALL_GATHER,
-                                   .sequence = compressed->sequence,
-                                   .element = KEEL_ELEMENT_U8,
-                                   .count = pairs_bytes(config),
-                                   .parts = parts,
-                                   .part_count = 1,
-                                   .result = compressed->taken};
-    KEEL_TRY(keel_group_begin(compressed->group, &what, &compressed->operation));
-    compressed->phase = GATHER;
-    return KEEL_OK;
+    struct i8_block block;
+    for (uint64_t at = 0; at < floats; at += KEEL_I8_BLOCK_FLOATS, in += sizeof block) {
+        const uint64_t left = floats - at, count = left < KEEL_I8_BLOCK_FLOATS ? left : KEEL_I8_BLOCK_FLOATS;
+        memcpy(&block, in, sizeof block);
+        INDEPENDENT for (uint32_t i = 0; i < count; i++) out[at + i] = i8_value(&block, i);
+    }
 }
 
-static enum keel_status deliver_pairs(struct keel_compressed *compressed)
+CLONES static void i8_sum(uint8_t *out, const uint8_t *left, const uint8_t *right, uint64_t count)
 {
-    const struct keel_compressed_config *config = &compressed->config;
-    KEEL_TRY(check_heads(compressed));
-    memset(compressed->result, 0, keel_size(config->count * sizeof *compressed->result));
-    for (uint32_t rank = 0; rank < config->rank_count; rank++) {
-        const void *at = compressed->taken + taken_at(compressed, rank) + sizeof(struct head);
-        const struct keel_compressed_pair *pairs = at;
-        for (uint64_t k = 0; k < config->keep; k++) {
-            if (pairs[k].index >= config->count)
-                return keel_fail(KEEL_CORRUPT, "compressed all-reduce %llu: rank %u sends float %u of %llu",
-                                 (unsigned long long)compressed->sequence, rank, pairs[k].index,
-                                 (unsigned long long)config->count);
-            float *sum = &compressed->result[pairs[k].index];
-            *sum = f32_sum(*sum, pairs[k].value);
+    float values[KEEL_I8_BLOCK_FLOATS];
+    struct i8_block a, b;
+    for (uint64_t k = 0; k < count * sizeof a; k += sizeof a) {
+        memcpy(&a, left + k, sizeof a);
+        memcpy(&b, right + k, sizeof b);
+        INDEPENDENT for (uint32_t i = 0; i < KEEL_I8_BLOCK_FLOATS; i++)
+        {
+            values[i] = f32_sum(i8_value(&a, i), i8_value(&b, i));
+        }
+        i8_make(values, &a);
+        memcpy(out + k, &a, sizeof a);
+    }
+}
+
+void keel_i8_block_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                        uint64_t count)
+{
+    (void)reduction;
+    i8_sum(out, left, right, count);
+}
+
+/* ---- the largest --------------------------------------------------------------------------------------- */
+
+/* What has been chosen so far, ascending by place. */
+struct choice {
+    struct top_k top;
+    uint32_t count, least; /* least: magnitude that a number must pass to get in; 0 while there is room */
+};
+
+static void choice_begin(struct choice *choice)
+{
+    *choice = (struct choice){.count = 0};
+    memset(choice->top.place, 0xff, sizeof choice->top.place);
+}
+
+static uint32_t least_of(const struct choice *choice)
+{
+    uint32_t least = UINT32_MAX;
+    for (uint32_t k = 0; k < KEEL_TOP_K_KEPT; k++)
+        least = size_of(choice->top.value[k]) < least ? size_of(choice->top.value[k]) : least;
+    return least;
+}
+
+/* The smallest gives way, of equal ones the last; what stands behind it moves up. */
+static void make_place(struct choice *choice)
+{
+    struct top_k *top = &choice->top;
+    uint32_t victim = KEEL_TOP_K_KEPT - 1;
+    while (size_of(top->value[victim]) != choice->least)
+        victim--;
+    for (; victim + 1 < KEEL_TOP_K_KEPT; victim++) {
+        top->value[victim] = top->value[victim + 1];
+        top->place[victim] = top->place[victim + 1];
+    }
+    choice->count--;
+}
+
+/* Numbers come by ascending place. */
+static inline void choice_offer(struct choice *choice, uint16_t place, float value)
+{
+    if (size_of(value) <= choice->least)
+        return;
+    if (choice->count == KEEL_TOP_K_KEPT)
+        make_place(choice);
+    choice->top.value[choice->count] = f32_nan(f32_bits(value)) ? f32_of(F32_NAN) : value;
+    choice->top.place[choice->count++] = place;
+    if (choice->count == KEEL_TOP_K_KEPT)
+        choice->least = least_of(choice);
+}
+
+static void top_encode(uint32_t block, const float *in, uint64_t floats, uint8_t *out)
+{
+    struct choice choice;
+    for (uint64_t at = 0; at < floats; at += block, out += sizeof choice.top) {
+        const uint64_t left = floats - at, count = left < block ? left : block;
+        choice_begin(&choice);
+        for (uint64_t i = 0; i < count; i++)
+            choice_offer(&choice, (uint16_t)i, in[at + i]);
+        memcpy(out, &choice.top, sizeof choice.top);
+    }
+}
+
+static enum keel_status top_decode(uint32_t block, const uint8_t *in, uint64_t floats, float *out)
+{
+    struct top_k top;
+    bool outside = false;
+    memset(out, 0, keel_size(floats * sizeof *out));
+    for (uint64_t at = 0; at < floats; at += block, in += sizeof top) {
+        const uint64_t left = floats - at, count = left < block ? left : block;
+        memcpy(&top, in, sizeof top);
+        for (uint32_t k = 0; k < KEEL_TOP_K_KEPT && top.place[k] != NOWHERE; k++) {
+            outside = outside || top.place[k] >= count;
+            if (top.place[k] < count)
+                out[at + top.place[k]] = top.value[k];
         }
     }
-    if (config->reduction == KEEL_AVERAGE)
-        keel_combine_divide(KEEL_ELEMENT_F32, compressed->result, config->count, config->rank_count);
-    return KEEL_OK;
+    return outside ? keel_fail(KEEL_CORRUPT, "top-k: a place lies outside its block of %u floats", block)
+                   : KEEL_OK;
 }
 
-/* ---- a call -------------------------------------------------------------------------------------------- */
-
-static enum keel_status check_call(const struct keel_compressed *compressed, const struct keel_group *group,
-                                   uint64_t sequence, const float *part, const float *result)
+/* Places that both have are one number of the sum. */
+static void top_sum(const struct top_k *a, const struct top_k *b, struct choice *sum)
 {
-    const struct keel_compressed_config *config = &compressed->config;
-    const char *why = NULL;
-    if (compressed->phase != IDLE)
-        why = "the call before has not been waited for";
-    else if (group->rank != config->rank || group->rank_count != config->rank_count)
-        why = "the group has other ranks than the object was made for";
-    else if (config->count > 0 && (part == NULL || result == NULL))
-        why = "the part or the result is missing";
-    else if (config->count > 0 && part < result + config->count && result < part + config->count)
-        why = "the result lies on the part; parts are kept, so give it a place of its own";
-    if (why != NULL)
-        return keel_fail(KEEL_INVALID, "compressed all-reduce %llu: %s", (unsigned long long)sequence, why);
-    return KEEL_OK;
-}
-
-enum keel_status keel_compressed_begin(struct keel_compressed *compressed, struct keel_group *group,
-                                       uint64_t sequence, const float *part, float *result)
-{
-    KEEL_TRY(check_call(compressed, group, sequence, part, result));
-    compressed->group = group;
-    compressed->sequence = sequence;
-    compressed->result = result;
-    compressed->may_undo = false;
-    keel_endpoint_stats(group->endpoint, &compressed->before);
-    return compressed->config.format == KEEL_COMPRESSED_TOP_K ? gather_pairs(compressed, part)
-                                                              : scatter(compressed, part);
-}
-
-static enum keel_status finish(struct keel_compressed *compressed)
-{
-    struct keel_transport_stats now;
-    if (compressed->config.format == KEEL_COMPRESSED_TOP_K)
-        KEEL_TRY(deliver_pairs(compressed));
-    else
-        deliver(compressed);
-    keel_endpoint_stats(compressed->group->endpoint, &now);
-    compressed->stats.calls++;
-    compressed->stats.wire_bytes += now.bytes_sent - compressed->before.bytes_sent;
-    compressed->stats.wire_messages += now.messages_sent - compressed->before.messages_sent;
-    swap_kept(compressed);
-    compressed->may_undo = true;
-    return KEEL_OK;
-}
-
-enum keel_status keel_compressed_wait(struct keel_compressed *compressed, uint64_t deadline_ns)
-{
-    enum keel_status status = KEEL_OK;
-    if (compressed->phase == IDLE)
-        return keel_fail(KEEL_INVALID, "compressed all-reduce: nothing was begun");
-    if (compressed->phase == SCATTER) {
-        status = keel_operation_wait(compressed->operation, deadline_ns);
-        if (status == KEEL_OK)
-            status = gather(compressed);
+    uint32_t i = 0, j = 0;
+    choice_begin(sum);
+    for (;;) {
+        const uint16_t at = i < KEEL_TOP_K_KEPT ? a->place[i] : NOWHERE;
+        const uint16_t bt = j < KEEL_TOP_K_KEPT ? b->place[j] : NOWHERE;
+        if (at == NOWHERE && bt == NOWHERE)
+            return;
+        if (at < bt)
+            choice_offer(sum, at, a->value[i++]);
+        else if (bt < at)
+            choice_offer(sum, bt, b->value[j++]);
+        else
+            choice_offer(sum, at, f32_sum(a->value[i++], b->value[j++]));
     }
-    if (status == KEEL_OK)
-        status = keel_operation_wait(compressed->operation, deadline_ns);
-    if (status == KEEL_OK)
-        status = finish(compressed);
-    compressed->operation = NULL;
-    compressed->phase = IDLE;
-    return status;
 }
 
-enum keel_status keel_compressed_run(struct keel_compressed *compressed, struct keel_group *group,
-                                     uint64_t sequence, const float *part, float *result,
-                                     uint64_t deadline_ns)
+void keel_top_k_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
+                     uint64_t count)
 {
-    KEEL_TRY(keel_compressed_begin(compressed, group, sequence, part, result));
-    return keel_compressed_wait(compressed, deadline_ns);
+    struct choice sum;
+    struct top_k a, b;
+    (void)reduction;
+    for (uint64_t k = 0; k < count * sizeof a; k += sizeof a) {
+        memcpy(&a, (const uint8_t *)left + k, sizeof a);
+        memcpy(&b, (const uint8_t *)right + k, sizeof b);
+        top_sum(&a, &b, &sum);
+        memcpy((uint8_t *)out + k, &sum.top, sizeof sum.top);
+    }
+}
+
+/* ---- both ---------------------------------------------------------------------------------------------- */
+
+static bool is_good(const struct keel_compression *how)
+{
+    if (how->element == KEEL_ELEMENT_I8_BLOCK)
+        return how->block == KEEL_I8_BLOCK_FLOATS;
+    return how->element == KEEL_ELEMENT_TOP_K && how->block >= KEEL_TOP_K_KEPT &&
+           how->block <= KEEL_TOP_K_BLOCK_MAX;
+}
+
+uint64_t keel_compressed_count(const struct keel_compression *how, uint64_t floats)
+{
+    KEEL_ASSERT(is_good(how));
+    return (floats + how->block - 1) / how->block;
+}
+
+void keel_compressed_encode(const struct keel_compression *how, const float *in, uint64_t floats, void *out)
+{
+    KEEL_ASSERT(is_good(how));
+    if (how->element == KEEL_ELEMENT_I8_BLOCK)
+        i8_encode(in, floats, out);
+    else
+        top_encode(how->block, in, floats, out);
+}
+
+enum keel_status keel_compressed_decode(const struct keel_compression *how, const void *in, uint64_t floats,
+                                        float *out)
+{
+    KEEL_ASSERT(is_good(how));
+    if (how->element == KEEL_ELEMENT_TOP_K)
+        return top_decode(how->block, in, floats, out);
+    i8_decode(in, floats, out);
+    return KEEL_OK;
+}
+
+void keel_compressed_add(enum keel_element element, void *sum, const void *other, uint64_t count)
+{
+    KEEL_ASSERT(element == KEEL_ELEMENT_I8_BLOCK || element == KEEL_ELEMENT_TOP_K);
+    const void *leaves[] = {sum, other};
+    const uint16_t program[] = {0, 1, KEEL_TREE_ADD};
+    keel_combine(element, KEEL_SUM, leaves, program, 3, sum, count);
 }

@@ -465,9 +465,11 @@ enum keel_status keel_collective_check(const struct keel_group *group, const str
     if (what->kind >= KEEL_COLLECTIVE_COUNT)
         return keel_fail(KEEL_INVALID, "collective %llu: there is no kind %d",
                          (unsigned long long)what->sequence, (int)what->kind);
-    if (what->element >= KEEL_ELEMENT_COUNT || what->reduction >= KEEL_REDUCTION_COUNT ||
+    if (what->element >= KEEL_ELEMENT_ALL || what->reduction >= KEEL_REDUCTION_COUNT ||
         what->order > KEEL_ORDER_NATIVE || what->algorithm >= KEEL_ALGORITHM_COUNT)
         return wrong(what, "its element, reduction, order or algorithm does not exist");
+    if (what->element >= KEEL_ELEMENT_COUNT && reduces(what->kind) && what->reduction != KEEL_SUM)
+        return wrong(what, "of blocks of numbers there are sums alone");
     if ((pair && (what->root == group->rank || what->root >= group->rank_count)) ||
         what->root >= group->rank_count)
         return keel_fail(KEEL_INVALID, "%s %llu: rank %u cannot do that with rank %u of %u",

@@ -94,7 +94,7 @@ static void bound(struct keel_recording *recording, uint64_t first_total)
     for (uint32_t k = 0; k < KEEL_RECORD_OPERATIONS; k++) {
         struct keel_record_operation *operation = &record->operations[k];
         if (operation->group >= KEEL_RECORD_GROUPS || operation->state > KEEL_RECORD_OVER ||
-            operation->kind >= KEEL_COLLECTIVE_COUNT || operation->element >= KEEL_ELEMENT_COUNT ||
+            operation->kind >= KEEL_COLLECTIVE_COUNT || operation->element >= KEEL_ELEMENT_ALL ||
             operation->algorithm >= KEEL_ALGORITHM_COUNT || operation->want >= KEEL_RECORD_WANT_COUNT)
             memset(operation, 0, sizeof *operation);
     }

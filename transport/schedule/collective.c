@@ -3,15 +3,15 @@
 
 uint32_t keel_element_bytes(enum keel_element element)
 {
-    static const uint32_t bytes[KEEL_ELEMENT_COUNT] = {4, 8, 2, 2, 1, 4, 8, 1};
-    return (uint32_t)element < KEEL_ELEMENT_COUNT ? bytes[element] : 0;
+    static const uint32_t bytes[KEEL_ELEMENT_ALL] = {4, 8, 2, 2, 1, 4, 8, 1, 64, 64};
+    return (uint32_t)element < KEEL_ELEMENT_ALL ? bytes[element] : 0;
 }
 
 const char *keel_element_name(enum keel_element element)
 {
-    static const char *const names[KEEL_ELEMENT_COUNT] = {"f32", "f64", "f16", "bf16",
-                                                          "i8",  "i32", "i64", "u8"};
-    return (uint32_t)element < KEEL_ELEMENT_COUNT ? names[element] : "?";
+    static const char *const names[KEEL_ELEMENT_ALL] = {"f32", "f64", "f16", "bf16",     "i8",
+                                                        "i32", "i64", "u8",  "i8-block", "top-k"};
+    return (uint32_t)element < KEEL_ELEMENT_ALL ? names[element] : "?";
 }
 
 const char *keel_reduction_name(enum keel_reduction reduction)

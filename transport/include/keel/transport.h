@@ -173,7 +173,11 @@ enum keel_element {
     KEEL_ELEMENT_I32,
     KEEL_ELEMENT_I64,
     KEEL_ELEMENT_U8,
-    KEEL_ELEMENT_COUNT
+    KEEL_ELEMENT_COUNT, /* of numbers; behind them elements that stand for many, of which there are only sums:
+                           transport_compressed.h */
+    KEEL_ELEMENT_I8_BLOCK = KEEL_ELEMENT_COUNT,
+    KEEL_ELEMENT_TOP_K,
+    KEEL_ELEMENT_ALL
 };
 uint32_t keel_element_bytes(enum keel_element element);   /* 0 for an unknown one */
 const char *keel_element_name(enum keel_element element); /* "f32", ... */
