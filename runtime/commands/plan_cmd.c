@@ -26,6 +26,8 @@ struct plan {
     struct keel_device *device;
     struct keel_engine *engine;
     struct keel_engine_facts facts;
+    struct keel_compression compression;
+    bool compressed; /* gradients are: by that */
     uint16_t shard_rank[KEEL_SHARDS_MAX];
     uint64_t *piece_bytes;         /* of each bucket, of the loss and of the records; owned */
     struct keel_partial_sums held; /* none */
@@ -59,8 +61,12 @@ static enum keel_status make(struct plan *plan)
     keel_engine_facts(plan->engine, &plan->facts);
     const uint32_t buckets = keel_engine_bucket_count(plan->engine);
     KEEL_TRY(keel_alloc(buckets + 2, sizeof *plan->piece_bytes, &plan->piece_bytes));
+    plan->compressed = keel_job_compression(&plan->job, &plan->compression);
     for (uint32_t b = 0; b < buckets; b++)
-        plan->piece_bytes[b] = keel_engine_bucket(plan->engine, b)->count * sizeof(float);
+        plan->piece_bytes[b] =
+            plan->compressed
+                ? keel_trainer_compressed_count(plan->engine, &plan->compression, b) * KEEL_COMPRESSED_BYTES
+                : keel_engine_bucket(plan->engine, b)->count * sizeof(float);
     plan->piece_bytes[buckets] = sizeof(float);
     plan->piece_bytes[buckets + 1] = plan->job.ranks * sizeof(struct keel_commit_record);
     plan->held.shard_count = plan->job.shards;
@@ -87,12 +93,14 @@ static struct keel_tape_config config_of(const struct plan *plan, uint32_t rank)
                                      .shard_position = plan->shard_rank,
                                      .position = rank,
                                      .grouped = plan->job.ranks > 1,
+                                     .compressed = plan->compressed,
                                      .held = &plan->held};
 }
 
 static bool fills_slot(const struct keel_action *action)
 {
-    return action->kind == KEEL_ACTION_STORE || action->kind == KEEL_ACTION_REDUCE;
+    return action->kind == KEEL_ACTION_STORE || action->kind == KEEL_ACTION_REDUCE ||
+           action->kind == KEEL_ACTION_ENCODE;
 }
 
 /* The rank's tape into plan->tape; how many slots beside the gradient buffer it needs. */
@@ -122,7 +130,22 @@ static uint64_t optimizer_bytes(const struct plan *plan)
 /* Of all ranks but those alone: what one of them gives to, or gets of, the sums of a step. */
 static uint64_t reduced_bytes(const struct plan *plan)
 {
-    return flat_bytes(plan) + sizeof(float);
+    uint64_t bytes = 0;
+    for (uint32_t piece = 0; piece <= keel_engine_bucket_count(plan->engine); piece++)
+        bytes += plan->piece_bytes[piece];
+    return bytes;
+}
+
+/* What its slots take: a node is all buckets. */
+static uint64_t node_bytes(const struct plan *plan, uint32_t slots)
+{
+    return slots * (plan->compressed ? reduced_bytes(plan) - sizeof(float) : flat_bytes(plan));
+}
+
+/* "f32", or what gradients are compressed to. */
+static const char *element_of(const struct plan *plan)
+{
+    return keel_element_name(plan->compressed ? plan->compression.element : KEEL_ELEMENT_F32);
 }
 
 /* ---- text ---------------------------------------------------------------------------------------------- */
@@ -161,7 +184,7 @@ static enum keel_status print_ranks(struct plan *plan, bool dump)
         print_shards(plan, rank);
         printf("; %" PRIu32 " actions, %" PRIu32
                " parts of each sum, %.2f MiB for nodes that wait and sums\n",
-               plan->tape.count, plan->tape.part_count, (double)(slots * flat_bytes(plan)) / 1048576.0);
+               plan->tape.count, plan->tape.part_count, (double)node_bytes(plan, slots) / 1048576.0);
         if (dump)
             keel_tape_print(&plan->tape, plan->piece_bytes, stdout);
     }
@@ -183,13 +206,17 @@ static enum keel_status print_text(struct plan *plan, bool dump)
     print_bytes("optimizer", optimizer_bytes(plan));
     print_bytes("activations", plan->facts.activation_bytes);
     print_tiles(plan);
-    printf("\nbuckets, as the backward pass finishes them\n");
+    printf("\nbuckets, as the backward pass finishes them%s\n",
+           plan->compressed ? ", and as they are compressed" : "");
     for (uint32_t b = 0; b < buckets; b++)
         printf("  %4" PRIu32 " %12" PRIu64 " bytes\n", b, plan->piece_bytes[b]);
     printf("\ncollectives of a step\n");
     if (plan->job.ranks > 1)
-        printf("  %" PRIu32 " all-reduces of %" PRIu64 " bytes together, 1 all-gather of %" PRIu64 " bytes\n",
-               buckets + 1, reduced_bytes(plan), plan->piece_bytes[buckets + 1]);
+        printf("  %" PRIu32 " all-reduces of %" PRIu64
+               " bytes together (gradients %s, as %s), 1 all-gather of "
+               "%" PRIu64 " bytes\n",
+               buckets + 1, reduced_bytes(plan), plan->job.gradients, element_of(plan),
+               plan->piece_bytes[buckets + 1]);
     else
         printf("  none: one rank carries all shards\n");
     return print_ranks(plan, dump);
@@ -221,10 +248,12 @@ static void put_tiles(const struct plan *plan, struct keel_json *json)
     keel_json_close(json, ']');
 }
 
-static void put_collective(struct keel_json *json, const char *kind, uint64_t count, uint64_t bytes)
+static void put_collective(struct keel_json *json, const char *kind, const char *element, uint64_t count,
+                           uint64_t bytes)
 {
     keel_json_open(json, NULL, '{');
     keel_json_text(json, "kind", kind);
+    keel_json_text(json, "element", element);
     keel_json_number(json, "count", count);
     keel_json_number(json, "bytes", bytes);
     keel_json_close(json, '}');
@@ -248,7 +277,7 @@ static enum keel_status put_ranks(struct plan *plan, bool dump, struct keel_json
         keel_json_close(json, ']');
         keel_json_number(json, "actions", plan->tape.count);
         keel_json_number(json, "parts", plan->tape.part_count);
-        keel_json_number(json, "node_bytes", slots * flat_bytes(plan));
+        keel_json_number(json, "node_bytes", node_bytes(plan, slots));
         if (dump)
             keel_tape_print_json(&plan->tape, plan->piece_bytes, json, "tape");
         keel_json_close(json, '}');
@@ -279,8 +308,9 @@ static enum keel_status print_json(struct plan *plan, bool dump)
     keel_json_close(&json, ']');
     keel_json_open(&json, "collectives", '[');
     if (plan->job.ranks > 1) {
-        put_collective(&json, "all-reduce", buckets + 1, reduced_bytes(plan));
-        put_collective(&json, "all-gather", 1, plan->piece_bytes[buckets + 1]);
+        put_collective(&json, "all-reduce", element_of(plan), buckets + 1, reduced_bytes(plan));
+        put_collective(&json, "all-gather", keel_element_name(KEEL_ELEMENT_U8), 1,
+                       plan->piece_bytes[buckets + 1]);
     }
     keel_json_close(&json, ']');
     enum keel_status status = put_ranks(plan, dump, &json);

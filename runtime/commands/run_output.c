@@ -181,12 +181,13 @@ static json_t *metric_of(const struct keel_job *job, const struct keel_step_reco
     snprintf(loss_bits, sizeof loss_bits, "%08" PRIx32, record->loss_bits);
     snprintf(digest, sizeof digest, "%016" PRIx64, record->digest);
     json_t *line = json_pack(
-        "{s:I, s:f, s:s, s:o, s:f, s:I, s:f, s:I, s:s, s:f, s:f}", "step", (json_int_t)record->step, "loss",
-        (double)float_of(record->loss_bits), "loss_bits", loss_bits, "grad_norm",
+        "{s:I, s:f, s:s, s:o, s:f, s:I, s:f, s:I, s:s, s:f, s:f, s:I}", "step", (json_int_t)record->step,
+        "loss", (double)float_of(record->loss_bits), "loss_bits", loss_bits, "grad_norm",
         skipped(record) ? json_null() : json_real((double)float_of(record->grad_norm_bits)), "lr",
         (double)float_of(record->learning_rate_bits), "tokens", (json_int_t)record->tokens, "seconds",
         seconds(record->duration_ns), "view", (json_int_t)record->epoch, "digest", digest, "exposed_comm_s",
-        seconds(record->exposed_comm_ns), "snapshot_stall_s", seconds(record->snapshot_stall_ns));
+        seconds(record->exposed_comm_ns), "snapshot_stall_s", seconds(record->snapshot_stall_ns),
+        "sent_bytes", (json_int_t)record->sent_bytes);
     if (line != NULL && strcmp(keel_job_unit(job), "tokens") != 0) /* a sample counts as one token */
         json_object_set_new(line, keel_job_unit(job), json_integer((json_int_t)record->tokens));
     if (line != NULL && record->loss_scale_bits != 0)

@@ -120,6 +120,7 @@ static void flow_record(struct flow *f, struct keel_step_record *record)
     flow_u64(f, &record->redo_ns);
     flow_u32(f, &record->redo_microbatches);
     flow_u32(f, &record->loss_scale_bits);
+    flow_u64(f, &record->sent_bytes);
 }
 
 static void flow_worker(struct flow *f, struct keel_wire_worker *worker)

@@ -27,11 +27,15 @@ _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)K
 
 #define FIELD(field) offsetof(struct keel_job, field), sizeof(((struct keel_job *)0)->field)
 #define STEP_MAX     4294967295.0
+#define EXACT        "exact"
+#define TOP_K_LEAST  0.0002 /* whose blocks are almost as long as they can be */
+#define TOP_K_MOST   0.5
 #define BYTES_MAX    1e15
 
-/* The mark: whether the bits of the run depend on the key, which is then part of the job's identity; and
- * which models or optimizers use it, where not all do: elsewhere it is an error. */
-enum { FREE, BITS, MODELS_SHIFT = 8, OPTIMIZERS_SHIFT = 16, USERS_MASK = 255 };
+/* The mark: whether the bits of the run depend on the key, which is then part of the job's identity (LATER
+ * too: only where it is not the default, so that runs begun before there was such a key are known); and which
+ * models or optimizers use it, where not all do: elsewhere it is an error. */
+enum { FREE, BITS, LATER, MODELS_SHIFT = 8, OPTIMIZERS_SHIFT = 16, USERS_MASK = 255 };
 enum { GPT = 1 << KEEL_MODEL_GPT, RESNET = 1 << KEEL_MODEL_RESNET, BERT = 1 << KEEL_MODEL_BERT };
 enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, TEXT = GPT | BERT | MOE };
 enum { SGD = 1 << KEEL_OPTIMIZER_SGD, LARS = 1 << KEEL_OPTIMIZER_LARS };
@@ -114,6 +118,11 @@ static const struct keel_ini_key keys[] = {
      "of activations that wait for the backward pass; all arithmetic is of float32"},
     {"train", "loss_scale", KEEL_INI_FLOAT, FIELD(loss_scale), "0", 0, 16777216, NULL, BITS,
      "storage = f16: a power of two; 0: halved when a gradient overflows, doubled after 2048 good steps"},
+    {"train", "gradients", KEEL_INI_TEXT, FIELD(gradients), EXACT, 1, 0, NULL,
+     BITS | LATER | OF_MODELS(TEXT | DLRM),
+     "summed over shards: exact; int8: with 8 bits a number; topk:FRACTION, 0.0002 to 0.5: only the largest, "
+     "so "
+     "many of each shard's"},
     {"train", "optimizer", KEEL_INI_CHOICE, FIELD(optimizer), "adamw", 0, 0, "adamw|adam|sgd|lars|lamb", BITS,
      "sgd and lars: with momentum; lars and lamb: for very large batches"},
     {"train", "momentum", KEEL_INI_FLOAT, FIELD(update.momentum), "0.9", 0, 0.9999, NULL,
@@ -270,6 +279,45 @@ static enum keel_status check_kind(const struct keel_job *job)
     return check_users(job, OPTIMIZERS_SHIFT, find_key("train", "optimizer"), job->optimizer);
 }
 
+/* The fraction of "topk:FRACTION"; what a block of it has is what an element keeps. */
+static bool is_top_k(const char *text, double *out)
+{
+    static const char word[] = "topk:";
+    char *end;
+    if (strncmp(text, word, sizeof word - 1) != 0)
+        return false;
+    *out = strtod(text + sizeof word - 1, &end);
+    return *end == '\0' && *out >= TOP_K_LEAST && *out <= TOP_K_MOST; /* NaN is neither */
+}
+
+bool keel_job_compression(const struct keel_job *job, struct keel_compression *out)
+{
+    double fraction;
+    if (strcmp(job->gradients, "int8") == 0)
+        *out = (struct keel_compression){KEEL_ELEMENT_I8_BLOCK, KEEL_I8_BLOCK_FLOATS};
+    else if (is_top_k(job->gradients, &fraction))
+        *out = (struct keel_compression){KEEL_ELEMENT_TOP_K, (uint32_t)lround(KEEL_TOP_K_KEPT / fraction)};
+    else
+        return false;
+    return true;
+}
+
+/* Written in one way: it belongs to the identity. */
+static enum keel_status settle_gradients(struct keel_job *job)
+{
+    double fraction;
+    if (strcmp(job->gradients, EXACT) == 0 || strcmp(job->gradients, "int8") == 0)
+        return KEEL_OK;
+    if (!is_top_k(job->gradients, &fraction))
+        return keel_fail(
+            KEEL_INVALID,
+            "train.gradients = %s: exact, int8, or topk:FRACTION with a fraction from %g to %g, as "
+            "topk:0.01",
+            job->gradients, TOP_K_LEAST, TOP_K_MOST);
+    snprintf(job->gradients, sizeof job->gradients, "topk:%g", fraction);
+    return KEEL_OK;
+}
+
 static bool is_scale(float scale)
 {
     int exponent;
@@ -399,6 +447,7 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
         job.decay_steps =
             job.steps > 0 ? job.steps
                           : steps_of_file; /* settled here, so that a longer run later keeps its schedule */
+    KEEL_TRY(settle_gradients(&job));
     KEEL_TRY(check_job(&job));
     *out = job;
     return KEEL_OK;
@@ -462,7 +511,7 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
     crypto_generichash_init(&state, NULL, 0, sizeof hash);
     char line[KEEL_INI_VALUE_BYTES + 96], value[KEEL_INI_VALUE_BYTES];
     for (size_t i = 0; i < table.key_count; i++) {
-        if ((keys[i].mark & BITS) == 0)
+        if ((keys[i].mark & BITS) == 0 || ((keys[i].mark & LATER) != 0 && is_default(&keys[i], job)))
             continue;
         keel_ini_format(&keys[i], job, value);
         int length = snprintf(line, sizeof line, "%s.%s=%s\n", keys[i].section, keys[i].name, value);

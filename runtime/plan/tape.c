@@ -52,6 +52,40 @@ static void put_slot(struct keel_tape *tape, enum keel_action_kind kind, int slo
     put(tape, (struct keel_action){.kind = (uint16_t)kind, .slot = (int16_t)slot, .piece = piece});
 }
 
+static void put_microbatches(struct keel_tape *tape, uint32_t shard, uint32_t count)
+{
+    if (count > 0)
+        put(tape, (struct keel_action){.kind = KEEL_ACTION_COMPUTE,
+                                       .piece = KEEL_PIECE_ALL,
+                                       .shard = shard,
+                                       .microbatch_count = count});
+}
+
+static void put_segment(struct keel_tape *tape, uint32_t shard, uint32_t microbatch, uint32_t piece)
+{
+    put(tape, (struct keel_action){.kind = KEEL_ACTION_COMPUTE,
+                                   .piece = piece,
+                                   .shard = shard,
+                                   .microbatch = microbatch,
+                                   .microbatch_count = 1});
+}
+
+/* Compressed: the host takes them when all are final. The slot is not that of a sibling: an attempt that ends
+ * here keeps it. */
+static void put_encoded(struct keel_tape *tape, const struct keel_tape_config *config,
+                        struct keel_partial_sums *hold, uint32_t shard)
+{
+    const int slot = keel_hold_free_slot(hold);
+    int chain[KEEL_HOLD_LEVELS_MAX];
+    put_kind(tape, KEEL_ACTION_ZERO);
+    put_microbatches(tape, shard, config->microbatches - 1);
+    for (uint32_t piece = 0; piece <= config->bucket_count; piece++)
+        put_segment(tape, shard, config->microbatches - 1, piece);
+    put(tape, (struct keel_action){.kind = KEEL_ACTION_ENCODE, .slot = (int16_t)slot, .shard = shard});
+    keel_hold_add(hold, shard, chain);
+    keel_hold_in_gradients(hold)->slot = slot;
+}
+
 /* Microbatches but the last run through; the last one stops behind each segment, where held siblings are
  * added to what is final now. Of the last shard each bucket is marked, so that its sum overlaps the segments
  * behind it. */
@@ -67,16 +101,9 @@ static void put_shard(struct keel_tape *tape, const struct keel_tape_config *con
     }
     put_kind(tape, KEEL_ACTION_ZERO);
     const uint32_t chain_count = keel_hold_add(hold, shard, chain);
-    if (m > 0)
-        put(tape,
-            (struct keel_action){
-                .kind = KEEL_ACTION_COMPUTE, .piece = KEEL_PIECE_ALL, .shard = shard, .microbatch_count = m});
+    put_microbatches(tape, shard, m);
     for (uint32_t piece = 0; piece <= config->bucket_count; piece++) {
-        put(tape, (struct keel_action){.kind = KEEL_ACTION_COMPUTE,
-                                       .piece = piece,
-                                       .shard = shard,
-                                       .microbatch = m,
-                                       .microbatch_count = 1});
+        put_segment(tape, shard, m, piece);
         for (uint32_t i = 0; i < chain_count; i++)
             put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
         if (last && piece < config->bucket_count)
@@ -119,6 +146,8 @@ static int place_of_sum(const struct keel_tape_config *config, struct keel_parti
     KEEL_ASSERT(config->grouped || hold->count == 1);
     if (!config->grouped)
         return hold->held[0].slot;
+    if (config->compressed)
+        return KEEL_SUM_ON_HOST;
     return keel_hold_in_gradients(hold) == NULL ? KEEL_HOLD_GRADIENTS : keel_hold_free_slot(hold);
 }
 
@@ -140,7 +169,9 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     tape->count = 0;
     tape->shards_computed = missing;
     for (uint32_t s = 0; s < config->shard_count; s++)
-        if (is_missing(config, &hold, s))
+        if (is_missing(config, &hold, s) && config->compressed)
+            put_encoded(tape, config, &hold, s);
+        else if (is_missing(config, &hold, s))
             put_shard(tape, config, &hold, s, --missing == 0);
     if (tape->shards_computed == 0) /* the attempt that computed it may have ended before the device did */
         put_kind(tape, KEEL_ACTION_FINISH);
@@ -152,6 +183,8 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     else
         put_alone(tape);
     put_kind(tape, KEEL_ACTION_CHECK);
+    if (config->compressed)
+        put_slot(tape, KEEL_ACTION_DECODE, sum, 0);
     put_kind(tape, KEEL_ACTION_CAPTURE);
-    put_slot(tape, KEEL_ACTION_UPDATE, sum, 0);
+    put_slot(tape, KEEL_ACTION_UPDATE, config->compressed ? KEEL_HOLD_GRADIENTS : sum, 0);
 }

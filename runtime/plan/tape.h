@@ -14,6 +14,11 @@
  * when all shards are computed, mostly one that waiting nodes have used; to the gradient buffer where that
  * holds none. UPDATE reads it there.
  *
+ * Compressed gradients (train.gradients). Each shard's are made elements by themselves, on the host, and
+ * added to those of others there: a rank that holds several shards rounds like several ranks. So no node ever
+ * lies in the gradient buffer; the sum is decoded there for the update. STORE, ADD, MARK and HOLD do not
+ * occur.
+ *
  * Invariants, all checked by keel_tape_check:
  * - microbatches of a shard are added in ascending order, in each piece;
  * - the sum of a piece is begun when it is final; the next shard does not begin before the node in the
@@ -38,8 +43,11 @@ enum keel_action_kind {
     KEEL_ACTION_ADD,     /* a slot's piece to that in the gradient buffer */
     KEEL_ACTION_UPDATE,  /* norm, optimizer, digest: of the gradients in a slot, or in their buffer */
     /* copies */
-    KEEL_ACTION_STORE, /* the node in the gradient buffer to a slot */
-    KEEL_ACTION_LOSS,  /* of every held node to the host */
+    KEEL_ACTION_STORE,  /* the node in the gradient buffer to a slot */
+    KEEL_ACTION_LOSS,   /* of every held node to the host */
+    KEEL_ACTION_ENCODE, /* of compressed gradients: the shard's as elements, with the nodes of its siblings,
+                           to a slot on the host, which holds their node then */
+    KEEL_ACTION_DECODE, /* of those: the sum, or the node of a slot, to the gradient buffer */
     /* collectives, begun */
     KEEL_ACTION_GATHER, /* the ranks' records of the step */
     KEEL_ACTION_REDUCE, /* a piece: one sum over all shards. A bucket is summed from where the nodes lie to a
@@ -67,10 +75,11 @@ enum { KEEL_SUM_ON_HOST = KEEL_HOLD_GRADIENTS - 1 };
 
 struct keel_action {
     uint16_t kind;                         /* enum keel_action_kind */
-    int16_t slot;                          /* ADD, STORE, REDUCE, UPDATE; of the last two also
-                                              KEEL_HOLD_GRADIENTS, and KEEL_SUM_ON_HOST: the loss */
+    int16_t slot;                          /* ADD, STORE, REDUCE, UPDATE, ENCODE, DECODE; of REDUCE and UPDATE
+                                              also KEEL_HOLD_GRADIENTS, and KEEL_SUM_ON_HOST: the loss, and all
+                                              that is compressed */
     uint32_t piece;                        /* bucket; bucket_count: the loss, and one more: the records */
-    uint32_t shard;                        /* COMPUTE, HOLD */
+    uint32_t shard;                        /* COMPUTE, HOLD, ENCODE */
     uint32_t microbatch, microbatch_count; /* COMPUTE: of the shard */
 };
 
@@ -88,6 +97,7 @@ struct keel_tape_config {
     const uint16_t *shard_position;       /* shard_count: which position carries each */
     uint32_t position;                    /* of this rank */
     bool grouped;                         /* there is a group to sum over */
+    bool compressed;                      /* train.gradients is not exact: nodes are elements on the host */
     const struct keel_partial_sums *held; /* nodes of this step, of shards that this rank carries */
 };
 

@@ -22,7 +22,7 @@ struct play {
     int sum;                   /* where the first bucket is summed to, and so all */
     uint32_t reduced, awaited; /* pieces, ascending */
     /* the end */
-    bool checked, captured, updated;
+    bool checked, decoded, captured, updated;
 };
 
 static bool carries(const struct play *play, uint32_t shard)
@@ -82,7 +82,7 @@ static const char *begin_shard(struct play *play, const struct keel_action *acti
 /* All that is owed to the segment that ran last: additions, and a mark where its sum may begin. */
 static bool segment_done(const struct play *play)
 {
-    if (play->segments == 0)
+    if (play->segments == 0 || play->config->compressed)
         return true;
     const bool marks = play->missing == 0 && play->segments <= play->config->bucket_count;
     return play->added == play->chain_count && (!marks || play->marked == play->segments);
@@ -148,6 +148,16 @@ static const char *hold(struct play *play, const struct keel_action *action)
     return NULL;
 }
 
+static const char *encode(struct play *play, const struct keel_action *action)
+{
+    if (action->slot < 0 || action->slot >= KEEL_HOLD_NODES_MAX || in_slot(&play->hold, action->slot))
+        return "the slot holds a node";
+    const char *why = hold(play, action);
+    if (why == NULL)
+        keel_hold_in_gradients(&play->hold)->slot = action->slot;
+    return why;
+}
+
 /* ---- the sums ------------------------------------------------------------------------------------------ */
 
 static const char *finish(struct play *play, const struct keel_action *action)
@@ -185,6 +195,8 @@ static const char *reduce_bucket(struct play *play, const struct keel_action *ac
 {
     if (play->drilled != (play->reduced > 0))
         return "faults are injected when one sum is under way";
+    if (play->config->compressed)
+        return action->slot == KEEL_SUM_ON_HOST ? NULL : "what is compressed is summed on the host";
     if (play->computed > 0 ? play->marked <= action->piece : !play->finished)
         return "the bucket is not final";
     if (action->slot < KEEL_HOLD_GRADIENTS || action->slot >= KEEL_HOLD_NODES_MAX ||
@@ -270,10 +282,20 @@ static const char *check(struct play *play, const struct keel_action *action)
     return NULL;
 }
 
+static const char *decode(struct play *play, const struct keel_action *action)
+{
+    if (play->decoded || !play->checked)
+        return "the sum is decoded once, when the step stands";
+    if (action->slot != (play->config->grouped ? KEEL_SUM_ON_HOST : play->hold.held[0].slot))
+        return "the sum lies elsewhere";
+    play->decoded = true;
+    return NULL;
+}
+
 static const char *capture(struct play *play, const struct keel_action *action)
 {
     (void)action;
-    if (play->captured || !play->checked)
+    if (play->captured || !play->checked || play->decoded != play->config->compressed)
         return "the snapshot is waited for once, when the step stands";
     play->captured = true;
     return NULL;
@@ -283,7 +305,8 @@ static const char *update(struct play *play, const struct keel_action *action)
 {
     if (play->updated || !play->captured)
         return "there is no sum that may be applied";
-    if (action->slot != (play->config->grouped ? play->sum : play->hold.held[0].slot))
+    const int sum = play->config->grouped ? play->sum : play->hold.held[0].slot;
+    if (action->slot != (play->config->compressed ? KEEL_HOLD_GRADIENTS : sum))
         return "the sum lies elsewhere";
     play->updated = true;
     return NULL;
@@ -296,7 +319,19 @@ static const char *(*const plays[KEEL_ACTION_COUNT])(struct play *, const struct
     [KEEL_ACTION_SETTLE] = settle, [KEEL_ACTION_AWAIT] = await,     [KEEL_ACTION_CAPTURE] = capture,
     [KEEL_ACTION_MARK] = mark,     [KEEL_ACTION_HOLD] = hold,       [KEEL_ACTION_RECORD] = record,
     [KEEL_ACTION_DRILL] = drill,   [KEEL_ACTION_SCREEN] = screen,   [KEEL_ACTION_CHECK] = check,
+    [KEEL_ACTION_ENCODE] = encode, [KEEL_ACTION_DECODE] = decode,
 };
+
+static bool of_exact(uint32_t kind)
+{
+    return kind == KEEL_ACTION_STORE || kind == KEEL_ACTION_ADD || kind == KEEL_ACTION_MARK ||
+           kind == KEEL_ACTION_HOLD;
+}
+
+static bool of_compressed(uint32_t kind)
+{
+    return kind == KEEL_ACTION_ENCODE || kind == KEEL_ACTION_DECODE;
+}
 
 enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel_tape_config *config)
 {
@@ -307,6 +342,9 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
         const struct keel_action *action = &tape->actions[i];
         const char *why =
             action->kind < KEEL_ACTION_COUNT ? plays[action->kind](&play, action) : "no such kind";
+        if (why == NULL && (of_exact(action->kind) ? config->compressed
+                                                   : of_compressed(action->kind) && !config->compressed))
+            why = "it belongs to gradients of the other kind";
         if (why == NULL && play.updated && i + 1 != tape->count)
             why = "something follows the update";
         if (why != NULL)

@@ -16,6 +16,8 @@ static const struct {
     [KEEL_ACTION_UPDATE] = {"update", "launch", FROM},
     [KEEL_ACTION_STORE] = {"store", "copy", SLOT},
     [KEEL_ACTION_LOSS] = {"loss", "copy", 0},
+    [KEEL_ACTION_ENCODE] = {"encode", "copy", SHARD | TO},
+    [KEEL_ACTION_DECODE] = {"decode", "copy", FROM},
     [KEEL_ACTION_GATHER] = {"gather", "collective", PIECE},
     [KEEL_ACTION_REDUCE] = {"reduce", "collective", PIECE | TO},
     [KEEL_ACTION_FINISH] = {"finish", "wait", 0},

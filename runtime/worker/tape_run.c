@@ -193,6 +193,8 @@ static const struct {
     [KEEL_ACTION_UPDATE] = {update, KEEL_HANG_UPDATE},
     [KEEL_ACTION_STORE] = {keel_tape_store, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_LOSS] = {keel_tape_loss, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_ENCODE] = {keel_tape_encode, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_DECODE] = {keel_tape_decode, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_GATHER] = {keel_tape_gather, NO_SECTION},
     [KEEL_ACTION_REDUCE] = {keel_tape_reduce, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_FINISH] = {finish, KEEL_HANG_COMPUTE},
@@ -241,7 +243,7 @@ enum keel_status keel_tape_run(struct keel_tape_run *run)
     keel_tape_leave(run);
     if (status != KEEL_OK) { /* the group's close and the reset behind it release what is under way */
         memset(trainer->sums, 0, trainer->bucket_count * sizeof(struct keel_device_operation *));
-        memset(trainer->operations, 0, sizeof trainer->operations);
+        memset(trainer->operations, 0, (trainer->bucket_count + 2) * sizeof(struct keel_operation *));
     }
     return status;
 }

@@ -68,6 +68,10 @@ enum keel_status keel_tape_loss(struct keel_tape_run *run, const struct keel_act
     (void)action;
     for (uint32_t i = 0; i < trainer->hold.count; i++) {
         const int slot = trainer->hold.held[i].slot;
+        if (trainer->compressed.on) {
+            trainer->losses[i] = trainer->compressed.slots[slot].loss;
+            continue;
+        }
         const bool apart = slot == KEEL_HOLD_GRADIENTS; /* the engine's loss is a buffer of its own */
         KEEL_TRY(keel_queue_read(keel_engine_queue(trainer->engine),
                                  apart ? keel_engine_loss(trainer->engine) : flat_of(trainer, slot),
@@ -77,10 +81,9 @@ enum keel_status keel_tape_loss(struct keel_tape_run *run, const struct keel_act
     return KEEL_OK;
 }
 
-static enum keel_status begin(struct keel_tape_run *run, uint32_t piece, struct keel_collective *collective,
-                              uint32_t which)
+static enum keel_status begin(struct keel_tape_run *run, uint32_t piece, struct keel_collective *collective)
 {
-    struct keel_operation **operation = &run->trainer->operations[which];
+    struct keel_operation **operation = &run->trainer->operations[piece];
     KEEL_ASSERT(*operation == NULL);
     collective->sequence = sequence_of(run, piece);
     return keel_group_begin(run->step->group, collective, operation);
@@ -98,8 +101,17 @@ static enum keel_status reduce_loss(struct keel_tape_run *run, uint32_t piece)
                                   .parts = parts,
                                   .part_count = trainer->hold.count,
                                   .result = &trainer->loss};
-    keel_device_collectives_advance(trainer->collectives); /* the device was waited for meanwhile */
-    return begin(run, piece, &sum, 0);
+    if (!trainer->compressed.on)
+        keel_device_collectives_advance(trainer->collectives); /* the device was waited for meanwhile */
+    return begin(run, piece, &sum);
+}
+
+static enum keel_status reduce_elements(struct keel_tape_run *run, uint32_t piece)
+{
+    const void *parts[KEEL_HOLD_NODES_MAX];
+    struct keel_collective sum;
+    keel_compressed_sums_describe(run->trainer, piece, parts, &sum);
+    return begin(run, piece, &sum);
 }
 
 /* As soon as the bucket is final: the collective waits for its mark. */
@@ -133,8 +145,10 @@ enum keel_status keel_tape_reduce(struct keel_tape_run *run, const struct keel_a
 {
     const struct keel_trainer *trainer = run->trainer;
     KEEL_ASSERT(trainer->hold.count == trainer->tape.part_count);
-    return action->piece == trainer->bucket_count ? reduce_loss(run, action->piece)
-                                                  : reduce_bucket(run, action->piece, action->slot);
+    if (action->piece == trainer->bucket_count)
+        return reduce_loss(run, action->piece);
+    return trainer->compressed.on ? reduce_elements(run, action->piece)
+                                  : reduce_bucket(run, action->piece, action->slot);
 }
 
 enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_action *action)
@@ -148,13 +162,13 @@ enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_a
                                      .parts = parts,
                                      .part_count = 1,
                                      .result = run->trainer->records};
-    return begin(run, action->piece, &gather, 1);
+    return begin(run, action->piece, &gather);
 }
 
 /* Of a bucket, until the device has the sum. */
 static enum keel_status await_piece(struct keel_trainer *trainer, uint32_t piece, uint64_t deadline_ns)
 {
-    if (piece < trainer->bucket_count) {
+    if (piece < trainer->bucket_count && !trainer->compressed.on) {
         struct keel_device_operation *sum = trainer->sums[piece];
         KEEL_ASSERT(sum != NULL);
         trainer->sums[piece] = NULL;
@@ -163,7 +177,7 @@ static enum keel_status await_piece(struct keel_trainer *trainer, uint32_t piece
         trainer->awaits = false;
         return status;
     }
-    struct keel_operation **at = &trainer->operations[piece - trainer->bucket_count], *operation = *at;
+    struct keel_operation **at = &trainer->operations[piece], *operation = *at;
     KEEL_ASSERT(operation != NULL);
     *at = NULL;
     return keel_operation_wait(operation, deadline_ns);

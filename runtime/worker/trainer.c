@@ -88,7 +88,9 @@ static enum keel_status allocate(struct keel_trainer *trainer)
     KEEL_TRY(keel_alloc(buckets + 1, sizeof(struct keel_buffer *), &trainer->gradient_slices));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_event *), &trainer->bucket_events));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_device_operation *), &trainer->sums));
+    KEEL_TRY(keel_alloc(buckets + 2, sizeof(struct keel_operation *), &trainer->operations));
     KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX + 1, sizeof(struct keel_commit_record), &trainer->records));
+    KEEL_TRY(keel_compressed_sums_create(trainer));
     trainer->gradient_slices[buckets] = keel_engine_loss(trainer->engine);
     return keel_trainer_slice_buckets(trainer, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS),
                                       trainer->gradient_slices);
@@ -144,6 +146,7 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
     if (trainer->bucket_events != NULL)
         forget_events(trainer);
     keel_partial_buffers_destroy(trainer);
+    keel_compressed_sums_destroy(trainer);
     for (uint32_t b = 0; trainer->gradient_slices != NULL && b < trainer->bucket_count; b++)
         if (trainer->gradient_slices[b] != NULL)
             keel_buffer_destroy(trainer->gradient_slices[b]);
@@ -153,6 +156,7 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
     keel_free(trainer->gradient_slices);
     keel_free(trainer->bucket_events);
     keel_free(trainer->sums);
+    keel_free(trainer->operations);
     keel_free(trainer->records);
     for (uint32_t i = 0; i < KEEL_DATA_INPUTS_MAX; i++)
         keel_free(trainer->inputs[i]);
@@ -280,6 +284,7 @@ static enum keel_status prepare(struct keel_tape_run *run)
                                             .shard_position = step->shard_position,
                                             .position = step->position,
                                             .grouped = step->group != NULL,
+                                            .compressed = trainer->compressed.on,
                                             .held = &trainer->hold};
     if (trainer->hold_step != step->step)
         keel_trainer_drop(trainer);
@@ -289,6 +294,8 @@ static enum keel_status prepare(struct keel_tape_run *run)
     KEEL_TRY(keel_tape_reserve(&trainer->tape, keel_tape_bound(&config)));
     keel_tape_make(&trainer->tape, &config);
     KEEL_TRY(keel_tape_check(&trainer->tape, &config));
+    if (config.compressed)
+        return keel_compressed_sums_prepare(trainer, config.grouped);
     KEEL_TRY(keel_partial_buffers_prepare(run));
     return config.grouped ? keel_tape_prepare_sums(trainer) : KEEL_OK;
 }

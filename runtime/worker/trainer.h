@@ -37,6 +37,10 @@ struct keel_trainer_config {
 enum keel_status keel_trainer_build_engine(const struct keel_job *job, const struct keel_data *data,
                                            struct keel_engine_config config, struct keel_engine **out);
 
+/* Elements of keel/transport_compressed.h that the gradients of a bucket become. */
+uint64_t keel_trainer_compressed_count(const struct keel_engine *engine, const struct keel_compression *how,
+                                       uint32_t bucket);
+
 /* Build kernels and engine; seconds the first time on a machine. */
 enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out);
 void keel_trainer_destroy(struct keel_trainer *trainer);
@@ -108,7 +112,8 @@ enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct kee
  * its sums any more. DEVICE_LOST: some do not end; end the worker. */
 enum keel_status keel_trainer_leave_group(struct keel_trainer *trainer);
 
-/* What sums between ranks moved between device and host; since the rank last began to hold more nodes. */
+/* What sums between ranks moved between device and host; since the rank last began to hold more nodes.
+ * Nothing of gradients that are compressed, which pass through the host. */
 void keel_trainer_sum_facts(const struct keel_trainer *trainer, struct keel_device_collectives_facts *out);
 
 /* Forget the nodes of an unfinished step (the state was replaced). */

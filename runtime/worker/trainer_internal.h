@@ -4,6 +4,7 @@
  * tape_run.c         the executor: one loop over the actions of a tape
  * tape_sum.c         sums over ranks: collectives on device memory, the loss, the records
  * partial_buffers.c  slots: the values of held nodes
+ * compressed_sums.c  the same of compressed gradients, on the host
  * step_records.c     what every rank says with a step, and whether they agree
  * trainer_state.c, trainer_load.c, trainer_text.c: state as tiles, snapshots, validation and text */
 #ifndef KEEL_TRAINER_INTERNAL_H
@@ -25,6 +26,22 @@ struct keel_partial_buffer {
     struct keel_engine_source *source; /* for the update to read it; NULL until it first does */
 };
 
+struct keel_compressed_slot {
+    uint8_t *node; /* elements of all buckets; NULL until first needed */
+    float loss;
+};
+
+/* Gradients that are not summed exactly (train.gradients): held nodes lie here, not in keel_partial_buffers.
+ */
+struct keel_compressed_sums {
+    bool on; /* else the rest is zero */
+    struct keel_compression how;
+    uint64_t *tile_at;   /* by tile: its first element */
+    uint64_t *bucket_at; /* by bucket likewise; and the end */
+    struct keel_compressed_slot slots[KEEL_HOLD_NODES_MAX];
+    uint8_t *sum; /* over ranks; NULL until there was a group */
+};
+
 struct keel_trainer {
     const struct keel_job *job;
     const struct keel_data *data;
@@ -41,6 +58,7 @@ struct keel_trainer {
     float *logits;                        /* of one batch; NULL: accuracy is not asked for */
 
     struct keel_partial_buffer slots[KEEL_HOLD_NODES_MAX];
+    struct keel_compressed_sums compressed;
     struct keel_partial_sums hold; /* which slot holds what */
     uint64_t hold_step;            /* the step whose nodes are held */
     uint64_t digest;               /* of the weights as they are */
@@ -56,8 +74,9 @@ struct keel_trainer {
     uint32_t parts_max;                          /* that it takes */
     struct keel_device_operation **sums;         /* by bucket; NULL: not under way */
     bool awaits;                                 /* one of them */
-    struct keel_operation *operations[2];        /* the loss, the records; NULL: not under way */
-    struct keel_commit_record *records;          /* KEEL_MEMBERS_MAX, and last our own */
+    struct keel_operation **operations; /* by piece, of what lies on the host: the loss, the records, and
+                                           buckets that are compressed; NULL: not under way */
+    struct keel_commit_record *records; /* KEEL_MEMBERS_MAX, and last our own */
 };
 
 /* As a batch takes them. */
@@ -105,9 +124,20 @@ enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_ac
 enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action);
 
+/* compressed_sums.c: likewise. */
+enum keel_status keel_tape_encode(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_decode(struct keel_tape_run *run, const struct keel_action *action);
+/* The sum of a bucket; parts: room for KEEL_HOLD_NODES_MAX. */
+void keel_compressed_sums_describe(struct keel_trainer *trainer, uint32_t bucket, const void **parts,
+                                   struct keel_collective *out);
+enum keel_status keel_compressed_sums_create(struct keel_trainer *trainer);
+/* When no collective uses them any more. */
+void keel_compressed_sums_destroy(struct keel_trainer *trainer);
+
 /* Before the tape runs: the slots and the collectives that it needs and the trainer has not. */
 enum keel_status keel_partial_buffers_prepare(struct keel_tape_run *run);
 enum keel_status keel_tape_prepare_sums(struct keel_trainer *trainer);
+enum keel_status keel_compressed_sums_prepare(struct keel_trainer *trainer, bool grouped);
 /* Slots, when no queue and no collective uses them any more. */
 void keel_partial_buffers_destroy(struct keel_trainer *trainer);
 

@@ -79,6 +79,14 @@ static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_re
     return KEEL_OK;
 }
 
+static uint64_t sent_bytes(const struct keel_worker *worker)
+{
+    struct keel_transport_stats stats = {.data_sent = 0};
+    if (worker->endpoint != NULL) /* a job of one rank has none */
+        keel_endpoint_stats(worker->endpoint, &stats);
+    return stats.data_sent;
+}
+
 /* *out_flags: of all ranks. */
 static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags)
 {
@@ -101,6 +109,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
     if (worker->job.screen_every > 0 && (worker->next_step + 1) % worker->job.screen_every == 0)
         step.screen.pass = screen_board;
     drill_at(worker, KEEL_AT_FORWARD);
+    const uint64_t sent_before = sent_bytes(worker);
     enum keel_status status = keel_trainer_run(worker->trainer, &step, &result);
     if (status != KEEL_OK) {
         worker->interrupted = true;
@@ -112,6 +121,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
     uint64_t now_ns = keel_now_ns();
     struct keel_link_message message = {.kind = KEEL_LINK_STEP};
     struct keel_step_record record = record_of(worker, &result, now_ns);
+    record.sent_bytes = sent_bytes(worker) - sent_before;
     worker->stepped_ns += record.duration_ns;
     worker->committed_ns = now_ns;
     worker->digest = result.digest;

@@ -105,6 +105,14 @@ static const struct bad bad[] = {
     {"[model]\nkind = resnet\nheads = 2\n", NULL, "model.heads = 2 says nothing"},
     {"[model]\nkind = bert\n[train]\nsample = 9\n", NULL, "train.sample = 9 says nothing"},
     {"[model]\nkind = dlrm\n[data]\nflip = true\n", NULL, "data.flip = true says nothing"},
+    {"[train]\ngradients = int4\n", NULL, "train.gradients = int4: exact, int8, or topk:FRACTION"},
+    {"[train]\ngradients = topk\n", NULL, "train.gradients = topk: exact, int8, or topk:FRACTION"},
+    {"[train]\ngradients = topk:\n", NULL, "train.gradients = topk:: exact"},
+    {"[train]\ngradients = topk:0\n", NULL, "train.gradients = topk:0: exact"},
+    {"[train]\ngradients = topk:2\n", NULL, "a fraction from 0.0002 to 0.5, as topk:0.01"},
+    {"[train]\ngradients = topk:nan\n", NULL, "train.gradients = topk:nan: exact"},
+    {"[train]\ngradients = topk:0.1x\n", NULL, "train.gradients = topk:0.1x: exact"},
+    {"[model]\nkind = resnet\n[train]\ngradients = int8\n", NULL, "train.gradients = int8 says nothing"},
     {"nonsense\n", NULL, ":1:"},
     {"", "train.steps", "section.key=value"},
     {"", "train.stepz=3", "nearest known key is train.steps"},
@@ -223,6 +231,35 @@ START_TEST(identities_of_runs_stay_and_end_with_the_version)
 }
 END_TEST
 
+/* Runs that were begun before there was the key are exact ones: the golden identity above is theirs. */
+START_TEST(compressed_gradients_are_part_of_the_identity_and_exact_ones_are_what_was)
+{
+    static const char *const ways[] = {"train.gradients=exact", "train.gradients=int8",
+                                       "train.gradients=topk:0.01", "train.gradients=topk:0.1"};
+    struct keel_compression how;
+    struct keel_job job;
+    char first[KEEL_IDENTITY_BYTES], identity[4][KEEL_IDENTITY_BYTES];
+    ck_ok(load("", NULL, &job));
+    keel_job_identity(&job, 1, first);
+    for (int i = 0; i < 4; i++) {
+        ck_ok(load("", ways[i], &job));
+        keel_job_identity(&job, 1, identity[i]);
+        ck_assert_int_eq(keel_job_compression(&job, &how), i > 0);
+        for (int k = 0; k < i; k++)
+            ck_assert_str_ne(identity[k], identity[i]);
+    }
+    ck_assert_str_eq(identity[0], first);
+    ck_assert_uint_eq(how.block, KEEL_TOP_K_KEPT * 10);
+    ck_ok(load("", "train.gradients=topk:1e-2", &job));
+    ck_assert_str_eq(job.gradients, "topk:0.01");
+    keel_job_identity(&job, 1, first);
+    ck_assert_str_eq(identity[2], first);
+    ck_ok(load("", "train.gradients=topk:0.0002", &job));
+    ck_assert(keel_job_compression(&job, &how));
+    ck_assert_uint_le(how.block, KEEL_TOP_K_BLOCK_MAX);
+}
+END_TEST
+
 START_TEST(an_identity_of_another_arithmetic_is_known)
 {
     /* of version 1, as a run of all defaults had it; cut short; and longer */
@@ -313,6 +350,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_missing_file_is_named);
     tcase_add_test(tc, bulk_data_are_sealed_when_the_job_says_so);
     tcase_add_test(tc, identity_follows_what_the_bits_depend_on);
+    tcase_add_test(tc, compressed_gradients_are_part_of_the_identity_and_exact_ones_are_what_was);
     tcase_add_test(tc, an_identity_of_another_arithmetic_is_known);
     tcase_add_test(tc, identities_of_runs_stay_and_end_with_the_version);
 }

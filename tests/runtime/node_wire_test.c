@@ -30,6 +30,7 @@ static void fill_record(struct keel_step_record *r)
     r->digest = draw(1 << 30);
     r->redo_microbatches = 77;
     r->loss_scale_bits = 0x47800000;
+    r->sent_bytes = UINT64_C(0x123456789a);
     r->val_accuracy_bits = 5;
     r->has_val_accuracy = 1;
     r->heal_ns = UINT64_MAX;

@@ -53,6 +53,13 @@ import json, sys
 print(len(json.load(open(sys.argv[1]))['ranks']))" "$root/log"
 check "and larger than a pipe" '[ "$(wc -c <"$root/log")" -gt 100000 ]'
 
+plan --ranks 2 --set train.gradients=int8 --dump
+check "sums of 8 bits: what an element is, and what each rank does" \
+    '[ $code -eq 0 ] && has "gradients int8, as i8-block" && [ "$(grep -c "copy       encode" "$root/log")" -eq 4 ] &&
+     [ "$(grep -c "copy       decode   from host" "$root/log")" -eq 2 ]'
+plan --ranks 2 --set train.gradients=topk:0.01 --json
+bytes=$(sed 's/.*"kind":"all-reduce","element":"top-k","count":[0-9]*,"bytes":\([0-9]*\).*/\1/' "$root/log")
+check "a hundredth of the numbers is a tenth of the bytes at most" '[ "$bytes" -gt 0 ] && [ $((bytes * 10)) -lt "$weights" ]'
 plan --ranks 6 --dump
 check "more ranks than shards: who has none gives nothing to the sums, and takes part in them" \
     '[ $code -eq 0 ] && has "2: shards; 15 actions, 0 parts of each sum" && [ "$(grep -c "launch     update" "$root/log")" -eq 6 ]'
@@ -62,6 +69,8 @@ plan --set train.step=3
 check "an unknown key" '[ $code -eq 2 ] && has "the nearest known key is train.steps"'
 plan --ranks 0
 check "no ranks" '[ $code -eq 2 ] && has "--ranks: cluster.ranks = 0"'
+plan --set train.gradients=topk:2
+check "a fraction that cannot be" '[ $code -eq 2 ] && has "train.gradients = topk:2: exact, int8, or topk:FRACTION with a fraction from 0.0002 to 0.5"'
 plan --ranks many
 check "ranks that are no number" '[ $code -eq 2 ] && has "cluster.ranks"'
 plan --set "data.path=$root/none"

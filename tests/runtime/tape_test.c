@@ -37,6 +37,9 @@ static void hold_some(struct world *world)
         if (node != NULL)
             node->slot = keel_hold_free_slot(&world->held);
         keel_hold_add(&world->held, shard, merged);
+        node = keel_hold_in_gradients(&world->held);
+        if (world->config.compressed) /* all on the host */
+            node->slot = keel_hold_free_slot(&world->held);
     }
     keel_hold_keep(&world->held, world->shard_position, world->config.position);
 }
@@ -54,6 +57,7 @@ static void make_world(struct world *world)
                                               .shard_position = world->shard_position,
                                               .position = next_random(ranks),
                                               .grouped = ranks > 1 || next_random(2) == 0,
+                                              .compressed = next_random(3) == 0,
                                               .held = &world->held};
     hold_some(world);
     ck_ok(keel_tape_reserve(&world->tape, keel_tape_bound(&world->config)));
@@ -84,7 +88,7 @@ static uint32_t computed_of(const struct keel_tape *tape, uint32_t shard)
 START_TEST(a_tape_does_what_is_missing_once_and_passes_the_check)
 {
     struct keel_tree_node nodes[SHARDS_MAX];
-    uint32_t node_count;
+    uint32_t node_count, compressed = 0;
     for (uint32_t round = 0; round < ROUNDS * 10; round++) {
         struct world world;
         make_world(&world);
@@ -102,8 +106,13 @@ START_TEST(a_tape_does_what_is_missing_once_and_passes_the_check)
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_GATHER), world.config.grouped);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_AWAIT), sums + world.config.grouped);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_UPDATE), 1);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_DECODE), world.config.compressed);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_ENCODE),
+                          world.config.compressed ? world.tape.shards_computed : 0);
+        compressed += world.config.compressed;
         keel_tape_fini(&world.tape);
     }
+    ck_assert_uint_gt(compressed, ROUNDS);
 }
 END_TEST
 
@@ -172,12 +181,14 @@ static void misdirect(const struct world *world)
         switch (action->kind) {
         case KEEL_ACTION_ADD:
         case KEEL_ACTION_UPDATE:
+        case KEEL_ACTION_DECODE:
             action->slot = (int16_t)(action->slot + 1);
             break;
         case KEEL_ACTION_COMPUTE:
             action->shard = (action->shard + 1) % (world->config.shard_count + 1);
             break;
         case KEEL_ACTION_HOLD:
+        case KEEL_ACTION_ENCODE:
             action->shard++;
             break;
         case KEEL_ACTION_MARK:
@@ -229,6 +240,37 @@ START_TEST(a_store_into_a_held_slot_is_refused)
 }
 END_TEST
 
+/* An ENCODE must not write what it reads, nor what another attempt needs; nor may a node be made elsewhere
+ * than on the host. */
+START_TEST(compressed_nodes_lie_in_slots_of_their_own)
+{
+    uint32_t over_nodes = 0, turned = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct world world;
+        make_world(&world);
+        struct keel_tape mutant = copy_of(&world.tape);
+        world.config.compressed = !world.config.compressed;
+        ck_status(keel_tape_check(&mutant, &world.config), KEEL_INVALID);
+        keel_tape_fini(&mutant);
+        world.config.compressed = !world.config.compressed;
+        for (uint32_t i = 0; i < world.tape.count && world.held.count > 0; i++) {
+            if (world.tape.actions[i].kind != KEEL_ACTION_ENCODE)
+                continue;
+            mutant = copy_of(&world.tape);
+            mutant.actions[i].slot = (int16_t)world.held.held[0].slot;
+            const enum keel_status status = keel_tape_check(&mutant, &world.config);
+            over_nodes += status == KEEL_INVALID && strstr(keel_detail(), "the slot holds a node") != NULL;
+            turned++;
+            keel_tape_fini(&mutant);
+            break; /* later ones may take the slot of a node that was merged */
+        }
+        keel_tape_fini(&world.tape);
+    }
+    ck_assert_uint_gt(turned, 10);
+    ck_assert_uint_eq(over_nodes, turned);
+}
+END_TEST
+
 /* What a redo begins with must not be where the sum goes; and all of the sum must be where the update reads.
  */
 START_TEST(a_sum_over_a_held_node_or_to_two_places_is_refused)
@@ -246,7 +288,7 @@ START_TEST(a_sum_over_a_held_node_or_to_two_places_is_refused)
                 KEEL_HOLD_NODES_MAX - 1; /* no node lies there: but other buckets do not */
             refuse(&mutant, &world, "apart", i);
             apart++;
-            if (action->piece == world.config.bucket_count || action->slot == KEEL_HOLD_GRADIENTS)
+            if (action->slot < 0)
                 continue;
             mutant = copy_of(&world.tape); /* a node lies there: else the sum would, too */
             for (uint32_t k = 0; k < mutant.count; k++)
@@ -309,6 +351,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_tape_does_what_is_missing_once_and_passes_the_check);
     tcase_add_test(tc, a_tape_with_an_action_wrong_is_refused);
     tcase_add_test(tc, a_store_into_a_held_slot_is_refused);
+    tcase_add_test(tc, compressed_nodes_lie_in_slots_of_their_own);
     tcase_add_test(tc, a_sum_over_a_held_node_or_to_two_places_is_refused);
     tcase_add_test(tc, tapes_are_printed_line_by_line_and_as_json);
 }

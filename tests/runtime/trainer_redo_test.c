@@ -79,20 +79,25 @@ static const struct keel_job job = {
     .decay_steps = STEPS,
     .update = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .weight_decay = 0.1F, .max_norm = 1.0F}};
 
-static void rig_open(struct rig *rig, uint64_t stall_ns)
+static const char *const gradients[] = {"exact", "int8", "topk:0.02"};
+enum { WAYS = sizeof gradients / sizeof gradients[0] };
+
+static void rig_open(struct rig *rig, uint64_t stall_ns, int way)
 {
     *rig = (struct rig){.job = job};
+    strcpy(rig->job.gradients, gradients[way]);
     rig_build(rig, "auto", stall_ns, &(struct keel_endpoint_config){.provider = NULL});
 }
 
 /* Little work, but gradients of several buckets, on the device whose memory is the host's. */
-static void rig_open_wide(struct rig *rig, bool fabric_only)
+static void rig_open_wide(struct rig *rig, bool fabric_only, int way)
 {
     *rig = (struct rig){.job = job};
     rig->job.layers = 4;
     rig->job.width = 320;
     rig->job.block = 16;
     rig->job.batch = 1;
+    strcpy(rig->job.gradients, gradients[way]);
     rig_build(rig, "host", LONG_NS, &(struct keel_endpoint_config){.fabric_only = fabric_only});
 }
 
@@ -151,7 +156,7 @@ START_TEST(a_redo_waits_for_what_the_device_has_not_ended)
 {
     static struct rig rig;
     struct rig *only[] = {&rig};
-    rig_open(&rig, LONG_NS);
+    rig_open(&rig, LONG_NS, _i);
     uint64_t wanted = undisturbed(&rig), epoch = 1;
     struct keel_trainer_result result = {.loss = 0};
     rig_begin(&rig);
@@ -180,7 +185,7 @@ START_TEST(a_step_in_a_group_allocates_nothing_after_the_first_ones)
     static struct rig rig;
     struct rig *only[] = {&rig};
     uint64_t host = 0, device = 0;
-    rig_open(&rig, LONG_NS);
+    rig_open(&rig, LONG_NS, _i);
     rig_begin(&rig);
     struct keel_trainer_step step = alone(0);
     step.group = group_of(&rig, 1, only, 1, step.shard_position);
@@ -251,8 +256,8 @@ START_TEST(a_capture_that_hangs_spoils_no_held_node)
     struct keel_store *store = NULL;
     ck_assert_ptr_nonnull(mkdtemp(root));
     ck_ok(keel_store_open(&(struct keel_store_config){.root = root, .run = "r", .create = true}, &store));
-    rig_open(&rigs[0], SHORT_NS);
-    rig_open(&rigs[1], LONG_NS); /* it also has the kernels built, which takes its time */
+    rig_open(&rigs[0], SHORT_NS, _i);
+    rig_open(&rigs[1], LONG_NS, _i); /* it also has the kernels built, which takes its time */
     uint64_t wanted = undisturbed(&rigs[1]);
     rig_begin(&rigs[0]);
     rig_begin(&rigs[1]);
@@ -306,15 +311,30 @@ static void check_copies(const struct rig *rig, uint32_t nodes)
     ck_assert_uint_le(stats.data_copied, STEPS * (flat / 2 + flat / 100));
 }
 
-START_TEST(a_bucket_is_copied_once_at_most_and_by_no_command_of_the_device)
+/* Each of the two adds up half of the elements: it sends the other half once, and its own sums once. */
+static void check_traffic(const struct rig *rig)
 {
-    static struct rig rigs[2];
+    struct keel_engine *engine = keel_trainer_engine(rig->trainer);
+    struct keel_transport_stats stats;
+    struct keel_compression how;
+    uint64_t elements = 0;
+    ck_assert(keel_job_compression(&rig->job, &how));
+    for (uint32_t b = 0; b < keel_engine_bucket_count(engine); b++)
+        elements += keel_trainer_compressed_count(engine, &how, b);
+    const uint64_t once = elements * KEEL_COMPRESSED_BYTES;
+    keel_endpoint_stats(rig->endpoint, &stats);
+    ck_assert_uint_lt(once, keel_engine_flat_count(engine) * sizeof(float) / 3);
+    ck_assert_uint_ge(stats.data_sent, STEPS * (once - once / 20));
+    ck_assert_uint_le(stats.data_sent, STEPS * (once + once / 20 + 1024));
+}
+
+/* Two ranks, and one that does the work of both: a rank that rounded the sum of its shards, not each of them,
+ * would have other bits. */
+static uint64_t pair_run(struct rig *rigs)
+{
     struct rig *pair[] = {&rigs[0], &rigs[1]};
     struct keel_trainer_result result = {.loss = 0};
     struct keel_thread thread;
-    for (uint32_t r = 0; r < 2; r++)
-        rig_open_wide(&rigs[r], _i == 1);
-    const uint64_t wanted = undisturbed(&rigs[0]);
     const struct keel_trainer_step first = {.epoch = 1, .rank_count = 2, .shard_position = one_each};
     struct keel_trainer_step step = first;
     struct other other = {.rig = &rigs[1], .step = first};
@@ -329,9 +349,32 @@ START_TEST(a_bucket_is_copied_once_at_most_and_by_no_command_of_the_device)
         keel_thread_join(&thread);
         ck_ok(other.status);
     }
-    ck_assert_uint_eq(result.digest, wanted);
     leave(&rigs[0], step.group);
     leave(&rigs[1], other.step.group);
+    return result.digest;
+}
+
+START_TEST(compressed_sums_of_two_ranks_are_those_of_one_and_send_what_elements_take)
+{
+    static struct rig rigs[2];
+    for (uint32_t r = 0; r < 2; r++)
+        rig_open_wide(&rigs[r], _i % 2 == 1, 1 + _i / 2);
+    const uint64_t wanted = undisturbed(&rigs[0]);
+    ck_assert_uint_eq(pair_run(rigs), wanted);
+    for (uint32_t r = 0; r < 2; r++) {
+        check_traffic(&rigs[r]);
+        rig_close(&rigs[r]);
+    }
+}
+END_TEST
+
+START_TEST(a_bucket_is_copied_once_at_most_and_by_no_command_of_the_device)
+{
+    static struct rig rigs[2];
+    for (uint32_t r = 0; r < 2; r++)
+        rig_open_wide(&rigs[r], _i == 1, 0);
+    const uint64_t wanted = undisturbed(&rigs[0]);
+    ck_assert_uint_eq(pair_run(rigs), wanted);
     for (uint32_t r = 0; r < 2; r++) {
         check_copies(&rigs[r], 1);
         rig_close(&rigs[r]);
@@ -341,10 +384,11 @@ END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_test(tc, a_redo_waits_for_what_the_device_has_not_ended);
-    tcase_add_test(tc, a_step_in_a_group_allocates_nothing_after_the_first_ones);
+    tcase_add_loop_test(tc, a_redo_waits_for_what_the_device_has_not_ended, 0, WAYS);
+    tcase_add_loop_test(tc, a_step_in_a_group_allocates_nothing_after_the_first_ones, 0, WAYS);
+    tcase_add_loop_test(tc, compressed_sums_of_two_ranks_are_those_of_one_and_send_what_elements_take, 0, 4);
     tcase_add_loop_test(tc, a_bucket_is_copied_once_at_most_and_by_no_command_of_the_device, 0, 2);
-    tcase_add_test(tc, a_capture_that_hangs_spoils_no_held_node);
+    tcase_add_loop_test(tc, a_capture_that_hangs_spoils_no_held_node, 0, WAYS);
 }
 
 KEEL_TEST_MAIN("trainer_redo", cases, 240)

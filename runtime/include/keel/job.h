@@ -11,6 +11,7 @@
 #include <keel/file.h>
 #include <keel/optimizer_ops.h>
 #include <keel/status.h>
+#include <keel/transport_compressed.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 KEEL_API_BEGIN
 
 enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128, KEEL_SELECTORS_BYTES = 256 };
+enum { KEEL_JOB_GRADIENTS_BYTES = 32 };
 
 /* Initial data.path: of the sources; an installed Keel has it in share/keel/data. */
 #define KEEL_JOB_TEXT "build/data/english.txt"
@@ -73,10 +75,11 @@ struct keel_job {
     struct keel_update_settings update; /* goes as it is to the kernels */
     uint64_t eval_every;                /* 0: never */
     uint32_t eval_batches;
-    bool check_products;    /* checksums of the results of products of linear layers */
-    uint32_t sample_tokens; /* generated at the end */
-    uint32_t spike;         /* enum keel_spike_policy */
-    uint64_t screen_every;  /* steps between golden operations; 0: never */
+    char gradients[KEEL_JOB_GRADIENTS_BYTES]; /* "" is "exact": keel_job_compression */
+    bool check_products;                      /* checksums of the results of products of linear layers */
+    uint32_t sample_tokens;                   /* generated at the end */
+    uint32_t spike;                           /* enum keel_spike_policy */
+    uint64_t screen_every;                    /* steps between golden operations; 0: never */
     /* [snapshot] */
     uint64_t snapshot_every; /* steps; 0: never */
     bool snapshot_first;     /* of step 0 */
@@ -124,6 +127,10 @@ bool keel_job_is_arithmetic(const char *identity);
  * identities differ, the data do. */
 uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job *here, char *out,
                              size_t bytes);
+
+/* What becomes of a shard's gradients before they are added to those of others (train.gradients). False: they
+ * stay as they are, and *out too. The job was loaded. */
+bool keel_job_compression(const struct keel_job *job, struct keel_compression *out);
 
 /* Whether the job asks for any snapshot. */
 bool keel_job_takes_snapshots(const struct keel_job *job);

@@ -70,6 +70,7 @@ struct keel_step_record {
     uint64_t redo_ns;           /* first step of a view: computing what is missing of it */
     uint32_t redo_microbatches; /* of a step that the view before began */
     uint32_t loss_scale_bits;   /* 0: the loss is not scaled */
+    uint64_t sent_bytes;        /* to other ranks, of the data of this attempt's collectives */
 };
 
 /* Why something happened; also the `cause` field of events.jsonl. */
