@@ -56,13 +56,18 @@ static void print_usage(FILE *out, const struct keel_command_set *set)
         fputs(set->kinds[i]->examples, out);
 }
 
+/* The help begins behind a column of names, or below a name that is wider. */
 static void print_option(FILE *out, const char *name, const char *value, const char *help)
 {
+    enum { COLUMN = 22 };
     char words[64];
     snprintf(words, sizeof words, "%s%s%s", name, value != NULL ? " " : "", value != NULL ? value : "");
-    for (const char *rest = words; *help != '\0'; rest = "") {
+    const bool wide = strlen(words) > COLUMN;
+    if (wide)
+        fprintf(out, "  %s\n", words);
+    for (const char *rest = wide ? "" : words; *help != '\0'; rest = "") {
         int length = (int)strcspn(help, "\n");
-        fprintf(out, "  %-22s %.*s\n", rest, length, help);
+        fprintf(out, "  %-*s %.*s\n", COLUMN, rest, length, help);
         help += length + (help[length] == '\n');
     }
 }

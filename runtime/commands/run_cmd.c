@@ -142,11 +142,14 @@ static const struct keel_command_option options[] = {
     {"--out", "DIR", KEEL_COMMAND_TEXT, INTO(out),
      "metrics.jsonl, events.jsonl, report.html, ckpt/; default runs/NAME"},
     {"--drill", "SPEC", KEEL_COMMAND_CALL, DRILL,
-     "inject a fault: kill:rank=2,step=30  kill:node=1,step=30,at=reduce\n"
-     "kill:all,step=200  stop:rank=0,step=9; at: forward, reduce, commit, snapshot\n"
-     "slow:rank=1,step=9,ms=500,steps=3  disk-full:rank=0,step=50,ms=1000\n"
-     "flip:rank=1,step=9 (a bit of its weights)\n"
-     "sick:rank=1,step=9 (its board computes wrongly)  hang:rank=1,step=9 (it hangs)"},
+     "inject a fault, once in the life of DIR; may be repeated:\n"
+     "kill:rank=2,step=30  kill:node=1,step=30,at=reduce  kill:all,step=200\n"
+     "stop:rank=0,step=9 (it is silent)  slow:rank=1,step=9,ms=500,steps=3\n"
+     "disk-full:rank=0,step=50,ms=1000 (of its snapshot)\n"
+     "at= of these: forward, reduce, commit, snapshot, capture\n"
+     "flip:rank=1,step=9 (a bit of its weights; at=commit: of its loss)\n"
+     "sick:rank=1,step=9 (its board computes wrongly)\n"
+     "hang:rank=1,step=9 (its board answers nothing; at=capture: one copy)"},
     {"--resume", "auto|none|STEP", KEEL_COMMAND_CALL, RESUME,
      "newest snapshot (default), from the beginning, or that of a step"},
     {"--prepare", NULL, KEEL_COMMAND_FLAG, INTO(prepare_only),

@@ -27,6 +27,7 @@ for command in $commands; do
         [ "$option" = json ] || has "the section on $command has --$option" "Fl -$option( |\$)" "$section"
     done
 done
+has "the page tells of the program keel-board" '^\.Ql keel-board check$' "$(cat "$page")"
 helps=$(for command in $commands; do "$keel" board "$command" --help; done)
 for option in $(sed -n 's/.*Fl -\([a-z-]*\).*/\1/p' "$page" | sort -u | grep -v '^help$'); do
     has "--$option of the page is an option" "^  --$option( |\$)" "$helps"

@@ -59,6 +59,7 @@ check "keel-ckpt tells its own commands" grep -q '^  keel-ckpt gc out' "$root/he
 check "and how to get help" grep -q '^keel-ckpt: missing: PATH; try keel-ckpt --help$' "$root/help"
 check "and nowhere another program's" sh -c "! grep 'keel ckpt' '$root/help'"
 
+check "keel-ckpt(1) tells of the program" grep -q '^\.Ql keel-ckpt ls$' "$man/keel-ckpt.1"
 if command -v mandoc >/dev/null; then
     check "mandoc finds nothing wrong" mandoc -T lint -W warning "$man/keel-ckpt.1" "$man/keel-ckpt-format.5"
 fi
