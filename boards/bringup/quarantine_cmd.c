@@ -38,8 +38,11 @@ static int release(const struct keel_command *command)
         if (!command->json)
             printf("%s is released\n", command->operands[i]);
     }
-    if (command->json)
-        printf("{\"released\":%u}\n", command->operand_count);
+    if (command->json) {
+        struct keel_json json = keel_command_json(stdout);
+        keel_json_number(&json, "released", command->operand_count);
+        keel_command_json_end(&json);
+    }
     return 0;
 }
 

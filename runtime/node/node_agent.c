@@ -5,6 +5,7 @@
 #include "node_state.h"
 
 #include <inttypes.h>
+#include <keel/text.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,13 +35,13 @@ static void start_worker(struct keel_node *node, uint8_t local)
     node->env->worker_start(node->env->context, local, w->incarnation);
 }
 
-/* The worker is out of the run: by its end, or because it is being killed. */
 /* With the reason, as far as it can stand in JSON. */
 static void tell_given_up(struct keel_node *node, uint8_t local)
 {
     char why[KEEL_WIRE_DETAIL_BYTES] = "its processes ended without a word";
     if (node->agent.lost_detail[0] != '\0')
         memcpy(why, node->agent.lost_detail, sizeof why);
+    keel_utf8_clean(why);
     for (char *at = why; *at != '\0'; at++)
         if (*at == '"' || *at == '\\' || (unsigned char)*at < ' ')
             *at = '\'';
@@ -52,6 +53,7 @@ static void tell_given_up(struct keel_node *node, uint8_t local)
     keel_node_send(node, 0);
 }
 
+/* The worker is out of the run: by its end, or because it is being killed. */
 static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause cause)
 {
     struct keel_local *w = &node->agent.locals[local];
