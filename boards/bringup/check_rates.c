@@ -46,16 +46,7 @@ enum { PRODUCT, LAUNCHES_AT_ONCE, ONE_LAUNCH };
 static enum keel_status make_lists(struct rates *rates)
 {
     struct keel_check_run *run = rates->run;
-    const struct keel_gemm gemm = {.m = SIDE,
-                                   .n = SIDE,
-                                   .k = SIDE,
-                                   .batch = 1,
-                                   .lda = SIDE,
-                                   .ldb = SIDE,
-                                   .ldc = SIDE,
-                                   .a = rates->buffers[0],
-                                   .b = rates->buffers[1],
-                                   .c = rates->buffers[2]};
+    const struct keel_gemm gemm = keel_device_fixture_square(SIDE, rates->buffers);
     const struct keel_fill fill = {.count = 1, .value = 1, .y = rates->buffers[2]};
     KEEL_TRY(keel_op_gemm(run->on.kernels, &gemm, &run->lists[PRODUCT]));
     for (uint32_t i = 0; i < LAUNCHES; i++)

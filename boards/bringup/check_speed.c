@@ -194,16 +194,7 @@ static void gemm(struct keel_check_run *run)
         side /= 2;
     if (!begin(&speed, run, 3, (uint64_t)side * side * 4))
         return;
-    const struct keel_gemm op = {.m = side,
-                                 .n = side,
-                                 .k = side,
-                                 .batch = 1,
-                                 .lda = side,
-                                 .ldb = side,
-                                 .ldc = side,
-                                 .a = speed.buffers[0],
-                                 .b = speed.buffers[1],
-                                 .c = speed.buffers[2]};
+    const struct keel_gemm op = keel_device_fixture_square(side, speed.buffers);
     struct subject subject = {
         "gemm_gflops", "GFLOP/s", KEEL_BETTER_MORE, 2.0 * side * side * side / 1e9, act_list, {0}, 0};
     keel_check_note(run, "float32 product of %" PRIu32 " by %" PRIu32, side, side);

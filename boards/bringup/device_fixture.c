@@ -66,3 +66,17 @@ enum keel_status keel_device_fixture_goldens(struct keel_device_fixture *fixture
         KEEL_TRY(keel_device_fixture_golden(fixture, i, deadline_ns));
     return KEEL_OK;
 }
+
+struct keel_gemm keel_device_fixture_square(uint32_t side, struct keel_buffer *const buffers[3])
+{
+    return (struct keel_gemm){.m = side,
+                              .n = side,
+                              .k = side,
+                              .batch = 1,
+                              .lda = side,
+                              .ldb = side,
+                              .ldc = side,
+                              .a = buffers[0],
+                              .b = buffers[1],
+                              .c = buffers[2]};
+}

@@ -34,4 +34,8 @@ enum keel_status keel_device_fixture_golden(struct keel_device_fixture *fixture,
 /* All of them, or the first that is not right. */
 enum keel_status keel_device_fixture_goldens(struct keel_device_fixture *fixture, uint64_t deadline_ns);
 
+/* The product of two square matrices, of which nothing is transposed: buffers[2] = buffers[0] * buffers[1].
+ */
+struct keel_gemm keel_device_fixture_square(uint32_t side, struct keel_buffer *const buffers[3]);
+
 #endif

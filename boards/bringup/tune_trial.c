@@ -5,6 +5,7 @@
  * one struct in memory that both processes have open; no answer is there until the trial has come to its end.
  */
 #include "tune_trial.h"
+#include "device_fixture.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <keel/attention_ops.h>
@@ -42,18 +43,9 @@ struct bench {
 static enum keel_status list_gemm(struct bench *bench, struct variant *variant)
 {
     for (int t = 0; t < 3; t++) { /* forward, and the two products of the gradient */
-        const struct keel_gemm op = {.m = SIDE,
-                                     .n = SIDE,
-                                     .k = SIDE,
-                                     .batch = 1,
-                                     .transpose_a = t == 1,
-                                     .transpose_b = t == 2,
-                                     .lda = SIDE,
-                                     .ldb = SIDE,
-                                     .ldc = SIDE,
-                                     .a = bench->buffers[0],
-                                     .b = bench->buffers[1],
-                                     .c = bench->buffers[2]};
+        struct keel_gemm op = keel_device_fixture_square(SIDE, bench->buffers);
+        op.transpose_a = t == 1;
+        op.transpose_b = t == 2;
         KEEL_TRY(keel_op_gemm(variant->kernels, &op, &variant->list));
     }
     return KEEL_OK;

@@ -154,6 +154,50 @@ START_TEST(a_rank_that_could_not_begin_or_finish_leaves_nobody_waiting)
 }
 END_TEST
 
+/* ---- a process without ranks ---- */
+
+static const struct keel_commit commit_4 = {.step = 4, .attempt = 1};
+
+/* A store, and what a single process has saved in it, as yet without a commit. */
+struct alone {
+    char root[KEEL_PATH_BYTES];
+    struct keel_store *store;
+    struct keel_region region;
+    struct sample_source source;
+    struct keel_save *save;
+};
+
+static void begin_alone(struct alone *alone)
+{
+    struct sample_save how = {
+        .step = 4, .attempt = 1, .salt = 4, .rank_count = 1, .codec = KEEL_CODEC_PLANES};
+    alone->region = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){300});
+    alone->source = (struct sample_source){&alone->region, 4};
+    make_directory(alone->root);
+    alone->store = open_store(alone->root, true);
+    ck_ok(begin_rank(alone->store, &how, &alone->source, 1, &alone->save));
+}
+
+static enum keel_status commit_alone(struct alone *alone)
+{
+    return keel_save_commit(alone->store, alone->save, &commit_4, NULL,
+                            keel_deadline_after_ns(60 * KEEL_NS_PER_S));
+}
+
+static void check_alone(struct alone *alone)
+{
+    struct keel_snapshot *snapshot;
+    ck_ok(keel_snapshot_open(alone->store, 4, 0, &snapshot));
+    ck_ok(check_all(snapshot, 4));
+    keel_snapshot_close(snapshot);
+}
+
+static void end_alone(struct alone *alone)
+{
+    keel_store_close(alone->store);
+    ck_ok(keel_remove_tree(alone->root));
+}
+
 static bool takes_direct; /* the file system */
 
 /* Reads of what begins as a manifest give another byte: from the disk, where that can be read past the page
@@ -169,84 +213,49 @@ static ssize_t garble_manifests(int fd, void *data, size_t bytes, uint64_t offse
 
 START_TEST(a_commit_reads_back_what_it_has_written)
 {
-    char root[KEEL_PATH_BYTES];
-    struct keel_region region = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){300});
-    struct sample_source source = {&region, 4};
-    struct sample_save how = {
-        .step = 4, .attempt = 1, .salt = 4, .rank_count = 1, .codec = KEEL_CODEC_PLANES};
-    struct keel_save *save;
+    struct alone alone;
     struct keel_disk_ops garbling = keel_disk_posix;
-    const struct keel_commit commit = {.step = 4, .attempt = 1};
     garbling.pread = garble_manifests;
-    make_directory(root);
-    struct keel_store *store = open_store(root, true);
-    int directory = keel_disk_open(AT_FDCWD, root, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    begin_alone(&alone);
+    int directory = keel_disk_open(AT_FDCWD, alone.root, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     takes_direct = directory >= 0 && keel_disk_set_direct(directory, true);
     keel_disk_close(directory);
-    ck_ok(begin_rank(store, &how, &source, 1, &save));
     keel_disk_use(&garbling);
-    enum keel_status status =
-        keel_save_commit(store, save, &commit, NULL, keel_deadline_after_ns(60 * KEEL_NS_PER_S));
+    enum keel_status status = commit_alone(&alone);
     keel_disk_use(NULL);
     ck_status(status, KEEL_CORRUPT);
     ck_assert_msg(strstr(keel_detail(), "manifest.json: what was read back") != NULL, "%s", keel_detail());
-    keel_store_close(store);
-    ck_ok(keel_remove_tree(root));
+    end_alone(&alone);
 }
 END_TEST
 
 START_TEST(a_late_discard_leaves_the_shards_of_a_snapshot_that_lost_its_manifest)
 {
-    char root[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES], moved[KEEL_PATH_BYTES];
-    struct keel_region region = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){300});
-    struct sample_source source = {&region, 4};
-    struct sample_save how = {
-        .step = 4, .attempt = 1, .salt = 4, .rank_count = 1, .codec = KEEL_CODEC_PLANES};
-    struct keel_save *save;
-    struct keel_snapshot *snapshot;
-    const struct keel_commit commit = {.step = 4, .attempt = 1};
-    make_directory(root);
-    struct keel_store *store = open_store(root, true);
-    ck_ok(begin_rank(store, &how, &source, 1, &save));
-    ck_ok(keel_save_commit(store, save, &commit, NULL, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
-    ck_ok(keel_path_join(manifest, root, "sample/step-4.1/manifest.json"));
-    ck_ok(keel_path_join(moved, root, "manifest.json"));
+    char manifest[KEEL_PATH_BYTES], moved[KEEL_PATH_BYTES];
+    struct alone alone;
+    begin_alone(&alone);
+    ck_ok(commit_alone(&alone));
+    ck_ok(keel_path_join(manifest, alone.root, "sample/step-4.1/manifest.json"));
+    ck_ok(keel_path_join(moved, alone.root, "manifest.json"));
     ck_assert_int_eq(rename(manifest, moved), 0); /* a disk that loses a file */
-    ck_status(keel_save_discard(store, 4, 1, 0), KEEL_INVALID);
+    ck_status(keel_save_discard(alone.store, 4, 1, 0), KEEL_INVALID);
     ck_assert_int_eq(rename(moved, manifest), 0); /* as repair brings it back */
-    ck_ok(keel_snapshot_open(store, 4, 1, &snapshot));
-    ck_ok(check_all(snapshot, 4));
-    keel_snapshot_close(snapshot);
-    keel_store_close(store);
-    ck_ok(keel_remove_tree(root));
+    check_alone(&alone);
+    end_alone(&alone);
 }
 END_TEST
 
 START_TEST(a_single_process_needs_no_ranks)
 {
-    char root[KEEL_PATH_BYTES];
-    struct keel_region region = whole("w", KEEL_CKPT_F32, 1, (const uint64_t[]){300});
-    struct sample_source source = {&region, 4};
-    struct sample_save how = {
-        .step = 4, .attempt = 1, .salt = 4, .rank_count = 1, .codec = KEEL_CODEC_PLANES};
-    struct keel_save *save;
-    struct keel_snapshot *snapshot;
-    const struct keel_commit commit = {.step = 4, .attempt = 1};
-    make_directory(root);
-    struct keel_store *store = open_store(root, true);
-    ck_ok(begin_rank(store, &how, &source, 1, &save));
-    ck_ok(keel_save_commit(store, save, &commit, NULL, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
-    ck_ok(keel_snapshot_open(store, 4, 0, &snapshot));
-    ck_ok(check_all(snapshot, 4));
-    keel_snapshot_close(snapshot);
-    ck_status(keel_save_commit(store, NULL, &commit, NULL, 0), KEEL_INTERRUPTED);
-    ck_status(keel_save_discard(store, 4, 1, 0), KEEL_INVALID); /* committed: it stays */
-    ck_ok(keel_save_discard(store, 5, 1, 0));                   /* and nothing is fine */
-    ck_ok(keel_snapshot_open(store, 4, 0, &snapshot));
-    ck_ok(check_all(snapshot, 4));
-    keel_snapshot_close(snapshot);
-    keel_store_close(store);
-    ck_ok(keel_remove_tree(root));
+    struct alone alone;
+    begin_alone(&alone);
+    ck_ok(commit_alone(&alone));
+    check_alone(&alone);
+    ck_status(keel_save_commit(alone.store, NULL, &commit_4, NULL, 0), KEEL_INTERRUPTED);
+    ck_status(keel_save_discard(alone.store, 4, 1, 0), KEEL_INVALID); /* committed: it stays */
+    ck_ok(keel_save_discard(alone.store, 5, 1, 0));                   /* and nothing is fine */
+    check_alone(&alone);
+    end_alone(&alone);
 }
 END_TEST
 
