@@ -7,6 +7,7 @@
 #   make drill      faults at every phase, same bits      make bench     figures (ROOM=ckpt for one room)
 #   make asan | ubsan | tsan    tests under a sanitizer   make lint | format
 #   make cross      the same bits on ARM, emulated (ARCH=arm64)
+#   make sweep      devices of 32 KiB to 2 MiB, 1 to 8 processors (SWEEP="64K:4 1M:2")
 #   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
 #   make install DESTDIR= PREFIX=/usr/local
 #   make FABRIC=no CLBLAST=no OPENCL=no ISAL=no           without a library, in any mix (README.md, "Small builds")
@@ -128,7 +129,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -243,6 +244,7 @@ $(BUILD)/examples/heat_mpi: EXAMPLE_LIBS = $(shell $(PKG_CONFIG) --libs ompi-c)
 tests_of = $(filter $(foreach t,$(1),tests/$(t) $(BUILD)/tests/$(t)),$(test_scripts) $(test_programs))
 first_tests := $(foreach t,$(test_FIRST),$(call tests_of,$(t)))
 chosen_tests := $(call tests_of,$(or $(ROOM),%)$(if $(ROOM),/%))
+chosen_tests := $(if $(ONLY),$(foreach t,$(chosen_tests),$(if $(findstring $(ONLY),$t),$t)),$(chosen_tests))
 run-tests: all data examples $(filter $(chosen_tests),$(test_programs))
 	@BUILD=$(BUILD) SAN=$(SAN) sh tests/run.sh $(filter $(chosen_tests),$(first_tests) $(filter-out $(first_tests),$(test_scripts) $(test_programs)))
 
@@ -254,6 +256,15 @@ test-long: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data $(filter $(BUILD)/%,$(call tests_of,$(test_LONG))) \
 	  $(BUILD)/tests/kernels/golden_test $(filter $(BUILD)/tests/transport/%,$(test_programs))
 	@BUILD=$(BUILD) KEEL_TEST_LONG=1 sh tests/run.sh $(call tests_of,$(test_LONG))
+
+# Kernels, engine and boards on devices with 32 KiB to 2 MiB of local memory and 1 to 8 processors: tests/sweep.sh.
+# Oclgrind has devices of its own.
+sweep_tests := $(filter-out tests/kernels/oclgrind_test.sh,$(call tests_of,kernels/% boards/% runtime/engine_% \
+  runtime/gradient_% runtime/op_gradient_% runtime/table_gradient_% runtime/gemm_checksum_%))
+sweep_tests := $(filter $(chosen_tests),$(sweep_tests))
+sweep: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) all data $(filter $(BUILD)/%,$(sweep_tests))
+	@BUILD=$(BUILD) sh tests/sweep.sh $(sweep_tests)
 
 asan: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/asan SAN=address OPT="-O1 -g" run-tests
@@ -420,14 +431,13 @@ reached: $(MAIN_OBJ) $(LIB_OBJ)
 	@CC="$(CC)" LIBS="$(ALL_LIBS)" sh tests/setup/unreachable.sh $(if $(V),-v) $^
 # Every door opens alone: a public header compiles with nothing before it and its room's -I flags only, as C and C++.
 doors: $(door_stamps)
-# A file is checked again when it, what it includes, or the rules have changed.
+# A file is checked again when it, what it includes, or the rules have changed, in this checkout or in another.
 tidy: $(tidy_stamps)
 define lint_rules
-$(BUILD)/lint/$(1)/%.tidy: $(1)/%.c .clang-tidy Makefile
+$(BUILD)/lint/$(1)/%.tidy: $(1)/%.c .clang-tidy tests/setup/tidy.sh Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)clang-tidy --quiet $$< -- $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" -DKEEL_LEFT_OUT=\"\" $(call include_of,$(1)) $(call private_of,$(1)) $$(LINT_CFLAGS) 2>/dev/null
-	$$(Q)$(CC) $(CSTD) $(call include_of,$(1)) $(call private_of,$(1)) $$(LINT_CFLAGS) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
+	$$(Q)CC="$(CC)" sh tests/setup/tidy.sh $$@ $$< $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" -DKEEL_LEFT_OUT=\"\" $(call include_of,$(1)) $(call private_of,$(1)) $$(LINT_CFLAGS)
 $(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile
 	@mkdir -p $$(@D)
 	$$(Q)echo 'extern int keel_lint;' | $(CC) $(CSTD) $(WARN) -Werror $(call include_of,$(1)) -include $$< -fsyntax-only -MMD -MP -MT $$@ -MF $$@.d -xc -
@@ -435,11 +445,10 @@ $(BUILD)/lint/$(1)/include/keel/%.door: $(1)/include/keel/% Makefile
 endef
 $(foreach room,$(ROOMS),$(eval $(call lint_rules,$(room))))
 define test_lint_rules
-$(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy Makefile
+$(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy tests/setup/tidy.sh Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)clang-tidy --quiet $$< -- $(CSTD) $(call include_of,$(2)) $(call private_of,$(2)) -Itests $(3) 2>/dev/null
-	$$(Q)$(CC) $(CSTD) $(call include_of,$(2)) $(call private_of,$(2)) -Itests $(3) -MM -MP -MT $$@ -MF $$@.d $$< && touch $$@
+	$$(Q)CC="$(CC)" sh tests/setup/tidy.sh $$@ $$< $(CSTD) $(call include_of,$(2)) $(call private_of,$(2)) -Itests $(3)
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_lint_rules,$(room),$(room))))
 $(eval $(call test_lint_rules,bench,runtime,$(call private_of,transport) $(call private_of,ckpt)))
@@ -511,4 +520,4 @@ endif
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '4,15s/^# //p' Makefile
+	@sed -n '4,16s/^# //p' Makefile

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Run test programs and scripts, as many side by side as there are processors (KEEL_TEST_JOBS=1: one after the
-# other), and close with one line: N passed, N failed. Those that say "mostly waits" in their first lines run one
-# after the other beside the others; those that say "runs alone" run after all, by themselves.
+# Run test programs and scripts, one more side by side than there are processors, since each waits for a disk or a
+# peer now and then (KEEL_TEST_JOBS=1: one after the other), and close with one line: N passed, N failed. Those that
+# say "mostly waits" in their first lines run one after the other beside the others; those that say "runs alone" run
+# after all, by themselves.
 # A program built with Check says "..%: Checks: N, Failures: N, Errors: N"; a script says "N passed, N failed".
 # ONLY=word runs those whose path holds the word. A program that says nothing or dies counts as one failure.
 # KEEL_TEST_TIMES=FILE writes how many seconds each took, and how many of a processor. Limits are there to end what hangs; the
@@ -91,7 +92,7 @@ done
 [ "${KEEL_TEST_JOBS:-}" != 1 ] || { cat "$scratch/waiting" >>"$scratch/together" && : >"$scratch/waiting"; }
 wanted=$(cat "$scratch/together" "$scratch/waiting" "$scratch/alone" | wc -l)
 xargs -I '{}' sh "$0" --one '{}' <"$scratch/waiting" &
-xargs -P "${KEEL_TEST_JOBS:-$(nproc)}" -I '{}' sh "$0" --one '{}' <"$scratch/together"
+xargs -P "${KEEL_TEST_JOBS:-$(($(nproc) + 1))}" -I '{}' sh "$0" --one '{}' <"$scratch/together"
 wait
 xargs -I '{}' sh "$0" --one '{}' <"$scratch/alone"
 awk -v wanted="$wanted" '

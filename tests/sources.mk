@@ -4,9 +4,11 @@ test_SH := $(sort $(wildcard tests/*/*_test.sh))
 bench_SRC := $(sort $(wildcard tests/bench/*_bench.c))
 fuzz_SRC := $(sort $(wildcard tests/fuzz/*_fuzz.c))
 # Those that take longest, in the order of what they cost: they begin first, so that no processor is idle at the end.
-test_FIRST := boards/defects_test.sh transport/over_fabric_test.sh kernels/oclgrind_test.sh runtime/drills_test.sh \
-  boards/guide_test.sh kernels/attention_test kernels/clblast_test kernels/optimizer_test hal/device_conformance_test \
-  runtime/engine_test ckpt/disk_test boards/stacks_test transport/net_cmd_test.sh transport/faults_test \
-  transport/blame_test ckpt/fault_test kernels/golden_test runtime/installed_test.sh kernels/hostile_test
+test_FIRST := boards/defects_test.sh transport/over_fabric_test.sh kernels/golden_test boards/training_test.sh \
+  transport/net_cmd_test.sh boards/guide_test.sh hal/reproducible_test.sh kernels/clblast_test kernels/attention_test \
+  runtime/drills_test.sh boards/board_build_test.sh runtime/installed_test.sh kernels/oclgrind_test.sh \
+  boards/stacks_test ckpt/erasure_test hal/device_conformance_test boards/board_tune_test.sh kernels/optimizer_test \
+  runtime/engine_test ckpt/disk_test kernels/hostile_test runtime/snapshots_test.sh kernels/gemm_test \
+  transport/blame_test transport/faults_test
 # What `make test-long` runs in full, and `make test` in part.
-test_LONG := ckpt/disk_test ckpt/erasure_test kernels/oclgrind_test.sh transport/over_fabric_test.sh
+test_LONG := boards/stacks_test ckpt/disk_test ckpt/erasure_test kernels/oclgrind_test.sh transport/over_fabric_test.sh

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIMIT_NS (120 * KEEL_NS_PER_S)
+#define LIMIT_NS patience_ns(120 * KEEL_NS_PER_S)
 enum { LIMIT_S = 400, SETTINGS_MAX = 8 };
 
 /* A stack is the environment that makes the driver show it, and a selector. */

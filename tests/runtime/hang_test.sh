@@ -1,6 +1,6 @@
 #!/bin/sh
 # A board that does not come back costs its worker, after seconds: the board is named, and the run goes on without
-# it, to the same bits. One that is slow, from the beginning or by far more than a timeout, is left alone.
+# it, to the same bits. One that is slow, from the beginning or by far more than a timeout, is left alone. It mostly waits.
 set -u
 here=$(dirname "$0")
 BUILD=${BUILD:-build}

@@ -2,7 +2,7 @@
  * revocation is nobody's fault.
  *
  * Only events count here: a rank with a long deadline that returns TIMEOUT, or another rank's name, is wrong.
- */
+ * It mostly waits. */
 #include "ranks.h"
 
 #include <keel/thread.h>
