@@ -49,7 +49,7 @@ static void lay_out(struct keel_trainer *trainer)
     sums->bucket_at[trainer->bucket_count] = at;
 }
 
-/* Other ranks of the host read it in place, where there are others. */
+/* Memory that other ranks of the host read in place. */
 static enum keel_status make_elements(const struct keel_trainer *trainer, uint8_t **out)
 {
     return keel_transport_alloc(trainer->compressed.bucket_at[trainer->bucket_count] * KEEL_COMPRESSED_BYTES,
