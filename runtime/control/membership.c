@@ -350,7 +350,7 @@ static bool somebody_remains(const struct keel_membership *m, const struct keel_
     return false;
 }
 
-/* A evicted member leaves for the sake of those who stay. Nobody stays: then whoever is alive and ready
+/* An evicted member leaves for the sake of those who stay. Nobody stays: then whoever is alive and ready
  * stays after all. All were silent together, which says more about the network or the machine than about one
  * of them, so the others that were only silent get the whole timeout again, from now on. */
 static void reinstate(const struct look *look)
@@ -483,6 +483,8 @@ void keel_membership_suspect(struct keel_membership *m, const struct keel_view *
     reinstate(&look);
     collect_members(&look, out);
     list_newcomers(&look, out);
+    KEEL_ASSERT(keel_bitset_count(&out->gone) + out->remaining + out->spares <= view->member_count);
+    KEEL_ASSERT(out->join_count <= KEEL_MEMBERS_MAX);
     if (out->join_count == 0)
         m->join_ns = 0;
     else if (m->join_ns == 0)

@@ -84,8 +84,11 @@ static void seat_members(const struct keel_view *old, const struct keel_view_cha
             add_member(next, &ranks, &old->members[i], old->members[i].rank, false);
     }
     for (uint16_t i = 0; i < change->join_count && i < KEEL_MEMBERS_MAX; i++) {
+        const struct keel_member *join = &change->joins[i], *last = i > 0 ? join - 1 : NULL;
+        KEEL_ASSERT(last == NULL || last->node < join->node ||
+                    (last->node == join->node && last->local < join->local));
         waiting.fresh[waiting.count] = true;
-        waiting.list[waiting.count++] = change->joins[i];
+        waiting.list[waiting.count++] = *join;
     }
     uint16_t seated = 0;
     for (uint16_t rank = 0; rank < change->rank_count && seated < waiting.count; rank++)

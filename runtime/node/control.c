@@ -17,7 +17,7 @@ enum {
     MESSAGES_PER_TURN = 256
 };
 
-struct letter { /* in the outbox, before its bytes */
+struct outbox_head { /* in the outbox, before its bytes */
     uint32_t bytes;
     uint16_t node, reserved;
 };
@@ -34,7 +34,7 @@ static uint64_t effect_random(void *context)
 
 static bool make_room(struct keel_control_plane *control, uint32_t bytes)
 {
-    const uint32_t most = KEEL_NODES_MAX * (uint32_t)(sizeof(struct letter) + KEEL_MESSAGE_BYTES);
+    const uint32_t most = KEEL_NODES_MAX * (uint32_t)(sizeof(struct outbox_head) + KEEL_MESSAGE_BYTES);
     uint32_t wider = control->outbox_capacity;
     while (wider < bytes)
         wider *= 2;
@@ -49,15 +49,15 @@ static bool make_room(struct keel_control_plane *control, uint32_t bytes)
 static void effect_send(void *context, uint16_t node, const uint8_t *data, uint32_t bytes)
 {
     struct keel_control_plane *control = context;
-    const struct letter letter = {.bytes = bytes, .node = node};
+    const struct outbox_head head = {.bytes = bytes, .node = node};
     KEEL_ASSERT(bytes <= KEEL_MESSAGE_BYTES && node < KEEL_NODES_MAX);
-    if (!make_room(control, control->outbox_bytes + (uint32_t)sizeof letter + bytes)) {
+    if (!make_room(control, control->outbox_bytes + (uint32_t)sizeof head + bytes)) {
         keel_log(KEEL_LOG_WARN, "outbox full: a message to node %u is lost", node);
         return;
     }
-    memcpy(control->outbox + control->outbox_bytes, &letter, sizeof letter);
-    memcpy(control->outbox + control->outbox_bytes + sizeof letter, data, bytes);
-    control->outbox_bytes += (uint32_t)sizeof letter + bytes;
+    memcpy(control->outbox + control->outbox_bytes, &head, sizeof head);
+    memcpy(control->outbox + control->outbox_bytes + sizeof head, data, bytes);
+    control->outbox_bytes += (uint32_t)sizeof head + bytes;
 }
 
 static void effect_timer(void *context, uint64_t deadline_ns)
@@ -198,11 +198,13 @@ static void empty_outbox(struct keel_control_plane *control)
 {
     uint32_t at = 0;
     while (at < control->outbox_bytes && !control->undurable) {
-        struct letter letter;
-        memcpy(&letter, control->outbox + at, sizeof letter);
-        at += (uint32_t)sizeof letter;
-        keel_mailbox_send(control->mailbox, letter.node, control->outbox + at, letter.bytes);
-        at += letter.bytes;
+        struct outbox_head head;
+        memcpy(&head, control->outbox + at, sizeof head);
+        at += (uint32_t)sizeof head;
+        KEEL_ASSERT(head.node < KEEL_NODES_MAX && head.bytes <= KEEL_MESSAGE_BYTES);
+        KEEL_ASSERT(head.bytes <= control->outbox_bytes - at); /* as effect_send wrote it */
+        keel_mailbox_send(control->mailbox, head.node, control->outbox + at, head.bytes);
+        at += head.bytes;
     }
     control->outbox_bytes = 0;
 }

@@ -35,8 +35,7 @@ __attribute__((no_sanitize_coverage)) void __sanitizer_cov_trace_pc(void)
 }
 #endif
 
-/* ---- an environment that does nothing ---------------------------------------------------------------------
- */
+/* ---- an environment that does nothing ------------------------------------------------------------------ */
 
 static uint64_t no_random(void *context)
 {
@@ -83,8 +82,7 @@ static void no_trace(void *context, const char *line)
     (void)line;
 }
 
-/* ---- events -----------------------------------------------------------------------------------------------
- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
 /* The status of `node`; time and blocks of the step that takes it are added. */
 static void give_status(uint16_t node, uint16_t accused_rank, uint64_t *elapsed_ns, uint64_t *executed)

@@ -97,7 +97,7 @@ START_TEST(a_process_that_ended_unheard_is_not_revived_by_what_it_sent)
 }
 END_TEST
 
-START_TEST(a_eviction_stays_until_the_view_changes)
+START_TEST(an_eviction_stays_until_the_view_changes)
 {
     set_up();
     for (uint16_t node = 1; node < NODES; node++)
@@ -195,7 +195,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, late_and_repeated_reports_change_nothing);
     tcase_add_test(tc, a_dead_process_says_nothing_any_more);
     tcase_add_test(tc, a_process_that_ended_unheard_is_not_revived_by_what_it_sent);
-    tcase_add_test(tc, a_eviction_stays_until_the_view_changes);
+    tcase_add_test(tc, an_eviction_stays_until_the_view_changes);
     tcase_add_test(tc, silence_evicts_after_the_timeout_and_after_half_when_the_ring_agrees);
     tcase_add_test(tc, only_fresh_workers_outside_the_view_may_join);
 }
