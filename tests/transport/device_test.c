@@ -593,6 +593,30 @@ START_TEST(ranks_of_different_ways_take_part_in_the_same_operation)
 }
 END_TEST
 
+/* ---- shared buffers ------------------------------------------------------------------------------------ */
+
+enum { REGIONS_MAX = 2000 };
+
+START_TEST(without_a_region_left_a_shared_buffer_is_an_ordinary_one)
+{
+    static void *regions[REGIONS_MAX];
+    struct keel_device *device;
+    struct keel_shared_buffer shared = {0};
+    uint32_t count = 0;
+    ck_ok(keel_device_open(selector, NULL, &device));
+    while (count < REGIONS_MAX && keel_transport_alloc(1, &regions[count]) == KEEL_OK)
+        count++;
+    ck_assert_uint_lt(count, REGIONS_MAX);
+    ck_ok(keel_shared_buffer_create(device, 100, &shared));
+    ck_assert_ptr_null(shared.memory);
+    ck_assert_uint_eq(keel_buffer_bytes(shared.buffer), 100);
+    keel_shared_buffer_destroy(&shared);
+    while (count > 0)
+        keel_transport_free(regions[--count]);
+    keel_device_close(device);
+}
+END_TEST
+
 /* ---- failures ------------------------------------------------------------------------------------------ */
 
 /* The next epoch, of ranks 0 and 1, with the same object. */
@@ -813,6 +837,7 @@ static int run_suite(const char *name, const char *wanted, bool is_staged)
     tcase_add_test(tc, calls_in_a_row_take_no_memory);
     tcase_add_test(tc, buffers_in_transport_memory_work_alike);
     tcase_add_test(tc, what_cannot_be_is_refused_before_it_begins);
+    tcase_add_test(tc, without_a_region_left_a_shared_buffer_is_an_ordinary_one);
     tcase_add_test(tc, ranks_of_different_ways_take_part_in_the_same_operation);
     tcase_add_test(tc, a_peer_that_dies_in_the_middle_is_named_and_the_survivors_go_on);
     tcase_add_test(tc, revoking_ends_a_call_whatever_it_waits_for);

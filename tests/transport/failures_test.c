@@ -252,6 +252,9 @@ static int old_epoch_body(struct rank *me)
                                            .shard_count = 1,
                                            .shard_rank = shard_rank};
         rank_check(me, keel_group_open(me->endpoint, &config, &group) == KEEL_INVALID);
+        config.epoch = 5;
+        config.shard_rank = NULL;
+        rank_check(me, keel_group_open(me->endpoint, &config, &group) == KEEL_INVALID);
     }
     sum_without(me, 6, 99);
     return 0;

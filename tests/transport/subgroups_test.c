@@ -153,6 +153,8 @@ static int refused_body(struct rank *me)
     rank_check(me, create(whole, 1, &other, 1, &child) == KEEL_INVALID);
     rank_check(me, create(whole, 1, both, 0, &child) == KEEL_INVALID);
     rank_check(me, keel_group_create(whole, &what, &child) == KEEL_INVALID);
+    what.shard_rank = NULL; /* shards, and no map of them */
+    rank_check(me, keel_group_create(whole, &what, &child) == KEEL_INVALID);
     rank_ok(me, create(whole, 1, both, 2, &child));
     rank_check(me, create(whole, 1, both, 2, &again) == KEEL_LIMIT);
     rank_ok(me, barrier(child, 1, in_seconds(20)));

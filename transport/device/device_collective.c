@@ -137,15 +137,13 @@ enum keel_status keel_shared_buffer_create(struct keel_device *device, uint64_t 
                                            struct keel_shared_buffer *out)
 {
     struct keel_shared_buffer shared = {.memory = NULL};
-    if (keel_device_info(device)->unified_memory) {
-        KEEL_TRY(keel_transport_alloc(bytes, &shared.memory));
-        if (keel_buffer_wrap(device, shared.memory, bytes, &shared.buffer) == KEEL_OK) {
-            *out = shared;
-            return KEEL_OK;
-        }
-        keel_transport_free(shared.memory); /* no device has to take the host's memory */
-        shared.memory = NULL;
+    if (keel_device_info(device)->unified_memory && keel_transport_alloc(bytes, &shared.memory) == KEEL_OK &&
+        keel_buffer_wrap(device, shared.memory, bytes, &shared.buffer) == KEEL_OK) {
+        *out = shared;
+        return KEEL_OK;
     }
+    keel_transport_free(shared.memory); /* no device has to take the host's memory */
+    shared.memory = NULL;
     KEEL_TRY(keel_buffer_create(device, bytes, &shared.buffer));
     *out = shared;
     return KEEL_OK;

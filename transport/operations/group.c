@@ -12,6 +12,9 @@ enum keel_status keel_group_check_map(uint32_t rank_count, uint32_t shard_count,
     if (shard_count == 0 || shard_count > KEEL_GROUP_SHARDS_MAX)
         return keel_fail(KEEL_INVALID, "group: %u shards; there may be 1 to %d", shard_count,
                          KEEL_GROUP_SHARDS_MAX);
+    if (shard_rank == NULL)
+        return keel_fail(KEEL_INVALID, "group: %u shards, and no map of which rank carries each",
+                         shard_count);
     for (uint32_t shard = 0; shard < shard_count; shard++)
         if (shard_rank[shard] >= rank_count)
             return keel_fail(KEEL_INVALID, "group: shard %u is carried by rank %u of %u", shard,

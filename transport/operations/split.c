@@ -77,7 +77,7 @@ static enum keel_status inherit_shards(struct keel_group *child)
 
 static enum keel_status map_shards(struct keel_group *child, const struct keel_subgroup *what)
 {
-    if (what->shard_rank == NULL)
+    if (what->shard_rank == NULL && what->shard_count == 0)
         return inherit_shards(child);
     KEEL_TRY(keel_group_check_map(child->rank_count, what->shard_count, what->shard_rank));
     return keel_group_map(child, what->shard_count, what->shard_rank);

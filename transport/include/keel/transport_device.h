@@ -115,7 +115,8 @@ void keel_device_collectives_facts(const struct keel_device_collectives *all,
                                    struct keel_device_collectives_facts *out);
 
 /* A buffer whose memory the other ranks of this host read in place: keel_transport_alloc memory that the
- * device wraps, where its memory is the host's. Elsewhere an ordinary buffer. Zeroed. Without it a collective
+ * device wraps, where its memory is the host's. Elsewhere, and where no such memory is left (1,024 regions a
+ * process), an ordinary buffer. Zeroed. Without it a collective
  * in place still copies once, into the ring between two ranks; so do messages under 8 KiB, and what lies in
  * more than 32 such buffers for one pair of ranks. Freed when no group in which it was used is open. */
 struct keel_shared_buffer {
