@@ -170,14 +170,19 @@ static void shift(_Atomic uint64_t *at, uint64_t by_ns, uint64_t now_ns)
         atomic_store(at, was + (by_ns < left ? by_ns : left));
 }
 
+/* Operations have waited for so much less, too: else a peer's silence from before they began would count. */
 static void forgive(struct keel_group *group, uint64_t now_ns)
 {
     if (now_ns <= group->look_ns)
         return;
+    const uint64_t late_ns = now_ns - group->look_ns;
     for (struct keel_peer *peer = group->peer_list; peer != NULL; peer = peer->next) {
-        shift(&peer->heard_ns, now_ns - group->look_ns, now_ns);
-        shift(&peer->answered_ns, now_ns - group->look_ns, now_ns);
+        shift(&peer->heard_ns, late_ns, now_ns);
+        shift(&peer->answered_ns, late_ns, now_ns);
     }
+    for (uint32_t slot = 0; slot < KEEL_TABLE_SLOTS; slot++)
+        for (struct keel_operation *at = group->table[slot]; at != NULL; at = at->next_in_table)
+            shift(&at->since_ns, late_ns, now_ns);
 }
 
 /* That it is heard says nothing of whether it hears us; that matters when an operation must say who is at
