@@ -214,7 +214,7 @@ END_TEST
 
 START_TEST(a_key_file_is_for_its_owner_alone_and_well_formed)
 {
-    char path[] = "/tmp/keel-crew-XXXXXX";
+    char path[] = "/tmp/keel-rendezvous-XXXXXX";
     uint8_t read_key[KEEL_KEY_BYTES];
     int fd = mkstemp(path);
     const char good[] = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
@@ -258,4 +258,4 @@ static void cases(TCase *tc)
     tcase_add_test(tc, places_that_are_none_are_refused);
 }
 
-KEEL_TEST_MAIN("crew", cases, 60)
+KEEL_TEST_MAIN("rendezvous", cases, 60)

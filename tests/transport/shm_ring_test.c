@@ -47,30 +47,30 @@ static struct keel_message message_of(uint64_t number, uint32_t bytes)
     return (struct keel_message){.magic = KEEL_MESSAGE_MAGIC, .sequence = number, .bytes = bytes};
 }
 
-static enum keel_shm_ring_result put(struct keel_shm_ring *span, uint64_t number, uint32_t bytes)
+static enum keel_shm_ring_result put(struct keel_shm_ring *pair, uint64_t number, uint32_t bytes)
 {
     static uint8_t payload[KEEL_CHUNK_BYTES];
     struct keel_message message = message_of(number, bytes);
     for (uint32_t at = 0; at < bytes; at++)
         payload[at] = byte_of(number, at);
-    return keel_shm_ring_put(span, &message, payload);
+    return keel_shm_ring_put(pair, &message, payload);
 }
 
 /* The next message is this one. */
 /* True: the other side was told. */
-static bool take(struct keel_shm_ring *span, uint64_t number, uint32_t bytes)
+static bool take(struct keel_shm_ring *pair, uint64_t number, uint32_t bytes)
 {
     struct keel_message message;
     struct keel_reference reference;
     const uint8_t *payload = NULL;
-    ck_assert_int_eq(keel_shm_ring_get(span, &message, &payload, &reference), KEEL_SHM_RING_DONE);
+    ck_assert_int_eq(keel_shm_ring_get(pair, &message, &payload, &reference), KEEL_SHM_RING_DONE);
     ck_assert_uint_eq(message.sequence, number);
     ck_assert_uint_eq(message.bytes, bytes);
     uint32_t good = 0;
     while (good < bytes && payload[good] == byte_of(number, good))
         good++;
     ck_assert_uint_eq(good, bytes);
-    return keel_shm_ring_drop(span);
+    return keel_shm_ring_drop(pair);
 }
 
 static uint32_t size_of(uint64_t *seed)
@@ -263,12 +263,12 @@ END_TEST
 
 START_TEST(what_is_no_sealed_segment_is_refused)
 {
-    struct keel_shm_ring span;
+    struct keel_shm_ring pair;
     int fd = -1;
-    ck_ok(keel_shm_ring_create(&span, &fd));
+    ck_ok(keel_shm_ring_create(&pair, &fd));
     ck_assert_int_ne(ftruncate(fd, 0), 0); /* nobody can take the memory away */
     off_t bytes = lseek(fd, 0, SEEK_END);
-    keel_shm_ring_unmap(&span);
+    keel_shm_ring_unmap(&pair);
     close(fd);
     for (int kind = 0; kind < 3; kind++) {
         fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -276,16 +276,16 @@ START_TEST(what_is_no_sealed_segment_is_refused)
         if (kind != 0)
             ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
         if (kind == 2)
-            ck_ok(keel_shm_ring_map(&span, fd));
+            ck_ok(keel_shm_ring_map(&pair, fd));
         else
-            ck_status(keel_shm_ring_map(&span, fd), KEEL_CORRUPT);
+            ck_status(keel_shm_ring_map(&pair, fd), KEEL_CORRUPT);
         close(fd);
     }
-    keel_shm_ring_unmap(&span);
+    keel_shm_ring_unmap(&pair);
     int pipe_fds[2];
     ck_assert_int_eq(pipe(pipe_fds), 0);
-    ck_status(keel_shm_ring_map(&span, pipe_fds[0]), KEEL_CORRUPT);
-    ck_status(keel_shm_ring_map(&span, -1), KEEL_CORRUPT);
+    ck_status(keel_shm_ring_map(&pair, pipe_fds[0]), KEEL_CORRUPT);
+    ck_status(keel_shm_ring_map(&pair, -1), KEEL_CORRUPT);
     close(pipe_fds[0]);
     close(pipe_fds[1]);
 }
@@ -302,4 +302,4 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, a_position_that_goes_back_or_beyond_breaks_the_sender, 0, 3);
     tcase_add_test(tc, what_is_no_sealed_segment_is_refused);
 }
-KEEL_TEST_MAIN("transport spans", cases, 60)
+KEEL_TEST_MAIN("transport shm rings", cases, 60)

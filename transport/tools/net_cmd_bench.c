@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct own {
-    struct keel_net_crew crew; /* first */
+    struct keel_net_rendezvous rendezvous; /* first */
     const char *operations, *elements, *algorithms, *orders, *reduction, *page;
     uint64_t min_bytes, max_bytes, factor, iterations, warmup;
     bool csv;
@@ -184,7 +184,7 @@ static void print_json(const struct measuring *measuring, enum keel_status statu
     struct keel_json json = keel_command_json(stdout);
     keel_json_text(&json, "status", keel_status_name(status));
     keel_json_number(&json, "ranks", measuring->world);
-    keel_json_text(&json, "carrier", own->crew.carrier);
+    keel_json_text(&json, "carrier", own->rendezvous.carrier);
     keel_json_open(&json, "rows", '[');
     for (uint32_t k = 0; k < measuring->row_count; k++)
         if (measuring->rows[k].it.iterations > 0)
@@ -269,11 +269,11 @@ static int host(const struct keel_command *cmd, struct measuring *measuring)
     struct keel_net_work work = {.rank = rank_work, .frame = frame, .met = met, .context = measuring};
     enum keel_status status = KEEL_OK;
     int code = 0;
-    if (!keel_net_crew_run(cmd, &own->crew, &work, &code, &status))
+    if (!keel_net_rendezvous_run(cmd, &own->rendezvous, &work, &code, &status))
         return code;
     if (own->page != NULL && measuring->row_count > 0) {
         enum keel_status written = keel_net_bench_page(own->page, measuring->rows, measuring->row_count,
-                                                       measuring->world, own->crew.carrier);
+                                                       measuring->world, own->rendezvous.carrier);
         if (written != KEEL_OK)
             keel_net_report(written);
         status = status == KEEL_OK ? written : status;
@@ -293,7 +293,7 @@ static int run(const struct keel_command *cmd)
     if (cmd->json && ((const struct own *)keel_command_own(cmd))->csv)
         return keel_net_wrong_use("--csv or --json, not both", "");
     const struct own *own = keel_command_own(cmd);
-    status = keel_net_crew_can(&own->crew, own->max_bytes, own->page);
+    status = keel_net_rendezvous_can(&own->rendezvous, own->max_bytes, own->page);
     if (status == KEEL_OK)
         status = keel_alloc(KEEL_NET_BENCH_ROWS, sizeof *measuring.pending, &measuring.pending);
     if (status == KEEL_OK)
@@ -318,7 +318,7 @@ static void begin(void *context)
                         .max_bytes = UINT64_C(256) << 20,
                         .factor = 2,
                         .warmup = 5};
-    keel_net_crew_begin(&own->crew);
+    keel_net_rendezvous_begin(&own->rendezvous);
 }
 
 static const struct keel_command_option options[] = {
@@ -344,7 +344,7 @@ static const struct keel_command_option options[] = {
     {"--csv", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, csv),
      "print comma-separated values instead of the table"},
     {"--html", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, page), "write a page with plots, too"},
-    KEEL_NET_CREW_OPTIONS(struct own, crew),
+    KEEL_NET_RENDEZVOUS_OPTIONS(struct own, rendezvous),
     {.name = NULL}};
 
 const struct keel_command_kind keel_net_bench = {

@@ -11,7 +11,7 @@
 enum { WRONG_TEXTS = 16 };
 
 struct own {
-    struct keel_net_crew crew; /* first */
+    struct keel_net_rendezvous rendezvous; /* first */
     const char *operation;
     bool full;
 };
@@ -150,7 +150,7 @@ static void print_json(const struct judging *judging, const char *verdict)
     struct keel_json json = keel_command_json(stdout);
     keel_json_text(&json, "verdict", verdict);
     keel_json_number(&json, "ranks", judging->world);
-    keel_json_text(&json, "carrier", own->crew.carrier);
+    keel_json_text(&json, "carrier", own->rendezvous.carrier);
     keel_json_open(&json, "operations", '[');
     for (uint32_t k = 0; k < KEEL_COLLECTIVE_COUNT; k++) {
         const struct row *row = &judging->rows[k];
@@ -211,7 +211,7 @@ static int run(const struct keel_command *cmd)
     judging->cmd = cmd;
     judging->terminal = isatty(STDERR_FILENO) == 1;
     struct keel_net_work work = {.rank = rank_work, .frame = frame, .met = met, .context = judging};
-    if (keel_net_crew_run(cmd, &own->crew, &work, &code, &status)) {
+    if (keel_net_rendezvous_run(cmd, &own->rendezvous, &work, &code, &status)) {
         enum keel_status verdict = verdict_of(judging, status);
         const char *word = verdict == KEEL_OK ? "right" : verdict == KEEL_MISMATCH ? "wrong" : "failed";
         if (judging->terminal)
@@ -228,7 +228,7 @@ static int run(const struct keel_command *cmd)
 
 static void begin(void *own)
 {
-    keel_net_crew_begin(&((struct own *)own)->crew);
+    keel_net_rendezvous_begin(&((struct own *)own)->rendezvous);
 }
 
 static const struct keel_command_option options[] = {
@@ -236,7 +236,7 @@ static const struct keel_command_option options[] = {
      "only this one of " KEEL_NET_OPERATIONS ",all-gather-v,all-to-all-v,barrier,send"},
     {"--full", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, full),
      "every element and reduction in every size, from every root (of few ranks)"},
-    KEEL_NET_CREW_OPTIONS(struct own, crew),
+    KEEL_NET_RENDEZVOUS_OPTIONS(struct own, rendezvous),
     {.name = NULL}};
 
 const struct keel_command_kind keel_net_check = {

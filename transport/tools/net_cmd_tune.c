@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct own {
-    struct keel_net_crew crew; /* first */
+    struct keel_net_rendezvous rendezvous; /* first */
     const char *operations, *out;
     uint64_t min_bytes, max_bytes, factor, rounds;
 };
@@ -139,7 +139,7 @@ static enum keel_status write_file(const struct tuning *tuning, const struct own
     snprintf(remark, sizeof remark,
              "costs that keel net tune found for %" PRIu32 " ranks over %s: of %" PRIu32 " cases %" PRIu32
              " within 15%% of the fastest algorithm, the worst %.2f x",
-             tuning->world, own->crew.carrier, tuning->cases, tuning->near_after, tuning->worst_after);
+             tuning->world, own->rendezvous.carrier, tuning->cases, tuning->near_after, tuning->worst_after);
     return keel_costs_write(own->out, &tuning->costs, remark);
 }
 
@@ -165,7 +165,7 @@ static int host(const struct keel_command *cmd, struct tuning *tuning)
     struct keel_net_work work = {.rank = rank_work, .frame = frame, .met = met, .context = tuning};
     enum keel_status status = KEEL_OK;
     int code = 0;
-    if (!keel_net_crew_run(cmd, &own->crew, &work, &code, &status))
+    if (!keel_net_rendezvous_run(cmd, &own->rendezvous, &work, &code, &status))
         return code;
     if (status == KEEL_OK && own->out != NULL) {
         status = write_file(tuning, own);
@@ -190,7 +190,7 @@ static int run(const struct keel_command *cmd)
     struct tuning tuning = {.cmd = cmd};
     enum keel_status status = plan_of(cmd, &plan);
     if (status == KEEL_OK)
-        status = keel_net_crew_can(&own->crew, own->max_bytes, own->out);
+        status = keel_net_rendezvous_can(&own->rendezvous, own->max_bytes, own->out);
     if (status == KEEL_OK)
         status = keel_alloc(KEEL_NET_BENCH_ROWS, sizeof *tuning.rows, &tuning.rows);
     int code = status == KEEL_OK ? host(cmd, &tuning) : keel_net_report(status);
@@ -206,7 +206,7 @@ static void begin(void *context)
                         .max_bytes = UINT64_C(16) << 20,
                         .factor = 8,
                         .rounds = 11};
-    keel_net_crew_begin(&own->crew);
+    keel_net_rendezvous_begin(&own->rendezvous);
 }
 
 static const struct keel_command_option options[] = {
@@ -222,7 +222,7 @@ static const struct keel_command_option options[] = {
      "from one size to the next, 2 or more; without it 8"},
     {"--rounds", "N", KEEL_COMMAND_COUNT, offsetof(struct own, rounds),
      "turns of each algorithm, 1 to 31; without it 11"},
-    KEEL_NET_CREW_OPTIONS(struct own, crew),
+    KEEL_NET_RENDEZVOUS_OPTIONS(struct own, rendezvous),
     {.name = NULL}};
 
 const struct keel_command_kind keel_net_tune = {

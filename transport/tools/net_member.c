@@ -18,20 +18,21 @@ enum keel_status keel_net_rank_say(const struct keel_net_rank *rank, uint32_t ki
 }
 
 /* Everybody's address, once all are here. */
-static enum keel_status meet(struct keel_net_rank *rank, const struct keel_net_crew *crew,
+static enum keel_status meet(struct keel_net_rank *rank, const struct keel_net_rendezvous *rendezvous,
                              struct keel_address *addresses)
 {
     uint8_t key[KEEL_KEY_BYTES];
     char local[KEEL_RENDEZVOUS_PLACE_BYTES];
     struct keel_address mine;
-    if (crew->key_file == NULL)
+    if (rendezvous->key_file == NULL)
         return keel_fail(KEEL_INVALID, "several nodes need --key FILE (make one: openssl rand -hex 32)");
-    KEEL_TRY(keel_rendezvous_key_read(crew->key_file, key));
-    bool shared = strcmp(crew->carrier, "shared") == 0;
+    KEEL_TRY(keel_rendezvous_key_read(rendezvous->key_file, key));
+    bool shared = strcmp(rendezvous->carrier, "shared") == 0;
     struct keel_endpoint_config config = {
-        .provider = shared ? NULL : crew->carrier, .node = local, .key = key, .fabric_only = !shared};
+        .provider = shared ? NULL : rendezvous->carrier, .node = local, .key = key, .fabric_only = !shared};
     uint64_t deadline_ns = keel_net_rank_deadline(rank);
-    enum keel_status status = keel_rendezvous_connect(crew->join, key, deadline_ns, local, &rank->member);
+    enum keel_status status =
+        keel_rendezvous_connect(rendezvous->join, key, deadline_ns, local, &rank->member);
     if (status == KEEL_OK)
         status = keel_endpoint_open(&config, &rank->endpoint);
     if (status == KEEL_OK) {
@@ -42,13 +43,13 @@ static enum keel_status meet(struct keel_net_rank *rank, const struct keel_net_c
     return status;
 }
 
-static enum keel_status group_of_all(struct keel_net_rank *rank, const struct keel_net_crew *crew,
+static enum keel_status group_of_all(struct keel_net_rank *rank, const struct keel_net_rendezvous *rendezvous,
                                      const struct keel_address *addresses)
 {
     struct keel_cost_model costs;
     uint16_t *shard_rank;
-    if (crew->costs != NULL)
-        KEEL_TRY(keel_costs_read(crew->costs, &costs));
+    if (rendezvous->costs != NULL)
+        KEEL_TRY(keel_costs_read(rendezvous->costs, &costs));
     KEEL_TRY(keel_alloc(rank->world, sizeof *shard_rank, &shard_rank));
     for (uint32_t k = 0; k < rank->world; k++)
         shard_rank[k] = (uint16_t)k;
@@ -58,36 +59,36 @@ static enum keel_status group_of_all(struct keel_net_rank *rank, const struct ke
                                        .addresses = addresses,
                                        .shard_count = rank->world,
                                        .shard_rank = shard_rank,
-                                       .costs = crew->costs != NULL ? &costs : NULL};
+                                       .costs = rendezvous->costs != NULL ? &costs : NULL};
     enum keel_status status = keel_group_open(rank->endpoint, &config, &rank->group);
     keel_free(shard_rank);
     return status;
 }
 
-static enum keel_status take_part(struct keel_net_rank *rank, const struct keel_net_crew *crew,
+static enum keel_status take_part(struct keel_net_rank *rank, const struct keel_net_rendezvous *rendezvous,
                                   const struct keel_net_work *work)
 {
     struct keel_address *addresses;
     KEEL_TRY(keel_alloc(rank->world, sizeof *addresses, &addresses));
-    enum keel_status status = meet(rank, crew, addresses);
+    enum keel_status status = meet(rank, rendezvous, addresses);
     if (status == KEEL_OK)
-        status = group_of_all(rank, crew, addresses);
+        status = group_of_all(rank, rendezvous, addresses);
     keel_free(addresses);
     return status == KEEL_OK ? work->rank(rank) : status;
 }
 
-int keel_net_member_run(const struct keel_command *cmd, const struct keel_net_crew *crew,
+int keel_net_member_run(const struct keel_command *cmd, const struct keel_net_rendezvous *rendezvous,
                         const struct keel_net_work *work)
 {
     struct keel_net_rank rank = {.cmd = cmd,
-                                 .rank = (uint32_t)crew->rank,
-                                 .world = (uint32_t)crew->world,
-                                 .timeout_ns = crew->timeout_s * KEEL_NS_PER_S,
+                                 .rank = (uint32_t)rendezvous->rank,
+                                 .world = (uint32_t)rendezvous->world,
+                                 .timeout_ns = rendezvous->timeout_s * KEEL_NS_PER_S,
                                  .sequence = 1};
     struct keel_net_failure failure = {.status = KEEL_OK};
-    if (crew->world > KEEL_GROUP_RANKS_MAX)
+    if (rendezvous->world > KEEL_GROUP_RANKS_MAX)
         return keel_net_report(keel_fail(KEEL_LIMIT, "more than %d ranks", KEEL_GROUP_RANKS_MAX));
-    enum keel_status status = take_part(&rank, crew, work);
+    enum keel_status status = take_part(&rank, rendezvous, work);
     if (status != KEEL_OK) {
         failure.status = status;
         snprintf(failure.text, sizeof failure.text, "%s", keel_detail());

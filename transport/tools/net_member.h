@@ -11,7 +11,7 @@ struct keel_net_failure {
 };
 
 /* Join, work, report; returns the process's exit code. */
-int keel_net_member_run(const struct keel_command *cmd, const struct keel_net_crew *crew,
+int keel_net_member_run(const struct keel_command *cmd, const struct keel_net_rendezvous *rendezvous,
                         const struct keel_net_work *work);
 
 #endif

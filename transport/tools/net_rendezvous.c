@@ -40,7 +40,7 @@ struct rank_here {
 
 struct hosting {
     const struct keel_command *cmd;
-    const struct keel_net_crew *crew;
+    const struct keel_net_rendezvous *rendezvous;
     const struct keel_net_work *work;
     struct keel_rendezvous_host *host;
     struct rank_here *ranks;
@@ -51,18 +51,18 @@ struct hosting {
     uint64_t give_up_ns;
 };
 
-void keel_net_crew_begin(struct keel_net_crew *crew)
+void keel_net_rendezvous_begin(struct keel_net_rendezvous *rendezvous)
 {
-    *crew = (struct keel_net_crew){.timeout_s = 30,
-                                   .carrier = "shared",
-                                   .shell = "ssh -o BatchMode=yes",
-                                   .ranks = UINT64_MAX,
-                                   .rank = UINT64_MAX};
+    *rendezvous = (struct keel_net_rendezvous){.timeout_s = 30,
+                                               .carrier = "shared",
+                                               .shell = "ssh -o BatchMode=yes",
+                                               .ranks = UINT64_MAX,
+                                               .rank = UINT64_MAX};
 }
 
-static uint64_t ranks_here(const struct keel_net_crew *crew)
+static uint64_t ranks_here(const struct keel_net_rendezvous *rendezvous)
 {
-    return crew->ranks != UINT64_MAX ? crew->ranks : RANKS_HERE;
+    return rendezvous->ranks != UINT64_MAX ? rendezvous->ranks : RANKS_HERE;
 }
 
 /* UINT64_MAX where the kernel does not say. */
@@ -80,16 +80,18 @@ static uint64_t memory_left_bytes(void)
     return left;
 }
 
-enum keel_status keel_net_crew_can(const struct keel_net_crew *crew, uint64_t bytes, const char *path)
+enum keel_status keel_net_rendezvous_can(const struct keel_net_rendezvous *rendezvous, uint64_t bytes,
+                                         const char *path)
 {
     uint64_t left = memory_left_bytes();
-    uint64_t ranks = crew->join != NULL ? 1 : ranks_here(crew); /* at a meeting every rank asks for itself */
+    uint64_t ranks =
+        rendezvous->join != NULL ? 1 : ranks_here(rendezvous); /* at a meeting every rank asks for itself */
     if (bytes > left / 2 / (ranks > 0 ? ranks : 1))
         return keel_fail(KEEL_LIMIT,
                          "%" PRIu64 " ranks here need twice %" PRIu64 " bytes each, %" PRIu64
                          " are left; take fewer ranks or a smaller --max",
                          ranks, bytes, left);
-    return path == NULL || crew->member ? KEEL_OK : keel_command_may_write(path);
+    return path == NULL || rendezvous->member ? KEEL_OK : keel_command_may_write(path);
 }
 
 /* ---- who there is -------------------------------------------------------------------------------------- */
@@ -102,19 +104,19 @@ static enum keel_status one_host(struct hosting *hosting, char *line, uint32_t *
     if (name == NULL)
         return KEEL_OK;
     if (name[0] == '-' || strlen(name) >= HOST_BYTES)
-        return keel_fail(KEEL_INVALID, "%s: `%s` is no host", hosting->crew->hosts, name);
+        return keel_fail(KEEL_INVALID, "%s: `%s` is no host", hosting->rendezvous->hosts, name);
     const char *slots_word = strtok_r(NULL, " \t\r", &rest);
     uint64_t slots = slots_word != NULL ? strtoull(slots_word, &end, 10) : 1;
     if (slots_word != NULL && (*end != '\0' || slots == 0))
-        return keel_fail(KEEL_INVALID, "%s: %s: `%s` is no number of ranks", hosting->crew->hosts, name,
+        return keel_fail(KEEL_INVALID, "%s: %s: `%s` is no number of ranks", hosting->rendezvous->hosts, name,
                          slots_word);
     const char *more = strtok_r(NULL, " \t\r", &rest);
     if (more != NULL)
-        return keel_fail(KEEL_INVALID, "%s: %s: `%s`: a line is HOST [SLOTS]", hosting->crew->hosts, name,
-                         more);
+        return keel_fail(KEEL_INVALID, "%s: %s: `%s`: a line is HOST [SLOTS]", hosting->rendezvous->hosts,
+                         name, more);
     for (uint64_t k = 0; k < slots; k++) {
         if (*count == KEEL_GROUP_RANKS_MAX)
-            return keel_fail(KEEL_LIMIT, "%s: more than %d ranks", hosting->crew->hosts,
+            return keel_fail(KEEL_LIMIT, "%s: more than %d ranks", hosting->rendezvous->hosts,
                              KEEL_GROUP_RANKS_MAX);
         memcpy(hosting->ranks[(*count)++].host, name, strlen(name) + 1);
     }
@@ -126,21 +128,21 @@ static enum keel_status read_hosts(struct hosting *hosting)
     char *text, *at = NULL;
     size_t bytes;
     enum keel_status status = KEEL_OK;
-    KEEL_TRY(keel_file_read(hosting->crew->hosts, HOSTS_FILE_BYTES, &text, &bytes));
+    KEEL_TRY(keel_file_read(hosting->rendezvous->hosts, HOSTS_FILE_BYTES, &text, &bytes));
     for (char *line = strtok_r(text, "\n", &at); line != NULL && status == KEEL_OK;
          line = strtok_r(NULL, "\n", &at))
         status = one_host(hosting, line, &hosting->world);
     keel_free(text);
     if (status == KEEL_OK && hosting->world == 0)
-        status = keel_fail(KEEL_INVALID, "%s: names no host", hosting->crew->hosts);
+        status = keel_fail(KEEL_INVALID, "%s: names no host", hosting->rendezvous->hosts);
     return status;
 }
 
 static enum keel_status count_ranks(struct hosting *hosting)
 {
-    const struct keel_net_crew *crew = hosting->crew;
-    uint64_t world = crew->join != NULL ? crew->world : ranks_here(crew);
-    if (crew->hosts != NULL)
+    const struct keel_net_rendezvous *rendezvous = hosting->rendezvous;
+    uint64_t world = rendezvous->join != NULL ? rendezvous->world : ranks_here(rendezvous);
+    if (rendezvous->hosts != NULL)
         return read_hosts(hosting);
     if (world == 0 || world > KEEL_GROUP_RANKS_MAX)
         return keel_fail(KEEL_LIMIT, "%" PRIu64 " ranks; there may be 1 to %d", world, KEEL_GROUP_RANKS_MAX);
@@ -168,10 +170,10 @@ static enum keel_status make_key(struct hosting *hosting)
 
 static enum keel_status find_key(struct hosting *hosting)
 {
-    const struct keel_net_crew *crew = hosting->crew;
-    if (crew->key_file != NULL)
-        return keel_rendezvous_key_read(crew->key_file, hosting->key);
-    if (crew->join != NULL || crew->hosts != NULL)
+    const struct keel_net_rendezvous *rendezvous = hosting->rendezvous;
+    if (rendezvous->key_file != NULL)
+        return keel_rendezvous_key_read(rendezvous->key_file, hosting->key);
+    if (rendezvous->join != NULL || rendezvous->hosts != NULL)
         return keel_fail(KEEL_INVALID, "several nodes need --key FILE (make one: openssl rand -hex 32)");
     return make_key(hosting);
 }
@@ -245,9 +247,9 @@ static enum keel_status start_through_shell(struct hosting *hosting, struct rank
     char *words[SHELL_WORDS_MAX + 4] = {env}, *rest = NULL;
     uint32_t count = 1;
     KEEL_TRY(quote_all(arguments->at, command, sizeof command));
-    if (strlen(hosting->crew->shell) >= sizeof shell)
+    if (strlen(hosting->rendezvous->shell) >= sizeof shell)
         return keel_fail(KEEL_LIMIT, "--shell: longer than %d bytes", COMMAND_BYTES);
-    memcpy(shell, hosting->crew->shell, strlen(hosting->crew->shell) + 1);
+    memcpy(shell, hosting->rendezvous->shell, strlen(hosting->rendezvous->shell) + 1);
     for (char *word = strtok_r(shell, " ", &rest); word != NULL && count <= SHELL_WORDS_MAX;
          word = strtok_r(NULL, " ", &rest))
         words[count++] = word;
@@ -274,7 +276,8 @@ static enum keel_status start(struct hosting *hosting, uint32_t number)
 /* Of a meeting that the user arranged only rank 0 is ours to start. */
 static enum keel_status start_all(struct hosting *hosting)
 {
-    uint32_t ours = hosting->crew->join != NULL && hosting->crew->hosts == NULL ? 1 : hosting->world;
+    uint32_t ours =
+        hosting->rendezvous->join != NULL && hosting->rendezvous->hosts == NULL ? 1 : hosting->world;
     for (uint32_t rank = 0; rank < ours; rank++)
         KEEL_TRY(start(hosting, rank));
     return KEEL_OK;
@@ -286,7 +289,7 @@ static void fail(struct hosting *hosting, enum keel_status status)
 {
     if (hosting->status == KEEL_OK)
         hosting->status = status;
-    uint64_t last_ns = keel_deadline_after_ns(hosting->crew->timeout_s * KEEL_NS_PER_S + GRACE_NS);
+    uint64_t last_ns = keel_deadline_after_ns(hosting->rendezvous->timeout_s * KEEL_NS_PER_S + GRACE_NS);
     if (last_ns < hosting->give_up_ns)
         hosting->give_up_ns = last_ns;
 }
@@ -363,7 +366,7 @@ static void missing(struct hosting *hosting, bool met)
 
 static void listen_to_all(struct hosting *hosting)
 {
-    uint64_t patience_ns = hosting->crew->timeout_s * KEEL_NS_PER_S;
+    uint64_t patience_ns = hosting->rendezvous->timeout_s * KEEL_NS_PER_S;
     bool met = false;
     hosting->give_up_ns = keel_deadline_after_ns(patience_ns);
     while (hosting->gone < hosting->world) {
@@ -412,8 +415,8 @@ static void end_all(struct hosting *hosting)
 
 static enum keel_status host_all(struct hosting *hosting)
 {
-    const char *place = hosting->crew->join != NULL ? hosting->crew->join : "127.0.0.1:0";
-    if (hosting->crew->hosts != NULL && hosting->crew->join == NULL)
+    const char *place = hosting->rendezvous->join != NULL ? hosting->rendezvous->join : "127.0.0.1:0";
+    if (hosting->rendezvous->hosts != NULL && hosting->rendezvous->join == NULL)
         return keel_fail(KEEL_INVALID,
                          "--hosts needs --join HOST:0, an address of this machine that all reach");
     KEEL_TRY(keel_alloc(KEEL_GROUP_RANKS_MAX, sizeof *hosting->ranks, &hosting->ranks));
@@ -430,16 +433,16 @@ static enum keel_status host_all(struct hosting *hosting)
 }
 
 /* NULL, or what does not go together. A member has the words of its host before its own. */
-static const char *wrong_words(const struct keel_net_crew *crew)
+static const char *wrong_words(const struct keel_net_rendezvous *rendezvous)
 {
-    bool by_hand = crew->join != NULL && crew->hosts == NULL;
-    if (crew->timeout_s == 0 || crew->timeout_s > TIMEOUT_MAX_S)
+    bool by_hand = rendezvous->join != NULL && rendezvous->hosts == NULL;
+    if (rendezvous->timeout_s == 0 || rendezvous->timeout_s > TIMEOUT_MAX_S)
         return "--timeout is 1 to 86400 seconds";
-    if (by_hand && (crew->world == 0 || crew->rank >= crew->world))
+    if (by_hand && (rendezvous->world == 0 || rendezvous->rank >= rendezvous->world))
         return "--join needs --rank R and --world N, R below N";
-    if (crew->join == NULL && (crew->world != 0 || crew->rank != UINT64_MAX))
+    if (rendezvous->join == NULL && (rendezvous->world != 0 || rendezvous->rank != UINT64_MAX))
         return "--rank and --world need --join, where the ranks meet";
-    if (!crew->member && crew->join != NULL && crew->ranks != UINT64_MAX)
+    if (!rendezvous->member && rendezvous->join != NULL && rendezvous->ranks != UINT64_MAX)
         return "--ranks is of this machine alone; --join wants --world, --hosts a number behind each host";
     return NULL;
 }
@@ -458,29 +461,31 @@ static int check_carrier(const char *carrier)
         keel_fail(KEEL_UNSUPPORTED, "provider \"%s\" has no %s", carrier, keel_provider_lacks(provider)));
 }
 
-bool keel_net_crew_run(const struct keel_command *cmd, const struct keel_net_crew *crew,
-                       const struct keel_net_work *work, int *out_code, enum keel_status *out_status)
+bool keel_net_rendezvous_run(const struct keel_command *cmd, const struct keel_net_rendezvous *rendezvous,
+                             const struct keel_net_work *work, int *out_code, enum keel_status *out_status)
 {
-    if (crew->member)
+    if (rendezvous->member)
         keel_command_leave_output();
-    *out_code = check_carrier(crew->carrier);
+    *out_code = check_carrier(rendezvous->carrier);
     if (*out_code != 0)
         return false;
-    if (wrong_words(crew) != NULL) {
-        *out_code = keel_net_wrong_use(wrong_words(crew), "");
+    if (wrong_words(rendezvous) != NULL) {
+        *out_code = keel_net_wrong_use(wrong_words(rendezvous), "");
         return false;
     }
-    if (crew->member || (crew->join != NULL && crew->hosts == NULL && crew->rank > 0)) {
-        *out_code = keel_net_member_run(cmd, crew, work);
+    if (rendezvous->member ||
+        (rendezvous->join != NULL && rendezvous->hosts == NULL && rendezvous->rank > 0)) {
+        *out_code = keel_net_member_run(cmd, rendezvous, work);
         return false;
     }
     struct keel_cost_model costs;
-    enum keel_status status = crew->costs != NULL ? keel_costs_read(crew->costs, &costs) : KEEL_OK;
+    enum keel_status status =
+        rendezvous->costs != NULL ? keel_costs_read(rendezvous->costs, &costs) : KEEL_OK;
     if (status != KEEL_OK) {
         *out_code = keel_net_report(status);
         return false;
     }
-    struct hosting hosting = {.cmd = cmd, .crew = crew, .work = work, .key_fd = -1};
+    struct hosting hosting = {.cmd = cmd, .rendezvous = rendezvous, .work = work, .key_fd = -1};
     status = host_all(&hosting);
     keel_rendezvous_host_close(hosting.host);
     keel_free(hosting.ranks);

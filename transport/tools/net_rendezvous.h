@@ -4,25 +4,26 @@
  * the ranks of this machine as processes of the same command with `--member`, or (--hosts) those of others
  * through a remote shell, or waits for those that the user starts (--join). It hears their frames, and says
  * who failed. A rank opens an endpoint and a group of all, does its work, and reports. */
-#ifndef KEEL_TRANSPORT_NET_CREW_H
-#define KEEL_TRANSPORT_NET_CREW_H
+#ifndef KEEL_TRANSPORT_NET_RENDEZVOUS_H
+#define KEEL_TRANSPORT_NET_RENDEZVOUS_H
 
 #include "net_cmd.h"
 #include "rendezvous.h"
 
-/* First in the own struct of a subcommand; its options are KEEL_NET_CREW_OPTIONS(struct, field). */
-struct keel_net_crew {
+/* First in the own struct of a subcommand; its options are KEEL_NET_RENDEZVOUS_OPTIONS(struct, field). */
+struct keel_net_rendezvous {
     uint64_t ranks, rank, world, timeout_s;
     const char *join, *key_file, *hosts, *shell, *carrier, *costs;
     bool member;
 };
-void keel_net_crew_begin(struct keel_net_crew *crew); /* what holds without options */
+void keel_net_rendezvous_begin(struct keel_net_rendezvous *rendezvous); /* what holds without options */
 /* What would else fail after minutes of measuring, or take the memory of everybody on this machine: every
  * rank takes twice `bytes`, and `path` is written in the end (NULL: nothing is). LIMIT, or what keeps from
  * writing. */
-enum keel_status keel_net_crew_can(const struct keel_net_crew *crew, uint64_t bytes, const char *path);
+enum keel_status keel_net_rendezvous_can(const struct keel_net_rendezvous *rendezvous, uint64_t bytes,
+                                         const char *path);
 
-#define KEEL_NET_CREW_OPTIONS(type, field)                                                                   \
+#define KEEL_NET_RENDEZVOUS_OPTIONS(type, field)                                                             \
     {"--ranks", "N", KEEL_COMMAND_COUNT, offsetof(type, field.ranks),                                        \
      "processes on this machine; without it 4"},                                                             \
         {"--carrier", "WHAT", KEEL_COMMAND_TEXT, offsetof(type, field.carrier),                              \
@@ -74,7 +75,7 @@ struct keel_net_work {
 };
 /* Do it. True when this process was the host, which then sums up; else *out_code is the process's exit code.
  * The host's *out_status is OK when every rank did all its work; what failed has been printed. */
-bool keel_net_crew_run(const struct keel_command *cmd, const struct keel_net_crew *crew,
-                       const struct keel_net_work *work, int *out_code, enum keel_status *out_status);
+bool keel_net_rendezvous_run(const struct keel_command *cmd, const struct keel_net_rendezvous *rendezvous,
+                             const struct keel_net_work *work, int *out_code, enum keel_status *out_status);
 
 #endif

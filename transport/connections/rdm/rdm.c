@@ -74,7 +74,7 @@ struct label {
 static_assert(sizeof(struct label) == KEEL_RDM_ENDPOINT_HEAD_BYTES, "a label is what slots have room for");
 
 struct place {
-    struct keel_rdm_endpoint *station;
+    struct keel_rdm_endpoint *endpoint;
     struct place *next;   /* among the retired */
     uint32_t connections; /* that are not closed */
     uint64_t until_ns;    /* without connections: what is being sent may take so long */
@@ -121,7 +121,7 @@ static struct rdm_connection *own_line(struct keel_connection *connection)
     return (struct rdm_connection *)(void *)connection;
 }
 
-/* ---- stations ------------------------------------------------------------------------------------------ */
+/* ---- RDM endpoints ------------------------------------------------------------------------------------- */
 
 static bool watch(const struct rdm *rdm, int fd, void *what, uint32_t events)
 {
@@ -131,7 +131,7 @@ static bool watch(const struct rdm *rdm, int fd, void *what, uint32_t events)
 
 static void place_close(struct place *place)
 {
-    keel_rdm_endpoint_close(place->station);
+    keel_rdm_endpoint_close(place->endpoint);
     keel_free(place);
 }
 
@@ -143,13 +143,13 @@ static enum keel_status place_now(struct rdm *rdm)
     if (rdm->current != NULL)
         return KEEL_OK;
     KEEL_TRY(keel_alloc(1, sizeof *place, &place));
-    enum keel_status status = keel_rdm_endpoint_open(&rdm->device, &place->station);
+    enum keel_status status = keel_rdm_endpoint_open(&rdm->device, &place->endpoint);
     if (status != KEEL_OK) {
         keel_free(place);
         return status;
     }
-    int fd = keel_rdm_endpoint_descriptor(place->station);
-    keel_rdm_endpoint_name(place->station, &name);
+    int fd = keel_rdm_endpoint_descriptor(place->endpoint);
+    keel_rdm_endpoint_name(place->endpoint, &name);
     if (name.bytes == 0 || (fd >= 0 && !watch(rdm, fd, NULL, EPOLLIN))) {
         place_close(place);
         return keel_fail(KEEL_IO, "fabric: an endpoint without a name, or that cannot be slept on");
@@ -167,7 +167,7 @@ static void retire(struct rdm *rdm)
     rdm->current = NULL;
 }
 
-/* Stations go with their last connection and what that said last. */
+/* RDM endpoints go with their last connection and what that said last. */
 static void close_empty(struct rdm *rdm)
 {
     uint64_t now = keel_now_ns();
@@ -178,7 +178,7 @@ static void close_empty(struct rdm *rdm)
         struct place *place = *at;
         if (place->connections == 0 && place->until_ns == 0)
             place->until_ns = now + KEEL_CLOSE_NS;
-        bool sending = keel_rdm_endpoint_is_sending(place->station) && now < place->until_ns;
+        bool sending = keel_rdm_endpoint_is_sending(place->endpoint) && now < place->until_ns;
         if (place->connections > 0 || sending) {
             rdm->closing = rdm->closing || place->connections == 0;
             at = &place->next;
@@ -311,7 +311,7 @@ static bool greet(struct rdm_connection *connection)
     memcpy(mine.provider, rdm->provider, sizeof mine.provider);
     mine.index = connection->index;
     mine.token = connection->token;
-    keel_rdm_endpoint_name(connection->place->station, &mine.name);
+    keel_rdm_endpoint_name(connection->place->endpoint, &mine.name);
     connection->greeted = true;
     return send(connection->fd, &mine, sizeof mine, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof mine;
 }
@@ -344,11 +344,11 @@ static void met(struct rdm_connection *connection)
                               "the other side has another provider, or is none of ours");
         return;
     }
-    if (keel_rdm_endpoint_find(connection->place->station, &theirs->name, &connection->to) != KEEL_OK) {
+    if (keel_rdm_endpoint_find(connection->place->endpoint, &theirs->name, &connection->to) != KEEL_OK) {
         keel_connection_broke(&connection->connection, keel_detail());
         return;
     }
-    keel_rdm_endpoint_expect(connection->place->station,
+    keel_rdm_endpoint_expect(connection->place->endpoint,
                              WINDOW + (connection->place->used ? 0 : SPARE_RECEIVES));
     connection->place->used = true;
     connection->connection.state = KEEL_CONNECTION_OPEN;
@@ -433,7 +433,7 @@ static enum keel_send rdm_send(struct keel_connection *given, struct keel_messag
     (void)owner;
     if (*place != NULL)
         return KEEL_SEND_LATER;
-    struct keel_slot *slot = keel_rdm_endpoint_slot(connection->place->station);
+    struct keel_slot *slot = keel_rdm_endpoint_slot(connection->place->endpoint);
     if (slot == NULL) {
         *out_retry = true;
         return KEEL_SEND_LATER;
@@ -491,7 +491,7 @@ static void message_arrived(struct rdm *rdm, struct keel_slot *slot)
         connection = label.index < KEEL_BACKEND_CONNECTIONS_MAX ? rdm->table[label.index] : NULL;
     }
     if (connection == NULL || connection->token != label.token ||
-        connection->place->station != slot->station) {
+        connection->place->endpoint != slot->endpoint) {
         keel_slot_return(slot);
         return;
     }
@@ -523,7 +523,7 @@ static void drain(struct rdm *rdm, struct place *place)
 {
     const char *error;
     struct keel_slot *slot;
-    while ((slot = keel_rdm_endpoint_next(place->station, &error)) != NULL) {
+    while ((slot = keel_rdm_endpoint_next(place->endpoint, &error)) != NULL) {
         rdm->step_ns = 0;
         if (!slot->receive)
             message_gone(rdm, slot, error);
@@ -597,10 +597,10 @@ static bool rdm_may_sleep(struct keel_connection_backend *backend)
     struct rdm *rdm = rdm_of(backend);
     rdm->look = true;
     if (backend->dying != NULL ||
-        (rdm->current != NULL && !keel_rdm_endpoint_may_sleep(rdm->current->station)))
+        (rdm->current != NULL && !keel_rdm_endpoint_may_sleep(rdm->current->endpoint)))
         return false;
     for (const struct place *place = rdm->retired; place != NULL; place = place->next)
-        if (!keel_rdm_endpoint_may_sleep(place->station))
+        if (!keel_rdm_endpoint_may_sleep(place->endpoint))
             return false;
     set_timer(rdm);
     return true;

@@ -72,7 +72,7 @@ struct kept {
 
 struct shared_connection {
     struct keel_connection connection; /* first: they are the same to the room */
-    struct keel_shm_ring span;         /* not mapped: its segment has not come yet */
+    struct keel_shm_ring pair;         /* not mapped: its segment has not come yet */
     uint32_t number;                   /* among the backend's connections */
     int fd, pidfd;
     uint64_t region; /* to which the message that is being delivered refers, or 0 */
@@ -215,8 +215,8 @@ static void shared_hang_up(struct keel_connection *given)
     struct shared_connection *connection = own_line(given);
     struct shared *shared = shared_of(given->backend);
     shared->table[connection->number] = NULL;
-    if (connection->span.segment != NULL)
-        keel_shm_ring_withdraw(&connection->span);
+    if (connection->pair.segment != NULL)
+        keel_shm_ring_withdraw(&connection->pair);
     hang_up_descriptors(shared, connection);
 }
 
@@ -227,7 +227,7 @@ static void bury(struct keel_connection **list)
         struct shared_connection *own = own_line(connection);
         while (own->loan_count > 0)
             keel_loan_unmap(&own->loans[--own->loan_count]);
-        keel_shm_ring_unmap(&own->span);
+        keel_shm_ring_unmap(&own->pair);
         keel_free(own);
     }
 }
@@ -330,12 +330,12 @@ static bool region_taken_back(struct shared_connection *connection, uint64_t reg
 static bool packet_arrived(struct shared_connection *connection, enum packet_kind kind,
                            const struct packet *packet, int fd)
 {
-    bool mapped = connection->span.segment != NULL;
+    bool mapped = connection->pair.segment != NULL;
     if (kind == PACKET_BELL)
         return mapped;
     if (kind == PACKET_SEGMENT)
         return !mapped && fd >= 0 && packet->bytes == KEEL_RING_BYTES &&
-               keel_shm_ring_map(&connection->span, fd) == KEEL_OK;
+               keel_shm_ring_map(&connection->pair, fd) == KEEL_OK;
     if (kind == PACKET_LEND)
         return mapped && region_lent(connection, packet, fd);
     return mapped && region_taken_back(connection, packet->region);
@@ -388,7 +388,7 @@ static enum keel_status shared_dial(struct keel_connection_backend *backend,
         dial_socket(&place, &fd, &peer) != KEEL_OK || line_create(shared, fd, &peer, &connection) != KEEL_OK)
         return KEEL_NOT_FOUND;
     bool sent = false;
-    if (keel_shm_ring_create(&connection->span, &segment_fd) == KEEL_OK) {
+    if (keel_shm_ring_create(&connection->pair, &segment_fd) == KEEL_OK) {
         sent = send_packet(fd, PACKET_SEGMENT, 0, KEEL_RING_BYTES, segment_fd);
         close(segment_fd);
     }
@@ -473,7 +473,7 @@ static enum keel_send send_result(struct shared_connection *connection, enum kee
     if (result != KEEL_SHM_RING_DONE)
         return result == KEEL_SHM_RING_NONE ? KEEL_SEND_LATER : KEEL_SEND_BROKEN;
     keel_connection_backend_sent(backend, bytes);
-    if (keel_shm_ring_must_ring_for_message(&connection->span))
+    if (keel_shm_ring_must_ring_for_message(&connection->pair))
         ring(connection);
     return good;
 }
@@ -485,14 +485,14 @@ static enum keel_send shared_send(struct keel_connection *given, struct keel_mes
     struct keel_reference reference;
     (void)out_retry;
     if (!lent || !may_refer(connection, payload, message->bytes, &reference))
-        return send_result(connection, keel_shm_ring_put(&connection->span, message, payload), message->bytes,
+        return send_result(connection, keel_shm_ring_put(&connection->pair, message, payload), message->bytes,
                            KEEL_SEND_DONE);
     if (connection->lent_count == LENT_MAX)
         return KEEL_SEND_LATER;
-    enum keel_shm_ring_result result = keel_shm_ring_refer(&connection->span, message, &reference);
+    enum keel_shm_ring_result result = keel_shm_ring_refer(&connection->pair, message, &reference);
     if (result == KEEL_SHM_RING_DONE) {
         struct lent *last = &connection->lent[(connection->lent_first + connection->lent_count++) % LENT_MAX];
-        *last = (struct lent){.end = connection->span.out_tail, .owner = owner};
+        *last = (struct lent){.end = connection->pair.out_tail, .owner = owner};
         given->bulk_in_flight++;
     }
     return send_result(connection, result, message->bytes, KEEL_SEND_OK);
@@ -502,7 +502,7 @@ static enum keel_send shared_send(struct keel_connection *given, struct keel_mes
 static bool deliver_lent(struct shared_connection *connection)
 {
     struct keel_connection_backend *backend = connection->connection.backend;
-    uint64_t dropped = keel_shm_ring_dropped(&connection->span);
+    uint64_t dropped = keel_shm_ring_dropped(&connection->pair);
     while (connection->lent_count > 0 && connection->lent[connection->lent_first].end <= dropped) {
         void *owner = connection->lent[connection->lent_first].owner;
         connection->lent_first = (connection->lent_first + 1) % LENT_MAX;
@@ -549,7 +549,7 @@ static bool deliver_message(struct shared_connection *connection, const struct k
     connection->region = 0; /* nothing is being delivered: what is taken now was stored on the heap */
     if (connection->connection.state == KEEL_CONNECTION_CLOSED)
         return false;
-    if (keel_shm_ring_drop(&connection->span) && keel_shm_ring_must_ring_for_room(&connection->span))
+    if (keel_shm_ring_drop(&connection->pair) && keel_shm_ring_must_ring_for_room(&connection->pair))
         ring(connection);
     return true;
 }
@@ -558,12 +558,12 @@ static bool deliver_message(struct shared_connection *connection, const struct k
  * messages as it can hold, so all. False when the connection is closed. */
 static bool deliver_messages(struct shared_connection *connection)
 {
-    for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES && keel_shm_ring_has_message(&connection->span);) {
+    for (uint64_t bytes = 0; bytes < KEEL_RING_BYTES && keel_shm_ring_has_message(&connection->pair);) {
         struct keel_message message;
         struct keel_reference reference = {0, 0};
         const uint8_t *payload;
         enum keel_shm_ring_result result =
-            keel_shm_ring_get(&connection->span, &message, &payload, &reference);
+            keel_shm_ring_get(&connection->pair, &message, &payload, &reference);
         if (result == KEEL_SHM_RING_NONE)
             return true;
         bool refers = result == KEEL_SHM_RING_DONE && payload == NULL;
@@ -584,7 +584,7 @@ static bool deliver_messages(struct shared_connection *connection)
 static bool shared_intact(const struct keel_connection *given)
 {
     const struct shared_connection *connection = (const struct shared_connection *)(const void *)given;
-    return connection->region == 0 || !keel_shm_ring_withdrawn(&connection->span);
+    return connection->region == 0 || !keel_shm_ring_withdrawn(&connection->pair);
 }
 
 static uint64_t shared_keep(struct keel_connection *given)
@@ -594,10 +594,10 @@ static uint64_t shared_keep(struct keel_connection *given)
     if (connection->region == 0 || number - connection->kept_first == KEPT_MAX)
         return 0;
     connection->kept[number % KEPT_MAX] = (struct kept){
-        .from = connection->span.in_head, .message = connection->messages, .region = connection->region};
+        .from = connection->pair.in_head, .message = connection->messages, .region = connection->region};
     connection->kept_behind++;
     if (number == connection->kept_first)
-        keel_shm_ring_keep(&connection->span, connection->span.in_head);
+        keel_shm_ring_keep(&connection->pair, connection->pair.in_head);
     return number;
 }
 
@@ -618,20 +618,20 @@ static bool shared_release(struct keel_connection *given, uint64_t number)
                connection->kept[connection->kept_first % KEPT_MAX].released)
             connection->kept_first++;
         bool any = connection->kept_first < connection->kept_behind;
-        keel_shm_ring_keep(&connection->span,
+        keel_shm_ring_keep(&connection->pair,
                            any ? connection->kept[connection->kept_first % KEPT_MAX].from : UINT64_MAX);
-        if (keel_shm_ring_must_ring_for_room(&connection->span))
+        if (keel_shm_ring_must_ring_for_room(&connection->pair))
             ring(connection);
     }
-    return !keel_shm_ring_withdrawn(&connection->span);
+    return !keel_shm_ring_withdrawn(&connection->pair);
 }
 
 /* Nothing to deliver, and nothing else to do: most often, while somebody spins. */
 static bool is_quiet(const struct shared_connection *connection, uint64_t generation)
 {
-    const struct keel_shm_ring *span = &connection->span;
-    return connection->connection.state == KEEL_CONNECTION_OPEN && !keel_shm_ring_has_message(span) &&
-           !connection->gone && !span->asleep && !span->starved && connection->lent_count == 0 &&
+    const struct keel_shm_ring *pair = &connection->pair;
+    return connection->connection.state == KEEL_CONNECTION_OPEN && !keel_shm_ring_has_message(pair) &&
+           !connection->gone && !pair->asleep && !pair->starved && connection->lent_count == 0 &&
            connection->generation == generation;
 }
 
@@ -639,19 +639,19 @@ static void deliver(struct shared_connection *connection)
 {
     struct keel_connection_backend *backend = connection->connection.backend;
     bool gone = connection->gone; /* then all that it ever published is there already */
-    if (connection->span.segment != NULL && connection->connection.state == KEEL_CONNECTION_OPENING) {
+    if (connection->pair.segment != NULL && connection->connection.state == KEEL_CONNECTION_OPENING) {
         connection->connection.state = KEEL_CONNECTION_OPEN;
         backend->calls->opened(backend->context, &connection->connection);
         if (connection->connection.state == KEEL_CONNECTION_CLOSED)
             return;
     }
-    if (connection->span.segment != NULL) {
-        keel_shm_ring_wake(&connection->span);
+    if (connection->pair.segment != NULL) {
+        keel_shm_ring_wake(&connection->pair);
         if (!deliver_messages(connection) || (connection->lent_count > 0 && !deliver_lent(connection)))
             return;
         if (connection->generation != keel_region_generation())
             take_back(connection);
-        if (connection->span.starved && keel_shm_ring_has_room(&connection->span))
+        if (connection->pair.starved && keel_shm_ring_has_room(&connection->pair))
             backend->calls->sent(backend->context, &connection->connection, NULL);
     }
     if (gone)
@@ -710,10 +710,10 @@ static bool shared_may_sleep(struct keel_connection_backend *backend)
     shared->look = true;
     for (uint32_t k = 0; k < shared->table_count && may; k++) {
         struct shared_connection *connection = shared->table[k];
-        if (connection == NULL || connection->span.segment == NULL)
+        if (connection == NULL || connection->pair.segment == NULL)
             continue;
         may = connection->connection.state == KEEL_CONNECTION_OPEN && !connection->gone &&
-              keel_shm_ring_sleep(&connection->span, connection->lent_count > 0);
+              keel_shm_ring_sleep(&connection->pair, connection->lent_count > 0);
     }
     return may;
 }

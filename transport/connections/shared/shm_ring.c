@@ -57,7 +57,7 @@ static bool map_at(uint8_t *at, size_t bytes, int fd, size_t offset)
     return mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) == at;
 }
 
-static enum keel_status map_segment(struct keel_shm_ring *span, int fd, uint32_t side)
+static enum keel_status map_segment(struct keel_shm_ring *pair, int fd, uint32_t side)
 {
     void *place = mmap(NULL, MAPPED_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (place == MAP_FAILED)
@@ -75,7 +75,7 @@ static enum keel_status map_segment(struct keel_shm_ring *span, int fd, uint32_t
         munmap(place, MAPPED_BYTES);
         return status;
     }
-    *span = (struct keel_shm_ring){.segment = place,
+    *pair = (struct keel_shm_ring){.segment = place,
                                    .side = side,
                                    .in_tail = &((struct keel_segment *)place)->rings[1 - side].tail,
                                    .in = rings[1 - side],
@@ -84,16 +84,16 @@ static enum keel_status map_segment(struct keel_shm_ring *span, int fd, uint32_t
     return KEEL_OK;
 }
 
-enum keel_status keel_shm_ring_create(struct keel_shm_ring *span, int *out_fd)
+enum keel_status keel_shm_ring_create(struct keel_shm_ring *pair, int *out_fd)
 {
-    int fd = memfd_create("keel-span", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = memfd_create("keel-shm-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return keel_fail_errno(errno, "shared memory: making a segment");
     enum keel_status status = KEEL_OK;
     if (ftruncate(fd, SEGMENT_BYTES) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0)
         status = keel_fail_errno(errno, "shared memory: sizing a segment");
     if (status == KEEL_OK)
-        status = map_segment(span, fd, 0);
+        status = map_segment(pair, fd, 0);
     if (status != KEEL_OK) {
         close(fd);
         return status;
@@ -102,33 +102,33 @@ enum keel_status keel_shm_ring_create(struct keel_shm_ring *span, int *out_fd)
     return KEEL_OK;
 }
 
-enum keel_status keel_shm_ring_map(struct keel_shm_ring *span, int fd)
+enum keel_status keel_shm_ring_map(struct keel_shm_ring *pair, int fd)
 {
     struct stat stat;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &stat) != 0 || stat.st_size != SEGMENT_BYTES)
         return keel_fail(KEEL_CORRUPT, "shared memory: what the peer sent is no sealed segment of %d bytes",
                          SEGMENT_BYTES);
-    return map_segment(span, fd, 1);
+    return map_segment(pair, fd, 1);
 }
 
-void keel_shm_ring_unmap(struct keel_shm_ring *span)
+void keel_shm_ring_unmap(struct keel_shm_ring *pair)
 {
-    if (span->segment != NULL)
-        munmap(span->segment, MAPPED_BYTES);
-    span->segment = NULL;
+    if (pair->segment != NULL)
+        munmap(pair->segment, MAPPED_BYTES);
+    pair->segment = NULL;
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
 
-static struct ring *ring_out(const struct keel_shm_ring *span)
+static struct ring *ring_out(const struct keel_shm_ring *pair)
 {
-    return &span->segment->rings[span->side];
+    return &pair->segment->rings[pair->side];
 }
 
-static struct ring *ring_in(const struct keel_shm_ring *span)
+static struct ring *ring_in(const struct keel_shm_ring *pair)
 {
-    return &span->segment->rings[1 - span->side];
+    return &pair->segment->rings[1 - pair->side];
 }
 
 static uint32_t payload_at(uint32_t bytes)
@@ -142,67 +142,67 @@ static uint32_t record_bytes(uint32_t bytes)
 }
 
 /* False when the other side's position cannot be. */
-static bool look_for_room(struct keel_shm_ring *span)
+static bool look_for_room(struct keel_shm_ring *pair)
 {
-    uint64_t head = atomic_load(&ring_out(span)->head);
-    if (head - span->out_head > span->out_tail - span->out_head)
+    uint64_t head = atomic_load(&ring_out(pair)->head);
+    if (head - pair->out_head > pair->out_tail - pair->out_head)
         return false;
-    span->out_head = head;
+    pair->out_head = head;
     return true;
 }
 
-static uint64_t room(const struct keel_shm_ring *span)
+static uint64_t room(const struct keel_shm_ring *pair)
 {
-    return KEEL_RING_BYTES - (span->out_tail - span->out_head);
+    return KEEL_RING_BYTES - (pair->out_tail - pair->out_head);
 }
 
 /* Where a record of so many bytes goes. */
-static enum keel_shm_ring_result find_place(struct keel_shm_ring *span, uint32_t bytes, uint8_t **out)
+static enum keel_shm_ring_result find_place(struct keel_shm_ring *pair, uint32_t bytes, uint8_t **out)
 {
-    if (room(span) < bytes && !look_for_room(span))
+    if (room(pair) < bytes && !look_for_room(pair))
         return KEEL_SHM_RING_BROKEN;
-    if (room(span) < bytes) {
-        span->starved = true;
+    if (room(pair) < bytes) {
+        pair->starved = true;
         return KEEL_SHM_RING_NONE;
     }
-    *out = span->out + span->out_tail % KEEL_RING_BYTES;
+    *out = pair->out + pair->out_tail % KEEL_RING_BYTES;
     return KEEL_SHM_RING_DONE;
 }
 
-static void publish(struct keel_shm_ring *span, uint32_t bytes)
+static void publish(struct keel_shm_ring *pair, uint32_t bytes)
 {
-    KEEL_ASSERT(bytes % KEEL_CACHE_LINE_BYTES == 0 && bytes <= room(span));
-    span->out_tail += bytes;
-    atomic_store(&ring_out(span)->tail, span->out_tail);
+    KEEL_ASSERT(bytes % KEEL_CACHE_LINE_BYTES == 0 && bytes <= room(pair));
+    pair->out_tail += bytes;
+    atomic_store(&ring_out(pair)->tail, pair->out_tail);
 }
 
-enum keel_shm_ring_result keel_shm_ring_put(struct keel_shm_ring *span, const struct keel_message *message,
+enum keel_shm_ring_result keel_shm_ring_put(struct keel_shm_ring *pair, const struct keel_message *message,
                                             const void *payload)
 {
     uint32_t bytes = record_bytes(message->bytes);
     uint8_t *record;
-    enum keel_shm_ring_result result = find_place(span, bytes, &record);
+    enum keel_shm_ring_result result = find_place(pair, bytes, &record);
     if (result != KEEL_SHM_RING_DONE)
         return result;
     memcpy(record, message, sizeof *message);
     if (message->bytes > 0)
         memcpy(record + payload_at(message->bytes), payload, message->bytes);
-    publish(span, bytes);
+    publish(pair, bytes);
     return KEEL_SHM_RING_DONE;
 }
 
-enum keel_shm_ring_result keel_shm_ring_refer(struct keel_shm_ring *span, const struct keel_message *message,
+enum keel_shm_ring_result keel_shm_ring_refer(struct keel_shm_ring *pair, const struct keel_message *message,
                                               const struct keel_reference *reference)
 {
     struct keel_message header = *message;
     uint8_t *record;
-    enum keel_shm_ring_result result = find_place(span, KEEL_CACHE_LINE_BYTES, &record);
+    enum keel_shm_ring_result result = find_place(pair, KEEL_CACHE_LINE_BYTES, &record);
     if (result != KEEL_SHM_RING_DONE)
         return result;
     header.magic = REFERENCE_MAGIC;
     memcpy(record, &header, sizeof header);
     memcpy(record + sizeof header, reference, sizeof *reference);
-    publish(span, KEEL_CACHE_LINE_BYTES);
+    publish(pair, KEEL_CACHE_LINE_BYTES);
     return KEEL_SHM_RING_DONE;
 }
 
@@ -216,13 +216,13 @@ static void copy_words(uint8_t *from, void *out, size_t bytes)
     }
 }
 
-enum keel_shm_ring_result keel_shm_ring_get(struct keel_shm_ring *span, struct keel_message *out,
+enum keel_shm_ring_result keel_shm_ring_get(struct keel_shm_ring *pair, struct keel_message *out,
                                             const uint8_t **payload, struct keel_reference *reference)
 {
-    uint64_t there = atomic_load_explicit(&ring_in(span)->tail, memory_order_acquire) - span->in_head;
+    uint64_t there = atomic_load_explicit(&ring_in(pair)->tail, memory_order_acquire) - pair->in_head;
     if (there == 0)
         return KEEL_SHM_RING_NONE;
-    uint8_t *record = span->in + span->in_head % KEEL_RING_BYTES;
+    uint8_t *record = pair->in + pair->in_head % KEEL_RING_BYTES;
     if (there > KEEL_RING_BYTES || there % KEEL_CACHE_LINE_BYTES != 0)
         return KEEL_SHM_RING_BROKEN;
     copy_words(record, out, sizeof *out);
@@ -230,8 +230,8 @@ enum keel_shm_ring_result keel_shm_ring_get(struct keel_shm_ring *span, struct k
     bool refers = out->magic == REFERENCE_MAGIC;
     if (bytes > KEEL_CHUNK_BYTES || (!refers && (out->magic != KEEL_MESSAGE_MAGIC || whole > there)))
         return KEEL_SHM_RING_BROKEN;
-    span->got_reference = refers;
-    span->got_bytes = refers ? KEEL_CACHE_LINE_BYTES : whole;
+    pair->got_reference = refers;
+    pair->got_bytes = refers ? KEEL_CACHE_LINE_BYTES : whole;
     *payload = refers ? NULL : record + payload_at(bytes);
     if (refers) {
         out->magic = KEEL_MESSAGE_MAGIC;
@@ -240,104 +240,104 @@ enum keel_shm_ring_result keel_shm_ring_get(struct keel_shm_ring *span, struct k
     return KEEL_SHM_RING_DONE;
 }
 
-static void tell_dropped(struct keel_shm_ring *span)
+static void tell_dropped(struct keel_shm_ring *pair)
 {
-    uint64_t dropped = span->in_head < span->in_kept ? span->in_head : span->in_kept;
-    if (dropped == span->in_told)
+    uint64_t dropped = pair->in_head < pair->in_kept ? pair->in_head : pair->in_kept;
+    if (dropped == pair->in_told)
         return;
-    KEEL_ASSERT(dropped > span->in_told); /* what was given back is never taken again */
-    span->in_told = dropped;
-    atomic_store(&ring_in(span)->head, dropped);
+    KEEL_ASSERT(dropped > pair->in_told); /* what was given back is never taken again */
+    pair->in_told = dropped;
+    atomic_store(&ring_in(pair)->head, dropped);
 }
 
 /* Who waits for room waits for half a ring, and will see that: what is not told is far less. Who lent memory
  * is told at once. */
-bool keel_shm_ring_drop(struct keel_shm_ring *span)
+bool keel_shm_ring_drop(struct keel_shm_ring *pair)
 {
-    span->in_head += span->got_bytes;
-    span->got_bytes = 0;
-    if (!span->got_reference && span->in_head - span->in_told < KEEL_RING_UNTOLD_BYTES)
+    pair->in_head += pair->got_bytes;
+    pair->got_bytes = 0;
+    if (!pair->got_reference && pair->in_head - pair->in_told < KEEL_RING_UNTOLD_BYTES)
         return false;
-    tell_dropped(span);
+    tell_dropped(pair);
     return true;
 }
 
-void keel_shm_ring_keep(struct keel_shm_ring *span, uint64_t from)
+void keel_shm_ring_keep(struct keel_shm_ring *pair, uint64_t from)
 {
-    span->in_kept = from;
-    tell_dropped(span);
+    pair->in_kept = from;
+    tell_dropped(pair);
 }
 
-bool keel_shm_ring_has_room(struct keel_shm_ring *span)
+bool keel_shm_ring_has_room(struct keel_shm_ring *pair)
 {
-    if (!span->starved || !look_for_room(span) || room(span) < KEEL_RING_BYTES / 2)
+    if (!pair->starved || !look_for_room(pair) || room(pair) < KEEL_RING_BYTES / 2)
         return false;
-    span->starved = false;
+    pair->starved = false;
     return true;
 }
 
-uint64_t keel_shm_ring_dropped(struct keel_shm_ring *span)
+uint64_t keel_shm_ring_dropped(struct keel_shm_ring *pair)
 {
-    (void)look_for_room(span);
-    return span->out_head;
+    (void)look_for_room(pair);
+    return pair->out_head;
 }
 
-void keel_shm_ring_withdraw(struct keel_shm_ring *span)
+void keel_shm_ring_withdraw(struct keel_shm_ring *pair)
 {
-    atomic_store(&span->segment->sides[span->side].withdrawn, 1);
+    atomic_store(&pair->segment->sides[pair->side].withdrawn, 1);
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-bool keel_shm_ring_withdrawn(const struct keel_shm_ring *span)
+bool keel_shm_ring_withdrawn(const struct keel_shm_ring *pair)
 {
     atomic_thread_fence(memory_order_acquire);
-    return atomic_load_explicit(&span->segment->sides[1 - span->side].withdrawn, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&pair->segment->sides[1 - pair->side].withdrawn, memory_order_relaxed) != 0;
 }
 
 /* ---- sleep --------------------------------------------------------------------------------------------- */
 
 /* A sleep is ended by one ring. What the other side says here may be a lie, which costs a ring. */
-static bool ring_once(struct keel_shm_ring *span)
+static bool ring_once(struct keel_shm_ring *pair)
 {
-    uint32_t sleeps = atomic_load(&span->segment->sides[1 - span->side].sleeps);
-    if (sleeps % 2 == 0 || sleeps == span->rung)
+    uint32_t sleeps = atomic_load(&pair->segment->sides[1 - pair->side].sleeps);
+    if (sleeps % 2 == 0 || sleeps == pair->rung)
         return false;
-    span->rung = sleeps;
+    pair->rung = sleeps;
     return true;
 }
 
-bool keel_shm_ring_must_ring_for_message(struct keel_shm_ring *span)
+bool keel_shm_ring_must_ring_for_message(struct keel_shm_ring *pair)
 {
-    return ring_once(span);
+    return ring_once(pair);
 }
 
-bool keel_shm_ring_must_ring_for_room(struct keel_shm_ring *span)
+bool keel_shm_ring_must_ring_for_room(struct keel_shm_ring *pair)
 {
-    uint32_t wants = atomic_load(&span->segment->sides[1 - span->side].wants);
-    uint64_t left = atomic_load_explicit(&ring_in(span)->tail, memory_order_relaxed) - span->in_told;
-    return (wants == WANTS_DROPS || (wants == WANTS_ROOM && left <= KEEL_RING_BYTES / 2)) && ring_once(span);
+    uint32_t wants = atomic_load(&pair->segment->sides[1 - pair->side].wants);
+    uint64_t left = atomic_load_explicit(&ring_in(pair)->tail, memory_order_relaxed) - pair->in_told;
+    return (wants == WANTS_DROPS || (wants == WANTS_ROOM && left <= KEEL_RING_BYTES / 2)) && ring_once(pair);
 }
 
-static void set_sleeps(struct keel_shm_ring *span, bool asleep)
+static void set_sleeps(struct keel_shm_ring *pair, bool asleep)
 {
-    span->asleep = asleep;
-    atomic_store(&span->segment->sides[span->side].sleeps, ++span->sleeps);
+    pair->asleep = asleep;
+    atomic_store(&pair->segment->sides[pair->side].sleeps, ++pair->sleeps);
 }
 
-bool keel_shm_ring_sleep(struct keel_shm_ring *span, bool lending)
+bool keel_shm_ring_sleep(struct keel_shm_ring *pair, bool lending)
 {
-    uint32_t wants = span->starved ? WANTS_ROOM : WANTS_MESSAGES;
-    atomic_store(&span->segment->sides[span->side].wants, lending ? WANTS_DROPS : wants);
-    if (!span->asleep)
-        set_sleeps(span, true);
-    if (atomic_load(&ring_in(span)->tail) != span->in_head ||
-        (lending && atomic_load(&ring_out(span)->head) != span->out_head))
+    uint32_t wants = pair->starved ? WANTS_ROOM : WANTS_MESSAGES;
+    atomic_store(&pair->segment->sides[pair->side].wants, lending ? WANTS_DROPS : wants);
+    if (!pair->asleep)
+        set_sleeps(pair, true);
+    if (atomic_load(&ring_in(pair)->tail) != pair->in_head ||
+        (lending && atomic_load(&ring_out(pair)->head) != pair->out_head))
         return false;
-    return !span->starved || !look_for_room(span) || room(span) < KEEL_RING_BYTES / 2;
+    return !pair->starved || !look_for_room(pair) || room(pair) < KEEL_RING_BYTES / 2;
 }
 
-void keel_shm_ring_wake(struct keel_shm_ring *span)
+void keel_shm_ring_wake(struct keel_shm_ring *pair)
 {
-    if (span->asleep)
-        set_sleeps(span, false);
+    if (pair->asleep)
+        set_sleeps(pair, false);
 }
