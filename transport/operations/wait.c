@@ -135,6 +135,14 @@ static bool drive(struct keel_operation *operation, uint64_t deadline_ns)
 
 /* ---- the outcome --------------------------------------------------------------------------------------- */
 
+/* A sign of life is as old as the question that it answers, so two that fell silent together differ by the
+ * time between questions; in a short silence by an eighth of it at most. */
+static uint64_t about_as_long(uint64_t held_ns)
+{
+    uint64_t questions_ns = held_ns / 8 < 2 * KEEL_PING_NS ? held_ns / 8 : 2 * KEEL_PING_NS;
+    return held_ns - (held_ns / 32 > questions_ns ? held_ns / 32 : questions_ns);
+}
+
 /* The rank that has held it up for longest, and all that did so about as long. */
 static void blame_suspects(const struct keel_operation *operation)
 {
@@ -148,7 +156,7 @@ static void blame_suspects(const struct keel_operation *operation)
         if (keel_group_to_whole(operation->group, operation->legs[k].rank) == suspect.rank)
             held_ns = keel_keepalive_held_ns(&operation->legs[k], now);
     for (uint32_t k = 0; k < operation->leg_count && held_ns > 0; k++)
-        if (keel_keepalive_held_ns(&operation->legs[k], now) >= held_ns - held_ns / 32)
+        if (keel_keepalive_held_ns(&operation->legs[k], now) >= about_as_long(held_ns))
             keel_group_note_lost(whole, keel_group_to_whole(operation->group, operation->legs[k].rank));
 }
 
