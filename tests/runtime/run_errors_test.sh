@@ -52,13 +52,13 @@ try run "$job" --s 9 --out "$root/x";                      expect "an option cut
 try run "$job" --prepare=yes --out "$root/x";              expect "a value of an option that has none" 2 "--prepare takes no value"
 timeout 600 "$KEEL" run "$job" --out >"$root/log" 2>&1; code=$?; expect "an option without its value" 2 "--out needs DIR"
 try run "$job" "$job" --out "$root/x";                     expect "two job files" 2 "one word too many: $job"
-timeout 600 "$KEEL" run --out="$root/x" --ran=99 --set="data.path=$text" -- "$job" >"$root/log" 2>&1; code=$?
-expect "values behind '=', short names, the end of options" 2 "cluster.ranks = 99"
+timeout 600 "$KEEL" run --out="$root/x" --ran=999 --set="data.path=$text" -- "$job" >"$root/log" 2>&1; code=$?
+expect "values behind '=', short names, the end of options" 2 "--ranks: cluster.ranks = 999: out of range"
 try run "$job" --drill -1 --out "$root/x";                 expect "a value that begins with a dash" 2 "--drill -1: \"-1\": wanted one of kill, stop, slow, disk-full, flip, sick, hang; examples: "
 try run "$job" --passes-off fuse,fast --out "$root/x";     expect "a pass that there is not" 2 "fast is no pass that can be left out: these can, fuse, fuse-gelu"
 try run "$job" --dump-graph "" --out "$root/x";            expect "graphs to nowhere" 2 "--dump-graph: a directory is wanted"
 try run "$job" --trace-device= --out "$root/x";            expect "traces to nowhere" 2 "--trace-device: a directory is wanted"
-try run "$job" --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 99; expect "an option given often" 2 "cluster.ranks = 99"
+try run "$job" --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 999; expect "an option given often" 2 "--ranks: cluster.ranks = 999: out of range"
 printf 'within.alpha_ns = soon\n' >"$root/costs"
 try run "$job" --set "cluster.network_costs=$root/costs" --out "$root/x"; expect "a broken file of costs" 2 "costs:1: within.alpha_ns = soon"
 try run "$job" --set "cluster.network_costs=$root/none" --out "$root/x"; expect "a missing file of costs" 3 "$root/none"
