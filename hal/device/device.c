@@ -136,7 +136,7 @@ enum keel_status keel_buffer_wrap(struct keel_device *device, void *memory, uint
     struct keel_buffer *buffer = NULL;
     KEEL_TRY(device->ops->buffer_wrap(device, memory, bytes, &buffer));
     introduce(device, NULL, bytes, buffer);
-    buffer->wrapped = true;
+    buffer->wrapped = memory;
     *out = buffer;
     return KEEL_OK;
 }
@@ -163,18 +163,38 @@ enum keel_status keel_buffer_slice(struct keel_buffer *buffer, uint64_t offset_b
     return KEEL_OK;
 }
 
+/* Where a buffer begins: within the memory of the host if that was wrapped, else within its whole buffer. */
+struct memory_place {
+    const struct keel_buffer *whole; /* NULL: the host's */
+    uint64_t at;
+};
+
+static struct memory_place place_of(const struct keel_buffer *buffer)
+{
+    const struct keel_buffer *whole = buffer->parent != NULL ? buffer->parent : buffer;
+    if (whole->wrapped != NULL)
+        return (struct memory_place){NULL, (uintptr_t)whole->wrapped + buffer->from_bytes};
+    return (struct memory_place){whole, buffer->from_bytes};
+}
+
+bool keel_buffer_ranges_overlap(const struct keel_buffer *a, uint64_t a_offset_bytes, uint64_t a_bytes,
+                                const struct keel_buffer *b, uint64_t b_offset_bytes, uint64_t b_bytes)
+{
+    const struct memory_place a_place = place_of(a), b_place = place_of(b);
+    const uint64_t a_at = a_place.at + a_offset_bytes, b_at = b_place.at + b_offset_bytes;
+    return a_place.whole == b_place.whole && a_bytes > 0 && b_bytes > 0 && a_at < b_at + b_bytes &&
+           b_at < a_at + a_bytes;
+}
+
 bool keel_buffer_overlaps(const struct keel_buffer *a, const struct keel_buffer *b)
 {
-    const struct keel_buffer *a_whole = a->parent != NULL ? a->parent : a;
-    const struct keel_buffer *b_whole = b->parent != NULL ? b->parent : b;
-    return a_whole == b_whole && a->from_bytes < b->from_bytes + b->bytes &&
-           b->from_bytes < a->from_bytes + a->bytes;
+    return keel_buffer_ranges_overlap(a, 0, a->bytes, b, 0, b->bytes);
 }
 
 bool keel_buffer_begins_at(const struct keel_buffer *a, const struct keel_buffer *b)
 {
-    return (a->parent != NULL ? a->parent : a) == (b->parent != NULL ? b->parent : b) &&
-           a->from_bytes == b->from_bytes;
+    const struct memory_place a_place = place_of(a), b_place = place_of(b);
+    return a_place.whole == b_place.whole && a_place.at == b_place.at;
 }
 
 void keel_buffer_destroy(struct keel_buffer *buffer)

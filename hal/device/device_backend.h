@@ -52,7 +52,7 @@ struct keel_device {
 struct keel_buffer {
     struct keel_device *device;
     struct keel_buffer *parent; /* the buffer that this slice is cut from; NULL for a buffer */
-    bool wrapped;               /* the memory is the caller's */
+    const void *wrapped;        /* the caller's memory; NULL: it is the device's, or a slice's */
     uint64_t bytes;
     uint64_t from_bytes;         /* of a slice: where it begins in its parent */
     uint64_t id;                 /* never used twice on a device: tells a new buffer at an old address */

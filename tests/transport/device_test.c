@@ -512,6 +512,34 @@ END_TEST
 
 /* ---- what is refused ----------------------------------------------------------------------------------- */
 
+/* It is memory that parts and result may not share, whatever buffers name it: a slice, or a second wrap. */
+static void refuse_shared_memory(struct rank *me, struct board *board, struct keel_group *group,
+                                 const struct trial *trial)
+{
+    const uint64_t bytes = 16 * KEEL_PAGE_BYTES;
+    struct keel_device_collective bad = trial->staged;
+    struct keel_device_operation *call = NULL;
+    struct keel_buffer *buffers[2];
+    uint8_t *memory;
+    rank_ok(me, keel_buffer_slice(trial->in, 0, keel_buffer_bytes(trial->in), &buffers[0]));
+    bad.result.buffer = buffers[0];
+    rank_check(me, keel_device_collective_begin(board->collectives, group, &bad, &call) == KEEL_INVALID);
+    keel_buffer_destroy(buffers[0]);
+    if (!keel_device_info(board->device)->unified_memory)
+        return;
+    rank_ok(me, keel_transport_alloc(bytes, &memory));
+    rank_ok(me, keel_buffer_wrap(board->device, memory, bytes, &buffers[0]));
+    rank_ok(me,
+            keel_buffer_wrap(board->device, memory + KEEL_PAGE_BYTES, bytes - KEEL_PAGE_BYTES, &buffers[1]));
+    const struct keel_device_place part = {buffers[0], KEEL_PAGE_BYTES};
+    bad.parts = &part;
+    bad.result = (struct keel_device_place){buffers[1], 64};
+    rank_check(me, keel_device_collective_begin(board->collectives, group, &bad, &call) == KEEL_INVALID);
+    keel_buffer_destroy(buffers[1]);
+    keel_buffer_destroy(buffers[0]);
+    keel_transport_free(memory);
+}
+
 static int refused_body(struct rank *me)
 {
     struct board board;
@@ -537,6 +565,7 @@ static int refused_body(struct rank *me)
     bad = trial.staged;
     bad.result = trial.places[0];
     rank_check(me, keel_device_collective_begin(board.collectives, group, &bad, &call) == KEEL_INVALID);
+    refuse_shared_memory(me, &board, group, &trial);
     bad = trial.staged;
     bad.result.buffer = NULL;
     rank_check(me, keel_device_collective_begin(board.collectives, group, &bad, &call) == KEEL_INVALID);

@@ -488,8 +488,9 @@ static enum keel_status check_place(const struct keel_device_operation *operatio
 static bool overlap(const struct keel_device_place *a, uint64_t a_bytes, const struct keel_device_place *b,
                     uint64_t b_bytes)
 {
-    return a->buffer == b->buffer && a_bytes > 0 && b_bytes > 0 &&
-           a->offset_bytes < b->offset_bytes + b_bytes && b->offset_bytes < a->offset_bytes + a_bytes;
+    return a_bytes > 0 && b_bytes > 0 && /* else there may be no buffer */
+           keel_buffer_ranges_overlap(a->buffer, a->offset_bytes, a_bytes, b->buffer, b->offset_bytes,
+                                      b_bytes);
 }
 
 static enum keel_status check_places(const struct keel_device_operation *operation)

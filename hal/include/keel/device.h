@@ -193,8 +193,11 @@ enum keel_status keel_buffer_wrap(struct keel_device *device, void *memory, uint
                                   struct keel_buffer **out);
 void keel_buffer_destroy(struct keel_buffer *buffer);
 uint64_t keel_buffer_bytes(const struct keel_buffer *buffer);
-/* Whether two buffers or slices have a byte in common. Memory that was wrapped twice is not recognised. */
+/* Whether two buffers or slices have a byte in common, be it in memory that was wrapped twice. */
 bool keel_buffer_overlaps(const struct keel_buffer *a, const struct keel_buffer *b);
+/* The same of ranges, which lie within their buffers; one of no bytes overlaps nothing. */
+bool keel_buffer_ranges_overlap(const struct keel_buffer *a, uint64_t a_offset_bytes, uint64_t a_bytes,
+                                const struct keel_buffer *b, uint64_t b_offset_bytes, uint64_t b_bytes);
 /* Whether both begin with the same byte of memory. */
 bool keel_buffer_begins_at(const struct keel_buffer *a, const struct keel_buffer *b);
 
