@@ -184,6 +184,45 @@ enum keel_status keel_check_random(const char *op, uint64_t count, uint64_t limi
                      (unsigned long long)count, (unsigned long long)slice->first, (unsigned long long)limit);
 }
 
+uint32_t keel_slice_begin(uint32_t units, uint32_t of, uint32_t slice)
+{
+    KEEL_ASSERT(of > 0 && slice <= of);
+    return (uint32_t)((uint64_t)units * slice / of);
+}
+
+/* The least node that holds the first of the slices and as many; where all come to an end it has fewer. */
+static bool are_node(const struct keel_slices *slices)
+{
+    uint32_t whole = 1;
+    while (whole < slices->count)
+        whole *= 2;
+    return slices->first % whole == 0 &&
+           (slices->count == whole || slices->first + slices->count == slices->of);
+}
+
+enum keel_status keel_check_slices(const char *op, const char *what, const struct keel_slices *slices,
+                                   uint64_t size, bool node)
+{
+    const struct keel_slices s = *slices;
+    if (s.count == 0 && (s.first | s.of | s.units | s.unit) == 0)
+        return KEEL_OK;
+    if (s.count == 0 || s.of > KEEL_SLICES_MAX || s.count > s.of || s.first > s.of - s.count ||
+        s.units < s.of || s.unit == 0)
+        return keel_fail(KEEL_INVALID,
+                         "%s: %s: %u slices from %u on, of %u of %u units of %u: there are none such", op,
+                         what, s.count, s.first, s.of, s.units, s.unit);
+    const uint32_t units =
+        keel_slice_begin(s.units, s.of, s.first + s.count) - keel_slice_begin(s.units, s.of, s.first);
+    if ((uint64_t)units * s.unit != size)
+        return keel_fail(KEEL_INVALID, "%s: %s: slices %u to %u of %u have %u units of %u, not %llu elements",
+                         op, what, s.first, s.first + s.count - 1, s.of, units, s.unit,
+                         (unsigned long long)size);
+    if (node && !are_node(&s))
+        return keel_fail(KEEL_INVALID, "%s: %s: slices %u to %u of %u are no node of the tree over them", op,
+                         what, s.first, s.first + s.count - 1, s.of);
+    return KEEL_OK;
+}
+
 enum keel_status keel_check_operands(const char *op, const struct keel_op_operand *operands, uint32_t count)
 {
     bool writes = false;

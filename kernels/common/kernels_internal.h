@@ -72,6 +72,9 @@ enum { KEEL_BUILD_OPTIONS_BYTES = 192 };
 /* Defaults of the device, then the settings; errors as keel_kernels_create_with. */
 enum keel_status keel_tunables_apply(const struct keel_device_info *info, const struct keel_setting *settings,
                                      uint32_t setting_count, uint32_t values[KEEL_TUNABLE_COUNT]);
+/* Floats of the local memory that a product may use: more than its tiles take, where there is more. */
+uint32_t keel_gemm_arena_floats(const struct keel_device_info *info,
+                                const uint32_t values[KEEL_TUNABLE_COUNT]);
 /* What the compiler is told for a module. */
 void keel_tunables_build_options(const struct keel_device_info *info, enum keel_module_id module,
                                  const uint32_t values[KEEL_TUNABLE_COUNT],
@@ -187,6 +190,16 @@ enum keel_status keel_check_buffer(const char *op, const char *what, const struc
  * `limit`. */
 enum keel_status keel_check_random(const char *op, uint64_t count, uint64_t limit,
                                    struct keel_random_slice *slice);
+
+/* INVALID unless slices are none, or some of a dimension whose elements are `size`; with `node`, those of one
+ * node of the tree over slices. */
+enum keel_status keel_check_slices(const char *op, const char *what, const struct keel_slices *slices,
+                                   uint64_t size, bool node);
+/* Three arguments of a kernel: first, count and of in one word; units; unit. */
+static inline uint32_t keel_pack_slices(const struct keel_slices *slices)
+{
+    return slices->first << 16 | slices->of << 8 | slices->count;
+}
 
 /* INVALID when a number of a descriptor is infinite or NaN. */
 enum keel_status keel_check_finite(const char *op, const char *what, float value);

@@ -98,6 +98,22 @@ static uint64_t gemm_local_bytes(const struct keel_device_info *info,
                           packed / 8 * (8 * depth + 16),
                       sizeof(float));
 }
+
+/* Partial sums of slices of k wait beside the tiles: of eight slices where all strips have four tiles. A
+ * cache lends that much without cost to other products; where local memory is apart, groups share it. */
+enum { GEMM_TILES_WAITING = 3 };
+uint32_t keel_gemm_arena_floats(const struct keel_device_info *info,
+                                const uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    const uint64_t tiles = gemm_local_bytes(info, values);
+    if (keel_device_local_size(info) != KEEL_LOCAL_LARGE)
+        return (uint32_t)(tiles / sizeof(float));
+    const uint64_t more = KEEL_BYTES(48 * GEMM_TILES_WAITING, values[KEEL_TUNABLE_GEMM_ROWS],
+                                     values[KEEL_TUNABLE_GEMM_STRIPS], sizeof(float));
+    const uint64_t limit = info->kind == KEEL_DEVICE_HOST ? UINT64_MAX : info->local_bytes;
+    return (uint32_t)((tiles + more < limit ? tiles + more : limit) / sizeof(float));
+}
+
 static uint64_t attention_local_bytes(const struct keel_device_info *info,
                                       const uint32_t values[KEEL_TUNABLE_COUNT])
 {
@@ -255,4 +271,8 @@ void keel_tunables_build_options(const struct keel_device_info *info, enum keel_
                            length > 0 ? " " : "", rows[i].macro, values[i]);
         KEEL_ASSERT(length < KEEL_BUILD_OPTIONS_BYTES);
     }
+    if (module == KEEL_MODULE_gemm)
+        length += snprintf(out + length, KEEL_BUILD_OPTIONS_BYTES - (size_t)length, " -DKEEL_GEMM_ARENA=%u",
+                           keel_gemm_arena_floats(info, values));
+    KEEL_ASSERT(length < KEEL_BUILD_OPTIONS_BYTES);
 }

@@ -8,6 +8,7 @@ enum { CHECK_TILES = 64 /* tiles that a work-item checks: 96 KiB */ };
 /* What a group makes of C, at most. */
 struct cut {
     uint32_t rows, strips;
+    uint32_t depth; /* of k at a time, where k has slices */
 };
 
 /* What a cut costs for each of k, in products: groups are alike and each unit makes as many as the busiest;
@@ -19,26 +20,65 @@ static uint64_t cut_cost(const struct cut *cut, uint64_t groups, uint32_t units)
     return (groups + units - 1) / units * (cut->rows * columns + COPY * (cut->rows + columns));
 }
 
-/* The cheapest of all even cuts. Rows come in sixteens, as they are copied. */
-static struct cut choose_cut(const struct keel_kernels *kernels, const struct keel_gemm *op)
+/* Sums that lie beside each other, of one place in C: those of a slice, and of the nodes that wait for it. */
+static uint32_t sums_of(const struct keel_slices *slices)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < slices->count; i++) {
+        uint32_t waiting = 0;
+        for (uint32_t done = i; done > 0; done &= done - 1)
+            waiting++;
+        most = waiting > most ? waiting : most;
+    }
+    return most + 1;
+}
+
+/* Whether a group of a product of slices has room for its panel, its blocks and its sums (gemm.cl). */
+static bool fits(const struct keel_kernels *kernels, const struct cut *cut, uint32_t sums)
+{
+    const bool large = keel_device_local_size(keel_kernels_info(kernels)) == KEEL_LOCAL_LARGE;
+    const uint32_t packed = large || cut->rows < GEMM_PACKED_ROWS ? cut->rows : GEMM_PACKED_ROWS;
+    const uint64_t panel = KEEL_BYTES(cut->depth, GEMM_TILE_COLUMNS);
+    const uint64_t blocks = KEEL_BYTES(packed / GEMM_TILE_ROWS, 8 * cut->depth + 16);
+    return panel + blocks + KEEL_BYTES(sums, cut->strips, cut->rows, GEMM_TILE_COLUMNS) <=
+           keel_gemm_arena_floats(keel_kernels_info(kernels), kernels->tuned);
+}
+
+/* The cheapest of all even cuts, at one depth; rows 0: none fits. Rows come in sixteens, as they are copied.
+ */
+static struct cut cheapest_cut(const struct keel_kernels *kernels, const struct keel_gemm *op, uint32_t depth)
 {
     const uint32_t units = keel_kernels_info(kernels)->compute_units;
     const uint32_t rows_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ROWS);
     const uint32_t strips_max = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_STRIPS);
-    const uint32_t strips_all = divide_up(op->n, GEMM_TILE_COLUMNS);
-    struct cut best = {.rows = 16, .strips = 1};
+    const uint32_t strips_all = divide_up(op->n, GEMM_TILE_COLUMNS), sums = sums_of(&op->k_slices);
+    struct cut best = {0};
     uint64_t best_cost = UINT64_MAX;
     for (uint32_t rows = rows_max; rows >= 16; rows -= 16)
         for (uint32_t strips = 1; strips <= strips_max; strips++) {
             const uint64_t down = divide_up(op->m, rows), across = divide_up(strips_all, strips);
-            const struct cut cut = {rows, strips};
+            const struct cut cut = {rows, strips, depth};
             const uint64_t cost = cut_cost(&cut, down * across * op->batch, units);
-            if (cost < best_cost) {
+            if (cost < best_cost && (op->k_slices.count == 0 || fits(kernels, &cut, sums))) {
                 best = cut;
                 best_cost = cost;
             }
         }
     return best;
+}
+
+/* Sums of slices that wait take room: where local memory is small, what is copied at a time gets less, and at
+ * last so do the rows. The smallest arena holds 8 rows of 64 slices (tests/kernels/gemm_test.c). */
+static struct cut choose_cut(const struct keel_kernels *kernels, const struct keel_gemm *op)
+{
+    enum { LEAST_DEPTH = 16 };
+    const uint32_t deepest = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_DEPTH);
+    for (uint32_t depth = deepest; depth >= LEAST_DEPTH; depth /= 2) {
+        const struct cut cut = cheapest_cut(kernels, op, depth);
+        if (cut.rows > 0)
+            return cut;
+    }
+    return (struct cut){GEMM_TILE_ROWS, 1, LEAST_DEPTH};
 }
 
 static uint32_t type_bytes(enum keel_dtype type)
@@ -68,6 +108,9 @@ static enum keel_status check_shape(const struct keel_gemm *op)
     if (op->chain && op->accumulate)
         return keel_fail(KEEL_INVALID, "gemm: %u x %u x %u: chain and accumulate would both add C: take one",
                          op->m, op->n, op->k);
+    if (op->chain && op->k_slices.count > 0)
+        return keel_fail(KEEL_INVALID, "gemm: %u x %u x %u: a chain over pieces of k has no slices of k",
+                         op->m, op->n, op->k);
     if (op->residual != NULL && (op->pre != NULL || op->accumulate))
         return keel_fail(KEEL_INVALID, "gemm: %u x %u x %u: a residual goes with neither pre nor accumulate",
                          op->m, op->n, op->k);
@@ -75,7 +118,7 @@ static enum keel_status check_shape(const struct keel_gemm *op)
         return keel_fail(KEEL_INVALID,
                          "gemm: %u x %u x %u: types %d, %d, %d: f32, bf16 and f16 are multiplied", op->m,
                          op->n, op->k, (int)op->a_type, (int)op->b_type, (int)op->c_type);
-    return KEEL_OK;
+    return keel_check_slices("gemm", "k", &op->k_slices, op->k, true);
 }
 
 /* `count` of C lie behind each other, or side by side in the same rows: no element is in two. */
@@ -148,7 +191,9 @@ static enum keel_status launch(struct keel_kernels *kernels, const struct keel_g
                   keel_arg_u32(op->ldc), keel_arg_u32(flags_of(op) | more_flags), keel_arg_u32(cut->rows),
                   keel_arg_u64(op->stride_a), keel_arg_u64(op->stride_b), keel_arg_u64(op->stride_c),
                   keel_arg_either(op->checksums, op->c), keel_arg_u32(cut->strips),
-                  keel_arg_either(offsets, op->c), keel_arg_u32(groups)));
+                  keel_arg_either(offsets, op->c), keel_arg_u32(groups),
+                  keel_arg_u32(keel_pack_slices(&op->k_slices)), keel_arg_u32(op->k_slices.units),
+                  keel_arg_u32(op->k_slices.unit), keel_arg_u32(cut->depth)));
 }
 
 enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
@@ -169,11 +214,12 @@ enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct
     struct keel_gemm one = op->product; /* as large as a group is, where all are alike */
     KEEL_TRY(check_shape(&op->product));
     if (op->groups == 0 || op->product.batch != 1 || op->product.checksums != NULL ||
+        op->product.k_slices.count > 0 ||
         (op->over_k && (!op->product.transpose_a || op->product.transpose_b)))
         return keel_fail(
             KEEL_INVALID,
             "gemm_grouped: %u groups of %u x %u x %u, batch %u: wants groups, batch 1, no checksums, "
-            "and rows of A and B as stored where k is cut",
+            "no slices, and rows of A and B as stored where k is cut",
             op->groups, one.m, one.n, one.k, one.batch);
     KEEL_TRY(check_operands("gemm_grouped", &op->product, op->groups, op->over_k, op->offsets));
     one.batch = op->groups;

@@ -16,8 +16,9 @@ struct host_gemm {
     const float *bias;
     void *c, *pre;
     uint32_t m, n, k, ldc, flags, a_type, b_type, c_type;
-    uint64_t a_at, b_at, c_at;                       /* the first element of each */
-    uint64_t a_step_i, a_step_p, b_step_p, b_step_j; /* elements from one to the next of op(A), op(B) */
+    uint64_t a_at, b_at, c_at;                             /* the first element of each */
+    uint64_t a_step_i, a_step_p, b_step_p, b_step_j;       /* elements from one to the next of op(A), op(B) */
+    uint32_t slice_count, slice_ends[KEEL_SLICES_MAX + 1]; /* of k; the first is 0 */
 };
 
 static float get(const void *x, uint64_t at, uint32_t type)
@@ -65,17 +66,16 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-KEEL_HOST_KERNEL static void multiply_block(const struct host_gemm *g, uint32_t i0, uint32_t j0)
+typedef float block_sums[BLOCK_ROWS][BLOCK_COLUMNS];
+
+/* The chains over k from `begin` to `end`. */
+KEEL_HOST_KERNEL static void add_products(const struct host_gemm *g, uint32_t i0, uint32_t j0, uint32_t begin,
+                                          uint32_t end, block_sums sums)
 {
-    float sums[BLOCK_ROWS][BLOCK_COLUMNS] = {{0}};
     float panel[BLOCK_DEPTH][BLOCK_COLUMNS];
     uint32_t rows = smaller(BLOCK_ROWS, g->m - i0), columns = smaller(BLOCK_COLUMNS, g->n - j0);
-    if (g->flags & GEMM_CHAIN)
-        for (uint32_t i = 0; i < rows; i++)
-            for (uint32_t j = 0; j < columns; j++)
-                sums[i][j] = get(g->c, g->c_at + (uint64_t)(i0 + i) * g->ldc + j0 + j, g->c_type);
-    for (uint32_t p0 = 0; p0 < g->k; p0 += BLOCK_DEPTH) {
-        uint32_t depth = smaller(BLOCK_DEPTH, g->k - p0);
+    for (uint32_t p0 = begin; p0 < end; p0 += BLOCK_DEPTH) {
+        uint32_t depth = smaller(BLOCK_DEPTH, end - p0);
         copy_panel(g, p0, depth, j0, columns, panel);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t p = 0; p < depth; p++) {
@@ -84,6 +84,40 @@ KEEL_HOST_KERNEL static void multiply_block(const struct host_gemm *g, uint32_t 
                     sums[i][j] = fmaf(x, panel[p][j], sums[i][j]);
             }
     }
+}
+
+/* Sums of slices [first, first + count) of the call: the left part is the largest power of two that is less.
+ */
+static void add_slices(const struct host_gemm *g, uint32_t i0, uint32_t j0, uint32_t first, uint32_t count,
+                       block_sums sums)
+{
+    if (count == 1) {
+        add_products(g, i0, j0, g->slice_ends[first], g->slice_ends[first + 1], sums);
+        return;
+    }
+    block_sums right = {{0}};
+    uint32_t left = 1;
+    while (2 * left < count)
+        left *= 2;
+    add_slices(g, i0, j0, first, left, sums);
+    add_slices(g, i0, j0, first + left, count - left, right);
+    for (uint32_t i = 0; i < BLOCK_ROWS; i++)
+        for (uint32_t j = 0; j < BLOCK_COLUMNS; j++)
+            sums[i][j] = sums[i][j] + right[i][j];
+}
+
+static void multiply_block(const struct host_gemm *g, uint32_t i0, uint32_t j0)
+{
+    block_sums sums = {{0}};
+    uint32_t rows = smaller(BLOCK_ROWS, g->m - i0), columns = smaller(BLOCK_COLUMNS, g->n - j0);
+    if (g->flags & GEMM_CHAIN)
+        for (uint32_t i = 0; i < rows; i++)
+            for (uint32_t j = 0; j < columns; j++)
+                sums[i][j] = get(g->c, g->c_at + (uint64_t)(i0 + i) * g->ldc + j0 + j, g->c_type);
+    if (g->slice_count > 0)
+        add_slices(g, i0, j0, 0, g->slice_count, sums);
+    else
+        add_products(g, i0, j0, 0, g->k, sums);
     for (uint32_t i = 0; i < rows; i++)
         for (uint32_t j = 0; j < columns; j++)
             finish(g, i0 + i, j0 + j, sums[i][j]);
@@ -154,6 +188,15 @@ static void multiply_groups(const struct host_gemm *all, const int32_t *offsets,
     }
 }
 
+static void read_slices(struct host_gemm *g, uint32_t slices, uint32_t units, uint32_t unit)
+{
+    const uint32_t first = slices >> 16, of = slices >> 8 & 255;
+    g->slice_count = slices & 255;
+    for (uint32_t i = 0; i <= g->slice_count && of > 0; i++)
+        g->slice_ends[i] =
+            (keel_slice_begin(units, of, first + i) - keel_slice_begin(units, of, first)) * unit;
+}
+
 static struct host_gemm host_gemm_read(void *const *arguments)
 {
     uint32_t lda = u32_at(arguments, 8), ldb = u32_at(arguments, 9);
@@ -183,6 +226,7 @@ static void host_gemm(KEEL_HOST_ARGUMENTS)
 {
     struct host_gemm g = host_gemm_read(arguments);
     uint32_t *checksums = arguments[16], groups = u32_at(arguments, 19);
+    read_slices(&g, u32_at(arguments, 20), u32_at(arguments, 21), u32_at(arguments, 22));
     if (groups > 0) {
         multiply_groups(&g, arguments[18], groups, u64_at(arguments, 14), u64_at(arguments, 15));
         return;

@@ -20,5 +20,6 @@ enum {
 };
 /* A tile of C: what a checksum covers. */
 enum { GEMM_TILE_ROWS = 8, GEMM_TILE_COLUMNS = 48, GEMM_CHECKSUM_TURN = 5 };
+enum { GEMM_PACKED_ROWS = 16 }; /* whose blocks lie in local memory at once, where it is not large */
 
 #endif

@@ -29,7 +29,7 @@ static struct keel_buffer *elements(struct golden_run *run, const char *name, en
     return buffer;
 }
 
-/* shape[6]: the types of A, B and C, two bits each */
+/* shape[6]: the types of A, B and C, two bits each; [7]: slices of k, 0 for none */
 static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
 {
     const uint32_t m = shape[0], n = shape[1], k = shape[2], batch = shape[3], flags = shape[4],
@@ -38,6 +38,8 @@ static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
     struct keel_gemm op = {.m = m, .n = n, .k = k, .batch = batch, .transpose_a = ta, .transpose_b = tb};
     op.accumulate = (flags & ACCUMULATE) != 0;
     op.chain = (flags & CHAIN) != 0;
+    if (shape[7] > 0)
+        op.k_slices = (struct keel_slices){.count = shape[7], .of = shape[7], .units = k, .unit = 1};
     op.a_type = (enum keel_dtype)(shape[6] & 3);
     op.b_type = (enum keel_dtype)(shape[6] >> 2 & 3);
     op.c_type = (enum keel_dtype)(shape[6] >> 4 & 3);
@@ -359,6 +361,17 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(gemm, gemm, "19x53x70-nt-f16", 0x7eef507793db1b3c, 19, 53, 70, 1, TB | GELU, 3,
                 2 | 2 << 2 | 2 << 4),
     GOLDEN_CASE(gemm, gemm, "17x96x129-tn-mixed", 0xc4226d52ad3d6a40, 17, 96, 129, 1, TA, 0, 2 | 1 << 2),
+    GOLDEN_CASE(gemm, gemm, "19x97x301-nn-1-slice", 0x62f4f78d5f0113de, 19, 97, 301, 1, BIAS, 0, 0, 1),
+    GOLDEN_CASE(gemm, gemm, "19x97x301-nn-2-slices", 0x4b7a56a2311fd914, 19, 97, 301, 1, BIAS, 0, 0, 2),
+    GOLDEN_CASE(gemm, gemm, "33x50x37-nt-3-slices", 0x94290f789f7ff1ff, 33, 50, 37, 1, TB | BIAS | GELU, 1, 0,
+                3),
+    GOLDEN_CASE(gemm, gemm, "2*9x49x66-tn-4-slices", 0x78b50baca510b6c9, 9, 49, 66, 2, TA | ACCUMULATE, 0, 0,
+                4),
+    GOLDEN_CASE(gemm, gemm, "17x96x131-nn-bf16-7-slices", 0x0217bbb63ac478a1, 17, 96, 131, 1, BIAS, 0,
+                1 | 1 << 2 | 1 << 4, 7),
+    GOLDEN_CASE(gemm, gemm, "65x50x301-nt-8-slices", 0x0cd47d456fd6cb41, 65, 50, 301, 1, TB | BIAS | ADDED, 0,
+                0, 8),
+    GOLDEN_CASE(gemm, gemm, "5x48x70-nn-64-slices", 0x9b057e197720c189, 5, 48, 70, 1, 0, 0, 0, 64),
     GOLDEN_CASE(gemm_grouped, gemm, "53x49x37-bias", 0x9c0ef7019f7a24bd, 53, 49, 37, BIAS, 0),
     GOLDEN_CASE(gemm_grouped, gemm, "31x50x17-nt", 0x4296f092c05b8663, 31, 50, 17, TB, 0),
     GOLDEN_CASE(gemm_grouped, gemm, "29x13x19-over-k", 0xb763a11d841f2f26, 29, 13, 19, ACCUMULATE, 1),

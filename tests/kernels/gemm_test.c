@@ -124,17 +124,39 @@ static double gelu_true(double x)
     return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
 
+/* The sum over k by the words of kernels.h: a chain for each slice, and the slices' sums by pairs of
+ * neighbours, again and again; the last goes up alone where it has none. */
+static float sum_over_k(const struct product *p, uint64_t batch, uint64_t i, uint64_t j)
+{
+    const struct keel_slices *cut = &p->op.k_slices;
+    float sums[KEEL_SLICES_MAX] = {0};
+    uint32_t count = cut->count > 0 ? cut->count : 1;
+    uint64_t q = 0;
+    for (uint32_t slice = 0; slice < count; slice++) {
+        const uint64_t begin = cut->count > 0 ? (uint64_t)cut->first * cut->units / cut->of : 0;
+        const uint64_t end =
+            cut->count > 0 ? ((uint64_t)(cut->first + slice + 1) * cut->units / cut->of - begin) * cut->unit
+                           : p->op.k;
+        for (; q < end; q++)
+            sums[slice] = fmaf(at_a(p, batch, i, q), at_b(p, batch, q, j), sums[slice]);
+    }
+    ck_assert_uint_eq(q, p->op.k);
+    for (; count > 1; count = (count + 1) / 2)
+        for (uint32_t pair = 0; pair < (count + 1) / 2; pair++)
+            sums[pair] = 2 * pair + 1 < count ? sums[2 * pair] + sums[2 * pair + 1] : sums[2 * pair];
+    return sums[0];
+}
+
 /* An element by the words of kernels.h, and in double: before GELU, the sums must have the very bits and
  * lie within (k + 2) rounding errors of the sum of magnitudes. */
 static void check_element(const struct product *p, uint64_t batch, uint64_t i, uint64_t j, const float *c,
                           const float *pre)
 {
     uint64_t at = batch * p->op.stride_c + i * p->op.ldc + j;
-    float s = 0;
+    float s = sum_over_k(p, batch, i, j);
     double exact = 0, magnitude = 0;
     for (uint64_t q = 0; q < p->op.k; q++) {
         float x = at_a(p, batch, i, q), y = at_b(p, batch, q, j);
-        s = fmaf(x, y, s);
         exact += (double)x * (double)y;
         magnitude += fabs((double)x * (double)y);
     }
@@ -380,6 +402,171 @@ START_TEST(a_chain_over_pieces_of_k_has_the_bits_of_one)
 }
 END_TEST
 
+/* ---- slices of k ---- */
+
+/* One, powers of two, and counts that are none; slices of one unit; parts of a dimension, of which the last
+ * has a node that is not full. */
+static const struct keel_slices cuts_of_k[] = {
+    {0, 1, 1, 7, 3},   {0, 2, 2, 5, 1},   {0, 2, 2, 300, 1}, {0, 3, 3, 7, 5},    {0, 3, 3, 401, 1},
+    {0, 4, 4, 301, 1}, {0, 8, 8, 77, 4},  {0, 8, 8, 8, 1},   {0, 7, 7, 100, 3},  {0, 13, 13, 29, 2},
+    {4, 4, 8, 83, 3},  {4, 3, 7, 55, 1},  {2, 1, 3, 10, 9},  {0, 64, 64, 90, 1}, {0, 63, 63, 63, 2},
+    {4, 1, 5, 21, 1},  {0, 5, 5, 700, 1},
+};
+enum { CUTS_OF_K = sizeof cuts_of_k / sizeof cuts_of_k[0] };
+
+static struct product sliced_init(uint32_t m, uint32_t n, uint32_t batch, int cut, int layout, int form)
+{
+    const struct keel_slices *s = &cuts_of_k[cut];
+    const uint32_t begin = (uint32_t)((uint64_t)s->first * s->units / s->of),
+                   end = (uint32_t)((uint64_t)(s->first + s->count) * s->units / s->of);
+    struct product p = product_init(&(struct shape){m, n, (end - begin) * s->unit, batch, batch}, layout & 1,
+                                    layout & 2, form);
+    p.op.k_slices = *s;
+    return p;
+}
+
+START_TEST(slices_of_k_are_chains_whose_sums_join_in_the_tree)
+{
+    static const struct shape sides[] = {{1, 1, 0, 1, 0}, {13, 97, 0, 2, 0}, {300, 144, 0, 1, 0}};
+    rig_open();
+    for (int cut = 0; cut < CUTS_OF_K; cut++) {
+        const struct shape *side = &sides[cut % 3];
+        struct product p = sliced_init(side->m, side->n, side->batch, cut, cut % 4, cut % FORMS);
+        float *c[RIG_DEVICES], *pre[RIG_DEVICES];
+        for (int d = 0; d < RIG_DEVICES; d++) {
+            c[d] = rig_numbers(0, p.c_count);
+            pre[d] = rig_numbers(0, p.c_count);
+            product_run(&p, &rig[d], false, c[d], pre[d]);
+        }
+        check_elements(&p, c[0], pre[0]);
+        for (int d = 0; d < RIG_DEVICES; d++) {
+            rig_same_bits("slices of k", d, c[d], c[0], p.c_count);
+            rig_same_bits("slices of k, pre", d, pre[d], pre[0], p.c_count);
+        }
+        for (int d = 0; d < RIG_DEVICES; d++) {
+            free(c[d]);
+            free(pre[d]);
+        }
+        product_fini(&p);
+    }
+    rig_close();
+}
+END_TEST
+
+/* What is left of local memory for sums that wait, down to the least that there may be. */
+START_TEST(slices_of_k_have_room_in_every_local_memory)
+{
+    static const uint64_t sizes[] = {16384, 32768, 65536, 262144, 524288};
+    rig_open();
+    struct rig_device *on = &rig[1], own = *on;
+    struct keel_device_info target = *keel_device_info(on->device);
+    for (size_t size = 0; size < sizeof sizes / sizeof *sizes; size++) {
+        target.local_bytes = sizes[size];
+        const struct keel_kernels_options options = {.target = &target};
+        ck_ok(keel_kernels_create_with(on->device, &options, &on->kernels));
+        for (int cut = 0; cut < CUTS_OF_K; cut += 2) {
+            struct product p = sliced_init(70, 150, 1, cut, cut % 4, cut % FORMS);
+            float *c = rig_numbers(0, p.c_count), *pre = rig_numbers(0, p.c_count);
+            product_run(&p, on, false, c, pre);
+            check_elements(&p, c, pre);
+            free(c);
+            free(pre);
+            product_fini(&p);
+        }
+        keel_kernels_destroy(on->kernels);
+        on->kernels = own.kernels;
+    }
+    rig_close();
+}
+END_TEST
+
+/* Node by node, as ranks hold them, and the nodes' sums added: the bits of one call with all slices. */
+START_TEST(nodes_of_slices_add_up_to_the_whole)
+{
+    static const struct keel_slices nodes[] = {{0, 4, 7, 41, 3}, {4, 2, 7, 41, 3}, {6, 1, 7, 41, 3}};
+    rig_open();
+    for (int d = 0; d < RIG_DEVICES; d++) {
+        struct product p = product_init(&(struct shape){21, 100, 123, 1, 0}, true, false, 0);
+        float *whole = rig_numbers(0, p.c_count), *pre = rig_numbers(0, p.c_count), *part[3];
+        p.op.k_slices = (struct keel_slices){0, 7, 7, 41, 3};
+        product_run(&p, &rig[d], false, whole, pre);
+        for (int node = 0; node < 3; node++) {
+            const uint32_t begin = nodes[node].first * 41 / 7 * 3;
+            const uint32_t end = (nodes[node].first + nodes[node].count) * 41 / 7 * 3;
+            struct product piece = p;
+            piece.op.k_slices = nodes[node];
+            piece.op.k = end - begin;
+            piece.a += begin * p.op.lda;
+            piece.b += begin * p.op.ldb;
+            piece.a_count -= begin * p.op.lda;
+            piece.b_count -= begin * p.op.ldb;
+            part[node] = rig_numbers(0, p.c_count);
+            product_run(&piece, &rig[d], false, part[node], pre);
+        }
+        for (uint64_t i = 0; i < p.c_count; i++)
+            part[0][i] = part[0][i] + (part[1][i] + part[2][i]);
+        rig_same_bits("nodes of slices", d, part[0], whole, p.c_count);
+        for (int node = 0; node < 3; node++)
+            free(part[node]);
+        free(whole);
+        free(pre);
+        product_fini(&p);
+    }
+    rig_close();
+}
+END_TEST
+
+START_TEST(slices_that_are_none_are_refused_by_name)
+{
+    static const struct keel_slices wrong[] = {
+        {0, 0, 2, 10, 1}, /* none, of two */
+        {0, 2, 2, 9, 1},  /* of 9 */
+        {0, 1, 2, 10, 1}, /* five of ten */
+        {0, 3, 2, 10, 1},
+        {2, 1, 2, 10, 1},
+        {UINT32_MAX, 2, 2, 10, 1},
+        {0, 11, 11, 10, 1}, /* an empty one */
+        {0, 2, 2, 10, 0},
+        {0, 65, 65, 650, 1},
+        {1, 2, 4, 20, 1}, /* from two nodes */
+        {0, 3, 4, 14, 1}, /* a part of one */
+        {0, 2, 2, UINT32_MAX, UINT32_MAX},
+    };
+    rig_open();
+    struct rig_device *on = &rig[1];
+    struct keel_launch_list list = {0};
+    struct keel_buffer *x = rig_buffer(on, NULL, 1000 * sizeof(float));
+    struct keel_buffer *y = rig_buffer(on, NULL, 1000 * sizeof(float));
+    const struct keel_gemm right = {.m = 10,
+                                    .n = 10,
+                                    .k = 10,
+                                    .batch = 1,
+                                    .k_slices = {0, 3, 3, 10, 1},
+                                    .lda = 10,
+                                    .ldb = 10,
+                                    .ldc = 10,
+                                    .a = x,
+                                    .b = x,
+                                    .c = y};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct keel_gemm op = right;
+        op.k_slices = wrong[i];
+        ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
+        ck_assert_ptr_nonnull(strstr(keel_detail(), "gemm: k: "));
+    }
+    struct keel_gemm op = right;
+    op.chain = true;
+    ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
+    struct keel_gemm_grouped grouped = {.product = right, .groups = 2, .offsets = x};
+    grouped.product.stride_b = 100;
+    ck_status(keel_op_gemm_grouped(on->kernels, &grouped, &list), KEEL_INVALID);
+    ck_assert_uint_eq(list.count, 0);
+    ck_ok(keel_op_gemm(on->kernels, &right, &list));
+    keel_launch_list_fini(&list);
+    rig_close();
+}
+END_TEST
+
 START_TEST(small_local_memory_changes_no_bit)
 {
     rig_open();
@@ -427,7 +614,8 @@ static struct halves halves_of(struct rig_device *on, uint32_t series, uint64_t 
 }
 
 /* A product of 16-bit operands against that of their floats, whose result is cast. */
-static void check_halves(struct rig_device *on, enum keel_dtype type, bool transpose_a, bool transpose_b)
+static void check_halves(struct rig_device *on, enum keel_dtype type, bool transpose_a, bool transpose_b,
+                         struct keel_slices slices)
 {
     enum { M = 37, N = 100, K = 150 };
     struct keel_launch_list list = {0};
@@ -441,6 +629,7 @@ static void check_halves(struct rig_device *on, enum keel_dtype type, bool trans
                            .transpose_a = transpose_a,
                            .transpose_b = transpose_b,
                            .accumulate = true,
+                           .k_slices = slices,
                            .lda = transpose_a ? M : K,
                            .ldb = transpose_b ? K : N,
                            .ldc = N,
@@ -470,8 +659,10 @@ START_TEST(sixteen_bits_are_the_floats_they_hold_and_round_once)
     rig_open();
     for (int d = 0; d < RIG_DEVICES; d++)
         for (int layout = 0; layout < 4; layout++) {
-            check_halves(&rig[d], KEEL_BF16, layout & 1, layout & 2);
-            check_halves(&rig[d], KEEL_F16, layout & 1, layout & 2);
+            const struct keel_slices slices = {0, 5, 5, 150, 1};
+            check_halves(&rig[d], KEEL_BF16, layout & 1, layout & 2, (struct keel_slices){0});
+            check_halves(&rig[d], KEEL_F16, layout & 1, layout & 2, (struct keel_slices){0});
+            check_halves(&rig[d], layout & 1 ? KEEL_BF16 : KEEL_F16, layout & 1, layout & 2, slices);
         }
     rig_close();
 }
@@ -629,6 +820,10 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_number_of_rows_changes_no_bit);
     tcase_add_test(tc, a_residual_has_the_bits_of_an_addition_behind);
     tcase_add_test(tc, a_chain_over_pieces_of_k_has_the_bits_of_one);
+    tcase_add_test(tc, slices_of_k_are_chains_whose_sums_join_in_the_tree);
+    tcase_add_test(tc, slices_of_k_have_room_in_every_local_memory);
+    tcase_add_test(tc, nodes_of_slices_add_up_to_the_whole);
+    tcase_add_test(tc, slices_that_are_none_are_refused_by_name);
     tcase_add_test(tc, small_local_memory_changes_no_bit);
     tcase_add_test(tc, sixteen_bits_are_the_floats_they_hold_and_round_once);
     tcase_add_test(tc, groups_are_products_of_their_rows);

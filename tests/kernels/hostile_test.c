@@ -20,11 +20,13 @@ enum { POOL = 20, GUARD_BYTES = 4096, DATA_BYTES_MAX = 65536 };
 
 /* ---- operations ---- */
 
-enum kind { NUMBER, PITCH, REAL, FLAG, BUFFER }; /* PITCH: from a row or a matrix to the next */
+/* PITCH: from a row or a matrix to the next. SLICES: struct keel_slices of the dimension at `sized`. */
+enum kind { NUMBER, PITCH, REAL, FLAG, BUFFER, SLICES };
 struct field {
     const char *name;
     size_t offset, bytes;
     enum kind kind;
+    size_t sized;
 };
 struct operation {
     const char *name;
@@ -128,14 +130,18 @@ EACH_PLAIN(APPEND)
 
 #define FIELD(type, name, kind)                                                                              \
     {                                                                                                        \
-#name, offsetof(struct type, name), sizeof(((struct type *)0)->name), kind                           \
+#name, offsetof(struct type, name), sizeof(((struct type *)0)->name), kind, 0                        \
+    }
+#define CUT(type, name, of)                                                                                  \
+    {                                                                                                        \
+#name, offsetof(struct type, name), sizeof(struct keel_slices), SLICES, offsetof(struct type, of)    \
     }
 #define N(type, name) FIELD(type, name, NUMBER)
 #define R(type, name) FIELD(type, name, REAL)
 #define F(type, name) FIELD(type, name, FLAG)
 #define B(type, name)                                                                                        \
     {                                                                                                        \
-#name, offsetof(struct type, name), sizeof(void *), BUFFER                                           \
+#name, offsetof(struct type, name), sizeof(void *), BUFFER, 0                                        \
     }
 #define N2(t, a) N(t, a[0]), N(t, a[1])
 #define CONV(t)                                                                                              \
@@ -150,7 +156,7 @@ EACH_PLAIN(APPEND)
         F(t, p accumulate), F(t, p chain), F(t, p c_type), FIELD(t, p lda, PITCH), FIELD(t, p ldb, PITCH),   \
         FIELD(t, p ldc, PITCH), FIELD(t, p stride_a, PITCH), FIELD(t, p stride_b, PITCH),                    \
         FIELD(t, p stride_c, PITCH), B(t, p a), B(t, p b), B(t, p c), B(t, p bias), B(t, p pre),             \
-        B(t, p residual), B(t, p checksums)
+        B(t, p residual), B(t, p checksums), CUT(t, p k_slices, p k)
 #define SLICE(t, p) N(t, p slice.first), N(t, p slice.row), N(t, p slice.stride)
 #define ATTEND(t, p)                                                                                         \
     N(t, p batch), N(t, p tokens), N(t, p heads), N(t, p head_width), F(t, p bidirectional), SLICE(t, p),    \
@@ -409,6 +415,22 @@ static float draw_real(struct rig *rig, bool tame)
     return values[draw(rig) % (tame ? 2 : sizeof values / sizeof values[0])];
 }
 
+/* None, all of a dimension of so many, or anything. */
+static struct keel_slices draw_slices(struct rig *rig, uint32_t size, bool tame)
+{
+    const uint64_t dice = draw(rig) % 4;
+    struct keel_slices s = {0};
+    if (dice == 0 && !tame)
+        s = (struct keel_slices){(uint32_t)draw_number(rig, false, 4), (uint32_t)draw_number(rig, false, 4),
+                                 (uint32_t)draw_number(rig, false, 4), (uint32_t)draw_number(rig, false, 4),
+                                 (uint32_t)draw_number(rig, false, 4)};
+    else if (dice < 3 && size > 0) {
+        const uint32_t count = 1 + (uint32_t)(draw(rig) % (size < KEEL_SLICES_MAX ? size : KEEL_SLICES_MAX));
+        s = (struct keel_slices){.count = count, .of = count, .units = size, .unit = 1};
+    }
+    return s;
+}
+
 static void make(struct rig *rig, const struct operation *operation, unsigned char descriptor[STRUCT_BYTES])
 {
     const bool tame = draw(rig) % 4 == 0; /* so that some are accepted */
@@ -427,7 +449,12 @@ static void make(struct rig *rig, const struct operation *operation, unsigned ch
             memcpy(at, (const void *)&buffer, sizeof(void *));
         else if (field->kind == REAL)
             memcpy(at, &real, sizeof real);
-        else if (field->bytes == 8)
+        else if (field->kind == SLICES) {
+            uint32_t size;
+            memcpy(&size, descriptor + field->sized, sizeof size);
+            const struct keel_slices slices = draw_slices(rig, size, tame);
+            memcpy(at, &slices, sizeof slices);
+        } else if (field->bytes == 8)
             memcpy(at, &number, sizeof number);
         else if (field->bytes == 4)
             memcpy(at, &narrow, sizeof narrow);

@@ -166,6 +166,24 @@ struct keel_random_slice {
     uint64_t first, row, stride;
 };
 
+/* ---- slices of a dimension --------------------------------------------------------------------- */
+
+/* A dimension of units * unit elements is cut into `of` slices, of which a call has `count`, from `first` on.
+ * Slice s begins at unit keel_slice_begin(units, of, s): slices differ by one unit at most, and none is empty
+ * (units >= of). The call's own size of the dimension is that of its slices, in elements. Which slices a call
+ * has changes no slice's bits. All zero: the dimension is not cut.
+ * INVALID, naming the operation, where the slices are none of the dimension, or have another size than the
+ * operation; correct the descriptor. An operation that adds its slices in the tree over slice numbers (pairs
+ * of neighbours, and again; who has no partner goes up as it is) wants those of one node of that tree, or of
+ * all: first a multiple of 2^l, and 2^l of them, or as many as there are from there on. */
+enum { KEEL_SLICES_MAX = 64 };
+struct keel_slices {
+    uint32_t first, count, of, units, unit; /* of is at most KEEL_SLICES_MAX */
+};
+/* floor(slice * units / of): the unit with which a slice begins; slice may be `of`, the end of all. of > 0.
+ */
+uint32_t keel_slice_begin(uint32_t units, uint32_t of, uint32_t slice);
+
 /* How elements are stored; arithmetic is fp32 everywhere. */
 enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
 
@@ -183,14 +201,18 @@ enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
  * product of its own in ascending order, with the bits of one product of the whole k, where the first piece
  * is without `chain`, and only the last has bias, pre and residual.
  *
+ * k_slices: k consists of slices. Each is a chain of its own, begun at 0, and their sums are added in the
+ * tree over slices; bias and all that follows as above. Not with `chain`, nor in a grouped product.
+ *
  * Where kernels are native and gemm.provider is 1, CLBlast computes products in its own order: then s differs
  * from the exact sum by at most e / (1 - e) times (the sum of |a_i b_i| and of what is added to it, without
  * signs), where e = (k + 4) 2^-24: the bound of a sum of k products in any order (Higham 2002, section 3.1).
- * GELU is that of s as ever. Products with checksums or 16-bit operands, groups, and those whose bias,
- * residual or pre goes with a C that has gaps stay canonical. */
+ * GELU is that of s as ever. Products with checksums, slices or 16-bit operands, groups, and those whose
+ * bias, residual or pre goes with a C that has gaps stay canonical. */
 struct keel_gemm {
     uint32_t m, n, k, batch;
     bool transpose_a, transpose_b, accumulate, chain;
+    struct keel_slices k_slices;
     enum keel_dtype a_type, b_type, c_type; /* KEEL_F32 (which is 0), KEEL_BF16 or KEEL_F16 */
     uint32_t lda, ldb, ldc;
     uint64_t stride_a, stride_b, stride_c;
