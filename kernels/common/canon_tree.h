@@ -6,6 +6,28 @@
  * elements; the block sums are again a run that is cut in blocks, until one value is left. The shape
  * depends on n alone. Maxima use the same shape, though any would do. */
 
+/* The tree over slices of a dimension (keel/kernels.h) adds pairs of neighbours, and again; who has no partner goes
+ * up as it is. Slices are given in order: sums of nodes whose right neighbours are still to come wait, as many as
+ * there are ones in the number of slices given. */
+struct canon_waiting {
+    float sums[7]; /* of 64 slices at most */
+    unsigned given, count;
+};
+static inline void canon_give(struct canon_waiting *w, float sum)
+{
+    for (unsigned level = 0; w->given >> level & 1; level++)
+        sum = w->sums[--w->count] + sum;
+    w->sums[w->count++] = sum;
+    w->given++;
+}
+static inline float canon_take(struct canon_waiting *w)
+{
+    float sum = w->sums[--w->count];
+    while (w->count > 0)
+        sum = w->sums[--w->count] + sum;
+    return sum;
+}
+
 /* The power of two at or below x > 0. */
 static inline float canon_power_of_two(float x)
 {
@@ -17,6 +39,14 @@ static inline float canon_power_of_two(float x)
 }
 
 #ifdef __OPENCL_C_VERSION__
+/* Slices as a kernel is given them: first << 16 | of << 8 | count, or 0 for none; units and unit. The element at
+ * which slice i of those begins, counted from the first; i may be their count. */
+static inline uint canon_slice_begin(uint slices, uint units, uint unit, uint i)
+{
+    const uint first = slices >> 16, of = slices >> 8 & 255;
+    return (uint)((ulong)units * (first + i) / of - (ulong)units * first / of) * unit;
+}
+
 static inline float canon_fold(float16 v)
 {
 #if KEEL_BY_LANE >= 1
@@ -93,6 +123,12 @@ static inline float canon_sum_run(__global const float *x, uint n)
     return canon_fold(s);
 }
 #else
+static inline uint32_t canon_slice_begin(uint32_t slices, uint32_t units, uint32_t unit, uint32_t i)
+{
+    const uint32_t first = slices >> 16, of = slices >> 8 & 255;
+    return (uint32_t)((uint64_t)units * (first + i) / of - (uint64_t)units * first / of) * unit;
+}
+
 static inline float canon_fold(const float lanes[16])
 {
     float v[16];

@@ -89,7 +89,7 @@ struct part {
     uint tiles_across;
     uint deepest, block_floats;   /* of a panel; of a block of as much */
     uint strip_floats, sum_floats; /* from the sums of a strip to those of the next; from one slice's to another's */
-    uint first, of, units, unit;  /* of slices; of 0: none */
+    uint slices, units, unit;      /* of k, as the kernel is given them */
 };
 
 /* A stretch of k: whether it begins a chain; how many waiting sums are added behind it, where it ends a slice. */
@@ -101,10 +101,7 @@ struct stretch {
 /* Where slice i of the part's own ends. */
 static inline uint slice_end(const struct part *g, uint i)
 {
-    if (g->of == 0)
-        return g->k;
-    const ulong begin = (ulong)g->units * g->first / g->of;
-    return (uint)((ulong)g->units * (g->first + i + 1) / g->of - begin) * g->unit;
+    return g->slices == 0 ? g->k : canon_slice_begin(g->slices, g->units, g->unit, i + 1);
 }
 
 /* Of the slices that wait, those that end with slice i: all, where it is the last. */
@@ -245,8 +242,7 @@ __kernel void keel_gemm(__global const void *a, __global const void *b, __global
         part.block_floats = BLOCK_OF(sliced_depth);
         part.strip_floats = row_block * TILE_COLUMNS;
         part.sum_floats = part.strip_floats * strips;
-        part.first = slices >> 16;
-        part.of = slices >> 8 & 255;
+        part.slices = slices;
         part.units = units;
         part.unit = unit;
         blocks_floats = min(row_block, (uint)PACKED_ROWS) / TILE_ROWS * part.block_floats;

@@ -190,11 +190,9 @@ static void multiply_groups(const struct host_gemm *all, const int32_t *offsets,
 
 static void read_slices(struct host_gemm *g, uint32_t slices, uint32_t units, uint32_t unit)
 {
-    const uint32_t first = slices >> 16, of = slices >> 8 & 255;
     g->slice_count = slices & 255;
-    for (uint32_t i = 0; i <= g->slice_count && of > 0; i++)
-        g->slice_ends[i] =
-            (keel_slice_begin(units, of, first + i) - keel_slice_begin(units, of, first)) * unit;
+    for (uint32_t i = 0; slices != 0 && i <= g->slice_count; i++)
+        g->slice_ends[i] = canon_slice_begin(slices, units, unit, i);
 }
 
 static struct host_gemm host_gemm_read(void *const *arguments)

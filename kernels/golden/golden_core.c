@@ -29,6 +29,13 @@ static struct keel_buffer *elements(struct golden_run *run, const char *name, en
     return buffer;
 }
 
+/* All of so many slices of a dimension; none of 0. */
+static struct keel_slices all_slices(uint32_t count, uint32_t units)
+{
+    return count == 0 ? (struct keel_slices){0}
+                      : (struct keel_slices){.count = count, .of = count, .units = units, .unit = 1};
+}
+
 /* shape[6]: the types of A, B and C, two bits each; [7]: slices of k, 0 for none */
 static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
 {
@@ -38,8 +45,7 @@ static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
     struct keel_gemm op = {.m = m, .n = n, .k = k, .batch = batch, .transpose_a = ta, .transpose_b = tb};
     op.accumulate = (flags & ACCUMULATE) != 0;
     op.chain = (flags & CHAIN) != 0;
-    if (shape[7] > 0)
-        op.k_slices = (struct keel_slices){.count = shape[7], .of = shape[7], .units = k, .unit = 1};
+    op.k_slices = all_slices(shape[7], k);
     op.a_type = (enum keel_dtype)(shape[6] & 3);
     op.b_type = (enum keel_dtype)(shape[6] >> 2 & 3);
     op.c_type = (enum keel_dtype)(shape[6] >> 4 & 3);
@@ -120,11 +126,14 @@ static enum keel_status gemm_check(struct golden_run *run, const uint32_t *shape
 
 enum { BETA = 1, RESIDUAL = 2, RMS = 4 };
 
+/* The last of the shape, here and below: slices of the rows, 0 for none. */
 static enum keel_status bias_grad(struct golden_run *run, const uint32_t *shape)
 {
-    struct keel_bias_grad op = {.rows = shape[0], .n = shape[1]};
+    struct keel_bias_grad op = {
+        .rows = shape[0], .n = shape[1], .row_slices = all_slices(shape[2], shape[0])};
+    const uint32_t sums = shape[2] > 0 ? shape[2] : 1;
     op.x = GOLDEN_FLOATS(run, "x", (uint64_t)op.rows * op.n);
-    op.out = golden_floats(run, "out", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
+    op.out = golden_floats(run, "out", GOLDEN_UPDATED, (uint64_t)sums * op.n, -1.0F, 1.0F);
     return golden_ready(run) ? keel_op_bias_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -145,8 +154,9 @@ static enum keel_status layernorm(struct golden_run *run, const uint32_t *shape)
 
 static enum keel_status layernorm_grad(struct golden_run *run, const uint32_t *shape)
 {
-    struct keel_layernorm_grad op = {.rows = shape[0], .n = shape[1]};
-    const uint64_t count = (uint64_t)op.rows * op.n;
+    struct keel_layernorm_grad op = {
+        .rows = shape[0], .n = shape[1], .row_slices = all_slices(shape[3], shape[0])};
+    const uint64_t count = (uint64_t)op.rows * op.n, sums = (shape[3] > 0 ? shape[3] : 1) * (uint64_t)op.n;
     op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 5.0F);
     op.gamma = GOLDEN_FLOATS(run, "gamma", op.n);
     if (!(shape[2] & RMS))
@@ -156,9 +166,9 @@ static enum keel_status layernorm_grad(struct golden_run *run, const uint32_t *s
     if (shape[2] & RESIDUAL)
         op.residual = GOLDEN_FLOATS(run, "residual", count);
     op.dx = golden_output(run, "dx", count);
-    op.dgamma = golden_floats(run, "dgamma", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
+    op.dgamma = golden_floats(run, "dgamma", GOLDEN_UPDATED, sums, -1.0F, 1.0F);
     if (shape[2] & BETA)
-        op.dbeta = golden_floats(run, "dbeta", GOLDEN_UPDATED, op.n, -1.0F, 1.0F);
+        op.dbeta = golden_floats(run, "dbeta", GOLDEN_UPDATED, sums, -1.0F, 1.0F);
     return golden_ready(run) ? keel_op_layernorm_grad(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -279,12 +289,14 @@ static enum keel_status digest(struct golden_run *run, const uint32_t *shape)
 
 /* ---- what a transformer needs ---- */
 
-/* batch, tokens, width, vocabulary, with positions */
+/* batch, tokens, width, rows of the table, with positions, the first row, and how many ids there are beyond
+ */
 static enum keel_status embedding(struct golden_run *run, const uint32_t *shape)
 {
-    struct keel_embedding op = {.batch = shape[0], .tokens = shape[1], .width = shape[2], .vocab = shape[3]};
+    struct keel_embedding op = {
+        .batch = shape[0], .tokens = shape[1], .width = shape[2], .vocab = shape[3], .first = shape[5]};
     const uint64_t rows = (uint64_t)op.batch * op.tokens;
-    op.ids = golden_ids(run, "ids", rows, op.vocab);
+    op.ids = golden_ids(run, "ids", rows, op.first + op.vocab + shape[6]);
     op.table = GOLDEN_FLOATS(run, "table", (uint64_t)op.vocab * op.width);
     if (shape[4])
         op.positions = GOLDEN_FLOATS(run, "positions", (uint64_t)op.tokens * op.width);
@@ -295,9 +307,9 @@ static enum keel_status embedding(struct golden_run *run, const uint32_t *shape)
 static enum keel_status embedding_grad(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_embedding_grad op = {
-        .batch = shape[0], .tokens = shape[1], .width = shape[2], .vocab = shape[3]};
+        .batch = shape[0], .tokens = shape[1], .width = shape[2], .vocab = shape[3], .first = shape[5]};
     const uint64_t rows = (uint64_t)op.batch * op.tokens;
-    op.ids = golden_ids(run, "ids", rows, op.vocab);
+    op.ids = golden_ids(run, "ids", rows, op.first + op.vocab + shape[6]);
     op.dy = GOLDEN_FLOATS(run, "dy", rows * op.width);
     op.dtable = golden_floats(run, "dtable", GOLDEN_UPDATED, (uint64_t)op.vocab * op.width, -1.0F, 1.0F);
     if (shape[4])
@@ -381,6 +393,8 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(bias_grad, layernorm, "70001x1", 0x506405b1d2bb47c8, 70001, 1),
     GOLDEN_CASE(bias_grad, layernorm, "7x67", 0x181556db386f1de8, 7, 67),
     GOLDEN_CASE(bias_grad, layernorm, "33x130", 0x6c8b31d35edc76aa, 33, 130),
+    GOLDEN_CASE(bias_grad, layernorm, "33x130-8-slices", 0xcda99eb12a851d4a, 33, 130, 8),
+    GOLDEN_CASE(bias_grad, layernorm, "7x67-3-slices", 0x41e51e5efdca2513, 7, 67, 3),
     GOLDEN_CASE(gemm_check, gemm, "1x1x1", 0x9fe3b154e7fe9502, 1, 1, 1, 1, 1),
     GOLDEN_CASE(gemm_check, gemm, "19x97x5", 0x803f9c7aeed93cb8, 19, 97, 5, 1, 97),
     GOLDEN_CASE(gemm_check, gemm, "2*9x48x3", 0x6badb29bc5627d97, 9, 48, 3, 2, 0),
@@ -393,6 +407,8 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(layernorm, layernorm, "rms-1x1", 0x2f9e6ffbe074cfd6, 1, 1, RMS),
     GOLDEN_CASE(layernorm, layernorm, "rms-5x67", 0x67f249a50c913c97, 5, 67, RMS),
     GOLDEN_CASE(layernorm, layernorm, "rms-3x130", 0xac52d7737ffa370f, 3, 130, RMS),
+    GOLDEN_CASE(layernorm_grad, layernorm, "13x67-beta-4-slices", 0x7b2b35036ac98e57, 13, 67, BETA, 4),
+    GOLDEN_CASE(layernorm_grad, layernorm, "rms-11x130-3-slices", 0x49c8ec4341e74d13, 11, 130, RMS, 3),
     GOLDEN_CASE(layernorm_grad, layernorm, "rms-1x1", 0x72a2f7c96fbeb278, 1, 1, RMS),
     GOLDEN_CASE(layernorm_grad, layernorm, "rms-5x67", 0x748276b79f807420, 5, 67, RMS | RESIDUAL),
     GOLDEN_CASE(layernorm_grad, layernorm, "rms-3x130", 0x84bdca52b7de93a8, 3, 130, RMS),
@@ -469,9 +485,12 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(embedding, embedding, "1x1x1", 0x68275689b9909bdb, 1, 1, 1, 1, 1),
     GOLDEN_CASE(embedding, embedding, "2x5x67", 0xbc29297d6400c735, 2, 5, 67, 11, 1),
     GOLDEN_CASE(embedding, embedding, "3x7x130", 0x5554395c470ad498, 3, 7, 130, 5, 0),
+    GOLDEN_CASE(embedding, embedding, "3x7x130-of-11-to-29", 0x5fc61ad6e7f00b89, 3, 7, 130, 18, 0, 11, 20),
     GOLDEN_CASE(embedding_grad, embedding, "1x1x1", 0x241c2ad1356ec0af, 1, 1, 1, 1, 1),
     GOLDEN_CASE(embedding_grad, embedding, "2x5x67", 0xac78c0dd5c1fab11, 2, 5, 67, 11, 1),
     GOLDEN_CASE(embedding_grad, embedding, "3x7x130", 0xfa364c86b8d41002, 3, 7, 130, 5, 0),
+    GOLDEN_CASE(embedding_grad, embedding, "3x7x130-of-11-to-29", 0x7a590f51391aeb17, 3, 7, 130, 18, 0, 11,
+                20),
     GOLDEN_CASE(cross_entropy, cross_entropy, "1x3", 0x22ffca6ef9236a56, 1, 3, 1),
     GOLDEN_CASE(cross_entropy, cross_entropy, "5x67", 0x0638273363b7824b, 5, 67, 1),
     GOLDEN_CASE(cross_entropy, cross_entropy, "3x130-loss-alone", 0xf942a550fe5790f4, 3, 130, 0),

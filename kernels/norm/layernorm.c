@@ -4,9 +4,19 @@
 
 enum { COLUMNS = 64 }; /* to a work-item of the sums down columns, as in layernorm.cl */
 
-static struct keel_range columns_range(const struct keel_kernels *kernels, uint32_t n)
+/* For each slice of the rows, in the second dimension. */
+static struct keel_range columns_range(const struct keel_kernels *kernels, uint32_t n,
+                                       const struct keel_slices *slices)
 {
-    return keel_kernels_range(kernels, ((uint64_t)n + COLUMNS - 1) / COLUMNS);
+    struct keel_range range = keel_kernels_range(kernels, ((uint64_t)n + COLUMNS - 1) / COLUMNS);
+    range.global[1] = slices->count > 0 ? slices->count : 1;
+    return range;
+}
+
+/* A row of n for each slice. */
+static uint64_t sums_bytes(uint32_t n, const struct keel_slices *slices)
+{
+    return KEEL_BYTES(slices->count > 0 ? slices->count : 1, n, sizeof(float));
 }
 
 enum { ROWS = 4 }; /* at a time, as in layernorm.cl */
@@ -34,14 +44,18 @@ static enum keel_status check_shape(const char *op, uint32_t rows, uint32_t n)
 enum keel_status keel_op_bias_grad(struct keel_kernels *kernels, const struct keel_bias_grad *op,
                                    struct keel_launch_list *list)
 {
+    const struct keel_slices *slices = &op->row_slices;
     KEEL_TRY(check_shape("bias_grad", op->rows, op->n));
+    KEEL_TRY(keel_check_slices("bias_grad", "rows", slices, op->rows, false));
     KEEL_TRY(KEEL_CHECK_OPERANDS("bias_grad",
                                  {"x", op->x, KEEL_BYTES(op->rows, op->n, sizeof(float)), KEEL_READ},
-                                 {"out", op->out, KEEL_BYTES(op->n, sizeof(float)), KEEL_WRITTEN}));
-    struct keel_range range = columns_range(kernels, op->n);
+                                 {"out", op->out, sums_bytes(op->n, slices), KEEL_WRITTEN}));
+    struct keel_range range = columns_range(kernels, op->n, slices);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_bias_grad", &range,
                                KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->out),
-                                         keel_arg_u32(op->rows), keel_arg_u32(op->n)));
+                                         keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                                         keel_arg_u32(keel_pack_slices(slices)), keel_arg_u32(slices->units),
+                                         keel_arg_u32(slices->unit)));
 }
 
 enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct keel_layernorm *op,
@@ -72,6 +86,7 @@ static enum keel_status check_grad(const struct keel_layernorm_grad *op)
     const uint64_t row_bytes = KEEL_BYTES(op->rows, sizeof(float)),
                    column_bytes = KEEL_BYTES(op->n, sizeof(float));
     KEEL_TRY(check_shape("layernorm_grad", op->rows, op->n));
+    KEEL_TRY(keel_check_slices("layernorm_grad", "rows", &op->row_slices, op->rows, false));
     return KEEL_CHECK_OPERANDS(
         "layernorm_grad", {"x", op->x, KEEL_BYTES(op->rows, column_bytes), KEEL_READ},
         {"gamma", op->gamma, column_bytes, KEEL_READ}, {"mean", op->mean, row_bytes, KEEL_OPTIONAL},
@@ -79,8 +94,8 @@ static enum keel_status check_grad(const struct keel_layernorm_grad *op)
         {"dy", op->dy, KEEL_BYTES(op->rows, column_bytes), KEEL_READ},
         {"residual", op->residual, KEEL_BYTES(op->rows, column_bytes), KEEL_IN_PLACE | KEEL_OPTIONAL},
         {"dx", op->dx, KEEL_BYTES(op->rows, column_bytes), KEEL_WRITTEN | KEEL_IN_PLACE},
-        {"dgamma", op->dgamma, column_bytes, KEEL_WRITTEN},
-        {"dbeta", op->dbeta, column_bytes, KEEL_WRITTEN | KEEL_OPTIONAL});
+        {"dgamma", op->dgamma, sums_bytes(op->n, &op->row_slices), KEEL_WRITTEN},
+        {"dbeta", op->dbeta, sums_bytes(op->n, &op->row_slices), KEEL_WRITTEN | KEEL_OPTIONAL});
 }
 
 enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const struct keel_layernorm_grad *op,
@@ -88,13 +103,16 @@ enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const stru
 {
     KEEL_TRY(check_grad(op));
     struct keel_buffer *mean = op->mean != NULL ? op->mean : op->rstd; /* not read unless centered */
-    struct keel_range range = columns_range(kernels, op->n);
+    const struct keel_slices *slices = &op->row_slices;
+    struct keel_range range = columns_range(kernels, op->n, slices);
     KEEL_TRY(keel_kernels_launch(
         kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad_columns", &range,
         KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(mean), keel_arg_buffer(op->rstd),
                   keel_arg_buffer(op->dy), keel_arg_buffer(op->dgamma),
                   keel_arg_either(op->dbeta, op->dgamma), keel_arg_u32(op->rows), keel_arg_u32(op->n),
-                  keel_arg_u32(op->dbeta != NULL), keel_arg_u32(op->mean != NULL))));
+                  keel_arg_u32(op->dbeta != NULL), keel_arg_u32(op->mean != NULL),
+                  keel_arg_u32(keel_pack_slices(slices)), keel_arg_u32(slices->units),
+                  keel_arg_u32(slices->unit))));
     range = rows_range(kernels, op->rows);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad", &range,
                                KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->gamma),

@@ -188,11 +188,27 @@ CANON_INLINE void grad_columns(__global const float *x, __global const float *me
         EACH(v, count) add_16(beta[v], dbeta + column + 16 * v, left);
 }
 
+/* Of sums down columns: the rows of slice get_global_id(1), where rows have slices; else all. */
+static uint slice_rows(uint slices, uint units, uint unit, uint *rows)
+{
+    const uint slice = get_global_id(1);
+    const uint begin = slices == 0 ? 0 : canon_slice_begin(slices, units, unit, slice);
+    *rows = slices == 0 ? *rows : canon_slice_begin(slices, units, unit, slice + 1) - begin;
+    return begin;
+}
+
 __kernel void keel_layernorm_grad_columns(__global const float *x, __global const float *mean,
                                           __global const float *rstd, __global const float *dy,
                                           __global float *dgamma, __global float *dbeta, uint rows, uint n,
-                                          uint has_beta, uint centered)
+                                          uint has_beta, uint centered, uint slices, uint units, uint unit)
 {
+    const uint begin = slice_rows(slices, units, unit, &rows);
+    x += (ulong)begin * n;
+    dy += (ulong)begin * n;
+    mean += begin;
+    rstd += begin;
+    dgamma += (ulong)get_global_id(1) * n;
+    dbeta += (ulong)get_global_id(1) * n;
     uint c = get_global_id(0) * COLUMNS;
     if (c + COLUMNS <= n) {
         grad_columns(x, mean, rstd, dy, dgamma, dbeta, rows, n, c, 16, has_beta, centered, VECTORS);
@@ -215,8 +231,11 @@ CANON_INLINE void sum_columns(__global const float *x, __global float *out, uint
     EACH(v, count) add_16(s[v], out + 16 * v, left);
 }
 
-__kernel void keel_bias_grad(__global const float *x, __global float *out, uint rows, uint n)
+__kernel void keel_bias_grad(__global const float *x, __global float *out, uint rows, uint n, uint slices, uint units,
+                             uint unit)
 {
+    x += (ulong)slice_rows(slices, units, unit, &rows) * n;
+    out += (ulong)get_global_id(1) * n;
     uint c = get_global_id(0) * COLUMNS;
     if (c + COLUMNS <= n) {
         sum_columns(x + c, out + c, rows, n, 16, VECTORS);

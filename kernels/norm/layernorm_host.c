@@ -69,22 +69,38 @@ static void host_layernorm_grad(KEEL_HOST_ARGUMENTS)
     }
 }
 
+/* Rows [begin, end) of a slice; without slices, all. */
+struct slice_rows {
+    uint32_t begin, end;
+};
+static struct slice_rows slice_rows(void *const *slices, uint32_t slice, uint32_t rows)
+{
+    const uint32_t cut = u32_at(slices, 0), units = u32_at(slices, 1), unit = u32_at(slices, 2);
+    if (cut == 0)
+        return (struct slice_rows){0, rows};
+    return (struct slice_rows){canon_slice_begin(cut, units, unit, slice),
+                               canon_slice_begin(cut, units, unit, slice + 1)};
+}
+
 KEEL_HOST_KERNEL static void host_layernorm_grad_columns(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0], *mean = arguments[1], *rstd = arguments[2], *dy = arguments[3];
     float *dgamma = arguments[4], *dbeta = arguments[5];
-    uint32_t rows = u32_at(arguments, 6), n = u32_at(arguments, 7), has_beta = u32_at(arguments, 8);
+    uint32_t n = u32_at(arguments, 7), has_beta = u32_at(arguments, 8);
     const bool centered = u32_at(arguments, 9) != 0;
-    for (uint32_t column = 0; column < n; column++) {
-        float sum_gamma = 0.0f, sum_beta = 0.0f;
-        for (uint32_t row = 0; row < rows; row++) {
-            size_t i = (size_t)row * n + column;
-            sum_gamma = canon_fma(dy[i], (x[i] - (centered ? mean[row] : 0.0f)) * rstd[row], sum_gamma);
-            sum_beta += dy[i];
+    for (uint32_t slice = 0; slice < range->global[1]; slice++) {
+        const struct slice_rows rows = slice_rows(arguments + 10, slice, u32_at(arguments, 6));
+        for (uint32_t column = 0; column < n; column++) {
+            float sum_gamma = 0.0f, sum_beta = 0.0f;
+            for (uint32_t row = rows.begin; row < rows.end; row++) {
+                size_t i = (size_t)row * n + column;
+                sum_gamma = canon_fma(dy[i], (x[i] - (centered ? mean[row] : 0.0f)) * rstd[row], sum_gamma);
+                sum_beta += dy[i];
+            }
+            dgamma[(size_t)slice * n + column] += sum_gamma;
+            if (has_beta != 0)
+                dbeta[(size_t)slice * n + column] += sum_beta;
         }
-        dgamma[column] += sum_gamma;
-        if (has_beta != 0)
-            dbeta[column] += sum_beta;
     }
 }
 
@@ -92,12 +108,15 @@ static void host_bias_grad(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0];
     float *out = arguments[1];
-    uint32_t rows = u32_at(arguments, 2), n = u32_at(arguments, 3);
-    for (uint32_t column = 0; column < n; column++) {
-        float s = x[column];
-        for (uint32_t row = 1; row < rows; row++)
-            s += x[(size_t)row * n + column];
-        out[column] += s;
+    uint32_t n = u32_at(arguments, 3);
+    for (uint32_t slice = 0; slice < range->global[1]; slice++) {
+        const struct slice_rows rows = slice_rows(arguments + 4, slice, u32_at(arguments, 2));
+        for (uint32_t column = 0; column < n; column++) {
+            float s = x[(size_t)rows.begin * n + column];
+            for (uint32_t row = rows.begin + 1; row < rows.end; row++)
+                s += x[(size_t)row * n + column];
+            out[(size_t)slice * n + column] += s;
+        }
     }
 }
 

@@ -12,6 +12,9 @@ static enum keel_status check(const char *name, const struct keel_embedding *op,
     if (rows == 0 || op->width == 0 || op->vocab == 0 || rows > INT32_MAX)
         return keel_fail(KEEL_INVALID, "%s: [%u, %u] ids, width %u, vocabulary %u", name, op->batch,
                          op->tokens, op->width, op->vocab);
+    if (op->first > 0 && (uint64_t)op->first + op->vocab > (uint64_t)INT32_MAX + 1)
+        return keel_fail(KEEL_INVALID, "%s: %u rows from row %u on: ids are below 2^31", name, op->vocab,
+                         op->first);
     return KEEL_CHECK_OPERANDS(
         name, {"ids", op->ids, KEEL_BYTES(rows, sizeof(int32_t)), KEEL_READ},
         {grad ? "dtable" : "table", op->table, KEEL_BYTES(op->vocab, op->width, sizeof(float)), sums},
@@ -32,7 +35,7 @@ enum keel_status keel_op_embedding(struct keel_kernels *kernels, const struct ke
                                          keel_arg_either(op->positions, op->table), keel_arg_buffer(op->y),
                                          keel_arg_u32(rows), keel_arg_u32(op->tokens),
                                          keel_arg_u32(op->width), keel_arg_u32(op->positions != NULL),
-                                         keel_arg_u32(op->vocab)));
+                                         keel_arg_u32(op->vocab), keel_arg_u32(op->first)));
 }
 
 static enum keel_status launch_positions(struct keel_kernels *kernels, const struct keel_embedding_grad *op,
@@ -53,6 +56,7 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const stru
         .tokens = op->tokens,
         .width = op->width,
         .vocab = op->vocab,
+        .first = op->first,
         .ids = op->ids,
         .table = op->dtable,
         .positions = op->dpositions,
@@ -67,6 +71,6 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const stru
                                  KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_buffer(op->dy),
                                            keel_arg_buffer(op->dtable), keel_arg_u32(rows),
                                            keel_arg_u32(op->width), keel_arg_u32(items_per_row),
-                                           keel_arg_u32(op->vocab))));
+                                           keel_arg_u32(op->vocab), keel_arg_u32(op->first))));
     return op->dpositions != NULL ? launch_positions(kernels, op, list) : KEEL_OK;
 }

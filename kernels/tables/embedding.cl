@@ -4,7 +4,8 @@
  *     embedding_grad       dtable[v, :] += s, s from +0 adding dy[row, :] for the rows with id v, ascending
  *     embedding_positions  dpositions[t, :] += s, s = dy[0, t, :] + dy[1, t, :] + ..., b ascending
  *
- * An id outside [0, vocab) reads and writes nothing: its row of table counts as zeros.
+ * The table has the rows of ids first to first + vocab - 1; the equations are those of first = 0. Another id reads and
+ * writes nothing: its row of table counts as zeros.
  *
  * Shapes: ids [batch, tokens]; y, dy [batch, tokens, width]; table [vocab, width]; positions [tokens,
  * width]. embedding_grad has items_per_row work-items for each row, which share its columns. Those of the
@@ -13,12 +14,12 @@
 
 __kernel void keel_embedding(__global const int *ids, __global const float *table,
                              __global const float *positions, __global float *y, uint rows, uint tokens,
-                             uint width, uint has_positions, uint vocab)
+                             uint width, uint has_positions, uint vocab, uint first)
 {
     const uint row = get_global_id(0);
     if (row >= rows)
         return;
-    const uint id = (uint)ids[row];
+    const uint id = (uint)ids[row] - first;
     const bool known = id < vocab;
     table += known ? (ulong)id * width : 0;
     positions += (ulong)(row % tokens) * width;
@@ -84,15 +85,16 @@ CANON_INLINE void add_rows(__global const int *ids, __global const float *dy, __
 }
 
 __kernel void keel_embedding_grad(__global const int *ids, __global const float *dy, __global float *dtable,
-                                  uint rows, uint width, uint items_per_row, uint vocab)
+                                  uint rows, uint width, uint items_per_row, uint vocab, uint first_id)
 {
     const uint item = get_global_id(0), first = item / items_per_row;
     if (first >= rows)
         return;
     const int id = ids[first];
-    if ((uint)id >= vocab)
+    const uint entry = (uint)id - first_id;
+    if (entry >= vocab)
         return;
-    dtable += (ulong)id * width;
+    dtable += (ulong)entry * width;
     for (uint c = 0; c < width; c += 32) { /* while ids are compared; lines come in pairs */
         CANON_FETCH(dtable + c);
         CANON_FETCH(dy + (ulong)first * width + c);

@@ -9,10 +9,10 @@ static void host_embedding(KEEL_HOST_ARGUMENTS)
     const float *table = arguments[1], *positions = arguments[2];
     float *y = arguments[3];
     uint32_t rows = u32_at(arguments, 4), tokens = u32_at(arguments, 5), width = u32_at(arguments, 6);
-    const uint32_t vocab = u32_at(arguments, 8);
+    const uint32_t vocab = u32_at(arguments, 8), first = u32_at(arguments, 9);
     bool has_positions = u32_at(arguments, 7) != 0;
     for (uint32_t row = 0; row < rows; row++) {
-        const uint32_t id = (uint32_t)ids[row];
+        const uint32_t id = (uint32_t)ids[row] - first;
         for (uint32_t i = 0; i < width; i++) {
             float v = id < vocab ? table[(size_t)id * width + i] : 0.0F;
             y[(size_t)row * width + i] =
@@ -51,14 +51,14 @@ static void host_embedding_grad(KEEL_HOST_ARGUMENTS)
     const float *dy = arguments[1];
     float *dtable = arguments[2];
     uint32_t rows = u32_at(arguments, 3), width = u32_at(arguments, 4);
-    const uint32_t vocab = u32_at(arguments, 6);
+    const uint32_t vocab = u32_at(arguments, 6), first_id = u32_at(arguments, 7);
     for (uint32_t first = 0; first < rows; first++) {
-        if ((uint32_t)ids[first] >= vocab || seen_before(ids, first))
+        const uint32_t entry = (uint32_t)ids[first] - first_id;
+        if (entry >= vocab || seen_before(ids, first))
             continue;
         for (uint32_t column = 0; column < width; column += KEEL_LANES) {
             uint32_t left = width - column < KEEL_LANES ? width - column : KEEL_LANES;
-            add_rows(ids, dy + column, dtable + (size_t)ids[first] * width + column, first, rows, width,
-                     left);
+            add_rows(ids, dy + column, dtable + (size_t)entry * width + column, first, rows, width, left);
         }
     }
 }

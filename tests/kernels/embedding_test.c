@@ -135,8 +135,70 @@ START_TEST(ids_out_of_range_count_as_zeros_and_add_nothing)
 }
 END_TEST
 
+/* A table cut by rows: each part's rows and gradients are those of the whole; where a row is another's there
+ * are zero bits, so that -0 survives an addition of bits. */
+START_TEST(parts_of_a_table_have_the_bits_of_the_whole)
+{
+    enum { PARTS = 3, WIDTH = 37, ROWS = 40, VOCAB = 23, CELLS = VOCAB * WIDTH };
+    static const uint32_t cuts[PARTS + 1] = {0, 7, 8, VOCAB};
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    const struct shape s = {4, 10, WIDTH, VOCAB + 3, false}; /* three ids are nobody's */
+    int32_t *ids = random_ids(&s);
+    float *table = random_floats(CELLS, 1, -1.0f, 1.0f);
+    ids[0] = -1;
+    table[ids[1] % VOCAB * WIDTH] = -0.0f;
+    const struct keel_embedding whole = {.batch = 4,
+                                         .tokens = 10,
+                                         .width = WIDTH,
+                                         .vocab = VOCAB,
+                                         .ids = rig_bytes(rig, ids, ROWS * sizeof *ids),
+                                         .table = rig_bytes(rig, table, CELLS * sizeof *table),
+                                         .y = rig_bytes(rig, NULL, sizeof(float) * ROWS * WIDTH)};
+    const struct keel_embedding_grad grad = {.batch = 4,
+                                             .tokens = 10,
+                                             .width = WIDTH,
+                                             .vocab = VOCAB,
+                                             .ids = whole.ids,
+                                             .dy = rig_random(rig, ROWS * WIDTH, 3, -1.0f, 1.0f),
+                                             .dtable = rig_random(rig, CELLS, 4, -1.0f, 1.0f)};
+    ck_ok(keel_op_embedding(rig->kernels, &whole, &rig->list));
+    ck_ok(keel_op_embedding_grad(rig->kernels, &grad, &rig->list));
+    float *begun = random_floats(CELLS, 4, -1.0f, 1.0f);
+    struct keel_buffer *y[PARTS], *dtable[PARTS];
+    for (int part = 0; part < PARTS; part++) {
+        const uint32_t first = cuts[part], rows = cuts[part + 1] - first;
+        struct keel_embedding piece = whole;
+        struct keel_embedding_grad piece_grad = grad;
+        piece.first = piece_grad.first = first;
+        piece.vocab = piece_grad.vocab = rows;
+        piece.table = rig_bytes(rig, table + first * WIDTH, sizeof(float) * rows * WIDTH);
+        piece.y = y[part] = rig_random(rig, ROWS * WIDTH, 5, -1.0f, 1.0f);
+        piece_grad.dtable = dtable[part] =
+            rig_bytes(rig, begun + first * WIDTH, sizeof(float) * rows * WIDTH);
+        ck_ok(keel_op_embedding(rig->kernels, &piece, &rig->list));
+        ck_ok(keel_op_embedding_grad(rig->kernels, &piece_grad, &rig->list));
+    }
+    rig_run(rig);
+    const float *all = rig_result(rig, grad.dtable, CELLS * sizeof(float));
+    const uint32_t *wanted = rig_result(rig, whole.y, sizeof(float) * ROWS * WIDTH), *bits[PARTS];
+    for (int part = 0; part < PARTS; part++) {
+        const uint64_t bytes = sizeof(float) * (cuts[part + 1] - cuts[part]) * WIDTH;
+        ck_assert_mem_eq(rig_result(rig, dtable[part], bytes), all + cuts[part] * WIDTH, bytes);
+        rig->result_count--;
+        free(rig->results[rig->result_count]);
+        bits[part] = rig_result(rig, y[part], sizeof(float) * ROWS * WIDTH);
+    }
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        ck_assert_uint_eq(bits[0][i] + bits[1][i] + bits[2][i], wanted[i]);
+    free(ids);
+    free(table);
+    free(begun);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_loop_test(tc, parts_of_a_table_have_the_bits_of_the_whole, 0, RIG_HOST + 1);
     tcase_add_loop_test(tc, ids_out_of_range_count_as_zeros_and_add_nothing, 0, RIG_HOST + 1);
     tcase_add_loop_test(tc, embedding_and_its_gradient_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, embedding_and_its_gradient_are_near_the_truth);

@@ -211,14 +211,16 @@ static const struct operation operations[] = {
        F(T(gemm_grouped), over_k), B(T(gemm_grouped), offsets)),
     OP(gemm_check, "report", GEMM(gemm_check, product.), B(gemm_check, report), N(gemm_check, report_index)),
     OP(bias, "y:x", N(T(bias), rows), N(T(bias), n), B(T(bias), x), B(T(bias), bias), B(T(bias), y)),
-    OP(bias_grad, "out", N(T(bias_grad), rows), N(T(bias_grad), n), B(T(bias_grad), x), B(T(bias_grad), out)),
+    OP(bias_grad, "out", N(T(bias_grad), rows), N(T(bias_grad), n), B(T(bias_grad), x), B(T(bias_grad), out),
+       CUT(T(bias_grad), row_slices, rows)),
     OP(layernorm, "y mean rstd", N(T(layernorm), rows), N(T(layernorm), n), R(T(layernorm), epsilon),
        B(T(layernorm), x), B(T(layernorm), gamma), B(T(layernorm), beta), B(T(layernorm), y),
        B(T(layernorm), mean), B(T(layernorm), rstd)),
     OP(layernorm_grad, "dx:residual dgamma dbeta", N(T(layernorm_grad), rows), N(T(layernorm_grad), n),
        B(T(layernorm_grad), x), B(T(layernorm_grad), gamma), B(T(layernorm_grad), mean),
        B(T(layernorm_grad), rstd), B(T(layernorm_grad), dy), B(T(layernorm_grad), residual),
-       B(T(layernorm_grad), dx), B(T(layernorm_grad), dgamma), B(T(layernorm_grad), dbeta)),
+       B(T(layernorm_grad), dx), B(T(layernorm_grad), dgamma), B(T(layernorm_grad), dbeta),
+       CUT(T(layernorm_grad), row_slices, rows)),
     OP(activation, "y:x", N(T(activation), count), F(T(activation), kind), B(T(activation), x),
        B(T(activation), y)),
     OP(activation_grad, "dx:dy", N(T(activation_grad), count), F(T(activation_grad), kind),
@@ -236,10 +238,11 @@ static const struct operation operations[] = {
     OP(copy, "y", N(T(copy), count), B(T(copy), x), B(T(copy), y)),
     OP(embedding, "y", N(T(embedding), batch), N(T(embedding), tokens), N(T(embedding), width),
        N(T(embedding), vocab), B(T(embedding), ids), B(T(embedding), table), B(T(embedding), positions),
-       B(T(embedding), y)),
+       B(T(embedding), y), N(T(embedding), first)),
     OP(embedding_grad, "dtable dpositions", N(T(embedding_grad), batch), N(T(embedding_grad), tokens),
        N(T(embedding_grad), width), N(T(embedding_grad), vocab), B(T(embedding_grad), ids),
-       B(T(embedding_grad), dy), B(T(embedding_grad), dtable), B(T(embedding_grad), dpositions)),
+       B(T(embedding_grad), dy), B(T(embedding_grad), dtable), B(T(embedding_grad), dpositions),
+       N(T(embedding_grad), first)),
     OP(cross_entropy, "row_loss loss dlogits:logits", N(T(cross_entropy), rows), N(T(cross_entropy), vocab),
        R(T(cross_entropy), scale), B(T(cross_entropy), logits), B(T(cross_entropy), targets),
        B(T(cross_entropy), row_loss), B(T(cross_entropy), loss), B(T(cross_entropy), dlogits),
@@ -424,7 +427,7 @@ static struct keel_slices draw_slices(struct rig *rig, uint32_t size, bool tame)
         s = (struct keel_slices){(uint32_t)draw_number(rig, false, 4), (uint32_t)draw_number(rig, false, 4),
                                  (uint32_t)draw_number(rig, false, 4), (uint32_t)draw_number(rig, false, 4),
                                  (uint32_t)draw_number(rig, false, 4)};
-    else if (dice < 3 && size > 0) {
+    else if (dice == 1 && size > 0) {
         const uint32_t count = 1 + (uint32_t)(draw(rig) % (size < KEEL_SLICES_MAX ? size : KEEL_SLICES_MAX));
         s = (struct keel_slices){.count = count, .of = count, .units = size, .unit = 1};
     }

@@ -222,8 +222,76 @@ START_TEST(bias_grad_adds_the_column_sums)
 }
 END_TEST
 
+/* Slices 2 to 4 of five, of 23 and of 20 rows, by hand: each begins at its own row, and is added to a row of
+ * its own. */
+enum { SLICED_ROWS = 14, SLICED_N = 83, SLICED_COUNT = 3 };
+static const struct keel_slices three_of_five = {2, SLICED_COUNT, 5, 23, 1};
+static const uint32_t slice_ends[SLICED_COUNT + 1] = {0, 13 - 9, 18 - 9, 23 - 9};
+
+START_TEST(each_slice_of_the_rows_has_a_sum_of_its_own)
+{
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    const struct shape s = {SLICED_ROWS, SLICED_N, true, true, false};
+    struct tensors t = build(rig, &s);
+    struct keel_layernorm_grad grad = t.grad;
+    struct keel_bias_grad bias = {
+        .rows = SLICED_ROWS, .n = SLICED_N, .row_slices = three_of_five, .x = t.grad.dy};
+    keel_launch_list_fini(&rig->list);
+    grad.row_slices = three_of_five;
+    grad.dx = rig_bytes(rig, NULL, sizeof(float) * SLICED_ROWS * SLICED_N);
+    grad.residual = NULL;
+    bias.out = rig_random(rig, SLICED_COUNT * SLICED_N, 10, -1.0f, 1.0f);
+    grad.dgamma = rig_random(rig, SLICED_COUNT * SLICED_N, 11, -1.0f, 1.0f);
+    grad.dbeta = rig_random(rig, SLICED_COUNT * SLICED_N, 12, -1.0f, 1.0f);
+    ck_ok(keel_op_layernorm_grad(rig->kernels, &grad, &rig->list));
+    ck_ok(keel_op_bias_grad(rig->kernels, &bias, &rig->list));
+    rig_run(rig);
+    const uint64_t bytes = sizeof(float) * SLICED_ROWS * SLICED_N,
+                   sums = sizeof(float) * SLICED_COUNT * SLICED_N;
+    const float *x = rig_result(rig, grad.x, bytes), *dy = rig_result(rig, grad.dy, bytes);
+    const float *mean = rig_result(rig, grad.mean, sizeof(float) * SLICED_ROWS);
+    const float *rstd = rig_result(rig, grad.rstd, sizeof(float) * SLICED_ROWS);
+    const float *out = rig_result(rig, bias.out, sums), *dgamma = rig_result(rig, grad.dgamma, sums);
+    const float *dbeta = rig_result(rig, grad.dbeta, sums);
+    for (uint32_t seed = 10; seed <= 12; seed++) {
+        float *want = random_floats(SLICED_COUNT * SLICED_N, seed, -1.0f, 1.0f);
+        for (uint32_t slice = 0; slice < SLICED_COUNT; slice++)
+            for (uint32_t c = 0; c < SLICED_N; c++) {
+                float sum = 0.0f;
+                for (uint32_t row = slice_ends[slice]; row < slice_ends[slice + 1]; row++) {
+                    const float d = dy[row * SLICED_N + c];
+                    const float t_of_x = (x[row * SLICED_N + c] - mean[row]) * rstd[row];
+                    sum = seed == 11                              ? fmaf(d, t_of_x, sum)
+                          : row > slice_ends[slice] || seed == 12 ? sum + d
+                                                                  : d;
+                }
+                want[slice * SLICED_N + c] += sum;
+            }
+        ck_assert_mem_eq(seed == 10 ? out : seed == 11 ? dgamma : dbeta, want, sums);
+        free(want);
+    }
+}
+END_TEST
+
+START_TEST(slices_that_the_rows_have_not_are_refused)
+{
+    struct rig *rig = rig_shared(RIG_HOST);
+    struct keel_bias_grad op = {.rows = 14, .n = 3, .row_slices = three_of_five};
+    op.x = rig_bytes(rig, NULL, 4 * 14 * 3);
+    op.out = rig_bytes(rig, NULL, 4 * 2 * 3); /* of two slices */
+    ck_status(keel_op_bias_grad(rig->kernels, &op, &rig->list), KEEL_INVALID);
+    op.out = rig_bytes(rig, NULL, 4 * 3 * 3);
+    ck_ok(keel_op_bias_grad(rig->kernels, &op, &rig->list));
+    op.rows = 13;
+    ck_status(keel_op_bias_grad(rig->kernels, &op, &rig->list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "bias_grad: rows: "));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_loop_test(tc, each_slice_of_the_rows_has_a_sum_of_its_own, 0, RIG_HOST + 1);
+    tcase_add_test(tc, slices_that_the_rows_have_not_are_refused);
     tcase_add_loop_test(tc, layernorm_and_its_gradient_give_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, bias_grad_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, the_gradient_formula_is_the_finite_difference, 0, 2); /* 1: RMS norm */

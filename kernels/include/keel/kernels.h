@@ -269,9 +269,12 @@ struct keel_bias {
 };
 enum keel_status keel_op_bias(struct keel_kernels *, const struct keel_bias *, struct keel_launch_list *);
 
-/* out[n] += sum over rows, strictly ascending, of x[rows x n]: s = x_0; s = s + x_i; out = out + s. */
+/* out[n] += sum over rows, strictly ascending, of x[rows x n]: s = x_0; s = s + x_i; out = out + s.
+ * row_slices: the rows consist of slices, and out is [count, n]: slice j of these adds its rows to row j. No
+ * tree: whoever has all microbatches adds the rows of out. */
 struct keel_bias_grad {
     uint32_t rows, n;
+    struct keel_slices row_slices;
     struct keel_buffer *x, *out;
 };
 enum keel_status keel_op_bias_grad(struct keel_kernels *, const struct keel_bias_grad *,
@@ -289,9 +292,11 @@ enum keel_status keel_op_layernorm(struct keel_kernels *, const struct keel_laye
                                    struct keel_launch_list *);
 
 /* dx = gradient (+ residual, when not NULL: dx = residual + d, the gradient that by-passes the norm);
- * dgamma += , dbeta += (dbeta may be NULL), rows strictly ascending. dx may alias residual. */
+ * dgamma += , dbeta += (dbeta may be NULL), rows strictly ascending; with row_slices they are [count, n], as
+ * out of keel_bias_grad is. dx may alias residual. */
 struct keel_layernorm_grad {
     uint32_t rows, n;
+    struct keel_slices row_slices;
     struct keel_buffer *x, *gamma, *mean, *rstd, *dy, *residual, *dx, *dgamma, *dbeta;
 };
 enum keel_status keel_op_layernorm_grad(struct keel_kernels *, const struct keel_layernorm_grad *,
@@ -392,19 +397,24 @@ enum keel_status keel_op_copy(struct keel_kernels *, const struct keel_copy *, s
 
 /* ---- what a transformer needs ------------------------------------------------------------------ */
 
-/* y[b, t, :] = table[ids[b, t], :] + positions[t, :]. positions may be NULL. The row of an id
- * outside [0, vocab) counts as zeros; the host checks data as it loads them. */
+/* y[b, t, :] = table[ids[b, t] - first, :] + positions[t, :]. positions may be NULL. The row of an id
+ * outside [first, first + vocab) counts as +0; the host checks data as it loads them. A table that is cut by
+ * rows is given part by part: of all parts' y (without positions) one has the row and the others have zero
+ * bits, so that a sum of their bits as int32 is exact. INVALID where first + vocab is more than 2^31 (first
+ * above 0). */
 struct keel_embedding {
     uint32_t batch, tokens, width, vocab;
+    uint32_t first; /* the id of the table's first row */
     struct keel_buffer *ids, *table, *positions, *y;
 };
 enum keel_status keel_op_embedding(struct keel_kernels *, const struct keel_embedding *,
                                    struct keel_launch_list *);
-/* dtable[v, :] += sum over the rows with id v, rows ascending (s = 0 + ..; dtable = dtable + s; rows
- * of the table that do not occur are left untouched, ids outside [0, vocab) add nothing); dpositions[t, :] +=
- * sum over b ascending. */
+/* dtable[v, :] += sum over the rows with id first + v, rows ascending (s = 0 + ..; dtable = dtable + s; rows
+ * of the table that do not occur are left untouched, ids outside [first, first + vocab) add nothing);
+ * dpositions[t, :] += sum over b ascending. */
 struct keel_embedding_grad {
     uint32_t batch, tokens, width, vocab;
+    uint32_t first; /* as in keel_embedding */
     struct keel_buffer *ids, *dy, *dtable, *dpositions;
 };
 enum keel_status keel_op_embedding_grad(struct keel_kernels *, const struct keel_embedding_grad *,
