@@ -320,10 +320,11 @@ static enum keel_status embedding_grad(struct golden_run *run, const uint32_t *s
 
 static const float grown_scale = 0x1.8p+15F; /* 2^15, and half of the good steps to the next */
 
-/* rows, vocabulary, with gradient, which is scaled */
+/* rows, vocabulary, with gradient, which is scaled; slices of the vocabulary */
 static enum keel_status cross_entropy(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_cross_entropy op = {.rows = shape[0], .vocab = shape[1], .scale = 0x1.1c71c8p-4F};
+    op.vocab_slices = all_slices(shape[4], op.vocab);
     const uint64_t count = (uint64_t)op.rows * op.vocab;
     op.logits = golden_floats(run, "logits", GOLDEN_INPUT, count, -9.0F, 9.0F);
     op.targets = golden_ids(run, "targets", op.rows, op.vocab);
@@ -334,6 +335,59 @@ static enum keel_status cross_entropy(struct golden_run *run, const uint32_t *sh
     if (shape[3])
         op.loss_scale = golden_bytes(run, "loss_scale", GOLDEN_INPUT, &grown_scale, sizeof grown_scale);
     return golden_ready(run) ? keel_op_cross_entropy(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* rows, columns, the first of them, and how many there are behind */
+static enum keel_status cross_entropy_max(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_cross_entropy_max op = {.rows = shape[0],
+                                        .columns = shape[1],
+                                        .first_column = shape[2],
+                                        .vocab = shape[1] + shape[2] + shape[3]};
+    op.logits = golden_floats(run, "logits", GOLDEN_INPUT, (uint64_t)op.rows * op.columns, -9.0F, 9.0F);
+    op.targets = golden_ids(run, "targets", op.rows, op.vocab);
+    op.maxima = golden_output(run, "maxima", op.rows);
+    op.target_bits = golden_output(run, "target_bits", op.rows);
+    return golden_ready(run) ? keel_op_cross_entropy_max(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* rows, columns, those before the node's and its own, its slices, whether exponentials are kept */
+static enum keel_status cross_entropy_part(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_cross_entropy_part op = {.rows = shape[0],
+                                         .columns = shape[1],
+                                         .at = shape[2],
+                                         .count = shape[3],
+                                         .vocab_slices = all_slices(shape[4], shape[3])};
+    const uint64_t count = (uint64_t)op.rows * op.columns;
+    op.logits = golden_floats(run, "logits", GOLDEN_INPUT, count, -9.0F, 9.0F);
+    op.maxima = golden_floats(run, "maxima", GOLDEN_INPUT, op.rows, 8.0F, 9.0F);
+    op.sums = golden_output(run, "sums", op.rows);
+    if (shape[5])
+        op.exponentials = golden_floats(run, "exponentials", GOLDEN_UPDATED, count, 0.0F, 1.0F);
+    return golden_ready(run) ? keel_op_cross_entropy_part(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* rows, columns, the first of them, how many there are behind; with gradient, which is scaled */
+static enum keel_status cross_entropy_end(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_cross_entropy_end op = {.rows = shape[0],
+                                        .columns = shape[1],
+                                        .first_column = shape[2],
+                                        .vocab = shape[1] + shape[2] + shape[3],
+                                        .scale = 0x1.1c71c8p-4F};
+    op.maxima = golden_floats(run, "maxima", GOLDEN_INPUT, op.rows, 8.0F, 9.0F);
+    op.sums = golden_floats(run, "sums", GOLDEN_INPUT, op.rows, 1.0F, 40.0F);
+    op.target_bits = golden_floats(run, "target_bits", GOLDEN_INPUT, op.rows, -9.0F, 9.0F);
+    op.targets = golden_ids(run, "targets", op.rows, op.vocab);
+    op.row_loss = golden_scratch(run, "row_loss", op.rows * sizeof(float));
+    op.loss = golden_floats(run, "loss", GOLDEN_UPDATED, 1, 0.0F, 1.0F);
+    if (shape[4])
+        op.dlogits =
+            golden_floats(run, "dlogits", GOLDEN_UPDATED, (uint64_t)op.rows * op.columns, 0.0F, 1.0F);
+    if (shape[5])
+        op.loss_scale = golden_bytes(run, "loss_scale", GOLDEN_INPUT, &grown_scale, sizeof grown_scale);
+    return golden_ready(run) ? keel_op_cross_entropy_end(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
 /* count, which loss, whether there is a gradient, whether it is scaled */
@@ -495,6 +549,20 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(cross_entropy, cross_entropy, "5x67", 0x0638273363b7824b, 5, 67, 1),
     GOLDEN_CASE(cross_entropy, cross_entropy, "3x130-loss-alone", 0xf942a550fe5790f4, 3, 130, 0),
     GOLDEN_CASE(cross_entropy, cross_entropy, "5x67-scaled", 0x64cc5fe0ffd014bd, 5, 67, 1, 1),
+    GOLDEN_CASE(cross_entropy, cross_entropy, "5x131-2-slices", 0x5168662c04c3f495, 5, 131, 1, 0, 2),
+    GOLDEN_CASE(cross_entropy, cross_entropy, "7x1009-7-slices", 0x878b912b025994df, 7, 1009, 1, 1, 7),
+    GOLDEN_CASE(cross_entropy, cross_entropy, "3x67-64-slices-loss", 0xa44bd17ead0d4003, 3, 67, 0, 0, 64),
+    GOLDEN_CASE(cross_entropy_max, cross_entropy, "1x1", 0xdee0859b3e6b4709, 1, 1, 0, 0),
+    GOLDEN_CASE(cross_entropy_max, cross_entropy, "7x67-of-200", 0x70e8ee068fcf4253, 7, 67, 90, 43),
+    GOLDEN_CASE(cross_entropy_max, cross_entropy, "31x130-first", 0x685d203e4b3898ee, 31, 130, 0, 5),
+    GOLDEN_CASE(cross_entropy_part, cross_entropy, "1x1-1-slice", 0xb9861528237c85c9, 1, 1, 0, 1, 1, 1),
+    GOLDEN_CASE(cross_entropy_part, cross_entropy, "7x130-3-slices-of-67", 0x24030ac722bac803, 7, 130, 50, 67,
+                3, 1),
+    GOLDEN_CASE(cross_entropy_part, cross_entropy, "5x131-8-slices", 0x2c910590fe6d093c, 5, 131, 0, 131, 8,
+                0),
+    GOLDEN_CASE(cross_entropy_end, cross_entropy, "1x1", 0x88c4684429b476d5, 1, 1, 0, 0, 1),
+    GOLDEN_CASE(cross_entropy_end, cross_entropy, "7x67-of-200", 0x3ccf8ba313ccc69e, 7, 67, 90, 43, 1, 1),
+    GOLDEN_CASE(cross_entropy_end, cross_entropy, "5x130-loss", 0xe1fb842d3f557c88, 5, 130, 3, 0, 0, 0),
     GOLDEN_CASE(loss, loss, "bce-67-scaled", 0x052abe1b26e8bba8, 67, KEEL_LOSS_BCE, 1, 1),
     GOLDEN_CASE(loss, loss, "mse-67-scaled", 0xa25eb94e9d3901ba, 67, KEEL_LOSS_MSE, 1, 1),
     GOLDEN_CASE(loss, loss, "bce-1", 0x6f77e01fdea31eaa, 1, KEEL_LOSS_BCE, 1),

@@ -18,6 +18,7 @@ static enum keel_status check(const struct keel_cross_entropy *op)
     if (op->rows == 0 || op->vocab == 0)
         return keel_fail(KEEL_INVALID, "cross_entropy: %u rows of %u", op->rows, op->vocab);
     KEEL_TRY(keel_check_finite("cross_entropy", "scale", op->scale));
+    KEEL_TRY(keel_check_slices("cross_entropy", "vocab", &op->vocab_slices, op->vocab, true));
     return KEEL_CHECK_OPERANDS("cross_entropy",
                                {"logits", op->logits, KEEL_BYTES(op->vocab, row_bytes), KEEL_IN_PLACE},
                                {"targets", op->targets, KEEL_BYTES(op->rows, sizeof(int32_t)), KEEL_READ},
@@ -26,6 +27,16 @@ static enum keel_status check(const struct keel_cross_entropy *op)
                                {"dlogits", op->dlogits, KEEL_BYTES(op->vocab, row_bytes),
                                 KEEL_WRITTEN | KEEL_IN_PLACE | KEEL_OPTIONAL},
                                {"loss_scale", op->loss_scale, sizeof(float), KEEL_OPTIONAL});
+}
+
+/* Adds to the loss, where there is one. */
+static enum keel_status sum_of_rows(struct keel_kernels *kernels, uint32_t rows, float scale,
+                                    struct keel_buffer *row_loss, struct keel_buffer *loss,
+                                    struct keel_launch_list *list)
+{
+    const struct keel_cross_entropy_sum sum = {
+        .rows = rows, .scale = scale, .row_loss = row_loss, .loss = loss};
+    return loss == NULL ? KEEL_OK : keel_op_cross_entropy_sum(kernels, &sum, list);
 }
 
 enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struct keel_cross_entropy *op,
@@ -40,12 +51,88 @@ enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struc
                   keel_arg_either(op->dlogits, op->logits), keel_arg_u32(op->rows), keel_arg_u32(op->vocab),
                   keel_arg_f32(op->scale), keel_arg_u32(op->dlogits != NULL),
                   keel_arg_either(op->loss_scale, op->row_loss), keel_arg_u32(op->loss_scale != NULL),
-                  keel_arg_u32(per_item))));
-    if (op->loss == NULL)
+                  keel_arg_u32(keel_pack_slices(&op->vocab_slices)), keel_arg_u32(op->vocab_slices.units),
+                  keel_arg_u32(op->vocab_slices.unit), keel_arg_u32(per_item))));
+    return sum_of_rows(kernels, op->rows, op->scale, op->row_loss, op->loss, list);
+}
+
+/* Columns of a rank: some, all of them in the vocabulary. */
+static enum keel_status check_columns(const char *name, uint32_t rows, uint32_t columns,
+                                      uint32_t first_column, uint32_t vocab)
+{
+    if (rows > 0 && columns > 0 && (uint64_t)first_column + columns <= vocab)
         return KEEL_OK;
-    const struct keel_cross_entropy_sum sum = {
-        .rows = op->rows, .scale = op->scale, .row_loss = op->row_loss, .loss = op->loss};
-    return keel_op_cross_entropy_sum(kernels, &sum, list);
+    return keel_fail(KEEL_INVALID, "%s: %u rows of %u columns from column %u on, of %u", name, rows, columns,
+                     first_column, vocab);
+}
+
+enum keel_status keel_op_cross_entropy_max(struct keel_kernels *kernels,
+                                           const struct keel_cross_entropy_max *op,
+                                           struct keel_launch_list *list)
+{
+    const uint64_t row_bytes = KEEL_BYTES(op->rows, sizeof(float));
+    KEEL_TRY(check_columns("cross_entropy_max", op->rows, op->columns, op->first_column, op->vocab));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        "cross_entropy_max", {"logits", op->logits, KEEL_BYTES(op->columns, row_bytes), KEEL_READ},
+        {"targets", op->targets, row_bytes, KEEL_READ}, {"maxima", op->maxima, row_bytes, KEEL_WRITTEN},
+        {"target_bits", op->target_bits, row_bytes, KEEL_WRITTEN}));
+    return keel_kernels_launch_rows(
+        kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_max", op->rows,
+        KEEL_ARGS(keel_arg_buffer(op->logits), keel_arg_buffer(op->targets), keel_arg_buffer(op->maxima),
+                  keel_arg_buffer(op->target_bits), keel_arg_u32(op->rows), keel_arg_u32(op->columns),
+                  keel_arg_u32(op->first_column), keel_arg_u32(rows_per_item(kernels, op->rows))));
+}
+
+enum keel_status keel_op_cross_entropy_part(struct keel_kernels *kernels,
+                                            const struct keel_cross_entropy_part *op,
+                                            struct keel_launch_list *list)
+{
+    const char *name = "cross_entropy_part";
+    const uint64_t row_bytes = KEEL_BYTES(op->rows, sizeof(float));
+    KEEL_TRY(check_columns(name, op->rows, op->count, op->at, op->columns));
+    if (op->vocab_slices.count == 0)
+        return keel_fail(KEEL_INVALID, "%s: vocab: no slices", name);
+    KEEL_TRY(keel_check_slices(name, "vocab", &op->vocab_slices, op->count, true));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        name, {"logits", op->logits, KEEL_BYTES(op->columns, row_bytes), KEEL_IN_PLACE},
+        {"maxima", op->maxima, row_bytes, KEEL_READ}, {"sums", op->sums, row_bytes, KEEL_WRITTEN},
+        {"exponentials", op->exponentials, KEEL_BYTES(op->columns, row_bytes),
+         KEEL_WRITTEN | KEEL_IN_PLACE | KEEL_OPTIONAL}));
+    return keel_kernels_launch_rows(
+        kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_part", op->rows,
+        KEEL_ARGS(keel_arg_buffer(op->logits), keel_arg_buffer(op->maxima), keel_arg_buffer(op->sums),
+                  keel_arg_either(op->exponentials, op->logits), keel_arg_u32(op->rows),
+                  keel_arg_u32(op->columns), keel_arg_u32(op->at),
+                  keel_arg_u32(keel_pack_slices(&op->vocab_slices)), keel_arg_u32(op->vocab_slices.units),
+                  keel_arg_u32(op->vocab_slices.unit), keel_arg_u32(op->exponentials != NULL),
+                  keel_arg_u32(rows_per_item(kernels, op->rows))));
+}
+
+enum keel_status keel_op_cross_entropy_end(struct keel_kernels *kernels,
+                                           const struct keel_cross_entropy_end *op,
+                                           struct keel_launch_list *list)
+{
+    const char *name = "cross_entropy_end";
+    const uint64_t row_bytes = KEEL_BYTES(op->rows, sizeof(float));
+    KEEL_TRY(check_columns(name, op->rows, op->columns, op->first_column, op->vocab));
+    KEEL_TRY(keel_check_finite(name, "scale", op->scale));
+    KEEL_TRY(KEEL_CHECK_OPERANDS(
+        name, {"maxima", op->maxima, row_bytes, KEEL_READ}, {"sums", op->sums, row_bytes, KEEL_READ},
+        {"target_bits", op->target_bits, row_bytes, KEEL_READ},
+        {"targets", op->targets, row_bytes, KEEL_READ}, {"row_loss", op->row_loss, row_bytes, KEEL_WRITTEN},
+        {"loss", op->loss, sizeof(float), KEEL_WRITTEN | KEEL_OPTIONAL},
+        {"dlogits", op->dlogits, KEEL_BYTES(op->columns, row_bytes), KEEL_WRITTEN | KEEL_OPTIONAL},
+        {"loss_scale", op->loss_scale, sizeof(float), KEEL_OPTIONAL}));
+    KEEL_TRY(keel_kernels_launch_rows(
+        kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_end", op->rows,
+        KEEL_ARGS(keel_arg_buffer(op->maxima), keel_arg_buffer(op->sums), keel_arg_buffer(op->target_bits),
+                  keel_arg_buffer(op->targets), keel_arg_buffer(op->row_loss),
+                  keel_arg_either(op->dlogits, op->row_loss), keel_arg_u32(op->rows),
+                  keel_arg_u32(op->columns), keel_arg_u32(op->first_column), keel_arg_u32(op->vocab),
+                  keel_arg_f32(op->scale), keel_arg_u32(op->dlogits != NULL),
+                  keel_arg_either(op->loss_scale, op->row_loss), keel_arg_u32(op->loss_scale != NULL),
+                  keel_arg_u32(rows_per_item(kernels, op->rows)))));
+    return sum_of_rows(kernels, op->rows, op->scale, op->row_loss, op->loss, list);
 }
 
 enum keel_status keel_op_cross_entropy_sum(struct keel_kernels *kernels,

@@ -101,6 +101,9 @@ static enum keel_status append_concat(struct keel_kernels *kernels, const void *
     X(embedding)                                                                                             \
     X(embedding_grad)                                                                                        \
     X(cross_entropy)                                                                                         \
+    X(cross_entropy_max)                                                                                     \
+    X(cross_entropy_part)                                                                                    \
+    X(cross_entropy_end)                                                                                     \
     X(cross_entropy_sum)                                                                                     \
     X(loss)                                                                                                  \
     X(digest)                                                                                                \
@@ -246,7 +249,21 @@ static const struct operation operations[] = {
     OP(cross_entropy, "row_loss loss dlogits:logits", N(T(cross_entropy), rows), N(T(cross_entropy), vocab),
        R(T(cross_entropy), scale), B(T(cross_entropy), logits), B(T(cross_entropy), targets),
        B(T(cross_entropy), row_loss), B(T(cross_entropy), loss), B(T(cross_entropy), dlogits),
-       B(T(cross_entropy), loss_scale)),
+       B(T(cross_entropy), loss_scale), CUT(T(cross_entropy), vocab_slices, vocab)),
+    OP(cross_entropy_max, "maxima target_bits", N(T(cross_entropy_max), rows),
+       N(T(cross_entropy_max), columns), N(T(cross_entropy_max), first_column),
+       N(T(cross_entropy_max), vocab), B(T(cross_entropy_max), logits), B(T(cross_entropy_max), targets),
+       B(T(cross_entropy_max), maxima), B(T(cross_entropy_max), target_bits)),
+    OP(cross_entropy_part, "sums exponentials:logits", N(T(cross_entropy_part), rows),
+       N(T(cross_entropy_part), columns), N(T(cross_entropy_part), at), N(T(cross_entropy_part), count),
+       B(T(cross_entropy_part), logits), B(T(cross_entropy_part), maxima), B(T(cross_entropy_part), sums),
+       B(T(cross_entropy_part), exponentials), CUT(T(cross_entropy_part), vocab_slices, count)),
+    OP(cross_entropy_end, "row_loss loss dlogits", N(T(cross_entropy_end), rows),
+       N(T(cross_entropy_end), columns), N(T(cross_entropy_end), first_column),
+       N(T(cross_entropy_end), vocab), R(T(cross_entropy_end), scale), B(T(cross_entropy_end), maxima),
+       B(T(cross_entropy_end), sums), B(T(cross_entropy_end), target_bits), B(T(cross_entropy_end), targets),
+       B(T(cross_entropy_end), row_loss), B(T(cross_entropy_end), loss), B(T(cross_entropy_end), dlogits),
+       B(T(cross_entropy_end), loss_scale)),
     OP(cross_entropy_sum, "loss", N(T(cross_entropy_sum), rows), R(T(cross_entropy_sum), scale),
        B(T(cross_entropy_sum), row_loss), B(T(cross_entropy_sum), loss)),
     OP(loss, "scratch loss dx:x", N(T(loss), count), F(T(loss), kind), R(T(loss), scale), B(T(loss), x),

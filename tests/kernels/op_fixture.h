@@ -20,7 +20,7 @@
 /* RIG_HOST is the reference; the others are PoCL's devices. RIG_NARROW launches as devices with many narrow
  * lanes are served: groups of 64 work-items, 16 elements each. */
 enum rig_kind { RIG_PTHREAD, RIG_BASIC, RIG_NARROW, RIG_DEVICES, RIG_HOST = RIG_DEVICES };
-enum { RIG_BUFFERS_MAX = 24, RIG_RESULTS_MAX = 8, RIG_LIMIT_S = 120 };
+enum { RIG_BUFFERS_MAX = 32, RIG_RESULTS_MAX = 8, RIG_LIMIT_S = 120 };
 
 struct rig {
     struct keel_device *device;

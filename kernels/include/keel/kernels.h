@@ -425,9 +425,11 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *, const struct keel
  * (softmax - onehot) * scale and may alias logits. A target outside [0, vocab) makes its row of dlogits and
  * its loss NaN, so that the norm refuses the step. row_loss is scratch of `rows`. Rows may be taken in
  * pieces, with the bits of one: loss NULL leaves the losses of these rows in row_loss;
- * keel_op_cross_entropy_sum adds all of them at the end, and uses row_loss up. */
+ * keel_op_cross_entropy_sum adds all of them at the end, and uses row_loss up. vocab_slices: the exponentials
+ * of a row are summed slice by slice, each a run of its own, and the sums of slices in the tree over them. */
 struct keel_cross_entropy {
     uint32_t rows, vocab;
+    struct keel_slices vocab_slices;
     float scale; /* usually 1 / (rows of the whole step) */
     struct keel_buffer *logits, *targets, *row_loss, *loss, *dlogits;
     struct keel_buffer *loss_scale; /* NULL, or one float: its power of two multiplies dlogits, not the loss
@@ -435,6 +437,42 @@ struct keel_cross_entropy {
 };
 enum keel_status keel_op_cross_entropy(struct keel_kernels *, const struct keel_cross_entropy *,
                                        struct keel_launch_list *);
+
+/* The same where ranks have slices of the vocabulary each: columns [first_column, first_column + columns) of
+ * it. Whatever slices a rank has, all have the bits that keel_op_cross_entropy with all slices gives.
+ *
+ * 1. keel_op_cross_entropy_max: maxima[r] is the largest of the rank's columns; target_bits[r] the bits of
+ * the target's logit, 0 where it is not among them. Between ranks: the largest of maxima, the sum of
+ * target_bits as int32.
+ * 2. keel_op_cross_entropy_part, for each node of the tree over slices that the rank has whole: sums[r] of
+ *    exp(logit - maxima[r]) of the node's `count` columns, which begin with the rank's column `at`. Where
+ *    exponentials is not NULL it gets them; it may be logits. Between ranks: the sum of sums in the tree,
+ * nodes by nodes.
+ * 3. keel_op_cross_entropy_end: with those of all ranks, row_loss and loss (NULL as above), the same on each
+ * rank, and dlogits of the rank's columns, which hold the exponentials before. Targets are numbers in the
+ * whole vocabulary. INVALID also where a rank's columns are not all in it. */
+struct keel_cross_entropy_max {
+    uint32_t rows, columns, first_column, vocab;
+    struct keel_buffer *logits, *targets, *maxima, *target_bits; /* the last three: rows */
+};
+enum keel_status keel_op_cross_entropy_max(struct keel_kernels *, const struct keel_cross_entropy_max *,
+                                           struct keel_launch_list *);
+struct keel_cross_entropy_part {
+    uint32_t rows, columns, at, count;
+    struct keel_slices vocab_slices;
+    struct keel_buffer *logits, *maxima, *sums, *exponentials;
+};
+enum keel_status keel_op_cross_entropy_part(struct keel_kernels *, const struct keel_cross_entropy_part *,
+                                            struct keel_launch_list *);
+struct keel_cross_entropy_end {
+    uint32_t rows, columns, first_column, vocab;
+    float scale; /* as in keel_cross_entropy, as are the last four */
+    struct keel_buffer *maxima, *sums, *target_bits, *targets;
+    struct keel_buffer *row_loss, *loss, *dlogits, *loss_scale;
+};
+enum keel_status keel_op_cross_entropy_end(struct keel_kernels *, const struct keel_cross_entropy_end *,
+                                           struct keel_launch_list *);
+
 struct keel_cross_entropy_sum {
     uint32_t rows; /* of all pieces */
     float scale;
