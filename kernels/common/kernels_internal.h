@@ -201,6 +201,11 @@ static inline uint32_t keel_pack_slices(const struct keel_slices *slices)
     return slices->first << 16 | slices->of << 8 | slices->count;
 }
 
+/* The digest of `count` words, the first of which is element `start` of those whose numbers are given: row is
+ * above 0. */
+uint64_t keel_digest_rows(const void *words, uint64_t count, uint64_t start,
+                          const struct keel_random_slice *numbers);
+
 /* INVALID when a number of a descriptor is infinite or NaN. */
 enum keel_status keel_check_finite(const char *op, const char *what, float value);
 

@@ -280,7 +280,8 @@ static enum keel_status cast(struct golden_run *run, const uint32_t *shape)
 static enum keel_status digest(struct golden_run *run, const uint32_t *shape)
 {
     static const uint64_t begun = UINT64_C(0x0123456789abcdef);
-    struct keel_digest op = {.count = shape[0], .first_element = shape[1]};
+    struct keel_digest op = {
+        .count = shape[0], .first_element = shape[1], .row = shape[2], .stride = shape[3]};
     op.x = golden_bits(run, "x", op.count * sizeof(float));
     op.digest = golden_bytes(run, "digest", GOLDEN_UPDATED, &begun, sizeof begun);
     op.scratch = golden_scratch(run, "scratch", keel_digest_scratch_bytes(op.count));
@@ -536,6 +537,7 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(digest, digest, "1", 0x18c67258bfaf2732, 1, 0),
     GOLDEN_CASE(digest, digest, "67-from-1001", 0x6f4505c23a09ddbb, 67, 1001),
     GOLDEN_CASE(digest, digest, "8205", 0xc8ec4c08175bfb85, 8205, 0),
+    GOLDEN_CASE(digest, digest, "9003-in-rows", 0x6c125b2a227a4ed1, 9003, 5, 67, 300),
     GOLDEN_CASE(embedding, embedding, "1x1x1", 0x68275689b9909bdb, 1, 1, 1, 1, 1),
     GOLDEN_CASE(embedding, embedding, "2x5x67", 0xbc29297d6400c735, 2, 5, 67, 11, 1),
     GOLDEN_CASE(embedding, embedding, "3x7x130", 0x5554395c470ad498, 3, 7, 130, 5, 0),

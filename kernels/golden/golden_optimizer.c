@@ -63,6 +63,18 @@ static uint32_t make_tensors(uint32_t count, uint32_t flags, struct keel_update_
     return (flags & MIXED) != 0 ? TENSORS_MAX : 1;
 }
 
+static enum keel_status norm_tiles_of(struct golden_run *run, struct keel_norm_tiles *op,
+                                      const struct keel_update_tensor *tensors, const uint32_t *pages,
+                                      uint64_t page_count)
+{
+    op->x = GOLDEN_FLOATS(run, "x", op->count);
+    op->tensors = golden_bytes(run, "tensors", GOLDEN_INPUT, tensors, op->tensor_count * sizeof *tensors);
+    op->pages = golden_bytes(run, "pages", GOLDEN_INPUT, pages, page_count * sizeof *pages);
+    op->scratch = golden_scratch(run, "scratch", page_count * sizeof(float));
+    op->tiles = golden_output(run, "tiles", op->tile_count);
+    return golden_ready(run) ? keel_op_norm_tiles(run->kernels, op, &run->list) : KEEL_OK;
+}
+
 /* count, flags */
 static enum keel_status norm_tiles(struct golden_run *run, const uint32_t *shape)
 {
@@ -73,12 +85,29 @@ static enum keel_status norm_tiles(struct golden_run *run, const uint32_t *shape
     const uint64_t page_count = keel_update_page_count(op.count);
     KEEL_ASSERT(page_count <= PAGES_MAX);
     KEEL_TRY(keel_update_find_pages(tensors, op.tensor_count, op.count, pages));
-    op.x = GOLDEN_FLOATS(run, "x", op.count);
-    op.tensors = golden_bytes(run, "tensors", GOLDEN_INPUT, tensors, op.tensor_count * sizeof *tensors);
-    op.pages = golden_bytes(run, "pages", GOLDEN_INPUT, pages, page_count * sizeof *pages);
-    op.scratch = golden_scratch(run, "scratch", keel_norm_tiles_scratch_bytes(op.count));
-    op.tiles = golden_output(run, "tiles", op.tile_count);
-    return golden_ready(run) ? keel_op_norm_tiles(run->kernels, &op, &run->list) : KEEL_OK;
+    return norm_tiles_of(run, &op, tensors, pages, page_count);
+}
+
+/* The columns of a matrix of so many rows, in three tiles. */
+static enum keel_status norm_boxes(struct golden_run *run, const uint32_t *shape)
+{
+    enum { TILES = 3, COLUMNS = 131 };
+    static const uint32_t cuts[TILES + 1] = {0, 17, 64, COLUMNS};
+    struct keel_update_tensor tensors[TILES];
+    uint32_t pages[PAGES_MAX];
+    struct keel_norm_tiles op = {
+        .count = (uint64_t)shape[0] * COLUMNS, .tensor_count = TILES, .tile_count = TILES};
+    for (uint32_t t = 0; t < TILES; t++)
+        tensors[t] = (struct keel_update_tensor){.offset = cuts[t],
+                                                 .count = (uint64_t)shape[0] * (cuts[t + 1] - cuts[t]),
+                                                 .row = cuts[t + 1] - cuts[t],
+                                                 .stride = COLUMNS,
+                                                 .kind = KEEL_TENSOR_DECAY,
+                                                 .tile = t};
+    op.page_count = keel_norm_page_count(tensors, TILES);
+    KEEL_ASSERT(op.page_count <= PAGES_MAX);
+    KEEL_TRY(keel_norm_find_pages(tensors, TILES, op.count, pages));
+    return norm_tiles_of(run, &op, tensors, pages, op.page_count);
 }
 
 static const uint8_t zeros[KEEL_PAGE_BYTES];
@@ -145,6 +174,7 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(norm_tiles, optimizer, "1", 0xda41b30e1ad8c770, 1, 0),
     GOLDEN_CASE(norm_tiles, optimizer, "67-mixed", 0xd319af88e401a244, 67, MIXED),
     GOLDEN_CASE(norm_tiles, optimizer, "5003-mixed", 0x67f5dae232dbc160, 5003, MIXED),
+    GOLDEN_CASE(norm_boxes, optimizer, "37x131", 0x56689745886fbb87, 37),
     GOLDEN_CASE(norm, optimizer, "1", 0x8b318fdef71e2539, 1, 0, 0),
     GOLDEN_CASE(norm, optimizer, "67-clipped", 0x65a696e3d2fce598, 67, 1, 0),
     GOLDEN_CASE(norm, optimizer, "4115-clipped", 0x4d7396e298184ac6, 4115, 1, 0),

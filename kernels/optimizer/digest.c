@@ -9,8 +9,10 @@ uint64_t keel_digest_scratch_bytes(uint64_t count)
 enum keel_status keel_op_digest(struct keel_kernels *kernels, const struct keel_digest *op,
                                 struct keel_launch_list *list)
 {
+    struct keel_random_slice numbers = {op->first_element, op->row, op->stride};
     if (op->count == 0)
         return keel_fail(KEEL_INVALID, "digest: no elements");
+    KEEL_TRY(keel_check_random("digest", op->count, UINT64_MAX, &numbers));
     KEEL_TRY(
         KEEL_CHECK_OPERANDS("digest", {"x", op->x, KEEL_BYTES(op->count, sizeof(float)), KEEL_READ},
                             {"digest", op->digest, sizeof(uint64_t), KEEL_WRITTEN},
@@ -19,7 +21,8 @@ enum keel_status keel_op_digest(struct keel_kernels *kernels, const struct keel_
     struct keel_range range = keel_kernels_range(kernels, blocks);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_digest, "keel_digest_blocks", &range,
                                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->scratch),
-                                           keel_arg_u64(op->count), keel_arg_u64(op->first_element))));
+                                           keel_arg_u64(op->count), keel_arg_u64(numbers.first),
+                                           keel_arg_u64(numbers.row), keel_arg_u64(numbers.stride))));
     range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(
         kernels, list, KEEL_MODULE_digest, "keel_digest_sum", &range,

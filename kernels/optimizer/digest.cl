@@ -1,4 +1,4 @@
-/* digest.cl - digest[0] += sum over i, modulo 2^64, of mix(word_i, first + i).
+/* digest.cl - digest[0] += sum over i, modulo 2^64, of mix(word_i, first + i / row * stride + i % row).
  *
  * Shapes: `count` 32-bit words of any type. mix is the finaliser of splitmix64 (Steele, Lea, Flood 2014)
  * of word + index * golden ratio. Integers only, and addition modulo 2^64 has no order: any split of a
@@ -12,28 +12,41 @@ static inline ulong8 mix_8(ulong8 z)
     return z ^ (z >> 31);
 }
 
-__kernel void keel_digest_blocks(__global const uint *x, __global ulong *scratch, ulong count, ulong first)
+/* Of n words that lie together, of which the first has number `first`. */
+static inline ulong8 mix_run(__global const uint *x, ulong n, ulong first)
 {
     const ulong golden = 0x9e3779b97f4a7c15UL;
     const ulong8 lane = (ulong8)(0, 1, 2, 3, 4, 5, 6, 7);
-    const ulong start = (ulong)get_global_id(0) * 4096, end = min(start + 4096, count);
-    if (start >= count)
-        return;
     ulong8 sum = (ulong8)(0);
-    ulong8 index = ((ulong8)(first + start) + lane) * golden;
-    ulong i = start;
-    for (; i + 8 <= end; i += 8) {
+    ulong8 index = ((ulong8)(first) + lane) * golden;
+    ulong i = 0;
+    for (; i + 8 <= n; i += 8) {
         sum += mix_8(convert_ulong8(vload8(0, x + i)) + index);
         index += (ulong8)(8 * golden);
     }
     ulong8 tail = (ulong8)(0);
-    for (; i < end; i++) {
+    for (; i < n; i++) {
         ulong z = x[i] + (first + i) * golden;
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9UL;
         z = (z ^ (z >> 27)) * 0x94d049bb133111ebUL;
         tail.s0 += z ^ (z >> 31);
     }
-    sum += tail;
+    return sum + tail;
+}
+
+__kernel void keel_digest_blocks(__global const uint *x, __global ulong *scratch, ulong count, ulong first, ulong row,
+                                 ulong stride)
+{
+    const ulong start = (ulong)get_global_id(0) * 4096, end = min(start + 4096, count);
+    if (start >= count)
+        return;
+    ulong8 sum = (ulong8)(0);
+    ulong at_row = start / row, column = start % row;
+    for (ulong i = start; i < end; at_row++, column = 0) {
+        const ulong n = min(end - i, row - column);
+        sum += mix_run(x + i, n, first + at_row * stride + column);
+        i += n;
+    }
     scratch[get_global_id(0)] = sum.s0 + sum.s1 + sum.s2 + sum.s3 + sum.s4 + sum.s5 + sum.s6 + sum.s7;
 }
 

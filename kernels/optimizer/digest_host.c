@@ -20,14 +20,30 @@ uint64_t keel_digest_host(const void *words, uint64_t count, uint64_t first_elem
     return sum;
 }
 
+uint64_t keel_digest_rows(const void *words, uint64_t count, uint64_t start,
+                          const struct keel_random_slice *numbers)
+{
+    const uint32_t *x = words;
+    if (count == 0)
+        return 0;
+    uint64_t sum = 0, row = start / numbers->row, column = start % numbers->row, n;
+    for (uint64_t i = 0; i < count; i += n, row++, column = 0) {
+        n = count - i < numbers->row - column ? count - i : numbers->row - column;
+        sum += keel_digest_host(x + i, n, numbers->first + row * numbers->stride + column);
+    }
+    return sum;
+}
+
 static void host_digest_blocks(KEEL_HOST_ARGUMENTS)
 {
     const uint32_t *x = arguments[0];
     uint64_t *scratch = arguments[1];
-    uint64_t count = u64_at(arguments, 2), first = u64_at(arguments, 3);
+    const uint64_t count = u64_at(arguments, 2);
+    const struct keel_random_slice numbers = {u64_at(arguments, 3), u64_at(arguments, 4),
+                                              u64_at(arguments, 5)};
     for (uint64_t start = 0; start < count; start += KEEL_BLOCK_ELEMENTS) {
         uint64_t length = count - start < KEEL_BLOCK_ELEMENTS ? count - start : KEEL_BLOCK_ELEMENTS;
-        scratch[start / KEEL_BLOCK_ELEMENTS] = keel_digest_host(x + start, length, first + start);
+        scratch[start / KEEL_BLOCK_ELEMENTS] = keel_digest_rows(x + start, length, start, &numbers);
     }
 }
 

@@ -19,6 +19,44 @@ uint64_t keel_norm_scratch_bytes(uint32_t tile_count)
     return KEEL_BYTES(tile_count / KEEL_BLOCK_ELEMENTS + 1, sizeof(float));
 }
 
+uint64_t keel_norm_page_count(const struct keel_update_tensor *tensors, uint32_t tensor_count)
+{
+    uint64_t pages = 0;
+    for (uint32_t t = 0; t < tensor_count; t++)
+        pages = keel_plus(pages, keel_update_page_count(tensors[t].count));
+    return pages;
+}
+
+enum keel_status keel_norm_find_pages(struct keel_update_tensor *tensors, uint32_t tensor_count,
+                                      uint64_t count, uint32_t *pages)
+{
+    uint64_t next = 0;
+    for (uint32_t t = 0; t < tensor_count; t++) {
+        struct keel_update_tensor *tensor = &tensors[t];
+        struct keel_random_slice box = {tensor->offset, tensor->row, tensor->stride};
+        const uint64_t end = next + keel_update_page_count(tensor->count);
+        if (tensor->count == 0 || tensor->kind >= KEEL_TENSOR_KIND_COUNT || end > UINT32_MAX ||
+            keel_check_random("norm", tensor->count, count, &box) != KEEL_OK)
+            return keel_fail(
+                KEEL_INVALID,
+                "norm: tile %u, %llu elements from %llu on in rows of %llu, %llu apart, is no box of %llu", t,
+                (unsigned long long)tensor->count, (unsigned long long)tensor->offset,
+                (unsigned long long)tensor->row, (unsigned long long)tensor->stride,
+                (unsigned long long)count);
+        tensor->row = box.row;
+        tensor->stride = box.stride;
+        tensor->page = (uint32_t)next;
+        for (; next < end; next++)
+            pages[next] = t;
+    }
+    return KEEL_OK;
+}
+
+static uint64_t pages_of(const struct keel_norm_tiles *op)
+{
+    return op->page_count > 0 ? op->page_count : keel_update_page_count(op->count);
+}
+
 static enum keel_status check_norm_tiles(const struct keel_norm_tiles *op)
 {
     if (op->count == 0 || op->tensor_count == 0 || op->tile_count == 0)
@@ -27,8 +65,8 @@ static enum keel_status check_norm_tiles(const struct keel_norm_tiles *op)
     return KEEL_CHECK_OPERANDS(
         "norm_tiles", {"x", op->x, KEEL_BYTES(op->count, sizeof(float)), KEEL_READ},
         {"tensors", op->tensors, KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor)), KEEL_READ},
-        {"pages", op->pages, KEEL_BYTES(keel_update_page_count(op->count), sizeof(uint32_t)), KEEL_READ},
-        {"scratch", op->scratch, keel_norm_tiles_scratch_bytes(op->count), KEEL_WRITTEN},
+        {"pages", op->pages, KEEL_BYTES(pages_of(op), sizeof(uint32_t)), KEEL_READ},
+        {"scratch", op->scratch, KEEL_BYTES(pages_of(op), sizeof(float)), KEEL_WRITTEN},
         {"tiles", op->tiles, KEEL_BYTES(op->tile_count, sizeof(float)), KEEL_WRITTEN});
 }
 
@@ -36,7 +74,7 @@ enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct k
                                     struct keel_launch_list *list)
 {
     KEEL_TRY(check_norm_tiles(op));
-    const uint64_t page_count = keel_update_page_count(op->count);
+    const uint64_t page_count = pages_of(op);
     struct keel_range range = keel_kernels_range(kernels, page_count);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_page_squares", &range,
                                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->tensors),

@@ -8,6 +8,9 @@
  *                       max_norm / norm[0] / scale, or 0 when norm[0] is not finite; norm[2] = scale, a power of
  *                       two (1: no division)
  *
+ *        A tensor with a row is a box of x: element i lies at offset + i / row * stride + i % row, and its pages
+ *        begin with `page`.
+ *
  * update, one element: x the weight, d the decay (0 for a plain tensor), all in this order:
  *        g = grad * norm[1]
  *   Adam, AdamW, LAMB     (Adam: g = fma(d, x, g) first, and d = 0 from there on)
@@ -42,8 +45,40 @@ struct tensor {
     ulong offset, count, first;
     uint kind;
     float momentum;
-    uint tile, reserved;
+    uint tile, page;
+    ulong row, stride;
 };
+
+/* Sixteen elements of a box at `column` of a row that begins at x[base], of which `left` are in the box; then those
+ * come that follow. */
+static float16 box_next(__global const float *x, ulong count, const struct tensor *t, ulong *base, ulong *column,
+                        uint left)
+{
+    const bool together = left >= 16 && t->row - *column >= 16 && count >= 16 && *base + *column <= count - 16;
+    float lanes[16];
+    const ulong from = *base + *column;
+    for (uint l = 0; l < 16; l++) {
+        lanes[l] = !together && l < left && *base + *column < count ? x[*base + *column] : 0.0f;
+        *column += 1;
+        if (*column >= t->row) {
+            *column = 0;
+            *base += t->stride;
+        }
+    }
+    return together ? vload16(0, x + from) : vload16(0, lanes);
+}
+
+/* The sum of squares of n elements of a box from `start` on. */
+static float box_squares(__global const float *x, ulong count, const struct tensor *t, ulong start, uint n)
+{
+    ulong base = t->offset + start / t->row * t->stride, column = start % t->row;
+    float16 s = (float16)(0.0f);
+    for (uint i = 0; i < n; i += 16) {
+        const float16 v = box_next(x, count, t, &base, &column, n - i);
+        s = fma(v, v, s);
+    }
+    return canon_fold(s);
+}
 
 __kernel void keel_page_squares(__global const float *x, __global const struct tensor *tensors,
                                 __global const uint *pages, __global float *scratch, ulong page_count,
@@ -53,6 +88,12 @@ __kernel void keel_page_squares(__global const float *x, __global const struct t
     if (page >= page_count || pages[page] >= tensor_count)
         return;
     const struct tensor t = tensors[pages[page]];
+    if (t.row > 0) {
+        const ulong begin = (page - t.page) * PAGE;
+        if (t.kind <= DECAY && page >= t.page && begin < t.count)
+            scratch[page] = box_squares(x, count, &t, begin, (uint)min(t.count - begin, (ulong)PAGE));
+        return;
+    }
     const ulong end = min(t.offset + t.count, count);
     if (t.kind > DECAY || start < t.offset || start >= end)
         return;
@@ -85,10 +126,15 @@ static inline float tree_sum(__global const float *from, __global float *to, ulo
     return from[0];
 }
 
+static inline ulong first_page(const struct tensor t)
+{
+    return t.row > 0 ? t.page : t.offset / PAGE;
+}
+
 /* Pages of a tensor; 0 where they have no sum, or do not fit. */
 static inline ulong summed_pages(const struct tensor t, ulong page_count)
 {
-    const ulong first = t.offset / PAGE, held = t.count / PAGE + (t.count % PAGE != 0);
+    const ulong first = first_page(t), held = t.count / PAGE + (t.count % PAGE != 0);
     return t.kind <= DECAY && first < page_count && held <= page_count - first ? held : 0;
 }
 
@@ -100,7 +146,7 @@ __kernel void keel_page_sums(__global const struct tensor *tensors, __global con
     if (page >= page_count || pages[page] >= tensor_count)
         return;
     const struct tensor t = tensors[pages[page]];
-    const ulong held = summed_pages(t, page_count), within = page - t.offset / PAGE;
+    const ulong held = summed_pages(t, page_count), within = page - first_page(t);
     if (held > 4096 && within < held && within % 4096 == 0)
         scratch[page] = canon_sum_run(scratch + page, (uint)min(held - within, (ulong)4096));
 }
@@ -113,7 +159,7 @@ __kernel void keel_tile_sums(__global const struct tensor *tensors, __global flo
         return;
     const struct tensor t = tensors[number];
     ulong held = summed_pages(t, page_count);
-    __global float *sums = scratch + t.offset / PAGE;
+    __global float *sums = scratch + first_page(t);
     if (held > 4096) { /* page_sums was here */
         const ulong blocks = held / 4096 + (held % 4096 != 0);
         for (ulong b = 1; b < blocks; b++)
@@ -271,6 +317,21 @@ static inline ulong8 mix_words(__global const uint *x, ulong first, uint n)
     return sum;
 }
 
+/* Of n words from element `start` of a tensor on, which may be a box of another. */
+static inline ulong8 mix_box(__global const uint *x, const struct tensor *t, ulong start, uint n)
+{
+    if (t->row == 0)
+        return mix_words(x, t->first + start, n);
+    ulong8 sum = (ulong8)(0);
+    ulong row = start / t->row, column = start % t->row;
+    for (uint i = 0; i < n; row++, column = 0) {
+        const uint run = (uint)min((ulong)(n - i), t->row - column);
+        sum += mix_words(x + i, t->first + row * t->stride + column, run);
+        i += run;
+    }
+    return sum;
+}
+
 static inline void add_to_slot(volatile __global uint *slots, ulong8 sums)
 {
     const ulong4 a = sums.lo + sums.hi;
@@ -337,7 +398,7 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
         if (i < stop)
             update_at(&r, trained, statistic, t.momentum, w, grad, m, v, half_copy, half_type, i, (uint)(stop - i));
         if (begin < stop)
-            sums += mix_words((__global const uint *)w + begin, t.first + (begin - t.offset), (uint)(stop - begin));
+            sums += mix_box((__global const uint *)w + begin, &t, begin - t.offset, (uint)(stop - begin));
         i = next;
     }
     add_to_slot(slots, sums);

@@ -14,6 +14,19 @@ static uint32_t block_length(uint64_t start, uint64_t count)
 
 /* ---- the norm ---- */
 
+/* Of n elements of a box from `start` on. */
+KEEL_HOST_KERNEL static float box_squares(const float *x, uint64_t count, const struct keel_update_tensor *t,
+                                          uint64_t start, uint64_t n)
+{
+    float lanes[KEEL_LANES] = {0};
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t at = t->offset + (start + i) / t->row * t->stride + (start + i) % t->row;
+        const float v = at < count ? x[at] : 0.0F;
+        lanes[i % KEEL_LANES] = canon_fma(v, v, lanes[i % KEEL_LANES]);
+    }
+    return canon_fold(lanes);
+}
+
 KEEL_HOST_KERNEL static void host_page_squares(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0];
@@ -25,6 +38,14 @@ KEEL_HOST_KERNEL static void host_page_squares(KEEL_HOST_ARGUMENTS)
         if (pages[p] >= u32_at(arguments, 5))
             continue;
         const struct keel_update_tensor *t = &tensors[pages[p]];
+        if (t->row > 0) {
+            const uint64_t begin = (p - t->page) * KEEL_UPDATE_PAGE;
+            if (t->kind <= KEEL_TENSOR_DECAY && p >= t->page && begin < t->count)
+                scratch[p] =
+                    box_squares(x, count, t, begin,
+                                t->count - begin < KEEL_UPDATE_PAGE ? t->count - begin : KEEL_UPDATE_PAGE);
+            continue;
+        }
         const uint64_t start = p * KEEL_UPDATE_PAGE, all = t->offset + t->count;
         const uint64_t end = all < count ? all : count;
         if (t->kind > KEEL_TENSOR_DECAY || start < t->offset || start >= end)
@@ -50,9 +71,14 @@ static float tree_sum(const float *from, float *to, uint64_t count)
     return from[0];
 }
 
+static uint64_t first_page(const struct keel_update_tensor *t)
+{
+    return t->row > 0 ? t->page : t->offset / KEEL_UPDATE_PAGE;
+}
+
 static uint64_t summed_pages(const struct keel_update_tensor *t, uint64_t page_count)
 {
-    const uint64_t first = t->offset / KEEL_UPDATE_PAGE, held = keel_update_page_count(t->count);
+    const uint64_t first = first_page(t), held = keel_update_page_count(t->count);
     return t->kind <= KEEL_TENSOR_DECAY && first < page_count && held <= page_count - first ? held : 0;
 }
 
@@ -66,7 +92,7 @@ static void host_page_sums(KEEL_HOST_ARGUMENTS)
         if (pages[page] >= u32_at(arguments, 4))
             continue;
         const struct keel_update_tensor *t = &tensors[pages[page]];
-        const uint64_t held = summed_pages(t, page_count), within = page - t->offset / KEEL_UPDATE_PAGE;
+        const uint64_t held = summed_pages(t, page_count), within = page - first_page(t);
         if (held > KEEL_BLOCK_ELEMENTS && within < held && within % KEEL_BLOCK_ELEMENTS == 0)
             scratch[page] = canon_sum_run(scratch + page, block_length(within, held));
     }
@@ -78,7 +104,7 @@ static void host_tile_sums(KEEL_HOST_ARGUMENTS)
     float *scratch = arguments[1], *tiles = arguments[2];
     for (uint32_t t = 0; t < u32_at(arguments, 4); t++) {
         uint64_t held = summed_pages(&tensors[t], u64_at(arguments, 3));
-        float *sums = scratch + tensors[t].offset / KEEL_UPDATE_PAGE;
+        float *sums = scratch + first_page(&tensors[t]);
         if (held > KEEL_BLOCK_ELEMENTS) {
             const uint64_t blocks = held / KEEL_BLOCK_ELEMENTS + (held % KEEL_BLOCK_ELEMENTS != 0);
             for (uint64_t b = 1; b < blocks; b++)
@@ -246,7 +272,9 @@ KEEL_HOST_KERNEL static void host_update(KEEL_HOST_ARGUMENTS)
         r.decay = tensor->kind == KEEL_TENSOR_DECAY ? control->weight_decay : 0.0F;
         r.ratio = trust ? ratios[map.pages[p]] : 1.0F;
         update_tensor(&flats, tensor, &r);
-        sum += keel_digest_host(flats.w + tensor->offset, tensor->count, tensor->first_element);
+        const uint64_t row = tensor->row > 0 ? tensor->row : tensor->count;
+        const struct keel_random_slice numbers = {tensor->first_element, row, tensor->stride};
+        sum += keel_digest_rows(flats.w + tensor->offset, tensor->count, 0, &numbers);
     }
     slots[0] = (uint32_t)sum;
     slots[1] = (uint32_t)(sum >> 32);

@@ -603,6 +603,134 @@ START_TEST(tables_in_which_bits_have_flipped_lead_nowhere_outside)
 }
 END_TEST
 
+/* ---- boxes ---- */
+
+/* Columns of a matrix of 53 x 300 in four tiles, and some rows of it, where they lie and as copies of their
+ * own. */
+enum { BOX_ROWS = 53, BOX_COLUMNS = 300, BOXES = 5, BOX_FLAT = BOX_ROWS * BOX_COLUMNS };
+static const struct box {
+    uint32_t row, rows, column, columns;
+} boxes[BOXES] = {{0, BOX_ROWS, 0, 1},
+                  {0, BOX_ROWS, 1, 15},
+                  {0, BOX_ROWS, 16, 100},
+                  {0, BOX_ROWS, 116, 184},
+                  {7, 20, 0, BOX_COLUMNS}};
+
+static float *copy_of_box(const struct box *box, const float *x)
+{
+    float *copy = malloc(sizeof *copy * box->rows * box->columns);
+    ck_assert_ptr_nonnull(copy);
+    for (uint32_t r = 0; r < box->rows; r++)
+        memcpy(copy + r * box->columns, x + (box->row + r) * BOX_COLUMNS + box->column,
+               sizeof *copy * box->columns);
+    return copy;
+}
+
+START_TEST(a_box_has_the_squares_of_a_copy_of_it)
+{
+    struct rig *rig = rig_shared((enum rig_kind)_i);
+    struct keel_update_tensor tensors[BOXES];
+    uint32_t pages[64];
+    const struct keel_control control = control_of(0);
+    float *x = random_floats(BOX_FLAT, 3, -1.0f, 1.0f), tiles[BOXES];
+    for (uint32_t b = 0; b < BOXES; b++)
+        tensors[b] = (struct keel_update_tensor){.offset = boxes[b].row * BOX_COLUMNS + boxes[b].column,
+                                                 .count = (uint64_t)boxes[b].rows * boxes[b].columns,
+                                                 .row = boxes[b].columns,
+                                                 .stride = BOX_COLUMNS,
+                                                 .kind = KEEL_TENSOR_PLAIN,
+                                                 .tile = b};
+    struct keel_norm_tiles op = {.count = BOX_FLAT, .tensor_count = BOXES, .tile_count = BOXES};
+    op.page_count = keel_norm_page_count(tensors, BOXES);
+    ck_assert_uint_eq(op.page_count, 1 + 1 + 6 + 10 + 6);
+    ck_ok(keel_norm_find_pages(tensors, BOXES, BOX_FLAT, pages));
+    op.x = rig_bytes(rig, x, BOX_FLAT * sizeof *x);
+    op.tensors = rig_bytes(rig, tensors, sizeof tensors);
+    op.pages = rig_bytes(rig, pages, op.page_count * sizeof *pages);
+    op.scratch = rig_bytes(rig, NULL, op.page_count * sizeof(float));
+    op.tiles = rig_bytes(rig, NULL, sizeof tiles);
+    ck_ok(keel_op_norm_tiles(rig->kernels, &op, &rig->list));
+    rig_run(rig);
+    memcpy(tiles, rig_result(rig, op.tiles, sizeof tiles), sizeof tiles);
+    for (uint32_t b = 0; b < BOXES; b++) {
+        const uint64_t count = tensors[b].count;
+        const struct keel_update_tensor dense = {.count = count, .kind = KEEL_TENSOR_PLAIN, .tile = 0};
+        float *copy = copy_of_box(&boxes[b], x);
+        struct state s;
+        rig_clear(rig);
+        build_norm(rig, count, &dense, 1, &control, rig_bytes(rig, copy, count * sizeof *copy), &s);
+        rig_run(rig);
+        ck_assert_mem_eq(rig_result(rig, s.tiles.tiles, sizeof(float)), &tiles[b], sizeof(float));
+        double exact = 0;
+        for (uint64_t i = 0; i < count; i++)
+            exact += (double)copy[i] * (double)copy[i];
+        ck_assert_double_le(fabs(exact - (double)tiles[b]), 1e-6 * exact);
+        free(copy);
+    }
+    free(x);
+}
+END_TEST
+
+/* By numbers in the whole, of keel_digest and of an update that moves nothing; columns together are the
+ * whole. */
+START_TEST(a_box_has_the_digest_of_its_numbers_in_the_whole)
+{
+    enum { COLUMN_BOXES = 4 };
+    float *x = random_floats(BOX_FLAT, 3, -1.0f, 1.0f);
+    uint64_t sum = 0;
+    for (uint32_t b = 0; b < BOXES; b++) {
+        struct rig *rig = rig_shared((enum rig_kind)_i);
+        const uint64_t count = (uint64_t)boxes[b].rows * boxes[b].columns, first = UINT64_C(3) << 40;
+        const uint64_t number = first + boxes[b].row * BOX_COLUMNS + boxes[b].column;
+        float *copy = copy_of_box(&boxes[b], x);
+        uint64_t wanted = 0;
+        for (uint32_t i = 0; i < count; i++)
+            wanted += keel_digest_host(&copy[i], 1,
+                                       number + i / boxes[b].columns * BOX_COLUMNS + i % boxes[b].columns);
+        struct keel_digest op = {
+            .count = count, .first_element = number, .row = boxes[b].columns, .stride = BOX_COLUMNS};
+        op.x = rig_bytes(rig, copy, count * sizeof *copy);
+        op.digest = rig_bytes(rig, NULL, sizeof(uint64_t));
+        op.scratch = rig_bytes(rig, NULL, keel_digest_scratch_bytes(count));
+        ck_ok(keel_op_digest(rig->kernels, &op, &rig->list));
+        const struct keel_update_tensor tensor = {.count = count,
+                                                  .first_element = number,
+                                                  .kind = KEEL_TENSOR_KEPT,
+                                                  .row = boxes[b].columns,
+                                                  .stride = BOX_COLUMNS};
+        const struct keel_control control = control_of(0);
+        struct state s = build_tensors(rig, count, &(struct keel_update_tensor){.count = count}, 1, &control,
+                                       (struct keel_update){.nesterov = false});
+        ck_ok(keel_queue_write(rig->queue, s.update.w, 0, copy, count * sizeof *copy, NULL, NULL));
+        ck_ok(keel_queue_write(rig->queue, s.update.tensors, 0, &tensor, sizeof tensor, NULL, NULL));
+        rig_run(rig);
+        ck_assert_mem_eq(rig_result(rig, op.digest, sizeof wanted), &wanted, sizeof wanted);
+        ck_assert_mem_eq(rig_result(rig, s.update.digest, sizeof wanted), &wanted, sizeof wanted);
+        sum += b < COLUMN_BOXES ? wanted : 0;
+        free(copy);
+    }
+    ck_assert(sum == keel_digest_host(x, BOX_FLAT, UINT64_C(3) << 40));
+    free(x);
+}
+END_TEST
+
+START_TEST(a_box_that_does_not_fit_is_refused)
+{
+    uint32_t pages[4];
+    const struct keel_update_tensor bad[] = {{.offset = 0, .count = 0, .row = 1, .stride = 1},
+                                             {.offset = 91, .count = 10, .row = 10, .stride = 10},
+                                             {.offset = 8, .count = 9, .row = 3, .stride = 45},
+                                             {.offset = 0, .count = 9, .row = 3, .stride = 2},
+                                             {.offset = 0, .count = 9, .row = 3, .stride = UINT64_MAX}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct keel_update_tensor tensor = bad[i];
+        ck_status(keel_norm_find_pages(&tensor, 1, 100, pages), KEEL_INVALID);
+    }
+    struct keel_update_tensor right = {.offset = 7, .count = 9, .row = 3, .stride = 45};
+    ck_ok(keel_norm_find_pages(&right, 1, 100, pages));
+}
+END_TEST
+
 START_TEST(a_tensor_that_does_not_fit_is_refused)
 {
     uint32_t pages[4];
@@ -771,6 +899,9 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, every_optimizer_is_near_the_truth, 0, VARIANTS);
     tcase_add_loop_test(tc, tables_in_which_bits_have_flipped_lead_nowhere_outside, 0, RIG_DEVICES + 1);
     tcase_add_loop_test(tc, one_pass_leaves_the_digest_and_the_copy_of_separate_ones, 0, RIG_DEVICES + 1);
+    tcase_add_loop_test(tc, a_box_has_the_squares_of_a_copy_of_it, 0, RIG_DEVICES + 1);
+    tcase_add_loop_test(tc, a_box_has_the_digest_of_its_numbers_in_the_whole, 0, RIG_DEVICES + 1);
+    tcase_add_test(tc, a_box_that_does_not_fit_is_refused);
     tcase_add_test(tc, a_tensor_that_does_not_fit_is_refused);
     tcase_add_loop_test(tc, a_scaled_gradient_gives_the_weights_of_the_gradient, 0, RIG_DEVICES + 1);
     tcase_add_loop_test(tc, a_scaled_loss_has_the_gradient_times_a_power_of_two, 0, RIG_DEVICES + 1);

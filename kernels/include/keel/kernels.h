@@ -498,9 +498,13 @@ enum keel_status keel_op_loss(struct keel_kernels *, const struct keel_loss *, s
 /* ---- digest ------------------------------------------------------------------------------------ */
 
 /* digest[0] (uint64) += sum over i, modulo 2^64, of mix(bits(x_i), first_element + i): order-free, so
- * any split of a tensor gives the same sum. digest must be zeroed before the first tensor. */
+ * any split of a tensor gives the same sum. digest must be zeroed before the first tensor. A box of a tensor,
+ * in one piece here, has row and stride as in keel_random_slice: the number of x_i is first_element + i / row
+ * * stride
+ * + i % row. INVALID and LIMIT as there. */
 struct keel_digest {
     uint64_t count, first_element;
+    uint64_t row, stride;                     /* 0: numbers ascend */
     struct keel_buffer *x, *digest, *scratch; /* scratch: keel_digest_scratch_bytes(count) */
 };
 uint64_t keel_digest_scratch_bytes(uint64_t count);

@@ -42,9 +42,11 @@ struct keel_update_tensor {
     uint32_t kind;          /* enum keel_tensor_kind */
     float momentum;         /* of a statistic */
     uint32_t tile;          /* its place in the tree of the norm: parameters by number, then slices of each */
-    uint32_t reserved;
+    uint32_t page;          /* of keel_norm_tiles, where row is above 0: that of its first sum */
+    uint64_t row, stride;   /* 0, or of a box: in keel_update its number in the digest is that of keel_digest;
+                               in   keel_norm_tiles element i lies at offset + i / row * stride + i % row */
 };
-static_assert(sizeof(struct keel_update_tensor) == 40, "40 bytes for kernels too");
+static_assert(sizeof(struct keel_update_tensor) == 56, "56 bytes for kernels too");
 
 /* Which tensor each page of the flat buffers belongs to: `pages` has keel_update_page_count(count) words.
  * INVALID names a tensor that is empty, begins within a page, overlaps another or does not fit. */
@@ -58,14 +60,26 @@ enum keel_status keel_update_find_pages(const struct keel_update_tensor *tensors
  * keel_op_norm_tiles: tiles[t.tile] = sum of the squares of tensor t: of each page by itself in the order of
  * canon_tree.h, then of its pages, ascending, in the same tree. 0 for a statistic and for what is kept. Other
  * tiles stay as they are. So a rank sums the tensors that it holds, and where each tile has one such rank and
- * 0 on all others, the sum over ranks of `tiles` is exact in any order. */
+ * 0 on all others, the sum over ranks of `tiles` is exact in any order.
+ *
+ * Tiles that are boxes of what lies in one piece (columns of a matrix, say) have a table of their own, in
+ * which `tensors` begin anywhere and have row and stride: keel_norm_find_pages numbers their pages, each of a
+ * tile's own elements in their own order. The sums have the bits of those of a copy of the tile in one piece.
+ */
 struct keel_norm_tiles {
-    uint64_t count; /* elements of the flat buffers, gaps included */
+    uint64_t count;      /* elements of the flat buffers, gaps included */
+    uint64_t page_count; /* keel_norm_page_count, or 0 for tensors that are no boxes */
     uint32_t tensor_count, tile_count;
     struct keel_buffer *x, *tensors, *pages; /* as in keel_update */
     struct keel_buffer *scratch, *tiles;     /* tiles: tile_count floats */
 };
 uint64_t keel_norm_tiles_scratch_bytes(uint64_t count);
+/* The pages of boxes of a flat buffer of `count` elements: sets `page` of each, and pages[p], of which there
+ * are keel_norm_page_count, to the number of the box that page p is of. Scratch is a float for each page. row
+ * 0 becomes one row. INVALID names a box that is empty or does not fit. */
+uint64_t keel_norm_page_count(const struct keel_update_tensor *tensors, uint32_t tensor_count);
+enum keel_status keel_norm_find_pages(struct keel_update_tensor *tensors, uint32_t tensor_count,
+                                      uint64_t count, uint32_t *pages);
 enum keel_status keel_op_norm_tiles(struct keel_kernels *, const struct keel_norm_tiles *,
                                     struct keel_launch_list *);
 
