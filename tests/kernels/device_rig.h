@@ -81,7 +81,7 @@ static void rig_run(struct rig_device *on, struct keel_launch_list *list)
     keel_launch_list_fini(list);
 }
 
-/* The kernels of a list as a device with small local memory builds them. */
+/* The kernels of a list as another device builds them, by its options: one with small local memory has "". */
 struct rig_small {
     struct keel_program *program;
     struct keel_kernel *kernels[RIG_KERNELS_MAX];
@@ -89,11 +89,11 @@ struct rig_small {
 };
 
 static inline struct rig_small rig_small_init(struct rig_device *on, const struct keel_module *module,
-                                              struct keel_launch_list *list)
+                                              const char *options, struct keel_launch_list *list)
 {
     struct rig_small small = {.count = list->count};
     ck_assert_uint_le(list->count, RIG_KERNELS_MAX);
-    ck_ok(keel_program_create(on->device, module, "", &small.program));
+    ck_ok(keel_program_create(on->device, module, options, &small.program));
     for (uint32_t i = 0; i < list->count; i++) {
         ck_ok(keel_kernel_create(small.program, keel_kernel_name(list->items[i].kernel), &small.kernels[i]));
         list->items[i].kernel = small.kernels[i];
