@@ -1,8 +1,11 @@
-/* gemm_check_bench.c - what checksums of products cost, and how many flipped bits they catch.
+/* gemm_check_bench.c - what checksums of products cost, and how many flipped bits they catch; and what slices
+ * of k cost.
  *
  * Each shape of a GPT-2 124M step (and two squares) in turns: the product alone; the same with checksums and
- * their check behind it. Then FLIPS bits of the results, one after the other, are turned over in device
- * memory and looked for. One JSON object a line; medians of ROUNDS. Device: the first argument, else "auto".
+ * their check behind it; and the product with k in 8 slices. Slices are compared by processor time, since
+ * other programs may run beside it. Then FLIPS bits of the results, one after the other, are turned over in
+ * device memory and looked for. One JSON object a line; medians of ROUNDS. Device: the first argument, else
+ * "auto".
  */
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -11,8 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
-enum { ROUNDS = 15, FLIPS = 10000, FLIP_SIDE = 512 };
+enum { ROUNDS = 15, SLICES = 8, FLIPS = 10000, FLIP_SIDE = 512 };
 
 static const struct shape {
     const char *name;
@@ -81,12 +85,30 @@ static struct keel_gemm product_of(uint32_t m, uint32_t n, uint32_t k, bool chec
                               .checksums = checked ? checksums : NULL};
 }
 
+static double processor_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)usage.ru_utime.tv_sec + (double)usage.ru_utime.tv_usec * 1e-6;
+}
+
 static double run(const struct keel_launch_list *list)
 {
     uint64_t since = keel_now_ns();
     must(keel_launch_list_run(list, queue));
     finish();
     return (double)(keel_now_ns() - since) * 1e-9;
+}
+
+/* The same by processor time, of so many runs that its clock can tell. */
+static double run_user(const struct keel_launch_list *list, const struct shape *shape)
+{
+    const double products = (double)shape->m * shape->n * shape->k;
+    const double since = processor_seconds();
+    for (double done = 0; done < 1e9; done += products)
+        must(keel_launch_list_run(list, queue));
+    finish();
+    return processor_seconds() - since;
 }
 
 static int compare(const void *x, const void *y)
@@ -143,6 +165,29 @@ static void measure(const struct shape *shape, double out[2])
     keel_launch_list_fini(&lists[1]);
 }
 
+/* Processor time of k in so many slices over that of k in one piece, in turn. */
+static void measure_slices(const struct shape *shape, uint32_t count)
+{
+    struct keel_gemm plain = product_of(shape->m, shape->n, shape->k, false), sliced = plain;
+    struct keel_launch_list lists[2] = {{0}};
+    double ratios[ROUNDS];
+    sliced.k_slices = (struct keel_slices){.count = count, .of = count, .units = shape->k, .unit = 1};
+    must(keel_op_gemm(kernels, &plain, &lists[0]));
+    must(keel_op_gemm(kernels, &sliced, &lists[1]));
+    for (int round = -1; round < ROUNDS; round++) {
+        const double one = run_user(&lists[0], shape), many = run_user(&lists[1], shape);
+        if (round >= 0)
+            ratios[round] = many / one;
+    }
+    char figure[96];
+    snprintf(figure, sizeof figure, "%u slices of k, %s, %ux%ux%u, over one", count, shape->name, shape->m,
+             shape->n, shape->k);
+    const double ratio = median(ratios);
+    print(figure, ratio, "ratio", 1.06, ratio <= 1.06);
+    keel_launch_list_fini(&lists[0]);
+    keel_launch_list_fini(&lists[1]);
+}
+
 /* Turns bits of a result over, one at a time, and counts those that the check finds. */
 static uint32_t flips_caught(void)
 {
@@ -188,6 +233,7 @@ int main(int argc, char **argv)
     double step[2] = {0}, seconds[2];
     for (int s = 0; s < SHAPES; s++) {
         measure(&shapes[s], seconds);
+        measure_slices(&shapes[s], SLICES);
         for (int which = 0; which < 2; which++)
             step[which] += shapes[s].times * seconds[which];
     }
