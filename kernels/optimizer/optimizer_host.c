@@ -15,8 +15,8 @@ static uint32_t block_length(uint64_t start, uint64_t count)
 /* ---- the norm ---- */
 
 /* Of n elements of a box from `start` on. */
-KEEL_HOST_KERNEL static float box_squares(const float *x, uint64_t count, const struct keel_update_tensor *t,
-                                          uint64_t start, uint64_t n)
+static inline float box_squares(const float *x, uint64_t count, const struct keel_update_tensor *t,
+                                uint64_t start, uint64_t n)
 {
     float lanes[KEEL_LANES] = {0};
     for (uint64_t i = 0; i < n; i++) {
