@@ -3,7 +3,7 @@
  * Promises that a graph whose status is OK has nodes in a valid order with fitting shapes. The first error
  * is kept and later calls do nothing, so a model is written without a check on every line. Leaves what the
  * operations mean to ops.c. */
-#include "ops.h"
+#include "spec.h"
 
 #include <keel/file.h>
 #include <keel/memory.h>
@@ -244,8 +244,7 @@ struct keel_shape keel_graph_shape(const struct keel_graph *graph, keel_value va
 
 /* Give the node its results: new values, and the accumulators that the caller brought. */
 static enum keel_status make_results(struct keel_graph *graph, struct keel_ir_node *node,
-                                     const struct keel_node_request *request, const struct keel_shape *shapes,
-                                     const struct keel_spec *specs)
+                                     const struct keel_node_request *request, const struct keel_shape *shapes)
 {
     static const char *const suffix[KEEL_NODE_OUT_MAX] = {"", ".1", ".2", ".3"};
     struct keel_op_results results = keel_op_results(request->op);
@@ -259,7 +258,6 @@ static enum keel_status make_results(struct keel_graph *graph, struct keel_ir_no
         node->out[i] = keel_graph_value(graph, name, dtype, KEEL_VALUE_TEMP, shapes[i], 0);
         if (node->out[i] == 0)
             return graph->status;
-        graph->values[node->out[i]].spec = specs[i];
     }
     return KEEL_OK;
 }
@@ -269,16 +267,15 @@ keel_value keel_graph_node(struct keel_graph *graph, const struct keel_node_requ
     if (graph->status != KEEL_OK)
         return 0;
     struct keel_shape shapes[KEEL_NODE_OUT_MAX];
-    struct keel_spec specs[KEEL_NODE_OUT_MAX];
     struct keel_ir_node node = {.op = request->op, .attributes = request->attributes};
     memcpy(node.in, request->in, sizeof node.in);
     memcpy(node.out, request->into, sizeof node.out);
     enum keel_status status = grow((void *)&graph->nodes, graph->node_count, &graph->node_capacity,
                                    sizeof *graph->nodes, KEEL_GRAPH_ITEMS_MAX, "nodes");
     if (status == KEEL_OK)
-        status = keel_op_infer(graph, &node, shapes, specs);
+        status = keel_op_infer(graph, &node, shapes);
     if (status == KEEL_OK)
-        status = make_results(graph, &node, request, shapes, specs);
+        status = make_results(graph, &node, request, shapes);
     keel_graph_refuse(graph, status);
     if (graph->status != KEEL_OK)
         return 0;
@@ -354,7 +351,7 @@ static void put(struct text *text, const char *format, ...)
         text->used += (size_t)written < LINE ? (size_t)written : LINE - 1;
 }
 
-/* "name f32[4,64,128] spec=(-,-,-)" */
+/* "name f32[4,64,128] spec=(replicated)" */
 static void put_value(struct text *text, const struct keel_graph *graph, keel_value value)
 {
     static const char *const types[KEEL_DTYPE_COUNT] = {"f32", "bf16", "f16", "i32"};
@@ -362,10 +359,9 @@ static void put_value(struct text *text, const struct keel_graph *graph, keel_va
     put(text, "%%%u %s %s[", value, v->name, types[v->dtype]);
     for (uint32_t i = 0; i < v->shape.dims; i++)
         put(text, "%s%llu", i == 0 ? "" : ",", (unsigned long long)v->shape.size[i]);
-    put(text, "] spec=(");
-    for (uint32_t i = 0; i < v->shape.dims; i++)
-        put(text, v->spec.axis[i] == 0 ? "%s-" : "%s%u", i == 0 ? "" : ",", v->spec.axis[i]);
-    put(text, "%s)", v->spec.partial ? ",partial" : "");
+    char spec[KEEL_SPEC_TEXT_BYTES];
+    keel_spec_print(&v->spec, spec);
+    put(text, "] spec=(%s)", spec);
 }
 
 static void put_node(struct text *text, const struct keel_graph *graph, const struct keel_memory_plan *plan,

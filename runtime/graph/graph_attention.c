@@ -145,6 +145,7 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
     /* Results: out, row maximum and sum. Scores and mixing are a product each, of t x t over w. */
     [KEEL_OP_ATTENTION - FIRST] = {.name = "attention",
                                    .rule = "bt3w->btw,bHt2",
+                                   .split = "bw/",
                                    .flops = "4bttw",
                                    .infer_dims = infer_attention,
                                    .describe = describe_attention,
@@ -153,12 +154,14 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
     /* Operands: qkv, out, row maximum and sum, dout. Four products; the recomputed one is not counted. */
     [KEEL_OP_ATTENTION_GRAD - FIRST] = {.name = "attention_grad",
                                         .rule = "bt3w,btw,bHt2,btw->bt3w",
+                                        .split = "bw/",
                                         .flops = "8bttw",
                                         .infer_dims = infer_attention,
                                         .describe = describe_attention,
                                         .emit = emit_attention_grad},
     [KEEL_OP_ROTARY - FIRST] = {.name = "rotary",
                                 .rule = "bt3w->bt3w",
+                                .split = "bw/",
                                 .in_place = "00",
                                 .infer_dims = infer_rotary,
                                 .describe = describe_rotary,

@@ -329,45 +329,62 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
      * for backward. Only keel_pass_fuse asks for these two. */
     [KEEL_OP_LINEAR - FIRST] = {.name = "linear",
                                 .rule = "*k,kn,n?,*n?->*n,*n?",
+                                .split = "kn",
                                 .in_place = "03",
                                 .params = "12",
                                 .grad = grad_linear,
                                 .emit = emit_linear},
-    [KEEL_OP_LINEAR_DX -
-        FIRST] = {.name = "linear_dx", .rule = "*n,kn->*k", .half = "0", .emit = emit_by_transposed},
-    [KEEL_OP_LINEAR_DW -
-        FIRST] = {.name = "linear_dw", .rule = "*k,*n->+kn", .half = "01", .emit = emit_linear_dw},
+    [KEEL_OP_LINEAR_DX - FIRST] =
+        {.name = "linear_dx", .rule = "*n,kn->*k", .split = "kn", .half = "0", .emit = emit_by_transposed},
+    [KEEL_OP_LINEAR_DW - FIRST] =
+        {.name = "linear_dw", .rule = "*k,*n->+kn", .split = "kn", .half = "01", .emit = emit_linear_dw},
     [KEEL_OP_LINEAR_TRANSPOSED - FIRST] = {.name = "linear_transposed",
                                            .rule = "*k,nk->*n",
+                                           .split = "kn",
                                            .params = "1",
                                            .grad = grad_linear_transposed,
                                            .emit = emit_by_transposed},
-    [KEEL_OP_TRANSPOSED_DX -
-        FIRST] = {.name = "transposed_dx", .rule = "*n,nk->*k", .half = "0", .emit = emit_transposed_dx},
-    [KEEL_OP_TRANSPOSED_DW -
-        FIRST] = {.name = "transposed_dw", .rule = "*k,*n->+nk", .half = "01", .emit = emit_transposed_dw},
-    [KEEL_OP_BIAS_GRAD - FIRST] = {.name = "bias_grad", .rule = "*n->+n", .emit = emit_bias_grad},
+    [KEEL_OP_TRANSPOSED_DX - FIRST] = {.name = "transposed_dx",
+                                       .rule = "*n,nk->*k",
+                                       .split = "kn",
+                                       .half = "0",
+                                       .emit = emit_transposed_dx},
+    [KEEL_OP_TRANSPOSED_DW - FIRST] = {.name = "transposed_dw",
+                                       .rule = "*k,*n->+nk",
+                                       .split = "kn",
+                                       .half = "01",
+                                       .emit = emit_transposed_dw},
+    [KEEL_OP_BIAS_GRAD -
+        FIRST] = {.name = "bias_grad", .rule = "*n->+n", .split = "*n", .emit = emit_bias_grad},
     /* Results: y, mean, 1 / deviation. */
     [KEEL_OP_LAYERNORM - FIRST] = {.name = "layernorm",
                                    .rule = "*n,n,n?->*n,*,*",
+                                   .split = "*",
                                    .params = "12",
                                    .grad = grad_layernorm,
                                    .emit = emit_norm},
     /* Operands: x, gamma, mean, 1 / deviation, dy, the gradient that by-passes the norm. */
     [KEEL_OP_LAYERNORM_GRAD - FIRST] = {.name = "layernorm_grad",
                                         .rule = "*n,n,*,*,*n,*n?->*n,+n,+n?",
+                                        .split = "*",
                                         .in_place = "05",
                                         .emit = emit_norm_grad},
     /* Results: y, 1 / root of the mean square. */
-    [KEEL_OP_RMS_NORM - FIRST] =
-        {.name = "rms_norm", .rule = "*n,n->*n,*", .params = "1", .grad = grad_rms_norm, .emit = emit_norm},
+    [KEEL_OP_RMS_NORM - FIRST] = {.name = "rms_norm",
+                                  .rule = "*n,n->*n,*",
+                                  .split = "*",
+                                  .params = "1",
+                                  .grad = grad_rms_norm,
+                                  .emit = emit_norm},
     /* Operands: x, gamma, 1 / root of the mean square, dy, the gradient that by-passes the norm. */
     [KEEL_OP_RMS_NORM_GRAD - FIRST] = {.name = "rms_norm_grad",
                                        .rule = "*n,n,*,*n,*n?->*n,+n",
+                                       .split = "*",
                                        .in_place = "04",
                                        .emit = emit_norm_grad},
     [KEEL_OP_ACTIVATION - FIRST] = {.name = "activation",
                                     .rule = "*->*",
+                                    .split = "*",
                                     .in_place = "00",
                                     .infer_dims = infer_activation,
                                     .describe = describe_activation,
@@ -376,27 +393,39 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
     /* Operands: x (of ReLU: y, which says as much), dy. */
     [KEEL_OP_ACTIVATION_GRAD - FIRST] = {.name = "activation_grad",
                                          .rule = "*,*->*",
+                                         .split = "*",
                                          .in_place = "01",
                                          .describe = describe_activation,
                                          .emit = emit_activation_grad},
-    [KEEL_OP_SWIGLU - FIRST] =
-        {.name = "swiglu", .rule = "*,*->*", .in_place = "0001", .grad = grad_swiglu, .emit = emit_swiglu},
+    [KEEL_OP_SWIGLU - FIRST] = {.name = "swiglu",
+                                .rule = "*,*->*",
+                                .split = "*",
+                                .in_place = "0001",
+                                .grad = grad_swiglu,
+                                .emit = emit_swiglu},
     /* Operands: a, b, dy; results: da, db. */
     [KEEL_OP_SWIGLU_GRAD - FIRST] = {.name = "swiglu_grad",
                                      .rule = "*,*,*->*,*",
+                                     .split = "*",
                                      .in_place = "00021112",
                                      .emit = emit_swiglu_grad},
     /* Operands: x, and what the result is added to. */
     [KEEL_OP_DROPOUT - FIRST] = {.name = "dropout",
                                  .rule = "*,*?->*",
+                                 .split = "*",
                                  .in_place = "0001",
                                  .infer_dims = keel_check_rate,
                                  .grad = grad_dropout,
                                  .emit = emit_dropout},
-    [KEEL_OP_ADD -
-        FIRST] = {.name = "add", .rule = "*,*->*", .in_place = "0001", .grad = grad_add, .emit = emit_add},
+    [KEEL_OP_ADD - FIRST] = {.name = "add",
+                             .rule = "*,*->*",
+                             .split = "*",
+                             .in_place = "0001",
+                             .grad = grad_add,
+                             .emit = emit_add},
     /* Into the gradient of a parameter. */
-    [KEEL_OP_ACCUMULATE - FIRST] = {.name = "accumulate", .rule = "*->+*", .emit = emit_accumulate},
+    [KEEL_OP_ACCUMULATE -
+        FIRST] = {.name = "accumulate", .rule = "*->+*", .split = "*", .emit = emit_accumulate},
 };
 
 const struct keel_op_family keel_ops_dense = {FIRST, LAST, rows};

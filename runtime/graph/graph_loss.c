@@ -228,6 +228,7 @@ enum { FIRST = KEEL_OP_CROSS_ENTROPY, LAST = KEEL_OP_MSE };
 static const struct keel_op rows[LAST - FIRST + 1] = {
     [KEEL_OP_CROSS_ENTROPY - FIRST] = {.name = "cross_entropy",
                                        .rule = "*v,#*->+1,*v?",
+                                       .split = "v!",
                                        .in_place = "10",
                                        .describe = keel_describe_loss,
                                        .grad = keel_grad_loss,

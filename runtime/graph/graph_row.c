@@ -133,24 +133,34 @@ static enum keel_status emit_cumsum(struct keel_emit *emit, const struct keel_ir
 
 enum { FIRST = KEEL_OP_SOFTMAX, LAST = KEEL_OP_CUMSUM };
 static const struct keel_op rows[LAST - FIRST + 1] = {
-    [KEEL_OP_SOFTMAX - FIRST] =
-        {.name = "softmax", .rule = "*n->*n", .in_place = "00", .grad = grad_softmax, .emit = emit_softmax},
+    [KEEL_OP_SOFTMAX - FIRST] = {.name = "softmax",
+                                 .rule = "*n->*n",
+                                 .split = "*",
+                                 .in_place = "00",
+                                 .grad = grad_softmax,
+                                 .emit = emit_softmax},
     /* Operands: y, dy. */
-    [KEEL_OP_SOFTMAX_GRAD -
-        FIRST] = {.name = "softmax_grad", .rule = "*n,*n->*n", .in_place = "01", .emit = emit_softmax_grad},
+    [KEEL_OP_SOFTMAX_GRAD - FIRST] = {.name = "softmax_grad",
+                                      .rule = "*n,*n->*n",
+                                      .split = "*",
+                                      .in_place = "01",
+                                      .emit = emit_softmax_grad},
     /* Results: values, indices. */
     [KEEL_OP_TOP_K - FIRST] = {.name = "top_k",
                                .rule = "*n->*K,#*K",
+                               .split = "*",
                                .infer_dims = infer_top_k,
                                .describe = describe_top_k,
                                .grad = grad_top_k,
                                .emit = emit_top_k},
     [KEEL_OP_TOP_K_GRAD - FIRST] = {.name = "top_k_grad",
                                     .rule = "#*k,*k->*N",
+                                    .split = "*",
                                     .infer_dims = infer_top_k_grad,
                                     .emit = emit_top_k_grad},
     [KEEL_OP_CUMSUM - FIRST] = {.name = "cumsum",
                                 .rule = "*n->*n",
+                                .split = "*",
                                 .in_place = "00",
                                 .describe = describe_cumsum,
                                 .grad = grad_cumsum,

@@ -62,6 +62,25 @@ static bool infer_reshape(struct keel_infer *infer)
                              keel_shape_count(x), y->size[0], y->size[1], y->size[2], y->size[3], y->dims);
 }
 
+/* The dimensions that are split must be, together, as many dimensions of the result, with as much in front of
+ * them. */
+static bool move_reshape(const struct keel_graph *graph, const struct keel_ir_node *node,
+                         struct keel_axis_spec *split)
+{
+    const struct keel_shape *x = operand_shape(graph, node->in[0]), *y = operand_shape(graph, node->out[0]);
+    const uint64_t before = volume(x, 0, split->dim),
+                   within = volume(x, split->dim, split->dim + split->dims);
+    for (uint32_t first = y->dims; first-- > 0;)
+        for (uint32_t end = first + 1; end <= y->dims; end++) {
+            if (volume(y, 0, first) != before || volume(y, first, end) != within)
+                continue;
+            split->dim = (uint8_t)first;
+            split->dims = (uint8_t)(end - first);
+            return true;
+        }
+    return false;
+}
+
 static void grad_reshape(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     const struct keel_attributes back = {.shape = autodiff->graph->values[node->in[0]].shape};
@@ -161,6 +180,15 @@ static enum keel_status emit_concat(struct keel_emit *emit, const struct keel_ir
     return emit->measure ? KEEL_OK : keel_op_concat(emit->kernels, &op, emit->list);
 }
 
+/* Of concat, slice and its gradient: along the axis nothing may be split. */
+static bool move_along(const struct keel_graph *graph, const struct keel_ir_node *node,
+                       struct keel_axis_spec *split)
+{
+    (void)graph;
+    const uint32_t axis = node->attributes.slice.axis;
+    return axis < split->dim || axis >= (uint32_t)split->dim + split->dims;
+}
+
 keel_value keel_graph_slice(struct keel_graph *graph, keel_value x, uint32_t axis, uint64_t from,
                             uint64_t count)
 {
@@ -254,6 +282,21 @@ static void describe_permute(const struct keel_ir_node *node, char *text, size_t
     snprintf(text, text_bytes, " order=%u,%u,%u,%u", order[0], order[1], order[2], order[3]);
 }
 
+/* What is split together must stay together, in order. */
+static bool move_permute(const struct keel_graph *graph, const struct keel_ir_node *node,
+                         struct keel_axis_spec *split)
+{
+    const uint32_t dims = operand_shape(graph, node->in[0])->dims, *order = node->attributes.order;
+    uint32_t first = 0;
+    while (order[first] != split->dim)
+        first++;
+    bool together = first + split->dims <= dims;
+    for (uint32_t i = 0; together && i < split->dims; i++)
+        together = order[first + i] == split->dim + i;
+    split->dim = (uint8_t)first;
+    return together;
+}
+
 static void grad_permute(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     struct keel_attributes back = {.rate = 0.0F};
@@ -306,35 +349,41 @@ enum { FIRST = KEEL_OP_RESHAPE, LAST = KEEL_OP_MULTIPLY };
 static const struct keel_op rows[LAST - FIRST + 1] = {
     [KEEL_OP_RESHAPE - FIRST] = {.name = "reshape",
                                  .rule = "~->ABCD",
+                                 .move = move_reshape,
                                  .in_place = "00",
                                  .infer_dims = infer_reshape,
                                  .grad = grad_reshape,
                                  .emit = emit_reshape},
     [KEEL_OP_CONCAT - FIRST] = {.name = "concat",
                                 .rule = "~,~?,~?,~?,~?,~?,~?,~?->ABCD",
+                                .move = move_along,
                                 .infer_dims = infer_concat,
                                 .describe = describe_concat,
                                 .grad = grad_concat,
                                 .emit = emit_concat},
     [KEEL_OP_SLICE - FIRST] = {.name = "slice",
                                .rule = "~->ABCD",
+                               .move = move_along,
                                .infer_dims = infer_slice,
                                .describe = describe_slice,
                                .grad = grad_slice,
                                .emit = emit_slice},
     [KEEL_OP_SLICE_GRAD - FIRST] = {.name = "slice_grad",
                                     .rule = "~->ABCD",
+                                    .move = move_along,
                                     .infer_dims = infer_slice_grad,
                                     .describe = describe_slice,
                                     .emit = emit_slice},
     [KEEL_OP_PERMUTE - FIRST] = {.name = "permute",
                                  .rule = "~->ABCD",
+                                 .move = move_permute,
                                  .infer_dims = infer_permute,
                                  .describe = describe_permute,
                                  .grad = grad_permute,
                                  .emit = emit_permute},
     [KEEL_OP_MULTIPLY - FIRST] = {.name = "multiply",
                                   .rule = "*,*->*",
+                                  .split = "*",
                                   .in_place = "0001",
                                   .grad = grad_multiply,
                                   .emit = emit_multiply},

@@ -28,11 +28,9 @@ enum keel_value_kind {
     KEEL_VALUE_TEMP
 };
 
-/* How a value lies over the device mesh: for each dimension the mesh axis that splits it (0: none), and
- * whether what one device holds is a summand of the whole. */
+/* How a value lies over the mesh: all zero is replicated. */
 struct keel_spec {
-    uint8_t axis[KEEL_DIMS_MAX];
-    bool partial;
+    struct keel_axis_spec axis[KEEL_MESH_AXES];
 };
 
 struct keel_ir_value {
@@ -41,8 +39,10 @@ struct keel_ir_value {
     enum keel_value_kind kind;
     struct keel_shape shape;
     struct keel_spec spec;
-    uint32_t param; /* number of the parameter, of PARAM and GRADIENT */
-    uint32_t part;  /* of GRADIENT: which use of the parameter, by order of the model; of LOSS: which loss */
+    uint8_t annotated;      /* bit a: the model says spec.axis[a] */
+    keel_value gradient_of; /* autodiff: what it is the gradient of, or a summand; 0: of nothing */
+    uint32_t param;         /* number of the parameter, of PARAM and GRADIENT */
+    uint32_t part; /* of GRADIENT: which use of the parameter, by order of the model; of LOSS: which loss */
     bool stashed_half; /* amp: in 16 bits, for some of its readers */
 };
 
@@ -83,6 +83,7 @@ struct keel_attributes {
         struct {
             uint32_t count, capacity;
         } experts;
+        struct keel_spec layout; /* of a reshard's result */
     };
 };
 
@@ -179,6 +180,16 @@ enum keel_status keel_pass_autodiff(struct keel_graph *graph);
 
 /* inference: take dropout out; batch norm goes by its statistics. */
 enum keel_status keel_pass_inference(struct keel_graph *graph);
+
+/* shard: from the annotations of the model to a spec for every value, with a reshard node wherever a value is
+ * read otherwise than it lies. `slices` by axis. After autodiff and keel_pass_amp_choose, whose choices go
+ * along. INVALID names what cannot be split into so many, and how many it could be. Appends nothing to a
+ * graph that has neither annotations nor slices. (pass_shard.c) */
+enum keel_status keel_pass_shard(struct keel_graph *graph, const uint32_t slices[KEEL_MESH_AXES]);
+
+/* check: that every spec is sound: INVALID names the operation, the index and the specs. Changes nothing.
+ * (pass_check.c) */
+enum keel_status keel_pass_check(const struct keel_graph *graph, const uint32_t slices[KEEL_MESH_AXES]);
 
 /* fuse: those of the fusions that are asked for. Same bits, whichever. */
 enum keel_fusions {

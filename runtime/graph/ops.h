@@ -94,6 +94,10 @@ enum keel_op_id {
 
     KEEL_OP_CAST, /* pass_amp.c */
 
+    KEEL_OP_RESHARD, /* graph_shard.c */
+    KEEL_OP_ADD_BIAS,
+    KEEL_OP_ADD_POSITIONS,
+
     KEEL_OP_COUNT
 };
 
@@ -130,7 +134,16 @@ struct keel_op {
                            has so with 16-bit storage (pass_amp.c); NULL: none */
     const char *params; /* digits of the operands of a model's node that must be trained parameters, if they
                            are there: their gradients are accumulators of the kernel; NULL: none */
-    bool scaled;        /* a loss: its gradient is multiplied by emit->loss_scale */
+    const char *split;  /* indices that may be split over a mesh axis, '*' among them; NULL: none. A mark
+                           behind one says more:
+                             /  in whole heads; H, where it stands, goes along
+                             !  what is summed over it is made whole within the operation
+                             0  each slice has zeros where another owns the element: what is summed over it
+                                is joined by adding bits */
+    bool (*move)(const struct keel_graph *, const struct keel_ir_node *, struct keel_axis_spec *split);
+    /* of an operation that only moves elements, and so takes what is partial: how a
+       split of its operands becomes that of the result; false: it does not */
+    bool scaled; /* a loss: its gradient is multiplied by emit->loss_scale */
     void (*grad)(struct keel_autodiff *, const struct keel_ir_node *);
     enum keel_status (*emit)(struct keel_emit *, const struct keel_ir_node *);
 };
@@ -141,14 +154,13 @@ struct keel_op_family {
     const struct keel_op *rows;
 };
 extern const struct keel_op_family keel_ops_dense, keel_ops_loss, keel_ops_attention, keel_ops_table,
-    keel_ops_shape, keel_ops_row, keel_ops_expert, keel_ops_image, keel_ops_amp;
+    keel_ops_shape, keel_ops_row, keel_ops_expert, keel_ops_image, keel_ops_amp, keel_ops_shard;
 const struct keel_op *keel_op_row(uint32_t op);
 
-/* Check the operands of `node` (inputs and accumulators) against the rule and give the shapes and specs of
+/* Check the operands of `node` (inputs and accumulators) against the rule and give the shapes of
  * results. INVALID names the operation, the shapes and the index that disagrees. */
 enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel_ir_node *node,
-                               struct keel_shape shapes[KEEL_NODE_OUT_MAX],
-                               struct keel_spec specs[KEEL_NODE_OUT_MAX]);
+                               struct keel_shape shapes[KEEL_NODE_OUT_MAX]);
 
 /* Results that the rule has, those that may be absent, that are accumulators, that are int32: bit sets. */
 struct keel_op_results {

@@ -1,8 +1,8 @@
-/* ops_rule.c - what follows from the index rules of the table: shapes, specs, FLOPs, bytes.
+/* ops_rule.c - what follows from the index rules of the table: shapes, FLOPs, bytes.
  *
  * Promises that a node which passes keel_op_infer has operands whose shapes and types fit each other, so
  * that later passes need not look again. Leaves the rows to the families. */
-#include "ops.h"
+#include "rule.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,32 +10,15 @@
 
 /* ---- reading a rule ------------------------------------------------------------------------------------ */
 
-enum { STAR = '*' };
-
-struct dimension {
-    uint32_t factor;
-    char letter; /* 0: the constant `factor` */
-};
-struct operand {
-    struct dimension dimension[KEEL_DIMS_MAX];
-    uint32_t count;
-    bool star, integer, accumulator, optional, any;
-};
-struct rule {
-    struct operand in[KEEL_NODE_IN_MAX];
-    struct operand out[KEEL_NODE_OUT_MAX];
-    uint32_t in_count, out_count;
-};
-
 static bool is_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
 /* One operand, up to ',' or "->" or the end; returns where it stops. */
-static const char *read_operand(const char *text, struct operand *out)
+static const char *read_operand(const char *text, struct keel_rule_operand *out)
 {
-    *out = (struct operand){.count = 0};
+    *out = (struct keel_rule_operand){.count = 0};
     for (; *text != '\0' && *text != ',' && *text != '-'; text++) {
         if (*text == '#') {
             out->integer = true;
@@ -49,7 +32,7 @@ static const char *read_operand(const char *text, struct operand *out)
             out->star = true;
         } else {
             KEEL_ASSERT(out->count < KEEL_DIMS_MAX);
-            struct dimension *dimension = &out->dimension[out->count++];
+            struct keel_rule_dimension *dimension = &out->dimension[out->count++];
             bool digit = *text >= '0' && *text <= '9';
             dimension->factor = digit ? (uint32_t)(*text - '0') : 1;
             if (digit && is_letter(text[1]))
@@ -62,10 +45,10 @@ static const char *read_operand(const char *text, struct operand *out)
     return text;
 }
 
-static void read_rule(uint32_t op, struct rule *out)
+void keel_rule_read(uint32_t op, struct keel_rule *out)
 {
     const char *text = keel_op_row(op)->rule;
-    *out = (struct rule){.in_count = 0};
+    *out = (struct keel_rule){.in_count = 0};
     while (*text != '\0' && *text != '-') {
         KEEL_ASSERT(out->in_count < KEEL_NODE_IN_MAX);
         text = read_operand(text, &out->in[out->in_count++]);
@@ -79,8 +62,8 @@ static void read_rule(uint32_t op, struct rule *out)
 
 struct keel_op_results keel_op_results(uint32_t op)
 {
-    struct rule rule;
-    read_rule(op, &rule);
+    struct keel_rule rule;
+    keel_rule_read(op, &rule);
     struct keel_op_results results = {0, 0, 0, 0};
     for (uint32_t i = 0; i < rule.out_count; i++) {
         results.all |= 1U << i;
@@ -96,10 +79,8 @@ struct keel_op_results keel_op_results(uint32_t op)
 /* What the letters stand for, as found so far; size 0 is not yet found. */
 struct binding {
     uint64_t size[KEEL_INFER];
-    uint8_t axis[KEEL_INFER];
     struct keel_shape star;
-    uint8_t star_axis[KEEL_DIMS_MAX];
-    bool star_found, partial;
+    bool star_found;
 };
 
 size_t keel_shape_print(const struct keel_shape *shape, char *out, size_t bytes)
@@ -141,7 +122,6 @@ static const char *bind_star(struct binding *binding, const struct keel_ir_value
         binding->star_found = true;
         binding->star = value->shape;
         binding->star.dims = dims;
-        memcpy(binding->star_axis, value->spec.axis, sizeof binding->star_axis);
         if (keel_shape_count(&binding->star) <= UINT32_MAX || dims == value->shape.dims)
             return NULL;
         snprintf(text, bytes, "%s has more than 2^32 - 1 rows", value->name);
@@ -157,10 +137,9 @@ static const char *bind_star(struct binding *binding, const struct keel_ir_value
 }
 
 /* What is wrong, or NULL. */
-static const char *bind(struct binding *binding, const struct operand *operand,
+static const char *bind(struct binding *binding, const struct keel_rule_operand *operand,
                         const struct keel_ir_value *value, char *text, size_t bytes)
 {
-    binding->partial = binding->partial || (value->spec.partial && !operand->accumulator);
     if (operand->any)
         return NULL;
     uint32_t dims = value->shape.dims;
@@ -175,7 +154,7 @@ static const char *bind(struct binding *binding, const struct operand *operand,
             return wrong;
     }
     for (uint32_t i = 0; i < operand->count; i++) {
-        const struct dimension *dimension = &operand->dimension[i];
+        const struct keel_rule_dimension *dimension = &operand->dimension[i];
         uint64_t size = value->shape.size[leading + i];
         size_t letter = (size_t)dimension->letter;
         uint64_t known = letter == 0 ? 1 : binding->size[letter];
@@ -190,8 +169,6 @@ static const char *bind(struct binding *binding, const struct operand *operand,
             return text;
         }
         binding->size[letter] = size / dimension->factor;
-        if (value->spec.axis[leading + i] != 0)
-            binding->axis[letter] = value->spec.axis[leading + i];
     }
     return NULL;
 }
@@ -227,12 +204,12 @@ static enum keel_status infer_dims(const struct keel_graph *graph, const struct 
 }
 
 static enum keel_status bind_operands(const struct keel_graph *graph, const struct keel_ir_node *node,
-                                      const struct rule *rule, struct binding *binding)
+                                      const struct keel_rule *rule, struct binding *binding)
 {
     char text[128];
     for (uint32_t i = 0; i < rule->in_count + rule->out_count; i++) {
         bool result = i >= rule->in_count;
-        const struct operand *operand = result ? &rule->out[i - rule->in_count] : &rule->in[i];
+        const struct keel_rule_operand *operand = result ? &rule->out[i - rule->in_count] : &rule->in[i];
         if (result && !operand->accumulator)
             continue;
         keel_value value = result ? node->out[i - rule->in_count] : node->in[i];
@@ -247,31 +224,20 @@ static enum keel_status bind_operands(const struct keel_graph *graph, const stru
     return keel_op_row(node->op)->infer_dims != NULL ? infer_dims(graph, node, binding) : KEEL_OK;
 }
 
-static void infer_result(const struct binding *binding, const struct operand *operand,
-                         struct keel_shape *shape, struct keel_spec *spec)
+static void infer_result(const struct binding *binding, const struct keel_rule_operand *operand,
+                         struct keel_shape *shape)
 {
     uint32_t dims = 0;
     *shape = (struct keel_shape){.dims = 0};
-    *spec = (struct keel_spec){.partial = binding->partial};
-    bool kept[KEEL_INFER] = {false};
-    for (uint32_t i = 0; operand->star && i < binding->star.dims; i++, dims++) {
-        shape->size[dims] = binding->star.size[i];
-        spec->axis[dims] = binding->star_axis[i];
-    }
+    for (uint32_t i = 0; operand->star && i < binding->star.dims; i++)
+        shape->size[dims++] = binding->star.size[i];
     for (uint32_t i = 0; i < operand->count; i++) {
         size_t letter = (size_t)operand->dimension[i].letter;
-        kept[letter] = true;
         if (letter != 0 && binding->size[letter] == 0)
             continue;
-        shape->size[dims] = operand->dimension[i].factor * (letter == 0 ? 1 : binding->size[letter]);
-        spec->axis[dims++] = binding->axis[letter];
+        shape->size[dims++] = operand->dimension[i].factor * (letter == 0 ? 1 : binding->size[letter]);
     }
     shape->dims = dims;
-    /* What is summed over a split index leaves each device with a summand. */
-    for (uint32_t letter = 0; letter < KEEL_INFER; letter++)
-        spec->partial = spec->partial || (binding->axis[letter] != 0 && !kept[letter]);
-    for (uint32_t i = 0; !operand->star && i < binding->star.dims; i++)
-        spec->partial = spec->partial || binding->star_axis[i] != 0;
 }
 
 /* Operands whose gradients are accumulators of the kernel, when a model asks for the node. */
@@ -297,7 +263,7 @@ static enum keel_status check_params(const struct keel_graph *graph, const struc
 /* Types as the rule has them, when a node is made; what amp appends later reads 16 bits too. And no loss: it
  * is added to by all microbatches, and nothing hands a gradient on through it. */
 static enum keel_status check_types(const struct keel_graph *graph, const struct keel_ir_node *node,
-                                    const struct rule *rule)
+                                    const struct keel_rule *rule)
 {
     char text[KEEL_VALUE_NAME_BYTES + 32];
     for (uint32_t i = 0; i < rule->in_count; i++) {
@@ -317,19 +283,18 @@ static enum keel_status check_types(const struct keel_graph *graph, const struct
 }
 
 enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel_ir_node *node,
-                               struct keel_shape shapes[KEEL_NODE_OUT_MAX],
-                               struct keel_spec specs[KEEL_NODE_OUT_MAX])
+                               struct keel_shape shapes[KEEL_NODE_OUT_MAX])
 {
-    struct rule rule;
+    struct keel_rule rule;
     struct binding binding = {.star_found = false};
-    read_rule(node->op, &rule);
+    keel_rule_read(node->op, &rule);
     KEEL_TRY(check_types(graph, node, &rule));
     KEEL_TRY(bind_operands(graph, node, &rule, &binding));
     KEEL_TRY(check_params(graph, node));
     for (uint32_t i = 0; i < rule.out_count; i++) {
         if (rule.out[i].star && rule.out[i].count + binding.star.dims > KEEL_DIMS_MAX)
             return misfit(graph, node, "a result has too many dimensions");
-        infer_result(&binding, &rule.out[i], &shapes[i], &specs[i]);
+        infer_result(&binding, &rule.out[i], &shapes[i]);
     }
     return KEEL_OK;
 }
@@ -338,20 +303,20 @@ enum keel_status keel_op_infer(const struct keel_graph *graph, const struct keel
 
 /* Which indices ('*' included) occur in an operand or a result; true if one is contracted, that is, occurs in
  * two float operands and in no result. */
-static bool contracts(const struct rule *rule, bool present[KEEL_INFER])
+static bool contracts(const struct keel_rule *rule, bool present[KEEL_INFER])
 {
     uint32_t uses[KEEL_INFER] = {0};
     bool kept[KEEL_INFER] = {false};
     for (uint32_t i = 0; i < rule->in_count; i++) {
-        const struct operand *operand = &rule->in[i];
+        const struct keel_rule_operand *operand = &rule->in[i];
         for (uint32_t d = 0; d < operand->count && !operand->integer; d++)
             uses[(size_t)operand->dimension[d].letter]++;
-        uses[STAR] += operand->star && !operand->integer ? 1 : 0;
+        uses[KEEL_RULE_STAR] += operand->star && !operand->integer ? 1 : 0;
     }
     for (uint32_t i = 0; i < rule->out_count; i++) {
         for (uint32_t d = 0; d < rule->out[i].count; d++)
             kept[(size_t)rule->out[i].dimension[d].letter] = true;
-        kept[STAR] = kept[STAR] || rule->out[i].star;
+        kept[KEEL_RULE_STAR] = kept[KEEL_RULE_STAR] || rule->out[i].star;
     }
     bool found = false;
     for (uint32_t letter = 1; letter < KEEL_INFER; letter++) {
@@ -363,16 +328,16 @@ static bool contracts(const struct rule *rule, bool present[KEEL_INFER])
 
 uint64_t keel_op_flops(const struct keel_graph *graph, const struct keel_ir_node *node)
 {
-    struct rule rule;
+    struct keel_rule rule;
     struct binding binding = {.star_found = false};
     bool present[KEEL_INFER] = {false};
-    read_rule(node->op, &rule);
+    keel_rule_read(node->op, &rule);
     if (bind_operands(graph, node, &rule, &binding) != KEEL_OK)
         return 0;
     const char *factor = keel_op_row(node->op)->flops;
     if (factor == NULL && !contracts(&rule, present))
         return 0;
-    binding.size[STAR] = keel_shape_count(&binding.star);
+    binding.size[KEEL_RULE_STAR] = keel_shape_count(&binding.star);
     uint64_t flops = 1;
     if (factor == NULL) {
         flops = 2;

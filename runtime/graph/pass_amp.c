@@ -164,10 +164,7 @@ static keel_value twin(struct keel_graph *graph, keel_value like, enum keel_dtyp
     struct keel_ir_value value = graph->values[like];
     char name[KEEL_VALUE_NAME_BYTES];
     snprintf(name, sizeof name, "%.*s%s", (int)(sizeof name - 8), value.name, suffix);
-    keel_value made = keel_graph_value(graph, name, dtype, KEEL_VALUE_TEMP, value.shape, 0);
-    if (made != 0)
-        graph->values[made].spec = value.spec;
-    return made;
+    return keel_graph_value(graph, name, dtype, KEEL_VALUE_TEMP, value.shape, 0);
 }
 
 static enum keel_status add_cast(struct keel_graph *graph, keel_value from, keel_value to)
@@ -233,7 +230,7 @@ static enum keel_status emit_cast(struct keel_emit *emit, const struct keel_ir_n
 
 enum { FIRST = KEEL_OP_CAST, LAST = KEEL_OP_CAST };
 static const struct keel_op rows[LAST - FIRST + 1] = {
-    [KEEL_OP_CAST - FIRST] = {.name = "cast", .rule = "*->*", .emit = emit_cast},
+    [KEEL_OP_CAST - FIRST] = {.name = "cast", .rule = "*->*", .split = "*", .emit = emit_cast},
 };
 
 const struct keel_op_family keel_ops_amp = {FIRST, LAST, rows};

@@ -15,6 +15,13 @@
 
 /* ---- what the rows use --------------------------------------------------------------------------------- */
 
+/* The shard pass lays it out as `value`. What hands a gradient on unchanged leaves it the first's. */
+static void mark_gradient(struct keel_graph *graph, keel_value gradient, keel_value value)
+{
+    if (graph->status == KEEL_OK && graph->values[gradient].gradient_of == 0)
+        graph->values[gradient].gradient_of = value;
+}
+
 void keel_gradient_add(struct keel_autodiff *autodiff, keel_value value, keel_value summand)
 {
     if (!wanted(autodiff, value))
@@ -26,7 +33,9 @@ void keel_gradient_add(struct keel_autodiff *autodiff, keel_value value, keel_va
         return;
     }
     keel_value *gradient = &autodiff->gradient[value];
+    mark_gradient(autodiff->graph, summand, value);
     *gradient = *gradient == 0 ? summand : keel_graph_add(autodiff->graph, *gradient, summand);
+    mark_gradient(autodiff->graph, *gradient, value);
 }
 
 keel_value keel_gradient_from_forward(struct keel_autodiff *autodiff, uint32_t out)
@@ -39,7 +48,6 @@ keel_value keel_gradient_from_forward(struct keel_autodiff *autodiff, uint32_t o
     keel_value gradient = keel_graph_value(graph, name, KEEL_F32, KEEL_VALUE_TEMP, like.shape, 0);
     if (gradient == 0)
         return 0;
-    graph->values[gradient].spec = like.spec;
     graph->nodes[autodiff->node].out[out] = gradient;
     return gradient;
 }
@@ -56,10 +64,8 @@ static keel_value make_accumulator(struct keel_graph *graph, uint32_t number, ui
         snprintf(last, sizeof last, ".%u", use);
     snprintf(name, sizeof name, "d%.*s%s", (int)(sizeof name - sizeof last - 2), param->name, last);
     keel_value made = keel_graph_value(graph, name, KEEL_F32, KEEL_VALUE_GRADIENT, value.shape, number);
-    if (made != 0) {
-        graph->values[made].spec = value.spec;
+    if (made != 0)
         graph->values[made].part = use;
-    }
     return made;
 }
 

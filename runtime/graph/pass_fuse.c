@@ -188,12 +188,11 @@ static enum keel_status fuse_loss(struct keel_graph *graph, const struct links *
         others_add(graph, &parts, last, dtable) || others_add(graph, &parts, last, sum))
         return KEEL_OK;
     struct keel_shape shapes[KEEL_NODE_OUT_MAX];
-    struct keel_spec specs[KEEL_NODE_OUT_MAX];
     struct keel_ir_node node = {.op = KEEL_OP_LINEAR_CROSS_ENTROPY,
                                 .in = {product->in[0], product->in[1], graph->nodes[loss].in[1]},
                                 .out = {sum, dtable},
                                 .attributes = graph->nodes[loss].attributes};
-    if (keel_op_infer(graph, &node, shapes, specs) != KEEL_OK)
+    if (keel_op_infer(graph, &node, shapes) != KEEL_OK)
         return KEEL_OK; /* larger than its scratch can be: stays as it is */
     node.out[2] =
         keel_graph_value(graph, "linear_cross_entropy.scratch", KEEL_F32, KEEL_VALUE_TEMP, shapes[2], 0);

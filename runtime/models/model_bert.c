@@ -39,12 +39,14 @@ static keel_value layer(const struct model *model, uint32_t number, keel_value x
     const struct keel_part_name name = keel_part_name("bert.encoder.layer.%u", number);
     const char *prefix = name.text;
     keel_value y = linear(model, keel_part_name("%s.attention.self.qkv", prefix).text, x, width, 3 * width);
+    keel_part_split(model->graph, y, 2, 3, width / config->heads);
     y = keel_graph_attention(model->graph, y,
                              &(struct keel_attention_spec){
                                  .heads = config->heads, .dropout = config->dropout, .bidirectional = true});
     y = linear(model, keel_part_name("%s.attention.output.dense", prefix).text, y, width, width);
     x = join(model, keel_part_name("%s.attention.output.LayerNorm", prefix).text, x, y);
     y = linear(model, keel_part_name("%s.intermediate.dense", prefix).text, x, width, 4 * width);
+    keel_part_split(model->graph, y, 2, 1, 1);
     y = keel_graph_activation(model->graph, y, KEEL_GELU);
     y = linear(model, keel_part_name("%s.output.dense", prefix).text, y, 4 * width, width);
     return join(model, keel_part_name("%s.output.LayerNorm", prefix).text, x, y);
@@ -77,7 +79,9 @@ static keel_value head(const struct model *model, keel_value x, keel_value posit
     x = norm(model, "cls.predictions.transform.LayerNorm", x);
     if (config->tied)
         return keel_graph_linear_transposed(graph, x, table);
-    return linear(model, "cls.predictions.decoder", x, width, config->vocab);
+    x = linear(model, "cls.predictions.decoder", x, width, config->vocab);
+    keel_part_split(graph, x, keel_graph_shape(graph, x).dims - 1, 1, 1);
+    return x;
 }
 
 enum keel_status keel_model_bert(struct keel_graph *graph, const struct keel_bert_config *config)
@@ -95,7 +99,9 @@ enum keel_status keel_model_bert(struct keel_graph *graph, const struct keel_ber
         keel_part_matrix(graph, "bert.embeddings.word_embeddings.weight", table_shape, KEEL_PART_DEVIATION);
     keel_value positions = keel_part_matrix(graph, "bert.embeddings.position_embeddings.weight",
                                             position_shape, KEEL_PART_DEVIATION);
+    keel_part_split(graph, table, 0, 1, 1);
     keel_value x = keel_graph_embedding(graph, ids, table, positions);
+    keel_part_split_rows(graph, x);
     x = norm(&model, "bert.embeddings.LayerNorm", x);
     x = keel_graph_dropout(graph, x, config->dropout);
     for (uint32_t i = 0; i < config->layers; i++)

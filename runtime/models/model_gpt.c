@@ -35,6 +35,7 @@ static keel_value perceptron(const struct model *model, uint32_t number, keel_va
     if (y != 0)
         return y;
     y = linear(model, keel_part_name("h.%u.mlp.c_fc", number).text, x, width, 4 * width, KEEL_PART_DEVIATION);
+    keel_part_split(model->graph, y, 2, 1, 1);
     y = keel_graph_activation(model->graph, y, KEEL_GELU);
     return linear(model, keel_part_name("h.%u.mlp.c_proj", number).text, y, 4 * width, width,
                   model->residual_deviation);
@@ -50,6 +51,7 @@ static keel_value block(const struct model *model, uint32_t number, keel_value x
     keel_value y = norm(model, keel_part_name("h.%u.ln_1", number).text, x);
     y = linear(model, keel_part_name("h.%u.attn.c_attn", number).text, y, width, 3 * width,
                KEEL_PART_DEVIATION);
+    keel_part_split(graph, y, 2, 3, width / config->heads);
     y = keel_graph_attention(
         graph, y, &(struct keel_attention_spec){.heads = config->heads, .dropout = config->dropout});
     y = linear(model, keel_part_name("h.%u.attn.c_proj", number).text, y, width, width,
@@ -88,13 +90,16 @@ enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_
     keel_value table = keel_part_matrix(graph, "wte.weight", table_shape, KEEL_PART_DEVIATION);
     keel_value positions = keel_part_matrix(graph, "wpe.weight", position_shape, KEEL_PART_DEVIATION);
 
+    keel_part_split(graph, table, 0, 1, 1);
     keel_value x = keel_graph_embedding(graph, ids, table, positions);
+    keel_part_split_rows(graph, x);
     x = keel_graph_dropout(graph, x, config->dropout);
     for (uint32_t i = 0; i < config->layers; i++)
         x = block(&model, i, x);
     x = norm(&model, "ln_f", x);
     keel_value head =
         config->tied ? table : keel_part_matrix(graph, "lm_head.weight", table_shape, KEEL_PART_DEVIATION);
+    keel_part_split(graph, head, 0, 1, 1);
     keel_graph_cross_entropy(graph, keel_graph_linear_transposed(graph, x, head), targets);
     return keel_graph_status(graph);
 }

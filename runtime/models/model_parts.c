@@ -75,3 +75,17 @@ keel_value keel_part_linear(struct keel_graph *graph, const char *prefix, keel_v
         sizes->bias ? keel_part_vector(graph, keel_part_name("%s.bias", prefix).text, sizes->out, 0.0F) : 0;
     return keel_graph_linear(graph, x, weight, bias);
 }
+
+void keel_part_split(struct keel_graph *graph, keel_value value, uint32_t dim, uint32_t outer, uint64_t unit)
+{
+    keel_graph_shard(
+        graph, value, KEEL_AXIS_TENSOR,
+        (struct keel_axis_spec){
+            .kind = KEEL_SPLIT, .dim = (uint8_t)dim, .outer = (uint8_t)outer, .unit = (uint32_t)unit});
+}
+
+void keel_part_split_rows(struct keel_graph *graph, keel_value value)
+{
+    keel_graph_shard(graph, value, KEEL_AXIS_TENSOR,
+                     (struct keel_axis_spec){.kind = KEEL_SPLIT, .dim = KEEL_SPLIT_ROWS});
+}

@@ -28,6 +28,12 @@ struct keel_part_linear {
 keel_value keel_part_linear(struct keel_graph *graph, const char *prefix, keel_value x,
                             const struct keel_part_linear *sizes);
 
+/* Tensor parallelism as Megatron has it (Shoeybi et al. 2019, Korthikanti et al. 2022): a value by dimension
+ * `dim`, in `outer` parts side by side of units that stay together; or by rows, between the regions that are
+ * so split. */
+void keel_part_split(struct keel_graph *graph, keel_value value, uint32_t dim, uint32_t outer, uint64_t unit);
+void keel_part_split_rows(struct keel_graph *graph, keel_value value);
+
 /* A size that a model is made of. */
 struct keel_part_size {
     const char *key; /* as a job file has it */

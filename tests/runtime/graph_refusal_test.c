@@ -53,6 +53,7 @@ static const struct refusal table[] = {
     {KEEL_OP_ADD, "f4,16 h4,16", "v1 must be float32", {0}, 0},
     {KEEL_OP_EMBEDDING, "h2,3 p7,8 -", "must be int32", {0}, 0},
     {KEEL_OP_ACTIVATION, "f4,16", "there is no kind 9", {9}, 0},
+    {KEEL_OP_RESHARD, "i4,16", "must be float32", {0}, 0},
     {KEEL_OP_SWIGLU, "f4,16 f4,15", "leading dimensions differ", {0}, 0},
     {KEEL_OP_DROPOUT, "f4,16", "not in [0, 1)", {0}, 1.0F},
     {KEEL_OP_DROPOUT, "f4,16", "not in [0, 1)", {0}, -0.5F},
@@ -121,7 +122,8 @@ static const uint32_t made_by_passes[] = {
     KEEL_OP_NONE,          KEEL_OP_LINEAR_DX, KEEL_OP_LINEAR_DW,  KEEL_OP_TRANSPOSED_DX,
     KEEL_OP_TRANSPOSED_DW, KEEL_OP_BIAS_GRAD, KEEL_OP_ACCUMULATE, KEEL_OP_LINEAR_CROSS_ENTROPY,
     KEEL_OP_SCATTER_ADD,   KEEL_OP_CONV2D_DX, KEEL_OP_CONV2D_DW,  KEEL_OP_BATCH_NORM_EVAL,
-    KEEL_OP_CAST,          KEEL_OP_EXPERT_DX, KEEL_OP_EXPERT_DW};
+    KEEL_OP_CAST,          KEEL_OP_EXPERT_DX, KEEL_OP_EXPERT_DW,  KEEL_OP_ADD_BIAS,
+    KEEL_OP_ADD_POSITIONS};
 
 static struct keel_shape read_shape(const char **text)
 {
@@ -216,6 +218,8 @@ static void build_table(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_permute(graph, v[0], n);
     else if (row->op == KEEL_OP_MULTIPLY)
         keel_graph_multiply(graph, v[0], v[1]);
+    else if (row->op == KEEL_OP_RESHARD)
+        keel_graph_reshard(graph, v[0], KEEL_AXIS_TENSOR, (struct keel_axis_spec){.kind = KEEL_REPLICATED});
     else if (row->op == KEEL_OP_SOFTMAX)
         keel_graph_softmax(graph, v[0]);
     else if (row->op == KEEL_OP_TOP_K)

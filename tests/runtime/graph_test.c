@@ -213,30 +213,6 @@ START_TEST(bytes_count_every_operand_and_accumulators_twice)
 }
 END_TEST
 
-START_TEST(specs_follow_from_the_index_rules)
-{
-    struct keel_graph *graph = NULL;
-    ck_ok(keel_graph_create(&graph));
-    keel_value x = floats(graph, "x", (struct keel_shape){3, {4, 8, 16}});
-    keel_value w = weight(graph, "w", 16, 32);
-    keel_value down = weight(graph, "down", 32, 16);
-    graph->values[x].spec.axis[0] = 1; /* batch over mesh axis 1 */
-    graph->values[w].spec.axis[1] = 2; /* columns over axis 2 */
-    graph->values[down].spec.axis[0] = 2;
-    keel_value y = keel_graph_linear(graph, x, w, 0);
-    ck_assert_uint_eq(graph->values[y].spec.axis[0], 1);
-    ck_assert_uint_eq(graph->values[y].spec.axis[1], 0);
-    ck_assert_uint_eq(graph->values[y].spec.axis[2], 2);
-    ck_assert(!graph->values[y].spec.partial);
-    keel_value z = keel_graph_linear(graph, keel_graph_activation(graph, y, KEEL_GELU), down, 0);
-    ck_assert_uint_eq(graph->values[z].spec.axis[0], 1);
-    ck_assert_uint_eq(graph->values[z].spec.axis[2], 0);
-    ck_assert(graph->values[z].spec.partial); /* summed over a split index */
-    ck_ok(keel_graph_status(graph));
-    keel_graph_destroy(graph);
-}
-END_TEST
-
 /* ---- autodiff and fusion ------------------------------------------------------------------------------- */
 
 /* The nodes that add to accumulators of parameter `number`, as op ids, and to which use's; returns how many.
@@ -529,7 +505,7 @@ START_TEST(the_dump_shows_rules_shapes_and_specs)
     char *text = NULL;
     size_t bytes = 0;
     ck_ok(keel_file_read(path, 1 << 20, &text, &bytes));
-    ck_assert_ptr_nonnull(strstr(text, "h.1.attn.c_attn.weight f32[16,48] spec=(-,-)"));
+    ck_assert_ptr_nonnull(strstr(text, "h.1.attn.c_attn.weight f32[16,48] spec=(replicated)"));
     ck_assert_ptr_nonnull(strstr(text, "rule *k,kn,n?,*n?->*n"));
     ck_assert_ptr_nonnull(strstr(text, "+= "));
     keel_free(text);
@@ -547,7 +523,6 @@ static void cases(TCase *tc)
     tcase_add_test(tc, gpt2_has_the_published_number_of_parameters);
     tcase_add_test(tc, flops_of_gpt_equal_the_closed_formula);
     tcase_add_test(tc, bytes_count_every_operand_and_accumulators_twice);
-    tcase_add_test(tc, specs_follow_from_the_index_rules);
     tcase_add_test(tc, every_parameter_gets_its_gradient_and_a_tied_table_one_for_each_use);
     tcase_add_test(tc, what_is_not_trained_gets_no_accumulator_of_its_own_for_each_use);
     tcase_add_loop_test(tc, what_cannot_be_trained_is_refused_by_name, 0, 2);

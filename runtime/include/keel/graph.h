@@ -136,6 +136,33 @@ keel_value keel_graph_cross_entropy(struct keel_graph *, keel_value logits, keel
 keel_value keel_graph_bce(struct keel_graph *, keel_value logits, keel_value targets); /* targets: floats */
 keel_value keel_graph_mse(struct keel_graph *, keel_value x, keel_value targets);      /* of x's shape */
 
+/* The logical mesh that the values of a model may be split over: an axis has as many slices as the job says
+ * (job.tensor), which one device may hold all of. How a value lies over an axis:
+ *   REPLICATED    every slice has it whole
+ *   SPLIT         slice s has the units [s units / slices, (s + 1) units / slices) of a dimension of
+ *                 outer x units x unit elements, of each of the `outer` (3, where q, k and v stand side by
+ *                 side); unit is what stays together, as a head. `dims` neighbouring dimensions from `dim` on
+ *                 count as one; KEEL_SPLIT_ROWS as `dim` is all but the last. 0 is 1 in dims, outer, unit.
+ *   PARTIAL       every slice has a summand, and the whole is their sum in the tree over slices
+ *   PARTIAL_BITS  the same, and of each element all summands but one are zero: bits are added as int32 */
+enum keel_mesh_axis { KEEL_AXIS_TENSOR, KEEL_MESH_AXES };
+enum keel_axis_kind { KEEL_REPLICATED, KEEL_SPLIT, KEEL_PARTIAL, KEEL_PARTIAL_BITS };
+enum { KEEL_SPLIT_ROWS = 255 };
+struct keel_axis_spec {
+    uint8_t kind; /* enum keel_axis_kind */
+    uint8_t dim, dims, outer;
+    uint32_t unit;
+};
+
+/* Say how a value lies over an axis; no effect where the axis has one slice, and none on the bits of what
+ * differs from the annotation in nothing but who computes it. The rest follows: operands and results of an
+ * operation from its index rule, weights from the products that read them, gradients from what they are the
+ * gradient of. Parameters too may be annotated. INVALID: no such dimension, or it is no multiple of outer
+ * times unit; a partial sum is nothing that a model can ask for. */
+void keel_graph_shard(struct keel_graph *, keel_value, enum keel_mesh_axis, struct keel_axis_spec);
+/* The same value from here on as `to` says: the collective by hand. Its gradient is its operand's. */
+keel_value keel_graph_reshard(struct keel_graph *, keel_value, enum keel_mesh_axis, struct keel_axis_spec to);
+
 /* What keel_engine_output reads: one value, made by an operation. */
 void keel_graph_output(struct keel_graph *, keel_value);
 
