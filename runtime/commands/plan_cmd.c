@@ -197,9 +197,12 @@ static enum keel_status print_text(struct plan *plan, bool dump)
     const uint32_t buckets = keel_engine_bucket_count(plan->engine);
     keel_job_describe(&plan->job, model, sizeof model);
     printf("job %s: %s\n%" PRIu64 " trained parameters in %" PRIu32 " tiles; a step is %" PRIu32
-           " shards of %" PRIu32 " microbatches of %" PRIu32 " samples\n\nmemory of each rank's device\n",
+           " shards of %" PRIu32 " microbatches of %" PRIu32 " samples\n",
            plan->job.name, model, plan->facts.parameters, keel_engine_tile_count(plan->engine),
            plan->job.shards, plan->job.microbatches, plan->job.batch);
+    if (plan->job.tensor > 1)
+        printf("each rank holds all %" PRIu32 " tensor slices\n", plan->job.tensor);
+    printf("\nmemory of each rank's device\n");
     print_bytes("weights", flat_bytes(plan));
     print_bytes("gradients", flat_bytes(plan));
     print_bytes("accumulators", plan->facts.accumulator_bytes);
@@ -293,6 +296,7 @@ static enum keel_status print_json(struct plan *plan, bool dump)
     keel_json_text(&json, "job", plan->job.name);
     keel_json_number(&json, "parameters", plan->facts.parameters);
     keel_json_number(&json, "shards", plan->job.shards);
+    keel_json_number(&json, "tensor", plan->job.tensor);
     keel_json_number(&json, "microbatches", plan->job.microbatches);
     keel_json_open(&json, "memory_bytes", '{');
     keel_json_number(&json, "weights", flat_bytes(plan));

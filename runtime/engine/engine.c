@@ -64,6 +64,15 @@ static enum keel_status check_config(const struct keel_engine_config *config)
                          "engine: storage %d is none: KEEL_F32, KEEL_BF16 or KEEL_F16 is wanted", storage);
     if (optimizer < 0 || optimizer >= KEEL_OPTIMIZER_COUNT)
         return keel_fail(KEEL_INVALID, "engine: there is no optimizer %d", optimizer);
+    if (config->tensor > KEEL_SLICES_MAX)
+        return keel_fail(KEEL_INVALID, "engine: %u tensor slices; at most %d", config->tensor,
+                         KEEL_SLICES_MAX);
+    if (config->tensor > 1 &&
+        (config->optimizer == KEEL_OPTIMIZER_LARS || config->optimizer == KEEL_OPTIMIZER_LAMB))
+        return keel_fail(KEEL_INVALID,
+                         "train.optimizer = lars and lamb scale by norms of whole tensors, which "
+                         "job.tensor = %u splits: use another optimizer, or job.tensor = 1",
+                         config->tensor);
     int exponent;
     if (config->loss_scale == 0.0F || (config->loss_scale >= 1.0F && isfinite(config->loss_scale) &&
                                        frexpf(config->loss_scale, &exponent) <= 0.5F))
@@ -80,6 +89,7 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->device = config->device;
     engine->kernels = config->kernels;
     engine->microbatches = config->microbatches != 0 ? config->microbatches : 1;
+    engine->tensor = config->tensor != 0 ? config->tensor : 1;
     engine->storage = config->storage;
     engine->fixed_scale = config->loss_scale > 0.0F;
     engine->optimizer = config->optimizer;

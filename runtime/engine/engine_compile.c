@@ -1,9 +1,9 @@
 /* engine_compile.c - from the model's graph to command lists: passes, buffers, launches.
  *
- * Train: autodiff, fuse, amp (of 16-bit storage), plan-memory, emit. Eval: inference, fuse, plan-memory,
- * emit. Both programs share the arena and the workspace, since the queue runs them in order. All device
- * memory of an engine is made here, and counted. Leaves the meaning of the passes to their files, and the
- * update to engine_update.c. */
+ * Train: autodiff, where the mesh has slices shard, check and lower, fuse, amp (of 16-bit storage),
+ * plan-memory, emit. Eval: inference, fuse, plan-memory, emit. Both programs share the arena and the
+ * workspace, since the queue runs them in order. All device memory of an engine is made here, and counted.
+ * Leaves the meaning of the passes to their files, and the update to engine_update.c. */
 #include "engine_internal.h"
 #include "ops.h"
 
@@ -130,6 +130,17 @@ static enum keel_status add_loss_scale(struct keel_graph *graph, float fixed)
     return graph->status;
 }
 
+/* The logical mesh: what is split over it is summed by its slices. */
+static enum keel_status split(const struct keel_engine *engine, struct keel_graph *graph)
+{
+    const uint32_t slices[KEEL_MESH_AXES] = {[KEEL_AXIS_TENSOR] = engine->tensor};
+    if (engine->tensor > 1) {
+        KEEL_TRY(keel_pass_shard(graph, slices));
+        KEEL_TRY(keel_pass_check(graph, slices));
+    }
+    return keel_pass_lower(graph, slices);
+}
+
 static enum keel_status run_passes(struct keel_engine *engine, const struct keel_engine_config *config)
 {
     struct keel_engine_program *train = &engine->train;
@@ -141,6 +152,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     KEEL_TRY(keel_pass_autodiff(train->graph));
     if (engine->training && config->storage != KEEL_F32)
         KEEL_TRY(keel_pass_amp_choose(train->graph, config->storage));
+    KEEL_TRY(split(engine, train->graph));
     KEEL_TRY(dump(config, train, "train", 1, "autodiff"));
     KEEL_TRY(keel_layout_init(&engine->layout, train->graph, config->bucket_bytes));
     if (engine->layout.trained_tiles == 0)
@@ -149,6 +161,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
         KEEL_TRY(finish_passes(config, train, "train", true));
     KEEL_TRY(keel_graph_copy(config->graph, &eval->graph));
     KEEL_TRY(keel_pass_inference(eval->graph));
+    KEEL_TRY(split(engine, eval->graph));
     KEEL_TRY(dump(config, eval, "eval", 1, "inference"));
     return finish_passes(config, eval, "eval", false);
 }
@@ -235,19 +248,32 @@ static enum keel_status make_losses(struct keel_engine *engine, struct keel_engi
     return KEEL_OK;
 }
 
-static uint64_t scratch_bytes(const struct keel_engine *engine)
+/* What the sums of the norm need. */
+static enum keel_status norm_scratch_bytes(const struct keel_engine *engine, uint64_t *out)
+{
+    struct keel_update_tensor *boxes = NULL;
+    uint32_t count = engine->layout.tile_count;
+    uint64_t pages = keel_norm_tiles_scratch_bytes(engine->layout.flat_count);
+    if (engine->tensor > 1) {
+        KEEL_TRY(keel_engine_norm_boxes(engine, &boxes, &count));
+        pages = keel_norm_page_count(boxes, count) * sizeof(float);
+        keel_free(boxes);
+    }
+    const uint64_t norm = keel_norm_scratch_bytes(count);
+    *out = pages > norm ? pages : norm;
+    return KEEL_OK;
+}
+
+static enum keel_status make_scratch(struct keel_engine *engine)
 {
     uint64_t bytes = 0;
-    if (engine->training) {
-        const uint64_t tiles = keel_norm_tiles_scratch_bytes(engine->layout.flat_count);
-        const uint64_t norm = keel_norm_scratch_bytes(engine->layout.tile_count);
-        bytes = tiles > norm ? tiles : norm;
-    }
+    if (engine->training)
+        KEEL_TRY(norm_scratch_bytes(engine, &bytes));
     for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
         uint64_t needed = keel_digest_scratch_bytes(engine->layout.tiles[i].count);
         bytes = needed > bytes ? needed : bytes;
     }
-    return bytes;
+    return bytes > 0 ? keel_engine_make_buffer(engine, bytes, &engine->scratch) : KEEL_OK;
 }
 
 uint64_t keel_engine_arena_bytes(const struct keel_engine *engine)
@@ -284,8 +310,7 @@ static enum keel_status make_buffers(struct keel_engine *engine)
     KEEL_TRY(keel_engine_make_buffer(engine, sizeof(float), &engine->eval_loss));
     KEEL_TRY(keel_engine_make_buffer(engine, 3 * sizeof(float), &engine->norm));
     KEEL_TRY(keel_engine_make_buffer(engine, sizeof(uint64_t), &engine->digest));
-    if (scratch_bytes(engine) > 0)
-        KEEL_TRY(keel_engine_make_buffer(engine, scratch_bytes(engine), &engine->scratch));
+    KEEL_TRY(make_scratch(engine));
     KEEL_TRY(slice_tiles(engine, engine->flat[KEEL_FLAT_WEIGHTS], &engine->weights));
     for (uint32_t i = 0; i < engine->layout.tile_count; i++)
         if (engine->train.graph->params[engine->layout.tiles[i].param].kept)
@@ -322,7 +347,7 @@ static void bind_given(struct keel_engine *engine, struct keel_engine_program *p
     } else if (v->kind == KEEL_VALUE_LOSS) {
         *buffer = program->losses != NULL ? program->loss_slices[v->part] : loss;
         *place = (struct keel_place){.whole = *buffer};
-    } else if (v->kind == KEEL_VALUE_GRADIENT && v->part > 0) {
+    } else if (v->kind == KEEL_VALUE_GRADIENT && keel_is_use(program->graph, v)) {
         const uint32_t use = find_use(&engine->layout, v);
         *buffer = engine->use_slices[use];
         *place = (struct keel_place){.whole = engine->uses,

@@ -24,10 +24,11 @@ enum {
 
 /* ---- layout -------------------------------------------------------------------------------------------- */
 
-/* The accumulator of a use of a parameter but its first, whose accumulator is the gradient itself. */
+/* The accumulator of a use of a parameter. The gradient itself is that of the first, unless the mesh splits
+ * what it sums over: then it has `slices` rows, which the end of a shard adds in the tree. */
 struct keel_use {
-    uint32_t param, part;
-    uint64_t offset, count; /* elements of the buffer of uses */
+    uint32_t param, part, slices; /* slices 1: not split */
+    uint64_t offset, count;       /* elements of the buffer of uses */
 };
 
 struct keel_layout {
@@ -47,6 +48,17 @@ struct keel_layout {
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
                                   uint64_t bucket_bytes);
 void keel_layout_fini(struct keel_layout *layout);
+
+/* Whether an accumulator is a keel_use, and how many slices it has. */
+static inline uint32_t keel_use_slices(const struct keel_graph *graph, const struct keel_ir_value *gradient)
+{
+    const struct keel_shape *shape = &graph->values[graph->params[gradient->param].value].shape;
+    return gradient->shape.dims > shape->dims ? (uint32_t)gradient->shape.size[0] : 1;
+}
+static inline bool keel_is_use(const struct keel_graph *graph, const struct keel_ir_value *gradient)
+{
+    return gradient->part > 0 || keel_use_slices(graph, gradient) > 1;
+}
 
 /* ---- programs ------------------------------------------------------------------------------------------ */
 
@@ -77,6 +89,9 @@ struct keel_update_lists {
     struct keel_engine_source own;
     struct keel_buffer *tensors, *pages, *scratch; /* of keel_update */
     struct keel_buffer *tiles;                     /* of keel_norm: a sum for each */
+    struct keel_buffer *boxes, *box_pages; /* of keel_norm_tiles where the mesh has slices, else NULL */
+    uint32_t norm_tiles, box_page_count;   /* how many sums the norm is of; 0 pages: tiles are whole */
+    struct keel_buffer *ones;              /* of the join of slices: a float each; NULL: there are none */
 };
 
 /* One input of the graph, by order of declaration. */
@@ -98,6 +113,7 @@ struct keel_engine {
     struct keel_kernels *kernels; /* borrowed */
     struct keel_queue *queue;
     uint32_t microbatches; /* of the whole step */
+    uint32_t tensor;       /* slices of the tensor axis, at least 1 */
     enum keel_dtype storage;
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
@@ -153,6 +169,11 @@ enum keel_status keel_engine_make_buffer(struct keel_engine *engine, uint64_t by
 enum keel_status keel_engine_emit_losses(struct keel_engine *engine,
                                          const struct keel_engine_program *program, struct keel_buffer *loss,
                                          struct keel_launch_list *list);
+
+/* What the norm is summed by where the mesh has slices: a tensor for each parameter by number, and for each
+ * of its slices, if it is split. The caller frees it. */
+enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct keel_update_tensor **out,
+                                        uint32_t *out_count);
 
 /* The lists of engine->update; all other buffers are there. */
 enum keel_status keel_engine_emit_update(struct keel_engine *engine);

@@ -113,9 +113,11 @@ static void place_uses(struct keel_layout *layout, const struct keel_graph *grap
 {
     for (keel_value value = 1; value < graph->value_count; value++) {
         const struct keel_ir_value *v = &graph->values[value];
-        if (v->kind == KEEL_VALUE_GRADIENT && v->part > 0)
-            layout->uses[layout->use_count++] =
-                (struct keel_use){.param = v->param, .part = v->part, .count = keel_shape_count(&v->shape)};
+        if (v->kind == KEEL_VALUE_GRADIENT && keel_is_use(graph, v))
+            layout->uses[layout->use_count++] = (struct keel_use){.param = v->param,
+                                                                  .part = v->part,
+                                                                  .slices = keel_use_slices(graph, v),
+                                                                  .count = keel_shape_count(&v->shape)};
     }
     qsort(layout->uses, layout->use_count, sizeof *layout->uses, compare_uses);
     for (uint32_t u = 0; u < layout->use_count; u++) {
@@ -128,7 +130,8 @@ static uint32_t count_uses(const struct keel_graph *graph)
 {
     uint32_t count = 0;
     for (keel_value value = 1; value < graph->value_count; value++)
-        count += graph->values[value].kind == KEEL_VALUE_GRADIENT && graph->values[value].part > 0;
+        count +=
+            graph->values[value].kind == KEEL_VALUE_GRADIENT && keel_is_use(graph, &graph->values[value]);
     return count;
 }
 

@@ -3,9 +3,11 @@
  * Owns the lists of keel_update_lists and what the update is told of the tiles. One launch updates all
  * of them (keel/optimizer_ops.h); what changes from step to step lies in the control block. */
 #include "engine_internal.h"
+#include "spec.h"
 
 #include <keel/clock.h>
 #include <keel/memory.h>
+#include <string.h>
 
 static const uint64_t blocking_limit_ns = 600 * KEEL_NS_PER_S;
 
@@ -28,22 +30,85 @@ static bool is_moved(const struct keel_graph *graph, uint32_t number)
     return found;
 }
 
-static void describe_tiles(const struct keel_engine *engine, struct keel_update_tensor *out)
+static struct keel_update_tensor describe_tile(const struct keel_engine *engine, uint32_t number)
 {
-    for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
-        const struct keel_tile *tile = &engine->layout.tiles[i];
-        const struct keel_engine_param *param = &engine->layout.params[tile->param];
-        enum keel_tensor_kind kind = param->decay ? KEEL_TENSOR_DECAY : KEEL_TENSOR_PLAIN;
-        const struct keel_ir_param *declared = &engine->train.graph->params[tile->param];
-        if (param->statistic)
-            kind = is_moved(engine->train.graph, tile->param) ? KEEL_TENSOR_STATISTIC : KEEL_TENSOR_KEPT;
-        out[i] = (struct keel_update_tensor){.offset = tile->offset,
-                                             .count = tile->count,
-                                             .first_element = digest_place(tile),
-                                             .kind = kind,
-                                             .momentum = declared->momentum,
-                                             .tile = i};
+    const struct keel_tile *tile = &engine->layout.tiles[number];
+    const struct keel_engine_param *param = &engine->layout.params[tile->param];
+    enum keel_tensor_kind kind = param->decay ? KEEL_TENSOR_DECAY : KEEL_TENSOR_PLAIN;
+    if (param->statistic)
+        kind = is_moved(engine->train.graph, tile->param) ? KEEL_TENSOR_STATISTIC : KEEL_TENSOR_KEPT;
+    return (struct keel_update_tensor){.offset = tile->offset,
+                                       .count = tile->count,
+                                       .first_element = digest_place(tile),
+                                       .kind = kind,
+                                       .momentum = engine->train.graph->params[tile->param].momentum,
+                                       .tile = number};
+}
+
+/* Slice `slice` of a parameter: the runs of its units, in all that is in front of them and in each part. */
+static void take_slice(struct keel_update_tensor *tensor, const struct keel_ir_value *param,
+                       const struct keel_axis_spec *spec, uint32_t of, uint32_t slice)
+{
+    const uint32_t units = (uint32_t)keel_axis_spec_units(&param->shape, spec);
+    const uint64_t first = keel_slice_begin(units, of, slice), end = keel_slice_begin(units, of, slice + 1);
+    uint64_t unit = spec->unit;
+    for (uint32_t d = spec->dim + spec->dims; d < param->shape.dims; d++)
+        unit *= param->shape.size[d];
+    tensor->row = (end - first) * unit;
+    tensor->stride = units * unit;
+    tensor->offset += first * unit;
+    tensor->count = tensor->count / tensor->stride * tensor->row;
+}
+
+enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct keel_update_tensor **out,
+                                        uint32_t *out_count)
+{
+    const struct keel_graph *graph = engine->train.graph;
+    struct keel_update_tensor *boxes = NULL;
+    uint32_t count = 0;
+    KEEL_TRY(keel_alloc((size_t)engine->layout.tile_count * engine->tensor, sizeof *boxes, (void *)&boxes));
+    for (uint32_t p = 0; p < engine->layout.tile_count; p++) {
+        const struct keel_ir_value *param = &graph->values[graph->params[p].value];
+        const struct keel_axis_spec *spec = &param->spec.axis[KEEL_AXIS_TENSOR];
+        const uint32_t slices = spec->kind == KEEL_SPLIT ? engine->tensor : 1;
+        for (uint32_t s = 0; s < slices; s++, count++) {
+            boxes[count] = describe_tile(engine, p);
+            boxes[count].tile = count;
+            if (slices > 1)
+                take_slice(&boxes[count], param, spec, slices, s);
+        }
     }
+    *out = boxes;
+    *out_count = count;
+    return KEEL_OK;
+}
+
+/* The table of the norm's boxes, where it is not that of the update. */
+static enum keel_status upload_boxes(struct keel_engine *engine)
+{
+    struct keel_update_lists *update = &engine->update;
+    struct keel_update_tensor *boxes = NULL;
+    uint32_t *pages = NULL, count = 0;
+    KEEL_TRY(keel_engine_norm_boxes(engine, &boxes, &count));
+    update->norm_tiles = count;
+    update->box_page_count = (uint32_t)keel_norm_page_count(boxes, count);
+    const uint64_t page_bytes = update->box_page_count * sizeof *pages;
+    enum keel_status status = keel_alloc(update->box_page_count, sizeof *pages, (void *)&pages);
+    if (status == KEEL_OK)
+        status = keel_norm_find_pages(boxes, count, engine->layout.flat_count, pages);
+    if (status == KEEL_OK)
+        status = keel_engine_make_buffer(engine, count * sizeof *boxes, &update->boxes);
+    if (status == KEEL_OK)
+        status = keel_engine_make_buffer(engine, page_bytes, &update->box_pages);
+    if (status == KEEL_OK)
+        status = keel_queue_write(engine->queue, update->boxes, 0, boxes, count * sizeof *boxes, NULL, NULL);
+    if (status == KEEL_OK)
+        status = keel_queue_write(engine->queue, update->box_pages, 0, pages, page_bytes, NULL, NULL);
+    if (status == KEEL_OK) /* the tables go next */
+        status = keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
+    keel_free(boxes);
+    keel_free(pages);
+    return status;
 }
 
 /* With room for what goes to the device, which must stay until it is there. */
@@ -53,11 +118,11 @@ static enum keel_status upload_tables(struct keel_engine *engine, struct keel_up
     struct keel_update_lists *update = &engine->update;
     const uint32_t count = engine->layout.tile_count;
     const uint64_t page_bytes = keel_update_page_count(engine->layout.flat_count) * sizeof *pages;
-    describe_tiles(engine, tensors);
+    for (uint32_t i = 0; i < count; i++)
+        tensors[i] = describe_tile(engine, i);
     KEEL_TRY(keel_update_find_pages(tensors, count, engine->layout.flat_count, pages));
     KEEL_TRY(keel_engine_make_buffer(engine, count * sizeof *tensors, &update->tensors));
     KEEL_TRY(keel_engine_make_buffer(engine, page_bytes, &update->pages));
-    KEEL_TRY(keel_engine_make_buffer(engine, count * sizeof(float), &update->tiles));
     KEEL_TRY(
         keel_queue_write(engine->queue, update->tensors, 0, tensors, count * sizeof *tensors, NULL, NULL));
     KEEL_TRY(keel_queue_write(engine->queue, update->pages, 0, pages, page_bytes, NULL, NULL));
@@ -75,6 +140,12 @@ static enum keel_status make_tables(struct keel_engine *engine)
         status = upload_tables(engine, tensors, pages);
     keel_free(pages);
     keel_free(tensors);
+    engine->update.norm_tiles = engine->layout.tile_count;
+    if (status == KEEL_OK && engine->tensor > 1)
+        status = upload_boxes(engine);
+    if (status == KEEL_OK)
+        status =
+            keel_engine_make_buffer(engine, engine->update.norm_tiles * sizeof(float), &engine->update.tiles);
     return status;
 }
 
@@ -127,6 +198,44 @@ enum keel_status keel_engine_emit_losses(struct keel_engine *engine,
     return KEEL_OK;
 }
 
+/* A row of as many ones as there are slices: the product with it adds slices in the tree. */
+static enum keel_status make_ones(struct keel_engine *engine)
+{
+    uint32_t slices = 1, bits;
+    const float one = 1.0F;
+    memcpy(&bits, &one, sizeof bits);
+    for (uint32_t u = 0; u < engine->layout.use_count; u++)
+        slices = engine->layout.uses[u].slices > slices ? engine->layout.uses[u].slices : slices;
+    if (slices == 1)
+        return KEEL_OK;
+    KEEL_TRY(keel_engine_make_buffer(engine, slices * sizeof(float), &engine->update.ones));
+    KEEL_TRY(
+        keel_queue_fill(engine->queue, engine->update.ones, 0, slices * sizeof(float), bits, NULL, NULL));
+    return keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
+}
+
+/* gradient += a use, whose slices, if it has such, are added in the tree. */
+static enum keel_status emit_use(struct keel_engine *engine, const struct keel_use *use,
+                                 struct keel_buffer *accumulator, struct keel_buffer *gradient,
+                                 struct keel_launch_list *list)
+{
+    const uint32_t slices = use->slices, n = (uint32_t)(use->count / slices);
+    struct keel_add add = {.count = use->count, .a = gradient, .b = accumulator, .y = gradient};
+    struct keel_gemm tree = {.m = 1,
+                             .n = n,
+                             .k = slices,
+                             .batch = 1,
+                             .accumulate = true,
+                             .lda = slices,
+                             .ldb = n,
+                             .ldc = n,
+                             .k_slices = {.count = slices, .of = slices, .units = slices, .unit = 1},
+                             .a = engine->update.ones,
+                             .b = accumulator,
+                             .c = gradient};
+    return slices > 1 ? keel_op_gemm(engine->kernels, &tree, list) : keel_op_add(engine->kernels, &add, list);
+}
+
 /* gradient += use 1, += use 2 ... of the tiles of a bucket. */
 static enum keel_status emit_uses(struct keel_engine *engine, uint32_t bucket, struct keel_launch_list *list)
 {
@@ -134,14 +243,10 @@ static enum keel_status emit_uses(struct keel_engine *engine, uint32_t bucket, s
     for (uint32_t at = bucket == 0 ? 0 : layout->bucket_end[bucket - 1]; at < layout->bucket_end[bucket];
          at++) {
         const uint32_t tile = layout->order[at];
-        for (uint32_t u = 0; u < layout->use_count; u++) {
-            struct keel_add add = {.count = layout->uses[u].count,
-                                   .a = engine->gradients[tile],
-                                   .b = engine->use_slices[u],
-                                   .y = engine->gradients[tile]};
+        for (uint32_t u = 0; u < layout->use_count; u++)
             if (layout->uses[u].param == layout->tiles[tile].param)
-                KEEL_TRY(keel_op_add(engine->kernels, &add, list));
-        }
+                KEEL_TRY(
+                    emit_use(engine, &layout->uses[u], engine->use_slices[u], engine->gradients[tile], list));
     }
     return KEEL_OK;
 }
@@ -150,6 +255,7 @@ static enum keel_status emit_join(struct keel_engine *engine)
 {
     struct keel_update_lists *update = &engine->update;
     const uint32_t buckets = engine->layout.bucket_count;
+    KEEL_TRY(make_ones(engine));
     KEEL_TRY(keel_alloc(buckets + 1, sizeof *update->join, (void *)&update->join));
     for (uint32_t b = 0; b < buckets; b++)
         KEEL_TRY(emit_uses(engine, b, &update->join[b]));
@@ -163,12 +269,14 @@ static enum keel_status emit_norm(struct keel_engine *engine, struct keel_buffer
                                   struct keel_launch_list *list)
 {
     const struct keel_update_lists *update = &engine->update;
+    const bool boxes = update->boxes != NULL;
     struct keel_norm_tiles tiles = {.count = engine->layout.flat_count,
-                                    .tensor_count = engine->layout.tile_count,
-                                    .tile_count = engine->layout.tile_count,
+                                    .page_count = update->box_page_count,
+                                    .tensor_count = update->norm_tiles,
+                                    .tile_count = update->norm_tiles,
                                     .x = gradients,
-                                    .tensors = update->tensors,
-                                    .pages = update->pages,
+                                    .tensors = boxes ? update->boxes : update->tensors,
+                                    .pages = boxes ? update->box_pages : update->pages,
                                     .scratch = engine->scratch,
                                     .tiles = update->tiles};
     struct keel_norm norm = {.tile_count = tiles.tile_count,
@@ -261,7 +369,8 @@ void keel_engine_source_destroy(struct keel_engine_source *source)
 
 void keel_update_lists_fini(struct keel_update_lists *update, uint32_t bucket_count)
 {
-    struct keel_buffer *buffers[] = {update->tensors, update->pages, update->scratch, update->tiles};
+    struct keel_buffer *buffers[] = {update->tensors, update->pages, update->scratch,  update->tiles,
+                                     update->ones,    update->boxes, update->box_pages};
     keel_launch_list_fini(&update->zero);
     keel_launch_list_fini(&update->shard);
     for (uint32_t b = 0; update->join != NULL && b <= bucket_count; b++)

@@ -383,6 +383,10 @@ static void put_node(struct text *text, const struct keel_graph *graph, const st
     put(text, "%s", attributes);
     if (node->attributes.rate > 0.0F)
         put(text, " rate=%g stream=%u", (double)node->attributes.rate, node->attributes.stream);
+    const struct keel_slices *slices = &node->attributes.slices;
+    if (slices->of > 0)
+        put(text, " slices=%u-%u/%u of %ux%u", slices->first, slices->first + slices->count - 1, slices->of,
+            slices->units, slices->unit);
     put(text, " flops=%llu bytes=%llu\n", (unsigned long long)keel_op_flops(graph, node),
         (unsigned long long)keel_op_bytes(graph, node));
     uint32_t accumulated = keel_op_results(node->op).accumulated;

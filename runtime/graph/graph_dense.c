@@ -177,7 +177,8 @@ static enum keel_status emit_product(struct keel_emit *emit, keel_value a, keel_
 static enum keel_status emit_linear(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     return emit_product(emit, node->in[0], node->in[1], node->out[0],
-                        (struct keel_gemm){.bias = buffer_of(emit, node->in[2]),
+                        (struct keel_gemm){.k_slices = node->attributes.slices,
+                                           .bias = buffer_of(emit, node->in[2]),
                                            .residual = buffer_of(emit, node->in[3]),
                                            .pre = buffer_of(emit, node->out[1])});
 }
@@ -186,13 +187,14 @@ static enum keel_status emit_linear(struct keel_emit *emit, const struct keel_ir
 static enum keel_status emit_by_transposed(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     return emit_product(emit, node->in[0], node->in[1], node->out[0],
-                        (struct keel_gemm){.transpose_b = true});
+                        (struct keel_gemm){.transpose_b = true, .k_slices = node->attributes.slices});
 }
 
 /* dx = dy table */
 static enum keel_status emit_transposed_dx(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    return emit_product(emit, node->in[0], node->in[1], node->out[0], (struct keel_gemm){.batch = 1});
+    return emit_product(emit, node->in[0], node->in[1], node->out[0],
+                        (struct keel_gemm){.k_slices = node->attributes.slices});
 }
 
 /* dweight += x^T dy, and dtable += dy^T x */
@@ -211,6 +213,7 @@ static enum keel_status emit_bias_grad(struct keel_emit *emit, const struct keel
 {
     struct keel_bias_grad op = {.rows = rows_of(emit, node->in[0]),
                                 .n = width_of(emit, node->in[0]),
+                                .row_slices = node->attributes.slices,
                                 .x = buffer_of(emit, node->in[0]),
                                 .out = buffer_of(emit, node->out[0])};
     return emit->measure ? KEEL_OK : keel_op_bias_grad(emit->kernels, &op, emit->list);
@@ -241,6 +244,7 @@ static enum keel_status emit_norm_grad(struct keel_emit *emit, const struct keel
     const keel_value *rest = node->in + (rms ? 2 : 3); /* 1 / deviation, dy, what by-passes the norm */
     const struct keel_layernorm_grad op = {.rows = rows_of(emit, node->in[0]),
                                            .n = width_of(emit, node->in[0]),
+                                           .row_slices = node->attributes.slices,
                                            .x = buffer_of(emit, node->in[0]),
                                            .gamma = buffer_of(emit, node->in[1]),
                                            .mean = rms ? NULL : buffer_of(emit, node->in[2]),

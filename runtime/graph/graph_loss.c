@@ -82,6 +82,7 @@ static enum keel_status emit_cross_entropy(struct keel_emit *emit, const struct 
     uint32_t rows = rows_of(emit, node->in[0]);
     struct keel_cross_entropy op = {.rows = rows,
                                     .vocab = width_of(emit, node->in[0]),
+                                    .vocab_slices = node->attributes.slices,
                                     .scale = scale_of_loss(emit, node, rows),
                                     .logits = buffer_of(emit, node->in[0]),
                                     .targets = buffer_of(emit, node->in[1]),
@@ -152,6 +153,7 @@ static enum keel_status emit_chunk(struct keel_emit *emit, const struct keel_ir_
                                 .c = logits};
     struct keel_cross_entropy loss = {.rows = rows,
                                       .vocab = n,
+                                      .vocab_slices = node->attributes.slices,
                                       .scale = scale_of_loss(emit, node, rows_of(emit, node->in[0])),
                                       .logits = logits,
                                       .targets = targets,
@@ -171,6 +173,7 @@ static enum keel_status emit_chunk(struct keel_emit *emit, const struct keel_ir_
     struct keel_gemm back = {.m = rows,
                              .n = k,
                              .k = n,
+                             .k_slices = node->attributes.slices,
                              .lda = n,
                              .ldb = k,
                              .a = logits,

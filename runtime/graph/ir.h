@@ -48,8 +48,9 @@ struct keel_ir_value {
 
 /* What an operation needs besides its operands; unused fields are 0. The union has one member a family. */
 struct keel_attributes {
-    float rate;      /* of dropout, wherever there is one: pass_inference makes it 0 */
-    uint32_t stream; /* random stream of that dropout */
+    float rate;                /* of dropout, wherever there is one: pass_inference makes it 0 */
+    uint32_t stream;           /* random stream of that dropout */
+    struct keel_slices slices; /* of what is summed over, where it is split: keel_pass_lower sets it */
     union {
         struct {
             uint32_t heads; /* letter H of the index rules */
@@ -83,6 +84,9 @@ struct keel_attributes {
         struct {
             uint32_t count, capacity;
         } experts;
+        struct {
+            uint32_t outer, unit;
+        } by_units;
         struct keel_spec layout; /* of a reshard's result */
     };
 };
@@ -190,6 +194,10 @@ enum keel_status keel_pass_shard(struct keel_graph *graph, const uint32_t slices
 /* check: that every spec is sound: INVALID names the operation, the index and the specs. Changes nothing.
  * (pass_check.c) */
 enum keel_status keel_pass_check(const struct keel_graph *graph, const uint32_t slices[KEEL_MESH_AXES]);
+
+/* lower: to what the device that holds all slices runs: no reshard is left. After shard and check; slices of
+ * 1 where they did not run. UNSUPPORTED names a split that no kernel sums over. (pass_lower.c) */
+enum keel_status keel_pass_lower(struct keel_graph *graph, const uint32_t slices[KEEL_MESH_AXES]);
 
 /* fuse: those of the fusions that are asked for. Same bits, whichever. */
 enum keel_fusions {

@@ -97,6 +97,7 @@ enum keel_op_id {
     KEEL_OP_RESHARD, /* graph_shard.c */
     KEEL_OP_ADD_BIAS,
     KEEL_OP_ADD_POSITIONS,
+    KEEL_OP_BY_UNITS,
 
     KEEL_OP_COUNT
 };

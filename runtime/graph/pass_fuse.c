@@ -101,6 +101,7 @@ static bool fuse_residual(struct keel_graph *graph, const struct links *links, s
         if (linear->in[3] != 0 || linear->out[1] != 0 || linear->out[0] != y)
             continue;
         add->op = KEEL_OP_LINEAR;
+        add->attributes = linear->attributes;
         add->in[3] = add->in[1 - i];
         for (uint32_t k = 0; k < 3; k++)
             add->in[k] = linear->in[k];

@@ -258,6 +258,20 @@ static keel_value find_split(const struct keel_graph *graph, const struct keel_i
     return 0;
 }
 
+bool keel_split_of_node(const struct keel_graph *graph, const struct keel_ir_node *node,
+                        enum keel_mesh_axis axis, struct keel_split_index *index, keel_value *from)
+{
+    struct keel_rule rule;
+    const struct keel_rule_operand *operand = NULL;
+    char why[KEEL_SPEC_TEXT_BYTES];
+    keel_rule_read(node->op, &rule);
+    *from = find_split(graph, node, &rule, axis, &operand);
+    if (*from == 0)
+        return false;
+    *index = keel_split_index(graph, node, operand, *from, spec_of(graph, *from, axis), why);
+    return index->letter != '\0';
+}
+
 /* Whether every operand lies as the index wants it, and nothing is added that each slice would add. */
 static enum keel_status check_operands(const struct keel_graph *graph, const struct keel_ir_node *node,
                                        const struct keel_rule *rule, enum keel_mesh_axis axis,

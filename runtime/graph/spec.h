@@ -49,6 +49,11 @@ struct keel_axis_spec keel_split_result(const struct keel_graph *graph, const st
                                         const struct keel_rule *rule, uint32_t out,
                                         const struct keel_split_index *index);
 
+/* The index of a node that is split, as its operands or else its accumulators say, and which of them does;
+ * false: none is, or none that the row lets be. */
+bool keel_split_of_node(const struct keel_graph *graph, const struct keel_ir_node *node,
+                        enum keel_mesh_axis axis, struct keel_split_index *index, keel_value *from);
+
 /* The specs of all results of a node on one axis, accumulators too. INVALID names the operation, the specs of
  * its operands and what is unsound. */
 enum keel_status keel_spec_infer(const struct keel_graph *graph, const struct keel_ir_node *node,

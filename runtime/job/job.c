@@ -53,6 +53,11 @@ static const struct keel_ini_key keys[] = {
      "boards, rounded otherwise"},
     {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, KEEL_SHARDS_MAX, NULL, BITS,
      "logical shards of the data; ranks carry them"},
+    {"job", "tensor", KEEL_INI_U32, FIELD(tensor), "1", 1, KEEL_SLICES_MAX, NULL,
+     BITS | LATER | OF_MODELS(TEXT),
+     "slices that heads, hidden layers and vocabulary are cut into: sums over them go slice by slice, then "
+     "by a "
+     "tree, whatever holds them"},
     {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS,
      "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation"},
     {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, KEEL_MODEL_LAYERS_MAX, NULL, BITS,

@@ -21,6 +21,7 @@ enum keel_status keel_trainer_build_engine(const struct keel_job *job, const str
     KEEL_TRY(keel_graph_create(&graph));
     config.graph = graph;
     config.microbatches = job->microbatches * job->shards;
+    config.tensor = job->tensor;
     config.storage = (enum keel_dtype)job->storage;
     config.loss_scale = job->loss_scale;
     config.optimizer = (enum keel_optimizer)job->optimizer;

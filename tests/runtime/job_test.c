@@ -80,6 +80,8 @@ static const struct bad bad[] = {
     {"[data]\nvocab = words\n", NULL, "one of char|byte"},
     {"[model]\nwidth = 130\n", NULL, "does not divide"},
     {"[cluster]\nranks = 513\n", NULL, "cluster.ranks = 513: out of range"},
+    {"[job]\ntensor = 65\n", NULL, "job.tensor = 65: out of range"},
+    {"[model]\nkind = resnet\n[job]\ntensor = 2\n", NULL, "job.tensor"},
     {"[job]\nshards = 1025\n", NULL, "job.shards = 1025: out of range"},
     {"[cluster]\nranks = 4\nnodes = 3\n", NULL, "does not divide over cluster.nodes"},
     {"[cluster]\nseal_payloads = true\n", NULL, "nearest known key is cluster.seal_payload"},
@@ -200,6 +202,9 @@ START_TEST(identity_follows_what_the_bits_depend_on)
     ck_assert_str_eq(ia, ib);
     ck_assert_str_ne(ia, ic);
     keel_job_identity(&a, 2, ic);
+    ck_assert_str_ne(ia, ic);
+    ck_ok(load("[job]\ntensor = 2\n", NULL, &c));
+    keel_job_identity(&c, 1, ic);
     ck_assert_str_ne(ia, ic);
 }
 END_TEST

@@ -32,7 +32,9 @@ struct keel_engine_config {
     const struct keel_graph *graph; /* the model's forward graph with its loss; borrowed during create */
     uint32_t microbatches;          /* of the whole step, over all shards: losses and gradients add up to the
                                        mean over them; 0 is 1 */
-    uint64_t bucket_bytes;          /* aim for a bucket; 0: 4 MiB */
+    uint32_t tensor;         /* slices of the logical mesh's tensor axis, all of them on this device: the
+                                bits are those of a model that is split so; 0 is 1 */
+    uint64_t bucket_bytes;   /* aim for a bucket; 0: 4 MiB */
     enum keel_dtype storage; /* of what waits for the backward pass: KEEL_F32, KEEL_BF16, or KEEL_F16, whose
                                 loss is scaled */
     float loss_scale;        /* KEEL_F16: a power of two, for the whole run; 0: found by the engine */

@@ -44,6 +44,7 @@ struct keel_job {
     uint64_t seed;
     uint32_t numerics; /* 0: canonical, 1: native */
     uint32_t shards;   /* logical shards: fixes the bits, not the ranks */
+    uint32_t tensor;   /* slices of the tensor axis of the logical mesh: fix the bits, likewise */
     /* [model] */
     uint32_t kind; /* enum keel_model_kind */
     uint32_t layers, heads, width, block;

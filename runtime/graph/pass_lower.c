@@ -1,0 +1,169 @@
+/* pass_lower.c - lower: from a graph whose specs are sound to what the device that holds all slices runs.
+ *
+ * Every value is whole there, so no collective is left: what is read otherwise than it lies is read as it
+ * lies, and what was added behind a sum goes back into the product, whose kernel adds its slices in the tree
+ * first. What stays of the mesh are the slices of the sums: of products over an index that is split, of
+ * losses over a split vocabulary, and an accumulator for each slice of the rows where a vector's gradient is
+ * summed over them.
+ *
+ * A slice of a dimension of several parts side by side, as q, k and v, is no run of it: such a product reads
+ * both operands by units, with the parts of a unit side by side (README.md). */
+#include "spec.h"
+
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+struct lowering {
+    struct keel_graph *graph;
+    keel_value *same;         /* by value: the one that is read in its place */
+    struct keel_ir_node *old; /* the nodes as they were */
+    enum keel_mesh_axis axis;
+    uint32_t slices;
+};
+
+/* What stands behind a sum, back into the node that makes it. */
+static void fold_addend(struct lowering *lowering, const struct keel_ir_node *node)
+{
+    struct keel_graph *graph = lowering->graph;
+    const keel_value sum = lowering->same[node->in[0]];
+    uint32_t maker = graph->node_count;
+    do {
+        KEEL_ASSERT(maker > 0);
+        maker--;
+    } while (graph->nodes[maker].out[0] != sum);
+    KEEL_ASSERT(graph->nodes[maker].in[2] == 0);
+    graph->nodes[maker].in[2] = node->in[1];
+    lowering->same[node->out[0]] = sum;
+}
+
+/* The slices of the index that a node sums over; `of` 0: it sums over none. Rows that are not the first of
+ * their dimensions are no runs: nothing splits them so. */
+static enum keel_status find_slices(const struct lowering *lowering, const struct keel_ir_node *node,
+                                    struct keel_split_index *index, struct keel_slices *out)
+{
+    const struct keel_graph *graph = lowering->graph;
+    keel_value from;
+    *out = (struct keel_slices){.of = 0};
+    if (keel_op_row(node->op)->split == NULL ||
+        !keel_split_of_node(graph, node, lowering->axis, index, &from))
+        return KEEL_OK;
+    bool sums = index->mark == '!';
+    for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++)
+        sums = sums || keel_is_partial(&graph->values[node->out[i]].spec.axis[lowering->axis]);
+    if (!sums || index->mark == '0') /* rows of a table: the one owner's are the sum */
+        return KEEL_OK;
+    const struct keel_ir_value *v = &graph->values[from];
+    const struct keel_axis_spec *spec = &v->spec.axis[lowering->axis];
+    uint64_t unit = (uint64_t)spec->unit * spec->outer;
+    for (uint32_t d = spec->dim + spec->dims; index->letter == '*' && d + 1 < v->shape.dims; d++)
+        unit *= v->shape.size[d];
+    if (index->letter == '*' && (spec->dim != 0 || spec->outer != 1))
+        return keel_fail(KEEL_UNSUPPORTED,
+                         "%s: the rows of %s are split within others: split them from the first on",
+                         keel_op_row(node->op)->name, v->name);
+    *out = (struct keel_slices){.count = lowering->slices,
+                                .of = lowering->slices,
+                                .units = (uint32_t)keel_axis_spec_units(&v->shape, spec),
+                                .unit = (uint32_t)unit};
+    return KEEL_OK;
+}
+
+/* Operand `at` by units, in its place. */
+static enum keel_status read_by_units(struct lowering *lowering, struct keel_ir_node *node, uint32_t at,
+                                      const struct keel_axis_spec *spec)
+{
+    struct keel_graph *graph = lowering->graph;
+    const struct keel_ir_value v = graph->values[node->in[at]];
+    char name[KEEL_VALUE_NAME_BYTES];
+    if (spec->dims != 1 || spec->dim + 1U != v.shape.dims)
+        return keel_fail(KEEL_UNSUPPORTED, "%s: %s is split in parts along a dimension that is not its last",
+                         keel_op_row(node->op)->name, v.name);
+    snprintf(name, sizeof name, "%.*s.units", (int)sizeof name - 8, v.name);
+    const keel_value made = keel_graph_value(graph, name, v.dtype, KEEL_VALUE_TEMP, v.shape, 0);
+    KEEL_TRY(keel_graph_status(graph));
+    KEEL_TRY(keel_graph_append(
+        graph, &(struct keel_ir_node){.op = KEEL_OP_BY_UNITS,
+                                      .backward = node->backward,
+                                      .in = {node->in[at]},
+                                      .out = {made},
+                                      .attributes.by_units = {.outer = spec->outer, .unit = spec->unit}}));
+    node->in[at] = made;
+    return KEEL_OK;
+}
+
+/* An accumulator for each slice. */
+static void widen_accumulators(struct lowering *lowering, const struct keel_ir_node *node)
+{
+    struct keel_graph *graph = lowering->graph;
+    for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++) {
+        struct keel_ir_value *v = &graph->values[node->out[i]];
+        if (node->out[i] == 0 || v->kind != KEEL_VALUE_GRADIENT ||
+            v->spec.axis[lowering->axis].kind != KEEL_PARTIAL)
+            continue;
+        KEEL_ASSERT(v->shape.dims < KEEL_DIMS_MAX);
+        memmove(v->shape.size + 1, v->shape.size, v->shape.dims * sizeof *v->shape.size);
+        v->shape.size[0] = lowering->slices;
+        v->shape.dims++;
+    }
+}
+
+static enum keel_status lower_node(struct lowering *lowering, const struct keel_ir_node *old)
+{
+    struct keel_graph *graph = lowering->graph;
+    struct keel_ir_node node = *old;
+    struct keel_split_index index = {.letter = '\0'};
+    struct keel_slices slices = {.of = 0};
+    if (lowering->slices > 1)
+        KEEL_TRY(find_slices(lowering, old, &index, &slices));
+    for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
+        node.in[i] = lowering->same[old->in[i]];
+    node.attributes.slices = slices;
+    const bool parts = slices.of != 0 && index.part.outer * (old->op == KEEL_OP_LINEAR_DX) > 1;
+    for (uint32_t i = 0; parts && i < 2; i++)
+        KEEL_TRY(read_by_units(lowering, &node, i, &graph->values[old->in[i]].spec.axis[lowering->axis]));
+    if (slices.of != 0)
+        widen_accumulators(lowering, &node);
+    return keel_graph_append(graph, &node);
+}
+
+static enum keel_status lower(struct lowering *lowering, uint32_t count)
+{
+    struct keel_graph *graph = lowering->graph;
+    graph->node_count = 0;
+    for (uint32_t n = 0; n < count; n++) {
+        const struct keel_ir_node *node = &lowering->old[n];
+        if (node->op == KEEL_OP_RESHARD)
+            lowering->same[node->out[0]] = lowering->same[node->in[0]];
+        else if (node->op == KEEL_OP_ADD_BIAS || node->op == KEEL_OP_ADD_POSITIONS)
+            fold_addend(lowering, node);
+        else
+            KEEL_TRY(lower_node(lowering, node));
+    }
+    graph->output = lowering->same[graph->output];
+    for (keel_value value = 1; value < graph->value_count; value++)
+        graph->values[value].stashed_half = false;
+    for (uint32_t n = 0; n < graph->node_count; n++)
+        for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
+            if ((graph->nodes[n].from_stash >> i & 1U) != 0)
+                graph->values[graph->nodes[n].in[i]].stashed_half = true;
+    return KEEL_OK;
+}
+
+enum keel_status keel_pass_lower(struct keel_graph *graph, const uint32_t slices[KEEL_MESH_AXES])
+{
+    struct lowering lowering = {.graph = graph, .axis = KEEL_AXIS_TENSOR, .slices = slices[KEEL_AXIS_TENSOR]};
+    const uint32_t count = graph->node_count;
+    enum keel_status status = keel_alloc(graph->value_count, sizeof *lowering.same, (void *)&lowering.same);
+    if (status == KEEL_OK)
+        status = keel_alloc(count == 0 ? 1 : count, sizeof *lowering.old, (void *)&lowering.old);
+    if (status == KEEL_OK) {
+        memcpy(lowering.old, graph->nodes, count * sizeof *lowering.old);
+        for (keel_value value = 0; value < graph->value_count; value++)
+            lowering.same[value] = value;
+        status = lower(&lowering, count);
+    }
+    keel_free(lowering.same);
+    keel_free(lowering.old);
+    return status;
+}

@@ -1,0 +1,147 @@
+/* tensor_test.c - one device that holds all slices of the tensor axis: the model is the same but for
+ * rounding, and the bits follow from how many slices there are, not from what the passes made of them. */
+#include "engine_rig.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { STEPS = 3, WEIGHTS_MAX = 1 << 16 };
+
+static const struct keel_gpt_config small = {.layers = 2,
+                                             .heads = 8,
+                                             .width = 32,
+                                             .block = 8,
+                                             .vocab = 29,
+                                             .batch = 3,
+                                             .dropout = 0.1F,
+                                             .bias = true,
+                                             .tied = true};
+
+/* What came of a few steps. */
+struct outcome {
+    float losses[STEPS], eval;
+    uint64_t digest;
+    uint64_t count;
+    float gradients[WEIGHTS_MAX]; /* of the first step, as they lie in the flat buffer */
+};
+
+static void train(struct keel_gpt_config gpt, uint32_t tensor, enum keel_dtype storage,
+                  const char *passes_off, struct outcome *out)
+{
+    struct engine_rig rig;
+    static struct tokens tokens;
+    const struct keel_update_settings settings = {
+        .beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .max_norm = 1.0F, .weight_decay = 0.1F};
+    engine_rig_open(&rig, "host", gpt,
+                    (struct keel_engine_config){.microbatches = 2,
+                                                .tensor = tensor,
+                                                .storage = storage,
+                                                .training = true,
+                                                .passes_off = passes_off});
+    ck_ok(keel_engine_initialize(rig.engine, 42));
+    out->count = keel_engine_flat_count(rig.engine);
+    ck_assert_uint_le(out->count, WEIGHTS_MAX);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        ck_ok(keel_engine_zero(rig.engine));
+        for (uint32_t m = 0; m < 2; m++) {
+            fill_tokens(&rig, 2 * step + m, &tokens);
+            struct keel_engine_batch batch = batch_of(&tokens, step, m);
+            batch.more = m == 0;
+            ck_ok(keel_engine_microbatch(rig.engine, &batch));
+        }
+        read_floats(&rig, keel_engine_loss(rig.engine), 0, &out->losses[step], 1);
+        if (step == 0)
+            read_floats(&rig, keel_engine_flat(rig.engine, KEEL_FLAT_GRADIENTS), 0, out->gradients,
+                        out->count);
+        const struct keel_engine_update update = {.settings = settings, .learning_rate = 1e-2F, .step = step};
+        struct keel_engine_updated updated;
+        ck_ok(keel_engine_update(rig.engine, &update, soon(), &updated));
+        out->digest = updated.digest;
+    }
+    const struct keel_engine_batch batch = batch_of(&tokens, STEPS, 0);
+    ck_ok(keel_engine_eval(rig.engine, &batch, soon(), &out->eval));
+    struct keel_engine_facts facts;
+    keel_engine_facts(rig.engine, &facts);
+    ck_assert_uint_eq(facts.planned_peak_bytes, keel_device_stats(rig.device).peak_bytes);
+    engine_rig_close(&rig);
+}
+
+static struct outcome one, many, other;
+
+/* The largest difference of gradients, relative to the largest of all. */
+static double difference(const struct outcome *a, const struct outcome *b)
+{
+    double largest = 0.0, worst = 0.0;
+    ck_assert_uint_eq(a->count, b->count);
+    for (uint64_t i = 0; i < a->count; i++) {
+        largest = fmax(largest, fabs((double)b->gradients[i]));
+        worst = fmax(worst, fabs((double)a->gradients[i] - (double)b->gradients[i]));
+    }
+    return worst / largest;
+}
+
+START_TEST(slices_change_rounding_alone)
+{
+    static const uint32_t counts[] = {2, 3, 5, 8};
+    train(small, 1, KEEL_F32, NULL, &one);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        train(small, counts[i], KEEL_F32, NULL, &many);
+        const double worst = difference(&many, &one);
+        printf("note: tensor %u: gradients differ by %.2g, the last loss, %.9g, by %.2g\n", counts[i], worst,
+               (double)many.losses[STEPS - 1],
+               fabs((double)many.losses[STEPS - 1] - (double)one.losses[STEPS - 1]));
+        ck_assert_double_le(worst, 2e-6);
+        ck_assert_double_le(fabs((double)many.losses[0] - (double)one.losses[0]), 1e-6);
+        ck_assert_double_le(fabs((double)many.eval - (double)one.eval), 1e-3);
+        ck_assert_msg(many.digest != one.digest, "tensor %u has the bits of one slice: nothing was split",
+                      counts[i]);
+    }
+}
+END_TEST
+
+/* Whatever is fused, and however what waits is stored, the slices are the same. */
+START_TEST(no_pass_changes_the_bits_of_slices)
+{
+    static const char *const off[] = {"", "fuse", "plan-memory"};
+    static const enum keel_dtype storages[] = {KEEL_F32, KEEL_BF16, KEEL_F16};
+    for (uint32_t variant = 0; variant < 6; variant++) {
+        struct keel_gpt_config gpt = small;
+        gpt.tied = variant % 2 == 0;
+        gpt.block = variant < 2 ? 8 : 4;
+        train(gpt, 3, storages[variant / 2], NULL, &many);
+        for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+            train(gpt, 3, storages[variant / 2], off[i], &other);
+            ck_assert_uint_eq(other.digest, many.digest);
+            ck_assert_mem_eq(other.losses, many.losses, sizeof many.losses);
+            ck_assert_mem_eq(&other.eval, &many.eval, sizeof many.eval);
+        }
+    }
+}
+END_TEST
+
+/* More rows than a chunk of the fused loss has: it is fused or not with the same bits. */
+START_TEST(the_fused_loss_sums_its_slices_alike)
+{
+    const struct keel_gpt_config wide = {.layers = 1,
+                                         .heads = 2,
+                                         .width = 8,
+                                         .block = 64,
+                                         .vocab = 13,
+                                         .batch = 17,
+                                         .bias = true,
+                                         .tied = true};
+    train(wide, 2, KEEL_F32, "", &many);
+    train(wide, 2, KEEL_F32, "fuse", &other);
+    ck_assert_uint_eq(other.digest, many.digest);
+    ck_assert_mem_eq(other.losses, many.losses, sizeof many.losses);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, slices_change_rounding_alone);
+    tcase_add_test(tc, no_pass_changes_the_bits_of_slices);
+    tcase_add_test(tc, the_fused_loss_sums_its_slices_alike);
+}
+
+KEEL_TEST_MAIN("tensor", cases, 120)
