@@ -46,7 +46,8 @@ static void stream_nothing(void *const *arguments, const struct keel_range *rang
 static const struct keel_module_kernel stream_kernels[] = {
     {"stream_read", stream_nothing},  {"stream_fill", stream_nothing},  {"stream_copy", stream_nothing},
     {"stream_triad", stream_nothing}, {"stream_scale", stream_nothing}, {"stream_axpy", stream_nothing}};
-static const struct keel_module stream_module = {"streams", stream_source, stream_kernels, STREAM_COUNT};
+static const struct keel_module stream_module = {
+    .name = "streams", .source = stream_source, .kernels = stream_kernels, .kernel_count = STREAM_COUNT};
 
 struct stream_bench {
     struct keel_program *program;

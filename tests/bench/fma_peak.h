@@ -31,7 +31,8 @@ static void fma_nothing(void *const *arguments, const struct keel_range *range)
     (void)range;
 }
 static const struct keel_module_kernel fma_kernels[] = {{"fma_peak", fma_nothing}};
-static const struct keel_module fma_module = {"fma_peak", fma_source, fma_kernels, 1};
+static const struct keel_module fma_module = {
+    .name = "fma_peak", .source = fma_source, .kernels = fma_kernels, .kernel_count = 1};
 
 /* What a measurement needs; made once. */
 struct fma_bench {

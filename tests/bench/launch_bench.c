@@ -21,7 +21,8 @@ static void no_host(void *const *arguments, const struct keel_range *range)
     (void)arguments, (void)range;
 }
 static const struct keel_module_kernel table[] = {{"word", no_host}};
-static const struct keel_module module = {"launch", source, table, 1};
+static const struct keel_module module = {
+    .name = "launch", .source = source, .kernels = table, .kernel_count = 1};
 static const struct keel_range one = {.global = {1, 1, 1}, .local = {1, 1, 1}};
 
 static struct raw {
