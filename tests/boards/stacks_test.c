@@ -23,7 +23,7 @@
 
 #define CASE_LIMIT_NS  patience_ns(120 * KEEL_NS_PER_S)
 #define STACK_LIMIT_NS patience_ns(400 * KEEL_NS_PER_S)
-enum { OPS_MAX = 64, STACKS_MAX = 16, SETTINGS_MAX = 6, NAME_BYTES = 64 };
+enum { OPS_MAX = 128, STACKS_MAX = 16, SETTINGS_MAX = 6, NAME_BYTES = 64 };
 
 struct stack {
     const char *name, *selector;
