@@ -6,9 +6,9 @@
  * elements; the block sums are again a run that is cut in blocks, until one value is left. The shape
  * depends on n alone. Maxima use the same shape, though any would do. */
 
-/* The tree over slices of a dimension (keel/kernels.h) adds pairs of neighbours, and again; who has no partner goes
- * up as it is. Slices are given in order: sums of nodes whose right neighbours are still to come wait, as many as
- * there are ones in the number of slices given. */
+/* The tree over slices of a dimension (keel/kernels.h) adds pairs of neighbours, and again; who has no
+ * partner goes up as it is. Slices are given in order: sums of nodes whose right neighbours are still to come
+ * wait, as many as there are ones in the number of slices given. */
 struct canon_waiting {
     float sums[7]; /* of 64 slices at most */
     unsigned given, count;
@@ -39,8 +39,8 @@ static inline float canon_power_of_two(float x)
 }
 
 #ifdef __OPENCL_C_VERSION__
-/* Slices as a kernel is given them: first << 16 | of << 8 | count, or 0 for none; units and unit. The element at
- * which slice i of those begins, counted from the first; i may be their count. */
+/* Slices as a kernel is given them: first << 16 | of << 8 | count, or 0 for none; units and unit. The element
+ * at which slice i of those begins, counted from the first; i may be their count. */
 static inline uint canon_slice_begin(uint slices, uint units, uint unit, uint i)
 {
     const uint first = slices >> 16, of = slices >> 8 & 255;

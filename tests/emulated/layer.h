@@ -31,31 +31,32 @@ enum {
 #define LAYER_CALLS                                                                                          \
     X(BUFFER, "buffer")                                                                                      \
     X(QUEUE, "queue")                                                                                        \
-    X(PROGRAM, "program") X(BUILD, "build") X(KERNEL, "kernel") X(LAUNCH, "launch") X(READ, "read")          \
-        X(WRITE, "write") X(COPY, "copy") X(FILL, "fill") X(MAP, "map") X(UNMAP, "unmap") X(MARK, "mark")    \
-            X(FLUSH, "flush") X(MEMORY, "memory") X(ANY, "any") X(SLICE, "slice") X(ARG, "arg")              \
-                X(WAIT, "wait") X(CALLBACK, "callback") X(CONTEXT, "context") X(FREE, "free")                \
-                    X(CLOSE_QUEUE, "close-queue") X(CLOSE_PROGRAM, "close-program")                          \
-                        X(CLOSE_KERNEL, "close-kernel") X(CLOSE, "close") X(EXIT, "exit")
+    X(PROGRAM, "program")                                                                                    \
+    X(BUILD, "build") X(KERNEL, "kernel") X(LAUNCH, "launch") X(READ, "read") X(WRITE, "write")              \
+        X(COPY, "copy") X(FILL, "fill") X(MAP, "map") X(UNMAP, "unmap") X(MARK, "mark") X(FLUSH, "flush")    \
+            X(MEMORY, "memory") X(ANY, "any") X(SLICE, "slice") X(ARG, "arg") X(WAIT, "wait")                \
+                X(CALLBACK, "callback") X(CONTEXT, "context") X(FREE, "free") X(CLOSE_QUEUE, "close-queue")  \
+                    X(CLOSE_PROGRAM, "close-program") X(CLOSE_KERNEL, "close-kernel") X(CLOSE, "close")      \
+                        X(EXIT, "exit")
 #define LAYER_ACTIONS                                                                                        \
     X(ERROR, "error")                                                                                        \
     X(FAIL, "fail")                                                                                          \
-    X(LOSE, "lose") X(HANG, "hang") X(STALL, "stall") X(SLOW, "slow") X(BLOCK, "block") X(CRASH, "crash")    \
-        X(FLIP, "flip") X(DROP, "drop") X(OPTIONS, "options") X(STUCK, "stuck") X(ALIAS, "alias")            \
-            X(UNORDERED, "unordered") X(OVERTAKE, "overtake") X(EARLY, "early") X(SHORT, "short")            \
-                X(SHIFT, "shift") X(SPILL, "spill") X(REGROUP, "regroup") X(TWICE, "twice")                  \
-                    X(STALE, "stale") X(LEAK, "leak")
+    X(LOSE, "lose")                                                                                          \
+    X(HANG, "hang") X(STALL, "stall") X(SLOW, "slow") X(BLOCK, "block") X(CRASH, "crash") X(FLIP, "flip")    \
+        X(DROP, "drop") X(OPTIONS, "options") X(STUCK, "stuck") X(ALIAS, "alias") X(UNORDERED, "unordered")  \
+            X(OVERTAKE, "overtake") X(EARLY, "early") X(SHORT, "short") X(SHIFT, "shift") X(SPILL, "spill")  \
+                X(REGROUP, "regroup") X(TWICE, "twice") X(STALE, "stale") X(LEAK, "leak")
 /* Values of actions; filters of commands, from `over` on; how much an action does, from `keep` on. */
 #define LAYER_KEYS                                                                                           \
     X(CODE, "code")                                                                                          \
     X(MS, "ms")                                                                                              \
-    X(MBPS, "mbps") X(DEVICE, "device") X(BANK, "bank") X(ARG, "arg") X(BIT, "bit") X(ADDRESS, "address")    \
-        X(BYTES, "bytes") X(TO, "to") X(VALUE, "value") X(OVER, "over") X(RAGGED, "ragged")                  \
-            X(UNALIGNED, "unaligned") X(GROUPS, "groups") X(ROWS, "rows") X(SLABS, "slabs")                  \
-                X(ITEMS, "items") X(QUEUE, "queue") X(DEPTH, "depth") X(LIVE, "live") X(BUSY, "busy")        \
-                    X(FOREIGN, "foreign") X(AFTER, "after_ms") X(IDLE, "idle_ms") X(KEEP, "keep")            \
-                        X(LESS, "less") X(WRAP, "wrap") X(ALIGN, "align") X(PERCENT, "percent")              \
-                            X(GROWING, "growing")
+    X(MBPS, "mbps")                                                                                          \
+    X(DEVICE, "device") X(BANK, "bank") X(ARG, "arg") X(BIT, "bit") X(ADDRESS, "address") X(BYTES, "bytes")  \
+        X(TO, "to") X(VALUE, "value") X(OVER, "over") X(RAGGED, "ragged") X(UNALIGNED, "unaligned")          \
+            X(GROUPS, "groups") X(ROWS, "rows") X(SLABS, "slabs") X(ITEMS, "items") X(QUEUE, "queue")        \
+                X(DEPTH, "depth") X(LIVE, "live") X(BUSY, "busy") X(FOREIGN, "foreign") X(AFTER, "after_ms") \
+                    X(IDLE, "idle_ms") X(KEEP, "keep") X(LESS, "less") X(WRAP, "wrap") X(ALIGN, "align")     \
+                        X(PERCENT, "percent") X(GROWING, "growing")
 
 #define X(name, text) CALL_##name,
 enum layer_call { LAYER_CALLS CALL_COUNT };
