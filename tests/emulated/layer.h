@@ -28,45 +28,98 @@ enum {
 
 /* Those behind `any`, which has the ones before it, are named one by one; `memory` is no call, but a defect
  * of the memory itself. */
-#define LAYER_CALLS                                                                                          \
+#define LAYER_CALLS(X)                                                                                       \
     X(BUFFER, "buffer")                                                                                      \
     X(QUEUE, "queue")                                                                                        \
     X(PROGRAM, "program")                                                                                    \
-    X(BUILD, "build") X(KERNEL, "kernel") X(LAUNCH, "launch") X(READ, "read") X(WRITE, "write")              \
-        X(COPY, "copy") X(FILL, "fill") X(MAP, "map") X(UNMAP, "unmap") X(MARK, "mark") X(FLUSH, "flush")    \
-            X(MEMORY, "memory") X(ANY, "any") X(SLICE, "slice") X(ARG, "arg") X(WAIT, "wait")                \
-                X(CALLBACK, "callback") X(CONTEXT, "context") X(FREE, "free") X(CLOSE_QUEUE, "close-queue")  \
-                    X(CLOSE_PROGRAM, "close-program") X(CLOSE_KERNEL, "close-kernel") X(CLOSE, "close")      \
-                        X(EXIT, "exit")
-#define LAYER_ACTIONS                                                                                        \
+    X(BUILD, "build")                                                                                        \
+    X(KERNEL, "kernel")                                                                                      \
+    X(LAUNCH, "launch")                                                                                      \
+    X(READ, "read")                                                                                          \
+    X(WRITE, "write")                                                                                        \
+    X(COPY, "copy")                                                                                          \
+    X(FILL, "fill")                                                                                          \
+    X(MAP, "map")                                                                                            \
+    X(UNMAP, "unmap")                                                                                        \
+    X(MARK, "mark")                                                                                          \
+    X(FLUSH, "flush")                                                                                        \
+    X(MEMORY, "memory")                                                                                      \
+    X(ANY, "any")                                                                                            \
+    X(SLICE, "slice")                                                                                        \
+    X(ARG, "arg")                                                                                            \
+    X(WAIT, "wait")                                                                                          \
+    X(CALLBACK, "callback")                                                                                  \
+    X(CONTEXT, "context")                                                                                    \
+    X(FREE, "free")                                                                                          \
+    X(CLOSE_QUEUE, "close-queue")                                                                            \
+    X(CLOSE_PROGRAM, "close-program")                                                                        \
+    X(CLOSE_KERNEL, "close-kernel")                                                                          \
+    X(CLOSE, "close")                                                                                        \
+    X(EXIT, "exit")
+#define LAYER_ACTIONS(X)                                                                                     \
     X(ERROR, "error")                                                                                        \
     X(FAIL, "fail")                                                                                          \
     X(LOSE, "lose")                                                                                          \
-    X(HANG, "hang") X(STALL, "stall") X(SLOW, "slow") X(BLOCK, "block") X(CRASH, "crash") X(FLIP, "flip")    \
-        X(DROP, "drop") X(OPTIONS, "options") X(STUCK, "stuck") X(ALIAS, "alias") X(UNORDERED, "unordered")  \
-            X(OVERTAKE, "overtake") X(EARLY, "early") X(SHORT, "short") X(SHIFT, "shift") X(SPILL, "spill")  \
-                X(REGROUP, "regroup") X(TWICE, "twice") X(STALE, "stale") X(LEAK, "leak")
+    X(HANG, "hang")                                                                                          \
+    X(STALL, "stall")                                                                                        \
+    X(SLOW, "slow")                                                                                          \
+    X(BLOCK, "block")                                                                                        \
+    X(CRASH, "crash")                                                                                        \
+    X(FLIP, "flip")                                                                                          \
+    X(DROP, "drop")                                                                                          \
+    X(OPTIONS, "options")                                                                                    \
+    X(STUCK, "stuck")                                                                                        \
+    X(ALIAS, "alias")                                                                                        \
+    X(UNORDERED, "unordered")                                                                                \
+    X(OVERTAKE, "overtake")                                                                                  \
+    X(EARLY, "early")                                                                                        \
+    X(SHORT, "short")                                                                                        \
+    X(SHIFT, "shift")                                                                                        \
+    X(SPILL, "spill")                                                                                        \
+    X(REGROUP, "regroup")                                                                                    \
+    X(TWICE, "twice")                                                                                        \
+    X(STALE, "stale")                                                                                        \
+    X(LEAK, "leak")
 /* Values of actions; filters of commands, from `over` on; how much an action does, from `keep` on. */
-#define LAYER_KEYS                                                                                           \
+#define LAYER_KEYS(X)                                                                                        \
     X(CODE, "code")                                                                                          \
     X(MS, "ms")                                                                                              \
     X(MBPS, "mbps")                                                                                          \
-    X(DEVICE, "device") X(BANK, "bank") X(ARG, "arg") X(BIT, "bit") X(ADDRESS, "address") X(BYTES, "bytes")  \
-        X(TO, "to") X(VALUE, "value") X(OVER, "over") X(RAGGED, "ragged") X(UNALIGNED, "unaligned")          \
-            X(GROUPS, "groups") X(ROWS, "rows") X(SLABS, "slabs") X(ITEMS, "items") X(QUEUE, "queue")        \
-                X(DEPTH, "depth") X(LIVE, "live") X(BUSY, "busy") X(FOREIGN, "foreign") X(AFTER, "after_ms") \
-                    X(IDLE, "idle_ms") X(KEEP, "keep") X(LESS, "less") X(WRAP, "wrap") X(ALIGN, "align")     \
-                        X(PERCENT, "percent") X(GROWING, "growing")
+    X(DEVICE, "device")                                                                                      \
+    X(BANK, "bank")                                                                                          \
+    X(ARG, "arg")                                                                                            \
+    X(BIT, "bit")                                                                                            \
+    X(ADDRESS, "address")                                                                                    \
+    X(BYTES, "bytes")                                                                                        \
+    X(TO, "to")                                                                                              \
+    X(VALUE, "value")                                                                                        \
+    X(OVER, "over")                                                                                          \
+    X(RAGGED, "ragged")                                                                                      \
+    X(UNALIGNED, "unaligned")                                                                                \
+    X(GROUPS, "groups")                                                                                      \
+    X(ROWS, "rows")                                                                                          \
+    X(SLABS, "slabs")                                                                                        \
+    X(ITEMS, "items")                                                                                        \
+    X(QUEUE, "queue")                                                                                        \
+    X(DEPTH, "depth")                                                                                        \
+    X(LIVE, "live")                                                                                          \
+    X(BUSY, "busy")                                                                                          \
+    X(FOREIGN, "foreign")                                                                                    \
+    X(AFTER, "after_ms")                                                                                     \
+    X(IDLE, "idle_ms")                                                                                       \
+    X(KEEP, "keep")                                                                                          \
+    X(LESS, "less")                                                                                          \
+    X(WRAP, "wrap")                                                                                          \
+    X(ALIGN, "align")                                                                                        \
+    X(PERCENT, "percent")                                                                                    \
+    X(GROWING, "growing")
 
-#define X(name, text) CALL_##name,
-enum layer_call { LAYER_CALLS CALL_COUNT };
-#undef X
-#define X(name, text) ACTION_##name,
-enum layer_action { LAYER_ACTIONS ACTION_COUNT };
-#undef X
-#define X(name, text) KEY_##name,
-enum layer_key { LAYER_KEYS KEY_COUNT };
-#undef X
+#define LAYER_CALL(name, text)   CALL_##name,
+#define LAYER_ACTION(name, text) ACTION_##name,
+#define LAYER_KEY(name, text)    KEY_##name,
+enum layer_call { LAYER_CALLS(LAYER_CALL) CALL_COUNT };
+enum layer_action { LAYER_ACTIONS(LAYER_ACTION) ACTION_COUNT };
+enum layer_key { LAYER_KEYS(LAYER_KEY) KEY_COUNT };
 
 struct layer_fault {
     struct keel_fault_head head; /* enum layer_action, enum layer_call */

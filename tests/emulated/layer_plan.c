@@ -8,19 +8,15 @@
 #define OF(field) offsetof(struct layer_fault, field)
 #define MEMORY    ((uint64_t)(1 << ACTION_STUCK | 1 << ACTION_ALIAS))
 
-#define X(name, text) text,
-static const char *const actions[] = {LAYER_ACTIONS};
-#undef X
-static const struct keel_fault_key keys[] = {
-#define X(name, text)                                                                                        \
+#define ACTION_TEXT(name, text) text,
+static const char *const actions[] = {LAYER_ACTIONS(ACTION_TEXT)};
+#define CALL_ROW(name, text)                                                                                 \
     {text, KEEL_FAULT_WHEN, OF(when), CALL_##name == CALL_MEMORY ? MEMORY : ~MEMORY, 0, 0, 0, 0, NULL},
-    LAYER_CALLS
-#undef X
-#define X(name, text)                                                                                        \
+#define KEY_ROW(name, text)                                                                                  \
     {text, KEEL_FAULT_NUMBER, OF(value[KEY_##name]), KEEL_FAULT_ALL, 0, 0, 0, UINT64_MAX, NULL},
-        LAYER_KEYS
-#undef X
-    {"kernel", KEEL_FAULT_TEXT, OF(kernel), KEEL_FAULT_ALL, 0, 0, 0, LAYER_NAME_BYTES, NULL},
+static const struct keel_fault_key keys[] = {
+    LAYER_CALLS(CALL_ROW) LAYER_KEYS(KEY_ROW){"kernel", KEEL_FAULT_TEXT, OF(kernel), KEEL_FAULT_ALL, 0, 0, 0,
+                                              LAYER_NAME_BYTES, NULL},
     {"add", KEEL_FAULT_TEXT, OF(add), KEEL_FAULT_ALL, 0, 0, 0, LAYER_NAME_BYTES, NULL},
     {"once", KEEL_FAULT_TEXT, OF(once), KEEL_FAULT_ALL, 0, 0, 0, LAYER_PATH_BYTES, NULL},
     {"until", KEEL_FAULT_TEXT, OF(until), KEEL_FAULT_ALL, 0, 0, 0, LAYER_PATH_BYTES, NULL}};
