@@ -60,7 +60,7 @@ const char *keel_cause_name(enum keel_cause cause)
     return (unsigned)cause < KEEL_CAUSE_COUNT ? cause_names[cause] : "unknown";
 }
 
-uint64_t keel_node_bytes(bool launcher)
+size_t keel_node_bytes(bool launcher)
 {
     return launcher ? sizeof(struct keel_node) : offsetof(struct keel_node, membership);
 }

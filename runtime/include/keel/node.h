@@ -21,6 +21,7 @@
 #include <keel/status.h>
 #include <keel/transport.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 KEEL_API_BEGIN
@@ -201,7 +202,7 @@ struct keel_env {
 /* ---- the function -------------------------------------------------------------------------------------- */
 
 struct keel_node; /* caller's storage of a fixed size: an agent's, or a launcher's, which is larger */
-uint64_t keel_node_bytes(bool launcher);
+size_t keel_node_bytes(bool launcher);
 enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config);
 
 /* Take one event. Returns OK, or INVALID for an event that makes no sense (a malformed message is dropped
