@@ -166,7 +166,7 @@ enum keel_status keel_tape_decode(struct keel_tape_run *run, const struct keel_a
     enum keel_status status = KEEL_OK;
     float *gradients;
     KEEL_TRY(map_gradients(trainer, KEEL_MAP_WRITE, &gradients));
-    memset(gradients, 0, keel_flat_bytes(trainer));
+    memset(gradients, 0, keel_size(keel_flat_bytes(trainer)));
     for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine) && status == KEEL_OK; i++) {
         const struct keel_tile *tile = keel_engine_tile(trainer->engine, i);
         status = keel_compressed_decode(&sums->how, element_of(from, sums->tile_at[i]), tile->count,
