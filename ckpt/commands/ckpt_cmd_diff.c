@@ -1,7 +1,7 @@
 /* ckpt_cmd_diff.c - `keel ckpt diff`: what differs between two snapshots, tensor by tensor. */
 #include "ckpt_cmd_tensors.h"
 #include "float_convert.h"
-#include "tensor_stream.h"
+#include "snapshot.h"
 #include <float.h>
 #include <inttypes.h>
 #include <keel/memory.h>
@@ -146,7 +146,7 @@ static enum keel_status compare_values(struct diff *d, const struct keel_region 
     for (uint64_t first = 0; first < out->elements;) {
         uint64_t left = out->elements - first, here = left < BLOCK_ELEMENTS ? left : BLOCK_ELEMENTS;
         for (int side = 0; side < SIDES; side++)
-            KEEL_TRY(keel_tensor_read(d->snapshots[side], tensor, first, here, d->blocks[side]));
+            KEEL_TRY(keel_snapshot_read_elements(d->snapshots[side], tensor, first, here, d->blocks[side]));
         see_block(out, tensor->dtype, d->blocks[0], d->blocks[1], keel_size(here));
         first += here;
         d->done_bytes += here * size;
@@ -179,16 +179,16 @@ static void tell_changed(struct diff *d, const struct keel_region *a, const stru
     if (d->cmd->json) {
         json_array_append_new(d->changed_json,
                               json_pack("{s:s, s:[s, s], s:[o, o]}", "name", a->name, "dtype",
-                                        keel_cmd_dtype_name(a->dtype), keel_cmd_dtype_name(b->dtype), "shape",
-                                        keel_cmd_shape_json(a->shape, a->dims),
+                                        keel_ckpt_dtype_name(a->dtype), keel_ckpt_dtype_name(b->dtype),
+                                        "shape", keel_cmd_shape_json(a->shape, a->dims),
                                         keel_cmd_shape_json(b->shape, b->dims)));
         return;
     }
     char x[256], y[256];
     keel_cmd_format_shape(a, x, sizeof x);
     keel_cmd_format_shape(b, y, sizeof y);
-    fprintf(d->text, "changed: %s: %s [%s], %s [%s]\n", a->name, keel_cmd_dtype_name(a->dtype), x,
-            keel_cmd_dtype_name(b->dtype), y);
+    fprintf(d->text, "changed: %s: %s [%s], %s [%s]\n", a->name, keel_ckpt_dtype_name(a->dtype), x,
+            keel_ckpt_dtype_name(b->dtype), y);
 }
 
 static void tell_different(struct diff *d, const struct keel_region *tensor,
@@ -199,7 +199,7 @@ static void tell_different(struct diff *d, const struct keel_region *tensor,
     if (d->cmd->json) {
         json_array_append_new(d->different_json,
                               json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f}", "name", tensor->name, "dtype",
-                                        keel_cmd_dtype_name(tensor->dtype), "elements",
+                                        keel_ckpt_dtype_name(tensor->dtype), "elements",
                                         (json_int_t)difference->elements, "differing",
                                         (json_int_t)difference->differing, "nonfinite",
                                         (json_int_t)difference->nonfinite, "max_abs", difference->max_abs,

@@ -2,7 +2,7 @@
 #include "ckpt_cmd_tensors.h"
 #include "float_convert.h"
 #include "gpt2_names.h"
-#include "tensor_stream.h"
+#include "snapshot.h"
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <keel/process.h>
@@ -114,10 +114,10 @@ static enum keel_status read_tensor(void *context, uint32_t index, uint64_t offs
     if (keel_process_interrupted())
         return keel_fail(KEEL_INTERRUPTED, "export: stopped by a signal, nothing was written");
     if (item->to == item->tensor.dtype)
-        return keel_tensor_read(e->snapshot, &item->tensor, first, count, out);
+        return keel_snapshot_read_elements(e->snapshot, &item->tensor, first, count, out);
     while (count > 0) {
         uint64_t here = count < BLOCK_ELEMENTS ? count : BLOCK_ELEMENTS;
-        KEEL_TRY(keel_tensor_read(e->snapshot, &item->tensor, first, here, e->block));
+        KEEL_TRY(keel_snapshot_read_elements(e->snapshot, &item->tensor, first, here, e->block));
         e->overflowed += keel_float_convert(item->to, item->tensor.dtype, e->block, keel_size(here), at);
         first += here;
         count -= here;
@@ -194,7 +194,7 @@ static int print_end(const struct keel_command *cmd, const struct export *e,
     const struct keel_snapshot_info *info = keel_snapshot_info(e->snapshot);
     if (e->overflowed > 0)
         fprintf(stderr, "%s: %" PRIu64 " numbers are too large for %s and became infinite\n",
-                keel_command_called(&keel_ckpt_commands), e->overflowed, keel_cmd_dtype_name(e->dtype));
+                keel_command_called(&keel_ckpt_commands), e->overflowed, keel_ckpt_dtype_name(e->dtype));
     if (cmd->json)
         return keel_cmd_print_json(
             json_pack("{s:s, s:o, s:o, s:i, s:i, s:I, s:I}", "path", written->path, "step",

@@ -167,7 +167,7 @@ static enum keel_status add_tensor(struct import *im, uint32_t index, const char
             return keel_fail(KEEL_UNSUPPORTED,
                              "tensor %s: %s: only floating-point tensors are trained; choose with "
                              "--only",
-                             name, keel_cmd_dtype_name(region->dtype));
+                             name, keel_ckpt_dtype_name(region->dtype));
         source->tensor = part == 0 ? (int64_t)index : ZEROS;
         (void)keel_safetensors_to_ckpt(tensor->dtype, &source->from);
         im->raw_bytes += keel_region_bytes(region);
@@ -343,7 +343,7 @@ static int print_end(const struct import *im, uint64_t attempt)
     const char *run = im->place.at.store->run;
     if (im->overflowed > 0)
         fprintf(stderr, "%s: %" PRIu64 " numbers are too large for %s and became infinite\n",
-                keel_command_called(&keel_ckpt_commands), im->overflowed, keel_cmd_dtype_name(im->dtype));
+                keel_command_called(&keel_ckpt_commands), im->overflowed, keel_ckpt_dtype_name(im->dtype));
     if (im->cmd->json)
         return keel_cmd_print_json(json_pack(
             "{s:s, s:s, s:o, s:o, s:i, s:i, s:I, s:s, s:I}", "path", im->place.at.store->path, "run", run,

@@ -47,7 +47,7 @@ json_t *keel_cmd_info_json(const struct keel_snapshot_info *info)
                      (int)info->shard_count, "sealed", (int)info->sealed);
 }
 
-json_t *keel_cmd_bases_json(const struct keel_manifest_base *bases, uint32_t count)
+json_t *keel_cmd_bases_json(const struct keel_generation *bases, uint32_t count)
 {
     json_t *array = json_array();
     for (uint32_t i = 0; i < count; i++)
@@ -101,14 +101,6 @@ struct keel_cmd_words keel_cmd_words_of(const struct keel_snapshot_info *info)
     keel_cmd_format_ratio(info->raw_bytes, info->stored_bytes, words.ratio);
     format_time(info->created_wall_ns, words.created);
     return words;
-}
-
-const char *keel_cmd_dtype_name(uint32_t dtype)
-{
-    static const char *const names[] = {
-        "?",   "f32", "f64", "bf16", "f16",     "i32",     "i64",     "u8",          "bool",        "i8",
-        "i16", "u16", "u32", "u64",  "f8_e5m2", "f8_e4m3", "f8_e8m0", "f8_e4m3fnuz", "f8_e5m2fnuz", "c64"};
-    return dtype <= KEEL_CKPT_C64 ? names[dtype] : names[0];
 }
 
 struct keel_cmd_meter keel_cmd_meter_of(const char *verb)

@@ -42,7 +42,7 @@ static json_t *tensor_json(const struct stored *stored)
     for (uint32_t i = 0; i < KEEL_CODEC_COUNT; i++)
         json_object_set_new(chunks, codec_names[i], json_integer(stored->chunks[i]));
     return json_pack("{s:s, s:s, s:o, s:I, s:i, s:o, s:I, s:I, s:I}", "name", tensor->name, "dtype",
-                     keel_cmd_dtype_name(tensor->dtype), "shape",
+                     keel_ckpt_dtype_name(tensor->dtype), "shape",
                      keel_cmd_shape_json(tensor->shape, tensor->dims), "bytes",
                      (json_int_t)keel_region_bytes(tensor), "pieces", (int)stored->pieces, "chunks", chunks,
                      "raw_bytes", (json_int_t)stored->raw_bytes, "stored_bytes",
@@ -104,7 +104,7 @@ static void print_tensor(const struct stored *stored)
     keel_cmd_format_bytes(keel_region_bytes(tensor), bytes);
     keel_cmd_format_ratio(stored->raw_bytes, stored->stored_bytes, ratio);
     keel_cmd_format_shape(tensor, shape, sizeof shape);
-    printf("%12s  %7s  %-4s  %s [%s] ", bytes, ratio, keel_cmd_dtype_name(tensor->dtype), tensor->name,
+    printf("%12s  %7s  %-4s  %s [%s] ", bytes, ratio, keel_ckpt_dtype_name(tensor->dtype), tensor->name,
            shape);
     for (uint32_t i = 0; i < KEEL_CODEC_COUNT; i++)
         if (stored->chunks[i] > 0)

@@ -17,7 +17,7 @@ enum keel_status keel_cmd_parse_float(const char *word, uint32_t *out_dtype)
     static const enum keel_ckpt_dtype known[] = {KEEL_CKPT_F32, KEEL_CKPT_BF16, KEEL_CKPT_F16};
     *out_dtype = 0;
     for (size_t i = 0; i < sizeof known / sizeof known[0] && word != NULL; i++)
-        if (strcmp(word, keel_cmd_dtype_name(known[i])) == 0)
+        if (strcmp(word, keel_ckpt_dtype_name(known[i])) == 0)
             *out_dtype = known[i];
     if (word != NULL && *out_dtype == 0)
         return keel_fail(KEEL_INVALID, "--dtype %s: f32, bf16 or f16 is wanted", word);

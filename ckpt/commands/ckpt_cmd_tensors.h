@@ -4,6 +4,7 @@
 #define KEEL_CKPT_CMD_TENSORS_H
 
 #include "ckpt_subcommand.h"
+#include "format.h"
 
 /* The optimizer's tensors in a snapshot of `keel run` (runtime/worker/trainer_state.c): PREFIX and the
  * weight's name. */

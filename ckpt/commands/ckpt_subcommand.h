@@ -82,7 +82,7 @@ int keel_cmd_print_json(json_t *value);
 json_t *keel_cmd_u64_json(uint64_t value); /* as text, as in the manifest: it may have 64 bits */
 json_t *keel_cmd_step_json(uint64_t step); /* a number, unless it is too large for JSON readers: as above */
 json_t *keel_cmd_info_json(const struct keel_snapshot_info *info);
-json_t *keel_cmd_bases_json(const struct keel_manifest_base *bases, uint32_t count);
+json_t *keel_cmd_bases_json(const struct keel_generation *bases, uint32_t count);
 enum { KEEL_CMD_WORD_BYTES = 32 };
 void keel_cmd_format_bytes(uint64_t bytes, char out[KEEL_CMD_WORD_BYTES]);
 /* "1.24x"; "-" when nothing is stored. */
@@ -92,7 +92,6 @@ struct keel_cmd_words {
         created[KEEL_CMD_WORD_BYTES];
 };
 struct keel_cmd_words keel_cmd_words_of(const struct keel_snapshot_info *info);
-const char *keel_cmd_dtype_name(uint32_t dtype);
 
 /* A line of progress that is written over; only where stderr is a terminal. */
 struct keel_cmd_meter {

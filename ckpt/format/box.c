@@ -51,9 +51,7 @@ uint64_t keel_box_index(const struct keel_box *box, const uint64_t *at, uint32_t
     return index;
 }
 
-/* To the next position of the dimensions before `below`, which are all inside `part`; the others go to its
- * start. False behind the last one. */
-static bool carry(const struct keel_box *part, uint32_t dims, uint32_t below, uint64_t *at)
+bool keel_box_step(const struct keel_box *part, uint32_t dims, uint32_t below, uint64_t *at)
 {
     for (uint32_t i = below; i < dims; i++)
         at[i] = part->offset[i];
@@ -81,7 +79,7 @@ uint64_t keel_box_next(const struct keel_box *box, const struct keel_box *part, 
         if (!inside && at[i] < part->offset[i])
             for (uint32_t d = i; d < dims; d++)
                 at[d] = part->offset[d];
-        else if (!inside && !carry(part, dims, i, at))
+        else if (!inside && !keel_box_step(part, dims, i, at))
             return UINT64_MAX;
     }
     if (out_at != NULL)

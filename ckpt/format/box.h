@@ -24,6 +24,9 @@ uint64_t keel_box_index(const struct keel_box *box, const uint64_t *at, uint32_t
  * index, and (`out_at`, may be NULL) where it is. UINT64_MAX when there is none. */
 uint64_t keel_box_next(const struct keel_box *box, const struct keel_box *part, uint32_t dims, uint64_t from,
                        uint64_t out_at[KEEL_TENSOR_DIMS_MAX]);
+/* To the next position of the dimensions before `below`, which are all inside `part`; the others go to its
+ * start. False behind the last one. */
+bool keel_box_step(const struct keel_box *part, uint32_t dims, uint32_t below, uint64_t *at);
 /* The elements of `box` with an index in [from, to), as disjoint boxes; returns how many. from < to. */
 uint32_t keel_box_range(const struct keel_box *box, uint32_t dims, uint64_t from, uint64_t to,
                         struct keel_box out[KEEL_BOX_RANGE_MAX]);

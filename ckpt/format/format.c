@@ -9,47 +9,43 @@
 static const char header_magic[8] = {'K', 'E', 'E', 'L', 'S', 'H', 'R', 'D'};
 static const char footer_magic[8] = {'K', 'E', 'E', 'L', 'F', 'O', 'O', 'T'};
 
-uint32_t keel_ckpt_dtype_bytes(enum keel_ckpt_dtype dtype)
+static const struct {
+    const char *name;
+    uint32_t bytes;
+} dtypes[] = {[0] = {"?", 0},
+              [KEEL_CKPT_F32] = {"f32", 4},
+              [KEEL_CKPT_F64] = {"f64", 8},
+              [KEEL_CKPT_BF16] = {"bf16", 2},
+              [KEEL_CKPT_F16] = {"f16", 2},
+              [KEEL_CKPT_I32] = {"i32", 4},
+              [KEEL_CKPT_I64] = {"i64", 8},
+              [KEEL_CKPT_U8] = {"u8", 1},
+              [KEEL_CKPT_BOOL] = {"bool", 1},
+              [KEEL_CKPT_I8] = {"i8", 1},
+              [KEEL_CKPT_I16] = {"i16", 2},
+              [KEEL_CKPT_U16] = {"u16", 2},
+              [KEEL_CKPT_U32] = {"u32", 4},
+              [KEEL_CKPT_U64] = {"u64", 8},
+              [KEEL_CKPT_F8_E5M2] = {"f8_e5m2", 1},
+              [KEEL_CKPT_F8_E4M3] = {"f8_e4m3", 1},
+              [KEEL_CKPT_F8_E8M0] = {"f8_e8m0", 1},
+              [KEEL_CKPT_F8_E4M3FNUZ] = {"f8_e4m3fnuz", 1},
+              [KEEL_CKPT_F8_E5M2FNUZ] = {"f8_e5m2fnuz", 1},
+              [KEEL_CKPT_C64] = {"c64", 8}};
+
+static uint32_t known_dtype(uint32_t dtype)
 {
-    switch (dtype) {
-    case KEEL_CKPT_F32:
-    case KEEL_CKPT_I32:
-    case KEEL_CKPT_U32:
-        return 4;
-    case KEEL_CKPT_F64:
-    case KEEL_CKPT_I64:
-    case KEEL_CKPT_U64:
-    case KEEL_CKPT_C64:
-        return 8;
-    case KEEL_CKPT_BF16:
-    case KEEL_CKPT_F16:
-    case KEEL_CKPT_I16:
-    case KEEL_CKPT_U16:
-        return 2;
-    case KEEL_CKPT_U8:
-    case KEEL_CKPT_BOOL:
-    case KEEL_CKPT_I8:
-    case KEEL_CKPT_F8_E5M2:
-    case KEEL_CKPT_F8_E4M3:
-    case KEEL_CKPT_F8_E8M0:
-    case KEEL_CKPT_F8_E4M3FNUZ:
-    case KEEL_CKPT_F8_E5M2FNUZ:
-        return 1;
-    default:
-        return 0;
-    }
+    return dtype < sizeof dtypes / sizeof dtypes[0] ? dtype : 0;
 }
 
-enum keel_status keel_grow(void *pointer_address, size_t *capacity, size_t wanted, size_t item_bytes)
+uint32_t keel_ckpt_dtype_bytes(enum keel_ckpt_dtype dtype)
 {
-    size_t larger = *capacity > 0 ? *capacity : 64;
-    if (wanted <= *capacity)
-        return KEEL_OK;
-    while (larger < wanted)
-        larger *= 2;
-    KEEL_TRY(keel_realloc(pointer_address, *capacity, larger, item_bytes));
-    *capacity = larger;
-    return KEEL_OK;
+    return dtypes[known_dtype((uint32_t)dtype)].bytes;
+}
+
+const char *keel_ckpt_dtype_name(uint32_t dtype)
+{
+    return dtypes[known_dtype(dtype)].name;
 }
 
 uint64_t keel_region_bytes(const struct keel_region *region)

@@ -165,14 +165,13 @@ _Static_assert(offsetof(struct keel_format_footer, check) == 120, "footer.check"
 #error "the structs of format.h are written as they are: a little-endian host is needed"
 #endif
 
-/* Room for `wanted` items in the array at `pointer_address`, which has *capacity: at least doubled when it is
- * too small. NO_MEMORY. */
-enum keel_status keel_grow(void *pointer_address, size_t *capacity, size_t wanted, size_t item_bytes);
-
 static inline int keel_compare_u64(uint64_t a, uint64_t b)
 {
     return a < b ? -1 : a > b;
 }
+
+/* "f32", "bf16" ...; "?" for what is no dtype. */
+const char *keel_ckpt_dtype_name(uint32_t dtype);
 
 /* Checksums. `label` of the checkers below is the file's path, for the message. */
 uint64_t keel_format_check(const void *data, uint64_t bytes);

@@ -138,13 +138,10 @@ static enum keel_status add_part(void *context, uint32_t piece, const struct kee
     return add_uses(plan, (uint32_t)plan->part_count++);
 }
 
-/* "float32 [3,4]", cut off when it is too long. */
+/* "f32 [3,4]", cut off when it is too long. */
 static void describe(uint32_t dtype, uint32_t dims, const uint64_t *shape, char *out, size_t out_bytes)
 {
-    static const char *const names[] = {"?",       "float32", "float64", "bfloat16",
-                                        "float16", "int32",   "int64",   "uint8"};
-    bool known = dtype < sizeof names / sizeof names[0];
-    size_t used = (size_t)snprintf(out, out_bytes, "%s [", names[known ? dtype : 0]);
+    size_t used = (size_t)snprintf(out, out_bytes, "%s [", keel_ckpt_dtype_name(dtype));
     for (uint32_t i = 0; i < dims && used < out_bytes; i++)
         used += (size_t)snprintf(out + used, out_bytes - used, "%s%llu", i > 0 ? "," : "",
                                  (unsigned long long)shape[i]);

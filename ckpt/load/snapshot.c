@@ -12,10 +12,7 @@ static enum keel_status load_shards(struct keel_snapshot *snapshot)
     uint32_t count = manifest->info.shard_count;
     KEEL_TRY(keel_alloc(count, sizeof *snapshot->shards, &snapshot->shards));
     for (uint32_t i = 0; i < count; i++) {
-        KEEL_TRY(keel_shard_load(&snapshot->place, i, &snapshot->shards[i]));
-        KEEL_TRY(keel_shard_prove(&snapshot->shards[i], manifest));
-        KEEL_TRY(keel_shard_match(&snapshot->shards[i], &snapshot->place, manifest->run, count,
-                                  &manifest->shards[i]));
+        KEEL_TRY(keel_shard_load_of(&snapshot->place, manifest, i, &snapshot->shards[i]));
         KEEL_ASSERT(snapshot->shards[i].header.rank == i && snapshot->shards[i].header.rank_count == count);
         KEEL_ASSERT(snapshot->shards[i].header.step == manifest->info.step);
     }

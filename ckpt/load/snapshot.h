@@ -24,7 +24,7 @@ struct keel_tensor {
 
 /* A snapshot that deltas need. */
 struct keel_snapshot_base {
-    uint64_t step, attempt;
+    struct keel_generation generation;
     struct keel_step_place place;
     struct keel_manifest manifest;
     struct keel_shard *shards; /* one per rank; under the snapshot's base_lock till loaded, then constant */
@@ -56,6 +56,13 @@ enum keel_status keel_tensor_table_build(struct keel_snapshot *snapshot);
 const struct keel_tensor *keel_tensor_find(const struct keel_snapshot *snapshot, const char *name);
 struct keel_box keel_record_box(const struct keel_format_record *record);
 const struct keel_format_record *keel_snapshot_record(const struct keel_snapshot *snapshot, uint32_t piece);
+
+/* ---- elements ------------------------------------------------------------------------------------------ */
+
+/* Elements [first, first + count) of a box of a tensor, dense and row-major, into `out`. Errors as for
+ * keel_snapshot_load. */
+enum keel_status keel_snapshot_read_elements(struct keel_snapshot *snapshot, const struct keel_region *box,
+                                             uint64_t first, uint64_t count, void *out);
 
 /* ---- cover --------------------------------------------------------------------------------------------- */
 

@@ -11,20 +11,20 @@ enum { BASES_MAX = 1 << 16 };
 
 /* ---- open ---------------------------------------------------------------------------------------------- */
 
-static struct keel_snapshot_base *find_base(const struct keel_snapshot *snapshot, uint64_t step,
-                                            uint64_t attempt)
+static struct keel_snapshot_base *find_base(const struct keel_snapshot *snapshot,
+                                            const struct keel_generation *wanted)
 {
     for (uint32_t i = 0; i < snapshot->base_count; i++)
-        if (snapshot->bases[i].step == step && snapshot->bases[i].attempt == attempt)
+        if (keel_generation_compare(&snapshot->bases[i].generation, wanted) == 0)
             return &snapshot->bases[i];
     return NULL;
 }
 
 /* With room for one more. */
 static enum keel_status open_base(const struct keel_store *store, struct keel_snapshot *snapshot,
-                                  const struct keel_manifest_base *wanted, const char *wanted_by)
+                                  const struct keel_generation *wanted, const char *wanted_by)
 {
-    struct keel_snapshot_base base = {.step = wanted->step, .attempt = wanted->attempt};
+    struct keel_snapshot_base base = {.generation = *wanted};
     enum keel_status status = keel_step_open(store, wanted->step, wanted->attempt, false, &base.place);
     if (status == KEEL_OK) {
         status = keel_manifest_read(store, &base.place, &base.manifest);
@@ -55,7 +55,7 @@ static enum keel_status open_bases_of(const struct keel_store *store, struct kee
     KEEL_TRY(keel_realloc(&snapshot->bases, snapshot->base_count, snapshot->base_count + manifest->base_count,
                           sizeof *snapshot->bases));
     for (uint32_t i = 0; i < manifest->base_count; i++)
-        if (find_base(snapshot, manifest->bases[i].step, manifest->bases[i].attempt) == NULL)
+        if (find_base(snapshot, &manifest->bases[i]) == NULL)
             KEEL_TRY(open_base(store, snapshot, &manifest->bases[i], path));
     return KEEL_OK;
 }
@@ -113,16 +113,8 @@ static enum keel_status base_shard(struct keel_snapshot *snapshot, struct keel_s
     struct keel_shard *shard = &base->shards[rank];
     enum keel_status status = KEEL_OK;
     keel_mutex_lock(&snapshot->base_lock);
-    if (shard->index == NULL) {
-        status = keel_shard_load(&base->place, rank, shard);
-        if (status == KEEL_OK)
-            status = keel_shard_prove(shard, &base->manifest);
-        if (status == KEEL_OK)
-            status = keel_shard_match(shard, &base->place, base->manifest.run,
-                                      base->manifest.info.shard_count, &base->manifest.shards[rank]);
-        if (status != KEEL_OK)
-            keel_shard_unload(shard);
-    }
+    if (shard->index == NULL)
+        status = keel_shard_load_of(&base->place, &base->manifest, rank, shard);
     keel_mutex_unlock(&snapshot->base_lock);
     *out = shard;
     return status;
@@ -133,7 +125,8 @@ enum keel_status keel_snapshot_base_of(struct keel_snapshot *snapshot, struct ke
 {
     const struct keel_format_header *header = &delta.shard->header;
     const struct keel_format_chunk *chunk = &delta.shard->chunks[delta.chunk];
-    struct keel_snapshot_base *base = find_base(snapshot, header->base_step, header->base_attempt);
+    const struct keel_generation wanted = {header->base_step, header->base_attempt};
+    struct keel_snapshot_base *base = find_base(snapshot, &wanted);
     const struct keel_shard *shard;
     KEEL_ASSERT(chunk->codec == KEEL_CODEC_DELTA);
     if (base == NULL || chunk->base_rank >= base->manifest.info.shard_count)
@@ -142,9 +135,7 @@ enum keel_status keel_snapshot_base_of(struct keel_snapshot *snapshot, struct ke
                          chunk->base_rank);
     enum keel_status status = base_shard(snapshot, base, chunk->base_rank, &shard);
     if (status != KEEL_OK) {
-        char reason[KEEL_DETAIL_BYTES];
-        memcpy(reason, keel_detail(), sizeof reason);
-        return keel_fail(status == KEEL_MISMATCH ? KEEL_CORRUPT : status, "its base: %s", reason);
+        return keel_fail(status == KEEL_MISMATCH ? KEEL_CORRUPT : status, "its base: %s", keel_detail());
     }
     const struct keel_format_chunk *under =
         chunk->base_chunk < shard->footer.chunk_count ? &shard->chunks[chunk->base_chunk] : NULL;

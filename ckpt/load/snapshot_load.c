@@ -74,17 +74,6 @@ static uint32_t outer_dims(const struct keel_box *part, const struct keel_box *a
     return outer;
 }
 
-/* Step `at` to the next row of `part`: the last dimensions stay. False behind the last row. */
-static bool next_row(const struct keel_box *part, uint32_t outer, uint64_t *at)
-{
-    for (uint32_t i = outer; i-- > 0;) {
-        if (++at[i] < part->offset[i] + part->extent[i])
-            return true;
-        at[i] = part->offset[i];
-    }
-    return false;
-}
-
 /* Elements [from, to) of a piece, as they are or to be rounded. */
 struct elements {
     const uint8_t *data; /* of element data_from */
@@ -120,7 +109,7 @@ static uint64_t scatter(const struct elements *elements, const struct keel_box *
             break;
         put(elements, from, to - from, out + (keel_box_index(into, at, dims) + (from - begin)) * size);
         done += (to - from) * size;
-    } while (next_row(part, outer, at));
+    } while (keel_box_step(part, dims, outer, at));
     return done;
 }
 
@@ -368,4 +357,22 @@ enum keel_status keel_snapshot_read(struct keel_snapshot *snapshot, const struct
     struct keel_load load = {.box = *box, .out = out};
     struct keel_load_config config = {.threads = 1};
     return keel_snapshot_load(snapshot, &load, 1, &config, NULL);
+}
+
+enum keel_status keel_snapshot_read_elements(struct keel_snapshot *snapshot, const struct keel_region *box,
+                                             uint64_t first, uint64_t count, void *out)
+{
+    struct keel_box parts[KEEL_BOX_RANGE_MAX];
+    struct keel_load loads[KEEL_BOX_RANGE_MAX];
+    const struct keel_box whole = keel_box_of(box);
+    const uint64_t size = keel_ckpt_dtype_bytes(box->dtype);
+    KEEL_ASSERT(count > 0);
+    uint32_t part_count = keel_box_range(&whole, box->dims, first, first + count, parts);
+    for (uint32_t i = 0; i < part_count; i++) { /* each lies dense in the run, in any order */
+        uint64_t at = keel_box_index(&whole, parts[i].offset, box->dims) - first;
+        loads[i] = (struct keel_load){.box = *box, .out = (uint8_t *)out + at * size};
+        memcpy(loads[i].box.offset, parts[i].offset, sizeof parts[i].offset);
+        memcpy(loads[i].box.extent, parts[i].extent, sizeof parts[i].extent);
+    }
+    return keel_snapshot_load(snapshot, loads, part_count, NULL, NULL);
 }

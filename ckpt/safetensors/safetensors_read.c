@@ -130,17 +130,6 @@ static enum keel_status open_single(struct keel_safetensors *file, const char *p
 
 /* ---- several files ------------------------------------------------------------------------------------- */
 
-static enum keel_status directory_of(const char *path, char out[KEEL_PATH_BYTES])
-{
-    const char *slash = strrchr(path, '/');
-    size_t bytes = slash == NULL ? 1 : slash == path ? 1 : (size_t)(slash - path);
-    if (bytes >= KEEL_PATH_BYTES)
-        return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
-    memcpy(out, slash == NULL ? "." : path, bytes);
-    out[bytes] = '\0';
-    return KEEL_OK;
-}
-
 /* The file has exactly the tensors that the index puts there: places [first, end), ordered by name as the
  * header is. */
 static enum keel_status compare_places(const struct keel_safetensors_index *index, uint32_t first,
@@ -179,7 +168,7 @@ static enum keel_status add_files(struct keel_safetensors *file, const struct ke
 {
     char directory[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
     uint64_t total = 0;
-    KEEL_TRY(directory_of(index_path, directory));
+    KEEL_TRY(keel_path_parent(directory, index_path));
     for (uint32_t first = 0; first < index->count;) {
         struct keel_safetensors_header header = {0};
         uint32_t end = end_of_file(index, first);

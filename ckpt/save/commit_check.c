@@ -38,14 +38,6 @@ static enum keel_status check_finite(const struct keel_snapshot *snapshot)
 
 /* ---- bases --------------------------------------------------------------------------------------------- */
 
-static int compare_bases(const void *a, const void *b)
-{
-    const struct keel_manifest_base *x = a, *y = b;
-    if (x->step != y->step)
-        return x->step < y->step ? -1 : 1;
-    return x->attempt < y->attempt ? -1 : x->attempt > y->attempt;
-}
-
 /* A shard may name a base of which in the end it has no delta: then nothing needs that. */
 static bool needs_base(const struct keel_shard *shard)
 {
@@ -60,17 +52,17 @@ static enum keel_status collect_bases(struct keel_snapshot *snapshot)
 {
     struct keel_manifest *manifest = &snapshot->manifest;
     uint32_t shards = manifest->info.shard_count, found = 0, kept = 0;
-    struct keel_manifest_base *bases;
+    struct keel_generation *bases;
     KEEL_TRY(keel_alloc(shards, sizeof *bases, &bases));
     for (uint32_t i = 0; i < shards; i++) {
         const struct keel_format_header *header = &snapshot->shards[i].header;
         if (needs_base(&snapshot->shards[i]))
-            bases[found++] = (struct keel_manifest_base){header->base_step, header->base_attempt};
+            bases[found++] = (struct keel_generation){header->base_step, header->base_attempt};
     }
     if (found > 0)
-        qsort(bases, found, sizeof *bases, compare_bases);
+        qsort(bases, found, sizeof *bases, keel_generation_compare);
     for (uint32_t i = 0; i < found; i++)
-        if (kept == 0 || compare_bases(&bases[kept - 1], &bases[i]) != 0)
+        if (kept == 0 || keel_generation_compare(&bases[kept - 1], &bases[i]) != 0)
             bases[kept++] = bases[i];
     keel_free(manifest->bases);
     manifest->bases = bases;
@@ -78,63 +70,47 @@ static enum keel_status collect_bases(struct keel_snapshot *snapshot)
     return KEEL_OK;
 }
 
-/* What the index says of the base is what the base's own index says. */
-static bool base_holds(const struct keel_snapshot *base, const struct keel_format_chunk *chunk)
+/* What the index says of a chunk's base is what the base's own index says. Sealed chunks have no raw check
+ * there: readers see it after opening them. */
+static enum keel_status check_delta(struct keel_snapshot *snapshot, const struct keel_shard *shard,
+                                    uint32_t number)
 {
-    if (chunk->base_rank >= base->manifest.info.shard_count)
-        return false;
-    const struct keel_shard *shard = &base->shards[chunk->base_rank];
-    if (chunk->base_chunk >= shard->footer.chunk_count)
-        return false;
-    const struct keel_format_chunk *under = &shard->chunks[chunk->base_chunk];
-    bool sealed = (chunk->flags & KEEL_CHUNK_SEALED) != 0 || (under->flags & KEEL_CHUNK_SEALED) != 0;
-    return under->codec != KEEL_CODEC_SAME && under->raw_bytes == chunk->raw_bytes &&
-           under->chain + 1 == chunk->chain &&
-           (sealed || under->raw_check == chunk->base_check); /* sealed: readers see it after opening */
+    const struct keel_format_chunk *chunk = &shard->chunks[number], *under;
+    struct keel_chunk_place base;
+    KEEL_TRY(keel_snapshot_base_of(snapshot, (struct keel_chunk_place){shard, number}, &base));
+    under = &base.shard->chunks[base.chunk];
+    if (((chunk->flags | under->flags) & KEEL_CHUNK_SEALED) != 0 || under->raw_check == chunk->base_check)
+        return KEEL_OK;
+    return keel_fail(KEEL_CORRUPT, "its base, %s rank %u chunk %u, holds other bytes",
+                     base.shard->place->name, base.shard->header.rank, base.chunk);
 }
 
-static enum keel_status check_deltas(const struct keel_snapshot *snapshot, const struct keel_snapshot *base)
+static enum keel_status check_deltas(struct keel_snapshot *snapshot)
 {
-    const struct keel_snapshot_info *wanted = &base->manifest.info;
-    for (uint32_t s = 0; s < snapshot->manifest.info.shard_count; s++) {
-        const struct keel_shard *shard = &snapshot->shards[s];
-        if ((shard->header.flags & KEEL_HEADER_BASE) == 0 || shard->header.base_step != wanted->step ||
-            shard->header.base_attempt != wanted->attempt)
-            continue;
-        for (uint32_t c = 0; c < shard->footer.chunk_count; c++)
-            if (shard->chunks[c].codec == KEEL_CODEC_DELTA && !base_holds(base, &shard->chunks[c]))
-                return keel_fail(KEEL_CORRUPT,
-                                 "%s: rank %u: the base of chunk %u, %s, is another one; save without deltas",
-                                 snapshot->place.path, s, c, base->place.name);
-    }
+    for (uint32_t s = 0; s < snapshot->manifest.info.shard_count; s++)
+        for (uint32_t c = 0; c < snapshot->shards[s].footer.chunk_count; c++) {
+            enum keel_status status = KEEL_OK;
+            if (snapshot->shards[s].chunks[c].codec == KEEL_CODEC_DELTA)
+                status = check_delta(snapshot, &snapshot->shards[s], c);
+            if (status != KEEL_OK)
+                return keel_fail(status, "%s: rank %u: chunk %u: %.300s%s", snapshot->place.path, s, c,
+                                 keel_detail(), status == KEEL_CORRUPT ? "; save without deltas" : "");
+        }
     return KEEL_OK;
 }
 
-static enum keel_status check_base(struct keel_store *store, const struct keel_snapshot *snapshot,
-                                   const struct keel_manifest_base *wanted)
+static enum keel_status check_bases(struct keel_store *store, struct keel_snapshot *snapshot)
 {
-    struct keel_step_place place;
-    struct keel_manifest manifest;
-    struct keel_snapshot *base = NULL;
-    enum keel_status status = keel_step_open(store, wanted->step, wanted->attempt, false, &place);
-    if (status == KEEL_OK) {
-        status = keel_manifest_read(store, &place, &manifest);
-        if (status == KEEL_OK)
-            status = keel_snapshot_assemble(&place, &manifest, &base);
-        else
-            keel_step_close(&place);
-    }
-    if (status == KEEL_NOT_FOUND)
-        return keel_fail(KEEL_CORRUPT, "%s: its base, step %llu.%llu, is not committed; save without deltas",
-                         snapshot->place.path, (unsigned long long)wanted->step,
-                         (unsigned long long)wanted->attempt);
+    enum keel_status status = keel_snapshot_open_bases(store, snapshot);
+    if (status == KEEL_CORRUPT)
+        return keel_fail(status, "%.400s; save without deltas", keel_detail());
     KEEL_TRY(status);
-    status = check_deltas(snapshot, base);
-    /* Who committed it may have been killed before its manifest's name was on the disk. */
-    if (status == KEEL_OK && keel_disk_fsync(base->place.fd) != 0)
-        status = keel_fail_errno(errno, "%s: cannot be synced", base->place.path);
-    keel_snapshot_close(base);
-    return status;
+    KEEL_TRY(check_deltas(snapshot));
+    /* Who committed one may have been killed before its manifest's name was on the disk. */
+    for (uint32_t i = 0; i < snapshot->base_count; i++)
+        if (keel_disk_fsync(snapshot->bases[i].place.fd) != 0)
+            return keel_fail_errno(errno, "%s: cannot be synced", snapshot->bases[i].place.path);
+    return KEEL_OK;
 }
 
 enum keel_status keel_commit_check(struct keel_store *store, struct keel_snapshot *snapshot,
@@ -144,7 +120,5 @@ enum keel_status keel_commit_check(struct keel_store *store, struct keel_snapsho
     if (!allow_nonfinite)
         KEEL_TRY(check_finite(snapshot));
     KEEL_TRY(collect_bases(snapshot));
-    for (uint32_t i = 0; i < snapshot->manifest.base_count; i++)
-        KEEL_TRY(check_base(store, snapshot, &snapshot->manifest.bases[i]));
-    return KEEL_OK;
+    return check_bases(store, snapshot);
 }

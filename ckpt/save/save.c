@@ -47,11 +47,6 @@ static void *leave(struct keel_save *save, enum keel_status status)
     return NULL;
 }
 
-enum keel_status keel_save_interrupted(void)
-{
-    return keel_fail(KEEL_INTERRUPTED, "the save was stopped");
-}
-
 /* ---- threads ------------------------------------------------------------------------------------------- */
 
 /* From here on the thread touches the caller's regions no more. */

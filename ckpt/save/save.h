@@ -94,7 +94,4 @@ enum keel_status keel_save_capture(struct keel_save *save);
 /* ---- save_encode.c: body of each drain thread; one in the background leaves when others take over. */
 enum keel_status keel_save_drain(struct keel_save *save, bool in_background);
 
-/* ---- save.c: what a thread returns when it finds `stopping`. */
-enum keel_status keel_save_interrupted(void);
-
 #endif

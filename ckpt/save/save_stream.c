@@ -20,6 +20,11 @@ enum {
 /* A cap above this is none: no disk is faster, and the arithmetic below stays within 64 bits. */
 static const uint64_t cap_max_bytes_s = UINT64_C(16) << 30;
 
+enum keel_status keel_save_interrupted(void)
+{
+    return keel_fail(KEEL_INTERRUPTED, "the save was stopped");
+}
+
 void keel_save_stream_init(struct keel_save_stream *stream, int fd, const char *path,
                            const struct keel_stream_config *how, uint8_t *memory)
 {
@@ -44,11 +49,6 @@ void keel_save_stream_fini(struct keel_save_stream *stream)
 
 /* ---- the appending side -------------------------------------------------------------------------------- */
 
-static enum keel_status interrupted(void)
-{
-    return keel_fail(KEEL_INTERRUPTED, "the save was stopped");
-}
-
 /* Hand over the current block and wait for a free one. */
 static enum keel_status next_block(struct keel_save_stream *stream)
 {
@@ -64,7 +64,7 @@ static enum keel_status next_block(struct keel_save_stream *stream)
         block->raw_bytes = 0;
     }
     keel_mutex_unlock(&stream->lock);
-    return stopped ? interrupted() : KEEL_OK;
+    return stopped ? keel_save_interrupted() : KEEL_OK;
 }
 
 enum keel_status keel_save_stream_append(struct keel_save_stream *stream, const void *data, size_t bytes,
@@ -172,7 +172,7 @@ static enum keel_status write_stubbornly(struct keel_save_stream *stream, const 
         stream->told_retry = true;
         uint32_t doublings = i < RETRY_DOUBLINGS ? i : RETRY_DOUBLINGS;
         if (!sleep_until(stream, keel_deadline_after_ns((uint64_t)RETRY_FIRST_NS << doublings)))
-            return interrupted();
+            return keel_save_interrupted();
         status = write_piece(stream, data, bytes);
     }
     return status;
@@ -194,7 +194,7 @@ static enum keel_status write_block(struct keel_save_stream *stream, const struc
     for (size_t at = 0; at < block->used; at += piece) {
         size_t bytes = block->used - at < piece ? block->used - at : piece;
         if (!pay(stream, bytes))
-            return interrupted();
+            return keel_save_interrupted();
         KEEL_TRY(write_stubbornly(stream, block->data + at, bytes));
         stream->file_bytes += bytes;
     }
@@ -216,7 +216,7 @@ static enum keel_status wait_for_block(struct keel_save_stream *stream, int *out
                                                    : BLOCK_END;
     stream->handing_over = false;
     keel_mutex_unlock(&stream->lock);
-    return stopped ? interrupted() : KEEL_OK;
+    return stopped ? keel_save_interrupted() : KEEL_OK;
 }
 
 void keel_save_stream_hand_over(struct keel_save_stream *stream)

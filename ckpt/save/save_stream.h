@@ -67,4 +67,7 @@ enum keel_status keel_save_stream_drain(struct keel_save_stream *stream, bool *o
  * left. Any thread, once. */
 void keel_save_stream_hand_over(struct keel_save_stream *stream);
 
+/* What a thread of a save returns when it finds that it is to stop. */
+enum keel_status keel_save_interrupted(void);
+
 #endif

@@ -14,14 +14,14 @@ struct header_search {
     struct keel_generation_entry *attempt;
 };
 
-static enum keel_status add_base(struct keel_generation_entry *attempt, uint64_t step, uint64_t number)
+static enum keel_status add_base(struct keel_generation_entry *attempt, struct keel_generation base)
 {
     for (uint32_t i = 0; i < attempt->base_count; i++)
-        if (attempt->bases[i].step == step && attempt->bases[i].attempt == number)
+        if (keel_generation_compare(&attempt->bases[i], &base) == 0)
             return KEEL_OK;
     KEEL_TRY(
         keel_realloc(&attempt->bases, attempt->base_count, attempt->base_count + 1, sizeof *attempt->bases));
-    attempt->bases[attempt->base_count++] = (struct keel_manifest_base){step, number};
+    attempt->bases[attempt->base_count++] = base;
     return KEEL_OK;
 }
 
@@ -48,7 +48,7 @@ static enum keel_status see_shard(void *context, const char *name)
         search->attempt->bases_unknown = true;
     if (status != KEEL_OK || (header.flags & KEEL_HEADER_BASE) == 0)
         return KEEL_OK;
-    return add_base(search->attempt, header.base_step, header.base_attempt);
+    return add_base(search->attempt, (struct keel_generation){header.base_step, header.base_attempt});
 }
 
 /* ---- scan ---------------------------------------------------------------------------------------------- */
@@ -162,9 +162,8 @@ static int newest_first(const void *a, const void *b)
 {
     const struct keel_snapshot_info *x = &((const struct keel_generation_entry *)a)->info;
     const struct keel_snapshot_info *y = &((const struct keel_generation_entry *)b)->info;
-    if (x->step != y->step)
-        return x->step > y->step ? -1 : 1;
-    return x->attempt > y->attempt ? -1 : x->attempt < y->attempt;
+    return keel_generation_compare(&(struct keel_generation){y->step, y->attempt},
+                                   &(struct keel_generation){x->step, x->attempt});
 }
 
 enum keel_status keel_generation_index_scan(struct keel_store *store, bool headers,

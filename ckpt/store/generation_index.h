@@ -15,7 +15,7 @@ struct keel_generation_entry {
     struct keel_snapshot_info info; /* step and attempt in any state, the rest when committed */
     enum keel_generation_state state;
     /* Which snapshots its deltas refer to: by its manifest, else by the headers that can be read. */
-    struct keel_manifest_base *bases; /* owned by the list */
+    struct keel_generation *bases; /* owned by the list */
     uint32_t base_count;
     bool newer;         /* damaged as far as this program can tell: its manifest is of a newer version */
     bool bases_unknown; /* it is of a newer version, or unreadable: it may need any */

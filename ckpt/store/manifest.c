@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <keel/disk.h>
 #include <keel/memory.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,29 +26,19 @@ enum {
 
 static void to_hex(const uint8_t *bytes, size_t count, char *out)
 {
-    for (size_t i = 0; i < count; i++)
-        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+    sodium_bin2hex(out, 2 * count + 1, bytes, count);
 }
 
-/* 16 for what is no lower-case hexadecimal digit. */
-static uint32_t hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return (uint32_t)(c - '0');
-    return c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a') + 10 : 16;
-}
-
+/* Lower-case digits alone: one text for one digest. */
 static bool from_hex(const char *text, uint8_t out[KEEL_DIGEST_BYTES])
 {
-    if (strlen(text) != HEX_BYTES)
+    char again[HEX_BYTES + 1];
+    size_t bytes = 0;
+    if (sodium_hex2bin(out, KEEL_DIGEST_BYTES, text, strlen(text), NULL, &bytes, NULL) != 0 ||
+        bytes != KEEL_DIGEST_BYTES)
         return false;
-    for (size_t i = 0; i < KEEL_DIGEST_BYTES; i++) {
-        uint32_t high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-        if (high == 16 || low == 16)
-            return false;
-        out[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
+    to_hex(out, bytes, again);
+    return strcmp(text, again) == 0;
 }
 
 void keel_manifest_fini(struct keel_manifest *manifest)
@@ -253,11 +244,10 @@ static enum keel_status shards_from(const json_t *root, const char *label, struc
 /* Ascending, none twice, none the snapshot itself: one text for one set. */
 static bool base_follows(const struct keel_manifest *manifest, uint32_t number)
 {
-    const struct keel_manifest_base *base = &manifest->bases[number], *before = base - 1;
-    if (base->step == manifest->info.step && base->attempt == manifest->info.attempt)
-        return false;
-    return number == 0 || base->step > before->step ||
-           (base->step == before->step && base->attempt > before->attempt);
+    const struct keel_generation *base = &manifest->bases[number];
+    const struct keel_generation own = {manifest->info.step, manifest->info.attempt};
+    return keel_generation_compare(base, &own) != 0 &&
+           (number == 0 || keel_generation_compare(base, base - 1) > 0);
 }
 
 static enum keel_status bases_from(const json_t *root, const char *label, struct keel_manifest *out)
@@ -271,7 +261,7 @@ static enum keel_status bases_from(const json_t *root, const char *label, struct
     KEEL_TRY(keel_alloc(count, sizeof *out->bases, &out->bases));
     for (; out->base_count < count; out->base_count++) {
         const json_t *entry = json_array_get(bases, out->base_count);
-        struct keel_manifest_base *base = &out->bases[out->base_count];
+        struct keel_generation *base = &out->bases[out->base_count];
         if (!u64_from(entry, "step", &base->step) || !u64_from(entry, "attempt", &base->attempt) ||
             !base_follows(out, out->base_count))
             return damaged(label);
@@ -354,8 +344,8 @@ static bool find_seal(const char *text, size_t bytes, const char **out)
     return true;
 }
 
-enum keel_status keel_manifest_prove(const char *text, size_t bytes, const struct keel_key *key,
-                                     const char *label)
+/* Does a text that was decoded come from who has the key? AUTH: it has another key's mac, or none. FORGED. */
+static enum keel_status prove(const char *text, size_t bytes, const struct keel_key *key, const char *label)
 {
     const char *seal;
     uint8_t key_check[KEEL_KEY_CHECK_BYTES], mac[KEEL_MAC_BYTES];
@@ -468,7 +458,7 @@ enum keel_status keel_manifest_read(const struct keel_store *store, const struct
     KEEL_TRY(read_text(place, label, &text, &bytes));
     enum keel_status status = keel_manifest_decode(text, bytes, label, &manifest);
     if (status == KEEL_OK && store->key != NULL && (manifest.info.sealed || !store->accept_plain)) {
-        status = keel_manifest_prove(text, bytes, store->key, label);
+        status = prove(text, bytes, store->key, label);
         manifest.proven = status == KEEL_OK;
     }
     keel_free(text);

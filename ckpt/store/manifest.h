@@ -10,16 +10,12 @@
 
 enum { KEEL_MANIFEST_BYTES_MAX = 8 << 20, KEEL_METADATA_BYTES_MAX = 1 << 20 };
 
-/* A snapshot that delta chunks of another refer to. */
-struct keel_manifest_base {
-    uint64_t step, attempt;
-};
-
 struct keel_manifest {
     char run[KEEL_RUN_NAME_BYTES];
     struct keel_snapshot_info info;
     struct keel_shard_summary *shards; /* info.shard_count of them, by rank; owned */
-    struct keel_manifest_base *bases;  /* base_count, at most one a shard, ascending without repetition; owned
+    struct keel_generation *bases;     /* those that delta chunks refer to: base_count, at most one a shard,
+                                        * ascending without repetition; owned
                                         */
     uint32_t base_count;               /* direct bases: theirs are in their own manifests */
     char *metadata;                    /* JSON object; owned */
@@ -37,10 +33,6 @@ enum keel_status keel_manifest_encode(const struct keel_manifest *manifest, char
 /* `label` is the file's path. CORRUPT or VERSION. */
 enum keel_status keel_manifest_decode(const char *text, size_t bytes, const char *label,
                                       struct keel_manifest *out);
-
-/* Does a text that was decoded come from who has the key? AUTH: it has another key's mac, or none. FORGED. */
-enum keel_status keel_manifest_prove(const char *text, size_t bytes, const struct keel_key *key,
-                                     const char *label);
 
 /* Read it from its directory, and see that it belongs there: MISMATCH when run, step or attempt are those
  * of another place. NOT_FOUND: not committed. With the store's key it is proven, or one without a mac is

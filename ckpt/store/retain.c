@@ -140,15 +140,12 @@ static void keep_others(struct decision *decision, uint64_t last_step, bool idle
 
 static int compare_attempt(const void *key, const void *item)
 {
-    const struct keel_manifest_base *base = key;
     const struct keel_snapshot_info *info = &((const struct keel_generation_entry *)item)->info;
-    if (base->step != info->step)
-        return base->step > info->step ? -1 : 1;
-    return base->attempt > info->attempt ? -1 : base->attempt < info->attempt;
+    return keel_generation_compare(&(struct keel_generation){info->step, info->attempt}, key);
 }
 
 /* The number of that attempt; `count` when it is not there. */
-static uint32_t find(const struct decision *decision, const struct keel_manifest_base *base)
+static uint32_t find(const struct decision *decision, const struct keel_generation *base)
 {
     const struct keel_generation_entry *found =
         bsearch(base, decision->attempts, decision->count, sizeof *decision->attempts, compare_attempt);

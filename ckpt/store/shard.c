@@ -124,18 +124,17 @@ void keel_shard_unload(struct keel_shard *shard)
     *shard = (struct keel_shard){0};
 }
 
-enum keel_status keel_shard_match(const struct keel_shard *shard, const struct keel_step_place *place,
-                                  const char *run, uint32_t rank_count,
-                                  const struct keel_shard_summary *summary)
+static enum keel_status match(const struct keel_shard *shard, const struct keel_manifest *manifest,
+                              uint32_t rank)
 {
     char path[KEEL_PATH_BYTES];
-    uint64_t step, attempt;
+    const struct keel_shard_summary *summary = &manifest->shards[rank];
     const struct keel_format_header *header = &shard->header;
     const struct keel_format_footer *footer = &shard->footer;
-    KEEL_TRY(shard_path(place, summary->rank, path));
-    KEEL_ASSERT(keel_step_name_parse(place->name, &step, &attempt));
-    if (strcmp(header->run, run) != 0 || header->step != step || header->attempt != attempt ||
-        header->rank != summary->rank || header->rank_count != rank_count)
+    KEEL_TRY(shard_path(shard->place, rank, path));
+    if (strcmp(header->run, manifest->run) != 0 || header->step != manifest->info.step ||
+        header->attempt != manifest->info.attempt || header->rank != rank ||
+        header->rank_count != manifest->info.shard_count)
         return keel_fail(KEEL_MISMATCH,
                          "%s: is rank %u of %u of run %s, step %llu.%llu; files of two snapshots were "
                          "mixed; use another copy of this file, or another snapshot",
@@ -149,7 +148,7 @@ enum keel_status keel_shard_match(const struct keel_shard *shard, const struct k
     return KEEL_OK;
 }
 
-enum keel_status keel_shard_prove(const struct keel_shard *shard, const struct keel_manifest *manifest)
+static enum keel_status prove(const struct keel_shard *shard, const struct keel_manifest *manifest)
 {
     char path[KEEL_PATH_BYTES];
     bool sealed = (shard->header.flags & KEEL_HEADER_SEALED) != 0;
@@ -165,6 +164,18 @@ enum keel_status keel_shard_prove(const struct keel_shard *shard, const struct k
     if (status != KEEL_AUTH || !manifest->proven)
         return status;
     return keel_fail(KEEL_FORGED, "%s: has another key than its manifest; use another snapshot", path);
+}
+
+enum keel_status keel_shard_load_of(const struct keel_step_place *place, const struct keel_manifest *manifest,
+                                    uint32_t rank, struct keel_shard *out)
+{
+    KEEL_TRY(keel_shard_load(place, rank, out));
+    enum keel_status status = prove(out, manifest);
+    if (status == KEEL_OK)
+        status = match(out, manifest, rank);
+    if (status != KEEL_OK)
+        keel_shard_unload(out);
+    return status;
 }
 
 /* ---- chunks -------------------------------------------------------------------------------------------- */

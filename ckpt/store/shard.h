@@ -19,15 +19,12 @@ struct keel_shard {
 enum keel_status keel_shard_load(const struct keel_step_place *place, uint32_t rank, struct keel_shard *out);
 void keel_shard_unload(struct keel_shard *shard);
 
-/* MISMATCH when the shard is not the one that run, step, attempt and summary speak of. */
-enum keel_status keel_shard_match(const struct keel_shard *shard, const struct keel_step_place *place,
-                                  const char *run, uint32_t rank_count,
-                                  const struct keel_shard_summary *summary);
-
-/* Does it come from who has the place's key? It is sealed like its manifest or not at all (MISMATCH; FORGED
- * if the manifest is proven), and if so its mac is right (AUTH, FORGED). Without a key no mac is looked at.
- */
-enum keel_status keel_shard_prove(const struct keel_shard *shard, const struct keel_manifest *manifest);
+/* The same, and see that the shard is the one that the manifest, which is the place's, speaks of: MISMATCH.
+ * And that it comes from who has the place's key: it is sealed like its manifest or not at all (MISMATCH;
+ * FORGED if the manifest is proven), and if so its mac is right (AUTH, FORGED). Without a key no mac is
+ * looked at. On failure there is nothing to unload. */
+enum keel_status keel_shard_load_of(const struct keel_step_place *place, const struct keel_manifest *manifest,
+                                    uint32_t rank, struct keel_shard *out);
 
 /* The record that a chunk belongs to. */
 const struct keel_format_record *keel_shard_record_of(const struct keel_shard *shard, uint32_t chunk);

@@ -81,10 +81,8 @@ static bool is_foreign(int error)
 
 static enum keel_status sync_parent(const char *path, bool was_there)
 {
-    char parent[KEEL_PATH_BYTES] = ".";
-    const char *slash = strrchr(path, '/');
-    if (slash != NULL)
-        snprintf(parent, sizeof parent, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    char parent[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_parent(parent, path));
     int fd = keel_disk_open(AT_FDCWD, parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     int error = fd < 0 || keel_disk_fsync(fd) != 0 ? errno : 0;
     if (fd >= 0)
@@ -281,6 +279,13 @@ bool keel_store_has_committed(struct keel_store *store, uint64_t step, uint64_t 
 }
 
 /* ---- attempts ------------------------------------------------------------------------------------------ */
+
+int keel_generation_compare(const void *a, const void *b)
+{
+    const struct keel_generation *x = a, *y = b;
+    int order = keel_compare_u64(x->step, y->step);
+    return order != 0 ? order : keel_compare_u64(x->attempt, y->attempt);
+}
 
 static const char *parse_number(const char *text, uint64_t *out)
 {

@@ -26,6 +26,8 @@ struct keel_base;
 struct keel_generation {
     uint64_t step, attempt;
 };
+/* By step, then attempt: below, at or above 0. Of two struct keel_generation, as qsort wants it. */
+int keel_generation_compare(const void *a, const void *b);
 
 struct keel_store {
     char run[KEEL_RUN_NAME_BYTES];

@@ -52,7 +52,7 @@ static enum keel_status open_shards(struct protection *set)
         KEEL_TRY(keel_tier_open(config->from[i], &object, &set->sources[i]));
         /* With a digest of it the whole is compared while it is read; without, it is looked through first. */
         KEEL_TRY(set->sources[i]->info.digest_known ? keel_source_quick_check(set->sources[i])
-                                                    : keel_source_pin(set->sources[i]));
+                                                    : keel_source_verify(set->sources[i]));
         set->header.members[i].shard_bytes = set->sources[i]->info.bytes;
     }
     return KEEL_OK;

@@ -8,15 +8,14 @@
 enum keel_status keel_parity_read_header(struct keel_tier_source *source, struct keel_parity_header *out)
 {
     const struct keel_object *object = &source->info.object;
-    char label[KEEL_TIER_LABEL_BYTES];
     struct keel_parity_header header = {.version = 0};
-    keel_tier_label(source->tier, object, label);
+    const struct keel_label label = keel_source_label(source);
     KEEL_TRY(keel_tier_read(source, 0, &header, sizeof header));
-    KEEL_TRY(keel_parity_header_check(&header, label));
+    KEEL_TRY(keel_parity_header_check(&header, label.text));
     if (strcmp(header.run, source->tier->run) != 0 || header.step != object->step ||
         header.attempt != object->attempt || header.set != object->set || header.member != object->member)
         return keel_fail(KEEL_MISMATCH,
-                         "%s: holds member %u of set %u of %s/step-%llu.%llu; use another copy", label,
+                         "%s: holds member %u of set %u of %s/step-%llu.%llu; use another copy", label.text,
                          header.member, header.set, header.run, (unsigned long long)header.step,
                          (unsigned long long)header.attempt);
     *out = header;
@@ -25,13 +24,12 @@ enum keel_status keel_parity_read_header(struct keel_tier_source *source, struct
 
 enum keel_status keel_parity_read_footer(struct keel_tier_source *source, struct keel_parity_footer *out)
 {
-    char label[KEEL_TIER_LABEL_BYTES];
     struct keel_parity_footer footer;
-    keel_tier_label(source->tier, &source->info.object, label);
+    const struct keel_label label = keel_source_label(source);
     if (source->info.bytes < sizeof footer)
-        return keel_fail(KEEL_CORRUPT, "%s: is cut off; repair mends it", label);
+        return keel_fail(KEEL_CORRUPT, "%s: is cut off; repair mends it", label.text);
     KEEL_TRY(keel_tier_read(source, source->info.bytes - sizeof footer, &footer, sizeof footer));
-    KEEL_TRY(keel_parity_footer_check(&footer, label));
+    KEEL_TRY(keel_parity_footer_check(&footer, label.text));
     *out = footer;
     return KEEL_OK;
 }
@@ -39,14 +37,13 @@ enum keel_status keel_parity_read_footer(struct keel_tier_source *source, struct
 static enum keel_status read_ends(struct keel_tier_source *source, struct keel_parity_header *out,
                                   struct keel_parity_footer *out_footer)
 {
-    char label[KEEL_TIER_LABEL_BYTES];
     KEEL_TRY(keel_parity_read_header(source, out));
     KEEL_TRY(keel_parity_read_footer(source, out_footer));
     if (source->info.bytes == out->file_bytes && out_footer->set_check == keel_parity_set_check(out) &&
         out_footer->member == out->member)
         return KEEL_OK;
-    keel_tier_label(source->tier, &source->info.object, label);
-    return keel_fail(KEEL_CORRUPT, "%s: its parts do not belong together; repair mends it", label);
+    return keel_fail(KEEL_CORRUPT, "%s: its parts do not belong together; repair mends it",
+                     keel_source_label(source).text);
 }
 
 enum keel_status keel_parity_quick_check(struct keel_tier_source *source)
@@ -63,7 +60,6 @@ static enum keel_status check_record(struct keel_tier_source *source, const stru
     const struct keel_parity_shape shape = keel_parity_shape_of(header);
     const uint64_t stripe = keel_parity_stripe_of(&shape, header->member, false, cell);
     struct keel_parity_stripe block;
-    char label[KEEL_TIER_LABEL_BYTES];
     KEEL_TRY(keel_tier_read(source, keel_parity_record_offset(&shape, cell), buffer,
                             sizeof block + shape.cell_bytes));
     memcpy(&block, buffer, sizeof block);
@@ -74,9 +70,8 @@ static enum keel_status check_record(struct keel_tier_source *source, const stru
         what = "its parity cell";
     if (what == NULL)
         return KEEL_OK;
-    keel_tier_label(source->tier, &source->info.object, label);
-    return keel_fail(KEEL_CORRUPT, "%s: stripe %llu: %s, at byte %llu, is damaged; repair mends it", label,
-                     (unsigned long long)stripe, what,
+    return keel_fail(KEEL_CORRUPT, "%s: stripe %llu: %s, at byte %llu, is damaged; repair mends it",
+                     keel_source_label(source).text, (unsigned long long)stripe, what,
                      (unsigned long long)keel_parity_record_offset(&shape, cell));
 }
 

@@ -85,12 +85,18 @@ const char *keel_tier_latency_text(enum keel_tier_latency latency)
     return (unsigned)latency < KEEL_LATENCY_COUNT ? texts[latency] : "an unknown tier";
 }
 
-void keel_tier_label(const struct keel_tier *tier, const struct keel_object *object,
-                     char out[KEEL_TIER_LABEL_BYTES])
+struct keel_label keel_tier_label(const struct keel_tier *tier, const struct keel_object *object)
 {
     char name[KEEL_OBJECT_NAME_BYTES];
+    struct keel_label label;
     keel_object_name(object, name);
-    snprintf(out, KEEL_TIER_LABEL_BYTES, "%s of %s", name, tier->name);
+    snprintf(label.text, sizeof label.text, "%s of %s", name, tier->name);
+    return label;
+}
+
+struct keel_label keel_source_label(const struct keel_tier_source *source)
+{
+    return keel_tier_label(source->tier, &source->info.object);
 }
 
 enum keel_status keel_tier_init(struct keel_tier *tier, const struct keel_tier_ops *ops,
@@ -146,13 +152,11 @@ enum keel_status keel_tier_open(struct keel_tier *tier, const struct keel_object
 
 enum keel_status keel_tier_read(struct keel_tier_source *source, uint64_t offset, void *out, size_t bytes)
 {
-    char label[KEEL_TIER_LABEL_BYTES];
     KEEL_ASSERT(source != NULL && (out != NULL || bytes == 0));
     if (offset <= source->info.bytes && bytes <= source->info.bytes - offset)
         return source->tier->ops->read(source, offset, out, bytes);
-    keel_tier_label(source->tier, &source->info.object, label);
-    return keel_fail(KEEL_CORRUPT, "%s: ends at byte %llu, more was expected; use another copy", label,
-                     (unsigned long long)source->info.bytes);
+    return keel_fail(KEEL_CORRUPT, "%s: ends at byte %llu, more was expected; use another copy",
+                     keel_source_label(source).text, (unsigned long long)source->info.bytes);
 }
 
 void keel_tier_close_source(struct keel_tier_source *source)
@@ -202,9 +206,8 @@ enum keel_status keel_tier_commit(struct keel_tier_sink *sink, const uint8_t dig
     if (sink->written_bytes == sink->info.bytes) {
         status = sink->tier->ops->commit(sink, digest);
     } else {
-        char label[KEEL_TIER_LABEL_BYTES];
-        keel_tier_label(sink->tier, &sink->info.object, label);
-        status = keel_fail(KEEL_MISMATCH, "%s: %llu bytes were announced, %llu written", label,
+        status = keel_fail(KEEL_MISMATCH, "%s: %llu bytes were announced, %llu written",
+                           keel_tier_label(sink->tier, &sink->info.object).text,
                            (unsigned long long)sink->info.bytes, (unsigned long long)sink->written_bytes);
         sink->tier->ops->abort(sink);
     }
@@ -297,11 +300,10 @@ static enum keel_status transfer(struct copy *copy, struct keel_tier_source *sou
 enum keel_status keel_source_compare(const struct keel_tier_source *source,
                                      const uint8_t digest[KEEL_DIGEST_BYTES])
 {
-    char label[KEEL_TIER_LABEL_BYTES];
     if (!source->info.digest_known || memcmp(source->info.digest, digest, KEEL_DIGEST_BYTES) == 0)
         return KEEL_OK;
-    keel_tier_label(source->tier, &source->info.object, label);
-    return keel_fail(KEEL_CORRUPT, "%s: is not what was stored or verified there; use another copy", label);
+    return keel_fail(KEEL_CORRUPT, "%s: is not what was stored or verified there; use another copy",
+                     keel_source_label(source).text);
 }
 
 enum keel_status keel_source_copy(struct keel_tier_source *source, struct keel_tier *to)
@@ -332,7 +334,7 @@ enum keel_status keel_tier_copy(struct keel_tier *from, const struct keel_object
         return keel_fail(KEEL_MISMATCH, "%s is of run %s, %s of run %s: copy within one run", from->name,
                          from->run, to->name, to->run);
     KEEL_TRY(keel_tier_open(from, object, &source));
-    enum keel_status status = keel_source_pin(source);
+    enum keel_status status = keel_source_verify(source);
     if (status == KEEL_OK)
         status = keel_source_copy(source, to);
     keel_tier_close_source(source);

@@ -10,9 +10,11 @@ enum { KEEL_TIER_PIECE_BYTES = 1 << 20 }; /* copies and checks go piece by piece
 _Static_assert((int)KEEL_OBJECT_DIGEST_BYTES == (int)KEEL_DIGEST_BYTES, "one digest");
 
 /* "step-5.2/rank-0.keel of partner 3's memory", for messages. */
-enum { KEEL_TIER_LABEL_BYTES = KEEL_OBJECT_NAME_BYTES + KEEL_TIER_NAME_BYTES + 8 };
-void keel_tier_label(const struct keel_tier *tier, const struct keel_object *object,
-                     char out[KEEL_TIER_LABEL_BYTES]);
+struct keel_label {
+    char text[KEEL_OBJECT_NAME_BYTES + KEEL_TIER_NAME_BYTES + 8];
+};
+struct keel_label keel_tier_label(const struct keel_tier *tier, const struct keel_object *object);
+struct keel_label keel_source_label(const struct keel_tier_source *source);
 
 /* The file's name, without its directory; and back. The parser fills kind, set and member only. */
 void keel_object_file_name(const struct keel_object *object, char out[KEEL_OBJECT_NAME_BYTES]);
@@ -41,12 +43,9 @@ enum keel_status keel_manifest_from_tier(struct keel_tier *tier, const struct ke
 
 /* Is it what its name says, as far as header, footer, or a manifest's check tell? */
 enum keel_status keel_source_quick_check(struct keel_tier_source *source);
-/* keel_tier_verify on an open source. Leaves the digest of what it has seen in the source's info where the
- * tier knows none, if what it looks through comes in the file's order. */
+/* keel_tier_verify on an open source. Leaves the digest of what it has seen in the source's info: what is
+ * read again is compared with it, as a disk or a link may give other bytes the second time. */
 enum keel_status keel_source_verify(struct keel_tier_source *source);
-/* Verify, and leave the digest in any case: what is read again is compared with it, as a disk or a link may
- * give other bytes the second time. */
-enum keel_status keel_source_pin(struct keel_tier_source *source);
 /* What was read must be what the source says to hold, where it says so: CORRUPT. */
 enum keel_status keel_source_compare(const struct keel_tier_source *source,
                                      const uint8_t digest[KEEL_DIGEST_BYTES]);

@@ -7,7 +7,7 @@
 enum { LATENCY_NONE = KEEL_LATENCY_COUNT };
 
 struct seen {
-    uint64_t step, attempt;
+    struct keel_generation generation;
     int shard_latency; /* the nearest that has the rank's shard; LATENCY_NONE */
     bool manifest;     /* some tier lists it */
     int latency;       /* out: of what is needed the furthest; LATENCY_NONE: cannot be had */
@@ -22,17 +22,22 @@ struct offers {
     size_t count, capacity;
 };
 
-static enum keel_status find_or_add(struct offers *offers, uint64_t step, uint64_t attempt, struct seen **out)
+static struct seen *find(const struct offers *offers, const struct keel_generation *wanted)
 {
     for (size_t i = offers->count; i-- > 0;)
-        if (offers->seen[i].step == step && offers->seen[i].attempt == attempt) {
-            *out = &offers->seen[i];
-            return KEEL_OK;
-        }
+        if (keel_generation_compare(&offers->seen[i].generation, wanted) == 0)
+            return &offers->seen[i];
+    return NULL;
+}
+
+static enum keel_status find_or_add(struct offers *offers, struct keel_generation wanted, struct seen **out)
+{
+    *out = find(offers, &wanted);
+    if (*out != NULL)
+        return KEEL_OK;
     KEEL_TRY(keel_grow(&offers->seen, &offers->capacity, offers->count + 1, sizeof *offers->seen));
     *out = &offers->seen[offers->count++];
-    **out = (struct seen){
-        .step = step, .attempt = attempt, .shard_latency = LATENCY_NONE, .latency = LATENCY_NONE};
+    **out = (struct seen){.generation = wanted, .shard_latency = LATENCY_NONE, .latency = LATENCY_NONE};
     return KEEL_OK;
 }
 
@@ -44,7 +49,7 @@ static enum keel_status see(void *context, const struct keel_object_info *info)
     struct seen *seen;
     if (!shard && object->kind != KEEL_OBJECT_MANIFEST)
         return KEEL_OK;
-    KEEL_TRY(find_or_add(offers, object->step, object->attempt, &seen));
+    KEEL_TRY(find_or_add(offers, (struct keel_generation){object->step, object->attempt}, &seen));
     seen->manifest = seen->manifest || !shard;
     if (shard && (int)offers->tier->latency < seen->shard_latency)
         seen->shard_latency = (int)offers->tier->latency;
@@ -53,10 +58,8 @@ static enum keel_status see(void *context, const struct keel_object_info *info)
 
 static int newest_first(const void *a, const void *b)
 {
-    const struct seen *x = a, *y = b;
-    if (x->step != y->step)
-        return x->step > y->step ? -1 : 1;
-    return x->attempt > y->attempt ? -1 : x->attempt < y->attempt;
+    return keel_generation_compare(&((const struct seen *)b)->generation,
+                                   &((const struct seen *)a)->generation);
 }
 
 /* From the first tier that gives it sound: one that lists it may be gone by now. */
@@ -75,7 +78,7 @@ static enum keel_status decide(struct offers *offers, size_t number)
 {
     struct seen *seen = &offers->seen[number];
     const struct keel_object object = {
-        .step = seen->step, .attempt = seen->attempt, .kind = KEEL_OBJECT_MANIFEST};
+        .step = seen->generation.step, .attempt = seen->generation.attempt, .kind = KEEL_OBJECT_MANIFEST};
     struct keel_manifest manifest;
     if (seen->shard_latency == LATENCY_NONE || !seen->manifest)
         return KEEL_OK;
@@ -84,11 +87,8 @@ static enum keel_status decide(struct offers *offers, size_t number)
         return status == KEEL_NO_MEMORY ? status : KEEL_OK;
     int latency = seen->shard_latency;
     for (uint32_t b = 0; b < manifest.base_count && latency != LATENCY_NONE; b++) {
-        int base_latency = LATENCY_NONE;
-        for (size_t i = number + 1; i < offers->count; i++)
-            if (offers->seen[i].step == manifest.bases[b].step &&
-                offers->seen[i].attempt == manifest.bases[b].attempt)
-                base_latency = offers->seen[i].latency;
+        const struct seen *base = find(offers, &manifest.bases[b]);
+        int base_latency = base != NULL && base > seen ? base->latency : LATENCY_NONE;
         latency = base_latency > latency ? base_latency : latency;
     }
     seen->latency = latency;
@@ -112,8 +112,8 @@ enum keel_status keel_tier_inventory(struct keel_tier *const *tiers, uint32_t ti
         status = decide(&offers, i);
     for (size_t i = 0; i < offers.count && count < capacity; i++)
         if (offers.seen[i].latency != LATENCY_NONE)
-            out[count++] = (struct keel_offer){.step = offers.seen[i].step,
-                                               .attempt = offers.seen[i].attempt,
+            out[count++] = (struct keel_offer){.step = offers.seen[i].generation.step,
+                                               .attempt = offers.seen[i].generation.attempt,
                                                .latency = (enum keel_tier_latency)offers.seen[i].latency};
     keel_free(offers.seen);
     if (status == KEEL_NO_MEMORY)

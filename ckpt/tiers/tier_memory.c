@@ -91,9 +91,7 @@ static enum keel_status memory_open(struct keel_tier_source *source)
         entry->references++;
     keel_mutex_unlock(&memory->lock);
     if (entry == NULL) {
-        char label[KEEL_TIER_LABEL_BYTES];
-        keel_tier_label(source->tier, &source->info.object, label);
-        return keel_fail(KEEL_NOT_FOUND, "%s: is not there", label);
+        return keel_fail(KEEL_NOT_FOUND, "%s: is not there", keel_source_label(source).text);
     }
     source->info = entry->info;
     ((struct memory_source *)source)->entry = entry;
@@ -171,10 +169,9 @@ static enum keel_status memory_commit(struct keel_tier_sink *sink,
     struct entry *entry = ((struct memory_sink *)sink)->entry;
     keel_format_digest(entry->data, entry->info.bytes, entry->info.digest);
     if (memcmp(entry->info.digest, digest, KEEL_OBJECT_DIGEST_BYTES) != 0) {
-        char label[KEEL_TIER_LABEL_BYTES];
-        keel_tier_label(sink->tier, &entry->info.object, label);
         memory_abort(sink);
-        return keel_fail(KEEL_CORRUPT, "%s: did not arrive as it was sent; send it again", label);
+        return keel_fail(KEEL_CORRUPT, "%s: did not arrive as it was sent; send it again",
+                         keel_tier_label(sink->tier, &entry->info.object).text);
     }
     entry->info.digest_known = true;
     keel_mutex_lock(&memory->lock);

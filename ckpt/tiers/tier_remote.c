@@ -46,10 +46,8 @@ static struct remote_tier *remote_of(struct keel_tier *tier)
 
 static enum keel_status doubt(struct remote_tier *remote, enum keel_status status)
 {
-    char reason[KEEL_DETAIL_BYTES];
-    snprintf(reason, sizeof reason, "%s", keel_detail());
     remote->broken = true;
-    return keel_fail(status, "%s: %s; open it again over another link", remote->tier.name, reason);
+    return keel_fail(status, "%s: %s; open it again over another link", remote->tier.name, keel_detail());
 }
 
 static enum keel_status garbage(struct remote_tier *remote)

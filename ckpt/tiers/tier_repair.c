@@ -15,10 +15,6 @@ enum {
     GENERATIONS_MAX = 256
 };
 
-struct generation {
-    uint64_t step, attempt;
-};
-
 struct repair {
     struct keel_store *store;
     const struct keel_repair_config *config;
@@ -27,7 +23,7 @@ struct repair {
     uint32_t tier_count;
     struct keel_repair_result result;
     char first_lost[KEEL_DETAIL_BYTES];
-    struct generation seen[GENERATIONS_MAX]; /* this one and its bases */
+    struct keel_generation seen[GENERATIONS_MAX]; /* this one and its bases */
     uint32_t seen_count;
 };
 
@@ -392,16 +388,16 @@ static enum keel_status finish_manifest(struct repair *repair, const struct keel
 }
 
 /* Remember a generation. False when it was met before. LIMIT. */
-static enum keel_status meet(struct repair *repair, uint64_t step, uint64_t attempt, bool *out_new)
+static enum keel_status meet(struct repair *repair, struct keel_generation generation, bool *out_new)
 {
     *out_new = false;
     for (uint32_t i = 0; i < repair->seen_count; i++)
-        if (repair->seen[i].step == step && repair->seen[i].attempt == attempt)
+        if (keel_generation_compare(&repair->seen[i], &generation) == 0)
             return KEEL_OK;
     if (repair->seen_count == GENERATIONS_MAX)
         return keel_fail(KEEL_LIMIT, "%s: a snapshot has more than %d bases", repair->store->path,
                          GENERATIONS_MAX);
-    repair->seen[repair->seen_count++] = (struct generation){step, attempt};
+    repair->seen[repair->seen_count++] = generation;
     *out_new = true;
     return KEEL_OK;
 }
@@ -413,7 +409,7 @@ static enum keel_status repair_bases(struct repair *repair, const struct keel_ma
                                      uint32_t depth)
 {
     for (uint32_t i = 0; i < manifest->base_count; i++) {
-        const struct keel_manifest_base *base = &manifest->bases[i];
+        const struct keel_generation *base = &manifest->bases[i];
         const struct keel_object object = {
             .step = base->step, .attempt = base->attempt, .kind = KEEL_OBJECT_MANIFEST};
         if (depth == KEEL_FORMAT_CHAIN_MAX)
@@ -436,7 +432,7 @@ static enum keel_status repair_generation(struct repair *repair, uint64_t step, 
     struct found_manifest found = {0};
     uint32_t lost_before = repair->result.lost;
     bool is_new;
-    KEEL_TRY(meet(repair, step, attempt, &is_new));
+    KEEL_TRY(meet(repair, (struct keel_generation){step, attempt}, &is_new));
     if (!is_new)
         return KEEL_OK;
     KEEL_TRY(find_manifest(repair, &object, &found));

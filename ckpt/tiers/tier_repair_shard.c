@@ -7,8 +7,8 @@
  * again, and count when they come out as exactly the bytes that were stored. All bytes between are zero by
  * the format. */
 #include "tier_repair_shard.h"
-#include "box.h"
 #include "codec.h"
+#include "snapshot.h"
 #include "tier_digest.h"
 #include <keel/memory.h>
 #include <stdio.h>
@@ -45,21 +45,19 @@ static struct keel_object shard_of(const struct keel_repair_shard *shard_repair,
                                 .member = rank};
 }
 
-enum keel_status keel_repair_shard_match(const struct keel_repair_shard *shard_repair,
-                                         const struct keel_tier_source *source,
-                                         const struct keel_frame *frame)
+/* MISMATCH when the frame is of another file than the manifest speaks of. */
+static enum keel_status match(const struct keel_repair_shard *shard_repair,
+                              const struct keel_tier_source *source, const struct keel_frame *frame)
 {
     const struct keel_shard_summary *summary = &shard_repair->manifest->shards[frame->header.rank];
     const struct keel_format_footer *footer = &frame->footer;
-    char label[KEEL_TIER_LABEL_BYTES];
     if (frame->header.rank_count == shard_repair->manifest->info.shard_count &&
         footer->file_bytes == summary->file_bytes && footer->record_count == summary->record_count &&
         footer->raw_bytes == summary->raw_bytes && footer->stored_bytes == summary->stored_bytes &&
         memcmp(footer->index_digest, summary->index_digest, KEEL_DIGEST_BYTES) == 0)
         return KEEL_OK;
-    keel_tier_label(source->tier, &source->info.object, label);
     return keel_fail(KEEL_MISMATCH, "%s: is not the file that the manifest describes; use another copy",
-                     label);
+                     keel_source_label(source).text);
 }
 
 static enum keel_status check_source(const struct keel_repair_shard *shard_repair,
@@ -67,8 +65,8 @@ static enum keel_status check_source(const struct keel_repair_shard *shard_repai
 {
     struct keel_frame frame;
     KEEL_TRY(keel_frame_load_ends(source, &frame));
-    KEEL_TRY(keel_repair_shard_match(shard_repair, source, &frame));
-    return keel_source_pin(source);
+    KEEL_TRY(match(shard_repair, source, &frame));
+    return keel_source_verify(source);
 }
 
 enum keel_status keel_repair_shard_check(const struct keel_repair_shard *shard_repair, struct keel_tier *tier,
@@ -99,25 +97,6 @@ static enum keel_status copy_whole(const struct keel_repair_shard *shard_repair,
 
 /* ---- replicas ------------------------------------------------------------------------------------------ */
 
-/* Elements [first, first + count) of the record's box, from whatever shards hold them. */
-static enum keel_status read_elements(struct keel_snapshot *snapshot, const struct keel_format_record *record,
-                                      uint64_t first, uint64_t count, uint8_t *out)
-{
-    struct keel_box parts[KEEL_BOX_RANGE_MAX];
-    struct keel_region region;
-    keel_record_region(record, &region);
-    const struct keel_box box = keel_box_of(&region);
-    uint32_t part_count = keel_box_range(&box, region.dims, first, first + count, parts);
-    for (uint32_t i = 0; i < part_count; i++) {
-        memcpy(region.offset, parts[i].offset, sizeof region.offset);
-        memcpy(region.extent, parts[i].extent, sizeof region.extent);
-        uint64_t bytes = keel_region_bytes(&region);
-        KEEL_TRY(keel_snapshot_read(snapshot, &region, out, bytes));
-        out += bytes;
-    }
-    return KEEL_OK;
-}
-
 static struct keel_snapshot *open_snapshot(struct keel_repair_shard *shard_repair)
 {
     if (!shard_repair->snapshot_tried)
@@ -134,12 +113,15 @@ static bool compute_chunk(struct assembly *assembly, const struct keel_format_re
 {
     const uint32_t element_bytes = keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)record->dtype);
     struct keel_snapshot *snapshot = open_snapshot(assembly->shard_repair);
+    struct keel_region box;
     enum keel_codec codec;
     if (snapshot == NULL || (chunk->flags & KEEL_CHUNK_SEALED) != 0 ||
         (chunk->codec != KEEL_CODEC_RAW && chunk->codec != KEEL_CODEC_PLANES))
         return false;
     uint64_t first = number * (uint64_t)record->chunk_bytes / element_bytes;
-    if (read_elements(snapshot, record, first, chunk->raw_bytes / element_bytes, assembly->raw) != KEEL_OK ||
+    keel_record_region(record, &box);
+    if (keel_snapshot_read_elements(snapshot, &box, first, chunk->raw_bytes / element_bytes, assembly->raw) !=
+            KEEL_OK ||
         keel_format_check(assembly->raw, chunk->raw_bytes) != chunk->raw_check)
         return false;
     uint32_t stored_bytes =
@@ -179,8 +161,7 @@ static enum keel_status find_frame(struct assembly *assembly, uint32_t rank)
             return status;
         if (status != KEEL_OK)
             continue;
-        if (keel_repair_shard_match(assembly->shard_repair, assembly->sources[i], &assembly->frame) ==
-            KEEL_OK)
+        if (match(assembly->shard_repair, assembly->sources[i], &assembly->frame) == KEEL_OK)
             return KEEL_OK;
         keel_frame_unload(&assembly->frame);
     }
@@ -288,13 +269,6 @@ static enum keel_status assemble(struct assembly *assembly, uint32_t rank)
     return keel_tier_commit(sink, digest);
 }
 
-static enum keel_status append_reason(enum keel_status status, const char *reason)
-{
-    char detail[KEEL_DETAIL_BYTES];
-    snprintf(detail, sizeof detail, "%s", keel_detail());
-    return keel_fail(status, "%.240s; by parity: %.240s", detail, reason);
-}
-
 enum keel_status keel_repair_shard_run(struct keel_repair_shard *shard_repair, uint32_t rank,
                                        char out_from[KEEL_DETAIL_BYTES])
 {
@@ -318,7 +292,7 @@ enum keel_status keel_repair_shard_run(struct keel_repair_shard *shard_repair, u
     if (status == KEEL_CORRUPT && assembly->denied[0] != '\0') /* it may be sound for who may read it */
         status = keel_fail(KEEL_DENIED, "%s", assembly->denied);
     else if (status == KEEL_CORRUPT && parity[0] != '\0')
-        status = append_reason(status, parity);
+        status = keel_fail(status, "%.240s; by parity: %.240s", keel_detail(), parity);
     snprintf(out_from, KEEL_DETAIL_BYTES, "from its own sound chunks, %u of other tiers, %u of replicas",
              assembly->from_copies, assembly->from_replicas);
     keel_tier_abort(assembly->sink);

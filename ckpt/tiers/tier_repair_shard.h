@@ -19,10 +19,6 @@ struct keel_repair_shard {
 };
 void keel_repair_shard_fini(struct keel_repair_shard *shard_repair);
 
-/* MISMATCH when the frame is of another file than the manifest speaks of. */
-enum keel_status keel_repair_shard_match(const struct keel_repair_shard *shard_repair,
-                                         const struct keel_tier_source *source,
-                                         const struct keel_frame *frame);
 /* Open in that tier, check all of it, and that it is the manifest's. */
 enum keel_status keel_repair_shard_check(const struct keel_repair_shard *shard_repair, struct keel_tier *tier,
                                          uint32_t rank);

@@ -14,17 +14,14 @@
 static enum keel_status foreign(const struct keel_tier_source *source, const char *run, uint64_t step,
                                 uint64_t attempt)
 {
-    char label[KEEL_TIER_LABEL_BYTES];
-    keel_tier_label(source->tier, &source->info.object, label);
-    return keel_fail(KEEL_MISMATCH, "%s: holds a file of %s/step-%llu.%llu; use another copy", label, run,
-                     (unsigned long long)step, (unsigned long long)attempt);
+    return keel_fail(KEEL_MISMATCH, "%s: holds a file of %s/step-%llu.%llu; use another copy",
+                     keel_source_label(source).text, run, (unsigned long long)step,
+                     (unsigned long long)attempt);
 }
 
 static enum keel_status damaged(const struct keel_tier_source *source, const char *what)
 {
-    char label[KEEL_TIER_LABEL_BYTES];
-    keel_tier_label(source->tier, &source->info.object, label);
-    return keel_fail(KEEL_CORRUPT, "%s: %s; use another copy", label, what);
+    return keel_fail(KEEL_CORRUPT, "%s: %s; use another copy", keel_source_label(source).text, what);
 }
 
 /* ---- shards -------------------------------------------------------------------------------------------- */
@@ -33,16 +30,15 @@ enum keel_status keel_frame_load_ends(struct keel_tier_source *source, struct ke
 {
     uint8_t block[KEEL_FORMAT_BLOCK_BYTES], end[sizeof(struct keel_format_footer)];
     const struct keel_object *object = &source->info.object;
-    char label[KEEL_TIER_LABEL_BYTES];
     struct keel_frame frame = {0};
-    keel_tier_label(source->tier, object, label);
+    const struct keel_label label = keel_source_label(source);
     if (source->info.bytes < sizeof block + sizeof end)
         return damaged(source, "is cut off");
     KEEL_TRY(keel_tier_read(source, 0, block, sizeof block));
-    KEEL_TRY(keel_format_header_open(block, label, &frame.header));
+    KEEL_TRY(keel_format_header_open(block, label.text, &frame.header));
     KEEL_TRY(keel_tier_read(source, source->info.bytes - sizeof end, end, sizeof end));
-    KEEL_TRY(keel_format_footer_open(end, label, &frame.footer));
-    KEEL_TRY(keel_format_ends_match(&frame.header, &frame.footer, source->info.bytes, label));
+    KEEL_TRY(keel_format_footer_open(end, label.text, &frame.footer));
+    KEEL_TRY(keel_format_ends_match(&frame.header, &frame.footer, source->info.bytes, label.text));
     if (strcmp(frame.header.run, source->tier->run) != 0 || frame.header.step != object->step ||
         frame.header.attempt != object->attempt || frame.header.rank != object->member)
         return foreign(source, frame.header.run, frame.header.step, frame.header.attempt);
@@ -54,11 +50,9 @@ static enum keel_status load_index(struct keel_tier_source *source, struct keel_
 {
     const struct keel_format_footer *footer = &frame->footer;
     uint64_t bytes = footer->file_bytes - sizeof *footer - footer->index_offset;
-    char label[KEEL_TIER_LABEL_BYTES];
-    keel_tier_label(source->tier, &source->info.object, label);
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, bytes, &frame->index));
     KEEL_TRY(keel_tier_read(source, footer->index_offset, frame->index, keel_size(bytes)));
-    KEEL_TRY(keel_format_index_check(frame->index, &frame->header, footer, label));
+    KEEL_TRY(keel_format_index_check(frame->index, &frame->header, footer, keel_source_label(source).text));
     if (!keel_format_all_zero(frame->index + footer->index_bytes, bytes - footer->index_bytes))
         return damaged(source, "bytes behind its index are damaged");
     return KEEL_OK;
@@ -130,7 +124,6 @@ static enum keel_status check_chunks(struct keel_tier_source *source, const stru
 {
     const struct keel_format_record *records = keel_format_records(frame->index);
     const struct keel_format_chunk *chunks = keel_format_chunks(frame->index, frame->footer.record_count);
-    char label[KEEL_TIER_LABEL_BYTES], reason[KEEL_DETAIL_BYTES];
     for (uint32_t r = 0; r < frame->footer.record_count; r++)
         for (uint32_t i = 0; i < records[r].chunk_count; i++) {
             const struct keel_format_chunk *chunk = &chunks[records[r].first_chunk + i];
@@ -140,10 +133,9 @@ static enum keel_status check_chunks(struct keel_tier_source *source, const stru
                            keel_size(keel_round_up(chunk->stored_bytes, KEEL_FORMAT_BLOCK_BYTES)));
                 continue;
             }
-            snprintf(reason, sizeof reason, "%s", keel_detail());
-            keel_tier_label(source->tier, &source->info.object, label);
-            return keel_fail(status, "%s: tensor %s, chunk %u of %u: %s; use another copy", label,
-                             records[r].name, i, records[r].chunk_count, reason);
+            return keel_fail(status, "%s: tensor %s, chunk %u of %u: %s; use another copy",
+                             keel_source_label(source).text, records[r].name, i, records[r].chunk_count,
+                             keel_detail());
         }
     return KEEL_OK;
 }
@@ -159,7 +151,7 @@ static enum keel_status verify_shard(struct keel_tier_source *source)
         status = check_chunks(source, &frame, look);
         note_end(look, &frame);
     }
-    if (status == KEEL_OK && look->wanted) {
+    if (status == KEEL_OK && look->wanted) { /* the index was checked: chunks lie in its order */
         keel_digest_end(&look->digest, source->info.digest);
         source->info.digest_known = true;
     }
@@ -174,15 +166,15 @@ static enum keel_status verify_shard(struct keel_tier_source *source)
 static enum keel_status read_manifest(struct keel_tier_source *source, struct keel_manifest *out,
                                       char **out_text)
 {
-    char label[KEEL_TIER_LABEL_BYTES], *text;
+    char *text;
     const struct keel_object *object = &source->info.object;
-    keel_tier_label(source->tier, object, label);
     if (source->info.bytes > KEEL_MANIFEST_BYTES_MAX)
         return damaged(source, "is too large for a manifest");
     KEEL_TRY(keel_alloc(source->info.bytes, 1, &text));
     enum keel_status status = keel_tier_read(source, 0, text, keel_size(source->info.bytes));
     if (status == KEEL_OK)
-        status = keel_manifest_decode(text, keel_size(source->info.bytes), label, out);
+        status =
+            keel_manifest_decode(text, keel_size(source->info.bytes), keel_source_label(source).text, out);
     if (status == KEEL_OK && (strcmp(out->run, source->tier->run) != 0 || out->info.step != object->step ||
                               out->info.attempt != object->attempt)) {
         status = foreign(source, out->run, out->info.step, out->info.attempt);
@@ -258,37 +250,6 @@ enum keel_status keel_source_verify(struct keel_tier_source *source)
     default:
         return keel_fail(KEEL_INVALID, "%s: no such object", source->tier->name);
     }
-}
-
-/* All bytes as they are now. */
-static enum keel_status take_digest(struct keel_tier_source *source)
-{
-    struct keel_digest_stream digest;
-    uint8_t *piece;
-    enum keel_status status = KEEL_OK;
-    KEEL_TRY(keel_alloc(KEEL_TIER_PIECE_BYTES, 1, &piece));
-    keel_digest_begin(&digest);
-    for (uint64_t at = 0, end = source->info.bytes; at < end && status == KEEL_OK;) {
-        size_t bytes = end - at < KEEL_TIER_PIECE_BYTES ? (size_t)(end - at) : KEEL_TIER_PIECE_BYTES;
-        status = keel_tier_read(source, at, piece, bytes);
-        if (status == KEEL_OK)
-            keel_digest_add(&digest, piece, bytes);
-        at += bytes;
-    }
-    keel_free(piece);
-    KEEL_TRY(status);
-    keel_digest_end(&digest, source->info.digest);
-    source->info.digest_known = true;
-    return KEEL_OK;
-}
-
-enum keel_status keel_source_pin(struct keel_tier_source *source)
-{
-    KEEL_TRY(keel_source_verify(source));
-    if (source->info.digest_known)
-        return KEEL_OK;
-    KEEL_TRY(take_digest(source)); /* chunks in another order than ours: what comes now is to be sound, too */
-    return keel_source_verify(source);
 }
 
 enum keel_status keel_tier_verify(struct keel_tier *tier, const struct keel_object *object)

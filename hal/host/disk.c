@@ -207,21 +207,11 @@ int keel_disk_room(int fd, uint64_t *out_bytes)
     return result;
 }
 
-int keel_disk_get_flags(int fd)
-{
-    return disk->get_flags(fd);
-}
-
-int keel_disk_set_flags(int fd, int flags)
-{
-    return disk->set_flags(fd, flags);
-}
-
 bool keel_disk_set_direct(int fd, bool direct)
 {
-    int flags = keel_disk_get_flags(fd);
+    int flags = disk->get_flags(fd);
     int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
-    return flags >= 0 && keel_disk_set_flags(fd, wanted) == 0 && direct;
+    return flags >= 0 && disk->set_flags(fd, wanted) == 0 && direct;
 }
 
 struct listing {

@@ -27,6 +27,17 @@ enum keel_status keel_path_join(char out[KEEL_PATH_BYTES], const char *directory
     return KEEL_OK;
 }
 
+enum keel_status keel_path_parent(char out[KEEL_PATH_BYTES], const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    size_t length = slash == NULL || slash == path ? 1 : (size_t)(slash - path);
+    if (length >= KEEL_PATH_BYTES)
+        return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
+    memcpy(out, slash == NULL ? "." : path, length);
+    out[length] = '\0';
+    return KEEL_OK;
+}
+
 bool keel_path_exists(const char *path)
 {
     struct stat info;
@@ -185,14 +196,7 @@ enum keel_status keel_sync_path(const char *path)
 static enum keel_status sync_parent(const char *path)
 {
     char parent[KEEL_PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    if (slash == NULL)
-        return keel_sync_path(".");
-    size_t length = slash == path ? 1 : (size_t)(slash - path);
-    if (length >= sizeof parent)
-        return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
-    memcpy(parent, path, length);
-    parent[length] = '\0';
+    KEEL_TRY(keel_path_parent(parent, path));
     return keel_sync_path(parent);
 }
 
@@ -275,11 +279,7 @@ static enum keel_status take_name(struct names *names, const char *name)
 {
     if (names->count == NAMES_MAX)
         return keel_fail(KEEL_LIMIT, "%s: more than %d entries", names->path, NAMES_MAX);
-    if (names->count == names->capacity) {
-        size_t larger = names->capacity > 0 ? names->capacity * 2 : 64;
-        KEEL_TRY(keel_realloc(&names->names, names->capacity, larger, sizeof *names->names));
-        names->capacity = larger;
-    }
+    KEEL_TRY(keel_grow(&names->names, &names->capacity, names->count + 1, sizeof *names->names));
     KEEL_TRY(keel_strdup(name, &names->names[names->count]));
     names->count++;
     return KEEL_OK;

@@ -73,6 +73,18 @@ enum keel_status keel_realloc(void *pointer_address, uint64_t old_count, uint64_
     return KEEL_OK;
 }
 
+enum keel_status keel_grow(void *pointer_address, size_t *capacity, size_t wanted, size_t item_bytes)
+{
+    size_t larger = *capacity > 0 ? *capacity : 64;
+    if (wanted <= *capacity)
+        return KEEL_OK;
+    while (larger < wanted)
+        larger *= 2;
+    KEEL_TRY(keel_realloc(pointer_address, *capacity, larger, item_bytes));
+    *capacity = larger;
+    return KEEL_OK;
+}
+
 void keel_free(void *pointer)
 {
     if (pointer == NULL)

@@ -93,7 +93,7 @@ static void save_golden(struct keel_store *store, const struct golden *which, st
 static void commit_golden(struct keel_store *store, const struct golden *which,
                           struct keel_shard_summary *shard)
 {
-    struct keel_manifest_base base = {.step = which->step - 1, .attempt = golden_attempt};
+    struct keel_generation base = {.step = which->step - 1, .attempt = golden_attempt};
     struct keel_manifest manifest = {.info = {.step = which->step,
                                               .attempt = golden_attempt,
                                               .created_wall_ns = golden_wall_ns,

@@ -4,7 +4,7 @@
 #include "command.h"
 #include "float_convert.h"
 #include "gpt2_names.h"
-#include "tensor_stream.h"
+#include "snapshot.h"
 #include <keel/safetensors.h>
 
 /* ---- stores to work on ------------------------------------------------------------------------------- */
@@ -771,7 +771,7 @@ START_TEST(any_run_of_elements_is_read_in_dense_boxes)
         uint8_t *got, *wanted;
         ck_ok(keel_alloc(count, size, &got));
         ck_ok(keel_alloc(count, size, &wanted));
-        ck_ok(keel_tensor_read(snapshot, &tensor, first, count, got));
+        ck_ok(keel_snapshot_read_elements(snapshot, &tensor, first, count, got));
         sample_bytes(&tensor, 7, first * size, count * size, wanted);
         ck_assert_mem_eq(got, wanted, count * size);
         keel_free(got);

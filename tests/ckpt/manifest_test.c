@@ -31,7 +31,7 @@ static void rewrite(const char *text, const char *from, const char *to, char out
     }
 }
 
-static void encode(struct keel_manifest_base *bases, uint32_t count, char out[TEXT_MAX])
+static void encode(struct keel_generation *bases, uint32_t count, char out[TEXT_MAX])
 {
     static char no_metadata[] = "{}";
     struct keel_shard_summary shards[3] = {
@@ -53,7 +53,7 @@ static void encode(struct keel_manifest_base *bases, uint32_t count, char out[TE
 
 START_TEST(bases_come_back_as_they_were_written)
 {
-    struct keel_manifest_base bases[2] = {{7, UINT64_MAX}, {8, 1}};
+    struct keel_generation bases[2] = {{7, UINT64_MAX}, {8, 1}};
     char text[TEXT_MAX];
     for (uint32_t count = 0; count <= 2; count++) {
         struct keel_manifest back;
@@ -97,7 +97,7 @@ static const struct {
 
 START_TEST(other_lists_of_bases_are_refused_even_with_a_right_check)
 {
-    struct keel_manifest_base bases[2] = {{7, 5}, {8, 1}};
+    struct keel_generation bases[2] = {{7, 5}, {8, 1}};
     char text[TEXT_MAX], changed[TEXT_MAX];
     struct keel_manifest back;
     encode(bases, 2, text);

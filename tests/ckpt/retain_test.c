@@ -12,7 +12,7 @@ enum { HISTORIES = 20000, ATTEMPTS_MAX = 40, BASES_MAX = 3 };
 
 struct history {
     struct keel_generation_entry at[ATTEMPTS_MAX];
-    struct keel_manifest_base bases[ATTEMPTS_MAX][BASES_MAX];
+    struct keel_generation bases[ATTEMPTS_MAX][BASES_MAX];
     uint32_t count;
     uint64_t now_ns;
 };
@@ -57,7 +57,7 @@ static void live(struct history *history, uint64_t *state)
              b--) {
             const struct keel_generation_entry *base = &history->at[i - 1 - draw(state, i < 4 ? i : 4)];
             attempt->bases[attempt->base_count++] =
-                (struct keel_manifest_base){base->info.step, base->info.attempt};
+                (struct keel_generation){base->info.step, base->info.attempt};
         }
     }
     history->now_ns = wall + draw(state, 100);
@@ -250,7 +250,7 @@ static void put(struct keel_store *store, uint64_t step, uint64_t created_ns, ui
 {
     struct keel_step_place place;
     struct keel_shard_summary shard = {0};
-    struct keel_manifest_base base = {base_step, 1};
+    struct keel_generation base = {base_step, 1};
     char path[KEEL_PATH_BYTES], *text;
     size_t bytes;
     ck_ok(keel_step_open(store, step, 1, true, &place));

@@ -93,7 +93,7 @@ other_model() { # WORDS ARGUMENTS...
 }
 check "of more layers" other_model "tensor h.1.attn.c_attn.bias of the snapshot is none of this job's model" --set model.layers=1
 check "of fewer" other_model "holds no tensor h.2." --set model.layers=3
-check "of another width" other_model "tensor wte.weight is stored as float32 [28,32], but float32 [28,16]" --set model.width=16
+check "of another width" other_model "tensor wte.weight is stored as f32 [28,32], but f32 [28,16]" --set model.width=16
 train part --prepare
 check "some of the weights are imported" ckpt import "$root/state" "$root/part" --for-training --only wte
 train part

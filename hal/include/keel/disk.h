@@ -64,8 +64,6 @@ int keel_disk_mkdir(int at, const char *path, unsigned mode);
 int keel_disk_stat(int at, const char *path, struct stat *out, int flags);
 int keel_disk_fstat(int fd, struct stat *out);
 int keel_disk_room(int fd, uint64_t *out_bytes);
-int keel_disk_get_flags(int fd);
-int keel_disk_set_flags(int fd, int flags);
 /* Past the page cache (O_DIRECT), or through it again. False: through it, which is right as well. */
 bool keel_disk_set_direct(int fd, bool direct);
 int keel_disk_list(int fd, int (*visit)(void *context, const char *name), void *context);

@@ -18,6 +18,9 @@ enum { KEEL_PATH_BYTES = 1024 };
 /* Join with '/', LIMIT when longer than KEEL_PATH_BYTES. */
 enum keel_status keel_path_join(char out[KEEL_PATH_BYTES], const char *directory, const char *name);
 
+/* The directory in which it lies: "." for a bare name. LIMIT. */
+enum keel_status keel_path_parent(char out[KEEL_PATH_BYTES], const char *path);
+
 bool keel_path_exists(const char *path);
 /* A regular file, by itself or through links: what can be read again, and ends. */
 bool keel_path_is_file(const char *path);

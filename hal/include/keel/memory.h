@@ -28,6 +28,10 @@ enum keel_status keel_alloc_aligned(size_t alignment, uint64_t bytes, void *out_
 enum keel_status keel_realloc(void *pointer_address, uint64_t old_count, uint64_t new_count,
                               uint64_t item_bytes);
 
+/* Room for `wanted` items in the array at `pointer_address`, which has *capacity: at least doubled when it is
+ * too small. NO_MEMORY. */
+enum keel_status keel_grow(void *pointer_address, size_t *capacity, size_t wanted, size_t item_bytes);
+
 /* NULL is accepted. */
 void keel_free(void *pointer);
 
