@@ -122,7 +122,8 @@ struct keel_commands {
     struct keel_device *device;
     struct keel_list_step *steps; /* owned, as args */
     struct keel_arg *args;
-    uint32_t count, capacity, arg_count, arg_capacity;
+    uint32_t count, arg_count;
+    size_t capacity, arg_capacity;
     bool sealed;
     void *prepared; /* the backend's, between commands_seal and commands_unseal */
 };
@@ -158,14 +159,29 @@ extern const struct keel_backend keel_opencl_backend;
 /* Path of the OpenCL loader in this process. */
 void keel_opencl_loader(char out[KEEL_DEVICE_NAME_BYTES]);
 
-/* Where a command of a queue starts: what it waits for, and where its event goes (may be NULL). */
+/* A command as a backend gets it: what it waits for, where its event goes (may be NULL), and the operands of
+ * its kind. Arguments and range of a launch are the caller's and end with the call; host memory is the
+ * command's until it is done. */
 struct keel_device_command {
     struct keel_queue *queue;
+    enum keel_command_kind kind;
     struct keel_event *const *waits;
     uint32_t wait_count;
     struct keel_event **out_event;
-    uint64_t bytes;            /* the rest is for a trace alone: what it moves, */
-    uint64_t enqueued_ns;      /* when it was begun, */
+    struct keel_buffer *buffer;   /* all but LAUNCH and MARK; of COPY the target */
+    uint64_t offset_bytes, bytes; /* in it; not of UNMAP */
+    struct keel_buffer *source;   /* COPY */
+    uint64_t source_offset_bytes;
+    const void *data;   /* WRITE: from where */
+    void *memory;       /* READ: to where; UNMAP: what was mapped */
+    void **out_pointer; /* MAP */
+    enum keel_map map;  /* MAP */
+    uint32_t pattern;   /* FILL */
+    uint32_t arg_count; /* LAUNCH, as are the next three */
+    struct keel_kernel *kernel;
+    const struct keel_arg *args;
+    const struct keel_range *range;
+    uint64_t enqueued_ns;      /* the rest is for a trace alone: when it was begun, */
     struct keel_event *traced; /* and its event, when nobody else wants one */
 };
 
@@ -185,24 +201,8 @@ struct keel_device_ops {
     void (*queue_destroy)(struct keel_queue *queue);
     enum keel_status (*queue_flush)(struct keel_queue *queue);
     enum keel_status (*queue_finish)(struct keel_queue *queue, uint64_t deadline_ns);
-    enum keel_status (*queue_mark)(struct keel_queue *queue, struct keel_event **out_event);
 
-    enum keel_status (*write)(const struct keel_device_command *command, struct keel_buffer *buffer,
-                              uint64_t offset_bytes, const void *data, uint64_t bytes);
-    enum keel_status (*read)(const struct keel_device_command *command, struct keel_buffer *buffer,
-                             uint64_t offset_bytes, void *data, uint64_t bytes);
-    enum keel_status (*copy)(const struct keel_device_command *command, struct keel_buffer *source,
-                             uint64_t source_offset_bytes, struct keel_buffer *target,
-                             uint64_t target_offset_bytes, uint64_t bytes);
-    enum keel_status (*fill)(const struct keel_device_command *command, struct keel_buffer *buffer,
-                             uint64_t offset_bytes, uint64_t bytes, uint32_t pattern);
-    enum keel_status (*map)(const struct keel_device_command *command, struct keel_buffer *buffer,
-                            uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer);
-    enum keel_status (*unmap)(const struct keel_device_command *command, struct keel_buffer *buffer,
-                              void *pointer);
-    enum keel_status (*launch)(const struct keel_device_command *command, struct keel_kernel *kernel,
-                               const struct keel_arg *args, uint32_t arg_count,
-                               const struct keel_range *range);
+    enum keel_status (*enqueue)(const struct keel_device_command *command);
 
     /* From source when `code` is NULL; else code is of a form that the device takes, and has all kernels. */
     enum keel_status (*program_create)(struct keel_device *device, const struct keel_module *module,
@@ -217,14 +217,15 @@ struct keel_device_ops {
     enum keel_status (*kernel_create)(struct keel_program *program, const struct keel_module_kernel *entry,
                                       struct keel_kernel **out);
     void (*kernel_destroy)(struct keel_kernel *kernel);
-    /* The device's own handle. NULL where there are none; where there is one, `launch` takes calls too. */
+    /* The device's own handle. NULL where there are none; where there is one, launches may be calls. */
     void *(*native)(struct keel_device *device);
 
-    /* All three NULL where a replay is but its commands one by one. */
+    /* All three NULL where a replay is but its commands enqueued. `replay` enqueues step `number` of a sealed
+     * list; `command` is that step as a launch. */
     enum keel_status (*commands_seal)(struct keel_commands *commands);
     void (*commands_unseal)(struct keel_commands *commands);
     enum keel_status (*replay)(const struct keel_device_command *command,
-                               const struct keel_commands *commands);
+                               const struct keel_commands *commands, uint32_t number);
 
     enum keel_status (*event_wait)(struct keel_event *event, uint64_t deadline_ns);
     bool (*event_done)(struct keel_event *event);
@@ -240,16 +241,9 @@ struct keel_device_ops {
 enum keel_status keel_check_launch(const struct keel_device *device, const struct keel_kernel *kernel,
                                    const struct keel_arg *args, uint32_t arg_count,
                                    const struct keel_range *range);
-/* All steps of a sealed list, one by one, and one step; what a replay notes of each (device_commands.c). */
+/* All steps of a sealed list (device_commands.c). */
 enum keel_status keel_commands_run(const struct keel_device_command *command,
                                    const struct keel_commands *commands);
-enum keel_status keel_commands_run_step(const struct keel_device_command *command,
-                                        const struct keel_commands *commands,
-                                        const struct keel_list_step *step);
-/* A list ended at `step` with a status that is not OK. Half a list is neither done nor not: the queue fails
- * with it, but for the first step, before which nothing was enqueued. */
-enum keel_status keel_commands_stopped(struct keel_queue *queue, const struct keel_commands *commands,
-                                       uint32_t step, enum keel_status status);
 
 /* A command of this queue failed: from now on the queue is lost. Returns DEVICE_LOST. A backend that hears of
  * it from its driver calls the second; the third when the whole device is gone. */
@@ -293,7 +287,7 @@ void keel_queue_progress(struct keel_queue *queue, uint64_t sequence);
 
 /* A trace of commands (device_trace.c). Before a command: note the time and see that it has an event. */
 void keel_trace_begin(struct keel_device_command *command);
-/* After it: keep it, as the queue's last note names it. */
+/* After it: keep it. */
 void keel_trace_add(const struct keel_device_command *command, enum keel_status status);
 /* The caller destroys this event. */
 void keel_trace_let_go(struct keel_event *event);

@@ -7,8 +7,6 @@
 #include <keel/memory.h>
 #include <string.h>
 
-enum { FIRST_STEPS = 64, FIRST_ARGS = 512 };
-
 enum keel_status keel_commands_create(struct keel_device *device, struct keel_commands **out)
 {
     struct keel_commands *commands = NULL;
@@ -41,11 +39,7 @@ static enum keel_status check_open(const struct keel_commands *commands)
 
 static enum keel_status add(struct keel_commands *commands, const struct keel_list_step *step)
 {
-    if (commands->count == commands->capacity) {
-        uint32_t capacity = commands->capacity == 0 ? FIRST_STEPS : commands->capacity * 2;
-        KEEL_TRY(keel_realloc(&commands->steps, commands->capacity, capacity, sizeof *step));
-        commands->capacity = capacity;
-    }
+    KEEL_TRY(keel_grow(&commands->steps, &commands->capacity, commands->count + 1, sizeof *step));
     KEEL_ASSERT(commands->count < commands->capacity && !commands->sealed);
     commands->steps[commands->count++] = *step;
     return KEEL_OK;
@@ -55,11 +49,7 @@ static enum keel_status keep_args(struct keel_commands *commands, const struct k
                                   uint32_t arg_count, uint32_t *out_first)
 {
     uint32_t end = commands->arg_count + arg_count;
-    if (end > commands->arg_capacity) {
-        uint32_t capacity = commands->arg_capacity == 0 ? FIRST_ARGS : commands->arg_capacity * 2;
-        KEEL_TRY(keel_realloc(&commands->args, commands->arg_capacity, capacity, sizeof *args));
-        commands->arg_capacity = capacity;
-    }
+    KEEL_TRY(keel_grow(&commands->args, &commands->arg_capacity, end, sizeof *args));
     if (arg_count > 0)
         memcpy(commands->args + commands->arg_count, args, arg_count * sizeof *args);
     *out_first = commands->arg_count;
@@ -92,16 +82,10 @@ enum keel_status keel_commands_seal(struct keel_commands *commands)
     return KEEL_OK;
 }
 
-enum keel_status keel_commands_run_step(const struct keel_device_command *command,
-                                        const struct keel_commands *commands,
-                                        const struct keel_list_step *step)
-{
-    return commands->device->ops->launch(command, step->kernel, commands->args + step->first_arg,
-                                         step->arg_count, &step->range);
-}
-
-enum keel_status keel_commands_stopped(struct keel_queue *queue, const struct keel_commands *commands,
-                                       uint32_t step, enum keel_status status)
+/* Half a list is neither done nor not: the queue fails with it, but for the first step, before which nothing
+ * was enqueued. */
+static enum keel_status stopped(struct keel_queue *queue, const struct keel_commands *commands, uint32_t step,
+                                enum keel_status status)
 {
     if (step == 0 || atomic_load_explicit(&queue->lost, memory_order_acquire))
         return status;
@@ -113,21 +97,28 @@ enum keel_status keel_commands_run(const struct keel_device_command *command,
                                    const struct keel_commands *commands)
 {
     KEEL_ASSERT(commands->sealed && commands->count > 0);
+    const struct keel_device_ops *ops = commands->device->ops;
     bool traced = command->queue->device->trace != NULL;
     for (uint32_t i = 0; i < commands->count; i++) {
-        struct keel_device_command one = {.queue = command->queue};
+        const struct keel_list_step *step = &commands->steps[i];
+        struct keel_device_command one = {.queue = command->queue,
+                                          .kind = KEEL_COMMAND_LAUNCH,
+                                          .arg_count = step->arg_count,
+                                          .kernel = step->kernel,
+                                          .args = commands->args + step->first_arg,
+                                          .range = &step->range};
         if (i == 0)
             one.waits = command->waits, one.wait_count = command->wait_count;
         if (i + 1 == commands->count)
             one.out_event = command->out_event;
-        keel_queue_note(command->queue, KEEL_COMMAND_LAUNCH, commands->steps[i].kernel->entry->name);
+        keel_queue_note(command->queue, KEEL_COMMAND_LAUNCH, step->kernel->entry->name);
         if (traced)
             keel_trace_begin(&one);
-        enum keel_status status = keel_commands_run_step(&one, commands, &commands->steps[i]);
+        enum keel_status status = ops->replay != NULL ? ops->replay(&one, commands, i) : ops->enqueue(&one);
         if (traced)
             keel_trace_add(&one, status);
         if (status != KEEL_OK)
-            return keel_commands_stopped(command->queue, commands, i, status);
+            return stopped(command->queue, commands, i, status);
         if (atomic_load_explicit(&command->queue->lost, memory_order_acquire))
             return i + 1 < commands->count ? keel_queue_failed(command->queue) : KEEL_OK;
     }

@@ -161,11 +161,11 @@ static void unwrap_waits(const struct keel_device_command *command, struct passa
     passage->command.wait_count = count;
 }
 
-static void strike(struct passage *passage, uint32_t on, const char *kernel)
+static void strike(struct passage *passage, const char *kernel)
 {
     struct keel_queue *queue = passage->command.queue;
     const struct keel_fault_hit *hit = &passage->hit;
-    const char *kind = keel_command_kind_name((enum keel_command_kind)on);
+    const char *kind = keel_command_kind_name(passage->command.kind);
     if (hit->hang)
         queue->ready_ns = KEEL_NEVER;
     if (hit->late_ns > 0 && queue->ready_ns != KEEL_NEVER) {
@@ -181,17 +181,18 @@ static void strike(struct passage *passage, uint32_t on, const char *kernel)
 }
 
 /* Decide what becomes of a command, before the backend sees it. */
-static enum keel_status enter(const struct keel_device_command *command, uint32_t on, const char *kernel,
-                              struct passage *passage)
+static enum keel_status enter(const struct keel_device_command *command, struct passage *passage)
 {
     struct keel_queue *queue = command->queue;
     struct keel_faults *faults = faults_of(queue);
-    *passage = (struct passage){.command = {.queue = queue}};
+    const char *kernel = command->kernel != NULL ? command->kernel->entry->name : NULL;
+    *passage = (struct passage){.command = *command};
+    passage->command.out_event = NULL;
     unwrap_waits(command, passage);
     keel_mutex_lock(&faults->lock);
-    passage->hit = keel_fault_plan_meet(&faults->plan, on, kernel);
+    passage->hit = keel_fault_plan_meet(&faults->plan, command->kind, kernel);
     keel_mutex_unlock(&faults->lock);
-    strike(passage, on, kernel);
+    strike(passage, kernel);
     if (command->out_event != NULL)
         KEEL_TRY(event_take(queue, &passage->event));
     if (command->out_event != NULL || passage->hit.flip != NULL)
@@ -245,13 +246,21 @@ static enum keel_status flip_buffer(struct passage *passage, struct keel_buffer 
     uint64_t bit = flipped_bit(&passage->hit, bytes);
     unsigned char byte = 0;
     struct keel_event *event = NULL;
-    struct keel_device_command command = {.queue = queue, .out_event = &event};
-    KEEL_TRY(inner->read(&command, buffer, offset_bytes + bit / 8, &byte, 1));
+    struct keel_device_command command = {.queue = queue,
+                                          .kind = KEEL_COMMAND_READ,
+                                          .out_event = &event,
+                                          .buffer = buffer,
+                                          .offset_bytes = offset_bytes + bit / 8,
+                                          .bytes = 1,
+                                          .data = &byte,
+                                          .memory = &byte};
+    KEEL_TRY(inner->enqueue(&command));
     enum keel_status status = settle(queue, event);
     inner->event_destroy(event);
     KEEL_TRY(status);
     byte ^= (unsigned char)(1U << (bit % 8));
-    KEEL_TRY(inner->write(&command, buffer, offset_bytes + bit / 8, &byte, 1));
+    command.kind = KEEL_COMMAND_WRITE;
+    KEEL_TRY(inner->enqueue(&command));
     status = settle(queue, event);
     inner->event_destroy(event);
     return status;
@@ -276,118 +285,38 @@ static struct keel_buffer *flipped_arg(const struct keel_fault *flip, const stru
     return buffer;
 }
 
+/* One bit of what the command has written. */
+static enum keel_status flip(struct passage *passage)
+{
+    const struct keel_device_command *command = &passage->command;
+    struct keel_buffer *buffer;
+    switch (command->kind) {
+    case KEEL_COMMAND_READ:
+        return flip_memory(passage, command->memory, command->bytes);
+    case KEEL_COMMAND_WRITE:
+    case KEEL_COMMAND_COPY:
+    case KEEL_COMMAND_FILL:
+        return flip_buffer(passage, command->buffer, command->offset_bytes, command->bytes);
+    case KEEL_COMMAND_LAUNCH:
+        buffer = flipped_arg(passage->hit.flip, command->args, command->arg_count);
+        return buffer != NULL ? flip_buffer(passage, buffer, 0, buffer->bytes) : KEEL_OK;
+    default:
+        return KEEL_OK;
+    }
+}
+
 /* ---- the table ---------------------------------------------------------------------------------------- */
 
-static enum keel_status fault_write(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                    uint64_t offset_bytes, const void *data, uint64_t bytes)
+static enum keel_status fault_enqueue(const struct keel_device_command *command)
 {
     struct passage passage;
-    KEEL_TRY(enter(command, KEEL_COMMAND_WRITE, NULL, &passage));
+    KEEL_TRY(enter(command, &passage));
     enum keel_status status = KEEL_OK;
     if (passage.passes)
-        status = faults_of(command->queue)->inner->write(&passage.command, buffer, offset_bytes, data, bytes);
+        status = faults_of(command->queue)->inner->enqueue(&passage.command);
     if (status == KEEL_OK && passage.passes && passage.hit.flip != NULL)
-        status = flip_buffer(&passage, buffer, offset_bytes, bytes);
+        status = flip(&passage);
     return leave(command, &passage, status);
-}
-
-static enum keel_status fault_read(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   uint64_t offset_bytes, void *data, uint64_t bytes)
-{
-    struct passage passage;
-    KEEL_TRY(enter(command, KEEL_COMMAND_READ, NULL, &passage));
-    enum keel_status status = KEEL_OK;
-    if (passage.passes)
-        status = faults_of(command->queue)->inner->read(&passage.command, buffer, offset_bytes, data, bytes);
-    if (status == KEEL_OK && passage.passes && passage.hit.flip != NULL)
-        status = flip_memory(&passage, data, bytes);
-    return leave(command, &passage, status);
-}
-
-static enum keel_status fault_copy(const struct keel_device_command *command, struct keel_buffer *source,
-                                   uint64_t source_offset_bytes, struct keel_buffer *target,
-                                   uint64_t target_offset_bytes, uint64_t bytes)
-{
-    struct passage passage;
-    KEEL_TRY(enter(command, KEEL_COMMAND_COPY, NULL, &passage));
-    enum keel_status status = KEEL_OK;
-    if (passage.passes)
-        status = faults_of(command->queue)
-                     ->inner->copy(&passage.command, source, source_offset_bytes, target, target_offset_bytes,
-                                   bytes);
-    if (status == KEEL_OK && passage.passes && passage.hit.flip != NULL)
-        status = flip_buffer(&passage, target, target_offset_bytes, bytes);
-    return leave(command, &passage, status);
-}
-
-static enum keel_status fault_fill(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
-{
-    struct passage passage;
-    KEEL_TRY(enter(command, KEEL_COMMAND_FILL, NULL, &passage));
-    enum keel_status status = KEEL_OK;
-    if (passage.passes)
-        status =
-            faults_of(command->queue)->inner->fill(&passage.command, buffer, offset_bytes, bytes, pattern);
-    if (status == KEEL_OK && passage.passes && passage.hit.flip != NULL)
-        status = flip_buffer(&passage, buffer, offset_bytes, bytes);
-    return leave(command, &passage, status);
-}
-
-static enum keel_status fault_map(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                  uint64_t offset_bytes, uint64_t bytes, enum keel_map map,
-                                  void **out_pointer)
-{
-    struct passage passage;
-    KEEL_TRY(enter(command, KEEL_COMMAND_MAP, NULL, &passage));
-    enum keel_status status = KEEL_OK;
-    if (passage.passes)
-        status = faults_of(command->queue)
-                     ->inner->map(&passage.command, buffer, offset_bytes, bytes, map, out_pointer);
-    return leave(command, &passage, status);
-}
-
-static enum keel_status fault_unmap(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                    void *pointer)
-{
-    struct passage passage;
-    KEEL_TRY(enter(command, KEEL_COMMAND_UNMAP, NULL, &passage));
-    enum keel_status status = KEEL_OK;
-    if (passage.passes)
-        status = faults_of(command->queue)->inner->unmap(&passage.command, buffer, pointer);
-    return leave(command, &passage, status);
-}
-
-static enum keel_status fault_launch(const struct keel_device_command *command, struct keel_kernel *kernel,
-                                     const struct keel_arg *args, uint32_t arg_count,
-                                     const struct keel_range *range)
-{
-    struct passage passage;
-    KEEL_TRY(enter(command, KEEL_COMMAND_LAUNCH, kernel->entry->name, &passage));
-    enum keel_status status = KEEL_OK;
-    if (passage.passes)
-        status = faults_of(command->queue)->inner->launch(&passage.command, kernel, args, arg_count, range);
-    if (status == KEEL_OK && passage.passes && passage.hit.flip != NULL) {
-        struct keel_buffer *buffer = flipped_arg(passage.hit.flip, args, arg_count);
-        if (buffer != NULL)
-            status = flip_buffer(&passage, buffer, 0, buffer->bytes);
-    }
-    return leave(command, &passage, status);
-}
-
-static enum keel_status fault_mark(struct keel_queue *queue, struct keel_event **out_event)
-{
-    const struct keel_device_ops *inner = faults_of(queue)->inner;
-    struct fault_event *event = NULL;
-    KEEL_TRY(event_take(queue, &event));
-    enum keel_status status = KEEL_OK;
-    if (queue->ready_ns != KEEL_NEVER)
-        status = inner->queue_mark(queue, &event->inner);
-    if (status == KEEL_OK)
-        *out_event = &event->head;
-    else
-        event_destroy(&event->head);
-    return status;
 }
 
 static enum keel_status fault_finish(struct keel_queue *queue, uint64_t deadline_ns)
@@ -449,15 +378,8 @@ static enum keel_status put_in_front(struct keel_device *device)
     faults->ops.close = fault_close;
     faults->ops.buffer_create = fault_buffer_create;
     faults->ops.program_create = fault_program_create;
-    faults->ops.write = fault_write;
-    faults->ops.read = fault_read;
-    faults->ops.copy = fault_copy;
-    faults->ops.fill = fault_fill;
-    faults->ops.map = fault_map;
-    faults->ops.unmap = fault_unmap;
-    faults->ops.launch = fault_launch;
-    faults->ops.replay = NULL; /* step by step, so that each is met */
-    faults->ops.queue_mark = fault_mark;
+    faults->ops.enqueue = fault_enqueue;
+    faults->ops.replay = NULL; /* each step is enqueued, so that it is met */
     faults->ops.queue_finish = fault_finish;
     faults->ops.event_wait = event_wait;
     faults->ops.event_done = event_done;

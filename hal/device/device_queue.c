@@ -95,12 +95,11 @@ static void set_busy(struct keel_queue *queue, bool busy)
         count_idle(queue->device);
 }
 
-static enum keel_status prepare(struct keel_queue *queue, const struct keel_wait_list *waits,
-                                struct keel_event **out_event, struct keel_device_command *command)
+static enum keel_status prepare(struct keel_device_command *command, const struct keel_wait_list *waits)
 {
+    struct keel_queue *queue = command->queue;
     KEEL_TRY(check_alive(queue));
     set_busy(queue, true);
-    *command = (struct keel_device_command){.queue = queue, .out_event = out_event};
     if (queue->device->trace != NULL)
         keel_trace_begin(command);
     if (waits == NULL)
@@ -137,30 +136,6 @@ static enum keel_status check_inside(const struct keel_device *device, const str
     return KEEL_OK;
 }
 
-enum keel_status keel_queue_write(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
-                                  const void *data, uint64_t bytes, const struct keel_wait_list *waits,
-                                  struct keel_event **out_event)
-{
-    struct keel_device_command command;
-    KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
-    command.bytes = bytes;
-    keel_queue_note(queue, KEEL_COMMAND_WRITE, NULL);
-    return issued(&command, queue->device->ops->write(&command, buffer, offset_bytes, data, bytes));
-}
-
-enum keel_status keel_queue_read(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
-                                 void *data, uint64_t bytes, const struct keel_wait_list *waits,
-                                 struct keel_event **out_event)
-{
-    struct keel_device_command command;
-    KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
-    command.bytes = bytes;
-    keel_queue_note(queue, KEEL_COMMAND_READ, NULL);
-    return issued(&command, queue->device->ops->read(&command, buffer, offset_bytes, data, bytes));
-}
-
 /* The same memory: two slices, or a slice and its buffer, are not compared. */
 static bool overlap(const struct keel_buffer *a, uint64_t a_offset, const struct keel_buffer *b,
                     uint64_t b_offset, uint64_t bytes)
@@ -168,74 +143,17 @@ static bool overlap(const struct keel_buffer *a, uint64_t a_offset, const struct
     return a == b && a_offset < b_offset + bytes && b_offset < a_offset + bytes;
 }
 
-static enum keel_status check_copy(const struct keel_device *device, const struct keel_buffer *source,
-                                   uint64_t source_offset_bytes, const struct keel_buffer *target,
-                                   uint64_t target_offset_bytes, uint64_t bytes)
+static enum keel_status check_copy(const struct keel_device_command *command)
 {
-    KEEL_TRY(check_inside(device, source, source_offset_bytes, bytes));
-    KEEL_TRY(check_inside(device, target, target_offset_bytes, bytes));
-    if (overlap(source, source_offset_bytes, target, target_offset_bytes, bytes))
+    const struct keel_device *device = command->queue->device;
+    const uint64_t from = command->source_offset_bytes, to = command->offset_bytes, bytes = command->bytes;
+    KEEL_TRY(check_inside(device, command->source, from, bytes));
+    KEEL_TRY(check_inside(device, command->buffer, to, bytes));
+    if (overlap(command->source, from, command->buffer, to, bytes))
         return keel_fail(KEEL_INVALID,
                          "a copy of %" PRIu64 " bytes from %" PRIu64 " to %" PRIu64 " overlaps itself", bytes,
-                         source_offset_bytes, target_offset_bytes);
+                         from, to);
     return KEEL_OK;
-}
-
-enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *source,
-                                 uint64_t source_offset_bytes, struct keel_buffer *target,
-                                 uint64_t target_offset_bytes, uint64_t bytes,
-                                 const struct keel_wait_list *waits, struct keel_event **out_event)
-{
-    struct keel_device_command command;
-    KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_copy(queue->device, source, source_offset_bytes, target, target_offset_bytes, bytes));
-    command.bytes = bytes;
-    keel_queue_note(queue, KEEL_COMMAND_COPY, NULL);
-    return issued(&command, queue->device->ops->copy(&command, source, source_offset_bytes, target,
-                                                     target_offset_bytes, bytes));
-}
-
-static enum keel_status check_fill(const struct keel_device *device, const struct keel_buffer *buffer,
-                                   uint64_t offset_bytes, uint64_t bytes)
-{
-    KEEL_TRY(check_inside(device, buffer, offset_bytes, bytes));
-    if (offset_bytes % sizeof(uint32_t) != 0 || bytes % sizeof(uint32_t) != 0)
-        return keel_fail(KEEL_INVALID, "a fill of %" PRIu64 " bytes at %" PRIu64 "; both are multiples of 4",
-                         bytes, offset_bytes);
-    return KEEL_OK;
-}
-
-enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
-                                 uint64_t bytes, uint32_t pattern, const struct keel_wait_list *waits,
-                                 struct keel_event **out_event)
-{
-    struct keel_device_command command;
-    KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_fill(queue->device, buffer, offset_bytes, bytes));
-    command.bytes = bytes;
-    keel_queue_note(queue, KEEL_COMMAND_FILL, NULL);
-    return issued(&command, queue->device->ops->fill(&command, buffer, offset_bytes, bytes, pattern));
-}
-
-enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
-                                uint64_t bytes, enum keel_map map, void **out_pointer,
-                                const struct keel_wait_list *waits, struct keel_event **out_event)
-{
-    struct keel_device_command command;
-    KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(check_inside(queue->device, buffer, offset_bytes, bytes));
-    command.bytes = bytes;
-    keel_queue_note(queue, KEEL_COMMAND_MAP, NULL);
-    return issued(&command, queue->device->ops->map(&command, buffer, offset_bytes, bytes, map, out_pointer));
-}
-
-enum keel_status keel_queue_unmap(struct keel_queue *queue, struct keel_buffer *buffer, void *pointer,
-                                  const struct keel_wait_list *waits, struct keel_event **out_event)
-{
-    struct keel_device_command command;
-    KEEL_TRY(prepare(queue, waits, out_event, &command));
-    keel_queue_note(queue, KEEL_COMMAND_UNMAP, NULL);
-    return issued(&command, queue->device->ops->unmap(&command, buffer, pointer));
 }
 
 static enum keel_status check_group(const struct keel_device *device, const struct keel_kernel *kernel,
@@ -289,30 +207,148 @@ enum keel_status keel_check_launch(const struct keel_device *device, const struc
     return KEEL_OK;
 }
 
+static enum keel_status check_operands(const struct keel_device_command *command)
+{
+    const struct keel_device *device = command->queue->device;
+    const uint64_t offset_bytes = command->offset_bytes, bytes = command->bytes;
+    switch (command->kind) {
+    case KEEL_COMMAND_LAUNCH:
+        return keel_check_launch(device, command->kernel, command->args, command->arg_count, command->range);
+    case KEEL_COMMAND_COPY:
+        return check_copy(command);
+    case KEEL_COMMAND_UNMAP:
+    case KEEL_COMMAND_MARK:
+        return KEEL_OK;
+    default:
+        break;
+    }
+    KEEL_TRY(check_inside(device, command->buffer, offset_bytes, bytes));
+    if (command->kind == KEEL_COMMAND_FILL &&
+        (offset_bytes % sizeof command->pattern != 0 || bytes % sizeof command->pattern != 0))
+        return keel_fail(KEEL_INVALID, "a fill of %" PRIu64 " bytes at %" PRIu64 "; both are multiples of 4",
+                         bytes, offset_bytes);
+    return KEEL_OK;
+}
+
+static enum keel_status enqueue(struct keel_device_command *command, const struct keel_wait_list *waits)
+{
+    struct keel_queue *queue = command->queue;
+    KEEL_TRY(prepare(command, waits));
+    KEEL_TRY(check_operands(command));
+    keel_queue_note(queue, command->kind, command->kernel != NULL ? command->kernel->entry->name : NULL);
+    return issued(command, queue->device->ops->enqueue(command));
+}
+
+enum keel_status keel_queue_write(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
+                                  const void *data, uint64_t bytes, const struct keel_wait_list *waits,
+                                  struct keel_event **out_event)
+{
+    struct keel_device_command command = {.queue = queue,
+                                          .kind = KEEL_COMMAND_WRITE,
+                                          .out_event = out_event,
+                                          .buffer = buffer,
+                                          .offset_bytes = offset_bytes,
+                                          .bytes = bytes,
+                                          .data = data};
+    return enqueue(&command, waits);
+}
+
+enum keel_status keel_queue_read(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
+                                 void *data, uint64_t bytes, const struct keel_wait_list *waits,
+                                 struct keel_event **out_event)
+{
+    struct keel_device_command command = {.queue = queue,
+                                          .kind = KEEL_COMMAND_READ,
+                                          .out_event = out_event,
+                                          .buffer = buffer,
+                                          .offset_bytes = offset_bytes,
+                                          .bytes = bytes,
+                                          .memory = data};
+    return enqueue(&command, waits);
+}
+
+enum keel_status keel_queue_copy(struct keel_queue *queue, struct keel_buffer *source,
+                                 uint64_t source_offset_bytes, struct keel_buffer *target,
+                                 uint64_t target_offset_bytes, uint64_t bytes,
+                                 const struct keel_wait_list *waits, struct keel_event **out_event)
+{
+    struct keel_device_command command = {.queue = queue,
+                                          .kind = KEEL_COMMAND_COPY,
+                                          .out_event = out_event,
+                                          .buffer = target,
+                                          .offset_bytes = target_offset_bytes,
+                                          .bytes = bytes,
+                                          .source = source,
+                                          .source_offset_bytes = source_offset_bytes};
+    return enqueue(&command, waits);
+}
+
+enum keel_status keel_queue_fill(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
+                                 uint64_t bytes, uint32_t pattern, const struct keel_wait_list *waits,
+                                 struct keel_event **out_event)
+{
+    struct keel_device_command command = {.queue = queue,
+                                          .kind = KEEL_COMMAND_FILL,
+                                          .out_event = out_event,
+                                          .buffer = buffer,
+                                          .offset_bytes = offset_bytes,
+                                          .bytes = bytes,
+                                          .pattern = pattern};
+    return enqueue(&command, waits);
+}
+
+enum keel_status keel_queue_map(struct keel_queue *queue, struct keel_buffer *buffer, uint64_t offset_bytes,
+                                uint64_t bytes, enum keel_map map, void **out_pointer,
+                                const struct keel_wait_list *waits, struct keel_event **out_event)
+{
+    struct keel_device_command command = {.queue = queue,
+                                          .kind = KEEL_COMMAND_MAP,
+                                          .out_event = out_event,
+                                          .buffer = buffer,
+                                          .offset_bytes = offset_bytes,
+                                          .bytes = bytes,
+                                          .out_pointer = out_pointer,
+                                          .map = map};
+    return enqueue(&command, waits);
+}
+
+enum keel_status keel_queue_unmap(struct keel_queue *queue, struct keel_buffer *buffer, void *pointer,
+                                  const struct keel_wait_list *waits, struct keel_event **out_event)
+{
+    struct keel_device_command command = {.queue = queue,
+                                          .kind = KEEL_COMMAND_UNMAP,
+                                          .out_event = out_event,
+                                          .buffer = buffer,
+                                          .memory = pointer};
+    return enqueue(&command, waits);
+}
+
 enum keel_status keel_queue_launch(struct keel_queue *queue, struct keel_kernel *kernel,
                                    const struct keel_arg *args, uint32_t arg_count,
                                    const struct keel_range *range, const struct keel_wait_list *waits,
                                    struct keel_event **out_event)
 {
-    struct keel_device_command command;
-    KEEL_TRY(prepare(queue, waits, out_event, &command));
-    KEEL_TRY(keel_check_launch(queue->device, kernel, args, arg_count, range));
-    keel_queue_note(queue, KEEL_COMMAND_LAUNCH, kernel->entry->name);
-    return issued(&command, queue->device->ops->launch(&command, kernel, args, arg_count, range));
+    struct keel_device_command command = {.queue = queue,
+                                          .kind = KEEL_COMMAND_LAUNCH,
+                                          .out_event = out_event,
+                                          .arg_count = arg_count,
+                                          .kernel = kernel,
+                                          .args = args,
+                                          .range = range};
+    return enqueue(&command, waits);
 }
 
 enum keel_status keel_queue_replay(struct keel_queue *queue, struct keel_commands *commands,
                                    const struct keel_wait_list *waits, struct keel_event **out_event)
 {
-    struct keel_device_command command;
-    KEEL_TRY(prepare(queue, waits, out_event, &command));
+    struct keel_device_command command = {
+        .queue = queue, .kind = KEEL_COMMAND_LAUNCH, .out_event = out_event};
+    KEEL_TRY(prepare(&command, waits));
     if (commands->device != queue->device || !commands->sealed)
         return keel_fail(KEEL_INVALID, "%s: a list of commands that is %s", queue->device->info.selector,
                          commands->sealed ? "of another device" : "not sealed; call keel_commands_seal");
-    const struct keel_device_ops *ops = queue->device->ops;
     command.out_event = out_event; /* a trace keeps the steps, not the replay */
-    bool one_by_one = ops->replay == NULL || queue->device->trace != NULL;
-    return (one_by_one ? keel_commands_run : ops->replay)(&command, commands);
+    return keel_commands_run(&command, commands);
 }
 
 enum keel_status keel_queue_flush(struct keel_queue *queue)
@@ -360,7 +396,8 @@ enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **o
 {
     KEEL_TRY(check_alive(queue));
     keel_queue_note(queue, KEEL_COMMAND_MARK, NULL);
-    KEEL_TRY(queue->device->ops->queue_mark(queue, out_event));
+    KEEL_TRY(queue->device->ops->enqueue(
+        &(struct keel_device_command){.queue = queue, .kind = KEEL_COMMAND_MARK, .out_event = out_event}));
     KEEL_ASSERT(*out_event != NULL && (*out_event)->queue == queue);
     return KEEL_OK;
 }

@@ -65,16 +65,15 @@ void keel_trace_add(const struct keel_device_command *command, enum keel_status 
     struct keel_queue *queue = command->queue;
     struct keel_trace *trace = queue->device->trace;
     uint64_t sequence = atomic_load_explicit(&queue->sequence, memory_order_relaxed);
-    struct keel_note *note = &queue->notes[sequence % KEEL_NOTES];
     keel_mutex_lock(&trace->lock);
     struct entry *entry = &trace->entries[trace->count++ % trace->capacity];
     settle(queue->device, entry);
-    *entry = (struct entry){.name = atomic_load_explicit(&note->name, memory_order_relaxed),
+    *entry = (struct entry){.name = command->kernel != NULL ? command->kernel->entry->name : NULL,
                             .event = status == KEEL_OK ? *command->out_event : NULL,
                             .sequence = sequence,
                             .bytes = command->bytes,
                             .enqueued_ns = command->enqueued_ns,
-                            .kind = atomic_load_explicit(&note->kind, memory_order_relaxed),
+                            .kind = command->kind,
                             .queue = queue->number,
                             .own = command->out_event == &command->traced,
                             .failed = status != KEEL_OK};

@@ -134,78 +134,61 @@ static enum keel_status host_queue_finish(struct keel_queue *queue, uint64_t dea
     return KEEL_OK;
 }
 
-static enum keel_status host_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
-{
-    *out_event = &((struct host_queue *)queue)->complete;
-    return KEEL_OK;
-}
+/* ---- commands: each is done when its call returns ------------------------------------------------------ */
 
-/* What every command does last. */
-static enum keel_status done(const struct keel_device_command *command)
+static void fill(unsigned char *target, uint64_t bytes, uint32_t pattern)
 {
-    return command->out_event != NULL ? host_queue_mark(command->queue, command->out_event) : KEEL_OK;
-}
-
-static enum keel_status host_write(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   uint64_t offset_bytes, const void *data, uint64_t bytes)
-{
-    memcpy(host_buffer(buffer)->data + offset_bytes, data, keel_size(bytes));
-    return done(command);
-}
-
-static enum keel_status host_read(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                  uint64_t offset_bytes, void *data, uint64_t bytes)
-{
-    memcpy(data, host_buffer(buffer)->data + offset_bytes, keel_size(bytes));
-    return done(command);
-}
-
-static enum keel_status host_copy(const struct keel_device_command *command, struct keel_buffer *source,
-                                  uint64_t source_offset_bytes, struct keel_buffer *target,
-                                  uint64_t target_offset_bytes, uint64_t bytes)
-{
-    memmove(host_buffer(target)->data + target_offset_bytes, host_buffer(source)->data + source_offset_bytes,
-            keel_size(bytes));
-    return done(command);
-}
-
-static enum keel_status host_fill(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                  uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
-{
-    unsigned char *target = host_buffer(buffer)->data + offset_bytes;
     for (uint64_t i = 0; i < bytes; i += sizeof pattern)
         memcpy(target + i, &pattern, sizeof pattern);
-    return done(command);
 }
 
-static enum keel_status host_map(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                 uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer)
-{
-    (void)bytes, (void)map;
-    *out_pointer = host_buffer(buffer)->data + offset_bytes;
-    return done(command);
-}
-
-static enum keel_status host_unmap(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   void *pointer)
-{
-    (void)buffer, (void)pointer;
-    return done(command);
-}
-
-static enum keel_status host_launch(const struct keel_device_command *command, struct keel_kernel *kernel,
-                                    const struct keel_arg *args, uint32_t arg_count,
-                                    const struct keel_range *range)
+static void launch(const struct keel_device_command *command)
 {
     struct keel_arg values[KEEL_ARG_MAX];
     void *pointers[KEEL_ARG_MAX];
-    for (uint32_t i = 0; i < arg_count; i++) {
-        values[i] = args[i];
-        pointers[i] = args[i].kind == KEEL_ARG_BUFFER ? (void *)host_buffer(args[i].as.buffer)->data
-                                                      : (void *)&values[i].as;
+    for (uint32_t i = 0; i < command->arg_count; i++) {
+        values[i] = command->args[i];
+        pointers[i] = values[i].kind == KEEL_ARG_BUFFER ? (void *)host_buffer(values[i].as.buffer)->data
+                                                        : (void *)&values[i].as;
     }
-    kernel->entry->host(pointers, range);
-    return done(command);
+    command->kernel->entry->host(pointers, command->range);
+}
+
+static unsigned char *place(struct keel_buffer *buffer, uint64_t offset_bytes)
+{
+    return host_buffer(buffer)->data + offset_bytes;
+}
+
+static enum keel_status host_enqueue(const struct keel_device_command *command)
+{
+    const size_t bytes = keel_size(command->bytes);
+    switch (command->kind) {
+    case KEEL_COMMAND_WRITE:
+        memcpy(place(command->buffer, command->offset_bytes), command->data, bytes);
+        break;
+    case KEEL_COMMAND_READ:
+        memcpy(command->memory, place(command->buffer, command->offset_bytes), bytes);
+        break;
+    case KEEL_COMMAND_COPY:
+        memmove(place(command->buffer, command->offset_bytes),
+                place(command->source, command->source_offset_bytes), bytes);
+        break;
+    case KEEL_COMMAND_FILL:
+        fill(place(command->buffer, command->offset_bytes), command->bytes, command->pattern);
+        break;
+    case KEEL_COMMAND_MAP:
+        *command->out_pointer = place(command->buffer, command->offset_bytes);
+        break;
+    case KEEL_COMMAND_LAUNCH:
+        launch(command);
+        break;
+    case KEEL_COMMAND_UNMAP:
+    case KEEL_COMMAND_MARK:
+        break;
+    }
+    if (command->out_event != NULL)
+        *command->out_event = &((struct host_queue *)command->queue)->complete;
+    return KEEL_OK;
 }
 
 /* A module's host functions are its code: nothing is compiled, and no other code is of use. */
@@ -266,14 +249,7 @@ static const struct keel_device_ops host_ops = {.close = host_close,
                                                 .queue_destroy = host_queue_destroy,
                                                 .queue_flush = host_queue_flush,
                                                 .queue_finish = host_queue_finish,
-                                                .queue_mark = host_queue_mark,
-                                                .write = host_write,
-                                                .read = host_read,
-                                                .copy = host_copy,
-                                                .fill = host_fill,
-                                                .map = host_map,
-                                                .unmap = host_unmap,
-                                                .launch = host_launch,
+                                                .enqueue = host_enqueue,
                                                 .program_create = host_program_create,
                                                 .program_destroy = host_program_destroy,
                                                 .kernel_create = host_kernel_create,

@@ -363,69 +363,41 @@ static enum keel_status put(const struct keel_device_command *command, struct nu
     return status;
 }
 
-static enum keel_status null_write(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   uint64_t offset_bytes, const void *data, uint64_t bytes)
+static unsigned char *place(struct keel_buffer *buffer, uint64_t offset_bytes)
 {
-    return put(command, (struct null_work){.target = null_buffer(buffer)->data + offset_bytes,
-                                           .source = data,
-                                           .bytes = bytes});
-}
-
-static enum keel_status null_read(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                  uint64_t offset_bytes, void *data, uint64_t bytes)
-{
-    return put(command, (struct null_work){.target = data,
-                                           .source = null_buffer(buffer)->data + offset_bytes,
-                                           .bytes = bytes});
-}
-
-static enum keel_status null_copy(const struct keel_device_command *command, struct keel_buffer *source,
-                                  uint64_t source_offset_bytes, struct keel_buffer *target,
-                                  uint64_t target_offset_bytes, uint64_t bytes)
-{
-    return put(command, (struct null_work){.target = null_buffer(target)->data + target_offset_bytes,
-                                           .source = null_buffer(source)->data + source_offset_bytes,
-                                           .bytes = bytes});
-}
-
-static enum keel_status null_fill(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                  uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
-{
-    return put(command, (struct null_work){.target = null_buffer(buffer)->data + offset_bytes,
-                                           .bytes = bytes,
-                                           .pattern = pattern});
+    return null_buffer(buffer)->data + offset_bytes;
 }
 
 /* BOARD: without unified memory a map for reading is a copy to memory of ours, and an unmap after writing one
- * back. */
-static enum keel_status null_map(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                 uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer)
+ * back; a launch copies the arguments, which are the caller's, and starts the kernel over the range. */
+static enum keel_status null_enqueue(const struct keel_device_command *command)
 {
-    (void)bytes, (void)map;
-    *out_pointer = null_buffer(buffer)->data + offset_bytes;
-    return put(command, (struct null_work){0});
-}
-
-static enum keel_status null_unmap(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   void *pointer)
-{
-    (void)buffer, (void)pointer;
-    return put(command, (struct null_work){0});
-}
-
-static enum keel_status null_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
-{
-    struct keel_device_command command = {.queue = queue, .out_event = out_event};
-    return put(&command, (struct null_work){0});
-}
-
-/* BOARD: copy the arguments, which are the caller's, and start the kernel over the range. */
-static enum keel_status null_launch(const struct keel_device_command *command, struct keel_kernel *kernel,
-                                    const struct keel_arg *args, uint32_t arg_count,
-                                    const struct keel_range *range)
-{
-    (void)kernel, (void)args, (void)arg_count, (void)range;
-    return put(command, (struct null_work){0});
+    struct null_work job = {.bytes = command->bytes, .pattern = command->pattern};
+    switch (command->kind) {
+    case KEEL_COMMAND_WRITE:
+        job.target = place(command->buffer, command->offset_bytes);
+        job.source = command->data;
+        break;
+    case KEEL_COMMAND_READ:
+        job.target = command->memory;
+        job.source = place(command->buffer, command->offset_bytes);
+        break;
+    case KEEL_COMMAND_COPY:
+        job.target = place(command->buffer, command->offset_bytes);
+        job.source = place(command->source, command->source_offset_bytes);
+        break;
+    case KEEL_COMMAND_FILL:
+        job.target = place(command->buffer, command->offset_bytes);
+        break;
+    case KEEL_COMMAND_MAP:
+        *command->out_pointer = place(command->buffer, command->offset_bytes);
+        break;
+    case KEEL_COMMAND_UNMAP:
+    case KEEL_COMMAND_LAUNCH:
+    case KEEL_COMMAND_MARK:
+        break;
+    }
+    return put(command, job);
 }
 
 /* ---- code: BOARD: from `code` where that is given, in a form that info.code_forms names ---------------- */
@@ -467,7 +439,7 @@ static void null_close(struct keel_device *device)
     keel_device_free(device); /* always the last */
 }
 
-/* What is left out is NULL: no binaries, no linking; lists are replayed command by command; no command ever
+/* What is left out is NULL: no binaries, no linking; a list's commands are enqueued; no command ever
  * fails (BOARD: event_failed); nobody tells when one began. */
 static const struct keel_device_ops null_ops = {.close = null_close,
                                                 .buffer_create = null_buffer_create,
@@ -478,14 +450,7 @@ static const struct keel_device_ops null_ops = {.close = null_close,
                                                 .queue_destroy = null_queue_destroy,
                                                 .queue_flush = null_queue_flush,
                                                 .queue_finish = null_queue_finish,
-                                                .queue_mark = null_queue_mark,
-                                                .write = null_write,
-                                                .read = null_read,
-                                                .copy = null_copy,
-                                                .fill = null_fill,
-                                                .map = null_map,
-                                                .unmap = null_unmap,
-                                                .launch = null_launch,
+                                                .enqueue = null_enqueue,
                                                 .program_create = null_program_create,
                                                 .program_destroy = null_program_destroy,
                                                 .kernel_create = null_kernel_create,

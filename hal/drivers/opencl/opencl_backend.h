@@ -101,24 +101,7 @@ enum keel_status keel_opencl_queue_create(struct keel_device *device, struct kee
 void keel_opencl_queue_destroy(struct keel_queue *queue);
 enum keel_status keel_opencl_queue_flush(struct keel_queue *queue);
 enum keel_status keel_opencl_queue_finish(struct keel_queue *queue, uint64_t deadline_ns);
-enum keel_status keel_opencl_queue_mark(struct keel_queue *queue, struct keel_event **out_event);
-enum keel_status keel_opencl_write(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   uint64_t offset_bytes, const void *data, uint64_t bytes);
-enum keel_status keel_opencl_read(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                  uint64_t offset_bytes, void *data, uint64_t bytes);
-enum keel_status keel_opencl_copy(const struct keel_device_command *command, struct keel_buffer *source,
-                                  uint64_t source_offset_bytes, struct keel_buffer *target,
-                                  uint64_t target_offset_bytes, uint64_t bytes);
-enum keel_status keel_opencl_fill(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                  uint64_t offset_bytes, uint64_t bytes, uint32_t pattern);
-enum keel_status keel_opencl_map(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                 uint64_t offset_bytes, uint64_t bytes, enum keel_map map,
-                                 void **out_pointer);
-enum keel_status keel_opencl_unmap(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   void *pointer);
-enum keel_status keel_opencl_launch(const struct keel_device_command *command, struct keel_kernel *kernel,
-                                    const struct keel_arg *args, uint32_t arg_count,
-                                    const struct keel_range *range);
+enum keel_status keel_opencl_enqueue(const struct keel_device_command *command);
 
 /* A command being enqueued: the native wait list, and the event object that it will fill. */
 struct opencl_launch {
@@ -140,7 +123,7 @@ enum keel_status keel_opencl_set_arg(cl_kernel native, const char *name, uint32_
 enum keel_status keel_opencl_commands_seal(struct keel_commands *commands);
 void keel_opencl_commands_unseal(struct keel_commands *commands);
 enum keel_status keel_opencl_replay(const struct keel_device_command *command,
-                                    const struct keel_commands *commands);
+                                    const struct keel_commands *commands, uint32_t number);
 
 /* Events (opencl_event.c). */
 void keel_opencl_pool_init(struct opencl_pool *pool);

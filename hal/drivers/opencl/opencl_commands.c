@@ -66,36 +66,18 @@ void keel_opencl_commands_unseal(struct keel_commands *commands)
     release(commands->prepared, commands->count);
 }
 
-static enum keel_status replay_launch(const struct keel_device_command *command,
-                                      const struct keel_list_step *step, const struct prepared *prepared)
+enum keel_status keel_opencl_replay(const struct keel_device_command *command,
+                                    const struct keel_commands *commands, uint32_t number)
 {
+    const struct prepared *prepared = (const struct prepared *)commands->prepared + number;
+    if (prepared->native == NULL)
+        return keel_opencl_enqueue(command);
     if (!atomic_load(&prepared->image->loaded))
         KEEL_TRY(keel_opencl_image_check(command->queue, prepared->image, prepared->name));
     struct opencl_launch launch;
     KEEL_TRY(keel_opencl_begin(command, &launch));
-    const struct keel_range *range = &step->range;
     cl_int error = clEnqueueNDRangeKernel(((struct opencl_queue *)command->queue)->native, prepared->native,
-                                          3, NULL, range->global, range->local, command->wait_count,
-                                          launch.wait_list, launch.native_address);
+                                          3, NULL, command->range->global, command->range->local,
+                                          command->wait_count, launch.wait_list, launch.native_address);
     return keel_opencl_end(command, &launch, error, prepared->name);
-}
-
-enum keel_status keel_opencl_replay(const struct keel_device_command *command,
-                                    const struct keel_commands *commands)
-{
-    const struct prepared *prepared = commands->prepared;
-    for (uint32_t i = 0; i < commands->count; i++) {
-        struct keel_device_command one = {.queue = command->queue};
-        const struct keel_list_step *step = &commands->steps[i];
-        if (i == 0)
-            one.waits = command->waits, one.wait_count = command->wait_count;
-        if (i + 1 == commands->count)
-            one.out_event = command->out_event;
-        keel_queue_note(command->queue, KEEL_COMMAND_LAUNCH, step->kernel->entry->name);
-        enum keel_status status = is_kernel(step) ? replay_launch(&one, step, &prepared[i])
-                                                  : keel_commands_run_step(&one, commands, step);
-        if (status != KEEL_OK)
-            return keel_commands_stopped(command->queue, commands, i, status);
-    }
-    return KEEL_OK;
 }

@@ -72,7 +72,8 @@ enum keel_status keel_opencl_queue_flush(struct keel_queue *queue)
 enum keel_status keel_opencl_queue_finish(struct keel_queue *queue, uint64_t deadline_ns)
 {
     struct keel_event *end = NULL;
-    KEEL_TRY(keel_opencl_queue_mark(queue, &end));
+    const struct keel_device_command mark = {.queue = queue, .kind = KEEL_COMMAND_MARK, .out_event = &end};
+    KEEL_TRY(keel_opencl_enqueue(&mark));
     enum keel_status status = keel_opencl_event_wait(end, deadline_ns);
     keel_opencl_event_destroy(end);
     return status;
@@ -101,86 +102,6 @@ enum keel_status keel_opencl_end(const struct keel_device_command *command, stru
     if (command->out_event != NULL)
         *command->out_event = keel_opencl_event_fill(launch->event, launch->native);
     return KEEL_OK;
-}
-
-enum keel_status keel_opencl_queue_mark(struct keel_queue *queue, struct keel_event **out_event)
-{
-    struct keel_device_command command = {.queue = queue, .out_event = out_event};
-    struct opencl_launch launch;
-    KEEL_TRY(keel_opencl_begin(&command, &launch));
-    cl_int error = clEnqueueMarkerWithWaitList(opencl_queue(queue)->native, 0, NULL, launch.native_address);
-    return keel_opencl_end(&command, &launch, error, "clEnqueueMarkerWithWaitList");
-}
-
-enum keel_status keel_opencl_write(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   uint64_t offset_bytes, const void *data, uint64_t bytes)
-{
-    struct opencl_launch launch;
-    KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error = clEnqueueWriteBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE,
-                                        keel_size(offset_bytes), keel_size(bytes), data, command->wait_count,
-                                        launch.wait_list, launch.native_address);
-    return keel_opencl_end(command, &launch, error, "clEnqueueWriteBuffer");
-}
-
-enum keel_status keel_opencl_read(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                  uint64_t offset_bytes, void *data, uint64_t bytes)
-{
-    struct opencl_launch launch;
-    KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error = clEnqueueReadBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE,
-                                       keel_size(offset_bytes), keel_size(bytes), data, command->wait_count,
-                                       launch.wait_list, launch.native_address);
-    return keel_opencl_end(command, &launch, error, "clEnqueueReadBuffer");
-}
-
-enum keel_status keel_opencl_copy(const struct keel_device_command *command, struct keel_buffer *source,
-                                  uint64_t source_offset_bytes, struct keel_buffer *target,
-                                  uint64_t target_offset_bytes, uint64_t bytes)
-{
-    struct opencl_launch launch;
-    KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error =
-        clEnqueueCopyBuffer(opencl_queue(command->queue)->native, mem_of(source), mem_of(target),
-                            keel_size(source_offset_bytes), keel_size(target_offset_bytes), keel_size(bytes),
-                            command->wait_count, launch.wait_list, launch.native_address);
-    return keel_opencl_end(command, &launch, error, "clEnqueueCopyBuffer");
-}
-
-enum keel_status keel_opencl_fill(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                  uint64_t offset_bytes, uint64_t bytes, uint32_t pattern)
-{
-    struct opencl_launch launch;
-    KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error = clEnqueueFillBuffer(opencl_queue(command->queue)->native, mem_of(buffer), &pattern,
-                                       sizeof pattern, keel_size(offset_bytes), keel_size(bytes),
-                                       command->wait_count, launch.wait_list, launch.native_address);
-    return keel_opencl_end(command, &launch, error, "clEnqueueFillBuffer");
-}
-
-enum keel_status keel_opencl_map(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                 uint64_t offset_bytes, uint64_t bytes, enum keel_map map, void **out_pointer)
-{
-    struct opencl_launch launch;
-    KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error;
-    void *pointer = clEnqueueMapBuffer(opencl_queue(command->queue)->native, mem_of(buffer), CL_FALSE,
-                                       map == KEEL_MAP_READ ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION,
-                                       keel_size(offset_bytes), keel_size(bytes), command->wait_count,
-                                       launch.wait_list, launch.native_address, &error);
-    if (error == CL_SUCCESS)
-        *out_pointer = pointer;
-    return keel_opencl_end(command, &launch, error, "clEnqueueMapBuffer");
-}
-
-enum keel_status keel_opencl_unmap(const struct keel_device_command *command, struct keel_buffer *buffer,
-                                   void *pointer)
-{
-    struct opencl_launch launch;
-    KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error = clEnqueueUnmapMemObject(opencl_queue(command->queue)->native, mem_of(buffer), pointer,
-                                           command->wait_count, launch.wait_list, launch.native_address);
-    return keel_opencl_end(command, &launch, error, "clEnqueueUnmapMemObject");
 }
 
 static const uint8_t bytes_of[] = {[KEEL_ARG_BUFFER] = sizeof(cl_mem),
@@ -220,45 +141,103 @@ static enum keel_status set_changed_arg(struct opencl_kernel *kernel, uint32_t i
     return KEEL_OK;
 }
 
+/* ---- commands ------------------------------------------------------------------------------------------ */
+
 /* The queue is in order: a barrier before the call waits for it, a marker behind it is its event. */
-static enum keel_status launch_call(const struct keel_device_command *command,
-                                    const struct keel_kernel *kernel, const struct keel_arg *args,
-                                    uint32_t arg_count)
+static cl_int enqueue_call(const struct keel_device_command *command, const struct opencl_launch *launch)
 {
     cl_command_queue native = opencl_queue(command->queue)->native;
+    const struct keel_call *call = &command->kernel->call;
     const void *arguments[KEEL_ARG_MAX];
-    for (uint32_t i = 0; i < arg_count; i++)
-        arguments[i] = args[i].kind == KEEL_ARG_BUFFER ? (const void *)mem_of(args[i].as.buffer)
-                                                       : (const void *)&args[i].as;
-    struct opencl_launch launch;
-    KEEL_TRY(keel_opencl_begin(command, &launch));
+    for (uint32_t i = 0; i < command->arg_count; i++)
+        arguments[i] = command->args[i].kind == KEEL_ARG_BUFFER
+                           ? (const void *)mem_of(command->args[i].as.buffer)
+                           : (const void *)&command->args[i].as;
     cl_int error = CL_SUCCESS;
     if (command->wait_count > 0)
-        error = clEnqueueBarrierWithWaitList(native, command->wait_count, launch.wait_list, NULL);
+        error = clEnqueueBarrierWithWaitList(native, command->wait_count, launch->wait_list, NULL);
     if (error == CL_SUCCESS)
-        error = kernel->call.enqueue(kernel->call.context, native, arguments);
-    if (error == CL_SUCCESS && launch.native_address != NULL)
-        error = clEnqueueMarkerWithWaitList(native, 0, NULL, launch.native_address);
-    return keel_opencl_end(command, &launch, error, kernel->entry->name);
+        error = call->enqueue(call->context, native, arguments);
+    if (error == CL_SUCCESS && launch->native_address != NULL)
+        error = clEnqueueMarkerWithWaitList(native, 0, NULL, launch->native_address);
+    return error;
 }
 
-enum keel_status keel_opencl_launch(const struct keel_device_command *command, struct keel_kernel *kernel,
-                                    const struct keel_arg *args, uint32_t arg_count,
-                                    const struct keel_range *range)
+static cl_int enqueue_map(const struct keel_device_command *command, const struct opencl_launch *launch)
 {
-    if (kernel->call.enqueue != NULL)
-        return launch_call(command, kernel, args, arg_count);
-    struct opencl_kernel *own = (struct opencl_kernel *)kernel;
-    const char *name = kernel->entry->name;
-    const struct opencl_image *image = ((const struct opencl_program *)kernel->program)->image;
+    cl_int error;
+    void *pointer =
+        clEnqueueMapBuffer(opencl_queue(command->queue)->native, mem_of(command->buffer), CL_FALSE,
+                           command->map == KEEL_MAP_READ ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION,
+                           keel_size(command->offset_bytes), keel_size(command->bytes), command->wait_count,
+                           launch->wait_list, launch->native_address, &error);
+    if (error == CL_SUCCESS)
+        *command->out_pointer = pointer;
+    return error;
+}
+
+/* The driver's call for this kind of command; *out_name is what it is called in messages. */
+static cl_int enqueue_native(const struct keel_device_command *command, const struct opencl_launch *launch,
+                             const char **out_name)
+{
+    static const char *const names[] = {
+        [KEEL_COMMAND_READ] = "clEnqueueReadBuffer",        [KEEL_COMMAND_WRITE] = "clEnqueueWriteBuffer",
+        [KEEL_COMMAND_COPY] = "clEnqueueCopyBuffer",        [KEEL_COMMAND_FILL] = "clEnqueueFillBuffer",
+        [KEEL_COMMAND_MAP] = "clEnqueueMapBuffer",          [KEEL_COMMAND_UNMAP] = "clEnqueueUnmapMemObject",
+        [KEEL_COMMAND_MARK] = "clEnqueueMarkerWithWaitList"};
+    cl_command_queue queue = opencl_queue(command->queue)->native;
+    const cl_mem mem = command->buffer != NULL ? mem_of(command->buffer) : NULL;
+    const size_t offset = keel_size(command->offset_bytes), bytes = keel_size(command->bytes);
+    const cl_uint count = command->wait_count;
+    const cl_event *waits = launch->wait_list;
+    cl_event *event = launch->native_address;
+    *out_name = command->kernel != NULL ? command->kernel->entry->name : names[command->kind];
+    switch (command->kind) {
+    case KEEL_COMMAND_READ:
+        return clEnqueueReadBuffer(queue, mem, CL_FALSE, offset, bytes, command->memory, count, waits, event);
+    case KEEL_COMMAND_WRITE:
+        return clEnqueueWriteBuffer(queue, mem, CL_FALSE, offset, bytes, command->data, count, waits, event);
+    case KEEL_COMMAND_COPY:
+        return clEnqueueCopyBuffer(queue, mem_of(command->source), mem,
+                                   keel_size(command->source_offset_bytes), offset, bytes, count, waits,
+                                   event);
+    case KEEL_COMMAND_FILL:
+        return clEnqueueFillBuffer(queue, mem, &command->pattern, sizeof command->pattern, offset, bytes,
+                                   count, waits, event);
+    case KEEL_COMMAND_MAP:
+        return enqueue_map(command, launch);
+    case KEEL_COMMAND_UNMAP:
+        return clEnqueueUnmapMemObject(queue, mem, command->memory, count, waits, event);
+    case KEEL_COMMAND_LAUNCH:
+        if (command->kernel->call.enqueue != NULL)
+            return enqueue_call(command, launch);
+        return clEnqueueNDRangeKernel(queue, ((struct opencl_kernel *)command->kernel)->native, 3, NULL,
+                                      command->range->global, command->range->local, count, waits, event);
+    case KEEL_COMMAND_MARK:
+        break;
+    }
+    return clEnqueueMarkerWithWaitList(queue, count, waits, event);
+}
+
+/* Is its code there, and are its arguments set? */
+static enum keel_status prepare_kernel(const struct keel_device_command *command)
+{
+    struct opencl_kernel *kernel = (struct opencl_kernel *)command->kernel;
+    const struct opencl_image *image = ((const struct opencl_program *)command->kernel->program)->image;
     if (!atomic_load(&image->loaded))
-        KEEL_TRY(keel_opencl_image_check(command->queue, image, name));
-    for (uint32_t i = 0; i < arg_count; i++)
-        KEEL_TRY(set_changed_arg(own, i, &args[i]));
+        KEEL_TRY(keel_opencl_image_check(command->queue, image, command->kernel->entry->name));
+    for (uint32_t i = 0; i < command->arg_count; i++)
+        KEEL_TRY(set_changed_arg(kernel, i, &command->args[i]));
+    return KEEL_OK;
+}
+
+enum keel_status keel_opencl_enqueue(const struct keel_device_command *command)
+{
     struct opencl_launch launch;
+    const char *name;
+    if (command->kind == KEEL_COMMAND_LAUNCH && command->kernel->call.enqueue == NULL)
+        KEEL_TRY(prepare_kernel(command));
     KEEL_TRY(keel_opencl_begin(command, &launch));
-    cl_int error =
-        clEnqueueNDRangeKernel(opencl_queue(command->queue)->native, own->native, 3, NULL, range->global,
-                               range->local, command->wait_count, launch.wait_list, launch.native_address);
+    cl_int error = enqueue_native(command, &launch, &name);
     return keel_opencl_end(command, &launch, error, name);
 }
