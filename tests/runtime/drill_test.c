@@ -56,6 +56,7 @@ static const char *const bad[] = {
     "kill:rank=1,step=2,at=reduce,at=commit",
     "slow:rank=1,step=2,ms=5,ms=6",
     "kill:rank=1,step=2\"",
+    "\tkill:rank=1,step=2",
     "kill:rank=1,step=2,ms=5",
     "slow:rank=1,step=2,ms=0",
     "slow:node=1,step=2",
