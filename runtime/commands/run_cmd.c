@@ -632,9 +632,28 @@ static enum keel_status name_directory(struct run *run)
     return KEEL_OK;
 }
 
+/* Before anything is made: which plans workers can run. */
+static enum keel_status check_parallel(const struct keel_job *job)
+{
+    KEEL_TRY(keel_job_check_ranks(job, job->ranks));
+    if (job->parallel.tensor > 1)
+        return keel_fail(KEEL_UNSUPPORTED,
+                         "parallel.tensor = %u: workers hold all job.tensor = %u slices for now, and cannot "
+                         "share them; leave it out (the bits are the same), or look at it with keel plan",
+                         job->parallel.tensor, job->tensor);
+    if (job->parallel.zero > KEEL_ZERO_NONE)
+        return keel_fail(
+            KEEL_UNSUPPORTED,
+            "parallel.zero = %u: workers hold all of the state for now; leave it out (the bits are "
+            "the same), or look at it with keel plan",
+            job->parallel.zero - KEEL_ZERO_NONE);
+    return KEEL_OK;
+}
+
 static enum keel_status prepare(struct run *run)
 {
     KEEL_TRY(keel_job_load(run->job_path, run->overrides, run->override_count, &run->job));
+    KEEL_TRY(check_parallel(&run->job));
     KEEL_TRY(check_drills(run));
     KEEL_TRY(name_directory(run));
     keep_schedule(run);

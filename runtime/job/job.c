@@ -206,9 +206,23 @@ static const struct keel_ini_key keys[] = {
      "encrypt bulk data between hosts too; without it they are authenticated alone"},
     {"cluster", "respawn", KEEL_INI_BOOL, FIELD(respawn), "true", 0, 0, NULL, FREE,
      "start nodes that died again, to join as spares or to grow back"},
+    {"parallel", "data", KEEL_INI_U32, FIELD(parallel.data), "0", 0, KEEL_SHARDS_MAX, NULL, FREE,
+     "positions that share job.shards; 0: as many as there are ranks for"},
+    {"parallel", "tensor", KEEL_INI_U32, FIELD(parallel.tensor), "0", 0, KEEL_SLICES_MAX, NULL, FREE,
+     "ranks that share the job.tensor slices of each position; 0: as few as fit the memory"},
+    {"parallel", "zero", KEEL_INI_CHOICE, FIELD(parallel.zero), "auto", 0, 0, "auto|0|1|2|3", FREE,
+     "split over the data positions: 0: nothing; 1: the optimizer's state; 2: gradients too; 3: weights too; "
+     "auto: as little as fits the memory"},
+    {"parallel", "holders", KEEL_INI_U32, FIELD(parallel.holders), "2", 1, 2, NULL, FREE,
+     "ranks that have each piece of what is split: with 1, a lost rank costs the steps since the newest "
+     "snapshot"},
+    {"parallel", "memory", KEEL_INI_U64, FIELD(parallel.memory_bytes), "0", 0, BYTES_MAX, NULL, FREE,
+     "bytes of its device that a rank may use; 0: all that it has"},
 };
 static const struct keel_ini_table table = {
     .keys = keys, .key_count = sizeof keys / sizeof keys[0], .what = "job"};
+
+_Static_assert((int)KEEL_ZERO_CHOSEN == 0 && (int)KEEL_ZERO_WEIGHTS == 4, "the choices of parallel.zero");
 
 /* ---- what depends on one another ----------------------------------------------------------------------- */
 
@@ -405,6 +419,78 @@ void keel_job_device(const struct keel_job *job, uint32_t node, uint32_t local, 
     out[entry.length] = '\0';
 }
 
+/* ---- the axes ------------------------------------------------------------------------------------------ */
+
+/* Whether `ranks` are a product of the axes that are given, with one for the other that can be. */
+static bool is_product(const struct keel_job *job, uint32_t data, uint32_t tensor, uint32_t ranks)
+{
+    if (data > 0 && tensor > 0)
+        return data * tensor == ranks;
+    if (data > 0)
+        return ranks % data == 0 && ranks / data <= job->tensor;
+    return tensor == 0 || ranks % tensor == 0;
+}
+
+/* "1, 2, 4": values of an axis with which `ranks` would be a product, the other axis as it is given. */
+static void list_axis(const struct keel_job *job, bool data, uint32_t ranks, char *out, size_t bytes)
+{
+    const uint32_t most = data ? job->shards : job->tensor;
+    size_t used = 0;
+    snprintf(out, bytes, "none");
+    for (uint32_t n = 1; n <= most && used + 16 < bytes; n++)
+        if (is_product(job, data ? n : job->parallel.data, data ? job->parallel.tensor : n, ranks))
+            used += (size_t)snprintf(out + used, bytes - used, "%s%u", used == 0 ? "" : ", ", n);
+}
+
+enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks)
+{
+    enum { LIST_BYTES = 80 };
+    char data[LIST_BYTES], tensor[LIST_BYTES];
+    const struct keel_parallel *axes = &job->parallel;
+    if (is_product(job, axes->data, axes->tensor, ranks))
+        return KEEL_OK;
+    list_axis(job, true, ranks, data, sizeof data);
+    list_axis(job, false, ranks, tensor, sizeof tensor);
+    return keel_fail(
+        KEEL_INVALID,
+        "cluster.ranks = %u is no product of parallel.data = %u and parallel.tensor = %u (0: "
+        "chosen, up to job.shards = %u and job.tensor = %u); with the other as it is, data could "
+        "be %s, and tensor %s",
+        ranks, axes->data, axes->tensor, job->shards, job->tensor, data, tensor);
+}
+
+static enum keel_status check_parallel(const struct keel_job *job)
+{
+    const struct keel_parallel *axes = &job->parallel;
+    struct keel_compression compression;
+    if (axes->tensor > job->tensor)
+        return keel_fail(KEEL_INVALID,
+                         "parallel.tensor = %u is above job.tensor = %u, and a rank has one slice at least: "
+                         "give %u at most, or another job.tensor in a new directory",
+                         axes->tensor, job->tensor, job->tensor);
+    if (axes->data > job->shards)
+        return keel_fail(
+            KEEL_INVALID,
+            "parallel.data = %u is above job.shards = %u, and a position has one shard at least: "
+            "give %u at most, or another job.shards in a new directory",
+            axes->data, job->shards, job->shards);
+    if (axes->zero <= KEEL_ZERO_NONE)
+        return KEEL_OK;
+    if (job->optimizer == KEEL_OPTIMIZER_LARS || job->optimizer == KEEL_OPTIMIZER_LAMB)
+        return keel_fail(
+            KEEL_INVALID,
+            "parallel.zero = %u: train.optimizer = lars and lamb scale by norms of whole tensors, "
+            "which no rank has then; give parallel.zero = 0",
+            axes->zero - KEEL_ZERO_NONE);
+    if (keel_job_compression(job, &compression))
+        return keel_fail(
+            KEEL_INVALID,
+            "parallel.zero = %u: train.gradients = %s are summed on the host, whole; give exact, "
+            "or parallel.zero = 0",
+            axes->zero - KEEL_ZERO_NONE, job->gradients);
+    return KEEL_OK;
+}
+
 static enum keel_status check_job(const struct keel_job *job)
 {
     KEEL_TRY(check_name(job->name));
@@ -435,7 +521,7 @@ static enum keel_status check_job(const struct keel_job *job)
     if (!is_scale(job->loss_scale))
         return keel_fail(KEEL_INVALID, "train.loss_scale = %g: a power of two, 1 at least, or 0",
                          (double)job->loss_scale);
-    return KEEL_OK;
+    return check_parallel(job);
 }
 
 enum keel_status keel_job_load(const char *path, const char *const *overrides, uint32_t override_count,

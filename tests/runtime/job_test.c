@@ -82,6 +82,15 @@ static const struct bad bad[] = {
     {"[cluster]\nranks = 513\n", NULL, "cluster.ranks = 513: out of range"},
     {"[job]\ntensor = 65\n", NULL, "job.tensor = 65: out of range"},
     {"[model]\nkind = resnet\n[job]\ntensor = 2\n", NULL, "job.tensor"},
+    {"[job]\ntensor = 2\n[parallel]\ntensor = 4\n", NULL,
+     "parallel.tensor = 4 is above job.tensor = 2, and a rank has one slice at least: give 2 at most"},
+    {"[parallel]\ndata = 5\n", NULL, "parallel.data = 5 is above job.shards = 4"},
+    {"[parallel]\nzero = 4\n", NULL, "one of auto|0|1|2|3"},
+    {"[parallel]\nholders = 3\n", NULL, ":2: parallel.holders = 3: out of range"},
+    {"[parallel]\nzero = 1\n[train]\noptimizer = lamb\n", NULL,
+     "parallel.zero = 1: train.optimizer = lars and lamb"},
+    {"[parallel]\nzero = 2\n[train]\ngradients = int8\n", NULL,
+     "parallel.zero = 2: train.gradients = int8 are summed on the host"},
     {"[job]\nshards = 1025\n", NULL, "job.shards = 1025: out of range"},
     {"[cluster]\nranks = 4\nnodes = 3\n", NULL, "does not divide over cluster.nodes"},
     {"[cluster]\nseal_payloads = true\n", NULL, "nearest known key is cluster.seal_payload"},
@@ -194,7 +203,9 @@ START_TEST(identity_follows_what_the_bits_depend_on)
     struct keel_job a, b, c;
     char ia[KEEL_IDENTITY_BYTES], ib[KEEL_IDENTITY_BYTES], ic[KEEL_IDENTITY_BYTES];
     ck_ok(load("", NULL, &a));
-    ck_ok(load("[cluster]\nranks = 3\nseal_payload = true\n[snapshot]\nevery = 7\n", NULL, &b));
+    ck_ok(load(
+        "[cluster]\nranks = 3\nseal_payload = true\n[snapshot]\nevery = 7\n[parallel]\ndata = 3\nzero = 3\n",
+        NULL, &b));
     ck_ok(load("[train]\nlr = 0.002\n", NULL, &c));
     keel_job_identity(&a, 1, ia);
     keel_job_identity(&b, 1, ib);
@@ -206,6 +217,31 @@ START_TEST(identity_follows_what_the_bits_depend_on)
     ck_ok(load("[job]\ntensor = 2\n", NULL, &c));
     keel_job_identity(&c, 1, ic);
     ck_assert_str_ne(ia, ic);
+}
+END_TEST
+
+START_TEST(ranks_are_a_product_of_the_axes_or_what_could_be_is_named)
+{
+    static const struct {
+        uint32_t data, tensor, ranks;
+        const char *names; /* NULL: they are */
+    } of[] = {{0, 0, 7, NULL},
+              {2, 2, 4, NULL},
+              {0, 2, 6, NULL},
+              {3, 0, 12, NULL},
+              {2, 2, 6, "data could be 3, and tensor 3"},
+              {0, 4, 6, "data could be none, and tensor 1, 2, 3"},
+              {3, 0, 15, "data could be 5, and tensor none"},
+              {4, 0, 6, "data could be 2, 3, 6, and tensor none"}};
+    struct keel_job job;
+    ck_ok(load("[job]\nshards = 8\ntensor = 4\n", NULL, &job));
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        job.parallel.data = of[i].data;
+        job.parallel.tensor = of[i].tensor;
+        ck_status(keel_job_check_ranks(&job, of[i].ranks), of[i].names == NULL ? KEEL_OK : KEEL_INVALID);
+        if (of[i].names != NULL)
+            ck_assert_msg(strstr(keel_detail(), of[i].names) != NULL, "%zu: %s", i, keel_detail());
+    }
 }
 END_TEST
 
@@ -358,6 +394,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, compressed_gradients_are_part_of_the_identity_and_exact_ones_are_what_was);
     tcase_add_test(tc, an_identity_of_another_arithmetic_is_known);
     tcase_add_test(tc, identities_of_runs_stay_and_end_with_the_version);
+    tcase_add_test(tc, ranks_are_a_product_of_the_axes_or_what_could_be_is_named);
 }
 
 KEEL_TEST_MAIN("job", cases, 10)

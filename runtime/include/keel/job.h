@@ -1,7 +1,7 @@
 /* job.h - a job file: what to train, on how many ranks, how safely.
  *
- * INI (inih): sections [job] [model] [data] [train] [snapshot] [cluster]. Every key has a default, a
- * range and a line of help in one table (job.c); unknown keys are errors that name file, line and the
+ * INI (inih): sections [job] [model] [data] [train] [snapshot] [cluster] [parallel]. Every key has a default,
+ * a range and a line of help in one table (job.c); unknown keys are errors that name file, line and the
  * nearest known key. */
 #ifndef KEEL_JOB_H
 #define KEEL_JOB_H
@@ -37,6 +37,22 @@ enum keel_model_kind {
 /* What is done about a loss that explodes. */
 enum keel_spike_policy { KEEL_SPIKE_WARN, KEEL_SPIKE_STOP, KEEL_SPIKE_BACK };
 enum keel_stem_kind { KEEL_STEM_SMALL, KEEL_STEM_LARGE };
+/* What is split over the data positions instead of being on each of them, each with what is above it. */
+enum keel_zero {
+    KEEL_ZERO_CHOSEN,    /* as little as fits the memory */
+    KEEL_ZERO_NONE,      /* parallel.zero = 0 */
+    KEEL_ZERO_OPTIMIZER, /* 1 */
+    KEEL_ZERO_GRADIENTS, /* 2 */
+    KEEL_ZERO_WEIGHTS    /* 3 */
+};
+
+/* How the ranks share the work: never part of the identity. */
+struct keel_parallel {
+    uint32_t data, tensor; /* positions along each axis: ranks are their product; 0: chosen */
+    uint32_t zero;         /* enum keel_zero */
+    uint32_t holders;      /* of everything that is split over data positions: 1 or 2 */
+    uint64_t memory_bytes; /* of its device that a rank may use; 0: all */
+};
 
 struct keel_job {
     /* [job] */
@@ -102,6 +118,8 @@ struct keel_job {
     char network_costs[KEEL_PATH_BYTES]; /* "": those built in */
     bool seal_payload;                   /* between ranks, bulk data too */
     bool respawn; /* start a node again when it died, to join as a spare or to grow back */
+    /* [parallel] */
+    struct keel_parallel parallel;
 };
 
 /* Defaults, then the file, then each override "section.key=value". INVALID names file and line (or the
@@ -128,6 +146,10 @@ bool keel_job_is_arithmetic(const char *identity);
  * identities differ, the data do. */
 uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job *here, char *out,
                              size_t bytes);
+
+/* INVALID: so many ranks are no product of parallel.data and parallel.tensor, as far as the job gives them;
+ * the detail has what could be. Loading does not ask, since a plan may be for more ranks than a run has. */
+enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks);
 
 /* What becomes of a shard's gradients before they are added to those of others (train.gradients). False: they
  * stay as they are, and *out too. The job was loaded. */
