@@ -425,7 +425,7 @@ static struct keel_message fitting(const struct keel_operation_peer *leg, enum k
                                    .sequence = operation->sequence};
     struct keel_signature signature = operation->signature;
     uint64_t comes = leg->take_bytes;
-    uint32_t messages = schedule->receives_first[leg->index + 1] - schedule->receives_first[leg->index];
+    uint32_t messages = leg->receive_count;
     uint64_t block = messages > 0 ? comes / messages : 0;
     uint32_t segment = operation->lowest + which % operation->window;
     uint64_t before = (uint64_t)segment * operation->chunk_bytes, left = block > before ? block - before : 0;

@@ -68,7 +68,7 @@ static inline float drill_wanted(const struct drill_rank *me, uint64_t index)
     const struct keel_net_case *it = &order->it;
     uint64_t values[DRILL_RANKS], at, bits;
     uint32_t from;
-    if (keel_net_is_reduction(it->kind)) {
+    if (keel_kind_reduces(it->kind)) {
         at = keel_net_case_reduced(it, me->position, index);
         for (uint32_t k = 0; k < order->member_count; k++)
             values[k] = keel_oracle_input(it->element, it->reduction, DRILL_SEED, order->members[k], at);

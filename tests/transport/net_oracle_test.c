@@ -150,8 +150,8 @@ static enum keel_status look_at(void *context, const struct keel_net_case *it)
     for (uint32_t rank = 0; rank < tally->world; rank++) {
         given += keel_net_case_given(it, rank, tally->world);
         got += keel_net_case_got(it, rank, tally->world);
-        for (uint64_t k = 0;
-             !keel_net_is_reduction(it->kind) && k < keel_net_case_got(it, rank, tally->world); k += 7) {
+        for (uint64_t k = 0; !keel_kind_reduces(it->kind) && k < keel_net_case_got(it, rank, tally->world);
+             k += 7) {
             uint32_t from;
             uint64_t at;
             keel_net_case_source(it, rank, tally->world, k, &from, &at);

@@ -134,38 +134,32 @@ static uint64_t f16_sum_fast(uint16_t *out, const uint16_t *left, const uint16_t
 
 /* ---- one loop a type and reduction ---- */
 
-CLONES static void f32_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
-                            uint64_t count)
-{
-    if (reduction == KEEL_MIN)
-        EACH(float, f32_least(a, b));
-    else if (reduction == KEEL_MAX)
-        EACH(float, f32_most(a, b));
-    else
-        EACH(float, f32_sum(a, b));
-}
+#define NODE(name, type, least, most, sum_type, sum)                                                         \
+    CLONES static void name(enum keel_reduction reduction, void *out, const void *left, const void *right,   \
+                            uint64_t count)                                                                  \
+    {                                                                                                        \
+        if (reduction == KEEL_MIN)                                                                           \
+            EACH(type, least);                                                                               \
+        else if (reduction == KEEL_MAX)                                                                      \
+            EACH(type, most);                                                                                \
+        else                                                                                                 \
+            EACH(sum_type, sum);                                                                             \
+    }
 
-CLONES static void f64_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
-                            uint64_t count)
-{
-    if (reduction == KEEL_MIN)
-        EACH(double, f64_least(a, b));
-    else if (reduction == KEEL_MAX)
-        EACH(double, f64_most(a, b));
-    else
-        EACH(double, f64_sum(a, b));
-}
+/* f16_rest is what the processor does not convert itself. Integers wrap, so they are added unsigned. */
+#define NODES(X)                                                                                             \
+    X(f32_node, float, f32_least(a, b), f32_most(a, b), float, f32_sum(a, b))                                \
+    X(f64_node, double, f64_least(a, b), f64_most(a, b), double, f64_sum(a, b))                              \
+    X(f16_rest, uint16_t, f16_narrow(f32_least(f16_wide(a), f16_wide(b))),                                   \
+      f16_narrow(f32_most(f16_wide(a), f16_wide(b))), uint16_t, f16_narrow(f16_wide(a) + f16_wide(b)))       \
+    X(bf16_node, uint16_t, bf16_narrow(f32_least(bf16_wide(a), bf16_wide(b))),                               \
+      bf16_narrow(f32_most(bf16_wide(a), bf16_wide(b))), uint16_t, bf16_narrow(bf16_wide(a) + bf16_wide(b))) \
+    X(i8_node, int8_t, a<b ? a : b, a> b ? a : b, uint8_t, a + b)                                            \
+    X(u8_node, uint8_t, a<b ? a : b, a> b ? a : b, uint8_t, a + b)                                           \
+    X(i32_node, int32_t, a<b ? a : b, a> b ? a : b, uint32_t, a + b)                                         \
+    X(i64_node, int64_t, a<b ? a : b, a> b ? a : b, uint64_t, a + b)
 
-CLONES static void f16_rest(enum keel_reduction reduction, void *out, const void *left, const void *right,
-                            uint64_t count)
-{
-    if (reduction == KEEL_MIN)
-        EACH(uint16_t, f16_narrow(f32_least(f16_wide(a), f16_wide(b))));
-    else if (reduction == KEEL_MAX)
-        EACH(uint16_t, f16_narrow(f32_most(f16_wide(a), f16_wide(b))));
-    else
-        EACH(uint16_t, f16_narrow(f16_wide(a) + f16_wide(b)));
-}
+NODES(NODE)
 
 static void f16_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
                      uint64_t count)
@@ -175,61 +169,6 @@ static void f16_node(enum keel_reduction reduction, void *out, const void *left,
     bool sums = reduction != KEEL_MIN && reduction != KEEL_MAX;
     uint64_t done = sums ? f16_sum_fast(to, a, b, count) : 0;
     f16_rest(reduction, to + done, a + done, b + done, count - done);
-}
-
-CLONES static void bf16_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
-                             uint64_t count)
-{
-    if (reduction == KEEL_MIN)
-        EACH(uint16_t, bf16_narrow(f32_least(bf16_wide(a), bf16_wide(b))));
-    else if (reduction == KEEL_MAX)
-        EACH(uint16_t, bf16_narrow(f32_most(bf16_wide(a), bf16_wide(b))));
-    else
-        EACH(uint16_t, bf16_narrow(bf16_wide(a) + bf16_wide(b)));
-}
-
-CLONES static void i8_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
-                           uint64_t count)
-{
-    if (reduction == KEEL_MIN)
-        EACH(int8_t, a < b ? a : b);
-    else if (reduction == KEEL_MAX)
-        EACH(int8_t, a > b ? a : b);
-    else
-        EACH(uint8_t, (uint8_t)(a + b));
-}
-
-CLONES static void u8_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
-                           uint64_t count)
-{
-    if (reduction == KEEL_MIN)
-        EACH(uint8_t, a < b ? a : b);
-    else if (reduction == KEEL_MAX)
-        EACH(uint8_t, a > b ? a : b);
-    else
-        EACH(uint8_t, (uint8_t)(a + b));
-}
-
-CLONES static void i32_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
-                            uint64_t count)
-{
-    if (reduction == KEEL_MIN)
-        EACH(int32_t, a < b ? a : b);
-    else if (reduction == KEEL_MAX)
-        EACH(int32_t, a > b ? a : b);
-    else
-        EACH(uint32_t, a + b);
-}
-
-CLONES static void i64_node(enum keel_reduction reduction, void *out, const void *left, const void *right,
-                            uint64_t count)
-{
-    if (reduction == KEEL_MIN)
-        EACH(int64_t, a < b ? a : b);
-    else if (reduction == KEEL_MAX)
-        EACH(int64_t, a > b ? a : b);
-    else
-        EACH(uint64_t, a + b);
 }
 
 static node_loop *const node_loops[KEEL_ELEMENT_ALL] = {
@@ -314,6 +253,21 @@ void keel_combine(enum keel_element element, enum keel_reduction reduction, cons
         }                                                                                                    \
     } while (0)
 
+#define QUOTIENT(element, type, value)                                                                       \
+    case element:                                                                                            \
+        EACH_IN(type, value);                                                                                \
+        return;
+
+#define QUOTIENTS(X)                                                                                         \
+    X(KEEL_ELEMENT_F32, float, a / by)                                                                       \
+    X(KEEL_ELEMENT_F64, double, a / (double)divisor)                                                         \
+    X(KEEL_ELEMENT_F16, uint16_t, f16_narrow(f16_wide(a) / by))                                              \
+    X(KEEL_ELEMENT_BF16, uint16_t, bf16_narrow(bf16_wide(a) / by))                                           \
+    X(KEEL_ELEMENT_I8, int8_t, a / whole)                                                                    \
+    X(KEEL_ELEMENT_I32, int32_t, a / whole)                                                                  \
+    X(KEEL_ELEMENT_I64, int64_t, a / whole)                                                                  \
+    X(KEEL_ELEMENT_U8, uint8_t, a / whole)
+
 /* Half precision by way of a float's quotient rounds as if once: a quotient by at most 4,096 that is no tie
  * between two halves lies further from it than a float's rounding goes. */
 void keel_combine_divide(enum keel_element element, void *x, uint64_t count, uint64_t divisor)
@@ -322,30 +276,7 @@ void keel_combine_divide(enum keel_element element, void *x, uint64_t count, uin
     const float by = (float)divisor;
     const int64_t whole = (int64_t)divisor;
     switch (element) {
-    case KEEL_ELEMENT_F32:
-        EACH_IN(float, a / by);
-        return;
-    case KEEL_ELEMENT_F64:
-        EACH_IN(double, a / (double)divisor);
-        return;
-    case KEEL_ELEMENT_F16:
-        EACH_IN(uint16_t, f16_narrow(f16_wide(a) / by));
-        return;
-    case KEEL_ELEMENT_BF16:
-        EACH_IN(uint16_t, bf16_narrow(bf16_wide(a) / by));
-        return;
-    case KEEL_ELEMENT_I8:
-        EACH_IN(int8_t, a / whole);
-        return;
-    case KEEL_ELEMENT_I32:
-        EACH_IN(int32_t, a / whole);
-        return;
-    case KEEL_ELEMENT_I64:
-        EACH_IN(int64_t, a / whole);
-        return;
-    case KEEL_ELEMENT_U8:
-        EACH_IN(uint8_t, a / whole);
-        return;
+        QUOTIENTS(QUOTIENT)
     default:
         KEEL_ASSERT(element < KEEL_ELEMENT_COUNT);
     }

@@ -59,14 +59,19 @@ void keel_endpoint_wake(struct keel_endpoint *endpoint)
         keel_cond_signal(&endpoint->parked);
 }
 
-bool keel_endpoint_drive(struct keel_endpoint *endpoint)
+static bool take_progress(struct keel_endpoint *endpoint)
 {
-    if (endpoint->driving || endpoint->wanted || atomic_load(&endpoint->claims) > 0)
+    if (endpoint->driving || endpoint->wanted)
         return false;
     endpoint->driving = true;
     endpoint->drives++;
     endpoint->idle_passes = 0;
     return true;
+}
+
+bool keel_endpoint_drive(struct keel_endpoint *endpoint)
+{
+    return atomic_load(&endpoint->claims) == 0 && take_progress(endpoint);
 }
 
 bool keel_endpoint_claim(struct keel_endpoint *endpoint, uint64_t deadline_ns)
@@ -79,12 +84,7 @@ bool keel_endpoint_claim(struct keel_endpoint *endpoint, uint64_t deadline_ns)
         endpoint->sleepers--;
     }
     atomic_fetch_sub(&endpoint->claims, 1);
-    if (endpoint->driving || endpoint->wanted)
-        return false;
-    endpoint->driving = true;
-    endpoint->drives++;
-    endpoint->idle_passes = 0;
-    return true;
+    return take_progress(endpoint);
 }
 
 void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)

@@ -401,6 +401,13 @@ static void finish_segment(struct keel_operation *operation, uint32_t segment)
     }
 }
 
+bool keel_engine_grant_is_due(const struct keel_operation_peer *leg)
+{
+    uint32_t window = leg->operation->window;
+    return leg->grant > leg->grant_told &&
+           (leg->grant == leg->take_segments || leg->grant - leg->grant_told >= (window + 1) / 2);
+}
+
 static void tell_grants(struct keel_operation *operation)
 {
     for (uint32_t k = 0; k < operation->leg_count; k++) {
@@ -411,8 +418,7 @@ static void tell_grants(struct keel_operation *operation)
         if (leg->grant == limit)
             continue;
         leg->grant = limit;
-        if (leg->first_sent && limit > leg->grant_told &&
-            (limit == leg->take_segments || limit - leg->grant_told >= (operation->window + 1) / 2))
+        if (leg->first_sent && keel_engine_grant_is_due(leg))
             keel_protocol_queue(leg);
     }
 }

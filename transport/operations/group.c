@@ -159,17 +159,15 @@ bool keel_group_over(const struct keel_group *group)
     return false;
 }
 
-static bool is_noted(const struct keel_group *group, uint32_t rank)
+void keel_group_leave(struct keel_group *group)
 {
-    for (uint32_t k = 0; k < group->lost.count; k++)
-        if (group->lost.rank[k] == rank)
-            return true;
-    return false;
+    if (--group->waiters == 0 && keel_group_over(group))
+        keel_cond_broadcast(&group->endpoint->changed);
 }
 
 void keel_group_note(struct keel_group *group, uint32_t rank)
 {
-    if (rank == KEEL_NO_RANK || group->lost.count == KEEL_LOSSES_MAX || is_noted(group, rank))
+    if (rank == KEEL_NO_RANK || group->lost.count == KEEL_LOSSES_MAX || keel_losses_name(&group->lost, rank))
         return;
     KEEL_ASSERT(rank < group->rank_count);
     group->lost.rank[group->lost.count++] = (uint16_t)rank;
@@ -232,6 +230,11 @@ static bool is_number_in(const uint32_t *numbers, uint32_t count, uint32_t numbe
     return k < count;
 }
 
+bool keel_group_has_closed(const struct keel_group *whole, uint32_t number)
+{
+    return is_number_in(whole->closed_numbers, whole->closed_count, number);
+}
+
 void keel_group_revoked_there(struct keel_group *whole, uint32_t number)
 {
     keel_mutex_lock(&whole->endpoint->lock);
@@ -240,7 +243,7 @@ void keel_group_revoked_there(struct keel_group *whole, uint32_t number)
         group = group->next_child;
     if (group != NULL)
         keel_group_end(group, true);
-    else if (!is_number_in(whole->closed_numbers, whole->closed_count, number) &&
+    else if (!keel_group_has_closed(whole, number) &&
              !is_number_in(whole->revoked_numbers, whole->revoked_count, number) &&
              whole->revoked_count < KEEL_SPLITS_MAX)
         whole->revoked_numbers[whole->revoked_count++] = number;

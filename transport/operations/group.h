@@ -101,7 +101,7 @@ struct keel_ticket {
 struct keel_operation_peer {
     struct keel_operation *operation;
     struct keel_peer *_Atomic peer;   /* set when it first begins here; stays */
-    uint32_t rank, index;             /* in the group; among the plan's peers */
+    uint32_t rank;                    /* in the group */
     const uint32_t *sends, *receives; /* steps of a segment, in order of their messages */
     uint32_t send_count, receive_count;
     /* of the sizes */
@@ -349,6 +349,10 @@ enum keel_status keel_operation_await(struct keel_operation *operation, uint64_t
 enum keel_status keel_group_check_map(uint32_t rank_count, uint32_t shard_count, const uint16_t *shard_rank);
 enum keel_status keel_group_map(struct keel_group *group, uint32_t shard_count, const uint16_t *shard_rank);
 void keel_group_destroy(struct keel_group *group);
+/* Caller holds the lock: one waiter less. Whoever closes a group that is over waits for the last. */
+void keel_group_leave(struct keel_group *group);
+/* Caller holds the lock: a child of this number was here, and is closed. */
+bool keel_group_has_closed(const struct keel_group *whole, uint32_t number);
 /* choose.c: the algorithm that is asked for, or the cheapest. Without the lock. */
 enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_group *whole);
 enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_collective *what);
@@ -485,6 +489,8 @@ void keel_trace_describe(struct keel_operation *operation, char *out, size_t out
 /* Of the lowest segment: a message of this peer has not come; one for it may not go yet. */
 bool keel_engine_awaits(const struct keel_operation_peer *leg);
 bool keel_engine_is_held(const struct keel_operation_peer *leg);
+/* More segments have room than the peer was told, by half a window at least, or all. */
+bool keel_engine_grant_is_due(const struct keel_operation_peer *leg);
 
 void keel_engine_init(struct keel_operation *operation); /* any thread: legs' counts, once the data is set */
 void keel_engine_start(struct keel_operation *operation);

@@ -179,7 +179,6 @@ static enum keel_status make(struct keel_group *group, struct keel_plan *plan, s
     for (uint32_t k = 0; k < operation->leg_count; k++) {
         operation->legs[k].operation = operation;
         operation->legs[k].rank = schedule->peers[k];
-        operation->legs[k].index = k;
         operation->legs[k].sends = plan->sends + plan->sends_first[k];
         operation->legs[k].send_count = plan->sends_first[k + 1] - plan->sends_first[k];
         operation->legs[k].receives = schedule->receives + schedule->receives_first[k];
@@ -225,11 +224,6 @@ static enum keel_status obtain(struct keel_group *group, struct keel_plan *plan,
 }
 
 /* ---- the data ------------------------------------------------------------------------------------------ */
-
-static bool reduces(enum keel_collective_kind kind)
-{
-    return kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE || kind == KEEL_REDUCE_SCATTER;
-}
 
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
 {
@@ -341,7 +335,7 @@ static enum keel_status segment(struct keel_operation *operation, const struct k
 static void sign(struct keel_operation *operation, const struct keel_collective *what)
 {
     const struct keel_group *group = operation->group;
-    bool sums = reduces(what->kind), tables = operation->ends != NULL;
+    bool sums = keel_kind_reduces(what->kind), tables = operation->ends != NULL;
     operation->signature =
         (struct keel_signature){.kind = (uint8_t)what->kind,
                                 .element = (uint8_t)what->element,
@@ -360,7 +354,7 @@ static void sign(struct keel_operation *operation, const struct keel_collective 
 
 static uint64_t divisor_of(const struct keel_group *group, const struct keel_collective *what)
 {
-    bool averages = reduces(what->kind) && what->reduction == KEEL_AVERAGE;
+    bool averages = keel_kind_reduces(what->kind) && what->reduction == KEEL_AVERAGE;
     bool here = what->kind != KEEL_REDUCE || what->root == group->rank;
     return averages && here ? group->shard_count : 0;
 }
@@ -379,10 +373,9 @@ static void aim(struct keel_operation *operation, const struct keel_collective *
 
 static void fill(struct keel_operation *operation, const struct keel_collective *what)
 {
-    bool pair = what->kind == KEEL_SEND || what->kind == KEEL_RECEIVE;
     bool upwards = (what->kind == KEEL_SEND) == (operation->group->rank < what->root);
     operation->lane = 0;
-    if (pair)
+    if (keel_kind_is_pair(what->kind))
         operation->lane = upwards ? 1 : 2;
     operation->element_bytes = keel_element_bytes(what->element);
     operation->divisor = divisor_of(operation->group, what);
@@ -431,7 +424,7 @@ static bool is_root(const struct keel_group *group, const struct keel_collective
 
 uint32_t keel_collective_gives(const struct keel_group *group, const struct keel_collective *what)
 {
-    if (reduces(what->kind))
+    if (keel_kind_reduces(what->kind))
         return group->node_count;
     if (what->kind == KEEL_BROADCAST || what->kind == KEEL_SCATTER)
         return is_root(group, what) ? 1 : 0;
@@ -461,17 +454,15 @@ static bool too_many(const struct keel_group *group, const struct keel_collectiv
 
 enum keel_status keel_collective_check(const struct keel_group *group, const struct keel_collective *what)
 {
-    bool pair = what->kind == KEEL_SEND || what->kind == KEEL_RECEIVE;
     if (what->kind >= KEEL_COLLECTIVE_COUNT)
         return keel_fail(KEEL_INVALID, "collective %llu: there is no kind %d",
                          (unsigned long long)what->sequence, (int)what->kind);
     if (what->element >= KEEL_ELEMENT_ALL || what->reduction >= KEEL_REDUCTION_COUNT ||
         what->order > KEEL_ORDER_NATIVE || what->algorithm >= KEEL_ALGORITHM_COUNT)
         return wrong(what, "its element, reduction, order or algorithm does not exist");
-    if (what->element >= KEEL_ELEMENT_COUNT && reduces(what->kind) && what->reduction != KEEL_SUM)
+    if (what->element >= KEEL_ELEMENT_COUNT && keel_kind_reduces(what->kind) && what->reduction != KEEL_SUM)
         return wrong(what, "of blocks of numbers there are sums alone");
-    if ((pair && (what->root == group->rank || what->root >= group->rank_count)) ||
-        what->root >= group->rank_count)
+    if (what->root >= group->rank_count || (keel_kind_is_pair(what->kind) && what->root == group->rank))
         return keel_fail(KEEL_INVALID, "%s %llu: rank %u cannot do that with rank %u of %u",
                          keel_collective_name(what->kind), (unsigned long long)what->sequence, group->rank,
                          what->root, group->rank_count);
@@ -499,7 +490,7 @@ static enum keel_status check_memory(const struct keel_operation *operation,
     uint32_t wanted = keel_collective_gives(group, what);
     uint64_t part_bytes = operation->part_cut.total, result_bytes = operation->result_cut.total;
     bool writes = keel_collective_gets(group, what);
-    if ((reduces(what->kind) || part_bytes > 0) && wanted > 0 && what->part_count != wanted)
+    if ((keel_kind_reduces(what->kind) || part_bytes > 0) && wanted > 0 && what->part_count != wanted)
         return keel_fail(KEEL_INVALID, "%s %llu: %u parts given, rank %u has %u to give",
                          keel_collective_name(what->kind), (unsigned long long)what->sequence,
                          what->part_count, group->rank, wanted);
@@ -653,8 +644,7 @@ enum keel_status keel_group_begin(struct keel_group *group, const struct keel_co
     keel_mutex_lock(&endpoint->lock);
     if (driving)
         keel_endpoint_undrive(endpoint, is_long);
-    if (--group->waiters == 0 && keel_group_over(group))
-        keel_cond_broadcast(&endpoint->changed);
+    keel_group_leave(group);
     keel_mutex_unlock(&endpoint->lock);
     return KEEL_OK;
 }

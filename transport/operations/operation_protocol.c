@@ -236,17 +236,25 @@ static bool agrees(const struct keel_operation_peer *leg, const struct keel_sign
            theirs->give_bytes == leg->take_bytes && theirs->take_bytes == leg->give_bytes;
 }
 
-static void notify(struct keel_operation *operation, struct keel_peer *peer)
+/* Without memory for it the peer learns from others, or by its deadline. */
+static void notify(struct keel_group *whole, struct keel_peer *peer, const struct keel_notice *what)
 {
     struct keel_notice *notice;
-    if (peer == NULL || keel_alloc(1, sizeof *notice, &notice) != KEEL_OK)
-        return; /* it learns from others, or by its deadline */
-    notice->message = message_of(operation, KEEL_MESSAGE_DIFFER);
-    notice->message.bytes = sizeof notice->differ;
-    notice->differ = operation->differ;
+    if (keel_alloc(1, sizeof *notice, &notice) != KEEL_OK)
+        return;
+    *notice = *what;
     notice->next = peer->notices;
     peer->notices = notice;
-    keel_session_busy(operation->group->whole, peer);
+    keel_session_busy(whole, peer);
+}
+
+static void notify_differ(const struct keel_operation *operation, struct keel_peer *peer)
+{
+    struct keel_notice notice = {.message = message_of(operation, KEEL_MESSAGE_DIFFER),
+                                 .differ = operation->differ};
+    notice.message.bytes = sizeof notice.differ;
+    if (peer != NULL)
+        notify(operation->group->whole, peer, &notice);
 }
 
 /* End it, and tell everybody with whom it talks. */
@@ -259,22 +267,16 @@ static void disagree(struct keel_operation *operation, const struct keel_differ 
         (struct keel_notice){.message = message_of(operation, KEEL_MESSAGE_DIFFER), .differ = *differ};
     keel_protocol_end(operation, KEEL_MISMATCH);
     for (uint32_t k = 0; k < operation->leg_count; k++)
-        notify(operation, atomic_load(&operation->legs[k].peer));
+        notify_differ(operation, atomic_load(&operation->legs[k].peer));
 }
 
-/* To a peer that is connected; one that is not yet hears it when it is. Without memory for the notice it
- * learns from others, or by its deadline. */
+/* To a peer that is connected; one that is not yet hears it when it is. */
 void keel_protocol_tell_revoked(const struct keel_group *group, struct keel_peer *peer)
 {
-    struct keel_notice *notice;
-    if (peer->state != KEEL_PEER_UP || keel_group_from_whole(group, peer->rank) == KEEL_NO_RANK ||
-        keel_alloc(1, sizeof *notice, &notice) != KEEL_OK)
-        return;
-    notice->message =
-        (struct keel_message){.kind = KEEL_MESSAGE_REVOKE, .epoch = group->epoch, .group = group->number};
-    notice->next = peer->notices;
-    peer->notices = notice;
-    keel_session_busy(group->whole, peer);
+    const struct keel_notice notice = {
+        .message = {.kind = KEEL_MESSAGE_REVOKE, .epoch = group->epoch, .group = group->number}};
+    if (peer->state == KEEL_PEER_UP && keel_group_from_whole(group, peer->rank) != KEEL_NO_RANK)
+        notify(group->whole, peer, &notice);
 }
 
 void keel_protocol_revoked(struct keel_group *whole)
@@ -373,18 +375,11 @@ static enum keel_flow_send send_data(struct keel_operation_peer *leg, const stru
     return KEEL_FLOW_SENT;
 }
 
-static bool grant_is_due(const struct keel_operation_peer *leg)
-{
-    uint32_t window = leg->operation->window;
-    return leg->grant > leg->grant_told &&
-           (leg->grant == leg->take_segments || leg->grant - leg->grant_told >= (window + 1) / 2);
-}
-
 static bool has_more(const struct keel_operation_peer *leg)
 {
     if (atomic_load_explicit(&leg->settled, memory_order_relaxed))
         return false;
-    return !leg->first_sent || grant_is_due(leg) ||
+    return !leg->first_sent || keel_engine_grant_is_due(leg) ||
            (leg->give_left > 0 && atomic_load_explicit(&leg->begun, memory_order_relaxed));
 }
 
@@ -395,7 +390,7 @@ static enum keel_flow_send send_for(struct keel_operation_peer *leg, struct keel
     enum keel_flow_send result = KEEL_FLOW_NOTHING;
     if (!leg->first_sent)
         result = send_first(leg, link, out_retry);
-    else if (grant_is_due(leg))
+    else if (keel_engine_grant_is_due(leg))
         result = send_grant(leg, link, out_retry);
     else if (atomic_load_explicit(&leg->begun, memory_order_relaxed) && keel_engine_next(leg, &give))
         result = send_data(leg, &give, link, out_retry);
@@ -490,7 +485,7 @@ static bool take_first(struct keel_operation *operation, struct keel_peer *peer,
     memcpy(&theirs, payload, sizeof theirs);
     if (leg == NULL) { /* it talks to us, and we would not to it, or it is in no subgroup of ours */
         first_differs(operation, NULL, rank, &theirs);
-        notify(operation, peer);
+        notify_differ(operation, peer);
         return true;
     }
     if (atomic_load_explicit(&leg->begun, memory_order_relaxed))
@@ -550,10 +545,8 @@ static bool take_data(struct keel_operation_peer *leg, const struct keel_message
 
 static bool number_is_closed(struct keel_group *whole, uint32_t number)
 {
-    bool found = false;
     keel_mutex_lock(&whole->endpoint->lock);
-    for (uint32_t k = 0; k < whole->closed_count && !found; k++)
-        found = whole->closed_numbers[k] == number;
+    bool found = keel_group_has_closed(whole, number);
     keel_mutex_unlock(&whole->endpoint->lock);
     return found;
 }

@@ -5,15 +5,10 @@
 
 #include <keel/memory.h>
 
-static bool reduces(enum keel_collective_kind kind)
-{
-    return kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE || kind == KEEL_REDUCE_SCATTER;
-}
-
+/* The root of a pair is the other rank. */
 static bool rooted(enum keel_collective_kind kind)
 {
-    return kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER || kind == KEEL_SCATTER ||
-           kind == KEEL_SEND || kind == KEEL_RECEIVE;
+    return keel_kind_has_root(kind) || keel_kind_is_pair(kind);
 }
 
 struct keel_collective_key keel_plan_key(const struct keel_group *group,
@@ -134,7 +129,7 @@ static enum keel_status plan_make(const struct keel_group *group, const struct k
     KEEL_TRY(keel_alloc(1, sizeof *plan, &plan));
     *plan = (struct keel_plan){.kind = key.kind,
                                .algorithm = algorithm,
-                               .exact = key.exact && reduces(key.kind),
+                               .exact = key.exact && keel_kind_reduces(key.kind),
                                .root = key.root,
                                .users = 1};
     enum keel_status status = keel_schedule_make(&key, &plan->schedule);
@@ -164,7 +159,7 @@ static enum keel_status plan_make(const struct keel_group *group, const struct k
 static struct keel_plan *find(struct keel_group *group, const struct keel_collective *collective,
                               enum keel_algorithm algorithm)
 {
-    bool exact = collective->order == KEEL_ORDER_EXACT && reduces(collective->kind);
+    bool exact = collective->order == KEEL_ORDER_EXACT && keel_kind_reduces(collective->kind);
     for (struct keel_plan **at = &group->plans; *at != NULL; at = &(*at)->next) {
         struct keel_plan *plan = *at;
         if (plan->kind != collective->kind || plan->algorithm != algorithm || plan->exact != exact ||

@@ -201,12 +201,12 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
         keel_group_losses(session->group, &out->farewell.losses);
         return sizeof out->farewell.losses;
     }
-    if (kind == KEEL_MESSAGE_CHALLENGE) {
+    bool greets = kind == KEEL_MESSAGE_CHALLENGE || kind == KEEL_MESSAGE_HELLO;
+    if (greets) {
         message->part = (uint16_t)session->cipher;
         memcpy(payload->challenge, session->challenge, sizeof payload->challenge);
-    } else if (kind == KEEL_MESSAGE_HELLO) {
-        message->part = (uint16_t)session->cipher;
-        memcpy(payload->challenge, session->challenge, sizeof payload->challenge);
+    }
+    if (kind == KEEL_MESSAGE_HELLO) {
         payload->epoch = session->epoch;
         payload->from = session->group->rank;
         payload->to = session->rank;
@@ -215,10 +215,8 @@ static uint32_t compose(struct keel_session *session, enum keel_message_kind kin
     } else if (kind == KEEL_MESSAGE_WELCOME) {
         payload->epoch = session->epoch;
         prove(session, KEEL_ROLE_LISTENER, payload->proof);
-    } else {
-        return 0;
     }
-    return sizeof *payload;
+    return greets || kind == KEEL_MESSAGE_WELCOME ? sizeof *payload : 0;
 }
 
 /* What goes after our greeting is sealed, if there is a key and need. */
@@ -671,30 +669,25 @@ static bool handshake_arrived(struct keel_session *session, const struct keel_me
 
 /* ---- what the fabric tells ----------------------------------------------------------------------------- */
 
-/* Callers within the host are none: the kernel says whose they are. */
-static uint32_t count_strangers(const struct keel_endpoint *endpoint)
+/* Callers within the host are none: the kernel says whose they are. *out_oldest, where there is one: who has
+ * had the longest time to prove itself, since sessions are listed the newest first. */
+static uint32_t count_strangers(const struct keel_endpoint *endpoint, struct keel_session **out_oldest)
 {
     uint32_t count = 0;
-    for (const struct keel_session *at = endpoint->sessions; at != NULL; at = at->next)
-        count += at->state == KEEL_SESSION_CALLED && keel_connection_is_exposed(at->link);
-    return count;
-}
-
-/* Who has had the longest time to prove itself: sessions are listed the newest first. */
-static struct keel_session *oldest_stranger(const struct keel_endpoint *endpoint)
-{
-    struct keel_session *oldest = NULL;
     for (struct keel_session *at = endpoint->sessions; at != NULL; at = at->next)
-        if (at->state == KEEL_SESSION_CALLED && keel_connection_is_exposed(at->link))
-            oldest = at;
-    return oldest;
+        if (at->state == KEEL_SESSION_CALLED && keel_connection_is_exposed(at->link)) {
+            *out_oldest = at;
+            count++;
+        }
+    return count;
 }
 
 static bool on_asked(void *context, struct keel_connection *link)
 {
     struct keel_endpoint *endpoint = context;
-    if (keel_connection_is_exposed(link) && count_strangers(endpoint) >= KEEL_PENDING_MAX)
-        drop(oldest_stranger(endpoint), "it has not proven itself, and newer callers need its place");
+    struct keel_session *oldest = NULL;
+    if (keel_connection_is_exposed(link) && count_strangers(endpoint, &oldest) >= KEEL_PENDING_MAX)
+        drop(oldest, "it has not proven itself, and newer callers need its place");
     struct keel_session *session = session_create(endpoint, KEEL_SESSION_CALLED);
     if (session == NULL)
         return false;

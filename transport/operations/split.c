@@ -88,10 +88,7 @@ static bool number_is_used(const struct keel_group *whole, uint32_t number)
     for (const struct keel_group *at = whole->children; at != NULL; at = at->next_child)
         if (at->number == number)
             return true;
-    for (uint32_t k = 0; k < whole->closed_count; k++)
-        if (whole->closed_numbers[k] == number)
-            return true;
-    return false;
+    return keel_group_has_closed(whole, number);
 }
 
 /* What the epoch heard before the child was: whom it has lost, that its peers have revoked it. Caller holds

@@ -238,16 +238,15 @@ static void number_text(char *out, size_t bytes, const char *what, uint64_t valu
 static void said_text(const struct keel_signature *said, const struct keel_signature *other, char *out,
                       size_t bytes)
 {
-    bool pair = said->kind == KEEL_SEND || said->kind == KEEL_RECEIVE;
-    bool other_pair = other->kind == KEEL_SEND || other->kind == KEEL_RECEIVE;
-    if (said->kind != other->kind && !(pair && other_pair))
+    bool pair = keel_kind_is_pair((enum keel_collective_kind)said->kind);
+    if (said->kind != other->kind && !(pair && keel_kind_is_pair((enum keel_collective_kind)other->kind)))
         snprintf(out, bytes, "%s", keel_collective_name((enum keel_collective_kind)said->kind));
     else if (said->element != other->element)
         snprintf(out, bytes, "elements of %s", keel_element_name((enum keel_element)said->element));
     else if (said->reduction != other->reduction)
         snprintf(out, bytes, "reduction %s", keel_reduction_name((enum keel_reduction)said->reduction));
     else if (said->order != other->order)
-        snprintf(out, bytes, "%s order", said->order == KEEL_ORDER_EXACT ? "exact" : "native");
+        snprintf(out, bytes, "%s order", keel_order_name((enum keel_order)said->order));
     else if (said->root != other->root && !pair)
         number_text(out, bytes, "root", said->root);
     else if (said->count != other->count)
@@ -284,18 +283,11 @@ static enum keel_status differ_fail(uint64_t sequence, uint64_t epoch, const str
                      differ->rank[1], said[1]);
 }
 
-/* Caller holds the lock. */
-static void leave(struct keel_group *group)
-{
-    if (--group->waiters == 0 && keel_group_over(group))
-        keel_cond_broadcast(&group->endpoint->changed);
-}
-
 /* Caller holds the lock, which is let go. */
 static void succeed(struct keel_operation *operation)
 {
     struct keel_endpoint *endpoint = operation->group->endpoint;
-    leave(operation->group);
+    keel_group_leave(operation->group);
     keel_operation_unlink_live(operation);
     struct keel_operation *left = keel_operation_give_back(operation);
     keel_mutex_unlock(&endpoint->lock); /* from here on another thread may have closed the group */
@@ -323,7 +315,7 @@ static enum keel_status fail(struct keel_operation *operation, bool done, const 
     bool other_members = status == KEEL_MISMATCH && named && differ.rank[0] == differ.rank[1];
     if ((status == KEEL_CORRUPT && named) || other_members)
         keel_address_text(&group->whole->addresses[keel_group_to_whole(group, rank)], where);
-    leave(group);
+    keel_group_leave(group);
     keel_mutex_unlock(&group->endpoint->lock); /* from here on another thread may have closed the group */
     if (other_members)
         return keel_fail(
@@ -390,7 +382,7 @@ bool keel_operation_test(struct keel_operation *operation, enum keel_status *out
         *out = keel_operation_await(operation, 0, false);
         return true;
     }
-    leave(group);
+    keel_group_leave(group);
     keel_mutex_unlock(&endpoint->lock);
     return false;
 }

@@ -1,5 +1,5 @@
-/* collective.c - the names and sizes of what transport.h lists. */
-#include <keel/transport.h>
+/* collective.c - the names and sizes of what transport.h lists, and what its kinds have in common. */
+#include "schedule.h"
 
 uint32_t keel_element_bytes(enum keel_element element)
 {
@@ -33,4 +33,24 @@ const char *keel_algorithm_name(enum keel_algorithm algorithm)
     static const char *const names[KEEL_ALGORITHM_COUNT] = {
         "auto", "flat", "direct", "ring", "tree", "halving", "bruck", "pairwise", "two-level", "doubling"};
     return (uint32_t)algorithm < KEEL_ALGORITHM_COUNT ? names[algorithm] : "?";
+}
+
+const char *keel_order_name(enum keel_order order)
+{
+    return order == KEEL_ORDER_EXACT ? "exact" : "native";
+}
+
+bool keel_kind_reduces(enum keel_collective_kind kind)
+{
+    return kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE_SCATTER || kind == KEEL_REDUCE;
+}
+
+bool keel_kind_has_root(enum keel_collective_kind kind)
+{
+    return kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER || kind == KEEL_SCATTER;
+}
+
+bool keel_kind_is_pair(enum keel_collective_kind kind)
+{
+    return kind == KEEL_SEND || kind == KEEL_RECEIVE;
 }

@@ -34,7 +34,7 @@ static enum keel_status check_key(const struct keel_collective_key *key)
                          key->rank_count, KEEL_GROUP_RANKS_MAX);
     if (key->root >= key->rank_count)
         return keel_fail(KEEL_INVALID, "schedule: root or peer %u of %u ranks", key->root, key->rank_count);
-    if ((key->kind == KEEL_SEND || key->kind == KEEL_RECEIVE) && key->root == key->rank)
+    if (keel_kind_is_pair(key->kind) && key->root == key->rank)
         return keel_fail(KEEL_INVALID, "schedule: rank %u would send to itself; copy instead", key->rank);
     if (key->algorithm >= KEEL_ALGORITHM_COUNT || generators[key->algorithm] == NULL)
         return keel_fail(KEEL_INVALID, "schedule: %d is no algorithm that makes schedules",

@@ -79,6 +79,12 @@ struct keel_schedule {
     uint32_t *receives;       /*   RECEIVE steps from that peer, in order of their messages */
 };
 
+/* collective.c: what kinds have in common. */
+bool keel_kind_reduces(enum keel_collective_kind kind);
+bool keel_kind_has_root(enum keel_collective_kind kind); /* a rank of the group that gives or gets all */
+bool keel_kind_is_pair(enum keel_collective_kind kind);  /* send, receive: the root is the other rank */
+const char *keel_order_name(enum keel_order order);      /* "exact", ... */
+
 /* What a generator is told. */
 struct keel_collective_key {
     enum keel_collective_kind kind;

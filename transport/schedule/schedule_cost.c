@@ -445,7 +445,7 @@ static uint64_t cost_ns(const struct keel_collective_key *key, const struct keel
                                 .ranks = facts->ranks,
                                 .bytes = bytes,
                                 .slice = (bytes + facts->ranks - 1) / facts->ranks};
-    bool alone = facts->ranks == 1 && key->kind != KEEL_SEND && key->kind != KEEL_RECEIVE;
+    bool alone = facts->ranks == 1 && !keel_kind_is_pair(key->kind);
     if (alone)
         return 0;
     uint64_t path = prices[key->algorithm](&price), least = labour(&price);
@@ -471,7 +471,7 @@ static bool knows_many(const struct keel_collective_key *key, const struct keel_
 bool keel_key_offered(const struct keel_collective_key *key, const struct keel_facts *facts)
 {
     bool many = facts->ranks > KEEL_SCHEDULE_PEERS_MAX && key->kind != KEEL_ALL_TO_ALL_V &&
-                key->kind != KEEL_SEND && key->kind != KEEL_RECEIVE;
+                !keel_kind_is_pair(key->kind);
     if ((many && knows_many(key, facts)) || keel_key_obstacle(key, facts) != NULL)
         return false;
     return key->algorithm != KEEL_ALGORITHM_TWO_LEVEL || facts->hosts > 1;

@@ -124,10 +124,7 @@ static void find_hosts(struct keel_facts *facts, const struct keel_collective_ke
 
 struct keel_facts keel_key_facts(const struct keel_collective_key *key)
 {
-    enum keel_collective_kind kind = key->kind;
-    struct keel_facts facts = {.ranks = key->rank_count,
-                               .reduces = kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE_SCATTER ||
-                                          kind == KEEL_REDUCE};
+    struct keel_facts facts = {.ranks = key->rank_count, .reduces = keel_kind_reduces(key->kind)};
     if (facts.reduces)
         find_shards(&facts, key);
     find_hosts(&facts, key);
@@ -180,8 +177,7 @@ const char *keel_key_obstacle(const struct keel_collective_key *key, const struc
 {
     enum keel_algorithm algorithm = key->algorithm;
     enum keel_collective_kind kind = key->kind;
-    bool rooted = kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER ||
-                  kind == KEEL_SCATTER || kind == KEEL_BARRIER;
+    bool rooted = keel_kind_has_root(kind) || kind == KEEL_BARRIER;
     bool own_sums = algorithm == KEEL_ALGORITHM_RING || algorithm == KEEL_ALGORITHM_HALVING ||
                     algorithm == KEEL_ALGORITHM_TWO_LEVEL || algorithm == KEEL_ALGORITHM_DOUBLING;
     if ((forms[algorithm] & KIND(kind)) == 0)

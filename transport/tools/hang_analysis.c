@@ -1,5 +1,6 @@
 /* hang_analysis.c - the judgement of hang_analysis.h. */
 #include "hang_analysis.h"
+#include "schedule.h"
 
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -91,7 +92,7 @@ static bool belongs(const struct keel_recording *recording, uint16_t index, uint
 
 static bool is_point_to_point(const struct keel_record_operation *operation)
 {
-    return operation->kind == KEEL_SEND || operation->kind == KEEL_RECEIVE;
+    return keel_kind_is_pair((enum keel_collective_kind)operation->kind);
 }
 
 static bool is_same(const struct keel_record_operation *one, const struct keel_record_operation *other)

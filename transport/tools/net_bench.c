@@ -30,65 +30,23 @@ struct bench {
 enum keel_status keel_net_bench_once(struct keel_net_rank *rank, const struct keel_net_bench_case *it,
                                      const void *part, void *result)
 {
-    const void *parts[] = {part};
-    bool at_root = rank->rank == 0;
-    bool gives =
-        it->kind != KEEL_BARRIER && ((it->kind != KEEL_BROADCAST && it->kind != KEEL_SCATTER) || at_root);
-    bool gets = it->kind != KEEL_BARRIER && ((it->kind != KEEL_REDUCE && it->kind != KEEL_GATHER) || at_root);
-    struct keel_collective collective = {.kind = it->kind,
-                                         .sequence = rank->sequence++,
-                                         .element = it->element,
-                                         .reduction = it->reduction,
-                                         .order = it->order,
-                                         .algorithm = it->algorithm,
-                                         .count = it->count,
-                                         .parts = gives ? parts : NULL,
-                                         .part_count = gives ? 1 : 0,
-                                         .result = gets ? result : NULL};
-    return keel_group_run(rank->group, &collective, keel_net_rank_deadline(rank));
-}
-
-static enum keel_status once(struct bench *bench, const struct keel_net_bench_case *it)
-{
-    return keel_net_bench_once(bench->rank, it, bench->part, bench->result);
-}
-
-/* Everybody sends to the next and receives from the one before. */
-static enum keel_status once_around(struct bench *bench, const struct keel_net_bench_case *it)
-{
-    struct keel_net_rank *rank = bench->rank;
-    const void *parts[] = {bench->part};
-    struct keel_operation *sending = NULL, *receiving = NULL;
-    uint32_t before = (rank->rank + rank->world - 1) % rank->world;
-    struct keel_collective send = {.kind = KEEL_SEND,
-                                   .sequence = rank->sequence + rank->rank,
+    struct keel_collective what = {.kind = it->kind,
                                    .element = it->element,
-                                   .root = (rank->rank + 1) % rank->world,
-                                   .count = it->count,
-                                   .parts = parts,
-                                   .part_count = 1};
-    struct keel_collective receive = {.kind = KEEL_RECEIVE,
-                                      .sequence = rank->sequence + before,
-                                      .element = it->element,
-                                      .root = before,
-                                      .count = it->count,
-                                      .result = bench->result};
-    uint64_t deadline_ns = keel_net_rank_deadline(rank);
-    rank->sequence += rank->world;
-    KEEL_TRY(keel_group_begin(rank->group, &receive, &receiving));
-    KEEL_TRY(keel_group_begin(rank->group, &send, &sending));
-    KEEL_TRY(keel_operation_wait(sending, deadline_ns));
-    return keel_operation_wait(receiving, deadline_ns);
+                                   .reduction = it->reduction,
+                                   .order = it->order,
+                                   .algorithm = it->algorithm,
+                                   .count = it->count};
+    return keel_net_rank_run(rank, what, part, result);
 }
 
 static enum keel_status run(struct bench *bench, const struct keel_net_bench_case *it)
 {
-    return it->kind == KEEL_SEND ? once_around(bench, it) : once(bench, it);
+    return keel_net_bench_once(bench->rank, it, bench->part, bench->result);
 }
 
 static enum keel_status together(struct bench *bench)
 {
-    return once(bench, &(struct keel_net_bench_case){.kind = KEEL_BARRIER});
+    return run(bench, &(struct keel_net_bench_case){.kind = KEEL_BARRIER});
 }
 
 /* ---- one row ---- */
@@ -173,22 +131,20 @@ static enum keel_status measure(struct bench *bench, struct keel_net_bench_case 
 
 /* ---- all rows ---- */
 
-uint64_t keel_net_bench_count(uint32_t kind, uint32_t element, uint64_t bytes, uint32_t world)
+/* Into how many counts the bytes of a row are cut. */
+static uint32_t shares_of(uint32_t kind, uint32_t world)
 {
-    uint64_t elements = bytes / keel_element_bytes(element);
-    if (kind == KEEL_BARRIER)
-        return 0;
-    bool shared =
-        kind != KEEL_ALL_REDUCE && kind != KEEL_REDUCE && kind != KEEL_BROADCAST && kind != KEEL_SEND;
-    elements = shared ? elements / world : elements;
-    return elements > 0 ? elements : 1;
+    bool whole =
+        kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_SEND;
+    return whole ? 1 : world;
 }
 
-static uint64_t bytes_for(uint32_t kind, uint32_t element, uint64_t count, uint32_t world)
+uint64_t keel_net_bench_count(uint32_t kind, uint32_t element, uint64_t bytes, uint32_t world)
 {
-    bool shared =
-        kind != KEEL_ALL_REDUCE && kind != KEEL_REDUCE && kind != KEEL_BROADCAST && kind != KEEL_SEND;
-    return count * keel_element_bytes(element) * (shared ? world : 1);
+    uint64_t elements = bytes / keel_element_bytes(element) / shares_of(kind, world);
+    if (kind == KEEL_BARRIER)
+        return 0;
+    return elements > 0 ? elements : 1;
 }
 
 static enum keel_status all_sizes(struct bench *bench, struct keel_net_bench_case it)
@@ -198,7 +154,7 @@ static enum keel_status all_sizes(struct bench *bench, struct keel_net_bench_cas
     for (uint64_t bytes = plan->min_bytes; bytes <= plan->max_bytes; bytes *= plan->factor) {
         it.iterations = 0;
         it.count = keel_net_bench_count(it.kind, it.element, bytes, bench->rank->world);
-        it.bytes = bytes_for(it.kind, it.element, it.count, bench->rank->world);
+        it.bytes = it.count * keel_element_bytes(it.element) * shares_of(it.kind, bench->rank->world);
         if (last != 0 && it.bytes == last) /* small sizes are the same where every rank has one element */
             continue;
         KEEL_TRY(measure(bench, &it));
@@ -212,8 +168,7 @@ static enum keel_status all_sizes(struct bench *bench, struct keel_net_bench_cas
 static enum keel_status all_ways(struct bench *bench, uint32_t kind, uint32_t element)
 {
     const struct keel_net_bench_plan *plan = bench->plan;
-    bool reduces = kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE_SCATTER || kind == KEEL_REDUCE;
-    for (uint32_t o = 0; o < (reduces ? plan->order_count : 1); o++)
+    for (uint32_t o = 0; o < (keel_kind_reduces(kind) ? plan->order_count : 1); o++)
         for (uint32_t a = 0; a < plan->algorithm_count; a++)
             KEEL_TRY(all_sizes(bench, (struct keel_net_bench_case){.kind = kind,
                                                                    .element = element,
@@ -223,22 +178,25 @@ static enum keel_status all_ways(struct bench *bench, uint32_t kind, uint32_t el
     return KEEL_OK;
 }
 
+enum keel_status keel_net_bench_memory(const struct keel_net_rank *rank, uint64_t max_bytes,
+                                       uint8_t **out_part, uint8_t **out_result)
+{
+    uint64_t bytes = max_bytes + 8 * (size_t)rank->world;
+    KEEL_TRY(keel_transport_alloc(bytes, out_part));
+    KEEL_TRY(keel_transport_alloc(bytes, out_result));
+    memset(*out_part, 0, keel_size(bytes));
+    memset(*out_result, 0, keel_size(bytes));
+    return KEEL_OK;
+}
+
 enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct keel_net_bench_plan *plan)
 {
     struct bench *bench;
-    uint64_t bytes = plan->max_bytes + 8 * (size_t)rank->world;
     KEEL_TRY(keel_alloc(1, sizeof *bench, &bench));
     bench->rank = rank;
     bench->plan = plan;
     bench->said_ns = keel_now_ns();
-    enum keel_status status = keel_transport_alloc(bytes, &bench->part);
-    if (status == KEEL_OK)
-        status = keel_transport_alloc(bytes, &bench->result);
-    if (status == KEEL_OK) {
-        memset(bench->part, 0,
-               keel_size(bytes)); /* pages that nobody has written do not cost what data costs */
-        memset(bench->result, 0, keel_size(bytes));
-    }
+    enum keel_status status = keel_net_bench_memory(rank, plan->max_bytes, &bench->part, &bench->result);
     for (uint32_t k = 0; k < plan->kind_count && status == KEEL_OK; k++)
         for (uint32_t e = 0; e < plan->element_count && status == KEEL_OK; e++)
             if (plan->kinds[k] != KEEL_SEND || rank->world > 1)
@@ -276,6 +234,11 @@ static int by_time(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
+void keel_net_bench_sort(uint64_t *ns, uint64_t count)
+{
+    qsort(ns, keel_size(count), sizeof *ns, by_time);
+}
+
 /* The smallest that so many percent are not above (nearest rank). */
 static double percentile_us(const uint64_t *sorted_ns, uint64_t count, uint64_t percent)
 {
@@ -290,7 +253,7 @@ void keel_net_bench_sum_up(const struct keel_net_bench_case *it, uint32_t world,
     *out = (struct keel_net_bench_row){.it = *it};
     if (sample_count == 0)
         return;
-    qsort(samples_ns, keel_size(sample_count), sizeof *samples_ns, by_time);
+    keel_net_bench_sort(samples_ns, sample_count);
     out->mean_us = (double)total_ns / 1e3 / (double)sample_count;
     out->p50_us = percentile_us(samples_ns, sample_count, 50);
     out->p90_us = percentile_us(samples_ns, sample_count, 90);

@@ -4,6 +4,7 @@
 #define KEEL_TRANSPORT_NET_BENCH_H
 
 #include "net_rendezvous.h"
+#include "schedule.h"
 
 enum {
     KEEL_NET_BENCH_LIST = 16,         /* operations, elements, algorithms, orders that may be asked for */
@@ -41,7 +42,11 @@ struct keel_net_bench_plan {
 };
 /* Elements of struct keel_collective for a row's bytes; at least one, but for a barrier. */
 uint64_t keel_net_bench_count(uint32_t kind, uint32_t element, uint64_t bytes, uint32_t world);
-/* One operation, root 0. `part` and `result` have room for the row's bytes and 8 a rank. Not KEEL_SEND. */
+/* A rank's buffers, for rows of up to so many bytes. Every page is written once: those that nobody has
+ * written do not cost what data costs. Of keel_transport_alloc; on failure they go with the process. */
+enum keel_status keel_net_bench_memory(const struct keel_net_rank *rank, uint64_t max_bytes,
+                                       uint8_t **out_part, uint8_t **out_result);
+/* One operation, root 0, on them. */
 enum keel_status keel_net_bench_once(struct keel_net_rank *rank, const struct keel_net_bench_case *it,
                                      const void *part, void *result);
 /* Names of operations with commas between; false: one is unknown, or too many. */
@@ -51,6 +56,8 @@ enum keel_status keel_net_bench_sizes(const struct keel_command *cmd, uint64_t m
                                       uint64_t factor);
 /* A rank's work. */
 enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct keel_net_bench_plan *plan);
+
+void keel_net_bench_sort(uint64_t *ns, uint64_t count); /* ascending */
 
 /* A finished line. */
 struct keel_net_bench_row {

@@ -10,24 +10,13 @@ static const uint64_t counts[] = {0, 1, 3, 17, 1000, 4099, 65537, 1048583};
 static const uint64_t few_counts[] = {3, 1000};
 enum { COUNTS = sizeof counts / sizeof counts[0], FEW_COUNTS = sizeof few_counts / sizeof few_counts[0] };
 
-bool keel_net_is_reduction(enum keel_collective_kind kind)
-{
-    return kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE_SCATTER || kind == KEEL_REDUCE;
-}
-
-bool keel_net_is_rooted(enum keel_collective_kind kind)
-{
-    return kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER || kind == KEEL_SCATTER;
-}
-
 void keel_net_case_name(const struct keel_net_case *it, char *out, size_t out_bytes)
 {
     char root[32] = "", how[48] = "";
-    if (keel_net_is_rooted(it->kind))
+    if (keel_kind_has_root(it->kind))
         snprintf(root, sizeof root, ", root %" PRIu32, it->root);
-    if (keel_net_is_reduction(it->kind))
-        snprintf(how, sizeof how, ", %s, %s", keel_reduction_name(it->reduction),
-                 it->order == KEEL_ORDER_EXACT ? "exact" : "native");
+    if (keel_kind_reduces(it->kind))
+        snprintf(how, sizeof how, ", %s, %s", keel_reduction_name(it->reduction), keel_order_name(it->order));
     snprintf(out, out_bytes, "%s of %" PRIu64 " %s%s%s, %s", keel_collective_name(it->kind), it->count,
              keel_element_name(it->element), how, root, keel_algorithm_name(it->algorithm));
 }
@@ -176,7 +165,7 @@ static enum keel_status all_roots(struct listing *listing, struct keel_net_case 
     for (uint32_t root = 0; root < world; root += step) {
         it.root = root;
         KEEL_TRY(all_algorithms(listing, it));
-        if (!keel_net_is_rooted(it.kind))
+        if (!keel_kind_has_root(it.kind))
             return KEEL_OK;
     }
     it.root = world - 1;
@@ -195,7 +184,7 @@ static enum keel_status all_counts(struct listing *listing, struct keel_net_case
 /* Of reductions every element with every reduction in both orders; the sum of f32 in all sizes. */
 static enum keel_status all_elements(struct listing *listing, enum keel_collective_kind kind)
 {
-    bool reduces = keel_net_is_reduction(kind);
+    bool reduces = keel_kind_reduces(kind);
     for (uint32_t element = 0; element < KEEL_ELEMENT_COUNT; element++)
         for (uint32_t reduction = 0; reduction < (reduces ? KEEL_REDUCTION_COUNT : 1); reduction++)
             for (uint32_t order = 0; order < (reduces ? 2 : 1); order++) {

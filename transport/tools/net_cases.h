@@ -3,7 +3,7 @@
 #ifndef KEEL_TRANSPORT_NET_CASES_H
 #define KEEL_TRANSPORT_NET_CASES_H
 
-#include <keel/transport.h>
+#include "schedule.h"
 
 struct keel_net_case {
     enum keel_collective_kind kind; /* SEND stands for: everybody sends to the next rank */
@@ -25,9 +25,6 @@ enum keel_status keel_net_cases_each(uint32_t world, const struct keel_net_case_
                                      void *context);
 /* "all-reduce of 17 f32, sum, exact, ring" */
 void keel_net_case_name(const struct keel_net_case *it, char *out, size_t out_bytes);
-
-bool keel_net_is_reduction(enum keel_collective_kind kind);
-bool keel_net_is_rooted(enum keel_collective_kind kind);
 
 /* Elements that `rank` gives and gets. */
 uint64_t keel_net_case_given(const struct keel_net_case *it, uint32_t rank, uint32_t world);

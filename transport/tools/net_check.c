@@ -104,61 +104,20 @@ static enum keel_status prepare(struct check *check, const struct keel_net_case 
 
 /* ---- running ---- */
 
-static struct keel_collective describe(struct check *check, const struct keel_net_case *it,
-                                       const void *const *parts)
-{
-    const struct keel_net_rank *rank = check->rank;
-    bool at_root = rank->rank == it->root;
-    bool gives =
-        it->kind != KEEL_BARRIER && ((it->kind != KEEL_BROADCAST && it->kind != KEEL_SCATTER) || at_root);
-    bool gets = it->kind != KEEL_BARRIER && ((it->kind != KEEL_REDUCE && it->kind != KEEL_GATHER) || at_root);
-    bool varies = it->kind == KEEL_ALL_GATHER_V || it->kind == KEEL_ALL_TO_ALL_V;
-    return (struct keel_collective){.kind = it->kind,
-                                    .sequence = check->rank->sequence++,
-                                    .element = it->element,
-                                    .reduction = it->reduction,
-                                    .order = it->order,
-                                    .algorithm = it->algorithm,
-                                    .root = it->root,
-                                    .count = it->count,
-                                    .counts_in = varies ? check->counts_in : NULL,
-                                    .counts_out = varies ? check->counts_out : NULL,
-                                    .parts = gives ? parts : NULL,
-                                    .part_count = gives ? 1 : 0,
-                                    .result = gets ? check->result + GUARD_BYTES : NULL};
-}
-
-/* Everybody sends to the next rank and receives from the one before, both at once. */
-static enum keel_status pass_on(struct check *check, struct keel_collective send)
-{
-    struct keel_net_rank *rank = check->rank;
-    struct keel_operation *sending = NULL, *receiving = NULL;
-    uint32_t before = (rank->rank + rank->world - 1) % rank->world;
-    struct keel_collective receive = send;
-    uint64_t deadline_ns = keel_net_rank_deadline(rank);
-    receive.kind = KEEL_RECEIVE;
-    receive.root = before;
-    receive.parts = NULL;
-    receive.part_count = 0;
-    send.root = (rank->rank + 1) % rank->world;
-    send.result = NULL;
-    receive.sequence = send.sequence + before; /* a message's number is its sender's */
-    send.sequence += rank->rank;
-    rank->sequence += rank->world;
-    KEEL_TRY(keel_group_begin(rank->group, &receive, &receiving));
-    KEEL_TRY(keel_group_begin(rank->group, &send, &sending));
-    KEEL_TRY(keel_operation_wait(sending, deadline_ns));
-    return keel_operation_wait(receiving, deadline_ns);
-}
-
 static enum keel_status run(struct check *check, const struct keel_net_case *it)
 {
-    const void *parts[] = {check->part};
-    struct keel_collective collective = describe(check, it, parts);
+    bool varies = it->kind == KEEL_ALL_GATHER_V || it->kind == KEEL_ALL_TO_ALL_V;
+    struct keel_collective what = {.kind = it->kind,
+                                   .element = it->element,
+                                   .reduction = it->reduction,
+                                   .order = it->order,
+                                   .algorithm = it->algorithm,
+                                   .root = it->root,
+                                   .count = it->count,
+                                   .counts_in = varies ? check->counts_in : NULL,
+                                   .counts_out = varies ? check->counts_out : NULL};
     memset(check->result, GUARD, keel_size(check->result_bytes + 2 * GUARD_BYTES));
-    if (it->kind == KEEL_SEND)
-        return pass_on(check, collective);
-    return keel_group_run(check->rank->group, &collective, keel_net_rank_deadline(check->rank));
+    return keel_net_rank_run(check->rank, what, check->part, check->result + GUARD_BYTES);
 }
 
 /* ---- looking ---- */
@@ -171,7 +130,7 @@ static bool element_is_right(struct check *check, const struct keel_net_case *it
     uint64_t got = keel_oracle_load(it->element, check->result + GUARD_BYTES, index), wanted;
     char got_text[64], wanted_text[64];
     bool right;
-    if (keel_net_is_reduction(it->kind)) {
+    if (keel_kind_reduces(it->kind)) {
         uint64_t at = keel_net_case_reduced(it, rank->rank, index);
         bool rounds =
             it->element <= KEEL_ELEMENT_BF16 && (it->reduction == KEEL_SUM || it->reduction == KEEL_AVERAGE);
@@ -208,7 +167,7 @@ static bool guards_stand(const struct check *check)
 /* Bits that may not depend on the algorithm: all but those of native sums, and payloads of NaN. */
 static bool bits_are_fixed(const struct keel_net_case *it)
 {
-    if (!keel_net_is_reduction(it->kind) || it->element > KEEL_ELEMENT_BF16)
+    if (!keel_kind_reduces(it->kind) || it->element > KEEL_ELEMENT_BF16)
         return true;
     return it->order == KEEL_ORDER_EXACT && it->reduction != KEEL_MIN && it->reduction != KEEL_MAX;
 }
@@ -218,7 +177,7 @@ static bool elements_are_right(struct check *check, const struct keel_net_case *
                                size_t why_bytes)
 {
     uint64_t elements = check->result_bytes / keel_element_bytes(it->element), step = 1;
-    uint64_t each = keel_net_is_reduction(it->kind) ? check->rank->world : 1;
+    uint64_t each = keel_kind_reduces(it->kind) ? check->rank->world : 1;
     if (elements * each > WHOLE_MAX)
         step = elements / SAMPLES + 1;
     for (uint64_t k = 0; k < elements; k += step)

@@ -67,7 +67,7 @@ static const char *reduction_name(uint32_t number)
 }
 static const char *order_name(uint32_t number)
 {
-    return number == KEEL_ORDER_EXACT ? "exact" : "native";
+    return keel_order_name(number);
 }
 
 /* Lines, at most. */

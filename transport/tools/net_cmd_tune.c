@@ -21,11 +21,6 @@ struct tuning {
     struct keel_cost_model costs;
 };
 
-static const char *order_name(uint32_t order)
-{
-    return order == KEEL_ORDER_EXACT ? "exact" : "native";
-}
-
 /* ---- the command line ---- */
 
 static enum keel_status plan_of(const struct keel_command *cmd, struct keel_net_tune_plan *out)
@@ -56,7 +51,7 @@ static double ratio_of(const struct keel_net_tune_row *row, uint32_t taken)
 static void print_row(const struct keel_net_tune_row *row, double before, double after)
 {
     printf("%-14s %-6s %12" PRIu64 "  %-9s %10.1f  %-9s %5.2f  %-9s %5.2f\n", keel_collective_name(row->kind),
-           order_name(row->order), row->bytes, keel_algorithm_name(row->fastest),
+           keel_order_name(row->order), row->bytes, keel_algorithm_name(row->fastest),
            (double)row->median_ns[row->fastest] / 1e3, keel_algorithm_name(row->taken_before), before,
            keel_algorithm_name(row->taken_after), after);
     fflush(stdout);
@@ -66,7 +61,7 @@ static void json_row(struct keel_json *json, const struct keel_net_tune_row *row
 {
     keel_json_open(json, NULL, '{');
     keel_json_text(json, "operation", keel_collective_name(row->kind));
-    keel_json_text(json, "order", order_name(row->order));
+    keel_json_text(json, "order", keel_order_name(row->order));
     keel_json_number(json, "bytes", row->bytes);
     keel_json_text(json, "fastest", keel_algorithm_name(row->fastest));
     keel_json_text(json, "auto", keel_algorithm_name(row->taken_before));

@@ -17,6 +17,48 @@ enum keel_status keel_net_rank_say(const struct keel_net_rank *rank, uint32_t ki
     return keel_rendezvous_say(rank->member, kind, payload, bytes, keel_net_rank_deadline(rank));
 }
 
+/* A message's number is its sender's. */
+static enum keel_status pass_on(struct keel_net_rank *rank, const struct keel_collective *what,
+                                const void *part, void *result)
+{
+    const void *parts[] = {part};
+    struct keel_operation *sending = NULL, *receiving = NULL;
+    struct keel_collective send = *what, receive = *what;
+    uint64_t deadline_ns = keel_net_rank_deadline(rank);
+    send.root = (rank->rank + 1) % rank->world;
+    send.sequence = rank->sequence + rank->rank;
+    send.parts = parts;
+    send.part_count = 1;
+    receive.kind = KEEL_RECEIVE;
+    receive.root = (rank->rank + rank->world - 1) % rank->world;
+    receive.sequence = rank->sequence + receive.root;
+    receive.result = result;
+    rank->sequence += rank->world;
+    KEEL_TRY(keel_group_begin(rank->group, &receive, &receiving));
+    KEEL_TRY(keel_group_begin(rank->group, &send, &sending));
+    KEEL_TRY(keel_operation_wait(sending, deadline_ns));
+    return keel_operation_wait(receiving, deadline_ns);
+}
+
+enum keel_status keel_net_rank_run(struct keel_net_rank *rank, struct keel_collective what, const void *part,
+                                   void *result)
+{
+    const void *parts[] = {part};
+    bool barrier = what.kind == KEEL_BARRIER, at_root = what.root == rank->rank;
+    bool from_root = what.kind == KEEL_BROADCAST || what.kind == KEEL_SCATTER;
+    bool to_root = what.kind == KEEL_REDUCE || what.kind == KEEL_GATHER;
+    if (what.kind == KEEL_SEND)
+        return pass_on(rank, &what, part, result);
+    what.sequence = rank->sequence++;
+    if (!barrier && (!from_root || at_root)) {
+        what.parts = parts;
+        what.part_count = 1;
+    }
+    if (!barrier && (!to_root || at_root))
+        what.result = result;
+    return keel_group_run(rank->group, &what, keel_net_rank_deadline(rank));
+}
+
 /* Everybody's address, once all are here. */
 static enum keel_status meet(struct keel_net_rank *rank, const struct keel_net_rendezvous *rendezvous,
                              struct keel_address *addresses)

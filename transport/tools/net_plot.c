@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <keel/memory.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,23 +22,6 @@ struct plot {
     bool latency;                     /* else bus bandwidth */
     int x_low, x_high, y_low, y_high; /* powers of two, of ten thousandths for y */
 };
-
-/* ---- logarithms without a mathematics library: position within the power of two, linear ---- */
-
-static double log2_of(double value)
-{
-    int power = 0;
-    while (value >= 2) {
-        value /= 2;
-        power++;
-    }
-    while (value < 1 && value > 0) {
-        value *= 2;
-        power--;
-    }
-    double part = value - 1; /* log2(1 + x) within 0.002: enough for a place on a plot */
-    return power + part * (1.4426 - part * (0.7213 - part * (0.4809 - part * (0.3607 - part * 0.1587))));
-}
 
 static double value_of(const struct plot *plot, const struct keel_net_bench_row *row)
 {
@@ -61,7 +45,7 @@ static void frame_plot(struct plot *plot)
     for (uint32_t k = 0; k < plot->row_count; k++) {
         if (!has_point(plot, &plot->rows[k]))
             continue;
-        double x = log2_of((double)plot->rows[k].it.bytes), y = log2_of(value_of(plot, &plot->rows[k]));
+        double x = log2((double)plot->rows[k].it.bytes), y = log2(value_of(plot, &plot->rows[k]));
         int x_floor = (int)x, y_floor = (int)(y + 64) - 64;
         if (!any || x_floor < plot->x_low)
             plot->x_low = x_floor;
@@ -121,7 +105,7 @@ static void draw_grid(const struct plot *plot)
 static void name_curve(const struct keel_net_bench_row *row, char *out, size_t out_bytes)
 {
     snprintf(out, out_bytes, "%s %s, %s, %s", keel_collective_name(row->it.kind),
-             keel_element_name(row->it.element), row->it.order == KEEL_ORDER_EXACT ? "exact" : "native",
+             keel_element_name(row->it.element), keel_order_name(row->it.order),
              keel_algorithm_name(row->it.algorithm));
 }
 
@@ -132,8 +116,8 @@ static void draw_curve(const struct plot *plot, uint32_t first, uint32_t number)
     fprintf(plot->out, "<polyline fill='none' stroke='%s' stroke-width='2' points='", colour);
     for (uint32_t k = first; k < plot->row_count; k++)
         if (is_same_curve(&plot->rows[first], &plot->rows[k]) && has_point(plot, &plot->rows[k]))
-            fprintf(plot->out, "%.1f,%.1f ", x_of(plot, log2_of((double)plot->rows[k].it.bytes)),
-                    y_of(plot, log2_of(value_of(plot, &plot->rows[k]))));
+            fprintf(plot->out, "%.1f,%.1f ", x_of(plot, log2((double)plot->rows[k].it.bytes)),
+                    y_of(plot, log2(value_of(plot, &plot->rows[k]))));
     name_curve(&plot->rows[first], name, sizeof name);
     fprintf(plot->out, "'/>\n<text x='%d' y='%u' fill='%s'>%s</text>\n", LEFT + 10, TOP + 16 + 15 * number,
             colour, name);
@@ -172,10 +156,9 @@ static void write_table(FILE *out, const struct keel_net_bench_row *rows, uint32
                     "<tr><td>%s<td>%s<td>%s<td>%s<td>%" PRIu64 "<td>%" PRIu32
                     "<td>%.1f<td>%.1f<td>%.1f<td>%.1f<td>%.1f<td>%.3f<td>%.3f<td>%.0f</tr>\n",
                     keel_collective_name(row->it.kind), keel_element_name(row->it.element),
-                    row->it.order == KEEL_ORDER_EXACT ? "exact" : "native",
-                    keel_algorithm_name(row->it.algorithm), row->it.bytes, row->it.iterations, row->p50_us,
-                    row->p90_us, row->p99_us, row->max_us, row->mean_us, row->algorithm_gbs, row->bus_gbs,
-                    row->sent_bytes);
+                    keel_order_name(row->it.order), keel_algorithm_name(row->it.algorithm), row->it.bytes,
+                    row->it.iterations, row->p50_us, row->p90_us, row->p99_us, row->max_us, row->mean_us,
+                    row->algorithm_gbs, row->bus_gbs, row->sent_bytes);
     }
     fputs("</table>\n", out);
 }

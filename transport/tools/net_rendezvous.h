@@ -59,6 +59,11 @@ struct keel_net_rank {
     uint64_t timeout_ns, sequence; /* sequence: of the next operation */
 };
 uint64_t keel_net_rank_deadline(const struct keel_net_rank *rank); /* of an operation that begins now */
+/* One operation under the next number: `what` names neither parts nor result, of which the rank has `part`
+ * and `result` where its kind wants them. SEND: everybody sends to the next rank and receives from the one
+ * before, both at once. */
+enum keel_status keel_net_rank_run(struct keel_net_rank *rank, struct keel_collective what, const void *part,
+                                   void *result);
 /* Tell the host; kinds from KEEL_NET_FRAME_OWN on. */
 enum { KEEL_NET_FRAME_FAILED = KEEL_RENDEZVOUS_OWN, KEEL_NET_FRAME_OWN };
 enum keel_status keel_net_rank_say(const struct keel_net_rank *rank, uint32_t kind, const void *payload,

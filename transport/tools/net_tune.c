@@ -11,8 +11,6 @@
 
 #include <keel/clock.h>
 #include <keel/memory.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { OPERATIONS_MAX = 64 };
 #define TURN_NS (2 * KEEL_NS_PER_MS)
@@ -85,12 +83,6 @@ static enum keel_status take_turn(struct tune *tune, const struct keel_net_bench
     return KEEL_OK;
 }
 
-static int by_time(const void *left, const void *right)
-{
-    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
-    return (a > b) - (a < b);
-}
-
 /* All ways by turns. The first turn makes schedules and connections, the second says how many operations fit
  * into one. */
 static enum keel_status measure(struct tune *tune, uint32_t kind, uint64_t bytes)
@@ -114,7 +106,7 @@ static enum keel_status measure(struct tune *tune, uint32_t kind, uint64_t bytes
         }
     }
     for (uint32_t k = 0; k < tune->way_count; k++) {
-        qsort(turns[k], keel_size(tune->plan->rounds), sizeof turns[k][0], by_time);
+        keel_net_bench_sort(turns[k], tune->plan->rounds);
         tune->ways[k].median_ns = turns[k][tune->plan->rounds / 2];
     }
     return KEEL_OK;
@@ -171,7 +163,6 @@ static void keep(struct tune *tune, uint32_t kind, enum keel_order order, uint64
 static enum keel_status all_sizes(struct tune *tune, uint32_t kind)
 {
     const struct keel_net_tune_plan *plan = tune->plan;
-    bool reduces = kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE_SCATTER || kind == KEEL_REDUCE;
     for (uint64_t bytes = plan->min_bytes; bytes <= plan->max_bytes; bytes *= plan->factor) {
         find_ways(tune, kind, bytes);
         if (tune->sample_count + 2 * tune->way_count > KEEL_NET_TUNE_SAMPLES)
@@ -179,7 +170,7 @@ static enum keel_status all_sizes(struct tune *tune, uint32_t kind)
                              KEEL_NET_TUNE_SAMPLES);
         KEEL_TRY(measure(tune, kind, bytes));
         keep(tune, kind, KEEL_ORDER_EXACT, bytes);
-        if (reduces)
+        if (keel_kind_reduces((enum keel_collective_kind)kind))
             keep(tune, kind, KEEL_ORDER_NATIVE, bytes);
         if (kind == KEEL_BARRIER || bytes > UINT64_MAX / plan->factor)
             break;
@@ -211,17 +202,10 @@ static enum keel_status fit_and_tell(struct tune *tune)
 enum keel_status keel_net_tune_rank(struct keel_net_rank *rank, const struct keel_net_tune_plan *plan)
 {
     struct tune *tune;
-    uint64_t bytes = plan->max_bytes + 8 * (size_t)rank->world;
     KEEL_TRY(keel_alloc(1, sizeof *tune, &tune));
     tune->rank = rank;
     tune->plan = plan;
-    enum keel_status status = keel_transport_alloc(bytes, &tune->part);
-    if (status == KEEL_OK)
-        status = keel_transport_alloc(bytes, &tune->result);
-    if (status == KEEL_OK) { /* pages that nobody has written do not cost what data costs */
-        memset(tune->part, 0, keel_size(bytes));
-        memset(tune->result, 0, keel_size(bytes));
-    }
+    enum keel_status status = keel_net_bench_memory(rank, plan->max_bytes, &tune->part, &tune->result);
     for (uint32_t k = 0; k < plan->kind_count && status == KEEL_OK; k++)
         status = all_sizes(tune, plan->kinds[k]);
     if (status == KEEL_OK && rank->rank == 0)

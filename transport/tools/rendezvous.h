@@ -7,8 +7,8 @@
  * nothing can be replayed, turned round or left out. Not encrypted. Promises: every wait has a deadline; a
  * member that is gone is told. Leaves to net_rendezvous.c what is done together. Not thread-safe; blocks only
  * where it says so. */
-#ifndef KEEL_TRANSPORT_CREW_H
-#define KEEL_TRANSPORT_CREW_H
+#ifndef KEEL_TRANSPORT_RENDEZVOUS_H
+#define KEEL_TRANSPORT_RENDEZVOUS_H
 
 #include "message.h"
 

@@ -1,7 +1,7 @@
 /* rendezvous_wire.h - frames of a rendezvous: their header, their proof, and a connection that reads and
  * writes them. */
-#ifndef KEEL_TRANSPORT_CREW_WIRE_H
-#define KEEL_TRANSPORT_CREW_WIRE_H
+#ifndef KEEL_TRANSPORT_RENDEZVOUS_WIRE_H
+#define KEEL_TRANSPORT_RENDEZVOUS_WIRE_H
 
 #include "handshake.h"
 #include "rendezvous.h"
