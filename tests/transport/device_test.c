@@ -132,6 +132,13 @@ static void trial_make(struct rank *me, struct board *board, const struct keel_c
     memset(trial, 0, sizeof *trial);
     trial->part_bytes = bytes * (in ? me->rank_count : 1);
     trial->result_bytes = bytes * (out ? me->rank_count : 1);
+    if (what->counts_out != NULL) {
+        uint64_t all = 0, mine = what->counts_out[me->rank] * keel_element_bytes(what->element);
+        for (uint32_t r = 0; r < me->rank_count; r++)
+            all += what->counts_out[r] * keel_element_bytes(what->element);
+        trial->part_bytes = kind == KEEL_REDUCE_SCATTER ? all : mine;
+        trial->result_bytes = kind == KEEL_REDUCE_SCATTER ? mine : all;
+    }
     uint64_t stride = trial->part_bytes + 24,
              out_bytes = trial->result_bytes + 2 * GUARD_BYTES + offset_bytes;
     trial->given = calloc(part_count + 1, stride);
@@ -210,6 +217,8 @@ static const struct {
     {KEEL_REDUCE, KEEL_ELEMENT_F32, KEEL_SUM},         {KEEL_ALL_GATHER, KEEL_ELEMENT_U8, KEEL_SUM},
     {KEEL_ALL_TO_ALL, KEEL_ELEMENT_I64, KEEL_SUM},     {KEEL_BROADCAST, KEEL_ELEMENT_U8, KEEL_SUM},
     {KEEL_GATHER, KEEL_ELEMENT_I32, KEEL_SUM},         {KEEL_SCATTER, KEEL_ELEMENT_F64, KEEL_SUM}};
+/* With slices of their own sizes, one of them empty. */
+static const enum keel_collective_kind uneven_kinds[] = {KEEL_REDUCE_SCATTER, KEEL_ALL_GATHER_V};
 
 /* Rank 1 gives three parts, rank 2 two. */
 static const uint16_t scattered[] = {0, 1, 2, 1, 1, 1, 2};
@@ -255,6 +264,15 @@ static int every_kind_body(struct rank *me)
                                            .sequence = sequence,
                                            .count = counts[c]};
             sequence = run_kind(me, &board, group, &what, c % 3 * keel_element_bytes(what.element));
+        }
+    for (size_t k = 0; k < 2; k++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            const uint64_t sizes[] = {counts[c], c % 2 == 0 ? 0 : 4 * counts[c] + 3, counts[5 - c]};
+            struct keel_collective what = {.kind = uneven_kinds[k],
+                                           .element = KEEL_ELEMENT_F32,
+                                           .sequence = sequence,
+                                           .counts_out = sizes};
+            sequence = run_kind(me, &board, group, &what, c % 3 * sizeof(float));
         }
     struct keel_collective pair = {.kind = me->rank == 0 ? KEEL_SEND : KEEL_RECEIVE,
                                    .element = KEEL_ELEMENT_U8,
@@ -553,8 +571,8 @@ static int refused_body(struct rank *me)
     bad.what.kind = KEEL_BARRIER;
     rank_check(me, keel_device_collective_begin(board.collectives, group, &bad, &call) == KEEL_UNSUPPORTED);
     const uint64_t table[2] = {1, 1};
-    bad.what.kind = KEEL_ALL_GATHER_V;
-    bad.what.counts_out = table;
+    bad.what.kind = KEEL_ALL_TO_ALL_V;
+    bad.what.counts_in = bad.what.counts_out = table;
     rank_check(me, keel_device_collective_begin(board.collectives, group, &bad, &call) == KEEL_UNSUPPORTED);
     bad = trial.staged;
     bad.what.part_count = 2;

@@ -97,9 +97,17 @@ static uint64_t gathered_before(const struct trial *trial, uint32_t rank)
     return total;
 }
 
+/* Asked for by any table of counts: slices differ, as contributions to a gather do. */
+static bool scatters_uneven(const struct trial *trial)
+{
+    return trial->what.kind == KEEL_REDUCE_SCATTER && trial->what.counts_out != NULL;
+}
+
 static uint64_t part_elements(const struct trial *trial)
 {
     const struct keel_collective *what = &trial->what;
+    if (scatters_uneven(trial))
+        return gathered_before(trial, trial->rank_count);
     switch (what->kind) {
     case KEEL_REDUCE_SCATTER:
     case KEEL_ALL_TO_ALL:
@@ -121,6 +129,8 @@ static uint64_t result_elements(const struct trial *trial)
     const struct keel_collective *what = &trial->what;
     bool root = what->root == trial->rank;
     uint64_t total = 0;
+    if (scatters_uneven(trial))
+        return uneven(trial, trial->rank, 0);
     switch (what->kind) {
     case KEEL_REDUCE:
         return root ? what->count : 0;
@@ -149,7 +159,8 @@ static int wanted(const struct trial *trial, uint64_t index)
     uint32_t from = 0;
     switch (what->kind) {
     case KEEL_REDUCE_SCATTER:
-        return reduced(trial, trial->rank * count + index);
+        return reduced(trial, scatters_uneven(trial) ? gathered_before(trial, trial->rank) + index
+                                                     : trial->rank * count + index);
     case KEEL_ALL_REDUCE:
     case KEEL_REDUCE:
         return reduced(trial, index);
@@ -230,7 +241,7 @@ static bool try_it(struct rank *me, struct keel_group *group, struct keel_collec
     uint64_t counts_in[RANKS_MAX], counts_out[RANKS_MAX];
     for (uint32_t r = 0; r < me->rank_count; r++) {
         counts_in[r] = uneven(&trial, me->rank, r);
-        counts_out[r] = what.kind == KEEL_ALL_GATHER_V ? uneven(&trial, r, 0) : uneven(&trial, r, me->rank);
+        counts_out[r] = what.kind == KEEL_ALL_TO_ALL_V ? uneven(&trial, r, me->rank) : uneven(&trial, r, 0);
     }
     uint64_t in = part_elements(&trial), out = result_elements(&trial);
     uint32_t bytes = keel_element_bytes(what.element);
@@ -246,7 +257,7 @@ static bool try_it(struct rank *me, struct keel_group *group, struct keel_collec
     what.part_count = parts_of(&trial);
     what.result = result;
     what.counts_in = counts_in;
-    what.counts_out = counts_out;
+    what.counts_out = what.kind != KEEL_REDUCE_SCATTER || scatters_uneven(&trial) ? counts_out : NULL;
     enum keel_status status = keel_group_run(group, &what, in_seconds(30));
     if (status == KEEL_OK)
         judge(me, &trial, result, kept, part);
@@ -286,6 +297,7 @@ static uint32_t try_elements(struct rank *me, struct keel_group *group, struct k
                 what.count = counts[*sequence % count_count];
                 what.root = (uint32_t)(*sequence / 3 % me->rank_count);
                 what.sequence = (*sequence)++;
+                what.counts_out = what.sequence / 7 % 2 == 0 ? counts : NULL;
                 if (me->rank_count <= 3 || what.sequence % 7 == 0) /* of more ranks a sample */
                     done += try_it(me, group, what);
             }
@@ -334,6 +346,10 @@ static int long_body(struct rank *me)
                                            .root = (uint32_t)(sequence % me->rank_count)};
             what.sequence = sequence++;
             try_it(me, group, what);
+            what.counts_out = &what.count;
+            what.sequence = sequence++;
+            if (kind == KEEL_REDUCE_SCATTER)
+                try_it(me, group, what);
         }
     keel_group_close(group);
     return 0;

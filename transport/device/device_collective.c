@@ -515,7 +515,7 @@ static enum keel_status check(const struct keel_device_collectives *all, const s
     KEEL_TRY(keel_collective_check(group, what));
     const char *name = keel_collective_name(what->kind);
     unsigned long long sequence = what->sequence;
-    if (what->kind == KEEL_BARRIER || what->kind == KEEL_ALL_GATHER_V || what->kind == KEEL_ALL_TO_ALL_V)
+    if (what->kind == KEEL_BARRIER || what->kind == KEEL_ALL_TO_ALL_V)
         return keel_fail(KEEL_UNSUPPORTED,
                          "%s %llu: not on device memory; read into host memory and use keel_group_begin",
                          name, sequence);
@@ -535,21 +535,45 @@ static enum keel_status check(const struct keel_device_collectives *all, const s
     return KEEL_OK;
 }
 
+static uint64_t sum_of(const uint64_t *counts, uint32_t rank_count)
+{
+    uint64_t sum = 0;
+    for (uint32_t rank = 0; rank < rank_count; rank++)
+        sum += counts[rank];
+    return sum;
+}
+
+/* Elements of a part and of the result. */
+static void size(const struct keel_group *group, const struct keel_collective *what, uint64_t *part,
+                 uint64_t *result)
+{
+    const bool blocks_in =
+        what->kind == KEEL_REDUCE_SCATTER || what->kind == KEEL_ALL_TO_ALL || what->kind == KEEL_SCATTER;
+    const bool blocks_out =
+        what->kind == KEEL_ALL_GATHER || what->kind == KEEL_ALL_TO_ALL || what->kind == KEEL_GATHER;
+    const bool scatters = what->kind == KEEL_REDUCE_SCATTER && what->counts_out != NULL;
+    *part = what->count * (blocks_in ? group->rank_count : 1);
+    *result = what->count * (blocks_out ? group->rank_count : 1);
+    if (!scatters && what->kind != KEEL_ALL_GATHER_V)
+        return;
+    const uint64_t mine = what->counts_out[group->rank], all = sum_of(what->counts_out, group->rank_count);
+    *part = scatters ? all : mine;
+    *result = scatters ? mine : all;
+}
+
 static void fill(struct keel_device_operation *operation, struct keel_group *group,
                  const struct keel_device_collective *collective)
 {
     const struct keel_collective *what = &collective->what;
-    bool blocks_in =
-        what->kind == KEEL_REDUCE_SCATTER || what->kind == KEEL_ALL_TO_ALL || what->kind == KEEL_SCATTER;
-    bool blocks_out =
-        what->kind == KEEL_ALL_GATHER || what->kind == KEEL_ALL_TO_ALL || what->kind == KEEL_GATHER;
-    uint64_t bytes = what->count * keel_element_bytes(what->element);
+    const uint64_t bytes = keel_element_bytes(what->element);
+    uint64_t part, result;
+    size(group, what, &part, &result);
     operation->group = group;
     operation->what = *what;
     operation->gives = keel_collective_gives(group, what);
     operation->gets = keel_collective_gets(group, what);
-    operation->part_bytes = bytes * (blocks_in ? group->rank_count : 1);
-    operation->result_bytes = operation->gets ? bytes * (blocks_out ? group->rank_count : 1) : 0;
+    operation->part_bytes = part * bytes;
+    operation->result_bytes = operation->gets ? result * bytes : 0;
     for (uint32_t k = 0; k < operation->gives; k++)
         operation->places[k] = collective->parts[k];
     operation->places[operation->of->config.parts_max] = collective->result;

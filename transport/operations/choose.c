@@ -55,7 +55,8 @@ enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_g
     return KEEL_OK;
 }
 
-/* As the cost model counts it. Where ranks have sizes of their own there is but one way, and no choice. */
+/* As the cost model counts it. Where all of a rank's sizes are its own there is but one way, and no choice.
+ */
 uint64_t keel_choose_bytes(const struct keel_group *group, const struct keel_collective *what)
 {
     uint64_t count = what->count;
@@ -67,6 +68,12 @@ uint64_t keel_choose_bytes(const struct keel_group *group, const struct keel_col
         count = 0;
         for (uint32_t rank = 0; rank < group->rank_count; rank++)
             count += what->counts_out[rank];
+    }
+    if (what->kind == KEEL_REDUCE_SCATTER && what->counts_out != NULL) { /* as if they were even */
+        count = 0;
+        for (uint32_t rank = 0; rank < group->rank_count; rank++)
+            count += what->counts_out[rank];
+        count = (count + group->rank_count - 1) / group->rank_count;
     }
     return count * keel_element_bytes(what->element);
 }

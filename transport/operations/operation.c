@@ -76,7 +76,8 @@ static bool is_same(const struct keel_collective *asked, const struct keel_colle
 {
     return asked->kind == what->kind && asked->count == what->count && asked->element == what->element &&
            asked->reduction == what->reduction && asked->order == what->order &&
-           asked->algorithm == what->algorithm && asked->root == what->root;
+           asked->algorithm == what->algorithm && asked->root == what->root &&
+           (what->kind != KEEL_REDUCE_SCATTER || what->counts_out == NULL);
 }
 
 /* One that is all set for the same again stays so, while there is no other in its place. */
@@ -155,7 +156,8 @@ static enum keel_status grow_slots(struct keel_operation *operation, uint32_t sl
 static enum keel_status make(struct keel_group *group, struct keel_plan *plan, struct keel_operation **out)
 {
     const struct keel_schedule *schedule = plan->schedule;
-    bool tables = plan->kind == KEEL_ALL_GATHER_V || plan->kind == KEEL_ALL_TO_ALL_V;
+    bool tables = plan->kind == KEEL_ALL_GATHER_V || plan->kind == KEEL_ALL_TO_ALL_V ||
+                  plan->kind == KEEL_REDUCE_SCATTER;
     struct keel_operation *operation;
     KEEL_TRY(keel_alloc(1, sizeof *operation, &operation));
     operation->group = group;
@@ -268,6 +270,14 @@ static void cut(struct keel_operation *operation, const struct keel_collective *
         *result = cut_vector(count, bytes, schedule->result_blocks);
         break;
     case KEEL_REDUCE_SCATTER:
+        if (what->counts_out != NULL) {
+            *part = cut_table(what->counts_out, bytes, ranks, operation->ends);
+            *result = cut_even(what->counts_out[operation->group->rank], bytes, 1);
+            break;
+        }
+        *part = cut_even(count, bytes, ranks);
+        *result = cut_even(count, bytes, 1);
+        break;
     case KEEL_SCATTER:
         *part = cut_even(count, bytes, ranks);
         *result = cut_even(count, bytes, 1);
@@ -300,6 +310,12 @@ static void cut(struct keel_operation *operation, const struct keel_collective *
     }
 }
 
+/* Ranks have blocks of their own sizes. */
+static bool is_uneven(const struct keel_operation *operation)
+{
+    return operation->part_cut.ends != NULL || operation->result_cut.ends != NULL;
+}
+
 static uint64_t largest_block(const struct keel_cut *cut, uint32_t blocks)
 {
     uint64_t most = cut->share;
@@ -318,7 +334,7 @@ static enum keel_status segment(struct keel_operation *operation, const struct k
     uint64_t part = largest_block(&operation->part_cut, ranks);
     uint64_t result = largest_block(&operation->result_cut, ranks);
     uint64_t block = part > result ? part : result;
-    uint64_t chunk = operation->ends != NULL ? KEEL_CHUNK_BYTES : keel_chunk_bytes(block);
+    uint64_t chunk = is_uneven(operation) ? KEEL_CHUNK_BYTES : keel_chunk_bytes(block);
     uint64_t segments = (block + chunk - 1) / chunk;
     operation->tokens = what->kind == KEEL_BARRIER;
     if (operation->tokens)
@@ -335,7 +351,7 @@ static enum keel_status segment(struct keel_operation *operation, const struct k
 static void sign(struct keel_operation *operation, const struct keel_collective *what)
 {
     const struct keel_group *group = operation->group;
-    bool sums = keel_kind_reduces(what->kind), tables = operation->ends != NULL;
+    bool sums = keel_kind_reduces(what->kind), tables = is_uneven(operation);
     operation->signature =
         (struct keel_signature){.kind = (uint8_t)what->kind,
                                 .element = (uint8_t)what->element,
@@ -347,7 +363,7 @@ static void sign(struct keel_operation *operation, const struct keel_collective 
                                 .chunk_bytes = operation->chunk_bytes,
                                 .count = tables ? 0 : what->count,
                                 .map_hash = group->members_hash ^ (sums ? group->map_hash : 0)};
-    if (what->kind == KEEL_ALL_GATHER_V)
+    if (tables && what->kind != KEEL_ALL_TO_ALL_V)
         operation->signature.counts_hash =
             hash_bytes(1, what->counts_out, group->rank_count * sizeof *what->counts_out);
 }
@@ -446,6 +462,7 @@ static bool too_many(const struct keel_group *group, const struct keel_collectiv
     if (what->count > limit)
         return true;
     bool gives = what->kind == KEEL_ALL_TO_ALL_V, gets = gives || what->kind == KEEL_ALL_GATHER_V;
+    gets = gets || (what->kind == KEEL_REDUCE_SCATTER && what->counts_out != NULL);
     for (uint32_t r = 0; r < group->rank_count; r++)
         if ((gives && what->counts_in[r] > limit) || (gets && what->counts_out[r] > limit))
             return true;
@@ -568,7 +585,7 @@ static enum keel_status prepare(struct keel_operation *operation, const struct k
     sign(operation, what);
     KEEL_TRY(find_room(operation));
     keel_engine_init(operation);
-    if (operation->segment_count <= 1 && operation->ends == NULL)
+    if (operation->segment_count <= 1 && !is_uneven(operation))
         operation->asked = *what;
     return KEEL_OK;
 }

@@ -188,7 +188,8 @@ const char *keel_reduction_name(enum keel_reduction reduction); /* "sum", ... */
 
 enum keel_collective_kind {
     KEEL_ALL_REDUCE,     /* count: of the vector */
-    KEEL_REDUCE_SCATTER, /* count: of each rank's slice of the result; a part has rank_count * count */
+    KEEL_REDUCE_SCATTER, /* count: of each rank's slice of the result; a part has rank_count * count. With
+                            counts_out, of rank r's slice counts_out[r], and a part has them all */
     KEEL_REDUCE,         /* count: of the vector; result at root alone */
     KEEL_ALL_GATHER,     /* count: of each rank's contribution; result rank_count * count */
     KEEL_ALL_GATHER_V,   /* counts_out[r]: of rank r's contribution */

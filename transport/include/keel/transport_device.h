@@ -68,8 +68,8 @@ struct keel_device_place {
 };
 
 struct keel_device_collective {
-    /* As for keel_group_begin, but for parts and result, which are NULL. All kinds but the barrier and those
-     * with tables of counts. */
+    /* As for keel_group_begin, but for parts and result, which are NULL, and tables of counts, which are not
+     * copied: they stay until the operation was waited for. All kinds but the barrier and all-to-all-v. */
     struct keel_collective what;
     const struct keel_device_place *parts; /* what.part_count; copied */
     struct keel_device_place result;       /* buffer NULL where there is none */
