@@ -59,15 +59,17 @@ static uint64_t pages_of(const struct keel_norm_tiles *op)
 
 static enum keel_status check_norm_tiles(const struct keel_norm_tiles *op)
 {
+    if (op->x == NULL && op->tiles == NULL)
+        return keel_fail(KEEL_INVALID, "norm_tiles: neither gradients nor sums of tiles");
     if (op->count == 0 || op->tensor_count == 0 || op->tile_count == 0)
         return keel_fail(KEEL_INVALID, "norm_tiles: %u tensors and %u tiles in %llu elements",
                          op->tensor_count, op->tile_count, (unsigned long long)op->count);
     return KEEL_CHECK_OPERANDS(
-        "norm_tiles", {"x", op->x, KEEL_BYTES(op->count, sizeof(float)), KEEL_READ},
+        "norm_tiles", {"x", op->x, KEEL_BYTES(op->count, sizeof(float)), KEEL_READ | KEEL_OPTIONAL},
         {"tensors", op->tensors, KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor)), KEEL_READ},
         {"pages", op->pages, KEEL_BYTES(pages_of(op), sizeof(uint32_t)), KEEL_READ},
         {"scratch", op->scratch, KEEL_BYTES(pages_of(op), sizeof(float)), KEEL_WRITTEN},
-        {"tiles", op->tiles, KEEL_BYTES(op->tile_count, sizeof(float)), KEEL_WRITTEN});
+        {"tiles", op->tiles, KEEL_BYTES(op->tile_count, sizeof(float)), KEEL_WRITTEN | KEEL_OPTIONAL});
 }
 
 enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct keel_norm_tiles *op,
@@ -76,11 +78,14 @@ enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct k
     KEEL_TRY(check_norm_tiles(op));
     const uint64_t page_count = pages_of(op);
     struct keel_range range = keel_kernels_range(kernels, page_count);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_page_squares", &range,
-                                 KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->tensors),
-                                           keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
-                                           keel_arg_u64(page_count), keel_arg_u32(op->tensor_count),
-                                           keel_arg_u64(op->count))));
+    if (op->x != NULL)
+        KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_page_squares", &range,
+                                     KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->tensors),
+                                               keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
+                                               keel_arg_u64(page_count), keel_arg_u32(op->tensor_count),
+                                               keel_arg_u64(op->count))));
+    if (op->tiles == NULL)
+        return KEEL_OK;
     if (page_count > KEEL_BLOCK_ELEMENTS) /* fewer pages are one block, of whichever tensor they are */
         KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_page_sums", &range,
                                      KEEL_ARGS(keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages),

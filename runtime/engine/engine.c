@@ -73,6 +73,11 @@ static enum keel_status check_config(const struct keel_engine_config *config)
                          "train.optimizer = lars and lamb scale by norms of whole tensors, which "
                          "job.tensor = %u splits: use another optimizer, or job.tensor = 1",
                          config->tensor);
+    if (config->in_pieces &&
+        (config->optimizer == KEEL_OPTIMIZER_LARS || config->optimizer == KEEL_OPTIMIZER_LAMB))
+        return keel_fail(KEEL_INVALID, "train.optimizer = lars and lamb scale by norms of whole tensors, of "
+                                       "which parallel.zero gives a rank pieces: use another optimizer, or "
+                                       "parallel.zero = 0");
     int exponent;
     if (config->loss_scale == 0.0F || (config->loss_scale >= 1.0F && isfinite(config->loss_scale) &&
                                        frexpf(config->loss_scale, &exponent) <= 0.5F))
@@ -98,6 +103,7 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->check_products = config->check_products;
     engine->plan_only = config->plan_only;
     engine->share_gradients = config->share_gradients;
+    engine->in_pieces = config->in_pieces;
     engine->checks.align_bytes = KEEL_PLACE_BYTES;
     engine->slot_wait_ns = config->slot_wait_ns != 0 ? config->slot_wait_ns : slot_wait_default_ns;
     enum keel_status status = build(engine, config);

@@ -295,12 +295,23 @@ static enum keel_status make_gradients(struct keel_engine *engine, uint64_t byte
     return KEEL_OK;
 }
 
+bool keel_engine_keeps(const struct keel_engine *engine, enum keel_engine_flat which)
+{
+    return engine->training ? which != KEEL_FLAT_V || keel_optimizer_has_v(engine->optimizer)
+                            : which == KEEL_FLAT_WEIGHTS;
+}
+
+/* Moments lie with pieces, where there are such. */
+static bool has_flat(const struct keel_engine *engine, enum keel_engine_flat which)
+{
+    return keel_engine_keeps(engine, which) && (!engine->in_pieces || which < KEEL_FLAT_M);
+}
+
 static enum keel_status make_buffers(struct keel_engine *engine)
 {
     uint64_t flat_bytes = engine->layout.flat_count * sizeof(float);
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
-        if (engine->training ? i != KEEL_FLAT_V || keel_optimizer_has_v(engine->optimizer)
-                             : i == KEEL_FLAT_WEIGHTS)
+        if (has_flat(engine, (enum keel_engine_flat)i))
             KEEL_TRY(i == KEEL_FLAT_GRADIENTS
                          ? make_gradients(engine, flat_bytes)
                          : keel_engine_make_buffer(engine, flat_bytes, &engine->flat[i]));

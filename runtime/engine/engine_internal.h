@@ -4,6 +4,7 @@
  * engine_layout.c  where parameters lie, and buckets
  * engine_compile.c graph -> passes -> buffers -> lists
  * engine_update.c  zeroing, the end of a shard, norm, update, digest
+ * engine_pieces.c  the same of pieces of the flat buffers
  * engine_init.c    first weights
  * engine_run.c     replay
  * engine_profile.c time by kernel (KEEL_PROFILE=1) */
@@ -118,7 +119,7 @@ struct keel_engine {
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
     uint64_t slot_wait_ns;
-    bool training, check_products, plan_only, share_gradients;
+    bool training, check_products, plan_only, share_gradients, in_pieces;
 
     struct keel_layout layout;
     struct keel_ir_param *inits; /* how parameters begin; by number */
@@ -161,6 +162,9 @@ void keel_program_fini(struct keel_engine_program *program);
 /* Of the arena, which train and eval share. */
 uint64_t keel_engine_arena_bytes(const struct keel_engine *engine);
 
+/* Whether there is such state at all, wherever it lies. */
+bool keel_engine_keeps(const struct keel_engine *engine, enum keel_engine_flat which);
+
 /* A buffer that is counted; the caller owns it. */
 enum keel_status keel_engine_make_buffer(struct keel_engine *engine, uint64_t bytes,
                                          struct keel_buffer **out);
@@ -170,10 +174,20 @@ enum keel_status keel_engine_emit_losses(struct keel_engine *engine,
                                          const struct keel_engine_program *program, struct keel_buffer *loss,
                                          struct keel_launch_list *list);
 
-/* What the norm is summed by where the mesh has slices: a tensor for each parameter by number, and for each
- * of its slices, if it is split. The caller frees it. */
+/* What the norm is summed by: a tensor for each parameter by number, and for each of its slices, if it is
+ * split. The caller frees it. */
 enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct keel_update_tensor **out,
                                         uint32_t *out_count);
+
+/* engine_update.c, for pieces too: a tile as the update is told of it. */
+struct keel_update_tensor keel_engine_describe_tile(const struct keel_engine *engine, uint32_t number);
+/* The second half of a norm: tiles and norm from the squares of all pages in engine->scratch. */
+enum keel_status keel_engine_emit_page_norm(struct keel_engine *engine, struct keel_launch_list *list);
+/* engine_run.c: the control block of an update, enqueued; what a norm says of the step, after a wait. */
+enum keel_status keel_engine_feed_update(struct keel_engine *engine, const struct keel_engine_update *update);
+enum keel_status keel_engine_judge_norm(struct keel_engine *engine, const struct keel_engine_update *update,
+                                        uint64_t deadline_ns, struct keel_engine_updated *out);
+enum keel_status keel_engine_run_list(struct keel_engine *engine, const struct keel_launch_list *list);
 
 /* The lists of engine->update; all other buffers are there. */
 enum keel_status keel_engine_emit_update(struct keel_engine *engine);

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-static enum keel_status run_list(struct keel_engine *engine, const struct keel_launch_list *list)
+enum keel_status keel_engine_run_list(struct keel_engine *engine, const struct keel_launch_list *list)
 {
     if (engine->profile != NULL)
         return keel_profile_run(engine->profile, list, engine->queue);
@@ -66,8 +66,8 @@ enum keel_status keel_engine_zero(struct keel_engine *engine)
 {
     KEEL_ASSERT(engine->training);
     engine->joined = false;
-    KEEL_TRY(run_list(engine, &engine->update.zero));
-    return run_list(engine, &engine->update.shard);
+    KEEL_TRY(keel_engine_run_list(engine, &engine->update.zero));
+    return keel_engine_run_list(engine, &engine->update.shard);
 }
 
 enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_engine_batch *batch)
@@ -75,7 +75,7 @@ enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_
     KEEL_ASSERT(engine->training);
     KEEL_TRY(feed_batch(engine, batch));
     if (engine->joined)
-        KEEL_TRY(run_list(engine, &engine->update.shard));
+        KEEL_TRY(keel_engine_run_list(engine, &engine->update.shard));
     engine->joined = !batch->more;
     return KEEL_OK;
 }
@@ -83,8 +83,8 @@ enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_
 enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segment)
 {
     KEEL_ASSERT(engine->training && segment < engine->train.list_count);
-    KEEL_TRY(run_list(engine, &engine->train.lists[segment]));
-    return engine->joined ? run_list(engine, &engine->update.join[segment]) : KEEL_OK;
+    KEEL_TRY(keel_engine_run_list(engine, &engine->train.lists[segment]));
+    return engine->joined ? keel_engine_run_list(engine, &engine->update.join[segment]) : KEEL_OK;
 }
 
 enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch)
@@ -111,7 +111,7 @@ static enum keel_status read_digest(struct keel_engine *engine)
 static enum keel_status enqueue_digest(struct keel_engine *engine)
 {
     KEEL_TRY(keel_queue_fill(engine->queue, engine->digest, 0, sizeof(uint64_t), 0, NULL, NULL));
-    KEEL_TRY(run_list(engine, &engine->update.digest));
+    KEEL_TRY(keel_engine_run_list(engine, &engine->update.digest));
     return read_digest(engine);
 }
 
@@ -135,15 +135,16 @@ static enum keel_status diverged(const struct keel_engine *engine, const struct 
                      update->step + 1, (double)norm, what);
 }
 
-enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
-                                    uint64_t deadline_ns, struct keel_engine_updated *out)
+enum keel_status keel_engine_feed_update(struct keel_engine *engine, const struct keel_engine_update *update)
 {
-    KEEL_ASSERT(engine->training);
-    const struct keel_engine_source *from = update->from != NULL ? update->from : &engine->update.own;
     const struct keel_control control =
         keel_update_control(&update->settings, update->learning_rate, update->step);
-    KEEL_TRY(feed_control(engine, &control));
-    KEEL_TRY(run_list(engine, &from->norm));
+    return feed_control(engine, &control);
+}
+
+enum keel_status keel_engine_judge_norm(struct keel_engine *engine, const struct keel_engine_update *update,
+                                        uint64_t deadline_ns, struct keel_engine_updated *out)
+{
     KEEL_TRY(keel_queue_read(engine->queue, engine->norm, 0, engine->landing.norm,
                              sizeof engine->landing.norm, NULL, NULL));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
@@ -152,11 +153,24 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
     bool skipped = !isfinite(norm) && scale > 1.0F && !engine->fixed_scale && !update->never_skip;
     if (!isfinite(norm) && !skipped)
         return diverged(engine, update, norm, scale);
-    KEEL_TRY(run_list(engine, &from->update));
+    *out = (struct keel_engine_updated){.grad_norm = norm, .loss_scale = scale, .skipped = skipped};
+    return KEEL_OK;
+}
+
+enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
+                                    uint64_t deadline_ns, struct keel_engine_updated *out)
+{
+    KEEL_ASSERT(engine->training && !engine->in_pieces);
+    const struct keel_engine_source *from = update->from != NULL ? update->from : &engine->update.own;
+    struct keel_engine_updated updated;
+    KEEL_TRY(keel_engine_feed_update(engine, update));
+    KEEL_TRY(keel_engine_run_list(engine, &from->norm));
+    KEEL_TRY(keel_engine_judge_norm(engine, update, deadline_ns, &updated));
+    KEEL_TRY(keel_engine_run_list(engine, &from->update));
     KEEL_TRY(read_digest(engine));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
-    *out = (struct keel_engine_updated){
-        .grad_norm = norm, .loss_scale = scale, .skipped = skipped, .digest = engine->landing.digest};
+    updated.digest = engine->landing.digest;
+    *out = updated;
     return KEEL_OK;
 }
 
@@ -169,7 +183,7 @@ static enum keel_status enqueue_eval(struct keel_engine *engine, const struct ke
     if (engine->eval.losses != NULL)
         KEEL_TRY(keel_queue_fill(engine->queue, engine->eval.losses, 0,
                                  keel_buffer_bytes(engine->eval.losses), 0, NULL, NULL));
-    return run_list(engine, &engine->eval.lists[0]);
+    return keel_engine_run_list(engine, &engine->eval.lists[0]);
 }
 
 enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,

@@ -30,7 +30,7 @@ static bool is_moved(const struct keel_graph *graph, uint32_t number)
     return found;
 }
 
-static struct keel_update_tensor describe_tile(const struct keel_engine *engine, uint32_t number)
+struct keel_update_tensor keel_engine_describe_tile(const struct keel_engine *engine, uint32_t number)
 {
     const struct keel_tile *tile = &engine->layout.tiles[number];
     const struct keel_engine_param *param = &engine->layout.params[tile->param];
@@ -72,7 +72,7 @@ enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct
         const struct keel_axis_spec *spec = &param->spec.axis[KEEL_AXIS_TENSOR];
         const uint32_t slices = spec->kind == KEEL_SPLIT ? engine->tensor : 1;
         for (uint32_t s = 0; s < slices; s++, count++) {
-            boxes[count] = describe_tile(engine, p);
+            boxes[count] = keel_engine_describe_tile(engine, p);
             boxes[count].tile = count;
             if (slices > 1)
                 take_slice(&boxes[count], param, spec, slices, s);
@@ -119,7 +119,7 @@ static enum keel_status upload_tables(struct keel_engine *engine, struct keel_up
     const uint32_t count = engine->layout.tile_count;
     const uint64_t page_bytes = keel_update_page_count(engine->layout.flat_count) * sizeof *pages;
     for (uint32_t i = 0; i < count; i++)
-        tensors[i] = describe_tile(engine, i);
+        tensors[i] = keel_engine_describe_tile(engine, i);
     KEEL_TRY(keel_update_find_pages(tensors, count, engine->layout.flat_count, pages));
     KEEL_TRY(keel_engine_make_buffer(engine, count * sizeof *tensors, &update->tensors));
     KEEL_TRY(keel_engine_make_buffer(engine, page_bytes, &update->pages));
@@ -265,6 +265,7 @@ static enum keel_status emit_join(struct keel_engine *engine)
     return KEEL_OK;
 }
 
+/* Without gradients: from the squares of pages that are in scratch. */
 static enum keel_status emit_norm(struct keel_engine *engine, struct keel_buffer *gradients,
                                   struct keel_launch_list *list)
 {
@@ -288,6 +289,11 @@ static enum keel_status emit_norm(struct keel_engine *engine, struct keel_buffer
     KEEL_TRY(keel_op_norm_tiles(engine->kernels, &tiles, list));
     KEEL_TRY(keel_op_norm(engine->kernels, &norm, list));
     return keel_launch_list_seal(list, engine->kernels);
+}
+
+enum keel_status keel_engine_emit_page_norm(struct keel_engine *engine, struct keel_launch_list *list)
+{
+    return emit_norm(engine, NULL, list);
 }
 
 static struct keel_update describe_update(const struct keel_engine *engine, struct keel_buffer *gradients)
@@ -333,6 +339,8 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
     KEEL_TRY(emit_shard(engine));
     KEEL_TRY(emit_join(engine));
     KEEL_TRY(make_tables(engine));
+    if (engine->in_pieces)
+        return KEEL_OK;
     const struct keel_update op = describe_update(engine, gradients);
     KEEL_TRY(keel_engine_make_buffer(engine, keel_update_scratch_bytes(&op), &engine->update.scratch));
     return emit_source(engine, gradients, &engine->update.own);
@@ -348,7 +356,7 @@ enum keel_status keel_engine_source_create(struct keel_engine *engine, struct ke
                                            struct keel_engine_source **out)
 {
     struct keel_engine_source *source;
-    KEEL_ASSERT(engine->training &&
+    KEEL_ASSERT(engine->training && !engine->in_pieces &&
                 keel_buffer_bytes(gradients) >= engine->layout.flat_count * sizeof(float));
     KEEL_TRY(keel_alloc(1, sizeof *source, &source));
     enum keel_status status = emit_source(engine, gradients, source);

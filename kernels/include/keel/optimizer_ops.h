@@ -65,13 +65,15 @@ enum keel_status keel_update_find_pages(const struct keel_update_tensor *tensors
  * Tiles that are boxes of what lies in one piece (columns of a matrix, say) have a table of their own, in
  * which `tensors` begin anywhere and have row and stride: keel_norm_find_pages numbers their pages, each of a
  * tile's own elements in their own order. The sums have the bits of those of a copy of the tile in one piece.
- */
+ *
+ * In two halves, where ranks hold pages of a tensor: without `tiles` only the squares of pages are summed,
+ * into scratch, which is `page_count` floats; without `x` they are there already, of all pages. */
 struct keel_norm_tiles {
     uint64_t count;      /* elements of the flat buffers, gaps included */
     uint64_t page_count; /* keel_norm_page_count, or 0 for tensors that are no boxes */
     uint32_t tensor_count, tile_count;
-    struct keel_buffer *x, *tensors, *pages; /* as in keel_update */
-    struct keel_buffer *scratch, *tiles;     /* tiles: tile_count floats */
+    struct keel_buffer *x, *tensors, *pages; /* as in keel_update; x may be NULL */
+    struct keel_buffer *scratch, *tiles;     /* tiles: tile_count floats, or NULL */
 };
 uint64_t keel_norm_tiles_scratch_bytes(uint64_t count);
 /* The pages of boxes of a flat buffer of `count` elements: sets `page` of each, and pages[p], of which there

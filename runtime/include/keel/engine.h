@@ -43,6 +43,7 @@ struct keel_engine_config {
     bool training;              /* false: eval alone, no gradients, no optimizer state */
     bool share_gradients;       /* training: the gradients lie in memory that other ranks of this host read in
                                    place (keel_shared_buffer), where the device takes it */
+    bool in_pieces;             /* training: moments and updates are those of keel_engine_pieces alone */
     bool check_products;        /* training: notice when a result of a linear layer's products, gradients too,
                                    changes after it was computed; convolutions, attention and experts have
                                    no such check */
@@ -100,7 +101,8 @@ uint32_t keel_engine_tile_count(const struct keel_engine *engine);
 const struct keel_tile *keel_engine_tile(const struct keel_engine *engine, uint32_t index);
 
 enum keel_engine_flat { KEEL_FLAT_WEIGHTS, KEEL_FLAT_GRADIENTS, KEEL_FLAT_M, KEEL_FLAT_V, KEEL_FLAT_COUNT };
-/* NULL for all but the weights when the engine does not train, and for V where the optimizer has none. */
+/* NULL for all but the weights when the engine does not train, for V where the optimizer has none, and for
+ * the moments where they are in pieces. */
 struct keel_buffer *keel_engine_flat(struct keel_engine *engine, enum keel_engine_flat which);
 uint64_t keel_engine_flat_count(const struct keel_engine *engine); /* elements, gaps included */
 
@@ -191,6 +193,59 @@ struct keel_engine_updated {
  * (nothing is changed then). After TIMEOUT the update may still happen: end the worker. */
 enum keel_status keel_engine_update(struct keel_engine *engine, const struct keel_engine_update *update,
                                     uint64_t deadline_ns, struct keel_engine_updated *out);
+
+/* ---- an update of pieces: of an engine that is made `in_pieces` ---- */
+
+/* Runs of the flat buffers, of which this engine holds what the optimizer needs: weights, sums of gradients
+ * and moments, one run behind the other in buffers of their own. They are shares, or unions of such
+ * (keel_engine_share). Engines that together hold all of the flat buffers update as one that has them whole,
+ * to the bit: each sums the squares of its pages, all get the squares of all, and then each updates its runs.
+ * (Rajbhandari et al. 2020, "ZeRO", stage 1.) */
+struct keel_engine_run {
+    uint64_t first, count; /* elements of the flat buffers; or pages of the norm */
+};
+/* The share of position `position` of `of`: a run of each bucket, by number, which may be empty. Over all
+ * positions each element has one owner, and evenly, but that no page has two, nor any page of a slice of a
+ * parameter. A function of the model and its slices alone. NO_MEMORY. */
+enum keel_status keel_engine_share(const struct keel_engine *engine, uint32_t position, uint32_t of,
+                                   struct keel_engine_run *out);
+/* The pages of the norm that runs have, in the order in which squares are given: on the heap, the caller's.
+ * Of all pages there are keel_engine_page_count. Pure. */
+enum keel_status keel_engine_run_pages(const struct keel_engine *engine, const struct keel_engine_run *runs,
+                                       uint32_t run_count, struct keel_engine_run **out, uint32_t *out_count);
+uint64_t keel_engine_page_count(const struct keel_engine *engine);
+
+struct keel_engine_pieces;
+/* `runs` are copied, 1 at least. All buffers begin as zeros. Blocks; may compile. NO_MEMORY. The engine
+ * outlives them. Destroy waits for nothing: the queue has ended. NULL is fine. */
+enum keel_status keel_engine_pieces_create(struct keel_engine *engine, const struct keel_engine_run *runs,
+                                           uint32_t run_count, struct keel_engine_pieces **out);
+void keel_engine_pieces_destroy(struct keel_engine_pieces *pieces);
+/* Their own; NULL for V where the optimizer has none. */
+struct keel_buffer *keel_engine_pieces_flat(const struct keel_engine_pieces *pieces,
+                                            enum keel_engine_flat which);
+/* Where run `run` begins there, in elements. */
+uint64_t keel_engine_pieces_at(const struct keel_engine_pieces *pieces, uint32_t run);
+uint64_t keel_engine_pieces_bytes(const struct keel_engine_pieces *pieces); /* of the device, all together */
+
+/* Squares of the pages of the first runs, so many that there are `count` of them (keel_engine_run_pages), of
+ * the sums of gradients: into `out`. Blocks. */
+enum keel_status keel_engine_pieces_squares(struct keel_engine_pieces *pieces, uint64_t deadline_ns,
+                                            float *out, uint64_t count);
+/* What the norm comes to: three floats that are the same wherever the squares are. */
+struct keel_engine_norm {
+    float values[3];
+};
+/* Norm of the squares of all pages, by their number; blocks. DIVERGED, and *out, are those of
+ * keel_engine_update, but that there is no digest. `update` is not applied yet. */
+enum keel_status keel_engine_pieces_norm(struct keel_engine_pieces *pieces,
+                                         const struct keel_engine_update *update, const float *squares,
+                                         uint64_t deadline_ns, struct keel_engine_norm *out_norm,
+                                         struct keel_engine_updated *out);
+/* With a norm from here or elsewhere: update the pieces. Blocks; as keel_engine_update after TIMEOUT. */
+enum keel_status keel_engine_pieces_update(struct keel_engine_pieces *pieces,
+                                           const struct keel_engine_update *update,
+                                           const struct keel_engine_norm *norm, uint64_t deadline_ns);
 
 /* Mean loss of one batch, dropout off; blocks. */
 enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,

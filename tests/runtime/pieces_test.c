@@ -1,0 +1,249 @@
+/* pieces_test.c - holders of pieces, who together have all, update to the bits of one that has the whole: for
+ * any number of them, with slices of the tensor axis or none, with a loss scale, and with a second holder. */
+#include "engine_rig.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { STEPS = 3, HOLDERS_MAX = 9, BUCKETS_MAX = 64, WEIGHTS_MAX = 1 << 17 };
+
+static const struct keel_gpt_config small = {.layers = 2,
+                                             .heads = 8,
+                                             .width = 40,
+                                             .block = 8,
+                                             .vocab = 67,
+                                             .batch = 3,
+                                             .dropout = 0.1F,
+                                             .bias = true,
+                                             .tied = true};
+
+static const struct keel_update_settings settings = {.beta1 = 0.9F,
+                                                     .beta2 = 0.99F,
+                                                     .epsilon = 1e-8F,
+                                                     .momentum = 0.9F,
+                                                     .max_norm = 1.0F,
+                                                     .weight_decay = 0.1F};
+
+struct outcome {
+    float norms[STEPS], scales[STEPS];
+    uint64_t digests[STEPS];
+};
+
+/* What holders have, all of one engine: who gets what over the network is another's test. */
+struct holder {
+    struct keel_engine_run runs[2 * BUCKETS_MAX], *pages;
+    uint32_t run_count, page_run_count;
+    uint64_t page_count; /* of its own share */
+    struct keel_engine_pieces *pieces;
+};
+
+static void compute(struct engine_rig *rig, uint32_t step)
+{
+    static struct tokens tokens;
+    ck_ok(keel_engine_zero(rig->engine));
+    for (uint32_t m = 0; m < 2; m++) {
+        fill_tokens(rig, 2 * step + m, &tokens);
+        struct keel_engine_batch batch = batch_of(&tokens, step, m);
+        batch.more = m == 0;
+        ck_ok(keel_engine_microbatch(rig->engine, &batch));
+    }
+}
+
+static struct keel_engine_update update_of(uint32_t step)
+{
+    return (struct keel_engine_update){.settings = settings, .learning_rate = 1e-2F, .step = step};
+}
+
+static void train_whole(struct keel_engine_config config, struct outcome *out)
+{
+    struct engine_rig rig;
+    engine_rig_open(&rig, "host", small, config);
+    ck_ok(keel_engine_initialize(rig.engine, 42));
+    for (uint32_t step = 0; step < STEPS; step++) {
+        const struct keel_engine_update update = update_of(step);
+        struct keel_engine_updated updated;
+        compute(&rig, step);
+        ck_ok(keel_engine_update(rig.engine, &update, soon(), &updated));
+        out->norms[step] = updated.grad_norm;
+        out->scales[step] = updated.loss_scale;
+        out->digests[step] = updated.digest;
+    }
+    engine_rig_close(&rig);
+}
+
+/* Runs of a holder between the flat buffer and its own. */
+static void copy_runs(struct engine_rig *rig, const struct holder *holder, uint32_t run_count,
+                      enum keel_engine_flat which, bool in)
+{
+    struct keel_buffer *flat = keel_engine_flat(rig->engine, which),
+                       *own = keel_engine_pieces_flat(holder->pieces, which);
+    for (uint32_t r = 0; r < run_count; r++) {
+        const uint64_t there = holder->runs[r].first * 4, here = keel_engine_pieces_at(holder->pieces, r) * 4;
+        if (holder->runs[r].count > 0)
+            ck_ok(keel_queue_copy(keel_engine_queue(rig->engine), in ? flat : own, in ? there : here,
+                                  in ? own : flat, in ? here : there, holder->runs[r].count * 4, NULL, NULL));
+    }
+    ck_ok(keel_queue_finish(keel_engine_queue(rig->engine), soon()));
+}
+
+/* Its own share, and that of the holder before it. */
+static void open_holder(struct engine_rig *rig, uint32_t number, uint32_t count, struct holder *holder)
+{
+    const uint32_t buckets = keel_engine_bucket_count(rig->engine);
+    ck_assert_uint_le(buckets, BUCKETS_MAX);
+    ck_ok(keel_engine_share(rig->engine, number, count, holder->runs));
+    ck_ok(keel_engine_share(rig->engine, (number + count - 1) % count, count, holder->runs + buckets));
+    holder->run_count = count > 1 ? 2 * buckets : buckets;
+    ck_ok(keel_engine_run_pages(rig->engine, holder->runs, buckets, &holder->pages, &holder->page_run_count));
+    holder->page_count = 0;
+    for (uint32_t p = 0; p < holder->page_run_count; p++)
+        holder->page_count += holder->pages[p].count;
+    ck_ok(keel_engine_pieces_create(rig->engine, holder->runs, holder->run_count, &holder->pieces));
+    copy_runs(rig, holder, holder->run_count, KEEL_FLAT_WEIGHTS, true);
+}
+
+static void give_squares(const struct holder *holder, const float *mine, float *all)
+{
+    for (uint32_t p = 0; p < holder->page_run_count; p++) {
+        memcpy(all + holder->pages[p].first, mine, holder->pages[p].count * sizeof *all);
+        mine += holder->pages[p].count;
+    }
+}
+
+static void step_of_holders(struct engine_rig *rig, struct holder *holders, uint32_t count, uint32_t step,
+                            struct outcome *out)
+{
+    static float squares[WEIGHTS_MAX], mine[WEIGHTS_MAX];
+    const uint32_t buckets = keel_engine_bucket_count(rig->engine);
+    const struct keel_engine_update update = update_of(step);
+    memset(squares, 0xff, sizeof squares); /* NaN where nobody gives any */
+    for (uint32_t h = 0; h < count; h++) {
+        copy_runs(rig, &holders[h], holders[h].run_count, KEEL_FLAT_GRADIENTS, true);
+        ck_ok(keel_engine_pieces_squares(holders[h].pieces, soon(), mine, holders[h].page_count));
+        give_squares(&holders[h], mine, squares);
+    }
+    for (uint32_t h = 0; h < count; h++) {
+        struct keel_engine_norm norm;
+        struct keel_engine_updated updated;
+        ck_ok(keel_engine_pieces_norm(holders[h].pieces, &update, squares, soon(), &norm, &updated));
+        out->norms[step] = updated.grad_norm;
+        out->scales[step] = updated.loss_scale;
+        /* the next one has the norm from this one */
+        ck_ok(keel_engine_pieces_update(holders[(h + 1) % count].pieces, &update, &norm, soon()));
+    }
+    for (uint32_t h = 0; h < count; h++)
+        copy_runs(rig, &holders[h], buckets, KEEL_FLAT_WEIGHTS, false);
+    ck_ok(keel_engine_digest(rig->engine, soon(), &out->digests[step]));
+}
+
+/* The second holder of a share has the bits of its owner. */
+static void compare_shadows(struct engine_rig *rig, const struct holder *holders, uint32_t count)
+{
+    static float owner[WEIGHTS_MAX], shadow[WEIGHTS_MAX];
+    const uint32_t buckets = keel_engine_bucket_count(rig->engine);
+    for (uint32_t h = 0; h < count; h++)
+        for (uint32_t b = 0; b < buckets; b++)
+            for (uint32_t f = 0; f < KEEL_FLAT_COUNT; f++) {
+                const struct holder *of = &holders[(h + count - 1) % count];
+                const uint64_t size = of->runs[b].count;
+                struct keel_buffer *flat = keel_engine_pieces_flat(of->pieces, (enum keel_engine_flat)f);
+                if (size == 0 || flat == NULL)
+                    continue;
+                read_floats(rig, flat, keel_engine_pieces_at(of->pieces, b), owner, size);
+                read_floats(rig, keel_engine_pieces_flat(holders[h].pieces, (enum keel_engine_flat)f),
+                            keel_engine_pieces_at(holders[h].pieces, buckets + b), shadow, size);
+                ck_assert_mem_eq(owner, shadow, size * sizeof *owner);
+            }
+}
+
+/* Each element has one owner. */
+static void check_cover(struct engine_rig *rig, const struct holder *holders, uint32_t count)
+{
+    for (uint32_t b = 0; b < keel_engine_bucket_count(rig->engine); b++) {
+        const struct keel_engine_bucket *bucket = keel_engine_bucket(rig->engine, b);
+        uint64_t at = bucket->offset;
+        for (uint32_t h = 0; h < count; at += holders[h++].runs[b].count)
+            ck_assert_uint_eq(holders[h].runs[b].first, at);
+        ck_assert_uint_eq(at, bucket->offset + bucket->count);
+    }
+}
+
+static void train_in_pieces(struct keel_engine_config config, uint32_t count, struct outcome *out)
+{
+    struct engine_rig rig;
+    static struct holder holders[HOLDERS_MAX];
+    struct keel_engine_facts facts;
+    config.in_pieces = true;
+    engine_rig_open(&rig, "host", small, config);
+    ck_assert_ptr_null(keel_engine_flat(rig.engine, KEEL_FLAT_M));
+    ck_ok(keel_engine_initialize(rig.engine, 42));
+    for (uint32_t h = 0; h < count; h++)
+        open_holder(&rig, h, count, &holders[h]);
+    check_cover(&rig, holders, count);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        compute(&rig, step);
+        step_of_holders(&rig, holders, count, step, out);
+    }
+    if (count > 1)
+        compare_shadows(&rig, holders, count);
+    keel_engine_facts(rig.engine, &facts);
+    ck_assert_uint_eq(facts.planned_peak_bytes, keel_device_stats(rig.device).live_bytes);
+    for (uint32_t h = 0; h < count; h++) {
+        keel_engine_pieces_destroy(holders[h].pieces);
+        keel_free(holders[h].pages);
+    }
+    keel_engine_facts(rig.engine, &facts);
+    ck_assert_uint_eq(facts.planned_peak_bytes, keel_device_stats(rig.device).live_bytes);
+    engine_rig_close(&rig);
+}
+
+static void compare(struct keel_engine_config config)
+{
+    struct outcome whole, pieces;
+    train_whole(config, &whole);
+    for (uint32_t count = 1; count <= HOLDERS_MAX; count += count < 4 ? 1 : 5) {
+        train_in_pieces(config, count, &pieces);
+        ck_assert_mem_eq(whole.norms, pieces.norms, sizeof whole.norms);
+        ck_assert_mem_eq(whole.scales, pieces.scales, sizeof whole.scales);
+        ck_assert_mem_eq(whole.digests, pieces.digests, sizeof whole.digests);
+    }
+}
+
+START_TEST(pieces_update_to_the_bits_of_the_whole)
+{
+    static const uint32_t slices[] = {1, 2, 5, 8};
+    for (size_t t = 0; t < sizeof slices / sizeof *slices; t++)
+        for (uint32_t buckets = 0; buckets < 2; buckets++)
+            compare((struct keel_engine_config){.microbatches = 2,
+                                                .tensor = slices[t],
+                                                .bucket_bytes = buckets == 0 ? 0 : 1 << 15,
+                                                .training = true});
+}
+END_TEST
+
+START_TEST(pieces_keep_the_loss_scale_and_do_without_a_second_moment)
+{
+    compare((struct keel_engine_config){.microbatches = 2, .storage = KEEL_F16, .training = true});
+    compare((struct keel_engine_config){
+        .microbatches = 2, .tensor = 3, .optimizer = KEEL_OPTIMIZER_SGD, .nesterov = true, .training = true});
+}
+END_TEST
+
+START_TEST(an_optimizer_of_whole_tensors_is_refused)
+{
+    struct keel_engine *engine;
+    const struct keel_engine_config config = {
+        .training = true, .in_pieces = true, .optimizer = KEEL_OPTIMIZER_LAMB};
+    ck_status(keel_engine_create(&config, &engine), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "parallel.zero"));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, pieces_update_to_the_bits_of_the_whole);
+    tcase_add_test(tc, pieces_keep_the_loss_scale_and_do_without_a_second_moment);
+    tcase_add_test(tc, an_optimizer_of_whole_tensors_is_refused);
+}
+
+KEEL_TEST_MAIN("pieces", cases, 120)
