@@ -4,7 +4,7 @@
 
 uint32_t keel_tape_bound(const struct keel_tape_config *config)
 {
-    enum { PER_SHARD = 4, PER_PIECE = 3, PER_STEP = 16 }; /* the largest of what the functions below put */
+    enum { PER_SHARD = 4, PER_PIECE = 7, PER_STEP = 20 }; /* the largest of what the functions below put */
     uint32_t carried = 0;
     for (uint32_t s = 0; s < config->shard_count; s++)
         carried += config->shard_position[s] == config->position;
@@ -127,8 +127,34 @@ static void put_sums(struct keel_tape *tape, const struct keel_tape_config *conf
     put_kind(tape, KEEL_ACTION_SETTLE);
     put_kind(tape, KEEL_ACTION_SCREEN);
     put_slot(tape, KEEL_ACTION_REDUCE, KEEL_SUM_ON_HOST, loss);
-    for (uint32_t piece = 0; piece <= records; piece++)
+    for (uint32_t piece = 0; piece <= records; piece++) {
         put_piece(tape, KEEL_ACTION_AWAIT, piece);
+        if (config->shadowed && piece < loss)
+            put_piece(tape, KEEL_ACTION_SHADOW, piece);
+    }
+}
+
+/* Squares go last, when the shadows have their sums too: who has all squares knows that every sum is with its
+ * holders, and updates; who has not may still do so with the norm of one who has. */
+static void put_commit(struct keel_tape *tape, const struct keel_tape_config *config)
+{
+    const uint32_t buckets = config->bucket_count;
+    put_kind(tape, KEEL_ACTION_SQUARE);
+    for (uint32_t piece = 0; config->shadowed && piece < buckets; piece++)
+        put_piece(tape, KEEL_ACTION_AWAIT, keel_piece_shadow(buckets, piece));
+    put_kind(tape, KEEL_ACTION_COMMIT);
+    put_piece(tape, KEEL_ACTION_AWAIT, keel_piece_commit(buckets));
+}
+
+/* From the owners to all. */
+static void put_weights(struct keel_tape *tape, const struct keel_tape_config *config)
+{
+    const uint32_t buckets = config->bucket_count;
+    put_piece(tape, KEEL_ACTION_DRILL, 1);
+    for (uint32_t piece = 0; piece < buckets; piece++)
+        put_piece(tape, KEEL_ACTION_SPREAD, piece);
+    for (uint32_t piece = 0; piece < buckets; piece++)
+        put_piece(tape, KEEL_ACTION_AWAIT, keel_piece_weights(buckets, piece));
 }
 
 /* All shards are here: the sum is one node. */
@@ -144,6 +170,8 @@ static void put_alone(struct keel_tape *tape)
 static int place_of_sum(const struct keel_tape_config *config, struct keel_partial_sums *hold)
 {
     KEEL_ASSERT(config->grouped || hold->count == 1);
+    if (config->in_pieces)
+        return KEEL_SUM_IN_PIECES;
     if (!config->grouped)
         return hold->held[0].slot;
     if (config->compressed)
@@ -162,6 +190,7 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     struct keel_partial_sums hold = *config->held;
     uint32_t missing = 0;
     KEEL_ASSERT(tape->capacity >= keel_tape_bound(config));
+    KEEL_ASSERT(!config->in_pieces || (config->grouped && !config->compressed));
     KEEL_ASSERT(config->bucket_count > 0 && config->microbatches > 0 &&
                 hold.shard_count == config->shard_count);
     for (uint32_t s = 0; s < config->shard_count; s++)
@@ -185,6 +214,10 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     put_kind(tape, KEEL_ACTION_CHECK);
     if (config->compressed)
         put_slot(tape, KEEL_ACTION_DECODE, sum, 0);
+    if (config->in_pieces)
+        put_commit(tape, config);
     put_kind(tape, KEEL_ACTION_CAPTURE);
     put_slot(tape, KEEL_ACTION_UPDATE, config->compressed ? KEEL_HOLD_GRADIENTS : sum, 0);
+    if (config->in_pieces)
+        put_weights(tape, config);
 }

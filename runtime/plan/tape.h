@@ -27,7 +27,13 @@
  * - all buckets are summed into one place that holds no node, and the update reads what was summed;
  * - every collective that is begun is waited for, once, and none is waited for before all are begun;
  * - the last sum begins behind SETTLE and SCREEN: without it nobody commits the step;
- * - one update, at the end. */
+ * - one update, at the end.
+ *
+ * Pieces of owners (parallel.zero). A bucket is summed to the owners of its pages, each its own, and their
+ * shadows get copies; the update is that of what a rank holds, and the weights go from their owners to all.
+ * The tape is the same but for what stands around the update: then also
+ * - the squares of gradients are exchanged last, when every sum is with its holders;
+ * - weights leave their owners behind the update, and all are there at the end. */
 #ifndef KEEL_TAPE_H
 #define KEEL_TAPE_H
 
@@ -43,6 +49,7 @@ enum keel_action_kind {
     KEEL_ACTION_ADD,     /* a slot's piece to that in the gradient buffer */
     KEEL_ACTION_UPDATE,  /* norm, optimizer, digest: of the gradients in a slot, or in their buffer */
     /* copies */
+    KEEL_ACTION_SQUARE, /* of pieces: the sums of squares of this rank's pages, to the host */
     KEEL_ACTION_STORE,  /* the node in the gradient buffer to a slot */
     KEEL_ACTION_LOSS,   /* of every held node to the host */
     KEEL_ACTION_ENCODE, /* of compressed gradients: the shard's as elements, with the nodes of its siblings,
@@ -52,6 +59,9 @@ enum keel_action_kind {
     KEEL_ACTION_GATHER, /* the ranks' records of the step */
     KEEL_ACTION_REDUCE, /* a piece: one sum over all shards. A bucket is summed from where the nodes lie to a
                            slot, or to the gradient buffer, when it is final; the loss on the host */
+    KEEL_ACTION_SHADOW, /* of pieces: the sum of a bucket to the second holder, and another's here */
+    KEEL_ACTION_COMMIT, /* of pieces: all ranks' squares */
+    KEEL_ACTION_SPREAD, /* of pieces: the weights of a bucket */
     /* waits */
     KEEL_ACTION_FINISH,  /* for all that the device was given by an earlier attempt */
     KEEL_ACTION_SETTLE,  /* for the gradients; with the checksums of products */
@@ -71,14 +81,15 @@ enum keel_action_kind {
 const char *keel_action_name(enum keel_action_kind kind);
 
 #define KEEL_PIECE_ALL UINT32_MAX
-enum { KEEL_SUM_ON_HOST = KEEL_HOLD_GRADIENTS - 1 };
+enum { KEEL_SUM_ON_HOST = KEEL_HOLD_GRADIENTS - 1, KEEL_SUM_IN_PIECES = KEEL_HOLD_GRADIENTS - 2 };
 
 struct keel_action {
     uint16_t kind;                         /* enum keel_action_kind */
     int16_t slot;                          /* ADD, STORE, REDUCE, UPDATE, ENCODE, DECODE; of REDUCE and UPDATE
                                               also KEEL_HOLD_GRADIENTS, and KEEL_SUM_ON_HOST: the loss, and all
                                               that is compressed */
-    uint32_t piece;                        /* bucket; bucket_count: the loss, and one more: the records */
+    uint32_t piece;                        /* bucket; bucket_count: the loss, and one more: the records; of
+                                              AWAIT also keel_piece_...; of DRILL 1: behind the update */
     uint32_t shard;                        /* COMPUTE, HOLD, ENCODE */
     uint32_t microbatch, microbatch_count; /* COMPUTE: of the shard */
 };
@@ -94,12 +105,27 @@ struct keel_tape_config {
     uint32_t bucket_count; /* 1 at least */
     uint32_t microbatches; /* of a shard, 1 at least */
     uint32_t shard_count;
-    const uint16_t *shard_position;       /* shard_count: which position carries each */
-    uint32_t position;                    /* of this rank */
-    bool grouped;                         /* there is a group to sum over */
-    bool compressed;                      /* train.gradients is not exact: nodes are elements on the host */
+    const uint16_t *shard_position; /* shard_count: which position carries each */
+    uint32_t position;              /* of this rank */
+    bool grouped;                   /* there is a group to sum over */
+    bool in_pieces, shadowed;       /* ranks own pieces (grouped then, also alone), with second holders */
+    bool compressed;                /* train.gradients is not exact: nodes are elements on the host */
     const struct keel_partial_sums *held; /* nodes of this step, of shards that this rank carries */
 };
+
+/* What AWAIT calls the other collectives of pieces of owners. */
+static inline uint32_t keel_piece_shadow(uint32_t bucket_count, uint32_t bucket)
+{
+    return bucket_count + 2 + bucket;
+}
+static inline uint32_t keel_piece_commit(uint32_t bucket_count)
+{
+    return 2 * bucket_count + 2;
+}
+static inline uint32_t keel_piece_weights(uint32_t bucket_count, uint32_t bucket)
+{
+    return 2 * bucket_count + 3 + bucket;
+}
 
 struct keel_tape {
     struct keel_action *actions; /* owned */

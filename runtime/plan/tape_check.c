@@ -23,6 +23,10 @@ struct play {
     uint32_t reduced, awaited; /* pieces, ascending */
     /* the end */
     bool checked, decoded, captured, updated;
+    /* pieces of owners */
+    bool squared, committed, drilled_again;
+    uint32_t shadowed, shadows_awaited, spread, weights_awaited; /* buckets, ascending */
+    bool commit_awaited;
 };
 
 static bool carries(const struct play *play, uint32_t shard)
@@ -199,6 +203,10 @@ static const char *reduce_bucket(struct play *play, const struct keel_action *ac
         return action->slot == KEEL_SUM_ON_HOST ? NULL : "what is compressed is summed on the host";
     if (play->computed > 0 ? play->marked <= action->piece : !play->finished)
         return "the bucket is not final";
+    if (play->config->in_pieces) {
+        play->sum = action->slot;
+        return action->slot == KEEL_SUM_IN_PIECES ? NULL : "the sum goes to its owners";
+    }
     if (action->slot < KEEL_HOLD_GRADIENTS || action->slot >= KEEL_HOLD_NODES_MAX ||
         in_slot(&play->hold, action->slot))
         return "a held node lies where the sum is to go";
@@ -224,7 +232,13 @@ static const char *drill(struct play *play, const struct keel_action *action)
 {
     (void)action;
     const bool here = play->config->grouped ? play->reduced == 1 : play->recorded;
-    if (play->drilled || !here || play->loss_read)
+    if (action->piece == 1) {
+        if (!play->config->in_pieces || play->drilled_again || !play->updated || play->spread > 0)
+            return "faults are injected once between update and weights";
+        play->drilled_again = true;
+        return NULL;
+    }
+    if (action->piece != 0 || play->drilled || !here || play->loss_read)
         return "faults are injected when one sum is under way";
     play->drilled = true;
     return NULL;
@@ -259,8 +273,36 @@ static const char *screen(struct play *play, const struct keel_action *action)
     return NULL;
 }
 
+/* Of the collectives that are of pieces alone. */
+static const char *await_more(struct play *play, uint32_t piece)
+{
+    const uint32_t buckets = play->config->bucket_count;
+    if (piece == keel_piece_commit(buckets)) {
+        if (!play->committed || play->commit_awaited)
+            return "the squares are not under way";
+        play->commit_awaited = true;
+    } else if (piece < keel_piece_commit(buckets)) {
+        if (!play->squared || play->shadows_awaited == play->shadowed ||
+            piece != keel_piece_shadow(buckets, play->shadows_awaited))
+            return "copies are waited for in order, each once, behind the squares";
+        play->shadows_awaited++;
+    } else {
+        if (play->spread < buckets || piece != keel_piece_weights(buckets, play->weights_awaited) ||
+            play->weights_awaited == buckets)
+            return "weights are waited for in order, each once, when all are under way";
+        play->weights_awaited++;
+    }
+    return NULL;
+}
+
 static const char *await(struct play *play, const struct keel_action *action)
 {
+    const uint32_t copied =
+        play->awaited < play->config->bucket_count ? play->awaited : play->config->bucket_count;
+    if (play->config->in_pieces && action->piece > play->config->bucket_count + 1)
+        return await_more(play, action->piece);
+    if (play->config->shadowed && play->shadowed != copied)
+        return "what is there is not on its way to the second holder";
     if (play->reduced != play->config->bucket_count + 1)
         return "not all collectives are begun";
     if (action->piece != play->awaited || action->piece > play->config->bucket_count + 1)
@@ -295,9 +337,47 @@ static const char *decode(struct play *play, const struct keel_action *action)
 static const char *capture(struct play *play, const struct keel_action *action)
 {
     (void)action;
+    if (play->commit_awaited != play->config->in_pieces)
+        return "not all squares are here";
     if (play->captured || !play->checked || play->decoded != play->config->compressed)
         return "the snapshot is waited for once, when the step stands";
     play->captured = true;
+    return NULL;
+}
+
+static const char *shadow(struct play *play, const struct keel_action *action)
+{
+    if (!play->config->shadowed || action->piece != play->shadowed || play->awaited <= action->piece ||
+        action->piece >= play->config->bucket_count)
+        return "the sum is not here, is copied already, or nobody wants it";
+    play->shadowed++;
+    return NULL;
+}
+
+static const char *square(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->squared || !play->checked)
+        return "squares are summed once, when the records agree";
+    play->squared = true;
+    return NULL;
+}
+
+static const char *commit(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    const uint32_t copies = play->config->shadowed ? play->config->bucket_count : 0;
+    if (play->committed || !play->squared || play->shadows_awaited != copies)
+        return "a holder has no sum yet, or there are no squares";
+    play->committed = true;
+    return NULL;
+}
+
+static const char *spread(struct play *play, const struct keel_action *action)
+{
+    if (!play->drilled_again || action->piece != play->spread || action->piece >= play->config->bucket_count)
+        return "weights leave their owners in order, each once, behind the update";
+    play->spread++;
     return NULL;
 }
 
@@ -319,13 +399,20 @@ static const char *(*const plays[KEEL_ACTION_COUNT])(struct play *, const struct
     [KEEL_ACTION_SETTLE] = settle, [KEEL_ACTION_AWAIT] = await,     [KEEL_ACTION_CAPTURE] = capture,
     [KEEL_ACTION_MARK] = mark,     [KEEL_ACTION_HOLD] = hold,       [KEEL_ACTION_RECORD] = record,
     [KEEL_ACTION_DRILL] = drill,   [KEEL_ACTION_SCREEN] = screen,   [KEEL_ACTION_CHECK] = check,
-    [KEEL_ACTION_ENCODE] = encode, [KEEL_ACTION_DECODE] = decode,
+    [KEEL_ACTION_ENCODE] = encode, [KEEL_ACTION_DECODE] = decode,   [KEEL_ACTION_SHADOW] = shadow,
+    [KEEL_ACTION_SQUARE] = square, [KEEL_ACTION_COMMIT] = commit,   [KEEL_ACTION_SPREAD] = spread,
 };
 
 static bool of_exact(uint32_t kind)
 {
     return kind == KEEL_ACTION_STORE || kind == KEEL_ACTION_ADD || kind == KEEL_ACTION_MARK ||
            kind == KEEL_ACTION_HOLD;
+}
+
+static bool of_pieces(uint32_t kind)
+{
+    return kind == KEEL_ACTION_SHADOW || kind == KEEL_ACTION_SQUARE || kind == KEEL_ACTION_COMMIT ||
+           kind == KEEL_ACTION_SPREAD;
 }
 
 static bool of_compressed(uint32_t kind)
@@ -345,8 +432,11 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
         if (why == NULL && (of_exact(action->kind) ? config->compressed
                                                    : of_compressed(action->kind) && !config->compressed))
             why = "it belongs to gradients of the other kind";
-        if (why == NULL && play.updated && i + 1 != tape->count)
-            why = "something follows the update";
+        if (why == NULL && of_pieces(action->kind) && !config->in_pieces)
+            why = "ranks own no pieces";
+        const bool last = config->in_pieces ? play.weights_awaited == config->bucket_count : play.updated;
+        if (why == NULL && last && i + 1 != tape->count)
+            why = "something follows the end";
         if (why != NULL)
             return keel_fail(KEEL_INVALID, "tape: action %u, %s: %s", i,
                              action->kind < KEEL_ACTION_COUNT
@@ -354,8 +444,8 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
                                  : "?",
                              why);
     }
-    if (!play.updated)
-        return keel_fail(KEEL_INVALID, "tape: ends without an update");
+    if (!play.updated || (config->in_pieces && play.weights_awaited != config->bucket_count))
+        return keel_fail(KEEL_INVALID, "tape: ends without an update, or without its weights");
     if (tape->part_count != play.hold.count || tape->shards_computed != play.computed)
         return keel_fail(KEEL_INVALID, "tape: %u nodes of %u shards computed are announced, %u of %u come",
                          tape->part_count, tape->shards_computed, play.hold.count, play.computed);

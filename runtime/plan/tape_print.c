@@ -14,12 +14,16 @@ static const struct {
     [KEEL_ACTION_COMPUTE] = {"compute", "launch", PIECE | SHARD | MICROBATCH},
     [KEEL_ACTION_ADD] = {"add", "launch", SLOT | PIECE},
     [KEEL_ACTION_UPDATE] = {"update", "launch", FROM},
+    [KEEL_ACTION_SQUARE] = {"square", "launch", 0},
     [KEEL_ACTION_STORE] = {"store", "copy", SLOT},
     [KEEL_ACTION_LOSS] = {"loss", "copy", 0},
     [KEEL_ACTION_ENCODE] = {"encode", "copy", SHARD | TO},
     [KEEL_ACTION_DECODE] = {"decode", "copy", FROM},
     [KEEL_ACTION_GATHER] = {"gather", "collective", PIECE},
     [KEEL_ACTION_REDUCE] = {"reduce", "collective", PIECE | TO},
+    [KEEL_ACTION_SHADOW] = {"shadow", "collective", PIECE},
+    [KEEL_ACTION_COMMIT] = {"commit", "collective", 0},
+    [KEEL_ACTION_SPREAD] = {"spread", "collective", PIECE},
     [KEEL_ACTION_FINISH] = {"finish", "wait", 0},
     [KEEL_ACTION_SETTLE] = {"settle", "wait", 0},
     [KEEL_ACTION_AWAIT] = {"await", "wait", PIECE},
@@ -60,7 +64,10 @@ static void print_place(const char *word, int slot, FILE *out)
     if (slot >= 0)
         fprintf(out, " %s slot %d", word, slot);
     else
-        fprintf(out, " %s %s", word, slot == KEEL_HOLD_GRADIENTS ? "gradients" : "host");
+        fprintf(out, " %s %s", word,
+                slot == KEEL_HOLD_GRADIENTS  ? "gradients"
+                : slot == KEEL_SUM_IN_PIECES ? "pieces"
+                                             : "host");
 }
 
 void keel_tape_print(const struct keel_tape *tape, const uint64_t *piece_bytes, FILE *out)

@@ -59,6 +59,10 @@ static void make_world(struct world *world)
                                               .grouped = ranks > 1 || next_random(2) == 0,
                                               .compressed = next_random(3) == 0,
                                               .held = &world->held};
+    if (next_random(2) == 0 && !world->config.compressed) {
+        world->config.in_pieces = world->config.grouped = true;
+        world->config.shadowed = next_random(2) == 0;
+    }
     hold_some(world);
     ck_ok(keel_tape_reserve(&world->tape, keel_tape_bound(&world->config)));
     keel_tape_make(&world->tape, &world->config);
@@ -104,7 +108,13 @@ START_TEST(a_tape_does_what_is_missing_once_and_passes_the_check)
         const uint32_t sums = world.config.grouped ? world.config.bucket_count + 1 : 0;
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_REDUCE), sums);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_GATHER), world.config.grouped);
-        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_AWAIT), sums + world.config.grouped);
+        const uint32_t buckets = world.config.in_pieces ? world.config.bucket_count : 0;
+        const uint32_t shadows = world.config.shadowed ? buckets : 0, pieces = world.config.in_pieces;
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_SHADOW), shadows);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_COMMIT), pieces);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_SPREAD), buckets);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_AWAIT),
+                          sums + world.config.grouped + shadows + pieces + buckets);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_UPDATE), 1);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_DECODE), world.config.compressed);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_ENCODE),
@@ -191,6 +201,9 @@ static void misdirect(const struct world *world)
         case KEEL_ACTION_ENCODE:
             action->shard++;
             break;
+        case KEEL_ACTION_SHADOW:
+        case KEEL_ACTION_SPREAD:
+        case KEEL_ACTION_DRILL:
         case KEEL_ACTION_MARK:
         case KEEL_ACTION_REDUCE:
         case KEEL_ACTION_GATHER:
