@@ -49,33 +49,48 @@ struct tensor {
     ulong row, stride;
 };
 
-/* Sixteen elements of a box at `column` of a row that begins at x[base], of which `left` are in the box; then those
- * come that follow. */
-static float16 box_next(__global const float *x, ulong count, const struct tensor *t, ulong *base, ulong *column,
-                        uint left)
+/* Go on by n elements of a box, n at most what is left of the row. */
+static inline void box_pass(const struct tensor *t, ulong *base, ulong *column, ulong n)
 {
-    const bool together = left >= 16 && t->row - *column >= 16 && count >= 16 && *base + *column <= count - 16;
-    float lanes[16];
-    const ulong from = *base + *column;
-    for (uint l = 0; l < 16; l++) {
-        lanes[l] = !together && l < left && *base + *column < count ? x[*base + *column] : 0.0f;
-        *column += 1;
-        if (*column >= t->row) {
-            *column = 0;
-            *base += t->stride;
-        }
+    *column += n;
+    if (*column == t->row) {
+        *column = 0;
+        *base += t->stride;
     }
-    return together ? vload16(0, x + from) : vload16(0, lanes);
 }
 
-/* The sum of squares of n elements of a box from `start` on. */
+/* Sixteen elements of a box at `column` of the row that begins at x[base], of which `left` are in the box; then
+ * those come that follow. */
+static float16 box_gather(__global const float *x, ulong count, const struct tensor *t, ulong *base, ulong *column,
+                          uint left)
+{
+    float lanes[16];
+    for (uint l = 0; l < 16; l++) {
+        lanes[l] = l < left && *base + *column < count ? x[*base + *column] : 0.0f;
+        box_pass(t, base, column, 1);
+    }
+    return vload16(0, lanes);
+}
+
+/* The sum of squares of n elements of a box from `start` on: whole vectors of a row as they lie, others gathered. */
 static float box_squares(__global const float *x, ulong count, const struct tensor *t, ulong start, uint n)
 {
     ulong base = t->offset + start / t->row * t->stride, column = start % t->row;
-    float16 s = (float16)(0.0f);
-    for (uint i = 0; i < n; i += 16) {
-        const float16 v = box_next(x, count, t, &base, &column, n - i);
-        s = fma(v, v, s);
+    float16 s = (float16)(0.0f), v;
+    for (uint i = 0; i < n;) {
+        const ulong run = min(t->row - column, (ulong)(n - i)) / 16 * 16, from = base + column;
+        if (run > 0 && run <= count && from <= count - run) {
+            for (ulong j = 0; j < run; j += 16) {
+                v = vload16(0, x + from + j);
+                s = fma(v, v, s);
+            }
+            box_pass(t, &base, &column, run);
+            i += (uint)run;
+        } else {
+            v = box_gather(x, count, t, &base, &column, n - i);
+            s = fma(v, v, s);
+            i += 16;
+        }
     }
     return canon_fold(s);
 }
