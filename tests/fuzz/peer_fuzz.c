@@ -412,31 +412,30 @@ static void connect_peer(uint32_t rank)
         keel_session_calls.arrived(world.endpoint, session->link, &message, (const uint8_t *)&handshake);
 }
 
-/* What the leg's rank would send of that kind, or nearly; fills the payload, which has room for a chunk. */
-static struct keel_message fitting(const struct keel_operation_peer *leg, enum keel_message_kind kind,
-                                   uint8_t which, uint8_t *payload)
+/* What the flow's rank would send of that kind, or nearly; fills the payload, which has room for a chunk. */
+static struct keel_message fitting(const struct keel_flow *flow, enum keel_message_kind kind, uint8_t which,
+                                   uint8_t *payload)
 {
-    const struct keel_operation *operation = leg->operation;
-    const struct keel_schedule *schedule = operation->plan->schedule;
+    const struct keel_operation *operation = flow->operation;
     struct keel_message message = {.magic = KEEL_MESSAGE_MAGIC,
                                    .kind = (uint16_t)kind,
                                    .part = operation->lane,
                                    .epoch = world.epoch,
                                    .sequence = operation->sequence};
     struct keel_signature signature = operation->signature;
-    uint64_t comes = leg->take_bytes;
-    uint32_t messages = leg->receive_count;
+    uint64_t comes = flow->take_bytes;
+    uint32_t messages = flow->receive_count;
     uint64_t block = messages > 0 ? comes / messages : 0;
     uint32_t segment = operation->lowest + which % operation->window;
     uint64_t before = (uint64_t)segment * operation->chunk_bytes, left = block > before ? block - before : 0;
     signature.give_bytes = comes;
-    signature.take_bytes = leg->give_bytes;
+    signature.take_bytes = flow->give_bytes;
     if (signature.kind == KEEL_SEND || signature.kind == KEEL_RECEIVE)
         signature.kind = (uint8_t)(KEEL_SEND + KEEL_RECEIVE - signature.kind);
     switch (kind) {
     case KEEL_MESSAGE_FIRST:
         memcpy(payload, &signature, sizeof signature);
-        message.offset = (uint64_t)leg->give_segments << 32;
+        message.offset = (uint64_t)flow->give_segments << 32;
         message.bytes = sizeof signature;
         if (which % 2 == 1 && comes <= 8192) {
             message.offset |= messages;
@@ -444,7 +443,7 @@ static struct keel_message fitting(const struct keel_operation_peer *leg, enum k
         }
         break;
     case KEEL_MESSAGE_GRANT:
-        message.offset = (uint64_t)leg->give_segments << 32;
+        message.offset = (uint64_t)flow->give_segments << 32;
         break;
     case KEEL_MESSAGE_DIFFER:
         message.bytes = sizeof(struct keel_differ);
@@ -474,14 +473,14 @@ static void give_fitting(struct fuzz_input *in)
     if (world.running_count == 0 || session->link->state != KEEL_CONNECTION_OPEN)
         return;
     const struct keel_operation *operation = world.running[which % world.running_count].operation;
-    const struct keel_operation_peer *leg = NULL;
-    for (uint32_t k = 0; k < operation->leg_count; k++)
-        if (operation->legs[k].rank == rank)
-            leg = &operation->legs[k];
-    if (leg == NULL)
+    const struct keel_flow *flow = NULL;
+    for (uint32_t k = 0; k < operation->flow_count; k++)
+        if (operation->flows[k].rank == rank)
+            flow = &operation->flows[k];
+    if (flow == NULL)
         return;
     uint8_t *payload = take(KEEL_CHUNK_BYTES);
-    struct keel_message message = fitting(leg, kinds[kind % 8], detail, payload);
+    struct keel_message message = fitting(flow, kinds[kind % 8], detail, payload);
     if (kind >= 240)
         message.bytes = fuzz_take_u16(in);
     else if (kind >= 224)

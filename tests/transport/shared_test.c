@@ -29,8 +29,8 @@ struct end {
     uint64_t last_sequence, sum;
     uint32_t strangers; /* whom `asked` took besides */
     uint32_t keeps;     /* so many of the next messages it keeps: */
-    const uint8_t *kept_at[KEEL_OPERATION_PEER_SENDS];
-    uint64_t kept[KEEL_OPERATION_PEER_SENDS]; /* what they are known by, or 0 */
+    const uint8_t *kept_at[KEEL_FLOW_SENDS];
+    uint64_t kept[KEEL_FLOW_SENDS]; /* what they are known by, or 0 */
     uint32_t kept_count;
 };
 
@@ -327,16 +327,16 @@ START_TEST(a_reader_is_told_when_it_keeps_so_much_that_its_sender_stands)
     struct end sender, reader;
     uint8_t *data = NULL;
     ck_ok(keel_transport_alloc(BYTES, &data));
-    keepers_open(&sender, &reader, KEEL_OPERATION_PEER_SENDS);
-    for (uint64_t k = 0; k + 1 < KEEL_OPERATION_PEER_SENDS; k++) {
+    keepers_open(&sender, &reader, KEEL_FLOW_SENDS);
+    for (uint64_t k = 0; k + 1 < KEEL_FLOW_SENDS; k++) {
         ck_assert_int_eq(send_message(&sender, k, data, BYTES, true), KEEL_SEND_OK);
         both_until(&sender, &reader, reader.arrived == k + 1);
-        ck_assert(keel_connection_is_crowded(reader.connection) == (k + 2 == KEEL_OPERATION_PEER_SENDS));
+        ck_assert(keel_connection_is_crowded(reader.connection) == (k + 2 == KEEL_FLOW_SENDS));
     }
     for (uint32_t k = 0; k < reader.kept_count; k++)
         ck_assert(keel_connection_release(reader.connection, reader.kept[k]));
     ck_assert(!keel_connection_is_crowded(reader.connection));
-    both_until(&sender, &reader, sender.returned == KEEL_OPERATION_PEER_SENDS - 1);
+    both_until(&sender, &reader, sender.returned == KEEL_FLOW_SENDS - 1);
     keel_backends_close(&sender.backends);
     keel_backends_close(&reader.backends);
     keel_transport_free(data);

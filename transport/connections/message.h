@@ -35,7 +35,7 @@ enum {
     KEEL_CONNECTION_RECEIVES = 4,              /* posted receives of a connection */
     KEEL_CONNECTION_SENDS = 8,                 /* sends in flight of a connection, of which */
     KEEL_CONNECTION_BULK_SENDS = 4,            /* so many may carry bulk data */
-    KEEL_OPERATION_PEER_SENDS = 16,            /* sends of an operation to a rank that lend its memory */
+    KEEL_FLOW_SENDS = 16,                      /* sends of an operation to a rank that lend its memory */
     KEEL_SILENCE_LOOKS = 4,                    /* so often within a group's silence its peers are looked at */
     KEEL_PENDING_MAX = 128,                    /* callers that have not proven themselves yet */
     KEEL_LOSSES_MAX = 126,                     /* lost ranks of an epoch that are named */

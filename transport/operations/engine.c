@@ -12,7 +12,7 @@
 
 enum item_state {
     WAITING,
-    READY,    /* SEND: lies in its leg; RECEIVE: its message may come */
+    READY,    /* SEND: lies in its flow; RECEIVE: its message may come */
     GONE,     /* SEND: its memory is lent */
     COMBINED, /* COMBINE: run already, straight from a payload */
     DONE
@@ -119,15 +119,15 @@ static const struct keel_operand *operand_of(const struct keel_operation *operat
     return &schedule->operands[first];
 }
 
-static uint64_t count_messages(const struct keel_operation_peer *leg, bool give, uint32_t *out_segments,
+static uint64_t count_messages(const struct keel_flow *flow, bool give, uint32_t *out_segments,
                                uint64_t *out_bytes)
 {
-    const struct keel_operation *operation = leg->operation;
+    const struct keel_operation *operation = flow->operation;
     uint32_t most = 0;
     uint64_t total = 0, at, bytes;
     *out_bytes = 0;
-    const uint32_t *steps = give ? leg->sends : leg->receives;
-    uint32_t count = give ? leg->send_count : leg->receive_count;
+    const uint32_t *steps = give ? flow->sends : flow->receives;
+    uint32_t count = give ? flow->send_count : flow->receive_count;
     for (uint32_t k = 0; k < count; k++) {
         const struct keel_schedule *schedule = operation->plan->schedule;
         const struct keel_operand *operand = &schedule->operands[schedule->steps[steps[k]].operand_first];
@@ -146,10 +146,10 @@ static uint64_t count_messages(const struct keel_operation_peer *leg, bool give,
 void keel_engine_init(struct keel_operation *operation)
 {
     const struct keel_schedule *schedule = operation->plan->schedule;
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        struct keel_operation_peer *leg = &operation->legs[k];
-        leg->give_count = count_messages(leg, true, &leg->give_segments, &leg->give_bytes);
-        leg->take_count = count_messages(leg, false, &leg->take_segments, &leg->take_bytes);
+    for (uint32_t k = 0; k < operation->flow_count; k++) {
+        struct keel_flow *flow = &operation->flows[k];
+        flow->give_count = count_messages(flow, true, &flow->give_segments, &flow->give_bytes);
+        flow->take_count = count_messages(flow, false, &flow->take_segments, &flow->take_bytes);
     }
     operation->opening_known = false;
     operation->pieces_known = operation->pieces != NULL && operation->segment_count == 1;
@@ -203,27 +203,27 @@ static void item_done(struct keel_operation *operation, uint32_t item)
     }
 }
 
-static void queue_send(struct keel_operation *operation, uint32_t item, uint32_t slot, uint32_t leg_index)
+static void queue_send(struct keel_operation *operation, uint32_t item, uint32_t slot, uint32_t flow_index)
 {
-    struct keel_operation_peer *leg = &operation->legs[leg_index];
+    struct keel_flow *flow = &operation->flows[flow_index];
     operation->state[item] = READY;
     operation->chain[item] = KEEL_NONE;
-    if (leg->head[slot] == KEEL_NONE)
-        leg->head[slot] = item;
+    if (flow->head[slot] == KEEL_NONE)
+        flow->head[slot] = item;
     else
-        operation->chain[leg->tail[slot]] = item;
-    leg->tail[slot] = item;
-    keel_protocol_queue(leg);
+        operation->chain[flow->tail[slot]] = item;
+    flow->tail[slot] = item;
+    keel_protocol_queue(flow);
 }
 
 /* ---- what is held: payloads of peers that a COMBINE reads where they lie, once all of them are there --- */
 
 static void drop_held(struct keel_operation *operation, struct keel_held *held)
 {
-    KEEL_ASSERT(operation->held_count > 0 && operation->group->whole->held_count > 0 && held->leg->held > 0);
+    KEEL_ASSERT(operation->held_count > 0 && operation->group->whole->held_count > 0 && held->flow->held > 0);
     operation->held_count--;
     operation->group->whole->held_count--;
-    held->leg->held--;
+    held->flow->held--;
     held->payload = NULL;
 }
 
@@ -248,17 +248,17 @@ void keel_engine_let_go(struct keel_operation *operation, bool copies)
 }
 
 /* The payload that is being delivered, of a TEMP that one COMBINE alone reads. */
-static bool hold(struct keel_operation_peer *leg, uint32_t number, uint32_t slot, const uint8_t *payload,
+static bool hold(struct keel_flow *flow, uint32_t number, uint32_t slot, const uint8_t *payload,
                  uint32_t bytes)
 {
-    struct keel_operation *operation = leg->operation;
+    struct keel_operation *operation = flow->operation;
     struct keel_held *held = held_at(operation, number, slot);
-    if (!keel_protocol_hold(leg, held))
+    if (!keel_protocol_hold(flow, held))
         return false;
     held->payload = payload;
     held->bytes = bytes;
-    held->leg = leg;
-    leg->held++;
+    held->flow = flow;
+    flow->held++;
     operation->held_count++;
     operation->group->whole->held_count++;
     return true;
@@ -381,8 +381,8 @@ static void open_segment(struct keel_operation *operation, uint32_t segment)
         memset(operation->state + first, WAITING, schedule->step_count);
     }
     operation->left[slot] = schedule->step_count;
-    for (uint32_t k = 0; k < operation->leg_count; k++)
-        operation->legs[k].head[slot] = KEEL_NONE;
+    for (uint32_t k = 0; k < operation->flow_count; k++)
+        operation->flows[k].head[slot] = KEEL_NONE;
     for (uint32_t k = 0; k < plan->root_count; k++)
         if (!leave_to_peer(operation, first + plan->roots[k], slot, plan->roots[k], segment))
             push_ready(operation, first + plan->roots[k]);
@@ -401,25 +401,25 @@ static void finish_segment(struct keel_operation *operation, uint32_t segment)
     }
 }
 
-bool keel_engine_grant_is_due(const struct keel_operation_peer *leg)
+bool keel_engine_grant_is_due(const struct keel_flow *flow)
 {
-    uint32_t window = leg->operation->window;
-    return leg->grant > leg->grant_told &&
-           (leg->grant == leg->take_segments || leg->grant - leg->grant_told >= (window + 1) / 2);
+    uint32_t window = flow->operation->window;
+    return flow->grant > flow->grant_told &&
+           (flow->grant == flow->take_segments || flow->grant - flow->grant_told >= (window + 1) / 2);
 }
 
 static void tell_grants(struct keel_operation *operation)
 {
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        struct keel_operation_peer *leg = &operation->legs[k];
+    for (uint32_t k = 0; k < operation->flow_count; k++) {
+        struct keel_flow *flow = &operation->flows[k];
         uint32_t limit = operation->lowest + operation->window;
-        if (limit > leg->take_segments)
-            limit = leg->take_segments;
-        if (leg->grant == limit)
+        if (limit > flow->take_segments)
+            limit = flow->take_segments;
+        if (flow->grant == limit)
             continue;
-        leg->grant = limit;
-        if (leg->first_sent && keel_engine_grant_is_due(leg))
-            keel_protocol_queue(leg);
+        flow->grant = limit;
+        if (flow->first_sent && keel_engine_grant_is_due(flow))
+            keel_protocol_queue(flow);
     }
 }
 
@@ -474,9 +474,9 @@ static void keep_opening(struct keel_operation *operation)
     copy_items(operation, item_of(operation, operation->slots, 0), 0);
     operation->opening_ready = operation->ready;
     operation->opening_last = operation->ready_last;
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        operation->legs[k].opening_head = operation->legs[k].head[0];
-        operation->legs[k].opening_tail = operation->legs[k].tail[0];
+    for (uint32_t k = 0; k < operation->flow_count; k++) {
+        operation->flows[k].opening_head = operation->flows[k].head[0];
+        operation->flows[k].opening_tail = operation->flows[k].tail[0];
     }
     operation->opening_known = true;
 }
@@ -487,9 +487,9 @@ static void open_as_before(struct keel_operation *operation)
     operation->ready = operation->opening_ready;
     operation->ready_last = operation->opening_last;
     operation->left[0] = operation->plan->schedule->step_count;
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        operation->legs[k].head[0] = operation->legs[k].opening_head;
-        operation->legs[k].tail[0] = operation->legs[k].opening_tail;
+    for (uint32_t k = 0; k < operation->flow_count; k++) {
+        operation->flows[k].head[0] = operation->flows[k].opening_head;
+        operation->flows[k].tail[0] = operation->flows[k].opening_tail;
     }
 }
 
@@ -521,14 +521,14 @@ static void deposit(const struct keel_operation *operation, const struct keel_op
     count_copied(operation, bytes);
 }
 
-bool keel_engine_take(struct keel_operation_peer *leg, uint32_t segment, uint32_t ordinal,
-                      const uint8_t *payload, uint32_t bytes)
+bool keel_engine_take(struct keel_flow *flow, uint32_t segment, uint32_t ordinal, const uint8_t *payload,
+                      uint32_t bytes)
 {
-    struct keel_operation *operation = leg->operation;
-    if (ordinal >= leg->receive_count || segment < operation->lowest || segment >= operation->segment_count ||
-        segment - operation->lowest >= operation->window)
+    struct keel_operation *operation = flow->operation;
+    if (ordinal >= flow->receive_count || segment < operation->lowest ||
+        segment >= operation->segment_count || segment - operation->lowest >= operation->window)
         return false;
-    uint32_t slot = slot_of(operation, segment), step = leg->receives[ordinal];
+    uint32_t slot = slot_of(operation, segment), step = flow->receives[ordinal];
     uint32_t item = item_of(operation, slot, step), reader = operation->plan->direct[step];
     struct keel_operation_piece piece;
     const struct keel_operand *into = operand_of(operation, step, segment, &piece);
@@ -539,23 +539,24 @@ bool keel_engine_take(struct keel_operation_peer *leg, uint32_t segment, uint32_
             return true; /* the peer that took back what it had lent is found out soon */
         operation->state[item_of(operation, slot, reader)] = COMBINED;
     } else if (bytes > 0 && !is_spared(operation, into) &&
-               (reader == KEEL_NONE || !hold(leg, into->number, slot, payload, bytes))) {
+               (reader == KEEL_NONE || !hold(flow, into->number, slot, payload, bytes))) {
         deposit(operation, into, destination_at(operation, into, piece, slot), payload, bytes);
     }
-    KEEL_ASSERT(leg->take_left > 0); /* every RECEIVE of a granted segment is counted */
-    leg->take_left--;
+    KEEL_ASSERT(flow->take_left > 0); /* every RECEIVE of a granted segment is counted */
+    flow->take_left--;
     item_done(operation, item);
     run(operation);
     return true;
 }
 
-bool keel_engine_next(struct keel_operation_peer *leg, struct keel_give *out)
+bool keel_engine_next(struct keel_flow *flow, struct keel_give *out)
 {
-    struct keel_operation *operation = leg->operation;
-    for (uint32_t segment = operation->lowest; segment < operation->segment_count && segment < leg->granted &&
-                                               segment - operation->lowest < operation->window;
+    struct keel_operation *operation = flow->operation;
+    for (uint32_t segment = operation->lowest;
+         segment < operation->segment_count && segment < flow->granted &&
+         segment - operation->lowest < operation->window;
          segment++) {
-        uint32_t slot = slot_of(operation, segment), *head = &leg->head[slot];
+        uint32_t slot = slot_of(operation, segment), *head = &flow->head[slot];
         while (*head != KEEL_NONE && operation->state[*head] != READY)
             *head = operation->chain[*head]; /* it rode on the first message */
         if (*head == KEEL_NONE)
@@ -574,13 +575,13 @@ bool keel_engine_next(struct keel_operation_peer *leg, struct keel_give *out)
     return false;
 }
 
-void keel_engine_gone(struct keel_operation_peer *leg, const struct keel_give *give, bool done)
+void keel_engine_gone(struct keel_flow *flow, const struct keel_give *give, bool done)
 {
-    struct keel_operation *operation = leg->operation;
-    uint32_t *head = &leg->head[slot_of(operation, give->segment)];
-    KEEL_ASSERT(*head == give->item && leg->give_left > 0);
+    struct keel_operation *operation = flow->operation;
+    uint32_t *head = &flow->head[slot_of(operation, give->segment)];
+    KEEL_ASSERT(*head == give->item && flow->give_left > 0);
     *head = operation->chain[give->item];
-    leg->give_left--;
+    flow->give_left--;
     operation->state[give->item] = GONE;
     if (!done)
         return;
@@ -595,16 +596,15 @@ void keel_engine_sent(struct keel_operation *operation, uint32_t item)
     run(operation);
 }
 
-uint32_t keel_engine_pack(const struct keel_operation_peer *leg, uint8_t *out, uint32_t capacity,
-                          uint32_t *out_bytes)
+uint32_t keel_engine_pack(const struct keel_flow *flow, uint8_t *out, uint32_t capacity, uint32_t *out_bytes)
 {
-    const struct keel_operation *operation = leg->operation;
+    const struct keel_operation *operation = flow->operation;
     uint32_t packed = 0;
-    const uint32_t *steps = leg->sends;
+    const uint32_t *steps = flow->sends;
     *out_bytes = 0;
     if (operation->lowest > 0 || operation->segment_count == 0)
         return 0;
-    for (; packed < leg->send_count; packed++) {
+    for (; packed < flow->send_count; packed++) {
         struct keel_operation_piece piece;
         const struct keel_operand *operand = operand_of(operation, steps[packed], 0, &piece);
         if (piece.there && operation->state[steps[packed]] != READY)
@@ -618,34 +618,33 @@ uint32_t keel_engine_pack(const struct keel_operation_peer *leg, uint8_t *out, u
     return packed;
 }
 
-void keel_engine_packed(struct keel_operation_peer *leg, uint32_t count)
+void keel_engine_packed(struct keel_flow *flow, uint32_t count)
 {
-    struct keel_operation *operation = leg->operation;
-    const uint32_t *steps = leg->sends;
+    struct keel_operation *operation = flow->operation;
+    const uint32_t *steps = flow->sends;
     for (uint32_t k = 0; k < count; k++) {
         if (operation->state[steps[k]] != READY)
             continue;
-        KEEL_ASSERT(leg->give_left > 0);
-        leg->give_left--;
+        KEEL_ASSERT(flow->give_left > 0);
+        flow->give_left--;
         item_done(operation, steps[k]);
     }
     if (count > 0)
         run(operation);
 }
 
-bool keel_engine_unpack(struct keel_operation_peer *leg, uint32_t count, const uint8_t *payload,
-                        uint32_t bytes)
+bool keel_engine_unpack(struct keel_flow *flow, uint32_t count, const uint8_t *payload, uint32_t bytes)
 {
-    const struct keel_operation *operation = leg->operation;
+    const struct keel_operation *operation = flow->operation;
     uint32_t at = 0;
-    if (count > leg->receive_count)
+    if (count > flow->receive_count)
         return false;
     for (uint32_t k = 0; k < count && operation->segment_count > 0; k++) {
         struct keel_operation_piece piece;
-        operand_of(operation, leg->receives[k], 0, &piece);
+        operand_of(operation, flow->receives[k], 0, &piece);
         if (!piece.there)
             continue;
-        if (piece.bytes > bytes - at || !keel_engine_take(leg, 0, k, payload + at, piece.bytes))
+        if (piece.bytes > bytes - at || !keel_engine_take(flow, 0, k, payload + at, piece.bytes))
             return false;
         at += piece.bytes;
     }
@@ -654,21 +653,21 @@ bool keel_engine_unpack(struct keel_operation_peer *leg, uint32_t count, const u
 
 /* ---- what it waits for --------------------------------------------------------------------------------- */
 
-bool keel_engine_awaits(const struct keel_operation_peer *leg)
+bool keel_engine_awaits(const struct keel_flow *flow)
 {
-    const struct keel_operation *operation = leg->operation;
+    const struct keel_operation *operation = flow->operation;
     uint32_t slot = slot_of(operation, operation->lowest);
-    if (operation->lowest >= leg->take_segments)
+    if (operation->lowest >= flow->take_segments)
         return false;
-    for (uint32_t k = 0; k < leg->receive_count; k++)
-        if (operation->state[item_of(operation, slot, leg->receives[k])] == READY)
+    for (uint32_t k = 0; k < flow->receive_count; k++)
+        if (operation->state[item_of(operation, slot, flow->receives[k])] == READY)
             return true;
     return false;
 }
 
-bool keel_engine_is_held(const struct keel_operation_peer *leg)
+bool keel_engine_is_held(const struct keel_flow *flow)
 {
-    const struct keel_operation *operation = leg->operation;
-    return operation->lowest < operation->segment_count && operation->lowest >= leg->granted &&
-           leg->head[slot_of(operation, operation->lowest)] != KEEL_NONE;
+    const struct keel_operation *operation = flow->operation;
+    return operation->lowest < operation->segment_count && operation->lowest >= flow->granted &&
+           flow->head[slot_of(operation, operation->lowest)] != KEEL_NONE;
 }

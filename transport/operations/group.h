@@ -1,5 +1,5 @@
-/* group.h - private structures: endpoints, sessions (one per connection), groups, operations, and an
- * operation's state for each peer (struct keel_operation_peer; variables of it are called `leg`).
+/* group.h - private structures: endpoints, sessions (one per connection), groups, operations, and flows: what
+ * an operation exchanges with one peer.
  *
  * Each field belongs to one of three kinds. "progress": only the thread that owns progress touches it
  * (endpoint.c: one thread at a time), without a lock. "lock": guarded by the endpoint's one lock, which is
@@ -16,7 +16,7 @@
 #include <keel/thread.h>
 #include <stdatomic.h>
 
-struct keel_operation_peer;
+struct keel_flow;
 
 enum keel_session_state {
     KEEL_SESSION_CALLED,  /* incoming: nothing proven yet */
@@ -81,7 +81,7 @@ struct keel_peer {
     bool busy;           /* on the epoch's list of those to whom something may be sent */
     struct keel_peer *next_busy;
     struct keel_notice *notices;
-    struct keel_operation_peer *work, *work_last; /* legs with something to send, first come first served */
+    struct keel_flow *work, *work_last; /* flows with something to send, first come first served */
     struct keel_early *early;
     uint32_t early_count;
     /* 0: never called. The last sign of its life, and when the last question was asked that it answered. */
@@ -92,13 +92,13 @@ struct keel_peer {
 
 /* A zero-copy send: the connection's handle of it until the memory is free again. */
 struct keel_ticket {
-    struct keel_operation_peer *leg;
+    struct keel_flow *flow;
     uint32_t item;
 };
 
-/* An operation towards one rank: what goes, what comes. Set at begin, then progress. An item is a step in one
- * of the segments under way: slot * step_count + step. */
-struct keel_operation_peer {
+/* An operation and one of its peers: what goes, what comes, how much may go (credit: grants). Set at begin,
+ * then progress. An item is a step in one of the segments under way: slot * step_count + step. */
+struct keel_flow {
     struct keel_operation *operation;
     struct keel_peer *_Atomic peer;   /* set when it first begins here; stays */
     uint32_t rank;                    /* in the group */
@@ -112,13 +112,13 @@ struct keel_operation_peer {
     /* how far it is */
     bool queued, first_sent;
     _Atomic bool begun, settled; /* begun: its first message has come */
-    struct keel_operation_peer *next_work, *previous_work;
+    struct keel_flow *next_work, *previous_work;
     uint32_t granted; /* segments below may be sent */
     uint32_t grant, grant_told;
     uint64_t give_left, take_left; /* messages */
     uint32_t in_flight, held;
     uint32_t busy; /* bit per ticket */
-    struct keel_ticket tickets[KEEL_OPERATION_PEER_SENDS];
+    struct keel_ticket tickets[KEEL_FLOW_SENDS];
     uint32_t head[KEEL_WINDOW_SEGMENTS], tail[KEEL_WINDOW_SEGMENTS]; /* by slot: SENDs that are ready */
 };
 
@@ -126,7 +126,7 @@ struct keel_operation_peer {
 struct keel_held {
     const uint8_t *payload; /* NULL: nothing is held, the TEMP has it */
     uint32_t bytes;
-    struct keel_operation_peer *leg;
+    struct keel_flow *flow;
     struct keel_connection *connection; /* NULL: it was taken back, and nobody will ever have it */
     uint64_t kept;
 };
@@ -163,7 +163,7 @@ struct keel_operation {
     bool tokens;                         /* messages without bytes are sent: a barrier */
     struct keel_operation_piece *pieces; /* by operand of a short schedule, or NULL: */
     bool pieces_known;                   /*   of the only segment */
-    bool opening_known; /* how that begins lies behind the last slot, in the legs, and here: */
+    bool opening_known; /* how that begins lies behind the last slot, in the flows, and here: */
     uint32_t opening_ready, opening_last;
     /* progress: how far it is */
     uint32_t lowest;                     /* segments below are done */
@@ -175,13 +175,13 @@ struct keel_operation {
     uint8_t *scratch;                    /* window * temp_count chunks, */
     struct keel_held *held;              /*   and what stands for one of them */
     uint32_t held_count;
-    bool scratch_lendable;            /* it is transport memory */
-    uint64_t scratch_bytes;           /* that there are */
-    uint64_t scratch_held;            /* that are counted; lock */
-    void *owned;                      /* lent memory that goes with the operation if it fails */
-    uint32_t slots;                   /* that needs, chain and state have room for */
-    struct keel_operation_peer *legs; /* of the plan's peers, in order */
-    uint32_t leg_count, open_legs;
+    bool scratch_lendable;   /* it is transport memory */
+    uint64_t scratch_bytes;  /* that there are */
+    uint64_t scratch_held;   /* that are counted; lock */
+    void *owned;             /* lent memory that goes with the operation if it fails */
+    uint32_t slots;          /* that needs, chain and state have room for */
+    struct keel_flow *flows; /* of the plan's peers, in order */
+    uint32_t flow_count, open_flows;
     uint16_t record; /* its place in the recording */
     bool starting;   /* its first messages are about to go */
     bool waits_told; /* the recording says what it waits for */
@@ -435,9 +435,9 @@ void keel_keepalive_told(const struct keel_group *whole, struct keel_peer *peer,
 /* Any thread. The same of one operation; but: NULL or as above. */
 struct keel_suspect keel_keepalive_blamed(const struct keel_operation *operation, const struct keel_peer *but,
                                           uint64_t now_ns);
-/* Any thread. How long the leg's rank has held the operation up, as far as it shows here: it gives no sign of
- * life, or has not begun and waits for nobody. 0: it does not. */
-uint64_t keel_keepalive_held_ns(const struct keel_operation_peer *leg, uint64_t now_ns);
+/* Any thread. How long the flow's rank has held the operation up, as far as it shows here: it gives no sign
+ * of life, or has not begun and waits for nobody. 0: it does not. */
+uint64_t keel_keepalive_held_ns(const struct keel_flow *flow, uint64_t now_ns);
 /* All that had come was delivered after now_ns. */
 void keel_keepalive_tick(struct keel_group *group, uint64_t now_ns);
 
@@ -458,12 +458,12 @@ void keel_protocol_end(struct keel_operation *operation, enum keel_status status
 /* Groups were revoked: tell their ranks, or one of them. */
 void keel_protocol_revoked(struct keel_group *whole);
 void keel_protocol_tell_revoked(const struct keel_group *group, struct keel_peer *peer);
-/* A ready SEND lies in the leg, or a grant is to be told. */
-void keel_protocol_queue(struct keel_operation_peer *leg);
+/* A ready SEND lies in the flow, or a grant is to be told. */
+void keel_protocol_queue(struct keel_flow *flow);
 /* Child closing: end what it has under way, take it out of the table. */
 void keel_protocol_close_child(struct keel_group *child);
 /* The payload that is being delivered is read later; false: it is not kept for that. */
-bool keel_protocol_hold(struct keel_operation_peer *leg, struct keel_held *out);
+bool keel_protocol_hold(struct keel_flow *flow, struct keel_held *out);
 bool keel_protocol_holds(const struct keel_held *held); /* it may be read */
 bool keel_protocol_let_go(struct keel_held *held);      /* false: what was read does not count */
 /* Before a long sleep: what is held is copied, since its sender may be what all wait for. */
@@ -472,7 +472,7 @@ bool keel_protocol_lends(const struct keel_group *child); /* a connection that s
 
 /* trace.c: what the flight recorder is told; progress */
 void keel_trace_began(struct keel_operation *operation);
-void keel_trace_first(struct keel_operation *operation, const struct keel_operation_peer *leg);
+void keel_trace_first(struct keel_operation *operation, const struct keel_flow *flow);
 void keel_trace_segment(struct keel_operation *operation);
 void keel_trace_ended(struct keel_operation *operation, enum keel_status status);
 /* Progress is about to sleep: what everything under way waits for. */
@@ -487,33 +487,31 @@ void keel_trace_describe(struct keel_operation *operation, char *out, size_t out
 
 /* engine.c: the steps; progress */
 /* Of the lowest segment: a message of this peer has not come; one for it may not go yet. */
-bool keel_engine_awaits(const struct keel_operation_peer *leg);
-bool keel_engine_is_held(const struct keel_operation_peer *leg);
+bool keel_engine_awaits(const struct keel_flow *flow);
+bool keel_engine_is_held(const struct keel_flow *flow);
 /* More segments have room than the peer was told, by half a window at least, or all. */
-bool keel_engine_grant_is_due(const struct keel_operation_peer *leg);
+bool keel_engine_grant_is_due(const struct keel_flow *flow);
 
-void keel_engine_init(struct keel_operation *operation); /* any thread: legs' counts, once the data is set */
+void keel_engine_init(struct keel_operation *operation); /* any thread: flows' counts, once the data is set */
 void keel_engine_start(struct keel_operation *operation);
 /* A message for its place; false when it has none. */
-bool keel_engine_take(struct keel_operation_peer *leg, uint32_t segment, uint32_t ordinal,
-                      const uint8_t *payload, uint32_t bytes);
+bool keel_engine_take(struct keel_flow *flow, uint32_t segment, uint32_t ordinal, const uint8_t *payload,
+                      uint32_t bytes);
 /* The next message that may go; false when there is none now. Gone: it has been handed to the connection. */
 struct keel_give {
     uint32_t item, segment, ordinal, bytes;
     const uint8_t *payload;
 };
-bool keel_engine_next(struct keel_operation_peer *leg, struct keel_give *out);
-void keel_engine_gone(struct keel_operation_peer *leg, const struct keel_give *give, bool done);
+bool keel_engine_next(struct keel_flow *flow, struct keel_give *out);
+void keel_engine_gone(struct keel_flow *flow, const struct keel_give *give, bool done);
 void keel_engine_sent(struct keel_operation *operation, uint32_t item);
 /* Nothing is held any more: where `copies`, because it lies in its TEMP. */
 void keel_engine_let_go(struct keel_operation *operation, bool copies);
 /* Small messages of segment 0 that may ride on the first one, copied; returns how many, and their bytes.
  * Packed: they have gone. */
-uint32_t keel_engine_pack(const struct keel_operation_peer *leg, uint8_t *out, uint32_t capacity,
-                          uint32_t *out_bytes);
-void keel_engine_packed(struct keel_operation_peer *leg, uint32_t count);
-bool keel_engine_unpack(struct keel_operation_peer *leg, uint32_t count, const uint8_t *payload,
-                        uint32_t bytes);
+uint32_t keel_engine_pack(const struct keel_flow *flow, uint8_t *out, uint32_t capacity, uint32_t *out_bytes);
+void keel_engine_packed(struct keel_flow *flow, uint32_t count);
+bool keel_engine_unpack(struct keel_flow *flow, uint32_t count, const uint8_t *payload, uint32_t bytes);
 
 static inline uint32_t keel_group_to_whole(const struct keel_group *group, uint32_t rank)
 {

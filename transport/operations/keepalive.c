@@ -78,11 +78,11 @@ static uint64_t silent_weight(uint64_t ns)
 }
 
 /* What it said since the operation began. */
-static struct keel_suspect told_by(const struct keel_operation_peer *leg)
+static struct keel_suspect told_by(const struct keel_flow *flow)
 {
-    const struct keel_peer *peer = atomic_load(&leg->peer);
+    const struct keel_peer *peer = atomic_load(&flow->peer);
     uint64_t word = atomic_load(&peer->suspect);
-    if (word == 0 || atomic_load(&peer->answered_ns) < atomic_load(&leg->operation->since_ns))
+    if (word == 0 || atomic_load(&peer->answered_ns) < atomic_load(&flow->operation->since_ns))
         return (struct keel_suspect){.rank = KEEL_NO_RANK};
     return (struct keel_suspect){(uint32_t)(word & 0xffff) - 1, (uint32_t)(word >> 16 & 0xffff),
                                  (word >> 32) * KEEL_NS_PER_MS};
@@ -106,23 +106,23 @@ void keel_keepalive_tell(const struct keel_group *whole, const struct keel_peer 
     out_message->sequence = suspect.held_ns / KEEL_NS_PER_MS << 16 | suspect.hops;
 }
 
-static bool is_awaited(const struct keel_operation_peer *leg)
+static bool is_awaited(const struct keel_flow *flow)
 {
-    return !atomic_load(&leg->settled);
+    return !atomic_load(&flow->settled);
 }
 
-uint64_t keel_keepalive_held_ns(const struct keel_operation_peer *leg, uint64_t now_ns)
+uint64_t keel_keepalive_held_ns(const struct keel_flow *flow, uint64_t now_ns)
 {
-    const struct keel_peer *peer = atomic_load(&leg->peer);
+    const struct keel_peer *peer = atomic_load(&flow->peer);
     if (peer == NULL)
         return 0;
-    uint64_t since = atomic_load(&leg->operation->since_ns), waited = now_ns > since ? now_ns - since : 0;
+    uint64_t since = atomic_load(&flow->operation->since_ns), waited = now_ns > since ? now_ns - since : 0;
     uint64_t heard = atomic_load(&peer->heard_ns), answered = atomic_load(&peer->answered_ns);
     uint64_t sign = lesser(heard, answered), quiet = now_ns > sign ? now_ns - sign : 0;
     if (quiet >= KEEL_SILENT_NS)
         return silent_weight(lesser(quiet, waited));
-    bool is_first = !atomic_load(&leg->begun) && told_by(leg).rank == KEEL_NO_RANK;
-    return is_awaited(leg) && is_first ? waited : 0;
+    bool is_first = !atomic_load(&flow->begun) && told_by(flow).rank == KEEL_NO_RANK;
+    return is_awaited(flow) && is_first ? waited : 0;
 }
 
 static void take_worse(struct keel_suspect *best, struct keel_suspect other)
@@ -135,14 +135,14 @@ struct keel_suspect keel_keepalive_blamed(const struct keel_operation *operation
                                           uint64_t now_ns)
 {
     struct keel_suspect best = {.rank = KEEL_NO_RANK};
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        const struct keel_operation_peer *leg = &operation->legs[k];
-        const struct keel_peer *peer = atomic_load(&leg->peer);
+    for (uint32_t k = 0; k < operation->flow_count; k++) {
+        const struct keel_flow *flow = &operation->flows[k];
+        const struct keel_peer *peer = atomic_load(&flow->peer);
         if (peer == NULL || peer == but)
             continue;
-        take_worse(&best, (struct keel_suspect){peer->rank, 0, keel_keepalive_held_ns(leg, now_ns)});
-        if (is_awaited(leg))
-            take_worse(&best, told_by(leg));
+        take_worse(&best, (struct keel_suspect){peer->rank, 0, keel_keepalive_held_ns(flow, now_ns)});
+        if (is_awaited(flow))
+            take_worse(&best, told_by(flow));
     }
     return best;
 }

@@ -40,7 +40,7 @@ void keel_operation_destroy(struct keel_operation *operation)
 {
     keel_free(operation->owned);
     free_scratch(operation);
-    keel_free(operation->legs);
+    keel_free(operation->flows);
     keel_free(operation->needs);
     keel_free(operation->chain);
     keel_free(operation->state);
@@ -163,9 +163,9 @@ static enum keel_status make(struct keel_group *group, struct keel_plan *plan, s
     operation->group = group;
     operation->plan = plan;
     operation->asked.kind = KEEL_COLLECTIVE_COUNT;
-    operation->leg_count = schedule->peer_count;
+    operation->flow_count = schedule->peer_count;
     operation->part_capacity = group->node_count > 0 ? group->node_count : 1;
-    enum keel_status status = keel_alloc(schedule->peer_count, sizeof *operation->legs, &operation->legs);
+    enum keel_status status = keel_alloc(schedule->peer_count, sizeof *operation->flows, &operation->flows);
     if (status == KEEL_OK)
         status = keel_alloc(operation->part_capacity, sizeof *operation->parts, &operation->parts);
     if (status == KEEL_OK)
@@ -178,30 +178,29 @@ static enum keel_status make(struct keel_group *group, struct keel_plan *plan, s
         keel_operation_destroy(operation);
         return status;
     }
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        operation->legs[k].operation = operation;
-        operation->legs[k].rank = schedule->peers[k];
-        operation->legs[k].sends = plan->sends + plan->sends_first[k];
-        operation->legs[k].send_count = plan->sends_first[k + 1] - plan->sends_first[k];
-        operation->legs[k].receives = schedule->receives + schedule->receives_first[k];
-        operation->legs[k].receive_count = schedule->receives_first[k + 1] - schedule->receives_first[k];
+    for (uint32_t k = 0; k < operation->flow_count; k++) {
+        operation->flows[k].operation = operation;
+        operation->flows[k].rank = schedule->peers[k];
+        operation->flows[k].sends = plan->sends + plan->sends_first[k];
+        operation->flows[k].send_count = plan->sends_first[k + 1] - plan->sends_first[k];
+        operation->flows[k].receives = schedule->receives + schedule->receives_first[k];
+        operation->flows[k].receive_count = schedule->receives_first[k + 1] - schedule->receives_first[k];
     }
     *out = operation;
     return KEEL_OK;
 }
 
-/* All that is of one use; tickets and queues of legs are written before they are read. */
+/* All that is of one use; tickets and queues of flows are written before they are read. */
 static void reset(struct keel_operation *operation)
 {
-    const size_t from = offsetof(struct keel_operation_peer, queued),
-                 to = offsetof(struct keel_operation_peer, tickets);
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        struct keel_operation_peer *leg = &operation->legs[k];
-        memset((uint8_t *)leg + from, 0, to - from);
-        leg->give_left = leg->give_count;
-        leg->take_left = leg->take_count;
+    const size_t from = offsetof(struct keel_flow, queued), to = offsetof(struct keel_flow, tickets);
+    for (uint32_t k = 0; k < operation->flow_count; k++) {
+        struct keel_flow *flow = &operation->flows[k];
+        memset((uint8_t *)flow + from, 0, to - from);
+        flow->give_left = flow->give_count;
+        flow->take_left = flow->take_count;
     }
-    operation->open_legs = operation->leg_count;
+    operation->open_flows = operation->flow_count;
     operation->lowest = 0;
     operation->ended = operation->linked = false;
     atomic_store_explicit(&operation->done, false, memory_order_relaxed);

@@ -24,20 +24,20 @@ static struct keel_operation **table_slot(struct keel_group *whole, uint32_t num
 }
 
 /* By rank in the group; NULL: this operation has nothing to do with it. */
-static struct keel_operation_peer *leg_of(const struct keel_operation *operation, uint32_t rank)
+static struct keel_flow *flow_of(const struct keel_operation *operation, uint32_t rank)
 {
-    uint32_t low = 0, high = operation->leg_count;
+    uint32_t low = 0, high = operation->flow_count;
     for (uint32_t k = rank > 0 ? rank - 1 : 0; k <= rank && k < high; k++) /* where it talks to everybody */
-        if (operation->legs[k].rank == rank)
-            return &operation->legs[k];
+        if (operation->flows[k].rank == rank)
+            return &operation->flows[k];
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (operation->legs[middle].rank < rank)
+        if (operation->flows[middle].rank < rank)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < operation->leg_count && operation->legs[low].rank == rank ? &operation->legs[low] : NULL;
+    return low < operation->flow_count && operation->flows[low].rank == rank ? &operation->flows[low] : NULL;
 }
 
 /* rank: in the epoch. Of a pair's operations only those of this pair are meant. */
@@ -48,7 +48,7 @@ static struct keel_operation *find(struct keel_group *whole, const struct keel_m
     for (; at != NULL; at = at->next_in_table)
         if (at->sequence == message->sequence && at->group->number == message->group &&
             at->lane == message->part &&
-            (at->lane == 0 || leg_of(at, keel_group_from_whole(at->group, rank)) != NULL))
+            (at->lane == 0 || flow_of(at, keel_group_from_whole(at->group, rank)) != NULL))
             return at;
     return NULL;
 }
@@ -76,38 +76,38 @@ static struct keel_message message_of(const struct keel_operation *operation, en
 
 /* ---- work lists ---------------------------------------------------------------------------------------- */
 
-void keel_protocol_queue(struct keel_operation_peer *leg)
+void keel_protocol_queue(struct keel_flow *flow)
 {
-    struct keel_peer *peer = atomic_load_explicit(&leg->peer, memory_order_relaxed);
-    if (peer == NULL || leg->operation->ended || leg->operation->starting)
+    struct keel_peer *peer = atomic_load_explicit(&flow->peer, memory_order_relaxed);
+    if (peer == NULL || flow->operation->ended || flow->operation->starting)
         return;
-    keel_session_busy(leg->operation->group->whole, peer);
-    if (leg->queued)
+    keel_session_busy(flow->operation->group->whole, peer);
+    if (flow->queued)
         return;
-    leg->queued = true;
-    leg->next_work = NULL;
-    leg->previous_work = peer->work_last;
+    flow->queued = true;
+    flow->next_work = NULL;
+    flow->previous_work = peer->work_last;
     if (peer->work_last != NULL)
-        peer->work_last->next_work = leg;
+        peer->work_last->next_work = flow;
     else
-        peer->work = leg;
-    peer->work_last = leg;
+        peer->work = flow;
+    peer->work_last = flow;
 }
 
-static void unqueue(struct keel_operation_peer *leg)
+static void unqueue(struct keel_flow *flow)
 {
-    struct keel_peer *peer = atomic_load_explicit(&leg->peer, memory_order_relaxed);
-    if (!leg->queued)
+    struct keel_peer *peer = atomic_load_explicit(&flow->peer, memory_order_relaxed);
+    if (!flow->queued)
         return;
-    leg->queued = false;
-    if (leg->previous_work != NULL)
-        leg->previous_work->next_work = leg->next_work;
+    flow->queued = false;
+    if (flow->previous_work != NULL)
+        flow->previous_work->next_work = flow->next_work;
     else
-        peer->work = leg->next_work;
-    if (leg->next_work != NULL)
-        leg->next_work->previous_work = leg->previous_work;
+        peer->work = flow->next_work;
+    if (flow->next_work != NULL)
+        flow->next_work->previous_work = flow->previous_work;
     else
-        peer->work_last = leg->previous_work;
+        peer->work_last = flow->previous_work;
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
@@ -119,14 +119,14 @@ void keel_protocol_end(struct keel_operation *operation, enum keel_status status
     struct keel_endpoint *endpoint = operation->group->endpoint;
     if (operation->ended)
         return;
-    for (uint32_t k = 0; k < operation->leg_count; k++)
-        if (operation->legs[k].queued)
-            unqueue(&operation->legs[k]);
+    for (uint32_t k = 0; k < operation->flow_count; k++)
+        if (operation->flows[k].queued)
+            unqueue(&operation->flows[k]);
     if (operation->held_count > 0)
         keel_engine_let_go(operation, false);
     KEEL_ASSERT(operation->group->whole->active > 0);
     KEEL_ASSERT(status != KEEL_OK ||
-                (operation->open_legs == 0 && operation->lowest == operation->segment_count));
+                (operation->open_flows == 0 && operation->lowest == operation->segment_count));
     operation->ended = true;
     keel_trace_ended(operation, status);
     operation->group->whole->active--;
@@ -141,25 +141,25 @@ void keel_protocol_end(struct keel_operation *operation, enum keel_status status
     keel_mutex_unlock(&endpoint->lock);
 }
 
-static bool leg_whole(const struct keel_operation_peer *leg)
+static bool flow_whole(const struct keel_flow *flow)
 {
-    return leg->first_sent && atomic_load_explicit(&leg->begun, memory_order_relaxed) &&
-           leg->in_flight == 0 && leg->give_left == 0 && leg->take_left == 0 &&
-           leg->granted >= leg->give_segments && leg->grant_told >= leg->take_segments;
+    return flow->first_sent && atomic_load_explicit(&flow->begun, memory_order_relaxed) &&
+           flow->in_flight == 0 && flow->give_left == 0 && flow->take_left == 0 &&
+           flow->granted >= flow->give_segments && flow->grant_told >= flow->take_segments;
 }
 
 /* True when that ended the operation, which the caller then no longer touches. */
-static bool settle(struct keel_operation_peer *leg)
+static bool settle(struct keel_flow *flow)
 {
-    struct keel_operation *operation = leg->operation;
+    struct keel_operation *operation = flow->operation;
     if (operation->ended)
         return true;
-    if (!atomic_load_explicit(&leg->settled, memory_order_relaxed) && leg_whole(leg)) {
-        KEEL_ASSERT(operation->open_legs > 0);
-        atomic_store_explicit(&leg->settled, true, memory_order_relaxed);
-        operation->open_legs--;
+    if (!atomic_load_explicit(&flow->settled, memory_order_relaxed) && flow_whole(flow)) {
+        KEEL_ASSERT(operation->open_flows > 0);
+        atomic_store_explicit(&flow->settled, true, memory_order_relaxed);
+        operation->open_flows--;
     }
-    if (operation->open_legs > 0 || operation->lowest < operation->segment_count)
+    if (operation->open_flows > 0 || operation->lowest < operation->segment_count)
         return false;
     keel_protocol_end(operation, KEEL_OK);
     return true;
@@ -177,11 +177,11 @@ static bool ends_without(const struct keel_operation *operation, uint32_t rank, 
     uint32_t own = keel_group_from_whole(operation->group, rank);
     if (own == KEEL_NO_RANK)
         return false;
-    const struct keel_operation_peer *leg = leg_of(operation, own);
+    const struct keel_flow *flow = flow_of(operation, own);
     bool broken = status == KEEL_PEER_LOST || status == KEEL_CORRUPT || status == KEEL_MISMATCH;
     if (broken && !is_pair(operation))
         return true;
-    return leg != NULL && (broken || !atomic_load(&leg->settled) || leg->held > 0);
+    return flow != NULL && (broken || !atomic_load(&flow->settled) || flow->held > 0);
 }
 
 /* Word of a disagreement stays: operations that are begun only now are to hear it. */
@@ -213,27 +213,27 @@ void keel_protocol_without(struct keel_group *whole, uint32_t rank, enum keel_st
 
 /* ---- disagreement -------------------------------------------------------------------------------------- */
 
-static struct keel_signature signature_for(const struct keel_operation_peer *leg)
+static struct keel_signature signature_for(const struct keel_flow *flow)
 {
-    struct keel_signature signature = leg->operation->signature;
-    signature.give_bytes = leg->give_bytes;
-    signature.take_bytes = leg->take_bytes;
+    struct keel_signature signature = flow->operation->signature;
+    signature.give_bytes = flow->give_bytes;
+    signature.take_bytes = flow->take_bytes;
     return signature;
 }
 
 /* Give and take, which are its end, are the other way round there. */
-static bool agrees(const struct keel_operation_peer *leg, const struct keel_signature *theirs)
+static bool agrees(const struct keel_flow *flow, const struct keel_signature *theirs)
 {
     struct keel_signature wanted;
-    const struct keel_signature *mine = &leg->operation->signature;
-    if (is_pair(leg->operation)) {
+    const struct keel_signature *mine = &flow->operation->signature;
+    if (is_pair(flow->operation)) {
         wanted = *mine;
         wanted.kind = mine->kind == KEEL_SEND ? KEEL_RECEIVE : KEEL_SEND;
         wanted.root = theirs->root;
         mine = &wanted;
     }
     return memcmp(mine, theirs, offsetof(struct keel_signature, give_bytes)) == 0 &&
-           theirs->give_bytes == leg->take_bytes && theirs->take_bytes == leg->give_bytes;
+           theirs->give_bytes == flow->take_bytes && theirs->take_bytes == flow->give_bytes;
 }
 
 /* Without memory for it the peer learns from others, or by its deadline. */
@@ -266,8 +266,8 @@ static void disagree(struct keel_operation *operation, const struct keel_differ 
     operation->group->whole->dispute =
         (struct keel_notice){.message = message_of(operation, KEEL_MESSAGE_DIFFER), .differ = *differ};
     keel_protocol_end(operation, KEEL_MISMATCH);
-    for (uint32_t k = 0; k < operation->leg_count; k++)
-        notify_differ(operation, atomic_load(&operation->legs[k].peer));
+    for (uint32_t k = 0; k < operation->flow_count; k++)
+        notify_differ(operation, atomic_load(&operation->flows[k].peer));
 }
 
 /* To a peer that is connected; one that is not yet hears it when it is. */
@@ -287,9 +287,9 @@ void keel_protocol_revoked(struct keel_group *whole)
 }
 
 /* Copied: into the connection; else the other side or the network takes it from where it lies. */
-static void count_data(const struct keel_operation_peer *leg, uint64_t bytes, bool copied)
+static void count_data(const struct keel_flow *flow, uint64_t bytes, bool copied)
 {
-    struct keel_endpoint *endpoint = leg->operation->group->endpoint;
+    struct keel_endpoint *endpoint = flow->operation->group->endpoint;
     keel_count_add(&endpoint->data_sent, bytes);
     keel_count_add(&endpoint->data_copied, copied ? bytes : 0);
 }
@@ -303,59 +303,57 @@ static enum keel_flow_send flow_result(enum keel_send result)
     return result == KEEL_SEND_LATER ? KEEL_FLOW_LATER : KEEL_FLOW_BROKEN;
 }
 
-static enum keel_flow_send send_first(struct keel_operation_peer *leg, struct keel_connection *link,
-                                      bool *out_retry)
+static enum keel_flow_send send_first(struct keel_flow *flow, struct keel_connection *link, bool *out_retry)
 {
     uint8_t payload[KEEL_EAGER_BYTES];
     uint32_t bytes;
-    struct keel_signature signature = signature_for(leg);
-    struct keel_message message = message_of(leg->operation, KEEL_MESSAGE_FIRST);
+    struct keel_signature signature = signature_for(flow);
+    struct keel_message message = message_of(flow->operation, KEEL_MESSAGE_FIRST);
     memcpy(payload, &signature, sizeof signature);
     uint32_t count =
-        keel_engine_pack(leg, payload + sizeof signature, KEEL_EAGER_BYTES - sizeof signature, &bytes);
-    uint32_t grant = leg->grant;
-    KEEL_ASSERT(count <= leg->send_count && bytes <= KEEL_EAGER_BYTES - sizeof signature);
-    KEEL_ASSERT(grant <= leg->take_segments && !leg->first_sent);
+        keel_engine_pack(flow, payload + sizeof signature, KEEL_EAGER_BYTES - sizeof signature, &bytes);
+    uint32_t grant = flow->grant;
+    KEEL_ASSERT(count <= flow->send_count && bytes <= KEEL_EAGER_BYTES - sizeof signature);
+    KEEL_ASSERT(grant <= flow->take_segments && !flow->first_sent);
     message.offset = place(grant, count);
     message.bytes = (uint32_t)sizeof signature + bytes;
     enum keel_flow_send result =
         flow_result(keel_connection_send(link, &message, payload, false, NULL, out_retry));
     if (result == KEEL_FLOW_SENT) {
-        leg->first_sent = true;
-        leg->grant_told = grant;
-        count_data(leg, bytes, true);
-        keel_engine_packed(leg, count);
+        flow->first_sent = true;
+        flow->grant_told = grant;
+        count_data(flow, bytes, true);
+        keel_engine_packed(flow, count);
     }
     return result;
 }
 
-static enum keel_flow_send send_grant(struct keel_operation_peer *leg, struct keel_connection *link,
-                                      bool *out_retry)
+static enum keel_flow_send send_grant(struct keel_flow *flow, struct keel_connection *link, bool *out_retry)
 {
-    struct keel_message message = message_of(leg->operation, KEEL_MESSAGE_GRANT);
-    KEEL_ASSERT(leg->grant > leg->grant_told && leg->grant <= leg->take_segments);
-    message.offset = place(leg->grant, 0);
+    struct keel_message message = message_of(flow->operation, KEEL_MESSAGE_GRANT);
+    KEEL_ASSERT(flow->grant > flow->grant_told && flow->grant <= flow->take_segments);
+    message.offset = place(flow->grant, 0);
     enum keel_flow_send result =
         flow_result(keel_connection_send(link, &message, NULL, false, NULL, out_retry));
     if (result == KEEL_FLOW_SENT)
-        leg->grant_told = leg->grant;
+        flow->grant_told = flow->grant;
     return result;
 }
 
-static struct keel_ticket *free_ticket(struct keel_operation_peer *leg)
+static struct keel_ticket *free_ticket(struct keel_flow *flow)
 {
-    uint32_t all = (UINT32_C(1) << KEEL_OPERATION_PEER_SENDS) - 1;
-    return leg->busy == all ? NULL : &leg->tickets[__builtin_ctz(~leg->busy)];
+    uint32_t all = (UINT32_C(1) << KEEL_FLOW_SENDS) - 1;
+    return flow->busy == all ? NULL : &flow->tickets[__builtin_ctz(~flow->busy)];
 }
 
-static enum keel_flow_send send_data(struct keel_operation_peer *leg, const struct keel_give *give,
+static enum keel_flow_send send_data(struct keel_flow *flow, const struct keel_give *give,
                                      struct keel_connection *link, bool *out_retry)
 {
     bool lent = give->bytes > KEEL_COPY_BYTES;
-    KEEL_ASSERT(give->bytes <= leg->operation->chunk_bytes && give->ordinal < leg->send_count);
-    KEEL_ASSERT(give->segment < leg->granted && leg->granted <= leg->give_segments && leg->give_left > 0);
-    struct keel_message message = message_of(leg->operation, KEEL_MESSAGE_DATA);
-    struct keel_ticket *ticket = lent ? free_ticket(leg) : NULL;
+    KEEL_ASSERT(give->bytes <= flow->operation->chunk_bytes && give->ordinal < flow->send_count);
+    KEEL_ASSERT(give->segment < flow->granted && flow->granted <= flow->give_segments && flow->give_left > 0);
+    struct keel_message message = message_of(flow->operation, KEEL_MESSAGE_DATA);
+    struct keel_ticket *ticket = lent ? free_ticket(flow) : NULL;
     if (lent && ticket == NULL)
         return KEEL_FLOW_LATER; /* one of them is on its way back */
     message.offset = place(give->segment, give->ordinal);
@@ -365,37 +363,36 @@ static enum keel_flow_send send_data(struct keel_operation_peer *leg, const stru
     if (result != KEEL_FLOW_SENT)
         return result;
     bool done = !lent || sent == KEEL_SEND_DONE;
-    count_data(leg, give->bytes, done);
+    count_data(flow, give->bytes, done);
     if (!done) {
-        *ticket = (struct keel_ticket){.leg = leg, .item = give->item};
-        leg->busy |= UINT32_C(1) << (ticket - leg->tickets);
-        leg->in_flight++;
+        *ticket = (struct keel_ticket){.flow = flow, .item = give->item};
+        flow->busy |= UINT32_C(1) << (ticket - flow->tickets);
+        flow->in_flight++;
     }
-    keel_engine_gone(leg, give, done);
+    keel_engine_gone(flow, give, done);
     return KEEL_FLOW_SENT;
 }
 
-static bool has_more(const struct keel_operation_peer *leg)
+static bool has_more(const struct keel_flow *flow)
 {
-    if (atomic_load_explicit(&leg->settled, memory_order_relaxed))
+    if (atomic_load_explicit(&flow->settled, memory_order_relaxed))
         return false;
-    return !leg->first_sent || keel_engine_grant_is_due(leg) ||
-           (leg->give_left > 0 && atomic_load_explicit(&leg->begun, memory_order_relaxed));
+    return !flow->first_sent || keel_engine_grant_is_due(flow) ||
+           (flow->give_left > 0 && atomic_load_explicit(&flow->begun, memory_order_relaxed));
 }
 
-static enum keel_flow_send send_for(struct keel_operation_peer *leg, struct keel_connection *link,
-                                    bool *out_retry)
+static enum keel_flow_send send_for(struct keel_flow *flow, struct keel_connection *link, bool *out_retry)
 {
     struct keel_give give;
     enum keel_flow_send result = KEEL_FLOW_NOTHING;
-    if (!leg->first_sent)
-        result = send_first(leg, link, out_retry);
-    else if (keel_engine_grant_is_due(leg))
-        result = send_grant(leg, link, out_retry);
-    else if (atomic_load_explicit(&leg->begun, memory_order_relaxed) && keel_engine_next(leg, &give))
-        result = send_data(leg, &give, link, out_retry);
-    if (result == KEEL_FLOW_SENT && !settle(leg) && !has_more(leg))
-        unqueue(leg);
+    if (!flow->first_sent)
+        result = send_first(flow, link, out_retry);
+    else if (keel_engine_grant_is_due(flow))
+        result = send_grant(flow, link, out_retry);
+    else if (atomic_load_explicit(&flow->begun, memory_order_relaxed) && keel_engine_next(flow, &give))
+        result = send_data(flow, &give, link, out_retry);
+    if (result == KEEL_FLOW_SENT && !settle(flow) && !has_more(flow))
+        unqueue(flow);
     return result;
 }
 
@@ -416,37 +413,37 @@ enum keel_flow_send keel_protocol_send(struct keel_peer *peer, struct keel_conne
     if (peer->notices != NULL)
         return send_notice(peer, link, out_retry);
     while (peer->work != NULL) {
-        struct keel_operation_peer *leg = peer->work;
-        enum keel_flow_send result = send_for(leg, link, out_retry);
+        struct keel_flow *flow = peer->work;
+        enum keel_flow_send result = send_for(flow, link, out_retry);
         if (result != KEEL_FLOW_NOTHING)
             return result;
-        unqueue(leg);
+        unqueue(flow);
     }
     return KEEL_FLOW_NOTHING;
 }
 
 void keel_protocol_sent(struct keel_ticket *ticket)
 {
-    struct keel_operation_peer *leg = ticket->leg;
-    uint32_t bit = UINT32_C(1) << (ticket - leg->tickets);
-    KEEL_ASSERT((leg->busy & bit) != 0 && leg->in_flight > 0);
-    leg->busy &= ~bit;
-    leg->in_flight--;
-    if (leg->operation->ended)
+    struct keel_flow *flow = ticket->flow;
+    uint32_t bit = UINT32_C(1) << (ticket - flow->tickets);
+    KEEL_ASSERT((flow->busy & bit) != 0 && flow->in_flight > 0);
+    flow->busy &= ~bit;
+    flow->in_flight--;
+    if (flow->operation->ended)
         return;
-    keel_trace_moved(leg->operation);
-    keel_engine_sent(leg->operation, ticket->item);
-    settle(leg);
+    keel_trace_moved(flow->operation);
+    keel_engine_sent(flow->operation, ticket->item);
+    settle(flow);
 }
 
 /* The last of them may end the operation, which is then no longer touched. */
-static void take_back(struct keel_operation_peer *leg)
+static void take_back(struct keel_flow *flow)
 {
-    uint32_t left = leg->in_flight;
+    uint32_t left = flow->in_flight;
     for (uint32_t k = 0; left > 0; k++)
-        if ((leg->busy >> k & 1) != 0) {
+        if ((flow->busy >> k & 1) != 0) {
             left--;
-            keel_protocol_sent(&leg->tickets[k]);
+            keel_protocol_sent(&flow->tickets[k]);
         }
 }
 
@@ -456,20 +453,20 @@ void keel_protocol_left(struct keel_group *whole, uint32_t rank)
         struct keel_operation *next;
         for (struct keel_operation *at = whole->table[slot]; at != NULL; at = next) {
             next = at->next_in_table;
-            struct keel_operation_peer *leg = leg_of(at, keel_group_from_whole(at->group, rank));
-            if (leg != NULL && leg->in_flight > 0)
-                take_back(leg);
+            struct keel_flow *flow = flow_of(at, keel_group_from_whole(at->group, rank));
+            if (flow != NULL && flow->in_flight > 0)
+                take_back(flow);
         }
     }
 }
 
 /* ---- receiving ----------------------------------------------------------------------------------------- */
 
-static void first_differs(struct keel_operation *operation, const struct keel_operation_peer *leg,
-                          uint32_t rank, const struct keel_signature *theirs)
+static void first_differs(struct keel_operation *operation, const struct keel_flow *flow, uint32_t rank,
+                          const struct keel_signature *theirs)
 {
     struct keel_differ differ = {.rank = {operation->group->rank, rank}};
-    differ.said[0] = leg != NULL ? signature_for(leg) : operation->signature;
+    differ.said[0] = flow != NULL ? signature_for(flow) : operation->signature;
     differ.said[1] = *theirs;
     disagree(operation, &differ);
 }
@@ -478,31 +475,31 @@ static bool take_first(struct keel_operation *operation, struct keel_peer *peer,
                        const struct keel_message *message, const uint8_t *payload)
 {
     uint32_t rank = keel_group_from_whole(operation->group, peer->rank);
-    struct keel_operation_peer *leg = leg_of(operation, rank);
+    struct keel_flow *flow = flow_of(operation, rank);
     struct keel_signature theirs;
     if (message->bytes < sizeof theirs)
         return false;
     memcpy(&theirs, payload, sizeof theirs);
-    if (leg == NULL) { /* it talks to us, and we would not to it, or it is in no subgroup of ours */
+    if (flow == NULL) { /* it talks to us, and we would not to it, or it is in no subgroup of ours */
         first_differs(operation, NULL, rank, &theirs);
         notify_differ(operation, peer);
         return true;
     }
-    if (atomic_load_explicit(&leg->begun, memory_order_relaxed))
+    if (atomic_load_explicit(&flow->begun, memory_order_relaxed))
         return false;
-    if (!agrees(leg, &theirs)) {
-        first_differs(operation, leg, rank, &theirs);
+    if (!agrees(flow, &theirs)) {
+        first_differs(operation, flow, rank, &theirs);
         return true;
     }
-    atomic_store_explicit(&leg->begun, true, memory_order_relaxed);
-    keel_trace_first(operation, leg);
-    leg->granted = (uint32_t)(message->offset >> 32);
-    if (leg->granted > leg->give_segments ||
-        !keel_engine_unpack(leg, (uint32_t)message->offset, payload + sizeof theirs,
+    atomic_store_explicit(&flow->begun, true, memory_order_relaxed);
+    keel_trace_first(operation, flow);
+    flow->granted = (uint32_t)(message->offset >> 32);
+    if (flow->granted > flow->give_segments ||
+        !keel_engine_unpack(flow, (uint32_t)message->offset, payload + sizeof theirs,
                             message->bytes - (uint32_t)sizeof theirs))
         return false;
-    if (!settle(leg) && has_more(leg))
-        keel_protocol_queue(leg);
+    if (!settle(flow) && has_more(flow))
+        keel_protocol_queue(flow);
     return true;
 }
 
@@ -517,29 +514,28 @@ static bool take_differ(struct keel_operation *operation, const struct keel_mess
     return true;
 }
 
-static bool take_grant(struct keel_operation_peer *leg, uint64_t offset)
+static bool take_grant(struct keel_flow *flow, uint64_t offset)
 {
     uint64_t limit = offset >> 32;
-    if (limit > leg->give_segments || limit < leg->granted)
+    if (limit > flow->give_segments || limit < flow->granted)
         return false;
-    leg->granted = (uint32_t)limit;
-    keel_protocol_queue(leg);
-    settle(leg);
+    flow->granted = (uint32_t)limit;
+    keel_protocol_queue(flow);
+    settle(flow);
     return true;
 }
 
 /* An end of the operation inside settle may free it: touch nothing afterwards. */
-static bool take_data(struct keel_operation_peer *leg, const struct keel_message *message,
-                      const uint8_t *payload)
+static bool take_data(struct keel_flow *flow, const struct keel_message *message, const uint8_t *payload)
 {
-    struct keel_connection *connection = atomic_load(&leg->peer)->session->link;
-    if (!keel_engine_take(leg, (uint32_t)(message->offset >> 32), (uint32_t)message->offset, payload,
+    struct keel_connection *connection = atomic_load(&flow->peer)->session->link;
+    if (!keel_engine_take(flow, (uint32_t)(message->offset >> 32), (uint32_t)message->offset, payload,
                           message->bytes) ||
         !keel_connection_intact(connection))
         return false;
     if (keel_connection_is_crowded(connection))
-        keel_protocol_rest(leg->operation->group->whole);
-    settle(leg);
+        keel_protocol_rest(flow->operation->group->whole);
+    settle(flow);
     return true;
 }
 
@@ -586,12 +582,12 @@ bool keel_protocol_arrived(struct keel_group *whole, struct keel_peer *peer,
         return take_first(operation, peer, message, payload);
     if (message->kind == KEEL_MESSAGE_DIFFER)
         return take_differ(operation, message, payload);
-    struct keel_operation_peer *leg = leg_of(operation, keel_group_from_whole(operation->group, peer->rank));
-    if (leg == NULL || !atomic_load(&leg->begun))
+    struct keel_flow *flow = flow_of(operation, keel_group_from_whole(operation->group, peer->rank));
+    if (flow == NULL || !atomic_load(&flow->begun))
         return false;
     if (message->kind == KEEL_MESSAGE_GRANT)
-        return take_grant(leg, message->offset);
-    return message->kind == KEEL_MESSAGE_DATA && take_data(leg, message, payload);
+        return take_grant(flow, message->offset);
+    return message->kind == KEEL_MESSAGE_DATA && take_data(flow, message, payload);
 }
 
 /* ---- beginning ----------------------------------------------------------------------------------------- */
@@ -614,7 +610,7 @@ static struct keel_early *early_of(struct keel_peer *peer, const struct keel_ope
 static bool is_member(const struct keel_operation *operation, const struct keel_peer *peer)
 {
     uint32_t rank = keel_group_from_whole(operation->group, peer->rank);
-    return rank != KEEL_NO_RANK && (!is_pair(operation) || leg_of(operation, rank) != NULL);
+    return rank != KEEL_NO_RANK && (!is_pair(operation) || flow_of(operation, rank) != NULL);
 }
 
 static enum keel_status may_begin(const struct keel_operation *operation)
@@ -622,15 +618,15 @@ static enum keel_status may_begin(const struct keel_operation *operation)
     struct keel_group *whole = operation->group->whole;
     struct keel_message same = message_of(operation, KEEL_MESSAGE_FIRST);
     const struct keel_peer *first = NULL;
-    if (operation->leg_count > 0)
-        first = atomic_load(&operation->legs[0].peer);
+    if (operation->flow_count > 0)
+        first = atomic_load(&operation->flows[0].peer);
     if (find(whole, &same, first != NULL ? first->rank : 0) != NULL)
         return KEEL_INVALID;
     for (const struct keel_peer *peer = whole->peer_list; peer != NULL; peer = peer->next)
         if ((peer->accused || peer->state == KEEL_PEER_LOST_STATE) && is_member(operation, peer))
             return peer->state == KEEL_PEER_LOST_STATE ? peer->parting : KEEL_PEER_LOST;
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        const struct keel_peer *peer = atomic_load(&operation->legs[k].peer);
+    for (uint32_t k = 0; k < operation->flow_count; k++) {
+        const struct keel_peer *peer = atomic_load(&operation->flows[k].peer);
         if (peer->state == KEEL_PEER_LEFT)
             return peer->parting;
     }
@@ -639,21 +635,21 @@ static enum keel_status may_begin(const struct keel_operation *operation)
 
 static enum keel_status find_peers(struct keel_operation *operation)
 {
-    for (uint32_t k = 0; k < operation->leg_count; k++) {
-        struct keel_operation_peer *leg = &operation->legs[k];
+    for (uint32_t k = 0; k < operation->flow_count; k++) {
+        struct keel_flow *flow = &operation->flows[k];
         struct keel_group *group = operation->group;
-        if (atomic_load_explicit(&leg->peer, memory_order_relaxed) != NULL)
+        if (atomic_load_explicit(&flow->peer, memory_order_relaxed) != NULL)
             continue;
-        struct keel_peer *peer = keel_session_peer(group->whole, keel_group_to_whole(group, leg->rank));
+        struct keel_peer *peer = keel_session_peer(group->whole, keel_group_to_whole(group, flow->rank));
         if (peer == NULL)
             return KEEL_NO_MEMORY;
-        atomic_store(&leg->peer, peer);
+        atomic_store(&flow->peer, peer);
     }
     return KEEL_OK;
 }
 
-/* Early messages may come from ranks that are no legs: then they disagree with us. None ends it well: no
- * first message has been sent yet. `words`: of disagreement alone. */
+/* Early messages may come from ranks to which there is no flow: then they disagree with us. None ends it
+ * well: no first message has been sent yet. `words`: of disagreement alone. */
 static void begin_early(struct keel_operation *operation, bool words)
 {
     struct keel_group *whole = operation->group->whole;
@@ -675,20 +671,20 @@ static void begin_early(struct keel_operation *operation, bool words)
  * may be gone. */
 static void send_firsts(struct keel_operation *operation)
 {
-    uint32_t count = operation->leg_count;
+    uint32_t count = operation->flow_count;
     bool retry = false;
     for (uint32_t k = 0; k < count; k++) {
-        struct keel_operation_peer *leg = &operation->legs[k];
+        struct keel_flow *flow = &operation->flows[k];
         struct keel_connection *connection =
-            keel_session_ready(atomic_load_explicit(&leg->peer, memory_order_relaxed));
-        if (connection == NULL || send_first(leg, connection, &retry) != KEEL_FLOW_SENT) {
-            keel_protocol_queue(leg);
+            keel_session_ready(atomic_load_explicit(&flow->peer, memory_order_relaxed));
+        if (connection == NULL || send_first(flow, connection, &retry) != KEEL_FLOW_SENT) {
+            keel_protocol_queue(flow);
             continue;
         }
-        if (settle(leg))
+        if (settle(flow))
             return;
-        if (has_more(leg))
-            keel_protocol_queue(leg);
+        if (has_more(flow))
+            keel_protocol_queue(flow);
     }
 }
 
@@ -718,7 +714,7 @@ void keel_protocol_begin(struct keel_operation *operation)
     operation->starting = false;
     if (operation->ended)
         return;
-    if (operation->open_legs == 0) {
+    if (operation->open_flows == 0) {
         KEEL_ASSERT(operation->lowest == operation->segment_count);
         keel_protocol_end(operation, KEEL_OK);
         return;
@@ -728,9 +724,9 @@ void keel_protocol_begin(struct keel_operation *operation)
 
 /* ---- what peers lent ----------------------------------------------------------------------------------- */
 
-bool keel_protocol_hold(struct keel_operation_peer *leg, struct keel_held *out)
+bool keel_protocol_hold(struct keel_flow *flow, struct keel_held *out)
 {
-    struct keel_connection *connection = atomic_load(&leg->peer)->session->link;
+    struct keel_connection *connection = atomic_load(&flow->peer)->session->link;
     out->kept = keel_connection_keep(connection);
     out->connection = connection;
     return out->kept != 0;
@@ -738,7 +734,7 @@ bool keel_protocol_hold(struct keel_operation_peer *leg, struct keel_held *out)
 
 bool keel_protocol_holds(const struct keel_held *held)
 {
-    const struct keel_session *session = atomic_load(&held->leg->peer)->session;
+    const struct keel_session *session = atomic_load(&held->flow->peer)->session;
     return held->connection != NULL && session != NULL && session->link == held->connection;
 }
 
@@ -760,9 +756,9 @@ void keel_protocol_rest(struct keel_group *whole)
 bool keel_protocol_lends(const struct keel_group *child)
 {
     for (const struct keel_operation *at = child->live; at != NULL; at = at->next_live)
-        for (uint32_t k = 0; k < at->leg_count; k++) {
-            const struct keel_peer *peer = atomic_load(&at->legs[k].peer);
-            if (at->legs[k].in_flight > 0 && peer->session != NULL)
+        for (uint32_t k = 0; k < at->flow_count; k++) {
+            const struct keel_peer *peer = atomic_load(&at->flows[k].peer);
+            if (at->flows[k].in_flight > 0 && peer->session != NULL)
                 return true;
         }
     return false;

@@ -887,9 +887,9 @@ bool keel_session_group_closed(struct keel_group *group, uint64_t now_ns)
 void keel_session_break_lent(struct keel_group *child)
 {
     for (struct keel_operation *at = child->live; at != NULL; at = at->next_live)
-        for (uint32_t k = 0; k < at->leg_count; k++) {
-            struct keel_peer *peer = atomic_load(&at->legs[k].peer);
-            if (at->legs[k].in_flight > 0 && peer->session != NULL)
+        for (uint32_t k = 0; k < at->flow_count; k++) {
+            struct keel_peer *peer = atomic_load(&at->flows[k].peer);
+            if (at->flows[k].in_flight > 0 && peer->session != NULL)
                 keel_session_break(peer->session, "a group was closed while it stood still");
         }
 }

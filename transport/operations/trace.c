@@ -18,7 +18,7 @@ void keel_trace_began(struct keel_operation *operation)
                                          .root = signature->root};
     uint64_t given = operation->part_cut.total, got = operation->result_cut.total;
     if (operation->lane != 0) /* of a pair the other rank */
-        collective.root = operation->legs[0].rank;
+        collective.root = operation->flows[0].rank;
     operation->waits_told = false;
     operation->record = keel_recorder_began(operation->group->endpoint->recorder, operation->group->record,
                                             &collective, given > got ? given : got, operation->segment_count,
@@ -26,10 +26,10 @@ void keel_trace_began(struct keel_operation *operation)
 }
 
 /* The message has just come: when, is known of its peer. */
-void keel_trace_first(struct keel_operation *operation, const struct keel_operation_peer *leg)
+void keel_trace_first(struct keel_operation *operation, const struct keel_flow *flow)
 {
-    const struct keel_peer *peer = atomic_load_explicit(&leg->peer, memory_order_relaxed);
-    keel_recorder_first(operation->group->endpoint->recorder, operation->record, leg->rank,
+    const struct keel_peer *peer = atomic_load_explicit(&flow->peer, memory_order_relaxed);
+    keel_recorder_first(operation->group->endpoint->recorder, operation->record, flow->rank,
                         atomic_load_explicit(&peer->heard_ns, memory_order_relaxed));
 }
 
@@ -49,18 +49,18 @@ void keel_trace_ended(struct keel_operation *operation, enum keel_status status)
 
 /* ---- what is waited for -------------------------------------------------------------------------------- */
 
-static bool wants(const struct keel_operation_peer *leg, enum keel_record_want want)
+static bool wants(const struct keel_flow *flow, enum keel_record_want want)
 {
-    bool begun = atomic_load_explicit(&leg->begun, memory_order_relaxed);
+    bool begun = atomic_load_explicit(&flow->begun, memory_order_relaxed);
     switch (want) {
     case KEEL_RECORD_WANT_FIRST:
         return !begun;
     case KEEL_RECORD_WANT_DATA:
-        return begun && keel_engine_awaits(leg);
+        return begun && keel_engine_awaits(flow);
     case KEEL_RECORD_WANT_ROOM:
-        return begun && keel_engine_is_held(leg);
+        return begun && keel_engine_is_held(flow);
     case KEEL_RECORD_WANT_SENT:
-        return leg->in_flight > 0 || !leg->first_sent;
+        return flow->in_flight > 0 || !flow->first_sent;
     default:
         return false;
     }
@@ -72,12 +72,12 @@ static void tell_waits(struct keel_operation *operation)
     uint16_t ranks[KEEL_RECORD_AWAITED];
     uint32_t count = 0, want = KEEL_RECORD_WANT_NOTHING;
     while (count == 0 && ++want < KEEL_RECORD_WANT_COUNT)
-        for (uint32_t k = 0; k < operation->leg_count; k++) {
-            const struct keel_operation_peer *leg = &operation->legs[k];
-            if (atomic_load_explicit(&leg->settled, memory_order_relaxed) || !wants(leg, want))
+        for (uint32_t k = 0; k < operation->flow_count; k++) {
+            const struct keel_flow *flow = &operation->flows[k];
+            if (atomic_load_explicit(&flow->settled, memory_order_relaxed) || !wants(flow, want))
                 continue;
             if (count < KEEL_RECORD_AWAITED)
-                ranks[count] = (uint16_t)leg->rank;
+                ranks[count] = (uint16_t)flow->rank;
             count++;
         }
     keel_recorder_waits(operation->group->endpoint->recorder, operation->record,

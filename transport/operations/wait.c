@@ -152,12 +152,12 @@ static void blame_suspects(const struct keel_operation *operation)
     if (suspect.rank == KEEL_NO_RANK)
         return;
     keel_group_note_lost(whole, suspect.rank);
-    for (uint32_t k = 0; k < operation->leg_count; k++)
-        if (keel_group_to_whole(operation->group, operation->legs[k].rank) == suspect.rank)
-            held_ns = keel_keepalive_held_ns(&operation->legs[k], now);
-    for (uint32_t k = 0; k < operation->leg_count && held_ns > 0; k++)
-        if (keel_keepalive_held_ns(&operation->legs[k], now) >= about_as_long(held_ns))
-            keel_group_note_lost(whole, keel_group_to_whole(operation->group, operation->legs[k].rank));
+    for (uint32_t k = 0; k < operation->flow_count; k++)
+        if (keel_group_to_whole(operation->group, operation->flows[k].rank) == suspect.rank)
+            held_ns = keel_keepalive_held_ns(&operation->flows[k], now);
+    for (uint32_t k = 0; k < operation->flow_count && held_ns > 0; k++)
+        if (keel_keepalive_held_ns(&operation->flows[k], now) >= about_as_long(held_ns))
+            keel_group_note_lost(whole, keel_group_to_whole(operation->group, operation->flows[k].rank));
 }
 
 /* Whom to name when the deadline has passed, the best evidence first; the others of the group hear of it with
@@ -170,9 +170,9 @@ static void blame(struct keel_operation *operation)
     if (group->whole->lost.count == 0)
         group->whole->lost.awaited = 1;
     blame_suspects(operation);
-    for (uint32_t k = 0; k < operation->leg_count && group->lost.count == 0; k++)
-        if (!atomic_load(&operation->legs[k].settled))
-            keel_group_note_guess(group, operation->legs[k].rank);
+    for (uint32_t k = 0; k < operation->flow_count && group->lost.count == 0; k++)
+        if (!atomic_load(&operation->flows[k].settled))
+            keel_group_note_guess(group, operation->flows[k].rank);
 }
 
 /* Caller holds the lock. Whoever ends the operation looks for sleepers after he has said so, and we look

@@ -36,11 +36,11 @@ enum {
     PACKET_MAGIC = 0x4b455350,          /* "KESP" */
     BACKLOG = 2 * KEEL_CONNECTIONS_MAX, /* an epoch's callers at once, and those of the next */
     EVENTS = 32,
-    PACKETS_MAX = 64,                     /* taken from a socket at a time */
-    LOANS_MAX = 32,                       /* regions that one side of a connection may have lent */
-    LENT_MAX = 64,                        /* messages that refer to them, under way */
-    KEPT_MAX = KEEL_OPERATION_PEER_SENDS, /* of which the receiver may keep so many, and read them later */
-    REFER_MIN_BYTES = 8192,               /* shorter payloads are copied */
+    PACKETS_MAX = 64,           /* taken from a socket at a time */
+    LOANS_MAX = 32,             /* regions that one side of a connection may have lent */
+    LENT_MAX = 64,              /* messages that refer to them, under way */
+    KEPT_MAX = KEEL_FLOW_SENDS, /* of which the receiver may keep so many, and read them later */
+    REFER_MIN_BYTES = 8192,     /* shorter payloads are copied */
     LOOK_PASSES = 64, /* passes of progress between two looks at the descriptors when nobody slept */
     BOOT_ID_BYTES = 64
 };
