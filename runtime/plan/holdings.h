@@ -1,0 +1,60 @@
+/* holdings.h - who has which elements of the state, and who sends what to whom so that everybody has what he
+ * needs.
+ *
+ * The one path for all that changes hands: a newcomer, a take-over, growing, shrinking, another plan. What
+ * seats have follows from the plan that they ran, what they need from the one that they are to run
+ * (job_plan.h); whoever was lost has nothing. Pure: no device, no network; everybody who computes it from the
+ * same holdings finds the same moves, in the same order.
+ *
+ * Elements of a tile are numbered in the tile's own row-major order. */
+#ifndef KEEL_HOLDINGS_H
+#define KEEL_HOLDINGS_H
+
+#include <keel/status.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A run of elements of one tile of one kind of state. */
+struct keel_extent {
+    uint32_t part; /* which state: the caller's numbers (enum keel_plan_part) */
+    uint32_t param, slice;
+    uint64_t first, count;
+};
+
+/* What one seat has, or needs: in any order, and also twice. */
+struct keel_holding {
+    const struct keel_extent *extents;
+    uint32_t count;
+};
+
+/* Seats are numbers below the count given; nobody has what is missing. */
+#define KEEL_SEAT_NONE UINT32_MAX
+
+struct keel_move {
+    uint32_t from, to;
+    struct keel_extent what;
+};
+
+/* Ascending by receiver, kind of state, tile and element. */
+struct keel_moves {
+    struct keel_move *moves;   /* owned */
+    struct keel_move *missing; /* owned; from is KEEL_SEAT_NONE */
+    size_t move_count, move_capacity, missing_count, missing_capacity;
+};
+
+/* No page of so many elements of a tile is cut between two senders. */
+enum { KEEL_MOVE_PAGE = 1024 };
+
+/* What each seat lacks of what it needs: from whom it gets it. have, need: seat_count of each. Nobody sends
+ * what it has not, nobody gets what it has, and nothing is sent twice to one. What only one has goes first;
+ * of what several have those send most that have least to send, in runs as long as that allows: where all
+ * have all, no two differ by more than two pages. *out is to be given to keel_moves_fini, also after a
+ * failure. NO_MEMORY. */
+enum keel_status keel_moves_find(const struct keel_holding *have, const struct keel_holding *need,
+                                 uint32_t seat_count, struct keel_moves *out);
+void keel_moves_fini(struct keel_moves *moves);
+
+/* Elements that `seat` sends. */
+uint64_t keel_moves_sent(const struct keel_moves *moves, uint32_t seat);
+
+#endif
