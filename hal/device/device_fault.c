@@ -28,7 +28,6 @@ struct keel_faults {
     const struct keel_device_ops *inner; /* the backend's */
     struct keel_mutex lock;              /* guards what follows */
     struct keel_fault_plan plan;
-    const struct keel_queue *only; /* whose commands meet the plan; NULL: all queues' */
     struct fault_event *free, *made;
 };
 
@@ -191,8 +190,7 @@ static enum keel_status enter(const struct keel_device_command *command, struct 
     passage->command.out_event = NULL;
     unwrap_waits(command, passage);
     keel_mutex_lock(&faults->lock);
-    if (faults->only == NULL || faults->only == queue)
-        passage->hit = keel_fault_plan_meet(&faults->plan, command->kind, kernel);
+    passage->hit = keel_fault_plan_meet(&faults->plan, command->kind, kernel);
     keel_mutex_unlock(&faults->lock);
     strike(passage, kernel);
     if (command->out_event != NULL)
@@ -394,7 +392,7 @@ static enum keel_status put_in_front(struct keel_device *device)
     return KEEL_OK;
 }
 
-static enum keel_status inject(struct keel_device *device, const struct keel_queue *only, const char *plan)
+enum keel_status keel_device_inject(struct keel_device *device, const char *plan)
 {
     struct keel_fault_plan read;
     KEEL_TRY(keel_fault_plan_read(plan != NULL ? plan : "", &read));
@@ -404,19 +402,8 @@ static enum keel_status inject(struct keel_device *device, const struct keel_que
         KEEL_TRY(put_in_front(device));
     keel_mutex_lock(&device->faults->lock);
     device->faults->plan = read;
-    device->faults->only = only;
     keel_mutex_unlock(&device->faults->lock);
     return KEEL_OK;
-}
-
-enum keel_status keel_device_inject(struct keel_device *device, const char *plan)
-{
-    return inject(device, NULL, plan);
-}
-
-enum keel_status keel_queue_inject(struct keel_queue *queue, const char *plan)
-{
-    return inject(queue->device, queue, plan);
 }
 
 bool keel_device_has_faults(const struct keel_device *device)

@@ -1,10 +1,14 @@
 /* plan_cmd.c - `keel plan JOB`: what a step of the job will be, without a device: parameters and tiles,
- * memory, buckets, who carries which shards, collectives, and each rank's tape.
+ * memory, buckets, who carries which shards, collectives, and each rank's tape; and the plans that there are
+ * for so many ranks, with what they take (plan_axes.c).
  *
  * The graph passes and the layout are those of a run (keel/engine.h, plan_only), on the null device: an
- * accelerator, so with all fusions. The tape is that of a step that is begun with nothing held. */
+ * accelerator, so with all fusions. The tape is that of a step that is begun with nothing held, of a plan
+ * that workers can run: each has all tensor slices and all of the state. */
 #include "plan_cmd.h"
 #include "data.h"
+#include "model.h"
+#include "plan_axes.h"
 #include "tape.h"
 #include "trainer.h"
 #include "view.h"
@@ -13,9 +17,11 @@
 #include <keel/engine.h>
 #include <keel/memory.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 struct own {
-    const char *ranks;
+    const char *ranks, *memory;
     struct keel_command_texts set;
     bool dump;
 };
@@ -32,27 +38,67 @@ struct plan {
     uint64_t *piece_bytes;         /* of each bucket, of the loss and of the records; owned */
     struct keel_partial_sums held; /* none */
     struct keel_tape tape;
+    struct keel_plan_axes axes;
 };
 
 /* ---- making it ----------------------------------------------------------------------------------------- */
 
+/* "--ranks cluster.ranks=4": an option as an override that says where it is from. */
+static enum keel_status make_override(const char *option, const char *key, const char *value, char out[64])
+{
+    const int length = snprintf(out, 64, "%s %s=%s", option, key, value);
+    if (length < 0 || length >= 64)
+        return keel_fail(KEEL_INVALID, "%s %.60s: a number is wanted", option, value);
+    return KEEL_OK;
+}
+
+/* Ranks of a plan, where they are more than a run can have; else 0. */
+static uint32_t many_ranks(const char *text)
+{
+    const size_t digits = text != NULL ? strspn(text, "0123456789") : 0;
+    const unsigned long ranks =
+        digits > 0 && digits < 9 && text[digits] == '\0' ? strtoul(text, NULL, 10) : 0;
+    return ranks > KEEL_MEMBERS_MAX && ranks <= KEEL_PLAN_SEATS_MAX ? (uint32_t)ranks : 0;
+}
+
 static enum keel_status load_job(const struct own *own, const char *path, struct keel_job *out)
 {
-    const char *overrides[KEEL_COMMAND_TEXTS_MAX + 1];
-    char ranks[64];
+    const char *overrides[KEEL_COMMAND_TEXTS_MAX + 2];
+    char ranks[64], memory[64];
     uint32_t count = 0;
     for (; count < own->set.count; count++)
         overrides[count] = own->set.at[count];
-    if (own->ranks != NULL) {
-        int length = snprintf(ranks, sizeof ranks, "--ranks cluster.ranks=%s", own->ranks);
-        if (length < 0 || (size_t)length >= sizeof ranks)
-            return keel_fail(KEEL_INVALID, "--ranks %.60s: a number is wanted", own->ranks);
+    if (own->ranks != NULL && many_ranks(own->ranks) == 0) {
+        KEEL_TRY(make_override("--ranks", "cluster.ranks", own->ranks, ranks));
         overrides[count++] = ranks;
+    }
+    if (own->memory != NULL) {
+        KEEL_TRY(make_override("--memory", "parallel.memory", own->memory, memory));
+        overrides[count++] = memory;
     }
     return keel_job_load(path, overrides, count, out);
 }
 
-static enum keel_status make(struct plan *plan)
+static enum keel_status make_axes(struct plan *plan, uint32_t many)
+{
+    struct keel_graph *graph;
+    KEEL_TRY(keel_graph_create(&graph));
+    enum keel_status status = keel_model_build(graph, &plan->job, plan->data);
+    if (status == KEEL_OK)
+        status = keel_plan_axes_make(&plan->job, graph, plan->engine, many != 0 ? many : plan->job.ranks,
+                                     &plan->axes);
+    keel_graph_destroy(graph);
+    return status;
+}
+
+/* Whether workers can run the plan: then there are tapes. */
+static bool has_tapes(const struct plan *plan)
+{
+    const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
+    return chosen->tensor == 1 && chosen->zero == 0 && plan->axes.seats == plan->job.ranks;
+}
+
+static enum keel_status make(struct plan *plan, uint32_t many)
 {
     KEEL_TRY(keel_data_open(&plan->job, &plan->data));
     KEEL_TRY(keel_device_open("null", NULL, &plan->device));
@@ -72,12 +118,13 @@ static enum keel_status make(struct plan *plan)
     plan->held.shard_count = plan->job.shards;
     for (uint32_t s = 0; s < plan->job.shards; s++)
         plan->shard_rank[s] = (uint16_t)keel_view_first_place(s, plan->job.shards, plan->job.ranks);
-    return KEEL_OK;
+    return make_axes(plan, many);
 }
 
 static void unmake(struct plan *plan)
 {
     keel_tape_fini(&plan->tape);
+    keel_plan_axes_fini(&plan->axes);
     keel_free(plan->piece_bytes);
     keel_engine_destroy(plan->engine);
     if (plan->device != NULL)
@@ -191,6 +238,13 @@ static enum keel_status print_ranks(struct plan *plan, bool dump)
     return KEEL_OK;
 }
 
+/* What was listed stays; NO_MEMORY if nothing of it fits. */
+static enum keel_status check_fit(const struct plan *plan)
+{
+    struct keel_job_plan chosen;
+    return keel_plan_choose(&plan->axes.model, &plan->axes.asked, plan->axes.seats, &chosen);
+}
+
 static enum keel_status print_text(struct plan *plan, bool dump)
 {
     char model[128];
@@ -200,9 +254,7 @@ static enum keel_status print_text(struct plan *plan, bool dump)
            " shards of %" PRIu32 " microbatches of %" PRIu32 " samples\n",
            plan->job.name, model, plan->facts.parameters, keel_engine_tile_count(plan->engine),
            plan->job.shards, plan->job.microbatches, plan->job.batch);
-    if (plan->job.tensor > 1)
-        printf("each rank holds all %" PRIu32 " tensor slices\n", plan->job.tensor);
-    printf("\nmemory of each rank's device\n");
+    printf("\nmemory of a device that has all of it\n");
     print_bytes("weights", flat_bytes(plan));
     print_bytes("gradients", flat_bytes(plan));
     print_bytes("accumulators", plan->facts.accumulator_bytes);
@@ -213,6 +265,9 @@ static enum keel_status print_text(struct plan *plan, bool dump)
            plan->compressed ? ", and as they are compressed" : "");
     for (uint32_t b = 0; b < buckets; b++)
         printf("  %4" PRIu32 " %12" PRIu64 " bytes\n", b, plan->piece_bytes[b]);
+    keel_plan_axes_print(&plan->axes);
+    if (!has_tapes(plan))
+        return check_fit(plan);
     printf("\ncollectives of a step\n");
     if (plan->job.ranks > 1)
         printf("  %" PRIu32 " all-reduces of %" PRIu64
@@ -222,7 +277,8 @@ static enum keel_status print_text(struct plan *plan, bool dump)
                plan->piece_bytes[buckets + 1]);
     else
         printf("  none: one rank carries all shards\n");
-    return print_ranks(plan, dump);
+    KEEL_TRY(print_ranks(plan, dump));
+    return check_fit(plan);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
@@ -311,13 +367,16 @@ static enum keel_status print_json(struct plan *plan, bool dump)
         keel_json_number(&json, NULL, plan->piece_bytes[b]);
     keel_json_close(&json, ']');
     keel_json_open(&json, "collectives", '[');
-    if (plan->job.ranks > 1) {
+    if (has_tapes(plan) && plan->job.ranks > 1) {
         put_collective(&json, "all-reduce", element_of(plan), buckets + 1, reduced_bytes(plan));
         put_collective(&json, "all-gather", keel_element_name(KEEL_ELEMENT_U8), 1,
                        plan->piece_bytes[buckets + 1]);
     }
     keel_json_close(&json, ']');
-    enum keel_status status = put_ranks(plan, dump, &json);
+    keel_plan_axes_print_json(&plan->axes, &json);
+    enum keel_status status = has_tapes(plan) ? put_ranks(plan, dump, &json) : KEEL_OK;
+    if (status == KEEL_OK)
+        status = check_fit(plan);
     keel_command_note(status);
     keel_command_json_end(&json);
     return status;
@@ -334,7 +393,7 @@ static int run(const struct keel_command *command)
         return keel_command_report(command->set, status);
     status = load_job(own, command->operands[0], &plan->job);
     if (status == KEEL_OK)
-        status = make(plan);
+        status = make(plan, many_ranks(own->ranks));
     if (status == KEEL_OK)
         status = command->json ? print_json(plan, own->dump) : print_text(plan, own->dump);
     int code = status == KEEL_OK ? 0 : keel_command_report(command->set, status);
@@ -345,7 +404,9 @@ static int run(const struct keel_command *command)
 
 static const struct keel_command_option options[] = {
     {"--ranks", "N", KEEL_COMMAND_TEXT, offsetof(struct own, ranks),
-     "workers that carry the job's shards (cluster.ranks)"},
+     "ranks that share the job (cluster.ranks); of a plan alone, also more than a run can have"},
+    {"--memory", "BYTES", KEEL_COMMAND_TEXT, offsetof(struct own, memory),
+     "that a rank may use (parallel.memory): plans that do not fit say what they lack"},
     {"--set", "section.key=value", KEEL_COMMAND_TEXTS, offsetof(struct own, set),
      "override any key of the job file; may be repeated"},
     {"--dump", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, dump), "each rank's actions too, one a line"},
@@ -359,11 +420,14 @@ static const struct keel_command_kind plan_kind = {
     .summary = "say what a step of a job will be: memory, tiles, sums, and each rank's actions",
     .details =
         "Reads the job and its data, and opens no device: the graph is compiled as for an accelerator.\n"
+        "Plans are all that parallel.data, tensor and zero allow for so many ranks; seats of the first are\n"
+        "listed, and what is exchanged by it. Each rank's actions are there where workers can run it.\n"
         "CPUs leave out fusions that do not pay there, so their activations differ a little.\n"
         "Accumulators hold the gradients of later uses of a parameter, such as of a tied table.\n"
         "A piece is a bucket of gradients; behind the buckets come the loss and the ranks' records.\n",
     .examples = "  keel plan demo.conf --ranks 4\n"
                 "  keel plan demo.conf --ranks 2 --dump\n"
+                "  keel plan my.conf --ranks 64 --memory 16000000000\n"
                 "  keel plan my.conf --set model.width=1024 --json | jq .memory_bytes\n",
     .options = options,
     .run = run};

@@ -264,10 +264,10 @@ static void fire(const struct keel_drill_plan *plan, const struct keel_drill *dr
         plan->flip(plan->context, drill->phase);
         break;
     case KEEL_DRILL_SICK:
-        plan->spoil(plan->context, drill->phase, "flip:read=*");
+        plan->spoil(plan->context, "flip:read=*");
         break;
     case KEEL_DRILL_HANG:
-        plan->spoil(plan->context, drill->phase, "hang:any=*");
+        plan->spoil(plan->context, drill->phase == KEEL_AT_CAPTURE ? "hang:read=1" : "hang:any=*");
         break;
     default:
         end_processes(drill, plan->directory);

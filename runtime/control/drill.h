@@ -66,8 +66,7 @@ struct keel_drill_plan {
     _Atomic uint64_t begun; /* bit per drill that this process fired: a slow one goes on */
     /* Flip a bit of this process's weights, or at KEEL_AT_COMMIT of its loss. Borrowed, as its context is. */
     void (*flip)(void *context, enum keel_drill_phase phase);
-    /* its device has these from now on (keel/health.h); at a capture, the queue that copies for it alone */
-    void (*spoil)(void *context, enum keel_drill_phase phase, const char *faults);
+    void (*spoil)(void *context, const char *faults); /* its device has these from now on (keel/health.h) */
     void *context;
 };
 

@@ -330,12 +330,10 @@ static void flip_bit(void *context, enum keel_drill_phase phase)
 }
 
 /* For drills: a board that is bad from now on. */
-static void spoil_board(void *context, enum keel_drill_phase phase, const char *faults)
+static void spoil_board(void *context, const char *faults)
 {
     struct keel_worker *worker = context;
-    enum keel_status status = phase == KEEL_AT_CAPTURE ? keel_queue_inject(worker->snapshot.queue, faults)
-                                                       : keel_device_inject(worker->device, faults);
-    if (status != KEEL_OK)
+    if (keel_device_inject(worker->device, faults) != KEEL_OK)
         keel_log(KEEL_LOG_ERROR, "the drill could not spoil the board: %s", keel_detail());
 }
 

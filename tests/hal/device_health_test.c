@@ -516,21 +516,6 @@ START_TEST(a_quarantined_device_refuses_until_it_is_released)
 }
 END_TEST
 
-START_TEST(a_fault_of_one_queue_is_met_by_no_other)
-{
-    struct board board = open_board(selectors[_i], NULL);
-    ck_ok(keel_queue_inject(board.second, "error:launch=2"));
-    ck_ok(add(&board, board.second, board.other, NULL, NULL));
-    ck_ok(keel_queue_finish(board.second, keel_deadline_after_ns(LIMIT_NS)));
-    check_works(&board); /* the second launch of the device */
-    ck_ok(add(&board, board.second, board.other, NULL, NULL));
-    ck_status(keel_queue_finish(board.second, keel_deadline_after_ns(LIMIT_NS)), KEEL_DEVICE_LOST);
-    ck_assert_ptr_nonnull(strstr(keel_detail(), "launch add failed: injected, number 2"));
-    ck_ok(keel_queue_finish(board.queue, keel_deadline_after_ns(LIMIT_NS)));
-    close_board(&board);
-}
-END_TEST
-
 START_TEST(objects_fail_on_demand_too)
 {
     struct board board = open_board(selectors[_i], "error:buffer=2;error:program=1");
@@ -752,7 +737,6 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, a_flip_is_of_one_bit_where_it_was_put, 0, SELECTORS);
     tcase_add_loop_test(tc, a_lost_device_refuses_all_with_its_evidence, 0, SELECTORS);
     tcase_add_loop_test(tc, a_quarantined_device_refuses_until_it_is_released, 0, SELECTORS);
-    tcase_add_loop_test(tc, a_fault_of_one_queue_is_met_by_no_other, 0, SELECTORS);
     tcase_add_loop_test(tc, objects_fail_on_demand_too, 0, SELECTORS);
     tcase_add_loop_test(tc, the_environment_has_a_plan_for_every_device, 0, SELECTORS);
     tcase_add_test(tc, a_kernel_that_runs_on_makes_hung_and_its_end_degraded);

@@ -64,7 +64,35 @@ plan --ranks 6 --dump
 check "more ranks than shards: who has none gives nothing to the sums, and takes part in them" \
     '[ $code -eq 0 ] && has "2: shards; 15 actions, 0 parts of each sum" && [ "$(grep -c "launch     update" "$root/log")" -eq 6 ]'
 
+# Plans.
+plan --ranks 4 --json
+check "as many positions as ranks, and nothing is divided, where all fits" \
+    'grep -qF "\"plans\":[{\"ranks\":4,\"spares\":0,\"data\":4,\"tensor\":1,\"zero\":0,\"holders\":2," "$root/log"'
+total=$(sed 's/.*"plans":\[{[^}]*}[^}]*"total_bytes":\([0-9]*\).*/\1/' "$root/log")
+plan --ranks 4 --json --memory $((total - 1))
+check "a byte less, and the optimizer's state is divided" \
+    '[ $code -eq 0 ] && grep -qF "\"plans\":[{\"ranks\":4,\"spares\":0,\"data\":4,\"tensor\":1,\"zero\":1," "$root/log" && ! has "\"tape\""'
+plan --ranks 4 --set parallel.zero=3 --set parallel.holders=1
+check "what one rank alone has is lost with it" has "bytes are nowhere else, so all go back to the newest snapshot"
+plan --ranks 4 --set parallel.zero=3
+check "and with two holders nothing is" '[ $code -eq 0 ] && has "when a rank is lost:" && ! has "nowhere else"'
+plan --ranks 5 --set job.tensor=2 --set parallel.data=2 --memory 100000000
+check "ranks that are too many for the axes" '[ $code -eq 2 ] && has "cluster.ranks = 5 is no product of parallel.data = 2"'
+plan --ranks 9 --set job.tensor=2
+check "slices take ranks beyond the shards, and who has no seat is a spare" \
+    '[ $code -eq 0 ] && has "seats of the first: data 4, tensor 2" && grep -q "^ *8 *4 *2 *0 *2 *1 " "$root/log" && has "over tensor"'
+(ulimit -v 1000000 -t 10; "$KEEL" plan "$here/../../runtime/jobs/gpt3-175b.conf" --set "data.path=$text" --ranks 4096 --memory 80000000000 >"$root/log" 2>&1)
+code=$?
+check "GPT-3 175B on 4,096 ranks, in 10 s of a processor and 1 GB" \
+    '[ $code -eq 0 ] && has "seats of the first: data 512, tensor 8" && has "more than fits" && grep -q "over tensor *1155 reduce-scatter" "$root/log"'
+
 # Bad input.
+plan --ranks 2 --memory 1000
+check "memory that no plan fits" '[ $code -eq 3 ] && has "the nearest, data 2, tensor 1, zero 0, needs" && has "optimizer"'
+plan --memory lots
+check "memory that is no number" '[ $code -eq 2 ] && has "--memory: parallel.memory = lots"'
+plan --set job.tensor=3
+check "heads that cannot be cut so" '[ $code -eq 2 ] && has "job.tensor can be 1 to 2"'
 plan --set train.step=3
 check "an unknown key" '[ $code -eq 2 ] && has "the nearest known key is train.steps"'
 plan --ranks 0

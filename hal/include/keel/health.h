@@ -90,10 +90,6 @@ void keel_queue_last(struct keel_queue *queue, char *out, size_t out_bytes);
  * 60 s). Costs nothing on a device that was never given a plan. */
 enum keel_status keel_device_inject(struct keel_device *device, const char *plan);
 
-/* As keel_device_inject, but only commands of this queue count and are met, whatever other queues of the
- * device do beside it. In place of the plan in force; the queue outlives it. */
-enum keel_status keel_queue_inject(struct keel_queue *queue, const char *plan);
-
 /* True if the device was ever given a fault plan: failures found since then may be injected ones. Any thread.
  */
 bool keel_device_has_faults(const struct keel_device *device);

@@ -1,0 +1,254 @@
+/* plan_axes.c - the plans of a job as text and as JSON. */
+#include "plan_axes.h"
+#include <inttypes.h>
+#include <keel/memory.h>
+#include <stdio.h>
+
+enum { NEIGHBOURS = 4 /* on each side, that a lost seat is healed from */, LADDER_ALL = 8, SEATS_TOLD = 8 };
+
+/* ---- making it ----------------------------------------------------------------------------------------- */
+
+/* Who can have what the last seat had: the same place of positions nearby, and where there are no other
+ * positions, the other places. */
+static uint32_t find_neighbours(const struct keel_job_plan *plan, uint32_t out[2 * NEIGHBOURS])
+{
+    const uint32_t lost = plan->seats - 1, step = plan->data > 1 ? plan->tensor : 1;
+    const uint32_t others = plan->data > 1 ? plan->data - 1 : plan->tensor - 1;
+    uint32_t count = 0;
+    for (uint32_t i = 1; i <= NEIGHBOURS && count < others; i++) {
+        out[count++] = (lost + i * step) % plan->seats;
+        if (count < others)
+            out[count++] = (lost + plan->seats - i * step) % plan->seats;
+    }
+    return count;
+}
+
+/* The state of the last seat, from its neighbours to a newcomer. */
+static enum keel_status find_loss(struct keel_plan_axes *axes)
+{
+    struct keel_holding have[2 * NEIGHBOURS + 1] = {{NULL, 0}}, need[2 * NEIGHBOURS + 1] = {{NULL, 0}};
+    struct keel_extent *extents[2 * NEIGHBOURS + 1] = {NULL};
+    uint32_t seats[2 * NEIGHBOURS + 1];
+    struct keel_moves moves = {.moves = NULL};
+    const struct keel_job_plan *plan = keel_plan_chosen(axes);
+    const uint32_t count = find_neighbours(plan, seats);
+    enum keel_status status = KEEL_OK;
+    seats[count] = plan->seats - 1;
+    for (uint32_t i = 0; i <= count && status == KEEL_OK; i++) {
+        struct keel_holding *of = i < count ? &have[i] : &need[i];
+        status = keel_plan_holding(&axes->model, plan, seats[i], &extents[i], &of->count);
+        of->extents = extents[i];
+    }
+    if (status == KEEL_OK)
+        status = keel_moves_find(have, need, count + 1, &moves);
+    for (uint32_t i = 0; i < count && status == KEEL_OK; i++) {
+        const uint64_t sent = keel_moves_sent(&moves, i) * sizeof(float);
+        axes->loss.bytes += sent;
+        axes->loss.holders += sent > 0;
+        axes->loss.most_bytes = sent > axes->loss.most_bytes ? sent : axes->loss.most_bytes;
+    }
+    for (size_t i = 0; i < moves.missing_count; i++)
+        axes->loss.missing_bytes += moves.missing[i].what.count * sizeof(float);
+    keel_moves_fini(&moves);
+    for (uint32_t i = 0; i <= count; i++)
+        keel_free(extents[i]);
+    return status;
+}
+
+enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct keel_graph *graph,
+                                     const struct keel_engine *engine, uint32_t seats,
+                                     struct keel_plan_axes *out)
+{
+    *out = (struct keel_plan_axes){.asked = job->parallel, .seats = seats};
+    if (job->parallel.data != 0 || job->parallel.tensor != 0)
+        KEEL_TRY(keel_job_check_ranks(job, seats));
+    KEEL_TRY(keel_plan_model_make(job, graph, engine, &out->model));
+    KEEL_TRY(keel_plan_list(&out->model, &out->asked, seats, &out->plans, &out->plan_count));
+    if (out->plan_count == 0)
+        return keel_fail(KEEL_INVALID,
+                         "--ranks %u: more than parallel.data = %u (0: up to job.shards = %u) positions of "
+                         "parallel.tensor = %u ranks are wanted",
+                         seats, out->asked.data, job->shards, out->asked.tensor);
+    out->fewest = keel_plan_fewest_seats(&out->model, &out->asked);
+    return find_loss(out);
+}
+
+void keel_plan_axes_fini(struct keel_plan_axes *axes)
+{
+    keel_plan_model_fini(&axes->model);
+    keel_free(axes->plans);
+    axes->plans = NULL;
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------- */
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / 1048576.0;
+}
+
+static void print_plan(const struct keel_plan_axes *axes, const struct keel_job_plan *plan)
+{
+    printf("  %5" PRIu32 " %5" PRIu32 " %6" PRIu32 " %5" PRIu32 " %7" PRIu32 " %6" PRIu32, plan->seats,
+           plan->data, plan->tensor, plan->zero, plan->holders, plan->spares);
+    for (int kind = 0; kind < KEEL_BYTES_KINDS; kind++)
+        printf(" %11.2f", mib(plan->bytes[kind]));
+    printf(" %11.2f", mib(plan->total_bytes));
+    if (!plan->fits)
+        printf("  %.2f more than fits", mib(plan->total_bytes - axes->asked.memory_bytes));
+    printf("\n");
+}
+
+static void print_head(void)
+{
+    printf("  ranks  data tensor  zero holders spares");
+    for (int kind = 0; kind < KEEL_BYTES_KINDS; kind++)
+        printf(" %11s", keel_plan_bytes_name((enum keel_plan_bytes)kind));
+    printf(" %11s\n", "MiB");
+}
+
+/* With fewer seats, down to the fewest: all of a few, else one less and halves. */
+static uint32_t next_seats(const struct keel_plan_axes *axes, uint32_t seats)
+{
+    if (seats <= axes->fewest)
+        return 0;
+    const uint32_t next = axes->seats <= LADDER_ALL || seats == axes->seats ? seats - 1 : seats / 2;
+    return next > axes->fewest ? next : axes->fewest;
+}
+
+static void print_fewer(const struct keel_plan_axes *axes)
+{
+    struct keel_job_plan plan;
+    if (axes->fewest == 0 || axes->fewest >= axes->seats || axes->asked.data != 0)
+        return;
+    printf("\nwith fewer ranks (%" PRIu32 " are the fewest that fit)\n", axes->fewest);
+    print_head();
+    for (uint32_t n = next_seats(axes, axes->seats); n > 0; n = next_seats(axes, n))
+        if (keel_plan_choose(&axes->model, &axes->asked, n, &plan) == KEEL_OK)
+            print_plan(axes, &plan);
+}
+
+static void print_exchanges(const char *over, const struct keel_plan_exchange *exchanges)
+{
+    for (int kind = 0; kind < KEEL_EXCHANGE_KINDS; kind++)
+        if (exchanges[kind].count > 0)
+            printf("  over %-6s %6" PRIu64 " %-14s %16" PRIu64 " bytes together\n", over,
+                   exchanges[kind].count, keel_exchange_name((enum keel_exchange_kind)kind),
+                   exchanges[kind].bytes);
+}
+
+static void print_seats(const struct keel_plan_axes *axes)
+{
+    const struct keel_job_plan *plan = keel_plan_chosen(axes);
+    for (uint32_t i = 0; i < plan->seats; i++) {
+        if (i == SEATS_TOLD - 1 && plan->seats > SEATS_TOLD) {
+            printf("  ...\n");
+            i = plan->seats - 1;
+        }
+        const struct keel_plan_seat seat = keel_plan_seat(&axes->model, plan, i);
+        printf("  %5" PRIu32 ": slices %" PRIu32 " to %" PRIu32 ", shards %" PRIu32 " to %" PRIu32 "\n", i,
+               seat.first_slice, seat.first_slice + seat.slice_count - 1, seat.first_shard,
+               seat.first_shard + seat.shard_count - 1);
+    }
+}
+
+void keel_plan_axes_print(const struct keel_plan_axes *axes)
+{
+    const struct keel_job_plan *plan = keel_plan_chosen(axes);
+    struct keel_plan_traffic traffic;
+    printf("\nplans of %" PRIu32 " ranks, the best first; MiB of the rank that has most%s\n", axes->seats,
+           axes->model.tensor > 1 ? ", activations of tensor > 1 estimated" : "");
+    print_head();
+    for (uint32_t i = 0; i < axes->plan_count; i++)
+        print_plan(axes, &axes->plans[i]);
+    print_fewer(axes);
+    printf("\nseats of the first: data %" PRIu32 ", tensor %" PRIu32 "\n", plan->data, plan->tensor);
+    print_seats(axes);
+    printf("\nexchanged in a step, by each rank\n");
+    keel_plan_traffic(&axes->model, plan, &traffic);
+    print_exchanges("data", traffic.data);
+    print_exchanges("tensor", traffic.tensor);
+    if (traffic.shadow_bytes > 0)
+        printf("  to the shadow %36" PRIu64 " bytes\n", traffic.shadow_bytes);
+    printf("\nwhen a rank is lost: %" PRIu64 " bytes from %" PRIu32 " others, %" PRIu64 " from one at most",
+           axes->loss.bytes, axes->loss.holders, axes->loss.most_bytes);
+    if (axes->loss.missing_bytes > 0)
+        printf("; %" PRIu64 " bytes are nowhere else, so all go back to the newest snapshot",
+               axes->loss.missing_bytes);
+    printf("\n");
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
+
+static void put_plan(const struct keel_job_plan *plan, const char *key, struct keel_json *json)
+{
+    keel_json_open(json, key, '{');
+    keel_json_number(json, "ranks", plan->seats);
+    keel_json_number(json, "spares", plan->spares);
+    keel_json_number(json, "data", plan->data);
+    keel_json_number(json, "tensor", plan->tensor);
+    keel_json_number(json, "zero", plan->zero);
+    keel_json_number(json, "holders", plan->holders);
+    keel_json_open(json, "bytes", '{');
+    for (int kind = 0; kind < KEEL_BYTES_KINDS; kind++)
+        keel_json_number(json, keel_plan_bytes_name((enum keel_plan_bytes)kind), plan->bytes[kind]);
+    keel_json_close(json, '}');
+    keel_json_number(json, "total_bytes", plan->total_bytes);
+    keel_json_bool(json, "fits", plan->fits);
+    keel_json_close(json, '}');
+}
+
+static void put_exchanges(struct keel_json *json, const char *over, const struct keel_plan_exchange *from)
+{
+    for (int kind = 0; kind < KEEL_EXCHANGE_KINDS; kind++) {
+        if (from[kind].count == 0)
+            continue;
+        keel_json_open(json, NULL, '{');
+        keel_json_text(json, "axis", over);
+        keel_json_text(json, "kind", keel_exchange_name((enum keel_exchange_kind)kind));
+        keel_json_number(json, "count", from[kind].count);
+        keel_json_number(json, "bytes", from[kind].bytes);
+        keel_json_close(json, '}');
+    }
+}
+
+static void put_seats(const struct keel_plan_axes *axes, struct keel_json *json)
+{
+    const struct keel_job_plan *plan = keel_plan_chosen(axes);
+    keel_json_open(json, "seats", '[');
+    for (uint32_t i = 0; i < plan->seats; i++) {
+        const struct keel_plan_seat seat = keel_plan_seat(&axes->model, plan, i);
+        keel_json_open(json, NULL, '{');
+        keel_json_number(json, "position", seat.position);
+        keel_json_number(json, "place", seat.place);
+        keel_json_number(json, "first_slice", seat.first_slice);
+        keel_json_number(json, "slices", seat.slice_count);
+        keel_json_number(json, "first_shard", seat.first_shard);
+        keel_json_number(json, "shards", seat.shard_count);
+        keel_json_close(json, '}');
+    }
+    keel_json_close(json, ']');
+}
+
+void keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_json *json)
+{
+    struct keel_plan_traffic traffic;
+    keel_json_open(json, "plans", '[');
+    for (uint32_t i = 0; i < axes->plan_count; i++)
+        put_plan(&axes->plans[i], NULL, json);
+    keel_json_close(json, ']');
+    keel_json_number(json, "fewest_ranks", axes->fewest);
+    put_seats(axes, json);
+    keel_plan_traffic(&axes->model, keel_plan_chosen(axes), &traffic);
+    keel_json_open(json, "exchanges", '[');
+    put_exchanges(json, "data", traffic.data);
+    put_exchanges(json, "tensor", traffic.tensor);
+    keel_json_close(json, ']');
+    keel_json_number(json, "shadow_bytes", traffic.shadow_bytes);
+    keel_json_open(json, "loss_of_a_rank", '{');
+    keel_json_number(json, "bytes", axes->loss.bytes);
+    keel_json_number(json, "holders", axes->loss.holders);
+    keel_json_number(json, "most_bytes", axes->loss.most_bytes);
+    keel_json_number(json, "missing_bytes", axes->loss.missing_bytes);
+    keel_json_close(json, '}');
+}

@@ -1,0 +1,36 @@
+/* plan_axes.h - the part of `keel plan` that is about axes: which plans there are, the one that is chosen,
+ * its seats, its collectives, fewer ranks, and what a loss costs. */
+#ifndef KEEL_PLAN_AXES_H
+#define KEEL_PLAN_AXES_H
+
+#include "job_plan.h"
+#include <keel/json.h>
+
+struct keel_plan_axes {
+    struct keel_plan_model model;
+    struct keel_parallel asked;
+    uint32_t seats;              /* that there are */
+    struct keel_job_plan *plans; /* owned; the first is chosen */
+    uint32_t plan_count;
+    uint32_t fewest; /* seats; 0: nothing fits */
+    struct {
+        uint64_t bytes, most_bytes, missing_bytes; /* that a lost seat gets; of one holder; that nobody has */
+        uint32_t holders;
+    } loss; /* of the chosen plan's last seat */
+};
+
+/* INVALID, NO_MEMORY of memory of this machine; keel_plan_model_make's. *out is to be given to fini, also
+ * after a failure. */
+enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct keel_graph *graph,
+                                     const struct keel_engine *engine, uint32_t seats,
+                                     struct keel_plan_axes *out);
+void keel_plan_axes_fini(struct keel_plan_axes *axes);
+static inline const struct keel_job_plan *keel_plan_chosen(const struct keel_plan_axes *axes)
+{
+    return &axes->plans[0];
+}
+
+void keel_plan_axes_print(const struct keel_plan_axes *axes);
+void keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_json *json);
+
+#endif

@@ -1,0 +1,464 @@
+/* job_plan.c - plans: what each seat has and needs, which plans there are for so many seats, and which is
+ * best.
+ */
+#include "job_plan.h"
+#include <inttypes.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ELEMENT_BYTES = 4, ZERO_STAGES = 4 };
+
+const char *keel_plan_bytes_name(enum keel_plan_bytes kind)
+{
+    static const char *const names[KEEL_BYTES_KINDS] = {"weights", "gradients", "optimizer", "activations",
+                                                        "workspace"};
+    return names[kind];
+}
+
+const char *keel_exchange_name(enum keel_exchange_kind kind)
+{
+    static const char *const names[KEEL_EXCHANGE_KINDS] = {"all-reduce", "reduce-scatter", "all-gather"};
+    return names[kind];
+}
+
+/* ---- seats --------------------------------------------------------------------------------------------- */
+
+static uint64_t share_begin(uint64_t count, uint32_t of, uint32_t number)
+{
+    return count * number / of;
+}
+
+struct keel_plan_seat keel_plan_seat(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                                     uint32_t seat)
+{
+    KEEL_ASSERT(seat < plan->seats);
+    struct keel_plan_seat out = {.position = seat / plan->tensor, .place = seat % plan->tensor};
+    out.first_slice = keel_slice_begin(model->tensor, plan->tensor, out.place);
+    out.slice_count = keel_slice_begin(model->tensor, plan->tensor, out.place + 1) - out.first_slice;
+    /* As keel_view_first_place lays shards out: the first one whose place is not below the position. */
+    const uint64_t s = model->shards, n = plan->data;
+    out.first_shard = (uint32_t)((out.position * s + n - 1) / n);
+    out.shard_count = (uint32_t)(((out.position + 1) * s + n - 1) / n) - out.first_shard;
+    return out;
+}
+
+/* Columns of a row that slices before `slice` have. */
+static uint64_t column_of(const struct keel_plan_model *model, const struct keel_plan_param *param,
+                          uint32_t slice)
+{
+    return keel_slice_begin(param->units, model->tensor, slice) * param->unit;
+}
+
+/* Columns of a row of the seat's box. */
+static uint64_t columns(const struct keel_plan_model *model, const struct keel_plan_param *param,
+                        const struct keel_plan_seat *seat)
+{
+    if (param->units == 0)
+        return param->count / param->rows;
+    return column_of(model, param, seat->first_slice + seat->slice_count) -
+           column_of(model, param, seat->first_slice);
+}
+
+/* Pages that the seat's box of a parameter takes in each flat buffer. */
+static uint64_t pages_of(const struct keel_plan_model *model, uint32_t param,
+                         const struct keel_plan_seat *seat)
+{
+    const struct keel_plan_param *p = &model->params[param];
+    return (p->rows * columns(model, p, seat) + KEEL_FLAT_ALIGN - 1) / KEEL_FLAT_ALIGN;
+}
+
+/* Pages of the flat buffer, of each bucket, and of its largest; what position `owner` of n has of them. */
+struct layout {
+    uint64_t pages, largest, owned;
+};
+
+static void add_bucket(struct layout *layout, uint64_t pages, uint32_t n, uint32_t owner)
+{
+    layout->pages += pages;
+    layout->largest = pages > layout->largest ? pages : layout->largest;
+    layout->owned += share_begin(pages, n, owner + 1) - share_begin(pages, n, owner);
+}
+
+static struct layout lay_out(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
+                             uint32_t n, uint32_t owner)
+{
+    struct layout layout = {0, 0, 0};
+    uint64_t pages = 0;
+    for (uint32_t i = 0; i < model->param_count; i++) {
+        const uint32_t param = model->order[i];
+        pages += pages_of(model, param, seat);
+        if (i + 1 < model->param_count &&
+            model->params[model->order[i + 1]].bucket == model->params[param].bucket)
+            continue;
+        add_bucket(&layout, pages, n, owner);
+        pages = 0;
+    }
+    return layout;
+}
+
+/* ---- bytes --------------------------------------------------------------------------------------------- */
+
+/* With two holders a position also has what the one before it owns. */
+static uint32_t owner_before(const struct keel_job_plan *plan, uint32_t position)
+{
+    return (position + plan->data - 1) % plan->data;
+}
+
+static bool has_shadows(const struct keel_job_plan *plan)
+{
+    return plan->zero > 0 && plan->holders > 1 && plan->data > 1;
+}
+
+static uint64_t divided_activations(const struct keel_plan_model *model, const struct keel_plan_seat *seat)
+{
+    const double share = (double)seat->slice_count / model->tensor;
+    return (uint64_t)((double)model->activation_bytes * (1.0 - model->activation_split * (1.0 - share)));
+}
+
+/* `whole`, `held`, `largest`: bytes of all elements of the seat, of those that it holds of what is divided,
+ * and of the largest bucket. */
+static void count_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                        const struct keel_plan_seat *seat, uint64_t whole, uint64_t held, uint64_t largest,
+                        uint64_t out[KEEL_BYTES_KINDS])
+{
+    out[KEEL_BYTES_WEIGHTS] = plan->zero >= 3 ? held : whole;
+    out[KEEL_BYTES_GRADIENTS] = plan->zero >= 2 ? held : whole;
+    out[KEEL_BYTES_OPTIMIZER] = (plan->zero >= 1 ? held : whole) * (model->has_v ? 2 : 1);
+    out[KEEL_BYTES_ACTIVATIONS] = divided_activations(model, seat);
+    out[KEEL_BYTES_WORKSPACE] = model->accumulator_bytes * seat->slice_count / model->tensor;
+    if (plan->data == 1)
+        return;
+    /* The place of a sum: no retained node is written. What is computed bucket by bucket lies in two of them.
+     */
+    out[KEEL_BYTES_WORKSPACE] += plan->zero == 0 ? whole : plan->zero == 1 ? held : 2 * largest;
+    if (plan->zero >= 3)
+        out[KEEL_BYTES_WORKSPACE] += 2 * largest;
+}
+
+void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                          uint32_t seat, uint64_t out[KEEL_BYTES_KINDS])
+{
+    const struct keel_plan_seat of = keel_plan_seat(model, plan, seat);
+    const struct layout own = lay_out(model, &of, plan->data, of.position);
+    uint64_t held = own.owned;
+    if (has_shadows(plan))
+        held += lay_out(model, &of, plan->data, owner_before(plan, of.position)).owned;
+    const uint64_t page = (uint64_t)KEEL_FLAT_ALIGN * ELEMENT_BYTES;
+    count_bytes(model, plan, &of, own.pages * page, held * page, own.largest * page, out);
+}
+
+static uint64_t total_of(const uint64_t bytes[KEEL_BYTES_KINDS])
+{
+    uint64_t total = 0;
+    for (int kind = 0; kind < KEEL_BYTES_KINDS; kind++)
+        total += bytes[kind];
+    return total;
+}
+
+/* The seat that has most: of the tensor places the one with most, which the last position is as well as any,
+ * since floors leave it the larger shares. */
+void keel_plan_make(const struct keel_plan_model *model, uint32_t data, uint32_t tensor, uint32_t zero,
+                    uint32_t holders, struct keel_job_plan *out)
+{
+    uint64_t bytes[KEEL_BYTES_KINDS];
+    *out = (struct keel_job_plan){.seats = data * tensor,
+                                  .data = data,
+                                  .tensor = tensor,
+                                  .zero = zero,
+                                  .holders = data > 1 ? holders : 1};
+    for (uint32_t place = 0; place < tensor; place++) {
+        keel_plan_seat_bytes(model, out, (data - 1) * tensor + place, bytes);
+        if (total_of(bytes) > out->total_bytes)
+            memcpy(out->bytes, bytes, sizeof bytes);
+        out->total_bytes = total_of(out->bytes);
+    }
+}
+
+/* ---- which plans there are ----------------------------------------------------------------------------- */
+
+static int compare_numbers(uint64_t a, uint64_t b)
+{
+    return a < b ? -1 : a > b;
+}
+
+static int compare_plans(const void *a, const void *b)
+{
+    const struct keel_job_plan *x = a, *y = b;
+    if (x->fits != y->fits)
+        return x->fits ? -1 : 1;
+    if (!x->fits && x->total_bytes != y->total_bytes)
+        return compare_numbers(x->total_bytes, y->total_bytes); /* the nearest first */
+    if (x->seats != y->seats)
+        return compare_numbers(y->seats, x->seats);
+    return x->tensor != y->tensor ? compare_numbers(x->tensor, y->tensor) : compare_numbers(x->zero, y->zero);
+}
+
+/* What the keys leave open of `zero`: from, and to. */
+static void zero_range(const struct keel_plan_model *model, const struct keel_parallel *asked, uint32_t data,
+                       uint32_t *from, uint32_t *to)
+{
+    *from = asked->zero != KEEL_ZERO_CHOSEN ? asked->zero - KEEL_ZERO_NONE : 0;
+    *to = asked->zero != KEEL_ZERO_CHOSEN ? *from : data > 1 ? model->zero_most : 0;
+}
+
+/* All plans with these axes, at `out`: how many. */
+static uint32_t put_plans(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                          uint32_t data, uint32_t tensor, struct keel_job_plan *out)
+{
+    uint32_t from, to, count = 0;
+    zero_range(model, asked, data, &from, &to);
+    for (uint32_t zero = from; zero <= to; zero++) {
+        struct keel_job_plan *plan = &out[count++];
+        keel_plan_make(model, data, tensor, zero, asked->holders, plan);
+        plan->fits = asked->memory_bytes == 0 || plan->total_bytes <= asked->memory_bytes;
+    }
+    return count;
+}
+
+enum keel_status keel_plan_list(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                                uint32_t seats, struct keel_job_plan **out, uint32_t *out_count)
+{
+    struct keel_job_plan *plans;
+    uint32_t count = 0;
+    KEEL_TRY(keel_alloc((uint64_t)ZERO_STAGES * model->tensor, sizeof *plans, &plans));
+    for (uint32_t tensor = 1; tensor <= model->tensor; tensor++) {
+        const uint32_t most = seats / tensor < model->shards ? seats / tensor : model->shards;
+        if ((asked->tensor != 0 && asked->tensor != tensor) || most == 0 || asked->data > most)
+            continue;
+        count += put_plans(model, asked, asked->data != 0 ? asked->data : most, tensor, &plans[count]);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        plans[i].spares = seats - plans[i].seats;
+    if (count > 0)
+        qsort(plans, count, sizeof *plans, compare_plans);
+    *out = plans;
+    *out_count = count;
+    return KEEL_OK;
+}
+
+static enum keel_status refuse_memory(const struct keel_job_plan *nearest, uint64_t memory_bytes)
+{
+    char kinds[160];
+    size_t used = 0;
+    for (uint32_t kind = 0; kind < KEEL_BYTES_KINDS; kind++)
+        used += (size_t)snprintf(kinds + used, sizeof kinds - used, "%s%s %" PRIu64, kind == 0 ? "" : ", ",
+                                 keel_plan_bytes_name((enum keel_plan_bytes)kind), nearest->bytes[kind]);
+    return keel_fail(KEEL_NO_MEMORY,
+                     "no plan of %u ranks fits %" PRIu64
+                     " bytes a rank; the nearest, data %u, tensor %u, zero %u, "
+                     "needs %" PRIu64 ": %s",
+                     nearest->seats + nearest->spares, memory_bytes, nearest->data, nearest->tensor,
+                     nearest->zero, nearest->total_bytes, kinds);
+}
+
+enum keel_status keel_plan_choose(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                                  uint32_t seats, struct keel_job_plan *out)
+{
+    struct keel_job_plan *plans;
+    uint32_t count;
+    KEEL_TRY(keel_plan_list(model, asked, seats, &plans, &count));
+    enum keel_status status = KEEL_OK;
+    if (count == 0)
+        status =
+            keel_fail(KEEL_INVALID, "%u ranks are fewer than parallel.data = %u times parallel.tensor = %u",
+                      seats, asked->data, asked->tensor);
+    else if (!plans[0].fits)
+        status = refuse_memory(&plans[0], asked->memory_bytes);
+    else
+        *out = plans[0];
+    keel_free(plans);
+    return status;
+}
+
+static bool any_fits(const struct keel_plan_model *model, const struct keel_parallel *asked, uint32_t data,
+                     uint32_t tensor)
+{
+    struct keel_job_plan plans[ZERO_STAGES];
+    const uint32_t count = put_plans(model, asked, data, tensor, plans);
+    for (uint32_t i = 0; i < count; i++)
+        if (plans[i].fits)
+            return true;
+    return false;
+}
+
+/* The fewest data positions with which one fits; 0: none. From two on, more of them never need more. */
+static uint32_t fewest_positions(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                                 uint32_t tensor)
+{
+    uint32_t low = 2, high = model->shards;
+    if (asked->data != 0)
+        return any_fits(model, asked, asked->data, tensor) ? asked->data : 0;
+    if (any_fits(model, asked, 1, tensor))
+        return 1;
+    if (high < low || !any_fits(model, asked, high, tensor))
+        return 0;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (any_fits(model, asked, middle, tensor))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+uint32_t keel_plan_fewest_seats(const struct keel_plan_model *model, const struct keel_parallel *asked)
+{
+    uint32_t fewest = 0;
+    for (uint32_t tensor = 1; tensor <= model->tensor; tensor++) {
+        const uint32_t data =
+            asked->tensor == 0 || asked->tensor == tensor ? fewest_positions(model, asked, tensor) : 0;
+        if (data > 0 && (fewest == 0 || data * tensor < fewest))
+            fewest = data * tensor;
+    }
+    return fewest;
+}
+
+/* ---- holdings ------------------------------------------------------------------------------------------ */
+
+struct extents {
+    struct keel_extent *at;
+    size_t count, capacity;
+};
+
+static enum keel_status put_extent(struct extents *out, struct keel_extent extent)
+{
+    struct keel_extent *last = out->count > 0 ? &out->at[out->count - 1] : NULL;
+    if (extent.count == 0)
+        return KEEL_OK;
+    if (last != NULL && last->part == extent.part && last->param == extent.param &&
+        last->slice == extent.slice && last->first + last->count == extent.first) {
+        last->count += extent.count;
+        return KEEL_OK;
+    }
+    KEEL_TRY(keel_grow(&out->at, &out->capacity, out->count + 1, sizeof extent));
+    out->at[out->count++] = extent;
+    return KEEL_OK;
+}
+
+/* Elements [from, to) of the seat's box that are of one slice: row by row, joined where rows are whole. */
+static enum keel_status put_slice(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
+                                  uint32_t param, uint32_t slice, uint64_t from, uint64_t to, uint32_t part,
+                                  struct extents *out)
+{
+    const struct keel_plan_param *p = &model->params[param];
+    const uint64_t width = columns(model, p, seat);
+    const uint64_t begin = column_of(model, p, slice) - column_of(model, p, seat->first_slice);
+    const uint64_t own = column_of(model, p, slice + 1) - column_of(model, p, slice);
+    for (uint64_t row = from / width; row * width < to; row++) {
+        const uint64_t base = row * width + begin;
+        const uint64_t first = base > from ? base : from, end = base + own < to ? base + own : to;
+        if (first < end)
+            KEEL_TRY(put_extent(
+                out, (struct keel_extent){part, param, slice, row * own + first - base, end - first}));
+    }
+    return KEEL_OK;
+}
+
+/* Elements [from, to) of the seat's box of a parameter, as runs of its tiles. */
+static enum keel_status put_box(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
+                                uint32_t param, uint64_t from, uint64_t to, uint32_t part,
+                                struct extents *out)
+{
+    const struct keel_plan_param *p = &model->params[param];
+    const uint64_t all = p->rows * columns(model, p, seat);
+    to = to < all ? to : all;
+    if (from >= to)
+        return KEEL_OK;
+    if (p->units == 0)
+        return put_extent(out, (struct keel_extent){part, param, 0, from, to - from});
+    for (uint32_t i = 0; i < seat->slice_count; i++)
+        KEEL_TRY(put_slice(model, seat, param, seat->first_slice + i, from, to, part, out));
+    return KEEL_OK;
+}
+
+/* What position `owner` owns of the seat's flat buffer: its pages of each bucket. */
+static enum keel_status put_owned(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                                  const struct keel_plan_seat *seat, uint32_t owner, uint32_t part,
+                                  struct extents *out)
+{
+    for (uint32_t i = 0, end; i < model->param_count; i = end) {
+        uint64_t pages = 0, at = 0;
+        for (end = i; end < model->param_count &&
+                      model->params[model->order[end]].bucket == model->params[model->order[i]].bucket;
+             end++)
+            pages += pages_of(model, model->order[end], seat);
+        const uint64_t first = share_begin(pages, plan->data, owner);
+        const uint64_t last = share_begin(pages, plan->data, owner + 1);
+        for (uint32_t j = i; j < end; j++) {
+            const uint64_t own = pages_of(model, model->order[j], seat);
+            const uint64_t from = first > at ? first - at : 0, to = last > at ? last - at : 0;
+            KEEL_TRY(put_box(model, seat, model->order[j], from * KEEL_FLAT_ALIGN, to * KEEL_FLAT_ALIGN, part,
+                             out));
+            at += own;
+        }
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status put_part(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                                 const struct keel_plan_seat *seat, uint32_t part, struct extents *out)
+{
+    if (plan->zero < (part == KEEL_PLAN_WEIGHTS ? 3u : 1u)) {
+        for (uint32_t i = 0; i < model->param_count; i++)
+            KEEL_TRY(put_box(model, seat, i, 0, UINT64_MAX, part, out));
+        return KEEL_OK;
+    }
+    KEEL_TRY(put_owned(model, plan, seat, seat->position, part, out));
+    if (has_shadows(plan))
+        KEEL_TRY(put_owned(model, plan, seat, owner_before(plan, seat->position), part, out));
+    return KEEL_OK;
+}
+
+enum keel_status keel_plan_holding(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                                   uint32_t seat, struct keel_extent **out, uint32_t *out_count)
+{
+    const struct keel_plan_seat of = keel_plan_seat(model, plan, seat);
+    const uint32_t parts = model->has_v ? KEEL_PLAN_PARTS : KEEL_PLAN_V;
+    struct extents extents = {.at = NULL};
+    enum keel_status status = KEEL_OK;
+    for (uint32_t part = 0; part < parts && status == KEEL_OK; part++)
+        status = put_part(model, plan, &of, part, &extents);
+    if (status != KEEL_OK) {
+        keel_free(extents.at);
+        return status;
+    }
+    *out = extents.at;
+    *out_count = (uint32_t)extents.count;
+    return KEEL_OK;
+}
+
+/* ---- traffic ------------------------------------------------------------------------------------------- */
+
+static void add_exchange(struct keel_plan_exchange *to, uint64_t count, uint64_t bytes)
+{
+    to->count += count;
+    to->bytes += bytes;
+}
+
+void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                       struct keel_plan_traffic *out)
+{
+    const uint64_t page = (uint64_t)KEEL_FLAT_ALIGN * ELEMENT_BYTES;
+    const struct keel_plan_seat seat = keel_plan_seat(model, plan, 0);
+    const struct layout own = lay_out(model, &seat, plan->data, plan->data - 1);
+    const uint64_t bytes = own.pages * page, buckets = model->bucket_count;
+    const uint64_t microbatches =
+        (uint64_t)model->microbatches * ((model->shards + plan->data - 1) / plan->data);
+    *out = (struct keel_plan_traffic){.shadow_bytes = has_shadows(plan) ? own.owned * page : 0};
+    for (int kind = 0; plan->tensor > 1 && kind < KEEL_EXCHANGE_KINDS; kind++)
+        add_exchange(&out->tensor[kind], model->exchanges[kind].count * microbatches,
+                     model->exchanges[kind].bytes * microbatches);
+    if (plan->data == 1)
+        return;
+    if (plan->zero == 0) {
+        add_exchange(&out->data[KEEL_EXCHANGE_ALL_REDUCE], buckets, bytes);
+        return;
+    }
+    add_exchange(&out->data[KEEL_EXCHANGE_REDUCE_SCATTER], buckets, bytes);
+    /* Weights: after the update; or before each use, forward and backward. */
+    const uint64_t gathers = plan->zero < 3 ? 1 : 2 * microbatches;
+    add_exchange(&out->data[KEEL_EXCHANGE_ALL_GATHER], buckets * gathers, bytes * gathers);
+}

@@ -1,0 +1,129 @@
+/* job_plan.h - which seat has what of a job, and what that takes: a pure function of the model, the axes that
+ * the job gives, the number of seats and the memory of one.
+ *
+ * Axes. `tensor` seats next to each other share the job's tensor slices, a contiguous run each: they are a
+ * position of the data axis, and `data` positions share the shards. Seat = position * tensor + place along
+ * the tensor axis. Seats beyond their product are spares.
+ *
+ * ZeRO. Of each bucket of a seat's flat buffers the position k of n owns pages [floor(k P / n), floor((k + 1)
+ * P / n)); with two holders the next position has them too. 1: so lie m and v; 2: gradients too; 3: weights
+ * too.
+ *
+ * Bytes are those of float32 by the layout: pages of KEEL_FLAT_ALIGN elements, so a little more than the
+ * formulas say of P parameters of a seat: 16 P; 8 P + 8 P / n; 4 P + 12 P / n; 16 P / n (twice what is
+ * divided, with two holders). */
+#ifndef KEEL_JOB_PLAN_H
+#define KEEL_JOB_PLAN_H
+
+#include "holdings.h"
+#include <keel/engine.h>
+#include <keel/job.h>
+#include <stdbool.h>
+
+/* Seats that a plan can have: all data shards times all tensor slices. */
+enum { KEEL_PLAN_SEATS_MAX = KEEL_SHARDS_MAX * KEEL_SLICES_MAX };
+
+/* Kinds of state, as the parts of snapshots and healing are numbered. */
+enum keel_plan_part { KEEL_PLAN_WEIGHTS, KEEL_PLAN_M, KEEL_PLAN_V, KEEL_PLAN_PARTS };
+
+/* A parameter as rows of units, of which tensor slices have some: tile (param, slice) is rows * (its units) *
+ * unit elements, row-major; what a seat has is a box of so many rows, too. units 0: not split; one tile. */
+struct keel_plan_param {
+    uint64_t rows, unit; /* unit: elements */
+    uint32_t units;
+    uint64_t count; /* of all, in elements */
+    uint32_t bucket;
+};
+
+/* How a value changes its layout over the tensor axis. */
+enum keel_exchange_kind {
+    KEEL_EXCHANGE_ALL_REDUCE,
+    KEEL_EXCHANGE_REDUCE_SCATTER,
+    KEEL_EXCHANGE_ALL_GATHER,
+    KEEL_EXCHANGE_KINDS
+};
+struct keel_plan_exchange {
+    uint64_t count; /* in a model: of one microbatch */
+    uint64_t bytes; /* of the whole values, together */
+};
+
+/* What of a job a plan follows from. */
+struct keel_plan_model {
+    uint32_t shards, tensor, microbatches; /* microbatches: of a shard */
+    bool has_v;
+    uint32_t zero_most;             /* 0: the optimizer, or how gradients are summed, wants whole tensors */
+    struct keel_plan_param *params; /* owned; by number */
+    uint32_t *order;                /* owned; numbers as they lie in the flat buffers, buckets ascending */
+    uint32_t param_count, bucket_count;
+    uint64_t activation_bytes, accumulator_bytes; /* of a device that has all slices */
+    double activation_split;                      /* the share of activations that slices divide */
+    struct keel_plan_exchange exchanges[KEEL_EXCHANGE_KINDS];
+};
+
+/* The facts of a compiled engine (plan_only is enough), and of its graph sharded over `job->tensor` slices.
+ * *out is to be given to keel_plan_model_fini, also after a failure. INVALID: the model cannot be cut so. */
+enum keel_status keel_plan_model_make(const struct keel_job *job, const struct keel_graph *graph,
+                                      const struct keel_engine *engine, struct keel_plan_model *out);
+void keel_plan_model_fini(struct keel_plan_model *model);
+
+enum keel_plan_bytes {
+    KEEL_BYTES_WEIGHTS,
+    KEEL_BYTES_GRADIENTS,
+    KEEL_BYTES_OPTIMIZER,
+    KEEL_BYTES_ACTIVATIONS, /* of one device, divided: estimated where tensor > 1 */
+    KEEL_BYTES_WORKSPACE,   /* accumulators of later uses; the place of a sum; buckets that are gathered */
+    KEEL_BYTES_KINDS
+};
+/* "weights": static. */
+const char *keel_plan_bytes_name(enum keel_plan_bytes kind);
+
+struct keel_job_plan {
+    uint32_t seats, spares;
+    uint32_t data, tensor, zero, holders;
+    uint64_t bytes[KEEL_BYTES_KINDS]; /* of the seat that has most */
+    uint64_t total_bytes;
+    bool fits; /* in the memory that was asked for */
+};
+
+/* The plan with these axes, whatever the job says of them. It fits. */
+void keel_plan_make(const struct keel_plan_model *model, uint32_t data, uint32_t tensor, uint32_t zero,
+                    uint32_t holders, struct keel_job_plan *out);
+
+/* All plans of up to `seats` seats that the job's keys allow, each by keel_plan_make, the best first: those
+ * that fit the memory (0: any does) before others; who uses more seats, who cuts less over tensor, who splits
+ * less over data. Heap, owned by the caller. */
+enum keel_status keel_plan_list(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                                uint32_t seats, struct keel_job_plan **out, uint32_t *out_count);
+/* The first of that list. NO_MEMORY where none fits: names what the nearest would need, by kind. INVALID
+ * where the keys allow none. */
+enum keel_status keel_plan_choose(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                                  uint32_t seats, struct keel_job_plan *out);
+/* The fewest seats for which a plan fits; 0: none does, whatever the seats. */
+uint32_t keel_plan_fewest_seats(const struct keel_plan_model *model, const struct keel_parallel *asked);
+
+struct keel_plan_seat {
+    uint32_t position, place;          /* along data, along tensor */
+    uint32_t first_slice, slice_count; /* of job.tensor */
+    uint32_t first_shard, shard_count; /* of job.shards */
+};
+struct keel_plan_seat keel_plan_seat(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                                     uint32_t seat);
+/* Bytes of one seat, by kind. */
+void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                          uint32_t seat, uint64_t out[KEEL_BYTES_KINDS]);
+/* What a seat has of the state between two steps: parts KEEL_PLAN_*. Heap, owned by the caller. */
+enum keel_status keel_plan_holding(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                                   uint32_t seat, struct keel_extent **out, uint32_t *out_count);
+/* Collectives of a step, of the seat that computes most: how many, and bytes of what each is of before it is
+ * cut or after it is whole. Over tensor: of all its microbatches, the changes of layout of the graph; the few
+ * sums of a loss over a split vocabulary, and of vectors at the end of a shard, are not counted. */
+struct keel_plan_traffic {
+    struct keel_plan_exchange data[KEEL_EXCHANGE_KINDS], tensor[KEEL_EXCHANGE_KINDS];
+    uint64_t shadow_bytes; /* that it sends to who shadows it */
+};
+void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                       struct keel_plan_traffic *out);
+/* "all-reduce": static. */
+const char *keel_exchange_name(enum keel_exchange_kind kind);
+
+#endif

@@ -1,0 +1,179 @@
+/* plan_model.c - what plans follow from, read off a model: its parameters as slices cut them, the changes of
+ * layout that cost a collective, and how much of its activations slices divide.
+ *
+ * The graph is sharded here as a run would (keel_pass_shard), and not lowered: what one device has of it is
+ * asked of the engine. */
+#include "ir.h"
+#include "job_plan.h"
+#include "ops.h"
+#include "spec.h"
+#include <keel/memory.h>
+#include <stdlib.h>
+
+/* ---- the graph ----------------------------------------------------------------------------------------- */
+
+static enum keel_status shard(const struct keel_job *job, const struct keel_graph *graph,
+                              struct keel_graph **out)
+{
+    const uint32_t slices[KEEL_MESH_AXES] = {[KEEL_AXIS_TENSOR] = job->tensor};
+    KEEL_TRY(keel_graph_copy(graph, out));
+    KEEL_TRY(keel_pass_autodiff(*out));
+    if (job->tensor == 1)
+        return KEEL_OK;
+    KEEL_TRY(keel_pass_shard(*out, slices));
+    return keel_pass_check(*out, slices);
+}
+
+/* What a change of layout is, of one that costs something. */
+static bool exchange_of(const struct keel_axis_spec *from, const struct keel_axis_spec *to,
+                        enum keel_exchange_kind *out)
+{
+    if (keel_is_partial(from))
+        *out = to->kind == KEEL_SPLIT ? KEEL_EXCHANGE_REDUCE_SCATTER : KEEL_EXCHANGE_ALL_REDUCE;
+    else
+        *out = KEEL_EXCHANGE_ALL_GATHER;
+    return (keel_is_partial(from) && !keel_is_partial(to)) ||
+           (from->kind == KEEL_SPLIT && to->kind == KEEL_REPLICATED);
+}
+
+static void count_exchanges(const struct keel_graph *graph, struct keel_plan_model *out)
+{
+    enum keel_exchange_kind kind;
+    for (uint32_t n = 0; n < graph->node_count; n++) {
+        const struct keel_ir_node *node = &graph->nodes[n];
+        if (node->op != KEEL_OP_RESHARD)
+            continue;
+        const struct keel_ir_value *from = &graph->values[node->in[0]], *to = &graph->values[node->out[0]];
+        if (!exchange_of(&from->spec.axis[KEEL_AXIS_TENSOR], &to->spec.axis[KEEL_AXIS_TENSOR], &kind))
+            continue;
+        out->exchanges[kind].count++;
+        out->exchanges[kind].bytes += keel_value_bytes(graph, node->out[0]);
+    }
+}
+
+static double split_share(const struct keel_graph *graph)
+{
+    double all = 0, split = 0;
+    for (keel_value value = 1; value < graph->value_count; value++) {
+        if (graph->values[value].kind != KEEL_VALUE_TEMP)
+            continue;
+        const double bytes = (double)keel_value_bytes(graph, value);
+        all += bytes;
+        split += graph->values[value].spec.axis[KEEL_AXIS_TENSOR].kind == KEEL_SPLIT ? bytes : 0;
+    }
+    return all > 0 ? split / all : 0;
+}
+
+/* ---- parameters ---------------------------------------------------------------------------------------- */
+
+/* Rows are what lies before the dimension that is split, and each of `outer` parts alike. */
+static struct keel_plan_param describe(const struct keel_ir_value *value)
+{
+    const struct keel_axis_spec *spec = &value->spec.axis[KEEL_AXIS_TENSOR];
+    struct keel_plan_param out = {.rows = 1, .count = keel_shape_count(&value->shape)};
+    if (spec->kind != KEEL_SPLIT)
+        return out;
+    for (uint32_t d = 0; d < spec->dim; d++)
+        out.rows *= value->shape.size[d];
+    out.rows *= spec->outer != 0 ? spec->outer : 1;
+    out.units = (uint32_t)keel_axis_spec_units(&value->shape, spec);
+    out.unit = out.count / out.rows / out.units;
+    return out;
+}
+
+static uint32_t bucket_at(const struct keel_engine *engine, uint64_t offset)
+{
+    uint32_t bucket = 0;
+    while (bucket + 1 < keel_engine_bucket_count(engine) &&
+           keel_engine_bucket(engine, bucket + 1)->offset <= offset)
+        bucket++;
+    return bucket;
+}
+
+struct placed {
+    uint64_t offset;
+    uint32_t param;
+};
+
+static int compare_places(const void *a, const void *b)
+{
+    const uint64_t x = ((const struct placed *)a)->offset, y = ((const struct placed *)b)->offset;
+    return x < y ? -1 : x > y;
+}
+
+/* The tiles of a parameter lie next to each other: the first of them says where. */
+static enum keel_status find_order(const struct keel_engine *engine, struct keel_plan_model *out)
+{
+    struct placed *places;
+    KEEL_TRY(keel_alloc(out->param_count, sizeof *places, &places));
+    for (uint32_t i = keel_engine_tile_count(engine); i-- > 0;) {
+        const struct keel_tile *tile = keel_engine_tile(engine, i);
+        places[tile->param] = (struct placed){.offset = tile->offset, .param = tile->param};
+    }
+    qsort(places, out->param_count, sizeof *places, compare_places);
+    for (uint32_t i = 0; i < out->param_count; i++) {
+        out->order[i] = places[i].param;
+        out->params[places[i].param].bucket = bucket_at(engine, places[i].offset);
+    }
+    keel_free(places);
+    return KEEL_OK;
+}
+
+static enum keel_status read_params(const struct keel_graph *graph, const struct keel_engine *engine,
+                                    struct keel_plan_model *out)
+{
+    out->param_count = keel_engine_param_count(engine);
+    out->bucket_count = keel_engine_bucket_count(engine);
+    KEEL_TRY(keel_alloc(out->param_count, sizeof *out->params, &out->params));
+    KEEL_TRY(keel_alloc(out->param_count, sizeof *out->order, &out->order));
+    for (uint32_t i = 0; i < out->param_count; i++) {
+        const struct keel_engine_param *param = keel_engine_param(engine, i);
+        out->params[i] = i < graph->param_count
+                             ? describe(&graph->values[graph->params[i].value])
+                             : (struct keel_plan_param){.rows = 1, .count = param->count}; /* loss scale */
+        KEEL_ASSERT(out->params[i].count == param->count);
+    }
+    return find_order(engine, out);
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+static void read_job(const struct keel_job *job, struct keel_plan_model *out)
+{
+    struct keel_compression compression;
+    const bool whole = job->optimizer == KEEL_OPTIMIZER_LARS || job->optimizer == KEEL_OPTIMIZER_LAMB ||
+                       keel_job_compression(job, &compression);
+    out->shards = job->shards;
+    out->tensor = job->tensor;
+    out->microbatches = job->microbatches;
+    out->has_v = keel_optimizer_has_v((enum keel_optimizer)job->optimizer);
+    out->zero_most = whole ? 0 : 3;
+}
+
+enum keel_status keel_plan_model_make(const struct keel_job *job, const struct keel_graph *graph,
+                                      const struct keel_engine *engine, struct keel_plan_model *out)
+{
+    struct keel_graph *sharded = NULL;
+    struct keel_engine_facts facts;
+    *out = (struct keel_plan_model){.params = NULL};
+    read_job(job, out);
+    keel_engine_facts(engine, &facts);
+    out->activation_bytes = facts.activation_bytes;
+    out->accumulator_bytes = facts.accumulator_bytes;
+    enum keel_status status = shard(job, graph, &sharded);
+    if (status == KEEL_OK)
+        status = read_params(sharded, engine, out);
+    if (status == KEEL_OK) {
+        count_exchanges(sharded, out);
+        out->activation_split = split_share(sharded);
+    }
+    keel_graph_destroy(sharded);
+    return status;
+}
+
+void keel_plan_model_fini(struct keel_plan_model *model)
+{
+    keel_free(model->params);
+    keel_free(model->order);
+    *model = (struct keel_plan_model){.params = NULL};
+}

@@ -1,0 +1,395 @@
+/* seats_test.c - plans against what they are by definition: bytes against the formulas, holdings element by
+ * element, choices against all that there are, collectives of a layer against Megatron's. */
+#include "harness.h"
+#include "job_plan.h"
+#include <inttypes.h>
+#include <keel/memory.h>
+#include <keel/models.h>
+#include <string.h>
+
+enum { PARAMS_MAX = 6, ELEMENTS_MAX = 9000, SEATS_MAX = 48 };
+
+static uint32_t random_state;
+static uint32_t next_random(uint32_t below)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (uint32_t)(((uint64_t)(random_state >> 8) * below) >> 24);
+}
+
+static struct keel_plan_param params[PARAMS_MAX];
+static uint32_t order[PARAMS_MAX];
+
+/* A model of random parameters: whole ones, and some that are cut along rows or columns. */
+static struct keel_plan_model draw_model(void)
+{
+    struct keel_plan_model model = {.shards = 1 + next_random(8),
+                                    .tensor = 1 + next_random(6),
+                                    .microbatches = 1,
+                                    .has_v = next_random(2) == 1,
+                                    .zero_most = 3,
+                                    .params = params,
+                                    .order = order,
+                                    .param_count = 1 + next_random(PARAMS_MAX),
+                                    .activation_bytes = next_random(100000),
+                                    .activation_split = 0.5};
+    for (uint32_t i = 0; i < model.param_count; i++) {
+        const uint32_t rows = 1 + next_random(9), unit = 1 + next_random(12);
+        const uint32_t units = model.tensor + next_random(60);
+        const bool whole = next_random(3) == 0;
+        params[i] = (struct keel_plan_param){.rows = whole ? 1 : rows,
+                                             .unit = whole ? 0 : unit,
+                                             .units = whole ? 0 : units,
+                                             .count = (uint64_t)rows * unit * units};
+        order[i] = i;
+        if (i > 0) {
+            const uint32_t other = next_random(i + 1);
+            order[i] = order[other];
+            order[other] = i;
+        }
+    }
+    for (uint32_t i = 0; i < model.param_count; i++) {
+        model.bucket_count += i == 0 || next_random(2) == 0;
+        params[order[i]].bucket = model.bucket_count - 1;
+    }
+    return model;
+}
+
+static struct keel_job_plan draw_plan(const struct keel_plan_model *model)
+{
+    struct keel_job_plan plan;
+    keel_plan_make(model, 1 + next_random(model->shards), 1 + next_random(model->tensor), next_random(4),
+                   1 + next_random(2), &plan);
+    return plan;
+}
+
+/* ---- holdings ------------------------------------------------------------------------------------------ */
+
+/* The column with which a slice begins, by its definition. */
+static uint64_t begin_of(const struct keel_plan_model *model, const struct keel_plan_param *p, uint32_t slice)
+{
+    return (uint64_t)slice * p->units / model->tensor * p->unit;
+}
+
+/* Where element `column` of a row is: its slice, and its number in the tile. */
+static uint32_t tile_of(const struct keel_plan_model *model, const struct keel_plan_param *p, uint64_t row,
+                        uint64_t column, uint64_t *out_number)
+{
+    uint32_t slice = 0;
+    if (p->units == 0) {
+        *out_number = row * p->count / p->rows + column;
+        return 0;
+    }
+    while (begin_of(model, p, slice + 1) <= column)
+        slice++;
+    const uint64_t begin = begin_of(model, p, slice);
+    *out_number = row * (begin_of(model, p, slice + 1) - begin) + column - begin;
+    return slice;
+}
+
+/* Columns [*from, *to) of each row that a seat has. */
+static void columns_of(const struct keel_plan_model *model, const struct keel_plan_param *p, uint32_t tensor,
+                       uint32_t place, uint64_t *from, uint64_t *to)
+{
+    *from = p->units == 0 ? 0 : begin_of(model, p, place * model->tensor / tensor);
+    *to = p->units == 0 ? p->count / p->rows : begin_of(model, p, (place + 1) * model->tensor / tensor);
+}
+
+static uint64_t pages_of(const struct keel_plan_model *model, const struct keel_plan_param *p,
+                         uint32_t tensor, uint32_t place)
+{
+    uint64_t from, to;
+    columns_of(model, p, tensor, place, &from, &to);
+    return (p->rows * (to - from) + 1023) / 1024;
+}
+
+/* Who owns a page of a bucket: the k with floor(k P / n) <= page < floor((k + 1) P / n). */
+static uint32_t owner_of(uint64_t page, uint64_t pages, uint32_t n)
+{
+    uint32_t owner = 0;
+    while ((owner + 1) * pages / n <= page)
+        owner++;
+    return owner;
+}
+
+/* What a seat should have of a part: a flag for each element of each tile of each parameter. */
+typedef uint8_t flags[PARAMS_MAX][6][ELEMENTS_MAX];
+
+static void expect_part(const struct keel_plan_model *model, const struct keel_job_plan *plan, uint32_t seat,
+                        bool divided, flags out)
+{
+    const uint32_t position = seat / plan->tensor, place = seat % plan->tensor;
+    for (uint32_t i = 0; i < model->param_count; i++) {
+        const struct keel_plan_param *p = &params[order[i]];
+        uint64_t before = 0, bucket = 0, from, to, number;
+        for (uint32_t j = 0; j < model->param_count; j++)
+            if (params[order[j]].bucket == p->bucket) {
+                before += j < i ? pages_of(model, &params[order[j]], plan->tensor, place) : 0;
+                bucket += pages_of(model, &params[order[j]], plan->tensor, place);
+            }
+        columns_of(model, p, plan->tensor, place, &from, &to);
+        for (uint64_t e = 0; e < p->rows * (to - from); e++) {
+            const uint32_t owner = owner_of(before + e / 1024, bucket, plan->data);
+            const bool shadow = plan->holders == 2 && (owner + 1) % plan->data == position;
+            const uint32_t slice = tile_of(model, p, e / (to - from), from + e % (to - from), &number);
+            out[order[i]][slice][number] = !divided || owner == position || shadow;
+        }
+    }
+}
+
+static void check_holding(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                          uint32_t seat)
+{
+    static flags wanted[KEEL_PLAN_PARTS], got[KEEL_PLAN_PARTS];
+    struct keel_extent *extents;
+    uint32_t count, twice = 0;
+    memset(wanted, 0, sizeof wanted);
+    memset(got, 0, sizeof got);
+    for (uint32_t part = 0; part < (model->has_v ? 3u : 2u); part++)
+        expect_part(model, plan, seat, plan->zero >= (part == KEEL_PLAN_WEIGHTS ? 3u : 1u), wanted[part]);
+    ck_ok(keel_plan_holding(model, plan, seat, &extents, &count));
+    for (uint32_t i = 0; i < count; i++)
+        for (uint64_t e = extents[i].first; e < extents[i].first + extents[i].count; e++)
+            twice += got[extents[i].part][extents[i].param][extents[i].slice][e]++ != 0;
+    keel_free(extents);
+    ck_assert_uint_eq(twice, 0);
+    ck_assert(memcmp(got, wanted, sizeof got) == 0);
+}
+
+START_TEST(a_seat_holds_its_slices_and_the_pages_that_it_owns_or_shadows)
+{
+    for (uint32_t seed = 1; seed <= 150; seed++) {
+        random_state = seed;
+        const struct keel_plan_model model = draw_model();
+        const struct keel_job_plan plan = draw_plan(&model);
+        ck_assert_uint_le(plan.seats, SEATS_MAX);
+        check_holding(&model, &plan, next_random(plan.seats));
+        check_holding(&model, &plan, plan.seats - 1);
+    }
+}
+END_TEST
+
+static void free_holdings(struct keel_holding *of, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        keel_free((void *)(uintptr_t)of[i].extents);
+}
+
+static void hold_all(const struct keel_plan_model *model, const struct keel_job_plan *plan, uint32_t lost,
+                     struct keel_holding out[SEATS_MAX])
+{
+    memset(out, 0, SEATS_MAX * sizeof *out);
+    for (uint32_t seat = 0; seat < plan->seats; seat++) {
+        struct keel_extent *extents;
+        if (seat == lost)
+            continue;
+        ck_ok(keel_plan_holding(model, plan, seat, &extents, &out[seat].count));
+        out[seat].extents = extents;
+    }
+}
+
+START_TEST(any_plan_becomes_any_other_and_one_loss_with_two_holders_loses_nothing)
+{
+    struct keel_holding have[SEATS_MAX], need[SEATS_MAX];
+    for (uint32_t seed = 500; seed < 650; seed++) {
+        random_state = seed;
+        const struct keel_plan_model model = draw_model();
+        struct keel_job_plan from = draw_plan(&model), to = draw_plan(&model);
+        const bool survives = from.data > 1 && (from.zero == 0 || from.holders == 2);
+        const uint32_t lost = survives ? next_random(from.seats) : SEATS_MAX;
+        struct keel_moves moves;
+        hold_all(&model, &from, lost, have);
+        hold_all(&model, &to, SEATS_MAX, need);
+        ck_ok(keel_moves_find(have, need, SEATS_MAX, &moves));
+        ck_assert_uint_eq(moves.missing_count, 0);
+        keel_moves_fini(&moves);
+        free_holdings(have, SEATS_MAX);
+        free_holdings(need, SEATS_MAX);
+    }
+}
+END_TEST
+
+/* ---- bytes --------------------------------------------------------------------------------------------- */
+
+START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
+{
+    enum { N = 8, PAGES = 16 * N };
+    struct keel_plan_param one[2] = {{.rows = 1, .count = PAGES * 1024, .bucket = 0},
+                                     {.rows = 1, .count = PAGES * 1024, .bucket = 1}};
+    uint32_t in_order[2] = {0, 1};
+    const struct keel_plan_model model = {.shards = N,
+                                          .tensor = 1,
+                                          .microbatches = 1,
+                                          .has_v = true,
+                                          .zero_most = 3,
+                                          .params = one,
+                                          .order = in_order,
+                                          .param_count = 2,
+                                          .bucket_count = 2};
+    const uint64_t p = 2 * PAGES * 1024;
+    for (uint32_t holders = 1; holders <= 2; holders++) {
+        const uint64_t part = holders * p / N; /* elements of what is divided */
+        const uint64_t wanted[] = {16 * p, 8 * p + 8 * part, 4 * p + 12 * part, 16 * part};
+        for (uint32_t zero = 0; zero < 4; zero++)
+            for (uint32_t seat = 0; seat < N; seat++) {
+                uint64_t bytes[KEEL_BYTES_KINDS];
+                struct keel_job_plan plan;
+                keel_plan_make(&model, N, 1, zero, holders, &plan);
+                keel_plan_seat_bytes(&model, &plan, seat, bytes);
+                ck_assert_uint_eq(bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] +
+                                      bytes[KEEL_BYTES_OPTIMIZER],
+                                  wanted[zero]);
+            }
+    }
+}
+END_TEST
+
+START_TEST(a_plans_bytes_are_those_of_the_seat_that_has_most)
+{
+    for (uint32_t seed = 1; seed <= 300; seed++) {
+        random_state = seed;
+        const struct keel_plan_model model = draw_model();
+        const struct keel_job_plan plan = draw_plan(&model);
+        uint64_t most = 0, bytes[KEEL_BYTES_KINDS];
+        for (uint32_t seat = 0; seat < plan.seats; seat++) {
+            uint64_t total = 0;
+            keel_plan_seat_bytes(&model, &plan, seat, bytes);
+            for (int kind = 0; kind < KEEL_BYTES_KINDS; kind++)
+                total += bytes[kind];
+            most = total > most ? total : most;
+        }
+        ck_assert_msg(most == plan.total_bytes, "seed %u: %" PRIu64 " of %" PRIu64, seed, plan.total_bytes,
+                      most);
+    }
+}
+END_TEST
+
+/* ---- choices ------------------------------------------------------------------------------------------- */
+
+START_TEST(what_fits_with_fewest_seats_is_found_as_by_trying_all)
+{
+    uint32_t found = 0, none = 0;
+    for (uint32_t seed = 1; seed <= 150; seed++) {
+        random_state = seed;
+        const struct keel_plan_model model = draw_model();
+        struct keel_parallel asked = {.holders = 1 + next_random(2)};
+        struct keel_job_plan plan, whole;
+        keel_plan_make(&model, 1, 1, 0, 1, &whole);
+        asked.memory_bytes = 1 + whole.total_bytes * next_random(120) / 100;
+        const uint32_t fewest = keel_plan_fewest_seats(&model, &asked);
+        uint32_t least = 0;
+        for (uint32_t n = model.shards * model.tensor; n > 0; n--)
+            if (keel_plan_choose(&model, &asked, n, &plan) == KEEL_OK) {
+                ck_assert(plan.total_bytes <= asked.memory_bytes && plan.seats + plan.spares == n);
+                least = n;
+            }
+        ck_assert_uint_eq(least, fewest);
+        *(fewest > 0 ? &found : &none) += 1;
+    }
+    ck_assert(found > 20 && none > 5);
+}
+END_TEST
+
+START_TEST(keys_bind_the_choice_and_what_does_not_fit_is_told_by_kind)
+{
+    random_state = 4;
+    struct keel_plan_model model = draw_model();
+    model.shards = 6;
+    model.tensor = 4;
+    params[0] = (struct keel_plan_param){.rows = 1, .unit = 8, .units = 500, .count = 4000};
+    model.param_count = model.bucket_count = 1;
+    params[0].bucket = order[0] = 0;
+    struct keel_parallel asked = {.data = 3, .tensor = 2, .zero = KEEL_ZERO_GRADIENTS, .holders = 1};
+    struct keel_job_plan plan;
+    ck_ok(keel_plan_choose(&model, &asked, 7, &plan));
+    ck_assert(plan.data == 3 && plan.tensor == 2 && plan.zero == 2 && plan.holders == 1 && plan.spares == 1);
+    ck_status(keel_plan_choose(&model, &asked, 5, &plan), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "5 ranks are fewer than parallel.data = 3"));
+    asked.memory_bytes = 100;
+    ck_status(keel_plan_choose(&model, &asked, 6, &plan), KEEL_NO_MEMORY);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "the nearest, data 3, tensor 2, zero 2, needs"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "gradients"));
+    asked = (struct keel_parallel){.holders = 2};
+    ck_ok(keel_plan_choose(&model, &asked, 6, &plan));
+    ck_assert(plan.data == 6 && plan.tensor == 1 && plan.zero == 0);
+    ck_ok(keel_plan_choose(&model, &asked, 13, &plan)); /* more than shards: slices take them */
+    ck_assert(plan.data == 6 && plan.tensor == 2 && plan.spares == 1);
+}
+END_TEST
+
+/* ---- a model ------------------------------------------------------------------------------------------- */
+
+/* What a GPT exchanges over four slices. */
+static struct keel_plan_model model_of(uint32_t layers, struct keel_device *device)
+{
+    const struct keel_gpt_config gpt = {
+        .layers = layers, .heads = 4, .width = 32, .block = 12, .vocab = 50, .batch = 3, .bias = true};
+    const struct keel_job job = {.shards = 2, .tensor = 4, .microbatches = 1};
+    struct keel_graph *graph;
+    struct keel_engine *engine;
+    struct keel_plan_model model;
+    ck_ok(keel_graph_create(&graph));
+    ck_ok(keel_model_gpt(graph, &gpt));
+    const struct keel_engine_config config = {
+        .device = device, .graph = graph, .tensor = 4, .training = true, .plan_only = true};
+    ck_ok(keel_engine_create(&config, &engine));
+    ck_ok(keel_plan_model_make(&job, graph, engine, &model));
+    keel_engine_destroy(engine);
+    keel_graph_destroy(graph);
+    return model;
+}
+
+START_TEST(a_layer_costs_four_sums_and_four_gathers_of_batch_tokens_width)
+{
+    struct keel_device *device;
+    ck_ok(keel_device_open("null", NULL, &device));
+    struct keel_plan_model two = model_of(2, device), three = model_of(3, device);
+    const uint64_t tokens = 3 * 12 * 32 * sizeof(float);
+    for (int kind = 0; kind < KEEL_EXCHANGE_KINDS; kind++) {
+        const uint64_t wanted = kind == KEEL_EXCHANGE_ALL_REDUCE ? 0 : 4;
+        ck_assert_uint_eq(three.exchanges[kind].count - two.exchanges[kind].count, wanted);
+        ck_assert_uint_eq(three.exchanges[kind].bytes - two.exchanges[kind].bytes, wanted * tokens);
+    }
+    keel_plan_model_fini(&two);
+    keel_plan_model_fini(&three);
+    keel_device_close(device);
+}
+END_TEST
+
+/* A fourth of the weights and what is not split: norms, positions, biases behind a sum. */
+START_TEST(seats_of_a_gpt_have_their_slices_of_what_is_split)
+{
+    struct keel_device *device;
+    struct keel_job_plan plan;
+    uint64_t elements = 0, wanted = 0;
+    ck_ok(keel_device_open("null", NULL, &device));
+    struct keel_plan_model model = model_of(2, device);
+    keel_plan_make(&model, 2, 4, 0, 2, &plan);
+    for (uint32_t seat = 0; seat < 4; seat++) {
+        struct keel_extent *extents;
+        uint32_t count;
+        ck_ok(keel_plan_holding(&model, &plan, seat, &extents, &count));
+        for (uint32_t i = 0; i < count; i++)
+            elements += extents[i].part == KEEL_PLAN_WEIGHTS ? extents[i].count : 0;
+        keel_free(extents);
+    }
+    for (uint32_t i = 0; i < model.param_count; i++)
+        wanted += model.params[i].count * (model.params[i].units == 0 ? 4 : 1);
+    ck_assert_uint_eq(elements, wanted);
+    keel_plan_model_fini(&model);
+    keel_device_close(device);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, a_seat_holds_its_slices_and_the_pages_that_it_owns_or_shadows);
+    tcase_add_test(tc, any_plan_becomes_any_other_and_one_loss_with_two_holders_loses_nothing);
+    tcase_add_test(tc, bytes_of_state_are_those_of_the_zero_papers_formulas);
+    tcase_add_test(tc, a_plans_bytes_are_those_of_the_seat_that_has_most);
+    tcase_add_test(tc, what_fits_with_fewest_seats_is_found_as_by_trying_all);
+    tcase_add_test(tc, keys_bind_the_choice_and_what_does_not_fit_is_told_by_kind);
+    tcase_add_test(tc, a_layer_costs_four_sums_and_four_gathers_of_batch_tokens_width);
+    tcase_add_test(tc, seats_of_a_gpt_have_their_slices_of_what_is_split);
+}
+
+KEEL_TEST_MAIN("seats", cases, 120)
