@@ -40,11 +40,17 @@ static void check_sums(struct rank *me, struct board *board, struct keel_buffer 
     free(values);
 }
 
-/* Of the slice that this rank adds up: others' parts that came before the last, into scratch. Of the result:
- * the others' slices. Parts are sent from where they lie, so nothing else; 1% for first messages. */
-static uint64_t copied_at_most(uint32_t ranks, uint32_t others_parts, uint64_t bytes)
+/* Of the slice that this rank adds up, into scratch: over TCP the first of two parts of others that are added
+ * to each other (two shards of one rank are one part); on one host, by any algorithm, all parts of others but
+ * the last. Of the result: the others' slices. Parts are sent from where they lie, so nothing else; 1% for
+ * first messages. */
+static uint64_t copied_at_most(const struct rank *me, const uint16_t *map, uint32_t others_parts,
+                               uint64_t bytes)
 {
-    return (others_parts - 1 + ranks - 1) * bytes / ranks + bytes / 100;
+    uint32_t waiting = over_fabric ? 0 : others_parts - 1;
+    for (uint32_t k = 0; over_fabric && k < 4; k += 2)
+        waiting += map[k] != map[k + 1] && map[k] != me->rank && map[k + 1] != me->rank;
+    return (waiting + me->rank_count - 1) * bytes / me->rank_count + bytes / 100;
 }
 
 /* All at once, as a backward pass would begin them one by one. */
@@ -95,7 +101,7 @@ static int gradients_body(struct rank *me)
     keel_device_collectives_facts(board.collectives, &facts);
     rank_check(me, facts.device_to_host_bytes == (staged ? count * bytes : 0));
     rank_check(me, facts.host_to_device_bytes == (staged ? bytes : 0));
-    rank_check(me, stats.data_copied <= copied_at_most(me->rank_count, 4 - count, bytes));
+    rank_check(me, stats.data_copied <= copied_at_most(me, gradient_map, 4 - count, bytes));
     rank_check(me, !over_fabric || stats.data_copied > 0);
     keel_group_close(group);
     for (uint32_t k = 0; k < count; k++)

@@ -144,11 +144,12 @@ void keel_build_send_leaves(struct keel_builder *builder, uint32_t peer, uint32_
         keel_build_send(builder, peer, keel_operand_part(k, block));
 }
 
-/* Leaves ascend within each rank as in the whole, so the order of receiving is that of sending. */
-void keel_build_sum_leaves(struct keel_builder *builder, uint32_t block, struct keel_operand destination)
+/* Leaves ascend within each rank as in the whole, so the order of receiving is that of sending. False: there
+ * is one leaf alone, and it has been received at the destination. */
+static bool receive_leaves(struct keel_builder *builder, uint32_t block, struct keel_operand destination,
+                           struct keel_operand *sources)
 {
     const struct keel_tree_plan *plan = builder->plan;
-    struct keel_operand sources[KEEL_GROUP_SHARDS_MAX];
     for (uint32_t leaf = 0; leaf < plan->leaf_count; leaf++) {
         uint32_t rank = plan->leaf_rank[leaf];
         if (rank == builder->schedule->rank) {
@@ -159,9 +160,47 @@ void keel_build_sum_leaves(struct keel_builder *builder, uint32_t block, struct 
         sources[leaf] = alone ? destination : keel_build_temp(builder, block);
         keel_build_receive(builder, rank, sources[leaf]);
         if (alone)
-            return;
+            return false;
     }
-    keel_build_combine(builder, destination, sources, plan->leaf_count, plan->steps, plan->step_count);
+    return true;
+}
+
+void keel_build_sum_leaves(struct keel_builder *builder, uint32_t block, struct keel_operand destination)
+{
+    const struct keel_tree_plan *plan = builder->plan;
+    struct keel_operand sources[KEEL_GROUP_SHARDS_MAX];
+    if (receive_leaves(builder, block, destination, sources))
+        keel_build_combine(builder, destination, sources, plan->leaf_count, plan->steps, plan->step_count);
+}
+
+/* Sums at the bottom of the stack are made in their place, others in a temp of their own or in that of the
+ * sum to their left: never onto what was received. */
+void keel_build_sum_pairs(struct keel_builder *builder, uint32_t block, struct keel_operand destination)
+{
+    const struct keel_tree_plan *plan = builder->plan;
+    struct keel_operand sources[KEEL_GROUP_SHARDS_MAX], stack[KEEL_TREE_DEPTH_MAX];
+    bool is_sum[KEEL_TREE_DEPTH_MAX] = {false};
+    uint32_t depth = 0;
+    if (!receive_leaves(builder, block, destination, sources))
+        return;
+    if (plan->leaf_count == 1)
+        keel_build_copy(builder, destination, sources[0]);
+    for (uint32_t k = 0; k < plan->step_count; k++) {
+        if (plan->steps[k] != KEEL_TREE_ADD) {
+            KEEL_ASSERT(depth < KEEL_TREE_DEPTH_MAX);
+            is_sum[depth] = false;
+            stack[depth++] = sources[plan->steps[k]];
+            continue;
+        }
+        KEEL_ASSERT(depth >= 2);
+        uint32_t right = --depth, left = depth - 1;
+        struct keel_operand sum = destination;
+        if (left > 0)
+            sum = is_sum[left] ? stack[left] : keel_build_temp(builder, block);
+        keel_build_add(builder, sum, stack[left], stack[right]);
+        stack[left] = sum;
+        is_sum[left] = true;
+    }
 }
 
 void keel_build_gather_blocks(struct keel_builder *builder, struct keel_operand mine)

@@ -79,6 +79,9 @@ void keel_build_blocks(struct keel_builder *builder, uint32_t part_blocks, uint3
 void keel_build_send_leaves(struct keel_builder *builder, uint32_t peer, uint32_t block);
 /* and receive that block of all leaves of the others, then sum all in tree order. */
 void keel_build_sum_leaves(struct keel_builder *builder, uint32_t block, struct keel_operand destination);
+/* The same by a COMBINE for each inner node: more steps, and of a long block that comes early a sum is
+ * written instead of a copy, unless it waits for the other child of its node. */
+void keel_build_sum_pairs(struct keel_builder *builder, uint32_t block, struct keel_operand destination);
 /* All-gather in one hop: block r of the result is rank r's, and is `mine` here (copied unless it is there
  * already). */
 void keel_build_gather_blocks(struct keel_builder *builder, struct keel_operand mine);

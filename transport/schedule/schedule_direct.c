@@ -1,8 +1,8 @@
 /* schedule_direct.c - one hop to the owner of each slice, one hop on: rank r owns slice r of the vector.
  *
  * Moves no more bytes than a ring, in two hops instead of 2 (n - 1), with any shard map in tree order (the
- * owner has all leaves of its slice and sums them itself); n - 1 peers. Where
- * the owner of a slice is the one who wants it, the second hop falls away, and that is flat. */
+ * owner has all leaves of its slice and sums them itself, as they come, for slices are long); n - 1 peers.
+ * Where the owner of a slice is the one who wants it, the second hop falls away, and that is flat. */
 #include "schedule_build.h"
 
 /* Slice r of the sum, made at rank r, wherever it then goes. */
@@ -12,7 +12,7 @@ static void sum_own_slice(struct keel_builder *builder, struct keel_operand dest
         uint32_t peer = keel_build_after(builder, i);
         keel_build_send_leaves(builder, peer, peer);
     }
-    keel_build_sum_leaves(builder, builder->schedule->rank, destination);
+    keel_build_sum_pairs(builder, builder->schedule->rank, destination);
 }
 
 static void direct_all_reduce(struct keel_builder *builder)
