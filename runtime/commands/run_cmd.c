@@ -641,11 +641,11 @@ static enum keel_status check_parallel(const struct keel_job *job)
                          "parallel.tensor = %u: workers hold all job.tensor = %u slices for now, and cannot "
                          "share them; leave it out (the bits are the same), or look at it with keel plan",
                          job->parallel.tensor, job->tensor);
-    if (job->parallel.zero > KEEL_ZERO_NONE)
+    if (job->parallel.zero > KEEL_ZERO_OPTIMIZER)
         return keel_fail(
             KEEL_UNSUPPORTED,
-            "parallel.zero = %u: workers hold all of the state for now; leave it out (the bits are "
-            "the same), or look at it with keel plan",
+            "parallel.zero = %u: workers hold all gradients and weights for now; give 1 (the bits "
+            "are the same), or look at it with keel plan",
             job->parallel.zero - KEEL_ZERO_NONE);
     return KEEL_OK;
 }

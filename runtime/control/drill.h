@@ -41,6 +41,7 @@ enum keel_drill_phase {
     KEEL_AT_FORWARD,
     KEEL_AT_REDUCE,
     KEEL_AT_COMMIT,
+    KEEL_AT_SPREAD, /* behind an update of pieces, before the weights go out */
     KEEL_AT_SNAPSHOT,
     KEEL_AT_CAPTURE,
     KEEL_AT_COUNT

@@ -4,7 +4,7 @@
 
 uint32_t keel_tape_bound(const struct keel_tape_config *config)
 {
-    enum { PER_SHARD = 4, PER_PIECE = 7, PER_STEP = 20 }; /* the largest of what the functions below put */
+    enum { PER_SHARD = 4, PER_PIECE = 5, PER_STEP = 24 }; /* the largest of what the functions below put */
     uint32_t carried = 0;
     for (uint32_t s = 0; s < config->shard_count; s++)
         carried += config->shard_position[s] == config->position;
@@ -129,8 +129,8 @@ static void put_sums(struct keel_tape *tape, const struct keel_tape_config *conf
     put_slot(tape, KEEL_ACTION_REDUCE, KEEL_SUM_ON_HOST, loss);
     for (uint32_t piece = 0; piece <= records; piece++) {
         put_piece(tape, KEEL_ACTION_AWAIT, piece);
-        if (config->shadowed && piece < loss)
-            put_piece(tape, KEEL_ACTION_SHADOW, piece);
+        if (config->shadowed && piece + 1 == loss)
+            put_kind(tape, KEEL_ACTION_SHADOW);
     }
 }
 
@@ -140,8 +140,8 @@ static void put_commit(struct keel_tape *tape, const struct keel_tape_config *co
 {
     const uint32_t buckets = config->bucket_count;
     put_kind(tape, KEEL_ACTION_SQUARE);
-    for (uint32_t piece = 0; config->shadowed && piece < buckets; piece++)
-        put_piece(tape, KEEL_ACTION_AWAIT, keel_piece_shadow(buckets, piece));
+    if (config->shadowed)
+        put_piece(tape, KEEL_ACTION_AWAIT, keel_piece_shadow(buckets));
     put_kind(tape, KEEL_ACTION_COMMIT);
     put_piece(tape, KEEL_ACTION_AWAIT, keel_piece_commit(buckets));
 }

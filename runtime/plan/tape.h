@@ -59,7 +59,7 @@ enum keel_action_kind {
     KEEL_ACTION_GATHER, /* the ranks' records of the step */
     KEEL_ACTION_REDUCE, /* a piece: one sum over all shards. A bucket is summed from where the nodes lie to a
                            slot, or to the gradient buffer, when it is final; the loss on the host */
-    KEEL_ACTION_SHADOW, /* of pieces: the sum of a bucket to the second holder, and another's here */
+    KEEL_ACTION_SHADOW, /* of pieces: the sums to the second holder, and another's here */
     KEEL_ACTION_COMMIT, /* of pieces: all ranks' squares */
     KEEL_ACTION_SPREAD, /* of pieces: the weights of a bucket */
     /* waits */
@@ -114,17 +114,17 @@ struct keel_tape_config {
 };
 
 /* What AWAIT calls the other collectives of pieces of owners. */
-static inline uint32_t keel_piece_shadow(uint32_t bucket_count, uint32_t bucket)
+static inline uint32_t keel_piece_shadow(uint32_t bucket_count)
 {
-    return bucket_count + 2 + bucket;
+    return bucket_count + 2;
 }
 static inline uint32_t keel_piece_commit(uint32_t bucket_count)
 {
-    return 2 * bucket_count + 2;
+    return bucket_count + 3;
 }
 static inline uint32_t keel_piece_weights(uint32_t bucket_count, uint32_t bucket)
 {
-    return 2 * bucket_count + 3 + bucket;
+    return bucket_count + 4 + bucket;
 }
 
 struct keel_tape {

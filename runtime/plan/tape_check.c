@@ -25,7 +25,8 @@ struct play {
     bool checked, decoded, captured, updated;
     /* pieces of owners */
     bool squared, committed, drilled_again;
-    uint32_t shadowed, shadows_awaited, spread, weights_awaited; /* buckets, ascending */
+    bool shadowed, shadow_awaited;
+    uint32_t spread, weights_awaited; /* buckets, ascending */
     bool commit_awaited;
 };
 
@@ -281,11 +282,10 @@ static const char *await_more(struct play *play, uint32_t piece)
         if (!play->committed || play->commit_awaited)
             return "the squares are not under way";
         play->commit_awaited = true;
-    } else if (piece < keel_piece_commit(buckets)) {
-        if (!play->squared || play->shadows_awaited == play->shadowed ||
-            piece != keel_piece_shadow(buckets, play->shadows_awaited))
-            return "copies are waited for in order, each once, behind the squares";
-        play->shadows_awaited++;
+    } else if (piece == keel_piece_shadow(buckets)) {
+        if (!play->squared || !play->shadowed || play->shadow_awaited)
+            return "copies are waited for once, behind the squares";
+        play->shadow_awaited = true;
     } else {
         if (play->spread < buckets || piece != keel_piece_weights(buckets, play->weights_awaited) ||
             play->weights_awaited == buckets)
@@ -297,11 +297,9 @@ static const char *await_more(struct play *play, uint32_t piece)
 
 static const char *await(struct play *play, const struct keel_action *action)
 {
-    const uint32_t copied =
-        play->awaited < play->config->bucket_count ? play->awaited : play->config->bucket_count;
     if (play->config->in_pieces && action->piece > play->config->bucket_count + 1)
         return await_more(play, action->piece);
-    if (play->config->shadowed && play->shadowed != copied)
+    if (play->config->shadowed && play->shadowed != (play->awaited >= play->config->bucket_count))
         return "what is there is not on its way to the second holder";
     if (play->reduced != play->config->bucket_count + 1)
         return "not all collectives are begun";
@@ -347,10 +345,10 @@ static const char *capture(struct play *play, const struct keel_action *action)
 
 static const char *shadow(struct play *play, const struct keel_action *action)
 {
-    if (!play->config->shadowed || action->piece != play->shadowed || play->awaited <= action->piece ||
-        action->piece >= play->config->bucket_count)
-        return "the sum is not here, is copied already, or nobody wants it";
-    play->shadowed++;
+    (void)action;
+    if (!play->config->shadowed || play->shadowed || play->awaited != play->config->bucket_count)
+        return "the sums are not here, are copied already, or nobody wants them";
+    play->shadowed = true;
     return NULL;
 }
 
@@ -366,8 +364,7 @@ static const char *square(struct play *play, const struct keel_action *action)
 static const char *commit(struct play *play, const struct keel_action *action)
 {
     (void)action;
-    const uint32_t copies = play->config->shadowed ? play->config->bucket_count : 0;
-    if (play->committed || !play->squared || play->shadows_awaited != copies)
+    if (play->committed || !play->squared || play->shadow_awaited != play->config->shadowed)
         return "a holder has no sum yet, or there are no squares";
     play->committed = true;
     return NULL;

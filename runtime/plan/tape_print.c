@@ -21,7 +21,7 @@ static const struct {
     [KEEL_ACTION_DECODE] = {"decode", "copy", FROM},
     [KEEL_ACTION_GATHER] = {"gather", "collective", PIECE},
     [KEEL_ACTION_REDUCE] = {"reduce", "collective", PIECE | TO},
-    [KEEL_ACTION_SHADOW] = {"shadow", "collective", PIECE},
+    [KEEL_ACTION_SHADOW] = {"shadow", "collective", 0},
     [KEEL_ACTION_COMMIT] = {"commit", "collective", 0},
     [KEEL_ACTION_SPREAD] = {"spread", "collective", PIECE},
     [KEEL_ACTION_FINISH] = {"finish", "wait", 0},

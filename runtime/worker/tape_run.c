@@ -114,8 +114,11 @@ static enum keel_status update(struct keel_tape_run *run, const struct keel_acti
                                          .step = (uint32_t)run->step->step,
                                          .never_skip = !isfinite(result->loss)};
     struct keel_engine_updated updated;
-    KEEL_TRY(
-        keel_engine_update(trainer->engine, &request, keel_deadline_after_ns(trainer->stall_ns), &updated));
+    if (action->slot == KEEL_SUM_IN_PIECES)
+        KEEL_TRY(keel_owned_update(run, &request, &updated));
+    else
+        KEEL_TRY(keel_engine_update(trainer->engine, &request, keel_deadline_after_ns(trainer->stall_ns),
+                                    &updated));
     result->grad_norm = updated.grad_norm;
     result->loss_scale = updated.loss_scale;
     result->skipped = updated.skipped;
@@ -158,9 +161,8 @@ static enum keel_status screen(struct keel_tape_run *run, const struct keel_acti
 
 static enum keel_status drill(struct keel_tape_run *run, const struct keel_action *action)
 {
-    (void)action;
     if (run->step->phase.at != NULL)
-        run->step->phase.at(run->step->phase.context, KEEL_AT_REDUCE);
+        run->step->phase.at(run->step->phase.context, action->piece == 0 ? KEEL_AT_REDUCE : KEEL_AT_SPREAD);
     return KEEL_OK;
 }
 
@@ -207,6 +209,10 @@ static const struct {
     [KEEL_ACTION_DRILL] = {drill, NO_SECTION},
     [KEEL_ACTION_SCREEN] = {screen, NO_SECTION},
     [KEEL_ACTION_CHECK] = {keel_tape_check_records, NO_SECTION},
+    [KEEL_ACTION_SHADOW] = {keel_tape_shadow, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_SQUARE] = {keel_tape_square, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_COMMIT] = {keel_tape_commit, NO_SECTION},
+    [KEEL_ACTION_SPREAD] = {keel_tape_spread, KEEL_HANG_COMPUTE},
 };
 
 static enum keel_status perform(struct keel_tape_run *run, const struct keel_action *action)
@@ -243,7 +249,9 @@ enum keel_status keel_tape_run(struct keel_tape_run *run)
     keel_tape_leave(run);
     if (status != KEEL_OK) { /* the group's close and the reset behind it release what is under way */
         memset(trainer->sums, 0, trainer->bucket_count * sizeof(struct keel_device_operation *));
-        memset(trainer->operations, 0, (trainer->bucket_count + 2) * sizeof(struct keel_operation *));
+        memset(trainer->operations, 0, (trainer->bucket_count + 4) * sizeof(struct keel_operation *));
+        if (trainer->owned.on)
+            memset(trainer->owned.copies, 0, KEEL_MEMBERS_MAX * sizeof(struct keel_device_operation *));
     }
     return status;
 }

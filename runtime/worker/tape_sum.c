@@ -8,7 +8,7 @@
 #include <keel/clock.h>
 
 /* A step's collectives have numbers of their own; those of a view lie below and far above (worker_sync.c). */
-static uint64_t sequence_of(const struct keel_tape_run *run, uint32_t piece)
+uint64_t keel_tape_sequence(const struct keel_tape_run *run, uint32_t piece)
 {
     return ((run->step->step + 1) << 20) + piece;
 }
@@ -33,13 +33,20 @@ static enum keel_status create(struct keel_trainer *trainer, uint32_t parts)
         const uint64_t count = keel_engine_bucket(trainer->engine, b)->count;
         largest = count > largest ? count : largest;
     }
+    /* Copies of whole shares go while others come. */
+    const uint64_t copies = trainer->owned.on ? trainer->owned.now.owners.rank_count : 0;
+    uint64_t staging = 2 * (parts + 1) * largest;
+    if (copies > 1 && staging < 4 * (trainer->flat_count / copies + largest))
+        staging = 4 * (trainer->flat_count / copies + largest);
+    const uint64_t most = trainer->bucket_count + copies + 1;
+    const uint32_t operations =
+        most < KEEL_DEVICE_OPERATIONS_MAX ? (uint32_t)most : KEEL_DEVICE_OPERATIONS_MAX;
     const struct keel_device_collectives_config config = {.device = trainer->device,
                                                           .parts_max = parts,
-                                                          .operations_max = trainer->bucket_count,
+                                                          .operations_max = operations,
                                                           .on_device = on_device,
                                                           .context = trainer,
-                                                          .staging_bytes =
-                                                              2 * (parts + 1) * largest * sizeof(float)};
+                                                          .staging_bytes = staging * sizeof(float)};
     return keel_device_collectives_create(&config, &trainer->collectives);
 }
 
@@ -81,11 +88,14 @@ enum keel_status keel_tape_loss(struct keel_tape_run *run, const struct keel_act
     return KEEL_OK;
 }
 
+/* What a rank alone has is all there is. */
 static enum keel_status begin(struct keel_tape_run *run, uint32_t piece, struct keel_collective *collective)
 {
+    if (run->step->group == NULL)
+        return KEEL_OK;
     struct keel_operation **operation = &run->trainer->operations[piece];
     KEEL_ASSERT(*operation == NULL);
-    collective->sequence = sequence_of(run, piece);
+    collective->sequence = keel_tape_sequence(run, piece);
     return keel_group_begin(run->step->group, collective, operation);
 }
 
@@ -101,7 +111,8 @@ static enum keel_status reduce_loss(struct keel_tape_run *run, uint32_t piece)
                                   .parts = parts,
                                   .part_count = trainer->hold.count,
                                   .result = &trainer->loss};
-    if (!trainer->compressed.on)
+    trainer->loss = trainer->losses[0];
+    if (!trainer->compressed.on && run->step->group != NULL)
         keel_device_collectives_advance(trainer->collectives); /* the device was waited for meanwhile */
     return begin(run, piece, &sum);
 }
@@ -128,14 +139,19 @@ static enum keel_status reduce_bucket(struct keel_tape_run *run, uint32_t piece,
         parts[i] = (struct keel_device_place){flat_of(trainer, trainer->hold.held[i].slot),
                                               at.offset * sizeof(float)};
     }
-    const struct keel_device_collective sum = {.what = {.kind = KEEL_ALL_REDUCE,
-                                                        .sequence = sequence_of(run, piece),
-                                                        .element = KEEL_ELEMENT_F32,
-                                                        .count = at.count,
-                                                        .part_count = trainer->hold.count},
-                                               .parts = parts,
-                                               .result = {flat_of(trainer, slot), at.offset * sizeof(float)},
-                                               .after = {&after, after != NULL ? 1 : 0}};
+    struct keel_device_collective sum = {.what = {.kind = KEEL_ALL_REDUCE,
+                                                  .sequence = keel_tape_sequence(run, piece),
+                                                  .element = KEEL_ELEMENT_F32,
+                                                  .count = at.count,
+                                                  .part_count = trainer->hold.count},
+                                         .parts = parts,
+                                         .after = {&after, after != NULL ? 1 : 0}};
+    if (slot == KEEL_SUM_IN_PIECES)
+        KEEL_TRY(keel_owned_reduce(run, piece, &sum, parts[0]));
+    else
+        sum.result = (struct keel_device_place){flat_of(trainer, slot), at.offset * sizeof(float)};
+    if (run->step->group == NULL)
+        return KEEL_OK;
     KEEL_TRY(
         keel_device_collective_begin(trainer->collectives, run->step->group, &sum, &trainer->sums[piece]));
     return keel_device_operation_start(trainer->sums[piece], keel_deadline_after_ns(trainer->stall_ns));
@@ -166,8 +182,13 @@ enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_a
 }
 
 /* Of a bucket, until the device has the sum. */
-static enum keel_status await_piece(struct keel_trainer *trainer, uint32_t piece, uint64_t deadline_ns)
+static enum keel_status await_piece(struct keel_tape_run *run, uint32_t piece, uint64_t deadline_ns)
 {
+    struct keel_trainer *trainer = run->trainer;
+    if (run->step->group == NULL && piece <= trainer->bucket_count + 1)
+        return KEEL_OK;
+    if (piece > trainer->bucket_count + 1)
+        return keel_owned_await(run, piece, deadline_ns);
     if (piece < trainer->bucket_count && !trainer->compressed.on) {
         struct keel_device_operation *sum = trainer->sums[piece];
         KEEL_ASSERT(sum != NULL);
@@ -188,7 +209,7 @@ enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_ac
     struct keel_trainer *trainer = run->trainer;
     if (run->waiting_ns == 0)
         run->waiting_ns = keel_now_ns();
-    KEEL_TRY(await_piece(trainer, action->piece, keel_deadline_after_ns(trainer->stall_ns)));
+    KEEL_TRY(await_piece(run, action->piece, keel_deadline_after_ns(trainer->stall_ns)));
     if (action->piece == trainer->bucket_count)
         run->result.loss = trainer->loss;
     run->result.exposed_comm_ns = keel_now_ns() - run->waiting_ns;

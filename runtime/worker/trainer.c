@@ -28,6 +28,7 @@ enum keel_status keel_trainer_build_engine(const struct keel_job *job, const str
     config.nesterov = job->nesterov;
     config.training = true;
     config.check_products = job->check_products;
+    config.in_pieces = job->parallel.zero > KEEL_ZERO_NONE;
     enum keel_status status = keel_model_build(graph, job, data);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, out);
@@ -89,9 +90,16 @@ static enum keel_status allocate(struct keel_trainer *trainer)
     KEEL_TRY(keel_alloc(buckets + 1, sizeof(struct keel_buffer *), &trainer->gradient_slices));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_event *), &trainer->bucket_events));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_device_operation *), &trainer->sums));
-    KEEL_TRY(keel_alloc(buckets + 2, sizeof(struct keel_operation *), &trainer->operations));
+    KEEL_TRY(keel_alloc(buckets + 4, sizeof(struct keel_operation *), &trainer->operations));
     KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX + 1, sizeof(struct keel_commit_record), &trainer->records));
     KEEL_TRY(keel_compressed_sums_create(trainer));
+    trainer->owned.on = trainer->job->parallel.zero > KEEL_ZERO_NONE;
+    if (trainer->owned.on) {
+        KEEL_TRY(
+            keel_alloc(KEEL_MEMBERS_MAX, sizeof(struct keel_device_operation *), &trainer->owned.copies));
+        KEEL_TRY(keel_alloc(keel_size(keel_engine_page_count(trainer->engine)), sizeof(float),
+                            &trainer->owned.squares));
+    }
     trainer->gradient_slices[buckets] = keel_engine_loss(trainer->engine);
     return keel_trainer_slice_buckets(trainer, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS),
                                       trainer->gradient_slices);
@@ -114,6 +122,7 @@ static enum keel_status build(struct keel_trainer *trainer, const struct keel_tr
 enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out)
 {
     KEEL_ASSERT(config->job->shards <= KEEL_HOLD_NODES_MAX);
+    KEEL_ASSERT(config->job->parallel.zero <= KEEL_ZERO_OPTIMIZER);
     struct keel_trainer *trainer;
     KEEL_TRY(keel_alloc(1, sizeof *trainer, &trainer));
     trainer->job = config->job;
@@ -148,6 +157,9 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
         forget_events(trainer);
     keel_partial_buffers_destroy(trainer);
     keel_compressed_sums_destroy(trainer);
+    keel_owned_destroy(trainer);
+    keel_free(trainer->owned.copies);
+    keel_free(trainer->owned.squares);
     for (uint32_t b = 0; trainer->gradient_slices != NULL && b < trainer->bucket_count; b++)
         if (trainer->gradient_slices[b] != NULL)
             keel_buffer_destroy(trainer->gradient_slices[b]);
@@ -206,7 +218,9 @@ static enum keel_status run_all_once(struct keel_trainer *trainer)
     KEEL_TRY(keel_engine_initialize(trainer->engine, job->seed));
     KEEL_TRY(keel_engine_zero(trainer->engine));
     KEEL_TRY(keel_engine_microbatch(trainer->engine, &batch));
-    enum keel_status status = keel_engine_update(trainer->engine, &request, deadline_ns, &updated);
+    enum keel_status status = trainer->owned.on
+                                  ? keel_owned_probe(trainer, &request)
+                                  : keel_engine_update(trainer->engine, &request, deadline_ns, &updated);
     if (status != KEEL_OK && status != KEEL_DIVERGED) /* which the first step will say, if it is so */
         return status;
     KEEL_TRY(keel_engine_eval(trainer->engine, &batch, deadline_ns, &loss));
@@ -284,9 +298,18 @@ static enum keel_status prepare(struct keel_tape_run *run)
                                             .shard_count = trainer->job->shards,
                                             .shard_position = step->shard_position,
                                             .position = step->position,
-                                            .grouped = step->group != NULL,
+                                            .grouped = step->group != NULL || trainer->owned.on,
+                                            .in_pieces = trainer->owned.on,
+                                            .shadowed =
+                                                trainer->owned.on && trainer->owned.now.shadow != UINT32_MAX,
                                             .compressed = trainer->compressed.on,
                                             .held = &trainer->hold};
+    if (trainer->owned.on) {
+        const struct keel_owned_layout *now = &trainer->owned.now;
+        KEEL_ASSERT(now->complete && now->step == step->step && now->owners.position == step->position &&
+                    now->owners.rank_count == step->rank_count);
+        trainer->owned.now.reduced = false; /* until this attempt has got so far */
+    }
     if (trainer->hold_step != step->step)
         keel_trainer_drop(trainer);
     trainer->hold_step = step->step;
@@ -298,7 +321,7 @@ static enum keel_status prepare(struct keel_tape_run *run)
     if (config.compressed)
         return keel_compressed_sums_prepare(trainer, config.grouped);
     KEEL_TRY(keel_partial_buffers_prepare(run));
-    return config.grouped ? keel_tape_prepare_sums(trainer) : KEEL_OK;
+    return step->group != NULL ? keel_tape_prepare_sums(trainer) : KEEL_OK;
 }
 
 enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct keel_trainer_step *step,

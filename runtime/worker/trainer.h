@@ -16,6 +16,7 @@
 #include <keel/device.h>
 #include <keel/engine.h>
 #include <keel/job.h>
+#include <keel/node.h>
 #include <keel/transport_device.h>
 #include <stdatomic.h>
 
@@ -134,13 +135,50 @@ float keel_learning_rate(const struct keel_job *job, uint64_t step);
 /* Generate `tokens` tokens at temperature 0.8, into heap text (bytes, NUL-terminated). */
 enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t tokens, char **out);
 
+/* ---- parallel.zero: the optimizer's state in pieces ---- */
+
+/* A view, as far as who owns what follows from it. */
+struct keel_owners {
+    uint64_t epoch;
+    uint32_t position, rank_count;
+    uint32_t holders;     /* of each piece: 1, or 2, on two nodes if there are such */
+    const uint32_t *node; /* by position; borrowed for the call; NULL: all on one */
+};
+/* Hold what these say from now on, of a state that is not here yet: initialize, load or write all of it, and
+ * settle. What was held before stays, and is what is read, until it is forgotten. All but the weights must be
+ * written behind this. NO_MEMORY. */
+enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct keel_owners *owners);
+/* All of the state of `step` is here, the weights in whole. */
+enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step);
+void keel_trainer_forget_before(struct keel_trainer *trainer);
+/* Forget all layouts but that of an epoch. */
+void keel_trainer_keep(struct keel_trainer *trainer, uint64_t epoch);
+
+/* What this rank has, as others may ask for it; over the wire between equal binaries. */
+struct keel_owned_record {
+    uint64_t epoch;        /* of the layout */
+    uint64_t step;         /* updates that the pieces have seen */
+    uint32_t of, position; /* in the layout; of 0: nothing is held */
+    uint32_t reduced, complete, has_norm;
+    struct keel_engine_norm norm;         /* of the newest update */
+    uint8_t shares[KEEL_MEMBERS_MAX / 8]; /* bit k: the share of position k */
+};
+/* Of the view now, and of the one before while it is not forgotten. */
+void keel_trainer_owns(const struct keel_trainer *trainer, struct keel_owned_record out[2]);
+/* Did the view before end between the update of a step and its weights? Then this is what nobody has said of
+ * it, but for the digest. Ask before a new layout is made. */
+bool keel_trainer_unfinished(const struct keel_trainer *trainer, struct keel_trainer_result *out);
+/* This rank has the sums of its next step, and another did that step: with its norm the pieces are where it
+ * is. */
+enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struct keel_engine_norm *norm);
+
 /* ---- state: weights and optimizer, for healing and snapshots ---- */
 
 /* State is (tile, which): of each tile its weights, m, and v where the optimizer has one. Of statistics the
  * optimizer keeps nothing: their m and v stay zero. */
 enum keel_state_part { KEEL_STATE_WEIGHTS, KEEL_STATE_M, KEEL_STATE_V, KEEL_STATE_PARTS };
 
-/* Whole rows of one tile of the state. */
+/* A box of one tile of the state: whole rows, or within one, ... */
 struct keel_state_piece {
     uint32_t tile, part;   /* enum keel_state_part */
     uint64_t first, count; /* elements of the tile */
@@ -151,7 +189,8 @@ static inline uint64_t keel_piece_bytes(const struct keel_state_piece *piece)
 }
 
 /* What position `position` of `rank_count` writes into a snapshot: every (tile, part) once over all of them,
- * split by rows, evenly by bytes. (0, 1): the whole state. Heap, owned by the caller. */
+ * split by rows, evenly by bytes, or with parallel.zero by owners. (0, 1): the whole state. Heap, owned by
+ * the caller. */
 enum keel_status keel_trainer_pieces(const struct keel_trainer *trainer, uint32_t position,
                                      uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count);
 /* The piece as a snapshot knows it: a box of a named tensor. */

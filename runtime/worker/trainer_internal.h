@@ -5,6 +5,7 @@
  * tape_sum.c         sums over ranks: collectives on device memory, the loss, the records
  * partial_buffers.c  slots: the values of held nodes
  * compressed_sums.c  the same of compressed gradients, on the host
+ * owned_pieces.c     parallel.zero: pieces of the state, their owners, and what a tape does with them
  * step_records.c     what every rank says with a step, and whether they agree
  * trainer_state.c, trainer_load.c, trainer_text.c: state as tiles, snapshots, validation and text */
 #ifndef KEEL_TRAINER_INTERNAL_H
@@ -42,6 +43,33 @@ struct keel_compressed_sums {
     uint8_t *sum; /* over ranks; NULL until there was a group */
 };
 
+/* Who holds what of the optimizer's state in a view, and what this rank holds. */
+struct keel_owned_layout {
+    struct keel_owners owners;
+    uint32_t shadow;                   /* who has a copy of what we own; UINT32_MAX: nobody */
+    uint32_t share_count, *shares;     /* positions whose share lies here: ours first. Owned, as all below */
+    struct keel_engine_run *runs;      /* by share and bucket */
+    struct keel_engine_pieces *pieces; /* of these runs; NULL: there is no layout */
+    uint64_t *counts;                  /* by bucket and position: elements that it owns */
+    struct keel_engine_run *pages;     /* of the norm, by position: */
+    uint32_t *page_first;              /*   rank_count + 1, into pages */
+    uint64_t *page_counts;             /*   and so many squares */
+    float *gathered;                   /* squares by position, and behind them by page */
+    struct keel_engine_norm norm;      /* of the newest update, if has_norm */
+    struct keel_trainer_result result; /* of the step whose sums are here, or that was just updated */
+    uint64_t step;                     /* updates that the pieces have seen */
+    bool filled, complete;             /* they hold the state; and the flat weights are those of all, too */
+    bool reduced, has_norm; /* reduced: the sums of the step that comes are with all their holders */
+};
+
+/* parallel.zero: owned_pieces.c. */
+struct keel_owned {
+    bool on;                               /* else the rest is empty */
+    struct keel_owned_layout now, before;  /* before: of another view, while `now` is filled */
+    struct keel_device_operation **copies; /* by share of `now`: of its sums; NULL: not under way */
+    float *squares;                        /* of our own pages */
+};
+
 struct keel_trainer {
     const struct keel_job *job;
     const struct keel_data *data;
@@ -59,6 +87,7 @@ struct keel_trainer {
 
     struct keel_partial_buffer slots[KEEL_HOLD_NODES_MAX];
     struct keel_compressed_sums compressed;
+    struct keel_owned owned;
     struct keel_partial_sums hold; /* which slot holds what */
     uint64_t hold_step;            /* the step whose nodes are held */
     uint64_t digest;               /* of the weights as they are */
@@ -123,6 +152,28 @@ enum keel_status keel_tape_reduce(struct keel_tape_run *run, const struct keel_a
 enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action);
+
+/* tape_sum.c: a step's collectives have numbers of their own. */
+uint64_t keel_tape_sequence(const struct keel_tape_run *run, uint32_t piece);
+
+/* owned_pieces.c: likewise. */
+enum keel_status keel_tape_shadow(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_square(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_commit(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_spread(struct keel_tape_run *run, const struct keel_action *action);
+/* Make the sum of a bucket one to its owners. A rank alone copies it, from its only node. */
+enum keel_status keel_owned_reduce(struct keel_tape_run *run, uint32_t bucket,
+                                   struct keel_device_collective *sum, struct keel_device_place from);
+enum keel_status keel_owned_await(struct keel_tape_run *run, uint32_t piece, uint64_t deadline_ns);
+enum keel_status keel_owned_update(struct keel_tape_run *run, const struct keel_engine_update *request,
+                                   struct keel_engine_updated *out);
+/* The update of the warm-up. */
+enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct keel_engine_update *request);
+void keel_owned_destroy(struct keel_trainer *trainer);
+/* Where an element of the flat buffers lies in those of a layout, and how many follow it there. False: it
+ * does not, and so many before the next that does. */
+bool keel_owned_find(const struct keel_owned_layout *layout, uint32_t bucket_count, uint64_t element,
+                     uint64_t *out_at, uint64_t *out_count);
 
 /* compressed_sums.c: likewise. */
 enum keel_status keel_tape_encode(struct keel_tape_run *run, const struct keel_action *action);

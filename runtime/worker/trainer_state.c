@@ -46,16 +46,53 @@ static uint64_t place_of(const struct keel_trainer *trainer, const struct keel_s
     return (tile->offset + piece->first) * sizeof(float) + offset_bytes;
 }
 
+/* Of state that lies in pieces: each run of them that the bytes touch. What is written and not held is let
+ * go. */
+static enum keel_status transfer_held(struct keel_trainer *trainer, struct keel_queue *queue, uint64_t at,
+                                      uint32_t part, uint64_t bytes, uint8_t *out, const uint8_t *data)
+{
+    const bool before = out != NULL && trainer->owned.before.filled;
+    const struct keel_owned_layout *layout = before ? &trainer->owned.before : &trainer->owned.now;
+    for (uint64_t done = 0, here, count; done < bytes; done += count) {
+        const bool held =
+            keel_owned_find(layout, trainer->bucket_count, (at + done) / sizeof(float), &here, &count);
+        const uint64_t skip = (at + done) % sizeof(float);
+        KEEL_ASSERT(held || out == NULL);
+        count = count < bytes ? count * sizeof(float) - skip : bytes; /* in bytes; there may be no end */
+        count = count < bytes - done ? count : bytes - done;
+        if (!held)
+            continue;
+        struct keel_buffer *flat = keel_engine_pieces_flat(layout->pieces, parts[part].flat);
+        here = here * sizeof(float) + skip;
+        KEEL_TRY(out != NULL ? keel_queue_read(queue, flat, here, out + done, count, NULL, NULL)
+                             : keel_queue_write(queue, flat, here, data + done, count, NULL, NULL));
+    }
+    return KEEL_OK;
+}
+
+/* At byte `at` of the flat buffer of a part: out, or in from `data`. Weights are read as the pieces have them
+ * only while those of a view before are the newest. */
+static enum keel_status transfer(struct keel_trainer *trainer, struct keel_queue *queue, uint64_t at,
+                                 const struct keel_state_piece *piece, uint64_t bytes, void *out,
+                                 const void *data)
+{
+    const bool weights = piece->part == KEEL_STATE_WEIGHTS;
+    if (trainer->owned.on && (!weights || (out != NULL && trainer->owned.before.filled)))
+        return transfer_held(trainer, queue, at, piece->part, bytes, out, data);
+    struct keel_buffer *flat = keel_engine_flat(trainer->engine, parts[piece->part].flat);
+    return out != NULL ? keel_queue_read(queue, flat, at, out, bytes, NULL, NULL)
+                       : keel_queue_write(queue, flat, at, data, bytes, NULL, NULL);
+}
+
 enum keel_status keel_trainer_read_piece(struct keel_trainer *trainer, struct keel_queue *queue,
                                          const struct keel_state_piece *piece, uint64_t offset_bytes,
                                          uint64_t bytes, void *out)
 {
-    uint64_t at = place_of(trainer, piece, offset_bytes, bytes);
-    struct keel_buffer *flat = keel_engine_flat(trainer->engine, parts[piece->part].flat);
     enum keel_hang_section section =
         queue == keel_engine_queue(trainer->engine) ? KEEL_HANG_STATE : KEEL_HANG_CAPTURE;
     keel_hang_enter(trainer->hangs, section, keel_now_ns());
-    enum keel_status status = keel_queue_read(queue, flat, at, out, bytes, NULL, NULL);
+    enum keel_status status =
+        transfer(trainer, queue, place_of(trainer, piece, offset_bytes, bytes), piece, bytes, out, NULL);
     if (status == KEEL_OK)
         status = keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
     keel_hang_leave(trainer->hangs, section, keel_now_ns());
@@ -65,11 +102,10 @@ enum keel_status keel_trainer_read_piece(struct keel_trainer *trainer, struct ke
 enum keel_status keel_trainer_write_piece(struct keel_trainer *trainer, const struct keel_state_piece *piece,
                                           uint64_t offset_bytes, uint64_t bytes, const void *data)
 {
-    uint64_t at = place_of(trainer, piece, offset_bytes, bytes);
-    struct keel_buffer *flat = keel_engine_flat(trainer->engine, parts[piece->part].flat);
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
     keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
-    enum keel_status status = keel_queue_write(queue, flat, at, data, bytes, NULL, NULL);
+    enum keel_status status =
+        transfer(trainer, queue, place_of(trainer, piece, offset_bytes, bytes), piece, bytes, NULL, data);
     if (status == KEEL_OK)
         status = keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
     keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
@@ -98,8 +134,8 @@ static uint64_t state_bytes(const struct keel_trainer *trainer)
     return elements * sizeof(float);
 }
 
-enum keel_status keel_trainer_pieces(const struct keel_trainer *trainer, uint32_t position,
-                                     uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count)
+static enum keel_status split_by_rows(const struct keel_trainer *trainer, uint32_t position,
+                                      uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count)
 {
     const uint32_t tiles = keel_engine_tile_count(trainer->engine);
     const uint64_t total = state_bytes(trainer), share = total / rank_count, first = share * position;
@@ -127,18 +163,108 @@ enum keel_status keel_trainer_pieces(const struct keel_trainer *trainer, uint32_
     return KEEL_OK;
 }
 
+/* Elements of an index of dimension `d`. */
+static uint64_t stride_of(const struct keel_engine_param *param, uint32_t d)
+{
+    uint64_t stride = 1;
+    for (uint32_t k = d + 1; k < param->dims; k++)
+        stride *= param->shape[k];
+    return stride;
+}
+
+/* The outermost dimension along which these elements are a box. */
+static uint32_t dim_of(const struct keel_engine_param *param, uint64_t first, uint64_t count)
+{
+    uint32_t d = 0;
+    for (; d + 1 < param->dims; d++) {
+        const uint64_t stride = stride_of(param, d);
+        if (first % stride == 0 && count % stride == 0 &&
+            count / stride <= param->shape[d] - first / stride % param->shape[d])
+            break;
+    }
+    return d;
+}
+
+/* How many of the elements from `first` on, `most` of them, are a box: as large as may be. */
+static uint64_t box_at(const struct keel_engine_param *param, uint64_t first, uint64_t most)
+{
+    for (uint32_t d = 0; d < param->dims; d++) {
+        const uint64_t stride = stride_of(param, d);
+        if (first % stride != 0 || most < stride)
+            continue;
+        const uint64_t left = param->shape[d] - first / stride % param->shape[d], fit = most / stride;
+        return (fit < left ? fit : left) * stride;
+    }
+    return most;
+}
+
+/* What of a tile lies in a run, as boxes of each part. */
+static uint32_t cut_run(const struct keel_trainer *trainer, uint32_t tile_number,
+                        const struct keel_engine_run *run, struct keel_state_piece *out)
+{
+    const struct keel_tile *tile = keel_engine_tile(trainer->engine, tile_number);
+    const struct keel_engine_param *param = keel_engine_param(trainer->engine, tile->param);
+    const uint64_t run_end = run->first + run->count, tile_end = tile->offset + tile->count;
+    uint64_t at = run->first > tile->offset ? run->first : tile->offset;
+    const uint64_t end = run_end < tile_end ? run_end : tile_end;
+    uint32_t count = 0;
+    for (uint64_t size; at < end; at += size) {
+        size = box_at(param, at - tile->offset, end - at);
+        for (uint32_t part = 0; part < KEEL_STATE_PARTS; part++)
+            if (keel_state_is_kept(trainer, tile_number, part))
+                out[count++] = (struct keel_state_piece){
+                    .tile = tile_number, .part = part, .first = at - tile->offset, .count = size};
+    }
+    return count;
+}
+
+/* What the position owns: cut where pages end, which may be within a row. */
+static enum keel_status split_by_owner(const struct keel_trainer *trainer, uint32_t position,
+                                       uint32_t rank_count, struct keel_state_piece **out,
+                                       uint32_t *out_count)
+{
+    enum { BOXES = 2 * 4 }; /* that a run of a tensor of four dimensions becomes, at most */
+    const uint32_t tiles = keel_engine_tile_count(trainer->engine), buckets = trainer->bucket_count;
+    struct keel_engine_run *runs;
+    struct keel_state_piece *pieces = NULL;
+    uint32_t count = 0;
+    KEEL_TRY(keel_alloc(buckets, sizeof *runs, &runs));
+    enum keel_status status = keel_engine_share(trainer->engine, position, rank_count, runs);
+    if (status == KEEL_OK)
+        status = keel_alloc(((size_t)tiles + buckets) * KEEL_STATE_PARTS * BOXES, sizeof *pieces, &pieces);
+    for (uint32_t b = 0; status == KEEL_OK && b < buckets; b++)
+        for (uint32_t i = 0; i < tiles; i++)
+            count += cut_run(trainer, i, &runs[b], pieces + count);
+    keel_free(runs);
+    if (status == KEEL_OK) {
+        *out = pieces;
+        *out_count = count;
+    }
+    return status;
+}
+
+enum keel_status keel_trainer_pieces(const struct keel_trainer *trainer, uint32_t position,
+                                     uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count)
+{
+    return trainer->owned.on ? split_by_owner(trainer, position, rank_count, out, out_count)
+                             : split_by_rows(trainer, position, rank_count, out, out_count);
+}
+
 void keel_trainer_region(const struct keel_trainer *trainer, const struct keel_state_piece *piece,
                          struct keel_region *out)
 {
     const struct keel_tile *tile = keel_engine_tile(trainer->engine, piece->tile);
     const struct keel_engine_param *param = keel_engine_param(trainer->engine, tile->param);
-    const uint64_t row = tile->count / param->shape[0];
+    const uint32_t dim = dim_of(param, piece->first, piece->count);
     *out = (struct keel_region){.dtype = KEEL_CKPT_F32, .dims = param->dims};
     int length = snprintf(out->name, sizeof out->name, "%s%s", parts[piece->part].prefix, param->name);
     KEEL_ASSERT(length > 0 && (size_t)length < sizeof out->name);
-    KEEL_ASSERT(piece->first % row == 0 && piece->count % row == 0);
-    for (uint32_t d = 0; d < param->dims; d++)
+    KEEL_ASSERT(piece->first % stride_of(param, dim) == 0 && piece->count % stride_of(param, dim) == 0);
+    for (uint32_t d = 0; d < param->dims; d++) {
         out->shape[d] = out->extent[d] = param->shape[d];
-    out->offset[0] = piece->first / row;
-    out->extent[0] = piece->count / row;
+        if (d <= dim) {
+            out->offset[d] = piece->first / stride_of(param, d) % param->shape[d];
+            out->extent[d] = d < dim ? 1 : piece->count / stride_of(param, d);
+        }
+    }
 }

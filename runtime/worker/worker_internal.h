@@ -50,6 +50,7 @@ struct keel_sync_record {
     uint64_t has_share;     /* its share of a snapshot is read */
     uint64_t snapshot_step; /* the newest of the snapshot_count */
     char board[64];
+    struct keel_owned_record owned[2]; /* parallel.zero */
 };
 
 struct keel_worker {
@@ -110,11 +111,25 @@ struct keel_sdc_check_config keel_worker_screen(struct keel_worker *worker);
 enum keel_status keel_worker_join_view(struct keel_worker *worker);
 enum keel_status keel_worker_leave_view(struct keel_worker *worker);
 
+/* Of worker_sync.c, for worker_owned.c. The share of `owner` of a layout of `rank_count` positions goes from
+ * `giver` to all. The state from the newest snapshot, or from the seed. Two agreements: `second` also finds
+ * who has another state than the others. */
+enum keel_status keel_worker_move_share(struct keel_worker *worker, uint32_t owner, uint32_t rank_count,
+                                        uint32_t giver);
+enum keel_status keel_worker_restore_or_begin(struct keel_worker *worker);
+enum keel_status keel_worker_exchange_lost(struct keel_worker *worker);
+enum keel_status keel_worker_exchange_second(struct keel_worker *worker);
+/* worker_owned.c: parallel.zero: the same of pieces, once all have said what they hold. */
+enum keel_status keel_worker_agree_owned(struct keel_worker *worker);
+
 /* worker_steps.c: run steps until the job is done (OK), stop is asked for (INTERRUPTED), or the view ends. */
 enum keel_status keel_worker_run_steps(struct keel_worker *worker);
 
 /* worker.c: what train.steps = 0 asks for, as the event `evaluated`. */
 void keel_worker_note_scores(struct keel_worker *worker, const struct keel_trainer_scores *scores);
+
+/* Report the step that healing has just finished; next_step is behind it. */
+void keel_worker_say_healed(struct keel_worker *worker, const struct keel_trainer_result *result);
 
 /* worker_snapshot.c */
 /* Have the memory of the first one touched before the first step. */

@@ -87,6 +87,20 @@ static uint64_t sent_bytes(const struct keel_worker *worker)
     return stats.data_sent;
 }
 
+void keel_worker_say_healed(struct keel_worker *worker, const struct keel_trainer_result *result)
+{
+    struct keel_link_message message = {.kind = KEEL_LINK_STEP};
+    const uint64_t now_ns = keel_now_ns();
+    worker->loss_bits = bits_of(result->loss);
+    worker->loss_step = worker->next_step--; /* as when it was done */
+    message.as.record = record_of(worker, result, now_ns);
+    worker->next_step++;
+    worker->stepped_ns += message.as.record.duration_ns;
+    worker->committed_ns = now_ns;
+    if (evaluate(worker, &message.as.record) == KEEL_OK)
+        keel_inbox_say(&worker->inbox, &message);
+}
+
 /* *out_flags: of all ranks. */
 static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags)
 {

@@ -14,7 +14,13 @@
 #include <string.h>
 
 /* A step's sums have (step + 1) << 20 and what follows (tape_sum.c): these lie below and far above. */
-enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_SHARES = 3, HEAL_CHUNK_BYTES = 8 << 20 };
+enum {
+    SEQUENCE_FIRST = 1,
+    SEQUENCE_SECOND = 2,
+    SEQUENCE_SHARES = 3,
+    SEQUENCE_LOST = 4,
+    HEAL_CHUNK_BYTES = 8 << 20
+};
 #define SEQUENCE_SHARE (UINT64_C(1) << 62)
 #define SEQUENCE_HEAL  (UINT64_C(1) << 63)
 
@@ -113,6 +119,8 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, 
                                       .digest = worker->digest,
                                       .has_share = has_share,
                                       .probe = keel_trainer_probe(worker->trainer)};
+    if (worker->job.parallel.zero > KEEL_ZERO_NONE)
+        keel_trainer_owns(worker->trainer, mine->owned);
     snprintf(mine->board, sizeof mine->board, "%.63s", keel_device_info(worker->device)->selector);
     if (!worker->has_state && worker->position == 0) /* who would restore it */
         KEEL_TRY(keel_worker_snapshot_count(worker, &mine->snapshot_count, &mine->snapshot_step));
@@ -185,7 +193,9 @@ static enum keel_status move_pieces(struct keel_worker *worker, const struct kee
 {
     uint8_t *out = worker->heal_chunk, *in = out + HEAL_CHUNK_BYTES;
     const void *parts[] = {out};
-    struct keel_state_cursor at = {.piece = pieces};
+    const bool keep =
+        give && worker->job.parallel.zero > KEEL_ZERO_NONE; /* what is given is read elsewhere */
+    struct keel_state_cursor at = {.piece = pieces}, kept = {.piece = pieces};
     uint64_t left = 0;
     for (uint32_t i = 0; i < count; i++)
         left += keel_piece_bytes(&pieces[i]);
@@ -197,9 +207,12 @@ static enum keel_status move_pieces(struct keel_worker *worker, const struct kee
         how->count = left < HEAL_CHUNK_BYTES ? left : HEAL_CHUNK_BYTES;
         if (give)
             KEEL_TRY(pass_state(worker, &at, true, out, how->count));
-        KEEL_TRY(keel_group_run(worker->group, how, keel_deadline_after_ns(worker->stall_ns)));
+        if (worker->group != NULL)
+            KEEL_TRY(keel_group_run(worker->group, how, keel_deadline_after_ns(worker->stall_ns)));
         if (!give)
             KEEL_TRY(pass_state(worker, &at, false, in, how->count));
+        if (keep)
+            KEEL_TRY(pass_state(worker, &kept, false, out, how->count));
         atomic_fetch_add(&worker->inbox.progress, 1);
     }
     return KEEL_OK;
@@ -214,6 +227,18 @@ static enum keel_status move_share(struct keel_worker *worker, uint32_t owner, u
     KEEL_TRY(keel_trainer_pieces(worker->trainer, owner, rank_count, &pieces, &count));
     enum keel_status status = move_pieces(worker, pieces, count, how, give);
     keel_free(pieces);
+    return status;
+}
+
+enum keel_status keel_worker_move_share(struct keel_worker *worker, uint32_t owner, uint32_t rank_count,
+                                        uint32_t giver)
+{
+    struct keel_collective how = {
+        .kind = KEEL_BROADCAST, .sequence = SEQUENCE_HEAL + ((uint64_t)(owner + 1) << 32), .root = giver};
+    KEEL_TRY(take_chunk(worker));
+    enum keel_status status = move_share(worker, owner, rank_count, &how, giver == worker->position);
+    if (status == KEEL_OK)
+        drop_chunk(worker);
     return status;
 }
 
@@ -310,7 +335,8 @@ static enum keel_status restore(struct keel_worker *worker)
 {
     if (worker->rank_count > 1)
         KEEL_TRY(read_shares(worker));
-    return worker->has_state || worker->position != 0 ? KEEL_OK : keel_worker_restore(worker);
+    const bool reads = worker->position == 0 || worker->job.parallel.zero > KEEL_ZERO_NONE; /* each its own */
+    return worker->has_state || !reads ? KEEL_OK : keel_worker_restore(worker);
 }
 
 /* A board whose bits differ is left out of the run: the result of a shard would depend on the rank that
@@ -367,18 +393,35 @@ static enum keel_status check_same(const struct keel_worker *worker)
     return KEEL_OK;
 }
 
+enum keel_status keel_worker_restore_or_begin(struct keel_worker *worker)
+{
+    return worker->sync_all[0].snapshot_count == 0 ? initialize(worker) : restore(worker);
+}
+
+enum keel_status keel_worker_exchange_lost(struct keel_worker *worker)
+{
+    return exchange(worker, SEQUENCE_LOST, false);
+}
+
+enum keel_status keel_worker_exchange_second(struct keel_worker *worker)
+{
+    KEEL_TRY(exchange(worker, SEQUENCE_SECOND, false));
+    return check_same(worker);
+}
+
 /* `since`: when this worker turned to the view; connecting to its ranks counts as agreeing. */
 static enum keel_status agree(struct keel_worker *worker, uint64_t since)
 {
     KEEL_TRY(exchange(worker, SEQUENCE_FIRST, false));
     KEEL_TRY(check_probe(worker));
+    if (worker->job.parallel.zero > KEEL_ZERO_NONE) {
+        enum keel_status status = keel_worker_agree_owned(worker);
+        worker->sync_ns = keel_now_ns() - since;
+        return status;
+    }
     if (furthest(worker) == worker->rank_count) {
-        if (worker->sync_all[0].snapshot_count == 0)
-            KEEL_TRY(initialize(worker));
-        else
-            KEEL_TRY(restore(worker));
-        KEEL_TRY(exchange(worker, SEQUENCE_SECOND, false));
-        KEEL_TRY(check_same(worker));
+        KEEL_TRY(keel_worker_restore_or_begin(worker));
+        KEEL_TRY(keel_worker_exchange_second(worker));
     }
     worker->sync_ns = keel_now_ns() - since;
     since = keel_now_ns();

@@ -41,7 +41,7 @@ expect "ranks that are no product of the axes" 2 "with the other as it is, data 
 try run "$job" --set job.tensor=2 --set parallel.tensor=2 --ranks 2 --out "$root/x"
 expect "slices that ranks would share" 3 "workers hold all job.tensor = 2 slices for now"
 try run "$job" --set parallel.zero=3 --ranks 2 --out "$root/x"
-expect "state that ranks would share" 3 "parallel.zero = 3: workers hold all of the state for now"
+expect "state that ranks would share" 3 "parallel.zero = 3: workers hold all gradients and weights for now"
 try run "$job" --ranks 513 --out "$root/x";                expect "more ranks than a run takes" 2 "--ranks: cluster.ranks = 513: out of range"
 try run "$job" --ranks x --sample y --out "$root/x";       expect "ranks that are no number" 2 "--ranks: cluster.ranks = x: a whole number is wanted"
 passes=$(yes -- --passes-off fuse | head -n 80)

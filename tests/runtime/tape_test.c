@@ -109,7 +109,7 @@ START_TEST(a_tape_does_what_is_missing_once_and_passes_the_check)
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_REDUCE), sums);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_GATHER), world.config.grouped);
         const uint32_t buckets = world.config.in_pieces ? world.config.bucket_count : 0;
-        const uint32_t shadows = world.config.shadowed ? buckets : 0, pieces = world.config.in_pieces;
+        const uint32_t shadows = world.config.shadowed, pieces = world.config.in_pieces;
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_SHADOW), shadows);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_COMMIT), pieces);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_SPREAD), buckets);
@@ -201,7 +201,6 @@ static void misdirect(const struct world *world)
         case KEEL_ACTION_ENCODE:
             action->shard++;
             break;
-        case KEEL_ACTION_SHADOW:
         case KEEL_ACTION_SPREAD:
         case KEEL_ACTION_DRILL:
         case KEEL_ACTION_MARK:

@@ -1,0 +1,476 @@
+/* owned_pieces.c - parallel.zero: which pieces of the flat buffers this rank holds for the optimizer, and the
+ * actions of a tape that go by them.
+ *
+ * Of each bucket every position owns a run of pages, and position k + 1, or the next one on another node, has
+ * a copy of all that k owns: it gets the sums and updates as the owner does, so it is never behind. A layout
+ * is who holds what in one view; a new view's is made empty and filled (worker_owned.c), and the one before
+ * stays until that is done, since others may need what is in it. */
+#include "trainer_internal.h"
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <math.h>
+#include <string.h>
+
+#define NO_POSITION UINT32_MAX
+
+static uint64_t soon(const struct keel_trainer *trainer)
+{
+    return keel_deadline_after_ns(trainer->stall_ns);
+}
+
+/* ---- a layout ------------------------------------------------------------------------------------------ */
+
+static void layout_destroy(struct keel_owned_layout *layout)
+{
+    keel_engine_pieces_destroy(layout->pieces);
+    keel_free(layout->shares);
+    keel_free(layout->runs);
+    keel_free(layout->counts);
+    keel_free(layout->pages);
+    keel_free(layout->page_first);
+    keel_free(layout->page_counts);
+    keel_free(layout->gathered);
+    *layout = (struct keel_owned_layout){.pieces = NULL};
+}
+
+/* The next position on another node, else the next. */
+static uint32_t shadow_of(const struct keel_owners *owners, uint32_t position)
+{
+    const uint32_t of = owners->rank_count;
+    if (owners->holders < 2 || of < 2)
+        return NO_POSITION;
+    for (uint32_t i = 1; i < of; i++)
+        if (owners->node != NULL && owners->node[(position + i) % of] != owners->node[position])
+            return (position + i) % of;
+    return (position + 1) % of;
+}
+
+/* Pages of all positions, one behind the other, and how many elements each has of each bucket. */
+static enum keel_status list_pages(struct keel_trainer *trainer, struct keel_owned_layout *layout)
+{
+    const uint32_t buckets = trainer->bucket_count, of = layout->owners.rank_count;
+    struct keel_engine_run *runs = NULL, *pages = NULL;
+    uint32_t count = 0, capacity = 0;
+    enum keel_status status = keel_alloc(buckets, sizeof *runs, &runs);
+    for (uint32_t p = 0; p < of && status == KEEL_OK; p++) {
+        uint32_t more = 0;
+        layout->page_first[p] = count;
+        status = keel_engine_share(trainer->engine, p, of, runs);
+        for (uint32_t b = 0; status == KEEL_OK && b < buckets; b++)
+            layout->counts[b * of + p] = runs[b].count;
+        if (status == KEEL_OK)
+            status = keel_engine_run_pages(trainer->engine, runs, buckets, &pages, &more);
+        if (status == KEEL_OK)
+            status = keel_realloc(&layout->pages, capacity, count + more, sizeof *pages);
+        for (uint32_t i = 0; status == KEEL_OK && i < more; i++) {
+            layout->pages[count++] = pages[i];
+            layout->page_counts[p] += pages[i].count;
+        }
+        capacity = count;
+        keel_free(pages);
+        pages = NULL;
+    }
+    layout->page_first[of] = count;
+    keel_free(runs);
+    return status;
+}
+
+/* Our own runs, then, one bucket after the other, those of each position whose shadow we are. */
+static enum keel_status list_runs(struct keel_trainer *trainer, struct keel_owned_layout *layout)
+{
+    const uint32_t buckets = trainer->bucket_count, of = layout->owners.rank_count;
+    KEEL_TRY(keel_alloc(of, sizeof *layout->shares, &layout->shares));
+    layout->shares[layout->share_count++] = layout->owners.position;
+    for (uint32_t p = 0; p < of; p++)
+        if (shadow_of(&layout->owners, p) == layout->owners.position)
+            layout->shares[layout->share_count++] = p;
+    KEEL_TRY(keel_alloc((size_t)layout->share_count * buckets, sizeof *layout->runs, &layout->runs));
+    for (uint32_t s = 0; s < layout->share_count; s++)
+        KEEL_TRY(
+            keel_engine_share(trainer->engine, layout->shares[s], of, layout->runs + (size_t)s * buckets));
+    return KEEL_OK;
+}
+
+static enum keel_status layout_make(struct keel_trainer *trainer, const struct keel_owners *owners,
+                                    struct keel_owned_layout *layout)
+{
+    const size_t of = owners->rank_count;
+    *layout = (struct keel_owned_layout){.owners = *owners, .shadow = shadow_of(owners, owners->position)};
+    KEEL_TRY(keel_alloc(trainer->bucket_count * of, sizeof *layout->counts, &layout->counts));
+    KEEL_TRY(keel_alloc(of + 1, sizeof *layout->page_first, &layout->page_first));
+    KEEL_TRY(keel_alloc(of, sizeof *layout->page_counts, &layout->page_counts));
+    KEEL_TRY(keel_alloc(2 * keel_size(keel_engine_page_count(trainer->engine)), sizeof *layout->gathered,
+                        &layout->gathered));
+    KEEL_TRY(list_pages(trainer, layout));
+    KEEL_TRY(list_runs(trainer, layout));
+    layout->owners.node = NULL; /* borrowed, and used */
+    return keel_engine_pieces_create(trainer->engine, layout->runs,
+                                     layout->share_count * trainer->bucket_count, &layout->pieces);
+}
+
+enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct keel_owners *owners)
+{
+    struct keel_owned *owned = &trainer->owned;
+    KEEL_ASSERT(owned->on && owners->position < owners->rank_count);
+    if (owned->now.filled) {
+        KEEL_ASSERT(!owned->before.filled);
+        owned->before = owned->now;
+        owned->now = (struct keel_owned_layout){.pieces = NULL};
+    }
+    layout_destroy(&owned->now);
+    keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    enum keel_status status = layout_make(trainer, owners, &owned->now);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    if (status != KEEL_OK)
+        layout_destroy(&owned->now);
+    return status;
+}
+
+/* Runs of the layout's weights to the flat buffer, or from it. */
+static enum keel_status copy_weights(struct keel_trainer *trainer, const struct keel_owned_layout *layout,
+                                     uint32_t share_count, bool out)
+{
+    struct keel_buffer *flat = keel_engine_flat(trainer->engine, KEEL_FLAT_WEIGHTS),
+                       *own = keel_engine_pieces_flat(layout->pieces, KEEL_FLAT_WEIGHTS);
+    for (uint32_t r = 0; r < share_count * trainer->bucket_count; r++) {
+        const uint64_t there = layout->runs[r].first * sizeof(float),
+                       here = keel_engine_pieces_at(layout->pieces, r) * sizeof(float),
+                       bytes = layout->runs[r].count * sizeof(float);
+        if (bytes > 0)
+            KEEL_TRY(keel_queue_copy(keel_engine_queue(trainer->engine), out ? own : flat, out ? here : there,
+                                     out ? flat : own, out ? there : here, bytes, NULL, NULL));
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step)
+{
+    struct keel_owned *owned = &trainer->owned;
+    KEEL_ASSERT(owned->on && owned->now.pieces != NULL);
+    KEEL_TRY(copy_weights(trainer, &owned->now, owned->now.share_count, false));
+    KEEL_TRY(keel_queue_finish(keel_engine_queue(trainer->engine), soon(trainer)));
+    owned->now.filled = owned->now.complete = true;
+    owned->now.reduced = owned->now.has_norm = false;
+    owned->now.step = step;
+    return KEEL_OK;
+}
+
+bool keel_trainer_unfinished(const struct keel_trainer *trainer, struct keel_trainer_result *out)
+{
+    const struct keel_owned_layout *now = &trainer->owned.now;
+    const bool is = now->filled && now->has_norm && !now->complete;
+    if (is)
+        *out = now->result;
+    return is;
+}
+
+void keel_trainer_forget_before(struct keel_trainer *trainer)
+{
+    layout_destroy(&trainer->owned.before);
+}
+
+void keel_trainer_keep(struct keel_trainer *trainer, uint64_t epoch)
+{
+    struct keel_owned *owned = &trainer->owned;
+    if (!owned->now.filled || owned->now.owners.epoch != epoch)
+        layout_destroy(&owned->now);
+    if (!owned->before.filled || owned->before.owners.epoch != epoch)
+        layout_destroy(&owned->before);
+}
+
+void keel_owned_destroy(struct keel_trainer *trainer)
+{
+    layout_destroy(&trainer->owned.now);
+    layout_destroy(&trainer->owned.before);
+}
+
+/* ---- state by element ---------------------------------------------------------------------------------- */
+
+bool keel_owned_find(const struct keel_owned_layout *layout, uint32_t bucket_count, uint64_t element,
+                     uint64_t *out_at, uint64_t *out_count)
+{
+    *out_count = UINT64_MAX;
+    for (uint32_t r = 0; layout->pieces != NULL && r < layout->share_count * bucket_count; r++) {
+        const struct keel_engine_run *run = &layout->runs[r];
+        if (element < run->first && run->count > 0 && run->first - element < *out_count)
+            *out_count = run->first - element;
+        if (element < run->first || element - run->first >= run->count)
+            continue;
+        *out_at = keel_engine_pieces_at(layout->pieces, r) + (element - run->first);
+        *out_count = run->count - (element - run->first);
+        return true;
+    }
+    return false;
+}
+
+/* ---- actions ------------------------------------------------------------------------------------------- */
+
+static struct keel_buffer *held(const struct keel_trainer *trainer, enum keel_engine_flat which)
+{
+    return keel_engine_pieces_flat(trainer->owned.now.pieces, which);
+}
+
+/* Bytes into the layout's buffers at which share `share` begins with bucket `bucket`. */
+static uint64_t place_of(const struct keel_trainer *trainer, uint32_t share, uint32_t bucket)
+{
+    return keel_engine_pieces_at(trainer->owned.now.pieces, share * trainer->bucket_count + bucket) *
+           sizeof(float);
+}
+
+static const uint64_t *counts_of(const struct keel_trainer *trainer, uint32_t bucket)
+{
+    return trainer->owned.now.counts + (size_t)bucket * trainer->owned.now.owners.rank_count;
+}
+
+enum keel_status keel_owned_reduce(struct keel_tape_run *run, uint32_t bucket,
+                                   struct keel_device_collective *sum, struct keel_device_place from)
+{
+    struct keel_trainer *trainer = run->trainer;
+    sum->result =
+        (struct keel_device_place){held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, 0, bucket)};
+    sum->what.kind = KEEL_REDUCE_SCATTER;
+    sum->what.counts_out = counts_of(trainer, bucket);
+    if (run->step->group != NULL)
+        return KEEL_OK;
+    return keel_queue_copy(keel_engine_queue(trainer->engine), from.buffer, from.offset_bytes,
+                           sum->result.buffer, sum->result.offset_bytes,
+                           sum->what.counts_out[0] * sizeof(float), NULL, NULL);
+}
+
+/* Elements of a share, which lie side by side. */
+static uint64_t share_elements(const struct keel_trainer *trainer, uint32_t share)
+{
+    uint64_t count = 0;
+    for (uint32_t b = 0; b < trainer->bucket_count; b++)
+        count += trainer->owned.now.runs[(size_t)share * trainer->bucket_count + b].count;
+    return count;
+}
+
+/* To our shadow, and from those whose shadow we are. */
+enum keel_status keel_tape_shadow(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    struct keel_owned_layout *now = &trainer->owned.now;
+    (void)action;
+    for (uint32_t s = 0; s < now->share_count; s++) {
+        const bool give = s == 0;
+        const struct keel_device_place place = {held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, s, 0)};
+        const struct keel_device_collective copy = {
+            .what = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
+                     .sequence = keel_tape_sequence(run, keel_piece_shadow(trainer->bucket_count)),
+                     .element = KEEL_ELEMENT_F32,
+                     .root = give ? now->shadow : now->shares[s],
+                     .count = share_elements(trainer, s),
+                     .part_count = give ? 1 : 0},
+            .parts = &place,
+            .result = {give ? NULL : place.buffer, place.offset_bytes}};
+        if (copy.what.count > 0)
+            KEEL_TRY(keel_device_collective_begin(trainer->collectives, run->step->group, &copy,
+                                                  &trainer->owned.copies[s]));
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_tape_square(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    struct keel_owned_layout *now = &trainer->owned.now;
+    (void)action;
+    return keel_engine_pieces_squares(now->pieces, soon(trainer), trainer->owned.squares,
+                                      now->page_counts[now->owners.position]);
+}
+
+enum keel_status keel_tape_commit(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    struct keel_owned_layout *now = &trainer->owned.now;
+    const void *parts[] = {trainer->owned.squares};
+    const uint32_t piece = keel_piece_commit(trainer->bucket_count);
+    (void)action;
+    now->reduced = true;
+    now->result = run->result;
+    struct keel_collective gather = {.kind = KEEL_ALL_GATHER_V,
+                                     .sequence = keel_tape_sequence(run, piece),
+                                     .element = KEEL_ELEMENT_F32,
+                                     .counts_out = now->page_counts,
+                                     .parts = parts,
+                                     .part_count = 1,
+                                     .result = now->gathered};
+    if (run->step->group != NULL)
+        return keel_group_begin(run->step->group, &gather, &trainer->operations[piece]);
+    memcpy(now->gathered, trainer->owned.squares, now->page_counts[0] * sizeof(float));
+    return KEEL_OK;
+}
+
+/* As the norm wants them: by page. */
+static const float *sort_squares(struct keel_trainer *trainer)
+{
+    struct keel_owned_layout *now = &trainer->owned.now;
+    float *sorted = now->gathered + keel_engine_page_count(trainer->engine);
+    const float *from = now->gathered;
+    for (uint32_t i = 0; i < now->page_first[now->owners.rank_count]; i++) {
+        memcpy(sorted + now->pages[i].first, from, now->pages[i].count * sizeof *sorted);
+        from += now->pages[i].count;
+    }
+    return sorted;
+}
+
+static void step_on(struct keel_trainer *trainer, const struct keel_engine_update *request)
+{
+    struct keel_owned_layout *now = &trainer->owned.now;
+    now->has_norm = true;
+    now->reduced = now->complete = false;
+    now->step++;
+    now->result.learning_rate = request->learning_rate;
+    now->result.grad_norm = now->norm.values[0];
+}
+
+enum keel_status keel_owned_update(struct keel_tape_run *run, const struct keel_engine_update *request,
+                                   struct keel_engine_updated *out)
+{
+    struct keel_trainer *trainer = run->trainer;
+    struct keel_owned_layout *now = &trainer->owned.now;
+    KEEL_ASSERT(now->filled && now->reduced && now->step == run->step->step);
+    KEEL_TRY(
+        keel_engine_pieces_norm(now->pieces, request, sort_squares(trainer), soon(trainer), &now->norm, out));
+    KEEL_TRY(keel_engine_pieces_update(now->pieces, request, &now->norm, soon(trainer)));
+    step_on(trainer, request);
+    now->result.loss_scale = out->loss_scale;
+    now->result.skipped = out->skipped;
+    return KEEL_OK;
+}
+
+enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struct keel_engine_norm *norm)
+{
+    struct keel_owned_layout *now = &trainer->owned.now;
+    KEEL_ASSERT(now->filled && now->reduced);
+    const struct keel_engine_update request = {.settings = trainer->job->update,
+                                               .learning_rate = keel_learning_rate(trainer->job, now->step),
+                                               .step = (uint32_t)now->step};
+    keel_hang_enter(trainer->hangs, KEEL_HANG_UPDATE, keel_now_ns());
+    enum keel_status status = keel_engine_pieces_update(now->pieces, &request, norm, soon(trainer));
+    keel_hang_leave(trainer->hangs, KEEL_HANG_UPDATE, keel_now_ns());
+    if (status != KEEL_OK)
+        return status;
+    now->norm = *norm;
+    step_on(trainer, &request);
+    now->result.loss_scale = trainer->job->storage == KEEL_F16 ? norm->values[2] : 0.0F;
+    now->result.skipped = !isfinite(norm->values[0]);
+    return KEEL_OK;
+}
+
+enum keel_status keel_tape_spread(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_engine_bucket at = keel_trainer_piece(trainer, action->piece);
+    const struct keel_device_place own = {held(trainer, KEEL_FLAT_WEIGHTS),
+                                          place_of(trainer, 0, action->piece)};
+    const struct keel_device_collective gather = {
+        .what = {.kind = KEEL_ALL_GATHER_V,
+                 .sequence =
+                     keel_tape_sequence(run, keel_piece_weights(trainer->bucket_count, action->piece)),
+                 .element = KEEL_ELEMENT_F32,
+                 .counts_out = counts_of(trainer, action->piece),
+                 .part_count = 1},
+        .parts = &own,
+        .result = {keel_engine_flat(trainer->engine, KEEL_FLAT_WEIGHTS), at.offset * sizeof(float)}};
+    if (run->step->group == NULL)
+        return action->piece == 0 ? copy_weights(trainer, &trainer->owned.now, 1, true) : KEEL_OK;
+    KEEL_TRY(keel_device_collective_begin(trainer->collectives, run->step->group, &gather,
+                                          &trainer->sums[action->piece]));
+    return keel_device_operation_start(trainer->sums[action->piece], soon(trainer));
+}
+
+static enum keel_status await_device(struct keel_trainer *trainer, struct keel_device_operation **at,
+                                     uint64_t deadline_ns)
+{
+    struct keel_device_operation *operation = *at;
+    if (operation == NULL)
+        return KEEL_OK;
+    *at = NULL;
+    trainer->awaits = true;
+    enum keel_status status = keel_device_operation_wait(operation, deadline_ns);
+    trainer->awaits = false;
+    return status;
+}
+
+/* The last weights: all of a step is here. */
+static enum keel_status finish_weights(struct keel_tape_run *run)
+{
+    struct keel_trainer *trainer = run->trainer;
+    KEEL_TRY(keel_engine_digest(trainer->engine, soon(trainer), &trainer->digest));
+    run->result.digest = trainer->digest;
+    trainer->owned.now.complete = true;
+    return KEEL_OK;
+}
+
+enum keel_status keel_owned_await(struct keel_tape_run *run, uint32_t piece, uint64_t deadline_ns)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const uint32_t buckets = trainer->bucket_count;
+    if (piece == keel_piece_commit(buckets)) {
+        struct keel_operation *operation = trainer->operations[piece];
+        trainer->operations[piece] = NULL;
+        return keel_operation_wait(operation, deadline_ns);
+    }
+    if (piece == keel_piece_shadow(buckets)) {
+        for (uint32_t s = 0; s < trainer->owned.now.share_count; s++)
+            KEEL_TRY(await_device(trainer, &trainer->owned.copies[s], deadline_ns));
+        return KEEL_OK;
+    }
+    const uint32_t bucket = piece - keel_piece_weights(buckets, 0);
+    KEEL_TRY(await_device(trainer, &trainer->sums[bucket], deadline_ns));
+    return bucket + 1 == buckets ? finish_weights(run) : KEEL_OK;
+}
+
+/* ---- the warm-up --------------------------------------------------------------------------------------- */
+
+/* One update of the first share of so many as the job has ranks, whose squares are all there are. */
+enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct keel_engine_update *request)
+{
+    struct keel_owned *owned = &trainer->owned;
+    const uint32_t ranks = trainer->job->ranks > 0 ? trainer->job->ranks : 1;
+    const struct keel_owners owners = {.rank_count = ranks, .holders = 1};
+    struct keel_engine_updated updated;
+    KEEL_TRY(keel_trainer_own(trainer, &owners));
+    struct keel_owned_layout *now = &owned->now;
+    struct keel_buffer *gradients = keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS);
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    KEEL_TRY(copy_weights(trainer, now, 1, false));
+    for (uint32_t b = 0; b < trainer->bucket_count; b++)
+        if (now->runs[b].count > 0)
+            KEEL_TRY(keel_queue_copy(queue, gradients, now->runs[b].first * sizeof(float),
+                                     held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, 0, b),
+                                     now->runs[b].count * sizeof(float), NULL, NULL));
+    memset(now->gathered, 0, 2 * keel_size(keel_engine_page_count(trainer->engine)) * sizeof(float));
+    KEEL_TRY(keel_engine_pieces_squares(now->pieces, soon(trainer), now->gathered, now->page_counts[0]));
+    enum keel_status status = keel_engine_pieces_norm(now->pieces, request, sort_squares(trainer),
+                                                      soon(trainer), &now->norm, &updated);
+    if (status == KEEL_OK) {
+        KEEL_TRY(keel_engine_pieces_update(now->pieces, request, &now->norm, soon(trainer)));
+        KEEL_TRY(copy_weights(trainer, now, 1, true));
+        KEEL_TRY(keel_queue_finish(queue, soon(trainer)));
+    }
+    layout_destroy(now);
+    return status;
+}
+
+void keel_trainer_owns(const struct keel_trainer *trainer, struct keel_owned_record out[2])
+{
+    const struct keel_owned_layout *layouts[2] = {&trainer->owned.now, &trainer->owned.before};
+    for (uint32_t i = 0; i < 2; i++) {
+        out[i] = (struct keel_owned_record){.of = 0};
+        if (!layouts[i]->filled)
+            continue;
+        out[i] = (struct keel_owned_record){.epoch = layouts[i]->owners.epoch,
+                                            .step = layouts[i]->step,
+                                            .of = layouts[i]->owners.rank_count,
+                                            .position = layouts[i]->owners.position,
+                                            .reduced = layouts[i]->reduced,
+                                            .complete = layouts[i]->complete,
+                                            .has_norm = layouts[i]->has_norm,
+                                            .norm = layouts[i]->norm};
+        for (uint32_t s = 0; s < layouts[i]->share_count; s++)
+            out[i].shares[layouts[i]->shares[s] / 8] |= (uint8_t)(1U << layouts[i]->shares[s] % 8);
+    }
+}

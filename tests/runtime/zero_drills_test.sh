@@ -1,0 +1,64 @@
+#!/bin/sh
+# zero_drills_test.sh - parallel.zero in whole runs: the bits of a run that splits nothing, through kills in each phase
+# of a step, with fewer ranks and more, and from a snapshot; what no rank holds any more costs the steps since then.
+set -u
+here=$(dirname "$0")
+. "$here/script.sh"
+small="--set train.steps=8 --set job.shards=6 --set cluster.device=host --set data.path=$text --set snapshot.every=3"
+zero="$small --set parallel.zero=1"
+
+drill whole $small --set parallel.zero=0 --ranks 1
+check "a run that splits nothing" [ $? -eq 0 ]
+for ranks in 1 2 3 4; do
+    drill "zero-$ranks" $zero --ranks $ranks
+    check "$ranks ranks with pieces" [ $? -eq 0 ]
+    check "$ranks ranks: the same bits" same_bits "$root/whole" "$root/zero-$ranks"
+done
+for at in forward reduce commit spread snapshot; do
+    drill "kill-$at" $zero --ranks 4 --drill "kill:rank=1,step=3,at=$at" --drill "kill:rank=2,step=5,at=$at"
+    check "ranks are lost at $at" [ $? -eq 0 ]
+    check "ranks are lost at $at: the same bits" same_bits "$root/whole" "$root/kill-$at"
+    grep -q state-lost "$out/events.jsonl"
+    check "ranks are lost at $at: nothing is lost" [ $? -ne 0 ]
+done
+
+# As many holders as there are die in one step: back to the newest snapshot, or to the beginning.
+for step in 2 5; do
+    drill "lost-$step" $zero --ranks 4 --drill "kill:rank=1,step=$step,at=reduce" \
+        --drill "kill:rank=2,step=$step,at=reduce"
+    check "both holders die in step $step" [ $? -eq 0 ]
+    check "both holders die in step $step: the same bits" same_bits "$root/whole" "$out"
+    check "both holders die in step $step: it is said" grep -q '"event": *"state-lost"' "$out/events.jsonl"
+    drill "alone-$step" $zero --set parallel.holders=1 --ranks 3 --drill "kill:rank=1,step=$step"
+    check "the only holder dies in step $step" [ $? -eq 0 ]
+    check "the only holder dies in step $step: the same bits" same_bits "$root/whole" "$out"
+    check "the only holder dies in step $step: it is said" grep -q '"event": *"state-lost"' "$out/events.jsonl"
+done
+drill spare $zero --ranks 3 --spares 1 --drill "kill:rank=1,step=4,at=spread" --drill "kill:rank=0,step=6"
+check "a spare takes a place" [ $? -eq 0 ]
+check "a spare takes a place: the same bits" same_bits "$root/whole" "$out"
+
+# A snapshot of one plan goes on with another.
+first=1
+for next in "1 3" "0 2" "1 2" "1 1" "0 4"; do
+    set -- $next
+    drill plans $small --set parallel.zero=$1 --ranks $2 --drill "kill:all,step=$((first + 1))"
+    first=$((first + 1))
+done
+drill plans $zero --ranks 2
+check "a run goes on with other ranks, with pieces and without" [ $? -eq 0 ]
+check "a run goes on with other ranks: the same bits" same_bits "$root/whole" "$out"
+
+# Slices of the tensor axis, a scaled loss, a model with statistics and tensors of four dimensions.
+for more in "--set job.tensor=2" "--set train.storage=f16" "--set train.optimizer=sgd"; do
+    drill "more-whole" $small $more --ranks 1
+    drill "more-zero" $zero $more --ranks 4 --drill "kill:rank=3,step=4,at=commit"
+    check "with $more" [ $? -eq 0 ]
+    check "with $more: the same bits" same_bits "$root/more-whole" "$out"
+    rm -rf "$root/more-whole" "$root/more-zero"
+done
+drill refused $zero --set train.optimizer=lamb
+check "an optimizer of whole tensors is refused" grep -q "parallel.zero = 1: train.optimizer" "$out.log"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
