@@ -161,6 +161,17 @@ uint64_t keel_check_resident_bytes(void)
                                           : 0;
 }
 
+uint64_t keel_check_queued_ns(void)
+{
+    unsigned long long ran_ns = 0, queued_ns = 0;
+    FILE *file = fopen("/proc/thread-self/schedstat", "re");
+    if (file == NULL)
+        return 0;
+    int read = fscanf(file, "%llu %llu", &ran_ns, &queued_ns);
+    fclose(file);
+    return read == 2 ? queued_ns : 0;
+}
+
 void keel_check_stages(struct keel_check_run *run, const char *doing, const char *what,
                        bool (*stage)(struct keel_check_run *run, void *context, uint32_t number),
                        void *context)

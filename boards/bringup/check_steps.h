@@ -37,6 +37,9 @@ bool keel_step_same(struct keel_check_run *run, const uint8_t *got, const uint8_
 
 /* Resident memory of the process that no file is behind; 0 where the system does not tell. */
 uint64_t keel_check_resident_bytes(void);
+/* So long the calling thread was ready and had no processor, since it began: what the machine's other work
+ * took, and not the board. 0 where the system does not tell. */
+uint64_t keel_check_queued_ns(void);
 /* Do a step KEEL_CHECK_STAGES times. Fails where each time but the first, which may leave caches behind, left
  * memory behind: "memory of the process is lost: ... with every WHAT". */
 enum { KEEL_CHECK_STAGES = 4, KEEL_CHECK_STAGE_BYTES = 8 << 20 /* more is a leak */ };
