@@ -197,6 +197,17 @@ static uint32_t count_accepted(const struct sockaddr_in *listeners, uint32_t lis
     return count;
 }
 
+/* A stranger whom the listener has lost patience with calls again. */
+static void call_again(struct rank *me, const struct keel_address *address, int *connection)
+{
+    struct pollfd hung_up = {.fd = *connection, .events = POLLRDHUP};
+    if (poll(&hung_up, 1, 0) == 0)
+        return;
+    close(*connection);
+    *connection = call(address);
+    rank_check(me, *connection >= 0);
+}
+
 /* The endpoint closes while a stranger who has said nothing is connected to each of its listeners: also to
  * that of libfabric which an unconnected endpoint has for itself. */
 static int closing_body(struct rank *me)
@@ -206,13 +217,17 @@ static int closing_body(struct rank *me)
     rank_ok(me, barrier(group, 1, in_seconds(20)));
     uint32_t count = find_listeners(listeners), members = count_accepted(listeners, count);
     rank_check(me, count == (me->seed == 1 ? 2 : 1));
+    struct keel_address addresses[LISTENERS_MAX] = {0};
+    int connections[LISTENERS_MAX];
     for (uint32_t k = 0; k < count; k++) {
-        struct keel_address address = {0};
-        memcpy(address.data, &listeners[k], sizeof listeners[k]);
-        rank_check(me, call(&address) >= 0);
+        memcpy(addresses[k].data, &listeners[k], sizeof listeners[k]);
+        rank_check(me, (connections[k] = call(&addresses[k])) >= 0);
     }
-    while (count_accepted(listeners, count) < members + count)
+    while (count_accepted(listeners, count) < members + count) {
+        for (uint32_t k = 0; k < count; k++)
+            call_again(me, &addresses[k], &connections[k]);
         keel_sleep_until_ns(keel_deadline_after_ns(5 * KEEL_NS_PER_MS));
+    }
     rank_say(me, 'd');
     rank_hear(me);
     keel_group_close(group);
