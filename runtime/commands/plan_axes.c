@@ -55,6 +55,19 @@ static enum keel_status find_loss(struct keel_plan_axes *axes)
     return status;
 }
 
+/* What the last seat writes into a snapshot, or reads of one. */
+static enum keel_status count_snapshot(const struct keel_plan_axes *axes, bool writes, uint64_t *out_bytes)
+{
+    const struct keel_job_plan *plan = keel_plan_chosen(axes);
+    struct keel_plan_region *regions;
+    uint32_t count;
+    KEEL_TRY(keel_plan_regions(&axes->model, plan, plan->seats - 1, writes, &regions, &count));
+    for (uint32_t i = 0; i < count; i++)
+        *out_bytes += keel_region_bytes(&regions[i].box);
+    keel_free(regions);
+    return KEEL_OK;
+}
+
 enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct keel_graph *graph,
                                      const struct keel_engine *engine, uint32_t seats,
                                      struct keel_plan_axes *out)
@@ -70,6 +83,8 @@ enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct ke
                          "parallel.tensor = %u ranks are wanted",
                          seats, out->asked.data, job->shards, out->asked.tensor);
     out->fewest = keel_plan_fewest_seats(&out->model, &out->asked);
+    KEEL_TRY(count_snapshot(out, true, &out->written_bytes));
+    KEEL_TRY(count_snapshot(out, false, &out->read_bytes));
     return find_loss(out);
 }
 
@@ -170,6 +185,9 @@ void keel_plan_axes_print(const struct keel_plan_axes *axes)
     print_exchanges("tensor", traffic.tensor);
     if (traffic.shadow_bytes > 0)
         printf("  to the shadow %36" PRIu64 " bytes\n", traffic.shadow_bytes);
+    printf("\na snapshot: the rank that has most writes %" PRIu64 " bytes of it, and resumes from %" PRIu64
+           "\n",
+           axes->written_bytes, axes->read_bytes);
     printf("\nwhen a rank is lost: %" PRIu64 " bytes from %" PRIu32 " others, %" PRIu64 " from one at most",
            axes->loss.bytes, axes->loss.holders, axes->loss.most_bytes);
     if (axes->loss.missing_bytes > 0)
@@ -245,6 +263,10 @@ void keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_js
     put_exchanges(json, "tensor", traffic.tensor);
     keel_json_close(json, ']');
     keel_json_number(json, "shadow_bytes", traffic.shadow_bytes);
+    keel_json_open(json, "snapshot", '{');
+    keel_json_number(json, "written_bytes", axes->written_bytes);
+    keel_json_number(json, "read_bytes", axes->read_bytes);
+    keel_json_close(json, '}');
     keel_json_open(json, "loss_of_a_rank", '{');
     keel_json_number(json, "bytes", axes->loss.bytes);
     keel_json_number(json, "holders", axes->loss.holders);

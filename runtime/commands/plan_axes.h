@@ -16,7 +16,8 @@ struct keel_plan_axes {
     struct {
         uint64_t bytes, most_bytes, missing_bytes; /* that a lost seat gets; of one holder; that nobody has */
         uint32_t holders;
-    } loss; /* of the chosen plan's last seat */
+    } loss;                             /* of the chosen plan's last seat */
+    uint64_t written_bytes, read_bytes; /* of a snapshot, by that seat */
 };
 
 /* INVALID, NO_MEMORY of memory of this machine; keel_plan_model_make's. *out is to be given to fini, also

@@ -1,7 +1,7 @@
 /* job_plan.c - plans: what each seat has and needs, which plans there are for so many seats, and which is
  * best.
  */
-#include "job_plan.h"
+#include "plan_internal.h"
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ const char *keel_exchange_name(enum keel_exchange_kind kind)
 
 /* ---- seats --------------------------------------------------------------------------------------------- */
 
-static uint64_t share_begin(uint64_t count, uint32_t of, uint32_t number)
+uint64_t keel_plan_share_begin(uint64_t count, uint32_t of, uint32_t number)
 {
     return count * number / of;
 }
@@ -45,28 +45,28 @@ struct keel_plan_seat keel_plan_seat(const struct keel_plan_model *model, const 
 }
 
 /* Columns of a row that slices before `slice` have. */
-static uint64_t column_of(const struct keel_plan_model *model, const struct keel_plan_param *param,
+uint64_t keel_plan_column(const struct keel_plan_model *model, const struct keel_plan_param *param,
                           uint32_t slice)
 {
     return keel_slice_begin(param->units, model->tensor, slice) * param->unit;
 }
 
 /* Columns of a row of the seat's box. */
-static uint64_t columns(const struct keel_plan_model *model, const struct keel_plan_param *param,
-                        const struct keel_plan_seat *seat)
+uint64_t keel_plan_columns(const struct keel_plan_model *model, const struct keel_plan_param *param,
+                           const struct keel_plan_seat *seat)
 {
     if (param->units == 0)
         return param->count / param->rows;
-    return column_of(model, param, seat->first_slice + seat->slice_count) -
-           column_of(model, param, seat->first_slice);
+    return keel_plan_column(model, param, seat->first_slice + seat->slice_count) -
+           keel_plan_column(model, param, seat->first_slice);
 }
 
 /* Pages that the seat's box of a parameter takes in each flat buffer. */
-static uint64_t pages_of(const struct keel_plan_model *model, uint32_t param,
+uint64_t keel_plan_pages(const struct keel_plan_model *model, uint32_t param,
                          const struct keel_plan_seat *seat)
 {
     const struct keel_plan_param *p = &model->params[param];
-    return (p->rows * columns(model, p, seat) + KEEL_FLAT_ALIGN - 1) / KEEL_FLAT_ALIGN;
+    return (p->rows * keel_plan_columns(model, p, seat) + KEEL_FLAT_ALIGN - 1) / KEEL_FLAT_ALIGN;
 }
 
 /* Pages of the flat buffer, of each bucket, and of its largest; what position `owner` of n has of them. */
@@ -78,7 +78,7 @@ static void add_bucket(struct layout *layout, uint64_t pages, uint32_t n, uint32
 {
     layout->pages += pages;
     layout->largest = pages > layout->largest ? pages : layout->largest;
-    layout->owned += share_begin(pages, n, owner + 1) - share_begin(pages, n, owner);
+    layout->owned += keel_plan_share_begin(pages, n, owner + 1) - keel_plan_share_begin(pages, n, owner);
 }
 
 static struct layout lay_out(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
@@ -88,7 +88,7 @@ static struct layout lay_out(const struct keel_plan_model *model, const struct k
     uint64_t pages = 0;
     for (uint32_t i = 0; i < model->param_count; i++) {
         const uint32_t param = model->order[i];
-        pages += pages_of(model, param, seat);
+        pages += keel_plan_pages(model, param, seat);
         if (i + 1 < model->param_count &&
             model->params[model->order[i + 1]].bucket == model->params[param].bucket)
             continue;
@@ -101,12 +101,12 @@ static struct layout lay_out(const struct keel_plan_model *model, const struct k
 /* ---- bytes --------------------------------------------------------------------------------------------- */
 
 /* With two holders a position also has what the one before it owns. */
-static uint32_t owner_before(const struct keel_job_plan *plan, uint32_t position)
+uint32_t keel_plan_owner_before(const struct keel_job_plan *plan, uint32_t position)
 {
     return (position + plan->data - 1) % plan->data;
 }
 
-static bool has_shadows(const struct keel_job_plan *plan)
+bool keel_plan_has_shadows(const struct keel_job_plan *plan)
 {
     return plan->zero > 0 && plan->holders > 1 && plan->data > 1;
 }
@@ -143,8 +143,8 @@ void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel
     const struct keel_plan_seat of = keel_plan_seat(model, plan, seat);
     const struct layout own = lay_out(model, &of, plan->data, of.position);
     uint64_t held = own.owned;
-    if (has_shadows(plan))
-        held += lay_out(model, &of, plan->data, owner_before(plan, of.position)).owned;
+    if (keel_plan_has_shadows(plan))
+        held += lay_out(model, &of, plan->data, keel_plan_owner_before(plan, of.position)).owned;
     const uint64_t page = (uint64_t)KEEL_FLAT_ALIGN * ELEMENT_BYTES;
     count_bytes(model, plan, &of, own.pages * page, held * page, own.largest * page, out);
 }
@@ -316,120 +316,6 @@ uint32_t keel_plan_fewest_seats(const struct keel_plan_model *model, const struc
     return fewest;
 }
 
-/* ---- holdings ------------------------------------------------------------------------------------------ */
-
-struct extents {
-    struct keel_extent *at;
-    size_t count, capacity;
-};
-
-static enum keel_status put_extent(struct extents *out, struct keel_extent extent)
-{
-    struct keel_extent *last = out->count > 0 ? &out->at[out->count - 1] : NULL;
-    if (extent.count == 0)
-        return KEEL_OK;
-    if (last != NULL && last->part == extent.part && last->param == extent.param &&
-        last->slice == extent.slice && last->first + last->count == extent.first) {
-        last->count += extent.count;
-        return KEEL_OK;
-    }
-    KEEL_TRY(keel_grow(&out->at, &out->capacity, out->count + 1, sizeof extent));
-    out->at[out->count++] = extent;
-    return KEEL_OK;
-}
-
-/* Elements [from, to) of the seat's box that are of one slice: row by row, joined where rows are whole. */
-static enum keel_status put_slice(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
-                                  uint32_t param, uint32_t slice, uint64_t from, uint64_t to, uint32_t part,
-                                  struct extents *out)
-{
-    const struct keel_plan_param *p = &model->params[param];
-    const uint64_t width = columns(model, p, seat);
-    const uint64_t begin = column_of(model, p, slice) - column_of(model, p, seat->first_slice);
-    const uint64_t own = column_of(model, p, slice + 1) - column_of(model, p, slice);
-    for (uint64_t row = from / width; row * width < to; row++) {
-        const uint64_t base = row * width + begin;
-        const uint64_t first = base > from ? base : from, end = base + own < to ? base + own : to;
-        if (first < end)
-            KEEL_TRY(put_extent(
-                out, (struct keel_extent){part, param, slice, row * own + first - base, end - first}));
-    }
-    return KEEL_OK;
-}
-
-/* Elements [from, to) of the seat's box of a parameter, as runs of its tiles. */
-static enum keel_status put_box(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
-                                uint32_t param, uint64_t from, uint64_t to, uint32_t part,
-                                struct extents *out)
-{
-    const struct keel_plan_param *p = &model->params[param];
-    const uint64_t all = p->rows * columns(model, p, seat);
-    to = to < all ? to : all;
-    if (from >= to)
-        return KEEL_OK;
-    if (p->units == 0)
-        return put_extent(out, (struct keel_extent){part, param, 0, from, to - from});
-    for (uint32_t i = 0; i < seat->slice_count; i++)
-        KEEL_TRY(put_slice(model, seat, param, seat->first_slice + i, from, to, part, out));
-    return KEEL_OK;
-}
-
-/* What position `owner` owns of the seat's flat buffer: its pages of each bucket. */
-static enum keel_status put_owned(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                                  const struct keel_plan_seat *seat, uint32_t owner, uint32_t part,
-                                  struct extents *out)
-{
-    for (uint32_t i = 0, end; i < model->param_count; i = end) {
-        uint64_t pages = 0, at = 0;
-        for (end = i; end < model->param_count &&
-                      model->params[model->order[end]].bucket == model->params[model->order[i]].bucket;
-             end++)
-            pages += pages_of(model, model->order[end], seat);
-        const uint64_t first = share_begin(pages, plan->data, owner);
-        const uint64_t last = share_begin(pages, plan->data, owner + 1);
-        for (uint32_t j = i; j < end; j++) {
-            const uint64_t own = pages_of(model, model->order[j], seat);
-            const uint64_t from = first > at ? first - at : 0, to = last > at ? last - at : 0;
-            KEEL_TRY(put_box(model, seat, model->order[j], from * KEEL_FLAT_ALIGN, to * KEEL_FLAT_ALIGN, part,
-                             out));
-            at += own;
-        }
-    }
-    return KEEL_OK;
-}
-
-static enum keel_status put_part(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                                 const struct keel_plan_seat *seat, uint32_t part, struct extents *out)
-{
-    if (plan->zero < (part == KEEL_PLAN_WEIGHTS ? 3u : 1u)) {
-        for (uint32_t i = 0; i < model->param_count; i++)
-            KEEL_TRY(put_box(model, seat, i, 0, UINT64_MAX, part, out));
-        return KEEL_OK;
-    }
-    KEEL_TRY(put_owned(model, plan, seat, seat->position, part, out));
-    if (has_shadows(plan))
-        KEEL_TRY(put_owned(model, plan, seat, owner_before(plan, seat->position), part, out));
-    return KEEL_OK;
-}
-
-enum keel_status keel_plan_holding(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                                   uint32_t seat, struct keel_extent **out, uint32_t *out_count)
-{
-    const struct keel_plan_seat of = keel_plan_seat(model, plan, seat);
-    const uint32_t parts = model->has_v ? KEEL_PLAN_PARTS : KEEL_PLAN_V;
-    struct extents extents = {.at = NULL};
-    enum keel_status status = KEEL_OK;
-    for (uint32_t part = 0; part < parts && status == KEEL_OK; part++)
-        status = put_part(model, plan, &of, part, &extents);
-    if (status != KEEL_OK) {
-        keel_free(extents.at);
-        return status;
-    }
-    *out = extents.at;
-    *out_count = (uint32_t)extents.count;
-    return KEEL_OK;
-}
-
 /* ---- traffic ------------------------------------------------------------------------------------------- */
 
 static void add_exchange(struct keel_plan_exchange *to, uint64_t count, uint64_t bytes)
@@ -447,7 +333,7 @@ void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_jo
     const uint64_t bytes = own.pages * page, buckets = model->bucket_count;
     const uint64_t microbatches =
         (uint64_t)model->microbatches * ((model->shards + plan->data - 1) / plan->data);
-    *out = (struct keel_plan_traffic){.shadow_bytes = has_shadows(plan) ? own.owned * page : 0};
+    *out = (struct keel_plan_traffic){.shadow_bytes = keel_plan_has_shadows(plan) ? own.owned * page : 0};
     for (int kind = 0; plan->tensor > 1 && kind < KEEL_EXCHANGE_KINDS; kind++)
         add_exchange(&out->tensor[kind], model->exchanges[kind].count * microbatches,
                      model->exchanges[kind].bytes * microbatches);

@@ -16,6 +16,7 @@
 #define KEEL_JOB_PLAN_H
 
 #include "holdings.h"
+#include <keel/ckpt.h>
 #include <keel/engine.h>
 #include <keel/job.h>
 #include <stdbool.h>
@@ -33,6 +34,12 @@ struct keel_plan_param {
     uint32_t units;
     uint64_t count; /* of all, in elements */
     uint32_t bucket;
+    bool statistic; /* the optimizer keeps nothing of it */
+    /* As a snapshot knows it: units are those of dimension split_dim, in each of `outer` parts side by side.
+     */
+    const char *name; /* of the engine */
+    uint32_t dims, split_dim, outer;
+    uint64_t shape[4];
 };
 
 /* How a value changes its layout over the tensor axis. */
@@ -114,6 +121,20 @@ void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel
 /* What a seat has of the state between two steps: parts KEEL_PLAN_*. Heap, owned by the caller. */
 enum keel_status keel_plan_holding(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                                    uint32_t seat, struct keel_extent **out, uint32_t *out_count);
+/* A box of a parameter, or of its m or v, and where its elements lie in the seat's box of it: element e is
+ * number first + e / row * stride + e % row; all together where row is 0. */
+struct keel_plan_region {
+    struct keel_region box;
+    uint32_t part, param;
+    uint64_t first, row, stride;
+};
+/* What a seat writes into a snapshot: over all seats everything once, by the owners of its pages, evenly. Or
+ * (`writes` false) what it reads of one, written by whatever plan: what it holds. Heap, owned by the caller.
+ */
+enum keel_status keel_plan_regions(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                                   uint32_t seat, bool writes, struct keel_plan_region **out,
+                                   uint32_t *out_count);
+
 /* Collectives of a step, of the seat that computes most: how many, and bytes of what each is of before it is
  * cut or after it is whole. Over tensor: of all its microbatches, the changes of layout of the graph; the few
  * sums of a loss over a split vocabulary, and of vectors at the end of a shard, are not counted. */

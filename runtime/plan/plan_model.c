@@ -9,6 +9,7 @@
 #include "spec.h"
 #include <keel/memory.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- the graph ----------------------------------------------------------------------------------------- */
 
@@ -70,12 +71,14 @@ static double split_share(const struct keel_graph *graph)
 static struct keel_plan_param describe(const struct keel_ir_value *value)
 {
     const struct keel_axis_spec *spec = &value->spec.axis[KEEL_AXIS_TENSOR];
-    struct keel_plan_param out = {.rows = 1, .count = keel_shape_count(&value->shape)};
+    struct keel_plan_param out = {.rows = 1, .count = keel_shape_count(&value->shape), .outer = 1};
     if (spec->kind != KEEL_SPLIT)
         return out;
     for (uint32_t d = 0; d < spec->dim; d++)
         out.rows *= value->shape.size[d];
-    out.rows *= spec->outer != 0 ? spec->outer : 1;
+    out.split_dim = spec->dim;
+    out.outer = spec->outer != 0 ? spec->outer : 1;
+    out.rows *= out.outer;
     out.units = (uint32_t)keel_axis_spec_units(&value->shape, spec);
     out.unit = out.count / out.rows / out.units;
     return out;
@@ -128,10 +131,15 @@ static enum keel_status read_params(const struct keel_graph *graph, const struct
     KEEL_TRY(keel_alloc(out->param_count, sizeof *out->order, &out->order));
     for (uint32_t i = 0; i < out->param_count; i++) {
         const struct keel_engine_param *param = keel_engine_param(engine, i);
-        out->params[i] = i < graph->param_count
-                             ? describe(&graph->values[graph->params[i].value])
-                             : (struct keel_plan_param){.rows = 1, .count = param->count}; /* loss scale */
+        out->params[i] =
+            i < graph->param_count
+                ? describe(&graph->values[graph->params[i].value])
+                : (struct keel_plan_param){.rows = 1, .count = param->count, .outer = 1}; /* loss scale */
         KEEL_ASSERT(out->params[i].count == param->count);
+        out->params[i].statistic = param->statistic;
+        out->params[i].name = param->name;
+        out->params[i].dims = param->dims;
+        memcpy(out->params[i].shape, param->shape, sizeof param->shape);
     }
     return find_order(engine, out);
 }

@@ -76,6 +76,11 @@ plan --ranks 4 --set parallel.zero=3 --set parallel.holders=1
 check "what one rank alone has is lost with it" has "bytes are nowhere else, so all go back to the newest snapshot"
 plan --ranks 4 --set parallel.zero=3
 check "and with two holders nothing is" '[ $code -eq 0 ] && has "when a rank is lost:" && ! has "nowhere else"'
+read_all=$(sed -n 's/^a snapshot:.* resumes from \([0-9]*\)$/\1/p' "$root/log")
+plan --ranks 1
+check "with weights divided and held twice each of four reads about half of what one does, and so it is said" \
+    '[ $((read_all * 2 * 10)) -gt $(($(sed -n "s/^a snapshot:.* resumes from \([0-9]*\)$/\1/p" "$root/log") * 9)) ] &&
+     [ $((read_all * 2 * 9)) -lt $(($(sed -n "s/^a snapshot:.* resumes from \([0-9]*\)$/\1/p" "$root/log") * 10)) ]'
 plan --ranks 5 --set job.tensor=2 --set parallel.data=2 --memory 100000000
 check "ranks that are too many for the axes" '[ $code -eq 2 ] && has "cluster.ranks = 5 is no product of parallel.data = 2"'
 plan --ranks 9 --set job.tensor=2

@@ -33,13 +33,20 @@ static struct keel_plan_model draw_model(void)
                                     .activation_bytes = next_random(100000),
                                     .activation_split = 0.5};
     for (uint32_t i = 0; i < model.param_count; i++) {
-        const uint32_t rows = 1 + next_random(9), unit = 1 + next_random(12);
+        const uint32_t lead = 1 + next_random(3), outer = 1 + next_random(3);
+        const uint32_t each = 1 + next_random(3), tail = 1 + next_random(4);
         const uint32_t units = model.tensor + next_random(60);
         const bool whole = next_random(3) == 0;
-        params[i] = (struct keel_plan_param){.rows = whole ? 1 : rows,
-                                             .unit = whole ? 0 : unit,
+        params[i] = (struct keel_plan_param){.rows = whole ? 1 : lead * outer,
+                                             .unit = whole ? 0 : each * tail,
                                              .units = whole ? 0 : units,
-                                             .count = (uint64_t)rows * unit * units};
+                                             .count = (uint64_t)lead * outer * units * each * tail,
+                                             .statistic = next_random(5) == 0,
+                                             .name = "p",
+                                             .dims = 3,
+                                             .split_dim = 1,
+                                             .outer = outer,
+                                             .shape = {lead, outer * units * each, tail}};
         order[i] = i;
         if (i > 0) {
             const uint32_t other = next_random(i + 1);
@@ -115,11 +122,13 @@ static uint32_t owner_of(uint64_t page, uint64_t pages, uint32_t n)
 typedef uint8_t flags[PARAMS_MAX][6][ELEMENTS_MAX];
 
 static void expect_part(const struct keel_plan_model *model, const struct keel_job_plan *plan, uint32_t seat,
-                        bool divided, flags out)
+                        bool divided, bool weights, flags out)
 {
     const uint32_t position = seat / plan->tensor, place = seat % plan->tensor;
     for (uint32_t i = 0; i < model->param_count; i++) {
         const struct keel_plan_param *p = &params[order[i]];
+        if (p->statistic && !weights)
+            continue;
         uint64_t before = 0, bucket = 0, from, to, number;
         for (uint32_t j = 0; j < model->param_count; j++)
             if (params[order[j]].bucket == p->bucket) {
@@ -145,7 +154,8 @@ static void check_holding(const struct keel_plan_model *model, const struct keel
     memset(wanted, 0, sizeof wanted);
     memset(got, 0, sizeof got);
     for (uint32_t part = 0; part < (model->has_v ? 3u : 2u); part++)
-        expect_part(model, plan, seat, plan->zero >= (part == KEEL_PLAN_WEIGHTS ? 3u : 1u), wanted[part]);
+        expect_part(model, plan, seat, plan->zero >= (part == KEEL_PLAN_WEIGHTS ? 3u : 1u),
+                    part == KEEL_PLAN_WEIGHTS, wanted[part]);
     ck_ok(keel_plan_holding(model, plan, seat, &extents, &count));
     for (uint32_t i = 0; i < count; i++)
         for (uint64_t e = extents[i].first; e < extents[i].first + extents[i].count; e++)
@@ -204,6 +214,88 @@ START_TEST(any_plan_becomes_any_other_and_one_loss_with_two_holders_loses_nothin
         keel_moves_fini(&moves);
         free_holdings(have, SEATS_MAX);
         free_holdings(need, SEATS_MAX);
+    }
+}
+END_TEST
+
+/* ---- snapshots ----------------------------------------------------------------------------------------- */
+
+/* The element's number in the whole parameter, by where it lies in the seat's box. */
+static uint64_t number_of(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                          uint32_t seat, const struct keel_plan_param *p, uint64_t in_box)
+{
+    uint64_t from, to;
+    columns_of(model, p, plan->tensor, seat % plan->tensor, &from, &to);
+    return in_box / (to - from) * (p->count / p->rows) + from + in_box % (to - from);
+}
+
+/* Element e of a region: its number in the whole parameter. */
+static uint64_t number_in_region(const struct keel_region *box, uint64_t e)
+{
+    uint64_t number = 0, stride = 1;
+    for (uint32_t d = box->dims; d-- > 0;) {
+        number += (box->offset[d] + e % box->extent[d]) * stride;
+        e /= box->extent[d];
+        stride *= box->shape[d];
+    }
+    return number;
+}
+
+/* Marks what the regions of a seat have: every element lies in the box where its number says. Bytes. */
+static uint64_t mark_regions(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                             uint32_t seat, bool writes,
+                             uint8_t marks[KEEL_PLAN_PARTS][PARAMS_MAX][ELEMENTS_MAX])
+{
+    struct keel_plan_region *regions;
+    uint32_t count, wrong = 0;
+    uint64_t bytes = 0;
+    ck_ok(keel_plan_regions(model, plan, seat, writes, &regions, &count));
+    for (uint32_t i = 0; i < count; i++) {
+        const struct keel_plan_region *r = &regions[i];
+        const uint64_t elements = keel_region_bytes(&r->box) / sizeof(float);
+        for (uint64_t e = 0; e < elements; e++) {
+            const uint64_t at = r->first + (r->row == 0 ? e : e / r->row * r->stride + e % r->row);
+            const uint64_t number = number_in_region(&r->box, e);
+            wrong += number != number_of(model, plan, seat, &params[r->param], at) ||
+                     number >= params[r->param].count || marks[r->part][r->param][number]++ != 0;
+        }
+        bytes += keel_region_bytes(&r->box);
+    }
+    ck_assert_uint_eq(wrong, 0);
+    keel_free(regions);
+    return bytes;
+}
+
+static bool is_kept(const struct keel_plan_model *model, uint32_t part, uint32_t param)
+{
+    return part == KEEL_PLAN_WEIGHTS || (!params[param].statistic && (part == KEEL_PLAN_M || model->has_v));
+}
+
+START_TEST(a_snapshot_has_everything_once_whoever_writes_it_and_anybody_reads_what_he_holds)
+{
+    static uint8_t marks[KEEL_PLAN_PARTS][PARAMS_MAX][ELEMENTS_MAX];
+    for (uint32_t seed = 2000; seed < 2200; seed++) {
+        random_state = seed;
+        const struct keel_plan_model model = draw_model();
+        const struct keel_job_plan from = draw_plan(&model), to = draw_plan(&model);
+        uint32_t wrong = 0, count;
+        memset(marks, 0, sizeof marks);
+        for (uint32_t seat = 0; seat < from.seats; seat++)
+            mark_regions(&model, &from, seat, true, marks);
+        for (uint32_t part = 0; part < KEEL_PLAN_PARTS; part++)
+            for (uint32_t i = 0; i < model.param_count; i++)
+                for (uint64_t e = 0; e < params[i].count; e++)
+                    wrong += marks[part][i][e] != is_kept(&model, part, i);
+        ck_assert_uint_eq(wrong, 0);
+        const uint32_t reader = next_random(to.seats);
+        struct keel_extent *extents;
+        uint64_t held = 0;
+        memset(marks, 0, sizeof marks);
+        ck_ok(keel_plan_holding(&model, &to, reader, &extents, &count));
+        for (uint32_t i = 0; i < count; i++)
+            held += extents[i].count * sizeof(float);
+        keel_free(extents);
+        ck_assert_uint_eq(mark_regions(&model, &to, reader, false, marks), held);
     }
 }
 END_TEST
@@ -384,6 +476,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_seat_holds_its_slices_and_the_pages_that_it_owns_or_shadows);
     tcase_add_test(tc, any_plan_becomes_any_other_and_one_loss_with_two_holders_loses_nothing);
+    tcase_add_test(tc, a_snapshot_has_everything_once_whoever_writes_it_and_anybody_reads_what_he_holds);
     tcase_add_test(tc, bytes_of_state_are_those_of_the_zero_papers_formulas);
     tcase_add_test(tc, a_plans_bytes_are_those_of_the_seat_that_has_most);
     tcase_add_test(tc, what_fits_with_fewest_seats_is_found_as_by_trying_all);

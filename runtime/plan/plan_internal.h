@@ -1,0 +1,22 @@
+/* plan_internal.h - what the files of plans share: boxes and pages of seats. */
+#ifndef KEEL_PLAN_INTERNAL_H
+#define KEEL_PLAN_INTERNAL_H
+
+#include "job_plan.h"
+
+/* Where share `number` of `of` begins: floor(number * count / of). */
+uint64_t keel_plan_share_begin(uint64_t count, uint32_t of, uint32_t number);
+/* Columns of a row that slices before `slice` have. */
+uint64_t keel_plan_column(const struct keel_plan_model *model, const struct keel_plan_param *param,
+                          uint32_t slice);
+/* Columns of a row of the seat's box. */
+uint64_t keel_plan_columns(const struct keel_plan_model *model, const struct keel_plan_param *param,
+                           const struct keel_plan_seat *seat);
+/* Pages that the seat's box of a parameter takes in each flat buffer. */
+uint64_t keel_plan_pages(const struct keel_plan_model *model, uint32_t param,
+                         const struct keel_plan_seat *seat);
+/* Whether positions have copies of what others own, and whose: that of the one before. */
+bool keel_plan_has_shadows(const struct keel_job_plan *plan);
+uint32_t keel_plan_owner_before(const struct keel_job_plan *plan, uint32_t position);
+
+#endif
