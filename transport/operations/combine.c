@@ -61,21 +61,13 @@ static inline bool f64_nan(uint64_t bits)
     return (bits & UINT64_C(0x7fffffffffffffff)) > UINT64_C(0x7ff0000000000000);
 }
 
-/* Of equals, -0 is the less: its sign bit survives OR, and falls to AND. */
-static inline float f32_least(float a, float b)
+/* The less of two, or the greater. Of equals, -0 is the less: its sign bit survives OR, and falls to AND. */
+static inline float f32_extreme(float a, float b, bool least)
 {
-    uint32_t x = f32_bits(a), y = f32_bits(b), both = x | y;
-    uint32_t least = a < b ? x : both;
-    least = b < a ? y : least;
-    return f32_of(f32_nan(x) || f32_nan(y) ? F32_NAN : least);
-}
-
-static inline float f32_most(float a, float b)
-{
-    uint32_t x = f32_bits(a), y = f32_bits(b), both = x & y;
-    uint32_t most = a > b ? x : both;
-    most = b > a ? y : most;
-    return f32_of(f32_nan(x) || f32_nan(y) ? F32_NAN : most);
+    uint32_t x = f32_bits(a), y = f32_bits(b), equal = least ? x | y : x & y;
+    uint32_t extreme = (least ? a < b : a > b) ? x : equal;
+    extreme = (least ? b < a : b > a) ? y : extreme;
+    return f32_of(f32_nan(x) || f32_nan(y) ? F32_NAN : extreme);
 }
 
 static inline double f64_sum(double a, double b)
@@ -84,20 +76,12 @@ static inline double f64_sum(double a, double b)
     return f64_of(f64_nan(sum) ? F64_NAN : sum);
 }
 
-static inline double f64_least(double a, double b)
+static inline double f64_extreme(double a, double b, bool least)
 {
-    uint64_t x = f64_bits(a), y = f64_bits(b), both = x | y;
-    uint64_t least = a < b ? x : both;
-    least = b < a ? y : least;
-    return f64_of(f64_nan(x) || f64_nan(y) ? F64_NAN : least);
-}
-
-static inline double f64_most(double a, double b)
-{
-    uint64_t x = f64_bits(a), y = f64_bits(b), both = x & y;
-    uint64_t most = a > b ? x : both;
-    most = b > a ? y : most;
-    return f64_of(f64_nan(x) || f64_nan(y) ? F64_NAN : most);
+    uint64_t x = f64_bits(a), y = f64_bits(b), equal = least ? x | y : x & y;
+    uint64_t extreme = (least ? a < b : a > b) ? x : equal;
+    extreme = (least ? b < a : b > a) ? y : extreme;
+    return f64_of(f64_nan(x) || f64_nan(y) ? F64_NAN : extreme);
 }
 
 /* ---- halves by the processor ---- */
@@ -148,16 +132,18 @@ static uint64_t f16_sum_fast(uint16_t *out, const uint16_t *left, const uint16_t
 
 /* f16_rest is what the processor does not convert itself. Integers wrap, so they are added unsigned. */
 #define NODES(X)                                                                                             \
-    X(f32_node, float, f32_least(a, b), f32_most(a, b), float, f32_sum(a, b))                                \
-    X(f64_node, double, f64_least(a, b), f64_most(a, b), double, f64_sum(a, b))                              \
-    X(f16_rest, uint16_t, f16_narrow(f32_least(f16_wide(a), f16_wide(b))),                                   \
-      f16_narrow(f32_most(f16_wide(a), f16_wide(b))), uint16_t, f16_narrow(f16_wide(a) + f16_wide(b)))       \
-    X(bf16_node, uint16_t, bf16_narrow(f32_least(bf16_wide(a), bf16_wide(b))),                               \
-      bf16_narrow(f32_most(bf16_wide(a), bf16_wide(b))), uint16_t, bf16_narrow(bf16_wide(a) + bf16_wide(b))) \
-    X(i8_node, int8_t, a<b ? a : b, a> b ? a : b, uint8_t, a + b)                                            \
-    X(u8_node, uint8_t, a<b ? a : b, a> b ? a : b, uint8_t, a + b)                                           \
-    X(i32_node, int32_t, a<b ? a : b, a> b ? a : b, uint32_t, a + b)                                         \
-    X(i64_node, int64_t, a<b ? a : b, a> b ? a : b, uint64_t, a + b)
+    X(f32_node, float, f32_extreme(a, b, true), f32_extreme(a, b, false), float, f32_sum(a, b))              \
+    X(f64_node, double, f64_extreme(a, b, true), f64_extreme(a, b, false), double, f64_sum(a, b))            \
+    X(f16_rest, uint16_t, f16_narrow(f32_extreme(f16_wide(a), f16_wide(b), true)),                           \
+      f16_narrow(f32_extreme(f16_wide(a), f16_wide(b), false)), uint16_t,                                    \
+      f16_narrow(f16_wide(a) + f16_wide(b)))                                                                 \
+    X(bf16_node, uint16_t, bf16_narrow(f32_extreme(bf16_wide(a), bf16_wide(b), true)),                       \
+      bf16_narrow(f32_extreme(bf16_wide(a), bf16_wide(b), false)), uint16_t,                                 \
+      bf16_narrow(bf16_wide(a) + bf16_wide(b)))                                                              \
+    X(i8_node, int8_t, (a < b ? a : b), (a > b ? a : b), uint8_t, a + b)                                     \
+    X(u8_node, uint8_t, (a < b ? a : b), (a > b ? a : b), uint8_t, a + b)                                    \
+    X(i32_node, int32_t, (a < b ? a : b), (a > b ? a : b), uint32_t, a + b)                                  \
+    X(i64_node, int64_t, (a < b ? a : b), (a > b ? a : b), uint64_t, a + b)
 
 NODES(NODE)
 
