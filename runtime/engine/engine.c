@@ -67,6 +67,18 @@ static enum keel_status check_config(const struct keel_engine_config *config)
     if (config->tensor > KEEL_SLICES_MAX)
         return keel_fail(KEEL_INVALID, "engine: %u tensor slices; at most %d", config->tensor,
                          KEEL_SLICES_MAX);
+    const uint32_t of = config->tensor != 0 ? config->tensor : 1;
+    if (config->tensor_first > of || config->tensor_count > of - config->tensor_first ||
+        (config->tensor_count == 0 && config->tensor_first != 0))
+        return keel_fail(KEEL_INVALID, "engine: %u slices from %u on, of %u tensor slices",
+                         config->tensor_count, config->tensor_first, of);
+    const bool some = config->tensor_count != 0 && config->tensor_count != of;
+    if (some && config->check_products)
+        return keel_fail(KEEL_UNSUPPORTED, "engine: train.check_products with some of the tensor slices: "
+                                           "take parallel.tensor = 1, or leave it out");
+    if (some && config->in_pieces)
+        return keel_fail(KEEL_UNSUPPORTED, "engine: pieces of the optimizer's state with some of the tensor "
+                                           "slices: take parallel.tensor = 1, or parallel.zero = 0");
     if (config->tensor > 1 &&
         (config->optimizer == KEEL_OPTIMIZER_LARS || config->optimizer == KEEL_OPTIMIZER_LAMB))
         return keel_fail(KEEL_INVALID,
@@ -94,7 +106,9 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->device = config->device;
     engine->kernels = config->kernels;
     engine->microbatches = config->microbatches != 0 ? config->microbatches : 1;
-    engine->tensor = config->tensor != 0 ? config->tensor : 1;
+    engine->tensor.of = config->tensor != 0 ? config->tensor : 1;
+    engine->tensor.first = config->tensor_first;
+    engine->tensor.count = config->tensor_count != 0 ? config->tensor_count : engine->tensor.of;
     engine->storage = config->storage;
     engine->fixed_scale = config->loss_scale > 0.0F;
     engine->optimizer = config->optimizer;
@@ -167,9 +181,9 @@ void keel_engine_destroy(struct keel_engine *engine)
         keel_event_destroy(engine->slots[i].event);
     if (engine->queue != NULL)
         keel_queue_destroy(engine->queue); /* waits: nothing below is used by the device any more */
+    keel_update_lists_fini(&engine->update, engine->train.list_count);
     keel_program_fini(&engine->train);
     keel_program_fini(&engine->eval);
-    keel_update_lists_fini(&engine->update, engine->layout.bucket_count);
     keel_gemm_checksums_fini(&engine->checks);
     destroy_slices(engine->weights, engine->layout.tile_count);
     destroy_slices(engine->gradients, engine->layout.tile_count);

@@ -133,12 +133,13 @@ static enum keel_status add_loss_scale(struct keel_graph *graph, float fixed)
 /* The logical mesh: what is split over it is summed by its slices. */
 static enum keel_status split(const struct keel_engine *engine, struct keel_graph *graph)
 {
-    const uint32_t slices[KEEL_MESH_AXES] = {[KEEL_AXIS_TENSOR] = engine->tensor};
-    if (engine->tensor > 1) {
+    const uint32_t slices[KEEL_MESH_AXES] = {[KEEL_AXIS_TENSOR] = engine->tensor.of};
+    const struct keel_cut cut[KEEL_MESH_AXES] = {[KEEL_AXIS_TENSOR] = engine->tensor};
+    if (engine->tensor.of > 1) {
         KEEL_TRY(keel_pass_shard(graph, slices));
         KEEL_TRY(keel_pass_check(graph, slices));
     }
-    return keel_pass_lower(graph, slices);
+    return keel_pass_lower(graph, cut);
 }
 
 static enum keel_status run_passes(struct keel_engine *engine, const struct keel_engine_config *config)
@@ -154,7 +155,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
         KEEL_TRY(keel_pass_amp_choose(train->graph, config->storage));
     KEEL_TRY(split(engine, train->graph));
     KEEL_TRY(dump(config, train, "train", 1, "autodiff"));
-    KEEL_TRY(keel_layout_init(&engine->layout, train->graph, config->bucket_bytes));
+    KEEL_TRY(keel_layout_init(&engine->layout, train->graph, &engine->tensor, config->bucket_bytes));
     if (engine->layout.trained_tiles == 0)
         return keel_fail(KEEL_INVALID, "the graph has no parameter to train");
     if (engine->training)
@@ -252,14 +253,14 @@ static enum keel_status make_losses(struct keel_engine *engine, struct keel_engi
 static enum keel_status norm_scratch_bytes(const struct keel_engine *engine, uint64_t *out)
 {
     struct keel_update_tensor *boxes = NULL;
-    uint32_t count = engine->layout.tile_count;
+    uint32_t count, all = engine->layout.tile_count;
     uint64_t pages = keel_norm_tiles_scratch_bytes(engine->layout.flat_count);
-    if (engine->tensor > 1) {
-        KEEL_TRY(keel_engine_norm_boxes(engine, &boxes, &count));
+    if (engine->tensor.of > 1) {
+        KEEL_TRY(keel_engine_norm_boxes(engine, &boxes, &count, &all));
         pages = keel_norm_page_count(boxes, count) * sizeof(float);
         keel_free(boxes);
     }
-    const uint64_t norm = keel_norm_scratch_bytes(count);
+    const uint64_t norm = keel_norm_scratch_bytes(all);
     *out = pages > norm ? pages : norm;
     return KEEL_OK;
 }
@@ -327,6 +328,7 @@ static enum keel_status make_buffers(struct keel_engine *engine)
         if (engine->train.graph->params[engine->layout.tiles[i].param].kept)
             engine->loss_scale = engine->weights[i];
     KEEL_TRY(make_losses(engine, &engine->eval));
+    KEEL_TRY(keel_engine_sums_make(engine));
     if (!engine->training)
         return KEEL_OK;
     KEEL_TRY(make_losses(engine, &engine->train));
@@ -424,20 +426,37 @@ static enum keel_status emit_node(struct keel_emit *emit)
     return keel_op_row(node->op)->emit(emit, node);
 }
 
-/* Append nodes to the program's lists; list b ends where bucket b is final. */
-static enum keel_status emit_nodes(struct keel_emit *emit, struct keel_engine_program *program,
-                                   const uint32_t *bucket_nodes)
+/* The bucket is final: its segment ends, and before it that behind which slices of its uses are exchanged. */
+static enum keel_status end_bucket(struct keel_engine *engine, struct keel_engine_program *program,
+                                   uint32_t bucket, uint32_t *segment)
 {
-    uint32_t list = 0;
+    if (keel_engine_bucket_joins(engine, bucket))
+        KEEL_TRY(keel_engine_join_segment(engine, bucket, &program->segments[(*segment)++]));
+    program->segments[(*segment)++].bucket = bucket;
+    return KEEL_OK;
+}
+
+/* Append nodes to the program's lists, which end where a bucket is final and where ranks exchange. */
+static enum keel_status emit_nodes(struct keel_engine *engine, struct keel_emit *emit,
+                                   struct keel_engine_program *program, const uint32_t *bucket_nodes)
+{
+    uint32_t segment = 0, bucket = 0;
+    const uint32_t buckets = program == &engine->train ? engine->layout.bucket_count : 0;
     for (uint32_t n = 0; n < program->graph->node_count; n++) {
-        while (list + 1 < program->list_count && bucket_nodes[list] <= n)
-            list++;
-        emit->list = &program->lists[list];
+        while (bucket < buckets && bucket_nodes[bucket] <= n)
+            KEEL_TRY(end_bucket(engine, program, bucket++, &segment));
+        emit->list = &program->lists[segment];
         emit->node = n;
         if (emit->checks != NULL)
             KEEL_TRY(keel_gemm_checksums_emit(emit->checks, emit->kernels, n, emit->list));
         KEEL_TRY(emit_node(emit));
+        if (program->graph->nodes[n].op == KEEL_OP_EXCHANGE)
+            keel_segment_set(&program->segments[segment++], program, &program->graph->nodes[n]);
     }
+    while (bucket < buckets)
+        KEEL_TRY(end_bucket(engine, program, bucket++, &segment));
+    KEEL_ASSERT(segment + 1 == program->list_count);
+    emit->list = &program->lists[segment];
     return emit->checks != NULL
                ? keel_gemm_checksums_emit(emit->checks, emit->kernels, program->graph->node_count, emit->list)
                : KEEL_OK;
@@ -472,17 +491,17 @@ static enum keel_status measure(struct keel_engine *engine, struct keel_engine_p
 static enum keel_status emit_program(struct keel_engine *engine, struct keel_engine_program *program)
 {
     bool train = program == &engine->train;
-    program->list_count = train ? engine->layout.bucket_count + 1 : 1;
-    KEEL_TRY(keel_alloc(program->list_count, sizeof *program->lists, (void *)&program->lists));
+    KEEL_TRY(keel_engine_plan_segments(engine, program));
     uint32_t *bucket_nodes = NULL;
     KEEL_TRY(keel_alloc(program->list_count, sizeof *bucket_nodes, (void *)&bucket_nodes));
     if (train)
         find_bucket_nodes(&engine->layout, program->graph, bucket_nodes);
     struct keel_emit emit = emitter(engine, program);
-    enum keel_status status = emit_nodes(&emit, program, bucket_nodes);
+    enum keel_status status = emit_nodes(engine, &emit, program, bucket_nodes);
     keel_free(bucket_nodes);
     if (status == KEEL_OK && !train)
-        status = keel_engine_emit_losses(engine, program, engine->eval_loss, &program->lists[0]);
+        status = keel_engine_emit_losses(engine, program, engine->eval_loss,
+                                         &program->lists[program->list_count - 1]);
     for (uint32_t i = 0; i < program->list_count && status == KEEL_OK; i++)
         status = keel_launch_list_seal(&program->lists[i], engine->kernels);
     return status;
@@ -565,6 +584,7 @@ void keel_program_fini(struct keel_engine_program *program)
     for (uint32_t i = 0; i < program->list_count; i++)
         keel_launch_list_fini(&program->lists[i]);
     keel_free(program->lists);
+    keel_free(program->segments);
     for (keel_value value = 1; program->buffers != NULL && value < program->graph->value_count; value++)
         if (program->graph->values[value].kind == KEEL_VALUE_TEMP && program->plan.storage[value] == value &&
             program->buffers[value] != NULL)

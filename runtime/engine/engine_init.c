@@ -27,6 +27,7 @@ static enum keel_status draw_tile(struct keel_engine *engine, uint32_t index)
     return draw_slice(engine, &(struct keel_normal){.count = tile->count,
                                                     .deviation = engine->inits[tile->param].deviation,
                                                     .stream = tile->param,
+                                                    .slice = engine->layout.params[tile->param].place,
                                                     .y = engine->weights[index],
                                                     .control = engine->control});
 }

@@ -28,8 +28,10 @@ enum {
 /* The accumulator of a use of a parameter. The gradient itself is that of the first, unless the mesh splits
  * what it sums over: then it has `slices` rows, which the end of a shard adds in the tree. */
 struct keel_use {
-    uint32_t param, part, slices; /* slices 1: not split */
+    uint32_t param, part, slices; /* slices 1: not split, or one slice of several */
+    bool rows;                    /* a row a slice, if only one */
     uint64_t offset, count;       /* elements of the buffer of uses */
+    uint64_t joined;              /* of a rank's: where the sum of its slices lies in the buffers of sums */
 };
 
 struct keel_layout {
@@ -47,21 +49,32 @@ struct keel_layout {
 };
 /* From the graph as autodiff left it, before fusion: so the layout depends on the model alone. */
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
-                                  uint64_t bucket_bytes);
+                                  const struct keel_cut *cut, uint64_t bucket_bytes);
 void keel_layout_fini(struct keel_layout *layout);
 
-/* Whether an accumulator is a keel_use, and how many slices it has. */
+/* Whether an accumulator has a row for each slice, and how many these are; whether it is a keel_use. */
+static inline bool keel_has_rows(const struct keel_graph *graph, const struct keel_ir_value *gradient)
+{
+    return gradient->shape.dims > graph->values[graph->params[gradient->param].value].shape.dims;
+}
 static inline uint32_t keel_use_slices(const struct keel_graph *graph, const struct keel_ir_value *gradient)
 {
-    const struct keel_shape *shape = &graph->values[graph->params[gradient->param].value].shape;
-    return gradient->shape.dims > shape->dims ? (uint32_t)gradient->shape.size[0] : 1;
+    return keel_has_rows(graph, gradient) ? (uint32_t)gradient->shape.size[0] : 1;
 }
 static inline bool keel_is_use(const struct keel_graph *graph, const struct keel_ir_value *gradient)
 {
-    return gradient->part > 0 || keel_use_slices(graph, gradient) > 1;
+    return gradient->part > 0 || keel_has_rows(graph, gradient);
 }
 
 /* ---- programs ------------------------------------------------------------------------------------------ */
+
+/* Where a list ends: which bucket is final then, and what ranks exchange. */
+struct keel_segment {
+    uint32_t bucket; /* UINT32_MAX: none */
+    bool joins;      /* the exchange is of a shard's last microbatch: slices of uses (engine_exchange.c) */
+    struct keel_engine_exchange exchange;
+    struct keel_buffer *parts[KEEL_NODE_IN_MAX];
+};
 
 /* A graph that is compiled: lists to run one after the other. */
 struct keel_engine_program {
@@ -73,11 +86,13 @@ struct keel_engine_program {
     struct keel_buffer *losses,
         **loss_slices; /* by part, each at a place of its own; none where there is one loss */
     struct keel_launch_list *lists;
-    uint32_t list_count; /* 1, or one a bucket and the rest */
+    struct keel_segment *segments; /* by list */
+    uint32_t list_count;           /* 1, or one a bucket and the rest; and one an exchange */
 };
 
 /* The update in two lists, since the host looks at the norm after the first. */
 struct keel_engine_source {
+    struct keel_launch_list tiles; /* of a rank with some slices, whose norm then has no such sums */
     struct keel_launch_list norm, update;
 };
 
@@ -86,13 +101,29 @@ struct keel_engine_source {
 struct keel_update_lists {
     struct keel_launch_list zero, digest;
     struct keel_launch_list shard; /* zeroes what the next joins: uses but the first, losses */
-    struct keel_launch_list *join; /* by bucket: its uses into the gradients; last, the losses into one */
+    struct keel_launch_list *join; /* by segment: uses of its bucket into the gradients; last, the losses
+                                      into one */
     struct keel_engine_source own;
     struct keel_buffer *tensors, *pages, *scratch; /* of keel_update */
     struct keel_buffer *tiles;                     /* of keel_norm: a sum for each */
     struct keel_buffer *boxes, *box_pages; /* of keel_norm_tiles where the mesh has slices, else NULL */
-    uint32_t norm_tiles, box_page_count;   /* how many sums the norm is of; 0 pages: tiles are whole */
-    struct keel_buffer *ones;              /* of the join of slices: a float each; NULL: there are none */
+    uint32_t norm_tiles, box_count, box_page_count; /* how many sums the norm is of, and how many of them
+                                                       are the engine's; 0 pages: tiles are whole */
+    struct keel_buffer *ones;      /* of the join of slices: a float each; NULL: there are none */
+    struct keel_engine_sums *sums; /* what a rank has beside; NULL: the engine has all slices */
+};
+
+/* Of an engine with some slices: sums that ranks exchange (engine_exchange.c). */
+struct keel_engine_sums {
+    struct keel_cut nodes[KEEL_NODE_IN_MAX]; /* of the tree over slices, that the engine has whole */
+    uint32_t node_count;
+    struct keel_buffer *uses[KEEL_NODE_IN_MAX], *joined, *rows; /* of uses with slices: by node; of all ranks;
+                                                                   the rows of a node */
+    struct keel_buffer *tiles;                                  /* of all ranks */
+    struct keel_engine_exchange norm;
+    struct keel_launch_list shared; /* digest of weights that are not split */
+    struct keel_buffer *digest;
+    struct keel_parts slices; /* of these buffers */
 };
 
 /* One input of the graph, by order of declaration. */
@@ -113,8 +144,8 @@ struct keel_engine {
     struct keel_device *device;   /* borrowed */
     struct keel_kernels *kernels; /* borrowed */
     struct keel_queue *queue;
-    uint32_t microbatches; /* of the whole step */
-    uint32_t tensor;       /* slices of the tensor axis, at least 1 */
+    uint32_t microbatches;  /* of the whole step */
+    struct keel_cut tensor; /* slices of the tensor axis, one at least, and those that are here */
     enum keel_dtype storage;
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
@@ -150,7 +181,7 @@ struct keel_engine {
     struct {     /* where blocking reads land: must live until the queue has ended */
         float norm[3];
         float loss;
-        uint64_t digest;
+        uint64_t digest, digest_shared;
     } landing;
     struct keel_profile *profile; /* NULL unless asked for */
 };
@@ -174,10 +205,38 @@ enum keel_status keel_engine_emit_losses(struct keel_engine *engine,
                                          const struct keel_engine_program *program, struct keel_buffer *loss,
                                          struct keel_launch_list *list);
 
-/* What the norm is summed by: a tensor for each parameter by number, and for each of its slices, if it is
- * split. The caller frees it. */
+static inline bool keel_engine_is_whole(const struct keel_engine *engine)
+{
+    return engine->tensor.count == engine->tensor.of;
+}
+
+/* ---- exchange (engine_exchange.c): nothing of an engine with all slices ---- */
+
+/* Places of the sums of uses; before the segments. */
+enum keel_status keel_engine_sums_make(struct keel_engine *engine);
+void keel_engine_sums_fini(struct keel_engine_sums *sums);
+/* How many lists a program has; its segments, one for each. */
+enum keel_status keel_engine_plan_segments(struct keel_engine *engine, struct keel_engine_program *program);
+/* The exchange that the node is stands behind the segment. */
+void keel_segment_set(struct keel_segment *segment, const struct keel_engine_program *program,
+                      const struct keel_ir_node *node);
+/* Whether the uses of a bucket are exchanged; the segment behind which they are. */
+bool keel_engine_bucket_joins(const struct keel_engine *engine, uint32_t bucket);
+enum keel_status keel_engine_join_segment(struct keel_engine *engine, uint32_t bucket,
+                                          struct keel_segment *segment);
+/* The sums of a bucket's uses with slices, by node; and what came of a use, added to the gradient. */
+enum keel_status keel_engine_emit_sums(struct keel_engine *engine, uint32_t bucket,
+                                       struct keel_launch_list *list);
+enum keel_status keel_engine_emit_joined(struct keel_engine *engine, const struct keel_use *use,
+                                         struct keel_buffer *gradient, struct keel_launch_list *list);
+/* Tiles of the norm, and the digest of what is shared. */
+enum keel_status keel_engine_emit_shared(struct keel_engine *engine);
+
+/* What the norm is summed by: a tensor for each parameter by number, and for each
+ * of its slices, if it is split; those that are the engine's (what is not split is the first slice's), and
+ * how many the model has. The caller frees it. */
 enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct keel_update_tensor **out,
-                                        uint32_t *out_count);
+                                        uint32_t *out_count, uint32_t *out_all);
 
 /* engine_update.c, for pieces too: a tile as the update is told of it. */
 struct keel_update_tensor keel_engine_describe_tile(const struct keel_engine *engine, uint32_t number);
@@ -191,7 +250,7 @@ enum keel_status keel_engine_run_list(struct keel_engine *engine, const struct k
 
 /* The lists of engine->update; all other buffers are there. */
 enum keel_status keel_engine_emit_update(struct keel_engine *engine);
-void keel_update_lists_fini(struct keel_update_lists *update, uint32_t bucket_count);
+void keel_update_lists_fini(struct keel_update_lists *update, uint32_t segment_count);
 
 /* ---- profile ------------------------------------------------------------------------------------------- */
 

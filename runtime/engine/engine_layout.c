@@ -5,6 +5,7 @@
  * the gradient, then by number. Alignment: KEEL_FLAT_ALIGN, whatever the device. So a layout follows from the
  * model alone, and ranks on unlike boards can exchange whole buckets. */
 #include "engine_internal.h"
+#include "lower.h"
 
 #include <keel/memory.h>
 #include <stdlib.h>
@@ -43,12 +44,14 @@ static void find_completions(const struct keel_graph *graph, struct completion *
 }
 
 static void place_params(struct keel_layout *layout, const struct keel_graph *graph,
-                         const struct completion *completions)
+                         const struct keel_cut *cut, const struct completion *completions)
 {
     uint64_t offset = 0;
     for (uint32_t i = 0; i < layout->param_count; i++) {
         uint32_t number = completions[i].number;
-        const struct keel_shape *shape = &graph->values[graph->params[number].value].shape;
+        const struct keel_ir_value *v = &graph->values[graph->params[number].value];
+        const struct keel_axis_spec *spec = &v->spec.axis[KEEL_AXIS_TENSOR];
+        const struct keel_shape *shape = &v->shape;
         struct keel_engine_param *param = &layout->params[number];
         layout->order[i] = number;
         layout->tiles[number] = (struct keel_tile){.param = number,
@@ -63,6 +66,8 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
         param->statistic = graph->params[number].statistic;
         param->kept = graph->params[number].kept;
         param->fill = graph->params[number].fill;
+        param->split = spec->kind == KEEL_SPLIT;
+        param->place = keel_cut_place(&graph->params[number].whole, spec, cut);
         offset = keel_round_up(offset + param->count, KEEL_FLAT_ALIGN);
         layout->tiles[number].page_count = offset / KEEL_FLAT_ALIGN - layout->tiles[number].first_page;
         if (!param->statistic)
@@ -117,6 +122,7 @@ static void place_uses(struct keel_layout *layout, const struct keel_graph *grap
             layout->uses[layout->use_count++] = (struct keel_use){.param = v->param,
                                                                   .part = v->part,
                                                                   .slices = keel_use_slices(graph, v),
+                                                                  .rows = keel_has_rows(graph, v),
                                                                   .count = keel_shape_count(&v->shape)};
     }
     qsort(layout->uses, layout->use_count, sizeof *layout->uses, compare_uses);
@@ -155,7 +161,7 @@ static enum keel_status allocate(struct keel_layout *layout, const struct keel_g
 }
 
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
-                                  uint64_t bucket_bytes)
+                                  const struct keel_cut *cut, uint64_t bucket_bytes)
 {
     *layout = (struct keel_layout){.params = NULL};
     struct completion *completions = NULL;
@@ -164,7 +170,7 @@ enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_
         status = keel_alloc(graph->param_count, sizeof *completions, (void *)&completions);
     if (status == KEEL_OK) {
         find_completions(graph, completions);
-        place_params(layout, graph, completions);
+        place_params(layout, graph, cut, completions);
         if (layout->uses != NULL)
             place_uses(layout, graph);
         place_buckets(layout, bucket_bytes != 0 ? bucket_bytes : default_bucket_bytes);

@@ -46,17 +46,18 @@ static void number_pages(const struct keel_engine *engine, struct whole *whole)
     uint64_t next = 0;
     for (uint32_t tile = 0; tile < engine->layout.tile_count; tile++)
         for (uint32_t b = whole->first_box[tile]; b < whole->first_box[tile + 1]; b++) {
-            const uint64_t page = engine->tensor > 1 ? next : engine->layout.tiles[tile].first_page;
+            const uint64_t page = engine->tensor.of > 1 ? next : engine->layout.tiles[tile].first_page;
             whole->boxes[b].page = (uint32_t)page;
             next += keel_update_page_count(whole->boxes[b].count);
         }
-    whole->page_count = engine->tensor > 1 ? next : keel_update_page_count(engine->layout.flat_count);
+    whole->page_count = engine->tensor.of > 1 ? next : keel_update_page_count(engine->layout.flat_count);
 }
 
 static enum keel_status whole_init(const struct keel_engine *engine, struct whole *whole)
 {
     *whole = (struct whole){.boxes = NULL};
-    KEEL_TRY(keel_engine_norm_boxes(engine, &whole->boxes, &whole->box_count));
+    uint32_t all; /* an engine in pieces has all slices: as many as there are boxes */
+    KEEL_TRY(keel_engine_norm_boxes(engine, &whole->boxes, &whole->box_count, &all));
     enum keel_status status =
         keel_alloc(engine->layout.tile_count + 1, sizeof *whole->first_box, (void *)&whole->first_box);
     if (status != KEEL_OK) {
@@ -162,7 +163,7 @@ static enum keel_status parts_init(const struct keel_engine *engine, const struc
     *parts = (struct parts){.tensors = NULL};
     enum keel_status status = keel_alloc(most, sizeof *parts->tensors, (void *)&parts->tensors);
     if (status == KEEL_OK)
-        status = keel_alloc(most * engine->tensor, sizeof *parts->boxes, (void *)&parts->boxes);
+        status = keel_alloc(most * engine->tensor.of, sizeof *parts->boxes, (void *)&parts->boxes);
     if (status != KEEL_OK) {
         parts_fini(parts);
         return status;

@@ -90,7 +90,8 @@ enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segmen
 enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
     KEEL_TRY(keel_engine_feed(engine, batch));
-    for (uint32_t i = 0; i <= engine->layout.bucket_count; i++)
+    KEEL_ASSERT(keel_engine_is_whole(engine)); /* else the caller exchanges between segments */
+    for (uint32_t i = 0; i < engine->train.list_count; i++)
         KEEL_TRY(keel_engine_segment(engine, i));
     return keel_queue_flush(engine->queue);
 }
@@ -104,6 +105,13 @@ enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadlin
 
 static enum keel_status read_digest(struct keel_engine *engine)
 {
+    struct keel_engine_sums *sums = engine->update.sums;
+    if (sums != NULL) {
+        KEEL_TRY(keel_queue_fill(engine->queue, sums->digest, 0, sizeof(uint64_t), 0, NULL, NULL));
+        KEEL_TRY(keel_engine_run_list(engine, &sums->shared));
+        KEEL_TRY(keel_queue_read(engine->queue, sums->digest, 0, &engine->landing.digest_shared,
+                                 sizeof(uint64_t), NULL, NULL));
+    }
     return keel_queue_read(engine->queue, engine->digest, 0, &engine->landing.digest, sizeof(uint64_t), NULL,
                            NULL);
 }
@@ -133,6 +141,11 @@ static enum keel_status diverged(const struct keel_engine *engine, const struct 
     return keel_fail(KEEL_DIVERGED,
                      "step %u: the norm of the gradients is %g, the weights were left as they are; %s",
                      update->step + 1, (double)norm, what);
+}
+
+enum keel_status keel_engine_norm_begin(struct keel_engine *engine, const struct keel_engine_source *from)
+{
+    return keel_engine_run_list(engine, from != NULL ? &from->tiles : &engine->update.own.tiles);
 }
 
 enum keel_status keel_engine_feed_update(struct keel_engine *engine, const struct keel_engine_update *update)
@@ -170,31 +183,53 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
     KEEL_TRY(read_digest(engine));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
     updated.digest = engine->landing.digest;
+    updated.digest_shared = engine->landing.digest_shared;
     *out = updated;
     return KEEL_OK;
 }
 
 /* ---- looking ------------------------------------------------------------------------------------------- */
 
-static enum keel_status enqueue_eval(struct keel_engine *engine, const struct keel_engine_batch *batch)
+enum keel_status keel_engine_eval_begin(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
     KEEL_TRY(feed_batch(engine, batch));
     KEEL_TRY(keel_queue_fill(engine->queue, engine->eval_loss, 0, sizeof(float), 0, NULL, NULL));
     if (engine->eval.losses != NULL)
         KEEL_TRY(keel_queue_fill(engine->queue, engine->eval.losses, 0,
                                  keel_buffer_bytes(engine->eval.losses), 0, NULL, NULL));
-    return keel_engine_run_list(engine, &engine->eval.lists[0]);
+    return KEEL_OK;
+}
+
+enum keel_status keel_engine_eval_segment(struct keel_engine *engine, uint32_t segment)
+{
+    KEEL_ASSERT(segment < engine->eval.list_count);
+    return keel_engine_run_list(engine, &engine->eval.lists[segment]);
+}
+
+enum keel_status keel_engine_eval_end(struct keel_engine *engine, uint64_t deadline_ns, float *out_loss)
+{
+    KEEL_TRY(keel_queue_read(engine->queue, engine->eval_loss, 0, &engine->landing.loss, sizeof(float), NULL,
+                             NULL));
+    KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
+    *out_loss = engine->landing.loss;
+    return KEEL_OK;
+}
+
+/* Of an engine with all slices, whose evaluation is one segment. */
+static enum keel_status enqueue_eval(struct keel_engine *engine, const struct keel_engine_batch *batch)
+{
+    if (!keel_engine_is_whole(engine))
+        return keel_fail(KEEL_INVALID, "engine: it has some of the tensor slices: evaluate it segment by "
+                                       "segment (keel_engine_eval_begin)");
+    KEEL_TRY(keel_engine_eval_begin(engine, batch));
+    return keel_engine_eval_segment(engine, 0);
 }
 
 enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,
                                   uint64_t deadline_ns, float *out_loss)
 {
     KEEL_TRY(enqueue_eval(engine, batch));
-    KEEL_TRY(keel_queue_read(engine->queue, engine->eval_loss, 0, &engine->landing.loss, sizeof(float), NULL,
-                             NULL));
-    KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
-    *out_loss = engine->landing.loss;
-    return KEEL_OK;
+    return keel_engine_eval_end(engine, deadline_ns, out_loss);
 }
 
 struct keel_shape keel_engine_output_shape(const struct keel_engine *engine)

@@ -3,7 +3,7 @@
  * Owns the lists of keel_update_lists and what the update is told of the tiles. One launch updates all
  * of them (keel/optimizer_ops.h); what changes from step to step lies in the control block. */
 #include "engine_internal.h"
-#include "spec.h"
+#include "lower.h"
 
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -14,9 +14,9 @@ static const uint64_t blocking_limit_ns = 600 * KEEL_NS_PER_S;
 _Static_assert(KEEL_FLAT_ALIGN % KEEL_UPDATE_PAGE == 0, "a parameter begins with a page of the update");
 
 /* Where an element stands in the digest: whatever the layout. */
-static uint64_t digest_place(const struct keel_tile *tile)
+static uint64_t digest_place(const struct keel_engine *engine, const struct keel_tile *tile)
 {
-    return (uint64_t)tile->param << 40;
+    return ((uint64_t)tile->param << 40) + engine->layout.params[tile->param].place.first;
 }
 
 /* Whether a node of a microbatch adds to the parameter's sum. A statistic that none adds to (no gradient
@@ -39,47 +39,57 @@ struct keel_update_tensor keel_engine_describe_tile(const struct keel_engine *en
         kind = is_moved(engine->train.graph, tile->param) ? KEEL_TENSOR_STATISTIC : KEEL_TENSOR_KEPT;
     return (struct keel_update_tensor){.offset = tile->offset,
                                        .count = tile->count,
-                                       .first_element = digest_place(tile),
+                                       .first_element = digest_place(engine, tile),
                                        .kind = kind,
                                        .momentum = engine->train.graph->params[tile->param].momentum,
+                                       .row = param->place.row,
+                                       .stride = param->place.stride,
                                        .tile = number};
 }
 
-/* Slice `slice` of a parameter: the runs of its units, in all that is in front of them and in each part. */
-static void take_slice(struct keel_update_tensor *tensor, const struct keel_ir_value *param,
-                       const struct keel_axis_spec *spec, uint32_t of, uint32_t slice)
+/* Slice `slice` of a parameter, of which the engine has a run: the runs of its units, in all that is in front
+ * of them and in each part. */
+static void take_slice(struct keel_update_tensor *tensor, const struct keel_shape *whole,
+                       const struct keel_axis_spec *spec, const struct keel_cut *cut, uint32_t slice)
 {
-    const uint32_t units = (uint32_t)keel_axis_spec_units(&param->shape, spec);
-    const uint64_t first = keel_slice_begin(units, of, slice), end = keel_slice_begin(units, of, slice + 1);
-    uint64_t unit = spec->unit;
-    for (uint32_t d = spec->dim + spec->dims; d < param->shape.dims; d++)
-        unit *= param->shape.size[d];
-    tensor->row = (end - first) * unit;
-    tensor->stride = units * unit;
-    tensor->offset += first * unit;
+    const struct keel_cut_view view = keel_cut_view(whole, spec);
+    const uint64_t begin = keel_slice_begin(view.units, cut->of, cut->first),
+                   held = keel_slice_begin(view.units, cut->of, cut->first + cut->count) - begin,
+                   first = keel_slice_begin(view.units, cut->of, slice),
+                   end = keel_slice_begin(view.units, cut->of, slice + 1);
+    tensor->row = (end - first) * view.inner;
+    tensor->stride = held * view.inner;
+    tensor->offset += (first - begin) * view.inner;
     tensor->count = tensor->count / tensor->stride * tensor->row;
 }
 
 enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct keel_update_tensor **out,
-                                        uint32_t *out_count)
+                                        uint32_t *out_count, uint32_t *out_all)
 {
     const struct keel_graph *graph = engine->train.graph;
+    const struct keel_cut *cut = &engine->tensor;
     struct keel_update_tensor *boxes = NULL;
-    uint32_t count = 0;
-    KEEL_TRY(keel_alloc((size_t)engine->layout.tile_count * engine->tensor, sizeof *boxes, (void *)&boxes));
+    uint32_t count = 0, all = 0;
+    KEEL_TRY(keel_alloc((size_t)engine->layout.tile_count * cut->of, sizeof *boxes, (void *)&boxes));
     for (uint32_t p = 0; p < engine->layout.tile_count; p++) {
-        const struct keel_ir_value *param = &graph->values[graph->params[p].value];
-        const struct keel_axis_spec *spec = &param->spec.axis[KEEL_AXIS_TENSOR];
-        const uint32_t slices = spec->kind == KEEL_SPLIT ? engine->tensor : 1;
-        for (uint32_t s = 0; s < slices; s++, count++) {
+        const struct keel_axis_spec *spec =
+            &graph->values[graph->params[p].value].spec.axis[KEEL_AXIS_TENSOR];
+        const bool is_split = spec->kind == KEEL_SPLIT;
+        const uint32_t slices = is_split ? cut->of : 1;
+        for (uint32_t s = 0; s < slices; s++, all++) {
+            if (s < cut->first || s - cut->first >= cut->count)
+                continue;
             boxes[count] = keel_engine_describe_tile(engine, p);
-            boxes[count].tile = count;
-            if (slices > 1)
-                take_slice(&boxes[count], param, spec, slices, s);
+            boxes[count].row = boxes[count].stride = 0;
+            boxes[count].tile = all;
+            if (is_split)
+                take_slice(&boxes[count], &graph->params[p].whole, spec, cut, s);
+            count++;
         }
     }
     *out = boxes;
     *out_count = count;
+    *out_all = all;
     return KEEL_OK;
 }
 
@@ -89,8 +99,8 @@ static enum keel_status upload_boxes(struct keel_engine *engine)
     struct keel_update_lists *update = &engine->update;
     struct keel_update_tensor *boxes = NULL;
     uint32_t *pages = NULL, count = 0;
-    KEEL_TRY(keel_engine_norm_boxes(engine, &boxes, &count));
-    update->norm_tiles = count;
+    KEEL_TRY(keel_engine_norm_boxes(engine, &boxes, &count, &update->norm_tiles));
+    update->box_count = count;
     update->box_page_count = (uint32_t)keel_norm_page_count(boxes, count);
     const uint64_t page_bytes = update->box_page_count * sizeof *pages;
     enum keel_status status = keel_alloc(update->box_page_count, sizeof *pages, (void *)&pages);
@@ -140,8 +150,8 @@ static enum keel_status make_tables(struct keel_engine *engine)
         status = upload_tables(engine, tensors, pages);
     keel_free(pages);
     keel_free(tensors);
-    engine->update.norm_tiles = engine->layout.tile_count;
-    if (status == KEEL_OK && engine->tensor > 1)
+    engine->update.norm_tiles = engine->update.box_count = engine->layout.tile_count;
+    if (status == KEEL_OK && engine->tensor.of > 1)
         status = upload_boxes(engine);
     if (status == KEEL_OK)
         status =
@@ -154,7 +164,9 @@ static enum keel_status emit_digest(struct keel_engine *engine)
     for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
         const struct keel_tile *tile = &engine->layout.tiles[i];
         struct keel_digest digest = {.count = tile->count,
-                                     .first_element = digest_place(tile),
+                                     .first_element = digest_place(engine, tile),
+                                     .row = engine->layout.params[tile->param].place.row,
+                                     .stride = engine->layout.params[tile->param].place.stride,
                                      .x = engine->weights[i],
                                      .digest = engine->digest,
                                      .scratch = engine->scratch};
@@ -204,9 +216,12 @@ static enum keel_status make_ones(struct keel_engine *engine)
     uint32_t slices = 1, bits;
     const float one = 1.0F;
     memcpy(&bits, &one, sizeof bits);
-    for (uint32_t u = 0; u < engine->layout.use_count; u++)
+    bool rows = false;
+    for (uint32_t u = 0; u < engine->layout.use_count; u++) {
         slices = engine->layout.uses[u].slices > slices ? engine->layout.uses[u].slices : slices;
-    if (slices == 1)
+        rows = rows || engine->layout.uses[u].rows;
+    }
+    if (!rows)
         return KEEL_OK;
     KEEL_TRY(keel_engine_make_buffer(engine, slices * sizeof(float), &engine->update.ones));
     KEEL_TRY(
@@ -220,6 +235,8 @@ static enum keel_status emit_use(struct keel_engine *engine, const struct keel_u
                                  struct keel_launch_list *list)
 {
     const uint32_t slices = use->slices, n = (uint32_t)(use->count / slices);
+    if (use->rows && !keel_engine_is_whole(engine))
+        return keel_engine_emit_joined(engine, use, gradient, list);
     struct keel_add add = {.count = use->count, .a = gradient, .b = accumulator, .y = gradient};
     struct keel_gemm tree = {.m = 1,
                              .n = n,
@@ -254,46 +271,58 @@ static enum keel_status emit_uses(struct keel_engine *engine, uint32_t bucket, s
 static enum keel_status emit_join(struct keel_engine *engine)
 {
     struct keel_update_lists *update = &engine->update;
-    const uint32_t buckets = engine->layout.bucket_count;
+    const struct keel_engine_program *train = &engine->train;
     KEEL_TRY(make_ones(engine));
-    KEEL_TRY(keel_alloc(buckets + 1, sizeof *update->join, (void *)&update->join));
-    for (uint32_t b = 0; b < buckets; b++)
-        KEEL_TRY(emit_uses(engine, b, &update->join[b]));
-    KEEL_TRY(keel_engine_emit_losses(engine, &engine->train, engine->loss, &update->join[buckets]));
-    for (uint32_t b = 0; b <= buckets; b++)
-        KEEL_TRY(keel_launch_list_seal(&update->join[b], engine->kernels));
+    KEEL_TRY(keel_alloc(train->list_count, sizeof *update->join, (void *)&update->join));
+    for (uint32_t s = 0, bucket = 0; s < train->list_count; s++) {
+        if (train->segments[s].joins)
+            KEEL_TRY(keel_engine_emit_sums(engine, bucket, &update->join[s]));
+        if (train->segments[s].bucket == bucket)
+            KEEL_TRY(emit_uses(engine, bucket++, &update->join[s]));
+    }
+    KEEL_TRY(keel_engine_emit_losses(engine, train, engine->loss, &update->join[train->list_count - 1]));
+    for (uint32_t s = 0; s < train->list_count; s++)
+        KEEL_TRY(keel_launch_list_seal(&update->join[s], engine->kernels));
     return KEEL_OK;
 }
 
-/* Without gradients: from the squares of pages that are in scratch. */
+/* Without gradients: from the squares of pages that are in scratch. An engine with some slices sums its tiles
+ * in the list `first`: what others have comes between the two. */
 static enum keel_status emit_norm(struct keel_engine *engine, struct keel_buffer *gradients,
-                                  struct keel_launch_list *list)
+                                  struct keel_launch_list *first, struct keel_launch_list *list)
 {
     const struct keel_update_lists *update = &engine->update;
+    const bool shared = update->sums != NULL;
     const bool boxes = update->boxes != NULL;
     struct keel_norm_tiles tiles = {.count = engine->layout.flat_count,
                                     .page_count = update->box_page_count,
-                                    .tensor_count = update->norm_tiles,
+                                    .tensor_count = update->box_count,
                                     .tile_count = update->norm_tiles,
                                     .x = gradients,
                                     .tensors = boxes ? update->boxes : update->tensors,
                                     .pages = boxes ? update->box_pages : update->pages,
                                     .scratch = engine->scratch,
                                     .tiles = update->tiles};
+    struct keel_fill zeros = {.count = tiles.tile_count, .y = tiles.tiles};
     struct keel_norm norm = {.tile_count = tiles.tile_count,
-                             .tiles = tiles.tiles,
+                             .tiles = shared ? update->sums->tiles : tiles.tiles,
                              .scratch = engine->scratch,
                              .norm = engine->norm,
                              .control = engine->control,
                              .loss_scale = engine->loss_scale};
-    KEEL_TRY(keel_op_norm_tiles(engine->kernels, &tiles, list));
+    if (shared) /* tiles of others are theirs */
+        KEEL_TRY(keel_op_fill(engine->kernels, &zeros, first));
+    if (update->box_count > 0)
+        KEEL_TRY(keel_op_norm_tiles(engine->kernels, &tiles, shared ? first : list));
     KEEL_TRY(keel_op_norm(engine->kernels, &norm, list));
+    if (shared)
+        KEEL_TRY(keel_launch_list_seal(first, engine->kernels));
     return keel_launch_list_seal(list, engine->kernels);
 }
 
 enum keel_status keel_engine_emit_page_norm(struct keel_engine *engine, struct keel_launch_list *list)
 {
-    return emit_norm(engine, NULL, list);
+    return emit_norm(engine, NULL, NULL, list);
 }
 
 static struct keel_update describe_update(const struct keel_engine *engine, struct keel_buffer *gradients)
@@ -320,7 +349,7 @@ static enum keel_status emit_source(struct keel_engine *engine, struct keel_buff
                                     struct keel_engine_source *source)
 {
     const struct keel_update op = describe_update(engine, gradients);
-    KEEL_TRY(emit_norm(engine, gradients, &source->norm));
+    KEEL_TRY(emit_norm(engine, gradients, &source->tiles, &source->norm));
     if (engine->loss_scale != NULL && !engine->fixed_scale) {
         struct keel_loss_scale scale = {.state = engine->loss_scale, .norm = engine->norm};
         KEEL_TRY(keel_op_loss_scale(engine->kernels, &scale, &source->update));
@@ -333,12 +362,14 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
 {
     struct keel_buffer *gradients = engine->flat[KEEL_FLAT_GRADIENTS];
     KEEL_TRY(emit_digest(engine));
+    if (engine->training)
+        KEEL_TRY(make_tables(engine));
+    KEEL_TRY(keel_engine_emit_shared(engine));
     if (!engine->training)
         return KEEL_OK;
     KEEL_TRY(emit_zero(engine));
     KEEL_TRY(emit_shard(engine));
     KEEL_TRY(emit_join(engine));
-    KEEL_TRY(make_tables(engine));
     if (engine->in_pieces)
         return KEEL_OK;
     const struct keel_update op = describe_update(engine, gradients);
@@ -348,6 +379,7 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
 
 static void source_fini(struct keel_engine_source *source)
 {
+    keel_launch_list_fini(&source->tiles);
     keel_launch_list_fini(&source->norm);
     keel_launch_list_fini(&source->update);
 }
@@ -375,17 +407,18 @@ void keel_engine_source_destroy(struct keel_engine_source *source)
     keel_free(source);
 }
 
-void keel_update_lists_fini(struct keel_update_lists *update, uint32_t bucket_count)
+void keel_update_lists_fini(struct keel_update_lists *update, uint32_t segment_count)
 {
     struct keel_buffer *buffers[] = {update->tensors, update->pages, update->scratch,  update->tiles,
                                      update->ones,    update->boxes, update->box_pages};
     keel_launch_list_fini(&update->zero);
     keel_launch_list_fini(&update->shard);
-    for (uint32_t b = 0; update->join != NULL && b <= bucket_count; b++)
+    for (uint32_t b = 0; update->join != NULL && b < segment_count; b++)
         keel_launch_list_fini(&update->join[b]);
     keel_free(update->join);
     source_fini(&update->own);
     keel_launch_list_fini(&update->digest);
+    keel_engine_sums_fini(update->sums);
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (buffers[i] != NULL)
             keel_buffer_destroy(buffers[i]);

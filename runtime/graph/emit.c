@@ -3,11 +3,10 @@
 
 #include <keel/memory.h>
 
-static enum keel_status slice(struct keel_emit *emit, struct keel_buffer *whole, uint64_t offset,
-                              uint64_t bytes, struct keel_buffer **out)
+enum keel_status keel_parts_slice(struct keel_parts *parts, struct keel_buffer *whole, uint64_t offset,
+                                  uint64_t bytes, struct keel_buffer **out)
 {
-    struct keel_parts *parts = emit->parts;
-    KEEL_ASSERT(!emit->measure && offset % KEEL_PART_ALIGN == 0);
+    KEEL_ASSERT(offset % KEEL_PART_ALIGN == 0);
     if (parts->count == parts->capacity) {
         uint32_t capacity = parts->capacity == 0 ? 32 : parts->capacity * 2;
         KEEL_TRY(
@@ -23,13 +22,15 @@ enum keel_status keel_emit_part(struct keel_emit *emit, keel_value value, uint64
                                 struct keel_buffer **out)
 {
     const struct keel_place *place = &emit->place[value];
-    return slice(emit, place->whole, place->offset + offset, bytes, out);
+    KEEL_ASSERT(!emit->measure);
+    return keel_parts_slice(emit->parts, place->whole, place->offset + offset, bytes, out);
 }
 
 enum keel_status keel_emit_workspace_part(struct keel_emit *emit, uint64_t offset, uint64_t bytes,
                                           struct keel_buffer **out)
 {
-    return slice(emit, emit->workspace, offset, bytes, out);
+    KEEL_ASSERT(!emit->measure);
+    return keel_parts_slice(emit->parts, emit->workspace, offset, bytes, out);
 }
 
 void keel_parts_fini(struct keel_parts *parts)

@@ -78,6 +78,9 @@ enum keel_status keel_emit_part(struct keel_emit *emit, keel_value value, uint64
 /* The same of emit->workspace. */
 enum keel_status keel_emit_workspace_part(struct keel_emit *emit, uint64_t offset, uint64_t bytes,
                                           struct keel_buffer **out);
+/* `bytes` of a buffer from `offset` on, as a buffer that `parts` owns. */
+enum keel_status keel_parts_slice(struct keel_parts *parts, struct keel_buffer *whole, uint64_t offset,
+                                  uint64_t bytes, struct keel_buffer **out);
 void keel_parts_fini(struct keel_parts *parts);
 
 /* Memory for one node's launches, shared by all nodes in order: emit->workspace. */

@@ -58,6 +58,7 @@ static struct keel_attention attention(const struct keel_emit *emit, const struc
                                    .bidirectional = node->attributes.attention.bidirectional,
                                    .dropout_rate = node->attributes.rate,
                                    .stream = node->attributes.stream,
+                                   .slice = node->attributes.place,
                                    .qkv = buffer_of(emit, qkv),
                                    .out = buffer_of(emit, out),
                                    .stats = buffer_of(emit, stats),

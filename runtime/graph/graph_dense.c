@@ -301,6 +301,7 @@ static enum keel_status emit_dropout(struct keel_emit *emit, const struct keel_i
     struct keel_dropout op = {.count = count_of(emit, node->in[0]),
                               .rate = node->attributes.rate,
                               .stream = node->attributes.stream,
+                              .slice = node->attributes.place,
                               .x = buffer_of(emit, node->in[0]),
                               .base = buffer_of(emit, node->in[1]),
                               .y = buffer_of(emit, node->out[0]),

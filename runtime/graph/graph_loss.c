@@ -94,6 +94,76 @@ static enum keel_status emit_cross_entropy(struct keel_emit *emit, const struct 
     return emit->measure ? KEEL_OK : keel_op_cross_entropy(emit->kernels, &op, emit->list);
 }
 
+/* The columns of all slices. */
+static uint32_t vocab_of(const struct keel_ir_node *node)
+{
+    return node->attributes.slices.units * node->attributes.slices.unit;
+}
+
+static enum keel_status emit_cross_entropy_max(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_cross_entropy_max op = {.rows = rows_of(emit, node->in[0]),
+                                              .columns = width_of(emit, node->in[0]),
+                                              .first_column = (uint32_t)node->attributes.place.first,
+                                              .vocab = vocab_of(node),
+                                              .logits = buffer_of(emit, node->in[0]),
+                                              .targets = buffer_of(emit, node->in[1]),
+                                              .maxima = buffer_of(emit, node->out[0]),
+                                              .target_bits = buffer_of(emit, node->out[1])};
+    return emit->measure ? KEEL_OK : keel_op_cross_entropy_max(emit->kernels, &op, emit->list);
+}
+
+static enum keel_status emit_cross_entropy_part(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_slices *slices = &node->attributes.slices;
+    struct keel_buffer *logits = buffer_of(emit, node->in[0]), *kept = buffer_of(emit, node->out[1]);
+    const uint32_t first = keel_slice_begin(slices->units, slices->of, slices->first),
+                   end = keel_slice_begin(slices->units, slices->of, slices->first + slices->count);
+    const struct keel_copy copy = {.count = count_of(emit, node->in[0]), .x = logits, .y = kept};
+    const struct keel_cross_entropy_part op = {.rows = rows_of(emit, node->in[0]),
+                                               .columns = width_of(emit, node->in[0]),
+                                               .at = first * slices->unit -
+                                                     (uint32_t)node->attributes.place.first,
+                                               .count = (end - first) * slices->unit,
+                                               .vocab_slices = *slices,
+                                               .logits = kept != NULL ? kept : logits,
+                                               .maxima = buffer_of(emit, node->in[1]),
+                                               .sums = buffer_of(emit, node->out[0]),
+                                               .exponentials = kept};
+    if (emit->measure)
+        return KEEL_OK;
+    if (kept != NULL && kept != logits)
+        KEEL_TRY(keel_op_copy(emit->kernels, &copy, emit->list));
+    return keel_op_cross_entropy_part(emit->kernels, &op, emit->list);
+}
+
+static enum keel_status emit_cross_entropy_end(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const uint32_t rows = (uint32_t)count_of(emit, node->in[0]);
+    struct keel_buffer *exponentials = buffer_of(emit, node->in[4]), *dlogits = buffer_of(emit, node->out[1]);
+    const struct keel_cross_entropy_end op = {.rows = rows,
+                                              .columns = (uint32_t)node->attributes.place.row,
+                                              .first_column = (uint32_t)node->attributes.place.first,
+                                              .vocab = vocab_of(node),
+                                              .scale = scale_of_loss(emit, node, rows),
+                                              .maxima = buffer_of(emit, node->in[0]),
+                                              .sums = buffer_of(emit, node->in[1]),
+                                              .target_bits = buffer_of(emit, node->in[2]),
+                                              .targets = buffer_of(emit, node->in[3]),
+                                              .row_loss = emit->workspace,
+                                              .loss = buffer_of(emit, node->out[0]),
+                                              .dlogits = dlogits,
+                                              .loss_scale = emit->loss_scale};
+    need_workspace(emit, rows * sizeof(float));
+    if (emit->measure)
+        return KEEL_OK;
+    if (dlogits != NULL && dlogits != exponentials) {
+        const struct keel_copy copy = {.count = count_of(emit, node->in[4]), .x = exponentials, .y = dlogits};
+        KEEL_TRY(keel_op_copy(emit->kernels, &copy, emit->list));
+    }
+    return keel_op_cross_entropy_end(emit->kernels, &op, emit->list);
+}
+
 /* What linear_cross_entropy needs beside its operands, in floats: each region begins at a part. */
 struct regions {
     uint64_t gradient; /* of the table, as the chain over the rows stands; at 0 */
@@ -227,7 +297,7 @@ static enum keel_status emit_loss(struct keel_emit *emit, const struct keel_ir_n
 
 /* ---- the table: results are the loss, and the gradient of operand 0 if asked for ---- */
 
-enum { FIRST = KEEL_OP_CROSS_ENTROPY, LAST = KEEL_OP_MSE };
+enum { FIRST = KEEL_OP_CROSS_ENTROPY, LAST = KEEL_OP_CROSS_ENTROPY_END };
 static const struct keel_op rows[LAST - FIRST + 1] = {
     [KEEL_OP_CROSS_ENTROPY - FIRST] = {.name = "cross_entropy",
                                        .rule = "*v,#*->+1,*v?",
@@ -261,6 +331,23 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                              .grad = keel_grad_loss,
                              .scaled = true,
                              .emit = emit_loss},
+    /* cross_entropy of a rank that has some columns of the logits, between whose three steps ranks exchange
+     * (keel/kernels.h). Operands: logits, targets; results: maxima, bits of the targets' logits. */
+    [KEEL_OP_CROSS_ENTROPY_MAX -
+        FIRST] = {.name = "cross_entropy_max", .rule = "*v,#*->*,#*", .emit = emit_cross_entropy_max},
+    /* Of one node of the tree over slices. Operands: logits, of which columns of earlier nodes are
+     * exponentials, and maxima; results: sums, and the logits with these exponentials too. */
+    [KEEL_OP_CROSS_ENTROPY_PART - FIRST] = {.name = "cross_entropy_part",
+                                            .rule = "*v,*->*,*v?",
+                                            .in_place = "10",
+                                            .emit = emit_cross_entropy_part},
+    /* Operands: maxima, sums, bits, targets, exponentials. */
+    [KEEL_OP_CROSS_ENTROPY_END - FIRST] = {.name = "cross_entropy_end",
+                                           .rule = "*,*,#*,#*,*v?->+1,*v?",
+                                           .in_place = "14",
+                                           .describe = keel_describe_loss,
+                                           .scaled = true,
+                                           .emit = emit_cross_entropy_end},
 };
 
 const struct keel_op_family keel_ops_loss = {FIRST, LAST, rows};

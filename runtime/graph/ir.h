@@ -48,9 +48,11 @@ struct keel_ir_value {
 
 /* What an operation needs besides its operands; unused fields are 0. The union has one member a family. */
 struct keel_attributes {
-    float rate;                /* of dropout, wherever there is one: pass_inference makes it 0 */
-    uint32_t stream;           /* random stream of that dropout */
-    struct keel_slices slices; /* of what is summed over, where it is split: keel_pass_lower sets it */
+    float rate;                     /* of dropout, wherever there is one: pass_inference makes it 0 */
+    uint32_t stream;                /* random stream of that dropout */
+    struct keel_slices slices;      /* of what is summed over, where it is split: keel_pass_lower sets it */
+    struct keel_random_slice place; /* where a rank's part lies in the whole, likewise: of what is drawn, of
+                                       the rows of a table, of columns of logits */
     union {
         struct {
             uint32_t heads; /* letter H of the index rules */
@@ -85,8 +87,18 @@ struct keel_attributes {
             uint32_t count, capacity;
         } experts;
         struct {
-            uint32_t outer, unit;
-        } by_units;
+            uint64_t size[KEEL_DIMS_MAX]; /* the operand as so many dimensions */
+            uint32_t order[KEEL_DIMS_MAX];
+        } repack;
+        struct {
+            uint64_t outer, size, inner, from; /* of [outer, size, inner] what the result has room for */
+        } run;
+        struct keel_exchange_plan {
+            enum keel_exchange_kind kind;
+            bool scatter;   /* each rank has its part of the sum alone */
+            uint32_t units; /* of what is gathered or scattered: cut like the axis */
+            uint64_t unit;
+        } exchange;
         struct keel_spec layout; /* of a reshard's result */
     };
 };
@@ -105,7 +117,8 @@ struct keel_ir_param {
     keel_value value;
     keel_value gradient; /* of its first use, to which those of others are added; 0 until autodiff */
     float deviation, fill;
-    float momentum; /* of a statistic */
+    float momentum;          /* of a statistic */
+    struct keel_shape whole; /* keel_pass_lower: the shape of all its slices */
     bool decay, statistic;
     bool kept; /* a statistic that no mean moves: the engine's own */
 };
@@ -195,9 +208,16 @@ enum keel_status keel_pass_shard(struct keel_graph *graph, const uint32_t slices
  * (pass_check.c) */
 enum keel_status keel_pass_check(const struct keel_graph *graph, const uint32_t slices[KEEL_MESH_AXES]);
 
-/* lower: to what the device that holds all slices runs: no reshard is left. After shard and check; slices of
- * 1 where they did not run. UNSUPPORTED names a split that no kernel sums over. (pass_lower.c) */
-enum keel_status keel_pass_lower(struct keel_graph *graph, const uint32_t slices[KEEL_MESH_AXES]);
+/* The slices of an axis that a rank has: a run of them. */
+struct keel_cut {
+    uint32_t first, count, of;
+};
+
+/* lower: to what a rank with these slices runs: no reshard is left. After shard and check; one slice of 1
+ * where they did not run. A rank with all slices has nothing to exchange; of any other, values are as large
+ * as its slices are, and KEEL_OP_EXCHANGE stands where it needs what others have. UNSUPPORTED names a split
+ * that no kernel sums over, or that only a rank with all slices can compute. (pass_lower.c, lower_rank.c) */
+enum keel_status keel_pass_lower(struct keel_graph *graph, const struct keel_cut cut[KEEL_MESH_AXES]);
 
 /* fuse: those of the fusions that are asked for. Same bits, whichever. */
 enum keel_fusions {

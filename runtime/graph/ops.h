@@ -42,6 +42,9 @@ enum keel_op_id {
     KEEL_OP_LINEAR_CROSS_ENTROPY,
     KEEL_OP_BCE,
     KEEL_OP_MSE,
+    KEEL_OP_CROSS_ENTROPY_MAX,
+    KEEL_OP_CROSS_ENTROPY_PART,
+    KEEL_OP_CROSS_ENTROPY_END,
 
     KEEL_OP_ATTENTION, /* graph_attention.c */
     KEEL_OP_ATTENTION_GRAD,
@@ -97,7 +100,9 @@ enum keel_op_id {
     KEEL_OP_RESHARD, /* graph_shard.c */
     KEEL_OP_ADD_BIAS,
     KEEL_OP_ADD_POSITIONS,
-    KEEL_OP_BY_UNITS,
+    KEEL_OP_REPACK,
+    KEEL_OP_RUN,
+    KEEL_OP_EXCHANGE,
 
     KEEL_OP_COUNT
 };

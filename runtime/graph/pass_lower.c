@@ -8,7 +8,7 @@
  *
  * A slice of a dimension of several parts side by side, as q, k and v, is no run of it: such a product reads
  * both operands by units, with the parts of a unit side by side (README.md). */
-#include "spec.h"
+#include "lower.h"
 
 #include <keel/memory.h>
 #include <stdio.h>
@@ -19,8 +19,33 @@ struct lowering {
     keel_value *same;         /* by value: the one that is read in its place */
     struct keel_ir_node *old; /* the nodes as they were */
     enum keel_mesh_axis axis;
-    uint32_t slices;
+    struct keel_cut cut; /* all slices */
 };
+
+struct keel_cut_view keel_cut_view(const struct keel_shape *whole, const struct keel_axis_spec *split)
+{
+    struct keel_cut_view view = {
+        .outer = split->outer, .inner = split->unit, .units = (uint32_t)keel_axis_spec_units(whole, split)};
+    for (uint32_t d = 0; d < split->dim; d++)
+        view.outer *= whole->size[d];
+    for (uint32_t d = split->dim + split->dims; d < whole->dims; d++)
+        view.inner *= whole->size[d];
+    return view;
+}
+
+struct keel_random_slice keel_cut_place(const struct keel_shape *whole, const struct keel_axis_spec *spec,
+                                        const struct keel_cut *cut)
+{
+    if (spec->kind != KEEL_SPLIT || cut->count == cut->of)
+        return (struct keel_random_slice){.first = 0};
+    const struct keel_cut_view view = keel_cut_view(whole, spec);
+    const uint64_t first = keel_slice_begin(view.units, cut->of, cut->first),
+                   end = keel_slice_begin(view.units, cut->of, cut->first + cut->count);
+    const bool run = view.outer == 1;
+    return (struct keel_random_slice){.first = first * view.inner,
+                                      .row = run ? 0 : (end - first) * view.inner,
+                                      .stride = run ? 0 : view.units * view.inner};
+}
 
 /* What stands behind a sum, back into the node that makes it. */
 static void fold_addend(struct lowering *lowering, const struct keel_ir_node *node)
@@ -37,24 +62,21 @@ static void fold_addend(struct lowering *lowering, const struct keel_ir_node *no
     lowering->same[node->out[0]] = sum;
 }
 
-/* The slices of the index that a node sums over; `of` 0: it sums over none. Rows that are not the first of
- * their dimensions are no runs: nothing splits them so. */
-static enum keel_status find_slices(const struct lowering *lowering, const struct keel_ir_node *node,
-                                    struct keel_split_index *index, struct keel_slices *out)
+enum keel_status keel_lower_find_slices(const struct keel_graph *graph, const struct keel_ir_node *node,
+                                        enum keel_mesh_axis axis, const struct keel_cut *cut,
+                                        struct keel_split_index *index, struct keel_slices *out)
 {
-    const struct keel_graph *graph = lowering->graph;
     keel_value from;
     *out = (struct keel_slices){.of = 0};
-    if (keel_op_row(node->op)->split == NULL ||
-        !keel_split_of_node(graph, node, lowering->axis, index, &from))
+    if (keel_op_row(node->op)->split == NULL || !keel_split_of_node(graph, node, axis, index, &from))
         return KEEL_OK;
     bool sums = index->mark == '!';
     for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++)
-        sums = sums || keel_is_partial(&graph->values[node->out[i]].spec.axis[lowering->axis]);
+        sums = sums || keel_is_partial(&graph->values[node->out[i]].spec.axis[axis]);
     if (!sums || index->mark == '0') /* rows of a table: the one owner's are the sum */
         return KEEL_OK;
     const struct keel_ir_value *v = &graph->values[from];
-    const struct keel_axis_spec *spec = &v->spec.axis[lowering->axis];
+    const struct keel_axis_spec *spec = &v->spec.axis[axis];
     uint64_t unit = (uint64_t)spec->unit * spec->outer;
     for (uint32_t d = spec->dim + spec->dims; index->letter == '*' && d + 1 < v->shape.dims; d++)
         unit *= v->shape.size[d];
@@ -62,18 +84,17 @@ static enum keel_status find_slices(const struct lowering *lowering, const struc
         return keel_fail(KEEL_UNSUPPORTED,
                          "%s: the rows of %s are split within others: split them from the first on",
                          keel_op_row(node->op)->name, v->name);
-    *out = (struct keel_slices){.count = lowering->slices,
-                                .of = lowering->slices,
+    *out = (struct keel_slices){.first = cut->first,
+                                .count = cut->count,
+                                .of = cut->of,
                                 .units = (uint32_t)keel_axis_spec_units(&v->shape, spec),
                                 .unit = (uint32_t)unit};
     return KEEL_OK;
 }
 
-/* Operand `at` by units, in its place. */
-static enum keel_status read_by_units(struct lowering *lowering, struct keel_ir_node *node, uint32_t at,
-                                      const struct keel_axis_spec *spec)
+enum keel_status keel_lower_by_units(struct keel_graph *graph, struct keel_ir_node *node, uint32_t at,
+                                     const struct keel_axis_spec *spec)
 {
-    struct keel_graph *graph = lowering->graph;
     const struct keel_ir_value v = graph->values[node->in[at]];
     char name[KEEL_VALUE_NAME_BYTES];
     if (spec->dims != 1 || spec->dim + 1U != v.shape.dims)
@@ -82,29 +103,36 @@ static enum keel_status read_by_units(struct lowering *lowering, struct keel_ir_
     snprintf(name, sizeof name, "%.*s.units", (int)sizeof name - 8, v.name);
     const keel_value made = keel_graph_value(graph, name, v.dtype, KEEL_VALUE_TEMP, v.shape, 0);
     KEEL_TRY(keel_graph_status(graph));
-    KEEL_TRY(keel_graph_append(
-        graph, &(struct keel_ir_node){.op = KEEL_OP_BY_UNITS,
-                                      .backward = node->backward,
-                                      .in = {node->in[at]},
-                                      .out = {made},
-                                      .attributes.by_units = {.outer = spec->outer, .unit = spec->unit}}));
+    const uint64_t width = v.shape.size[spec->dim];
+    const struct keel_ir_node copy = {
+        .op = KEEL_OP_REPACK,
+        .backward = node->backward,
+        .in = {node->in[at]},
+        .out = {made},
+        .attributes.repack = {.size = {keel_shape_count(&v.shape) / width, spec->outer,
+                                       width / ((uint64_t)spec->outer * spec->unit), spec->unit},
+                              .order = {0, 2, 1, 3}}};
     node->in[at] = made;
-    return KEEL_OK;
+    return keel_graph_append(graph, &copy);
+}
+
+void keel_lower_widen(struct keel_ir_value *accumulator, uint32_t count)
+{
+    struct keel_shape *shape = &accumulator->shape;
+    KEEL_ASSERT(shape->dims < KEEL_DIMS_MAX);
+    memmove(shape->size + 1, shape->size, shape->dims * sizeof *shape->size);
+    shape->size[0] = count;
+    shape->dims++;
 }
 
 /* An accumulator for each slice. */
 static void widen_accumulators(struct lowering *lowering, const struct keel_ir_node *node)
 {
-    struct keel_graph *graph = lowering->graph;
     for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++) {
-        struct keel_ir_value *v = &graph->values[node->out[i]];
-        if (node->out[i] == 0 || v->kind != KEEL_VALUE_GRADIENT ||
-            v->spec.axis[lowering->axis].kind != KEEL_PARTIAL)
-            continue;
-        KEEL_ASSERT(v->shape.dims < KEEL_DIMS_MAX);
-        memmove(v->shape.size + 1, v->shape.size, v->shape.dims * sizeof *v->shape.size);
-        v->shape.size[0] = lowering->slices;
-        v->shape.dims++;
+        struct keel_ir_value *v = &lowering->graph->values[node->out[i]];
+        if (node->out[i] != 0 && v->kind == KEEL_VALUE_GRADIENT &&
+            v->spec.axis[lowering->axis].kind == KEEL_PARTIAL)
+            keel_lower_widen(v, lowering->cut.of);
     }
 }
 
@@ -114,14 +142,14 @@ static enum keel_status lower_node(struct lowering *lowering, const struct keel_
     struct keel_ir_node node = *old;
     struct keel_split_index index = {.letter = '\0'};
     struct keel_slices slices = {.of = 0};
-    if (lowering->slices > 1)
-        KEEL_TRY(find_slices(lowering, old, &index, &slices));
+    if (lowering->cut.of > 1)
+        KEEL_TRY(keel_lower_find_slices(graph, old, lowering->axis, &lowering->cut, &index, &slices));
     for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
         node.in[i] = lowering->same[old->in[i]];
     node.attributes.slices = slices;
     const bool parts = slices.of != 0 && index.part.outer * (old->op == KEEL_OP_LINEAR_DX) > 1;
     for (uint32_t i = 0; parts && i < 2; i++)
-        KEEL_TRY(read_by_units(lowering, &node, i, &graph->values[old->in[i]].spec.axis[lowering->axis]));
+        KEEL_TRY(keel_lower_by_units(graph, &node, i, &graph->values[old->in[i]].spec.axis[lowering->axis]));
     if (slices.of != 0)
         widen_accumulators(lowering, &node);
     return keel_graph_append(graph, &node);
@@ -150,9 +178,10 @@ static enum keel_status lower(struct lowering *lowering, uint32_t count)
     return KEEL_OK;
 }
 
-enum keel_status keel_pass_lower(struct keel_graph *graph, const uint32_t slices[KEEL_MESH_AXES])
+static enum keel_status lower_whole(struct keel_graph *graph, enum keel_mesh_axis axis,
+                                    const struct keel_cut *cut)
 {
-    struct lowering lowering = {.graph = graph, .axis = KEEL_AXIS_TENSOR, .slices = slices[KEEL_AXIS_TENSOR]};
+    struct lowering lowering = {.graph = graph, .axis = axis, .cut = *cut};
     const uint32_t count = graph->node_count;
     enum keel_status status = keel_alloc(graph->value_count, sizeof *lowering.same, (void *)&lowering.same);
     if (status == KEEL_OK)
@@ -166,4 +195,15 @@ enum keel_status keel_pass_lower(struct keel_graph *graph, const uint32_t slices
     keel_free(lowering.same);
     keel_free(lowering.old);
     return status;
+}
+
+_Static_assert(KEEL_MESH_AXES == 1, "keel_pass_lower lowers one axis");
+
+enum keel_status keel_pass_lower(struct keel_graph *graph, const struct keel_cut cut[KEEL_MESH_AXES])
+{
+    const struct keel_cut *tensor = &cut[KEEL_AXIS_TENSOR];
+    for (uint32_t p = 0; p < graph->param_count; p++)
+        graph->params[p].whole = graph->values[graph->params[p].value].shape;
+    return tensor->count == tensor->of ? lower_whole(graph, KEEL_AXIS_TENSOR, tensor)
+                                       : keel_lower_rank(graph, KEEL_AXIS_TENSOR, tensor);
 }

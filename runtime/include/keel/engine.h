@@ -25,6 +25,7 @@
 KEEL_API_BEGIN
 
 struct keel_engine;
+struct keel_engine_source;
 
 struct keel_engine_config {
     struct keel_device *device;     /* borrowed */
@@ -32,9 +33,12 @@ struct keel_engine_config {
     const struct keel_graph *graph; /* the model's forward graph with its loss; borrowed during create */
     uint32_t microbatches;          /* of the whole step, over all shards: losses and gradients add up to the
                                        mean over them; 0 is 1 */
-    uint32_t tensor;         /* slices of the logical mesh's tensor axis, all of them on this device: the
-                                bits are those of a model that is split so; 0 is 1 */
-    uint64_t bucket_bytes;   /* aim for a bucket; 0: 4 MiB */
+    uint32_t tensor; /* slices of the logical mesh's tensor axis, all of them on this device: the
+                        bits are those of a model that is split so; 0 is 1 */
+    uint32_t tensor_first, tensor_count; /* of these slices, those that this engine has; count 0: all. Some:
+                                            weights are as large as they are, and what others have is
+                                            exchanged behind segments (keel_engine_exchange) */
+    uint64_t bucket_bytes;               /* aim for a bucket; 0: 4 MiB */
     enum keel_dtype storage; /* of what waits for the backward pass: KEEL_F32, KEEL_BF16, or KEEL_F16, whose
                                 loss is scaled */
     float loss_scale;        /* KEEL_F16: a power of two, for the whole run; 0: found by the engine */
@@ -84,6 +88,9 @@ struct keel_engine_param {
     bool statistic; /* not trained: follows a mean (keel_param_spec) */
     bool kept;      /* a statistic that no mean moves: the engine's own, of no model (the loss scale) */
     float fill;     /* what it begins with, unless first weights are drawn */
+    bool split;     /* over the tensor axis: shape and count are those of the engine's slices, and `place` is
+                       where these lie in the whole; else every engine has all of it */
+    struct keel_random_slice place;
 };
 /* In order of declaration: `index` is the parameter's number. Strings live as long as the engine. */
 uint32_t keel_engine_param_count(const struct keel_engine *engine);
@@ -159,6 +166,51 @@ enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segmen
 /* All of that. */
 enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch);
 
+/* ---- engines that have some slices of the tensor axis ---- */
+
+/* What is exchanged between the engines of all slices, before the next segment runs. Elements have 4 bytes.
+ *   GATHER    each gives its part of the result
+ *   SUM       floats, in the tree over slices: a part for each of its nodes that the engine has whole
+ *             (keel_tree_nodes of the slices, ascending), each of the whole size
+ *   SUM_BITS  int32, one part of the whole size
+ *   MAX       floats, likewise
+ * The whole is units * unit elements, and the engine of a run of slices has those of its units: what it gives
+ * to GATHER, and with `scatter` what it gets (keel_engine_exchange_count). Else each gets the whole. Buffers
+ * are the engine's; the result lies on no part. */
+struct keel_engine_exchange {
+    enum keel_exchange_kind kind;
+    bool scatter;
+    uint32_t part_count, units;
+    uint64_t unit;
+    struct keel_buffer *const *parts;
+    struct keel_buffer *result;
+};
+/* How many elements the run of `count` slices from `first` on has, of `of`. */
+uint64_t keel_engine_exchange_count(const struct keel_engine_exchange *exchange, uint32_t of, uint32_t first,
+                                    uint32_t count);
+
+/* The segments of a microbatch: ends of buckets and exchanges, and the rest. An engine that has all slices
+ * has one a bucket, and the rest. */
+uint32_t keel_engine_segment_count(const struct keel_engine *engine);
+/* The bucket whose gradients are final behind a segment; UINT32_MAX: none is. */
+uint32_t keel_engine_segment_bucket(const struct keel_engine *engine, uint32_t segment);
+/* What is exchanged behind a segment of the batch that was fed last; NULL: nothing. */
+const struct keel_engine_exchange *keel_engine_exchange(const struct keel_engine *engine, uint32_t segment);
+
+/* The same of an evaluation: begin feeds the batch, end reads the loss and blocks. keel_engine_eval is all of
+ * that, of an engine that exchanges nothing. */
+enum keel_status keel_engine_eval_begin(struct keel_engine *engine, const struct keel_engine_batch *batch);
+uint32_t keel_engine_eval_segment_count(const struct keel_engine *engine);
+enum keel_status keel_engine_eval_segment(struct keel_engine *engine, uint32_t segment);
+const struct keel_engine_exchange *keel_engine_eval_exchange(const struct keel_engine *engine,
+                                                             uint32_t segment);
+enum keel_status keel_engine_eval_end(struct keel_engine *engine, uint64_t deadline_ns, float *out_loss);
+
+/* Sums of squares of the gradients of what the engine has, `from` as in keel_engine_update, which goes on
+ * from there. The exchange before it; NULL: nothing, and the update does all itself. */
+enum keel_status keel_engine_norm_begin(struct keel_engine *engine, const struct keel_engine_source *from);
+const struct keel_engine_exchange *keel_engine_norm_exchange(const struct keel_engine *engine);
+
 /* With check_products: compare the checksums of all products so far; DEVICE_LOST names a product whose result
  * changed in memory between being computed and being used. Call it before using a gradient. Blocks until the
  * queue is empty, also without check_products. */
@@ -187,7 +239,11 @@ struct keel_engine_updated {
     float loss_scale; /* that the gradients had; 0: they are not scaled */
     bool skipped; /* a scaled gradient overflowed: the weights are as they were, the scale is half of that */
     uint64_t digest; /* of all weights after the update: position of an element = its parameter's number
-                        and its index, so gaps and layout do not matter */
+                        and its index, so gaps and layout do not matter; of an engine that has some slices,
+                        those of its own */
+    uint64_t digest_shared; /* of these, the weights that the engines of all slices have whole; 0 of one that
+                               has all. The digest of the model: the sum of digest - digest_shared over the
+                               engines, and the digest_shared of one, which all have alike */
 };
 /* Norm, then clip, update and digest in one pass; blocks until done. DIVERGED when the norm is not finite
  * (nothing is changed then). After TIMEOUT the update may still happen: end the worker. */
