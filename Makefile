@@ -129,7 +129,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -294,6 +294,12 @@ cross-%:
 sim: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/node_test
 	@CK_FORK=no $(if $(SEED),SIM_SEED=$(SEED),SIM_RUNS=$(or $(SIM_RUNS),2500)) $(BUILD)/tests/runtime/node_test
+
+# Random models, cuts of the tensor axis and ranks against one device, for PLANS_SECONDS (600).
+plans: deps
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/plans_test
+	@KEEL_PLANS_CASES=1000000 KEEL_PLANS_SECONDS=$(or $(PLANS_SECONDS),600) KEEL_PLANS_FIRST=1000 \
+	  $(BUILD)/tests/runtime/plans_test
 
 # Each tests/fuzz/NAME_fuzz.c against hostile bytes for FUZZ_SECONDS; crash inputs are kept in build/fuzz.
 # Everything is built again by clang; neither OpenCL nor libfabric is linked.

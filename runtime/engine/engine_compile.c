@@ -134,7 +134,7 @@ static enum keel_status add_loss_scale(struct keel_graph *graph, float fixed)
 static enum keel_status split(const struct keel_engine *engine, struct keel_graph *graph)
 {
     const uint32_t slices[KEEL_MESH_AXES] = {[KEEL_AXIS_TENSOR] = engine->tensor.of};
-    const struct keel_cut cut[KEEL_MESH_AXES] = {[KEEL_AXIS_TENSOR] = engine->tensor};
+    const struct keel_slice_run cut[KEEL_MESH_AXES] = {[KEEL_AXIS_TENSOR] = engine->tensor};
     if (engine->tensor.of > 1) {
         KEEL_TRY(keel_pass_shard(graph, slices));
         KEEL_TRY(keel_pass_check(graph, slices));
@@ -451,7 +451,7 @@ static enum keel_status emit_nodes(struct keel_engine *engine, struct keel_emit 
             KEEL_TRY(keel_gemm_checksums_emit(emit->checks, emit->kernels, n, emit->list));
         KEEL_TRY(emit_node(emit));
         if (program->graph->nodes[n].op == KEEL_OP_EXCHANGE)
-            keel_segment_set(&program->segments[segment++], program, &program->graph->nodes[n]);
+            keel_program_segment_set(&program->segments[segment++], program, &program->graph->nodes[n]);
     }
     while (bucket < buckets)
         KEEL_TRY(end_bucket(engine, program, bucket++, &segment));

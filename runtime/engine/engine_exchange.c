@@ -40,7 +40,7 @@ static const struct keel_engine_exchange *exchange_of(const struct keel_engine_p
                                                       uint32_t segment, bool joined)
 {
     KEEL_ASSERT(segment < program->list_count);
-    const struct keel_segment *at = &program->segments[segment];
+    const struct keel_program_segment *at = &program->segments[segment];
     return at->exchange.kind == KEEL_EXCHANGE_NONE || (at->joins && !joined) ? NULL : &at->exchange;
 }
 
@@ -82,8 +82,8 @@ enum keel_status keel_engine_plan_segments(struct keel_engine *engine, struct ke
     return KEEL_OK;
 }
 
-void keel_segment_set(struct keel_segment *segment, const struct keel_engine_program *program,
-                      const struct keel_ir_node *node)
+void keel_program_segment_set(struct keel_program_segment *segment, const struct keel_engine_program *program,
+                              const struct keel_ir_node *node)
 {
     segment->exchange = (struct keel_engine_exchange){.kind = node->attributes.exchange.kind,
                                                       .scatter = node->attributes.exchange.scatter,
@@ -183,7 +183,7 @@ static enum keel_status slice(struct keel_engine_sums *sums, struct keel_buffer 
 }
 
 enum keel_status keel_engine_join_segment(struct keel_engine *engine, uint32_t bucket,
-                                          struct keel_segment *segment)
+                                          struct keel_program_segment *segment)
 {
     struct keel_engine_sums *sums = engine->update.sums;
     uint64_t first = UINT64_MAX, end = 0;
@@ -209,7 +209,7 @@ static enum keel_status emit_sum(struct keel_engine *engine, uint32_t use_number
 {
     struct keel_engine_sums *sums = engine->update.sums;
     const struct keel_use *use = &engine->layout.uses[use_number];
-    const struct keel_cut *node = &sums->nodes[node_number];
+    const struct keel_slice_run *node = &sums->nodes[node_number];
     const uint32_t n = (uint32_t)width_of_use(use), k = node->count;
     struct keel_buffer *rows = engine->use_slices[use_number], *sum;
     const struct keel_slice run = {.outer = 1,

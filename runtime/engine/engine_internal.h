@@ -49,7 +49,7 @@ struct keel_layout {
 };
 /* From the graph as autodiff left it, before fusion: so the layout depends on the model alone. */
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
-                                  const struct keel_cut *cut, uint64_t bucket_bytes);
+                                  const struct keel_slice_run *cut, uint64_t bucket_bytes);
 void keel_layout_fini(struct keel_layout *layout);
 
 /* Whether an accumulator has a row for each slice, and how many these are; whether it is a keel_use. */
@@ -69,7 +69,7 @@ static inline bool keel_is_use(const struct keel_graph *graph, const struct keel
 /* ---- programs ------------------------------------------------------------------------------------------ */
 
 /* Where a list ends: which bucket is final then, and what ranks exchange. */
-struct keel_segment {
+struct keel_program_segment {
     uint32_t bucket; /* UINT32_MAX: none */
     bool joins;      /* the exchange is of a shard's last microbatch: slices of uses (engine_exchange.c) */
     struct keel_engine_exchange exchange;
@@ -86,8 +86,8 @@ struct keel_engine_program {
     struct keel_buffer *losses,
         **loss_slices; /* by part, each at a place of its own; none where there is one loss */
     struct keel_launch_list *lists;
-    struct keel_segment *segments; /* by list */
-    uint32_t list_count;           /* 1, or one a bucket and the rest; and one an exchange */
+    struct keel_program_segment *segments; /* by list */
+    uint32_t list_count;                   /* 1, or one a bucket and the rest; and one an exchange */
 };
 
 /* The update in two lists, since the host looks at the norm after the first. */
@@ -115,7 +115,7 @@ struct keel_update_lists {
 
 /* Of an engine with some slices: sums that ranks exchange (engine_exchange.c). */
 struct keel_engine_sums {
-    struct keel_cut nodes[KEEL_NODE_IN_MAX]; /* of the tree over slices, that the engine has whole */
+    struct keel_slice_run nodes[KEEL_NODE_IN_MAX]; /* of the tree over slices, that the engine has whole */
     uint32_t node_count;
     struct keel_buffer *uses[KEEL_NODE_IN_MAX], *joined, *rows; /* of uses with slices: by node; of all ranks;
                                                                    the rows of a node */
@@ -144,8 +144,8 @@ struct keel_engine {
     struct keel_device *device;   /* borrowed */
     struct keel_kernels *kernels; /* borrowed */
     struct keel_queue *queue;
-    uint32_t microbatches;  /* of the whole step */
-    struct keel_cut tensor; /* slices of the tensor axis, one at least, and those that are here */
+    uint32_t microbatches;        /* of the whole step */
+    struct keel_slice_run tensor; /* slices of the tensor axis, one at least, and those that are here */
     enum keel_dtype storage;
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
@@ -218,12 +218,12 @@ void keel_engine_sums_fini(struct keel_engine_sums *sums);
 /* How many lists a program has; its segments, one for each. */
 enum keel_status keel_engine_plan_segments(struct keel_engine *engine, struct keel_engine_program *program);
 /* The exchange that the node is stands behind the segment. */
-void keel_segment_set(struct keel_segment *segment, const struct keel_engine_program *program,
-                      const struct keel_ir_node *node);
+void keel_program_segment_set(struct keel_program_segment *segment, const struct keel_engine_program *program,
+                              const struct keel_ir_node *node);
 /* Whether the uses of a bucket are exchanged; the segment behind which they are. */
 bool keel_engine_bucket_joins(const struct keel_engine *engine, uint32_t bucket);
 enum keel_status keel_engine_join_segment(struct keel_engine *engine, uint32_t bucket,
-                                          struct keel_segment *segment);
+                                          struct keel_program_segment *segment);
 /* The sums of a bucket's uses with slices, by node; and what came of a use, added to the gradient. */
 enum keel_status keel_engine_emit_sums(struct keel_engine *engine, uint32_t bucket,
                                        struct keel_launch_list *list);

@@ -44,7 +44,7 @@ static void find_completions(const struct keel_graph *graph, struct completion *
 }
 
 static void place_params(struct keel_layout *layout, const struct keel_graph *graph,
-                         const struct keel_cut *cut, const struct completion *completions)
+                         const struct keel_slice_run *cut, const struct completion *completions)
 {
     uint64_t offset = 0;
     for (uint32_t i = 0; i < layout->param_count; i++) {
@@ -161,7 +161,7 @@ static enum keel_status allocate(struct keel_layout *layout, const struct keel_g
 }
 
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
-                                  const struct keel_cut *cut, uint64_t bucket_bytes)
+                                  const struct keel_slice_run *cut, uint64_t bucket_bytes)
 {
     *layout = (struct keel_layout){.params = NULL};
     struct completion *completions = NULL;

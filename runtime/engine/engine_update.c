@@ -50,7 +50,7 @@ struct keel_update_tensor keel_engine_describe_tile(const struct keel_engine *en
 /* Slice `slice` of a parameter, of which the engine has a run: the runs of its units, in all that is in front
  * of them and in each part. */
 static void take_slice(struct keel_update_tensor *tensor, const struct keel_shape *whole,
-                       const struct keel_axis_spec *spec, const struct keel_cut *cut, uint32_t slice)
+                       const struct keel_axis_spec *spec, const struct keel_slice_run *cut, uint32_t slice)
 {
     const struct keel_cut_view view = keel_cut_view(whole, spec);
     const uint64_t begin = keel_slice_begin(view.units, cut->of, cut->first),
@@ -67,7 +67,7 @@ enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct
                                         uint32_t *out_count, uint32_t *out_all)
 {
     const struct keel_graph *graph = engine->train.graph;
-    const struct keel_cut *cut = &engine->tensor;
+    const struct keel_slice_run *cut = &engine->tensor;
     struct keel_update_tensor *boxes = NULL;
     uint32_t count = 0, all = 0;
     KEEL_TRY(keel_alloc((size_t)engine->layout.tile_count * cut->of, sizeof *boxes, (void *)&boxes));

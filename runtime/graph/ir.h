@@ -209,7 +209,7 @@ enum keel_status keel_pass_shard(struct keel_graph *graph, const uint32_t slices
 enum keel_status keel_pass_check(const struct keel_graph *graph, const uint32_t slices[KEEL_MESH_AXES]);
 
 /* The slices of an axis that a rank has: a run of them. */
-struct keel_cut {
+struct keel_slice_run {
     uint32_t first, count, of;
 };
 
@@ -217,7 +217,7 @@ struct keel_cut {
  * where they did not run. A rank with all slices has nothing to exchange; of any other, values are as large
  * as its slices are, and KEEL_OP_EXCHANGE stands where it needs what others have. UNSUPPORTED names a split
  * that no kernel sums over, or that only a rank with all slices can compute. (pass_lower.c, lower_rank.c) */
-enum keel_status keel_pass_lower(struct keel_graph *graph, const struct keel_cut cut[KEEL_MESH_AXES]);
+enum keel_status keel_pass_lower(struct keel_graph *graph, const struct keel_slice_run cut[KEEL_MESH_AXES]);
 
 /* fuse: those of the fusions that are asked for. Same bits, whichever. */
 enum keel_fusions {

@@ -14,17 +14,17 @@ struct keel_cut_view keel_cut_view(const struct keel_shape *whole, const struct 
 
 /* The nodes of the tree over slices of which the cut has all slices, ascending: the maximal ones.
  * UNSUPPORTED: they are more than `capacity`. (lower_rank.c) */
-enum keel_status keel_cut_nodes(const struct keel_cut *cut, struct keel_cut *out, uint32_t capacity,
-                                uint32_t *out_count);
+enum keel_status keel_cut_nodes(const struct keel_slice_run *cut, struct keel_slice_run *out,
+                                uint32_t capacity, uint32_t *out_count);
 
 /* Where the part of some slices lies in the whole. */
 struct keel_random_slice keel_cut_place(const struct keel_shape *whole, const struct keel_axis_spec *spec,
-                                        const struct keel_cut *cut);
+                                        const struct keel_slice_run *cut);
 
 /* The slices of the index that a node of the graph before lowering sums over, those of the cut; `of` 0: it
  * sums over none. UNSUPPORTED: rows that are not the first of their dimensions are no runs. */
 enum keel_status keel_lower_find_slices(const struct keel_graph *graph, const struct keel_ir_node *node,
-                                        enum keel_mesh_axis axis, const struct keel_cut *cut,
+                                        enum keel_mesh_axis axis, const struct keel_slice_run *cut,
                                         struct keel_split_index *index, struct keel_slices *out);
 
 /* A node that reads its operand `at` with the parts of each unit side by side: appends the copy. `inner` is
@@ -37,6 +37,6 @@ void keel_lower_widen(struct keel_ir_value *accumulator, uint32_t count);
 
 /* keel_pass_lower of a cut that is not the whole. */
 enum keel_status keel_lower_rank(struct keel_graph *graph, enum keel_mesh_axis axis,
-                                 const struct keel_cut *cut);
+                                 const struct keel_slice_run *cut);
 
 #endif

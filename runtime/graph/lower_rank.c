@@ -29,8 +29,8 @@ struct rank {
     const struct keel_graph *old;
     struct held *held; /* by value of the old graph */
     enum keel_mesh_axis axis;
-    struct keel_cut cut;
-    struct keel_cut nodes[NODES_MAX]; /* of the tree over slices */
+    struct keel_slice_run cut;
+    struct keel_slice_run nodes[NODES_MAX]; /* of the tree over slices */
     uint32_t node_count;
     bool backward; /* of the node at hand */
 };
@@ -41,18 +41,18 @@ static const struct keel_axis_spec *spec_of(const struct rank *rank, keel_value 
 }
 
 /* The first unit of a run of slices, and how many it has. */
-static uint64_t first_unit(uint32_t units, const struct keel_cut *cut)
+static uint64_t first_unit(uint32_t units, const struct keel_slice_run *cut)
 {
     return keel_slice_begin(units, cut->of, cut->first);
 }
-static uint64_t unit_count(uint32_t units, const struct keel_cut *cut)
+static uint64_t unit_count(uint32_t units, const struct keel_slice_run *cut)
 {
     return keel_slice_begin(units, cut->of, cut->first + cut->count) - first_unit(units, cut);
 }
 
 /* The shape of what some slices have of a value. */
 static struct keel_shape cut_shape(const struct keel_shape *whole, const struct keel_axis_spec *spec,
-                                   const struct keel_cut *cut)
+                                   const struct keel_slice_run *cut)
 {
     struct keel_shape shape = *whole;
     if (spec->kind != KEEL_SPLIT)
@@ -278,7 +278,7 @@ static enum keel_status lower_move(struct rank *rank, const struct keel_ir_node 
 /* The operand with the units of one node of the tree alone, [outer, units, inner] being how it lies. */
 static enum keel_status take_run(struct rank *rank, struct keel_ir_node *node, uint32_t at,
                                  const struct keel_axis_spec *spec, const struct keel_cut_view *view,
-                                 const struct keel_cut *run)
+                                 const struct keel_slice_run *run)
 {
     const struct keel_ir_value v = rank->graph->values[node->in[at]];
     const uint64_t units = unit_count(view->units, run);
@@ -298,7 +298,7 @@ static enum keel_status take_run(struct rank *rank, struct keel_ir_node *node, u
 
 /* The operands of a product that has those of all slices of the rank, for one node of the tree. */
 static enum keel_status take_operands(struct rank *rank, const struct keel_ir_node *old,
-                                      struct keel_ir_node *node, const struct keel_cut *run)
+                                      struct keel_ir_node *node, const struct keel_slice_run *run)
 {
     for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++) {
         if (old->in[i] == 0 || spec_of(rank, old->in[i])->kind != KEEL_SPLIT)
@@ -330,7 +330,7 @@ static enum keel_status lower_product(struct rank *rank, const struct keel_ir_no
     struct held *made = &rank->held[old->out[0]];
     const struct keel_ir_value like = rank->graph->values[old->out[0]];
     for (made->count = 0; made->count < rank->node_count; made->count++) {
-        const struct keel_cut *run = &rank->nodes[made->count];
+        const struct keel_slice_run *run = &rank->nodes[made->count];
         struct keel_ir_node one = node;
         one.attributes.slices.first = run->first;
         one.attributes.slices.count = run->count;
@@ -441,8 +441,8 @@ static void localize_values(struct rank *rank)
     }
 }
 
-enum keel_status keel_cut_nodes(const struct keel_cut *cut, struct keel_cut *out, uint32_t capacity,
-                                uint32_t *out_count)
+enum keel_status keel_cut_nodes(const struct keel_slice_run *cut, struct keel_slice_run *out,
+                                uint32_t capacity, uint32_t *out_count)
 {
     uint16_t owner[KEEL_SLICES_MAX];
     struct keel_tree_node nodes[KEEL_SLICES_MAX];
@@ -457,7 +457,7 @@ enum keel_status keel_cut_nodes(const struct keel_cut *cut, struct keel_cut *out
     for (uint32_t n = 0; n < *out_count; n++) {
         const uint32_t first = nodes[n].index << nodes[n].level, left = cut->of - first;
         const uint32_t full = 1U << nodes[n].level;
-        out[n] = (struct keel_cut){.first = first, .count = full < left ? full : left, .of = cut->of};
+        out[n] = (struct keel_slice_run){.first = first, .count = full < left ? full : left, .of = cut->of};
     }
     return KEEL_OK;
 }
@@ -489,7 +489,7 @@ static enum keel_status walk(struct rank *rank)
 }
 
 enum keel_status keel_lower_rank(struct keel_graph *graph, enum keel_mesh_axis axis,
-                                 const struct keel_cut *cut)
+                                 const struct keel_slice_run *cut)
 {
     struct keel_graph *old = NULL;
     struct held *held = NULL;

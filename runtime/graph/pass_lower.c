@@ -19,7 +19,7 @@ struct lowering {
     keel_value *same;         /* by value: the one that is read in its place */
     struct keel_ir_node *old; /* the nodes as they were */
     enum keel_mesh_axis axis;
-    struct keel_cut cut; /* all slices */
+    struct keel_slice_run cut; /* all slices */
 };
 
 struct keel_cut_view keel_cut_view(const struct keel_shape *whole, const struct keel_axis_spec *split)
@@ -34,7 +34,7 @@ struct keel_cut_view keel_cut_view(const struct keel_shape *whole, const struct 
 }
 
 struct keel_random_slice keel_cut_place(const struct keel_shape *whole, const struct keel_axis_spec *spec,
-                                        const struct keel_cut *cut)
+                                        const struct keel_slice_run *cut)
 {
     if (spec->kind != KEEL_SPLIT || cut->count == cut->of)
         return (struct keel_random_slice){.first = 0};
@@ -63,7 +63,7 @@ static void fold_addend(struct lowering *lowering, const struct keel_ir_node *no
 }
 
 enum keel_status keel_lower_find_slices(const struct keel_graph *graph, const struct keel_ir_node *node,
-                                        enum keel_mesh_axis axis, const struct keel_cut *cut,
+                                        enum keel_mesh_axis axis, const struct keel_slice_run *cut,
                                         struct keel_split_index *index, struct keel_slices *out)
 {
     keel_value from;
@@ -179,7 +179,7 @@ static enum keel_status lower(struct lowering *lowering, uint32_t count)
 }
 
 static enum keel_status lower_whole(struct keel_graph *graph, enum keel_mesh_axis axis,
-                                    const struct keel_cut *cut)
+                                    const struct keel_slice_run *cut)
 {
     struct lowering lowering = {.graph = graph, .axis = axis, .cut = *cut};
     const uint32_t count = graph->node_count;
@@ -199,9 +199,9 @@ static enum keel_status lower_whole(struct keel_graph *graph, enum keel_mesh_axi
 
 _Static_assert(KEEL_MESH_AXES == 1, "keel_pass_lower lowers one axis");
 
-enum keel_status keel_pass_lower(struct keel_graph *graph, const struct keel_cut cut[KEEL_MESH_AXES])
+enum keel_status keel_pass_lower(struct keel_graph *graph, const struct keel_slice_run cut[KEEL_MESH_AXES])
 {
-    const struct keel_cut *tensor = &cut[KEEL_AXIS_TENSOR];
+    const struct keel_slice_run *tensor = &cut[KEEL_AXIS_TENSOR];
     for (uint32_t p = 0; p < graph->param_count; p++)
         graph->params[p].whole = graph->values[graph->params[p].value].shape;
     return tensor->count == tensor->of ? lower_whole(graph, KEEL_AXIS_TENSOR, tensor)

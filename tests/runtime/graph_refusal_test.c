@@ -118,13 +118,29 @@ static const struct refusal table[] = {
 };
 
 /* Rows that only passes append. */
-static const uint32_t made_by_passes[] = {
-    KEEL_OP_NONE,          KEEL_OP_LINEAR_DX, KEEL_OP_LINEAR_DW,  KEEL_OP_TRANSPOSED_DX,
-    KEEL_OP_TRANSPOSED_DW, KEEL_OP_BIAS_GRAD, KEEL_OP_ACCUMULATE, KEEL_OP_LINEAR_CROSS_ENTROPY,
-    KEEL_OP_SCATTER_ADD,   KEEL_OP_CONV2D_DX, KEEL_OP_CONV2D_DW,  KEEL_OP_BATCH_NORM_EVAL,
-    KEEL_OP_CAST,          KEEL_OP_EXPERT_DX, KEEL_OP_EXPERT_DW,  KEEL_OP_ADD_BIAS,
-    KEEL_OP_ADD_POSITIONS, KEEL_OP_REPACK, KEEL_OP_RUN, KEEL_OP_EXCHANGE, KEEL_OP_CROSS_ENTROPY_MAX,
-    KEEL_OP_CROSS_ENTROPY_PART, KEEL_OP_CROSS_ENTROPY_END};
+static const uint32_t made_by_passes[] = {KEEL_OP_NONE,
+                                          KEEL_OP_LINEAR_DX,
+                                          KEEL_OP_LINEAR_DW,
+                                          KEEL_OP_TRANSPOSED_DX,
+                                          KEEL_OP_TRANSPOSED_DW,
+                                          KEEL_OP_BIAS_GRAD,
+                                          KEEL_OP_ACCUMULATE,
+                                          KEEL_OP_LINEAR_CROSS_ENTROPY,
+                                          KEEL_OP_SCATTER_ADD,
+                                          KEEL_OP_CONV2D_DX,
+                                          KEEL_OP_CONV2D_DW,
+                                          KEEL_OP_BATCH_NORM_EVAL,
+                                          KEEL_OP_CAST,
+                                          KEEL_OP_EXPERT_DX,
+                                          KEEL_OP_EXPERT_DW,
+                                          KEEL_OP_ADD_BIAS,
+                                          KEEL_OP_ADD_POSITIONS,
+                                          KEEL_OP_REPACK,
+                                          KEEL_OP_RUN,
+                                          KEEL_OP_EXCHANGE,
+                                          KEEL_OP_CROSS_ENTROPY_MAX,
+                                          KEEL_OP_CROSS_ENTROPY_PART,
+                                          KEEL_OP_CROSS_ENTROPY_END};
 
 static struct keel_shape read_shape(const char **text)
 {

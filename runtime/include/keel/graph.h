@@ -163,8 +163,8 @@ void keel_graph_shard(struct keel_graph *, keel_value, enum keel_mesh_axis, stru
 /* The same value from here on as `to` says: the collective by hand. Its gradient is its operand's. */
 keel_value keel_graph_reshard(struct keel_graph *, keel_value, enum keel_mesh_axis, struct keel_axis_spec to);
 
-/* What ranks with slices of a model exchange: values side by side, sums of floats in the tree over slices, sums
- * of bits as int32, the largest. */
+/* What ranks with slices of a model exchange: values side by side, sums of floats in the tree over slices,
+ * sums of bits as int32, the largest. */
 enum keel_exchange_kind {
     KEEL_EXCHANGE_NONE,
     KEEL_EXCHANGE_GATHER,
