@@ -169,7 +169,7 @@ void keel_engine_sums_fini(struct keel_engine_sums *sums)
     for (uint32_t n = 0; n < KEEL_NODE_IN_MAX; n++)
         if (sums->uses[n] != NULL)
             keel_buffer_destroy(sums->uses[n]);
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (buffers[i] != NULL)
             keel_buffer_destroy(buffers[i]);
     keel_free(sums);

@@ -100,6 +100,7 @@ static uint64_t atom(const struct whole *whole, uint32_t tile)
         rows = need > rows ? need : rows; /* powers of two */
         stride = box->stride;
     }
+    KEEL_ASSERT(stride > 0); /* a tile has a box */
     const uint64_t page = KEEL_UPDATE_PAGE / gcd(KEEL_UPDATE_PAGE, rows * stride);
     return rows * stride * page;
 }

@@ -206,6 +206,7 @@ static enum keel_status append_parts(struct rank *rank, struct keel_ir_node *par
 {
     const struct keel_ir_value logits = rank->graph->values[part->in[0]],
                                row = rank->graph->values[part->in[1]];
+    KEEL_ASSERT(rank->node_count > 0);
     for (uint32_t n = 0; n < rank->node_count; n++) {
         part->attributes.slices.first = rank->nodes[n].first;
         part->attributes.slices.count = rank->nodes[n].count;
@@ -223,7 +224,7 @@ static enum keel_status lower_cross_entropy(struct rank *rank, const struct keel
     const keel_value logits = read_of(rank, old->in[0]), targets = read_of(rank, old->in[1]);
     const struct keel_shape rows = rank->graph->values[targets].shape;
     struct keel_attributes attributes = old->attributes;
-    keel_value maxima, bits, sum, sums[NODES_MAX];
+    keel_value maxima, bits, sum, sums[NODES_MAX] = {0};
     attributes.slices = *slices;
     attributes.place.first = first_unit(slices->units, &rank->cut) * slices->unit;
     attributes.place.row = unit_count(slices->units, &rank->cut) * slices->unit;
