@@ -94,7 +94,7 @@ struct keel_attributes {
             uint64_t outer, size, inner, from; /* of [outer, size, inner] what the result has room for */
         } run;
         struct keel_exchange_plan {
-            enum keel_exchange_kind kind;
+            enum keel_slices_exchange kind;
             bool scatter;   /* each rank has its part of the sum alone */
             uint32_t units; /* of what is gathered or scattered: cut like the axis */
             uint64_t unit;

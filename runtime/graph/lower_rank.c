@@ -188,7 +188,7 @@ static enum keel_status lower_reshard(struct rank *rank, const struct keel_ir_no
 /* ---- cross entropy over a vocabulary that is split ----------------------------------------------------- */
 
 /* An exchange of a value for each row of logits; the result. */
-static enum keel_status exchange_rows(struct rank *rank, enum keel_exchange_kind kind,
+static enum keel_status exchange_rows(struct rank *rank, enum keel_slices_exchange kind,
                                       const keel_value *parts, uint32_t count, keel_value *out)
 {
     const struct keel_ir_value like = rank->graph->values[parts[0]];

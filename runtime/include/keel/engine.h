@@ -178,7 +178,7 @@ enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct
  * to GATHER, and with `scatter` what it gets (keel_engine_exchange_count). Else each gets the whole. Buffers
  * are the engine's; the result lies on no part. */
 struct keel_engine_exchange {
-    enum keel_exchange_kind kind;
+    enum keel_slices_exchange kind;
     bool scatter;
     uint32_t part_count, units;
     uint64_t unit;

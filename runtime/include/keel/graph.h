@@ -165,7 +165,7 @@ keel_value keel_graph_reshard(struct keel_graph *, keel_value, enum keel_mesh_ax
 
 /* What ranks with slices of a model exchange: values side by side, sums of floats in the tree over slices,
  * sums of bits as int32, the largest. */
-enum keel_exchange_kind {
+enum keel_slices_exchange {
     KEEL_EXCHANGE_NONE,
     KEEL_EXCHANGE_GATHER,
     KEEL_EXCHANGE_SUM,
