@@ -4,7 +4,7 @@
  *
  * The graph passes and the layout are those of a run (keel/engine.h, plan_only), on the null device: an
  * accelerator, so with all fusions. The tape is that of a step that is begun with nothing held, of a plan
- * that workers can run: each has all tensor slices and all of the state. */
+ * that workers can run: each has all tensor slices, gradients and weights. */
 #include "plan_cmd.h"
 #include "data.h"
 #include "model.h"
@@ -95,7 +95,13 @@ static enum keel_status make_axes(struct plan *plan, uint32_t many)
 static bool has_tapes(const struct plan *plan)
 {
     const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
-    return chosen->tensor == 1 && chosen->zero == 0 && plan->axes.seats == plan->job.ranks;
+    return chosen->tensor == 1 && chosen->zero <= 1 && plan->axes.seats == plan->job.ranks;
+}
+
+/* Whether its sums are those of all ranks, and not of owners. */
+static bool sums_all(const struct plan *plan)
+{
+    return has_tapes(plan) && keel_plan_chosen(&plan->axes)->zero == 0;
 }
 
 static enum keel_status make(struct plan *plan, uint32_t many)
@@ -134,12 +140,16 @@ static void unmake(struct plan *plan)
 
 static struct keel_tape_config config_of(const struct plan *plan, uint32_t rank)
 {
+    const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
     return (struct keel_tape_config){.bucket_count = keel_engine_bucket_count(plan->engine),
                                      .microbatches = plan->job.microbatches,
                                      .shard_count = plan->job.shards,
                                      .shard_position = plan->shard_rank,
                                      .position = rank,
-                                     .grouped = plan->job.ranks > 1,
+                                     .grouped = plan->job.ranks > 1 || chosen->zero > 0,
+                                     .in_pieces = chosen->zero > 0,
+                                     .shadowed =
+                                         chosen->zero > 0 && chosen->holders > 1 && plan->job.ranks > 1,
                                      .compressed = plan->compressed,
                                      .held = &plan->held};
 }
@@ -238,6 +248,20 @@ static enum keel_status print_ranks(struct plan *plan, bool dump)
     return KEEL_OK;
 }
 
+static void print_sums(const struct plan *plan)
+{
+    const uint32_t buckets = keel_engine_bucket_count(plan->engine);
+    printf("\ncollectives of a step\n");
+    if (plan->job.ranks > 1)
+        printf("  %" PRIu32 " all-reduces of %" PRIu64
+               " bytes together (gradients %s, as %s), 1 all-gather of "
+               "%" PRIu64 " bytes\n",
+               buckets + 1, reduced_bytes(plan), plan->job.gradients, element_of(plan),
+               plan->piece_bytes[buckets + 1]);
+    else
+        printf("  none: one rank carries all shards\n");
+}
+
 /* What was listed stays; NO_MEMORY if nothing of it fits. */
 static enum keel_status check_fit(const struct plan *plan)
 {
@@ -268,15 +292,8 @@ static enum keel_status print_text(struct plan *plan, bool dump)
     keel_plan_axes_print(&plan->axes);
     if (!has_tapes(plan))
         return check_fit(plan);
-    printf("\ncollectives of a step\n");
-    if (plan->job.ranks > 1)
-        printf("  %" PRIu32 " all-reduces of %" PRIu64
-               " bytes together (gradients %s, as %s), 1 all-gather of "
-               "%" PRIu64 " bytes\n",
-               buckets + 1, reduced_bytes(plan), plan->job.gradients, element_of(plan),
-               plan->piece_bytes[buckets + 1]);
-    else
-        printf("  none: one rank carries all shards\n");
+    if (sums_all(plan))
+        print_sums(plan);
     KEEL_TRY(print_ranks(plan, dump));
     return check_fit(plan);
 }
@@ -367,7 +384,7 @@ static enum keel_status print_json(struct plan *plan, bool dump)
         keel_json_number(&json, NULL, plan->piece_bytes[b]);
     keel_json_close(&json, ']');
     keel_json_open(&json, "collectives", '[');
-    if (has_tapes(plan) && plan->job.ranks > 1) {
+    if (sums_all(plan) && plan->job.ranks > 1) {
         put_collective(&json, "all-reduce", element_of(plan), buckets + 1, reduced_bytes(plan));
         put_collective(&json, "all-gather", keel_element_name(KEEL_ELEMENT_U8), 1,
                        plan->piece_bytes[buckets + 1]);
