@@ -1,5 +1,6 @@
 /* plan_axes.c - the plans of a job as text and as JSON. */
 #include "plan_axes.h"
+#include "trainer.h"
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <stdio.h>
@@ -68,7 +69,21 @@ static enum keel_status count_snapshot(const struct keel_plan_axes *axes, bool w
     return KEEL_OK;
 }
 
-enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct keel_graph *graph,
+/* What activations take of a device that has so many slices, the last ones. */
+static enum keel_status read_cut(const struct keel_job *job, const struct keel_data *data,
+                                 struct keel_device *device, uint32_t count, struct keel_plan_model *model)
+{
+    struct keel_engine *engine;
+    const struct keel_engine_config config = {
+        .device = device, .plan_only = true, .tensor_first = job->tensor - count, .tensor_count = count};
+    KEEL_TRY(keel_trainer_build_engine(job, data, config, &engine));
+    keel_plan_model_cut(model, count, engine);
+    keel_engine_destroy(engine);
+    return KEEL_OK;
+}
+
+enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct keel_data *data,
+                                     const struct keel_graph *graph, struct keel_device *device,
                                      const struct keel_engine *engine, uint32_t seats,
                                      struct keel_plan_axes *out)
 {
@@ -76,6 +91,9 @@ enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct ke
     if (job->parallel.data != 0 || job->parallel.tensor != 0)
         KEEL_TRY(keel_job_check_ranks(job, seats));
     KEEL_TRY(keel_plan_model_make(job, graph, engine, &out->model));
+    for (uint32_t count = 1; count < job->tensor; count++)
+        if (keel_plan_has_cut(&out->model, count))
+            KEEL_TRY(read_cut(job, data, device, count, &out->model));
     KEEL_TRY(keel_plan_list(&out->model, &out->asked, seats, &out->plans, &out->plan_count));
     if (out->plan_count == 0)
         return keel_fail(KEEL_INVALID,
@@ -171,8 +189,7 @@ void keel_plan_axes_print(const struct keel_plan_axes *axes)
 {
     const struct keel_job_plan *plan = keel_plan_chosen(axes);
     struct keel_plan_traffic traffic;
-    printf("\nplans of %" PRIu32 " ranks, the best first; MiB of the rank that has most%s\n", axes->seats,
-           axes->model.tensor > 1 ? ", activations of tensor > 1 estimated" : "");
+    printf("\nplans of %" PRIu32 " ranks, the best first; MiB of the rank that has most\n", axes->seats);
     print_head();
     for (uint32_t i = 0; i < axes->plan_count; i++)
         print_plan(axes, &axes->plans[i]);

@@ -3,6 +3,7 @@
 #ifndef KEEL_PLAN_AXES_H
 #define KEEL_PLAN_AXES_H
 
+#include "data.h"
 #include "job_plan.h"
 #include <keel/json.h>
 
@@ -20,9 +21,10 @@ struct keel_plan_axes {
     uint64_t written_bytes, read_bytes; /* of a snapshot, by that seat */
 };
 
-/* INVALID, NO_MEMORY of memory of this machine; keel_plan_model_make's. *out is to be given to fini, also
- * after a failure. */
-enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct keel_graph *graph,
+/* Of the job's data, model and engine, which is planned for the device and has all slices. INVALID, NO_MEMORY
+ * of memory of this machine; keel_plan_model_make's. *out is to be given to fini, also after a failure. */
+enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct keel_data *data,
+                                     const struct keel_graph *graph, struct keel_device *device,
                                      const struct keel_engine *engine, uint32_t seats,
                                      struct keel_plan_axes *out);
 void keel_plan_axes_fini(struct keel_plan_axes *axes);

@@ -85,8 +85,8 @@ static enum keel_status make_axes(struct plan *plan, uint32_t many)
     KEEL_TRY(keel_graph_create(&graph));
     enum keel_status status = keel_model_build(graph, &plan->job, plan->data);
     if (status == KEEL_OK)
-        status = keel_plan_axes_make(&plan->job, graph, plan->engine, many != 0 ? many : plan->job.ranks,
-                                     &plan->axes);
+        status = keel_plan_axes_make(&plan->job, plan->data, graph, plan->device, plan->engine,
+                                     many != 0 ? many : plan->job.ranks, &plan->axes);
     keel_graph_destroy(graph);
     return status;
 }

@@ -111,12 +111,6 @@ bool keel_plan_has_shadows(const struct keel_job_plan *plan)
     return plan->zero > 0 && plan->holders > 1 && plan->data > 1;
 }
 
-static uint64_t divided_activations(const struct keel_plan_model *model, const struct keel_plan_seat *seat)
-{
-    const double share = (double)seat->slice_count / model->tensor;
-    return (uint64_t)((double)model->activation_bytes * (1.0 - model->activation_split * (1.0 - share)));
-}
-
 /* `whole`, `held`, `largest`: bytes of all elements of the seat, of those that it holds of what is divided,
  * and of the largest bucket. */
 static void count_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
@@ -126,8 +120,8 @@ static void count_bytes(const struct keel_plan_model *model, const struct keel_j
     out[KEEL_BYTES_WEIGHTS] = plan->zero >= 3 ? held : whole;
     out[KEEL_BYTES_GRADIENTS] = plan->zero >= 2 ? held : whole;
     out[KEEL_BYTES_OPTIMIZER] = (plan->zero >= 1 ? held : whole) * (model->has_v ? 2 : 1);
-    out[KEEL_BYTES_ACTIVATIONS] = divided_activations(model, seat);
-    out[KEEL_BYTES_WORKSPACE] = model->accumulator_bytes * seat->slice_count / model->tensor;
+    out[KEEL_BYTES_ACTIVATIONS] = model->cuts[seat->slice_count].activation_bytes;
+    out[KEEL_BYTES_WORKSPACE] = model->cuts[seat->slice_count].accumulator_bytes;
     if (plan->data == 1)
         return;
     /* The place of a sum: no retained node is written. What is computed bucket by bucket lies in two of them.
@@ -238,9 +232,13 @@ enum keel_status keel_plan_list(const struct keel_plan_model *model, const struc
     return KEEL_OK;
 }
 
-static enum keel_status refuse_memory(const struct keel_job_plan *nearest, uint64_t memory_bytes)
+static enum keel_status refuse_memory(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                                      const struct keel_job_plan *nearest)
 {
-    char kinds[160];
+    char kinds[160], enough[40] = "no number of ranks does";
+    const uint32_t fewest = keel_plan_fewest_seats(model, asked);
+    if (fewest > 0)
+        snprintf(enough, sizeof enough, "%u ranks do", fewest);
     size_t used = 0;
     for (uint32_t kind = 0; kind < KEEL_BYTES_KINDS; kind++)
         used += (size_t)snprintf(kinds + used, sizeof kinds - used, "%s%s %" PRIu64, kind == 0 ? "" : ", ",
@@ -248,9 +246,9 @@ static enum keel_status refuse_memory(const struct keel_job_plan *nearest, uint6
     return keel_fail(KEEL_NO_MEMORY,
                      "no plan of %u ranks fits %" PRIu64
                      " bytes a rank; the nearest, data %u, tensor %u, zero %u, "
-                     "needs %" PRIu64 ": %s",
-                     nearest->seats + nearest->spares, memory_bytes, nearest->data, nearest->tensor,
-                     nearest->zero, nearest->total_bytes, kinds);
+                     "needs %" PRIu64 ": %s; %s",
+                     nearest->seats + nearest->spares, asked->memory_bytes, nearest->data, nearest->tensor,
+                     nearest->zero, nearest->total_bytes, kinds, enough);
 }
 
 enum keel_status keel_plan_choose(const struct keel_plan_model *model, const struct keel_parallel *asked,
@@ -265,7 +263,7 @@ enum keel_status keel_plan_choose(const struct keel_plan_model *model, const str
             keel_fail(KEEL_INVALID, "%u ranks are fewer than parallel.data = %u times parallel.tensor = %u",
                       seats, asked->data, asked->tensor);
     else if (!plans[0].fits)
-        status = refuse_memory(&plans[0], asked->memory_bytes);
+        status = refuse_memory(model, asked, &plans[0]);
     else
         *out = plans[0];
     keel_free(plans);

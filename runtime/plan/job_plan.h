@@ -54,6 +54,11 @@ struct keel_plan_exchange {
     uint64_t bytes; /* of the whole values, together */
 };
 
+/* Memory of a device that has some of the slices, by the plan of its engine. */
+struct keel_plan_cut {
+    uint64_t activation_bytes, accumulator_bytes;
+};
+
 /* What of a job a plan follows from. */
 struct keel_plan_model {
     uint32_t shards, tensor, microbatches; /* microbatches: of a shard */
@@ -62,8 +67,7 @@ struct keel_plan_model {
     struct keel_plan_param *params; /* owned; by number */
     uint32_t *order;                /* owned; numbers as they lie in the flat buffers, buckets ascending */
     uint32_t param_count, bucket_count;
-    uint64_t activation_bytes, accumulator_bytes; /* of a device that has all slices */
-    double activation_split;                      /* the share of activations that slices divide */
+    struct keel_plan_cut *cuts; /* owned; of 1 to `tensor` slices, [0] is none */
     struct keel_plan_exchange exchanges[KEEL_EXCHANGE_KINDS];
 };
 
@@ -71,14 +75,19 @@ struct keel_plan_model {
  * *out is to be given to keel_plan_model_fini, also after a failure. INVALID: the model cannot be cut so. */
 enum keel_status keel_plan_model_make(const struct keel_job *job, const struct keel_graph *graph,
                                       const struct keel_engine *engine, struct keel_plan_model *out);
+/* The same of an engine that has `count` of the slices: to be told of all counts that a plan can have
+ * (keel_plan_has_cut), before any is made. */
+void keel_plan_model_cut(struct keel_plan_model *model, uint32_t count, const struct keel_engine *engine);
+/* Whether a place has so many slices in any plan. */
+bool keel_plan_has_cut(const struct keel_plan_model *model, uint32_t count);
 void keel_plan_model_fini(struct keel_plan_model *model);
 
 enum keel_plan_bytes {
     KEEL_BYTES_WEIGHTS,
     KEEL_BYTES_GRADIENTS,
     KEEL_BYTES_OPTIMIZER,
-    KEEL_BYTES_ACTIVATIONS, /* of one device, divided: estimated where tensor > 1 */
-    KEEL_BYTES_WORKSPACE,   /* accumulators of later uses; the place of a sum; buckets that are gathered */
+    KEEL_BYTES_ACTIVATIONS,
+    KEEL_BYTES_WORKSPACE, /* accumulators of later uses; the place of a sum; buckets that are gathered */
     KEEL_BYTES_KINDS
 };
 /* "weights": static. */

@@ -1,5 +1,5 @@
 /* plan_model.c - what plans follow from, read off a model: its parameters as slices cut them, the changes of
- * layout that cost a collective, and how much of its activations slices divide.
+ * layout that cost a collective.
  *
  * The graph is sharded here as a run would (keel_pass_shard), and not lowered: what one device has of it is
  * asked of the engine. */
@@ -50,19 +50,6 @@ static void count_exchanges(const struct keel_graph *graph, struct keel_plan_mod
         out->exchanges[kind].count++;
         out->exchanges[kind].bytes += keel_value_bytes(graph, node->out[0]);
     }
-}
-
-static double split_share(const struct keel_graph *graph)
-{
-    double all = 0, split = 0;
-    for (keel_value value = 1; value < graph->value_count; value++) {
-        if (graph->values[value].kind != KEEL_VALUE_TEMP)
-            continue;
-        const double bytes = (double)keel_value_bytes(graph, value);
-        all += bytes;
-        split += graph->values[value].spec.axis[KEEL_AXIS_TENSOR].kind == KEEL_SPLIT ? bytes : 0;
-    }
-    return all > 0 ? split / all : 0;
 }
 
 /* ---- parameters ---------------------------------------------------------------------------------------- */
@@ -162,25 +149,38 @@ enum keel_status keel_plan_model_make(const struct keel_job *job, const struct k
                                       const struct keel_engine *engine, struct keel_plan_model *out)
 {
     struct keel_graph *sharded = NULL;
-    struct keel_engine_facts facts;
     *out = (struct keel_plan_model){.params = NULL};
     read_job(job, out);
-    keel_engine_facts(engine, &facts);
-    out->activation_bytes = facts.activation_bytes;
-    out->accumulator_bytes = facts.accumulator_bytes;
+    KEEL_TRY(keel_alloc((uint64_t)job->tensor + 1, sizeof *out->cuts, &out->cuts));
+    keel_plan_model_cut(out, job->tensor, engine);
     enum keel_status status = shard(job, graph, &sharded);
     if (status == KEEL_OK)
         status = read_params(sharded, engine, out);
-    if (status == KEEL_OK) {
+    if (status == KEEL_OK)
         count_exchanges(sharded, out);
-        out->activation_split = split_share(sharded);
-    }
     keel_graph_destroy(sharded);
     return status;
 }
 
+void keel_plan_model_cut(struct keel_plan_model *model, uint32_t count, const struct keel_engine *engine)
+{
+    struct keel_engine_facts facts;
+    KEEL_ASSERT(count > 0 && count <= model->tensor);
+    keel_engine_facts(engine, &facts);
+    model->cuts[count] = (struct keel_plan_cut){facts.activation_bytes, facts.accumulator_bytes};
+}
+
+bool keel_plan_has_cut(const struct keel_plan_model *model, uint32_t count)
+{
+    for (uint32_t places = 1; places <= model->tensor; places++)
+        if (model->tensor / places == count || (model->tensor + places - 1) / places == count)
+            return true;
+    return false;
+}
+
 void keel_plan_model_fini(struct keel_plan_model *model)
 {
+    keel_free(model->cuts);
     keel_free(model->params);
     keel_free(model->order);
     *model = (struct keel_plan_model){.params = NULL};

@@ -96,7 +96,7 @@ check "GPT-3 175B on 4,096 ranks, in 10 s of a processor and 1 GB" \
 
 # Bad input.
 plan --ranks 2 --memory 1000
-check "memory that no plan fits" '[ $code -eq 3 ] && has "the nearest, data 2, tensor 1, zero 0, needs" && has "optimizer"'
+check "memory that no plan fits" '[ $code -eq 3 ] && has "the nearest, data 2, tensor 1, zero 0, needs" && has "optimizer" && has "no number of ranks does"'
 plan --memory lots
 check "memory that is no number" '[ $code -eq 2 ] && has "--memory: parallel.memory = lots"'
 plan --set job.tensor=3

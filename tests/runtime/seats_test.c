@@ -18,6 +18,7 @@ static uint32_t next_random(uint32_t below)
 
 static struct keel_plan_param params[PARAMS_MAX];
 static uint32_t order[PARAMS_MAX];
+static struct keel_plan_cut cuts[KEEL_SLICES_MAX + 1]; /* more slices take more */
 
 /* A model of random parameters: whole ones, and some that are cut along rows or columns. */
 static struct keel_plan_model draw_model(void)
@@ -30,8 +31,10 @@ static struct keel_plan_model draw_model(void)
                                     .params = params,
                                     .order = order,
                                     .param_count = 1 + next_random(PARAMS_MAX),
-                                    .activation_bytes = next_random(100000),
-                                    .activation_split = 0.5};
+                                    .cuts = cuts};
+    for (uint32_t count = 1; count <= model.tensor; count++)
+        cuts[count] =
+            (struct keel_plan_cut){cuts[count - 1].activation_bytes + next_random(20000), 4096 * count};
     for (uint32_t i = 0; i < model.param_count; i++) {
         const uint32_t lead = 1 + next_random(3), outer = 1 + next_random(3);
         const uint32_t each = 1 + next_random(3), tail = 1 + next_random(4);
@@ -308,6 +311,7 @@ START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
     struct keel_plan_param one[2] = {{.rows = 1, .count = PAGES * 1024, .bucket = 0},
                                      {.rows = 1, .count = PAGES * 1024, .bucket = 1}};
     uint32_t in_order[2] = {0, 1};
+    struct keel_plan_cut none[2] = {{0, 0}};
     const struct keel_plan_model model = {.shards = N,
                                           .tensor = 1,
                                           .microbatches = 1,
@@ -315,6 +319,7 @@ START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
                                           .zero_most = 3,
                                           .params = one,
                                           .order = in_order,
+                                          .cuts = none,
                                           .param_count = 2,
                                           .bucket_count = 2};
     const uint64_t p = 2 * PAGES * 1024;
@@ -400,6 +405,7 @@ START_TEST(keys_bind_the_choice_and_what_does_not_fit_is_told_by_kind)
     ck_status(keel_plan_choose(&model, &asked, 6, &plan), KEEL_NO_MEMORY);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "the nearest, data 3, tensor 2, zero 2, needs"));
     ck_assert_ptr_nonnull(strstr(keel_detail(), "gradients"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "no number of ranks does"));
     asked = (struct keel_parallel){.holders = 2};
     ck_ok(keel_plan_choose(&model, &asked, 6, &plan));
     ck_assert(plan.data == 6 && plan.tensor == 1 && plan.zero == 0);
@@ -410,20 +416,33 @@ END_TEST
 
 /* ---- a model ------------------------------------------------------------------------------------------- */
 
-/* What a GPT exchanges over four slices. */
-static struct keel_plan_model model_of(uint32_t layers, struct keel_device *device)
+static struct keel_engine *engine_of(uint32_t layers, struct keel_device *device, uint32_t first,
+                                     uint32_t count, struct keel_graph **out_graph)
 {
     const struct keel_gpt_config gpt = {
         .layers = layers, .heads = 4, .width = 32, .block = 12, .vocab = 50, .batch = 3, .bias = true};
+    struct keel_engine *engine;
+    ck_ok(keel_graph_create(out_graph));
+    ck_ok(keel_model_gpt(*out_graph, &gpt));
+    const struct keel_engine_config config = {.device = device,
+                                              .graph = *out_graph,
+                                              .tensor = 4,
+                                              .tensor_first = first,
+                                              .tensor_count = count,
+                                              .training = true,
+                                              .plan_only = true};
+    ck_ok(keel_engine_create(&config, &engine));
+    return engine;
+}
+
+/* What a GPT exchanges over four slices. */
+static struct keel_plan_model model_of(uint32_t layers, struct keel_device *device)
+{
     const struct keel_job job = {.shards = 2, .tensor = 4, .microbatches = 1};
     struct keel_graph *graph;
     struct keel_engine *engine;
     struct keel_plan_model model;
-    ck_ok(keel_graph_create(&graph));
-    ck_ok(keel_model_gpt(graph, &gpt));
-    const struct keel_engine_config config = {
-        .device = device, .graph = graph, .tensor = 4, .training = true, .plan_only = true};
-    ck_ok(keel_engine_create(&config, &engine));
+    engine = engine_of(layers, device, 0, 4, &graph);
     ck_ok(keel_plan_model_make(&job, graph, engine, &model));
     keel_engine_destroy(engine);
     keel_graph_destroy(graph);
@@ -472,6 +491,30 @@ START_TEST(seats_of_a_gpt_have_their_slices_of_what_is_split)
 }
 END_TEST
 
+START_TEST(weights_of_a_seat_are_as_large_as_those_of_its_engine)
+{
+    struct keel_device *device;
+    ck_ok(keel_device_open("null", NULL, &device));
+    struct keel_plan_model model = model_of(2, device);
+    model.cuts[1] = model.cuts[2] = model.cuts[4];
+    for (uint32_t tensor = 1; tensor <= 4; tensor++)
+        for (uint32_t place = 0; place < tensor; place++) {
+            struct keel_job_plan plan;
+            struct keel_graph *graph;
+            uint64_t bytes[KEEL_BYTES_KINDS];
+            keel_plan_make(&model, 2, tensor, 0, 2, &plan);
+            keel_plan_seat_bytes(&model, &plan, place, bytes);
+            const struct keel_plan_seat seat = keel_plan_seat(&model, &plan, place);
+            struct keel_engine *engine = engine_of(2, device, seat.first_slice, seat.slice_count, &graph);
+            ck_assert_uint_eq(bytes[KEEL_BYTES_WEIGHTS], keel_engine_flat_count(engine) * sizeof(float));
+            keel_engine_destroy(engine);
+            keel_graph_destroy(graph);
+        }
+    keel_plan_model_fini(&model);
+    keel_device_close(device);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_seat_holds_its_slices_and_the_pages_that_it_owns_or_shadows);
@@ -482,6 +525,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_fits_with_fewest_seats_is_found_as_by_trying_all);
     tcase_add_test(tc, keys_bind_the_choice_and_what_does_not_fit_is_told_by_kind);
     tcase_add_test(tc, a_layer_costs_four_sums_and_four_gathers_of_batch_tokens_width);
+    tcase_add_test(tc, weights_of_a_seat_are_as_large_as_those_of_its_engine);
     tcase_add_test(tc, seats_of_a_gpt_have_their_slices_of_what_is_split);
 }
 
