@@ -6,8 +6,9 @@
  * the tensor axis. Seats beyond their product are spares.
  *
  * ZeRO. Of each bucket of a seat's flat buffers the position k of n owns pages [floor(k P / n), floor((k + 1)
- * P / n)); with two holders the next position has them too. 1: so lie m and v; 2: gradients too; 3: weights
- * too.
+ * P / n)); with two holders the next position has them too. A worker's
+ * shares (keel_engine_share) begin with pages of the norm, which are larger: a little off these. 1: so lie m
+ * and v; 2: gradients too; 3: weights too.
  *
  * Bytes are those of float32 by the layout: pages of KEEL_FLAT_ALIGN elements, so a little more than the
  * formulas say of P parameters of a seat: 16 P; 8 P + 8 P / n; 4 P + 12 P / n; 16 P / n (twice what is

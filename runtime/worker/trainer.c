@@ -14,10 +14,25 @@
 
 /* ---- creation ------------------------------------------------------------------------------------------ */
 
+/* NO_MEMORY: what the engine took of its device is more than a rank may use. */
+static enum keel_status check_memory(const struct keel_job *job, const struct keel_engine *engine)
+{
+    struct keel_engine_facts facts;
+    keel_engine_facts(engine, &facts);
+    if (job->parallel.memory_bytes == 0 || facts.planned_peak_bytes <= job->parallel.memory_bytes)
+        return KEEL_OK;
+    return keel_fail(
+        KEEL_NO_MEMORY,
+        "parallel.memory = %llu: the engine of a rank takes %llu bytes; keel plan lists plans that "
+        "take less",
+        (unsigned long long)job->parallel.memory_bytes, (unsigned long long)facts.planned_peak_bytes);
+}
+
 enum keel_status keel_trainer_build_engine(const struct keel_job *job, const struct keel_data *data,
                                            struct keel_engine_config config, struct keel_engine **out)
 {
     struct keel_graph *graph;
+    struct keel_engine *engine = NULL;
     KEEL_TRY(keel_graph_create(&graph));
     config.graph = graph;
     config.microbatches = job->microbatches * job->shards;
@@ -31,8 +46,14 @@ enum keel_status keel_trainer_build_engine(const struct keel_job *job, const str
     config.in_pieces = job->parallel.zero > KEEL_ZERO_NONE;
     enum keel_status status = keel_model_build(graph, job, data);
     if (status == KEEL_OK)
-        status = keel_engine_create(&config, out);
+        status = keel_engine_create(&config, &engine);
     keel_graph_destroy(graph);
+    if (status == KEEL_OK && !config.plan_only)
+        status = check_memory(job, engine);
+    if (status == KEEL_OK)
+        *out = engine;
+    else
+        keel_engine_destroy(engine);
     return status;
 }
 

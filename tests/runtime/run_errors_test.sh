@@ -42,6 +42,8 @@ try run "$job" --set job.tensor=2 --set parallel.tensor=2 --ranks 2 --out "$root
 expect "slices that ranks would share" 3 "workers hold all job.tensor = 2 slices for now"
 try run "$job" --set parallel.zero=3 --ranks 2 --out "$root/x"
 expect "state that ranks would share" 3 "parallel.zero = 3: workers hold all gradients and weights for now"
+try run "$job" --set parallel.memory=1000 --out "$root/memory"
+expect "more memory than a rank may use" 3 "parallel.memory = 1000: the engine of a rank takes"
 try run "$job" --ranks 513 --out "$root/x";                expect "more ranks than a run takes" 2 "--ranks: cluster.ranks = 513: out of range"
 try run "$job" --ranks x --sample y --out "$root/x";       expect "ranks that are no number" 2 "--ranks: cluster.ranks = x: a whole number is wanted"
 passes=$(yes -- --passes-off fuse | head -n 80)
