@@ -93,7 +93,21 @@ static keel_value linear(struct writer *writer, keel_value x, uint64_t in, uint6
     return keel_graph_linear(writer->graph, x, weight, bias ? param(writer, 1, out, 0, 0.1F) : 0);
 }
 
-/* Columns, something of each element, rows. */
+/* The same elements there and back: by another shape, or with batch and tokens exchanged. */
+static keel_value move(struct writer *writer, keel_value x, uint64_t width)
+{
+    const struct plan_case *of = writer->of;
+    static const uint32_t order[] = {1, 0, 2};
+    if (draw_bool(&writer->of->random)) {
+        x = keel_graph_reshape(writer->graph, x,
+                               (struct keel_shape){2, {(uint64_t)of->batch * of->tokens, width}});
+        return keel_graph_reshape(writer->graph, x, (struct keel_shape){3, {of->batch, of->tokens, width}});
+    }
+    return keel_graph_permute(writer->graph, keel_graph_permute(writer->graph, x, order), order);
+}
+
+/* Columns, something of each element, rows. Now and then the columns are gathered, or the result is by
+ * columns. */
 static keel_value perceptron(struct writer *writer, keel_value x, uint64_t width)
 {
     struct plan_case *of = writer->of;
@@ -109,7 +123,15 @@ static keel_value perceptron(struct writer *writer, keel_value x, uint64_t width
     }
     if (draw_of(&of->random, 0, 3) == 0)
         y = keel_graph_dropout(writer->graph, y, 0.25F);
-    return linear(writer, y, hidden, width);
+    if (draw_of(&of->random, 0, 4) == 0)
+        y = move(writer, y, hidden);
+    if (draw_of(&of->random, 0, 4) == 0)
+        y = keel_graph_reshard(writer->graph, y, KEEL_AXIS_TENSOR,
+                               (struct keel_axis_spec){.kind = KEEL_REPLICATED});
+    y = linear(writer, y, hidden, width);
+    if (draw_of(&of->random, 0, 4) == 0)
+        split(writer, y, 2, 1, 1);
+    return draw_of(&of->random, 0, 4) == 0 ? move(writer, y, width) : y;
 }
 
 static keel_value attention(struct writer *writer, keel_value x, uint64_t width)
