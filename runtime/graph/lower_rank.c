@@ -256,24 +256,21 @@ static enum keel_status refuse(const struct keel_ir_node *node, const char *why)
                      keel_op_row(node->op)->name, why);
 }
 
-/* An operation that moves elements, of all summands alike. Attributes speak of dimensions. */
+/* An operation that moves elements: rows that are split are one dimension here. */
 static enum keel_status lower_move(struct rank *rank, const struct keel_ir_node *old)
 {
-    const keel_value out = old->out[0];
     const struct keel_axis_spec *spec = spec_of(rank, old->in[0]);
-    if (spec->kind == KEEL_SPLIT && spec->dims > 1 && old->op != KEEL_OP_RESHAPE)
+    struct keel_ir_node node = *old;
+    const bool rows = spec->kind == KEEL_SPLIT && spec->dims > 1;
+    if (keel_is_partial(spec))
+        return refuse(old, "of a sum that is partial");
+    if (rows && old->op == KEEL_OP_PERMUTE)
         return refuse(old, "of rows that are split");
-    struct held *made = &rank->held[out];
-    const struct keel_ir_value like = rank->graph->values[out];
-    for (made->count = 0; made->count < rank->held[old->in[0]].count; made->count++) {
-        struct keel_ir_node node = *old;
-        for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
-            node.in[i] = old->in[i] == 0 ? 0 : rank->held[old->in[i]].part[made->count];
-        node.out[0] = made->count == 0 ? out : new_value(rank, "moved", like.dtype, &like.shape);
-        made->part[made->count] = node.out[0];
-        KEEL_TRY(append(rank, &node));
-    }
-    return KEEL_OK;
+    if (rows && old->op != KEEL_OP_RESHAPE && node.attributes.slice.axis > spec->dim)
+        node.attributes.slice.axis -= spec->dims - 1U;
+    for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
+        node.in[i] = read_of(rank, old->in[i]);
+    return append(rank, &node);
 }
 
 /* The operand with the units of one node of the tree alone, [outer, units, inner] being how it lies. */

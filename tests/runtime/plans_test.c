@@ -93,7 +93,8 @@ static keel_value linear(struct writer *writer, keel_value x, uint64_t in, uint6
     return keel_graph_linear(writer->graph, x, weight, bias ? param(writer, 1, out, 0, 0.1F) : 0);
 }
 
-/* The same elements there and back: by another shape, or with batch and tokens exchanged. */
+/* The same elements there and back: by another shape, in two parts of columns, or with batch and tokens
+ * exchanged. */
 static keel_value move(struct writer *writer, keel_value x, uint64_t width)
 {
     const struct plan_case *of = writer->of;
@@ -102,6 +103,11 @@ static keel_value move(struct writer *writer, keel_value x, uint64_t width)
         x = keel_graph_reshape(writer->graph, x,
                                (struct keel_shape){2, {(uint64_t)of->batch * of->tokens, width}});
         return keel_graph_reshape(writer->graph, x, (struct keel_shape){3, {of->batch, of->tokens, width}});
+    }
+    if (draw_bool(&writer->of->random)) {
+        const keel_value parts[] = {keel_graph_slice(writer->graph, x, 2, 0, 1),
+                                    keel_graph_slice(writer->graph, x, 2, 1, width - 1)};
+        return keel_graph_concat(writer->graph, parts, 2, 2);
     }
     return keel_graph_permute(writer->graph, keel_graph_permute(writer->graph, x, order), order);
 }
@@ -163,6 +169,7 @@ static keel_value block(struct writer *writer, keel_value x, uint64_t width)
 {
     struct plan_case *of = writer->of;
     keel_value y = draw_of(&of->random, 0, 3) > 0 ? norm(writer, x, width) : x;
+    y = draw_of(&of->random, 0, 4) == 0 ? move(writer, y, width) : y;
     y = draw_bool(&of->random) ? perceptron(writer, y, width) : attention(writer, y, width);
     if (draw_bool(&of->random))
         y = keel_graph_dropout(writer->graph, y, 0.1F);
@@ -643,8 +650,50 @@ START_TEST(ranks_with_some_slices_have_the_bits_of_all)
 }
 END_TEST
 
+/* What cannot be had is refused by name: a run of too many nodes, and what only all slices have. */
+START_TEST(cuts_that_no_rank_can_have_are_refused)
+{
+    static const struct {
+        uint32_t tensor, first, count;
+        bool products, pieces;
+        const char *says;
+    } refused[] = {{64, 1, 62, false, false, "10 nodes"},
+                   {4, 3, 2, false, false, "of 4 tensor slices"},
+                   {4, 1, 0, false, false, "0 slices from 1"},
+                   {4, 0, 2, true, false, "check_products"},
+                   {4, 0, 2, false, true, "parallel.zero"}};
+    struct keel_graph *graph;
+    struct keel_engine *engine = NULL;
+    ck_ok(keel_device_open("host", NULL, &device));
+    ck_ok(keel_kernels_create(device, &kernels));
+    ck_ok(keel_graph_create(&graph));
+    ck_ok(keel_model_gpt(
+        graph,
+        &(struct keel_gpt_config){
+            .layers = 1, .heads = 64, .width = 128, .block = 64, .vocab = 64, .batch = 1, .bias = true}));
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        const struct keel_engine_config config = {.device = device,
+                                                  .kernels = kernels,
+                                                  .graph = graph,
+                                                  .tensor = refused[i].tensor,
+                                                  .tensor_first = refused[i].first,
+                                                  .tensor_count = refused[i].count,
+                                                  .check_products = refused[i].products,
+                                                  .in_pieces = refused[i].pieces,
+                                                  .training = true};
+        ck_assert_int_ne(keel_engine_create(&config, &engine), KEEL_OK);
+        ck_assert_msg(strstr(keel_detail(), refused[i].says) != NULL, "%s: %s", refused[i].says,
+                      keel_detail());
+    }
+    keel_graph_destroy(graph);
+    keel_kernels_destroy(kernels);
+    keel_device_close(device);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, cuts_that_no_rank_can_have_are_refused);
     tcase_add_test(tc, ranks_with_some_slices_have_the_bits_of_all);
 }
 
