@@ -122,11 +122,11 @@ static void count_bytes(const struct keel_plan_model *model, const struct keel_j
     out[KEEL_BYTES_OPTIMIZER] = (plan->zero >= 1 ? held : whole) * (model->has_v ? 2 : 1);
     out[KEEL_BYTES_ACTIVATIONS] = model->cuts[seat->slice_count].activation_bytes;
     out[KEEL_BYTES_WORKSPACE] = model->cuts[seat->slice_count].accumulator_bytes;
-    if (plan->data == 1)
+    if (plan->data == 1 && plan->zero != 1)
         return;
-    /* The place of a sum: no retained node is written. What is computed bucket by bucket lies in two of them.
-     */
-    out[KEEL_BYTES_WORKSPACE] += plan->zero == 0 ? whole : plan->zero == 1 ? held : 2 * largest;
+    /* The place of a sum: no retained node is written. What is held has one, and one for its weights, which
+     * go from there to all. What is computed bucket by bucket lies in two of them. */
+    out[KEEL_BYTES_WORKSPACE] += plan->zero == 0 ? whole : plan->zero == 1 ? 2 * held : 2 * largest;
     if (plan->zero >= 3)
         out[KEEL_BYTES_WORKSPACE] += 2 * largest;
 }

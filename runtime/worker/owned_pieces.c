@@ -9,6 +9,7 @@
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define NO_POSITION UINT32_MAX
@@ -143,7 +144,7 @@ static enum keel_status copy_weights(struct keel_trainer *trainer, const struct 
     return KEEL_OK;
 }
 
-enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step)
+enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step, uint64_t *out_digest)
 {
     struct keel_owned *owned = &trainer->owned;
     KEEL_ASSERT(owned->on && owned->now.pieces != NULL);
@@ -152,7 +153,7 @@ enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step
     owned->now.filled = owned->now.complete = true;
     owned->now.reduced = owned->now.has_norm = false;
     owned->now.step = step;
-    return KEEL_OK;
+    return keel_trainer_digest(trainer, out_digest);
 }
 
 bool keel_trainer_unfinished(const struct keel_trainer *trainer, struct keel_trainer_result *out)
@@ -271,11 +272,30 @@ enum keel_status keel_tape_shadow(struct keel_tape_run *run, const struct keel_a
     return KEEL_OK;
 }
 
+/* Weights that changed since the step began are not those of its gradients, and no digest behind the step
+ * would tell: they are replaced. So they are looked at before anything is committed. */
+static enum keel_status check_weights(struct keel_tape_run *run)
+{
+    const struct keel_trainer_step *step = run->step;
+    const struct keel_trainer_screen *screen = &step->screen;
+    char evidence[KEEL_DETAIL_BYTES];
+    uint64_t digest;
+    KEEL_TRY(keel_engine_digest(run->trainer->engine, soon(run->trainer), &digest));
+    if (digest == run->trainer->digest)
+        return KEEL_OK;
+    snprintf(evidence, sizeof evidence, "weights %016llx in step %llu, which began with %016llx",
+             (unsigned long long)digest, (unsigned long long)step->step + 1,
+             (unsigned long long)run->trainer->digest);
+    return screen->wrong != NULL ? screen->wrong(screen->context, evidence)
+                                 : keel_fail(KEEL_CORRUPT, "%s", evidence);
+}
+
 enum keel_status keel_tape_square(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
     struct keel_owned_layout *now = &trainer->owned.now;
     (void)action;
+    KEEL_TRY(check_weights(run));
     return keel_engine_pieces_squares(now->pieces, soon(trainer), trainer->owned.squares,
                                       now->page_counts[now->owners.position]);
 }

@@ -148,8 +148,8 @@ struct keel_owners {
  * settle. What was held before stays, and is what is read, until it is forgotten. All but the weights must be
  * written behind this. NO_MEMORY. */
 enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct keel_owners *owners);
-/* All of the state of `step` is here, the weights in whole. */
-enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step);
+/* All of the state of `step` is here, the weights in whole: their digest. */
+enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step, uint64_t *out_digest);
 void keel_trainer_forget_before(struct keel_trainer *trainer);
 /* Forget all layouts but that of an epoch. */
 void keel_trainer_keep(struct keel_trainer *trainer, uint64_t epoch);

@@ -139,8 +139,7 @@ static enum keel_status own(struct keel_worker *worker)
 /* All of the state of `step` is here: let others know, and forget what was before when they have it too. */
 static enum keel_status settle(struct keel_worker *worker, uint64_t step)
 {
-    KEEL_TRY(keel_trainer_settle(worker->trainer, step));
-    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
+    KEEL_TRY(keel_trainer_settle(worker->trainer, step, &worker->digest));
     worker->has_state = true;
     worker->next_step = step;
     KEEL_TRY(keel_worker_exchange_second(worker));

@@ -229,6 +229,41 @@ START_TEST(pieces_keep_the_loss_scale_and_do_without_a_second_moment)
 }
 END_TEST
 
+/* Weights and gradients stay whole; what is held costs 16 bytes an element, in four buffers, and tables. */
+START_TEST(memory_is_that_of_the_formula)
+{
+    struct engine_rig rig;
+    static struct holder holder;
+    struct keel_engine_facts whole, bare, facts;
+    struct keel_engine_config config = {.microbatches = 2, .training = true};
+    engine_rig_open(&rig, "host", small, config);
+    keel_engine_facts(rig.engine, &whole);
+    engine_rig_close(&rig);
+    config.in_pieces = true;
+    engine_rig_open(&rig, "host", small, config);
+    keel_engine_facts(rig.engine, &bare);
+    const uint64_t flat = keel_engine_flat_count(rig.engine);
+    ck_assert_uint_ge(whole.planned_peak_bytes - bare.planned_peak_bytes, 8 * flat); /* and scratch */
+    ck_assert_uint_lt(whole.planned_peak_bytes - bare.planned_peak_bytes, 8 * flat + 4096);
+    for (uint32_t count = 2; count <= HOLDERS_MAX; count++) {
+        uint64_t held = 0;
+        open_holder(&rig, count - 1, count, &holder);
+        for (uint32_t r = 0; r < holder.run_count; r++)
+            held += holder.runs[r].count;
+        ck_assert_uint_le(held, 2 * (flat / count + KEEL_FLAT_ALIGN * keel_engine_bucket_count(rig.engine)));
+        const uint64_t bytes = keel_engine_pieces_bytes(holder.pieces);
+        ck_assert_uint_ge(bytes, 16 * held);
+        ck_assert_uint_lt(bytes, 16 * held + 12 * (held / KEEL_FLAT_ALIGN) + 2 * 64 * 56 + 4096);
+        keel_engine_facts(rig.engine, &facts);
+        ck_assert_uint_eq(facts.planned_peak_bytes, bare.planned_peak_bytes + bytes);
+        ck_assert_uint_eq(facts.planned_peak_bytes, keel_device_stats(rig.device).live_bytes);
+        keel_engine_pieces_destroy(holder.pieces);
+        keel_free(holder.pages);
+    }
+    engine_rig_close(&rig);
+}
+END_TEST
+
 START_TEST(an_optimizer_of_whole_tensors_is_refused)
 {
     struct keel_engine *engine;
@@ -243,6 +278,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, pieces_update_to_the_bits_of_the_whole);
     tcase_add_test(tc, pieces_keep_the_loss_scale_and_do_without_a_second_moment);
+    tcase_add_test(tc, memory_is_that_of_the_formula);
     tcase_add_test(tc, an_optimizer_of_whole_tensors_is_refused);
 }
 

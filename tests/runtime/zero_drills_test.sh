@@ -57,6 +57,24 @@ for more in "--set job.tensor=2" "--set train.storage=f16" "--set train.optimize
     check "with $more: the same bits" same_bits "$root/more-whole" "$out"
     rm -rf "$root/more-whole" "$root/more-zero"
 done
+# Bytes that a rank sends in a step, where each has one node of the tree of sums: sums to their owners, copies of them,
+# weights to all; squares and records beside.
+sent() { tail -n 1 "$root/$1/metrics.jsonl" | sed 's/.*"sent_bytes": *\([0-9]*\).*/\1/'; }
+even="$small --set job.shards=4"
+drill sum-2 $even --set parallel.zero=0 --ranks 2
+flat=$(($(sent sum-2) / 4096 * 4096)) # of two ranks each sends all that it has, once
+for ranks in 2 4; do
+    drill "sent-$ranks" $even --set parallel.zero=1 --ranks $ranks
+    rest=$(($(sent "sent-$ranks") - flat * (2 * ranks - 1) / ranks))
+    check "each of $ranks ranks sends 4 P (2 (n - 1) / n + 1 / n), and $rest bytes" [ "$rest" -ge 0 -a "$rest" -le 512 ]
+    drill "sent-$ranks-1" $even --set parallel.zero=1 --set parallel.holders=1 --ranks $ranks
+    rest=$(($(sent "sent-$ranks-1") - flat * 2 * (ranks - 1) / ranks))
+    check "without copies 4 P 2 (n - 1) / n, and $rest bytes" [ "$rest" -ge 0 -a "$rest" -le 512 ]
+done
+drill flip $zero --ranks 3 --drill flip:rank=1,step=4
+check "a rank whose weights change in memory is left out" [ $? -eq 0 ]
+check "a rank whose weights change in memory: the same bits" same_bits "$root/whole" "$out"
+check "a rank whose weights change in memory: it is said" grep -q "in step 4, which began with" "$out.log" "$out/events.jsonl"
 drill refused $zero --set train.optimizer=lamb
 check "an optimizer of whole tensors is refused" grep -q "parallel.zero = 1: train.optimizer" "$out.log"
 

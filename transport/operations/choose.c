@@ -64,17 +64,14 @@ uint64_t keel_choose_bytes(const struct keel_group *group, const struct keel_col
         count *= group->rank_count;
     if (what->kind == KEEL_ALL_TO_ALL_V || what->kind == KEEL_BARRIER)
         count = 0;
-    if (what->kind == KEEL_ALL_GATHER_V) {
+    const bool scatters = what->kind == KEEL_REDUCE_SCATTER && what->counts_out != NULL;
+    if (what->kind == KEEL_ALL_GATHER_V || scatters) {
         count = 0;
         for (uint32_t rank = 0; rank < group->rank_count; rank++)
             count += what->counts_out[rank];
     }
-    if (what->kind == KEEL_REDUCE_SCATTER && what->counts_out != NULL) { /* as if they were even */
-        count = 0;
-        for (uint32_t rank = 0; rank < group->rank_count; rank++)
-            count += what->counts_out[rank];
+    if (scatters && group->rank_count > 0) /* as if they were even */
         count = (count + group->rank_count - 1) / group->rank_count;
-    }
     return count * keel_element_bytes(what->element);
 }
 
