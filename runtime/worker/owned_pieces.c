@@ -224,7 +224,7 @@ static const uint64_t *counts_of(const struct keel_trainer *trainer, uint32_t bu
 }
 
 enum keel_status keel_owned_reduce(struct keel_tape_run *run, uint32_t bucket,
-                                   struct keel_device_collective *sum, struct keel_device_place from)
+                                   struct keel_device_collective *sum)
 {
     struct keel_trainer *trainer = run->trainer;
     sum->result =
@@ -233,7 +233,8 @@ enum keel_status keel_owned_reduce(struct keel_tape_run *run, uint32_t bucket,
     sum->what.counts_out = counts_of(trainer, bucket);
     if (run->step->group != NULL)
         return KEEL_OK;
-    return keel_queue_copy(keel_engine_queue(trainer->engine), from.buffer, from.offset_bytes,
+    KEEL_ASSERT(sum->what.part_count == 1);
+    return keel_queue_copy(keel_engine_queue(trainer->engine), sum->parts->buffer, sum->parts->offset_bytes,
                            sum->result.buffer, sum->result.offset_bytes,
                            sum->what.counts_out[0] * sizeof(float), NULL, NULL);
 }

@@ -147,7 +147,7 @@ static enum keel_status reduce_bucket(struct keel_tape_run *run, uint32_t piece,
                                          .parts = parts,
                                          .after = {&after, after != NULL ? 1 : 0}};
     if (slot == KEEL_SUM_IN_PIECES)
-        KEEL_TRY(keel_owned_reduce(run, piece, &sum, parts[0]));
+        KEEL_TRY(keel_owned_reduce(run, piece, &sum));
     else
         sum.result = (struct keel_device_place){flat_of(trainer, slot), at.offset * sizeof(float)};
     if (run->step->group == NULL)

@@ -163,7 +163,7 @@ enum keel_status keel_tape_commit(struct keel_tape_run *run, const struct keel_a
 enum keel_status keel_tape_spread(struct keel_tape_run *run, const struct keel_action *action);
 /* Make the sum of a bucket one to its owners. A rank alone copies it, from its only node. */
 enum keel_status keel_owned_reduce(struct keel_tape_run *run, uint32_t bucket,
-                                   struct keel_device_collective *sum, struct keel_device_place from);
+                                   struct keel_device_collective *sum);
 enum keel_status keel_owned_await(struct keel_tape_run *run, uint32_t piece, uint64_t deadline_ns);
 enum keel_status keel_owned_update(struct keel_tape_run *run, const struct keel_engine_update *request,
                                    struct keel_engine_updated *out);

@@ -98,6 +98,11 @@ struct keel_worker {
     uint64_t sync_ns, heal_ns;            /* what this view has cost so far */
     bool first_step_of_view, interrupted; /* the step that comes was begun under an older view */
 
+    /* parallel.zero: of the step that leads to `unsaid_step`, whose weights went out as the view ended:
+     * reported when all have them. 0: none. */
+    struct keel_trainer_result unsaid;
+    uint64_t unsaid_step;
+
     struct keel_worker_snapshot snapshot;
 };
 

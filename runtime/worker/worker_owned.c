@@ -149,17 +149,22 @@ static enum keel_status settle(struct keel_worker *worker, uint64_t step)
 
 static enum keel_status move(struct keel_worker *worker, const struct keel_owned_record *chosen)
 {
-    struct keel_trainer_result result;
-    const bool unfinished = keel_trainer_unfinished(worker->trainer, &result);
+    if (keel_trainer_unfinished(worker->trainer, &worker->unsaid))
+        worker->unsaid_step = chosen->step;
     KEEL_TRY(own(worker));
     for (uint32_t share = 0; share < chosen->of; share++)
         KEEL_TRY(keel_worker_move_share(worker, share, chosen->of,
                                         giver_of(worker, chosen->epoch, chosen->step, share)));
-    KEEL_TRY(settle(worker, chosen->step));
-    result.digest = worker->digest;
-    if (unfinished)
-        keel_worker_say_healed(worker, &result);
-    return KEEL_OK;
+    return settle(worker, chosen->step);
+}
+
+/* What was left unsaid of the step that led here; of another one it is not true any more. */
+static void say_rest(struct keel_worker *worker)
+{
+    worker->unsaid.digest = worker->digest;
+    if (worker->unsaid_step > 0 && worker->unsaid_step == worker->next_step)
+        keel_worker_say_healed(worker, &worker->unsaid);
+    worker->unsaid_step = 0;
 }
 
 /* ---- from the beginning, or from a snapshot ------------------------------------------------------------ */
@@ -204,7 +209,8 @@ enum keel_status keel_worker_agree_owned(struct keel_worker *worker)
         return begin_again(worker, true, step);
     keel_trainer_keep(worker->trainer, chosen.epoch);
     if (!is_whole(worker, &chosen))
-        return move(worker, &chosen);
+        KEEL_TRY(move(worker, &chosen));
     worker->next_step = step;
+    say_rest(worker);
     return KEEL_OK;
 }
