@@ -47,6 +47,8 @@ struct null_work {
     } waits[KEEL_WAIT_MAX];
 };
 
+enum { EVENTS_READY = 64 };
+
 struct null_event {
     struct keel_event head;
     struct null_event *next; /* in the queue's free list */
@@ -217,6 +219,18 @@ static void *take_turns(void *context)
     return NULL;
 }
 
+/* The first events, so that no command makes one while fewer are alive. */
+static enum keel_status make_events(struct null_queue *queue)
+{
+    for (uint32_t i = 0; i < EVENTS_READY; i++) {
+        struct null_event *event;
+        KEEL_TRY(keel_alloc(1, sizeof *event, &event));
+        event->next = queue->free;
+        queue->free = event;
+    }
+    return KEEL_OK;
+}
+
 static enum keel_status null_queue_create(struct keel_device *device, struct keel_queue **out)
 {
     (void)device;
@@ -225,7 +239,9 @@ static enum keel_status null_queue_create(struct keel_device *device, struct kee
     keel_mutex_init(&queue->lock);
     keel_cond_init(&queue->moved);
     queue->references = 2; /* the caller's, and the thread's */
-    enum keel_status status = keel_thread_create(&queue->thread, "null queue", take_turns, queue);
+    enum keel_status status = make_events(queue);
+    if (status == KEEL_OK)
+        status = keel_thread_create(&queue->thread, "null queue", take_turns, queue);
     if (status != KEEL_OK) {
         queue->references = 1;
         release(queue);

@@ -11,7 +11,8 @@
 #include <CL/cl.h>
 #include <keel/thread.h>
 
-enum { OPENCL_EVENTS_MAX = 65536 /* alive on one queue */ };
+/* Of one queue: alive at most; made with it, so that how late the driver calls back decides no allocation. */
+enum { OPENCL_EVENTS_MAX = 65536, OPENCL_EVENTS_READY = 64 };
 
 struct opencl_device {
     struct keel_device head;
@@ -126,7 +127,7 @@ enum keel_status keel_opencl_replay(const struct keel_device_command *command,
                                     const struct keel_commands *commands, uint32_t number);
 
 /* Events (opencl_event.c). */
-void keel_opencl_pool_init(struct opencl_pool *pool);
+enum keel_status keel_opencl_pool_init(struct opencl_queue *queue);
 /* False when events are still away at the deadline; then nothing is freed. */
 bool keel_opencl_pool_fini(struct opencl_pool *pool, uint64_t deadline_ns);
 /* An event object without a native event yet; give back unused with keel_opencl_event_put. */

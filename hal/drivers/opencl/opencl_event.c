@@ -23,12 +23,6 @@ struct opencl_event {
     cl_int result;
 };
 
-void keel_opencl_pool_init(struct opencl_pool *pool)
-{
-    keel_mutex_init(&pool->lock);
-    keel_cond_init(&pool->home);
-}
-
 bool keel_opencl_pool_fini(struct opencl_pool *pool, uint64_t deadline_ns)
 {
     keel_mutex_lock(&pool->lock);
@@ -59,6 +53,24 @@ static enum keel_status make(struct opencl_queue *queue, struct opencl_event **o
     keel_cond_init(&event->fired_cond);
     queue->pool.made++;
     *out = event;
+    return KEEL_OK;
+}
+
+enum keel_status keel_opencl_pool_init(struct opencl_queue *queue)
+{
+    struct opencl_pool *pool = &queue->pool;
+    keel_mutex_init(&pool->lock);
+    keel_cond_init(&pool->home);
+    while (pool->made < OPENCL_EVENTS_READY) {
+        struct opencl_event *event;
+        enum keel_status status = make(queue, &event);
+        if (status != KEEL_OK) {
+            (void)keel_opencl_pool_fini(pool, 0);
+            return status;
+        }
+        event->next = pool->free;
+        pool->free = event;
+    }
     return KEEL_OK;
 }
 

@@ -34,8 +34,13 @@ enum keel_status keel_opencl_queue_create(struct keel_device *device, struct kee
         keel_free(queue);
         return keel_opencl_fail(error, device->info.selector, "clCreateCommandQueue");
     }
-    keel_opencl_pool_init(&queue->pool);
     queue->head.device = device;
+    enum keel_status status = keel_opencl_pool_init(queue);
+    if (status != KEEL_OK) {
+        clReleaseCommandQueue(queue->native);
+        keel_free(queue);
+        return status;
+    }
     *out = &queue->head;
     return KEEL_OK;
 }
