@@ -319,7 +319,7 @@ enum keel_status keel_tape_commit(struct keel_tape_run *run, const struct keel_a
                                      .result = now->gathered};
     if (run->step->group != NULL)
         return keel_group_begin(run->step->group, &gather, &trainer->operations[piece]);
-    memcpy(now->gathered, trainer->owned.squares, now->page_counts[0] * sizeof(float));
+    memcpy(now->gathered, trainer->owned.squares, keel_size(now->page_counts[0] * sizeof(float)));
     return KEEL_OK;
 }
 
@@ -330,7 +330,7 @@ static const float *sort_squares(struct keel_trainer *trainer)
     float *sorted = now->gathered + keel_engine_page_count(trainer->engine);
     const float *from = now->gathered;
     for (uint32_t i = 0; i < now->page_first[now->owners.rank_count]; i++) {
-        memcpy(sorted + now->pages[i].first, from, now->pages[i].count * sizeof *sorted);
+        memcpy(sorted + now->pages[i].first, from, keel_size(now->pages[i].count * sizeof *sorted));
         from += now->pages[i].count;
     }
     return sorted;
