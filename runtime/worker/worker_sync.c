@@ -187,28 +187,37 @@ static enum keel_status pass_state(struct keel_worker *worker, struct keel_state
     return KEEL_OK;
 }
 
+/* The collective `how` on one chunk: `out` is what this rank gives, `in` is what it takes. */
+static enum keel_status exchange_chunk(struct keel_worker *worker, const struct keel_collective *how,
+                                       const uint8_t *out, uint8_t *in)
+{
+    const void *parts[] = {out};
+    struct keel_collective chunk = *how;
+    if (worker->group == NULL)
+        return KEEL_OK;
+    chunk.element = KEEL_ELEMENT_U8;
+    chunk.parts = parts;
+    chunk.part_count = out != NULL ? 1 : 0;
+    chunk.result = how->kind == KEEL_SEND ? NULL : in;
+    return keel_group_run(worker->group, &chunk, keel_deadline_after_ns(worker->stall_ns));
+}
+
 /* Pieces of the state from who has them to who lacks them, in chunks: `how` says by which collective. */
 static enum keel_status move_pieces(struct keel_worker *worker, const struct keel_state_piece *pieces,
                                     uint32_t count, struct keel_collective *how, bool give)
 {
     uint8_t *out = worker->heal_chunk, *in = out + HEAL_CHUNK_BYTES;
-    const void *parts[] = {out};
     const bool keep =
         give && worker->job.parallel.zero > KEEL_ZERO_NONE; /* what is given is read elsewhere */
     struct keel_state_cursor at = {.piece = pieces}, kept = {.piece = pieces};
     uint64_t left = 0;
     for (uint32_t i = 0; i < count; i++)
         left += keel_piece_bytes(&pieces[i]);
-    how->element = KEEL_ELEMENT_U8;
-    how->parts = parts;
-    how->part_count = give ? 1 : 0;
-    how->result = how->kind == KEEL_SEND ? NULL : in;
     for (; left > 0; left -= how->count, how->sequence++) {
         how->count = left < HEAL_CHUNK_BYTES ? left : HEAL_CHUNK_BYTES;
         if (give)
             KEEL_TRY(pass_state(worker, &at, true, out, how->count));
-        if (worker->group != NULL)
-            KEEL_TRY(keel_group_run(worker->group, how, keel_deadline_after_ns(worker->stall_ns)));
+        KEEL_TRY(exchange_chunk(worker, how, give ? out : NULL, in));
         if (!give)
             KEEL_TRY(pass_state(worker, &at, false, in, how->count));
         if (keep)
