@@ -1,0 +1,87 @@
+#!/bin/sh
+# One GPT on 2 and 4 processes of this machine, float32, forward, backward, clipping and AdamW: Keel with replicas,
+# with ZeRO and with tensor slices, against PyTorch's DistributedDataParallel, FSDP2 and tensor parallelism over gloo.
+# The programs run in turn; figures are medians over rounds. What it obeys says racers/race.sh, and:
+#   RACE_RANKS="2 4"        numbers of processes
+#   RACE_SHAPE="4 8 512 256" layers, heads, width, tokens of a sample; 8 samples a step
+# To stderr go the losses of the first steps, as each plan has them: Keel's are equal in all bits.
+# room: runtime
+set -u
+. "$(dirname "$0")/racers/race.sh"
+BATCH=8 VOCAB=96 STEPS=${RACE_STEPS:-6}
+set -- ${RACE_SHAPE:-4 8 512 256}
+layers=$1 heads=$2 width=$3 block=$4
+export GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1
+
+job() {
+    cat <<EOF
+[job]
+name = race
+shards = 4
+tensor = 4
+[model]
+layers = $layers
+heads = $heads
+width = $width
+block = $block
+vocab = $VOCAB
+tied = false
+[data]
+path = build/data/english.txt
+[train]
+steps = $((STEPS + 2))
+batch = $((BATCH / 4))
+eval_every = 0
+[snapshot]
+every = 0
+EOF
+}
+
+# losses NAME: from standard input, lines of "loss step value bits", to descriptor 3
+losses() { sed "s/^/$race: $1: /" >&3; }
+
+# keel_plan RANKS PLAN: "race seconds-of-a-step 0"
+keel_plan() {
+    out=$work/run
+    rm -rf "$out"
+    case $2 in
+    ddp) keys="data=$1 tensor=1 zero=0" ;;
+    fsdp) keys="data=$1 tensor=1 zero=3" ;;
+    tp) keys="data=1 tensor=$1 zero=0" ;;
+    esac
+    "$BUILD/keel" run "$work/job.conf" --ranks "$1" --nodes 1 --out "$out" \
+        $(printf -- '--set parallel.%s ' $keys) >"$work/keel.log" 2>&1 || { tail -1 "$work/keel.log" >&2; return 1; }
+    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),"loss_bits":"\([0-9a-f]*\)".*/loss \1 \2 \3/p' "$out/metrics.jsonl" |
+        losses "keel $2, $1 ranks"
+    sed -n 's/.*"seconds":\([0-9.e-]*\).*/\1/p' "$out/metrics.jsonl" | tail -n +3 | sort -g |
+        awk '{ v[NR] = $1 } END { printf "race %f 0\n", v[int((NR + 1) / 2)] }'
+}
+
+# torch_plan RANKS PLAN
+torch_plan() {
+    "$PYTHON" -m torch.distributed.run --nproc-per-node "$1" --master-addr 127.0.0.1 --master-port "${RACE_PORT:-29511}" \
+        "$racers/torch_plans.py" "$2" $BATCH "$block" "$layers" "$heads" "$width" $VOCAB "$STEPS" >"$work/torch" 2>"$work/torch.err" ||
+        { grep Error "$work/torch.err" | head -1 >&2; return 1; }
+    grep '^loss ' "$work/torch.err" | losses "torch $2, $1 processes"
+    cat "$work/torch"
+}
+
+job >"$work/job.conf"
+has_torch && peers=torch || peers=
+for ranks in ${RACE_RANKS:-2 4}; do
+    for round in $(seq "$rounds"); do
+        [ "$round" = 1 ] && exec 3>&2 || exec 3>/dev/null # the losses are the same in every round
+        for plan in ddp fsdp tp; do
+            for name in keel $peers; do
+                run "$name-$plan" "$ranks" "${name}_plan" "$ranks" "$plan"
+            done
+        done
+    done
+    for plan in ddp fsdp tp; do
+        [ -s "$work/keel-$plan.$ranks" ] || continue
+        [ -z "$peers" ] || [ -s "$work/torch-$plan.$ranks" ] || continue
+        line "race, gpt $layers x $width, $ranks processes, $plan" "$(rate $((BATCH * block)) "$work/keel-$plan.$ranks")" \
+            tokens/s "torch $plan" "$(rate $((BATCH * block)) "$work/torch-$plan.$ranks")" 1 more
+    done
+done
+all_raced
