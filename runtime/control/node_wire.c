@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define WIRE_MAGIC UINT32_C(0x334e454b) /* "KEN3": the digit is the version */
+#define WIRE_MAGIC UINT32_C(0x344e454b) /* "KEN4": the digit is the version */
 
 enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 128, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
 
@@ -16,7 +16,7 @@ _Static_assert(HEAD_BYTES + 32 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_B
                        KEEL_WIRE_DETAIL_BYTES <
                    KEEL_MESSAGE_BYTES,
                "a status fits");
-_Static_assert(HEAD_BYTES + 32 + KEEL_WIRE_DETAIL_BYTES + KEEL_VIEW_BYTES_MAX < KEEL_MESSAGE_BYTES,
+_Static_assert(HEAD_BYTES + 40 + KEEL_WIRE_DETAIL_BYTES + KEEL_VIEW_BYTES_MAX < KEEL_MESSAGE_BYTES,
                "a view fits");
 _Static_assert(HEAD_BYTES + 64 + KEEL_REGISTER_BYTES_MAX < KEEL_MESSAGE_BYTES, "a register's value fits");
 
@@ -163,6 +163,7 @@ static void flow_leader(struct flow *f, struct keel_wire_leader *leader)
     flow_bool(f, &leader->missing);
     flow_bool(f, &leader->stop);
     flow_bool(f, &leader->end);
+    flow_u64(f, &leader->note);
     leader->status = (enum keel_status)flow_choice(f, leader->status, KEEL_STATUS_COUNT);
     flow_text(f, leader->detail, sizeof leader->detail);
     flow_bool(f, &leader->has_view);
@@ -198,6 +199,7 @@ static void flow_shard(struct flow *f, struct keel_wire_shard *shard, bool with_
 
 static void flow_note(struct flow *f, struct keel_wire_note *note)
 {
+    flow_u64(f, &note->number);
     note->local = (uint8_t)flow_choice(f, note->local, KEEL_WORKERS_PER_NODE);
     note->bytes = (uint16_t)flow_choice(f, note->bytes, KEEL_WIRE_NOTE_BYTES + 1);
     flow_bytes(f, note->data, note->bytes);

@@ -21,7 +21,7 @@ enum keel_wire_kind {
     KEEL_WIRE_STEP,       /* agent to launcher: a step record */
     KEEL_WIRE_SHARD,      /* agent to launcher: a shard of a snapshot is durable; until acknowledged */
     KEEL_WIRE_SHARD_ACK,  /* launcher to agent */
-    KEEL_WIRE_NOTE,       /* agent to launcher: text for events.jsonl, best effort */
+    KEEL_WIRE_NOTE,       /* agent to launcher: text for events.jsonl; until LEADER has its number */
     KEEL_WIRE_BEAT,       /* agent to its successor in the ring: I live */
     KEEL_WIRE_REGISTER,   /* between proposer and holders: struct keel_register_message */
     KEEL_WIRE_KIND_COUNT
@@ -31,7 +31,7 @@ enum keel_worker_state {
     KEEL_WORKER_OFF,      /* no process; it will be started (again) */
     KEEL_WORKER_STARTING, /* process runs, not ready */
     KEEL_WORKER_READY,
-    KEEL_WORKER_DONE,   /* all its steps done, all its shards known to the launcher */
+    KEEL_WORKER_DONE,   /* all its steps done, all its shards and notes known to the launcher */
     KEEL_WORKER_FAILED, /* gave up with a status that a restart does not cure */
     KEEL_WORKER_GONE,   /* ended and will not be started again */
     KEEL_WORKER_STATE_COUNT
@@ -69,6 +69,7 @@ struct keel_wire_leader {
     bool stop;          /* orderly end: workers finish the step */
     bool end;           /* the run is over: `status`, `detail` */
     bool has_view;
+    uint64_t note; /* number of the newest note that came from this agent; 0: none */
     enum keel_status status;
     char detail[KEEL_WIRE_DETAIL_BYTES];
     struct keel_view view;
@@ -81,6 +82,7 @@ struct keel_wire_shard { /* SHARD; an acknowledgement has no summary */
 };
 
 struct keel_wire_note {
+    uint64_t number; /* of its agent, ascending: (incarnation of the node << 32) + how many it made */
     uint8_t local;
     uint16_t bytes;
     uint8_t data[KEEL_WIRE_NOTE_BYTES];

@@ -1,6 +1,7 @@
 /* node_agent.c - the part of an agent: its workers' lives, reports to the launcher, views to workers.
  *
- * Owns restarts and their bounds, the watch over beats, the retransmission of what the launcher lacks. It
+ * Owns restarts and their bounds, the watch over beats, the retransmission of what the launcher lacks: step
+ * records, shards of snapshots, notes. It
  * decides nothing about membership: it reports states, and obeys views (node.c, invariant 4). */
 #include "node_state.h"
 
@@ -35,6 +36,22 @@ static void start_worker(struct keel_node *node, uint8_t local)
     node->env->worker_start(node->env->context, local, w->incarnation);
 }
 
+/* A note behind those that wait; NULL when too many do, since the launcher has answered nothing for long. */
+static struct keel_wire_note *add_note(struct keel_node *node, uint8_t local)
+{
+    struct keel_agent *agent = &node->agent;
+    if (agent->note_count == KEEL_NOTES_PENDING) {
+        keel_node_trace(node, "drop a note of worker %u.%u: %d wait", node->config.node, local,
+                        KEEL_NOTES_PENDING);
+        return NULL;
+    }
+    struct keel_wire_note *note =
+        &agent->notes[(agent->note_first + agent->note_count++) % KEEL_NOTES_PENDING];
+    *note = (struct keel_wire_note){
+        .number = ((uint64_t)node->config.incarnation << 32) + ++agent->notes_made, .local = local};
+    return note;
+}
+
 /* With the reason, as far as it can stand in JSON. */
 static void tell_given_up(struct keel_node *node, uint8_t local)
 {
@@ -45,12 +62,11 @@ static void tell_given_up(struct keel_node *node, uint8_t local)
     for (char *at = why; *at != '\0'; at++)
         if (*at == '"' || *at == '\\' || (unsigned char)*at < ' ')
             *at = '\'';
-    struct keel_wire_note *note = &keel_node_message(node, KEEL_WIRE_NOTE)->as.note;
-    note->local = local;
-    note->bytes = (uint16_t)snprintf((char *)note->data, sizeof note->data,
-                                     "{\"event\":\"worker-given-up\",\"restarts\":%u,\"detail\":\"%s\"}",
-                                     node->agent.locals[local].restarts, why);
-    keel_node_send(node, 0);
+    struct keel_wire_note *note = add_note(node, local);
+    if (note != NULL)
+        note->bytes = (uint16_t)snprintf((char *)note->data, sizeof note->data,
+                                         "{\"event\":\"worker-given-up\",\"restarts\":%u,\"detail\":\"%s\"}",
+                                         node->agent.locals[local].restarts, why);
 }
 
 /* The worker is out of the run: by its end, or because it is being killed. */
@@ -178,12 +194,11 @@ static void take_note(struct keel_node *node, const struct keel_node_event *even
         keel_node_trace(node, "drop note of %u bytes: over the limit", event->bytes);
         return;
     }
-    struct keel_wire_note *note = &keel_node_message(node, KEEL_WIRE_NOTE)->as.note;
-    note->local = event->local;
+    struct keel_wire_note *note = add_note(node, event->local);
+    if (note == NULL || event->bytes == 0)
+        return;
     note->bytes = (uint16_t)event->bytes;
-    if (event->bytes > 0)
-        memcpy(note->data, event->data, event->bytes);
-    keel_node_send(node, 0);
+    memcpy(note->data, event->data, event->bytes);
 }
 
 static int take_ready(struct keel_node *node, const struct keel_node_event *event)
@@ -261,10 +276,15 @@ int keel_agent_event(struct keel_node *node, const struct keel_node_event *event
 
 /* ---- reports ------------------------------------------------------------------------------------------- */
 
-static bool has_pending_shard(const struct keel_node *node, uint8_t local)
+/* Of a worker, something that the launcher lacks. */
+static bool has_pending(const struct keel_node *node, uint8_t local)
 {
+    const struct keel_agent *agent = &node->agent;
     for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
-        if (node->agent.pending[i].used && node->agent.pending[i].shard.local == local)
+        if (agent->pending[i].used && agent->pending[i].shard.local == local)
+            return true;
+    for (uint32_t i = 0; i < agent->note_count; i++)
+        if (agent->notes[(agent->note_first + i) % KEEL_NOTES_PENDING].local == local)
             return true;
     return false;
 }
@@ -274,7 +294,7 @@ static void fill_worker(const struct keel_node *node, uint8_t local, struct keel
     const struct keel_local *w = &node->agent.locals[local];
     out->incarnation = w->incarnation;
     out->state = w->state;
-    if (w->state == KEEL_WORKER_DONE && has_pending_shard(node, local))
+    if (w->state == KEEL_WORKER_DONE && has_pending(node, local))
         out->state = KEEL_WORKER_READY;
     out->cause = w->cause;
     out->failure = w->failure;
@@ -392,11 +412,24 @@ static void take_end(struct keel_node *node, const struct keel_wire_leader *lead
     keel_node_trace(node, "the run is over: %s", keel_status_name(leader->status));
 }
 
+static void forget_notes(struct keel_node *node, uint64_t newest)
+{
+    struct keel_agent *agent = &node->agent;
+    while (agent->note_count > 0 && agent->notes[agent->note_first].number <= newest) {
+        if (agent->locals[agent->notes[agent->note_first].local].state == KEEL_WORKER_DONE)
+            agent->report_due = true;
+        agent->note_first = (agent->note_first + 1) % KEEL_NOTES_PENDING;
+        agent->note_count--;
+        agent->note_sent_ns = 0;
+    }
+}
+
 static void take_leader(struct keel_node *node, const struct keel_wire_leader *leader)
 {
     struct keel_agent *agent = &node->agent;
     agent->leader_ns = node->now_ns;
     agent->next_step = leader->next_step;
+    forget_notes(node, leader->note);
     if (leader->has_view)
         adopt_view(node, &leader->view);
     if (leader->stop)
@@ -498,6 +531,18 @@ static void send_pending_shards(struct keel_node *node)
     }
 }
 
+/* One at a time, the next when the launcher has it: so each comes there once, and in its order. */
+static void send_pending_note(struct keel_node *node)
+{
+    struct keel_agent *agent = &node->agent;
+    if (agent->note_count == 0 ||
+        (agent->note_sent_ns != 0 && !keel_node_due(node, agent->note_sent_ns + node->times.beat_ns)))
+        return;
+    agent->note_sent_ns = node->now_ns;
+    keel_node_message(node, KEEL_WIRE_NOTE)->as.note = agent->notes[agent->note_first];
+    keel_node_send(node, 0);
+}
+
 static void finish_agent(struct keel_node *node, enum keel_status status, const char *detail)
 {
     for (uint8_t local = 0; local < worker_count(node); local++)
@@ -519,7 +564,8 @@ static bool any_running(const struct keel_node *node)
 static void work_on_end(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
-    if (!any_running(node) || keel_node_due(node, agent->end_ns))
+    bool quiet = !any_running(node) && agent->note_count == 0;
+    if (quiet || keel_node_due(node, agent->end_ns))
         finish_agent(node, agent->end_status, agent->end_detail);
     else
         keel_node_wake(node, agent->end_ns);
@@ -543,6 +589,7 @@ void keel_agent_work(struct keel_node *node)
             return;
     }
     send_pending_shards(node);
+    send_pending_note(node);
     bool beat = keel_node_due(node, agent->beat_ns);
     if (beat) {
         agent->beat_ns = node->now_ns + node->times.beat_ns;

@@ -19,6 +19,7 @@ static void tell(struct keel_node *node, uint16_t to, bool with_view, bool missi
     out->missing = missing;
     out->stop = leader->stopping;
     out->end = leader->ending;
+    out->note = leader->notes[to];
     out->status = leader->end_status;
     memcpy(out->detail, leader->end_detail, sizeof out->detail);
     out->has_view = with_view && node->view.epoch > 0;
@@ -684,6 +685,16 @@ static void take_report(struct keel_node *node, uint16_t from)
     tell(node, from, in->epoch < node->view.epoch, false);
 }
 
+static void take_note(struct keel_node *node, uint16_t from)
+{
+    const struct keel_wire_note *note = &node->in.as.note;
+    if (note->number > node->leader.notes[from]) {
+        node->leader.notes[from] = note->number;
+        node->env->note(node->env->context, from, note->local, note->data, note->bytes);
+    }
+    tell(node, from, false, false);
+}
+
 void keel_leader_message(struct keel_node *node, uint16_t from)
 {
     const struct keel_wire_message *in = &node->in;
@@ -701,7 +712,7 @@ void keel_leader_message(struct keel_node *node, uint16_t from)
         keel_node_send(node, from);
         break;
     case KEEL_WIRE_NOTE:
-        node->env->note(node->env->context, from, in->as.note.local, in->as.note.data, in->as.note.bytes);
+        take_note(node, from);
         break;
     default:
         keel_node_trace(node, "drop message kind %d from node %u: not its part", (int)in->kind, from);

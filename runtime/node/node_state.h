@@ -13,6 +13,7 @@ enum {
     KEEL_RESTARTS_MAX = 5,    /* in a row, of one worker, and of one agent: a long life is forgiven */
     KEEL_RESTARTS_EVER = 255, /* of one worker in its agent's life: they fill a byte of its incarnation */
     KEEL_SHARDS_PENDING = 4,  /* snapshots in flight, per worker and at the launcher */
+    KEEL_NOTES_PENDING = 64,  /* of an agent: 67 KB */
     KEEL_RECORD_BURST = 64    /* records sent again at once */
 };
 
@@ -42,6 +43,10 @@ struct keel_pending_shard {
 struct keel_agent {
     struct keel_local locals[KEEL_WORKERS_PER_NODE];
     struct keel_pending_shard pending[KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING];
+    struct keel_wire_note
+        notes[KEEL_NOTES_PENDING]; /* ring of what the launcher lacks, oldest at note_first */
+    uint32_t note_first, note_count, notes_made;
+    uint64_t note_sent_ns; /* the oldest was sent then; 0: it was not */
     uint64_t sequence;
     bool report_due;
     uint64_t beat_ns;       /* next heartbeat */
@@ -92,6 +97,7 @@ struct keel_leader {
     struct keel_snapshot_set snapshots[KEEL_SHARDS_PENDING];
     bool committed_any;
     uint64_t committed_step;
+    uint64_t notes[KEEL_NODES_MAX]; /* number of the newest that came, by node */
     bool end_kept; /* that of the last step was handed over, in this view or an earlier one */
     /* end */
     bool stopping, ending;

@@ -303,7 +303,7 @@ static void shape_register(struct fuzz_input *in, struct keel_register_message *
 static void shape_lead(struct fuzz_input *in, struct keel_wire_leader *leader)
 {
     uint8_t bits = fuzz_take_u8(in);
-    leader->next_step = fuzz_take_u8(in);
+    leader->next_step = leader->note = fuzz_take_u8(in);
     leader->missing = (bits & 1) != 0;
     leader->stop = (bits & 2) != 0;
     leader->end = bits % 16 == 12;
@@ -335,6 +335,7 @@ static void shape(struct fuzz_input *in, struct keel_wire_message *message)
         message->as.shard.summary.rank = fuzz_take_u8(in) % 8;
         break;
     case KEEL_WIRE_NOTE:
+        message->as.note.number = message->epoch;
         message->as.note.bytes = fuzz_take_u16(in) % (KEEL_WIRE_NOTE_BYTES + 1);
         break;
     case KEEL_WIRE_REGISTER:

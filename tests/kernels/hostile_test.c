@@ -411,10 +411,11 @@ static void check_guards(struct rig *rig, const char *what, uint64_t seed)
 
 /* ---- descriptors ---- */
 
-/* Mostly small; else around a power of two of any size. */
+/* Mostly small; else around a power of two of any size. Of slices, whose numbers are drawn by themselves,
+ * nothing is used. */
 static uint64_t draw_number(struct rig *rig, bool tame, size_t bytes)
 {
-    const uint64_t dice = draw(rig), power = UINT64_C(1) << draw(rig) % (8 * bytes);
+    const uint64_t dice = draw(rig), power = UINT64_C(1) << draw(rig) % (bytes < 8 ? 8 * bytes : 64);
     if (tame || dice % 4 != 0)
         return dice % 64 == 1 && !tame ? 0 : 1 + draw(rig) % (tame ? 4 : 8);
     return power + draw(rig) % 3 - 1;

@@ -435,9 +435,9 @@ static void env_view_change(void *context, const struct keel_view *old_view, con
 static void env_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     struct sim *sim = ((struct sim_context *)context)->sim;
-    if (node >= sim->config.nodes || local >= SIM_LOCALS || !data || bytes > KEEL_WIRE_NOTE_BYTES)
-        violate(sim, "a note of nobody");
-    sim->notes++;
+    if (node >= sim->config.nodes || local >= SIM_LOCALS || !data || bytes > KEEL_WIRE_NOTE_BYTES ||
+        !sim_hear(sim, node, data, bytes))
+        violate(sim, "a note of nobody, or twice, or late");
 }
 
 /* A run that is not complete ends only when its user asks or when nobody is left: a worker that lives, on a
@@ -698,6 +698,7 @@ static void do_worker(struct sim *sim, const struct sim_event *event)
         if (event->epoch != 0 && w->sent_epoch != event->epoch && w->finishing_epoch != event->epoch)
             return;
         w->done = true;
+        sim_say(sim, event->node, event->local);
         given.kind = KEEL_EVENT_WORKER_DONE;
         break;
     case SIM_ACCUSE:
@@ -880,8 +881,7 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
     n->stopped = n->finished = false;
     n->incarnation = incarnation;
     n->life++;
-    if (node == 0)
-        sim->user_stopped = false;
+    sim->user_stopped &= node != 0;
     memset(n->held, 0, sizeof n->held);
     enum keel_status status = keel_node_init(n->state, &config);
     KEEL_ASSERT(status == KEEL_OK);

@@ -8,6 +8,7 @@
 #define KEEL_TESTS_NODE_SIM_H
 
 #include "node_state.h"
+#include <string.h>
 
 enum { SIM_NODES = KEEL_NODES_MAX, SIM_LOCALS = 4, SIM_STEPS_MAX = 1024, SIM_EPOCHS_MAX = 4096 };
 
@@ -43,8 +44,10 @@ struct sim_node {
     struct sim_worker workers[SIM_LOCALS];
     uint8_t disk[KEEL_REGISTER_STORE_BYTES];
     uint32_t disk_bytes;
-    bool disk_full;              /* what is stored from now on finds no room */
-    uint8_t held[SIM_STEPS_MAX]; /* records that this process was given */
+    bool disk_full;                                /* what is stored from now on finds no room */
+    uint8_t held[SIM_STEPS_MAX];                   /* records that this process was given */
+    uint64_t notes_said, notes_heard, newest_note; /* by sim_say; the newest that this launcher heard */
+    uint32_t heard_life;                           /* that life of the launcher */
     bool finished;
     enum keel_status finish_status;
     char finish_detail[KEEL_WIRE_DETAIL_BYTES];
@@ -124,5 +127,30 @@ bool sim_run_until(struct sim *sim, uint64_t until_ns,
 /* Generations with shards that are not committed. */
 uint32_t sim_uncommitted(const struct sim *sim);
 uint64_t sim_random(struct sim *sim, uint64_t below);
+
+/* A worker's note, with its number. */
+static inline void sim_say(struct sim *sim, uint16_t node, uint8_t local)
+{
+    const uint64_t number = ++sim->nodes[node].notes_said;
+    struct keel_node_event note = {.kind = KEEL_EVENT_WORKER_NOTE, .local = local, .bytes = sizeof number};
+    note.data = (const uint8_t *)&number;
+    (void)sim_give(sim, node, &note);
+}
+
+/* A note came to the launcher: false when it is one of sim_say, and came twice or after a later one. */
+static inline bool sim_hear(struct sim *sim, uint16_t node, const uint8_t *data, uint32_t bytes)
+{
+    struct sim_node *from = &sim->nodes[node];
+    uint64_t number, newest = from->heard_life == sim->nodes[0].life ? from->newest_note : 0;
+    if (bytes != sizeof number) {
+        sim->notes++;
+        return true;
+    }
+    memcpy(&number, data, sizeof number);
+    from->newest_note = number;
+    from->heard_life = sim->nodes[0].life;
+    from->notes_heard++;
+    return number > newest || sim->garble_ppm != 0;
+}
 
 #endif

@@ -469,6 +469,28 @@ START_TEST(under_heavy_loss_and_duplication_every_step_still_arrives_once)
 }
 END_TEST
 
+/* The last ones too, which workers say before they are done; and behind an interruption, in their order. */
+START_TEST(under_heavy_loss_and_duplication_every_note_arrives_once)
+{
+    struct sim_config config = sim_default(29);
+    config.loss_ppm = 300000;
+    config.duplicate_ppm = 300000;
+    struct sim *sim = begin(config);
+    for (uint64_t step = 10; step <= 90; step += 10) {
+        ck_assert(sim_run_until(sim, 300 * SECONDS, delivered, step));
+        sim_partition(sim, 0, 2, step % 20 == 10 && step < 90);
+        for (uint16_t node = 1; node < 5; node++)
+            sim_say(sim, node, 0);
+    }
+    check_end(sim);
+    for (uint16_t node = 1; node < 5; node++) {
+        ck_assert_uint_ge(sim->nodes[node].notes_said, 9 + 1);
+        ck_assert_uint_eq(sim->nodes[node].notes_heard, sim->nodes[node].notes_said);
+    }
+    sim_destroy(sim);
+}
+END_TEST
+
 START_TEST(with_three_holders_the_view_survives_the_launchers_disk)
 {
     struct sim_config config = sim_default(30);
@@ -924,6 +946,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_stop_is_bounded_even_when_no_worker_obeys);
     tcase_add_test(tc, ranks_that_disagree_on_bits_are_reported_once);
     tcase_add_test(tc, under_heavy_loss_and_duplication_every_step_still_arrives_once);
+    tcase_add_test(tc, under_heavy_loss_and_duplication_every_note_arrives_once);
     tcase_add_test(tc, with_three_holders_the_view_survives_the_launchers_disk);
     tcase_add_test(tc, a_damaged_register_is_refused);
     tcase_add_test(tc, a_change_that_was_refused_and_is_not_wanted_any_more_makes_no_busy_loop);

@@ -83,8 +83,8 @@ static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
         fill_status(&m->as.status);
         break;
     case KEEL_WIRE_LEADER:
-        m->as.leader =
-            (struct keel_wire_leader){.next_step = draw(1 << 30), .stop = true, .has_view = draw(2) == 0};
+        m->as.leader = (struct keel_wire_leader){
+            .next_step = draw(1 << 30), .stop = true, .note = draw(1 << 30), .has_view = draw(2) == 0};
         strcpy(m->as.leader.detail, "stopped");
         if (m->as.leader.has_view)
             fill_view(&m->as.leader.view);
@@ -99,7 +99,8 @@ static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
             m->as.shard.summary = (struct keel_shard_summary){.rank = 63, .file_bytes = UINT64_MAX};
         break;
     case KEEL_WIRE_NOTE:
-        m->as.note = (struct keel_wire_note){.local = 3, .bytes = (uint16_t)draw(KEEL_WIRE_NOTE_BYTES + 1)};
+        m->as.note = (struct keel_wire_note){
+            .number = draw(1 << 30), .local = 3, .bytes = (uint16_t)draw(KEEL_WIRE_NOTE_BYTES + 1)};
         memset(m->as.note.data, '{', m->as.note.bytes);
         break;
     case KEEL_WIRE_REGISTER:

@@ -190,7 +190,9 @@ struct keel_env {
      * that, of the rank that it is about (0: none was heard, or none is lost). */
     void (*view_change)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                         enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns);
-    /* Launcher: a note of a worker arrived (best effort; at least once, at most a few times). */
+    /* Launcher: a note of a worker arrived: each once in this life of the launcher, and an agent's in their
+     * order. Lost are only those that an agent had not handed over when it died, or of more than 64 that
+     * wait. */
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
     /* The run is over for this node (finished, stopped, failed, launcher lost): its workers are gone or
      * were killed; end after this call. Called once. */
