@@ -169,9 +169,9 @@ static enum keel_status memory_commit(struct keel_tier_sink *sink,
     struct entry *entry = ((struct memory_sink *)sink)->entry;
     keel_format_digest(entry->data, entry->info.bytes, entry->info.digest);
     if (memcmp(entry->info.digest, digest, KEEL_OBJECT_DIGEST_BYTES) != 0) {
-        memory_abort(sink);
+        memory_abort(sink); /* and with it the entry */
         return keel_fail(KEEL_CORRUPT, "%s: did not arrive as it was sent; send it again",
-                         keel_tier_label(sink->tier, &entry->info.object).text);
+                         keel_tier_label(sink->tier, &sink->info.object).text);
     }
     entry->info.digest_known = true;
     keel_mutex_lock(&memory->lock);

@@ -22,11 +22,17 @@ for at in forward reduce commit spread snapshot; do
     check "ranks are lost at $at: nothing is lost" [ $? -ne 0 ]
 done
 
-# As many holders as there are die in one step: back to the newest snapshot, or to the beginning.
+# As many holders as there are die in one step: back to the newest snapshot, or to the beginning. On a busy machine the
+# second may die so late that others hold what the first had: then once more.
 for step in 2 5; do
-    drill "lost-$step" $zero --ranks 4 --drill "kill:rank=1,step=$step,at=reduce" \
-        --drill "kill:rank=2,step=$step,at=reduce"
-    check "both holders die in step $step" [ $? -eq 0 ]
+    for try in 1 2 3 4 5; do
+        rm -rf "$root/lost-$step"
+        drill "lost-$step" $zero --ranks 4 --drill "kill:rank=1,step=$step,at=reduce" \
+            --drill "kill:rank=2,step=$step,at=reduce"
+        ended=$?
+        [ $ended -eq 0 ] && ! grep -q '"event": *"state-lost"' "$out/events.jsonl" || break
+    done
+    check "both holders die in step $step" [ $ended -eq 0 ]
     check "both holders die in step $step: the same bits" same_bits "$root/whole" "$out"
     check "both holders die in step $step: it is said" grep -q '"event": *"state-lost"' "$out/events.jsonl"
     drill "alone-$step" $zero --set parallel.holders=1 --ranks 3 --drill "kill:rank=1,step=$step"
