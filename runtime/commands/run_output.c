@@ -538,19 +538,23 @@ static void close_incident(struct keel_output *output, const struct keel_step_re
 {
     struct keel_incident *incident = &output->incident;
     uint64_t part_ns[KEEL_INCIDENT_PART_COUNT], total_ns;
-    char words[256], lost[256];
+    char words[256], lost[256], healed[64] = "";
     if (!keel_incident_commit(incident, record, output->commit_ns, part_ns, &total_ns))
         return;
-    json_t *event = json_pack("{s:I, s:I, s:s, s:i, s:b, s:o, s:f, s:i}", "step", (json_int_t)record->step,
-                              "view", (json_int_t)record->epoch, "cause", keel_cause_name(incident->cause),
-                              "lost_ranks", (int)incident->lost_count, "injected", incident->injected, "lost",
-                              lost_list(output, incident), "total_s", seconds(total_ns), "redo_microbatches",
-                              (int)record->redo_microbatches);
+    json_t *event = json_pack(
+        "{s:I, s:I, s:s, s:i, s:b, s:o, s:f, s:i, s:I, s:i}", "step", (json_int_t)record->step, "view",
+        (json_int_t)record->epoch, "cause", keel_cause_name(incident->cause), "lost_ranks",
+        (int)incident->lost_count, "injected", incident->injected, "lost", lost_list(output, incident),
+        "total_s", seconds(total_ns), "redo_microbatches", (int)record->redo_microbatches, "heal_bytes",
+        (json_int_t)record->heal_bytes, "heal_ranks", (int)record->heal_ranks);
     put_parts(event, part_ns, words, sizeof words);
     write_event(output, "recovery", event);
     name_lost(output, incident, lost);
-    say(output, "step %" PRIu64 " committed %.3f s after the last commit before the loss of %s: %s",
-        record->step, seconds(total_ns), lost, words);
+    if (record->heal_bytes > 0)
+        snprintf(healed, sizeof healed, "; healed: %" PRIu64 " bytes from %" PRIu32 " ranks",
+                 record->heal_bytes, record->heal_ranks);
+    say(output, "step %" PRIu64 " committed %.3f s after the last commit before the loss of %s: %s%s",
+        record->step, seconds(total_ns), lost, words, healed);
 }
 
 /* The first new step after the run was started again: what the interruption cost, from the last commit of the

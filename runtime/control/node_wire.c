@@ -117,6 +117,8 @@ static void flow_record(struct flow *f, struct keel_step_record *record)
     flow_u64(f, &record->snapshot_stall_ns);
     flow_u64(f, &record->sync_ns);
     flow_u64(f, &record->heal_ns);
+    flow_u64(f, &record->heal_bytes);
+    flow_u32(f, &record->heal_ranks);
     flow_u64(f, &record->redo_ns);
     flow_u32(f, &record->redo_microbatches);
     flow_u32(f, &record->loss_scale_bits);

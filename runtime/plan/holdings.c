@@ -295,3 +295,60 @@ uint64_t keel_moves_sent(const struct keel_moves *moves, uint32_t seat)
         elements += moves->moves[i].from == seat ? moves->moves[i].what.count : 0;
     return elements;
 }
+
+uint64_t keel_moves_between(const struct keel_moves *moves, uint32_t from, uint32_t to)
+{
+    uint64_t elements = 0;
+    for (size_t i = 0; i < moves->move_count; i++)
+        if (moves->moves[i].from == from && moves->moves[i].to == to)
+            elements += moves->moves[i].what.count;
+    return elements;
+}
+
+/* ---- lists, and who holds what twice ------------------------------------------------------------------- */
+
+enum keel_status keel_extents_put(struct keel_extents *list, const struct keel_extent *extent)
+{
+    struct keel_extent *last = list->count > 0 ? &list->at[list->count - 1] : NULL;
+    if (extent->count == 0)
+        return KEEL_OK;
+    if (last != NULL && compare_tiles(last, extent) == 0 && end_of(last) == extent->first) {
+        last->count += extent->count;
+        return KEEL_OK;
+    }
+    KEEL_TRY(keel_grow(&list->at, &list->capacity, list->count + 1, sizeof *extent));
+    list->at[list->count++] = *extent;
+    return KEEL_OK;
+}
+
+struct keel_holding keel_extents_holding(const struct keel_extents *list)
+{
+    return (struct keel_holding){.extents = list->at, .count = (uint32_t)list->count};
+}
+
+/* How many of the positions below `end` are on a node. */
+static uint32_t count_on(uint32_t node, const uint32_t *nodes, uint32_t end)
+{
+    uint32_t count = 0;
+    for (uint32_t p = 0; p < end; p++)
+        count += nodes[p] == node;
+    return count;
+}
+
+uint32_t keel_second_holder(uint32_t position, uint32_t count, const uint32_t *node)
+{
+    uint32_t at = 0;
+    if (count < 2)
+        return KEEL_SEAT_NONE;
+    if (node == NULL || count_on(node[position], node, count) == count)
+        return (position + 1) % count;
+    while (node[at] != node[position])
+        at++;
+    do
+        at = (at + 1) % count;
+    while (count_on(node[at], node, at) > 0); /* until a node begins: the next one */
+    uint32_t turn = count_on(node[position], node, position) % count_on(node[at], node, count);
+    for (const uint32_t on = node[at]; turn > 0; turn -= node[at] == on)
+        at++;
+    return at;
+}

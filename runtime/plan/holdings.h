@@ -27,6 +27,21 @@ struct keel_holding {
     uint32_t count;
 };
 
+/* One that grows; zero it first. An extent that goes on where the last one ended lengthens that. NO_MEMORY.
+ */
+struct keel_extents {
+    struct keel_extent *at; /* owned: keel_free */
+    size_t count, capacity;
+};
+enum keel_status keel_extents_put(struct keel_extents *list, const struct keel_extent *extent);
+struct keel_holding keel_extents_holding(const struct keel_extents *list);
+
+/* Who has a copy of what position `position` of `count` owns: its node's positions, one after the other,
+ * those of the next node, in the order of their first positions. So a node's loss takes no element with it,
+ * and nobody has two copies where nodes have equally many. Where all are on one node (also `node` NULL, which
+ * else is by position): the next one. KEEL_SEAT_NONE: it is alone. */
+uint32_t keel_second_holder(uint32_t position, uint32_t count, const uint32_t *node);
+
 /* Seats are numbers below the count given; nobody has what is missing. */
 #define KEEL_SEAT_NONE UINT32_MAX
 
@@ -56,5 +71,7 @@ void keel_moves_fini(struct keel_moves *moves);
 
 /* Elements that `seat` sends. */
 uint64_t keel_moves_sent(const struct keel_moves *moves, uint32_t seat);
+/* Those that go from one to the other. */
+uint64_t keel_moves_between(const struct keel_moves *moves, uint32_t from, uint32_t to);
 
 #endif

@@ -100,15 +100,22 @@ static struct layout lay_out(const struct keel_plan_model *model, const struct k
 
 /* ---- bytes --------------------------------------------------------------------------------------------- */
 
-/* With two holders a position also has what the one before it owns. */
-uint32_t keel_plan_owner_before(const struct keel_job_plan *plan, uint32_t position)
-{
-    return (position + plan->data - 1) % plan->data;
-}
-
-bool keel_plan_has_shadows(const struct keel_job_plan *plan)
+static bool has_shadows(const struct keel_job_plan *plan)
 {
     return plan->zero > 0 && plan->holders > 1 && plan->data > 1;
+}
+
+bool keel_plan_shadows(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                       uint32_t position, uint32_t owner)
+{
+    uint32_t node[KEEL_SHARDS_MAX];
+    if (!has_shadows(plan))
+        return false;
+    if (model->per_node <= plan->tensor) /* no two of them on one node */
+        return (owner + 1) % plan->data == position;
+    for (uint32_t p = 0; p < plan->data; p++)
+        node[p] = p * plan->tensor / model->per_node;
+    return keel_second_holder(owner, plan->data, node) == position;
 }
 
 /* `whole`, `held`, `largest`: bytes of all elements of the seat, of those that it holds of what is divided,
@@ -137,8 +144,9 @@ void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel
     const struct keel_plan_seat of = keel_plan_seat(model, plan, seat);
     const struct layout own = lay_out(model, &of, plan->data, of.position);
     uint64_t held = own.owned;
-    if (keel_plan_has_shadows(plan))
-        held += lay_out(model, &of, plan->data, keel_plan_owner_before(plan, of.position)).owned;
+    for (uint32_t owner = 0; owner < plan->data; owner++)
+        if (keel_plan_shadows(model, plan, of.position, owner))
+            held += lay_out(model, &of, plan->data, owner).owned;
     const uint64_t page = (uint64_t)KEEL_FLAT_ALIGN * ELEMENT_BYTES;
     count_bytes(model, plan, &of, own.pages * page, held * page, own.largest * page, out);
 }
@@ -331,7 +339,7 @@ void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_jo
     const uint64_t bytes = own.pages * page, buckets = model->bucket_count;
     const uint64_t microbatches =
         (uint64_t)model->microbatches * ((model->shards + plan->data - 1) / plan->data);
-    *out = (struct keel_plan_traffic){.shadow_bytes = keel_plan_has_shadows(plan) ? own.owned * page : 0};
+    *out = (struct keel_plan_traffic){.shadow_bytes = has_shadows(plan) ? own.owned * page : 0};
     for (int kind = 0; plan->tensor > 1 && kind < KEEL_EXCHANGE_KINDS; kind++)
         add_exchange(&out->tensor[kind], model->exchanges[kind].count * microbatches,
                      model->exchanges[kind].bytes * microbatches);

@@ -6,7 +6,7 @@
  * the tensor axis. Seats beyond their product are spares.
  *
  * ZeRO. Of each bucket of a seat's flat buffers the position k of n owns pages [floor(k P / n), floor((k + 1)
- * P / n)); with two holders the next position has them too. A worker's
+ * P / n)); with two holders another one has them too (keel_second_holder). A worker's
  * shares (keel_engine_share) begin with pages of the norm, which are larger: a little off these. 1: so lie m
  * and v; 2: gradients too; 3: weights too.
  *
@@ -63,6 +63,7 @@ struct keel_plan_cut {
 /* What of a job a plan follows from. */
 struct keel_plan_model {
     uint32_t shards, tensor, microbatches; /* microbatches: of a shard */
+    uint32_t per_node;                     /* seats side by side on one node; 0: each is on its own */
     bool has_v;
     uint32_t zero_most;             /* 0: the optimizer, or how gradients are summed, wants whole tensors */
     struct keel_plan_param *params; /* owned; by number */

@@ -141,6 +141,7 @@ static void read_job(const struct keel_job *job, struct keel_plan_model *out)
     out->shards = job->shards;
     out->tensor = job->tensor;
     out->microbatches = job->microbatches;
+    out->per_node = job->nodes > 0 ? job->ranks / job->nodes : 0;
     out->has_v = keel_optimizer_has_v((enum keel_optimizer)job->optimizer);
     out->zero_most = whole ? 0 : 3;
 }

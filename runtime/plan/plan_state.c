@@ -69,8 +69,9 @@ static enum keel_status put_part(const struct visit *visit, uint32_t part)
         return KEEL_OK;
     }
     KEEL_TRY(put_owned(visit, visit->seat.position, part));
-    if (!visit->writes && keel_plan_has_shadows(plan))
-        KEEL_TRY(put_owned(visit, keel_plan_owner_before(plan, visit->seat.position), part));
+    for (uint32_t owner = 0; !visit->writes && owner < plan->data; owner++)
+        if (keel_plan_shadows(visit->model, plan, visit->seat.position, owner))
+            KEEL_TRY(put_owned(visit, owner, part));
     return KEEL_OK;
 }
 
@@ -83,30 +84,10 @@ static enum keel_status visit_all(const struct visit *visit)
 
 /* ---- as runs of tiles ---------------------------------------------------------------------------------- */
 
-struct extents {
-    struct keel_extent *at;
-    size_t count, capacity;
-};
-
-static enum keel_status put_extent(struct extents *out, struct keel_extent extent)
-{
-    struct keel_extent *last = out->count > 0 ? &out->at[out->count - 1] : NULL;
-    if (extent.count == 0)
-        return KEEL_OK;
-    if (last != NULL && last->part == extent.part && last->param == extent.param &&
-        last->slice == extent.slice && last->first + last->count == extent.first) {
-        last->count += extent.count;
-        return KEEL_OK;
-    }
-    KEEL_TRY(keel_grow(&out->at, &out->capacity, out->count + 1, sizeof extent));
-    out->at[out->count++] = extent;
-    return KEEL_OK;
-}
-
 /* Elements [from, to) of the seat's box that are of one slice: row by row, joined where rows are whole. */
 static enum keel_status put_slice(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
                                   uint32_t param, uint32_t slice, uint64_t from, uint64_t to, uint32_t part,
-                                  struct extents *out)
+                                  struct keel_extents *out)
 {
     const struct keel_plan_param *p = &model->params[param];
     const uint64_t width = keel_plan_columns(model, p, seat);
@@ -116,8 +97,8 @@ static enum keel_status put_slice(const struct keel_plan_model *model, const str
         const uint64_t base = row * width + begin;
         const uint64_t first = base > from ? base : from, end = base + own < to ? base + own : to;
         if (first < end)
-            KEEL_TRY(put_extent(
-                out, (struct keel_extent){part, param, slice, row * own + first - base, end - first}));
+            KEEL_TRY(keel_extents_put(
+                out, &(struct keel_extent){part, param, slice, row * own + first - base, end - first}));
     }
     return KEEL_OK;
 }
@@ -125,8 +106,8 @@ static enum keel_status put_slice(const struct keel_plan_model *model, const str
 static enum keel_status put_tiles(const struct visit *visit, const struct run *run)
 {
     if (visit->model->params[run->param].units == 0)
-        return put_extent(visit->into,
-                          (struct keel_extent){run->part, run->param, 0, run->from, run->to - run->from});
+        return keel_extents_put(
+            visit->into, &(struct keel_extent){run->part, run->param, 0, run->from, run->to - run->from});
     for (uint32_t i = 0; i < visit->seat.slice_count; i++)
         KEEL_TRY(put_slice(visit->model, &visit->seat, run->param, visit->seat.first_slice + i, run->from,
                            run->to, run->part, visit->into));
@@ -136,7 +117,7 @@ static enum keel_status put_tiles(const struct visit *visit, const struct run *r
 enum keel_status keel_plan_holding(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                                    uint32_t seat, struct keel_extent **out, uint32_t *out_count)
 {
-    struct extents extents = {.at = NULL};
+    struct keel_extents extents = {.at = NULL};
     const struct visit visit = {.model = model,
                                 .plan = plan,
                                 .seat = keel_plan_seat(model, plan, seat),

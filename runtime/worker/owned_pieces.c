@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NO_POSITION UINT32_MAX
+#define NO_POSITION KEEL_SEAT_NONE
 
 static uint64_t soon(const struct keel_trainer *trainer)
 {
@@ -34,16 +34,10 @@ static void layout_destroy(struct keel_owned_layout *layout)
     *layout = (struct keel_owned_layout){.pieces = NULL};
 }
 
-/* The next position on another node, else the next. */
+/* NO_POSITION: nobody. */
 static uint32_t shadow_of(const struct keel_owners *owners, uint32_t position)
 {
-    const uint32_t of = owners->rank_count;
-    if (owners->holders < 2 || of < 2)
-        return NO_POSITION;
-    for (uint32_t i = 1; i < of; i++)
-        if (owners->node != NULL && owners->node[(position + i) % of] != owners->node[position])
-            return (position + i) % of;
-    return (position + 1) % of;
+    return owners->holders < 2 ? NO_POSITION : keel_second_holder(position, owners->rank_count, owners->node);
 }
 
 /* Pages of all positions, one behind the other, and how many elements each has of each bucket. */
@@ -109,24 +103,6 @@ static enum keel_status layout_make(struct keel_trainer *trainer, const struct k
                                      layout->share_count * trainer->bucket_count, &layout->pieces);
 }
 
-enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct keel_owners *owners)
-{
-    struct keel_owned *owned = &trainer->owned;
-    KEEL_ASSERT(owned->on && owners->position < owners->rank_count);
-    if (owned->now.filled) {
-        KEEL_ASSERT(!owned->before.filled);
-        owned->before = owned->now;
-        owned->now = (struct keel_owned_layout){.pieces = NULL};
-    }
-    layout_destroy(&owned->now);
-    keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
-    enum keel_status status = layout_make(trainer, owners, &owned->now);
-    keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
-    if (status != KEEL_OK)
-        layout_destroy(&owned->now);
-    return status;
-}
-
 /* Runs of the layout's weights to the flat buffer, or from it. */
 static enum keel_status copy_weights(struct keel_trainer *trainer, const struct keel_owned_layout *layout,
                                      uint32_t share_count, bool out)
@@ -142,6 +118,59 @@ static enum keel_status copy_weights(struct keel_trainer *trainer, const struct 
                                      out ? flat : own, out ? there : here, bytes, NULL, NULL));
     }
     return KEEL_OK;
+}
+
+/* Moments of a run of the new layout, as far as the one before has them. */
+static enum keel_status carry_run(struct keel_trainer *trainer, uint32_t run, enum keel_engine_flat which)
+{
+    struct keel_owned_layout *now = &trainer->owned.now, *before = &trainer->owned.before;
+    struct keel_buffer *from = keel_engine_pieces_flat(before->pieces, which),
+                       *to = keel_engine_pieces_flat(now->pieces, which);
+    const uint64_t first = now->runs[run].first, count = now->runs[run].count;
+    for (uint64_t done = 0, at, here; to != NULL && done < count; done += here) {
+        const bool held = keel_owned_find(before, trainer->bucket_count, first + done, &at, &here);
+        here = here < count - done ? here : count - done;
+        if (held)
+            KEEL_TRY(keel_queue_copy(keel_engine_queue(trainer->engine), from, at * sizeof(float), to,
+                                     (keel_engine_pieces_at(now->pieces, run) + done) * sizeof(float),
+                                     here * sizeof(float), NULL, NULL));
+    }
+    return KEEL_OK;
+}
+
+/* What this rank has needs no other. */
+static enum keel_status carry(struct keel_trainer *trainer)
+{
+    const struct keel_owned_layout *now = &trainer->owned.now, *before = &trainer->owned.before;
+    if (!before->filled)
+        return KEEL_OK;
+    for (uint32_t r = 0; r < now->share_count * trainer->bucket_count; r++) {
+        KEEL_TRY(carry_run(trainer, r, KEEL_FLAT_M));
+        KEEL_TRY(carry_run(trainer, r, KEEL_FLAT_V));
+    }
+    if (!before->complete)
+        KEEL_TRY(copy_weights(trainer, before, before->share_count, true));
+    return keel_queue_finish(keel_engine_queue(trainer->engine), soon(trainer));
+}
+
+enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct keel_owners *owners)
+{
+    struct keel_owned *owned = &trainer->owned;
+    KEEL_ASSERT(owned->on && owners->position < owners->rank_count);
+    if (owned->now.filled) {
+        KEEL_ASSERT(!owned->before.filled);
+        owned->before = owned->now;
+        owned->now = (struct keel_owned_layout){.pieces = NULL};
+    }
+    layout_destroy(&owned->now);
+    keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    enum keel_status status = layout_make(trainer, owners, &owned->now);
+    if (status == KEEL_OK)
+        status = carry(trainer);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    if (status != KEEL_OK)
+        layout_destroy(&owned->now);
+    return status;
 }
 
 enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step, uint64_t *out_digest)

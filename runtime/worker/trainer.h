@@ -12,6 +12,7 @@
 
 #include "data.h"
 #include "hang_watch.h"
+#include "holdings.h"
 #include <keel/ckpt.h>
 #include <keel/device.h>
 #include <keel/engine.h>
@@ -144,9 +145,9 @@ struct keel_owners {
     uint32_t holders;     /* of each piece: 1, or 2, on two nodes if there are such */
     const uint32_t *node; /* by position; borrowed for the call; NULL: all on one */
 };
-/* Hold what these say from now on, of a state that is not here yet: initialize, load or write all of it, and
- * settle. What was held before stays, and is what is read, until it is forgotten. All but the weights must be
- * written behind this. NO_MEMORY. */
+/* Hold what these say from now on. What was held before stays, and is what is read, until it is forgotten;
+ * what of it is held still is here already, and all its weights are in the flat ones. The rest is to be
+ * initialized, loaded or written behind this; then settle. NO_MEMORY. */
 enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct keel_owners *owners);
 /* All of the state of `step` is here, the weights in whole: their digest. */
 enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step, uint64_t *out_digest);
@@ -202,6 +203,26 @@ enum keel_status keel_trainer_read_piece(struct keel_trainer *trainer, struct ke
                                          uint64_t bytes, void *out);
 enum keel_status keel_trainer_write_piece(struct keel_trainer *trainer, const struct keel_state_piece *piece,
                                           uint64_t offset_bytes, uint64_t bytes, const void *data);
+
+/* The same as runs of tiles, for moves between ranks: appended to *out. `parts`: bits of enum
+ * keel_state_part; what the optimizer keeps nothing of is left out. Of runs of the flat buffers; of all; of
+ * the share of `owner` of so many positions (keel_engine_share); what position `position` reads of a snapshot
+ * (keel_trainer_pieces). NO_MEMORY. */
+enum {
+    KEEL_PARTS_WEIGHTS = 1 << KEEL_STATE_WEIGHTS,
+    KEEL_PARTS_MOMENTS = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V
+};
+enum keel_status keel_trainer_extents(const struct keel_trainer *trainer, const struct keel_engine_run *runs,
+                                      uint32_t run_count, uint32_t parts, struct keel_extents *out);
+enum keel_status keel_trainer_all_extents(const struct keel_trainer *trainer, uint32_t parts,
+                                          struct keel_extents *out);
+enum keel_status keel_trainer_share_extents(const struct keel_trainer *trainer, uint32_t owner, uint32_t of,
+                                            uint32_t parts, struct keel_extents *out);
+enum keel_status keel_trainer_read_extents(const struct keel_trainer *trainer, uint32_t position,
+                                           uint32_t rank_count, struct keel_extents *out);
+/* The other way. The extent is one that this engine has. */
+struct keel_state_piece keel_trainer_piece_of(const struct keel_trainer *trainer,
+                                              const struct keel_extent *extent);
 
 /* Replace the state by that of a snapshot; the pieces of other positions are left as they are. *out_read:
  * bytes read from its files. */

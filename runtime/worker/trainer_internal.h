@@ -7,6 +7,7 @@
  * compressed_sums.c  the same of compressed gradients, on the host
  * owned_pieces.c     parallel.zero: pieces of the state, their owners, and what a tape does with them
  * step_records.c     what every rank says with a step, and whether they agree
+ * state_extents.c    what lies where, as runs of tiles
  * trainer_state.c, trainer_load.c, trainer_text.c: state as tiles, snapshots, validation and text */
 #ifndef KEEL_TRAINER_INTERNAL_H
 #define KEEL_TRAINER_INTERNAL_H

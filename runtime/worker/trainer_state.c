@@ -70,14 +70,12 @@ static enum keel_status transfer_held(struct keel_trainer *trainer, struct keel_
     return KEEL_OK;
 }
 
-/* At byte `at` of the flat buffer of a part: out, or in from `data`. Weights are read as the pieces have them
- * only while those of a view before are the newest. */
+/* At byte `at` of the flat buffer of a part: out, or in from `data`. */
 static enum keel_status transfer(struct keel_trainer *trainer, struct keel_queue *queue, uint64_t at,
                                  const struct keel_state_piece *piece, uint64_t bytes, void *out,
                                  const void *data)
 {
-    const bool weights = piece->part == KEEL_STATE_WEIGHTS;
-    if (trainer->owned.on && (!weights || (out != NULL && trainer->owned.before.filled)))
+    if (trainer->owned.on && piece->part != KEEL_STATE_WEIGHTS)
         return transfer_held(trainer, queue, at, piece->part, bytes, out, data);
     struct keel_buffer *flat = keel_engine_flat(trainer->engine, parts[piece->part].flat);
     return out != NULL ? keel_queue_read(queue, flat, at, out, bytes, NULL, NULL)

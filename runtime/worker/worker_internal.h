@@ -53,6 +53,17 @@ struct keel_sync_record {
     struct keel_owned_record owned[2]; /* parallel.zero */
 };
 
+/* Who has what of the state, and who needs what, by position: runs of tiles (state_extents.c). Zero it first.
+ */
+struct keel_holders {
+    struct keel_extents have[KEEL_MEMBERS_MAX], need[KEEL_MEMBERS_MAX];
+};
+/* What moves come to. */
+struct keel_moved {
+    uint64_t bytes;
+    uint32_t senders, receivers;
+};
+
 struct keel_worker {
     struct keel_job job;
     const char *directory;
@@ -94,8 +105,10 @@ struct keel_worker {
     struct keel_group *group; /* NULL when alone */
     /* Lent to the group's operations: after one that failed the transport may use them until it is closed. */
     struct keel_sync_record sync_mine, sync_all[KEEL_MEMBERS_MAX];
-    void *heal_chunk;                     /* owned: one to give, one to take; NULL when no state is moved */
+    void *chunks;                         /* owned: of moves; NULL when no state was moved in this view */
+    uint64_t move_round;                  /* how often it was, so far */
     uint64_t sync_ns, heal_ns;            /* what this view has cost so far */
+    struct keel_moved healed;             /* state that live ranks gave others in this view */
     bool first_step_of_view, interrupted; /* the step that comes was begun under an older view */
 
     /* parallel.zero: of the step that leads to `unsaid_step`, whose weights went out as the view ended:
@@ -116,14 +129,26 @@ struct keel_sdc_check_config keel_worker_screen(struct keel_worker *worker);
 enum keel_status keel_worker_join_view(struct keel_worker *worker);
 enum keel_status keel_worker_leave_view(struct keel_worker *worker);
 
-/* Of worker_sync.c, for worker_owned.c. The share of `owner` of a layout of `rank_count` positions goes from
- * `giver` to all. The state from the newest snapshot, or from the seed. Two agreements: `second` also finds
- * who has another state than the others. */
-enum keel_status keel_worker_move_share(struct keel_worker *worker, uint32_t owner, uint32_t rank_count,
-                                        uint32_t giver);
+/* worker_moves.c: the same on all ranks of the view, from the same holders, *out to be given to
+ * keel_moves_fini. Then the moves are made, if nothing is missing: point to point, on the engine's queue.
+ * Blocks; of moves that failed, what came is there in part. */
+enum keel_status keel_worker_find_moves(const struct keel_worker *worker, const struct keel_holders *holders,
+                                        struct keel_moves *out);
+enum keel_status keel_worker_make_moves(struct keel_worker *worker, const struct keel_moves *moves);
+struct keel_moved keel_worker_count_moves(const struct keel_worker *worker, const struct keel_moves *moves);
+void keel_holders_fini(struct keel_holders *holders);
+
+/* Of worker_sync.c, for worker_owned.c. The state from the newest snapshot, or from the seed. Two agreements:
+ * `second` also finds who has another state than the others. `healed` is
+ * said of moves between live ranks. */
 enum keel_status keel_worker_restore_or_begin(struct keel_worker *worker);
 enum keel_status keel_worker_exchange_lost(struct keel_worker *worker);
 enum keel_status keel_worker_exchange_second(struct keel_worker *worker);
+void keel_worker_note_healed(struct keel_worker *worker, const struct keel_moves *moves);
+/* By position: its node. */
+void keel_worker_nodes(const struct keel_worker *worker, uint32_t out[KEEL_MEMBERS_MAX]);
+/* What each position is to have in this view. */
+enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders);
 /* worker_owned.c: parallel.zero: the same of pieces, once all have said what they hold. */
 enum keel_status keel_worker_agree_owned(struct keel_worker *worker);
 

@@ -3,14 +3,17 @@
  * All ranks draw the same conclusion from the same records, as in worker_sync.c:
  *
  *   1. Who has the sums of a step that another one did, does it too, with that one's norm.
- *   2. The newest layout of which some rank holds each share, at the furthest step, is the one to go on from.
- *      Its shares go to all, each from its owner, or from its shadow; every rank keeps what is its own now.
- *   3. When all have all, what was before is forgotten. A view that ends earlier leaves one of the two whole.
+ *   2. The newest layout whose holders, at the furthest step, have together all that the new one needs is the
+ *      one to go on from. Every rank keeps what it still needs, and gets what it lacks (worker_moves.c): of
+ *      weights those of others' pieces, where it has not all.
+ *   3. When all have what is theirs, what was before is forgotten. A view that ends earlier leaves one of the
+ * two whole.
  *   4. Where a share is lost with all its holders, all go back to the newest snapshot, and the run says so.
  */
 #include "worker_internal.h"
 #include <keel/clock.h>
 #include <keel/log.h>
+#include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -73,40 +76,69 @@ static const struct keel_owned_record *record_of(const struct keel_worker *worke
     return NULL;
 }
 
-/* Who gives a share of a layout: its owner, else the lowest that holds it; rank_count: nobody. */
-static uint32_t giver_of(const struct keel_worker *worker, uint64_t epoch, uint64_t step, uint32_t share)
+/* What the ranks that were in that layout hold of it. */
+static enum keel_status list_held(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
+                                  struct keel_holders *holders)
 {
-    uint32_t found = worker->rank_count;
+    const struct keel_trainer *trainer = worker->trainer;
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         const struct keel_owned_record *record = record_of(worker, p, epoch, step);
-        if (record != NULL && record->position == share)
-            return p;
-        if (record != NULL && has_share(record, share) && found == worker->rank_count)
-            found = p;
+        struct keel_extents *have = &holders->have[p];
+        if (record == NULL)
+            continue;
+        if (record->complete)
+            KEEL_TRY(keel_trainer_all_extents(trainer, KEEL_PARTS_WEIGHTS, have));
+        for (uint32_t share = 0; share < record->of; share++)
+            if (has_share(record, share))
+                KEEL_TRY(keel_trainer_share_extents(trainer, share, record->of,
+                                                    KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS, have));
     }
-    return found;
+    return KEEL_OK;
 }
 
-static bool is_covered(const struct keel_worker *worker, uint64_t epoch, uint64_t step, uint32_t of)
+/* From that layout to the one of this view. */
+static enum keel_status find_moves(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
+                                   struct keel_moves *out)
 {
-    for (uint32_t share = 0; share < of; share++)
-        if (giver_of(worker, epoch, step, share) == worker->rank_count)
-            return false;
-    return true;
+    struct keel_holders *holders;
+    KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
+    enum keel_status status = keel_worker_list_needs(worker, holders);
+    if (status == KEEL_OK)
+        status = list_held(worker, epoch, step, holders);
+    if (status == KEEL_OK)
+        status = keel_worker_find_moves(worker, holders, out);
+    keel_holders_fini(holders);
+    keel_free(holders);
+    return status;
 }
 
-/* The newest that is covered; of 0: none. */
-static struct keel_owned_record choose(const struct keel_worker *worker, uint64_t step)
+/* The newest layout of that step which is older than `epoch`; of 0: none. */
+static struct keel_owned_record newest_before(const struct keel_worker *worker, uint64_t epoch, uint64_t step)
 {
     struct keel_owned_record best = {.of = 0};
     for (uint32_t p = 0; p < worker->rank_count; p++)
         for (uint32_t i = 0; i < 2; i++) {
             const struct keel_owned_record *record = &worker->sync_all[p].owned[i];
-            if (record->of > 0 && record->step == step && (best.of == 0 || record->epoch > best.epoch) &&
-                is_covered(worker, record->epoch, step, record->of))
+            if (record->of > 0 && record->step == step && record->epoch < epoch &&
+                (best.of == 0 || record->epoch > best.epoch))
                 best = *record;
         }
     return best;
+}
+
+/* The newest from which nothing is missing, with the moves; of 0: none. */
+static enum keel_status choose(const struct keel_worker *worker, uint64_t step,
+                               struct keel_owned_record *chosen, struct keel_moves *moves)
+{
+    *chosen = newest_before(worker, UINT64_MAX, step);
+    while (chosen->of > 0) {
+        KEEL_TRY(find_moves(worker, chosen->epoch, step, moves));
+        if (moves->missing_count == 0)
+            break;
+        keel_moves_fini(moves);
+        *chosen = newest_before(worker, chosen->epoch, step);
+    }
+    return KEEL_OK;
 }
 
 /* Everybody is where it was, with all weights. */
@@ -124,10 +156,8 @@ static bool is_whole(const struct keel_worker *worker, const struct keel_owned_r
 
 static enum keel_status own(struct keel_worker *worker)
 {
-    uint32_t node[KEEL_MEMBERS_MAX], count = 0;
-    for (uint32_t i = 0; i < worker->view.member_count; i++)
-        if (!worker->view.members[i].spare)
-            node[count++] = worker->view.members[i].node;
+    uint32_t node[KEEL_MEMBERS_MAX];
+    keel_worker_nodes(worker, node);
     const struct keel_owners owners = {.epoch = worker->view.epoch,
                                        .position = worker->position,
                                        .rank_count = worker->rank_count,
@@ -147,15 +177,15 @@ static enum keel_status settle(struct keel_worker *worker, uint64_t step)
     return KEEL_OK;
 }
 
-static enum keel_status move(struct keel_worker *worker, const struct keel_owned_record *chosen)
+static enum keel_status move(struct keel_worker *worker, uint64_t step, const struct keel_moves *moves)
 {
     if (keel_trainer_unfinished(worker->trainer, &worker->unsaid))
-        worker->unsaid_step = chosen->step;
+        worker->unsaid_step = step;
     KEEL_TRY(own(worker));
-    for (uint32_t share = 0; share < chosen->of; share++)
-        KEEL_TRY(keel_worker_move_share(worker, share, chosen->of,
-                                        giver_of(worker, chosen->epoch, chosen->step, share)));
-    return settle(worker, chosen->step);
+    KEEL_TRY(keel_worker_make_moves(worker, moves));
+    KEEL_TRY(settle(worker, step));
+    keel_worker_note_healed(worker, moves);
+    return KEEL_OK;
 }
 
 /* What was left unsaid of the step that led here; of another one it is not true any more. */
@@ -191,9 +221,30 @@ static enum keel_status begin_again(struct keel_worker *worker, bool lost, uint6
     return settle(worker, worker->next_step);
 }
 
+/* From what ranks hold, at the furthest step. */
+static enum keel_status go_on(struct keel_worker *worker, uint64_t step)
+{
+    struct keel_owned_record chosen;
+    struct keel_moves moves = {.moves = NULL};
+    KEEL_TRY(catch_up(worker, step));
+    enum keel_status status = choose(worker, step, &chosen, &moves);
+    const uint64_t since = keel_now_ns();
+    if (status == KEEL_OK && chosen.of == 0)
+        return begin_again(worker, true, step);
+    if (status == KEEL_OK)
+        keel_trainer_keep(worker->trainer, chosen.epoch);
+    if (status == KEEL_OK && !is_whole(worker, &chosen))
+        status = move(worker, step, &moves);
+    keel_moves_fini(&moves);
+    KEEL_TRY(status);
+    worker->heal_ns = keel_now_ns() - since;
+    worker->next_step = step;
+    say_rest(worker);
+    return KEEL_OK;
+}
+
 enum keel_status keel_worker_agree_owned(struct keel_worker *worker)
 {
-    const uint64_t step = furthest_step(worker);
     bool any = false;
     for (uint32_t p = 0; p < worker->rank_count; p++)
         any = any || worker->sync_all[p].owned[0].of > 0 || worker->sync_all[p].owned[1].of > 0;
@@ -203,14 +254,5 @@ enum keel_status keel_worker_agree_owned(struct keel_worker *worker)
         keel_save_wait_captured(worker->snapshot.save, keel_deadline_after_ns(worker->stall_ns)) ==
             KEEL_TIMEOUT)
         return KEEL_TIMEOUT;
-    KEEL_TRY(catch_up(worker, step));
-    const struct keel_owned_record chosen = choose(worker, step);
-    if (chosen.of == 0)
-        return begin_again(worker, true, step);
-    keel_trainer_keep(worker->trainer, chosen.epoch);
-    if (!is_whole(worker, &chosen))
-        KEEL_TRY(move(worker, &chosen));
-    worker->next_step = step;
-    say_rest(worker);
-    return KEEL_OK;
+    return go_on(worker, furthest_step(worker));
 }

@@ -56,6 +56,8 @@ static struct keel_step_record record_of(const struct keel_worker *worker,
     if (worker->first_step_of_view) {
         record.sync_ns = worker->sync_ns;
         record.heal_ns = worker->heal_ns;
+        record.heal_bytes = worker->healed.bytes;
+        record.heal_ranks = worker->healed.senders;
         record.redo_ns = result->compute_ns;
         if (worker->interrupted)
             record.redo_microbatches = result->computed_microbatches;

@@ -2,10 +2,11 @@
  * it.
  *
  * Every rank says what it has (one all-gather); all draw the same conclusion from the same records, so no
- * coordinator is needed. Where somebody is alive with state, the furthest one heals the rest: nobody goes
- * back a step. Where nobody has state, every rank reads its share of the newest snapshot and broadcasts it;
- * where a share cannot be read, position 0 reads the newest snapshot that is whole and heals the others.
- * Without a snapshot everybody initializes from the seed. */
+ * coordinator is needed. Where somebody is alive with state, the furthest ones heal the rest: nobody goes
+ * back a step. Where nobody has state, every rank reads its share of the newest snapshot and gives it to who
+ * needs it; where a share cannot be read, position 0 reads the newest snapshot that is whole and heals the
+ * others. Without a snapshot everybody initializes from the seed. What goes from rank to rank are moves
+ * (worker_moves.c). */
 #include "worker_internal.h"
 #include <keel/clock.h>
 #include <keel/log.h>
@@ -13,16 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A step's sums have (step + 1) << 20 and what follows (tape_sum.c): these lie below and far above. */
-enum {
-    SEQUENCE_FIRST = 1,
-    SEQUENCE_SECOND = 2,
-    SEQUENCE_SHARES = 3,
-    SEQUENCE_LOST = 4,
-    HEAL_CHUNK_BYTES = 8 << 20
-};
-#define SEQUENCE_SHARE (UINT64_C(1) << 62)
-#define SEQUENCE_HEAL  (UINT64_C(1) << 63)
+/* A step's sums have (step + 1) << 20 and what follows (tape_sum.c): these lie below. */
+enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_SHARES = 3, SEQUENCE_LOST = 4 };
 
 /* ---- the view as this worker sees it ------------------------------------------------------------------- */
 
@@ -65,6 +58,14 @@ static void peer_lost(void *context, uint32_t position)
     keel_inbox_say(&worker->inbox, &message);
 }
 
+void keel_worker_nodes(const struct keel_worker *worker, uint32_t out[KEEL_MEMBERS_MAX])
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < worker->view.member_count; i++)
+        if (!worker->view.members[i].spare)
+            out[count++] = worker->view.members[i].node;
+}
+
 static enum keel_status open_group(struct keel_worker *worker)
 {
     struct keel_address addresses[KEEL_MEMBERS_MAX];
@@ -86,25 +87,15 @@ static enum keel_status open_group(struct keel_worker *worker)
     return KEEL_OK;
 }
 
-/* Room for what is given, and for what is taken. */
-static enum keel_status take_chunk(struct keel_worker *worker)
-{
-    return keel_alloc_aligned(KEEL_PAGE_BYTES, 2 * (size_t)HEAL_CHUNK_BYTES, &worker->heal_chunk);
-}
-
-static void drop_chunk(struct keel_worker *worker)
-{
-    keel_free(worker->heal_chunk);
-    worker->heal_chunk = NULL;
-}
-
 enum keel_status keel_worker_leave_view(struct keel_worker *worker)
 {
     keel_inbox_guard(&worker->inbox, NULL, worker->view.epoch);
     if (worker->group != NULL)
         keel_group_close(worker->group);
     worker->group = NULL;
-    drop_chunk(worker);
+    keel_free(worker->chunks);
+    worker->chunks = NULL;
+    worker->move_round = 0;
     return keel_trainer_leave_group(worker->trainer);
 }
 
@@ -161,159 +152,137 @@ static enum keel_status initialize(struct keel_worker *worker)
 
 /* ---- healing ------------------------------------------------------------------------------------------- */
 
-/* How far along a list of pieces a transfer is. */
-struct keel_state_cursor {
-    const struct keel_state_piece *piece;
-    uint64_t done_bytes; /* of it */
-};
-
-/* Copy the next `bytes` of the pieces into the chunk, or out of it. */
-static enum keel_status pass_state(struct keel_worker *worker, struct keel_state_cursor *at, bool give,
-                                   uint8_t *chunk, uint64_t bytes)
+void keel_worker_note_healed(struct keel_worker *worker, const struct keel_moves *moves)
 {
-    struct keel_queue *queue = keel_engine_queue(keel_trainer_engine(worker->trainer));
-    for (uint64_t done = 0; done < bytes;) {
-        uint64_t left = keel_piece_bytes(at->piece) - at->done_bytes;
-        uint64_t now = left < bytes - done ? left : bytes - done;
-        KEEL_TRY(
-            give ? keel_trainer_read_piece(worker->trainer, queue, at->piece, at->done_bytes, now,
-                                           chunk + done)
-                 : keel_trainer_write_piece(worker->trainer, at->piece, at->done_bytes, now, chunk + done));
-        done += now;
-        at->done_bytes += now;
-        if (now == left)
-            *at = (struct keel_state_cursor){.piece = at->piece + 1};
+    char detail[96];
+    const struct keel_moved moved = keel_worker_count_moves(worker, moves);
+    if (moved.bytes == 0)
+        return;
+    worker->healed = moved;
+    snprintf(detail, sizeof detail, "healed: %llu bytes from %u ranks to %u", (unsigned long long)moved.bytes,
+             moved.senders, moved.receivers);
+    if (worker->position == 0)
+        keel_worker_note(worker, "healed", worker->next_step, KEEL_OK, detail);
+    keel_log(KEEL_LOG_INFO, "%s", detail);
+}
+
+/* All of it, or with parallel.zero all weights and the moments of what a position owns or shadows. */
+enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders)
+{
+    const bool whole = worker->job.parallel.zero <= KEEL_ZERO_NONE;
+    const uint32_t count = worker->rank_count;
+    uint32_t node[KEEL_MEMBERS_MAX];
+    keel_worker_nodes(worker, node);
+    for (uint32_t p = 0; p < count; p++) {
+        struct keel_extents *need = &holders->need[p];
+        KEEL_TRY(keel_trainer_all_extents(
+            worker->trainer, whole ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_WEIGHTS, need));
+        for (uint32_t owner = 0; owner < count && !whole; owner++) {
+            const bool shadow =
+                worker->job.parallel.holders > 1 && keel_second_holder(owner, count, node) == p;
+            if (owner == p || shadow)
+                KEEL_TRY(keel_trainer_share_extents(worker->trainer, owner, count, KEEL_PARTS_MOMENTS, need));
+        }
     }
     return KEEL_OK;
 }
 
-/* The collective `how` on one chunk: `out` is what this rank gives, `in` is what it takes. */
-static enum keel_status exchange_chunk(struct keel_worker *worker, const struct keel_collective *how,
-                                       const uint8_t *out, uint8_t *in)
-{
-    const void *parts[] = {out};
-    struct keel_collective chunk = *how;
-    if (worker->group == NULL)
-        return KEEL_OK;
-    chunk.element = KEEL_ELEMENT_U8;
-    chunk.parts = parts;
-    chunk.part_count = out != NULL ? 1 : 0;
-    chunk.result = how->kind == KEEL_SEND ? NULL : in;
-    return keel_group_run(worker->group, &chunk, keel_deadline_after_ns(worker->stall_ns));
-}
-
-/* Pieces of the state from who has them to who lacks them, in chunks: `how` says by which collective. */
-static enum keel_status move_pieces(struct keel_worker *worker, const struct keel_state_piece *pieces,
-                                    uint32_t count, struct keel_collective *how, bool give)
-{
-    uint8_t *out = worker->heal_chunk, *in = out + HEAL_CHUNK_BYTES;
-    const bool keep =
-        give && worker->job.parallel.zero > KEEL_ZERO_NONE; /* what is given is read elsewhere */
-    struct keel_state_cursor at = {.piece = pieces}, kept = {.piece = pieces};
-    uint64_t left = 0;
-    for (uint32_t i = 0; i < count; i++)
-        left += keel_piece_bytes(&pieces[i]);
-    for (; left > 0; left -= how->count, how->sequence++) {
-        how->count = left < HEAL_CHUNK_BYTES ? left : HEAL_CHUNK_BYTES;
-        if (give)
-            KEEL_TRY(pass_state(worker, &at, true, out, how->count));
-        KEEL_TRY(exchange_chunk(worker, how, give ? out : NULL, in));
-        if (!give)
-            KEEL_TRY(pass_state(worker, &at, false, in, how->count));
-        if (keep)
-            KEEL_TRY(pass_state(worker, &kept, false, out, how->count));
-        atomic_fetch_add(&worker->inbox.progress, 1);
-    }
-    return KEEL_OK;
-}
-
-/* What position `owner` of `rank_count` has of the state: (0, 1) is all. */
-static enum keel_status move_share(struct keel_worker *worker, uint32_t owner, uint32_t rank_count,
-                                   struct keel_collective *how, bool give)
-{
-    struct keel_state_piece *pieces;
-    uint32_t count;
-    KEEL_TRY(keel_trainer_pieces(worker->trainer, owner, rank_count, &pieces, &count));
-    enum keel_status status = move_pieces(worker, pieces, count, how, give);
-    keel_free(pieces);
-    return status;
-}
-
-enum keel_status keel_worker_move_share(struct keel_worker *worker, uint32_t owner, uint32_t rank_count,
-                                        uint32_t giver)
-{
-    struct keel_collective how = {
-        .kind = KEEL_BROADCAST, .sequence = SEQUENCE_HEAL + ((uint64_t)(owner + 1) << 32), .root = giver};
-    KEEL_TRY(take_chunk(worker));
-    enum keel_status status = move_share(worker, owner, rank_count, &how, giver == worker->position);
-    if (status == KEEL_OK)
-        drop_chunk(worker);
-    return status;
-}
-
-/* The whole state, from one rank to the rank `healed`. */
-static enum keel_status move_state(struct keel_worker *worker, uint32_t peer, uint32_t healed, bool give)
-{
-    struct keel_collective how = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
-                                  .sequence = SEQUENCE_HEAL + ((uint64_t)(healed + 1) << 32),
-                                  .root = peer};
-    return move_share(worker, 0, 1, &how, give);
-}
-
-static enum keel_status receive_state(struct keel_worker *worker, uint32_t source)
-{
-    const struct keel_sync_record *record = &worker->sync_all[source];
-    uint64_t deadline_ns = keel_deadline_after_ns(worker->stall_ns);
-    if (worker->snapshot.save != NULL && /* a capture may still read what is about to be replaced */
-        keel_save_wait_captured(worker->snapshot.save, deadline_ns) == KEEL_TIMEOUT)
-        return KEEL_TIMEOUT;
-    /* Half a state is no state, until the digest says otherwise. */
-    worker->has_state = false;
-    keel_trainer_drop(worker->trainer);
-    KEEL_TRY(move_state(worker, source, worker->position, false));
-    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
-    if (worker->digest != record->digest)
-        return keel_fail(KEEL_MISMATCH, "healing from rank %u: digest %016llx, wanted %016llx",
-                         worker->position_rank[source], (unsigned long long)worker->digest,
-                         (unsigned long long)record->digest);
-    worker->has_state = true;
-    worker->next_step = record->next_step;
-    keel_log(KEEL_LOG_INFO, "healed from rank %u at step %llu", worker->position_rank[source],
-             (unsigned long long)worker->next_step);
-    return KEEL_OK;
-}
-
-/* Everybody behind the furthest step is healed by one that has it, sources taking turns. */
-static enum keel_status heal(struct keel_worker *worker, uint32_t best)
+static bool has_newest(const struct keel_worker *worker, uint32_t p, uint32_t best)
 {
     const struct keel_sync_record *all = worker->sync_all;
-    uint32_t sources[KEEL_MEMBERS_MAX], source_count = 0, turn = 0;
-    for (uint32_t p = 0; p < worker->rank_count; p++)
-        if (all[p].has_state && all[p].next_step == all[best].next_step)
-            sources[source_count++] = p;
-    KEEL_ASSERT(source_count > 0);
-    if (source_count == worker->rank_count)
-        return KEEL_OK;
-    KEEL_TRY(take_chunk(worker));
-    for (uint32_t p = 0; p < worker->rank_count; p++) {
-        if (all[p].has_state && all[p].next_step == all[best].next_step)
-            continue;
-        uint32_t source = sources[turn++ % source_count];
-        if (worker->position == source)
-            KEEL_TRY(move_state(worker, p, p, true));
-        else if (worker->position == p)
-            KEEL_TRY(receive_state(worker, source));
-    }
-    drop_chunk(worker);
+    return all[p].has_state && all[p].next_step == all[best].next_step;
+}
+
+/* Half a state is no state, until the digest says otherwise. */
+static enum keel_status forget_state(struct keel_worker *worker)
+{
+    if (worker->snapshot.save != NULL && /* a capture may still read what is about to be replaced */
+        keel_save_wait_captured(worker->snapshot.save, keel_deadline_after_ns(worker->stall_ns)) ==
+            KEEL_TIMEOUT)
+        return KEEL_TIMEOUT;
+    worker->has_state = false;
+    keel_trainer_drop(worker->trainer);
     return KEEL_OK;
+}
+
+static enum keel_status check_healed(struct keel_worker *worker, const struct keel_moves *moves,
+                                     uint32_t best)
+{
+    const struct keel_sync_record *record = &worker->sync_all[best];
+    char from[64] = "";
+    size_t used = 0;
+    for (uint32_t p = 0; p < worker->rank_count && used < sizeof from - 8; p++)
+        if (keel_moves_between(moves, p, worker->position) > 0)
+            used += (size_t)snprintf(from + used, sizeof from - used, " %u", worker->position_rank[p]);
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
+    if (worker->digest != record->digest)
+        return keel_fail(KEEL_MISMATCH, "healing from ranks%s: digest %016llx, wanted %016llx", from,
+                         (unsigned long long)worker->digest, (unsigned long long)record->digest);
+    worker->has_state = true;
+    worker->next_step = record->next_step;
+    keel_log(KEEL_LOG_INFO, "healed from ranks%s at step %llu", from, (unsigned long long)worker->next_step);
+    return KEEL_OK;
+}
+
+static enum keel_status find_healing(const struct keel_worker *worker, uint32_t best,
+                                     struct keel_moves *moves)
+{
+    struct keel_holders *holders;
+    KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
+    enum keel_status status = keel_worker_list_needs(worker, holders);
+    for (uint32_t p = 0; p < worker->rank_count && status == KEEL_OK; p++)
+        if (has_newest(worker, p, best))
+            status = keel_trainer_all_extents(worker->trainer, KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS,
+                                              &holders->have[p]);
+    if (status == KEEL_OK)
+        status = keel_worker_find_moves(worker, holders, moves);
+    keel_holders_fini(holders);
+    keel_free(holders);
+    return status;
+}
+
+/* Everybody behind the furthest step is healed by those that have it, evenly. */
+static enum keel_status heal(struct keel_worker *worker, uint32_t best)
+{
+    struct keel_moves moves = {.moves = NULL};
+    const bool behind = !has_newest(worker, worker->position, best);
+    enum keel_status status = find_healing(worker, best, &moves);
+    if (status == KEEL_OK && behind)
+        status = forget_state(worker);
+    if (status == KEEL_OK)
+        status = keel_worker_make_moves(worker, &moves);
+    if (status == KEEL_OK && behind)
+        status = check_healed(worker, &moves, best);
+    if (status == KEEL_OK)
+        keel_worker_note_healed(worker, &moves);
+    keel_moves_fini(&moves);
+    return status;
 }
 
 /* ---- a snapshot, read by all --------------------------------------------------------------------------- */
 
+/* Who has read its share gives it to who needs it. */
+static enum keel_status spread_shares(struct keel_worker *worker)
+{
+    struct keel_moves moves = {.moves = NULL};
+    struct keel_holders *holders;
+    KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
+    enum keel_status status = keel_worker_list_needs(worker, holders);
+    for (uint32_t p = 0; p < worker->rank_count && status == KEEL_OK; p++)
+        status = keel_trainer_read_extents(worker->trainer, p, worker->rank_count, &holders->have[p]);
+    if (status == KEEL_OK)
+        status = keel_worker_find_moves(worker, holders, &moves);
+    if (status == KEEL_OK)
+        status = keel_worker_make_moves(worker, &moves);
+    keel_moves_fini(&moves);
+    keel_holders_fini(holders);
+    keel_free(holders);
+    return status;
+}
+
 static enum keel_status read_shares(struct keel_worker *worker)
 {
     const uint64_t step = worker->sync_all[0].snapshot_step, since = keel_now_ns();
-    struct keel_collective how = {.kind = KEEL_BROADCAST, .sequence = SEQUENCE_SHARE};
     uint64_t read_bytes = 0;
     char detail[96];
     bool all = keel_worker_restore_share(worker, step, &read_bytes);
@@ -322,10 +291,7 @@ static enum keel_status read_shares(struct keel_worker *worker)
         all = all && worker->sync_all[p].has_share;
     if (!all)
         return KEEL_OK;
-    KEEL_TRY(take_chunk(worker));
-    for (how.root = 0; how.root < worker->rank_count; how.root++)
-        KEEL_TRY(move_share(worker, how.root, worker->rank_count, &how, how.root == worker->position));
-    drop_chunk(worker);
+    KEEL_TRY(spread_shares(worker));
     KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
     worker->has_state = true;
     worker->next_step = step;
@@ -425,7 +391,7 @@ static enum keel_status agree(struct keel_worker *worker, uint64_t since)
     KEEL_TRY(check_probe(worker));
     if (worker->job.parallel.zero > KEEL_ZERO_NONE) {
         enum keel_status status = keel_worker_agree_owned(worker);
-        worker->sync_ns = keel_now_ns() - since;
+        worker->sync_ns = keel_now_ns() - since - worker->heal_ns;
         return status;
     }
     if (furthest(worker) == worker->rank_count) {
@@ -444,6 +410,8 @@ enum keel_status keel_worker_join_view(struct keel_worker *worker)
     uint64_t since = keel_now_ns();
     place_in_view(worker);
     worker->first_step_of_view = true;
+    worker->healed = (struct keel_moved){.bytes = 0};
+    worker->heal_ns = 0;
     if (!worker->active)
         return KEEL_OK;
     if (worker->rank_count > 1)

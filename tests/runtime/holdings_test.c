@@ -277,8 +277,37 @@ START_TEST(who_has_what_he_needs_gets_nothing)
 }
 END_TEST
 
+/* Nodes of any sizes, side by side or not: where all have equally many, everybody is a second holder once. */
+START_TEST(a_second_holder_is_on_another_node_and_nobody_has_more_than_his_part)
+{
+    for (uint32_t trial = 0; trial < 2000; trial++) {
+        uint32_t node[24], copies[24] = {0}, size[6] = {0};
+        const uint32_t nodes = 1 + next_random(6), each = 1 + next_random(4);
+        const bool even = next_random(2) == 1, blocks = next_random(2) == 1;
+        const uint32_t count = even ? nodes * each : 1 + next_random(24);
+        for (uint32_t p = 0; p < count; p++) {
+            node[p] = !even ? next_random(nodes) : blocks ? p / each : p % nodes;
+            size[node[p]]++;
+        }
+        for (uint32_t p = 0; p < count; p++) {
+            const uint32_t second = keel_second_holder(p, count, node);
+            if (count == 1) {
+                ck_assert_uint_eq(second, KEEL_SEAT_NONE);
+                continue;
+            }
+            ck_assert(second < count && second != p);
+            ck_assert_msg(size[node[p]] == count || node[second] != node[p], "trial %u: %u on one node",
+                          trial, p);
+            ck_assert_msg(!even || ++copies[second] == 1, "trial %u: %u has two copies", trial, second);
+            ck_assert_uint_eq(keel_second_holder(p, count, NULL), (p + 1) % count);
+        }
+    }
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_second_holder_is_on_another_node_and_nobody_has_more_than_his_part);
     tcase_add_test(tc, moves_give_everybody_what_he_lacks_once_and_name_what_nobody_has);
     tcase_add_test(tc, moves_do_not_depend_on_the_order_in_which_holdings_are_listed);
     tcase_add_test(tc, replicas_send_equally_much_to_newcomers);

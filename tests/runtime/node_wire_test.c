@@ -34,6 +34,8 @@ static void fill_record(struct keel_step_record *r)
     r->val_accuracy_bits = 5;
     r->has_val_accuracy = 1;
     r->heal_ns = UINT64_MAX;
+    r->heal_bytes = UINT64_C(0xabcdef0123);
+    r->heal_ranks = 3;
     r->tokens = UINT64_C(1) << 50;
 }
 

@@ -67,7 +67,9 @@ struct keel_step_record {
     uint64_t exposed_comm_ns;   /* waiting for peers with nothing to compute */
     uint64_t snapshot_stall_ns; /* waiting for a capture before weights may change */
     uint64_t sync_ns;           /* first step of a view, else 0: connecting, agreeing on where to go on */
-    uint64_t heal_ns;           /* first step of a view: state copied from a live replica */
+    uint64_t heal_ns;           /* first step of a view: state copied from live ranks, */
+    uint64_t heal_bytes;        /* and how much, all ranks together, */
+    uint32_t heal_ranks;        /* from how many */
     uint64_t redo_ns;           /* first step of a view: computing what is missing of it */
     uint32_t redo_microbatches; /* of a step that the view before began */
     uint32_t loss_scale_bits;   /* 0: the loss is not scaled */

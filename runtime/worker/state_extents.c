@@ -1,0 +1,76 @@
+/* state_extents.c - what lies where of the state, as runs of tiles: the language of moves (plan/holdings.h).
+ *
+ * A rank has all slices of a parameter, so a tile lies in the flat buffers as it is, and a run of those is a
+ * run of each tile that it touches. */
+#include "trainer_internal.h"
+#include <keel/memory.h>
+
+/* What of a tile lies in a run, of each part that is asked for and kept. */
+static enum keel_status put_tile(const struct keel_trainer *trainer, uint32_t number,
+                                 const struct keel_engine_run *run, uint32_t parts, struct keel_extents *out)
+{
+    const struct keel_tile *tile = keel_engine_tile(trainer->engine, number);
+    const uint64_t tile_end = tile->offset + tile->count, run_end = run->first + run->count;
+    const uint64_t from = run->first > tile->offset ? run->first : tile->offset;
+    const uint64_t end = run_end < tile_end ? run_end : tile_end;
+    for (uint32_t part = 0; from < end && part < KEEL_STATE_PARTS; part++)
+        if ((parts >> part & 1) != 0 && keel_state_is_kept(trainer, number, part))
+            KEEL_TRY(keel_extents_put(
+                out, &(struct keel_extent){part, tile->param, tile->slice, from - tile->offset, end - from}));
+    return KEEL_OK;
+}
+
+enum keel_status keel_trainer_extents(const struct keel_trainer *trainer, const struct keel_engine_run *runs,
+                                      uint32_t run_count, uint32_t parts, struct keel_extents *out)
+{
+    for (uint32_t r = 0; r < run_count; r++)
+        for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++)
+            KEEL_TRY(put_tile(trainer, i, &runs[r], parts, out));
+    return KEEL_OK;
+}
+
+enum keel_status keel_trainer_all_extents(const struct keel_trainer *trainer, uint32_t parts,
+                                          struct keel_extents *out)
+{
+    const struct keel_engine_run all = {.first = 0, .count = trainer->flat_count};
+    return keel_trainer_extents(trainer, &all, 1, parts, out);
+}
+
+enum keel_status keel_trainer_share_extents(const struct keel_trainer *trainer, uint32_t owner, uint32_t of,
+                                            uint32_t parts, struct keel_extents *out)
+{
+    struct keel_engine_run *runs;
+    KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof *runs, &runs));
+    enum keel_status status = keel_engine_share(trainer->engine, owner, of, runs);
+    if (status == KEEL_OK)
+        status = keel_trainer_extents(trainer, runs, trainer->bucket_count, parts, out);
+    keel_free(runs);
+    return status;
+}
+
+enum keel_status keel_trainer_read_extents(const struct keel_trainer *trainer, uint32_t position,
+                                           uint32_t rank_count, struct keel_extents *out)
+{
+    struct keel_state_piece *pieces;
+    uint32_t count;
+    KEEL_TRY(keel_trainer_pieces(trainer, position, rank_count, &pieces, &count));
+    enum keel_status status = KEEL_OK;
+    for (uint32_t i = 0; i < count && status == KEEL_OK; i++) {
+        const struct keel_tile *tile = keel_engine_tile(trainer->engine, pieces[i].tile);
+        status = keel_extents_put(out, &(struct keel_extent){pieces[i].part, tile->param, tile->slice,
+                                                             pieces[i].first, pieces[i].count});
+    }
+    keel_free(pieces);
+    return status;
+}
+
+struct keel_state_piece keel_trainer_piece_of(const struct keel_trainer *trainer,
+                                              const struct keel_extent *extent)
+{
+    uint32_t tile = extent->param; /* no parameter has fewer than one */
+    while (keel_engine_tile(trainer->engine, tile)->param != extent->param ||
+           keel_engine_tile(trainer->engine, tile)->slice != extent->slice)
+        tile++;
+    return (struct keel_state_piece){
+        .tile = tile, .part = extent->part, .first = extent->first, .count = extent->count};
+}

@@ -1,0 +1,214 @@
+/* worker_moves.c - state from who holds it to who lacks it: the one path for healing, take-over, growing,
+ * shrinking and reading a snapshot together.
+ *
+ * All ranks know from the same records who holds what (struct keel_holders), so all find the same moves
+ * (plan/holdings.h), and nobody asks for anything. What goes from one rank to another is one stream, in
+ * chunks; chunks of all pairs have one order, by number, then by distance, then by sender, and every rank
+ * begins its own in that order, some at a time. The first chunk of all that is not done is then the first of
+ * both its ranks, which are at it: so there is no deadlock, whoever is slow. */
+#include "worker_internal.h"
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 4 << 20, WINDOW = 4 };
+/* Above all of a step (tape_sum.c) and of agreeing (worker_sync.c). */
+#define SEQUENCE_MOVE (UINT64_C(1) << 63)
+enum { SEQUENCE_ROUND = 40, SEQUENCE_PAIR = 24 }; /* first bits: which moves of the view; between whom */
+
+struct message {
+    uint32_t from, to;
+    uint64_t number, bytes; /* of the chunk */
+};
+
+/* How far a stream is: in the list of moves, and in the move. */
+struct stream {
+    size_t move;
+    uint64_t done_bytes;
+};
+
+struct transfer {
+    struct keel_worker *worker;
+    const struct keel_moves *moves;
+    struct stream out[KEEL_MEMBERS_MAX], in[KEEL_MEMBERS_MAX]; /* by the other position */
+    struct message *messages;                                  /* owned: of this rank, in the order of all */
+    size_t message_count, capacity;
+    struct keel_operation *window[WINDOW];
+};
+
+/* ---- who has what, and what is to go where ------------------------------------------------------------- */
+
+void keel_holders_fini(struct keel_holders *holders)
+{
+    for (uint32_t p = 0; p < KEEL_MEMBERS_MAX; p++) {
+        keel_free(holders->have[p].at);
+        keel_free(holders->need[p].at);
+    }
+    memset(holders, 0, sizeof *holders);
+}
+
+enum keel_status keel_worker_find_moves(const struct keel_worker *worker, const struct keel_holders *holders,
+                                        struct keel_moves *out)
+{
+    struct keel_holding have[KEEL_MEMBERS_MAX], need[KEEL_MEMBERS_MAX];
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        have[p] = keel_extents_holding(&holders->have[p]);
+        need[p] = keel_extents_holding(&holders->need[p]);
+    }
+    return keel_moves_find(have, need, worker->rank_count, out);
+}
+
+/* ---- the order ----------------------------------------------------------------------------------------- */
+
+static enum keel_status put_message(struct transfer *t, uint32_t from, uint32_t to, uint64_t number)
+{
+    const uint64_t bytes = keel_moves_between(t->moves, from, to) * sizeof(float), at = number * CHUNK_BYTES;
+    if (at >= bytes)
+        return KEEL_OK;
+    KEEL_TRY(keel_grow(&t->messages, &t->capacity, t->message_count + 1, sizeof *t->messages));
+    t->messages[t->message_count++] =
+        (struct message){from, to, number, bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES};
+    return KEEL_OK;
+}
+
+/* Those of this rank that have this number: at each distance the one to it and the one from it. */
+static enum keel_status put_messages(struct transfer *t, uint64_t number)
+{
+    const uint32_t me = t->worker->position, count = t->worker->rank_count;
+    for (uint32_t distance = 1; distance < count; distance++) {
+        const uint32_t to = (me + distance) % count, from = (me + count - distance) % count;
+        if (from < me)
+            KEEL_TRY(put_message(t, from, me, number));
+        KEEL_TRY(put_message(t, me, to, number));
+        if (from > me)
+            KEEL_TRY(put_message(t, from, me, number));
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status list_messages(struct transfer *t)
+{
+    size_t before = SIZE_MAX;
+    for (uint64_t number = 0; before != t->message_count; number++) {
+        before = t->message_count;
+        KEEL_TRY(put_messages(t, number));
+    }
+    return KEEL_OK;
+}
+
+/* ---- chunks -------------------------------------------------------------------------------------------- */
+
+/* The next `bytes` of a stream between the state and the chunk. */
+static enum keel_status pass(struct transfer *t, const struct message *message, struct stream *at, bool give,
+                             uint8_t *chunk)
+{
+    struct keel_trainer *trainer = t->worker->trainer;
+    struct keel_queue *queue = keel_engine_queue(keel_trainer_engine(trainer));
+    for (uint64_t done = 0; done < message->bytes;) {
+        const struct keel_move *move = &t->moves->moves[at->move];
+        const struct keel_state_piece piece = keel_trainer_piece_of(trainer, &move->what);
+        const uint64_t left = keel_piece_bytes(&piece) - at->done_bytes, room = message->bytes - done;
+        const uint64_t now = left < room ? left : room;
+        if (move->from != message->from || move->to != message->to) {
+            *at = (struct stream){.move = at->move + 1};
+            continue;
+        }
+        KEEL_TRY(give ? keel_trainer_read_piece(trainer, queue, &piece, at->done_bytes, now, chunk + done)
+                      : keel_trainer_write_piece(trainer, &piece, at->done_bytes, now, chunk + done));
+        done += now;
+        at->done_bytes += now;
+        if (now == left)
+            *at = (struct stream){.move = at->move + 1};
+    }
+    return KEEL_OK;
+}
+
+static uint8_t *chunk_of(const struct transfer *t, size_t number)
+{
+    return (uint8_t *)t->worker->chunks + number % WINDOW * CHUNK_BYTES;
+}
+
+static enum keel_status begin(struct transfer *t, size_t number)
+{
+    struct keel_worker *worker = t->worker;
+    const struct message *message = &t->messages[number];
+    const bool give = message->from == worker->position;
+    const uint64_t pair = (uint64_t)message->from * worker->rank_count + message->to;
+    uint8_t *chunk = chunk_of(t, number);
+    const void *parts[] = {chunk};
+    const struct keel_collective what = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
+                                         .sequence = SEQUENCE_MOVE + (worker->move_round << SEQUENCE_ROUND) +
+                                                     (pair << SEQUENCE_PAIR) + message->number,
+                                         .element = KEEL_ELEMENT_U8,
+                                         .root = give ? message->to : message->from,
+                                         .count = message->bytes,
+                                         .parts = parts,
+                                         .part_count = give ? 1 : 0,
+                                         .result = give ? NULL : chunk};
+    if (give)
+        KEEL_TRY(pass(t, message, &t->out[message->to], true, chunk));
+    return keel_group_begin(worker->group, &what, &t->window[number % WINDOW]);
+}
+
+static enum keel_status end(struct transfer *t, size_t number)
+{
+    struct keel_worker *worker = t->worker;
+    const struct message *message = &t->messages[number];
+    struct keel_operation *operation = t->window[number % WINDOW];
+    KEEL_TRY(keel_operation_wait(operation, keel_deadline_after_ns(worker->stall_ns)));
+    if (message->to == worker->position)
+        KEEL_TRY(pass(t, message, &t->in[message->from], false, chunk_of(t, number)));
+    atomic_fetch_add(&worker->inbox.progress, 1);
+    return KEEL_OK;
+}
+
+static enum keel_status run(struct transfer *t)
+{
+    KEEL_TRY(list_messages(t));
+    for (size_t i = 0; i < t->message_count + WINDOW; i++) {
+        if (i >= WINDOW && i - WINDOW < t->message_count)
+            KEEL_TRY(end(t, i - WINDOW));
+        if (i < t->message_count)
+            KEEL_TRY(begin(t, i));
+    }
+    return KEEL_OK;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+struct keel_moved keel_worker_count_moves(const struct keel_worker *worker, const struct keel_moves *moves)
+{
+    struct keel_moved out = {.bytes = 0};
+    bool gets[KEEL_MEMBERS_MAX] = {false};
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        const uint64_t sent = keel_moves_sent(moves, p) * sizeof(float);
+        out.bytes += sent;
+        out.senders += sent > 0;
+    }
+    for (size_t i = 0; i < moves->move_count; i++)
+        gets[moves->moves[i].to] = true;
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        out.receivers += gets[p];
+    return out;
+}
+
+enum keel_status keel_worker_make_moves(struct keel_worker *worker, const struct keel_moves *moves)
+{
+    struct transfer *t;
+    KEEL_ASSERT(moves->missing_count == 0);
+    worker->move_round++; /* on every rank, also on one that has no part in it */
+    if (moves->move_count == 0)
+        return KEEL_OK;
+    KEEL_TRY(keel_alloc(1, sizeof *t, &t));
+    t->worker = worker;
+    t->moves = moves;
+    enum keel_status status = KEEL_OK;
+    if (worker->chunks == NULL) /* stays until the group is closed: an operation that failed may use it */
+        status = keel_alloc_aligned(KEEL_PAGE_BYTES, (size_t)WINDOW * CHUNK_BYTES, &worker->chunks);
+    if (status == KEEL_OK)
+        status = run(t);
+    keel_free(t->messages);
+    keel_free(t);
+    return status;
+}
