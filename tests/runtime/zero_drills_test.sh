@@ -44,6 +44,22 @@ drill spare $zero --ranks 3 --spares 1 --drill "kill:rank=1,step=4,at=spread" --
 check "a spare takes a place" [ $? -eq 0 ]
 check "a spare takes a place: the same bits" same_bits "$root/whole" "$out"
 
+# What is moved is what is missing: a newcomer's weights and its pieces, of which each has two holders; others get
+# nothing, and the sum over all ranks that may be lost is twice the moments.
+healed() { sed -n 's/.*"event":"recovery".*"heal_bytes":\([0-9]*\),.*/\1/p' "$out/events.jsonl"; }
+drill newcomer $small --ranks 4 --spares 1 --drill kill:rank=1,step=3
+weights=$((4 * $(sed -n 's/.*"parameters":\([0-9]*\).*/\1/p' "$out/events.jsonl" | head -n 1)))
+check "a newcomer gets weights and moments ($(healed) bytes of $weights weights)" [ "$(healed)" -eq $((3 * weights)) ]
+check "from all who have them" grep -q "bytes from 3 ranks to 1\"" "$out/events.jsonl"
+moments=0
+for rank in 0 1 2 3; do
+    drill "newcomer-$rank" $zero --ranks 4 --spares 1 --drill "kill:rank=$rank,step=3"
+    check "rank $rank is replaced: the same bits" same_bits "$root/whole" "$out"
+    check "rank $rank is replaced: one alone is given something" grep -q "ranks to 1\"" "$out/events.jsonl"
+    moments=$((moments + $(healed) - weights))
+done
+check "newcomers get pieces of $moments bytes, twice $((2 * weights))" [ "$moments" -eq $((4 * weights)) ]
+
 # A snapshot of one plan goes on with another.
 first=1
 for next in "1 3" "0 2" "1 2" "1 1" "0 4"; do
