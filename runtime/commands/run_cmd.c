@@ -716,6 +716,10 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
                          "snapshot before");
     }
     KEEL_TRY(spiked);
+    if ((status == KEEL_OK || status == KEEL_MISMATCH) && !signalled && keel_output_dispute(output)) {
+        *again = true;
+        return status == KEEL_OK ? KEEL_MISMATCH : status;
+    }
     KEEL_TRY(status);
     if (keel_output_mismatches(output) > 0)
         return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
@@ -738,7 +742,7 @@ static enum keel_status run_lives(struct run *run, struct keel_output *output)
     bool again;
     enum keel_status status = live(run, output, run->resume, &again);
     for (uint32_t lives = 1; again && lives < LIVES_MAX; lives++) {
-        if (status != KEEL_DIVERGED)
+        if (status != KEEL_DIVERGED && status != KEEL_MISMATCH)
             keel_output_tell_end_again(output);
         status = live(run, output, "auto", &again);
     }

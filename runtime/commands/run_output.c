@@ -36,6 +36,8 @@ struct keel_output {
     uint64_t held_next, held_count; /* of `held`: the line of seen[lines], and all */
     uint64_t mismatches;
     uint64_t disputed_step; /* the ranks do not agree about the state after it; 0: none */
+    uint64_t outvoted_step; /* the last about which most of them did */
+    uint64_t disputes;      /* for which the run went back */
     uint64_t last_drill_ns; /* of a drill that was accounted for */
     uint64_t started_ns, first_step_ns, steps_now, tokens_now;
     uint64_t commit_ns;           /* of the newest step, or of the first view */
@@ -314,6 +316,8 @@ static void dispute(struct keel_output *output, uint64_t step)
 static void on_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
 {
     struct keel_output *output = context;
+    if (a->step == output->outvoted_step)
+        return;
     output->mismatches++;
     char one[24], other[24], loss[12], other_loss[12];
     snprintf(one, sizeof one, "%016" PRIx64, a->digest);
@@ -342,6 +346,36 @@ static enum keel_status withdraw_from(struct keel_output *output, uint64_t step)
     output->seen_count = keep;
     write_event(output, "steps-withdrawn", json_pack("{s:I}", "step", (json_int_t)step));
     return KEEL_OK;
+}
+
+static uint64_t hex_of(const json_t *note, const char *key)
+{
+    const char *text = json_string_value(json_object_get(note, key));
+    return text != NULL ? strtoull(text, NULL, 16) : 0;
+}
+
+/* More than half of the ranks agree about a step, which was the last: what was said of it before counts no
+ * more, and if its line is that of the rank that is wrong, theirs takes its place. */
+static void outvote(struct keel_output *output, uint64_t step, const json_t *note)
+{
+    const struct keel_seen_step *old = find_seen(output, step);
+    struct keel_seen_step right = {.step = step, .digest = hex_of(note, "digest")};
+    if (output->disputed_step == step) {
+        output->disputed_step = 0;
+        output->mismatches--;
+    }
+    output->outvoted_step = step;
+    if (old == NULL || output->newest.step != step)
+        return;
+    right.loss_bits =
+        json_object_get(note, "loss_bits") != NULL ? (uint32_t)hex_of(note, "loss_bits") : old->loss_bits;
+    if ((old->digest == right.digest && old->loss_bits == right.loss_bits) ||
+        withdraw_from(output, step) != KEEL_OK)
+        return;
+    output->newest.digest = right.digest;
+    output->newest.loss_bits = right.loss_bits;
+    if (remember(output, right) == KEEL_OK)
+        write_metric(output, &output->newest);
 }
 
 static void withdraw_disputed(struct keel_output *output)
@@ -418,6 +452,20 @@ enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_s
         check_seen(output, UINT64_MAX);
     }
     return fill_holes(output, first_step);
+}
+
+bool keel_output_dispute(struct keel_output *output)
+{
+    const uint64_t step = output->disputed_step;
+    if (step == 0 || output->disputes++ > 0 || withdraw_from(output, step) != KEEL_OK)
+        return false;
+    output->disputed_step = output->mismatches = 0;
+    output->incident.open = false;
+    say(output,
+        "after step %" PRIu64 " as many ranks had the one as the other: a memory or a board is bad, and "
+        "nobody can tell which. All go back to the newest snapshot, once",
+        step);
+    return true;
 }
 
 static bool on_stop(void *context)
@@ -729,6 +777,8 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     const char *status = json_string_value(json_object_get(note, "status"));
     if (strcmp(event, "worker-failed") == 0 && status != NULL && strcmp(status, "MISMATCH") == 0)
         dispute(output, (uint64_t)step);
+    if (strcmp(event, "rank-outvoted") == 0)
+        outvote(output, (uint64_t)step, note);
     if (strcmp(event, "resumed") == 0) {
         output->first_step = (uint64_t)step + 1;
         output->resumed_ns = keel_now_ns();

@@ -44,6 +44,11 @@ struct keel_launch_report keel_output_report(struct keel_output *output);
  * lives. */
 enum keel_status keel_output_spike(struct keel_output *output, bool *out_back);
 
+/* The life ended since half of the ranks differed from the other half: true, once in the life of `output`,
+ * when lines from that step on were withdrawn, and the run is to go back and on from the newest snapshot. A
+ * fault that was gone by then changes nothing; one that comes again ends the run. Between lives. */
+bool keel_output_dispute(struct keel_output *output);
+
 /* Before a life that computes from first_step on. Where train.spike is not warn, the life before may have
  * been killed between the line of an explosion and its withdrawal: that line and those behind it are
  * withdrawn now, so that the step is computed and checked again. Steps that no line tells of, since all who

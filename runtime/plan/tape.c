@@ -112,12 +112,12 @@ static void put_shard(struct keel_tape *tape, const struct keel_tape_config *con
     put(tape, (struct keel_action){.kind = KEEL_ACTION_HOLD, .shard = shard});
 }
 
-/* One sum a bucket, as they become final; then the loss, without which nobody finishes the step: so what is
- * found wrong before it is in nobody's weights. */
+/* One sum a bucket, as they become final; then the records, which say what the weights are now that all
+ * gradients are made of them, and the loss, without which nobody finishes the step: so what is found wrong
+ * before it is in nobody's weights. */
 static void put_sums(struct keel_tape *tape, const struct keel_tape_config *config, int sum)
 {
     const uint32_t loss = config->bucket_count, records = loss + 1;
-    put_piece(tape, KEEL_ACTION_GATHER, records);
     for (uint32_t piece = 0; piece < loss; piece++) {
         put_slot(tape, KEEL_ACTION_REDUCE, sum, piece);
         if (piece == 0)
@@ -126,6 +126,7 @@ static void put_sums(struct keel_tape *tape, const struct keel_tape_config *conf
     put_kind(tape, KEEL_ACTION_LOSS);
     put_kind(tape, KEEL_ACTION_SETTLE);
     put_kind(tape, KEEL_ACTION_SCREEN);
+    put_piece(tape, KEEL_ACTION_GATHER, records);
     put_slot(tape, KEEL_ACTION_REDUCE, KEEL_SUM_ON_HOST, loss);
     for (uint32_t piece = 0; piece <= records; piece++) {
         put_piece(tape, KEEL_ACTION_AWAIT, piece);

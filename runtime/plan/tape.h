@@ -56,7 +56,7 @@ enum keel_action_kind {
                            to a slot on the host, which holds their node then */
     KEEL_ACTION_DECODE, /* of those: the sum, or the node of a slot, to the gradient buffer */
     /* collectives, begun */
-    KEEL_ACTION_GATHER, /* the ranks' records of the step */
+    KEEL_ACTION_GATHER, /* the ranks' records of the step, with what the weights are now */
     KEEL_ACTION_REDUCE, /* a piece: one sum over all shards. A bucket is summed from where the nodes lie to a
                            slot, or to the gradient buffer, when it is final; the loss on the host */
     KEEL_ACTION_SHADOW, /* of pieces: the sums to the second holder, and another's here */
@@ -96,7 +96,8 @@ struct keel_action {
 
 /* What every rank says with a step, in the collective of the last piece. */
 struct keel_commit_record {
-    uint64_t epoch, step, digest, flags;
+    uint64_t epoch, step, flags;
+    uint64_t digest, now;         /* of the weights, as the update before left them, and as they are */
     uint32_t has_loss, loss_bits; /* of the step before, where this rank did it */
 };
 

@@ -189,9 +189,9 @@ static const char *record(struct play *play, const struct keel_action *action)
 
 static const char *gather(struct play *play, const struct keel_action *action)
 {
-    if (!play->config->grouped || !play->recorded || play->gathered ||
+    if (!play->config->grouped || !play->recorded || !play->screened || play->gathered ||
         action->piece != play->config->bucket_count + 1)
-        return "there is no record, no group, or it is gathered already";
+        return "there is no record, no group, gradients come still, or it is gathered already";
     play->gathered = true;
     return NULL;
 }
@@ -220,9 +220,9 @@ static const char *reduce_bucket(struct play *play, const struct keel_action *ac
 static const char *reduce(struct play *play, const struct keel_action *action)
 {
     const uint32_t loss = play->config->bucket_count;
-    if (!play->gathered || action->piece != play->reduced || action->piece > loss)
+    if (!play->recorded || action->piece != play->reduced || action->piece > loss)
         return "pieces are summed one after the other, each once";
-    if (action->piece == loss && (!play->screened || action->slot != KEEL_SUM_ON_HOST))
+    if (action->piece == loss && (!play->gathered || action->slot != KEEL_SUM_ON_HOST))
         return "the last sum begins before the board is found good, or goes elsewhere than to the host";
     const char *why = action->piece < loss ? reduce_bucket(play, action) : NULL;
     play->reduced += why == NULL;

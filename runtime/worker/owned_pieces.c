@@ -302,30 +302,11 @@ enum keel_status keel_tape_shadow(struct keel_tape_run *run, const struct keel_a
     return KEEL_OK;
 }
 
-/* Weights that changed since the step began are not those of its gradients, and no digest behind the step
- * would tell: they are replaced. So they are looked at before anything is committed. */
-static enum keel_status check_weights(struct keel_tape_run *run)
-{
-    const struct keel_trainer_step *step = run->step;
-    const struct keel_trainer_screen *screen = &step->screen;
-    char evidence[KEEL_DETAIL_BYTES];
-    uint64_t digest;
-    KEEL_TRY(keel_engine_digest(run->trainer->engine, soon(run->trainer), &digest));
-    if (digest == run->trainer->digest)
-        return KEEL_OK;
-    snprintf(evidence, sizeof evidence, "weights %016llx in step %llu, which began with %016llx",
-             (unsigned long long)digest, (unsigned long long)step->step + 1,
-             (unsigned long long)run->trainer->digest);
-    return screen->wrong != NULL ? screen->wrong(screen->context, evidence)
-                                 : keel_fail(KEEL_CORRUPT, "%s", evidence);
-}
-
 enum keel_status keel_tape_square(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
     struct keel_owned_layout *now = &trainer->owned.now;
     (void)action;
-    KEEL_TRY(check_weights(run));
     return keel_engine_pieces_squares(now->pieces, soon(trainer), trainer->owned.squares,
                                       now->page_counts[now->owners.position]);
 }

@@ -41,15 +41,18 @@ void keel_sdc_check_destroy(struct keel_sdc_check *screen)
     keel_free(screen);
 }
 
+/* `again`: where a finding of memory leaves the board on probation, its worker may begin again. */
 static enum keel_status quarantine(const struct keel_sdc_check_config *config, enum keel_quarantine_kind kind,
-                                   const char *where, const char *evidence)
+                                   const char *where, const char *evidence, bool again)
 {
     const struct keel_device_info *info = keel_device_info(config->device);
-    bool drill = keel_device_has_faults(config->device);
+    const bool faulty = keel_device_has_faults(config->device), drill = faulty || (again && config->drill);
     const struct keel_quarantine_finding finding = {
         .kind = kind, .where = where, .evidence = evidence, .directory = drill ? config->directory : NULL};
     struct keel_quarantine record;
-    (void)keel_device_report(config->device, KEEL_HEALTH_QUARANTINED, evidence); /* or it is lost already */
+    if (!again)
+        (void)keel_device_report(config->device, KEEL_HEALTH_QUARANTINED,
+                                 evidence); /* or it is lost already */
     if (keel_quarantine_add(info, &finding, &record) != KEEL_OK) {
         char why[KEEL_DETAIL_BYTES];
         snprintf(why, sizeof why, "%s", keel_detail());
@@ -58,7 +61,14 @@ static enum keel_status quarantine(const struct keel_sdc_check_config *config, e
                          "take it out of cluster.device",
                          info->selector, evidence, why);
     }
-    if (drill)
+    if (again && !faulty && record.kind == KEEL_QUARANTINE_MEMORY &&
+        record.findings < KEEL_QUARANTINE_MEMORY_FINDINGS)
+        return keel_fail(KEEL_DEVICE_LOST,
+                         "board %s: %s. Finding %" PRIu32
+                         " of %d that quarantine it: it is used again when it has passed all golden "
+                         "operations",
+                         info->selector, evidence, record.findings, KEEL_QUARANTINE_MEMORY_FINDINGS);
+    if (faulty)
         return keel_fail(KEEL_CORRUPT,
                          "board %s computes wrong bits: %s. Faults were put in on purpose: it is left out of "
                          "this run alone (%s)",
@@ -86,7 +96,7 @@ static enum keel_status run_case(struct keel_sdc_check *screen, uint32_t index, 
         return KEEL_OK;
     keel_golden_describe(&result, what, sizeof what);
     snprintf(evidence, sizeof evidence, "golden operation %s %s", golden.name, what);
-    return quarantine(&screen->config, KEEL_QUARANTINE_WRONG_BITS, where, evidence);
+    return quarantine(&screen->config, KEEL_QUARANTINE_WRONG_BITS, where, evidence, false);
 }
 
 enum keel_status keel_sdc_check_admit(struct keel_sdc_check *screen)
@@ -112,7 +122,15 @@ enum keel_status keel_sdc_check_quarantine(const struct keel_sdc_check_config *c
 {
     char where[KEEL_QUARANTINE_WHERE_BYTES];
     place_of(config, step, where);
-    return quarantine(config, KEEL_QUARANTINE_MEMORY, where, evidence);
+    return quarantine(config, KEEL_QUARANTINE_MEMORY, where, evidence, false);
+}
+
+enum keel_status keel_sdc_check_outvoted(const struct keel_sdc_check_config *config, uint64_t step,
+                                         const char *evidence)
+{
+    char where[KEEL_QUARANTINE_WHERE_BYTES];
+    place_of(config, step, where);
+    return quarantine(config, KEEL_QUARANTINE_MEMORY, where, evidence, true);
 }
 
 enum keel_status keel_sdc_check_step(struct keel_sdc_check *screen, uint64_t step)

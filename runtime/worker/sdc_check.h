@@ -22,6 +22,7 @@ struct keel_sdc_check_config {
     struct keel_kernels *kernels;  /* used between launches of the steps, never during one */
     const char *run;               /* borrowed: its name, for the evidence */
     const char *directory;         /* borrowed: of the run, where findings of drills go */
+    bool drill;                    /* a drill changes memory in this run: findings may be its own */
     uint32_t node, local;          /* of the worker: where it begins, and for the evidence */
     uint64_t limit_ns;             /* a golden operation that takes longer: the device hangs */
     struct keel_hang_watch *hangs; /* who notices that sooner; borrowed; NULL: nobody */
@@ -42,6 +43,12 @@ enum keel_status keel_sdc_check_step(struct keel_sdc_check *screen, uint64_t ste
  * with the evidence, and where its file is or why there is none. */
 enum keel_status keel_sdc_check_quarantine(const struct keel_sdc_check_config *config, uint64_t step,
                                            const char *evidence);
+
+/* What this rank has of step `step` is not what it was, or what the others have: a finding of memory too.
+ * DEVICE_LOST: the worker is to begin again, and the board to pass all golden operations before it is used;
+ * CORRUPT, after as many findings as are too many: no more. */
+enum keel_status keel_sdc_check_outvoted(const struct keel_sdc_check_config *config, uint64_t step,
+                                         const char *evidence);
 
 /* How many golden operations the steps ran, and how long they took in all. */
 struct keel_sdc_check_cost {

@@ -1,6 +1,8 @@
 /* step_records.c - what every rank says with a step: its weights before it, the loss of the step before, what
  * snapshot it asks for. All ranks compare the same records, so all draw the same conclusion. */
 #include "trainer_internal.h"
+#include <keel/clock.h>
+#include <stdio.h>
 
 static uint64_t flags_now(const struct keel_trainer_step *step)
 {
@@ -17,10 +19,20 @@ enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_a
     *mine = (struct keel_commit_record){.epoch = step->epoch,
                                         .step = step->step,
                                         .digest = trainer->digest,
+                                        .now = trainer->digest,
                                         .flags = flags_now(step),
                                         .has_loss = step->has_loss,
                                         .loss_bits = step->loss_bits};
     trainer->records[step->position] = *mine; /* all there is where no others are gathered */
+    return KEEL_OK;
+}
+
+enum keel_status keel_tape_look(struct keel_tape_run *run)
+{
+    struct keel_trainer *trainer = run->trainer;
+    struct keel_commit_record *mine = &trainer->records[KEEL_MEMBERS_MAX];
+    KEEL_TRY(keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &mine->now));
+    trainer->records[run->step->position].now = mine->now;
     return KEEL_OK;
 }
 
@@ -37,42 +49,102 @@ static bool said_loss(const struct keel_commit_record *record, uint64_t *out)
     return record->has_loss != 0;
 }
 
-/* How many ranks say `wanted`. */
+/* How many ranks say `wanted`; NULL: say anything. */
 static uint32_t count_saying(const struct keel_trainer *trainer, uint32_t rank_count,
-                             bool (*said)(const struct keel_commit_record *, uint64_t *), uint64_t wanted)
+                             bool (*said)(const struct keel_commit_record *, uint64_t *),
+                             const uint64_t *wanted)
 {
     uint32_t count = 0;
     uint64_t value;
     for (uint32_t r = 0; r < rank_count; r++)
-        count += said(&trainer->records[r], &value) && value == wanted ? 1 : 0;
+        count += said(&trainer->records[r], &value) && (wanted == NULL || value == *wanted) ? 1 : 0;
     return count;
 }
 
-/* All ranks have the same records, so all name the same one: the first that differs from most. */
-static enum keel_status check_said(const struct keel_trainer *trainer, const struct keel_trainer_step *step,
-                                   bool (*said)(const struct keel_commit_record *, uint64_t *), int digits,
-                                   const char *what)
+static uint16_t rank_of(const struct keel_trainer_step *step, uint32_t position)
 {
+    return step->position_rank != NULL ? step->position_rank[position] : (uint16_t)position;
+}
+
+/* Those for which wrong[position] go; the others do the step again without them. */
+static enum keel_status vote_out(const struct keel_tape_run *run, const bool *wrong, bool board,
+                                 const char *evidence)
+{
+    const struct keel_trainer_step *step = run->step;
+    struct keel_trainer_vote vote = {
+        .step = step->step, .mine = wrong[step->position], .board = board, .evidence = evidence};
+    uint32_t first = step->rank_count;
+    for (uint32_t r = step->rank_count; r-- > 0;) {
+        const struct keel_commit_record *record = &run->trainer->records[r];
+        if (wrong[r]) {
+            vote.rank = rank_of(step, r);
+            continue;
+        }
+        first = r;
+        vote.digest = record->digest;
+        vote.loss_bits = record->has_loss ? record->loss_bits : vote.loss_bits;
+        vote.has_loss = vote.has_loss || record->has_loss;
+    }
+    vote.tells = first == step->position;
+    if (step->screen.outvoted != NULL)
+        return step->screen.outvoted(step->screen.context, &vote);
+    return keel_fail(KEEL_MISMATCH, "%s", evidence);
+}
+
+/* A rank knows by itself that its weights are not those that it began the step with: gradients are made of
+ * both. */
+static enum keel_status check_kept(const struct keel_tape_run *run)
+{
+    const struct keel_trainer_step *step = run->step;
+    bool wrong[KEEL_MEMBERS_MAX] = {false}, any = false;
+    char evidence[KEEL_DETAIL_BYTES];
+    for (uint32_t r = step->rank_count; r-- > 0;) {
+        const struct keel_commit_record *record = &run->trainer->records[r];
+        wrong[r] = record->now != record->digest;
+        any = any || wrong[r];
+        if (wrong[r])
+            snprintf(evidence, sizeof evidence,
+                     "rank %u has weights %016llx in step %llu, which began with %016llx", rank_of(step, r),
+                     (unsigned long long)record->now, (unsigned long long)step->step + 1,
+                     (unsigned long long)record->digest);
+    }
+    return any ? vote_out(run, wrong, true, evidence) : KEEL_OK;
+}
+
+/* All ranks have the same records, so all name the same one: the first that differs from most. Where no more
+ * than half agree, nobody can tell who is right. */
+static enum keel_status check_said(const struct keel_tape_run *run,
+                                   bool (*said)(const struct keel_commit_record *, uint64_t *), bool board,
+                                   int digits, const char *what)
+{
+    const struct keel_trainer *trainer = run->trainer;
+    const struct keel_trainer_step *step = run->step;
+    const uint32_t ranks = step->rank_count, known = count_saying(trainer, ranks, said, NULL);
+    bool wrong[KEEL_MEMBERS_MAX] = {false};
     uint64_t most = 0, value;
-    uint32_t most_count = 0, count;
-    for (uint32_t r = 0; r < step->rank_count && most_count * 2 <= step->rank_count; r++) {
+    uint32_t most_count = 0, count, first = ranks;
+    for (uint32_t r = 0; r < ranks && most_count * 2 <= known; r++) {
         if (!said(&trainer->records[r], &value))
             continue;
-        count = count_saying(trainer, step->rank_count, said, value);
+        count = count_saying(trainer, ranks, said, &value);
         most = count > most_count ? value : most;
         most_count = count > most_count ? count : most_count;
     }
-    for (uint32_t r = 0; r < step->rank_count; r++) {
-        if (!said(&trainer->records[r], &value) || value == most)
-            continue;
-        count = count_saying(trainer, step->rank_count, said, value);
-        return keel_fail(
-            KEEL_MISMATCH, "after step %llu rank %u has the %s %0*llx, and %u of %u ranks have %0*llx%s",
-            (unsigned long long)step->step, step->position_rank != NULL ? step->position_rank[r] : r, what,
-            digits, (unsigned long long)value, most_count, step->rank_count, digits, (unsigned long long)most,
-            count == most_count ? ": one of them is wrong, and nobody can tell which" : "");
+    for (uint32_t r = ranks; r-- > 0;) {
+        wrong[r] = said(&trainer->records[r], &value) && value != most;
+        first = wrong[r] ? r : first;
     }
-    return KEEL_OK;
+    if (first == ranks)
+        return KEEL_OK;
+    const bool outvoted = most_count * 2 > known;
+    char evidence[KEEL_DETAIL_BYTES];
+    (void)said(&trainer->records[first], &value);
+    snprintf(evidence, sizeof evidence,
+             "after step %llu rank %u has the %s %0*llx, and %u of %u ranks have %0*llx%s",
+             (unsigned long long)step->step, rank_of(step, first), what, digits, (unsigned long long)value,
+             most_count, ranks, digits, (unsigned long long)most,
+             outvoted ? "" : ": one of them is wrong, and nobody can tell which");
+    return outvoted ? vote_out(run, wrong, board, evidence) : keel_fail(KEEL_MISMATCH, "%s", evidence);
 }
 
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action)
@@ -80,6 +152,8 @@ enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct
     const struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_step *step = run->step;
     (void)action;
+    if (step->group == NULL)
+        KEEL_TRY(keel_tape_look(run));
     for (uint32_t r = 0; r < step->rank_count; r++) {
         const struct keel_commit_record *record = &trainer->records[r];
         if (record->epoch != step->epoch || record->step != step->step)
@@ -87,6 +161,7 @@ enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct
                              (unsigned long long)step->step, r, (unsigned long long)record->step);
         run->result.flags |= record->flags;
     }
-    KEEL_TRY(check_said(trainer, step, said_weights, 16, "weights"));
-    return check_said(trainer, step, said_loss, 8, "loss");
+    KEEL_TRY(check_kept(run));
+    KEEL_TRY(check_said(run, said_weights, true, 16, "weights"));
+    return check_said(run, said_loss, false, 8, "loss");
 }

@@ -172,6 +172,7 @@ enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_a
     struct keel_commit_record *mine = &run->trainer->records[KEEL_MEMBERS_MAX];
     const void *parts[] = {mine};
     KEEL_ASSERT(mine->step == run->step->step && mine->epoch == run->step->epoch);
+    KEEL_TRY(keel_tape_look(run));
     struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
                                      .element = KEEL_ELEMENT_U8,
                                      .count = sizeof *mine,

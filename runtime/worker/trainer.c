@@ -223,6 +223,9 @@ enum keel_status keel_trainer_initialize(struct keel_trainer *trainer)
 {
     keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
     enum keel_status status = keel_engine_initialize(trainer->engine, trainer->job->seed);
+    if (status == KEEL_OK) /* a step looks whether they are still what they were */
+        status =
+            keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &trainer->digest);
     keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
     return status;
 }

@@ -66,13 +66,29 @@ struct keel_trainer_phase {                    /* drills; fire may not return */
     void *context;
 };
 
-/* `pass` is called after the gradients of the step are computed and before this rank contributes its last
- * part of the sum: any status but OK ends the step, and no rank commits it. Blocks. `wrong` is told when
- * checksums of products show that the board changed one (train.check_products), and what it says ends the
- * step; NULL: CORRUPT with the evidence does. */
+/* One rank's memory is not what it was, or it has other weights, or another loss, behind `step` than most
+ * have. All ranks know it, before any of them has done the next step. */
+struct keel_trainer_vote {
+    uint64_t step;
+    bool mine;  /* it is this rank, */
+    bool board; /* with its board's memory; else its host's */
+    bool tells; /* the first of the others */
+    uint16_t rank;
+    uint64_t digest; /* what the others have */
+    uint32_t loss_bits;
+    bool has_loss; /* one of them has it */
+    const char *evidence;
+};
+
+/* `outvoted`: what it says ends the step; NULL: MISMATCH with the evidence does. `pass` is called after the
+ * gradients of the step are computed and before this rank contributes its last part of the sum: any status
+ * but OK ends the step, and no rank commits it. Blocks. `wrong` is told when checksums of products show that
+ * the board changed one (train.check_products), and what it says ends the step; NULL: CORRUPT with the
+ * evidence does. */
 struct keel_trainer_screen {
     enum keel_status (*pass)(void *context); /* NULL: not this step */
     enum keel_status (*wrong)(void *context, const char *evidence);
+    enum keel_status (*outvoted)(void *context, const struct keel_trainer_vote *vote);
     void *context;
 };
 
@@ -106,7 +122,7 @@ struct keel_trainer_result {
 /* Compute what is missing of the step, sum over all ranks, update. On REVOKED, PEER_LOST or TIMEOUT the
  * weights are as before and finished nodes are kept for the next attempt of the same step; close the group
  * and call keel_trainer_leave_group before it. MISMATCH: the ranks had different weights before this step, or
- * another loss of the step before; it names the ranks. */
+ * another loss of the step before, and no more than half of them agree; it names the ranks. */
 enum keel_status keel_trainer_run(struct keel_trainer *trainer, const struct keel_trainer_step *step,
                                   struct keel_trainer_result *out);
 

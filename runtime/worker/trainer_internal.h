@@ -154,6 +154,9 @@ enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_ac
 enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action);
 
+/* step_records.c: into this rank's record, what its weights are. Waits for the device. */
+enum keel_status keel_tape_look(struct keel_tape_run *run);
+
 /* tape_sum.c: a step's collectives have numbers of their own. */
 uint64_t keel_tape_sequence(const struct keel_tape_run *run, uint32_t piece);
 

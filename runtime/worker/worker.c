@@ -158,7 +158,11 @@ static enum keel_status open_device(struct keel_worker *worker)
 
 struct keel_sdc_check_config keel_worker_screen(struct keel_worker *worker)
 {
-    return (struct keel_sdc_check_config){.device = worker->device,
+    bool drill = false;
+    for (uint32_t i = 0; i < worker->drills.count; i++)
+        drill = drill || worker->drills.drills[i].head.kind == KEEL_DRILL_FLIP;
+    return (struct keel_sdc_check_config){.drill = drill,
+                                          .device = worker->device,
                                           .kernels = keel_trainer_kernels(worker->trainer),
                                           .run = worker->job.name,
                                           .directory = worker->directory,
@@ -367,6 +371,19 @@ void keel_worker_note(struct keel_worker *worker, const char *event, uint64_t st
 {
     send_note(worker, json_pack("{s:s, s:I, s:i, s:s, s:s}", "event", event, "step", (json_int_t)step, "rank",
                                 (int)worker->rank, "status", keel_status_name(status), "detail", detail));
+}
+
+void keel_worker_note_outvoted(struct keel_worker *worker, const struct keel_trainer_vote *vote)
+{
+    char digest[24], loss[12];
+    snprintf(digest, sizeof digest, "%016" PRIx64, vote->digest);
+    snprintf(loss, sizeof loss, "%08" PRIx32, vote->loss_bits);
+    json_t *note =
+        json_pack("{s:s, s:I, s:i, s:s, s:s}", "event", "rank-outvoted", "step", (json_int_t)vote->step,
+                  "rank", (int)vote->rank, "digest", digest, "detail", vote->evidence);
+    if (note != NULL && vote->has_loss)
+        json_object_set_new(note, "loss_bits", json_string(loss));
+    send_note(worker, note);
 }
 
 void keel_worker_note_scores(struct keel_worker *worker, const struct keel_trainer_scores *scores)

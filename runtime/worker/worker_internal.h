@@ -158,6 +158,9 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker);
 /* worker.c: what train.steps = 0 asks for, as the event `evaluated`. */
 void keel_worker_note_scores(struct keel_worker *worker, const struct keel_trainer_scores *scores);
 
+/* worker.c: who is wrong, and what the others have, as the event `rank-outvoted`. */
+void keel_worker_note_outvoted(struct keel_worker *worker, const struct keel_trainer_vote *vote);
+
 /* Report the step that healing has just finished; next_step is behind it. */
 void keel_worker_say_healed(struct keel_worker *worker, const struct keel_trainer_result *result);
 

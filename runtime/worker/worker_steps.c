@@ -28,6 +28,20 @@ static enum keel_status quarantine_board(void *context, const char *evidence)
     return keel_sdc_check_quarantine(&config, worker->next_step + 1, evidence);
 }
 
+/* Of a rank that is outvoted the worker begins again, as a newcomer; the others go on without it. */
+static enum keel_status judge(void *context, const struct keel_trainer_vote *vote)
+{
+    struct keel_worker *worker = context;
+    const struct keel_sdc_check_config config = keel_worker_screen(worker);
+    if (vote->mine && vote->board)
+        return keel_sdc_check_outvoted(&config, worker->next_step + 1, vote->evidence);
+    if (vote->mine)
+        return keel_fail(KEEL_DEVICE_LOST, "%s: this rank begins again", vote->evidence);
+    if (vote->tells)
+        keel_worker_note_outvoted(worker, vote);
+    return keel_fail(KEEL_PEER_LOST, "%s: the others do the step without it", vote->evidence);
+}
+
 static uint32_t bits_of(float value)
 {
     uint32_t bits;
@@ -106,21 +120,21 @@ void keel_worker_say_healed(struct keel_worker *worker, const struct keel_traine
 /* *out_flags: of all ranks. */
 static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags)
 {
-    struct keel_trainer_step step = {.step = worker->next_step,
-                                     .epoch = worker->view.epoch,
-                                     .group = worker->group,
-                                     .position = worker->position,
-                                     .rank_count = worker->rank_count,
-                                     .position_rank = worker->position_rank,
-                                     .shard_position = worker->shard_position,
-                                     .save = worker->snapshot.save,
-                                     .flags = keel_worker_snapshot_flags(worker),
-                                     .saving_flag = KEEL_STEP_FLAG_WAIT,
-                                     .loss_bits = worker->loss_bits,
-                                     .has_loss =
-                                         worker->next_step > 0 && worker->loss_step == worker->next_step,
-                                     .phase = {.at = drill_at, .context = worker},
-                                     .screen = {.wrong = quarantine_board, .context = worker}};
+    struct keel_trainer_step step = {
+        .step = worker->next_step,
+        .epoch = worker->view.epoch,
+        .group = worker->group,
+        .position = worker->position,
+        .rank_count = worker->rank_count,
+        .position_rank = worker->position_rank,
+        .shard_position = worker->shard_position,
+        .save = worker->snapshot.save,
+        .flags = keel_worker_snapshot_flags(worker),
+        .saving_flag = KEEL_STEP_FLAG_WAIT,
+        .loss_bits = worker->loss_bits,
+        .has_loss = worker->next_step > 0 && worker->loss_step == worker->next_step,
+        .phase = {.at = drill_at, .context = worker},
+        .screen = {.wrong = quarantine_board, .outvoted = judge, .context = worker}};
     struct keel_trainer_result result;
     if (worker->job.screen_every > 0 && (worker->next_step + 1) % worker->job.screen_every == 0)
         step.screen.pass = screen_board;

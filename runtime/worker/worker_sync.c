@@ -384,9 +384,27 @@ enum keel_status keel_worker_exchange_second(struct keel_worker *worker)
     return check_same(worker);
 }
 
+/* What others may be healed from is what it was. Of pieces records say it (step_records.c). */
+static enum keel_status check_own(struct keel_worker *worker)
+{
+    const uint64_t before = worker->digest;
+    char evidence[96];
+    if (!worker->has_state || worker->job.parallel.zero > KEEL_ZERO_NONE)
+        return KEEL_OK;
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
+    if (worker->digest == before)
+        return KEEL_OK;
+    snprintf(evidence, sizeof evidence, "rank %u has weights %016llx behind step %llu, which left %016llx",
+             worker->rank, (unsigned long long)worker->digest, (unsigned long long)worker->next_step,
+             (unsigned long long)before);
+    const struct keel_sdc_check_config config = keel_worker_screen(worker);
+    return keel_sdc_check_outvoted(&config, worker->next_step, evidence);
+}
+
 /* `since`: when this worker turned to the view; connecting to its ranks counts as agreeing. */
 static enum keel_status agree(struct keel_worker *worker, uint64_t since)
 {
+    KEEL_TRY(check_own(worker));
     KEEL_TRY(exchange(worker, SEQUENCE_FIRST, false));
     KEEL_TRY(check_probe(worker));
     if (worker->job.parallel.zero > KEEL_ZERO_NONE) {
