@@ -4,12 +4,8 @@
 
 enum { ROUNDS = 6 };
 
-static const struct keel_reader *const readers[KEEL_MODEL_KIND_COUNT] = {
-    [KEEL_MODEL_GPT] = &keel_text_reader,
-    [KEEL_MODEL_RESNET] = &keel_image_reader,
-    [KEEL_MODEL_BERT] = &keel_masked_reader,
-    [KEEL_MODEL_MOE] = &keel_text_reader,
-    [KEEL_MODEL_DLRM] = &keel_teacher_reader};
+#define ROW(kind, reader) [kind] = &(reader),
+static const struct keel_reader *const readers[KEEL_MODEL_KIND_COUNT] = {KEEL_READERS(ROW)};
 
 enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **out)
 {

@@ -34,7 +34,15 @@ struct keel_data {
     void *own; /* the reader's */
 };
 
-extern const struct keel_reader keel_text_reader, keel_masked_reader, keel_image_reader, keel_teacher_reader;
+/* Which reader makes the samples of which kind of model: a row each, and nothing else names a reader. */
+#define KEEL_READERS(X)                                                                                      \
+    X(KEEL_MODEL_GPT, keel_text_reader)                                                                      \
+    X(KEEL_MODEL_RESNET, keel_image_reader)                                                                  \
+    X(KEEL_MODEL_BERT, keel_masked_reader)                                                                   \
+    X(KEEL_MODEL_MOE, keel_text_reader)                                                                      \
+    X(KEEL_MODEL_DLRM, keel_teacher_reader)
+#define KEEL_READER_DECLARED(kind, reader) extern const struct keel_reader reader;
+KEEL_READERS(KEEL_READER_DECLARED)
 
 /* Declare the next input: its shape gets the batch, times `per_sample` rows, in front. */
 void keel_data_add_input(struct keel_data *data, const char *name, enum keel_dtype dtype, uint32_t per_sample,
