@@ -547,13 +547,10 @@ static uint64_t sum_of(const uint64_t *counts, uint32_t rank_count)
 static void size(const struct keel_group *group, const struct keel_collective *what, uint64_t *part,
                  uint64_t *result)
 {
-    const bool blocks_in =
-        what->kind == KEEL_REDUCE_SCATTER || what->kind == KEEL_ALL_TO_ALL || what->kind == KEEL_SCATTER;
-    const bool blocks_out =
-        what->kind == KEEL_ALL_GATHER || what->kind == KEEL_ALL_TO_ALL || what->kind == KEEL_GATHER;
+    const struct keel_kind *kind = keel_kind(what->kind);
     const bool scatters = what->kind == KEEL_REDUCE_SCATTER && what->counts_out != NULL;
-    *part = what->count * (blocks_in ? group->rank_count : 1);
-    *result = what->count * (blocks_out ? group->rank_count : 1);
+    *part = what->count * (kind->part == KEEL_SHAPE_BLOCKS ? group->rank_count : 1);
+    *result = what->count * (kind->result == KEEL_SHAPE_BLOCKS ? group->rank_count : 1);
     if (!scatters && what->kind != KEEL_ALL_GATHER_V)
         return;
     const uint64_t mine = what->counts_out[group->rank], all = sum_of(what->counts_out, group->rank_count);

@@ -60,7 +60,7 @@ enum keel_status keel_choose_hosts(struct keel_group *group, const struct keel_g
 uint64_t keel_choose_bytes(const struct keel_group *group, const struct keel_collective *what)
 {
     uint64_t count = what->count;
-    if (what->kind == KEEL_ALL_GATHER || what->kind == KEEL_GATHER || what->kind == KEEL_ALL_TO_ALL)
+    if (keel_kind(what->kind)->result == KEEL_SHAPE_BLOCKS)
         count *= group->rank_count;
     if (what->kind == KEEL_ALL_TO_ALL_V || what->kind == KEEL_BARRIER)
         count = 0;

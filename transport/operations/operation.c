@@ -254,59 +254,36 @@ static struct keel_cut cut_table(const uint64_t *counts, uint64_t element_bytes,
     return (struct keel_cut){.total = end, .ends = ends};
 }
 
+static struct keel_cut cut_shape(enum keel_shape shape, struct keel_operation *operation, uint64_t count,
+                                 uint32_t blocks, const uint64_t *counts, uint64_t *ends)
+{
+    const uint64_t bytes = operation->element_bytes;
+    const uint32_t ranks = operation->group->rank_count;
+    switch (shape) {
+    case KEEL_SHAPE_VECTOR:
+        return cut_vector(count, bytes, blocks);
+    case KEEL_SHAPE_BLOCK:
+        return cut_even(counts != NULL ? counts[operation->group->rank] : count, bytes, 1);
+    case KEEL_SHAPE_BLOCKS:
+        return counts != NULL ? cut_table(counts, bytes, ranks, ends) : cut_even(count, bytes, ranks);
+    case KEEL_SHAPE_TABLE:
+        return cut_table(counts, bytes, ranks, ends);
+    default:
+        return (struct keel_cut){0};
+    }
+}
+
+/* The table of the result says what is given too, but where a rank has an own count for each other one. */
 static void cut(struct keel_operation *operation, const struct keel_collective *what)
 {
     const struct keel_schedule *schedule = operation->plan->schedule;
-    uint32_t ranks = operation->group->rank_count;
-    uint64_t bytes = operation->element_bytes, count = what->count;
-    struct keel_cut *part = &operation->part_cut, *result = &operation->result_cut;
-    *part = *result = (struct keel_cut){0};
-    switch (what->kind) {
-    case KEEL_ALL_REDUCE:
-    case KEEL_REDUCE:
-    case KEEL_BROADCAST:
-        *part = cut_vector(count, bytes, schedule->part_blocks);
-        *result = cut_vector(count, bytes, schedule->result_blocks);
-        break;
-    case KEEL_REDUCE_SCATTER:
-        if (what->counts_out != NULL) {
-            *part = cut_table(what->counts_out, bytes, ranks, operation->ends);
-            *result = cut_even(what->counts_out[operation->group->rank], bytes, 1);
-            break;
-        }
-        *part = cut_even(count, bytes, ranks);
-        *result = cut_even(count, bytes, 1);
-        break;
-    case KEEL_SCATTER:
-        *part = cut_even(count, bytes, ranks);
-        *result = cut_even(count, bytes, 1);
-        break;
-    case KEEL_ALL_GATHER:
-    case KEEL_GATHER:
-        *part = cut_even(count, bytes, 1);
-        *result = cut_even(count, bytes, ranks);
-        break;
-    case KEEL_ALL_GATHER_V:
-        *part = cut_even(what->counts_out[operation->group->rank], bytes, 1);
-        *result = cut_table(what->counts_out, bytes, ranks, operation->ends);
-        break;
-    case KEEL_ALL_TO_ALL:
-        *part = *result = cut_even(count, bytes, ranks);
-        break;
-    case KEEL_ALL_TO_ALL_V:
-        *part = cut_table(what->counts_in, bytes, ranks, operation->ends);
-        *result = cut_table(what->counts_out, bytes, ranks, operation->ends + ranks);
-        break;
-    case KEEL_SEND:
-        *part = cut_even(count, bytes, 1);
-        break;
-    case KEEL_RECEIVE:
-        *result = cut_even(count, bytes, 1);
-        break;
-    case KEEL_BARRIER:
-    case KEEL_COLLECTIVE_COUNT:
-        break;
-    }
+    const struct keel_kind *kind = keel_kind(what->kind);
+    const bool uneven = keel_has_counts(what), both = kind->part == KEEL_SHAPE_TABLE;
+    const uint64_t *out = uneven ? what->counts_out : NULL, *in = both ? what->counts_in : out;
+    uint64_t *ends = operation->ends;
+    operation->part_cut = cut_shape(kind->part, operation, what->count, schedule->part_blocks, in, ends);
+    operation->result_cut = cut_shape(kind->result, operation, what->count, schedule->result_blocks, out,
+                                      both ? ends + operation->group->rank_count : ends);
 }
 
 /* Ranks have blocks of their own sizes. */
@@ -441,18 +418,14 @@ uint32_t keel_collective_gives(const struct keel_group *group, const struct keel
 {
     if (keel_kind_reduces(what->kind))
         return group->node_count;
-    if (what->kind == KEEL_BROADCAST || what->kind == KEEL_SCATTER)
-        return is_root(group, what) ? 1 : 0;
-    return what->kind == KEEL_BARRIER || what->kind == KEEL_RECEIVE ? 0 : 1;
+    return keel_kind_gives(what->kind, is_root(group, what)) ? 1 : 0;
 }
 
 bool keel_collective_gets(const struct keel_group *group, const struct keel_collective *what)
 {
-    if (what->kind == KEEL_REDUCE || what->kind == KEEL_GATHER)
-        return is_root(group, what);
-    if (what->kind == KEEL_BROADCAST)
-        return !is_root(group, what);
-    return what->kind != KEEL_BARRIER && what->kind != KEEL_SEND;
+    if (what->kind == KEEL_BROADCAST && is_root(group, what))
+        return false;
+    return keel_kind_gets(what->kind, is_root(group, what));
 }
 
 static bool too_many(const struct keel_group *group, const struct keel_collective *what)
@@ -460,8 +433,7 @@ static bool too_many(const struct keel_group *group, const struct keel_collectiv
     const uint64_t limit = (UINT64_C(1) << 56) / group->rank_count / 8;
     if (what->count > limit)
         return true;
-    bool gives = what->kind == KEEL_ALL_TO_ALL_V, gets = gives || what->kind == KEEL_ALL_GATHER_V;
-    gets = gets || (what->kind == KEEL_REDUCE_SCATTER && what->counts_out != NULL);
+    const bool gives = keel_kind(what->kind)->part == KEEL_SHAPE_TABLE, gets = keel_has_counts(what);
     for (uint32_t r = 0; r < group->rank_count; r++)
         if ((gives && what->counts_in[r] > limit) || (gets && what->counts_out[r] > limit))
             return true;
@@ -482,8 +454,9 @@ enum keel_status keel_collective_check(const struct keel_group *group, const str
         return keel_fail(KEEL_INVALID, "%s %llu: rank %u cannot do that with rank %u of %u",
                          keel_collective_name(what->kind), (unsigned long long)what->sequence, group->rank,
                          what->root, group->rank_count);
-    if (((what->kind == KEEL_ALL_GATHER_V || what->kind == KEEL_ALL_TO_ALL_V) && what->counts_out == NULL) ||
-        (what->kind == KEEL_ALL_TO_ALL_V && what->counts_in == NULL))
+    const struct keel_kind *kind = keel_kind(what->kind);
+    if ((kind->result == KEEL_SHAPE_TABLE && what->counts_out == NULL) ||
+        (kind->part == KEEL_SHAPE_TABLE && what->counts_in == NULL))
         return wrong(what, "it needs its tables of counts");
     if (what->kind == KEEL_ALL_TO_ALL_V && what->counts_in[group->rank] != what->counts_out[group->rank])
         return wrong(what, "what this rank gives to itself is not what it expects of itself");

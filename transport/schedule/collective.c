@@ -20,12 +20,34 @@ const char *keel_reduction_name(enum keel_reduction reduction)
     return (uint32_t)reduction < KEEL_REDUCTION_COUNT ? names[reduction] : "?";
 }
 
+/* A row a kind, in the order of transport.h: name, what a rank gives, what it gets, how the root counts. */
+#define KINDS(X)                                                                                             \
+    X(KEEL_ALL_REDUCE, "all-reduce", KEEL_SHAPE_VECTOR, KEEL_SHAPE_VECTOR, KEEL_KIND_REDUCES)                \
+    X(KEEL_REDUCE_SCATTER, "reduce-scatter", KEEL_SHAPE_BLOCKS, KEEL_SHAPE_BLOCK, KEEL_KIND_REDUCES)         \
+    X(KEEL_REDUCE, "reduce", KEEL_SHAPE_VECTOR, KEEL_SHAPE_VECTOR, KEEL_KIND_REDUCES | KEEL_KIND_ROOT_GETS)  \
+    X(KEEL_ALL_GATHER, "all-gather", KEEL_SHAPE_BLOCK, KEEL_SHAPE_BLOCKS, 0)                                 \
+    X(KEEL_ALL_GATHER_V, "all-gather-v", KEEL_SHAPE_BLOCK, KEEL_SHAPE_TABLE, 0)                              \
+    X(KEEL_ALL_TO_ALL, "all-to-all", KEEL_SHAPE_BLOCKS, KEEL_SHAPE_BLOCKS, 0)                                \
+    X(KEEL_ALL_TO_ALL_V, "all-to-all-v", KEEL_SHAPE_TABLE, KEEL_SHAPE_TABLE, 0)                              \
+    X(KEEL_BROADCAST, "broadcast", KEEL_SHAPE_VECTOR, KEEL_SHAPE_VECTOR, KEEL_KIND_ROOT_GIVES)               \
+    X(KEEL_GATHER, "gather", KEEL_SHAPE_BLOCK, KEEL_SHAPE_BLOCKS, KEEL_KIND_ROOT_GETS)                       \
+    X(KEEL_SCATTER, "scatter", KEEL_SHAPE_BLOCKS, KEEL_SHAPE_BLOCK, KEEL_KIND_ROOT_GIVES)                    \
+    X(KEEL_BARRIER, "barrier", KEEL_SHAPE_NOTHING, KEEL_SHAPE_NOTHING, 0)                                    \
+    X(KEEL_SEND, "send", KEEL_SHAPE_BLOCK, KEEL_SHAPE_NOTHING, KEEL_KIND_PAIR)                               \
+    X(KEEL_RECEIVE, "receive", KEEL_SHAPE_NOTHING, KEEL_SHAPE_BLOCK, KEEL_KIND_PAIR)
+#define ROW(kind, name, part, result, marks) [kind] = {name, part, result, marks},
+static const struct keel_kind kinds[] = {KINDS(ROW)};
+_Static_assert(sizeof kinds / sizeof kinds[0] == KEEL_COLLECTIVE_COUNT, "a row for each kind");
+
+const struct keel_kind *keel_kind(enum keel_collective_kind kind)
+{
+    static const struct keel_kind unknown = {.name = "?"};
+    return (uint32_t)kind < KEEL_COLLECTIVE_COUNT ? &kinds[kind] : &unknown;
+}
+
 const char *keel_collective_name(enum keel_collective_kind kind)
 {
-    static const char *const names[KEEL_COLLECTIVE_COUNT] = {
-        "all-reduce", "reduce-scatter", "reduce",  "all-gather", "all-gather-v", "all-to-all", "all-to-all-v",
-        "broadcast",  "gather",         "scatter", "barrier",    "send",         "receive"};
-    return (uint32_t)kind < KEEL_COLLECTIVE_COUNT ? names[kind] : "?";
+    return keel_kind(kind)->name;
 }
 
 const char *keel_algorithm_name(enum keel_algorithm algorithm)
@@ -42,15 +64,33 @@ const char *keel_order_name(enum keel_order order)
 
 bool keel_kind_reduces(enum keel_collective_kind kind)
 {
-    return kind == KEEL_ALL_REDUCE || kind == KEEL_REDUCE_SCATTER || kind == KEEL_REDUCE;
+    return (keel_kind(kind)->marks & KEEL_KIND_REDUCES) != 0;
 }
 
 bool keel_kind_has_root(enum keel_collective_kind kind)
 {
-    return kind == KEEL_REDUCE || kind == KEEL_BROADCAST || kind == KEEL_GATHER || kind == KEEL_SCATTER;
+    return (keel_kind(kind)->marks & (KEEL_KIND_ROOT_GIVES | KEEL_KIND_ROOT_GETS)) != 0;
 }
 
 bool keel_kind_is_pair(enum keel_collective_kind kind)
 {
-    return kind == KEEL_SEND || kind == KEEL_RECEIVE;
+    return (keel_kind(kind)->marks & KEEL_KIND_PAIR) != 0;
+}
+
+bool keel_kind_gives(enum keel_collective_kind kind, bool root)
+{
+    const struct keel_kind *row = keel_kind(kind);
+    return row->part != KEEL_SHAPE_NOTHING && (root || (row->marks & KEEL_KIND_ROOT_GIVES) == 0);
+}
+
+bool keel_kind_gets(enum keel_collective_kind kind, bool root)
+{
+    const struct keel_kind *row = keel_kind(kind);
+    return row->result != KEEL_SHAPE_NOTHING && (root || (row->marks & KEEL_KIND_ROOT_GETS) == 0);
+}
+
+bool keel_has_counts(const struct keel_collective *what)
+{
+    return keel_kind(what->kind)->result == KEEL_SHAPE_TABLE ||
+           (what->kind == KEEL_REDUCE_SCATTER && what->counts_out != NULL);
 }

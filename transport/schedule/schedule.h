@@ -79,7 +79,28 @@ struct keel_schedule {
     uint32_t *receives;       /*   RECEIVE steps from that peer, in order of their messages */
 };
 
-/* collective.c: what kinds have in common. */
+/* collective.c: what a rank gives, or gets, of a collective of `count`. */
+enum keel_shape {
+    KEEL_SHAPE_NOTHING,
+    KEEL_SHAPE_VECTOR, /* count, cut into as many slices as the schedule has blocks */
+    KEEL_SHAPE_BLOCK,  /* count; in a kind with tables, what they say of this rank */
+    KEEL_SHAPE_BLOCKS, /* count for each rank */
+    KEEL_SHAPE_TABLE   /* as counts_in or counts_out say for each rank */
+};
+/* What is known of a kind, once for all who treat kinds alike. */
+enum { KEEL_KIND_REDUCES = 1, KEEL_KIND_ROOT_GIVES = 2, KEEL_KIND_ROOT_GETS = 4, KEEL_KIND_PAIR = 8 };
+struct keel_kind {
+    const char *name;
+    enum keel_shape part, result;
+    uint32_t marks; /* KEEL_KIND_REDUCES, ... */
+};
+const struct keel_kind *keel_kind(enum keel_collective_kind kind);
+/* Whether its tables of counts are read: of ranks whose blocks differ. */
+bool keel_has_counts(const struct keel_collective *what);
+/* Whether a rank that is the root, or is not, has a part, or a result. (The root of a broadcast also has a
+ * place for a result, which keel_collective_gets leaves alone.) */
+bool keel_kind_gives(enum keel_collective_kind kind, bool root);
+bool keel_kind_gets(enum keel_collective_kind kind, bool root);
 bool keel_kind_reduces(enum keel_collective_kind kind);
 bool keel_kind_has_root(enum keel_collective_kind kind); /* a rank of the group that gives or gets all */
 bool keel_kind_is_pair(enum keel_collective_kind kind);  /* send, receive: the root is the other rank */

@@ -213,19 +213,11 @@ enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct ke
 
 double keel_net_bench_bus_factor(uint32_t kind, uint32_t world)
 {
-    double n = world;
-    switch (kind) {
-    case KEEL_ALL_REDUCE:
-        return 2 * (n - 1) / n;
-    case KEEL_REDUCE_SCATTER:
-    case KEEL_ALL_GATHER:
-    case KEEL_ALL_TO_ALL:
-    case KEEL_GATHER:
-    case KEEL_SCATTER:
-        return (n - 1) / n;
-    default:
-        return 1;
-    }
+    const struct keel_kind *row = keel_kind(kind);
+    const double others = (double)(world - 1) / world;
+    if (kind == KEEL_ALL_REDUCE)
+        return 2 * others;
+    return row->part == KEEL_SHAPE_BLOCKS || row->result == KEEL_SHAPE_BLOCKS ? others : 1;
 }
 
 static int by_time(const void *left, const void *right)

@@ -32,51 +32,40 @@ uint64_t keel_net_case_count(const struct keel_net_case *it, uint32_t from, uint
     return it->count;
 }
 
-uint64_t keel_net_case_given(const struct keel_net_case *it, uint32_t rank, uint32_t world)
+/* Elements of a shape; `row`: what the rank gives, else what it gets. */
+static uint64_t elements(const struct keel_net_case *it, enum keel_shape shape, uint32_t rank, uint32_t world,
+                         bool row)
 {
     uint64_t sum = 0;
-    switch (it->kind) {
-    case KEEL_REDUCE_SCATTER:
-    case KEEL_ALL_TO_ALL:
-        return world * it->count;
-    case KEEL_ALL_GATHER_V:
-        return keel_net_case_count(it, rank, 0);
-    case KEEL_ALL_TO_ALL_V:
-        for (uint32_t to = 0; to < world; to++)
-            sum += keel_net_case_count(it, rank, to);
-        return sum;
-    case KEEL_SCATTER:
-        return rank == it->root ? world * it->count : 0;
-    case KEEL_BROADCAST:
-        return rank == it->root ? it->count : 0;
-    case KEEL_BARRIER:
+    switch (shape) {
+    case KEEL_SHAPE_NOTHING:
         return 0;
+    case KEEL_SHAPE_BLOCKS:
+        return world * it->count;
+    case KEEL_SHAPE_TABLE:
+        for (uint32_t other = 0; other < world; other++)
+            sum += row ? keel_net_case_count(it, rank, other) : keel_net_case_count(it, other, rank);
+        return sum;
     default:
-        return it->count;
+        return keel_net_case_count(it, rank, 0);
     }
 }
 
+uint64_t keel_net_case_given(const struct keel_net_case *it, uint32_t rank, uint32_t world)
+{
+    return keel_kind_gives(it->kind, rank == it->root)
+               ? elements(it, keel_kind(it->kind)->part, rank, world, true)
+               : 0;
+}
+
+/* Who sends, receives as much of the rank before. */
 uint64_t keel_net_case_got(const struct keel_net_case *it, uint32_t rank, uint32_t world)
 {
-    uint64_t sum = 0;
-    switch (it->kind) {
-    case KEEL_ALL_GATHER:
-    case KEEL_ALL_TO_ALL:
-        return world * it->count;
-    case KEEL_ALL_GATHER_V:
-    case KEEL_ALL_TO_ALL_V:
-        for (uint32_t from = 0; from < world; from++)
-            sum += keel_net_case_count(it, from, rank);
-        return sum;
-    case KEEL_REDUCE:
-        return rank == it->root ? it->count : 0;
-    case KEEL_GATHER:
-        return rank == it->root ? world * it->count : 0;
-    case KEEL_BARRIER:
-        return 0;
-    default:
+    if (it->kind == KEEL_SEND)
         return it->count;
-    }
+    return keel_kind_gets(it->kind, rank == it->root)
+               ? elements(it, keel_kind(it->kind)->result, rank, world, false)
+               : 0;
 }
 
 /* Blocks of several sizes: which one holds `index`, and where in it. */
