@@ -39,8 +39,8 @@ static bool filter_of(const struct own *own, struct keel_net_case_filter *out)
     *out = (struct keel_net_case_filter){.kind = -1, .full = own->full};
     if (own->operation == NULL)
         return true;
-    for (uint32_t k = 0; k < KEEL_COLLECTIVE_COUNT && k != KEEL_RECEIVE; k++)
-        if (strcmp(own->operation, keel_collective_name(k)) == 0)
+    for (uint32_t k = 0; k < KEEL_COLLECTIVE_COUNT; k++)
+        if (k != KEEL_RECEIVE && strcmp(own->operation, keel_collective_name(k)) == 0)
             out->kind = (int32_t)k;
     return out->kind >= 0;
 }
