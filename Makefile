@@ -230,9 +230,17 @@ $(BUILD)/tests/runtime/node_pause_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_end_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_large_test: tests/runtime/node_sim.c
 
-# The examples are built as a stranger would: the C API's headers and libkeel-ckpt, nothing else.
+# The examples are built as a stranger would: public headers and the library, nothing else.
+examples_SRC := $(wildcard $(ROOMS:=/examples/*.c))
 MPI_CFLAGS = $(subst -I,-isystem ,$(shell $(PKG_CONFIG) --cflags ompi-c))
-examples: $(BUILD)/examples/heat $(BUILD)/examples/heat_mpi
+examples: $(addprefix $(BUILD)/examples/,$(basename $(notdir $(examples_SRC))))
+define example_rules
+$(BUILD)/examples/%: $(1)/examples/%.c $(BUILD)/libkeel.a
+	@mkdir -p $$(@D)
+	$$(call say,CC,$$<)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,$(1)) -o $$@ $$< $(BUILD)/libkeel.a -Wl,--as-needed $(ALL_LIBS)
+endef
+$(foreach room,transport runtime,$(eval $(call example_rules,$(room))))
 $(BUILD)/examples/%: ckpt/examples/%.c $(BUILD)/libkeel-ckpt.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
@@ -389,7 +397,7 @@ print-build:
 c_files = $(shell git ls-files '*.c' '*.h')
 tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_ALL)))
 tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fuzz_SRC) $(emulated_SRC) $(wildcard tests/*/*_sim.c))
-tidy_stamps += $(BUILD)/lint/ckpt/examples/heat.tidy $(BUILD)/lint/ckpt/examples/heat_mpi.tidy
+tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(examples_SRC))
 $(BUILD)/lint/ckpt/examples/heat_mpi.tidy: LINT_CFLAGS = $(MPI_CFLAGS)
 door_stamps := $(foreach room,$(ROOMS),$(patsubst %,$(BUILD)/lint/%.door,$(wildcard $(room)/include/keel/*.h)))
 man_pages := $(wildcard $(ROOMS:=/man/*.[1-8]))
@@ -430,11 +438,11 @@ names:
 exports: $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so
 	@sh tests/setup/exports.sh $(BUILD)/libkeel.so $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h))
 	@sh tests/setup/exports.sh $(BUILD)/libkeel-ckpt.so $(filter-out %/ckpt_cmd.h,$(wildcard hal/include/keel/*.h ckpt/include/keel/*.h))
-# What no command and no public header reaches goes (V=1 lists what public headers offer and no command uses).
+# What no command and no public header reaches goes, and what public headers offer that no command or example uses.
 reachable:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/reach OPT="-O0 -fno-inline -ffunction-sections -fdata-sections" reached
-reached: $(MAIN_OBJ) $(LIB_OBJ)
-	@CC="$(CC)" LIBS="$(ALL_LIBS)" sh tests/setup/unreachable.sh $(if $(V),-v) $^
+reached: $(MAIN_OBJ) $(LIB_OBJ) $(SMALL_MAIN_OBJ)
+	@CC="$(CC)" MAINS="$(lastword $(MAIN_OBJ)) $(SMALL_MAIN_OBJ)" LIBS="$(ALL_LIBS)" sh tests/setup/unreachable.sh $(if $(V),-v) $(firstword $(MAIN_OBJ)) $(LIB_OBJ)
 # Every door opens alone: a public header compiles with nothing before it and its room's -I flags only, as C and C++.
 doors: $(door_stamps)
 # A file is checked again when it, what it includes, or the rules have changed, in this checkout or in another.
@@ -519,7 +527,7 @@ endif
 	@sh tests/setup/data.sh $(DESTDIR)$(PREFIX)/share/keel/data text || \
 	  echo "install: the jobs' text is not made: install bible-kjv, then sh $(PREFIX)/share/keel/data.sh $(PREFIX)/share/keel/data" >&2
 	$(install_boards)
-	install -m 644 ckpt/examples/*.c $(DESTDIR)$(PREFIX)/share/keel/examples/
+	install -m 644 $(examples_SRC) $(DESTDIR)$(PREFIX)/share/keel/examples/
 	$(call write_pc,keel,fault-tolerant training runtime,$(ALL_LIBS))
 	$(call write_pc,keel-ckpt,snapshots of training state: saving and reading (no commands),$(ckpt_LIBS))
 

@@ -40,7 +40,7 @@ static void end_in_trace(struct keel_queue *queue)
 
 static void count_idle(struct keel_device *device)
 {
-    const uint_fast32_t before = atomic_fetch_sub(&device->busy_queues, 1);
+    const uint64_t before = atomic_fetch_sub(&device->busy_queues, 1);
     KEEL_ASSERT(before > 0);
 }
 

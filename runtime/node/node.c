@@ -65,11 +65,6 @@ size_t keel_node_bytes(bool launcher)
     return launcher ? sizeof(struct keel_node) : offsetof(struct keel_node, membership);
 }
 
-const struct keel_view *keel_node_view(const struct keel_node *node)
-{
-    return &node->view;
-}
-
 enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config)
 {
     bool launcher = config->node == 0;

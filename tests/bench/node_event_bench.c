@@ -91,7 +91,7 @@ static void give_status(uint16_t node, uint16_t accused_rank, uint64_t *elapsed_
     static uint8_t bytes[KEEL_MESSAGE_BYTES];
     keel_wire_clear(&message, KEEL_WIRE_STATUS);
     struct keel_wire_status *status = &message.as.status;
-    message.epoch = keel_node_view(launcher)->epoch;
+    message.epoch = launcher->view.epoch;
     status->sequence = ++sequence;
     status->silent_node = KEEL_RANK_NONE;
     status->first_record = UINT64_MAX;
@@ -132,7 +132,7 @@ static void begin(uint16_t ranks)
     (void)keel_node_step(launcher, &env, &(struct keel_node_event){.kind = KEEL_EVENT_START});
     for (uint16_t node = 1; node <= ranks; node++)
         give_status(node, KEEL_RANK_NONE, &unused, &unused);
-    KEEL_ASSERT(keel_view_active_count(keel_node_view(launcher)) == ranks);
+    KEEL_ASSERT(keel_view_active_count(&launcher->view) == ranks);
 }
 
 struct cost {
@@ -161,7 +161,7 @@ static struct cost measure(uint16_t ranks, enum event_kind kind)
         }
         cost = round == 0 || now.ns < cost.ns ? now : cost;
     }
-    KEEL_ASSERT(keel_node_view(launcher)->epoch == 1); /* nobody went meanwhile */
+    KEEL_ASSERT(launcher->view.epoch == 1); /* nobody went meanwhile */
     return (struct cost){cost.ns / EVENTS, cost.blocks / EVENTS};
 }
 

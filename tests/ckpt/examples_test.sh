@@ -77,6 +77,17 @@ heat_mpi() { # heat_mpi RANKS STORE
 newest_step() { # that is committed; 0: none
     find "$root/lost" -name manifest.json 2>/dev/null | sed 's/.*step-\([0-9]*\)\..*/\1/' | sort -n | tail -n 1 | grep . || echo 0
 }
+# ---- a partner's memory
+"$BUILD/examples/partner" >"$root/log" 2>&1
+[ $? -eq 2 ] && grep -q usage "$root/log"
+check "partner says how it is used" $?
+before=$("$BUILD/keel-ckpt" show "$root/again/heat" --json)
+"$BUILD/examples/partner" "$root/again" heat >"$root/log" 2>&1 && grep -q '^lost [1-9]' "$root/log" &&
+    grep -q "^restored .* from memory" "$root/log"
+check "partner restores what was removed" $?
+"$BUILD/keel-ckpt" verify "$root/again/heat" >>"$root/log" 2>&1 && [ "$("$BUILD/keel-ckpt" show "$root/again/heat" --json)" = "$before" ]
+check "and it is the snapshot that it was, and sound" $?
+
 children() { # of the process that is given
     awk -v parent="$1" '$4 == parent { print $1 }' /proc/[0-9]*/stat 2>/dev/null
 }

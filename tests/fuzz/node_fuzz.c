@@ -86,7 +86,7 @@ static void on_commit(void *context, uint64_t step, uint64_t attempt, const stru
 {
     (void)context;
     (void)step;
-    KEEL_ASSERT(attempt == keel_node_view(world.node)->epoch && count > 0 && count <= KEEL_MEMBERS_MAX);
+    KEEL_ASSERT(attempt == world.node->view.epoch && count > 0 && count <= KEEL_MEMBERS_MAX);
     for (uint32_t i = 0; i < count; i++)
         KEEL_ASSERT(shards[i].rank < count);
 }
@@ -95,7 +95,7 @@ static void on_drop(void *context, uint64_t step, uint64_t attempt, const struct
 {
     (void)context;
     (void)step;
-    KEEL_ASSERT(attempt <= keel_node_view(world.node)->epoch && keel_bitset_count(ranks) > 0);
+    KEEL_ASSERT(attempt <= world.node->view.epoch && keel_bitset_count(ranks) > 0);
 }
 
 static void on_step(void *context, const struct keel_step_record *record)
@@ -215,11 +215,11 @@ static void start_again(struct fuzz_input *in)
 
 static void give_message(uint16_t from, const uint8_t *data, uint32_t bytes)
 {
-    uint64_t epoch = keel_node_view(world.node)->epoch;
+    uint64_t epoch = world.node->view.epoch;
     const struct keel_node_event event = {
         .kind = KEEL_EVENT_MESSAGE, .node = from, .data = data, .bytes = bytes};
     (void)give(&event);
-    KEEL_ASSERT(keel_node_view(world.node)->epoch >= epoch);
+    KEEL_ASSERT(world.node->view.epoch >= epoch);
 }
 
 static struct keel_step_record take_record(struct fuzz_input *in)

@@ -1,5 +1,6 @@
 /* node_sim.c - see node_sim.h. */
 #include "node_sim.h"
+#include "node_state.h"
 
 #include <inttypes.h>
 #include <keel/memory.h>
@@ -483,7 +484,7 @@ static void env_trace(void *context, const char *line)
 /* Invariant 4: who was told a view and is not in the newest that its agent knows does not live. */
 static void check_evicted(struct sim *sim, uint16_t node)
 {
-    const struct keel_view *view = keel_node_view(sim->nodes[node].state);
+    const struct keel_view *view = &sim->nodes[node].state->view;
     for (uint8_t local = 0; local < sim->config.workers_per_node; local++) {
         const struct sim_worker *w = &sim->nodes[node].workers[local];
         if (w->running && !w->done && w->sent_epoch > 0 && w->sent_epoch < view->epoch)

@@ -213,8 +213,6 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
  * with a trace, not an error). Asserts its invariants. */
 int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event);
 
-const struct keel_view *keel_node_view(const struct keel_node *node);
-
 KEEL_API_END
 
 #endif
