@@ -80,8 +80,7 @@ static int partner_main(int fd, const char *run)
     return status == KEEL_PEER_LOST ? 0 : 1;
 }
 
-/* ---- the snapshot ---------------------------------------------------------------------------------------
- */
+/* ---- the snapshot -------------------------------------------------------------------------------------- */
 
 struct files {
     struct keel_object object[OBJECTS];

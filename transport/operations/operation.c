@@ -265,9 +265,8 @@ static struct keel_cut cut_shape(enum keel_shape shape, struct keel_operation *o
     case KEEL_SHAPE_BLOCK:
         return cut_even(counts != NULL ? counts[operation->group->rank] : count, bytes, 1);
     case KEEL_SHAPE_BLOCKS:
-        return counts != NULL ? cut_table(counts, bytes, ranks, ends) : cut_even(count, bytes, ranks);
     case KEEL_SHAPE_TABLE:
-        return cut_table(counts, bytes, ranks, ends);
+        return counts != NULL ? cut_table(counts, bytes, ranks, ends) : cut_even(count, bytes, ranks);
     default:
         return (struct keel_cut){0};
     }
