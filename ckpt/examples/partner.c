@@ -56,7 +56,7 @@ static enum keel_status receive_message(void *context, void *message, size_t cap
                                         uint64_t deadline_ns)
 {
     const int fd = *(const int *)context;
-    uint32_t length;
+    uint32_t length = 0;
     struct pollfd socket = {.fd = fd, .events = POLLIN};
     if (poll(&socket, 1, keel_remaining_poll_ms(deadline_ns)) == 0)
         return keel_fail(KEEL_TIMEOUT, "no message yet");

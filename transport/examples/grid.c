@@ -35,7 +35,7 @@ static enum keel_status sum_diagonal(struct keel_group *all, int32_t mine, int32
 {
     uint16_t ranks[SIDE];
     struct keel_group *diagonal;
-    for (uint16_t k = 0; k < SIDE; k++)
+    for (uint32_t k = 0; k < SIDE; k++)
         ranks[k] = (uint16_t)(k * SIDE + k);
     const struct keel_subgroup what = {.sequence = 3, .rank_count = SIDE, .ranks = ranks};
     KEEL_TRY(keel_group_create(all, &what, &diagonal));
