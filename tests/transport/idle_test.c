@@ -197,6 +197,23 @@ static uint32_t count_accepted(const struct sockaddr_in *listeners, uint32_t lis
     return count;
 }
 
+/* A socket of this process whose other end is that of the connection. */
+static bool is_accepted(int connection)
+{
+    struct sockaddr_in caller = {0};
+    socklen_t bytes = sizeof caller;
+    if (getsockname(connection, (struct sockaddr *)&caller, &bytes) != 0)
+        return false;
+    for (int fd = 0; fd < DESCRIPTORS; fd++) {
+        struct sockaddr_in peer = {0};
+        bytes = sizeof peer;
+        if (getpeername(fd, (struct sockaddr *)&peer, &bytes) == 0 && peer.sin_family == AF_INET &&
+            peer.sin_port == caller.sin_port)
+            return true;
+    }
+    return false;
+}
+
 /* A stranger whom the listener has lost patience with calls again. */
 static void call_again(struct rank *me, const struct keel_address *address, int *connection)
 {
@@ -215,7 +232,7 @@ static int closing_body(struct rank *me)
     struct sockaddr_in listeners[LISTENERS_MAX];
     struct keel_group *group = rank_group(me, 1, 1, (const uint16_t[]){0});
     rank_ok(me, barrier(group, 1, in_seconds(20)));
-    uint32_t count = find_listeners(listeners), members = count_accepted(listeners, count);
+    uint32_t count = find_listeners(listeners);
     rank_check(me, count == (me->seed == 1 ? 2 : 1));
     struct keel_address addresses[LISTENERS_MAX] = {0};
     int connections[LISTENERS_MAX];
@@ -223,10 +240,13 @@ static int closing_body(struct rank *me)
         memcpy(addresses[k].data, &listeners[k], sizeof listeners[k]);
         rank_check(me, (connections[k] = call(&addresses[k])) >= 0);
     }
-    while (count_accepted(listeners, count) < members + count) {
-        for (uint32_t k = 0; k < count; k++)
-            call_again(me, &addresses[k], &connections[k]);
+    for (uint32_t accepted = 0; accepted < count;) {
         keel_sleep_until_ns(keel_deadline_after_ns(5 * KEEL_NS_PER_MS));
+        accepted = 0;
+        for (uint32_t k = 0; k < count; k++) {
+            call_again(me, &addresses[k], &connections[k]);
+            accepted += is_accepted(connections[k]);
+        }
     }
     rank_say(me, 'd');
     rank_hear(me);

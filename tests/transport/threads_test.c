@@ -45,16 +45,14 @@ struct job {
     struct keel_operation *operation;
     _Atomic bool returned;
     enum keel_status status;
+    int32_t *mine, *sums; /* WORDS of each, of `work`; after a failure lent until the group is closed */
 };
 
 /* Sums of its own numbers, short and long in turns, until they are done or the group is over. */
 static void *work(void *argument)
 {
     struct job *job = argument;
-    int32_t *mine, *sums;
-    if (keel_alloc(WORDS, sizeof *mine, &mine) != KEEL_OK ||
-        keel_alloc(WORDS, sizeof *sums, &sums) != KEEL_OK)
-        return NULL;
+    int32_t *mine = job->mine, *sums = job->sums;
     for (uint64_t round = 0; round < ROUNDS && job->status == KEEL_OK; round++) {
         uint64_t count = round % 3 == 0 ? WORDS : 1;
         for (uint64_t k = 0; k < count; k++)
@@ -64,10 +62,6 @@ static void *work(void *argument)
         for (uint64_t k = 0; k < count && job->status == KEEL_OK; k++)
             rank_check(job->me,
                        sums[k] == ranks * (int32_t)(k + round + job->number) + ranks * (ranks - 1) / 2);
-    }
-    if (job->status == KEEL_OK) { /* else lent until the group is closed */
-        keel_free(mine);
-        keel_free(sums);
     }
     return NULL;
 }
@@ -79,6 +73,8 @@ static int threads_body(struct rank *me)
     struct job jobs[THREADS];
     for (uint32_t k = 0; k < THREADS; k++) {
         jobs[k] = (struct job){.me = me, .group = whole, .number = k};
+        rank_ok(me, keel_alloc(WORDS, sizeof *jobs[k].mine, &jobs[k].mine));
+        rank_ok(me, keel_alloc(WORDS, sizeof *jobs[k].sums, &jobs[k].sums));
         rank_ok(me, keel_thread_create(&jobs[k].thread, "work", work, &jobs[k]));
     }
     for (uint64_t round = 0; round < 20; round++) {
@@ -102,6 +98,10 @@ static int threads_body(struct rank *me)
         rank_check(me, jobs[k].status == (me->seed == 1 ? KEEL_REVOKED : KEEL_OK));
     }
     keel_group_close(whole);
+    for (uint32_t k = 0; k < THREADS; k++) {
+        keel_free(jobs[k].mine);
+        keel_free(jobs[k].sums);
+    }
     return 0;
 }
 

@@ -192,7 +192,8 @@ enum keel_status keel_net_bench_memory(const struct keel_net_rank *rank, uint64_
 enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct keel_net_bench_plan *plan)
 {
     struct bench *bench;
-    KEEL_TRY(keel_alloc(1, sizeof *bench, &bench));
+    KEEL_TRY(keel_transport_alloc(sizeof *bench, &bench)); /* lent as what it points at */
+    memset(bench, 0, sizeof *bench);
     bench->rank = rank;
     bench->plan = plan;
     bench->said_ns = keel_now_ns();
@@ -204,7 +205,7 @@ enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct ke
     if (status == KEEL_OK) { /* else an operation may still be lent them, until the process ends */
         keel_transport_free(bench->part);
         keel_transport_free(bench->result);
-        keel_free(bench);
+        keel_transport_free(bench);
     }
     return status;
 }
