@@ -19,7 +19,7 @@ verdict "a folder that is not there is made, for a board that another device com
 verdict "nothing is left beside it: $(ls new/a)"
 mkdir -p boards/emulated/fpga
 cp "$boards/emulated/fpga/board.conf" boards/emulated/fpga/
-printf '\n[kernels]\nlaunch.group_items = 1\nlaunch.item_elements = 4096\ngemm.strips = 4\n' \
+printf '\n[kernels]\nlaunch.group_items = 1\nlaunch.item_elements = 4096\ngemm.depth = 32\ngemm.rows = 32\ngemm.strips = 1\n' \
     >>boards/emulated/fpga/board.conf # of these the code knows nothing
 ln -s "$scratch/new/a/b" boards/emulated/fpga/artifacts
 KEEL_BOARDS=$scratch/boards "$build/keel" board tune emulated/fpga --seconds 4 >log 2>&1
