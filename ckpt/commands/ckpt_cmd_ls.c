@@ -11,13 +11,13 @@ static json_t *attempt_json(const struct keel_generation_entry *attempt)
     return root;
 }
 
-static int list_json(const struct keel_store *store, const struct keel_generation_index *attempts)
+static int list_json(const struct keel_store *store, const struct keel_generation_index *generations)
 {
     json_t *snapshots = json_array();
-    const struct keel_generation_counts counts = keel_generation_index_count(attempts);
-    for (size_t i = 0; i < attempts->count; i++)
-        if (attempts->at[i].state == KEEL_GENERATION_COMMITTED)
-            json_array_append_new(snapshots, attempt_json(&attempts->at[i]));
+    const struct keel_generation_counts counts = keel_generation_index_count(generations);
+    for (size_t i = 0; i < generations->count; i++)
+        if (generations->at[i].state == KEEL_GENERATION_COMMITTED)
+            json_array_append_new(snapshots, attempt_json(&generations->at[i]));
     return keel_cmd_print_json(json_pack("{s:s, s:i, s:i, s:o}", "run", store->run, "damaged",
                                          (int)counts.damaged, "uncommitted", (int)counts.uncommitted,
                                          "snapshots", snapshots));
@@ -36,16 +36,16 @@ static void print_attempt(const struct keel_generation_entry *attempt)
     printf("%s\n", attempt->base_count == 0 ? "-" : "");
 }
 
-static void list_text(const struct keel_store *store, const struct keel_generation_index *attempts)
+static void list_text(const struct keel_store *store, const struct keel_generation_index *generations)
 {
-    const struct keel_generation_counts counts = keel_generation_index_count(attempts);
+    const struct keel_generation_counts counts = keel_generation_index_count(generations);
     printf("run %s: %u committed snapshots\n", store->run, counts.committed);
     if (counts.committed > 0)
         printf("%12s  %-20s  %6s  %10s  %10s  %6s  %-6s  %-20s  %s\n", "step", "attempt", "shards", "raw",
                "stored", "ratio", "sealed", "created", "bases");
-    for (size_t i = 0; i < attempts->count; i++)
-        if (attempts->at[i].state == KEEL_GENERATION_COMMITTED)
-            print_attempt(&attempts->at[i]);
+    for (size_t i = 0; i < generations->count; i++)
+        if (generations->at[i].state == KEEL_GENERATION_COMMITTED)
+            print_attempt(&generations->at[i]);
     if (counts.uncommitted > 0)
         printf("%u more are not committed: on their way, or leftovers\n", counts.uncommitted);
     if (counts.newer > 0)
@@ -58,21 +58,21 @@ static void list_text(const struct keel_store *store, const struct keel_generati
 static int run(const struct keel_command *cmd)
 {
     struct keel_cmd_place place;
-    struct keel_generation_index attempts = {0};
+    struct keel_generation_index generations = {0};
     enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
     if (status != KEEL_OK)
         return keel_cmd_report(status);
-    status = keel_generation_index_scan(place.store, false, &attempts);
+    status = keel_generation_index_scan(place.store, false, &generations);
     int code = 0;
     if (status != KEEL_OK)
         code = keel_cmd_report(status);
     else if (cmd->json)
-        code = list_json(place.store, &attempts);
+        code = list_json(place.store, &generations);
     else
-        list_text(place.store, &attempts);
-    if (code == 0 && keel_generation_index_count(&attempts).damaged > 0)
+        list_text(place.store, &generations);
+    if (code == 0 && keel_generation_index_count(&generations).damaged > 0)
         code = KEEL_CMD_DAMAGED;
-    keel_generation_index_fini(&attempts);
+    keel_generation_index_fini(&generations);
     keel_cmd_close(&place);
     return code;
 }

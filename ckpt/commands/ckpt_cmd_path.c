@@ -203,15 +203,15 @@ bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_gen
 }
 
 const struct keel_generation_entry *keel_cmd_find_generation(const struct keel_cmd_place *place,
-                                                             const struct keel_generation_index *attempts)
+                                                             const struct keel_generation_index *generations)
 {
     const struct keel_generation_entry *damaged = NULL;
-    for (size_t i = 0; i < attempts->count; i++) {
-        if (!keel_cmd_is_meant(place, &attempts->at[i]))
+    for (size_t i = 0; i < generations->count; i++) {
+        if (!keel_cmd_is_meant(place, &generations->at[i]))
             continue;
-        if (attempts->at[i].state == KEEL_GENERATION_COMMITTED)
-            return &attempts->at[i];
-        damaged = damaged == NULL ? &attempts->at[i] : damaged;
+        if (generations->at[i].state == KEEL_GENERATION_COMMITTED)
+            return &generations->at[i];
+        damaged = damaged == NULL ? &generations->at[i] : damaged;
     }
     return damaged;
 }

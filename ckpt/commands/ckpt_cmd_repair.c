@@ -153,16 +153,16 @@ static enum keel_status repair_one(struct repair *repair, const struct keel_snap
 static enum keel_status repair_from_elsewhere(struct repair *repair)
 {
     for (uint32_t i = 0; i < repair->sources.count && repair->place.has_step; i++) {
-        struct keel_generation_index attempts;
+        struct keel_generation_index generations;
         struct keel_cmd_place there = repair->sources.places[i];
         there.has_step = true;
         there.step = repair->place.step;
         there.attempt = repair->place.attempt;
-        KEEL_TRY(keel_generation_index_scan(there.store, false, &attempts));
-        const struct keel_generation_entry *found = keel_cmd_find_generation(&there, &attempts);
+        KEEL_TRY(keel_generation_index_scan(there.store, false, &generations));
+        const struct keel_generation_entry *found = keel_cmd_find_generation(&there, &generations);
         bool is_there = found != NULL;
         struct keel_snapshot_info info = is_there ? found->info : (struct keel_snapshot_info){0};
-        keel_generation_index_fini(&attempts);
+        keel_generation_index_fini(&generations);
         if (is_there)
             return repair_one(repair, &info);
     }
@@ -178,17 +178,17 @@ static enum keel_status repair_from_elsewhere(struct repair *repair)
 
 static enum keel_status repair_meant(struct repair *repair)
 {
-    struct keel_generation_index attempts;
-    KEEL_TRY(keel_generation_index_scan(repair->place.store, false, &attempts));
+    struct keel_generation_index generations;
+    KEEL_TRY(keel_generation_index_scan(repair->place.store, false, &generations));
     const struct keel_generation_entry *one = NULL;
     bool all = repair->options->all;
-    for (size_t i = 0; i < attempts.count && one == NULL; i++)
-        one = keel_cmd_is_meant(&repair->place, &attempts.at[i]) ? &attempts.at[i] : NULL;
+    for (size_t i = 0; i < generations.count && one == NULL; i++)
+        one = keel_cmd_is_meant(&repair->place, &generations.at[i]) ? &generations.at[i] : NULL;
     enum keel_status status = one == NULL ? repair_from_elsewhere(repair) : KEEL_OK;
-    for (size_t i = 0; i < attempts.count && one != NULL && status == KEEL_OK; i++)
-        if (all ? keel_cmd_is_meant(&repair->place, &attempts.at[i]) : &attempts.at[i] == one)
-            status = repair_one(repair, &attempts.at[i].info);
-    keel_generation_index_fini(&attempts);
+    for (size_t i = 0; i < generations.count && one != NULL && status == KEEL_OK; i++)
+        if (all ? keel_cmd_is_meant(&repair->place, &generations.at[i]) : &generations.at[i] == one)
+            status = repair_one(repair, &generations.at[i].info);
+    keel_generation_index_fini(&generations);
     return status;
 }
 

@@ -275,33 +275,33 @@ static enum keel_status none(const struct keel_cmd_place *place)
 
 /* The newest is the newest also when its manifest is damaged: verifying an older one would hide that. */
 static const struct keel_generation_entry *find_meant(const struct keel_cmd_place *place,
-                                                      const struct keel_generation_index *attempts)
+                                                      const struct keel_generation_index *generations)
 {
-    for (size_t i = 0; i < attempts->count && !place->has_step; i++)
-        if (keel_cmd_is_meant(place, &attempts->at[i]))
-            return &attempts->at[i];
-    return keel_cmd_find_generation(place, attempts);
+    for (size_t i = 0; i < generations->count && !place->has_step; i++)
+        if (keel_cmd_is_meant(place, &generations->at[i]))
+            return &generations->at[i];
+    return keel_cmd_find_generation(place, generations);
 }
 
 /* *out_again: all that was meant was removed meanwhile, and there are newer ones. */
 static int verify(const struct keel_command *cmd, struct keel_cmd_place *place,
-                  const struct keel_generation_index *attempts, bool *out_again)
+                  const struct keel_generation_index *generations, bool *out_again)
 {
     bool all = ((const struct verify_options *)keel_command_own(cmd))->all;
-    const struct keel_generation_entry *one = find_meant(place, attempts);
+    const struct keel_generation_entry *one = find_meant(place, generations);
     enum keel_status status = KEEL_OK, worst = KEEL_OK;
     bool verified = false; /* one at least */
     if (one == NULL)
         return keel_cmd_report(none(place));
     json_t *results = json_array();
     *out_again = false;
-    size_t i = all ? 0 : (size_t)(one - attempts->at);
-    for (; i < attempts->count && status == KEEL_OK && (all || !verified); i++) {
+    size_t i = all ? 0 : (size_t)(one - generations->at);
+    for (; i < generations->count && status == KEEL_OK && (all || !verified); i++) {
         enum keel_status damage = KEEL_OK;
         bool seen = false;
-        if (!keel_cmd_is_meant(place, &attempts->at[i]))
+        if (!keel_cmd_is_meant(place, &generations->at[i]))
             continue;
-        status = verify_one(cmd, place, &attempts->at[i], results, &damage, &seen);
+        status = verify_one(cmd, place, &generations->at[i], results, &damage, &seen);
         worst = worst == KEEL_OK ? damage : worst;
         verified = verified || seen;
     }
@@ -320,17 +320,17 @@ static int verify(const struct keel_command *cmd, struct keel_cmd_place *place,
 static int run(const struct keel_command *cmd)
 {
     struct keel_cmd_place place;
-    struct keel_generation_index attempts;
+    struct keel_generation_index generations;
     enum keel_status status = keel_cmd_open(cmd, cmd->operands[0], false, &place);
     if (status != KEEL_OK)
         return keel_cmd_report(status);
     int code = 0;
     for (bool again = true; again;) {
         again = false;
-        status = keel_generation_index_scan(place.store, false, &attempts);
-        code = status == KEEL_OK ? verify(cmd, &place, &attempts, &again) : keel_cmd_report(status);
+        status = keel_generation_index_scan(place.store, false, &generations);
+        code = status == KEEL_OK ? verify(cmd, &place, &generations, &again) : keel_cmd_report(status);
         if (status == KEEL_OK)
-            keel_generation_index_fini(&attempts);
+            keel_generation_index_fini(&generations);
     }
     keel_cmd_close(&place);
     return code;

@@ -57,7 +57,7 @@ bool keel_cmd_run_is_idle(const struct keel_cmd_place *place);
 bool keel_cmd_is_meant(const struct keel_cmd_place *place, const struct keel_generation_entry *attempt);
 /* The newest committed one that is meant, else the newest damaged one; NULL: there is none. */
 const struct keel_generation_entry *keel_cmd_find_generation(const struct keel_cmd_place *place,
-                                                             const struct keel_generation_index *attempts);
+                                                             const struct keel_generation_index *generations);
 /* A run beside removes old snapshots while they are read. Whether that snapshot, which was committed, has
  * lost its manifest, the first of its files to go: then what could not be read of it is no damage. Leaves
  * keel_detail() as it is. */

@@ -76,7 +76,7 @@ static enum keel_status remove_temporaries(struct removal *removal, uint64_t las
     return gone_is_fine(status);
 }
 
-/* ---- attempts ------------------------------------------------------------------------------------------ */
+/* ---- generations --------------------------------------------------------------------------------------- */
 
 /* Not committed any more, for good, before the first of its files goes. A leftover may be one whose manifest
  * was removed by a process that was killed before it synced: it could come back. */
@@ -162,12 +162,12 @@ static void note(struct removal *removal, enum keel_status status)
 /* Before anything goes: what stays must be on the disk, not only be seen. A process that was killed between
  * the rename of a manifest and its sync leaves one that may vanish. Once for each: `settled_ns`, when the
  * newest was made that this store has settled. */
-static enum keel_status settle(struct keel_store *store, const struct keel_generation_index *attempts,
+static enum keel_status settle(struct keel_store *store, const struct keel_generation_index *generations,
                                const struct keel_retain_plan *plan)
 {
     uint64_t before_ns = atomic_load(&store->settled_ns), newest_ns = before_ns;
-    for (size_t i = 0; i < attempts->count; i++) {
-        const struct keel_generation_entry *attempt = &attempts->at[i];
+    for (size_t i = 0; i < generations->count; i++) {
+        const struct keel_generation_entry *attempt = &generations->at[i];
         const struct keel_snapshot_info *info = &attempt->info;
         struct keel_step_place place;
         bool committed = attempt->state == KEEL_GENERATION_COMMITTED;
@@ -194,18 +194,18 @@ static bool has_room(const struct removal *removal)
     return removal->wanted > 0 && removal->free >= removal->wanted;
 }
 
-static void remove_all(struct removal *removal, const struct keel_generation_index *attempts,
+static void remove_all(struct removal *removal, const struct keel_generation_index *generations,
                        const struct keel_retain_plan *plan, uint32_t *removed)
 {
     removal->orderly = true;
     for (uint32_t i = 0; i < plan->count && removal->orderly && !has_room(removal); i++) {
-        removal->attempt = &attempts->at[plan->goes[i]];
+        removal->attempt = &generations->at[plan->goes[i]];
         removal->bytes = 0;
         note(removal, remove_attempt(removal, removed));
         removal->free += removal->bytes; /* some file systems count it later */
     }
-    for (size_t i = 0; i < attempts->count; i++) {
-        removal->attempt = &attempts->at[i];
+    for (size_t i = 0; i < generations->count; i++) {
+        removal->attempt = &generations->at[i];
         if (plan->stays[i])
             note(removal, remove_temporaries(removal, plan->last_made_step));
     }
@@ -214,11 +214,11 @@ static void remove_all(struct removal *removal, const struct keel_generation_ind
 }
 
 /* What the snapshot made last takes, and an eighth; 0: there is none. */
-static uint64_t estimate(const struct keel_generation_index *attempts)
+static uint64_t estimate(const struct keel_generation_index *generations)
 {
     const struct keel_snapshot_info *last = NULL;
-    for (size_t i = 0; i < attempts->count; i++) {
-        const struct keel_generation_entry *attempt = &attempts->at[i];
+    for (size_t i = 0; i < generations->count; i++) {
+        const struct keel_generation_entry *attempt = &generations->at[i];
         if (attempt->state == KEEL_GENERATION_COMMITTED &&
             (last == NULL || attempt->info.created_wall_ns > last->created_wall_ns))
             last = &attempt->info;
@@ -226,16 +226,16 @@ static uint64_t estimate(const struct keel_generation_index *attempts)
     return last == NULL ? 0 : last->stored_bytes + last->stored_bytes / 8;
 }
 
-static enum keel_status let_go(struct removal *removal, const struct keel_generation_index *attempts,
+static enum keel_status let_go(struct removal *removal, const struct keel_generation_index *generations,
                                uint32_t *removed)
 {
     struct keel_retain_plan plan;
     enum keel_status status = KEEL_OK;
-    KEEL_TRY(keel_retain_decide(attempts, removal->rules, keel_wall_ns(), &plan));
+    KEEL_TRY(keel_retain_decide(generations, removal->rules, keel_wall_ns(), &plan));
     if (plan.count > 0 && !removal->rules->dry_run)
-        status = settle(removal->store, attempts, &plan);
+        status = settle(removal->store, generations, &plan);
     if (status == KEEL_OK) {
-        remove_all(removal, attempts, &plan, removed);
+        remove_all(removal, generations, &plan, removed);
         if (removal->first != KEEL_OK)
             keel_detail_set(removal->detail);
         status = removal->first;
@@ -258,13 +258,13 @@ static enum keel_status check(struct keel_store *store, const struct keel_retent
 enum keel_status keel_store_retain(struct keel_store *store, const struct keel_retention *retention,
                                    uint32_t *out_removed)
 {
-    struct keel_generation_index attempts;
+    struct keel_generation_index generations;
     struct removal removal = {.store = store, .rules = retention};
     uint32_t removed = 0;
     KEEL_TRY(check(store, retention));
-    KEEL_TRY(keel_generation_index_scan(store, true, &attempts));
-    enum keel_status status = let_go(&removal, &attempts, &removed);
-    keel_generation_index_fini(&attempts);
+    KEEL_TRY(keel_generation_index_scan(store, true, &generations));
+    enum keel_status status = let_go(&removal, &generations, &removed);
+    keel_generation_index_fini(&generations);
     if (status == KEEL_OK && out_removed != NULL)
         *out_removed = removed;
     return status;
@@ -273,7 +273,7 @@ enum keel_status keel_store_retain(struct keel_store *store, const struct keel_r
 enum keel_status keel_store_make_room(struct keel_store *store, const struct keel_retention *retention,
                                       uint64_t bytes, uint32_t *out_removed)
 {
-    struct keel_generation_index attempts;
+    struct keel_generation_index generations;
     uint32_t removed = 0;
     KEEL_TRY(check(store, retention));
     struct keel_retention rules = *retention;
@@ -283,11 +283,11 @@ enum keel_status keel_store_make_room(struct keel_store *store, const struct kee
         return keel_fail_errno(errno, "%s: its free space cannot be told", store->path);
     enum keel_status status = KEEL_OK;
     if (bytes == 0 || !has_room(&removal)) {
-        KEEL_TRY(keel_generation_index_scan(store, true, &attempts));
-        removal.wanted = bytes == 0 ? estimate(&attempts) : bytes;
+        KEEL_TRY(keel_generation_index_scan(store, true, &generations));
+        removal.wanted = bytes == 0 ? estimate(&generations) : bytes;
         if (removal.wanted > 0 && !has_room(&removal))
-            status = let_go(&removal, &attempts, &removed);
-        keel_generation_index_fini(&attempts);
+            status = let_go(&removal, &generations, &removed);
+        keel_generation_index_fini(&generations);
     }
     if (status == KEEL_OK && out_removed != NULL)
         *out_removed = removed;

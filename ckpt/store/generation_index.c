@@ -57,7 +57,7 @@ struct scan {
     struct keel_store *store;
     bool headers;
     bool gone; /* one that was listed was removed before it was looked at: newer ones may not be listed */
-    struct keel_generation_index *attempts;
+    struct keel_generation_index *generations;
 };
 
 /* Of which kind a name is (S_IFDIR, ...); 0: it is not there, or cannot be looked at. */
@@ -145,15 +145,16 @@ static enum keel_status look_at(const struct scan *scan, uint64_t step, uint64_t
 static enum keel_status see_attempt(void *context, const char *name)
 {
     struct scan *scan = context;
-    struct keel_generation_index *attempts = scan->attempts;
+    struct keel_generation_index *generations = scan->generations;
     uint64_t step, attempt;
     bool gone = false;
     if (!keel_step_name_parse(name, &step, &attempt))
         return KEEL_OK;
-    KEEL_TRY(keel_grow(&attempts->at, &attempts->capacity, attempts->count + 1, sizeof *attempts->at));
-    attempts->count++; /* so that it is freed also when looking at it fails */
-    enum keel_status status = look_at(scan, step, attempt, &attempts->at[attempts->count - 1], &gone);
-    attempts->count -= gone;
+    KEEL_TRY(
+        keel_grow(&generations->at, &generations->capacity, generations->count + 1, sizeof *generations->at));
+    generations->count++; /* so that it is freed also when looking at it fails */
+    enum keel_status status = look_at(scan, step, attempt, &generations->at[generations->count - 1], &gone);
+    generations->count -= gone;
     scan->gone = scan->gone || gone;
     return status;
 }
@@ -170,20 +171,20 @@ enum keel_status keel_generation_index_scan(struct keel_store *store, bool heade
                                             struct keel_generation_index *out)
 {
     enum { SCANS_MAX = 16 };
-    struct keel_generation_index attempts = {0};
-    struct scan scan = {.store = store, .headers = headers, .gone = true, .attempts = &attempts};
+    struct keel_generation_index generations = {0};
+    struct scan scan = {.store = store, .headers = headers, .gone = true, .generations = &generations};
     for (int i = 0; i < SCANS_MAX && scan.gone; i++) {
-        keel_generation_index_fini(&attempts);
+        keel_generation_index_fini(&generations);
         scan.gone = false;
         enum keel_status status = keel_dir_list(store->path, see_attempt, &scan);
         if (status != KEEL_OK) {
-            keel_generation_index_fini(&attempts);
+            keel_generation_index_fini(&generations);
             return status;
         }
     }
-    if (attempts.count > 0)
-        qsort(attempts.at, attempts.count, sizeof *attempts.at, newest_first);
-    *out = attempts;
+    if (generations.count > 0)
+        qsort(generations.at, generations.count, sizeof *generations.at, newest_first);
+    *out = generations;
     return KEEL_OK;
 }
 
@@ -199,12 +200,12 @@ struct keel_generation_counts keel_generation_index_count(const struct keel_gene
     return counts;
 }
 
-void keel_generation_index_fini(struct keel_generation_index *attempts)
+void keel_generation_index_fini(struct keel_generation_index *generations)
 {
-    for (size_t i = 0; i < attempts->count; i++)
-        keel_free(attempts->at[i].bases);
-    keel_free(attempts->at);
-    *attempts = (struct keel_generation_index){0};
+    for (size_t i = 0; i < generations->count; i++)
+        keel_free(generations->at[i].bases);
+    keel_free(generations->at);
+    *generations = (struct keel_generation_index){0};
 }
 
 /* ---- list ---------------------------------------------------------------------------------------------- */
@@ -212,20 +213,20 @@ void keel_generation_index_fini(struct keel_generation_index *attempts)
 enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_info *out, uint32_t capacity,
                                  uint32_t *out_count, uint32_t *out_damaged)
 {
-    struct keel_generation_index attempts;
+    struct keel_generation_index generations;
     KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
     KEEL_ASSERT(out_count != NULL && (out != NULL || capacity == 0));
-    KEEL_TRY(keel_generation_index_scan(store, false, &attempts));
+    KEEL_TRY(keel_generation_index_scan(store, false, &generations));
     uint32_t count = 0, damaged = 0;
-    for (size_t i = 0; i < attempts.count; i++) {
-        if (attempts.at[i].state == KEEL_GENERATION_DAMAGED)
+    for (size_t i = 0; i < generations.count; i++) {
+        if (generations.at[i].state == KEEL_GENERATION_DAMAGED)
             damaged++;
-        if (attempts.at[i].state != KEEL_GENERATION_COMMITTED)
+        if (generations.at[i].state != KEEL_GENERATION_COMMITTED)
             continue;
         if (count < capacity)
-            out[count++] = attempts.at[i].info;
+            out[count++] = generations.at[i].info;
     }
-    keel_generation_index_fini(&attempts);
+    keel_generation_index_fini(&generations);
     *out_count = count;
     if (out_damaged != NULL)
         *out_damaged = damaged;
@@ -234,11 +235,11 @@ enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_
 
 enum keel_status keel_store_newest_attempt(struct keel_store *store, uint64_t step, uint64_t *out_attempt)
 {
-    struct keel_generation_index attempts;
+    struct keel_generation_index generations;
     bool found = false, sound = false;
-    KEEL_TRY(keel_generation_index_scan(store, false, &attempts));
-    for (size_t i = 0; i < attempts.count && !sound; i++) {
-        const struct keel_generation_entry *attempt = &attempts.at[i];
+    KEEL_TRY(keel_generation_index_scan(store, false, &generations));
+    for (size_t i = 0; i < generations.count && !sound; i++) {
+        const struct keel_generation_entry *attempt = &generations.at[i];
         if (attempt->info.step != step || attempt->state == KEEL_GENERATION_UNCOMMITTED)
             continue;
         sound = attempt->state == KEEL_GENERATION_COMMITTED;
@@ -246,7 +247,7 @@ enum keel_status keel_store_newest_attempt(struct keel_store *store, uint64_t st
             *out_attempt = attempt->info.attempt;
         found = true;
     }
-    keel_generation_index_fini(&attempts);
+    keel_generation_index_fini(&generations);
     if (!found)
         return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot of step %llu", store->path,
                          (unsigned long long)step);

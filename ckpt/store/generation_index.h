@@ -1,4 +1,4 @@
-/* generation_index.h - all generations (attempts) of a run, as their directories and manifests tell: listing,
+/* generation_index.h - all generations of a run, as their directories and manifests tell: listing,
  * opening the newest and retention begin with it. */
 #ifndef KEEL_CKPT_GENERATION_INDEX_H
 #define KEEL_CKPT_GENERATION_INDEX_H
@@ -36,6 +36,6 @@ struct keel_generation_counts {
     uint32_t committed, damaged, newer, uncommitted; /* newer ones are among the damaged */
 };
 struct keel_generation_counts keel_generation_index_count(const struct keel_generation_index *index);
-void keel_generation_index_fini(struct keel_generation_index *attempts);
+void keel_generation_index_fini(struct keel_generation_index *generations);
 
 #endif

@@ -1,4 +1,4 @@
-/* retain.c - which attempts of a run go, and in what order.
+/* retain.c - which generations of a run go, and in what order.
  *
  * A committed one goes when no rule holds it and none that stays needs it as a base, over any number of
  * others. Of those that are not committed only leftovers go: of earlier steps than the one made last, since
@@ -20,12 +20,12 @@ struct moment {
 };
 
 struct decision {
-    const struct keel_generation_entry *attempts;
+    const struct keel_generation_entry *generations;
     uint32_t count;
     struct moment *moments; /* of the committed ones, earliest first; owned, as are the next three */
     uint32_t moment_count;
     bool *stays;
-    uint32_t *stack;      /* attempts whose bases are still to be looked at */
+    uint32_t *stack;      /* generations whose bases are still to be looked at */
     uint32_t *dependents; /* of each that goes: how many that go, and are not in the order yet, need it */
     uint32_t stacked;
 };
@@ -38,9 +38,9 @@ static void decision_fini(struct decision *decision)
     keel_free(decision->dependents);
 }
 
-static enum keel_status decision_init(const struct keel_generation_index *attempts, struct decision *out)
+static enum keel_status decision_init(const struct keel_generation_index *generations, struct decision *out)
 {
-    struct decision decision = {.attempts = attempts->at, .count = (uint32_t)attempts->count};
+    struct decision decision = {.generations = generations->at, .count = (uint32_t)generations->count};
     enum keel_status status = keel_alloc(decision.count, sizeof *decision.moments, &decision.moments);
     if (status == KEEL_OK)
         status = keel_alloc(decision.count, sizeof *decision.stays, &decision.stays);
@@ -69,9 +69,9 @@ static int earliest_first(const void *a, const void *b)
 static void collect_moments(struct decision *decision)
 {
     for (uint32_t i = 0; i < decision->count; i++)
-        if (decision->attempts[i].state == KEEL_GENERATION_COMMITTED)
+        if (decision->generations[i].state == KEEL_GENERATION_COMMITTED)
             decision->moments[decision->moment_count++] =
-                (struct moment){decision->attempts[i].info.created_wall_ns, i};
+                (struct moment){decision->generations[i].info.created_wall_ns, i};
     if (decision->moment_count > 0)
         qsort(decision->moments, decision->moment_count, sizeof *decision->moments, earliest_first);
 }
@@ -80,7 +80,7 @@ static void keep_newest(struct decision *decision, uint32_t keep)
 {
     uint32_t seen = 0;
     for (uint32_t i = 0; i < decision->count && seen < keep; i++) {
-        bool committed = decision->attempts[i].state == KEEL_GENERATION_COMMITTED;
+        bool committed = decision->generations[i].state == KEEL_GENERATION_COMMITTED;
         decision->stays[i] = decision->stays[i] || committed;
         seen += committed;
     }
@@ -101,7 +101,7 @@ static void keep_by_rules(struct decision *decision, const struct keel_retention
         const struct moment *moment = &decision->moments[i];
         bool *stays = &decision->stays[moment->number];
         if (rules->keep_every_steps > 0 &&
-            decision->attempts[moment->number].info.step % rules->keep_every_steps == 0)
+            decision->generations[moment->number].info.step % rules->keep_every_steps == 0)
             *stays = true;
         if (moment->created_ns >= now_ns || now_ns - moment->created_ns < rules->keep_within_ns)
             *stays = true; /* a clock that was set back makes nothing old */
@@ -118,14 +118,14 @@ static uint64_t last_made_step(const struct decision *decision)
 {
     if (decision->moment_count == 0)
         return 0;
-    return decision->attempts[decision->moments[decision->moment_count - 1].number].info.step;
+    return decision->generations[decision->moments[decision->moment_count - 1].number].info.step;
 }
 
 static void keep_others(struct decision *decision, uint64_t last_step, bool idle)
 {
     bool any = false; /* somebody who stays may need any */
     for (uint32_t i = 0; i < decision->count; i++) {
-        const struct keel_generation_entry *attempt = &decision->attempts[i];
+        const struct keel_generation_entry *attempt = &decision->generations[i];
         bool newest = attempt->state == KEEL_GENERATION_UNCOMMITTED && attempt->info.step >= last_step;
         /* What nobody writes any more stays if only its manifest is missing: whoever has that can mend it. */
         if (attempt->state == KEEL_GENERATION_DAMAGED || (newest && (!idle || attempt->whole)))
@@ -148,8 +148,8 @@ static int compare_attempt(const void *key, const void *item)
 static uint32_t find(const struct decision *decision, const struct keel_generation *base)
 {
     const struct keel_generation_entry *found =
-        bsearch(base, decision->attempts, decision->count, sizeof *decision->attempts, compare_attempt);
-    return found == NULL ? decision->count : (uint32_t)(found - decision->attempts);
+        bsearch(base, decision->generations, decision->count, sizeof *decision->generations, compare_attempt);
+    return found == NULL ? decision->count : (uint32_t)(found - decision->generations);
 }
 
 static void keep_bases(struct decision *decision)
@@ -159,7 +159,7 @@ static void keep_bases(struct decision *decision)
             decision->stack[decision->stacked++] = i;
     while (decision->stacked > 0) {
         const struct keel_generation_entry *attempt =
-            &decision->attempts[decision->stack[--decision->stacked]];
+            &decision->generations[decision->stack[--decision->stacked]];
         for (uint32_t b = 0; b < attempt->base_count; b++) {
             uint32_t number = find(decision, &attempt->bases[b]);
             if (number == decision->count || decision->stays[number])
@@ -177,8 +177,8 @@ static uint32_t put_in_order(struct decision *decision, uint32_t *goes)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < decision->count; i++)
-        for (uint32_t b = 0; b < decision->attempts[i].base_count && !decision->stays[i]; b++) {
-            uint32_t number = find(decision, &decision->attempts[i].bases[b]);
+        for (uint32_t b = 0; b < decision->generations[i].base_count && !decision->stays[i]; b++) {
+            uint32_t number = find(decision, &decision->generations[i].bases[b]);
             if (number < decision->count)
                 decision->dependents[number]++;
         }
@@ -186,7 +186,7 @@ static uint32_t put_in_order(struct decision *decision, uint32_t *goes)
         if (!decision->stays[i] && decision->dependents[i] == 0)
             goes[count++] = i;
     for (uint32_t next = 0; next < count; next++) {
-        const struct keel_generation_entry *attempt = &decision->attempts[goes[next]];
+        const struct keel_generation_entry *attempt = &decision->generations[goes[next]];
         for (uint32_t b = 0; b < attempt->base_count; b++) {
             uint32_t number = find(decision, &attempt->bases[b]);
             if (number < decision->count && --decision->dependents[number] == 0 && !decision->stays[number])
@@ -202,7 +202,7 @@ static void assert_safe(const struct decision *decision, const struct keel_retai
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < decision->count; i++) {
-        const struct keel_generation_entry *attempt = &decision->attempts[i];
+        const struct keel_generation_entry *attempt = &decision->generations[i];
         kept += decision->stays[i] && attempt->state == KEEL_GENERATION_COMMITTED;
         KEEL_ASSERT(decision->stays[i] || attempt->state != KEEL_GENERATION_DAMAGED);
         for (uint32_t b = 0; b < attempt->base_count && decision->stays[i]; b++) {
@@ -215,15 +215,15 @@ static void assert_safe(const struct decision *decision, const struct keel_retai
         KEEL_ASSERT(!decision->stays[plan->goes[i]]);
 }
 
-enum keel_status keel_retain_decide(const struct keel_generation_index *attempts,
+enum keel_status keel_retain_decide(const struct keel_generation_index *generations,
                                     const struct keel_retention *rules, uint64_t now_ns,
                                     struct keel_retain_plan *out)
 {
     struct decision decision;
     struct keel_retain_plan plan = {0};
-    KEEL_ASSERT(attempts->count < UINT32_MAX);
-    KEEL_TRY(decision_init(attempts, &decision));
-    enum keel_status status = keel_alloc(attempts->count, sizeof *plan.goes, &plan.goes);
+    KEEL_ASSERT(generations->count < UINT32_MAX);
+    KEEL_TRY(decision_init(generations, &decision));
+    enum keel_status status = keel_alloc(generations->count, sizeof *plan.goes, &plan.goes);
     if (status == KEEL_OK) {
         collect_moments(&decision);
         plan.last_made_step = last_made_step(&decision);

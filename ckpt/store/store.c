@@ -1,4 +1,4 @@
-/* store.c - the directories of a store: opening it, naming and opening attempts.
+/* store.c - the directories of a store: opening it, naming and opening generations.
  * What is in the directories is the business of save.c, commit.c and snapshot.c. */
 #include "store.h"
 #include "delta_base.h"
@@ -278,7 +278,7 @@ bool keel_store_has_committed(struct keel_store *store, uint64_t step, uint64_t 
     return found;
 }
 
-/* ---- attempts ------------------------------------------------------------------------------------------ */
+/* ---- generations --------------------------------------------------------------------------------------- */
 
 int keel_generation_compare(const void *a, const void *b)
 {
