@@ -49,6 +49,13 @@ const struct keel_engine_exchange *keel_engine_exchange(const struct keel_engine
     return exchange_of(&engine->train, segment, engine->joined);
 }
 
+const struct keel_engine_exchange *keel_engine_segment_exchange(const struct keel_engine *engine,
+                                                                uint32_t segment, bool *out_last)
+{
+    *out_last = engine->train.segments[segment].joins;
+    return exchange_of(&engine->train, segment, true);
+}
+
 uint32_t keel_engine_eval_segment_count(const struct keel_engine *engine)
 {
     return engine->eval.list_count;

@@ -287,3 +287,8 @@ enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadlin
     *out = engine->landing.digest;
     return KEEL_OK;
 }
+
+uint64_t keel_engine_digest_shared(const struct keel_engine *engine)
+{
+    return engine->landing.digest_shared;
+}

@@ -10,8 +10,9 @@ uint32_t keel_tape_bound(const struct keel_tape_config *config)
         carried += config->shard_position[s] == config->position;
     /* Of each shard every segment, and as many additions as it has nodes to be merged with: one on average.
      */
-    return carried * (PER_SHARD + 2 * (config->bucket_count + 1)) + PER_PIECE * config->bucket_count +
-           PER_STEP;
+    return carried * (PER_SHARD + 2 * (config->bucket_count + 1) +
+                      2 * config->microbatches * config->segment_count) +
+           PER_PIECE * config->bucket_count + PER_STEP;
 }
 
 enum keel_status keel_tape_reserve(struct keel_tape *tape, uint32_t actions)
@@ -86,6 +87,28 @@ static void put_encoded(struct keel_tape *tape, const struct keel_tape_config *c
     keel_hold_in_gradients(hold)->slot = slot;
 }
 
+/* Of a rank with some slices: a microbatch, with what is exchanged behind its segments. */
+static void put_cut_microbatch(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t shard,
+                               uint32_t microbatch, const int *chain, uint32_t chain_count, bool last)
+{
+    const bool ends = microbatch + 1 == config->microbatches;
+    for (uint32_t s = 0; s < config->segment_count; s++) {
+        const struct keel_tape_segment *segment = &config->segments[s];
+        const uint32_t piece = s + 1 == config->segment_count ? config->bucket_count : segment->bucket;
+        put_segment(tape, shard, microbatch, s);
+        if (segment->exchanges || (ends && segment->exchanges_last))
+            put(tape, (struct keel_action){.kind = KEEL_ACTION_EXCHANGE,
+                                           .piece = s,
+                                           .shard = shard,
+                                           .microbatch = microbatch,
+                                           .microbatch_count = 1});
+        for (uint32_t i = 0; ends && piece <= config->bucket_count && i < chain_count; i++)
+            put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
+        if (ends && last && piece < config->bucket_count)
+            put_piece(tape, KEEL_ACTION_MARK, piece);
+    }
+}
+
 /* Microbatches but the last run through; the last one stops behind each segment, where held siblings are
  * added to what is final now. Of the last shard each bucket is marked, so that its sum overlaps the segments
  * behind it. */
@@ -101,8 +124,11 @@ static void put_shard(struct keel_tape *tape, const struct keel_tape_config *con
     }
     put_kind(tape, KEEL_ACTION_ZERO);
     const uint32_t chain_count = keel_hold_add(hold, shard, chain);
-    put_microbatches(tape, shard, m);
-    for (uint32_t piece = 0; piece <= config->bucket_count; piece++) {
+    for (uint32_t i = 0; config->segments != NULL && i <= m; i++)
+        put_cut_microbatch(tape, config, shard, i, chain, chain_count, last);
+    if (config->segments == NULL)
+        put_microbatches(tape, shard, m);
+    for (uint32_t piece = 0; config->segments == NULL && piece <= config->bucket_count; piece++) {
         put_segment(tape, shard, m, piece);
         for (uint32_t i = 0; i < chain_count; i++)
             put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
@@ -192,6 +218,7 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     uint32_t missing = 0;
     KEEL_ASSERT(tape->capacity >= keel_tape_bound(config));
     KEEL_ASSERT(!config->in_pieces || (config->grouped && !config->compressed));
+    KEEL_ASSERT(config->sharing ? !config->in_pieces && !config->compressed : config->segments == NULL);
     KEEL_ASSERT(config->bucket_count > 0 && config->microbatches > 0 &&
                 hold.shard_count == config->shard_count);
     for (uint32_t s = 0; s < config->shard_count; s++)
@@ -217,8 +244,14 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
         put_slot(tape, KEEL_ACTION_DECODE, sum, 0);
     if (config->in_pieces)
         put_commit(tape, config);
+    if (config->sharing) {
+        put_slot(tape, KEEL_ACTION_NORM, sum, 0);
+        put_kind(tape, KEEL_ACTION_AGREE);
+    }
     put_kind(tape, KEEL_ACTION_CAPTURE);
     put_slot(tape, KEEL_ACTION_UPDATE, config->compressed ? KEEL_HOLD_GRADIENTS : sum, 0);
     if (config->in_pieces)
         put_weights(tape, config);
+    if (config->sharing)
+        put_kind(tape, KEEL_ACTION_DIGEST);
 }

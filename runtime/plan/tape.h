@@ -33,7 +33,17 @@
  * shadows get copies; the update is that of what a rank holds, and the weights go from their owners to all.
  * The tape is the same but for what stands around the update: then also
  * - the squares of gradients are exchanged last, when every sum is with its holders;
- * - weights leave their owners behind the update, and all are there at the end. */
+ * - weights leave their owners behind the update, and all are there at the end.
+ *
+ * Ranks with some slices of the tensor axis (parallel.tensor). Forward and backward are cut at exchanges too,
+ * so a segment is not a piece: the config says which bucket is final behind which segment, and behind which
+ * something is exchanged. Sums and records are those of the ranks that have the same slices. Then also
+ * - an exchange follows its segment at once, and the next segment follows it, in every microbatch: members of
+ * a tensor group have the same list of segments and the same shards to compute, so they exchange in one
+ * order;
+ * - the squares of all slices are there, and all ranks have all sums (AGREE), before any rank updates:
+ * whoever is past AGREE knows that every other one can do the update without data of others;
+ * - digests are exchanged behind the update, and nothing follows. */
 #ifndef KEEL_TAPE_H
 #define KEEL_TAPE_H
 
@@ -75,6 +85,11 @@ enum keel_action_kind {
     KEEL_ACTION_DRILL,  /* faults that are to be injected while sums are under way */
     KEEL_ACTION_SCREEN, /* a golden operation, when it is due */
     KEEL_ACTION_CHECK,  /* the ranks' records agree */
+    /* of ranks with some slices: exchanges, which are done when the action is */
+    KEEL_ACTION_EXCHANGE, /* what is exchanged behind segment `piece` */
+    KEEL_ACTION_NORM,     /* the squares of the slices' gradients */
+    KEEL_ACTION_AGREE,    /* all ranks of the view have come so far, with their flags */
+    KEEL_ACTION_DIGEST,   /* of the slices' weights: to that of the model */
     KEEL_ACTION_COUNT
 };
 /* "compute": static. */
@@ -101,6 +116,12 @@ struct keel_commit_record {
     uint32_t has_loss, loss_bits; /* of the step before, where this rank did it */
 };
 
+/* A segment of an engine with some slices. */
+struct keel_tape_segment {
+    uint32_t bucket;                /* final behind it; UINT32_MAX: none */
+    bool exchanges, exchanges_last; /* behind it, in every microbatch; in the last of a shard */
+};
+
 /* What a tape follows from. */
 struct keel_tape_config {
     uint32_t bucket_count; /* 1 at least */
@@ -111,6 +132,9 @@ struct keel_tape_config {
     bool grouped;                   /* there is a group to sum over */
     bool in_pieces, shadowed;       /* ranks own pieces (grouped then, also alone), with second holders */
     bool compressed;                /* train.gradients is not exact: nodes are elements on the host */
+    bool sharing;                   /* ranks have some slices of the tensor axis */
+    const struct keel_tape_segment *segments; /* segment_count, of those; NULL: a segment is a piece */
+    uint32_t segment_count;
     const struct keel_partial_sums *held; /* nodes of this step, of shards that this rank carries */
 };
 

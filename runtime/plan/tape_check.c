@@ -28,6 +28,9 @@ struct play {
     bool shadowed, shadow_awaited;
     uint32_t spread, weights_awaited; /* buckets, ascending */
     bool commit_awaited;
+    /* ranks with some slices */
+    bool exchanged; /* what is exchanged behind the segment that ran last */
+    bool normed, agreed, digested;
 };
 
 static bool carries(const struct play *play, uint32_t shard)
@@ -79,18 +82,81 @@ static const char *begin_shard(struct play *play, const struct keel_action *acti
     play->missing--;
     play->computed++;
     play->microbatch = play->segments = play->marked = 0;
+    play->exchanged = false;
     play->next = play->hold;
     play->chain_count = play->added = keel_hold_add(&play->next, action->shard, play->chain);
     return NULL;
 }
 
-/* All that is owed to the segment that ran last: additions, and a mark where its sum may begin. */
+static uint32_t count_segments(const struct play *play)
+{
+    return play->config->segments != NULL ? play->config->segment_count : play->config->bucket_count + 1;
+}
+
+/* The piece that is final behind the segment that ran last; UINT32_MAX: none is. */
+static uint32_t final_piece(const struct play *play)
+{
+    const struct keel_tape_config *config = play->config;
+    if (play->segments == 0 || play->microbatch + 1 != config->microbatches)
+        return UINT32_MAX;
+    if (play->segments == count_segments(play))
+        return config->bucket_count;
+    return config->segments != NULL ? config->segments[play->segments - 1].bucket : play->segments - 1;
+}
+
+/* Whether something is exchanged behind the segment that ran last. */
+static bool exchanges(const struct play *play)
+{
+    if (play->segments == 0 || play->config->segments == NULL)
+        return false;
+    const struct keel_tape_segment *segment = &play->config->segments[play->segments - 1];
+    return segment->exchanges ||
+           (segment->exchanges_last && play->microbatch + 1 == play->config->microbatches);
+}
+
+/* All that is owed to the segment that ran last: an exchange, additions, and a mark where its sum may begin.
+ */
 static bool segment_done(const struct play *play)
 {
     if (play->segments == 0 || play->config->compressed)
         return true;
-    const bool marks = play->missing == 0 && play->segments <= play->config->bucket_count;
-    return play->added == play->chain_count && (!marks || play->marked == play->segments);
+    if (exchanges(play) != play->exchanged)
+        return false;
+    const uint32_t piece = final_piece(play);
+    if (piece > play->config->bucket_count)
+        return true;
+    const bool marks = play->missing == 0 && piece < play->config->bucket_count;
+    return play->added == play->chain_count && (!marks || play->marked == piece + 1);
+}
+
+/* A segment of a rank with some slices: of each microbatch one after the other. */
+static const char *compute_cut(struct play *play, const struct keel_action *action)
+{
+    if (!segment_done(play))
+        return "the piece before is not final, or has no mark, or is not exchanged";
+    if (play->segments == count_segments(play)) {
+        play->segments = 0;
+        play->microbatch++;
+    }
+    if (action->microbatch != play->microbatch || action->microbatch >= play->config->microbatches)
+        return "the microbatches of a shard do not ascend";
+    if (action->piece != play->segments || action->microbatch_count != 1)
+        return "segments do not ascend";
+    play->segments++;
+    play->added = 0;
+    play->exchanged = false;
+    return NULL;
+}
+
+static const char *exchange(struct play *play, const struct keel_action *action)
+{
+    if (!play->begun || play->exchanged || !exchanges(play) || action->piece + 1 != play->segments ||
+        action->shard != play->shard || action->microbatch != play->microbatch)
+        return "it is not what is exchanged behind the segment before";
+    if (play->added > 0)
+        return "siblings are added before";
+    play->exchanged = true;
+    return NULL;
 }
 
 static const char *compute(struct play *play, const struct keel_action *action)
@@ -101,6 +167,8 @@ static const char *compute(struct play *play, const struct keel_action *action)
         return "the gradient buffer was not zeroed";
     if (!play->begun && (why = begin_shard(play, action)) != NULL)
         return why;
+    if (play->config->segments != NULL)
+        return action->shard != play->shard ? "the shard is not under way" : compute_cut(play, action);
     if (action->shard != play->shard || action->microbatch != play->microbatch ||
         action->microbatch_count == 0)
         return "the microbatches of a shard do not ascend";
@@ -123,8 +191,10 @@ static const char *compute(struct play *play, const struct keel_action *action)
 
 static const char *add(struct play *play, const struct keel_action *action)
 {
-    if (!play->begun || play->segments == 0 || action->piece != play->segments - 1)
+    if (!play->begun || final_piece(play) > play->config->bucket_count || action->piece != final_piece(play))
         return "the piece is not that of the segment before";
+    if (exchanges(play) != play->exchanged)
+        return "what is exchanged behind the segment is not there";
     if (play->added == play->chain_count || action->slot != play->chain[play->added])
         return "the slot holds no node that is a sibling now";
     play->added++;
@@ -133,11 +203,11 @@ static const char *add(struct play *play, const struct keel_action *action)
 
 static const char *mark(struct play *play, const struct keel_action *action)
 {
-    if (!play->begun || play->missing > 0 || play->segments == 0 || action->piece != play->segments - 1 ||
+    if (!play->begun || play->missing > 0 || action->piece != final_piece(play) ||
         action->piece >= play->config->bucket_count || play->marked != action->piece)
         return "the bucket does not become final here";
-    if (play->added != play->chain_count)
-        return "siblings are not added yet";
+    if (play->added != play->chain_count || exchanges(play) != play->exchanged)
+        return "siblings are not added yet, or others' slices";
     play->marked++;
     return NULL;
 }
@@ -146,7 +216,8 @@ static const char *hold(struct play *play, const struct keel_action *action)
 {
     if (!play->begun || action->shard != play->shard)
         return "the shard is not under way";
-    if (play->segments != play->config->bucket_count + 1 || !segment_done(play))
+    if (play->segments != count_segments(play) || final_piece(play) != play->config->bucket_count ||
+        !segment_done(play))
         return "the shard is not done";
     play->hold = play->next;
     play->zeroed = play->begun = false;
@@ -337,9 +408,39 @@ static const char *capture(struct play *play, const struct keel_action *action)
     (void)action;
     if (play->commit_awaited != play->config->in_pieces)
         return "not all squares are here";
+    if (play->agreed != play->config->sharing)
+        return "not all ranks have all sums";
     if (play->captured || !play->checked || play->decoded != play->config->compressed)
         return "the snapshot is waited for once, when the step stands";
     play->captured = true;
+    return NULL;
+}
+
+static const char *norm(struct play *play, const struct keel_action *action)
+{
+    if (play->normed || !play->checked)
+        return "squares are exchanged once, when the records agree";
+    if (action->slot != (play->config->grouped ? play->sum : play->hold.held[0].slot))
+        return "the sum lies elsewhere";
+    play->normed = true;
+    return NULL;
+}
+
+static const char *agree(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->agreed || !play->normed)
+        return "ranks agree once, when each has the squares of all slices";
+    play->agreed = true;
+    return NULL;
+}
+
+static const char *digest(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (play->digested || !play->updated)
+        return "digests are exchanged once, behind the update";
+    play->digested = true;
     return NULL;
 }
 
@@ -390,14 +491,16 @@ static const char *update(struct play *play, const struct keel_action *action)
 }
 
 static const char *(*const plays[KEEL_ACTION_COUNT])(struct play *, const struct keel_action *) = {
-    [KEEL_ACTION_ZERO] = zero,     [KEEL_ACTION_COMPUTE] = compute, [KEEL_ACTION_ADD] = add,
-    [KEEL_ACTION_UPDATE] = update, [KEEL_ACTION_STORE] = store,     [KEEL_ACTION_LOSS] = loss,
-    [KEEL_ACTION_GATHER] = gather, [KEEL_ACTION_REDUCE] = reduce,   [KEEL_ACTION_FINISH] = finish,
-    [KEEL_ACTION_SETTLE] = settle, [KEEL_ACTION_AWAIT] = await,     [KEEL_ACTION_CAPTURE] = capture,
-    [KEEL_ACTION_MARK] = mark,     [KEEL_ACTION_HOLD] = hold,       [KEEL_ACTION_RECORD] = record,
-    [KEEL_ACTION_DRILL] = drill,   [KEEL_ACTION_SCREEN] = screen,   [KEEL_ACTION_CHECK] = check,
-    [KEEL_ACTION_ENCODE] = encode, [KEEL_ACTION_DECODE] = decode,   [KEEL_ACTION_SHADOW] = shadow,
-    [KEEL_ACTION_SQUARE] = square, [KEEL_ACTION_COMMIT] = commit,   [KEEL_ACTION_SPREAD] = spread,
+    [KEEL_ACTION_ZERO] = zero,         [KEEL_ACTION_COMPUTE] = compute, [KEEL_ACTION_ADD] = add,
+    [KEEL_ACTION_UPDATE] = update,     [KEEL_ACTION_STORE] = store,     [KEEL_ACTION_LOSS] = loss,
+    [KEEL_ACTION_GATHER] = gather,     [KEEL_ACTION_REDUCE] = reduce,   [KEEL_ACTION_FINISH] = finish,
+    [KEEL_ACTION_SETTLE] = settle,     [KEEL_ACTION_AWAIT] = await,     [KEEL_ACTION_CAPTURE] = capture,
+    [KEEL_ACTION_MARK] = mark,         [KEEL_ACTION_HOLD] = hold,       [KEEL_ACTION_RECORD] = record,
+    [KEEL_ACTION_DRILL] = drill,       [KEEL_ACTION_SCREEN] = screen,   [KEEL_ACTION_CHECK] = check,
+    [KEEL_ACTION_ENCODE] = encode,     [KEEL_ACTION_DECODE] = decode,   [KEEL_ACTION_SHADOW] = shadow,
+    [KEEL_ACTION_SQUARE] = square,     [KEEL_ACTION_COMMIT] = commit,   [KEEL_ACTION_SPREAD] = spread,
+    [KEEL_ACTION_EXCHANGE] = exchange, [KEEL_ACTION_NORM] = norm,       [KEEL_ACTION_AGREE] = agree,
+    [KEEL_ACTION_DIGEST] = digest,
 };
 
 static bool of_exact(uint32_t kind)
@@ -410,6 +513,12 @@ static bool of_pieces(uint32_t kind)
 {
     return kind == KEEL_ACTION_SHADOW || kind == KEEL_ACTION_SQUARE || kind == KEEL_ACTION_COMMIT ||
            kind == KEEL_ACTION_SPREAD;
+}
+
+static bool of_slices(uint32_t kind)
+{
+    return kind == KEEL_ACTION_EXCHANGE || kind == KEEL_ACTION_NORM || kind == KEEL_ACTION_AGREE ||
+           kind == KEEL_ACTION_DIGEST;
 }
 
 static bool of_compressed(uint32_t kind)
@@ -431,7 +540,11 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
             why = "it belongs to gradients of the other kind";
         if (why == NULL && of_pieces(action->kind) && !config->in_pieces)
             why = "ranks own no pieces";
-        const bool last = config->in_pieces ? play.weights_awaited == config->bucket_count : play.updated;
+        if (why == NULL && of_slices(action->kind) && !config->sharing)
+            why = "ranks have all slices";
+        const bool last = config->in_pieces ? play.weights_awaited == config->bucket_count
+                          : config->sharing ? play.digested
+                                            : play.updated;
         if (why == NULL && last && i + 1 != tape->count)
             why = "something follows the end";
         if (why != NULL)
@@ -441,7 +554,8 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
                                  : "?",
                              why);
     }
-    if (!play.updated || (config->in_pieces && play.weights_awaited != config->bucket_count))
+    if (!play.updated || (config->in_pieces && play.weights_awaited != config->bucket_count) ||
+        play.digested != config->sharing)
         return keel_fail(KEEL_INVALID, "tape: ends without an update, or without its weights");
     if (tape->part_count != play.hold.count || tape->shards_computed != play.computed)
         return keel_fail(KEEL_INVALID, "tape: %u nodes of %u shards computed are announced, %u of %u come",

@@ -24,6 +24,10 @@ static const struct {
     [KEEL_ACTION_SHADOW] = {"shadow", "collective", 0},
     [KEEL_ACTION_COMMIT] = {"commit", "collective", 0},
     [KEEL_ACTION_SPREAD] = {"spread", "collective", PIECE},
+    [KEEL_ACTION_EXCHANGE] = {"exchange", "collective", PIECE | SHARD | MICROBATCH},
+    [KEEL_ACTION_NORM] = {"norm", "collective", FROM},
+    [KEEL_ACTION_AGREE] = {"agree", "collective", 0},
+    [KEEL_ACTION_DIGEST] = {"digest", "collective", 0},
     [KEEL_ACTION_FINISH] = {"finish", "wait", 0},
     [KEEL_ACTION_SETTLE] = {"settle", "wait", 0},
     [KEEL_ACTION_AWAIT] = {"await", "wait", PIECE},
@@ -52,7 +56,9 @@ static void print_piece(const struct keel_action *action, const uint64_t *piece_
     if (action->piece == KEEL_PIECE_ALL)
         fputs(" all segments", out);
     else
-        fprintf(out, " %s %" PRIu32, action->kind == KEEL_ACTION_COMPUTE ? "segment" : "piece",
+        fprintf(out, " %s %" PRIu32,
+                action->kind == KEEL_ACTION_COMPUTE || action->kind == KEEL_ACTION_EXCHANGE ? "segment"
+                                                                                            : "piece",
                 action->piece);
     if (is_collective(action))
         fprintf(out, ", %" PRIu64 " bytes", piece_bytes[action->piece]);

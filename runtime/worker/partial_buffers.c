@@ -68,7 +68,7 @@ static enum keel_status prepare_slot(struct keel_trainer *trainer, const struct 
             return status;
         }
     }
-    if (action->kind == KEEL_ACTION_UPDATE && slot->source == NULL)
+    if ((action->kind == KEEL_ACTION_UPDATE || action->kind == KEEL_ACTION_NORM) && slot->source == NULL)
         return keel_engine_source_create(trainer->engine, slot->flat.buffer, &slot->source);
     return KEEL_OK;
 }
@@ -76,7 +76,7 @@ static enum keel_status prepare_slot(struct keel_trainer *trainer, const struct 
 static bool is_ready(const struct keel_trainer *trainer, const struct keel_action *action)
 {
     const bool uses = action->kind == KEEL_ACTION_STORE || action->kind == KEEL_ACTION_REDUCE ||
-                      action->kind == KEEL_ACTION_UPDATE;
+                      action->kind == KEEL_ACTION_UPDATE || action->kind == KEEL_ACTION_NORM;
     if (!uses || action->slot < 0)
         return true;
     const struct keel_partial_buffer *slot = &trainer->slots[action->slot];

@@ -61,7 +61,8 @@ static enum keel_status compute(struct keel_tape_run *run, const struct keel_act
 {
     struct keel_trainer *trainer = run->trainer;
     const bool all = action->piece == KEEL_PIECE_ALL;
-    const uint32_t first = all ? 0 : action->piece, last = all ? trainer->bucket_count : action->piece;
+    const uint32_t rest = keel_engine_segment_count(trainer->engine) - 1; /* the segment behind all others */
+    const uint32_t first = all ? 0 : action->piece, last = all ? rest : action->piece;
     KEEL_ASSERT(run->step->shard_position[action->shard] == run->step->position);
     KEEL_ASSERT(!keel_hold_covers(&trainer->hold, action->shard));
     for (uint32_t m = 0; m < action->microbatch_count; m++) {
@@ -69,7 +70,7 @@ static enum keel_status compute(struct keel_tape_run *run, const struct keel_act
             KEEL_TRY(feed(run, action->shard, action->microbatch + m));
         for (uint32_t segment = first; segment <= last; segment++)
             KEEL_TRY(keel_engine_segment(trainer->engine, segment));
-        if (last < trainer->bucket_count)
+        if (last < rest)
             continue;
         KEEL_TRY(keel_queue_flush(keel_engine_queue(trainer->engine)));
         atomic_fetch_add(trainer->progress, 1);
@@ -101,7 +102,7 @@ static enum keel_status hold(struct keel_tape_run *run, const struct keel_action
     return KEEL_OK;
 }
 
-static enum keel_status update(struct keel_tape_run *run, const struct keel_action *action)
+enum keel_status keel_tape_update(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
     const struct keel_job *job = trainer->job;
@@ -124,6 +125,7 @@ static enum keel_status update(struct keel_tape_run *run, const struct keel_acti
     result->skipped = updated.skipped;
     result->digest = updated.digest;
     trainer->digest = updated.digest;
+    trainer->tensor.shared = updated.digest_shared;
     return KEEL_OK;
 }
 
@@ -192,7 +194,7 @@ static const struct {
     [KEEL_ACTION_ZERO] = {zero, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_COMPUTE] = {compute, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_ADD] = {keel_tape_add, KEEL_HANG_COMPUTE},
-    [KEEL_ACTION_UPDATE] = {update, KEEL_HANG_UPDATE},
+    [KEEL_ACTION_UPDATE] = {keel_tape_update, KEEL_HANG_UPDATE},
     [KEEL_ACTION_STORE] = {keel_tape_store, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_LOSS] = {keel_tape_loss, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_ENCODE] = {keel_tape_encode, KEEL_HANG_COMPUTE},
@@ -213,6 +215,10 @@ static const struct {
     [KEEL_ACTION_SQUARE] = {keel_tape_square, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_COMMIT] = {keel_tape_commit, NO_SECTION},
     [KEEL_ACTION_SPREAD] = {keel_tape_spread, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_EXCHANGE] = {keel_tape_exchange, NO_SECTION},
+    [KEEL_ACTION_NORM] = {keel_tape_norm, NO_SECTION},
+    [KEEL_ACTION_AGREE] = {keel_tape_agree, NO_SECTION},
+    [KEEL_ACTION_DIGEST] = {keel_tape_digest, NO_SECTION},
 };
 
 static enum keel_status perform(struct keel_tape_run *run, const struct keel_action *action)

@@ -61,6 +61,8 @@ static enum keel_status build_engine(struct keel_trainer *trainer, const struct 
 {
     const struct keel_engine_config config = {.device = trainer->device,
                                               .kernels = trainer->kernels,
+                                              .tensor_first = trainer->tensor.first,
+                                              .tensor_count = trainer->tensor.count,
                                               .share_gradients = trainer->job->ranks > 1,
                                               .dump_directory = from->dump_directory,
                                               .passes_off = from->passes_off,
@@ -121,9 +123,21 @@ static enum keel_status allocate(struct keel_trainer *trainer)
         KEEL_TRY(keel_alloc(keel_size(keel_engine_page_count(trainer->engine)), sizeof(float),
                             &trainer->owned.squares));
     }
+    KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX, sizeof *trainer->tensor.said, &trainer->tensor.said));
+    KEEL_TRY(keel_tensor_prepare(trainer));
     trainer->gradient_slices[buckets] = keel_engine_loss(trainer->engine);
     return keel_trainer_slice_buckets(trainer, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS),
                                       trainer->gradient_slices);
+}
+
+/* The engine, and all that is of its sizes. */
+static enum keel_status build_rest(struct keel_trainer *trainer, const struct keel_trainer_config *config)
+{
+    KEEL_TRY(build_engine(trainer, config));
+    trainer->flat_count = keel_engine_flat_count(trainer->engine);
+    trainer->bucket_count = keel_engine_bucket_count(trainer->engine);
+    trainer->hold.shard_count = trainer->job->shards;
+    return allocate(trainer);
 }
 
 static enum keel_status build(struct keel_trainer *trainer, const struct keel_trainer_config *config)
@@ -133,11 +147,7 @@ static enum keel_status build(struct keel_trainer *trainer, const struct keel_tr
         options = *config->kernels;
     options.native = options.native || trainer->job->numerics != 0;
     KEEL_TRY(keel_kernels_create_with(trainer->device, &options, &trainer->kernels));
-    KEEL_TRY(build_engine(trainer, config));
-    trainer->flat_count = keel_engine_flat_count(trainer->engine);
-    trainer->bucket_count = keel_engine_bucket_count(trainer->engine);
-    trainer->hold.shard_count = trainer->job->shards;
-    return allocate(trainer);
+    return build_rest(trainer, config);
 }
 
 enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out)
@@ -149,9 +159,12 @@ enum keel_status keel_trainer_create(const struct keel_trainer_config *config, s
     trainer->job = config->job;
     trainer->data = config->data;
     trainer->device = config->device;
+    trainer->passes_off = config->passes_off;
     trainer->stall_ns = config->stall_ns;
     trainer->hangs = config->hangs;
     trainer->progress = config->progress;
+    trainer->tensor.first = config->tensor_first;
+    trainer->tensor.count = config->tensor_count;
     enum keel_status status = build(trainer, config);
     if (status != KEEL_OK) {
         keel_trainer_destroy(trainer);
@@ -169,10 +182,9 @@ static void forget_events(struct keel_trainer *trainer)
     }
 }
 
-void keel_trainer_destroy(struct keel_trainer *trainer)
+/* All but the kernels: what build_rest made. */
+static void tear_down(struct keel_trainer *trainer)
 {
-    if (trainer == NULL)
-        return;
     keel_device_collectives_free(trainer->collectives);
     if (trainer->bucket_events != NULL)
         forget_events(trainer);
@@ -184,9 +196,9 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
     for (uint32_t b = 0; trainer->gradient_slices != NULL && b < trainer->bucket_count; b++)
         if (trainer->gradient_slices[b] != NULL)
             keel_buffer_destroy(trainer->gradient_slices[b]);
+    keel_tensor_destroy(trainer);
+    keel_free(trainer->tensor.said);
     keel_engine_destroy(trainer->engine);
-    keel_kernels_destroy(trainer->kernels);
-    keel_tape_fini(&trainer->tape);
     keel_free(trainer->gradient_slices);
     keel_free(trainer->bucket_events);
     keel_free(trainer->sums);
@@ -195,7 +207,47 @@ void keel_trainer_destroy(struct keel_trainer *trainer)
     for (uint32_t i = 0; i < KEEL_DATA_INPUTS_MAX; i++)
         keel_free(trainer->inputs[i]);
     keel_free(trainer->logits);
+}
+
+void keel_trainer_destroy(struct keel_trainer *trainer)
+{
+    if (trainer == NULL)
+        return;
+    tear_down(trainer);
+    keel_kernels_destroy(trainer->kernels);
+    keel_tape_fini(&trainer->tape);
     keel_free(trainer);
+}
+
+/* What was begun with the job stays; all else is made again, as when the trainer was made. */
+enum keel_status keel_trainer_cut(struct keel_trainer *trainer, uint32_t first, uint32_t count)
+{
+    const struct keel_trainer_config config = {.passes_off = trainer->passes_off};
+    struct keel_trainer old = *trainer;
+    if (count == trainer->tensor.count && (count == 0 || first == trainer->tensor.first))
+        return KEEL_OK;
+    keel_hang_enter(trainer->hangs, KEEL_HANG_WARM, keel_now_ns());
+    tear_down(trainer);
+    *trainer = (struct keel_trainer){.job = old.job,
+                                     .data = old.data,
+                                     .device = old.device,
+                                     .kernels = old.kernels,
+                                     .passes_off = old.passes_off,
+                                     .stall_ns = old.stall_ns,
+                                     .hangs = old.hangs,
+                                     .progress = old.progress,
+                                     .probe = old.probe,
+                                     .tape = old.tape,
+                                     .tensor = {.first = first, .count = count}};
+    enum keel_status status = build_rest(trainer, &config);
+    keel_hang_leave(trainer->hangs, KEEL_HANG_WARM, keel_now_ns());
+    return status;
+}
+
+void keel_trainer_digest_parts(const struct keel_trainer *trainer, uint64_t *out_part, uint64_t *out_shared)
+{
+    *out_part = trainer->digest;
+    *out_shared = trainer->tensor.shared;
 }
 
 struct keel_kernels *keel_trainer_kernels(struct keel_trainer *trainer)
@@ -216,6 +268,7 @@ enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out
     keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
     if (status == KEEL_OK)
         *out = trainer->digest;
+    trainer->tensor.shared = keel_engine_digest_shared(trainer->engine);
     return status;
 }
 
@@ -230,6 +283,12 @@ enum keel_status keel_trainer_initialize(struct keel_trainer *trainer)
     return status;
 }
 
+static enum keel_status warm_microbatch(struct keel_trainer *trainer, const struct keel_engine_batch *batch)
+{
+    return trainer->tensor.count > 0 ? keel_tensor_pretend(trainer, batch)
+                                     : keel_engine_microbatch(trainer->engine, batch);
+}
+
 static enum keel_status run_all_once(struct keel_trainer *trainer)
 {
     const struct keel_job *job = trainer->job;
@@ -241,13 +300,18 @@ static enum keel_status run_all_once(struct keel_trainer *trainer)
     float loss;
     KEEL_TRY(keel_engine_initialize(trainer->engine, job->seed));
     KEEL_TRY(keel_engine_zero(trainer->engine));
-    KEEL_TRY(keel_engine_microbatch(trainer->engine, &batch));
+    KEEL_TRY(warm_microbatch(trainer, &batch));
+    if (trainer->tensor.count > 0)
+        KEEL_TRY(keel_tensor_pretend_norm(trainer));
     enum keel_status status = trainer->owned.on
                                   ? keel_owned_probe(trainer, &request)
                                   : keel_engine_update(trainer->engine, &request, deadline_ns, &updated);
     if (status != KEEL_OK && status != KEEL_DIVERGED) /* which the first step will say, if it is so */
         return status;
-    KEEL_TRY(keel_engine_eval(trainer->engine, &batch, deadline_ns, &loss));
+    if (trainer->tensor.count > 0)
+        KEEL_TRY(keel_tensor_pretend_rest(trainer, &batch, deadline_ns));
+    else
+        KEEL_TRY(keel_engine_eval(trainer->engine, &batch, deadline_ns, &loss));
     return keel_engine_digest(trainer->engine, deadline_ns, &trainer->probe);
 }
 
@@ -263,7 +327,7 @@ static enum keel_status time_microbatch(struct keel_trainer *trainer)
     struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = trainer->job->seed};
     uint64_t since_ns = keel_now_ns();
     KEEL_TRY(keel_engine_zero(trainer->engine));
-    KEEL_TRY(keel_engine_microbatch(trainer->engine, &batch));
+    KEEL_TRY(warm_microbatch(trainer, &batch));
     KEEL_TRY(keel_engine_settle(trainer->engine, keel_deadline_after_ns(trainer->stall_ns)));
     keel_hang_expect(trainer->hangs, KEEL_HANG_COMPUTE, (KEEL_ENGINE_SLOTS + 1) * (keel_now_ns() - since_ns));
     return KEEL_OK;
@@ -290,6 +354,7 @@ void keel_trainer_drop(struct keel_trainer *trainer)
 enum keel_status keel_trainer_leave_group(struct keel_trainer *trainer)
 {
     struct keel_device_collectives_facts facts;
+    KEEL_TRY(keel_tensor_leave_group(trainer));
     if (trainer->collectives == NULL)
         return KEEL_OK;
     keel_trainer_sum_facts(trainer, &facts);
@@ -327,6 +392,9 @@ static enum keel_status prepare(struct keel_tape_run *run)
                                             .shadowed =
                                                 trainer->owned.on && trainer->owned.now.shadow != UINT32_MAX,
                                             .compressed = trainer->compressed.on,
+                                            .sharing = trainer->tensor.count > 0,
+                                            .segments = trainer->tensor.segments,
+                                            .segment_count = trainer->tensor.segment_count,
                                             .held = &trainer->hold};
     if (trainer->owned.on) {
         const struct keel_owned_layout *now = &trainer->owned.now;
@@ -337,6 +405,7 @@ static enum keel_status prepare(struct keel_tape_run *run)
     if (trainer->hold_step != step->step)
         keel_trainer_drop(trainer);
     trainer->hold_step = step->step;
+    trainer->tensor.ready = (struct keel_ready_step){.is = false};
     keel_hold_keep(&trainer->hold, step->shard_position, step->position);
     forget_events(trainer);
     KEEL_TRY(keel_tape_reserve(&trainer->tape, keel_tape_bound(&config)));

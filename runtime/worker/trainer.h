@@ -31,7 +31,8 @@ struct keel_trainer_config {
     const char *dump_directory, *passes_off;    /* as of the engine; borrowed for the call */
     uint64_t stall_ns;             /* a device or peer that makes no progress for so long is an error */
     struct keel_hang_watch *hangs; /* told of all that waits for the device; borrowed; NULL: nobody watches */
-    atomic_uint_fast64_t *progress; /* counts what moves; borrowed */
+    atomic_uint_fast64_t *progress;      /* counts what moves; borrowed */
+    uint32_t tensor_first, tensor_count; /* slices to begin with (keel_trainer_cut); count 0: all */
 };
 
 /* The engine that a job trains with: model, microbatches, storage and optimizer are the job's, all else is as
@@ -188,6 +189,39 @@ bool keel_trainer_unfinished(const struct keel_trainer *trainer, struct keel_tra
 /* This rank has the sums of its next step, and another did that step: with its norm the pieces are where it
  * is. */
 enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struct keel_engine_norm *norm);
+
+/* ---- parallel.tensor: some slices of the tensor axis ---- */
+
+/* A view whose ranks share the slices. Groups of the same ranks differ in their shards. */
+struct keel_trainer_axes {
+    struct keel_group *view;            /* all ranks */
+    struct keel_group *slices, *places; /* of this rank's data position: a shard is a slice, or a rank. NULL:
+                                           it is not complete, and computes nothing */
+    struct keel_group *norm;            /* those, or all ranks, of whom those of the first position give */
+    bool gives_norm;
+    uint32_t rank_count, place, count;   /* count: places */
+    uint32_t begin[KEEL_SLICES_MAX + 1]; /* first slice of each place, and the end */
+    uint16_t members[KEEL_SLICES_MAX];   /* by place: the rank of the view that this one's digest is of */
+    uint64_t sequence;                   /* exchanges outside of steps so far: 0 when the view begins */
+};
+/* Of the steps and evaluations to come, until the group is left. Steps have the group of the ranks with the
+ * same slices then. Borrowed. */
+void keel_trainer_share(struct keel_trainer *trainer, struct keel_trainer_axes *axes);
+/* Have these slices; count 0: all. Where others are held the engine is built again, and the state is to be
+ * initialized, loaded or written. No group is open in which sums were begun. */
+enum keel_status keel_trainer_cut(struct keel_trainer *trainer, uint32_t first, uint32_t count);
+/* All ranks of a view that is over had the sums and squares of `step`: if one of them did it, this one can do
+ * it too, alone. Its digest is of the slices. */
+bool keel_trainer_is_ready(const struct keel_trainer *trainer, uint64_t step);
+enum keel_status keel_trainer_finish_ready(struct keel_trainer *trainer, struct keel_trainer_result *out);
+/* After a step that failed: its update is done all the same, and only the digest of the model is not known.
+ * False: it is not. Once. */
+bool keel_trainer_take_updated(struct keel_trainer *trainer, struct keel_trainer_result *out);
+/* Of the weights as they were when they were updated or looked at last: the digest of this rank's slices, and
+ * of that the weights that all ranks have. */
+void keel_trainer_digest_parts(const struct keel_trainer *trainer, uint64_t *out_part, uint64_t *out_shared);
+/* The digest of the model from those two of each rank of the view. */
+uint64_t keel_trainer_whole_digest(const struct keel_trainer_axes *axes, const uint64_t (*said)[2]);
 
 /* ---- state: weights and optimizer, for healing and snapshots ---- */
 

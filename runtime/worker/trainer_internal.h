@@ -6,6 +6,7 @@
  * partial_buffers.c  slots: the values of held nodes
  * compressed_sums.c  the same of compressed gradients, on the host
  * owned_pieces.c     parallel.zero: pieces of the state, their owners, and what a tape does with them
+ * tensor_exchange.c  parallel.tensor: what ranks with some slices exchange
  * step_records.c     what every rank says with a step, and whether they agree
  * state_extents.c    what lies where, as runs of tiles
  * trainer_state.c, trainer_load.c, trainer_text.c: state as tiles, snapshots, validation and text */
@@ -71,11 +72,35 @@ struct keel_owned {
     float *squares;                        /* of our own pages */
 };
 
+/* A step that this rank can do by itself, since all ranks have its sums and squares; and one that is done,
+ * whose digest of the whole model is not known here. */
+struct keel_ready_step {
+    bool is, updated;
+    uint64_t step;
+    int slot; /* where its sums lie */
+    struct keel_trainer_result result;
+};
+
+/* parallel.tensor: tensor_exchange.c. */
+struct keel_sharing {
+    uint32_t first, count;              /* slices that the engine has; count 0: all, and the rest is empty */
+    struct keel_trainer_axes *axes;     /* of the view; borrowed; NULL: none */
+    struct keel_tape_segment *segments; /* owned; of the engine */
+    uint32_t segment_count;
+    struct keel_device_collectives *collectives;
+    struct keel_event *after;         /* that the newest exchange waits for */
+    uint64_t counts[KEEL_SLICES_MAX]; /* of that one */
+    uint64_t mine[2], (*said)[2];     /* of a gather; said: owned, KEEL_MEMBERS_MAX */
+    uint64_t shared;                  /* of trainer->digest */
+    struct keel_ready_step ready;
+};
+
 struct keel_trainer {
     const struct keel_job *job;
     const struct keel_data *data;
     struct keel_device *device;
     struct keel_kernels *kernels;
+    const char *passes_off; /* borrowed from the worker's arguments */
     struct keel_engine *engine;
     uint64_t stall_ns;
     struct keel_hang_watch *hangs; /* NULL: nobody watches */
@@ -89,6 +114,7 @@ struct keel_trainer {
     struct keel_partial_buffer slots[KEEL_HOLD_NODES_MAX];
     struct keel_compressed_sums compressed;
     struct keel_owned owned;
+    struct keel_sharing tensor;
     struct keel_partial_sums hold; /* which slot holds what */
     uint64_t hold_step;            /* the step whose nodes are held */
     uint64_t digest;               /* of the weights as they are */
@@ -136,10 +162,12 @@ struct keel_tape_run {
     uint64_t begun_ns, waiting_ns;   /* the attempt; the first AWAIT */
     int chain[KEEL_HOLD_LEVELS_MAX]; /* slots whose loss was added since ZERO */
     uint32_t chain_count;
+    uint64_t exchanged; /* over the tensor axis, so far */
 };
 
-/* tape_run.c: run trainer->tape. */
+/* tape_run.c: run trainer->tape; and its update. */
 enum keel_status keel_tape_run(struct keel_tape_run *run);
+enum keel_status keel_tape_update(struct keel_tape_run *run, const struct keel_action *action);
 /* Sections of the hang watch, around what waits for the device: one is open at a time. */
 void keel_tape_enter(struct keel_tape_run *run, enum keel_hang_section section);
 void keel_tape_leave(struct keel_tape_run *run);
@@ -178,6 +206,22 @@ void keel_owned_destroy(struct keel_trainer *trainer);
  * does not, and so many before the next that does. */
 bool keel_owned_find(const struct keel_owned_layout *layout, uint32_t bucket_count, uint64_t element,
                      uint64_t *out_at, uint64_t *out_count);
+
+/* tensor_exchange.c: likewise. Prepare follows the engine, which has the slices of trainer->tensor. */
+enum keel_status keel_tape_exchange(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_norm(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_agree(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_digest(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tensor_prepare(struct keel_trainer *trainer);
+void keel_tensor_destroy(struct keel_trainer *trainer);
+enum keel_status keel_tensor_leave_group(struct keel_trainer *trainer);
+enum keel_status keel_tensor_evaluate(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
+                                      uint64_t deadline_ns, float *out_loss);
+/* Of the warm-up, without others: a microbatch, the squares, an evaluation. */
+enum keel_status keel_tensor_pretend(struct keel_trainer *trainer, const struct keel_engine_batch *batch);
+enum keel_status keel_tensor_pretend_norm(struct keel_trainer *trainer);
+enum keel_status keel_tensor_pretend_rest(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
+                                          uint64_t deadline_ns);
 
 /* compressed_sums.c: likewise. */
 enum keel_status keel_tape_encode(struct keel_tape_run *run, const struct keel_action *action);

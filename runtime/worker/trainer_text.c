@@ -33,7 +33,9 @@ static enum keel_status eval_batch(struct keel_trainer *trainer, float *out_loss
     struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = trainer->job->seed};
     uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
     keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
-    enum keel_status status = keel_engine_eval(trainer->engine, &batch, deadline_ns, out_loss);
+    enum keel_status status = trainer->tensor.count > 0
+                                  ? keel_tensor_evaluate(trainer, &batch, deadline_ns, out_loss)
+                                  : keel_engine_eval(trainer->engine, &batch, deadline_ns, out_loss);
     if (status == KEEL_OK && trainer->logits != NULL)
         status = keel_engine_evaluated(trainer->engine, deadline_ns, trainer->logits);
     keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());

@@ -226,6 +226,21 @@ static enum keel_status open_endpoint(struct keel_worker *worker)
     return status;
 }
 
+/* The slices that this worker has if all ranks begin together: others are known in a view, and compiled then.
+ */
+static void guess_place(struct keel_worker *worker, struct keel_trainer_config *config)
+{
+    struct keel_worker_axes *axes = &worker->axes;
+    const uint32_t slices = worker->job.tensor;
+    axes->tensor = keel_axes_tensor(worker->job.ranks, worker->job.parallel.tensor);
+    if (axes->tensor == 1)
+        return;
+    axes->place = worker->local % axes->tensor;
+    axes->warm = axes->place + 1;
+    config->tensor_first = keel_axes_slice(slices, axes->tensor, axes->place);
+    config->tensor_count = keel_axes_slice(slices, axes->tensor, axes->place + 1) - config->tensor_first;
+}
+
 /* Build the trainer and run it once. Workers that start together would all compile the same kernels: the
  * first one does, and the others come when the driver's cache has them. */
 static enum keel_status build_trainer(struct keel_worker *worker)
@@ -240,6 +255,7 @@ static enum keel_status build_trainer(struct keel_worker *worker)
                                          .stall_ns = worker->stall_ns,
                                          .hangs = &worker->hangs,
                                          .progress = &worker->inbox.progress};
+    guess_place(worker, &config);
     if (worker->dump_graph != NULL) {
         snprintf(name, sizeof name, "%u.%u", worker->node, worker->local);
         KEEL_TRY(keel_path_join(graphs, worker->dump_graph, name));
@@ -410,7 +426,7 @@ static bool ends_view(enum keel_status status)
 static bool is_damaged_connection(const struct keel_worker *worker, enum keel_status status)
 {
     uint32_t position;
-    return status == KEEL_CORRUPT && worker->group != NULL && keel_group_lost(worker->group, &position);
+    return status == KEEL_CORRUPT && keel_worker_missed(worker, &position);
 }
 
 /* Say who is missed. A deadline that passed while nobody is missed was this worker's own: its device or its
@@ -418,7 +434,7 @@ static bool is_damaged_connection(const struct keel_worker *worker, enum keel_st
 static enum keel_status accuse(struct keel_worker *worker, enum keel_status status)
 {
     uint32_t position;
-    bool missed = worker->group != NULL && keel_group_lost(worker->group, &position);
+    bool missed = keel_worker_missed(worker, &position);
     if (status == KEEL_TIMEOUT && !missed) {
         char detail[KEEL_DETAIL_BYTES];
         snprintf(detail, sizeof detail, "%s", keel_detail());
@@ -481,7 +497,7 @@ static enum keel_status live(struct keel_worker *worker)
 
 static enum keel_status write_sample(struct keel_worker *worker)
 {
-    if (worker->job.sample_tokens == 0 || !worker->active || worker->position != 0)
+    if (worker->job.sample_tokens == 0 || worker->axes.tensor > 1 || !worker->active || worker->position != 0)
         return KEEL_OK;
     char path[KEEL_PATH_BYTES], *text;
     KEEL_TRY(keel_trainer_sample(worker->trainer, worker->job.sample_tokens, &text));

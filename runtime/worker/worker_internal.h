@@ -3,6 +3,7 @@
 #ifndef KEEL_WORKER_INTERNAL_H
 #define KEEL_WORKER_INTERNAL_H
 
+#include "axes.h"
 #include "drill.h"
 #include "hang_watch.h"
 #include "sdc_check.h"
@@ -51,6 +52,28 @@ struct keel_sync_record {
     uint64_t snapshot_step; /* the newest of the snapshot_count */
     char board[64];
     struct keel_owned_record owned[2]; /* parallel.zero */
+    /* parallel.tensor: the cut of the state, or of the engine; of the weights the digest of the slices, with
+     * that of what all have of it */
+    uint32_t tensor, place, warm; /* warm: of the probe */
+    uint32_t is_ready;            /* for the step after next_step (keel_trainer_is_ready) */
+    uint32_t has_unsaid;          /* of next_step */
+    uint64_t part, shared;
+};
+
+/* parallel.tensor: this rank in the view. */
+struct keel_worker_axes {
+    uint32_t tensor, place,
+        warm; /* of the engine; warm: 1 and the place that its warm-up had; 0: all slices */
+    struct keel_axes map;
+    struct keel_trainer_axes trainer;
+    struct keel_group *column; /* ranks with the same slices; NULL: no other has */
+    struct keel_group *norm;   /* NULL: that of the data position */
+    uint16_t column_ranks[KEEL_MEMBERS_MAX],
+        column_names[KEEL_MEMBERS_MAX];    /* by index: position, and rank */
+    uint16_t shard_index[KEEL_SHARDS_MAX]; /* by shard: index in the column of who carries it */
+    uint64_t said[KEEL_MEMBERS_MAX][2];
+    uint64_t scores, all_scores; /* lent to a broadcast: of an evaluation */
+    uint64_t evaluations;        /* so far in the view */
 };
 
 /* Who has what of the state, and who needs what, by position: runs of tiles (state_extents.c). Zero it first.
@@ -111,8 +134,10 @@ struct keel_worker {
     struct keel_moved healed;             /* state that live ranks gave others in this view */
     bool first_step_of_view, interrupted; /* the step that comes was begun under an older view */
 
-    /* parallel.zero: of the step that leads to `unsaid_step`, whose weights went out as the view ended:
-     * reported when all have them. 0: none. */
+    struct keel_worker_axes axes;
+
+    /* parallel.zero and tensor: of the step that leads to `unsaid_step`, whose weights went out as the view
+     * ended: reported when all have them. 0: none. */
     struct keel_trainer_result unsaid;
     uint64_t unsaid_step;
 
@@ -151,6 +176,19 @@ void keel_worker_nodes(const struct keel_worker *worker, uint32_t out[KEEL_MEMBE
 enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders);
 /* worker_owned.c: parallel.zero: the same of pieces, once all have said what they hold. */
 enum keel_status keel_worker_agree_owned(struct keel_worker *worker);
+
+/* worker_axes.c: parallel.tensor: whether ranks share slices; the same once all have said what they have,
+ * with the groups that the ranks of a view exchange in. */
+bool keel_worker_shares(const struct keel_worker *worker);
+enum keel_status keel_worker_agree_axes(struct keel_worker *worker);
+void keel_worker_close_axes(struct keel_worker *worker);
+/* The first rank that the view or a group within it misses; false: none. */
+bool keel_worker_missed(const struct keel_worker *worker, uint32_t *out_position);
+/* worker_sync.c, for it: an agreement on how the view goes on. */
+enum keel_status keel_worker_exchange_whole(struct keel_worker *worker);
+/* worker_steps.c, for it: say worker->unsaid, if this rank has it; all evaluate where the step is evaluated.
+ */
+enum keel_status keel_worker_say_rest(struct keel_worker *worker);
 
 /* worker_steps.c: run steps until the job is done (OK), stop is asked for (INTERRUPTED), or the view ends. */
 enum keel_status keel_worker_run_steps(struct keel_worker *worker);

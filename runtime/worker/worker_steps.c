@@ -79,6 +79,33 @@ static struct keel_step_record record_of(const struct keel_worker *worker,
     return record;
 }
 
+/* Ranks of no complete data position cannot evaluate: they are told. */
+static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_trainer_scores *out)
+{
+    struct keel_worker_axes *axes = &worker->axes;
+    const struct keel_axes *map = &axes->map;
+    const uint32_t root = keel_axes_rank(map, 0, 0);
+    const void *parts[] = {&axes->scores};
+    if (axes->tensor == 1 || map->index[worker->position] < map->data)
+        KEEL_TRY(keel_trainer_eval(worker->trainer, out));
+    if (axes->tensor == 1 || map->ranks == map->data * map->tensor)
+        return KEEL_OK;
+    axes->scores = (uint64_t)out->has_loss << 32 | bits_of(out->loss);
+    const struct keel_collective all = {.kind = KEEL_BROADCAST,
+                                        .sequence = (UINT64_C(1) << 61) + axes->evaluations++,
+                                        .element = KEEL_ELEMENT_U8,
+                                        .root = root,
+                                        .count = sizeof axes->scores,
+                                        .parts = parts,
+                                        .part_count = worker->position == root ? 1 : 0,
+                                        .result = &axes->all_scores};
+    KEEL_TRY(keel_group_run(worker->group, &all, keel_deadline_after_ns(worker->stall_ns)));
+    const uint32_t loss_bits = (uint32_t)axes->all_scores;
+    out->has_loss = axes->all_scores >> 32 != 0;
+    memcpy(&out->loss, &loss_bits, sizeof loss_bits);
+    return KEEL_OK;
+}
+
 static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_record *record)
 {
     const struct keel_job *job = &worker->job;
@@ -86,8 +113,9 @@ static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_re
         job->eval_every > 0 && (worker->next_step % job->eval_every == 0 || worker->next_step == job->steps);
     if (!due)
         return KEEL_OK;
-    struct keel_trainer_scores scores;
-    KEEL_TRY(keel_trainer_eval(worker->trainer, &scores));
+    struct keel_trainer_scores scores = {.has_loss = false};
+    KEEL_TRY(keel_worker_shares(worker) ? evaluate_shared(worker, &scores)
+                                        : keel_trainer_eval(worker->trainer, &scores));
     record->has_val_loss = scores.has_loss;
     record->val_loss_bits = bits_of(scores.loss);
     record->has_val_accuracy = scores.has_accuracy;
@@ -103,7 +131,7 @@ static uint64_t sent_bytes(const struct keel_worker *worker)
     return stats.data_sent;
 }
 
-void keel_worker_say_healed(struct keel_worker *worker, const struct keel_trainer_result *result)
+static enum keel_status say_healed(struct keel_worker *worker, const struct keel_trainer_result *result)
 {
     struct keel_link_message message = {.kind = KEEL_LINK_STEP};
     const uint64_t now_ns = keel_now_ns();
@@ -113,8 +141,45 @@ void keel_worker_say_healed(struct keel_worker *worker, const struct keel_traine
     worker->next_step++;
     worker->stepped_ns += message.as.record.duration_ns;
     worker->committed_ns = now_ns;
-    if (evaluate(worker, &message.as.record) == KEEL_OK)
-        keel_inbox_say(&worker->inbox, &message);
+    KEEL_TRY(evaluate(worker, &message.as.record));
+    keel_inbox_say(&worker->inbox, &message);
+    return KEEL_OK;
+}
+
+void keel_worker_say_healed(struct keel_worker *worker, const struct keel_trainer_result *result)
+{
+    (void)say_healed(worker, result);
+}
+
+enum keel_status keel_worker_say_rest(struct keel_worker *worker)
+{
+    struct keel_step_record scratch = {.step = worker->next_step};
+    const bool mine = worker->unsaid_step > 0 && worker->unsaid_step == worker->next_step;
+    if (!mine)
+        return evaluate(worker, &scratch);
+    KEEL_TRY(say_healed(worker, &worker->unsaid));
+    worker->unsaid_step = 0;
+    return KEEL_OK;
+}
+
+/* Of ranks that share slices: the update is done, but not all that is said of it. */
+static void leave_unsaid(struct keel_worker *worker, const struct keel_trainer_result *result)
+{
+    worker->unsaid = *result;
+    worker->unsaid_step = worker->next_step;
+    worker->loss_bits = bits_of(result->loss);
+    worker->loss_step = worker->next_step;
+}
+
+/* Its ranks are those with the same slices, where they are shared. */
+static void share_step(const struct keel_worker *worker, struct keel_trainer_step *step)
+{
+    const struct keel_worker_axes *axes = &worker->axes;
+    step->group = axes->column;
+    step->position = axes->map.index[worker->position];
+    step->rank_count = axes->map.column_count[axes->map.place[worker->position]];
+    step->position_rank = axes->column_names;
+    step->shard_position = axes->shard_index;
 }
 
 /* *out_flags: of all ranks. */
@@ -138,11 +203,17 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
     struct keel_trainer_result result;
     if (worker->job.screen_every > 0 && (worker->next_step + 1) % worker->job.screen_every == 0)
         step.screen.pass = screen_board;
+    if (keel_worker_shares(worker))
+        share_step(worker, &step);
     drill_at(worker, KEEL_AT_FORWARD);
     const uint64_t sent_before = sent_bytes(worker);
     enum keel_status status = keel_trainer_run(worker->trainer, &step, &result);
     if (status != KEEL_OK) {
         worker->interrupted = true;
+        if (keel_trainer_take_updated(worker->trainer, &result)) {
+            worker->next_step++;
+            leave_unsaid(worker, &result);
+        }
         return status;
     }
     worker->loss_bits = bits_of(result.loss);
@@ -157,7 +228,10 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
     worker->digest = result.digest;
     worker->next_step++;
     worker->first_step_of_view = worker->interrupted = false;
-    KEEL_TRY(evaluate(worker, &record));
+    status = evaluate(worker, &record);
+    if (status != KEEL_OK && keel_worker_shares(worker))
+        leave_unsaid(worker, &result);
+    KEEL_TRY(status);
     message.as.record = record;
     keel_inbox_say(&worker->inbox, &message);
     *out_flags = result.flags;

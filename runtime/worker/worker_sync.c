@@ -90,6 +90,7 @@ static enum keel_status open_group(struct keel_worker *worker)
 enum keel_status keel_worker_leave_view(struct keel_worker *worker)
 {
     keel_inbox_guard(&worker->inbox, NULL, worker->view.epoch);
+    keel_worker_close_axes(worker);
     if (worker->group != NULL)
         keel_group_close(worker->group);
     worker->group = NULL;
@@ -109,7 +110,14 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, 
                                       .next_step = worker->next_step,
                                       .digest = worker->digest,
                                       .has_share = has_share,
-                                      .probe = keel_trainer_probe(worker->trainer)};
+                                      .probe = keel_trainer_probe(worker->trainer),
+                                      .tensor = worker->axes.tensor,
+                                      .place = worker->axes.place,
+                                      .warm = worker->axes.warm,
+                                      .is_ready = keel_trainer_is_ready(worker->trainer, worker->next_step),
+                                      .has_unsaid = worker->unsaid_step > 0 &&
+                                                    worker->unsaid_step == worker->next_step};
+    keel_trainer_digest_parts(worker->trainer, &mine->part, &mine->shared);
     if (worker->job.parallel.zero > KEEL_ZERO_NONE)
         keel_trainer_owns(worker->trainer, mine->owned);
     snprintf(mine->board, sizeof mine->board, "%.63s", keel_device_info(worker->device)->selector);
@@ -320,13 +328,15 @@ static enum keel_status restore(struct keel_worker *worker)
 static uint32_t right_probe(const struct keel_worker *worker)
 {
     const struct keel_sync_record *all = worker->sync_all;
+    const uint32_t warm = all[worker->position].warm; /* others are no measure: they warmed other slices */
     uint32_t right = furthest(worker), most = 0;
-    if (right < worker->rank_count)
+    if (right < worker->rank_count && all[right].warm == warm)
         return right;
+    right = worker->position;
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         uint32_t votes = 0;
-        for (uint32_t i = 0; i < worker->rank_count; i++)
-            if (all[i].probe == all[p].probe)
+        for (uint32_t i = 0; i < worker->rank_count && all[p].warm == warm; i++)
+            if (all[i].probe == all[p].probe && all[i].warm == warm)
                 votes += strcmp(all[i].board, "host") == 0 ? worker->rank_count : 1;
         right = votes > most ? p : right;
         most = votes > most ? votes : most;
@@ -378,6 +388,11 @@ enum keel_status keel_worker_exchange_lost(struct keel_worker *worker)
     return exchange(worker, SEQUENCE_LOST, false);
 }
 
+enum keel_status keel_worker_exchange_whole(struct keel_worker *worker)
+{
+    return exchange(worker, SEQUENCE_SECOND, false);
+}
+
 enum keel_status keel_worker_exchange_second(struct keel_worker *worker)
 {
     KEEL_TRY(exchange(worker, SEQUENCE_SECOND, false));
@@ -387,15 +402,16 @@ enum keel_status keel_worker_exchange_second(struct keel_worker *worker)
 /* What others may be healed from is what it was. Of pieces records say it (step_records.c). */
 static enum keel_status check_own(struct keel_worker *worker)
 {
-    const uint64_t before = worker->digest;
+    uint64_t before, shared, now;
     char evidence[96];
     if (!worker->has_state || worker->job.parallel.zero > KEEL_ZERO_NONE)
         return KEEL_OK;
-    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
-    if (worker->digest == before)
+    keel_trainer_digest_parts(worker->trainer, &before, &shared);
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &now));
+    if (now == before)
         return KEEL_OK;
     snprintf(evidence, sizeof evidence, "rank %u has weights %016llx behind step %llu, which left %016llx",
-             worker->rank, (unsigned long long)worker->digest, (unsigned long long)worker->next_step,
+             worker->rank, (unsigned long long)now, (unsigned long long)worker->next_step,
              (unsigned long long)before);
     const struct keel_sdc_check_config config = keel_worker_screen(worker);
     return keel_sdc_check_outvoted(&config, worker->next_step, evidence);
@@ -407,6 +423,11 @@ static enum keel_status agree(struct keel_worker *worker, uint64_t since)
     KEEL_TRY(check_own(worker));
     KEEL_TRY(exchange(worker, SEQUENCE_FIRST, false));
     KEEL_TRY(check_probe(worker));
+    if (keel_worker_shares(worker)) {
+        enum keel_status status = keel_worker_agree_axes(worker);
+        worker->sync_ns = keel_now_ns() - since - worker->heal_ns;
+        return status;
+    }
     if (worker->job.parallel.zero > KEEL_ZERO_NONE) {
         enum keel_status status = keel_worker_agree_owned(worker);
         worker->sync_ns = keel_now_ns() - since - worker->heal_ns;

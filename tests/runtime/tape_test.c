@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 400, SHARDS_MAX = 16, RANKS_MAX = 16 };
+enum { ROUNDS = 400, SHARDS_MAX = 16, RANKS_MAX = 16, SEGMENTS_MAX = 16, PLACES_MAX = 4 };
 
 static uint32_t random_state = 1;
 static uint32_t next_random(uint32_t below)
@@ -21,6 +21,7 @@ struct world {
     struct keel_partial_sums held;
     struct keel_tape_config config;
     struct keel_tape tape;
+    struct keel_tape_segment segments[SEGMENTS_MAX];
 };
 
 /* Nodes that a life before has left: some shards of this rank were computed, in whatever order, then the map
@@ -44,6 +45,25 @@ static void hold_some(struct world *world)
     keel_hold_keep(&world->held, world->shard_position, world->config.position);
 }
 
+/* Ranks with some slices: buckets end in order, something is exchanged behind about every second segment, and
+ * behind some in the last microbatch of a shard alone. */
+static void cut_segments(struct world *world)
+{
+    struct keel_tape_config *config = &world->config;
+    config->sharing = true;
+    config->segments = world->segments;
+    for (uint32_t b = 0; b <= config->bucket_count; config->segment_count++) {
+        const bool ends =
+            next_random(2) == 0 || config->segment_count + config->bucket_count >= SEGMENTS_MAX - 2;
+        const bool exchanges = next_random(2) == 0;
+        world->segments[config->segment_count] =
+            (struct keel_tape_segment){.bucket = ends && b < config->bucket_count ? b : UINT32_MAX,
+                                       .exchanges = exchanges,
+                                       .exchanges_last = !exchanges && next_random(2) == 0};
+        b += ends;
+    }
+}
+
 static void make_world(struct world *world)
 {
     *world = (struct world){.held = {.shard_count = 0}};
@@ -62,6 +82,8 @@ static void make_world(struct world *world)
     if (next_random(2) == 0 && !world->config.compressed) {
         world->config.in_pieces = world->config.grouped = true;
         world->config.shadowed = next_random(2) == 0;
+    } else if (next_random(2) == 0 && !world->config.compressed) {
+        cut_segments(world);
     }
     hold_some(world);
     ck_ok(keel_tape_reserve(&world->tape, keel_tape_bound(&world->config)));
@@ -116,6 +138,16 @@ START_TEST(a_tape_does_what_is_missing_once_and_passes_the_check)
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_AWAIT),
                           sums + world.config.grouped + shadows + pieces + buckets);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_UPDATE), 1);
+        uint32_t exchanges = 0;
+        for (uint32_t s = 0; s < world.config.segment_count; s++)
+            exchanges += world.segments[s].exchanges        ? world.config.microbatches
+                         : world.segments[s].exchanges_last ? 1
+                                                            : 0;
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_EXCHANGE),
+                          exchanges * world.tape.shards_computed);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_NORM), world.config.sharing);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_AGREE), world.config.sharing);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_DIGEST), world.config.sharing);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_DECODE), world.config.compressed);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_ENCODE),
                           world.config.compressed ? world.tape.shards_computed : 0);
@@ -192,6 +224,7 @@ static void misdirect(const struct world *world)
         case KEEL_ACTION_ADD:
         case KEEL_ACTION_UPDATE:
         case KEEL_ACTION_DECODE:
+        case KEEL_ACTION_NORM:
             action->slot = (int16_t)(action->slot + 1);
             break;
         case KEEL_ACTION_COMPUTE:
@@ -207,6 +240,7 @@ static void misdirect(const struct world *world)
         case KEEL_ACTION_REDUCE:
         case KEEL_ACTION_GATHER:
         case KEEL_ACTION_AWAIT:
+        case KEEL_ACTION_EXCHANGE:
             action->piece++;
             break;
         default:
@@ -226,6 +260,124 @@ START_TEST(a_tape_with_an_action_wrong_is_refused)
         misdirect(&world);
         keel_tape_fini(&world.tape);
     }
+}
+END_TEST
+
+/* ---- all ranks' tapes together ------------------------------------------------------------------------- */
+
+/* A grid of data positions x places, each rank somewhere in its tape. */
+struct grid {
+    struct world world; /* its config, but for the position */
+    uint32_t data, places, at[RANKS_MAX];
+    struct keel_tape tapes[RANKS_MAX]; /* of position * places + place */
+};
+
+/* Whom the action waits for: the column, the data position, all, or nobody. */
+static bool waits_for(const struct grid *grid, const struct keel_action *action, uint32_t rank,
+                      uint32_t other)
+{
+    switch (action->kind) {
+    case KEEL_ACTION_EXCHANGE:
+    case KEEL_ACTION_NORM:
+        return rank / grid->places == other / grid->places;
+    case KEEL_ACTION_AWAIT:
+        return rank % grid->places == other % grid->places;
+    default:
+        return action->kind == KEEL_ACTION_AGREE || action->kind == KEEL_ACTION_DIGEST;
+    }
+}
+
+/* Which of two slots a sum lies in is a rank's own business. */
+static bool are_alike(const struct keel_action *a, const struct keel_action *b)
+{
+    return a->kind == b->kind && a->piece == b->piece && a->shard == b->shard &&
+           a->microbatch == b->microbatch;
+}
+
+static bool may_pass(const struct grid *grid, uint32_t rank)
+{
+    const struct keel_action *action = &grid->tapes[rank].actions[grid->at[rank]];
+    for (uint32_t r = 0; r < grid->data * grid->places; r++) {
+        if (!waits_for(grid, action, rank, r))
+            continue;
+        if (grid->at[r] == grid->tapes[r].count || !are_alike(action, &grid->tapes[r].actions[grid->at[r]]))
+            return false;
+    }
+    return true;
+}
+
+static void pass(struct grid *grid, uint32_t rank)
+{
+    const struct keel_action *action = &grid->tapes[rank].actions[grid->at[rank]];
+    for (uint32_t r = 0; r < grid->data * grid->places; r++)
+        grid->at[r] += r == rank || waits_for(grid, action, rank, r);
+}
+
+/* Whether all come to the end. */
+static bool play(struct grid *grid)
+{
+    const uint32_t ranks = grid->data * grid->places;
+    uint32_t ended = 0;
+    memset(grid->at, 0, sizeof grid->at);
+    for (bool moved = true; moved;) {
+        moved = false;
+        ended = 0;
+        for (uint32_t r = 0; r < ranks; r++) {
+            for (; grid->at[r] < grid->tapes[r].count && may_pass(grid, r); moved = true)
+                pass(grid, r);
+            ended += grid->at[r] == grid->tapes[r].count;
+        }
+    }
+    return ended == ranks;
+}
+
+static void make_grid(struct grid *grid)
+{
+    do {
+        make_world(&grid->world);
+        keel_tape_fini(&grid->world.tape);
+    } while (!grid->world.config.sharing);
+    struct keel_tape_config *config = &grid->world.config;
+    config->segments = grid->world.segments;
+    config->shard_position = grid->world.shard_position;
+    config->held = &grid->world.held;
+    grid->world.held.count = 0;
+    grid->places = 2 + next_random(PLACES_MAX - 1);
+    grid->data = 1 + next_random(RANKS_MAX / PLACES_MAX);
+    config->grouped = grid->data > 1;
+    for (uint32_t s = 0; s < config->shard_count; s++)
+        grid->world.shard_position[s] = (uint16_t)next_random(grid->data);
+    for (uint32_t r = 0; r < grid->data * grid->places; r++) {
+        config->position = r / grid->places;
+        grid->tapes[r] = (struct keel_tape){.actions = NULL};
+        ck_ok(keel_tape_reserve(&grid->tapes[r], keel_tape_bound(config)));
+        keel_tape_make(&grid->tapes[r], config);
+    }
+}
+
+/* Members of a data position do the same exchanges in the same order, and nobody waits for ever; with one
+ * exchange less, or two in the other order, on one rank, somebody does. */
+START_TEST(ranks_that_share_slices_never_wait_for_ever)
+{
+    static struct grid grid;
+    uint32_t stuck = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        make_grid(&grid);
+        ck_assert(play(&grid));
+        const uint32_t rank = next_random(grid.data * grid.places);
+        struct keel_tape *tape = &grid.tapes[rank];
+        for (uint32_t i = 0; i < tape->count; i++) {
+            if (tape->actions[i].kind != KEEL_ACTION_EXCHANGE)
+                continue;
+            tape->actions[i].kind = KEEL_ACTION_MARK;
+            ck_assert(!play(&grid));
+            stuck++;
+            break;
+        }
+        for (uint32_t r = 0; r < grid.data * grid.places; r++)
+            keel_tape_fini(&grid.tapes[r]);
+    }
+    ck_assert_uint_gt(stuck, ROUNDS / 4);
 }
 END_TEST
 
@@ -362,6 +514,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_tape_does_what_is_missing_once_and_passes_the_check);
     tcase_add_test(tc, a_tape_with_an_action_wrong_is_refused);
+    tcase_add_test(tc, ranks_that_share_slices_never_wait_for_ever);
     tcase_add_test(tc, a_store_into_a_held_slot_is_refused);
     tcase_add_test(tc, compressed_nodes_lie_in_slots_of_their_own);
     tcase_add_test(tc, a_sum_over_a_held_node_or_to_two_places_is_refused);

@@ -197,6 +197,11 @@ uint32_t keel_engine_segment_bucket(const struct keel_engine *engine, uint32_t s
 /* What is exchanged behind a segment of the batch that was fed last; NULL: nothing. */
 const struct keel_engine_exchange *keel_engine_exchange(const struct keel_engine *engine, uint32_t segment);
 
+/* The same, whichever batch was fed: *out_last is set where it is exchanged behind the last microbatch of a
+ * shard alone. */
+const struct keel_engine_exchange *keel_engine_segment_exchange(const struct keel_engine *engine,
+                                                                uint32_t segment, bool *out_last);
+
 /* The same of an evaluation: begin feeds the batch, end reads the loss and blocks. keel_engine_eval is all of
  * that, of an engine that exchanges nothing. */
 enum keel_status keel_engine_eval_begin(struct keel_engine *engine, const struct keel_engine_batch *batch);
@@ -320,6 +325,9 @@ struct keel_shape keel_engine_output_shape(const struct keel_engine *engine);
 
 /* Digest of the weights as they are; blocks. */
 enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadline_ns, uint64_t *out);
+/* The part of it, when it was asked for last, that is of weights which the engines of all slices have whole
+ * (keel_engine_updated). */
+uint64_t keel_engine_digest_shared(const struct keel_engine *engine);
 
 /* ---- facts for reports and tests ---- */
 

@@ -1,0 +1,331 @@
+/* tensor_exchange.c - what ranks that share the tensor slices exchange: behind segments of a microbatch and
+ * of an evaluation, the squares of the norm, the digests of the weights, and that all have come so far.
+ *
+ * The engine says what (keel_engine_exchange), and it goes from device memory to device memory
+ * (keel/transport_device.h). Each is done before the next segment is enqueued: the device waits for it
+ * anyway. Two groups of the same ranks differ in their shards: sums of floats go by the tree over slices, all
+ * else by rank. */
+#include "trainer_internal.h"
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <string.h>
+
+/* What is no action of a tape, above all that is one. */
+#define SEQUENCE_OUTSIDE (UINT64_C(1) << 62)
+
+/* ---- making -------------------------------------------------------------------------------------------- */
+
+static uint64_t staging_of(const struct keel_engine_exchange *what)
+{
+    return what == NULL ? 0 : (what->part_count + 1) * what->units * what->unit * sizeof(float);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Whoever watches the device knows when it is waited for. */
+static void on_device(void *context, bool inside)
+{
+    const struct keel_trainer *trainer = context;
+    if (inside)
+        keel_hang_enter(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    else
+        keel_hang_leave(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+}
+
+/* The segments of the engine, as a tape knows them; nothing of one with all slices. What is exchanged at the
+ * end of a shard alone is what a microbatch with `more` does not. */
+enum keel_status keel_tensor_prepare(struct keel_trainer *trainer)
+{
+    struct keel_sharing *tensor = &trainer->tensor;
+    const struct keel_engine *engine = trainer->engine;
+    uint64_t staging = staging_of(keel_engine_norm_exchange(engine));
+    if (tensor->count == 0)
+        return KEEL_OK;
+    tensor->segment_count = keel_engine_segment_count(engine);
+    KEEL_TRY(keel_alloc(tensor->segment_count, sizeof *tensor->segments, &tensor->segments));
+    for (uint32_t s = 0; s < tensor->segment_count; s++) {
+        bool joins;
+        const struct keel_engine_exchange *what = keel_engine_segment_exchange(engine, s, &joins);
+        tensor->segments[s] = (struct keel_tape_segment){.bucket = keel_engine_segment_bucket(engine, s),
+                                                         .exchanges = what != NULL && !joins,
+                                                         .exchanges_last = what != NULL && joins};
+        staging = larger(staging, staging_of(what));
+    }
+    for (uint32_t s = 0; s < keel_engine_eval_segment_count(engine); s++)
+        staging = larger(staging, staging_of(keel_engine_eval_exchange(engine, s)));
+    const struct keel_device_collectives_config config = {.device = trainer->device,
+                                                          .parts_max = KEEL_HOLD_NODES_MAX,
+                                                          .operations_max = 2,
+                                                          .staging_bytes = staging,
+                                                          .on_device = on_device,
+                                                          .context = trainer};
+    return keel_device_collectives_create(&config, &tensor->collectives);
+}
+
+void keel_tensor_destroy(struct keel_trainer *trainer)
+{
+    struct keel_sharing *tensor = &trainer->tensor;
+    keel_device_collectives_free(tensor->collectives);
+    keel_event_destroy(tensor->after);
+    keel_free(tensor->segments);
+    tensor->collectives = NULL;
+    tensor->after = NULL;
+    tensor->segments = NULL;
+}
+
+enum keel_status keel_tensor_leave_group(struct keel_trainer *trainer)
+{
+    struct keel_sharing *tensor = &trainer->tensor;
+    tensor->axes = NULL;
+    if (tensor->collectives == NULL)
+        return KEEL_OK;
+    return keel_device_collectives_reset(tensor->collectives, keel_deadline_after_ns(trainer->stall_ns));
+}
+
+void keel_trainer_share(struct keel_trainer *trainer, struct keel_trainer_axes *axes)
+{
+    trainer->tensor.axes = axes;
+}
+
+/* ---- an exchange --------------------------------------------------------------------------------------- */
+
+/* Elements of the whole that each place has. */
+static void count_places(struct keel_sharing *tensor, const struct keel_engine_exchange *what,
+                         uint32_t slices)
+{
+    const struct keel_trainer_axes *axes = tensor->axes;
+    for (uint32_t k = 0; k < axes->count; k++)
+        tensor->counts[k] =
+            keel_engine_exchange_count(what, slices, axes->begin[k], axes->begin[k + 1] - axes->begin[k]);
+}
+
+static struct keel_collective describe(const struct keel_sharing *tensor,
+                                       const struct keel_engine_exchange *what)
+{
+    struct keel_collective out = {.element = KEEL_ELEMENT_F32, .part_count = what->part_count};
+    if (what->kind == KEEL_EXCHANGE_GATHER || what->scatter)
+        out.counts_out = tensor->counts;
+    else
+        out.count = (uint64_t)what->units * what->unit;
+    out.kind = what->kind == KEEL_EXCHANGE_GATHER ? KEEL_ALL_GATHER_V
+               : what->scatter                    ? KEEL_REDUCE_SCATTER
+                                                  : KEEL_ALL_REDUCE;
+    out.reduction = what->kind == KEEL_EXCHANGE_MAX ? KEEL_MAX : KEEL_SUM;
+    if (what->kind == KEEL_EXCHANGE_SUM_BITS)
+        out.element = KEEL_ELEMENT_I32;
+    return out;
+}
+
+/* From where the queue is now; the result is on the device when it returns. */
+static enum keel_status exchange(struct keel_trainer *trainer, const struct keel_engine_exchange *what,
+                                 struct keel_group *group, bool gives, uint64_t sequence)
+{
+    struct keel_sharing *tensor = &trainer->tensor;
+    struct keel_device_place parts[KEEL_HOLD_NODES_MAX];
+    keel_event_destroy(tensor->after);
+    tensor->after = NULL;
+    KEEL_TRY(keel_queue_mark(keel_engine_queue(trainer->engine), &tensor->after));
+    KEEL_TRY(keel_queue_flush(keel_engine_queue(trainer->engine)));
+    count_places(tensor, what, trainer->job->tensor);
+    for (uint32_t i = 0; i < what->part_count; i++)
+        parts[i] = (struct keel_device_place){what->parts[i], 0};
+    struct keel_device_collective all = {.what = describe(tensor, what),
+                                         .parts = parts,
+                                         .result = {what->result, 0},
+                                         .after = {&tensor->after, 1}};
+    all.what.sequence = sequence;
+    all.what.part_count = gives ? what->part_count : 0;
+    KEEL_TRY(keel_device_collective_run(tensor->collectives, group, &all,
+                                        keel_deadline_after_ns(trainer->stall_ns)));
+    atomic_fetch_add(trainer->progress, 1);
+    return KEEL_OK;
+}
+
+static struct keel_group *group_of(const struct keel_trainer_axes *axes,
+                                   const struct keel_engine_exchange *what)
+{
+    return what->kind == KEEL_EXCHANGE_SUM ? axes->slices : axes->places;
+}
+
+static uint64_t sequence_in_tape(struct keel_tape_run *run)
+{
+    return ((run->step->step + 1) << 32) + run->exchanged++;
+}
+
+enum keel_status keel_tape_exchange(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_engine_exchange *what = keel_engine_exchange(trainer->engine, action->piece);
+    KEEL_ASSERT(what != NULL);
+    return exchange(trainer, what, group_of(trainer->tensor.axes, what), true, sequence_in_tape(run));
+}
+
+/* ---- the end of a step --------------------------------------------------------------------------------- */
+
+enum keel_status keel_tape_norm(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_trainer_axes *axes = trainer->tensor.axes;
+    const struct keel_engine_source *from = action->slot >= 0 ? trainer->slots[action->slot].source : NULL;
+    KEEL_TRY(keel_engine_norm_begin(trainer->engine, from));
+    return exchange(trainer, keel_engine_norm_exchange(trainer->engine), axes->norm, axes->gives_norm,
+                    sequence_in_tape(run));
+}
+
+/* A number of each rank of the view, in `tensor->said`. */
+static enum keel_status gather(struct keel_trainer *trainer, const uint64_t mine[2], uint64_t sequence)
+{
+    struct keel_sharing *tensor = &trainer->tensor;
+    memcpy(tensor->mine, mine, sizeof tensor->mine);
+    const void *parts[] = {tensor->mine};
+    const struct keel_collective all = {.kind = KEEL_ALL_GATHER,
+                                        .sequence = sequence,
+                                        .element = KEEL_ELEMENT_U8,
+                                        .count = sizeof tensor->mine,
+                                        .parts = parts,
+                                        .part_count = 1,
+                                        .result = tensor->said};
+    return keel_group_run(tensor->axes->view, &all, keel_deadline_after_ns(trainer->stall_ns));
+}
+
+/* What leads from here to the next step is here, whoever is lost from now on. */
+enum keel_status keel_tape_agree(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    struct keel_sharing *tensor = &trainer->tensor;
+    const uint64_t mine[2] = {run->result.flags, 0};
+    (void)action;
+    tensor->ready = (struct keel_ready_step){.is = true,
+                                             .step = run->step->step,
+                                             .slot = trainer->tape.actions[trainer->tape.count - 2].slot,
+                                             .result = run->result};
+    KEEL_TRY(gather(trainer, mine, sequence_in_tape(run)));
+    for (uint32_t r = 0; r < tensor->axes->rank_count; r++)
+        run->result.flags |= tensor->said[r][0];
+    return KEEL_OK;
+}
+
+uint64_t keel_trainer_whole_digest(const struct keel_trainer_axes *axes, const uint64_t (*said)[2])
+{
+    uint64_t digest = said[axes->members[0]][1];
+    for (uint32_t k = 0; k < axes->count; k++)
+        digest += said[axes->members[k]][0] - said[axes->members[k]][1];
+    return digest;
+}
+
+/* The update is done, whatever becomes of this. */
+enum keel_status keel_tape_digest(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    struct keel_sharing *tensor = &trainer->tensor;
+    const uint64_t mine[2] = {trainer->digest, tensor->shared};
+    (void)action;
+    tensor->ready.is = false;
+    tensor->ready.updated = true;
+    tensor->ready.result = run->result;
+    KEEL_TRY(gather(trainer, mine, sequence_in_tape(run)));
+    run->result.digest = keel_trainer_whole_digest(tensor->axes, (const uint64_t(*)[2])tensor->said);
+    tensor->ready.updated = false;
+    return KEEL_OK;
+}
+
+bool keel_trainer_is_ready(const struct keel_trainer *trainer, uint64_t step)
+{
+    return trainer->tensor.ready.is && trainer->tensor.ready.step == step;
+}
+
+bool keel_trainer_take_updated(struct keel_trainer *trainer, struct keel_trainer_result *out)
+{
+    const bool updated = trainer->tensor.ready.updated;
+    trainer->tensor.ready.updated = false;
+    if (updated)
+        *out = trainer->tensor.ready.result;
+    return updated;
+}
+
+enum keel_status keel_trainer_finish_ready(struct keel_trainer *trainer, struct keel_trainer_result *out)
+{
+    struct keel_ready_step *ready = &trainer->tensor.ready;
+    const struct keel_trainer_step step = {.step = ready->step};
+    const struct keel_action update = {.kind = KEEL_ACTION_UPDATE, .slot = (int16_t)ready->slot};
+    struct keel_tape_run run = {
+        .trainer = trainer, .step = &step, .section = -1, .result = ready->result, .begun_ns = keel_now_ns()};
+    KEEL_ASSERT(ready->is);
+    ready->is = false;
+    keel_tape_enter(&run, KEEL_HANG_UPDATE);
+    enum keel_status status = keel_tape_update(&run, &update);
+    keel_tape_leave(&run);
+    *out = run.result;
+    keel_trainer_drop(trainer);
+    return status;
+}
+
+/* ---- outside of a step --------------------------------------------------------------------------------- */
+
+enum keel_status keel_tensor_evaluate(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
+                                      uint64_t deadline_ns, float *out_loss)
+{
+    struct keel_trainer_axes *axes = trainer->tensor.axes;
+    KEEL_TRY(keel_engine_eval_begin(trainer->engine, batch));
+    for (uint32_t s = 0; s < keel_engine_eval_segment_count(trainer->engine); s++) {
+        const struct keel_engine_exchange *what = keel_engine_eval_exchange(trainer->engine, s);
+        KEEL_TRY(keel_engine_eval_segment(trainer->engine, s));
+        if (what != NULL)
+            KEEL_TRY(
+                exchange(trainer, what, group_of(axes, what), true, SEQUENCE_OUTSIDE + axes->sequence++));
+    }
+    return keel_engine_eval_end(trainer->engine, deadline_ns, out_loss);
+}
+
+/* Of the warm-up, where there are no others: what this rank gives stands for the whole, and the rest is zero.
+ */
+static enum keel_status pretend(struct keel_trainer *trainer, const struct keel_engine_exchange *what)
+{
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    const struct keel_sharing *tensor = &trainer->tensor;
+    const uint32_t of = trainer->job->tensor;
+    const uint64_t whole = (uint64_t)what->units * what->unit;
+    const uint64_t first = keel_engine_exchange_count(what, of, 0, tensor->first);
+    const uint64_t own = keel_engine_exchange_count(what, of, tensor->first, tensor->count);
+    const bool gather = what->kind == KEEL_EXCHANGE_GATHER;
+    KEEL_TRY(keel_queue_fill(queue, what->result, 0, (what->scatter ? own : whole) * sizeof(float), 0, NULL,
+                             NULL));
+    return keel_queue_copy(queue, what->parts[0], (what->scatter ? first : 0) * sizeof(float), what->result,
+                           (gather ? first : 0) * sizeof(float),
+                           (gather || what->scatter ? own : whole) * sizeof(float), NULL, NULL);
+}
+
+enum keel_status keel_tensor_pretend(struct keel_trainer *trainer, const struct keel_engine_batch *batch)
+{
+    KEEL_TRY(keel_engine_feed(trainer->engine, batch));
+    for (uint32_t s = 0; s < trainer->tensor.segment_count; s++) {
+        const struct keel_engine_exchange *what = keel_engine_exchange(trainer->engine, s);
+        KEEL_TRY(keel_engine_segment(trainer->engine, s));
+        if (what != NULL)
+            KEEL_TRY(pretend(trainer, what));
+    }
+    return keel_queue_flush(keel_engine_queue(trainer->engine));
+}
+
+enum keel_status keel_tensor_pretend_rest(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
+                                          uint64_t deadline_ns)
+{
+    float loss;
+    KEEL_TRY(keel_engine_eval_begin(trainer->engine, batch));
+    for (uint32_t s = 0; s < keel_engine_eval_segment_count(trainer->engine); s++) {
+        const struct keel_engine_exchange *what = keel_engine_eval_exchange(trainer->engine, s);
+        KEEL_TRY(keel_engine_eval_segment(trainer->engine, s));
+        if (what != NULL)
+            KEEL_TRY(pretend(trainer, what));
+    }
+    return keel_engine_eval_end(trainer->engine, deadline_ns, &loss);
+}
+
+enum keel_status keel_tensor_pretend_norm(struct keel_trainer *trainer)
+{
+    KEEL_TRY(keel_engine_norm_begin(trainer->engine, NULL));
+    return pretend(trainer, keel_engine_norm_exchange(trainer->engine));
+}

@@ -1,0 +1,377 @@
+/* worker_axes.c - parallel.tensor: which slices this rank has in a view, with whom it exchanges them, and
+ * where its state comes from.
+ *
+ * All ranks draw the same conclusions from the same records, as in worker_sync.c:
+ *
+ *   1. Who was in the view before and is a step behind had all that leads to it (AGREE of the tape): it does
+ * that step alone.
+ *   2. Ranks keep the slices of which they have the state, newcomers take those that fewest have
+ * (plan/axes.h).
+ *   3. A newcomer is healed by the ranks that have its slices. Where some slices are nobody's any more, or
+ * all are cut otherwise, since too few ranks are left, all go back, and the run says so.
+ *   4. All say what their weights are: the digest of the model is known, and a step whose end nobody could
+ * tell is told.
+ *
+ * Sums that ranks keep of an interrupted step are dropped: the members of a data position compute together or
+ * not at all. */
+#include "worker_internal.h"
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Subgroups of a view: a column, and two for each data position. */
+enum { GROUP_COLUMN = 16, GROUP_NORM = GROUP_COLUMN + KEEL_SLICES_MAX, GROUP_SLICES = 128 };
+#define GROUP_PLACES (UINT64_C(1) << 16)
+
+bool keel_worker_shares(const struct keel_worker *worker)
+{
+    return worker->job.parallel.tensor > 1;
+}
+
+/* ---- groups -------------------------------------------------------------------------------------------- */
+
+static enum keel_status create(struct keel_worker *worker, uint64_t sequence, const uint16_t *ranks,
+                               uint32_t rank_count, const uint16_t *shards, uint32_t shard_count,
+                               struct keel_group **out)
+{
+    const struct keel_subgroup what = {.sequence = sequence,
+                                       .rank_count = rank_count,
+                                       .ranks = ranks,
+                                       .shard_count = shard_count,
+                                       .shard_rank = shards};
+    return keel_group_create(worker->group, &what, out);
+}
+
+/* The ranks with the same slices; NULL where there is one. */
+static enum keel_status open_column(struct keel_worker *worker)
+{
+    struct keel_worker_axes *axes = &worker->axes;
+    const struct keel_axes *map = &axes->map;
+    const uint32_t place = map->place[worker->position];
+    for (uint32_t i = 0; i < map->column_count[place]; i++) {
+        axes->column_ranks[i] = (uint16_t)keel_axes_rank(map, place, i);
+        axes->column_names[i] = worker->position_rank[axes->column_ranks[i]];
+    }
+    for (uint32_t s = 0; s < worker->job.shards; s++)
+        axes->shard_index[s] = (uint16_t)keel_axes_position(worker->job.shards, map->data, s);
+    if (map->column_count[place] == 1)
+        return KEEL_OK;
+    return create(worker, GROUP_COLUMN + place, axes->column_ranks, map->column_count[place],
+                  axes->shard_index, worker->job.shards, &axes->column);
+}
+
+/* The ranks of this data position, which compute together. */
+static enum keel_status open_position(struct keel_worker *worker)
+{
+    struct keel_worker_axes *axes = &worker->axes;
+    const struct keel_axes *map = &axes->map;
+    uint16_t slice_place[KEEL_SLICES_MAX], self[KEEL_SLICES_MAX];
+    const uint32_t index = map->index[worker->position];
+    for (uint32_t k = 0; k < map->tensor; k++) {
+        self[k] = (uint16_t)k;
+        for (uint32_t s = axes->trainer.begin[k]; s < axes->trainer.begin[k + 1]; s++)
+            slice_place[s] = (uint16_t)k;
+    }
+    if (index >= map->data)
+        return KEEL_OK;
+    KEEL_TRY(create(worker, GROUP_SLICES + index, axes->trainer.members, map->tensor, slice_place,
+                    worker->job.tensor, &axes->trainer.slices));
+    return create(worker, GROUP_PLACES + index, axes->trainer.members, map->tensor, self, map->tensor,
+                  &axes->trainer.places);
+}
+
+static bool has_idle(const struct keel_axes *map)
+{
+    return map->ranks != map->data * map->tensor;
+}
+
+/* Ranks that compute nothing get the squares of the first data position. */
+static enum keel_status open_norm(struct keel_worker *worker)
+{
+    struct keel_worker_axes *axes = &worker->axes;
+    const struct keel_axes *map = &axes->map;
+    uint16_t all[KEEL_MEMBERS_MAX], first[KEEL_SLICES_MAX];
+    axes->trainer.norm = axes->trainer.places;
+    axes->trainer.gives_norm = true;
+    if (!has_idle(map))
+        return KEEL_OK;
+    for (uint32_t r = 0; r < map->ranks; r++)
+        all[r] = (uint16_t)r;
+    for (uint32_t k = 0; k < map->tensor; k++)
+        first[k] = (uint16_t)keel_axes_rank(map, k, 0);
+    axes->trainer.gives_norm = map->index[worker->position] == 0;
+    return create(worker, GROUP_NORM, all, map->ranks, first, map->tensor, &axes->norm);
+}
+
+static enum keel_status open_groups(struct keel_worker *worker)
+{
+    struct keel_worker_axes *axes = &worker->axes;
+    const struct keel_axes *map = &axes->map;
+    const uint32_t index = map->index[worker->position];
+    axes->trainer = (struct keel_trainer_axes){.view = worker->group,
+                                               .rank_count = worker->rank_count,
+                                               .place = map->place[worker->position],
+                                               .count = map->tensor};
+    for (uint32_t k = 0; k <= map->tensor; k++)
+        axes->trainer.begin[k] = keel_axes_slice(worker->job.tensor, map->tensor, k);
+    for (uint32_t k = 0; k < map->tensor; k++)
+        axes->trainer.members[k] = (uint16_t)keel_axes_rank(map, k, index < map->data ? index : 0);
+    if (map->tensor > 1) {
+        KEEL_TRY(open_position(worker));
+        KEEL_TRY(open_norm(worker));
+        if (axes->norm != NULL)
+            axes->trainer.norm = axes->norm;
+        keel_trainer_share(worker->trainer, &axes->trainer);
+    }
+    return open_column(worker);
+}
+
+void keel_worker_close_axes(struct keel_worker *worker)
+{
+    struct keel_worker_axes *axes = &worker->axes;
+    struct keel_group **groups[] = {&axes->column, &axes->norm, &axes->trainer.slices, &axes->trainer.places};
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        if (*groups[i] != NULL)
+            keel_group_close(*groups[i]);
+        *groups[i] = NULL;
+    }
+}
+
+bool keel_worker_missed(const struct keel_worker *worker, uint32_t *out_position)
+{
+    const struct keel_worker_axes *axes = &worker->axes;
+    const struct keel_group *each[] = {axes->trainer.slices, axes->trainer.places};
+    uint32_t there;
+    if (worker->group == NULL)
+        return false;
+    if (keel_group_lost(worker->group, out_position))
+        return true;
+    if (axes->norm != NULL && keel_group_lost(axes->norm, out_position))
+        return true;
+    for (size_t i = 0; i < 2; i++)
+        if (each[i] != NULL && keel_group_lost(each[i], &there)) {
+            *out_position = axes->trainer.members[there];
+            return true;
+        }
+    if (axes->column == NULL || !keel_group_lost(axes->column, &there))
+        return false;
+    *out_position = axes->column_ranks[there];
+    return true;
+}
+
+/* ---- who has what -------------------------------------------------------------------------------------- */
+
+/* Steps of the furthest, and whether there is one. */
+static bool furthest_step(const struct keel_worker *worker, uint64_t *out)
+{
+    bool any = false;
+    *out = 0;
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (worker->sync_all[p].has_state) {
+            any = true;
+            *out = worker->sync_all[p].next_step > *out ? worker->sync_all[p].next_step : *out;
+        }
+    return any;
+}
+
+static bool has_newest(const struct keel_worker *worker, uint32_t p, uint64_t step)
+{
+    return worker->sync_all[p].has_state && worker->sync_all[p].next_step == step;
+}
+
+/* Who has the sums of the step that another one did. */
+static enum keel_status catch_up(struct keel_worker *worker, uint64_t step)
+{
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        struct keel_sync_record *record = &worker->sync_all[p];
+        if (!record->has_state || !record->is_ready || record->next_step + 1 != step)
+            continue;
+        record->next_step = step;
+        if (p != worker->position)
+            continue;
+        KEEL_TRY(keel_trainer_finish_ready(worker->trainer, &worker->unsaid));
+        worker->next_step = worker->unsaid_step = step;
+    }
+    return KEEL_OK;
+}
+
+/* Each place of a cut in so many has its newest state somewhere. */
+static bool is_complete(const struct keel_worker *worker, uint32_t tensor, uint64_t step)
+{
+    uint32_t found = 0;
+    for (uint32_t k = 0; k < tensor; k++)
+        for (uint32_t p = 0; p < worker->rank_count; p++)
+            if (worker->sync_all[p].tensor == tensor && worker->sync_all[p].place == k &&
+                has_newest(worker, p, step)) {
+                found++;
+                break;
+            }
+    return found == tensor;
+}
+
+/* Places for all: by their state, or where there is none by what their engines are made for. */
+static void find_places(struct keel_worker *worker, uint32_t tensor, bool any, uint64_t step)
+{
+    uint16_t had[KEEL_MEMBERS_MAX];
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        struct keel_sync_record *record = &worker->sync_all[p];
+        const bool keeps = record->tensor == tensor && (!any || has_newest(worker, p, step));
+        had[p] = keeps ? (uint16_t)record->place : KEEL_NO_PLACE;
+    }
+    keel_axes_find(had, worker->rank_count, tensor, &worker->axes.map);
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (worker->axes.map.place[p] != had[p] || !any)
+            worker->sync_all[p].has_state = false;
+}
+
+/* A capture may still read what is about to be replaced. */
+static enum keel_status wait_for_capture(struct keel_worker *worker)
+{
+    if (worker->snapshot.save == NULL)
+        return KEEL_OK;
+    return keel_save_wait_captured(worker->snapshot.save, keel_deadline_after_ns(worker->stall_ns)) ==
+                   KEEL_TIMEOUT
+               ? KEEL_TIMEOUT
+               : KEEL_OK;
+}
+
+static enum keel_status take_place(struct keel_worker *worker)
+{
+    const struct keel_axes *map = &worker->axes.map;
+    const uint32_t place = map->place[worker->position], tensor = map->tensor;
+    const uint32_t first = keel_axes_slice(worker->job.tensor, tensor, place);
+    const uint32_t end = keel_axes_slice(worker->job.tensor, tensor, place + 1);
+    worker->has_state = worker->sync_all[worker->position].has_state;
+    keel_trainer_drop(worker->trainer);
+    if (!worker->has_state)
+        KEEL_TRY(wait_for_capture(worker));
+    worker->axes.tensor = tensor;
+    worker->axes.place = place;
+    return tensor > 1 ? keel_trainer_cut(worker->trainer, first, end - first)
+                      : keel_trainer_cut(worker->trainer, 0, 0);
+}
+
+/* ---- state --------------------------------------------------------------------------------------------- */
+
+/* Within the column: extents are those of the slices that its members have. */
+static enum keel_status find_moves(const struct keel_worker *worker, uint64_t step, struct keel_moves *out)
+{
+    const struct keel_axes *map = &worker->axes.map;
+    const uint32_t parts = KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS;
+    struct keel_holders *holders;
+    enum keel_status status = KEEL_OK;
+    KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
+    for (uint32_t p = 0; p < worker->rank_count && status == KEEL_OK; p++) {
+        if (map->place[p] != map->place[worker->position])
+            continue;
+        status = keel_trainer_all_extents(worker->trainer, parts, &holders->need[p]);
+        if (status == KEEL_OK && has_newest(worker, p, step))
+            status = keel_trainer_all_extents(worker->trainer, parts, &holders->have[p]);
+    }
+    if (status == KEEL_OK)
+        status = keel_worker_find_moves(worker, holders, out);
+    keel_holders_fini(holders);
+    keel_free(holders);
+    return status;
+}
+
+static enum keel_status heal(struct keel_worker *worker, uint64_t step)
+{
+    struct keel_moves moves = {.moves = NULL};
+    const uint64_t since = keel_now_ns();
+    uint64_t digest;
+    KEEL_TRY(find_moves(worker, step, &moves));
+    enum keel_status status = keel_worker_make_moves(worker, &moves);
+    if (status == KEEL_OK)
+        keel_worker_note_healed(worker, &moves);
+    keel_moves_fini(&moves);
+    KEEL_TRY(status);
+    if (!worker->has_state)
+        KEEL_TRY(keel_trainer_digest(worker->trainer, &digest));
+    worker->has_state = true;
+    worker->next_step = step;
+    worker->heal_ns = keel_now_ns() - since;
+    return KEEL_OK;
+}
+
+static void say_lost(struct keel_worker *worker, uint64_t step)
+{
+    char detail[160];
+    snprintf(detail, sizeof detail,
+             "some tensor slices have no holder left among %u ranks, or are cut otherwise: all ranks go back "
+             "to the beginning",
+             worker->rank_count);
+    if (worker->position == 0)
+        keel_worker_note(worker, "state-lost", step, KEEL_OK, detail);
+}
+
+static enum keel_status begin(struct keel_worker *worker)
+{
+    uint64_t digest;
+    KEEL_TRY(keel_trainer_initialize(worker->trainer));
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &digest));
+    worker->has_state = true;
+    worker->next_step = 0;
+    worker->unsaid_step = 0;
+    return KEEL_OK;
+}
+
+/* ---- the digest of the model --------------------------------------------------------------------------- */
+
+/* Who has the same slices has the same weights. */
+static enum keel_status check_columns(const struct keel_worker *worker)
+{
+    const struct keel_axes *map = &worker->axes.map;
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        const struct keel_sync_record *record = &worker->sync_all[p];
+        const uint32_t first = keel_axes_rank(map, map->place[p], 0);
+        const struct keel_sync_record *other = &worker->sync_all[first];
+        if (record->next_step != other->next_step || record->part != other->part ||
+            record->shared != other->shared)
+            return keel_fail(KEEL_MISMATCH,
+                             "ranks %u and %u have the same slices of step %llu and %llu, with weights "
+                             "%016llx and %016llx",
+                             worker->position_rank[p], worker->position_rank[first],
+                             (unsigned long long)record->next_step, (unsigned long long)other->next_step,
+                             (unsigned long long)record->part, (unsigned long long)other->part);
+    }
+    return KEEL_OK;
+}
+
+/* Also says what was left unsaid; all evaluate where one does. */
+static enum keel_status agree_end(struct keel_worker *worker)
+{
+    bool unsaid = false;
+    KEEL_TRY(keel_worker_exchange_whole(worker));
+    KEEL_TRY(check_columns(worker));
+    uint64_t(*said)[2] = worker->axes.said;
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        said[p][0] = worker->sync_all[p].part;
+        said[p][1] = worker->sync_all[p].shared;
+        unsaid = unsaid || worker->sync_all[p].has_unsaid;
+    }
+    worker->digest = keel_trainer_whole_digest(&worker->axes.trainer, (const uint64_t(*)[2])said);
+    if (!unsaid)
+        return KEEL_OK;
+    worker->unsaid.digest = worker->digest;
+    return keel_worker_say_rest(worker);
+}
+
+enum keel_status keel_worker_agree_axes(struct keel_worker *worker)
+{
+    const uint32_t tensor = keel_axes_tensor(worker->rank_count, worker->job.parallel.tensor);
+    uint64_t step;
+    bool any = furthest_step(worker, &step);
+    KEEL_TRY(catch_up(worker, step));
+    if (any && !is_complete(worker, tensor, step)) {
+        say_lost(worker, step);
+        any = false;
+    }
+    find_places(worker, tensor, any, step);
+    KEEL_TRY(take_place(worker));
+    KEEL_TRY(open_groups(worker));
+    KEEL_TRY(any ? heal(worker, step) : begin(worker));
+    return agree_end(worker);
+}

@@ -1,0 +1,62 @@
+#!/bin/sh
+# axes_drills_test.sh - parallel.tensor in whole runs: ranks with some of the job's tensor slices have the losses and
+# digests of one rank with all of them at every step, with data positions beside them, uneven cuts, and through kills
+# in each phase of a step; what no rank holds any more is said.
+set -u
+here=$(dirname "$0")
+. "$here/script.sh"
+small="--set model.heads=8 --set train.steps=8 --set cluster.device=host --set data.path=$text --set snapshot.every=0 --set train.eval_every=4"
+slices() { echo "$small --set job.tensor=$1"; }
+
+# Each shape of the grid: job.tensor, parallel.tensor, ranks.
+for tensor in 2 4; do
+    drill "whole-$tensor" $(slices $tensor) --ranks 1
+    check "job.tensor = $tensor on one rank" [ $? -eq 0 ]
+done
+for grid in "2 2 2" "2 2 4" "4 2 2" "4 2 4" "4 3 3" "4 4 4"; do
+    set -- $grid
+    drill grid $(slices $1) --set parallel.tensor=$2 --ranks $3
+    check "job.tensor = $1: $3 ranks, $2 of them a data position" [ $? -eq 0 ]
+    check "job.tensor = $1: $3 ranks, $2 of them a data position: the same bits" same_bits "$root/whole-$1" "$out"
+    rm -rf "$out"
+done
+for kind in bert moe; do
+    drill "$kind-1" $(slices 2) --set model.kind=$kind --ranks 1
+    drill "$kind-2" $(slices 2) --set model.kind=$kind --set parallel.tensor=2 --ranks 2
+    check "$kind with shared slices" [ $? -eq 0 ]
+    check "$kind with shared slices: the same bits" same_bits "$root/$kind-1" "$root/$kind-2"
+done
+
+# Any rank of 2 x 2 is lost in each phase: its slices are somewhere else, so nothing is.
+for at in forward reduce commit; do
+    for rank in 0 1 2 3; do
+        drill kill $(slices 4) --set parallel.tensor=2 --ranks 4 --drill "kill:rank=$rank,step=3,at=$at"
+        check "rank $rank is lost at $at" [ $? -eq 0 ]
+        check "rank $rank is lost at $at: the same bits" same_bits "$root/whole-4" "$out"
+        grep -q state-lost "$out/events.jsonl"
+        check "rank $rank is lost at $at: nothing is lost" [ $? -ne 0 ]
+        rm -rf "$out"
+    done
+done
+drill spare $(slices 4) --set parallel.tensor=2 --ranks 4 --spares 1 --drill kill:rank=2,step=4,at=reduce --drill kill:rank=1,step=6
+check "a spare takes any place" [ $? -eq 0 ]
+check "a spare takes any place: the same bits" same_bits "$root/whole-4" "$out"
+
+# The only holder of some slices dies.
+drill alone $(slices 4) --set parallel.tensor=2 --ranks 2 --drill kill:rank=1,step=5
+check "the only holder of slices dies" [ $? -eq 0 ]
+check "the only holder of slices dies: the same bits" same_bits "$root/whole-4" "$out"
+check "the only holder of slices dies: it is said" grep -q '"event": *"state-lost"' "$out/events.jsonl"
+
+# What cannot be is refused by name, with what could be.
+drill product $(slices 2) --set parallel.tensor=2 --ranks 3
+check "ranks that are no product of the axes" grep -q "cluster.ranks = 3 is no product of .* tensor 1" "$out.log"
+drill above $(slices 2) --set parallel.tensor=4 --ranks 4
+check "more ranks than slices" grep -q "parallel.tensor = 4 is above job.tensor = 2" "$out.log"
+for with in "parallel.zero=1" "snapshot.every=2" "train.gradients=int8" "train.check_products=yes" "train.sample=8"; do
+    drill refused $(slices 2) --set parallel.tensor=2 --ranks 2 --set $with
+    check "$with is refused" grep -q "parallel.tensor = 2 does not go with ${with%=*}" "$out.log"
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
