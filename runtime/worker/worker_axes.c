@@ -214,7 +214,7 @@ static bool is_complete(const struct keel_worker *worker, uint32_t tensor, uint6
 /* Places for all: by their state, or where there is none by what their engines are made for. */
 static void find_places(struct keel_worker *worker, uint32_t tensor, bool any, uint64_t step)
 {
-    uint16_t had[KEEL_MEMBERS_MAX];
+    uint16_t had[KEEL_MEMBERS_MAX] = {0};
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         struct keel_sync_record *record = &worker->sync_all[p];
         const bool keeps = record->tensor == tensor && (!any || has_newest(worker, p, step));

@@ -42,11 +42,33 @@ drill spare $(slices 4) --set parallel.tensor=2 --ranks 4 --spares 1 --drill kil
 check "a spare takes any place" [ $? -eq 0 ]
 check "a spare takes any place: the same bits" same_bits "$root/whole-4" "$out"
 
+# Two at once, of one data position, of both and of one column: what is left is enough, but for the last.
+for pair in "0 1" "0 3" "0 2"; do
+    set -- $pair
+    drill pair $(slices 4) --set parallel.tensor=2 --ranks 4 --drill kill:rank=$1,step=3,at=reduce --drill kill:rank=$2,step=3,at=reduce
+    check "ranks $1 and $2 are lost" [ $? -eq 0 ]
+    check "ranks $1 and $2 are lost: the same bits" same_bits "$root/whole-4" "$out"
+    rm -rf "$out"
+done
+
 # The only holder of some slices dies.
 drill alone $(slices 4) --set parallel.tensor=2 --ranks 2 --drill kill:rank=1,step=5
 check "the only holder of slices dies" [ $? -eq 0 ]
 check "the only holder of slices dies: the same bits" same_bits "$root/whole-4" "$out"
 check "the only holder of slices dies: it is said" grep -q '"event": *"state-lost"' "$out/events.jsonl"
+
+# Bytes that a rank of two sends for one layer more, in 4 shards of 2 microbatches of 2 x 16 tokens: of each microbatch
+# four sums of all activations, half as they are scattered and half as they are gathered; of each shard six vectors that
+# are summed over tokens, a page each; and a square for each of 18 tiles.
+sent() { tail -n 1 "$root/$1/metrics.jsonl" | sed 's/.*"sent_bytes": *\([0-9]*\).*/\1/'; }
+for layers in 2 3 4; do
+    drill "layers-$layers" $(slices 2) --set train.steps=2 --set model.layers=$layers --set parallel.tensor=2 --ranks 2
+done
+layer=$((8 * 4 * 2 * 16 * 32 * 4 + 4 * 6 * 4096 + 18 * 4))
+for layers in 2 3; do
+    more=$(($(sent "layers-$((layers + 1))") - $(sent "layers-$layers")))
+    check "a layer more is $more bytes of $layer" [ "$more" -eq "$layer" ]
+done
 
 # What cannot be is refused by name, with what could be.
 drill product $(slices 2) --set parallel.tensor=2 --ranks 3
