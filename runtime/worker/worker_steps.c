@@ -37,8 +37,11 @@ static enum keel_status judge(void *context, const struct keel_trainer_vote *vot
         return keel_sdc_check_outvoted(&config, worker->next_step + 1, vote->evidence);
     if (vote->mine)
         return keel_fail(KEEL_DEVICE_LOST, "%s: this rank begins again", vote->evidence);
+    struct keel_trainer_vote told = *vote;
+    if (keel_worker_shares(worker)) /* others know of slices */
+        told.digest = worker->digest;
     if (vote->tells)
-        keel_worker_note_outvoted(worker, vote);
+        keel_worker_note_outvoted(worker, &told);
     return keel_fail(KEEL_PEER_LOST, "%s: the others do the step without it", vote->evidence);
 }
 

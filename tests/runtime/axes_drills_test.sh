@@ -51,6 +51,10 @@ for pair in "0 1" "0 3" "0 2"; do
     rm -rf "$out"
 done
 
+drill flip $(slices 4) --set parallel.tensor=2 --ranks 4 --drill flip:rank=1,step=4
+check "a rank whose weights change in memory is left out" [ $? -eq 0 ]
+check "a rank whose weights change in memory: the same bits" same_bits "$root/whole-4" "$out"
+
 # The only holder of some slices dies.
 drill alone $(slices 4) --set parallel.tensor=2 --ranks 2 --drill kill:rank=1,step=5
 check "the only holder of slices dies" [ $? -eq 0 ]
