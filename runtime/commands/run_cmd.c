@@ -147,7 +147,7 @@ static const struct keel_command_option options[] = {
      "stop:rank=0,step=9 (it is silent)  slow:rank=1,step=9,ms=500,steps=3\n"
      "disk-full:rank=0,step=50,ms=1000 (of its snapshot)\n"
      "at= of these: forward, reduce, commit, snapshot, capture\n"
-     "flip:rank=1,step=9 (a bit of its weights; at=commit: of its loss)\n"
+     "flip:rank=1,step=9 (a bit of its weights; at=reduce: of a moment, at=commit: of its loss)\n"
      "sick:rank=1,step=9 (its board computes wrongly)\n"
      "hang:rank=1,step=9 (its board answers nothing; at=capture: one copy)"},
     {"--resume", "auto|none|STEP", KEEL_COMMAND_CALL, RESUME,
@@ -735,7 +735,8 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
                          "snapshot before");
     }
     KEEL_TRY(spiked);
-    if ((status == KEEL_OK || status == KEEL_MISMATCH) && !signalled && keel_output_dispute(output)) {
+    const bool differ = status == KEEL_MISMATCH || (status == KEEL_OK && keel_output_mismatches(output) > 0);
+    if (differ && !signalled && keel_output_dispute(output)) {
         *again = true;
         return status == KEEL_OK ? KEEL_MISMATCH : status;
     }

@@ -26,7 +26,7 @@ static const char *const phases[KEEL_AT_COUNT] = {"forward", "reduce",   "commit
                                                   "spread",  "snapshot", "capture"};
 /* What spoils a board comes before the forward pass. */
 static const char *const flip_phases[KEEL_AT_COUNT] = {
-    [KEEL_AT_FORWARD] = "forward", [KEEL_AT_COMMIT] = "commit"};
+    [KEEL_AT_FORWARD] = "forward", [KEEL_AT_REDUCE] = "reduce", [KEEL_AT_COMMIT] = "commit"};
 static const char *const hang_phases[KEEL_AT_COUNT] = {
     [KEEL_AT_FORWARD] = "forward", [KEEL_AT_CAPTURE] = "capture"};
 

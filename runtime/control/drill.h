@@ -9,6 +9,7 @@
  *     disk-full:rank=2,step=32       from its snapshot of that step on, for a second (or ms=N),
  *                                    whatever the worker writes fails for want of space
  *     flip:rank=2,step=30            one bit of that rank's weights changes, as if its memory were bad
+ *     flip:rank=2,step=30,at=reduce  one bit of a first moment that it holds changes
  *     flip:rank=2,step=30,at=commit  one bit of the loss that it has for that step changes
  *     sick:rank=2,step=30            from then on a bit is wrong in all that is read from that rank's board
  *     hang:rank=2,step=30            from then on no command of that rank's board comes back

@@ -112,7 +112,8 @@ struct keel_action {
 /* What every rank says with a step, in the collective of the last piece. */
 struct keel_commit_record {
     uint64_t epoch, step, flags;
-    uint64_t digest, now;         /* of the weights, as the update before left them, and as they are */
+    uint64_t digest, now; /* of the weights, as the update before left them, and as they are */
+    uint64_t own, copies; /* of the pieces that this rank owns, and of all those that it shadows together */
     uint32_t has_loss, loss_bits; /* of the step before, where this rank did it */
 };
 

@@ -23,7 +23,9 @@ static uint64_t soon(const struct keel_trainer *trainer)
 
 static void layout_destroy(struct keel_owned_layout *layout)
 {
+    keel_owned_digest_destroy(layout->digest);
     keel_engine_pieces_destroy(layout->pieces);
+    keel_free(layout->second);
     keel_free(layout->shares);
     keel_free(layout->runs);
     keel_free(layout->counts);
@@ -98,9 +100,13 @@ static enum keel_status layout_make(struct keel_trainer *trainer, const struct k
                         &layout->gathered));
     KEEL_TRY(list_pages(trainer, layout));
     KEEL_TRY(list_runs(trainer, layout));
+    KEEL_TRY(keel_alloc(of, sizeof *layout->second, &layout->second));
+    for (uint32_t p = 0; p < of; p++)
+        layout->second[p] = shadow_of(owners, p);
     layout->owners.node = NULL; /* borrowed, and used */
-    return keel_engine_pieces_create(trainer->engine, layout->runs,
-                                     layout->share_count * trainer->bucket_count, &layout->pieces);
+    KEEL_TRY(keel_engine_pieces_create(trainer->engine, layout->runs,
+                                       layout->share_count * trainer->bucket_count, &layout->pieces));
+    return keel_owned_digest_make(trainer, layout);
 }
 
 /* Runs of the layout's weights to the flat buffer, or from it. */

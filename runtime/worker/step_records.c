@@ -32,7 +32,9 @@ enum keel_status keel_tape_look(struct keel_tape_run *run)
     struct keel_trainer *trainer = run->trainer;
     struct keel_commit_record *mine = &trainer->records[KEEL_MEMBERS_MAX];
     KEEL_TRY(keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &mine->now));
-    trainer->records[run->step->position].now = mine->now;
+    if (trainer->owned.on)
+        KEEL_TRY(keel_owned_look(trainer, &mine->own, &mine->copies));
+    trainer->records[run->step->position] = *mine;
     return KEEL_OK;
 }
 
@@ -66,8 +68,25 @@ static uint16_t rank_of(const struct keel_trainer_step *step, uint32_t position)
     return step->position_rank != NULL ? step->position_rank[position] : (uint16_t)position;
 }
 
+/* Nobody leaves before all have the records: who lacks one would take it for a loss, and go on with a state
+ * that may be the wrong one. Whoever is lost meanwhile, the records say what they say. */
+static void meet(struct keel_tape_run *run)
+{
+    const struct keel_collective barrier = {.kind = KEEL_BARRIER,
+                                            .sequence = keel_tape_sequence(run, KEEL_PIECE_MEETING)};
+    keel_tape_leave(run);
+    if (run->step->group != NULL)
+        (void)keel_group_run(run->step->group, &barrier, keel_deadline_after_ns(run->trainer->stall_ns));
+}
+
+static enum keel_status differ(struct keel_tape_run *run, const char *evidence)
+{
+    meet(run);
+    return keel_fail(KEEL_MISMATCH, "%s", evidence);
+}
+
 /* Those for which wrong[position] go; the others do the step again without them. */
-static enum keel_status vote_out(const struct keel_tape_run *run, const bool *wrong, bool board,
+static enum keel_status vote_out(struct keel_tape_run *run, const bool *wrong, bool board,
                                  const char *evidence)
 {
     const struct keel_trainer_step *step = run->step;
@@ -86,6 +105,7 @@ static enum keel_status vote_out(const struct keel_tape_run *run, const bool *wr
         vote.has_loss = vote.has_loss || record->has_loss;
     }
     vote.tells = first == step->position;
+    meet(run);
     if (step->screen.outvoted != NULL)
         return step->screen.outvoted(step->screen.context, &vote);
     return keel_fail(KEEL_MISMATCH, "%s", evidence);
@@ -93,7 +113,7 @@ static enum keel_status vote_out(const struct keel_tape_run *run, const bool *wr
 
 /* A rank knows by itself that its weights are not those that it began the step with: gradients are made of
  * both. */
-static enum keel_status check_kept(const struct keel_tape_run *run)
+static enum keel_status check_kept(struct keel_tape_run *run)
 {
     const struct keel_trainer_step *step = run->step;
     bool wrong[KEEL_MEMBERS_MAX] = {false}, any = false;
@@ -113,7 +133,7 @@ static enum keel_status check_kept(const struct keel_tape_run *run)
 
 /* All ranks have the same records, so all name the same one: the first that differs from most. Where no more
  * than half agree, nobody can tell who is right. */
-static enum keel_status check_said(const struct keel_tape_run *run,
+static enum keel_status check_said(struct keel_tape_run *run,
                                    bool (*said)(const struct keel_commit_record *, uint64_t *), bool board,
                                    int digits, const char *what)
 {
@@ -144,7 +164,33 @@ static enum keel_status check_said(const struct keel_tape_run *run,
              (unsigned long long)step->step, rank_of(step, first), what, digits, (unsigned long long)value,
              most_count, ranks, digits, (unsigned long long)most,
              outvoted ? "" : ": one of them is wrong, and nobody can tell which");
-    return outvoted ? vote_out(run, wrong, board, evidence) : keel_fail(KEEL_MISMATCH, "%s", evidence);
+    return outvoted ? vote_out(run, wrong, board, evidence) : differ(run, evidence);
+}
+
+/* parallel.zero: what a rank has of others is what they have. Nobody can tell who is right. */
+static enum keel_status check_copies(struct keel_tape_run *run)
+{
+    const struct keel_trainer *trainer = run->trainer;
+    const struct keel_trainer_step *step = run->step;
+    const uint32_t *second = trainer->owned.now.second;
+    for (uint32_t r = 0; r < step->rank_count; r++) {
+        uint64_t sum = 0;
+        uint32_t owner = 0;
+        for (uint32_t p = 0; p < step->rank_count; p++)
+            if (second[p] == r) {
+                sum += trainer->records[p].own;
+                owner = p;
+            }
+        if (sum == trainer->records[r].copies)
+            continue;
+        char evidence[KEEL_DETAIL_BYTES];
+        snprintf(evidence, sizeof evidence,
+                 "after step %llu rank %u has other pieces of the state of rank %u than that has: one of "
+                 "them is wrong, and nobody can tell which",
+                 (unsigned long long)step->step, rank_of(step, r), rank_of(step, owner));
+        return differ(run, evidence);
+    }
+    return KEEL_OK;
 }
 
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action)
@@ -163,5 +209,6 @@ enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct
     }
     KEEL_TRY(check_kept(run));
     KEEL_TRY(check_said(run, said_weights, true, 16, "weights"));
-    return check_said(run, said_loss, false, 8, "loss");
+    KEEL_TRY(check_said(run, said_loss, false, 8, "loss"));
+    return trainer->owned.on ? check_copies(run) : KEEL_OK;
 }

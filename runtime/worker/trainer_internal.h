@@ -52,6 +52,8 @@ struct keel_owned_layout {
     uint32_t share_count, *shares;     /* positions whose share lies here: ours first. Owned, as all below */
     struct keel_engine_run *runs;      /* by share and bucket */
     struct keel_engine_pieces *pieces; /* of these runs; NULL: there is no layout */
+    struct keel_owned_digest *digest;  /* of the pieces: owned_digest.c */
+    uint32_t *second;                  /* by position: who has a copy; UINT32_MAX: nobody */
     uint64_t *counts;                  /* by bucket and position: elements that it owns */
     struct keel_engine_run *pages;     /* of the norm, by position: */
     uint32_t *page_first;              /*   rank_count + 1, into pages */
@@ -182,6 +184,7 @@ enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_ac
 enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action);
 
+enum { KEEL_PIECE_MEETING = (1 << 20) - 1 }; /* no collective of a tape: what all know before one leaves */
 /* step_records.c: into this rank's record, what its weights are. Waits for the device. */
 enum keel_status keel_tape_look(struct keel_tape_run *run);
 
@@ -202,6 +205,11 @@ enum keel_status keel_owned_update(struct keel_tape_run *run, const struct keel_
 /* The update of the warm-up. */
 enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct keel_engine_update *request);
 void keel_owned_destroy(struct keel_trainer *trainer);
+/* owned_digest.c: what this rank owns, and what it has of others, as two digests: weights and moments. Waits
+ * for the device. Where nobody has a copy: zeros. */
+enum keel_status keel_owned_look(struct keel_trainer *trainer, uint64_t *out_own, uint64_t *out_copies);
+enum keel_status keel_owned_digest_make(struct keel_trainer *trainer, struct keel_owned_layout *layout);
+void keel_owned_digest_destroy(struct keel_owned_digest *digest);
 /* Where an element of the flat buffers lies in those of a layout, and how many follow it there. False: it
  * does not, and so many before the next that does. */
 bool keel_owned_find(const struct keel_owned_layout *layout, uint32_t bucket_count, uint64_t element,

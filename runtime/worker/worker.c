@@ -325,19 +325,41 @@ static enum keel_status check_identity(const struct keel_worker *worker)
     return KEEL_OK;
 }
 
+/* A moment that this rank owns. */
+static enum keel_status find_moment(const struct keel_worker *worker, struct keel_state_piece *out)
+{
+    const bool all = worker->job.parallel.zero <= KEEL_ZERO_NONE;
+    struct keel_extents list = {.at = NULL};
+    enum keel_status status = keel_trainer_share_extents(
+        worker->trainer, all ? 0 : worker->position, all ? 1 : worker->rank_count, 1 << KEEL_STATE_M, &list);
+    if (status == KEEL_OK && list.count == 0)
+        status = keel_fail(KEEL_NOT_FOUND, "it has no moments");
+    if (status == KEEL_OK)
+        *out = keel_trainer_piece_of(worker->trainer, &list.at[0]);
+    out->count = 1;
+    keel_free(list.at);
+    return status;
+}
+
 /* For drills: memory that is bad, of the board, or of the host where it keeps the loss. Of the mantissa the
- * highest bit: no rounding of the update hides it. */
+ * highest bit, of a moment one of the exponent: no rounding of the update hides it. */
 static void flip_bit(void *context, enum keel_drill_phase phase)
 {
     struct keel_worker *worker = context;
-    const struct keel_state_piece one = {.tile = 0, .part = KEEL_STATE_WEIGHTS, .count = 1};
+    struct keel_state_piece one = {.tile = 0, .part = KEEL_STATE_WEIGHTS, .count = 1};
     struct keel_queue *queue = NULL;
     uint32_t bits = 0, bit = UINT32_C(1) << 22;
     if (phase == KEEL_AT_COMMIT) {
         worker->loss_bits ^= bit;
         return;
     }
-    enum keel_status status = keel_queue_create(worker->device, &queue);
+    enum keel_status status = KEEL_OK;
+    if (phase == KEEL_AT_REDUCE) {
+        status = find_moment(worker, &one);
+        bit = UINT32_C(1) << 29;
+    }
+    if (status == KEEL_OK)
+        status = keel_queue_create(worker->device, &queue);
     if (status == KEEL_OK) {
         status = keel_trainer_read_piece(worker->trainer, queue, &one, 0, sizeof bits, &bits);
         keel_queue_destroy(queue);
