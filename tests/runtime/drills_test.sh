@@ -102,6 +102,8 @@ for what in "3 outvoted.*rank.1 has weights .* which began with:flip:rank=1,step
     "2 outvoted.*rank.0 has weights .* which began with:flip:rank=0,step=8" \
     "3 outvoted.*rank.1 has the loss .* 2 of 3 ranks have:flip:rank=1,step=6,at=commit" \
     "3 outvoted.*rank.0 has the loss .* 2 of 3 ranks have:flip:rank=0,step=6,at=commit" \
+    "3 outvoted.*rank.1 has the weights .* 2 of 3 ranks have:flip:rank=1,step=6,at=reduce" \
+    "2 worker-failed.*rank.1 has the weights .* nobody can tell which:flip:rank=1,step=6,at=reduce" \
     "2 worker-failed.*one of them is wrong, and nobody can tell which:flip:rank=0,step=6,at=commit"; do
     flips=$((flips + 1))
     said=${what%%:*}

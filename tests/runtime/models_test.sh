@@ -35,6 +35,8 @@ for kind in fashion bert-demo moe-demo dlrm-demo; do
 done
 train fashion killed --set train.steps=6 --ranks 2 --drill kill:rank=1,step=4 --set cluster.timeout_s=1
 check "running statistics survive a rank that is killed" same_bits "$root/fashion-1" "$root/killed"
+train fashion pieces --set train.steps=6 --set parallel.zero=1 --ranks 3 --drill kill:rank=1,step=4,at=spread --set cluster.timeout_s=1
+check "running statistics belong to all where ranks own pieces" same_bits "$root/fashion-1" "$root/pieces"
 check "which was killed" grep -q '"event":"recovery"' "$root/killed/events.jsonl"
 for kind in fashion dlrm-demo; do
     check "$kind: accuracy is told" grep -q '"val_accuracy":0\.[0-9]' "$root/$kind-1/metrics.jsonl"

@@ -97,6 +97,27 @@ drill flip $zero --ranks 3 --drill flip:rank=1,step=4
 check "a rank whose weights change in memory begins again" [ $? -eq 0 ]
 check "a rank whose weights change in memory: the same bits" same_bits "$root/whole" "$out"
 check "a rank whose weights change in memory: it is said" grep -q "in step 4, which began with" "$out.log" "$out/events.jsonl"
+# Owner and shadow compare what they hold: a moment that changes in memory costs the steps since the newest snapshot.
+for ranks in 2 3; do
+    drill "moment-$ranks" $zero --ranks $ranks --drill flip:rank=1,step=5,at=reduce
+    check "a moment changes, $ranks ranks: the run goes on" [ $? -eq 0 ]
+    check "a moment changes, $ranks ranks: the same bits" same_bits "$root/whole" "$out"
+    check "a moment changes, $ranks ranks: it is said whose" grep -q "has other pieces of the state of rank 1 than" "$out/events.jsonl"
+done
+# One rank's share of the newest snapshot cannot be read: all go on from the one before.
+for how in cut changed gone; do
+    drill "share-$how" $zero --set train.steps=6 --set train.decay_steps=8 --ranks 3
+    share=$(ls -d "$out"/ckpt/*/step-6.*/rank-1.keel)
+    case $how in
+    cut) head -c 9000 "$share" >"$root/cut" && cp "$root/cut" "$share" ;;
+    changed) printf damaged | dd of="$share" bs=1 seek=9000 conv=notrunc 2>"$root/log" ;;
+    gone) rm "$share" ;;
+    esac
+    drill "share-$how" $zero --set train.decay_steps=8 --ranks 4
+    check "a share that is $how: the run goes on" [ $? -eq 0 ]
+    check "a share that is $how: the same bits" same_bits "$root/whole" "$out"
+    check "a share that is $how: it is said" grep -q '"event":"snapshot-refused".*"step":6' "$out/events.jsonl"
+done
 drill refused $zero --set train.optimizer=lamb
 check "an optimizer of whole tensors is refused" grep -q "parallel.zero = 1: train.optimizer" "$out.log"
 
