@@ -62,7 +62,7 @@ static const char *const bad[] = {
     "slow:node=1,step=2",
     "disk-full:rank=1,step=2,steps=2",
     "disk-full:all,step=2",
-    "flip:rank=1,step=2,at=reduce",
+    "flip:rank=1,step=2,at=spread",
     "sick:rank=1,step=2,at=commit",
     "sick:all,step=2",
     "hang:node=1,step=2",
