@@ -95,7 +95,8 @@ static enum keel_status make_axes(struct plan *plan, uint32_t many)
 static bool has_tapes(const struct plan *plan)
 {
     const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
-    return chosen->tensor == 1 && chosen->zero <= 1 && plan->axes.seats == plan->job.ranks;
+    const bool runs = chosen->zero <= 1 || plan->job.parallel.zero == KEEL_ZERO_GRADIENTS;
+    return chosen->tensor == 1 && runs && plan->axes.seats == plan->job.ranks;
 }
 
 /* Whether its sums are those of all ranks, and not of owners. */
@@ -151,6 +152,7 @@ static struct keel_tape_config config_of(const struct plan *plan, uint32_t rank)
                                      .shadowed =
                                          chosen->zero > 0 && chosen->holders > 1 && plan->job.ranks > 1,
                                      .compressed = plan->compressed,
+                                     .waits = keel_engine_window_waits(plan->engine),
                                      .held = &plan->held};
 }
 

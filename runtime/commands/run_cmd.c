@@ -660,11 +660,11 @@ static enum keel_status check_parallel(const struct keel_job *job)
     KEEL_TRY(keel_job_check_ranks(job, job->ranks));
     if (job->parallel.tensor > 1)
         KEEL_TRY(check_tensor(job));
-    if (job->parallel.zero > KEEL_ZERO_OPTIMIZER)
+    if (job->parallel.zero > KEEL_ZERO_GRADIENTS)
         return keel_fail(
             KEEL_UNSUPPORTED,
-            "parallel.zero = %u: workers hold all gradients and weights for now; give 1 (the bits "
-            "are the same), or look at it with keel plan",
+            "parallel.zero = %u: workers hold all weights for now; give 2 (the bits are the same), or "
+            "look at it with keel plan",
             job->parallel.zero - KEEL_ZERO_NONE);
     return KEEL_OK;
 }

@@ -79,6 +79,10 @@ static enum keel_status check_config(const struct keel_engine_config *config)
     if (some && config->in_pieces)
         return keel_fail(KEEL_UNSUPPORTED, "engine: pieces of the optimizer's state with some of the tensor "
                                            "slices: take parallel.tensor = 1, or parallel.zero = 0");
+    if (config->windows && !config->in_pieces)
+        return keel_fail(KEEL_INVALID,
+                         "engine: gradients in windows, which are summed to owners, are wanted without "
+                         "pieces");
     if (config->tensor > 1 &&
         (config->optimizer == KEEL_OPTIMIZER_LARS || config->optimizer == KEEL_OPTIMIZER_LAMB))
         return keel_fail(KEEL_INVALID,
@@ -118,6 +122,7 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->plan_only = config->plan_only;
     engine->share_gradients = config->share_gradients;
     engine->in_pieces = config->in_pieces;
+    engine->windowed = config->windows;
     engine->checks.align_bytes = KEEL_PLACE_BYTES;
     engine->slot_wait_ns = config->slot_wait_ns != 0 ? config->slot_wait_ns : slot_wait_default_ns;
     enum keel_status status = build(engine, config);
@@ -188,6 +193,7 @@ void keel_engine_destroy(struct keel_engine *engine)
     destroy_slices(engine->weights, engine->layout.tile_count);
     destroy_slices(engine->gradients, engine->layout.tile_count);
     destroy_slices(engine->use_slices, engine->layout.use_count);
+    keel_windows_fini(&engine->windows, engine->layout.bucket_count);
     destroy_inputs(engine);
     destroy_buffers(engine);
     keel_layout_fini(&engine->layout);
@@ -270,6 +276,7 @@ void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_fact
     *out = (struct keel_engine_facts){.planned_peak_bytes = engine->planned_bytes,
                                       .activation_bytes = keel_engine_arena_bytes(engine),
                                       .accumulator_bytes = engine->layout.uses_count * sizeof(float),
+                                      .window_bytes = engine->windows.count * sizeof(float),
                                       .commands_update =
                                           engine->update.own.norm.count + engine->update.own.update.count};
     for (uint32_t i = 0; i < engine->layout.param_count; i++)

@@ -158,8 +158,10 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     KEEL_TRY(keel_layout_init(&engine->layout, train->graph, &engine->tensor, config->bucket_bytes));
     if (engine->layout.trained_tiles == 0)
         return keel_fail(KEEL_INVALID, "the graph has no parameter to train");
-    if (engine->training)
+    if (engine->training) {
         KEEL_TRY(finish_passes(config, train, "train", true));
+        KEEL_TRY(keel_windows_init(&engine->windows, &engine->layout, train->graph));
+    }
     KEEL_TRY(keel_graph_copy(config->graph, &eval->graph));
     KEEL_TRY(keel_pass_inference(eval->graph));
     KEEL_TRY(split(engine, eval->graph));
@@ -209,15 +211,21 @@ static enum keel_status make_feed(struct keel_engine *engine)
     return keel_buffer_slice(engine->feed, 0, sizeof(struct keel_control), &engine->control);
 }
 
-static enum keel_status slice_tiles(struct keel_engine *engine, struct keel_buffer *flat,
+/* Where a tile lies in one of the flat buffers, in bytes. */
+static uint64_t place_of_tile(const struct keel_engine *engine, enum keel_engine_flat which, uint32_t tile)
+{
+    const uint64_t at = which == KEEL_FLAT_GRADIENTS ? keel_engine_gradient_of_tile(engine, tile)
+                                                     : engine->layout.tiles[tile].offset;
+    return at * sizeof(float);
+}
+
+static enum keel_status slice_tiles(struct keel_engine *engine, enum keel_engine_flat which,
                                     struct keel_buffer ***out)
 {
     KEEL_TRY(keel_alloc(engine->layout.tile_count, sizeof(struct keel_buffer *), (void *)out));
-    for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
-        const struct keel_tile *tile = &engine->layout.tiles[i];
-        KEEL_TRY(
-            keel_buffer_slice(flat, tile->offset * sizeof(float), tile->count * sizeof(float), &(*out)[i]));
-    }
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++)
+        KEEL_TRY(keel_buffer_slice(engine->flat[which], place_of_tile(engine, which, i),
+                                   engine->layout.tiles[i].count * sizeof(float), &(*out)[i]));
     return KEEL_OK;
 }
 
@@ -314,7 +322,7 @@ static enum keel_status make_buffers(struct keel_engine *engine)
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
         if (has_flat(engine, (enum keel_engine_flat)i))
             KEEL_TRY(i == KEEL_FLAT_GRADIENTS
-                         ? make_gradients(engine, flat_bytes)
+                         ? make_gradients(engine, keel_engine_gradient_count(engine) * sizeof(float))
                          : keel_engine_make_buffer(engine, flat_bytes, &engine->flat[i]));
     KEEL_TRY(keel_engine_make_buffer(engine, keel_engine_arena_bytes(engine), &engine->arena));
     KEEL_TRY(make_feed(engine));
@@ -323,7 +331,7 @@ static enum keel_status make_buffers(struct keel_engine *engine)
     KEEL_TRY(keel_engine_make_buffer(engine, 3 * sizeof(float), &engine->norm));
     KEEL_TRY(keel_engine_make_buffer(engine, sizeof(uint64_t), &engine->digest));
     KEEL_TRY(make_scratch(engine));
-    KEEL_TRY(slice_tiles(engine, engine->flat[KEEL_FLAT_WEIGHTS], &engine->weights));
+    KEEL_TRY(slice_tiles(engine, KEEL_FLAT_WEIGHTS, &engine->weights));
     for (uint32_t i = 0; i < engine->layout.tile_count; i++)
         if (engine->train.graph->params[engine->layout.tiles[i].param].kept)
             engine->loss_scale = engine->weights[i];
@@ -333,7 +341,7 @@ static enum keel_status make_buffers(struct keel_engine *engine)
         return KEEL_OK;
     KEEL_TRY(make_losses(engine, &engine->train));
     KEEL_TRY(make_uses(engine));
-    return slice_tiles(engine, engine->flat[KEEL_FLAT_GRADIENTS], &engine->gradients);
+    return slice_tiles(engine, KEEL_FLAT_GRADIENTS, &engine->gradients);
 }
 
 static uint32_t find_use(const struct keel_layout *layout, const struct keel_ir_value *gradient)
@@ -366,10 +374,11 @@ static void bind_given(struct keel_engine *engine, struct keel_engine_program *p
         *place = (struct keel_place){.whole = engine->uses,
                                      .offset = engine->layout.uses[use].offset * sizeof(float)};
     } else if (v->kind != KEEL_VALUE_TEMP) {
-        bool weight = v->kind == KEEL_VALUE_PARAM;
-        place->whole = engine->flat[weight ? KEEL_FLAT_WEIGHTS : KEEL_FLAT_GRADIENTS];
+        const bool weight = v->kind == KEEL_VALUE_PARAM;
+        const enum keel_engine_flat which = weight ? KEEL_FLAT_WEIGHTS : KEEL_FLAT_GRADIENTS;
         KEEL_ASSERT(engine->layout.tiles[v->param].param == v->param);
-        place->offset = engine->layout.tiles[v->param].offset * sizeof(float);
+        *place = (struct keel_place){.whole = engine->flat[which],
+                                     .offset = place_of_tile(engine, which, v->param)};
         *buffer = weight ? engine->weights[v->param] : engine->gradients[v->param];
     }
 }
@@ -403,8 +412,7 @@ static enum keel_status bind_values(struct keel_engine *engine, struct keel_engi
 
 /* ---- lists --------------------------------------------------------------------------------------------- */
 
-/* By bucket: how many nodes of the train graph must have run before it is final. Ascending. */
-static void find_bucket_nodes(const struct keel_layout *layout, const struct keel_graph *graph,
+void keel_engine_bucket_nodes(const struct keel_layout *layout, const struct keel_graph *graph,
                               uint32_t *out_nodes)
 {
     uint32_t ready = 0;
@@ -495,7 +503,7 @@ static enum keel_status emit_program(struct keel_engine *engine, struct keel_eng
     uint32_t *bucket_nodes = NULL;
     KEEL_TRY(keel_alloc(program->list_count, sizeof *bucket_nodes, (void *)&bucket_nodes));
     if (train)
-        find_bucket_nodes(&engine->layout, program->graph, bucket_nodes);
+        keel_engine_bucket_nodes(&engine->layout, program->graph, bucket_nodes);
     struct keel_emit emit = emitter(engine, program);
     enum keel_status status = emit_nodes(engine, &emit, program, bucket_nodes);
     keel_free(bucket_nodes);

@@ -46,8 +46,8 @@ enum keel_status keel_engine_initialize(struct keel_engine *engine, uint64_t see
     struct keel_control control = {.seed_lo = (uint32_t)seed, .seed_hi = (uint32_t)(seed >> 32)};
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
         if (engine->flat[i] != NULL)
-            KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[i], 0,
-                                     engine->layout.flat_count * sizeof(float), 0, NULL, NULL));
+            KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[i], 0, keel_buffer_bytes(engine->flat[i]), 0,
+                                     NULL, NULL));
     KEEL_TRY(keel_queue_write(engine->queue, engine->control, 0, &control, sizeof control, NULL, NULL));
     KEEL_TRY(keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns)));
     for (uint32_t i = 0; i < engine->layout.tile_count; i++) {

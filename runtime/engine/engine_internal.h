@@ -5,6 +5,7 @@
  * engine_compile.c graph -> passes -> buffers -> lists
  * engine_update.c  zeroing, the end of a shard, norm, update, digest
  * engine_pieces.c  the same of pieces of the flat buffers
+ * engine_windows.c where gradients lie that are summed to owners bucket by bucket
  * engine_init.c    first weights
  * engine_run.c     replay
  * engine_profile.c time by kernel (KEEL_PROFILE=1) */
@@ -138,6 +139,17 @@ struct keel_feed_slot {
     struct keel_event *event; /* of its newest write */
 };
 
+/* Of an engine whose gradients lie in windows (engine_windows.c); the tables are there of each that trains.
+ */
+struct keel_windows {
+    uint64_t *at;                   /* by bucket: elements of the gradient buffer */
+    uint64_t count;                 /* of these, all windows */
+    uint32_t *first;                /* by bucket: the segment in which it is first added to */
+    uint32_t *waits;                /* by segment: so many first buckets have been summed before it runs */
+    struct keel_launch_list *clear; /* by segment: zeroes the buckets that are first added to in it */
+    struct keel_buffer **slices;    /* by bucket */
+};
+
 struct keel_profile; /* engine_profile.c */
 
 struct keel_engine {
@@ -150,12 +162,13 @@ struct keel_engine {
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
     uint64_t slot_wait_ns;
-    bool training, check_products, plan_only, share_gradients, in_pieces;
+    bool training, check_products, plan_only, share_gradients, in_pieces, windowed;
 
     struct keel_layout layout;
     struct keel_ir_param *inits; /* how parameters begin; by number */
     struct keel_engine_program train, eval;
     struct keel_update_lists update;
+    struct keel_windows windows;
     struct keel_gemm_checksums checks; /* of `train`; none unless check_products */
 
     struct keel_buffer *flat[KEEL_FLAT_COUNT];
@@ -209,6 +222,22 @@ static inline bool keel_engine_is_whole(const struct keel_engine *engine)
 {
     return engine->tensor.count == engine->tensor.of;
 }
+
+/* By bucket: how many nodes of the train graph must have run before it is final. Ascending. */
+void keel_engine_bucket_nodes(const struct keel_layout *layout, const struct keel_graph *graph,
+                              uint32_t *out_nodes);
+
+/* ---- windows (engine_windows.c) ---- */
+
+/* The tables, from the train graph after the passes. Give it to fini, also after a failure. */
+enum keel_status keel_windows_init(struct keel_windows *out, const struct keel_layout *layout,
+                                   const struct keel_graph *graph);
+void keel_windows_fini(struct keel_windows *windows, uint32_t bucket_count);
+/* What zeroes them, instead of the whole buffer. */
+enum keel_status keel_engine_emit_windows(struct keel_engine *engine);
+/* How many elements the gradient buffer has, and where a tile lies there: windows or not. */
+uint64_t keel_engine_gradient_count(const struct keel_engine *engine);
+uint64_t keel_engine_gradient_of_tile(const struct keel_engine *engine, uint32_t tile);
 
 /* ---- exchange (engine_exchange.c): nothing of an engine with all slices ---- */
 

@@ -72,7 +72,7 @@ enum keel_status keel_engine_zero(struct keel_engine *engine)
 
 enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
-    KEEL_ASSERT(engine->training);
+    KEEL_ASSERT(engine->training && !(engine->windowed && batch->more));
     KEEL_TRY(feed_batch(engine, batch));
     if (engine->joined)
         KEEL_TRY(keel_engine_run_list(engine, &engine->update.shard));
@@ -83,6 +83,8 @@ enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_
 enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segment)
 {
     KEEL_ASSERT(engine->training && segment < engine->train.list_count);
+    if (engine->windowed && segment < engine->layout.bucket_count)
+        KEEL_TRY(keel_engine_run_list(engine, &engine->windows.clear[segment]));
     KEEL_TRY(keel_engine_run_list(engine, &engine->train.lists[segment]));
     return engine->joined ? keel_engine_run_list(engine, &engine->update.join[segment]) : KEEL_OK;
 }

@@ -180,7 +180,10 @@ static enum keel_status emit_zero(struct keel_engine *engine)
 {
     struct keel_fill gradients = {.count = engine->layout.flat_count, .y = engine->flat[KEEL_FLAT_GRADIENTS]};
     struct keel_fill loss = {.count = 1, .y = engine->loss};
-    KEEL_TRY(keel_op_fill(engine->kernels, &gradients, &engine->update.zero));
+    if (engine->windowed)
+        KEEL_TRY(keel_engine_emit_windows(engine));
+    else
+        KEEL_TRY(keel_op_fill(engine->kernels, &gradients, &engine->update.zero));
     KEEL_TRY(keel_op_fill(engine->kernels, &loss, &engine->update.zero));
     return keel_launch_list_seal(&engine->update.zero, engine->kernels);
 }

@@ -218,6 +218,8 @@ static const struct keel_ini_key keys[] = {
      "snapshot"},
     {"parallel", "memory", KEEL_INI_U64, FIELD(parallel.memory_bytes), "0", 0, BYTES_MAX, NULL, FREE,
      "bytes of its device that a rank may use; 0: all that it has"},
+    {"parallel", "bucket", KEEL_INI_U64, FIELD(parallel.bucket_bytes), "4194304", 4096, BYTES_MAX, NULL, FREE,
+     "bytes of gradients, or a little more, that are summed at once"},
 };
 static const struct keel_ini_table table = {
     .keys = keys, .key_count = sizeof keys / sizeof keys[0], .what = "job"};

@@ -124,16 +124,23 @@ static void count_bytes(const struct keel_plan_model *model, const struct keel_j
                         const struct keel_plan_seat *seat, uint64_t whole, uint64_t held, uint64_t largest,
                         uint64_t out[KEEL_BYTES_KINDS])
 {
+    /* Microbatches of a shard are added one after the other: the sum of several is whole on its rank. */
+    const bool windows = plan->zero >= 2 && model->microbatches == 1;
     out[KEEL_BYTES_WEIGHTS] = plan->zero >= 3 ? held : whole;
-    out[KEEL_BYTES_GRADIENTS] = plan->zero >= 2 ? held : whole;
+    out[KEEL_BYTES_GRADIENTS] = windows ? held : whole;
     out[KEEL_BYTES_OPTIMIZER] = (plan->zero >= 1 ? held : whole) * (model->has_v ? 2 : 1);
     out[KEEL_BYTES_ACTIVATIONS] = model->cuts[seat->slice_count].activation_bytes;
     out[KEEL_BYTES_WORKSPACE] = model->cuts[seat->slice_count].accumulator_bytes;
-    if (plan->data == 1 && plan->zero != 1)
+    if (plan->data == 1 && plan->zero == 0)
         return;
     /* The place of a sum: no retained node is written. What is held has one, and one for its weights, which
-     * go from there to all. What is computed bucket by bucket lies in two of them. */
-    out[KEEL_BYTES_WORKSPACE] += plan->zero == 0 ? whole : plan->zero == 1 ? 2 * held : 2 * largest;
+     * go from there to all. What is computed bucket by bucket lies in windows. */
+    if (plan->zero == 0)
+        out[KEEL_BYTES_WORKSPACE] += whole;
+    else
+        out[KEEL_BYTES_WORKSPACE] += windows ? model->cuts[seat->slice_count].window_bytes : held;
+    if (plan->zero == 1 || plan->zero == 2)
+        out[KEEL_BYTES_WORKSPACE] += held;
     if (plan->zero >= 3)
         out[KEEL_BYTES_WORKSPACE] += 2 * largest;
 }

@@ -58,6 +58,7 @@ struct keel_plan_exchange {
 /* Memory of a device that has some of the slices, by the plan of its engine. */
 struct keel_plan_cut {
     uint64_t activation_bytes, accumulator_bytes;
+    uint64_t window_bytes; /* of gradients that go to their owners bucket by bucket */
 };
 
 /* What of a job a plan follows from. */

@@ -168,7 +168,8 @@ void keel_plan_model_cut(struct keel_plan_model *model, uint32_t count, const st
     struct keel_engine_facts facts;
     KEEL_ASSERT(count > 0 && count <= model->tensor);
     keel_engine_facts(engine, &facts);
-    model->cuts[count] = (struct keel_plan_cut){facts.activation_bytes, facts.accumulator_bytes};
+    model->cuts[count] =
+        (struct keel_plan_cut){facts.activation_bytes, facts.accumulator_bytes, facts.window_bytes};
 }
 
 bool keel_plan_has_cut(const struct keel_plan_model *model, uint32_t count)

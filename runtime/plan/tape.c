@@ -10,7 +10,8 @@ uint32_t keel_tape_bound(const struct keel_tape_config *config)
         carried += config->shard_position[s] == config->position;
     /* Of each shard every segment, and as many additions as it has nodes to be merged with: one on average.
      */
-    return carried * (PER_SHARD + 2 * (config->bucket_count + 1) +
+    const uint32_t stores = config->waits != NULL ? 1 : 0;
+    return carried * (PER_SHARD + (2 + stores) * (config->bucket_count + 1) +
                       2 * config->microbatches * config->segment_count) +
            PER_PIECE * config->bucket_count + PER_STEP;
 }
@@ -69,6 +70,12 @@ static void put_segment(struct keel_tape *tape, uint32_t shard, uint32_t microba
                                    .shard = shard,
                                    .microbatch = microbatch,
                                    .microbatch_count = 1});
+}
+
+static bool is_missing(const struct keel_tape_config *config, const struct keel_partial_sums *hold,
+                       uint32_t shard)
+{
+    return config->shard_position[shard] == config->position && !keel_hold_covers(hold, shard);
 }
 
 /* Compressed: the host takes them when all are final. The slot is not that of a sibling: an attempt that ends
@@ -138,27 +145,102 @@ static void put_shard(struct keel_tape *tape, const struct keel_tape_config *con
     put(tape, (struct keel_action){.kind = KEEL_ACTION_HOLD, .shard = shard});
 }
 
-/* One sum a bucket, as they become final; then the records, which say what the weights are now that all
- * gradients are made of them, and the loss, without which nobody finishes the step: so what is found wrong
- * before it is in nobody's weights. */
-static void put_sums(struct keel_tape *tape, const struct keel_tape_config *config, int sum)
+/* With windows, of a shard that is not the last: what is final goes to a slot, which is not that of a
+ * sibling: an attempt that ends here keeps it. */
+static void put_stored_shard(struct keel_tape *tape, const struct keel_tape_config *config,
+                             struct keel_partial_sums *hold, uint32_t shard)
+{
+    const int slot = keel_hold_free_slot(hold);
+    int chain[KEEL_HOLD_LEVELS_MAX];
+    const uint32_t chain_count = keel_hold_add(hold, shard, chain);
+    put_kind(tape, KEEL_ACTION_ZERO);
+    for (uint32_t piece = 0; piece <= config->bucket_count; piece++) {
+        put_segment(tape, shard, 0, piece);
+        for (uint32_t i = 0; i < chain_count; i++)
+            put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
+        put_slot(tape, KEEL_ACTION_STORE, slot, piece);
+    }
+    put(tape, (struct keel_action){.kind = KEEL_ACTION_HOLD, .slot = (int16_t)slot, .shard = shard});
+    keel_hold_in_gradients(hold)->slot = slot;
+}
+
+/* A segment of the last shard, when there is memory for it; what is added to it. */
+static void put_last_segment(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t shard,
+                             uint32_t piece, const int *chain, uint32_t chain_count)
+{
+    for (uint32_t b = piece > 0 ? config->waits[piece - 1] : 0; b < config->waits[piece]; b++)
+        put_piece(tape, KEEL_ACTION_AWAIT, b);
+    put_segment(tape, shard, 0, piece);
+    for (uint32_t i = 0; i < chain_count; i++)
+        put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
+    if (piece < config->bucket_count)
+        put_piece(tape, KEEL_ACTION_MARK, piece);
+    if (piece == 0)
+        put(tape,
+            (struct keel_action){.kind = KEEL_ACTION_HOLD, .slot = KEEL_HOLD_GRADIENTS, .shard = shard});
+}
+
+static void put_bucket_sum(struct keel_tape *tape, uint32_t bucket, int sum)
+{
+    put_slot(tape, KEEL_ACTION_REDUCE, sum, bucket);
+    if (bucket == 0)
+        put_kind(tape, KEEL_ACTION_DRILL);
+}
+
+/* What is left of the sums, of which the first `awaited` are there. The loss is last: without it nobody
+ * finishes the step, so what is found wrong before it is in nobody's weights. */
+static void put_loss_sum(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t awaited)
 {
     const uint32_t loss = config->bucket_count, records = loss + 1;
-    for (uint32_t piece = 0; piece < loss; piece++) {
-        put_slot(tape, KEEL_ACTION_REDUCE, sum, piece);
-        if (piece == 0)
-            put_kind(tape, KEEL_ACTION_DRILL);
-    }
     put_kind(tape, KEEL_ACTION_LOSS);
     put_kind(tape, KEEL_ACTION_SETTLE);
     put_kind(tape, KEEL_ACTION_SCREEN);
     put_piece(tape, KEEL_ACTION_GATHER, records);
     put_slot(tape, KEEL_ACTION_REDUCE, KEEL_SUM_ON_HOST, loss);
-    for (uint32_t piece = 0; piece <= records; piece++) {
+    for (uint32_t piece = awaited; piece <= records; piece++) {
         put_piece(tape, KEEL_ACTION_AWAIT, piece);
         if (config->shadowed && piece + 1 == loss)
             put_kind(tape, KEEL_ACTION_SHADOW);
     }
+}
+
+/* With windows: all missing shards, and the sums. */
+static void put_windowed(struct keel_tape *tape, const struct keel_tape_config *config,
+                         struct keel_partial_sums *hold)
+{
+    int chain[KEEL_HOLD_LEVELS_MAX];
+    uint32_t chain_count = 0, last = config->shard_count;
+    for (uint32_t s = 0; s < config->shard_count; s++) {
+        if (!is_missing(config, hold, s))
+            continue;
+        if (last < config->shard_count)
+            put_stored_shard(tape, config, hold, last);
+        last = s;
+    }
+    const bool computes = last < config->shard_count;
+    if (tape->shards_computed == 0)
+        put_kind(tape, KEEL_ACTION_FINISH);
+    put_kind(tape, KEEL_ACTION_RECORD);
+    if (computes) {
+        put_kind(tape, KEEL_ACTION_ZERO);
+        chain_count = keel_hold_add(hold, last, chain);
+    }
+    tape->part_count = hold->count;
+    for (uint32_t piece = 0; piece <= config->bucket_count; piece++) {
+        if (computes)
+            put_last_segment(tape, config, last, piece, chain, chain_count);
+        if (piece < config->bucket_count)
+            put_bucket_sum(tape, piece, KEEL_SUM_IN_PIECES);
+    }
+    put_loss_sum(tape, config, computes ? config->waits[config->bucket_count] : 0);
+}
+
+/* One sum a bucket, as they become final. */
+static void put_sums(struct keel_tape *tape, const struct keel_tape_config *config, int sum)
+{
+    for (uint32_t piece = 0; piece < config->bucket_count; piece++)
+        put_bucket_sum(tape, piece, sum);
+    put_loss_sum(tape, config, 0);
 }
 
 /* Squares go last, when the shadows have their sums too: who has all squares knows that every sum is with its
@@ -206,10 +288,26 @@ static int place_of_sum(const struct keel_tape_config *config, struct keel_parti
     return keel_hold_in_gradients(hold) == NULL ? KEEL_HOLD_GRADIENTS : keel_hold_free_slot(hold);
 }
 
-static bool is_missing(const struct keel_tape_config *config, const struct keel_partial_sums *hold,
-                       uint32_t shard)
+/* Without windows: all missing shards, and the sums. Where these are. */
+static int put_whole(struct keel_tape *tape, const struct keel_tape_config *config,
+                     struct keel_partial_sums *hold)
 {
-    return config->shard_position[shard] == config->position && !keel_hold_covers(hold, shard);
+    uint32_t missing = tape->shards_computed;
+    for (uint32_t s = 0; s < config->shard_count; s++)
+        if (is_missing(config, hold, s) && config->compressed)
+            put_encoded(tape, config, hold, s);
+        else if (is_missing(config, hold, s))
+            put_shard(tape, config, hold, s, --missing == 0);
+    if (tape->shards_computed == 0) /* the attempt that computed it may have ended before the device did */
+        put_kind(tape, KEEL_ACTION_FINISH);
+    tape->part_count = hold->count;
+    const int sum = place_of_sum(config, hold);
+    put_kind(tape, KEEL_ACTION_RECORD);
+    if (config->grouped)
+        put_sums(tape, config, sum);
+    else
+        put_alone(tape);
+    return sum;
 }
 
 void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *config)
@@ -219,26 +317,18 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     KEEL_ASSERT(tape->capacity >= keel_tape_bound(config));
     KEEL_ASSERT(!config->in_pieces || (config->grouped && !config->compressed));
     KEEL_ASSERT(config->sharing ? !config->in_pieces && !config->compressed : config->segments == NULL);
+    KEEL_ASSERT(config->waits == NULL || (config->in_pieces && config->microbatches == 1));
     KEEL_ASSERT(config->bucket_count > 0 && config->microbatches > 0 &&
                 hold.shard_count == config->shard_count);
     for (uint32_t s = 0; s < config->shard_count; s++)
         missing += is_missing(config, &hold, s);
     tape->count = 0;
     tape->shards_computed = missing;
-    for (uint32_t s = 0; s < config->shard_count; s++)
-        if (is_missing(config, &hold, s) && config->compressed)
-            put_encoded(tape, config, &hold, s);
-        else if (is_missing(config, &hold, s))
-            put_shard(tape, config, &hold, s, --missing == 0);
-    if (tape->shards_computed == 0) /* the attempt that computed it may have ended before the device did */
-        put_kind(tape, KEEL_ACTION_FINISH);
-    tape->part_count = hold.count;
-    const int sum = place_of_sum(config, &hold);
-    put_kind(tape, KEEL_ACTION_RECORD);
-    if (config->grouped)
-        put_sums(tape, config, sum);
+    int sum = KEEL_SUM_IN_PIECES;
+    if (config->waits != NULL)
+        put_windowed(tape, config, &hold);
     else
-        put_alone(tape);
+        sum = put_whole(tape, config, &hold);
     put_kind(tape, KEEL_ACTION_CHECK);
     if (config->compressed)
         put_slot(tape, KEEL_ACTION_DECODE, sum, 0);

@@ -43,7 +43,14 @@
  * order;
  * - the squares of all slices are there, and all ranks have all sums (AGREE), before any rank updates:
  * whoever is past AGREE knows that every other one can do the update without data of others;
- * - digests are exchanged behind the update, and nothing follows. */
+ * - digests are exchanged behind the update, and nothing follows.
+ *
+ * Gradients in windows (parallel.zero = 2). Buckets use the same memory one after the other: the sum of one
+ * is begun as soon as it is final, and waited for before a segment runs that needs its place. So the node of
+ * the last shard is in no place that could be held: who is interrupted computes it again. Those before it are
+ * stored in slots, piece by piece, and are held. Then also
+ * - no segment runs before the buckets are summed whose memory it uses;
+ * - all but one of the missing shards are stored before the sums begin. */
 #ifndef KEEL_TAPE_H
 #define KEEL_TAPE_H
 
@@ -60,7 +67,7 @@ enum keel_action_kind {
     KEEL_ACTION_UPDATE,  /* norm, optimizer, digest: of the gradients in a slot, or in their buffer */
     /* copies */
     KEEL_ACTION_SQUARE, /* of pieces: the sums of squares of this rank's pages, to the host */
-    KEEL_ACTION_STORE,  /* the node in the gradient buffer to a slot */
+    KEEL_ACTION_STORE,  /* the node in the gradient buffer to a slot; with windows piece by piece */
     KEEL_ACTION_LOSS,   /* of every held node to the host */
     KEEL_ACTION_ENCODE, /* of compressed gradients: the shard's as elements, with the nodes of its siblings,
                            to a slot on the host, which holds their node then */
@@ -80,7 +87,7 @@ enum keel_action_kind {
     KEEL_ACTION_MARK,    /* a piece is final where the queue is now */
     /* bookkeeping and hooks */
     KEEL_ACTION_HOLD,   /* the gradient buffer holds the node of a shard and what was added; slots added are
-                           free */
+                           free. With windows it lies in a slot, or is the last and goes to the sums */
     KEEL_ACTION_RECORD, /* this rank's record of the step is made */
     KEEL_ACTION_DRILL,  /* faults that are to be injected while sums are under way */
     KEEL_ACTION_SCREEN, /* a golden operation, when it is due */
@@ -105,7 +112,7 @@ struct keel_action {
                                               that is compressed */
     uint32_t piece;                        /* bucket; bucket_count: the loss, and one more: the records; of
                                               AWAIT also keel_piece_...; of DRILL 1: behind the update */
-    uint32_t shard;                        /* COMPUTE, HOLD, ENCODE */
+    uint32_t shard;                        /* COMPUTE, HOLD, ENCODE; HOLD of windows has a slot, too */
     uint32_t microbatch, microbatch_count; /* COMPUTE: of the shard */
 };
 
@@ -136,6 +143,8 @@ struct keel_tape_config {
     bool sharing;                   /* ranks have some slices of the tensor axis */
     const struct keel_tape_segment *segments; /* segment_count, of those; NULL: a segment is a piece */
     uint32_t segment_count;
+    const uint32_t *waits; /* in_pieces, one microbatch a shard: bucket_count + 1, ascending: so many buckets
+                              are summed before a segment runs; NULL: gradients lie in no windows */
     const struct keel_partial_sums *held; /* nodes of this step, of shards that this rank carries */
 };
 

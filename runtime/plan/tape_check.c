@@ -31,7 +31,16 @@ struct play {
     /* ranks with some slices */
     bool exchanged; /* what is exchanged behind the segment that ran last */
     bool normed, agreed, digested;
+    /* windows: pieces of the shard under way that its slot has; the last shard is what the sums are of */
+    uint32_t stored;
+    int slot;
+    bool summing;
 };
+
+static bool windowed(const struct play *play)
+{
+    return play->config->waits != NULL;
+}
 
 static bool carries(const struct play *play, uint32_t shard)
 {
@@ -48,8 +57,25 @@ static bool in_slot(const struct keel_partial_sums *hold, int slot)
 
 /* ---- a shard ------------------------------------------------------------------------------------------- */
 
+/* With windows: a piece of the shard under way, which is not the last. */
+static const char *store_piece(struct play *play, const struct keel_action *action)
+{
+    if (!play->begun || play->missing == 0 || play->segments == 0 || action->piece != play->segments - 1 ||
+        play->stored != action->piece || play->added != play->chain_count)
+        return "the piece is not final, or goes to the sums";
+    if (action->piece > 0 && action->slot != play->slot)
+        return "pieces of a node go to one slot";
+    if (action->slot < 0 || action->slot >= KEEL_HOLD_NODES_MAX || in_slot(&play->hold, action->slot))
+        return "the slot holds a node";
+    play->slot = action->slot;
+    play->stored++;
+    return NULL;
+}
+
 static const char *store(struct play *play, const struct keel_action *action)
 {
+    if (windowed(play))
+        return store_piece(play, action);
     struct keel_held_node *node = keel_hold_in_gradients(&play->hold);
     if (node == NULL || play->recorded)
         return "the gradient buffer holds no node that has to make room";
@@ -66,7 +92,7 @@ static const char *zero(struct play *play, const struct keel_action *action)
     (void)action;
     if (keel_hold_in_gradients(&play->hold) != NULL)
         return "a held node lies in the gradient buffer";
-    if (play->zeroed || play->recorded)
+    if (play->zeroed || (windowed(play) ? play->recorded != (play->missing == 1) : play->recorded))
         return "the gradient buffer is in use";
     play->zeroed = true;
     play->begun = false;
@@ -81,7 +107,7 @@ static const char *begin_shard(struct play *play, const struct keel_action *acti
     play->shard = action->shard;
     play->missing--;
     play->computed++;
-    play->microbatch = play->segments = play->marked = 0;
+    play->microbatch = play->segments = play->marked = play->stored = 0;
     play->exchanged = false;
     play->next = play->hold;
     play->chain_count = play->added = keel_hold_add(&play->next, action->shard, play->chain);
@@ -126,6 +152,10 @@ static bool segment_done(const struct play *play)
     if (piece > play->config->bucket_count)
         return true;
     const bool marks = play->missing == 0 && piece < play->config->bucket_count;
+    if (windowed(play) && (marks               ? play->reduced
+                           : play->missing > 0 ? play->stored
+                                               : play->segments) != play->segments)
+        return false;
     return play->added == play->chain_count && (!marks || play->marked == piece + 1);
 }
 
@@ -183,7 +213,9 @@ static const char *compute(struct play *play, const struct keel_action *action)
     if (action->piece != play->segments || action->piece > play->config->bucket_count)
         return "segments do not ascend";
     if (!segment_done(play))
-        return "the piece before is not final, or has no mark";
+        return "the piece before is not final, has no mark, or lies nowhere else";
+    if (windowed(play) && play->missing == 0 && play->awaited < play->config->waits[action->piece])
+        return "the sum of a bucket still reads the memory that it needs";
     play->segments++;
     play->added = 0;
     return NULL;
@@ -212,15 +244,32 @@ static const char *mark(struct play *play, const struct keel_action *action)
     return NULL;
 }
 
+/* With windows the last shard is summed while it is computed. */
+static const char *hold_last(struct play *play, const struct keel_action *action)
+{
+    if (play->summing || play->segments != 1 || play->added != play->chain_count || play->marked != 1 ||
+        action->slot != KEEL_HOLD_GRADIENTS)
+        return "the shard goes to the sums when its first piece is final";
+    play->hold = play->next;
+    play->summing = true;
+    return NULL;
+}
+
 static const char *hold(struct play *play, const struct keel_action *action)
 {
     if (!play->begun || action->shard != play->shard)
         return "the shard is not under way";
+    if (windowed(play) && play->missing == 0)
+        return hold_last(play, action);
+    if (windowed(play) && action->slot != play->slot)
+        return "the node lies in another slot";
     if (play->segments != count_segments(play) || final_piece(play) != play->config->bucket_count ||
         !segment_done(play))
         return "the shard is not done";
     play->hold = play->next;
     play->zeroed = play->begun = false;
+    if (windowed(play))
+        keel_hold_in_gradients(&play->hold)->slot = play->slot;
     return NULL;
 }
 
@@ -248,9 +297,9 @@ static const char *finish(struct play *play, const struct keel_action *action)
 static const char *record(struct play *play, const struct keel_action *action)
 {
     (void)action;
-    if (play->recorded || play->missing > 0 || play->zeroed)
+    if (play->recorded || play->missing > (windowed(play) ? 1 : 0) || play->zeroed)
         return "shards of this rank are not computed, or there is a record";
-    if (play->computed == 0 && !play->finished)
+    if (play->computed == 0 && play->missing == 0 && !play->finished)
         return "what an earlier attempt gave the device may still run";
     if (!play->config->grouped && play->hold.count != 1)
         return "a rank alone holds more than one node";
@@ -277,6 +326,8 @@ static const char *reduce_bucket(struct play *play, const struct keel_action *ac
         return "the bucket is not final";
     if (play->config->in_pieces) {
         play->sum = action->slot;
+        if (windowed(play) && play->computed > 0 && !play->summing)
+            return "what is summed is not said";
         return action->slot == KEEL_SUM_IN_PIECES ? NULL : "the sum goes to its owners";
     }
     if (action->slot < KEEL_HOLD_GRADIENTS || action->slot >= KEEL_HOLD_NODES_MAX ||
@@ -323,6 +374,9 @@ static const char *loss(struct play *play, const struct keel_action *action)
         return "the loss is read once, behind the drill";
     if (play->config->grouped && play->reduced != play->config->bucket_count)
         return "the sum of a bucket is not begun";
+    if (windowed(play) && play->begun &&
+        (play->segments != play->config->bucket_count + 1 || !segment_done(play)))
+        return "the last shard is not done";
     play->loss_read = true;
     return NULL;
 }
@@ -366,8 +420,21 @@ static const char *await_more(struct play *play, uint32_t piece)
     return NULL;
 }
 
+/* With windows, before a segment that needs the memory. */
+static bool await_early(struct play *play, const struct keel_action *action)
+{
+    if (!windowed(play) || !play->summing || play->segments > play->config->bucket_count ||
+        play->reduced != play->segments || action->piece != play->awaited ||
+        action->piece >= play->config->waits[play->segments])
+        return false;
+    play->awaited++;
+    return true;
+}
+
 static const char *await(struct play *play, const struct keel_action *action)
 {
+    if (await_early(play, action))
+        return NULL;
     if (play->config->in_pieces && action->piece > play->config->bucket_count + 1)
         return await_more(play, action->piece);
     if (play->config->shadowed && play->shadowed != (play->awaited >= play->config->bucket_count))
@@ -533,11 +600,14 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
         play.missing += carries(&play, s) && !keel_hold_covers(&play.hold, s);
     for (uint32_t i = 0; i < tape->count; i++) {
         const struct keel_action *action = &tape->actions[i];
+        const bool drills = !windowed(&play) || play.reduced != 1 || play.drilled;
         const char *why =
             action->kind < KEEL_ACTION_COUNT ? plays[action->kind](&play, action) : "no such kind";
         if (why == NULL && (of_exact(action->kind) ? config->compressed
                                                    : of_compressed(action->kind) && !config->compressed))
             why = "it belongs to gradients of the other kind";
+        if (why == NULL && !drills && !play.drilled)
+            why = "faults are injected when one sum is under way";
         if (why == NULL && of_pieces(action->kind) && !config->in_pieces)
             why = "ranks own no pieces";
         if (why == NULL && of_slices(action->kind) && !config->sharing)

@@ -15,7 +15,7 @@ static const struct {
     [KEEL_ACTION_ADD] = {"add", "launch", SLOT | PIECE},
     [KEEL_ACTION_UPDATE] = {"update", "launch", FROM},
     [KEEL_ACTION_SQUARE] = {"square", "launch", 0},
-    [KEEL_ACTION_STORE] = {"store", "copy", SLOT},
+    [KEEL_ACTION_STORE] = {"store", "copy", SLOT | PIECE},
     [KEEL_ACTION_LOSS] = {"loss", "copy", 0},
     [KEEL_ACTION_ENCODE] = {"encode", "copy", SHARD | TO},
     [KEEL_ACTION_DECODE] = {"decode", "copy", FROM},

@@ -163,6 +163,8 @@ enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct kee
 {
     struct keel_owned *owned = &trainer->owned;
     KEEL_ASSERT(owned->on && owners->position < owners->rank_count);
+    const bool alone =
+        !owned->now.filled && !owned->before.filled; /* else two layouts are here for a while */
     if (owned->now.filled) {
         KEEL_ASSERT(!owned->before.filled);
         owned->before = owned->now;
@@ -174,6 +176,8 @@ enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct kee
     if (status == KEEL_OK)
         status = carry(trainer);
     keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
+    if (status == KEEL_OK && alone)
+        status = keel_trainer_check_memory(trainer->job, trainer->engine);
     if (status != KEEL_OK)
         layout_destroy(&owned->now);
     return status;
@@ -462,8 +466,29 @@ enum keel_status keel_owned_await(struct keel_tape_run *run, uint32_t piece, uin
 
 /* ---- the warm-up --------------------------------------------------------------------------------------- */
 
+/* A microbatch, whose gradients go to the layout's pieces as they become final. */
+static enum keel_status probe_gradients(struct keel_trainer *trainer, const struct keel_engine_batch *batch)
+{
+    struct keel_owned_layout *now = &trainer->owned.now;
+    struct keel_engine *engine = trainer->engine;
+    struct keel_buffer *gradients = keel_engine_flat(engine, KEEL_FLAT_GRADIENTS);
+    KEEL_TRY(keel_engine_feed(engine, batch));
+    for (uint32_t b = 0; b <= trainer->bucket_count; b++) {
+        KEEL_TRY(keel_engine_segment(engine, b));
+        if (b == trainer->bucket_count || now->runs[b].count == 0)
+            continue;
+        const uint64_t from =
+            keel_engine_gradient_at(engine, b) + now->runs[b].first - keel_engine_bucket(engine, b)->offset;
+        KEEL_TRY(keel_queue_copy(keel_engine_queue(engine), gradients, from * sizeof(float),
+                                 held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, 0, b),
+                                 now->runs[b].count * sizeof(float), NULL, NULL));
+    }
+    return KEEL_OK;
+}
+
 /* One update of the first share of so many as the job has ranks, whose squares are all there are. */
-enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct keel_engine_update *request)
+enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
+                                  const struct keel_engine_update *request)
 {
     struct keel_owned *owned = &trainer->owned;
     const uint32_t ranks = trainer->job->ranks > 0 ? trainer->job->ranks : 1;
@@ -471,14 +496,9 @@ enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct kee
     struct keel_engine_updated updated;
     KEEL_TRY(keel_trainer_own(trainer, &owners));
     struct keel_owned_layout *now = &owned->now;
-    struct keel_buffer *gradients = keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS);
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
     KEEL_TRY(copy_weights(trainer, now, 1, false));
-    for (uint32_t b = 0; b < trainer->bucket_count; b++)
-        if (now->runs[b].count > 0)
-            KEEL_TRY(keel_queue_copy(queue, gradients, now->runs[b].first * sizeof(float),
-                                     held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, 0, b),
-                                     now->runs[b].count * sizeof(float), NULL, NULL));
+    KEEL_TRY(probe_gradients(trainer, batch));
     memset(now->gathered, 0, 2 * keel_size(keel_engine_page_count(trainer->engine)) * sizeof(float));
     KEEL_TRY(keel_engine_pieces_squares(now->pieces, soon(trainer), now->gathered, now->page_counts[0]));
     enum keel_status status = keel_engine_pieces_norm(now->pieces, request, sort_squares(trainer),

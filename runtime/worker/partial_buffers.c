@@ -107,9 +107,22 @@ static struct keel_held_node *node_in(struct keel_partial_sums *hold, int slot)
     return NULL;
 }
 
+/* With windows: what is final of the shard under way. */
+static enum keel_status store_piece(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    struct keel_partial_buffer *slot = &trainer->slots[action->slot];
+    KEEL_ASSERT(node_in(&trainer->hold, action->slot) == NULL && slot->flat.buffer != NULL);
+    return keel_queue_copy(keel_engine_queue(trainer->engine), trainer->gradient_slices[action->piece], 0,
+                           slot->slices[action->piece], 0,
+                           keel_trainer_piece(trainer, action->piece).count * sizeof(float), NULL, NULL);
+}
+
 enum keel_status keel_tape_store(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
+    if (action->piece != KEEL_PIECE_ALL)
+        return store_piece(run, action);
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
     struct keel_held_node *held = keel_hold_in_gradients(&trainer->hold);
     struct keel_partial_buffer *slot = &trainer->slots[action->slot];
@@ -125,8 +138,8 @@ enum keel_status keel_tape_store(struct keel_tape_run *run, const struct keel_ac
 enum keel_status keel_tape_add(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
-    KEEL_ASSERT(node_in(&trainer->hold, action->slot) != NULL);
-    if (action->piece == trainer->bucket_count) {
+    KEEL_ASSERT(node_in(run->summing ? &run->before : &trainer->hold, action->slot) != NULL);
+    if (action->piece == 0) {
         KEEL_ASSERT(run->chain_count < KEEL_HOLD_LEVELS_MAX);
         run->chain[run->chain_count++] = action->slot;
     }

@@ -64,7 +64,7 @@ static enum keel_status compute(struct keel_tape_run *run, const struct keel_act
     const uint32_t rest = keel_engine_segment_count(trainer->engine) - 1; /* the segment behind all others */
     const uint32_t first = all ? 0 : action->piece, last = all ? rest : action->piece;
     KEEL_ASSERT(run->step->shard_position[action->shard] == run->step->position);
-    KEEL_ASSERT(!keel_hold_covers(&trainer->hold, action->shard));
+    KEEL_ASSERT(!keel_hold_covers(run->summing ? &run->before : &trainer->hold, action->shard));
     for (uint32_t m = 0; m < action->microbatch_count; m++) {
         if (first == 0)
             KEEL_TRY(feed(run, action->shard, action->microbatch + m));
@@ -98,6 +98,12 @@ static enum keel_status hold(struct keel_tape_run *run, const struct keel_action
     for (uint32_t i = 0; i < count; i++)
         KEEL_ASSERT(merged[i] == run->chain[i]);
     KEEL_TRY(keel_queue_flush(keel_engine_queue(trainer->engine)));
+    if (keel_trainer_windowed(trainer) && action->slot == KEEL_HOLD_GRADIENTS) {
+        run->before = trainer->hold;
+        run->summing = true;
+    } else if (keel_trainer_windowed(trainer)) {
+        keel_hold_in_gradients(&next)->slot = action->slot;
+    }
     trainer->hold = next;
     return KEEL_OK;
 }
@@ -253,6 +259,8 @@ enum keel_status keel_tape_run(struct keel_tape_run *run)
             status = no_way_back(run);
     }
     keel_tape_leave(run);
+    if (status != KEEL_OK && run->summing) /* the windows hold no node */
+        trainer->hold = run->before;
     if (status != KEEL_OK) { /* the group's close and the reset behind it release what is under way */
         memset(trainer->sums, 0, trainer->bucket_count * sizeof(struct keel_device_operation *));
         memset(trainer->operations, 0, (trainer->bucket_count + 4) * sizeof(struct keel_operation *));

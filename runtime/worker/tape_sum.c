@@ -68,6 +68,14 @@ static struct keel_buffer *flat_of(const struct keel_trainer *trainer, int slot)
                                        : trainer->slots[slot].flat.buffer;
 }
 
+/* A bucket of them. */
+static struct keel_device_place place_in(const struct keel_trainer *trainer, int slot, uint32_t bucket)
+{
+    const uint64_t at = slot == KEEL_HOLD_GRADIENTS ? keel_engine_gradient_at(trainer->engine, bucket)
+                                                    : keel_engine_bucket(trainer->engine, bucket)->offset;
+    return (struct keel_device_place){flat_of(trainer, slot), at * sizeof(float)};
+}
+
 /* Settled together with the gradients. */
 enum keel_status keel_tape_loss(struct keel_tape_run *run, const struct keel_action *action)
 {
@@ -136,8 +144,7 @@ static enum keel_status reduce_bucket(struct keel_tape_run *run, uint32_t piece,
     KEEL_ASSERT(trainer->sums[piece] == NULL);
     for (uint32_t i = 0; i < trainer->hold.count; i++) {
         KEEL_ASSERT(trainer->hold.held[i].slot != slot);
-        parts[i] = (struct keel_device_place){flat_of(trainer, trainer->hold.held[i].slot),
-                                              at.offset * sizeof(float)};
+        parts[i] = place_in(trainer, trainer->hold.held[i].slot, piece);
     }
     struct keel_device_collective sum = {.what = {.kind = KEEL_ALL_REDUCE,
                                                   .sequence = keel_tape_sequence(run, piece),
@@ -208,11 +215,10 @@ static enum keel_status await_piece(struct keel_tape_run *run, uint32_t piece, u
 enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
-    if (run->waiting_ns == 0)
-        run->waiting_ns = keel_now_ns();
+    const uint64_t since_ns = keel_now_ns();
     KEEL_TRY(await_piece(run, action->piece, keel_deadline_after_ns(trainer->stall_ns)));
     if (action->piece == trainer->bucket_count)
         run->result.loss = trainer->loss;
-    run->result.exposed_comm_ns = keel_now_ns() - run->waiting_ns;
+    run->result.exposed_comm_ns += keel_now_ns() - since_ns;
     return KEEL_OK;
 }

@@ -14,18 +14,18 @@
 
 /* ---- creation ------------------------------------------------------------------------------------------ */
 
-/* NO_MEMORY: what the engine took of its device is more than a rank may use. */
-static enum keel_status check_memory(const struct keel_job *job, const struct keel_engine *engine)
+enum keel_status keel_trainer_check_memory(const struct keel_job *job, const struct keel_engine *engine)
 {
     struct keel_engine_facts facts;
     keel_engine_facts(engine, &facts);
     if (job->parallel.memory_bytes == 0 || facts.planned_peak_bytes <= job->parallel.memory_bytes)
         return KEEL_OK;
-    return keel_fail(
-        KEEL_NO_MEMORY,
-        "parallel.memory = %llu: the engine of a rank takes %llu bytes; keel plan lists plans that "
-        "take less",
-        (unsigned long long)job->parallel.memory_bytes, (unsigned long long)facts.planned_peak_bytes);
+    return keel_fail(KEEL_NO_MEMORY,
+                     "parallel.memory = %llu: the engine of a rank takes %llu bytes, with what it holds of "
+                     "pieces; keel plan lists plans that "
+                     "take less",
+                     (unsigned long long)job->parallel.memory_bytes,
+                     (unsigned long long)facts.planned_peak_bytes);
 }
 
 enum keel_status keel_trainer_build_engine(const struct keel_job *job, const struct keel_data *data,
@@ -37,6 +37,7 @@ enum keel_status keel_trainer_build_engine(const struct keel_job *job, const str
     config.graph = graph;
     config.microbatches = job->microbatches * job->shards;
     config.tensor = job->tensor;
+    config.bucket_bytes = job->parallel.bucket_bytes;
     config.storage = (enum keel_dtype)job->storage;
     config.loss_scale = job->loss_scale;
     config.optimizer = (enum keel_optimizer)job->optimizer;
@@ -44,12 +45,13 @@ enum keel_status keel_trainer_build_engine(const struct keel_job *job, const str
     config.training = true;
     config.check_products = job->check_products;
     config.in_pieces = job->parallel.zero > KEEL_ZERO_NONE;
+    config.windows = job->parallel.zero > KEEL_ZERO_OPTIMIZER && job->microbatches == 1;
     enum keel_status status = keel_model_build(graph, job, data);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, &engine);
     keel_graph_destroy(graph);
     if (status == KEEL_OK && !config.plan_only)
-        status = check_memory(job, engine);
+        status = keel_trainer_check_memory(job, engine);
     if (status == KEEL_OK)
         *out = engine;
     else
@@ -106,6 +108,17 @@ static enum keel_status allocate_batch(struct keel_trainer *trainer)
     return keel_alloc(shape.size[0] * shape.size[1], sizeof(float), &trainer->logits);
 }
 
+static enum keel_status slice_gradients(struct keel_trainer *trainer)
+{
+    struct keel_buffer *flat = keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS);
+    trainer->gradient_slices[trainer->bucket_count] = keel_engine_loss(trainer->engine);
+    for (uint32_t b = 0; b < trainer->bucket_count; b++)
+        KEEL_TRY(keel_buffer_slice(flat, keel_engine_gradient_at(trainer->engine, b) * sizeof(float),
+                                   keel_engine_bucket(trainer->engine, b)->count * sizeof(float),
+                                   &trainer->gradient_slices[b]));
+    return KEEL_OK;
+}
+
 static enum keel_status allocate(struct keel_trainer *trainer)
 {
     size_t buckets = trainer->bucket_count;
@@ -125,9 +138,7 @@ static enum keel_status allocate(struct keel_trainer *trainer)
     }
     KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX, sizeof *trainer->tensor.said, &trainer->tensor.said));
     KEEL_TRY(keel_tensor_prepare(trainer));
-    trainer->gradient_slices[buckets] = keel_engine_loss(trainer->engine);
-    return keel_trainer_slice_buckets(trainer, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS),
-                                      trainer->gradient_slices);
+    return slice_gradients(trainer);
 }
 
 /* The engine, and all that is of its sizes. */
@@ -153,7 +164,7 @@ static enum keel_status build(struct keel_trainer *trainer, const struct keel_tr
 enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out)
 {
     KEEL_ASSERT(config->job->shards <= KEEL_HOLD_NODES_MAX);
-    KEEL_ASSERT(config->job->parallel.zero <= KEEL_ZERO_OPTIMIZER);
+    KEEL_ASSERT(config->job->parallel.zero <= KEEL_ZERO_GRADIENTS);
     struct keel_trainer *trainer;
     KEEL_TRY(keel_alloc(1, sizeof *trainer, &trainer));
     trainer->job = config->job;
@@ -300,12 +311,15 @@ static enum keel_status run_all_once(struct keel_trainer *trainer)
     float loss;
     KEEL_TRY(keel_engine_initialize(trainer->engine, job->seed));
     KEEL_TRY(keel_engine_zero(trainer->engine));
-    KEEL_TRY(warm_microbatch(trainer, &batch));
-    if (trainer->tensor.count > 0)
-        KEEL_TRY(keel_tensor_pretend_norm(trainer));
-    enum keel_status status = trainer->owned.on
-                                  ? keel_owned_probe(trainer, &request)
-                                  : keel_engine_update(trainer->engine, &request, deadline_ns, &updated);
+    enum keel_status status = KEEL_OK;
+    if (trainer->owned.on) {
+        status = keel_owned_probe(trainer, &batch, &request);
+    } else {
+        KEEL_TRY(warm_microbatch(trainer, &batch));
+        if (trainer->tensor.count > 0)
+            KEEL_TRY(keel_tensor_pretend_norm(trainer));
+        status = keel_engine_update(trainer->engine, &request, deadline_ns, &updated);
+    }
     if (status != KEEL_OK && status != KEEL_DIVERGED) /* which the first step will say, if it is so */
         return status;
     if (trainer->tensor.count > 0)
@@ -395,6 +409,7 @@ static enum keel_status prepare(struct keel_tape_run *run)
                                             .sharing = trainer->tensor.count > 0,
                                             .segments = trainer->tensor.segments,
                                             .segment_count = trainer->tensor.segment_count,
+                                            .waits = keel_engine_window_waits(trainer->engine),
                                             .held = &trainer->hold};
     if (trainer->owned.on) {
         const struct keel_owned_layout *now = &trainer->owned.now;

@@ -153,6 +153,13 @@ struct keel_engine_bucket keel_trainer_piece(const struct keel_trainer *trainer,
 /* Slices of a flat buffer by bucket; the loss is left to the caller. */
 enum keel_status keel_trainer_slice_buckets(const struct keel_trainer *trainer, struct keel_buffer *flat,
                                             struct keel_buffer **slices);
+/* NO_MEMORY: what the engine and its pieces took of the device is more than a rank may use. */
+enum keel_status keel_trainer_check_memory(const struct keel_job *job, const struct keel_engine *engine);
+/* Whether gradients lie in windows, which are used again as soon as they are summed. */
+static inline bool keel_trainer_windowed(const struct keel_trainer *trainer)
+{
+    return keel_engine_window_waits(trainer->engine) != NULL;
+}
 
 /* ---- a tape that runs ---------------------------------------------------------------------------------- */
 
@@ -161,10 +168,13 @@ struct keel_tape_run {
     const struct keel_trainer_step *step;
     struct keel_trainer_result result;
     int section;                     /* enum keel_hang_section that is open, or -1 */
-    uint64_t begun_ns, waiting_ns;   /* the attempt; the first AWAIT */
-    int chain[KEEL_HOLD_LEVELS_MAX]; /* slots whose loss was added since ZERO */
+    uint64_t begun_ns;               /* the attempt */
+    int chain[KEEL_HOLD_LEVELS_MAX]; /* slots whose first piece was added since ZERO */
     uint32_t chain_count;
     uint64_t exchanged; /* over the tensor axis, so far */
+    bool summing;       /* windows: the last shard goes to the sums, and is in trainer->hold until
+                           the attempt ends */
+    struct keel_partial_sums before; /* what was held then */
 };
 
 /* tape_run.c: run trainer->tape; and its update. */
@@ -202,8 +212,9 @@ enum keel_status keel_owned_reduce(struct keel_tape_run *run, uint32_t bucket,
 enum keel_status keel_owned_await(struct keel_tape_run *run, uint32_t piece, uint64_t deadline_ns);
 enum keel_status keel_owned_update(struct keel_tape_run *run, const struct keel_engine_update *request,
                                    struct keel_engine_updated *out);
-/* The update of the warm-up. */
-enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct keel_engine_update *request);
+/* The step of the warm-up, from weights that are there. */
+enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
+                                  const struct keel_engine_update *request);
 void keel_owned_destroy(struct keel_trainer *trainer);
 /* owned_digest.c: what this rank owns, and what it has of others, as two digests: weights and moments. Waits
  * for the device. Where nobody has a copy: zeros. */

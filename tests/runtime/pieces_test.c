@@ -37,16 +37,57 @@ struct holder {
     struct keel_engine_pieces *pieces;
 };
 
-static void compute(struct engine_rig *rig, uint32_t step)
+static void compute(struct engine_rig *rig, uint32_t step, uint32_t microbatches)
 {
     static struct tokens tokens;
     ck_ok(keel_engine_zero(rig->engine));
-    for (uint32_t m = 0; m < 2; m++) {
+    for (uint32_t m = 0; m < microbatches; m++) {
         fill_tokens(rig, 2 * step + m, &tokens);
         struct keel_engine_batch batch = batch_of(&tokens, step, m);
-        batch.more = m == 0;
+        batch.more = m + 1 < microbatches;
         ck_ok(keel_engine_microbatch(rig->engine, &batch));
     }
+}
+
+/* The gradients of a bucket that is final, from their window to those who hold them. */
+static void give_bucket(struct engine_rig *rig, struct holder *holders, uint32_t count, uint32_t bucket)
+{
+    struct keel_buffer *windows = keel_engine_flat(rig->engine, KEEL_FLAT_GRADIENTS);
+    const uint32_t buckets = keel_engine_bucket_count(rig->engine);
+    for (uint32_t h = 0; h < count; h++)
+        for (uint32_t r = bucket; r < holders[h].run_count; r += buckets) {
+            const struct keel_engine_run *run = &holders[h].runs[r];
+            const uint64_t from = keel_engine_gradient_at(rig->engine, bucket) + run->first -
+                                  keel_engine_bucket(rig->engine, bucket)->offset;
+            if (run->count > 0)
+                ck_ok(keel_queue_copy(keel_engine_queue(rig->engine), windows, from * 4,
+                                      keel_engine_pieces_flat(holders[h].pieces, KEEL_FLAT_GRADIENTS),
+                                      keel_engine_pieces_at(holders[h].pieces, r) * 4, run->count * 4, NULL,
+                                      NULL));
+        }
+}
+
+/* One microbatch. What a bucket leaves behind in its window is read too late if at all: the last segment that
+ * may read it is the one behind its own. */
+static void compute_in_windows(struct engine_rig *rig, uint32_t step, struct holder *holders, uint32_t count)
+{
+    static struct tokens tokens;
+    const uint32_t buckets = keel_engine_bucket_count(rig->engine),
+                   *waits = keel_engine_window_waits(rig->engine);
+    uint32_t given = 0;
+    fill_tokens(rig, 2 * step, &tokens);
+    const struct keel_engine_batch batch = batch_of(&tokens, step, 0);
+    ck_ok(keel_engine_zero(rig->engine));
+    ck_ok(keel_engine_feed(rig->engine, &batch));
+    for (uint32_t segment = 0; segment <= buckets; segment++) {
+        while (given < waits[segment]) { /* no sooner */
+            ck_assert_uint_lt(given + 1, segment);
+            give_bucket(rig, holders, count, given++);
+        }
+        ck_ok(keel_engine_segment(rig->engine, segment));
+    }
+    while (given < buckets)
+        give_bucket(rig, holders, count, given++);
 }
 
 static struct keel_engine_update update_of(uint32_t step)
@@ -62,7 +103,7 @@ static void train_whole(struct keel_engine_config config, struct outcome *out)
     for (uint32_t step = 0; step < STEPS; step++) {
         const struct keel_engine_update update = update_of(step);
         struct keel_engine_updated updated;
-        compute(&rig, step);
+        compute(&rig, step, config.microbatches);
         ck_ok(keel_engine_update(rig.engine, &update, soon(), &updated));
         out->norms[step] = updated.grad_norm;
         out->scales[step] = updated.loss_scale;
@@ -118,7 +159,8 @@ static void step_of_holders(struct engine_rig *rig, struct holder *holders, uint
     const struct keel_engine_update update = update_of(step);
     memset(squares, 0xff, sizeof squares); /* NaN where nobody gives any */
     for (uint32_t h = 0; h < count; h++) {
-        copy_runs(rig, &holders[h], holders[h].run_count, KEEL_FLAT_GRADIENTS, true);
+        if (keel_engine_window_waits(rig->engine) == NULL)
+            copy_runs(rig, &holders[h], holders[h].run_count, KEEL_FLAT_GRADIENTS, true);
         ck_ok(keel_engine_pieces_squares(holders[h].pieces, soon(), mine, holders[h].page_count));
         give_squares(&holders[h], mine, squares);
     }
@@ -181,7 +223,10 @@ static void train_in_pieces(struct keel_engine_config config, uint32_t count, st
         open_holder(&rig, h, count, &holders[h]);
     check_cover(&rig, holders, count);
     for (uint32_t step = 0; step < STEPS; step++) {
-        compute(&rig, step);
+        if (config.windows)
+            compute_in_windows(&rig, step, holders, count);
+        else
+            compute(&rig, step, config.microbatches);
         step_of_holders(&rig, holders, count, step, out);
     }
     if (count > 1)
@@ -200,7 +245,10 @@ static void train_in_pieces(struct keel_engine_config config, uint32_t count, st
 static void compare(struct keel_engine_config config)
 {
     struct outcome whole, pieces;
+    const bool windows = config.windows;
+    config.windows = false;
     train_whole(config, &whole);
+    config.windows = windows;
     for (uint32_t count = 1; count <= HOLDERS_MAX; count += count < 4 ? 1 : 5) {
         train_in_pieces(config, count, &pieces);
         ck_assert_mem_eq(whole.norms, pieces.norms, sizeof whole.norms);
@@ -226,6 +274,51 @@ START_TEST(pieces_keep_the_loss_scale_and_do_without_a_second_moment)
     compare((struct keel_engine_config){.microbatches = 2, .storage = KEEL_F16, .training = true});
     compare((struct keel_engine_config){
         .microbatches = 2, .tensor = 3, .optimizer = KEEL_OPTIMIZER_SGD, .nesterov = true, .training = true});
+}
+END_TEST
+
+START_TEST(gradients_in_windows_have_the_bits_of_a_whole_buffer)
+{
+    for (uint32_t slices = 1; slices <= 8; slices += 7)
+        for (uint32_t bytes = 1 << 12; bytes <= 1 << 17; bytes <<= 1)
+            compare((struct keel_engine_config){.microbatches = 1,
+                                                .tensor = slices,
+                                                .bucket_bytes = bytes,
+                                                .windows = true,
+                                                .training = true});
+    compare((struct keel_engine_config){
+        .microbatches = 1, .bucket_bytes = 1 << 14, .windows = true, .storage = KEEL_F16, .training = true});
+}
+END_TEST
+
+/* Of the largest bucket, whatever the number of them: a third one where a node's gradients lie in two.
+ * Nothing else changes. */
+START_TEST(windows_are_three_buckets_at_most)
+{
+    struct keel_engine_config config = {
+        .microbatches = 1, .bucket_bytes = 1 << 13, .training = true, .in_pieces = true};
+    for (uint32_t storage = 0; storage < 2; storage++) {
+        struct engine_rig rig;
+        struct keel_engine_facts whole, facts;
+        uint64_t largest = 0;
+        config.storage = storage == 0 ? KEEL_F32 : KEEL_BF16;
+        config.windows = false;
+        engine_rig_open(&rig, "host", small, config);
+        keel_engine_facts(rig.engine, &whole);
+        engine_rig_close(&rig);
+        config.windows = true;
+        engine_rig_open(&rig, "host", small, config);
+        keel_engine_facts(rig.engine, &facts);
+        for (uint32_t b = 0; b < keel_engine_bucket_count(rig.engine); b++)
+            if (keel_engine_bucket(rig.engine, b)->count > largest)
+                largest = keel_engine_bucket(rig.engine, b)->count;
+        ck_assert_uint_gt(keel_engine_bucket_count(rig.engine), 8);
+        ck_assert_uint_le(facts.window_bytes, 3 * largest * 4);
+        ck_assert_uint_eq(whole.planned_peak_bytes - facts.planned_peak_bytes,
+                          keel_engine_flat_count(rig.engine) * 4 - facts.window_bytes);
+        ck_assert_uint_eq(facts.planned_peak_bytes, keel_device_stats(rig.device).live_bytes);
+        engine_rig_close(&rig);
+    }
 }
 END_TEST
 
@@ -278,6 +371,8 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, pieces_update_to_the_bits_of_the_whole);
     tcase_add_test(tc, pieces_keep_the_loss_scale_and_do_without_a_second_moment);
+    tcase_add_test(tc, gradients_in_windows_have_the_bits_of_a_whole_buffer);
+    tcase_add_test(tc, windows_are_three_buckets_at_most);
     tcase_add_test(tc, memory_is_that_of_the_formula);
     tcase_add_test(tc, an_optimizer_of_whole_tensors_is_refused);
 }

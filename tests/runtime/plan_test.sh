@@ -75,6 +75,9 @@ check "a byte less, and the optimizer's state is divided" \
 plan --ranks 2 --set parallel.zero=1 --dump
 check "with zero = 1 each sends its weights to the others, behind one update" \
     '[ $code -eq 0 ] && [ "$(grep -c " update" "$root/log")" -eq 2 ] && [ "$(grep -c "collective spread" "$root/log")" -eq 2 ] && [ "$(grep -c "collective shadow" "$root/log")" -eq 2 ]'
+plan --ranks 4 --set parallel.zero=2 --set train.microbatches=1 --set parallel.bucket=16384 --dump
+check "with zero = 2 sums are waited for before the memory of their buckets is used again" \
+    '[ $code -eq 0 ] && grep -A 1 "wait       await    piece 0" "$root/log" | grep -q "launch     compute  shard 0 microbatch 0 segment 2"'
 plan --ranks 4 --set parallel.zero=3 --set parallel.holders=1
 check "what one rank alone has is lost with it" has "bytes are nowhere else, so all go back to the newest snapshot"
 plan --ranks 4 --set parallel.zero=3
@@ -92,7 +95,7 @@ check "slices take ranks beyond the shards, and who has no seat is a spare" \
 (ulimit -v 1000000; ulimit -t 10; "$KEEL" plan "$here/../../runtime/jobs/gpt3-175b.conf" --set "data.path=$text" --ranks 4096 --memory 80000000000 >"$root/log" 2>&1)
 code=$?
 check "GPT-3 175B on 4,096 ranks, in 10 s of a processor and 1 GB" \
-    '[ $code -eq 0 ] && has "seats of the first: data 512, tensor 8" && has "more than fits" && grep -q "over tensor *1155 reduce-scatter" "$root/log"'
+    '[ $code -eq 0 ] && has "seats of the first: data 512, tensor 8" && has "more than fits" && grep -q "over tensor *385 reduce-scatter" "$root/log"'
 
 # Bad input.
 plan --ranks 2 --memory 1000

@@ -41,7 +41,7 @@ expect "ranks that are no product of the axes" 2 "with the other as it is, data 
 try run "$job" --set job.tensor=2 --set parallel.tensor=2 --ranks 2 --out "$root/x"
 expect "slices that ranks share, with snapshots" 3 "parallel.tensor = 2 does not go with snapshot.every"
 try run "$job" --set parallel.zero=3 --ranks 2 --out "$root/x"
-expect "state that ranks would share" 3 "parallel.zero = 3: workers hold all gradients and weights for now"
+expect "state that ranks would share" 3 "parallel.zero = 3: workers hold all weights for now"
 try run "$job" --set parallel.memory=1000 --out "$root/memory"
 expect "more memory than a rank may use" 3 "parallel.memory = 1000: the engine of a rank takes"
 try run "$job" --ranks 513 --out "$root/x";                expect "more ranks than a run takes" 2 "--ranks: cluster.ranks = 513: out of range"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 400, SHARDS_MAX = 16, RANKS_MAX = 16, SEGMENTS_MAX = 16, PLACES_MAX = 4 };
+enum { ROUNDS = 400, SHARDS_MAX = 16, RANKS_MAX = 16, SEGMENTS_MAX = 16, PLACES_MAX = 4, BUCKETS_MAX = 5 };
 
 static uint32_t random_state = 1;
 static uint32_t next_random(uint32_t below)
@@ -19,6 +19,7 @@ static uint32_t next_random(uint32_t below)
 struct world {
     uint16_t shard_position[SHARDS_MAX];
     struct keel_partial_sums held;
+    uint32_t waits[BUCKETS_MAX + 1];
     struct keel_tape_config config;
     struct keel_tape tape;
     struct keel_tape_segment segments[SEGMENTS_MAX];
@@ -39,7 +40,7 @@ static void hold_some(struct world *world)
             node->slot = keel_hold_free_slot(&world->held);
         keel_hold_add(&world->held, shard, merged);
         node = keel_hold_in_gradients(&world->held);
-        if (world->config.compressed) /* all on the host */
+        if (world->config.compressed || world->config.waits != NULL) /* all on the host, or in slots */
             node->slot = keel_hold_free_slot(&world->held);
     }
     keel_hold_keep(&world->held, world->shard_position, world->config.position);
@@ -64,6 +65,17 @@ static void cut_segments(struct world *world)
     }
 }
 
+/* Buckets lie where others did before: what must be summed before a segment runs only grows. */
+static void use_windows(struct world *world)
+{
+    world->config.waits = world->waits;
+    world->config.microbatches = 1;
+    for (uint32_t s = 1; s <= world->config.bucket_count; s++) {
+        const uint32_t most = s - 1, least = world->waits[s - 1];
+        world->waits[s] = least + (most > least ? next_random(most - least + 1) : 0);
+    }
+}
+
 static void make_world(struct world *world)
 {
     *world = (struct world){.held = {.shard_count = 0}};
@@ -71,7 +83,7 @@ static void make_world(struct world *world)
     for (uint32_t s = 0; s < shards; s++)
         world->shard_position[s] = (uint16_t)next_random(ranks);
     world->held.shard_count = shards;
-    world->config = (struct keel_tape_config){.bucket_count = 1 + next_random(5),
+    world->config = (struct keel_tape_config){.bucket_count = 1 + next_random(BUCKETS_MAX),
                                               .microbatches = 1 + next_random(4),
                                               .shard_count = shards,
                                               .shard_position = world->shard_position,
@@ -85,6 +97,8 @@ static void make_world(struct world *world)
     } else if (next_random(2) == 0 && !world->config.compressed) {
         cut_segments(world);
     }
+    if (world->config.in_pieces && next_random(2) == 0)
+        use_windows(world);
     hold_some(world);
     ck_ok(keel_tape_reserve(&world->tape, keel_tape_bound(&world->config)));
     keel_tape_make(&world->tape, &world->config);
@@ -195,7 +209,7 @@ static void drop_and_double(const struct world *world)
 
 static bool are_stores(const struct keel_action *a, const struct keel_action *b)
 {
-    return a->kind == KEEL_ACTION_STORE && b->kind == KEEL_ACTION_STORE;
+    return a->kind == KEEL_ACTION_STORE && b->kind == KEEL_ACTION_STORE && a->piece == KEEL_PIECE_ALL;
 }
 
 /* Two actions of a tape change places; two nodes may each lie in the other's slot. */
@@ -229,6 +243,10 @@ static void misdirect(const struct world *world)
             break;
         case KEEL_ACTION_COMPUTE:
             action->shard = (action->shard + 1) % (world->config.shard_count + 1);
+            break;
+        case KEEL_ACTION_STORE:
+            action->piece = 0; /* of windows another one, else no piece at all */
+            action->slot = KEEL_HOLD_NODES_MAX;
             break;
         case KEEL_ACTION_HOLD:
         case KEEL_ACTION_ENCODE:

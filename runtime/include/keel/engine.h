@@ -43,16 +43,18 @@ struct keel_engine_config {
                                 loss is scaled */
     float loss_scale;        /* KEEL_F16: a power of two, for the whole run; 0: found by the engine */
     enum keel_optimizer optimizer;
-    bool nesterov;              /* SGD */
-    bool training;              /* false: eval alone, no gradients, no optimizer state */
-    bool share_gradients;       /* training: the gradients lie in memory that other ranks of this host read in
-                                   place (keel_shared_buffer), where the device takes it */
-    bool in_pieces;             /* training: moments and updates are those of keel_engine_pieces alone */
-    bool check_products;        /* training: notice when a result of a linear layer's products, gradients too,
-                                   changes after it was computed; convolutions, attention and experts have
-                                   no such check */
-    bool plan_only;             /* passes and layout alone: only parameters, tiles, buckets and facts may be
-                                   asked for; no kernels, and no memory of the device */
+    bool nesterov;        /* SGD */
+    bool training;        /* false: eval alone, no gradients, no optimizer state */
+    bool share_gradients; /* training: the gradients lie in memory that other ranks of this host read in
+                             place (keel_shared_buffer), where the device takes it */
+    bool in_pieces;       /* training: moments and updates are those of keel_engine_pieces alone */
+    bool windows;         /* in_pieces, with one microbatch a shard: a bucket of gradients lies in memory
+                             that later ones use again (keel_engine_window_waits) */
+    bool check_products;  /* training: notice when a result of a linear layer's products, gradients too,
+                             changes after it was computed; convolutions, attention and experts have
+                             no such check */
+    bool plan_only;       /* passes and layout alone: only parameters, tiles, buckets and facts may be
+                             asked for; no kernels, and no memory of the device */
     const char *dump_directory; /* graph after each pass as text, or NULL */
     const char *passes_off;     /* NULL: what does not pay on the device; "": nothing; else what to leave out,
                                    with commas: "plan-memory", "fuse" or one of its
@@ -124,6 +126,14 @@ enum { KEEL_ENGINE_BUCKETS_MAX = 192 };
 uint32_t keel_engine_bucket_count(const struct keel_engine *engine);
 const struct keel_engine_bucket *keel_engine_bucket(const struct keel_engine *engine, uint32_t index);
 
+/* Where a bucket's gradients lie in the buffer of gradients, in elements: with `windows` several have the
+ * same place, one after the other. */
+uint64_t keel_engine_gradient_at(const struct keel_engine *engine, uint32_t bucket);
+/* With `windows`: by segment, how many of the first buckets have been read by whom they are for, since it and
+ * those behind it use their memory again; bucket_count + 1 of them, as long as the engine lives. NULL:
+ * without. */
+const uint32_t *keel_engine_window_waits(const struct keel_engine *engine);
+
 /* The queue on which everything below is enqueued, in order; the caller may enqueue its own work. */
 struct keel_queue *keel_engine_queue(struct keel_engine *engine);
 
@@ -146,7 +156,8 @@ struct keel_engine_batch {
     bool more; /* another microbatch of the same shard follows */
 };
 
-/* Set gradients and the loss accumulator to zero. */
+/* Set gradients and the loss accumulator to zero; with `windows` a bucket's are when its first segment runs.
+ */
 enum keel_status keel_engine_zero(struct keel_engine *engine);
 
 /* Forward and backward of one microbatch, added to the gradients and to the loss accumulator: feed, then all
@@ -336,6 +347,7 @@ struct keel_engine_facts {
     uint64_t planned_peak_bytes;   /* device memory by plan; equals the device's counter */
     uint64_t activation_bytes;     /* of which the arena, which is planned also with plan_only */
     uint64_t accumulator_bytes;    /* likewise: gradients of later uses of parameters */
+    uint64_t window_bytes;         /* likewise: gradients, if they lie in windows */
     uint64_t flops_per_microbatch; /* multiply-adds counted as two, forward + backward, by the index rules */
     uint64_t moved_per_microbatch; /* bytes, likewise, if each operation touches each operand once */
     uint32_t commands_train, commands_eval, commands_update;
