@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <string.h>
 
+/* Between looks for the sake of reports, for each member and node: some six times what a look takes. */
+static const uint64_t look_pause_ns = 128;
+
 void keel_times_derive(uint64_t timeout_ns, struct keel_times *out)
 {
     const uint64_t gather_min_ns = UINT64_C(5000000), gather_max_ns = UINT64_C(20000000);
@@ -30,8 +33,39 @@ void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint32
     keel_membership_reset_timers(m, now_ns);
 }
 
+static bool accuses_alike(const struct keel_wire_worker *a, const struct keel_wire_worker *b, uint64_t epoch)
+{
+    const bool one = a->accused_epoch == epoch, other = b->accused_epoch == epoch;
+    return one == other && (!one || a->accused_rank == b->accused_rank);
+}
+
+/* To whoever looks at members and newcomers, accusations aside; a worker's progress is the agent's business.
+ */
+static bool looks_alike(const struct keel_wire_worker *a, const struct keel_wire_worker *b)
+{
+    return a->incarnation == b->incarnation && a->state == b->state && a->cause == b->cause &&
+           a->failure == b->failure && (a->sent_epoch == 0) == (b->sent_epoch == 0) &&
+           a->address.bytes == b->address.bytes &&
+           memcmp(a->address.data, b->address.data, a->address.bytes) == 0;
+}
+
+/* Does `status` say what the one before said? Of one who was looked at as silent, or is to be, nothing does.
+ */
+static bool says_the_same(const struct keel_membership *m, const struct keel_seen_node *seen,
+                          const struct keel_wire_status *status, const struct keel_times *times,
+                          uint64_t now_ns)
+{
+    bool same = seen->heard && !seen->exited && seen->ended == status->ended &&
+                seen->incarnation == status->incarnation && seen->silent_node == status->silent_node &&
+                seen->worker_count == status->worker_count && now_ns - seen->heard_ns < times->silence_ns / 2;
+    for (uint8_t i = 0; i < status->worker_count && same; i++)
+        same = looks_alike(&seen->workers[i], &status->workers[i]) &&
+               accuses_alike(&seen->workers[i], &status->workers[i], m->look_epoch);
+    return same;
+}
+
 bool keel_membership_report(struct keel_membership *m, uint16_t node, const struct keel_wire_status *status,
-                            uint64_t now_ns)
+                            const struct keel_times *times, uint64_t now_ns)
 {
     KEEL_ASSERT(node < KEEL_NODES_MAX);
     struct keel_seen_node *seen = &m->nodes[node];
@@ -40,6 +74,7 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
     KEEL_ASSERT(status->worker_count <= KEEL_WORKERS_PER_NODE); /* the decoder saw to it */
     if (older || (same && (seen->exited || (seen->heard && status->sequence <= seen->sequence))))
         return false;
+    m->stale = m->stale || !says_the_same(m, seen, status, times, now_ns);
     seen->heard = true;
     seen->exited = false;
     seen->ended = status->ended;
@@ -79,7 +114,7 @@ enum keel_status keel_membership_failure(const struct keel_membership *m, const 
 void keel_membership_node_exit(struct keel_membership *m, uint16_t node)
 {
     KEEL_ASSERT(node < KEEL_NODES_MAX);
-    m->nodes[node].exited = true;
+    m->nodes[node].exited = m->changed = true;
 }
 
 void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint32_t incarnation,
@@ -90,6 +125,7 @@ void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint
     memset(&m->nodes[node], 0, sizeof m->nodes[node]);
     m->nodes[node].incarnation = incarnation;
     m->nodes[node].heard_ns = now_ns;
+    m->changed = true;
 }
 
 void keel_membership_clear_evidence(struct keel_membership *m)
@@ -98,12 +134,14 @@ void keel_membership_clear_evidence(struct keel_membership *m)
     memset(m->evicted_ns, 0, sizeof m->evicted_ns);
     memset(m->accused_ns, 0, sizeof m->accused_ns);
     m->join_ns = 0;
+    m->changed = true;
 }
 
 void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < KEEL_NODES_MAX; i++)
         m->nodes[i].heard_ns = now_ns;
+    m->changed = true;
 }
 
 /* ---- evidence about one member ------------------------------------------------------------------------- */
@@ -293,6 +331,7 @@ static bool weigh_accused(struct look *look, uint16_t index, uint32_t others, st
     if (m->accused_ns[index] == 0) {
         m->accused_ns[index] = look->now_ns;
         keel_bitset_add(&out->probe, member->node);
+        out->probes = true;
     }
     uint64_t since_ns = look->now_ns - m->accused_ns[index];
     uint64_t due_ns = since_ns < times->probe_ns ? times->probe_ns : times->silence_ns;
@@ -353,13 +392,13 @@ static bool somebody_remains(const struct keel_membership *m, const struct keel_
 /* An evicted member leaves for the sake of those who stay. Nobody stays: then whoever is alive and ready
  * stays after all. All were silent together, which says more about the network or the machine than about one
  * of them, so the others that were only silent get the whole timeout again, from now on. */
-static void reinstate(const struct look *look)
+static bool reinstate(const struct look *look)
 {
     struct keel_membership *m = look->m;
     const struct keel_view *view = look->view;
     bool reinstated = false;
     if (somebody_remains(m, view))
-        return;
+        return false;
     for (int i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
         if (m->evicted[i] == KEEL_CAUSE_NONE || !is_alive_and_ready(m, member, look->times, look->now_ns))
@@ -374,6 +413,7 @@ static void reinstate(const struct look *look)
         m->evicted[i] = KEEL_CAUSE_NONE;
         m->nodes[view->members[i].node].heard_ns = look->now_ns;
     }
+    return reinstated;
 }
 
 /* ---- newcomers ----------------------------------------------------------------------------------------- */
@@ -395,6 +435,17 @@ static void list_worker(const struct look *look, uint16_t node, uint8_t local, s
     }
 }
 
+/* When a node that nothing is heard of looks another way than now. Half the timeout, from which on the ring
+ * is asked, is in wake_ns. */
+static uint64_t next_turn_ns(const struct keel_seen_node *seen, const struct keel_times *times,
+                             uint64_t now_ns)
+{
+    const uint64_t silent_ns = now_ns - seen->heard_ns;
+    if (seen->exited || silent_ns >= times->join_wait_ns)
+        return UINT64_MAX;
+    return seen->heard_ns + (silent_ns < times->silence_ns ? times->silence_ns : times->join_wait_ns);
+}
+
 static void list_newcomers(const struct look *look, struct keel_verdict *out)
 {
     const struct keel_membership *m = look->m;
@@ -402,6 +453,8 @@ static void list_newcomers(const struct look *look, struct keel_verdict *out)
     const uint64_t now_ns = look->now_ns;
     for (uint16_t node = 1; node < m->node_count; node++) {
         const struct keel_seen_node *seen = &m->nodes[node];
+        const uint64_t turn_ns = next_turn_ns(seen, times, now_ns);
+        out->until_ns = turn_ns < out->until_ns ? turn_ns : out->until_ns;
         if (!seen->heard && !seen->exited && now_ns - seen->heard_ns < times->join_wait_ns)
             out->unheard++;
         if (!node_is_live(seen, times, now_ns)) {
@@ -422,7 +475,23 @@ static void list_newcomers(const struct look *look, struct keel_verdict *out)
 static void start_verdict(struct keel_verdict *out)
 {
     memset(out, 0, offsetof(struct keel_verdict, joins));
-    out->wake_ns = UINT64_MAX;
+    out->wake_ns = out->until_ns = UINT64_MAX;
+}
+
+static void end_look(const struct look *look, struct keel_verdict *out)
+{
+    out->until_ns = out->wake_ns < out->until_ns ? out->wake_ns : out->until_ns;
+    look->m->changed = look->m->stale = false;
+    look->m->looked_ns = look->now_ns;
+    look->m->look_epoch = look->view->epoch;
+}
+
+bool keel_membership_holds(const struct keel_membership *m, const struct keel_verdict *verdict,
+                           const struct keel_view *view, uint64_t now_ns, uint64_t *out_wake_ns)
+{
+    const uint64_t pause_ns = look_pause_ns * ((uint64_t)view->member_count + m->node_count);
+    *out_wake_ns = m->stale ? m->looked_ns + pause_ns : UINT64_MAX;
+    return !m->changed && m->look_epoch == view->epoch && now_ns < verdict->until_ns && now_ns < *out_wake_ns;
 }
 
 static void collect_members(const struct look *look, struct keel_verdict *out)
@@ -435,6 +504,7 @@ static void collect_members(const struct look *look, struct keel_verdict *out)
         const bool evicted = m->evicted[i] != KEEL_CAUSE_NONE, done = is_done(m, member);
         if (evicted) {
             keel_bitset_add(&out->gone, i);
+            out->active_gone = out->active_gone || !member->spare;
             bool earlier = out->evidence_ns == 0 || m->evicted_ns[i] < out->evidence_ns;
             if (!member->spare && earlier) {
                 out->evidence_ns = m->evicted_ns[i];
@@ -442,6 +512,7 @@ static void collect_members(const struct look *look, struct keel_verdict *out)
                 out->cause = m->evicted[i];
             }
         }
+        out->done_count = (uint16_t)(out->done_count + (done ? 1 : 0));
         if (done)
             keel_bitset_add(&out->done, i);
         else if (!evicted && member->spare)
@@ -474,15 +545,17 @@ static void look_at_member(struct look *look, uint16_t index, struct keel_verdic
 void keel_membership_suspect(struct keel_membership *m, const struct keel_view *view,
                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out)
 {
-    struct look look; /* some kilobytes, of which as much is written as there are members */
+    struct look look; /* large, of which as much is written as there are members */
     begin_look(&look, m, view, times, now_ns);
     start_verdict(out);
     for (uint16_t i = 0; i < view->member_count; i++)
         look_at_member(&look, i, out);
     suspect_accused(&look, out);
-    reinstate(&look);
+    const bool reinstated = reinstate(&look);
     collect_members(&look, out);
     list_newcomers(&look, out);
+    end_look(&look, out);
+    m->changed = reinstated; /* those were not looked at */
     KEEL_ASSERT(keel_bitset_count(&out->gone) + out->remaining + out->spares <= view->member_count);
     KEEL_ASSERT(out->join_count <= KEEL_MEMBERS_MAX);
     if (out->join_count == 0)
@@ -509,4 +582,5 @@ void keel_membership_awaited(struct keel_membership *m, const struct keel_view *
             out->remaining++;
     }
     list_newcomers(&look, out);
+    end_look(&look, out);
 }

@@ -46,6 +46,10 @@ struct keel_membership {
     uint64_t alive_ns[KEEL_MEMBERS_MAX];   /* of the evicted: last sign of life; 0: none was heard */
     uint64_t accused_ns[KEEL_MEMBERS_MAX]; /* first accusation by a peer; 0: none */
     uint64_t join_ns;                      /* first time that a newcomer waited; 0: none */
+    /* What was seen at the last look is another since: */
+    bool changed;                   /* look at once: a process ended or was started, the view is another */
+    bool stale;                     /* look soon: a report says something else than the one before */
+    uint64_t looked_ns, look_epoch; /* when that was, and at the members of which view */
 };
 
 struct keel_verdict {
@@ -53,13 +57,17 @@ struct keel_verdict {
     enum keel_cause cause;    /* of the first of them */
     uint64_t evidence_ns;     /* first evidence against an active one; 0: none is gone */
     uint64_t alive_ns;        /* its last sign of life; 0: none was heard */
+    bool active_gone;         /* an active member is among the gone */
     struct keel_bitset done;  /* members that finished all steps */
+    uint16_t done_count;      /* of them */
     uint16_t remaining;       /* active members neither gone nor done */
     uint16_t spares;          /* spare members neither gone nor done */
     uint16_t coming;          /* workers that may still become ready, on nodes that are heard */
     uint16_t unheard;         /* nodes that are silent or were never heard, not known to be dead */
     struct keel_bitset probe; /* nodes to be asked now: one of theirs is accused */
+    bool probes;              /* there are such */
     uint64_t wake_ns;         /* look again then at the latest; UINT64_MAX: nothing pends */
+    uint64_t until_ns; /* so long it holds if no node is silent that was not, and nothing else is heard */
     uint16_t join_count;
     struct keel_member joins[KEEL_MEMBERS_MAX]; /* join_count of them; what follows is not written */
 };
@@ -78,7 +86,7 @@ enum keel_status keel_membership_failure(const struct keel_membership *m, const 
 /* Take a status report; false when it is stale (an older incarnation or sequence, a process known to be
  * dead) and changed nothing. */
 bool keel_membership_report(struct keel_membership *m, uint16_t node, const struct keel_wire_status *status,
-                            uint64_t now_ns);
+                            const struct keel_times *times, uint64_t now_ns);
 /* The process of a node ended: certain. */
 void keel_membership_node_exit(struct keel_membership *m, uint16_t node);
 /* It had exited, was started again under a higher incarnation, and is not heard yet. */
@@ -99,9 +107,17 @@ void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns);
  *    accusations with it.
  * When these leave nobody, members that are alive and ready stay after all, and those that were only silent
  * are given `silence` again from now on.
- * One pass over members, nodes and their workers, whoever accuses whom: it runs after every event. */
+ * One pass over members, nodes and their workers, whoever accuses whom. */
 void keel_membership_suspect(struct keel_membership *m, const struct keel_view *view,
                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
+
+/* Does the verdict of the last look still hold, which was at `view`? A look is a pass over all; this is asked
+ * after every event, and costs the same with one node and with thousands. A report that says what the one
+ * before said changes no verdict, and silence counts from half the timeout on. Reports that say something
+ * else come from everybody at once, when a run begins and when somebody is lost: looks for their sake keep a
+ * distance that grows with members and nodes, and *out_wake_ns is when the next is due. */
+bool keel_membership_holds(const struct keel_membership *m, const struct keel_verdict *verdict,
+                           const struct keel_view *view, uint64_t now_ns, uint64_t *out_wake_ns);
 
 /* The first look in a launcher's life: `view` is of an earlier life. A member stays if its worker is alive,
  * was sent a view and has the address that it has in this one. All other members leave; workers that were

@@ -289,7 +289,7 @@ int keel_node_step(struct keel_node *node, const struct keel_env *env, const str
             keel_agent_work(node);
     }
     KEEL_ASSERT(node->view.epoch >= epoch);
-    KEEL_ASSERT(node->view.epoch == 0 || keel_view_valid(&node->view));
+    KEEL_ASSERT(node->view.epoch == epoch || keel_view_valid(&node->view));
     if (!node->finished) {
         node->planned_ns = node->wake_ns > node->now_ns ? node->wake_ns : node->now_ns + 1;
         KEEL_ASSERT(node->planned_ns > node->now_ns); /* invariant 8 */

@@ -6,6 +6,7 @@
 #include "node_state.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,16 +50,32 @@ static void end_run(struct keel_node *node, enum keel_status status, const char 
     tell_all(node, false);
 }
 
+static bool is_awaited(const struct keel_node *node, uint16_t which)
+{
+    const struct keel_seen_node *seen = &node->membership.nodes[which];
+    return seen->heard && !seen->ended && !seen->exited &&
+           !keel_node_due(node, seen->heard_ns + node->times.silence_ns);
+}
+
+/* Is some node to end that did not? Asked after every event: it looks at the others once that one has ended.
+ */
+static bool some_awaited(struct keel_node *node)
+{
+    struct keel_leader *leader = &node->leader;
+    if (is_awaited(node, leader->end_awaited))
+        return true;
+    for (uint16_t i = 1; i < node->membership.node_count; i++) {
+        leader->end_awaited = i;
+        if (is_awaited(node, i))
+            return true;
+    }
+    return false;
+}
+
 static void work_on_end(struct keel_node *node)
 {
     struct keel_leader *leader = &node->leader;
-    bool waiting = false;
-    for (uint16_t i = 1; i < node->membership.node_count; i++) {
-        const struct keel_seen_node *seen = &node->membership.nodes[i];
-        waiting = waiting || (seen->heard && !seen->ended && !seen->exited &&
-                              !keel_node_due(node, seen->heard_ns + node->times.silence_ns));
-    }
-    if (!waiting || keel_node_due(node, leader->end_ns + 3 * node->times.silence_ns)) {
+    if (!some_awaited(node) || keel_node_due(node, leader->end_ns + 3 * node->times.silence_ns)) {
         keel_node_finish(node, leader->end_status, leader->end_detail);
         return;
     }
@@ -117,6 +134,10 @@ static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
 static void skip_hole(struct keel_node *node)
 {
     struct keel_leader *leader = &node->leader;
+    if (leader->front_step <= leader->next_step) {
+        leader->hole_ns = 0;
+        return;
+    }
     uint64_t lowest = keel_records_first(&node->records, leader->next_step);
     for (uint16_t i = 1; i < node->membership.node_count; i++) {
         const struct keel_seen_node *seen = &node->membership.nodes[i];
@@ -126,7 +147,7 @@ static void skip_hole(struct keel_node *node)
         uint64_t first = seen->heard ? seen->first_record : leader->next_step; /* unknown: it may hold all */
         lowest = first < lowest ? first : lowest;
     }
-    if (lowest == UINT64_MAX || lowest <= leader->next_step || leader->front_step <= leader->next_step) {
+    if (lowest == UINT64_MAX || lowest <= leader->next_step) {
         leader->hole_ns = 0;
         return;
     }
@@ -159,9 +180,9 @@ static bool records_settled(const struct keel_node *node)
 /* Nobody commits it any more: its shards go. */
 static void drop_set(struct keel_node *node, struct keel_snapshot_set *set)
 {
-    if (set->used && keel_bitset_count(&set->have) > 0)
+    if (set->used && set->have_count > 0)
         node->env->snapshot_drop(node->env->context, set->step, set->attempt, &set->have);
-    memset(set, 0, sizeof *set);
+    memset(set, 0, offsetof(struct keel_snapshot_set, shards));
 }
 
 static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step, uint64_t attempt)
@@ -181,7 +202,7 @@ static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step,
     oldest->used = true;
     oldest->step = step;
     oldest->attempt = attempt;
-    KEEL_ASSERT(keel_bitset_count(&oldest->have) == 0);
+    KEEL_ASSERT(oldest->have_count == 0 && keel_bitset_count(&oldest->have) == 0);
     return oldest;
 }
 
@@ -197,6 +218,12 @@ static const struct keel_view *view_of_snapshot(const struct keel_node *node, ui
     return present ? &node->view : &leader->before;
 }
 
+/* Of the present view or that before: counted when it came. */
+static uint16_t active_count(const struct keel_node *node, const struct keel_view *view)
+{
+    return view == &node->view ? node->leader.active_count : node->leader.before_count;
+}
+
 /* The lowest step whose set is whole and whose records are delivered. */
 static struct keel_snapshot_set *ready_set(struct keel_node *node)
 {
@@ -206,7 +233,7 @@ static struct keel_snapshot_set *ready_set(struct keel_node *node)
         struct keel_snapshot_set *set = &leader->snapshots[i];
         bool delivered = leader->next_step > set->step || leader->next_step >= node->config.last_step;
         const struct keel_view *view = set->used ? view_of_snapshot(node, set->step, set->attempt) : NULL;
-        bool whole = view != NULL && keel_bitset_count(&set->have) == keel_view_active_count(view);
+        bool whole = view != NULL && set->have_count == active_count(node, view);
         if (whole && delivered && (!ready || set->step < ready->step))
             ready = set;
     }
@@ -223,7 +250,7 @@ static void commit_snapshots(struct keel_node *node)
         const struct keel_view *view = view_of_snapshot(node, set->step, set->attempt);
         KEEL_ASSERT(view != NULL && view->epoch == set->attempt); /* invariant 6 */
         KEEL_ASSERT(!leader->committed_any || set->step > leader->committed_step);
-        for (uint16_t rank = 0; rank < keel_view_active_count(view); rank++)
+        for (uint16_t rank = 0; rank < active_count(node, view); rank++)
             KEEL_ASSERT(keel_bitset_has(&set->have, rank) && set->shards[rank].rank == rank);
         set->used = false;
         leader->committed_any = true;
@@ -232,7 +259,7 @@ static void commit_snapshots(struct keel_node *node)
         keel_node_trace(node, "snapshot of step %" PRIu64 " epoch %" PRIu64 " is complete", set->step,
                         set->attempt);
         node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards,
-                                   keel_view_active_count(view));
+                                   active_count(node, view));
     }
 }
 
@@ -244,7 +271,7 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
     const uint32_t rank = shard->summary.rank;
     struct keel_snapshot_set *set = NULL;
     if (rank >= KEEL_MEMBERS_MAX || shard->attempt > node->view.epoch ||
-        (view != NULL && rank >= keel_view_active_count(view)))
+        (view != NULL && rank >= active_count(node, view)))
         return;
     if (view != NULL && (!leader->committed_any || shard->step > leader->committed_step))
         set = find_set(node, shard->step, shard->attempt);
@@ -254,6 +281,7 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
         node->env->snapshot_drop(node->env->context, shard->step, shard->attempt, &alone);
         return;
     }
+    set->have_count += keel_bitset_has(&set->have, rank) ? 0 : 1;
     keel_bitset_add(&set->have, rank);
     set->shards[rank] = shard->summary;
     commit_snapshots(node);
@@ -274,7 +302,7 @@ static bool all_delivered(const struct keel_node *node)
 static bool carrier_remains(const struct keel_node *node, const struct keel_verdict *verdict)
 {
     const struct keel_view *carriers = &node->leader.carriers;
-    for (uint16_t i = 0; i < keel_view_active_count(&node->view); i++) {
+    for (uint16_t i = 0; i < node->leader.active_count; i++) {
         const struct keel_member *member = &node->view.members[i];
         if (keel_bitset_has(&verdict->gone, i) || keel_bitset_has(&verdict->done, i))
             continue;
@@ -321,12 +349,20 @@ static void suspect(struct keel_node *node, const struct keel_view *base, struct
         keel_membership_suspect(&node->membership, base, &node->times, node->now_ns, out);
 }
 
-static bool active_is_gone(const struct keel_view *view, const struct keel_bitset *gone)
+/* Look at all anew, if the newest look does not hold any more: true. */
+static bool judge(struct keel_node *node)
 {
-    for (uint16_t i = 0; i < view->member_count; i++)
-        if (keel_bitset_has(gone, i) && !view->members[i].spare)
-            return true;
-    return false;
+    struct keel_leader *leader = &node->leader;
+    const struct keel_view *base = leader->awaiting_joins ? &leader->earlier : &node->view;
+    uint64_t wake_ns;
+    const bool holds =
+        keel_membership_holds(&node->membership, &leader->verdict, base, node->now_ns, &wake_ns);
+    if (!holds)
+        suspect(node, base, &leader->verdict);
+    else
+        keel_node_wake(node, wake_ns);
+    keel_node_wake(node, leader->verdict.wake_ns);
+    return !holds;
 }
 
 static void propose(struct keel_node *node, enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
@@ -363,15 +399,16 @@ static void write_next(struct keel_node *node)
         base.shard_count == node->config.shard_count) {
         next = base;
     } else {
-        struct keel_verdict verdict;
-        suspect(node, &base, &verdict);
+        struct keel_verdict *verdict = &leader->verdict;
+        suspect(node, &base, verdict);
+        node->membership.changed = true; /* `base` may be another view than is judged next */
         struct keel_view_change change = {
-            .gone = verdict.gone,
-            .joins = verdict.joins,
-            .join_count = leader->stopping || is_finishing(node, &verdict) ? 0 : verdict.join_count,
+            .gone = verdict->gone,
+            .joins = verdict->joins,
+            .join_count = leader->stopping || is_finishing(node, verdict) ? 0 : verdict->join_count,
             .rank_count = node->config.rank_count,
             .shard_count = node->config.shard_count};
-        keel_bitset_add_all(&change.gone, &verdict.done);
+        keel_bitset_add_all(&change.gone, &verdict->done);
         if (!keel_view_next(&base, &change, &next)) {
             keel_register_rest(&node->reg);
             leader->changing = false;
@@ -396,7 +433,9 @@ static void install(struct keel_node *node)
     KEEL_ASSERT(node->reg.phase == KEEL_REGISTER_IDLE && leader->changing);
     KEEL_ASSERT(next.shard_count == node->config.shard_count);
     leader->before = old;
+    leader->before_count = leader->active_count;
     node->view = next;
+    leader->active_count = keel_view_active_count(&next);
     leader->awaiting_joins = leader->changing = false;
     leader->first_ready_ns = 0;
     leader->over_ns = leader->front_step = 0;
@@ -436,16 +475,15 @@ void keel_leader_register(struct keel_node *node, enum keel_register_outcome out
 
 /* ---- when is it time? ---------------------------------------------------------------------------------- */
 
-static uint32_t pending_respawns(const struct keel_leader *leader)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < KEEL_NODES_MAX; i++)
-        count += leader->respawns[i].due_ns != 0 ? 1 : 0;
-    return count;
-}
-
 static void end_without_workers(struct keel_node *node)
 {
+    const char *detail;
+    const struct keel_view *of = node->leader.awaiting_joins ? NULL : &node->view;
+    const enum keel_status failure = keel_membership_failure(&node->membership, of, &detail);
+    if (failure != KEEL_OK) {
+        end_run(node, failure, detail);
+        return;
+    }
     char text[KEEL_WIRE_DETAIL_BYTES];
     const char *reason = "";
     for (uint16_t i = 1; i < node->membership.node_count && reason[0] == '\0'; i++)
@@ -460,16 +498,11 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
 {
     struct keel_leader *leader = &node->leader;
     uint32_t ready = (uint32_t)verdict->remaining + verdict->join_count;
-    uint32_t hope = (uint32_t)verdict->coming + verdict->unheard + pending_respawns(leader);
+    uint32_t hope = (uint32_t)verdict->coming + verdict->unheard + leader->respawn_count;
     uint64_t patience_ns = leader->awaiting_joins ? node->times.grace_ns : node->times.silence_ns;
     if (ready == 0) {
-        const char *detail;
-        enum keel_status failure =
-            keel_membership_failure(&node->membership, leader->awaiting_joins ? NULL : &node->view, &detail);
         leader->first_ready_ns = 0;
-        if (hope == 0 && failure != KEEL_OK)
-            end_run(node, failure, detail);
-        else if (hope == 0)
+        if (hope == 0)
             end_without_workers(node);
         else if (keel_node_due(node, leader->start_ns + node->times.join_wait_ns))
             end_run(node, KEEL_TIMEOUT, "no worker became ready in time; see the workers' logs");
@@ -481,7 +514,7 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
     uint32_t wanted =
         (uint32_t)node->config.rank_count + (leader->awaiting_joins ? node->config.spare_count : 0);
     uint64_t due_ns = leader->first_ready_ns + patience_ns;
-    bool lost = !leader->awaiting_joins && active_is_gone(&node->view, &verdict->gone);
+    bool lost = !leader->awaiting_joins && verdict->active_gone;
     enum keel_cause cause = lost                     ? verdict->cause
                             : leader->awaiting_joins ? KEEL_CAUSE_START
                                                      : KEEL_CAUSE_JOIN;
@@ -515,14 +548,14 @@ static void watch_view(struct keel_node *node, const struct keel_verdict *verdic
     uint16_t vacant = verdict->remaining < node->config.rank_count
                           ? (uint16_t)(node->config.rank_count - verdict->remaining)
                           : 0;
-    if (active_is_gone(&node->view, &verdict->gone)) {
+    if (verdict->active_gone) {
         uint64_t due_ns = verdict->evidence_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
             propose(node, verdict->cause, verdict->alive_ns, verdict->evidence_ns);
         else
             keel_node_wake(node, due_ns);
-    } else if (vacant > 0 && verdict->join_count > 0 && keel_bitset_count(&verdict->done) == 0 &&
-               !leader->stopping && !is_finishing(node, verdict)) {
+    } else if (vacant > 0 && verdict->join_count > 0 && verdict->done_count == 0 && !leader->stopping &&
+               !is_finishing(node, verdict)) {
         uint64_t due_ns = node->membership.join_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
             propose(node, KEEL_CAUSE_JOIN, 0, node->membership.join_ns);
@@ -556,14 +589,24 @@ static void push_change(struct keel_node *node)
 
 static void start_nodes_again(struct keel_node *node)
 {
+    struct keel_leader *leader = &node->leader;
+    if (leader->respawn_count == 0)
+        return;
+    if (!keel_node_due(node, leader->respawn_ns)) {
+        keel_node_wake(node, leader->respawn_ns);
+        return;
+    }
+    leader->respawn_ns = UINT64_MAX;
     for (uint16_t i = 1; i < node->membership.node_count; i++) {
-        struct keel_respawn *respawn = &node->leader.respawns[i];
+        struct keel_respawn *respawn = &leader->respawns[i];
         if (respawn->due_ns == 0)
             continue;
         if (!keel_node_due(node, respawn->due_ns)) {
             keel_node_wake(node, respawn->due_ns);
+            leader->respawn_ns = respawn->due_ns < leader->respawn_ns ? respawn->due_ns : leader->respawn_ns;
             continue;
         }
+        leader->respawn_count--;
         respawn->due_ns = 0;
         respawn->started_ns = node->now_ns;
         uint32_t incarnation = node->membership.nodes[i].incarnation + 1;
@@ -573,39 +616,45 @@ static void start_nodes_again(struct keel_node *node)
     }
 }
 
+static void probe(struct keel_node *node, const struct keel_bitset *nodes)
+{
+    for (uint32_t i = keel_bitset_next(nodes, 1); i < node->membership.node_count;
+         i = keel_bitset_next(nodes, i + 1))
+        tell(node, (uint16_t)i, false, false);
+}
+
 void keel_leader_work(struct keel_node *node)
 {
     struct keel_leader *leader = &node->leader;
     if (!leader->ending && !leader->stopping)
         start_nodes_again(node);
     if (!leader->ending) {
-        struct keel_verdict verdict;
-        suspect(node, leader->awaiting_joins ? &leader->earlier : &node->view, &verdict);
-        keel_node_wake(node, verdict.wake_ns);
-        for (uint32_t i = keel_bitset_next(&verdict.probe, 1); i < node->membership.node_count;
-             i = keel_bitset_next(&verdict.probe, i + 1))
-            tell(node, (uint16_t)i, false, false);
-        if (verdict.remaining > 0 && !leader->awaiting_joins)
+        const bool anew = judge(node);
+        const struct keel_verdict *verdict = &leader->verdict;
+        if (anew && verdict->probes)
+            probe(node, &verdict->probe);
+        if (verdict->remaining > 0 && !leader->awaiting_joins)
             leader->start_ns = node->now_ns;
         /* A job that is wrong is wrong everywhere; bits that are wrong are one board's, and the others begin.
          */
         const char *detail;
-        enum keel_status failure =
-            leader->awaiting_joins ? keel_membership_failure(&node->membership, NULL, &detail) : KEEL_OK;
-        bool some_done = keel_bitset_count(&verdict.done) > 0;
-        bool idle = leader->awaiting_joins || (verdict.remaining == 0 && !some_done && verdict.spares == 0);
-        bool over = is_over(node, &verdict);
+        enum keel_status failure = leader->awaiting_joins && anew
+                                       ? keel_membership_failure(&node->membership, NULL, &detail)
+                                       : KEEL_OK;
+        bool some_done = verdict->done_count > 0;
+        bool idle = leader->awaiting_joins || (verdict->remaining == 0 && !some_done && verdict->spares == 0);
+        bool over = is_over(node, verdict);
         if (failure != KEEL_OK && failure != KEEL_CORRUPT)
             end_run(node, failure, detail);
         else if (leader->stopping && !over &&
                  (idle || keel_node_due(node, leader->stop_ns + node->times.grace_ns)))
             end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
         else if (idle && !over)
-            await_joins(node, &verdict);
-        else if (over || (verdict.remaining == 0 && some_done))
+            await_joins(node, verdict);
+        else if (over || (verdict->remaining == 0 && some_done))
             conclude(node);
         else
-            watch_view(node, &verdict);
+            watch_view(node, verdict);
     }
     if (!leader->ending)
         push_change(node);
@@ -655,6 +704,8 @@ static int take_node_exit(struct keel_node *node, uint16_t which)
         return KEEL_OK;
     respawn->due_ns = node->now_ns + (node->times.backoff_ns << respawn->count);
     respawn->count++;
+    if (leader->respawn_count++ == 0 || respawn->due_ns < leader->respawn_ns)
+        leader->respawn_ns = respawn->due_ns;
     KEEL_ASSERT(respawn->count <= KEEL_RESTARTS_MAX && respawn->due_ns > node->now_ns);
     return KEEL_OK;
 }
@@ -678,7 +729,7 @@ static void take_report(struct keel_node *node, uint16_t from)
     const struct keel_wire_message *in = &node->in;
     if (node->leader.respawns[from].due_ns != 0) /* its process ended: this came late */
         return;
-    if (!keel_membership_report(&node->membership, from, &in->as.status, node->now_ns))
+    if (!keel_membership_report(&node->membership, from, &in->as.status, &node->times, node->now_ns))
         return;
     if (in->as.status.has_newest)
         take_record(node, &in->as.status.newest);

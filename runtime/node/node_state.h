@@ -69,6 +69,7 @@ struct keel_snapshot_set {
     bool used;
     uint64_t step, attempt;
     struct keel_bitset have; /* ranks whose shards are durable */
+    uint32_t have_count;
     struct keel_shard_summary shards[KEEL_MEMBERS_MAX];
 };
 
@@ -82,6 +83,7 @@ struct keel_leader {
     bool awaiting_joins;      /* no view of this life yet */
     struct keel_view earlier; /* what the register held when this life began; epoch 0: nothing */
     uint64_t start_ns, first_ready_ns;
+    struct keel_verdict verdict; /* of the newest look at members and newcomers (judge) */
     /* the change under way */
     bool changing;
     uint64_t change_ns, resend_ns, retry_ns;
@@ -91,8 +93,9 @@ struct keel_leader {
     uint64_t next_step;
     uint64_t front_step; /* highest committed in the present epoch, as far as heard */
     uint64_t hole_ns, hole_step, hole_asked_ns;
-    struct keel_view before;   /* the view that the present one replaced */
-    struct keel_view carriers; /* newest view in which a step was committed, as far as heard */
+    struct keel_view before;             /* the view that the present one replaced */
+    struct keel_view carriers;           /* newest view in which a step was committed, as far as heard */
+    uint16_t active_count, before_count; /* active members of the present view, and of that before */
     /* snapshots of the present epoch */
     struct keel_snapshot_set snapshots[KEEL_SHARDS_PENDING];
     bool committed_any;
@@ -102,8 +105,11 @@ struct keel_leader {
     /* end */
     bool stopping, ending;
     uint64_t stop_ns, over_ns, end_ns, end_sent_ns;
+    uint16_t end_awaited; /* a node that was waited for last */
     enum keel_status end_status;
     char end_detail[KEEL_WIRE_DETAIL_BYTES];
+    uint32_t respawn_count; /* agents that are to be started again */
+    uint64_t respawn_ns;    /* none of them before */
     struct keel_respawn respawns[KEEL_NODES_MAX];
 };
 

@@ -39,7 +39,7 @@ static bool report(uint16_t node, uint32_t incarnation, uint64_t sequence, enum 
                                                   .state = state,
                                                   .failure = KEEL_MISMATCH,
                                                   .sent_epoch = incarnation == 1 ? 1 : 0};
-    return keel_membership_report(&m, node, &status, now_ns);
+    return keel_membership_report(&m, node, &status, &times, now_ns);
 }
 
 static struct keel_verdict suspect(void)
