@@ -188,8 +188,86 @@ START_TEST(a_failure_of_who_left_is_not_the_runs)
 }
 END_TEST
 
+static uint64_t dice;
+
+static uint32_t draw(uint32_t below)
+{
+    dice = dice * UINT64_C(6364136223846793005) + 1442695040888963407U;
+    return (uint32_t)(dice >> 33) % below;
+}
+
+/* Mostly what its node said before; else another state, an accusation, a word about the ring, its next life.
+ */
+static void report_something(struct keel_wire_status *said)
+{
+    const uint16_t node = (uint16_t)(1 + draw(NODES - 1));
+    struct keel_wire_status *status = &said[node];
+    struct keel_wire_worker *worker = &status->workers[0];
+    status->sequence++;
+    worker->progress++;
+    if (draw(8) == 0)
+        worker->state = (enum keel_worker_state)draw(KEEL_WORKER_STATE_COUNT);
+    if (draw(8) == 0)
+        worker->accused_epoch = draw(2);
+    worker->accused_rank = (uint16_t)draw(3);
+    if (draw(16) == 0)
+        status->silent_node = draw(2) == 0 ? KEEL_RANK_NONE : (uint16_t)(1 + draw(NODES - 1));
+    if (draw(64) == 0) {
+        worker->incarnation = ++status->incarnation << 8;
+        worker->sent_epoch = worker->accused_epoch = 0;
+    }
+    (void)keel_membership_report(&m, node, status, &times, now_ns);
+    if (draw(64) == 0)
+        keel_membership_node_exit(&m, node);
+}
+
+static bool same_verdict(const struct keel_verdict *a, const struct keel_verdict *b)
+{
+    return memcmp(&a->gone, &b->gone, sizeof a->gone) == 0 &&
+           memcmp(&a->done, &b->done, sizeof a->done) == 0 && a->cause == b->cause &&
+           a->evidence_ns == b->evidence_ns && a->alive_ns == b->alive_ns &&
+           a->active_gone == b->active_gone && a->done_count == b->done_count &&
+           a->remaining == b->remaining && a->spares == b->spares && a->coming == b->coming &&
+           a->unheard == b->unheard && a->join_count == b->join_count &&
+           memcmp(a->joins, b->joins, a->join_count * sizeof a->joins[0]) == 0;
+}
+
+START_TEST(a_verdict_that_holds_is_what_another_look_would_find)
+{
+    static struct keel_membership other;
+    static struct keel_verdict verdict, again;
+    uint32_t held = 0, looks = 0;
+    for (dice = 1; looks < 20000;) {
+        struct keel_wire_status said[NODES] = {{0}};
+        set_up();
+        for (uint16_t node = 1; node < NODES; node++) {
+            said[node] =
+                (struct keel_wire_status){.incarnation = 1, .silent_node = KEEL_RANK_NONE, .worker_count = 1};
+            said[node].workers[0] =
+                (struct keel_wire_worker){.incarnation = 256, .state = KEEL_WORKER_READY, .sent_epoch = 1};
+        }
+        for (int event = 0; event < 200; event++) {
+            uint64_t wake_ns;
+            now_ns += draw(4) == 0 ? draw(300) * MS : draw(MS);
+            report_something(said);
+            if (m.stale || !keel_membership_holds(&m, &verdict, &view, now_ns, &wake_ns)) {
+                keel_membership_suspect(&m, &view, &times, now_ns, &verdict);
+                looks++;
+                continue;
+            }
+            held++;
+            other = m;
+            keel_membership_suspect(&other, &view, &times, now_ns, &again);
+            ck_assert(same_verdict(&verdict, &again));
+        }
+    }
+    ck_assert_uint_gt(held, looks / 2);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_verdict_that_holds_is_what_another_look_would_find);
     tcase_add_test(tc, a_failure_of_who_left_is_not_the_runs);
     tcase_add_test(tc, who_is_alive_stays_when_its_accuser_is_gone);
     tcase_add_test(tc, late_and_repeated_reports_change_nothing);
