@@ -3,22 +3,22 @@
 #include "drill.h"
 #include "incident.h"
 #include "jsonl.h"
+#include "run_bar.h"
+#include "run_fields.h"
 #include "spike.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { BAR_CELLS = 24, FILE_NAME_BYTES = KEEL_PATH_BYTES };
+enum { FILE_NAME_BYTES = KEEL_PATH_BYTES };
 
 /* Where a worker computes, as it said itself; "" until then. */
 struct place {
@@ -88,18 +88,6 @@ static void say(struct keel_output *output, const char *format, ...)
     fflush(stdout);
 }
 
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static double seconds(uint64_t ns)
-{
-    return (double)ns / 1e9;
-}
-
 /* ---- metrics ------------------------------------------------------------------------------------------- */
 
 /* The last step that has a line, 0 for none. */
@@ -162,43 +150,13 @@ static enum keel_status take_old_metric(void *context, const json_t *line, uint6
     return remember(output, seen);
 }
 
-/* A scaled gradient overflowed: the step counts and moved nothing. */
-static bool skipped(const struct keel_step_record *record)
-{
-    return !isfinite(float_of(record->grad_norm_bits));
-}
-
 static void tell_skipped(struct keel_output *output, const struct keel_step_record *record)
 {
-    double scale = (double)float_of(record->loss_scale_bits);
+    double scale = (double)keel_float_of(record->loss_scale_bits);
     write_event(output, "step-skipped",
                 json_pack("{s:I, s:f}", "step", (json_int_t)record->step, "loss_scale", scale));
     say(output, "step %" PRIu64 ": a gradient overflowed at loss scale %g: skipped, and the scale is halved",
         record->step, scale);
-}
-
-static json_t *metric_of(const struct keel_job *job, const struct keel_step_record *record)
-{
-    char loss_bits[16], digest[24];
-    snprintf(loss_bits, sizeof loss_bits, "%08" PRIx32, record->loss_bits);
-    snprintf(digest, sizeof digest, "%016" PRIx64, record->digest);
-    json_t *line = json_pack(
-        "{s:I, s:f, s:s, s:o, s:f, s:I, s:f, s:I, s:s, s:f, s:f, s:I}", "step", (json_int_t)record->step,
-        "loss", (double)float_of(record->loss_bits), "loss_bits", loss_bits, "grad_norm",
-        skipped(record) ? json_null() : json_real((double)float_of(record->grad_norm_bits)), "lr",
-        (double)float_of(record->learning_rate_bits), "tokens", (json_int_t)record->tokens, "seconds",
-        seconds(record->duration_ns), "view", (json_int_t)record->epoch, "digest", digest, "exposed_comm_s",
-        seconds(record->exposed_comm_ns), "snapshot_stall_s", seconds(record->snapshot_stall_ns),
-        "sent_bytes", (json_int_t)record->sent_bytes);
-    if (line != NULL && strcmp(keel_job_unit(job), "tokens") != 0) /* a sample counts as one token */
-        json_object_set_new(line, keel_job_unit(job), json_integer((json_int_t)record->tokens));
-    if (line != NULL && record->loss_scale_bits != 0)
-        json_object_set_new(line, "loss_scale", json_real((double)float_of(record->loss_scale_bits)));
-    if (line != NULL && record->has_val_loss)
-        json_object_set_new(line, "val_loss", json_real((double)float_of(record->val_loss_bits)));
-    if (line != NULL && record->has_val_accuracy)
-        json_object_set_new(line, "val_accuracy", json_real((double)float_of(record->val_accuracy_bits)));
-    return line;
 }
 
 static const struct place *place_of(const struct keel_output *output, const struct keel_member *member)
@@ -211,7 +169,7 @@ static const struct place *place_of(const struct keel_output *output, const stru
 /* With the devices of the ranks of that view, in order. */
 static void write_metric(struct keel_output *output, const struct keel_step_record *record)
 {
-    json_t *line = metric_of(output->job, record), *boards = json_array();
+    json_t *line = keel_metric_of(output->job, record), *boards = json_array();
     for (uint32_t i = 0; i < output->members; i++) {
         const struct keel_member *member = &output->carriers[i];
         json_array_append_new(boards, json_string(place_of(output, member)->device));
@@ -400,7 +358,7 @@ static void compare_again(struct keel_output *output, const struct keel_seen_ste
     say(output,
         "step %" PRIu64 ": the loss is %.4f this time: what it was before came from a fault; check the "
         "boards",
-        seen->step, (double)float_of(seen->loss_bits));
+        seen->step, (double)keel_float_of(seen->loss_bits));
     output->went_back.step = 0;
 }
 
@@ -410,10 +368,10 @@ static void watch_loss(struct keel_output *output, const struct keel_seen_step *
     static const char *const moves[] = {"the run goes on (train.spike = warn)",
                                         "the run ends, at the snapshot before (train.spike = stop)",
                                         "the run goes back to the snapshot before (train.spike = back)"};
-    double loss = (double)float_of(seen->loss_bits);
+    double loss = (double)keel_float_of(seen->loss_bits);
     if (output->spiked.step != 0)
         return;
-    bool explodes = keel_spike_add(&output->spike, float_of(seen->loss_bits));
+    bool explodes = keel_spike_add(&output->spike, keel_float_of(seen->loss_bits));
     compare_again(output, seen, explodes);
     if (!explodes)
         return;
@@ -433,7 +391,7 @@ static const struct keel_seen_step *check_seen(struct keel_output *output, uint6
 {
     memset(&output->spike, 0, sizeof output->spike);
     for (uint64_t i = 0; i < output->seen_count; i++)
-        if (keel_spike_add(&output->spike, float_of(output->seen[i].loss_bits)) &&
+        if (keel_spike_add(&output->spike, keel_float_of(output->seen[i].loss_bits)) &&
             output->seen[i].step >= from)
             return &output->seen[i];
     return NULL;
@@ -491,71 +449,41 @@ enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
     return keel_fail(KEEL_DIVERGED,
                      "the loss exploded at step %" PRIu64 " to %.4f%s; a lower train.lr, a longer warm-up or "
                      "train.clip may help, in another --out; train.spike = warn goes on through it",
-                     spiked.step, (double)float_of(spiked.loss_bits),
+                     spiked.step, (double)keel_float_of(spiked.loss_bits),
                      same ? ", twice with the same bits: it is the job's own, no fault's" : "");
 }
 
-/* ---- the bar ------------------------------------------------------------------------------------------- */
+/* ---- progress ------------------------------------------------------------------------------------------ */
 
-static int columns(void)
+static void draw_bar(const struct keel_output *output)
 {
-    struct winsize size;
-    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-    return known ? size.ws_col : 80;
-}
-
-static void draw_bar(struct keel_output *output)
-{
-    const struct keel_step_record *r = &output->newest;
-    uint64_t steps = output->job->steps;
-    uint64_t done = r->step < steps ? r->step * BAR_CELLS / steps : BAR_CELLS;
-    char bar[BAR_CELLS + 1];
-    for (uint64_t i = 0; i < BAR_CELLS; i++)
-        bar[i] = i < done ? '#' : '.';
-    bar[BAR_CELLS] = '\0';
-    double elapsed = seconds(keel_now_ns() - output->first_step_ns);
-    double rate = elapsed > 0 ? (double)output->tokens_now / elapsed : 0;
-    double left = output->steps_now > 0 ? elapsed / (double)output->steps_now * (double)(steps - r->step) : 0;
-    char line[256];
-    snprintf(line, sizeof line,
-             "[%s] %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f %s/s  snapshot %" PRIu64 "  view %" PRIu64
-             " (%u ranks)  %.0f s left",
-             bar, r->step, steps, (double)float_of(r->loss_bits), rate, keel_job_unit(output->job),
-             output->last_snapshot, output->epoch, output->members, left);
-    printf("\r\033[K%.*s", columns() - 1, line); /* a bar that wraps cannot be drawn over */
-    fflush(stdout);
+    const struct keel_bar bar = {.step = output->newest.step,
+                                 .steps = output->job->steps,
+                                 .steps_now = output->steps_now,
+                                 .loss = keel_float_of(output->newest.loss_bits),
+                                 .samples = output->tokens_now,
+                                 .unit = keel_job_unit(output->job),
+                                 .seconds = keel_seconds_of(keel_now_ns() - output->first_step_ns),
+                                 .snapshot = output->last_snapshot,
+                                 .epoch = output->epoch,
+                                 .ranks = output->members};
+    keel_bar_draw(&bar);
 }
 
 static void tell_progress(struct keel_output *output, const struct keel_step_record *record)
 {
     char accuracy[32] = "";
     if (record->has_val_accuracy)
-        snprintf(accuracy, sizeof accuracy, "  accuracy %.4f", (double)float_of(record->val_accuracy_bits));
+        snprintf(accuracy, sizeof accuracy, "  accuracy %.4f",
+                 (double)keel_float_of(record->val_accuracy_bits));
     if (record->has_val_loss)
         say(output, "step %" PRIu64 "  loss %.4f  validation %.4f%s", record->step,
-            (double)float_of(record->loss_bits), (double)float_of(record->val_loss_bits), accuracy);
+            (double)keel_float_of(record->loss_bits), (double)keel_float_of(record->val_loss_bits), accuracy);
     if (output->terminal)
         draw_bar(output);
 }
 
 /* ---- incidents ----------------------------------------------------------------------------------------- */
-
-/* The parts as fields of `event`, in seconds; returns them as words for people, without those that are
- * nothing. */
-static void put_parts(json_t *event, const uint64_t part_ns[KEEL_INCIDENT_PART_COUNT], char *words,
-                      size_t bytes)
-{
-    size_t used = 0;
-    words[0] = '\0';
-    for (unsigned p = 0; p < KEEL_INCIDENT_PART_COUNT; p++) {
-        const char *name = keel_incident_part_name((enum keel_incident_part)p);
-        json_object_set_new(event, name, json_real(seconds(part_ns[p])));
-        if (part_ns[p] < KEEL_NS_PER_MS / 2 || used >= bytes)
-            continue;
-        used += (size_t)snprintf(words + used, bytes - used, "%s%.*s %.3f", used > 0 ? ", " : "",
-                                 (int)strlen(name) - 2, name, seconds(part_ns[p]));
-    }
-}
 
 static json_t *lost_list(const struct keel_output *output, const struct keel_incident *incident)
 {
@@ -593,16 +521,16 @@ static void close_incident(struct keel_output *output, const struct keel_step_re
         "{s:I, s:I, s:s, s:i, s:b, s:o, s:f, s:i, s:I, s:i}", "step", (json_int_t)record->step, "view",
         (json_int_t)record->epoch, "cause", keel_cause_name(incident->cause), "lost_ranks",
         (int)incident->lost_count, "injected", incident->injected, "lost", lost_list(output, incident),
-        "total_s", seconds(total_ns), "redo_microbatches", (int)record->redo_microbatches, "heal_bytes",
-        (json_int_t)record->heal_bytes, "heal_ranks", (int)record->heal_ranks);
-    put_parts(event, part_ns, words, sizeof words);
+        "total_s", keel_seconds_of(total_ns), "redo_microbatches", (int)record->redo_microbatches,
+        "heal_bytes", (json_int_t)record->heal_bytes, "heal_ranks", (int)record->heal_ranks);
+    keel_put_parts(event, part_ns, words, sizeof words);
     write_event(output, "recovery", event);
     name_lost(output, incident, lost);
     if (record->heal_bytes > 0)
         snprintf(healed, sizeof healed, "; healed: %" PRIu64 " bytes from %" PRIu32 " ranks",
                  record->heal_bytes, record->heal_ranks);
     say(output, "step %" PRIu64 " committed %.3f s after the last commit before the loss of %s: %s%s",
-        record->step, seconds(total_ns), lost, words, healed);
+        record->step, keel_seconds_of(total_ns), lost, words, healed);
 }
 
 /* The first new step after the run was started again: what the interruption cost, from the last commit of the
@@ -613,13 +541,14 @@ static void tell_restart(struct keel_output *output, uint64_t step)
     uint64_t again = next > output->first_step ? next - output->first_step : 0;
     uint64_t view_ns = output->view_ns != 0 ? output->view_ns : now_ns;
     uint64_t resumed_ns = output->resumed_ns >= view_ns ? output->resumed_ns : view_ns;
-    double spent = seconds(now_ns - output->started_ns), down = seconds(output->down_ns);
+    double spent = keel_seconds_of(now_ns - output->started_ns), down = keel_seconds_of(output->down_ns);
     write_event(output, "restarted",
                 json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)step,
                           "snapshot", (json_int_t)(output->first_step - 1), "steps_again", (json_int_t)again,
-                          "seconds", spent, "down_s", down, "start_s", seconds(view_ns - output->started_ns),
-                          "restore_s", seconds(resumed_ns - view_ns), "again_s", seconds(now_ns - resumed_ns),
-                          "total_s", down + spent));
+                          "seconds", spent, "down_s", down, "start_s",
+                          keel_seconds_of(view_ns - output->started_ns), "restore_s",
+                          keel_seconds_of(resumed_ns - view_ns), "again_s",
+                          keel_seconds_of(now_ns - resumed_ns), "total_s", down + spent));
     say(output, "step %" PRIu64 " is new again, %.2f s after the start; %" PRIu64 " steps were run twice",
         step, spent, again);
     output->steps_before = 0;
@@ -653,7 +582,7 @@ static void on_step(void *context, const struct keel_step_record *record)
             write_metric(output, record);
         if (is_new)
             watch_loss(output, &seen);
-        if (skipped(record))
+        if (keel_step_skipped(record))
             tell_skipped(output, record);
     }
     if (output->steps_now++ == 0) {
@@ -1002,7 +931,7 @@ void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t 
     snprintf(text, bytes,
              "done before: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64
              "; for more, raise train.steps (and set train.decay_steps to what train.steps was)",
-             last->step, (double)float_of(last->loss_bits), last->digest);
+             last->step, (double)keel_float_of(last->loss_bits), last->digest);
 }
 
 static void tell_done(struct keel_output *output)
@@ -1012,7 +941,7 @@ static void tell_done(struct keel_output *output)
         say(output, "done: evaluated, no step was trained (train.steps = 0)");
     } else if (newest->step > 0) {
         say(output, "done: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64, newest->step,
-            (double)float_of(newest->loss_bits), newest->digest);
+            (double)keel_float_of(newest->loss_bits), newest->digest);
     } else if (output->seen_count > 0) {
         char text[256];
         keel_output_end_text(&output->seen[output->seen_count - 1], text, sizeof text);
@@ -1024,7 +953,7 @@ static void tell_done(struct keel_output *output)
 
 void keel_output_finish(struct keel_output *output, enum keel_status status, const char *detail)
 {
-    double elapsed = seconds(keel_now_ns() - output->started_ns);
+    double elapsed = keel_seconds_of(keel_now_ns() - output->started_ns);
     write_held(output, UINT64_MAX);
     if (output->disputed_step > 0)
         withdraw_disputed(output);

@@ -1,7 +1,6 @@
 /* node_sim.c - see node_sim.h. */
 #include "node_sim.h"
 #include "node_state.h"
-
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <stdarg.h>
