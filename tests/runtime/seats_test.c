@@ -34,7 +34,9 @@ static struct keel_plan_model draw_model(void)
                                     .cuts = cuts};
     for (uint32_t count = 1; count <= model.tensor; count++)
         cuts[count] =
-            (struct keel_plan_cut){cuts[count - 1].activation_bytes + next_random(20000), 4096 * count};
+            (struct keel_plan_cut){.activation_bytes = cuts[count - 1].activation_bytes + next_random(20000),
+                                   .accumulator_bytes = 4096 * count,
+                                   .window_bytes = 1024 * count};
     for (uint32_t i = 0; i < model.param_count; i++) {
         const uint32_t lead = 1 + next_random(3), outer = 1 + next_random(3);
         const uint32_t each = 1 + next_random(3), tail = 1 + next_random(4);
@@ -311,7 +313,7 @@ START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
     struct keel_plan_param one[2] = {{.rows = 1, .count = PAGES * 1024, .bucket = 0},
                                      {.rows = 1, .count = PAGES * 1024, .bucket = 1}};
     uint32_t in_order[2] = {0, 1};
-    struct keel_plan_cut none[2] = {{0, 0}};
+    struct keel_plan_cut none[2] = {{.window_bytes = 0}, {.window_bytes = 512}};
     const struct keel_plan_model model = {.shards = N,
                                           .tensor = 1,
                                           .microbatches = 1,
@@ -335,6 +337,8 @@ START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
                 ck_assert_uint_eq(bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] +
                                       bytes[KEEL_BYTES_OPTIMIZER],
                                   wanted[zero]);
+                if (zero == 2)
+                    ck_assert_uint_eq(bytes[KEEL_BYTES_WORKSPACE], none[1].window_bytes + 4 * part);
             }
     }
 }
