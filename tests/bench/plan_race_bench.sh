@@ -1,6 +1,7 @@
 #!/bin/sh
 # One GPT on 2 and 4 processes of this machine, float32, forward, backward, clipping and AdamW: Keel with replicas,
-# with ZeRO and with tensor slices, against PyTorch's DistributedDataParallel, FSDP2 and tensor parallelism over gloo.
+# with ZeRO 2 (weights stay whole) and with tensor slices, against PyTorch's DistributedDataParallel, FSDP2 (which cuts
+# weights too) and tensor parallelism over gloo.
 # The programs run in turn; figures are medians over rounds. What it obeys says racers/race.sh, and:
 #   RACE_RANKS="2 4"        numbers of processes
 #   RACE_SHAPE="4 8 512 256" layers, heads, width, tokens of a sample; 8 samples a step
@@ -46,7 +47,7 @@ keel_plan() {
     rm -rf "$out"
     case $2 in
     ddp) keys="data=$1 tensor=1 zero=0" ;;
-    fsdp) keys="data=$1 tensor=1 zero=3" ;;
+    fsdp) keys="data=$1 tensor=1 zero=2" ;;
     tp) keys="data=1 tensor=$1 zero=0" ;;
     esac
     "$BUILD/keel" run "$work/job.conf" --ranks "$1" --nodes 1 --out "$out" \
