@@ -639,10 +639,6 @@ static enum keel_status check_tensor(const struct keel_job *job)
     const char *key = NULL;
     if (job->parallel.zero > KEEL_ZERO_NONE)
         key = "parallel.zero: give 0, or parallel.tensor = 1";
-    else if (keel_job_takes_snapshots(job))
-        key =
-            "snapshot.every: shards of snapshots are of whole parameters for now; give 0 (and snapshot.first "
-            "= no)";
     else if (keel_job_compression(job, &compression))
         key = "train.gradients: give exact";
     else if (job->check_products)

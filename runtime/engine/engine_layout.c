@@ -59,14 +59,18 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
                                                    .count = keel_shape_count(shape),
                                                    .first_page = offset / KEEL_FLAT_ALIGN};
         param->dims = shape->dims;
-        for (uint32_t d = 0; d < shape->dims; d++)
+        for (uint32_t d = 0; d < shape->dims; d++) {
             param->shape[d] = shape->size[d];
+            param->whole[d] = graph->params[number].whole.size[d];
+        }
         param->count = keel_shape_count(shape);
         param->decay = graph->params[number].decay;
         param->statistic = graph->params[number].statistic;
         param->kept = graph->params[number].kept;
         param->fill = graph->params[number].fill;
         param->split = spec->kind == KEEL_SPLIT;
+        param->split_dim = param->split ? spec->dim : 0;
+        param->outer = param->split && spec->outer > 1 ? spec->outer : 1;
         param->place = keel_cut_place(&graph->params[number].whole, spec, cut);
         offset = keel_round_up(offset + param->count, KEEL_FLAT_ALIGN);
         layout->tiles[number].page_count = offset / KEEL_FLAT_ALIGN - layout->tiles[number].first_page;

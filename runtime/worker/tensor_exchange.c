@@ -90,6 +90,13 @@ void keel_trainer_share(struct keel_trainer *trainer, struct keel_trainer_axes *
     trainer->tensor.axes = axes;
 }
 
+void keel_trainer_column(struct keel_trainer *trainer, uint32_t index, uint32_t count)
+{
+    KEEL_ASSERT(index < count);
+    trainer->tensor.column_index = index;
+    trainer->tensor.column_count = count;
+}
+
 /* ---- an exchange --------------------------------------------------------------------------------------- */
 
 /* Elements of the whole that each place has. */

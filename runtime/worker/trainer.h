@@ -210,6 +210,9 @@ void keel_trainer_share(struct keel_trainer *trainer, struct keel_trainer_axes *
 /* Have these slices; count 0: all. Where others are held the engine is built again, and the state is to be
  * initialized, loaded or written. No group is open in which sums were begun. */
 enum keel_status keel_trainer_cut(struct keel_trainer *trainer, uint32_t first, uint32_t count);
+/* This rank is number `index` of `count` that have these slices: they share what is written of them. Until it
+ * is cut again. */
+void keel_trainer_column(struct keel_trainer *trainer, uint32_t index, uint32_t count);
 /* All ranks of a view that is over had the sums and squares of `step`: if one of them did it, this one can do
  * it too, alone. Its digest is of the slices. */
 bool keel_trainer_is_ready(const struct keel_trainer *trainer, uint64_t step);
@@ -229,10 +232,12 @@ uint64_t keel_trainer_whole_digest(const struct keel_trainer_axes *axes, const u
  * optimizer keeps nothing: their m and v stay zero. */
 enum keel_state_part { KEEL_STATE_WEIGHTS, KEEL_STATE_M, KEEL_STATE_V, KEEL_STATE_PARTS };
 
-/* A box of one tile of the state: whole rows, or within one, ... */
+/* A box of one tile of the state: whole rows, or within one; or of parts that are cut alike what one has of
+ * each row. */
 struct keel_state_piece {
     uint32_t tile, part;   /* enum keel_state_part */
     uint64_t first, count; /* elements of the tile */
+    uint64_t row, stride;  /* elements that lie together, and from one such to the next; row 0: all do */
 };
 static inline uint64_t keel_piece_bytes(const struct keel_state_piece *piece)
 {
@@ -240,11 +245,11 @@ static inline uint64_t keel_piece_bytes(const struct keel_state_piece *piece)
 }
 
 /* What position `position` of `rank_count` writes into a snapshot: every (tile, part) once over all of them,
- * split by rows, evenly by bytes, or with parallel.zero by owners. (0, 1): the whole state. Heap, owned by
- * the caller. */
+ * split by rows, evenly by bytes, or with parallel.zero by owners. Of tiles that are cut it is what this one
+ * of its column writes. (0, 1): the whole state, as far as the engine has it. Heap, owned by the caller. */
 enum keel_status keel_trainer_pieces(const struct keel_trainer *trainer, uint32_t position,
                                      uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count);
-/* The piece as a snapshot knows it: a box of a named tensor. */
+/* The piece as a snapshot knows it: a box of a named tensor, which is whole whatever the engine has. */
 void keel_trainer_region(const struct keel_trainer *trainer, const struct keel_state_piece *piece,
                          struct keel_region *out);
 /* Copy bytes of a piece out or in; blocks. */

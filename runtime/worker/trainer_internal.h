@@ -85,9 +85,10 @@ struct keel_ready_step {
 
 /* parallel.tensor: tensor_exchange.c. */
 struct keel_sharing {
-    uint32_t first, count;              /* slices that the engine has; count 0: all, and the rest is empty */
-    struct keel_trainer_axes *axes;     /* of the view; borrowed; NULL: none */
-    struct keel_tape_segment *segments; /* owned; of the engine */
+    uint32_t first, count;               /* slices that the engine has; count 0: all, and the rest is empty */
+    uint32_t column_index, column_count; /* of who has these */
+    struct keel_trainer_axes *axes;      /* of the view; borrowed; NULL: none */
+    struct keel_tape_segment *segments;  /* owned; of the engine */
     uint32_t segment_count;
     struct keel_device_collectives *collectives;
     struct keel_event *after;         /* that the newest exchange waits for */

@@ -98,8 +98,19 @@ static enum keel_status fill_rest(struct keel_trainer *trainer, const struct kee
     return KEEL_OK;
 }
 
-/* The pieces of one of weights, m and v into `values`, which holds it as the device does, and to the device.
- */
+/* Where a piece goes in the values, dense: one in rows next to those of the parts beside it. */
+static float *place_of(const struct keel_trainer *trainer, const struct keel_state_piece *piece,
+                       float *values)
+{
+    uint64_t first = piece->first;
+    if (piece->row > 0) {
+        const uint64_t part = first % piece->stride / piece->row;
+        first += part * (piece->count - piece->row);
+    }
+    return values + keel_engine_tile(trainer->engine, piece->tile)->offset + first;
+}
+
+/* The pieces of one of weights, m and v into `values`, and to the device. */
 static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snapshot *snapshot, uint32_t part,
                                   const struct keel_share *share, float *values, uint64_t *read_bytes)
 {
@@ -112,7 +123,7 @@ static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snap
             continue;
         struct keel_load *load = &share->loads[count++];
         keel_trainer_region(trainer, piece, &load->box);
-        load->out = values + keel_engine_tile(trainer->engine, piece->tile)->offset + piece->first;
+        load->out = place_of(trainer, piece, values);
     }
     enum keel_status status = keel_snapshot_load(snapshot, share->loads, count, &config, &stats);
     if (status != KEEL_OK)
@@ -122,8 +133,8 @@ static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snap
         const struct keel_state_piece *piece = &share->pieces[i];
         if (piece->part != part || begins_anew(trainer, snapshot, piece->tile))
             continue;
-        const float *from = values + keel_engine_tile(trainer->engine, piece->tile)->offset + piece->first;
-        KEEL_TRY(keel_trainer_write_piece(trainer, piece, 0, keel_piece_bytes(piece), from));
+        KEEL_TRY(keel_trainer_write_piece(trainer, piece, 0, keel_piece_bytes(piece),
+                                          place_of(trainer, piece, values)));
         atomic_fetch_add(trainer->progress, 1);
     }
     return KEEL_OK;

@@ -35,15 +35,24 @@ bool keel_state_is_kept(const struct keel_trainer *trainer, uint32_t tile, uint3
 
 /* ---- copying ------------------------------------------------------------------------------------------- */
 
-/* Where bytes of a piece lie in its flat buffer. */
+/* Elements from the first of a piece to its last. */
+static uint64_t span_of(const struct keel_state_piece *piece)
+{
+    return piece->row == 0 || piece->count == 0
+               ? piece->count
+               : (piece->count / piece->row - 1) * piece->stride + piece->row;
+}
+
+/* Where bytes of a piece lie in its flat buffer; of one in rows, where they begin to. */
 static uint64_t place_of(const struct keel_trainer *trainer, const struct keel_state_piece *piece,
                          uint64_t offset_bytes, uint64_t bytes)
 {
     const struct keel_tile *tile = keel_engine_tile(trainer->engine, piece->tile);
     KEEL_ASSERT(keel_state_is_kept(trainer, piece->tile, piece->part));
-    KEEL_ASSERT(piece->first <= tile->count && piece->count <= tile->count - piece->first);
+    KEEL_ASSERT(piece->first <= tile->count && span_of(piece) <= tile->count - piece->first);
     KEEL_ASSERT(offset_bytes <= keel_piece_bytes(piece) && bytes <= keel_piece_bytes(piece) - offset_bytes);
-    return (tile->offset + piece->first) * sizeof(float) + offset_bytes;
+    const uint64_t row_bytes = piece->row * sizeof(float), row = row_bytes > 0 ? offset_bytes / row_bytes : 0;
+    return (tile->offset + piece->first + row * (piece->stride - piece->row)) * sizeof(float) + offset_bytes;
 }
 
 /* Of state that lies in pieces: each run of them that the bytes touch. What is written and not held is let
@@ -70,16 +79,31 @@ static enum keel_status transfer_held(struct keel_trainer *trainer, struct keel_
     return KEEL_OK;
 }
 
-/* At byte `at` of the flat buffer of a part: out, or in from `data`. */
-static enum keel_status transfer(struct keel_trainer *trainer, struct keel_queue *queue, uint64_t at,
-                                 const struct keel_state_piece *piece, uint64_t bytes, void *out,
-                                 const void *data)
+/* At byte `at` of the flat buffer of a part, which lie together: out, or in from `data`. */
+static enum keel_status transfer_run(struct keel_trainer *trainer, struct keel_queue *queue, uint64_t at,
+                                     const struct keel_state_piece *piece, uint64_t bytes, void *out,
+                                     const void *data)
 {
     if (trainer->owned.on && piece->part != KEEL_STATE_WEIGHTS)
         return transfer_held(trainer, queue, at, piece->part, bytes, out, data);
     struct keel_buffer *flat = keel_engine_flat(trainer->engine, parts[piece->part].flat);
     return out != NULL ? keel_queue_read(queue, flat, at, out, bytes, NULL, NULL)
                        : keel_queue_write(queue, flat, at, data, bytes, NULL, NULL);
+}
+
+/* Bytes of a piece, row by row: out, or in from `data`. */
+static enum keel_status transfer(struct keel_trainer *trainer, struct keel_queue *queue,
+                                 const struct keel_state_piece *piece, uint64_t offset_bytes, uint64_t bytes,
+                                 uint8_t *out, const uint8_t *data)
+{
+    const uint64_t row_bytes = piece->row > 0 ? piece->row * sizeof(float) : offset_bytes + bytes;
+    for (uint64_t done = 0, count; done < bytes; done += count) {
+        const uint64_t left = row_bytes - (offset_bytes + done) % row_bytes;
+        count = left < bytes - done ? left : bytes - done;
+        KEEL_TRY(transfer_run(trainer, queue, place_of(trainer, piece, offset_bytes + done, count), piece,
+                              count, out != NULL ? out + done : NULL, data != NULL ? data + done : NULL));
+    }
+    return KEEL_OK;
 }
 
 enum keel_status keel_trainer_read_piece(struct keel_trainer *trainer, struct keel_queue *queue,
@@ -89,8 +113,7 @@ enum keel_status keel_trainer_read_piece(struct keel_trainer *trainer, struct ke
     enum keel_hang_section section =
         queue == keel_engine_queue(trainer->engine) ? KEEL_HANG_STATE : KEEL_HANG_CAPTURE;
     keel_hang_enter(trainer->hangs, section, keel_now_ns());
-    enum keel_status status =
-        transfer(trainer, queue, place_of(trainer, piece, offset_bytes, bytes), piece, bytes, out, NULL);
+    enum keel_status status = transfer(trainer, queue, piece, offset_bytes, bytes, out, NULL);
     if (status == KEEL_OK)
         status = keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
     keel_hang_leave(trainer->hangs, section, keel_now_ns());
@@ -102,8 +125,7 @@ enum keel_status keel_trainer_write_piece(struct keel_trainer *trainer, const st
 {
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
     keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
-    enum keel_status status =
-        transfer(trainer, queue, place_of(trainer, piece, offset_bytes, bytes), piece, bytes, NULL, data);
+    enum keel_status status = transfer(trainer, queue, piece, offset_bytes, bytes, NULL, data);
     if (status == KEEL_OK)
         status = keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
     keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
@@ -122,45 +144,6 @@ static uint64_t row_at(uint64_t start, uint64_t row_bytes, uint64_t rows, uint64
     return row < rows ? row : rows;
 }
 
-static uint64_t state_bytes(const struct keel_trainer *trainer)
-{
-    uint64_t elements = 0;
-    for (uint32_t part = 0; part < KEEL_STATE_PARTS; part++)
-        for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++)
-            if (keel_state_is_kept(trainer, i, part))
-                elements += keel_engine_tile(trainer->engine, i)->count;
-    return elements * sizeof(float);
-}
-
-static enum keel_status split_by_rows(const struct keel_trainer *trainer, uint32_t position,
-                                      uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count)
-{
-    const uint32_t tiles = keel_engine_tile_count(trainer->engine);
-    const uint64_t total = state_bytes(trainer), share = total / rank_count, first = share * position;
-    const uint64_t end = position + 1 == rank_count ? total : first + share;
-    struct keel_state_piece *pieces;
-    uint64_t at = 0;
-    uint32_t count = 0;
-    KEEL_ASSERT(position < rank_count);
-    KEEL_TRY(keel_alloc((size_t)tiles * KEEL_STATE_PARTS, sizeof *pieces, &pieces));
-    for (uint32_t n = 0; n < tiles * KEEL_STATE_PARTS; n++) {
-        const uint32_t part = n / tiles, i = n % tiles;
-        if (!keel_state_is_kept(trainer, i, part))
-            continue;
-        const struct keel_tile *tile = keel_engine_tile(trainer->engine, i);
-        const uint64_t rows = keel_engine_param(trainer->engine, tile->param)->shape[0];
-        const uint64_t row = tile->count / rows, row_bytes = row * sizeof(float);
-        const uint64_t from = row_at(at, row_bytes, rows, first), to = row_at(at, row_bytes, rows, end);
-        at += rows * row_bytes;
-        if (from < to)
-            pieces[count++] = (struct keel_state_piece){
-                .tile = i, .part = part, .first = from * row, .count = (to - from) * row};
-    }
-    *out = pieces;
-    *out_count = count;
-    return KEEL_OK;
-}
-
 /* Elements of an index of dimension `d`. */
 static uint64_t stride_of(const struct keel_engine_param *param, uint32_t d)
 {
@@ -168,6 +151,103 @@ static uint64_t stride_of(const struct keel_engine_param *param, uint32_t d)
     for (uint32_t k = d + 1; k < param->dims; k++)
         stride *= param->shape[k];
     return stride;
+}
+
+/* Has the engine a part of it alone? */
+static bool is_cut(const struct keel_engine_param *param)
+{
+    return param->shape[param->split_dim] != param->whole[param->split_dim];
+}
+
+static const struct keel_engine_param *param_of(const struct keel_trainer *trainer, uint32_t tile)
+{
+    return keel_engine_param(trainer->engine, keel_engine_tile(trainer->engine, tile)->param);
+}
+
+/* Bytes of the tiles that are cut, or of the others. */
+static uint64_t state_bytes(const struct keel_trainer *trainer, bool cut)
+{
+    uint64_t elements = 0;
+    for (uint32_t part = 0; part < KEEL_STATE_PARTS; part++)
+        for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++)
+            if (keel_state_is_kept(trainer, i, part) && is_cut(param_of(trainer, i)) == cut)
+                elements += keel_engine_tile(trainer->engine, i)->count;
+    return elements * sizeof(float);
+}
+
+/* Rows [from, to) of a tile as boxes of the whole: of several parts side by side each is one. */
+static uint32_t put_rows(const struct keel_trainer *trainer, struct keel_state_piece piece, uint64_t from,
+                         uint64_t to, struct keel_state_piece *out)
+{
+    const struct keel_engine_param *param = param_of(trainer, piece.tile);
+    const uint64_t row = stride_of(param, 0), d = param->split_dim;
+    const uint64_t each = param->shape[d] / param->outer * stride_of(param, (uint32_t)d); /* of a part */
+    uint32_t count = 0;
+    if (!is_cut(param) || param->outer == 1) {
+        piece.first = from * row;
+        piece.count = (to - from) * row;
+        out[count++] = piece;
+        return from < to ? count : 0;
+    }
+    for (uint64_t p = 0; p < param->outer && from < to; p++) {
+        if (d == 0) {
+            const uint64_t begin = p * each > from * row ? p * each : from * row;
+            const uint64_t end = (p + 1) * each < to * row ? (p + 1) * each : to * row;
+            piece.first = begin;
+            piece.count = begin < end ? end - begin : 0;
+        } else {
+            piece.row = each;
+            piece.stride = each * param->outer;
+            piece.first = from * row + p * each;
+            piece.count = (to - from) * row / param->outer;
+        }
+        if (piece.count > 0)
+            out[count++] = piece;
+    }
+    return count;
+}
+
+/* Of all tiles that are cut, or of all others, what one of `rank_count` writes. */
+static uint32_t put_share(const struct keel_trainer *trainer, bool cut, uint32_t position,
+                          uint32_t rank_count, struct keel_state_piece *pieces)
+{
+    const uint32_t tiles = keel_engine_tile_count(trainer->engine);
+    const uint64_t total = state_bytes(trainer, cut), share = total / rank_count, first = share * position;
+    const uint64_t end = position + 1 == rank_count ? total : first + share;
+    uint64_t at = 0;
+    uint32_t count = 0;
+    KEEL_ASSERT(position < rank_count);
+    for (uint32_t n = 0; n < tiles * KEEL_STATE_PARTS; n++) {
+        const uint32_t part = n / tiles, i = n % tiles;
+        if (!keel_state_is_kept(trainer, i, part) || is_cut(param_of(trainer, i)) != cut)
+            continue;
+        const uint64_t rows = param_of(trainer, i)->shape[0];
+        const uint64_t row_bytes = stride_of(param_of(trainer, i), 0) * sizeof(float);
+        const uint64_t from = row_at(at, row_bytes, rows, first), to = row_at(at, row_bytes, rows, end);
+        at += rows * row_bytes;
+        count +=
+            put_rows(trainer, (struct keel_state_piece){.tile = i, .part = part}, from, to, pieces + count);
+    }
+    return count;
+}
+
+/* What all ranks have is shared by all, what is cut by those with the same slices. */
+static enum keel_status split_by_rows(const struct keel_trainer *trainer, uint32_t position,
+                                      uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count)
+{
+    const struct keel_sharing *tensor = &trainer->tensor;
+    const bool shared = rank_count > 1 && tensor->column_count > 0;
+    size_t most = 0;
+    for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++)
+        most += (size_t)param_of(trainer, i)->outer * KEEL_STATE_PARTS;
+    struct keel_state_piece *pieces;
+    KEEL_TRY(keel_alloc(most, sizeof *pieces, &pieces));
+    uint32_t count = put_share(trainer, false, position, rank_count, pieces);
+    count += put_share(trainer, true, shared ? tensor->column_index : 0, shared ? tensor->column_count : 1,
+                       pieces + count);
+    *out = pieces;
+    *out_count = count;
+    return KEEL_OK;
 }
 
 /* The outermost dimension along which these elements are a box. */
@@ -248,21 +328,43 @@ enum keel_status keel_trainer_pieces(const struct keel_trainer *trainer, uint32_
                              : split_by_rows(trainer, position, rank_count, out, out_count);
 }
 
+/* What a box of the engine's part of a dimension is in the whole: it lies within one of the parts side by
+ * side. */
+static void place_in_whole(const struct keel_engine_param *param, struct keel_region *box)
+{
+    const uint32_t d = param->split_dim;
+    const uint64_t each = param->shape[d] / param->outer, part = box->offset[d] / each;
+    if (!is_cut(param))
+        return;
+    KEEL_ASSERT(box->offset[d] % each + box->extent[d] <= each);
+    box->offset[d] = part * (param->whole[d] / param->outer) + param->place.first / stride_of(param, d) +
+                     box->offset[d] % each;
+}
+
 void keel_trainer_region(const struct keel_trainer *trainer, const struct keel_state_piece *piece,
                          struct keel_region *out)
 {
-    const struct keel_tile *tile = keel_engine_tile(trainer->engine, piece->tile);
-    const struct keel_engine_param *param = keel_engine_param(trainer->engine, tile->param);
-    const uint32_t dim = dim_of(param, piece->first, piece->count);
+    const struct keel_engine_param *param = param_of(trainer, piece->tile);
+    /* In rows: one of the parts side by side, of whole indices of the first dimension. */
+    const uint64_t count = piece->row > 0 ? piece->count * param->outer : piece->count;
+    const uint64_t first = piece->row > 0 ? piece->first / piece->stride * piece->stride : piece->first;
+    const uint32_t dim = dim_of(param, first, count);
     *out = (struct keel_region){.dtype = KEEL_CKPT_F32, .dims = param->dims};
     int length = snprintf(out->name, sizeof out->name, "%s%s", parts[piece->part].prefix, param->name);
     KEEL_ASSERT(length > 0 && (size_t)length < sizeof out->name);
-    KEEL_ASSERT(piece->first % stride_of(param, dim) == 0 && piece->count % stride_of(param, dim) == 0);
+    KEEL_ASSERT(first % stride_of(param, dim) == 0 && count % stride_of(param, dim) == 0);
     for (uint32_t d = 0; d < param->dims; d++) {
-        out->shape[d] = out->extent[d] = param->shape[d];
+        out->shape[d] = param->whole[d];
+        out->extent[d] = param->shape[d];
         if (d <= dim) {
-            out->offset[d] = piece->first / stride_of(param, d) % param->shape[d];
-            out->extent[d] = d < dim ? 1 : piece->count / stride_of(param, d);
+            out->offset[d] = first / stride_of(param, d) % param->shape[d];
+            out->extent[d] = d < dim ? 1 : count / stride_of(param, d);
         }
     }
+    if (piece->row > 0) {
+        KEEL_ASSERT(dim < param->split_dim);
+        out->extent[param->split_dim] /= param->outer;
+        out->offset[param->split_dim] = (piece->first - first) / stride_of(param, param->split_dim);
+    }
+    place_in_whole(param, out);
 }

@@ -8,7 +8,8 @@
  *   2. Ranks keep the slices of which they have the state, newcomers take those that fewest have
  * (plan/axes.h).
  *   3. A newcomer is healed by the ranks that have its slices. Where some slices are nobody's any more, or
- * all are cut otherwise, since too few ranks are left, all go back, and the run says so.
+ * all are cut otherwise, since too few ranks are left, all go back to the newest snapshot, and the run says
+ * so: boxes of whole parameters, of which each reads what it has now.
  *   4. All say what their weights are: the digest of the model is known, and a step whose end nobody could
  * tell is told.
  *
@@ -249,8 +250,10 @@ static enum keel_status take_place(struct keel_worker *worker)
         KEEL_TRY(wait_for_capture(worker));
     worker->axes.tensor = tensor;
     worker->axes.place = place;
-    return tensor > 1 ? keel_trainer_cut(worker->trainer, first, end - first)
-                      : keel_trainer_cut(worker->trainer, 0, 0);
+    KEEL_TRY(tensor > 1 ? keel_trainer_cut(worker->trainer, first, end - first)
+                        : keel_trainer_cut(worker->trainer, 0, 0));
+    keel_trainer_column(worker->trainer, map->index[worker->position], map->column_count[place]);
+    return KEEL_OK;
 }
 
 /* ---- state --------------------------------------------------------------------------------------------- */
@@ -301,8 +304,9 @@ static void say_lost(struct keel_worker *worker, uint64_t step)
     char detail[160];
     snprintf(detail, sizeof detail,
              "some tensor slices have no holder left among %u ranks, or are cut otherwise: all ranks go back "
-             "to the beginning",
-             worker->rank_count);
+             "to %s",
+             worker->rank_count,
+             worker->sync_all[0].snapshot_count > 0 ? "the newest snapshot" : "the beginning");
     if (worker->position == 0)
         keel_worker_note(worker, "state-lost", step, KEEL_OK, detail);
 }
@@ -316,6 +320,78 @@ static enum keel_status begin(struct keel_worker *worker)
     worker->next_step = 0;
     worker->unsaid_step = 0;
     return KEEL_OK;
+}
+
+/* ---- a snapshot ---------------------------------------------------------------------------------------- */
+
+/* The first of each column reads what its engine has, the others get it from there. */
+static bool reads_snapshot(const struct keel_worker *worker)
+{
+    return worker->axes.map.index[worker->position] == 0;
+}
+
+static enum keel_status take_read(struct keel_worker *worker, uint64_t step, uint64_t read_bytes,
+                                  uint64_t since)
+{
+    uint64_t digest;
+    char detail[96];
+    KEEL_TRY(heal(worker, step));
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &digest));
+    worker->unsaid_step = 0;
+    snprintf(detail, sizeof detail, "%.3f s, %llu bytes read by rank %u of %u",
+             (double)(keel_now_ns() - since) / 1e9, (unsigned long long)read_bytes, worker->rank,
+             worker->rank_count);
+    if (worker->position == 0)
+        keel_worker_note(worker, "resumed", step, KEEL_OK, detail);
+    else
+        keel_log(KEEL_LOG_INFO, "resumed: %s", detail);
+    return KEEL_OK;
+}
+
+static bool all_have_read(const struct keel_worker *worker)
+{
+    bool all = true;
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        all = all && worker->sync_all[p].has_share;
+    return all;
+}
+
+/* Position 0 says which is next, until one is read by all who read. Who could not read the last of them ends
+ * with that, and so do the others when they miss it. */
+static enum keel_status restore(struct keel_worker *worker)
+{
+    enum keel_status status = KEEL_OK;
+    char why[KEEL_DETAIL_BYTES] = "no committed snapshot can be read by all ranks";
+    for (uint32_t round = 1; worker->sync_all[0].snapshot_count > 0; round++) {
+        const uint64_t step = worker->sync_all[0].snapshot_step, since = keel_now_ns();
+        uint64_t read_bytes = 0;
+        status = reads_snapshot(worker) ? keel_worker_restore_slices(worker, step, &read_bytes) : KEEL_OK;
+        if (status != KEEL_OK)
+            snprintf(why, sizeof why, "%s", keel_detail());
+        keel_worker_snapshot_bound(worker, step);
+        worker->has_state = reads_snapshot(worker) && status == KEEL_OK;
+        worker->next_step = step;
+        KEEL_TRY(keel_worker_exchange_round(worker, round, status == KEEL_OK));
+        if (all_have_read(worker))
+            return take_read(worker, step, read_bytes, since);
+        worker->has_state = false;
+        KEEL_TRY(keel_worker_exchange_round(worker, ++round, false));
+    }
+    if (status != KEEL_OK)
+        return keel_fail(status, "%s", why);
+    return keel_fail(KEEL_NOT_FOUND, "%s", why);
+}
+
+/* Nobody has the state. */
+static enum keel_status begin_again(struct keel_worker *worker, bool lost, uint64_t step)
+{
+    keel_worker_snapshot_again(worker);
+    KEEL_TRY(keel_worker_exchange_round(worker, 0, false));
+    if (lost)
+        say_lost(worker, step);
+    const enum keel_status status = worker->sync_all[0].snapshot_count > 0 ? restore(worker) : begin(worker);
+    keel_worker_snapshot_again(worker);
+    return status;
 }
 
 /* ---- the digest of the model --------------------------------------------------------------------------- */
@@ -363,15 +439,15 @@ enum keel_status keel_worker_agree_axes(struct keel_worker *worker)
 {
     const uint32_t tensor = keel_axes_tensor(worker->rank_count, worker->job.parallel.tensor);
     uint64_t step;
-    bool any = furthest_step(worker, &step);
+    bool any = furthest_step(worker, &step), lost = false;
     KEEL_TRY(catch_up(worker, step));
     if (any && !is_complete(worker, tensor, step)) {
-        say_lost(worker, step);
         any = false;
+        lost = true;
     }
     find_places(worker, tensor, any, step);
     KEEL_TRY(take_place(worker));
     KEEL_TRY(open_groups(worker));
-    KEEL_TRY(any ? heal(worker, step) : begin(worker));
+    KEEL_TRY(any ? heal(worker, step) : begin_again(worker, lost, step));
     return agree_end(worker);
 }

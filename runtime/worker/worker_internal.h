@@ -37,6 +37,8 @@ struct keel_worker_snapshot {
     bool hurried;        /* it waited in the background for long enough */
     uint32_t tries;      /* how many were begun again since the last regular one */
     uint64_t prepared;   /* for which rank_count (high half) and position memory was taken; 0: for none yet */
+    uint64_t bound;      /* if has_bound, only those of earlier steps may be taken */
+    bool has_bound;
 };
 
 /* Flags that each rank sends with a step; every rank sees all of them and decides alike. SNAPSHOT: one failed
@@ -184,8 +186,10 @@ enum keel_status keel_worker_agree_axes(struct keel_worker *worker);
 void keel_worker_close_axes(struct keel_worker *worker);
 /* The first rank that the view or a group within it misses; false: none. */
 bool keel_worker_missed(const struct keel_worker *worker, uint32_t *out_position);
-/* worker_sync.c, for it: an agreement on how the view goes on. */
+/* worker_sync.c, for it: an agreement on how the view goes on; and round after round, which snapshot is to be
+ * read, and whether this rank has read the one before. */
 enum keel_status keel_worker_exchange_whole(struct keel_worker *worker);
+enum keel_status keel_worker_exchange_round(struct keel_worker *worker, uint32_t round, bool has_share);
 /* worker_steps.c, for it: say worker->unsaid, if this rank has it; all evaluate where the step is evaluated.
  */
 enum keel_status keel_worker_say_rest(struct keel_worker *worker);
@@ -226,6 +230,11 @@ void keel_worker_snapshot_end(struct keel_worker *worker);
 enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t *out_count,
                                             uint64_t *out_newest);
 enum keel_status keel_worker_restore(struct keel_worker *worker);
+/* Take all that this rank's engine has of that of `step`; a refusal is told. */
+enum keel_status keel_worker_restore_slices(struct keel_worker *worker, uint64_t step, uint64_t *out_read);
+/* From now on only those of steps before this one count; and all again. */
+void keel_worker_snapshot_bound(struct keel_worker *worker, uint64_t step);
+void keel_worker_snapshot_again(struct keel_worker *worker);
 /* Read this position's share (keel_trainer_pieces) of that of `step`. False: it cannot be read from here. */
 bool keel_worker_restore_share(struct keel_worker *worker, uint64_t step, uint64_t *out_read);
 

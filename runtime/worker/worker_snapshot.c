@@ -270,7 +270,8 @@ static enum keel_status candidates(struct keel_worker *worker, struct keel_snaps
         return status;
     }
     for (uint32_t i = 0; i < count; i++)
-        if (worker->resume == KEEL_RESUME_AUTO || list[i].step == worker->resume_step)
+        if ((worker->resume == KEEL_RESUME_AUTO || list[i].step == worker->resume_step) &&
+            (!worker->snapshot.has_bound || list[i].step < worker->snapshot.bound))
             list[kept++] = list[i];
     *out = list;
     *out_count = kept;
@@ -286,7 +287,7 @@ enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t
         KEEL_TRY(candidates(worker, &list, &count));
     *out_newest = count > 0 ? list[0].step : 0;
     keel_free(list);
-    if (count == 0 && worker->resume == KEEL_RESUME_STEP)
+    if (count == 0 && worker->resume == KEEL_RESUME_STEP && !worker->snapshot.has_bound)
         return keel_fail(KEEL_NOT_FOUND,
                          "--resume %" PRIu64 ": no snapshot of that step is committed; keel ckpt ls %s/ckpt "
                          "shows which there are",
@@ -352,6 +353,36 @@ enum keel_status keel_worker_restore(struct keel_worker *worker)
     }
     keel_free(list);
     return status == KEEL_OK ? keel_trainer_digest(worker->trainer, &worker->digest) : status;
+}
+
+void keel_worker_snapshot_bound(struct keel_worker *worker, uint64_t step)
+{
+    worker->snapshot.has_bound = true;
+    worker->snapshot.bound = step;
+}
+
+void keel_worker_snapshot_again(struct keel_worker *worker)
+{
+    worker->snapshot.has_bound = false;
+}
+
+enum keel_status keel_worker_restore_slices(struct keel_worker *worker, uint64_t step, uint64_t *out_read)
+{
+    struct keel_snapshot_info *list = NULL;
+    uint32_t count = 0;
+    enum keel_status status = KEEL_OK;
+    *out_read = 0;
+    if (worker->store == NULL)
+        return keel_fail(KEEL_NOT_FOUND, "no snapshots can be read from this node");
+    KEEL_TRY(candidates(worker, &list, &count));
+    status = keel_fail(KEEL_NOT_FOUND, "snapshot of step %" PRIu64 " is not here", step);
+    for (uint32_t i = 0; i < count && status != KEEL_OK; i++)
+        if (list[i].step == step)
+            status = restore_one(worker, &list[i], 0, 1, out_read);
+    keel_free(list);
+    if (status != KEEL_OK)
+        keel_worker_note(worker, "snapshot-refused", step, status, keel_detail());
+    return status;
 }
 
 bool keel_worker_restore_share(struct keel_worker *worker, uint64_t step, uint64_t *out_read)

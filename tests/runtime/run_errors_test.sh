@@ -38,8 +38,6 @@ try run "$job" --set model.width=33 --out "$root/x";       expect "heads do not 
 try run "$job" --set train.lr=99 --out "$root/x";          expect "value out of range" 2 "train.lr = 99: out of range"
 try run "$job" --set job.tensor=2 --set parallel.tensor=2 --ranks 3 --out "$root/x"
 expect "ranks that are no product of the axes" 2 "with the other as it is, data could be none, and tensor 1"
-try run "$job" --set job.tensor=2 --set parallel.tensor=2 --ranks 2 --out "$root/x"
-expect "slices that ranks share, with snapshots" 3 "parallel.tensor = 2 does not go with snapshot.every"
 try run "$job" --set parallel.zero=3 --ranks 2 --out "$root/x"
 expect "state that ranks would share" 3 "parallel.zero = 3: workers hold all weights for now"
 try run "$job" --set parallel.memory=1000 --out "$root/memory"

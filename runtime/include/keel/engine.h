@@ -93,6 +93,9 @@ struct keel_engine_param {
     bool split;     /* over the tensor axis: shape and count are those of the engine's slices, and `place` is
                        where these lie in the whole; else every engine has all of it */
     struct keel_random_slice place;
+    uint64_t whole[4]; /* the shape with all slices, ... */
+    uint32_t split_dim,
+        outer; /* which differs in this one, of so many parts side by side that are cut alike */
 };
 /* In order of declaration: `index` is the parameter's number. Strings live as long as the engine. */
 uint32_t keel_engine_param_count(const struct keel_engine *engine);
