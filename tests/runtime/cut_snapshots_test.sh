@@ -40,10 +40,11 @@ resume cut 3 3
 resume whole 2 4
 
 # All holders of a slice at once: of 2 x 2 the two of one column, and the only one of two.
-drill column $small --set train.steps=8 --set parallel.tensor=2 --ranks 4 --drill kill:rank=0,step=6,at=reduce --drill kill:rank=2,step=6,at=reduce
+drill column $small --set train.steps=8 --set parallel.tensor=2 --ranks 4 --drill kill:rank=0,step=6,at=forward --drill kill:rank=1,step=6,at=forward
 check "both holders of a slice die" [ $? -eq 0 ]
 check "both holders of a slice die: the same bits" same_bits "$root/whole" "$out"
 check "both holders of a slice die: the same state at the end" same_state "$root/whole" "$out"
+check "both holders of a slice die: back to the newest snapshot" grep -q '"state-lost".*to the newest snapshot' "$out/events.jsonl"
 drill only $small --set train.steps=8 --set parallel.tensor=2 --ranks 2 --drill kill:rank=1,step=6
 check "the only holder of a slice dies" [ $? -eq 0 ]
 check "the only holder of a slice dies: the same bits" same_bits "$root/whole" "$out"
