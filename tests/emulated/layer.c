@@ -58,7 +58,7 @@
  *   stall      it ends late, by ms=N, and the call returns at once
  *   slow       the call takes longer: by ms=N, by what its bytes take at mbps=N megabytes a second (of a
  * launch: the bytes of its buffers, those in the bank if one is named), by percent=N of the time that the
- *              command takes, or by growing=N nanoseconds for each such call before it
+ *              command takes, or by growing=N percent of it for each such call since the first slow one
  *   block      the call never returns
  *   crash      the process dies in it, of SIGSEGV or the signal code=N
  *   flip       one bit of the result is wrong: of what a launch changed (arg=N: in that argument; bit=N of

@@ -22,7 +22,7 @@ struct due {
     bool gate, drop, block;
     int crash;        /* the signal, 0: none */
     cl_int gate_ends; /* negative: the gate fails; 0: it opens after gate_ms; 1: never */
-    uint64_t gate_ms, sleep_ms, sleep_ns, leak_bytes;
+    uint64_t gate_ms, sleep_ms, leak_bytes;
     struct layer_fault *flip;
 };
 
@@ -88,9 +88,9 @@ static void add(struct due *due, struct layer_fault *fault, struct layer_command
         due->gate_ends = fault->head.kind == ACTION_FAIL ? code : fault->head.kind == ACTION_HANG;
         break;
     case ACTION_SLOW:
-        due->sleep_ns += or_else(fault->value[KEY_GROWING], 0) * fault->when.seen;
         if (command != NULL)
-            command->percent = or_else(fault->value[KEY_PERCENT], 0);
+            command->percent = or_else(fault->value[KEY_PERCENT], 0) +
+                               or_else(fault->value[KEY_GROWING], 0) * (fault->when.seen - fault->when.first);
         due->sleep_ms += ms + (mbps > 0 && command != NULL ? bytes_in_bank(fault, command) / 1000 / mbps : 0);
         break;
     case ACTION_FLIP:
@@ -151,7 +151,7 @@ static struct due collect(enum layer_call call, uint64_t device, const char *nam
     while (due.block)
         pause();
     layer_leak(due.leak_bytes);
-    layer_sleep_ns(due.sleep_ms * UINT64_C(1000000) + due.sleep_ns);
+    layer_sleep_ns(due.sleep_ms * UINT64_C(1000000));
     return due;
 }
 

@@ -42,7 +42,7 @@ drill spare $(slices 4) --set parallel.tensor=2 --ranks 4 --spares 1 --drill kil
 check "a spare takes any place" [ $? -eq 0 ]
 check "a spare takes any place: the same bits" same_bits "$root/whole-4" "$out"
 
-# Two at once, of one data position, of both and of one column: what is left is enough, but for the last.
+# Two at once, in each of the ways that two of four ranks lie on the grid.
 for pair in "0 1" "0 3" "0 2"; do
     set -- $pair
     drill pair $(slices 4) --set parallel.tensor=2 --ranks 4 --drill kill:rank=$1,step=3,at=reduce --drill kill:rank=$2,step=3,at=reduce

@@ -28,7 +28,7 @@ for main in $MAINS; do
 done
 [ -s "$work/program" ] || { echo "reachable: the linker says nothing of what it drops"; exit 1; }
 join "$work/program" "$work/declared" | join -v 1 - "$work/shown" >"$work/public"
-# An engine that has some slices of a model: a rank with a group for them will call these.
+# Bytes of pieces on the device: tests hold plans to it; no command prints it yet.
 waits='^keel_engine_pieces_bytes '
 [ -z "$verbose" ] || grep -E "$waits" "$work/public" | sed 's/^/  waits: /'
 ! grep -vE "$waits" "$work/public" >"$work/unused" ||
