@@ -259,7 +259,8 @@ static enum keel_status take_place(struct keel_worker *worker)
 /* ---- state --------------------------------------------------------------------------------------------- */
 
 /* Within the column: extents are those of the slices that its members have. */
-static enum keel_status find_moves(const struct keel_worker *worker, uint64_t step, struct keel_moves *out)
+enum keel_status keel_worker_find_column(const struct keel_worker *worker, uint64_t step,
+                                         struct keel_moves *out)
 {
     const struct keel_axes *map = &worker->axes.map;
     const uint32_t parts = KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS;
@@ -285,7 +286,7 @@ static enum keel_status heal(struct keel_worker *worker, uint64_t step)
     struct keel_moves moves = {.moves = NULL};
     const uint64_t since = keel_now_ns();
     uint64_t digest;
-    KEEL_TRY(find_moves(worker, step, &moves));
+    KEEL_TRY(keel_worker_find_column(worker, step, &moves));
     enum keel_status status = keel_worker_make_moves(worker, &moves);
     if (status == KEEL_OK)
         keel_worker_note_healed(worker, &moves);

@@ -165,6 +165,26 @@ enum keel_status keel_worker_make_moves(struct keel_worker *worker, const struct
 struct keel_moved keel_worker_count_moves(const struct keel_worker *worker, const struct keel_moves *moves);
 void keel_holders_fini(struct keel_holders *holders);
 
+/* From what all ranks said (sync_all) to the moves that follow, the same on all ranks; pure. *out is to be
+ * given to keel_moves_fini. NO_MEMORY.
+ *   healing: whoever is not where position `best` is gets all from those that are;
+ *   shares: what each position read of a snapshot goes to who needs it;
+ *   owned: parallel.zero: from the layout of an epoch, at a step, to that of the view;
+ *   column: parallel.tensor: the slices of this rank, from who has them at the step. */
+enum keel_status keel_worker_find_healing(const struct keel_worker *worker, uint32_t best,
+                                          struct keel_moves *out);
+enum keel_status keel_worker_find_shares(const struct keel_worker *worker, struct keel_moves *out);
+enum keel_status keel_worker_find_owned(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
+                                        struct keel_moves *out);
+enum keel_status keel_worker_find_column(const struct keel_worker *worker, uint64_t step,
+                                         struct keel_moves *out);
+/* Who has the sums of the step before `step`, which another did: the records say then what it is about to
+ * have, and this rank does it. */
+enum keel_status keel_worker_catch_up_owned(struct keel_worker *worker, uint64_t step);
+/* The newest layout from which nothing is missing, with the moves; of 0: none, and no moves. */
+enum keel_status keel_worker_choose_owned(const struct keel_worker *worker, uint64_t step,
+                                          struct keel_owned_record *chosen, struct keel_moves *moves);
+
 /* Of worker_sync.c, for worker_owned.c. The state from the newest snapshot, or from the seed. Two agreements:
  * `second` also finds who has another state than the others. `healed` is
  * said of moves between live ranks. */

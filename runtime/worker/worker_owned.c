@@ -48,7 +48,7 @@ static uint32_t who_did(const struct keel_worker *worker, const struct keel_owne
     return p;
 }
 
-static enum keel_status catch_up(struct keel_worker *worker, uint64_t step)
+enum keel_status keel_worker_catch_up_owned(struct keel_worker *worker, uint64_t step)
 {
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         struct keel_owned_record *behind = &worker->sync_all[p].owned[0];
@@ -97,8 +97,8 @@ static enum keel_status list_held(const struct keel_worker *worker, uint64_t epo
 }
 
 /* From that layout to the one of this view. */
-static enum keel_status find_moves(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
-                                   struct keel_moves *out)
+enum keel_status keel_worker_find_owned(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
+                                        struct keel_moves *out)
 {
     struct keel_holders *holders;
     KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
@@ -127,12 +127,12 @@ static struct keel_owned_record newest_before(const struct keel_worker *worker, 
 }
 
 /* The newest from which nothing is missing, with the moves; of 0: none. */
-static enum keel_status choose(const struct keel_worker *worker, uint64_t step,
-                               struct keel_owned_record *chosen, struct keel_moves *moves)
+enum keel_status keel_worker_choose_owned(const struct keel_worker *worker, uint64_t step,
+                                          struct keel_owned_record *chosen, struct keel_moves *moves)
 {
     *chosen = newest_before(worker, UINT64_MAX, step);
     while (chosen->of > 0) {
-        KEEL_TRY(find_moves(worker, chosen->epoch, step, moves));
+        KEEL_TRY(keel_worker_find_owned(worker, chosen->epoch, step, moves));
         if (moves->missing_count == 0)
             break;
         keel_moves_fini(moves);
@@ -226,8 +226,8 @@ static enum keel_status go_on(struct keel_worker *worker, uint64_t step)
 {
     struct keel_owned_record chosen;
     struct keel_moves moves = {.moves = NULL};
-    KEEL_TRY(catch_up(worker, step));
-    enum keel_status status = choose(worker, step, &chosen, &moves);
+    KEEL_TRY(keel_worker_catch_up_owned(worker, step));
+    enum keel_status status = keel_worker_choose_owned(worker, step, &chosen, &moves);
     const uint64_t since = keel_now_ns();
     if (status == KEEL_OK && chosen.of == 0)
         return begin_again(worker, true, step);

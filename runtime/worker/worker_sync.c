@@ -233,8 +233,8 @@ static enum keel_status check_healed(struct keel_worker *worker, const struct ke
     return KEEL_OK;
 }
 
-static enum keel_status find_healing(const struct keel_worker *worker, uint32_t best,
-                                     struct keel_moves *moves)
+enum keel_status keel_worker_find_healing(const struct keel_worker *worker, uint32_t best,
+                                          struct keel_moves *out)
 {
     struct keel_holders *holders;
     KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
@@ -244,7 +244,7 @@ static enum keel_status find_healing(const struct keel_worker *worker, uint32_t 
             status = keel_trainer_all_extents(worker->trainer, KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS,
                                               &holders->have[p]);
     if (status == KEEL_OK)
-        status = keel_worker_find_moves(worker, holders, moves);
+        status = keel_worker_find_moves(worker, holders, out);
     keel_holders_fini(holders);
     keel_free(holders);
     return status;
@@ -255,7 +255,7 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
 {
     struct keel_moves moves = {.moves = NULL};
     const bool behind = !has_newest(worker, worker->position, best);
-    enum keel_status status = find_healing(worker, best, &moves);
+    enum keel_status status = keel_worker_find_healing(worker, best, &moves);
     if (status == KEEL_OK && behind)
         status = forget_state(worker);
     if (status == KEEL_OK)
@@ -270,22 +270,28 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
 
 /* ---- a snapshot, read by all --------------------------------------------------------------------------- */
 
-/* Who has read its share gives it to who needs it. */
-static enum keel_status spread_shares(struct keel_worker *worker)
+enum keel_status keel_worker_find_shares(const struct keel_worker *worker, struct keel_moves *out)
 {
-    struct keel_moves moves = {.moves = NULL};
     struct keel_holders *holders;
     KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
     enum keel_status status = keel_worker_list_needs(worker, holders);
     for (uint32_t p = 0; p < worker->rank_count && status == KEEL_OK; p++)
         status = keel_trainer_read_extents(worker->trainer, p, worker->rank_count, &holders->have[p]);
     if (status == KEEL_OK)
-        status = keel_worker_find_moves(worker, holders, &moves);
+        status = keel_worker_find_moves(worker, holders, out);
+    keel_holders_fini(holders);
+    keel_free(holders);
+    return status;
+}
+
+/* Who has read its share gives it to who needs it. */
+static enum keel_status spread_shares(struct keel_worker *worker)
+{
+    struct keel_moves moves = {.moves = NULL};
+    enum keel_status status = keel_worker_find_shares(worker, &moves);
     if (status == KEEL_OK)
         status = keel_worker_make_moves(worker, &moves);
     keel_moves_fini(&moves);
-    keel_holders_fini(holders);
-    keel_free(holders);
     return status;
 }
 
