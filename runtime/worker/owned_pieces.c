@@ -8,7 +8,6 @@
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -377,7 +376,6 @@ enum keel_status keel_owned_update(struct keel_tape_run *run, const struct keel_
     KEEL_TRY(keel_engine_pieces_update(now->pieces, request, &now->norm, soon(trainer)));
     step_on(trainer, request);
     now->result.loss_scale = out->loss_scale;
-    now->result.skipped = out->skipped;
     return KEEL_OK;
 }
 
@@ -396,7 +394,6 @@ enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struc
     now->norm = *norm;
     step_on(trainer, &request);
     now->result.loss_scale = trainer->job->storage == KEEL_F16 ? norm->values[2] : 0.0F;
-    now->result.skipped = !isfinite(norm->values[0]);
     return KEEL_OK;
 }
 

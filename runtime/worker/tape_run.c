@@ -128,7 +128,6 @@ enum keel_status keel_tape_update(struct keel_tape_run *run, const struct keel_a
                                     &updated));
     result->grad_norm = updated.grad_norm;
     result->loss_scale = updated.loss_scale;
-    result->skipped = updated.skipped;
     result->digest = updated.digest;
     trainer->digest = updated.digest;
     trainer->tensor.shared = updated.digest_shared;

@@ -113,7 +113,6 @@ struct keel_trainer_step {
 struct keel_trainer_result {
     float loss, grad_norm, learning_rate;
     float loss_scale; /* 0: none */
-    bool skipped;     /* a gradient overflowed with that scale: the weights are as they were */
     uint64_t digest;
     uint64_t flags; /* of all ranks, together */
     uint64_t compute_ns, exposed_comm_ns, snapshot_stall_ns;

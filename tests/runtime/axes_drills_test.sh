@@ -27,12 +27,16 @@ for kind in bert moe; do
     check "$kind with shared slices: the same bits" same_bits "$root/$kind-1" "$root/$kind-2"
 done
 
+# How many ranks a run lost: one that dies of another's loss would be replaced, and leave the same bits.
+lost() { grep -o '"event":"view".*"lost_ranks":[0-9]*' "$out/events.jsonl" | awk -F: '{ sum += $NF } END { print sum + 0 }'; }
+
 # Any rank of 2 x 2 is lost in each phase: its slices are somewhere else, so nothing is.
 for at in forward reduce commit; do
     for rank in 0 1 2 3; do
         drill kill $(slices 4) --set parallel.tensor=2 --ranks 4 --drill "kill:rank=$rank,step=3,at=$at"
         check "rank $rank is lost at $at" [ $? -eq 0 ]
         check "rank $rank is lost at $at: the same bits" same_bits "$root/whole-4" "$out"
+        check "rank $rank is lost at $at: and no other ($(lost))" [ "$(lost)" -eq 1 ]
         grep -q state-lost "$out/events.jsonl"
         check "rank $rank is lost at $at: nothing is lost" [ $? -ne 0 ]
         rm -rf "$out"
@@ -41,6 +45,7 @@ done
 drill spare $(slices 4) --set parallel.tensor=2 --ranks 4 --spares 1 --drill kill:rank=2,step=4,at=reduce --drill kill:rank=1,step=6
 check "a spare takes any place" [ $? -eq 0 ]
 check "a spare takes any place: the same bits" same_bits "$root/whole-4" "$out"
+check "a spare takes any place: two are lost ($(lost))" [ "$(lost)" -eq 2 ]
 
 # Two at once, in each of the ways that two of four ranks lie on the grid.
 for pair in "0 1" "0 3" "0 2"; do
@@ -48,6 +53,7 @@ for pair in "0 1" "0 3" "0 2"; do
     drill pair $(slices 4) --set parallel.tensor=2 --ranks 4 --drill kill:rank=$1,step=3,at=reduce --drill kill:rank=$2,step=3,at=reduce
     check "ranks $1 and $2 are lost" [ $? -eq 0 ]
     check "ranks $1 and $2 are lost: the same bits" same_bits "$root/whole-4" "$out"
+    check "ranks $1 and $2 are lost: and no other ($(lost))" [ "$(lost)" -eq 2 ]
     rm -rf "$out"
 done
 

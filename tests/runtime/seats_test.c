@@ -2,6 +2,7 @@
  * element, choices against all that there are, collectives of a layer against Megatron's. */
 #include "harness.h"
 #include "job_plan.h"
+#include "view.h"
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <keel/models.h>
@@ -442,7 +443,7 @@ static struct keel_engine *engine_of(uint32_t layers, struct keel_device *device
 /* What a GPT exchanges over four slices. */
 static struct keel_plan_model model_of(uint32_t layers, struct keel_device *device)
 {
-    const struct keel_job job = {.shards = 2, .tensor = 4, .microbatches = 1};
+    const struct keel_job job = {.shards = 2, .tensor = 4, .microbatches = 3, .ranks = 8, .nodes = 4};
     struct keel_graph *graph;
     struct keel_engine *engine;
     struct keel_plan_model model;
@@ -467,6 +468,49 @@ START_TEST(a_layer_costs_four_sums_and_four_gathers_of_batch_tokens_width)
     keel_plan_model_fini(&two);
     keel_plan_model_fini(&three);
     keel_device_close(device);
+}
+END_TEST
+
+/* By a seat with as many shards as any. */
+START_TEST(a_step_exchanges_what_all_its_microbatches_do)
+{
+    struct keel_device *device;
+    ck_ok(keel_device_open("null", NULL, &device));
+    struct keel_plan_model model = model_of(2, device);
+    ck_assert_uint_eq(model.per_node, 2);
+    for (uint32_t data = 1; data <= 2; data++) {
+        struct keel_job_plan plan;
+        struct keel_plan_traffic traffic;
+        keel_plan_make(&model, data, 2, 0, 2, &plan);
+        keel_plan_traffic(&model, &plan, &traffic);
+        for (int kind = 0; kind < KEEL_EXCHANGE_KINDS; kind++) {
+            ck_assert_uint_eq(traffic.tensor[kind].count, model.exchanges[kind].count * 3 * 2 / data);
+            ck_assert_uint_eq(traffic.tensor[kind].bytes, model.exchanges[kind].bytes * 3 * 2 / data);
+        }
+    }
+    keel_plan_model_fini(&model);
+    keel_device_close(device);
+}
+END_TEST
+
+/* As a view lays them out: each shard is one position's. */
+START_TEST(shards_of_seats_are_those_of_a_view)
+{
+    struct keel_plan_cut cut[2] = {{.activation_bytes = 0}};
+    struct keel_plan_model model = {.tensor = 1, .cuts = cut};
+    for (model.shards = 1; model.shards <= 40; model.shards++)
+        for (uint32_t data = 1; data <= model.shards; data++) {
+            struct keel_job_plan plan;
+            uint32_t next = 0;
+            keel_plan_make(&model, data, 1, 0, 1, &plan);
+            for (uint32_t p = 0; p < data; p++) {
+                const struct keel_plan_seat seat = keel_plan_seat(&model, &plan, p);
+                ck_assert_uint_eq(seat.first_shard, next);
+                for (; next < seat.first_shard + seat.shard_count; next++)
+                    ck_assert_uint_eq(keel_view_first_place(next, model.shards, data), p);
+            }
+            ck_assert_uint_eq(next, model.shards);
+        }
 }
 END_TEST
 
@@ -529,6 +573,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_fits_with_fewest_seats_is_found_as_by_trying_all);
     tcase_add_test(tc, keys_bind_the_choice_and_what_does_not_fit_is_told_by_kind);
     tcase_add_test(tc, a_layer_costs_four_sums_and_four_gathers_of_batch_tokens_width);
+    tcase_add_test(tc, a_step_exchanges_what_all_its_microbatches_do);
+    tcase_add_test(tc, shards_of_seats_are_those_of_a_view);
     tcase_add_test(tc, weights_of_a_seat_are_as_large_as_those_of_its_engine);
     tcase_add_test(tc, seats_of_a_gpt_have_their_slices_of_what_is_split);
 }

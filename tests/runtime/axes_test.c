@@ -1,0 +1,109 @@
+/* axes_test.c - who has which slices, and which shards, against what it is by definition: columns that differ
+ * by one rank at most, as many ranks where they were as can be, and data positions that are whole. */
+#include "axes.h"
+#include "harness.h"
+#include <string.h>
+
+static uint32_t random_state = 1;
+static uint32_t next_random(uint32_t below)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (uint32_t)(((uint64_t)(random_state >> 8) * below) >> 24);
+}
+
+static uint16_t had[KEEL_MEMBERS_MAX + 1];
+
+/* Most are where they were, some are new, or come from a cut with more places. */
+static void draw_places(uint32_t ranks, uint32_t tensor)
+{
+    memset(had, 0, sizeof had); /* also behind the last rank, where nobody may look */
+    for (uint32_t r = 0; r < ranks; r++)
+        had[r] = next_random(4) == 0 ? KEEL_NO_PLACE : (uint16_t)next_random(tensor + next_random(3));
+}
+
+/* So many can stay where columns have `ranks / tensor` ranks, or one more in as many as that leaves. */
+static uint32_t most_that_stay(uint32_t ranks, uint32_t tensor)
+{
+    uint32_t stay = 0, more = 0;
+    for (uint32_t k = 0; k < tensor; k++) {
+        uint32_t were = 0;
+        for (uint32_t r = 0; r < ranks; r++)
+            were += had[r] == k;
+        stay += were < ranks / tensor ? were : ranks / tensor;
+        more += were > ranks / tensor;
+    }
+    return stay + (more < ranks % tensor ? more : ranks % tensor);
+}
+
+static void check_places(const struct keel_axes *axes, uint32_t ranks, uint32_t tensor)
+{
+    uint32_t count[KEEL_SLICES_MAX] = {0}, least = ranks, most = 0, stayed = 0;
+    ck_assert(axes->ranks == ranks && axes->tensor == tensor);
+    for (uint32_t r = 0; r < ranks; r++) {
+        ck_assert_uint_lt(axes->place[r], tensor);
+        ck_assert_uint_eq(axes->index[r], count[axes->place[r]]);
+        ck_assert_uint_eq(keel_axes_rank(axes, axes->place[r], axes->index[r]), r);
+        count[axes->place[r]]++;
+        stayed += had[r] == axes->place[r];
+    }
+    for (uint32_t k = 0; k < tensor; k++) {
+        ck_assert_uint_eq(axes->column_count[k], count[k]);
+        least = count[k] < least ? count[k] : least;
+        most = count[k] > most ? count[k] : most;
+    }
+    ck_assert(most - least <= 1 && axes->data == least);
+    ck_assert_uint_eq(stayed, most_that_stay(ranks, tensor));
+}
+
+START_TEST(ranks_stay_where_they_were_as_far_as_columns_are_level)
+{
+    static struct keel_axes axes;
+    for (uint32_t i = 0; i < 4000; i++) {
+        const uint32_t most = i % 100 == 0 ? KEEL_MEMBERS_MAX : 20;
+        const uint32_t ranks = i % 100 == 0 ? KEEL_MEMBERS_MAX : 1 + next_random(most);
+        const uint32_t tensor = 1 + next_random(ranks < KEEL_SLICES_MAX ? ranks : KEEL_SLICES_MAX);
+        draw_places(ranks, tensor);
+        keel_axes_find(had, ranks, tensor, &axes);
+        check_places(&axes, ranks, tensor);
+    }
+}
+END_TEST
+
+START_TEST(places_are_as_many_as_asked_for_and_ranks_allow)
+{
+    for (uint32_t ranks = 1; ranks < 9; ranks++)
+        for (uint32_t asked = 0; asked < 12; asked++) {
+            const uint32_t least = asked < ranks ? asked : ranks;
+            ck_assert_uint_eq(keel_axes_tensor(ranks, asked), least == 0 ? 1 : least);
+        }
+}
+END_TEST
+
+/* Slices lie one after the other, floor(k T / tensor) before place k; a shard's position is floor(s data /
+ * shards). */
+START_TEST(slices_and_shards_are_shared_as_floors_say)
+{
+    for (uint32_t whole = 1; whole <= KEEL_SLICES_MAX; whole++)
+        for (uint32_t parts = 1; parts <= whole; parts++)
+            for (uint32_t i = 0; i <= whole; i++) {
+                uint32_t slice = 0, position = 0;
+                while ((slice + 1) * parts <= (i < parts ? i : parts) * whole)
+                    slice++;
+                while ((position + 1) * whole <= i * parts)
+                    position++;
+                if (i <= parts)
+                    ck_assert_uint_eq(keel_axes_slice(whole, parts, i), slice);
+                if (i < whole)
+                    ck_assert_uint_eq(keel_axes_position(whole, parts, i), position);
+            }
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, ranks_stay_where_they_were_as_far_as_columns_are_level);
+    tcase_add_test(tc, places_are_as_many_as_asked_for_and_ranks_allow);
+    tcase_add_test(tc, slices_and_shards_are_shared_as_floors_say);
+}
+
+KEEL_TEST_MAIN("axes", cases, 60)
