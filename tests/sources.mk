@@ -11,4 +11,5 @@ test_FIRST := boards/defects_test.sh transport/over_fabric_test.sh kernels/golde
   runtime/engine_test ckpt/disk_test kernels/hostile_test runtime/snapshots_test.sh kernels/gemm_test \
   transport/blame_test transport/faults_test
 # What `make test-long` runs in full, and `make test` in part.
-test_LONG := boards/stacks_test ckpt/disk_test ckpt/erasure_test kernels/oclgrind_test.sh transport/over_fabric_test.sh
+test_LONG := boards/stacks_test ckpt/disk_test ckpt/erasure_test kernels/oclgrind_test.sh transport/over_fabric_test.sh \
+  runtime/plans_test

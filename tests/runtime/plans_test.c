@@ -1,25 +1,25 @@
-/* plans_test.c - ranks that share the tensor slices of a model have the bits of one device with all of them.
+/* plans_test.c - ranks that share a model have the bits of one device with all of it.
  *
- * A case is a random model, T slices and a cut of [0, T) into uneven runs. An engine for each run, on one
- * host device, exchanged here in plain C by the tree over slices, is held against one engine with all slices:
- * the losses, the norms and the digests of the weights of each step, and the loss of an evaluation, bit for
- * bit.
+ * A case is a random model, T slices and a plan. Either [0, T) is cut into uneven runs, an engine for each,
+ * which exchange here in plain C by the tree over slices; or each rank has all slices and owns a share of the
+ * optimizer's state, which one other may have a copy of, and squares and weights go round in plain C. They
+ * are held against one engine with all: the losses, the norms and the digests of the weights of each step,
+ * and the loss of an evaluation, bit for bit.
  *
- * KEEL_PLANS_CASES (1,000) and KEEL_PLANS_SECONDS (45): what ends first. KEEL_PLANS_FIRST: the number of the
- * first case, so that one that failed can be had alone. */
-#include "harness.h"
+ * KEEL_PLANS_CASES (1,000) and KEEL_PLANS_SECONDS (300, but none for `make test-long`): what ends first,
+ * though not before a tenth of the cases. KEEL_PLANS_FIRST: the number of the first case, so that one that
+ * failed can be had alone. */
+#include "plans_models.h"
 
+#include "holdings.h"
 #include <keel/clock.h>
 #include <keel/engine.h>
 #include <keel/memory.h>
-#include <keel/models.h>
 #include <keel/transport.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-enum { SLICES = 8, STEPS = 2, MICROBATCHES = 4, INPUTS = 3, INPUT_BYTES = 1 << 14, ELEMENTS = 1 << 15 };
+enum { STEPS = 2, MICROBATCHES = 4, INPUTS = 3, INPUT_BYTES = 1 << 14, ELEMENTS = 1 << 15, BUCKETS = 128 };
 
 static struct keel_device *device;
 static struct keel_kernels *kernels;
@@ -29,248 +29,80 @@ static uint64_t soon(void)
     return keel_deadline_after_ns(60 * KEEL_NS_PER_S);
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------- */
-
-/* splitmix64. */
-static uint64_t draw(uint64_t *state)
-{
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-static uint32_t draw_of(uint64_t *state, uint32_t least, uint32_t most)
-{
-    return least + (uint32_t)(draw(state) % (most - least + 1));
-}
-static bool draw_bool(uint64_t *state)
-{
-    return draw_of(state, 0, 1) == 1;
-}
-
-/* ---- models -------------------------------------------------------------------------------------------- */
-
-/* What a case is. Sizes are such that T slices can be cut. */
-struct plan_case {
-    uint64_t random;
-    uint32_t slices, ranks, begin[SLICES + 1]; /* rank r has [begin[r], begin[r + 1]) */
-    uint32_t batch, tokens, heads, width, vocab;
-    uint32_t classes; /* that ids and targets are below */
-    enum keel_dtype storage;
-    const char *passes_off;
-    char what[160];
-};
-
-struct writer {
-    struct keel_graph *graph;
-    struct plan_case *of;
-    uint32_t number; /* of the next parameter */
-};
-
-static keel_value param(struct writer *writer, uint32_t dims, uint64_t rows, uint64_t columns, float fill)
-{
-    char name[32];
-    snprintf(name, sizeof name, "p%u", writer->number++);
-    struct keel_param_spec spec = {.name = name,
-                                   .shape = {.dims = dims, .size = {rows, columns}},
-                                   .deviation = dims > 1 ? 0.2F : 0.0F,
-                                   .fill = fill,
-                                   .decay = dims > 1};
-    return keel_graph_param(writer->graph, &spec);
-}
-
-static void split(struct writer *writer, keel_value value, uint8_t dim, uint8_t outer, uint64_t unit)
-{
-    keel_graph_shard(
-        writer->graph, value, KEEL_AXIS_TENSOR,
-        (struct keel_axis_spec){.kind = KEEL_SPLIT, .dim = dim, .outer = outer, .unit = (uint32_t)unit});
-}
-
-static keel_value linear(struct writer *writer, keel_value x, uint64_t in, uint64_t out)
-{
-    const bool bias = draw_bool(&writer->of->random);
-    keel_value weight = param(writer, 2, in, out, 0.0F);
-    return keel_graph_linear(writer->graph, x, weight, bias ? param(writer, 1, out, 0, 0.1F) : 0);
-}
-
-/* The same elements there and back: by another shape, in two parts of columns, or with batch and tokens
- * exchanged. */
-static keel_value move(struct writer *writer, keel_value x, uint64_t width)
-{
-    const struct plan_case *of = writer->of;
-    static const uint32_t order[] = {1, 0, 2};
-    if (draw_bool(&writer->of->random)) {
-        x = keel_graph_reshape(writer->graph, x,
-                               (struct keel_shape){2, {(uint64_t)of->batch * of->tokens, width}});
-        return keel_graph_reshape(writer->graph, x, (struct keel_shape){3, {of->batch, of->tokens, width}});
-    }
-    if (draw_bool(&writer->of->random)) {
-        const keel_value parts[] = {keel_graph_slice(writer->graph, x, 2, 0, 1),
-                                    keel_graph_slice(writer->graph, x, 2, 1, width - 1)};
-        return keel_graph_concat(writer->graph, parts, 2, 2);
-    }
-    return keel_graph_permute(writer->graph, keel_graph_permute(writer->graph, x, order), order);
-}
-
-/* Columns, something of each element, rows. Now and then the columns are gathered, or the result is by
- * columns. */
-static keel_value perceptron(struct writer *writer, keel_value x, uint64_t width)
-{
-    struct plan_case *of = writer->of;
-    const uint64_t hidden = draw_of(&of->random, of->slices, 2 * SLICES + 5);
-    keel_value y = linear(writer, x, width, hidden);
-    split(writer, y, 2, 1, 1);
-    if (draw_bool(&of->random)) {
-        keel_value z = linear(writer, x, width, hidden);
-        split(writer, z, 2, 1, 1);
-        y = keel_graph_swiglu(writer->graph, y, z);
-    } else {
-        y = keel_graph_activation(writer->graph, y, draw_bool(&of->random) ? KEEL_GELU : KEEL_RELU);
-    }
-    if (draw_of(&of->random, 0, 3) == 0)
-        y = keel_graph_dropout(writer->graph, y, 0.25F);
-    if (draw_of(&of->random, 0, 4) == 0)
-        y = move(writer, y, hidden);
-    if (draw_of(&of->random, 0, 4) == 0)
-        y = keel_graph_reshard(writer->graph, y, KEEL_AXIS_TENSOR,
-                               (struct keel_axis_spec){.kind = KEEL_REPLICATED});
-    y = linear(writer, y, hidden, width);
-    if (draw_of(&of->random, 0, 4) == 0)
-        split(writer, y, 2, 1, 1);
-    return draw_of(&of->random, 0, 4) == 0 ? move(writer, y, width) : y;
-}
-
-static keel_value attention(struct writer *writer, keel_value x, uint64_t width)
-{
-    struct plan_case *of = writer->of;
-    const uint64_t inner = (uint64_t)of->heads * 4;
-    keel_value y = linear(writer, x, width, 3 * inner);
-    split(writer, y, 2, 3, 4);
-    if (draw_bool(&of->random))
-        y = keel_graph_rotary(writer->graph, y, of->heads, 10000.0F);
-    y = keel_graph_attention(writer->graph, y,
-                             &(struct keel_attention_spec){.heads = of->heads,
-                                                           .dropout = draw_bool(&of->random) ? 0.2F : 0.0F,
-                                                           .bidirectional = draw_bool(&of->random)});
-    return linear(writer, y, inner, width);
-}
-
-static keel_value norm(struct writer *writer, keel_value x, uint64_t width)
-{
-    keel_value gamma = param(writer, 1, width, 0, 1.0F);
-    if (draw_bool(&writer->of->random))
-        return keel_graph_rms_norm(writer->graph, x, gamma);
-    return keel_graph_layernorm(writer->graph, x, gamma,
-                                draw_bool(&writer->of->random) ? param(writer, 1, width, 0, 0.0F) : 0);
-}
-
-/* What a block begins with, maybe by rows. */
-static keel_value block(struct writer *writer, keel_value x, uint64_t width)
-{
-    struct plan_case *of = writer->of;
-    keel_value y = draw_of(&of->random, 0, 3) > 0 ? norm(writer, x, width) : x;
-    y = draw_of(&of->random, 0, 4) == 0 ? move(writer, y, width) : y;
-    y = draw_bool(&of->random) ? perceptron(writer, y, width) : attention(writer, y, width);
-    if (draw_bool(&of->random))
-        y = keel_graph_dropout(writer->graph, y, 0.1F);
-    return draw_of(&of->random, 0, 3) > 0 ? keel_graph_add(writer->graph, x, y) : y;
-}
-
-static void split_rows(struct writer *writer, keel_value x)
-{
-    keel_graph_shard(writer->graph, x, KEEL_AXIS_TENSOR,
-                     (struct keel_axis_spec){.kind = KEEL_SPLIT, .dim = KEEL_SPLIT_ROWS});
-}
-
-/* Tokens or numbers in, blocks, a loss over a vocabulary or over numbers. */
-static void write_free(struct writer *writer)
-{
-    struct plan_case *of = writer->of;
-    struct keel_graph *graph = writer->graph;
-    const struct keel_shape tokens = {2, {of->batch, of->tokens}};
-    const struct keel_shape values = {3, {of->batch, of->tokens, of->width}};
-    const bool ids = draw_bool(&of->random), rows = draw_bool(&of->random);
-    keel_value table = 0, x;
-    if (ids) {
-        keel_value in = keel_graph_input(graph, "ids", KEEL_I32, tokens);
-        table = param(writer, 2, of->vocab, of->width, 0.0F);
-        if (draw_of(&of->random, 0, 3) > 0)
-            split(writer, table, 0, 1, 1);
-        x = keel_graph_embedding(graph, in, table,
-                                 draw_bool(&of->random) ? param(writer, 2, of->tokens, of->width, 0.0F) : 0);
-    } else {
-        x = linear(writer, keel_graph_input(graph, "x", KEEL_F32, values), of->width, of->width);
-    }
-    if (rows)
-        split_rows(writer, x);
-    for (uint32_t blocks = draw_of(&of->random, 1, 3); blocks > 0; blocks--)
-        x = block(writer, x, of->width);
-    if (draw_of(&of->random, 0, 2) == 0) {
-        keel_graph_mse(graph, x, keel_graph_input(graph, "y", KEEL_F32, values));
-        return;
-    }
-    if (table == 0 || draw_bool(&of->random)) {
-        table = param(writer, 2, of->vocab, of->width, 0.0F);
-        if (draw_of(&of->random, 0, 3) > 0)
-            split(writer, table, 0, 1, 1);
-    }
-    keel_graph_cross_entropy(graph, keel_graph_linear_transposed(graph, x, table),
-                             keel_graph_input(graph, "targets", KEEL_I32, tokens));
-}
-
-static struct keel_gpt_config gpt_of(struct plan_case *of)
-{
-    return (struct keel_gpt_config){.layers = draw_of(&of->random, 1, 2),
-                                    .heads = of->heads,
-                                    .width = of->heads * 2,
-                                    .block = of->tokens,
-                                    .vocab = of->vocab,
-                                    .batch = of->batch,
-                                    .dropout = draw_bool(&of->random) ? 0.1F : 0.0F,
-                                    .bias = draw_bool(&of->random),
-                                    .tied = draw_bool(&of->random)};
-}
-
-static struct keel_graph *write_model(struct plan_case *of)
-{
-    struct keel_graph *graph;
-    ck_ok(keel_graph_create(&graph));
-    const uint32_t kind = draw_of(&of->random, 0, 5);
-    struct keel_gpt_config gpt = gpt_of(of);
-    const uint32_t masked = draw_of(&of->random, 1, of->tokens);
-    const char *name = kind == 0 ? "gpt" : kind == 1 ? "bert" : kind == 2 ? "moe" : "free";
-    if (kind == 0) {
-        ck_ok(keel_model_gpt(graph, &gpt));
-    } else if (kind == 1) {
-        const struct keel_bert_config bert = {gpt.layers, gpt.heads, gpt.width,   gpt.block, gpt.vocab,
-                                              gpt.batch,  masked,    gpt.dropout, gpt.bias,  gpt.tied};
-        ck_ok(keel_model_bert(graph, &bert));
-        of->classes = of->batch * of->tokens < of->classes ? of->batch * of->tokens : of->classes;
-    } else if (kind == 2) {
-        gpt.layers = 2; /* every second has experts */
-        ck_ok(keel_model_moe(
-            graph, &(struct keel_moe_config){.gpt = gpt, .experts = 3, .capacity = 1.0F, .balance = 0.01F}));
-    } else {
-        write_free(&(struct writer){.graph = graph, .of = of});
-        ck_ok(keel_graph_status(graph));
-    }
-    const size_t used = strlen(of->what);
-    snprintf(of->what + used, sizeof of->what - used, " %s [%u,%u,%u] heads %u vocab %u", name, of->batch,
-             of->tokens, of->width, of->heads, of->vocab);
-    return graph;
-}
-
 /* ---- engines ------------------------------------------------------------------------------------------- */
+
+/* What an owner holds: its share, and behind it those that it has copies of. */
+struct owned {
+    struct keel_engine_run runs[SLICES * BUCKETS], *pages;
+    uint32_t shares[SLICES], share_count, page_runs;
+    uint64_t page_count; /* of its share */
+    struct keel_engine_pieces *pieces;
+};
 
 struct side {
     struct keel_engine *engines[SLICES];
+    struct owned *owned[SLICES]; /* NULL: none */
     uint32_t count;
     const struct plan_case *of;
 };
 
-static enum keel_status open_side(struct side *side, const struct plan_case *of,
-                                  const struct keel_graph *graph, uint32_t ranks)
+static bool holds(const struct plan_case *of, uint32_t rank, uint32_t owner)
 {
+    return rank == owner || (of->holders > 1 && keel_second_holder(owner, of->ranks, NULL) == rank);
+}
+
+/* Runs of an owner between the flat buffer and its own. */
+static void fill_owned(struct keel_engine *engine, const struct owned *owned, enum keel_engine_flat which)
+{
+    const uint32_t runs = owned->share_count * keel_engine_bucket_count(engine);
+    struct keel_buffer *from = keel_engine_flat(engine, which),
+                       *to = keel_engine_pieces_flat(owned->pieces, which);
+    for (uint32_t r = 0; r < runs; r++)
+        if (owned->runs[r].count > 0)
+            ck_ok(keel_queue_copy(keel_engine_queue(engine), from, owned->runs[r].first * 4, to,
+                                  keel_engine_pieces_at(owned->pieces, r) * 4, owned->runs[r].count * 4, NULL,
+                                  NULL));
+    ck_ok(keel_queue_finish(keel_engine_queue(engine), soon()));
+}
+
+static struct owned *open_owned(const struct side *side, uint32_t rank)
+{
+    struct keel_engine *engine = side->engines[rank];
+    const uint32_t buckets = keel_engine_bucket_count(engine);
+    struct owned *owned = calloc(1, sizeof *owned);
+    ck_assert_ptr_nonnull(owned);
+    ck_assert_uint_le(buckets, BUCKETS);
+    for (uint32_t i = 0; i < side->of->ranks; i++) {
+        const uint32_t owner = (rank + i) % side->of->ranks; /* its own first */
+        if (!holds(side->of, rank, owner))
+            continue;
+        ck_ok(keel_engine_share(engine, owner, side->of->ranks,
+                                owned->runs + (size_t)owned->share_count * buckets));
+        owned->shares[owned->share_count++] = owner;
+    }
+    ck_ok(keel_engine_run_pages(engine, owned->runs, buckets, &owned->pages, &owned->page_runs));
+    for (uint32_t p = 0; p < owned->page_runs; p++)
+        owned->page_count += owned->pages[p].count;
+    ck_ok(keel_engine_pieces_create(engine, owned->runs, owned->share_count * buckets, &owned->pieces));
+    fill_owned(engine, owned, KEEL_FLAT_WEIGHTS);
+    return owned;
+}
+
+static void close_owned(struct owned *owned)
+{
+    if (owned == NULL)
+        return;
+    keel_engine_pieces_destroy(owned->pieces);
+    keel_free(owned->pages);
+    free(owned);
+}
+
+/* The whole on one device, or the ranks of the plan. */
+static enum keel_status open_side(struct side *side, const struct plan_case *of,
+                                  const struct keel_graph *graph, bool whole)
+{
+    const bool cut = !whole && !of->owners, pieces = !whole && of->owners;
+    const uint32_t ranks = whole ? 1 : of->ranks;
     *side = (struct side){.of = of};
     for (; side->count < ranks; side->count++) {
         const struct keel_engine_config config = {
@@ -279,28 +111,38 @@ static enum keel_status open_side(struct side *side, const struct plan_case *of,
             .graph = graph,
             .microbatches = MICROBATCHES,
             .tensor = of->slices,
-            .tensor_first = ranks == 1 ? 0 : of->begin[side->count],
-            .tensor_count = ranks == 1 ? 0 : of->begin[side->count + 1] - of->begin[side->count],
+            .tensor_first = cut ? of->begin[side->count] : 0,
+            .tensor_count = cut ? of->begin[side->count + 1] - of->begin[side->count] : 0,
             .bucket_bytes = 4096,
             .storage = of->storage,
             .passes_off = of->passes_off,
+            .in_pieces = pieces,
             .training = true};
         KEEL_TRY(keel_engine_create(&config, &side->engines[side->count]));
         ck_ok(keel_engine_initialize(side->engines[side->count], 42));
+        side->owned[side->count] = pieces ? open_owned(side, side->count) : NULL;
     }
     return KEEL_OK;
 }
 
 static void close_side(struct side *side)
 {
-    for (uint32_t r = 0; r < side->count; r++)
+    for (uint32_t r = 0; r < side->count; r++) {
+        close_owned(side->owned[r]);
         keel_engine_destroy(side->engines[r]);
+    }
+}
+
+static void read_at(struct keel_engine *engine, struct keel_buffer *buffer, uint64_t at, void *out,
+                    uint64_t count)
+{
+    ck_ok(keel_queue_read(keel_engine_queue(engine), buffer, at * 4, out, count * 4, NULL, NULL));
+    ck_ok(keel_queue_finish(keel_engine_queue(engine), soon()));
 }
 
 static void read_words(struct keel_engine *engine, struct keel_buffer *buffer, void *out, uint64_t count)
 {
-    ck_ok(keel_queue_read(keel_engine_queue(engine), buffer, 0, out, count * 4, NULL, NULL));
-    ck_ok(keel_queue_finish(keel_engine_queue(engine), soon()));
+    read_at(engine, buffer, 0, out, count);
 }
 
 /* ---- exchanges, in plain C ----------------------------------------------------------------------------- */
@@ -487,12 +329,80 @@ static const struct keel_engine_exchange *norm_exchange(const struct keel_engine
     return keel_engine_norm_exchange(engine);
 }
 
-static void update(const struct side *side, uint32_t step, struct outcome *out)
+static struct keel_engine_update request_of(uint32_t step)
 {
-    const struct keel_engine_update request = {
+    return (struct keel_engine_update){
         .settings = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .max_norm = 0.5F, .weight_decay = 0.1F},
         .learning_rate = 1e-2F,
         .step = step};
+}
+
+/* The squares of all pages, from their owners. */
+static void join_squares(const struct side *side)
+{
+    ck_assert_uint_le(keel_engine_page_count(side->engines[0]), ELEMENTS);
+    memset(joined, 0xff, sizeof joined); /* NaN where nobody gives any */
+    for (uint32_t r = 0; r < side->count; r++) {
+        const struct owned *owned = side->owned[r];
+        const float *mine = own[r];
+        fill_owned(side->engines[r], owned, KEEL_FLAT_GRADIENTS);
+        ck_ok(keel_engine_pieces_squares(owned->pieces, soon(), own[r], owned->page_count));
+        for (uint32_t p = 0; p < owned->page_runs; mine += owned->pages[p++].count)
+            memcpy(joined + owned->pages[p].first, mine, owned->pages[p].count * sizeof *mine);
+    }
+}
+
+/* Everybody's weights from their owner, or from who has a copy: all who hold them say the same. */
+static void spread_weights(const struct side *side, uint32_t holder)
+{
+    const struct owned *from = side->owned[holder];
+    const uint32_t runs = from->share_count * keel_engine_bucket_count(side->engines[holder]);
+    for (uint32_t i = 0; i < runs; i++) {
+        const struct keel_engine_run *run = &from->runs[i];
+        ck_assert_uint_le(run->count, ELEMENTS);
+        if (run->count == 0)
+            continue;
+        read_at(side->engines[holder], keel_engine_pieces_flat(from->pieces, KEEL_FLAT_WEIGHTS),
+                keel_engine_pieces_at(from->pieces, i), joined, run->count);
+        for (uint32_t r = 0; r < side->count; r++) {
+            struct keel_queue *queue = keel_engine_queue(side->engines[r]);
+            ck_ok(keel_queue_write(queue, keel_engine_flat(side->engines[r], KEEL_FLAT_WEIGHTS),
+                                   run->first * 4, joined, run->count * 4, NULL, NULL));
+            ck_ok(keel_queue_finish(queue, soon()));
+        }
+    }
+}
+
+/* Weights go round from the first rank to the last, or the other way: so that of two who hold a share each
+ * has the last word once. */
+static void update_owned(const struct side *side, uint32_t step, struct outcome *out)
+{
+    const struct keel_engine_update request = request_of(step);
+    struct keel_engine_norm norm;
+    struct keel_engine_updated updated;
+    join_squares(side);
+    for (uint32_t r = 0; r < side->count; r++) {
+        uint32_t bits;
+        ck_ok(keel_engine_pieces_norm(side->owned[r]->pieces, &request, joined, soon(), &norm, &updated));
+        memcpy(&bits, &updated.grad_norm, sizeof bits);
+        ck_assert_msg(r == 0 || bits == out->norms[step], "%s: rank %u has another norm", side->of->what, r);
+        out->norms[step] = bits;
+        ck_ok(keel_engine_pieces_update(side->owned[(r + 1) % side->count]->pieces, &request, &norm, soon()));
+    }
+    for (uint32_t i = 0; i < side->count; i++)
+        spread_weights(side, step % 2 == 0 ? i : side->count - 1 - i);
+    for (uint32_t r = 0; r < side->count; r++) {
+        uint64_t digest;
+        ck_ok(keel_engine_digest(side->engines[r], soon(), &digest));
+        ck_assert_msg(r == 0 || digest == out->digests[step], "%s: rank %u has other weights", side->of->what,
+                      r);
+        out->digests[step] = digest;
+    }
+}
+
+static void update(const struct side *side, uint32_t step, struct outcome *out)
+{
+    const struct keel_engine_update request = request_of(step);
     uint64_t shared = 0;
     for (uint32_t r = 0; r < side->count; r++)
         ck_ok(keel_engine_norm_begin(side->engines[r], NULL));
@@ -544,12 +454,23 @@ static void train(const struct side *side, struct outcome *out)
         for (uint32_t m = 0; m < MICROBATCHES; m++)
             run_microbatch(side, step, m);
         out->losses[step] = same_loss(side);
-        update(side, step, out);
+        if (side->owned[0] != NULL)
+            update_owned(side, step, out);
+        else
+            update(side, step, out);
     }
     out->eval = evaluate(side);
 }
 
 /* ---- cases --------------------------------------------------------------------------------------------- */
+
+/* 1 to 5 owners; each share has one holder, or two. */
+static void draw_owners(struct plan_case *of)
+{
+    of->owners = true;
+    of->ranks = draw_of(&of->random, 1, 5);
+    of->holders = draw_of(&of->random, 1, 2);
+}
 
 /* Cut [0, slices) into 2 to `slices` runs; one slice is one rank. */
 static void draw_cut(struct plan_case *of)
@@ -572,19 +493,25 @@ static struct plan_case draw_case(uint64_t number)
 {
     static const char *const off[] = {NULL, "", "fuse", "plan-memory"};
     struct plan_case of = {.random = number * 7919 + 13};
-    of.slices = draw_of(&of.random, 2, SLICES);
-    draw_cut(&of);
+    of.slices = draw_of(&of.random, 1, SLICES);
+    if (of.slices == 1 || draw_of(&of.random, 0, 3) == 0)
+        draw_owners(&of);
+    else
+        draw_cut(&of);
     of.batch = draw_of(&of.random, 1, 3);
     of.tokens = draw_of(&of.random, (of.slices + of.batch - 1) / of.batch, SLICES);
     of.heads = draw_of(&of.random, of.slices, SLICES + 2);
-    of.width = draw_of(&of.random, of.slices, 2 * SLICES);
+    of.width = draw_of(&of.random, of.slices > 1 ? of.slices : 2, 2 * SLICES); /* move() halves it */
     of.vocab = draw_of(&of.random, of.slices, 4 * SLICES + 7);
     of.classes = of.vocab;
     of.storage = draw_of(&of.random, 0, 3) > 0 ? KEEL_F32 : draw_bool(&of.random) ? KEEL_BF16 : KEEL_F16;
     of.passes_off = off[draw_of(&of.random, 0, 3)];
-    size_t used = (size_t)snprintf(of.what, sizeof of.what, "case %llu: T %u cut", (unsigned long long)number,
-                                   of.slices);
-    for (uint32_t r = 1; r < of.ranks; r++)
+    size_t used =
+        (size_t)snprintf(of.what, sizeof of.what, "case %llu: T %u ", (unsigned long long)number, of.slices);
+    used += of.owners ? (size_t)snprintf(of.what + used, sizeof of.what - used, "%u owners, %u holders",
+                                         of.ranks, of.holders)
+                      : (size_t)snprintf(of.what + used, sizeof of.what - used, "cut");
+    for (uint32_t r = 1; r < of.ranks && !of.owners; r++)
         used += (size_t)snprintf(of.what + used, sizeof of.what - used, " %u", of.begin[r]);
     snprintf(of.what + used, sizeof of.what - used, " storage %d off %s", (int)of.storage,
              of.passes_off == NULL ? "-" : of.passes_off);
@@ -611,8 +538,8 @@ static bool run_case(uint64_t number)
     struct keel_graph *graph = write_model(&of);
     struct side whole, ranks;
     struct outcome one, many;
-    ck_assert_msg(open_side(&whole, &of, graph, 1) == KEEL_OK, "%s: %s", of.what, keel_detail());
-    const enum keel_status status = open_side(&ranks, &of, graph, of.ranks);
+    ck_assert_msg(open_side(&whole, &of, graph, true) == KEEL_OK, "%s: %s", of.what, keel_detail());
+    const enum keel_status status = open_side(&ranks, &of, graph, false);
     ck_assert_msg(status == KEEL_OK || status == KEEL_UNSUPPORTED, "%s: %s", of.what, keel_detail());
     if (status == KEEL_OK) {
         train(&whole, &one);
@@ -633,17 +560,20 @@ static uint64_t setting(const char *name, uint64_t otherwise)
     return text == NULL ? otherwise : strtoull(text, NULL, 10);
 }
 
-START_TEST(ranks_with_some_slices_have_the_bits_of_all)
+/* A model whose layouts no cut can follow is refused, but no such is drawn: all cases are compared. */
+START_TEST(ranks_that_share_a_model_have_the_bits_of_one)
 {
     const uint64_t wanted = setting("KEEL_PLANS_CASES", 1000), first = setting("KEEL_PLANS_FIRST", 0);
-    const uint64_t end_ns = keel_deadline_after_ns(setting("KEEL_PLANS_SECONDS", 45) * KEEL_NS_PER_S);
+    const uint64_t seconds = setting("KEEL_PLANS_SECONDS", getenv("KEEL_TEST_LONG") != NULL ? 0 : 300);
+    const uint64_t end_ns = keel_deadline_after_ns(seconds * KEEL_NS_PER_S);
     uint64_t done = 0, refused = 0;
     ck_ok(keel_device_open("host", NULL, &device));
     ck_ok(keel_kernels_create(device, &kernels));
-    for (uint64_t c = 0; c < wanted && (c == 0 || keel_now_ns() < end_ns); c++, done++)
-        refused += run_case(first + c) ? 0 : 1;
+    for (; done < wanted && (done <= wanted / 10 || seconds == 0 || keel_now_ns() < end_ns); done++)
+        refused += run_case(first + done) ? 0 : 1;
     printf("note: %llu cases of %llu, of which %llu were refused\n", (unsigned long long)done,
            (unsigned long long)wanted, (unsigned long long)refused);
+    ck_assert_uint_eq(refused, 0);
     ck_assert_uint_eq(keel_device_stats(device).live_bytes, 0);
     keel_kernels_destroy(kernels);
     keel_device_close(device);
@@ -694,7 +624,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, cuts_that_no_rank_can_have_are_refused);
-    tcase_add_test(tc, ranks_with_some_slices_have_the_bits_of_all);
+    tcase_add_test(tc, ranks_that_share_a_model_have_the_bits_of_one);
 }
 
-KEEL_TEST_MAIN("plans", cases, 3600)
+KEEL_TEST_MAIN("plans", cases, 7200)
