@@ -1,8 +1,11 @@
 #!/bin/sh
-# Same bits under chaos: real runs of up to 4 ranks whose processes are killed and paused by a schedule drawn from a
+# Same bits under chaos: real runs of up to 8 ranks whose processes are killed and paused by a schedule drawn from a
 # seed: workers, agents, all agents together, the launcher, everything. A run whose launcher was killed is begun
 # again with the same command; any other end than a good one is a failure, and so is a step with other bits than in
-# an undisturbed run. RUNS schedules (200) from SEED (1) on, JOBS (1) at a time; T is the run's timeout in seconds.
+# an undisturbed run of one rank. Two of three schedules change the plan as well: the launcher is killed so that the
+# job goes on with 8, 7, 2 and 5 ranks in turn, each time on another mix of data positions, shared slices, pieces of
+# the optimizer's state and holders.
+# RUNS schedules (200) from SEED (1) on, JOBS (1) at a time; T is the run's timeout in seconds.
 set -u
 . "$(dirname "$0")/lib.sh"
 job=$(dirname "$0")/drill.conf
@@ -32,7 +35,7 @@ keel_run() { # keel_run NAME ARGS...
     shift
     exec "$KEEL" run "$job" --out "$root/$name" --set "data.path=$root/text" --set cluster.device=host \
         --set model.layers=1 --set model.width=16 --set model.block=8 --set train.microbatches=1 \
-        --set "train.steps=${STEPS:-400}" --set snapshot.every=20 --set "cluster.timeout_s=$timeout" "$@"
+        --set model.heads=4 --set "train.steps=${STEPS:-400}" --set snapshot.every=20 --set "cluster.timeout_s=$timeout" "$@"
 }
 
 # pause PID...: for a tenth to four timeouts, while the schedule goes on
@@ -68,6 +71,29 @@ strike() {
     esac 2>/dev/null
 }
 
+# The plan of this life into $plan: ranks are next in turn, the rest is drawn of what they can have.
+draw_plan() {
+    ranks=${turn%% *} turn="${turn#* } ${turn%% *}"
+    set --
+    for tensor in 1 2 4; do [ $tensor -le "$slices" ] && [ $((ranks % tensor)) -eq 0 ] && set -- "$@" $tensor; done
+    pick "$@"; tensor=$picked zero=0
+    [ "$tensor" -gt 1 ] || { draw 3; zero=$drawn; }
+    draw 2; holders=$((drawn + 1))
+    draw 3; faults=$drawn
+    plan="--set job.shards=8 --set job.tensor=$slices --set parallel.tensor=$tensor --set parallel.zero=$zero --set parallel.holders=$holders"
+    log "plan: $ranks ranks, $tensor of $slices, zero $zero, $holders holders, $faults faults"
+}
+
+# Until this life has committed a step, or has ended.
+until_it_trains() {
+    for try in $(seq 200); do
+        [ "$(lines_of)" -gt "$before" ] && break
+        kill -0 $launcher 2>/dev/null || break
+        sleep 0.05
+    done
+}
+lines_of() { cat "$root/$name/metrics.jsonl" 2>/dev/null | wc -l; }
+
 # Each line of the run is that of the undisturbed one. A step may have none only where all who had its record were
 # killed and the run says so (metrics-hole); such steps are counted.
 same_but_holes() {
@@ -78,7 +104,7 @@ same_but_holes() {
             while ((getline line <bits) > 0) { split(line, at, " "); if (at[1] in run) wrong++; run[at[1]] = line; extra++ }
         }
         { if ($1 in run) { wrong += run[$1] != $0; extra-- } else if ($1 in told) missing++; else wrong++ }
-        END { print missing + 0; exit wrong + extra > 0 }' "$root/reference.bits") || return 1
+        END { print missing + 0; exit wrong + extra > 0 }' "$root/$reference.bits") || return 1
     [ "$missing" -eq 0 ] || log "$missing steps without a line, as metrics-hole says"
 }
 
@@ -88,22 +114,31 @@ schedule() {
     draw 4; ranks=$((drawn + 1))
     draw 2; spares=$drawn
     draw 5; faults=$((drawn + 1))
+    draw 3; plans=$drawn plan= reference=reference-0
+    if [ "$plans" -gt 0 ]; then
+        draw 3; slices=$((1 << drawn)) reference=reference-$slices
+        draw 4; turn=$(echo "8 7 2 5 8 7 2" | cut -d' ' -f$((drawn + 1))-$((drawn + 4)))
+    fi
     log "$ranks ranks, $spares spares, $faults faults"
     while [ $life -lt 8 ]; do
-        life=$((life + 1)) killed=0
-        (keel_run "$name" --ranks "$ranks" --spares "$spares" >>"$root/$name.log" 2>&1) &
+        life=$((life + 1)) killed=0 before=0
+        [ "$plans" -eq 0 ] || { before=$(lines_of) && draw_plan; }
+        # shellcheck disable=SC2086
+        (keel_run "$name" --ranks "$ranks" --spares "$spares" $plan >>"$root/$name.log" 2>&1) &
         launcher=$!
-        for try in $(seq 200); do # until it trains
-            [ -s "$root/$name/metrics.jsonl" ] && break
-            sleep 0.05
-        done
+        until_it_trains
         while [ $faults -gt 0 ] && [ $killed -eq 0 ] && kill -0 $launcher 2>/dev/null; do
             draw 10
             sleep "$(awk "BEGIN { print $drawn * $timeout / 10 }")"
             strike
             faults=$((faults - 1))
         done
-        (sleep "$limit" && kill -KILL $launcher 2>/dev/null) &
+        if [ "$plans" -gt 0 ] && [ $life -lt 4 ] && [ $killed -eq 0 ] && kill -0 $launcher 2>/dev/null; then
+            log "kill launcher, for another plan"
+            killed=1
+            kill -KILL $launcher
+        fi
+        (sleep "$limit" && kill -KILL $launcher) >/dev/null 2>&1 &
         guard=$!
         wait $launcher
         code=$?
@@ -124,8 +159,12 @@ schedule() {
 rm -rf "$root"
 mkdir -p "$root"
 awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$root/text"
-(keel_run reference --ranks 1 >"$root/reference.log" 2>&1) || { echo "FAIL: the undisturbed run did not end well; see $root/reference.log"; exit 1; }
-steps "$root/reference" >"$root/reference.bits"
+undisturbed() { # undisturbed NAME ARGS...
+    (keel_run "$@" --ranks 1 >"$root/$1.log" 2>&1) || { echo "FAIL: the undisturbed run did not end well; see $root/$1.log"; exit 1; }
+    steps "$root/$1" >"$root/$1.bits"
+}
+undisturbed reference-0
+for slices in 1 2 4; do undisturbed reference-$slices --set job.shards=8 --set job.tensor=$slices; done
 for worker in $(seq "$jobs"); do
     for number in $(seq $((first + worker - 1)) "$jobs" $((first + runs - 1))); do schedule "$number"; done &
 done
