@@ -27,9 +27,6 @@ for kind in bert moe; do
     check "$kind with shared slices: the same bits" same_bits "$root/$kind-1" "$root/$kind-2"
 done
 
-# How many ranks a run lost: one that dies of another's loss would be replaced, and leave the same bits.
-lost() { grep -o '"event":"view".*"lost_ranks":[0-9]*' "$out/events.jsonl" | awk -F: '{ sum += $NF } END { print sum + 0 }'; }
-
 # Any rank of 2 x 2 is lost in each phase: its slices are somewhere else, so nothing is.
 for at in forward reduce commit; do
     for rank in 0 1 2 3; do

@@ -29,3 +29,6 @@ drill() {
     shift
     "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --out "$out" "$@" >"$out.log" 2>&1
 }
+
+# How many ranks the last drill lost: one that dies of another's loss is replaced, and leaves the same bits.
+lost() { grep -o '"event":"view".*"lost_ranks":[0-9]*' "$out/events.jsonl" | awk -F: '{ sum += $NF } END { print sum + 0 }'; }
