@@ -16,7 +16,8 @@ static uint16_t had[KEEL_MEMBERS_MAX + 1];
 /* Most are where they were, some are new, or come from a cut with more places. */
 static void draw_places(uint32_t ranks, uint32_t tensor)
 {
-    memset(had, 0, sizeof had); /* also behind the last rank, where nobody may look */
+    memset(had, next_random(2) == 0 ? 0 : 0xff,
+           sizeof had); /* also behind the last rank, where nobody may look */
     for (uint32_t r = 0; r < ranks; r++)
         had[r] = next_random(4) == 0 ? KEEL_NO_PLACE : (uint16_t)next_random(tensor + next_random(3));
 }

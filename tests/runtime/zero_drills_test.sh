@@ -89,8 +89,8 @@ for more in "--set job.tensor=2" "--set train.storage=f16" "--set train.optimize
     rm -rf "$root/more-whole" "$root/more-zero"
 done
 # Bytes that a rank sends in a step, where each has one node of the tree of sums: sums to their owners, copies of them,
-# weights to all; squares and records beside.
-sent() { tail -n 1 "$root/$1/metrics.jsonl" | sed 's/.*"sent_bytes": *\([0-9]*\).*/\1/'; }
+# weights to all; squares and records beside. Of most steps: now and then a step is told by a rank with other pieces.
+sent() { sed 's/.*"sent_bytes": *\([0-9]*\).*/\1/' "$root/$1/metrics.jsonl" | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }'; }
 even="$small --set job.shards=4"
 drill sum-2 $even --set parallel.zero=0 --ranks 2
 flat=$(($(sent sum-2) / 4096 * 4096)) # of two ranks each sends all that it has, once
