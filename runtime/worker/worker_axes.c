@@ -183,7 +183,7 @@ static bool has_newest(const struct keel_worker *worker, uint32_t p, uint64_t st
 }
 
 /* Who has the sums of the step that another one did. */
-static enum keel_status catch_up(struct keel_worker *worker, uint64_t step)
+enum keel_status keel_worker_catch_up_axes(struct keel_worker *worker, uint64_t step)
 {
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         struct keel_sync_record *record = &worker->sync_all[p];
@@ -441,7 +441,7 @@ enum keel_status keel_worker_agree_axes(struct keel_worker *worker)
     const uint32_t tensor = keel_axes_tensor(worker->rank_count, worker->job.parallel.tensor);
     uint64_t step;
     bool any = furthest_step(worker, &step), lost = false;
-    KEEL_TRY(catch_up(worker, step));
+    KEEL_TRY(keel_worker_catch_up_axes(worker, step));
     if (any && !is_complete(worker, tensor, step)) {
         any = false;
         lost = true;

@@ -181,9 +181,12 @@ enum keel_status keel_worker_find_column(const struct keel_worker *worker, uint6
 /* Who has the sums of the step before `step`, which another did: the records say then what it is about to
  * have, and this rank does it. */
 enum keel_status keel_worker_catch_up_owned(struct keel_worker *worker, uint64_t step);
+enum keel_status keel_worker_catch_up_axes(struct keel_worker *worker, uint64_t step);
 /* The newest layout from which nothing is missing, with the moves; of 0: none, and no moves. */
 enum keel_status keel_worker_choose_owned(const struct keel_worker *worker, uint64_t step,
                                           struct keel_owned_record *chosen, struct keel_moves *moves);
+/* Everybody is where he was in the chosen layout, with all weights: nothing is to be done. */
+bool keel_worker_is_whole(const struct keel_worker *worker, const struct keel_owned_record *chosen);
 
 /* Of worker_sync.c, for worker_owned.c. The state from the newest snapshot, or from the seed. Two agreements:
  * `second` also finds who has another state than the others. `healed` is

@@ -142,7 +142,7 @@ enum keel_status keel_worker_choose_owned(const struct keel_worker *worker, uint
 }
 
 /* Everybody is where it was, with all weights. */
-static bool is_whole(const struct keel_worker *worker, const struct keel_owned_record *chosen)
+bool keel_worker_is_whole(const struct keel_worker *worker, const struct keel_owned_record *chosen)
 {
     bool whole = chosen->of == worker->rank_count;
     for (uint32_t p = 0; p < worker->rank_count && whole; p++) {
@@ -233,7 +233,7 @@ static enum keel_status go_on(struct keel_worker *worker, uint64_t step)
         return begin_again(worker, true, step);
     if (status == KEEL_OK)
         keel_trainer_keep(worker->trainer, chosen.epoch);
-    if (status == KEEL_OK && !is_whole(worker, &chosen))
+    if (status == KEEL_OK && !keel_worker_is_whole(worker, &chosen))
         status = move(worker, step, &moves);
     keel_moves_fini(&moves);
     KEEL_TRY(status);

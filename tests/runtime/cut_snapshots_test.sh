@@ -28,6 +28,7 @@ resume() {
     drill on $small --set train.steps=8 --set parallel.tensor=$2 --ranks $3
     check "from $1: parallel.tensor = $2 on $3 ranks goes on" [ $? -eq 0 ]
     check "from $1: $2 on $3: it resumes at the snapshot" grep -q '"event": *"resumed".*"step": *4' "$out/events.jsonl"
+    check "from $1: $2 on $3: it says how long that took" grep -q '"resumed".*"detail": *"[0-9]\{1,4\}\.[0-9]* s, ' "$out/events.jsonl"
     check "from $1: $2 on $3: the same bits" same_bits "$root/whole" "$out"
     check "from $1: $2 on $3: the same state at the end" same_state "$root/whole" "$out"
     rm -rf "$out"

@@ -502,6 +502,28 @@ START_TEST(pieces_come_once_from_live_holders_of_the_newest_layout_that_is_whole
 }
 END_TEST
 
+/* Five ranks where they were, and each thing that can be otherwise of one of them. */
+START_TEST(a_layout_is_whole_when_all_are_where_they_were_with_all_weights)
+{
+    const struct keel_owned_record chosen = {.epoch = 3, .step = 7, .of = 5};
+    for (uint32_t otherwise = 0; otherwise < 6; otherwise++) {
+        struct keel_owned_record *one = &worker.sync_all[2].owned[0];
+        memset(worker.sync_all, 0, RANKS * sizeof *worker.sync_all);
+        worker.rank_count = 5 + (otherwise == 5);
+        for (uint32_t p = 0; p < worker.rank_count; p++) {
+            worker.sync_all[p].owned[p % 2] = chosen; /* the newer or the older of what it has */
+            worker.sync_all[p].owned[p % 2].position = p;
+            worker.sync_all[p].owned[p % 2].complete = 1;
+        }
+        one->position += otherwise == 1;
+        one->complete = otherwise != 2;
+        one->step += otherwise == 3;
+        one->epoch += otherwise == 4;
+        ck_assert_int_eq(keel_worker_is_whole(&worker, &chosen), otherwise == 0);
+    }
+}
+END_TEST
+
 /* ---- slices -------------------------------------------------------------------------------------------- */
 
 /* Ranks of other places have other elements under the same names: none of them sends, none receives. */
@@ -534,6 +556,45 @@ START_TEST(slices_come_from_their_own_column_alone)
         keel_moves_fini(&moves);
     }
     ck_assert(came > 1000000 && missing > 1000000);
+}
+END_TEST
+
+/* Who has the sums of the step that another did, and of no other; not who is where that one is. */
+START_TEST(who_is_a_step_behind_and_has_its_sums_catches_up)
+{
+    worker.rank_count = 8;
+    worker.position = KEEL_SEAT_NONE;
+    memset(worker.sync_all, 0, RANKS * sizeof *worker.sync_all);
+    for (uint32_t p = 0; p < 8; p++) {
+        worker.sync_all[p].has_state = p & 1;
+        worker.sync_all[p].is_ready = p >> 1 & 1;
+    }
+    for (uint64_t next = 5; next <= 7; next++) {
+        for (uint32_t p = 0; p < 8; p++)
+            worker.sync_all[p].next_step = next;
+        ck_ok(keel_worker_catch_up_axes(&worker, 7));
+        for (uint32_t p = 0; p < 8; p++)
+            ck_assert_uint_eq(worker.sync_all[p].next_step, (p & 3) == 3 && next == 6 ? 7 : next);
+    }
+}
+END_TEST
+
+/* A group in which nobody is missed, without groups within it. */
+START_TEST(nobody_is_missed_where_all_are_there)
+{
+    static const uint16_t mine[4];
+    const struct keel_endpoint_config config = {.provider = NULL};
+    struct keel_address address;
+    uint32_t position;
+    ck_assert(!keel_worker_missed(&worker, &position));
+    ck_ok(keel_endpoint_open(&config, &worker.endpoint));
+    keel_endpoint_address(worker.endpoint, &address);
+    const struct keel_group_config group = {
+        .epoch = 1, .rank_count = 1, .addresses = &address, .shard_count = 4, .shard_rank = mine};
+    ck_ok(keel_group_open(worker.endpoint, &group, &worker.group));
+    ck_assert(!keel_worker_missed(&worker, &position));
+    keel_group_close(worker.group);
+    keel_endpoint_close(worker.endpoint);
 }
 END_TEST
 
@@ -579,12 +640,15 @@ int main(void)
     const TTest *const whole[] = {whoever_is_behind_gets_all_from_those_who_are_furthest,
                                   what_ranks_read_of_a_snapshot_reaches_all_who_need_it};
     const TTest *const owned[] = {pieces_come_once_from_live_holders_of_the_newest_layout_that_is_whole,
-                                  what_ranks_read_of_a_snapshot_reaches_all_who_need_it};
-    const TTest *const sliced[] = {slices_come_from_their_own_column_alone};
+                                  what_ranks_read_of_a_snapshot_reaches_all_who_need_it,
+                                  a_layout_is_whole_when_all_are_where_they_were_with_all_weights};
+    const TTest *const sliced[] = {slices_come_from_their_own_column_alone,
+                                   who_is_a_step_behind_and_has_its_sums_catches_up,
+                                   nobody_is_missed_where_all_are_there};
     add_case(suite, "replicas", open_replicas, whole, 2);
     add_case(suite, "momentum", open_momentum, whole, 2);
-    add_case(suite, "owned", open_owned, owned, 2);
-    add_case(suite, "sliced", open_sliced, sliced, 1);
+    add_case(suite, "owned", open_owned, owned, 3);
+    add_case(suite, "sliced", open_sliced, sliced, 3);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     const int failed = srunner_ntests_failed(runner);
