@@ -10,7 +10,7 @@
 
 #define WIRE_MAGIC UINT32_C(0x344e454b) /* "KEN4": the digit is the version */
 
-enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 128, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
+enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 136, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
 
 _Static_assert(HEAD_BYTES + 32 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_BYTES +
                        KEEL_WIRE_DETAIL_BYTES <
@@ -99,8 +99,15 @@ static void flow_text(struct flow *f, char *text, uint32_t capacity)
         text[f->r->failed ? 0 : bytes] = '\0';
 }
 
+/* How long what was written since `begin` is; nothing of what is read. */
+static uint32_t written_since(const struct flow *f, uint32_t begin)
+{
+    return f->w ? f->w->bytes - begin : 0;
+}
+
 static void flow_record(struct flow *f, struct keel_step_record *record)
 {
+    const uint32_t begin = written_since(f, 0);
     flow_u64(f, &record->step);
     flow_u32(f, &record->loss_bits);
     flow_u32(f, &record->grad_norm_bits);
@@ -123,10 +130,12 @@ static void flow_record(struct flow *f, struct keel_step_record *record)
     flow_u32(f, &record->redo_microbatches);
     flow_u32(f, &record->loss_scale_bits);
     flow_u64(f, &record->sent_bytes);
+    KEEL_ASSERT(f->r || written_since(f, begin) == RECORD_BYTES); /* by which a status fits */
 }
 
 static void flow_worker(struct flow *f, struct keel_wire_worker *worker)
 {
+    const uint32_t begin = written_since(f, 0);
     flow_u32(f, &worker->incarnation);
     worker->state = (enum keel_worker_state)flow_choice(f, worker->state, KEEL_WORKER_STATE_COUNT);
     worker->cause = (enum keel_cause)flow_choice(f, worker->cause, KEEL_CAUSE_COUNT);
@@ -136,6 +145,7 @@ static void flow_worker(struct flow *f, struct keel_wire_worker *worker)
     flow_u64(f, &worker->accused_epoch);
     flow_u16(f, &worker->accused_rank);
     flow_address(f, &worker->address);
+    KEEL_ASSERT(written_since(f, begin) <= WORKER_BYTES);
 }
 
 static void flow_status(struct flow *f, struct keel_wire_status *status)

@@ -167,6 +167,19 @@ static enum keel_status check_said(struct keel_tape_run *run,
     return outvoted ? vote_out(run, wrong, board, evidence) : differ(run, evidence);
 }
 
+/* Whose pieces `position` has copies of, in words. A digest is that of all of them: nobody knows of which
+ * one. */
+static void name_owners(const struct keel_tape_run *run, uint32_t position, char *out, size_t capacity)
+{
+    const uint32_t *second = run->trainer->owned.now.second;
+    uint32_t count = 0;
+    size_t used = 0;
+    for (uint32_t p = 0; p < run->step->rank_count; p++)
+        if (second[p] == position && used < capacity)
+            used += (size_t)snprintf(out + used, capacity - used, count++ == 0 ? "%u" : ", %u",
+                                     rank_of(run->step, p));
+}
+
 /* parallel.zero: what a rank has of others is what they have. Nobody can tell who is right. */
 static enum keel_status check_copies(struct keel_tape_run *run)
 {
@@ -175,19 +188,21 @@ static enum keel_status check_copies(struct keel_tape_run *run)
     const uint32_t *second = trainer->owned.now.second;
     for (uint32_t r = 0; r < step->rank_count; r++) {
         uint64_t sum = 0;
-        uint32_t owner = 0;
+        uint32_t owners = 0;
         for (uint32_t p = 0; p < step->rank_count; p++)
             if (second[p] == r) {
                 sum += trainer->records[p].own;
-                owner = p;
+                owners++;
             }
         if (sum == trainer->records[r].copies)
             continue;
-        char evidence[KEEL_DETAIL_BYTES];
+        char evidence[KEEL_DETAIL_BYTES], names[128] = "?";
+        name_owners(run, r, names, sizeof names);
         snprintf(evidence, sizeof evidence,
-                 "after step %llu rank %u has other pieces of the state of rank %u than that has: one of "
-                 "them is wrong, and nobody can tell which",
-                 (unsigned long long)step->step, rank_of(step, r), rank_of(step, owner));
+                 "after step %llu rank %u has other pieces of the state of rank%s %s than %s: one of them is "
+                 "wrong, and nobody can tell which",
+                 (unsigned long long)step->step, rank_of(step, r), owners > 1 ? "s" : "", names,
+                 owners > 1 ? "those have" : "that has");
         return differ(run, evidence);
     }
     return KEEL_OK;

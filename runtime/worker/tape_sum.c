@@ -7,7 +7,7 @@
 #include "trainer_internal.h"
 #include <keel/clock.h>
 
-/* A step's collectives have numbers of their own; those of a view lie below and far above (worker_sync.c). */
+/* A step's collectives have numbers of their own; those of a view lie below and far above (trainer.h). */
 uint64_t keel_tape_sequence(const struct keel_tape_run *run, uint32_t piece)
 {
     return ((run->step->step + 1) << 20) + piece;

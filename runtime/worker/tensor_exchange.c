@@ -10,14 +10,11 @@
 #include <keel/memory.h>
 #include <string.h>
 
-/* What is no action of a tape, above all that is one. */
-#define SEQUENCE_OUTSIDE (UINT64_C(1) << 62)
-
 /* ---- making -------------------------------------------------------------------------------------------- */
 
 static uint64_t staging_of(const struct keel_engine_exchange *what)
 {
-    return what == NULL ? 0 : (what->part_count + 1) * what->units * what->unit * sizeof(float);
+    return what == NULL ? 0 : (what->part_count + 1) * (what->units * what->unit) * sizeof(float);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -159,7 +156,8 @@ static struct keel_group *group_of(const struct keel_trainer_axes *axes,
 
 static uint64_t sequence_in_tape(struct keel_tape_run *run)
 {
-    return ((run->step->step + 1) << 32) + run->exchanged++;
+    KEEL_ASSERT(run->exchanged < UINT64_C(1) << 24);
+    return ((run->step->step + 1) << 24) + run->exchanged++;
 }
 
 enum keel_status keel_tape_exchange(struct keel_tape_run *run, const struct keel_action *action)
@@ -281,8 +279,8 @@ enum keel_status keel_tensor_evaluate(struct keel_trainer *trainer, const struct
         const struct keel_engine_exchange *what = keel_engine_eval_exchange(trainer->engine, s);
         KEEL_TRY(keel_engine_eval_segment(trainer->engine, s));
         if (what != NULL)
-            KEEL_TRY(
-                exchange(trainer, what, group_of(axes, what), true, SEQUENCE_OUTSIDE + axes->sequence++));
+            KEEL_TRY(exchange(trainer, what, group_of(axes, what), true,
+                              KEEL_SEQUENCE_EVALUATION + axes->sequence++));
     }
     return keel_engine_eval_end(trainer->engine, deadline_ns, out_loss);
 }

@@ -191,6 +191,14 @@ enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struc
 
 /* ---- parallel.tensor: some slices of the tensor axis ---- */
 
+/* Numbers of a view's collectives: each is begun once in a group. Agreeing has the first few (worker_sync.c);
+ * a step has (step + 1) << 20 and what follows for its sums (tape_sum.c), (step + 1) << 24 for what slices
+ * exchange in it. Then, each kind above all before: */
+#define KEEL_SEQUENCE_EVALUATION (UINT64_C(1) << 60) /* exchanges of slices while it evaluates */
+#define KEEL_SEQUENCE_SCORES     (UINT64_C(1) << 61) /* what comes of that, to ranks that do not */
+#define KEEL_SEQUENCE_ROUND      (UINT64_C(1) << 62) /* rounds of agreeing on a snapshot */
+#define KEEL_SEQUENCE_MOVE       (UINT64_C(1) << 63) /* state from rank to rank */
+
 /* A view whose ranks share the slices. Groups of the same ranks differ in their shards. */
 struct keel_trainer_axes {
     struct keel_group *view;            /* all ranks */

@@ -286,8 +286,9 @@ static enum keel_status heal(struct keel_worker *worker, uint64_t step)
     struct keel_moves moves = {.moves = NULL};
     const uint64_t since = keel_now_ns();
     uint64_t digest;
-    KEEL_TRY(keel_worker_find_column(worker, step, &moves));
-    enum keel_status status = keel_worker_make_moves(worker, &moves);
+    enum keel_status status = keel_worker_find_column(worker, step, &moves);
+    if (status == KEEL_OK)
+        status = keel_worker_make_moves(worker, &moves);
     if (status == KEEL_OK)
         keel_worker_note_healed(worker, &moves);
     keel_moves_fini(&moves);

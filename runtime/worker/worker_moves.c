@@ -13,9 +13,9 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 4 << 20, WINDOW = 4 };
-/* Above all of a step (tape_sum.c) and of agreeing (worker_sync.c). */
-#define SEQUENCE_MOVE (UINT64_C(1) << 63)
-enum { SEQUENCE_ROUND = 40, SEQUENCE_PAIR = 24 }; /* first bits: which moves of the view; between whom */
+enum { SEQUENCE_ROUND = 48, SEQUENCE_PAIR = 24 }; /* first bits: which moves of the view; between whom */
+_Static_assert(KEEL_MEMBERS_MAX *KEEL_MEMBERS_MAX <= 1 << (SEQUENCE_ROUND - SEQUENCE_PAIR),
+               "no two pairs of a view have one number, nor two rounds");
 
 struct message {
     uint32_t from, to;
@@ -138,7 +138,8 @@ static enum keel_status begin(struct transfer *t, size_t number)
     uint8_t *chunk = chunk_of(t, number);
     const void *parts[] = {chunk};
     const struct keel_collective what = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
-                                         .sequence = SEQUENCE_MOVE + (worker->move_round << SEQUENCE_ROUND) +
+                                         .sequence = KEEL_SEQUENCE_MOVE +
+                                                     (worker->move_round << SEQUENCE_ROUND) +
                                                      (pair << SEQUENCE_PAIR) + message->number,
                                          .element = KEEL_ELEMENT_U8,
                                          .root = give ? message->to : message->from,

@@ -95,7 +95,7 @@ static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_
         return KEEL_OK;
     axes->scores = (uint64_t)out->has_loss << 32 | bits_of(out->loss);
     const struct keel_collective all = {.kind = KEEL_BROADCAST,
-                                        .sequence = (UINT64_C(1) << 61) + axes->evaluations++,
+                                        .sequence = KEEL_SEQUENCE_SCORES + axes->evaluations++,
                                         .element = KEEL_ELEMENT_U8,
                                         .root = root,
                                         .count = sizeof axes->scores,

@@ -14,9 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A step's sums have (step + 1) << 20 and what follows (tape_sum.c): these lie below. */
 enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_SHARES = 3, SEQUENCE_LOST = 4 };
-#define SEQUENCE_ROUND (UINT64_C(1) << 61)
 
 /* ---- the view as this worker sees it ------------------------------------------------------------------- */
 
@@ -402,7 +400,7 @@ enum keel_status keel_worker_exchange_whole(struct keel_worker *worker)
 
 enum keel_status keel_worker_exchange_round(struct keel_worker *worker, uint32_t round, bool has_share)
 {
-    return exchange(worker, SEQUENCE_ROUND + round, has_share);
+    return exchange(worker, KEEL_SEQUENCE_ROUND + round, has_share);
 }
 
 enum keel_status keel_worker_exchange_second(struct keel_worker *worker)

@@ -150,6 +150,12 @@ for ranks in 2 3; do
     check "a moment changes, $ranks ranks: the same bits" same_bits "$root/whole" "$out"
     check "a moment changes, $ranks ranks: it is said whose" grep -q "has other pieces of the state of rank 1 than" "$out/events.jsonl"
 done
+# One rank has copies of what two own, so it knows of neither that its moment changed.
+drill moment-uneven $zero --ranks 4 --nodes 2 --set cluster.respawn=false --drill kill:rank=3,step=2 \
+    --drill flip:rank=0,step=5,at=reduce
+check "a moment changes where one has copies of two: the same bits" same_bits "$root/whole" "$out"
+check "a moment changes where one has copies of two: both are named" grep -q \
+    "rank 2 has other pieces of the state of ranks 0, 1 than those have" "$out/events.jsonl"
 # One rank's share of the newest snapshot cannot be read: all go on from the one before.
 for how in cut changed gone; do
     drill "share-$how" $zero --set train.steps=6 --set train.decay_steps=8 --ranks 3
