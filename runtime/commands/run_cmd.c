@@ -446,7 +446,12 @@ static void tell_data(const struct keel_job *job, const struct keel_data *data)
             "%u of the %u classes have no image to train on: when a label is wrong, say how many classes "
             "there are (model.vocab), and it is found",
             absent, vocab);
-    if (val == 0 && job->eval_every > 0)
+    if (val == 0 && job->eval_every > 0 && job->val_path[0] != '\0')
+        keel_log(KEEL_LOG_WARN,
+                 "train.eval_every = %" PRIu64 ", but data.val_path = %s has no whole block (model.block = "
+                 "%u); no validation loss will be told",
+                 job->eval_every, job->val_path, job->block);
+    else if (val == 0 && job->eval_every > 0)
         keel_log(KEEL_LOG_WARN,
                  "train.eval_every = %" PRIu64 ", but nothing is kept to validate with: data.val_fraction = "
                  "%g leaves %s no whole block (model.block = %u); no validation loss will be told",
@@ -462,14 +467,28 @@ static void find_installed_text(struct keel_job *job)
         memcpy(job->path, installed, sizeof job->path);
 }
 
+/* What a run goes on from may be asked for in another directory. Of a pattern, which names no file, the
+ * folder is made absolute. */
+static void make_absolute(char path[KEEL_PATH_BYTES])
+{
+    char folder[KEEL_PATH_BYTES], joined[KEEL_PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    const bool whole = keel_path_exists(path);
+    if (path[0] == '\0' || (!whole && keel_path_parent(folder, path) != KEEL_OK))
+        return;
+    char *absolute = realpath(whole ? path : folder, NULL);
+    if (absolute != NULL && strlen(absolute) < sizeof folder &&
+        (whole || keel_path_join(joined, absolute, slash == NULL ? path : slash + 1) == KEEL_OK))
+        snprintf(path, KEEL_PATH_BYTES, "%s", whole ? absolute : joined);
+    free(absolute); /* realpath's own allocation */
+}
+
 /* Read the data once here: a missing or short file is told before processes start. */
 static enum keel_status check_data(struct run *run)
 {
     find_installed_text(&run->job);
-    char *absolute = realpath(run->job.path, NULL);
-    if (absolute != NULL && strlen(absolute) < sizeof run->job.path)
-        snprintf(run->job.path, sizeof run->job.path, "%s", absolute);
-    free(absolute); /* realpath's own allocation */
+    make_absolute(run->job.path);
+    make_absolute(run->job.val_path);
     struct keel_data *data;
     KEEL_TRY(keel_data_open(&run->job, &data));
     keel_job_identity(&run->job, keel_data_digest(data), run->identity);

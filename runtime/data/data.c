@@ -102,6 +102,19 @@ bool keel_data_is_right(const struct keel_data *data, void *const *inputs, uint3
     return data->reader->is_right(inputs, row, logits, classes);
 }
 
+const char *keel_data_text_of(const struct keel_data *data, uint32_t token,
+                              char scratch[KEEL_TOKEN_TEXT_BYTES], size_t *out_bytes)
+{
+    KEEL_ASSERT(data->reader->text_of != NULL);
+    return data->reader->text_of(data, token, scratch, out_bytes);
+}
+
+uint32_t keel_data_first_token(const struct keel_data *data)
+{
+    KEEL_ASSERT(data->reader->first_token != NULL);
+    return data->reader->first_token(data);
+}
+
 uint32_t keel_data_highest(const float *logits, uint32_t classes)
 {
     uint32_t best = 0;
@@ -157,8 +170,8 @@ uint64_t keel_permute(uint64_t index, uint64_t count, uint64_t key)
     return index;
 }
 
-void keel_data_train_batch(const struct keel_data *data, uint64_t step, uint32_t microbatch,
-                           uint32_t per_step, void *const *inputs)
+enum keel_status keel_data_train_batch(const struct keel_data *data, uint64_t step, uint32_t microbatch,
+                                       uint32_t per_step, void *const *inputs)
 {
     uint64_t first = (step * per_step + microbatch) * data->batch;
     for (uint32_t b = 0; b < data->batch; b++) {
@@ -166,20 +179,21 @@ void keel_data_train_batch(const struct keel_data *data, uint64_t step, uint32_t
         struct keel_sample sample = {.number = first + b};
         sample.item =
             keel_permute((first + b) % data->train_count, data->train_count, mix(data->seed) + pass);
-        data->reader->fill(data, &sample, b, inputs);
+        KEEL_TRY(data->reader->fill(data, &sample, b, inputs));
     }
+    return KEEL_OK;
 }
 
-bool keel_data_val_batch(const struct keel_data *data, uint32_t index, uint32_t count, void *const *inputs)
+enum keel_status keel_data_val_batch(const struct keel_data *data, uint32_t index, uint32_t count,
+                                     void *const *inputs)
 {
-    if (data->val_count == 0)
-        return false;
+    KEEL_ASSERT(data->val_count > 0);
     uint64_t total = (uint64_t)count * data->batch;
     for (uint32_t b = 0; b < data->batch; b++) {
         uint64_t number = (uint64_t)index * data->batch + b;
         struct keel_sample sample = {
             .item = number * data->val_count / total, .number = number, .validation = true};
-        data->reader->fill(data, &sample, b, inputs);
+        KEEL_TRY(data->reader->fill(data, &sample, b, inputs));
     }
-    return true;
+    return KEEL_OK;
 }

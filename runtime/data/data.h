@@ -13,9 +13,10 @@
 
 struct keel_data;
 
-/* Read all that the job's model trains on. NOT_FOUND; INVALID names the file and what is wrong with it: a
- * text shorter than the block, an IDX file that is foreign, cut short or of another count than its labels, a
- * label out of range, a pixel that is no number. */
+/* Read all that the job's model trains on; of token files, what token_files.h says. NOT_FOUND; INVALID names
+ * the file and what is wrong with it: a text shorter than the block, an IDX file that is foreign, cut short
+ * or of another count than its labels, a label out of range, a pixel that is no number, a token beyond the
+ * vocabulary. */
 enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **out);
 void keel_data_close(struct keel_data *data);
 
@@ -30,8 +31,9 @@ struct keel_data_input {
 uint32_t keel_data_input_count(const struct keel_data *data);
 const struct keel_data_input *keel_data_input(const struct keel_data *data, uint32_t index);
 
-uint32_t keel_data_vocab(const struct keel_data *data);  /* different tokens, or classes; 0: no such thing */
-uint64_t keel_data_digest(const struct keel_data *data); /* XXH3-64 of the files */
+uint32_t keel_data_vocab(const struct keel_data *data); /* different tokens, or classes; 0: no such thing */
+uint64_t keel_data_digest(
+    const struct keel_data *data); /* XXH3-64 of the files; of token files, of what token_files.h says */
 uint64_t keel_data_train_samples(const struct keel_data *data);
 /* 0: nothing to validate with. KEEL_DATA_DRAWN: they are drawn, as many as a validation asks for. */
 #define KEEL_DATA_DRAWN UINT32_MAX
@@ -41,13 +43,16 @@ uint32_t keel_data_absent_classes(const struct keel_data *data);
 uint32_t keel_data_sample_tokens(const struct keel_data *data); /* 1 where a sample is not of tokens */
 
 /* Microbatch number `microbatch` of step `step` into inputs[i], of keel_data_input(i)->bytes. The samples of
- * a step are numbered through all microbatches of all shards (`per_step`). */
-void keel_data_train_batch(const struct keel_data *data, uint64_t step, uint32_t microbatch,
-                           uint32_t per_step, void *const *inputs);
+ * a step are numbered through all microbatches of all shards (`per_step`). Token files are read here:
+ * MISMATCH, one was written to, cut or replaced since open; INVALID, a token beyond the vocabulary, with file
+ * and offset; what reading gives. */
+enum keel_status keel_data_train_batch(const struct keel_data *data, uint64_t step, uint32_t microbatch,
+                                       uint32_t per_step, void *const *inputs);
 
-/* Batch `index` of `count` validation batches, evenly spread; always the same. False when there is nothing to
- * validate with. */
-bool keel_data_val_batch(const struct keel_data *data, uint32_t index, uint32_t count, void *const *inputs);
+/* Batch `index` of `count` validation batches, evenly spread; always the same. There are samples to validate
+ * with. Errors as of keel_data_train_batch. */
+enum keel_status keel_data_val_batch(const struct keel_data *data, uint32_t index, uint32_t count,
+                                     void *const *inputs);
 
 /* Which of the batch just filled a row of logits (`classes` of them, row `row`) gets right; 1 or 0. Only
  * where keel_data_has_accuracy: one row a sample. */
@@ -55,9 +60,13 @@ bool keel_data_has_accuracy(const struct keel_data *data);
 bool keel_data_is_right(const struct keel_data *data, void *const *inputs, uint32_t row, const float *logits,
                         uint32_t classes);
 
-/* Of texts: byte of a token, and token of a byte (0 when the byte does not occur). */
-uint8_t keel_data_byte(const struct keel_data *data, uint32_t token);
-uint32_t keel_data_token(const struct keel_data *data, uint8_t byte);
+/* Of texts and token files: the bytes of a token, in `scratch` or as long as the data are open; of token
+ * files its number and a blank. And the token that generated text goes on from: a line's end, else token 0.
+ */
+enum { KEEL_TOKEN_TEXT_BYTES = 16 };
+const char *keel_data_text_of(const struct keel_data *data, uint32_t token,
+                              char scratch[KEEL_TOKEN_TEXT_BYTES], size_t *out_bytes);
+uint32_t keel_data_first_token(const struct keel_data *data);
 
 /* Position of `index` in a keyed permutation of [0, count): a balanced Feistel network on the next power
  * of four, cycle-walking (Black and Rogaway 2002). */

@@ -211,8 +211,8 @@ static void copy_image(const struct images *images, const struct keel_idx *from,
         }
 }
 
-static void fill_image(const struct keel_data *data, const struct keel_sample *sample, uint32_t slot,
-                       void *const *inputs)
+static enum keel_status fill_image(const struct keel_data *data, const struct keel_sample *sample,
+                                   uint32_t slot, void *const *inputs)
 {
     const struct images *images = data->own;
     const struct set *set = &images->sets[sample->validation ? VAL : TRAIN];
@@ -220,6 +220,7 @@ static void fill_image(const struct keel_data *data, const struct keel_sample *s
     copy_image(images, &set->images, sample->item, draw_view(data, images, sample),
                (float *)inputs[0] + slot * elements);
     ((int32_t *)inputs[1])[slot] = set->labels.elements[sample->item];
+    return KEEL_OK;
 }
 
 static bool is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)

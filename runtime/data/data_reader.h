@@ -17,9 +17,15 @@ struct keel_reader {
     /* Fill in data's counts, inputs, vocab, digest and `own`; on failure close is called. */
     enum keel_status (*open)(struct keel_data *data, const struct keel_job *job);
     void (*close)(struct keel_data *data);
-    /* Write the sample into place `slot` of the batch. */
-    void (*fill)(const struct keel_data *data, const struct keel_sample *sample, uint32_t slot,
-                 void *const *inputs);
+    /* Write the sample into place `slot` of the batch. What is in memory cannot fail; files can: MISMATCH,
+     * they changed since open; INVALID, what could not be known at open. */
+    enum keel_status (*fill)(const struct keel_data *data, const struct keel_sample *sample, uint32_t slot,
+                             void *const *inputs);
+    /* The bytes that a token stands for, and the token that generated text goes on from; NULL: samples are
+     * not of tokens. `scratch`: for a text that is nowhere else. */
+    const char *(*text_of)(const struct keel_data *data, uint32_t token, char scratch[KEEL_TOKEN_TEXT_BYTES],
+                           size_t *out_bytes);
+    uint32_t (*first_token)(const struct keel_data *data);
     /* Whether a row of logits is right; NULL: there is no such thing as accuracy. */
     bool (*is_right)(void *const *inputs, uint32_t row, const float *logits, uint32_t classes);
 };

@@ -83,8 +83,8 @@ static void fill_bag(const struct teacher *teacher, uint64_t key, uint32_t table
     }
 }
 
-static void fill_sample(const struct keel_data *data, const struct keel_sample *sample, uint32_t slot,
-                        void *const *inputs)
+static enum keel_status fill_sample(const struct keel_data *data, const struct keel_sample *sample,
+                                    uint32_t slot, void *const *inputs)
 {
     const struct teacher *teacher = data->own;
     float *dense = (float *)inputs[0] + (size_t)slot * teacher->dense;
@@ -105,6 +105,7 @@ static void fill_sample(const struct keel_data *data, const struct keel_sample *
     }
     float uniform = (float)(keel_data_draw(data->seed, LABEL_STREAM, item) >> 40) / 16777216.0f;
     ((float *)inputs[2])[slot] = uniform < 1.0f / (1.0f + keel_canon_exp(-logit)) ? 1.0f : 0.0f;
+    return KEEL_OK;
 }
 
 static bool is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)

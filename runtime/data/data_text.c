@@ -1,24 +1,39 @@
-/* data_text.c - text as tokens of one byte each: the next token is asked for (GPT), or tokens that were
- * masked (BERT, Devlin et al. 2019).
+/* data_text.c - tokens in a row: the next one is asked for (GPT), or some that were masked (BERT, Devlin et
+ * al. 2019). They are the bytes of a text, which is read into memory, or come from token files
+ * (token_files.h).
  *
- * A sample is a window of `block` tokens, by where it begins. Of a masked one round(0.15 block) tokens are
- * asked for, which and how is drawn anew each time the window comes (Liu et al. 2019): 8 of 10 are replaced
- * by the mask, the token behind the last of the text; 1 of 10 by any token; 1 of 10 stays. */
+ * A sample is a window of `block` tokens, by where it begins; no window reaches from one file into the next.
+ * Of a masked one round(0.15 block) tokens are asked for, which and how is drawn anew each time the window
+ * comes (Liu et al. 2019): 8 of 10 are replaced by the mask, the token behind the last of the text; 1 of 10
+ * by any token; 1 of 10 stays. */
 #include "data_reader.h"
+#include "token_files.h"
 #include <keel/memory.h>
+#include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
 enum { BYTES = 256, MASK_STREAM = 1, MASK_VALIDATION_STREAM = 2 };
+enum { TRAIN, VAL, SETS, VOCAB_MAX = 1 << 20 /* of model.vocab */ };
 
+/* Windows that lie in one file, numbered from `before` on. */
+struct run {
+    const struct keel_token_file *file;
+    uint64_t first, before;
+};
 struct text {
-    char *bytes; /* owned */
+    char *bytes; /* owned; NULL: of token files */
     uint64_t count, train_bytes;
+    struct keel_token_files files; /* to train on, and behind them those of data.val_path */
+    struct run *runs[SETS];        /* owned */
+    size_t run_count[SETS];
     uint32_t block, tokens; /* different ones; the mask, if any, is one more */
     uint32_t masked;        /* of a sample; 0: the next token is asked for */
     uint8_t token_of[BYTES];
     uint8_t byte_of[BYTES];
 };
+
+/* ---- the bytes of a text ------------------------------------------------------------------------------- */
 
 static uint32_t build_vocab(struct text *text, bool all_bytes)
 {
@@ -36,15 +51,162 @@ static uint32_t build_vocab(struct text *text, bool all_bytes)
     return next;
 }
 
-static enum keel_status check_length(const struct keel_data *data, const struct text *text,
-                                     const struct keel_job *job)
+/* `key` names the path in messages. */
+static enum keel_status read_bytes(const char *path, const char *key, char **out, size_t *out_bytes)
 {
+    if (keel_path_exists(path) && !keel_path_is_file(path))
+        return keel_fail(KEEL_INVALID,
+                         "%s = %s: no regular file (every worker reads it anew); name a text file", key,
+                         path);
+    enum keel_status status = keel_file_read(path, UINT64_C(1) << KEEL_BYTES_MAX_LOG2, out, out_bytes);
+    if (status == KEEL_NOT_FOUND)
+        return keel_fail(status,
+                         "%s = %s: no such file; name a text file, or run `make data` for the default "
+                         "(installed: sh PREFIX/share/keel/data.sh PREFIX/share/keel/data)",
+                         key, path);
+    return status;
+}
+
+/* Behind the text for training. */
+static enum keel_status append_val_text(struct text *text, const struct keel_job *job)
+{
+    char *more = NULL;
+    size_t bytes = 0;
+    KEEL_TRY(read_bytes(job->val_path, "data.val_path", &more, &bytes));
+    enum keel_status status = keel_realloc(&text->bytes, text->count, text->count + bytes, 1);
+    if (status == KEEL_OK) {
+        memcpy(text->bytes + text->count, more, bytes);
+        text->count += bytes;
+    }
+    keel_free(more);
+    return status;
+}
+
+static enum keel_status open_bytes(struct keel_data *data, struct text *text, const struct keel_job *job)
+{
+    size_t bytes = 0;
+    KEEL_TRY(read_bytes(job->path, "data.path", &text->bytes, &bytes));
+    text->count = text->train_bytes = bytes;
+    if (job->val_path[0] == '\0') {
+        text->train_bytes -= (uint64_t)((double)text->count * (double)job->val_fraction);
+        data->digest = XXH3_64bits(text->bytes, keel_size(text->count));
+    } else {
+        KEEL_TRY(append_val_text(text, job));
+        data->digest = XXH3_64bits_withSeed(text->bytes, keel_size(text->count), text->train_bytes);
+    }
+    text->tokens = build_vocab(text, job->vocab_kind == KEEL_VOCAB_BYTE);
     if (text->train_bytes < (uint64_t)text->block + 1)
         return keel_fail(
             KEEL_INVALID,
             "%s: %llu bytes for training, at least model.block + 1 = %u are needed; give a longer text "
             "or a shorter block",
             job->path, (unsigned long long)text->train_bytes, text->block + 1);
+    data->train_count = text->train_bytes - text->block;
+    uint64_t kept = text->count - text->train_bytes;
+    data->val_count = kept > text->block ? kept - text->block : 0;
+    return KEEL_OK;
+}
+
+/* ---- token files --------------------------------------------------------------------------------------- */
+
+/* Bytes of a token in files without a header; 0: the path is of a text. */
+static uint32_t token_width(const struct keel_job *job)
+{
+    static const char suffix[] = ".bin";
+    const size_t length = strlen(job->path), end = sizeof suffix - 1;
+    switch ((enum keel_data_format)job->format) {
+    case KEEL_DATA_UINT16:
+        return 2;
+    case KEEL_DATA_UINT32:
+        return 4;
+    case KEEL_DATA_AUTO:
+        return length > end && strcmp(job->path + length - end, suffix) == 0 ? 2 : 0;
+    case KEEL_DATA_TEXT:
+    default:
+        return 0;
+    }
+}
+
+/* The windows of `count` tokens, from `first` on, of the row of files `from` to `to`, as runs of a set.
+ * Returns how many there are. */
+static uint64_t add_runs(struct text *text, int set, size_t from, size_t to, uint64_t first, uint64_t count)
+{
+    uint64_t windows = 0, begin = 0; /* of the file, in the row */
+    for (size_t f = from; f < to; f++) {
+        const struct keel_token_file *file = &text->files.files[f];
+        const uint64_t end = begin + file->layout.count;
+        const uint64_t low = begin > first ? begin : first, high = end < first + count ? end : first + count;
+        if (high > low && high - low > text->block) {
+            text->runs[set][text->run_count[set]++] = (struct run){file, low - begin, windows};
+            windows += high - low - text->block;
+        }
+        begin = end;
+    }
+    return windows;
+}
+
+/* Which windows are trained on, and which are kept. */
+static enum keel_status cut_files(struct keel_data *data, struct text *text, const struct keel_job *job,
+                                  size_t train_files, uint64_t train_tokens)
+{
+    const size_t files = text->files.count;
+    const bool apart = files > train_files;
+    const uint64_t kept = apart ? text->files.tokens - train_tokens
+                                : (uint64_t)((double)train_tokens * (double)job->val_fraction);
+    for (int set = 0; set < SETS; set++)
+        KEEL_TRY(keel_alloc(files, sizeof(struct run), &text->runs[set]));
+    train_tokens -= apart ? 0 : kept;
+    data->train_count = add_runs(text, TRAIN, 0, train_files, 0, train_tokens);
+    data->val_count = add_runs(text, VAL, apart ? train_files : 0, files, apart ? 0 : train_tokens, kept);
+    if (data->train_count == 0)
+        return keel_fail(KEEL_INVALID,
+                         "%s: %llu tokens for training, and none of the files has model.block + 1 = %u of "
+                         "them; give more, or a shorter block",
+                         job->path, (unsigned long long)train_tokens, text->block + 1);
+    return KEEL_OK;
+}
+
+/* The vocabulary is what the job says, or what the files need. */
+static enum keel_status look_at_files(struct keel_data *data, struct text *text, const struct keel_job *job)
+{
+    uint32_t highest;
+    const uint32_t vocab = job->vocab != 0 && text->masked > 0 ? job->vocab - 1 : job->vocab;
+    KEEL_TRY(keel_token_files_survey(&text->files, vocab, &data->digest, &highest));
+    if (highest >= VOCAB_MAX)
+        return keel_fail(KEEL_INVALID,
+                         "%s: token %u: vocabularies have up to %d; give the data.format that it was written "
+                         "in",
+                         job->path, highest, VOCAB_MAX);
+    text->tokens = keel_token_files_are_surveyed_whole(&text->files) ? highest + 1 : vocab;
+    return KEEL_OK;
+}
+
+static enum keel_status open_files(struct keel_data *data, struct text *text, const struct keel_job *job,
+                                   uint32_t width)
+{
+    if (job->vocab_kind != KEEL_VOCAB_CHAR)
+        return keel_fail(KEEL_INVALID,
+                         "data.vocab = byte says nothing to token files (%s): leave it out, or give "
+                         "data.format = text",
+                         job->path);
+    KEEL_TRY(keel_token_files_add(&text->files, job->path, "data.path", width));
+    const size_t train_files = text->files.count;
+    const uint64_t train_tokens = text->files.tokens;
+    if (job->val_path[0] != '\0')
+        KEEL_TRY(keel_token_files_add(&text->files, job->val_path, "data.val_path", width));
+    KEEL_TRY(look_at_files(data, text, job));
+    if (job->val_path[0] != '\0') {
+        const uint64_t cut[] = {data->digest, train_files};
+        data->digest = XXH3_64bits(cut, sizeof cut);
+    }
+    return cut_files(data, text, job, train_files, train_tokens);
+}
+
+/* ---- the reader ---------------------------------------------------------------------------------------- */
+
+static enum keel_status check_vocab(const struct keel_data *data, const struct text *text,
+                                    const struct keel_job *job)
+{
     if (job->vocab != 0 && job->vocab < data->vocab)
         return keel_fail(
             KEEL_INVALID, "model.vocab = %u, but %s has %u different tokens%s; use 0 or at least %u",
@@ -52,41 +214,18 @@ static enum keel_status check_length(const struct keel_data *data, const struct 
     return KEEL_OK;
 }
 
-static enum keel_status read_text(struct text *text, const struct keel_job *job)
-{
-    size_t bytes;
-    if (keel_path_exists(job->path) && !keel_path_is_file(job->path))
-        return keel_fail(KEEL_INVALID,
-                         "data.path = %s: no regular file (every worker reads it anew); name a text file",
-                         job->path);
-    enum keel_status status =
-        keel_file_read(job->path, UINT64_C(1) << KEEL_BYTES_MAX_LOG2, &text->bytes, &bytes);
-    if (status == KEEL_NOT_FOUND)
-        return keel_fail(status,
-                         "data.path = %s: no such file; name a text file, or run `make data` for the default "
-                         "(installed: sh PREFIX/share/keel/data.sh PREFIX/share/keel/data)",
-                         job->path);
-    text->count = bytes;
-    return status;
-}
-
 static enum keel_status open_text(struct keel_data *data, const struct keel_job *job, bool masked)
 {
     struct text *text;
     KEEL_TRY(keel_alloc(1, sizeof *text, &text));
     data->own = text;
-    KEEL_TRY(read_text(text, job));
     text->block = job->block;
-    text->train_bytes = text->count - (uint64_t)((double)text->count * (double)job->val_fraction);
-    text->tokens = build_vocab(text, job->vocab_kind == KEEL_VOCAB_BYTE);
     text->masked = !masked ? 0 : job->block < 4 ? 1 : (job->block * 15 + 50) / 100;
+    const uint32_t width = token_width(job);
+    KEEL_TRY(width > 0 ? open_files(data, text, job, width) : open_bytes(data, text, job));
     data->vocab = text->tokens + (masked ? 1 : 0);
-    data->digest = XXH3_64bits(text->bytes, keel_size(text->count));
     data->sample_tokens = job->block;
-    KEEL_TRY(check_length(data, text, job));
-    data->train_count = text->train_bytes - text->block;
-    uint64_t kept = text->count - text->train_bytes;
-    data->val_count = kept > text->block ? kept - text->block : 0;
+    KEEL_TRY(check_vocab(data, text, job));
     const uint64_t block = text->block, asked = text->masked;
     keel_data_add_input(data, "ids", KEEL_I32, 1, 1, &block);
     if (masked)
@@ -108,28 +247,59 @@ static enum keel_status open_masked(struct keel_data *data, const struct keel_jo
 static void close_text(struct keel_data *data)
 {
     struct text *text = data->own;
-    if (text != NULL)
-        keel_free(text->bytes);
+    if (text == NULL)
+        return;
+    keel_free(text->bytes);
+    for (int set = 0; set < SETS; set++)
+        keel_free(text->runs[set]);
+    keel_token_files_fini(&text->files);
     keel_free(text);
 }
 
-/* Where the window begins: validation windows lie behind the text for training. */
-static uint64_t start_of(const struct text *text, const struct keel_sample *sample)
+/* The run that has a window. */
+static const struct run *find_run(const struct text *text, int set, uint64_t window)
 {
-    return sample->item + (sample->validation ? text->train_bytes : 0);
+    size_t low = 0, high = text->run_count[set];
+    KEEL_ASSERT(high > 0);
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        if (text->runs[set][middle].before <= window)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &text->runs[set][low];
 }
 
-static void fill_next(const struct keel_data *data, const struct keel_sample *sample, uint32_t slot,
-                      void *const *inputs)
+/* The first `count` tokens of the sample's window, of which there is one behind `block`: as
+ * keel_token_file_read gives them. */
+static enum keel_status read_tokens(const struct text *text, const struct keel_sample *sample, uint32_t count,
+                                    int32_t *out_first, int32_t *out)
+{
+    if (text->bytes == NULL) {
+        const struct run *run = find_run(text, sample->validation ? VAL : TRAIN, sample->item);
+        return keel_token_file_read(run->file, run->first + (sample->item - run->before), count, text->tokens,
+                                    out_first, out);
+    }
+    /* Windows for validation lie behind the text for training. */
+    const uint64_t first = sample->item + (sample->validation ? text->train_bytes : 0);
+    const uint8_t *at = (const uint8_t *)text->bytes + first;
+    if (out_first != NULL)
+        *out_first = text->token_of[*at++];
+    for (uint32_t t = out_first != NULL; t < count; t++)
+        *out++ = text->token_of[*at++];
+    return KEEL_OK;
+}
+
+static enum keel_status fill_next(const struct keel_data *data, const struct keel_sample *sample,
+                                  uint32_t slot, void *const *inputs)
 {
     const struct text *text = data->own;
-    const uint8_t *at = (const uint8_t *)text->bytes + start_of(text, sample);
     int32_t *ids = (int32_t *)inputs[0] + (size_t)slot * text->block;
     int32_t *targets = (int32_t *)inputs[1] + (size_t)slot * text->block;
-    for (uint32_t t = 0; t < text->block; t++) {
-        ids[t] = text->token_of[at[t]];
-        targets[t] = text->token_of[at[t + 1]];
-    }
+    KEEL_TRY(read_tokens(text, sample, text->block + 1, ids, targets));
+    memcpy(ids + 1, targets, (text->block - 1) * sizeof *ids);
+    return KEEL_OK;
 }
 
 static int32_t corrupt(const struct text *text, int32_t token, uint64_t draw)
@@ -140,36 +310,46 @@ static int32_t corrupt(const struct text *text, int32_t token, uint64_t draw)
     return kind == 8 ? (int32_t)keel_data_below(draw << 32, text->tokens) : token;
 }
 
-static void fill_masked(const struct keel_data *data, const struct keel_sample *sample, uint32_t slot,
-                        void *const *inputs)
+static enum keel_status fill_masked(const struct keel_data *data, const struct keel_sample *sample,
+                                    uint32_t slot, void *const *inputs)
 {
     const struct text *text = data->own;
-    const uint8_t *at = (const uint8_t *)text->bytes + start_of(text, sample);
     int32_t *ids = (int32_t *)inputs[0] + (size_t)slot * text->block;
     int32_t *positions = (int32_t *)inputs[1] + (size_t)slot * text->masked;
     int32_t *targets = (int32_t *)inputs[2] + (size_t)slot * text->masked;
     uint64_t stream = sample->validation ? MASK_VALIDATION_STREAM : MASK_STREAM;
     uint64_t key = keel_data_draw(data->seed, stream, sample->number);
-    for (uint32_t t = 0; t < text->block; t++)
-        ids[t] = text->token_of[at[t]];
+    KEEL_TRY(read_tokens(text, sample, text->block, NULL, ids));
     for (uint32_t i = 0; i < text->masked; i++) {
         uint32_t position = (uint32_t)keel_permute(i, text->block, key); /* so no position comes twice */
         targets[i] = ids[position];
         ids[position] = corrupt(text, ids[position], keel_data_draw(key, 0, i));
         positions[i] = (int32_t)(slot * text->block + position);
     }
+    return KEEL_OK;
 }
 
-uint8_t keel_data_byte(const struct keel_data *data, uint32_t token)
+static const char *text_of(const struct keel_data *data, uint32_t token, char scratch[KEEL_TOKEN_TEXT_BYTES],
+                           size_t *out_bytes)
 {
     const struct text *text = data->own;
-    return token < text->tokens ? text->byte_of[token] : (uint8_t)'?';
+    if (text->bytes == NULL) {
+        *out_bytes = (size_t)snprintf(scratch, KEEL_TOKEN_TEXT_BYTES, "%u ", token);
+        return scratch;
+    }
+    scratch[0] = token < text->tokens ? (char)text->byte_of[token] : '?';
+    *out_bytes = 1;
+    return scratch;
 }
 
-uint32_t keel_data_token(const struct keel_data *data, uint8_t byte)
+static uint32_t first_token(const struct keel_data *data)
 {
-    return ((const struct text *)data->own)->token_of[byte];
+    return ((const struct text *)data->own)->token_of['\n'];
 }
 
-const struct keel_reader keel_text_reader = {.open = open_next, .close = close_text, .fill = fill_next};
+const struct keel_reader keel_text_reader = {.open = open_next,
+                                             .close = close_text,
+                                             .fill = fill_next,
+                                             .text_of = text_of,
+                                             .first_token = first_token};
 const struct keel_reader keel_masked_reader = {.open = open_masked, .close = close_text, .fill = fill_masked};

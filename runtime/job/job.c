@@ -96,11 +96,18 @@ static const struct keel_ini_key keys[] = {
     {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: categories of a feature in one sample, at most"},
     {"data", "path", KEEL_INI_TEXT, FIELD(path), KEEL_JOB_TEXT, 1, 0, NULL, FREE,
-     "text file to train on; resnet: directory of IDX files; dlrm: not read"},
+     "to train on: a text, or token files, where DIR/*.bin names several; resnet: directory of IDX files; "
+     "dlrm: not read"},
+    {"data", "val_path", KEEL_INI_TEXT, FIELD(val_path), "", 0, 0, NULL, OF_MODELS(TEXT),
+     "to validate with, as data.path; empty: the share of data.path that data.val_fraction says"},
+    {"data", "format", KEEL_INI_CHOICE, FIELD(format), "auto", 0, 0, "auto|text|uint16|uint32",
+     OF_MODELS(TEXT),
+     "of data.path and data.val_path: text; uint16, uint32: token files, whose own header wins; auto: uint16 "
+     "where the name ends in .bin, else text"},
     {"data", "vocab", KEEL_INI_CHOICE, FIELD(vocab_kind), "char", 0, 0, "char|byte", BITS | OF_MODELS(TEXT),
      "char: the bytes that occur in the text; byte: all 256"},
     {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL, BITS | OF_MODELS(TEXT),
-     "share at the end of the text kept for validation"},
+     "share at the end of data.path kept for validation, where there is no data.val_path"},
     {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: samples of the synthetic training set"},
     {"data", "flip", KEEL_INI_BOOL, FIELD(flip), "false", 0, 0, NULL, BITS | OF_MODELS(RESNET),
@@ -498,6 +505,11 @@ static enum keel_status check_job(const struct keel_job *job)
     KEEL_TRY(check_name(job->name));
     KEEL_TRY(check_devices(job));
     KEEL_TRY(check_kind(job));
+    if (job->val_path[0] != '\0' && !is_default(find_key("data", "val_fraction"), job))
+        return keel_fail(
+            KEEL_INVALID,
+            "data.val_fraction = %g says nothing beside data.val_path = %s: leave one of them out",
+            (double)job->val_fraction, job->val_path);
     if (is_text(job) && job->width % job->heads != 0)
         return keel_fail(KEEL_INVALID, "model.width = %u does not divide into model.heads = %u", job->width,
                          job->heads);

@@ -51,8 +51,8 @@ static enum keel_status feed(struct keel_tape_run *run, uint32_t shard, uint32_t
                                       .microbatch = number,
                                       .more = microbatch + 1 < job->microbatches};
     keel_tape_leave(run);
-    keel_data_train_batch(trainer->data, run->step->step, number, job->shards * job->microbatches,
-                          trainer->inputs);
+    KEEL_TRY(keel_data_train_batch(trainer->data, run->step->step, number, job->shards * job->microbatches,
+                                   trainer->inputs));
     keel_tape_enter(run, KEEL_HANG_COMPUTE);
     return keel_engine_feed(trainer->engine, &batch);
 }

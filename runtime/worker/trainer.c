@@ -304,7 +304,7 @@ static enum keel_status run_all_once(struct keel_trainer *trainer)
 {
     const struct keel_job *job = trainer->job;
     uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
-    keel_data_train_batch(trainer->data, 0, 0, 1, trainer->inputs);
+    KEEL_TRY(keel_data_train_batch(trainer->data, 0, 0, 1, trainer->inputs));
     struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = job->seed};
     struct keel_engine_update request = {.settings = job->update, .learning_rate = PROBE_RATE};
     struct keel_engine_updated updated;

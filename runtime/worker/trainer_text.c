@@ -4,7 +4,7 @@
 #include <keel/memory.h>
 #include <string.h>
 
-enum { SAMPLE_STREAM = 0x7fffffff, PROMPT_TOKEN_BYTE = '\n' };
+enum { SAMPLE_STREAM = 0x7fffffff };
 static const float sample_temperature = 0.8f;
 
 float keel_learning_rate(const struct keel_job *job, uint64_t step)
@@ -50,10 +50,11 @@ enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_tra
     float sum = 0;
     uint64_t right = 0;
     *out = (struct keel_trainer_scores){.has_loss = false};
+    if (keel_data_val_samples(trainer->data) == 0)
+        return KEEL_OK;
     for (uint32_t i = 0; i < job->eval_batches; i++) {
-        if (!keel_data_val_batch(trainer->data, i, job->eval_batches, trainer->inputs))
-            return KEEL_OK;
         float loss;
+        KEEL_TRY(keel_data_val_batch(trainer->data, i, job->eval_batches, trainer->inputs));
         KEEL_TRY(eval_batch(trainer, &loss));
         if (trainer->logits != NULL)
             count_right(trainer, &right);
@@ -107,43 +108,60 @@ static enum keel_status next_token(struct keel_trainer *trainer, const int32_t *
     return KEEL_OK;
 }
 
+/* Text that grows by one token after the other. */
+struct written {
+    char *text; /* owned; NUL-terminated behind `bytes` */
+    size_t bytes, capacity;
+};
+
+static enum keel_status write_token(const struct keel_data *data, uint32_t token, struct written *written)
+{
+    char scratch[KEEL_TOKEN_TEXT_BYTES];
+    size_t bytes;
+    const char *text = keel_data_text_of(data, token, scratch, &bytes);
+    KEEL_TRY(keel_grow(&written->text, &written->capacity, written->bytes + bytes + 1, 1));
+    memcpy(written->text + written->bytes, text, bytes);
+    written->bytes += bytes;
+    written->text[written->bytes] = '\0';
+    return KEEL_OK;
+}
+
 static enum keel_status generate(struct keel_trainer *trainer, uint32_t tokens, uint32_t vocab,
-                                 int32_t *history, float *logits, char *text)
+                                 int32_t *history, float *logits, struct written *written)
 {
     const struct keel_job *job = trainer->job;
     struct keel_control control = {.seed_lo = (uint32_t)job->seed, .seed_hi = (uint32_t)(job->seed >> 32)};
-    history[0] = (int32_t)keel_data_token(trainer->data, PROMPT_TOKEN_BYTE);
+    history[0] = (int32_t)keel_data_first_token(trainer->data);
     for (uint32_t n = 0; n < tokens; n++) {
         uint32_t length = n + 1 < job->block ? n + 1 : job->block;
         float uniform = keel_random_uniform(&control, SAMPLE_STREAM, n);
         KEEL_TRY(
             next_token(trainer, history + (n + 1 - length), length, uniform, logits, vocab, &history[n + 1]));
-        text[n] = (char)keel_data_byte(trainer->data, (uint32_t)history[n + 1]);
+        KEEL_TRY(write_token(trainer->data, (uint32_t)history[n + 1], written));
         atomic_fetch_add(trainer->progress, 1);
     }
-    text[tokens] = '\0';
     return KEEL_OK;
 }
 
-enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t tokens, char **out)
+enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t tokens, char **out,
+                                     size_t *out_bytes)
 {
     uint32_t vocab = trainer->job->vocab != 0 ? trainer->job->vocab : keel_data_vocab(trainer->data);
     int32_t *history = NULL;
     float *logits = NULL;
-    char *text = NULL;
+    struct written written = {.text = NULL};
     enum keel_status status = keel_alloc((size_t)tokens + 1, sizeof *history, &history);
     if (status == KEEL_OK)
         status = keel_alloc((size_t)vocab * 2, sizeof *logits, &logits);
     if (status == KEEL_OK)
-        status = keel_alloc((size_t)tokens + 1, 1, &text);
-    if (status == KEEL_OK)
-        status = generate(trainer, tokens, vocab, history, logits, text);
+        status = generate(trainer, tokens, vocab, history, logits, &written);
     keel_free(history);
     keel_free(logits);
     if (status != KEEL_OK) {
-        keel_free(text);
+        keel_free(written.text);
         return status;
     }
-    *out = text;
+    *out = written.text;
+    *out_bytes = written.bytes;
     return KEEL_OK;
 }

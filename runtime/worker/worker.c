@@ -522,10 +522,11 @@ static enum keel_status write_sample(struct keel_worker *worker)
     if (worker->job.sample_tokens == 0 || worker->axes.tensor > 1 || !worker->active || worker->position != 0)
         return KEEL_OK;
     char path[KEEL_PATH_BYTES], *text;
-    KEEL_TRY(keel_trainer_sample(worker->trainer, worker->job.sample_tokens, &text));
+    size_t bytes;
+    KEEL_TRY(keel_trainer_sample(worker->trainer, worker->job.sample_tokens, &text, &bytes));
     enum keel_status status = keel_path_join(path, worker->directory, "sample.txt");
     if (status == KEEL_OK)
-        status = keel_file_replace(path, text, strlen(text), 0666);
+        status = keel_file_replace(path, text, bytes, 0666);
     keel_free(text);
     return status;
 }

@@ -58,7 +58,7 @@ START_TEST(three_of_twenty_tokens_are_asked_for_by_the_rule_of_80_10_10)
     void *inputs[] = {ids, at, targets};
     uint32_t masks = 0, kept = 0, others = 0;
     for (uint32_t step = 0; step < 250; step++) {
-        keel_data_train_batch(data, step, 0, 1, inputs);
+        ck_ok(keel_data_train_batch(data, step, 0, 1, inputs));
         uint32_t seen[BATCH * BLOCK] = {0};
         for (uint32_t i = 0; i < BATCH * MASKED; i++) {
             ck_assert_int_eq(at[i] / BLOCK, (int32_t)i / MASKED);
@@ -83,15 +83,15 @@ START_TEST(masks_depend_on_the_sample_and_come_anew_with_each_pass)
     ck_ok(keel_data_open(&job, &data));
     int32_t ids[2][BATCH * BLOCK], at[2][BATCH * MASKED], targets[2][BATCH * MASKED];
     void *first[] = {ids[0], at[0], targets[0]}, *second[] = {ids[1], at[1], targets[1]};
-    keel_data_train_batch(data, 5, 3, 4, first);
-    keel_data_train_batch(data, 23, 0, 1, second); /* the same samples */
+    ck_ok(keel_data_train_batch(data, 5, 3, 4, first));
+    ck_ok(keel_data_train_batch(data, 23, 0, 1, second)); /* the same samples */
     ck_assert_mem_eq(ids[0], ids[1], sizeof ids[0]);
     ck_assert_mem_eq(at[0], at[1], sizeof at[0]);
     ck_assert_mem_eq(targets[0], targets[1], sizeof targets[0]);
-    keel_data_train_batch(data, 24, 0, 1, second);
+    ck_ok(keel_data_train_batch(data, 24, 0, 1, second));
     ck_assert_mem_ne(at[0], at[1], sizeof at[0]);
-    ck_assert(keel_data_val_batch(data, 1, 3, first));
-    ck_assert(keel_data_val_batch(data, 1, 3, second));
+    ck_ok(keel_data_val_batch(data, 1, 3, first));
+    ck_ok(keel_data_val_batch(data, 1, 3, second));
     ck_assert_mem_eq(ids[0], ids[1], sizeof ids[0]);
 }
 END_TEST
@@ -164,7 +164,7 @@ START_TEST(every_image_comes_once_a_pass_with_its_label)
     void *inputs[] = {images, labels};
     for (uint32_t pass = 0; pass < 3; pass++) {
         uint32_t seen[TRAIN] = {0};
-        keel_data_train_batch(data, pass, 0, 1, inputs);
+        ck_ok(keel_data_train_batch(data, pass, 0, 1, inputs));
         for (uint32_t b = 0; b < TRAIN; b++) {
             uint32_t image = (uint32_t)lrintf(images[b][0] * 255.0f) / (HEIGHT * WIDTH);
             ck_assert_uint_eq(seen[image]++, 0);
@@ -219,8 +219,8 @@ START_TEST(training_images_are_mirrored_and_moved_by_their_number_and_others_nev
     void *inputs[] = {changed, labels}, *others[] = {images, labels};
     uint32_t ways[18] = {0};
     for (uint32_t step = 0; step < 60; step++) {
-        keel_data_train_batch(data, step, 0, 1, inputs);
-        keel_data_train_batch(plain, step, 0, 1, others);
+        ck_ok(keel_data_train_batch(data, step, 0, 1, inputs));
+        ck_ok(keel_data_train_batch(plain, step, 0, 1, others));
         for (uint32_t b = 0; b < TRAIN; b++) {
             int way = way_of(changed[b], (uint32_t)lrintf(images[b][0] * 255.0f) / (HEIGHT * WIDTH));
             ck_assert_int_ge(way, 0);
@@ -230,8 +230,8 @@ START_TEST(training_images_are_mirrored_and_moved_by_their_number_and_others_nev
     for (int way = 0; way < 18; way++) /* 40 of each on average, three deviations are 19 */
         ck_assert_uint_ge(ways[way], 21);
     job.batch = VAL;
-    ck_assert(keel_data_val_batch(data, 0, 1, inputs));
-    ck_assert(keel_data_val_batch(plain, 0, 1, others));
+    ck_ok(keel_data_val_batch(data, 0, 1, inputs));
+    ck_ok(keel_data_val_batch(plain, 0, 1, others));
     ck_assert_mem_eq(changed, images, sizeof changed[0] * VAL);
     keel_data_close(plain);
 }
@@ -331,7 +331,7 @@ START_TEST(pixels_that_are_floats_are_taken_as_they_are_and_must_be_numbers)
     float images[TRAIN][HEIGHT * WIDTH];
     int32_t labels[TRAIN];
     void *inputs[] = {images, labels};
-    keel_data_train_batch(data, 0, 0, 1, inputs);
+    ck_ok(keel_data_train_batch(data, 0, 0, 1, inputs));
     ck_assert_float_eq(images[3][5], 1.0f);
     keel_data_close(data);
     data = NULL;
@@ -367,7 +367,7 @@ START_TEST(the_teacher_draws_popular_ids_normal_numbers_and_both_labels)
     double sum = 0, squares = 0, clicks = 0;
     uint32_t present = 0, popular = 0, absent = 0;
     for (uint32_t step = 0; step < 40; step++) {
-        keel_data_train_batch(data, step, 0, 1, inputs);
+        ck_ok(keel_data_train_batch(data, step, 0, 1, inputs));
         for (uint32_t i = 0; i < SAMPLES * DENSE; i++) {
             sum += (double)dense[i];
             squares += (double)dense[i] * (double)dense[i];
@@ -408,8 +408,9 @@ START_TEST(the_teacher_says_the_same_of_a_sample_whenever_it_comes)
     void *inputs[3][3];
     for (int i = 0; i < 3; i++)
         memcpy(inputs[i], ((void *[]){dense[i], ids[i], labels[i]}), sizeof inputs[i]);
-    keel_data_train_batch(data, 0, 0, 1, inputs[0]);
-    keel_data_train_batch(data, 1, 0, 1, inputs[1]); /* the next pass: the same samples, in another order */
+    ck_ok(keel_data_train_batch(data, 0, 0, 1, inputs[0]));
+    ck_ok(keel_data_train_batch(data, 1, 0, 1,
+                                inputs[1])); /* the next pass: the same samples, in another order */
     uint32_t found = 0;
     for (uint32_t a = 0; a < SAMPLES; a++)
         for (uint32_t b = 0; b < SAMPLES; b++)
@@ -419,7 +420,7 @@ START_TEST(the_teacher_says_the_same_of_a_sample_whenever_it_comes)
                 ck_assert_mem_eq(ids[0] + a * TABLES * BAG, ids[1] + b * TABLES * BAG, TABLES * BAG * 4);
             }
     ck_assert_uint_eq(found, SAMPLES);
-    ck_assert(keel_data_val_batch(data, 0, 1, inputs[2]));
+    ck_ok(keel_data_val_batch(data, 0, 1, inputs[2]));
     for (uint32_t b = 0; b < SAMPLES; b++)
         ck_assert_mem_ne(dense[2], dense[1] + b * DENSE, DENSE * sizeof(float));
     float logit = 0.5f;

@@ -194,7 +194,7 @@ static void run_batch(struct side *side, struct dump *dump)
     uint32_t count = keel_data_input_count(side->data);
     for (uint32_t i = 0; i < count; i++)
         ck_ok(keel_alloc(keel_data_input(side->data, i)->bytes, 1, &inputs[i]));
-    keel_data_train_batch(side->data, 0, 0, 1, inputs);
+    ck_ok(keel_data_train_batch(side->data, 0, 0, 1, inputs));
     for (uint32_t i = 0; i < count; i++) {
         const struct keel_data_input *input = keel_data_input(side->data, i);
         dump_tensor(dump, "input", input->name, input->dtype == KEEL_I32 ? "i32" : "f32", input->shape.dims,

@@ -319,9 +319,12 @@ START_TEST(text_is_drawn_by_the_seed_alone)
     struct rig rig;
     set_up(&rig, 1);
     char *first, *second;
-    ck_ok(keel_trainer_sample(rig.trainer, 40, &first));
-    ck_ok(keel_trainer_sample(rig.trainer, 40, &second));
+    size_t first_bytes, second_bytes;
+    ck_ok(keel_trainer_sample(rig.trainer, 40, &first, &first_bytes));
+    ck_ok(keel_trainer_sample(rig.trainer, 40, &second, &second_bytes));
     ck_assert_uint_eq(strlen(first), 40);
+    ck_assert_uint_eq(first_bytes, 40);
+    ck_assert_uint_eq(second_bytes, 40);
     ck_assert_str_eq(first, second);
     ck_assert(strspn(first, "it was the best of times\n") == 40);
     struct keel_trainer_scores scores;

@@ -25,6 +25,8 @@ enum { KEEL_JOB_GRADIENTS_BYTES = 32 };
 #define KEEL_JOB_TEXT "build/data/english.txt"
 
 enum keel_vocab_kind { KEEL_VOCAB_CHAR, KEEL_VOCAB_BYTE };
+/* What the files of data.path hold. */
+enum keel_data_format { KEEL_DATA_AUTO, KEEL_DATA_TEXT, KEEL_DATA_UINT16, KEEL_DATA_UINT32 };
 
 enum keel_model_kind {
     KEEL_MODEL_GPT,
@@ -75,7 +77,9 @@ struct keel_job {
     uint32_t categories;         /* dlrm: rows of a table */
     /* [data] */
     char path[KEEL_PATH_BYTES];
-    uint32_t vocab_kind; /* enum keel_vocab_kind */
+    char val_path[KEEL_PATH_BYTES]; /* text: to validate with; "": val_fraction of path */
+    uint32_t format;                /* enum keel_data_format */
+    uint32_t vocab_kind;            /* enum keel_vocab_kind */
     float val_fraction;
     uint64_t samples; /* dlrm: that the teacher labels for training */
     bool flip;        /* images: every second one mirrored, by sample and pass */
