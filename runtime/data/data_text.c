@@ -74,7 +74,7 @@ static enum keel_status append_val_text(struct text *text, const struct keel_job
     size_t bytes = 0;
     KEEL_TRY(read_bytes(job->val_path, "data.val_path", &more, &bytes));
     enum keel_status status = keel_realloc(&text->bytes, text->count, text->count + bytes, 1);
-    if (status == KEEL_OK) {
+    if (status == KEEL_OK && bytes > 0) {
         memcpy(text->bytes + text->count, more, bytes);
         text->count += bytes;
     }

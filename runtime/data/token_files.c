@@ -79,7 +79,7 @@ static enum keel_status read_layout(struct keel_token_file *file, uint32_t width
 {
     uint8_t head[KEEL_TOKEN_HEAD_BYTES];
     struct stat info = {.st_size = 0};
-    int fd;
+    int fd = -1;
     KEEL_TRY(open_file(file->path, &info, &fd));
     file->bytes = (uint64_t)info.st_size;
     file->modified_s = info.st_mtim.tv_sec;
@@ -125,7 +125,7 @@ enum keel_status keel_token_file_read(const struct keel_token_file *file, uint64
     uint8_t chunk[CHUNK_BYTES];
     enum keel_status status = KEEL_OK;
     int32_t *next = out;
-    int fd;
+    int fd = -1;
     if (out_first == NULL)
         out_first = next++;
     KEEL_ASSERT(first <= layout->count && count <= layout->count - first);
@@ -242,7 +242,7 @@ static enum keel_status survey_file(struct survey *survey, const struct keel_tok
     const uint64_t whole = (file->bytes + SURVEY_BLOCK_BYTES - 1) / SURVEY_BLOCK_BYTES;
     const bool all = survey->whole || blocks >= whole;
     enum keel_status status = KEEL_OK;
-    int fd;
+    int fd = -1;
     KEEL_TRY(open_again(file, &fd));
     for (uint64_t b = 0; b < (all ? whole : blocks) && status == KEEL_OK; b++) {
         /* Blocks begin at whole tokens: the head and a block's bytes are multiples of either width. */
