@@ -29,7 +29,7 @@ enum {
     FLIP_GAP = 16           /* messages from one to the next, at most */
 };
 
-enum attack { FLIP, REPEAT, SWAP, OMIT, CUT, MAKE_UP, ATTACKS, RECORD = ATTACKS, FLIP_MANY };
+enum attack { FLIP, REPEAT, SWAP, OMIT, CUT, MAKE_UP, ATTACKS, RECORD = ATTACKS, FLIP_MANY, STAND_STILL };
 enum sort { HANDSHAKE, CONTROL, BULK, SORTS };
 
 /* What ranks, the one between them and the test share. */
@@ -47,6 +47,8 @@ struct middle {
 };
 
 static struct middle *middle;
+
+#define STILL_NS (KEEL_HANDSHAKE_NS + KEEL_NS_PER_S)
 
 /* ---- the one between ----------------------------------------------------------------------------------- */
 
@@ -169,6 +171,9 @@ static void message_complete(struct pipe *pipe, struct side *side)
     uint32_t index = side->count++;
     if (middle->attack == FLIP_MANY)
         flip_one_of_many(side, index);
+    if (middle->attack == STAND_STILL && side == &pipe->sides[middle->direction] && index == middle->index &&
+        atomic_fetch_add(&middle->attacks, 1) == 0)
+        keel_sleep_until_ns(keel_deadline_after_ns(STILL_NS)); /* and with it all that goes through here */
     bool now = side == &pipe->sides[middle->direction] && index == middle->index &&
                middle->attack < ATTACKS && atomic_load(&middle->attacks) == 0;
     if (middle->attack == RECORD && side == &pipe->sides[0] && recorded + side->fill <= RECORD_MAX) {
@@ -544,6 +549,34 @@ START_TEST(a_thousand_bits_flipped_in_messages_of_every_sort_give_no_wrong_resul
 }
 END_TEST
 
+static int still_body(struct rank *me)
+{
+    uint32_t lost;
+    meet(me);
+    struct keel_group *group = group_through_middle(me, 1);
+    rank_ok(me, barrier(group, 1, in_seconds(60)));
+    rank_ok(me, barrier(group, 2, in_seconds(60)));
+    rank_check(me, !keel_group_lost(group, &lost));
+    rank_say(me, 'd');
+    rank_hear(me);
+    keel_group_close(group);
+    return 0;
+}
+
+/* _i: which message, from who calls or to it. On a machine that is very busy a member takes as long. */
+START_TEST(a_handshake_that_takes_long_loses_nobody)
+{
+    struct scene scene;
+    share_middle();
+    middle->direction = (uint32_t)_i % 2;
+    middle->index = (uint32_t)_i / 2;
+    open_scene(&scene, STAND_STILL, true, still_body);
+    ranks_together(&scene.ranks);
+    close_scene(&scene);
+    ck_assert_uint_ge(middle->attacks, 1);
+}
+END_TEST
+
 static int recorded_body(struct rank *me)
 {
     struct keel_transport_stats before, after;
@@ -603,6 +636,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, whatever_the_one_between_does_a_result_is_right_or_there_is_none, 0, 2 * ATTACKS);
     tcase_add_loop_test(tc, a_thousand_bits_flipped_in_messages_of_every_sort_give_no_wrong_result, 0, 3);
+    tcase_add_loop_test(tc, a_handshake_that_takes_long_loses_nobody, 0, 2 * HANDSHAKE_MESSAGES);
     tcase_add_test(tc, a_recorded_connection_played_again_after_a_view_change_is_dropped_and_counted);
     tcase_add_test(tc, sealing_payloads_without_a_key_is_refused);
 }

@@ -37,15 +37,16 @@ enum {
     KEEL_CONNECTION_BULK_SENDS = 4,            /* so many may carry bulk data */
     KEEL_FLOW_SENDS = 16,                      /* sends of an operation to a rank that lend its memory */
     KEEL_SILENCE_LOOKS = 4,                    /* so often within a group's silence its peers are looked at */
-    KEEL_PENDING_MAX = 128,                    /* callers that have not proven themselves yet */
-    KEEL_LOSSES_MAX = 126,                     /* lost ranks of an epoch that are named */
+    KEEL_PENDING_MAX = 128,                    /* callers that have not proven themselves yet, */
+    KEEL_PENDING_FEW = 64, /* and have KEEL_HANDSHAKE_NS for it if there are more than so many */
+    KEEL_LOSSES_MAX = 126, /* lost ranks of an epoch that are named */
     KEEL_CHALLENGE_BYTES = 32,
     KEEL_PROOF_BYTES = 32,
     KEEL_MEMBERS_BYTES = 32, /* digest of who a group is: keel_handshake_members */
     KEEL_KEY_BYTES = 32
 };
 
-#define KEEL_HANDSHAKE_NS  (5 * KEEL_NS_PER_S)    /* a caller proves itself by then or is dropped */
+#define KEEL_HANDSHAKE_NS  (5 * KEEL_NS_PER_S)    /* to prove itself, where many callers have not */
 #define KEEL_LINGER_NS     (2 * KEEL_NS_PER_S)    /* a closed connection waits so long for the other side */
 #define KEEL_CLOSE_NS      (200 * KEEL_NS_PER_MS) /* group close gives sends in flight this long */
 #define KEEL_WORDS_NS      (100 * KEEL_NS_PER_MS) /* who gives up waits so long to say how far it has come */

@@ -784,9 +784,21 @@ const struct keel_connection_calls keel_session_calls = {on_asked, on_opened, on
 
 /* ---- time ---------------------------------------------------------------------------------------------- */
 
+/* Few callers may take their time: a member that was stopped, or whose host is very busy, is one of them, and
+ * would take a dropped call for our death. */
+static bool may_stay(struct keel_session *session)
+{
+    struct keel_session *oldest;
+    if (session->state != KEEL_SESSION_CALLED ||
+        count_strangers(session->endpoint, &oldest) > KEEL_PENDING_FEW)
+        return false;
+    session->deadline_ns = keel_deadline_after_ns(KEEL_HANDSHAKE_NS);
+    return true;
+}
+
 static void tick_session(struct keel_session *session, uint64_t now_ns)
 {
-    if (session->deadline_ns != 0 && now_ns >= session->deadline_ns) {
+    if (session->deadline_ns != 0 && now_ns >= session->deadline_ns && !may_stay(session)) {
         if (session->state == KEEL_SESSION_CALLED)
             drop(session, "the caller did not prove itself in time");
         else
