@@ -575,7 +575,8 @@ static enum keel_status name_memory(const struct keel_engine *engine,
         KEEL_NO_MEMORY,
         "the step does not fit: %.0f MiB for each of weights, gradients and moments, %.0f MiB for "
         "what waits; the largest are %s; take a smaller train.batch with more train.microbatches, "
-        "train.storage = bf16, or a smaller model (%s)",
+        "train.storage = bf16, ranks that divide it (parallel.tensor, parallel.zero), or a smaller model "
+        "(%s)",
         (double)(engine->layout.flat_count * sizeof(float)) / mib, (double)program->plan.arena_bytes / mib,
         tensors, why);
 }

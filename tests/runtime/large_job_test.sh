@@ -1,0 +1,52 @@
+#!/bin/sh
+# large_job_test.sh - a job that does not fit one device: its weights are 276 MiB, and a device of 1 GiB has no buffer above
+# 256. One rank is refused for that, by name; ranks that divide the model train it, with the bits of a large device. PoCL
+# makes devices of a size (POCL_MEMORY_LIMIT, in GiB).
+set -u
+here=$(dirname "$0")
+. "$here/script.sh"
+cat >"$root/job.conf" <<EOF
+[job]
+name = large
+tensor = 2
+[model]
+layers = 1
+heads = 2
+width = 256
+block = 16
+vocab = 140000
+tied = false
+[data]
+path = $text
+[train]
+steps = 2
+batch = 1
+eval_every = 0
+[snapshot]
+every = 0
+[cluster]
+device = pocl:0
+timeout_s = 20
+EOF
+# train DIR ARGUMENTS...
+train() {
+    out=$root/$1
+    shift
+    "$KEEL" run "$root/job.conf" --out "$out" "$@" >"$out.log" 2>&1
+}
+small() { POCL_MEMORY_LIMIT=1 train "$@"; }
+
+train whole --ranks 1
+check "a large device trains it" [ $? -eq 0 ]
+small refused --ranks 1
+code=$?
+check "a small device alone does not" [ $code -eq 3 ]
+check "what is too large is named, and what to do" \
+    'grep -q "not enough memory: the step does not fit: 276 MiB for each of weights.*wte.weight \[140000,256\].*parallel.tensor.*limit for one is 268435456" "$out.log"'
+for plan in tensor=2; do
+    small "$plan" --ranks 2 --set "parallel.$plan"
+    check "two small devices do with parallel.$plan" [ $? -eq 0 ]
+    check "parallel.$plan: the bits of the large device" same_bits "$root/whole" "$root/$plan"
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
