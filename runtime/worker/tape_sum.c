@@ -13,15 +13,26 @@ uint64_t keel_tape_sequence(const struct keel_tape_run *run, uint32_t piece)
     return ((run->step->step + 1) << 20) + piece;
 }
 
+void keel_tape_on_device(struct keel_trainer *trainer, enum keel_hang_section section, bool inside)
+{
+    const uint64_t now_ns = keel_now_ns();
+    if (inside)
+        keel_hang_enter(trainer->hangs, section, now_ns);
+    else
+        keel_hang_leave(trainer->hangs, section, now_ns);
+    if (inside)
+        trainer->device_since_ns = now_ns;
+    else
+        trainer->device_ns += now_ns - trainer->device_since_ns;
+}
+
 /* A wait for a sum is one for other ranks, who may take their time, and for the device, which may not. What
  * is done for sums elsewhere stands in a section. */
 static void on_device(void *context, bool inside)
 {
-    const struct keel_trainer *trainer = context;
-    if (trainer->awaits && inside)
-        keel_hang_enter(trainer->hangs, KEEL_HANG_UPDATE, keel_now_ns());
-    else if (trainer->awaits)
-        keel_hang_leave(trainer->hangs, KEEL_HANG_UPDATE, keel_now_ns());
+    struct keel_trainer *trainer = context;
+    if (trainer->awaits)
+        keel_tape_on_device(trainer, KEEL_HANG_UPDATE, inside);
 }
 
 /* Staging, where the device's memory is not the host's, for two of the largest bucket: one is copied while
@@ -215,10 +226,8 @@ static enum keel_status await_piece(struct keel_tape_run *run, uint32_t piece, u
 enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
-    const uint64_t since_ns = keel_now_ns();
     KEEL_TRY(await_piece(run, action->piece, keel_deadline_after_ns(trainer->stall_ns)));
     if (action->piece == trainer->bucket_count)
         run->result.loss = trainer->loss;
-    run->result.exposed_comm_ns += keel_now_ns() - since_ns;
     return KEEL_OK;
 }

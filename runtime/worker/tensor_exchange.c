@@ -22,14 +22,9 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Whoever watches the device knows when it is waited for. */
 static void on_device(void *context, bool inside)
 {
-    const struct keel_trainer *trainer = context;
-    if (inside)
-        keel_hang_enter(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
-    else
-        keel_hang_leave(trainer->hangs, KEEL_HANG_COMPUTE, keel_now_ns());
+    keel_tape_on_device(context, KEEL_HANG_COMPUTE, inside);
 }
 
 /* The segments of the engine, as a tape knows them; nothing of one with all slices. What is exchanged at the

@@ -133,9 +133,10 @@ struct keel_trainer {
     uint32_t parts_max;                          /* that it takes */
     struct keel_device_operation **sums;         /* by bucket; NULL: not under way */
     bool awaits;                                 /* one of them */
-    struct keel_operation **operations; /* by piece, of what lies on the host: the loss, the records, and
-                                           buckets that are compressed; NULL: not under way */
-    struct keel_commit_record *records; /* KEEL_MEMBERS_MAX, and last our own */
+    uint64_t device_ns, device_since_ns; /* collectives have waited for the device, so long and since then */
+    struct keel_operation **operations;  /* by piece, of what lies on the host: the loss, the records, and
+                                            buckets that are compressed; NULL: not under way */
+    struct keel_commit_record *records;  /* KEEL_MEMBERS_MAX, and last our own */
 };
 
 /* As a batch takes them. */
@@ -184,6 +185,9 @@ enum keel_status keel_tape_update(struct keel_tape_run *run, const struct keel_a
 /* Sections of the hang watch, around what waits for the device: one is open at a time. */
 void keel_tape_enter(struct keel_tape_run *run, enum keel_hang_section section);
 void keel_tape_leave(struct keel_tape_run *run);
+/* Collectives wait for the device, or no longer (keel/transport_device.h): in a section of the hang watch,
+ * and not counted as waiting for other ranks. */
+void keel_tape_on_device(struct keel_trainer *trainer, enum keel_hang_section section, bool inside);
 
 /* Each performs the actions of that kind. */
 enum keel_status keel_tape_store(struct keel_tape_run *run, const struct keel_action *action);

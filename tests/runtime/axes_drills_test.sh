@@ -8,6 +8,12 @@ here=$(dirname "$0")
 small="--set model.heads=8 --set train.steps=8 --set cluster.device=host --set data.path=$text --set snapshot.every=0 --set train.eval_every=4"
 slices() { echo "$small --set job.tensor=$1"; }
 
+# Slices are exchanged while nothing is computed: all steps of the last drill waited, and not for longer than they took.
+waited() {
+    sed -n 's/.*"seconds":\([0-9.e-]*\).*"exposed_comm_s":\([0-9.e-]*\).*/\1 \2/p' "$out/metrics.jsonl" |
+        awk '{ wrong += $2 <= 0 || $2 >= $1 } END { exit wrong > 0 || NR != 8 }'
+}
+
 # Each shape of the grid: job.tensor, parallel.tensor, ranks.
 for tensor in 2 4; do
     drill "whole-$tensor" $(slices $tensor) --ranks 1
@@ -18,6 +24,7 @@ for grid in "2 2 2" "2 2 4" "4 2 2" "4 2 4" "4 3 3" "4 4 4"; do
     drill grid $(slices $1) --set parallel.tensor=$2 --ranks $3
     check "job.tensor = $1: $3 ranks, $2 of them a data position" [ $? -eq 0 ]
     check "job.tensor = $1: $3 ranks, $2 of them a data position: the same bits" same_bits "$root/whole-$1" "$out"
+    check "job.tensor = $1: $3 ranks, $2 of them a data position: each step says how long it waited for others" waited
     rm -rf "$out"
 done
 for kind in bert moe; do
