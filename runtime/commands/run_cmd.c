@@ -587,6 +587,8 @@ static enum keel_status refuse_other(const struct run *run, const char *old)
     if (count == 1 &&
         there.decay_steps != run->job.decay_steps) /* which follows train.steps, unless it is set */
         snprintf(move, sizeof move, "to train longer set train.decay_steps = %" PRIu64, there.decay_steps);
+    if (count > 0 && (there.shards != run->job.shards || there.tensor != run->job.tensor))
+        snprintf(move, sizeof move, "give the job as it was (--ranks and parallel.* may be others)");
     return keel_fail(KEEL_MISMATCH, "%.100s holds a run of another job: %s; %s, or give another --out",
                      run->directory, why, move);
 }

@@ -30,8 +30,20 @@ void keel_graph_shard(struct keel_graph *graph, keel_value value, enum keel_mesh
 {
     if (!resolve(graph, value, axis, &spec))
         return;
-    graph->values[value].spec.axis[axis] = spec;
-    graph->values[value].annotated |= (uint8_t)(1U << axis);
+    struct keel_ir_value *v = &graph->values[value];
+    if ((v->annotated >> axis & 1U) != 0 && !keel_axis_spec_equal(&v->spec.axis[axis], &spec)) {
+        char before[KEEL_SPEC_TEXT_BYTES], now[KEEL_SPEC_TEXT_BYTES];
+        keel_axis_spec_print(&v->spec.axis[axis], before);
+        keel_axis_spec_print(&spec, now);
+        keel_graph_refuse(graph,
+                          keel_fail(KEEL_INVALID,
+                                    "shard: %s is to be %s, and was to be %s already: say one of them, "
+                                    "and reshard it where it is read otherwise (keel_graph_reshard)",
+                                    v->name, now, before));
+        return;
+    }
+    v->spec.axis[axis] = spec;
+    v->annotated |= (uint8_t)(1U << axis);
 }
 
 keel_value keel_graph_reshard(struct keel_graph *graph, keel_value value, enum keel_mesh_axis axis,

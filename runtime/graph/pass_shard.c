@@ -438,6 +438,17 @@ static void renumber(struct shard *shard)
         graph->loss = shard->laid[graph->loss].copy[0];
 }
 
+/* What a user calls what is cut. */
+static const char *units_of(const struct keel_ir_value *value, enum keel_mesh_axis axis)
+{
+    const struct keel_axis_spec *spec = &value->spec.axis[axis];
+    if (spec->unit > 1)
+        return "heads";
+    if (value->kind != KEEL_VALUE_PARAM && spec->dim + spec->dims < value->shape.dims)
+        return "tokens of a batch";
+    return spec->dim == 0 && value->shape.dims > 1 ? "rows, as of a vocabulary" : "columns of its width";
+}
+
 /* Name the value that can be cut into fewest slices, if that is too few. */
 static enum keel_status check_slices(const struct shard *shard)
 {
@@ -459,9 +470,10 @@ static enum keel_status check_slices(const struct shard *shard)
     shape[keel_shape_print(&narrowest->shape, shape, sizeof shape - 1)] = '\0';
     return keel_fail(
         KEEL_INVALID,
-        "job.tensor = %u: %s %s is %s, which has %llu units that stay together (heads, columns or "
-        "rows): job.tensor can be 1 to %llu",
-        shard->slices, narrowest->name, shape, spec, (unsigned long long)least, (unsigned long long)least);
+        "job.tensor = %u: %s %s is %s, which has %llu units that stay together (%s): job.tensor can "
+        "be 1 to %llu",
+        shard->slices, narrowest->name, shape, spec, (unsigned long long)least,
+        units_of(narrowest, shard->axis), (unsigned long long)least);
 }
 
 static enum keel_status walk(struct shard *shard)

@@ -250,7 +250,10 @@ enum keel_status keel_plan_list(const struct keel_plan_model *model, const struc
 static enum keel_status refuse_memory(const struct keel_plan_model *model, const struct keel_parallel *asked,
                                       const struct keel_job_plan *nearest)
 {
-    char kinds[160], enough[40] = "no number of ranks does";
+    char kinds[160], enough[112] = "no number of ranks does: give more, or a smaller model or batch";
+    if (asked->data != 0 || asked->tensor != 0 || asked->zero != KEEL_ZERO_CHOSEN)
+        snprintf(enough, sizeof enough,
+                 "no number of ranks does so: leave parallel.data, tensor and zero open, or give more");
     const uint32_t fewest = keel_plan_fewest_seats(model, asked);
     if (fewest > 0)
         snprintf(enough, sizeof enough, "%u ranks do", fewest);

@@ -100,6 +100,16 @@ check "GPT-3 175B on 4,096 ranks, in 10 s of a processor and 1 GB" \
 # Bad input.
 plan --ranks 2 --memory 1000
 check "memory that no plan fits" '[ $code -eq 3 ] && has "the nearest, data 2, tensor 1, zero 0, needs" && has "optimizer" && has "no number of ranks does"'
+plan --ranks 1 --set job.tensor=2 --memory 900000
+check "memory that more ranks would suffice for" '[ $code -eq 3 ] && has "no plan of 1 ranks fits 900000 bytes a rank; the nearest, data 1, tensor 1, zero 0, needs" && has "; 2 ranks do"'
+plan --ranks 1 --set job.tensor=2 --set parallel.tensor=1 --set parallel.zero=0 --memory 800000
+check "memory that no plan fits as its axes were asked for" '[ $code -eq 3 ] && has "no number of ranks does so: leave parallel.data, tensor and zero open"'
+plan --ranks 1 --memory 2000000000000000
+check "more memory than there is" '[ $code -eq 2 ] && has "--memory: parallel.memory = 2000000000000000: out of range"'
+plan --ranks 3 --set train.optimizer=lamb --set parallel.zero=1
+check "an optimizer that wants whole tensors" '[ $code -eq 2 ] && has "scale by norms of whole tensors, which no rank has then; give parallel.zero = 0"'
+plan --set model.heads=32 --set job.tensor=32
+check "a vocabulary that cannot be cut so" '[ $code -eq 2 ] && has "wte.weight" && has "(rows, as of a vocabulary): job.tensor can be 1 to"'
 plan --memory lots
 check "memory that is no number" '[ $code -eq 2 ] && has "--memory: parallel.memory = lots"'
 plan --set job.tensor=3

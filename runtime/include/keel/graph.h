@@ -158,7 +158,8 @@ struct keel_axis_spec {
  * differs from the annotation in nothing but who computes it. The rest follows: operands and results of an
  * operation from its index rule, weights from the products that read them, gradients from what they are the
  * gradient of. Parameters too may be annotated. INVALID: no such dimension, or it is no multiple of outer
- * times unit; a partial sum is nothing that a model can ask for. */
+ * times unit; a partial sum is nothing that a model can ask for; what was annotated otherwise before: say
+ * one, and reshard the value where it is read otherwise. */
 void keel_graph_shard(struct keel_graph *, keel_value, enum keel_mesh_axis, struct keel_axis_spec);
 /* The same value from here on as `to` says: the collective by hand. Its gradient is its operand's. */
 keel_value keel_graph_reshard(struct keel_graph *, keel_value, enum keel_mesh_axis, struct keel_axis_spec to);
