@@ -290,7 +290,7 @@ static enum keel_status heal(struct keel_worker *worker, uint64_t step)
     if (status == KEEL_OK)
         status = keel_worker_make_moves(worker, &moves);
     if (status == KEEL_OK)
-        keel_worker_note_healed(worker, &moves);
+        worker->healed = keel_worker_count_moves(worker, &moves);
     keel_moves_fini(&moves);
     KEEL_TRY(status);
     if (!worker->has_state)
@@ -418,11 +418,29 @@ static enum keel_status check_columns(const struct keel_worker *worker)
     return KEEL_OK;
 }
 
+/* What moved in all columns, of which a rank sees its own alone, and how long the longest took. */
+static void gather_healed(struct keel_worker *worker)
+{
+    const struct keel_axes *map = &worker->axes.map;
+    struct keel_moved all = {.bytes = 0};
+    for (uint32_t k = 0; k < map->tensor; k++) {
+        const struct keel_moved *column = &worker->sync_all[keel_axes_rank(map, k, 0)].healed;
+        all.bytes += column->bytes;
+        all.senders += column->senders;
+        all.receivers += column->receivers;
+    }
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (worker->sync_all[p].heal_ns > worker->heal_ns)
+            worker->heal_ns = worker->sync_all[p].heal_ns;
+    keel_worker_note_healed(worker, all);
+}
+
 /* Also says what was left unsaid; all evaluate where one does. */
 static enum keel_status agree_end(struct keel_worker *worker)
 {
     bool unsaid = false;
     KEEL_TRY(keel_worker_exchange_whole(worker));
+    gather_healed(worker);
     KEEL_TRY(check_columns(worker));
     uint64_t(*said)[2] = worker->axes.said;
     for (uint32_t p = 0; p < worker->rank_count; p++) {

@@ -46,6 +46,12 @@ struct keel_worker_snapshot {
  * this view failed here, discard its shards. */
 enum { KEEL_STEP_FLAG_SNAPSHOT = 1, KEEL_STEP_FLAG_WAIT = 2, KEEL_STEP_FLAG_FAILED = 4 };
 
+/* What moves come to. */
+struct keel_moved {
+    uint64_t bytes;
+    uint32_t senders, receivers;
+};
+
 /* What a rank says when a view begins; over the wire between equal binaries. `probe` is the digest of the
  * weights after the trial update of the warm-up: boards of one run agree about it. */
 struct keel_sync_record {
@@ -60,6 +66,8 @@ struct keel_sync_record {
     uint32_t is_ready;            /* for the step after next_step (keel_trainer_is_ready) */
     uint32_t has_unsaid;          /* of next_step */
     uint64_t part, shared;
+    struct keel_moved healed; /* within the column of this rank, */
+    uint64_t heal_ns;         /* and how long that took */
 };
 
 /* parallel.tensor: this rank in the view. */
@@ -83,12 +91,6 @@ struct keel_worker_axes {
 struct keel_holders {
     struct keel_extents have[KEEL_MEMBERS_MAX], need[KEEL_MEMBERS_MAX];
 };
-/* What moves come to. */
-struct keel_moved {
-    uint64_t bytes;
-    uint32_t senders, receivers;
-};
-
 struct keel_worker {
     struct keel_job job;
     const char *directory;
@@ -194,7 +196,7 @@ bool keel_worker_is_whole(const struct keel_worker *worker, const struct keel_ow
 enum keel_status keel_worker_restore_or_begin(struct keel_worker *worker);
 enum keel_status keel_worker_exchange_lost(struct keel_worker *worker);
 enum keel_status keel_worker_exchange_second(struct keel_worker *worker);
-void keel_worker_note_healed(struct keel_worker *worker, const struct keel_moves *moves);
+void keel_worker_note_healed(struct keel_worker *worker, struct keel_moved moved);
 /* By position: its node. */
 void keel_worker_nodes(const struct keel_worker *worker, uint32_t out[KEEL_MEMBERS_MAX]);
 /* What each position is to have in this view. */

@@ -184,7 +184,7 @@ static enum keel_status move(struct keel_worker *worker, uint64_t step, const st
     KEEL_TRY(own(worker));
     KEEL_TRY(keel_worker_make_moves(worker, moves));
     KEEL_TRY(settle(worker, step));
-    keel_worker_note_healed(worker, moves);
+    keel_worker_note_healed(worker, keel_worker_count_moves(worker, moves));
     return KEEL_OK;
 }
 

@@ -114,8 +114,10 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, 
                                       .place = worker->axes.place,
                                       .warm = worker->axes.warm,
                                       .is_ready = keel_trainer_is_ready(worker->trainer, worker->next_step),
-                                      .has_unsaid = worker->unsaid_step > 0 &&
-                                                    worker->unsaid_step == worker->next_step};
+                                      .has_unsaid =
+                                          worker->unsaid_step > 0 && worker->unsaid_step == worker->next_step,
+                                      .healed = worker->healed,
+                                      .heal_ns = worker->heal_ns};
     keel_trainer_digest_parts(worker->trainer, &mine->part, &mine->shared);
     if (worker->job.parallel.zero > KEEL_ZERO_NONE)
         keel_trainer_owns(worker->trainer, mine->owned);
@@ -159,13 +161,12 @@ static enum keel_status initialize(struct keel_worker *worker)
 
 /* ---- healing ------------------------------------------------------------------------------------------- */
 
-void keel_worker_note_healed(struct keel_worker *worker, const struct keel_moves *moves)
+void keel_worker_note_healed(struct keel_worker *worker, struct keel_moved moved)
 {
     char detail[96];
-    const struct keel_moved moved = keel_worker_count_moves(worker, moves);
+    worker->healed = moved;
     if (moved.bytes == 0)
         return;
-    worker->healed = moved;
     snprintf(detail, sizeof detail, "healed: %llu bytes from %u ranks to %u", (unsigned long long)moved.bytes,
              moved.senders, moved.receivers);
     if (worker->position == 0)
@@ -261,7 +262,7 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
     if (status == KEEL_OK && behind)
         status = check_healed(worker, &moves, best);
     if (status == KEEL_OK)
-        keel_worker_note_healed(worker, &moves);
+        keel_worker_note_healed(worker, keel_worker_count_moves(worker, &moves));
     keel_moves_fini(&moves);
     return status;
 }

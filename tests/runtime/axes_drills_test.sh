@@ -51,6 +51,14 @@ check "a spare takes any place" [ $? -eq 0 ]
 check "a spare takes any place: the same bits" same_bits "$root/whole-4" "$out"
 check "a spare takes any place: two are lost ($(lost))" [ "$(lost)" -eq 2 ]
 
+# What moves to a newcomer is told, also where the rank that tells it has other slices.
+for rank in 1 2; do
+    drill told $(slices 4) --set parallel.tensor=2 --ranks 4 --spares 1 --drill kill:rank=$rank,step=4
+    check "what moves to the place of rank $rank is told" grep -q '"event":"healed".*bytes from 1 ranks to 1"' "$out/events.jsonl"
+    check "what moves to the place of rank $rank is a figure" grep -q '"event":"recovery".*"heal_bytes":[1-9]' "$out/events.jsonl"
+    rm -rf "$out"
+done
+
 # Two at once, in each of the ways that two of four ranks lie on the grid.
 for pair in "0 1" "0 3" "0 2"; do
     set -- $pair
