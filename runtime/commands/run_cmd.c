@@ -2,6 +2,7 @@
 #include "run_cmd.h"
 #include "data.h"
 #include "drill.h"
+#include "encode_text.h"
 #include "jsonl.h"
 #include "model.h"
 #include "report.h"
@@ -446,6 +447,12 @@ static void tell_data(const struct keel_job *job, const struct keel_data *data)
             "%u of the %u classes have no image to train on: when a label is wrong, say how many classes "
             "there are (model.vocab), and it is found",
             absent, vocab);
+    if (text && job->vocab >= vocab + 256)
+        keel_log(
+            KEEL_LOG_WARN,
+            "model.vocab = %u, but the data have %u different tokens: weights that come from elsewhere were "
+            "trained with another vocabulary, which data.vocab = bpe:FILES names",
+            job->vocab, vocab);
     if (val == 0 && job->eval_every > 0 && job->val_path[0] != '\0')
         keel_log(KEEL_LOG_WARN,
                  "train.eval_every = %" PRIu64 ", but data.val_path = %s has no whole block (model.block = "
@@ -483,21 +490,23 @@ static void make_absolute(char path[KEEL_PATH_BYTES])
     free(absolute); /* realpath's own allocation */
 }
 
-/* Read the data once here: a missing or short file is told before processes start. */
-static enum keel_status check_data(struct run *run)
+/* The files of data.vocab = bpe:..., as make_absolute does. */
+static void make_tokenizer_absolute(struct keel_job *job)
 {
-    find_installed_text(&run->job);
-    make_absolute(run->job.path);
-    make_absolute(run->job.val_path);
-    struct keel_data *data;
-    KEEL_TRY(keel_data_open(&run->job, &data));
-    keel_job_identity(&run->job, keel_data_digest(data), run->identity);
-    enum keel_status status = check_model(run, data);
-    run->over = status == KEEL_OK && is_over(run);
-    if (status == KEEL_OK && !run->prepare_only && !run->over)
-        tell_data(&run->job, data);
-    keel_data_close(data);
-    return status;
+    const char *files;
+    char first[KEEL_PATH_BYTES], second[KEEL_PATH_BYTES] = "", joined[2 * KEEL_PATH_BYTES + 8];
+    if (keel_job_vocab(job, &files) != KEEL_VOCAB_BPE)
+        return;
+    const size_t length = strcspn(files, ",");
+    snprintf(first, sizeof first, "%.*s", (int)length, files);
+    if (files[length] == ',')
+        snprintf(second, sizeof second, "%s", files + length + 1);
+    make_absolute(first);
+    make_absolute(second);
+    const int bytes =
+        snprintf(joined, sizeof joined, "bpe:%s%s%s", first, files[length] == ',' ? "," : "", second);
+    if (bytes > 0 && (size_t)bytes < sizeof job->vocabulary)
+        memcpy(job->vocabulary, joined, (size_t)bytes + 1);
 }
 
 /* Temporary files of a process that was killed between writing and renaming: NAME.PID.NUMBER.tmp. */
@@ -520,6 +529,49 @@ static enum keel_status sweep_one(void *context, const char *name)
     KEEL_TRY(keel_path_join(path, run->directory, name));
     unlink(path); /* one that stays harms nobody */
     return KEEL_OK;
+}
+
+/* Before anything in the directory is written. */
+static enum keel_status hold_directory(void *context)
+{
+    struct run *run = context;
+    if (run->lock_fd >= 0)
+        return KEEL_OK;
+    enum keel_status made = keel_mkdir_all(run->directory);
+    if (made != KEEL_OK)
+        return keel_fail(made, "--out: %s; give another --out", keel_detail());
+    KEEL_TRY(keel_launch_lock(run->directory, &run->lock_fd));
+    return keel_dir_list(run->directory, sweep_one, run);
+}
+
+static void tell_encoding(void *context, const char *path, uint64_t done_bytes, uint64_t bytes)
+{
+    (void)context;
+    printf("data: %s: %" PRIu64 " of %" PRIu64 " MB encoded (%.0f%%)\n", path, done_bytes / 1000000,
+           bytes / 1000000, 100.0 * (double)done_bytes / (double)bytes);
+    fflush(stdout);
+}
+
+/* Read the data once here: a missing or short file is told before processes start. */
+static enum keel_status check_data(struct run *run)
+{
+    const struct keel_encode_config encode = {
+        .directory = run->directory, .make = hold_directory, .progress = tell_encoding, .context = run};
+    find_installed_text(&run->job);
+    make_absolute(run->job.path);
+    make_absolute(run->job.val_path);
+    make_tokenizer_absolute(&run->job);
+    if (keel_job_has_text_to_encode(&run->job))
+        KEEL_TRY(keel_job_encode_text(&run->job, &encode));
+    struct keel_data *data;
+    KEEL_TRY(keel_data_open(&run->job, &data));
+    keel_job_identity(&run->job, keel_data_digest(data), run->identity);
+    enum keel_status status = check_model(run, data);
+    run->over = status == KEEL_OK && is_over(run);
+    if (status == KEEL_OK && !run->prepare_only && !run->over)
+        tell_data(&run->job, data);
+    keel_data_close(data);
+    return status;
 }
 
 static enum keel_status damaged_identity(const struct run *run)
@@ -701,12 +753,8 @@ static enum keel_status prepare(struct run *run)
         KEEL_TRY(keel_costs_read(run->job.network_costs, &costs));
     if (keel_job_key_file(&run->job) != NULL)
         KEEL_TRY(keel_key_check(keel_job_key_file(&run->job)));
-    enum keel_status made = keel_mkdir_all(run->directory);
-    if (made != KEEL_OK)
-        return keel_fail(made, "--out: %s; give another --out", keel_detail());
-    KEEL_TRY(keel_launch_lock(run->directory, &run->lock_fd)); /* before anything there is touched */
+    KEEL_TRY(hold_directory(run)); /* before anything there is touched */
     keel_launch_hold_signals();
-    KEEL_TRY(keel_dir_list(run->directory, sweep_one, run));
     if (run->drill_count > 0)
         KEEL_TRY(keel_drill_check_log(run->directory));
     KEEL_TRY(check_identity(run));

@@ -61,7 +61,8 @@ bool keel_data_is_right(const struct keel_data *data, void *const *inputs, uint3
                         uint32_t classes);
 
 /* Of texts and token files: the bytes of a token, in `scratch` or as long as the data are open; of token
- * files its number and a blank. And the token that generated text goes on from: a line's end, else token 0.
+ * files without a tokenizer its number and a blank. And the token that generated text goes on from: a line's
+ * end, else token 0.
  */
 enum { KEEL_TOKEN_TEXT_BYTES = 16 };
 const char *keel_data_text_of(const struct keel_data *data, uint32_t token,

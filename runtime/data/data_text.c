@@ -1,6 +1,6 @@
 /* data_text.c - tokens in a row: the next one is asked for (GPT), or some that were masked (BERT, Devlin et
  * al. 2019). They are the bytes of a text, which is read into memory, or come from token files
- * (token_files.h).
+ * (token_files.h), whose text a tokenizer may know (tokenizer.h).
  *
  * A sample is a window of `block` tokens, by where it begins; no window reaches from one file into the next.
  * Of a masked one round(0.15 block) tokens are asked for, which and how is drawn anew each time the window
@@ -8,13 +8,14 @@
  * by any token; 1 of 10 stays. */
 #include "data_reader.h"
 #include "token_files.h"
+#include "tokenizer.h"
 #include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
 enum { BYTES = 256, MASK_STREAM = 1, MASK_VALIDATION_STREAM = 2 };
-enum { TRAIN, VAL, SETS, VOCAB_MAX = 1 << 20 /* of model.vocab */ };
+enum { TRAIN, VAL, SETS, VOCAB_MAX = 1 << 20 /* of model.vocab */, PADDING = 128 };
 
 /* Windows that lie in one file, numbered from `before` on. */
 struct run {
@@ -27,8 +28,9 @@ struct text {
     struct keel_token_files files; /* to train on, and behind them those of data.val_path */
     struct run *runs[SETS];        /* owned */
     size_t run_count[SETS];
-    uint32_t block, tokens; /* different ones; the mask, if any, is one more */
-    uint32_t masked;        /* of a sample; 0: the next token is asked for */
+    struct keel_tokenizer *tokenizer; /* owned; NULL: none is named */
+    uint32_t block, tokens;           /* different ones; the mask, if any, is one more */
+    uint32_t masked;                  /* of a sample; 0: the next token is asked for */
     uint8_t token_of[BYTES];
     uint8_t byte_of[BYTES];
 };
@@ -84,6 +86,7 @@ static enum keel_status append_val_text(struct text *text, const struct keel_job
 
 static enum keel_status open_bytes(struct keel_data *data, struct text *text, const struct keel_job *job)
 {
+    const char *files;
     size_t bytes = 0;
     KEEL_TRY(read_bytes(job->path, "data.path", &text->bytes, &bytes));
     text->count = text->train_bytes = bytes;
@@ -94,7 +97,7 @@ static enum keel_status open_bytes(struct keel_data *data, struct text *text, co
         KEEL_TRY(append_val_text(text, job));
         data->digest = XXH3_64bits_withSeed(text->bytes, keel_size(text->count), text->train_bytes);
     }
-    text->tokens = build_vocab(text, job->vocab_kind == KEEL_VOCAB_BYTE);
+    text->tokens = build_vocab(text, keel_job_vocab(job, &files) == KEEL_VOCAB_BYTE);
     if (text->train_bytes < (uint64_t)text->block + 1)
         return keel_fail(
             KEEL_INVALID,
@@ -108,24 +111,6 @@ static enum keel_status open_bytes(struct keel_data *data, struct text *text, co
 }
 
 /* ---- token files --------------------------------------------------------------------------------------- */
-
-/* Bytes of a token in files without a header; 0: the path is of a text. */
-static uint32_t token_width(const struct keel_job *job)
-{
-    static const char suffix[] = ".bin";
-    const size_t length = strlen(job->path), end = sizeof suffix - 1;
-    switch ((enum keel_data_format)job->format) {
-    case KEEL_DATA_UINT16:
-        return 2;
-    case KEEL_DATA_UINT32:
-        return 4;
-    case KEEL_DATA_AUTO:
-        return length > end && strcmp(job->path + length - end, suffix) == 0 ? 2 : 0;
-    case KEEL_DATA_TEXT:
-    default:
-        return 0;
-    }
-}
 
 /* The windows of `count` tokens, from `first` on, of the row of files `from` to `to`, as runs of a set.
  * Returns how many there are. */
@@ -166,25 +151,47 @@ static enum keel_status cut_files(struct keel_data *data, struct text *text, con
     return KEEL_OK;
 }
 
-/* The vocabulary is what the job says, or what the files need. */
+/* Models are given some tokens more than there are, so that products are of even sizes: GPT-2's 50257 are
+ * 50304 in nanoGPT and llm.c. More than that is another vocabulary. */
+static enum keel_status open_tokenizer(struct text *text, const struct keel_job *job, const char *files)
+{
+    KEEL_TRY(keel_tokenizer_open(files, &text->tokenizer));
+    const uint32_t tokens = keel_tokenizer_vocab(text->tokenizer) + (text->masked > 0 ? 1 : 0);
+    if (job->vocab == 0 || (job->vocab >= tokens && job->vocab - tokens < PADDING))
+        return KEEL_OK;
+    return keel_fail(
+        KEEL_INVALID,
+        "model.vocab = %u, but the tokenizer %.300s has %u tokens%s: it is not that of the model; "
+        "give the one that its weights were trained with, or model.vocab = 0",
+        job->vocab, files, tokens, text->masked > 0 ? ", with the mask" : "");
+}
+
+/* The vocabulary is the tokenizer's, what the job says, or what the files need. */
 static enum keel_status look_at_files(struct keel_data *data, struct text *text, const struct keel_job *job)
 {
     uint32_t highest;
-    const uint32_t vocab = job->vocab != 0 && text->masked > 0 ? job->vocab - 1 : job->vocab;
+    uint32_t vocab = job->vocab != 0 && text->masked > 0 ? job->vocab - 1 : job->vocab;
+    if (text->tokenizer != NULL)
+        vocab = keel_tokenizer_vocab(text->tokenizer);
     KEEL_TRY(keel_token_files_survey(&text->files, vocab, &data->digest, &highest));
     if (highest >= VOCAB_MAX)
         return keel_fail(KEEL_INVALID,
                          "%s: token %u: vocabularies have up to %d; give the data.format that it was written "
                          "in",
                          job->path, highest, VOCAB_MAX);
-    text->tokens = keel_token_files_are_surveyed_whole(&text->files) ? highest + 1 : vocab;
+    const bool needed = text->tokenizer == NULL && keel_token_files_are_surveyed_whole(&text->files);
+    text->tokens = needed ? highest + 1 : vocab;
     return KEEL_OK;
 }
 
 static enum keel_status open_files(struct keel_data *data, struct text *text, const struct keel_job *job,
                                    uint32_t width)
 {
-    if (job->vocab_kind != KEEL_VOCAB_CHAR)
+    const char *files;
+    const enum keel_vocab_kind kind = keel_job_vocab(job, &files);
+    if (kind == KEEL_VOCAB_BPE)
+        KEEL_TRY(open_tokenizer(text, job, files));
+    if (kind == KEEL_VOCAB_BYTE)
         return keel_fail(KEEL_INVALID,
                          "data.vocab = byte says nothing to token files (%s): leave it out, or give "
                          "data.format = text",
@@ -195,9 +202,10 @@ static enum keel_status open_files(struct keel_data *data, struct text *text, co
     if (job->val_path[0] != '\0')
         KEEL_TRY(keel_token_files_add(&text->files, job->val_path, "data.val_path", width));
     KEEL_TRY(look_at_files(data, text, job));
-    if (job->val_path[0] != '\0') {
-        const uint64_t cut[] = {data->digest, train_files};
-        data->digest = XXH3_64bits(cut, sizeof cut);
+    if (job->val_path[0] != '\0' || text->tokenizer != NULL) {
+        const uint64_t parts[] = {data->digest, train_files,
+                                  text->tokenizer != NULL ? keel_tokenizer_digest(text->tokenizer) : 0};
+        data->digest = XXH3_64bits(parts, sizeof parts);
     }
     return cut_files(data, text, job, train_files, train_tokens);
 }
@@ -221,7 +229,14 @@ static enum keel_status open_text(struct keel_data *data, const struct keel_job 
     data->own = text;
     text->block = job->block;
     text->masked = !masked ? 0 : job->block < 4 ? 1 : (job->block * 15 + 50) / 100;
-    const uint32_t width = token_width(job);
+    const uint32_t width = keel_job_token_width(job);
+    const char *files;
+    if (width == 0 && keel_job_vocab(job, &files) == KEEL_VOCAB_BPE)
+        return keel_fail(
+            KEEL_INVALID,
+            "data.path = %s: is a text, which keel run encodes into DIR/tokens-*.bin: name that, or "
+            "give data.vocab = char and the tokenizer's size as model.vocab",
+            job->path);
     KEEL_TRY(width > 0 ? open_files(data, text, job, width) : open_bytes(data, text, job));
     data->vocab = text->tokens + (masked ? 1 : 0);
     data->sample_tokens = job->block;
@@ -253,6 +268,7 @@ static void close_text(struct keel_data *data)
     for (int set = 0; set < SETS; set++)
         keel_free(text->runs[set]);
     keel_token_files_fini(&text->files);
+    keel_tokenizer_close(text->tokenizer);
     keel_free(text);
 }
 
@@ -333,6 +349,8 @@ static const char *text_of(const struct keel_data *data, uint32_t token, char sc
                            size_t *out_bytes)
 {
     const struct text *text = data->own;
+    if (text->tokenizer != NULL)
+        return keel_tokenizer_text(text->tokenizer, token, out_bytes);
     if (text->bytes == NULL) {
         *out_bytes = (size_t)snprintf(scratch, KEEL_TOKEN_TEXT_BYTES, "%u ", token);
         return scratch;
@@ -344,7 +362,8 @@ static const char *text_of(const struct keel_data *data, uint32_t token, char sc
 
 static uint32_t first_token(const struct keel_data *data)
 {
-    return ((const struct text *)data->own)->token_of['\n'];
+    const struct text *text = data->own;
+    return text->tokenizer != NULL ? keel_tokenizer_byte(text->tokenizer, '\n') : text->token_of['\n'];
 }
 
 const struct keel_reader keel_text_reader = {.open = open_next,

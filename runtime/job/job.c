@@ -104,8 +104,10 @@ static const struct keel_ini_key keys[] = {
      OF_MODELS(TEXT),
      "of data.path and data.val_path: text; uint16, uint32: token files, whose own header wins; auto: uint16 "
      "where the name ends in .bin, else text"},
-    {"data", "vocab", KEEL_INI_CHOICE, FIELD(vocab_kind), "char", 0, 0, "char|byte", BITS | OF_MODELS(TEXT),
-     "char: the bytes that occur in the text; byte: all 256"},
+    {"data", "vocab", KEEL_INI_TEXT, FIELD(vocabulary), "char", 1, 0, NULL, BITS | OF_MODELS(TEXT),
+     "char: the bytes that occur in the text; byte: all 256; bpe:tokenizer.json or "
+     "bpe:vocab.json,merges.txt: "
+     "tokens of GPT-2's byte-level BPE, into which a text is encoded first"},
     {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL, BITS | OF_MODELS(TEXT),
      "share at the end of data.path kept for validation, where there is no data.val_path"},
     {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS | OF_MODELS(DLRM),
@@ -330,6 +332,48 @@ bool keel_job_compression(const struct keel_job *job, struct keel_compression *o
     return true;
 }
 
+#define BPE "bpe:"
+static const char *const vocabularies[] = {"char", "byte"};
+
+enum keel_vocab_kind keel_job_vocab(const struct keel_job *job, const char **out_files)
+{
+    const bool bpe = strncmp(job->vocabulary, BPE, sizeof BPE - 1) == 0;
+    *out_files = bpe ? job->vocabulary + sizeof BPE - 1 : NULL;
+    if (bpe)
+        return KEEL_VOCAB_BPE;
+    return strcmp(job->vocabulary, vocabularies[KEEL_VOCAB_BYTE]) == 0 ? KEEL_VOCAB_BYTE : KEEL_VOCAB_CHAR;
+}
+
+static enum keel_status check_vocabulary(const struct keel_job *job)
+{
+    const char *files;
+    const enum keel_vocab_kind kind = keel_job_vocab(job, &files);
+    if (kind == KEEL_VOCAB_BPE ? files[0] != '\0' : strcmp(job->vocabulary, vocabularies[kind]) == 0)
+        return KEEL_OK;
+    return keel_fail(
+        KEEL_INVALID,
+        "data.vocab = %.200s: one of char, byte, bpe:tokenizer.json, bpe:vocab.json,merges.txt is "
+        "wanted",
+        job->vocabulary);
+}
+
+uint32_t keel_job_token_width(const struct keel_job *job)
+{
+    static const char suffix[] = ".bin";
+    const size_t length = strlen(job->path), end = sizeof suffix - 1;
+    switch ((enum keel_data_format)job->format) {
+    case KEEL_DATA_UINT16:
+        return 2;
+    case KEEL_DATA_UINT32:
+        return 4;
+    case KEEL_DATA_AUTO:
+        return length > end && strcmp(job->path + length - end, suffix) == 0 ? 2 : 0;
+    case KEEL_DATA_TEXT:
+    default:
+        return 0;
+    }
+}
+
 /* Written in one way: it belongs to the identity. */
 static enum keel_status settle_gradients(struct keel_job *job)
 {
@@ -505,6 +549,7 @@ static enum keel_status check_job(const struct keel_job *job)
     KEEL_TRY(check_name(job->name));
     KEEL_TRY(check_devices(job));
     KEEL_TRY(check_kind(job));
+    KEEL_TRY(check_vocabulary(job));
     if (job->val_path[0] != '\0' && !is_default(find_key("data", "val_fraction"), job))
         return keel_fail(
             KEEL_INVALID,
@@ -609,6 +654,16 @@ void keel_job_print_keys(FILE *out)
  * buffer, one accumulator for all uses of a tied weight and for all losses. */
 enum { ARITHMETIC_VERSION = 2, VERSION_DIGITS = 4, HASH_DIGITS = KEEL_IDENTITY_BYTES - 1 - VERSION_DIGITS };
 
+/* A value as far as the bits depend on it: of a tokenizer its contents do, which the digest of the data has,
+ * and not where it lies. */
+static void format_bits(const struct keel_ini_key *key, const struct keel_job *job,
+                        char out[KEEL_INI_VALUE_BYTES])
+{
+    keel_ini_format(key, job, out);
+    if (key->offset == offsetof(struct keel_job, vocabulary) && strncmp(out, BPE, sizeof BPE - 1) == 0)
+        out[sizeof BPE - 1] = '\0';
+}
+
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES])
 {
     crypto_generichash_state state;
@@ -618,7 +673,7 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
     for (size_t i = 0; i < table.key_count; i++) {
         if ((keys[i].mark & BITS) == 0 || ((keys[i].mark & LATER) != 0 && is_default(&keys[i], job)))
             continue;
-        keel_ini_format(&keys[i], job, value);
+        format_bits(&keys[i], job, value);
         int length = snprintf(line, sizeof line, "%s.%s=%s\n", keys[i].section, keys[i].name, value);
         crypto_generichash_update(&state, (const unsigned char *)line, (unsigned long long)length);
     }
@@ -645,8 +700,8 @@ uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job
     size_t used = 0;
     out[0] = '\0';
     for (size_t i = 0; i < table.key_count; i++) {
-        keel_ini_format(&keys[i], there, a);
-        keel_ini_format(&keys[i], here, b);
+        format_bits(&keys[i], there, a);
+        format_bits(&keys[i], here, b);
         if ((keys[i].mark & BITS) == 0 || strcmp(a, b) == 0 || count++ >= TOLD_MAX || used >= bytes)
             continue;
         print_value(&keys[i], there, a);

@@ -72,6 +72,7 @@ awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick
     sed 's/^steps = .*/steps = 80/' "$here/../demo/drill.conf"
     printf '[data]\npath = book.txt\n'
 } >my.conf
+cp "$here/../golden/bpe/tokenizer.json" .
 mkdir data
 for set in train val; do # numbers of 16 bits, as nanoGPT writes them
     LC_ALL=C awk 'BEGIN { srand(2); for (i = 0; i < 4000; i++) printf "%c%c", 65 + rand() * 9, 65 }' >data/$set.bin

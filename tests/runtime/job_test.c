@@ -77,7 +77,7 @@ static const struct bad bad[] = {
     {"[model]\nlayers = 4x\n", NULL, "a whole number is wanted"},
     {"[model]\ndropout = nan\n", NULL, "a number is wanted"},
     {"[model]\nbias = maybe\n", NULL, "true or false"},
-    {"[data]\nvocab = words\n", NULL, "one of char|byte"},
+    {"[data]\nvocab = words\n", NULL, "one of char, byte, bpe:tokenizer.json"},
     {"[model]\nwidth = 130\n", NULL, "does not divide"},
     {"[cluster]\nranks = 513\n", NULL, "cluster.ranks = 513: out of range"},
     {"[job]\ntensor = 65\n", NULL, "job.tensor = 65: out of range"},
@@ -162,7 +162,9 @@ START_TEST(an_indented_line_is_a_key_and_not_more_of_the_value_above)
     struct keel_job job;
     ck_ok(load("[data]\n  path = some/text\n  vocab = byte\n", NULL, &job));
     ck_assert_str_eq(job.path, "some/text");
-    ck_assert_uint_eq(job.vocab_kind, KEEL_VOCAB_BYTE);
+    const char *files;
+    ck_assert_uint_eq(keel_job_vocab(&job, &files), KEEL_VOCAB_BYTE);
+    ck_assert_ptr_null(files);
 }
 END_TEST
 

@@ -287,7 +287,7 @@ START_TEST(files_that_are_not_what_they_should_be_are_refused_by_name)
     in_directory(path, "pipe.bin");
     ck_assert_int_eq(mkfifo(path, 0600), 0);
     refused_with("pipe.bin", KEEL_INVALID, "pipe.bin: no regular file");
-    job.vocab_kind = KEEL_VOCAB_BYTE;
+    strcpy(job.vocabulary, "byte");
     refused_with("a.bin", KEEL_INVALID, "data.vocab = byte says nothing to token files");
 }
 END_TEST

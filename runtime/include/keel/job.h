@@ -24,7 +24,7 @@ enum { KEEL_JOB_GRADIENTS_BYTES = 32 };
 /* Initial data.path: of the sources; an installed Keel has it in share/keel/data. */
 #define KEEL_JOB_TEXT "build/data/english.txt"
 
-enum keel_vocab_kind { KEEL_VOCAB_CHAR, KEEL_VOCAB_BYTE };
+enum keel_vocab_kind { KEEL_VOCAB_CHAR, KEEL_VOCAB_BYTE, KEEL_VOCAB_BPE };
 /* What the files of data.path hold. */
 enum keel_data_format { KEEL_DATA_AUTO, KEEL_DATA_TEXT, KEEL_DATA_UINT16, KEEL_DATA_UINT32 };
 
@@ -77,9 +77,9 @@ struct keel_job {
     uint32_t categories;         /* dlrm: rows of a table */
     /* [data] */
     char path[KEEL_PATH_BYTES];
-    char val_path[KEEL_PATH_BYTES]; /* text: to validate with; "": val_fraction of path */
-    uint32_t format;                /* enum keel_data_format */
-    uint32_t vocab_kind;            /* enum keel_vocab_kind */
+    char val_path[KEEL_PATH_BYTES];   /* text: to validate with; "": val_fraction of path */
+    uint32_t format;                  /* enum keel_data_format */
+    char vocabulary[KEEL_PATH_BYTES]; /* data.vocab, "" is "char": keel_job_vocab */
     float val_fraction;
     uint64_t samples; /* dlrm: that the teacher labels for training */
     bool flip;        /* images: every second one mirrored, by sample and pass */
@@ -159,6 +159,12 @@ enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks
 /* What becomes of a shard's gradients before they are added to those of others (train.gradients). False: they
  * stay as they are, and *out too. The job was loaded. */
 bool keel_job_compression(const struct keel_job *job, struct keel_compression *out);
+
+/* What the tokens of the text are (data.vocab); of BPE *out_files names the tokenizer's, else it is NULL. The
+ * job was loaded. */
+enum keel_vocab_kind keel_job_vocab(const struct keel_job *job, const char **out_files);
+/* Bytes of a token in files of data.path without a header of their own; 0: it is a text (data.format). */
+uint32_t keel_job_token_width(const struct keel_job *job);
 
 /* Whether the job asks for any snapshot. */
 bool keel_job_takes_snapshots(const struct keel_job *job);
