@@ -76,9 +76,6 @@ static enum keel_status check_config(const struct keel_engine_config *config)
     if (some && config->check_products)
         return keel_fail(KEEL_UNSUPPORTED, "engine: train.check_products with some of the tensor slices: "
                                            "take parallel.tensor = 1, or leave it out");
-    if (some && config->in_pieces)
-        return keel_fail(KEEL_UNSUPPORTED, "engine: pieces of the optimizer's state with some of the tensor "
-                                           "slices: take parallel.tensor = 1, or parallel.zero = 0");
     if (config->windows && !config->in_pieces)
         return keel_fail(KEEL_INVALID,
                          "engine: gradients in windows, which are summed to owners, are wanted without "

@@ -269,8 +269,10 @@ enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct
 
 /* engine_update.c, for pieces too: a tile as the update is told of it. */
 struct keel_update_tensor keel_engine_describe_tile(const struct keel_engine *engine, uint32_t number);
-/* The second half of a norm: tiles and norm from the squares of all pages in engine->scratch. */
-enum keel_status keel_engine_emit_page_norm(struct keel_engine *engine, struct keel_launch_list *list);
+/* The second half of a norm: tiles and norm from the squares of all pages in engine->scratch. With some
+ * slices the sums of tiles are a list of their own, since those of others come between. */
+enum keel_status keel_engine_emit_page_norm(struct keel_engine *engine, struct keel_launch_list *tiles,
+                                            struct keel_launch_list *list);
 /* engine_run.c: the control block of an update, enqueued; what a norm says of the step, after a wait. */
 enum keel_status keel_engine_feed_update(struct keel_engine *engine, const struct keel_engine_update *update);
 enum keel_status keel_engine_judge_norm(struct keel_engine *engine, const struct keel_engine_update *update,

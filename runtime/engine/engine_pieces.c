@@ -21,12 +21,13 @@ struct keel_engine_pieces {
     uint64_t count, bytes;
     struct keel_buffer *flat[KEEL_FLAT_COUNT], *loss_scale; /* loss_scale: a slice, or NULL */
     struct keel_buffer *tensors, *pages, *boxes, *box_pages, *squares, *scratch;
-    struct keel_launch_list square, norm, update;
+    struct keel_launch_list square, tiles, norm, update; /* tiles: of an engine with some slices */
 };
 
 /* ---- what lies in a run ------------------------------------------------------------------------------- */
 
-/* Boxes of all tiles, with `page` as the norm of the whole has it. */
+/* Boxes of all tiles that the engine has, with `page` as its norm has it. A tile that the engines of all
+ * slices have whole is a box of the first slice's alone: of the others it has none. */
 struct whole {
     struct keel_update_tensor *boxes; /* owned */
     uint32_t *first_box;              /* by tile; and the end */
@@ -56,7 +57,7 @@ static void number_pages(const struct keel_engine *engine, struct whole *whole)
 static enum keel_status whole_init(const struct keel_engine *engine, struct whole *whole)
 {
     *whole = (struct whole){.boxes = NULL};
-    uint32_t all; /* an engine in pieces has all slices: as many as there are boxes */
+    uint32_t all; /* of the model; not asked for */
     KEEL_TRY(keel_engine_norm_boxes(engine, &whole->boxes, &whole->box_count, &all));
     enum keel_status status =
         keel_alloc(engine->layout.tile_count + 1, sizeof *whole->first_box, (void *)&whole->first_box);
@@ -100,7 +101,8 @@ static uint64_t atom(const struct whole *whole, uint32_t tile)
         rows = need > rows ? need : rows; /* powers of two */
         stride = box->stride;
     }
-    KEEL_ASSERT(stride > 0); /* a tile has a box */
+    if (stride == 0) /* it has no box */
+        return KEEL_UPDATE_PAGE;
     const uint64_t page = KEEL_UPDATE_PAGE / gcd(KEEL_UPDATE_PAGE, rows * stride);
     return rows * stride * page;
 }
@@ -149,7 +151,7 @@ static void add_tile(const struct keel_engine *engine, const struct whole *whole
     *tensor = keel_engine_describe_tile(engine, number);
     tensor->offset = place;
     tensor->count = end - first;
-    tensor->first_element += first;
+    tensor->row = tensor->stride = 0; /* places in a digest that nobody asks for */
     for (uint32_t b = whole->first_box[number]; b < whole->first_box[number + 1]; b++)
         parts->box_count +=
             part_of(&whole->boxes[b], tile, first, end, place, &parts->boxes[parts->box_count]) ? 1 : 0;
@@ -290,9 +292,9 @@ static enum keel_status upload_tables(struct keel_engine_pieces *pieces, struct 
         upload(pieces, parts->tensors, parts->tensor_count * sizeof *parts->tensors, &pieces->tensors);
     if (status == KEEL_OK)
         status = upload(pieces, pages, flat_pages * sizeof *pages, &pieces->pages);
-    if (status == KEEL_OK)
+    if (status == KEEL_OK && parts->box_count > 0)
         status = upload(pieces, parts->boxes, parts->box_count * sizeof *parts->boxes, &pieces->boxes);
-    if (status == KEEL_OK)
+    if (status == KEEL_OK && parts->box_count > 0)
         status = upload(pieces, pages + flat_pages, box_pages * sizeof *pages, &pieces->box_pages);
     const enum keel_status ended = keel_queue_finish(queue, keel_deadline_after_ns(blocking_limit_ns));
     return status == KEEL_OK ? ended : status;
@@ -366,7 +368,7 @@ static enum keel_status build_lists(struct keel_engine_pieces *pieces, struct pa
 {
     const uint64_t box_pages = keel_norm_page_count(parts->boxes, parts->box_count);
     uint32_t *pages = NULL;
-    KEEL_TRY(keel_engine_emit_page_norm(pieces->engine, &pieces->norm));
+    KEEL_TRY(keel_engine_emit_page_norm(pieces->engine, &pieces->tiles, &pieces->norm));
     if (parts->tensor_count == 0)
         return KEEL_OK;
     KEEL_TRY(keel_alloc(keel_size(keel_update_page_count(pieces->count) + box_pages), sizeof *pages,
@@ -374,7 +376,7 @@ static enum keel_status build_lists(struct keel_engine_pieces *pieces, struct pa
     enum keel_status status = make_flat(pieces);
     if (status == KEEL_OK)
         status = upload_tables(pieces, parts, box_pages, pages);
-    if (status == KEEL_OK)
+    if (status == KEEL_OK && parts->box_count > 0)
         status = emit_square(pieces, parts, box_pages);
     if (status == KEEL_OK)
         status = emit_update(pieces, parts);
@@ -438,6 +440,7 @@ void keel_engine_pieces_destroy(struct keel_engine_pieces *pieces)
                                      pieces->flat[KEEL_FLAT_M],
                                      pieces->flat[KEEL_FLAT_V]};
     keel_launch_list_fini(&pieces->square);
+    keel_launch_list_fini(&pieces->tiles);
     keel_launch_list_fini(&pieces->norm);
     keel_launch_list_fini(&pieces->update);
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
@@ -480,15 +483,20 @@ enum keel_status keel_engine_pieces_squares(struct keel_engine_pieces *pieces, u
     return keel_queue_finish(engine->queue, deadline_ns);
 }
 
+enum keel_status keel_engine_pieces_sum(struct keel_engine_pieces *pieces, const float *squares)
+{
+    struct keel_engine *engine = pieces->engine;
+    KEEL_TRY(keel_queue_write(engine->queue, engine->scratch, 0, squares,
+                              keel_engine_page_count(engine) * sizeof *squares, NULL, NULL));
+    return keel_engine_is_whole(engine) ? KEEL_OK : keel_engine_run_list(engine, &pieces->tiles);
+}
+
 enum keel_status keel_engine_pieces_norm(struct keel_engine_pieces *pieces,
-                                         const struct keel_engine_update *update, const float *squares,
-                                         uint64_t deadline_ns, struct keel_engine_norm *out_norm,
-                                         struct keel_engine_updated *out)
+                                         const struct keel_engine_update *update, uint64_t deadline_ns,
+                                         struct keel_engine_norm *out_norm, struct keel_engine_updated *out)
 {
     struct keel_engine *engine = pieces->engine;
     KEEL_TRY(keel_engine_feed_update(engine, update));
-    KEEL_TRY(keel_queue_write(engine->queue, engine->scratch, 0, squares,
-                              keel_engine_page_count(engine) * sizeof *squares, NULL, NULL));
     KEEL_TRY(keel_engine_run_list(engine, &pieces->norm));
     KEEL_TRY(keel_engine_judge_norm(engine, update, deadline_ns, out));
     memcpy(out_norm->values, engine->landing.norm, sizeof out_norm->values);

@@ -80,11 +80,21 @@ enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_
     return KEEL_OK;
 }
 
+/* The bucket whose first segment this is; bucket_count: the rest's, or none's. */
+static uint32_t first_of_bucket(const struct keel_engine *engine, uint32_t segment)
+{
+    const uint32_t before = segment > 0 ? engine->train.segments[segment - 1].bucket : UINT32_MAX;
+    if (segment == 0)
+        return 0;
+    return before != UINT32_MAX ? before + 1 : engine->layout.bucket_count;
+}
+
 enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segment)
 {
     KEEL_ASSERT(engine->training && segment < engine->train.list_count);
-    if (engine->windowed && segment < engine->layout.bucket_count)
-        KEEL_TRY(keel_engine_run_list(engine, &engine->windows.clear[segment]));
+    const uint32_t bucket = first_of_bucket(engine, segment);
+    if (engine->windowed && bucket < engine->layout.bucket_count)
+        KEEL_TRY(keel_engine_run_list(engine, &engine->windows.clear[bucket]));
     KEEL_TRY(keel_engine_run_list(engine, &engine->train.lists[segment]));
     return engine->joined ? keel_engine_run_list(engine, &engine->update.join[segment]) : KEEL_OK;
 }

@@ -323,9 +323,10 @@ static enum keel_status emit_norm(struct keel_engine *engine, struct keel_buffer
     return keel_launch_list_seal(list, engine->kernels);
 }
 
-enum keel_status keel_engine_emit_page_norm(struct keel_engine *engine, struct keel_launch_list *list)
+enum keel_status keel_engine_emit_page_norm(struct keel_engine *engine, struct keel_launch_list *tiles,
+                                            struct keel_launch_list *list)
 {
-    return emit_norm(engine, NULL, NULL, list);
+    return emit_norm(engine, NULL, tiles, list);
 }
 
 static struct keel_update describe_update(const struct keel_engine *engine, struct keel_buffer *gradients)

@@ -371,8 +371,8 @@ enum keel_status keel_owned_update(struct keel_tape_run *run, const struct keel_
     struct keel_trainer *trainer = run->trainer;
     struct keel_owned_layout *now = &trainer->owned.now;
     KEEL_ASSERT(now->filled && now->reduced && now->step == run->step->step);
-    KEEL_TRY(
-        keel_engine_pieces_norm(now->pieces, request, sort_squares(trainer), soon(trainer), &now->norm, out));
+    KEEL_TRY(keel_engine_pieces_sum(now->pieces, sort_squares(trainer)));
+    KEEL_TRY(keel_engine_pieces_norm(now->pieces, request, soon(trainer), &now->norm, out));
     KEEL_TRY(keel_engine_pieces_update(now->pieces, request, &now->norm, soon(trainer)));
     step_on(trainer, request);
     now->result.loss_scale = out->loss_scale;
@@ -498,8 +498,9 @@ enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct kee
     KEEL_TRY(probe_gradients(trainer, batch));
     memset(now->gathered, 0, 2 * keel_size(keel_engine_page_count(trainer->engine)) * sizeof(float));
     KEEL_TRY(keel_engine_pieces_squares(now->pieces, soon(trainer), now->gathered, now->page_counts[0]));
-    enum keel_status status = keel_engine_pieces_norm(now->pieces, request, sort_squares(trainer),
-                                                      soon(trainer), &now->norm, &updated);
+    KEEL_TRY(keel_engine_pieces_sum(now->pieces, sort_squares(trainer)));
+    enum keel_status status =
+        keel_engine_pieces_norm(now->pieces, request, soon(trainer), &now->norm, &updated);
     if (status == KEEL_OK) {
         KEEL_TRY(keel_engine_pieces_update(now->pieces, request, &now->norm, soon(trainer)));
         KEEL_TRY(copy_weights(trainer, now, 1, true));

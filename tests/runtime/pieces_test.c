@@ -167,7 +167,8 @@ static void step_of_holders(struct engine_rig *rig, struct holder *holders, uint
     for (uint32_t h = 0; h < count; h++) {
         struct keel_engine_norm norm;
         struct keel_engine_updated updated;
-        ck_ok(keel_engine_pieces_norm(holders[h].pieces, &update, squares, soon(), &norm, &updated));
+        ck_ok(keel_engine_pieces_sum(holders[h].pieces, squares));
+        ck_ok(keel_engine_pieces_norm(holders[h].pieces, &update, soon(), &norm, &updated));
         out->norms[step] = updated.grad_norm;
         out->scales[step] = updated.loss_scale;
         /* the next one has the norm from this one */

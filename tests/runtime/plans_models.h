@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SLICES = 8 };
+enum { SLICES = 8, POSITIONS = 5 };
 
 /* ---- numbers ------------------------------------------------------------------------------------------- */
 
@@ -35,9 +35,9 @@ static bool draw_bool(uint64_t *state)
 /* What a case is. Sizes are such that T slices can be cut. */
 struct plan_case {
     uint64_t random;
-    uint32_t slices, ranks, begin[SLICES + 1]; /* rank r has [begin[r], begin[r + 1]); or, where they are
-                                                  owners, all slices and a share of the optimizer's state */
-    bool owners;
+    uint32_t slices, places, begin[SLICES + 1]; /* place k has slices [begin[k], begin[k + 1]) */
+    uint32_t positions;                         /* of the data axis; */
+    bool owners;      /*   each owns a share of the optimizer's state of its place */
     uint32_t holders; /* of each share */
     uint32_t batch, tokens, heads, width, vocab;
     uint32_t classes; /* that ids and targets are below */

@@ -1,10 +1,10 @@
 /* plans_test.c - ranks that share a model have the bits of one device with all of it.
  *
- * A case is a random model, T slices and a plan. Either [0, T) is cut into uneven runs, an engine for each,
- * which exchange here in plain C by the tree over slices; or each rank has all slices and owns a share of the
- * optimizer's state, which one other may have a copy of, and squares and weights go round in plain C. They
- * are held against one engine with all: the losses, the norms and the digests of the weights of each step,
- * and the loss of an evaluation, bit for bit.
+ * A case is a random model, T slices and a plan: [0, T) is cut into uneven runs, or not, an engine for each,
+ * which exchange here in plain C by the tree over slices; and of each run several positions of the data axis
+ * have an engine, or one has, which own a share each of the optimizer's state of that run: another may have a
+ * copy, and squares and weights go round in plain C. They are held against one engine with all: the losses,
+ * the norms and the digests of the weights of each step, and the loss of an evaluation, bit for bit.
  *
  * KEEL_PLANS_CASES (1,000) and KEEL_PLANS_SECONDS (300, but none for `make test-long`): what ends first,
  * though not before a tenth of the cases. KEEL_PLANS_FIRST: the number of the first case, so that one that
@@ -33,12 +33,13 @@ static uint64_t soon(void)
 
 /* What an owner holds: its share, and behind it those that it has copies of. */
 struct owned {
-    struct keel_engine_run runs[SLICES * BUCKETS], *pages;
-    uint32_t shares[SLICES], share_count, page_runs;
+    struct keel_engine_run runs[POSITIONS * BUCKETS], *pages;
+    uint32_t shares[POSITIONS], share_count, page_runs;
     uint64_t page_count; /* of its share */
     struct keel_engine_pieces *pieces;
 };
 
+/* Engines that share the slices, by place: a position of the data axis. */
 struct side {
     struct keel_engine *engines[SLICES];
     struct owned *owned[SLICES]; /* NULL: none */
@@ -46,9 +47,16 @@ struct side {
     const struct plan_case *of;
 };
 
-static bool holds(const struct plan_case *of, uint32_t rank, uint32_t owner)
+/* Each computes the whole step. */
+struct positions {
+    struct side at[POSITIONS];
+    uint32_t count;
+};
+
+static bool holds(const struct plan_case *of, uint32_t position, uint32_t owner)
 {
-    return rank == owner || (of->holders > 1 && keel_second_holder(owner, of->ranks, NULL) == rank);
+    return position == owner ||
+           (of->holders > 1 && keel_second_holder(owner, of->positions, NULL) == position);
 }
 
 /* Runs of an owner between the flat buffer and its own. */
@@ -65,18 +73,18 @@ static void fill_owned(struct keel_engine *engine, const struct owned *owned, en
     ck_ok(keel_queue_finish(keel_engine_queue(engine), soon()));
 }
 
-static struct owned *open_owned(const struct side *side, uint32_t rank)
+static struct owned *open_owned(const struct side *side, uint32_t place, uint32_t position)
 {
-    struct keel_engine *engine = side->engines[rank];
+    struct keel_engine *engine = side->engines[place];
     const uint32_t buckets = keel_engine_bucket_count(engine);
     struct owned *owned = calloc(1, sizeof *owned);
     ck_assert_ptr_nonnull(owned);
     ck_assert_uint_le(buckets, BUCKETS);
-    for (uint32_t i = 0; i < side->of->ranks; i++) {
-        const uint32_t owner = (rank + i) % side->of->ranks; /* its own first */
-        if (!holds(side->of, rank, owner))
+    for (uint32_t i = 0; i < side->of->positions; i++) {
+        const uint32_t owner = (position + i) % side->of->positions; /* its own first */
+        if (!holds(side->of, position, owner))
             continue;
-        ck_ok(keel_engine_share(engine, owner, side->of->ranks,
+        ck_ok(keel_engine_share(engine, owner, side->of->positions,
                                 owned->runs + (size_t)owned->share_count * buckets));
         owned->shares[owned->share_count++] = owner;
     }
@@ -97,14 +105,12 @@ static void close_owned(struct owned *owned)
     free(owned);
 }
 
-/* The whole on one device, or the ranks of the plan. */
 static enum keel_status open_side(struct side *side, const struct plan_case *of,
-                                  const struct keel_graph *graph, bool whole)
+                                  const struct keel_graph *graph, uint32_t position, bool whole)
 {
-    const bool cut = !whole && !of->owners, pieces = !whole && of->owners;
-    const uint32_t ranks = whole ? 1 : of->ranks;
+    const bool cut = !whole && of->places > 1, pieces = !whole && of->owners;
     *side = (struct side){.of = of};
-    for (; side->count < ranks; side->count++) {
+    for (; side->count < (whole ? 1 : of->places); side->count++) {
         const struct keel_engine_config config = {
             .device = device,
             .kernels = kernels,
@@ -120,17 +126,28 @@ static enum keel_status open_side(struct side *side, const struct plan_case *of,
             .training = true};
         KEEL_TRY(keel_engine_create(&config, &side->engines[side->count]));
         ck_ok(keel_engine_initialize(side->engines[side->count], 42));
-        side->owned[side->count] = pieces ? open_owned(side, side->count) : NULL;
+        side->owned[side->count] = pieces ? open_owned(side, side->count, position) : NULL;
     }
     return KEEL_OK;
 }
 
-static void close_side(struct side *side)
+/* The whole on one device, or the ranks of the plan. */
+static enum keel_status open_all(struct positions *all, const struct plan_case *of,
+                                 const struct keel_graph *graph, bool whole)
 {
-    for (uint32_t r = 0; r < side->count; r++) {
-        close_owned(side->owned[r]);
-        keel_engine_destroy(side->engines[r]);
-    }
+    enum keel_status status = KEEL_OK;
+    for (all->count = 0; all->count < (whole ? 1 : of->positions) && status == KEEL_OK; all->count++)
+        status = open_side(&all->at[all->count], of, graph, all->count, whole);
+    return status;
+}
+
+static void close_all(struct positions *all)
+{
+    for (uint32_t p = 0; p < all->count; p++)
+        for (uint32_t r = 0; r < SLICES; r++) {
+            close_owned(all->at[p].owned[r]);
+            keel_engine_destroy(all->at[p].engines[r]);
+        }
 }
 
 static void read_at(struct keel_engine *engine, struct keel_buffer *buffer, uint64_t at, void *out,
@@ -337,65 +354,97 @@ static struct keel_engine_update request_of(uint32_t step)
         .step = step};
 }
 
-/* The squares of all pages, from their owners. */
-static void join_squares(const struct side *side)
+/* The squares of all pages of a place, from their owners, to all of them. */
+static void join_squares(const struct positions *all, uint32_t place)
 {
-    ck_assert_uint_le(keel_engine_page_count(side->engines[0]), ELEMENTS);
+    ck_assert_uint_le(keel_engine_page_count(all->at[0].engines[place]), ELEMENTS);
     memset(joined, 0xff, sizeof joined); /* NaN where nobody gives any */
-    for (uint32_t r = 0; r < side->count; r++) {
-        const struct owned *owned = side->owned[r];
-        const float *mine = own[r];
-        fill_owned(side->engines[r], owned, KEEL_FLAT_GRADIENTS);
-        ck_ok(keel_engine_pieces_squares(owned->pieces, soon(), own[r], owned->page_count));
-        for (uint32_t p = 0; p < owned->page_runs; mine += owned->pages[p++].count)
-            memcpy(joined + owned->pages[p].first, mine, owned->pages[p].count * sizeof *mine);
+    for (uint32_t p = 0; p < all->count; p++) {
+        const struct owned *owned = all->at[p].owned[place];
+        const float *mine = own[p];
+        fill_owned(all->at[p].engines[place], owned, KEEL_FLAT_GRADIENTS);
+        ck_ok(keel_engine_pieces_squares(owned->pieces, soon(), own[p], owned->page_count));
+        for (uint32_t i = 0; i < owned->page_runs; mine += owned->pages[i++].count)
+            memcpy(joined + owned->pages[i].first, mine, owned->pages[i].count * sizeof *mine);
+    }
+    for (uint32_t p = 0; p < all->count; p++) {
+        ck_ok(keel_engine_pieces_sum(all->at[p].owned[place]->pieces, joined));
+        ck_ok(keel_queue_finish(keel_engine_queue(all->at[p].engines[place]), soon()));
     }
 }
 
-/* Everybody's weights from their owner, or from who has a copy: all who hold them say the same. */
-static void spread_weights(const struct side *side, uint32_t holder)
+/* All weights of a place from their owner, or from who has a copy: all who hold them say the same. */
+static void spread_weights(const struct positions *all, uint32_t place, uint32_t holder)
 {
-    const struct owned *from = side->owned[holder];
-    const uint32_t runs = from->share_count * keel_engine_bucket_count(side->engines[holder]);
+    const struct owned *from = all->at[holder].owned[place];
+    const uint32_t runs = from->share_count * keel_engine_bucket_count(all->at[holder].engines[place]);
     for (uint32_t i = 0; i < runs; i++) {
         const struct keel_engine_run *run = &from->runs[i];
         ck_assert_uint_le(run->count, ELEMENTS);
         if (run->count == 0)
             continue;
-        read_at(side->engines[holder], keel_engine_pieces_flat(from->pieces, KEEL_FLAT_WEIGHTS),
+        read_at(all->at[holder].engines[place], keel_engine_pieces_flat(from->pieces, KEEL_FLAT_WEIGHTS),
                 keel_engine_pieces_at(from->pieces, i), joined, run->count);
-        for (uint32_t r = 0; r < side->count; r++) {
-            struct keel_queue *queue = keel_engine_queue(side->engines[r]);
-            ck_ok(keel_queue_write(queue, keel_engine_flat(side->engines[r], KEEL_FLAT_WEIGHTS),
+        for (uint32_t p = 0; p < all->count; p++) {
+            struct keel_engine *engine = all->at[p].engines[place];
+            ck_ok(keel_queue_write(keel_engine_queue(engine), keel_engine_flat(engine, KEEL_FLAT_WEIGHTS),
                                    run->first * 4, joined, run->count * 4, NULL, NULL));
-            ck_ok(keel_queue_finish(queue, soon()));
+            ck_ok(keel_queue_finish(keel_engine_queue(engine), soon()));
         }
     }
 }
 
-/* Weights go round from the first rank to the last, or the other way: so that of two who hold a share each
- * has the last word once. */
-static void update_owned(const struct side *side, uint32_t step, struct outcome *out)
+/* The norm of a rank, by which its neighbour in the place updates. */
+static void update_place(const struct positions *all, uint32_t position, uint32_t place, uint32_t step,
+                         struct outcome *out)
 {
     const struct keel_engine_update request = request_of(step);
+    const struct side *side = &all->at[position], *next = &all->at[(position + 1) % all->count];
     struct keel_engine_norm norm;
     struct keel_engine_updated updated;
-    join_squares(side);
+    uint32_t bits;
+    ck_ok(keel_engine_pieces_norm(side->owned[place]->pieces, &request, soon(), &norm, &updated));
+    memcpy(&bits, &updated.grad_norm, sizeof bits);
+    ck_assert_msg((position == 0 && place == 0) || bits == out->norms[step],
+                  "%s: place %u of position %u has another norm", side->of->what, place, position);
+    out->norms[step] = bits;
+    ck_ok(keel_engine_pieces_update(next->owned[place]->pieces, &request, &norm, soon()));
+}
+
+/* Of the model, from the engines of a position. */
+static uint64_t digest_of(const struct side *side)
+{
+    uint64_t digest = 0, shared = 0;
     for (uint32_t r = 0; r < side->count; r++) {
-        uint32_t bits;
-        ck_ok(keel_engine_pieces_norm(side->owned[r]->pieces, &request, joined, soon(), &norm, &updated));
-        memcpy(&bits, &updated.grad_norm, sizeof bits);
-        ck_assert_msg(r == 0 || bits == out->norms[step], "%s: rank %u has another norm", side->of->what, r);
-        out->norms[step] = bits;
-        ck_ok(keel_engine_pieces_update(side->owned[(r + 1) % side->count]->pieces, &request, &norm, soon()));
+        uint64_t mine;
+        ck_ok(keel_engine_digest(side->engines[r], soon(), &mine));
+        ck_assert_msg(r == 0 || keel_engine_digest_shared(side->engines[r]) == shared,
+                      "%s: place %u has other weights of those that all have", side->of->what, r);
+        shared = keel_engine_digest_shared(side->engines[r]);
+        digest += mine - shared;
     }
-    for (uint32_t i = 0; i < side->count; i++)
-        spread_weights(side, step % 2 == 0 ? i : side->count - 1 - i);
-    for (uint32_t r = 0; r < side->count; r++) {
-        uint64_t digest;
-        ck_ok(keel_engine_digest(side->engines[r], soon(), &digest));
-        ck_assert_msg(r == 0 || digest == out->digests[step], "%s: rank %u has other weights", side->of->what,
-                      r);
+    return digest + shared;
+}
+
+/* Weights go round from the first position to the last, or the other way: so that of two who hold a share
+ * each has the last word once. */
+static void update_owned(const struct positions *all, uint32_t step, struct outcome *out)
+{
+    const uint32_t places = all->at[0].count;
+    for (uint32_t k = 0; k < places; k++)
+        join_squares(all, k);
+    for (uint32_t p = 0; p < all->count; p++)
+        exchange_all(&all->at[p], norm_exchange, 0);
+    for (uint32_t p = 0; p < all->count; p++)
+        for (uint32_t k = 0; k < places; k++)
+            update_place(all, p, k, step, out);
+    for (uint32_t p = 0; p < all->count; p++)
+        for (uint32_t k = 0; k < places; k++)
+            spread_weights(all, k, step % 2 == 0 ? p : all->count - 1 - p);
+    for (uint32_t p = 0; p < all->count; p++) {
+        const uint64_t digest = digest_of(&all->at[p]);
+        ck_assert_msg(p == 0 || digest == out->digests[step], "%s: position %u has other weights",
+                      all->at[p].of->what, p);
         out->digests[step] = digest;
     }
 }
@@ -446,58 +495,62 @@ static uint32_t evaluate(const struct side *side)
 }
 
 /* Two shards of two microbatches each step. */
-static void train(const struct side *side, struct outcome *out)
+static void train(const struct positions *all, struct outcome *out)
 {
     for (uint32_t step = 0; step < STEPS; step++) {
-        for (uint32_t r = 0; r < side->count; r++)
-            ck_ok(keel_engine_zero(side->engines[r]));
-        for (uint32_t m = 0; m < MICROBATCHES; m++)
-            run_microbatch(side, step, m);
-        out->losses[step] = same_loss(side);
-        if (side->owned[0] != NULL)
-            update_owned(side, step, out);
+        for (uint32_t p = 0; p < all->count; p++) {
+            const struct side *side = &all->at[p];
+            for (uint32_t r = 0; r < side->count; r++)
+                ck_ok(keel_engine_zero(side->engines[r]));
+            for (uint32_t m = 0; m < MICROBATCHES; m++)
+                run_microbatch(side, step, m);
+            out->losses[step] = same_loss(side);
+        }
+        if (all->at[0].owned[0] != NULL)
+            update_owned(all, step, out);
         else
-            update(side, step, out);
+            update(&all->at[0], step, out);
     }
-    out->eval = evaluate(side);
+    out->eval = evaluate(&all->at[all->count - 1]);
 }
 
 /* ---- cases --------------------------------------------------------------------------------------------- */
 
-/* 1 to 5 owners; each share has one holder, or two. */
+/* Owners along the data axis, fewer where slices are cut, since each computes all; each share has one holder,
+ * or two. */
 static void draw_owners(struct plan_case *of)
 {
     of->owners = true;
-    of->ranks = draw_of(&of->random, 1, 5);
+    of->positions = draw_of(&of->random, 1, of->places > 1 ? 3 : POSITIONS);
     of->holders = draw_of(&of->random, 1, 2);
 }
 
-/* Cut [0, slices) into 2 to `slices` runs; one slice is one rank. */
+/* Cut [0, slices) into 2 to `slices` runs. */
 static void draw_cut(struct plan_case *of)
 {
     bool cut[SLICES] = {false};
-    of->ranks = draw_of(&of->random, 2, of->slices);
-    for (uint32_t cuts = 1; cuts < of->ranks;) {
+    of->places = draw_of(&of->random, 2, of->slices);
+    for (uint32_t cuts = 1; cuts < of->places;) {
         const uint32_t at = draw_of(&of->random, 1, of->slices - 1);
         cuts += cut[at] ? 0 : 1;
         cut[at] = true;
     }
-    uint32_t rank = 0;
+    uint32_t place = 0;
     for (uint32_t s = 1; s < of->slices; s++)
         if (cut[s])
-            of->begin[++rank] = s;
-    of->begin[of->ranks] = of->slices;
+            of->begin[++place] = s;
+    of->begin[of->places] = of->slices;
 }
 
 static struct plan_case draw_case(uint64_t number)
 {
     static const char *const off[] = {NULL, "", "fuse", "plan-memory"};
-    struct plan_case of = {.random = number * 7919 + 13};
+    struct plan_case of = {.random = number * 7919 + 13, .places = 1, .positions = 1};
     of.slices = draw_of(&of.random, 1, SLICES);
-    if (of.slices == 1 || draw_of(&of.random, 0, 3) == 0)
-        draw_owners(&of);
-    else
+    if (of.slices > 1 && draw_of(&of.random, 0, 3) > 0)
         draw_cut(&of);
+    if (of.places == 1 || draw_of(&of.random, 0, 2) == 0)
+        draw_owners(&of);
     of.batch = draw_of(&of.random, 1, 3);
     of.tokens = draw_of(&of.random, (of.slices + of.batch - 1) / of.batch, SLICES);
     of.heads = draw_of(&of.random, of.slices, SLICES + 2);
@@ -508,11 +561,12 @@ static struct plan_case draw_case(uint64_t number)
     of.passes_off = off[draw_of(&of.random, 0, 3)];
     size_t used =
         (size_t)snprintf(of.what, sizeof of.what, "case %llu: T %u ", (unsigned long long)number, of.slices);
-    used += of.owners ? (size_t)snprintf(of.what + used, sizeof of.what - used, "%u owners, %u holders",
-                                         of.ranks, of.holders)
-                      : (size_t)snprintf(of.what + used, sizeof of.what - used, "cut");
-    for (uint32_t r = 1; r < of.ranks && !of.owners; r++)
-        used += (size_t)snprintf(of.what + used, sizeof of.what - used, " %u", of.begin[r]);
+    if (of.owners)
+        used += (size_t)snprintf(of.what + used, sizeof of.what - used, "%u owners, %u holders ",
+                                 of.positions, of.holders);
+    for (uint32_t k = 1; k < of.places; k++)
+        used +=
+            (size_t)snprintf(of.what + used, sizeof of.what - used, k == 1 ? "cut %u" : " %u", of.begin[k]);
     snprintf(of.what + used, sizeof of.what - used, " storage %d off %s", (int)of.storage,
              of.passes_off == NULL ? "-" : of.passes_off);
     return of;
@@ -536,10 +590,11 @@ static bool run_case(uint64_t number)
 {
     struct plan_case of = draw_case(number);
     struct keel_graph *graph = write_model(&of);
-    struct side whole, ranks;
+    static struct positions whole, ranks;
     struct outcome one, many;
-    ck_assert_msg(open_side(&whole, &of, graph, true) == KEEL_OK, "%s: %s", of.what, keel_detail());
-    const enum keel_status status = open_side(&ranks, &of, graph, false);
+    whole = ranks = (struct positions){.count = 0};
+    ck_assert_msg(open_all(&whole, &of, graph, true) == KEEL_OK, "%s: %s", of.what, keel_detail());
+    const enum keel_status status = open_all(&ranks, &of, graph, false);
     ck_assert_msg(status == KEEL_OK || status == KEEL_UNSUPPORTED, "%s: %s", of.what, keel_detail());
     if (status == KEEL_OK) {
         train(&whole, &one);
@@ -548,8 +603,8 @@ static bool run_case(uint64_t number)
     } else if (getenv("KEEL_PLANS_REFUSED") != NULL) {
         printf("note: %s: %s\n", of.what, keel_detail());
     }
-    close_side(&ranks);
-    close_side(&whole);
+    close_all(&ranks);
+    close_all(&whole);
     keel_graph_destroy(graph);
     return status == KEEL_OK;
 }
@@ -585,13 +640,12 @@ START_TEST(cuts_that_no_rank_can_have_are_refused)
 {
     static const struct {
         uint32_t tensor, first, count;
-        bool products, pieces;
+        bool products;
         const char *says;
-    } refused[] = {{64, 1, 62, false, false, "10 nodes"},
-                   {4, 3, 2, false, false, "of 4 tensor slices"},
-                   {4, 1, 0, false, false, "0 slices from 1"},
-                   {4, 0, 2, true, false, "check_products"},
-                   {4, 0, 2, false, true, "parallel.zero"}};
+    } refused[] = {{64, 1, 62, false, "10 nodes"},
+                   {4, 3, 2, false, "of 4 tensor slices"},
+                   {4, 1, 0, false, "0 slices from 1"},
+                   {4, 0, 2, true, "check_products"}};
     struct keel_graph *graph;
     struct keel_engine *engine = NULL;
     ck_ok(keel_device_open("host", NULL, &device));
@@ -609,7 +663,6 @@ START_TEST(cuts_that_no_rank_can_have_are_refused)
                                                   .tensor_first = refused[i].first,
                                                   .tensor_count = refused[i].count,
                                                   .check_products = refused[i].products,
-                                                  .in_pieces = refused[i].pieces,
                                                   .training = true};
         ck_assert_int_ne(keel_engine_create(&config, &engine), KEEL_OK);
         ck_assert_msg(strstr(keel_detail(), refused[i].says) != NULL, "%s: %s", refused[i].says,

@@ -311,12 +311,14 @@ enum keel_status keel_engine_pieces_squares(struct keel_engine_pieces *pieces, u
 struct keel_engine_norm {
     float values[3];
 };
-/* Norm of the squares of all pages, by their number; blocks. DIVERGED, and *out, are those of
- * keel_engine_update, but that there is no digest. `update` is not applied yet. */
+/* The squares of all pages of the engine, by their number, are given to its norm: they stay as they are until
+ * that is done. Of an engine with some slices keel_engine_norm_exchange comes between this and that. */
+enum keel_status keel_engine_pieces_sum(struct keel_engine_pieces *pieces, const float *squares);
+/* Their norm; blocks. DIVERGED, and *out, are those of keel_engine_update, but that there is no digest.
+ * `update` is not applied yet. */
 enum keel_status keel_engine_pieces_norm(struct keel_engine_pieces *pieces,
-                                         const struct keel_engine_update *update, const float *squares,
-                                         uint64_t deadline_ns, struct keel_engine_norm *out_norm,
-                                         struct keel_engine_updated *out);
+                                         const struct keel_engine_update *update, uint64_t deadline_ns,
+                                         struct keel_engine_norm *out_norm, struct keel_engine_updated *out);
 /* With a norm from here or elsewhere: update the pieces. Blocks; as keel_engine_update after TIMEOUT. */
 enum keel_status keel_engine_pieces_update(struct keel_engine_pieces *pieces,
                                            const struct keel_engine_update *update,
