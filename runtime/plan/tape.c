@@ -94,24 +94,46 @@ static void put_encoded(struct keel_tape *tape, const struct keel_tape_config *c
     keel_hold_in_gradients(hold)->slot = slot;
 }
 
-/* Of a rank with some slices: a microbatch, with what is exchanged behind its segments. */
-static void put_cut_microbatch(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t shard,
-                               uint32_t microbatch, const int *chain, uint32_t chain_count, bool last)
+static uint32_t count_segments(const struct keel_tape_config *config)
+{
+    return config->segments != NULL ? config->segment_count : config->bucket_count + 1;
+}
+
+/* The piece that is final behind a segment of a shard's last microbatch; above bucket_count: none. */
+static uint32_t piece_behind(const struct keel_tape_config *config, uint32_t segment)
+{
+    if (segment + 1 == count_segments(config))
+        return config->bucket_count;
+    return config->segments != NULL ? config->segments[segment].bucket : segment;
+}
+
+/* With what is exchanged behind it; then, where a piece is final, the nodes of siblings are added. Which it
+ * is; above bucket_count: none. */
+static uint32_t put_part(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t shard,
+                         uint32_t microbatch, uint32_t segment, const int *chain, uint32_t chain_count)
 {
     const bool ends = microbatch + 1 == config->microbatches;
-    for (uint32_t s = 0; s < config->segment_count; s++) {
-        const struct keel_tape_segment *segment = &config->segments[s];
-        const uint32_t piece = s + 1 == config->segment_count ? config->bucket_count : segment->bucket;
-        put_segment(tape, shard, microbatch, s);
-        if (segment->exchanges || (ends && segment->exchanges_last))
-            put(tape, (struct keel_action){.kind = KEEL_ACTION_EXCHANGE,
-                                           .piece = s,
-                                           .shard = shard,
-                                           .microbatch = microbatch,
-                                           .microbatch_count = 1});
-        for (uint32_t i = 0; ends && piece <= config->bucket_count && i < chain_count; i++)
-            put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
-        if (ends && last && piece < config->bucket_count)
+    const uint32_t piece = ends ? piece_behind(config, segment) : UINT32_MAX;
+    const struct keel_tape_segment *of = config->segments != NULL ? &config->segments[segment] : NULL;
+    put_segment(tape, shard, microbatch, segment);
+    if (of != NULL && (of->exchanges || (ends && of->exchanges_last)))
+        put(tape, (struct keel_action){.kind = KEEL_ACTION_EXCHANGE,
+                                       .piece = segment,
+                                       .shard = shard,
+                                       .microbatch = microbatch,
+                                       .microbatch_count = 1});
+    for (uint32_t i = 0; piece <= config->bucket_count && i < chain_count; i++)
+        put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
+    return piece;
+}
+
+/* Segment by segment. */
+static void put_microbatch(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t shard,
+                           uint32_t microbatch, const int *chain, uint32_t chain_count, bool last)
+{
+    for (uint32_t s = 0; s < count_segments(config); s++) {
+        const uint32_t piece = put_part(tape, config, shard, microbatch, s, chain, chain_count);
+        if (last && piece < config->bucket_count)
             put_piece(tape, KEEL_ACTION_MARK, piece);
     }
 }
@@ -131,17 +153,10 @@ static void put_shard(struct keel_tape *tape, const struct keel_tape_config *con
     }
     put_kind(tape, KEEL_ACTION_ZERO);
     const uint32_t chain_count = keel_hold_add(hold, shard, chain);
-    for (uint32_t i = 0; config->segments != NULL && i <= m; i++)
-        put_cut_microbatch(tape, config, shard, i, chain, chain_count, last);
     if (config->segments == NULL)
         put_microbatches(tape, shard, m);
-    for (uint32_t piece = 0; config->segments == NULL && piece <= config->bucket_count; piece++) {
-        put_segment(tape, shard, m, piece);
-        for (uint32_t i = 0; i < chain_count; i++)
-            put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
-        if (last && piece < config->bucket_count)
-            put_piece(tape, KEEL_ACTION_MARK, piece);
-    }
+    for (uint32_t i = config->segments == NULL ? m : 0; i <= m; i++)
+        put_microbatch(tape, config, shard, i, chain, chain_count, last);
     put(tape, (struct keel_action){.kind = KEEL_ACTION_HOLD, .shard = shard});
 }
 
@@ -154,30 +169,13 @@ static void put_stored_shard(struct keel_tape *tape, const struct keel_tape_conf
     int chain[KEEL_HOLD_LEVELS_MAX];
     const uint32_t chain_count = keel_hold_add(hold, shard, chain);
     put_kind(tape, KEEL_ACTION_ZERO);
-    for (uint32_t piece = 0; piece <= config->bucket_count; piece++) {
-        put_segment(tape, shard, 0, piece);
-        for (uint32_t i = 0; i < chain_count; i++)
-            put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
-        put_slot(tape, KEEL_ACTION_STORE, slot, piece);
+    for (uint32_t i = 0; i < count_segments(config); i++) {
+        const uint32_t piece = put_part(tape, config, shard, 0, i, chain, chain_count);
+        if (piece <= config->bucket_count)
+            put_slot(tape, KEEL_ACTION_STORE, slot, piece);
     }
     put(tape, (struct keel_action){.kind = KEEL_ACTION_HOLD, .slot = (int16_t)slot, .shard = shard});
     keel_hold_in_gradients(hold)->slot = slot;
-}
-
-/* A segment of the last shard, when there is memory for it; what is added to it. */
-static void put_last_segment(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t shard,
-                             uint32_t piece, const int *chain, uint32_t chain_count)
-{
-    for (uint32_t b = piece > 0 ? config->waits[piece - 1] : 0; b < config->waits[piece]; b++)
-        put_piece(tape, KEEL_ACTION_AWAIT, b);
-    put_segment(tape, shard, 0, piece);
-    for (uint32_t i = 0; i < chain_count; i++)
-        put_slot(tape, KEEL_ACTION_ADD, chain[i], piece);
-    if (piece < config->bucket_count)
-        put_piece(tape, KEEL_ACTION_MARK, piece);
-    if (piece == 0)
-        put(tape,
-            (struct keel_action){.kind = KEEL_ACTION_HOLD, .slot = KEEL_HOLD_GRADIENTS, .shard = shard});
 }
 
 static void put_bucket_sum(struct keel_tape *tape, uint32_t bucket, int sum)
@@ -185,6 +183,27 @@ static void put_bucket_sum(struct keel_tape *tape, uint32_t bucket, int sum)
     put_slot(tape, KEEL_ACTION_REDUCE, sum, bucket);
     if (bucket == 0)
         put_kind(tape, KEEL_ACTION_DRILL);
+}
+
+/* With windows, the last shard: each segment when there is memory for what it adds to, each bucket's sum when
+ * that is final. */
+static void put_last_shard(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t shard,
+                           const int *chain, uint32_t chain_count)
+{
+    uint32_t under_way = 0, awaited = 0;
+    for (uint32_t s = 0; s < count_segments(config); s++) {
+        for (; awaited < config->waits[under_way]; awaited++)
+            put_piece(tape, KEEL_ACTION_AWAIT, awaited);
+        const uint32_t piece = put_part(tape, config, shard, 0, s, chain, chain_count);
+        if (piece >= config->bucket_count)
+            continue;
+        put_piece(tape, KEEL_ACTION_MARK, piece);
+        if (piece == 0)
+            put(tape,
+                (struct keel_action){.kind = KEEL_ACTION_HOLD, .slot = KEEL_HOLD_GRADIENTS, .shard = shard});
+        put_bucket_sum(tape, piece, KEEL_SUM_IN_PIECES);
+        under_way = piece + 1;
+    }
 }
 
 /* What is left of the sums, of which the first `awaited` are there. The loss is last: without it nobody
@@ -226,12 +245,10 @@ static void put_windowed(struct keel_tape *tape, const struct keel_tape_config *
         chain_count = keel_hold_add(hold, last, chain);
     }
     tape->part_count = hold->count;
-    for (uint32_t piece = 0; piece <= config->bucket_count; piece++) {
-        if (computes)
-            put_last_segment(tape, config, last, piece, chain, chain_count);
-        if (piece < config->bucket_count)
-            put_bucket_sum(tape, piece, KEEL_SUM_IN_PIECES);
-    }
+    if (computes)
+        put_last_shard(tape, config, last, chain, chain_count);
+    for (uint32_t piece = 0; !computes && piece < config->bucket_count; piece++)
+        put_bucket_sum(tape, piece, KEEL_SUM_IN_PIECES);
     put_loss_sum(tape, config, computes ? config->waits[config->bucket_count] : 0);
 }
 
@@ -316,7 +333,7 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     uint32_t missing = 0;
     KEEL_ASSERT(tape->capacity >= keel_tape_bound(config));
     KEEL_ASSERT(!config->in_pieces || (config->grouped && !config->compressed));
-    KEEL_ASSERT(config->sharing ? !config->in_pieces && !config->compressed : config->segments == NULL);
+    KEEL_ASSERT(config->sharing ? !config->compressed : config->segments == NULL);
     KEEL_ASSERT(config->waits == NULL || (config->in_pieces && config->microbatches == 1));
     KEEL_ASSERT(config->bucket_count > 0 && config->microbatches > 0 &&
                 hold.shard_count == config->shard_count);
@@ -336,7 +353,7 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
         put_commit(tape, config);
     if (config->sharing) {
         put_slot(tape, KEEL_ACTION_NORM, sum, 0);
-        put_kind(tape, KEEL_ACTION_AGREE);
+        put_slot(tape, KEEL_ACTION_AGREE, sum, 0);
     }
     put_kind(tape, KEEL_ACTION_CAPTURE);
     put_slot(tape, KEEL_ACTION_UPDATE, config->compressed ? KEEL_HOLD_GRADIENTS : sum, 0);

@@ -35,15 +35,16 @@
  * - the squares of gradients are exchanged last, when every sum is with its holders;
  * - weights leave their owners behind the update, and all are there at the end.
  *
- * Ranks with some slices of the tensor axis (parallel.tensor). Forward and backward are cut at exchanges too,
+ * Ranks with some slices of the tensor axis (parallel.tensor), of which each may own pieces of them. Forward and backward are cut at exchanges too,
  * so a segment is not a piece: the config says which bucket is final behind which segment, and behind which
  * something is exchanged. Sums and records are those of the ranks that have the same slices. Then also
  * - an exchange follows its segment at once, and the next segment follows it, in every microbatch: members of
  * a tensor group have the same list of segments and the same shards to compute, so they exchange in one
  * order;
  * - the squares of all slices are there, and all ranks have all sums (AGREE), before any rank updates:
- * whoever is past AGREE knows that every other one can do the update without data of others;
- * - digests are exchanged behind the update, and nothing follows.
+ * whoever is past AGREE knows that every other one can do the update without data of others (of pieces: with
+ * three numbers);
+ * - digests are exchanged behind the update, and the weights if they come from owners, and nothing follows.
  *
  * Gradients in windows (parallel.zero = 2). Buckets use the same memory one after the other: the sum of one
  * is begun as soon as it is final, and waited for before a segment runs that needs its place. So the node of
@@ -107,8 +108,8 @@ enum { KEEL_SUM_ON_HOST = KEEL_HOLD_GRADIENTS - 1, KEEL_SUM_IN_PIECES = KEEL_HOL
 
 struct keel_action {
     uint16_t kind;                         /* enum keel_action_kind */
-    int16_t slot;                          /* ADD, STORE, REDUCE, UPDATE, ENCODE, DECODE; of REDUCE and UPDATE
-                                              also KEEL_HOLD_GRADIENTS, and KEEL_SUM_ON_HOST: the loss, and all
+    int16_t slot;                          /* ADD, STORE, REDUCE, NORM, AGREE, UPDATE, ENCODE, DECODE; of REDUCE
+                                              and what follows also KEEL_HOLD_GRADIENTS, and KEEL_SUM_ON_HOST: the loss, and all
                                               that is compressed */
     uint32_t piece;                        /* bucket; bucket_count: the loss, and one more: the records; of
                                               AWAIT also keel_piece_...; of DRILL 1: behind the update */

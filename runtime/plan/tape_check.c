@@ -57,11 +57,50 @@ static bool in_slot(const struct keel_partial_sums *hold, int slot)
 
 /* ---- a shard ------------------------------------------------------------------------------------------- */
 
+static uint32_t count_segments(const struct play *play)
+{
+    return play->config->segments != NULL ? play->config->segment_count : play->config->bucket_count + 1;
+}
+
+/* The piece that is final behind the segment that ran last; UINT32_MAX: none is. */
+static uint32_t final_piece(const struct play *play)
+{
+    const struct keel_tape_config *config = play->config;
+    if (play->segments == 0 || play->microbatch + 1 != config->microbatches)
+        return UINT32_MAX;
+    if (play->segments == count_segments(play))
+        return config->bucket_count;
+    return config->segments != NULL ? config->segments[play->segments - 1].bucket : play->segments - 1;
+}
+
+/* Whether something is exchanged behind the segment that ran last. */
+static bool exchanges(const struct play *play)
+{
+    if (play->segments == 0 || play->config->segments == NULL)
+        return false;
+    const struct keel_tape_segment *segment = &play->config->segments[play->segments - 1];
+    return segment->exchanges ||
+           (segment->exchanges_last && play->microbatch + 1 == play->config->microbatches);
+}
+
+/* How many pieces of the shard under way are final: behind these the next one's segments begin. */
+static uint32_t count_final(const struct play *play)
+{
+    const struct keel_tape_config *config = play->config;
+    uint32_t count = 0;
+    if (config->segments == NULL)
+        return play->segments;
+    for (uint32_t s = 0; s < play->segments; s++)
+        count += config->segments[s].bucket < config->bucket_count || s + 1 == config->segment_count;
+    return count;
+}
+
 /* With windows: a piece of the shard under way, which is not the last. */
 static const char *store_piece(struct play *play, const struct keel_action *action)
 {
-    if (!play->begun || play->missing == 0 || play->segments == 0 || action->piece != play->segments - 1 ||
-        play->stored != action->piece || play->added != play->chain_count)
+    if (!play->begun || play->missing == 0 || action->piece != final_piece(play) ||
+        action->piece > play->config->bucket_count || play->stored != action->piece ||
+        play->added != play->chain_count || exchanges(play) != play->exchanged)
         return "the piece is not final, or goes to the sums";
     if (action->piece > 0 && action->slot != play->slot)
         return "pieces of a node go to one slot";
@@ -114,32 +153,6 @@ static const char *begin_shard(struct play *play, const struct keel_action *acti
     return NULL;
 }
 
-static uint32_t count_segments(const struct play *play)
-{
-    return play->config->segments != NULL ? play->config->segment_count : play->config->bucket_count + 1;
-}
-
-/* The piece that is final behind the segment that ran last; UINT32_MAX: none is. */
-static uint32_t final_piece(const struct play *play)
-{
-    const struct keel_tape_config *config = play->config;
-    if (play->segments == 0 || play->microbatch + 1 != config->microbatches)
-        return UINT32_MAX;
-    if (play->segments == count_segments(play))
-        return config->bucket_count;
-    return config->segments != NULL ? config->segments[play->segments - 1].bucket : play->segments - 1;
-}
-
-/* Whether something is exchanged behind the segment that ran last. */
-static bool exchanges(const struct play *play)
-{
-    if (play->segments == 0 || play->config->segments == NULL)
-        return false;
-    const struct keel_tape_segment *segment = &play->config->segments[play->segments - 1];
-    return segment->exchanges ||
-           (segment->exchanges_last && play->microbatch + 1 == play->config->microbatches);
-}
-
 /* All that is owed to the segment that ran last: an exchange, additions, and a mark where its sum may begin.
  */
 static bool segment_done(const struct play *play)
@@ -152,11 +165,15 @@ static bool segment_done(const struct play *play)
     if (piece > play->config->bucket_count)
         return true;
     const bool marks = play->missing == 0 && piece < play->config->bucket_count;
-    if (windowed(play) && (marks               ? play->reduced
-                           : play->missing > 0 ? play->stored
-                                               : play->segments) != play->segments)
+    if (windowed(play) && (marks ? play->reduced : play->missing > 0 ? play->stored : piece + 1) != piece + 1)
         return false;
     return play->added == play->chain_count && (!marks || play->marked == piece + 1);
+}
+
+/* With windows: the sum of a bucket still reads what the next segment needs. */
+static bool is_crowded(const struct play *play)
+{
+    return windowed(play) && play->missing == 0 && play->awaited < play->config->waits[count_final(play)];
 }
 
 /* A segment of a rank with some slices: of each microbatch one after the other. */
@@ -172,6 +189,8 @@ static const char *compute_cut(struct play *play, const struct keel_action *acti
         return "the microbatches of a shard do not ascend";
     if (action->piece != play->segments || action->microbatch_count != 1)
         return "segments do not ascend";
+    if (is_crowded(play))
+        return "the sum of a bucket still reads the memory that it needs";
     play->segments++;
     play->added = 0;
     play->exchanged = false;
@@ -214,7 +233,7 @@ static const char *compute(struct play *play, const struct keel_action *action)
         return "segments do not ascend";
     if (!segment_done(play))
         return "the piece before is not final, has no mark, or lies nowhere else";
-    if (windowed(play) && play->missing == 0 && play->awaited < play->config->waits[action->piece])
+    if (is_crowded(play))
         return "the sum of a bucket still reads the memory that it needs";
     play->segments++;
     play->added = 0;
@@ -247,7 +266,7 @@ static const char *mark(struct play *play, const struct keel_action *action)
 /* With windows the last shard is summed while it is computed. */
 static const char *hold_last(struct play *play, const struct keel_action *action)
 {
-    if (play->summing || play->segments != 1 || play->added != play->chain_count || play->marked != 1 ||
+    if (play->summing || final_piece(play) != 0 || play->added != play->chain_count || play->marked != 1 ||
         action->slot != KEEL_HOLD_GRADIENTS)
         return "the shard goes to the sums when its first piece is final";
     play->hold = play->next;
@@ -374,8 +393,7 @@ static const char *loss(struct play *play, const struct keel_action *action)
         return "the loss is read once, behind the drill";
     if (play->config->grouped && play->reduced != play->config->bucket_count)
         return "the sum of a bucket is not begun";
-    if (windowed(play) && play->begun &&
-        (play->segments != play->config->bucket_count + 1 || !segment_done(play)))
+    if (windowed(play) && play->begun && (play->segments != count_segments(play) || !segment_done(play)))
         return "the last shard is not done";
     play->loss_read = true;
     return NULL;
@@ -423,9 +441,10 @@ static const char *await_more(struct play *play, uint32_t piece)
 /* With windows, before a segment that needs the memory. */
 static bool await_early(struct play *play, const struct keel_action *action)
 {
-    if (!windowed(play) || !play->summing || play->segments > play->config->bucket_count ||
-        play->reduced != play->segments || action->piece != play->awaited ||
-        action->piece >= play->config->waits[play->segments])
+    const uint32_t under_way = count_final(play);
+    if (!windowed(play) || !play->summing || under_way > play->config->bucket_count ||
+        play->reduced != under_way || action->piece != play->awaited ||
+        action->piece >= play->config->waits[under_way])
         return false;
     play->awaited++;
     return true;
@@ -485,8 +504,8 @@ static const char *capture(struct play *play, const struct keel_action *action)
 
 static const char *norm(struct play *play, const struct keel_action *action)
 {
-    if (play->normed || !play->checked)
-        return "squares are exchanged once, when the records agree";
+    if (play->normed || !play->checked || play->commit_awaited != play->config->in_pieces)
+        return "squares are exchanged once, when the records agree and all of this rank's slices are here";
     if (action->slot != (play->config->grouped ? play->sum : play->hold.held[0].slot))
         return "the sum lies elsewhere";
     play->normed = true;
@@ -495,18 +514,24 @@ static const char *norm(struct play *play, const struct keel_action *action)
 
 static const char *agree(struct play *play, const struct keel_action *action)
 {
-    (void)action;
     if (play->agreed || !play->normed)
         return "ranks agree once, when each has the squares of all slices";
+    if (action->slot != (play->config->grouped ? play->sum : play->hold.held[0].slot))
+        return "the sum lies elsewhere";
     play->agreed = true;
     return NULL;
+}
+
+static bool has_weights(const struct play *play)
+{
+    return play->weights_awaited == play->config->bucket_count;
 }
 
 static const char *digest(struct play *play, const struct keel_action *action)
 {
     (void)action;
-    if (play->digested || !play->updated)
-        return "digests are exchanged once, behind the update";
+    if (play->digested || !play->updated || (play->config->in_pieces && !has_weights(play)))
+        return "digests are exchanged once, behind the update, when all weights are here";
     play->digested = true;
     return NULL;
 }
@@ -612,9 +637,9 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
             why = "ranks own no pieces";
         if (why == NULL && of_slices(action->kind) && !config->sharing)
             why = "ranks have all slices";
-        const bool last = config->in_pieces ? play.weights_awaited == config->bucket_count
-                          : config->sharing ? play.digested
-                                            : play.updated;
+        const bool last = config->sharing     ? play.digested
+                          : config->in_pieces ? has_weights(&play)
+                                              : play.updated;
         if (why == NULL && last && i + 1 != tape->count)
             why = "something follows the end";
         if (why != NULL)
@@ -624,8 +649,7 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
                                  : "?",
                              why);
     }
-    if (!play.updated || (config->in_pieces && play.weights_awaited != config->bucket_count) ||
-        play.digested != config->sharing)
+    if (!play.updated || (config->in_pieces && !has_weights(&play)) || play.digested != config->sharing)
         return keel_fail(KEEL_INVALID, "tape: ends without an update, or without its weights");
     if (tape->part_count != play.hold.count || tape->shards_computed != play.computed)
         return keel_fail(KEEL_INVALID, "tape: %u nodes of %u shards computed are announced, %u of %u come",

@@ -5,6 +5,7 @@
  * a copy of all that k owns: it gets the sums and updates as the owner does, so it is never behind. A layout
  * is who holds what in one view; a new view's is made empty and filled (worker_owned.c), and the one before
  * stays until that is done, since others may need what is in it. */
+#include "axes.h"
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -355,6 +356,11 @@ static const float *sort_squares(struct keel_trainer *trainer)
     return sorted;
 }
 
+enum keel_status keel_owned_sum(struct keel_trainer *trainer)
+{
+    return keel_engine_pieces_sum(trainer->owned.now.pieces, sort_squares(trainer));
+}
+
 static void step_on(struct keel_trainer *trainer, const struct keel_engine_update *request)
 {
     struct keel_owned_layout *now = &trainer->owned.now;
@@ -371,7 +377,8 @@ enum keel_status keel_owned_update(struct keel_tape_run *run, const struct keel_
     struct keel_trainer *trainer = run->trainer;
     struct keel_owned_layout *now = &trainer->owned.now;
     KEEL_ASSERT(now->filled && now->reduced && now->step == run->step->step);
-    KEEL_TRY(keel_engine_pieces_sum(now->pieces, sort_squares(trainer)));
+    if (trainer->tensor.count == 0) /* else NORM did, with those of all slices */
+        KEEL_TRY(keel_owned_sum(trainer));
     KEEL_TRY(keel_engine_pieces_norm(now->pieces, request, soon(trainer), &now->norm, out));
     KEEL_TRY(keel_engine_pieces_update(now->pieces, request, &now->norm, soon(trainer)));
     step_on(trainer, request);
@@ -438,6 +445,7 @@ static enum keel_status finish_weights(struct keel_tape_run *run)
     struct keel_trainer *trainer = run->trainer;
     KEEL_TRY(keel_engine_digest(trainer->engine, soon(trainer), &trainer->digest));
     run->result.digest = trainer->digest;
+    trainer->tensor.shared = keel_engine_digest_shared(trainer->engine);
     trainer->owned.now.complete = true;
     return KEEL_OK;
 }
@@ -463,33 +471,41 @@ enum keel_status keel_owned_await(struct keel_tape_run *run, uint32_t piece, uin
 
 /* ---- the warm-up --------------------------------------------------------------------------------------- */
 
+/* What is final behind a segment of the probe, as far as it is the layout's. */
+static enum keel_status take_bucket(struct keel_trainer *trainer, uint32_t bucket)
+{
+    struct keel_owned_layout *now = &trainer->owned.now;
+    const struct keel_engine *engine = trainer->engine;
+    if (bucket >= trainer->bucket_count || now->runs[bucket].count == 0)
+        return KEEL_OK;
+    const uint64_t from = keel_engine_gradient_at(engine, bucket) + now->runs[bucket].first -
+                          keel_engine_bucket(engine, bucket)->offset;
+    return keel_queue_copy(keel_engine_queue(trainer->engine),
+                           keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), from * sizeof(float),
+                           held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, 0, bucket),
+                           now->runs[bucket].count * sizeof(float), NULL, NULL);
+}
+
 /* A microbatch, whose gradients go to the layout's pieces as they become final. */
 static enum keel_status probe_gradients(struct keel_trainer *trainer, const struct keel_engine_batch *batch)
 {
-    struct keel_owned_layout *now = &trainer->owned.now;
     struct keel_engine *engine = trainer->engine;
-    struct keel_buffer *gradients = keel_engine_flat(engine, KEEL_FLAT_GRADIENTS);
     KEEL_TRY(keel_engine_feed(engine, batch));
-    for (uint32_t b = 0; b <= trainer->bucket_count; b++) {
-        KEEL_TRY(keel_engine_segment(engine, b));
-        if (b == trainer->bucket_count || now->runs[b].count == 0)
-            continue;
-        const uint64_t from =
-            keel_engine_gradient_at(engine, b) + now->runs[b].first - keel_engine_bucket(engine, b)->offset;
-        KEEL_TRY(keel_queue_copy(keel_engine_queue(engine), gradients, from * sizeof(float),
-                                 held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, 0, b),
-                                 now->runs[b].count * sizeof(float), NULL, NULL));
+    for (uint32_t s = 0; s < keel_engine_segment_count(engine); s++) {
+        KEEL_TRY(keel_tensor_pretend_segment(trainer, s));
+        KEEL_TRY(take_bucket(trainer, keel_engine_segment_bucket(engine, s)));
     }
     return KEEL_OK;
 }
 
-/* One update of the first share of so many as the job has ranks, whose squares are all there are. */
+/* One update of the first share of so many as a column has ranks, whose squares are all there are. */
 enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
                                   const struct keel_engine_update *request)
 {
     struct keel_owned *owned = &trainer->owned;
-    const uint32_t ranks = trainer->job->ranks > 0 ? trainer->job->ranks : 1;
-    const struct keel_owners owners = {.rank_count = ranks, .holders = 1};
+    const struct keel_job *job = trainer->job;
+    const uint32_t column = job->ranks / keel_axes_tensor(job->ranks, job->parallel.tensor);
+    const struct keel_owners owners = {.rank_count = column > 0 ? column : 1, .holders = 1};
     struct keel_engine_updated updated;
     KEEL_TRY(keel_trainer_own(trainer, &owners));
     struct keel_owned_layout *now = &owned->now;
@@ -498,7 +514,9 @@ enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct kee
     KEEL_TRY(probe_gradients(trainer, batch));
     memset(now->gathered, 0, 2 * keel_size(keel_engine_page_count(trainer->engine)) * sizeof(float));
     KEEL_TRY(keel_engine_pieces_squares(now->pieces, soon(trainer), now->gathered, now->page_counts[0]));
-    KEEL_TRY(keel_engine_pieces_sum(now->pieces, sort_squares(trainer)));
+    KEEL_TRY(keel_owned_sum(trainer));
+    if (trainer->tensor.count > 0)
+        KEEL_TRY(keel_tensor_pretend_norm(trainer));
     enum keel_status status =
         keel_engine_pieces_norm(now->pieces, request, soon(trainer), &now->norm, &updated);
     if (status == KEEL_OK) {

@@ -170,7 +170,10 @@ enum keel_status keel_tape_norm(struct keel_tape_run *run, const struct keel_act
     struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_axes *axes = trainer->tensor.axes;
     const struct keel_engine_source *from = action->slot >= 0 ? trainer->slots[action->slot].source : NULL;
-    KEEL_TRY(keel_engine_norm_begin(trainer->engine, from));
+    if (action->slot == KEEL_SUM_IN_PIECES)
+        KEEL_TRY(keel_owned_sum(trainer));
+    else
+        KEEL_TRY(keel_engine_norm_begin(trainer->engine, from));
     return exchange(trainer, keel_engine_norm_exchange(trainer->engine), axes->norm, axes->gives_norm,
                     sequence_in_tape(run));
 }
@@ -191,17 +194,14 @@ static enum keel_status gather(struct keel_trainer *trainer, const uint64_t mine
     return keel_group_run(tensor->axes->view, &all, keel_deadline_after_ns(trainer->stall_ns));
 }
 
-/* What leads from here to the next step is here, whoever is lost from now on. */
+/* What leads from here to the next step is here, whoever is lost from now on. Of pieces the layout says so. */
 enum keel_status keel_tape_agree(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
     struct keel_sharing *tensor = &trainer->tensor;
     const uint64_t mine[2] = {run->result.flags, 0};
-    (void)action;
-    tensor->ready = (struct keel_ready_step){.is = true,
-                                             .step = run->step->step,
-                                             .slot = trainer->tape.actions[trainer->tape.count - 2].slot,
-                                             .result = run->result};
+    tensor->ready = (struct keel_ready_step){
+        .is = !trainer->owned.on, .step = run->step->step, .slot = action->slot, .result = run->result};
     KEEL_TRY(gather(trainer, mine, sequence_in_tape(run)));
     for (uint32_t r = 0; r < tensor->axes->rank_count; r++)
         run->result.flags |= tensor->said[r][0];
@@ -298,15 +298,18 @@ static enum keel_status pretend(struct keel_trainer *trainer, const struct keel_
                            (gather || what->scatter ? own : whole) * sizeof(float), NULL, NULL);
 }
 
+enum keel_status keel_tensor_pretend_segment(struct keel_trainer *trainer, uint32_t segment)
+{
+    const struct keel_engine_exchange *what = keel_engine_exchange(trainer->engine, segment);
+    KEEL_TRY(keel_engine_segment(trainer->engine, segment));
+    return what != NULL ? pretend(trainer, what) : KEEL_OK;
+}
+
 enum keel_status keel_tensor_pretend(struct keel_trainer *trainer, const struct keel_engine_batch *batch)
 {
     KEEL_TRY(keel_engine_feed(trainer->engine, batch));
-    for (uint32_t s = 0; s < trainer->tensor.segment_count; s++) {
-        const struct keel_engine_exchange *what = keel_engine_exchange(trainer->engine, s);
-        KEEL_TRY(keel_engine_segment(trainer->engine, s));
-        if (what != NULL)
-            KEEL_TRY(pretend(trainer, what));
-    }
+    for (uint32_t s = 0; s < trainer->tensor.segment_count; s++)
+        KEEL_TRY(keel_tensor_pretend_segment(trainer, s));
     return keel_queue_flush(keel_engine_queue(trainer->engine));
 }
 
@@ -326,6 +329,7 @@ enum keel_status keel_tensor_pretend_rest(struct keel_trainer *trainer, const st
 
 enum keel_status keel_tensor_pretend_norm(struct keel_trainer *trainer)
 {
-    KEEL_TRY(keel_engine_norm_begin(trainer->engine, NULL));
+    if (!trainer->owned.on)
+        KEEL_TRY(keel_engine_norm_begin(trainer->engine, NULL));
     return pretend(trainer, keel_engine_norm_exchange(trainer->engine));
 }

@@ -217,6 +217,8 @@ enum keel_status keel_owned_reduce(struct keel_tape_run *run, uint32_t bucket,
 enum keel_status keel_owned_await(struct keel_tape_run *run, uint32_t piece, uint64_t deadline_ns);
 enum keel_status keel_owned_update(struct keel_tape_run *run, const struct keel_engine_update *request,
                                    struct keel_engine_updated *out);
+/* The squares of all pages, which are gathered, to the norm. */
+enum keel_status keel_owned_sum(struct keel_trainer *trainer);
 /* The step of the warm-up, from weights that are there. */
 enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
                                   const struct keel_engine_update *request);
@@ -241,7 +243,9 @@ void keel_tensor_destroy(struct keel_trainer *trainer);
 enum keel_status keel_tensor_leave_group(struct keel_trainer *trainer);
 enum keel_status keel_tensor_evaluate(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
                                       uint64_t deadline_ns, float *out_loss);
-/* Of the warm-up, without others: a microbatch, the squares, an evaluation. */
+/* Of the warm-up, without others: a microbatch, a segment of one, the squares, an evaluation. Of pieces the
+ * squares are summed before. */
+enum keel_status keel_tensor_pretend_segment(struct keel_trainer *trainer, uint32_t segment);
 enum keel_status keel_tensor_pretend(struct keel_trainer *trainer, const struct keel_engine_batch *batch);
 enum keel_status keel_tensor_pretend_norm(struct keel_trainer *trainer);
 enum keel_status keel_tensor_pretend_rest(struct keel_trainer *trainer, const struct keel_engine_batch *batch,

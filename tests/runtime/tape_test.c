@@ -94,9 +94,9 @@ static void make_world(struct world *world)
     if (next_random(2) == 0 && !world->config.compressed) {
         world->config.in_pieces = world->config.grouped = true;
         world->config.shadowed = next_random(2) == 0;
-    } else if (next_random(2) == 0 && !world->config.compressed) {
-        cut_segments(world);
     }
+    if (next_random(2) == 0 && !world->config.compressed)
+        cut_segments(world);
     if (world->config.in_pieces && next_random(2) == 0)
         use_windows(world);
     hold_some(world);
@@ -359,10 +359,11 @@ static void make_grid(struct grid *grid)
     config->segments = grid->world.segments;
     config->shard_position = grid->world.shard_position;
     config->held = &grid->world.held;
+    config->waits = config->waits != NULL ? grid->world.waits : NULL;
     grid->world.held.count = 0;
     grid->places = 2 + next_random(PLACES_MAX - 1);
     grid->data = 1 + next_random(RANKS_MAX / PLACES_MAX);
-    config->grouped = grid->data > 1;
+    config->grouped = grid->data > 1 || config->in_pieces;
     for (uint32_t s = 0; s < config->shard_count; s++)
         grid->world.shard_position[s] = (uint16_t)next_random(grid->data);
     for (uint32_t r = 0; r < grid->data * grid->places; r++) {
