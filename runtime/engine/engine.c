@@ -76,10 +76,9 @@ static enum keel_status check_config(const struct keel_engine_config *config)
     if (some && config->check_products)
         return keel_fail(KEEL_UNSUPPORTED, "engine: train.check_products with some of the tensor slices: "
                                            "take parallel.tensor = 1, or leave it out");
-    if (config->windows && !config->in_pieces)
-        return keel_fail(KEEL_INVALID,
-                         "engine: gradients in windows, which are summed to owners, are wanted without "
-                         "pieces");
+    if ((config->windows || config->weight_windows) && !config->in_pieces)
+        return keel_fail(KEEL_INVALID, "engine: gradients or weights in windows, which owners have, are "
+                                       "wanted without pieces");
     if (config->tensor > 1 &&
         (config->optimizer == KEEL_OPTIMIZER_LARS || config->optimizer == KEEL_OPTIMIZER_LAMB))
         return keel_fail(KEEL_INVALID,
@@ -120,6 +119,8 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->share_gradients = config->share_gradients;
     engine->in_pieces = config->in_pieces;
     engine->windowed = config->windows;
+    engine->weights_windowed = config->weight_windows;
+    engine->ahead = config->ahead;
     engine->checks.align_bytes = KEEL_PLACE_BYTES;
     engine->slot_wait_ns = config->slot_wait_ns != 0 ? config->slot_wait_ns : slot_wait_default_ns;
     enum keel_status status = build(engine, config);
@@ -160,6 +161,7 @@ static void destroy_buffers(struct keel_engine *engine)
                                      engine->uses,
                                      engine->loss,
                                      engine->eval_loss,
+                                     engine->weights_windowed ? engine->loss_scale : NULL,
                                      engine->norm,
                                      engine->digest,
                                      engine->flat[KEEL_FLAT_WEIGHTS],
@@ -191,6 +193,7 @@ void keel_engine_destroy(struct keel_engine *engine)
     destroy_slices(engine->gradients, engine->layout.tile_count);
     destroy_slices(engine->use_slices, engine->layout.use_count);
     keel_windows_fini(&engine->windows, engine->layout.bucket_count);
+    keel_weight_windows_fini(&engine->weight_windows);
     destroy_inputs(engine);
     destroy_buffers(engine);
     keel_layout_fini(&engine->layout);
@@ -237,7 +240,7 @@ const struct keel_engine_input *keel_engine_input(const struct keel_engine *engi
 struct keel_buffer *keel_engine_flat(struct keel_engine *engine, enum keel_engine_flat which)
 {
     KEEL_ASSERT(which < KEEL_FLAT_COUNT);
-    return engine->flat[which];
+    return which == KEEL_FLAT_WEIGHTS && engine->weights_windowed ? NULL : engine->flat[which];
 }
 
 uint64_t keel_engine_flat_count(const struct keel_engine *engine)
@@ -274,11 +277,14 @@ void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_fact
                                       .activation_bytes = keel_engine_arena_bytes(engine),
                                       .accumulator_bytes = engine->layout.uses_count * sizeof(float),
                                       .window_bytes = engine->windows.count * sizeof(float),
+                                      .weight_window_bytes = engine->weight_windows.count * sizeof(float),
                                       .commands_update =
                                           engine->update.own.norm.count + engine->update.own.update.count};
     for (uint32_t i = 0; i < engine->layout.param_count; i++)
         out->parameters += engine->layout.params[i].statistic ? 0 : engine->layout.params[i].count;
     const struct keel_engine_program *program = engine->training ? &engine->train : &engine->eval;
+    for (uint32_t g = 0; g < engine->train.gather_count; g++)
+        out->gathered_bytes += engine->layout.buckets[engine->train.gathers[g].bucket].count * sizeof(float);
     out->flops_per_microbatch = keel_graph_flops(program->graph);
     for (uint32_t i = 0; i < program->graph->node_count; i++)
         out->moved_per_microbatch += keel_op_bytes(program->graph, &program->graph->nodes[i]);

@@ -160,13 +160,16 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
         return keel_fail(KEEL_INVALID, "the graph has no parameter to train");
     if (engine->training) {
         KEEL_TRY(finish_passes(config, train, "train", true));
+        KEEL_TRY(keel_engine_plan_segments(engine, train));
         KEEL_TRY(keel_windows_init(&engine->windows, &engine->layout, train->graph));
     }
     KEEL_TRY(keel_graph_copy(config->graph, &eval->graph));
     KEEL_TRY(keel_pass_inference(eval->graph));
     KEEL_TRY(split(engine, eval->graph));
     KEEL_TRY(dump(config, eval, "eval", 1, "inference"));
-    return finish_passes(config, eval, "eval", false);
+    KEEL_TRY(finish_passes(config, eval, "eval", false));
+    KEEL_TRY(keel_engine_plan_segments(engine, eval));
+    return engine->weights_windowed ? keel_weight_windows_init(engine) : KEEL_OK;
 }
 
 /* ---- buffers ------------------------------------------------------------------------------------------- */
@@ -215,6 +218,7 @@ static enum keel_status make_feed(struct keel_engine *engine)
 static uint64_t place_of_tile(const struct keel_engine *engine, enum keel_engine_flat which, uint32_t tile)
 {
     const uint64_t at = which == KEEL_FLAT_GRADIENTS ? keel_engine_gradient_of_tile(engine, tile)
+                        : which == KEEL_FLAT_WEIGHTS ? keel_engine_weight_of_tile(engine, tile)
                                                      : engine->layout.tiles[tile].offset;
     return at * sizeof(float);
 }
@@ -316,14 +320,33 @@ static bool has_flat(const struct keel_engine *engine, enum keel_engine_flat whi
     return keel_engine_keeps(engine, which) && (!engine->in_pieces || which < KEEL_FLAT_M);
 }
 
+static enum keel_status make_flat(struct keel_engine *engine, enum keel_engine_flat which)
+{
+    if (which == KEEL_FLAT_GRADIENTS)
+        return make_gradients(engine, keel_engine_gradient_count(engine) * sizeof(float));
+    const uint64_t count =
+        which == KEEL_FLAT_WEIGHTS ? keel_engine_weight_count(engine) : engine->layout.flat_count;
+    return keel_engine_make_buffer(engine, count * sizeof(float), &engine->flat[which]);
+}
+
+/* The scale of the loss: one of the weights; of those in windows, which come and go, a copy. */
+static enum keel_status find_loss_scale(struct keel_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
+        if (!engine->layout.params[engine->layout.tiles[i].param].kept)
+            continue;
+        if (engine->weights_windowed)
+            return keel_engine_make_buffer(engine, sizeof(float), &engine->loss_scale);
+        engine->loss_scale = engine->weights[i];
+    }
+    return KEEL_OK;
+}
+
 static enum keel_status make_buffers(struct keel_engine *engine)
 {
-    uint64_t flat_bytes = engine->layout.flat_count * sizeof(float);
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
         if (has_flat(engine, (enum keel_engine_flat)i))
-            KEEL_TRY(i == KEEL_FLAT_GRADIENTS
-                         ? make_gradients(engine, keel_engine_gradient_count(engine) * sizeof(float))
-                         : keel_engine_make_buffer(engine, flat_bytes, &engine->flat[i]));
+            KEEL_TRY(make_flat(engine, (enum keel_engine_flat)i));
     KEEL_TRY(keel_engine_make_buffer(engine, keel_engine_arena_bytes(engine), &engine->arena));
     KEEL_TRY(make_feed(engine));
     KEEL_TRY(keel_engine_make_buffer(engine, sizeof(float), &engine->loss));
@@ -332,9 +355,7 @@ static enum keel_status make_buffers(struct keel_engine *engine)
     KEEL_TRY(keel_engine_make_buffer(engine, sizeof(uint64_t), &engine->digest));
     KEEL_TRY(make_scratch(engine));
     KEEL_TRY(slice_tiles(engine, KEEL_FLAT_WEIGHTS, &engine->weights));
-    for (uint32_t i = 0; i < engine->layout.tile_count; i++)
-        if (engine->train.graph->params[engine->layout.tiles[i].param].kept)
-            engine->loss_scale = engine->weights[i];
+    KEEL_TRY(find_loss_scale(engine));
     KEEL_TRY(make_losses(engine, &engine->eval));
     KEEL_TRY(keel_engine_sums_make(engine));
     if (!engine->training)
@@ -434,37 +455,33 @@ static enum keel_status emit_node(struct keel_emit *emit)
     return keel_op_row(node->op)->emit(emit, node);
 }
 
-/* The bucket is final: its segment ends, and before it that behind which slices of its uses are exchanged. */
-static enum keel_status end_bucket(struct keel_engine *engine, struct keel_engine_program *program,
-                                   uint32_t bucket, uint32_t *segment)
+/* What ends the segment, beside a bucket and weights: what is exchanged behind it. */
+static enum keel_status emit_end(struct keel_engine *engine, struct keel_engine_program *program,
+                                 uint32_t segment)
 {
-    if (keel_engine_bucket_joins(engine, bucket))
-        KEEL_TRY(keel_engine_join_segment(engine, bucket, &program->segments[(*segment)++]));
-    program->segments[(*segment)++].bucket = bucket;
+    struct keel_program_segment *at = &program->segments[segment];
+    const uint32_t begin = segment > 0 ? program->segments[segment - 1].end : 0;
+    if (at->joins)
+        return keel_engine_join_segment(engine, program->segments[segment + 1].bucket, at);
+    if (at->end > begin && program->graph->nodes[at->end - 1].op == KEEL_OP_EXCHANGE)
+        keel_program_segment_set(at, program, &program->graph->nodes[at->end - 1]);
     return KEEL_OK;
 }
 
-/* Append nodes to the program's lists, which end where a bucket is final and where ranks exchange. */
+/* Append nodes to the program's lists, by segments. */
 static enum keel_status emit_nodes(struct keel_engine *engine, struct keel_emit *emit,
-                                   struct keel_engine_program *program, const uint32_t *bucket_nodes)
+                                   struct keel_engine_program *program)
 {
-    uint32_t segment = 0, bucket = 0;
-    const uint32_t buckets = program == &engine->train ? engine->layout.bucket_count : 0;
-    for (uint32_t n = 0; n < program->graph->node_count; n++) {
-        while (bucket < buckets && bucket_nodes[bucket] <= n)
-            KEEL_TRY(end_bucket(engine, program, bucket++, &segment));
+    emit->node = 0;
+    for (uint32_t segment = 0; segment < program->list_count; segment++) {
         emit->list = &program->lists[segment];
-        emit->node = n;
-        if (emit->checks != NULL)
-            KEEL_TRY(keel_gemm_checksums_emit(emit->checks, emit->kernels, n, emit->list));
-        KEEL_TRY(emit_node(emit));
-        if (program->graph->nodes[n].op == KEEL_OP_EXCHANGE)
-            keel_program_segment_set(&program->segments[segment++], program, &program->graph->nodes[n]);
+        for (; emit->node < program->segments[segment].end; emit->node++) {
+            if (emit->checks != NULL)
+                KEEL_TRY(keel_gemm_checksums_emit(emit->checks, emit->kernels, emit->node, emit->list));
+            KEEL_TRY(emit_node(emit));
+        }
+        KEEL_TRY(emit_end(engine, program, segment));
     }
-    while (bucket < buckets)
-        KEEL_TRY(end_bucket(engine, program, bucket++, &segment));
-    KEEL_ASSERT(segment + 1 == program->list_count);
-    emit->list = &program->lists[segment];
     return emit->checks != NULL
                ? keel_gemm_checksums_emit(emit->checks, emit->kernels, program->graph->node_count, emit->list)
                : KEEL_OK;
@@ -499,14 +516,8 @@ static enum keel_status measure(struct keel_engine *engine, struct keel_engine_p
 static enum keel_status emit_program(struct keel_engine *engine, struct keel_engine_program *program)
 {
     bool train = program == &engine->train;
-    KEEL_TRY(keel_engine_plan_segments(engine, program));
-    uint32_t *bucket_nodes = NULL;
-    KEEL_TRY(keel_alloc(program->list_count, sizeof *bucket_nodes, (void *)&bucket_nodes));
-    if (train)
-        keel_engine_bucket_nodes(&engine->layout, program->graph, bucket_nodes);
     struct keel_emit emit = emitter(engine, program);
-    enum keel_status status = emit_nodes(engine, &emit, program, bucket_nodes);
-    keel_free(bucket_nodes);
+    enum keel_status status = emit_nodes(engine, &emit, program);
     if (status == KEEL_OK && !train)
         status = keel_engine_emit_losses(engine, program, engine->eval_loss,
                                          &program->lists[program->list_count - 1]);
@@ -594,6 +605,7 @@ void keel_program_fini(struct keel_engine_program *program)
         keel_launch_list_fini(&program->lists[i]);
     keel_free(program->lists);
     keel_free(program->segments);
+    keel_free(program->gathers);
     for (keel_value value = 1; program->buffers != NULL && value < program->graph->value_count; value++)
         if (program->graph->values[value].kind == KEEL_VALUE_TEMP && program->plan.storage[value] == value &&
             program->buffers[value] != NULL)

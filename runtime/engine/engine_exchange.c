@@ -74,21 +74,6 @@ const struct keel_engine_exchange *keel_engine_norm_exchange(const struct keel_e
 
 /* ---- segments ------------------------------------------------------------------------------------------ */
 
-enum keel_status keel_engine_plan_segments(struct keel_engine *engine, struct keel_engine_program *program)
-{
-    const uint32_t buckets = program == &engine->train ? engine->layout.bucket_count : 0;
-    program->list_count = buckets + 1;
-    for (uint32_t b = 0; b < buckets; b++)
-        program->list_count += keel_engine_bucket_joins(engine, b) ? 1 : 0;
-    for (uint32_t n = 0; n < program->graph->node_count; n++)
-        program->list_count += program->graph->nodes[n].op == KEEL_OP_EXCHANGE ? 1 : 0;
-    KEEL_TRY(keel_alloc(program->list_count, sizeof *program->lists, (void *)&program->lists));
-    KEEL_TRY(keel_alloc(program->list_count, sizeof *program->segments, (void *)&program->segments));
-    for (uint32_t s = 0; s < program->list_count; s++)
-        program->segments[s].bucket = UINT32_MAX;
-    return KEEL_OK;
-}
-
 void keel_program_segment_set(struct keel_program_segment *segment, const struct keel_engine_program *program,
                               const struct keel_ir_node *node)
 {

@@ -37,22 +37,47 @@ static enum keel_status fill_tile(struct keel_engine *engine, uint32_t index)
     const struct keel_tile *tile = &engine->layout.tiles[index];
     uint32_t bits;
     memcpy(&bits, &engine->layout.params[tile->param].fill, sizeof bits);
-    return keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS], tile->offset * sizeof(float),
+    return keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS],
+                           keel_engine_weight_of_tile(engine, index) * sizeof(float),
                            tile->count * sizeof(float), bits, NULL, NULL);
+}
+
+/* The tile's first weights; the seed is in the control block. */
+static enum keel_status begin_tile(struct keel_engine *engine, uint32_t index)
+{
+    const bool drawn = engine->inits[engine->layout.tiles[index].param].deviation > 0.0F;
+    return drawn ? draw_tile(engine, index) : fill_tile(engine, index);
+}
+
+static enum keel_status write_seed(struct keel_engine *engine, uint64_t seed)
+{
+    const struct keel_control control = {.seed_lo = (uint32_t)seed, .seed_hi = (uint32_t)(seed >> 32)};
+    KEEL_TRY(keel_queue_write(engine->queue, engine->control, 0, &control, sizeof control, NULL, NULL));
+    return keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
 }
 
 enum keel_status keel_engine_initialize(struct keel_engine *engine, uint64_t seed)
 {
-    struct keel_control control = {.seed_lo = (uint32_t)seed, .seed_hi = (uint32_t)(seed >> 32)};
+    KEEL_ASSERT(!engine->weights_windowed);
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
         if (engine->flat[i] != NULL)
             KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[i], 0, keel_buffer_bytes(engine->flat[i]), 0,
                                      NULL, NULL));
-    KEEL_TRY(keel_queue_write(engine->queue, engine->control, 0, &control, sizeof control, NULL, NULL));
-    KEEL_TRY(keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns)));
-    for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
-        bool drawn = engine->inits[engine->layout.tiles[i].param].deviation > 0.0F;
-        KEEL_TRY(drawn ? draw_tile(engine, i) : fill_tile(engine, i));
-    }
+    KEEL_TRY(write_seed(engine, seed));
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++)
+        KEEL_TRY(begin_tile(engine, i));
+    return keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
+}
+
+enum keel_status keel_engine_draw(struct keel_engine *engine, uint32_t bucket, uint64_t seed)
+{
+    const uint64_t bytes = engine->layout.buckets[bucket].count * sizeof(float);
+    KEEL_ASSERT(engine->weights_windowed && bucket < engine->layout.bucket_count);
+    KEEL_TRY(keel_queue_fill(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS],
+                             engine->weight_windows.at[bucket] * sizeof(float), bytes, 0, NULL, NULL));
+    KEEL_TRY(write_seed(engine, seed));
+    for (uint32_t i = 0; i < engine->layout.tile_count; i++)
+        if (keel_bucket_of_tile(&engine->layout, i) == bucket)
+            KEEL_TRY(begin_tile(engine, i));
     return keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
 }

@@ -5,7 +5,9 @@
  * engine_compile.c graph -> passes -> buffers -> lists
  * engine_update.c  zeroing, the end of a shard, norm, update, digest
  * engine_pieces.c  the same of pieces of the flat buffers
+ * engine_segments.c where the lists of a program end
  * engine_windows.c where gradients lie that are summed to owners bucket by bucket
+ * engine_weights.c where weights lie that are gathered from owners bucket by bucket
  * engine_init.c    first weights
  * engine_run.c     replay
  * engine_profile.c time by kernel (KEEL_PROFILE=1) */
@@ -71,6 +73,7 @@ static inline bool keel_is_use(const struct keel_graph *graph, const struct keel
 
 /* Where a list ends: which bucket is final then, and what ranks exchange. */
 struct keel_program_segment {
+    uint32_t end;    /* so many nodes have run: those from the end of the segment before on are its own */
     uint32_t bucket; /* UINT32_MAX: none */
     bool joins;      /* the exchange is of a shard's last microbatch: slices of uses (engine_exchange.c) */
     struct keel_engine_exchange exchange;
@@ -89,6 +92,8 @@ struct keel_engine_program {
     struct keel_launch_list *lists;
     struct keel_program_segment *segments; /* by list */
     uint32_t list_count;                   /* 1, or one a bucket and the rest; and one an exchange */
+    struct keel_engine_gather *gathers;    /* of weights in windows, in the order of begin and of first */
+    uint32_t gather_count;
 };
 
 /* The update in two lists, since the host looks at the norm after the first. */
@@ -150,6 +155,13 @@ struct keel_windows {
     struct keel_buffer **slices;    /* by bucket */
 };
 
+/* Of an engine whose weights lie in windows (engine_weights.c). */
+struct keel_weight_windows {
+    uint64_t *at;     /* by bucket: elements of the buffer of weights */
+    uint64_t count;   /* of these, all windows */
+    uint32_t *number; /* by bucket: which window */
+};
+
 struct keel_profile; /* engine_profile.c */
 
 struct keel_engine {
@@ -162,13 +174,15 @@ struct keel_engine {
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
     uint64_t slot_wait_ns;
-    bool training, check_products, plan_only, share_gradients, in_pieces, windowed;
+    bool training, check_products, plan_only, share_gradients, in_pieces, windowed, weights_windowed;
+    uint32_t ahead; /* of weights in windows: how far they are gathered ahead */
 
     struct keel_layout layout;
     struct keel_ir_param *inits; /* how parameters begin; by number */
     struct keel_engine_program train, eval;
     struct keel_update_lists update;
     struct keel_windows windows;
+    struct keel_weight_windows weight_windows;
     struct keel_gemm_checksums checks; /* of `train`; none unless check_products */
 
     struct keel_buffer *flat[KEEL_FLAT_COUNT];
@@ -176,7 +190,7 @@ struct keel_engine {
     struct keel_buffer **weights;           /* of the flat buffer, by tile */
     struct keel_buffer **gradients;         /* likewise */
     struct keel_buffer *uses, **use_slices; /* of layout.uses; NULL: no parameter has two */
-    struct keel_buffer *loss_scale;         /* one of the weights, or NULL */
+    struct keel_buffer *loss_scale;         /* one of the weights, or NULL; of weights in windows a copy */
     struct keel_buffer *arena, *workspace, *scratch;
     struct keel_buffer *feed;    /* control and inputs: one write a microbatch */
     struct keel_buffer *control; /* a slice of it */
@@ -239,13 +253,31 @@ enum keel_status keel_engine_emit_windows(struct keel_engine *engine);
 uint64_t keel_engine_gradient_count(const struct keel_engine *engine);
 uint64_t keel_engine_gradient_of_tile(const struct keel_engine *engine, uint32_t tile);
 
+/* ---- windows of weights (engine_weights.c) ---- */
+
+/* Whether a segment has to end before node `node`, since that reads weights that it does not have yet.
+ * needs: by bucket, the last segment that reads it, and is told of what the node reads; 0: none. */
+bool keel_weights_cut(const struct keel_engine *engine, const struct keel_graph *graph, uint32_t node,
+                      uint32_t segment, uint32_t *needs);
+/* Gathers of both programs, whose segments are known, and where buckets lie. */
+enum keel_status keel_weight_windows_init(struct keel_engine *engine);
+void keel_weight_windows_fini(struct keel_weight_windows *windows);
+/* How many elements the buffer of weights has, and where a tile lies there: windows or not. */
+uint64_t keel_engine_weight_count(const struct keel_engine *engine);
+uint64_t keel_engine_weight_of_tile(const struct keel_engine *engine, uint32_t tile);
+/* engine_windows.c */
+uint32_t keel_bucket_of_tile(const struct keel_layout *layout, uint32_t tile);
+
+/* ---- segments (engine_segments.c) ---- */
+
+/* How many lists a program has; its segments, one for each. After the passes; makes no list. */
+enum keel_status keel_engine_plan_segments(struct keel_engine *engine, struct keel_engine_program *program);
+
 /* ---- exchange (engine_exchange.c): nothing of an engine with all slices ---- */
 
 /* Places of the sums of uses; before the segments. */
 enum keel_status keel_engine_sums_make(struct keel_engine *engine);
 void keel_engine_sums_fini(struct keel_engine_sums *sums);
-/* How many lists a program has; its segments, one for each. */
-enum keel_status keel_engine_plan_segments(struct keel_engine *engine, struct keel_engine_program *program);
 /* The exchange that the node is stands behind the segment. */
 void keel_program_segment_set(struct keel_program_segment *segment, const struct keel_engine_program *program,
                               const struct keel_ir_node *node);

@@ -22,6 +22,9 @@ struct keel_engine_pieces {
     struct keel_buffer *flat[KEEL_FLAT_COUNT], *loss_scale; /* loss_scale: a slice, or NULL */
     struct keel_buffer *tensors, *pages, *boxes, *box_pages, *squares, *scratch;
     struct keel_launch_list square, tiles, norm, update; /* tiles: of an engine with some slices */
+    struct keel_buffer *digest_scratch; /* of weights in windows */
+    struct keel_parts digested;         /* likewise: slices of the weights */
+    struct keel_launch_list digest;     /* of those of the first runs, one a bucket */
 };
 
 /* ---- what lies in a run ------------------------------------------------------------------------------- */
@@ -363,6 +366,32 @@ static enum keel_status emit_update(struct keel_engine_pieces *pieces, const str
     return keel_launch_list_seal(&pieces->update, engine->kernels);
 }
 
+static enum keel_status emit_digest(struct keel_engine_pieces *pieces, const struct parts *parts)
+{
+    struct keel_engine *engine = pieces->engine;
+    const uint32_t first = engine->layout.bucket_count;
+    const uint64_t end = first < pieces->run_count ? pieces->at[first] : pieces->count;
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < parts->tensor_count; t++) {
+        const uint64_t needed = keel_digest_scratch_bytes(parts->tensors[t].count);
+        bytes = needed > bytes ? needed : bytes;
+    }
+    KEEL_TRY(make(pieces, bytes, &pieces->digest_scratch));
+    for (uint32_t t = 0; t < parts->tensor_count && parts->tensors[t].offset < end; t++) {
+        const struct keel_update_tensor *tensor = &parts->tensors[t];
+        struct keel_digest digest = {.count = tensor->count,
+                                     .first_element = tensor->first_element,
+                                     .row = tensor->row,
+                                     .stride = tensor->stride,
+                                     .digest = engine->digest,
+                                     .scratch = pieces->digest_scratch};
+        KEEL_TRY(keel_parts_slice(&pieces->digested, pieces->flat[KEEL_FLAT_WEIGHTS],
+                                  tensor->offset * sizeof(float), tensor->count * sizeof(float), &digest.x));
+        KEEL_TRY(keel_op_digest(engine->kernels, &digest, &pieces->digest));
+    }
+    return keel_launch_list_seal(&pieces->digest, engine->kernels);
+}
+
 /* Who has nothing of any tile has the norm alone. */
 static enum keel_status build_lists(struct keel_engine_pieces *pieces, struct parts *parts)
 {
@@ -380,6 +409,8 @@ static enum keel_status build_lists(struct keel_engine_pieces *pieces, struct pa
         status = emit_square(pieces, parts, box_pages);
     if (status == KEEL_OK)
         status = emit_update(pieces, parts);
+    if (status == KEEL_OK && pieces->engine->weights_windowed)
+        status = emit_digest(pieces, parts);
     keel_free(pages);
     return status == KEEL_OK
                ? keel_queue_finish(pieces->engine->queue, keel_deadline_after_ns(blocking_limit_ns))
@@ -435,6 +466,7 @@ void keel_engine_pieces_destroy(struct keel_engine_pieces *pieces)
                                      pieces->box_pages,
                                      pieces->squares,
                                      pieces->scratch,
+                                     pieces->digest_scratch,
                                      pieces->flat[KEEL_FLAT_WEIGHTS],
                                      pieces->flat[KEEL_FLAT_GRADIENTS],
                                      pieces->flat[KEEL_FLAT_M],
@@ -443,6 +475,8 @@ void keel_engine_pieces_destroy(struct keel_engine_pieces *pieces)
     keel_launch_list_fini(&pieces->tiles);
     keel_launch_list_fini(&pieces->norm);
     keel_launch_list_fini(&pieces->update);
+    keel_launch_list_fini(&pieces->digest);
+    keel_parts_fini(&pieces->digested);
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (buffers[i] != NULL)
             keel_buffer_destroy(buffers[i]);
@@ -516,4 +550,18 @@ enum keel_status keel_engine_pieces_update(struct keel_engine_pieces *pieces,
                               NULL));
     KEEL_TRY(keel_engine_run_list(engine, &pieces->update));
     return keel_queue_finish(engine->queue, deadline_ns);
+}
+
+enum keel_status keel_engine_pieces_digest(struct keel_engine_pieces *pieces, uint64_t deadline_ns,
+                                           uint64_t *out)
+{
+    struct keel_engine *engine = pieces->engine;
+    KEEL_ASSERT(engine->weights_windowed);
+    KEEL_TRY(keel_queue_fill(engine->queue, engine->digest, 0, sizeof(uint64_t), 0, NULL, NULL));
+    KEEL_TRY(keel_engine_run_list(engine, &pieces->digest));
+    KEEL_TRY(keel_queue_read(engine->queue, engine->digest, 0, &engine->landing.digest, sizeof(uint64_t),
+                             NULL, NULL));
+    KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
+    *out = engine->landing.digest;
+    return KEEL_OK;
 }

@@ -102,6 +102,7 @@ enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segmen
 enum keel_status keel_engine_microbatch(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
     KEEL_TRY(keel_engine_feed(engine, batch));
+    KEEL_ASSERT(!engine->weights_windowed);
     KEEL_ASSERT(keel_engine_is_whole(engine)); /* else the caller exchanges between segments */
     for (uint32_t i = 0; i < engine->train.list_count; i++)
         KEEL_TRY(keel_engine_segment(engine, i));
@@ -227,9 +228,10 @@ enum keel_status keel_engine_eval_end(struct keel_engine *engine, uint64_t deadl
     return KEEL_OK;
 }
 
-/* Of an engine with all slices, whose evaluation is one segment. */
+/* Of an engine with all slices and weights, whose evaluation is one segment. */
 static enum keel_status enqueue_eval(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
+    KEEL_ASSERT(!engine->weights_windowed);
     if (!keel_engine_is_whole(engine))
         return keel_fail(KEEL_INVALID, "engine: it has some of the tensor slices: evaluate it segment by "
                                        "segment (keel_engine_eval_begin)");
@@ -282,18 +284,16 @@ enum keel_status keel_engine_output(struct keel_engine *engine, const struct kee
     return read_output(engine, first_row, rows, deadline_ns, out);
 }
 
-enum keel_status keel_engine_evaluated(struct keel_engine *engine, uint64_t deadline_ns, void *out)
+enum keel_status keel_engine_evaluated(struct keel_engine *engine, uint32_t first_row, uint32_t rows,
+                                       uint64_t deadline_ns, void *out)
 {
-    KEEL_TRY(check_rows(engine, 0, 1));
-    struct keel_shape shape = keel_engine_output_shape(engine);
-    uint64_t rows = 1;
-    for (uint32_t d = 0; d + 1 < shape.dims; d++)
-        rows *= shape.size[d];
-    return read_output(engine, 0, (uint32_t)rows, deadline_ns, out);
+    KEEL_TRY(check_rows(engine, first_row, rows));
+    return read_output(engine, first_row, rows, deadline_ns, out);
 }
 
 enum keel_status keel_engine_digest(struct keel_engine *engine, uint64_t deadline_ns, uint64_t *out)
 {
+    KEEL_ASSERT(!engine->weights_windowed);
     KEEL_TRY(enqueue_digest(engine));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
     *out = engine->landing.digest;

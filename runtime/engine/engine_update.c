@@ -365,7 +365,8 @@ static enum keel_status emit_source(struct keel_engine *engine, struct keel_buff
 enum keel_status keel_engine_emit_update(struct keel_engine *engine)
 {
     struct keel_buffer *gradients = engine->flat[KEEL_FLAT_GRADIENTS];
-    KEEL_TRY(emit_digest(engine));
+    if (!engine->weights_windowed) /* else their owners have it (keel_engine_pieces_digest) */
+        KEEL_TRY(emit_digest(engine));
     if (engine->training)
         KEEL_TRY(make_tables(engine));
     KEEL_TRY(keel_engine_emit_shared(engine));

@@ -16,7 +16,7 @@ struct window {
     uint32_t last; /* bucket that was put there last */
 };
 
-static uint32_t bucket_of(const struct keel_layout *layout, uint32_t tile)
+uint32_t keel_bucket_of_tile(const struct keel_layout *layout, uint32_t tile)
 {
     uint32_t bucket = 0;
     while (layout->tiles[tile].offset >= layout->buckets[bucket].offset + layout->buckets[bucket].count)
@@ -37,7 +37,7 @@ static void find_first(const struct keel_layout *layout, const struct keel_graph
             const struct keel_ir_value *v = &graph->values[graph->nodes[n].out[i]];
             if (graph->nodes[n].out[i] == 0 || v->kind != KEEL_VALUE_GRADIENT || keel_is_use(graph, v))
                 continue;
-            const uint32_t bucket = bucket_of(layout, v->param);
+            const uint32_t bucket = keel_bucket_of_tile(layout, v->param);
             if (segment < out_first[bucket])
                 out_first[bucket] = segment;
         }
@@ -164,7 +164,7 @@ uint64_t keel_engine_gradient_count(const struct keel_engine *engine)
 
 uint64_t keel_engine_gradient_of_tile(const struct keel_engine *engine, uint32_t tile)
 {
-    const uint32_t bucket = bucket_of(&engine->layout, tile);
+    const uint32_t bucket = keel_bucket_of_tile(&engine->layout, tile);
     return keel_engine_gradient_at(engine, bucket) + engine->layout.tiles[tile].offset -
            engine->layout.buckets[bucket].offset;
 }

@@ -37,7 +37,8 @@ static enum keel_status eval_batch(struct keel_trainer *trainer, float *out_loss
                                   ? keel_tensor_evaluate(trainer, &batch, deadline_ns, out_loss)
                                   : keel_engine_eval(trainer->engine, &batch, deadline_ns, out_loss);
     if (status == KEEL_OK && trainer->logits != NULL)
-        status = keel_engine_evaluated(trainer->engine, deadline_ns, trainer->logits);
+        status =
+            keel_engine_evaluated(trainer->engine, 0, trainer->job->batch, deadline_ns, trainer->logits);
     keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
     if (status == KEEL_OK)
         keel_hang_trust(trainer->hangs, KEEL_HANG_EVAL);

@@ -50,6 +50,10 @@ struct keel_engine_config {
     bool in_pieces;       /* training: moments and updates are those of keel_engine_pieces alone */
     bool windows;         /* in_pieces, with one microbatch a shard: a bucket of gradients lies in memory
                              that later ones use again (keel_engine_window_waits) */
+    bool weight_windows;  /* in_pieces: a bucket of weights is in memory while it is read, in a window that
+                             others use before and behind it (keel_engine_gathers) */
+    uint32_t ahead;       /* weight_windows: so many stages before it is read its gather begins, where a stage
+                             reads the same buckets; 0: right before */
     bool check_products;  /* training: notice when a result of a linear layer's products, gradients too,
                              changes after it was computed; convolutions, attention and experts have
                              no such check */
@@ -113,8 +117,8 @@ uint32_t keel_engine_tile_count(const struct keel_engine *engine);
 const struct keel_tile *keel_engine_tile(const struct keel_engine *engine, uint32_t index);
 
 enum keel_engine_flat { KEEL_FLAT_WEIGHTS, KEEL_FLAT_GRADIENTS, KEEL_FLAT_M, KEEL_FLAT_V, KEEL_FLAT_COUNT };
-/* NULL for all but the weights when the engine does not train, for V where the optimizer has none, and for
- * the moments where they are in pieces. */
+/* NULL for all but the weights when the engine does not train, for V where the optimizer has none, for
+ * the moments where they are in pieces, and for weights that lie in windows. */
 struct keel_buffer *keel_engine_flat(struct keel_engine *engine, enum keel_engine_flat which);
 uint64_t keel_engine_flat_count(const struct keel_engine *engine); /* elements, gaps included */
 
@@ -136,6 +140,24 @@ uint64_t keel_engine_gradient_at(const struct keel_engine *engine, uint32_t buck
  * those behind it use their memory again; bucket_count + 1 of them, as long as the engine lives. NULL:
  * without. */
 const uint32_t *keel_engine_window_waits(const struct keel_engine *engine);
+
+/* With `weight_windows`: a bucket's weights are to be written to their window before the first segment that
+ * reads them, by the caller, and stay until the last has run. They may be written from the time on that the
+ * segments before `begin` have run: then nobody reads that window any more. */
+struct keel_engine_gather {
+    uint32_t bucket, window;
+    uint32_t begin, first, last; /* segments of a microbatch, or of an evaluation */
+};
+/* In the order of `first`, and of `begin`; as long as the engine lives. NULL, and 0: weights lie whole. */
+const struct keel_engine_gather *keel_engine_gathers(const struct keel_engine *engine, bool evaluation,
+                                                     uint32_t *out_count);
+/* The buffer of all windows, and where a bucket lies there, in elements: the same in each of its gathers. */
+struct keel_buffer *keel_engine_weight_windows(const struct keel_engine *engine);
+uint64_t keel_engine_weights_at(const struct keel_engine *engine, uint32_t bucket);
+/* A bucket was written to its window: what is read of it beside segments is copied. Enqueues. */
+enum keel_status keel_engine_gathered(struct keel_engine *engine, uint32_t bucket);
+/* First weights of a bucket, to its window. Blocks. */
+enum keel_status keel_engine_draw(struct keel_engine *engine, uint32_t bucket, uint64_t seed);
 
 /* The queue on which everything below is enqueued, in order; the caller may enqueue its own work. */
 struct keel_queue *keel_engine_queue(struct keel_engine *engine);
@@ -203,8 +225,8 @@ struct keel_engine_exchange {
 uint64_t keel_engine_exchange_count(const struct keel_engine_exchange *exchange, uint32_t of, uint32_t first,
                                     uint32_t count);
 
-/* The segments of a microbatch: ends of buckets and exchanges, and the rest. An engine that has all slices
- * has one a bucket, and the rest. */
+/* The segments of a microbatch: ends of buckets, exchanges, and what reads other weights, and the rest. An
+ * engine that has all slices and all weights has one a bucket, and the rest. */
 uint32_t keel_engine_segment_count(const struct keel_engine *engine);
 /* The bucket whose gradients are final behind a segment; UINT32_MAX: none is. */
 uint32_t keel_engine_segment_bucket(const struct keel_engine *engine, uint32_t segment);
@@ -291,6 +313,10 @@ enum keel_status keel_engine_run_pages(const struct keel_engine *engine, const s
 uint64_t keel_engine_page_count(const struct keel_engine *engine);
 
 struct keel_engine_pieces;
+/* Digest of the weights of the first runs, one a bucket, as they are: over all owners these add up to that of
+ * all weights (keel_engine_digest). With `weight_windows`. Blocks. */
+enum keel_status keel_engine_pieces_digest(struct keel_engine_pieces *pieces, uint64_t deadline_ns,
+                                           uint64_t *out);
 /* `runs` are copied, 1 at least. All buffers begin as zeros. Blocks; may compile. NO_MEMORY. The engine
  * outlives them. Destroy waits for nothing: the queue has ended. NULL is fine. */
 enum keel_status keel_engine_pieces_create(struct keel_engine *engine, const struct keel_engine_run *runs,
@@ -333,9 +359,9 @@ enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_
 enum keel_status keel_engine_output(struct keel_engine *engine, const struct keel_engine_batch *batch,
                                     uint32_t first_row, uint32_t rows, uint64_t deadline_ns, void *out);
 
-/* The same of the batch that keel_engine_eval was given last, while nothing else was enqueued since; all
- * rows. */
-enum keel_status keel_engine_evaluated(struct keel_engine *engine, uint64_t deadline_ns, void *out);
+/* The same of the batch that was evaluated last, while nothing else was enqueued since. */
+enum keel_status keel_engine_evaluated(struct keel_engine *engine, uint32_t first_row, uint32_t rows,
+                                       uint64_t deadline_ns, void *out);
 /* The output's shape; no dimensions when there is none. */
 struct keel_shape keel_engine_output_shape(const struct keel_engine *engine);
 
@@ -353,6 +379,8 @@ struct keel_engine_facts {
     uint64_t activation_bytes;     /* of which the arena, which is planned also with plan_only */
     uint64_t accumulator_bytes;    /* likewise: gradients of later uses of parameters */
     uint64_t window_bytes;         /* likewise: gradients, if they lie in windows */
+    uint64_t weight_window_bytes;  /* likewise: weights, if they do */
+    uint64_t gathered_bytes;       /* weights that are written to windows in a microbatch */
     uint64_t flops_per_microbatch; /* multiply-adds counted as two, forward + backward, by the index rules */
     uint64_t moved_per_microbatch; /* bytes, likewise, if each operation touches each operand once */
     uint32_t commands_train, commands_eval, commands_update;
