@@ -73,6 +73,25 @@ static void fill_owned(struct keel_engine *engine, const struct owned *owned, en
     ck_ok(keel_queue_finish(keel_engine_queue(engine), soon()));
 }
 
+/* First weights, a bucket at a time. */
+static void draw_owned(struct keel_engine *engine, const struct owned *owned)
+{
+    const uint32_t buckets = keel_engine_bucket_count(engine), runs = owned->share_count * buckets;
+    for (uint32_t b = 0; b < buckets; b++) {
+        ck_ok(keel_engine_draw(engine, b, 42));
+        for (uint32_t r = b; r < runs; r += buckets) {
+            const uint64_t within = owned->runs[r].first - keel_engine_bucket(engine, b)->offset;
+            if (owned->runs[r].count > 0)
+                ck_ok(keel_queue_copy(keel_engine_queue(engine), keel_engine_weight_windows(engine),
+                                      (keel_engine_weights_at(engine, b) + within) * 4,
+                                      keel_engine_pieces_flat(owned->pieces, KEEL_FLAT_WEIGHTS),
+                                      keel_engine_pieces_at(owned->pieces, r) * 4, owned->runs[r].count * 4,
+                                      NULL, NULL));
+        }
+        ck_ok(keel_queue_finish(keel_engine_queue(engine), soon()));
+    }
+}
+
 static struct owned *open_owned(const struct side *side, uint32_t place, uint32_t position)
 {
     struct keel_engine *engine = side->engines[place];
@@ -92,7 +111,10 @@ static struct owned *open_owned(const struct side *side, uint32_t place, uint32_
     for (uint32_t p = 0; p < owned->page_runs; p++)
         owned->page_count += owned->pages[p].count;
     ck_ok(keel_engine_pieces_create(engine, owned->runs, owned->share_count * buckets, &owned->pieces));
-    fill_owned(engine, owned, KEEL_FLAT_WEIGHTS);
+    if (side->of->gathers)
+        draw_owned(engine, owned);
+    else
+        fill_owned(engine, owned, KEEL_FLAT_WEIGHTS);
     return owned;
 }
 
@@ -123,9 +145,12 @@ static enum keel_status open_side(struct side *side, const struct plan_case *of,
             .storage = of->storage,
             .passes_off = of->passes_off,
             .in_pieces = pieces,
+            .weight_windows = pieces && of->gathers,
+            .ahead = of->ahead,
             .training = true};
         KEEL_TRY(keel_engine_create(&config, &side->engines[side->count]));
-        ck_ok(keel_engine_initialize(side->engines[side->count], 42));
+        if (!config.weight_windows)
+            ck_ok(keel_engine_initialize(side->engines[side->count], 42));
         side->owned[side->count] = pieces ? open_owned(side, side->count, position) : NULL;
     }
     return KEEL_OK;
@@ -320,7 +345,39 @@ static uint32_t same_loss(const struct side *side)
     return first;
 }
 
-static void run_microbatch(const struct side *side, uint32_t step, uint32_t microbatch)
+/* What begins before a segment, from the owners. It is written as early as it may be, and what was in the
+ * window before is gone. */
+static void gather(const struct positions *all, const struct side *side, bool evaluation, uint32_t segment)
+{
+    for (uint32_t r = 0; r < side->count; r++) {
+        uint32_t count;
+        struct keel_engine *engine = side->engines[r];
+        const struct keel_engine_gather *gathers = keel_engine_gathers(engine, evaluation, &count);
+        for (uint32_t g = 0; g < count; g++) {
+            const uint32_t bucket = gathers[g].bucket;
+            const struct keel_engine_bucket *of = keel_engine_bucket(engine, bucket);
+            if (gathers[g].begin != segment)
+                continue;
+            memset(joined, 0xff, of->count * 4);
+            for (uint32_t p = 0; p < all->count; p++) {
+                const struct owned *owned = all->at[p].owned[r];
+                const struct keel_engine_run *run = &owned->runs[bucket];
+                if (run->count > 0)
+                    read_at(all->at[p].engines[r], keel_engine_pieces_flat(owned->pieces, KEEL_FLAT_WEIGHTS),
+                            keel_engine_pieces_at(owned->pieces, bucket), joined + run->first - of->offset,
+                            run->count);
+            }
+            ck_ok(keel_queue_write(keel_engine_queue(engine), keel_engine_weight_windows(engine),
+                                   keel_engine_weights_at(engine, bucket) * 4, joined, of->count * 4, NULL,
+                                   NULL));
+            ck_ok(keel_engine_gathered(engine, bucket));
+            ck_ok(keel_queue_finish(keel_engine_queue(engine), soon()));
+        }
+    }
+}
+
+static void run_microbatch(const struct positions *all, const struct side *side, uint32_t step,
+                           uint32_t microbatch)
 {
     const struct keel_engine_batch batch = {.inputs = batch_inputs,
                                             .seed = 42,
@@ -332,6 +389,7 @@ static void run_microbatch(const struct side *side, uint32_t step, uint32_t micr
         ck_ok(keel_engine_feed(side->engines[r], &batch));
     const uint32_t segments = keel_engine_segment_count(side->engines[0]);
     for (uint32_t s = 0; s < segments; s++) {
+        gather(all, side, false, s);
         for (uint32_t r = 0; r < side->count; r++) {
             ck_assert_uint_eq(keel_engine_segment_count(side->engines[r]), segments);
             ck_ok(keel_engine_segment(side->engines[r], s));
@@ -426,6 +484,17 @@ static uint64_t digest_of(const struct side *side)
     return digest + shared;
 }
 
+/* Of the model, from what each owns of it. */
+static uint64_t digest_of_owners(const struct positions *all)
+{
+    uint64_t digest = 0, mine;
+    for (uint32_t p = 0; p < all->count; p++) {
+        ck_ok(keel_engine_pieces_digest(all->at[p].owned[0]->pieces, soon(), &mine));
+        digest += mine;
+    }
+    return digest;
+}
+
 /* Weights go round from the first position to the last, or the other way: so that of two who hold a share
  * each has the last word once. */
 static void update_owned(const struct positions *all, uint32_t step, struct outcome *out)
@@ -438,6 +507,10 @@ static void update_owned(const struct positions *all, uint32_t step, struct outc
     for (uint32_t p = 0; p < all->count; p++)
         for (uint32_t k = 0; k < places; k++)
             update_place(all, p, k, step, out);
+    if (all->at[0].of->gathers) {
+        out->digests[step] = digest_of_owners(all);
+        return;
+    }
     for (uint32_t p = 0; p < all->count; p++)
         for (uint32_t k = 0; k < places; k++)
             spread_weights(all, k, step % 2 == 0 ? p : all->count - 1 - p);
@@ -472,7 +545,7 @@ static void update(const struct side *side, uint32_t step, struct outcome *out)
     out->digests[step] += shared;
 }
 
-static uint32_t evaluate(const struct side *side)
+static uint32_t evaluate(const struct positions *all, const struct side *side)
 {
     const struct keel_engine_batch batch = {.inputs = batch_inputs, .seed = 42, .step = STEPS};
     uint32_t first = 0, bits;
@@ -480,6 +553,7 @@ static uint32_t evaluate(const struct side *side)
     for (uint32_t r = 0; r < side->count; r++)
         ck_ok(keel_engine_eval_begin(side->engines[r], &batch));
     for (uint32_t s = 0; s < keel_engine_eval_segment_count(side->engines[0]); s++) {
+        gather(all, side, true, s);
         for (uint32_t r = 0; r < side->count; r++)
             ck_ok(keel_engine_eval_segment(side->engines[r], s));
         exchange_all(side, keel_engine_eval_exchange, s);
@@ -503,7 +577,7 @@ static void train(const struct positions *all, struct outcome *out)
             for (uint32_t r = 0; r < side->count; r++)
                 ck_ok(keel_engine_zero(side->engines[r]));
             for (uint32_t m = 0; m < MICROBATCHES; m++)
-                run_microbatch(side, step, m);
+                run_microbatch(all, side, step, m);
             out->losses[step] = same_loss(side);
         }
         if (all->at[0].owned[0] != NULL)
@@ -511,7 +585,7 @@ static void train(const struct positions *all, struct outcome *out)
         else
             update(&all->at[0], step, out);
     }
-    out->eval = evaluate(&all->at[all->count - 1]);
+    out->eval = evaluate(all, &all->at[all->count - 1]);
 }
 
 /* ---- cases --------------------------------------------------------------------------------------------- */
@@ -523,6 +597,8 @@ static void draw_owners(struct plan_case *of)
     of->owners = true;
     of->positions = draw_of(&of->random, 1, of->places > 1 ? 3 : POSITIONS);
     of->holders = draw_of(&of->random, 1, 2);
+    of->gathers = of->places == 1 && draw_bool(&of->random);
+    of->ahead = draw_of(&of->random, 0, 3);
 }
 
 /* Cut [0, slices) into 2 to `slices` runs. */
@@ -562,8 +638,8 @@ static struct plan_case draw_case(uint64_t number)
     size_t used =
         (size_t)snprintf(of.what, sizeof of.what, "case %llu: T %u ", (unsigned long long)number, of.slices);
     if (of.owners)
-        used += (size_t)snprintf(of.what + used, sizeof of.what - used, "%u owners, %u holders ",
-                                 of.positions, of.holders);
+        used += (size_t)snprintf(of.what + used, sizeof of.what - used, "%u owners, %u holders%s ",
+                                 of.positions, of.holders, of.gathers ? ", gathers" : "");
     for (uint32_t k = 1; k < of.places; k++)
         used +=
             (size_t)snprintf(of.what + used, sizeof of.what - used, k == 1 ? "cut %u" : " %u", of.begin[k]);
