@@ -22,9 +22,10 @@ struct keel_engine_pieces {
     struct keel_buffer *flat[KEEL_FLAT_COUNT], *loss_scale; /* loss_scale: a slice, or NULL */
     struct keel_buffer *tensors, *pages, *boxes, *box_pages, *squares, *scratch;
     struct keel_launch_list square, tiles, norm, update; /* tiles: of an engine with some slices */
-    struct keel_buffer *digest_scratch; /* of weights in windows */
-    struct keel_parts digested;         /* likewise: slices of the weights */
-    struct keel_launch_list digest;     /* of those of the first runs, one a bucket */
+    struct keel_buffer *digest_scratch;                  /* of weights in windows */
+    struct keel_parts digested;                          /* likewise: slices of the weights */
+    struct keel_launch_list digest, shared; /* of those of the first runs, one a bucket; shared: of what the
+                                               engines of all slices have whole */
 };
 
 /* ---- what lies in a run ------------------------------------------------------------------------------- */
@@ -366,30 +367,63 @@ static enum keel_status emit_update(struct keel_engine_pieces *pieces, const str
     return keel_launch_list_seal(&pieces->update, engine->kernels);
 }
 
-static enum keel_status emit_digest(struct keel_engine_pieces *pieces, const struct parts *parts)
+/* A part of a tile, at `place` of the pieces, to the digest: `what` says where its elements stand there. */
+static enum keel_status emit_part_digest(struct keel_engine_pieces *pieces, bool shared, uint64_t place,
+                                         struct keel_digest what)
 {
     struct keel_engine *engine = pieces->engine;
-    const uint32_t first = engine->layout.bucket_count;
-    const uint64_t end = first < pieces->run_count ? pieces->at[first] : pieces->count;
-    uint64_t bytes = 0;
-    for (uint32_t t = 0; t < parts->tensor_count; t++) {
-        const uint64_t needed = keel_digest_scratch_bytes(parts->tensors[t].count);
-        bytes = needed > bytes ? needed : bytes;
+    what.digest = engine->digest;
+    what.scratch = pieces->digest_scratch;
+    KEEL_TRY(keel_parts_slice(&pieces->digested, pieces->flat[KEEL_FLAT_WEIGHTS], place * sizeof(float),
+                              what.count * sizeof(float), &what.x));
+    if (shared)
+        KEEL_TRY(keel_op_digest(engine->kernels, &what, &pieces->shared));
+    return keel_op_digest(engine->kernels, &what, &pieces->digest);
+}
+
+/* Elements [from, end) of a tile. Of one in rows, whole rows together. */
+static enum keel_status emit_tile_digest(struct keel_engine_pieces *pieces, uint32_t number, uint64_t from,
+                                         uint64_t end, uint64_t place)
+{
+    const struct keel_engine *engine = pieces->engine;
+    const struct keel_update_tensor tile = keel_engine_describe_tile(engine, number);
+    const bool shared =
+        !keel_engine_is_whole(engine) && !engine->layout.params[engine->layout.tiles[number].param].split;
+    const uint64_t row = tile.row;
+    for (uint64_t at = from, count; at < end; at += count) {
+        struct keel_digest what = {.first_element = tile.first_element + at};
+        count = end - at;
+        if (row > 0) {
+            const bool whole = at % row == 0 && count >= row;
+            what.first_element = tile.first_element + at / row * tile.stride + at % row;
+            what.row = whole ? row : 0;
+            what.stride = whole ? tile.stride : 0;
+            count = whole ? count / row * row : count < row - at % row ? count : row - at % row;
+        }
+        what.count = count;
+        KEEL_TRY(emit_part_digest(pieces, shared, place + at - from, what));
     }
-    KEEL_TRY(make(pieces, bytes, &pieces->digest_scratch));
-    for (uint32_t t = 0; t < parts->tensor_count && parts->tensors[t].offset < end; t++) {
-        const struct keel_update_tensor *tensor = &parts->tensors[t];
-        struct keel_digest digest = {.count = tensor->count,
-                                     .first_element = tensor->first_element,
-                                     .row = tensor->row,
-                                     .stride = tensor->stride,
-                                     .digest = engine->digest,
-                                     .scratch = pieces->digest_scratch};
-        KEEL_TRY(keel_parts_slice(&pieces->digested, pieces->flat[KEEL_FLAT_WEIGHTS],
-                                  tensor->offset * sizeof(float), tensor->count * sizeof(float), &digest.x));
-        KEEL_TRY(keel_op_digest(engine->kernels, &digest, &pieces->digest));
-    }
-    return keel_launch_list_seal(&pieces->digest, engine->kernels);
+    return KEEL_OK;
+}
+
+/* Of the weights of the first runs, one a bucket. */
+static enum keel_status emit_digest(struct keel_engine_pieces *pieces)
+{
+    const struct keel_layout *layout = &pieces->engine->layout;
+    KEEL_TRY(make(pieces, keel_digest_scratch_bytes(pieces->count), &pieces->digest_scratch));
+    for (uint32_t r = 0; r < layout->bucket_count && r < pieces->run_count; r++)
+        for (uint32_t i = 0; i < layout->tile_count; i++) {
+            const struct keel_tile *tile = &layout->tiles[layout->order[i]];
+            const uint64_t first = pieces->runs[r].first, run_end = first + pieces->runs[r].count;
+            const uint64_t tile_end = tile->offset + tile->count;
+            const uint64_t from = first > tile->offset ? first : tile->offset;
+            const uint64_t end = run_end < tile_end ? run_end : tile_end;
+            if (from < end)
+                KEEL_TRY(emit_tile_digest(pieces, layout->order[i], from - tile->offset, end - tile->offset,
+                                          pieces->at[r] + from - first));
+        }
+    KEEL_TRY(keel_launch_list_seal(&pieces->shared, pieces->engine->kernels));
+    return keel_launch_list_seal(&pieces->digest, pieces->engine->kernels);
 }
 
 /* Who has nothing of any tile has the norm alone. */
@@ -410,7 +444,7 @@ static enum keel_status build_lists(struct keel_engine_pieces *pieces, struct pa
     if (status == KEEL_OK)
         status = emit_update(pieces, parts);
     if (status == KEEL_OK && pieces->engine->weights_windowed)
-        status = emit_digest(pieces, parts);
+        status = emit_digest(pieces);
     keel_free(pages);
     return status == KEEL_OK
                ? keel_queue_finish(pieces->engine->queue, keel_deadline_after_ns(blocking_limit_ns))
@@ -476,6 +510,7 @@ void keel_engine_pieces_destroy(struct keel_engine_pieces *pieces)
     keel_launch_list_fini(&pieces->norm);
     keel_launch_list_fini(&pieces->update);
     keel_launch_list_fini(&pieces->digest);
+    keel_launch_list_fini(&pieces->shared);
     keel_parts_fini(&pieces->digested);
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (buffers[i] != NULL)
@@ -552,16 +587,24 @@ enum keel_status keel_engine_pieces_update(struct keel_engine_pieces *pieces,
     return keel_queue_finish(engine->queue, deadline_ns);
 }
 
+/* The digest that a list makes. */
+static enum keel_status run_digest(struct keel_engine *engine, const struct keel_launch_list *list,
+                                   uint64_t *out)
+{
+    KEEL_TRY(keel_queue_fill(engine->queue, engine->digest, 0, sizeof(uint64_t), 0, NULL, NULL));
+    KEEL_TRY(keel_engine_run_list(engine, list));
+    return keel_queue_read(engine->queue, engine->digest, 0, out, sizeof(uint64_t), NULL, NULL);
+}
+
 enum keel_status keel_engine_pieces_digest(struct keel_engine_pieces *pieces, uint64_t deadline_ns,
-                                           uint64_t *out)
+                                           uint64_t *out, uint64_t *out_shared)
 {
     struct keel_engine *engine = pieces->engine;
     KEEL_ASSERT(engine->weights_windowed);
-    KEEL_TRY(keel_queue_fill(engine->queue, engine->digest, 0, sizeof(uint64_t), 0, NULL, NULL));
-    KEEL_TRY(keel_engine_run_list(engine, &pieces->digest));
-    KEEL_TRY(keel_queue_read(engine->queue, engine->digest, 0, &engine->landing.digest, sizeof(uint64_t),
-                             NULL, NULL));
+    KEEL_TRY(run_digest(engine, &pieces->digest, &engine->landing.digest));
+    KEEL_TRY(run_digest(engine, &pieces->shared, &engine->landing.digest_shared));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));
     *out = engine->landing.digest;
+    *out_shared = engine->landing.digest_shared;
     return KEEL_OK;
 }

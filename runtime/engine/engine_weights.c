@@ -101,11 +101,13 @@ static void find_stages(struct needs *needs)
     }
 }
 
-/* The segment before which a gather begins that segment `first` waits for. */
+/* The segment before which a gather begins that segment `first` waits for. Of the first stage it is that with
+ * which the microbatch begins. */
 static uint32_t begin_of(const struct needs *needs, uint32_t first)
 {
+    const uint32_t *stage = needs->stage;
     uint32_t begin = first;
-    while (begin > 0 && needs->stage[begin - 1] + needs->engine->ahead >= needs->stage[first])
+    while (begin > 0 && (stage[begin - 1] == 0 || stage[begin - 1] + needs->engine->ahead >= stage[first]))
         begin--;
     return begin;
 }

@@ -13,7 +13,7 @@ uint32_t keel_tape_bound(const struct keel_tape_config *config)
     const uint32_t stores = config->waits != NULL ? 1 : 0;
     return carried * (PER_SHARD + (2 + stores) * (config->bucket_count + 1) +
                       2 * config->microbatches * config->segment_count) +
-           PER_PIECE * config->bucket_count + PER_STEP;
+           2 * config->rounds * config->gather_count + PER_PIECE * config->bucket_count + PER_STEP;
 }
 
 enum keel_status keel_tape_reserve(struct keel_tape *tape, uint32_t actions)
@@ -107,14 +107,27 @@ static uint32_t piece_behind(const struct keel_tape_config *config, uint32_t seg
     return config->segments != NULL ? config->segments[segment].bucket : segment;
 }
 
-/* With what is exchanged behind it; then, where a piece is final, the nodes of siblings are added. Which it
- * is; above bucket_count: none. */
+/* Before a segment: which gathers begin, and which it waits for. */
+static void put_gathers(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t segment)
+{
+    for (uint32_t g = 0; g < config->gather_count; g++)
+        if (config->gathers[g].begin == segment)
+            put_slot(tape, KEEL_ACTION_WEIGHTS, (int)config->gathers[g].window, config->gathers[g].bucket);
+    for (uint32_t g = 0; g < config->gather_count; g++)
+        if (config->gathers[g].first == segment)
+            put_piece(tape, KEEL_ACTION_AWAIT,
+                      keel_piece_weights(config->bucket_count, config->gathers[g].bucket));
+}
+
+/* With the weights that it reads, and what is exchanged behind it; then, where a piece is final, the nodes of
+ * siblings are added. Which it is; above bucket_count: none. */
 static uint32_t put_part(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t shard,
                          uint32_t microbatch, uint32_t segment, const int *chain, uint32_t chain_count)
 {
     const bool ends = microbatch + 1 == config->microbatches;
     const uint32_t piece = ends ? piece_behind(config, segment) : UINT32_MAX;
     const struct keel_tape_segment *of = config->segments != NULL ? &config->segments[segment] : NULL;
+    put_gathers(tape, config, segment);
     put_segment(tape, shard, microbatch, segment);
     if (of != NULL && (of->exchanges || (ends && of->exchanges_last)))
         put(tape, (struct keel_action){.kind = KEEL_ACTION_EXCHANGE,
@@ -185,6 +198,23 @@ static void put_bucket_sum(struct keel_tape *tape, uint32_t bucket, int sum)
         put_kind(tape, KEEL_ACTION_DRILL);
 }
 
+/* A microbatch that others compute: this rank gives its pieces of weights; of the sums its nodes, if it holds
+ * all of them. */
+static void put_idle_round(struct keel_tape *tape, const struct keel_tape_config *config, bool sums)
+{
+    for (uint32_t s = 0; s < count_segments(config); s++) {
+        put_gathers(tape, config, s);
+        if (sums && piece_behind(config, s) < config->bucket_count)
+            put_bucket_sum(tape, piece_behind(config, s), KEEL_SUM_IN_PIECES);
+    }
+}
+
+static void put_idle_rounds(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t but)
+{
+    for (uint32_t round = but; round < config->rounds; round++)
+        put_idle_round(tape, config, false);
+}
+
 /* With windows, the last shard: each segment when there is memory for what it adds to, each bucket's sum when
  * that is final. */
 static void put_last_shard(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t shard,
@@ -229,6 +259,7 @@ static void put_windowed(struct keel_tape *tape, const struct keel_tape_config *
 {
     int chain[KEEL_HOLD_LEVELS_MAX];
     uint32_t chain_count = 0, last = config->shard_count;
+    put_idle_rounds(tape, config, tape->shards_computed > 0 ? tape->shards_computed : 1);
     for (uint32_t s = 0; s < config->shard_count; s++) {
         if (!is_missing(config, hold, s))
             continue;
@@ -247,8 +278,8 @@ static void put_windowed(struct keel_tape *tape, const struct keel_tape_config *
     tape->part_count = hold->count;
     if (computes)
         put_last_shard(tape, config, last, chain, chain_count);
-    for (uint32_t piece = 0; !computes && piece < config->bucket_count; piece++)
-        put_bucket_sum(tape, piece, KEEL_SUM_IN_PIECES);
+    else
+        put_idle_round(tape, config, true);
     put_loss_sum(tape, config, computes ? config->waits[config->bucket_count] : 0);
 }
 
@@ -272,11 +303,13 @@ static void put_commit(struct keel_tape *tape, const struct keel_tape_config *co
     put_piece(tape, KEEL_ACTION_AWAIT, keel_piece_commit(buckets));
 }
 
-/* From the owners to all. */
+/* From the owners to all, unless they are gathered when they are read. */
 static void put_weights(struct keel_tape *tape, const struct keel_tape_config *config)
 {
     const uint32_t buckets = config->bucket_count;
     put_piece(tape, KEEL_ACTION_DRILL, 1);
+    if (config->gathers != NULL)
+        return;
     for (uint32_t piece = 0; piece < buckets; piece++)
         put_piece(tape, KEEL_ACTION_SPREAD, piece);
     for (uint32_t piece = 0; piece < buckets; piece++)
@@ -310,6 +343,7 @@ static int put_whole(struct keel_tape *tape, const struct keel_tape_config *conf
                      struct keel_partial_sums *hold)
 {
     uint32_t missing = tape->shards_computed;
+    put_idle_rounds(tape, config, missing * config->microbatches);
     for (uint32_t s = 0; s < config->shard_count; s++)
         if (is_missing(config, hold, s) && config->compressed)
             put_encoded(tape, config, hold, s);
@@ -333,7 +367,10 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     uint32_t missing = 0;
     KEEL_ASSERT(tape->capacity >= keel_tape_bound(config));
     KEEL_ASSERT(!config->in_pieces || (config->grouped && !config->compressed));
-    KEEL_ASSERT(config->sharing ? !config->compressed : config->segments == NULL);
+    KEEL_ASSERT(config->segments == NULL || (config->sharing && !config->compressed) ||
+                config->gathers != NULL);
+    KEEL_ASSERT(config->gathers == NULL ||
+                (config->in_pieces && config->segments != NULL && config->rounds > 0));
     KEEL_ASSERT(config->waits == NULL || (config->in_pieces && config->microbatches == 1));
     KEEL_ASSERT(config->bucket_count > 0 && config->microbatches > 0 &&
                 hold.shard_count == config->shard_count);
@@ -341,6 +378,7 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
         missing += is_missing(config, &hold, s);
     tape->count = 0;
     tape->shards_computed = missing;
+    KEEL_ASSERT(config->gathers == NULL || missing * config->microbatches <= config->rounds);
     int sum = KEEL_SUM_IN_PIECES;
     if (config->waits != NULL)
         put_windowed(tape, config, &hold);
@@ -359,6 +397,6 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     put_slot(tape, KEEL_ACTION_UPDATE, config->compressed ? KEEL_HOLD_GRADIENTS : sum, 0);
     if (config->in_pieces)
         put_weights(tape, config);
-    if (config->sharing)
+    if (config->sharing || config->gathers != NULL)
         put_kind(tape, KEEL_ACTION_DIGEST);
 }

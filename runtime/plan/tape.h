@@ -35,9 +35,10 @@
  * - the squares of gradients are exchanged last, when every sum is with its holders;
  * - weights leave their owners behind the update, and all are there at the end.
  *
- * Ranks with some slices of the tensor axis (parallel.tensor), of which each may own pieces of them. Forward and backward are cut at exchanges too,
- * so a segment is not a piece: the config says which bucket is final behind which segment, and behind which
- * something is exchanged. Sums and records are those of the ranks that have the same slices. Then also
+ * Ranks with some slices of the tensor axis (parallel.tensor), of which each may own pieces of them. Forward
+ * and backward are cut at exchanges too, so a segment is not a piece: the config says which bucket is final
+ * behind which segment, and behind which something is exchanged. Sums and records are those of the ranks that
+ * have the same slices. Then also
  * - an exchange follows its segment at once, and the next segment follows it, in every microbatch: members of
  * a tensor group have the same list of segments and the same shards to compute, so they exchange in one
  * order;
@@ -56,6 +57,7 @@
 #define KEEL_TAPE_H
 
 #include "partial_sums.h"
+#include <keel/engine.h>
 #include <keel/json.h>
 #include <stdio.h>
 
@@ -74,12 +76,14 @@ enum keel_action_kind {
                            to a slot on the host, which holds their node then */
     KEEL_ACTION_DECODE, /* of those: the sum, or the node of a slot, to the gradient buffer */
     /* collectives, begun */
-    KEEL_ACTION_GATHER, /* the ranks' records of the step, with what the weights are now */
-    KEEL_ACTION_REDUCE, /* a piece: one sum over all shards. A bucket is summed from where the nodes lie to a
-                           slot, or to the gradient buffer, when it is final; the loss on the host */
-    KEEL_ACTION_SHADOW, /* of pieces: the sums to the second holder, and another's here */
-    KEEL_ACTION_COMMIT, /* of pieces: all ranks' squares */
-    KEEL_ACTION_SPREAD, /* of pieces: the weights of a bucket */
+    KEEL_ACTION_GATHER,  /* the ranks' records of the step, with what the weights are now */
+    KEEL_ACTION_REDUCE,  /* a piece: one sum over all shards. A bucket is summed from where the nodes lie to a
+                            slot, or to the gradient buffer, when it is final; the loss on the host */
+    KEEL_ACTION_SHADOW,  /* of pieces: the sums to the second holder, and another's here */
+    KEEL_ACTION_COMMIT,  /* of pieces: all ranks' squares */
+    KEEL_ACTION_SPREAD,  /* of pieces: the weights of a bucket */
+    KEEL_ACTION_WEIGHTS, /* of pieces: those of a bucket to window `slot`, ahead of the segments that read
+                            them */
     /* waits */
     KEEL_ACTION_FINISH,  /* for all that the device was given by an earlier attempt */
     KEEL_ACTION_SETTLE,  /* for the gradients; with the checksums of products */
@@ -97,7 +101,7 @@ enum keel_action_kind {
     KEEL_ACTION_EXCHANGE, /* what is exchanged behind segment `piece` */
     KEEL_ACTION_NORM,     /* the squares of the slices' gradients */
     KEEL_ACTION_AGREE,    /* all ranks of the view have come so far, with their flags */
-    KEEL_ACTION_DIGEST,   /* of the slices' weights: to that of the model */
+    KEEL_ACTION_DIGEST,   /* of the slices' weights, or of owners' pieces: to that of the model */
     KEEL_ACTION_COUNT
 };
 /* "compute": static. */
@@ -107,13 +111,13 @@ const char *keel_action_name(enum keel_action_kind kind);
 enum { KEEL_SUM_ON_HOST = KEEL_HOLD_GRADIENTS - 1, KEEL_SUM_IN_PIECES = KEEL_HOLD_GRADIENTS - 2 };
 
 struct keel_action {
-    uint16_t kind;                         /* enum keel_action_kind */
-    int16_t slot;                          /* ADD, STORE, REDUCE, NORM, AGREE, UPDATE, ENCODE, DECODE; of REDUCE
-                                              and what follows also KEEL_HOLD_GRADIENTS, and KEEL_SUM_ON_HOST: the loss, and all
-                                              that is compressed */
-    uint32_t piece;                        /* bucket; bucket_count: the loss, and one more: the records; of
-                                              AWAIT also keel_piece_...; of DRILL 1: behind the update */
-    uint32_t shard;                        /* COMPUTE, HOLD, ENCODE; HOLD of windows has a slot, too */
+    uint16_t kind;  /* enum keel_action_kind */
+    int16_t slot;   /* ADD, STORE, REDUCE, NORM, AGREE, UPDATE, ENCODE, DECODE; of REDUCE
+                       and what follows also KEEL_HOLD_GRADIENTS, and KEEL_SUM_ON_HOST: the loss, and all
+                       that is compressed */
+    uint32_t piece; /* bucket; bucket_count: the loss, and one more: the records; of
+                       AWAIT also keel_piece_...; of DRILL 1: behind the update */
+    uint32_t shard; /* COMPUTE, HOLD, ENCODE; HOLD of windows has a slot, too */
     uint32_t microbatch, microbatch_count; /* COMPUTE: of the shard */
 };
 
@@ -146,6 +150,10 @@ struct keel_tape_config {
     uint32_t segment_count;
     const uint32_t *waits; /* in_pieces, one microbatch a shard: bucket_count + 1, ascending: so many buckets
                               are summed before a segment runs; NULL: gradients lie in no windows */
+    const struct keel_engine_gather *gathers; /* in_pieces, with segments: of a microbatch, in the order of
+                                                 their begin and of their first; NULL: all weights are here */
+    uint32_t gather_count;
+    uint32_t rounds; /* with gathers: 1 at least, and no less than any rank has microbatches to compute */
     const struct keel_partial_sums *held; /* nodes of this step, of shards that this rank carries */
 };
 

@@ -35,6 +35,9 @@ struct play {
     uint32_t stored;
     int slot;
     bool summing;
+    /* weights that are gathered */
+    uint32_t own_rounds;                            /* of the last ones: that this rank computes in */
+    uint32_t round, gathers_begun, gathers_awaited; /* of the round under way, or of the one that was last */
 };
 
 static bool windowed(const struct play *play)
@@ -111,33 +114,6 @@ static const char *store_piece(struct play *play, const struct keel_action *acti
     return NULL;
 }
 
-static const char *store(struct play *play, const struct keel_action *action)
-{
-    if (windowed(play))
-        return store_piece(play, action);
-    struct keel_held_node *node = keel_hold_in_gradients(&play->hold);
-    if (node == NULL || play->recorded)
-        return "the gradient buffer holds no node that has to make room";
-    if (action->slot < 0 || action->slot >= KEEL_HOLD_NODES_MAX || in_slot(&play->hold, action->slot))
-        return "the slot holds a node";
-    if (play->missing == 0)
-        return "no shard comes that needs the room";
-    node->slot = action->slot;
-    return NULL;
-}
-
-static const char *zero(struct play *play, const struct keel_action *action)
-{
-    (void)action;
-    if (keel_hold_in_gradients(&play->hold) != NULL)
-        return "a held node lies in the gradient buffer";
-    if (play->zeroed || (windowed(play) ? play->recorded != (play->missing == 1) : play->recorded))
-        return "the gradient buffer is in use";
-    play->zeroed = true;
-    play->begun = false;
-    return NULL;
-}
-
 static const char *begin_shard(struct play *play, const struct keel_action *action)
 {
     if (!carries(play, action->shard) || keel_hold_covers(&play->hold, action->shard))
@@ -176,7 +152,170 @@ static bool is_crowded(const struct play *play)
     return windowed(play) && play->missing == 0 && play->awaited < play->config->waits[count_final(play)];
 }
 
-/* A segment of a rank with some slices: of each microbatch one after the other. */
+/* ---- rounds of gathers --------------------------------------------------------------------------------- */
+
+static bool is_idle(const struct play *play)
+{
+    return play->round + play->own_rounds < play->config->rounds;
+}
+
+/* The segment that comes next, of the round under way. */
+static uint32_t next_segment(const struct play *play)
+{
+    return !play->begun || play->segments == count_segments(play) ? 0 : play->segments;
+}
+
+/* How many gathers of a round begin before a segment, or are waited for; behind all: gather_count. */
+static uint32_t count_begun(const struct play *play, uint32_t segment)
+{
+    uint32_t count = 0;
+    while (count < play->config->gather_count && play->config->gathers[count].begin <= segment)
+        count++;
+    return count;
+}
+static uint32_t count_awaited(const struct play *play, uint32_t segment)
+{
+    uint32_t count = 0;
+    while (count < play->config->gather_count && play->config->gathers[count].first <= segment)
+        count++;
+    return count;
+}
+
+/* How many rounds are over; UINT32_MAX: one is under way. */
+static uint32_t count_rounds(const struct play *play)
+{
+    const uint32_t all = play->config->gather_count;
+    if (play->round == 0 && play->gathers_begun == 0)
+        return 0;
+    const bool over = play->gathers_begun == all && play->gathers_awaited == all &&
+                      (is_idle(play) || (play->begun ? play->segments == count_segments(play) : true));
+    return over ? play->round + 1 : UINT32_MAX;
+}
+
+/* Whether so many rounds are over; there are none where weights are not gathered. */
+static bool has_rounds(const struct play *play, uint32_t count)
+{
+    return play->config->gathers == NULL || count_rounds(play) == count;
+}
+
+/* The bucket whose sum begins next, where this rank only gives: it is final behind which segment. */
+static uint32_t end_of_piece(const struct play *play, uint32_t piece)
+{
+    uint32_t s = 0;
+    while (s + 1 < play->config->segment_count && play->config->segments[s].bucket != piece)
+        s++;
+    return s;
+}
+
+/* In a round in which this rank only gives: the sums of what is final before the segment are under way. */
+static bool sums_before(const struct play *play, uint32_t segment)
+{
+    uint32_t count = 0;
+    for (uint32_t s = 0; s < segment; s++)
+        count += play->config->segments[s].bucket < play->config->bucket_count;
+    return !windowed(play) || !play->recorded || play->own_rounds > 0 || play->reduced == count;
+}
+
+/* In the round's place: which segment comes next. */
+static const char *in_place(const struct play *play, uint32_t segment)
+{
+    const uint32_t rounds = play->config->rounds;
+    if (play->round >= rounds || play->recorded != (windowed(play) && play->round + 1 == rounds))
+        return "all rounds are over, or the last one";
+    if (is_idle(play))
+        return play->zeroed || !sums_before(play, segment) ? "a sum is not begun, or a shard is" : NULL;
+    if (play->own_rounds > 0 && (!play->zeroed || next_segment(play) != segment || is_crowded(play) ||
+                                 (play->begun && !segment_done(play))))
+        return "another segment comes next, or the one before is not done, or a sum reads its memory";
+    return play->own_rounds == 0 && !sums_before(play, segment) ? "a sum is not begun" : NULL;
+}
+
+static const char *weights(struct play *play, const struct keel_action *action)
+{
+    const struct keel_tape_config *config = play->config;
+    if (config->gathers == NULL)
+        return "all weights are here";
+    if (play->gathers_begun == config->gather_count) {
+        if (count_rounds(play) == UINT32_MAX)
+            return "the round before is not over";
+        play->round++;
+        play->gathers_begun = play->gathers_awaited = 0;
+    }
+    const struct keel_engine_gather *next = &config->gathers[play->gathers_begun];
+    if (action->piece != next->bucket || action->slot != (int)next->window)
+        return "gathers begin in one order, each once, to its window";
+    for (uint32_t g = 0; g < play->gathers_begun; g++)
+        if (config->gathers[g].window == next->window && config->gathers[g].last >= next->begin)
+            return "segments still read what is in the window";
+    if (play->gathers_awaited != (next->begin > 0 ? count_awaited(play, next->begin - 1) : 0))
+        return "gathers before are waited for first";
+    play->gathers_begun++;
+    return in_place(play, next->begin);
+}
+
+static const char *await_weights(struct play *play, uint32_t piece)
+{
+    const struct keel_tape_config *config = play->config;
+    if (play->gathers_awaited >= play->gathers_begun)
+        return "no gather is under way";
+    const struct keel_engine_gather *next = &config->gathers[play->gathers_awaited];
+    if (piece != keel_piece_weights(config->bucket_count, next->bucket) ||
+        play->gathers_begun != count_begun(play, next->first))
+        return "gathers are waited for in order, each once, when those that go with it are begun";
+    play->gathers_awaited++;
+    return in_place(play, next->first);
+}
+
+/* The weights that the segment reads are here, and others are on their way. */
+static bool has_gathered(const struct play *play, uint32_t segment)
+{
+    return play->gathers_begun == count_begun(play, segment) &&
+           play->gathers_awaited == count_awaited(play, segment);
+}
+
+/* ---- segments ------------------------------------------------------------------------------------------ */
+
+/* Rounds in which this rank only gives weights are not over, or one of its own is not. */
+static bool are_others_first(const struct play *play)
+{
+    const uint32_t rounds = count_rounds(play);
+    return play->config->gathers != NULL &&
+           (rounds == UINT32_MAX || rounds + play->own_rounds < play->config->rounds);
+}
+
+static const char *store(struct play *play, const struct keel_action *action)
+{
+    if (windowed(play))
+        return store_piece(play, action);
+    struct keel_held_node *node = keel_hold_in_gradients(&play->hold);
+    if (are_others_first(play))
+        return "rounds in which others compute come first";
+    if (node == NULL || play->recorded)
+        return "the gradient buffer holds no node that has to make room";
+    if (action->slot < 0 || action->slot >= KEEL_HOLD_NODES_MAX || in_slot(&play->hold, action->slot))
+        return "the slot holds a node";
+    if (play->missing == 0)
+        return "no shard comes that needs the room";
+    node->slot = action->slot;
+    return NULL;
+}
+
+static const char *zero(struct play *play, const struct keel_action *action)
+{
+    (void)action;
+    if (keel_hold_in_gradients(&play->hold) != NULL)
+        return "a held node lies in the gradient buffer";
+    if (play->zeroed || (windowed(play) ? play->recorded != (play->missing == 1) : play->recorded))
+        return "the gradient buffer is in use";
+    if (are_others_first(play))
+        return "rounds in which others compute come first";
+    play->zeroed = true;
+    play->begun = false;
+    return NULL;
+}
+
+/* A segment of a rank with some slices, or of one that gathers weights: of each microbatch one after the
+ * other. */
 static const char *compute_cut(struct play *play, const struct keel_action *action)
 {
     if (!segment_done(play))
@@ -191,6 +330,8 @@ static const char *compute_cut(struct play *play, const struct keel_action *acti
         return "segments do not ascend";
     if (is_crowded(play))
         return "the sum of a bucket still reads the memory that it needs";
+    if (play->config->gathers != NULL && (is_idle(play) || !has_gathered(play, action->piece)))
+        return "weights that it reads are not here, or later ones do not come";
     play->segments++;
     play->added = 0;
     play->exchanged = false;
@@ -304,11 +445,19 @@ static const char *encode(struct play *play, const struct keel_action *action)
 
 /* ---- the sums ------------------------------------------------------------------------------------------ */
 
+/* Rounds before there is a record: with windows the last one is that of the sums. */
+static uint32_t rounds_before(const struct play *play)
+{
+    return windowed(play) ? play->config->rounds - 1 : play->config->rounds;
+}
+
 static const char *finish(struct play *play, const struct keel_action *action)
 {
     (void)action;
     if (play->finished || play->computed > 0 || play->missing > 0 || play->recorded)
         return "only what an earlier attempt computed is waited for, once";
+    if (!has_rounds(play, rounds_before(play)))
+        return "others still compute";
     play->finished = true;
     return NULL;
 }
@@ -322,6 +471,8 @@ static const char *record(struct play *play, const struct keel_action *action)
         return "what an earlier attempt gave the device may still run";
     if (!play->config->grouped && play->hold.count != 1)
         return "a rank alone holds more than one node";
+    if (!has_rounds(play, rounds_before(play)))
+        return "rounds in which others compute come first";
     play->recorded = true;
     return NULL;
 }
@@ -347,6 +498,8 @@ static const char *reduce_bucket(struct play *play, const struct keel_action *ac
         play->sum = action->slot;
         if (windowed(play) && play->computed > 0 && !play->summing)
             return "what is summed is not said";
+        if (windowed(play) && play->own_rounds == 0 && !has_gathered(play, end_of_piece(play, action->piece)))
+            return "others cannot have computed it yet";
         return action->slot == KEEL_SUM_IN_PIECES ? NULL : "the sum goes to its owners";
     }
     if (action->slot < KEEL_HOLD_GRADIENTS || action->slot >= KEEL_HOLD_NODES_MAX ||
@@ -395,6 +548,8 @@ static const char *loss(struct play *play, const struct keel_action *action)
         return "the sum of a bucket is not begun";
     if (windowed(play) && play->begun && (play->segments != count_segments(play) || !segment_done(play)))
         return "the last shard is not done";
+    if (!has_rounds(play, play->config->rounds))
+        return "others still gather weights";
     play->loss_read = true;
     return NULL;
 }
@@ -429,6 +584,8 @@ static const char *await_more(struct play *play, uint32_t piece)
         if (!play->squared || !play->shadowed || play->shadow_awaited)
             return "copies are waited for once, behind the squares";
         play->shadow_awaited = true;
+    } else if (play->config->gathers != NULL) {
+        return await_weights(play, piece);
     } else {
         if (play->spread < buckets || piece != keel_piece_weights(buckets, play->weights_awaited) ||
             play->weights_awaited == buckets)
@@ -522,9 +679,16 @@ static const char *agree(struct play *play, const struct keel_action *action)
     return NULL;
 }
 
+/* All that follows the update, but the digests. */
 static bool has_weights(const struct play *play)
 {
-    return play->weights_awaited == play->config->bucket_count;
+    return play->config->gathers != NULL ? play->drilled_again
+                                         : play->weights_awaited == play->config->bucket_count;
+}
+
+static bool has_digests(const struct play *play)
+{
+    return play->config->sharing || play->config->gathers != NULL;
 }
 
 static const char *digest(struct play *play, const struct keel_action *action)
@@ -565,6 +729,8 @@ static const char *commit(struct play *play, const struct keel_action *action)
 
 static const char *spread(struct play *play, const struct keel_action *action)
 {
+    if (play->config->gathers != NULL)
+        return "weights stay with their owners";
     if (!play->drilled_again || action->piece != play->spread || action->piece >= play->config->bucket_count)
         return "weights leave their owners in order, each once, behind the update";
     play->spread++;
@@ -592,7 +758,7 @@ static const char *(*const plays[KEEL_ACTION_COUNT])(struct play *, const struct
     [KEEL_ACTION_ENCODE] = encode,     [KEEL_ACTION_DECODE] = decode,   [KEEL_ACTION_SHADOW] = shadow,
     [KEEL_ACTION_SQUARE] = square,     [KEEL_ACTION_COMMIT] = commit,   [KEEL_ACTION_SPREAD] = spread,
     [KEEL_ACTION_EXCHANGE] = exchange, [KEEL_ACTION_NORM] = norm,       [KEEL_ACTION_AGREE] = agree,
-    [KEEL_ACTION_DIGEST] = digest,
+    [KEEL_ACTION_DIGEST] = digest,     [KEEL_ACTION_WEIGHTS] = weights,
 };
 
 static bool of_exact(uint32_t kind)
@@ -604,13 +770,12 @@ static bool of_exact(uint32_t kind)
 static bool of_pieces(uint32_t kind)
 {
     return kind == KEEL_ACTION_SHADOW || kind == KEEL_ACTION_SQUARE || kind == KEEL_ACTION_COMMIT ||
-           kind == KEEL_ACTION_SPREAD;
+           kind == KEEL_ACTION_SPREAD || kind == KEEL_ACTION_WEIGHTS;
 }
 
 static bool of_slices(uint32_t kind)
 {
-    return kind == KEEL_ACTION_EXCHANGE || kind == KEEL_ACTION_NORM || kind == KEEL_ACTION_AGREE ||
-           kind == KEEL_ACTION_DIGEST;
+    return kind == KEEL_ACTION_EXCHANGE || kind == KEEL_ACTION_NORM || kind == KEEL_ACTION_AGREE;
 }
 
 static bool of_compressed(uint32_t kind)
@@ -623,6 +788,7 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
     struct play play = {.config = config, .hold = *config->held};
     for (uint32_t s = 0; s < config->shard_count; s++)
         play.missing += carries(&play, s) && !keel_hold_covers(&play.hold, s);
+    play.own_rounds = play.missing * config->microbatches;
     for (uint32_t i = 0; i < tape->count; i++) {
         const struct keel_action *action = &tape->actions[i];
         const bool drills = !windowed(&play) || play.reduced != 1 || play.drilled;
@@ -637,7 +803,9 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
             why = "ranks own no pieces";
         if (why == NULL && of_slices(action->kind) && !config->sharing)
             why = "ranks have all slices";
-        const bool last = config->sharing     ? play.digested
+        if (why == NULL && action->kind == KEEL_ACTION_DIGEST && !has_digests(&play))
+            why = "the digest of the model is here";
+        const bool last = has_digests(&play)  ? play.digested
                           : config->in_pieces ? has_weights(&play)
                                               : play.updated;
         if (why == NULL && last && i + 1 != tape->count)
@@ -649,7 +817,7 @@ enum keel_status keel_tape_check(const struct keel_tape *tape, const struct keel
                                  : "?",
                              why);
     }
-    if (!play.updated || (config->in_pieces && !has_weights(&play)) || play.digested != config->sharing)
+    if (!play.updated || (config->in_pieces && !has_weights(&play)) || play.digested != has_digests(&play))
         return keel_fail(KEEL_INVALID, "tape: ends without an update, or without its weights");
     if (tape->part_count != play.hold.count || tape->shards_computed != play.computed)
         return keel_fail(KEEL_INVALID, "tape: %u nodes of %u shards computed are announced, %u of %u come",

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Which fields say something. */
-enum { SLOT = 1, PIECE = 2, SHARD = 4, MICROBATCH = 8, FROM = 16, TO = 32 };
+enum { SLOT = 1, PIECE = 2, SHARD = 4, MICROBATCH = 8, FROM = 16, TO = 32, WINDOW = 64 };
 
 static const struct {
     const char *name, *class;
@@ -24,6 +24,7 @@ static const struct {
     [KEEL_ACTION_SHADOW] = {"shadow", "collective", 0},
     [KEEL_ACTION_COMMIT] = {"commit", "collective", 0},
     [KEEL_ACTION_SPREAD] = {"spread", "collective", PIECE},
+    [KEEL_ACTION_WEIGHTS] = {"weights", "collective", PIECE | WINDOW},
     [KEEL_ACTION_EXCHANGE] = {"exchange", "collective", PIECE | SHARD | MICROBATCH},
     [KEEL_ACTION_NORM] = {"norm", "collective", FROM},
     [KEEL_ACTION_AGREE] = {"agree", "collective", 0},
@@ -48,7 +49,8 @@ const char *keel_action_name(enum keel_action_kind kind)
 
 static bool is_collective(const struct keel_action *action)
 {
-    return action->kind == KEEL_ACTION_REDUCE || action->kind == KEEL_ACTION_GATHER;
+    return action->kind == KEEL_ACTION_REDUCE || action->kind == KEEL_ACTION_GATHER ||
+           action->kind == KEEL_ACTION_WEIGHTS;
 }
 
 static void print_piece(const struct keel_action *action, const uint64_t *piece_bytes, FILE *out)
@@ -94,6 +96,8 @@ void keel_tape_print(const struct keel_tape *tape, const uint64_t *piece_bytes, 
             fprintf(out, " slot %d", action->slot);
         if ((fields & PIECE) != 0)
             print_piece(action, piece_bytes, out);
+        if ((fields & WINDOW) != 0)
+            fprintf(out, " to window %d", action->slot);
         if ((fields & (FROM | TO)) != 0)
             print_place((fields & TO) != 0 ? "to" : "from", action->slot, out);
         fputc('\n', out);
@@ -118,6 +122,8 @@ void keel_tape_print_json(const struct keel_tape *tape, const uint64_t *piece_by
         }
         if ((fields & (SLOT | FROM | TO)) != 0 && action->slot >= 0)
             keel_json_number(json, "slot", (uint64_t)action->slot);
+        if ((fields & WINDOW) != 0)
+            keel_json_number(json, "window", (uint64_t)action->slot);
         if ((fields & PIECE) != 0 && action->piece != KEEL_PIECE_ALL)
             keel_json_number(json, "piece", action->piece);
         if (is_collective(action))

@@ -487,11 +487,13 @@ static uint64_t digest_of(const struct side *side)
 /* Of the model, from what each owns of it. */
 static uint64_t digest_of_owners(const struct positions *all)
 {
-    uint64_t digest = 0, mine;
-    for (uint32_t p = 0; p < all->count; p++) {
-        ck_ok(keel_engine_pieces_digest(all->at[p].owned[0]->pieces, soon(), &mine));
-        digest += mine;
-    }
+    uint64_t digest = 0;
+    for (uint32_t k = 0; k < all->at[0].count; k++)
+        for (uint32_t p = 0; p < all->count; p++) {
+            uint64_t mine, shared;
+            ck_ok(keel_engine_pieces_digest(all->at[p].owned[k]->pieces, soon(), &mine, &shared));
+            digest += k == 0 ? mine : mine - shared;
+        }
     return digest;
 }
 
@@ -597,7 +599,7 @@ static void draw_owners(struct plan_case *of)
     of->owners = true;
     of->positions = draw_of(&of->random, 1, of->places > 1 ? 3 : POSITIONS);
     of->holders = draw_of(&of->random, 1, 2);
-    of->gathers = of->places == 1 && draw_bool(&of->random);
+    of->gathers = draw_bool(&of->random);
     of->ahead = draw_of(&of->random, 0, 3);
 }
 

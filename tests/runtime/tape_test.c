@@ -7,7 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 400, SHARDS_MAX = 16, RANKS_MAX = 16, SEGMENTS_MAX = 16, PLACES_MAX = 4, BUCKETS_MAX = 5 };
+enum {
+    ROUNDS = 400,
+    SHARDS_MAX = 16,
+    RANKS_MAX = 16,
+    SEGMENTS_MAX = 16,
+    PLACES_MAX = 4,
+    BUCKETS_MAX = 5,
+    GATHERS_MAX = 12
+};
 
 static uint32_t random_state = 1;
 static uint32_t next_random(uint32_t below)
@@ -23,6 +31,7 @@ struct world {
     struct keel_tape_config config;
     struct keel_tape tape;
     struct keel_tape_segment segments[SEGMENTS_MAX];
+    struct keel_engine_gather gathers[GATHERS_MAX];
 };
 
 /* Nodes that a life before has left: some shards of this rank were computed, in whatever order, then the map
@@ -65,6 +74,59 @@ static void cut_segments(struct world *world)
     }
 }
 
+/* The first window that nobody reads from `begin` on; how many there are grows with it. */
+static uint32_t free_window(const struct world *world, uint32_t begin)
+{
+    uint32_t window = 0;
+    for (uint32_t g = 0; g < world->config.gather_count; g++)
+        if (world->gathers[g].window == window && world->gathers[g].last >= begin) {
+            window++;
+            g = UINT32_MAX; /* from the first again */
+        }
+    return window;
+}
+
+/* Weights come, some ahead, and are read by one segment or more. */
+static void gather_weights(struct world *world)
+{
+    struct keel_tape_config *config = &world->config;
+    uint32_t first = 0, begin = 0;
+    config->gathers = world->gathers;
+    while (config->gather_count < GATHERS_MAX && first < config->segment_count) {
+        const uint32_t ahead = next_random(3), most = config->segment_count - 1;
+        const uint32_t wanted = first > ahead && config->gather_count > 0 ? first - ahead : 0;
+        begin = wanted > begin ? wanted : begin;
+        const uint32_t last = first + next_random(2);
+        world->gathers[config->gather_count] =
+            (struct keel_engine_gather){.bucket = next_random(config->bucket_count),
+                                        .window = free_window(world, begin),
+                                        .begin = begin,
+                                        .first = first,
+                                        .last = last < most ? last : most};
+        config->gather_count++;
+        first += next_random(3);
+    }
+}
+
+/* Segments end for the sake of weights alone. */
+static void share_nothing(struct world *world)
+{
+    world->config.sharing = false;
+    for (uint32_t s = 0; s < world->config.segment_count; s++)
+        world->segments[s].exchanges = world->segments[s].exchanges_last = false;
+}
+
+/* As many as this rank, or another one, has to compute. */
+static uint32_t draw_rounds(const struct world *world)
+{
+    uint32_t rounds = 0;
+    for (uint32_t s = 0; s < world->config.shard_count; s++)
+        if (world->shard_position[s] == world->config.position && !keel_hold_covers(&world->held, s))
+            rounds += world->config.microbatches;
+    rounds += next_random(3);
+    return rounds > 0 ? rounds : 1;
+}
+
 /* Buckets lie where others did before: what must be summed before a segment runs only grows. */
 static void use_windows(struct world *world)
 {
@@ -95,11 +157,17 @@ static void make_world(struct world *world)
         world->config.in_pieces = world->config.grouped = true;
         world->config.shadowed = next_random(2) == 0;
     }
-    if (next_random(2) == 0 && !world->config.compressed)
+    const bool gathers = world->config.in_pieces && next_random(2) == 0;
+    if ((next_random(2) == 0 || gathers) && !world->config.compressed)
         cut_segments(world);
     if (world->config.in_pieces && next_random(2) == 0)
         use_windows(world);
+    if (gathers)
+        gather_weights(world);
+    if (gathers && next_random(2) == 0)
+        share_nothing(world);
     hold_some(world);
+    world->config.rounds = gathers ? draw_rounds(world) : 0;
     ck_ok(keel_tape_reserve(&world->tape, keel_tape_bound(&world->config)));
     keel_tape_make(&world->tape, &world->config);
 }
@@ -148,9 +216,12 @@ START_TEST(a_tape_does_what_is_missing_once_and_passes_the_check)
         const uint32_t shadows = world.config.shadowed, pieces = world.config.in_pieces;
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_SHADOW), shadows);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_COMMIT), pieces);
-        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_SPREAD), buckets);
+        const uint32_t gathers = world.config.rounds * world.config.gather_count;
+        const uint32_t spreads = world.config.gathers != NULL ? 0 : buckets;
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_SPREAD), spreads);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_WEIGHTS), gathers);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_AWAIT),
-                          sums + world.config.grouped + shadows + pieces + buckets);
+                          sums + world.config.grouped + shadows + pieces + spreads + gathers);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_UPDATE), 1);
         uint32_t exchanges = 0;
         for (uint32_t s = 0; s < world.config.segment_count; s++)
@@ -161,7 +232,8 @@ START_TEST(a_tape_does_what_is_missing_once_and_passes_the_check)
                           exchanges * world.tape.shards_computed);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_NORM), world.config.sharing);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_AGREE), world.config.sharing);
-        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_DIGEST), world.config.sharing);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_DIGEST),
+                          world.config.sharing || world.config.gathers != NULL);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_DECODE), world.config.compressed);
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_ENCODE),
                           world.config.compressed ? world.tape.shards_computed : 0);
@@ -253,6 +325,7 @@ static void misdirect(const struct world *world)
             action->shard++;
             break;
         case KEEL_ACTION_SPREAD:
+        case KEEL_ACTION_WEIGHTS:
         case KEEL_ACTION_DRILL:
         case KEEL_ACTION_MARK:
         case KEEL_ACTION_REDUCE:
@@ -354,7 +427,7 @@ static void make_grid(struct grid *grid)
     do {
         make_world(&grid->world);
         keel_tape_fini(&grid->world.tape);
-    } while (!grid->world.config.sharing);
+    } while (!grid->world.config.sharing || grid->world.config.gathers != NULL);
     struct keel_tape_config *config = &grid->world.config;
     config->segments = grid->world.segments;
     config->shard_position = grid->world.shard_position;
@@ -397,6 +470,173 @@ START_TEST(ranks_that_share_slices_never_wait_for_ever)
             keel_tape_fini(&grid.tapes[r]);
     }
     ck_assert_uint_gt(stuck, ROUNDS / 4);
+}
+END_TEST
+
+/* ---- ranks that gather weights --------------------------------------------------------------------------
+ */
+
+/* Each holds other nodes, so each has another number of shards to compute. */
+struct gathering {
+    struct world worlds[RANKS_MAX];
+    uint32_t ranks, at[RANKS_MAX];
+    uint32_t weights[RANKS_MAX], sums[RANKS_MAX]; /* begun so far */
+    bool others[RANKS_MAX][KEEL_ACTION_COUNT];    /* likewise */
+    uint32_t newest[RANKS_MAX][BUCKETS_MAX];      /* gather of a bucket that a rank began last */
+};
+
+static uint32_t own_rounds(const struct world *world)
+{
+    uint32_t rounds = 0;
+    for (uint32_t s = 0; s < world->config.shard_count; s++)
+        if (world->shard_position[s] == world->config.position && !keel_hold_covers(&world->held, s))
+            rounds += world->config.microbatches;
+    return rounds;
+}
+
+static void make_gathering(struct gathering *all)
+{
+    struct world first;
+    do {
+        make_world(&first);
+        keel_tape_fini(&first.tape);
+    } while (first.config.gathers == NULL || first.config.sharing);
+    *all = (struct gathering){.ranks = 1 + next_random(RANKS_MAX)};
+    uint32_t rounds = 1;
+    for (uint32_t s = 0; s < first.config.shard_count; s++)
+        first.shard_position[s] = (uint16_t)next_random(all->ranks);
+    for (uint32_t r = 0; r < all->ranks; r++) {
+        struct world *world = &all->worlds[r];
+        *world = first;
+        world->tape = (struct keel_tape){.actions = NULL};
+        world->held.count = 0;
+        world->config.position = r;
+        world->config.shard_position = world->shard_position;
+        world->config.segments = world->segments;
+        world->config.gathers = world->gathers;
+        world->config.held = &world->held;
+        world->config.waits = world->config.waits != NULL ? world->waits : NULL;
+        hold_some(world);
+        rounds = own_rounds(world) > rounds ? own_rounds(world) : rounds;
+    }
+    for (uint32_t r = 0; r < all->ranks; r++) {
+        struct world *world = &all->worlds[r];
+        world->config.rounds = rounds;
+        ck_ok(keel_tape_reserve(&world->tape, keel_tape_bound(&world->config)));
+        keel_tape_make(&world->tape, &world->config);
+        ck_ok(keel_tape_check(&world->tape, &world->config));
+    }
+}
+
+/* A collective is done when all ranks have begun it. */
+static bool is_there(const struct gathering *all, uint32_t rank, uint32_t piece)
+{
+    const uint32_t buckets = all->worlds[rank].config.bucket_count;
+    for (uint32_t r = 0; r < all->ranks; r++) {
+        if (piece <= buckets && all->sums[r] <= piece)
+            return false;
+        if (piece >= keel_piece_weights(buckets, 0) &&
+            all->weights[r] <= all->newest[rank][piece - keel_piece_weights(buckets, 0)])
+            return false;
+        const enum keel_action_kind other = piece == buckets + 1                  ? KEEL_ACTION_GATHER
+                                            : piece == keel_piece_shadow(buckets) ? KEEL_ACTION_SHADOW
+                                            : piece == keel_piece_commit(buckets) ? KEEL_ACTION_COMMIT
+                                                                                  : KEEL_ACTION_COUNT;
+        if (other != KEEL_ACTION_COUNT && !all->others[r][other])
+            return false;
+    }
+    return true;
+}
+
+static bool step_on(struct gathering *all, uint32_t r)
+{
+    const struct keel_tape *tape = &all->worlds[r].tape;
+    if (all->at[r] == tape->count)
+        return false;
+    const struct keel_action *action = &tape->actions[all->at[r]];
+    if (action->kind == KEEL_ACTION_AWAIT && !is_there(all, r, action->piece))
+        return false;
+    if (action->kind == KEEL_ACTION_WEIGHTS)
+        all->newest[r][action->piece] = all->weights[r]++;
+    if (action->kind == KEEL_ACTION_REDUCE)
+        all->sums[r]++;
+    all->others[r][action->kind] = true;
+    all->at[r]++;
+    return true;
+}
+
+/* Whether all come to the end, whoever is fast. */
+static bool gather_on(struct gathering *all)
+{
+    uint32_t ended = 0;
+    memset(all->at, 0, sizeof all->at);
+    memset(all->weights, 0, sizeof all->weights);
+    memset(all->sums, 0, sizeof all->sums);
+    memset(all->others, 0, sizeof all->others);
+    for (bool moved = true; moved;) {
+        moved = false;
+        ended = 0;
+        for (uint32_t i = 0, r = next_random(all->ranks); i < all->ranks; i++, r = (r + 1) % all->ranks) {
+            while (step_on(all, r))
+                moved = true;
+            ended += all->at[r] == all->worlds[r].tape.count;
+        }
+    }
+    return ended == all->ranks;
+}
+
+/* Gathers and sums of buckets, one after the other; NULL: no more. */
+static const struct keel_action *next_begun(const struct world *world, uint32_t *at)
+{
+    for (; *at < world->tape.count; ++*at) {
+        const struct keel_action *action = &world->tape.actions[*at];
+        if (action->kind == KEEL_ACTION_WEIGHTS ||
+            (action->kind == KEEL_ACTION_REDUCE && action->piece < world->config.bucket_count))
+            return &world->tape.actions[(*at)++];
+    }
+    return NULL;
+}
+
+static void compare_order(const struct gathering *all)
+{
+    for (uint32_t r = 1; r < all->ranks; r++) {
+        const struct keel_action *a, *b;
+        uint32_t at_a = 0, at_b = 0;
+        do {
+            a = next_begun(&all->worlds[0], &at_a);
+            b = next_begun(&all->worlds[r], &at_b);
+            ck_assert((a == NULL) == (b == NULL));
+            ck_assert(a == NULL || (a->kind == b->kind && a->piece == b->piece));
+        } while (a != NULL);
+    }
+}
+
+/* Whoever computes less: all begin the same gathers and sums in one order, and come to the end. With one
+ * gather less on one rank somebody waits for ever. */
+START_TEST(ranks_that_gather_weights_never_wait_for_ever)
+{
+    static struct gathering all;
+    uint32_t stuck = 0, unlike = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        make_gathering(&all);
+        compare_order(&all);
+        ck_assert(gather_on(&all));
+        struct keel_tape *tape = &all.worlds[next_random(all.ranks)].tape;
+        for (uint32_t r = 1; r < all.ranks; r++)
+            unlike += own_rounds(&all.worlds[r]) != own_rounds(&all.worlds[0]);
+        for (uint32_t i = 0; i < tape->count && all.ranks > 1; i++) {
+            if (tape->actions[i].kind != KEEL_ACTION_WEIGHTS)
+                continue;
+            tape->actions[i].kind = KEEL_ACTION_MARK;
+            ck_assert(!gather_on(&all));
+            stuck++;
+            break;
+        }
+        for (uint32_t r = 0; r < all.ranks; r++)
+            keel_tape_fini(&all.worlds[r].tape);
+    }
+    ck_assert_uint_gt(stuck, ROUNDS / 2);
+    ck_assert_uint_gt(unlike, ROUNDS);
 }
 END_TEST
 
@@ -534,6 +774,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_tape_does_what_is_missing_once_and_passes_the_check);
     tcase_add_test(tc, a_tape_with_an_action_wrong_is_refused);
     tcase_add_test(tc, ranks_that_share_slices_never_wait_for_ever);
+    tcase_add_test(tc, ranks_that_gather_weights_never_wait_for_ever);
     tcase_add_test(tc, a_store_into_a_held_slot_is_refused);
     tcase_add_test(tc, compressed_nodes_lie_in_slots_of_their_own);
     tcase_add_test(tc, a_sum_over_a_held_node_or_to_two_places_is_refused);

@@ -313,10 +313,6 @@ enum keel_status keel_engine_run_pages(const struct keel_engine *engine, const s
 uint64_t keel_engine_page_count(const struct keel_engine *engine);
 
 struct keel_engine_pieces;
-/* Digest of the weights of the first runs, one a bucket, as they are: over all owners these add up to that of
- * all weights (keel_engine_digest). With `weight_windows`. Blocks. */
-enum keel_status keel_engine_pieces_digest(struct keel_engine_pieces *pieces, uint64_t deadline_ns,
-                                           uint64_t *out);
 /* `runs` are copied, 1 at least. All buffers begin as zeros. Blocks; may compile. NO_MEMORY. The engine
  * outlives them. Destroy waits for nothing: the queue has ended. NULL is fine. */
 enum keel_status keel_engine_pieces_create(struct keel_engine *engine, const struct keel_engine_run *runs,
@@ -349,6 +345,12 @@ enum keel_status keel_engine_pieces_norm(struct keel_engine_pieces *pieces,
 enum keel_status keel_engine_pieces_update(struct keel_engine_pieces *pieces,
                                            const struct keel_engine_update *update,
                                            const struct keel_engine_norm *norm, uint64_t deadline_ns);
+
+/* Digest of the weights of the first runs, one a bucket, as they are, and the part of it that is of weights
+ * which the engines of all slices have whole (keel_engine_updated): over all owners these add up to those of
+ * all weights. With `weight_windows`. Blocks. */
+enum keel_status keel_engine_pieces_digest(struct keel_engine_pieces *pieces, uint64_t deadline_ns,
+                                           uint64_t *out, uint64_t *out_shared);
 
 /* Mean loss of one batch, dropout off; blocks. */
 enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,
