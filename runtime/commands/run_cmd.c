@@ -710,7 +710,10 @@ static enum keel_status check_tensor(const struct keel_job *job)
 {
     struct keel_compression compression;
     const char *key = NULL;
-    if (job->parallel.zero > KEEL_ZERO_NONE)
+    if (job->parallel.zero > KEEL_ZERO_GRADIENTS)
+        key = "parallel.zero = 3: weights are gathered over ranks that have all slices; give 2 or less, or "
+              "parallel.tensor = 1";
+    else if (job->parallel.zero > KEEL_ZERO_NONE)
         key = "parallel.zero: give 0, or parallel.tensor = 1";
     else if (keel_job_compression(job, &compression))
         key = "train.gradients: give exact";
@@ -729,12 +732,6 @@ static enum keel_status check_parallel(const struct keel_job *job)
     KEEL_TRY(keel_job_check_ranks(job, job->ranks));
     if (job->parallel.tensor > 1)
         KEEL_TRY(check_tensor(job));
-    if (job->parallel.zero > KEEL_ZERO_GRADIENTS)
-        return keel_fail(
-            KEEL_UNSUPPORTED,
-            "parallel.zero = %u: workers hold all weights for now; give 2 (the bits are the same), or "
-            "look at it with keel plan",
-            job->parallel.zero - KEEL_ZERO_NONE);
     return KEEL_OK;
 }
 

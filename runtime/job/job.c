@@ -229,6 +229,8 @@ static const struct keel_ini_key keys[] = {
      "bytes of its device that a rank may use; 0: all that it has"},
     {"parallel", "bucket", KEEL_INI_U64, FIELD(parallel.bucket_bytes), "4194304", 4096, BYTES_MAX, NULL, FREE,
      "bytes of gradients, or a little more, that are summed at once"},
+    {"parallel", "ahead", KEEL_INI_U32, FIELD(parallel.ahead), "1", 0, 64, NULL, FREE,
+     "with zero = 3: so many buckets of weights are gathered ahead of those that are read; 0: none"},
 };
 static const struct keel_ini_table table = {
     .keys = keys, .key_count = sizeof keys / sizeof keys[0], .what = "job"};

@@ -126,7 +126,7 @@ static enum keel_status copy_weights(struct keel_trainer *trainer, const struct 
     return KEEL_OK;
 }
 
-/* Moments of a run of the new layout, as far as the one before has them. */
+/* Moments of a run of the new layout, or weights, as far as the one before has them. */
 static enum keel_status carry_run(struct keel_trainer *trainer, uint32_t run, enum keel_engine_flat which)
 {
     struct keel_owned_layout *now = &trainer->owned.now, *before = &trainer->owned.before;
@@ -153,8 +153,10 @@ static enum keel_status carry(struct keel_trainer *trainer)
     for (uint32_t r = 0; r < now->share_count * trainer->bucket_count; r++) {
         KEEL_TRY(carry_run(trainer, r, KEEL_FLAT_M));
         KEEL_TRY(carry_run(trainer, r, KEEL_FLAT_V));
+        if (trainer->gathered.on)
+            KEEL_TRY(carry_run(trainer, r, KEEL_FLAT_WEIGHTS));
     }
-    if (!before->complete)
+    if (!before->complete && !trainer->gathered.on)
         KEEL_TRY(copy_weights(trainer, before, before->share_count, true));
     return keel_queue_finish(keel_engine_queue(trainer->engine), soon(trainer));
 }
@@ -187,7 +189,8 @@ enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step
 {
     struct keel_owned *owned = &trainer->owned;
     KEEL_ASSERT(owned->on && owned->now.pieces != NULL);
-    KEEL_TRY(copy_weights(trainer, &owned->now, owned->now.share_count, false));
+    if (!trainer->gathered.on)
+        KEEL_TRY(copy_weights(trainer, &owned->now, owned->now.share_count, false));
     KEEL_TRY(keel_queue_finish(keel_engine_queue(trainer->engine), soon(trainer)));
     owned->now.filled = owned->now.complete = true;
     owned->now.reduced = owned->now.has_norm = false;
@@ -510,7 +513,7 @@ enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct kee
     KEEL_TRY(keel_trainer_own(trainer, &owners));
     struct keel_owned_layout *now = &owned->now;
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
-    KEEL_TRY(copy_weights(trainer, now, 1, false));
+    KEEL_TRY(trainer->gathered.on ? keel_gathered_initialize(trainer) : copy_weights(trainer, now, 1, false));
     KEEL_TRY(probe_gradients(trainer, batch));
     memset(now->gathered, 0, 2 * keel_size(keel_engine_page_count(trainer->engine)) * sizeof(float));
     KEEL_TRY(keel_engine_pieces_squares(now->pieces, soon(trainer), now->gathered, now->page_counts[0]));
@@ -521,7 +524,8 @@ enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct kee
         keel_engine_pieces_norm(now->pieces, request, soon(trainer), &now->norm, &updated);
     if (status == KEEL_OK) {
         KEEL_TRY(keel_engine_pieces_update(now->pieces, request, &now->norm, soon(trainer)));
-        KEEL_TRY(copy_weights(trainer, now, 1, true));
+        KEEL_TRY(trainer->gathered.on ? keel_gathered_own_digest(trainer, &trainer->digest)
+                                      : copy_weights(trainer, now, 1, true));
         KEEL_TRY(keel_queue_finish(queue, soon(trainer)));
     }
     layout_destroy(now);

@@ -31,7 +31,10 @@ enum keel_status keel_tape_look(struct keel_tape_run *run)
 {
     struct keel_trainer *trainer = run->trainer;
     struct keel_commit_record *mine = &trainer->records[KEEL_MEMBERS_MAX];
-    KEEL_TRY(keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &mine->now));
+    KEEL_TRY(
+        trainer->gathered.on
+            ? keel_gathered_own_digest(trainer, &mine->now)
+            : keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &mine->now));
     if (trainer->owned.on)
         KEEL_TRY(keel_owned_look(trainer, &mine->own, &mine->copies));
     trainer->records[run->step->position] = *mine;
@@ -223,7 +226,8 @@ enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct
         run->result.flags |= record->flags;
     }
     KEEL_TRY(check_kept(run));
-    KEEL_TRY(check_said(run, said_weights, true, 16, "weights"));
+    if (!trainer->gathered.on) /* else each says what it owns */
+        KEEL_TRY(check_said(run, said_weights, true, 16, "weights"));
     KEEL_TRY(check_said(run, said_loss, false, 8, "loss"));
     return trainer->owned.on ? check_copies(run) : KEEL_OK;
 }

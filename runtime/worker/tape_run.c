@@ -70,6 +70,9 @@ static enum keel_status compute(struct keel_tape_run *run, const struct keel_act
             KEEL_TRY(feed(run, action->shard, action->microbatch + m));
         for (uint32_t segment = first; segment <= last; segment++)
             KEEL_TRY(keel_engine_segment(trainer->engine, segment));
+        if (last < rest &&
+            trainer->gathered.on) /* the host waits for weights next: the device has this to do */
+            KEEL_TRY(keel_queue_flush(keel_engine_queue(trainer->engine)));
         if (last < rest)
             continue;
         KEEL_TRY(keel_queue_flush(keel_engine_queue(trainer->engine)));
@@ -173,6 +176,11 @@ static enum keel_status drill(struct keel_tape_run *run, const struct keel_actio
     return KEEL_OK;
 }
 
+static enum keel_status digest(struct keel_tape_run *run, const struct keel_action *action)
+{
+    return run->trainer->gathered.on ? keel_gathered_digest(run, action) : keel_tape_digest(run, action);
+}
+
 /* A snapshot still reads the weights. */
 static enum keel_status capture(struct keel_tape_run *run, const struct keel_action *action)
 {
@@ -224,7 +232,8 @@ static const struct {
     [KEEL_ACTION_EXCHANGE] = {keel_tape_exchange, NO_SECTION, .waits = true},
     [KEEL_ACTION_NORM] = {keel_tape_norm, NO_SECTION, .waits = true},
     [KEEL_ACTION_AGREE] = {keel_tape_agree, NO_SECTION, .waits = true},
-    [KEEL_ACTION_DIGEST] = {keel_tape_digest, NO_SECTION, .waits = true},
+    [KEEL_ACTION_WEIGHTS] = {keel_tape_weights, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_DIGEST] = {digest, NO_SECTION, .waits = true},
 };
 
 static enum keel_status perform(struct keel_tape_run *run, const struct keel_action *action)
@@ -268,6 +277,7 @@ enum keel_status keel_tape_run(struct keel_tape_run *run)
     if (status != KEEL_OK) { /* the group's close and the reset behind it release what is under way */
         memset(trainer->sums, 0, trainer->bucket_count * sizeof(struct keel_device_operation *));
         memset(trainer->operations, 0, (trainer->bucket_count + 4) * sizeof(struct keel_operation *));
+        keel_gathered_forget(trainer);
         if (trainer->owned.on)
             memset(trainer->owned.copies, 0, KEEL_MEMBERS_MAX * sizeof(struct keel_device_operation *));
     }

@@ -47,9 +47,11 @@ static enum keel_status create(struct keel_trainer *trainer, uint32_t parts)
     /* Copies of whole shares go while others come. */
     const uint64_t copies = trainer->owned.on ? trainer->owned.now.owners.rank_count : 0;
     uint64_t staging = 2 * (parts + 1) * largest;
+    if (trainer->gathered.on) /* weights come while gradients go */
+        staging += 2 * largest;
     if (copies > 1 && staging < 4 * (trainer->flat_count / copies + largest))
         staging = 4 * (trainer->flat_count / copies + largest);
-    const uint64_t most = trainer->bucket_count + copies + 1;
+    const uint64_t most = trainer->bucket_count + copies + 1 + trainer->gathered.window_count;
     const uint32_t operations =
         most < KEEL_DEVICE_OPERATIONS_MAX ? (uint32_t)most : KEEL_DEVICE_OPERATIONS_MAX;
     const struct keel_device_collectives_config config = {.device = trainer->device,
@@ -206,6 +208,9 @@ static enum keel_status await_piece(struct keel_tape_run *run, uint32_t piece, u
     struct keel_trainer *trainer = run->trainer;
     if (run->step->group == NULL && piece <= trainer->bucket_count + 1)
         return KEEL_OK;
+    if (trainer->gathered.on && piece >= keel_piece_weights(trainer->bucket_count, 0))
+        return keel_gathered_await(trainer, piece - keel_piece_weights(trainer->bucket_count, 0),
+                                   deadline_ns);
     if (piece > trainer->bucket_count + 1)
         return keel_owned_await(run, piece, deadline_ns);
     if (piece < trainer->bucket_count && !trainer->compressed.on) {

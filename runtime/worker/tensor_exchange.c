@@ -194,7 +194,8 @@ static enum keel_status gather(struct keel_trainer *trainer, const uint64_t mine
     return keel_group_run(tensor->axes->view, &all, keel_deadline_after_ns(trainer->stall_ns));
 }
 
-/* What leads from here to the next step is here, whoever is lost from now on. Of pieces the layout says so. */
+/* What leads from here to the next step is here, whoever is lost from now on. Of pieces the layout says so.
+ */
 enum keel_status keel_tape_agree(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
@@ -272,6 +273,7 @@ enum keel_status keel_tensor_evaluate(struct keel_trainer *trainer, const struct
     KEEL_TRY(keel_engine_eval_begin(trainer->engine, batch));
     for (uint32_t s = 0; s < keel_engine_eval_segment_count(trainer->engine); s++) {
         const struct keel_engine_exchange *what = keel_engine_eval_exchange(trainer->engine, s);
+        KEEL_TRY(keel_gathered_evaluate(trainer, s, deadline_ns));
         KEEL_TRY(keel_engine_eval_segment(trainer->engine, s));
         if (what != NULL)
             KEEL_TRY(exchange(trainer, what, group_of(axes, what), true,
@@ -301,6 +303,7 @@ static enum keel_status pretend(struct keel_trainer *trainer, const struct keel_
 enum keel_status keel_tensor_pretend_segment(struct keel_trainer *trainer, uint32_t segment)
 {
     const struct keel_engine_exchange *what = keel_engine_exchange(trainer->engine, segment);
+    KEEL_TRY(keel_gathered_pretend(trainer, false, segment));
     KEEL_TRY(keel_engine_segment(trainer->engine, segment));
     return what != NULL ? pretend(trainer, what) : KEEL_OK;
 }
@@ -308,7 +311,7 @@ enum keel_status keel_tensor_pretend_segment(struct keel_trainer *trainer, uint3
 enum keel_status keel_tensor_pretend(struct keel_trainer *trainer, const struct keel_engine_batch *batch)
 {
     KEEL_TRY(keel_engine_feed(trainer->engine, batch));
-    for (uint32_t s = 0; s < trainer->tensor.segment_count; s++)
+    for (uint32_t s = 0; s < keel_engine_segment_count(trainer->engine); s++)
         KEEL_TRY(keel_tensor_pretend_segment(trainer, s));
     return keel_queue_flush(keel_engine_queue(trainer->engine));
 }
@@ -320,6 +323,7 @@ enum keel_status keel_tensor_pretend_rest(struct keel_trainer *trainer, const st
     KEEL_TRY(keel_engine_eval_begin(trainer->engine, batch));
     for (uint32_t s = 0; s < keel_engine_eval_segment_count(trainer->engine); s++) {
         const struct keel_engine_exchange *what = keel_engine_eval_exchange(trainer->engine, s);
+        KEEL_TRY(keel_gathered_pretend(trainer, true, s));
         KEEL_TRY(keel_engine_eval_segment(trainer->engine, s));
         if (what != NULL)
             KEEL_TRY(pretend(trainer, what));

@@ -46,6 +46,8 @@ enum keel_status keel_trainer_build_engine(const struct keel_job *job, const str
     config.check_products = job->check_products;
     config.in_pieces = job->parallel.zero > KEEL_ZERO_NONE;
     config.windows = job->parallel.zero > KEEL_ZERO_OPTIMIZER && job->microbatches == 1;
+    config.weight_windows = job->parallel.zero >= KEEL_ZERO_WEIGHTS;
+    config.ahead = job->parallel.ahead;
     enum keel_status status = keel_model_build(graph, job, data);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, &engine);
@@ -138,6 +140,7 @@ static enum keel_status allocate(struct keel_trainer *trainer)
     }
     KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX, sizeof *trainer->tensor.said, &trainer->tensor.said));
     KEEL_TRY(keel_tensor_prepare(trainer));
+    KEEL_TRY(keel_gathered_prepare(trainer));
     return slice_gradients(trainer);
 }
 
@@ -164,7 +167,6 @@ static enum keel_status build(struct keel_trainer *trainer, const struct keel_tr
 enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out)
 {
     KEEL_ASSERT(config->job->shards <= KEEL_HOLD_NODES_MAX);
-    KEEL_ASSERT(config->job->parallel.zero <= KEEL_ZERO_GRADIENTS);
     struct keel_trainer *trainer;
     KEEL_TRY(keel_alloc(1, sizeof *trainer, &trainer));
     trainer->job = config->job;
@@ -202,6 +204,7 @@ static void tear_down(struct keel_trainer *trainer)
     keel_partial_buffers_destroy(trainer);
     keel_compressed_sums_destroy(trainer);
     keel_owned_destroy(trainer);
+    keel_gathered_destroy(trainer);
     keel_free(trainer->owned.copies);
     keel_free(trainer->owned.squares);
     for (uint32_t b = 0; trainer->gradient_slices != NULL && b < trainer->bucket_count; b++)
@@ -271,11 +274,18 @@ struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer)
     return trainer->engine;
 }
 
+/* Of the weights that are here between steps, to trainer->digest. */
+static enum keel_status digest_now(struct keel_trainer *trainer)
+{
+    if (trainer->gathered.on)
+        return keel_gathered_own_digest(trainer, &trainer->digest);
+    return keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &trainer->digest);
+}
+
 enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out)
 {
     keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
-    enum keel_status status =
-        keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &trainer->digest);
+    enum keel_status status = digest_now(trainer);
     keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
     if (status == KEEL_OK)
         *out = trainer->digest;
@@ -286,18 +296,19 @@ enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out
 enum keel_status keel_trainer_initialize(struct keel_trainer *trainer)
 {
     keel_hang_enter(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
-    enum keel_status status = keel_engine_initialize(trainer->engine, trainer->job->seed);
+    enum keel_status status = trainer->gathered.on
+                                  ? keel_gathered_initialize(trainer)
+                                  : keel_engine_initialize(trainer->engine, trainer->job->seed);
     if (status == KEEL_OK) /* a step looks whether they are still what they were */
-        status =
-            keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &trainer->digest);
+        status = digest_now(trainer);
     keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
     return status;
 }
 
 static enum keel_status warm_microbatch(struct keel_trainer *trainer, const struct keel_engine_batch *batch)
 {
-    return trainer->tensor.count > 0 ? keel_tensor_pretend(trainer, batch)
-                                     : keel_engine_microbatch(trainer->engine, batch);
+    return keel_trainer_by_segments(trainer) ? keel_tensor_pretend(trainer, batch)
+                                             : keel_engine_microbatch(trainer->engine, batch);
 }
 
 static enum keel_status run_all_once(struct keel_trainer *trainer)
@@ -309,7 +320,8 @@ static enum keel_status run_all_once(struct keel_trainer *trainer)
     struct keel_engine_update request = {.settings = job->update, .learning_rate = PROBE_RATE};
     struct keel_engine_updated updated;
     float loss;
-    KEEL_TRY(keel_engine_initialize(trainer->engine, job->seed));
+    if (!trainer->gathered.on)
+        KEEL_TRY(keel_engine_initialize(trainer->engine, job->seed));
     KEEL_TRY(keel_engine_zero(trainer->engine));
     enum keel_status status = KEEL_OK;
     if (trainer->owned.on) {
@@ -322,11 +334,12 @@ static enum keel_status run_all_once(struct keel_trainer *trainer)
     }
     if (status != KEEL_OK && status != KEEL_DIVERGED) /* which the first step will say, if it is so */
         return status;
-    if (trainer->tensor.count > 0)
+    if (keel_trainer_by_segments(trainer))
         KEEL_TRY(keel_tensor_pretend_rest(trainer, &batch, deadline_ns));
     else
         KEEL_TRY(keel_engine_eval(trainer->engine, &batch, deadline_ns, &loss));
-    return keel_engine_digest(trainer->engine, deadline_ns, &trainer->probe);
+    trainer->probe = trainer->digest; /* of pieces that are gone now */
+    return trainer->gathered.on ? KEEL_OK : keel_engine_digest(trainer->engine, deadline_ns, &trainer->probe);
 }
 
 uint64_t keel_trainer_probe(const struct keel_trainer *trainer)
@@ -396,21 +409,22 @@ static enum keel_status prepare(struct keel_tape_run *run)
 {
     struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_step *step = run->step;
-    const struct keel_tape_config config = {.bucket_count = trainer->bucket_count,
-                                            .microbatches = trainer->job->microbatches,
-                                            .shard_count = trainer->job->shards,
-                                            .shard_position = step->shard_position,
-                                            .position = step->position,
-                                            .grouped = step->group != NULL || trainer->owned.on,
-                                            .in_pieces = trainer->owned.on,
-                                            .shadowed =
-                                                trainer->owned.on && trainer->owned.now.shadow != UINT32_MAX,
-                                            .compressed = trainer->compressed.on,
-                                            .sharing = trainer->tensor.count > 0,
-                                            .segments = trainer->tensor.segments,
-                                            .segment_count = trainer->tensor.segment_count,
-                                            .waits = keel_engine_window_waits(trainer->engine),
-                                            .held = &trainer->hold};
+    struct keel_tape_config config = {
+        .bucket_count = trainer->bucket_count,
+        .microbatches = trainer->job->microbatches,
+        .shard_count = trainer->job->shards,
+        .shard_position = step->shard_position,
+        .position = step->position,
+        .grouped = step->group != NULL || trainer->owned.on,
+        .in_pieces = trainer->owned.on,
+        .shadowed = trainer->owned.on && trainer->owned.now.shadow != UINT32_MAX,
+        .compressed = trainer->compressed.on,
+        .sharing = trainer->tensor.count > 0,
+        .segments = trainer->tensor.count > 0 ? trainer->tensor.segments : trainer->gathered.segments,
+        .segment_count =
+            trainer->tensor.count > 0 ? trainer->tensor.segment_count : trainer->gathered.segment_count,
+        .waits = keel_engine_window_waits(trainer->engine),
+        .held = &trainer->hold};
     if (trainer->owned.on) {
         const struct keel_owned_layout *now = &trainer->owned.now;
         KEEL_ASSERT(now->complete && now->step == step->step && now->owners.position == step->position &&
@@ -423,6 +437,9 @@ static enum keel_status prepare(struct keel_tape_run *run)
     trainer->tensor.ready = (struct keel_ready_step){.is = false};
     keel_hold_keep(&trainer->hold, step->shard_position, step->position);
     forget_events(trainer);
+    config.gathers = keel_engine_gathers(trainer->engine, false, &config.gather_count);
+    if (trainer->gathered.on)
+        KEEL_TRY(keel_gathered_rounds(run, &config.rounds));
     KEEL_TRY(keel_tape_reserve(&trainer->tape, keel_tape_bound(&config)));
     keel_tape_make(&trainer->tape, &config);
     KEEL_TRY(keel_tape_check(&trainer->tape, &config));

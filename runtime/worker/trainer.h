@@ -167,7 +167,8 @@ struct keel_owners {
  * what of it is held still is here already, and all its weights are in the flat ones. The rest is to be
  * initialized, loaded or written behind this; then settle. NO_MEMORY. */
 enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct keel_owners *owners);
-/* All of the state of `step` is here, the weights in whole: their digest. */
+/* All of the state of `step` is here, the weights in whole, or with parallel.zero = 3 in pieces: their
+ * digest. */
 enum keel_status keel_trainer_settle(struct keel_trainer *trainer, uint64_t step, uint64_t *out_digest);
 void keel_trainer_forget_before(struct keel_trainer *trainer);
 /* Forget all layouts but that of an epoch. */
@@ -190,12 +191,17 @@ bool keel_trainer_unfinished(const struct keel_trainer *trainer, struct keel_tra
 /* This rank has the sums of its next step, and another did that step: with its norm the pieces are where it
  * is. */
 enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struct keel_engine_norm *norm);
+/* parallel.zero = 3: evaluations and generated text gather weights, from now on over this group, whose ranks
+ * all do the same then; NULL: this rank is alone. Borrowed until the next call. The digest of a trainer is
+ * then that of the weights that it owns: the model's is their sum. */
+void keel_trainer_gather_over(struct keel_trainer *trainer, struct keel_group *group);
 
 /* ---- parallel.tensor: some slices of the tensor axis ---- */
 
 /* Numbers of a view's collectives: each is begun once in a group. Agreeing has the first few (worker_sync.c);
  * a step has (step + 1) << 20 and what follows for its sums (tape_sum.c), (step + 1) << 24 for what slices
  * exchange in it. Then, each kind above all before: */
+#define KEEL_SEQUENCE_WEIGHTS    (UINT64_C(1) << 59) /* weights that are gathered, in steps and beside them */
 #define KEEL_SEQUENCE_EVALUATION (UINT64_C(1) << 60) /* exchanges of slices while it evaluates */
 #define KEEL_SEQUENCE_SCORES     (UINT64_C(1) << 61) /* what comes of that, to ranks that do not */
 #define KEEL_SEQUENCE_ROUND      (UINT64_C(1) << 62) /* rounds of agreeing on a snapshot */

@@ -6,6 +6,7 @@
  * partial_buffers.c  slots: the values of held nodes
  * compressed_sums.c  the same of compressed gradients, on the host
  * owned_pieces.c     parallel.zero: pieces of the state, their owners, and what a tape does with them
+ * gathered_weights.c parallel.zero = 3: weights that are gathered from their owners when they are read
  * tensor_exchange.c  parallel.tensor: what ranks with some slices exchange
  * step_records.c     what every rank says with a step, and whether they agree
  * state_extents.c    what lies where, as runs of tiles
@@ -74,6 +75,20 @@ struct keel_owned {
     float *squares;                        /* of our own pages */
 };
 
+/* parallel.zero = 3: gathered_weights.c. trainer->digest is of the pieces that this rank owns then. */
+struct keel_gathered {
+    bool on;                                  /* else the rest is empty */
+    struct keel_group *group;                 /* of the view; borrowed; NULL: this rank is alone */
+    uint64_t sequence;                        /* gathers of the view so far: of all ranks alike */
+    uint64_t agreed;                          /* in which epoch ranks said what they have to compute; + 1 */
+    uint32_t window_count;                    /* of the engine: no more gathers are under way */
+    struct keel_device_operation **under_way; /* by bucket; NULL: none. Owned, as all below */
+    struct keel_event **after;                /* likewise: behind what last read its window */
+    struct keel_tape_segment *segments;       /* of the engine; segment_count */
+    uint32_t segment_count;
+    uint64_t mine, *said; /* of a small gather; said: KEEL_MEMBERS_MAX */
+};
+
 /* A step that this rank can do by itself, since all ranks have its sums and squares; and one that is done,
  * whose digest of the whole model is not known here. */
 struct keel_ready_step {
@@ -117,6 +132,7 @@ struct keel_trainer {
     struct keel_partial_buffer slots[KEEL_HOLD_NODES_MAX];
     struct keel_compressed_sums compressed;
     struct keel_owned owned;
+    struct keel_gathered gathered;
     struct keel_sharing tensor;
     struct keel_partial_sums hold; /* which slot holds what */
     uint64_t hold_step;            /* the step whose nodes are held */
@@ -199,7 +215,8 @@ enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_ac
 enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action);
 
-enum { KEEL_PIECE_MEETING = (1 << 20) - 1 }; /* no collective of a tape: what all know before one leaves */
+/* No collectives of a tape: what all know before one leaves; what each has to compute. */
+enum { KEEL_PIECE_MEETING = (1 << 20) - 1, KEEL_PIECE_ROUNDS = KEEL_PIECE_MEETING - 1 };
 /* step_records.c: into this rank's record, what its weights are. Waits for the device. */
 enum keel_status keel_tape_look(struct keel_tape_run *run);
 
@@ -232,6 +249,31 @@ void keel_owned_digest_destroy(struct keel_owned_digest *digest);
  * does not, and so many before the next that does. */
 bool keel_owned_find(const struct keel_owned_layout *layout, uint32_t bucket_count, uint64_t element,
                      uint64_t *out_at, uint64_t *out_count);
+
+/* gathered_weights.c: likewise. Prepare follows the engine. */
+enum keel_status keel_tape_weights(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_gathered_await(struct keel_trainer *trainer, uint32_t bucket, uint64_t deadline_ns);
+enum keel_status keel_gathered_digest(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_gathered_prepare(struct keel_trainer *trainer);
+void keel_gathered_destroy(struct keel_trainer *trainer);
+/* After a failure, or behind the view: what is under way is let go elsewhere. */
+void keel_gathered_forget(struct keel_trainer *trainer);
+/* How many rounds of gathers an attempt has, which is the same for all ranks. In the first one of a view they
+ * say what they lack. */
+enum keel_status keel_gathered_rounds(struct keel_tape_run *run, uint32_t *out);
+/* First weights, to the pieces of the newest layout. */
+enum keel_status keel_gathered_initialize(struct keel_trainer *trainer);
+/* Of those: what this rank owns. */
+enum keel_status keel_gathered_own_digest(struct keel_trainer *trainer, uint64_t *out);
+/* Before a segment of an evaluation: its weights, from all. Before any segment of the warm-up: first weights,
+ * without others. Nothing where all weights are here. */
+enum keel_status keel_gathered_evaluate(struct keel_trainer *trainer, uint32_t segment, uint64_t deadline_ns);
+enum keel_status keel_gathered_pretend(struct keel_trainer *trainer, bool evaluation, uint32_t segment);
+/* Whether microbatches and evaluations go segment by segment, also of one rank. */
+static inline bool keel_trainer_by_segments(const struct keel_trainer *trainer)
+{
+    return trainer->gathered.on || trainer->tensor.count > 0;
+}
 
 /* tensor_exchange.c: likewise. Prepare follows the engine, which has the slices of trainer->tensor. */
 enum keel_status keel_tape_exchange(struct keel_tape_run *run, const struct keel_action *action);

@@ -84,7 +84,7 @@ static enum keel_status transfer_run(struct keel_trainer *trainer, struct keel_q
                                      const struct keel_state_piece *piece, uint64_t bytes, void *out,
                                      const void *data)
 {
-    if (trainer->owned.on && piece->part != KEEL_STATE_WEIGHTS)
+    if (trainer->owned.on && (piece->part != KEEL_STATE_WEIGHTS || trainer->gathered.on))
         return transfer_held(trainer, queue, at, piece->part, bytes, out, data);
     struct keel_buffer *flat = keel_engine_flat(trainer->engine, parts[piece->part].flat);
     return out != NULL ? keel_queue_read(queue, flat, at, out, bytes, NULL, NULL)

@@ -33,12 +33,11 @@ static enum keel_status eval_batch(struct keel_trainer *trainer, float *out_loss
     struct keel_engine_batch batch = {.inputs = keel_trainer_inputs(trainer), .seed = trainer->job->seed};
     uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
     keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
-    enum keel_status status = trainer->tensor.count > 0
+    enum keel_status status = keel_trainer_by_segments(trainer)
                                   ? keel_tensor_evaluate(trainer, &batch, deadline_ns, out_loss)
                                   : keel_engine_eval(trainer->engine, &batch, deadline_ns, out_loss);
     if (status == KEEL_OK && trainer->logits != NULL)
-        status =
-            keel_engine_evaluated(trainer->engine, 0, trainer->job->batch, deadline_ns, trainer->logits);
+        status = keel_engine_evaluated(trainer->engine, 0, trainer->job->batch, deadline_ns, trainer->logits);
     keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
     if (status == KEEL_OK)
         keel_hang_trust(trainer->hangs, KEEL_HANG_EVAL);
@@ -99,8 +98,15 @@ static enum keel_status next_token(struct keel_trainer *trainer, const int32_t *
     struct keel_engine_batch batch = {.inputs = (const void *[]){trainer->inputs[0], NULL},
                                       .seed = trainer->job->seed};
     keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
-    enum keel_status status = keel_engine_output(trainer->engine, &batch, length - 1, 1,
-                                                 keel_deadline_after_ns(trainer->stall_ns), logits);
+    const uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
+    enum keel_status status = KEEL_OK;
+    float loss; /* of no meaning */
+    if (trainer->gathered.on)
+        status = keel_tensor_evaluate(trainer, &batch, deadline_ns, &loss);
+    if (status == KEEL_OK)
+        status = trainer->gathered.on
+                     ? keel_engine_evaluated(trainer->engine, length - 1, 1, deadline_ns, logits)
+                     : keel_engine_output(trainer->engine, &batch, length - 1, 1, deadline_ns, logits);
     keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
     if (status != KEEL_OK)
         return status;

@@ -325,15 +325,16 @@ static enum keel_status check_identity(const struct keel_worker *worker)
     return KEEL_OK;
 }
 
-/* A moment that this rank owns. */
-static enum keel_status find_moment(const struct keel_worker *worker, struct keel_state_piece *out)
+/* An element of a part of the state that this rank owns. */
+static enum keel_status find_own(const struct keel_worker *worker, enum keel_state_part part,
+                                 struct keel_state_piece *out)
 {
     const bool all = worker->job.parallel.zero <= KEEL_ZERO_NONE;
     struct keel_extents list = {.at = NULL};
-    enum keel_status status = keel_trainer_share_extents(
-        worker->trainer, all ? 0 : worker->position, all ? 1 : worker->rank_count, 1 << KEEL_STATE_M, &list);
+    enum keel_status status = keel_trainer_share_extents(worker->trainer, all ? 0 : worker->position,
+                                                         all ? 1 : worker->rank_count, 1 << part, &list);
     if (status == KEEL_OK && list.count == 0)
-        status = keel_fail(KEEL_NOT_FOUND, "it has no moments");
+        status = keel_fail(KEEL_NOT_FOUND, "it owns nothing of it");
     if (status == KEEL_OK)
         *out = keel_trainer_piece_of(worker->trainer, &list.at[0]);
     out->count = 1;
@@ -355,8 +356,10 @@ static void flip_bit(void *context, enum keel_drill_phase phase)
     }
     enum keel_status status = KEEL_OK;
     if (phase == KEEL_AT_REDUCE) {
-        status = find_moment(worker, &one);
+        status = find_own(worker, KEEL_STATE_M, &one);
         bit = UINT32_C(1) << 29;
+    } else if (keel_worker_gathers(worker)) {
+        status = find_own(worker, KEEL_STATE_WEIGHTS, &one);
     }
     if (status == KEEL_OK)
         status = keel_queue_create(worker->device, &queue);
@@ -473,6 +476,22 @@ static enum keel_status accuse(struct keel_worker *worker, enum keel_status stat
     return status;
 }
 
+/* By position 0; where weights are gathered all have a part in it. */
+static enum keel_status write_sample(struct keel_worker *worker)
+{
+    if (worker->job.sample_tokens == 0 || worker->axes.tensor > 1 || !worker->active ||
+        (worker->position != 0 && !keel_worker_gathers(worker)))
+        return KEEL_OK;
+    char path[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    KEEL_TRY(keel_trainer_sample(worker->trainer, worker->job.sample_tokens, &text, &bytes));
+    enum keel_status status = keel_path_join(path, worker->directory, "sample.txt");
+    if (status == KEEL_OK && worker->position == 0)
+        status = keel_file_replace(path, text, bytes, 0666);
+    keel_free(text);
+    return status;
+}
+
 static enum keel_status live_in_view(struct keel_worker *worker)
 {
     enum keel_status status = keel_worker_join_view(worker);
@@ -480,6 +499,8 @@ static enum keel_status live_in_view(struct keel_worker *worker)
         worker->committed_ns = keel_now_ns(); /* the first step is not charged for set-up */
     if (status == KEEL_OK && worker->active)
         status = keel_worker_run_steps(worker);
+    if (status == KEEL_OK && keel_worker_gathers(worker)) /* while there are others */
+        status = write_sample(worker);
     if (is_damaged_connection(worker, status))
         status = KEEL_PEER_LOST;
     if (ends_view(status)) {
@@ -517,20 +538,6 @@ static enum keel_status live(struct keel_worker *worker)
     }
 }
 
-static enum keel_status write_sample(struct keel_worker *worker)
-{
-    if (worker->job.sample_tokens == 0 || worker->axes.tensor > 1 || !worker->active || worker->position != 0)
-        return KEEL_OK;
-    char path[KEEL_PATH_BYTES], *text;
-    size_t bytes;
-    KEEL_TRY(keel_trainer_sample(worker->trainer, worker->job.sample_tokens, &text, &bytes));
-    enum keel_status status = keel_path_join(path, worker->directory, "sample.txt");
-    if (status == KEEL_OK)
-        status = keel_file_replace(path, text, bytes, 0666);
-    keel_free(text);
-    return status;
-}
-
 /* After the last step: the snapshot of where it ends, and the text. */
 static enum keel_status finish(struct keel_worker *worker, bool interrupted)
 {
@@ -541,7 +548,7 @@ static enum keel_status finish(struct keel_worker *worker, bool interrupted)
         keel_worker_snapshot_begin(worker, false);
         keel_worker_snapshot_poll(worker, true);
     }
-    return interrupted ? KEEL_OK : write_sample(worker);
+    return interrupted || keel_worker_gathers(worker) ? KEEL_OK : write_sample(worker);
 }
 
 static enum keel_status work(struct keel_worker *worker)

@@ -201,6 +201,11 @@ void keel_worker_note_healed(struct keel_worker *worker, struct keel_moved moved
 void keel_worker_nodes(const struct keel_worker *worker, uint32_t out[KEEL_MEMBERS_MAX]);
 /* What each position is to have in this view. */
 enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders);
+/* parallel.zero = 3: weights are pieces, too, and whatever reads them gathers them: all ranks together. */
+static inline bool keel_worker_gathers(const struct keel_worker *worker)
+{
+    return worker->job.parallel.zero >= KEEL_ZERO_WEIGHTS;
+}
 /* worker_owned.c: parallel.zero: the same of pieces, once all have said what they hold. */
 enum keel_status keel_worker_agree_owned(struct keel_worker *worker);
 

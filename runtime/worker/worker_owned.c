@@ -86,7 +86,7 @@ static enum keel_status list_held(const struct keel_worker *worker, uint64_t epo
         struct keel_extents *have = &holders->have[p];
         if (record == NULL)
             continue;
-        if (record->complete)
+        if (record->complete && !keel_worker_gathers(worker))
             KEEL_TRY(keel_trainer_all_extents(trainer, KEEL_PARTS_WEIGHTS, have));
         for (uint32_t share = 0; share < record->of; share++)
             if (has_share(record, share))
@@ -166,13 +166,32 @@ static enum keel_status own(struct keel_worker *worker)
     return keel_trainer_own(worker->trainer, &owners);
 }
 
+/* Of gathered weights: what one who has been through that step says that the model's digest is. */
+static bool find_digest(const struct keel_worker *worker, uint64_t step, uint64_t *out)
+{
+    for (uint32_t p = 0; p < worker->rank_count && keel_worker_gathers(worker); p++) {
+        const struct keel_sync_record *record = &worker->sync_all[p];
+        *out = record->digest;
+        if (record->has_state && record->next_step == step && record->owned[0].of > 0 &&
+            record->owned[0].step == step && record->owned[0].complete)
+            return true;
+    }
+    return false;
+}
+
 /* All of the state of `step` is here: let others know, and forget what was before when they have it too. */
 static enum keel_status settle(struct keel_worker *worker, uint64_t step)
 {
+    uint64_t known;
+    const bool is_known = find_digest(worker, step, &known);
     KEEL_TRY(keel_trainer_settle(worker->trainer, step, &worker->digest));
     worker->has_state = true;
     worker->next_step = step;
     KEEL_TRY(keel_worker_exchange_second(worker));
+    if (is_known && worker->digest != known)
+        return keel_fail(KEEL_MISMATCH, "pieces of the state of step %llu: digest %016llx, wanted %016llx",
+                         (unsigned long long)step, (unsigned long long)worker->digest,
+                         (unsigned long long)known);
     keel_trainer_forget_before(worker->trainer);
     return KEEL_OK;
 }
@@ -188,13 +207,20 @@ static enum keel_status move(struct keel_worker *worker, uint64_t step, const st
     return KEEL_OK;
 }
 
-/* What was left unsaid of the step that led here; of another one it is not true any more. */
-static void say_rest(struct keel_worker *worker)
+/* What was left unsaid of the step that led here; of another one it is not true any more. Where an evaluation
+ * gathers weights all have a part in it. */
+static enum keel_status say_rest(struct keel_worker *worker)
 {
+    bool any = false;
     worker->unsaid.digest = worker->digest;
-    if (worker->unsaid_step > 0 && worker->unsaid_step == worker->next_step)
+    for (uint32_t p = 0; p < worker->rank_count && keel_worker_gathers(worker); p++)
+        any = any || worker->sync_all[p].has_unsaid;
+    if (any)
+        KEEL_TRY(keel_worker_say_rest(worker));
+    else if (worker->unsaid_step > 0 && worker->unsaid_step == worker->next_step)
         keel_worker_say_healed(worker, &worker->unsaid);
     worker->unsaid_step = 0;
+    return KEEL_OK;
 }
 
 /* ---- from the beginning, or from a snapshot ------------------------------------------------------------ */
@@ -239,8 +265,7 @@ static enum keel_status go_on(struct keel_worker *worker, uint64_t step)
     KEEL_TRY(status);
     worker->heal_ns = keel_now_ns() - since;
     worker->next_step = step;
-    say_rest(worker);
-    return KEEL_OK;
+    return say_rest(worker);
 }
 
 enum keel_status keel_worker_agree_owned(struct keel_worker *worker)

@@ -165,7 +165,7 @@ enum keel_status keel_worker_say_rest(struct keel_worker *worker)
     return KEEL_OK;
 }
 
-/* Of ranks that share slices: the update is done, but not all that is said of it. */
+/* Of ranks that share slices, or gather weights: the update is done, but not all that is said of it. */
 static void leave_unsaid(struct keel_worker *worker, const struct keel_trainer_result *result)
 {
     worker->unsaid = *result;
@@ -232,7 +232,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
     worker->next_step++;
     worker->first_step_of_view = worker->interrupted = false;
     status = evaluate(worker, &record);
-    if (status != KEEL_OK && keel_worker_shares(worker))
+    if (status != KEEL_OK && (keel_worker_shares(worker) || keel_worker_gathers(worker)))
         leave_unsaid(worker, &result);
     KEEL_TRY(status);
     message.as.record = record;

@@ -82,6 +82,7 @@ static enum keel_status open_group(struct keel_worker *worker)
                                        .costs = worker->job.network_costs[0] != '\0' ? &worker->costs : NULL};
     KEEL_TRY(keel_group_open(worker->endpoint, &config, &worker->group));
     keel_group_on_lost(worker->group, peer_lost, worker);
+    keel_trainer_gather_over(worker->trainer, worker->group);
     keel_inbox_guard(&worker->inbox, worker->group, worker->view.epoch);
     return KEEL_OK;
 }
@@ -90,6 +91,7 @@ enum keel_status keel_worker_leave_view(struct keel_worker *worker)
 {
     keel_inbox_guard(&worker->inbox, NULL, worker->view.epoch);
     keel_worker_close_axes(worker);
+    keel_trainer_gather_over(worker->trainer, NULL);
     if (worker->group != NULL)
         keel_group_close(worker->group);
     worker->group = NULL;
@@ -174,22 +176,25 @@ void keel_worker_note_healed(struct keel_worker *worker, struct keel_moved moved
     keel_log(KEEL_LOG_INFO, "%s", detail);
 }
 
-/* All of it, or with parallel.zero all weights and the moments of what a position owns or shadows. */
+/* All of it, or with parallel.zero the moments of what a position owns or shadows, and all weights; of 3
+ * those of that alone. */
 enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders)
 {
-    const bool whole = worker->job.parallel.zero <= KEEL_ZERO_NONE;
+    const bool whole = worker->job.parallel.zero <= KEEL_ZERO_NONE, gathers = keel_worker_gathers(worker);
+    const uint32_t share = gathers ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_MOMENTS;
     const uint32_t count = worker->rank_count;
     uint32_t node[KEEL_MEMBERS_MAX];
     keel_worker_nodes(worker, node);
     for (uint32_t p = 0; p < count; p++) {
         struct keel_extents *need = &holders->need[p];
-        KEEL_TRY(keel_trainer_all_extents(
-            worker->trainer, whole ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_WEIGHTS, need));
+        if (!gathers)
+            KEEL_TRY(keel_trainer_all_extents(
+                worker->trainer, whole ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_WEIGHTS, need));
         for (uint32_t owner = 0; owner < count && !whole; owner++) {
             const bool shadow =
                 worker->job.parallel.holders > 1 && keel_second_holder(owner, count, node) == p;
             if (owner == p || shadow)
-                KEEL_TRY(keel_trainer_share_extents(worker->trainer, owner, count, KEEL_PARTS_MOMENTS, need));
+                KEEL_TRY(keel_trainer_share_extents(worker->trainer, owner, count, share, need));
         }
     }
     return KEEL_OK;
@@ -407,7 +412,12 @@ enum keel_status keel_worker_exchange_round(struct keel_worker *worker, uint32_t
 enum keel_status keel_worker_exchange_second(struct keel_worker *worker)
 {
     KEEL_TRY(exchange(worker, SEQUENCE_SECOND, false));
-    return check_same(worker);
+    if (!keel_worker_gathers(worker))
+        return check_same(worker);
+    worker->digest = 0; /* of the model: that of each owner's pieces */
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        worker->digest += worker->sync_all[p].part;
+    return KEEL_OK;
 }
 
 /* What others may be healed from is what it was. Of pieces records say it (step_records.c). */

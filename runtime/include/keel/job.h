@@ -55,6 +55,7 @@ struct keel_parallel {
     uint32_t holders;      /* of everything that is split over data positions: 1 or 2 */
     uint64_t memory_bytes; /* of its device that a rank may use; 0: all */
     uint64_t bucket_bytes; /* that a bucket of gradients is aimed at */
+    uint32_t ahead;        /* of gathered weights: how far (keel_engine_config) */
 };
 
 struct keel_job {
