@@ -108,6 +108,10 @@ static enum keel_status vote_out(struct keel_tape_run *run, const bool *wrong, b
         vote.has_loss = vote.has_loss || record->has_loss;
     }
     vote.tells = first == step->position;
+    if (run->trainer->gathered.on) { /* all computed with what it gave of its weights */
+        keel_trainer_drop(run->trainer);
+        run->before.count = 0;
+    }
     meet(run);
     if (step->screen.outvoted != NULL)
         return step->screen.outvoted(step->screen.context, &vote);

@@ -38,7 +38,7 @@ static enum keel_status judge(void *context, const struct keel_trainer_vote *vot
     if (vote->mine)
         return keel_fail(KEEL_DEVICE_LOST, "%s: this rank begins again", vote->evidence);
     struct keel_trainer_vote told = *vote;
-    if (keel_worker_shares(worker)) /* others know of slices */
+    if (keel_worker_shares(worker) || keel_worker_gathers(worker)) /* others know of slices, or of pieces */
         told.digest = worker->digest;
     if (vote->tells)
         keel_worker_note_outvoted(worker, &told);
