@@ -481,8 +481,8 @@ static void make_absolute(char path[KEEL_PATH_BYTES])
     char folder[KEEL_PATH_BYTES], joined[KEEL_PATH_BYTES];
     const char *slash = strrchr(path, '/');
     const bool whole = keel_path_exists(path);
-    if (path[0] == '\0' || (!whole && keel_path_parent(folder, path) != KEEL_OK))
-        return;
+    if (!whole && (strpbrk(path, "*?[") == NULL || keel_path_parent(folder, path) != KEEL_OK))
+        return; /* what is not there is told as it was given */
     char *absolute = realpath(whole ? path : folder, NULL);
     if (absolute != NULL && strlen(absolute) < sizeof folder &&
         (whole || keel_path_join(joined, absolute, slash == NULL ? path : slash + 1) == KEEL_OK))
