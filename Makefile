@@ -434,6 +434,9 @@ names:
 	  [ -z "$$same" ] || { echo "names: tags that are defined twice:"; echo "$$same"; exit 1; }
 	@! git grep -nE '^ */\* -{2,}.*[^/]$$|^ \* -{3,}|^.{110}.*-{3,} \*/$$' -- '*.c' '*.h' '*.cl' '*.cc' || \
 	  { echo "names: the ruler of a section is one line, 110 columns at most: /* ---- name ---- */"; exit 1; }
+# Each operation of the kernels is drawn with sizes that no memory has.
+	@for op in $$(git grep -hoE '^enum keel_status keel_op_[a-z0-9_]+' -- kernels/include | sed 's/.*keel_op_//'); do \
+	  grep -qF "OP($$op," tests/kernels/hostile_test.c || { echo "names: keel_op_$$op has no row in tests/kernels/hostile_test.c"; exit 1; }; done
 # The shared libraries export what public headers declare, and nothing else; libkeel-ckpt no command.
 exports: $(BUILD)/libkeel.so $(BUILD)/libkeel-ckpt.so
 	@sh tests/setup/exports.sh $(BUILD)/libkeel.so $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h))
