@@ -473,8 +473,7 @@ START_TEST(ranks_that_share_slices_never_wait_for_ever)
 }
 END_TEST
 
-/* ---- ranks that gather weights --------------------------------------------------------------------------
- */
+/* ---- ranks that gather weights ------------------------------------------------------------------------ */
 
 /* Each holds other nodes, so each has another number of shards to compute. */
 struct gathering {
