@@ -149,18 +149,22 @@ static struct keel_group *group_of(const struct keel_trainer_axes *axes,
     return what->kind == KEEL_EXCHANGE_SUM ? axes->slices : axes->places;
 }
 
-static uint64_t sequence_in_tape(struct keel_tape_run *run)
+/* The last numbers of a step are of what all ranks do once, however many exchanges each had: positions may
+ * have more shards to compute, or none. */
+enum { NUMBER_BITS = 24, NUMBER_NORM = (1 << NUMBER_BITS) - 3, NUMBER_AGREE, NUMBER_DIGEST };
+
+static uint64_t sequence_in_tape(const struct keel_tape_run *run, uint64_t number)
 {
-    KEEL_ASSERT(run->exchanged < UINT64_C(1) << 24);
-    return ((run->step->step + 1) << 24) + run->exchanged++;
+    return ((run->step->step + 1) << NUMBER_BITS) + number;
 }
 
 enum keel_status keel_tape_exchange(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
     const struct keel_engine_exchange *what = keel_engine_exchange(trainer->engine, action->piece);
-    KEEL_ASSERT(what != NULL);
-    return exchange(trainer, what, group_of(trainer->tensor.axes, what), true, sequence_in_tape(run));
+    KEEL_ASSERT(what != NULL && run->exchanged < NUMBER_NORM);
+    return exchange(trainer, what, group_of(trainer->tensor.axes, what), true,
+                    sequence_in_tape(run, run->exchanged++));
 }
 
 /* ---- the end of a step --------------------------------------------------------------------------------- */
@@ -175,7 +179,7 @@ enum keel_status keel_tape_norm(struct keel_tape_run *run, const struct keel_act
     else
         KEEL_TRY(keel_engine_norm_begin(trainer->engine, from));
     return exchange(trainer, keel_engine_norm_exchange(trainer->engine), axes->norm, axes->gives_norm,
-                    sequence_in_tape(run));
+                    sequence_in_tape(run, NUMBER_NORM));
 }
 
 /* A number of each rank of the view, in `tensor->said`. */
@@ -203,7 +207,7 @@ enum keel_status keel_tape_agree(struct keel_tape_run *run, const struct keel_ac
     const uint64_t mine[2] = {run->result.flags, 0};
     tensor->ready = (struct keel_ready_step){
         .is = !trainer->owned.on, .step = run->step->step, .slot = action->slot, .result = run->result};
-    KEEL_TRY(gather(trainer, mine, sequence_in_tape(run)));
+    KEEL_TRY(gather(trainer, mine, sequence_in_tape(run, NUMBER_AGREE)));
     for (uint32_t r = 0; r < tensor->axes->rank_count; r++)
         run->result.flags |= tensor->said[r][0];
     return KEEL_OK;
@@ -227,7 +231,7 @@ enum keel_status keel_tape_digest(struct keel_tape_run *run, const struct keel_a
     tensor->ready.is = false;
     tensor->ready.updated = true;
     tensor->ready.result = run->result;
-    KEEL_TRY(gather(trainer, mine, sequence_in_tape(run)));
+    KEEL_TRY(gather(trainer, mine, sequence_in_tape(run, NUMBER_DIGEST)));
     run->result.digest = keel_trainer_whole_digest(tensor->axes, (const uint64_t(*)[2])tensor->said);
     tensor->ready.updated = false;
     return KEEL_OK;
