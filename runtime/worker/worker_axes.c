@@ -111,6 +111,7 @@ static enum keel_status open_groups(struct keel_worker *worker)
     struct keel_worker_axes *axes = &worker->axes;
     const struct keel_axes *map = &axes->map;
     const uint32_t index = map->index[worker->position];
+    axes->evaluations = 0; /* as those have it who are new */
     axes->trainer = (struct keel_trainer_axes){.view = worker->group,
                                                .rank_count = worker->rank_count,
                                                .place = map->place[worker->position],
