@@ -59,6 +59,14 @@ for rank in 1 2; do
     rm -rf "$out"
 done
 
+# Positions with more shards than others, and a rank with none, which learns what the others evaluated to: also after a
+# view in which a newcomer has evaluated nothing yet.
+drill uneven $(slices 4) --set parallel.tensor=2 --ranks 6
+check "four shards over three positions: the same bits" same_bits "$root/whole-4" "$out"
+drill idle $(slices 4) --set parallel.tensor=2 --ranks 4 --drill kill:rank=0,step=3 --drill slow:rank=2,step=6,ms=3000 \
+    --drill kill:rank=3,step=8
+check "evaluations with a newcomer and a rank that computes nothing: the same bits" same_bits "$root/whole-4" "$out"
+
 # Two at once, in each of the ways that two of four ranks lie on the grid.
 for pair in "0 1" "0 3" "0 2"; do
     set -- $pair
