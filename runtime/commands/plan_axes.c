@@ -82,6 +82,16 @@ static enum keel_status read_cut(const struct keel_job *job, const struct keel_d
     return KEEL_OK;
 }
 
+enum keel_status keel_plan_read_cuts(const struct keel_job *job, const struct keel_data *data,
+                                     struct keel_device *device, uint32_t places,
+                                     struct keel_plan_model *model)
+{
+    for (uint32_t count = 1; count < job->tensor; count++)
+        if (keel_plan_has_cut(model, places, count))
+            KEEL_TRY(read_cut(job, data, device, count, model));
+    return KEEL_OK;
+}
+
 enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct keel_data *data,
                                      const struct keel_graph *graph, struct keel_device *device,
                                      const struct keel_engine *engine, uint32_t seats,
@@ -91,9 +101,9 @@ enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct ke
     if (job->parallel.data != 0 || job->parallel.tensor != 0)
         KEEL_TRY(keel_job_check_ranks(job, seats));
     KEEL_TRY(keel_plan_model_make(job, graph, engine, &out->model));
-    for (uint32_t count = 1; count < job->tensor; count++)
-        if (keel_plan_has_cut(&out->model, count))
-            KEEL_TRY(read_cut(job, data, device, count, &out->model));
+    KEEL_TRY(keel_plan_read_cuts(job, data, device, job->tensor, &out->model));
+    if (seats <= KEEL_MEMBERS_MAX)
+        keel_plan_table_make(&out->model, job, keel_plan_layout(engine), seats, &out->run);
     KEEL_TRY(keel_plan_list(&out->model, &out->asked, seats, &out->plans, &out->plan_count));
     if (out->plan_count == 0)
         return keel_fail(KEEL_INVALID,
@@ -141,14 +151,15 @@ static void print_head(void)
 }
 
 /* With fewer seats, down to the fewest: all of a few, else one less and halves. */
-static uint32_t next_seats(const struct keel_plan_axes *axes, uint32_t seats)
+static uint32_t next_seats(uint32_t all, uint32_t fewest, uint32_t seats)
 {
-    if (seats <= axes->fewest)
+    if (seats <= fewest)
         return 0;
-    const uint32_t next = axes->seats <= LADDER_ALL || seats == axes->seats ? seats - 1 : seats / 2;
-    return next > axes->fewest ? next : axes->fewest;
+    const uint32_t next = all <= LADDER_ALL || seats == all ? seats - 1 : seats / 2;
+    return next > fewest ? next : fewest;
 }
 
+/* More ranks than a run can have: by the best plan of each number. */
 static void print_fewer(const struct keel_plan_axes *axes)
 {
     struct keel_job_plan plan;
@@ -156,9 +167,28 @@ static void print_fewer(const struct keel_plan_axes *axes)
         return;
     printf("\nwith fewer ranks (%" PRIu32 " are the fewest that fit)\n", axes->fewest);
     print_head();
-    for (uint32_t n = next_seats(axes, axes->seats); n > 0; n = next_seats(axes, n))
+    for (uint32_t n = next_seats(axes->seats, axes->fewest, axes->seats); n > 0;
+         n = next_seats(axes->seats, axes->fewest, n))
         if (keel_plan_choose(&axes->model, &axes->asked, n, &plan) == KEEL_OK)
             print_plan(axes, &plan);
+}
+
+static void print_run(const struct keel_plan_axes *axes)
+{
+    const struct keel_plan_table *run = &axes->run;
+    char fit[160];
+    keel_plan_table_describe(run, fit, sizeof fit);
+    printf("\nin a run, by the ranks that are left: it goes on with %s\n", run->fewest > 0 ? fit : "none");
+    printf("   left              plan");
+    print_head();
+    for (uint32_t n = run->ranks; n > 0; n = next_seats(run->ranks, run->fewest > 0 ? run->fewest : 1, n)) {
+        printf("  %5" PRIu32 "  ", n);
+        if (run->numbers[n] != 0)
+            printf("%016" PRIx64, run->numbers[n]);
+        else
+            printf("%16s", "none");
+        print_plan(axes, &run->plans[n]);
+    }
 }
 
 static void print_exchanges(const char *over, const struct keel_plan_exchange *exchanges)
@@ -193,7 +223,10 @@ void keel_plan_axes_print(const struct keel_plan_axes *axes)
     print_head();
     for (uint32_t i = 0; i < axes->plan_count; i++)
         print_plan(axes, &axes->plans[i]);
-    print_fewer(axes);
+    if (axes->run.ranks > 0)
+        print_run(axes);
+    else
+        print_fewer(axes);
     printf("\nseats of the first: data %" PRIu32 ", tensor %" PRIu32 "\n", plan->data, plan->tensor);
     print_seats(axes);
     printf("\nexchanged in a step, by each rank\n");
@@ -215,9 +248,8 @@ void keel_plan_axes_print(const struct keel_plan_axes *axes)
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
 
-static void put_plan(const struct keel_job_plan *plan, const char *key, struct keel_json *json)
+static void put_plan_fields(const struct keel_job_plan *plan, struct keel_json *json)
 {
-    keel_json_open(json, key, '{');
     keel_json_number(json, "ranks", plan->seats);
     keel_json_number(json, "spares", plan->spares);
     keel_json_number(json, "data", plan->data);
@@ -230,7 +262,31 @@ static void put_plan(const struct keel_job_plan *plan, const char *key, struct k
     keel_json_close(json, '}');
     keel_json_number(json, "total_bytes", plan->total_bytes);
     keel_json_bool(json, "fits", plan->fits);
+}
+
+static void put_plan(const struct keel_job_plan *plan, struct keel_json *json)
+{
+    keel_json_open(json, NULL, '{');
+    put_plan_fields(plan, json);
     keel_json_close(json, '}');
+}
+
+/* Of all numbers of ranks, the most first; without a number where the plan does not fit. */
+static void put_run(const struct keel_plan_axes *axes, struct keel_json *json)
+{
+    char number[20];
+    keel_json_open(json, "run", '[');
+    for (uint32_t n = axes->run.ranks; n > 0; n--) {
+        keel_json_open(json, NULL, '{');
+        keel_json_number(json, "left", n);
+        if (axes->run.numbers[n] != 0) {
+            snprintf(number, sizeof number, "%016" PRIx64, axes->run.numbers[n]);
+            keel_json_text(json, "plan", number);
+        }
+        put_plan_fields(&axes->run.plans[n], json);
+        keel_json_close(json, '}');
+    }
+    keel_json_close(json, ']');
 }
 
 static void put_exchanges(struct keel_json *json, const char *over, const struct keel_plan_exchange *from)
@@ -270,9 +326,10 @@ void keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_js
     struct keel_plan_traffic traffic;
     keel_json_open(json, "plans", '[');
     for (uint32_t i = 0; i < axes->plan_count; i++)
-        put_plan(&axes->plans[i], NULL, json);
+        put_plan(&axes->plans[i], json);
     keel_json_close(json, ']');
     keel_json_number(json, "fewest_ranks", axes->fewest);
+    put_run(axes, json);
     put_seats(axes, json);
     keel_plan_traffic(&axes->model, keel_plan_chosen(axes), &traffic);
     keel_json_open(json, "exchanges", '[');

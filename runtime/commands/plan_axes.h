@@ -1,10 +1,10 @@
 /* plan_axes.h - the part of `keel plan` that is about axes: which plans there are, the one that is chosen,
- * its seats, its collectives, fewer ranks, and what a loss costs. */
+ * its seats, its collectives, the plan of each number of ranks in a run, and what a loss costs. */
 #ifndef KEEL_PLAN_AXES_H
 #define KEEL_PLAN_AXES_H
 
 #include "data.h"
-#include "job_plan.h"
+#include "plan_table.h"
 #include <keel/json.h>
 
 struct keel_plan_axes {
@@ -13,7 +13,8 @@ struct keel_plan_axes {
     uint32_t seats;              /* that there are */
     struct keel_job_plan *plans; /* owned; the first is chosen */
     uint32_t plan_count;
-    uint32_t fewest; /* seats; 0: nothing fits */
+    uint32_t fewest;            /* seats; 0: nothing fits */
+    struct keel_plan_table run; /* ranks 0: they are more than a run can have */
     struct {
         uint64_t bytes, most_bytes, missing_bytes; /* that a lost seat gets; of one holder; that nobody has */
         uint32_t holders;
@@ -27,6 +28,11 @@ enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct ke
                                      const struct keel_graph *graph, struct keel_device *device,
                                      const struct keel_engine *engine, uint32_t seats,
                                      struct keel_plan_axes *out);
+/* What activations take of a device that has as many slices as a place has in plans of up to so many places.
+ */
+enum keel_status keel_plan_read_cuts(const struct keel_job *job, const struct keel_data *data,
+                                     struct keel_device *device, uint32_t places,
+                                     struct keel_plan_model *model);
 void keel_plan_axes_fini(struct keel_plan_axes *axes);
 static inline const struct keel_job_plan *keel_plan_chosen(const struct keel_plan_axes *axes)
 {

@@ -440,7 +440,10 @@ static const struct keel_command_kind plan_kind = {
     .details =
         "Reads the job and its data, and opens no device: the graph is compiled as for an accelerator.\n"
         "Plans are all that parallel.data, tensor and zero allow for so many ranks; seats of the first are\n"
-        "listed, and what is exchanged by it. Each rank's actions are there where workers can run it.\n"
+        "listed, and what is exchanged by it; and the plan of a run for each number of its ranks that are "
+        "left,\n"
+        "with the number by which its views name it. Each rank's actions are there where workers can run "
+        "it.\n"
         "CPUs leave out fusions that do not pay there, so their activations differ a little.\n"
         "Accumulators hold the gradients of later uses of a parameter, such as of a tied table.\n"
         "A piece is a bucket of gradients; behind the buckets come the loss and the ranks' records.\n",

@@ -666,19 +666,44 @@ static void format_bits(const struct keel_ini_key *key, const struct keel_job *j
         out[sizeof BPE - 1] = '\0';
 }
 
+static void hash_key(crypto_generichash_state *state, const struct keel_ini_key *key,
+                     const struct keel_job *job)
+{
+    char line[KEEL_INI_VALUE_BYTES + 96], value[KEEL_INI_VALUE_BYTES];
+    format_bits(key, job, value);
+    int length = snprintf(line, sizeof line, "%s.%s=%s\n", key->section, key->name, value);
+    crypto_generichash_update(state, (const unsigned char *)line, (unsigned long long)length);
+}
+
+static bool is_of_identity(const struct keel_ini_key *key, const struct keel_job *job)
+{
+    return (key->mark & BITS) != 0 && ((key->mark & LATER) == 0 || !is_default(key, job));
+}
+
+uint64_t keel_job_plan_keys(const struct keel_job *job)
+{
+    crypto_generichash_state state;
+    unsigned char hash[crypto_generichash_BYTES_MIN];
+    uint64_t out;
+    crypto_generichash_init(&state, NULL, 0, sizeof hash);
+    for (size_t i = 0; i < table.key_count; i++)
+        if (is_of_identity(&keys[i], job) || strcmp(keys[i].section, "parallel") == 0 ||
+            &keys[i] == find_key("cluster", "ranks") || &keys[i] == find_key("cluster", "nodes"))
+            hash_key(&state, &keys[i], job);
+    crypto_generichash_final(&state, hash, sizeof hash);
+    memcpy(&out, hash, sizeof out);
+    return out;
+}
+
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES])
 {
     crypto_generichash_state state;
     unsigned char hash[32];
     crypto_generichash_init(&state, NULL, 0, sizeof hash);
-    char line[KEEL_INI_VALUE_BYTES + 96], value[KEEL_INI_VALUE_BYTES];
-    for (size_t i = 0; i < table.key_count; i++) {
-        if ((keys[i].mark & BITS) == 0 || ((keys[i].mark & LATER) != 0 && is_default(&keys[i], job)))
-            continue;
-        format_bits(&keys[i], job, value);
-        int length = snprintf(line, sizeof line, "%s.%s=%s\n", keys[i].section, keys[i].name, value);
-        crypto_generichash_update(&state, (const unsigned char *)line, (unsigned long long)length);
-    }
+    char line[64];
+    for (size_t i = 0; i < table.key_count; i++)
+        if (is_of_identity(&keys[i], job))
+            hash_key(&state, &keys[i], job);
     int length = snprintf(line, sizeof line, "data=%016" PRIx64 "\n", data_digest);
     crypto_generichash_update(&state, (const unsigned char *)line, (unsigned long long)length);
     crypto_generichash_final(&state, hash, sizeof hash);

@@ -247,6 +247,14 @@ enum keel_status keel_plan_list(const struct keel_plan_model *model, const struc
     return KEEL_OK;
 }
 
+void keel_plan_describe_bytes(const struct keel_job_plan *plan, char *out, size_t bytes)
+{
+    size_t used = 0;
+    for (uint32_t kind = 0; kind < KEEL_BYTES_KINDS && used < bytes; kind++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s %" PRIu64, kind == 0 ? "" : ", ",
+                                 keel_plan_bytes_name((enum keel_plan_bytes)kind), plan->bytes[kind]);
+}
+
 static enum keel_status refuse_memory(const struct keel_plan_model *model, const struct keel_parallel *asked,
                                       const struct keel_job_plan *nearest)
 {
@@ -257,10 +265,7 @@ static enum keel_status refuse_memory(const struct keel_plan_model *model, const
     const uint32_t fewest = keel_plan_fewest_seats(model, asked);
     if (fewest > 0)
         snprintf(enough, sizeof enough, "%u ranks do", fewest);
-    size_t used = 0;
-    for (uint32_t kind = 0; kind < KEEL_BYTES_KINDS; kind++)
-        used += (size_t)snprintf(kinds + used, sizeof kinds - used, "%s%s %" PRIu64, kind == 0 ? "" : ", ",
-                                 keel_plan_bytes_name((enum keel_plan_bytes)kind), nearest->bytes[kind]);
+    keel_plan_describe_bytes(nearest, kinds, sizeof kinds);
     return keel_fail(KEEL_NO_MEMORY,
                      "no plan of %u ranks fits %" PRIu64
                      " bytes a rank; the nearest, data %u, tensor %u, zero %u, "

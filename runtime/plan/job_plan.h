@@ -81,8 +81,8 @@ enum keel_status keel_plan_model_make(const struct keel_job *job, const struct k
 /* The same of an engine that has `count` of the slices: to be told of all counts that a plan can have
  * (keel_plan_has_cut), before any is made. */
 void keel_plan_model_cut(struct keel_plan_model *model, uint32_t count, const struct keel_engine *engine);
-/* Whether a place has so many slices in any plan. */
-bool keel_plan_has_cut(const struct keel_plan_model *model, uint32_t count);
+/* Whether a place has so many slices in any plan of up to so many places. */
+bool keel_plan_has_cut(const struct keel_plan_model *model, uint32_t places, uint32_t count);
 void keel_plan_model_fini(struct keel_plan_model *model);
 
 enum keel_plan_bytes {

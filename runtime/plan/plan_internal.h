@@ -15,6 +15,8 @@ uint64_t keel_plan_columns(const struct keel_plan_model *model, const struct kee
 /* Pages that the seat's box of a parameter takes in each flat buffer. */
 uint64_t keel_plan_pages(const struct keel_plan_model *model, uint32_t param,
                          const struct keel_plan_seat *seat);
+/* "weights 12, gradients 12, ...". */
+void keel_plan_describe_bytes(const struct keel_job_plan *plan, char *out, size_t bytes);
 /* Whether `position` has a copy of what `owner` owns. */
 bool keel_plan_shadows(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                        uint32_t position, uint32_t owner);

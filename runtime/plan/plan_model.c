@@ -172,10 +172,10 @@ void keel_plan_model_cut(struct keel_plan_model *model, uint32_t count, const st
         (struct keel_plan_cut){facts.activation_bytes, facts.accumulator_bytes, facts.window_bytes};
 }
 
-bool keel_plan_has_cut(const struct keel_plan_model *model, uint32_t count)
+bool keel_plan_has_cut(const struct keel_plan_model *model, uint32_t places, uint32_t count)
 {
-    for (uint32_t places = 1; places <= model->tensor; places++)
-        if (model->tensor / places == count || (model->tensor + places - 1) / places == count)
+    for (uint32_t n = 1; n <= places && n <= model->tensor; n++)
+        if (model->tensor / n == count || (model->tensor + n - 1) / n == count)
             return true;
     return false;
 }

@@ -87,6 +87,15 @@ plan --ranks 1
 check "with weights divided and held twice each of four reads about half of what one does, and so it is said" \
     '[ $((read_all * 2 * 10)) -gt $(($(sed -n "s/^a snapshot:.* resumes from \([0-9]*\)$/\1/p" "$root/log") * 9)) ] &&
      [ $((read_all * 2 * 9)) -lt $(($(sed -n "s/^a snapshot:.* resumes from \([0-9]*\)$/\1/p" "$root/log") * 10)) ]'
+plan --ranks 4 --set job.tensor=2 --set parallel.tensor=2
+check "the plan of each number of ranks in a run: three are two and a copy" \
+    '[ $code -eq 0 ] && has "it goes on with 1 to 4" && grep -q "^ *3  [0-9a-f]*  *2  *1  *2  *0  *1  *1 " "$root/log"'
+check "as many numbers as plans" '[ "$(grep -o "  [0-9a-f]\{16\} " "$root/log" | sort -u | wc -l)" -eq 4 ]'
+plan --ranks 4 --set job.tensor=2 --set parallel.tensor=2 --json
+total=$(sed 's/.*"left":1,//; s/\].*//; s/.*"total_bytes":\([0-9]*\).*/\1/' "$root/log")
+plan --ranks 4 --set job.tensor=2 --set parallel.tensor=2 --memory $((total - 1))
+check "one rank with all slices does not fit, and has no number" \
+    '[ $code -eq 0 ] && has "it goes on with 2 to 4" && ! grep -q "^ *1  [0-9a-f]\{16\}" "$root/log"'
 plan --ranks 5 --set job.tensor=2 --set parallel.data=2 --memory 100000000
 check "ranks that are too many for the axes" '[ $code -eq 2 ] && has "cluster.ranks = 5 is no product of parallel.data = 2"'
 plan --ranks 9 --set job.tensor=2

@@ -147,6 +147,10 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
  * its weights (keel ckpt export, keel ckpt import --for-training into a new directory). */
 bool keel_job_is_arithmetic(const char *identity);
 
+/* A hash of the keys that plans follow from: those of the identity, all of [parallel], and how many ranks and
+ * nodes there are. */
+uint64_t keel_job_plan_keys(const struct keel_job *job);
+
 /* How many keys of the identity differ between the job of a run that is there and one that is given here; as
  * text "model.width is 64 there and 32 here, ...", the first four and how many more there are. None: if
  * identities differ, the data do. */

@@ -1,0 +1,139 @@
+/* plan_table.c - see plan_table.h. */
+#include "plan_table.h"
+#include "axes.h"
+#include "plan_internal.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Bits of a number: the model's lowest, then the keys, then the release. */
+enum { MODEL_BITS = 24, KEY_BITS = 24 };
+
+void keel_plan_of_run(const struct keel_plan_model *model, const struct keel_parallel *asked, uint32_t ranks,
+                      struct keel_job_plan *out)
+{
+    const uint32_t tensor = keel_axes_tensor(ranks, asked->tensor), most = ranks / tensor;
+    const uint32_t data = most < model->shards ? most : model->shards;
+    keel_plan_make(model, data, tensor, asked->zero > KEEL_ZERO_NONE ? asked->zero - KEEL_ZERO_NONE : 0,
+                   asked->holders, out);
+    out->spares = ranks - out->seats;
+    out->fits = asked->memory_bytes == 0 || out->total_bytes <= asked->memory_bytes;
+}
+
+void keel_plan_table_make(const struct keel_plan_model *model, const struct keel_job *job, uint64_t layout,
+                          uint32_t ranks, struct keel_plan_table *out)
+{
+    KEEL_ASSERT(ranks > 0 && ranks <= KEEL_MEMBERS_MAX);
+    memset(out, 0, sizeof *out);
+    out->ranks = ranks;
+    for (uint32_t n = ranks; n > 0; n--) {
+        keel_plan_of_run(model, &job->parallel, n, &out->plans[n]);
+        if (!out->plans[n].fits)
+            continue;
+        out->numbers[n] = keel_plan_number(job, layout, n);
+        out->fewest = n;
+    }
+}
+
+/* The plan nearest to what was asked for that fits: other axes for as many ranks, else more ranks. */
+static void name_nearest(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                         uint32_t ranks, char *out, size_t bytes)
+{
+    const struct keel_parallel any = {
+        .holders = asked->holders, .memory_bytes = asked->memory_bytes, .bucket_bytes = asked->bucket_bytes};
+    struct keel_job_plan plan;
+    const uint32_t fewest = keel_plan_fewest_seats(model, &any);
+    if (fewest == 0)
+        snprintf(out, bytes, "no plan fits, of any number of ranks");
+    else if (fewest <= ranks && keel_plan_choose(model, &any, ranks, &plan) == KEEL_OK)
+        snprintf(out, bytes,
+                 "%" PRIu32 " with parallel.tensor = %" PRIu32 " and parallel.zero = %" PRIu32 " fit",
+                 plan.seats, plan.tensor, plan.zero);
+    else
+        snprintf(out, bytes, "%" PRIu32 " ranks can fit", fewest);
+}
+
+enum keel_status keel_plan_table_check(const struct keel_plan_table *table,
+                                       const struct keel_plan_model *model, const struct keel_parallel *asked)
+{
+    const struct keel_job_plan *plan = &table->plans[table->ranks];
+    char kinds[160], nearest[96] = "";
+    if (plan->fits)
+        return KEEL_OK;
+    keel_plan_describe_bytes(plan, kinds, sizeof kinds);
+    name_nearest(model, asked, table->ranks, nearest, sizeof nearest);
+    return keel_fail(KEEL_NO_MEMORY,
+                     "parallel.memory = %" PRIu64 ": each of %" PRIu32 " ranks (data %" PRIu32
+                     ", tensor %" PRIu32 ", zero %" PRIu32 ") needs %" PRIu64
+                     " bytes: %s; %s (keel plan lists all that there are)",
+                     asked->memory_bytes, table->ranks, plan->data, plan->tensor, plan->zero,
+                     plan->total_bytes, kinds, nearest);
+}
+
+void keel_plan_table_describe(const struct keel_plan_table *table, char *out, size_t bytes)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (uint32_t n = 1; n <= table->ranks && used + 1 < bytes; n++) {
+        const uint32_t first = n;
+        if (table->numbers[n] == 0)
+            continue;
+        while (n < table->ranks && table->numbers[n + 1] != 0)
+            n++;
+        used +=
+            (size_t)snprintf(out + used, bytes - used, n > first ? "%s%" PRIu32 " to %" PRIu32 : "%s%" PRIu32,
+                             used == 0 ? "" : ", ", first, n);
+    }
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------- */
+
+/* FNV-1a. */
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+static const uint64_t hash_begin = UINT64_C(0xcbf29ce484222325);
+
+/* Its high bits are the better mixed ones. */
+static uint64_t fold(uint64_t hash, uint32_t bits)
+{
+    return (hash ^ hash >> 32) >> 4 & ((UINT64_C(1) << bits) - 1);
+}
+
+uint64_t keel_plan_layout(const struct keel_engine *engine)
+{
+    uint64_t hash = hash_begin;
+    for (uint32_t i = 0; i < keel_engine_param_count(engine); i++) {
+        const struct keel_engine_param *param = keel_engine_param(engine, i);
+        hash = hash_bytes(hash, param->name, strlen(param->name) + 1);
+        hash = hash_bytes(hash, param->whole, param->dims * sizeof param->whole[0]);
+        hash = hash_bytes(hash, &param->statistic, sizeof param->statistic);
+    }
+    return hash;
+}
+
+uint64_t keel_plan_number(const struct keel_job *job, uint64_t layout, uint32_t ranks)
+{
+    const uint64_t keys = keel_job_plan_keys(job);
+    const uint32_t release_bits = 64 - MODEL_BITS - KEY_BITS;
+    const uint64_t release = fold(hash_bytes(hash_begin, KEEL_RELEASE, sizeof KEEL_RELEASE), release_bits);
+    uint64_t hash = hash_bytes(hash_begin, &keys, sizeof keys);
+    hash = hash_bytes(hash, &ranks, sizeof ranks);
+    return (release | 1) << (MODEL_BITS + KEY_BITS) | fold(hash, KEY_BITS) << MODEL_BITS |
+           fold(layout, MODEL_BITS);
+}
+
+const char *keel_plan_difference(uint64_t one, uint64_t other)
+{
+    const uint64_t differ = one ^ other;
+    if (differ >> (MODEL_BITS + KEY_BITS) != 0)
+        return "another release of Keel: end the run, and give its command again with one release";
+    if (differ >> MODEL_BITS != 0)
+        return "other keys of the job: DIR/job.conf was changed since the run began; end it, and give its "
+               "command again";
+    return "a model of another layout: end the run, and give its command again";
+}
