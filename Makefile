@@ -227,6 +227,7 @@ $(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
 $(foreach sim,$(wildcard tests/*/*_sim.c),$(eval $(BUILD)/$(sim:_sim.c=_test): $(sim)))
 $(BUILD)/tests/ckpt/fault_test $(BUILD)/tests/ckpt/safetensors_disk_test $(BUILD)/tests/ckpt/tier_crash_test: tests/ckpt/disk_sim.c
 $(BUILD)/tests/runtime/node_pause_test: tests/runtime/node_sim.c
+$(BUILD)/tests/runtime/node_plans_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_end_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_large_test: tests/runtime/node_sim.c
 

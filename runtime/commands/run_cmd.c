@@ -4,9 +4,9 @@
 #include "drill.h"
 #include "encode_text.h"
 #include "jsonl.h"
-#include "model.h"
 #include "report.h"
 #include "run_output.h"
+#include "run_plan.h"
 #include <inttypes.h>
 #include <keel/command.h>
 #include <keel/engine.h>
@@ -49,7 +49,8 @@ struct run {
     char identity[KEEL_IDENTITY_BYTES];
     bool over;                  /* nothing is left to do */
     struct keel_seen_step last; /* if so, its last step */
-    int lock_fd;                /* of the directory; -1: not locked */
+    struct keel_plan_table plans;
+    int lock_fd; /* of the directory; -1: not locked */
 };
 
 /* ---- arguments ----------------------------------------------------------------------------------------- */
@@ -420,16 +421,6 @@ static enum keel_status check_drills(const struct run *run)
     return KEEL_OK;
 }
 
-/* Every worker builds the model's graph; what makes none is told before processes start. */
-static enum keel_status check_model(const struct run *run, const struct keel_data *data)
-{
-    struct keel_graph *graph;
-    KEEL_TRY(keel_graph_create(&graph));
-    enum keel_status status = keel_model_build(graph, &run->job, data);
-    keel_graph_destroy(graph);
-    return status;
-}
-
 /* What there is to train on, and to validate with: what is odd in it may be meant. */
 static void tell_data(const struct keel_job *job, const struct keel_data *data)
 {
@@ -566,7 +557,8 @@ static enum keel_status check_data(struct run *run)
     struct keel_data *data;
     KEEL_TRY(keel_data_open(&run->job, &data));
     keel_job_identity(&run->job, keel_data_digest(data), run->identity);
-    enum keel_status status = check_model(run, data);
+    /* Every worker builds the model; what makes none, or does not fit, is told before processes start. */
+    enum keel_status status = keel_run_plan_make(&run->job, data, &run->plans);
     run->over = status == KEEL_OK && is_over(run);
     if (status == KEEL_OK && !run->prepare_only && !run->over)
         tell_data(&run->job, data);
@@ -780,6 +772,7 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
                                         .job_path = run->job_copy,
                                         .directory = run->directory,
                                         .identity = run->identity,
+                                        .plans = run->plans.numbers,
                                         .passed_on = run->passed_on,
                                         .passed_on_count = run->passed_on_count,
                                         .resume = resume,
@@ -835,6 +828,7 @@ static enum keel_status run_job(struct run *run)
 {
     struct keel_output *output;
     KEEL_TRY(keel_output_open(run->directory, &run->job, run->resume, &output));
+    keel_output_tell_plans(output, &run->plans);
     enum keel_status status = run_lives(run, output);
     char detail[KEEL_DETAIL_BYTES];
     snprintf(detail, sizeof detail, "%s", status == KEEL_OK ? "" : keel_detail());

@@ -5,6 +5,7 @@
 #include "jsonl.h"
 #include "run_bar.h"
 #include "run_fields.h"
+#include "run_plan.h"
 #include "spike.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -644,12 +645,30 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
             output->spares++;
         else
             output->carriers[output->members++] = new_view->members[i];
+    char plan[20];
+    snprintf(plan, sizeof plan, "%016" PRIx64, new_view->plan);
     write_event(output, "view",
-                json_pack("{s:I, s:s, s:i, s:o, s:o}", "view", (json_int_t)new_view->epoch, "cause",
-                          keel_cause_name(cause), "lost_ranks", (int)lost, "ranks",
+                json_pack("{s:I, s:s, s:s, s:i, s:o, s:o}", "view", (json_int_t)new_view->epoch, "plan", plan,
+                          "cause", keel_cause_name(cause), "lost_ranks", (int)lost, "ranks",
                           member_list(new_view, false), "spares", member_list(new_view, true)));
     say(output, "view %" PRIu64 ": %u ranks, %u spares (%s%s)", new_view->epoch, output->members,
         output->spares, keel_cause_name(cause), lost > 0 ? ", ranks were lost" : "");
+}
+
+static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
+{
+    struct keel_output *output = context;
+    write_event(output, "ranks-awaited", json_pack("{s:i, s:i}", "ranks", (int)ranks, "fewest", (int)fewest));
+    say(output, "%u of the %u ranks that the smallest plan needs are left: they keep their state and wait",
+        ranks, fewest);
+}
+
+void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_table *plans)
+{
+    char text[320];
+    keel_run_plan_describe(plans, text, sizeof text);
+    write_event(output, "plans", keel_run_plan_event(plans));
+    say(output, "%s", text);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------------ */
@@ -792,6 +811,7 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .step = on_step,
                                        .mismatch = on_mismatch,
                                        .view = on_view,
+                                       .shortage = on_shortage,
                                        .note = on_note,
                                        .snapshot = on_snapshot,
                                        .agent_exit = on_agent_exit,

@@ -8,6 +8,7 @@
 #define KEEL_RUN_OUTPUT_H
 
 #include "launcher.h"
+#include "plan_table.h"
 #include <keel/job.h>
 #include <stdio.h>
 
@@ -31,6 +32,9 @@ void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t 
 enum keel_status keel_output_open(const char *directory, const struct keel_job *job, const char *resume,
                                   struct keel_output **out);
 void keel_output_close(struct keel_output *output);
+
+/* Which plans the run has: the event `plans`, and a line. */
+void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_table *plans);
 
 /* One more than the last step on file. */
 uint64_t keel_output_next_step(const struct keel_output *output);

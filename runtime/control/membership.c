@@ -578,7 +578,9 @@ void keel_membership_awaited(struct keel_membership *m, const struct keel_view *
                     memcmp(w->address.data, member->data.data, w->address.bytes) == 0;
         if (!same || !node_is_live(&m->nodes[member->node], times, now_ns))
             keel_bitset_add(&out->gone, i);
-        else if (!member->spare)
+        else if (member->spare)
+            out->spares++;
+        else
             out->remaining++;
     }
     list_newcomers(&look, out);

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define WIRE_MAGIC UINT32_C(0x344e454b) /* "KEN4": the digit is the version */
+#define WIRE_MAGIC UINT32_C(0x354e454b) /* "KEN5": the digit is the version */
 
 enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 136, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
 

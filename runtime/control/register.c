@@ -4,7 +4,7 @@
 #include "wire_bytes.h"
 #include <string.h>
 
-#define STORE_MAGIC UINT64_C(0x314745524c45454b) /* "KEELREG1" */
+#define STORE_MAGIC UINT64_C(0x324745524c45454b) /* "KEELREG2": a view has a plan */
 
 int keel_ballot_compare(struct keel_ballot a, struct keel_ballot b)
 {
@@ -82,10 +82,11 @@ enum keel_status keel_register_load(struct keel_register *reg, const uint8_t *da
     const struct keel_register held = {.promised = promised, .accepted = accepted, .value = value};
     if (magic != STORE_MAGIC || !keel_reader_complete(&r) || sum != checksum(data, bytes - 8) ||
         !holds_together(&held))
-        return keel_fail(KEEL_CORRUPT,
-                         "register of node %u: the stored state of the view (register.state) is damaged; "
-                         "remove it: the view is made anew, snapshots and metrics stay",
-                         (unsigned)(reg->identity & UINT16_MAX));
+        return keel_fail(
+            KEEL_CORRUPT,
+            "register of node %u: the stored state of the view (register.state) is damaged, or of "
+            "another release; remove it: the view is made anew, snapshots and metrics stay",
+            (unsigned)(reg->identity & UINT16_MAX));
     reg->promised = promised;
     reg->accepted = accepted;
     reg->value = value;

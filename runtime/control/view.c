@@ -63,25 +63,44 @@ static void sort_members(struct keel_view *view)
     }
 }
 
-/* Those who wait for a place: spares that stay, by rank, then joins. */
+uint16_t keel_view_seats(const uint64_t *plans, uint16_t rank_count, uint32_t workers)
+{
+    uint16_t seats = workers < rank_count ? (uint16_t)workers : rank_count;
+    while (seats > 0 && plans[seats] == 0)
+        seats--;
+    return seats;
+}
+
+/* Those who wait for a place: active ranks beyond the plan's, spares that stay, by rank, then joins. */
 struct candidates {
     struct keel_member list[2 * KEEL_MEMBERS_MAX];
     bool fresh[2 * KEEL_MEMBERS_MAX]; /* a join: has no name yet */
     uint16_t count;
 };
 
-static void seat_members(const struct keel_view *old, const struct keel_view_change *change,
+static uint16_t count_staying(const struct keel_view *old, const struct keel_bitset *gone)
+{
+    uint16_t count = 0;
+    for (uint16_t i = 0; i < old->member_count; i++)
+        count = (uint16_t)(count + (keel_bitset_has(gone, i) ? 0 : 1));
+    return count;
+}
+
+/* Whose place is open: seats below those of all who wait, since active ranks come first in a view and the
+ * highest of them wait first. So spares stay above all active ranks. */
+static void seat_members(const struct keel_view *old, const struct keel_view_change *change, uint16_t seats,
                          struct keel_view *next)
 {
     struct candidates waiting = {.count = 0};
     struct keel_bitset ranks = {{0}}; /* that are given */
+    uint16_t highest = 0;
     for (uint16_t i = 0; i < old->member_count; i++) {
         if (keel_bitset_has(&change->gone, i))
             continue;
-        if (old->members[i].spare)
+        if (old->members[i].spare || next->member_count == seats)
             waiting.list[waiting.count++] = old->members[i];
         else
-            add_member(next, &ranks, &old->members[i], old->members[i].rank, false);
+            add_member(next, &ranks, &old->members[i], highest = old->members[i].rank, false);
     }
     for (uint16_t i = 0; i < change->join_count && i < KEEL_MEMBERS_MAX; i++) {
         const struct keel_member *join = &change->joins[i], *last = i > 0 ? join - 1 : NULL;
@@ -91,13 +110,13 @@ static void seat_members(const struct keel_view *old, const struct keel_view_cha
         waiting.list[waiting.count++] = *join;
     }
     uint16_t seated = 0;
-    for (uint16_t rank = 0; rank < change->rank_count && seated < waiting.count; rank++)
+    for (uint16_t rank = 0; rank < change->rank_count && next->member_count < seats; rank++)
         if (!keel_bitset_has(&ranks, rank))
             add_member(next, &ranks, &waiting.list[seated++], rank, false);
     for (uint16_t i = seated; i < waiting.count; i++)
         if (!waiting.fresh[i])
             add_member(next, &ranks, &waiting.list[i], waiting.list[i].rank, true);
-    uint16_t rank = change->rank_count;
+    uint16_t rank = change->rank_count > highest ? change->rank_count : (uint16_t)(highest + 1);
     for (uint16_t i = seated; i < waiting.count; i++) {
         if (!waiting.fresh[i])
             continue;
@@ -238,10 +257,15 @@ bool keel_view_next(const struct keel_view *old, const struct keel_view_change *
     KEEL_ASSERT(change->join_count == 0 || change->joins != NULL);
     KEEL_ASSERT(change->rank_count > 0 && change->rank_count <= KEEL_MEMBERS_MAX);
     KEEL_ASSERT(change->shard_count > 0 && change->shard_count <= KEEL_SHARDS_MAX);
+    KEEL_ASSERT(change->plans != NULL);
     struct keel_view next = {.epoch = old->epoch + 1, .shard_count = change->shard_count};
-    seat_members(old, change, &next);
-    if (keel_view_active_count(&next) == 0)
+    const uint32_t workers = (uint32_t)count_staying(old, &change->gone) + change->join_count;
+    const uint16_t seats = keel_view_seats(change->plans, change->rank_count, workers);
+    if (seats == 0)
         return false;
+    next.plan = change->plans[seats];
+    seat_members(old, change, seats, &next);
+    KEEL_ASSERT(keel_view_active_count(&next) == seats);
     const bool move = old->shard_count == next.shard_count && any_active_stays(old, &change->gone);
     if (move)
         move_shards(old, &next);
@@ -263,7 +287,8 @@ static bool members_valid(const struct keel_view *view)
         if (m->rank >= KEEL_MEMBERS_MAX || m->node >= KEEL_NODES_MAX || m->local >= KEEL_WORKERS_PER_NODE ||
             m->spare > 1 || m->data.bytes > KEEL_ADDRESS_BYTES)
             return false;
-        if ((i > 0 && view->members[i - 1].rank >= m->rank) || taken[m->node][m->local])
+        const struct keel_member *last = i > 0 ? m - 1 : NULL;
+        if ((last != NULL && (last->rank >= m->rank || last->spare > m->spare)) || taken[m->node][m->local])
             return false;
         taken[m->node][m->local] = true;
     }
@@ -272,7 +297,7 @@ static bool members_valid(const struct keel_view *view)
 
 bool keel_view_valid(const struct keel_view *view)
 {
-    if (view->epoch == 0 || view->epoch > KEEL_EPOCH_MAX || view->member_count == 0 ||
+    if (view->epoch == 0 || view->epoch > KEEL_EPOCH_MAX || view->plan == 0 || view->member_count == 0 ||
         view->member_count > KEEL_MEMBERS_MAX || view->shard_count == 0 ||
         view->shard_count > KEEL_SHARDS_MAX || !members_valid(view))
         return false;
@@ -285,12 +310,13 @@ bool keel_view_valid(const struct keel_view *view)
     return true;
 }
 
-/* ---- bytes: epoch 8, members 2, shards 2, members, shard_rank 2 each -------------------------------- */
+/* ---- bytes: epoch 8, plan 8, members 2, shards 2, members, shard_rank 2 each --------------------------- */
 
 uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
 {
     struct keel_writer w = {.data = out, .capacity = KEEL_VIEW_BYTES_MAX};
     keel_writer_number(&w, view->epoch, 8);
+    keel_writer_number(&w, view->plan, 8);
     keel_writer_number(&w, view->member_count, 2);
     keel_writer_number(&w, view->shard_count, 2);
     for (uint16_t i = 0; i < view->member_count; i++) {
@@ -328,6 +354,7 @@ bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out
 {
     struct keel_wire_reader r = {.data = data, .bytes = bytes};
     struct keel_view view = {.epoch = keel_reader_number(&r, 8)};
+    view.plan = keel_reader_number(&r, 8);
     view.member_count = (uint16_t)keel_reader_number(&r, 2);
     view.shard_count = (uint16_t)keel_reader_number(&r, 2);
     if (view.member_count > KEEL_MEMBERS_MAX || view.shard_count > KEEL_SHARDS_MAX)
@@ -338,7 +365,7 @@ bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out
         view.shard_rank[s] = (uint16_t)keel_reader_number(&r, 2);
     if (!keel_reader_complete(&r))
         return false;
-    bool empty = view.epoch == 0 && view.member_count == 0 && view.shard_count == 0;
+    bool empty = view.epoch == 0 && view.plan == 0 && view.member_count == 0 && view.shard_count == 0;
     if (!empty && !keel_view_valid(&view))
         return false;
     *out = view;

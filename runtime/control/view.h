@@ -11,7 +11,7 @@
 
 enum {
     KEEL_VIEW_MEMBER_BYTES = 2 + 2 + 1 + 1 + 4 + 1 + KEEL_ADDRESS_BYTES,
-    KEEL_VIEW_BYTES_MAX = 12 + KEEL_MEMBERS_MAX * KEEL_VIEW_MEMBER_BYTES + KEEL_SHARDS_MAX * 2
+    KEEL_VIEW_BYTES_MAX = 20 + KEEL_MEMBERS_MAX * KEEL_VIEW_MEMBER_BYTES + KEEL_SHARDS_MAX * 2
 };
 
 #define KEEL_EPOCH_MAX (UINT64_C(1) << 62) /* out of reach by counting: what is above is damage */
@@ -23,16 +23,22 @@ struct keel_view_change {
     const struct keel_member *joins;
     uint16_t join_count;
     uint16_t rank_count, shard_count;
+    const uint64_t *plans; /* as in struct keel_node_config; borrowed */
 };
 
+/* How many active ranks a view has when so many workers are there: the most that have a plan; 0: none. */
+uint16_t keel_view_seats(const uint64_t *plans, uint16_t rank_count, uint32_t workers);
+
 /* Build the view that follows `old` (epoch 0: none yet).
+ * - As many are active as have a plan (keel_view_seats), whose number the view carries.
  * - Members that stay keep rank and role; a vacant rank below rank_count goes to a spare that stays,
- *   else to a join, ascending, and with the rank all its shards. Further joins become spares.
+ *   else to a join, ascending, and with the rank all its shards. Further joins become spares; so do the
+ *   highest of the active ranks that stay, where so many have no plan, and keep their numbers.
  * - Shards of a rank that nobody took go one by one to the rank that carries least, among equals to the
  *   one that carries a neighbouring shard.
  * - Then, while two ranks differ by more than one shard, the fullest gives one to the emptiest.
  * - Where nobody of the old view's active ranks stays, shards are laid out anew: contiguous, balanced.
- * False when nobody would be active; *out is written only on true. */
+ * False when no number of those who are there has a plan; *out is written only on true. */
 bool keel_view_next(const struct keel_view *old, const struct keel_view_change *change,
                     struct keel_view *out);
 
@@ -42,8 +48,9 @@ static inline uint32_t keel_view_first_place(uint32_t shard, uint32_t shard_coun
     return shard * active / shard_count;
 }
 
-/* Epoch 1 .. KEEL_EPOCH_MAX; ranks below KEEL_MEMBERS_MAX, unique and ascending; spares carry nothing; every
- * shard is owned by one active member; (node, local) unique; addresses within their size. */
+/* Epoch 1 .. KEEL_EPOCH_MAX; a plan; ranks below KEEL_MEMBERS_MAX, unique and ascending, those of spares
+ * above all others; spares carry nothing; every shard is owned by one active member; (node, local) unique;
+ * addresses within their size. */
 bool keel_view_valid(const struct keel_view *view);
 
 /* Index of the member with this rank, or of this worker; -1 when there is none. */

@@ -32,8 +32,9 @@ struct keel_control_config {
     const struct keel_node_config *node;
     struct keel_mailbox *mailbox; /* borrowed until fini */
     const char *state_path;       /* where persist writes; NULL for a node that does not hold the register */
-    const struct keel_env *effects; /* the owner's: tell_*, worker_*, node_start, snapshot_commit,
-                                       step_commit, mismatch, view_change, note; the rest is filled here */
+    const struct keel_env
+        *effects; /* the owner's: tell_*, worker_*, node_start, snapshot_commit,
+                     step_commit, mismatch, view_change, shortage, note; the rest is filled here */
     void *owner;
 };
 

@@ -187,6 +187,12 @@ static void effect_view_change(void *context, const struct keel_view *old_view,
     report->view(report->context, old_view, new_view, cause, alive_ns, evidence_ns);
 }
 
+static void effect_shortage(void *context, uint16_t ranks, uint16_t fewest)
+{
+    const struct keel_launch_report *report = launcher_of(context)->report;
+    report->shortage(report->context, ranks, fewest);
+}
+
 static void effect_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     const struct keel_launch_report *report = launcher_of(context)->report;
@@ -200,6 +206,7 @@ static const struct keel_env effects = {
     .step_commit = effect_step_commit,
     .mismatch = effect_mismatch,
     .view_change = effect_view_change,
+    .shortage = effect_shortage,
     .note = effect_note,
 };
 
@@ -498,6 +505,7 @@ static enum keel_status open_control(struct launcher *launcher)
     char state[KEEL_PATH_BYTES];
     KEEL_TRY(keel_control_layout(launcher->config->job, 0, FIRST_INCARNATION, &node));
     node.first_step = launcher->config->first_step;
+    node.plans = launcher->config->plans;
     launcher->node_count = node.node_count;
     KEEL_TRY(keel_path_join(state, launcher->config->directory, "register.state"));
     const struct keel_control_config config = {.node = &node,

@@ -21,6 +21,7 @@ struct keel_launch_report {
     void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
     void (*view)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                  enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns);
+    void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
     /* A snapshot was committed, or was not (status, detail); the run goes on either way. */
     void (*snapshot)(void *context, const struct keel_committed *snapshot);
@@ -44,6 +45,7 @@ struct keel_launch_config {
     const char *job_path;  /* the job as agents and workers load it: DIR/job.conf, written by the caller */
     const char *directory; /* of the run; exists */
     const char *identity;  /* keel_job_identity, for manifests */
+    const uint64_t *plans; /* by ranks, as in struct keel_node_config; of job->ranks and one */
     const char *metadata;  /* JSON object for manifests; NULL is {} */
     const char *const *passed_on; /* options of `keel worker` and their values, one after the other */
     uint32_t passed_on_count;     /* at most KEEL_PASSED_BY_USER_MAX */

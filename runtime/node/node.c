@@ -11,7 +11,8 @@
  *   STARTING   no view of this life of the launcher. The register may hold one of an earlier life: it gives
  *              the epoch to go on from, and survivors if there are any.
  *   RUNNING    the newest committed view is node->view, and every agent is being told it until it
- *              reports that epoch.
+ *              reports that epoch. When so many are lost that no plan is for those who are left, nothing
+ *              changes until others come (is_short): survivors keep their state, and wait.
  *   CHANGING   leader.changing: a ballot is under way. Nothing of the new view is known to any worker.
  *   STOPPING   lost members still leave by a change; nobody joins any more.
  *   ENDING     agents are told to end until each says that it did, or its time is over.
@@ -35,6 +36,9 @@
  *      while it is the one before.
  *   7  What an acceptor promised is durable before its answer leaves.
  *   8  Every call ends with a timer set, until finish was called; finish is called once.
+ *   9  A view has as many active members as some plan is for, and carries that plan's number.
+ *   10 A run ends for want of ranks only when fewer are left, with those that may still come, than the
+ *      smallest plan is for, or none came for sixty timeouts.
  *
  * All work is level-triggered: an event changes state, then everything that is due at now_ns is done.
  * So a TICK that comes early, late or twice does no harm. */
@@ -88,6 +92,10 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
                          "and %d shards",
                          config->rank_count, config->spare_count, config->shard_count, KEEL_MEMBERS_MAX,
                          KEEL_SHARDS_MAX);
+    if (launcher && (config->plans == NULL ||
+                     keel_view_seats(config->plans, config->rank_count, config->rank_count) == 0))
+        return keel_fail(KEEL_INVALID, "control plane: no number of ranks up to %u has a plan",
+                         config->rank_count);
     if (config->timeout_ns < UINT64_C(1000000) || config->timeout_ns > UINT64_C(1) << 53 ||
         config->incarnation >= UINT32_C(1) << 24)
         return keel_fail(KEEL_INVALID, "control plane: the timeout must be 1 ms to 100 days");

@@ -365,6 +365,28 @@ static bool judge(struct keel_node *node)
     return !holds;
 }
 
+/* Who may join now: nobody whose work would be in vain. But without newcomers nobody may be left to do it. */
+static uint16_t joining(const struct keel_node *node, const struct keel_verdict *verdict)
+{
+    const uint16_t rest = (uint16_t)(verdict->remaining + verdict->spares);
+    const bool enough = keel_view_seats(node->config.plans, node->config.rank_count, rest) > 0;
+    const bool idle = node->leader.stopping || (enough && is_finishing(node, verdict));
+    return idle ? 0 : verdict->join_count;
+}
+
+/* Active ranks of the view that would be next. */
+static uint16_t seats_of(const struct keel_node *node, const struct keel_verdict *verdict)
+{
+    const uint32_t workers = (uint32_t)verdict->remaining + verdict->spares + joining(node, verdict);
+    return keel_view_seats(node->config.plans, node->config.rank_count, workers);
+}
+
+/* The view cannot go on, and no plan is for those who are left. */
+static bool is_short(const struct keel_node *node, const struct keel_verdict *verdict)
+{
+    return !node->leader.stopping && verdict->active_gone && seats_of(node, verdict) == 0;
+}
+
 static void propose(struct keel_node *node, enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
     struct keel_leader *leader = &node->leader;
@@ -383,6 +405,13 @@ static void propose(struct keel_node *node, enum keel_cause cause, uint64_t aliv
     keel_node_ask_holders(node);
 }
 
+/* Of this run, as its job is now. */
+static bool has_plan(const struct keel_node *node, const struct keel_view *view)
+{
+    const uint16_t active = keel_view_active_count(view);
+    return active <= node->config.rank_count && view->plan == node->config.plans[active];
+}
+
 /* The read phase gave the present value: make the next of it. A value that is newer than the view known
  * was left by a ballot that was cut short; it is committed as it is, before anything new. */
 static void write_next(struct keel_node *node)
@@ -396,18 +425,18 @@ static void write_next(struct keel_node *node)
         return;
     }
     if (!leader->awaiting_joins && base.epoch > node->view.epoch &&
-        base.shard_count == node->config.shard_count) {
+        base.shard_count == node->config.shard_count && has_plan(node, &base)) {
         next = base;
     } else {
         struct keel_verdict *verdict = &leader->verdict;
         suspect(node, &base, verdict);
         node->membership.changed = true; /* `base` may be another view than is judged next */
-        struct keel_view_change change = {
-            .gone = verdict->gone,
-            .joins = verdict->joins,
-            .join_count = leader->stopping || is_finishing(node, verdict) ? 0 : verdict->join_count,
-            .rank_count = node->config.rank_count,
-            .shard_count = node->config.shard_count};
+        struct keel_view_change change = {.gone = verdict->gone,
+                                          .joins = verdict->joins,
+                                          .join_count = joining(node, verdict),
+                                          .rank_count = node->config.rank_count,
+                                          .shard_count = node->config.shard_count,
+                                          .plans = node->config.plans};
         keel_bitset_add_all(&change.gone, &verdict->done);
         if (!keel_view_next(&base, &change, &next)) {
             keel_register_rest(&node->reg);
@@ -416,6 +445,7 @@ static void write_next(struct keel_node *node)
         }
     }
     KEEL_ASSERT(next.epoch > node->view.epoch && keel_view_valid(&next)); /* invariants 1 and 3 */
+    KEEL_ASSERT(has_plan(node, &next));                                   /* invariant 9 */
     uint8_t bytes[KEEL_VIEW_BYTES_MAX];
     keel_register_write(&node->reg, bytes, keel_view_encode(&next, bytes));
     KEEL_ASSERT(keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, &base));
@@ -436,7 +466,7 @@ static void install(struct keel_node *node)
     leader->before_count = leader->active_count;
     node->view = next;
     leader->active_count = keel_view_active_count(&next);
-    leader->awaiting_joins = leader->changing = false;
+    leader->awaiting_joins = leader->changing = leader->short_told = false;
     leader->first_ready_ns = 0;
     leader->over_ns = leader->front_step = 0;
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
@@ -475,37 +505,94 @@ void keel_leader_register(struct keel_node *node, enum keel_register_outcome out
 
 /* ---- when is it time? ---------------------------------------------------------------------------------- */
 
-static void end_without_workers(struct keel_node *node)
+/* All that is left of the view's workers has finished. */
+static void conclude(struct keel_node *node)
+{
+    struct keel_leader *leader = &node->leader;
+    if (leader->over_ns == 0)
+        leader->over_ns = node->now_ns;
+    bool complete = leader->next_step >= node->config.last_step;
+    if (complete)
+        end_run(node, KEEL_OK, "all steps are committed");
+    else if (!records_settled(node) && !keel_node_due(node, leader->over_ns + node->times.grace_ns))
+        return;
+    else if (leader->stopping)
+        end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
+    else /* resumed from a snapshot that is newer than the last record that was delivered */
+        end_run(node, KEEL_OK, "all steps are done; the records of the last ones died with their nodes");
+}
+
+static uint16_t fewest_ranks(const struct keel_node *node)
+{
+    uint16_t fewest = 1;
+    while (node->config.plans[fewest] == 0) /* keel_node_init saw one */
+        fewest++;
+    return fewest;
+}
+
+static void end_without_workers(struct keel_node *node, uint16_t ranks)
 {
     const char *detail;
     const struct keel_view *of = node->leader.awaiting_joins ? NULL : &node->view;
     const enum keel_status failure = keel_membership_failure(&node->membership, of, &detail);
-    if (failure != KEEL_OK) {
+    const uint16_t fewest = fewest_ranks(node);
+    if (failure != KEEL_OK && ranks == 0) {
         end_run(node, failure, detail);
         return;
     }
-    char text[KEEL_WIRE_DETAIL_BYTES];
+    char text[KEEL_WIRE_DETAIL_BYTES], head[96] = "all workers are lost";
     const char *reason = "";
     for (uint16_t i = 1; i < node->membership.node_count && reason[0] == '\0'; i++)
         reason = node->membership.nodes[i].detail;
-    (void)snprintf(text, sizeof text, "all workers are lost%s%.*s; run the same command again to resume",
-                   reason[0] != '\0' ? ": " : "", (int)sizeof text - 80, reason);
+    if (ranks > 0 || fewest > 1)
+        (void)snprintf(head, sizeof head, "%u of the %u ranks that the smallest plan needs are left", ranks,
+                       fewest);
+    (void)snprintf(text, sizeof text, "%s%s%.*s; run the same command again to resume", head,
+                   reason[0] != '\0' ? ": " : "", (int)sizeof text - 140, reason);
     end_run(node, KEEL_INTERRUPTED, text);
+}
+
+/* Starting takes its time. */
+static void tell_shortage(struct keel_node *node, uint16_t ranks)
+{
+    struct keel_leader *leader = &node->leader;
+    if (leader->short_told || ranks == 0 ||
+        (leader->awaiting_joins && !keel_node_due(node, leader->start_ns + node->times.grace_ns)))
+        return;
+    leader->short_told = true;
+    keel_node_trace(node, "%u ranks, and the smallest plan is for %u: wait", ranks, fewest_ranks(node));
+    node->env->shortage(node->env->context, ranks, fewest_ranks(node));
+}
+
+/* No plan is for so few as are there: wait for those who may come, or end by themselves. What the last ranks
+ * leave undone when others are done already, the next life of the run does. */
+static void await_enough(struct keel_node *node, const struct keel_verdict *verdict, uint32_t hope)
+{
+    struct keel_leader *leader = &node->leader;
+    const uint16_t ranks = (uint16_t)(verdict->remaining + verdict->spares + verdict->join_count);
+    const bool late = keel_node_due(node, leader->start_ns + node->times.join_wait_ns);
+    leader->first_ready_ns = 0;
+    if (!late && is_finishing(node, verdict))
+        return;
+    if (!late && hope > 0)
+        tell_shortage(node, ranks);
+    else if (verdict->done_count > 0)
+        conclude(node);
+    else if (ranks == 0 && hope > 0)
+        end_run(node, KEEL_TIMEOUT, "no worker became ready in time; see the workers' logs");
+    else
+        end_without_workers(node, ranks);
 }
 
 /* Nobody carries the run: wait for enough of those who may come, but not for long once one is there. */
 static void await_joins(struct keel_node *node, const struct keel_verdict *verdict)
 {
     struct keel_leader *leader = &node->leader;
-    uint32_t ready = (uint32_t)verdict->remaining + verdict->join_count;
+    uint32_t ready = (uint32_t)verdict->remaining + verdict->spares + verdict->join_count;
     uint32_t hope = (uint32_t)verdict->coming + verdict->unheard + leader->respawn_count;
     uint64_t patience_ns = leader->awaiting_joins ? node->times.grace_ns : node->times.silence_ns;
-    if (ready == 0) {
-        leader->first_ready_ns = 0;
-        if (hope == 0)
-            end_without_workers(node);
-        else if (keel_node_due(node, leader->start_ns + node->times.join_wait_ns))
-            end_run(node, KEEL_TIMEOUT, "no worker became ready in time; see the workers' logs");
+    if (seats_of(node, verdict) == 0) {
+        await_enough(node, verdict, hope);
         return;
     }
     leader->start_ns = node->now_ns;
@@ -525,37 +612,16 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
         keel_node_wake(node, due_ns);
 }
 
-/* All that is left of the view's workers has finished. */
-static void conclude(struct keel_node *node)
-{
-    struct keel_leader *leader = &node->leader;
-    if (leader->over_ns == 0)
-        leader->over_ns = node->now_ns;
-    bool complete = leader->next_step >= node->config.last_step;
-    if (complete)
-        end_run(node, KEEL_OK, "all steps are committed");
-    else if (!records_settled(node) && !keel_node_due(node, leader->over_ns + node->times.grace_ns))
-        return;
-    else if (leader->stopping)
-        end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
-    else /* resumed from a snapshot that is newer than the last record that was delivered */
-        end_run(node, KEEL_OK, "all steps are done; the records of the last ones died with their nodes");
-}
-
 static void watch_view(struct keel_node *node, const struct keel_verdict *verdict)
 {
-    const struct keel_leader *leader = &node->leader;
-    uint16_t vacant = verdict->remaining < node->config.rank_count
-                          ? (uint16_t)(node->config.rank_count - verdict->remaining)
-                          : 0;
     if (verdict->active_gone) {
         uint64_t due_ns = verdict->evidence_ns + node->times.gather_ns;
-        if (keel_node_due(node, due_ns))
-            propose(node, verdict->cause, verdict->alive_ns, verdict->evidence_ns);
-        else
+        if (!keel_node_due(node, due_ns))
             keel_node_wake(node, due_ns);
-    } else if (vacant > 0 && verdict->join_count > 0 && verdict->done_count == 0 && !leader->stopping &&
-               !is_finishing(node, verdict)) {
+        else if (seats_of(node, verdict) > 0)
+            propose(node, verdict->cause, verdict->alive_ns, verdict->evidence_ns);
+    } else if (joining(node, verdict) > 0 && verdict->done_count == 0 &&
+               seats_of(node, verdict) > verdict->remaining) {
         uint64_t due_ns = node->membership.join_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
             propose(node, KEEL_CAUSE_JOIN, 0, node->membership.join_ns);
@@ -633,7 +699,7 @@ void keel_leader_work(struct keel_node *node)
         const struct keel_verdict *verdict = &leader->verdict;
         if (anew && verdict->probes)
             probe(node, &verdict->probe);
-        if (verdict->remaining > 0 && !leader->awaiting_joins)
+        if (verdict->remaining > 0 && !leader->awaiting_joins && !is_short(node, verdict))
             leader->start_ns = node->now_ns;
         /* A job that is wrong is wrong everywhere; bits that are wrong are one board's, and the others begin.
          */
@@ -649,10 +715,10 @@ void keel_leader_work(struct keel_node *node)
         else if (leader->stopping && !over &&
                  (idle || keel_node_due(node, leader->stop_ns + node->times.grace_ns)))
             end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
-        else if (idle && !over)
-            await_joins(node, verdict);
         else if (over || (verdict->remaining == 0 && some_done))
             conclude(node);
+        else if (idle || is_short(node, verdict))
+            await_joins(node, verdict);
         else
             watch_view(node, verdict);
     }

@@ -80,10 +80,11 @@ struct keel_respawn {
 };
 
 struct keel_leader {
-    bool awaiting_joins;      /* no view of this life yet */
-    struct keel_view earlier; /* what the register held when this life began; epoch 0: nothing */
-    uint64_t start_ns, first_ready_ns;
-    struct keel_verdict verdict; /* of the newest look at members and newcomers (judge) */
+    bool awaiting_joins;               /* no view of this life yet */
+    struct keel_view earlier;          /* what the register held when this life began; epoch 0: nothing */
+    uint64_t start_ns, first_ready_ns; /* start_ns: there were enough for a view last */
+    struct keel_verdict verdict;       /* of the newest look at members and newcomers (judge) */
+    bool short_told;                   /* of the present view: that too few are left for any plan */
     /* the change under way */
     bool changing;
     uint64_t change_ns, resend_ns, retry_ns;

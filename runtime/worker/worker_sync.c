@@ -7,6 +7,7 @@
  * needs it; where a share cannot be read, position 0 reads the newest snapshot that is whole and heals the
  * others. Without a snapshot everybody initializes from the seed. What goes from rank to rank are moves
  * (worker_moves.c). */
+#include "plan_table.h"
 #include "worker_internal.h"
 #include <keel/clock.h>
 #include <keel/log.h>
@@ -465,6 +466,19 @@ static enum keel_status agree(struct keel_worker *worker, uint64_t since)
     return KEEL_OK;
 }
 
+/* What this rank would do in the view is what the launcher planned before the run, or it does nothing in it.
+ */
+static enum keel_status check_plan(const struct keel_worker *worker)
+{
+    const uint64_t layout = keel_plan_layout(keel_trainer_engine(worker->trainer));
+    const uint64_t mine = keel_plan_number(&worker->job, layout, worker->rank_count);
+    if (mine == worker->view.plan)
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID, "the run works by plan %016llx, and this worker would by %016llx, of %s",
+                     (unsigned long long)worker->view.plan, (unsigned long long)mine,
+                     keel_plan_difference(worker->view.plan, mine));
+}
+
 enum keel_status keel_worker_join_view(struct keel_worker *worker)
 {
     uint64_t since = keel_now_ns();
@@ -474,6 +488,7 @@ enum keel_status keel_worker_join_view(struct keel_worker *worker)
     worker->heal_ns = 0;
     if (!worker->active)
         return KEEL_OK;
+    KEEL_TRY(check_plan(worker));
     if (worker->rank_count > 1)
         KEEL_TRY(open_group(worker));
     return agree(worker, since);

@@ -7,6 +7,7 @@
  * Built with room for 4,096 ranks (KEEL_LIMIT_MEMBERS), and twice: this program measures time; its sibling
  * node_event_blocks counts the basic blocks that were executed, which are the same on every machine. One JSON
  * object a line; the peer is the same event with 64 ranks. */
+#include "any_plan.h"
 #include "node_state.h"
 
 #include <keel/clock.h>
@@ -120,6 +121,7 @@ static void begin(uint16_t ranks)
                                             .holder_count = 1,
                                             .rank_count = ranks,
                                             .shard_count = ranks < KEEL_SHARDS_MAX ? ranks : KEEL_SHARDS_MAX,
+                                            .plans = any_plan(),
                                             .timeout_ns = TIMEOUT_MS * ms,
                                             .last_step = 1000,
                                             .launcher = true};

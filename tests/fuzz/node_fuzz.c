@@ -21,6 +21,9 @@ static struct world {
     uint32_t disk_bytes;
 } world;
 
+/* By ranks. */
+static const uint64_t plans[] = {0, 0, 22, 23};
+
 /* ---- effects ------------------------------------------------------------------------------------------- */
 
 static uint64_t on_random(void *context)
@@ -110,6 +113,12 @@ static void on_mismatch(void *context, const struct keel_step_record *a, const s
     KEEL_ASSERT(a->step == b->step);
 }
 
+static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
+{
+    (void)context;
+    KEEL_ASSERT(ranks > 0 && plans[ranks] == 0 && plans[fewest] != 0);
+}
+
 static void on_view(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                     enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
@@ -156,6 +165,7 @@ static int give(const struct keel_node_event *event)
                                  .step_commit = on_step,
                                  .mismatch = on_mismatch,
                                  .view_change = on_view,
+                                 .shortage = on_shortage,
                                  .note = on_note,
                                  .finish = on_finish,
                                  .trace = on_trace};
@@ -190,6 +200,7 @@ static void begin(uint8_t setup)
                                              .rank_count = 3,
                                              .spare_count = (setup & 4) != 0 ? 3 : 0,
                                              .shard_count = 8,
+                                             .plans = plans,
                                              .timeout_ns = UINT64_C(400000000),
                                              .incarnation = 1,
                                              .first_step = 1,
@@ -270,11 +281,13 @@ static void shape_view(struct fuzz_input *in, struct keel_view *view)
         joins[i].incarnation = 256 + fuzz_take_u8(in) % 4U;
         joins[i].data = take_address(in);
     }
+    static const uint64_t every[] = {0, 21, 22, 23, 24}; /* of this job, and of others */
     const struct keel_view old = {.epoch = fuzz_take_u8(in) % 8};
     const struct keel_view_change change = {.joins = joins,
                                             .join_count = count,
                                             .rank_count = (uint16_t)(1 + fuzz_take_u8(in) % 4),
-                                            .shard_count = (uint16_t)(1 + fuzz_take_u8(in) % 9)};
+                                            .shard_count = (uint16_t)(1 + fuzz_take_u8(in) % 9),
+                                            .plans = every};
     KEEL_ASSERT(keel_view_next(&old, &change, view));
 }
 

@@ -6,6 +6,7 @@
 #include "launcher.h"
 
 #include "agent.h"
+#include "any_plan.h"
 #include "fake_worker.h"
 #include "harness.h"
 #include "seal.h"
@@ -42,6 +43,12 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
     fprintf(report_file, "view %" PRIu64 " after %" PRIu64 " active %d spare %d cause %s evidence %d\n",
             new_view->epoch, old_view->epoch, active, new_view->member_count - active, keel_cause_name(cause),
             evidence_ns > 0 && alive_ns <= evidence_ns);
+}
+
+static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
+{
+    (void)context;
+    fprintf(report_file, "shortage %u %u\n", ranks, fewest);
 }
 
 static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
@@ -114,6 +121,7 @@ static int run_main(int argc, char **argv)
                                               .job_path = job_path,
                                               .directory = run_directory,
                                               .identity = identity,
+                                              .plans = any_plan(),
                                               .passed_on = drill,
                                               .passed_on_count = strcmp(option, "--drill") == 0 ? 2 : 0,
                                               .resume = resume,
@@ -121,6 +129,7 @@ static int run_main(int argc, char **argv)
                                               .report = {.step = on_step,
                                                          .mismatch = on_mismatch,
                                                          .view = on_view,
+                                                         .shortage = on_shortage,
                                                          .note = on_note,
                                                          .snapshot = on_snapshot,
                                                          .agent_exit = on_agent_exit,

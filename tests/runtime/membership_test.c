@@ -1,5 +1,6 @@
 /* membership_test.c - the launcher's picture of the nodes, and the rules by which they are evicted, one rule
  * at a time. */
+#include "any_plan.h"
 #include "harness.h"
 #include "membership.h"
 
@@ -24,7 +25,7 @@ static void set_up(void)
         joins[i] = (struct keel_member){.node = (uint16_t)(i + 1), .incarnation = 256};
     const struct keel_view none = {.epoch = 0};
     const struct keel_view_change change = {
-        .joins = joins, .join_count = 3, .rank_count = 3, .shard_count = 3};
+        .joins = joins, .join_count = 3, .rank_count = 3, .shard_count = 3, .plans = any_plan()};
     ck_assert(keel_view_next(&none, &change, &view));
 }
 

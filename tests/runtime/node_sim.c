@@ -213,7 +213,7 @@ static bool env_persist(void *context, const uint8_t *data, uint32_t bytes)
     return true;
 }
 
-/* Invariants 2 and 3: one valid view per epoch, wherever it is seen. */
+/* Invariants 2, 3 and 9: one valid view per epoch, wherever it is seen, of a plan. */
 static void see_view(struct sim *sim, const struct keel_view *view)
 {
     uint8_t bytes[KEEL_VIEW_BYTES_MAX];
@@ -221,6 +221,9 @@ static void see_view(struct sim *sim, const struct keel_view *view)
         violate(sim, "view of epoch %" PRIu64 " is not valid", view->epoch);
         return;
     }
+    if (view->plan != sim->plans[keel_view_active_count(view)])
+        violate(sim, "view of epoch %" PRIu64 " has %u ranks and plan %" PRIu64, view->epoch,
+                keel_view_active_count(view), view->plan);
     uint64_t hash = hash_bytes(UINT64_C(0xcbf29ce484222325), bytes, keel_view_encode(view, bytes)) | 1;
     if (sim->view_hash[view->epoch] != 0 && sim->view_hash[view->epoch] != hash)
         violate(sim, "two views of epoch %" PRIu64, view->epoch);
@@ -432,6 +435,15 @@ static void env_view_change(void *context, const struct keel_view *old_view, con
     sim->view_changes++;
 }
 
+/* Invariant 10: somebody is to be waited for. */
+static void env_shortage(void *context, uint16_t ranks, uint16_t fewest)
+{
+    struct sim *sim = ((struct sim_context *)context)->sim;
+    if (ranks == 0 || ranks >= fewest || sim->plans[fewest] == 0 || sim->plans[ranks] != 0)
+        violate(sim, "%u ranks are too few, and %u enough", ranks, fewest);
+    sim->shortages++;
+}
+
 static void env_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     struct sim *sim = ((struct sim_context *)context)->sim;
@@ -440,16 +452,20 @@ static void env_note(void *context, uint16_t node, uint8_t local, const uint8_t 
         violate(sim, "a note of nobody, or twice, or late");
 }
 
-/* A run that is not complete ends only when its user asks or when nobody is left: a worker that lives, on a
- * node that the launcher can hear (now, or once its processes are no longer paused), is somebody. */
+/* A run that is not complete ends only when its user asks or when too few are left for any plan (invariant
+ * 10): a worker that lives, on a node that the launcher can hear (now, or once its processes are no longer
+ * paused), is somebody. */
 static void check_nobody_lives(struct sim *sim, const char *detail)
 {
+    uint32_t alive = 0;
     for (uint16_t i = 1; i < sim->config.nodes; i++)
         for (uint8_t local = 0; local < sim->config.workers_per_node; local++) {
             const struct sim_worker *w = &sim->nodes[i].workers[local];
             if (sim->nodes[i].running && w->running && !w->stopped && !sim->blocked[0][i])
-                violate(sim, "the run ends though worker %u.%u lives: %s", i, local, detail);
+                alive++;
         }
+    if (keel_view_seats(sim->plans, sim->config.ranks, alive) > 0)
+        violate(sim, "the run ends though %u workers live: %s", alive, detail);
 }
 
 static void env_finish(void *context, enum keel_status status, const char *detail)
@@ -514,6 +530,7 @@ int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
                                  .step_commit = env_step_commit,
                                  .mismatch = env_mismatch,
                                  .view_change = env_view_change,
+                                 .shortage = env_shortage,
                                  .note = env_note,
                                  .finish = env_finish,
                                  .trace = env_trace};
@@ -803,25 +820,6 @@ bool sim_run_until(struct sim *sim, uint64_t until_ns,
 
 /* ---- making and breaking ------------------------------------------------------------------------------- */
 
-struct sim_config sim_default(uint64_t seed)
-{
-    return (struct sim_config){.seed = seed,
-                               .nodes = 5,
-                               .workers_per_node = 1,
-                               .ranks = 4,
-                               .spares = 0,
-                               .shards = 8,
-                               .holders = 1,
-                               .timeout_ns = 500 * SIM_MS,
-                               .step_ns = 20 * SIM_MS,
-                               .ready_ns = 100 * SIM_MS,
-                               .last_step = 100,
-                               .snapshot_every = 10,
-                               .delay_min_ns = SIM_MS / 20,
-                               .delay_max_ns = SIM_MS,
-                               .respawn = true};
-}
-
 struct sim *sim_create(const struct sim_config *config)
 {
     KEEL_ASSERT(config->nodes <= SIM_NODES && config->workers_per_node <= SIM_LOCALS);
@@ -834,6 +832,8 @@ struct sim *sim_create(const struct sim_config *config)
     sim->duplicate_ppm = config->duplicate_ppm;
     sim->bad_digest_node = -1;
     sim->delivered_next = 1;
+    for (uint32_t n = config->fewest; n <= config->ranks; n++)
+        sim->plans[n] = n < 64 && (config->holes >> n & 1) != 0 ? 0 : 7000 + n;
     sim->now_ns = 1000 * SIM_MS;
     status = keel_alloc(config->nodes, sizeof *sim->nodes, &sim->nodes);
     KEEL_ASSERT(status == KEEL_OK);
@@ -870,6 +870,7 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
                                             .rank_count = c->ranks,
                                             .spare_count = c->spares,
                                             .shard_count = c->shards,
+                                            .plans = sim->plans,
                                             .timeout_ns = c->timeout_ns,
                                             .incarnation = incarnation,
                                             .first_step = sim->delivered_next,
@@ -949,16 +950,6 @@ void sim_wake_node(struct sim *sim, uint16_t node)
         push(sim, event);
     }
     sim->deferred_count = kept;
-}
-
-void sim_stop_worker(struct sim *sim, uint16_t node, uint8_t local)
-{
-    sim->nodes[node].workers[local].stopped = true;
-}
-
-void sim_wake_worker(struct sim *sim, uint16_t node, uint8_t local)
-{
-    sim->nodes[node].workers[local].stopped = false;
 }
 
 void sim_partition(struct sim *sim, uint16_t a, uint16_t b, bool blocked)

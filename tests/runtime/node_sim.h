@@ -18,6 +18,8 @@ struct sim_config {
     uint64_t seed;
     uint16_t nodes; /* launcher included */
     uint16_t workers_per_node, ranks, spares, shards, holders;
+    uint16_t fewest; /* ranks that a plan is for */
+    uint64_t holes;  /* bit n: and none is for n */
     uint64_t timeout_ns, step_ns, ready_ns;
     uint64_t last_step, snapshot_every; /* steps 1 .. last_step */
     uint32_t loss_ppm, duplicate_ppm;
@@ -88,6 +90,8 @@ struct sim {
     struct sim_generation generations[SIM_GENERATIONS_MAX]; /* the newest */
     uint32_t generation_count;                              /* of all */
     uint32_t dropped;                                       /* shards that the launcher gave up */
+    uint64_t plans[KEEL_MEMBERS_MAX + 1];                   /* by ranks: the number of their plan, 0: none */
+    uint32_t shortages;                                     /* that the launcher told of */
     uint32_t mismatches, notes, kills, worker_starts, node_starts;
     uint32_t spins;       /* nodes that asked for timers at once, over and over: a busy loop */
     uint64_t group_epoch; /* epoch whose steps are scheduled */
@@ -101,7 +105,6 @@ struct sim {
 
 struct sim *sim_create(const struct sim_config *config);
 void sim_destroy(struct sim *sim);
-struct sim_config sim_default(uint64_t seed);
 
 void sim_start_all(struct sim *sim); /* launcher and agents that do not run */
 void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation);
@@ -110,8 +113,6 @@ void sim_kill_node(struct sim *sim, uint16_t node); /* agent or launcher, with i
 void sim_kill_worker(struct sim *sim, uint16_t node, uint8_t local);
 void sim_stop_node(struct sim *sim, uint16_t node); /* SIGSTOP of the agent alone */
 void sim_wake_node(struct sim *sim, uint16_t node);
-void sim_stop_worker(struct sim *sim, uint16_t node, uint8_t local);
-void sim_wake_worker(struct sim *sim, uint16_t node, uint8_t local);
 void sim_partition(struct sim *sim, uint16_t a, uint16_t b, bool blocked); /* both ways */
 void sim_accuse(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank);
 void sim_fail_worker(struct sim *sim, uint16_t node, uint8_t local, enum keel_status status);
@@ -127,6 +128,36 @@ bool sim_run_until(struct sim *sim, uint64_t until_ns,
 /* Generations with shards that are not committed. */
 uint32_t sim_uncommitted(const struct sim *sim);
 uint64_t sim_random(struct sim *sim, uint64_t below);
+
+static inline struct sim_config sim_default(uint64_t seed)
+{
+    return (struct sim_config){.seed = seed,
+                               .nodes = 5,
+                               .workers_per_node = 1,
+                               .ranks = 4,
+                               .fewest = 1,
+                               .spares = 0,
+                               .shards = 8,
+                               .holders = 1,
+                               .timeout_ns = 500 * SIM_MS,
+                               .step_ns = 20 * SIM_MS,
+                               .ready_ns = 100 * SIM_MS,
+                               .last_step = 100,
+                               .snapshot_every = 10,
+                               .delay_min_ns = SIM_MS / 20,
+                               .delay_max_ns = SIM_MS,
+                               .respawn = true};
+}
+
+static inline void sim_stop_worker(struct sim *sim, uint16_t node, uint8_t local)
+{
+    sim->nodes[node].workers[local].stopped = true;
+}
+
+static inline void sim_wake_worker(struct sim *sim, uint16_t node, uint8_t local)
+{
+    sim->nodes[node].workers[local].stopped = false;
+}
 
 /* A worker's note, with its number. */
 static inline void sim_say(struct sim *sim, uint16_t node, uint8_t local)

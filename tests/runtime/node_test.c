@@ -631,6 +631,8 @@ static struct sim_config random_config(struct sim *dice)
     c.ranks = (uint16_t)(1 + sim_random(dice, workers));
     c.spares = (uint16_t)(workers - c.ranks);
     c.shards = (uint16_t)(1 + sim_random(dice, c.ranks + 8U)); /* some ranks may have none */
+    c.fewest = (uint16_t)(sim_random(dice, 2) == 0 ? 1 : 1 + sim_random(dice, c.ranks));
+    c.holes = sim_random(dice, 2) == 0 ? 0 : sim_random(dice, UINT64_C(1) << c.ranks); /* never all of them */
     c.holders = c.nodes < 3 || sim_random(dice, 2) == 0 ? 1 : 3;
     c.timeout_ns = (200 + sim_random(dice, 800)) * SIM_MS;
     c.loss_ppm = sim_random(dice, 2) == 0 ? 0 : (uint32_t)sim_random(dice, 200000);

@@ -1,4 +1,5 @@
 /* node_wire_test.c - control messages come back as they went, and nothing else comes in. */
+#include "any_plan.h"
 #include "harness.h"
 #include "node_wire.h"
 
@@ -19,8 +20,11 @@ static void fill_view(struct keel_view *view)
     for (uint16_t i = 0; i < count; i++)
         joins[i] = (struct keel_member){.node = (uint16_t)(1 + i), .data = {.bytes = (uint32_t)draw(33)}};
     const struct keel_view none = {.epoch = draw(1000)};
-    const struct keel_view_change change = {
-        .joins = joins, .join_count = count, .rank_count = 4, .shard_count = (uint16_t)(1 + draw(20))};
+    const struct keel_view_change change = {.joins = joins,
+                                            .join_count = count,
+                                            .rank_count = 4,
+                                            .shard_count = (uint16_t)(1 + draw(20)),
+                                            .plans = any_plan()};
     ck_assert(keel_view_next(&none, &change, view));
 }
 

@@ -1,4 +1,5 @@
 /* view_test.c - how views follow from one another. */
+#include "any_plan.h"
 #include "harness.h"
 #include "view.h"
 
@@ -28,11 +29,20 @@ static struct keel_view first_view(uint16_t workers, uint16_t ranks, uint16_t sh
     for (uint16_t i = 0; i < workers; i++)
         joins[i] = worker((uint16_t)(1 + i / 4), (uint8_t)(i % 4), 0);
     const struct keel_view none = {.epoch = 0};
-    const struct keel_view_change change = {
-        .joins = joins, .join_count = workers, .rank_count = ranks, .shard_count = shards};
+    const struct keel_view_change change = {.joins = joins,
+                                            .join_count = workers,
+                                            .rank_count = ranks,
+                                            .shard_count = shards,
+                                            .plans = any_plan()};
     struct keel_view view;
     ck_assert(keel_view_next(&none, &change, &view));
     return view;
+}
+
+static uint64_t draw(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 33;
 }
 
 static void loads(const struct keel_view *view, uint32_t *out)
@@ -74,7 +84,8 @@ END_TEST
 START_TEST(a_lost_ranks_shards_go_to_the_emptiest_and_first_to_neighbours)
 {
     struct keel_view view = first_view(4, 4, 8), next;
-    const struct keel_view_change change = {.gone = bits(1U << 1), .rank_count = 4, .shard_count = 8};
+    const struct keel_view_change change = {
+        .gone = bits(1U << 1), .rank_count = 4, .shard_count = 8, .plans = any_plan()};
     ck_assert(keel_view_next(&view, &change, &next));
     ck_assert_uint_eq(next.epoch, 2);
     ck_assert_uint_eq(next.shard_rank[2], 0); /* beside shard 1 of rank 0 */
@@ -88,10 +99,12 @@ END_TEST
 START_TEST(a_newcomer_gets_the_vacant_rank_and_only_as_many_shards_as_balance_asks)
 {
     struct keel_view view = first_view(4, 4, 8), less, more;
-    struct keel_view_change change = {.gone = bits(1U << 1), .rank_count = 4, .shard_count = 8};
+    struct keel_view_change change = {
+        .gone = bits(1U << 1), .rank_count = 4, .shard_count = 8, .plans = any_plan()};
     ck_assert(keel_view_next(&view, &change, &less));
     const struct keel_member join = worker(1, 1, 1);
-    change = (struct keel_view_change){.joins = &join, .join_count = 1, .rank_count = 4, .shard_count = 8};
+    change = (struct keel_view_change){
+        .joins = &join, .join_count = 1, .rank_count = 4, .shard_count = 8, .plans = any_plan()};
     ck_assert(keel_view_next(&less, &change, &more));
     ck_assert_int_eq(keel_view_find_rank(&more, 1), 1);
     ck_assert_uint_eq(more.members[1].incarnation, 1);
@@ -128,7 +141,8 @@ START_TEST(random_histories_of_losses_and_joins_give_valid_balanced_views_with_m
                                                     .joins = joins,
                                                     .join_count = count,
                                                     .rank_count = ranks,
-                                                    .shard_count = shards};
+                                                    .shard_count = shards,
+                                                    .plans = any_plan()};
             struct keel_view next, again;
             if (!keel_view_next(&view, &change, &next))
                 continue;
@@ -152,10 +166,62 @@ START_TEST(random_histories_of_losses_and_joins_give_valid_balanced_views_with_m
 }
 END_TEST
 
+/* Of some numbers of ranks there is no plan: then the most that have one are active, and the others spares.
+ */
+START_TEST(a_view_has_as_many_active_ranks_as_a_plan_and_that_plans_number)
+{
+    uint64_t state = 11;
+    uint32_t none = 0, less = 0;
+    for (uint32_t history = 0; history < 400; history++) {
+        const uint16_t ranks = (uint16_t)(2 + history % 15), shards = (uint16_t)(1 + history % 20);
+        uint64_t plans[KEEL_MEMBERS_MAX + 1] = {0};
+        for (uint16_t n = 1; n <= ranks; n++)
+            plans[n] = n == ranks || (draw(&state) & 1) != 0 ? 500 + n : 0;
+        struct keel_view view = first_view((uint16_t)(ranks + history % 3), ranks, shards);
+        for (uint32_t i = 1; i < 30; i++) {
+            const uint64_t half = draw(&state), all = (UINT64_C(1) << view.member_count) - 1;
+            const uint64_t gone = half & draw(&state) & all;
+            struct keel_member joins[3];
+            const uint16_t count = (uint16_t)(draw(&state) % 4);
+            for (uint16_t j = 0; j < count; j++)
+                joins[j] = worker((uint16_t)(20 + i), (uint8_t)j, i);
+            const struct keel_view_change change = {.gone = bits(gone),
+                                                    .joins = joins,
+                                                    .join_count = count,
+                                                    .rank_count = ranks,
+                                                    .shard_count = shards,
+                                                    .plans = plans};
+            const uint32_t workers = view.member_count - (uint32_t)keel_bitset_count(&change.gone) + count;
+            const uint16_t seats = keel_view_seats(plans, ranks, workers);
+            struct keel_view next;
+            ck_assert(keel_view_next(&view, &change, &next) == (seats > 0));
+            none += seats == 0 ? 1 : 0;
+            if (seats == 0)
+                continue;
+            less += seats < workers && seats < ranks ? 1 : 0;
+            ck_assert(keel_view_valid(&next));
+            ck_assert_uint_eq(keel_view_active_count(&next), seats);
+            ck_assert_uint_eq(next.plan, plans[seats]);
+            check_balance(&next);
+            for (uint16_t m = 0; m < view.member_count; m++) {
+                const struct keel_member *old = &view.members[m];
+                const int at = keel_view_find_worker(&next, old->node, old->local, old->incarnation);
+                ck_assert((at < 0) == ((gone >> m & 1) != 0));
+                if (at >= 0 && !old->spare)
+                    ck_assert_uint_eq(next.members[at].rank, old->rank);
+            }
+            view = next;
+        }
+    }
+    ck_assert(none > 100 && less > 1000);
+}
+END_TEST
+
 START_TEST(nobody_left_makes_no_view)
 {
     struct keel_view view = first_view(3, 3, 3), next;
-    const struct keel_view_change change = {.gone = bits(7), .rank_count = 3, .shard_count = 3};
+    const struct keel_view_change change = {
+        .gone = bits(7), .rank_count = 3, .shard_count = 3, .plans = any_plan()};
     ck_assert(!keel_view_next(&view, &change, &next));
 }
 END_TEST
@@ -177,6 +243,14 @@ START_TEST(a_view_that_breaks_a_rule_is_not_valid)
     bad.members[2].local = bad.members[1].local; /* one process, two ranks */
     ck_assert(!keel_view_valid(&bad));
     bad = good;
+    bad.members[0].spare = 1; /* below active ones */
+    for (uint32_t s = 0; s < bad.shard_count; s++)
+        bad.shard_rank[s] = 1;
+    ck_assert(!keel_view_valid(&bad));
+    bad = good;
+    bad.plan = 0;
+    ck_assert(!keel_view_valid(&bad));
+    bad = good;
     bad.epoch = 0;
     ck_assert(!keel_view_valid(&bad));
 }
@@ -188,6 +262,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_lost_ranks_shards_go_to_the_emptiest_and_first_to_neighbours);
     tcase_add_test(tc, a_newcomer_gets_the_vacant_rank_and_only_as_many_shards_as_balance_asks);
     tcase_add_test(tc, random_histories_of_losses_and_joins_give_valid_balanced_views_with_minimal_movement);
+    tcase_add_test(tc, a_view_has_as_many_active_ranks_as_a_plan_and_that_plans_number);
     tcase_add_test(tc, nobody_left_makes_no_view);
     tcase_add_test(tc, a_view_that_breaks_a_rule_is_not_valid);
 }

@@ -6,7 +6,8 @@
  * simulator runs the same object code over a simulated network, clock and disk, from a seed that
  * replays exactly. Integers only; no pointer-ordered containers.
  *
- * What it decides: who is in the run (membership), which rank carries which shard (the view), when a
+ * What it decides: who is in the run (membership), which rank carries which shard (the view), whether
+ * there are enough of them for any plan, when a
  * worker is evicted (evidence accuses, only a view change evicts), when a snapshot is committed,
  * when records of steps are delivered, when the run is over.
  *
@@ -48,6 +49,7 @@ struct keel_member {
 
 struct keel_view {
     uint64_t epoch; /* 0: no view yet */
+    uint64_t plan;  /* number of the plan that its active ranks work by (struct keel_node_config); not 0 */
     uint16_t member_count, shard_count;
     struct keel_member members[KEEL_MEMBERS_MAX];
     uint16_t shard_rank[KEEL_SHARDS_MAX]; /* rank (not member index) of each shard */
@@ -104,15 +106,18 @@ struct keel_node_config {
     uint16_t rank_count;   /* active ranks wanted: the world */
     uint16_t spare_count;  /* further workers wanted as spares */
     uint16_t shard_count;
-    uint64_t timeout_ns;  /* the one timeout of the user; every other derives from it */
-    uint32_t incarnation; /* of this node: counts its restarts, below 2^24; an agent that is started
-                             again within one life of the launcher must get a larger one */
-    uint64_t first_step;  /* launcher: step_commit is wanted from this step on */
-    uint64_t last_step;   /* the run is over when all steps below this one are committed */
-    bool respawn;         /* start workers (agent) and agents (launcher) again when they end; at most
-                             five times each, with back-off */
-    bool keeps_end;       /* launcher: the last step is followed by a snapshot */
-    bool launcher;        /* delivers records and events, ends the run; always node 0 */
+    const uint64_t *plans; /* launcher: by how many ranks are active, of 0 .. rank_count: the number of the
+                              plan that so many have; 0: none, and no view has so many. Borrowed while the
+                              node lives. */
+    uint64_t timeout_ns;   /* the one timeout of the user; every other derives from it */
+    uint32_t incarnation;  /* of this node: counts its restarts, below 2^24; an agent that is started
+                              again within one life of the launcher must get a larger one */
+    uint64_t first_step;   /* launcher: step_commit is wanted from this step on */
+    uint64_t last_step;    /* the run is over when all steps below this one are committed */
+    bool respawn;          /* start workers (agent) and agents (launcher) again when they end; at most
+                              five times each, with back-off */
+    bool keeps_end;        /* launcher: the last step is followed by a snapshot */
+    bool launcher;         /* delivers records and events, ends the run; always node 0 */
 };
 
 /* ---- events: what happened ----------------------------------------------------------------------------- */
@@ -192,6 +197,9 @@ struct keel_env {
      * that, of the rank that it is about (0: none was heard, or none is lost). */
     void (*view_change)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                         enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns);
+    /* Launcher: no plan is for so few as are left: no view begins before others come. `ranks` are there,
+     * `fewest` have a plan. Once for each time. */
+    void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
     /* Launcher: a note of a worker arrived: each once in this life of the launcher, and an agent's in their
      * order. Lost are only those that an agent had not handed over when it died, or of more than 64 that
      * wait. */

@@ -1,0 +1,289 @@
+/* node_plans_test.c - no view has fewer ranks than the smallest plan, nor a number of them that has none, in
+ * the world of node_sim.h. */
+#include "node_cases.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool short_of_ranks(const struct sim *sim, uint64_t times)
+{
+    return sim->shortages >= times;
+}
+
+/* Four ranks on four nodes, of which `fewest` must be there. */
+static struct sim_config four(uint64_t seed, uint16_t fewest)
+{
+    struct sim_config config = sim_default(seed);
+    config.fewest = fewest;
+    return config;
+}
+
+START_TEST(too_few_for_any_plan_wait_for_others_and_keep_their_step)
+{
+    struct sim *sim = begin(four(1, 3));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 25));
+    const uint64_t snapshot = sim->snapshot_step;
+    ck_assert_uint_lt(snapshot, 25);
+    sim_kill_worker(sim, 2, 0);
+    sim_kill_worker(sim, 3, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, short_of_ranks, 1));
+    ck_assert_uint_eq(sim->view_changes, 1);
+    ck_assert(sim->nodes[1].workers[0].has_state && sim->nodes[4].workers[0].has_state);
+    const uint64_t step = sim->nodes[1].workers[0].next_step;
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    ck_assert_uint_ge(active(sim), 3);
+    ck_assert_int_eq(sim->last_cause, KEEL_CAUSE_EXIT);
+    ck_assert_uint_ge(sim->nodes[1].workers[0].next_step, step);
+    check_end(sim);
+    ck_assert_uint_eq(sim->kills, 0);
+    ck_assert_uint_eq(sim->gaps, 0);
+    ck_assert_uint_eq(sim->shortages, 1);
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(with_the_smallest_plan_the_run_goes_on_at_once)
+{
+    struct sim *sim = begin(four(2, 3));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    const uint64_t killed_ns = sim->now_ns;
+    sim_kill_worker(sim, 4, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    ck_assert_uint_lt(sim->now_ns - killed_ns, 40 * SIM_MS);
+    ck_assert_uint_eq(active(sim), 3);
+    check_end(sim);
+    ck_assert_uint_eq(sim->shortages, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(a_spare_takes_any_seat_without_a_wait)
+{
+    struct sim_config config = four(3, 4);
+    config.nodes = 6;
+    config.spares = 1;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_kill_worker(sim, 1, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    ck_assert_uint_eq(active(sim), 4);
+    ck_assert_uint_eq(sim->view.members[0].node, 5);
+    check_end(sim);
+    ck_assert_uint_eq(sim->shortages, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(ranks_beyond_a_number_that_has_a_plan_are_spares_under_their_numbers)
+{
+    struct sim_config config = four(4, 1);
+    config.holes = 1U << 3;
+    config.respawn = false;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_kill_worker(sim, 2, 0); /* rank 1 */
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    ck_assert_uint_eq(active(sim), 2);
+    ck_assert_uint_eq(sim->view.member_count, 3);
+    ck_assert_uint_eq(sim->view.members[1].rank, 2);
+    ck_assert(sim->view.members[2].rank == 3 && sim->view.members[2].spare);
+    ck_assert_uint_eq(sim->view.plan, sim->plans[2]);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 40));
+    sim_kill_worker(sim, 1, 0); /* rank 0 */
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 3));
+    ck_assert_uint_eq(active(sim), 2);
+    ck_assert(sim->view.members[0].rank == 0 && sim->view.members[0].node == 4);
+    ck_assert(sim->view.members[1].rank == 2 && sim->view.members[1].node == 3);
+    check_end(sim);
+    ck_assert_uint_eq(sim->kills, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(who_comes_and_makes_no_larger_plan_changes_no_view)
+{
+    struct sim_config config = four(5, 1);
+    config.holes = 1U << 3;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_kill_worker(sim, 2, 0);
+    sim_kill_worker(sim, 3, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    ck_assert_uint_eq(active(sim), 2);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 3));
+    ck_assert_uint_eq(active(sim), 4);
+    check_end(sim);
+    ck_assert_uint_eq(sim->view_changes, 3);
+    sim_destroy(sim);
+}
+END_TEST
+
+/* It ended resumable, for want of ranks; and goes on when all are started again. */
+static void check_short_end(struct sim *sim, const char *said)
+{
+    const struct sim_node *launcher = &sim->nodes[0];
+    ck_fine(sim);
+    ck_assert(launcher->finished);
+    ck_assert_int_eq(launcher->finish_status, KEEL_INTERRUPTED);
+    ck_assert_msg(strstr(launcher->finish_detail, said) != NULL, "%s", launcher->finish_detail);
+    ck_assert_msg(strstr(launcher->finish_detail, "run the same command again") != NULL, "%s",
+                  launcher->finish_detail);
+    sim_kill_all(sim);
+    sim_start_all(sim);
+    check_end(sim);
+    sim_destroy(sim);
+}
+
+START_TEST(when_nobody_can_come_the_run_ends_resumable_and_says_how_many_it_needs)
+{
+    struct sim_config config = four(6, 3);
+    config.respawn = false;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_kill_worker(sim, 2, 0);
+    sim_kill_worker(sim, 3, 0);
+    ck_assert(sim_run(sim, sim->now_ns + SECONDS));
+    check_short_end(sim, "2 of the 3 ranks that the smallest plan needs are left");
+}
+END_TEST
+
+START_TEST(the_end_says_why_the_others_were_lost)
+{
+    struct sim_config config = four(7, 4);
+    config.respawn = false;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_fail_worker(sim, 2, 0, KEEL_DEVICE_LOST);
+    ck_assert(sim_run(sim, sim->now_ns + 5 * SECONDS));
+    check_short_end(sim, "3 of the 4 ranks that the smallest plan needs are left: the board is gone");
+}
+END_TEST
+
+START_TEST(restarts_that_are_used_up_end_the_wait)
+{
+    struct sim *sim = begin(four(8, 4));
+    for (uint32_t death = 0; death <= KEEL_RESTARTS_MAX; death++) {
+        ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, death + 1));
+        sim_kill_worker(sim, 2, 0);
+    }
+    ck_assert(sim_run(sim, sim->now_ns + 10 * SECONDS));
+    ck_assert_uint_eq(sim->shortages, KEEL_RESTARTS_MAX);
+    check_short_end(sim, "3 of the 4 ranks that the smallest plan needs are left");
+}
+END_TEST
+
+/* An agent that is silent may come back, but not for ever. */
+START_TEST(the_wait_is_bounded)
+{
+    struct sim_config config = four(9, 4);
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_stop_node(sim, 2);
+    sim_stop_worker(sim, 2, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 5 * config.timeout_ns, short_of_ranks, 1));
+    ck_assert(!sim_run(sim, sim->now_ns + 50 * config.timeout_ns));
+    ck_assert_uint_eq(sim->view_changes, 1);
+    ck_assert(sim_run(sim, sim->now_ns + 15 * config.timeout_ns));
+    sim_wake_worker(sim, 2, 0);
+    sim_wake_node(sim, 2);
+    check_short_end(sim, "3 of the 4 ranks that the smallest plan needs are left");
+}
+END_TEST
+
+START_TEST(a_run_that_waits_for_ranks_can_be_stopped)
+{
+    struct sim_config config = four(10, 4);
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_stop_node(sim, 2);
+    sim_stop_worker(sim, 2, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 5 * config.timeout_ns, short_of_ranks, 1));
+    sim_user_stop(sim);
+    ck_assert(sim_run(sim, sim->now_ns + 10 * config.timeout_ns));
+    ck_fine(sim);
+    ck_assert_int_eq(sim->nodes[0].finish_status, KEEL_INTERRUPTED);
+    ck_assert_ptr_nonnull(strstr(sim->nodes[0].finish_detail, "stopped"));
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(a_run_that_begins_with_too_few_waits_too)
+{
+    struct sim_config config = four(11, 3);
+    struct sim *sim = sim_create(&config);
+    for (uint16_t node = 0; node < 3; node++)
+        sim_start_node(sim, node, 0);
+    ck_assert(!sim_run(sim, sim->now_ns + 20 * config.timeout_ns));
+    ck_assert_uint_eq(sim->view_changes, 0);
+    ck_assert_uint_eq(sim->shortages, 1);
+    sim_start_node(sim, 3, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 20 * config.timeout_ns, views, 1));
+    ck_assert_uint_eq(active(sim), 3);
+    sim_start_node(sim, 4, 0);
+    check_end(sim);
+    ck_assert_uint_eq(active(sim), 4);
+    sim_destroy(sim);
+}
+END_TEST
+
+/* Who finished the last step writes its snapshot, with or without those who were lost behind it. Where nobody
+ * comes for them, a rank that was about to do it waits in vain, and the next life makes the end again. */
+START_TEST(a_loss_behind_the_last_step_does_not_hold_up_the_end)
+{
+    for (uint64_t seed = 20; seed < 60; seed++) {
+        struct sim_config config = four(seed, 4);
+        config.respawn = seed % 2 == 0;
+        struct sim *sim = begin(config);
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 100));
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * config.step_ns));
+        sim_kill_worker(sim, (uint16_t)(1 + seed % 4), 0);
+        const bool ended = sim_run(sim, sim->now_ns + 70 * config.timeout_ns);
+        ck_fine(sim);
+        ck_assert_msg(ended, "seed %" PRIu64, seed);
+        ck_assert_msg(sim->nodes[0].finish_status == KEEL_OK ||
+                          (!config.respawn && sim->nodes[0].finish_status == KEEL_INTERRUPTED),
+                      "seed %" PRIu64 ": %s", seed, sim->nodes[0].finish_detail);
+        sim_destroy(sim);
+    }
+}
+END_TEST
+
+START_TEST(a_launcher_without_any_plan_is_refused)
+{
+    static struct keel_node *node;
+    static const uint64_t none[3], two[] = {0, 0, 5};
+    struct keel_node_config config = {.node_count = 2,
+                                      .holder_count = 1,
+                                      .rank_count = 2,
+                                      .shard_count = 1,
+                                      .timeout_ns = SECONDS,
+                                      .launcher = true};
+    node = malloc(keel_node_bytes(true));
+    ck_assert_ptr_nonnull(node);
+    ck_status(keel_node_init(node, &config), KEEL_INVALID);
+    config.plans = none;
+    ck_status(keel_node_init(node, &config), KEEL_INVALID);
+    config.plans = two;
+    ck_ok(keel_node_init(node, &config));
+    free(node);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, too_few_for_any_plan_wait_for_others_and_keep_their_step);
+    tcase_add_test(tc, with_the_smallest_plan_the_run_goes_on_at_once);
+    tcase_add_test(tc, a_spare_takes_any_seat_without_a_wait);
+    tcase_add_test(tc, ranks_beyond_a_number_that_has_a_plan_are_spares_under_their_numbers);
+    tcase_add_test(tc, who_comes_and_makes_no_larger_plan_changes_no_view);
+    tcase_add_test(tc, when_nobody_can_come_the_run_ends_resumable_and_says_how_many_it_needs);
+    tcase_add_test(tc, the_end_says_why_the_others_were_lost);
+    tcase_add_test(tc, restarts_that_are_used_up_end_the_wait);
+    tcase_add_test(tc, the_wait_is_bounded);
+    tcase_add_test(tc, a_run_that_waits_for_ranks_can_be_stopped);
+    tcase_add_test(tc, a_run_that_begins_with_too_few_waits_too);
+    tcase_add_test(tc, a_loss_behind_the_last_step_does_not_hold_up_the_end);
+    tcase_add_test(tc, a_launcher_without_any_plan_is_refused);
+}
+
+KEEL_TEST_MAIN("node_plans", cases, 60)
