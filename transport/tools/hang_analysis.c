@@ -19,23 +19,21 @@ const char *keel_hang_analysis_state_text(enum keel_hang_analysis_state state)
 
 /* ---- groups and their ranks ---------------------------------------------------------------------------- */
 
-static struct keel_hang_analysis_group *group_of(struct keel_hang_analysis *who,
-                                                 const struct keel_record_group *record)
+/* The group of a record is among the groups. */
+static enum keel_status add_group(struct keel_hang_analysis *who, const struct keel_record_group *record)
 {
-    for (uint32_t k = 0; k < who->group_count; k++)
+    for (size_t k = 0; k < who->group_count; k++)
         if (who->groups[k].identity == record->identity && who->groups[k].rank_count == record->rank_count)
-            return &who->groups[k];
-    if (who->group_count == KEEL_HANG_ANALYSIS_GROUPS_MAX)
-        return NULL;
+            return KEEL_OK;
+    KEEL_TRY(keel_grow(&who->groups, &who->group_capacity, who->group_count + 1, sizeof *who->groups));
     struct keel_hang_analysis_group *group = &who->groups[who->group_count];
     *group = (struct keel_hang_analysis_group){
         .identity = record->identity, .epoch = record->epoch, .rank_count = record->rank_count};
-    if (keel_alloc(record->rank_count, sizeof *group->ranks, &group->ranks) != KEEL_OK)
-        return NULL;
+    KEEL_TRY(keel_alloc(record->rank_count, sizeof *group->ranks, &group->ranks));
     for (uint32_t rank = 0; rank < record->rank_count; rank++)
         group->ranks[rank].state = KEEL_HANG_ANALYSIS_UNSEEN;
     who->group_count++;
-    return group;
+    return KEEL_OK;
 }
 
 static const struct keel_record_group *entry_of(const struct keel_recording *recording,
@@ -67,11 +65,10 @@ static enum keel_status gather(const struct keel_recordings *recordings, struct 
     for (uint32_t r = 0; r < recordings->count; r++)
         for (uint32_t k = 0; k < KEEL_RECORD_GROUPS; k++) {
             const struct keel_record_group *entry = &recordings->at[r]->record.groups[k];
-            if (entry->state == KEEL_RECORD_LIVE && group_of(who, entry) == NULL)
-                return keel_fail(KEEL_LIMIT, "more than %d groups, or no memory",
-                                 KEEL_HANG_ANALYSIS_GROUPS_MAX);
+            if (entry->state == KEEL_RECORD_LIVE)
+                KEEL_TRY(add_group(who, entry));
         }
-    for (uint32_t g = 0; g < who->group_count; g++)
+    for (size_t g = 0; g < who->group_count; g++)
         for (uint32_t r = 0; r < recordings->count; r++) {
             uint16_t index;
             const struct keel_record_group *entry = entry_of(recordings->at[r], &who->groups[g], &index);
@@ -324,9 +321,9 @@ static enum keel_status judge_group(struct keel_hang_analysis_group *group)
 enum keel_status keel_hang_analysis_judge(const struct keel_recordings *recordings,
                                           struct keel_hang_analysis *out)
 {
-    struct keel_hang_analysis who = {.group_count = 0};
+    struct keel_hang_analysis who = {.groups = NULL};
     enum keel_status status = gather(recordings, &who);
-    for (uint32_t k = 0; k < who.group_count && status == KEEL_OK; k++)
+    for (size_t k = 0; k < who.group_count && status == KEEL_OK; k++)
         status = judge_group(&who.groups[k]);
     if (status != KEEL_OK)
         keel_hang_analysis_free(&who);
@@ -337,9 +334,10 @@ enum keel_status keel_hang_analysis_judge(const struct keel_recordings *recordin
 
 void keel_hang_analysis_free(struct keel_hang_analysis *who)
 {
-    for (uint32_t k = 0; k < who->group_count; k++)
+    for (size_t k = 0; k < who->group_count; k++)
         keel_free(who->groups[k].ranks);
-    who->group_count = 0;
+    keel_free(who->groups);
+    *who = (struct keel_hang_analysis){.groups = NULL};
 }
 
 void keel_hang_analysis_culprit_text(const struct keel_hang_analysis_group *group, uint32_t rank, char *out,

@@ -9,7 +9,7 @@
 
 #include "recording.h"
 
-enum { KEEL_HANG_ANALYSIS_GROUPS_MAX = 32, KEEL_HANG_ANALYSIS_CULPRITS_MAX = 8 };
+enum { KEEL_HANG_ANALYSIS_CULPRITS_MAX = 8 };
 
 /* Where a rank is in the operation. The order is that of blame among those equally waited for. */
 enum keel_hang_analysis_state {
@@ -51,8 +51,9 @@ struct keel_hang_analysis_group {
 };
 
 struct keel_hang_analysis {
-    struct keel_hang_analysis_group groups[KEEL_HANG_ANALYSIS_GROUPS_MAX];
-    uint32_t group_count;
+    struct keel_hang_analysis_group
+        *groups; /* owned; a run whose ranks share slices has two a data position */
+    size_t group_count, group_capacity;
 };
 
 /* Judge all groups that are open in a recording. The recordings stay in use by *out. NO_MEMORY. */

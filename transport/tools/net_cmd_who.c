@@ -148,7 +148,7 @@ static void print_json(const struct keel_hang_analysis *who, const struct keel_r
     keel_json_number(&json, "recordings", recordings->count);
     keel_json_number(&json, "unreadable", recordings->unreadable);
     keel_json_open(&json, "groups", '[');
-    for (uint32_t k = 0; k < who->group_count; k++)
+    for (size_t k = 0; k < who->group_count; k++)
         json_group(&json, &who->groups[k]);
     keel_json_close(&json, ']');
     keel_command_json_end(&json);
@@ -190,7 +190,7 @@ static int run(const struct keel_command *cmd)
     status = keel_hang_analysis_judge(&recordings, &who);
     if (status == KEEL_OK && cmd->json)
         print_json(&who, &recordings);
-    for (uint32_t k = 0; status == KEEL_OK && !cmd->json && k < who.group_count; k++)
+    for (size_t k = 0; status == KEEL_OK && !cmd->json && k < who.group_count; k++)
         print_group(&who.groups[k], own->all);
     if (status == KEEL_OK && !cmd->json && who.group_count == 0)
         printf("%" PRIu32 " recordings, no group is open\n", recordings.count);
