@@ -9,6 +9,7 @@
 #   make cross      the same bits on ARM, emulated (ARCH=arm64)
 #   make sweep      devices of 32 KiB to 2 MiB, 1 to 8 processors (SWEEP="64K:4 1M:2")
 #   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
+#   make plans      random models and plans, same bits    make mutants   seeded defects, and what finds each (ONLY=word)
 #   make install DESTDIR= PREFIX=/usr/local
 #   make FABRIC=no CLBLAST=no OPENCL=no ISAL=no           without a library, in any mix (README.md, "Small builds")
 #   make keel-board keel-ckpt [STATIC=yes]                programs for boards of 64 MB: install-board, install-ckpt
@@ -129,7 +130,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans mutants lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -254,6 +255,9 @@ tests_of = $(filter $(foreach t,$(1),tests/$(t) $(BUILD)/tests/$(t)),$(test_scri
 first_tests := $(foreach t,$(test_FIRST),$(call tests_of,$(t)))
 chosen_tests := $(call tests_of,$(or $(ROOM),%)$(if $(ROOM),/%))
 chosen_tests := $(if $(ONLY),$(foreach t,$(chosen_tests),$(if $(findstring $(ONLY),$t),$t)),$(chosen_tests))
+# How tests/mutants/mutants.sh compiles a source of any room, and links.
+mutants run-tests: export CC_ALL = $(CC) $(CFLAGS_ALL) $(call include_of,runtime) $(foreach room,$(ROOMS),$(call private_of,$(room))) -Itests
+mutants run-tests: export LIBS_ALL = $(LDFLAGS_ALL) $(CHECK_LIBS) $(ALL_LIBS)
 run-tests: all data examples $(filter $(chosen_tests),$(test_programs))
 	@BUILD=$(BUILD) SAN=$(SAN) sh tests/run.sh $(filter $(chosen_tests),$(first_tests) $(filter-out $(first_tests),$(test_scripts) $(test_programs)))
 
@@ -309,6 +313,11 @@ plans: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/plans_test
 	@KEEL_PLANS_CASES=$(or $(CASES),10000) KEEL_PLANS_SECONDS=0 KEEL_PLANS_FIRST=1000 \
 	  $(BUILD)/tests/runtime/plans_test
+
+# Defects that are put in on purpose, one at a time, and what finds each (ONLY=word: those of a name, family or file).
+mutants: deps
+	@$(MAKE) -s --no-print-directory -j$$(nproc) all
+	@BUILD=$(BUILD) sh tests/mutants/mutants.sh $(ONLY)
 
 # Each tests/fuzz/NAME_fuzz.c against hostile bytes for FUZZ_SECONDS; crash inputs are kept in build/fuzz.
 # Everything is built again by clang; neither OpenCL nor libfabric is linked.
