@@ -103,7 +103,8 @@ static enum keel_status layout_make(struct keel_trainer *trainer, const struct k
     KEEL_TRY(keel_alloc(of, sizeof *layout->second, &layout->second));
     for (uint32_t p = 0; p < of; p++)
         layout->second[p] = shadow_of(owners, p);
-    KEEL_ASSERT(layout->second[owners->position] == layout->shadow); /* as those know who wait for its sums */
+    /* As those know who wait for its sums. */
+    KEEL_ASSERT(layout->second[owners->position] == layout->shadow);
     layout->owners.node = NULL; /* borrowed, and used */
     KEEL_TRY(keel_engine_pieces_create(trainer->engine, layout->runs,
                                        layout->share_count * trainer->bucket_count, &layout->pieces));
