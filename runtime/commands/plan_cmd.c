@@ -4,7 +4,7 @@
  *
  * The graph passes and the layout are those of a run (keel/engine.h, plan_only), on the null device: an
  * accelerator, so with all fusions. The tape is that of a step that is begun with nothing held, of a plan
- * that workers can run: each has all tensor slices, gradients and weights. */
+ * that workers can run: each has all tensor slices. */
 #include "plan_cmd.h"
 #include "data.h"
 #include "model.h"
@@ -38,6 +38,7 @@ struct plan {
     uint64_t *piece_bytes;         /* of each bucket, of the loss and of the records; owned */
     struct keel_partial_sums held; /* none */
     struct keel_tape tape;
+    struct keel_tape_segment *segments; /* of the engine; NULL: each is a piece. Owned */
     struct keel_plan_axes axes;
 };
 
@@ -95,7 +96,7 @@ static enum keel_status make_axes(struct plan *plan, uint32_t many)
 static bool has_tapes(const struct plan *plan)
 {
     const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
-    const bool runs = chosen->zero <= 1 || plan->job.parallel.zero == KEEL_ZERO_GRADIENTS;
+    const bool runs = chosen->zero <= 1 || plan->job.parallel.zero == chosen->zero + KEEL_ZERO_NONE;
     return chosen->tensor == 1 && runs && plan->axes.seats == plan->job.ranks;
 }
 
@@ -103,6 +104,19 @@ static bool has_tapes(const struct plan *plan)
 static bool sums_all(const struct plan *plan)
 {
     return has_tapes(plan) && keel_plan_chosen(&plan->axes)->zero == 0;
+}
+
+/* Where weights are gathered segments end before those that read others. */
+static enum keel_status list_segments(struct plan *plan)
+{
+    uint32_t gathers;
+    const uint32_t count = keel_engine_segment_count(plan->engine);
+    if (keel_engine_gathers(plan->engine, false, &gathers) == NULL)
+        return KEEL_OK;
+    KEEL_TRY(keel_alloc(count, sizeof *plan->segments, &plan->segments));
+    for (uint32_t s = 0; s < count; s++)
+        plan->segments[s].bucket = keel_engine_segment_bucket(plan->engine, s);
+    return KEEL_OK;
 }
 
 static enum keel_status make(struct plan *plan, uint32_t many)
@@ -120,6 +134,7 @@ static enum keel_status make(struct plan *plan, uint32_t many)
             plan->compressed
                 ? keel_trainer_compressed_count(plan->engine, &plan->compression, b) * KEEL_COMPRESSED_BYTES
                 : keel_engine_bucket(plan->engine, b)->count * sizeof(float);
+    KEEL_TRY(list_segments(plan));
     plan->piece_bytes[buckets] = sizeof(float);
     plan->piece_bytes[buckets + 1] = plan->job.ranks * sizeof(struct keel_commit_record);
     plan->held.shard_count = plan->job.shards;
@@ -133,27 +148,46 @@ static void unmake(struct plan *plan)
     keel_tape_fini(&plan->tape);
     keel_plan_axes_fini(&plan->axes);
     keel_free(plan->piece_bytes);
+    keel_free(plan->segments);
     keel_engine_destroy(plan->engine);
     if (plan->device != NULL)
         keel_device_close(plan->device);
     keel_data_close(plan->data);
 }
 
+/* Rounds of gathers: microbatches of the rank that has most shards. */
+static uint32_t count_rounds(const struct plan *plan)
+{
+    uint32_t most = 1;
+    for (uint32_t rank = 0; rank < plan->job.ranks; rank++) {
+        uint32_t shards = 0;
+        for (uint32_t s = 0; s < plan->job.shards; s++)
+            shards += plan->shard_rank[s] == rank;
+        most = shards * plan->job.microbatches > most ? shards * plan->job.microbatches : most;
+    }
+    return most;
+}
+
 static struct keel_tape_config config_of(const struct plan *plan, uint32_t rank)
 {
     const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
-    return (struct keel_tape_config){.bucket_count = keel_engine_bucket_count(plan->engine),
-                                     .microbatches = plan->job.microbatches,
-                                     .shard_count = plan->job.shards,
-                                     .shard_position = plan->shard_rank,
-                                     .position = rank,
-                                     .grouped = plan->job.ranks > 1 || chosen->zero > 0,
-                                     .in_pieces = chosen->zero > 0,
-                                     .shadowed =
-                                         chosen->zero > 0 && chosen->holders > 1 && plan->job.ranks > 1,
-                                     .compressed = plan->compressed,
-                                     .waits = keel_engine_window_waits(plan->engine),
-                                     .held = &plan->held};
+    struct keel_tape_config config = {.bucket_count = keel_engine_bucket_count(plan->engine),
+                                      .microbatches = plan->job.microbatches,
+                                      .shard_count = plan->job.shards,
+                                      .shard_position = plan->shard_rank,
+                                      .position = rank,
+                                      .grouped = plan->job.ranks > 1 || chosen->zero > 0,
+                                      .in_pieces = chosen->zero > 0,
+                                      .shadowed =
+                                          chosen->zero > 0 && chosen->holders > 1 && plan->job.ranks > 1,
+                                      .compressed = plan->compressed,
+                                      .waits = keel_engine_window_waits(plan->engine),
+                                      .segments = plan->segments,
+                                      .held = &plan->held};
+    config.gathers = keel_engine_gathers(plan->engine, false, &config.gather_count);
+    config.segment_count = plan->segments != NULL ? keel_engine_segment_count(plan->engine) : 0;
+    config.rounds = plan->segments != NULL ? count_rounds(plan) : 0;
+    return config;
 }
 
 static bool fills_slot(const struct keel_action *action)

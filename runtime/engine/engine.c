@@ -283,6 +283,7 @@ void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_fact
     for (uint32_t i = 0; i < engine->layout.param_count; i++)
         out->parameters += engine->layout.params[i].statistic ? 0 : engine->layout.params[i].count;
     const struct keel_engine_program *program = engine->training ? &engine->train : &engine->eval;
+    out->gather_count = engine->train.gather_count;
     for (uint32_t g = 0; g < engine->train.gather_count; g++)
         out->gathered_bytes += engine->layout.buckets[engine->train.gathers[g].bucket].count * sizeof(float);
     out->flops_per_microbatch = keel_graph_flops(program->graph);

@@ -169,7 +169,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     KEEL_TRY(dump(config, eval, "eval", 1, "inference"));
     KEEL_TRY(finish_passes(config, eval, "eval", false));
     KEEL_TRY(keel_engine_plan_segments(engine, eval));
-    return engine->weights_windowed ? keel_weight_windows_init(engine) : KEEL_OK;
+    return keel_engine_has_gathers(engine) ? keel_weight_windows_init(engine) : KEEL_OK;
 }
 
 /* ---- buffers ------------------------------------------------------------------------------------------- */

@@ -255,6 +255,13 @@ uint64_t keel_engine_gradient_of_tile(const struct keel_engine *engine, uint32_t
 
 /* ---- windows of weights (engine_weights.c) ---- */
 
+/* Whether there are tables of gathers: also of one that is planned alone, which tells what they would take.
+ */
+static inline bool keel_engine_has_gathers(const struct keel_engine *engine)
+{
+    return engine->weights_windowed || (engine->plan_only && engine->training);
+}
+
 /* Whether a segment has to end before node `node`, since that reads weights that it does not have yet.
  * needs: by bucket, the last segment that reads it, and is told of what the node reads; 0: none. */
 bool keel_weights_cut(const struct keel_engine *engine, const struct keel_graph *graph, uint32_t node,

@@ -40,7 +40,8 @@ static void walk_nodes(const struct keel_engine *engine, const struct keel_engin
     for (uint32_t n = 0; n < program->graph->node_count; n++) {
         while (bucket < buckets && nodes[bucket] <= n)
             end_bucket(engine, walk, n, bucket++);
-        if (engine->weights_windowed && keel_weights_cut(engine, program->graph, n, walk->count + 1, needs)) {
+        if (keel_engine_has_gathers(engine) &&
+            keel_weights_cut(engine, program->graph, n, walk->count + 1, needs)) {
             end_segment(walk, n);
             keel_weights_cut(engine, program->graph, n, walk->count + 1, needs);
         }

@@ -69,22 +69,21 @@ uint64_t keel_plan_pages(const struct keel_plan_model *model, uint32_t param,
     return (p->rows * keel_plan_columns(model, p, seat) + KEEL_FLAT_ALIGN - 1) / KEEL_FLAT_ALIGN;
 }
 
-/* Pages of the flat buffer, of each bucket, and of its largest; what position `owner` of n has of them. */
+/* Pages of the flat buffer; what position `owner` of n has of them. */
 struct layout {
-    uint64_t pages, largest, owned;
+    uint64_t pages, owned;
 };
 
 static void add_bucket(struct layout *layout, uint64_t pages, uint32_t n, uint32_t owner)
 {
     layout->pages += pages;
-    layout->largest = pages > layout->largest ? pages : layout->largest;
     layout->owned += keel_plan_share_begin(pages, n, owner + 1) - keel_plan_share_begin(pages, n, owner);
 }
 
 static struct layout lay_out(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
                              uint32_t n, uint32_t owner)
 {
-    struct layout layout = {0, 0, 0};
+    struct layout layout = {0, 0};
     uint64_t pages = 0;
     for (uint32_t i = 0; i < model->param_count; i++) {
         const uint32_t param = model->order[i];
@@ -118,10 +117,9 @@ bool keel_plan_shadows(const struct keel_plan_model *model, const struct keel_jo
     return keel_second_holder(owner, plan->data, node) == position;
 }
 
-/* `whole`, `held`, `largest`: bytes of all elements of the seat, of those that it holds of what is divided,
- * and of the largest bucket. */
+/* `whole`, `held`: bytes of all elements of the seat, and of those that it holds of what is divided. */
 static void count_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                        const struct keel_plan_seat *seat, uint64_t whole, uint64_t held, uint64_t largest,
+                        const struct keel_plan_seat *seat, uint64_t whole, uint64_t held,
                         uint64_t out[KEEL_BYTES_KINDS])
 {
     /* Microbatches of a shard are added one after the other: the sum of several is whole on its rank. */
@@ -142,7 +140,7 @@ static void count_bytes(const struct keel_plan_model *model, const struct keel_j
     if (plan->zero == 1 || plan->zero == 2)
         out[KEEL_BYTES_WORKSPACE] += held;
     if (plan->zero >= 3)
-        out[KEEL_BYTES_WORKSPACE] += 2 * largest;
+        out[KEEL_BYTES_WORKSPACE] += model->cuts[seat->slice_count].weight_window_bytes;
 }
 
 void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
@@ -155,7 +153,7 @@ void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel
         if (keel_plan_shadows(model, plan, of.position, owner))
             held += lay_out(model, &of, plan->data, owner).owned;
     const uint64_t page = (uint64_t)KEEL_FLAT_ALIGN * ELEMENT_BYTES;
-    count_bytes(model, plan, &of, own.pages * page, held * page, own.largest * page, out);
+    count_bytes(model, plan, &of, own.pages * page, held * page, out);
 }
 
 static uint64_t total_of(const uint64_t bytes[KEEL_BYTES_KINDS])
@@ -365,7 +363,11 @@ void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_jo
         return;
     }
     add_exchange(&out->data[KEEL_EXCHANGE_REDUCE_SCATTER], buckets, bytes);
-    /* Weights: after the update; or before each use, forward and backward. */
-    const uint64_t gathers = plan->zero < 3 ? 1 : 2 * microbatches;
-    add_exchange(&out->data[KEEL_EXCHANGE_ALL_GATHER], buckets * gathers, bytes * gathers);
+    /* Weights: after the update; or before they are read, forward and backward. */
+    const struct keel_plan_cut *cut = &model->cuts[seat.slice_count];
+    if (plan->zero < 3)
+        add_exchange(&out->data[KEEL_EXCHANGE_ALL_GATHER], buckets, bytes);
+    else
+        add_exchange(&out->data[KEEL_EXCHANGE_ALL_GATHER], cut->gather_count * microbatches,
+                     cut->gathered_bytes * microbatches);
 }

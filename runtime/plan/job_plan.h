@@ -58,7 +58,10 @@ struct keel_plan_exchange {
 /* Memory of a device that has some of the slices, by the plan of its engine. */
 struct keel_plan_cut {
     uint64_t activation_bytes, accumulator_bytes;
-    uint64_t window_bytes; /* of gradients that go to their owners bucket by bucket */
+    uint64_t window_bytes;        /* of gradients that go to their owners bucket by bucket */
+    uint64_t weight_window_bytes; /* of weights that come from them */
+    uint64_t gathered_bytes;      /* of those: what comes in a microbatch, ... */
+    uint32_t gather_count;        /* ... by so many gathers */
 };
 
 /* What of a job a plan follows from. */

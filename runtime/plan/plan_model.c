@@ -168,8 +168,12 @@ void keel_plan_model_cut(struct keel_plan_model *model, uint32_t count, const st
     struct keel_engine_facts facts;
     KEEL_ASSERT(count > 0 && count <= model->tensor);
     keel_engine_facts(engine, &facts);
-    model->cuts[count] =
-        (struct keel_plan_cut){facts.activation_bytes, facts.accumulator_bytes, facts.window_bytes};
+    model->cuts[count] = (struct keel_plan_cut){.activation_bytes = facts.activation_bytes,
+                                                .accumulator_bytes = facts.accumulator_bytes,
+                                                .window_bytes = facts.window_bytes,
+                                                .weight_window_bytes = facts.weight_window_bytes,
+                                                .gathered_bytes = facts.gathered_bytes,
+                                                .gather_count = facts.gather_count};
 }
 
 bool keel_plan_has_cut(const struct keel_plan_model *model, uint32_t places, uint32_t count)

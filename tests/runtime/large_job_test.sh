@@ -43,8 +43,8 @@ code=$?
 check "a small device alone does not" [ $code -eq 3 ]
 check "what is too large is named, and what to do" \
     'grep -q "not enough memory: the step does not fit: 276 MiB for each of weights.*wte.weight \[140000,256\].*parallel.tensor.*limit for one is 268435456" "$out.log"'
-for plan in tensor=2; do
-    small "$plan" --ranks 2 --set "parallel.$plan"
+for plan in tensor=2 zero=3; do
+    small "$plan" --ranks 2 --set "parallel.$plan" --set parallel.holders=1
     check "two small devices do with parallel.$plan" [ $? -eq 0 ]
     check "parallel.$plan: the bits of the large device" same_bits "$root/whole" "$root/$plan"
 done

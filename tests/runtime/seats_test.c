@@ -314,7 +314,7 @@ START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
     struct keel_plan_param one[2] = {{.rows = 1, .count = PAGES * 1024, .bucket = 0},
                                      {.rows = 1, .count = PAGES * 1024, .bucket = 1}};
     uint32_t in_order[2] = {0, 1};
-    struct keel_plan_cut none[2] = {{.window_bytes = 0}, {.window_bytes = 512}};
+    struct keel_plan_cut none[2] = {{.window_bytes = 0}, {.window_bytes = 512, .weight_window_bytes = 768}};
     const struct keel_plan_model model = {.shards = N,
                                           .tensor = 1,
                                           .microbatches = 1,
@@ -340,6 +340,9 @@ START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
                                   wanted[zero]);
                 if (zero == 2)
                     ck_assert_uint_eq(bytes[KEEL_BYTES_WORKSPACE], none[1].window_bytes + 4 * part);
+                if (zero == 3)
+                    ck_assert_uint_eq(bytes[KEEL_BYTES_WORKSPACE],
+                                      none[1].window_bytes + none[1].weight_window_bytes);
             }
     }
 }

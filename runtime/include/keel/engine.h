@@ -376,13 +376,15 @@ uint64_t keel_engine_digest_shared(const struct keel_engine *engine);
 /* ---- facts for reports and tests ---- */
 
 struct keel_engine_facts {
-    uint64_t parameters;           /* elements that are trained: no statistics */
-    uint64_t planned_peak_bytes;   /* device memory by plan; equals the device's counter */
-    uint64_t activation_bytes;     /* of which the arena, which is planned also with plan_only */
-    uint64_t accumulator_bytes;    /* likewise: gradients of later uses of parameters */
-    uint64_t window_bytes;         /* likewise: gradients, if they lie in windows */
-    uint64_t weight_window_bytes;  /* likewise: weights, if they do */
-    uint64_t gathered_bytes;       /* weights that are written to windows in a microbatch */
+    uint64_t parameters;         /* elements that are trained: no statistics */
+    uint64_t planned_peak_bytes; /* device memory by plan; equals the device's counter */
+    uint64_t activation_bytes;   /* of which the arena, which is planned also with plan_only */
+    uint64_t accumulator_bytes;  /* likewise: gradients of later uses of parameters */
+    uint64_t window_bytes;       /* likewise: gradients, if they lie in windows */
+    uint64_t
+        weight_window_bytes; /* likewise: weights, if they do; with plan_only also what they would take */
+    uint64_t gathered_bytes; /* likewise: weights that are written to windows in a microbatch, ... */
+    uint32_t gather_count;   /* ... by so many gathers */
     uint64_t flops_per_microbatch; /* multiply-adds counted as two, forward + backward, by the index rules */
     uint64_t moved_per_microbatch; /* bytes, likewise, if each operation touches each operand once */
     uint32_t commands_train, commands_eval, commands_update;
