@@ -93,20 +93,34 @@ static uint64_t gcd(uint64_t a, uint64_t b)
     return a;
 }
 
+/* A slice that is one run of its tile, as of a table whose rows are split. */
+static bool is_run(const struct keel_update_tensor *box)
+{
+    return box->row == 0 || box->row == box->count;
+}
+
+/* Runs side by side, each of which begins where a page of the tile does: then all pages are pages of one. */
+static bool are_runs(const struct keel_engine *engine, const struct whole *whole, uint32_t tile)
+{
+    bool all = true;
+    for (uint32_t b = whole->first_box[tile]; b < whole->first_box[tile + 1]; b++)
+        all = all && is_run(&whole->boxes[b]) &&
+              (whole->boxes[b].offset - engine->layout.tiles[tile].offset) % KEEL_UPDATE_PAGE == 0;
+    return all;
+}
+
 /* So many elements of a tile, or a multiple, are whole pages of each of its boxes. */
-static uint64_t atom(const struct whole *whole, uint32_t tile)
+static uint64_t atom(const struct keel_engine *engine, const struct whole *whole, uint32_t tile)
 {
     uint64_t rows = 1, stride = 0;
+    if (are_runs(engine, whole, tile))
+        return KEEL_UPDATE_PAGE;
     for (uint32_t b = whole->first_box[tile]; b < whole->first_box[tile + 1]; b++) {
         const struct keel_update_tensor *box = &whole->boxes[b];
-        if (box->row == 0)
-            return KEEL_UPDATE_PAGE;
         const uint64_t need = KEEL_UPDATE_PAGE / gcd(KEEL_UPDATE_PAGE, box->row);
         rows = need > rows ? need : rows; /* powers of two */
         stride = box->stride;
     }
-    if (stride == 0) /* it has no box */
-        return KEEL_UPDATE_PAGE;
     const uint64_t page = KEEL_UPDATE_PAGE / gcd(KEEL_UPDATE_PAGE, rows * stride);
     return rows * stride * page;
 }
@@ -116,7 +130,17 @@ static uint64_t atom(const struct whole *whole, uint32_t tile)
 static bool part_of(const struct keel_update_tensor *box, const struct keel_tile *tile, uint64_t first,
                     uint64_t end, uint64_t at, struct keel_update_tensor *out)
 {
-    const uint64_t row = box->row > 0 ? box->row : 1, stride = box->row > 0 ? box->stride : 1;
+    const uint64_t begins = box->offset - tile->offset, ends = begins + box->count;
+    if (is_run(box)) {
+        const uint64_t from = first > begins ? first : begins, to = end < ends ? end : ends;
+        *out = *box;
+        out->row = out->stride = 0;
+        out->offset = at + from - first;
+        out->count = to > from ? to - from : 0;
+        out->page = box->page + (uint32_t)((from - begins) / KEEL_UPDATE_PAGE);
+        return to > from;
+    }
+    const uint64_t row = box->row, stride = box->stride;
     const uint64_t rows = box->count / row;
     const uint64_t from = first / stride, to = end >= tile->count ? rows : end / stride;
     *out = *box;
@@ -192,7 +216,7 @@ static uint64_t cut(const struct keel_engine *engine, const struct whole *whole,
         const struct keel_tile *tile = &layout->tiles[layout->order[i]];
         if (tile->offset > element)
             break;
-        const uint64_t size = atom(whole, layout->order[i]), within = element - tile->offset;
+        const uint64_t size = atom(engine, whole, layout->order[i]), within = element - tile->offset;
         const uint64_t most =
             within < tile->count ? within : tile->count - 1; /* gaps go with what is before */
         at = tile->offset + most / size * size;

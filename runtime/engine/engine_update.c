@@ -74,7 +74,7 @@ enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct
     for (uint32_t p = 0; p < engine->layout.tile_count; p++) {
         const struct keel_axis_spec *spec =
             &graph->values[graph->params[p].value].spec.axis[KEEL_AXIS_TENSOR];
-        const bool is_split = spec->kind == KEEL_SPLIT;
+        const bool is_split = spec->kind == KEEL_SPLIT && cut->of > 1; /* models say it for any mesh */
         const uint32_t slices = is_split ? cut->of : 1;
         for (uint32_t s = 0; s < slices; s++, all++) {
             if (s < cut->first || s - cut->first >= cut->count)

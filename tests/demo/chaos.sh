@@ -77,7 +77,7 @@ draw_plan() {
     set --
     for tensor in 1 2 4; do [ $tensor -le "$slices" ] && [ $((ranks % tensor)) -eq 0 ] && set -- "$@" $tensor; done
     pick "$@"; tensor=$picked zero=0
-    [ "$tensor" -gt 1 ] || { draw 3; zero=$drawn; }
+    [ "$tensor" -gt 1 ] || { draw 4; zero=$drawn; }
     draw 2; holders=$((drawn + 1))
     draw 3; faults=$drawn
     plan="--set job.shards=8 --set job.tensor=$slices --set parallel.tensor=$tensor --set parallel.zero=$zero --set parallel.holders=$holders"

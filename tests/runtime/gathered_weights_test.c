@@ -1,0 +1,352 @@
+/* gathered_weights_test.c - ranks that gather their weights (parallel.zero = 3), as threads: the bits of one
+ * rank that has all, the bytes that each sends, which are those of the formula to the byte, and the memory
+ * that each takes. */
+#include "harness.h"
+#include "job_plan.h"
+#include "model.h"
+#include "tape.h"
+#include "trainer.h"
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <keel/thread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RANKS_MAX = 4, STEPS = 3, BUCKETS_MAX = 64 };
+
+struct rank {
+    struct keel_job job;
+    struct keel_data *data;
+    struct keel_device *device;
+    struct keel_trainer *trainer;
+    struct keel_endpoint *endpoint;
+    struct keel_group *group;
+    atomic_uint_fast64_t progress;
+    uint32_t position, count;
+    uint16_t shard_position[RANKS_MAX];
+    uint64_t sent; /* in the last step */
+    struct keel_trainer_result result;
+    enum keel_status status;
+};
+
+static const struct keel_job job = {
+    .seed = 5,
+    .layers = 3,
+    .heads = 2,
+    .width = 64,
+    .block = 16,
+    .dropout = 0.1F,
+    .bias = true,
+    .tied = true,
+    .val_fraction = 0.1F,
+    .steps = STEPS,
+    .batch = 2,
+    .learning_rate = 1e-2F,
+    .decay_steps = STEPS,
+    .gradients = "exact",
+    .tensor = 1,
+    .parallel = {.zero = KEEL_ZERO_WEIGHTS, .bucket_bytes = 65536, .ahead = 1},
+    .update = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .weight_decay = 0.1F, .max_norm = 1.0F}};
+
+static void open_data(struct keel_job *of, struct keel_data **out)
+{
+    char path[] = "/tmp/keel-gathered-XXXXXX";
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    for (uint32_t i = 0; i < 4096; i++) {
+        char letter = (char)('a' + (i * i + i / 7) % 26);
+        ck_assert_int_eq(write(fd, &letter, 1), 1);
+    }
+    close(fd);
+    strcpy(of->path, path);
+    ck_ok(keel_data_open(of, out));
+    unlink(path);
+}
+
+static void open_rank(struct rank *rank, uint32_t position, uint32_t count, uint32_t shards,
+                      uint32_t microbatches, uint32_t zero)
+{
+    *rank = (struct rank){.job = job, .position = position, .count = count};
+    rank->job.ranks = count;
+    rank->job.shards = shards;
+    rank->job.microbatches = microbatches;
+    rank->job.parallel.zero = zero;
+    open_data(&rank->job, &rank->data);
+    ck_ok(keel_device_open("host", NULL, &rank->device));
+    const struct keel_trainer_config config = {.job = &rank->job,
+                                               .data = rank->data,
+                                               .device = rank->device,
+                                               .stall_ns = 60 * KEEL_NS_PER_S,
+                                               .progress = &rank->progress};
+    ck_ok(keel_trainer_create(&config, &rank->trainer));
+    ck_ok(keel_endpoint_open(&(struct keel_endpoint_config){.provider = NULL}, &rank->endpoint));
+}
+
+static void close_rank(struct rank *rank)
+{
+    keel_endpoint_close(rank->endpoint);
+    keel_trainer_destroy(rank->trainer);
+    ck_assert_uint_eq(keel_device_stats(rank->device).live_bytes, 0);
+    keel_device_close(rank->device);
+    keel_data_close(rank->data);
+}
+
+static uint64_t sent_by(const struct rank *rank)
+{
+    struct keel_transport_stats stats;
+    keel_endpoint_stats(rank->endpoint, &stats);
+    return stats.data_sent;
+}
+
+static void *run_rank(void *argument)
+{
+    struct rank *rank = argument;
+    rank->status = KEEL_OK;
+    for (uint64_t n = 0; n < STEPS && rank->status == KEEL_OK; n++) {
+        const struct keel_trainer_step step = {.step = n,
+                                               .epoch = 1,
+                                               .group = rank->group,
+                                               .position = rank->position,
+                                               .rank_count = rank->count,
+                                               .shard_position = rank->shard_position};
+        const uint64_t before = sent_by(rank);
+        rank->status = keel_trainer_run(rank->trainer, &step, &rank->result);
+        rank->sent = sent_by(rank) - before;
+    }
+    return NULL;
+}
+
+static void open_groups(struct rank *ranks, uint32_t count)
+{
+    struct keel_address addresses[RANKS_MAX];
+    for (uint32_t r = 0; r < count; r++)
+        keel_endpoint_address(ranks[r].endpoint, &addresses[r]);
+    for (uint32_t r = 0; r < count; r++) {
+        for (uint32_t s = 0; s < count; s++)
+            ranks[r].shard_position[s] = (uint16_t)s;
+        const struct keel_group_config config = {.epoch = 1,
+                                                 .rank = r,
+                                                 .rank_count = count,
+                                                 .addresses = addresses,
+                                                 .shard_count = count,
+                                                 .shard_rank = ranks[r].shard_position};
+        ck_ok(keel_group_open(ranks[r].endpoint, &config, &ranks[r].group));
+        keel_trainer_gather_over(ranks[r].trainer, ranks[r].group);
+    }
+}
+
+static void begin(struct rank *rank, uint32_t holders)
+{
+    uint64_t digest;
+    const struct keel_owners owners = {
+        .epoch = 1, .position = rank->position, .rank_count = rank->count, .holders = holders};
+    ck_ok(keel_trainer_own(rank->trainer, &owners));
+    ck_ok(keel_trainer_initialize(rank->trainer));
+    ck_ok(keel_trainer_settle(rank->trainer, 0, &digest));
+}
+
+/* Elements of each bucket that a position owns. */
+static void find_share(const struct keel_engine *engine, uint32_t position, uint32_t count, uint64_t *out)
+{
+    struct keel_engine_run runs[BUCKETS_MAX];
+    ck_assert_uint_le(keel_engine_bucket_count(engine), BUCKETS_MAX);
+    ck_ok(keel_engine_share(engine, position, count, runs));
+    for (uint32_t b = 0; b < keel_engine_bucket_count(engine); b++)
+        out[b] = runs[b].count;
+}
+
+/* Gradients to their owners, copies to the shadow, weights to all as often as they are gathered. */
+static uint64_t formula_of(const struct rank *rank, uint32_t holders)
+{
+    const struct keel_engine *engine = keel_trainer_engine(rank->trainer);
+    uint64_t own[BUCKETS_MAX], elements = 0;
+    uint32_t count;
+    const struct keel_engine_gather *gathers = keel_engine_gathers(engine, false, &count);
+    find_share(engine, rank->position, rank->count, own);
+    for (uint32_t b = 0; b < keel_engine_bucket_count(engine); b++)
+        elements += keel_engine_bucket(engine, b)->count - own[b] + (holders > 1 ? own[b] : 0);
+    for (uint32_t g = 0; g < count; g++)
+        elements += rank->job.microbatches * own[gathers[g].bucket] * (rank->count - 1);
+    return elements * sizeof(float);
+}
+
+/* Squares of the pages that the rank owns, its record, its loss, its digest, each to all others. */
+static uint64_t rest_of(const struct rank *rank)
+{
+    const struct keel_engine *engine = keel_trainer_engine(rank->trainer);
+    struct keel_engine_run runs[BUCKETS_MAX], *pages;
+    uint64_t squares = 0;
+    uint32_t count;
+    ck_ok(keel_engine_share(engine, rank->position, rank->count, runs));
+    ck_ok(keel_engine_run_pages(engine, runs, keel_engine_bucket_count(engine), &pages, &count));
+    for (uint32_t p = 0; p < count; p++)
+        squares += pages[p].count;
+    keel_free(pages);
+    return (squares * sizeof(float) + sizeof(struct keel_commit_record) + sizeof(uint64_t)) *
+           (rank->count - 1);
+}
+
+static uint64_t digest_of_one(uint32_t shards, uint32_t microbatches)
+{
+    static struct rank one;
+    open_rank(&one, 0, 1, shards, microbatches, KEEL_ZERO_NONE);
+    ck_ok(keel_trainer_initialize(one.trainer));
+    run_rank(&one);
+    ck_ok(one.status);
+    close_rank(&one);
+    return one.result.digest;
+}
+
+static void run_all(struct rank *ranks, uint32_t count)
+{
+    struct keel_thread threads[RANKS_MAX];
+    for (uint32_t r = 0; r < count; r++)
+        ck_ok(keel_thread_create(&threads[r], "rank", run_rank, &ranks[r]));
+    for (uint32_t r = 0; r < count; r++) {
+        keel_thread_join(&threads[r]);
+        ck_ok(ranks[r].status);
+    }
+}
+
+/* _i: 2 to 4 ranks, 1 or 2 holders, 1 or 2 microbatches. */
+START_TEST(ranks_send_what_the_formula_says_and_have_the_bits_of_one)
+{
+    static struct rank ranks[RANKS_MAX];
+    const uint32_t count = 2 + (uint32_t)_i % 3, holders = 1 + (uint32_t)_i / 3 % 2,
+                   microbatches = 1 + (uint32_t)_i / 6;
+    uint64_t whole = 0, zero0;
+    for (uint32_t r = 0; r < count; r++) {
+        open_rank(&ranks[r], r, count, count, microbatches, KEEL_ZERO_WEIGHTS);
+        begin(&ranks[r], holders);
+    }
+    open_groups(ranks, count);
+    run_all(ranks, count);
+    const uint64_t wanted = digest_of_one(count, microbatches);
+    for (uint32_t r = 0; r < count; r++) {
+        const uint64_t formula = formula_of(&ranks[r], holders), rest = ranks[r].sent - formula;
+        ck_assert_uint_eq(ranks[r].result.digest, wanted);
+        /* The loss alone is summed as the transport likes. */
+        ck_assert_msg(ranks[r].sent >= formula && rest >= rest_of(&ranks[r]) &&
+                          rest <= rest_of(&ranks[r]) + 8 * (uint64_t)count,
+                      "rank %u of %u: %llu bytes, of which the formula says %llu, and %llu for records", r,
+                      count, (unsigned long long)ranks[r].sent, (unsigned long long)formula,
+                      (unsigned long long)rest_of(&ranks[r]));
+        whole += ranks[r].sent;
+    }
+    zero0 = 2 * (count - 1) * keel_engine_flat_count(keel_trainer_engine(ranks[0].trainer)) * sizeof(float);
+    printf("note: %u ranks, %u holders, %u microbatches: %llu bytes by all, %.3f of zero = 0\n", count,
+           holders, microbatches, (unsigned long long)whole, (double)whole / (double)zero0);
+    for (uint32_t r = 0; r < count; r++) {
+        keel_group_close(ranks[r].group);
+        ck_ok(keel_trainer_leave_group(ranks[r].trainer));
+    }
+    for (uint32_t r = 0; r < count; r++)
+        close_rank(&ranks[r]);
+}
+END_TEST
+
+/* ---- memory -------------------------------------------------------------------------------------------- */
+
+/* 27 million parameters, of which nothing is computed. */
+static struct keel_job large_job(uint32_t ranks)
+{
+    struct keel_job large = job;
+    large.shards = large.ranks = ranks;
+    large.microbatches = 1;
+    large.layers = 6;
+    large.width = 512;
+    large.vocab = 16384;
+    large.parallel.bucket_bytes = 4 << 20;
+    return large;
+}
+
+static uint64_t held_by(const struct keel_engine *engine, uint32_t position, uint32_t count, uint32_t holders,
+                        struct keel_engine_pieces **out)
+{
+    static struct keel_engine_run runs[2 * BUCKETS_MAX];
+    const uint32_t buckets = keel_engine_bucket_count(engine);
+    uint64_t held = 0;
+    ck_assert_uint_le(buckets, BUCKETS_MAX);
+    ck_ok(keel_engine_share(engine, position, count, runs));
+    if (holders > 1)
+        ck_ok(keel_engine_share(engine, (position + count - 1) % count, count, runs + buckets));
+    for (uint32_t r = 0; r < holders * buckets; r++)
+        held += runs[r].count;
+    ck_ok(keel_engine_pieces_create((struct keel_engine *)(uintptr_t)engine, runs, holders * buckets, out));
+    return held;
+}
+
+static uint64_t apart(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : b - a;
+}
+
+/* What the device counts is what the engine planned, and keel plan says: 16 bytes of each element that is
+ * held, windows, activations, accumulators; and what is left over, which is small. */
+START_TEST(memory_of_a_rank_is_what_the_plan_says)
+{
+    const uint32_t ranks = 2 + (uint32_t)_i % 3, holders = 1 + (uint32_t)_i / 3;
+    struct keel_job large = large_job(ranks);
+    struct keel_data *data;
+    struct keel_device *device;
+    struct keel_engine *engine;
+    struct keel_engine_pieces *pieces;
+    struct keel_engine_facts facts;
+    struct keel_graph *graph;
+    struct keel_plan_model model;
+    struct keel_job_plan plan;
+    uint64_t bytes[KEEL_BYTES_KINDS];
+    open_data(&large, &data);
+    ck_ok(keel_device_open("host", NULL, &device));
+    struct keel_kernels *kernels;
+    ck_ok(keel_kernels_create(device, &kernels));
+    const uint64_t before = keel_device_stats(device).live_bytes;
+    ck_ok(keel_trainer_build_engine(
+        &large, data, (struct keel_engine_config){.device = device, .kernels = kernels}, &engine));
+    const uint64_t held = held_by(engine, ranks - 1, ranks, holders, &pieces);
+    keel_engine_facts(engine, &facts);
+    ck_assert_uint_eq(keel_device_stats(device).live_bytes - before, facts.planned_peak_bytes);
+
+    ck_ok(keel_graph_create(&graph));
+    ck_ok(keel_model_build(graph, &large, data));
+    ck_ok(keel_plan_model_make(&large, graph, engine, &model));
+    keel_plan_make(&model, ranks, 1, 3, holders, &plan);
+    keel_plan_seat_bytes(&model, &plan, ranks - 1, bytes);
+    const uint64_t state =
+        bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] + bytes[KEEL_BYTES_OPTIMIZER];
+    const uint64_t formula = 16 * facts.parameters * holders / ranks;
+    ck_assert_uint_eq(bytes[KEEL_BYTES_ACTIVATIONS], facts.activation_bytes);
+    ck_assert_uint_eq(bytes[KEEL_BYTES_WORKSPACE],
+                      facts.accumulator_bytes + facts.window_bytes + facts.weight_window_bytes);
+    const uint64_t named = state + bytes[KEEL_BYTES_ACTIVATIONS] + bytes[KEEL_BYTES_WORKSPACE];
+    printf(
+        "note: %u ranks, %u holders: %llu bytes of state (16 P / n: %llu), %llu of windows of weights, %llu "
+        "of windows of gradients, %llu of activations, %llu accumulators, %llu else\n",
+        ranks, holders, (unsigned long long)(16 * held), (unsigned long long)formula,
+        (unsigned long long)facts.weight_window_bytes, (unsigned long long)facts.window_bytes,
+        (unsigned long long)facts.activation_bytes, (unsigned long long)facts.accumulator_bytes,
+        (unsigned long long)(facts.planned_peak_bytes - 16 * held - facts.activation_bytes -
+                             bytes[KEEL_BYTES_WORKSPACE]));
+    ck_assert_uint_le(apart((16 * held), formula), formula / 100);
+    ck_assert_uint_le(apart(state, formula), formula / 100);
+    ck_assert_uint_le(apart(facts.planned_peak_bytes, named), named / 100);
+    ck_assert_uint_lt(facts.weight_window_bytes * 2, keel_engine_flat_count(engine) * sizeof(float));
+
+    keel_plan_model_fini(&model);
+    keel_graph_destroy(graph);
+    keel_engine_pieces_destroy(pieces);
+    keel_engine_destroy(engine);
+    keel_kernels_destroy(kernels);
+    keel_device_close(device);
+    keel_data_close(data);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, ranks_send_what_the_formula_says_and_have_the_bits_of_one, 0, 12);
+    tcase_add_loop_test(tc, memory_of_a_rank_is_what_the_plan_says, 0, 6);
+}
+
+KEEL_TEST_MAIN("gathered_weights", cases, 300)
