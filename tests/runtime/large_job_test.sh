@@ -1,7 +1,8 @@
 #!/bin/sh
 # large_job_test.sh - a job that does not fit one device: its weights are 276 MiB, and a device of 1 GiB has no buffer above
 # 256. One rank is refused for that, by name; ranks that divide the model train it, with the bits of a large device. PoCL
-# makes devices of a size (POCL_MEMORY_LIMIT, in GiB).
+# makes devices of a size (POCL_MEMORY_LIMIT, in GiB). Tables are divided over the tensor axis; layers, 289 MiB of another
+# model, over owners from whom they are gathered, two of each: where gradients alone are divided the weights do not fit.
 set -u
 here=$(dirname "$0")
 . "$here/script.sh"
@@ -43,10 +44,25 @@ code=$?
 check "a small device alone does not" [ $code -eq 3 ]
 check "what is too large is named, and what to do" \
     'grep -q "not enough memory: the step does not fit: 276 MiB for each of weights.*wte.weight \[140000,256\].*parallel.tensor.*limit for one is 268435456" "$out.log"'
-for plan in tensor=2 zero=3; do
-    small "$plan" --ranks 2 --set "parallel.$plan" --set parallel.holders=1
+for plan in tensor=2; do
+    small "$plan" --ranks 2 --set "parallel.$plan"
     check "two small devices do with parallel.$plan" [ $? -eq 0 ]
     check "parallel.$plan: the bits of the large device" same_bits "$root/whole" "$root/$plan"
 done
+
+deep="--set model.layers=6 --set model.heads=8 --set model.width=1024 --set model.vocab=0 --set job.tensor=1"
+train deep $deep --ranks 1
+check "a large device trains a deep model" [ $? -eq 0 ]
+for plan in "1 0" "4 2"; do
+    set -- $plan
+    small "deep-$1" $deep --ranks $1 --set parallel.zero=$2
+    code=$?
+    check "$1 small devices with all weights each do not" [ $code -eq 3 ]
+    check "$1 small devices with all weights each: what is too large is named" \
+        grep -q "not enough memory: the step does not fit: 289 MiB for each of weights.*limit for one is 268435456" "$out.log"
+done
+small deep-zero $deep --ranks 4 --set parallel.zero=3
+check "four small devices do with parallel.zero = 3" [ $? -eq 0 ]
+check "parallel.zero = 3: the bits of the large device" same_bits "$root/deep" "$out"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
