@@ -166,6 +166,9 @@ one() {
 
 if [ "${1:-}" = --one ]; then
     shift
+    # What a sanitizer says of a mutant is no report of a test.
+    export ASAN_OPTIONS="${ASAN_OPTIONS:-}:log_path=$work/sanitizer" UBSAN_OPTIONS="${UBSAN_OPTIONS:-}:log_path=$work/sanitizer"
+    export TSAN_OPTIONS="${TSAN_OPTIONS:-}:log_path=$work/sanitizer"
     one "$@"
     exit
 fi
