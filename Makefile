@@ -203,6 +203,9 @@ $(BUILD)/libkeel-emulated.so: $(emulated_SRC) hal/host/fault.c tests/emulated/la
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CSTD) $(WARN) $(WERROR) $(OPT) -fPIC -fvisibility=hidden -DKEEL_API_H -DKEEL_API_BEGIN= -DKEEL_API_END= -Ihal/include -ffile-prefix-map=$(CURDIR)=. -pthread -shared -Wl,-z,defs,--discard-all -o $@ $(filter %.c,$^)
 $(BUILD)/keel: $(MAIN_OBJ) $(BUILD)/libkeel.a
+# Plug-ins of models call the builder, and what else public headers have that is here: keel exports it, the whole builder.
+builder := $(sort $(shell grep -ohE 'keel_graph_[a-z0-9_]+' runtime/include/keel/graph.h))
+$(BUILD)/keel: LDFLAGS_ALL += $(if $(filter yes,$(STATIC)),,-Wl$(comma)--export-dynamic $(addprefix -Wl$(comma)-u$(comma),$(builder)))
 $(BUILD)/keel-board: $(firstword $(MAIN_OBJ)) $(firstword $(SMALL_MAIN_OBJ)) $(BUILD)/libkeel.a
 $(BUILD)/keel-ckpt: $(firstword $(MAIN_OBJ)) $(lastword $(SMALL_MAIN_OBJ)) $(CKPT_COMMANDS) $(BUILD)/libkeel-ckpt.a
 $(BUILD)/keel $(BUILD)/keel-board: program_LIBS = $(ALL_LIBS)
@@ -541,6 +544,9 @@ endif
 	  echo "install: the jobs' text is not made: install bible-kjv, then sh $(PREFIX)/share/keel/data.sh $(PREFIX)/share/keel/data" >&2
 	$(install_boards)
 	install -m 644 $(examples_SRC) $(DESTDIR)$(PREFIX)/share/keel/examples/
+	install -d $(DESTDIR)$(PREFIX)/share/keel/examples/mymodel
+	install -m 644 $(addprefix runtime/examples/mymodel/,mymodel.c mymodel.conf Makefile) $(DESTDIR)$(PREFIX)/share/keel/examples/mymodel/
+	sed -i 's|build/data/|$(PREFIX)/share/keel/data/|' $(DESTDIR)$(PREFIX)/share/keel/examples/mymodel/mymodel.conf
 	$(call write_pc,keel,fault-tolerant training runtime,$(ALL_LIBS))
 	$(call write_pc,keel-ckpt,snapshots of training state: saving and reading (no commands),$(ckpt_LIBS))
 

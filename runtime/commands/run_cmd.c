@@ -8,6 +8,7 @@
 #include "run_output.h"
 #include "run_plan.h"
 #include <inttypes.h>
+#include <keel/clock.h>
 #include <keel/command.h>
 #include <keel/engine.h>
 #include <keel/log.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 enum { OVERRIDES_MAX = 256 };
+#define TRY_NS (120 * KEEL_NS_PER_S) /* in which a plug-in builds its graph */
 /* Options that this file takes; those of the first four are written as overrides. */
 enum taken {
     RANKS,
@@ -421,6 +423,38 @@ static enum keel_status check_drills(const struct run *run)
     return KEEL_OK;
 }
 
+/* Code of a plug-in runs in a process of its own before it runs in this one: `keel plan` of the same job. */
+static enum keel_status try_plugin(const struct keel_job *job)
+{
+    char self[KEEL_PATH_BYTES];
+    struct keel_process_end end = {.signaled = false};
+    KEEL_TRY(keel_self_path(self, sizeof self));
+    FILE *copy = tmpfile(), *nowhere = fopen("/dev/null", "w");
+    enum keel_status status =
+        copy != NULL && nowhere != NULL
+            ? keel_job_write(job, copy)
+            : keel_fail(KEEL_IO, "cannot make a temporary file to try %s; look at TMPDIR", job->plugin_path);
+    if (status == KEEL_OK && fflush(copy) == 0) {
+        const int keep[] = {fileno(copy)};
+        const char *const words[] = {self, "plan", "/dev/fd/3", NULL};
+        status = keel_process_run(words, keep, 1, fileno(nowhere), keel_deadline_after_ns(TRY_NS), &end);
+    }
+    if (copy != NULL)
+        fclose(copy);
+    if (nowhere != NULL)
+        fclose(nowhere);
+    if (status == KEEL_TIMEOUT)
+        return keel_fail(KEEL_INVALID, "model.kind = %s: has built no graph after %d s; mend the plug-in",
+                         job->plugin_path, (int)(TRY_NS / KEEL_NS_PER_S));
+    KEEL_TRY(status);
+    if (end.signaled)
+        return keel_fail(
+            KEEL_INVALID,
+            "model.kind = %s: crashes when it builds its graph (signal %d, %s); mend the plug-in",
+            job->plugin_path, end.code, strsignal(end.code));
+    return KEEL_OK; /* what else is wrong is told below */
+}
+
 /* What there is to train on, and to validate with: what is odd in it may be meant. */
 static void tell_data(const struct keel_job *job, const struct keel_data *data)
 {
@@ -551,6 +585,7 @@ static enum keel_status check_data(struct run *run)
     find_installed_text(&run->job);
     make_absolute(run->job.path);
     make_absolute(run->job.val_path);
+    make_absolute(run->job.plugin_path);
     make_tokenizer_absolute(&run->job);
     if (keel_job_has_text_to_encode(&run->job))
         KEEL_TRY(keel_job_encode_text(&run->job, &encode));
@@ -558,7 +593,9 @@ static enum keel_status check_data(struct run *run)
     KEEL_TRY(keel_data_open(&run->job, &data));
     keel_job_identity(&run->job, keel_data_digest(data), run->identity);
     /* Every worker builds the model; what makes none, or does not fit, is told before processes start. */
-    enum keel_status status = keel_run_plan_make(&run->job, data, &run->plans);
+    enum keel_status status = keel_job_plugin(&run->job) != NULL ? try_plugin(&run->job) : KEEL_OK;
+    if (status == KEEL_OK)
+        status = keel_run_plan_make(&run->job, data, &run->plans);
     run->over = status == KEEL_OK && is_over(run);
     if (status == KEEL_OK && !run->prepare_only && !run->over)
         tell_data(&run->job, data);
@@ -625,9 +662,9 @@ static enum keel_status refuse_other(const struct run *run, const char *old)
         return refuse_arithmetic(run, false);
     else
         snprintf(why, sizeof why,
-                 "the contents of data.path differ, %.120s there and %.120s here (or DIR/identity is "
+                 "the contents of data.path%s differ, %.120s there and %.120s here (or DIR/identity is "
                  "damaged)",
-                 there.path, run->job.path);
+                 keel_job_plugin(&run->job) != NULL ? ", or the plug-in," : "", there.path, run->job.path);
     if (count == 1 &&
         there.decay_steps != run->job.decay_steps) /* which follows train.steps, unless it is set */
         snprintf(move, sizeof move, "to train longer set train.decay_steps = %" PRIu64, there.decay_steps);

@@ -9,11 +9,12 @@ static const struct keel_reader *const readers[KEEL_MODEL_KIND_COUNT] = {KEEL_RE
 
 enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **out)
 {
-    KEEL_ASSERT(job->kind < KEEL_MODEL_KIND_COUNT && readers[job->kind] != NULL);
+    const enum keel_model_kind kind = keel_job_data_kind(job);
+    KEEL_ASSERT(kind < KEEL_MODEL_KIND_COUNT && readers[kind] != NULL);
     struct keel_data *data;
     KEEL_TRY(keel_alloc(1, sizeof *data, &data));
     *data = (struct keel_data){
-        .reader = readers[job->kind], .seed = job->seed, .batch = job->batch, .sample_tokens = 1};
+        .reader = readers[kind], .seed = job->seed, .batch = job->batch, .sample_tokens = 1};
     enum keel_status status = data->reader->open(data, job);
     if (status != KEEL_OK) {
         keel_data_close(data);

@@ -2,6 +2,7 @@
  *
  * One row per key: where it lies in struct keel_job, its type, default, range and help. Reading, checking
  * and writing walk that table (keel/ini.h), so a key is added in one place. */
+#include "plugin.h"
 #include <inttypes.h>
 #include <keel/ini.h>
 #include <keel/job.h>
@@ -59,7 +60,8 @@ static const struct keel_ini_key keys[] = {
      "by a "
      "tree, whatever holds them"},
     {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS,
-     "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation"},
+     "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation; or a file, "
+     "./mymodel.so: a plug-in (keel/model_plugin.h) with keys of its own"},
     {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, KEEL_MODEL_LAYERS_MAX, NULL, BITS,
      "transformer blocks; resnet: blocks of each stage; dlrm: hidden layers of each perceptron"},
     {"model", "heads", KEEL_INI_U32, FIELD(heads), "4", 1, 256, NULL, BITS | OF_MODELS(TEXT),
@@ -247,11 +249,18 @@ static enum keel_status check_name(const char *name)
     return KEEL_OK;
 }
 
-static const struct keel_ini_key *find_key(const char *section, const char *name)
+/* The keys of the job, where a plug-in may have some of its own. */
+static const struct keel_ini_table *table_of(const struct keel_job *job)
 {
-    for (size_t k = 0; k < table.key_count; k++)
-        if (strcmp(keys[k].section, section) == 0 && strcmp(keys[k].name, name) == 0)
-            return &keys[k];
+    return job->plugin != NULL ? &job->plugin->table : &table;
+}
+
+static const struct keel_ini_key *find_key(const struct keel_job *job, const char *section, const char *name)
+{
+    const struct keel_ini_table *all = table_of(job);
+    for (size_t k = 0; k < all->key_count; k++)
+        if (strcmp(all->keys[k].section, section) == 0 && strcmp(all->keys[k].name, name) == 0)
+            return &all->keys[k];
     KEEL_ASSERT(false);
     return NULL;
 }
@@ -261,7 +270,7 @@ static bool is_default(const struct keel_ini_key *key, const struct keel_job *jo
 {
     struct keel_job other;
     char value[KEEL_INI_VALUE_BYTES], initial[KEEL_INI_VALUE_BYTES];
-    keel_ini_defaults(&table, &other);
+    keel_ini_defaults(table_of(job), &other);
     keel_ini_format(key, job, value);
     keel_ini_format(key, &other, initial);
     return strcmp(value, initial) == 0;
@@ -285,8 +294,8 @@ static enum keel_status check_users(const struct keel_job *job, unsigned shift, 
                                     uint32_t choice)
 {
     char value[KEEL_INI_VALUE_BYTES], chosen[KEEL_INI_VALUE_BYTES];
-    for (size_t i = 0; i < table.key_count; i++) {
-        const struct keel_ini_key *key = &keys[i];
+    for (size_t i = 0; i < table_of(job)->key_count; i++) {
+        const struct keel_ini_key *key = &table_of(job)->keys[i];
         const unsigned users = key->mark >> shift & USERS_MASK;
         if (users == 0 || (users & 1U << choice) != 0 || is_default(key, job))
             continue;
@@ -300,15 +309,22 @@ static enum keel_status check_users(const struct keel_job *job, unsigned shift, 
     return KEEL_OK;
 }
 
+enum keel_model_kind keel_job_data_kind(const struct keel_job *job)
+{
+    static const enum keel_model_kind kinds[KEEL_PLUGIN_DATA_COUNT] = {KEEL_MODEL_GPT, KEEL_MODEL_BERT,
+                                                                       KEEL_MODEL_RESNET, KEEL_MODEL_DLRM};
+    return job->plugin != NULL ? kinds[job->plugin->entry->data] : (enum keel_model_kind)job->kind;
+}
+
 static bool is_text(const struct keel_job *job)
 {
-    return (TEXT & 1U << job->kind) != 0;
+    return (TEXT & 1U << keel_job_data_kind(job)) != 0;
 }
 
 static enum keel_status check_kind(const struct keel_job *job)
 {
-    KEEL_TRY(check_users(job, MODELS_SHIFT, find_key("model", "kind"), job->kind));
-    return check_users(job, OPTIMIZERS_SHIFT, find_key("train", "optimizer"), job->optimizer);
+    KEEL_TRY(check_users(job, MODELS_SHIFT, find_key(job, "model", "kind"), keel_job_data_kind(job)));
+    return check_users(job, OPTIMIZERS_SHIFT, find_key(job, "train", "optimizer"), job->optimizer);
 }
 
 /* The fraction of "topk:FRACTION"; what a block of it has is what an element keeps. */
@@ -552,12 +568,12 @@ static enum keel_status check_job(const struct keel_job *job)
     KEEL_TRY(check_devices(job));
     KEEL_TRY(check_kind(job));
     KEEL_TRY(check_vocabulary(job));
-    if (job->val_path[0] != '\0' && !is_default(find_key("data", "val_fraction"), job))
+    if (job->val_path[0] != '\0' && !is_default(find_key(job, "data", "val_fraction"), job))
         return keel_fail(
             KEEL_INVALID,
             "data.val_fraction = %g says nothing beside data.val_path = %s: leave one of them out",
             (double)job->val_fraction, job->val_path);
-    if (is_text(job) && job->width % job->heads != 0)
+    if (is_text(job) && job->plugin == NULL && job->width % job->heads != 0)
         return keel_fail(KEEL_INVALID, "model.width = %u does not divide into model.heads = %u", job->width,
                          job->heads);
     if (job->kind == KEEL_MODEL_MOE && job->layers < 2)
@@ -585,16 +601,103 @@ static enum keel_status check_job(const struct keel_job *job)
     return check_parallel(job);
 }
 
+/* ---- plug-ins ------------------------------------------------------------------------------------------ */
+
+const struct keel_model_plugin *keel_job_plugin(const struct keel_job *job)
+{
+    return job->plugin != NULL ? job->plugin->entry : NULL;
+}
+
+/* Whether a key of [model] is of the data, and not of a model that comes with Keel. */
+static bool is_of_data(const struct keel_ini_key *key, enum keel_model_kind kind)
+{
+    static const char *const names[] = {"kind", "block", "vocab", "dense", "tables", "categories", "bag"};
+    const unsigned users = key->mark >> MODELS_SHIFT & USERS_MASK;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(key->name, names[i]) == 0)
+            return users == 0 || (users & 1U << kind) != 0;
+    return false;
+}
+
+/* A plug-in's own keys, behind those of [model] that its data have. */
+static enum keel_status add_own_keys(struct keel_job_plugin *plugin, uint32_t *count)
+{
+    const uint32_t before = *count;
+    for (uint32_t k = 0; k < plugin->entry->key_count; k++) {
+        struct keel_ini_key own = plugin->entry->keys[k];
+        for (uint32_t i = 0; i < before; i++)
+            if (strcmp(plugin->keys[i].section, "model") == 0 && strcmp(plugin->keys[i].name, own.name) == 0)
+                return keel_fail(KEEL_INVALID,
+                                 "%s: its key %s is one that [model] has for its data; give it another name",
+                                 plugin->path, own.name);
+        own.offset += offsetof(struct keel_job, settings);
+        own.mark = BITS;
+        plugin->keys[(*count)++] = own;
+    }
+    return KEEL_OK;
+}
+
+/* The keys of a job with this plug-in: all sections, and of [model] what its data have, and its own. */
+static enum keel_status add_keys(struct keel_job_plugin *plugin)
+{
+    static const struct keel_ini_key kind = {"model", "kind", KEEL_INI_TEXT, FIELD(plugin_path),   "-", 1,
+                                             0,       NULL,   BITS,          "file of the plug-in"};
+    const struct keel_job of_plugin = {.plugin = plugin};
+    const enum keel_model_kind data = keel_job_data_kind(&of_plugin);
+    uint32_t count = 0;
+    _Static_assert(sizeof keys / sizeof keys[0] + KEEL_PLUGIN_KEYS_MAX <= KEEL_INI_KEYS_MAX,
+                   "keys of a plug-in");
+    for (size_t i = 0; i < table.key_count; i++) {
+        const bool of_model = strcmp(keys[i].section, "model") == 0;
+        if (!of_model || is_of_data(&keys[i], data))
+            plugin->keys[count++] = of_model && strcmp(keys[i].name, "kind") == 0 ? kind : keys[i];
+        if (of_model && strcmp(keys[i + 1].section, "model") != 0)
+            KEEL_TRY(add_own_keys(plugin, &count));
+    }
+    plugin->table = (struct keel_ini_table){.keys = plugin->keys, .key_count = count, .what = "job"};
+    return KEEL_OK;
+}
+
+static enum keel_status take_any(void *object, const struct keel_ini_entry *entry)
+{
+    (void)object;
+    (void)entry;
+    return KEEL_OK;
+}
+
+/* What model.kind is has to be known before the other keys are read. */
+static enum keel_status find_plugin(const char *path, const char *const *overrides, uint32_t override_count,
+                                    struct keel_job *job)
+{
+    static const char prefix[] = "model.kind=";
+    struct {
+        char kind[KEEL_PATH_BYTES];
+    } seen;
+    const struct keel_ini_key key = {"model", "kind", KEEL_INI_TEXT, 0, sizeof seen.kind, "gpt", 0, 0, NULL,
+                                     0,       ""};
+    const struct keel_ini_table kinds = {.keys = &key, .key_count = 1, .what = "job", .take = take_any};
+    keel_ini_defaults(&kinds, &seen);
+    KEEL_TRY(keel_ini_read(&kinds, path, &seen));
+    for (uint32_t i = 0; i < override_count; i++)
+        if (strncmp(overrides[i], prefix, sizeof prefix - 1) == 0)
+            KEEL_TRY(keel_ini_override(&kinds, overrides[i], &seen));
+    if (!keel_plugin_is_path(seen.kind))
+        return KEEL_OK;
+    job->kind = KEEL_MODEL_PLUGIN;
+    return keel_plugin_load(seen.kind, add_keys, &job->plugin);
+}
+
 enum keel_status keel_job_load(const char *path, const char *const *overrides, uint32_t override_count,
                                struct keel_job *out)
 {
     struct keel_job job;
     memset(&job, 0, sizeof job);
-    keel_ini_defaults(&table, &job);
-    KEEL_TRY(keel_ini_read(&table, path, &job));
+    KEEL_TRY(find_plugin(path, overrides, override_count, &job));
+    keel_ini_defaults(table_of(&job), &job);
+    KEEL_TRY(keel_ini_read(table_of(&job), path, &job));
     const uint64_t steps_of_file = job.steps;
     for (uint32_t i = 0; i < override_count; i++)
-        KEEL_TRY(keel_ini_override(&table, overrides[i], &job));
+        KEEL_TRY(keel_ini_override(table_of(&job), overrides[i], &job));
     if (job.decay_steps == 0)
         job.decay_steps =
             job.steps > 0 ? job.steps
@@ -607,7 +710,7 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
 
 enum keel_status keel_job_write(const struct keel_job *job, FILE *out)
 {
-    return keel_ini_write(&table, job, out);
+    return keel_ini_write(table_of(job), job, out);
 }
 
 bool keel_job_takes_snapshots(const struct keel_job *job)
@@ -635,7 +738,11 @@ const char *keel_job_unit(const struct keel_job *job)
 void keel_job_describe(const struct keel_job *job, char *out, size_t bytes)
 {
     char kind[KEEL_INI_VALUE_BYTES];
-    keel_ini_format(find_key("model", "kind"), job, kind);
+    keel_ini_format(find_key(job, "model", "kind"), job, kind);
+    if (job->plugin != NULL) {
+        snprintf(out, bytes, "%s", kind);
+        return;
+    }
     int length = snprintf(out, bytes, "%s, %u layers, width %u", kind, job->layers, job->width);
     if (is_text(job) && length > 0 && (size_t)length < bytes)
         snprintf(out + length, bytes - (size_t)length, ", %u heads, %u tokens of context", job->heads,
@@ -657,11 +764,13 @@ void keel_job_print_keys(FILE *out)
 enum { ARITHMETIC_VERSION = 2, VERSION_DIGITS = 4, HASH_DIGITS = KEEL_IDENTITY_BYTES - 1 - VERSION_DIGITS };
 
 /* A value as far as the bits depend on it: of a tokenizer its contents do, which the digest of the data has,
- * and not where it lies. */
+ * and not where it lies; of a plug-in its own. */
 static void format_bits(const struct keel_ini_key *key, const struct keel_job *job,
                         char out[KEEL_INI_VALUE_BYTES])
 {
     keel_ini_format(key, job, out);
+    if (key->offset == offsetof(struct keel_job, plugin_path))
+        snprintf(out, KEEL_INI_VALUE_BYTES, "plugin:%s", job->plugin->digest);
     if (key->offset == offsetof(struct keel_job, vocabulary) && strncmp(out, BPE, sizeof BPE - 1) == 0)
         out[sizeof BPE - 1] = '\0';
 }
@@ -685,11 +794,13 @@ uint64_t keel_job_plan_keys(const struct keel_job *job)
     crypto_generichash_state state;
     unsigned char hash[crypto_generichash_BYTES_MIN];
     uint64_t out;
+    const struct keel_ini_table *const all = table_of(job);
     crypto_generichash_init(&state, NULL, 0, sizeof hash);
-    for (size_t i = 0; i < table.key_count; i++)
-        if (is_of_identity(&keys[i], job) || strcmp(keys[i].section, "parallel") == 0 ||
-            &keys[i] == find_key("cluster", "ranks") || &keys[i] == find_key("cluster", "nodes"))
-            hash_key(&state, &keys[i], job);
+    for (size_t i = 0; i < all->key_count; i++)
+        if (is_of_identity(&all->keys[i], job) || strcmp(all->keys[i].section, "parallel") == 0 ||
+            &all->keys[i] == find_key(job, "cluster", "ranks") ||
+            &all->keys[i] == find_key(job, "cluster", "nodes"))
+            hash_key(&state, &all->keys[i], job);
     crypto_generichash_final(&state, hash, sizeof hash);
     memcpy(&out, hash, sizeof out);
     return out;
@@ -697,13 +808,14 @@ uint64_t keel_job_plan_keys(const struct keel_job *job)
 
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES])
 {
+    const struct keel_ini_table *const all = table_of(job);
     crypto_generichash_state state;
     unsigned char hash[32];
     crypto_generichash_init(&state, NULL, 0, sizeof hash);
     char line[64];
-    for (size_t i = 0; i < table.key_count; i++)
-        if (is_of_identity(&keys[i], job))
-            hash_key(&state, &keys[i], job);
+    for (size_t i = 0; i < all->key_count; i++)
+        if (is_of_identity(&all->keys[i], job))
+            hash_key(&state, &all->keys[i], job);
     int length = snprintf(line, sizeof line, "data=%016" PRIx64 "\n", data_digest);
     crypto_generichash_update(&state, (const unsigned char *)line, (unsigned long long)length);
     crypto_generichash_final(&state, hash, sizeof hash);
@@ -718,23 +830,38 @@ bool keel_job_is_arithmetic(const char *identity)
     return strlen(identity) == HASH_DIGITS + VERSION_DIGITS && strcmp(identity + HASH_DIGITS, version) == 0;
 }
 
+/* Whether both have the same table of keys. */
+static bool has_keys_of(const struct keel_job *there, const struct keel_job *here)
+{
+    if (there->plugin == NULL || here->plugin == NULL)
+        return there->plugin == here->plugin;
+    return strcmp(there->plugin->digest, here->plugin->digest) == 0;
+}
+
 uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job *here, char *out,
                              size_t bytes)
 {
     enum { TOLD_MAX = 4 };
+    const struct keel_ini_table *const all = table_of(here);
     char a[KEEL_INI_VALUE_BYTES], b[KEEL_INI_VALUE_BYTES];
     uint32_t count = 0;
     size_t used = 0;
     out[0] = '\0';
-    for (size_t i = 0; i < table.key_count; i++) {
-        format_bits(&keys[i], there, a);
-        format_bits(&keys[i], here, b);
-        if ((keys[i].mark & BITS) == 0 || strcmp(a, b) == 0 || count++ >= TOLD_MAX || used >= bytes)
+    if (!has_keys_of(there, here)) {
+        keel_ini_format(find_key(there, "model", "kind"), there, a);
+        keel_ini_format(find_key(here, "model", "kind"), here, b);
+        snprintf(out, bytes, "model.kind is %.200s there and %.200s here", a, b);
+        return 1;
+    }
+    for (size_t i = 0; i < all->key_count; i++) {
+        format_bits(&all->keys[i], there, a);
+        format_bits(&all->keys[i], here, b);
+        if ((all->keys[i].mark & BITS) == 0 || strcmp(a, b) == 0 || count++ >= TOLD_MAX || used >= bytes)
             continue;
-        print_value(&keys[i], there, a);
-        print_value(&keys[i], here, b);
+        print_value(&all->keys[i], there, a);
+        print_value(&all->keys[i], here, b);
         used += (size_t)snprintf(out + used, bytes - used, "%s%s.%s is %s there and %s here",
-                                 used == 0 ? "" : ", ", keys[i].section, keys[i].name, a, b);
+                                 used == 0 ? "" : ", ", all->keys[i].section, all->keys[i].name, a, b);
     }
     if (count > TOLD_MAX && used < bytes)
         snprintf(out + used, bytes - used, ", and %u more", count - TOLD_MAX);

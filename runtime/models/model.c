@@ -1,5 +1,6 @@
 /* model.c - see model.h: which model a job asks for, and with what sizes. */
 #include "model.h"
+#include "ir.h"
 #include <keel/models.h>
 
 /* As the job wishes, or what the data needs. */
@@ -75,6 +76,58 @@ static enum keel_status build_dlrm(struct keel_graph *graph, const struct keel_j
     return keel_model_dlrm(graph, &config);
 }
 
+/* What the trainer reads of the output: a row for each token or sample, with a number for each class. */
+static enum keel_status check_output(const struct keel_graph *graph, const struct keel_job *job,
+                                     const struct keel_data *data, const struct keel_plugin_task *task)
+{
+    const struct keel_model_plugin *plugin = keel_job_plugin(job);
+    if (graph->loss == 0)
+        return keel_fail(KEEL_INVALID,
+                         "%s: its graph has no loss; end it with one, as keel_graph_cross_entropy",
+                         job->plugin_path);
+    if (plugin->data == KEEL_PLUGIN_MASKED_TEXT)
+        return KEEL_OK;
+    const uint64_t rows =
+        plugin->data == KEEL_PLUGIN_TEXT ? (uint64_t)task->batch * task->block : task->batch;
+    const uint64_t columns = task->classes > 0 ? task->classes : 1;
+    const struct keel_shape shape =
+        graph->output != 0 ? keel_graph_shape(graph, graph->output) : (struct keel_shape){.dims = 0};
+    const uint64_t last = shape.dims > 0 ? shape.size[shape.dims - 1] : 0;
+    uint64_t count = shape.dims > 0;
+    for (uint32_t d = 0; d < shape.dims; d++)
+        count *= shape.size[d];
+    if (last == columns && count == rows * columns &&
+        (shape.dims == 2 || (shape.dims > 2 && !keel_data_has_accuracy(data))))
+        return KEEL_OK;
+    return keel_fail(
+        KEEL_INVALID,
+        "%s: the output of its graph has %llu numbers, %llu in a row: its data want %llu rows of %llu "
+        "(keel/model_plugin.h)",
+        job->plugin_path, (unsigned long long)count, (unsigned long long)last, (unsigned long long)rows,
+        (unsigned long long)columns);
+}
+
+static enum keel_status build_plugin(struct keel_graph *graph, const struct keel_job *job,
+                                     const struct keel_data *data)
+{
+    _Static_assert((int)KEEL_DATA_INPUTS_MAX == (int)KEEL_PLUGIN_INPUTS_MAX, "inputs of a plug-in");
+    struct keel_plugin_task task = {.batch = job->batch,
+                                    .block = keel_data_sample_tokens(data),
+                                    .classes = vocab_of(job, data),
+                                    .input_count = keel_data_input_count(data)};
+    for (uint32_t i = 0; i < task.input_count; i++) {
+        const struct keel_data_input *input = keel_data_input(data, i);
+        task.inputs[i] = keel_graph_input(graph, input->name, input->dtype, input->shape);
+    }
+    const enum keel_status status = keel_job_plugin(job)->build(graph, job->settings, &task);
+    KEEL_TRY(keel_graph_status(graph)); /* says more than what the plug-in made of it */
+    if (status != KEEL_OK)
+        return keel_fail(KEEL_INVALID, "%s: builds no graph (%s): %s", job->plugin_path,
+                         (unsigned)status < KEEL_STATUS_COUNT ? keel_status_name(status) : "no status",
+                         keel_detail());
+    return check_output(graph, job, data, &task);
+}
+
 enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
                                   const struct keel_data *data)
 {
@@ -88,6 +141,8 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
         return build_moe(graph, job, data);
     case KEEL_MODEL_DLRM:
         return build_dlrm(graph, job);
+    case KEEL_MODEL_PLUGIN:
+        return build_plugin(graph, job, data);
     case KEEL_MODEL_GPT:
     case KEEL_MODEL_KIND_COUNT:
     default:

@@ -319,9 +319,10 @@ static enum keel_status check_identity(const struct keel_worker *worker)
     keel_free(theirs);
     if (!same)
         return keel_fail(KEEL_MISMATCH,
-                         "data.path = %s: is not what the run began with; put it back, then give the "
+                         "data.path = %s%s%s: is not what the run began with; put it back, then give the "
                          "same command again",
-                         worker->job.path);
+                         worker->job.path, keel_job_plugin(&worker->job) != NULL ? ", or model.kind = " : "",
+                         worker->job.plugin_path);
     return KEEL_OK;
 }
 

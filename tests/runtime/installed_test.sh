@@ -60,6 +60,7 @@ case "\$1 \$2" in
 "board init") set -- "\$@" --unmeasured ;;
 "board check" | "board record") set -- "\$@" --level 0 --quick ;;
 "run $prefix"*) set -- "\$@" --set train.steps=3 --set train.eval_every=0 --set cluster.device=host ;;
+"run mymodel"*) set -- "\$@" --set train.steps=4 --set train.eval_every=0 --set train.batch=1 --set cluster.device=host ;;
 "run "*) set -- "\$@" --set cluster.device=host ;;
 esac
 exec "$prefix/bin/keel" "\$@"
@@ -73,6 +74,7 @@ awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick
     printf '[data]\npath = book.txt\n'
 } >my.conf
 cp "$here/../golden/bpe/tokenizer.json" .
+export "PKG_CONFIG_PATH=$prefix/lib/pkgconfig" # where the template's Makefile finds the headers
 mkdir data
 for set in train val; do # numbers of 16 bits, as nanoGPT writes them
     LC_ALL=C awk 'BEGIN { srand(2); for (i = 0; i < 4000; i++) printf "%c%c", 65 + rand() * 9, 65 }' >data/$set.bin
@@ -94,6 +96,12 @@ for page in "$prefix"/share/man/man1/*.1; do
         check "$name: $line" timeout -k 5 300 sh -c "$line" 3<&-
     done 3<"$root/examples"
 done
+
+# ---- a model of one's own ----
+fields() { sed -n 's/.*"step":\([0-9]*\),.*"loss_bits":"\([0-9a-f]*\)".*"digest":"\([0-9a-f]*\)".*/\1 \2 \3/p' "$1/metrics.jsonl"; }
+check "its headers come from the installation alone" sh -c "make -C mymodel -n -B | grep -q -- '-I$prefix/include'"
+check "it is trained without the kill too" keel run mymodel/mymodel.conf --set model.kind=mymodel/mymodel.so --ranks 1 --out unharmed
+check "with the same bits" sh -c "[ -n \"\$1\" ] && [ \"\$1\" = \"\$2\" ]" - "$(fields mine)" "$(fields unharmed)"
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -9,6 +9,7 @@
 #include <keel/api.h>
 #include <keel/ckpt.h>
 #include <keel/file.h>
+#include <keel/model_plugin.h>
 #include <keel/optimizer_ops.h>
 #include <keel/status.h>
 #include <keel/transport_compressed.h>
@@ -34,6 +35,7 @@ enum keel_model_kind {
     KEEL_MODEL_BERT,
     KEEL_MODEL_MOE,
     KEEL_MODEL_DLRM,
+    KEEL_MODEL_PLUGIN, /* of a file: keel_job_plugin */
     KEEL_MODEL_KIND_COUNT
 };
 /* What is done about a loss that explodes. */
@@ -66,7 +68,10 @@ struct keel_job {
     uint32_t shards;   /* logical shards: fixes the bits, not the ranks */
     uint32_t tensor;   /* slices of the tensor axis of the logical mesh: fix the bits, likewise */
     /* [model] */
-    uint32_t kind; /* enum keel_model_kind */
+    uint32_t kind;                                     /* enum keel_model_kind */
+    char plugin_path[KEEL_PATH_BYTES];                 /* of KEEL_MODEL_PLUGIN: what model.kind names */
+    const struct keel_job_plugin *plugin;              /* and what it is, as long as the process lives */
+    uint64_t settings[KEEL_PLUGIN_SETTINGS_BYTES / 8]; /* of its own keys */
     uint32_t layers, heads, width, block;
     uint32_t vocab; /* 0: taken from the data; set for random-data benches */
     float dropout;
@@ -129,8 +134,9 @@ struct keel_job {
 };
 
 /* Defaults, then the file, then each override "section.key=value". INVALID names file and line (or the
- * override), NOT_FOUND the file. Checks what depends on one another (width divides into heads,
- * ranks divide into nodes). */
+ * override), NOT_FOUND the file. Where model.kind is a file, that plug-in is loaded, and its keys are the
+ * job's: errors as of keel/model_plugin.h, and VERSION. Checks what depends on one another (width divides
+ * into heads, ranks divide into nodes). */
 enum keel_status keel_job_load(const char *path, const char *const *overrides, uint32_t override_count,
                                struct keel_job *out);
 
@@ -170,6 +176,11 @@ bool keel_job_compression(const struct keel_job *job, struct keel_compression *o
 enum keel_vocab_kind keel_job_vocab(const struct keel_job *job, const char **out_files);
 /* Bytes of a token in files of data.path without a header of their own; 0: it is a text (data.format). */
 uint32_t keel_job_token_width(const struct keel_job *job);
+
+/* The plug-in that model.kind names, whose keys are in job->settings, else NULL. */
+const struct keel_model_plugin *keel_job_plugin(const struct keel_job *job);
+/* The kind whose data the job's model trains on: job->kind, or of a plug-in the one that it says. */
+enum keel_model_kind keel_job_data_kind(const struct keel_job *job);
 
 /* Whether the job asks for any snapshot. */
 bool keel_job_takes_snapshots(const struct keel_job *job);
