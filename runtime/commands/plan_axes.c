@@ -9,12 +9,13 @@ enum { NEIGHBOURS = 4 /* on each side, that a lost seat is healed from */, LADDE
 
 /* ---- making it ----------------------------------------------------------------------------------------- */
 
-/* Who can have what the last seat had: the same place of positions nearby, and where there are no other
- * positions, the other places. */
+/* Who can have what the last seat had: the same place of positions nearby, or of the same number in groups
+ * nearby; and where there are no other positions, the other places. */
 static uint32_t find_neighbours(const struct keel_job_plan *plan, uint32_t out[2 * NEIGHBOURS])
 {
-    const uint32_t lost = plan->seats - 1, step = plan->data > 1 ? plan->tensor : 1;
-    const uint32_t others = plan->data > 1 ? plan->data - 1 : plan->tensor - 1;
+    const uint32_t apart = plan->group < plan->data ? plan->group : 1;
+    const uint32_t lost = plan->seats - 1, step = plan->data > 1 ? plan->tensor * apart : 1;
+    const uint32_t others = plan->data > 1 ? plan->data / apart - 1 : plan->tensor - 1;
     uint32_t count = 0;
     for (uint32_t i = 1; i <= NEIGHBOURS && count < others; i++) {
         out[count++] = (lost + i * step) % plan->seats;
@@ -132,8 +133,8 @@ static double mib(uint64_t bytes)
 
 static void print_plan(const struct keel_plan_axes *axes, const struct keel_job_plan *plan)
 {
-    printf("  %5" PRIu32 " %5" PRIu32 " %6" PRIu32 " %5" PRIu32 " %7" PRIu32 " %6" PRIu32, plan->seats,
-           plan->data, plan->tensor, plan->zero, plan->holders, plan->spares);
+    printf("  %5" PRIu32 " %5" PRIu32 " %6" PRIu32 " %5" PRIu32 " %5" PRIu32 " %7" PRIu32 " %6" PRIu32,
+           plan->seats, plan->data, plan->tensor, plan->zero, plan->group, plan->holders, plan->spares);
     for (int kind = 0; kind < KEEL_BYTES_KINDS; kind++)
         printf(" %11.2f", mib(plan->bytes[kind]));
     printf(" %11.2f", mib(plan->total_bytes));
@@ -144,7 +145,7 @@ static void print_plan(const struct keel_plan_axes *axes, const struct keel_job_
 
 static void print_head(void)
 {
-    printf("  ranks  data tensor  zero holders spares");
+    printf("  ranks  data tensor  zero group holders spares");
     for (int kind = 0; kind < KEEL_BYTES_KINDS; kind++)
         printf(" %11s", keel_plan_bytes_name((enum keel_plan_bytes)kind));
     printf(" %11s\n", "MiB");
@@ -234,7 +235,7 @@ void keel_plan_axes_print(const struct keel_plan_axes *axes)
     print_exchanges("data", traffic.data);
     print_exchanges("tensor", traffic.tensor);
     if (traffic.shadow_bytes > 0)
-        printf("  to the shadow %36" PRIu64 " bytes\n", traffic.shadow_bytes);
+        printf("  to who has copies %32" PRIu64 " bytes\n", traffic.shadow_bytes);
     printf("\na snapshot: the rank that has most writes %" PRIu64 " bytes of it, and resumes from %" PRIu64
            "\n",
            axes->written_bytes, axes->read_bytes);
@@ -256,6 +257,7 @@ static void put_plan_fields(const struct keel_job_plan *plan, struct keel_json *
     keel_json_number(json, "tensor", plan->tensor);
     keel_json_number(json, "zero", plan->zero);
     keel_json_number(json, "holders", plan->holders);
+    keel_json_number(json, "zero_group", plan->group);
     keel_json_open(json, "bytes", '{');
     for (int kind = 0; kind < KEEL_BYTES_KINDS; kind++)
         keel_json_number(json, keel_plan_bytes_name((enum keel_plan_bytes)kind), plan->bytes[kind]);

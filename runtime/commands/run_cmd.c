@@ -742,8 +742,6 @@ static enum keel_status check_tensor(const struct keel_job *job)
     if (job->parallel.zero > KEEL_ZERO_GRADIENTS)
         key = "parallel.zero = 3: weights are gathered over ranks that have all slices; give 2 or less, or "
               "parallel.tensor = 1";
-    else if (job->parallel.zero > KEEL_ZERO_NONE)
-        key = "parallel.zero: give 0, or parallel.tensor = 1";
     else if (keel_job_compression(job, &compression))
         key = "train.gradients: give exact";
     else if (job->check_products)

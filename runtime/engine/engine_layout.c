@@ -80,20 +80,32 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
     layout->flat_count = offset;
 }
 
-/* Whole tiles, until a bucket is as large as aimed at. */
+/* Elements of a parameter, of all slices. */
+static uint64_t whole_count(const struct keel_engine_param *param)
+{
+    uint64_t count = 1;
+    for (uint32_t d = 0; d < param->dims; d++)
+        count *= param->whole[d];
+    return keel_round_up(count, KEEL_FLAT_ALIGN);
+}
+
+/* Tiles, until the bucket of an engine with all slices is as large as aimed at: engines of unequal cuts exchange
+ * what is of one bucket, so they have the same. */
 static void cut_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
 {
-    uint64_t begin = 0;
+    uint64_t begin = 0, whole = 0;
     layout->bucket_count = 0;
     for (uint32_t i = 0; i < layout->tile_count; i++) {
         bool last = i + 1 == layout->tile_count;
         uint64_t end = last ? layout->flat_count : layout->tiles[layout->order[i + 1]].offset;
-        if (!last && (end - begin) * sizeof(float) < bucket_bytes)
+        whole += whole_count(&layout->params[layout->order[i]]);
+        if (!last && whole * sizeof(float) < bucket_bytes)
             continue;
         layout->buckets[layout->bucket_count] =
             (struct keel_engine_bucket){.offset = begin, .count = end - begin};
         layout->bucket_end[layout->bucket_count++] = i + 1;
         begin = end;
+        whole = 0;
     }
 }
 

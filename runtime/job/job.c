@@ -224,6 +224,8 @@ static const struct keel_ini_key keys[] = {
     {"parallel", "zero", KEEL_INI_CHOICE, FIELD(parallel.zero), "auto", 0, 0, "auto|0|1|2|3", FREE,
      "split over the data positions: 0: nothing; 1: the optimizer's state; 2: gradients too; 3: weights too; "
      "auto: as little as fits the memory"},
+    {"parallel", "zero_group", KEEL_INI_U32, FIELD(parallel.zero_group), "0", 0, KEEL_SHARDS_MAX, NULL, FREE,
+     "data positions, a divisor of them all, over which zero splits; other groups hold replicas; 0: all"},
     {"parallel", "holders", KEEL_INI_U32, FIELD(parallel.holders), "2", 1, 2, NULL, FREE,
      "ranks that have each piece of what is split: with 1, a lost rank costs the steps since the newest "
      "snapshot"},
@@ -513,13 +515,32 @@ static void list_axis(const struct keel_job *job, bool data, uint32_t ranks, cha
             used += (size_t)snprintf(out + used, bytes - used, "%s%u", used == 0 ? "" : ", ", n);
 }
 
+enum { LIST_BYTES = 80 };
+
+/* Groups of owners that are as large as each other. Where neither axis is given ranks do not share slices. */
+static enum keel_status check_group(const struct keel_job *job, uint32_t ranks)
+{
+    const struct keel_parallel *axes = &job->parallel;
+    const uint32_t positions = axes->data > 0 ? axes->data : axes->tensor > 0 ? ranks / axes->tensor : ranks;
+    char groups[LIST_BYTES];
+    size_t used = 0;
+    if (axes->zero_group == 0 || positions % axes->zero_group == 0)
+        return KEEL_OK;
+    for (uint32_t n = 1; n <= positions && used + 16 < sizeof groups; n++)
+        if (positions % n == 0)
+            used += (size_t)snprintf(groups + used, sizeof groups - used, "%s%u", used == 0 ? "" : ", ", n);
+    return keel_fail(
+        KEEL_INVALID,
+        "parallel.zero_group = %u does not divide the %u data positions of %u ranks; it could be %s",
+        axes->zero_group, positions, ranks, groups);
+}
+
 enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks)
 {
-    enum { LIST_BYTES = 80 };
     char data[LIST_BYTES], tensor[LIST_BYTES];
     const struct keel_parallel *axes = &job->parallel;
     if (is_product(job, axes->data, axes->tensor, ranks))
-        return KEEL_OK;
+        return check_group(job, ranks);
     list_axis(job, true, ranks, data, sizeof data);
     list_axis(job, false, ranks, tensor, sizeof tensor);
     return keel_fail(
@@ -545,6 +566,12 @@ static enum keel_status check_parallel(const struct keel_job *job)
             "parallel.data = %u is above job.shards = %u, and a position has one shard at least: "
             "give %u at most, or another job.shards in a new directory",
             axes->data, job->shards, job->shards);
+    if (axes->zero_group > 0 && axes->zero == KEEL_ZERO_NONE)
+        return keel_fail(
+            KEEL_INVALID,
+            "parallel.zero_group = %u: parallel.zero = 0 splits nothing; give 1, 2 or 3, or leave "
+            "the group out",
+            axes->zero_group);
     if (axes->zero <= KEEL_ZERO_NONE)
         return KEEL_OK;
     if (job->optimizer == KEEL_OPTIMIZER_LARS || job->optimizer == KEEL_OPTIMIZER_LAMB)

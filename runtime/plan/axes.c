@@ -7,13 +7,12 @@ uint32_t keel_axes_tensor(uint32_t ranks, uint32_t asked)
     return asked <= 1 ? 1 : asked < ranks ? asked : ranks;
 }
 
-/* The first place with the fewest, or with the most ranks. */
-static uint32_t extreme(const struct keel_axes *axes, bool most)
+/* The first place with the fewest ranks. */
+static uint32_t emptiest(const struct keel_axes *axes)
 {
     uint32_t best = 0;
     for (uint32_t k = 1; k < axes->tensor; k++)
-        if (most ? axes->column_count[k] > axes->column_count[best]
-                 : axes->column_count[k] < axes->column_count[best])
+        if (axes->column_count[k] < axes->column_count[best])
             best = k;
     return best;
 }
@@ -24,22 +23,35 @@ static void put(struct keel_axes *axes, uint32_t rank, uint32_t place)
     axes->column_count[place]++;
 }
 
-/* The last rank of the fullest goes to the emptiest, until they differ by one at most. */
-static void level(struct keel_axes *axes)
+/* Of the ranks that may go: the last one of the fullest place; `ranks`: none may. */
+static uint32_t leaver(const struct keel_axes *axes, const bool *stays)
+{
+    uint32_t best = axes->ranks;
+    for (uint32_t r = axes->ranks; r-- > 0;) {
+        const uint32_t place = axes->place[r], count = axes->column_count[place];
+        if (stays[r])
+            continue;
+        if (best == axes->ranks || count > axes->column_count[axes->place[best]] ||
+            (count == axes->column_count[axes->place[best]] && place < axes->place[best]))
+            best = r;
+    }
+    return best;
+}
+
+/* It goes to the emptiest, until that makes nothing more level. */
+static void level(struct keel_axes *axes, const bool *stays)
 {
     for (;;) {
-        const uint32_t full = extreme(axes, true), empty = extreme(axes, false);
-        uint32_t rank = axes->ranks - 1;
-        if (axes->column_count[full] <= axes->column_count[empty] + 1)
+        const uint32_t rank = leaver(axes, stays), empty = emptiest(axes);
+        if (rank == axes->ranks || axes->column_count[axes->place[rank]] <= axes->column_count[empty] + 1)
             return;
-        while (axes->place[rank] != full)
-            rank--;
-        axes->column_count[full]--;
+        axes->column_count[axes->place[rank]]--;
         put(axes, rank, empty);
     }
 }
 
-void keel_axes_find(const uint16_t *had, uint32_t ranks, uint32_t tensor, struct keel_axes *out)
+void keel_axes_find(const uint16_t *had, const bool *stays, uint32_t ranks, uint32_t tensor,
+                    struct keel_axes *out)
 {
     uint16_t seen[KEEL_SLICES_MAX] = {0};
     KEEL_ASSERT(tensor >= 1 && tensor <= ranks && tensor <= KEEL_SLICES_MAX && ranks <= KEEL_MEMBERS_MAX);
@@ -49,11 +61,11 @@ void keel_axes_find(const uint16_t *had, uint32_t ranks, uint32_t tensor, struct
             put(out, r, had[r]);
     for (uint32_t r = 0; r < ranks; r++)
         if (had[r] >= tensor)
-            put(out, r, extreme(out, false));
-    level(out);
+            put(out, r, emptiest(out));
+    level(out, stays);
     for (uint32_t r = 0; r < ranks; r++)
         out->index[r] = seen[out->place[r]]++;
-    out->data = out->column_count[extreme(out, false)];
+    out->data = out->column_count[emptiest(out)];
 }
 
 uint32_t keel_axes_rank(const struct keel_axes *axes, uint32_t place, uint32_t index)

@@ -24,8 +24,10 @@ enum { KEEL_NO_PLACE = UINT16_MAX };
 
 /* Places that so many ranks have: as many as were asked for, fewer where there are not so many ranks. */
 uint32_t keel_axes_tensor(uint32_t ranks, uint32_t asked);
-/* `had`: by rank its place among `tensor`, or KEEL_NO_PLACE. */
-void keel_axes_find(const uint16_t *had, uint32_t ranks, uint32_t tensor, struct keel_axes *out);
+/* `had`: by rank its place among `tensor`, or KEEL_NO_PLACE; `stays`: who must not be given another one than
+ * that, since others need what only it has. */
+void keel_axes_find(const uint16_t *had, const bool *stays, uint32_t ranks, uint32_t tensor,
+                    struct keel_axes *out);
 /* The rank of a place at an index; which is there. */
 uint32_t keel_axes_rank(const struct keel_axes *axes, uint32_t place, uint32_t index);
 /* First of `slices` that a place has; of place `tensor`: the end. */

@@ -352,3 +352,22 @@ uint32_t keel_second_holder(uint32_t position, uint32_t count, const uint32_t *n
         at++;
     return at;
 }
+
+bool keel_has_share(const struct keel_owners_map *map, uint32_t holder, uint32_t owner)
+{
+    if (holder == owner)
+        return true;
+    if (map->group < map->count)
+        return holder % map->group == owner % map->group;
+    return map->holders > 1 && keel_second_holder(owner, map->count, map->node) == holder;
+}
+
+uint32_t keel_zero_group(uint32_t count, uint32_t asked)
+{
+    uint32_t group = asked;
+    if (asked == 0 || asked > count)
+        return count;
+    while (count % group != 0)
+        group++;
+    return group;
+}

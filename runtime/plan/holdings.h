@@ -11,6 +11,7 @@
 #define KEEL_HOLDINGS_H
 
 #include <keel/status.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +45,20 @@ uint32_t keel_second_holder(uint32_t position, uint32_t count, const uint32_t *n
 
 /* Seats are numbers below the count given; nobody has what is missing. */
 #define KEEL_SEAT_NONE UINT32_MAX
+
+/* Positions along the data axis, of which each owns a share of what ZeRO divides. Positions k * group to (k +
+ * 1) * group - 1 are a group, whose shares are all there is: they get each other's weights. Where there are
+ * several groups, the positions with the same number in each have copies of each other's shares; else a
+ * second holder has one, if holders is 2. */
+struct keel_owners_map {
+    uint32_t count, group; /* which divides it */
+    uint32_t holders;
+    const uint32_t *node; /* as above */
+};
+/* Has position `holder` the share of `owner`? */
+bool keel_has_share(const struct keel_owners_map *map, uint32_t holder, uint32_t owner);
+/* Positions of a group: of so many as were asked for (0: all), or as few more as divide `count`. */
+uint32_t keel_zero_group(uint32_t count, uint32_t asked);
 
 struct keel_move {
     uint32_t from, to;

@@ -99,17 +99,22 @@ static struct layout lay_out(const struct keel_plan_model *model, const struct k
 
 /* ---- bytes --------------------------------------------------------------------------------------------- */
 
-static bool has_shadows(const struct keel_job_plan *plan)
+/* How many have copies of what a position owns. */
+static uint32_t copies_of(const struct keel_job_plan *plan)
 {
-    return plan->zero > 0 && plan->holders > 1 && plan->data > 1;
+    if (plan->zero == 0 || plan->data == 1)
+        return 0;
+    return plan->group < plan->data ? plan->data / plan->group - 1 : plan->holders - 1;
 }
 
 bool keel_plan_shadows(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                        uint32_t position, uint32_t owner)
 {
     uint32_t node[KEEL_SHARDS_MAX];
-    if (!has_shadows(plan))
+    if (position == owner || copies_of(plan) == 0)
         return false;
+    if (plan->group < plan->data)
+        return position % plan->group == owner % plan->group;
     if (model->per_node <= plan->tensor) /* no two of them on one node */
         return (owner + 1) % plan->data == position;
     for (uint32_t p = 0; p < plan->data; p++)
@@ -167,14 +172,15 @@ static uint64_t total_of(const uint64_t bytes[KEEL_BYTES_KINDS])
 /* The seat that has most: of the tensor places the one with most, which the last position is as well as any,
  * since floors leave it the larger shares. */
 void keel_plan_make(const struct keel_plan_model *model, uint32_t data, uint32_t tensor, uint32_t zero,
-                    uint32_t holders, struct keel_job_plan *out)
+                    uint32_t holders, uint32_t group, struct keel_job_plan *out)
 {
     uint64_t bytes[KEEL_BYTES_KINDS];
     *out = (struct keel_job_plan){.seats = data * tensor,
                                   .data = data,
                                   .tensor = tensor,
                                   .zero = zero,
-                                  .holders = data > 1 ? holders : 1};
+                                  .holders = data > 1 ? holders : 1,
+                                  .group = zero > 0 ? keel_zero_group(data, group) : data};
     for (uint32_t place = 0; place < tensor; place++) {
         keel_plan_seat_bytes(model, out, (data - 1) * tensor + place, bytes);
         if (total_of(bytes) > out->total_bytes)
@@ -218,7 +224,7 @@ static uint32_t put_plans(const struct keel_plan_model *model, const struct keel
     zero_range(model, asked, data, &from, &to);
     for (uint32_t zero = from; zero <= to; zero++) {
         struct keel_job_plan *plan = &out[count++];
-        keel_plan_make(model, data, tensor, zero, asked->holders, plan);
+        keel_plan_make(model, data, tensor, zero, asked->holders, asked->zero_group, plan);
         plan->fits = asked->memory_bytes == 0 || plan->total_bytes <= asked->memory_bytes;
     }
     return count;
@@ -352,7 +358,7 @@ void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_jo
     const uint64_t bytes = own.pages * page, buckets = model->bucket_count;
     const uint64_t microbatches =
         (uint64_t)model->microbatches * ((model->shards + plan->data - 1) / plan->data);
-    *out = (struct keel_plan_traffic){.shadow_bytes = has_shadows(plan) ? own.owned * page : 0};
+    *out = (struct keel_plan_traffic){.shadow_bytes = copies_of(plan) * own.owned * page};
     for (int kind = 0; plan->tensor > 1 && kind < KEEL_EXCHANGE_KINDS; kind++)
         add_exchange(&out->tensor[kind], model->exchanges[kind].count * microbatches,
                      model->exchanges[kind].bytes * microbatches);

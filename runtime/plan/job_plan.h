@@ -6,9 +6,10 @@
  * the tensor axis. Seats beyond their product are spares.
  *
  * ZeRO. Of each bucket of a seat's flat buffers the position k of n owns pages [floor(k P / n), floor((k + 1)
- * P / n)); with two holders another one has them too (keel_second_holder). A worker's
- * shares (keel_engine_share) begin with pages of the norm, which are larger: a little off these. 1: so lie m
- * and v; 2: gradients too; 3: weights too.
+ * P / n)); with two holders another one has them too, or with groups of positions those with the same number
+ * in each (keel_has_share): then weights go round in a group. A worker's shares (keel_engine_share) begin
+ * with pages of the norm, which are larger: a little off these. 1: so lie m and v; 2: gradients too; 3:
+ * weights too.
  *
  * Bytes are those of float32 by the layout: pages of KEEL_FLAT_ALIGN elements, so a little more than the
  * formulas say of P parameters of a seat: 16 P; 8 P + 8 P / n; 4 P + 12 P / n; 16 P / n (twice what is
@@ -102,14 +103,15 @@ const char *keel_plan_bytes_name(enum keel_plan_bytes kind);
 struct keel_job_plan {
     uint32_t seats, spares;
     uint32_t data, tensor, zero, holders;
+    uint32_t group;                   /* positions that ZeRO divides over, of `data`; others have the same */
     uint64_t bytes[KEEL_BYTES_KINDS]; /* of the seat that has most */
     uint64_t total_bytes;
     bool fits; /* in the memory that was asked for */
 };
 
-/* The plan with these axes, whatever the job says of them. It fits. */
+/* The plan with these axes, whatever the job says of them; `group` as parallel.zero_group. It fits. */
 void keel_plan_make(const struct keel_plan_model *model, uint32_t data, uint32_t tensor, uint32_t zero,
-                    uint32_t holders, struct keel_job_plan *out);
+                    uint32_t holders, uint32_t group, struct keel_job_plan *out);
 
 /* All plans of up to `seats` seats that the job's keys allow, each by keel_plan_make, the best first: those
  * that fit the memory (0: any does) before others; who uses more seats, who cuts less over tensor, who splits
@@ -155,7 +157,7 @@ enum keel_status keel_plan_regions(const struct keel_plan_model *model, const st
  * sums of a loss over a split vocabulary, and of vectors at the end of a shard, are not counted. */
 struct keel_plan_traffic {
     struct keel_plan_exchange data[KEEL_EXCHANGE_KINDS], tensor[KEEL_EXCHANGE_KINDS];
-    uint64_t shadow_bytes; /* that it sends to who shadows it */
+    uint64_t shadow_bytes; /* that it sends to who has copies of what it owns */
 };
 void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                        struct keel_plan_traffic *out);

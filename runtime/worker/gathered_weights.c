@@ -114,7 +114,7 @@ static struct keel_device_place window_of(const struct keel_trainer *trainer, ui
 static enum keel_status copy_own(struct keel_trainer *trainer, uint32_t bucket)
 {
     const struct keel_device_place from = own_place(trainer, bucket), to = window_of(trainer, bucket);
-    KEEL_ASSERT(trainer->owned.now.owners.rank_count == 1);
+    KEEL_ASSERT(trainer->owned.now.owners.of.count == 1);
     return keel_queue_copy(keel_engine_queue(trainer->engine), from.buffer, from.offset_bytes, to.buffer,
                            to.offset_bytes,
                            keel_engine_bucket(trainer->engine, bucket)->count * sizeof(float), NULL, NULL);
@@ -136,7 +136,7 @@ static enum keel_status begin(struct keel_trainer *trainer, uint32_t bucket)
         .what = {.kind = KEEL_ALL_GATHER_V,
                  .sequence = KEEL_SEQUENCE_WEIGHTS + gathered->sequence++,
                  .element = KEEL_ELEMENT_F32,
-                 .counts_out = now->counts + (size_t)bucket * now->owners.rank_count,
+                 .counts_out = now->counts + (size_t)bucket * now->owners.of.count,
                  .part_count = 1},
         .parts = &own,
         .result = window_of(trainer, bucket),

@@ -71,7 +71,7 @@ enum keel_status keel_owned_digest_make(struct keel_trainer *trainer, struct kee
     KEEL_TRY(keel_buffer_create(trainer->device, keel_digest_scratch_bytes(most), &digest->scratch));
     for (uint32_t i = 0; i < DIGESTS; i++)
         KEEL_TRY(keel_buffer_create(trainer->device, sizeof(uint64_t), &digest->sums[i]));
-    for (uint32_t s = layout->shadow == KEEL_SEAT_NONE ? 1 : 0; s < layout->share_count; s++)
+    for (uint32_t s = layout->copy_count == 0 ? 1 : 0; s < layout->share_count; s++)
         KEEL_TRY(list_share(trainer, layout, s)); /* what nobody has a copy of is compared with nothing */
     return keel_launch_list_seal(&digest->list, trainer->kernels);
 }

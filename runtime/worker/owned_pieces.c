@@ -1,18 +1,17 @@
 /* owned_pieces.c - parallel.zero: which pieces of the flat buffers this rank holds for the optimizer, and the
  * actions of a tape that go by them.
  *
- * Of each bucket every position owns a run of pages, and position k + 1, or the next one on another node, has
- * a copy of all that k owns: it gets the sums and updates as the owner does, so it is never behind. A layout
- * is who holds what in one view; a new view's is made empty and filled (worker_owned.c), and the one before
- * stays until that is done, since others may need what is in it. */
+ * Of each bucket every position owns a run of pages, its share, and others have copies of it
+ * (keel_has_share): they get the sums and update as the owner does, so they are never behind. Weights go
+ * round in the group of owners that have all shares together (parallel.zero_group). A layout is who holds
+ * what in one view; a new view's is made empty and filled (worker_owned.c), and the one before stays until
+ * that is done, since others may need what is in it. */
 #include "axes.h"
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
-
-#define NO_POSITION KEEL_SEAT_NONE
 
 static uint64_t soon(const struct keel_trainer *trainer)
 {
@@ -26,6 +25,7 @@ static void layout_destroy(struct keel_owned_layout *layout)
     keel_owned_digest_destroy(layout->digest);
     keel_engine_pieces_destroy(layout->pieces);
     keel_free(layout->second);
+    keel_free(layout->copies);
     keel_free(layout->shares);
     keel_free(layout->runs);
     keel_free(layout->counts);
@@ -36,16 +36,10 @@ static void layout_destroy(struct keel_owned_layout *layout)
     *layout = (struct keel_owned_layout){.pieces = NULL};
 }
 
-/* NO_POSITION: nobody. */
-static uint32_t shadow_of(const struct keel_owners *owners, uint32_t position)
-{
-    return owners->holders < 2 ? NO_POSITION : keel_second_holder(position, owners->rank_count, owners->node);
-}
-
 /* Pages of all positions, one behind the other, and how many elements each has of each bucket. */
 static enum keel_status list_pages(struct keel_trainer *trainer, struct keel_owned_layout *layout)
 {
-    const uint32_t buckets = trainer->bucket_count, of = layout->owners.rank_count;
+    const uint32_t buckets = trainer->bucket_count, of = layout->owners.of.count;
     struct keel_engine_run *runs = NULL, *pages = NULL;
     uint32_t count = 0, capacity = 0;
     enum keel_status status = keel_alloc(buckets, sizeof *runs, &runs);
@@ -72,40 +66,60 @@ static enum keel_status list_pages(struct keel_trainer *trainer, struct keel_own
     return status;
 }
 
-/* Our own runs, then, one bucket after the other, those of each position whose shadow we are. */
+bool keel_owned_copies(const struct keel_owned_layout *layout, uint32_t holder, uint32_t owner)
+{
+    const struct keel_owners_map *of = &layout->owners.of;
+    if (of->group < of->count)
+        return holder != owner && keel_has_share(of, holder, owner);
+    return layout->second[owner] == holder;
+}
+
+/* Who has copies of our share, and whose we have. */
+static enum keel_status list_holders(const struct keel_owners_map *map, struct keel_owned_layout *layout)
+{
+    const uint32_t position = layout->owners.position;
+    KEEL_TRY(keel_alloc(map->count, sizeof *layout->second, &layout->second));
+    KEEL_TRY(keel_alloc(map->count, sizeof *layout->shares, &layout->shares));
+    KEEL_TRY(keel_alloc(map->count, sizeof *layout->copies, &layout->copies));
+    for (uint32_t p = 0; p < map->count; p++)
+        layout->second[p] = map->holders > 1 ? keel_second_holder(p, map->count, map->node) : KEEL_SEAT_NONE;
+    layout->shares[layout->share_count++] = position;
+    for (uint32_t p = 0; p < map->count; p++) {
+        if (keel_owned_copies(layout, position, p))
+            layout->shares[layout->share_count++] = p;
+        if (keel_owned_copies(layout, p, position))
+            layout->copies[layout->copy_count++] = p;
+    }
+    return KEEL_OK;
+}
+
+/* Our own runs, then, one bucket after the other, those of each position of which we have a copy. */
 static enum keel_status list_runs(struct keel_trainer *trainer, struct keel_owned_layout *layout)
 {
-    const uint32_t buckets = trainer->bucket_count, of = layout->owners.rank_count;
-    KEEL_TRY(keel_alloc(of, sizeof *layout->shares, &layout->shares));
-    layout->shares[layout->share_count++] = layout->owners.position;
-    for (uint32_t p = 0; p < of; p++)
-        if (shadow_of(&layout->owners, p) == layout->owners.position)
-            layout->shares[layout->share_count++] = p;
+    const uint32_t buckets = trainer->bucket_count;
     KEEL_TRY(keel_alloc((size_t)layout->share_count * buckets, sizeof *layout->runs, &layout->runs));
     for (uint32_t s = 0; s < layout->share_count; s++)
-        KEEL_TRY(
-            keel_engine_share(trainer->engine, layout->shares[s], of, layout->runs + (size_t)s * buckets));
+        KEEL_TRY(keel_engine_share(trainer->engine, layout->shares[s], layout->owners.of.count,
+                                   layout->runs + (size_t)s * buckets));
     return KEEL_OK;
 }
 
 static enum keel_status layout_make(struct keel_trainer *trainer, const struct keel_owners *owners,
                                     struct keel_owned_layout *layout)
 {
-    const size_t of = owners->rank_count;
-    *layout = (struct keel_owned_layout){.owners = *owners, .shadow = shadow_of(owners, owners->position)};
+    const size_t of = owners->of.count;
+    *layout = (struct keel_owned_layout){.owners = *owners};
+    layout->owners.of.node = NULL; /* borrowed */
     KEEL_TRY(keel_alloc(trainer->bucket_count * of, sizeof *layout->counts, &layout->counts));
     KEEL_TRY(keel_alloc(of + 1, sizeof *layout->page_first, &layout->page_first));
     KEEL_TRY(keel_alloc(of, sizeof *layout->page_counts, &layout->page_counts));
     KEEL_TRY(keel_alloc(2 * keel_size(keel_engine_page_count(trainer->engine)), sizeof *layout->gathered,
                         &layout->gathered));
     KEEL_TRY(list_pages(trainer, layout));
+    KEEL_TRY(list_holders(&owners->of, layout));
     KEEL_TRY(list_runs(trainer, layout));
-    KEEL_TRY(keel_alloc(of, sizeof *layout->second, &layout->second));
-    for (uint32_t p = 0; p < of; p++)
-        layout->second[p] = shadow_of(owners, p);
     /* As those know who wait for its sums. */
-    KEEL_ASSERT(layout->second[owners->position] == layout->shadow);
-    layout->owners.node = NULL; /* borrowed, and used */
+    KEEL_ASSERT(owners->of.group < of || layout->copy_count == (owners->of.holders > 1 && of > 1 ? 1 : 0));
     KEEL_TRY(keel_engine_pieces_create(trainer->engine, layout->runs,
                                        layout->share_count * trainer->bucket_count, &layout->pieces));
     return keel_owned_digest_make(trainer, layout);
@@ -166,7 +180,7 @@ static enum keel_status carry(struct keel_trainer *trainer)
 enum keel_status keel_trainer_own(struct keel_trainer *trainer, const struct keel_owners *owners)
 {
     struct keel_owned *owned = &trainer->owned;
-    KEEL_ASSERT(owned->on && owners->position < owners->rank_count);
+    KEEL_ASSERT(owned->on && owners->position < owners->of.count);
     const bool alone =
         !owned->now.filled && !owned->before.filled; /* else two layouts are here for a while */
     if (owned->now.filled) {
@@ -221,6 +235,10 @@ void keel_trainer_keep(struct keel_trainer *trainer, uint64_t epoch)
         layout_destroy(&owned->now);
     if (!owned->before.filled || owned->before.owners.epoch != epoch)
         layout_destroy(&owned->before);
+    if (owned->now.filled || !owned->before.filled)
+        return;
+    owned->now = owned->before;
+    owned->before = (struct keel_owned_layout){.pieces = NULL};
 }
 
 void keel_owned_destroy(struct keel_trainer *trainer)
@@ -264,7 +282,7 @@ static uint64_t place_of(const struct keel_trainer *trainer, uint32_t share, uin
 
 static const uint64_t *counts_of(const struct keel_trainer *trainer, uint32_t bucket)
 {
-    return trainer->owned.now.counts + (size_t)bucket * trainer->owned.now.owners.rank_count;
+    return trainer->owned.now.counts + (size_t)bucket * trainer->owned.now.owners.of.count;
 }
 
 enum keel_status keel_owned_reduce(struct keel_tape_run *run, uint32_t bucket,
@@ -292,27 +310,57 @@ static uint64_t share_elements(const struct keel_trainer *trainer, uint32_t shar
     return count;
 }
 
-/* To our shadow, and from those whose shadow we are. */
-enum keel_status keel_tape_shadow(struct keel_tape_run *run, const struct keel_action *action)
+/* Of a handle that is used again. */
+static enum keel_status await_device(struct keel_trainer *trainer, struct keel_device_operation **at,
+                                     uint64_t deadline_ns)
+{
+    struct keel_device_operation *operation = *at;
+    if (operation == NULL)
+        return KEEL_OK;
+    *at = NULL;
+    trainer->awaits = true;
+    enum keel_status status = keel_device_operation_wait(operation, deadline_ns);
+    trainer->awaits = false;
+    return status;
+}
+
+/* The sums of a share: ours to `with`, or its to us. */
+static enum keel_status begin_copy(struct keel_tape_run *run, uint32_t share, bool give, uint32_t with,
+                                   uint32_t number)
 {
     struct keel_trainer *trainer = run->trainer;
-    struct keel_owned_layout *now = &trainer->owned.now;
+    struct keel_device_operation **at = &trainer->owned.copies[number % KEEL_COPIES_AT_ONCE];
+    const struct keel_device_place place = {held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, share, 0)};
+    const struct keel_device_collective copy = {
+        .what = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
+                 .sequence = keel_tape_sequence(run, keel_piece_shadow(trainer->bucket_count)),
+                 .element = KEEL_ELEMENT_F32,
+                 .root = with,
+                 .count = share_elements(trainer, share),
+                 .part_count = give ? 1 : 0},
+        .parts = &place,
+        .result = {give ? NULL : place.buffer, place.offset_bytes}};
+    if (copy.what.count == 0)
+        return KEEL_OK;
+    KEEL_TRY(await_device(trainer, at, soon(trainer)));
+    return keel_device_collective_begin(trainer->collectives, run->step->group, &copy, at);
+}
+
+/* To those who have copies of ours, and from those of whose we have: where several positions have the same,
+ * in the order of their distances, which is one for all of them. */
+enum keel_status keel_tape_shadow(struct keel_tape_run *run, const struct keel_action *action)
+{
+    const struct keel_owned_layout *now = &run->trainer->owned.now;
+    const uint32_t count = now->owners.of.count, position = now->owners.position;
+    uint32_t number = 0;
     (void)action;
-    for (uint32_t s = 0; s < now->share_count; s++) {
-        const bool give = s == 0;
-        const struct keel_device_place place = {held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, s, 0)};
-        const struct keel_device_collective copy = {
-            .what = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
-                     .sequence = keel_tape_sequence(run, keel_piece_shadow(trainer->bucket_count)),
-                     .element = KEEL_ELEMENT_F32,
-                     .root = give ? now->shadow : now->shares[s],
-                     .count = share_elements(trainer, s),
-                     .part_count = give ? 1 : 0},
-            .parts = &place,
-            .result = {give ? NULL : place.buffer, place.offset_bytes}};
-        if (copy.what.count > 0)
-            KEEL_TRY(keel_device_collective_begin(trainer->collectives, run->step->group, &copy,
-                                                  &trainer->owned.copies[s]));
+    for (uint32_t distance = 1; distance < count; distance++) {
+        const uint32_t to = (position + distance) % count, from = (position + count - distance) % count;
+        if (keel_owned_copies(now, to, position))
+            KEEL_TRY(begin_copy(run, 0, true, to, number++));
+        for (uint32_t s = 1; s < now->share_count; s++)
+            if (now->shares[s] == from)
+                KEEL_TRY(begin_copy(run, s, false, from, number++));
     }
     return KEEL_OK;
 }
@@ -354,7 +402,7 @@ static const float *sort_squares(struct keel_trainer *trainer)
     struct keel_owned_layout *now = &trainer->owned.now;
     float *sorted = now->gathered + keel_engine_page_count(trainer->engine);
     const float *from = now->gathered;
-    for (uint32_t i = 0; i < now->page_first[now->owners.rank_count]; i++) {
+    for (uint32_t i = 0; i < now->page_first[now->owners.of.count]; i++) {
         memcpy(sorted + now->pages[i].first, from, keel_size(now->pages[i].count * sizeof *sorted));
         from += now->pages[i].count;
     }
@@ -409,39 +457,48 @@ enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struc
     return KEEL_OK;
 }
 
+/* Shares in the groups of owners: a stripe of a bucket is what one group's positions own of it, one behind
+ * the other, and all groups have copies of the same. So of each bucket a group gathers so many stripes as
+ * there are groups. */
+static enum keel_status begin_gather(struct keel_tape_run *run, uint32_t bucket, uint32_t stripe)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_owned_layout *now = &trainer->owned.now;
+    const struct keel_owners_map *of = &now->owners.of;
+    const uint64_t *counts = counts_of(trainer, bucket) + stripe * of->group;
+    const uint32_t stripes = of->count / of->group, number = bucket * stripes + stripe;
+    struct keel_device_operation **at = &trainer->owned.gathers[number % KEEL_GATHERS_AT_ONCE];
+    struct keel_group *group = run->step->sharers != NULL ? run->step->sharers : run->step->group;
+    uint64_t first = keel_engine_bucket(trainer->engine, bucket)->offset;
+    uint32_t share = 0;
+    while (now->shares[share] != stripe * of->group + now->owners.position % of->group)
+        share++;
+    for (const uint64_t *before = counts_of(trainer, bucket); before < counts; before++)
+        first += *before;
+    const struct keel_device_place own = {held(trainer, KEEL_FLAT_WEIGHTS), place_of(trainer, share, bucket)};
+    const struct keel_device_collective gather = {
+        .what = {.kind = KEEL_ALL_GATHER_V,
+                 .sequence = keel_tape_sequence(run, keel_piece_weights(trainer->bucket_count, number)),
+                 .element = KEEL_ELEMENT_F32,
+                 .counts_out = counts,
+                 .part_count = 1},
+        .parts = &own,
+        .result = {keel_engine_flat(trainer->engine, KEEL_FLAT_WEIGHTS), first * sizeof(float)}};
+    KEEL_TRY(await_device(trainer, at, soon(trainer)));
+    KEEL_TRY(keel_device_collective_begin(trainer->collectives, group, &gather, at));
+    return keel_device_operation_start(*at, soon(trainer));
+}
+
 enum keel_status keel_tape_spread(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
-    const struct keel_engine_bucket at = keel_trainer_piece(trainer, action->piece);
-    const struct keel_device_place own = {held(trainer, KEEL_FLAT_WEIGHTS),
-                                          place_of(trainer, 0, action->piece)};
-    const struct keel_device_collective gather = {
-        .what = {.kind = KEEL_ALL_GATHER_V,
-                 .sequence =
-                     keel_tape_sequence(run, keel_piece_weights(trainer->bucket_count, action->piece)),
-                 .element = KEEL_ELEMENT_F32,
-                 .counts_out = counts_of(trainer, action->piece),
-                 .part_count = 1},
-        .parts = &own,
-        .result = {keel_engine_flat(trainer->engine, KEEL_FLAT_WEIGHTS), at.offset * sizeof(float)}};
-    if (run->step->group == NULL)
-        return action->piece == 0 ? copy_weights(trainer, &trainer->owned.now, 1, true) : KEEL_OK;
-    KEEL_TRY(keel_device_collective_begin(trainer->collectives, run->step->group, &gather,
-                                          &trainer->sums[action->piece]));
-    return keel_device_operation_start(trainer->sums[action->piece], soon(trainer));
-}
-
-static enum keel_status await_device(struct keel_trainer *trainer, struct keel_device_operation **at,
-                                     uint64_t deadline_ns)
-{
-    struct keel_device_operation *operation = *at;
-    if (operation == NULL)
-        return KEEL_OK;
-    *at = NULL;
-    trainer->awaits = true;
-    enum keel_status status = keel_device_operation_wait(operation, deadline_ns);
-    trainer->awaits = false;
-    return status;
+    const struct keel_owned_layout *now = &trainer->owned.now;
+    const uint32_t stripes = now->owners.of.count / now->owners.of.group;
+    if (now->owners.of.group == 1) /* it has all shares itself */
+        return action->piece == 0 ? copy_weights(trainer, now, now->share_count, true) : KEEL_OK;
+    for (uint32_t s = 0; s < stripes; s++)
+        KEEL_TRY(begin_gather(run, action->piece, s));
+    return KEEL_OK;
 }
 
 /* The last weights: all of a step is here. */
@@ -465,13 +522,15 @@ enum keel_status keel_owned_await(struct keel_tape_run *run, uint32_t piece, uin
         return keel_operation_wait(operation, deadline_ns);
     }
     if (piece == keel_piece_shadow(buckets)) {
-        for (uint32_t s = 0; s < trainer->owned.now.share_count; s++)
-            KEEL_TRY(await_device(trainer, &trainer->owned.copies[s], deadline_ns));
+        for (uint32_t i = 0; i < KEEL_COPIES_AT_ONCE; i++)
+            KEEL_TRY(await_device(trainer, &trainer->owned.copies[i], deadline_ns));
         return KEEL_OK;
     }
-    const uint32_t bucket = piece - keel_piece_weights(buckets, 0);
-    KEEL_TRY(await_device(trainer, &trainer->sums[bucket], deadline_ns));
-    return bucket + 1 == buckets ? finish_weights(run) : KEEL_OK;
+    if (piece != keel_piece_weights(buckets, buckets - 1))
+        return KEEL_OK; /* all are waited for together */
+    for (uint32_t i = 0; i < KEEL_GATHERS_AT_ONCE; i++)
+        KEEL_TRY(await_device(trainer, &trainer->owned.gathers[i], deadline_ns));
+    return finish_weights(run);
 }
 
 /* ---- the warm-up --------------------------------------------------------------------------------------- */
@@ -509,8 +568,9 @@ enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct kee
 {
     struct keel_owned *owned = &trainer->owned;
     const struct keel_job *job = trainer->job;
-    const uint32_t column = job->ranks / keel_axes_tensor(job->ranks, job->parallel.tensor);
-    const struct keel_owners owners = {.rank_count = column > 0 ? column : 1, .holders = 1};
+    const uint32_t ranks = job->ranks > 0 ? job->ranks : 1;
+    const uint32_t column = ranks / keel_axes_tensor(ranks, job->parallel.tensor);
+    const struct keel_owners owners = {.of = {.count = column, .group = column, .holders = 1}};
     struct keel_engine_updated updated;
     KEEL_TRY(keel_trainer_own(trainer, &owners));
     struct keel_owned_layout *now = &owned->now;
@@ -534,6 +594,16 @@ enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct kee
     return status;
 }
 
+/* Whether a share has no element: then everybody has all of it. */
+static bool is_empty(const struct keel_trainer *trainer, const struct keel_owned_layout *layout,
+                     uint32_t share)
+{
+    uint64_t count = 0;
+    for (uint32_t b = 0; b < trainer->bucket_count; b++)
+        count += layout->counts[(size_t)b * layout->owners.of.count + share];
+    return count == 0;
+}
+
 void keel_trainer_owns(const struct keel_trainer *trainer, struct keel_owned_record out[2])
 {
     const struct keel_owned_layout *layouts[2] = {&trainer->owned.now, &trainer->owned.before};
@@ -543,7 +613,7 @@ void keel_trainer_owns(const struct keel_trainer *trainer, struct keel_owned_rec
             continue;
         out[i] = (struct keel_owned_record){.epoch = layouts[i]->owners.epoch,
                                             .step = layouts[i]->step,
-                                            .of = layouts[i]->owners.rank_count,
+                                            .of = layouts[i]->owners.of.count,
                                             .position = layouts[i]->owners.position,
                                             .reduced = layouts[i]->reduced,
                                             .complete = layouts[i]->complete,
@@ -551,5 +621,8 @@ void keel_trainer_owns(const struct keel_trainer *trainer, struct keel_owned_rec
                                             .norm = layouts[i]->norm};
         for (uint32_t s = 0; s < layouts[i]->share_count; s++)
             out[i].shares[layouts[i]->shares[s] / 8] |= (uint8_t)(1U << layouts[i]->shares[s] % 8);
+        for (uint32_t p = 0; p < out[i].of; p++)
+            if (is_empty(trainer, layouts[i], p))
+                out[i].shares[p / 8] |= (uint8_t)(1U << p % 8);
     }
 }

@@ -1,7 +1,7 @@
 /* state_extents.c - what lies where of the state, as runs of tiles: the language of moves (plan/holdings.h).
  *
- * A rank has all slices of a parameter, so a tile lies in the flat buffers as it is, and a run of those is a
- * run of each tile that it touches. */
+ * A tile is what the engine has of a parameter, and lies in the flat buffers as it is: a run of those is a
+ * run of each tile that it touches. Of engines with other slices elements of the same name are others. */
 #include "trainer_internal.h"
 #include <keel/memory.h>
 
@@ -48,17 +48,21 @@ enum keel_status keel_trainer_share_extents(const struct keel_trainer *trainer, 
     return status;
 }
 
-enum keel_status keel_trainer_read_extents(const struct keel_trainer *trainer, uint32_t position,
-                                           uint32_t rank_count, struct keel_extents *out)
+/* Parts side by side are read together: the first of them stands for all. */
+enum keel_status keel_trainer_read_extents(const struct keel_trainer *trainer, uint32_t index, uint32_t count,
+                                           struct keel_extents *out)
 {
     struct keel_state_piece *pieces;
-    uint32_t count;
-    KEEL_TRY(keel_trainer_pieces(trainer, position, rank_count, &pieces, &count));
+    uint32_t piece_count;
+    KEEL_TRY(keel_trainer_read_pieces(trainer, index, count, &pieces, &piece_count));
     enum keel_status status = KEEL_OK;
-    for (uint32_t i = 0; i < count && status == KEEL_OK; i++) {
-        const struct keel_tile *tile = keel_engine_tile(trainer->engine, pieces[i].tile);
-        status = keel_extents_put(out, &(struct keel_extent){pieces[i].part, tile->param, tile->slice,
-                                                             pieces[i].first, pieces[i].count});
+    for (uint32_t i = 0; i < piece_count && status == KEEL_OK; i++) {
+        const struct keel_state_piece *piece = &pieces[i];
+        const struct keel_tile *tile = keel_engine_tile(trainer->engine, piece->tile);
+        const uint64_t parts = piece->row > 0 ? piece->stride / piece->row : 1;
+        if (piece->row == 0 || piece->first % piece->stride == 0)
+            status = keel_extents_put(out, &(struct keel_extent){piece->part, tile->param, tile->slice,
+                                                                 piece->first, piece->count * parts});
     }
     keel_free(pieces);
     return status;

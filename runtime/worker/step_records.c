@@ -82,9 +82,12 @@ static void meet(struct keel_tape_run *run)
         (void)keel_group_run(run->step->group, &barrier, keel_deadline_after_ns(run->trainer->stall_ns));
 }
 
+/* Ranks with other slices end with it, too: they have no part in it, and would go on alone. */
 static enum keel_status differ(struct keel_tape_run *run, const char *evidence)
 {
     meet(run);
+    if (run->trainer->tensor.count > 0)
+        keel_tensor_disagree(run);
     return keel_fail(KEEL_MISMATCH, "%s", evidence);
 }
 
@@ -178,11 +181,11 @@ static enum keel_status check_said(struct keel_tape_run *run,
  * one. */
 static void name_owners(const struct keel_tape_run *run, uint32_t position, char *out, size_t capacity)
 {
-    const uint32_t *second = run->trainer->owned.now.second;
+    const struct keel_owned_layout *now = &run->trainer->owned.now;
     uint32_t count = 0;
     size_t used = 0;
     for (uint32_t p = 0; p < run->step->rank_count; p++)
-        if (second[p] == position && used < capacity)
+        if (keel_owned_copies(now, position, p) && used < capacity)
             used += (size_t)snprintf(out + used, capacity - used, count++ == 0 ? "%u" : ", %u",
                                      rank_of(run->step, p));
 }
@@ -192,12 +195,12 @@ static enum keel_status check_copies(struct keel_tape_run *run)
 {
     const struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_step *step = run->step;
-    const uint32_t *second = trainer->owned.now.second;
+    const struct keel_owned_layout *now = &trainer->owned.now;
     for (uint32_t r = 0; r < step->rank_count; r++) {
         uint64_t sum = 0;
         uint32_t owners = 0;
         for (uint32_t p = 0; p < step->rank_count; p++)
-            if (second[p] == r) {
+            if (keel_owned_copies(now, r, p)) {
                 sum += trainer->records[p].own;
                 owners++;
             }

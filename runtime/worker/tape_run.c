@@ -278,8 +278,8 @@ enum keel_status keel_tape_run(struct keel_tape_run *run)
         memset(trainer->sums, 0, trainer->bucket_count * sizeof(struct keel_device_operation *));
         memset(trainer->operations, 0, (trainer->bucket_count + 4) * sizeof(struct keel_operation *));
         keel_gathered_forget(trainer);
-        if (trainer->owned.on)
-            memset(trainer->owned.copies, 0, KEEL_MEMBERS_MAX * sizeof(struct keel_device_operation *));
+        memset(trainer->owned.copies, 0, sizeof trainer->owned.copies);
+        memset(trainer->owned.gathers, 0, sizeof trainer->owned.gathers);
     }
     return status;
 }

@@ -45,13 +45,15 @@ static enum keel_status create(struct keel_trainer *trainer, uint32_t parts)
         largest = count > largest ? count : largest;
     }
     /* Copies of whole shares go while others come. */
-    const uint64_t copies = trainer->owned.on ? trainer->owned.now.owners.rank_count : 0;
+    const uint64_t copies = trainer->owned.on ? trainer->owned.now.owners.of.count : 0;
     uint64_t staging = 2 * (parts + 1) * largest;
     if (trainer->gathered.on) /* weights come while gradients go */
         staging += 2 * largest;
     if (copies > 1 && staging < 4 * (trainer->flat_count / copies + largest))
         staging = 4 * (trainer->flat_count / copies + largest);
-    const uint64_t most = trainer->bucket_count + copies + 1 + trainer->gathered.window_count;
+    uint64_t most = trainer->bucket_count + KEEL_COPIES_AT_ONCE + 1 + trainer->gathered.window_count;
+    if (trainer->owned.on && trainer->bucket_count < KEEL_GATHERS_AT_ONCE)
+        most = KEEL_GATHERS_AT_ONCE + KEEL_COPIES_AT_ONCE + 1 + trainer->gathered.window_count;
     const uint32_t operations =
         most < KEEL_DEVICE_OPERATIONS_MAX ? (uint32_t)most : KEEL_DEVICE_OPERATIONS_MAX;
     const struct keel_device_collectives_config config = {.device = trainer->device,

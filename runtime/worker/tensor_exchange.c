@@ -82,11 +82,14 @@ void keel_trainer_share(struct keel_trainer *trainer, struct keel_trainer_axes *
     trainer->tensor.axes = axes;
 }
 
-void keel_trainer_column(struct keel_trainer *trainer, uint32_t index, uint32_t count)
+void keel_trainer_column(struct keel_trainer *trainer, uint32_t index, uint32_t count, uint32_t place,
+                         uint32_t places)
 {
-    KEEL_ASSERT(index < count);
+    KEEL_ASSERT(index < count && place < places);
     trainer->tensor.column_index = index;
     trainer->tensor.column_count = count;
+    trainer->tensor.place = place;
+    trainer->tensor.places = places;
 }
 
 /* ---- an exchange --------------------------------------------------------------------------------------- */
@@ -182,7 +185,7 @@ enum keel_status keel_tape_norm(struct keel_tape_run *run, const struct keel_act
                     sequence_in_tape(run, NUMBER_NORM));
 }
 
-/* A number of each rank of the view, in `tensor->said`. */
+/* Two numbers of each rank of the view, in `tensor->said`. */
 static enum keel_status gather(struct keel_trainer *trainer, const uint64_t mine[2], uint64_t sequence)
 {
     struct keel_sharing *tensor = &trainer->tensor;
@@ -208,9 +211,30 @@ enum keel_status keel_tape_agree(struct keel_tape_run *run, const struct keel_ac
     tensor->ready = (struct keel_ready_step){
         .is = !trainer->owned.on, .step = run->step->step, .slot = action->slot, .result = run->result};
     KEEL_TRY(gather(trainer, mine, sequence_in_tape(run, NUMBER_AGREE)));
-    for (uint32_t r = 0; r < tensor->axes->rank_count; r++)
+    bool differs = false;
+    for (uint32_t r = 0; r < tensor->axes->rank_count; r++) {
         run->result.flags |= tensor->said[r][0];
-    return KEEL_OK;
+        differs = differs || tensor->said[r][1] != 0;
+    }
+    if (!differs)
+        return KEEL_OK;
+    tensor->ready.is = false;
+    return keel_fail(KEEL_MISMATCH,
+                     "after step %llu ranks with other slices have different weights or losses",
+                     (unsigned long long)run->step->step);
+}
+
+/* Who waits for the squares of these slices gets some, and does nothing with them. */
+void keel_tensor_disagree(struct keel_tape_run *run)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_trainer_axes *axes = trainer->tensor.axes;
+    const uint64_t mine[2] = {0, 1};
+    const enum keel_status squares =
+        trainer->owned.on ? keel_owned_sum(trainer) : keel_engine_norm_begin(trainer->engine, NULL);
+    if (squares == KEEL_OK && exchange(trainer, keel_engine_norm_exchange(trainer->engine), axes->norm,
+                                       axes->gives_norm, sequence_in_tape(run, NUMBER_NORM)) == KEEL_OK)
+        (void)gather(trainer, mine, sequence_in_tape(run, NUMBER_AGREE));
 }
 
 uint64_t keel_trainer_whole_digest(const struct keel_trainer_axes *axes, const uint64_t (*said)[2])

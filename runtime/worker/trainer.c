@@ -132,12 +132,9 @@ static enum keel_status allocate(struct keel_trainer *trainer)
     KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX + 1, sizeof(struct keel_commit_record), &trainer->records));
     KEEL_TRY(keel_compressed_sums_create(trainer));
     trainer->owned.on = trainer->job->parallel.zero > KEEL_ZERO_NONE;
-    if (trainer->owned.on) {
-        KEEL_TRY(
-            keel_alloc(KEEL_MEMBERS_MAX, sizeof(struct keel_device_operation *), &trainer->owned.copies));
+    if (trainer->owned.on)
         KEEL_TRY(keel_alloc(keel_size(keel_engine_page_count(trainer->engine)), sizeof(float),
                             &trainer->owned.squares));
-    }
     KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX, sizeof *trainer->tensor.said, &trainer->tensor.said));
     KEEL_TRY(keel_tensor_prepare(trainer));
     KEEL_TRY(keel_gathered_prepare(trainer));
@@ -205,7 +202,6 @@ static void tear_down(struct keel_trainer *trainer)
     keel_compressed_sums_destroy(trainer);
     keel_owned_destroy(trainer);
     keel_gathered_destroy(trainer);
-    keel_free(trainer->owned.copies);
     keel_free(trainer->owned.squares);
     for (uint32_t b = 0; trainer->gradient_slices != NULL && b < trainer->bucket_count; b++)
         if (trainer->gradient_slices[b] != NULL)
@@ -404,6 +400,12 @@ void keel_trainer_sum_facts(const struct keel_trainer *trainer, struct keel_devi
         keel_device_collectives_facts(trainer->collectives, out);
 }
 
+/* All positions have copies of their shares, or none: some may have none of others. */
+static bool has_copies(const struct keel_owned_layout *layout)
+{
+    return layout->copy_count > 0;
+}
+
 /* The tape of this attempt, and all that it needs. */
 static enum keel_status prepare(struct keel_tape_run *run)
 {
@@ -417,7 +419,7 @@ static enum keel_status prepare(struct keel_tape_run *run)
         .position = step->position,
         .grouped = step->group != NULL || trainer->owned.on,
         .in_pieces = trainer->owned.on,
-        .shadowed = trainer->owned.on && trainer->owned.now.shadow != UINT32_MAX,
+        .shadowed = trainer->owned.on && has_copies(&trainer->owned.now),
         .compressed = trainer->compressed.on,
         .sharing = trainer->tensor.count > 0,
         .segments = trainer->tensor.count > 0 ? trainer->tensor.segments : trainer->gathered.segments,
@@ -428,7 +430,7 @@ static enum keel_status prepare(struct keel_tape_run *run)
     if (trainer->owned.on) {
         const struct keel_owned_layout *now = &trainer->owned.now;
         KEEL_ASSERT(now->complete && now->step == step->step && now->owners.position == step->position &&
-                    now->owners.rank_count == step->rank_count);
+                    now->owners.of.count == step->rank_count);
         trainer->owned.now.reduced = false; /* until this attempt has got so far */
     }
     if (trainer->hold_step != step->step)

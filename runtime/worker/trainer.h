@@ -96,8 +96,10 @@ struct keel_trainer_screen {
 struct keel_trainer_step {
     uint64_t step;
     uint64_t epoch;
-    struct keel_group *group; /* of the view; NULL when this rank is alone */
-    uint32_t position;        /* of this rank in the group */
+    struct keel_group *group;   /* of the view; NULL when this rank is alone */
+    struct keel_group *sharers; /* parallel.zero_group: of this rank's group of owners, with as many ranks as
+                                   that; NULL: it is all of the group, or one */
+    uint32_t position;          /* of this rank in the group */
     uint32_t rank_count;
     const uint16_t *position_rank;  /* rank_count names of ranks for messages; NULL: the positions */
     const uint16_t *shard_position; /* job->shards entries: which position carries each shard */
@@ -159,9 +161,8 @@ enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t toke
 /* A view, as far as who owns what follows from it. */
 struct keel_owners {
     uint64_t epoch;
-    uint32_t position, rank_count;
-    uint32_t holders;     /* of each piece: 1, or 2, on two nodes if there are such */
-    const uint32_t *node; /* by position; borrowed for the call; NULL: all on one */
+    uint32_t position;
+    struct keel_owners_map of; /* the ranks with the same slices; its nodes are borrowed for the call */
 };
 /* Hold what these say from now on. What was held before stays, and is what is read, until it is forgotten;
  * what of it is held still is here already, and all its weights are in the flat ones. The rest is to be
@@ -181,7 +182,7 @@ struct keel_owned_record {
     uint32_t of, position; /* in the layout; of 0: nothing is held */
     uint32_t reduced, complete, has_norm;
     struct keel_engine_norm norm;         /* of the newest update */
-    uint8_t shares[KEEL_MEMBERS_MAX / 8]; /* bit k: the share of position k */
+    uint8_t shares[KEEL_MEMBERS_MAX / 8]; /* bit k: the share of position k, or it has no elements */
 };
 /* Of the view now, and of the one before while it is not forgotten. */
 void keel_trainer_owns(const struct keel_trainer *trainer, struct keel_owned_record out[2]);
@@ -225,9 +226,10 @@ void keel_trainer_share(struct keel_trainer *trainer, struct keel_trainer_axes *
 /* Have these slices; count 0: all. Where others are held the engine is built again, and the state is to be
  * initialized, loaded or written. No group is open in which sums were begun. */
 enum keel_status keel_trainer_cut(struct keel_trainer *trainer, uint32_t first, uint32_t count);
-/* This rank is number `index` of `count` that have these slices: they share what is written of them. Until it
- * is cut again. */
-void keel_trainer_column(struct keel_trainer *trainer, uint32_t index, uint32_t count);
+/* This rank is number `index` of `count` that have these slices, which are those of place `place` of
+ * `places`: they share what is written of them. Until it is cut again. */
+void keel_trainer_column(struct keel_trainer *trainer, uint32_t index, uint32_t count, uint32_t place,
+                         uint32_t places);
 /* All ranks of a view that is over had the sums and squares of `step`: if one of them did it, this one can do
  * it too, alone. Its digest is of the slices. */
 bool keel_trainer_is_ready(const struct keel_trainer *trainer, uint64_t step);
@@ -261,9 +263,14 @@ static inline uint64_t keel_piece_bytes(const struct keel_state_piece *piece)
 
 /* What position `position` of `rank_count` writes into a snapshot: every (tile, part) once over all of them,
  * split by rows, evenly by bytes, or with parallel.zero by owners. Of tiles that are cut it is what this one
- * of its column writes. (0, 1): the whole state, as far as the engine has it. Heap, owned by the caller. */
+ * of its column writes; of the others a column of owners writes what is its place's. Heap, owned by the
+ * caller. */
 enum keel_status keel_trainer_pieces(const struct keel_trainer *trainer, uint32_t position,
                                      uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count);
+/* What number `index` of `count` ranks with the same slices reads of one: over all of them the whole state,
+ * as far as the engine has it; (0, 1): all of that. Heap, likewise. */
+enum keel_status keel_trainer_read_pieces(const struct keel_trainer *trainer, uint32_t index, uint32_t count,
+                                          struct keel_state_piece **out, uint32_t *out_count);
 /* The piece as a snapshot knows it: a box of a named tensor, which is whole whatever the engine has. */
 void keel_trainer_region(const struct keel_trainer *trainer, const struct keel_state_piece *piece,
                          struct keel_region *out);
@@ -276,8 +283,8 @@ enum keel_status keel_trainer_write_piece(struct keel_trainer *trainer, const st
 
 /* The same as runs of tiles, for moves between ranks: appended to *out. `parts`: bits of enum
  * keel_state_part; what the optimizer keeps nothing of is left out. Of runs of the flat buffers; of all; of
- * the share of `owner` of so many positions (keel_engine_share); what position `position` reads of a snapshot
- * (keel_trainer_pieces). NO_MEMORY. */
+ * the share of `owner` of so many (keel_engine_share); what number `index` of `count` reads of a snapshot
+ * (keel_trainer_read_pieces). NO_MEMORY. */
 enum {
     KEEL_PARTS_WEIGHTS = 1 << KEEL_STATE_WEIGHTS,
     KEEL_PARTS_MOMENTS = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V
@@ -288,15 +295,15 @@ enum keel_status keel_trainer_all_extents(const struct keel_trainer *trainer, ui
                                           struct keel_extents *out);
 enum keel_status keel_trainer_share_extents(const struct keel_trainer *trainer, uint32_t owner, uint32_t of,
                                             uint32_t parts, struct keel_extents *out);
-enum keel_status keel_trainer_read_extents(const struct keel_trainer *trainer, uint32_t position,
-                                           uint32_t rank_count, struct keel_extents *out);
+enum keel_status keel_trainer_read_extents(const struct keel_trainer *trainer, uint32_t index, uint32_t count,
+                                           struct keel_extents *out);
 /* The other way. The extent is one that this engine has. */
 struct keel_state_piece keel_trainer_piece_of(const struct keel_trainer *trainer,
                                               const struct keel_extent *extent);
 
-/* Replace the state by that of a snapshot; the pieces of other positions are left as they are. *out_read:
- * bytes read from its files. */
+/* Replace the state by that of a snapshot; what others than number `index` of `count` read
+ * (keel_trainer_read_pieces) is left as it is. *out_read: bytes read from its files. */
 enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot,
-                                   uint32_t position, uint32_t rank_count, uint64_t *out_read);
+                                   uint32_t index, uint32_t count, uint64_t *out_read);
 
 #endif

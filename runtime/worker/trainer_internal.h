@@ -49,12 +49,12 @@ struct keel_compressed_sums {
 /* Who holds what of the optimizer's state in a view, and what this rank holds. */
 struct keel_owned_layout {
     struct keel_owners owners;
-    uint32_t shadow;                   /* who has a copy of what we own; UINT32_MAX: nobody */
+    uint32_t copy_count, *copies;      /* who have a copy of what we own */
     uint32_t share_count, *shares;     /* positions whose share lies here: ours first. Owned, as all below */
     struct keel_engine_run *runs;      /* by share and bucket */
     struct keel_engine_pieces *pieces; /* of these runs; NULL: there is no layout */
     struct keel_owned_digest *digest;  /* of the pieces: owned_digest.c */
-    uint32_t *second;                  /* by position: who has a copy; UINT32_MAX: nobody */
+    uint32_t *second;                  /* by position: who has a copy; UINT32_MAX: nobody, or groups do */
     uint64_t *counts;                  /* by bucket and position: elements that it owns */
     struct keel_engine_run *pages;     /* of the norm, by position: */
     uint32_t *page_first;              /*   rank_count + 1, into pages */
@@ -68,11 +68,13 @@ struct keel_owned_layout {
 };
 
 /* parallel.zero: owned_pieces.c. */
+enum { KEEL_COPIES_AT_ONCE = 32, KEEL_GATHERS_AT_ONCE = 64 };
 struct keel_owned {
-    bool on;                               /* else the rest is empty */
-    struct keel_owned_layout now, before;  /* before: of another view, while `now` is filled */
-    struct keel_device_operation **copies; /* by share of `now`: of its sums; NULL: not under way */
-    float *squares;                        /* of our own pages */
+    bool on;                              /* else the rest is empty */
+    struct keel_owned_layout now, before; /* before: of another view, while `now` is filled */
+    /* NULL: not under way. Of sums, to others and from them; of weights, within a group of owners. */
+    struct keel_device_operation *copies[KEEL_COPIES_AT_ONCE], *gathers[KEEL_GATHERS_AT_ONCE];
+    float *squares; /* of our own pages */
 };
 
 /* parallel.zero = 3: gathered_weights.c. trainer->digest is of the pieces that this rank owns then. */
@@ -102,6 +104,7 @@ struct keel_ready_step {
 struct keel_sharing {
     uint32_t first, count;               /* slices that the engine has; count 0: all, and the rest is empty */
     uint32_t column_index, column_count; /* of who has these */
+    uint32_t place, places;              /* of these */
     struct keel_trainer_axes *axes;      /* of the view; borrowed; NULL: none */
     struct keel_tape_segment *segments;  /* owned; of the engine */
     uint32_t segment_count;
@@ -245,6 +248,8 @@ void keel_owned_destroy(struct keel_trainer *trainer);
 enum keel_status keel_owned_look(struct keel_trainer *trainer, uint64_t *out_own, uint64_t *out_copies);
 enum keel_status keel_owned_digest_make(struct keel_trainer *trainer, struct keel_owned_layout *layout);
 void keel_owned_digest_destroy(struct keel_owned_digest *digest);
+/* Has `holder` a copy of the share of `owner`, which is another? */
+bool keel_owned_copies(const struct keel_owned_layout *layout, uint32_t holder, uint32_t owner);
 /* Where an element of the flat buffers lies in those of a layout, and how many follow it there. False: it
  * does not, and so many before the next that does. */
 bool keel_owned_find(const struct keel_owned_layout *layout, uint32_t bucket_count, uint64_t element,
@@ -280,6 +285,8 @@ enum keel_status keel_tape_exchange(struct keel_tape_run *run, const struct keel
 enum keel_status keel_tape_norm(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_agree(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_digest(struct keel_tape_run *run, const struct keel_action *action);
+/* In place of the step's end: have all ranks of the view know that this column cannot. */
+void keel_tensor_disagree(struct keel_tape_run *run);
 enum keel_status keel_tensor_prepare(struct keel_trainer *trainer);
 void keel_tensor_destroy(struct keel_trainer *trainer);
 enum keel_status keel_tensor_leave_group(struct keel_trainer *trainer);

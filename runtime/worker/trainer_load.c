@@ -65,7 +65,7 @@ static enum keel_status say_missing(const struct keel_snapshot *snapshot, const 
     return KEEL_NOT_FOUND;
 }
 
-/* What this position reads of it. */
+/* What this rank reads of it. */
 struct keel_share {
     struct keel_state_piece *pieces; /* owned, as the loads */
     struct keel_load *loads;         /* room for all pieces */
@@ -141,13 +141,13 @@ static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snap
 }
 
 enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_snapshot *snapshot,
-                                   uint32_t position, uint32_t rank_count, uint64_t *out_read)
+                                   uint32_t index, uint32_t count, uint64_t *out_read)
 {
     struct keel_share share = {0};
     float *values = NULL;
     *out_read = 0;
     KEEL_TRY(check_weights(trainer, snapshot));
-    enum keel_status status = keel_trainer_pieces(trainer, position, rank_count, &share.pieces, &share.count);
+    enum keel_status status = keel_trainer_read_pieces(trainer, index, count, &share.pieces, &share.count);
     if (status == KEEL_OK)
         status = keel_alloc(share.count + 1, sizeof *share.loads, &share.loads);
     if (status == KEEL_OK)

@@ -175,35 +175,50 @@ static uint64_t state_bytes(const struct keel_trainer *trainer, bool cut)
     return elements * sizeof(float);
 }
 
-/* Rows [from, to) of a tile as boxes of the whole: of several parts side by side each is one. */
-static uint32_t put_rows(const struct keel_trainer *trainer, struct keel_state_piece piece, uint64_t from,
-                         uint64_t to, struct keel_state_piece *out)
+/* How many of the elements from `first` on, `most` of them, are a box: as large as may be. */
+static uint64_t box_at(const struct keel_engine_param *param, uint64_t first, uint64_t most)
+{
+    for (uint32_t d = 0; d < param->dims; d++) {
+        const uint64_t stride = stride_of(param, d);
+        if (first % stride != 0 || most < stride)
+            continue;
+        const uint64_t left = param->shape[d] - first / stride % param->shape[d], fit = most / stride;
+        return (fit < left ? fit : left) * stride;
+    }
+    return most;
+}
+
+/* The first box of elements [at, end) of a tile: of a parameter in parts side by side that are cut either
+ * whole rows, which are a piece for each of the parts, or within one of them. Its end. */
+static uint64_t put_box(const struct keel_trainer *trainer, struct keel_state_piece piece, uint64_t at,
+                        uint64_t end, struct keel_state_piece *out, uint32_t *count)
 {
     const struct keel_engine_param *param = param_of(trainer, piece.tile);
-    const uint64_t row = stride_of(param, 0), d = param->split_dim;
-    const uint64_t each = param->shape[d] / param->outer * stride_of(param, (uint32_t)d); /* of a part */
+    const uint32_t d = param->split_dim;
+    const uint64_t each = param->shape[d] / param->outer * stride_of(param, d); /* of a part */
+    uint64_t size = box_at(param, at, end - at), pieces = 1;
+    const bool apart = is_cut(param) && param->outer > 1;
+    if (apart && d > 0 && size % stride_of(param, d - 1) == 0)
+        pieces = param->outer;
+    else if (apart && size > each - at % each)
+        size = each - at % each;
+    piece.count = size / pieces;
+    piece.row = pieces > 1 ? each : 0;
+    piece.stride = piece.row * pieces;
+    for (uint64_t p = 0; p < pieces; p++) {
+        piece.first = at + p * each;
+        out[(*count)++] = piece;
+    }
+    return at + size;
+}
+
+/* Elements [at, end) of a tile as boxes of the whole: how many pieces. */
+static uint32_t put_boxes(const struct keel_trainer *trainer, uint32_t tile, uint32_t part, uint64_t at,
+                          uint64_t end, struct keel_state_piece *out)
+{
     uint32_t count = 0;
-    if (!is_cut(param) || param->outer == 1) {
-        piece.first = from * row;
-        piece.count = (to - from) * row;
-        out[count++] = piece;
-        return from < to ? count : 0;
-    }
-    for (uint64_t p = 0; p < param->outer && from < to; p++) {
-        if (d == 0) {
-            const uint64_t begin = p * each > from * row ? p * each : from * row;
-            const uint64_t end = (p + 1) * each < to * row ? (p + 1) * each : to * row;
-            piece.first = begin;
-            piece.count = begin < end ? end - begin : 0;
-        } else {
-            piece.row = each;
-            piece.stride = each * param->outer;
-            piece.first = from * row + p * each;
-            piece.count = (to - from) * row / param->outer;
-        }
-        if (piece.count > 0)
-            out[count++] = piece;
-    }
+    while (at < end)
+        at = put_box(trainer, (struct keel_state_piece){.tile = tile, .part = part}, at, end, out, &count);
     return count;
 }
 
@@ -225,28 +240,27 @@ static uint32_t put_share(const struct keel_trainer *trainer, bool cut, uint32_t
         const uint64_t row_bytes = stride_of(param_of(trainer, i), 0) * sizeof(float);
         const uint64_t from = row_at(at, row_bytes, rows, first), to = row_at(at, row_bytes, rows, end);
         at += rows * row_bytes;
-        count +=
-            put_rows(trainer, (struct keel_state_piece){.tile = i, .part = part}, from, to, pieces + count);
+        const uint64_t row = stride_of(param_of(trainer, i), 0);
+        count += put_boxes(trainer, i, part, from * row, to * row, pieces + count);
     }
     return count;
 }
 
-/* What all ranks have is shared by all, what is cut by those with the same slices. */
-static enum keel_status split_by_rows(const struct keel_trainer *trainer, uint32_t position,
-                                      uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count)
+/* By rows: number `number` of so many of what all ranks have, and number `index` of `count` of what is cut.
+ */
+static enum keel_status split_by_rows(const struct keel_trainer *trainer, uint32_t number, uint32_t of,
+                                      uint32_t index, uint32_t count, struct keel_state_piece **out,
+                                      uint32_t *out_count)
 {
-    const struct keel_sharing *tensor = &trainer->tensor;
-    const bool shared = rank_count > 1 && tensor->column_count > 0;
     size_t most = 0;
     for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++)
         most += (size_t)param_of(trainer, i)->outer * KEEL_STATE_PARTS;
     struct keel_state_piece *pieces;
     KEEL_TRY(keel_alloc(most, sizeof *pieces, &pieces));
-    uint32_t count = put_share(trainer, false, position, rank_count, pieces);
-    count += put_share(trainer, true, shared ? tensor->column_index : 0, shared ? tensor->column_count : 1,
-                       pieces + count);
+    uint32_t put = put_share(trainer, false, number, of, pieces);
+    put += put_share(trainer, true, index, count, pieces + put);
     *out = pieces;
-    *out_count = count;
+    *out_count = put;
     return KEEL_OK;
 }
 
@@ -263,56 +277,57 @@ static uint32_t dim_of(const struct keel_engine_param *param, uint64_t first, ui
     return d;
 }
 
-/* How many of the elements from `first` on, `most` of them, are a box: as large as may be. */
-static uint64_t box_at(const struct keel_engine_param *param, uint64_t first, uint64_t most)
-{
-    for (uint32_t d = 0; d < param->dims; d++) {
-        const uint64_t stride = stride_of(param, d);
-        if (first % stride != 0 || most < stride)
-            continue;
-        const uint64_t left = param->shape[d] - first / stride % param->shape[d], fit = most / stride;
-        return (fit < left ? fit : left) * stride;
-    }
-    return most;
-}
+/* Which part of what all places have is this one's to write. */
+struct keel_turn {
+    uint32_t place, places;
+};
 
 /* What of a tile lies in a run, as boxes of each part. */
 static uint32_t cut_run(const struct keel_trainer *trainer, uint32_t tile_number,
-                        const struct keel_engine_run *run, struct keel_state_piece *out)
+                        const struct keel_engine_run *run, struct keel_turn turn,
+                        struct keel_state_piece *out)
 {
     const struct keel_tile *tile = keel_engine_tile(trainer->engine, tile_number);
-    const struct keel_engine_param *param = keel_engine_param(trainer->engine, tile->param);
-    const uint64_t run_end = run->first + run->count, tile_end = tile->offset + tile->count;
-    uint64_t at = run->first > tile->offset ? run->first : tile->offset;
-    const uint64_t end = run_end < tile_end ? run_end : tile_end;
+    const bool all = is_cut(param_of(trainer, tile_number));
+    const uint64_t first = all ? 0 : tile->count * turn.place / turn.places,
+                   last = all ? tile->count : tile->count * (turn.place + 1) / turn.places;
+    const uint64_t run_end = run->first + run->count;
+    const uint64_t at = run->first > tile->offset + first ? run->first : tile->offset + first;
+    const uint64_t end = run_end < tile->offset + last ? run_end : tile->offset + last;
     uint32_t count = 0;
-    for (uint64_t size; at < end; at += size) {
-        size = box_at(param, at - tile->offset, end - at);
-        for (uint32_t part = 0; part < KEEL_STATE_PARTS; part++)
-            if (keel_state_is_kept(trainer, tile_number, part))
-                out[count++] = (struct keel_state_piece){
-                    .tile = tile_number, .part = part, .first = at - tile->offset, .count = size};
-    }
+    for (uint32_t part = 0; at < end && part < KEEL_STATE_PARTS; part++)
+        if (keel_state_is_kept(trainer, tile_number, part))
+            count +=
+                put_boxes(trainer, tile_number, part, at - tile->offset, end - tile->offset, out + count);
     return count;
 }
 
-/* What the position owns: cut where pages end, which may be within a row. */
-static enum keel_status split_by_owner(const struct keel_trainer *trainer, uint32_t position,
-                                       uint32_t rank_count, struct keel_state_piece **out,
-                                       uint32_t *out_count)
+/* The most pieces that a run of a tile becomes: a box where it begins and one where it ends in each of up to
+ * four dimensions, in as many parts as there are side by side. */
+static size_t most_pieces(const struct keel_trainer *trainer)
 {
-    enum { BOXES = 2 * 4 }; /* that a run of a tensor of four dimensions becomes, at most */
+    size_t outer = 1;
+    for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++)
+        outer = param_of(trainer, i)->outer > outer ? param_of(trainer, i)->outer : outer;
+    return 2 * 4 * outer * KEEL_STATE_PARTS;
+}
+
+/* What is owned: cut where pages end, which may be within a row. */
+static enum keel_status split_by_owner(const struct keel_trainer *trainer, uint32_t index,
+                                       uint32_t owner_count, struct keel_turn turn,
+                                       struct keel_state_piece **out, uint32_t *out_count)
+{
     const uint32_t tiles = keel_engine_tile_count(trainer->engine), buckets = trainer->bucket_count;
     struct keel_engine_run *runs;
     struct keel_state_piece *pieces = NULL;
     uint32_t count = 0;
     KEEL_TRY(keel_alloc(buckets, sizeof *runs, &runs));
-    enum keel_status status = keel_engine_share(trainer->engine, position, rank_count, runs);
+    enum keel_status status = keel_engine_share(trainer->engine, index, owner_count, runs);
     if (status == KEEL_OK)
-        status = keel_alloc(((size_t)tiles + buckets) * KEEL_STATE_PARTS * BOXES, sizeof *pieces, &pieces);
+        status = keel_alloc(((size_t)tiles + buckets) * most_pieces(trainer), sizeof *pieces, &pieces);
     for (uint32_t b = 0; status == KEEL_OK && b < buckets; b++)
         for (uint32_t i = 0; i < tiles; i++)
-            count += cut_run(trainer, i, &runs[b], pieces + count);
+            count += cut_run(trainer, i, &runs[b], turn, pieces + count);
     keel_free(runs);
     if (status == KEEL_OK) {
         *out = pieces;
@@ -324,8 +339,23 @@ static enum keel_status split_by_owner(const struct keel_trainer *trainer, uint3
 enum keel_status keel_trainer_pieces(const struct keel_trainer *trainer, uint32_t position,
                                      uint32_t rank_count, struct keel_state_piece **out, uint32_t *out_count)
 {
-    return trainer->owned.on ? split_by_owner(trainer, position, rank_count, out, out_count)
-                             : split_by_rows(trainer, position, rank_count, out, out_count);
+    const struct keel_sharing *tensor = &trainer->tensor;
+    const bool shared = tensor->count > 0 && tensor->column_count > 0;
+    const uint32_t index = shared ? tensor->column_index : position,
+                   count = shared ? tensor->column_count : rank_count;
+    const struct keel_turn turn = {shared ? tensor->place : 0, shared ? tensor->places : 1};
+    if (trainer->owned.on)
+        return split_by_owner(trainer, index, count, turn, out, out_count);
+    return split_by_rows(trainer, position, rank_count, shared ? index : 0, shared ? count : 1, out,
+                         out_count);
+}
+
+enum keel_status keel_trainer_read_pieces(const struct keel_trainer *trainer, uint32_t index, uint32_t count,
+                                          struct keel_state_piece **out, uint32_t *out_count)
+{
+    const struct keel_turn all = {0, 1};
+    return trainer->owned.on ? split_by_owner(trainer, index, count, all, out, out_count)
+                             : split_by_rows(trainer, index, count, index, count, out, out_count);
 }
 
 /* What a box of the engine's part of a dimension is in the whole: it lies within one of the parts side by

@@ -7,9 +7,10 @@
  * that step alone.
  *   2. Ranks keep the slices of which they have the state, newcomers take those that fewest have
  * (plan/axes.h).
- *   3. A newcomer is healed by the ranks that have its slices. Where some slices are nobody's any more, or
- * all are cut otherwise, since too few ranks are left, all go back to the newest snapshot, and the run says
- * so: boxes of whole parameters, of which each reads what it has now.
+ *   3. A newcomer is healed by the ranks that have its slices, its column. Where some slices, or with
+ * parallel.zero a share of their state, are nobody's any more, or all are cut otherwise, since too few ranks
+ * are left, all go back to the newest snapshot, and the run says so: boxes of whole parameters, of which each
+ * reads its share of what its column has now.
  *   4. All say what their weights are: the digest of the model is known, and a step whose end nobody could
  * tell is told.
  *
@@ -133,7 +134,8 @@ static enum keel_status open_groups(struct keel_worker *worker)
 void keel_worker_close_axes(struct keel_worker *worker)
 {
     struct keel_worker_axes *axes = &worker->axes;
-    struct keel_group **groups[] = {&axes->column, &axes->norm, &axes->trainer.slices, &axes->trainer.places};
+    struct keel_group **groups[] = {&axes->column, &axes->norm, &axes->sharers, &axes->trainer.slices,
+                                    &axes->trainer.places};
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
         if (*groups[i] != NULL)
             keel_group_close(*groups[i]);
@@ -157,6 +159,10 @@ bool keel_worker_missed(const struct keel_worker *worker, uint32_t *out_position
             *out_position = axes->trainer.members[there];
             return true;
         }
+    if (axes->sharers != NULL && keel_group_lost(axes->sharers, &there)) {
+        *out_position = axes->sharer_ranks[there];
+        return true;
+    }
     if (axes->column == NULL || !keel_group_lost(axes->column, &there))
         return false;
     *out_position = axes->column_ranks[there];
@@ -165,11 +171,18 @@ bool keel_worker_missed(const struct keel_worker *worker, uint32_t *out_position
 
 /* ---- who has what -------------------------------------------------------------------------------------- */
 
+static bool owns(const struct keel_worker *worker)
+{
+    return worker->job.parallel.zero > KEEL_ZERO_NONE;
+}
+
 /* Steps of the furthest, and whether there is one. */
 static bool furthest_step(const struct keel_worker *worker, uint64_t *out)
 {
     bool any = false;
     *out = 0;
+    if (owns(worker))
+        return keel_worker_furthest_owned(worker, out);
     for (uint32_t p = 0; p < worker->rank_count; p++)
         if (worker->sync_all[p].has_state) {
             any = true;
@@ -180,7 +193,10 @@ static bool furthest_step(const struct keel_worker *worker, uint64_t *out)
 
 static bool has_newest(const struct keel_worker *worker, uint32_t p, uint64_t step)
 {
-    return worker->sync_all[p].has_state && worker->sync_all[p].next_step == step;
+    const struct keel_owned_record *owned = worker->sync_all[p].owned;
+    if (!owns(worker))
+        return keel_worker_has_newest(worker, p, step);
+    return (owned[0].of > 0 && owned[0].step == step) || (owned[1].of > 0 && owned[1].step == step);
 }
 
 /* Who has the sums of the step that another one did. */
@@ -199,33 +215,52 @@ enum keel_status keel_worker_catch_up_axes(struct keel_worker *worker, uint64_t 
     return KEEL_OK;
 }
 
-/* Each place of a cut in so many has its newest state somewhere. */
-static bool is_complete(const struct keel_worker *worker, uint32_t tensor, uint64_t step)
+static bool has_holders(const struct keel_worker *worker, uint32_t place, uint64_t step)
 {
-    uint32_t found = 0;
-    for (uint32_t k = 0; k < tensor; k++)
-        for (uint32_t p = 0; p < worker->rank_count; p++)
-            if (worker->sync_all[p].tensor == tensor && worker->sync_all[p].place == k &&
-                has_newest(worker, p, step)) {
-                found++;
-                break;
-            }
-    return found == tensor;
+    bool found = false;
+    if (owns(worker))
+        return keel_worker_choose_owned(worker, place, step).of > 0;
+    for (uint32_t p = 0; p < worker->rank_count && !found; p++)
+        found = worker->axes.map.place[p] == place && has_newest(worker, p, step);
+    return found;
 }
 
-/* Places for all: by their state, or where there is none by what their engines are made for. */
+/* Each place has its newest state somewhere. */
+static bool is_complete(const struct keel_worker *worker, uint64_t step)
+{
+    uint32_t place = 0;
+    while (place < worker->axes.map.tensor && has_holders(worker, place, step))
+        place++;
+    return place == worker->axes.map.tensor;
+}
+
+static void forget_record(struct keel_sync_record *record)
+{
+    record->has_state = false;
+    record->owned[0].of = record->owned[1].of = 0;
+}
+
+/* Places for all: by their state, or where there is none by what their engines are made for. Who goes
+ * elsewhere, or is behind, has nothing then; with pieces only such go that nobody needs. */
 static void find_places(struct keel_worker *worker, uint32_t tensor, bool any, uint64_t step)
 {
     uint16_t had[KEEL_MEMBERS_MAX] = {0};
+    bool spare[KEEL_MEMBERS_MAX] = {false}, stays[KEEL_MEMBERS_MAX] = {false};
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         struct keel_sync_record *record = &worker->sync_all[p];
         const bool keeps = record->tensor == tensor && (!any || has_newest(worker, p, step));
         had[p] = keeps ? (uint16_t)record->place : KEEL_NO_PLACE;
+        if (!keeps || !any)
+            forget_record(record);
     }
-    keel_axes_find(had, worker->rank_count, tensor, &worker->axes.map);
+    if (any && owns(worker))
+        keel_worker_find_spare_holders(worker, step, spare);
     for (uint32_t p = 0; p < worker->rank_count; p++)
-        if (worker->axes.map.place[p] != had[p] || !any)
-            worker->sync_all[p].has_state = false;
+        stays[p] = any && owns(worker) && !spare[p];
+    keel_axes_find(had, stays, worker->rank_count, tensor, &worker->axes.map);
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (worker->axes.map.place[p] != had[p])
+            forget_record(&worker->sync_all[p]);
 }
 
 /* A capture may still read what is about to be replaced. */
@@ -253,41 +288,19 @@ static enum keel_status take_place(struct keel_worker *worker)
     worker->axes.place = place;
     KEEL_TRY(tensor > 1 ? keel_trainer_cut(worker->trainer, first, end - first)
                         : keel_trainer_cut(worker->trainer, 0, 0));
-    keel_trainer_column(worker->trainer, map->index[worker->position], map->column_count[place]);
+    keel_trainer_column(worker->trainer, map->index[worker->position], map->column_count[place], place,
+                        tensor);
     return KEEL_OK;
 }
 
 /* ---- state --------------------------------------------------------------------------------------------- */
-
-/* Within the column: extents are those of the slices that its members have. */
-enum keel_status keel_worker_find_column(const struct keel_worker *worker, uint64_t step,
-                                         struct keel_moves *out)
-{
-    const struct keel_axes *map = &worker->axes.map;
-    const uint32_t parts = KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS;
-    struct keel_holders *holders;
-    enum keel_status status = KEEL_OK;
-    KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
-    for (uint32_t p = 0; p < worker->rank_count && status == KEEL_OK; p++) {
-        if (map->place[p] != map->place[worker->position])
-            continue;
-        status = keel_trainer_all_extents(worker->trainer, parts, &holders->need[p]);
-        if (status == KEEL_OK && has_newest(worker, p, step))
-            status = keel_trainer_all_extents(worker->trainer, parts, &holders->have[p]);
-    }
-    if (status == KEEL_OK)
-        status = keel_worker_find_moves(worker, holders, out);
-    keel_holders_fini(holders);
-    keel_free(holders);
-    return status;
-}
 
 static enum keel_status heal(struct keel_worker *worker, uint64_t step)
 {
     struct keel_moves moves = {.moves = NULL};
     const uint64_t since = keel_now_ns();
     uint64_t digest;
-    enum keel_status status = keel_worker_find_column(worker, step, &moves);
+    enum keel_status status = keel_worker_find_healing(worker, step, &moves);
     if (status == KEEL_OK)
         status = keel_worker_make_moves(worker, &moves);
     if (status == KEEL_OK)
@@ -306,8 +319,8 @@ static void say_lost(struct keel_worker *worker, uint64_t step)
 {
     char detail[160];
     snprintf(detail, sizeof detail,
-             "some tensor slices have no holder left among %u ranks, or are cut otherwise: all ranks go back "
-             "to %s",
+             "%s no holder left among %u ranks, or are cut otherwise: all ranks go back to %s",
+             owns(worker) ? "some pieces of the state of tensor slices have" : "some tensor slices have",
              worker->rank_count,
              worker->sync_all[0].snapshot_count > 0 ? "the newest snapshot" : "the beginning");
     if (worker->position == 0)
@@ -327,30 +340,6 @@ static enum keel_status begin(struct keel_worker *worker)
 
 /* ---- a snapshot ---------------------------------------------------------------------------------------- */
 
-/* The first of each column reads what its engine has, the others get it from there. */
-static bool reads_snapshot(const struct keel_worker *worker)
-{
-    return worker->axes.map.index[worker->position] == 0;
-}
-
-static enum keel_status take_read(struct keel_worker *worker, uint64_t step, uint64_t read_bytes,
-                                  uint64_t since)
-{
-    uint64_t digest;
-    char detail[96];
-    KEEL_TRY(heal(worker, step));
-    KEEL_TRY(keel_trainer_digest(worker->trainer, &digest));
-    worker->unsaid_step = 0;
-    snprintf(detail, sizeof detail, "%.3f s, %llu bytes read by rank %u of %u",
-             (double)(keel_now_ns() - since) / 1e9, (unsigned long long)read_bytes, worker->rank,
-             worker->rank_count);
-    if (worker->position == 0)
-        keel_worker_note(worker, "resumed", step, KEEL_OK, detail);
-    else
-        keel_log(KEEL_LOG_INFO, "resumed: %s", detail);
-    return KEEL_OK;
-}
-
 static bool all_have_read(const struct keel_worker *worker)
 {
     bool all = true;
@@ -359,25 +348,62 @@ static bool all_have_read(const struct keel_worker *worker)
     return all;
 }
 
+/* Each reads its share of what its column has, and gives it to the others there. False in *out: one cannot.
+ */
+static enum keel_status read_shares(struct keel_worker *worker, uint64_t step, uint32_t *round,
+                                    uint64_t *read_bytes, bool *out)
+{
+    const bool has_read = keel_worker_restore_share(worker, step, read_bytes);
+    KEEL_TRY(keel_worker_exchange_round(worker, ++*round, has_read));
+    *out = all_have_read(worker);
+    return *out ? keel_worker_spread_shares(worker) : KEEL_OK;
+}
+
+/* The first of each column reads what its engine has, the others get it from there; of pieces everybody reads
+ * his own. *why: what this rank could not read. */
+static enum keel_status read_whole(struct keel_worker *worker, uint64_t step, uint32_t *round,
+                                   uint64_t *read_bytes, bool *out, enum keel_status *why)
+{
+    const bool reads = owns(worker) || worker->axes.map.index[worker->position] == 0;
+    *why = reads ? keel_worker_restore_slices(worker, step, read_bytes) : KEEL_OK;
+    worker->has_state = reads && *why == KEEL_OK;
+    worker->next_step = step;
+    KEEL_TRY(keel_worker_exchange_round(worker, ++*round, *why == KEEL_OK));
+    *out = all_have_read(worker);
+    return *out && !owns(worker) ? heal(worker, step) : KEEL_OK;
+}
+
+static enum keel_status take_read(struct keel_worker *worker, uint64_t step, uint64_t read_bytes,
+                                  uint64_t since)
+{
+    uint64_t digest;
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &digest));
+    worker->has_state = true;
+    worker->next_step = step;
+    worker->unsaid_step = 0;
+    keel_worker_note_resumed(worker, step, since, read_bytes);
+    return KEEL_OK;
+}
+
 /* Position 0 says which is next, until one is read by all who read. Who could not read the last of them ends
  * with that, and so do the others when they miss it. */
 static enum keel_status restore(struct keel_worker *worker)
 {
     enum keel_status status = KEEL_OK;
     char why[KEEL_DETAIL_BYTES] = "no committed snapshot can be read by all ranks";
-    for (uint32_t round = 1; worker->sync_all[0].snapshot_count > 0; round++) {
+    for (uint32_t round = 0; worker->sync_all[0].snapshot_count > 0;) {
         const uint64_t step = worker->sync_all[0].snapshot_step, since = keel_now_ns();
         uint64_t read_bytes = 0;
-        status = reads_snapshot(worker) ? keel_worker_restore_slices(worker, step, &read_bytes) : KEEL_OK;
+        bool all;
+        KEEL_TRY(read_shares(worker, step, &round, &read_bytes, &all));
+        if (!all)
+            KEEL_TRY(read_whole(worker, step, &round, &read_bytes, &all, &status));
+        if (all)
+            return take_read(worker, step, read_bytes, since);
         if (status != KEEL_OK)
             snprintf(why, sizeof why, "%s", keel_detail());
-        keel_worker_snapshot_bound(worker, step);
-        worker->has_state = reads_snapshot(worker) && status == KEEL_OK;
-        worker->next_step = step;
-        KEEL_TRY(keel_worker_exchange_round(worker, round, status == KEEL_OK));
-        if (all_have_read(worker))
-            return take_read(worker, step, read_bytes, since);
         worker->has_state = false;
+        keel_worker_snapshot_bound(worker, step);
         KEEL_TRY(keel_worker_exchange_round(worker, ++round, false));
     }
     if (status != KEEL_OK)
@@ -388,13 +414,17 @@ static enum keel_status restore(struct keel_worker *worker)
 /* Nobody has the state. */
 static enum keel_status begin_again(struct keel_worker *worker, bool lost, uint64_t step)
 {
+    worker->has_state = false;
+    keel_trainer_keep(worker->trainer, 0);
     keel_worker_snapshot_again(worker);
     KEEL_TRY(keel_worker_exchange_round(worker, 0, false));
     if (lost)
         say_lost(worker, step);
-    const enum keel_status status = worker->sync_all[0].snapshot_count > 0 ? restore(worker) : begin(worker);
+    if (owns(worker))
+        KEEL_TRY(keel_worker_own(worker));
+    KEEL_TRY(worker->sync_all[0].snapshot_count > 0 ? restore(worker) : begin(worker));
     keel_worker_snapshot_again(worker);
-    return status;
+    return owns(worker) ? keel_trainer_settle(worker->trainer, worker->next_step, &worker->digest) : KEEL_OK;
 }
 
 /* ---- the digest of the model --------------------------------------------------------------------------- */
@@ -443,6 +473,7 @@ static enum keel_status agree_end(struct keel_worker *worker)
     KEEL_TRY(keel_worker_exchange_whole(worker));
     gather_healed(worker);
     KEEL_TRY(check_columns(worker));
+    keel_trainer_forget_before(worker->trainer);
     uint64_t(*said)[2] = worker->axes.said;
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         said[p][0] = worker->sync_all[p].part;
@@ -456,19 +487,30 @@ static enum keel_status agree_end(struct keel_worker *worker)
     return keel_worker_say_rest(worker);
 }
 
+/* From what ranks have, at the furthest step. */
+static enum keel_status go_on(struct keel_worker *worker, uint64_t step)
+{
+    if (!owns(worker))
+        return heal(worker, step);
+    KEEL_TRY(wait_for_capture(worker));
+    return keel_worker_move_owned(worker, step);
+}
+
 enum keel_status keel_worker_agree_axes(struct keel_worker *worker)
 {
     const uint32_t tensor = keel_axes_tensor(worker->rank_count, worker->job.parallel.tensor);
     uint64_t step;
-    bool any = furthest_step(worker, &step), lost = false;
-    KEEL_TRY(keel_worker_catch_up_axes(worker, step));
-    if (any && !is_complete(worker, tensor, step)) {
-        any = false;
-        lost = true;
-    }
+    bool any = furthest_step(worker, &step);
+    KEEL_TRY(owns(worker) ? keel_worker_catch_up_owned(worker, step)
+                          : keel_worker_catch_up_axes(worker, step));
     find_places(worker, tensor, any, step);
+    const bool lost = any && !is_complete(worker, step);
+    if (lost)
+        find_places(worker, tensor, false, 0);
+    any = any && !lost;
     KEEL_TRY(take_place(worker));
     KEEL_TRY(open_groups(worker));
-    KEEL_TRY(any ? heal(worker, step) : begin_again(worker, lost, step));
+    KEEL_TRY(keel_worker_open_sharers(worker));
+    KEEL_TRY(any ? go_on(worker, step) : begin_again(worker, lost, step));
     return agree_end(worker);
 }

@@ -76,8 +76,11 @@ struct keel_worker_axes {
         warm; /* of the engine; warm: 1 and the place that its warm-up had; 0: all slices */
     struct keel_axes map;
     struct keel_trainer_axes trainer;
-    struct keel_group *column; /* ranks with the same slices; NULL: no other has */
-    struct keel_group *norm;   /* NULL: that of the data position */
+    struct keel_group *column;  /* ranks with the same slices; NULL: no other has */
+    struct keel_group *sharers; /* parallel.zero_group: owners that have all shares together; NULL: all, or
+                                   this rank alone */
+    uint16_t sharer_ranks[KEEL_MEMBERS_MAX]; /* position of each */
+    struct keel_group *norm;                 /* NULL: that of the data position */
     uint16_t column_ranks[KEEL_MEMBERS_MAX],
         column_names[KEEL_MEMBERS_MAX];    /* by index: position, and rank */
     uint16_t shard_index[KEEL_SHARDS_MAX]; /* by shard: index in the column of who carries it */
@@ -167,28 +170,26 @@ enum keel_status keel_worker_make_moves(struct keel_worker *worker, const struct
 struct keel_moved keel_worker_count_moves(const struct keel_worker *worker, const struct keel_moves *moves);
 void keel_holders_fini(struct keel_holders *holders);
 
-/* From what all ranks said (sync_all) to the moves that follow, the same on all ranks; pure. *out is to be
- * given to keel_moves_fini. NO_MEMORY.
- *   healing: whoever is not where position `best` is gets all from those that are;
- *   shares: what each position read of a snapshot goes to who needs it;
- *   owned: parallel.zero: from the layout of an epoch, at a step, to that of the view;
- *   column: parallel.tensor: the slices of this rank, from who has them at the step. */
-enum keel_status keel_worker_find_healing(const struct keel_worker *worker, uint32_t best,
+/* From what all ranks said (sync_all) to the moves that follow within a column, the same on all its ranks;
+ * pure. *out is to be given to keel_moves_fini. NO_MEMORY.
+ *   healing: whoever has not the state of the step gets all from those that have it;
+ *   shares: what each read of a snapshot goes to who needs it;
+ *   owned: parallel.zero: from the layout of an epoch, at a step, to that of the view. */
+enum keel_status keel_worker_find_healing(const struct keel_worker *worker, uint64_t step,
                                           struct keel_moves *out);
 enum keel_status keel_worker_find_shares(const struct keel_worker *worker, struct keel_moves *out);
 enum keel_status keel_worker_find_owned(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
                                         struct keel_moves *out);
-enum keel_status keel_worker_find_column(const struct keel_worker *worker, uint64_t step,
-                                         struct keel_moves *out);
 /* Who has the sums of the step before `step`, which another did: the records say then what it is about to
  * have, and this rank does it. */
 enum keel_status keel_worker_catch_up_owned(struct keel_worker *worker, uint64_t step);
 enum keel_status keel_worker_catch_up_axes(struct keel_worker *worker, uint64_t step);
-/* The newest layout from which nothing is missing, with the moves; of 0: none, and no moves. */
-enum keel_status keel_worker_choose_owned(const struct keel_worker *worker, uint64_t step,
-                                          struct keel_owned_record *chosen, struct keel_moves *moves);
-/* Everybody is where he was in the chosen layout, with all weights: nothing is to be done. */
-bool keel_worker_is_whole(const struct keel_worker *worker, const struct keel_owned_record *chosen);
+/* Of the ranks of a place: the newest layout whose shares they have together at the step; of 0: none. */
+struct keel_owned_record keel_worker_choose_owned(const struct keel_worker *worker, uint32_t place,
+                                                  uint64_t step);
+/* Everybody is where he was in the layout that his column chooses, with all weights: nothing is to be done.
+ */
+bool keel_worker_is_whole(const struct keel_worker *worker, uint64_t step);
 
 /* Of worker_sync.c, for worker_owned.c. The state from the newest snapshot, or from the seed. Two agreements:
  * `second` also finds who has another state than the others. `healed` is
@@ -197,17 +198,37 @@ enum keel_status keel_worker_restore_or_begin(struct keel_worker *worker);
 enum keel_status keel_worker_exchange_lost(struct keel_worker *worker);
 enum keel_status keel_worker_exchange_second(struct keel_worker *worker);
 void keel_worker_note_healed(struct keel_worker *worker, struct keel_moved moved);
-/* By position: its node. */
-void keel_worker_nodes(const struct keel_worker *worker, uint32_t out[KEEL_MEMBERS_MAX]);
-/* What each position is to have in this view. */
+/* The ranks of the view with the slices of a place, ascending: their number. Of a job whose ranks do not
+ * share slices all are of place 0. */
+uint32_t keel_worker_column(const struct keel_worker *worker, uint32_t place, uint16_t out[KEEL_MEMBERS_MAX]);
+/* This rank's index in its column, of so many. */
+uint32_t keel_worker_index(const struct keel_worker *worker, uint32_t *out_count);
+/* parallel.zero: who owns what in this rank's column, whose nodes are in `nodes`. */
+struct keel_owners_map keel_worker_owners(const struct keel_worker *worker, uint32_t nodes[KEEL_MEMBERS_MAX]);
+/* What each rank of this one's column is to have in this view. */
 enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders);
 /* parallel.zero = 3: weights are pieces, too, and whatever reads them gathers them: all ranks together. */
 static inline bool keel_worker_gathers(const struct keel_worker *worker)
 {
     return worker->job.parallel.zero >= KEEL_ZERO_WEIGHTS;
 }
+/* Whether a position said that it has the state of that step. */
+bool keel_worker_has_newest(const struct keel_worker *worker, uint32_t p, uint64_t step);
+/* Who has read its share of a snapshot gives it to who needs it. */
+enum keel_status keel_worker_spread_shares(struct keel_worker *worker);
+void keel_worker_note_resumed(struct keel_worker *worker, uint64_t step, uint64_t since, uint64_t read_bytes);
 /* worker_owned.c: parallel.zero: the same of pieces, once all have said what they hold. */
 enum keel_status keel_worker_agree_owned(struct keel_worker *worker);
+/* And with places of slices, which are known now: steps of the furthest, if there is one; hold what is this
+ * rank's in the view, empty, and say that the rest is here; go on from what the ranks of the column hold. */
+bool keel_worker_furthest_owned(const struct keel_worker *worker, uint64_t *out_step);
+enum keel_status keel_worker_own(struct keel_worker *worker);
+enum keel_status keel_worker_move_owned(struct keel_worker *worker, uint64_t step);
+/* The group of this rank among its column's owners, once these are known. */
+enum keel_status keel_worker_open_sharers(struct keel_worker *worker);
+/* Whose pieces others have too, so that they may go elsewhere: all of these at once. */
+void keel_worker_find_spare_holders(const struct keel_worker *worker, uint64_t step,
+                                    bool out[KEEL_MEMBERS_MAX]);
 
 /* worker_axes.c: parallel.tensor: whether ranks share slices; the same once all have said what they have,
  * with the groups that the ranks of a view exchange in. */
@@ -265,7 +286,8 @@ enum keel_status keel_worker_restore_slices(struct keel_worker *worker, uint64_t
 /* From now on only those of steps before this one count; and all again. */
 void keel_worker_snapshot_bound(struct keel_worker *worker, uint64_t step);
 void keel_worker_snapshot_again(struct keel_worker *worker);
-/* Read this position's share (keel_trainer_pieces) of that of `step`. False: it cannot be read from here. */
+/* Read this rank's share of what its column has (keel_trainer_read_pieces) of that of `step`. False: it
+ * cannot be read from here. */
 bool keel_worker_restore_share(struct keel_worker *worker, uint64_t step, uint64_t *out_read);
 
 /* One line for events.jsonl: {"event": event, "step": step, "status": ..., "detail": ...}. */

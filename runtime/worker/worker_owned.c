@@ -1,13 +1,14 @@
 /* worker_owned.c - parallel.zero: the state of a new view from what its ranks hold of an older one.
  *
- * All ranks draw the same conclusion from the same records, as in worker_sync.c:
+ * All ranks draw the same conclusion from the same records, as in worker_sync.c, for each column of ranks
+ * with the same slices (worker_axes.c; without slices all are one column):
  *
  *   1. Who has the sums of a step that another one did, does it too, with that one's norm.
- *   2. The newest layout whose holders, at the furthest step, have together all that the new one needs is the
- *      one to go on from. Every rank keeps what it still needs, and gets what it lacks (worker_moves.c): of
- *      weights those of others' pieces, where it has not all.
+ *   2. The newest layout whose holders have together all of its shares, at the furthest step, is the one to
+ * go on from. Every rank keeps what it still needs, and gets what it lacks (worker_moves.c): of weights those
+ *      of others' pieces, where it has not all.
  *   3. When all have what is theirs, what was before is forgotten. A view that ends earlier leaves one of the
- * two whole.
+ *      two whole.
  *   4. Where a share is lost with all its holders, all go back to the newest snapshot, and the run says so.
  */
 #include "worker_internal.h"
@@ -17,19 +18,26 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Subgroups of a view: above those of slices (worker_axes.c). */
+#define SEQUENCE_SHARERS (UINT64_C(1) << 17)
+
 static bool has_share(const struct keel_owned_record *record, uint32_t share)
 {
     return (record->shares[share / 8] >> share % 8 & 1) != 0;
 }
 
-static uint64_t furthest_step(const struct keel_worker *worker)
+bool keel_worker_furthest_owned(const struct keel_worker *worker, uint64_t *out_step)
 {
-    uint64_t step = 0;
+    bool any = false;
+    *out_step = 0;
     for (uint32_t p = 0; p < worker->rank_count; p++)
-        for (uint32_t i = 0; i < 2; i++)
-            if (worker->sync_all[p].owned[i].of > 0 && worker->sync_all[p].owned[i].step > step)
-                step = worker->sync_all[p].owned[i].step;
-    return step;
+        for (uint32_t i = 0; i < 2; i++) {
+            const struct keel_owned_record *record = &worker->sync_all[p].owned[i];
+            any = any || record->of > 0;
+            if (record->of > 0 && record->step > *out_step)
+                *out_step = record->step;
+        }
+    return any;
 }
 
 /* ---- catching up --------------------------------------------------------------------------------------- */
@@ -76,14 +84,16 @@ static const struct keel_owned_record *record_of(const struct keel_worker *worke
     return NULL;
 }
 
-/* What the ranks that were in that layout hold of it. */
+/* What the ranks of this column that were in that layout hold of it. */
 static enum keel_status list_held(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
                                   struct keel_holders *holders)
 {
     const struct keel_trainer *trainer = worker->trainer;
-    for (uint32_t p = 0; p < worker->rank_count; p++) {
-        const struct keel_owned_record *record = record_of(worker, p, epoch, step);
-        struct keel_extents *have = &holders->have[p];
+    uint16_t column[KEEL_MEMBERS_MAX];
+    const uint32_t count = keel_worker_column(worker, worker->axes.place, column);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct keel_owned_record *record = record_of(worker, column[i], epoch, step);
+        struct keel_extents *have = &holders->have[column[i]];
         if (record == NULL)
             continue;
         if (record->complete && !keel_worker_gathers(worker))
@@ -112,12 +122,13 @@ enum keel_status keel_worker_find_owned(const struct keel_worker *worker, uint64
     return status;
 }
 
-/* The newest layout of that step which is older than `epoch`; of 0: none. */
-static struct keel_owned_record newest_before(const struct keel_worker *worker, uint64_t epoch, uint64_t step)
+/* Of a place: the newest layout of that step which is older than `epoch`; of 0: none. */
+static struct keel_owned_record newest_before(const struct keel_worker *worker, uint32_t place,
+                                              uint64_t epoch, uint64_t step)
 {
     struct keel_owned_record best = {.of = 0};
     for (uint32_t p = 0; p < worker->rank_count; p++)
-        for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t i = 0; i < 2 && worker->sync_all[p].place == place; i++) {
             const struct keel_owned_record *record = &worker->sync_all[p].owned[i];
             if (record->of > 0 && record->step == step && record->epoch < epoch &&
                 (best.of == 0 || record->epoch > best.epoch))
@@ -126,43 +137,76 @@ static struct keel_owned_record newest_before(const struct keel_worker *worker, 
     return best;
 }
 
-/* The newest from which nothing is missing, with the moves; of 0: none. */
-enum keel_status keel_worker_choose_owned(const struct keel_worker *worker, uint64_t step,
-                                          struct keel_owned_record *chosen, struct keel_moves *moves)
+/* Whether a rank of the place, which is none of `without`, has the share of that layout. */
+static bool is_held(const struct keel_worker *worker, uint32_t place, const struct keel_owned_record *layout,
+                    uint32_t share, const bool *without)
 {
-    *chosen = newest_before(worker, UINT64_MAX, step);
-    while (chosen->of > 0) {
-        KEEL_TRY(keel_worker_find_owned(worker, chosen->epoch, step, moves));
-        if (moves->missing_count == 0)
-            break;
-        keel_moves_fini(moves);
-        *chosen = newest_before(worker, chosen->epoch, step);
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        const struct keel_owned_record *record = record_of(worker, p, layout->epoch, layout->step);
+        if (worker->sync_all[p].place == place && (without == NULL || !without[p]) && record != NULL &&
+            has_share(record, share))
+            return true;
     }
-    return KEEL_OK;
+    return false;
 }
 
-/* Everybody is where it was, with all weights. */
-bool keel_worker_is_whole(const struct keel_worker *worker, const struct keel_owned_record *chosen)
+static bool is_covered(const struct keel_worker *worker, uint32_t place,
+                       const struct keel_owned_record *layout, const bool *without)
 {
-    bool whole = chosen->of == worker->rank_count;
-    for (uint32_t p = 0; p < worker->rank_count && whole; p++) {
-        const struct keel_owned_record *record = record_of(worker, p, chosen->epoch, chosen->step);
-        whole = record != NULL && record->complete && record->position == p;
+    uint32_t share = 0;
+    while (share < layout->of && is_held(worker, place, layout, share, without))
+        share++;
+    return share == layout->of;
+}
+
+struct keel_owned_record keel_worker_choose_owned(const struct keel_worker *worker, uint32_t place,
+                                                  uint64_t step)
+{
+    struct keel_owned_record chosen = newest_before(worker, place, UINT64_MAX, step);
+    while (chosen.of > 0 && !is_covered(worker, place, &chosen, NULL))
+        chosen = newest_before(worker, place, chosen.epoch, step);
+    return chosen;
+}
+
+bool keel_worker_is_whole(const struct keel_worker *worker, uint64_t step)
+{
+    uint32_t place = 0;
+    uint16_t column[KEEL_MEMBERS_MAX];
+    for (uint32_t seen = 0; seen < worker->rank_count; place++) {
+        const uint32_t count = keel_worker_column(worker, place, column);
+        const struct keel_owned_record chosen = keel_worker_choose_owned(worker, place, step);
+        for (uint32_t i = 0; i < count; i++) {
+            const struct keel_owned_record *record = record_of(worker, column[i], chosen.epoch, step);
+            if (chosen.of != count || record == NULL || !record->complete || record->position != i)
+                return false;
+        }
+        seen += count;
     }
-    return whole;
+    return true;
+}
+
+/* The last ones first: so are they asked to go. */
+void keel_worker_find_spare_holders(const struct keel_worker *worker, uint64_t step,
+                                    bool out[KEEL_MEMBERS_MAX])
+{
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        out[p] = false;
+    for (uint32_t p = worker->rank_count; p-- > 0;) {
+        const uint32_t place = worker->sync_all[p].place;
+        const struct keel_owned_record chosen = keel_worker_choose_owned(worker, place, step);
+        out[p] = true;
+        out[p] = chosen.of == 0 || is_covered(worker, place, &chosen, out);
+    }
 }
 
 /* ---- moving -------------------------------------------------------------------------------------------- */
 
-static enum keel_status own(struct keel_worker *worker)
+enum keel_status keel_worker_own(struct keel_worker *worker)
 {
-    uint32_t node[KEEL_MEMBERS_MAX];
-    keel_worker_nodes(worker, node);
+    uint32_t node[KEEL_MEMBERS_MAX], count;
     const struct keel_owners owners = {.epoch = worker->view.epoch,
-                                       .position = worker->position,
-                                       .rank_count = worker->rank_count,
-                                       .holders = worker->job.parallel.holders,
-                                       .node = node};
+                                       .position = keel_worker_index(worker, &count),
+                                       .of = keel_worker_owners(worker, node)};
     return keel_trainer_own(worker->trainer, &owners);
 }
 
@@ -179,31 +223,58 @@ static bool find_digest(const struct keel_worker *worker, uint64_t step, uint64_
     return false;
 }
 
-/* All of the state of `step` is here: let others know, and forget what was before when they have it too. */
-static enum keel_status settle(struct keel_worker *worker, uint64_t step)
+enum keel_status keel_worker_open_sharers(struct keel_worker *worker)
 {
-    uint64_t known;
-    const bool is_known = find_digest(worker, step, &known);
-    KEEL_TRY(keel_trainer_settle(worker->trainer, step, &worker->digest));
-    worker->has_state = true;
-    worker->next_step = step;
-    KEEL_TRY(keel_worker_exchange_second(worker));
-    if (is_known && worker->digest != known)
-        return keel_fail(KEEL_MISMATCH, "pieces of the state of step %llu: digest %016llx, wanted %016llx",
-                         (unsigned long long)step, (unsigned long long)worker->digest,
-                         (unsigned long long)known);
-    keel_trainer_forget_before(worker->trainer);
-    return KEEL_OK;
+    struct keel_worker_axes *axes = &worker->axes;
+    uint16_t column[KEEL_MEMBERS_MAX], self[KEEL_MEMBERS_MAX];
+    uint32_t node[KEEL_MEMBERS_MAX], count;
+    const struct keel_owners_map owners = keel_worker_owners(worker, node);
+    const uint32_t number = keel_worker_index(worker, &count) / owners.group;
+    (void)keel_worker_column(worker, axes->place, column);
+    if (worker->job.parallel.zero <= KEEL_ZERO_NONE || owners.group == 1 || owners.group == count)
+        return KEEL_OK;
+    for (uint32_t i = 0; i < owners.group; i++) {
+        axes->sharer_ranks[i] = column[number * owners.group + i];
+        self[i] = (uint16_t)i;
+    }
+    const struct keel_subgroup what = {.sequence = SEQUENCE_SHARERS +
+                                                   (uint64_t)axes->place * KEEL_MEMBERS_MAX + number,
+                                       .rank_count = owners.group,
+                                       .ranks = axes->sharer_ranks,
+                                       .shard_count = owners.group,
+                                       .shard_rank = self};
+    return keel_group_create(worker->group, &what, &axes->sharers);
 }
 
-static enum keel_status move(struct keel_worker *worker, uint64_t step, const struct keel_moves *moves)
+/* From what the column's ranks hold of that layout to this view's. */
+static enum keel_status move(struct keel_worker *worker, uint64_t epoch, uint64_t step)
 {
+    struct keel_moves moves = {.moves = NULL};
     if (keel_trainer_unfinished(worker->trainer, &worker->unsaid))
         worker->unsaid_step = step;
-    KEEL_TRY(own(worker));
-    KEEL_TRY(keel_worker_make_moves(worker, moves));
-    KEEL_TRY(settle(worker, step));
-    keel_worker_note_healed(worker, keel_worker_count_moves(worker, moves));
+    KEEL_TRY(keel_worker_own(worker));
+    enum keel_status status = keel_worker_find_owned(worker, epoch, step, &moves);
+    if (status == KEEL_OK)
+        status = keel_worker_make_moves(worker, &moves);
+    if (status == KEEL_OK)
+        status = keel_trainer_settle(worker->trainer, step, &worker->digest);
+    worker->healed = keel_worker_count_moves(worker, &moves);
+    keel_moves_fini(&moves);
+    return status;
+}
+
+enum keel_status keel_worker_move_owned(struct keel_worker *worker, uint64_t step)
+{
+    const struct keel_owned_record chosen = keel_worker_choose_owned(worker, worker->axes.place, step);
+    const bool whole = keel_worker_is_whole(worker, step);
+    const uint64_t since = keel_now_ns();
+    KEEL_ASSERT(chosen.of > 0);
+    keel_trainer_keep(worker->trainer, chosen.epoch);
+    if (!whole)
+        KEEL_TRY(move(worker, chosen.epoch, step));
+    worker->has_state = true;
+    worker->next_step = step;
+    worker->heal_ns = keel_now_ns() - since;
     return KEEL_OK;
 }
 
@@ -220,6 +291,14 @@ static enum keel_status say_rest(struct keel_worker *worker)
     else if (worker->unsaid_step > 0 && worker->unsaid_step == worker->next_step)
         keel_worker_say_healed(worker, &worker->unsaid);
     worker->unsaid_step = 0;
+    return KEEL_OK;
+}
+
+/* Let others know that all of the state is here, and forget what was before when they have it too. */
+static enum keel_status end(struct keel_worker *worker)
+{
+    KEEL_TRY(keel_worker_exchange_second(worker));
+    keel_trainer_forget_before(worker->trainer);
     return KEEL_OK;
 }
 
@@ -242,42 +321,37 @@ static enum keel_status begin_again(struct keel_worker *worker, bool lost, uint6
         if (worker->position == 0)
             keel_worker_note(worker, "state-lost", step, KEEL_OK, detail);
     }
-    KEEL_TRY(own(worker));
+    KEEL_TRY(keel_worker_own(worker));
     KEEL_TRY(keel_worker_restore_or_begin(worker));
-    return settle(worker, worker->next_step);
-}
-
-/* From what ranks hold, at the furthest step. */
-static enum keel_status go_on(struct keel_worker *worker, uint64_t step)
-{
-    struct keel_owned_record chosen;
-    struct keel_moves moves = {.moves = NULL};
-    KEEL_TRY(keel_worker_catch_up_owned(worker, step));
-    enum keel_status status = keel_worker_choose_owned(worker, step, &chosen, &moves);
-    const uint64_t since = keel_now_ns();
-    if (status == KEEL_OK && chosen.of == 0)
-        return begin_again(worker, true, step);
-    if (status == KEEL_OK)
-        keel_trainer_keep(worker->trainer, chosen.epoch);
-    if (status == KEEL_OK && !keel_worker_is_whole(worker, &chosen))
-        status = move(worker, step, &moves);
-    keel_moves_fini(&moves);
-    KEEL_TRY(status);
-    worker->heal_ns = keel_now_ns() - since;
-    worker->next_step = step;
-    return say_rest(worker);
+    KEEL_TRY(keel_trainer_settle(worker->trainer, worker->next_step, &worker->digest));
+    worker->has_state = true;
+    return end(worker);
 }
 
 enum keel_status keel_worker_agree_owned(struct keel_worker *worker)
 {
-    bool any = false;
-    for (uint32_t p = 0; p < worker->rank_count; p++)
-        any = any || worker->sync_all[p].owned[0].of > 0 || worker->sync_all[p].owned[1].of > 0;
-    if (!any)
+    uint64_t step;
+    KEEL_TRY(keel_worker_open_sharers(worker));
+    if (!keel_worker_furthest_owned(worker, &step))
         return begin_again(worker, false, 0);
     if (worker->snapshot.save != NULL && /* a capture may still read what is about to be replaced */
         keel_save_wait_captured(worker->snapshot.save, keel_deadline_after_ns(worker->stall_ns)) ==
             KEEL_TIMEOUT)
         return KEEL_TIMEOUT;
-    return go_on(worker, furthest_step(worker));
+    KEEL_TRY(keel_worker_catch_up_owned(worker, step));
+    if (keel_worker_choose_owned(worker, 0, step).of == 0)
+        return begin_again(worker, true, step);
+    const bool whole = keel_worker_is_whole(worker, step);
+    uint64_t known;
+    const bool is_known = find_digest(worker, step, &known);
+    KEEL_TRY(keel_worker_move_owned(worker, step));
+    if (whole)
+        return say_rest(worker);
+    KEEL_TRY(end(worker));
+    if (is_known && worker->digest != known)
+        return keel_fail(KEEL_MISMATCH, "pieces of the state of step %llu: digest %016llx, wanted %016llx",
+                         (unsigned long long)step, (unsigned long long)worker->digest,
+                         (unsigned long long)known);
+    keel_worker_note_healed(worker, worker->healed);
+    return say_rest(worker);
 }

@@ -296,9 +296,9 @@ enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t
     return KEEL_OK;
 }
 
-/* What positions from `position` on, of `rank_count`, are given of it: (0, 1) is all. */
+/* What number `index` of `count` with the same slices reads of it: (0, 1) is all. */
 static enum keel_status restore_one(struct keel_worker *worker, const struct keel_snapshot_info *info,
-                                    uint32_t position, uint32_t rank_count, uint64_t *out_read)
+                                    uint32_t index, uint32_t count, uint64_t *out_read)
 {
     char identity[KEEL_IDENTITY_BYTES];
     keel_job_identity(&worker->job, keel_data_digest(worker->data), identity);
@@ -316,7 +316,7 @@ static enum keel_status restore_one(struct keel_worker *worker, const struct kee
                          info->step);
     struct keel_snapshot *snapshot;
     KEEL_TRY(keel_snapshot_open(worker->store, info->step, info->attempt, &snapshot));
-    enum keel_status status = keel_trainer_load(worker->trainer, snapshot, position, rank_count, out_read);
+    enum keel_status status = keel_trainer_load(worker->trainer, snapshot, index, count, out_read);
     keel_snapshot_close(snapshot);
     return status;
 }
@@ -392,9 +392,10 @@ bool keel_worker_restore_share(struct keel_worker *worker, uint64_t step, uint64
     bool read = false;
     if (worker->store == NULL || candidates(worker, &list, &count) != KEEL_OK)
         return false;
+    uint32_t of;
+    const uint32_t index = keel_worker_index(worker, &of);
     for (uint32_t i = 0; i < count && !read; i++)
-        read = list[i].step == step &&
-               restore_one(worker, &list[i], worker->position, worker->rank_count, out_read) == KEEL_OK;
+        read = list[i].step == step && restore_one(worker, &list[i], index, of, out_read) == KEEL_OK;
     keel_free(list);
     return read;
 }

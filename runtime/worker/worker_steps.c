@@ -196,6 +196,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
         .rank_count = worker->rank_count,
         .position_rank = worker->position_rank,
         .shard_position = worker->shard_position,
+        .sharers = worker->axes.sharers,
         .save = worker->snapshot.save,
         .flags = keel_worker_snapshot_flags(worker),
         .saving_flag = KEEL_STEP_FLAG_WAIT,

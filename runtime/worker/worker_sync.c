@@ -58,12 +58,18 @@ static void peer_lost(void *context, uint32_t position)
     keel_inbox_say(&worker->inbox, &message);
 }
 
-void keel_worker_nodes(const struct keel_worker *worker, uint32_t out[KEEL_MEMBERS_MAX])
+/* Positions are the active members, in their order. */
+struct keel_owners_map keel_worker_owners(const struct keel_worker *worker, uint32_t nodes[KEEL_MEMBERS_MAX])
 {
-    uint32_t count = 0;
+    const struct keel_parallel *asked = &worker->job.parallel;
+    uint32_t count = 0, position = 0;
     for (uint32_t i = 0; i < worker->view.member_count; i++)
-        if (!worker->view.members[i].spare)
-            out[count++] = worker->view.members[i].node;
+        if (!worker->view.members[i].spare && worker->axes.map.place[position++] == worker->axes.place)
+            nodes[count++] = worker->view.members[i].node;
+    return (struct keel_owners_map){.count = count,
+                                    .group = keel_zero_group(count, asked->zero_group),
+                                    .holders = asked->holders,
+                                    .node = nodes};
 }
 
 static enum keel_status open_group(struct keel_worker *worker)
@@ -177,34 +183,50 @@ void keel_worker_note_healed(struct keel_worker *worker, struct keel_moved moved
     keel_log(KEEL_LOG_INFO, "%s", detail);
 }
 
-/* All of it, or with parallel.zero the moments of what a position owns or shadows, and all weights; of 3
- * those of that alone. */
+uint32_t keel_worker_column(const struct keel_worker *worker, uint32_t place, uint16_t out[KEEL_MEMBERS_MAX])
+{
+    uint32_t count = 0;
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (worker->axes.map.place[p] == place)
+            out[count++] = (uint16_t)p;
+    return count;
+}
+
+uint32_t keel_worker_index(const struct keel_worker *worker, uint32_t *out_count)
+{
+    uint16_t column[KEEL_MEMBERS_MAX];
+    uint32_t index = 0;
+    *out_count = keel_worker_column(worker, worker->axes.place, column);
+    while (column[index] != worker->position)
+        index++;
+    return index;
+}
+
+/* All of it, or with parallel.zero the moments of what a rank owns or has copies of, and all weights; of 3 those
+ * of that alone. */
 enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders)
 {
     const bool whole = worker->job.parallel.zero <= KEEL_ZERO_NONE, gathers = keel_worker_gathers(worker);
     const uint32_t share = gathers ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_MOMENTS;
-    const uint32_t count = worker->rank_count;
+    uint16_t column[KEEL_MEMBERS_MAX];
     uint32_t node[KEEL_MEMBERS_MAX];
-    keel_worker_nodes(worker, node);
-    for (uint32_t p = 0; p < count; p++) {
-        struct keel_extents *need = &holders->need[p];
+    const uint32_t count = keel_worker_column(worker, worker->axes.place, column);
+    const struct keel_owners_map owners = keel_worker_owners(worker, node);
+    for (uint32_t i = 0; i < count; i++) {
+        struct keel_extents *need = &holders->need[column[i]];
         if (!gathers)
             KEEL_TRY(keel_trainer_all_extents(
                 worker->trainer, whole ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_WEIGHTS, need));
-        for (uint32_t owner = 0; owner < count && !whole; owner++) {
-            const bool shadow =
-                worker->job.parallel.holders > 1 && keel_second_holder(owner, count, node) == p;
-            if (owner == p || shadow)
+        for (uint32_t owner = 0; owner < count && !whole; owner++)
+            if (keel_has_share(&owners, i, owner))
                 KEEL_TRY(keel_trainer_share_extents(worker->trainer, owner, count, share, need));
-        }
     }
     return KEEL_OK;
 }
 
-static bool has_newest(const struct keel_worker *worker, uint32_t p, uint32_t best)
+bool keel_worker_has_newest(const struct keel_worker *worker, uint32_t p, uint64_t step)
 {
-    const struct keel_sync_record *all = worker->sync_all;
-    return all[p].has_state && all[p].next_step == all[best].next_step;
+    return worker->sync_all[p].has_state && worker->sync_all[p].next_step == step;
 }
 
 /* Half a state is no state, until the digest says otherwise. */
@@ -238,16 +260,18 @@ static enum keel_status check_healed(struct keel_worker *worker, const struct ke
     return KEEL_OK;
 }
 
-enum keel_status keel_worker_find_healing(const struct keel_worker *worker, uint32_t best,
+enum keel_status keel_worker_find_healing(const struct keel_worker *worker, uint64_t step,
                                           struct keel_moves *out)
 {
+    uint16_t column[KEEL_MEMBERS_MAX];
+    const uint32_t count = keel_worker_column(worker, worker->axes.place, column);
     struct keel_holders *holders;
     KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
     enum keel_status status = keel_worker_list_needs(worker, holders);
-    for (uint32_t p = 0; p < worker->rank_count && status == KEEL_OK; p++)
-        if (has_newest(worker, p, best))
+    for (uint32_t i = 0; i < count && status == KEEL_OK; i++)
+        if (keel_worker_has_newest(worker, column[i], step))
             status = keel_trainer_all_extents(worker->trainer, KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS,
-                                              &holders->have[p]);
+                                              &holders->have[column[i]]);
     if (status == KEEL_OK)
         status = keel_worker_find_moves(worker, holders, out);
     keel_holders_fini(holders);
@@ -259,8 +283,9 @@ enum keel_status keel_worker_find_healing(const struct keel_worker *worker, uint
 static enum keel_status heal(struct keel_worker *worker, uint32_t best)
 {
     struct keel_moves moves = {.moves = NULL};
-    const bool behind = !has_newest(worker, worker->position, best);
-    enum keel_status status = keel_worker_find_healing(worker, best, &moves);
+    const uint64_t step = worker->sync_all[best].next_step;
+    const bool behind = !keel_worker_has_newest(worker, worker->position, step);
+    enum keel_status status = keel_worker_find_healing(worker, step, &moves);
     if (status == KEEL_OK && behind)
         status = forget_state(worker);
     if (status == KEEL_OK)
@@ -277,11 +302,13 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
 
 enum keel_status keel_worker_find_shares(const struct keel_worker *worker, struct keel_moves *out)
 {
+    uint16_t column[KEEL_MEMBERS_MAX];
+    const uint32_t count = keel_worker_column(worker, worker->axes.place, column);
     struct keel_holders *holders;
     KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
     enum keel_status status = keel_worker_list_needs(worker, holders);
-    for (uint32_t p = 0; p < worker->rank_count && status == KEEL_OK; p++)
-        status = keel_trainer_read_extents(worker->trainer, p, worker->rank_count, &holders->have[p]);
+    for (uint32_t i = 0; i < count && status == KEEL_OK; i++)
+        status = keel_trainer_read_extents(worker->trainer, i, count, &holders->have[column[i]]);
     if (status == KEEL_OK)
         status = keel_worker_find_moves(worker, holders, out);
     keel_holders_fini(holders);
@@ -289,8 +316,7 @@ enum keel_status keel_worker_find_shares(const struct keel_worker *worker, struc
     return status;
 }
 
-/* Who has read its share gives it to who needs it. */
-static enum keel_status spread_shares(struct keel_worker *worker)
+enum keel_status keel_worker_spread_shares(struct keel_worker *worker)
 {
     struct keel_moves moves = {.moves = NULL};
     enum keel_status status = keel_worker_find_shares(worker, &moves);
@@ -300,21 +326,9 @@ static enum keel_status spread_shares(struct keel_worker *worker)
     return status;
 }
 
-static enum keel_status read_shares(struct keel_worker *worker)
+void keel_worker_note_resumed(struct keel_worker *worker, uint64_t step, uint64_t since, uint64_t read_bytes)
 {
-    const uint64_t step = worker->sync_all[0].snapshot_step, since = keel_now_ns();
-    uint64_t read_bytes = 0;
     char detail[96];
-    bool all = keel_worker_restore_share(worker, step, &read_bytes);
-    KEEL_TRY(exchange(worker, SEQUENCE_SHARES, all));
-    for (uint32_t p = 0; p < worker->rank_count; p++)
-        all = all && worker->sync_all[p].has_share;
-    if (!all)
-        return KEEL_OK;
-    KEEL_TRY(spread_shares(worker));
-    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
-    worker->has_state = true;
-    worker->next_step = step;
     snprintf(detail, sizeof detail, "%.3f s, %llu bytes read by rank %u of %u",
              (double)(keel_now_ns() - since) / 1e9, (unsigned long long)read_bytes, worker->rank,
              worker->rank_count);
@@ -322,6 +336,23 @@ static enum keel_status read_shares(struct keel_worker *worker)
         keel_worker_note(worker, "resumed", step, KEEL_OK, detail);
     else
         keel_log(KEEL_LOG_INFO, "resumed: %s", detail);
+}
+
+static enum keel_status read_shares(struct keel_worker *worker)
+{
+    const uint64_t step = worker->sync_all[0].snapshot_step, since = keel_now_ns();
+    uint64_t read_bytes = 0;
+    bool all = keel_worker_restore_share(worker, step, &read_bytes);
+    KEEL_TRY(exchange(worker, SEQUENCE_SHARES, all));
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        all = all && worker->sync_all[p].has_share;
+    if (!all)
+        return KEEL_OK;
+    KEEL_TRY(keel_worker_spread_shares(worker));
+    KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
+    worker->has_state = true;
+    worker->next_step = step;
+    keel_worker_note_resumed(worker, step, since, read_bytes);
     return KEEL_OK;
 }
 

@@ -4,7 +4,7 @@
 # again with the same command; any other end than a good one is a failure, and so is a step with other bits than in
 # an undisturbed run of one rank. Two of three schedules change the plan as well: the launcher is killed so that the
 # job goes on with 8, 7, 2 and 5 ranks in turn, each time on another mix of data positions, shared slices, pieces of
-# the optimizer's state and holders.
+# the optimizer's state and of gradients, groups of owners and holders.
 # RUNS schedules (200) from SEED (1) on, JOBS (1) at a time; T is the run's timeout in seconds.
 set -u
 . "$(dirname "$0")/lib.sh"
@@ -76,12 +76,16 @@ draw_plan() {
     ranks=${turn%% *} turn="${turn#* } ${turn%% *}"
     set --
     for tensor in 1 2 4; do [ $tensor -le "$slices" ] && [ $((ranks % tensor)) -eq 0 ] && set -- "$@" $tensor; done
-    pick "$@"; tensor=$picked zero=0
-    [ "$tensor" -gt 1 ] || { draw 4; zero=$drawn; }
+    pick "$@"; tensor=$picked
+    if [ "$tensor" -gt 1 ]; then draw 3; else draw 4; fi
+    zero=$drawn
+    set -- 0
+    for group in 1 2 4; do [ $zero -gt 0 ] && [ $((ranks / tensor % group)) -eq 0 ] && set -- "$@" $group; done
+    pick "$@"; group=$picked
     draw 2; holders=$((drawn + 1))
     draw 3; faults=$drawn
-    plan="--set job.shards=8 --set job.tensor=$slices --set parallel.tensor=$tensor --set parallel.zero=$zero --set parallel.holders=$holders"
-    log "plan: $ranks ranks, $tensor of $slices, zero $zero, $holders holders, $faults faults"
+    plan="--set job.shards=8 --set job.tensor=$slices --set parallel.tensor=$tensor --set parallel.zero=$zero --set parallel.holders=$holders --set parallel.zero_group=$group"
+    log "plan: $ranks ranks, $tensor of $slices, zero $zero in groups of $group, $holders holders, $faults faults"
 }
 
 # Until this life has committed a step, or has ended.

@@ -87,6 +87,9 @@ static const struct bad bad[] = {
     {"[parallel]\ndata = 5\n", NULL, "parallel.data = 5 is above job.shards = 4"},
     {"[parallel]\nzero = 4\n", NULL, "one of auto|0|1|2|3"},
     {"[parallel]\nholders = 3\n", NULL, ":2: parallel.holders = 3: out of range"},
+    {"[parallel]\nzero = 0\nzero_group = 2\n", NULL,
+     "parallel.zero_group = 2: parallel.zero = 0 splits nothing; give 1, 2 or 3"},
+    {"[parallel]\nzero_group = 1025\n", NULL, ":2: parallel.zero_group = 1025: out of range"},
     {"[parallel]\nzero = 1\n[train]\noptimizer = lamb\n", NULL,
      "parallel.zero = 1: train.optimizer = lars and lamb"},
     {"[parallel]\nzero = 2\n[train]\ngradients = int8\n", NULL,
@@ -247,6 +250,32 @@ START_TEST(ranks_are_a_product_of_the_axes_or_what_could_be_is_named)
 }
 END_TEST
 
+START_TEST(groups_of_owners_divide_the_data_positions_or_what_could_be_is_named)
+{
+    static const struct {
+        uint32_t data, tensor, group, ranks;
+        const char *names; /* NULL: they do */
+    } of[] = {{0, 0, 0, 7, NULL},
+              {0, 0, 2, 8, NULL},
+              {0, 2, 3, 6, NULL},
+              {4, 2, 4, 8, NULL},
+              {0, 1, 1, 5, NULL},
+              {0, 0, 3, 8, "the 8 data positions of 8 ranks; it could be 1, 2, 4, 8"},
+              {0, 2, 2, 6, "the 3 data positions of 6 ranks; it could be 1, 3"},
+              {4, 0, 8, 8, "the 4 data positions of 8 ranks; it could be 1, 2, 4"}};
+    struct keel_job job;
+    ck_ok(load("[job]\nshards = 8\ntensor = 4\n[parallel]\nzero = 1\n", NULL, &job));
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        job.parallel.data = of[i].data;
+        job.parallel.tensor = of[i].tensor;
+        job.parallel.zero_group = of[i].group;
+        ck_status(keel_job_check_ranks(&job, of[i].ranks), of[i].names == NULL ? KEEL_OK : KEEL_INVALID);
+        if (of[i].names != NULL)
+            ck_assert_msg(strstr(keel_detail(), of[i].names) != NULL, "%zu: %s", i, keel_detail());
+    }
+}
+END_TEST
+
 /* As they are: a change that makes all runs strangers is made on purpose, with the version of the arithmetic.
  */
 START_TEST(identities_of_runs_stay_and_end_with_the_version)
@@ -397,6 +426,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_identity_of_another_arithmetic_is_known);
     tcase_add_test(tc, identities_of_runs_stay_and_end_with_the_version);
     tcase_add_test(tc, ranks_are_a_product_of_the_axes_or_what_could_be_is_named);
+    tcase_add_test(tc, groups_of_owners_divide_the_data_positions_or_what_could_be_is_named);
 }
 
 KEEL_TEST_MAIN("job", cases, 10)

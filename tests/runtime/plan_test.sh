@@ -78,6 +78,11 @@ check "with zero = 1 each sends its weights to the others, behind one update" \
 plan --ranks 4 --set parallel.zero=2 --set train.microbatches=1 --set parallel.bucket=16384 --dump
 check "with zero = 2 sums are waited for before the memory of their buckets is used again" \
     '[ $code -eq 0 ] && grep -A 1 "wait       await    piece 0" "$root/log" | grep -q "launch     compute  shard 0 microbatch 0 segment 2"'
+plan --ranks 4 --set parallel.zero=1 --set parallel.holders=1 --set parallel.zero_group=2 --json
+check "two groups of owners: what a lost rank had is in the other" \
+    '[ $code -eq 0 ] && has "\"holders\":1,\"zero_group\":2," && has "\"missing_bytes\":0"'
+plan --ranks 8 --set job.tensor=2 --set parallel.tensor=2 --set parallel.zero=1 --set parallel.zero_group=3
+check "a group that does not divide the positions" '[ $code -eq 2 ] && has "parallel.zero_group = 3 does not divide the 4 data positions"'
 plan --ranks 4 --set parallel.zero=3 --set parallel.holders=1
 check "what one rank alone has is lost with it" has "bytes are nowhere else, so all go back to the newest snapshot"
 plan --ranks 4 --set parallel.zero=3

@@ -37,10 +37,10 @@ struct plan_case {
     uint64_t random;
     uint32_t slices, places, begin[SLICES + 1]; /* place k has slices [begin[k], begin[k + 1]) */
     uint32_t positions;                         /* of the data axis; */
-    bool owners;      /*   each owns a share of the optimizer's state of its place */
-    uint32_t holders; /* of each share */
-    bool gathers;     /*   and of the weights, which others have while they read them, */
-    uint32_t ahead;   /*   and so much before */
+    bool owners;             /*   each owns a share of the optimizer's state of its place */
+    uint32_t holders, group; /* of each share; positions that have all together */
+    bool gathers;            /*   and of the weights, which others have while they read them, */
+    uint32_t ahead;          /*   and so much before */
     uint32_t batch, tokens, heads, width, vocab;
     uint32_t classes; /* that ids and targets are below */
     enum keel_dtype storage;

@@ -55,8 +55,9 @@ struct positions {
 
 static bool holds(const struct plan_case *of, uint32_t position, uint32_t owner)
 {
-    return position == owner ||
-           (of->holders > 1 && keel_second_holder(owner, of->positions, NULL) == position);
+    const struct keel_owners_map map = {
+        .count = of->positions, .group = of->group, .holders = of->holders, .node = NULL};
+    return keel_has_share(&map, position, owner);
 }
 
 /* Runs of an owner between the flat buffer and its own. */
@@ -431,7 +432,8 @@ static void join_squares(const struct positions *all, uint32_t place)
     }
 }
 
-/* All weights of a place from their owner, or from who has a copy: all who hold them say the same. */
+/* All weights of a place from who holds them, to its group if there are several: all who hold them say the
+ * same. */
 static void spread_weights(const struct positions *all, uint32_t place, uint32_t holder)
 {
     const struct owned *from = all->at[holder].owned[place];
@@ -445,6 +447,8 @@ static void spread_weights(const struct positions *all, uint32_t place, uint32_t
                 keel_engine_pieces_at(from->pieces, i), joined, run->count);
         for (uint32_t p = 0; p < all->count; p++) {
             struct keel_engine *engine = all->at[p].engines[place];
+            if (p / all->at[p].of->group != holder / all->at[p].of->group)
+                continue;
             ck_ok(keel_queue_write(keel_engine_queue(engine), keel_engine_flat(engine, KEEL_FLAT_WEIGHTS),
                                    run->first * 4, joined, run->count * 4, NULL, NULL));
             ck_ok(keel_queue_finish(keel_engine_queue(engine), soon()));
@@ -593,7 +597,7 @@ static void train(const struct positions *all, struct outcome *out)
 /* ---- cases --------------------------------------------------------------------------------------------- */
 
 /* Owners along the data axis, fewer where slices are cut, since each computes all; each share has one holder,
- * or two. */
+ * or two, or one in each group. */
 static void draw_owners(struct plan_case *of)
 {
     of->owners = true;
@@ -601,6 +605,7 @@ static void draw_owners(struct plan_case *of)
     of->holders = draw_of(&of->random, 1, 2);
     of->gathers = draw_bool(&of->random);
     of->ahead = draw_of(&of->random, 0, 3);
+    of->group = keel_zero_group(of->positions, draw_of(&of->random, 0, of->positions));
 }
 
 /* Cut [0, slices) into 2 to `slices` runs. */
@@ -640,8 +645,9 @@ static struct plan_case draw_case(uint64_t number)
     size_t used =
         (size_t)snprintf(of.what, sizeof of.what, "case %llu: T %u ", (unsigned long long)number, of.slices);
     if (of.owners)
-        used += (size_t)snprintf(of.what + used, sizeof of.what - used, "%u owners, %u holders%s ",
-                                 of.positions, of.holders, of.gathers ? ", gathers" : "");
+        used += (size_t)snprintf(of.what + used, sizeof of.what - used,
+                                 "%u owners, %u holders, groups of %u%s ", of.positions, of.holders, of.group,
+                                 of.gathers ? ", gathers" : "");
     for (uint32_t k = 1; k < of.places; k++)
         used +=
             (size_t)snprintf(of.what + used, sizeof of.what - used, k == 1 ? "cut %u" : " %u", of.begin[k]);
@@ -663,6 +669,24 @@ static void compare(const struct plan_case *of, const struct outcome *one, const
                   one->eval);
 }
 
+/* What is planned of all engines, their pieces among it, is what the device has given. */
+static void count_memory(const struct plan_case *of, const struct positions *one,
+                         const struct positions *many)
+{
+    const struct positions *both[] = {one, many};
+    uint64_t planned = 0;
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t p = 0; p < both[i]->count; p++)
+            for (uint32_t r = 0; r < both[i]->at[p].count; r++) {
+                struct keel_engine_facts facts;
+                keel_engine_facts(both[i]->at[p].engines[r], &facts);
+                planned += facts.planned_peak_bytes;
+            }
+    ck_assert_msg(planned == keel_device_stats(device).live_bytes, "%s: %llu bytes planned, %llu taken",
+                  of->what, (unsigned long long)planned,
+                  (unsigned long long)keel_device_stats(device).live_bytes);
+}
+
 /* Whether the model could be cut; a split that is refused says so by name. */
 static bool run_case(uint64_t number)
 {
@@ -675,6 +699,7 @@ static bool run_case(uint64_t number)
     const enum keel_status status = open_all(&ranks, &of, graph, false);
     ck_assert_msg(status == KEEL_OK || status == KEEL_UNSUPPORTED, "%s: %s", of.what, keel_detail());
     if (status == KEEL_OK) {
+        count_memory(&of, &whole, &ranks);
         train(&whole, &one);
         train(&ranks, &many);
         compare(&of, &one, &many);

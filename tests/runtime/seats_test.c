@@ -71,7 +71,7 @@ static struct keel_job_plan draw_plan(const struct keel_plan_model *model)
 {
     struct keel_job_plan plan;
     keel_plan_make(model, 1 + next_random(model->shards), 1 + next_random(model->tensor), next_random(4),
-                   1 + next_random(2), &plan);
+                   1 + next_random(2), next_random(model->shards), &plan);
     return plan;
 }
 
@@ -144,7 +144,9 @@ static void expect_part(const struct keel_plan_model *model, const struct keel_j
         columns_of(model, p, plan->tensor, place, &from, &to);
         for (uint64_t e = 0; e < p->rows * (to - from); e++) {
             const uint32_t owner = owner_of(before + e / 1024, bucket, plan->data);
-            const bool shadow = plan->holders == 2 && (owner + 1) % plan->data == position;
+            const bool copies = plan->group < plan->data;
+            const bool shadow = copies ? owner % plan->group == position % plan->group
+                                       : plan->holders == 2 && (owner + 1) % plan->data == position;
             const uint32_t slice = tile_of(model, p, e / (to - from), from + e % (to - from), &number);
             out[order[i]][slice][number] = !divided || owner == position || shadow;
         }
@@ -210,7 +212,8 @@ START_TEST(any_plan_becomes_any_other_and_one_loss_with_two_holders_loses_nothin
         random_state = seed;
         const struct keel_plan_model model = draw_model();
         struct keel_job_plan from = draw_plan(&model), to = draw_plan(&model);
-        const bool survives = from.data > 1 && (from.zero == 0 || from.holders == 2);
+        const bool survives =
+            from.data > 1 && (from.zero == 0 || from.holders == 2 || from.group < from.data);
         const uint32_t lost = survives ? next_random(from.seats) : SEATS_MAX;
         struct keel_moves moves;
         hold_all(&model, &from, lost, have);
@@ -326,14 +329,15 @@ START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
                                           .param_count = 2,
                                           .bucket_count = 2};
     const uint64_t p = 2 * PAGES * 1024;
-    for (uint32_t holders = 1; holders <= 2; holders++) {
-        const uint64_t part = holders * p / N; /* elements of what is divided */
+    for (uint32_t i = 0; i < 5; i++) {
+        const uint32_t group = N >> (i < 2 ? 0 : i - 1), holders = i == 0 ? 1 : 2; /* all, or 4, 2 and 1 */
+        const uint64_t part = group < N ? p / group : holders * p / N; /* elements of what is divided */
         const uint64_t wanted[] = {16 * p, 8 * p + 8 * part, 4 * p + 12 * part, 16 * part};
         for (uint32_t zero = 0; zero < 4; zero++)
             for (uint32_t seat = 0; seat < N; seat++) {
                 uint64_t bytes[KEEL_BYTES_KINDS];
                 struct keel_job_plan plan;
-                keel_plan_make(&model, N, 1, zero, holders, &plan);
+                keel_plan_make(&model, N, 1, zero, holders, group, &plan);
                 keel_plan_seat_bytes(&model, &plan, seat, bytes);
                 ck_assert_uint_eq(bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] +
                                       bytes[KEEL_BYTES_OPTIMIZER],
@@ -378,7 +382,7 @@ START_TEST(what_fits_with_fewest_seats_is_found_as_by_trying_all)
         const struct keel_plan_model model = draw_model();
         struct keel_parallel asked = {.holders = 1 + next_random(2)};
         struct keel_job_plan plan, whole;
-        keel_plan_make(&model, 1, 1, 0, 1, &whole);
+        keel_plan_make(&model, 1, 1, 0, 1, 0, &whole);
         asked.memory_bytes = 1 + whole.total_bytes * next_random(120) / 100;
         const uint32_t fewest = keel_plan_fewest_seats(&model, &asked);
         uint32_t least = 0;
@@ -484,7 +488,7 @@ START_TEST(a_step_exchanges_what_all_its_microbatches_do)
     for (uint32_t data = 1; data <= 2; data++) {
         struct keel_job_plan plan;
         struct keel_plan_traffic traffic;
-        keel_plan_make(&model, data, 2, 0, 2, &plan);
+        keel_plan_make(&model, data, 2, 0, 2, 0, &plan);
         keel_plan_traffic(&model, &plan, &traffic);
         for (int kind = 0; kind < KEEL_EXCHANGE_KINDS; kind++) {
             ck_assert_uint_eq(traffic.tensor[kind].count, model.exchanges[kind].count * 3 * 2 / data);
@@ -505,7 +509,7 @@ START_TEST(shards_of_seats_are_those_of_a_view)
         for (uint32_t data = 1; data <= model.shards; data++) {
             struct keel_job_plan plan;
             uint32_t next = 0;
-            keel_plan_make(&model, data, 1, 0, 1, &plan);
+            keel_plan_make(&model, data, 1, 0, 1, 0, &plan);
             for (uint32_t p = 0; p < data; p++) {
                 const struct keel_plan_seat seat = keel_plan_seat(&model, &plan, p);
                 ck_assert_uint_eq(seat.first_shard, next);
@@ -525,7 +529,7 @@ START_TEST(seats_of_a_gpt_have_their_slices_of_what_is_split)
     uint64_t elements = 0, wanted = 0;
     ck_ok(keel_device_open("null", NULL, &device));
     struct keel_plan_model model = model_of(2, device);
-    keel_plan_make(&model, 2, 4, 0, 2, &plan);
+    keel_plan_make(&model, 2, 4, 0, 2, 0, &plan);
     for (uint32_t seat = 0; seat < 4; seat++) {
         struct keel_extent *extents;
         uint32_t count;
@@ -553,7 +557,7 @@ START_TEST(weights_of_a_seat_are_as_large_as_those_of_its_engine)
             struct keel_job_plan plan;
             struct keel_graph *graph;
             uint64_t bytes[KEEL_BYTES_KINDS];
-            keel_plan_make(&model, 2, tensor, 0, 2, &plan);
+            keel_plan_make(&model, 2, tensor, 0, 2, 0, &plan);
             keel_plan_seat_bytes(&model, &plan, place, bytes);
             const struct keel_plan_seat seat = keel_plan_seat(&model, &plan, place);
             struct keel_engine *engine = engine_of(2, device, seat.first_slice, seat.slice_count, &graph);

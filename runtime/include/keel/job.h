@@ -54,7 +54,8 @@ enum keel_zero {
 struct keel_parallel {
     uint32_t data, tensor; /* positions along each axis: ranks are their product; 0: chosen */
     uint32_t zero;         /* enum keel_zero */
-    uint32_t holders;      /* of everything that is split over data positions: 1 or 2 */
+    uint32_t zero_group;   /* data positions that share what is split, others being replicas; 0: all */
+    uint32_t holders;      /* of everything that is split over all data positions: 1 or 2 */
     uint64_t memory_bytes; /* of its device that a rank may use; 0: all */
     uint64_t bucket_bytes; /* that a bucket of gradients is aimed at */
     uint32_t ahead;        /* of gathered weights: how far (keel_engine_config) */
@@ -163,8 +164,9 @@ uint64_t keel_job_plan_keys(const struct keel_job *job);
 uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job *here, char *out,
                              size_t bytes);
 
-/* INVALID: so many ranks are no product of parallel.data and parallel.tensor, as far as the job gives them;
- * the detail has what could be. Loading does not ask, since a plan may be for more ranks than a run has. */
+/* INVALID: so many ranks are no product of parallel.data and parallel.tensor, as far as the job gives them,
+ * or parallel.zero_group does not divide their data positions; the detail has what could be. Loading does not
+ * ask, since a plan may be for more ranks than a run has. */
 enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks);
 
 /* What becomes of a shard's gradients before they are added to those of others (train.gradients). False: they
