@@ -310,6 +310,31 @@ enum keel_status keel_tensor_evaluate(struct keel_trainer *trainer, const struct
     return keel_engine_eval_end(trainer->engine, deadline_ns, out_loss);
 }
 
+enum keel_status keel_tensor_logits(struct keel_trainer *trainer, uint32_t row, uint32_t vocab,
+                                    uint64_t deadline_ns, float *out)
+{
+    const struct keel_shape shape = keel_engine_output_shape(trainer->engine);
+    const uint64_t own = shape.size[shape.dims - 1];
+    struct keel_sharing *tensor = &trainer->tensor;
+    struct keel_trainer_axes *axes = tensor->axes;
+    if (own == vocab)
+        return keel_engine_evaluated(trainer->engine, row, 1, deadline_ns, out);
+    KEEL_TRY(keel_engine_evaluated(trainer->engine, row, 1, deadline_ns, out + vocab));
+    for (uint32_t k = 0; k < axes->count; k++)
+        tensor->counts[k] = keel_slice_begin(vocab, trainer->job->tensor, axes->begin[k + 1]) -
+                            keel_slice_begin(vocab, trainer->job->tensor, axes->begin[k]);
+    KEEL_ASSERT(tensor->counts[axes->place] == own);
+    const void *parts[] = {out + vocab};
+    const struct keel_collective all = {.kind = KEEL_ALL_GATHER_V,
+                                        .sequence = KEEL_SEQUENCE_EVALUATION + axes->sequence++,
+                                        .element = KEEL_ELEMENT_F32,
+                                        .counts_out = tensor->counts,
+                                        .parts = parts,
+                                        .part_count = 1,
+                                        .result = out};
+    return keel_group_run(axes->places, &all, deadline_ns);
+}
+
 /* Of the warm-up, where there are no others: what this rank gives stands for the whole, and the rest is zero.
  */
 static enum keel_status pretend(struct keel_trainer *trainer, const struct keel_engine_exchange *what)

@@ -292,6 +292,9 @@ void keel_tensor_destroy(struct keel_trainer *trainer);
 enum keel_status keel_tensor_leave_group(struct keel_trainer *trainer);
 enum keel_status keel_tensor_evaluate(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
                                       uint64_t deadline_ns, float *out_loss);
+/* Then: a row of `vocab` logits, of which ranks with some slices have some. */
+enum keel_status keel_tensor_logits(struct keel_trainer *trainer, uint32_t row, uint32_t vocab,
+                                    uint64_t deadline_ns, float *out);
 /* Of the warm-up, without others: a microbatch, a segment of one, the squares, an evaluation. Of pieces the
  * squares are summed before. */
 enum keel_status keel_tensor_pretend_segment(struct keel_trainer *trainer, uint32_t segment);

@@ -99,14 +99,14 @@ static enum keel_status next_token(struct keel_trainer *trainer, const int32_t *
                                       .seed = trainer->job->seed};
     keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
     const uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
+    const bool together = trainer->gathered.on || trainer->tensor.count > 0;
     enum keel_status status = KEEL_OK;
     float loss; /* of no meaning */
-    if (trainer->gathered.on)
+    if (together)
         status = keel_tensor_evaluate(trainer, &batch, deadline_ns, &loss);
     if (status == KEEL_OK)
-        status = trainer->gathered.on
-                     ? keel_engine_evaluated(trainer->engine, length - 1, 1, deadline_ns, logits)
-                     : keel_engine_output(trainer->engine, &batch, length - 1, 1, deadline_ns, logits);
+        status = together ? keel_tensor_logits(trainer, length - 1, vocab, deadline_ns, logits)
+                          : keel_engine_output(trainer->engine, &batch, length - 1, 1, deadline_ns, logits);
     keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
     if (status != KEEL_OK)
         return status;

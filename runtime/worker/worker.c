@@ -479,11 +479,19 @@ static enum keel_status accuse(struct keel_worker *worker, enum keel_status stat
     return status;
 }
 
-/* By position 0; where weights are gathered all have a part in it. */
+/* Whether text takes ranks beside this one, which have weights or slices. */
+static bool writes_together(const struct keel_worker *worker)
+{
+    return keel_worker_gathers(worker) || worker->axes.tensor > 1;
+}
+
+/* By position 0; where it takes others all do the same, but ranks of no complete data position. */
 static enum keel_status write_sample(struct keel_worker *worker)
 {
-    if (worker->job.sample_tokens == 0 || worker->axes.tensor > 1 || !worker->active ||
-        (worker->position != 0 && !keel_worker_gathers(worker)))
+    const struct keel_axes *map = &worker->axes.map;
+    if (worker->job.sample_tokens == 0 || !worker->active ||
+        (worker->position != 0 && !writes_together(worker)) ||
+        (worker->axes.tensor > 1 && map->index[worker->position] >= map->data))
         return KEEL_OK;
     char path[KEEL_PATH_BYTES], *text;
     size_t bytes;
@@ -502,7 +510,7 @@ static enum keel_status live_in_view(struct keel_worker *worker)
         worker->committed_ns = keel_now_ns(); /* the first step is not charged for set-up */
     if (status == KEEL_OK && worker->active)
         status = keel_worker_run_steps(worker);
-    if (status == KEEL_OK && keel_worker_gathers(worker)) /* while there are others */
+    if (status == KEEL_OK && writes_together(worker)) /* while there are others */
         status = write_sample(worker);
     if (is_damaged_connection(worker, status))
         status = KEEL_PEER_LOST;
@@ -551,7 +559,7 @@ static enum keel_status finish(struct keel_worker *worker, bool interrupted)
         keel_worker_snapshot_begin(worker, false);
         keel_worker_snapshot_poll(worker, true);
     }
-    return interrupted || keel_worker_gathers(worker) ? KEEL_OK : write_sample(worker);
+    return interrupted || writes_together(worker) ? KEEL_OK : write_sample(worker);
 }
 
 static enum keel_status work(struct keel_worker *worker)

@@ -105,7 +105,7 @@ drill product $(slices 2) --set parallel.tensor=2 --ranks 3
 check "ranks that are no product of the axes" grep -q "cluster.ranks = 3 is no product of .* tensor 1" "$out.log"
 drill above $(slices 2) --set parallel.tensor=4 --ranks 4
 check "more ranks than slices" grep -q "parallel.tensor = 4 is above job.tensor = 2" "$out.log"
-for with in "train.gradients=int8" "train.check_products=yes" "train.sample=8"; do
+for with in "train.gradients=int8" "train.check_products=yes"; do
     drill refused $(slices 2) --set parallel.tensor=2 --ranks 2 --set $with
     check "$with is refused" grep -q "parallel.tensor = 2 does not go with ${with%=*}" "$out.log"
 done
