@@ -89,8 +89,8 @@ static uint64_t whole_count(const struct keel_engine_param *param)
     return keel_round_up(count, KEEL_FLAT_ALIGN);
 }
 
-/* Tiles, until the bucket of an engine with all slices is as large as aimed at: engines of unequal cuts exchange
- * what is of one bucket, so they have the same. */
+/* Tiles, until the bucket of an engine with all slices is as large as aimed at: engines of unequal cuts
+ * exchange what is of one bucket, so they have the same. */
 static void cut_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
 {
     uint64_t begin = 0, whole = 0;

@@ -15,7 +15,7 @@ void keel_plan_of_run(const struct keel_plan_model *model, const struct keel_par
     const uint32_t tensor = keel_axes_tensor(ranks, asked->tensor), most = ranks / tensor;
     const uint32_t data = most < model->shards ? most : model->shards;
     keel_plan_make(model, data, tensor, asked->zero > KEEL_ZERO_NONE ? asked->zero - KEEL_ZERO_NONE : 0,
-                   asked->holders, out);
+                   asked->holders, asked->zero_group, out);
     out->spares = ranks - out->seats;
     out->fits = asked->memory_bytes == 0 || out->total_bytes <= asked->memory_bytes;
 }

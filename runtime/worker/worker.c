@@ -334,8 +334,8 @@ static enum keel_status find_own(const struct keel_worker *worker, enum keel_sta
     struct keel_extents list = {.at = NULL};
     uint32_t count;
     const uint32_t index = keel_worker_index(worker, &count);
-    enum keel_status status = keel_trainer_share_extents(worker->trainer, all ? 0 : index, all ? 1 : count,
-                                                         1 << part, &list);
+    enum keel_status status =
+        keel_trainer_share_extents(worker->trainer, all ? 0 : index, all ? 1 : count, 1 << part, &list);
     if (status == KEEL_OK && list.count == 0)
         status = keel_fail(KEEL_NOT_FOUND, "it owns nothing of it");
     if (status == KEEL_OK)

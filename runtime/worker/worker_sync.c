@@ -202,8 +202,8 @@ uint32_t keel_worker_index(const struct keel_worker *worker, uint32_t *out_count
     return index;
 }
 
-/* All of it, or with parallel.zero the moments of what a rank owns or has copies of, and all weights; of 3 those
- * of that alone. */
+/* All of it, or with parallel.zero the moments of what a rank owns or has copies of, and all weights; of 3
+ * those of that alone. */
 enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders)
 {
     const bool whole = worker->job.parallel.zero <= KEEL_ZERO_NONE, gathers = keel_worker_gathers(worker);

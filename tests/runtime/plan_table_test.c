@@ -1,5 +1,5 @@
-/* plan_table_test.c - the plans of a run: one for each number of ranks, against its definition; their numbers; what
- * does not fit. */
+/* plan_table_test.c - the plans of a run: one for each number of ranks, against its definition; their
+ * numbers; what does not fit. */
 #include "harness.h"
 #include "plan_table.h"
 #include <keel/memory.h>
@@ -155,7 +155,7 @@ START_TEST(a_refusal_names_kinds_and_the_nearest_plan_that_fits)
     ck_assert_ptr_nonnull(strstr(keel_detail(), "no plan fits, of any number of ranks"));
     struct keel_job_plan smallest;
     job.parallel.tensor = 1;
-    keel_plan_make(&model, 1, SLICES, 0, 2, &smallest);
+    keel_plan_make(&model, 1, SLICES, 0, 2, 0, &smallest);
     job.parallel.memory_bytes = smallest.total_bytes;
     keel_plan_table_make(&model, &job, layout, 1, &table);
     ck_status(keel_plan_table_check(&table, &model, &job.parallel), KEEL_NO_MEMORY);

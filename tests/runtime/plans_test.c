@@ -645,9 +645,9 @@ static struct plan_case draw_case(uint64_t number)
     size_t used =
         (size_t)snprintf(of.what, sizeof of.what, "case %llu: T %u ", (unsigned long long)number, of.slices);
     if (of.owners)
-        used += (size_t)snprintf(of.what + used, sizeof of.what - used,
-                                 "%u owners, %u holders, groups of %u%s ", of.positions, of.holders, of.group,
-                                 of.gathers ? ", gathers" : "");
+        used +=
+            (size_t)snprintf(of.what + used, sizeof of.what - used, "%u owners, %u holders, groups of %u%s ",
+                             of.positions, of.holders, of.group, of.gathers ? ", gathers" : "");
     for (uint32_t k = 1; k < of.places; k++)
         used +=
             (size_t)snprintf(of.what + used, sizeof of.what - used, k == 1 ? "cut %u" : " %u", of.begin[k]);
