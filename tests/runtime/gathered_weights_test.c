@@ -140,7 +140,9 @@ static void begin(struct rank *rank, uint32_t holders)
 {
     uint64_t digest;
     const struct keel_owners owners = {
-        .epoch = 1, .position = rank->position, .rank_count = rank->count, .holders = holders};
+        .epoch = 1,
+        .position = rank->position,
+        .of = {.count = rank->count, .group = rank->count, .holders = holders}};
     ck_ok(keel_trainer_own(rank->trainer, &owners));
     ck_ok(keel_trainer_initialize(rank->trainer));
     ck_ok(keel_trainer_settle(rank->trainer, 0, &digest));
