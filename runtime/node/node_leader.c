@@ -369,6 +369,8 @@ static bool judge(struct keel_node *node)
 static uint16_t joining(const struct keel_node *node, const struct keel_verdict *verdict)
 {
     const uint16_t rest = (uint16_t)(verdict->remaining + verdict->spares);
+    if (verdict->join_count == 0) /* asked after every event: what follows looks at all members */
+        return 0;
     const bool enough = keel_view_seats(node->config.plans, node->config.rank_count, rest) > 0;
     const bool idle = node->leader.stopping || (enough && is_finishing(node, verdict));
     return idle ? 0 : verdict->join_count;
