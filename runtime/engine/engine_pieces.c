@@ -121,6 +121,7 @@ static uint64_t atom(const struct keel_engine *engine, const struct whole *whole
         rows = need > rows ? need : rows; /* powers of two */
         stride = box->stride;
     }
+    KEEL_ASSERT(stride > 0); /* else there is no box, and all of them are runs */
     const uint64_t page = KEEL_UPDATE_PAGE / gcd(KEEL_UPDATE_PAGE, rows * stride);
     return rows * stride * page;
 }

@@ -57,6 +57,13 @@ for rank in 0 2; do
     check "rank $((rank / 2)) of two is lost: the same bits" same_bits "$root/one" "$out"
 done
 
+# Shards that were stored are kept: of three ranks with two each, the two that are left compute their last ones again and
+# one of the lost each, in rounds that they agreed on.
+drill redo $one $three --ranks 3 --drill "kill:rank=1,step=3,at=reduce"
+redone=$(sed -n 's/.*"redo_microbatches": *\([0-9]*\).*/\1/p' "$out/events.jsonl" | head -n 1)
+check "what was stored is not computed again ($redone microbatches are)" [ "$redone" -eq 2 ]
+check "what was stored is not computed again: the same bits" same_bits "$root/one" "$out"
+
 # An evaluation gathers, too: who is lost behind a step that is evaluated leaves it to the next view.
 drill eval $one --set train.eval_every=2 --set train.eval_batches=3 --set parallel.zero=0 --ranks 1
 drill eval-three $one --set train.eval_every=2 --set train.eval_batches=3 $three --ranks 3 \

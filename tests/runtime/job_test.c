@@ -86,6 +86,7 @@ static const struct bad bad[] = {
      "parallel.tensor = 4 is above job.tensor = 2, and a rank has one slice at least: give 2 at most"},
     {"[parallel]\ndata = 5\n", NULL, "parallel.data = 5 is above job.shards = 4"},
     {"[parallel]\nzero = 4\n", NULL, "one of auto|0|1|2|3"},
+    {"[parallel]\nahead = 65\n", NULL, "ahead"},
     {"[parallel]\nholders = 3\n", NULL, ":2: parallel.holders = 3: out of range"},
     {"[parallel]\nzero = 0\nzero_group = 2\n", NULL,
      "parallel.zero_group = 2: parallel.zero = 0 splits nothing; give 1, 2 or 3"},

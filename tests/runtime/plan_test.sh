@@ -83,6 +83,12 @@ check "two groups of owners: what a lost rank had is in the other" \
     '[ $code -eq 0 ] && has "\"holders\":1,\"zero_group\":2," && has "\"missing_bytes\":0"'
 plan --ranks 8 --set job.tensor=2 --set parallel.tensor=2 --set parallel.zero=1 --set parallel.zero_group=3
 check "a group that does not divide the positions" '[ $code -eq 2 ] && has "parallel.zero_group = 3 does not divide the 4 data positions"'
+plan --ranks 4 --set parallel.zero=3 --set train.microbatches=1 --set parallel.bucket=16384 --dump
+check "with zero = 3 weights come ahead of the segment that waits for them, and none leave behind the update" \
+    '[ $code -eq 0 ] && grep -A 2 "collective weights  piece 6" "$root/log" | grep -q "await" && ! has "collective spread" && [ "$(grep -c "collective digest" "$root/log")" -eq 4 ]'
+plan --ranks 3 --set parallel.zero=3 --set train.microbatches=1 --dump
+check "who has fewer shards gathers as often as others ($(grep -c "collective weights" "$root/log"))" \
+    '[ $code -eq 0 ] && [ $(($(grep -c "collective weights" "$root/log") % 3)) -eq 0 ]'
 plan --ranks 4 --set parallel.zero=3 --set parallel.holders=1
 check "what one rank alone has is lost with it" has "bytes are nowhere else, so all go back to the newest snapshot"
 plan --ranks 4 --set parallel.zero=3
