@@ -313,7 +313,7 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     ck_ok(keel_graph_create(&graph));
     ck_ok(keel_model_build(graph, &large, data));
     ck_ok(keel_plan_model_make(&large, graph, engine, &model));
-    keel_plan_make(&model, ranks, 1, 3, holders, &plan);
+    keel_plan_make(&model, ranks, 1, 3, holders, 0, &plan);
     keel_plan_seat_bytes(&model, &plan, ranks - 1, bytes);
     const uint64_t state =
         bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] + bytes[KEEL_BYTES_OPTIMIZER];
