@@ -37,6 +37,11 @@ for ahead in 0 3; do
     check "gathered $ahead ahead: the same bits" same_bits "$root/one" "$out"
 done
 
+drill groups $one $three --set parallel.zero_group=2 --ranks 4 --drill "kill:rank=1,step=3,at=spread" \
+    --drill "kill:rank=2,step=5,at=reduce"
+check "two groups of owners, and losses" [ $? -eq 0 ]
+check "two groups of owners, and losses: the same bits" same_bits "$root/one" "$out"
+
 # A rank is lost in each phase, and another later; with two holders nothing is.
 for at in forward reduce commit spread snapshot; do
     second=5
