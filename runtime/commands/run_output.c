@@ -736,7 +736,7 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
         take_place(output, node, local, note);
     else if (strcmp(event, "evaluated") == 0)
         tell_scores(output, (uint64_t)step, note);
-    else
+    else if (strcmp(event, "memory") != 0)
         say(output, "node %u: %s at step %lld: %s", node, event, (long long)step,
             detail != NULL ? detail : "");
     if (strcmp(event, "snapshot-failed") == 0) {

@@ -273,13 +273,15 @@ struct keel_buffer *keel_engine_loss(struct keel_engine *engine)
 
 void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out)
 {
-    *out = (struct keel_engine_facts){.planned_peak_bytes = engine->planned_bytes,
-                                      .activation_bytes = keel_engine_arena_bytes(engine),
-                                      .accumulator_bytes = engine->layout.uses_count * sizeof(float),
-                                      .window_bytes = engine->windows.count * sizeof(float),
-                                      .weight_window_bytes = engine->weight_windows.count * sizeof(float),
-                                      .commands_update =
-                                          engine->update.own.norm.count + engine->update.own.update.count};
+    *out = (struct keel_engine_facts){
+        .planned_peak_bytes = engine->planned_bytes,
+        .shared_bytes =
+            engine->gradients_memory == NULL ? 0 : keel_buffer_bytes(engine->flat[KEEL_FLAT_GRADIENTS]),
+        .activation_bytes = keel_engine_arena_bytes(engine),
+        .accumulator_bytes = engine->layout.uses_count * sizeof(float),
+        .window_bytes = engine->windows.count * sizeof(float),
+        .weight_window_bytes = engine->weight_windows.count * sizeof(float),
+        .commands_update = engine->update.own.norm.count + engine->update.own.update.count};
     for (uint32_t i = 0; i < engine->layout.param_count; i++)
         out->parameters += engine->layout.params[i].statistic ? 0 : engine->layout.params[i].count;
     const struct keel_engine_program *program = engine->training ? &engine->train : &engine->eval;

@@ -265,6 +265,17 @@ struct keel_kernels *keel_trainer_kernels(struct keel_trainer *trainer)
     return trainer->kernels;
 }
 
+uint64_t keel_trainer_shared_bytes(const struct keel_trainer *trainer)
+{
+    struct keel_engine_facts facts;
+    keel_engine_facts(trainer->engine, &facts);
+    uint64_t bytes = facts.shared_bytes;
+    for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++)
+        if (trainer->slots[i].flat.memory != NULL)
+            bytes += keel_buffer_bytes(trainer->slots[i].flat.buffer);
+    return bytes;
+}
+
 struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer)
 {
     return trainer->engine;

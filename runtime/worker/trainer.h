@@ -48,6 +48,8 @@ uint64_t keel_trainer_compressed_count(const struct keel_engine *engine, const s
 enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out);
 void keel_trainer_destroy(struct keel_trainer *trainer);
 struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer);
+/* Of the transport, in which gradients and held sums lie where it is the device's memory too. */
+uint64_t keel_trainer_shared_bytes(const struct keel_trainer *trainer);
 struct keel_kernels *keel_trainer_kernels(struct keel_trainer *trainer);
 
 /* Warm-up: run everything once, so that the first step, and the first step of a spare that takes over, take

@@ -231,6 +231,8 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
     worker->committed_ns = now_ns;
     worker->digest = result.digest;
     worker->next_step++;
+    if (worker->first_step_of_view)
+        keel_worker_note_memory(worker);
     worker->first_step_of_view = worker->interrupted = false;
     status = evaluate(worker, &record);
     if (status != KEEL_OK && (keel_worker_shares(worker) || keel_worker_gathers(worker)))

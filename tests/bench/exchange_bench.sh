@@ -30,6 +30,8 @@ batch = 2
 eval_every = 0
 [snapshot]
 every = 0
+[cluster]
+timeout_s = 60
 EOF
 
 # field NAME: its median over the steps of the last run, without two that warm up

@@ -2,7 +2,8 @@
 # One GPT on 2 and 4 processes of this machine, float32, forward, backward, clipping and AdamW: Keel with replicas,
 # with ZeRO 2 (weights stay whole) and with tensor slices, against PyTorch's DistributedDataParallel, FSDP2 (which cuts
 # weights too) and tensor parallelism over gloo.
-# The programs run in turn; figures are medians over rounds. What it obeys says racers/race.sh, and:
+# The programs run in turn; figures are medians over rounds: tokens a second, and a second of processor over all processes,
+# which other programs on the machine disturb less but which has no waiting in it. What it obeys says racers/race.sh, and:
 #   RACE_RANKS="2 4"        numbers of processes
 #   RACE_SHAPE="4 8 512 256" layers, heads, width, tokens of a sample; 8 samples a step
 # To stderr go the losses of the first steps, as each plan has them: Keel's are equal in all bits.
@@ -35,27 +36,35 @@ batch = $((BATCH / 4))
 eval_every = 0
 [snapshot]
 every = 0
+[cluster]
+timeout_s = 60
 EOF
 }
 
 # losses NAME: from standard input, lines of "loss step value bits", to descriptor 3
 losses() { sed "s/^/$race: $1: /" >&3; }
 
-# keel_plan RANKS PLAN: "race seconds-of-a-step 0"
+# keel_run RANKS KEYS STEPS: seconds of processor
+keel_run() {
+    rm -rf "$work/run"
+    spent "$BUILD/keel" run "$work/job.conf" --ranks "$1" --nodes 1 --out "$work/run" --set train.steps="$3" \
+        $(printf -- '--set parallel.%s ' $2) 4>&1 >"$work/keel.log" 2>&1 || { tail -1 "$work/keel.log" >&2; return 1; }
+}
+
+# keel_plan RANKS PLAN: "race seconds-of-a-step 0 processor-seconds-of-a-step"; the latter is what a run has more than one of
+# two steps
 keel_plan() {
-    out=$work/run
-    rm -rf "$out"
     case $2 in
     ddp) keys="data=$1 tensor=1 zero=0" ;;
     fsdp) keys="data=$1 tensor=1 zero=2" ;;
     tp) keys="data=1 tensor=$1 zero=0" ;;
     esac
-    "$BUILD/keel" run "$work/job.conf" --ranks "$1" --nodes 1 --out "$out" \
-        $(printf -- '--set parallel.%s ' $keys) >"$work/keel.log" 2>&1 || { tail -1 "$work/keel.log" >&2; return 1; }
-    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),"loss_bits":"\([0-9a-f]*\)".*/loss \1 \2 \3/p' "$out/metrics.jsonl" |
+    short=$(keel_run "$1" "$keys" 2) && long=$(keel_run "$1" "$keys" $((STEPS + 2))) || return 1
+    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),"loss_bits":"\([0-9a-f]*\)".*/loss \1 \2 \3/p' "$work/run/metrics.jsonl" |
         losses "keel $2, $1 ranks"
-    sed -n 's/.*"seconds":\([0-9.e-]*\).*/\1/p' "$out/metrics.jsonl" | tail -n +3 | sort -g |
-        awk '{ v[NR] = $1 } END { printf "race %f 0\n", v[int((NR + 1) / 2)] }'
+    sed -n 's/.*"seconds":\([0-9.e-]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n +3 | sort -g |
+        awk -v spent="$(awk -v a="$short" -v b="$long" 'BEGIN { print b - a }')" -v steps="$STEPS" \
+            '{ v[NR] = $1 } END { printf "race %f 0 %f\n", v[int((NR + 1) / 2)], spent / steps }'
 }
 
 # torch_plan RANKS PLAN
@@ -83,6 +92,9 @@ for ranks in ${RACE_RANKS:-2 4}; do
         [ -z "$peers" ] || [ -s "$work/torch-$plan.$ranks" ] || continue
         line "race, gpt $layers x $width, $ranks processes, $plan" "$(rate $((BATCH * block)) "$work/keel-$plan.$ranks")" \
             tokens/s "torch $plan" "$(rate $((BATCH * block)) "$work/torch-$plan.$ranks")" 1 more
+        line "race, gpt $layers x $width, $ranks processes, $plan, a second of processor" \
+            "$(rate $((BATCH * block)) "$work/keel-$plan.$ranks" 3)" tokens \
+            "torch $plan" "$(rate $((BATCH * block)) "$work/torch-$plan.$ranks" 3)" 1 more
     done
 done
 all_raced

@@ -378,6 +378,7 @@ uint64_t keel_engine_digest_shared(const struct keel_engine *engine);
 struct keel_engine_facts {
     uint64_t parameters;         /* elements that are trained: no statistics */
     uint64_t planned_peak_bytes; /* device memory by plan; equals the device's counter */
+    uint64_t shared_bytes;       /* of gradients in the transport's memory, which are in no counter */
     uint64_t activation_bytes;   /* of which the arena, which is planned also with plan_only */
     uint64_t accumulator_bytes;  /* likewise: gradients of later uses of parameters */
     uint64_t window_bytes;       /* likewise: gradients, if they lie in windows */

@@ -39,6 +39,15 @@ run() {
 }
 all_raced() { ! ls "$work"/*.failed >/dev/null 2>&1; }
 
+# spent COMMAND...: runs it; seconds of processor of it and its children, to descriptor 4
+spent() {
+    times >"$work/before"
+    "$@" || return 1
+    times >"$work/after"
+    cat "$work/before" "$work/after" | tr 'ms' '  ' |
+        awk '{ s[NR] = $1 * 60 + $2 + $3 * 60 + $4 } END { print s[4] - s[2] }' >&4
+}
+
 # median COLUMN FILE: 0 where nothing ran
 median() {
     [ -s "$2" ] || { echo 0; return; }
@@ -62,4 +71,5 @@ report() {
     line "race, $1, $threads threads" "$(rate "$3" "$work/keel.$2")" "$4" "$5" "$(rate "$3" "$work/$5.$2")" "$6" more
     line "race, $1, peak memory" "$(($(median 2 "$work/keel.$2") / 1024))" MiB "$5" "$(($(median 2 "$work/$5.$2") / 1024))" 1 less
 }
-rate() { median 1 "$2" | awk -v amount="$1" '{ print $1 == 0 ? 0 : amount / $1 }'; }
+# rate AMOUNT FILE [COLUMN]
+rate() { median "${3:-1}" "$2" | awk -v amount="$1" '{ print $1 == 0 ? 0 : amount / $1 }'; }

@@ -6,8 +6,8 @@ seed: what a step of Keel does under the same plan, with fused attention, fused 
 
 BATCH is of all processes together. ddp: replicas. tp: columns and rows of Megatron-LM (arXiv 1909.08053) by DTensor,
 each process all the tokens. fsdp: fully_shard (FSDP2), a group a block. The first process prints
-"race seconds-of-a-step peak-KiB" (the median after two steps that warm up; memory of the largest process) and, to
-stderr, the loss of each step as a float and as its bits."""
+"race seconds-of-a-step peak-KiB processor-seconds" (the median after two steps that warm up; memory of the largest
+process; the mean of a step over all processes) and, to stderr, the loss of each step as a float and as its bits."""
 import os
 import resource
 import statistics
@@ -96,13 +96,13 @@ def main():
     groups = [group for group in (split, plain) if group]
     adams = [torch.optim.AdamW(group, lr=1e-3, weight_decay=0.1, fused=True) for group in groups]
     torch.manual_seed(2)
-    seconds = []
+    seconds, processor = [], []
     for step in range(steps + 2):
         text = torch.randint(vocab, (batch, tokens + 1))
         if plan != "tp":
             text = text.chunk(ranks)[rank]
         dist.barrier()
-        since = time.perf_counter()
+        since, spent = time.perf_counter(), time.process_time()
         for adam in adams:
             adam.zero_grad(set_to_none=True)
         loss = model(text[:, :-1].contiguous(), text[:, 1:].contiguous())
@@ -115,12 +115,15 @@ def main():
             dist.all_reduce(mean)
             mean /= ranks
         seconds.append(time.perf_counter() - since)
+        processor.append(time.process_time() - spent)
         if rank == 0:
             print(f"loss {step + 1} {mean.item():.9g} {struct.pack('>f', mean.item()).hex()}", file=sys.stderr)
     peak = torch.tensor(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
+    spent = torch.tensor(statistics.mean(processor[2:]))
+    dist.all_reduce(spent)
     if rank == 0:
-        print(f"race {statistics.median(seconds[2:]):.6f} {peak.item()}")
+        print(f"race {statistics.median(seconds[2:]):.6f} {peak.item()} {spent.item():.6f}")
     dist.destroy_process_group()
 
 
