@@ -37,6 +37,12 @@ train() {
 }
 small() { POCL_MEMORY_LIMIT=1 train "$@"; }
 
+# The memory of both ranks' devices, as the last run told it: as planned, but for tables of a few KiB.
+fits() {
+    sed -n 's/.*"event":"memory".*"planned_bytes":\([0-9]*\),"device_bytes":\([0-9]*\).*/\1 \2/p' "$out/events.jsonl" |
+        awk '{ wrong += $2 < $1 || $2 > $1 + 4096 || $2 > 1073741824 } END { exit NR != 2 || wrong > 0 }'
+}
+
 train whole --ranks 1
 check "a large device trains it" [ $? -eq 0 ]
 small refused --ranks 1
@@ -48,6 +54,7 @@ for plan in tensor=2; do
     small "$plan" --ranks 2 --set "parallel.$plan"
     check "two small devices do with parallel.$plan" [ $? -eq 0 ]
     check "parallel.$plan: the bits of the large device" same_bits "$root/whole" "$root/$plan"
+    check "parallel.$plan: what lies in both devices is what was planned, and fits" fits
 done
 
 deep="--set model.layers=6 --set model.heads=8 --set model.width=1024 --set model.vocab=0 --set job.tensor=1"
