@@ -429,7 +429,7 @@ layers: $(LIB_OBJ)
 	@! git grep -nE '(^|[^A-Za-z0-9_>.])(f?open|openat|creat|close|p?read|p?write|p?readv|p?writev|fsync|fdatasync|rename|renameat|unlink|unlinkat|remove|rmdir|mkdir|mkdirat|[fl]?stat|fstatat|access|faccessat|fcntl|ftruncate|truncate|fallocate|mmap|opendir|readdir)\(' -- ':(glob)ckpt/**/*.c' ':!ckpt/examples' || \
 	  { echo "layers: ckpt reaches the disk through keel/disk.h alone"; exit 1; }
 # Functions of kernels that take local memory are CANON_INLINE (kernels/common/canon_vector.h says why).
-	@! grep -Pzo '\n *static [^;{]*\([^;{]*(__local|SPACE)[^;{]*\{' kernels/*/*.cl kernels/*/*_tile.h kernels/*/canon_*.h | \
+	@! grep -Pzo '\n *static [^;{]*\([^;{]*(__local|SPACE)[^;{]*\{' kernels/*/*.cl kernels/*/*.h | \
 	  tr '\0' '\n' | grep . || { echo "layers: these take local memory: CANON_INLINE instead of static"; exit 1; }
 # Sizes that a caller describes: uint32_t * sizeof(x) has 32 bits on a machine of 32 bits.
 	@! git grep -nE '[^,] \* sizeof|sizeof\([^()]*\) \*' -- ':(glob)kernels/*/*.c' ':!kernels/*/*_host.c' ':!kernels/golden' ':!kernels/gemm/clblast.c' | \

@@ -122,6 +122,7 @@ static void print_claims(struct keel_json *json, const struct keel_device_info *
     keel_json_number(json, "cache_bytes", info->cache_bytes);
     keel_json_number(json, "cache_line_bytes", info->cache_line_bytes);
     keel_json_number(json, "local_bytes", info->local_bytes);
+    keel_json_number(json, "lanes", info->lanes);
     keel_json_bool(json, "local_dedicated", info->local_dedicated);
     keel_json_number(json, "base_align_bytes", info->base_align_bytes);
     keel_json_number(json, "max_group_items", info->max_group_items);

@@ -62,6 +62,10 @@ static inline float __attribute__((overloadable)) canon_lane_fma(float a, float 
 {
     return fma(a, b, c);
 }
+static inline float4 __attribute__((overloadable)) canon_lane_fma(float4 a, float4 b, float4 c)
+{
+    return (float4)(fma(a.x, b.x, c.x), fma(a.y, b.y, c.y), fma(a.z, b.z, c.z), fma(a.w, b.w, c.w));
+}
 static inline float16 __attribute__((overloadable)) canon_lane_fma(float16 a, float16 b, float16 c)
 {
     float x[16], y[16], z[16];

@@ -60,6 +60,10 @@ enum keel_tunable_id {
     KEEL_TUNABLE_BY_LANE,
     KEEL_TUNABLE_GROUP_ITEMS,
     KEEL_TUNABLE_ITEM_ELEMENTS,
+    KEEL_TUNABLE_GEMM_ITEMS,
+    KEEL_TUNABLE_GEMM_ITEM_ROWS,
+    KEEL_TUNABLE_GEMM_ITEM_COLUMNS,
+    KEEL_TUNABLE_GEMM_ITEM_DEPTH,
     KEEL_TUNABLE_GEMM_DEPTH,
     KEEL_TUNABLE_GEMM_ROWS,
     KEEL_TUNABLE_GEMM_STRIPS,
@@ -68,13 +72,20 @@ enum keel_tunable_id {
     KEEL_TUNABLE_ATTENTION_KEPT,
     KEEL_TUNABLE_COUNT
 };
-enum { KEEL_BUILD_OPTIONS_BYTES = 192 };
+enum { KEEL_BUILD_OPTIONS_BYTES = 320 };
 /* Defaults of the device, then the settings; errors as keel_kernels_create_with. */
 enum keel_status keel_tunables_apply(const struct keel_device_info *info, const struct keel_setting *settings,
                                      uint32_t setting_count, uint32_t values[KEEL_TUNABLE_COUNT]);
 /* Floats of the local memory that a product may use: more than its tiles take, where there is more. */
 uint32_t keel_gemm_arena_floats(const struct keel_device_info *info,
                                 const uint32_t values[KEEL_TUNABLE_COUNT]);
+/* The tiles of C that groups of many work-items have: the shapes of gemm_lanes.h, of which the last takes
+ * slices. */
+enum { KEEL_GEMM_SHAPE_OWN, KEEL_GEMM_SHAPE_SLICED, KEEL_GEMM_SHAPES };
+struct keel_gemm_shape {
+    uint32_t rows, columns;
+};
+struct keel_gemm_shape keel_gemm_shape(const uint32_t values[KEEL_TUNABLE_COUNT], uint32_t shape);
 /* What the compiler is told for a module. */
 void keel_tunables_build_options(const struct keel_device_info *info, enum keel_module_id module,
                                  const uint32_t values[KEEL_TUNABLE_COUNT],

@@ -20,6 +20,9 @@ static const uint32_t element_values[] = {16, 64, 256, 1024, 4096, 16384};
 static const uint32_t depth_values[] = {32, 64, 128, 256, 384, 512};
 static const uint32_t rows_values[] = {32, 64, 128, 256, 512};
 static const uint32_t strip_values[] = {1, 2, 4, 8, 16};
+static const uint32_t items_values[] = {1, 64, 128, 256};
+static const uint32_t sums_values[] = {4, 8};
+static const uint32_t item_depth_values[] = {8, 16, 32};
 static const uint32_t provider_values[] = {0, 1};
 static const uint32_t block_values[] = {16, 32, 64, 128, 256};
 static const uint32_t kept_values[] = {16, 64, 256, 1024, 2048, 4096, 8192};
@@ -43,6 +46,25 @@ static const struct row rows[KEEL_TUNABLE_COUNT] = {
                                      VALUES(element_values), false},
                                     NULL,
                                     KEEL_MODULE_COUNT},
+    [KEEL_TUNABLE_GEMM_ITEMS] = {{"gemm.items",
+                                  "work-items to a group: 1 with vectors, for processors; more with a tile "
+                                  "of C in their registers",
+                                  VALUES(items_values), false},
+                                 "KEEL_GEMM_ITEMS",
+                                 KEEL_MODULE_gemm},
+    [KEEL_TUNABLE_GEMM_ITEM_ROWS] = {{"gemm.item_rows", "rows of C to a work-item of many",
+                                      VALUES(sums_values), false},
+                                     "KEEL_GEMM_ITEM_ROWS",
+                                     KEEL_MODULE_gemm},
+    [KEEL_TUNABLE_GEMM_ITEM_COLUMNS] = {{"gemm.item_columns", "columns of C to a work-item of many",
+                                         VALUES(sums_values), false},
+                                        "KEEL_GEMM_ITEM_COLUMNS",
+                                        KEEL_MODULE_gemm},
+    [KEEL_TUNABLE_GEMM_ITEM_DEPTH] = {{"gemm.item_depth",
+                                       "k of A and B that many work-items have in local memory",
+                                       VALUES(item_depth_values), false},
+                                      "KEEL_GEMM_ITEM_DEPTH",
+                                      KEEL_MODULE_gemm},
     [KEEL_TUNABLE_GEMM_DEPTH] = {{"gemm.depth", "k of B that lies in local memory, times 48 columns",
                                   VALUES(depth_values), false},
                                  "KEEL_GEMM_DEPTH",
@@ -88,15 +110,44 @@ struct keel_tunable keel_tunable_get(uint32_t index)
 
 /* ---- what fits a device ---- */
 
-/* The largest local arrays of a module's kernels: those of gemm.cl and attention.cl. */
-static uint64_t gemm_local_bytes(const struct keel_device_info *info,
-                                 const uint32_t values[KEEL_TUNABLE_COUNT])
+struct keel_gemm_shape keel_gemm_shape(const uint32_t values[KEEL_TUNABLE_COUNT], uint32_t shape)
+{
+    const uint32_t items = values[KEEL_TUNABLE_GEMM_ITEMS], across = items > 64 ? 16 : 8;
+    return (struct keel_gemm_shape){
+        .rows = items / across * (shape == 0 ? values[KEEL_TUNABLE_GEMM_ITEM_ROWS] : 4),
+        .columns = across * (shape == 0 ? values[KEEL_TUNABLE_GEMM_ITEM_COLUMNS] : 4),
+    };
+}
+
+/* The largest local arrays of a module's kernels: those of gemm.cl (gemm_lanes.h, gemm_strips.h) and
+ * attention.cl. */
+static uint64_t gemm_lanes_bytes(const uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    enum { STAGE_ROWS = 8, ROW_PAD = 4 };
+    uint64_t most = KEEL_BYTES(values[KEEL_TUNABLE_GEMM_ITEMS], STAGE_ROWS, sizeof(float));
+    for (uint32_t i = 0; i < KEEL_GEMM_SHAPES; i++) {
+        const struct keel_gemm_shape shape = keel_gemm_shape(values, i);
+        const uint64_t tiles = KEEL_BYTES(values[KEEL_TUNABLE_GEMM_ITEM_DEPTH],
+                                          shape.rows + shape.columns + 2 * ROW_PAD, sizeof(float));
+        most = tiles > most ? tiles : most;
+    }
+    return most;
+}
+
+static uint64_t gemm_strips_bytes(const struct keel_device_info *info,
+                                  const uint32_t values[KEEL_TUNABLE_COUNT])
 {
     const uint64_t depth = values[KEEL_TUNABLE_GEMM_DEPTH], rows_max = values[KEEL_TUNABLE_GEMM_ROWS];
     const uint64_t packed = keel_device_local_size(info) == KEEL_LOCAL_LARGE ? rows_max : 16;
     return KEEL_BYTES(48 * (depth + rows_max * values[KEEL_TUNABLE_GEMM_STRIPS]) +
                           packed / 8 * (8 * depth + 16),
                       sizeof(float));
+}
+
+static uint64_t gemm_local_bytes(const struct keel_device_info *info,
+                                 const uint32_t values[KEEL_TUNABLE_COUNT])
+{
+    return values[KEEL_TUNABLE_GEMM_ITEMS] > 1 ? gemm_lanes_bytes(values) : gemm_strips_bytes(info, values);
 }
 
 /* Partial sums of slices of k wait beside the tiles: of eight slices where all strips have four tiles. A
@@ -106,7 +157,7 @@ uint32_t keel_gemm_arena_floats(const struct keel_device_info *info,
                                 const uint32_t values[KEEL_TUNABLE_COUNT])
 {
     const uint64_t tiles = gemm_local_bytes(info, values);
-    if (keel_device_local_size(info) != KEEL_LOCAL_LARGE)
+    if (keel_device_local_size(info) != KEEL_LOCAL_LARGE || values[KEEL_TUNABLE_GEMM_ITEMS] > 1)
         return (uint32_t)(tiles / sizeof(float));
     const uint64_t more = KEEL_BYTES(48 * GEMM_TILES_WAITING, values[KEEL_TUNABLE_GEMM_ROWS],
                                      values[KEEL_TUNABLE_GEMM_STRIPS], sizeof(float));
@@ -144,12 +195,17 @@ static enum keel_status check_device(const struct keel_device_info *info,
     if (values[KEEL_TUNABLE_GROUP_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GROUP_ITEMS] > 1)
         return keel_fail(KEEL_LIMIT, "launch.group_items = %u: groups of %s hold %u",
                          values[KEEL_TUNABLE_GROUP_ITEMS], info->selector, info->max_group_items);
+    if (values[KEEL_TUNABLE_GEMM_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GEMM_ITEMS] > 1)
+        return keel_fail(KEEL_LIMIT, "gemm.items = %u: groups of %s hold %u", values[KEEL_TUNABLE_GEMM_ITEMS],
+                         info->selector, info->max_group_items);
     if (gemm > info->local_bytes)
-        return keel_fail(
-            KEEL_LIMIT,
-            "gemm.depth, gemm.rows and gemm.strips: take %llu bytes of local memory, %s has %llu: "
-            "set a smaller one",
-            (unsigned long long)gemm, info->selector, (unsigned long long)info->local_bytes);
+        return keel_fail(KEEL_LIMIT,
+                         "%s: take %llu bytes of local memory, %s has %llu: "
+                         "set a smaller one",
+                         values[KEEL_TUNABLE_GEMM_ITEMS] > 1
+                             ? "gemm.item_depth, gemm.item_rows, gemm.item_columns and gemm.items"
+                             : "gemm.depth, gemm.rows and gemm.strips",
+                         (unsigned long long)gemm, info->selector, (unsigned long long)info->local_bytes);
     if (attention > room)
         return keel_fail(KEEL_LIMIT,
                          "attention.block and attention.kept: take %llu bytes of %s memory, %s has %llu for "
@@ -176,7 +232,11 @@ static bool shrink(uint32_t index, uint32_t values[KEEL_TUNABLE_COUNT])
 static void fit(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
 {
     const uint64_t room = attention_is_private(info) ? ATTENTION_PRIVATE_BYTES : info->local_bytes;
-    while (gemm_local_bytes(info, values) > info->local_bytes &&
+    while (gemm_lanes_bytes(values) > info->local_bytes &&
+           (shrink(KEEL_TUNABLE_GEMM_ITEM_DEPTH, values) || shrink(KEEL_TUNABLE_GEMM_ITEM_ROWS, values) ||
+            shrink(KEEL_TUNABLE_GEMM_ITEM_COLUMNS, values) || shrink(KEEL_TUNABLE_GEMM_ITEMS, values)))
+        continue;
+    while (gemm_strips_bytes(info, values) > info->local_bytes &&
            (shrink(KEEL_TUNABLE_GEMM_STRIPS, values) || shrink(KEEL_TUNABLE_GEMM_ROWS, values) ||
             shrink(KEEL_TUNABLE_GEMM_DEPTH, values)))
         continue;
@@ -189,6 +249,25 @@ static void fit(const struct keel_device_info *info, uint32_t values[KEEL_TUNABL
 
 /* From here on the scores of 4096 keys or more, 128 bytes each, may wait in local memory. */
 enum { KEPT_MANY_BYTES = 1 << 20 };
+
+/* Devices whose kernels are made for groups of many work-items: those that run many in step, beside a local
+ * memory of its own. Where that is a part of the caches, as on processors, a work-item with vectors has more
+ * of both. */
+enum { LANES_MANY = 16 };
+static bool has_many_lanes(const struct keel_device_info *info)
+{
+    const bool in_step = info->lanes >= LANES_MANY || (info->lanes == 0 && info->kind == KEEL_DEVICE_GPU);
+    return info->kind != KEEL_DEVICE_HOST && info->local_dedicated && in_step;
+}
+
+/* The largest value of a tunable that is no more than `limit`, or its smallest. */
+static uint32_t most_of(uint32_t index, uint32_t limit)
+{
+    uint32_t best = rows[index].tunable.values[0];
+    for (uint32_t i = 0; i < rows[index].tunable.value_count; i++)
+        best = rows[index].tunable.values[i] <= limit ? rows[index].tunable.values[i] : best;
+    return best;
+}
 
 static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
 {
@@ -204,6 +283,9 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 128 : 64;
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
+    values[KEEL_TUNABLE_GEMM_ITEMS] = has_many_lanes(info) ? most_of(KEEL_TUNABLE_GEMM_ITEMS, limit) : 1;
+    values[KEEL_TUNABLE_GEMM_ITEM_ROWS] = values[KEEL_TUNABLE_GEMM_ITEM_COLUMNS] = 8;
+    values[KEEL_TUNABLE_GEMM_ITEM_DEPTH] = values[KEEL_TUNABLE_GEMM_ITEMS] == 64 ? 8 : 16;
     values[KEEL_TUNABLE_GEMM_PROVIDER] = info->kind == KEEL_DEVICE_GPU ? 1 : 0;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 128 : 64;
     values[KEEL_TUNABLE_ATTENTION_KEPT] = !large ? 64 : info->local_bytes >= KEPT_MANY_BYTES ? 8192 : 1024;

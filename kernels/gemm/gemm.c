@@ -7,8 +7,10 @@ enum { CHECK_TILES = 64 /* tiles that a work-item checks: 96 KiB */ };
 
 /* What a group makes of C, at most. */
 struct cut {
-    uint32_t rows, strips;
+    uint32_t rows, columns;
+    uint32_t shape; /* gemm_strips.h: strips; gemm_lanes.h: which shape */
     uint32_t depth; /* of k at a time, where k has slices */
+    uint32_t items; /* to a group */
 };
 
 /* What a cut costs for each of k, in products: groups are alike and each unit makes as many as the busiest;
@@ -16,8 +18,8 @@ struct cut {
 enum { COPY = 24 };
 static uint64_t cut_cost(const struct cut *cut, uint64_t groups, uint32_t units)
 {
-    const uint64_t columns = (uint64_t)GEMM_TILE_COLUMNS * cut->strips;
-    return (groups + units - 1) / units * (cut->rows * columns + COPY * (cut->rows + columns));
+    const uint64_t rows = cut->rows, columns = cut->columns;
+    return (groups + units - 1) / units * (rows * columns + COPY * (rows + columns));
 }
 
 /* Sums that lie beside each other, of one place in C: those of a slice, and of the nodes that wait for it. */
@@ -40,7 +42,7 @@ static bool fits(const struct keel_kernels *kernels, const struct cut *cut, uint
     const uint32_t packed = large || cut->rows < GEMM_PACKED_ROWS ? cut->rows : GEMM_PACKED_ROWS;
     const uint64_t panel = KEEL_BYTES(cut->depth, GEMM_TILE_COLUMNS);
     const uint64_t blocks = KEEL_BYTES(packed / GEMM_TILE_ROWS, 8 * cut->depth + 16);
-    return panel + blocks + KEEL_BYTES(sums, cut->strips, cut->rows, GEMM_TILE_COLUMNS) <=
+    return panel + blocks + KEEL_BYTES(sums, cut->rows, cut->columns) <=
            keel_gemm_arena_floats(keel_kernels_info(kernels), kernels->tuned);
 }
 
@@ -57,7 +59,7 @@ static struct cut cheapest_cut(const struct keel_kernels *kernels, const struct 
     for (uint32_t rows = rows_max; rows >= 16; rows -= 16)
         for (uint32_t strips = 1; strips <= strips_max; strips++) {
             const uint64_t down = divide_up(op->m, rows), across = divide_up(strips_all, strips);
-            const struct cut cut = {rows, strips, depth};
+            const struct cut cut = {rows, strips * GEMM_TILE_COLUMNS, strips, depth, 1};
             const uint64_t cost = cut_cost(&cut, down * across * op->batch, units);
             if (cost < best_cost && (op->k_slices.count == 0 || fits(kernels, &cut, sums))) {
                 best = cut;
@@ -69,7 +71,7 @@ static struct cut cheapest_cut(const struct keel_kernels *kernels, const struct 
 
 /* Sums of slices that wait take room: where local memory is small, what is copied at a time gets less, and at
  * last so do the rows. The smallest arena holds 8 rows of 64 slices (tests/kernels/gemm_test.c). */
-static struct cut choose_cut(const struct keel_kernels *kernels, const struct keel_gemm *op)
+static struct cut choose_strips(const struct keel_kernels *kernels, const struct keel_gemm *op)
 {
     enum { LEAST_DEPTH = 16 };
     const uint32_t deepest = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_DEPTH);
@@ -78,7 +80,34 @@ static struct cut choose_cut(const struct keel_kernels *kernels, const struct ke
         if (cut.rows > 0)
             return cut;
     }
-    return (struct cut){GEMM_TILE_ROWS, 1, LEAST_DEPTH};
+    return (struct cut){GEMM_TILE_ROWS, GEMM_TILE_COLUMNS, 1, LEAST_DEPTH, 1};
+}
+
+/* The cheapest of the shapes; slices take the one that has registers for them. */
+static struct cut choose_lanes(const struct keel_kernels *kernels, const struct keel_gemm *op)
+{
+    const uint32_t units = keel_kernels_info(kernels)->compute_units;
+    const uint32_t items = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ITEMS);
+    struct cut best = {0};
+    uint64_t best_cost = UINT64_MAX;
+    for (uint32_t i = op->k_slices.count > 0 ? KEEL_GEMM_SHAPE_SLICED : 0; i < KEEL_GEMM_SHAPES; i++) {
+        const struct keel_gemm_shape shape = keel_gemm_shape(kernels->tuned, i);
+        const struct cut cut = {shape.rows, shape.columns, i, 0, items};
+        const uint64_t down = divide_up(op->m, cut.rows), across = divide_up(op->n, cut.columns);
+        const uint64_t cost = cut_cost(&cut, down * across * op->batch, units);
+        if (cost < best_cost) {
+            best = cut;
+            best_cost = cost;
+        }
+    }
+    KEEL_ASSERT(best.rows > 0); /* there is a shape for every product */
+    return best;
+}
+
+static struct cut choose_cut(const struct keel_kernels *kernels, const struct keel_gemm *op)
+{
+    return keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ITEMS) > 1 ? choose_lanes(kernels, op)
+                                                                      : choose_strips(kernels, op);
 }
 
 static uint32_t type_bytes(enum keel_dtype type)
@@ -179,18 +208,25 @@ static enum keel_status launch(struct keel_kernels *kernels, const struct keel_g
 {
     struct keel_buffer *pre = op->residual != NULL ? op->residual : op->pre; /* never both */
     const struct keel_range range = {
-        .global = {divide_up(op->n, GEMM_TILE_COLUMNS * cut->strips), keel_size(groups_down_batch[0]),
-                   keel_size(groups_down_batch[1])},
-        .local = {1, 1, 1},
+        .global = {keel_size(KEEL_BYTES(divide_up(op->n, cut->columns), cut->items)),
+                   keel_size(groups_down_batch[0]), keel_size(groups_down_batch[1])},
+        .local = {cut->items, 1, 1},
     };
+    /* Many work-items add to a tile's checksum; one work-item makes it. */
+    if (op->checksums != NULL && cut->items > 1)
+        KEEL_TRY(keel_op_fill(
+            kernels,
+            &(struct keel_fill){.count = keel_gemm_checksum_bytes(op) / sizeof(float), .y = op->checksums},
+            list));
+    const bool sliced = cut->items > 1 ? cut->shape == KEEL_GEMM_SHAPE_SLICED : op->k_slices.count > 0;
     return keel_kernels_launch(
-        kernels, list, KEEL_MODULE_gemm, "keel_gemm", &range,
+        kernels, list, KEEL_MODULE_gemm, sliced ? "keel_gemm_sliced" : "keel_gemm", &range,
         KEEL_ARGS(keel_arg_buffer(op->a), keel_arg_buffer(op->b), keel_arg_buffer(op->c),
                   keel_arg_either(op->bias, op->c), keel_arg_either(pre, op->c), keel_arg_u32(op->m),
                   keel_arg_u32(op->n), keel_arg_u32(op->k), keel_arg_u32(op->lda), keel_arg_u32(op->ldb),
                   keel_arg_u32(op->ldc), keel_arg_u32(flags_of(op) | more_flags), keel_arg_u32(cut->rows),
                   keel_arg_u64(op->stride_a), keel_arg_u64(op->stride_b), keel_arg_u64(op->stride_c),
-                  keel_arg_either(op->checksums, op->c), keel_arg_u32(cut->strips),
+                  keel_arg_either(op->checksums, op->c), keel_arg_u32(cut->shape),
                   keel_arg_either(offsets, op->c), keel_arg_u32(groups),
                   keel_arg_u32(keel_pack_slices(&op->k_slices)), keel_arg_u32(op->k_slices.units),
                   keel_arg_u32(op->k_slices.unit), keel_arg_u32(cut->depth)));

@@ -21,7 +21,7 @@ conf() { # conf MORE: board.conf of test/board
     mkdir -p "$scratch/roots/test/board"
     rm -f "$scratch/roots/test/board/tune.conf"
     printf '[board]\nname = test\n[match]\nplatform = Portable*\n%b[kernels]\ncanon.by_lane = 0\nlaunch.group_items = 1
-launch.item_elements = 4096\ngemm.depth = 32\ngemm.rows = 32\ngemm.strips = 1\nattention.block = 16\n' "$1" \
+launch.item_elements = 4096\ngemm.items = 1\ngemm.item_rows = 8\ngemm.item_columns = 8\ngemm.item_depth = 16\ngemm.depth = 32\ngemm.rows = 32\ngemm.strips = 1\nattention.block = 16\n' "$1" \
         >"$scratch/roots/test/board/board.conf"
 }
 conf ''

@@ -43,6 +43,8 @@ static const struct fact facts[] = {
     {"units", CL_DEVICE_MAX_COMPUTE_UNITS, FACT_UINT, NULL, NULL},
     {"group_items", CL_DEVICE_MAX_WORK_GROUP_SIZE, FACT_SIZE, NULL, NULL},
     {"local", CL_DEVICE_LOCAL_MEM_SIZE, FACT_ULONG, NULL, NULL},
+    {"local_type", CL_DEVICE_LOCAL_MEM_TYPE, FACT_UINT, NULL, NULL},
+    {"lanes", CL_DEVICE_PREFERRED_WORK_GROUP_SIZE_MULTIPLE, FACT_SIZE, NULL, NULL},
     {"memory", CL_DEVICE_GLOBAL_MEM_SIZE, FACT_ULONG, NULL, NULL},
     {"buffer", CL_DEVICE_MAX_MEM_ALLOC_SIZE, FACT_ULONG, NULL, NULL},
     /* Round to nearest, infinities and not-a-numbers; neither denormals nor fma. */

@@ -379,7 +379,7 @@ static void stays_ours(struct keel_kernels *kernels, struct product *p)
     struct keel_launch_list list = {0};
     ck_ok(keel_op_gemm(kernels, &p->op, &list));
     ck_assert(!has_call(&list));
-    ck_assert_str_eq(first_name(&list), "keel_gemm");
+    ck_assert(strncmp(first_name(&list), "keel_gemm", strlen("keel_gemm")) == 0); /* or keel_gemm_sliced */
     keel_launch_list_fini(&list);
 }
 

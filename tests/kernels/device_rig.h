@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RIG_LIMIT_NS (60 * KEEL_NS_PER_S)
+#define RIG_LIMIT_NS patience_ns(60 * KEEL_NS_PER_S)
 enum { RIG_DEVICES = 3, RIG_BUFFERS_MAX = 16, RIG_KERNELS_MAX = 4 };
 
 struct rig_device {
@@ -118,7 +118,7 @@ static float rig_number(uint32_t series, uint64_t i)
     return (float)((int32_t)(uint32_t)x) * 0x1p-31F;
 }
 
-static float *rig_numbers(uint32_t series, uint64_t count)
+static inline float *rig_numbers(uint32_t series, uint64_t count)
 {
     float *x = malloc((count + 1) * sizeof *x);
     ck_assert_ptr_nonnull(x);

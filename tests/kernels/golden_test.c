@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/health.h>
+#include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -133,6 +134,14 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"attention.block", 32},
      {"attention.kept", 2048},
      {"gemm.provider", 1},
+     {"canon.by_lane", 2}},
+    {{"gemm.items", 128},
+     {"gemm.item_rows", 8},
+     {"gemm.item_columns", 4},
+     {"gemm.item_depth", 8},
+     {"launch.group_items", 16},
+     {"launch.item_elements", 16},
+     {"attention.block", 64},
      {"canon.by_lane", 2}},
 };
 
@@ -419,20 +428,66 @@ END_TEST
 /* ---- for oclgrind_test.sh ---- */
 
 /* GOLDEN_DEVICE=selector: all cases on that device, with buffers of exactly their size, so that a simulator
- * sees each byte beyond them; GOLDEN_LANES sets canon.by_lane. */
+ * sees each byte beyond them; GOLDEN_LANES sets canon.by_lane. GOLDEN_ITEMS=N: the products alone, gemm.items
+ * = N. */
 START_TEST(the_device_that_was_named_gives_the_hashes)
 {
     const char *lanes = getenv("GOLDEN_LANES");
-    const struct keel_setting setting = {"canon.by_lane", lanes != NULL ? (uint32_t)atoi(lanes) : 0};
+    const char *items = getenv("GOLDEN_ITEMS");
+    const struct keel_setting settings[] = {{"canon.by_lane", lanes != NULL ? (uint32_t)atoi(lanes) : 0},
+                                            {"gemm.item_depth", 8},
+                                            {"gemm.items", items != NULL ? (uint32_t)atoi(items) : 1}};
     const struct stack stack = {.name = getenv("GOLDEN_DEVICE")};
-    struct rig rig = rig_open(stack.name, &setting, 1);
-    all_cases(&stack, &rig, 0);
+    struct rig rig = rig_open(stack.name, settings, items != NULL ? 3 : 1);
+    some_cases(&stack, &rig, 0, items != NULL ? "gemm" : "");
+    rig_close(&rig);
+}
+END_TEST
+
+/* ---- for gpu_code_test.sh ---- */
+
+/* KERNELS_FOR_GPU=folder: every module as it is given to the compiler of a GPU, MODULE.cl, and what the
+ * compiler is told at the default tunables, MODULE.options. The facts are those that drivers of such devices
+ * tell. */
+static void write_text(const char *folder, const char *module, const char *ending, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s.%s", folder, module, ending);
+    FILE *file = fopen(path, "w");
+    ck_assert_msg(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0, "%s cannot be written", path);
+}
+
+START_TEST(the_texts_for_a_gpu_are_written)
+{
+    const struct keel_device_info gpu = {.kind = KEEL_DEVICE_GPU,
+                                         .compute_units = 108,
+                                         .lanes = 32,
+                                         .local_bytes = 49152,
+                                         .local_dedicated = true,
+                                         .max_group_items = 1024,
+                                         .numerics = KEEL_NUMERICS_FMA};
+    struct rig rig = rig_open("host", NULL, 0);
+    uint32_t values[KEEL_TUNABLE_COUNT];
+    ck_ok(keel_tunables_apply(&gpu, NULL, 0, values));
+    for (uint32_t p = 0; p < keel_kernels_part_count(rig.kernels); p++) {
+        const struct keel_kernels_part part = keel_kernels_part(rig.kernels, p);
+        char options[KEEL_BUILD_OPTIONS_BYTES], *text;
+        ck_ok(keel_module_source(part.module, &text));
+        keel_tunables_build_options(&gpu, (enum keel_module_id)p, values, options);
+        write_text(getenv("KERNELS_FOR_GPU"), part.module->name, "cl", text);
+        write_text(getenv("KERNELS_FOR_GPU"), part.module->name, "options", options);
+        keel_free(text);
+    }
     rig_close(&rig);
 }
 END_TEST
 
 static void cases(TCase *tc)
 {
+    if (getenv("KERNELS_FOR_GPU") != NULL) {
+        tcase_add_test(tc, the_texts_for_a_gpu_are_written);
+        return;
+    }
     if (getenv("GOLDEN_DEVICE") != NULL) {
         tcase_add_test(tc, the_device_that_was_named_gives_the_hashes);
         return;

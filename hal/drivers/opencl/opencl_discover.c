@@ -144,6 +144,16 @@ static uint32_t numerics_of(cl_device_id id)
     return numerics;
 }
 
+/* Of OpenCL 3.0, and of the extensions cl_nv_device_attribute_query and cl_amd_device_attribute_query. */
+static uint32_t lanes_of(cl_device_id id)
+{
+    enum { GROUP_MULTIPLE = 0x1067, WARP_NV = 0x4003, WAVEFRONT_AMD = 0x4043 };
+    uint32_t lanes = ask_size(id, GROUP_MULTIPLE);
+    if (lanes == 0)
+        lanes = ask_number(id, WARP_NV);
+    return lanes != 0 ? lanes : ask_number(id, WAVEFRONT_AMD);
+}
+
 /* What the device can be used without knowing. */
 static void ask_more(cl_device_id id, struct keel_device_info *info)
 {
@@ -163,6 +173,7 @@ static void ask_more(cl_device_id id, struct keel_device_info *info)
     info->constant_bytes = ask_bytes(id, CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE);
     info->cache_bytes = ask_bytes(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
     info->cache_line_bytes = ask_number(id, CL_DEVICE_GLOBAL_MEM_CACHELINE_SIZE);
+    info->lanes = lanes_of(id);
     info->max_arg_bytes = ask_size(id, CL_DEVICE_MAX_PARAMETER_SIZE);
     info->float_width = ask_number(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
     info->clock_mhz = ask_number(id, CL_DEVICE_MAX_CLOCK_FREQUENCY);

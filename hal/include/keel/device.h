@@ -105,6 +105,7 @@ struct keel_device_info {
     uint32_t cache_line_bytes;
     uint32_t max_group_items;
     uint32_t max_items[3];        /* of a group, by dimension */
+    uint32_t lanes;               /* work-items that run in step, as the driver tells; 0 when it does not */
     uint32_t max_arg_bytes;       /* of all arguments of a kernel together */
     uint32_t float_width;         /* floats that its vectors hold, 1 when it has none */
     uint32_t clock_mhz;           /* 0 when not told */
