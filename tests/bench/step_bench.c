@@ -213,8 +213,7 @@ static void report(struct keel_engine *engine, const struct shape *shape, const 
     print_figure(shape->name, "arena", (double)facts.activation_bytes / 1048576.0, "MiB", 0.0);
 }
 
-/* The same as step, apart and not the same code: callgrind tells instructions by these
- * (slices_count_bench.sh). */
+/* The same as step, apart and not the same code, so that a profiler can tell them. */
 __attribute__((noinline)) static enum keel_status step_in_one_piece(struct keel_engine *engine,
                                                                     const struct shape *shape,
                                                                     const void *const inputs[2],
