@@ -23,9 +23,9 @@ for shape in "2 1 2" "2 2 4" "4 1 4" "3 2 6" "2 1 6" "4 2 8"; do
 done
 drill shards $(grid 2 0) --ranks 6
 check "four shards over three positions that own nothing: the same bits" same_bits "$root/whole" "$out"
-drill text $(grid 3 2) --ranks 6 --sample 40
-drill text-whole $small --ranks 1 --sample 40
-check "text is that of one rank with all slices" cmp -s "$root/text-whole/sample.txt" "$root/text/sample.txt"
+drill words $(grid 3 2) --ranks 6 --sample 40
+drill words-whole $small --ranks 1 --sample 40
+check "text is that of one rank with all slices" cmp -s "$root/words-whole/sample.txt" "$root/words/sample.txt"
 for more in "--set train.storage=f16" "--set train.optimizer=sgd" "--set model.kind=moe" "--set train.microbatches=2"; do
     drill more-whole $small $more --ranks 1
     drill more $(grid 2 2) $more --ranks 4 --drill "kill:rank=3,step=4,at=commit"
