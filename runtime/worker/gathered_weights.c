@@ -73,7 +73,7 @@ void keel_gathered_forget(struct keel_trainer *trainer)
 {
     struct keel_gathered *gathered = &trainer->gathered;
     if (gathered->on)
-        memset(gathered->under_way, 0, trainer->bucket_count * sizeof *gathered->under_way);
+        memset(gathered->under_way, 0, trainer->bucket_count * sizeof(struct keel_device_operation *));
 }
 
 void keel_gathered_destroy(struct keel_trainer *trainer)

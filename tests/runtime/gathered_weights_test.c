@@ -328,8 +328,7 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
         ranks, holders, (unsigned long long)(16 * held), (unsigned long long)formula,
         (unsigned long long)facts.weight_window_bytes, (unsigned long long)facts.window_bytes,
         (unsigned long long)facts.activation_bytes, (unsigned long long)facts.accumulator_bytes,
-        (unsigned long long)(facts.planned_peak_bytes - 16 * held - facts.activation_bytes -
-                             bytes[KEEL_BYTES_WORKSPACE]));
+        (unsigned long long)rest);
     ck_assert_uint_le(apart((16 * held), formula), formula / 100);
     ck_assert_uint_le(apart(state, formula), formula / 100);
     ck_assert_uint_le(apart(facts.planned_peak_bytes, named), named / 100);
