@@ -327,11 +327,11 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     printf(
         "note: %u ranks, %u holders: %llu bytes of state (16 P / n: %llu), %llu of windows of weights, %llu "
         "of windows of gradients, %llu of activations, %llu accumulators, %llu else\n",
-        ranks, holders, (unsigned long long)(16 * held), (unsigned long long)formula,
+        ranks, holders, (unsigned long long)own, (unsigned long long)formula,
         (unsigned long long)facts.weight_window_bytes, (unsigned long long)facts.window_bytes,
         (unsigned long long)facts.activation_bytes, (unsigned long long)facts.accumulator_bytes,
         (unsigned long long)rest);
-    ck_assert_uint_le(apart((16 * held), formula), formula / 100);
+    ck_assert_uint_le(apart(own, formula), formula / 100);
     ck_assert_uint_le(apart(state, formula), formula / 100);
     ck_assert_uint_le(apart(facts.planned_peak_bytes, named), named / 100);
     ck_assert_uint_lt(facts.weight_window_bytes * 2, keel_engine_flat_count(engine) * sizeof(float));
