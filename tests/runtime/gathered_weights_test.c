@@ -322,8 +322,9 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     ck_assert_uint_eq(bytes[KEEL_BYTES_WORKSPACE],
                       facts.accumulator_bytes + facts.window_bytes + facts.weight_window_bytes);
     const uint64_t named = state + bytes[KEEL_BYTES_ACTIVATIONS] + bytes[KEEL_BYTES_WORKSPACE];
+    const uint64_t own = 16 * held;
     const uint64_t rest =
-        facts.planned_peak_bytes - 16 * held - facts.activation_bytes - bytes[KEEL_BYTES_WORKSPACE];
+        facts.planned_peak_bytes - own - facts.activation_bytes - bytes[KEEL_BYTES_WORKSPACE];
     printf(
         "note: %u ranks, %u holders: %llu bytes of state (16 P / n: %llu), %llu of windows of weights, %llu "
         "of windows of gradients, %llu of activations, %llu accumulators, %llu else\n",
