@@ -92,6 +92,7 @@ void keel_trainer_gather_over(struct keel_trainer *trainer, struct keel_group *g
 {
     trainer->gathered.group = group;
     trainer->gathered.sequence = 0;
+    keel_gathered_forget(trainer); /* of an evaluation, or of text, that the end of a view interrupted */
 }
 
 /* ---- a gather ------------------------------------------------------------------------------------------ */

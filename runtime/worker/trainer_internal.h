@@ -131,6 +131,8 @@ struct keel_trainer {
     struct keel_buffer **gradient_slices; /* by piece: the last is the engine's loss */
     void *inputs[KEEL_DATA_INPUTS_MAX];   /* one microbatch */
     float *logits;                        /* of one batch; NULL: accuracy is not asked for */
+    float *row; /* of generated text: logits of a token, twice. Device and group may write there after a
+                   failure, so it stays; NULL until it is needed */
 
     struct keel_partial_buffer slots[KEEL_HOLD_NODES_MAX];
     struct keel_compressed_sums compressed;
@@ -261,7 +263,7 @@ enum keel_status keel_gathered_await(struct keel_trainer *trainer, uint32_t buck
 enum keel_status keel_gathered_digest(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_gathered_prepare(struct keel_trainer *trainer);
 void keel_gathered_destroy(struct keel_trainer *trainer);
-/* After a failure, or behind the view: what is under way is let go elsewhere. */
+/* After a failure, and behind a view: the group's close and the reset behind it release what is under way. */
 void keel_gathered_forget(struct keel_trainer *trainer);
 /* How many rounds of gathers an attempt has, which is the same for all ranks. In the first one of a view they
  * say what they lack. */

@@ -117,7 +117,7 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-static void open_groups(struct rank *ranks, uint32_t count)
+static void open_groups(struct rank *ranks, uint32_t count, uint64_t epoch)
 {
     struct keel_address addresses[RANKS_MAX];
     for (uint32_t r = 0; r < count; r++)
@@ -125,7 +125,7 @@ static void open_groups(struct rank *ranks, uint32_t count)
     for (uint32_t r = 0; r < count; r++) {
         for (uint32_t s = 0; s < count; s++)
             ranks[r].shard_position[s] = (uint16_t)s;
-        const struct keel_group_config config = {.epoch = 1,
+        const struct keel_group_config config = {.epoch = epoch,
                                                  .rank = r,
                                                  .rank_count = count,
                                                  .addresses = addresses,
@@ -133,6 +133,15 @@ static void open_groups(struct rank *ranks, uint32_t count)
                                                  .shard_rank = ranks[r].shard_position};
         ck_ok(keel_group_open(ranks[r].endpoint, &config, &ranks[r].group));
         keel_trainer_gather_over(ranks[r].trainer, ranks[r].group);
+    }
+}
+
+static void close_groups(struct rank *ranks, uint32_t count)
+{
+    for (uint32_t r = 0; r < count; r++) {
+        keel_trainer_gather_over(ranks[r].trainer, NULL);
+        keel_group_close(ranks[r].group);
+        ck_ok(keel_trainer_leave_group(ranks[r].trainer));
     }
 }
 
@@ -222,7 +231,7 @@ START_TEST(ranks_send_what_the_formula_says_and_have_the_bits_of_one)
         open_rank(&ranks[r], r, count, count, microbatches, KEEL_ZERO_WEIGHTS);
         begin(&ranks[r], holders);
     }
-    open_groups(ranks, count);
+    open_groups(ranks, count, 1);
     run_all(ranks, count);
     const uint64_t wanted = digest_of_one(count, microbatches);
     for (uint32_t r = 0; r < count; r++) {
@@ -239,11 +248,47 @@ START_TEST(ranks_send_what_the_formula_says_and_have_the_bits_of_one)
     zero0 = 2 * (count - 1) * keel_engine_flat_count(keel_trainer_engine(ranks[0].trainer)) * sizeof(float);
     printf("note: %u ranks, %u holders, %u microbatches: %llu bytes by all, %.3f of zero = 0\n", count,
            holders, microbatches, (unsigned long long)whole, (double)whole / (double)zero0);
-    for (uint32_t r = 0; r < count; r++) {
-        keel_group_close(ranks[r].group);
-        ck_ok(keel_trainer_leave_group(ranks[r].trainer));
-    }
+    close_groups(ranks, count);
     for (uint32_t r = 0; r < count; r++)
+        close_rank(&ranks[r]);
+}
+END_TEST
+
+/* ---- an evaluation that is interrupted ----------------------------------------------------------------- */
+
+static void *evaluate_rank(void *argument)
+{
+    struct rank *rank = argument;
+    struct keel_trainer_scores scores;
+    rank->status = keel_trainer_eval(rank->trainer, &scores);
+    return NULL;
+}
+
+/* The view ends when gathers are under way: the next one begins them anew, and its steps have the bits of
+ * one. */
+START_TEST(what_an_evaluation_left_under_way_is_begun_anew)
+{
+    static struct rank ranks[2];
+    struct keel_thread thread;
+    for (uint32_t r = 0; r < 2; r++) {
+        open_rank(&ranks[r], r, 2, 2, 1, KEEL_ZERO_WEIGHTS);
+        ranks[r].job.eval_batches = 1;
+        begin(&ranks[r], 1);
+    }
+    open_groups(ranks, 2, 1);
+    const uint64_t before = sent_by(&ranks[0]);
+    ck_ok(keel_thread_create(&thread, "evaluation", evaluate_rank, &ranks[0]));
+    while (sent_by(&ranks[0]) == before) /* the other rank takes no part */
+        keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
+    keel_group_revoke(ranks[0].group);
+    keel_thread_join(&thread);
+    ck_assert_int_eq(ranks[0].status, KEEL_REVOKED);
+    close_groups(ranks, 2);
+    open_groups(ranks, 2, 2);
+    run_all(ranks, 2);
+    ck_assert_uint_eq(ranks[0].result.digest, digest_of_one(2, 1));
+    close_groups(ranks, 2);
+    for (uint32_t r = 0; r < 2; r++)
         close_rank(&ranks[r]);
 }
 END_TEST
@@ -350,6 +395,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, ranks_send_what_the_formula_says_and_have_the_bits_of_one, 0, 12);
+    tcase_add_test(tc, what_an_evaluation_left_under_way_is_begun_anew);
     tcase_add_loop_test(tc, memory_of_a_rank_is_what_the_plan_says, 0, 6);
 }
 
