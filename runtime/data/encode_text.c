@@ -23,7 +23,7 @@ struct encoding {
     struct stat info; /* of the text at first */
     int in, out;
     char temporary[KEEL_PATH_BYTES];
-    char *text; /* owned: what is read and not encoded yet */
+    char *text; /* owned, for all files: what is read and not encoded yet */
     size_t bytes, capacity;
     uint64_t read, written; /* bytes of either file */
     uint32_t width;         /* of a token */
@@ -146,8 +146,6 @@ static enum keel_status make_file(struct encoding *encoding, const char *path)
         status = keel_fail_errno(errno, "%s: cannot be named", path);
     if (status != KEEL_OK)
         keel_disk_unlink(AT_FDCWD, encoding->temporary, 0);
-    keel_free(encoding->text);
-    encoding->text = NULL;
     return status == KEEL_OK ? keel_sync_path(config->directory) : status;
 }
 
@@ -209,6 +207,7 @@ enum keel_status keel_job_encode_text(struct keel_job *job, const struct keel_en
         status = encode_one(&encoding, tokenizer, "data.val_path", job->val_path);
     if (status == KEEL_OK)
         job->format = wide ? KEEL_DATA_UINT32 : KEEL_DATA_UINT16;
+    keel_free(encoding.text);
     keel_encoder_destroy(encoding.encoder);
     keel_tokenizer_close(tokenizer);
     return status;

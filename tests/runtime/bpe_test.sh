@@ -46,6 +46,10 @@ train file --ranks 1 --set "data.path=$(ls "$root"/one/tokens-*.bin)"
 check "token files are decoded by a tokenizer" [ "$code" -eq 0 -a -s "$out/sample.txt" ]
 steps "$out" | cmp -s - "$root/first"
 check "and have the bits of the text" '[ $was -eq 0 ]'
+head -c 20000 "$bible" >"$root/val.txt"
+train apart --ranks 1 --set "data.val_path=$root/val.txt"
+check "a shorter text to validate with is encoded, too" [ "$code" -eq 0 -a "$(ls "$out"/tokens-*.bin | wc -l)" -eq 2 ]
+check "and each evaluation has a loss" [ "$(grep -c '"val_loss"' "$out/metrics.jsonl")" -eq 3 ]
 
 # ---- what does not fit ----
 refused() { # NAME CODE WORDS ARGUMENTS...
