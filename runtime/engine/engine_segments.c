@@ -10,16 +10,15 @@
 
 struct walk {
     struct keel_program_segment *segments; /* NULL: they are counted */
-    uint32_t count, begin;                 /* begin: the first node of the segment under way */
+    uint32_t count;
+    struct keel_program_segment counted; /* written where there are no segments yet */
 };
 
 static struct keel_program_segment *end_segment(struct walk *walk, uint32_t node)
 {
-    static struct keel_program_segment counted;
-    struct keel_program_segment *at = walk->segments != NULL ? &walk->segments[walk->count] : &counted;
+    struct keel_program_segment *at = walk->segments != NULL ? &walk->segments[walk->count] : &walk->counted;
     *at = (struct keel_program_segment){.end = node, .bucket = UINT32_MAX};
     walk->count++;
-    walk->begin = node;
     return at;
 }
 
