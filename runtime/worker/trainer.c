@@ -217,6 +217,7 @@ static void tear_down(struct keel_trainer *trainer)
     for (uint32_t i = 0; i < KEEL_DATA_INPUTS_MAX; i++)
         keel_free(trainer->inputs[i]);
     keel_free(trainer->logits);
+    keel_free(trainer->row);
 }
 
 void keel_trainer_destroy(struct keel_trainer *trainer)

@@ -155,15 +155,13 @@ enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t toke
 {
     uint32_t vocab = trainer->job->vocab != 0 ? trainer->job->vocab : keel_data_vocab(trainer->data);
     int32_t *history = NULL;
-    float *logits = NULL;
     struct written written = {.text = NULL};
     enum keel_status status = keel_alloc((size_t)tokens + 1, sizeof *history, &history);
+    if (status == KEEL_OK && trainer->row == NULL)
+        status = keel_alloc((size_t)vocab * 2, sizeof *trainer->row, &trainer->row);
     if (status == KEEL_OK)
-        status = keel_alloc((size_t)vocab * 2, sizeof *logits, &logits);
-    if (status == KEEL_OK)
-        status = generate(trainer, tokens, vocab, history, logits, &written);
+        status = generate(trainer, tokens, vocab, history, trainer->row, &written);
     keel_free(history);
-    keel_free(logits);
     if (status != KEEL_OK) {
         keel_free(written.text);
         return status;
