@@ -36,8 +36,8 @@ static void on_device(void *context, bool inside)
 }
 
 /* Staging, where the device's memory is not the host's, for two of the largest bucket: one is copied while
- * the other is summed. */
-static enum keel_status create(struct keel_trainer *trainer, uint32_t parts)
+ * the other is summed. In elements. */
+static uint64_t staging_of(const struct keel_trainer *trainer, uint32_t parts)
 {
     uint64_t largest = 0;
     for (uint32_t b = 0; b < trainer->bucket_count; b++) {
@@ -46,11 +46,16 @@ static enum keel_status create(struct keel_trainer *trainer, uint32_t parts)
     }
     /* Copies of whole shares go while others come. */
     const uint64_t copies = trainer->owned.on ? trainer->owned.now.owners.of.count : 0;
-    uint64_t staging = 2 * (parts + 1) * largest;
+    uint64_t staging = 2 * ((uint64_t)parts + 1) * largest;
     if (trainer->gathered.on) /* weights come while gradients go */
         staging += 2 * largest;
     if (copies > 1 && staging < 4 * (trainer->flat_count / copies + largest))
         staging = 4 * (trainer->flat_count / copies + largest);
+    return staging;
+}
+
+static enum keel_status create(struct keel_trainer *trainer, uint32_t parts, uint64_t staging)
+{
     uint64_t most = trainer->bucket_count + KEEL_COPIES_AT_ONCE + 1 + trainer->gathered.window_count;
     if (trainer->owned.on && trainer->bucket_count < KEEL_GATHERS_AT_ONCE)
         most = KEEL_GATHERS_AT_ONCE + KEEL_COPIES_AT_ONCE + 1 + trainer->gathered.window_count;
@@ -67,13 +72,17 @@ static enum keel_status create(struct keel_trainer *trainer, uint32_t parts)
 
 enum keel_status keel_tape_prepare_sums(struct keel_trainer *trainer)
 {
-    const uint32_t parts = trainer->tape.part_count > 0 ? trainer->tape.part_count : 1;
-    if (trainer->collectives != NULL && parts <= trainer->parts_max)
+    uint32_t parts = trainer->tape.part_count > 0 ? trainer->tape.part_count : 1;
+    if (parts < trainer->parts_max)
+        parts = trainer->parts_max;
+    const uint64_t staging = staging_of(trainer, parts); /* fewer owners have larger shares */
+    if (trainer->collectives != NULL && parts == trainer->parts_max && staging <= trainer->staging_max)
         return KEEL_OK;
     keel_device_collectives_free(trainer->collectives);
     trainer->collectives = NULL;
     trainer->parts_max = parts;
-    return create(trainer, parts);
+    trainer->staging_max = staging;
+    return create(trainer, parts, staging);
 }
 
 /* Where the flat gradients of a slot begin, or those of the gradient buffer. */

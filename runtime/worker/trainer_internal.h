@@ -151,7 +151,8 @@ struct keel_trainer {
 
     /* Sums between ranks; grow likewise. */
     struct keel_device_collectives *collectives; /* NULL until there was a group */
-    uint32_t parts_max;                          /* that it takes */
+    uint32_t parts_max;                          /* that it takes, */
+    uint64_t staging_max;                        /* and elements of staging memory that it has */
     struct keel_device_operation **sums;         /* by bucket; NULL: not under way */
     bool awaits;                                 /* one of them */
     uint64_t device_ns, device_since_ns; /* collectives have waited for the device, so long and since then */

@@ -5,7 +5,7 @@
 #include "job_plan.h"
 #include "model.h"
 #include "tape.h"
-#include "trainer.h"
+#include "trainer_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <keel/thread.h>
@@ -392,10 +392,36 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
 }
 END_TEST
 
+/* ---- staging memory ------------------------------------------------------------------------------------ */
+
+static uint64_t staging_of(struct rank *rank, uint32_t owners)
+{
+    const struct keel_owners of = {.of = {.count = owners, .group = owners, .holders = 2}};
+    ck_ok(keel_trainer_own(rank->trainer, &of));
+    ck_ok(keel_tape_prepare_sums(rank->trainer));
+    return rank->trainer->staging_max;
+}
+
+/* Ten owners, and then two of them: a share that goes to its second holder is five times as large. */
+START_TEST(staging_is_as_large_as_the_shares_of_fewer_owners)
+{
+    static struct rank few, fewer;
+    open_rank(&few, 0, 2, 2, 1, KEEL_ZERO_OPTIMIZER);
+    open_rank(&fewer, 0, 2, 2, 1, KEEL_ZERO_OPTIMIZER);
+    const uint64_t wanted = staging_of(&few, 2);
+    ck_assert_uint_ge(wanted, keel_engine_flat_count(keel_trainer_engine(few.trainer)));
+    ck_assert_uint_lt(staging_of(&fewer, 10), wanted);
+    ck_assert_uint_eq(staging_of(&fewer, 2), wanted);
+    close_rank(&few);
+    close_rank(&fewer);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, ranks_send_what_the_formula_says_and_have_the_bits_of_one, 0, 12);
     tcase_add_test(tc, what_an_evaluation_left_under_way_is_begun_anew);
+    tcase_add_test(tc, staging_is_as_large_as_the_shares_of_fewer_owners);
     tcase_add_loop_test(tc, memory_of_a_rank_is_what_the_plan_says, 0, 6);
 }
 
