@@ -118,9 +118,9 @@ static enum keel_status digest_file(const char *path, char out[KEEL_PLUGIN_DIGES
     return KEEL_OK;
 }
 
+/* `path`: as the job names it. */
 static enum keel_status load(const char *path, struct keel_job_plugin *plugin)
 {
-    KEEL_TRY(keel_path_join(plugin->path, strchr(path, '/') == NULL ? "." : "", path));
     KEEL_TRY(digest_file(plugin->path, plugin->digest));
     void *library = dlopen(plugin->path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
@@ -137,14 +137,18 @@ enum keel_status keel_plugin_load(const char *path, enum keel_status (*fill)(str
                                   const struct keel_job_plugin **out)
 {
     enum keel_status status = KEEL_OK;
+    char file[KEEL_PATH_BYTES]; /* dlopen looks for a name without a slash elsewhere */
+    KEEL_TRY(keel_path_join(file, strchr(path, '/') == NULL ? "." : "", path));
     pthread_mutex_lock(&lock);
     struct keel_job_plugin *plugin = plugins;
-    while (plugin != NULL && strcmp(plugin->path, path) != 0)
+    while (plugin != NULL && strcmp(plugin->path, file) != 0)
         plugin = plugin->next;
     if (plugin == NULL) {
         status = keel_alloc(1, sizeof *plugin, &plugin);
-        if (status == KEEL_OK)
+        if (status == KEEL_OK) {
+            memcpy(plugin->path, file, strlen(file) + 1);
             status = load(path, plugin);
+        }
         if (status == KEEL_OK)
             status = fill(plugin);
         if (status == KEEL_OK) {

@@ -79,7 +79,7 @@ enum keel_action_kind {
     KEEL_ACTION_GATHER,  /* the ranks' records of the step, with what the weights are now */
     KEEL_ACTION_REDUCE,  /* a piece: one sum over all shards. A bucket is summed from where the nodes lie to a
                             slot, or to the gradient buffer, when it is final; the loss on the host */
-    KEEL_ACTION_SHADOW,  /* of pieces: the sums to the second holder, and another's here */
+    KEEL_ACTION_SHADOW,  /* of pieces: the sums to who has copies of them, and those of others here */
     KEEL_ACTION_COMMIT,  /* of pieces: all ranks' squares */
     KEEL_ACTION_SPREAD,  /* of pieces: the weights of a bucket */
     KEEL_ACTION_WEIGHTS, /* of pieces: those of a bucket to window `slot`, ahead of the segments that read
@@ -129,7 +129,7 @@ struct keel_commit_record {
     uint32_t has_loss, loss_bits; /* of the step before, where this rank did it */
 };
 
-/* A segment of an engine with some slices. */
+/* A segment of an engine with some slices, or with weights that are gathered. */
 struct keel_tape_segment {
     uint32_t bucket;                /* final behind it; UINT32_MAX: none */
     bool exchanges, exchanges_last; /* behind it, in every microbatch; in the last of a shard */

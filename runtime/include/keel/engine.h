@@ -186,9 +186,10 @@ struct keel_engine_batch {
 enum keel_status keel_engine_zero(struct keel_engine *engine);
 
 /* Forward and backward of one microbatch, added to the gradients and to the loss accumulator: feed, then all
- * segments in order, then keel_queue_flush. Segment b < keel_engine_bucket_count ends where bucket b's
- * gradients are final, and one more is the rest: what the caller enqueues between two segments runs there,
- * overlapped with what follows on other queues.
+ * segments in order, then keel_queue_flush. Of an engine with all slices and weights segment b <
+ * keel_engine_bucket_count ends where bucket b's gradients are final, and one more is the rest (others:
+ * keel_engine_segment_bucket). What the caller enqueues between two segments runs there, overlapped with what
+ * follows on other queues.
  *
  * A parameter that several nodes of the model use has an accumulator for each, and so has each of several
  * losses: these take the microbatches of a shard, and the last one (`more` false) adds them up in the order

@@ -18,15 +18,16 @@ enum { KEEL_MODEL_PLUGIN_VERSION = 1 };
 enum { KEEL_PLUGIN_KEYS_MAX = 32, KEEL_PLUGIN_SETTINGS_BYTES = 4096, KEEL_PLUGIN_INPUTS_MAX = 4 };
 
 /* What the model trains on, and so which keys of [data] a job has, with model.block and model.vocab where
- * there are such. Inputs, their shapes, and the output that is wanted, as keel_graph_output or the loss's
- * first operand: TEXT         ids, targets i32 [batch, block]; logits [batch, block, classes] MASKED_TEXT ids
- * [batch, block], positions and targets [batch, masked]; any IMAGES       images f32 [batch, height, width,
- * channels], labels i32 [batch]; logits [batch, classes] CLICKS       dense f32 [batch, features], ids i32
- * [batch tables, bag], labels f32 [batch, 1]; [batch, 1] */
+ * there are such. For each: inputs with their shapes, and the output that is wanted, as keel_graph_output or
+ * the loss's first operand. */
 enum keel_plugin_data {
+    /* ids, targets i32 [batch, block]; logits [batch, block, classes] */
     KEEL_PLUGIN_TEXT,
+    /* ids i32 [batch, block], positions, targets i32 [batch, masked]; any output */
     KEEL_PLUGIN_MASKED_TEXT,
+    /* images f32 [batch, height, width, channels], labels i32 [batch]; logits [batch, classes] */
     KEEL_PLUGIN_IMAGES,
+    /* dense f32 [batch, features], ids i32 [batch tables, bag], labels f32 [batch, 1]; [batch, 1] */
     KEEL_PLUGIN_CLICKS,
     KEEL_PLUGIN_DATA_COUNT
 };
