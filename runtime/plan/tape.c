@@ -198,14 +198,28 @@ static void put_bucket_sum(struct keel_tape *tape, uint32_t bucket, int sum)
         put_kind(tape, KEEL_ACTION_DRILL);
 }
 
+/* With windows: the sums, the first `under_way` of which are, that use memory which comes next. */
+static uint32_t put_early_awaits(struct keel_tape *tape, const struct keel_tape_config *config,
+                                 uint32_t under_way, uint32_t awaited)
+{
+    for (; awaited < config->waits[under_way]; awaited++)
+        put_piece(tape, KEEL_ACTION_AWAIT, awaited);
+    return awaited;
+}
+
 /* A microbatch that others compute: this rank gives its pieces of weights; of the sums its nodes, if it holds
- * all of them. */
+ * all of them. It waits for these when the others do, so that no more are under way here than there. */
 static void put_idle_round(struct keel_tape *tape, const struct keel_tape_config *config, bool sums)
 {
+    uint32_t under_way = 0, awaited = 0;
     for (uint32_t s = 0; s < count_segments(config); s++) {
+        if (sums)
+            awaited = put_early_awaits(tape, config, under_way, awaited);
         put_gathers(tape, config, s);
-        if (sums && piece_behind(config, s) < config->bucket_count)
-            put_bucket_sum(tape, piece_behind(config, s), KEEL_SUM_IN_PIECES);
+        if (!sums || piece_behind(config, s) >= config->bucket_count)
+            continue;
+        put_bucket_sum(tape, piece_behind(config, s), KEEL_SUM_IN_PIECES);
+        under_way++;
     }
 }
 
@@ -222,8 +236,7 @@ static void put_last_shard(struct keel_tape *tape, const struct keel_tape_config
 {
     uint32_t under_way = 0, awaited = 0;
     for (uint32_t s = 0; s < count_segments(config); s++) {
-        for (; awaited < config->waits[under_way]; awaited++)
-            put_piece(tape, KEEL_ACTION_AWAIT, awaited);
+        awaited = put_early_awaits(tape, config, under_way, awaited);
         const uint32_t piece = put_part(tape, config, shard, 0, s, chain, chain_count);
         if (piece >= config->bucket_count)
             continue;
@@ -280,7 +293,7 @@ static void put_windowed(struct keel_tape *tape, const struct keel_tape_config *
         put_last_shard(tape, config, last, chain, chain_count);
     else
         put_idle_round(tape, config, true);
-    put_loss_sum(tape, config, computes ? config->waits[config->bucket_count] : 0);
+    put_loss_sum(tape, config, config->waits[config->bucket_count]);
 }
 
 /* One sum a bucket, as they become final. */

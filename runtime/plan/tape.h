@@ -51,7 +51,8 @@
  * is begun as soon as it is final, and waited for before a segment runs that needs its place. So the node of
  * the last shard is in no place that could be held: who is interrupted computes it again. Those before it are
  * stored in slots, piece by piece, and are held. Then also
- * - no segment runs before the buckets are summed whose memory it uses;
+ * - no segment runs before the buckets are summed whose memory it uses; a rank that computes none waits for
+ * these when the others do, since so many operations may be under way;
  * - all but one of the missing shards are stored before the sums begin. */
 #ifndef KEEL_TAPE_H
 #define KEEL_TAPE_H

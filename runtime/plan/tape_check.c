@@ -146,10 +146,26 @@ static bool segment_done(const struct play *play)
     return play->added == play->chain_count && (!marks || play->marked == piece + 1);
 }
 
-/* With windows: the sum of a bucket still reads what the next segment needs. */
+/* This rank computes nothing, and gives to the sums what it holds. */
+static bool gives_alone(const struct play *play)
+{
+    return play->recorded && play->computed == 0 && play->missing == 0;
+}
+
+/* With windows: how many sums are under way, or over, before the next segment here, or where others compute
+ * it.
+ */
+static uint32_t count_begun_sums(const struct play *play)
+{
+    return gives_alone(play) ? play->reduced : count_final(play);
+}
+
+/* With windows: the sum of a bucket still reads what the next segment needs, here or there. */
 static bool is_crowded(const struct play *play)
 {
-    return windowed(play) && play->missing == 0 && play->awaited < play->config->waits[count_final(play)];
+    const uint32_t begun = count_begun_sums(play);
+    return windowed(play) && play->missing == 0 && begun <= play->config->bucket_count &&
+           play->awaited < play->config->waits[begun];
 }
 
 /* ---- rounds of gathers --------------------------------------------------------------------------------- */
@@ -223,11 +239,13 @@ static const char *in_place(const struct play *play, uint32_t segment)
     if (play->round >= rounds || play->recorded != (windowed(play) && play->round + 1 == rounds))
         return "all rounds are over, or the last one";
     if (is_idle(play))
-        return play->zeroed || !sums_before(play, segment) ? "a sum is not begun, or a shard is" : NULL;
-    if (play->own_rounds > 0 && (!play->zeroed || next_segment(play) != segment || is_crowded(play) ||
-                                 (play->begun && !segment_done(play))))
+        return play->zeroed || !sums_before(play, segment) || is_crowded(play)
+                   ? "a sum is not begun, or is waited for first, or a shard is begun"
+                   : NULL;
+    if (!play->zeroed || next_segment(play) != segment || is_crowded(play) ||
+        (play->begun && !segment_done(play)))
         return "another segment comes next, or the one before is not done, or a sum reads its memory";
-    return play->own_rounds == 0 && !sums_before(play, segment) ? "a sum is not begun" : NULL;
+    return NULL;
 }
 
 static const char *weights(struct play *play, const struct keel_action *action)
@@ -500,6 +518,8 @@ static const char *reduce_bucket(struct play *play, const struct keel_action *ac
             return "what is summed is not said";
         if (windowed(play) && play->own_rounds == 0 && !has_gathered(play, end_of_piece(play, action->piece)))
             return "others cannot have computed it yet";
+        if (gives_alone(play) && is_crowded(play))
+            return "others wait for a sum before they compute it";
         return action->slot == KEEL_SUM_IN_PIECES ? NULL : "the sum goes to its owners";
     }
     if (action->slot < KEEL_HOLD_GRADIENTS || action->slot >= KEEL_HOLD_NODES_MAX ||
@@ -548,6 +568,8 @@ static const char *loss(struct play *play, const struct keel_action *action)
         return "the sum of a bucket is not begun";
     if (windowed(play) && play->begun && (play->segments != count_segments(play) || !segment_done(play)))
         return "the last shard is not done";
+    if (gives_alone(play) && is_crowded(play))
+        return "others wait for a sum first";
     if (!has_rounds(play, play->config->rounds))
         return "others still gather weights";
     play->loss_read = true;
@@ -595,11 +617,11 @@ static const char *await_more(struct play *play, uint32_t piece)
     return NULL;
 }
 
-/* With windows, before a segment that needs the memory. */
+/* With windows, before a segment that needs the memory; a rank that computes nothing does as the others. */
 static bool await_early(struct play *play, const struct keel_action *action)
 {
-    const uint32_t under_way = count_final(play);
-    if (!windowed(play) || !play->summing || under_way > play->config->bucket_count ||
+    const uint32_t under_way = count_begun_sums(play);
+    if (!windowed(play) || (!play->summing && !gives_alone(play)) || under_way > play->config->bucket_count ||
         play->reduced != under_way || action->piece != play->awaited ||
         action->piece >= play->config->waits[under_way])
         return false;

@@ -64,10 +64,10 @@ static void open_data(struct keel_job *of, struct keel_data **out)
     unlink(path);
 }
 
-static void open_rank(struct rank *rank, uint32_t position, uint32_t count, uint32_t shards,
-                      uint32_t microbatches, uint32_t zero)
+static void open_rank_of(struct rank *rank, const struct keel_job *of, uint32_t position, uint32_t count,
+                         uint32_t shards, uint32_t microbatches, uint32_t zero)
 {
-    *rank = (struct rank){.job = job, .position = position, .count = count};
+    *rank = (struct rank){.job = *of, .position = position, .count = count};
     rank->job.ranks = count;
     rank->job.shards = shards;
     rank->job.microbatches = microbatches;
@@ -81,6 +81,12 @@ static void open_rank(struct rank *rank, uint32_t position, uint32_t count, uint
                                                .progress = &rank->progress};
     ck_ok(keel_trainer_create(&config, &rank->trainer));
     ck_ok(keel_endpoint_open(&(struct keel_endpoint_config){.provider = NULL}, &rank->endpoint));
+}
+
+static void open_rank(struct rank *rank, uint32_t position, uint32_t count, uint32_t shards,
+                      uint32_t microbatches, uint32_t zero)
+{
+    open_rank_of(rank, &job, position, count, shards, microbatches, zero);
 }
 
 static void close_rank(struct rank *rank)
@@ -123,13 +129,13 @@ static void open_groups(struct rank *ranks, uint32_t count, uint64_t epoch)
     for (uint32_t r = 0; r < count; r++)
         keel_endpoint_address(ranks[r].endpoint, &addresses[r]);
     for (uint32_t r = 0; r < count; r++) {
-        for (uint32_t s = 0; s < count; s++)
+        for (uint32_t s = 0; s < ranks[r].job.shards; s++)
             ranks[r].shard_position[s] = (uint16_t)s;
         const struct keel_group_config config = {.epoch = epoch,
                                                  .rank = r,
                                                  .rank_count = count,
                                                  .addresses = addresses,
-                                                 .shard_count = count,
+                                                 .shard_count = ranks[r].job.shards,
                                                  .shard_rank = ranks[r].shard_position};
         ck_ok(keel_group_open(ranks[r].endpoint, &config, &ranks[r].group));
         keel_trainer_gather_over(ranks[r].trainer, ranks[r].group);
@@ -392,6 +398,31 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
 }
 END_TEST
 
+/* ---- more ranks than shards ---------------------------------------------------------------------------- */
+
+/* A rank without shards begins the sums and gathers of a round beside each other: of a model of many buckets
+ * they are more than may be under way at once. */
+START_TEST(a_rank_without_shards_waits_for_the_sums_of_many_buckets)
+{
+    static struct rank ranks[3];
+    struct keel_job many = job;
+    many.layers = 24;
+    many.parallel.bucket_bytes = 4096;
+    for (uint32_t r = 0; r < 3; r++) {
+        open_rank_of(&ranks[r], &many, r, 3, 2, 1, KEEL_ZERO_WEIGHTS);
+        begin(&ranks[r], 1);
+    }
+    ck_assert_uint_gt(keel_engine_bucket_count(keel_trainer_engine(ranks[0].trainer)), 64);
+    open_groups(ranks, 3, 1);
+    run_all(ranks, 3);
+    for (uint32_t r = 1; r < 3; r++)
+        ck_assert_uint_eq(ranks[r].result.digest, ranks[0].result.digest);
+    close_groups(ranks, 3);
+    for (uint32_t r = 0; r < 3; r++)
+        close_rank(&ranks[r]);
+}
+END_TEST
+
 /* ---- staging memory ------------------------------------------------------------------------------------ */
 
 static uint64_t staging_of(struct rank *rank, uint32_t owners)
@@ -421,6 +452,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, ranks_send_what_the_formula_says_and_have_the_bits_of_one, 0, 12);
     tcase_add_test(tc, what_an_evaluation_left_under_way_is_begun_anew);
+    tcase_add_test(tc, a_rank_without_shards_waits_for_the_sums_of_many_buckets);
     tcase_add_test(tc, staging_is_as_large_as_the_shares_of_fewer_owners);
     tcase_add_loop_test(tc, memory_of_a_rank_is_what_the_plan_says, 0, 6);
 }
