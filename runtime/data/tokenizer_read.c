@@ -7,14 +7,14 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { FILE_BYTES_MAX = 1 << 28, POINTS = 512, NO_BYTE = -1 };
+enum { FILE_BYTES_MAX = 1 << 28, POINTS = 512, NO_BYTE = -1, PLACES_FIRST = 64 };
 
 struct reading {
     struct keel_tokenizer *tokenizer;
     const struct keel_tokenizer_source *source;
-    const json_t *vocab;        /* of the file: borrowed */
-    int16_t byte_of[POINTS];    /* of the code points that stand for bytes in vocabularies; else NO_BYTE */
-    uint32_t merge_count, room; /* merges so far; places in the table for them */
+    const json_t *vocab;     /* of the file: borrowed */
+    int16_t byte_of[POINTS]; /* of the code points that stand for bytes in vocabularies; else NO_BYTE */
+    uint32_t merge_count, pair_count; /* merges so far; different ones, each with a place in the table */
 };
 
 /* GPT-2's bytes_to_unicode: printable bytes stand for themselves, the others for 256 and on, in order. */
@@ -152,17 +152,27 @@ struct keel_merge *keel_merge_find(const struct keel_tokenizer *tokenizer, uint3
     }
 }
 
-static enum keel_status make_room(struct reading *reading, uint32_t merges)
+/* For one more pair: at most half of the places are taken. The table grows with pairs that the vocabulary has
+ * proved, since a list may be of any length and hold none. */
+static enum keel_status make_room(struct reading *reading)
 {
     struct keel_tokenizer *t = reading->tokenizer;
-    uint32_t places = 2;
-    while (places < 2 * merges)
-        places *= 2;
-    KEEL_TRY(keel_alloc(places, sizeof *t->merges, &t->merges));
-    memset(t->merges, 0xff, places * sizeof *t->merges);
-    t->merge_mask = places - 1;
-    reading->room = merges;
-    return KEEL_OK;
+    struct keel_merge *before = t->merges;
+    const uint32_t had = before == NULL ? 0 : t->merge_mask + 1;
+    const uint32_t places = before == NULL ? PLACES_FIRST : 2 * had;
+    if (reading->pair_count < had / 2)
+        return KEEL_OK;
+    t->merges = NULL;
+    enum keel_status status = keel_alloc(places, sizeof *t->merges, &t->merges);
+    if (status == KEEL_OK) {
+        memset(t->merges, 0xff, places * sizeof *t->merges);
+        t->merge_mask = places - 1;
+        for (uint32_t i = 0; i < had; i++)
+            if (before[i].left != KEEL_NO_TOKEN)
+                *keel_merge_find(t, before[i].left, before[i].right) = before[i];
+    }
+    keel_free(before);
+    return status;
 }
 
 static enum keel_status refuse_merge(const struct reading *reading, const char *what)
@@ -195,9 +205,10 @@ static enum keel_status take_merge(struct reading *reading, const char *left, si
         return refuse_merge(reading,
                             "is of or to a token that the vocabulary has not: the files are not of one "
                             "tokenizer, or one was cut");
-    KEEL_ASSERT(reading->merge_count < reading->room);
-    *keel_merge_find(reading->tokenizer, first, second) =
-        (struct keel_merge){first, second, reading->merge_count++, whole};
+    KEEL_TRY(make_room(reading));
+    struct keel_merge *merge = keel_merge_find(reading->tokenizer, first, second);
+    reading->pair_count += merge->left == KEEL_NO_TOKEN;
+    *merge = (struct keel_merge){first, second, reading->merge_count++, whole};
     return KEEL_OK;
 }
 
@@ -215,10 +226,6 @@ static enum keel_status take_merge_text(struct reading *reading, const char *tex
 static enum keel_status take_merge_lines(struct reading *reading)
 {
     const char *at = reading->source->merges, *end = at + reading->source->merges_bytes;
-    uint32_t lines = 1;
-    for (const char *c = at; c < end; c++)
-        lines += *c == '\n';
-    KEEL_TRY(make_room(reading, lines));
     while (at < end) {
         const char *line_end = memchr(at, '\n', (size_t)(end - at));
         if (line_end == NULL)
@@ -237,9 +244,8 @@ static enum keel_status take_merge_list(struct reading *reading, const json_t *m
 {
     const json_t *merge;
     size_t i;
-    if (!json_is_array(merges) || json_array_size(merges) > FILE_BYTES_MAX / 8)
+    if (!json_is_array(merges))
         return refuse(reading, "its model has no list of merges");
-    KEEL_TRY(make_room(reading, (uint32_t)json_array_size(merges)));
     json_array_foreach(merges, i, merge)
     {
         const json_t *left = json_array_get(merge, 0), *right = json_array_get(merge, 1);
@@ -301,6 +307,7 @@ static enum keel_status take_json(struct reading *reading, const json_t *root)
     if (!json_is_object(reading->vocab) || json_object_size(reading->vocab) == 0)
         return refuse(reading, "it has no vocabulary");
     KEEL_TRY(take_tokens(reading, whole ? json_object_get(root, "added_tokens") : NULL));
+    KEEL_TRY(make_room(reading)); /* also of a list without a merge */
     return whole ? take_merge_list(reading, json_object_get(model, "merges")) : take_merge_lines(reading);
 }
 

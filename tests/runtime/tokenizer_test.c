@@ -236,6 +236,48 @@ START_TEST(files_that_are_cut_or_missing_are_refused)
 }
 END_TEST
 
+/* vocab.json with `repeats` times `unit` for merges.txt: the most host memory that reading it takes. */
+static enum keel_status parse_repeated(const char *unit, size_t unit_bytes, size_t repeats,
+                                       uint64_t *out_bytes)
+{
+    struct keel_tokenizer_source source = {.json_name = "vocab", .merges_name = "merges"};
+    char *json, *merges;
+    ck_ok(keel_file_read(GOLDEN "vocab.json", 1 << 20, &json, &source.json_bytes));
+    ck_ok(keel_alloc(repeats, unit_bytes, &merges));
+    for (size_t i = 0; i < repeats; i++)
+        memcpy(merges + i * unit_bytes, unit, unit_bytes);
+    source.json = json;
+    source.merges = merges;
+    source.merges_bytes = repeats * unit_bytes;
+    const struct keel_memory_stats before = keel_memory_stats();
+    const enum keel_status status = keel_tokenizer_parse(&source, &tokenizer);
+    const uint64_t peak = keel_memory_stats().peak_bytes;
+    *out_bytes = peak > before.peak_bytes ? peak - before.live_bytes : 0;
+    keel_free(json);
+    keel_free(merges);
+    return status;
+}
+
+START_TEST(memory_for_merges_goes_by_pairs_of_the_vocabulary_and_not_by_lines)
+{
+    enum { LINES = 1 << 20, BOUND_BYTES = 1 << 20, REPEATS = 1000 };
+    char *merges;
+    size_t merges_bytes;
+    uint64_t bytes;
+    ck_status(parse_repeated("\n", 1, LINES, &bytes), KEEL_INVALID);
+    ck_assert_msg(strstr(keel_detail(), "merges: merge number 0 (from 0)") == keel_detail(), "%s",
+                  keel_detail());
+    ck_assert_uint_lt(bytes, BOUND_BYTES);
+    ck_ok(keel_file_read(GOLDEN "merges.txt", 1 << 20, &merges, &merges_bytes));
+    ck_ok(parse_repeated(merges, merges_bytes, REPEATS, &bytes)); /* the same pairs again: as they were */
+    ck_assert_uint_lt(bytes, BOUND_BYTES);
+    keel_free(merges);
+    ck_ok(keel_encoder_create(tokenizer, &encoder));
+    ck_ok(keel_file_read(GOLDEN "text.txt", 1 << 20, &text, &text_bytes));
+    has_ids_of(GOLDEN "ids-vocab-merges.txt");
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, NULL, tear_down);
@@ -248,6 +290,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, tokenizers_of_another_kind_are_refused_by_name, 0,
                         sizeof changes / sizeof changes[0]);
     tcase_add_test(tc, files_that_are_cut_or_missing_are_refused);
+    tcase_add_test(tc, memory_for_merges_goes_by_pairs_of_the_vocabulary_and_not_by_lines);
 }
 
 KEEL_TEST_MAIN("tokenizer", cases, 60)
