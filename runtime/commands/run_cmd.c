@@ -423,7 +423,8 @@ static enum keel_status check_drills(const struct run *run)
     return KEEL_OK;
 }
 
-/* Code of a plug-in runs in a process of its own before it runs in this one: `keel plan` of the same job. */
+/* The plug-in builds its graph in a process of its own before it does so in this one: `keel plan` of the same
+ * job. Its constructors have run here already, when keel_job_load took its entry. */
 static enum keel_status try_plugin(const struct keel_job *job)
 {
     char self[KEEL_PATH_BYTES];
