@@ -10,7 +10,8 @@
 /* A step's collectives have numbers of their own; those of a view lie below and far above (trainer.h). */
 uint64_t keel_tape_sequence(const struct keel_tape_run *run, uint32_t piece)
 {
-    return ((run->step->step + 1) << 20) + piece;
+    KEEL_ASSERT(piece <= KEEL_PIECE_MEETING); /* else it were one of the next step */
+    return ((run->step->step + 1) << KEEL_PIECE_BITS) + piece;
 }
 
 void keel_tape_on_device(struct keel_trainer *trainer, enum keel_hang_section section, bool inside)

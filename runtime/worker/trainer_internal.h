@@ -222,7 +222,14 @@ enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_a
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action);
 
 /* No collectives of a tape: what all know before one leaves; what each has to compute. */
-enum { KEEL_PIECE_MEETING = (1 << 20) - 1, KEEL_PIECE_ROUNDS = KEEL_PIECE_MEETING - 1 };
+enum {
+    KEEL_PIECE_BITS = 20, /* of a number: the rest is the step */
+    KEEL_PIECE_MEETING = (1 << KEEL_PIECE_BITS) - 1,
+    KEEL_PIECE_ROUNDS = KEEL_PIECE_MEETING - 1
+};
+/* The largest keel_piece_weights: groups of one owner gather a stripe of each bucket for each rank. */
+_Static_assert(KEEL_ENGINE_BUCKETS_MAX + 4 + KEEL_ENGINE_BUCKETS_MAX * KEEL_MEMBERS_MAX <= KEEL_PIECE_ROUNDS,
+               "weights of a step have numbers below those that are of no tape");
 /* step_records.c: into this rank's record, what its weights are. Waits for the device. */
 enum keel_status keel_tape_look(struct keel_tape_run *run);
 

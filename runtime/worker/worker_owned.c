@@ -173,6 +173,7 @@ bool keel_worker_is_whole(const struct keel_worker *worker, uint64_t step)
     uint32_t place = 0;
     uint16_t column[KEEL_MEMBERS_MAX];
     for (uint32_t seen = 0; seen < worker->rank_count; place++) {
+        KEEL_ASSERT(place == 0 || place < worker->axes.map.tensor); /* else no place has the ranks not seen */
         const uint32_t count = keel_worker_column(worker, place, column);
         const struct keel_owned_record chosen = keel_worker_choose_owned(worker, place, step);
         for (uint32_t i = 0; i < count; i++) {
