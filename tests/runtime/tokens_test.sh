@@ -73,11 +73,11 @@ cp "$root/data/train.bin" "$root/whole.bin"
 (tokens cut --ranks 2 --set train.steps=100000 --set snapshot.every=10 --drill slow:rank=1,step=30,ms=100,steps=100000; exit $code) &
 run=$!
 while kill -0 $run 2>/dev/null && ! grep -q '"step":20,' "$root/cut/metrics.jsonl" 2>/dev/null; do sleep 0.1; done
-head -c 100000 "$root/whole.bin" >"$root/data/train.bin"
+head -c 100000 "$root/whole.bin" >"$root/data/train.bin" # empty for a moment
 wait $run
 code=$?
 check "a run whose file is cut ends as damaged data do" [ "$code" -eq 4 ]
-check "and names the file" grep -q 'data/train.bin: was written to, cut or replaced while it is read ([0-9]* bytes at first, 100000 now)' "$root/cut.log"
+check "and names the file" grep -q 'data/train.bin: was written to, cut or replaced while it is read ([0-9]* bytes at first, [0-9]* now)' "$root/cut.log"
 before=$(steps "$root/cut" | wc -l)
 tokens cut --ranks 2 --set train.steps=$((before + 5)) --set train.decay_steps=12
 check "another text does not go on with it" [ "$code" -eq 4 ]
