@@ -271,6 +271,7 @@ static void draw_view(void)
     column = 0;
     worker.rank_count = 1 + next_random(RANKS);
     worker.position = KEEL_SEAT_NONE; /* what this rank itself would do is not done */
+    worker.axes.map.tensor = places;
     worker.axes.place = next_random(places);
     for (uint32_t p = 0; p < worker.rank_count;) {
         struct keel_member *member = &view->members[view->member_count];
@@ -573,6 +574,7 @@ START_TEST(a_layout_is_whole_when_all_are_where_they_were_with_all_weights)
         struct keel_owned_record *one = &worker.sync_all[2].owned[0];
         memset(worker.sync_all, 0, RANKS * sizeof *worker.sync_all);
         worker.rank_count = 5 + (otherwise == 5);
+        worker.axes.map.tensor = places;
         for (uint32_t p = 0; p < worker.rank_count; p++) {
             const uint32_t place = p % places, of = (5 + places - 1 - place) / places;
             worker.axes.map.place[p] = (uint16_t)place;
