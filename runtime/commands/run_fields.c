@@ -62,3 +62,26 @@ void keel_put_parts(json_t *event, const uint64_t part_ns[KEEL_INCIDENT_PART_COU
                                  (int)strlen(name) - 2, name, keel_seconds_of(part_ns[p]));
     }
 }
+
+json_t *keel_plans_event(const struct keel_plan_table *table)
+{
+    const struct keel_job_plan *all = &table->plans[table->ranks];
+    char numbers[160], number[20];
+    keel_plan_table_describe(table, numbers, sizeof numbers);
+    snprintf(number, sizeof number, "%016" PRIx64, table->numbers[table->ranks]);
+    return json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:I, s:i, s:s}", "ranks", (int)table->ranks, "plan",
+                     number, "data", (int)all->data, "tensor", (int)all->tensor, "zero", (int)all->zero,
+                     "holders", (int)all->holders, "bytes", (json_int_t)all->total_bytes, "fewest",
+                     (int)table->fewest, "goes_on_with", numbers);
+}
+
+void keel_plans_describe(const struct keel_plan_table *table, char *out, size_t bytes)
+{
+    const struct keel_job_plan *all = &table->plans[table->ranks];
+    char numbers[160];
+    keel_plan_table_describe(table, numbers, sizeof numbers);
+    snprintf(out, bytes,
+             "plan of %" PRIu32 " ranks: data %" PRIu32 ", tensor %" PRIu32 ", zero %" PRIu32
+             ", %.2f MiB each; the run goes on with %s",
+             table->ranks, all->data, all->tensor, all->zero, (double)all->total_bytes / 1048576.0, numbers);
+}

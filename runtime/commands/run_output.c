@@ -5,7 +5,6 @@
 #include "jsonl.h"
 #include "run_bar.h"
 #include "run_fields.h"
-#include "run_plan.h"
 #include "spike.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -666,8 +665,8 @@ static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
 void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_table *plans)
 {
     char text[320];
-    keel_run_plan_describe(plans, text, sizeof text);
-    write_event(output, "plans", keel_run_plan_event(plans));
+    keel_plans_describe(plans, text, sizeof text);
+    write_event(output, "plans", keel_plans_event(plans));
     say(output, "%s", text);
 }
 

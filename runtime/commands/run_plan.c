@@ -4,8 +4,6 @@
 #include "model.h"
 #include "plan_axes.h"
 #include "trainer.h"
-#include <inttypes.h>
-#include <stdio.h>
 
 /* All plans that there are, for who is to be told of one that fits. */
 static enum keel_status check(const struct keel_job *job, const struct keel_data *data,
@@ -53,27 +51,4 @@ enum keel_status keel_run_plan_make(const struct keel_job *job, const struct kee
     keel_graph_destroy(graph);
     keel_device_close(device);
     return status;
-}
-
-json_t *keel_run_plan_event(const struct keel_plan_table *table)
-{
-    const struct keel_job_plan *all = &table->plans[table->ranks];
-    char numbers[160], number[20];
-    keel_plan_table_describe(table, numbers, sizeof numbers);
-    snprintf(number, sizeof number, "%016" PRIx64, table->numbers[table->ranks]);
-    return json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:I, s:i, s:s}", "ranks", (int)table->ranks, "plan",
-                     number, "data", (int)all->data, "tensor", (int)all->tensor, "zero", (int)all->zero,
-                     "holders", (int)all->holders, "bytes", (json_int_t)all->total_bytes, "fewest",
-                     (int)table->fewest, "goes_on_with", numbers);
-}
-
-void keel_run_plan_describe(const struct keel_plan_table *table, char *out, size_t bytes)
-{
-    const struct keel_job_plan *all = &table->plans[table->ranks];
-    char numbers[160];
-    keel_plan_table_describe(table, numbers, sizeof numbers);
-    snprintf(out, bytes,
-             "plan of %" PRIu32 " ranks: data %" PRIu32 ", tensor %" PRIu32 ", zero %" PRIu32
-             ", %.2f MiB each; the run goes on with %s",
-             table->ranks, all->data, all->tensor, all->zero, (double)all->total_bytes / 1048576.0, numbers);
 }
