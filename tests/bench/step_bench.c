@@ -213,22 +213,6 @@ static void report(struct keel_engine *engine, const struct shape *shape, const 
     print_figure(shape->name, "arena", (double)facts.activation_bytes / 1048576.0, "MiB", 0.0);
 }
 
-/* The same as step, apart and not the same code, so that a profiler can tell them. */
-__attribute__((noinline)) static enum keel_status step_in_one_piece(struct keel_engine *engine,
-                                                                    const struct shape *shape,
-                                                                    const void *const inputs[2],
-                                                                    uint32_t number)
-{
-    return step(engine, shape, inputs, number);
-}
-
-__attribute__((noinline)) static enum keel_status step_in_slices(struct keel_engine *engine,
-                                                                 const struct shape *shape,
-                                                                 const void *const inputs[2], uint32_t number)
-{
-    return shape->slices > 1 ? step(engine, shape, inputs, number) : KEEL_INVALID;
-}
-
 /* Steps of both engines in turn, each first in every other pair: `sliced` over `plain`. */
 static enum keel_status time_slices(struct keel_engine *plain, struct keel_engine *sliced,
                                     const struct shape *shape, const void *const inputs[2])
@@ -241,8 +225,7 @@ static enum keel_status time_slices(struct keel_engine *plain, struct keel_engin
             const uint32_t which = (pair + turn) % 2;
             wall[which] = now_s(false);
             processor[which] = now_s(true);
-            KEEL_TRY(which == 0 ? step_in_one_piece(plain, shape, inputs, pair + 1)
-                                : step_in_slices(sliced, shape, inputs, pair + 1));
+            KEEL_TRY(step(which == 0 ? plain : sliced, shape, inputs, pair + 1));
             wall[which] = now_s(false) - wall[which];
             processor[which] = now_s(true) - processor[which];
         }

@@ -38,12 +38,7 @@ done
 for at in forward reduce commit; do
     for rank in 0 1 2 3; do
         drill kill $(slices 4) --set parallel.tensor=2 --ranks 4 --drill "kill:rank=$rank,step=3,at=$at"
-        check "rank $rank is lost at $at" [ $? -eq 0 ]
-        check "rank $rank is lost at $at: the same bits" same_bits "$root/whole-4" "$out"
-        check "rank $rank is lost at $at: and no other ($(lost))" [ "$(lost)" -eq 1 ]
-        grep -q state-lost "$out/events.jsonl"
-        check "rank $rank is lost at $at: nothing is lost" [ $? -ne 0 ]
-        rm -rf "$out"
+        survived "rank $rank is lost at $at" "$root/whole-4"
     done
 done
 drill spare $(slices 4) --set parallel.tensor=2 --ranks 4 --spares 1 --drill kill:rank=2,step=4,at=reduce --drill kill:rank=1,step=6

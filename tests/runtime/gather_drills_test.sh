@@ -11,17 +11,6 @@ small="$small --set parallel.bucket=16384"
 one="$small --set train.microbatches=1"
 three="--set parallel.zero=3"
 
-# As drill, until ranks have died so close to each other that what both had is lost: a slow one may come after the
-# view without the first.
-lose() {
-    for try in 1 2 3 4 5; do
-        rm -rf "$root/$1"
-        drill "$@" || return 1
-        grep -q '"event": *"state-lost"' "$out/events.jsonl" && return 0
-    done
-    return 0
-}
-
 drill whole $small --set parallel.zero=0 --ranks 1
 check "a run that splits nothing" [ $? -eq 0 ]
 drill one $one --set parallel.zero=0 --ranks 1

@@ -32,3 +32,25 @@ drill() {
 
 # How many ranks the last drill lost: one that dies of another's loss is replaced, and leaves the same bits.
 lost() { grep -o '"event":"view".*"lost_ranks":[0-9]*' "$out/events.jsonl" | awk -F: '{ sum += $NF } END { print sum + 0 }'; }
+
+# As drill, until ranks have died so close to each other that what both had is lost: a slow one may come after the
+# view without the first.
+lose() {
+    for try in 1 2 3 4 5; do
+        rm -rf "$root/$1"
+        drill "$@" || return 1
+        grep -q '"event": *"state-lost"' "$out/events.jsonl" && return 0
+    done
+    return 0
+}
+
+# survived CLAIM REFERENCE: the last drill lost one rank, and nothing else. Its folder goes.
+survived() {
+    ended=$?
+    check "$1" [ "$ended" -eq 0 ]
+    check "$1: the same bits" same_bits "$2" "$out"
+    check "$1: and no other ($(lost))" [ "$(lost)" -eq 1 ]
+    grep -q state-lost "$out/events.jsonl"
+    check "$1: nothing is lost" [ $? -ne 0 ]
+    rm -rf "$out"
+}

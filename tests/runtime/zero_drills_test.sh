@@ -7,17 +7,6 @@ here=$(dirname "$0")
 small="--set train.steps=8 --set job.shards=6 --set cluster.device=host --set data.path=$text --set snapshot.every=3"
 zero="$small --set parallel.zero=1"
 
-# As drill, until ranks have died so close to each other that what both had is lost: a slow one may come after the
-# view without the first.
-lose() {
-    for try in 1 2 3 4 5; do
-        rm -rf "$root/$1"
-        drill "$@" || return 1
-        grep -q '"event": *"state-lost"' "$out/events.jsonl" && return 0
-    done
-    return 0
-}
-
 drill whole $small --set parallel.zero=0 --ranks 1
 check "a run that splits nothing" [ $? -eq 0 ]
 for ranks in 1 2 3 4; do
