@@ -203,7 +203,6 @@ static enum keel_status capture(struct keel_tape_run *run, const struct keel_act
 static const struct {
     enum keel_status (*run)(struct keel_tape_run *, const struct keel_action *);
     int section; /* enum keel_hang_section, or NO_SECTION */
-    bool waits;  /* for other ranks */
 } performers[KEEL_ACTION_COUNT] = {
     [KEEL_ACTION_ZERO] = {zero, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_COMPUTE] = {compute, KEEL_HANG_COMPUTE},
@@ -217,7 +216,7 @@ static const struct {
     [KEEL_ACTION_REDUCE] = {keel_tape_reduce, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_FINISH] = {finish, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_SETTLE] = {settle, KEEL_HANG_COMPUTE},
-    [KEEL_ACTION_AWAIT] = {keel_tape_await, NO_SECTION, .waits = true},
+    [KEEL_ACTION_AWAIT] = {keel_tape_await, NO_SECTION},
     [KEEL_ACTION_CAPTURE] = {capture, NO_SECTION},
     [KEEL_ACTION_MARK] = {mark, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_HOLD] = {hold, KEEL_HANG_COMPUTE},
@@ -229,12 +228,18 @@ static const struct {
     [KEEL_ACTION_SQUARE] = {keel_tape_square, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_COMMIT] = {keel_tape_commit, NO_SECTION},
     [KEEL_ACTION_SPREAD] = {keel_tape_spread, KEEL_HANG_COMPUTE},
-    [KEEL_ACTION_EXCHANGE] = {keel_tape_exchange, NO_SECTION, .waits = true},
-    [KEEL_ACTION_NORM] = {keel_tape_norm, NO_SECTION, .waits = true},
-    [KEEL_ACTION_AGREE] = {keel_tape_agree, NO_SECTION, .waits = true},
+    [KEEL_ACTION_EXCHANGE] = {keel_tape_exchange, NO_SECTION},
+    [KEEL_ACTION_NORM] = {keel_tape_norm, NO_SECTION},
+    [KEEL_ACTION_AGREE] = {keel_tape_agree, NO_SECTION},
     [KEEL_ACTION_WEIGHTS] = {keel_tape_weights, KEEL_HANG_COMPUTE},
-    [KEEL_ACTION_DIGEST] = {digest, NO_SECTION, .waits = true},
+    [KEEL_ACTION_DIGEST] = {digest, NO_SECTION},
 };
+
+static bool waits_for_others(enum keel_action_kind kind)
+{
+    return kind == KEEL_ACTION_AWAIT || kind == KEEL_ACTION_EXCHANGE || kind == KEEL_ACTION_NORM ||
+           kind == KEEL_ACTION_AGREE || kind == KEEL_ACTION_DIGEST;
+}
 
 static enum keel_status perform(struct keel_tape_run *run, const struct keel_action *action)
 {
@@ -246,7 +251,7 @@ static enum keel_status perform(struct keel_tape_run *run, const struct keel_act
     }
     const uint64_t since_ns = keel_now_ns(), device_ns = run->trainer->device_ns;
     KEEL_TRY(performers[action->kind].run(run, action));
-    if (performers[action->kind].waits)
+    if (waits_for_others(action->kind))
         run->result.exposed_comm_ns += keel_now_ns() - since_ns - (run->trainer->device_ns - device_ns);
     return KEEL_OK;
 }
