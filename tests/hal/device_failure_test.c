@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LIMIT_NS (60 * KEEL_NS_PER_S)
 #define GIVEN_NS (200 * KEEL_NS_PER_MS)
@@ -262,6 +263,33 @@ START_TEST(a_new_buffer_that_is_never_zeroed_makes_hung)
 }
 END_TEST
 
+/* Who waits looks by himself, and soon asks such a driver for no more callbacks. The board stays open: a
+ * callback that is owed might come yet. */
+START_TEST(a_driver_that_never_calls_back_is_waited_for_by_looks)
+{
+    enum { WAITS = 40 };
+    char log[] = "/tmp/keel-callbacks-XXXXXX", *text;
+    size_t size;
+    uint32_t asked = 0;
+    const int descriptor = mkstemp(log);
+    ck_assert_int_ge(descriptor, 0);
+    close(descriptor);
+    setenv("EMULATED_LOG", log, 1);
+    struct board board = open_sick("drop:callback=*");
+    for (int i = 0; i < WAITS; i++) {
+        spin(&board, board.queue, board.buffer, ROUNDS / 100, NULL); /* some milliseconds */
+        ck_ok(keel_queue_finish(board.queue, keel_deadline_after_ns(LIMIT_NS)));
+    }
+    ck_ok(keel_file_read(log, SIZE_MAX, &text, &size));
+    for (const char *at = text; (at = strstr(at, "callback")) != NULL; at++)
+        asked++;
+    ck_assert_uint_ge(asked, 1);
+    ck_assert_uint_le(asked, WAITS / 2);
+    keel_free(text);
+    unlink(log);
+}
+END_TEST
+
 enum { STEPS = 5 };
 
 static struct keel_commands *add_often(const struct board *board)
@@ -320,6 +348,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_queue_that_comes_back_does_not_speak_for_one_that_hangs);
     tcase_add_test(tc, a_queue_that_ends_in_its_destruction_is_no_doubt_any_more);
     tcase_add_test(tc, a_new_buffer_that_is_never_zeroed_makes_hung);
+    tcase_add_test(tc, a_driver_that_never_calls_back_is_waited_for_by_looks);
     tcase_add_loop_test(tc, half_a_list_fails_its_queue, 0, 2);
     tcase_add_loop_test(tc, a_list_of_which_nothing_was_done_may_be_tried_again, 0, 2);
 }

@@ -18,6 +18,7 @@ struct opencl_device {
     struct keel_device head;
     cl_device_id id;
     cl_context context;
+    atomic_uint late_callbacks;    /* waits in a row that ended by a look, before the driver called back */
     struct keel_mutex zero_lock;   /* PoCL 3.1 deadlocks when two threads share a queue */
     struct keel_queue *zero_queue; /* zeroes new buffers; guarded by zero_lock */
     struct opencl_buffer *kept;    /* new ones that the driver never zeroed, and may yet; as zero_queue */

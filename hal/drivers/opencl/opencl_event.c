@@ -5,6 +5,9 @@
  * after the user has destroyed the event: so the object is counted, one reference for the user and one
  * for the callback that is owed, and goes back to its queue's pool with the last.
  *
+ * A driver may call back late, or never: so who waits also looks, each time after a share of the time that
+ * the wait has lasted. Where looks keep finding what no callback has told, no callback is asked for any more.
+ *
  * Lock order: event.lock, then nothing; pool.lock, then nothing. No driver call is made under a lock. */
 #include "opencl_backend.h"
 #include <keel/clock.h>
@@ -202,6 +205,42 @@ static cl_int sleep_until_fired(struct opencl_event *event, uint64_t deadline_ns
     return state;
 }
 
+/* When to look: first after FIRST_LOOK_NS, then after a LOOK_SHARE-th of the time waited so far, so that a
+ * wait is that much too long at most and looks grow with its logarithm. NVIDIA's driver calls back up to 5 ms
+ * late, from a thread that spins until then. */
+enum { FIRST_LOOK_NS = 20000, LOOK_SHARE = 16 };
+/* So many waits in a row that a look ended: the device's callbacks are late. */
+enum { LATE_CALLBACKS = 8 };
+
+/* CL_COMPLETE or less, or more at the deadline. */
+static cl_int sleep_until_done(struct opencl_event *event, uint64_t deadline_ns)
+{
+    atomic_uint *late = &((struct opencl_device *)event->head.queue->device)->late_callbacks;
+    const bool asks = atomic_load_explicit(late, memory_order_relaxed) < LATE_CALLBACKS;
+    if (asks)
+        arm(event);
+    const uint64_t began_ns = keel_now_ns();
+    for (uint64_t now_ns = began_ns;; now_ns = keel_now_ns()) {
+        const uint64_t share_ns = (now_ns - began_ns) / LOOK_SHARE,
+                       look_ns = now_ns + (share_ns > FIRST_LOOK_NS ? share_ns : FIRST_LOOK_NS);
+        cl_int state = sleep_until_fired(event, look_ns < deadline_ns ? look_ns : deadline_ns);
+        if (state <= CL_COMPLETE) {
+            atomic_store_explicit(late, 0, memory_order_relaxed);
+            return state;
+        }
+        state = state_of(event);
+        if (state <= CL_COMPLETE) {
+            if (asks)
+                atomic_fetch_add_explicit(late, 1, memory_order_relaxed);
+            return state;
+        }
+        if (keel_remaining_ns(deadline_ns) == 0) {
+            arm(event); /* that it comes back after all is told by nobody else */
+            return state;
+        }
+    }
+}
+
 enum keel_status keel_opencl_event_wait(struct keel_event *event, uint64_t deadline_ns)
 {
     struct opencl_event *own = (struct opencl_event *)event;
@@ -210,10 +249,8 @@ enum keel_status keel_opencl_event_wait(struct keel_event *event, uint64_t deadl
         flush_once(own);
         state = state_of(own); /* Oclgrind runs it in the flush, and then never calls back */
     }
-    if (state > CL_COMPLETE && keel_remaining_ns(deadline_ns) > 0) {
-        arm(own);
-        state = sleep_until_fired(own, deadline_ns);
-    }
+    if (state > CL_COMPLETE && keel_remaining_ns(deadline_ns) > 0)
+        state = sleep_until_done(own, deadline_ns);
     if (state > CL_COMPLETE)
         return keel_fail(KEEL_TIMEOUT, "%s: the command still runs", event->queue->device->info.selector);
     if (state < CL_COMPLETE)
