@@ -1,7 +1,7 @@
 #!/bin/sh
 # One GPT on 2 and 4 processes of this machine, float32, forward, backward, clipping and AdamW: Keel with replicas,
-# with ZeRO 2 (weights stay whole) and with tensor slices, against PyTorch's DistributedDataParallel, FSDP2 (which cuts
-# weights too) and tensor parallelism over gloo.
+# with ZeRO 3, with ZeRO 2 (weights stay whole) and with tensor slices, against PyTorch's DistributedDataParallel, FSDP2
+# (which cuts weights as ZeRO 3 does; ZeRO 2 runs against it as well) and tensor parallelism over gloo.
 # The programs run in turn; figures are medians over rounds: tokens a second, and a second of processor over all processes,
 # which other programs on the machine disturb less but which has no waiting in it. What it obeys says racers/race.sh, and:
 #   RACE_RANKS="2 4"        numbers of processes
@@ -56,7 +56,8 @@ keel_run() {
 keel_plan() {
     case $2 in
     ddp) keys="data=$1 tensor=1 zero=0" ;;
-    fsdp) keys="data=$1 tensor=1 zero=2" ;;
+    fsdp) keys="data=$1 tensor=1 zero=3" ;;
+    zero2) keys="data=$1 tensor=1 zero=2" ;;
     tp) keys="data=1 tensor=$1 zero=0" ;;
     esac
     short=$(keel_run "$1" "$keys" 2) && long=$(keel_run "$1" "$keys" $((STEPS + 2))) || return 1
@@ -69,6 +70,7 @@ keel_plan() {
 
 # torch_plan RANKS PLAN
 torch_plan() {
+    [ "$2" != zero2 ] || set -- "$1" fsdp
     "$PYTHON" -m torch.distributed.run --nproc-per-node "$1" --master-addr 127.0.0.1 --master-port "${RACE_PORT:-29511}" \
         "$racers/torch_plans.py" "$2" $BATCH "$block" "$layers" "$heads" "$width" $VOCAB "$STEPS" >"$work/torch" 2>"$work/torch.err" ||
         { grep Error "$work/torch.err" | head -1 >&2; return 1; }
@@ -81,13 +83,13 @@ has_torch && peers=torch || peers=
 for ranks in ${RACE_RANKS:-2 4}; do
     for round in $(seq "$rounds"); do
         [ "$round" = 1 ] && exec 3>&2 || exec 3>/dev/null # the losses are the same in every round
-        for plan in ddp fsdp tp; do
+        for plan in ddp fsdp zero2 tp; do
             for name in keel $peers; do
                 run "$name-$plan" "$ranks" "${name}_plan" "$ranks" "$plan"
             done
         done
     done
-    for plan in ddp fsdp tp; do
+    for plan in ddp fsdp zero2 tp; do
         [ -s "$work/keel-$plan.$ranks" ] || continue
         [ -z "$peers" ] || [ -s "$work/torch-$plan.$ranks" ] || continue
         line "race, gpt $layers x $width, $ranks processes, $plan" "$(rate $((BATCH * block)) "$work/keel-$plan.$ranks")" \
