@@ -391,13 +391,15 @@ $(BUILD)/bench/ckpt_codec_bench $(BUILD)/bench/ckpt_erasure_bench $(BUILD)/bench
 $(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transport_recorder_bench \
   $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += $(call private_of,transport)
 # The control plane with room for 4,096 ranks; and again, with a call at each basic block.
-node_event_SRC := tests/bench/node_event_bench.c $(addprefix runtime/control/,bitset.c membership.c node_wire.c register.c view.c wire_bytes.c) $(wildcard runtime/node/node*.c)
+node_event_SRC := $(addprefix runtime/control/,bitset.c membership.c node_wire.c register.c view.c wire_bytes.c) $(wildcard runtime/node/node*.c)
 $(BUILD)/bench/node_event_bench: $(BUILD)/bench/node_event_blocks
-$(BUILD)/bench/node_event_blocks: NODE_EVENT_FLAGS := -DKEEL_COUNT_BLOCKS -fsanitize-coverage=trace-pc
-$(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks: $(node_event_SRC) $(BUILD)/libkeel.a
+$(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: NODE_EVENT_FLAGS := -DKEEL_COUNT_BLOCKS -fsanitize-coverage=trace-pc
+$(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks: tests/bench/node_event_bench.c
+$(BUILD)/tests/runtime/node_event_test: tests/runtime/node_event_test.c
+$(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: tests/node_event.h $(node_event_SRC) $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
-	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=4096 $(NODE_EVENT_FLAGS) $(call include_of,runtime) $(call private_of,runtime) -o $@ $(node_event_SRC) $(BUILD)/libkeel.a -Wl,--as-needed $(ALL_LIBS)
+	$(call say,CC,$(filter tests/%.c,$^))
+	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=4096 $(NODE_EVENT_FLAGS) $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 $(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd.h),-lzstd)
 
 # Every profile is built, tried and measured: about three minutes on two processors.

@@ -64,6 +64,14 @@ static bool says_the_same(const struct keel_membership *m, const struct keel_see
     return same;
 }
 
+static uint32_t done_workers(const struct keel_seen_node *seen)
+{
+    uint32_t count = 0;
+    for (uint8_t local = 0; local < seen->worker_count; local++)
+        count += seen->workers[local].state == KEEL_WORKER_DONE ? 1 : 0;
+    return count;
+}
+
 bool keel_membership_report(struct keel_membership *m, uint16_t node, const struct keel_wire_status *status,
                             const struct keel_times *times, uint64_t now_ns)
 {
@@ -75,6 +83,7 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
     if (older || (same && (seen->exited || (seen->heard && status->sequence <= seen->sequence))))
         return false;
     m->stale = m->stale || !says_the_same(m, seen, status, times, now_ns);
+    m->done_count -= done_workers(seen);
     seen->heard = true;
     seen->exited = false;
     seen->ended = status->ended;
@@ -86,6 +95,7 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
     seen->worker_count = status->worker_count;
     memcpy(seen->workers, status->workers, sizeof seen->workers);
     memcpy(seen->detail, status->detail, sizeof seen->detail);
+    m->done_count += done_workers(seen);
     if (node >= m->node_count)
         m->node_count = (uint16_t)(node + 1);
     for (uint8_t i = 0; i < status->worker_count; i++)
@@ -122,6 +132,7 @@ void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint
 {
     KEEL_ASSERT(node < KEEL_NODES_MAX);
     KEEL_ASSERT(m->nodes[node].exited && incarnation > m->nodes[node].incarnation);
+    m->done_count -= done_workers(&m->nodes[node]);
     memset(&m->nodes[node], 0, sizeof m->nodes[node]);
     m->nodes[node].incarnation = incarnation;
     m->nodes[node].heard_ns = now_ns;
@@ -167,10 +178,9 @@ struct look {
     const struct keel_view *view;
     const struct keel_times *times;
     uint64_t now_ns;
-    bool ring_heard;           /* `silent` is filled in: it is wanted only when a node is silent */
-    struct keel_bitset silent; /* nodes of which their ring successors say so */
-    /* by node and local number: the member that has this place, by index */
-    uint16_t member_at[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE];
+    bool ring_heard;                /* `silent` is filled in: it is wanted only when a node is silent */
+    struct keel_bitset silent;      /* nodes of which their ring successors say so */
+    struct keel_view_places places; /* of the view, and of all nodes */
     /* Accusations. A worker accuses one other at most. By member, by index: */
     uint16_t accuses[KEEL_MEMBERS_MAX];  /* whom; NOBODY: nobody, or its word does not count */
     uint16_t accusers[KEEL_MEMBERS_MAX]; /* how many accuse it */
@@ -179,21 +189,7 @@ struct look {
     uint32_t active; /* members that are neither spare nor evicted */
 };
 
-enum { NOBODY = UINT16_MAX };
-
-static void find_places(struct look *look)
-{
-    uint32_t rows = look->m->node_count;
-    for (uint16_t i = 0; i < look->view->member_count; i++)
-        rows = look->view->members[i].node < rows ? rows : look->view->members[i].node + 1U;
-    KEEL_ASSERT(rows <= KEEL_NODES_MAX);
-    memset(look->member_at, 0xff, rows * sizeof look->member_at[0]); /* NOBODY */
-    for (uint16_t i = 0; i < look->view->member_count; i++) {
-        const struct keel_member *member = &look->view->members[i];
-        KEEL_ASSERT(look->member_at[member->node][member->local] == NOBODY);
-        look->member_at[member->node][member->local] = i;
-    }
-}
+enum { NOBODY = KEEL_PLACE_EMPTY };
 
 static void begin_look(struct look *look, struct keel_membership *m, const struct keel_view *view,
                        const struct keel_times *times, uint64_t now_ns)
@@ -212,7 +208,7 @@ static void begin_look(struct look *look, struct keel_membership *m, const struc
         look->accusers[i] = 0;
         look->active += !look->view->members[i].spare && look->m->evicted[i] == KEEL_CAUSE_NONE ? 1 : 0;
     }
-    find_places(look);
+    keel_view_find_places(view, m->node_count, &look->places);
 }
 
 static bool ring_says_silent(struct look *look, uint16_t node)
@@ -308,7 +304,7 @@ static bool yields_to_other(const struct look *look, uint16_t index)
 static void evict_node(struct look *look, uint16_t node)
 {
     for (uint32_t local = 0; local < KEEL_WORKERS_PER_NODE; local++) {
-        const uint16_t at = look->member_at[node][local];
+        const uint16_t at = look->places.at[node][local];
         if (at != NOBODY && !is_done(look->m, &look->view->members[at]))
             evict(look, at, KEEL_CAUSE_CONNECTION);
     }
@@ -421,7 +417,7 @@ static bool reinstate(const struct look *look)
 static void list_worker(const struct look *look, uint16_t node, uint8_t local, struct keel_verdict *out)
 {
     const struct keel_wire_worker *w = &look->m->nodes[node].workers[local];
-    const uint16_t at = look->member_at[node][local];
+    const uint16_t at = look->places.at[node][local];
     const bool member = at != NOBODY && look->view->members[at].incarnation == w->incarnation;
     const bool taken = at != NOBODY && !keel_bitset_has(&out->gone, at); /* by a member that stays */
     const bool fresh = w->state == KEEL_WORKER_READY && w->sent_epoch == 0;

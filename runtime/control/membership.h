@@ -40,6 +40,7 @@ struct keel_seen_node {
 struct keel_membership {
     struct keel_seen_node nodes[KEEL_NODES_MAX];
     uint16_t node_count; /* nodes[0 .. node_count) may be heard of; 0 is the launcher itself */
+    uint32_t done_count; /* workers of all nodes that said last that they are DONE */
     /* About the members of the present view, by index; cleared when the view changes. */
     enum keel_cause evicted[KEEL_MEMBERS_MAX];
     uint64_t evicted_ns[KEEL_MEMBERS_MAX];

@@ -27,6 +27,30 @@ int keel_view_find_worker(const struct keel_view *view, uint16_t node, uint8_t l
     return -1;
 }
 
+void keel_view_find_places(const struct keel_view *view, uint32_t least_rows, struct keel_view_places *out)
+{
+    out->rows = least_rows;
+    for (uint16_t i = 0; i < view->member_count; i++)
+        out->rows = view->members[i].node < out->rows ? out->rows : view->members[i].node + 1U;
+    KEEL_ASSERT(out->rows <= KEEL_NODES_MAX);
+    memset(out->at, 0xff, out->rows * sizeof out->at[0]); /* KEEL_PLACE_EMPTY */
+    for (uint16_t i = 0; i < view->member_count; i++) {
+        const struct keel_member *member = &view->members[i];
+        KEEL_ASSERT(out->at[member->node][member->local] == KEEL_PLACE_EMPTY);
+        out->at[member->node][member->local] = i;
+    }
+}
+
+/* The member of `view` that is this worker, by index; KEEL_PLACE_EMPTY: none. */
+static uint16_t place_of(const struct keel_view *view, const struct keel_view_places *places,
+                         const struct keel_member *worker)
+{
+    const uint16_t at =
+        worker->node < places->rows ? places->at[worker->node][worker->local] : KEEL_PLACE_EMPTY;
+    return at != KEEL_PLACE_EMPTY && view->members[at].incarnation == worker->incarnation ? at
+                                                                                          : KEEL_PLACE_EMPTY;
+}
+
 uint16_t keel_view_active_count(const struct keel_view *view)
 {
     uint16_t count = 0;
@@ -52,15 +76,21 @@ static void add_member(struct keel_view *view, struct keel_bitset *taken, const 
     m->spare = spare ? 1 : 0;
 }
 
-static void sort_members(struct keel_view *view)
+/* Each to the place that its rank has among those that are given: no two have the same. */
+static void sort_members(struct keel_view *view, const struct keel_bitset *ranks)
 {
-    for (uint16_t i = 1; i < view->member_count; i++) {
-        struct keel_member m = view->members[i];
-        uint16_t at = i;
-        for (; at > 0 && view->members[at - 1].rank > m.rank; at--)
-            view->members[at] = view->members[at - 1];
-        view->members[at] = m;
-    }
+    uint16_t place[KEEL_MEMBERS_MAX], next = 0;
+    for (uint32_t rank = keel_bitset_next(ranks, 0); rank < KEEL_MEMBERS_MAX;
+         rank = keel_bitset_next(ranks, rank + 1))
+        place[rank] = next++;
+    KEEL_ASSERT(next == view->member_count);
+    for (uint16_t i = 0; i < view->member_count; i++)
+        while (place[view->members[i].rank] != i) {
+            const uint16_t to = place[view->members[i].rank];
+            const struct keel_member other = view->members[to];
+            view->members[to] = view->members[i];
+            view->members[i] = other;
+        }
 }
 
 uint16_t keel_view_seats(const uint64_t *plans, uint16_t rank_count, uint32_t workers)
@@ -125,7 +155,7 @@ static void seat_members(const struct keel_view *old, const struct keel_view_cha
         if (rank < KEEL_MEMBERS_MAX)
             add_member(next, &ranks, &waiting.list[i], rank, true);
     }
-    sort_members(next);
+    sort_members(next, &ranks);
 }
 
 static uint32_t distance_to(const struct keel_view *view, uint16_t rank, uint32_t shard)
@@ -219,11 +249,17 @@ static bool any_active_stays(const struct keel_view *old, const struct keel_bits
 
 static bool joins(const struct keel_view_change *change, const struct keel_member *who)
 {
-    for (uint16_t i = 0; i < change->join_count; i++)
-        if (change->joins[i].node == who->node && change->joins[i].local == who->local &&
-            change->joins[i].incarnation == who->incarnation)
-            return true;
-    return false;
+    uint32_t low = 0, high = change->join_count; /* sorted by (node, local) */
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        const struct keel_member *join = &change->joins[middle];
+        if (join->node < who->node || (join->node == who->node && join->local < who->local))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < change->join_count && change->joins[low].node == who->node &&
+           change->joins[low].local == who->local && change->joins[low].incarnation == who->incarnation;
 }
 
 /* Nobody who left is there (after a new start of the run he may join again), nobody who stays lost his rank,
@@ -232,18 +268,21 @@ static bool follows(const struct keel_view *old, const struct keel_view_change *
                     const struct keel_view *next, bool moved)
 {
     uint16_t load[KEEL_MEMBERS_MAX] = {0}, least = KEEL_SHARDS_MAX, most = 0;
+    struct keel_view_places places;
+    keel_view_find_places(next, 0, &places);
     for (uint16_t i = 0; i < old->member_count; i++) {
         const struct keel_member *m = &old->members[i];
-        const int at = keel_view_find_worker(next, m->node, m->local, m->incarnation);
+        const uint16_t at = place_of(next, &places, m);
         const bool gone = keel_bitset_has(&change->gone, i);
-        if (gone && at >= 0 && !joins(change, m))
+        if (gone && at != KEEL_PLACE_EMPTY && !joins(change, m))
             return false;
-        if (!gone && !m->spare && (at < 0 || next->members[at].rank != m->rank))
+        if (!gone && !m->spare && (at == KEEL_PLACE_EMPTY || next->members[at].rank != m->rank))
             return false;
     }
     for (uint16_t s = 0; s < next->shard_count; s++)
         load[next->shard_rank[s]]++;
-    for (uint16_t i = 0; i < keel_view_active_count(next); i++) {
+    const uint16_t active = keel_view_active_count(next);
+    for (uint16_t i = 0; i < active; i++) {
         const uint16_t its = load[next->members[i].rank];
         least = its < least ? its : least;
         most = its > most ? its : most;

@@ -56,6 +56,16 @@ bool keel_view_valid(const struct keel_view *view);
 /* Index of the member with this rank, or of this worker; -1 when there is none. */
 int keel_view_find_rank(const struct keel_view *view, uint16_t rank);
 int keel_view_find_worker(const struct keel_view *view, uint16_t node, uint8_t local, uint32_t incarnation);
+
+/* By node and local number: the member that has this place, by index; KEEL_PLACE_EMPTY: none. Rows of nodes
+ * from `rows` on are not there: of what is below `least_rows`, and of members, all are. */
+#define KEEL_PLACE_EMPTY UINT16_MAX
+struct keel_view_places {
+    uint32_t rows;
+    uint16_t at[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE];
+};
+void keel_view_find_places(const struct keel_view *view, uint32_t least_rows, struct keel_view_places *out);
+
 /* Active members (they come first, ascending by rank). */
 uint16_t keel_view_active_count(const struct keel_view *view);
 

@@ -158,11 +158,13 @@ static void take_step(struct keel_node *node, uint8_t local, const struct keel_s
 {
     struct keel_local *w = &node->agent.locals[local];
     enum keel_record_fate fate = keel_records_put(&node->records, record, node->now_ns);
-    int at = keel_view_find_worker(&node->view, node->config.node, local, w->incarnation);
+    const struct keel_member *lowest = &node->view.members[0]; /* active rank: it sends at once */
+    const bool first = node->view.epoch > 0 && lowest->node == node->config.node && lowest->local == local &&
+                       lowest->incarnation == w->incarnation;
     if (fate == KEEL_RECORD_DIFFERENT)
         send_record(node, &keel_records_get(&node->records, record->step)->record);
-    if (at == 0 || fate == KEEL_RECORD_DIFFERENT)
-        send_record(node, record); /* members[0] is the lowest active rank */
+    if (first || fate == KEEL_RECORD_DIFFERENT)
+        send_record(node, record);
 }
 
 static void take_shard(struct keel_node *node, const struct keel_node_event *event)

@@ -101,6 +101,37 @@ static void deliver_steps(struct keel_node *node)
     commit_snapshots(node);
 }
 
+/* Somebody who took part in the steps is still at work. Who joined while the last one was committed did not.
+ */
+static bool carrier_remains(const struct keel_node *node)
+{
+    const struct keel_carriers *carriers = &node->leader.carriers;
+    const struct keel_verdict *verdict = &node->leader.verdict;
+    for (uint16_t i = 0; i < node->leader.active_count; i++) {
+        const struct keel_member *member = &node->view.members[i];
+        if (keel_bitset_has(&verdict->gone, i) || keel_bitset_has(&verdict->done, i))
+            continue;
+        if (carriers->epoch == 0 ||
+            (member->node < carriers->rows &&
+             carriers->incarnation[member->node][member->local] == member->incarnation + 1))
+            return true;
+    }
+    return false;
+}
+
+static void set_carriers(struct keel_node *node, const struct keel_view *view)
+{
+    struct keel_carriers *carriers = &node->leader.carriers;
+    memset(carriers->incarnation, 0, carriers->rows * sizeof carriers->incarnation[0]);
+    carriers->epoch = view->epoch;
+    for (uint16_t i = 0; i < view->member_count && !view->members[i].spare; i++) {
+        const struct keel_member *member = &view->members[i];
+        carriers->rows = member->node < carriers->rows ? carriers->rows : member->node + 1U;
+        carriers->incarnation[member->node][member->local] = member->incarnation + 1;
+    }
+    node->leader.carrier_left = carrier_remains(node);
+}
+
 static void take_record(struct keel_node *node, const struct keel_step_record *record)
 {
     struct keel_leader *leader = &node->leader;
@@ -108,7 +139,7 @@ static void take_record(struct keel_node *node, const struct keel_step_record *r
         leader->front_step = record->step;
     const struct keel_view *view = record->epoch == node->view.epoch ? &node->view : &leader->before;
     if (record->epoch == view->epoch && record->epoch > leader->carriers.epoch)
-        leader->carriers = *view;
+        set_carriers(node, view);
     if (record->step >= leader->next_step + KEEL_RECORDS_MAX)
         return; /* would push out what is still wanted; it is sent again */
     if (keel_records_put(&node->records, record, node->now_ns) == KEEL_RECORD_DIFFERENT) {
@@ -129,25 +160,59 @@ static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
     tell(node, from, false, true);
 }
 
+/* The lowest record that a node holds from the next one on; UINT64_MAX: none, or it is dead, or by its own
+ * rule ended. Of whom nothing was heard it may be any. */
+static uint64_t first_held(const struct keel_node *node, uint16_t which)
+{
+    const struct keel_seen_node *seen = &node->membership.nodes[which];
+    if (seen->exited || seen->ended || keel_node_due(node, seen->heard_ns + node->times.launcher_timeout_ns))
+        return UINT64_MAX;
+    return seen->heard ? seen->first_record : node->leader.next_step;
+}
+
+static void find_held(struct keel_node *node)
+{
+    struct keel_leader *leader = &node->leader;
+    leader->held_from = leader->next_step;
+    leader->held_first = UINT64_MAX;
+    for (uint16_t i = 1; i < node->membership.node_count && leader->held_first > leader->next_step; i++) {
+        const uint64_t first = first_held(node, i);
+        if (first >= leader->held_first)
+            continue;
+        leader->held_first = first;
+        leader->held_by = i;
+    }
+}
+
+/* A report of this node came: it may hold a record that nobody held. */
+static void hear_held(struct keel_node *node, uint16_t which)
+{
+    struct keel_leader *leader = &node->leader;
+    const uint64_t first = first_held(node, which);
+    if (first >= leader->held_first)
+        return;
+    leader->held_first = first;
+    leader->held_by = which;
+}
+
+/* Nobody who may live holds the next record. Asked after every event: it looks at all nodes only when the one
+ * that held it does not hold it any more. */
+static bool is_lost(struct keel_node *node)
+{
+    struct keel_leader *leader = &node->leader;
+    const bool known = leader->held_from == leader->next_step;
+    if (!known ||
+        (leader->held_first <= leader->next_step && first_held(node, leader->held_by) > leader->next_step))
+        find_held(node);
+    return leader->held_first > leader->next_step;
+}
+
 /* When nobody who lives holds the next record and the present epoch is past it, the run went on without it:
  * it is lost, and delivery goes on behind the hole after a timeout. */
 static void skip_hole(struct keel_node *node)
 {
     struct keel_leader *leader = &node->leader;
-    if (leader->front_step <= leader->next_step) {
-        leader->hole_ns = 0;
-        return;
-    }
-    uint64_t lowest = keel_records_first(&node->records, leader->next_step);
-    for (uint16_t i = 1; i < node->membership.node_count; i++) {
-        const struct keel_seen_node *seen = &node->membership.nodes[i];
-        if (seen->exited || seen->ended ||
-            keel_node_due(node, seen->heard_ns + node->times.launcher_timeout_ns))
-            continue; /* dead, or by its own rule ended */
-        uint64_t first = seen->heard ? seen->first_record : leader->next_step; /* unknown: it may hold all */
-        lowest = first < lowest ? first : lowest;
-    }
-    if (lowest == UINT64_MAX || lowest <= leader->next_step) {
+    if (leader->front_step <= leader->next_step || !is_lost(node)) {
         leader->hole_ns = 0;
         return;
     }
@@ -157,6 +222,13 @@ static void skip_hole(struct keel_node *node)
     }
     if (!keel_node_due(node, leader->hole_ns + node->times.silence_ns))
         return;
+    find_held(node);
+    const uint64_t mine = keel_records_first(&node->records, leader->next_step);
+    const uint64_t lowest = mine < leader->held_first ? mine : leader->held_first;
+    if (lowest == UINT64_MAX) { /* who told of a later one died with it */
+        leader->hole_ns = 0;
+        return;
+    }
     KEEL_ASSERT(lowest > leader->next_step && leader->hole_step == leader->next_step);
     keel_node_trace(node, "records of steps %" PRIu64 " to %" PRIu64 " are lost", leader->next_step,
                     lowest - 1);
@@ -297,46 +369,19 @@ static bool all_delivered(const struct keel_node *node)
            leader->next_step >= node->config.last_step;
 }
 
-/* Is somebody who took part in the steps still at work? Who joined while the last one was committed did not.
- */
-static bool carrier_remains(const struct keel_node *node, const struct keel_verdict *verdict)
-{
-    const struct keel_view *carriers = &node->leader.carriers;
-    for (uint16_t i = 0; i < node->leader.active_count; i++) {
-        const struct keel_member *member = &node->view.members[i];
-        if (keel_bitset_has(&verdict->gone, i) || keel_bitset_has(&verdict->done, i))
-            continue;
-        int at = keel_view_find_worker(carriers, member->node, member->local, member->incarnation);
-        if (carriers->epoch == 0 || (at >= 0 && !carriers->members[at].spare))
-            return true;
-    }
-    return false;
-}
-
 /* The ranks that committed the last step write its snapshot by themselves: a rank that joins has no work. */
-static bool is_finishing(const struct keel_node *node, const struct keel_verdict *verdict)
+static bool is_finishing(const struct keel_node *node)
 {
-    return all_delivered(node) && carrier_remains(node, verdict);
-}
-
-static bool somebody_is_done(const struct keel_node *node)
-{
-    for (uint16_t i = 1; i < node->membership.node_count; i++) {
-        const struct keel_seen_node *seen = &node->membership.nodes[i];
-        for (uint8_t local = 0; seen->heard && local < seen->worker_count; local++)
-            if (seen->workers[local].state == KEEL_WORKER_DONE)
-                return true;
-    }
-    return false;
+    return all_delivered(node) && node->leader.carrier_left;
 }
 
 /* True if no rank that took part in the last step is still at work. Its snapshot was committed, or was lost
  * with a rank: then the next run of the same command writes it with all ranks, since those left here lack the
  * shards of the ranks that are done. */
-static bool is_over(const struct keel_node *node, const struct keel_verdict *verdict)
+static bool is_over(const struct keel_node *node)
 {
     bool kept = node->leader.end_kept || !node->config.keeps_end;
-    return all_delivered(node) && !carrier_remains(node, verdict) && (kept || somebody_is_done(node));
+    return all_delivered(node) && !node->leader.carrier_left && (kept || node->membership.done_count > 0);
 }
 
 /* ---- changing the view --------------------------------------------------------------------------------- */
@@ -347,6 +392,7 @@ static void suspect(struct keel_node *node, const struct keel_view *base, struct
         keel_membership_awaited(&node->membership, base, &node->times, node->now_ns, out);
     else
         keel_membership_suspect(&node->membership, base, &node->times, node->now_ns, out);
+    node->leader.carrier_left = carrier_remains(node);
 }
 
 /* Look at all anew, if the newest look does not hold any more: true. */
@@ -372,7 +418,7 @@ static uint16_t joining(const struct keel_node *node, const struct keel_verdict 
     if (verdict->join_count == 0) /* asked after every event: what follows looks at all members */
         return 0;
     const bool enough = keel_view_seats(node->config.plans, node->config.rank_count, rest) > 0;
-    const bool idle = node->leader.stopping || (enough && is_finishing(node, verdict));
+    const bool idle = node->leader.stopping || (enough && is_finishing(node));
     return idle ? 0 : verdict->join_count;
 }
 
@@ -574,7 +620,7 @@ static void await_enough(struct keel_node *node, const struct keel_verdict *verd
     const uint16_t ranks = (uint16_t)(verdict->remaining + verdict->spares + verdict->join_count);
     const bool late = keel_node_due(node, leader->start_ns + node->times.join_wait_ns);
     leader->first_ready_ns = 0;
-    if (!late && is_finishing(node, verdict))
+    if (!late && is_finishing(node))
         return;
     if (!late && hope > 0)
         tell_shortage(node, ranks);
@@ -679,6 +725,7 @@ static void start_nodes_again(struct keel_node *node)
         respawn->started_ns = node->now_ns;
         uint32_t incarnation = node->membership.nodes[i].incarnation + 1;
         keel_membership_node_started(&node->membership, i, incarnation, node->now_ns);
+        leader->held_from = 0;
         keel_node_trace(node, "start node %u again, incarnation %u", i, incarnation);
         node->env->node_start(node->env->context, i, incarnation);
     }
@@ -711,7 +758,7 @@ void keel_leader_work(struct keel_node *node)
                                        : KEEL_OK;
         bool some_done = verdict->done_count > 0;
         bool idle = leader->awaiting_joins || (verdict->remaining == 0 && !some_done && verdict->spares == 0);
-        bool over = is_over(node, verdict);
+        bool over = is_over(node);
         if (failure != KEEL_OK && failure != KEEL_CORRUPT)
             end_run(node, failure, detail);
         else if (leader->stopping && !over &&
@@ -751,7 +798,7 @@ void keel_leader_start(struct keel_node *node)
 void keel_leader_reset_timers(struct keel_node *node)
 {
     keel_membership_reset_timers(&node->membership, node->now_ns);
-    node->leader.hole_ns = node->leader.over_ns = 0;
+    node->leader.hole_ns = node->leader.over_ns = node->leader.held_from = 0;
 }
 
 static int take_node_exit(struct keel_node *node, uint16_t which)
@@ -799,6 +846,7 @@ static void take_report(struct keel_node *node, uint16_t from)
         return;
     if (!keel_membership_report(&node->membership, from, &in->as.status, &node->times, node->now_ns))
         return;
+    hear_held(node, from);
     if (in->as.status.has_newest)
         take_record(node, &in->as.status.newest);
     tell(node, from, in->epoch < node->view.epoch, false);

@@ -73,6 +73,13 @@ struct keel_snapshot_set {
     struct keel_shard_summary shards[KEEL_MEMBERS_MAX];
 };
 
+/* Who was active in the newest view in which a step was committed, as far as heard. */
+struct keel_carriers {
+    uint64_t epoch;                                              /* of it; 0: none was committed */
+    uint32_t rows;                                               /* nodes from here on have none */
+    uint32_t incarnation[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE]; /* plus one; 0: no carrier */
+};
+
 struct keel_respawn {
     uint32_t count;      /* in a row */
     uint64_t due_ns;     /* 0: none pends */
@@ -94,8 +101,12 @@ struct keel_leader {
     uint64_t next_step;
     uint64_t front_step; /* highest committed in the present epoch, as far as heard */
     uint64_t hole_ns, hole_step, hole_asked_ns;
-    struct keel_view before;             /* the view that the present one replaced */
-    struct keel_view carriers;           /* newest view in which a step was committed, as far as heard */
+    /* What is known of who holds the records from step `held_from` on; 0: nothing. */
+    uint64_t held_from, held_first; /* the lowest that is held, or one that is not above held_from */
+    uint16_t held_by;               /* whose that is */
+    struct keel_view before;        /* the view that the present one replaced */
+    struct keel_carriers carriers;
+    bool carrier_left; /* of them somebody is still at work, as far as the newest look says */
     uint16_t active_count, before_count; /* active members of the present view, and of that before */
     /* snapshots of the present epoch */
     struct keel_snapshot_set snapshots[KEEL_SHARDS_PENDING];
