@@ -606,7 +606,8 @@ void keel_program_fini(struct keel_engine_program *program)
     keel_free(program->lists);
     keel_free(program->segments);
     keel_free(program->gathers);
-    for (keel_value value = 1; program->buffers != NULL && value < program->graph->value_count; value++)
+    /* Slices of one buffer overlap here: the last that was made goes first (keel_buffer_slice). */
+    for (keel_value value = program->buffers != NULL ? program->graph->value_count : 1; --value > 0;)
         if (program->graph->values[value].kind == KEEL_VALUE_TEMP && program->plan.storage[value] == value &&
             program->buffers[value] != NULL)
             keel_buffer_destroy(program->buffers[value]);

@@ -184,7 +184,8 @@ enum keel_status keel_buffer_create_in(struct keel_device *device, const struct 
 /* The same with KEEL_MEMORY_DEVICE, in bank 0. */
 enum keel_status keel_buffer_create(struct keel_device *device, uint64_t bytes, struct keel_buffer **out);
 /* A view of [offset, offset + bytes) of a buffer (not of a slice); offset a multiple of
- * base_align_bytes, bytes > 0. */
+ * base_align_bytes, bytes > 0. Of slices that overlap destroy the last that was made first: NVIDIA's driver
+ * 580 dies of another order once their buffer was filled. */
 enum keel_status keel_buffer_slice(struct keel_buffer *buffer, uint64_t offset_bytes, uint64_t bytes,
                                    struct keel_buffer **out);
 /* A buffer whose memory is the caller's: page-aligned, kept until the buffer is destroyed. Its contents are
