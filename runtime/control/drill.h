@@ -2,17 +2,15 @@
  *
  *     kill:rank=2,step=30            SIGKILL the worker that carries rank 2, in step 30
  *     kill:node=1,step=30,at=reduce  SIGKILL that node: its agent and its workers
- *     kill:all,step=200              SIGKILL the launcher, and with it everything
- *     stop:rank=2,step=30            SIGSTOP: alive, but silent
- *     slow:rank=2,step=30,ms=500     that step takes half a second longer;
- *                                    with steps=9 the eight after it too
- *     disk-full:rank=2,step=32       from its snapshot of that step on, for a second (or ms=N),
- *                                    whatever the worker writes fails for want of space
- *     flip:rank=2,step=30            one bit of that rank's weights changes, as if its memory were bad
- *     flip:rank=2,step=30,at=reduce  one bit of a first moment that it holds changes
- *     flip:rank=2,step=30,at=commit  one bit of the loss that it has for that step changes
- *     sick:rank=2,step=30            from then on a bit is wrong in all that is read from that rank's board
- *     hang:rank=2,step=30            from then on no command of that rank's board comes back
+ *     kill:rank=2,step=30,at=eval    in its evaluation behind step 30; at=text: in the text behind the last
+ * step kill:all,step=200              SIGKILL the launcher, and with it everything stop:rank=2,step=30
+ * SIGSTOP: alive, but silent slow:rank=2,step=30,ms=500     that step takes half a second longer; with
+ * steps=9 the eight after it too disk-full:rank=2,step=32       from its snapshot of that step on, for a
+ * second (or ms=N), whatever the worker writes fails for want of space flip:rank=2,step=30            one bit
+ * of that rank's weights changes, as if its memory were bad flip:rank=2,step=30,at=reduce  one bit of a first
+ * moment that it holds changes flip:rank=2,step=30,at=commit  one bit of the loss that it has for that step
+ * changes sick:rank=2,step=30            from then on a bit is wrong in all that is read from that rank's
+ * board hang:rank=2,step=30            from then on no command of that rank's board comes back
  *     hang:rank=2,step=32,at=capture  the next copy from that rank's board does not
  *
  * keel/fault.h has the grammar. A drill fires once in the life of a run directory: before it fires, a line in
@@ -43,8 +41,10 @@ enum keel_drill_phase {
     KEEL_AT_REDUCE,
     KEEL_AT_COMMIT,
     KEEL_AT_SPREAD, /* behind an update of pieces, before the weights go out */
+    KEEL_AT_EVAL,   /* in the middle of an evaluation of the step that was just done */
     KEEL_AT_SNAPSHOT,
     KEEL_AT_CAPTURE,
+    KEEL_AT_TEXT, /* while text is generated, behind the last step */
     KEEL_AT_COUNT
 };
 

@@ -278,14 +278,16 @@ static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step,
     return oldest;
 }
 
-/* The view whose ranks make a snapshot: NULL when its time is over. Who did the last step turns to no other
- * view, so that its snapshot counts until the next but one. */
+/* The view whose ranks make a snapshot: NULL when its time is over. Who did the last step may be done with
+ * it, so that its snapshot counts until the next view but one; and it is kept once, whoever begins it again.
+ */
 static const struct keel_view *view_of_snapshot(const struct keel_node *node, uint64_t step, uint64_t attempt)
 {
     const struct keel_leader *leader = &node->leader;
-    bool present = attempt == node->view.epoch;
-    bool at_end = attempt == leader->before.epoch && step + 1 == node->config.last_step && !leader->end_kept;
-    if (attempt == 0 || (!present && !at_end))
+    const bool is_last = step + 1 == node->config.last_step;
+    const bool present = attempt == node->view.epoch;
+    const bool at_end = attempt == leader->before.epoch && is_last;
+    if (attempt == 0 || (is_last && leader->end_kept) || (!present && !at_end))
         return NULL;
     return present ? &node->view : &leader->before;
 }

@@ -6,7 +6,6 @@
  * Everything that a step launches goes through here: drivers may run a kernel inside its launch, so each
  * action that talks to the device stands in a section of the hang watch. Consecutive actions of one section
  * are one section: a microbatch with what is added and marked behind its segments, a wait, the update. */
-#include "drill.h"
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <math.h>
@@ -171,8 +170,7 @@ static enum keel_status screen(struct keel_tape_run *run, const struct keel_acti
 
 static enum keel_status drill(struct keel_tape_run *run, const struct keel_action *action)
 {
-    if (run->step->phase.at != NULL)
-        run->step->phase.at(run->step->phase.context, action->piece == 0 ? KEEL_AT_REDUCE : KEEL_AT_SPREAD);
+    keel_trainer_drill(run->trainer, action->piece == 0 ? KEEL_AT_REDUCE : KEEL_AT_SPREAD);
     return KEEL_OK;
 }
 

@@ -294,14 +294,25 @@ enum keel_status keel_trainer_finish_ready(struct keel_trainer *trainer, struct 
 
 /* ---- outside of a step --------------------------------------------------------------------------------- */
 
+/* Not one of the device's: it may be a rank that takes its time. */
+static void drill_between(struct keel_trainer *trainer, enum keel_drill_phase at)
+{
+    keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+    keel_trainer_drill(trainer, at);
+    keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+}
+
 enum keel_status keel_tensor_evaluate(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
-                                      uint64_t deadline_ns, float *out_loss)
+                                      enum keel_drill_phase at, uint64_t deadline_ns, float *out_loss)
 {
     struct keel_trainer_axes *axes = trainer->tensor.axes;
+    const uint32_t segments = keel_engine_eval_segment_count(trainer->engine);
     KEEL_TRY(keel_engine_eval_begin(trainer->engine, batch));
-    for (uint32_t s = 0; s < keel_engine_eval_segment_count(trainer->engine); s++) {
+    for (uint32_t s = 0; s < segments; s++) {
         const struct keel_engine_exchange *what = keel_engine_eval_exchange(trainer->engine, s);
         KEEL_TRY(keel_gathered_evaluate(trainer, s, deadline_ns));
+        if (s == segments / 2)
+            drill_between(trainer, at);
         KEEL_TRY(keel_engine_eval_segment(trainer->engine, s));
         if (what != NULL)
             KEEL_TRY(exchange(trainer, what, group_of(axes, what), true,

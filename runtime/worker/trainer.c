@@ -175,6 +175,7 @@ enum keel_status keel_trainer_create(const struct keel_trainer_config *config, s
     trainer->progress = config->progress;
     trainer->tensor.first = config->tensor_first;
     trainer->tensor.count = config->tensor_count;
+    trainer->phase = config->phase;
     enum keel_status status = build(trainer, config);
     if (status != KEEL_OK) {
         keel_trainer_destroy(trainer);
@@ -247,6 +248,7 @@ enum keel_status keel_trainer_cut(struct keel_trainer *trainer, uint32_t first, 
                                      .stall_ns = old.stall_ns,
                                      .hangs = old.hangs,
                                      .progress = old.progress,
+                                     .phase = old.phase,
                                      .probe = old.probe,
                                      .tape = old.tape,
                                      .tensor = {.first = first, .count = count}};

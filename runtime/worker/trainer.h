@@ -23,6 +23,11 @@
 
 struct keel_trainer;
 
+struct keel_trainer_phase {                    /* drills; it may not return */
+    void (*at)(void *context, unsigned phase); /* enum keel_drill_phase; NULL: there are none */
+    void *context;
+};
+
 struct keel_trainer_config {
     const struct keel_job *job;                 /* borrowed */
     const struct keel_data *data;               /* borrowed */
@@ -33,6 +38,7 @@ struct keel_trainer_config {
     struct keel_hang_watch *hangs; /* told of all that waits for the device; borrowed; NULL: nobody watches */
     atomic_uint_fast64_t *progress;      /* counts what moves; borrowed */
     uint32_t tensor_first, tensor_count; /* slices to begin with (keel_trainer_cut); count 0: all */
+    struct keel_trainer_phase phase;
 };
 
 /* The engine that a job trains with: model, microbatches, storage and optimizer are the job's, all else is as
@@ -63,11 +69,6 @@ enum keel_status keel_trainer_initialize(struct keel_trainer *trainer);
 enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out);
 
 /* ---- a step ---- */
-
-struct keel_trainer_phase {                    /* drills; fire may not return */
-    void (*at)(void *context, unsigned phase); /* enum keel_drill_phase */
-    void *context;
-};
 
 /* One rank's memory is not what it was, or it has other weights, or another loss, behind `step` than most
  * have. All ranks know it, before any of them has done the next step. */
@@ -110,7 +111,6 @@ struct keel_trainer_step {
     uint64_t saving_flag;           /* and these, when `save` is then not done */
     uint32_t loss_bits;             /* of the step before, which ranks that did it compare */
     bool has_loss;                  /* this one did */
-    struct keel_trainer_phase phase;
     struct keel_trainer_screen screen;
 };
 
@@ -204,6 +204,7 @@ void keel_trainer_gather_over(struct keel_trainer *trainer, struct keel_group *g
 /* Numbers of a view's collectives: each is begun once in a group. Agreeing has the first few (worker_sync.c);
  * a step has (step + 1) << 20 and what follows for its sums (tape_sum.c), (step + 1) << 24 for what slices
  * exchange in it. Then, each kind above all before: */
+#define KEEL_SEQUENCE_END        (UINT64_C(1) << 58) /* nothing is left to be done in the view */
 #define KEEL_SEQUENCE_WEIGHTS    (UINT64_C(1) << 59) /* weights that are gathered, in steps and beside them */
 #define KEEL_SEQUENCE_EVALUATION (UINT64_C(1) << 60) /* exchanges of slices while it evaluates */
 #define KEEL_SEQUENCE_SCORES     (UINT64_C(1) << 61) /* what comes of that, to ranks that do not */

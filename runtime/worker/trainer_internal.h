@@ -16,6 +16,7 @@
 
 #include "trainer.h"
 
+#include "drill.h"
 #include "tape.h"
 #include <keel/node.h>
 #include <keel/transport_device.h>
@@ -126,6 +127,7 @@ struct keel_trainer {
     uint64_t stall_ns;
     struct keel_hang_watch *hangs; /* NULL: nobody watches */
     atomic_uint_fast64_t *progress;
+    struct keel_trainer_phase phase;
     uint64_t flat_count;
     uint32_t bucket_count;
     struct keel_buffer **gradient_slices; /* by piece: the last is the engine's loss */
@@ -170,6 +172,12 @@ static inline const void *const *keel_trainer_inputs(const struct keel_trainer *
 static inline uint64_t keel_flat_bytes(const struct keel_trainer *trainer)
 {
     return trainer->flat_count * sizeof(float);
+}
+
+static inline void keel_trainer_drill(const struct keel_trainer *trainer, enum keel_drill_phase at)
+{
+    if (trainer->phase.at != NULL)
+        trainer->phase.at(trainer->phase.context, at);
 }
 
 /* Where a piece lies in the flat gradients with the loss behind them, in elements. */
@@ -301,7 +309,7 @@ enum keel_status keel_tensor_prepare(struct keel_trainer *trainer);
 void keel_tensor_destroy(struct keel_trainer *trainer);
 enum keel_status keel_tensor_leave_group(struct keel_trainer *trainer);
 enum keel_status keel_tensor_evaluate(struct keel_trainer *trainer, const struct keel_engine_batch *batch,
-                                      uint64_t deadline_ns, float *out_loss);
+                                      enum keel_drill_phase at, uint64_t deadline_ns, float *out_loss);
 /* Then: a row of `vocab` logits, of which ranks with some slices have some. */
 enum keel_status keel_tensor_logits(struct keel_trainer *trainer, uint32_t row, uint32_t vocab,
                                     uint64_t deadline_ns, float *out);

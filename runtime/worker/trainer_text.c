@@ -34,7 +34,7 @@ static enum keel_status eval_batch(struct keel_trainer *trainer, float *out_loss
     uint64_t deadline_ns = keel_deadline_after_ns(trainer->stall_ns);
     keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
     enum keel_status status = keel_trainer_by_segments(trainer)
-                                  ? keel_tensor_evaluate(trainer, &batch, deadline_ns, out_loss)
+                                  ? keel_tensor_evaluate(trainer, &batch, KEEL_AT_EVAL, deadline_ns, out_loss)
                                   : keel_engine_eval(trainer->engine, &batch, deadline_ns, out_loss);
     if (status == KEEL_OK && trainer->logits != NULL)
         status = keel_engine_evaluated(trainer->engine, 0, trainer->job->batch, deadline_ns, trainer->logits);
@@ -56,6 +56,7 @@ enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_tra
         float loss;
         KEEL_TRY(keel_data_val_batch(trainer->data, i, job->eval_batches, trainer->inputs));
         KEEL_TRY(eval_batch(trainer, &loss));
+        keel_trainer_drill(trainer, KEEL_AT_EVAL);
         if (trainer->logits != NULL)
             count_right(trainer, &right);
         sum += loss;
@@ -103,7 +104,7 @@ static enum keel_status next_token(struct keel_trainer *trainer, const int32_t *
     enum keel_status status = KEEL_OK;
     float loss; /* of no meaning */
     if (together)
-        status = keel_tensor_evaluate(trainer, &batch, deadline_ns, &loss);
+        status = keel_tensor_evaluate(trainer, &batch, KEEL_AT_TEXT, deadline_ns, &loss);
     if (status == KEEL_OK)
         status = together ? keel_tensor_logits(trainer, length - 1, vocab, deadline_ns, logits)
                           : keel_engine_output(trainer->engine, &batch, length - 1, 1, deadline_ns, logits);
@@ -144,6 +145,7 @@ static enum keel_status generate(struct keel_trainer *trainer, uint32_t tokens, 
         float uniform = keel_random_uniform(&control, SAMPLE_STREAM, n);
         KEEL_TRY(
             next_token(trainer, history + (n + 1 - length), length, uniform, logits, vocab, &history[n + 1]));
+        keel_trainer_drill(trainer, KEEL_AT_TEXT);
         KEEL_TRY(write_token(trainer->data, (uint32_t)history[n + 1], written));
         atomic_fetch_add(trainer->progress, 1);
     }

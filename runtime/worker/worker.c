@@ -254,7 +254,8 @@ static enum keel_status build_trainer(struct keel_worker *worker)
                                          .passes_off = worker->passes_off,
                                          .stall_ns = worker->stall_ns,
                                          .hangs = &worker->hangs,
-                                         .progress = &worker->inbox.progress};
+                                         .progress = &worker->inbox.progress,
+                                         .phase = {.at = keel_worker_drill, .context = worker}};
     guess_place(worker, &config);
     if (worker->dump_graph != NULL) {
         snprintf(name, sizeof name, "%u.%u", worker->node, worker->local);
@@ -515,6 +516,20 @@ static enum keel_status write_sample(struct keel_worker *worker)
     return status;
 }
 
+/* Nobody leaves the view before all have written their part of the last snapshot and of the text: who leaves
+ * earlier takes along what others wait for, and what they would be healed from. A rank may write for one
+ * deadline, and so for each token. */
+static enum keel_status end_together(struct keel_worker *worker)
+{
+    const struct keel_collective all = {.kind = KEEL_BARRIER, .sequence = KEEL_SEQUENCE_END};
+    keel_worker_snapshot_poll(worker, true);
+    KEEL_TRY(write_sample(worker));
+    if (worker->group == NULL)
+        return KEEL_OK;
+    const uint64_t patience_ns = worker->stall_ns * (2 + (uint64_t)worker->job.sample_tokens);
+    return keel_group_run(worker->group, &all, keel_deadline_after_ns(patience_ns));
+}
+
 static enum keel_status live_in_view(struct keel_worker *worker)
 {
     enum keel_status status = keel_worker_join_view(worker);
@@ -522,8 +537,8 @@ static enum keel_status live_in_view(struct keel_worker *worker)
         worker->committed_ns = keel_now_ns(); /* the first step is not charged for set-up */
     if (status == KEEL_OK && worker->active)
         status = keel_worker_run_steps(worker);
-    if (status == KEEL_OK && writes_together(worker)) /* while there are others */
-        status = write_sample(worker);
+    if (status == KEEL_OK && worker->active)
+        status = end_together(worker);
     if (is_damaged_connection(worker, status))
         status = KEEL_PEER_LOST;
     if (ends_view(status)) {
@@ -561,17 +576,16 @@ static enum keel_status live(struct keel_worker *worker)
     }
 }
 
-/* After the last step: the snapshot of where it ends, and the text. */
-static enum keel_status finish(struct keel_worker *worker, bool interrupted)
+/* Of who was stopped: the snapshot of where it was, unless one was due there. */
+static void save_stopped(struct keel_worker *worker)
 {
     keel_worker_snapshot_poll(worker, true);
-    if (interrupted && worker->active && worker->has_state && worker->store != NULL &&
-        worker->next_step > 0 && worker->job.snapshot_every > 0 &&
-        worker->next_step % worker->job.snapshot_every != 0) {
-        keel_worker_snapshot_begin(worker, false);
-        keel_worker_snapshot_poll(worker, true);
-    }
-    return interrupted || writes_together(worker) ? KEEL_OK : write_sample(worker);
+    if (!worker->active || !worker->has_state || worker->store == NULL || worker->next_step == 0 ||
+        worker->next_step == worker->job.steps || worker->job.snapshot_every == 0 ||
+        worker->next_step % worker->job.snapshot_every == 0)
+        return;
+    keel_worker_snapshot_begin(worker, false);
+    keel_worker_snapshot_poll(worker, true);
 }
 
 static enum keel_status work(struct keel_worker *worker)
@@ -579,9 +593,10 @@ static enum keel_status work(struct keel_worker *worker)
     KEEL_TRY(set_up(worker));
     say_ready(worker);
     enum keel_status status = live(worker);
-    if (status != KEEL_OK && status != KEEL_INTERRUPTED)
+    if (status != KEEL_INTERRUPTED)
         return status;
-    return finish(worker, status == KEEL_INTERRUPTED);
+    save_stopped(worker);
+    return KEEL_OK;
 }
 
 static void tear_down(struct keel_worker *worker)

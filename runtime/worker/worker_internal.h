@@ -65,6 +65,7 @@ struct keel_sync_record {
     uint32_t tensor, place, warm; /* warm: of the probe */
     uint32_t is_ready;            /* for the step after next_step (keel_trainer_is_ready) */
     uint32_t has_unsaid;          /* of next_step */
+    uint64_t did_step;            /* the last step that it did itself; 0: none yet */
     uint64_t part, shared;
     struct keel_moved healed; /* within the column of this rank, */
     uint64_t heal_ns;         /* and how long that took */
@@ -245,6 +246,10 @@ enum keel_status keel_worker_exchange_round(struct keel_worker *worker, uint32_t
  */
 enum keel_status keel_worker_say_rest(struct keel_worker *worker);
 
+/* worker_steps.c: fire what is due here; `context` is the worker, `phase` enum keel_drill_phase. Not those of
+ * snapshots, which go on behind later steps. */
+void keel_worker_drill(void *context, unsigned phase);
+
 /* worker_steps.c: run steps until the job is done (OK), stop is asked for (INTERRUPTED), or the view ends. */
 enum keel_status keel_worker_run_steps(struct keel_worker *worker);
 
@@ -265,7 +270,9 @@ void keel_worker_say_healed(struct keel_worker *worker, const struct keel_traine
 void keel_worker_snapshot_prepare(struct keel_worker *worker);
 /* `again`: in place of one that failed. */
 void keel_worker_snapshot_begin(struct keel_worker *worker, bool again);
-/* That of step 0, if the job wants it; one that a view before began is never committed, and goes. */
+/* With which a view begins: that of step 0, if the job wants it, and that of the last step, where a rank of
+ * the view did it: who was lost may have taken its shard along. One that a view before began is never
+ * committed, and goes. */
 void keel_worker_snapshot_first(struct keel_worker *worker);
 /* In place of beginning one, while a rank's save is under way. */
 void keel_worker_snapshot_skip(struct keel_worker *worker);

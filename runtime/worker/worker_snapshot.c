@@ -190,10 +190,20 @@ void keel_worker_snapshot_begin(struct keel_worker *worker, bool again)
     }
 }
 
+/* The state is that of the last step, which a rank of this view did, and not one of an earlier life. */
+static bool is_new_end(const struct keel_worker *worker)
+{
+    bool did = false;
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        did = did || worker->sync_all[p].did_step == worker->job.steps;
+    return did && worker->next_step == worker->job.steps && worker->job.snapshot_every > 0;
+}
+
 void keel_worker_snapshot_first(struct keel_worker *worker)
 {
     struct keel_worker_snapshot *snapshot = &worker->snapshot;
-    if (worker->next_step != 0 || !worker->job.snapshot_first || worker->store == NULL)
+    const bool at_zero = worker->next_step == 0 && worker->job.snapshot_first;
+    if (worker->store == NULL || !(at_zero || (worker->job.steps > 0 && is_new_end(worker))))
         return;
     if (snapshot->save != NULL) {
         keel_save_cancel(snapshot->save);

@@ -4,10 +4,12 @@
 #include <keel/log.h>
 #include <string.h>
 
-static void drill_at(void *context, unsigned phase)
+/* What comes behind a step is of that one. */
+void keel_worker_drill(void *context, unsigned phase)
 {
     struct keel_worker *worker = context;
-    struct keel_drill_place place = {.step = worker->next_step + 1,
+    const bool behind = phase == KEEL_AT_EVAL || phase == KEEL_AT_TEXT;
+    struct keel_drill_place place = {.step = worker->next_step + (behind ? 0 : 1),
                                      .phase = (enum keel_drill_phase)phase,
                                      .rank = worker->rank,
                                      .node = worker->node,
@@ -202,14 +204,13 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
         .saving_flag = KEEL_STEP_FLAG_WAIT,
         .loss_bits = worker->loss_bits,
         .has_loss = worker->next_step > 0 && worker->loss_step == worker->next_step,
-        .phase = {.at = drill_at, .context = worker},
         .screen = {.wrong = quarantine_board, .outvoted = judge, .context = worker}};
     struct keel_trainer_result result;
     if (worker->job.screen_every > 0 && (worker->next_step + 1) % worker->job.screen_every == 0)
         step.screen.pass = screen_board;
     if (keel_worker_shares(worker))
         share_step(worker, &step);
-    drill_at(worker, KEEL_AT_FORWARD);
+    keel_worker_drill(worker, KEEL_AT_FORWARD);
     const uint64_t sent_before = sent_bytes(worker);
     enum keel_status status = keel_trainer_run(worker->trainer, &step, &result);
     if (status != KEEL_OK) {
@@ -222,7 +223,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
     }
     worker->loss_bits = bits_of(result.loss);
     worker->loss_step = worker->next_step + 1;
-    drill_at(worker, KEEL_AT_COMMIT);
+    keel_worker_drill(worker, KEEL_AT_COMMIT);
     uint64_t now_ns = keel_now_ns();
     struct keel_link_message message = {.kind = KEEL_LINK_STEP};
     struct keel_step_record record = record_of(worker, &result, now_ns);

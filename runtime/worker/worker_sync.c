@@ -125,6 +125,7 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, 
                                       .is_ready = keel_trainer_is_ready(worker->trainer, worker->next_step),
                                       .has_unsaid =
                                           worker->unsaid_step > 0 && worker->unsaid_step == worker->next_step,
+                                      .did_step = worker->loss_step,
                                       .healed = worker->healed,
                                       .heal_ns = worker->heal_ns};
     keel_trainer_digest_parts(worker->trainer, &mine->part, &mine->shared);
