@@ -1,7 +1,9 @@
 /* keel_main.c - the one binary: picks the subcommand, each of which lives in its room. */
 #include "agent.h"
+#include "eval_cmd.h"
 #include "plan_cmd.h"
 #include "run_cmd.h"
+#include "sample_cmd.h"
 #include "worker.h"
 #include <keel/board_cmd.h>
 #include <keel/ckpt_cmd.h>
@@ -20,6 +22,8 @@ struct command {
 static const struct command commands[] = {
     {"run", keel_run_main, "train a job; go on after any loss with the same bits"},
     {"plan", keel_plan_main, "what a step of a job will be: memory, tiles, sums, each rank's actions"},
+    {"eval", keel_eval_main, "loss, perplexity or accuracy of a snapshot"},
+    {"sample", keel_sample_main, "text by a snapshot of a language model"},
     {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
     {"net", keel_net_main, "who waits for whom; check and measure the network"},
     {"board", keel_board_main, "bring up, prove, measure and list boards"},

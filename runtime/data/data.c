@@ -7,22 +7,46 @@ enum { ROUNDS = 6 };
 #define ROW(kind, reader) [kind] = &(reader),
 static const struct keel_reader *const readers[KEEL_MODEL_KIND_COUNT] = {KEEL_READERS(ROW)};
 
-enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **out)
+static enum keel_status open_data(const struct keel_job *job, const struct keel_data_use *use,
+                                  struct keel_data **out)
 {
     const enum keel_model_kind kind = keel_job_data_kind(job);
     KEEL_ASSERT(kind < KEEL_MODEL_KIND_COUNT && readers[kind] != NULL);
     struct keel_data *data;
     KEEL_TRY(keel_alloc(1, sizeof *data, &data));
-    *data = (struct keel_data){
-        .reader = readers[kind], .seed = job->seed, .batch = job->batch, .sample_tokens = 1};
+    *data = (struct keel_data){.reader = readers[kind],
+                               .use = use,
+                               .whole = true,
+                               .seed = job->seed,
+                               .batch = job->batch,
+                               .sample_tokens = 1};
     enum keel_status status = data->reader->open(data, job);
+    data->use = NULL;
     if (status != KEEL_OK) {
         keel_data_close(data);
         return status;
     }
-    KEEL_ASSERT(data->train_count > 0 && data->input_count > 0);
+    KEEL_ASSERT(data->input_count > 0);
     *out = data;
     return KEEL_OK;
+}
+
+enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **out)
+{
+    KEEL_TRY(open_data(job, NULL, out));
+    KEEL_ASSERT((*out)->train_count > 0);
+    return KEEL_OK;
+}
+
+enum keel_status keel_data_open_to_use(const struct keel_job *job, const struct keel_data_use *use,
+                                       struct keel_data **out)
+{
+    return open_data(job, use, out);
+}
+
+bool keel_data_is_whole(const struct keel_data *data)
+{
+    return data->whole;
 }
 
 void keel_data_close(struct keel_data *data)
@@ -103,6 +127,17 @@ bool keel_data_is_right(const struct keel_data *data, void *const *inputs, uint3
     return data->reader->is_right(inputs, row, logits, classes);
 }
 
+uint32_t keel_data_class_of(const struct keel_data *data, void *const *inputs, uint32_t row)
+{
+    KEEL_ASSERT(keel_data_has_accuracy(data));
+    return data->reader->class_of(inputs, row);
+}
+
+uint32_t keel_data_class_count(const struct keel_data *data)
+{
+    return data->vocab > 0 ? data->vocab : 2; /* of what is true or not */
+}
+
 const char *keel_data_text_of(const struct keel_data *data, uint32_t token,
                               char scratch[KEEL_TOKEN_TEXT_BYTES], size_t *out_bytes)
 {
@@ -114,6 +149,13 @@ uint32_t keel_data_first_token(const struct keel_data *data)
 {
     KEEL_ASSERT(data->reader->first_token != NULL);
     return data->reader->first_token(data);
+}
+
+enum keel_status keel_data_encode(const struct keel_data *data, const char *text, size_t bytes, int32_t **out,
+                                  size_t *out_count)
+{
+    KEEL_ASSERT(data->reader->encode != NULL);
+    return data->reader->encode(data, text, bytes, out, out_count);
 }
 
 uint32_t keel_data_highest(const float *logits, uint32_t classes)

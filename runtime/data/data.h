@@ -20,6 +20,21 @@ struct keel_data;
 enum keel_status keel_data_open(const struct keel_job *job, struct keel_data **out);
 void keel_data_close(struct keel_data *data);
 
+/* The same for what is done with a trained model; nothing is there to train on then. */
+struct keel_data_use {
+    const char *val_path; /* samples to validate with are those of this file, or of images of this folder, and
+                             not the job's; NULL: none are read. Of tokens beyond the vocabulary, or bytes
+                             that the job's text has not, it is INVALID, with the offset. */
+    uint32_t val_width;   /* bytes of a token in that file, if it has no header; 0: it is a text */
+};
+/* Of the job's own data what the vocabulary, or the classes, follow from is read, and no more: of a
+ * tokenizer, of data.vocab = byte and of images with model.vocab nothing. UNSUPPORTED: val_path, of data that
+ * are drawn. Errors else as of keel_data_open. `use` is borrowed for the call. */
+enum keel_status keel_data_open_to_use(const struct keel_job *job, const struct keel_data_use *use,
+                                       struct keel_data **out);
+/* All of the job's data were read: the digest is that of its identity. */
+bool keel_data_is_whole(const struct keel_data *data);
+
 /* The tensors of a microbatch, in the order in which the model declares them. */
 enum { KEEL_DATA_INPUTS_MAX = 4 };
 struct keel_data_input {
@@ -59,6 +74,9 @@ enum keel_status keel_data_val_batch(const struct keel_data *data, uint32_t inde
 bool keel_data_has_accuracy(const struct keel_data *data);
 bool keel_data_is_right(const struct keel_data *data, void *const *inputs, uint32_t row, const float *logits,
                         uint32_t classes);
+/* Likewise: the class of a sample, and how many there are. */
+uint32_t keel_data_class_of(const struct keel_data *data, void *const *inputs, uint32_t row);
+uint32_t keel_data_class_count(const struct keel_data *data);
 
 /* Of texts and token files: the bytes of a token, in `scratch` or as long as the data are open; of token
  * files without a tokenizer its number and a blank. And the token that generated text goes on from: a line's
@@ -68,6 +86,10 @@ enum { KEEL_TOKEN_TEXT_BYTES = 16 };
 const char *keel_data_text_of(const struct keel_data *data, uint32_t token,
                               char scratch[KEEL_TOKEN_TEXT_BYTES], size_t *out_bytes);
 uint32_t keel_data_first_token(const struct keel_data *data);
+/* The tokens of a text, on the heap: bytes, what a tokenizer makes of it or, of token files without one, the
+ * numbers that it has. INVALID names the byte, or number, that is no token, and where it is. NO_MEMORY. */
+enum keel_status keel_data_encode(const struct keel_data *data, const char *text, size_t bytes, int32_t **out,
+                                  size_t *out_count);
 
 /* Position of `index` in a keyed permutation of [0, count): a balanced Feistel network on the next power
  * of four, cycle-walking (Black and Rogaway 2002). */

@@ -41,11 +41,12 @@ static enum keel_status read_idx(struct keel_data *data, const char *directory, 
                          path);
     enum keel_status status = keel_file_read(path, UINT64_C(1) << KEEL_BYTES_MAX_LOG2, out_bytes, &bytes);
     if (status == KEEL_NOT_FOUND)
-        return keel_fail(status,
-                         "data.path = %s: no file %s there; name a directory of four IDX files, or run `make "
-                         "data` for Fashion-MNIST in build/data/fashion (installed: sh "
-                         "PREFIX/share/keel/data.sh PREFIX/share/keel/data)",
-                         directory, name);
+        return keel_fail(
+            status,
+            "%s%s: no file %s there; name a directory of four IDX files, or run `make "
+            "data` for Fashion-MNIST in build/data/fashion (installed: sh "
+            "PREFIX/share/keel/data.sh PREFIX/share/keel/data)",
+            data->use != NULL && data->use->val_path == directory ? "" : "data.path = ", directory, name);
     if (status != KEEL_OK)
         return status;
     data->digest = XXH3_64bits_withSeed(*out_bytes, bytes, data->digest);
@@ -92,13 +93,13 @@ static enum keel_status check_classes(const struct set *set, uint32_t classes, c
     return KEEL_OK;
 }
 
-static enum keel_status read_set(struct keel_data *data, const struct keel_job *job, struct set *set,
+static enum keel_status read_set(struct keel_data *data, const char *directory, struct set *set,
                                  const char *const name[2])
 {
-    KEEL_TRY(read_idx(data, job->path, name[0], &set->image_bytes, &set->images));
-    KEEL_TRY(read_idx(data, job->path, name[1], &set->label_bytes, &set->labels));
-    KEEL_TRY(check_pixels(&set->images, job->path, name[0]));
-    return check_labels(set, job->path, name);
+    KEEL_TRY(read_idx(data, directory, name[0], &set->image_bytes, &set->images));
+    KEEL_TRY(read_idx(data, directory, name[1], &set->label_bytes, &set->labels));
+    KEEL_TRY(check_pixels(&set->images, directory, name[0]));
+    return check_labels(set, directory, name);
 }
 
 static uint32_t highest_label(const struct keel_idx *labels)
@@ -139,27 +140,53 @@ static enum keel_status check_sets(const struct images *images, const struct kee
     return KEEL_OK;
 }
 
+static void declare(struct keel_data *data, struct images *images, const struct keel_idx *from)
+{
+    images->height = from->size[1];
+    images->width = from->size[2];
+    images->channels = from->size[3];
+    const uint64_t sizes[3] = {images->height, images->width, images->channels};
+    keel_data_add_input(data, "images", KEEL_F32, 1, 3, sizes);
+    keel_data_add_input(data, "labels", KEEL_I32, 1, 0, sizes);
+}
+
+/* Images that a trained model is to name. Only the labels for training say how many classes there are, where
+ * the job does not. */
+static enum keel_status open_other(struct keel_data *data, struct images *images, const struct keel_job *job)
+{
+    const char *directory = data->use->val_path;
+    struct set *set = &images->sets[VAL];
+    data->whole = false;
+    data->vocab = job->vocab;
+    if (job->vocab == 0) {
+        KEEL_TRY(read_set(data, job->path, &images->sets[TRAIN], names[TRAIN]));
+        data->vocab = highest_label(&images->sets[TRAIN].labels) + 1;
+    }
+    KEEL_TRY(read_set(data, directory, set, names[VAL]));
+    KEEL_TRY(check_classes(set, data->vocab, directory, names[VAL][1]));
+    data->val_count = set->images.size[0];
+    declare(data, images, &set->images);
+    return KEEL_OK;
+}
+
 static enum keel_status open_images(struct keel_data *data, const struct keel_job *job)
 {
     struct images *images;
     KEEL_TRY(keel_alloc(1, sizeof *images, &images));
     data->own = images;
+    if (data->use != NULL && data->use->val_path != NULL)
+        return open_other(data, images, job);
     for (int s = 0; s < SETS; s++)
-        KEEL_TRY(read_set(data, job, &images->sets[s], names[s]));
+        KEEL_TRY(read_set(data, job->path, &images->sets[s], names[s]));
     const struct keel_idx *train = &images->sets[TRAIN].images;
     data->vocab = job->vocab != 0 ? job->vocab : highest_label(&images->sets[TRAIN].labels) + 1;
     KEEL_TRY(check_sets(images, job, data->vocab));
     data->absent_classes = count_absent(&images->sets[TRAIN].labels, data->vocab);
-    images->height = train->size[1];
-    images->width = train->size[2];
-    images->channels = train->size[3];
     images->shift = job->shift;
     images->flip = job->flip;
     data->train_count = train->size[0];
     data->val_count = images->sets[VAL].images.size[0];
-    const uint64_t sizes[3] = {images->height, images->width, images->channels};
-    keel_data_add_input(data, "images", KEEL_F32, 1, 3, sizes);
-    keel_data_add_input(data, "labels", KEEL_I32, 1, 0, sizes);
+    declare(data, images, train);
     return KEEL_OK;
 }
 
@@ -223,10 +250,18 @@ static enum keel_status fill_image(const struct keel_data *data, const struct ke
     return KEEL_OK;
 }
 
-static bool is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)
+static uint32_t class_of(void *const *inputs, uint32_t row)
 {
-    return keel_data_highest(logits, classes) == (uint32_t)((const int32_t *)inputs[1])[row];
+    return (uint32_t)((const int32_t *)inputs[1])[row];
 }
 
-const struct keel_reader keel_image_reader = {
-    .open = open_images, .close = close_images, .fill = fill_image, .is_right = is_right};
+static bool is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)
+{
+    return keel_data_highest(logits, classes) == class_of(inputs, row);
+}
+
+const struct keel_reader keel_image_reader = {.open = open_images,
+                                              .close = close_images,
+                                              .fill = fill_image,
+                                              .is_right = is_right,
+                                              .class_of = class_of};

@@ -26,12 +26,18 @@ struct keel_reader {
     const char *(*text_of)(const struct keel_data *data, uint32_t token, char scratch[KEEL_TOKEN_TEXT_BYTES],
                            size_t *out_bytes);
     uint32_t (*first_token)(const struct keel_data *data);
+    /* The tokens of a text, as keel_data_encode; NULL likewise. */
+    enum keel_status (*encode)(const struct keel_data *data, const char *text, size_t bytes, int32_t **out,
+                               size_t *out_count);
     /* Whether a row of logits is right; NULL: there is no such thing as accuracy. */
     bool (*is_right)(void *const *inputs, uint32_t row, const float *logits, uint32_t classes);
+    uint32_t (*class_of)(void *const *inputs, uint32_t row); /* where there is */
 };
 
 struct keel_data {
     const struct keel_reader *reader;
+    const struct keel_data_use *use; /* for open alone; NULL: to train on */
+    bool whole;                      /* the digest is of all that the job reads */
     uint64_t seed, digest;
     uint64_t train_count, val_count; /* samples that there are */
     uint32_t batch, vocab, absent_classes, sample_tokens;

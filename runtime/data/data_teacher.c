@@ -40,6 +40,9 @@ static enum keel_status open_teacher(struct keel_data *data, const struct keel_j
     data->train_count = job->samples;
     data->val_count = KEEL_DATA_DRAWN;
     data->digest = TEACHER_VERSION;
+    if (data->use != NULL && data->use->val_path != NULL)
+        return keel_fail(KEEL_UNSUPPORTED, "%s: dlrm reads no file: its samples are drawn",
+                         data->use->val_path);
     if ((uint64_t)job->tables * job->categories > INT32_MAX)
         return keel_fail(KEEL_INVALID,
                          "model.tables = %u of model.categories = %u: more rows than an id counts; "
@@ -108,11 +111,19 @@ static enum keel_status fill_sample(const struct keel_data *data, const struct k
     return KEEL_OK;
 }
 
+static uint32_t class_of(void *const *inputs, uint32_t row)
+{
+    return ((const float *)inputs[2])[row] > 0.5f;
+}
+
 static bool is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)
 {
     (void)classes;
-    return (logits[0] > 0.0f) == (((const float *)inputs[2])[row] > 0.5f);
+    return (logits[0] > 0.0f) == (class_of(inputs, row) != 0);
 }
 
-const struct keel_reader keel_teacher_reader = {
-    .open = open_teacher, .close = close_teacher, .fill = fill_sample, .is_right = is_right};
+const struct keel_reader keel_teacher_reader = {.open = open_teacher,
+                                                .close = close_teacher,
+                                                .fill = fill_sample,
+                                                .is_right = is_right,
+                                                .class_of = class_of};

@@ -23,12 +23,15 @@ struct run {
     uint64_t first, before;
 };
 struct text {
-    char *bytes; /* owned; NULL: of token files */
+    char *bytes; /* owned */
     uint64_t count, train_bytes;
     struct keel_token_files files; /* to train on, and behind them those of data.val_path */
+    struct keel_token_files other; /* of keel_data_use: what a trained model is to read */
     struct run *runs[SETS];        /* owned */
     size_t run_count[SETS];
+    uint32_t read_below;              /* what tokens of files are below */
     struct keel_tokenizer *tokenizer; /* owned; NULL: none is named */
+    bool of_bytes;                    /* tokens are bytes of texts, else numbers of token files */
     uint32_t block, tokens;           /* different ones; the mask, if any, is one more */
     uint32_t masked;                  /* of a sample; 0: the next token is asked for */
     uint8_t token_of[BYTES];
@@ -84,10 +87,50 @@ static enum keel_status append_val_text(struct text *text, const struct keel_job
     return status;
 }
 
+static bool is_known(const struct text *text, uint8_t byte)
+{
+    return text->byte_of[text->token_of[byte]] == byte;
+}
+
+/* In the place of the job's text, whose vocabulary is known. */
+static enum keel_status read_other(struct keel_data *data, struct text *text)
+{
+    const char *path = data->use->val_path;
+    size_t bytes = 0;
+    keel_free(text->bytes);
+    text->bytes = NULL;
+    text->count = text->train_bytes = 0;
+    if (path == NULL)
+        return KEEL_OK;
+    if (data->use->val_width > 0)
+        return keel_fail(KEEL_INVALID,
+                         "%s: is a token file, and the job's tokens are bytes of a text; name a "
+                         "text",
+                         path);
+    KEEL_TRY(read_bytes(path, "the data", &text->bytes, &bytes));
+    for (size_t i = 0; i < bytes; i++)
+        if (!is_known(text, (uint8_t)text->bytes[i]))
+            return keel_fail(KEEL_INVALID,
+                             "%s: byte %u at offset %zu is none of the job's vocabulary, which has those of "
+                             "the text that it was trained on (data.vocab = char)",
+                             path, (uint8_t)text->bytes[i], i);
+    if (bytes <= text->block)
+        return keel_fail(KEEL_INVALID, "%s: %zu bytes, at least model.block + 1 = %u are needed", path, bytes,
+                         text->block + 1);
+    text->count = bytes;
+    data->val_count = bytes - text->block;
+    return KEEL_OK;
+}
+
 static enum keel_status open_bytes(struct keel_data *data, struct text *text, const struct keel_job *job)
 {
     const char *files;
     size_t bytes = 0;
+    if (data->use != NULL && keel_job_vocab(job, &files) == KEEL_VOCAB_BYTE) {
+        text->tokens = build_vocab(text, true);
+        data->whole = false;
+        return read_other(data, text);
+    }
     KEEL_TRY(read_bytes(job->path, "data.path", &text->bytes, &bytes));
     text->count = text->train_bytes = bytes;
     if (job->val_path[0] == '\0') {
@@ -98,6 +141,8 @@ static enum keel_status open_bytes(struct keel_data *data, struct text *text, co
         data->digest = XXH3_64bits_withSeed(text->bytes, keel_size(text->count), text->train_bytes);
     }
     text->tokens = build_vocab(text, keel_job_vocab(job, &files) == KEEL_VOCAB_BYTE);
+    if (data->use != NULL)
+        return read_other(data, text);
     if (text->train_bytes < (uint64_t)text->block + 1)
         return keel_fail(
             KEEL_INVALID,
@@ -114,11 +159,12 @@ static enum keel_status open_bytes(struct keel_data *data, struct text *text, co
 
 /* The windows of `count` tokens, from `first` on, of the row of files `from` to `to`, as runs of a set.
  * Returns how many there are. */
-static uint64_t add_runs(struct text *text, int set, size_t from, size_t to, uint64_t first, uint64_t count)
+static uint64_t add_runs(struct text *text, const struct keel_token_files *files, int set, size_t from,
+                         size_t to, uint64_t first, uint64_t count)
 {
     uint64_t windows = 0, begin = 0; /* of the file, in the row */
     for (size_t f = from; f < to; f++) {
-        const struct keel_token_file *file = &text->files.files[f];
+        const struct keel_token_file *file = &files->files[f];
         const uint64_t end = begin + file->layout.count;
         const uint64_t low = begin > first ? begin : first, high = end < first + count ? end : first + count;
         if (high > low && high - low > text->block) {
@@ -141,8 +187,9 @@ static enum keel_status cut_files(struct keel_data *data, struct text *text, con
     for (int set = 0; set < SETS; set++)
         KEEL_TRY(keel_alloc(files, sizeof(struct run), &text->runs[set]));
     train_tokens -= apart ? 0 : kept;
-    data->train_count = add_runs(text, TRAIN, 0, train_files, 0, train_tokens);
-    data->val_count = add_runs(text, VAL, apart ? train_files : 0, files, apart ? 0 : train_tokens, kept);
+    data->train_count = add_runs(text, &text->files, TRAIN, 0, train_files, 0, train_tokens);
+    data->val_count =
+        add_runs(text, &text->files, VAL, apart ? train_files : 0, files, apart ? 0 : train_tokens, kept);
     if (data->train_count == 0)
         return keel_fail(KEEL_INVALID,
                          "%s: %llu tokens for training, and none of the files has model.block + 1 = %u of "
@@ -184,6 +231,32 @@ static enum keel_status look_at_files(struct keel_data *data, struct text *text,
     return KEEL_OK;
 }
 
+/* The files that a trained model is to read: tokens that no training text had are right, where the model has
+ * them. */
+static enum keel_status open_other(struct keel_data *data, struct text *text, const struct keel_job *job)
+{
+    const char *path = data->use->val_path;
+    uint64_t digest;
+    uint32_t highest;
+    if (path == NULL)
+        return KEEL_OK;
+    if (data->use->val_width == 0)
+        return keel_fail(KEEL_INVALID,
+                         "%s: is a text, and the job names no tokenizer (data.vocab = bpe:...) "
+                         "that would make tokens of it; name a token file",
+                         path);
+    if (text->tokenizer == NULL && job->vocab != 0)
+        text->read_below = text->masked > 0 ? job->vocab - 1 : job->vocab;
+    KEEL_TRY(keel_token_files_add(&text->other, path, "the data", data->use->val_width));
+    KEEL_TRY(keel_token_files_survey(&text->other, text->read_below, &digest, &highest));
+    KEEL_TRY(keel_alloc(text->other.count, sizeof(struct run), &text->runs[VAL]));
+    data->val_count = add_runs(text, &text->other, VAL, 0, text->other.count, 0, text->other.tokens);
+    if (data->val_count == 0)
+        return keel_fail(KEEL_INVALID, "%s: %llu tokens, and no file has model.block + 1 = %u of them", path,
+                         (unsigned long long)text->other.tokens, text->block + 1);
+    return KEEL_OK;
+}
+
 static enum keel_status open_files(struct keel_data *data, struct text *text, const struct keel_job *job,
                                    uint32_t width)
 {
@@ -196,18 +269,25 @@ static enum keel_status open_files(struct keel_data *data, struct text *text, co
                          "data.vocab = byte says nothing to token files (%s): leave it out, or give "
                          "data.format = text",
                          job->path);
+    if (data->use != NULL && text->tokenizer != NULL) {
+        text->tokens = text->read_below = keel_tokenizer_vocab(text->tokenizer);
+        data->whole = false;
+        return open_other(data, text, job);
+    }
     KEEL_TRY(keel_token_files_add(&text->files, job->path, "data.path", width));
     const size_t train_files = text->files.count;
     const uint64_t train_tokens = text->files.tokens;
     if (job->val_path[0] != '\0')
         KEEL_TRY(keel_token_files_add(&text->files, job->val_path, "data.val_path", width));
     KEEL_TRY(look_at_files(data, text, job));
+    text->read_below = text->tokens;
     if (job->val_path[0] != '\0' || text->tokenizer != NULL) {
         const uint64_t parts[] = {data->digest, train_files,
                                   text->tokenizer != NULL ? keel_tokenizer_digest(text->tokenizer) : 0};
         data->digest = XXH3_64bits(parts, sizeof parts);
     }
-    return cut_files(data, text, job, train_files, train_tokens);
+    return data->use != NULL ? open_other(data, text, job)
+                             : cut_files(data, text, job, train_files, train_tokens);
 }
 
 /* ---- the reader ---------------------------------------------------------------------------------------- */
@@ -231,13 +311,15 @@ static enum keel_status open_text(struct keel_data *data, const struct keel_job 
     text->masked = !masked ? 0 : job->block < 4 ? 1 : (job->block * 15 + 50) / 100;
     const uint32_t width = keel_job_token_width(job);
     const char *files;
-    if (width == 0 && keel_job_vocab(job, &files) == KEEL_VOCAB_BPE)
+    const bool bpe = keel_job_vocab(job, &files) == KEEL_VOCAB_BPE;
+    if (width == 0 && bpe && data->use == NULL)
         return keel_fail(
             KEEL_INVALID,
             "data.path = %s: is a text, which keel run encodes into DIR/tokens-*.bin: name that, or "
             "give data.vocab = char and the tokenizer's size as model.vocab",
             job->path);
-    KEEL_TRY(width > 0 ? open_files(data, text, job, width) : open_bytes(data, text, job));
+    KEEL_TRY(width > 0 || bpe ? open_files(data, text, job, width) : open_bytes(data, text, job));
+    text->of_bytes = width == 0 && !bpe;
     data->vocab = text->tokens + (masked ? 1 : 0);
     data->sample_tokens = job->block;
     KEEL_TRY(check_vocab(data, text, job));
@@ -268,6 +350,7 @@ static void close_text(struct keel_data *data)
     for (int set = 0; set < SETS; set++)
         keel_free(text->runs[set]);
     keel_token_files_fini(&text->files);
+    keel_token_files_fini(&text->other);
     keel_tokenizer_close(text->tokenizer);
     keel_free(text);
 }
@@ -292,10 +375,10 @@ static const struct run *find_run(const struct text *text, int set, uint64_t win
 static enum keel_status read_tokens(const struct text *text, const struct keel_sample *sample, uint32_t count,
                                     int32_t *out_first, int32_t *out)
 {
-    if (text->bytes == NULL) {
+    if (!text->of_bytes) {
         const struct run *run = find_run(text, sample->validation ? VAL : TRAIN, sample->item);
-        return keel_token_file_read(run->file, run->first + (sample->item - run->before), count, text->tokens,
-                                    out_first, out);
+        return keel_token_file_read(run->file, run->first + (sample->item - run->before), count,
+                                    text->read_below, out_first, out);
     }
     /* Windows for validation lie behind the text for training. */
     const uint64_t first = sample->item + (sample->validation ? text->train_bytes : 0);
@@ -351,7 +434,7 @@ static const char *text_of(const struct keel_data *data, uint32_t token, char sc
     const struct text *text = data->own;
     if (text->tokenizer != NULL)
         return keel_tokenizer_text(text->tokenizer, token, out_bytes);
-    if (text->bytes == NULL) {
+    if (!text->of_bytes) {
         *out_bytes = (size_t)snprintf(scratch, KEEL_TOKEN_TEXT_BYTES, "%u ", token);
         return scratch;
     }
@@ -366,9 +449,75 @@ static uint32_t first_token(const struct keel_data *data)
     return text->tokenizer != NULL ? keel_tokenizer_byte(text->tokenizer, '\n') : text->token_of['\n'];
 }
 
+/* What the tokenizer makes of all of a text. */
+static enum keel_status encode_whole(struct keel_encoder *encoder, const char *text, size_t bytes,
+                                     int32_t **tokens, size_t *count)
+{
+    size_t capacity = 0, done = 0;
+    while (done < bytes) {
+        const uint32_t *ids;
+        size_t used, more;
+        const enum keel_status status =
+            keel_encoder_run(encoder, text + done, bytes - done, true, &used, &ids, &more);
+        if (status == KEEL_INVALID)
+            return keel_fail(status, "the text is no UTF-8 at byte %zu", done + used);
+        KEEL_TRY(status);
+        KEEL_TRY(keel_grow(tokens, &capacity, *count + more, sizeof **tokens));
+        for (size_t i = 0; i < more; i++)
+            (*tokens)[(*count)++] = (int32_t)ids[i];
+        done += used;
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status encode_bytes(const struct text *own, const char *text, size_t bytes, int32_t *tokens)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        const uint8_t byte = (uint8_t)text[i];
+        if (!is_known(own, byte))
+            return keel_fail(KEEL_INVALID,
+                             "byte %zu of the text (%u) is none of the job's vocabulary, which has those of "
+                             "the text that it was trained on (data.vocab = char)",
+                             i, byte);
+        tokens[i] = own->token_of[byte];
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status encode(const struct keel_data *data, const char *text, size_t bytes, int32_t **out,
+                               size_t *out_count)
+{
+    const struct text *own = data->own;
+    struct keel_encoder *encoder = NULL;
+    int32_t *tokens = NULL;
+    size_t count = 0;
+    enum keel_status status = KEEL_OK;
+    if (own->tokenizer != NULL) {
+        status = keel_encoder_create(own->tokenizer, &encoder);
+        if (status == KEEL_OK)
+            status = encode_whole(encoder, text, bytes, &tokens, &count);
+        keel_encoder_destroy(encoder);
+    } else if (own->of_bytes) {
+        count = bytes;
+        status = keel_alloc(bytes + 1, sizeof *tokens, &tokens);
+        if (status == KEEL_OK)
+            status = encode_bytes(own, text, bytes, tokens);
+    } else {
+        status = keel_token_numbers_parse(text, bytes, own->tokens, &tokens, &count);
+    }
+    if (status != KEEL_OK) {
+        keel_free(tokens);
+        return status;
+    }
+    *out = tokens;
+    *out_count = count;
+    return KEEL_OK;
+}
+
 const struct keel_reader keel_text_reader = {.open = open_next,
                                              .close = close_text,
                                              .fill = fill_next,
                                              .text_of = text_of,
-                                             .first_token = first_token};
+                                             .first_token = first_token,
+                                             .encode = encode};
 const struct keel_reader keel_masked_reader = {.open = open_masked, .close = close_text, .fill = fill_masked};

@@ -301,3 +301,60 @@ enum keel_status keel_token_files_survey(const struct keel_token_files *files, u
     keel_free(survey.block);
     return status;
 }
+
+/* ---- tokens as people write them ----------------------------------------------------------------------- */
+
+static bool is_space(char sign) /* or a comma, as lists have it */
+{
+    return sign == ' ' || sign == '\n' || sign == '\t' || sign == '\r' || sign == ',';
+}
+
+/* The number that a word is; UINT32_MAX: none, or too large for any vocabulary. */
+static uint32_t read_number(const char *word, size_t length)
+{
+    uint32_t number = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (word[i] < '0' || word[i] > '9' || number > UINT32_MAX / 10 - 1)
+            return UINT32_MAX;
+        number = 10 * number + (uint32_t)(word[i] - '0');
+    }
+    return number;
+}
+
+static enum keel_status parse_numbers(const char *text, size_t bytes, uint32_t vocab, int32_t **tokens,
+                                      size_t *count)
+{
+    size_t capacity = 0, at = 0;
+    for (;;) {
+        while (at < bytes && is_space(text[at]))
+            at++;
+        if (at == bytes)
+            return KEEL_OK;
+        const size_t begin = at;
+        while (at < bytes && !is_space(text[at]))
+            at++;
+        const uint32_t number = read_number(text + begin, at - begin);
+        if (number >= vocab || number > INT32_MAX)
+            return keel_fail(KEEL_INVALID,
+                             "word %zu, at byte %zu, is no number of a token: they are below %u, and the job "
+                             "names no tokenizer (data.vocab = bpe:...)",
+                             *count + 1, begin, vocab);
+        KEEL_TRY(keel_grow(tokens, &capacity, *count + 1, sizeof **tokens));
+        (*tokens)[(*count)++] = (int32_t)number;
+    }
+}
+
+enum keel_status keel_token_numbers_parse(const char *text, size_t bytes, uint32_t vocab, int32_t **out,
+                                          size_t *out_count)
+{
+    int32_t *tokens = NULL;
+    size_t count = 0;
+    const enum keel_status status = parse_numbers(text, bytes, vocab, &tokens, &count);
+    if (status != KEEL_OK) {
+        keel_free(tokens);
+        return status;
+    }
+    *out = tokens;
+    *out_count = count;
+    return KEEL_OK;
+}

@@ -63,4 +63,9 @@ bool keel_token_files_are_surveyed_whole(const struct keel_token_files *files);
 enum keel_status keel_token_file_read(const struct keel_token_file *file, uint64_t first, uint32_t count,
                                       uint32_t vocab, int32_t *out_first, int32_t *out);
 
+/* The tokens of a text of numbers, white space between them, on the heap: INVALID names what is no number
+ * below `vocab`, by its place. `text` has `bytes` bytes. NO_MEMORY. */
+enum keel_status keel_token_numbers_parse(const char *text, size_t bytes, uint32_t vocab, int32_t **out,
+                                          size_t *out_count);
+
 #endif

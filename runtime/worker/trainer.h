@@ -13,6 +13,7 @@
 #include "data.h"
 #include "hang_watch.h"
 #include "holdings.h"
+#include "score.h"
 #include <keel/ckpt.h>
 #include <keel/device.h>
 #include <keel/engine.h>
@@ -142,13 +143,7 @@ void keel_trainer_sum_facts(const struct keel_trainer *trainer, struct keel_devi
 void keel_trainer_drop(struct keel_trainer *trainer);
 
 /* Over the job's validation batches. */
-struct keel_trainer_scores {
-    bool has_loss,
-        has_accuracy; /* no loss: nothing is kept for validation; accuracy: of models that classify */
-    float loss;       /* mean */
-    float accuracy;   /* share of samples that the highest logit gets right, or the sign of the only one */
-};
-enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_trainer_scores *out);
+enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_scores *out);
 
 /* Learning rate of a step: linear warm-up, then cosine to min_lr at decay_steps. */
 float keel_learning_rate(const struct keel_job *job, uint64_t step);

@@ -340,8 +340,7 @@ void keel_partial_buffers_destroy(struct keel_trainer *trainer);
 
 /* ---- the state ----------------------------------------------------------------------------------------- */
 
-/* trainer_state.c: what snapshots put in front of the names of a part's tensors, and whether it is kept. */
-const char *keel_state_prefix(uint32_t part);
+/* trainer_state.c: whether the optimizer keeps that part of a tile. */
 bool keel_state_is_kept(const struct keel_trainer *trainer, uint32_t tile, uint32_t part);
 
 #endif

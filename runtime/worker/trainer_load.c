@@ -1,8 +1,8 @@
-/* trainer_load.c - the state from a snapshot: which tensors it must hold, which may be missing, and the copy.
+/* trainer_load.c - the state from a snapshot: which tensors may be missing, and the copy.
  */
 #include "trainer_internal.h"
+#include "weights.h"
 #include <keel/memory.h>
-#include <string.h>
 
 static void see_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
 {
@@ -10,59 +10,6 @@ static void see_progress(void *context, uint64_t done_bytes, uint64_t total_byte
     (void)done_bytes;
     (void)total_bytes;
     atomic_fetch_add(trainer->progress, 1);
-}
-
-static bool holds(const struct keel_snapshot *snapshot, const char *name)
-{
-    struct keel_region tensor;
-    for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot); i++)
-        if (keel_snapshot_tensor(snapshot, i, &tensor) == KEEL_OK && strcmp(tensor.name, name) == 0)
-            return true;
-    return false;
-}
-
-static bool is_of_model(const struct keel_engine *engine, const char *name)
-{
-    for (uint32_t i = 0; i < keel_engine_param_count(engine); i++)
-        if (strcmp(keel_engine_param(engine, i)->name, name) == 0)
-            return true;
-    return false;
-}
-
-/* Weights that were imported may be another model's: of more layers, say, which would be left behind unsaid.
- * What loads says what it lacks itself. */
-static enum keel_status check_weights(const struct keel_trainer *trainer,
-                                      const struct keel_snapshot *snapshot)
-{
-    struct keel_region tensor;
-    for (uint32_t i = 0; i < keel_snapshot_tensor_count(snapshot); i++) {
-        KEEL_TRY(keel_snapshot_tensor(snapshot, i, &tensor));
-        bool known = tensor.dtype != KEEL_CKPT_F32 || strcmp(tensor.name, KEEL_LOSS_SCALE_NAME) == 0 ||
-                     is_of_model(trainer->engine, tensor.name);
-        for (uint32_t part = KEEL_STATE_M; part < KEEL_STATE_PARTS; part++)
-            known =
-                known || strncmp(tensor.name, keel_state_prefix(part), strlen(keel_state_prefix(part))) == 0;
-        if (!known)
-            return keel_fail(
-                KEEL_MISMATCH,
-                "tensor %s of the snapshot is none of this job's model: give the [model] keys that "
-                "the weights were made with, or import them without it",
-                tensor.name);
-    }
-    return KEEL_OK;
-}
-
-/* After a load that found something missing: a tensor, or what a tensor is in (that was said already)? */
-static enum keel_status say_missing(const struct keel_snapshot *snapshot, const struct keel_load *loads,
-                                    uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (!holds(snapshot, loads[i].box.name))
-            return keel_fail(KEEL_MISMATCH,
-                             "the snapshot holds no tensor %s of this job's model: import all of the weights "
-                             "(without --only), or give the [model] keys that they were made with",
-                             loads[i].box.name);
-    return KEEL_NOT_FOUND;
 }
 
 /* What this rank reads of it. */
@@ -78,7 +25,7 @@ static bool begins_anew(const struct keel_trainer *trainer, const struct keel_sn
 {
     const struct keel_engine_param *param =
         keel_engine_param(trainer->engine, keel_engine_tile(trainer->engine, tile)->param);
-    return param->kept && !holds(snapshot, param->name);
+    return param->kept && !keel_weights_holds(snapshot, param->name);
 }
 
 /* What no snapshot says: what the optimizer does not keep is zero already (keel_trainer_initialize), and what
@@ -127,7 +74,7 @@ static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snap
     }
     enum keel_status status = keel_snapshot_load(snapshot, share->loads, count, &config, &stats);
     if (status != KEEL_OK)
-        return status == KEEL_NOT_FOUND ? say_missing(snapshot, share->loads, count) : status;
+        return status == KEEL_NOT_FOUND ? keel_weights_say_missing(snapshot, share->loads, count) : status;
     *read_bytes += stats.read_bytes;
     for (uint32_t i = 0; i < share->count; i++) {
         const struct keel_state_piece *piece = &share->pieces[i];
@@ -146,7 +93,7 @@ enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_sna
     struct keel_share share = {0};
     float *values = NULL;
     *out_read = 0;
-    KEEL_TRY(check_weights(trainer, snapshot));
+    KEEL_TRY(keel_weights_check(trainer->engine, snapshot));
     enum keel_status status = keel_trainer_read_pieces(trainer, index, count, &share.pieces, &share.count);
     if (status == KEEL_OK)
         status = keel_alloc(share.count + 1, sizeof *share.loads, &share.loads);

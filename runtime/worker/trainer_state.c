@@ -1,5 +1,6 @@
 /* trainer_state.c - the state as tiles: read and written for healing, named and cut for snapshots. */
 #include "trainer_internal.h"
+#include "weights.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <stdio.h>
@@ -10,13 +11,8 @@ static const struct {
      * which is that of Adam for all: so what one optimizer has trained, or what was imported, another can go
      * on from. */
     const char *prefix;
-} parts[KEEL_STATE_PARTS] = {{KEEL_FLAT_WEIGHTS, ""}, {KEEL_FLAT_M, "adam.m/"}, {KEEL_FLAT_V, "adam.v/"}};
-
-const char *keel_state_prefix(uint32_t part)
-{
-    KEEL_ASSERT(part < KEEL_STATE_PARTS);
-    return parts[part].prefix;
-}
+} parts[KEEL_STATE_PARTS] = {
+    {KEEL_FLAT_WEIGHTS, ""}, {KEEL_FLAT_M, KEEL_WEIGHTS_M_PREFIX}, {KEEL_FLAT_V, KEEL_WEIGHTS_V_PREFIX}};
 
 /* Weights, m, and v where the optimizer has one: state that nobody reads is neither kept nor sent. */
 static uint32_t part_count(const struct keel_trainer *trainer)

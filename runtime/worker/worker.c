@@ -443,7 +443,7 @@ void keel_worker_note_memory(struct keel_worker *worker)
     send_note(worker, note);
 }
 
-void keel_worker_note_scores(struct keel_worker *worker, const struct keel_trainer_scores *scores)
+void keel_worker_note_scores(struct keel_worker *worker, const struct keel_scores *scores)
 {
     json_t *note = json_pack("{s:s, s:I, s:i}", "event", "evaluated", "step", (json_int_t)worker->next_step,
                              "rank", (int)worker->rank);

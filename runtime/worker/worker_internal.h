@@ -254,7 +254,7 @@ void keel_worker_drill(void *context, unsigned phase);
 enum keel_status keel_worker_run_steps(struct keel_worker *worker);
 
 /* worker.c: what train.steps = 0 asks for, as the event `evaluated`. */
-void keel_worker_note_scores(struct keel_worker *worker, const struct keel_trainer_scores *scores);
+void keel_worker_note_scores(struct keel_worker *worker, const struct keel_scores *scores);
 /* worker.c: what the engine planned of the device, and what lies there and in the transport's memory behind
  * the first step of a view, as the event `memory`. */
 void keel_worker_note_memory(struct keel_worker *worker);

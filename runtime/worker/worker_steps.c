@@ -85,7 +85,7 @@ static struct keel_step_record record_of(const struct keel_worker *worker,
 }
 
 /* Ranks of no complete data position cannot evaluate: they are told. */
-static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_trainer_scores *out)
+static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_scores *out)
 {
     struct keel_worker_axes *axes = &worker->axes;
     const struct keel_axes *map = &axes->map;
@@ -118,7 +118,7 @@ static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_re
         job->eval_every > 0 && (worker->next_step % job->eval_every == 0 || worker->next_step == job->steps);
     if (!due)
         return KEEL_OK;
-    struct keel_trainer_scores scores = {.has_loss = false};
+    struct keel_scores scores = {.has_loss = false};
     KEEL_TRY(keel_worker_shares(worker) ? evaluate_shared(worker, &scores)
                                         : keel_trainer_eval(worker->trainer, &scores));
     record->has_val_loss = scores.has_loss;
@@ -255,7 +255,7 @@ static bool snapshot_due(const struct keel_worker *worker)
 /* train.steps = 0: no step, but what the weights are worth as they are. */
 static enum keel_status evaluate_only(struct keel_worker *worker)
 {
-    struct keel_trainer_scores scores;
+    struct keel_scores scores;
     KEEL_TRY(keel_trainer_eval(worker->trainer, &scores));
     if (worker->position == 0)
         keel_worker_note_scores(worker, &scores);

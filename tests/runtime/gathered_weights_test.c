@@ -265,7 +265,7 @@ END_TEST
 static void *evaluate_rank(void *argument)
 {
     struct rank *rank = argument;
-    struct keel_trainer_scores scores;
+    struct keel_scores scores;
     rank->status = keel_trainer_eval(rank->trainer, &scores);
     return NULL;
 }

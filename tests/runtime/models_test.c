@@ -131,7 +131,7 @@ START_TEST(its_loss_falls_and_so_does_that_of_validation)
 {
     struct rig rig;
     struct keel_job job = tiny((enum keel_model_kind)_i);
-    struct keel_trainer_scores before, after;
+    struct keel_scores before, after;
     rig_open(&rig, &job, "host");
     ck_ok(keel_trainer_eval(rig.trainer, &before));
     ck_assert(before.has_loss);

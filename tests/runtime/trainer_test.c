@@ -327,7 +327,7 @@ START_TEST(text_is_drawn_by_the_seed_alone)
     ck_assert_uint_eq(second_bytes, 40);
     ck_assert_str_eq(first, second);
     ck_assert(strspn(first, "it was the best of times\n") == 40);
-    struct keel_trainer_scores scores;
+    struct keel_scores scores;
     ck_ok(keel_trainer_eval(rig.trainer, &scores));
     ck_assert(scores.has_loss && !scores.has_accuracy);
     ck_assert_float_eq_tol(scores.loss, logf((float)keel_data_vocab(rig.data)), 0.2f);

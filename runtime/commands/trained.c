@@ -1,0 +1,330 @@
+/* trained.c - see trained.h. */
+#include "trained.h"
+#include "worker_internal.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/quarantine.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TRIES_MAX = 16, METER_NS = 100000000 };
+
+void keel_trained_begin(void *own)
+{
+    ((struct keel_trained_options *)own)->step = KEEL_TRAINED_NEWEST;
+}
+
+/* ---- what an operand names ----------------------------------------------------------------------------- */
+
+/* "step-12.3" */
+static bool parse_step(const char *name, uint64_t *step, uint64_t *attempt)
+{
+    char again[64];
+    if (sscanf(name, "step-%" SCNu64 ".%" SCNu64, step, attempt) != 2)
+        return false;
+    snprintf(again, sizeof again, "step-%" PRIu64 ".%" PRIu64, *step, *attempt);
+    return strcmp(name, again) == 0;
+}
+
+static enum keel_status see_step(void *context, const char *name)
+{
+    uint64_t step, attempt;
+    if (parse_step(name, &step, &attempt))
+        *(bool *)context = true;
+    return KEEL_OK;
+}
+
+static enum keel_status absolute(const char *path, char out[KEEL_PATH_BYTES])
+{
+    char *real = realpath(path, NULL);
+    const size_t bytes = real != NULL ? strlen(real) + 1 : 0;
+    if (bytes > 0 && bytes <= KEEL_PATH_BYTES)
+        memcpy(out, real, bytes);
+    free(real); /* realpath's own allocation */
+    if (bytes == 0)
+        return keel_fail(KEEL_NOT_FOUND,
+                         "%s: is not there; name a job file, the directory of a run, or a snapshot", path);
+    return bytes <= KEEL_PATH_BYTES
+               ? KEEL_OK
+               : keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES - 1);
+}
+
+/* Where things lie: the store, the run in it, and the job of the run. */
+struct place {
+    char root[KEEL_PATH_BYTES], home[KEEL_PATH_BYTES]; /* home: of the keel run, if it is one */
+    char run[KEEL_JOB_NAME_BYTES];                     /* "": as the job is called */
+};
+
+static enum keel_status take_last(const char *path, char parent[KEEL_PATH_BYTES], char *name, size_t room)
+{
+    const char *slash = strrchr(path, '/');
+    KEEL_TRY(keel_path_parent(parent, path));
+    const int length = snprintf(name, room, "%s", slash != NULL ? slash + 1 : path);
+    return length >= 0 && (size_t)length < room
+               ? KEEL_OK
+               : keel_fail(KEEL_INVALID, "%s: is no directory of a run's snapshots", path);
+}
+
+/* A directory that is called step-N.A is a snapshot, one that holds such is a run, one with a job.conf or
+ * ckpt/ that of a keel run, and any other a store. */
+static enum keel_status find_place(struct keel_trained *trained, const char *path, struct place *out)
+{
+    char real[KEEL_PATH_BYTES], inside[KEEL_PATH_BYTES], name[KEEL_PATH_BYTES];
+    bool is_run = false;
+    KEEL_TRY(absolute(path, real));
+    KEEL_TRY(take_last(real, inside, name, sizeof name));
+    uint64_t step, attempt;
+    if (parse_step(name, &step, &attempt)) {
+        if (trained->step != KEEL_TRAINED_NEWEST && trained->step != step)
+            return keel_fail(KEEL_INVALID, "%s: is not of step %" PRIu64, path, trained->step);
+        trained->step = step;
+        trained->attempt = attempt;
+        memcpy(real, inside, sizeof real);
+        is_run = true;
+    } else {
+        KEEL_TRY(keel_dir_list(real, see_step, &is_run));
+    }
+    if (is_run) {
+        KEEL_TRY(take_last(real, out->root, out->run, sizeof out->run));
+        return keel_path_parent(out->home, out->root);
+    }
+    KEEL_TRY(keel_path_join(inside, real, "ckpt"));
+    if (!keel_path_exists(inside)) {
+        KEEL_TRY(keel_path_join(name, real, "job.conf"));
+        if (!keel_path_exists(name)) {
+            memcpy(out->root, real, sizeof real);
+            return keel_path_parent(out->home, real);
+        }
+    }
+    memcpy(out->root, inside, sizeof inside);
+    memcpy(out->home, real, sizeof real);
+    return KEEL_OK;
+}
+
+static enum keel_status load_job(const struct keel_trained_options *options, const char *path,
+                                 struct keel_job *out)
+{
+    return keel_job_load(path, options->set.at, options->set.count, out);
+}
+
+/* What the job file says of the model beside what the directory's does: the directory's counts. */
+static void tell_difference(const struct keel_trained *trained, const struct keel_job *given)
+{
+    char why[KEEL_DETAIL_BYTES];
+    struct keel_job there = trained->job;
+    there.decay_steps = given->decay_steps; /* which follow train.steps, and matter to no trained weight */
+    if (keel_job_difference(&there, given, why, sizeof why) > 0)
+        keel_log(KEEL_LOG_WARN, "%s holds a run of another job, which is taken: %s", trained->directory, why);
+}
+
+/* The directory of the run that a job file names. */
+static enum keel_status find_directory(const struct keel_trained_options *options, const char *path,
+                                       const struct keel_job *job, char out[KEEL_PATH_BYTES])
+{
+    KEEL_TRY(keel_path_join(out, options->out != NULL ? "" : "runs",
+                            options->out != NULL ? options->out : job->name));
+    if (keel_path_exists(out))
+        return KEEL_OK;
+    return keel_fail(KEEL_NOT_FOUND,
+                     "%s: no run of %s is there; begin it with keel run, or name its directory", out, path);
+}
+
+static enum keel_status open_store(struct keel_trained *trained, const struct place *place)
+{
+    const struct keel_store_config config = {.root = place->root,
+                                             .run = place->run[0] != '\0' ? place->run : trained->job.name,
+                                             .read_only = true,
+                                             .key_file = keel_job_key_file(&trained->job)};
+    const enum keel_status status =
+        keel_path_exists(place->root) ? keel_store_open(&config, &trained->store) : KEEL_NOT_FOUND;
+    if (status != KEEL_NOT_FOUND)
+        return status;
+    return keel_fail(status,
+                     "%s: holds no snapshots of %s; keel run takes them (snapshot.every), or keel ckpt "
+                     "import makes one of weights",
+                     trained->directory, config.run);
+}
+
+static enum keel_status find_in(const struct keel_trained_options *options, const char *path,
+                                struct keel_trained *trained)
+{
+    struct place place = {.root = ""};
+    char conf[KEEL_PATH_BYTES];
+    snprintf(trained->directory, sizeof trained->directory, "%s", path);
+    KEEL_TRY(find_place(trained, path, &place));
+    KEEL_TRY(keel_path_join(conf, place.home, "job.conf"));
+    if (options->job == NULL && !keel_path_exists(conf))
+        return keel_fail(
+            KEEL_NOT_FOUND,
+            "%s: no job.conf lies beside these snapshots, which says what model they are of; name "
+            "the job's file by --job",
+            path);
+    KEEL_TRY(load_job(options, options->job != NULL ? options->job : conf, &trained->job));
+    return open_store(trained, &place);
+}
+
+enum keel_status keel_trained_find(const struct keel_trained_options *options, const char *path,
+                                   struct keel_trained *out)
+{
+    struct keel_job given;
+    char directory[KEEL_PATH_BYTES];
+    *out = (struct keel_trained){.step = options->step};
+    if (!keel_path_is_file(path))
+        return options->out == NULL
+                   ? find_in(options, path, out)
+                   : keel_fail(KEEL_INVALID, "--out: goes with a job file, and %s is none", path);
+    if (options->job != NULL)
+        return keel_fail(KEEL_INVALID, "--job: %s is a job file already; name snapshots, or leave it out",
+                         path);
+    KEEL_TRY(load_job(options, path, &given));
+    KEEL_TRY(find_directory(options, path, &given, directory));
+    KEEL_TRY(find_in(options, directory, out));
+    tell_difference(out, &given);
+    return KEEL_OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+static enum keel_status open_device(struct keel_trained *trained, const struct keel_trained_options *options)
+{
+    const struct keel_board_options board = {.threads = keel_cpu_count()};
+    char selector[KEEL_SELECTOR_BYTES];
+    bool probation;
+    keel_job_device(&trained->job, 1, 0, selector);
+    KEEL_TRY(keel_board_open(options->device != NULL ? options->device : selector, &board, &trained->board));
+    return keel_quarantine_admit(keel_device_info(keel_board_device(trained->board)), &probation);
+}
+
+static enum keel_status choose(const struct keel_trained *trained, struct keel_snapshot_info *out)
+{
+    uint32_t count, damaged;
+    *out = (struct keel_snapshot_info){.step = trained->step, .attempt = trained->attempt};
+    if (trained->step != KEEL_TRAINED_NEWEST)
+        return KEEL_OK;
+    KEEL_TRY(keel_store_list(trained->store, out, 1, &count, &damaged));
+    if (count == 0 && damaged > 0)
+        return keel_fail(KEEL_CORRUPT,
+                         "%s: the manifests of all %" PRIu32
+                         " snapshots are damaged; mend them with keel ckpt repair",
+                         trained->directory, damaged);
+    if (count == 0)
+        return keel_fail(KEEL_NOT_FOUND, "%s: holds no committed snapshot (snapshot.every)",
+                         trained->directory);
+    if (damaged > 0)
+        keel_log(KEEL_LOG_WARN, "%s: %" PRIu32 " manifests are damaged, perhaps of newer snapshots",
+                 trained->directory, damaged);
+    return KEEL_OK;
+}
+
+static enum keel_status check_identity(const struct keel_trained *trained, const char *identity)
+{
+    const struct keel_snapshot_info *info = &trained->info;
+    if (!keel_job_is_arithmetic(info->identity))
+        keel_log(KEEL_LOG_WARN,
+                 "step %" PRIu64
+                 " was trained by another version of Keel's arithmetic: figures may differ in "
+                 "the last bits from those of its run",
+                 info->step);
+    else if (identity[0] != '\0' && strcmp(identity, info->identity) != 0)
+        return keel_fail(KEEL_MISMATCH,
+                         "the snapshot of step %" PRIu64
+                         " belongs to another job (model, data, seed or training settings differ): give the "
+                         "job as it was, and put data.path back",
+                         info->step);
+    return KEEL_OK;
+}
+
+static void see_loading(void *context, uint64_t done_bytes, uint64_t total_bytes)
+{
+    keel_trained_meter_show(context, "MB loaded", done_bytes / 1000000, total_bytes / 1000000);
+}
+
+static enum keel_status load(struct keel_trained *trained, const char *identity)
+{
+    struct keel_trained_meter meter = keel_trained_meter();
+    const struct keel_load_config config = {.progress = see_loading, .context = &meter};
+    struct keel_snapshot *snapshot;
+    KEEL_TRY(keel_snapshot_open(trained->store, trained->info.step, trained->info.attempt, &snapshot));
+    trained->info = *keel_snapshot_info(snapshot);
+    enum keel_status status = check_identity(trained, identity);
+    if (status == KEEL_OK)
+        status = keel_inference_load(trained->inference, snapshot, &config);
+    keel_trained_meter_hide(&meter);
+    keel_snapshot_close(snapshot);
+    return status;
+}
+
+/* A run beside lets old snapshots go: of one that was the newest and is not there any more nothing is said.
+ */
+static bool is_gone(const struct keel_trained *trained)
+{
+    struct keel_snapshot_info newest;
+    uint32_t count;
+    return trained->step == KEEL_TRAINED_NEWEST &&
+           keel_store_list(trained->store, &newest, 1, &count, NULL) == KEEL_OK && count > 0 &&
+           (newest.step != trained->info.step || newest.attempt != trained->info.attempt);
+}
+
+static enum keel_status load_meant(struct keel_trained *trained, const char *identity)
+{
+    char why[KEEL_DETAIL_BYTES];
+    for (int tried = 1;; tried++) {
+        KEEL_TRY(choose(trained, &trained->info));
+        const enum keel_status status = load(trained, identity);
+        if (status == KEEL_OK)
+            return status;
+        snprintf(why, sizeof why, "%.400s", keel_detail());
+        if (tried < TRIES_MAX && is_gone(trained))
+            continue;
+        if (status == KEEL_NOT_FOUND)
+            return keel_fail(status, "%s; keel ckpt ls %.200s says which there are", why, trained->directory);
+        return keel_fail(status, "%s", why);
+    }
+}
+
+enum keel_status keel_trained_open(struct keel_trained *trained, const struct keel_trained_options *options,
+                                   const char *identity)
+{
+    trained->stall_ns = (uint64_t)(trained->job.timeout_s * 1e9) * KEEL_STALL_TIMEOUTS;
+    KEEL_TRY(open_device(trained, options));
+    const struct keel_inference_config config = {.job = &trained->job,
+                                                 .data = trained->data,
+                                                 .device = keel_board_device(trained->board),
+                                                 .kernels = keel_board_kernels(trained->board),
+                                                 .stall_ns = trained->stall_ns};
+    KEEL_TRY(keel_inference_create(&config, &trained->inference));
+    return load_meant(trained, identity);
+}
+
+void keel_trained_close(struct keel_trained *trained)
+{
+    keel_inference_destroy(trained->inference);
+    keel_board_close(trained->board);
+    keel_data_close(trained->data);
+    if (trained->store != NULL)
+        keel_store_close(trained->store);
+}
+
+/* ---- progress ------------------------------------------------------------------------------------------ */
+
+struct keel_trained_meter keel_trained_meter(void)
+{
+    return (struct keel_trained_meter){.shown_ns = keel_now_ns(), .terminal = isatty(STDERR_FILENO) == 1};
+}
+
+void keel_trained_meter_show(struct keel_trained_meter *meter, const char *what, uint64_t done, uint64_t of)
+{
+    const uint64_t now_ns = keel_now_ns();
+    if (!meter->terminal || now_ns - meter->shown_ns < METER_NS)
+        return;
+    meter->shown_ns = now_ns;
+    fprintf(stderr, "\r%" PRIu64 " of %" PRIu64 " %s\033[K", done, of, what);
+}
+
+void keel_trained_meter_hide(const struct keel_trained_meter *meter)
+{
+    if (meter->terminal)
+        fputs("\r\033[K", stderr);
+}

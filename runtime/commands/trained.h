@@ -1,0 +1,68 @@
+/* trained.h - a trained model, for the commands that use one (keel eval, keel sample): what an operand names,
+ * which snapshot is meant, and the model opened on one device with its weights. */
+#ifndef KEEL_TRAINED_H
+#define KEEL_TRAINED_H
+
+#include "inference.h"
+#include <keel/board.h>
+#include <keel/command.h>
+#include <keel/job.h>
+
+/* Options of these commands: the begin of each one's own struct. */
+struct keel_trained_options {
+    const char *out, *job, *device; /* NULL: not given */
+    uint64_t step;                  /* KEEL_TRAINED_NEWEST: not given */
+    struct keel_command_texts set;
+};
+#define KEEL_TRAINED_NEWEST UINT64_MAX
+/* clang-format off */
+#define KEEL_TRAINED_OPTIONS \
+    {"--step", "N", KEEL_COMMAND_COUNT, offsetof(struct keel_trained_options, step), \
+     "the snapshot of that step; without it the newest"}, \
+    {"--out", "DIR", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, out), \
+     "with JOB.conf: the run's directory, as of keel run; default runs/NAME"}, \
+    {"--job", "FILE", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, job), \
+     "the job file of snapshots that lie in no directory of a run"}, \
+    {"--device", "NAME", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, device), \
+     "device or board, as keel board list names them; default: the job's first"}, \
+    {"--set", "section.key=value", KEEL_COMMAND_TEXTS, offsetof(struct keel_trained_options, set), \
+     "override any key of the job; may be repeated"}
+/* clang-format on */
+/* What they say without options. */
+void keel_trained_begin(void *own);
+
+struct keel_trained {
+    char
+        directory[KEEL_PATH_BYTES]; /* of the run, or of the snapshots where they lie in none: for messages */
+    struct keel_job job;
+    struct keel_store *store;
+    uint64_t step, attempt; /* that are meant; step KEEL_TRAINED_NEWEST: the newest */
+    struct keel_board *board;
+    struct keel_data *data; /* the caller opens it, for `job`; owned from then on */
+    struct keel_inference *inference;
+    struct keel_snapshot_info info; /* what was loaded */
+    uint64_t stall_ns;
+};
+/* PATH is a job file, the directory of a run, a store, a run in it or a snapshot. A job file names a
+ * directory
+ * (--out, runs/NAME), and where the job in that has another model it is told; the directory's job counts.
+ * NOT_FOUND, INVALID and what job files and stores say. */
+enum keel_status keel_trained_find(const struct keel_trained_options *options, const char *path,
+                                   struct keel_trained *out);
+/* Open device and model, and load the weights: `identity` is what the snapshot must bear, "" anything.
+ * Blocks. MISMATCH: it is another job's. Errors as of boards, snapshots and keel_inference_create. */
+enum keel_status keel_trained_open(struct keel_trained *trained, const struct keel_trained_options *options,
+                                   const char *identity);
+/* Also after a failure. */
+void keel_trained_close(struct keel_trained *trained);
+
+/* A line of progress that is written over, where the standard error is a terminal. */
+struct keel_trained_meter {
+    uint64_t shown_ns;
+    bool terminal;
+};
+struct keel_trained_meter keel_trained_meter(void);
+void keel_trained_meter_show(struct keel_trained_meter *meter, const char *what, uint64_t done, uint64_t of);
+void keel_trained_meter_hide(const struct keel_trained_meter *meter);
+
+#endif

@@ -1,0 +1,137 @@
+/* generate.c - see generate.h. */
+#include "generate.h"
+#include "data_reader.h"
+#include <keel/kernels.h>
+#include <keel/memory.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAMPLE_STREAM = 0x7fffffff };
+static const float temperature_most = 1000.0F;
+
+enum keel_status keel_sampling_check(const struct keel_sampling *sampling)
+{
+    if (!(sampling->temperature >= 0.0F && sampling->temperature <= temperature_most)) /* NaN is neither */
+        return keel_fail(KEEL_INVALID, "a temperature of %g: 0, for the likeliest token, to %g are allowed",
+                         (double)sampling->temperature, (double)temperature_most);
+    if (!(sampling->top_p > 0.0F && sampling->top_p <= 1.0F))
+        return keel_fail(KEEL_INVALID, "a top p of %g: above 0, to 1 for all tokens, is allowed",
+                         (double)sampling->top_p);
+    return KEEL_OK;
+}
+
+/* The likeliest first, of equal ones that with the lower number. */
+static int compare(const void *a, const void *b)
+{
+    const struct keel_candidate *x = a, *y = b;
+    if (x->weight != y->weight)
+        return x->weight > y->weight ? -1 : 1;
+    return x->token < y->token ? -1 : 1;
+}
+
+/* Weights of tokens that are left out become 0. `order`: room for `count`. */
+static void leave_out(const struct keel_sampling *sampling, float *weights, uint32_t count,
+                      struct keel_candidate *order)
+{
+    uint32_t keep = sampling->top_k > 0 && sampling->top_k < count ? sampling->top_k : count;
+    float all = 0, seen = 0;
+    if (keep == count && sampling->top_p >= 1.0F)
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        order[i] = (struct keel_candidate){weights[i], i};
+    qsort(order, count, sizeof *order, compare);
+    for (uint32_t i = 0; i < keep; i++)
+        all += order[i].weight;
+    for (uint32_t i = 0; i < keep && sampling->top_p < 1.0F; i++) {
+        seen += order[i].weight;
+        if (seen >= sampling->top_p * all)
+            keep = i + 1;
+    }
+    for (uint32_t i = keep; i < count; i++)
+        weights[order[i].token] = 0;
+}
+
+uint32_t keel_sampling_draw(const struct keel_sampling *sampling, const float *logits, uint32_t count,
+                            float uniform, struct keel_sampling_scratch scratch)
+{
+    const uint32_t best = keel_data_highest(logits, count);
+    float sum = 0;
+    if (sampling->temperature == 0.0F)
+        return best;
+    for (uint32_t i = 0; i < count; i++)
+        scratch.weights[i] = keel_canon_exp((logits[i] - logits[best]) / sampling->temperature);
+    leave_out(sampling, scratch.weights, count, scratch.order);
+    for (uint32_t i = 0; i < count; i++)
+        sum += scratch.weights[i];
+    float wanted = uniform * sum, seen = 0;
+    uint32_t last = best;
+    for (uint32_t i = 0; i < count; i++) {
+        seen += scratch.weights[i];
+        if (wanted < seen)
+            return i;
+        last = scratch.weights[i] > 0 ? i : last;
+    }
+    return last;
+}
+
+/* All that a generation holds. */
+struct text {
+    const struct keel_generation *of;
+    int32_t *tokens; /* owned, as the scratch: prompt, and what was drawn */
+    struct keel_sampling_scratch scratch;
+    uint32_t choices; /* tokens that there are: a padded vocabulary has no text behind the rest */
+};
+
+static enum keel_status next(struct text *text, uint32_t number)
+{
+    const struct keel_generation *of = text->of;
+    const struct keel_control control = {.seed_lo = (uint32_t)of->sampling.seed,
+                                         .seed_hi = (uint32_t)(of->sampling.seed >> 32)};
+    const uint32_t count = of->prompt_count + number;
+    const uint32_t length = count < of->block ? count : of->block;
+    const float uniform = keel_random_uniform(&control, SAMPLE_STREAM, number);
+    const float *logits;
+    char spelling[KEEL_TOKEN_TEXT_BYTES];
+    size_t bytes;
+    KEEL_TRY(of->predict(of->context, text->tokens + (count - length), length, &logits));
+    const uint32_t token = keel_sampling_draw(&of->sampling, logits, text->choices, uniform, text->scratch);
+    text->tokens[count] = (int32_t)token;
+    const char *written = keel_data_text_of(of->data, token, spelling, &bytes);
+    return of->write(of->context, token, written, bytes);
+}
+
+static enum keel_status allocate(struct text *text)
+{
+    const struct keel_generation *of = text->of;
+    KEEL_TRY(keel_alloc((size_t)of->prompt_count + of->tokens, sizeof *text->tokens, &text->tokens));
+    KEEL_TRY(keel_alloc(text->choices, sizeof *text->scratch.weights, &text->scratch.weights));
+    return keel_alloc(text->choices, sizeof *text->scratch.order, &text->scratch.order);
+}
+
+enum keel_status keel_generate(const struct keel_generation *generation)
+{
+    struct keel_generation of = *generation;
+    const int32_t first = (int32_t)keel_data_first_token(of.data);
+    if (of.prompt_count == 0) {
+        of.prompt = &first;
+        of.prompt_count = 1;
+    }
+    const uint32_t vocab = keel_data_vocab(of.data);
+    struct text text = {.of = &of, .choices = vocab < of.vocab ? vocab : of.vocab};
+    KEEL_TRY(keel_sampling_check(&of.sampling));
+    if (of.prompt_count > of.block)
+        return keel_fail(
+            KEEL_INVALID,
+            "the prompt has %u tokens, and the model sees %u at once (model.block): give at most "
+            "so many",
+            of.prompt_count, of.block);
+    enum keel_status status = allocate(&text);
+    if (status == KEEL_OK)
+        memcpy(text.tokens, of.prompt, of.prompt_count * sizeof *text.tokens);
+    for (uint32_t n = 0; n < of.tokens && status == KEEL_OK; n++)
+        status = next(&text, n);
+    keel_free(text.tokens);
+    keel_free(text.scratch.weights);
+    keel_free(text.scratch.order);
+    return status;
+}

@@ -1,0 +1,51 @@
+/* generate.h - text from a model that predicts the next token: one token after the other, drawn by the
+ * counter-based generator, so that a seed gives the same text wherever the logits have the same bits. One
+ * loop, for the text at the end of a run and for keel sample. */
+#ifndef KEEL_GENERATE_H
+#define KEEL_GENERATE_H
+
+#include "data.h"
+
+#define KEEL_TEMPERATURE 0.8F /* of a run's own text */
+
+/* Which of the likely tokens is taken. Of the logits divided by `temperature` the top_k highest stay, and of
+ * these the fewest whose probabilities add up to top_p, as always one does (Fan et al. 2018; Holtzman et al.
+ * 2020); of equal ones those with lower numbers. */
+struct keel_sampling {
+    float temperature; /* 0: the highest logit, of equal ones the first */
+    uint32_t top_k;    /* 0: all */
+    float top_p;       /* above 0; 1: all */
+    uint64_t seed;
+};
+/* INVALID: a value out of its range. */
+enum keel_status keel_sampling_check(const struct keel_sampling *sampling);
+
+/* One of `count` tokens, by a uniform number in [0, 1). The scratch has room for `count` of each. Pure. */
+struct keel_candidate {
+    float weight;
+    uint32_t token;
+};
+struct keel_sampling_scratch {
+    float *weights;
+    struct keel_candidate *order;
+};
+uint32_t keel_sampling_draw(const struct keel_sampling *sampling, const float *logits, uint32_t count,
+                            float uniform, struct keel_sampling_scratch scratch);
+
+struct keel_generation {
+    const struct keel_data *data;
+    struct keel_sampling sampling;
+    const int32_t *prompt; /* NULL: the token that text goes on from (keel_data_first_token) */
+    uint32_t prompt_count, tokens;
+    uint32_t block; /* tokens that the model sees at once: the last ones */
+    uint32_t vocab; /* logits, of which those that the data have are drawn from */
+    /* The logits behind the last of `length` tokens, in memory of the callee; it has the same ones before. */
+    enum keel_status (*predict)(void *context, const int32_t *window, uint32_t length, const float **out);
+    /* The next token, and its text. A status other than OK ends it. */
+    enum keel_status (*write)(void *context, uint32_t token, const char *text, size_t bytes);
+    void *context;
+};
+/* INVALID: sampling, or a prompt longer than `block`. Errors: of the callbacks; NO_MEMORY. */
+enum keel_status keel_generate(const struct keel_generation *generation);
+
+#endif

@@ -1,0 +1,181 @@
+/* inference.c - see inference.h. */
+#include "inference.h"
+#include "model.h"
+#include "weights.h"
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <string.h>
+
+struct keel_inference {
+    const struct keel_job *job;   /* borrowed, as data */
+    const struct keel_data *data; /* what it was made for */
+    struct keel_kernels *kernels; /* owned, as the engine and what follows */
+    struct keel_engine *engine;
+    void *inputs[KEEL_DATA_INPUTS_MAX]; /* of a batch */
+    float *logits;                      /* of a batch, where there is an accuracy; of a token, else */
+    uint64_t stall_ns;
+};
+
+static enum keel_status build_engine(struct keel_inference *inference,
+                                     const struct keel_inference_config *from)
+{
+    const struct keel_job *job = inference->job;
+    struct keel_engine_config config = {.device = from->device,
+                                        .kernels = inference->kernels,
+                                        .tensor = job->tensor,
+                                        .bucket_bytes = job->parallel.bucket_bytes,
+                                        .slot_wait_ns = from->stall_ns};
+    struct keel_graph *graph;
+    KEEL_TRY(keel_graph_create(&graph));
+    config.graph = graph;
+    enum keel_status status = keel_model_build(graph, job, inference->data);
+    if (status == KEEL_OK)
+        status = keel_engine_create(&config, &inference->engine);
+    keel_graph_destroy(graph);
+    return status;
+}
+
+static enum keel_status build(struct keel_inference *inference, const struct keel_inference_config *from)
+{
+    struct keel_kernels_options options = {.native = false};
+    if (from->kernels != NULL)
+        options = *from->kernels;
+    options.native = options.native || inference->job->numerics != 0;
+    KEEL_TRY(keel_kernels_create_with(from->device, &options, &inference->kernels));
+    KEEL_TRY(build_engine(inference, from));
+    for (uint32_t i = 0; i < keel_data_input_count(inference->data); i++)
+        KEEL_TRY(keel_alloc(keel_size(keel_data_input(inference->data, i)->bytes), 1, &inference->inputs[i]));
+    const struct keel_shape shape = keel_engine_output_shape(inference->engine);
+    const uint64_t columns = shape.dims > 0 ? shape.size[shape.dims - 1] : 0;
+    const uint64_t rows = keel_data_has_accuracy(inference->data) ? inference->job->batch : 1;
+    return keel_alloc(keel_size(rows * columns + 1), sizeof(float), &inference->logits);
+}
+
+enum keel_status keel_inference_create(const struct keel_inference_config *config,
+                                       struct keel_inference **out)
+{
+    struct keel_inference *inference;
+    KEEL_TRY(keel_alloc(1, sizeof *inference, &inference));
+    inference->job = config->job;
+    inference->data = config->data;
+    inference->stall_ns = config->stall_ns;
+    const enum keel_status status = build(inference, config);
+    if (status != KEEL_OK) {
+        keel_inference_destroy(inference);
+        return status;
+    }
+    *out = inference;
+    return KEEL_OK;
+}
+
+void keel_inference_destroy(struct keel_inference *inference)
+{
+    if (inference == NULL)
+        return;
+    keel_engine_destroy(inference->engine);
+    keel_kernels_destroy(inference->kernels);
+    for (uint32_t i = 0; i < KEEL_DATA_INPUTS_MAX; i++)
+        keel_free(inference->inputs[i]);
+    keel_free(inference->logits);
+    keel_free(inference);
+}
+
+enum keel_status keel_inference_load(struct keel_inference *inference, struct keel_snapshot *snapshot,
+                                     const struct keel_load_config *config)
+{
+    return keel_weights_load(inference->engine, snapshot, config,
+                             keel_deadline_after_ns(inference->stall_ns));
+}
+
+static struct keel_engine_batch batch_of(const struct keel_inference *inference)
+{
+    return (struct keel_engine_batch){.inputs = (const void *const *)inference->inputs,
+                                      .seed = inference->job->seed};
+}
+
+/* ---- scores -------------------------------------------------------------------------------------------- */
+
+struct score {
+    struct keel_inference *inference;
+    const struct keel_inference_scoring *how;
+};
+
+static enum keel_status evaluate(void *context, float *out_loss)
+{
+    struct keel_inference *inference = ((struct score *)context)->inference;
+    const struct keel_engine_batch batch = batch_of(inference);
+    const uint64_t deadline_ns = keel_deadline_after_ns(inference->stall_ns);
+    KEEL_TRY(keel_engine_eval(inference->engine, &batch, deadline_ns, out_loss));
+    if (!keel_data_has_accuracy(inference->data))
+        return KEEL_OK;
+    return keel_engine_evaluated(inference->engine, 0, inference->job->batch, deadline_ns, inference->logits);
+}
+
+static void see_progress(void *context, uint32_t done)
+{
+    const struct keel_inference_scoring *how = ((struct score *)context)->how;
+    if (how->progress != NULL)
+        how->progress(how->context, done);
+}
+
+enum keel_status keel_inference_score(struct keel_inference *inference,
+                                      const struct keel_inference_scoring *how, struct keel_scores *out)
+{
+    struct score score = {.inference = inference, .how = how};
+    const struct keel_shape shape = keel_engine_output_shape(inference->engine);
+    const struct keel_scoring scoring = {.data = inference->data,
+                                         .batch = inference->job->batch,
+                                         .batches = how->batches,
+                                         .inputs = inference->inputs,
+                                         .logits = keel_data_has_accuracy(inference->data) ? inference->logits
+                                                                                           : NULL,
+                                         .classes = shape.dims > 0 ? (uint32_t)shape.size[shape.dims - 1] : 0,
+                                         .right_of = how->right_of,
+                                         .count_of = how->count_of,
+                                         .evaluate = evaluate,
+                                         .progress = see_progress,
+                                         .context = &score};
+    return keel_score(&scoring, out);
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------- */
+
+struct writing {
+    struct keel_inference *inference;
+    const struct keel_generation *of;
+};
+
+/* The window stands at the beginning of the block: causal attention makes what follows irrelevant. */
+static enum keel_status predict(void *context, const int32_t *window, uint32_t length, const float **out)
+{
+    struct keel_inference *inference = ((struct writing *)context)->inference;
+    const struct keel_engine_batch batch = batch_of(inference);
+    memset(inference->inputs[0], 0, keel_size(keel_data_input(inference->data, 0)->bytes));
+    memcpy(inference->inputs[0], window, length * sizeof *window);
+    *out = inference->logits;
+    return keel_engine_output(inference->engine, &batch, length - 1, 1,
+                              keel_deadline_after_ns(inference->stall_ns), inference->logits);
+}
+
+static enum keel_status write_on(void *context, uint32_t token, const char *text, size_t bytes)
+{
+    const struct keel_generation *of = ((struct writing *)context)->of;
+    return of->write(of->context, token, text, bytes);
+}
+
+enum keel_status keel_inference_generate(struct keel_inference *inference,
+                                         const struct keel_generation *generation)
+{
+    const struct keel_shape shape = keel_engine_output_shape(inference->engine);
+    struct writing writing = {.inference = inference, .of = generation};
+    struct keel_generation of = *generation;
+    of.data = inference->data;
+    of.block = inference->job->block;
+    of.vocab = (uint32_t)shape.size[shape.dims - 1];
+    of.predict = predict;
+    of.write = write_on;
+    of.context = &writing;
+    for (uint32_t i = 1; i < keel_data_input_count(inference->data); i++)
+        memset(inference->inputs[i], 0, keel_size(keel_data_input(inference->data, i)->bytes));
+    return keel_generate(&of);
+}

@@ -1,0 +1,49 @@
+/* inference.h - a trained model on one device, without optimizer, gradients or other ranks: evaluated, and
+ * asked for the next token. The engine evaluates as that of a run does, to the bit, whatever plan the weights
+ * of the snapshot were trained by.
+ *
+ * One thread at a time. */
+#ifndef KEEL_INFERENCE_H
+#define KEEL_INFERENCE_H
+
+#include "generate.h"
+#include "score.h"
+#include <keel/ckpt.h>
+#include <keel/device.h>
+#include <keel/engine.h>
+
+struct keel_inference;
+
+struct keel_inference_config {
+    const struct keel_job *job;                 /* borrowed; train.batch is that of the data */
+    const struct keel_data *data;               /* borrowed */
+    struct keel_device *device;                 /* borrowed */
+    const struct keel_kernels_options *kernels; /* of the board; NULL: defaults; borrowed for the call */
+    uint64_t stall_ns;                          /* a device that makes no progress for so long is an error */
+};
+/* Errors: of keel_engine_create and of the model. Blocks: kernels may be compiled. */
+enum keel_status keel_inference_create(const struct keel_inference_config *config,
+                                       struct keel_inference **out);
+void keel_inference_destroy(struct keel_inference *inference);
+
+/* The weights of a snapshot. Errors: as of keel_weights_load. Blocks. */
+enum keel_status keel_inference_load(struct keel_inference *inference, struct keel_snapshot *snapshot,
+                                     const struct keel_load_config *config);
+
+/* Over so many batches of the data's validation samples, evenly spread. `right_of` and `count_of` as of
+ * struct keel_scoring. `progress` may be NULL. Blocks. */
+struct keel_inference_scoring {
+    uint32_t batches;
+    uint64_t *right_of, *count_of;
+    void (*progress)(void *context, uint32_t done);
+    void *context;
+};
+enum keel_status keel_inference_score(struct keel_inference *inference,
+                                      const struct keel_inference_scoring *how, struct keel_scores *out);
+
+/* Text of a model whose samples are tokens and whose output is a row of logits for each. `generation` says
+ * all but data, block, vocab and predict; `context` is that of `write`. Blocks. */
+enum keel_status keel_inference_generate(struct keel_inference *inference,
+                                         const struct keel_generation *generation);
+
+#endif

@@ -1,0 +1,30 @@
+/* weights.h - are the weights of a snapshot those of a model? By name and shape, for who goes on training and
+ * for who evaluates. Pure but for what the snapshot's indexes say. */
+#ifndef KEEL_WEIGHTS_H
+#define KEEL_WEIGHTS_H
+
+#include <keel/ckpt.h>
+#include <keel/engine.h>
+
+/* What a snapshot calls the optimizer's moments of a parameter. */
+#define KEEL_WEIGHTS_M_PREFIX "adam.m/"
+#define KEEL_WEIGHTS_V_PREFIX "adam.v/"
+
+bool keel_weights_holds(const struct keel_snapshot *snapshot, const char *name);
+
+/* MISMATCH: the snapshot has floats that are no parameter, moment or loss scale of the engine's: it may be
+ * another model's, of more layers, say, which would be left behind unsaid. */
+enum keel_status keel_weights_check(const struct keel_engine *engine, const struct keel_snapshot *snapshot);
+
+/* After a load whose first `count` boxes were not all found: MISMATCH with the tensor that the snapshot
+ * lacks; NOT_FOUND: it lacks none, and what they are in was told. */
+enum keel_status keel_weights_say_missing(const struct keel_snapshot *snapshot, const struct keel_load *loads,
+                                          uint32_t count);
+
+/* Read all weights of the snapshot into those of an engine that has all slices, and whole; what is the
+ * engine's own and no model's (the loss scale) stays. `progress` may be NULL. Blocks. Errors: those above and
+ * of keel_snapshot_load, NO_MEMORY. */
+enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snapshot *snapshot,
+                                   const struct keel_load_config *config, uint64_t deadline_ns);
+
+#endif

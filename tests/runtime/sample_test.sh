@@ -1,0 +1,125 @@
+#!/bin/sh
+# keel sample: with a run's settings the text is the run's own, whatever plan has trained it and whichever device writes;
+# prompts by each kind of token; what cannot be is refused by name.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/script.sh"
+case $KEEL in /*) ;; *) KEEL=$PWD/$KEEL ;; esac
+jobs=$here/../../runtime/jobs
+golden=$here/../golden/bpe
+
+train() { # KIND DIR ARGUMENTS...: they win over what is set here
+    kind=$1 out=$root/$2
+    shift 2
+    [ "$kind" != moe-demo ] || set -- --set model.experts=4 "$@"
+    for setting in model.width=16 model.heads=2 model.layers=2 model.block=16 train.batch=4 train.steps=4 train.decay_steps=4 \
+        train.warmup_steps=2 train.eval_every=0 snapshot.every=2 job.shards=4 cluster.device=host cluster.timeout_s=2; do
+        set -- --set "$setting" "$@"
+    done
+    timeout 600 "$KEEL" run "$jobs/$kind.conf" --out "$out" --sample 60 "$@" >"$out.log" 2>&1
+}
+sample() { timeout 300 "$KEEL" sample "$@" >"$root/log" 2>"$root/errors"; }
+explain() { tail -c 300 "$root/log"; tail -n 3 "$root/errors" "$out.log"; }
+agrees() { # CLAIM ARGUMENTS...: the text of the last run
+    claim=$1
+    shift
+    sample "$out" --tokens 60 "$@"
+    check "$claim: its own text" cmp -s "$root/log" "$out/sample.txt"
+}
+
+train demo one --ranks 1
+agrees "a run of one rank"
+check "which has that length" [ "$(wc -c <"$out/sample.txt")" -eq 60 ]
+check "the rate is told" grep -q 'keel sample: step 4, 60 tokens, the first after [0-9.]* s, then [0-9.]* tokens/s' "$root/errors"
+agrees "another device" --device pocl:0
+agrees "by its seed" --seed 1337 --temperature 0.8 --top-p 1
+train demo tensor --ranks 2 --set job.tensor=2 --set parallel.tensor=2
+agrees "ranks that share slices"
+train demo owners --ranks 3 --set parallel.zero=3
+agrees "owners of weights"
+train moe-demo moe --ranks 1
+agrees "a mixture of experts, whose places are a batch's"
+head -c 30000 "$PWD/build/data/english.txt" >"$root/bible.txt"
+train bpe-demo bpe --ranks 1 --set "data.path=$root/bible.txt" --set "data.vocab=bpe:$golden/tokenizer.json"
+agrees "tokens of a tokenizer"
+rm "$out"/tokens-*.bin
+agrees "which wants no training data"
+cp -r "$here/../../runtime/examples/mymodel" "$root/mymodel"
+rooms=$here/../..
+make -s -C "$root/mymodel" "KEEL_CFLAGS=-I$rooms/hal/include -I$rooms/kernels/include -I$rooms/transport/include -I$rooms/ckpt/include -I$rooms/runtime/include"
+out=$root/plugin
+(cd "$root/mymodel" && timeout 600 "$KEEL" run mymodel.conf --out "$out" --ranks 1 --sample 60 --set "data.path=$text" --set cluster.device=host \
+    --set model.width=16 --set model.blocks=1 --set model.heads=2 --set model.block=16 --set train.steps=4 --set train.decay_steps=4 \
+    --set train.batch=2 --set train.eval_every=0 --set snapshot.every=2 >"$out.log" 2>&1)
+agrees "a plug-in"
+
+# ---- settings ----
+out=$root/one
+sample "$out" --tokens 50 --seed 2 && cp "$root/log" "$root/second"
+check "another seed writes another text" '! cmp -s "$root/second" "$out/sample.txt"'
+sample "$out" --tokens 50 --temperature 0 && cp "$root/log" "$root/greedy"
+sample "$out" --tokens 50 --temperature 0 --seed 2
+check "at temperature 0 the seed says nothing" cmp -s "$root/log" "$root/greedy"
+sample "$out" --tokens 50 --top-k 1 --seed 5
+check "and one candidate is the likeliest" cmp -s "$root/log" "$root/greedy"
+sample "$out" --tokens 50 --top-p 1e-6 --seed 6
+check "so are the fewest" cmp -s "$root/log" "$root/greedy"
+sample "$out" --tokens 50 --top-k 1000 --seed 2
+check "more candidates than tokens are all" cmp -s "$root/log" "$root/second"
+sample "$out" --step 2 --tokens 50 --seed 2
+check "another step writes another text" '! cmp -s "$root/log" "$root/second"'
+sample "$out" --prompt "In the be" --tokens 20 --temperature 0 --json
+check "JSON has text and tokens" grep -q '"step":4,"seed":1337,"prompt_tokens":9,"text":".*","tokens":\[\([0-9]*,\)\{19\}[0-9]*\],' "$root/log"
+printf 'In the be' | sample "$out" --prompt-file - --tokens 20 --temperature 0
+cp "$root/log" "$root/piped"
+printf 'In the be' >"$root/prompt"
+sample "$out" --prompt-file "$root/prompt" --tokens 20 --temperature 0
+check "a prompt by file or pipe" cmp -s "$root/log" "$root/piped"
+train demo bytes --ranks 1 --set data.vocab=byte
+LC_ALL=C awk 'BEGIN { printf "caf\303\251 \360\237\231\202" }' >"$root/prompt"
+sample "$out" --prompt-file "$root/prompt" --tokens 300 --json
+check "a prompt of any bytes" grep -q '"prompt_tokens":10,' "$root/log"
+sample "$out" --tokens 400 --temperature 3 && cp "$root/log" "$root/raw"
+sample "$out" --tokens 400 --temperature 3 --json
+sed 's/.*"tokens":\[\([0-9,]*\)\].*/\1/' "$root/log" | tr ',' '\n' | LC_ALL=C awk '{ printf "%c", $1 }' >"$root/bytes.txt"
+check "and text of any bytes, all of them" cmp -s "$root/raw" "$root/bytes.txt"
+printf '\1\0\2\0\3\0\4\0\5\0' >"$root/five"
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat "$root/five"; done >"$root/tokens.bin"
+train demo numbers --ranks 1 --set "data.path=$root/tokens.bin" --set data.val_fraction=0
+agrees "numbers of token files"
+sample "$out" --prompt "1 2, 3" --tokens 7
+check "are prompts too" [ "$(wc -w <"$root/log")" -eq 7 ]
+
+# ---- what cannot be ----
+refused() { # NAME CODE WORDS ARGUMENTS...
+    name=$1 wanted=$2 words=$3
+    shift 3
+    sample "$@" </dev/null
+    code=$?
+    check "$name" [ "$code" -eq "$wanted" ]
+    check "$name, and says so" grep -qF -- "$words" "$root/errors"
+    check "$name: nothing is written" [ ! -s "$root/log" ]
+    code=
+}
+refused "a temperature below 0" 2 "a temperature of -0.5: 0, for the likeliest token, to 1000 are allowed" "$root/one" --temperature -0.5
+refused "one that is no number" 2 "--temperature warm: a number is wanted" "$root/one" --temperature warm
+refused "no candidates" 2 "--top-k needs K" "$root/one" --top-k 0
+refused "candidates of no probability" 2 "a top p of 0: above 0, to 1" "$root/one" --top-p 0
+refused "of more than all" 2 "a top p of 1.5: above 0, to 1" "$root/one" --top-p 1.5
+refused "no tokens" 2 "--tokens needs N" "$root/one" --tokens 0
+refused "too many" 2 "--tokens 16777217: at most 16777216" "$root/one" --tokens 16777217
+refused "a seed below 0" 2 "--seed -1: a whole number below 2^64 is wanted" "$root/one" --seed -1
+refused "a seed of 65 bits" 2 "--seed 18446744073709551616: a whole number" "$root/one" --seed 18446744073709551616
+refused "two prompts" 2 "--prompt and --prompt-file" "$root/one" --prompt a --prompt-file b
+refused "a prompt that is not there" 3 "$root/none" "$root/one" --prompt-file "$root/none"
+refused "a letter that no training text had" 2 "the prompt: byte 3 of the text (195) is none of the job's vocabulary" "$root/one" --prompt "caf$(printf '\303\251')"
+refused "a prompt longer than the block" 2 "the prompt has 17 tokens, and the model sees 16 at once (model.block)" "$root/one" --prompt aaaaaaaaaaaaaaaaa
+refused "a token beyond the vocabulary" 2 "the prompt: word 2, at byte 2, is no number of a token: they are below 6" "$root/numbers" --prompt "5 6 1"
+refused "a prompt that is no UTF-8" 2 "the prompt: the text is no UTF-8 at byte 1" "$root/bpe" --prompt "$(printf 'a\377')"
+train bert-demo bert --ranks 1 --set train.sample=0
+refused "a model that predicts no next token" 2 "its model predicts no next token" "$root/bert"
+refused "another model" 4 "the snapshot holds no tensor h.2." "$root/bytes" --set model.layers=3
+refused "a snapshot that is not there" 3 "keel ckpt ls $root/one says which there are" "$root/one" --step 3
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
