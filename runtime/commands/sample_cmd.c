@@ -208,12 +208,12 @@ static enum keel_status open_model(struct sample *sample, const char *path)
 
 static enum keel_status generate(struct sample *sample)
 {
-    const struct keel_generation generation = {.sampling = sample->sampling,
-                                               .prompt = sample->prompt_tokens,
-                                               .prompt_count = (uint32_t)sample->prompt_count,
-                                               .tokens = (uint32_t)sample->own->tokens,
-                                               .write = write_token,
-                                               .context = sample};
+    const struct keel_generator generation = {.sampling = sample->sampling,
+                                              .prompt = sample->prompt_tokens,
+                                              .prompt_count = (uint32_t)sample->prompt_count,
+                                              .tokens = (uint32_t)sample->own->tokens,
+                                              .write = write_token,
+                                              .context = sample};
     sample->begun_ns = keel_now_ns();
     const enum keel_status status = keel_inference_generate(sample->trained.inference, &generation);
     sample->ended_ns = keel_now_ns();

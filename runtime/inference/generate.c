@@ -23,7 +23,7 @@ enum keel_status keel_sampling_check(const struct keel_sampling *sampling)
 /* The likeliest first, of equal ones that with the lower number. */
 static int compare(const void *a, const void *b)
 {
-    const struct keel_candidate *x = a, *y = b;
+    const struct keel_token_weight *x = a, *y = b;
     if (x->weight != y->weight)
         return x->weight > y->weight ? -1 : 1;
     return x->token < y->token ? -1 : 1;
@@ -31,14 +31,14 @@ static int compare(const void *a, const void *b)
 
 /* Weights of tokens that are left out become 0. `order`: room for `count`. */
 static void leave_out(const struct keel_sampling *sampling, float *weights, uint32_t count,
-                      struct keel_candidate *order)
+                      struct keel_token_weight *order)
 {
     uint32_t keep = sampling->top_k > 0 && sampling->top_k < count ? sampling->top_k : count;
     float all = 0, seen = 0;
     if (keep == count && sampling->top_p >= 1.0F)
         return;
     for (uint32_t i = 0; i < count; i++)
-        order[i] = (struct keel_candidate){weights[i], i};
+        order[i] = (struct keel_token_weight){weights[i], i};
     qsort(order, count, sizeof *order, compare);
     for (uint32_t i = 0; i < keep; i++)
         all += order[i].weight;
@@ -76,7 +76,7 @@ uint32_t keel_sampling_draw(const struct keel_sampling *sampling, const float *l
 
 /* All that a generation holds. */
 struct text {
-    const struct keel_generation *of;
+    const struct keel_generator *of;
     int32_t *tokens; /* owned, as the scratch: prompt, and what was drawn */
     struct keel_sampling_scratch scratch;
     uint32_t choices; /* tokens that there are: a padded vocabulary has no text behind the rest */
@@ -84,7 +84,7 @@ struct text {
 
 static enum keel_status next(struct text *text, uint32_t number)
 {
-    const struct keel_generation *of = text->of;
+    const struct keel_generator *of = text->of;
     const struct keel_control control = {.seed_lo = (uint32_t)of->sampling.seed,
                                          .seed_hi = (uint32_t)(of->sampling.seed >> 32)};
     const uint32_t count = of->prompt_count + number;
@@ -102,15 +102,15 @@ static enum keel_status next(struct text *text, uint32_t number)
 
 static enum keel_status allocate(struct text *text)
 {
-    const struct keel_generation *of = text->of;
+    const struct keel_generator *of = text->of;
     KEEL_TRY(keel_alloc((size_t)of->prompt_count + of->tokens, sizeof *text->tokens, &text->tokens));
     KEEL_TRY(keel_alloc(text->choices, sizeof *text->scratch.weights, &text->scratch.weights));
     return keel_alloc(text->choices, sizeof *text->scratch.order, &text->scratch.order);
 }
 
-enum keel_status keel_generate(const struct keel_generation *generation)
+enum keel_status keel_generate(const struct keel_generator *generation)
 {
-    struct keel_generation of = *generation;
+    struct keel_generator of = *generation;
     const int32_t first = (int32_t)keel_data_first_token(of.data);
     if (of.prompt_count == 0) {
         of.prompt = &first;

@@ -21,18 +21,18 @@ struct keel_sampling {
 enum keel_status keel_sampling_check(const struct keel_sampling *sampling);
 
 /* One of `count` tokens, by a uniform number in [0, 1). The scratch has room for `count` of each. Pure. */
-struct keel_candidate {
+struct keel_token_weight {
     float weight;
     uint32_t token;
 };
 struct keel_sampling_scratch {
     float *weights;
-    struct keel_candidate *order;
+    struct keel_token_weight *order;
 };
 uint32_t keel_sampling_draw(const struct keel_sampling *sampling, const float *logits, uint32_t count,
                             float uniform, struct keel_sampling_scratch scratch);
 
-struct keel_generation {
+struct keel_generator {
     const struct keel_data *data;
     struct keel_sampling sampling;
     const int32_t *prompt; /* NULL: the token that text goes on from (keel_data_first_token) */
@@ -46,6 +46,6 @@ struct keel_generation {
     void *context;
 };
 /* INVALID: sampling, or a prompt longer than `block`. Errors: of the callbacks; NO_MEMORY. */
-enum keel_status keel_generate(const struct keel_generation *generation);
+enum keel_status keel_generate(const struct keel_generator *generation);
 
 #endif

@@ -142,7 +142,7 @@ enum keel_status keel_inference_score(struct keel_inference *inference,
 
 struct writing {
     struct keel_inference *inference;
-    const struct keel_generation *of;
+    const struct keel_generator *of;
 };
 
 /* The window stands at the beginning of the block: causal attention makes what follows irrelevant. */
@@ -159,16 +159,16 @@ static enum keel_status predict(void *context, const int32_t *window, uint32_t l
 
 static enum keel_status write_on(void *context, uint32_t token, const char *text, size_t bytes)
 {
-    const struct keel_generation *of = ((struct writing *)context)->of;
+    const struct keel_generator *of = ((struct writing *)context)->of;
     return of->write(of->context, token, text, bytes);
 }
 
 enum keel_status keel_inference_generate(struct keel_inference *inference,
-                                         const struct keel_generation *generation)
+                                         const struct keel_generator *generation)
 {
     const struct keel_shape shape = keel_engine_output_shape(inference->engine);
     struct writing writing = {.inference = inference, .of = generation};
-    struct keel_generation of = *generation;
+    struct keel_generator of = *generation;
     of.data = inference->data;
     of.block = inference->job->block;
     of.vocab = (uint32_t)shape.size[shape.dims - 1];

@@ -44,6 +44,6 @@ enum keel_status keel_inference_score(struct keel_inference *inference,
 /* Text of a model whose samples are tokens and whose output is a row of logits for each. `generation` says
  * all but data, block, vocab and predict; `context` is that of `write`. Blocks. */
 enum keel_status keel_inference_generate(struct keel_inference *inference,
-                                         const struct keel_generation *generation);
+                                         const struct keel_generator *generation);
 
 #endif

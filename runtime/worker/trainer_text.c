@@ -110,7 +110,7 @@ enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t toke
     const struct keel_job *job = trainer->job;
     struct written written = {.trainer = trainer,
                               .vocab = job->vocab != 0 ? job->vocab : keel_data_vocab(trainer->data)};
-    const struct keel_generation generation = {
+    const struct keel_generator generation = {
         .data = trainer->data,
         .sampling = {.temperature = KEEL_TEMPERATURE, .top_p = 1.0F, .seed = job->seed},
         .tokens = tokens,

@@ -9,7 +9,7 @@
 
 enum { TOKENS = 40, DRAWS = 20000 };
 
-static struct keel_candidate order[TOKENS];
+static struct keel_token_weight order[TOKENS];
 static float weights[TOKENS], logits[TOKENS];
 static const struct keel_sampling_scratch scratch = {.weights = weights, .order = order};
 
@@ -151,14 +151,14 @@ START_TEST(a_window_slides_over_the_text)
     ck_ok(keel_path_join(job.path, directory, "text"));
     ck_ok(keel_file_replace(job.path, "abcdabcd", 8, 0600));
     ck_ok(keel_data_open_to_use(&job, &(struct keel_data_use){.val_path = NULL}, &data));
-    struct keel_generation generation = {.data = data,
-                                         .sampling = {.top_p = 1},
-                                         .tokens = 12,
-                                         .block = BLOCK,
-                                         .vocab = 8,
-                                         .predict = predict,
-                                         .write = write_text,
-                                         .context = &asked};
+    struct keel_generator generation = {.data = data,
+                                        .sampling = {.top_p = 1},
+                                        .tokens = 12,
+                                        .block = BLOCK,
+                                        .vocab = 8,
+                                        .predict = predict,
+                                        .write = write_text,
+                                        .context = &asked};
     ck_ok(keel_generate(&generation));
     ck_assert_str_eq(asked.text, "bcdabcdabcda"); /* from token 0 on, as the text has no line's end */
     const int32_t prompt[] = {2, 3, 0, 1, 2, 3};
