@@ -1,7 +1,7 @@
-"""Steps of a GPT-2 124M in PyTorch, float32 on the CPU, random weights: what a step of Keel does, with
+"""Steps of a GPT-2 124M in PyTorch, float32, random weights: what a step of Keel does, with
 fused attention, fused AdamW and clipping. Prints "race seconds-of-a-step peak-KiB", the median of STEPS
-after warming up: torch_gpt2.py BATCH TOKENS STEPS THREADS plain|compiled; with one
-thread the time is the processor's."""
+after warming up: torch_gpt2.py BATCH TOKENS STEPS THREADS plain|compiled [DEVICE]; with one
+thread the time is the processor's. DEVICE cuda: float32 products there, no TF32."""
 import resource
 import statistics
 import sys
@@ -50,14 +50,15 @@ def main():
     batch, tokens, steps, threads = (int(a) for a in sys.argv[1:5])
     torch.manual_seed(1)
     torch.set_num_threads(threads)
-    clock = time.process_time if threads == 1 else time.perf_counter
-    model = Model(tokens)
+    device = sys.argv[6] if len(sys.argv) > 6 else "cpu"
+    clock = time.process_time if threads == 1 and device == "cpu" else time.perf_counter
+    model = Model(tokens).to(device)
     loss_of = torch.compile(model) if sys.argv[5] == "compiled" else model
     try:
         adam = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     except (RuntimeError, TypeError):  # an older one has no fused kernel for CPUs
         adam = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, foreach=True)
-    text = torch.randint(VOCAB, (batch, tokens + 1))
+    text = torch.randint(VOCAB, (batch, tokens + 1), device=device)
     seconds = []
     for step in range(steps + 2):
         since = clock()
