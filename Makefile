@@ -233,6 +233,12 @@ $(BUILD)/tests/ckpt/fault_test $(BUILD)/tests/ckpt/safetensors_disk_test $(BUILD
 $(BUILD)/tests/runtime/node_pause_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_plans_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_end_test: tests/runtime/node_sim.c
+# The control plane with views in many small parts.
+node_SRC := $(addprefix runtime/control/,bitset.c membership.c node_wire.c register.c view.c view_delta.c wire_bytes.c) $(wildcard runtime/node/node*.c)
+$(BUILD)/tests/runtime/node_parts_test: tests/runtime/node_parts_test.c tests/runtime/node_test.c tests/runtime/node_sim.c $(node_SRC) $(BUILD)/libkeel.a
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=32 -DKEEL_LIMIT_PART=72 -DKEEL_LIMIT_VIEW=60 -DKEEL_LIMIT_FAN_OUT=2 -DKEEL_LIMIT_HAND_ON=16384 $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter-out %/node_test.c,$(filter %.c,$^)) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 $(BUILD)/tests/runtime/node_large_test: tests/runtime/node_sim.c
 
 # The examples are built as a stranger would: public headers and the library, nothing else.
@@ -391,12 +397,11 @@ $(BUILD)/bench/ckpt_codec_bench $(BUILD)/bench/ckpt_erasure_bench $(BUILD)/bench
 $(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transport_recorder_bench \
   $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += $(call private_of,transport)
 # The control plane with room for 4,096 ranks; and again, with a call at each basic block.
-node_event_SRC := $(addprefix runtime/control/,bitset.c membership.c node_wire.c register.c view.c wire_bytes.c) $(wildcard runtime/node/node*.c)
 $(BUILD)/bench/node_event_bench: $(BUILD)/bench/node_event_blocks
 $(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: NODE_EVENT_FLAGS := -DKEEL_COUNT_BLOCKS -fsanitize-coverage=trace-pc
 $(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks: tests/bench/node_event_bench.c
 $(BUILD)/tests/runtime/node_event_test: tests/runtime/node_event_test.c
-$(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: tests/node_event.h $(node_event_SRC) $(BUILD)/libkeel.a
+$(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: tests/node_event.h $(node_SRC) $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$(filter tests/%.c,$^))
 	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=4096 $(NODE_EVENT_FLAGS) $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)

@@ -47,6 +47,12 @@ struct event_cost {
     uint64_t ns, blocks, messages, bytes;
 };
 
+/* The last messages from one to the other, in a ring. */
+struct event_mail {
+    uint8_t data[64][KEEL_MESSAGE_BYTES];
+    uint32_t bytes[64], count;
+};
+
 static struct event_world {
     struct keel_node *launcher, *agent; /* the agent is node 1 */
     uint64_t sequence, blocks;
@@ -54,9 +60,7 @@ static struct event_world {
     uint64_t most;           /* bytes of one message */
     uint64_t now_ns;
     uint16_t ranks;
-    /* The last messages from the launcher to the agent, in a ring. */
-    uint8_t letters[64][KEEL_MESSAGE_BYTES];
-    uint32_t letter_bytes[64], letter_count;
+    struct event_mail to_agent, to_launcher; /* between these two */
 } event_world;
 
 static const uint64_t event_ms = 1000000;
@@ -83,9 +87,10 @@ static void event_send(void *context, uint16_t node, const uint8_t *data, uint32
     w->spent.messages++;
     w->spent.bytes += bytes;
     w->most = bytes > w->most ? bytes : w->most;
-    if (context == w->launcher && node == 1) {
-        memcpy(w->letters[w->letter_count % 64], data, bytes);
-        w->letter_bytes[w->letter_count++ % 64] = bytes;
+    struct event_mail *mail = context == w->agent ? &w->to_launcher : &w->to_agent;
+    if (node == (context == w->agent ? 0 : 1)) {
+        memcpy(mail->data[mail->count % 64], data, bytes);
+        mail->bytes[mail->count++ % 64] = bytes;
     }
 }
 
@@ -268,7 +273,7 @@ static void event_begin(uint16_t ranks)
                                       .launcher = true};
     w->now_ns = 1000 * event_ms;
     w->ranks = ranks;
-    w->letter_count = 0;
+    w->to_agent.count = w->to_launcher.count = 0;
     KEEL_ASSERT(keel_node_init(w->launcher, &config) == KEEL_OK);
     event_give(w->launcher, &(struct keel_node_event){.kind = KEEL_EVENT_START});
     config.launcher = false;
@@ -317,21 +322,33 @@ static uint32_t event_few(uint16_t first)
     return count;
 }
 
-/* The agent hears what the launcher sent it from letter `first` on. */
+static void event_hand(struct keel_node *to, uint16_t from, const struct event_mail *mail, uint32_t at)
+{
+    KEEL_ASSERT(mail->count - at <= 64);
+    event_give(to, &(struct keel_node_event){.kind = KEEL_EVENT_MESSAGE,
+                                             .node = from,
+                                             .data = mail->data[at % 64],
+                                             .bytes = mail->bytes[at % 64]});
+}
+
+/* The agent hears what the launcher sent it from message `first` on, and the launcher what it answers, till
+ * nobody says anything. What that costs the agent is added. */
 static void event_deliver(uint32_t first)
 {
     struct event_world *w = &event_world;
-    KEEL_ASSERT(w->letter_count - first <= 64);
-    for (uint32_t i = first; i < w->letter_count; i++)
-        event_give(w->agent, &(struct keel_node_event){.kind = KEEL_EVENT_MESSAGE,
-                                                       .data = w->letters[i % 64],
-                                                       .bytes = w->letter_bytes[i % 64]});
+    uint32_t answered = w->to_launcher.count;
+    for (uint32_t i = first; i < w->to_agent.count; i++) {
+        event_hand(w->agent, 0, &w->to_agent, i);
+        for (const struct event_cost spent = w->spent; answered < w->to_launcher.count; w->spent = spent)
+            event_hand(w->launcher, 1, &w->to_launcher, answered++);
+    }
 }
 
 /* The last node is lost. */
 static uint32_t event_lose(void)
 {
     struct event_world *w = &event_world;
+    event_status_of_all(1); /* all have the view */
     event_clear();
     event_give(w->launcher, &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT, .node = w->ranks});
     w->now_ns += 20 * event_ms;
@@ -346,7 +363,7 @@ static uint32_t event_agent_view(void)
     struct event_world *w = &event_world;
     event_deliver(0);
     KEEL_ASSERT(w->agent->view.epoch == 1);
-    const uint32_t first = w->letter_count;
+    const uint32_t first = w->to_agent.count;
     (void)event_lose();
     event_clear();
     event_deliver(first);

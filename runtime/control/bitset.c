@@ -9,6 +9,12 @@ void keel_bitset_add(struct keel_bitset *set, uint32_t number)
     set->words[number / 64] |= UINT64_C(1) << number % 64;
 }
 
+void keel_bitset_remove(struct keel_bitset *set, uint32_t number)
+{
+    KEEL_ASSERT(number < KEEL_BITSET_BITS);
+    set->words[number / 64] &= ~(UINT64_C(1) << number % 64);
+}
+
 void keel_bitset_add_all(struct keel_bitset *set, const struct keel_bitset *others)
 {
     for (uint32_t i = 0; i < KEEL_BITSET_WORDS; i++)

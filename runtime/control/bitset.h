@@ -19,6 +19,7 @@ struct keel_bitset {
 };
 
 void keel_bitset_add(struct keel_bitset *set, uint32_t number);
+void keel_bitset_remove(struct keel_bitset *set, uint32_t number);
 void keel_bitset_add_all(struct keel_bitset *set, const struct keel_bitset *others);
 bool keel_bitset_has(const struct keel_bitset *set, uint32_t number);
 uint32_t keel_bitset_count(const struct keel_bitset *set);

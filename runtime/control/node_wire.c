@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define WIRE_MAGIC UINT32_C(0x354e454b) /* "KEN5": the digit is the version */
+#define WIRE_MAGIC UINT32_C(0x364e454b) /* "KEN6": the digit is the version */
 
 enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 136, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
 
@@ -16,9 +16,10 @@ _Static_assert(HEAD_BYTES + 32 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_B
                        KEEL_WIRE_DETAIL_BYTES <
                    KEEL_MESSAGE_BYTES,
                "a status fits");
-_Static_assert(HEAD_BYTES + 40 + KEEL_WIRE_DETAIL_BYTES + KEEL_VIEW_BYTES_MAX < KEEL_MESSAGE_BYTES,
-               "a view fits");
-_Static_assert(HEAD_BYTES + 64 + KEEL_REGISTER_BYTES_MAX < KEEL_MESSAGE_BYTES, "a register's value fits");
+_Static_assert(HEAD_BYTES + 36 + KEEL_WIRE_VIEW_BYTES + 2 * KEEL_NODES_MAX <= KEEL_MESSAGE_BYTES,
+               "what is other in a view fits, with all to whom it is handed on");
+_Static_assert(HEAD_BYTES + 64 + KEEL_WIRE_PART_BYTES <= KEEL_MESSAGE_BYTES, "a part fits");
+_Static_assert(KEEL_WIRE_PARTS_MAX <= 64, "parts are bits of 64");
 
 /* ---- both directions ----------------------------------------------------------------------------------- */
 
@@ -168,7 +169,6 @@ static void flow_status(struct flow *f, struct keel_wire_status *status)
     flow_text(f, status->detail, sizeof status->detail);
 }
 
-/* The view comes last and takes the rest. */
 static void flow_leader(struct flow *f, struct keel_wire_leader *leader)
 {
     flow_u64(f, &leader->next_step);
@@ -178,19 +178,6 @@ static void flow_leader(struct flow *f, struct keel_wire_leader *leader)
     flow_u64(f, &leader->note);
     leader->status = (enum keel_status)flow_choice(f, leader->status, KEEL_STATUS_COUNT);
     flow_text(f, leader->detail, sizeof leader->detail);
-    flow_bool(f, &leader->has_view);
-    if (!leader->has_view)
-        return;
-    if (f->w) {
-        uint8_t bytes[KEEL_VIEW_BYTES_MAX];
-        keel_writer_bytes(f->w, bytes, keel_view_encode(&leader->view, bytes));
-    } else if (f->r->failed ||
-               !keel_view_decode(f->r->data + f->r->at, f->r->bytes - f->r->at, &leader->view) ||
-               leader->view.epoch == 0) {
-        refuse(f);
-    } else {
-        f->r->at = f->r->bytes;
-    }
 }
 
 static void flow_shard(struct flow *f, struct keel_wire_shard *shard, bool with_summary)
@@ -225,28 +212,72 @@ static void flow_ballot(struct flow *f, struct keel_ballot *ballot)
         refuse(f);
 }
 
-/* The register's value is a view, so it must read as one; a promise tells what was accepted, with its ballot,
- * or nothing. */
-static void flow_register(struct flow *f, struct keel_register_message *reg)
+/* One part of so many bytes. */
+static void flow_part(struct flow *f, uint32_t bytes, uint8_t *part, uint8_t *data)
 {
-    uint32_t kind = flow_choice(f, reg->kind, KEEL_REGISTER_ACCEPTED + 1);
+    flow_u8(f, part);
+    if (bytes > KEEL_VIEW_BYTES_MAX || (*part > 0 && *part >= keel_wire_parts(bytes)))
+        refuse(f);
+    else
+        flow_bytes(f, data, keel_wire_part_bytes(bytes, *part));
+}
+
+/* A promise tells what was accepted, with its ballot, or nothing. */
+static void flow_register(struct flow *f, struct keel_wire_register *reg)
+{
+    struct keel_register_head *head = &reg->head;
+    uint32_t kind = flow_choice(f, head->kind, KEEL_REGISTER_ACCEPTED + 1);
     if (kind < KEEL_REGISTER_PREPARE)
         refuse(f);
-    reg->kind = (enum keel_register_kind)kind;
-    flow_bool(f, &reg->ok);
-    flow_ballot(f, &reg->ballot);
-    flow_ballot(f, &reg->promised);
-    flow_ballot(f, &reg->accepted);
-    reg->value.bytes = flow_choice(f, reg->value.bytes, KEEL_REGISTER_BYTES_MAX + 1);
-    flow_bytes(f, reg->value.data, reg->value.bytes);
-    struct keel_view view;
-    if (f->r && !f->r->failed && reg->value.bytes > 0 &&
-        !keel_view_decode(reg->value.data, reg->value.bytes, &view))
+    head->kind = (enum keel_register_kind)kind;
+    flow_bool(f, &head->ok);
+    flow_ballot(f, &head->ballot);
+    flow_ballot(f, &head->promised);
+    flow_ballot(f, &head->accepted);
+    flow_u32(f, &reg->value_bytes);
+    flow_part(f, reg->value_bytes, &reg->part, reg->data);
+    if (f->r && kind == KEEL_REGISTER_ACCEPT && reg->value_bytes == 0)
         refuse(f);
-    if (f->r && kind == KEEL_REGISTER_ACCEPT && reg->value.bytes == 0)
+    if (f->r && kind == KEEL_REGISTER_PROMISE && (head->accepted.counter > 0) != (reg->value_bytes > 0))
         refuse(f);
-    if (f->r && kind == KEEL_REGISTER_PROMISE && (reg->accepted.counter > 0) != (reg->value.bytes > 0))
+}
+
+static void flow_name(struct flow *f, struct keel_wire_view_name *name)
+{
+    flow_u64(f, &name->epoch);
+    flow_u64(f, &name->digest);
+    flow_u32(f, &name->bytes);
+    if (name->epoch == 0 || name->epoch > KEEL_EPOCH_MAX || name->bytes == 0 ||
+        name->bytes > KEEL_VIEW_BYTES_MAX)
         refuse(f);
+}
+
+static void flow_view(struct flow *f, struct keel_wire_view *view)
+{
+    flow_name(f, &view->name);
+    view->source = (uint16_t)flow_choice(f, view->source, KEEL_NODES_MAX);
+    flow_u64(f, &view->base);
+    view->data_bytes = (uint16_t)flow_choice(f, view->data_bytes, KEEL_WIRE_VIEW_BYTES + 1);
+    flow_bytes(f, view->data, view->data_bytes);
+    view->have_count = (uint16_t)flow_choice(f, view->have_count, KEEL_NODES_MAX + 1);
+    view->lack_count = (uint16_t)flow_choice(f, view->lack_count, KEEL_NODES_MAX + 1);
+    const uint32_t count = (uint32_t)view->have_count + view->lack_count;
+    if (count > KEEL_NODES_MAX)
+        refuse(f);
+    for (uint32_t i = 0; i < count && !(f->r && f->r->failed); i++)
+        view->nodes[i] = (uint16_t)flow_choice(f, view->nodes[i], KEEL_NODES_MAX);
+}
+
+static void flow_pull(struct flow *f, struct keel_wire_pull *pull)
+{
+    flow_name(f, &pull->name);
+    flow_u64(f, &pull->parts);
+}
+
+static void flow_view_part(struct flow *f, struct keel_wire_part *part)
+{
+    flow_name(f, &part->name);
+    flow_part(f, part->name.bytes, &part->part, part->data);
 }
 
 static void flow_message(struct flow *f, struct keel_wire_message *message)
@@ -281,6 +312,15 @@ static void flow_message(struct flow *f, struct keel_wire_message *message)
     case KEEL_WIRE_REGISTER:
         flow_register(f, &message->as.reg);
         break;
+    case KEEL_WIRE_VIEW:
+        flow_view(f, &message->as.view);
+        break;
+    case KEEL_WIRE_PULL:
+        flow_pull(f, &message->as.pull);
+        break;
+    case KEEL_WIRE_PART:
+        flow_view_part(f, &message->as.part);
+        break;
     case KEEL_WIRE_KIND_COUNT:
     default:
         refuse(f);
@@ -295,7 +335,7 @@ static size_t cleared_bytes(enum keel_wire_kind kind)
     case KEEL_WIRE_STATUS:
         return sizeof(struct keel_wire_status);
     case KEEL_WIRE_LEADER:
-        return offsetof(struct keel_wire_leader, view);
+        return sizeof(struct keel_wire_leader);
     case KEEL_WIRE_STEP:
         return sizeof(struct keel_step_record);
     case KEEL_WIRE_SHARD:
@@ -304,12 +344,30 @@ static size_t cleared_bytes(enum keel_wire_kind kind)
     case KEEL_WIRE_NOTE:
         return sizeof(struct keel_wire_note);
     case KEEL_WIRE_REGISTER:
-        return offsetof(struct keel_register_message, value.data);
+        return offsetof(struct keel_wire_register, data);
+    case KEEL_WIRE_VIEW:
+        return offsetof(struct keel_wire_view, data);
+    case KEEL_WIRE_PULL:
+        return sizeof(struct keel_wire_pull);
+    case KEEL_WIRE_PART:
+        return offsetof(struct keel_wire_part, data);
     case KEEL_WIRE_BEAT:
     case KEEL_WIRE_KIND_COUNT:
     default:
         return 0;
     }
+}
+
+uint32_t keel_wire_parts(uint32_t bytes)
+{
+    return (bytes + KEEL_WIRE_PART_BYTES - 1) / KEEL_WIRE_PART_BYTES;
+}
+
+uint32_t keel_wire_part_bytes(uint32_t bytes, uint32_t part)
+{
+    const uint32_t at = part * KEEL_WIRE_PART_BYTES;
+    KEEL_ASSERT(at <= bytes);
+    return bytes - at < KEEL_WIRE_PART_BYTES ? bytes - at : KEEL_WIRE_PART_BYTES;
 }
 
 void keel_wire_clear(struct keel_wire_message *message, enum keel_wire_kind kind)

@@ -8,22 +8,34 @@
 
 #include "register.h"
 
+/* A test of parts is built with small ones. */
+#ifndef KEEL_LIMIT_PART
+#define KEEL_LIMIT_PART 15360
+#define KEEL_LIMIT_VIEW 8000
+#endif
+
 enum {
     KEEL_WIRE_DETAIL_BYTES = KEEL_DETAIL_BYTES, /* text of a failure, whole: the next move comes last in it */
     KEEL_WIRE_NOTE_BYTES = 1024,
+    KEEL_WIRE_PART_BYTES = KEEL_LIMIT_PART, /* of a view, or of the register's value: the last has the rest */
+    KEEL_WIRE_PARTS_MAX = (KEEL_VIEW_BYTES_MAX + KEEL_WIRE_PART_BYTES - 1) / KEEL_WIRE_PART_BYTES,
+    KEEL_WIRE_VIEW_BYTES = KEEL_LIMIT_VIEW, /* a view, or what is other in it, that is told at once */
     /* Of a node, in a status: out of reach by counting restarts, and its successor can still be started. */
     KEEL_WIRE_INCARNATION_MAX = 1 << 23
 };
 
 enum keel_wire_kind {
     KEEL_WIRE_STATUS = 1, /* agent to launcher: all that it knows of its workers */
-    KEEL_WIRE_LEADER,     /* launcher to agent: where the run stands, and the view when it is news */
+    KEEL_WIRE_LEADER,     /* launcher to agent: where the run stands */
     KEEL_WIRE_STEP,       /* agent to launcher: a step record */
     KEEL_WIRE_SHARD,      /* agent to launcher: a shard of a snapshot is durable; until acknowledged */
     KEEL_WIRE_SHARD_ACK,  /* launcher to agent */
     KEEL_WIRE_NOTE,       /* agent to launcher: text for events.jsonl; until LEADER has its number */
     KEEL_WIRE_BEAT,       /* agent to its successor in the ring: I live */
-    KEEL_WIRE_REGISTER,   /* between proposer and holders: struct keel_register_message */
+    KEEL_WIRE_REGISTER,   /* between proposer and holders: struct keel_register_message, or a part of it */
+    KEEL_WIRE_VIEW,       /* from who has a view: here it is, or what is other in it, or ask for its parts */
+    KEEL_WIRE_PULL,       /* to who has a view: send these parts of it */
+    KEEL_WIRE_PART,       /* a part of a view */
     KEEL_WIRE_KIND_COUNT
 };
 
@@ -68,11 +80,9 @@ struct keel_wire_leader {
     bool missing;       /* records from next_step on are missing: send them at once */
     bool stop;          /* orderly end: workers finish the step */
     bool end;           /* the run is over: `status`, `detail` */
-    bool has_view;
-    uint64_t note; /* number of the newest note that came from this agent; 0: none */
+    uint64_t note;      /* number of the newest note that came from this agent; 0: none */
     enum keel_status status;
     char detail[KEEL_WIRE_DETAIL_BYTES];
-    struct keel_view view;
 };
 
 struct keel_wire_shard { /* SHARD; an acknowledgement has no summary */
@@ -88,6 +98,42 @@ struct keel_wire_note {
     uint8_t data[KEEL_WIRE_NOTE_BYTES];
 };
 
+struct keel_wire_register {
+    struct keel_register_head head;
+    uint32_t value_bytes; /* of the whole value */
+    uint8_t part;         /* which of its parts `data` is */
+    uint8_t data[KEEL_WIRE_PART_BYTES];
+};
+
+/* A view, told from every other by epoch and digest of its bytes. */
+struct keel_wire_view_name {
+    uint64_t epoch, digest;
+    uint32_t bytes;
+};
+
+struct keel_wire_view {
+    struct keel_wire_view_name name;
+    uint16_t source;     /* who has its parts */
+    uint64_t base;       /* `data` is what is other than in the view of this epoch; 0: the view whole */
+    uint16_t data_bytes; /* 0: ask for its parts */
+    /* To whom the receiver hands it on: have_count nodes that have the view `base`, then lack_count others.
+     */
+    uint16_t have_count, lack_count;
+    uint8_t data[KEEL_WIRE_VIEW_BYTES];
+    uint16_t nodes[KEEL_NODES_MAX];
+};
+
+struct keel_wire_pull {
+    struct keel_wire_view_name name;
+    uint64_t parts; /* bit per part that is wanted */
+};
+
+struct keel_wire_part {
+    struct keel_wire_view_name name;
+    uint8_t part;
+    uint8_t data[KEEL_WIRE_PART_BYTES];
+};
+
 struct keel_wire_message {
     enum keel_wire_kind kind;
     uint64_t epoch; /* of the newest view that the sender knows */
@@ -97,12 +143,19 @@ struct keel_wire_message {
         struct keel_step_record step;
         struct keel_wire_shard shard;
         struct keel_wire_note note;
-        struct keel_register_message reg;
+        struct keel_wire_register reg;
+        struct keel_wire_view view;
+        struct keel_wire_pull pull;
+        struct keel_wire_part part;
     } as;
 };
 
-/* An empty message of this kind: all zero, but for a view and a register's value, which are as they were
- * until they are filled in. */
+/* How many parts so many bytes have, and how long one of them is. */
+uint32_t keel_wire_parts(uint32_t bytes);
+uint32_t keel_wire_part_bytes(uint32_t bytes, uint32_t part);
+
+/* An empty message of this kind: all zero, but for long arrays, which are as they were until they are filled
+ * in. */
 void keel_wire_clear(struct keel_wire_message *message, enum keel_wire_kind kind);
 
 /* `out` holds KEEL_MESSAGE_BYTES; returns the bytes written. */

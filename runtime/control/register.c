@@ -98,19 +98,19 @@ enum keel_status keel_register_load(struct keel_register *reg, const uint8_t *da
 void keel_register_answer(struct keel_register *reg, const struct keel_register_message *ask,
                           struct keel_register_message *reply, bool *out_changed)
 {
-    KEEL_ASSERT(ask->kind == KEEL_REGISTER_PREPARE || ask->kind == KEEL_REGISTER_ACCEPT);
-    bool prepare = ask->kind == KEEL_REGISTER_PREPARE;
+    KEEL_ASSERT(ask->head.kind == KEEL_REGISTER_PREPARE || ask->head.kind == KEEL_REGISTER_ACCEPT);
+    bool prepare = ask->head.kind == KEEL_REGISTER_PREPARE;
     const struct keel_ballot promised = reg->promised, accepted = reg->accepted;
-    bool ok = ask->ballot.counter > 0 && keel_ballot_compare(ask->ballot, reg->promised) >= 0;
+    bool ok = ask->head.ballot.counter > 0 && keel_ballot_compare(ask->head.ballot, reg->promised) >= 0;
     KEEL_ASSERT(ask->value.bytes <= KEEL_REGISTER_BYTES_MAX);
     KEEL_ASSERT(prepare || ask->value.bytes > 0);
     *out_changed = false;
-    if (ok && keel_ballot_compare(ask->ballot, reg->promised) > 0) {
-        reg->promised = ask->ballot;
+    if (ok && keel_ballot_compare(ask->head.ballot, reg->promised) > 0) {
+        reg->promised = ask->head.ballot;
         *out_changed = true;
     }
-    if (ok && !prepare && keel_ballot_compare(ask->ballot, reg->accepted) != 0) {
-        reg->accepted = ask->ballot;
+    if (ok && !prepare && keel_ballot_compare(ask->head.ballot, reg->accepted) != 0) {
+        reg->accepted = ask->head.ballot;
         reg->value = ask->value;
         *out_changed = true;
     }
@@ -119,12 +119,12 @@ void keel_register_answer(struct keel_register *reg, const struct keel_register_
     KEEL_ASSERT(keel_ballot_compare(reg->accepted, accepted) >= 0);
     KEEL_ASSERT(holds_together(reg));
     memset(reply, 0, sizeof *reply);
-    reply->kind = prepare ? KEEL_REGISTER_PROMISE : KEEL_REGISTER_ACCEPTED;
-    reply->ok = ok;
-    reply->ballot = ask->ballot;
-    reply->promised = reg->promised;
+    reply->head.kind = prepare ? KEEL_REGISTER_PROMISE : KEEL_REGISTER_ACCEPTED;
+    reply->head.ok = ok;
+    reply->head.ballot = ask->head.ballot;
+    reply->head.promised = reg->promised;
     if (prepare && ok) {
-        reply->accepted = reg->accepted;
+        reply->head.accepted = reg->accepted;
         reply->value = reg->value;
     }
 }
@@ -175,8 +175,8 @@ bool keel_register_ask(const struct keel_register *reg, struct keel_register_mes
     if (reg->phase != KEEL_REGISTER_READING && reg->phase != KEEL_REGISTER_WRITING)
         return false;
     memset(out, 0, sizeof *out);
-    out->ballot = reg->ballot;
-    out->kind = reg->phase == KEEL_REGISTER_READING ? KEEL_REGISTER_PREPARE : KEEL_REGISTER_ACCEPT;
+    out->head.ballot = reg->ballot;
+    out->head.kind = reg->phase == KEEL_REGISTER_READING ? KEEL_REGISTER_PREPARE : KEEL_REGISTER_ACCEPT;
     if (reg->phase == KEEL_REGISTER_WRITING)
         out->value = reg->proposal;
     return true;
@@ -193,21 +193,21 @@ enum keel_register_outcome keel_register_hear(struct keel_register *reg, uint16_
                                               const struct keel_register_message *reply)
 {
     bool reading = reg->phase == KEEL_REGISTER_READING, writing = reg->phase == KEEL_REGISTER_WRITING;
-    bool fits = (reading && reply->kind == KEEL_REGISTER_PROMISE) ||
-                (writing && reply->kind == KEEL_REGISTER_ACCEPTED);
-    if (!fits || from >= reg->holder_count || keel_ballot_compare(reply->ballot, reg->ballot) != 0)
+    bool fits = (reading && reply->head.kind == KEEL_REGISTER_PROMISE) ||
+                (writing && reply->head.kind == KEEL_REGISTER_ACCEPTED);
+    if (!fits || from >= reg->holder_count || keel_ballot_compare(reply->head.ballot, reg->ballot) != 0)
         return KEEL_REGISTER_WAIT;
-    if (!reply->ok) {
-        if (keel_ballot_compare(reply->promised, reg->seen) > 0)
-            reg->seen = reply->promised;
+    if (!reply->head.ok) {
+        if (keel_ballot_compare(reply->head.promised, reg->seen) > 0)
+            reg->seen = reply->head.promised;
         reg->phase = KEEL_REGISTER_IDLE;
         return KEEL_REGISTER_REFUSED;
     }
     reg->answers |= UINT32_C(1) << from;
-    if (reading && reply->accepted.counter > 0)
+    if (reading && reply->head.accepted.counter > 0)
         reg->grown |= UINT32_C(1) << from;
-    if (reading && keel_ballot_compare(reply->accepted, reg->newest) > 0) {
-        reg->newest = reply->accepted;
+    if (reading && keel_ballot_compare(reply->head.accepted, reg->newest) > 0) {
+        reg->newest = reply->head.accepted;
         reg->proposal = reply->value;
     }
     if (!phase_is_over(reg))

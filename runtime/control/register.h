@@ -32,6 +32,7 @@ struct keel_register_value {
     uint8_t data[KEEL_REGISTER_BYTES_MAX];
 };
 
+/* Of a value that is larger than a message, each part goes with a message of its own: node.c. */
 enum keel_register_kind {
     KEEL_REGISTER_PREPARE = 1, /* ballot */
     KEEL_REGISTER_PROMISE,     /* ballot, ok, promised; accepted and value when ok */
@@ -39,12 +40,16 @@ enum keel_register_kind {
     KEEL_REGISTER_ACCEPTED     /* ballot, ok, promised */
 };
 
-struct keel_register_message {
+struct keel_register_head {
     enum keel_register_kind kind;
     bool ok;
     struct keel_ballot ballot;   /* of the proposer that asks */
     struct keel_ballot promised; /* of the acceptor that answers */
     struct keel_ballot accepted;
+};
+
+struct keel_register_message {
+    struct keel_register_head head;
     struct keel_register_value value;
 };
 

@@ -1,8 +1,8 @@
 /* view.c - see view.h. */
 #include "view.h"
 
-#include "wire_bytes.h"
 #include <string.h>
+#include <xxhash.h>
 
 int keel_view_find_rank(const struct keel_view *view, uint16_t rank)
 {
@@ -351,6 +351,22 @@ bool keel_view_valid(const struct keel_view *view)
 
 /* ---- bytes: epoch 8, plan 8, members 2, shards 2, members, shard_rank 2 each --------------------------- */
 
+void keel_view_write_member(struct keel_writer *w, const struct keel_member *m)
+{
+    keel_writer_number(w, m->rank, 2);
+    keel_writer_number(w, m->node, 2);
+    keel_writer_number(w, m->local, 1);
+    keel_writer_number(w, m->spare, 1);
+    keel_writer_number(w, m->incarnation, 4);
+    keel_writer_number(w, m->data.bytes, 1);
+    keel_writer_bytes(w, m->data.data, m->data.bytes);
+}
+
+uint64_t keel_view_digest(const uint8_t *data, uint32_t bytes)
+{
+    return XXH3_64bits(data, bytes);
+}
+
 uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
 {
     struct keel_writer w = {.data = out, .capacity = KEEL_VIEW_BYTES_MAX};
@@ -358,16 +374,8 @@ uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
     keel_writer_number(&w, view->plan, 8);
     keel_writer_number(&w, view->member_count, 2);
     keel_writer_number(&w, view->shard_count, 2);
-    for (uint16_t i = 0; i < view->member_count; i++) {
-        const struct keel_member *m = &view->members[i];
-        keel_writer_number(&w, m->rank, 2);
-        keel_writer_number(&w, m->node, 2);
-        keel_writer_number(&w, m->local, 1);
-        keel_writer_number(&w, m->spare, 1);
-        keel_writer_number(&w, m->incarnation, 4);
-        keel_writer_number(&w, m->data.bytes, 1);
-        keel_writer_bytes(&w, m->data.data, m->data.bytes);
-    }
+    for (uint16_t i = 0; i < view->member_count; i++)
+        keel_view_write_member(&w, &view->members[i]);
     for (uint16_t s = 0; s < view->shard_count; s++)
         keel_writer_number(&w, view->shard_rank[s], 2);
     KEEL_ASSERT(!w.failed);
@@ -375,7 +383,7 @@ uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
     return w.bytes;
 }
 
-static void read_member(struct keel_wire_reader *r, struct keel_member *m)
+void keel_view_read_member(struct keel_wire_reader *r, struct keel_member *m)
 {
     m->rank = (uint16_t)keel_reader_number(r, 2);
     m->node = (uint16_t)keel_reader_number(r, 2);
@@ -399,7 +407,7 @@ bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out
     if (view.member_count > KEEL_MEMBERS_MAX || view.shard_count > KEEL_SHARDS_MAX)
         return false;
     for (uint16_t i = 0; i < view.member_count && !r.failed; i++)
-        read_member(&r, &view.members[i]);
+        keel_view_read_member(&r, &view.members[i]);
     for (uint16_t s = 0; s < view.shard_count && !r.failed; s++)
         view.shard_rank[s] = (uint16_t)keel_reader_number(&r, 2);
     if (!keel_reader_complete(&r))

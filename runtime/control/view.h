@@ -7,6 +7,7 @@
 #define KEEL_VIEW_H
 
 #include "bitset.h"
+#include "wire_bytes.h"
 #include <keel/node.h>
 
 enum {
@@ -73,5 +74,13 @@ uint16_t keel_view_active_count(const struct keel_view *view);
  * exactly `bytes` and gives only valid views (or one of epoch 0, empty); false leaves *out alone. */
 uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out);
 bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out);
+
+/* By which a view is told from every other (XXH3 of its bytes): for what came in parts, or as a delta. It is
+ * no proof: who speaks is proved by the datagram's seal. */
+uint64_t keel_view_digest(const uint8_t *data, uint32_t bytes);
+
+/* One member of those bytes. */
+void keel_view_write_member(struct keel_writer *writer, const struct keel_member *member);
+void keel_view_read_member(struct keel_wire_reader *reader, struct keel_member *out);
 
 #endif

@@ -12,7 +12,9 @@
 
 enum {
     HOLDER_COUNT = 1,        /* the launcher alone: when it goes, all goes */
-    OUTBOX_BYTES = 64 << 10, /* at first; it grows to what the largest message to every node takes */
+    OUTBOX_BYTES = 64 << 10, /* at first */
+    /* What a change of the view costs its sender at most (node_views.c), and a word to every node. */
+    OUTBOX_BYTES_MAX = (2 << 20) + KEEL_NODES_MAX * 2048,
     STATE_BYTES_MAX = 1 << 20,
     MESSAGES_PER_TURN = 256
 };
@@ -34,13 +36,13 @@ static uint64_t effect_random(void *context)
 
 static bool make_room(struct keel_control_plane *control, uint32_t bytes)
 {
-    const uint32_t most = KEEL_NODES_MAX * (uint32_t)(sizeof(struct outbox_head) + KEEL_MESSAGE_BYTES);
     uint32_t wider = control->outbox_capacity;
     while (wider < bytes)
         wider *= 2;
     if (wider == control->outbox_capacity)
         return true;
-    if (bytes > most || keel_realloc(&control->outbox, control->outbox_capacity, wider, 1) != KEEL_OK)
+    if (bytes > OUTBOX_BYTES_MAX ||
+        keel_realloc(&control->outbox, control->outbox_capacity, wider, 1) != KEEL_OK)
         return false;
     control->outbox_capacity = wider;
     return true;

@@ -170,6 +170,48 @@ static bool answer_as_holder(struct keel_node *node, const struct keel_register_
     return !node->unstored;
 }
 
+/* In as many messages as its value has parts. */
+static void send_register(struct keel_node *node, uint16_t to, const struct keel_register_message *message)
+{
+    const uint32_t bytes = message->value.bytes;
+    uint32_t part = 0;
+    do {
+        struct keel_wire_register *out = &keel_node_message(node, KEEL_WIRE_REGISTER)->as.reg;
+        out->head = message->head;
+        out->value_bytes = bytes;
+        out->part = (uint8_t)part;
+        memcpy(out->data, message->value.data + part * KEEL_WIRE_PART_BYTES,
+               keel_wire_part_bytes(bytes, part));
+        keel_node_send(node, to);
+    } while (++part < keel_wire_parts(bytes));
+}
+
+static bool same_head(const struct keel_register_head *a, const struct keel_register_head *b)
+{
+    return a->kind == b->kind && a->ok == b->ok && keel_ballot_compare(a->ballot, b->ballot) == 0 &&
+           keel_ballot_compare(a->promised, b->promised) == 0 &&
+           keel_ballot_compare(a->accepted, b->accepted) == 0;
+}
+
+/* A part came: true when it was the last that lacked, and the value is none or reads as a view. */
+static bool hear_part(struct keel_register_parts *parts, const struct keel_wire_register *in)
+{
+    struct keel_register_message *whole = &parts->message;
+    if (!same_head(&whole->head, &in->head) || whole->value.bytes != in->value_bytes)
+        parts->have = 0;
+    whole->head = in->head;
+    whole->value.bytes = in->value_bytes;
+    memcpy(whole->value.data + in->part * KEEL_WIRE_PART_BYTES, in->data,
+           keel_wire_part_bytes(in->value_bytes, in->part));
+    parts->have |= UINT64_C(1) << in->part;
+    const uint32_t count = keel_wire_parts(in->value_bytes);
+    if ((uint32_t)__builtin_popcountll(parts->have) < count)
+        return false;
+    parts->have = 0;
+    struct keel_view view;
+    return in->value_bytes == 0 || keel_view_decode(whole->value.data, in->value_bytes, &view);
+}
+
 void keel_node_ask_holders(struct keel_node *node)
 {
     struct keel_register_message ask;
@@ -178,8 +220,7 @@ void keel_node_ask_holders(struct keel_node *node)
     for (uint16_t holder = 0; holder < node->config.holder_count; holder++) {
         if (holder == node->config.node)
             continue;
-        keel_node_message(node, KEEL_WIRE_REGISTER)->as.reg = ask;
-        keel_node_send(node, holder);
+        send_register(node, holder, &ask);
     }
     struct keel_register_message reply;
     if (answer_as_holder(node, &ask, &reply))
@@ -188,13 +229,16 @@ void keel_node_ask_holders(struct keel_node *node)
 
 static void take_register(struct keel_node *node, uint16_t from)
 {
-    const struct keel_register_message *message = &node->in.as.reg;
-    bool ask = message->kind == KEEL_REGISTER_PREPARE || message->kind == KEEL_REGISTER_ACCEPT;
+    const struct keel_wire_register *in = &node->in.as.reg;
+    const bool ask = in->head.kind == KEEL_REGISTER_PREPARE || in->head.kind == KEEL_REGISTER_ACCEPT;
     if (ask && from == 0 && node->config.node < node->config.holder_count) {
-        if (answer_as_holder(node, message, &keel_node_message(node, KEEL_WIRE_REGISTER)->as.reg))
-            keel_node_send(node, from);
-    } else if (!ask && node->config.launcher) {
-        keel_leader_register(node, keel_register_hear(&node->reg, from, message));
+        struct keel_register_message reply;
+        if (hear_part(&node->ask, in) && answer_as_holder(node, &node->ask.message, &reply))
+            send_register(node, from, &reply);
+    } else if (!ask && node->config.launcher && from < node->config.holder_count) {
+        struct keel_register_parts *parts = &node->leader.replies[from];
+        if (hear_part(parts, in))
+            keel_leader_register(node, keel_register_hear(&node->reg, from, &parts->message));
     }
 }
 
@@ -229,6 +273,8 @@ static int take_message(struct keel_node *node, const struct keel_node_event *ev
     }
     if (node->in.kind == KEEL_WIRE_REGISTER)
         take_register(node, event->node);
+    else if (node->in.kind >= KEEL_WIRE_VIEW)
+        keel_views_message(node, event->node);
     else if (node->config.launcher)
         keel_leader_message(node, event->node);
     else

@@ -361,10 +361,9 @@ static void find_neighbours(struct keel_node *node)
 }
 
 /* Invariant 4. */
-static void adopt_view(struct keel_node *node, const struct keel_view *view)
+void keel_agent_adopt(struct keel_node *node, const struct keel_view *view)
 {
-    if (view->epoch <= node->view.epoch)
-        return;
+    KEEL_ASSERT(view->epoch > node->view.epoch); /* invariant 1 */
     node->view = *view;
     node->agent.report_due = true;
     find_neighbours(node);
@@ -432,8 +431,6 @@ static void take_leader(struct keel_node *node, const struct keel_wire_leader *l
     agent->leader_ns = node->now_ns;
     agent->next_step = leader->next_step;
     forget_notes(node, leader->note);
-    if (leader->has_view)
-        adopt_view(node, &leader->view);
     if (leader->stop)
         agent->stopping = true;
     if (leader->end)
@@ -590,6 +587,7 @@ void keel_agent_work(struct keel_node *node)
         if (node->finished)
             return;
     }
+    keel_views_work(node);
     send_pending_shards(node);
     send_pending_note(node);
     bool beat = keel_node_due(node, agent->beat_ns);

@@ -12,7 +12,7 @@
 
 /* ---- telling agents ------------------------------------------------------------------------------------ */
 
-static void tell(struct keel_node *node, uint16_t to, bool with_view, bool missing)
+static void tell(struct keel_node *node, uint16_t to, bool missing)
 {
     const struct keel_leader *leader = &node->leader;
     struct keel_wire_leader *out = &keel_node_message(node, KEEL_WIRE_LEADER)->as.leader;
@@ -23,16 +23,51 @@ static void tell(struct keel_node *node, uint16_t to, bool with_view, bool missi
     out->note = leader->notes[to];
     out->status = leader->end_status;
     memcpy(out->detail, leader->end_detail, sizeof out->detail);
-    out->has_view = with_view && node->view.epoch > 0;
-    if (out->has_view)
-        out->view = node->view;
     keel_node_send(node, to);
 }
 
-static void tell_all(struct keel_node *node, bool with_view)
+static void tell_all(struct keel_node *node)
 {
     for (uint16_t to = 1; to < node->membership.node_count; to++)
-        tell(node, to, with_view, false);
+        tell(node, to, false);
+}
+
+/* The view is new: to all who live, evicted members too, which end by it. Who is silent is told when it
+ * speaks. */
+static void tell_view(struct keel_node *node, const struct keel_view *old)
+{
+    struct keel_leader *leader = &node->leader;
+    uint16_t have[KEEL_NODES_MAX], lack[KEEL_NODES_MAX], have_count = 0, lack_count = 0;
+    for (uint16_t to = 1; to < node->membership.node_count; to++) {
+        const struct keel_seen_node *seen = &node->membership.nodes[to];
+        if (!seen->heard || seen->exited || seen->ended ||
+            keel_node_due(node, seen->heard_ns + node->times.silence_ns / 2))
+            continue;
+        if (keel_bitset_has(&leader->informed, to))
+            have[have_count++] = to;
+        else
+            lack[lack_count++] = to;
+    }
+    memset(&leader->informed, 0, sizeof leader->informed);
+    leader->view_ns = node->now_ns;
+    keel_views_made(node, old);
+    memcpy(have + have_count, lack, lack_count * sizeof lack[0]);
+    keel_views_hand_on(node, have, have_count, lack_count);
+}
+
+/* A node has an older view, and the present one had time to come to it: it is told by us, and pointed to one
+ * who has the parts. */
+static void repair_view(struct keel_node *node, uint16_t to, uint64_t epoch)
+{
+    struct keel_leader *leader = &node->leader;
+    keel_bitset_remove(&leader->informed, to);
+    if (!keel_node_due(node, leader->view_ns + node->times.gather_ns))
+        return;
+    const uint64_t any = node->env->random(node->env->context) % node->membership.node_count;
+    uint32_t source = keel_bitset_next(&leader->informed, (uint32_t)any); /* another each time */
+    if (source >= KEEL_NODES_MAX)
+        source = keel_bitset_next(&leader->informed, 0);
+    keel_views_tell(node, to, epoch, source < KEEL_NODES_MAX ? (uint16_t)source : 0);
 }
 
 /* ---- end ----------------------------------------------------------------------------------------------- */
@@ -47,7 +82,7 @@ static void end_run(struct keel_node *node, enum keel_status status, const char 
     (void)snprintf(leader->end_detail, sizeof leader->end_detail, "%s", detail);
     keel_node_trace(node, "end %s: %s", keel_status_name(status), detail);
     keel_register_rest(&node->reg);
-    tell_all(node, false);
+    tell_all(node);
 }
 
 static bool is_awaited(const struct keel_node *node, uint16_t which)
@@ -81,7 +116,7 @@ static void work_on_end(struct keel_node *node)
     }
     if (keel_node_due(node, leader->end_sent_ns + node->times.beat_ns)) {
         leader->end_sent_ns = node->now_ns;
-        tell_all(node, false);
+        tell_all(node);
     }
 }
 
@@ -157,7 +192,7 @@ static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
     if (step < leader->next_step || !keel_node_due(node, leader->hole_asked_ns + node->times.record_ns))
         return;
     leader->hole_asked_ns = node->now_ns;
-    tell(node, from, false, true);
+    tell(node, from, true);
 }
 
 /* The lowest record that a node holds from the next one on; UINT64_MAX: none, or it is dead, or by its own
@@ -314,6 +349,17 @@ static struct keel_snapshot_set *ready_set(struct keel_node *node)
     return ready;
 }
 
+/* Another attempt at the same step, in the view after or before, and earlier steps that are not whole. */
+static void drop_passed_sets(struct keel_node *node)
+{
+    struct keel_leader *leader = &node->leader;
+    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
+        struct keel_snapshot_set *set = &leader->snapshots[i];
+        if (set->used && set->step <= leader->committed_step)
+            drop_set(node, set);
+    }
+}
+
 /* Invariant 6. A snapshot waits for the records of the steps before it: after a resume nobody could
  * deliver them any more. */
 static void commit_snapshots(struct keel_node *node)
@@ -334,6 +380,7 @@ static void commit_snapshots(struct keel_node *node)
                         set->attempt);
         node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards,
                                    active_count(node, view));
+        drop_passed_sets(node);
     }
 }
 
@@ -528,7 +575,7 @@ static void install(struct keel_node *node)
     keel_membership_clear_evidence(&node->membership);
     keel_node_trace(node, "view epoch %" PRIu64 ": %u active, %u members, after %s", next.epoch,
                     keel_view_active_count(&next), next.member_count, keel_cause_name(leader->change_cause));
-    tell_all(node, true);
+    tell_view(node, &old);
     node->env->view_change(node->env->context, &old, &node->view, leader->change_cause, leader->alive_ns,
                            leader->evidence_ns);
 }
@@ -737,7 +784,7 @@ static void probe(struct keel_node *node, const struct keel_bitset *nodes)
 {
     for (uint32_t i = keel_bitset_next(nodes, 1); i < node->membership.node_count;
          i = keel_bitset_next(nodes, i + 1))
-        tell(node, (uint16_t)i, false, false);
+        tell(node, (uint16_t)i, false);
 }
 
 void keel_leader_work(struct keel_node *node)
@@ -812,6 +859,7 @@ static int take_node_exit(struct keel_node *node, uint16_t which)
         return KEEL_OK;
     keel_node_trace(node, "node %u ended", which);
     keel_membership_node_exit(&node->membership, which);
+    keel_bitset_remove(&leader->informed, which);
     struct keel_respawn *respawn = &leader->respawns[which];
     uint64_t born_ns = respawn->started_ns != 0 ? respawn->started_ns : leader->start_ns;
     if (node->now_ns - born_ns >= node->times.join_wait_ns)
@@ -836,7 +884,7 @@ int keel_leader_event(struct keel_node *node, const struct keel_node_event *even
         node->leader.stopping = true;
         node->leader.stop_ns = node->now_ns;
         keel_node_trace(node, "stop asked for");
-        tell_all(node, false);
+        tell_all(node);
     }
     return KEEL_OK;
 }
@@ -851,7 +899,11 @@ static void take_report(struct keel_node *node, uint16_t from)
     hear_held(node, from);
     if (in->as.status.has_newest)
         take_record(node, &in->as.status.newest);
-    tell(node, from, in->epoch < node->view.epoch, false);
+    tell(node, from, false);
+    if (in->epoch < node->view.epoch)
+        repair_view(node, from, in->epoch);
+    else if (in->epoch == node->view.epoch)
+        keel_bitset_add(&node->leader.informed, from);
 }
 
 static void take_note(struct keel_node *node, uint16_t from)
@@ -861,7 +913,7 @@ static void take_note(struct keel_node *node, uint16_t from)
         node->leader.notes[from] = note->number;
         node->env->note(node->env->context, from, note->local, note->data, note->bytes);
     }
-    tell(node, from, false, false);
+    tell(node, from, false);
 }
 
 void keel_leader_message(struct keel_node *node, uint16_t from)

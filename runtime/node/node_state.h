@@ -1,7 +1,8 @@
-/* node_state.h - what a keel_node is inside, shared by node.c, node_agent.c and node_leader.c.
+/* node_state.h - what a keel_node is inside, shared by node.c, node_views.c, node_agent.c and node_leader.c.
  *
- * node.c owns the entry, the clockwork and the register; node_agent.c the part that every node with
- * workers plays; node_leader.c the part of the launcher. Private to these three. */
+ * node.c owns the entry, the clockwork and the register; node_views.c how a view comes from node to node;
+ * node_agent.c the part that every node with workers plays; node_leader.c the part of the launcher. Private
+ * to these four. */
 #ifndef KEEL_NODE_STATE_H
 #define KEEL_NODE_STATE_H
 
@@ -63,6 +64,36 @@ struct keel_agent {
                                                  worker is ready again */
 };
 
+/* ---- views -------------------------------------------------------------------------------------------- */
+
+/* The newest view, as it is handed on. */
+struct keel_view_news {
+    struct keel_wire_view_name name; /* epoch 0: there is none */
+    uint64_t base;                   /* `data` makes it from the view of this epoch; 0: no data */
+    uint32_t data_bytes;
+    uint64_t served_ns;    /* parts that were sent count from then on, */
+    uint32_t served_bytes; /* and are so many bytes */
+    uint8_t data[KEEL_WIRE_VIEW_BYTES];
+};
+
+/* A view that comes in parts, from its source. */
+struct keel_view_fetch {
+    struct keel_wire_view_name name; /* epoch 0: none does */
+    uint16_t source;
+    uint64_t have, asked;            /* bit per part that came, and that was asked for last and did not */
+    uint64_t asked_ns;               /* last; or a part came then */
+    uint64_t heard_ns;               /* a part came last, or its source is new */
+    uint16_t have_count, lack_count; /* as in struct keel_wire_view */
+    uint16_t nodes[KEEL_NODES_MAX];
+    uint8_t data[KEEL_VIEW_BYTES_MAX];
+};
+
+/* A message of the register that comes in parts. */
+struct keel_register_parts {
+    uint64_t have; /* bit per part that came; 0: nothing of it */
+    struct keel_register_message message;
+};
+
 /* ---- launcher ------------------------------------------------------------------------------------------ */
 
 struct keel_snapshot_set {
@@ -120,8 +151,11 @@ struct keel_leader {
     uint16_t end_awaited; /* a node that was waited for last */
     enum keel_status end_status;
     char end_detail[KEEL_WIRE_DETAIL_BYTES];
-    uint32_t respawn_count; /* agents that are to be started again */
-    uint64_t respawn_ns;    /* none of them before */
+    struct keel_bitset informed; /* nodes that said that they have the present view */
+    uint64_t view_ns;            /* when it was committed */
+    struct keel_register_parts replies[KEEL_HOLDERS_MAX]; /* by holder */
+    uint32_t respawn_count;                               /* agents that are to be started again */
+    uint64_t respawn_ns;                                  /* none of them before */
     struct keel_respawn respawns[KEEL_NODES_MAX];
 };
 
@@ -137,7 +171,10 @@ struct keel_node {
     bool started, finished;
     bool unstored;         /* the register changed and could not be stored: no room */
     struct keel_view view; /* newest committed one known */
+    struct keel_view_news news;
+    struct keel_view_fetch fetch;
     struct keel_register reg;
+    struct keel_register_parts ask; /* of the proposer */
     struct keel_records records;
     struct keel_agent agent;
     struct keel_wire_message in, out; /* scratch: decoded, to be sent */
@@ -162,7 +199,18 @@ void keel_node_finish(struct keel_node *node, enum keel_status status, const cha
 /* Register: send the ask of the present phase to all holders; answers of this node count at once. */
 void keel_node_ask_holders(struct keel_node *node);
 
+/* node_views.c */
+/* Launcher: node->view is new, and `old` was the one before. */
+void keel_views_made(struct keel_node *node, const struct keel_view *old);
+/* Tell one node of the view, which has that of `epoch`; where parts of it are with `source`. */
+void keel_views_tell(struct keel_node *node, uint16_t to, uint64_t epoch, uint16_t source);
+/* To these nodes, of which the first `have` have the view before, and through them to all of them. */
+void keel_views_hand_on(struct keel_node *node, const uint16_t *nodes, uint16_t have, uint16_t lack);
+void keel_views_message(struct keel_node *node, uint16_t from);
+void keel_views_work(struct keel_node *node);
+
 /* node_agent.c */
+void keel_agent_adopt(struct keel_node *node, const struct keel_view *view);
 void keel_agent_start(struct keel_node *node);
 int keel_agent_event(struct keel_node *node, const struct keel_node_event *event);
 void keel_agent_message(struct keel_node *node, uint16_t from);

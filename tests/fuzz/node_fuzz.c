@@ -8,6 +8,7 @@
  * back. */
 #include "fuzz.h"
 #include "node_state.h"
+#include "view_delta.h"
 
 enum { NODES = 4, LOCALS = 2, STEPS_MAX = 400, FROM_MAX = 6 };
 
@@ -39,8 +40,8 @@ static void on_send(void *context, uint16_t node, const uint8_t *data, uint32_t 
     (void)context;
     KEEL_ASSERT(node < KEEL_NODES_MAX && node != world.config.node && bytes <= KEEL_MESSAGE_BYTES);
     KEEL_ASSERT(keel_wire_decode(data, bytes, &message));
-    if (message.kind == KEEL_WIRE_REGISTER && message.as.reg.kind <= KEEL_REGISTER_ACCEPT)
-        world.ballot = message.as.reg.ballot;
+    if (message.kind == KEEL_WIRE_REGISTER && message.as.reg.head.kind <= KEEL_REGISTER_ACCEPT)
+        world.ballot = message.as.reg.head.ballot;
 }
 
 static void on_timer(void *context, uint64_t deadline_ns)
@@ -299,9 +300,10 @@ static struct keel_ballot take_ballot(struct fuzz_input *in)
     return (struct keel_ballot){.counter = bits == 255 ? UINT64_MAX : bits, .node = fuzz_take_u8(in) % 4};
 }
 
-static void shape_register(struct fuzz_input *in, struct keel_register_message *reg)
+static void shape_register(struct fuzz_input *in, struct keel_wire_register *message)
 {
     static struct keel_view view;
+    struct keel_register_head *reg = &message->head;
     reg->kind = (enum keel_register_kind)(KEEL_REGISTER_PREPARE + fuzz_take_u8(in) % 4);
     reg->ok = fuzz_take_u8(in) % 2 == 0;
     reg->ballot = take_ballot(in);
@@ -310,7 +312,7 @@ static void shape_register(struct fuzz_input *in, struct keel_register_message *
         return;
     reg->accepted = take_ballot(in);
     shape_view(in, &view);
-    reg->value.bytes = keel_view_encode(&view, reg->value.data);
+    message->value_bytes = keel_view_encode(&view, message->data);
 }
 
 static void shape_lead(struct fuzz_input *in, struct keel_wire_leader *leader)
@@ -321,9 +323,53 @@ static void shape_lead(struct fuzz_input *in, struct keel_wire_leader *leader)
     leader->stop = (bits & 2) != 0;
     leader->end = bits % 16 == 12;
     leader->status = (enum keel_status)(fuzz_take_u8(in) % KEEL_STATUS_COUNT);
-    leader->has_view = (bits & 16) != 0;
-    if (leader->has_view)
-        shape_view(in, &leader->view);
+}
+
+/* Of a view that is right, in most cases: its name, and the view or what is other in it. */
+static void shape_name(struct fuzz_input *in, struct keel_view *view, struct keel_wire_view_name *name,
+                       uint8_t bytes[KEEL_VIEW_BYTES_MAX])
+{
+    shape_view(in, view);
+    name->epoch = view->epoch;
+    name->bytes = keel_view_encode(view, bytes);
+    name->digest = keel_view_digest(bytes, name->bytes);
+}
+
+static void shape_announcement(struct fuzz_input *in, struct keel_wire_view *out)
+{
+    static struct keel_view view;
+    static uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+    const uint8_t bits = fuzz_take_u8(in);
+    shape_name(in, &view, &out->name, bytes);
+    out->source = bits % FROM_MAX;
+    if ((bits & 64) != 0) {
+        out->data_bytes = (uint16_t)out->name.bytes;
+        memcpy(out->data, bytes, out->name.bytes);
+    } else if ((bits & 128) != 0) {
+        out->base = world.node->view.epoch;
+        out->data_bytes = (uint16_t)keel_view_delta(&world.node->view, &view, out->data, sizeof out->data);
+    }
+    out->have_count = bits % 3;
+    out->lack_count = bits / 3 % 3;
+    for (uint32_t i = 0; i < (uint32_t)out->have_count + out->lack_count; i++)
+        out->nodes[i] = fuzz_take_u8(in) % FROM_MAX;
+}
+
+static void shape_pull(struct fuzz_input *in, struct keel_wire_pull *out)
+{
+    out->name = world.node->news.name;
+    if (out->name.epoch == 0 || fuzz_take_u8(in) % 4 == 0)
+        out->name = (struct keel_wire_view_name){.epoch = 1 + fuzz_take_u8(in) % 8U, .bytes = 100};
+    out->parts = fuzz_take_u8(in);
+}
+
+/* Of the view that is fetched, or of another. */
+static void shape_part(struct fuzz_input *in, struct keel_wire_part *out)
+{
+    static struct keel_view view;
+    shape_name(in, &view, &out->name, out->data);
+    if (world.node->fetch.name.epoch != 0 && fuzz_take_u8(in) % 4 == 0)
+        out->name = world.node->fetch.name;
 }
 
 static void shape(struct fuzz_input *in, struct keel_wire_message *message)
@@ -353,6 +399,15 @@ static void shape(struct fuzz_input *in, struct keel_wire_message *message)
         break;
     case KEEL_WIRE_REGISTER:
         shape_register(in, &message->as.reg);
+        break;
+    case KEEL_WIRE_VIEW:
+        shape_announcement(in, &message->as.view);
+        break;
+    case KEEL_WIRE_PULL:
+        shape_pull(in, &message->as.pull);
+        break;
+    case KEEL_WIRE_PART:
+        shape_part(in, &message->as.part);
         break;
     default:
         break;

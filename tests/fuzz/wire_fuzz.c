@@ -2,7 +2,7 @@
  * use it as an index rely on; encoding it gives a message that decodes to the same. */
 #include "fuzz.h"
 #include "node_wire.h"
-#include "view.h"
+#include "view_delta.h"
 
 static void check_worker(const struct keel_wire_worker *worker)
 {
@@ -10,6 +10,12 @@ static void check_worker(const struct keel_wire_worker *worker)
                 (unsigned)worker->cause < KEEL_CAUSE_COUNT);
     KEEL_ASSERT((unsigned)worker->failure < KEEL_STATUS_COUNT);
     KEEL_ASSERT(worker->address.bytes <= KEEL_ADDRESS_BYTES);
+}
+
+static void check_name(const struct keel_wire_view_name *name)
+{
+    KEEL_ASSERT(name->epoch > 0 && name->epoch <= KEEL_EPOCH_MAX);
+    KEEL_ASSERT(name->bytes > 0 && name->bytes <= KEEL_VIEW_BYTES_MAX);
 }
 
 static void check_limits(const struct keel_wire_message *m)
@@ -26,7 +32,6 @@ static void check_limits(const struct keel_wire_message *m)
     case KEEL_WIRE_LEADER:
         KEEL_ASSERT((unsigned)m->as.leader.status < KEEL_STATUS_COUNT);
         KEEL_ASSERT(memchr(m->as.leader.detail, '\0', sizeof m->as.leader.detail) != NULL);
-        KEEL_ASSERT(!m->as.leader.has_view || keel_view_valid(&m->as.leader.view));
         break;
     case KEEL_WIRE_SHARD:
     case KEEL_WIRE_SHARD_ACK:
@@ -36,7 +41,22 @@ static void check_limits(const struct keel_wire_message *m)
         KEEL_ASSERT(m->as.note.local < KEEL_WORKERS_PER_NODE && m->as.note.bytes <= KEEL_WIRE_NOTE_BYTES);
         break;
     case KEEL_WIRE_REGISTER:
-        KEEL_ASSERT(m->as.reg.value.bytes <= KEEL_REGISTER_BYTES_MAX);
+        KEEL_ASSERT(m->as.reg.value_bytes <= KEEL_REGISTER_BYTES_MAX);
+        KEEL_ASSERT(m->as.reg.part == 0 || m->as.reg.part < keel_wire_parts(m->as.reg.value_bytes));
+        break;
+    case KEEL_WIRE_VIEW:
+        check_name(&m->as.view.name);
+        KEEL_ASSERT(m->as.view.data_bytes <= KEEL_WIRE_VIEW_BYTES && m->as.view.source < KEEL_NODES_MAX);
+        KEEL_ASSERT((uint32_t)m->as.view.have_count + m->as.view.lack_count <= KEEL_NODES_MAX);
+        for (uint32_t i = 0; i < (uint32_t)m->as.view.have_count + m->as.view.lack_count; i++)
+            KEEL_ASSERT(m->as.view.nodes[i] < KEEL_NODES_MAX);
+        break;
+    case KEEL_WIRE_PULL:
+        check_name(&m->as.pull.name);
+        break;
+    case KEEL_WIRE_PART:
+        check_name(&m->as.part.name);
+        KEEL_ASSERT(m->as.part.part == 0 || m->as.part.part < keel_wire_parts(m->as.part.name.bytes));
         break;
     default:
         break;
@@ -66,9 +86,31 @@ static void try_view(const uint8_t *data, uint32_t bytes)
     KEEL_ASSERT(keel_view_encode(&view, again) == bytes && memcmp(again, data, bytes) == 0);
 }
 
+/* As what is other than in a view: what comes out is a view, and so is what is made of the two. */
+static void try_delta(const uint8_t *data, uint32_t bytes)
+{
+    static struct keel_view old, next, again;
+    static uint8_t delta[KEEL_VIEW_BYTES_MAX];
+    if (old.epoch == 0) {
+        old = (struct keel_view){.epoch = 3, .plan = 7, .member_count = 3, .shard_count = 4};
+        for (uint16_t i = 0; i < 3; i++)
+            old.members[i] = (struct keel_member){.rank = i, .node = (uint16_t)(i + 1)};
+        KEEL_ASSERT(keel_view_valid(&old));
+    }
+    if (!keel_view_apply(&old, data, bytes, &next))
+        return;
+    KEEL_ASSERT(keel_view_valid(&next) && next.epoch > old.epoch);
+    const uint32_t count = keel_view_delta(&old, &next, delta, sizeof delta);
+    KEEL_ASSERT(count > 0 && keel_view_apply(&old, delta, count, &again));
+    static uint8_t one[KEEL_VIEW_BYTES_MAX], other[KEEL_VIEW_BYTES_MAX];
+    KEEL_ASSERT(keel_view_encode(&next, one) == keel_view_encode(&again, other));
+    KEEL_ASSERT(memcmp(one, other, keel_view_encode(&next, one)) == 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     try_message(data, (uint32_t)bytes);
     try_view(data, (uint32_t)bytes);
+    try_delta(data, (uint32_t)bytes);
     return 0;
 }

@@ -105,6 +105,31 @@ START_TEST(a_rank_that_is_lost_leaves_no_attempt_of_the_others)
 }
 END_TEST
 
+/* Ranks of a view that is over had saved the last step, of which the records were lost with them: those of
+ * the next view make it again, and what they save is another attempt at the same snapshot. Of two that are
+ * whole when the records come one is committed. */
+START_TEST(of_two_attempts_at_the_last_snapshot_one_is_committed)
+{
+    struct sim_config config = sim_default(38);
+    config.respawn = false;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 5));
+    for (uint16_t rank = 0; rank < 4; rank++)
+        sim_save(sim, sim->view.members[rank].node, 0, rank, config.last_step);
+    (void)sim_run(sim, sim->now_ns + 10 * SIM_MS);
+    sim_kill_worker(sim, 4, 0);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, views, 2));
+    (void)sim_run(sim, sim->now_ns + 10 * SIM_MS);
+    ck_assert_uint_eq(active(sim), 3);
+    for (uint16_t rank = 0; rank < 3; rank++)
+        sim_save(sim, sim->view.members[rank].node, 0, rank, config.last_step);
+    check_end(sim);
+    ck_assert_uint_eq(sim->snapshot_step, config.last_step);
+    ck_assert_uint_eq(sim_uncommitted(sim), 0);
+    sim_destroy(sim);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, an_undisturbed_run_leaves_exactly_the_committed_generations);
@@ -112,6 +137,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, who_joins_at_the_end_does_not_begin_it_again_alone);
     tcase_add_test(tc, an_end_that_was_lost_with_all_ranks_is_made_again);
     tcase_add_test(tc, a_run_whose_end_is_kept_is_over_whoever_is_lost);
+    tcase_add_test(tc, of_two_attempts_at_the_last_snapshot_one_is_committed);
 }
 
 KEEL_TEST_MAIN("node_end", cases, 60)

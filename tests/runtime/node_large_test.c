@@ -2,6 +2,8 @@
  * node_sim.h. */
 #include "node_cases.h"
 
+#include <stdio.h>
+
 enum { RACK = 64U };
 
 static struct sim_config largest(void)
@@ -30,6 +32,46 @@ START_TEST(as_many_nodes_and_ranks_as_there_may_be_train_and_commit)
 }
 END_TEST
 
+static uint64_t most_sent(const struct sim *sim)
+{
+    uint64_t most = 0;
+    for (uint16_t node = 0; node < sim->config.nodes; node++)
+        most = sim->sent_by[node] > most ? sim->sent_by[node] : most;
+    return most;
+}
+
+static bool all_have(const struct sim *sim, uint64_t epoch)
+{
+    for (uint16_t node = 1; node < sim->config.nodes; node++)
+        if (sim->nodes[node].running && sim->nodes[node].state->view.epoch < epoch)
+            return false;
+    return true;
+}
+
+/* From the moment at which a view is committed to that at which all who live have it. */
+static void check_hand_on(struct sim *sim, uint64_t epoch, uint64_t limit_ns)
+{
+    const uint64_t begin_ns = sim->now_ns;
+    memset(sim->sent_by, 0, sizeof sim->sent_by);
+    ck_assert(sim_run_until(sim, sim->now_ns + limit_ns, all_have, epoch));
+    ck_assert_msg(most_sent(sim) <= 1 << 20, "%" PRIu64 " bytes from one node", most_sent(sim));
+    ck_assert_uint_le(sim->largest, KEEL_MESSAGE_BYTES);
+    ck_assert_uint_le(KEEL_MESSAGE_BYTES, 16384);
+    printf("epoch %" PRIu64 ": all %u nodes have it after %.1f ms, one sends %" PRIu64 " bytes at most\n",
+           epoch, sim->config.nodes, (double)(sim->now_ns - begin_ns) / 1e6, most_sent(sim));
+}
+
+/* The whole view, of which nobody has anything: in parts, from node to node. */
+START_TEST(the_first_view_comes_to_all_and_nobody_sends_more_than_a_mebibyte)
+{
+    struct sim *sim = begin(largest());
+    ck_assert(sim_run_until(sim, 60 * SECONDS, views, 1));
+    check_hand_on(sim, 1, largest().timeout_ns / 10);
+    ck_assert_uint_gt(sim->sent[KEEL_WIRE_PART], 0);
+    sim_destroy(sim);
+}
+END_TEST
+
 START_TEST(a_rack_of_64_nodes_leaves_in_one_change_spares_take_places_and_it_comes_back)
 {
     struct sim_config config = largest();
@@ -40,6 +82,7 @@ START_TEST(a_rack_of_64_nodes_leaves_in_one_change_spares_take_places_and_it_com
     for (uint16_t node = 101; node <= 100 + RACK; node++)
         sim_kill_node(sim, node);
     ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    check_hand_on(sim, 2, config.timeout_ns / 10);
     ck_assert_uint_eq(active(sim), (uint32_t)(config.ranks + config.spares - RACK));
     ck_assert_int_eq(sim->last_cause, KEEL_CAUSE_EXIT);
     check_end(sim);
@@ -70,6 +113,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, as_many_nodes_and_ranks_as_there_may_be_train_and_commit);
+    tcase_add_test(tc, the_first_view_comes_to_all_and_nobody_sends_more_than_a_mebibyte);
     tcase_add_test(tc, a_rack_of_64_nodes_leaves_in_one_change_spares_take_places_and_it_comes_back);
     tcase_add_test(tc, ranks_that_all_accuse_one_another_are_judged_in_bounded_time);
 }

@@ -1,6 +1,5 @@
 /* node_sim.c - see node_sim.h. */
 #include "node_sim.h"
-#include "node_state.h"
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <stdarg.h>
@@ -181,6 +180,7 @@ static void env_send(void *context, uint16_t node, const uint8_t *data, uint32_t
         violate(sim, "node %u sends %u bytes to %u", c->node, bytes, node);
         return;
     }
+    sim_count(sim, c->node, data, bytes);
     deliver(sim, c->node, node, data, bytes, 0);
     if (bytes > 13 && chance(sim, sim->garble_ppm))
         deliver_garbled(sim, node, data, bytes);
@@ -982,6 +982,15 @@ void sim_fail_worker(struct sim *sim, uint16_t node, uint8_t local, enum keel_st
                                              .data = (const uint8_t *)detail,
                                              .bytes = sizeof detail - 1});
     end_worker(sim, node, local);
+}
+
+void sim_save(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank, uint64_t step)
+{
+    const struct sim_worker *w = &sim->nodes[node].workers[local];
+    struct sim_event event = {.kind = SIM_SHARD, .node = node, .from = rank, .local = local, .life = w->life};
+    event.value = step;
+    event.epoch = w->sent_epoch;
+    do_worker(sim, &event);
 }
 
 void sim_user_stop(struct sim *sim)

@@ -92,6 +92,10 @@ struct sim {
     uint32_t dropped;                                       /* shards that the launcher gave up */
     uint64_t plans[KEEL_MEMBERS_MAX + 1];                   /* by ranks: the number of their plan, 0: none */
     uint32_t shortages;                                     /* that the launcher told of */
+    /* Messages and bytes that were sent, by kind, and bytes by sender; and the largest message. */
+    uint64_t sent[KEEL_WIRE_KIND_COUNT], sent_bytes[KEEL_WIRE_KIND_COUNT];
+    uint32_t largest;
+    uint64_t sent_by[SIM_NODES];
     uint32_t mismatches, notes, kills, worker_starts, node_starts;
     uint32_t spins;       /* nodes that asked for timers at once, over and over: a busy loop */
     uint64_t group_epoch; /* epoch whose steps are scheduled */
@@ -117,6 +121,8 @@ void sim_partition(struct sim *sim, uint16_t a, uint16_t b, bool blocked); /* bo
 void sim_accuse(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank);
 void sim_fail_worker(struct sim *sim, uint16_t node, uint8_t local, enum keel_status status);
 void sim_user_stop(struct sim *sim);
+/* The worker's shard of a snapshot is durable, whatever it has computed. */
+void sim_save(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank, uint64_t step);
 /* Give any event to a node, now. */
 int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event);
 
@@ -157,6 +163,16 @@ static inline void sim_stop_worker(struct sim *sim, uint16_t node, uint8_t local
 static inline void sim_wake_worker(struct sim *sim, uint16_t node, uint8_t local)
 {
     sim->nodes[node].workers[local].stopped = false;
+}
+
+static inline void sim_count(struct sim *sim, uint16_t from, const uint8_t *data, uint32_t bytes)
+{
+    const uint8_t kind = data[4]; /* behind the magic number: node_wire.c */
+    KEEL_ASSERT(kind < KEEL_WIRE_KIND_COUNT);
+    sim->sent[kind]++;
+    sim->sent_bytes[kind] += bytes;
+    sim->sent_by[from] += bytes;
+    sim->largest = bytes > sim->largest ? bytes : sim->largest;
 }
 
 /* A worker's note, with its number. */

@@ -519,8 +519,8 @@ START_TEST(a_change_that_was_refused_and_is_not_wanted_any_more_makes_no_busy_lo
     while (reg->phase != KEEL_REGISTER_READING)
         (void)sim_run(sim, sim->now_ns + SIM_MS / 10);
     static struct keel_wire_message no = {.kind = KEEL_WIRE_REGISTER};
-    no.as.reg = (struct keel_register_message){.kind = KEEL_REGISTER_PROMISE, .ballot = reg->ballot};
-    no.as.reg.promised = (struct keel_ballot){.counter = reg->ballot.counter + 1, .node = 7};
+    no.as.reg.head = (struct keel_register_head){.kind = KEEL_REGISTER_PROMISE, .ballot = reg->ballot};
+    no.as.reg.head.promised = (struct keel_ballot){.counter = reg->ballot.counter + 1, .node = 7};
     static uint8_t bytes[KEEL_MESSAGE_BYTES];
     struct keel_node_event refusal = {.kind = KEEL_EVENT_MESSAGE, .node = 1, .data = bytes};
     refusal.bytes = keel_wire_encode(&no, bytes);
@@ -532,6 +532,26 @@ START_TEST(a_change_that_was_refused_and_is_not_wanted_any_more_makes_no_busy_lo
     sim_destroy(sim);
 }
 END_TEST
+
+#ifdef NODE_PARTS
+START_TEST(views_come_in_parts_and_as_what_is_other_in_them)
+{
+    struct sim *sim = begin(sim_default(39));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 5));
+    ck_assert_uint_gt(sim->sent[KEEL_WIRE_PULL], 0);
+    ck_assert_uint_gt(sim->sent[KEEL_WIRE_PART], 4); /* more than one to each of four nodes */
+    const uint64_t parts = sim->sent[KEEL_WIRE_PART];
+    sim_fail_worker(sim, 4, 0, KEEL_DEVICE_LOST); /* for good: nobody comes who has no view */
+    ck_assert(sim_run_until(sim, 60 * SECONDS, views, 2));
+    (void)sim_run(sim, sim->now_ns + 100 * SIM_MS);
+    for (uint16_t node = 1; node <= 4; node++)
+        ck_assert_uint_eq(sim->nodes[node].state->view.epoch, 2);
+    ck_assert_uint_eq(sim->sent[KEEL_WIRE_PART], parts); /* it was short enough to be told at once */
+    check_end(sim);
+    sim_destroy(sim);
+}
+END_TEST
+#endif
 
 START_TEST(a_damaged_register_is_refused)
 {
@@ -951,6 +971,9 @@ static void cases(TCase *tc)
     tcase_add_test(tc, under_heavy_loss_and_duplication_every_note_arrives_once);
     tcase_add_test(tc, with_three_holders_the_view_survives_the_launchers_disk);
     tcase_add_test(tc, a_damaged_register_is_refused);
+#ifdef NODE_PARTS
+    tcase_add_test(tc, views_come_in_parts_and_as_what_is_other_in_them);
+#endif
     tcase_add_test(tc, a_change_that_was_refused_and_is_not_wanted_any_more_makes_no_busy_loop);
     tcase_add_test(tc, a_view_that_finds_no_room_on_the_disk_waits_for_it);
     tcase_add_test(tc, a_run_that_waits_for_room_can_be_stopped);

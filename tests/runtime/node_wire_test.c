@@ -64,9 +64,10 @@ static void fill_status(struct keel_wire_status *s)
     strcpy(s->detail, "no space left");
 }
 
-static void fill_register(struct keel_register_message *r)
+static void fill_register(struct keel_wire_register *reg)
 {
     static const uint64_t big = KEEL_EPOCH_MAX;
+    struct keel_register_head *r = &reg->head;
     r->kind = (enum keel_register_kind)(KEEL_REGISTER_PREPARE + draw(4));
     r->ok = draw(2) == 0;
     r->ballot = (struct keel_ballot){big, 4};
@@ -74,9 +75,31 @@ static void fill_register(struct keel_register_message *r)
     struct keel_view view;
     fill_view(&view);
     if (r->kind == KEEL_REGISTER_ACCEPT || draw(2) == 0)
-        r->value.bytes = keel_view_encode(&view, r->value.data);
-    if (r->kind == KEEL_REGISTER_PROMISE && r->value.bytes > 0)
+        reg->value_bytes = keel_view_encode(&view, reg->data);
+    if (r->kind == KEEL_REGISTER_PROMISE && reg->value_bytes > 0)
         r->accepted = r->promised = (struct keel_ballot){1 + draw(100), draw(5)};
+}
+
+static void fill_name(struct keel_wire_view_name *name)
+{
+    *name = (struct keel_wire_view_name){.epoch = 1 + draw(100), .digest = draw(1 << 30)};
+    name->bytes = (uint32_t)(1 + draw(KEEL_VIEW_BYTES_MAX));
+}
+
+static void fill_announcement(struct keel_wire_view *v)
+{
+    struct keel_view view;
+    uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+    fill_name(&v->name);
+    v->source = (uint16_t)draw(KEEL_NODES_MAX);
+    v->base = draw(3);
+    fill_view(&view);
+    v->data_bytes = (uint16_t)(draw(2) == 0 ? 0 : keel_view_encode(&view, bytes));
+    memcpy(v->data, bytes, v->data_bytes);
+    v->have_count = (uint16_t)draw(KEEL_NODES_MAX);
+    v->lack_count = (uint16_t)draw(KEEL_NODES_MAX - v->have_count + 1U);
+    for (uint32_t i = 0; i < (uint32_t)v->have_count + v->lack_count; i++)
+        v->nodes[i] = (uint16_t)draw(KEEL_NODES_MAX);
 }
 
 static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
@@ -89,11 +112,9 @@ static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
         fill_status(&m->as.status);
         break;
     case KEEL_WIRE_LEADER:
-        m->as.leader = (struct keel_wire_leader){
-            .next_step = draw(1 << 30), .stop = true, .note = draw(1 << 30), .has_view = draw(2) == 0};
+        m->as.leader =
+            (struct keel_wire_leader){.next_step = draw(1 << 30), .stop = true, .note = draw(1 << 30)};
         strcpy(m->as.leader.detail, "stopped");
-        if (m->as.leader.has_view)
-            fill_view(&m->as.leader.view);
         break;
     case KEEL_WIRE_STEP:
         fill_record(&m->as.step);
@@ -111,6 +132,18 @@ static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
         break;
     case KEEL_WIRE_REGISTER:
         fill_register(&m->as.reg);
+        break;
+    case KEEL_WIRE_VIEW:
+        fill_announcement(&m->as.view);
+        break;
+    case KEEL_WIRE_PULL:
+        fill_name(&m->as.pull.name);
+        m->as.pull.parts = draw(1 << 20);
+        break;
+    case KEEL_WIRE_PART:
+        fill_name(&m->as.part.name);
+        m->as.part.part = (uint8_t)draw(keel_wire_parts(m->as.part.name.bytes));
+        memset(m->as.part.data, 7, sizeof m->as.part.data);
         break;
     case KEEL_WIRE_BEAT:
     case KEEL_WIRE_KIND_COUNT:
@@ -192,14 +225,14 @@ START_TEST(a_promise_that_says_half_of_what_was_accepted_is_refused)
     struct keel_view view;
     state = 5;
     fill_view(&view);
-    in = (struct keel_wire_message){.kind = KEEL_WIRE_REGISTER, .as.reg.kind = KEEL_REGISTER_PROMISE};
-    in.as.reg.value.bytes = keel_view_encode(&view, in.as.reg.value.data);
+    in = (struct keel_wire_message){.kind = KEEL_WIRE_REGISTER, .as.reg.head.kind = KEEL_REGISTER_PROMISE};
+    in.as.reg.value_bytes = keel_view_encode(&view, in.as.reg.data);
     ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
-    in.as.reg.accepted = (struct keel_ballot){7, 4};
+    in.as.reg.head.accepted = (struct keel_ballot){7, 4};
     ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
-    in.as.reg.value.bytes = 0;
+    in.as.reg.value_bytes = 0;
     ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
-    in.as.reg.accepted = (struct keel_ballot){0};
+    in.as.reg.head.accepted = (struct keel_ballot){0};
     ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
 }
 END_TEST
@@ -208,10 +241,10 @@ START_TEST(a_ballot_behind_which_there_is_no_next_is_refused)
 {
     static struct keel_wire_message in, out;
     uint8_t bytes[KEEL_MESSAGE_BYTES];
-    in = (struct keel_wire_message){.kind = KEEL_WIRE_REGISTER, .as.reg.kind = KEEL_REGISTER_ACCEPTED};
-    in.as.reg.promised = (struct keel_ballot){KEEL_EPOCH_MAX, 4};
+    in = (struct keel_wire_message){.kind = KEEL_WIRE_REGISTER, .as.reg.head.kind = KEEL_REGISTER_ACCEPTED};
+    in.as.reg.head.promised = (struct keel_ballot){KEEL_EPOCH_MAX, 4};
     ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
-    in.as.reg.promised.counter = UINT64_MAX;
+    in.as.reg.head.promised.counter = UINT64_MAX;
     ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
 }
 END_TEST
@@ -223,8 +256,14 @@ static void check_accepted(const struct keel_wire_message *m)
     (void)keel_wire_encode(m, again);
     if (m->kind == KEEL_WIRE_STATUS)
         ck_assert_uint_le(m->as.status.worker_count, KEEL_WORKERS_PER_NODE);
-    if (m->kind == KEEL_WIRE_LEADER && m->as.leader.has_view)
-        ck_assert(keel_view_valid(&m->as.leader.view));
+    if (m->kind == KEEL_WIRE_VIEW) {
+        ck_assert_uint_le(m->as.view.data_bytes, KEEL_WIRE_VIEW_BYTES);
+        ck_assert_uint_le((uint32_t)m->as.view.have_count + m->as.view.lack_count, KEEL_NODES_MAX);
+    }
+    if (m->kind == KEEL_WIRE_PART)
+        ck_assert_uint_lt(m->as.part.part, KEEL_WIRE_PARTS_MAX);
+    if (m->kind == KEEL_WIRE_REGISTER)
+        ck_assert_uint_le(m->as.reg.value_bytes, KEEL_REGISTER_BYTES_MAX);
     if (m->kind == KEEL_WIRE_SHARD)
         ck_assert_uint_lt(m->as.shard.local, KEEL_WORKERS_PER_NODE);
     if (m->kind == KEEL_WIRE_NOTE)

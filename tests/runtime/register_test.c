@@ -123,7 +123,7 @@ static void deliver(struct world *w)
         return;
     struct letter letter = w->letters[at];
     w->letters[at].used = draw(w, 10) == 0; /* now and then it comes twice */
-    enum keel_register_kind kind = letter.message.kind;
+    enum keel_register_kind kind = letter.message.head.kind;
     if (kind == KEEL_REGISTER_PROMISE || kind == KEEL_REGISTER_ACCEPTED) {
         hear(w, &letter);
         return;
@@ -223,20 +223,20 @@ START_TEST(an_acceptor_never_takes_back_a_promise)
     struct keel_register_message reply;
     bool changed = false;
     keel_register_init(&reg, 0, 3, 9);
-    struct keel_register_message ask = {.kind = KEEL_REGISTER_PREPARE, .ballot = {5, 1}};
+    struct keel_register_message ask = {.head = {.kind = KEEL_REGISTER_PREPARE, .ballot = {5, 1}}};
     keel_register_answer(&reg, &ask, &reply, &changed);
-    ck_assert(reply.ok && changed);
-    ask = (struct keel_register_message){.kind = KEEL_REGISTER_ACCEPT, .ballot = {5, 0}};
+    ck_assert(reply.head.ok && changed);
+    ask = (struct keel_register_message){.head = {.kind = KEEL_REGISTER_ACCEPT, .ballot = {5, 0}}};
     ask.value.bytes = 1;
     keel_register_answer(&reg, &ask, &reply, &changed);
-    ck_assert(!reply.ok && !changed);
-    ck_assert_uint_eq(reply.promised.node, 1);
+    ck_assert(!reply.head.ok && !changed);
+    ck_assert_uint_eq(reply.head.promised.node, 1);
     ck_assert_uint_eq(reg.value.bytes, 0);
-    ask.ballot.node = 1;
+    ask.head.ballot.node = 1;
     keel_register_answer(&reg, &ask, &reply, &changed);
-    ck_assert(reply.ok && changed);
+    ck_assert(reply.head.ok && changed);
     keel_register_answer(&reg, &ask, &reply, &changed); /* a repeated message */
-    ck_assert(reply.ok && !changed);
+    ck_assert(reply.head.ok && !changed);
 }
 END_TEST
 

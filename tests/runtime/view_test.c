@@ -1,7 +1,7 @@
 /* view_test.c - how views follow from one another. */
 #include "any_plan.h"
 #include "harness.h"
-#include "view.h"
+#include "view_delta.h"
 
 #include <string.h>
 
@@ -124,6 +124,22 @@ static bool same_view(const struct keel_view *a, const struct keel_view *b)
     return bytes == keel_view_encode(b, y) && memcmp(x, y, bytes) == 0;
 }
 
+/* What is other in the next view makes it from the one before, and nothing shorter or longer does. */
+static void check_delta(const struct keel_view *old, const struct keel_view *next)
+{
+    uint8_t delta[KEEL_VIEW_BYTES_MAX + 1];
+    struct keel_view made;
+    const uint32_t bytes = keel_view_delta(old, next, delta, KEEL_VIEW_BYTES_MAX);
+    ck_assert_uint_gt(bytes, 0);
+    ck_assert(keel_view_apply(old, delta, bytes, &made) && same_view(&made, next));
+    for (uint32_t cut = 0; cut < bytes; cut += 1 + cut / 8)
+        ck_assert(!keel_view_apply(old, delta, cut, &made));
+    delta[bytes] = 0;
+    ck_assert(!keel_view_apply(old, delta, bytes + 1, &made));
+    ck_assert(!keel_view_apply(next, delta, bytes, &made)); /* the epoch is not later */
+    ck_assert_uint_eq(keel_view_delta(old, next, delta, bytes - 1), 0);
+}
+
 START_TEST(random_histories_of_losses_and_joins_give_valid_balanced_views_with_minimal_movement)
 {
     uint64_t state = 7;
@@ -160,6 +176,7 @@ START_TEST(random_histories_of_losses_and_joins_give_valid_balanced_views_with_m
             uint8_t bytes[KEEL_VIEW_BYTES_MAX];
             ck_assert(keel_view_decode(bytes, keel_view_encode(&next, bytes), &again));
             ck_assert(same_view(&next, &again));
+            check_delta(&view, &next);
             view = next;
         }
     }
@@ -217,6 +234,23 @@ START_TEST(a_view_has_as_many_active_ranks_as_a_plan_and_that_plans_number)
 }
 END_TEST
 
+/* A rack of 64 among all: the lost ranks, and where their shards go. */
+START_TEST(what_is_other_in_a_view_is_as_long_as_the_change)
+{
+    const uint16_t ranks = KEEL_MEMBERS_MAX, lost = 64;
+    struct keel_view view = first_view(ranks, ranks, ranks), next;
+    struct keel_bitset gone = {{0}};
+    for (uint32_t i = 0; i < lost; i++)
+        keel_bitset_add(&gone, 100 + i);
+    const struct keel_view_change change = {
+        .gone = gone, .rank_count = ranks, .shard_count = ranks, .plans = any_plan()};
+    uint8_t delta[KEEL_VIEW_BYTES_MAX];
+    ck_assert(keel_view_next(&view, &change, &next));
+    ck_assert_uint_eq(keel_view_delta(&view, &next, delta, sizeof delta), 24 + lost * 2 + lost * 4);
+    check_delta(&view, &next);
+}
+END_TEST
+
 START_TEST(nobody_left_makes_no_view)
 {
     struct keel_view view = first_view(3, 3, 3), next;
@@ -263,6 +297,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_newcomer_gets_the_vacant_rank_and_only_as_many_shards_as_balance_asks);
     tcase_add_test(tc, random_histories_of_losses_and_joins_give_valid_balanced_views_with_minimal_movement);
     tcase_add_test(tc, a_view_has_as_many_active_ranks_as_a_plan_and_that_plans_number);
+    tcase_add_test(tc, what_is_other_in_a_view_is_as_long_as_the_change);
     tcase_add_test(tc, nobody_left_makes_no_view);
     tcase_add_test(tc, a_view_that_breaks_a_rule_is_not_valid);
 }

@@ -1,13 +1,12 @@
 /* limits.h - how large a run may be: one table for all rooms.
  *
- * Here stand the limits that rooms must agree on: nodes, ranks, shards, and the message that carries a view
- * of them. Those of one mechanism alone (operations in flight, drills, records of a file) stand in its own
+ * Here stand the limits that rooms must agree on: nodes, ranks, shards, and a control message. Those of one mechanism alone (operations in flight, drills, records of a file) stand in its own
  * header. runtime/README.md, section Limits, says what each costs in memory and bytes sent. */
 #ifndef KEEL_LIMITS_H
 #define KEEL_LIMITS_H
 
-/* Workers of a run, spares included: up to 800 a view of all of them and of 1,024 shards is one datagram. A
- * bench is built with more; then all must be that includes this. */
+/* Workers of a run, spares included. Tests and a bench of the control plane are built with more or fewer; then
+ * all must be that includes this. */
 #ifndef KEEL_LIMIT_MEMBERS
 #define KEEL_LIMIT_MEMBERS 512
 #endif
@@ -19,9 +18,8 @@ enum {
     KEEL_WORKERS_PER_NODE = 16,
     KEEL_HOLDERS_MAX = 5,   /* nodes that hold the register */
     KEEL_SHARDS_MAX = 1024, /* logical shards of a job */
-    /* Largest control message: a view of all members (75 bytes each) and shards (2 each), and 2 KiB for what
-     * goes with it. One datagram. */
-    KEEL_MESSAGE_BYTES = 2048 + KEEL_MEMBERS_MAX * 75 + KEEL_SHARDS_MAX * 2,
+    /* Largest control message: with its seal a datagram of 16 KiB. A view that is larger goes in parts. */
+    KEEL_MESSAGE_BYTES = 16384 - 64,
 
     /* Collectives. A rank of a group has at most KEEL_CONNECTIONS_MAX connections in an epoch, for which
      * queues are made when an endpoint is opened; schedules that are chosen automatically need 63. */
