@@ -4,12 +4,11 @@
  * strangers change nothing, the directory included. Sealing is seal.c's; what messages mean is node.c's. */
 #include "mailbox.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
+#include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,7 +16,9 @@
 enum {
     CHANNEL_CONTROL = 1,   /* for the owner */
     CHANNEL_HELLO = 2,     /* empty: here I am */
-    CHANNEL_DIRECTORY = 3, /* struct entry, one per known node */
+    CHANNEL_DIRECTORY = 3, /* a page of it: struct page_head, then struct entry */
+    CHANNEL_PROBE = 4,     /* does so much get through? Answered with as much */
+    CHANNEL_ECHO = 5,
     LAUNCHER = 0,
     TAKEN_PER_CALL = 64,
     SOCKET_BUFFER_BYTES = 4 << 20
@@ -27,84 +28,64 @@ enum {
 static const uint64_t directory_pause_ns = 20 * KEEL_NS_PER_MS;
 static const uint64_t stranger_pause_ns = KEEL_NS_PER_S;
 
-struct place {
-    uint32_t ip; /* network order; 0: not known */
-    uint16_t port;
-    uint32_t tag; /* of the process there */
+struct known {
+    struct keel_place place; /* port 0: not known */
+    uint32_t tag;            /* of the process there */
 };
 
-struct entry { /* of a directory message */
-    uint16_t node, port;
-    uint32_t ip, tag;
+/* A directory comes in pages, one a message; who has all pages of a version has the directory. */
+struct page_head {
+    uint32_t page, page_count;
 };
-_Static_assert(sizeof(struct entry) == 12, "entries have no padding");
-_Static_assert(KEEL_NODES_MAX * sizeof(struct entry) <= KEEL_MESSAGE_BYTES, "a directory fits");
+struct entry {
+    uint16_t node, port;
+    uint32_t tag;
+    uint8_t ip[KEEL_IP_BYTES];
+};
+_Static_assert(sizeof(struct entry) == 24, "entries have no padding");
+enum {
+    PAGE_BYTES = KEEL_MESSAGE_BYTES < 8192 ? KEEL_MESSAGE_BYTES : 8192,
+    PAGE_ENTRIES = (PAGE_BYTES - sizeof(struct page_head)) / sizeof(struct entry),
+    PAGES_MAX = 64
+};
+_Static_assert(KEEL_NODES_MAX <= PAGE_ENTRIES * PAGES_MAX, "a directory fits");
 _Static_assert(KEEL_DATAGRAM_BYTES <= 65507, "a message is one datagram of UDP over IPv4");
 
 struct keel_mailbox {
     int fd;
+    sa_family_t family;
+    struct keel_place here;
     struct keel_seal seal;
-    struct place places[KEEL_NODES_MAX];
-    uint64_t told_ns[KEEL_NODES_MAX]; /* launcher: when a node was sent the directory last */
-    uint32_t directory_version;       /* launcher: counts changes; agent: the one it has */
+    struct known nodes[KEEL_NODES_MAX];
+    uint64_t told_ns[KEEL_NODES_MAX];  /* launcher: when a node was sent the directory last */
+    uint64_t heard_ns[KEEL_NODES_MAX]; /* a message that proved itself came from it */
+    uint32_t directory_version;        /* launcher: counts changes; agent: the one it has, */
+    uint32_t coming_version;           /* and one of which it has these pages, by bits */
+    uint64_t coming_pages;
+    uint32_t echoed_bytes; /* agent: the largest probe that came back */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
     void *context;
     uint64_t stranger_told_ns, stranger_count;
     uint8_t datagram[KEEL_DATAGRAM_BYTES + 1]; /* one more byte tells too long a one */
 };
 
-/* ---- addresses --------------------------------------------------------------------------------------- */
-
-static enum keel_status parse_ip(const char *text, uint32_t *out_ip)
-{
-    struct in_addr address;
-    if (inet_pton(AF_INET, text, &address) != 1)
-        return keel_fail(KEEL_INVALID, "%s: not a numeric IPv4 address", text);
-    *out_ip = address.s_addr;
-    return KEEL_OK;
-}
-
-static enum keel_status parse_place(const char *text, struct place *out)
-{
-    char host[KEEL_PLACE_BYTES];
-    const char *colon = strrchr(text, ':');
-    size_t length = colon == NULL ? 0 : (size_t)(colon - text);
-    if (length == 0 || length >= sizeof host)
-        return keel_fail(KEEL_INVALID, "%s: not HOST:PORT", text);
-    memcpy(host, text, length);
-    host[length] = '\0';
-    char *end;
-    unsigned long port = strtoul(colon + 1, &end, 10);
-    if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || port == 0 || port > UINT16_MAX)
-        return keel_fail(KEEL_INVALID, "%s: no port from 1 to 65535", text);
-    struct place place = {.port = htons((uint16_t)port)};
-    KEEL_TRY(parse_ip(host, &place.ip));
-    *out = place;
-    return KEEL_OK;
-}
-
-static void print_place(struct place place, char out[KEEL_PLACE_BYTES])
-{
-    char host[INET_ADDRSTRLEN];
-    inet_ntop(AF_INET, &(struct in_addr){place.ip}, host, sizeof host);
-    snprintf(out, KEEL_PLACE_BYTES, "%s:%u", host, ntohs(place.port));
-}
-
 /* ---- sending ------------------------------------------------------------------------------------------ */
 
 static void send_on(struct keel_mailbox *mailbox, uint16_t node, uint16_t channel, const void *data,
                     uint32_t bytes)
 {
-    struct place place = mailbox->places[node];
-    if (place.ip == 0)
+    const struct known *known = &mailbox->nodes[node];
+    struct sockaddr_storage to;
+    const socklen_t to_bytes =
+        known->place.port != 0 ? keel_place_to_socket(&known->place, mailbox->family, &to) : 0;
+    if (to_bytes == 0)
         return;
     const struct keel_seal_label label = {
-        .to = node, .channel = channel, .version = mailbox->directory_version, .tag = place.tag};
+        .to = node, .channel = channel, .version = mailbox->directory_version, .tag = known->tag};
     uint8_t datagram[KEEL_DATAGRAM_BYTES];
     uint32_t sealed = keel_seal_wrap(&mailbox->seal, &label, data, bytes, datagram);
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = place.port, .sin_addr.s_addr = place.ip};
     (void)sendto(mailbox->fd, datagram, sealed, MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&to,
-                 sizeof to);
+                 to_bytes);
 }
 
 void keel_mailbox_send(struct keel_mailbox *mailbox, uint16_t node, const uint8_t *data, uint32_t bytes)
@@ -118,26 +99,37 @@ void keel_mailbox_send(struct keel_mailbox *mailbox, uint16_t node, const uint8_
 static void send_directory(struct keel_mailbox *mailbox, uint16_t node)
 {
     struct entry entries[KEEL_NODES_MAX];
+    uint8_t message[PAGE_BYTES];
     uint32_t count = 0;
-    for (int i = 1; i < KEEL_NODES_MAX; i++)
-        if (mailbox->places[i].ip != 0)
-            entries[count++] = (struct entry){.node = (uint16_t)i,
-                                              .port = mailbox->places[i].port,
-                                              .ip = mailbox->places[i].ip,
-                                              .tag = mailbox->places[i].tag};
+    for (int i = 1; i < KEEL_NODES_MAX; i++) {
+        const struct known *known = &mailbox->nodes[i];
+        if (known->place.port == 0)
+            continue;
+        entries[count] = (struct entry){.node = (uint16_t)i, .port = known->place.port, .tag = known->tag};
+        memcpy(entries[count++].ip, known->place.ip, sizeof known->place.ip);
+    }
     mailbox->told_ns[node] = keel_now_ns();
-    send_on(mailbox, node, CHANNEL_DIRECTORY, entries, count * (uint32_t)sizeof entries[0]);
+    struct page_head head = {.page_count = (count + PAGE_ENTRIES - 1) / PAGE_ENTRIES};
+    for (; head.page < head.page_count; head.page++) {
+        const uint32_t first = head.page * PAGE_ENTRIES;
+        const uint32_t here = count - first < PAGE_ENTRIES ? count - first : PAGE_ENTRIES;
+        memcpy(message, &head, sizeof head);
+        memcpy(message + sizeof head, entries + first, here * sizeof entries[0]);
+        send_on(mailbox, node, CHANNEL_DIRECTORY, message,
+                (uint32_t)(sizeof head + here * sizeof entries[0]));
+    }
 }
 
 /* Launcher: `node` has just proved that it is at `place` and has directory `version`. */
-static void learn(struct keel_mailbox *mailbox, uint16_t node, struct place place, uint32_t version)
+static void learn(struct keel_mailbox *mailbox, uint16_t node, const struct keel_place *place, uint32_t tag,
+                  uint32_t version)
 {
-    struct place *known = &mailbox->places[node];
-    if (known->ip != place.ip || known->port != place.port || known->tag != place.tag) {
-        *known = place;
+    struct known *known = &mailbox->nodes[node];
+    if (!keel_place_same_ip(&known->place, place) || known->place.port != place->port || known->tag != tag) {
+        *known = (struct known){.place = *place, .tag = tag};
         mailbox->directory_version++;
         for (int i = 1; i < KEEL_NODES_MAX; i++)
-            if (mailbox->places[i].ip != 0)
+            if (mailbox->nodes[i].place.port != 0)
                 send_directory(mailbox, (uint16_t)i);
     } else if (version != mailbox->directory_version &&
                keel_now_ns() - mailbox->told_ns[node] >= directory_pause_ns) {
@@ -145,24 +137,37 @@ static void learn(struct keel_mailbox *mailbox, uint16_t node, struct place plac
     }
 }
 
-/* Agent: the launcher's newest directory. One that came late is older than ours: ignored. */
+/* Agent: a page of the launcher's newest directory. One that came late is of an older one: ignored. */
 static void adopt(struct keel_mailbox *mailbox, const uint8_t *data, uint32_t bytes, uint32_t version)
 {
+    struct page_head head;
     struct entry entry;
-    if (version <= mailbox->directory_version || bytes % sizeof entry != 0)
+    if (version <= mailbox->directory_version || version < mailbox->coming_version || bytes < sizeof head ||
+        (bytes - sizeof head) % sizeof entry != 0)
         return;
-    for (uint32_t at = 0; at < bytes; at += (uint32_t)sizeof entry) {
+    memcpy(&head, data, sizeof head);
+    if (head.page_count > PAGES_MAX || head.page >= head.page_count)
+        return;
+    for (uint32_t at = sizeof head; at < bytes; at += (uint32_t)sizeof entry) {
         memcpy(&entry, data + at, sizeof entry);
-        if (entry.node != LAUNCHER && entry.node != mailbox->seal.node && entry.node < KEEL_NODES_MAX)
-            mailbox->places[entry.node] =
-                (struct place){.ip = entry.ip, .port = entry.port, .tag = entry.tag};
+        if (entry.node == LAUNCHER || entry.node == mailbox->seal.node || entry.node >= KEEL_NODES_MAX)
+            continue;
+        struct known *known = &mailbox->nodes[entry.node];
+        *known = (struct known){.place.port = entry.port, .tag = entry.tag};
+        memcpy(known->place.ip, entry.ip, sizeof entry.ip);
     }
-    mailbox->directory_version = version;
+    if (version != mailbox->coming_version)
+        mailbox->coming_pages = 0;
+    mailbox->coming_version = version;
+    mailbox->coming_pages |= UINT64_C(1) << head.page;
+    if (mailbox->coming_pages == UINT64_MAX >> (PAGES_MAX - head.page_count))
+        mailbox->directory_version = version;
 }
 
 /* ---- receiving ---------------------------------------------------------------------------------------- */
 
-static void refuse(struct keel_mailbox *mailbox, struct place from, enum keel_seal_verdict verdict)
+static void refuse(struct keel_mailbox *mailbox, const struct keel_place *from,
+                   enum keel_seal_verdict verdict)
 {
     mailbox->stranger_count++;
     uint64_t now_ns = keel_now_ns();
@@ -171,21 +176,21 @@ static void refuse(struct keel_mailbox *mailbox, struct place from, enum keel_se
         return;
     mailbox->stranger_told_ns = now_ns;
     char place[KEEL_PLACE_BYTES];
-    print_place(from, place);
+    keel_place_print(from, place);
     mailbox->stranger(mailbox->context, place, keel_seal_verdict_text(verdict), mailbox->stranger_count);
 }
 
 /* Take a datagram from the socket; false when there is none. A socket error (the ICMP of an earlier
  * datagram to a dead peer) is not the end of the queue: looked past. */
-static bool take(struct keel_mailbox *mailbox, struct place *out_from, uint32_t *out_bytes)
+static bool take(struct keel_mailbox *mailbox, struct keel_place *out_from, uint32_t *out_bytes)
 {
     for (int errors = 0; errors < TAKEN_PER_CALL; errors++) {
-        struct sockaddr_in from = {0};
+        struct sockaddr_storage from = {0};
         socklen_t from_bytes = sizeof from;
         ssize_t got = recvfrom(mailbox->fd, mailbox->datagram, sizeof mailbox->datagram, MSG_DONTWAIT,
                                (struct sockaddr *)&from, &from_bytes);
         if (got >= 0) {
-            *out_from = (struct place){.ip = from.sin_addr.s_addr, .port = from.sin_port};
+            *out_from = keel_place_of_socket(&from);
             *out_bytes = (uint32_t)got;
             return true;
         }
@@ -195,10 +200,27 @@ static bool take(struct keel_mailbox *mailbox, struct place *out_from, uint32_t 
     return false;
 }
 
+/* What the mailbox itself is told. `bytes` of it lie at `data`. */
+static void attend(struct keel_mailbox *mailbox, const struct keel_seal_label *label,
+                   const struct keel_place *from, uint8_t *data, uint32_t bytes)
+{
+    mailbox->heard_ns[label->from] = keel_now_ns();
+    if (mailbox->seal.node == LAUNCHER) {
+        learn(mailbox, label->from, from, keel_seal_peer_tag(&mailbox->seal, label->from), label->version);
+        if (label->channel == CHANNEL_PROBE)
+            send_on(mailbox, label->from, CHANNEL_ECHO, data, bytes);
+    } else if (label->from == LAUNCHER && label->channel == CHANNEL_DIRECTORY) {
+        adopt(mailbox, data, bytes, label->version);
+    } else if (label->from == LAUNCHER && label->channel == CHANNEL_ECHO) {
+        if (mailbox->echoed_bytes < bytes)
+            mailbox->echoed_bytes = bytes;
+    }
+}
+
 bool keel_mailbox_receive(struct keel_mailbox *mailbox, uint16_t *out_node, uint8_t *out, uint32_t *out_bytes)
 {
     for (int taken = 0; taken < TAKEN_PER_CALL; taken++) {
-        struct place from;
+        struct keel_place from;
         struct keel_seal_label label;
         uint32_t got, bytes;
         if (!take(mailbox, &from, &got))
@@ -206,14 +228,10 @@ bool keel_mailbox_receive(struct keel_mailbox *mailbox, uint16_t *out_node, uint
         enum keel_seal_verdict verdict =
             keel_seal_open(&mailbox->seal, mailbox->datagram, got, &label, out, &bytes);
         if (verdict != KEEL_SEAL_OPENED) {
-            refuse(mailbox, from, verdict);
+            refuse(mailbox, &from, verdict);
             continue;
         }
-        from.tag = keel_seal_peer_tag(&mailbox->seal, label.from);
-        if (mailbox->seal.node == LAUNCHER)
-            learn(mailbox, label.from, from, label.version);
-        else if (label.channel == CHANNEL_DIRECTORY && label.from == LAUNCHER)
-            adopt(mailbox, out, bytes, label.version);
+        attend(mailbox, &label, &from, out, bytes);
         if (label.channel != CHANNEL_CONTROL)
             continue;
         *out_node = label.from;
@@ -223,26 +241,45 @@ bool keel_mailbox_receive(struct keel_mailbox *mailbox, uint16_t *out_node, uint
     return false;
 }
 
+void keel_mailbox_probe(struct keel_mailbox *mailbox, uint32_t bytes)
+{
+    uint8_t data[KEEL_MESSAGE_BYTES] = {0};
+    KEEL_ASSERT(bytes <= sizeof data);
+    send_on(mailbox, LAUNCHER, CHANNEL_PROBE, data, bytes);
+}
+
+uint32_t keel_mailbox_echoed(const struct keel_mailbox *mailbox)
+{
+    return mailbox->echoed_bytes;
+}
+
+uint64_t keel_mailbox_heard_ns(const struct keel_mailbox *mailbox, uint16_t node)
+{
+    return mailbox->heard_ns[node];
+}
+
 /* ---- life --------------------------------------------------------------------------------------------- */
 
-static enum keel_status open_socket(struct keel_mailbox *mailbox, const char *address)
+static enum keel_status open_socket(struct keel_mailbox *mailbox, const struct keel_place *place)
 {
-    struct sockaddr_in here = {.sin_family = AF_INET};
-    KEEL_TRY(parse_ip(address, &here.sin_addr.s_addr));
-    mailbox->fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_storage here;
+    char text[KEEL_PLACE_BYTES];
+    mailbox->family = keel_place_family(place);
+    const socklen_t here_bytes = keel_place_to_socket(place, mailbox->family, &here);
+    mailbox->fd = socket(mailbox->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (mailbox->fd < 0)
         return keel_fail_errno(errno, "mailbox: no socket");
-    int bytes = SOCKET_BUFFER_BYTES; /* the kernel grants less where its limit is lower */
+    int bytes = SOCKET_BUFFER_BYTES, no = 0; /* the kernel grants less where its limit is lower */
     if (setsockopt(mailbox->fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes) != 0 ||
         setsockopt(mailbox->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes) != 0)
         return keel_fail_errno(errno, "mailbox: no buffers");
-    if (bind(mailbox->fd, (const struct sockaddr *)&here, sizeof here) != 0)
-        return keel_fail_errno(errno, "mailbox: cannot listen on %s", address);
-    socklen_t here_bytes = sizeof here;
-    if (getsockname(mailbox->fd, (struct sockaddr *)&here, &here_bytes) != 0)
-        return keel_fail_errno(errno, "mailbox: cannot tell where it listens");
-    mailbox->places[mailbox->seal.node] = (struct place){.ip = here.sin_addr.s_addr, .port = here.sin_port};
-    return KEEL_OK;
+    if (mailbox->family == AF_INET6 &&
+        setsockopt(mailbox->fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) != 0)
+        return keel_fail_errno(errno, "mailbox: no socket for both families");
+    keel_place_print(place, text);
+    if (bind(mailbox->fd, (const struct sockaddr *)&here, here_bytes) != 0)
+        return keel_fail_errno(errno, "mailbox: cannot listen on %s", text);
+    return keel_place_of_descriptor(mailbox->fd, false, &mailbox->here);
 }
 
 enum keel_status keel_mailbox_open(const struct keel_mailbox_config *config, struct keel_mailbox **out)
@@ -254,11 +291,16 @@ enum keel_status keel_mailbox_open(const struct keel_mailbox_config *config, str
     mailbox->stranger = config->stranger;
     mailbox->context = config->context;
     keel_seal_init(&mailbox->seal, config->key, config->run, config->node, config->incarnation);
+    struct keel_place place = {.port = 0};
     enum keel_status status = KEEL_OK;
     if (config->launcher != NULL)
-        status = parse_place(config->launcher, &mailbox->places[LAUNCHER]);
+        status = keel_place_parse(config->launcher, &mailbox->nodes[LAUNCHER].place);
+    if (config->bind != NULL)
+        place = *config->bind;
+    else if (status == KEEL_OK)
+        status = keel_place_parse_ip("127.0.0.1", &place);
     if (status == KEEL_OK)
-        status = open_socket(mailbox, config->bind != NULL ? config->bind : "127.0.0.1");
+        status = open_socket(mailbox, &place);
     if (status != KEEL_OK) {
         keel_mailbox_close(mailbox);
         return status;
@@ -286,5 +328,5 @@ int keel_mailbox_fd(const struct keel_mailbox *mailbox)
 
 void keel_mailbox_place(const struct keel_mailbox *mailbox, char out[KEEL_PLACE_BYTES])
 {
-    print_place(mailbox->places[mailbox->seal.node], out);
+    keel_place_print(&mailbox->here, out);
 }

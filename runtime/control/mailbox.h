@@ -4,21 +4,20 @@
  * repeated never, reordered: the control plane is made for that. Addresses: agents are told the
  * launcher's; the launcher learns an agent's address from the newest datagram that proved itself, and hands
  * the directory to all, so that agents reach one another. Each datagram says which directory its sender
- * has; the launcher answers an old one with the new one, so a lost directory repairs itself.
+ * has; the launcher answers an old one with the new one, so a lost directory repairs itself. IPv4 and IPv6.
  * Never blocks; one owner, not thread-safe. No heap after open. */
 #ifndef KEEL_MAILBOX_H
 #define KEEL_MAILBOX_H
 
+#include "place.h"
 #include "seal.h"
 #include <keel/status.h>
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KEEL_PLACE_BYTES = 24 }; /* "255.255.255.255:65535" and NUL */
-
 struct keel_mailbox_config {
-    const char *bind;   /* numeric IPv4 address to listen on; NULL is 127.0.0.1 */
+    const struct keel_place
+        *bind;          /* to listen on, port 0 for any; NULL is 127.0.0.1. Borrowed for the call */
     const uint8_t *key; /* KEEL_SEAL_KEY_BYTES, derived for "control"; copied */
     uint64_t run;       /* drawn by the launcher */
     uint16_t node;      /* 0: the launcher, which keeps the directory */
@@ -39,6 +38,15 @@ void keel_mailbox_close(struct keel_mailbox *mailbox);
 int keel_mailbox_fd(const struct keel_mailbox *mailbox);
 /* Where it listens, "HOST:PORT". */
 void keel_mailbox_place(const struct keel_mailbox *mailbox, char out[KEEL_PLACE_BYTES]);
+
+/* When a message that proved itself came from a node last; 0: never. */
+uint64_t keel_mailbox_heard_ns(const struct keel_mailbox *mailbox, uint16_t node);
+
+/* Agent: ask the launcher's mailbox for an answer as long as this message, `bytes` up to KEEL_MESSAGE_BYTES;
+ * and the longest answer that was taken in so far (keel_mailbox_receive takes them). Tells whether datagrams
+ * of that length pass on this network, both ways. */
+void keel_mailbox_probe(struct keel_mailbox *mailbox, uint32_t bytes);
+uint32_t keel_mailbox_echoed(const struct keel_mailbox *mailbox);
 
 /* Send at most KEEL_MESSAGE_BYTES; may be lost, says nothing. */
 void keel_mailbox_send(struct keel_mailbox *mailbox, uint16_t node, const uint8_t *data, uint32_t bytes);
