@@ -3,6 +3,7 @@
 #include "drill.h"
 #include "incident.h"
 #include "jsonl.h"
+#include "run_agents.h"
 #include "run_bar.h"
 #include "run_fields.h"
 #include "spike.h"
@@ -770,29 +771,40 @@ static void on_snapshot(void *context, const struct keel_committed *snapshot)
 static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
                           const struct keel_process_end *end)
 {
-    struct keel_output *output = context;
-    write_event(output, "agent-exit",
+    write_event(context, "agent-exit",
                 json_pack("{s:i, s:i, s:s, s:i}", "node", (int)node, "incarnation", (int)incarnation, "how",
                           end->signaled ? "signal" : "exit", "code", end->code));
-    say(output, "node %u ended (%s %d)", node, end->signaled ? "signal" : "exit code", end->code);
+    say(context, "node %u ended (%s %d)", node, end->signaled ? "signal" : "exit code", end->code);
 }
 
 static void on_room(void *context, bool full, const char *detail)
 {
-    struct keel_output *output = context;
-    write_event(output, full ? "disk-full" : "disk-room", full ? json_pack("{s:s}", "detail", detail) : NULL);
+    write_event(context, full ? "disk-full" : "disk-room",
+                full ? json_pack("{s:s}", "detail", detail) : NULL);
     if (full)
-        say(output, "the disk is full: the view cannot change before there is room: %s", detail);
+        say(context, "the disk is full: the view cannot change before there is room: %s", detail);
     else
-        say(output, "the disk has room again: the run goes on");
+        say(context, "the disk has room again: the run goes on");
 }
 
 static void on_stranger(void *context, const char *place, const char *reason, uint64_t total)
 {
-    struct keel_output *output = context;
-    write_event(output, "stranger",
+    write_event(context, "stranger",
                 json_pack("{s:s, s:s, s:I}", "from", place, "reason", reason, "total", (json_int_t)total));
-    say(output, "dropped a message of a stranger at %s: %s (%" PRIu64 " so far)", place, reason, total);
+    say(context, "dropped a message of a stranger at %s: %s (%" PRIu64 " so far)", place, reason, total);
+}
+
+static void on_agent(void *context, const struct keel_gate_news *news)
+{
+    char text[KEEL_AGENT_TEXT_BYTES];
+    write_event(context, keel_agent_news_event(news), keel_agent_news_fields(news));
+    keel_agent_news_text(news, text);
+    say(context, "%s", text);
+}
+
+static void on_tell(void *context, const char *text)
+{
+    say(context, "%s", text);
 }
 
 static enum keel_status on_settle(void *context, uint64_t step)
@@ -816,6 +828,8 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .agent_exit = on_agent_exit,
                                        .room = on_room,
                                        .stranger = on_stranger,
+                                       .agent = on_agent,
+                                       .tell = on_tell,
                                        .stop = on_stop,
                                        .settle = on_settle};
 }

@@ -45,60 +45,117 @@ static enum keel_status create_key(const char *directory, const char *path)
     return status == KEEL_OK ? keel_sync_path(directory) : status;
 }
 
-/* Only its owner may read it, and that must be us. */
-static enum keel_status check_owner(int fd, const char *path)
+/* Only its owner may read it, and that must be us. `instead`: what to do about another one. */
+static enum keel_status check_owner(int fd, const char *path, const char *instead)
 {
     struct stat info;
     if (fstat(fd, &info) != 0)
         return keel_fail_errno(errno, "%s: cannot be examined", path);
     if (!S_ISREG(info.st_mode))
-        return keel_fail(KEEL_DENIED, "%s: not a regular file; remove it", path);
+        return keel_fail(KEEL_DENIED, "%s: not a regular file; %s", path, instead);
     if ((info.st_mode & 0077) != 0)
-        return keel_fail(KEEL_DENIED,
-                         "%s: open to others (mode %03o); chmod 600 it, or remove it for a new one", path,
-                         (unsigned)info.st_mode & 0777);
+        return keel_fail(KEEL_DENIED, "%s: open to others (mode %03o); chmod 600 it, or %s", path,
+                         (unsigned)info.st_mode & 0777, instead);
     if (info.st_uid != geteuid())
         return keel_fail(KEEL_DENIED, "%s: belongs to user %u, not to %u; run as its owner", path,
                          (unsigned)info.st_uid, (unsigned)geteuid());
     if (info.st_size != FILE_BYTES)
-        return keel_fail(KEEL_CORRUPT, "%s: %lld bytes, a key has %d; remove it for a new one", path,
-                         (long long)info.st_size, FILE_BYTES);
+        return keel_fail(KEEL_CORRUPT, "%s: %lld bytes, a key has %d; %s", path, (long long)info.st_size,
+                         FILE_BYTES, instead);
     return KEEL_OK;
 }
 
-static enum keel_status read_key(int fd, const char *path, struct keel_secret *out)
+static enum keel_status parse_key(const char text[FILE_BYTES], const char *path, const char *instead,
+                                  struct keel_secret *out)
 {
-    KEEL_TRY(check_owner(fd, path));
-    char text[FILE_BYTES];
-    KEEL_TRY(keel_pread_all(fd, text, sizeof text, 0, path));
     size_t bytes = 0;
     struct keel_secret read_back;
     int bad = sodium_hex2bin(read_back.key, sizeof read_back.key, text, HEX_BYTES, NULL, &bytes, NULL);
     bad = bad != 0 || bytes != sizeof read_back.key || text[HEX_BYTES] != '\n';
     if (!bad)
         *out = read_back;
-    sodium_memzero(text, sizeof text);
     sodium_memzero(&read_back, sizeof read_back);
     if (bad)
-        return keel_fail(KEEL_CORRUPT, "%s: not %d hex digits on a line; remove it for a new one", path,
-                         HEX_BYTES);
+        return keel_fail(KEEL_CORRUPT, "%s: not %d hex digits on a line; %s", path, HEX_BYTES, instead);
     return KEEL_OK;
+}
+
+static enum keel_status read_key(const char *path, const char *instead, struct keel_secret *out)
+{
+    char text[FILE_BYTES];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: the job key cannot be opened", path);
+    enum keel_status status = check_owner(fd, path, instead);
+    if (status == KEEL_OK)
+        status = keel_pread_all(fd, text, sizeof text, 0, path);
+    close(fd);
+    if (status == KEEL_OK)
+        status = parse_key(text, path, instead, out);
+    sodium_memzero(text, sizeof text);
+    return status;
+}
+
+/* Whoever writes to our standard input has the key already. */
+static enum keel_status read_input(const char *instead, struct keel_secret *out)
+{
+    char text[FILE_BYTES];
+    size_t bytes = 0;
+    ssize_t got = 1;
+    while (bytes < sizeof text && got > 0) {
+        got = read(STDIN_FILENO, text + bytes, sizeof text - bytes);
+        if (got < 0 && errno == EINTR)
+            got = 1;
+        else if (got > 0)
+            bytes += (size_t)got;
+    }
+    enum keel_status status = bytes == sizeof text
+                                  ? parse_key(text, "standard input", instead, out)
+                                  : keel_fail(KEEL_CORRUPT, "standard input: %zu bytes, a key has %d; %s",
+                                              bytes, FILE_BYTES, instead);
+    sodium_memzero(text, sizeof text);
+    return status;
+}
+
+static enum keel_status begin(void)
+{
+    if (sodium_init() < 0)
+        return keel_fail(KEEL_UNSUPPORTED, "libsodium finds no source of random numbers");
+    return KEEL_OK;
+}
+
+enum keel_status keel_secret_read(const char *path, struct keel_secret *out)
+{
+    static const char instead[] = "copy job.key of the run's directory";
+    KEEL_TRY(begin());
+    return strcmp(path, "-") == 0 ? read_input(instead, out) : read_key(path, instead, out);
+}
+
+void keel_secret_text(const struct keel_secret *secret, char out[KEEL_SECRET_TEXT_BYTES])
+{
+    _Static_assert((int)KEEL_SECRET_TEXT_BYTES == (int)FILE_BYTES + 1, "a line and NUL");
+    sodium_bin2hex(out, KEEL_SECRET_TEXT_BYTES, secret->key, sizeof secret->key);
+    memcpy(out + HEX_BYTES, "\n", 2);
+}
+
+enum keel_status keel_secret_save(const struct keel_secret *secret, const char *directory)
+{
+    char path[KEEL_PATH_BYTES], text[KEEL_SECRET_TEXT_BYTES];
+    KEEL_TRY(keel_path_join(path, directory, "job.key"));
+    keel_secret_text(secret, text);
+    enum keel_status status = keel_file_replace(path, text, FILE_BYTES, 0600);
+    sodium_memzero(text, sizeof text);
+    return status;
 }
 
 enum keel_status keel_secret_load(const char *directory, bool create, struct keel_secret *out)
 {
-    if (sodium_init() < 0)
-        return keel_fail(KEEL_UNSUPPORTED, "libsodium finds no source of random numbers");
     char path[KEEL_PATH_BYTES];
+    KEEL_TRY(begin());
     KEEL_TRY(keel_path_join(path, directory, "job.key"));
     if (create)
         KEEL_TRY(create_key(directory, path));
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return keel_fail_errno(errno, "%s: the job key cannot be opened", path);
-    enum keel_status status = read_key(fd, path, out);
-    close(fd);
-    return status;
+    return read_key(path, "remove it for a new one", out);
 }
 
 void keel_secret_derive(const struct keel_secret *secret, const char *purpose, uint8_t out[KEEL_SECRET_BYTES])

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KEEL_SECRET_BYTES = 32 };
+enum { KEEL_SECRET_BYTES = 32, KEEL_SECRET_TEXT_BYTES = 2 * KEEL_SECRET_BYTES + 2 };
 
 struct keel_secret {
     uint8_t key[KEEL_SECRET_BYTES];
@@ -21,7 +21,14 @@ struct keel_secret {
  * somebody else), CORRUPT (not 64 hex digits), IO. */
 enum keel_status keel_secret_load(const char *directory, bool create, struct keel_secret *out);
 
-/* The key for a purpose: "control" for datagrams between nodes, "fabric" for connections between ranks;
+/* The same from a copy of that file, on another host; "-" is the standard input. */
+enum keel_status keel_secret_read(const char *path, struct keel_secret *out);
+/* As the file has it: a line, and NUL. To DIR/job.key, in place of what is there. */
+void keel_secret_text(const struct keel_secret *secret, char out[KEEL_SECRET_TEXT_BYTES]);
+enum keel_status keel_secret_save(const struct keel_secret *secret, const char *directory);
+
+/* The key for a purpose: "control" for datagrams between nodes, "fabric" for connections between ranks,
+ * "handover" for agents that dial in;
  * at most 8 characters (libsodium crypto_kdf, BLAKE2b). Never fails, any thread. */
 void keel_secret_derive(const struct keel_secret *secret, const char *purpose,
                         uint8_t out[KEEL_SECRET_BYTES]);

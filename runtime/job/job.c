@@ -217,6 +217,23 @@ static const struct keel_ini_key keys[] = {
      "encrypt bulk data between hosts too; without it they are authenticated alone"},
     {"cluster", "respawn", KEEL_INI_BOOL, FIELD(respawn), "true", 0, 0, NULL, FREE,
      "start nodes that died again, to join as spares or to grow back"},
+    {"cluster", "launch", KEEL_INI_CHOICE, FIELD(launch), "local", 0, 0, "local|none|ssh|slurm", FREE,
+     "who starts the agents: local: the launcher, all on its host; none: you, by the commands that it "
+     "prints; "
+     "ssh, slurm: the launcher, on cluster.hosts"},
+    {"cluster", "hosts", KEEL_INI_TEXT, FIELD(hosts), "", 0, 0, NULL, FREE,
+     "hosts of the nodes, neighbours together: a,b,c, or a file (with a / in its name) of one a line; slurm: "
+     "empty takes those of the allocation"},
+    {"cluster", "bind", KEEL_INI_TEXT, FIELD(bind), "", 0, 0, NULL, FREE,
+     "ADDRESS or ADDRESS:PORT where the launcher listens (IPv6: [ADDRESS]:PORT); empty: cluster.advertise"},
+    {"cluster", "advertise", KEEL_INI_TEXT, FIELD(advertise), "", 0, 0, NULL, FREE,
+     "name or address by which agents reach the launcher; empty: cluster.bind, or what this host's name "
+     "says"},
+    {"cluster", "shell", KEEL_INI_TEXT, FIELD(shell), "", 0, 0, NULL, FREE,
+     "what starts a command on a host, which stands for %h: empty: ssh -o BatchMode=yes %h, or srun with "
+     "--nodelist=%h"},
+    {"cluster", "command", KEEL_INI_TEXT, FIELD(command), "", 0, 0, NULL, FREE,
+     "keel as the hosts call it; empty: the path of this one"},
     {"parallel", "data", KEEL_INI_U32, FIELD(parallel.data), "0", 0, KEEL_SHARDS_MAX, NULL, FREE,
      "positions that share job.shards; 0: as many as there are ranks for"},
     {"parallel", "tensor", KEEL_INI_U32, FIELD(parallel.tensor), "0", 0, KEEL_SLICES_MAX, NULL, FREE,
@@ -590,9 +607,28 @@ static enum keel_status check_parallel(const struct keel_job *job)
     return KEEL_OK;
 }
 
+/* Keys of many hosts, in a job of one: were meant for something. */
+static enum keel_status check_launch(const struct keel_job *job)
+{
+    static const char *const names[] = {"hosts", "bind", "advertise", "shell", "command"};
+    const bool started = job->launch == KEEL_LAUNCH_SSH || job->launch == KEEL_LAUNCH_SLURM;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (!is_default(find_key(job, "cluster", names[i]), job) &&
+            (job->launch == KEEL_LAUNCH_LOCAL || (i > 2 && !started)))
+            return keel_fail(
+                KEEL_INVALID,
+                "cluster.%s says nothing with cluster.launch = %s; give launch = ssh, slurm%s, or "
+                "leave it out",
+                names[i], job->launch == KEEL_LAUNCH_LOCAL ? "local" : "none", i > 2 ? "" : " or none");
+    if (job->launch == KEEL_LAUNCH_SSH && job->hosts[0] == '\0')
+        return keel_fail(KEEL_INVALID, "cluster.launch = ssh: which hosts? Give cluster.hosts = a,b,c");
+    return KEEL_OK;
+}
+
 static enum keel_status check_job(const struct keel_job *job)
 {
     KEEL_TRY(check_name(job->name));
+    KEEL_TRY(check_launch(job));
     KEEL_TRY(check_devices(job));
     KEEL_TRY(check_kind(job));
     KEEL_TRY(check_vocabulary(job));

@@ -7,14 +7,20 @@
  * A worker has ended when its process has, and not before everything that it still said was heard. A
  * worker whose link ended but whose process stays is killed after a grace.
  *
- * SIGINT, SIGTERM and SIGHUP are ignored, as workers ignore them: on a terminal or under a service manager
- * they reach all processes of a run at once, and it is the launcher that turns them into an orderly end. An
- * agent ends when the launcher says so, falls silent, or dies (PR_SET_PDEATHSIG). */
+ * The launcher's own agents ignore SIGINT, SIGTERM and SIGHUP, as workers do: on a terminal or under a
+ * service manager they reach all processes of a run at once, and it is the launcher that turns them into an
+ * orderly end. Such an agent ends when the launcher says so, falls silent, or dies (PR_SET_PDEATHSIG).
+ *
+ * An agent that dials in (--join, dial.h) is its host's: a signal ends it, and the run goes on without that
+ * node. When it loses the launcher it ends its workers and dials again: a host that was cut off comes back
+ * so. */
 #include "agent.h"
 
 #include "control.h"
+#include "dial.h"
 #include "secret.h"
 #include "worker_link.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/command.h>
@@ -23,12 +29,13 @@
 #include <keel/process.h>
 #include <poll.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { PACKETS_PER_TURN = 64, PACKETS_AT_EXIT = 4096 };
+enum { PACKETS_PER_TURN = 64, PACKETS_AT_EXIT = 4096, WAIT_S = 60, WAIT_MAX_S = 30 * 86400 };
 
 /* From the end of a link to SIGKILL; and for all workers to go once the node is finished. */
 static const uint64_t link_grace_ns = KEEL_NS_PER_S;
@@ -49,6 +56,8 @@ struct worker {
 struct options {
     const char *job_path, *directory, *launcher;
     uint64_t node, incarnation, run;
+    const char *join, *key_file, *address, *store; /* of one that dials in */
+    uint64_t wait_s;
     char *passed_on[KEEL_PASSED_ON_MAX]; /* --drill SPEC, --resume WHAT, ...: for the workers */
     uint32_t passed_on_count;
 };
@@ -57,6 +66,10 @@ struct agent {
     struct options options;
     struct keel_control_plane control;
     struct keel_mailbox *mailbox;
+    struct keel_dial_config dial; /* of one that dials in */
+    struct keel_dialed dialed;    /* likewise; fd -1: it is not connected */
+    struct keel_secret secret;    /* likewise */
+    bool deserted; /* of its own accord: by a signal, or since the launcher's last word ended it */
     char self[KEEL_PATH_BYTES];
     uint32_t worker_count;
     struct worker workers[KEEL_WORKERS_PER_NODE];
@@ -78,7 +91,7 @@ static struct worker *worker_of(struct agent *agent, uint8_t local)
 static enum keel_status spawn(struct agent *agent, uint8_t local, uint32_t incarnation)
 {
     struct worker *worker = worker_of(agent, local);
-    char node_text[12], local_text[12], incarnation_text[12];
+    char node_text[12], local_text[12], incarnation_text[12], address[KEEL_HOST_BYTES];
     snprintf(node_text, sizeof node_text, "%" PRIu64, agent->options.node);
     snprintf(local_text, sizeof local_text, "%u", local);
     snprintf(incarnation_text, sizeof incarnation_text, "%" PRIu32, incarnation);
@@ -94,9 +107,19 @@ static enum keel_status spawn(struct agent *agent, uint8_t local, uint32_t incar
                      "--incarnation",
                      incarnation_text};
     enum { FIXED = sizeof fixed / sizeof fixed[0] };
-    char *argv[FIXED + KEEL_PASSED_ON_MAX + 1] = {0};
+    char *argv[FIXED + 4 + KEEL_PASSED_ON_MAX + 1] = {0};
+    uint32_t count = FIXED;
     memcpy(argv, fixed, sizeof fixed);
-    memcpy(argv + FIXED, agent->options.passed_on, agent->options.passed_on_count * sizeof argv[0]);
+    if (agent->dialed.fd >= 0) {
+        keel_place_print_ip(&agent->dialed.here, address);
+        argv[count++] = "--address";
+        argv[count++] = address;
+    }
+    if (agent->options.store != NULL) {
+        argv[count++] = "--store";
+        argv[count++] = (char *)agent->options.store;
+    }
+    memcpy(argv + count, agent->options.passed_on, agent->options.passed_on_count * sizeof argv[0]);
     int pair[2];
     KEEL_TRY(keel_link_pair(pair));
     enum keel_status status = keel_process_spawn(argv, &pair[1], 1, -1, &worker->process);
@@ -285,13 +308,20 @@ static void report_unstarted(struct agent *agent, uint8_t local)
 
 /* ---- loop ---------------------------------------------------------------------------------------------- */
 
-enum { FD_MAILBOX, FD_WORKERS, FDS_PER_WORKER = 2, FD_MAX = FD_WORKERS + 2 * KEEL_WORKERS_PER_NODE };
+enum {
+    FD_MAILBOX,
+    FD_LAUNCHER,
+    FD_WORKERS,
+    FDS_PER_WORKER = 2,
+    FD_MAX = FD_WORKERS + FDS_PER_WORKER * KEEL_WORKERS_PER_NODE
+};
 
 /* Fill the poll table (negative descriptors are skipped by poll) and tell the next deadline. */
 static uint64_t prepare(const struct agent *agent, struct pollfd fds[FD_MAX])
 {
     uint64_t deadline_ns = agent->control.timer_ns;
     fds[FD_MAILBOX] = (struct pollfd){.fd = keel_mailbox_fd(agent->mailbox), .events = POLLIN};
+    fds[FD_LAUNCHER] = (struct pollfd){.fd = agent->dialed.fd, .events = POLLIN};
     for (uint32_t i = 0; i < agent->worker_count; i++) {
         const struct worker *worker = &agent->workers[i];
         bool due = worker->view_due || worker->stop_due;
@@ -324,14 +354,39 @@ static void serve_worker(struct agent *agent, uint8_t local, const struct pollfd
     }
 }
 
+static void give_up(struct agent *agent, enum keel_status status, const char *detail)
+{
+    agent->deserted = true;
+    struct keel_control_plane *control = &agent->control;
+    control->finished = true;
+    control->status = status;
+    snprintf(control->detail, sizeof control->detail, "%s", detail);
+}
+
+/* Of an agent that dials in. What the launcher still said in datagrams comes before that it is gone. */
+static void look_around(struct agent *agent, const struct pollfd *launcher)
+{
+    if (agent->control.finished || agent->options.join == NULL)
+        return;
+    if (keel_process_interrupted())
+        give_up(agent, KEEL_INTERRUPTED, "interrupted: the run goes on without this node");
+    else if (launcher->revents != 0) {
+        enum keel_status status = keel_dialed_hear(&agent->dial, &agent->dialed);
+        give_up(agent, status, status == KEEL_PEER_LOST ? "the launcher is gone" : keel_detail());
+    }
+}
+
 static void loop(struct agent *agent)
 {
-    struct pollfd fds[FD_MAX];
+    struct pollfd fds[FD_MAX] = {{.fd = -1}};
     while (!agent->control.finished) {
+        look_around(agent, &fds[FD_LAUNCHER]);
         uint64_t deadline_ns = prepare(agent, fds);
         nfds_t count = FD_WORKERS + FDS_PER_WORKER * agent->worker_count;
-        if (poll(fds, count, keel_remaining_poll_ms(deadline_ns)) < 0)
+        if (poll(fds, count, keel_remaining_poll_ms(deadline_ns)) < 0) {
+            fds[FD_LAUNCHER].revents = 0;
             continue; /* EINTR */
+        }
         for (uint32_t i = 0; i < agent->worker_count; i++)
             serve_worker(agent, (uint8_t)i, &fds[FD_WORKERS + FDS_PER_WORKER * i]);
         keel_control_turn(&agent->control);
@@ -360,7 +415,7 @@ static void end_workers(struct agent *agent)
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
 
-enum taken { NODE, INCARNATION, RUN, PASSED_ON };
+enum taken { NODE, INCARNATION, RUN, WAIT, PASSED_ON };
 
 static enum keel_status parse_number(const char *name, const char *text, int base, uint64_t limit,
                                      uint64_t *out)
@@ -383,6 +438,8 @@ static enum keel_status take_option(void *own, const struct keel_command_option 
         return parse_number(option->name, value, 10, UINT32_MAX >> 8, &options->incarnation);
     case RUN:
         return parse_number(option->name, value, 16, UINT64_MAX, &options->run);
+    case WAIT:
+        return parse_number(option->name, value, 10, WAIT_MAX_S, &options->wait_s);
     case PASSED_ON:
         break;
     }
@@ -393,37 +450,70 @@ static enum keel_status take_option(void *own, const struct keel_command_option 
     return KEEL_OK;
 }
 
+#define INTO(field) offsetof(struct options, field)
 static const struct keel_command_option agent_options[] = {
-    {"--dir", "DIR", KEEL_COMMAND_TEXT, offsetof(struct options, directory),
-     "directory of the run, with its job.key"},
-    {"--node", "N", KEEL_COMMAND_CALL, NODE, "number of this node, from 1; 0 is the launcher"},
-    {"--launcher", "HOST:PORT", KEEL_COMMAND_TEXT, offsetof(struct options, launcher),
-     "where the launcher listens"},
-    {"--run", "HEX", KEEL_COMMAND_CALL, RUN, "number of the run, drawn at each start of the launcher"},
-    {"--incarnation", "I", KEEL_COMMAND_CALL, INCARNATION, "how often this node was started, from 1 on"},
-    {"--drill", "SPEC", KEEL_COMMAND_CALL, PASSED_ON,
-     "this and what follows: for the workers; see keel run --help"},
-    {"--resume", "WHAT", KEEL_COMMAND_CALL, PASSED_ON, "auto, none or a step"},
-    {"--dump-graph", "DIR", KEEL_COMMAND_CALL, PASSED_ON, "where graphs go"},
-    {"--passes-off", "LIST", KEEL_COMMAND_CALL, PASSED_ON, "passes that are left out"},
-    {"--trace-device", "DIR", KEEL_COMMAND_CALL, PASSED_ON, "where traces go"},
+    {"--join", "HOST:PORT", KEEL_COMMAND_TEXT, INTO(join),
+     "dial in to a run: where its launcher listens, as keel run prints it ([IPv6]:PORT)"},
+    {"--key-file", "FILE", KEEL_COMMAND_TEXT, INTO(key_file),
+     "a copy of job.key of the run's directory, which only its owner can read; - is the standard input"},
+    {"--node", "N", KEEL_COMMAND_CALL, NODE, "be this node, from 1; without it, one that is wanted"},
+    {"--address", "ADDRESS", KEEL_COMMAND_TEXT, INTO(address),
+     "of this host, by which the others reach it; without it, that on the way to the launcher"},
+    {"--store", "DIR", KEEL_COMMAND_TEXT, INTO(store),
+     "where this host has the run's snapshots (DIR/ckpt of keel run), if it is another path here"},
+    {"--dir", "DIR", KEEL_COMMAND_TEXT, INTO(directory),
+     "for this node's own files; without it, one in $TMPDIR or /tmp that goes at the end"},
+    {"--wait", "SECONDS", KEEL_COMMAND_CALL, WAIT, "dial so long where nobody answers (60)"},
+    {"--launcher", "HOST:PORT", KEEL_COMMAND_TEXT, INTO(launcher), NULL},
+    {"--run", "HEX", KEEL_COMMAND_CALL, RUN, NULL},
+    {"--incarnation", "I", KEEL_COMMAND_CALL, INCARNATION, NULL},
+    {"--drill", "SPEC", KEEL_COMMAND_CALL, PASSED_ON, NULL},
+    {"--resume", "WHAT", KEEL_COMMAND_CALL, PASSED_ON, NULL},
+    {"--dump-graph", "DIR", KEEL_COMMAND_CALL, PASSED_ON, NULL},
+    {"--passes-off", "LIST", KEEL_COMMAND_CALL, PASSED_ON, NULL},
+    {"--trace-device", "DIR", KEEL_COMMAND_CALL, PASSED_ON, NULL},
     {.name = NULL},
 };
 
-static const char usage[] = "keel agent JOB --dir DIR --node N --launcher HOST:PORT --run HEX "
-                            "--incarnation I [--drill SPEC]... [--resume WHAT]";
+static const char usage[] = "keel agent --join HOST:PORT --key-file FILE [--node N]";
 
 static void print_help(void)
 {
     printf(
-        "usage: %s\n\n"
-        "One node of a run: starts its workers, watches them and speaks for them. keel run starts one per\n"
-        "node and fills in all of this; what it hands to its agents is not meant to be typed.\n\n"
-        "  JOB                    the job as the run uses it: DIR/job.conf\n",
+        "usage: %s [--address ADDRESS] [--store DIR] [--dir DIR] [--wait SECONDS]\n\n"
+        "One node of a run on another host than its launcher: proves the job key, takes job and number "
+        "over,\n"
+        "starts the node's workers, watches them and speaks for them. A signal ends it; the run goes on. "
+        "When\n"
+        "it loses the launcher it ends its workers and dials again. Agents on the launcher's own host are\n"
+        "started by keel run, with words of its own.\n\n",
         usage);
     keel_command_print_options(stdout, agent_options);
-    puts("\nexit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged,\n"
+    puts("\nexamples:\n"
+         "  keel run job.conf --set cluster.launch=none --set cluster.bind=10.0.0.1:4711   # on 10.0.0.1\n"
+         "  keel agent --join 10.0.0.1:4711 --key-file job.key                             # on each host\n"
+         "  ssh h1 cat runs/demo/job.key | keel agent --join h1:4711 --key-file -\n"
+         "\nexit codes: 0 done, 1 failed, 2 wrong use, 3 could not run here, 4 data is damaged,\n"
          "            5 interrupted: the run can be resumed");
+}
+
+/* NULL, or what does not go together. */
+static const char *wrong_words(const struct options *options, uint32_t operand_count)
+{
+    const bool started = options->launcher != NULL || options->run != 0 || options->incarnation != 0;
+    if (options->join != NULL && (started || operand_count > 0))
+        return "--join hands over the job and all that makes a node: no JOB, --launcher, --run or "
+               "--incarnation";
+    if (options->join != NULL && options->key_file == NULL)
+        return "--join needs --key-file FILE, a copy of job.key of the run's directory";
+    if (options->join == NULL &&
+        (options->key_file != NULL || options->address != NULL || options->store != NULL))
+        return "--key-file, --address and --store go with --join";
+    if (options->join == NULL &&
+        (operand_count == 0 || options->directory == NULL || options->launcher == NULL ||
+         options->node == 0 || options->incarnation == 0 || options->run == 0))
+        return "--join HOST:PORT and --key-file FILE are wanted";
+    return NULL;
 }
 
 static enum keel_status parse(int argc, char **argv, struct options *out, bool *help)
@@ -438,13 +528,8 @@ static enum keel_status parse(int argc, char **argv, struct options *out, bool *
         return keel_fail(status, "keel agent: %s; %s", why, usage);
     }
     out->job_path = words.operands[0];
-    if (!words.help && (out->job_path == NULL || out->directory == NULL || out->launcher == NULL ||
-                        out->node == 0 || out->incarnation == 0 || out->run == 0))
-        return keel_fail(KEEL_INVALID,
-                         "keel agent: JOB and five options are wanted, numbers from 1 on (node 0 is the "
-                         "launcher): %s; keel run fills them in",
-                         usage);
-    return KEEL_OK;
+    const char *wrong = words.help ? NULL : wrong_words(out, words.operand_count);
+    return wrong == NULL ? KEEL_OK : keel_fail(KEEL_INVALID, "keel agent: %s; %s", wrong, usage);
 }
 
 static void on_stranger(void *context, const char *place, const char *reason, uint64_t total)
@@ -460,13 +545,21 @@ static enum keel_status open_mailbox(struct agent *agent)
     KEEL_TRY(keel_secret_load(agent->options.directory, false, &secret));
     keel_secret_derive(&secret, "control", key);
     keel_secret_wipe(&secret);
-    const struct keel_mailbox_config config = {.key = key,
+    const struct keel_mailbox_config config = {.bind = agent->dialed.fd >= 0 ? &agent->dialed.here : NULL,
+                                               .key = key,
                                                .run = agent->options.run,
                                                .node = (uint16_t)agent->options.node,
                                                .incarnation = (uint32_t)agent->options.incarnation,
                                                .launcher = agent->options.launcher,
                                                .stranger = on_stranger};
     return keel_mailbox_open(&config, &agent->mailbox);
+}
+
+/* The longest datagram that is sent in this run is one that carries a view. */
+static uint32_t longest_message(const struct keel_job *job)
+{
+    const uint32_t view = 2048 + (job->ranks + job->spares) * 75 + job->shards * 2;
+    return view < KEEL_MESSAGE_BYTES ? view : KEEL_MESSAGE_BYTES;
 }
 
 static enum keel_status open_control(struct agent *agent)
@@ -477,6 +570,8 @@ static enum keel_status open_control(struct agent *agent)
     KEEL_TRY(keel_job_load(agent->options.job_path, NULL, 0, &job));
     KEEL_TRY(keel_control_layout(&job, (uint16_t)agent->options.node, (uint32_t)agent->options.incarnation,
                                  &node));
+    if (agent->dialed.fd >= 0)
+        KEEL_TRY(keel_dialed_probe(&agent->dialed, agent->mailbox, longest_message(&job)));
     snprintf(name, sizeof name, "node-%u.state", node.node);
     KEEL_TRY(keel_path_join(state, agent->options.directory, name));
     agent->worker_count = node.worker_count;
@@ -490,16 +585,28 @@ static enum keel_status open_control(struct agent *agent)
     return keel_control_init(&agent->control, &config);
 }
 
-static enum keel_status run(struct agent *agent)
+static enum keel_status start(struct agent *agent)
 {
     KEEL_TRY(keel_self_path(agent->self, sizeof agent->self));
     KEEL_TRY(open_mailbox(agent));
     KEEL_TRY(open_control(agent));
-    KEEL_TRY(keel_control_start(&agent->control));
+    return keel_control_start(&agent->control);
+}
+
+static enum keel_status run(struct agent *agent)
+{
+    KEEL_TRY(start(agent));
     loop(agent);
     end_workers(agent);
     enum keel_status status = agent->control.status;
     return status == KEEL_OK ? KEEL_OK : keel_fail(status, "%s", agent->control.detail);
+}
+
+static void close_node(struct agent *agent)
+{
+    keel_control_fini(&agent->control);
+    keel_mailbox_close(agent->mailbox);
+    agent->mailbox = NULL;
 }
 
 /* How the run ended is the launcher's to say; what ended this agent alone is ours. */
@@ -510,13 +617,126 @@ static void log_end(const struct keel_control_plane *control, enum keel_status s
         keel_log(told ? KEEL_LOG_INFO : KEEL_LOG_ERROR, "%s", keel_detail());
 }
 
-static enum keel_status live(struct agent *agent)
+static void set_name(uint64_t node)
 {
     char name[32];
-    snprintf(name, sizeof name, "agent %" PRIu64, agent->options.node);
+    snprintf(name, sizeof name, "agent %" PRIu64, node);
     keel_log_set_name(name);
+}
+
+static enum keel_status live(struct agent *agent)
+{
+    set_name(agent->options.node);
     keel_link_ignore_signals();
     return run(agent);
+}
+
+/* ---- dialing in ---------------------------------------------------------------------------------------- */
+
+/* What was handed over becomes what a launcher of this host would have said. */
+static enum keel_status take_job(struct agent *agent, const char *directory, const char *own_store,
+                                 char launcher[KEEL_PLACE_BYTES], char job_path[KEEL_PATH_BYTES])
+{
+    const struct keel_handed_job *job = &agent->dialed.job;
+    struct options *options = &agent->options;
+    KEEL_TRY(keel_dialed_settle(&agent->dialed, &agent->secret, directory));
+    KEEL_TRY(keel_path_join(job_path, directory, "job.conf"));
+    keel_place_print(&agent->dialed.launcher, launcher);
+    options->job_path = job_path;
+    options->directory = directory;
+    options->launcher = launcher;
+    options->node = job->node;
+    options->incarnation = job->incarnation;
+    options->run = job->run;
+    options->store = job->store[0] == '\0' ? NULL : own_store != NULL ? own_store : job->store;
+    memcpy(options->passed_on, job->words, job->word_count * sizeof job->words[0]);
+    options->passed_on_count = job->word_count;
+    return options->store == NULL ? KEEL_OK : keel_store_check(options->store, options->run);
+}
+
+/* One life as a node. `*again`: the launcher was lost. */
+static enum keel_status live_as_node(struct agent *agent, const char *directory, const char *own_store,
+                                     bool *again)
+{
+    char launcher[KEEL_PLACE_BYTES], job_path[KEEL_PATH_BYTES], why[KEEL_DETAIL_BYTES];
+    agent->deserted = false;
+    enum keel_status status = take_job(agent, directory, own_store, launcher, job_path);
+    set_name(agent->options.node);
+    if (status == KEEL_OK)
+        status = run(agent);
+    snprintf(why, sizeof why, "%s", keel_detail());
+    *again = agent->control.finished && status == KEEL_PEER_LOST;
+    if (*again)
+        keel_log(KEEL_LOG_WARN, "%s; dialing %s again", why, agent->options.join);
+    if (!*again && !agent->deserted)
+        keel_dialed_leave(&agent->dialed, agent->control.finished ? KEEL_OK : status, why);
+    close_node(agent);
+    keel_dialed_close(&agent->dialed);
+    keel_detail_set(why);
+    return status;
+}
+
+static enum keel_status dial_and_live(struct agent *agent, const char *directory)
+{
+    const char *own_store = agent->options.store;
+    agent->dial = (struct keel_dial_config){.place = agent->options.join,
+                                            .address = agent->options.address,
+                                            .secret = &agent->secret,
+                                            .release = KEEL_RELEASE,
+                                            .node = (uint16_t)agent->options.node,
+                                            .patience_ns = agent->options.wait_s * KEEL_NS_PER_S};
+    randombytes_buf(&agent->dial.instance, sizeof agent->dial.instance);
+    enum keel_status status;
+    bool again;
+    do {
+        again = false;
+        agent->control = (struct keel_control_plane){.owner = NULL};
+        status = keel_dial(&agent->dial, &agent->dialed);
+        if (status == KEEL_OK)
+            status = live_as_node(agent, directory, own_store, &again);
+    } while (again);
+    return status;
+}
+
+/* The node's own directory, which holds its key. */
+static enum keel_status own_directory(const struct agent *agent, char out[KEEL_PATH_BYTES], bool *made)
+{
+    const char *parent = getenv("TMPDIR");
+    *made = agent->options.directory == NULL;
+    if (!*made) {
+        snprintf(out, KEEL_PATH_BYTES, "%s", agent->options.directory);
+        return keel_mkdir_all(out);
+    }
+    KEEL_TRY(keel_path_join(out, parent != NULL && parent[0] != '\0' ? parent : "/tmp", "keel-agent-XXXXXX"));
+    return mkdtemp(out) != NULL ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be made; give --dir", out);
+}
+
+static enum keel_status join(struct agent *agent)
+{
+    char directory[KEEL_PATH_BYTES], lock[KEEL_PATH_BYTES];
+    bool made;
+    int lock_fd = -1;
+    keel_log_set_name("agent");
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    (void)keel_process_hold_interrupts(true);
+    KEEL_TRY(keel_secret_read(agent->options.key_file, &agent->secret));
+    KEEL_TRY(own_directory(agent, directory, &made));
+    enum keel_status status = keel_path_join(lock, directory, "agent.lock");
+    if (status == KEEL_OK)
+        status = keel_file_lock(lock, false, 0, &lock_fd);
+    if (status == KEEL_BUSY)
+        status = keel_fail(status, "--dir %s: another agent is at work there; give another", directory);
+    if (status == KEEL_OK)
+        status = dial_and_live(agent, directory);
+    char why[KEEL_DETAIL_BYTES];
+    snprintf(why, sizeof why, "%s", keel_detail());
+    if (lock_fd >= 0)
+        keel_file_unlock(lock_fd);
+    if (made && keel_remove_tree(directory) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "%s", keel_detail());
+    keel_detail_set(why);
+    return status;
 }
 
 int keel_agent_main(int argc, char **argv)
@@ -525,17 +745,19 @@ int keel_agent_main(int argc, char **argv)
     bool help = false;
     if (keel_alloc(1, sizeof *agent, &agent) != KEEL_OK)
         return keel_status_exit_code(KEEL_NO_MEMORY);
+    agent->dialed.fd = -1;
+    agent->options.wait_s = WAIT_S;
     enum keel_status status = parse(argc, argv, &agent->options, &help);
     if (help)
         print_help();
     else if (status != KEEL_OK)
         fprintf(stderr, "%s\n", keel_detail()); /* to whoever typed it: not a line of a log */
     else {
-        status = live(agent);
+        status = agent->options.join != NULL ? join(agent) : live(agent);
         log_end(&agent->control, status);
     }
-    keel_control_fini(&agent->control);
-    keel_mailbox_close(agent->mailbox);
+    close_node(agent);
+    keel_secret_wipe(&agent->secret);
     keel_free(agent);
     return keel_status_exit_code(status);
 }

@@ -1,13 +1,16 @@
 /* launcher.c - starts the agents, keeps the register, reports, commits, ends.
  *
- * Owns the agents' processes, the run's lock file, the committer and one poll loop. Promises that nothing of
+ * Owns the agents' processes, or the gate by which agents of other hosts come (then the processes are those
+ * that started them there), the run's lock file, the committer and one poll loop. Promises that nothing of
  * the run outlives it, and that no snapshot and no agent can hold up the loop (a view's few kilobytes are
  * synced in it: nobody may hear of a view that is not durable). What is decided is decided
  * in node.c; what people see is the caller's. */
 #include "launcher.h"
 
 #include "control.h"
+#include "dial.h"
 #include "drill.h"
+#include "hosts.h"
 #include "secret.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -34,11 +37,23 @@ static const uint64_t drain_grace_ns = 60 * KEEL_NS_PER_S;
 /* A second signal counts when it comes so long after the first. */
 static const uint64_t hurry_after_ns = 250 * KEEL_NS_PER_MS;
 
+/* Agents of other hosts. A port is tried until it is free for datagrams and connections. */
+enum {
+    PORT_TRIES = 16,
+    SILENT_TIMEOUTS = 2,
+    GATHER_TIMEOUTS = 60,
+    AGENT_WAIT_TIMEOUTS = 12,
+    AGENT_WAIT_MIN_S = 20
+};
+static const uint64_t gather_min_ns = 60 * KEEL_NS_PER_S;
+static const uint64_t remind_ns = 30 * KEEL_NS_PER_S;
+
 struct agent {
-    struct keel_process process;
+    struct keel_process process; /* the agent, or what started it on its host */
     uint32_t incarnation;
     bool running;
     bool unstarted; /* could not be started: to be told once the step is over */
+    uint64_t joined_ns;
 };
 
 struct launcher {
@@ -48,6 +63,16 @@ struct launcher {
     struct keel_mailbox *mailbox;
     struct keel_store *store;
     struct keel_committer *committer; /* NULL: the job makes no snapshots */
+    struct keel_gate *gate;           /* NULL: all agents are on this host */
+    struct keel_hosts hosts;
+    struct keel_secret secret;
+    struct keel_listen listen;
+    bool gathering;                         /* the run has not begun: agents are to come first */
+    uint64_t gather_until_ns, remind_at_ns; /* KEEL_NEVER: people start them */
+    enum keel_status gather_status;         /* why it does not begin, */
+    char gather_detail[KEEL_DETAIL_BYTES];  /* in words */
+    char place[KEEL_PLACE_BYTES];           /* where agents dial in */
+    char store_path[KEEL_PATH_BYTES], *job_text;
     char self[KEEL_PATH_BYTES];
     uint64_t run;
     int signal_fd;
@@ -68,7 +93,7 @@ static struct launcher *launcher_of(void *context)
 
 /* ---- agents ----------------------------------------------------------------------------------------- */
 
-static enum keel_status spawn(struct launcher *launcher, uint16_t node, uint32_t incarnation)
+static enum keel_status spawn_here(struct launcher *launcher, uint16_t node, uint32_t incarnation)
 {
     const struct keel_launch_config *config = launcher->config;
     char node_text[12], incarnation_text[12], run_text[20], place[KEEL_PLACE_BYTES];
@@ -104,12 +129,78 @@ static enum keel_status spawn(struct launcher *launcher, uint16_t node, uint32_t
     return KEEL_OK;
 }
 
+static struct keel_host_command command_of(const struct launcher *launcher, uint16_t node)
+{
+    const struct keel_job *job = launcher->config->job;
+    const uint64_t wait_s = (uint64_t)(job->timeout_s * AGENT_WAIT_TIMEOUTS);
+    const bool ours = job->launch != KEEL_LAUNCH_NONE;
+    return (struct keel_host_command){.program = job->command[0] != '\0' ? job->command : launcher->self,
+                                      .place = launcher->place,
+                                      .key_file = ours ? "-" : "job.key",
+                                      .node = node,
+                                      .wait_s = !ours                       ? 0
+                                                : wait_s > AGENT_WAIT_MIN_S ? (uint32_t)wait_s
+                                                                            : AGENT_WAIT_MIN_S};
+}
+
+/* On its host, where this is ours to do. What was started there before may still run: its agent dials again.
+ */
+static enum keel_status spawn_there(struct launcher *launcher, uint16_t node, uint32_t incarnation)
+{
+    const struct keel_job *job = launcher->config->job;
+    struct agent *agent = &launcher->agents[node];
+    keel_gate_want(launcher->gate, node, incarnation);
+    if (job->launch == KEEL_LAUNCH_NONE || agent->running)
+        return KEEL_OK;
+    const struct keel_host_command command = command_of(launcher, node);
+    char key[KEEL_SECRET_TEXT_BYTES];
+    keel_secret_text(&launcher->secret, key);
+    enum keel_status status = keel_host_start(
+        job, keel_hosts_of(&launcher->hosts, node, launcher->node_count), &command, key, &agent->process);
+    sodium_memzero(key, sizeof key);
+    agent->running = status == KEEL_OK;
+    return status;
+}
+
+static enum keel_status spawn(struct launcher *launcher, uint16_t node, uint32_t incarnation)
+{
+    return launcher->gate != NULL ? spawn_there(launcher, node, incarnation)
+                                  : spawn_here(launcher, node, incarnation);
+}
+
 static void tell_exit(struct launcher *launcher, uint16_t node)
 {
     launcher->agents[node].unstarted = false;
     keel_control_step(
         &launcher->control,
         &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT, .node = node, .cause = KEEL_CAUSE_EXIT});
+}
+
+static void give_up_gathering(struct launcher *launcher, enum keel_status status, const char *detail)
+{
+    if (launcher->gather_status != KEEL_OK)
+        return;
+    snprintf(launcher->gather_detail, sizeof launcher->gather_detail, "%s", detail);
+    launcher->gather_status = status;
+}
+
+/* What started an agent on its host has ended. Where the agent is here, its connection tells of its end. */
+static void lose_starter(struct launcher *launcher, uint16_t node, const struct keel_process_end *end)
+{
+    const char *host = keel_hosts_of(&launcher->hosts, node, launcher->node_count);
+    char why[KEEL_DETAIL_BYTES];
+    if (keel_gate_has(launcher->gate, node) || !keel_gate_wants(launcher->gate, node))
+        return;
+    snprintf(why, sizeof why, "node %u: what starts its agent on %.64s ended (%s %d) before that came", node,
+             host, end->signaled ? "signal" : "exit code", end->code);
+    if (launcher->gathering) {
+        bool could_not = !end->signaled && end->code == keel_status_exit_code(KEEL_UNSUPPORTED);
+        give_up_gathering(launcher, could_not ? KEEL_UNSUPPORTED : KEEL_PEER_LOST, why);
+        return;
+    }
+    keel_log(KEEL_LOG_WARN, "%s", why);
+    keel_gate_unwant(launcher->gate, node);
+    tell_exit(launcher, node);
 }
 
 static void reap(struct launcher *launcher, uint16_t node)
@@ -123,6 +214,10 @@ static void reap(struct launcher *launcher, uint16_t node)
         keel_log(KEEL_LOG_ERROR, "agent %u ended: %s", node, keel_detail());
     keel_process_close(&agent->process);
     agent->running = false;
+    if (launcher->gate != NULL) {
+        lose_starter(launcher, node, &end);
+        return;
+    }
     launcher->refused_code = end.signaled ? 0 : end.code;
     int stopped_code = launcher->stopping ? keel_status_exit_code(KEEL_INTERRUPTED) : 0;
     if (end.signaled || (end.code != 0 && end.code != stopped_code))
@@ -135,7 +230,8 @@ static void reap(struct launcher *launcher, uint16_t node)
 static void effect_node_start(void *context, uint16_t node, uint32_t incarnation)
 {
     struct launcher *launcher = launcher_of(context);
-    KEEL_ASSERT(node > 0 && node < launcher->node_count && !launcher->agents[node].running);
+    KEEL_ASSERT(node > 0 && node < launcher->node_count);
+    KEEL_ASSERT(launcher->gate != NULL || !launcher->agents[node].running);
     if (spawn(launcher, node, incarnation) == KEEL_OK)
         return;
     keel_log(KEEL_LOG_ERROR, "agent %u: %s", node, keel_detail());
@@ -292,7 +388,7 @@ static void serve_signals(struct launcher *launcher)
 {
     bool before = launcher->stopping;
     read_signals(launcher);
-    if (launcher->stopping && !before)
+    if (launcher->stopping && !before && !launcher->gathering)
         keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }
 
@@ -307,7 +403,7 @@ static void report_room(struct launcher *launcher)
 
 /* ---- loop --------------------------------------------------------------------------------------------- */
 
-enum { FD_MAILBOX, FD_SIGNALS, FD_COMMITTER, FD_AGENTS, FD_MAX = FD_AGENTS + KEEL_NODES_MAX };
+enum { FD_MAILBOX, FD_SIGNALS, FD_COMMITTER, FD_GATE, FD_AGENTS, FD_MAX = FD_AGENTS + KEEL_NODES_MAX };
 
 /* Fill the poll table (negative descriptors are skipped by poll); how many there are. */
 static nfds_t prepare(const struct launcher *launcher, struct pollfd fds[FD_MAX])
@@ -317,6 +413,8 @@ static nfds_t prepare(const struct launcher *launcher, struct pollfd fds[FD_MAX]
     fds[FD_SIGNALS] = (struct pollfd){.fd = launcher->signal_fd, .events = POLLIN};
     fds[FD_COMMITTER] = (struct pollfd){
         .fd = launcher->committer != NULL ? keel_committer_fd(launcher->committer) : -1, .events = POLLIN};
+    fds[FD_GATE] =
+        (struct pollfd){.fd = launcher->gate != NULL ? keel_gate_fd(launcher->gate) : -1, .events = POLLIN};
     for (uint16_t node = 0; node < launcher->node_count; node++) {
         const struct agent *agent = &launcher->agents[node];
         fds[FD_AGENTS + node] =
@@ -333,23 +431,148 @@ static bool some_unstarted(const struct launcher *launcher)
     return false;
 }
 
+/* ---- gathering: agents of other hosts come before the run begins ----------------------------------------
+ */
+
+static void tell(struct launcher *launcher, const char *text)
+{
+    launcher->report->tell(launcher->report->context, text);
+}
+
+static void tell_who_is_missing(struct launcher *launcher)
+{
+    char nodes[256] = "", line[KEEL_DETAIL_BYTES];
+    size_t used = 0;
+    uint32_t count = 0;
+    for (uint16_t node = keel_gate_missing(launcher->gate, 1); node != 0;
+         node = keel_gate_missing(launcher->gate, (uint16_t)(node + 1))) {
+        const char *host = keel_hosts_of(&launcher->hosts, node, launcher->node_count);
+        count++;
+        if (used + 96 < sizeof nodes)
+            used += (size_t)snprintf(nodes + used, sizeof nodes - used, "%s %u%s%.64s", count > 1 ? "," : "",
+                                     node, host[0] != '\0' ? " on " : "", host);
+    }
+    snprintf(line, sizeof line, "waits at %s for %u agents, of nodes%s", launcher->place, count, nodes);
+    tell(launcher, line);
+}
+
+/* For people, who start the agents. */
+static void tell_commands(struct launcher *launcher)
+{
+    char command[KEEL_HOST_COMMAND_BYTES], line[KEEL_HOST_COMMAND_BYTES + 96];
+    if (launcher->config->job->launch != KEEL_LAUNCH_NONE)
+        return;
+    snprintf(line, sizeof line,
+             "copy %.300s/job.key to each host (mode 600), and start there:", launcher->config->directory);
+    tell(launcher, line);
+    for (uint16_t node = 1; node < launcher->node_count; node++) {
+        const struct keel_host_command words = command_of(launcher, node);
+        const char *host = keel_hosts_of(&launcher->hosts, node, launcher->node_count);
+        if (keel_host_command_line(&words, command, sizeof command) != KEEL_OK)
+            continue;
+        snprintf(line, sizeof line, "  %.64s%s%s", host, host[0] != '\0' ? ": " : "", command);
+        tell(launcher, line);
+    }
+}
+
+static enum keel_status begin_run(struct launcher *launcher)
+{
+    launcher->gathering = false;
+    KEEL_TRY(keel_control_start(&launcher->control));
+    for (uint16_t node = 1; node < launcher->node_count; node++)
+        launcher->agents[node].joined_ns = keel_now_ns();
+    keel_gate_release(launcher->gate);
+    return KEEL_OK;
+}
+
+static void gather(struct launcher *launcher)
+{
+    const struct keel_launch_report *report = launcher->report;
+    char text[KEEL_DETAIL_BYTES];
+    if (report->stop != NULL && report->stop(report->context))
+        launcher->stopping = true;
+    const uint16_t missing = keel_gate_missing(launcher->gate, 1);
+    if (launcher->stopping) {
+        give_up_gathering(launcher, KEEL_INTERRUPTED, "stopped before all agents had come");
+    } else if (missing == 0) {
+        enum keel_status status = begin_run(launcher);
+        if (status != KEEL_OK)
+            give_up_gathering(launcher, status, keel_detail());
+    } else if (keel_remaining_ns(launcher->gather_until_ns) == 0) {
+        snprintf(text, sizeof text, "node %u: no agent came from %.64s in time; what it says is above",
+                 missing, keel_hosts_of(&launcher->hosts, missing, launcher->node_count));
+        give_up_gathering(launcher, KEEL_TIMEOUT, text);
+    } else if (keel_remaining_ns(launcher->remind_at_ns) == 0) {
+        launcher->remind_at_ns = keel_deadline_after_ns(remind_ns);
+        tell_who_is_missing(launcher);
+    }
+}
+
+static bool is_silent(void *context, uint16_t node)
+{
+    const struct launcher *launcher = context;
+    const uint64_t heard_ns = keel_mailbox_heard_ns(launcher->mailbox, node);
+    const uint64_t joined_ns = launcher->agents[node].joined_ns;
+    const double limit_ns = SILENT_TIMEOUTS * launcher->config->job->timeout_s * (double)KEEL_NS_PER_S;
+    return (double)(keel_now_ns() - (heard_ns > joined_ns ? heard_ns : joined_ns)) > limit_ns;
+}
+
+static void take_news(void *context, const struct keel_gate_news *news)
+{
+    struct launcher *launcher = context;
+    if (!news->orderly)
+        launcher->report->agent(launcher->report->context, news);
+    if (news->kind == KEEL_GATE_JOINED) {
+        launcher->agents[news->node].incarnation = news->incarnation;
+        launcher->agents[news->node].joined_ns = keel_now_ns();
+    }
+    if (news->kind != KEEL_GATE_LEFT || launcher->gathering)
+        return;
+    launcher->refused_code = keel_status_exit_code(news->status);
+    tell_exit(launcher, news->node);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------ */
+
+static int wait_ms(const struct launcher *launcher)
+{
+    uint64_t deadline_ns = launcher->gathering ? launcher->gather_until_ns : launcher->control.timer_ns;
+    if (some_unstarted(launcher))
+        return 0;
+    if (launcher->gathering && launcher->remind_at_ns < deadline_ns)
+        deadline_ns = launcher->remind_at_ns;
+    if (launcher->gate != NULL && keel_gate_deadline_ns(launcher->gate) < deadline_ns)
+        deadline_ns = keel_gate_deadline_ns(launcher->gate);
+    return keel_remaining_poll_ms(deadline_ns);
+}
+
+static void serve_agents(struct launcher *launcher, const struct pollfd fds[FD_MAX])
+{
+    for (uint16_t node = 1; node < launcher->node_count; node++) {
+        if (fds[FD_AGENTS + node].revents != 0)
+            reap(launcher, node);
+        if (launcher->agents[node].unstarted)
+            tell_exit(launcher, node);
+    }
+    if (launcher->gate != NULL)
+        keel_gate_turn(launcher->gate);
+}
+
 static void loop(struct launcher *launcher)
 {
     struct pollfd fds[FD_MAX];
-    while (!launcher->control.finished && !launcher->hurried) {
+    while (!launcher->control.finished && !launcher->hurried && launcher->gather_status == KEEL_OK) {
         nfds_t count = prepare(launcher, fds);
-        int wait_ms = some_unstarted(launcher) ? 0 : keel_remaining_poll_ms(launcher->control.timer_ns);
-        if (poll(fds, count, wait_ms) < 0)
+        if (poll(fds, count, wait_ms(launcher)) < 0)
             continue; /* EINTR */
         if (fds[FD_SIGNALS].revents != 0)
             serve_signals(launcher);
         if (fds[FD_COMMITTER].revents != 0)
             report_snapshots(launcher);
-        for (uint16_t node = 1; node < launcher->node_count; node++) {
-            if (fds[FD_AGENTS + node].revents != 0)
-                reap(launcher, node);
-            if (launcher->agents[node].unstarted)
-                tell_exit(launcher, node);
+        serve_agents(launcher, fds);
+        if (launcher->gathering) {
+            gather(launcher);
+            continue;
         }
         keel_control_turn(&launcher->control);
         serve_caller(launcher);
@@ -366,7 +589,7 @@ static void await_agents(struct launcher *launcher, uint64_t deadline_ns, bool p
     for (;;) {
         nfds_t count = prepare(launcher, fds);
         fds[FD_MAILBOX].fd = fds[FD_COMMITTER].fd = -1;
-        bool some = false;
+        bool some = launcher->gate != NULL && keel_gate_has_some(launcher->gate);
         for (uint16_t node = 1; node < launcher->node_count; node++)
             some = some || launcher->agents[node].running;
         if (!some || poll(fds, count, keel_remaining_poll_ms(deadline_ns)) == 0)
@@ -375,6 +598,8 @@ static void await_agents(struct launcher *launcher, uint64_t deadline_ns, bool p
             read_signals(launcher);
         if (patient && launcher->hurried)
             return;
+        if (launcher->gate != NULL)
+            keel_gate_turn(launcher->gate);
         for (uint16_t node = 1; node < launcher->node_count; node++) {
             struct agent *agent = &launcher->agents[node];
             struct keel_process_end end;
@@ -392,6 +617,12 @@ static void end_agents(struct launcher *launcher)
     bool patient = launcher->control.finished && !launcher->hurried;
     if (patient)
         await_agents(launcher, keel_deadline_after_ns(end_grace_ns), true);
+    if (launcher->gate !=
+        NULL) { /* those that are left are told to end, and what started them ends with them */
+        keel_gate_close(launcher->gate);
+        launcher->gate = NULL;
+        await_agents(launcher, keel_deadline_after_ns(end_grace_ns), true);
+    }
     for (uint16_t node = 1; node < launcher->node_count; node++) {
         if (!launcher->agents[node].running)
             continue;
@@ -409,6 +640,18 @@ static void remove_leftovers(struct launcher *launcher)
     const struct keel_retention only_leftovers = {.keep_last = UINT32_MAX, .idle = true};
     if (keel_store_retain(launcher->store, &only_leftovers, NULL) != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "what failed snapshots left stays: %s", keel_detail());
+}
+
+/* Nodes with directories of their own leave the text in the store. */
+static void take_sample(const struct launcher *launcher)
+{
+    char from[KEEL_PATH_BYTES], to[KEEL_PATH_BYTES];
+    if (launcher->store_path[0] == '\0' || launcher->config->job->sample_tokens == 0 ||
+        keel_path_join(from, launcher->store_path, "sample.txt") != KEEL_OK ||
+        keel_path_join(to, launcher->config->directory, "sample.txt") != KEEL_OK)
+        return;
+    if (rename(from, to) != 0 && errno != ENOENT)
+        keel_log(KEEL_LOG_WARN, "%s: cannot be moved to %s: %s", from, to, strerror(errno));
 }
 
 /* The run's last snapshots are worth a wait; a disk that hangs is not worth waiting for for ever. */
@@ -463,19 +706,103 @@ bool keel_launch_is_locked(const char *directory)
 
 static enum keel_status open_mailbox(struct launcher *launcher)
 {
-    struct keel_secret secret;
     uint8_t key[KEEL_SECRET_BYTES];
-    KEEL_TRY(keel_secret_load(launcher->config->directory, true, &secret));
-    keel_secret_derive(&secret, "control", key);
-    keel_secret_wipe(&secret);
+    KEEL_TRY(keel_secret_load(launcher->config->directory, true, &launcher->secret));
+    keel_secret_derive(&launcher->secret, "control", key);
     while (launcher->run == 0)
         randombytes_buf(&launcher->run, sizeof launcher->run);
-    const struct keel_mailbox_config config = {.key = key,
+    const bool other_hosts = launcher->config->job->launch != KEEL_LAUNCH_LOCAL;
+    const struct keel_mailbox_config config = {.bind = other_hosts ? &launcher->listen.bind : NULL,
+                                               .key = key,
                                                .run = launcher->run,
                                                .incarnation = FIRST_INCARNATION,
                                                .stranger = launcher->report->stranger,
                                                .context = launcher->report->context};
-    return keel_mailbox_open(&config, &launcher->mailbox);
+    KEEL_TRY(keel_mailbox_open(&config, &launcher->mailbox));
+    keel_mailbox_place(launcher->mailbox, launcher->place);
+    return KEEL_OK;
+}
+
+/* What workers are told, with what is for a node's first life alone at the end: that a drill fired is on
+ * record in the directory of its node, which the next one may not have. */
+static void fill_words(const struct launcher *launcher, struct keel_handed_job *job, uint32_t *first_words)
+{
+    const struct keel_launch_config *config = launcher->config;
+    for (int drills = 0; drills < 2; drills++) {
+        for (uint32_t i = 0; i + 1 < config->passed_on_count; i += 2) {
+            if ((strcmp(config->passed_on[i], "--drill") == 0) != (drills == 1))
+                continue;
+            job->words[job->word_count++] = config->passed_on[i];
+            job->words[job->word_count++] = config->passed_on[i + 1];
+            *first_words += drills == 1 ? 2 : 0;
+        }
+        if (drills == 0 && config->resume != NULL) {
+            job->words[job->word_count++] = "--resume";
+            job->words[job->word_count++] = config->resume;
+        }
+    }
+}
+
+static enum keel_status open_gate(struct launcher *launcher)
+{
+    const struct keel_launch_config *config = launcher->config;
+    struct keel_place bind;
+    KEEL_TRY(keel_place_parse(launcher->place, &bind));
+    struct keel_gate_config gate = {.bind = &bind,
+                                    .advertised = &launcher->listen.advertised,
+                                    .secret = &launcher->secret,
+                                    .release = KEEL_RELEASE,
+                                    .node_count = launcher->node_count,
+                                    .job = {.run = launcher->run,
+                                            .job = launcher->job_text,
+                                            .identity = config->identity,
+                                            .store = launcher->store_path},
+                                    .context = launcher,
+                                    .news = take_news,
+                                    .silent = is_silent};
+    fill_words(launcher, &gate.job, &gate.first_words);
+    KEEL_TRY(keel_gate_open(&gate, &launcher->gate));
+    struct keel_place place = launcher->listen.advertised;
+    char text[512], line[sizeof text + 128];
+    place.port = bind.port;
+    keel_place_print(&place, launcher->place);
+    keel_hosts_network_text(&place, text, sizeof text);
+    snprintf(line, sizeof line, "agents dial in at %s%s", launcher->place, text);
+    tell(launcher, line);
+    return KEEL_OK;
+}
+
+/* One port for datagrams and connections: where the kernel chose one that others have, another. */
+static enum keel_status open_network(struct launcher *launcher)
+{
+    const struct keel_job *job = launcher->config->job;
+    size_t bytes;
+    if (job->launch == KEEL_LAUNCH_LOCAL)
+        return open_mailbox(launcher);
+    KEEL_TRY(keel_file_read(launcher->config->job_path, KEEL_FRAME_BYTES / 2, &launcher->job_text, &bytes));
+    KEEL_TRY(keel_hosts_read(job, &launcher->hosts));
+    KEEL_TRY(keel_hosts_listen(job, &launcher->hosts, &launcher->listen));
+    for (int tries = 0;; tries++) {
+        KEEL_TRY(open_mailbox(launcher));
+        enum keel_status status = open_gate(launcher);
+        if (status != KEEL_BUSY || launcher->listen.bind.port != 0 || tries == PORT_TRIES)
+            return status;
+        keel_mailbox_close(launcher->mailbox);
+        launcher->mailbox = NULL;
+    }
+}
+
+/* As agents are to find it, by a path that is whole. */
+static enum keel_status name_store(struct launcher *launcher, const char *root)
+{
+    char *path = realpath(root, NULL);
+    const bool fits = path != NULL && strlen(path) < sizeof launcher->store_path;
+    if (fits)
+        snprintf(launcher->store_path, sizeof launcher->store_path, "%s", path);
+    free(path); /* realpath's own allocation */
+    if (!fits)
+        return keel_fail(KEEL_LIMIT, "%s: has no path that can be told to other hosts", root);
+    return keel_store_mark(launcher->store_path, launcher->run);
 }
 
 static enum keel_status open_snapshots(struct launcher *launcher)
@@ -489,6 +816,8 @@ static enum keel_status open_snapshots(struct launcher *launcher)
         .root = root, .run = job->name, .create = true, .key_file = keel_job_key_file(job)};
     KEEL_TRY(keel_store_open(&store, &launcher->store));
     remove_leftovers(launcher);
+    if (job->launch != KEEL_LAUNCH_LOCAL)
+        KEEL_TRY(name_store(launcher, root));
     const struct keel_committer_config config = {.store = launcher->store,
                                                  .identity = launcher->config->identity,
                                                  .metadata = launcher->config->metadata,
@@ -499,6 +828,14 @@ static enum keel_status open_snapshots(struct launcher *launcher)
     return keel_committer_open(&config, &launcher->committer);
 }
 
+static enum keel_status count_nodes(struct launcher *launcher)
+{
+    struct keel_node_config node;
+    KEEL_TRY(keel_control_layout(launcher->config->job, 0, FIRST_INCARNATION, &node));
+    launcher->node_count = node.node_count;
+    return KEEL_OK;
+}
+
 static enum keel_status open_control(struct launcher *launcher)
 {
     struct keel_node_config node;
@@ -506,7 +843,6 @@ static enum keel_status open_control(struct launcher *launcher)
     KEEL_TRY(keel_control_layout(launcher->config->job, 0, FIRST_INCARNATION, &node));
     node.first_step = launcher->config->first_step;
     node.plans = launcher->config->plans;
-    launcher->node_count = node.node_count;
     KEEL_TRY(keel_path_join(state, launcher->config->directory, "register.state"));
     const struct keel_control_config config = {.node = &node,
                                                .mailbox = launcher->mailbox,
@@ -516,13 +852,44 @@ static enum keel_status open_control(struct launcher *launcher)
     return keel_control_init(&launcher->control, &config);
 }
 
+/* Agents of other hosts come first; then the run begins. */
+static enum keel_status start_gathering(struct launcher *launcher)
+{
+    const struct keel_job *job = launcher->config->job;
+    const uint64_t patience_ns = (uint64_t)(job->timeout_s * (double)KEEL_NS_PER_S) * GATHER_TIMEOUTS;
+    launcher->gathering = true;
+    launcher->remind_at_ns = keel_deadline_after_ns(remind_ns);
+    launcher->gather_until_ns =
+        job->launch == KEEL_LAUNCH_NONE
+            ? KEEL_NEVER
+            : keel_deadline_after_ns(patience_ns > gather_min_ns ? patience_ns : gather_min_ns);
+    tell_commands(launcher);
+    for (uint16_t node = 1; node < launcher->node_count; node++)
+        KEEL_TRY(spawn(launcher, node, FIRST_INCARNATION));
+    return KEEL_OK;
+}
+
+static enum keel_status check_sample(const struct keel_job *job)
+{
+    if (job->launch == KEEL_LAUNCH_LOCAL || job->sample_tokens == 0 || keel_job_takes_snapshots(job))
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID,
+                     "train.sample = %u: where agents are on other hosts the text comes by the store of "
+                     "snapshots, and this job takes none; give snapshot.every, or train.sample = 0",
+                     job->sample_tokens);
+}
+
 static enum keel_status start(struct launcher *launcher)
 {
+    KEEL_TRY(check_sample(launcher->config->job));
     KEEL_TRY(keel_self_path(launcher->self, sizeof launcher->self));
-    KEEL_TRY(open_mailbox(launcher));
+    KEEL_TRY(count_nodes(launcher));
+    KEEL_TRY(open_network(launcher));
     KEEL_TRY(open_snapshots(launcher));
     KEEL_TRY(open_control(launcher));
     KEEL_TRY(take_signals(launcher));
+    if (launcher->gate != NULL)
+        return start_gathering(launcher);
     KEEL_TRY(keel_control_start(&launcher->control));
     for (uint16_t node = 1; node < launcher->node_count && !launcher->control.finished; node++)
         KEEL_TRY(spawn(launcher, node, FIRST_INCARNATION));
@@ -533,6 +900,8 @@ static enum keel_status outcome(struct launcher *launcher, enum keel_status star
 {
     if (start_status != KEEL_OK)
         return start_status;
+    if (launcher->gather_status != KEEL_OK)
+        return keel_fail(launcher->gather_status, "%s", launcher->gather_detail);
     if (!launcher->control.finished)
         return keel_fail(KEEL_INTERRUPTED, "killed by a second signal; the same command goes on from the "
                                            "newest snapshot");
@@ -562,6 +931,7 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     if (status == KEEL_OK)
         loop(launcher);
     end_agents(launcher);
+    take_sample(launcher);
     end_snapshots(launcher);
     give_signals_back(launcher);
     keel_detail_set(start_detail);
@@ -570,6 +940,9 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     keel_committer_close(launcher->committer);
     keel_store_close(launcher->store);
     keel_mailbox_close(launcher->mailbox);
+    keel_hosts_free(&launcher->hosts);
+    keel_secret_wipe(&launcher->secret);
+    keel_free(launcher->job_text);
     keel_free(launcher);
     return status;
 }

@@ -1,13 +1,14 @@
 /* launcher.h - the process that holds a run together.
  *
- * The launcher is node 0: it holds the register with the view, starts an agent per node, delivers
- * committed steps and what happened, commits snapshots, and ends the run. Training itself does not wait
- * for it. When it dies, everything of the run dies with it, and the same command goes on from the newest
- * snapshot. */
+ * The launcher is node 0: it holds the register with the view, starts an agent per node (or has people, ssh
+ * or Slurm start them on other hosts, and lets them in: gate.h, hosts.h), delivers committed steps and what
+ * happened, commits snapshots, and ends the run. Training itself does not wait for it. When it dies,
+ * everything of the run dies with it, and the same command goes on from the newest snapshot. */
 #ifndef KEEL_LAUNCHER_H
 #define KEEL_LAUNCHER_H
 
 #include "committer.h"
+#include "gate.h"
 #include "worker_link.h"
 #include <keel/job.h>
 #include <keel/node.h>
@@ -33,6 +34,10 @@ struct keel_launch_report {
     void (*room)(void *context, bool full, const char *detail);
     /* A datagram that does not belong to the run was dropped; `total` so far; at most once a second. */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
+    /* Of a run whose agents dial in: who came, went, or was refused; and a line for people, of what they are
+     * to do or to know. */
+    void (*agent)(void *context, const struct keel_gate_news *news);
+    void (*tell)(void *context, const char *text);
     /* True: the run is to be ended in order, as by a signal. NULL: never. */
     bool (*stop)(void *context);
     /* Make durable what was told of steps: a snapshot is committed behind that, so that no resume leaves a

@@ -78,6 +78,8 @@ static enum keel_status take_option(void *own, const struct keel_command_option 
 #define INTO(field) offsetof(struct keel_worker, field)
 static const struct keel_command_option worker_options[] = {
     {"--dir", "DIR", KEEL_COMMAND_TEXT, INTO(directory), NULL},
+    {"--store", "DIR", KEEL_COMMAND_TEXT, INTO(store_path), NULL},
+    {"--address", "ADDRESS", KEEL_COMMAND_TEXT, INTO(address), NULL},
     {"--node", "N", KEEL_COMMAND_CALL, NODE, NULL},
     {"--local", "N", KEEL_COMMAND_CALL, LOCAL, NULL},
     {"--incarnation", "N", KEEL_COMMAND_CALL, INCARNATION, NULL},
@@ -118,7 +120,10 @@ static void send_note(struct keel_worker *worker, json_t *note)
 static enum keel_status open_store(struct keel_worker *worker)
 {
     char root[KEEL_PATH_BYTES];
-    KEEL_TRY(keel_path_join(root, worker->directory, "ckpt"));
+    if (worker->store_path != NULL)
+        snprintf(root, sizeof root, "%s", worker->store_path);
+    else
+        KEEL_TRY(keel_path_join(root, worker->directory, "ckpt"));
     if (!keel_job_takes_snapshots(&worker->job) && !keel_path_exists(root))
         return KEEL_OK;
     struct keel_store_config config = {
@@ -221,6 +226,7 @@ static enum keel_status open_endpoint(struct keel_worker *worker)
     keel_secret_derive(&secret, "fabric", key);
     keel_secret_wipe(&secret);
     struct keel_endpoint_config config = keel_worker_fabric(&worker->job, key);
+    config.node = worker->address;
     enum keel_status status = keel_endpoint_open(&config, &worker->endpoint);
     explicit_bzero(key, sizeof key);
     return status;
@@ -509,7 +515,9 @@ static enum keel_status write_sample(struct keel_worker *worker)
     char path[KEEL_PATH_BYTES], *text;
     size_t bytes;
     KEEL_TRY(keel_trainer_sample(worker->trainer, worker->job.sample_tokens, &text, &bytes));
-    enum keel_status status = keel_path_join(path, worker->directory, "sample.txt");
+    /* Of a node with a directory of its own, into the one that the launcher sees. */
+    const char *directory = worker->store_path != NULL ? worker->store_path : worker->directory;
+    enum keel_status status = keel_path_join(path, directory, "sample.txt");
     if (status == KEEL_OK && worker->position == 0)
         status = keel_file_replace(path, text, bytes, 0666);
     keel_free(text);

@@ -98,6 +98,8 @@ struct keel_holders {
 struct keel_worker {
     struct keel_job job;
     const char *directory;
+    const char *store_path,
+        *address; /* of a node that dialed in, which says both; NULL: DIR/ckpt, loopback */
     uint32_t node, local, incarnation;
     enum keel_resume_kind resume;
     uint64_t resume_step;

@@ -9,6 +9,7 @@
 #include <keel/memory.h>
 #include <linux/tcp.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,7 +25,7 @@ enum {
 
 struct silent {
     int fd;
-    in_addr_t address;
+    in_addr_t address; /* of IPv6: of its network, the first half of the address, folded */
     uint32_t age_ms;
 };
 
@@ -57,10 +58,24 @@ static int next_descriptor(DIR *descriptors)
 
 static bool is_at_port(int fd, in_port_t port)
 {
-    struct sockaddr_in own = {0};
+    struct sockaddr_storage own = {0};
+    struct sockaddr_in place; /* the port lies there in IPv6 too */
     socklen_t bytes = sizeof own;
-    return getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 && own.sin_family == AF_INET &&
-           own.sin_port == port;
+    if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0)
+        return false;
+    memcpy(&place, &own, sizeof place);
+    return (own.ss_family == AF_INET || own.ss_family == AF_INET6) && place.sin_port == port;
+}
+
+static in_addr_t address_of(const struct sockaddr_storage *peer)
+{
+    struct sockaddr_in four;
+    struct sockaddr_in6 six;
+    in_addr_t halves[2];
+    memcpy(&four, peer, sizeof four);
+    memcpy(&six, peer, sizeof six);
+    memcpy(halves, &six.sin6_addr, sizeof halves);
+    return peer->ss_family == AF_INET6 ? halves[0] ^ halves[1] : four.sin_addr.s_addr;
 }
 
 static bool listens(int fd)
@@ -120,14 +135,14 @@ int keel_callers_descriptor(const struct keel_callers *callers)
 /* Accepted at our port, and nothing has come over it yet. */
 static bool is_silent(const struct keel_callers *callers, int fd, struct silent *out)
 {
-    struct sockaddr_in peer;
+    struct sockaddr_storage peer;
     struct tcp_info info;
     socklen_t peer_bytes = sizeof peer, info_bytes = sizeof info;
     if (!is_at_port(fd, callers->port) || getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0 ||
         getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_bytes) != 0 || info.tcpi_bytes_received > 0 ||
         info.tcpi_state != ESTABLISHED)
         return false;
-    *out = (struct silent){fd, peer.sin_addr.s_addr, info.tcpi_last_data_recv}; /* since it was accepted */
+    *out = (struct silent){fd, address_of(&peer), info.tcpi_last_data_recv}; /* since it was accepted */
     return true;
 }
 

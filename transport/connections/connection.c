@@ -160,12 +160,16 @@ void keel_address_text(const struct keel_address *address, char out[KEEL_ADDRESS
 {
     struct keel_address_parts place = keel_place_of(address);
     struct sockaddr_in where;
-    char host[INET_ADDRSTRLEN];
+    struct sockaddr_in6 six;
+    char host[INET6_ADDRSTRLEN];
     memcpy(&where, place.fabric, sizeof where);
-    if (where.sin_family == AF_INET && inet_ntop(AF_INET, &where.sin_addr, host, sizeof host) != NULL)
+    memcpy(&six, place.fabric, sizeof six);
+    if (six.sin6_family == AF_INET6 && inet_ntop(AF_INET6, &six.sin6_addr, host, sizeof host) != NULL)
+        snprintf(out, KEEL_ADDRESS_TEXT_BYTES, "[%s]:%u", host, ntohs(six.sin6_port));
+    else if (where.sin_family == AF_INET && inet_ntop(AF_INET, &where.sin_addr, host, sizeof host) != NULL)
         snprintf(out, KEEL_ADDRESS_TEXT_BYTES, "%s:%u", host, ntohs(where.sin_port));
     else
-        snprintf(out, KEEL_ADDRESS_TEXT_BYTES, "an address that is no IPv4");
+        snprintf(out, KEEL_ADDRESS_TEXT_BYTES, "an address of no IP");
 }
 
 /* Without a backend that goes beyond this host nothing else is tried. */

@@ -24,7 +24,8 @@ static bool shared_wanted(const struct keel_endpoint_config *config)
 /* Built without libfabric: ranks that all are on this host need no more than its memory. */
 static bool shared_suffices(const struct keel_backends *backends, const struct keel_endpoint_config *config)
 {
-    const bool here = config->node == NULL || strncmp(config->node, "127.", 4) == 0;
+    const bool here =
+        config->node == NULL || strncmp(config->node, "127.", 4) == 0 || strcmp(config->node, "::1") == 0;
     return keel_fabric_absent != NULL && backends->backend_count > 0 && config->provider == NULL && here;
 }
 

@@ -40,6 +40,9 @@ enum keel_model_kind {
 };
 /* What is done about a loss that explodes. */
 enum keel_spike_policy { KEEL_SPIKE_WARN, KEEL_SPIKE_STOP, KEEL_SPIKE_BACK };
+/* Who starts the agents: the launcher, on its own host; people, and the launcher waits for them; the
+ * launcher, through another program. */
+enum keel_launch_kind { KEEL_LAUNCH_LOCAL, KEEL_LAUNCH_NONE, KEEL_LAUNCH_SSH, KEEL_LAUNCH_SLURM };
 enum keel_stem_kind { KEEL_STEM_SMALL, KEEL_STEM_LARGE };
 /* What is split over the data positions instead of being on each of them, each with what is above it. */
 enum keel_zero {
@@ -129,7 +132,13 @@ struct keel_job {
     char device[KEEL_SELECTORS_BYTES];   /* one for all workers, or one for each: keel_job_device */
     char network_costs[KEEL_PATH_BYTES]; /* "": those built in */
     bool seal_payload;                   /* between ranks, bulk data too */
-    bool respawn; /* start a node again when it died, to join as a spare or to grow back */
+    bool respawn;                    /* start a node again when it died, to join as a spare or to grow back */
+    uint32_t launch;                 /* enum keel_launch_kind */
+    char hosts[KEEL_PATH_BYTES];     /* names, or a file of them: node/hosts.h */
+    char bind[KEEL_PATH_BYTES];      /* ADDRESS, or ADDRESS:PORT, where the launcher listens; "": chosen */
+    char advertise[KEEL_PATH_BYTES]; /* where agents reach it; "": where it listens */
+    char shell[KEEL_PATH_BYTES];     /* what starts a command on a host; "": of its kind */
+    char command[KEEL_PATH_BYTES];   /* keel, as the hosts call it; "": as it is called here */
     /* [parallel] */
     struct keel_parallel parallel;
 };

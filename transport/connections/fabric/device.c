@@ -23,7 +23,10 @@ static int ask(const struct keel_provider *provider, const char *node, struct fi
     hints->caps = FI_MSG;
     hints->mode = FI_RX_CQ_DATA | (connected ? 0 : FI_CONTEXT | FI_CONTEXT2);
     hints->ep_attr->type = connected ? FI_EP_MSG : FI_EP_RDM;
-    hints->addr_format = node != NULL || connected ? FI_SOCKADDR_IN : FI_FORMAT_UNSPEC;
+    const bool six = node != NULL && strchr(node, ':') != NULL;
+    hints->addr_format = six                         ? FI_SOCKADDR_IN6
+                         : node != NULL || connected ? FI_SOCKADDR_IN
+                                                     : FI_FORMAT_UNSPEC;
     hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
     hints->domain_attr->mr_mode = registration_modes;
     hints->fabric_attr->prov_name = strdup(provider->name);

@@ -491,13 +491,15 @@ static void close_fid(struct fid *fid)
         keel_log(KEEL_LOG_WARN, "fabric: an object is still in use at close");
 }
 
-/* Of a listener of TCP over IPv4: others accept nobody who has not spoken. 0: it is none. */
+/* Of a listener of TCP: others accept nobody who has not spoken. 0: it is none. */
 static in_port_t port_of(const struct fabric *fabric)
 {
-    struct sockaddr_in own;
+    struct sockaddr_storage own = {0};
+    struct sockaddr_in place; /* the port lies there in IPv6 too */
     size_t bytes = sizeof own;
-    bool found = fi_getname(&fabric->pep->fid, &own, &bytes) == 0 && bytes == sizeof own;
-    return found && own.sin_family == AF_INET ? own.sin_port : 0;
+    bool found = fi_getname(&fabric->pep->fid, &own, &bytes) == 0 && bytes >= sizeof place;
+    memcpy(&place, &own, sizeof place);
+    return found && (place.sin_family == AF_INET || place.sin_family == AF_INET6) ? place.sin_port : 0;
 }
 
 static void fabric_close(struct keel_connection_backend *backend)

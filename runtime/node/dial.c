@@ -1,0 +1,384 @@
+/* dial.c - see dial.h. */
+#include "dial.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/log.h>
+#include <keel/memory.h>
+#include <keel/process.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SMALL_PROBE_BYTES = 64, ALIVE_AFTER_S = 10, ALIVE_EVERY_S = 5, ALIVE_TRIES = 3 };
+
+static const uint64_t look_ns = 200 * KEEL_NS_PER_MS; /* at whether the process was interrupted */
+static const uint64_t again_ns = 200 * KEEL_NS_PER_MS;
+static const uint64_t connect_patience_ns = 5 * KEEL_NS_PER_S;
+static const uint64_t opening_patience_ns = 10 * KEEL_NS_PER_S;
+static const uint64_t probe_patience_ns = 10 * KEEL_NS_PER_S;
+static const char marker[] = ".run"; /* of a store that a launcher commits in: the run's number */
+
+/* ---- waiting ------------------------------------------------------------------------------------------- */
+
+/* Until the socket is ready. TIMEOUT, INTERRUPTED. */
+static enum keel_status await(int fd, short events, uint64_t deadline_ns)
+{
+    for (;;) {
+        if (keel_process_interrupted())
+            return keel_fail(KEEL_INTERRUPTED, "interrupted");
+        const uint64_t soon_ns = keel_deadline_after_ns(look_ns);
+        struct pollfd ready = {.fd = fd, .events = events};
+        if (poll(&ready, 1, keel_remaining_poll_ms(soon_ns < deadline_ns ? soon_ns : deadline_ns)) > 0)
+            return KEEL_OK;
+        if (keel_remaining_ns(deadline_ns) == 0)
+            return keel_fail(KEEL_TIMEOUT, "no answer in time");
+    }
+}
+
+static enum keel_status take(int fd, uint8_t *out, uint32_t bytes, uint64_t deadline_ns)
+{
+    for (uint32_t got = 0; got < bytes;) {
+        ssize_t more = recv(fd, out + got, bytes - got, MSG_DONTWAIT);
+        if (more == 0 || (more < 0 && errno != EAGAIN && errno != EINTR))
+            return keel_fail(KEEL_PEER_LOST, "the connection ended");
+        if (more > 0)
+            got += (uint32_t)more;
+        else
+            KEEL_TRY(await(fd, POLLIN, deadline_ns));
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status give(int fd, const uint8_t *data, uint32_t bytes, uint64_t deadline_ns)
+{
+    for (uint32_t sent = 0; sent < bytes;) {
+        ssize_t more = send(fd, data + sent, bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (more < 0 && errno != EAGAIN && errno != EINTR)
+            return keel_fail(KEEL_PEER_LOST, "the connection ended");
+        if (more > 0)
+            sent += (uint32_t)more;
+        else
+            KEEL_TRY(await(fd, POLLOUT, deadline_ns));
+    }
+    return KEEL_OK;
+}
+
+/* ---- the way there ------------------------------------------------------------------------------------- */
+
+static enum keel_status bind_to(int fd, const struct keel_dial_config *config, sa_family_t family)
+{
+    struct keel_place own;
+    struct sockaddr_storage address;
+    if (config->address == NULL)
+        return KEEL_OK;
+    KEEL_TRY(keel_place_parse_ip(config->address, &own));
+    const socklen_t bytes = keel_place_to_socket(&own, family, &address);
+    if (bytes == 0 || keel_place_family(&own) != family)
+        return keel_fail(KEEL_INVALID, "--address %s and --join %s are of two families of addresses",
+                         config->address, config->place);
+    if (bind(fd, (const struct sockaddr *)&address, bytes) != 0)
+        return keel_fail(KEEL_INVALID, "--address %s: is no address of this host", config->address);
+    return KEEL_OK;
+}
+
+/* PEER_LOST: nobody there. */
+static enum keel_status reach(int fd, const struct keel_place *place, sa_family_t family, const char *name)
+{
+    struct sockaddr_storage address;
+    int error = 0;
+    socklen_t error_bytes = sizeof error;
+    const socklen_t bytes = keel_place_to_socket(place, family, &address);
+    if (connect(fd, (const struct sockaddr *)&address, bytes) != 0) {
+        if (errno != EINPROGRESS)
+            return keel_fail(KEEL_PEER_LOST, "%s: %s", name, strerror(errno));
+        enum keel_status status = await(fd, POLLOUT, keel_deadline_after_ns(connect_patience_ns));
+        if (status == KEEL_TIMEOUT)
+            return keel_fail(KEEL_PEER_LOST, "%s: no answer", name);
+        KEEL_TRY(status);
+        if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0 || error != 0)
+            return keel_fail(KEEL_PEER_LOST, "%s: %s", name, strerror(error));
+    }
+    return KEEL_OK;
+}
+
+/* While we wait to be wanted nothing is said: the kernel looks whether the launcher's host is there. */
+static void keep_alive(int fd, bool yes)
+{
+    const int on = yes, after = ALIVE_AFTER_S, every = ALIVE_EVERY_S, tries = ALIVE_TRIES;
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &after, sizeof after);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
+}
+
+static enum keel_status call(const struct keel_dial_config *config, struct keel_dialed *dialed)
+{
+    struct keel_place place;
+    KEEL_TRY(keel_place_resolve(config->place, &place));
+    if (place.port == 0)
+        return keel_fail(KEEL_INVALID, "--join %s: not HOST:PORT", config->place);
+    const sa_family_t family = keel_place_family(&place);
+    dialed->fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (dialed->fd < 0)
+        return keel_fail_errno(errno, "no socket");
+    KEEL_TRY(bind_to(dialed->fd, config, family));
+    KEEL_TRY(reach(dialed->fd, &place, family, config->place));
+    keep_alive(dialed->fd, true);
+    KEEL_TRY(keel_place_of_descriptor(dialed->fd, false, &dialed->here));
+    dialed->here.port = 0;
+    return keel_place_of_descriptor(dialed->fd, true, &dialed->launcher);
+}
+
+/* ---- the handover -------------------------------------------------------------------------------------- */
+
+static enum keel_status say_facts(const struct keel_dial_config *config, struct keel_dialed *dialed)
+{
+    struct keel_agent_facts facts = {.node = config->node, .instance = config->instance};
+    uint8_t payload[KEEL_FACTS_FRAME_BYTES], frame[KEEL_FACTS_FRAME_BYTES];
+    if (gethostname(facts.host, sizeof facts.host - 1) != 0)
+        facts.host[0] = '\0';
+    const uint32_t bytes = keel_agent_facts_write(&facts, payload, sizeof payload);
+    const uint32_t frame_bytes =
+        keel_frame_seal(&dialed->handover, KEEL_HANDOVER_FACTS, payload, bytes, frame);
+    return give(dialed->fd, frame, frame_bytes, keel_deadline_after_ns(opening_patience_ns));
+}
+
+static enum keel_status take_refusal(const struct keel_dial_config *config, const uint8_t *payload,
+                                     uint32_t bytes)
+{
+    struct keel_handover_reason reason;
+    if (!keel_handover_reason_read(payload, bytes, &reason))
+        return keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", config->place);
+    return keel_fail(reason.status, "%s does not take this agent: it %s", config->place, reason.text);
+}
+
+/* The launcher's next frame, which goes to dialed->frame; its head comes by head_ns. */
+static enum keel_status take_frame(const struct keel_dial_config *config, struct keel_dialed *dialed,
+                                   uint64_t head_ns, enum keel_handover_kind *kind, const uint8_t **payload,
+                                   uint32_t *bytes)
+{
+    uint8_t head[KEEL_FRAME_HEAD_BYTES];
+    uint32_t other_key;
+    KEEL_TRY(take(dialed->fd, head, sizeof head, head_ns));
+    memcpy(&other_key, head, sizeof other_key);
+    if (other_key == KEEL_FRAME_OTHER_KEY)
+        return keel_fail(KEEL_AUTH,
+                         "%s does not know this agent's key: copy job.key of the run's directory again",
+                         config->place);
+    const uint32_t frame_bytes = keel_frame_bytes(head, sizeof head, KEEL_FRAME_BYTES);
+    if (frame_bytes == 0)
+        return keel_fail(KEEL_CORRUPT, "%s: sends what is no frame of Keel", config->place);
+    keel_free(dialed->frame);
+    dialed->frame = NULL;
+    KEEL_TRY(keel_alloc(1, frame_bytes, &dialed->frame));
+    memcpy(dialed->frame, head, sizeof head);
+    KEEL_TRY(take(dialed->fd, dialed->frame + sizeof head, frame_bytes - KEEL_FRAME_HEAD_BYTES,
+                  keel_deadline_after_ns(opening_patience_ns)));
+    if (!keel_frame_open(&dialed->handover, dialed->frame, frame_bytes, kind, payload, bytes))
+        return keel_fail(KEEL_AUTH, "%s does not prove that it knows the job key", config->place);
+    return *kind == KEEL_HANDOVER_REFUSED ? take_refusal(config, *payload, *bytes) : KEEL_OK;
+}
+
+/* Wait to be wanted: as long as the launcher is there. */
+static enum keel_status take_answer(const struct keel_dial_config *config, struct keel_dialed *dialed)
+{
+    enum keel_handover_kind kind;
+    const uint8_t *payload;
+    uint32_t bytes;
+    KEEL_TRY(take_frame(config, dialed, KEEL_NEVER, &kind, &payload, &bytes));
+    if (kind != KEEL_HANDOVER_JOB || !keel_handed_job_read(payload, bytes, &dialed->job))
+        return keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", config->place);
+    return KEEL_OK;
+}
+
+enum keel_status keel_dialed_hear(const struct keel_dial_config *config, struct keel_dialed *dialed)
+{
+    enum keel_handover_kind kind;
+    const uint8_t *payload;
+    uint32_t bytes;
+    enum keel_status status =
+        take_frame(config, dialed, keel_deadline_after_ns(opening_patience_ns), &kind, &payload, &bytes);
+    return status == KEEL_OK ? keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", config->place)
+                             : status;
+}
+
+static enum keel_status talk(const struct keel_dial_config *config, struct keel_dialed *dialed)
+{
+    uint8_t theirs[KEEL_OPENING_BYTES];
+    const uint64_t deadline_ns = keel_deadline_after_ns(opening_patience_ns);
+    keel_handover_begin(&dialed->handover, KEEL_HANDOVER_AGENT, config->secret, config->release);
+    KEEL_TRY(call(config, dialed));
+    KEEL_TRY(give(dialed->fd, dialed->handover.opening, KEEL_OPENING_BYTES, deadline_ns));
+    KEEL_TRY(take(dialed->fd, theirs, sizeof theirs, deadline_ns));
+    enum keel_status status = keel_handover_agree(&dialed->handover, theirs);
+    if (status != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%.400s", keel_detail());
+        return keel_fail(status, "%s: %s", config->place, why);
+    }
+    KEEL_TRY(say_facts(config, dialed));
+    char host[KEEL_HOST_BYTES];
+    struct keel_network network = {.name = "?"};
+    (void)keel_network_of(&dialed->here, &network);
+    keel_place_print_ip(&dialed->here, host);
+    keel_log(KEEL_LOG_INFO, "%s hears us; this host is %s there (%s, MTU %" PRIu32 ")", config->place, host,
+             network.name, network.mtu_bytes);
+    KEEL_TRY(take_answer(config, dialed));
+    keep_alive(dialed->fd, false); /* datagrams tell from here on; a cut for a while must not end this */
+    return KEEL_OK;
+}
+
+void keel_dialed_close(struct keel_dialed *dialed)
+{
+    if (dialed->fd >= 0)
+        close(dialed->fd);
+    keel_free(dialed->frame);
+    keel_handover_wipe(&dialed->handover);
+    *dialed = (struct keel_dialed){.fd = -1};
+}
+
+/* Nobody is there (yet), or was a moment ago. */
+static bool may_come(enum keel_status status)
+{
+    return status == KEEL_PEER_LOST || status == KEEL_TIMEOUT || status == KEEL_NOT_FOUND;
+}
+
+enum keel_status keel_dial(const struct keel_dial_config *config, struct keel_dialed *out)
+{
+    uint64_t give_up_ns = keel_deadline_after_ns(config->patience_ns);
+    for (;;) {
+        *out = (struct keel_dialed){.fd = -1};
+        enum keel_status status = talk(config, out);
+        if (status == KEEL_OK)
+            return KEEL_OK;
+        if (out->handover.agreed) /* it was there: who starts anew is waited for anew */
+            give_up_ns = keel_deadline_after_ns(config->patience_ns);
+        keel_dialed_close(out);
+        if (!may_come(status))
+            return status;
+        if (keel_remaining_ns(give_up_ns) == 0) {
+            char why[KEEL_DETAIL_BYTES];
+            snprintf(why, sizeof why, "%.300s", keel_detail());
+            return keel_fail(status == KEEL_NOT_FOUND ? status : KEEL_TIMEOUT,
+                             "%s: nobody took this agent in %" PRIu64
+                             " s (%s): does keel run listen there, and "
+                             "does every firewall let TCP and UDP of that port pass?",
+                             config->place, config->patience_ns / KEEL_NS_PER_S, why);
+        }
+        const uint64_t next_ns = keel_deadline_after_ns(again_ns);
+        keel_sleep_until_ns(next_ns < give_up_ns ? next_ns : give_up_ns);
+        if (keel_process_interrupted())
+            return keel_fail(KEEL_INTERRUPTED, "interrupted");
+    }
+}
+
+/* ---- a node's own directory ---------------------------------------------------------------------------- */
+
+static enum keel_status put(const char *directory, const char *name, const char *text)
+{
+    char path[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(path, directory, name));
+    return keel_file_replace(path, text, strlen(text), 0600);
+}
+
+enum keel_status keel_dialed_settle(const struct keel_dialed *dialed, const struct keel_secret *secret,
+                                    const char *directory)
+{
+    KEEL_TRY(put(directory, "job.conf", dialed->job.job));
+    KEEL_TRY(put(directory, "identity", dialed->job.identity));
+    return keel_secret_save(secret, directory);
+}
+
+static void marker_text(uint64_t run, char out[32])
+{
+    snprintf(out, 32, "%016" PRIx64 "\n", run);
+}
+
+enum keel_status keel_store_mark(const char *store, uint64_t run)
+{
+    char text[32], path[KEEL_PATH_BYTES];
+    marker_text(run, text);
+    KEEL_TRY(keel_path_join(path, store, marker));
+    return keel_file_replace(path, text, strlen(text), 0600);
+}
+
+enum keel_status keel_store_check(const char *store, uint64_t run)
+{
+    char wanted[32], path[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    marker_text(run, wanted);
+    KEEL_TRY(keel_path_join(path, store, marker));
+    enum keel_status status = keel_file_read(path, sizeof wanted, &text, &bytes);
+    const bool same = status == KEEL_OK && strcmp(text, wanted) == 0;
+    if (status == KEEL_OK)
+        keel_free(text);
+    if (same)
+        return KEEL_OK;
+    return keel_fail(
+        KEEL_NOT_FOUND,
+        "%s on this host is not where the launcher commits snapshots (%s); mount it, give --store "
+        "DIR where it is, or train without snapshots (snapshot.every = 0)",
+        store, status == KEEL_OK ? "it is another run's" : "it has no .run");
+}
+
+/* ---- datagrams ----------------------------------------------------------------------------------------- */
+
+static bool passes(struct keel_mailbox *mailbox, uint32_t bytes)
+{
+    uint8_t message[KEEL_MESSAGE_BYTES];
+    uint16_t node;
+    uint32_t got;
+    const uint64_t deadline_ns = keel_deadline_after_ns(probe_patience_ns);
+    while (keel_remaining_ns(deadline_ns) > 0 && !keel_process_interrupted()) {
+        keel_mailbox_probe(mailbox, bytes);
+        (void)await(keel_mailbox_fd(mailbox), POLLIN, keel_deadline_after_ns(again_ns));
+        while (keel_mailbox_receive(mailbox, &node, message,
+                                    &got)) /* nothing is decided here yet: beats repeat */
+            ;
+        if (keel_mailbox_echoed(mailbox) >= bytes)
+            return true;
+    }
+    return false;
+}
+
+enum keel_status keel_dialed_probe(const struct keel_dialed *dialed, struct keel_mailbox *mailbox,
+                                   uint32_t bytes)
+{
+    char here[KEEL_HOST_BYTES], there[KEEL_PLACE_BYTES];
+    struct keel_network network = {.name = "?"};
+    keel_place_print_ip(&dialed->here, here);
+    keel_place_print(&dialed->launcher, there);
+    (void)keel_network_of(&dialed->here, &network);
+    if (!passes(mailbox, SMALL_PROBE_BYTES))
+        return keel_fail(
+            KEEL_UNSUPPORTED,
+            "no datagram from %s comes back from %s, though TCP passes: let UDP of all ports pass "
+            "between the hosts",
+            here, there);
+    if (passes(mailbox, bytes))
+        return KEEL_OK;
+    return keel_fail(
+        KEEL_UNSUPPORTED,
+        "datagrams of %" PRIu32 " bytes do not pass between %s (%s, MTU %" PRIu32 ") and %s, those "
+        "of %d do: something on the way has a smaller MTU, or drops fragments; give all the same "
+        "MTU, or let fragments pass",
+        bytes, here, network.name, network.mtu_bytes, there, SMALL_PROBE_BYTES);
+}
+
+void keel_dialed_leave(struct keel_dialed *dialed, enum keel_status status, const char *text)
+{
+    struct keel_handover_reason reason = {.status = status};
+    uint8_t payload[KEEL_REASON_BYTES + 8], frame[sizeof payload + KEEL_FRAME_EXTRA_BYTES];
+    snprintf(reason.text, sizeof reason.text, "%s", text);
+    const bool failed = status != KEEL_OK;
+    const uint32_t bytes = failed ? keel_handover_reason_write(&reason, payload, sizeof payload) : 0;
+    const uint32_t frame_bytes = keel_frame_seal(
+        &dialed->handover, failed ? KEEL_HANDOVER_FAILED : KEEL_HANDOVER_BYE, payload, bytes, frame);
+    (void)give(dialed->fd, frame, frame_bytes, keel_deadline_after_ns(opening_patience_ns));
+}

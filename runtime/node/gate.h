@@ -1,0 +1,75 @@
+/* gate.h - the launcher's door for agents that dial in from other hosts.
+ *
+ * Owns the listening socket and the connections of agents, from their opening to their end. Promises that
+ * only who proves the job key becomes a node (handover.h), that a node has one agent at a time, and that no
+ * caller, slow, mute or hostile, holds up its owner or another caller: strangers have ten seconds and few
+ * places, of which the oldest goes first. Who is refused is counted and told.
+ *
+ * A node is open when an agent is wanted for it (keel_gate_want): the one that asks for it by its number, or
+ * who asks for any. Agents beyond that wait, and take the place of one that ended, or of one that is silent.
+ * That an agent's connection ended is told; its node is open again when it is wanted again. One owner, one
+ * thread; never blocks. */
+#ifndef KEEL_GATE_H
+#define KEEL_GATE_H
+
+#include "handover.h"
+#include "place.h"
+
+/* What is told; texts live until the callback returns. */
+enum keel_gate_news_kind {
+    KEEL_GATE_JOINED, /* was handed the job (or will be, once the gate is released) */
+    KEEL_GATE_LEFT,   /* the agent of `node` ended, was replaced, or could not begin (status, text) */
+    KEEL_GATE_WAITS,  /* one more than are wanted; it waits */
+    KEEL_GATE_REFUSED /* whoever called from `place`; `total` so far */
+};
+struct keel_gate_news {
+    enum keel_gate_news_kind kind;
+    uint16_t node; /* 0: none */
+    uint32_t incarnation;
+    const char *host, *place; /* host: as it calls itself; "" when it did not say */
+    enum keel_status status;  /* LEFT: OK, when it just ended */
+    const char *text;
+    bool orderly; /* LEFT: as it was told to */
+    uint64_t total;
+};
+
+struct keel_gate_config {
+    const struct keel_place *bind;       /* where to listen: port 0 is any */
+    const struct keel_place *advertised; /* agents come by this family, and by loopback only if it is that */
+    const struct keel_secret *secret;    /* copied */
+    const char *release;                 /* borrowed */
+    uint16_t node_count;
+    struct keel_handed_job job; /* node and incarnation are filled in; texts are borrowed */
+    uint32_t first_words;       /* so many of its words, the last, are for a node's first life alone */
+    void *context;
+    void (*news)(void *context, const struct keel_gate_news *news);
+    /* Nothing was heard of the agent of `node` for so long that another may take its place. */
+    bool (*silent)(void *context, uint16_t node);
+};
+
+struct keel_gate;
+
+/* BUSY: the port is taken. DENIED, IO, NO_MEMORY. */
+enum keel_status keel_gate_open(const struct keel_gate_config *config, struct keel_gate **out);
+/* Agents that are still connected are told that the run is over here, so that they do not dial again. */
+void keel_gate_close(struct keel_gate *gate);
+
+int keel_gate_fd(const struct keel_gate *gate);               /* to poll for reading */
+uint64_t keel_gate_deadline_ns(const struct keel_gate *gate); /* turn then at the latest; KEEL_NEVER */
+
+/* An agent is wanted for this node, of this incarnation; or no longer. */
+void keel_gate_want(struct keel_gate *gate, uint16_t node, uint32_t incarnation);
+void keel_gate_unwant(struct keel_gate *gate, uint16_t node);
+/* Jobs are handed over from now on; before, agents are only let in. */
+void keel_gate_release(struct keel_gate *gate);
+/* The lowest wanted node, of `from` on, that has no agent; 0: none. */
+uint16_t keel_gate_missing(const struct keel_gate *gate, uint16_t from);
+bool keel_gate_has(const struct keel_gate *gate, uint16_t node);
+bool keel_gate_wants(const struct keel_gate *gate, uint16_t node);
+/* Some agent is connected that was handed the job. */
+bool keel_gate_has_some(const struct keel_gate *gate);
+
+/* Do what is there to be done. */
+void keel_gate_turn(struct keel_gate *gate);
+
+#endif
