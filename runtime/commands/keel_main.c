@@ -27,7 +27,7 @@ static const struct command commands[] = {
     {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
     {"net", keel_net_main, "who waits for whom; check and measure the network"},
     {"board", keel_board_main, "bring up, prove, measure and list boards"},
-    {"agent", keel_agent_main, "one node of a run: keel run starts these itself"},
+    {"agent", keel_agent_main, "one node of a run, on another host: dials in"},
     {"worker", keel_worker_main, NULL},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };

@@ -63,7 +63,7 @@ struct keel_gate {
     bool released;
     struct caller *callers;
     uint32_t strangers, waiting;
-    uint64_t refused, stranger_told_ns;
+    uint64_t refused, told_ns[KEEL_STATUS_COUNT]; /* of strangers, for each reason */
     struct seat seats[KEEL_NODES_MAX];
 };
 
@@ -162,16 +162,17 @@ static void say_farewell(struct keel_gate *gate, struct caller *caller, enum kee
         (void)flush(gate, caller); /* short: an empty socket takes it at once */
 }
 
-/* The end of a stranger, told to both sides: of those who prove nothing at most once a second. */
+/* The end of a stranger, told to both sides: of those who prove nothing at most once a second
+ * for each kind of reason. */
 static void refuse(struct keel_gate *gate, struct caller *caller, enum keel_status status, const char *text)
 {
     gate->refused++;
     say_farewell(gate, caller, status, text);
     const uint64_t now_ns = keel_now_ns();
-    if (caller->handover.opened > 0 || gate->stranger_told_ns == 0 ||
-        now_ns - gate->stranger_told_ns >= stranger_pause_ns) {
+    if (caller->handover.opened > 0 || gate->told_ns[status] == 0 ||
+        now_ns - gate->told_ns[status] >= stranger_pause_ns) {
         if (caller->handover.opened == 0)
-            gate->stranger_told_ns = now_ns;
+            gate->told_ns[status] = now_ns;
         tell(gate, KEEL_GATE_REFUSED, caller, 0, status, text);
     }
     drop(gate, caller);

@@ -1,0 +1,242 @@
+#!/bin/sh
+# Agents that dial in from other hosts: the same bits as on one, what is refused, and what is lost and comes back.
+# Hosts are network namespaces on a bridge, with a mount namespace around them, so that all goes with this script;
+# where those are not allowed, addresses of loopback. mostly waits
+set -u
+here=$(dirname "$0")
+if [ -z "${KEEL_HOSTS_INSIDE:-}" ] && command -v ip >/dev/null && command -v unshare >/dev/null; then
+    user=$([ "$(id -u)" -eq 0 ] || echo -r)
+    # shellcheck disable=SC2086
+    unshare $user -nm sh -c 'mount -t tmpfs tmpfs /run && ip netns add try && ip link set lo up' 2>/dev/null &&
+        KEEL_HOSTS_INSIDE=1 exec unshare $user -nm sh "$0"
+fi
+. "$here/script.sh"
+export KEEL_LOG=warn TMPDIR="$root"
+
+# ---- hosts ----------------------------------------------------------------------------------------------------------
+
+# Four hosts, h1 to h4, 10.77.0.11 to .14, which this one reaches as 10.77.0.1.
+make_hosts() {
+    mount -t tmpfs tmpfs /run && ip link set lo up && ip link add br0 type bridge && ip link set br0 up &&
+        ip addr add 10.77.0.1/24 dev br0 || return 1
+    for k in 1 2 3 4; do
+        ip netns add h$k && ip link add v$k type veth peer name eth0 netns h$k && ip link set v$k master br0 up &&
+            ip -n h$k addr add 10.77.0.1$k/24 dev eth0 && ip -n h$k link set eth0 up && ip -n h$k link set lo up || return 1
+    done
+}
+# As ssh does it: the words, joined, for a shell of that host.
+cat >"$root/enter" <<'END'
+host=$1
+shift
+exec ip netns exec "$host" sh -c "$*"
+END
+
+job="--set job.seed=1 --set train.decay_steps=1000 --set data.path=$text"
+begin() { # begin DIR WORDS...: a run that waits for agents, in the background
+    out=$root/$1
+    shift
+    # shellcheck disable=SC2086
+    "$KEEL" run "$here/../demo/drill.conf" $job --ranks 4 --out "$out" "$@" >"$out.log" 2>&1 &
+    launcher=$!
+}
+await() { # await FILE PATTERN [COUNT]: until so many lines of a file have it; not for ever
+    for _ in $(seq 3000); do
+        found=$(grep -c -e "$2" "$1" 2>/dev/null)
+        [ "${found:-0}" -ge "${3:-1}" ] && return 0
+        sleep 0.1
+    done
+    echo "FAIL no $2 in $1"
+    return 1
+}
+place() { await "$out.log" 'agents dial in at' && place=$(sed -n 's/.*agents dial in at \([^ ]*\).*/\1/p' "$out.log"); }
+join() { # join NUMBER WORDS...: an agent in the background, into $agent
+    name=$1
+    shift
+    "$KEEL" agent --join "$place" --key-file "$out/job.key" "$@" >"$out.agent$name.log" 2>&1 &
+    agent=$!
+}
+finish() { wait "$launcher"; code=$?; }
+agents_end() { # each with this code
+    for pid in $agents; do wait "$pid"; [ $? -eq "$1" ] || return 1; done
+}
+reference() { # reference STEPS: one rank of one host
+    # shellcheck disable=SC2086
+    [ -d "$root/reference-$1" ] || "$KEEL" run "$here/../demo/drill.conf" $job --set "train.steps=$1" \
+        --out "$root/reference-$1" >"$root/log" 2>&1
+}
+events() { grep -c "\"event\": *\"$1\"" "$out/events.jsonl"; }
+
+# ---- loopback ---------------------------------------------------------------------------------------------------------
+
+ip link set lo up 2>/dev/null
+reference 12
+begin four --set cluster.launch=none --set cluster.bind=127.0.0.1 --set train.sample=16
+place
+agents=
+for k in 1 2 3 4; do join $k --address 127.0.0.$k; agents="$agents $agent"; done
+finish
+check "four agents dial in, and the run is done" [ $code -eq 0 ]
+check "with the bits of one rank on one host" same_bits "$root/reference-12" "$out"
+check "and the agents end with it" agents_end 0
+check "what they had of their own is gone" [ "$(find "$root" -maxdepth 1 -name 'keel-agent-*' | wc -l)" -eq 0 ]
+check "the text comes by the store" [ -s "$out/sample.txt" ]
+check "it is told who came, and from where" grep -q '"event":"agent-joined".*"from":"127.0.0.3:' "$out/events.jsonl"
+
+if grep -q '^00000000000000000000000000000001' /proc/net/if_inet6 2>/dev/null; then
+    KEEL_SHARED_MEMORY=0; export KEEL_SHARED_MEMORY
+    begin six --set cluster.launch=none --set 'cluster.bind=[::1]'
+    place
+    agents=
+    for k in 1 2 3 4; do join $k; agents="$agents $agent"; done
+    finish
+    check "the same by IPv6, control and fabric" [ $code -eq 0 ]
+    check "the same bits by IPv6" same_bits "$root/reference-12" "$out"
+    agents_end 0
+    unset KEEL_SHARED_MEMORY
+fi
+
+# ---- refusals ---------------------------------------------------------------------------------------------------------
+
+says() { # says CODE WORDS COMMAND...: ends with that code, and says that
+    wanted=$1 words=$2
+    shift 2
+    "$@" >"$root/said" 2>&1
+    code=$?
+    [ $code -eq "$wanted" ] && grep -qF -e "$words" "$root/said" || { sed 's/^/    /' "$root/said"; return 1; }
+}
+run() { "$KEEL" run "$here/../demo/drill.conf" --ranks 2 --out "$root/refused" "$@"; }
+agent() { "$KEEL" agent --join 127.0.0.1:9 --wait 1 "$@"; }
+check "ssh without hosts" says 2 'cluster.launch = ssh: which hosts' run --set cluster.launch=ssh
+check "hosts where all is local" says 2 'cluster.hosts says nothing with cluster.launch = local' run --set cluster.hosts=a,b
+check "a host that is an option" says 2 'is no host' run --set cluster.launch=ssh --set cluster.hosts=-oProxyCommand=x,b
+check "a name that is loopback" says 2 'loopback' run --set cluster.launch=none --set cluster.advertise=localhost
+check "loopback, with a host elsewhere" says 2 'cluster.hosts has others' \
+    run --set cluster.launch=ssh --set cluster.hosts=192.0.2.7 --set cluster.bind=127.0.0.1
+check "an address that is every one" says 2 'is every address' \
+    run --set cluster.launch=none --set cluster.bind=0.0.0.0 --set cluster.advertise=0.0.0.0
+check "an address of another host" says 1 'cannot' run --set cluster.launch=none --set cluster.bind=192.0.2.7
+check "slurm without Slurm" says 3 'no allocation of Slurm' run --set cluster.launch=slurm
+check "a command that starts nothing" says 5 'ended (exit code 1) before' \
+    run --set cluster.launch=ssh --set cluster.hosts=127.0.0.1 --set cluster.bind=127.0.0.1 --set cluster.shell=false
+check "a text without a store" says 2 'train.sample = 8' \
+    run --set cluster.launch=none --set cluster.bind=127.0.0.1 --set train.sample=8 --set snapshot.every=0
+check "no key file" says 2 '--join needs --key-file' agent
+check "a key file that is none" says 3 'cannot be opened' agent --key-file "$root/none"
+cp "$out/job.key" "$root/open.key"
+chmod 644 "$root/open.key"
+check "a key file that others can read" says 3 'open to others (mode 644); chmod 600 it' agent --key-file "$root/open.key"
+echo 12 >"$root/short.key"
+chmod 600 "$root/short.key"
+check "a key file that holds none" says 4 'a key has 65' agent --key-file "$root/short.key"
+check "a key that ends early on the standard input" says 4 'standard input' agent --key-file - </dev/null
+check "nobody there" says 1 'nobody took this agent' agent --key-file "$out/job.key"
+check "no place" says 2 'not HOST:PORT' "$KEEL" agent --join 127.0.0.1 --key-file "$out/job.key"
+check "an address of two families" says 2 'two families' agent --key-file "$out/job.key" --address ::1
+check "an address that is not here" says 2 'is no address of this host' agent --key-file "$out/job.key" --address 192.0.2.9
+check "two ways to be an agent" says 2 'no JOB' "$KEEL" agent job.conf --join 127.0.0.1:9 --key-file "$out/job.key"
+
+begin busy --set cluster.launch=none --set cluster.bind=127.0.0.1
+place
+port=${place##*:}
+awk 'BEGIN { for (i = 0; i < 64; i++) printf "%x", i % 16; print "" }' >"$root/other.key"
+chmod 600 "$root/other.key"
+check "another key, told to the agent" says 3 "does not know this agent's key" \
+    "$KEEL" agent --join "$place" --key-file "$root/other.key"
+check "and by the launcher" await "$out.log" 'does not prove the job key'
+check "a number beyond the run" says 2 'the run has nodes 1 to 4' "$KEEL" agent --join "$place" --key-file "$out/job.key" --node 9
+join 2 --node 2
+agents=$agent
+await "$out.log" 'node 2: its agent came'
+check "a number that is taken" says 1 'node 2, which is here already' "$KEEL" agent --join "$place" --key-file "$out/job.key" --node 2
+check "a directory that is in use" says 1 'another agent is at work there' sh -c "
+    '$KEEL' agent --join '$place' --key-file '$out/job.key' --node 3 --dir '$root/own' & first=\$!
+    until [ -e '$root/own/agent.lock' ]; do sleep 0.1; done
+    until grep -q 'node 3: its agent came' '$out.log'; do sleep 0.1; done
+    '$KEEL' agent --join '$place' --key-file '$out/job.key' --dir '$root/own'; code=\$?
+    kill \$first; wait \$first; exit \$code"
+check "an agent that goes while others are awaited is missed again" await "$out.log" 'node 3: its agent on .* is gone'
+head -c 300 /dev/urandom >"$root/garbage"
+if command -v python3 >/dev/null; then # strangers: garbage, half an opening that stays, a launcher's opening turned round
+    python3 - "$port" "$root/garbage" <<'END'
+import socket, sys
+garbage = open(sys.argv[2], "rb").read()
+held = []
+for kind in range(90):
+    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    opening = s.recv(72, socket.MSG_WAITALL)
+    s.sendall([garbage, opening, opening[:20], opening[:7] + b"A" + opening[8:] + b"\xff" * 8,
+               opening[:7] + b"A9.9.9" + opening[13:]][kind % 5])
+    held.append(s)
+END
+    # One opening of another release, one that stays half, and then a launcher of another release.
+    python3 - "$port" <<'END' &
+import socket, sys
+def call(): return socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+slow, old = call(), call()
+opening = old.recv(72, socket.MSG_WAITALL)
+slow.sendall(opening[:20])
+old.sendall(opening[:7] + b"A" + b"9.9.9".ljust(32, b"\0") + opening[40:])
+slow.recv(72, socket.MSG_WAITALL)
+slow.recv(1)
+END
+    slow=$!
+    check "an agent of another release, both named" await "$out.log" 'agent is of release 9.9.9, the launcher of release'
+    check "one that says half of what it should" await "$out.log" 'did not say in time who it is (9[0-9] so far)'
+    check "and each of them is counted" [ $? -eq 0 ]
+    wait $slow
+    python3 - "$root/old.port" <<'END' &
+import socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+open(sys.argv[1], "w").write("%d\n" % listener.getsockname()[1])
+s = listener.accept()[0]
+s.sendall(b"KEELJO1L" + b"9.9.9".ljust(32, b"\0") + bytes(32))
+s.recv(1000)
+END
+    await "$root/old.port" .
+    check "a launcher of another release, both named" says 4 'the launcher is of release 9.9.9, this agent of release' \
+        "$KEEL" agent --join "127.0.0.1:$(cat "$root/old.port")" --key-file "$out/job.key"
+fi
+check "the key is in no argument" sh -c "! tr '\\0' ' ' </proc/$launcher/cmdline /proc/$agent/cmdline | grep -q \"\$(head -c 64 '$out/job.key')\"" 2>/dev/null
+for k in 1 3 4; do join $k; agents="$agents $agent"; done
+finish
+check "and nothing was lost by them" [ $code -eq 0 ]
+check "the same bits" same_bits "$root/reference-12" "$out"
+agents_end 0
+
+begin stopped --set cluster.launch=none --set cluster.bind=127.0.0.1
+place
+join 1
+await "$out.log" 'node 1: its agent came'
+kill -INT "$launcher"
+finish
+check "stopped before all had come: can be run again" [ $code -eq 5 ]
+wait "$agent"
+check "and who had come is told so, and ends" [ $? -eq 5 ]
+check "by name" grep -q 'the run is over' "$out.agent1.log"
+
+begin store --set cluster.launch=none --set cluster.bind=127.0.0.1 --set cluster.respawn=no
+place
+agents=
+for k in 2 3 4; do join $k --node $k; agents="$agents $agent"; done
+mkdir -p "$root/elsewhere"
+join 1 --node 1 --store "$root/elsewhere"
+wait "$agent"
+check "a store that is not the launcher's ends its agent" [ $? -eq 3 ]
+check "which says where it looked" grep -q 'elsewhere on this host is not where the launcher commits' "$out.agent1.log"
+check "and so does the launcher" await "$out.log" 'node 1: .*elsewhere on this host'
+finish
+check "and the others train" [ $code -eq 0 ]
+check "with the same bits" same_bits "$root/reference-12" "$out"
+agents_end 0
+
+# ---- network namespaces -----------------------------------------------------------------------------------------------
+
+skipped=0
+if [ -n "${KEEL_HOSTS_INSIDE:-}" ] && make_hosts; then
+    . "$here/hosts_cuts.sh"
+else
+    skipped=12
+    echo "note: network namespaces are not allowed here, or ip is not installed: hosts were addresses of loopback"
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]
