@@ -15,10 +15,9 @@ static const char magics[][MAGIC_BYTES] = {
 };
 
 _Static_assert((int)TAG_BYTES == (int)crypto_aead_xchacha20poly1305_ietf_ABYTES, "a tag behind each frame");
-_Static_assert((int)KEEL_HANDOVER_KEY_BYTES == (int)crypto_aead_xchacha20poly1305_ietf_KEYBYTES &&
-                   (int)KEEL_HANDOVER_KEY_BYTES == (int)crypto_scalarmult_BYTES &&
-                   (int)KEEL_HANDOVER_KEY_BYTES == (int)KEEL_SECRET_BYTES,
-               "keys are of one length");
+_Static_assert((int)KEEL_HANDOVER_KEY_BYTES == (int)crypto_aead_xchacha20poly1305_ietf_KEYBYTES, "seals");
+_Static_assert((int)KEEL_HANDOVER_KEY_BYTES == (int)crypto_scalarmult_BYTES, "public keys");
+_Static_assert((int)KEEL_HANDOVER_KEY_BYTES == (int)KEEL_SECRET_BYTES, "the job key");
 _Static_assert(KEEL_FRAME_EXTRA_BYTES == KEEL_FRAME_HEAD_BYTES + KIND_BYTES + TAG_BYTES, "as sealed");
 
 /* ---- openings ------------------------------------------------------------------------------------------ */

@@ -29,8 +29,8 @@ static const uint64_t directory_pause_ns = 20 * KEEL_NS_PER_MS;
 static const uint64_t stranger_pause_ns = KEEL_NS_PER_S;
 
 struct known {
-    struct keel_place place; /* port 0: not known */
-    uint32_t tag;            /* of the process there */
+    struct keel_net_place place; /* port 0: not known */
+    uint32_t tag;                /* of the process there */
 };
 
 /* A directory comes in pages, one a message; who has all pages of a version has the directory. */
@@ -54,7 +54,7 @@ _Static_assert(KEEL_DATAGRAM_BYTES <= 65507, "a message is one datagram of UDP o
 struct keel_mailbox {
     int fd;
     sa_family_t family;
-    struct keel_place here;
+    struct keel_net_place here;
     struct keel_seal seal;
     struct known nodes[KEEL_NODES_MAX];
     uint64_t told_ns[KEEL_NODES_MAX];  /* launcher: when a node was sent the directory last */
@@ -77,7 +77,7 @@ static void send_on(struct keel_mailbox *mailbox, uint16_t node, uint16_t channe
     const struct known *known = &mailbox->nodes[node];
     struct sockaddr_storage to;
     const socklen_t to_bytes =
-        known->place.port != 0 ? keel_place_to_socket(&known->place, mailbox->family, &to) : 0;
+        known->place.port != 0 ? keel_net_place_to_socket(&known->place, mailbox->family, &to) : 0;
     if (to_bytes == 0)
         return;
     const struct keel_seal_label label = {
@@ -121,11 +121,12 @@ static void send_directory(struct keel_mailbox *mailbox, uint16_t node)
 }
 
 /* Launcher: `node` has just proved that it is at `place` and has directory `version`. */
-static void learn(struct keel_mailbox *mailbox, uint16_t node, const struct keel_place *place, uint32_t tag,
-                  uint32_t version)
+static void learn(struct keel_mailbox *mailbox, uint16_t node, const struct keel_net_place *place,
+                  uint32_t tag, uint32_t version)
 {
     struct known *known = &mailbox->nodes[node];
-    if (!keel_place_same_ip(&known->place, place) || known->place.port != place->port || known->tag != tag) {
+    if (!keel_net_place_same_ip(&known->place, place) || known->place.port != place->port ||
+        known->tag != tag) {
         *known = (struct known){.place = *place, .tag = tag};
         mailbox->directory_version++;
         for (int i = 1; i < KEEL_NODES_MAX; i++)
@@ -166,7 +167,7 @@ static void adopt(struct keel_mailbox *mailbox, const uint8_t *data, uint32_t by
 
 /* ---- receiving ---------------------------------------------------------------------------------------- */
 
-static void refuse(struct keel_mailbox *mailbox, const struct keel_place *from,
+static void refuse(struct keel_mailbox *mailbox, const struct keel_net_place *from,
                    enum keel_seal_verdict verdict)
 {
     mailbox->stranger_count++;
@@ -176,13 +177,13 @@ static void refuse(struct keel_mailbox *mailbox, const struct keel_place *from,
         return;
     mailbox->stranger_told_ns = now_ns;
     char place[KEEL_PLACE_BYTES];
-    keel_place_print(from, place);
+    keel_net_place_print(from, place);
     mailbox->stranger(mailbox->context, place, keel_seal_verdict_text(verdict), mailbox->stranger_count);
 }
 
 /* Take a datagram from the socket; false when there is none. A socket error (the ICMP of an earlier
  * datagram to a dead peer) is not the end of the queue: looked past. */
-static bool take(struct keel_mailbox *mailbox, struct keel_place *out_from, uint32_t *out_bytes)
+static bool take(struct keel_mailbox *mailbox, struct keel_net_place *out_from, uint32_t *out_bytes)
 {
     for (int errors = 0; errors < TAKEN_PER_CALL; errors++) {
         struct sockaddr_storage from = {0};
@@ -190,7 +191,7 @@ static bool take(struct keel_mailbox *mailbox, struct keel_place *out_from, uint
         ssize_t got = recvfrom(mailbox->fd, mailbox->datagram, sizeof mailbox->datagram, MSG_DONTWAIT,
                                (struct sockaddr *)&from, &from_bytes);
         if (got >= 0) {
-            *out_from = keel_place_of_socket(&from);
+            *out_from = keel_net_place_of_socket(&from);
             *out_bytes = (uint32_t)got;
             return true;
         }
@@ -202,7 +203,7 @@ static bool take(struct keel_mailbox *mailbox, struct keel_place *out_from, uint
 
 /* What the mailbox itself is told. `bytes` of it lie at `data`. */
 static void attend(struct keel_mailbox *mailbox, const struct keel_seal_label *label,
-                   const struct keel_place *from, uint8_t *data, uint32_t bytes)
+                   const struct keel_net_place *from, uint8_t *data, uint32_t bytes)
 {
     mailbox->heard_ns[label->from] = keel_now_ns();
     if (mailbox->seal.node == LAUNCHER) {
@@ -220,7 +221,7 @@ static void attend(struct keel_mailbox *mailbox, const struct keel_seal_label *l
 bool keel_mailbox_receive(struct keel_mailbox *mailbox, uint16_t *out_node, uint8_t *out, uint32_t *out_bytes)
 {
     for (int taken = 0; taken < TAKEN_PER_CALL; taken++) {
-        struct keel_place from;
+        struct keel_net_place from;
         struct keel_seal_label label;
         uint32_t got, bytes;
         if (!take(mailbox, &from, &got))
@@ -260,12 +261,12 @@ uint64_t keel_mailbox_heard_ns(const struct keel_mailbox *mailbox, uint16_t node
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
-static enum keel_status open_socket(struct keel_mailbox *mailbox, const struct keel_place *place)
+static enum keel_status open_socket(struct keel_mailbox *mailbox, const struct keel_net_place *place)
 {
     struct sockaddr_storage here;
     char text[KEEL_PLACE_BYTES];
-    mailbox->family = keel_place_family(place);
-    const socklen_t here_bytes = keel_place_to_socket(place, mailbox->family, &here);
+    mailbox->family = keel_net_place_family(place);
+    const socklen_t here_bytes = keel_net_place_to_socket(place, mailbox->family, &here);
     mailbox->fd = socket(mailbox->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (mailbox->fd < 0)
         return keel_fail_errno(errno, "mailbox: no socket");
@@ -276,10 +277,10 @@ static enum keel_status open_socket(struct keel_mailbox *mailbox, const struct k
     if (mailbox->family == AF_INET6 &&
         setsockopt(mailbox->fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) != 0)
         return keel_fail_errno(errno, "mailbox: no socket for both families");
-    keel_place_print(place, text);
+    keel_net_place_print(place, text);
     if (bind(mailbox->fd, (const struct sockaddr *)&here, here_bytes) != 0)
         return keel_fail_errno(errno, "mailbox: cannot listen on %s", text);
-    return keel_place_of_descriptor(mailbox->fd, false, &mailbox->here);
+    return keel_net_place_of_descriptor(mailbox->fd, false, &mailbox->here);
 }
 
 enum keel_status keel_mailbox_open(const struct keel_mailbox_config *config, struct keel_mailbox **out)
@@ -291,14 +292,14 @@ enum keel_status keel_mailbox_open(const struct keel_mailbox_config *config, str
     mailbox->stranger = config->stranger;
     mailbox->context = config->context;
     keel_seal_init(&mailbox->seal, config->key, config->run, config->node, config->incarnation);
-    struct keel_place place = {.port = 0};
+    struct keel_net_place place = {.port = 0};
     enum keel_status status = KEEL_OK;
     if (config->launcher != NULL)
-        status = keel_place_parse(config->launcher, &mailbox->nodes[LAUNCHER].place);
+        status = keel_net_place_parse(config->launcher, &mailbox->nodes[LAUNCHER].place);
     if (config->bind != NULL)
         place = *config->bind;
     else if (status == KEEL_OK)
-        status = keel_place_parse_ip("127.0.0.1", &place);
+        status = keel_net_place_parse_ip("127.0.0.1", &place);
     if (status == KEEL_OK)
         status = open_socket(mailbox, &place);
     if (status != KEEL_OK) {
@@ -328,5 +329,5 @@ int keel_mailbox_fd(const struct keel_mailbox *mailbox)
 
 void keel_mailbox_place(const struct keel_mailbox *mailbox, char out[KEEL_PLACE_BYTES])
 {
-    keel_place_print(&mailbox->here, out);
+    keel_net_place_print(&mailbox->here, out);
 }

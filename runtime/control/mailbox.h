@@ -9,14 +9,14 @@
 #ifndef KEEL_MAILBOX_H
 #define KEEL_MAILBOX_H
 
-#include "place.h"
+#include "net_place.h"
 #include "seal.h"
 #include <keel/status.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct keel_mailbox_config {
-    const struct keel_place
+    const struct keel_net_place
         *bind;          /* to listen on, port 0 for any; NULL is 127.0.0.1. Borrowed for the call */
     const uint8_t *key; /* KEEL_SEAL_KEY_BYTES, derived for "control"; copied */
     uint64_t run;       /* drawn by the launcher */

@@ -111,7 +111,7 @@ static enum keel_status spawn(struct agent *agent, uint8_t local, uint32_t incar
     uint32_t count = FIXED;
     memcpy(argv, fixed, sizeof fixed);
     if (agent->dialed.fd >= 0) {
-        keel_place_print_ip(&agent->dialed.here, address);
+        keel_net_place_print_ip(&agent->dialed.here, address);
         argv[count++] = "--address";
         argv[count++] = address;
     }
@@ -641,7 +641,7 @@ static enum keel_status take_job(struct agent *agent, const char *directory, con
     struct options *options = &agent->options;
     KEEL_TRY(keel_dialed_settle(&agent->dialed, &agent->secret, directory));
     KEEL_TRY(keel_path_join(job_path, directory, "job.conf"));
-    keel_place_print(&agent->dialed.launcher, launcher);
+    keel_net_place_print(&agent->dialed.launcher, launcher);
     options->job_path = job_path;
     options->directory = directory;
     options->launcher = launcher;

@@ -73,13 +73,13 @@ static enum keel_status give(int fd, const uint8_t *data, uint32_t bytes, uint64
 
 static enum keel_status bind_to(int fd, const struct keel_dial_config *config, sa_family_t family)
 {
-    struct keel_place own;
+    struct keel_net_place own;
     struct sockaddr_storage address;
     if (config->address == NULL)
         return KEEL_OK;
-    KEEL_TRY(keel_place_parse_ip(config->address, &own));
-    const socklen_t bytes = keel_place_to_socket(&own, family, &address);
-    if (bytes == 0 || keel_place_family(&own) != family)
+    KEEL_TRY(keel_net_place_parse_ip(config->address, &own));
+    const socklen_t bytes = keel_net_place_to_socket(&own, family, &address);
+    if (bytes == 0 || keel_net_place_family(&own) != family)
         return keel_fail(KEEL_INVALID, "--address %s and --join %s are of two families of addresses",
                          config->address, config->place);
     if (bind(fd, (const struct sockaddr *)&address, bytes) != 0)
@@ -88,12 +88,13 @@ static enum keel_status bind_to(int fd, const struct keel_dial_config *config, s
 }
 
 /* PEER_LOST: nobody there. */
-static enum keel_status reach(int fd, const struct keel_place *place, sa_family_t family, const char *name)
+static enum keel_status reach(int fd, const struct keel_net_place *place, sa_family_t family,
+                              const char *name)
 {
     struct sockaddr_storage address;
     int error = 0;
     socklen_t error_bytes = sizeof error;
-    const socklen_t bytes = keel_place_to_socket(place, family, &address);
+    const socklen_t bytes = keel_net_place_to_socket(place, family, &address);
     if (connect(fd, (const struct sockaddr *)&address, bytes) != 0) {
         if (errno != EINPROGRESS)
             return keel_fail(KEEL_PEER_LOST, "%s: %s", name, strerror(errno));
@@ -119,20 +120,20 @@ static void keep_alive(int fd, bool yes)
 
 static enum keel_status call(const struct keel_dial_config *config, struct keel_dialed *dialed)
 {
-    struct keel_place place;
-    KEEL_TRY(keel_place_resolve(config->place, &place));
+    struct keel_net_place place;
+    KEEL_TRY(keel_net_place_resolve(config->place, &place));
     if (place.port == 0)
         return keel_fail(KEEL_INVALID, "--join %s: not HOST:PORT", config->place);
-    const sa_family_t family = keel_place_family(&place);
+    const sa_family_t family = keel_net_place_family(&place);
     dialed->fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (dialed->fd < 0)
         return keel_fail_errno(errno, "no socket");
     KEEL_TRY(bind_to(dialed->fd, config, family));
     KEEL_TRY(reach(dialed->fd, &place, family, config->place));
     keep_alive(dialed->fd, true);
-    KEEL_TRY(keel_place_of_descriptor(dialed->fd, false, &dialed->here));
+    KEEL_TRY(keel_net_place_of_descriptor(dialed->fd, false, &dialed->here));
     dialed->here.port = 0;
-    return keel_place_of_descriptor(dialed->fd, true, &dialed->launcher);
+    return keel_net_place_of_descriptor(dialed->fd, true, &dialed->launcher);
 }
 
 /* ---- the handover -------------------------------------------------------------------------------------- */
@@ -188,9 +189,9 @@ static enum keel_status take_frame(const struct keel_dial_config *config, struct
 /* Wait to be wanted: as long as the launcher is there. */
 static enum keel_status take_answer(const struct keel_dial_config *config, struct keel_dialed *dialed)
 {
-    enum keel_handover_kind kind;
-    const uint8_t *payload;
-    uint32_t bytes;
+    enum keel_handover_kind kind = KEEL_HANDOVER_REFUSED;
+    const uint8_t *payload = NULL;
+    uint32_t bytes = 0;
     KEEL_TRY(take_frame(config, dialed, KEEL_NEVER, &kind, &payload, &bytes));
     if (kind != KEEL_HANDOVER_JOB || !keel_handed_job_read(payload, bytes, &dialed->job))
         return keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", config->place);
@@ -199,9 +200,9 @@ static enum keel_status take_answer(const struct keel_dial_config *config, struc
 
 enum keel_status keel_dialed_hear(const struct keel_dial_config *config, struct keel_dialed *dialed)
 {
-    enum keel_handover_kind kind;
-    const uint8_t *payload;
-    uint32_t bytes;
+    enum keel_handover_kind kind = KEEL_HANDOVER_REFUSED;
+    const uint8_t *payload = NULL;
+    uint32_t bytes = 0;
     enum keel_status status =
         take_frame(config, dialed, keel_deadline_after_ns(opening_patience_ns), &kind, &payload, &bytes);
     return status == KEEL_OK ? keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", config->place)
@@ -226,7 +227,7 @@ static enum keel_status talk(const struct keel_dial_config *config, struct keel_
     char host[KEEL_HOST_BYTES];
     struct keel_network network = {.name = "?"};
     (void)keel_network_of(&dialed->here, &network);
-    keel_place_print_ip(&dialed->here, host);
+    keel_net_place_print_ip(&dialed->here, host);
     keel_log(KEEL_LOG_INFO, "%s hears us; this host is %s there (%s, MTU %" PRIu32 ")", config->place, host,
              network.name, network.mtu_bytes);
     KEEL_TRY(take_answer(config, dialed));
@@ -352,8 +353,8 @@ enum keel_status keel_dialed_probe(const struct keel_dialed *dialed, struct keel
 {
     char here[KEEL_HOST_BYTES], there[KEEL_PLACE_BYTES];
     struct keel_network network = {.name = "?"};
-    keel_place_print_ip(&dialed->here, here);
-    keel_place_print(&dialed->launcher, there);
+    keel_net_place_print_ip(&dialed->here, here);
+    keel_net_place_print(&dialed->launcher, there);
     (void)keel_network_of(&dialed->here, &network);
     if (!passes(mailbox, SMALL_PROBE_BYTES))
         return keel_fail(

@@ -10,7 +10,7 @@
 
 #include "handover.h"
 #include "mailbox.h"
-#include "place.h"
+#include "net_place.h"
 #include <keel/file.h>
 
 struct keel_dial_config {
@@ -26,9 +26,9 @@ struct keel_dial_config {
 struct keel_dialed {
     int fd; /* readable when the launcher's process is gone */
     struct keel_handover handover;
-    struct keel_place here, launcher; /* this host, port 0; the launcher */
-    struct keel_handed_job job;       /* texts lie in `frame` */
-    uint8_t *frame;                   /* heap */
+    struct keel_net_place here, launcher; /* this host, port 0; the launcher */
+    struct keel_handed_job job;           /* texts lie in `frame` */
+    uint8_t *frame;                       /* heap */
 };
 
 /* TIMEOUT: nobody answered for patience_ns. VERSION names both releases; AUTH: the launcher has another key.

@@ -39,7 +39,7 @@ struct caller {
     int fd;
     enum caller_state state;
     bool wait_told, orderly;
-    struct keel_place place;
+    struct keel_net_place place;
     uint64_t deadline_ns; /* of a stranger */
     struct keel_handover handover;
     struct keel_agent_facts facts;
@@ -73,7 +73,7 @@ static void tell(struct keel_gate *gate, enum keel_gate_news_kind kind, const st
                  uint16_t node, enum keel_status status, const char *text)
 {
     char place[KEEL_PLACE_BYTES];
-    keel_place_print(&caller->place, place);
+    keel_net_place_print(&caller->place, place);
     gate->config.news(gate->config.context,
                       &(struct keel_gate_news){.kind = kind,
                                                .node = node,
@@ -105,8 +105,9 @@ static void set_state(struct keel_gate *gate, struct caller *caller, enum caller
 static void drop(struct keel_gate *gate, struct caller *caller)
 {
     struct caller **at = &gate->callers;
-    while (*at != caller)
+    while (*at != NULL && *at != caller)
         at = &(*at)->next;
+    KEEL_ASSERT(*at == caller && caller != NULL);
     *at = caller->next;
     gate->strangers -= is_stranger(caller);
     gate->waiting -= caller->state == CALLER_WAITING;
@@ -185,7 +186,7 @@ static void make_room(struct keel_gate *gate)
     for (struct caller *at = gate->callers; at != NULL; at = at->next)
         if (is_stranger(at))
             oldest = at; /* the list has the newest first */
-    if (gate->strangers == STRANGERS_MAX)
+    if (gate->strangers == STRANGERS_MAX && oldest != NULL)
         refuse(gate, oldest, KEEL_BUSY, "did not say in time who it is, and others want to");
 }
 
@@ -218,7 +219,7 @@ static void welcome(struct keel_gate *gate)
     keep_alive(fd, true);
     keel_handover_begin(&caller->handover, KEEL_HANDOVER_LAUNCHER, &gate->secret, gate->config.release);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = caller};
-    if (keel_place_of_descriptor(fd, true, &caller->place) != KEEL_OK ||
+    if (keel_net_place_of_descriptor(fd, true, &caller->place) != KEEL_OK ||
         epoll_ctl(gate->epoll, EPOLL_CTL_ADD, fd, &event) != 0 ||
         send(fd, caller->handover.opening, KEEL_OPENING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) !=
             (ssize_t)KEEL_OPENING_BYTES)
@@ -317,12 +318,12 @@ static void seat_those_who_wait(struct keel_gate *gate)
 /* NULL, or why it cannot be reached as the others are. */
 static const char *wrong_way(const struct keel_gate *gate, const struct caller *caller)
 {
-    const struct keel_place *advertised = gate->config.advertised;
-    if (keel_place_is_v4(&caller->place) != keel_place_is_v4(advertised))
+    const struct keel_net_place *advertised = gate->config.advertised;
+    if (keel_net_place_is_v4(&caller->place) != keel_net_place_is_v4(advertised))
         return "comes by the other family of addresses than this launcher advertises: ranks reach one "
                "another by "
                "one family alone; dial the address that the launcher prints";
-    if (keel_place_is_loopback(&caller->place) != keel_place_is_loopback(advertised))
+    if (keel_net_place_is_loopback(&caller->place) != keel_net_place_is_loopback(advertised))
         return "comes by another network than the one advertised, one of the two is loopback: other hosts "
                "could "
                "not reach its ranks; dial the address that the launcher prints";
@@ -347,7 +348,7 @@ static void take_facts(struct keel_gate *gate, struct caller *caller, const uint
     } else if (node > 0 && there != NULL && there->facts.instance != caller->facts.instance &&
                !gate->config.silent(gate->config.context, node)) {
         char place[KEEL_PLACE_BYTES];
-        keel_place_print(&there->place, place);
+        keel_net_place_print(&there->place, place);
         snprintf(why, sizeof why, "wants to be node %u, which is here already: from %s (%s)", node,
                  there->facts.host, place);
         refuse(gate, caller, KEEL_BUSY, why);
@@ -545,14 +546,14 @@ int keel_gate_fd(const struct keel_gate *gate)
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
 
-static enum keel_status listen_at(struct keel_gate *gate, const struct keel_place *place)
+static enum keel_status listen_at(struct keel_gate *gate, const struct keel_net_place *place)
 {
     struct sockaddr_storage here;
-    const sa_family_t family = keel_place_family(place);
-    const socklen_t bytes = keel_place_to_socket(place, family, &here);
+    const sa_family_t family = keel_net_place_family(place);
+    const socklen_t bytes = keel_net_place_to_socket(place, family, &here);
     char text[KEEL_PLACE_BYTES];
     int one = 1, no = 0;
-    keel_place_print(place, text);
+    keel_net_place_print(place, text);
     gate->listener = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     bool listening =
         gate->listener >= 0 && setsockopt(gate->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&

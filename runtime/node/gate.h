@@ -13,7 +13,7 @@
 #define KEEL_GATE_H
 
 #include "handover.h"
-#include "place.h"
+#include "net_place.h"
 
 /* What is told; texts live until the callback returns. */
 enum keel_gate_news_kind {
@@ -34,10 +34,11 @@ struct keel_gate_news {
 };
 
 struct keel_gate_config {
-    const struct keel_place *bind;       /* where to listen: port 0 is any */
-    const struct keel_place *advertised; /* agents come by this family, and by loopback only if it is that */
-    const struct keel_secret *secret;    /* copied */
-    const char *release;                 /* borrowed */
+    const struct keel_net_place *bind; /* where to listen: port 0 is any */
+    const struct keel_net_place
+        *advertised;                  /* agents come by this family, and by loopback only if it is that */
+    const struct keel_secret *secret; /* copied */
+    const char *release;              /* borrowed */
     uint16_t node_count;
     struct keel_handed_job job; /* node and incarnation are filled in; texts are borrowed */
     uint32_t first_words;       /* so many of its words, the last, are for a node's first life alone */

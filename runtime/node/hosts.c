@@ -105,7 +105,7 @@ const char *keel_hosts_of(const struct keel_hosts *hosts, uint16_t node, uint16_
 
 /* ---- where the launcher is reached --------------------------------------------------------------------- */
 
-static void list_networks(char *out, size_t out_bytes, const struct keel_place *but)
+static void list_networks(char *out, size_t out_bytes, const struct keel_net_place *but)
 {
     struct keel_network networks[KEEL_NETWORKS_MAX];
     const uint32_t count = keel_networks_list(networks);
@@ -113,22 +113,22 @@ static void list_networks(char *out, size_t out_bytes, const struct keel_place *
     out[0] = '\0';
     for (uint32_t i = 0; i < count && used < out_bytes; i++) {
         char host[KEEL_HOST_BYTES];
-        if (but != NULL && keel_place_same_ip(but, &networks[i].place))
+        if (but != NULL && keel_net_place_same_ip(but, &networks[i].place))
             continue;
-        keel_place_print_ip(&networks[i].place, host);
+        keel_net_place_print_ip(&networks[i].place, host);
         const int wrote =
             snprintf(out + used, out_bytes - used, "%s%s %s", used > 0 ? ", " : "", networks[i].name, host);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
 }
 
-void keel_hosts_network_text(const struct keel_place *advertised, char *out, size_t out_bytes)
+void keel_hosts_network_text(const struct keel_net_place *advertised, char *out, size_t out_bytes)
 {
     struct keel_network network;
     char others[256];
     list_networks(others, sizeof others, advertised);
     const bool known = keel_network_of(advertised, &network);
-    const char *more = others[0] != '\0' && !keel_place_is_loopback(advertised) ? others : "";
+    const char *more = others[0] != '\0' && !keel_net_place_is_loopback(advertised) ? others : "";
     if (known)
         snprintf(out, out_bytes, " (%s, MTU %u)%s%s%s", network.name, network.mtu_bytes,
                  more[0] != '\0' ? "; also here: " : "", more,
@@ -137,10 +137,11 @@ void keel_hosts_network_text(const struct keel_place *advertised, char *out, siz
         snprintf(out, out_bytes, " (no address of this host itself)");
 }
 
-static enum keel_status refuse_loopback(const char *what, const char *name, const struct keel_place *place)
+static enum keel_status refuse_loopback(const char *what, const char *name,
+                                        const struct keel_net_place *place)
 {
     char host[KEEL_HOST_BYTES], networks[256];
-    keel_place_print_ip(place, host);
+    keel_net_place_print_ip(place, host);
     list_networks(networks, sizeof networks, NULL);
     return keel_fail(KEEL_INVALID,
                      "%s %s is %s, loopback: agents on other hosts do not reach the launcher there; give "
@@ -149,14 +150,14 @@ static enum keel_status refuse_loopback(const char *what, const char *name, cons
 }
 
 /* By this host's name; where that says loopback, as Debian writes it into /etc/hosts, by its only network. */
-static enum keel_status own_address(struct keel_place *out)
+static enum keel_status own_address(struct keel_net_place *out)
 {
     char name[256] = "";
-    struct keel_place place = {.port = 0};
+    struct keel_net_place place = {.port = 0};
     struct keel_network networks[KEEL_NETWORKS_MAX];
     (void)gethostname(name, sizeof name - 1);
-    const bool named = keel_place_resolve(name, &place) == KEEL_OK;
-    if (named && !keel_place_is_loopback(&place)) {
+    const bool named = keel_net_place_resolve(name, &place) == KEEL_OK;
+    if (named && !keel_net_place_is_loopback(&place)) {
         *out = place;
         return KEEL_OK;
     }
@@ -165,18 +166,18 @@ static enum keel_status own_address(struct keel_place *out)
         return KEEL_OK;
     }
     if (!named)
-        KEEL_TRY(keel_place_parse_ip("127.0.0.1", &place));
+        KEEL_TRY(keel_net_place_parse_ip("127.0.0.1", &place));
     return refuse_loopback("this host", name, &place);
 }
 
 /* A host that is not this one: an alias of ssh, which no resolver knows, may be. */
 static const char *remote_host(const struct keel_hosts *hosts)
 {
-    struct keel_place place;
+    struct keel_net_place place;
     for (uint32_t i = 0; i < hosts->count; i++) {
         const char *name =
             strrchr(hosts->names[i], '@') != NULL ? strrchr(hosts->names[i], '@') + 1 : hosts->names[i];
-        if (keel_place_resolve(name, &place) == KEEL_OK && !keel_place_is_loopback(&place))
+        if (keel_net_place_resolve(name, &place) == KEEL_OK && !keel_net_place_is_loopback(&place))
             return hosts->names[i];
     }
     return NULL;
@@ -194,19 +195,19 @@ enum keel_status keel_hosts_listen(const struct keel_job *job, const struct keel
     struct keel_listen listen = {.bind.port = 0};
     const bool bound = job->bind[0] != '\0', named = job->advertise[0] != '\0';
     if (bound)
-        KEEL_TRY(keel_place_resolve(job->bind, &listen.bind));
+        KEEL_TRY(keel_net_place_resolve(job->bind, &listen.bind));
     if (named)
-        KEEL_TRY(keel_place_resolve(job->advertise, &listen.advertised));
-    else if (bound && !keel_place_is_any(&listen.bind))
+        KEEL_TRY(keel_net_place_resolve(job->advertise, &listen.advertised));
+    else if (bound && !keel_net_place_is_any(&listen.bind))
         listen.advertised = listen.bind;
     else
         KEEL_TRY(own_address(&listen.advertised));
     if (!bound)
         listen.bind = listen.advertised;
-    if (keel_place_is_any(&listen.advertised))
+    if (keel_net_place_is_any(&listen.advertised))
         return keel_fail(KEEL_INVALID, "cluster.advertise = %s: is every address and so none",
                          job->advertise);
-    if (keel_place_is_loopback(&listen.advertised)) {
+    if (keel_net_place_is_loopback(&listen.advertised)) {
         const char *far = remote_host(hosts);
         if (far != NULL)
             return refuse_loopback("cluster.hosts has others than this one, and the launcher at",
@@ -334,7 +335,7 @@ enum keel_status keel_host_start(const struct keel_job *job, const char *host,
     }
     for (uint32_t k = 0; !by_ssh && agent.at[k] != NULL; k++)
         words[count++] = agent.at[k];
-    int fd;
+    int fd = -1;
     KEEL_TRY(key_descriptor(key_text, &fd));
     enum keel_status status = keel_process_spawn((char *const *)(uintptr_t)words, &fd, 1, -1, out);
     close(fd);

@@ -6,7 +6,7 @@
 #ifndef KEEL_HOSTS_H
 #define KEEL_HOSTS_H
 
-#include "place.h"
+#include "net_place.h"
 #include <keel/job.h>
 #include <keel/process.h>
 
@@ -27,12 +27,12 @@ const char *keel_hosts_of(const struct keel_hosts *hosts, uint16_t node, uint16_
 /* Where the launcher listens, and where agents reach it (port 0: the one that it gets). INVALID: a name or an
  * address that other hosts cannot reach, and what could be given instead. */
 struct keel_listen {
-    struct keel_place bind, advertised;
+    struct keel_net_place bind, advertised;
 };
 enum keel_status keel_hosts_listen(const struct keel_job *job, const struct keel_hosts *hosts,
                                    struct keel_listen *out);
 /* " (eth0, MTU 1500); also here: eth1 10.0.0.5 (cluster.advertise chooses)" */
-void keel_hosts_network_text(const struct keel_place *advertised, char *out, size_t out_bytes);
+void keel_hosts_network_text(const struct keel_net_place *advertised, char *out, size_t out_bytes);
 
 /* The words of `keel agent` for a node; `key_file` is "-" where the key comes by standard input. */
 struct keel_host_command {

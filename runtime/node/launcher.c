@@ -431,8 +431,7 @@ static bool some_unstarted(const struct launcher *launcher)
     return false;
 }
 
-/* ---- gathering: agents of other hosts come before the run begins ----------------------------------------
- */
+/* ---- gathering: agents of other hosts come before the run begins ---- */
 
 static void tell(struct launcher *launcher, const char *text)
 {
@@ -746,8 +745,8 @@ static void fill_words(const struct launcher *launcher, struct keel_handed_job *
 static enum keel_status open_gate(struct launcher *launcher)
 {
     const struct keel_launch_config *config = launcher->config;
-    struct keel_place bind;
-    KEEL_TRY(keel_place_parse(launcher->place, &bind));
+    struct keel_net_place bind;
+    KEEL_TRY(keel_net_place_parse(launcher->place, &bind));
     struct keel_gate_config gate = {.bind = &bind,
                                     .advertised = &launcher->listen.advertised,
                                     .secret = &launcher->secret,
@@ -762,10 +761,10 @@ static enum keel_status open_gate(struct launcher *launcher)
                                     .silent = is_silent};
     fill_words(launcher, &gate.job, &gate.first_words);
     KEEL_TRY(keel_gate_open(&gate, &launcher->gate));
-    struct keel_place place = launcher->listen.advertised;
+    struct keel_net_place place = launcher->listen.advertised;
     char text[512], line[sizeof text + 128];
     place.port = bind.port;
-    keel_place_print(&place, launcher->place);
+    keel_net_place_print(&place, launcher->place);
     keel_hosts_network_text(&place, text, sizeof text);
     snprintf(line, sizeof line, "agents dial in at %s%s", launcher->place, text);
     tell(launcher, line);

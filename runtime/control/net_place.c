@@ -1,5 +1,5 @@
-/* place.c - see place.h. */
-#include "place.h"
+/* net_place.c - see net_place.h. */
+#include "net_place.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,15 +18,15 @@ static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
 /* ---- text ---------------------------------------------------------------------------------------------- */
 
-static void set_v4(struct keel_place *place, const struct in_addr *address)
+static void set_v4(struct keel_net_place *place, const struct in_addr *address)
 {
     memcpy(place->ip, mapped, sizeof mapped);
     memcpy(place->ip + sizeof mapped, address, sizeof *address);
 }
 
-enum keel_status keel_place_parse_ip(const char *text, struct keel_place *out)
+enum keel_status keel_net_place_parse_ip(const char *text, struct keel_net_place *out)
 {
-    struct keel_place place = {.port = 0};
+    struct keel_net_place place = {.port = 0};
     struct in_addr four;
     struct in6_addr six;
     if (inet_pton(AF_INET, text, &four) == 1) {
@@ -71,34 +71,34 @@ static enum keel_status parse_port(const char *text, const char *port, uint16_t 
     return KEEL_OK;
 }
 
-enum keel_status keel_place_parse(const char *text, struct keel_place *out)
+enum keel_status keel_net_place_parse(const char *text, struct keel_net_place *out)
 {
     char host[NAME_BYTES];
-    const char *port;
-    struct keel_place place;
+    const char *port = NULL;
+    struct keel_net_place place;
     KEEL_TRY(split(text, host, &port));
     if (port == NULL)
         return keel_fail(KEEL_INVALID, "%s: not HOST:PORT, or [IPv6]:PORT", text);
-    KEEL_TRY(keel_place_parse_ip(host, &place));
+    KEEL_TRY(keel_net_place_parse_ip(host, &place));
     KEEL_TRY(parse_port(text, port, &place.port));
     *out = place;
     return KEEL_OK;
 }
 
 /* The first address that is reached from elsewhere, or the first of all. */
-static enum keel_status look_up(const char *host, struct keel_place *out)
+static enum keel_status look_up(const char *host, struct keel_net_place *out)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
     int error = getaddrinfo(host, NULL, &hints, &found);
     if (error != 0)
         return keel_fail(KEEL_NOT_FOUND, "%s: no such host: %s", host, gai_strerror(error));
-    struct keel_place first = {.port = 0};
+    struct keel_net_place first = {.port = 0};
     bool some = false;
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
         struct sockaddr_storage address = {0};
         memcpy(&address, at->ai_addr, at->ai_addrlen);
-        const struct keel_place place = keel_place_of_socket(&address);
-        if (!some || (keel_place_is_loopback(&first) && !keel_place_is_loopback(&place)))
+        const struct keel_net_place place = keel_net_place_of_socket(&address);
+        if (!some || (keel_net_place_is_loopback(&first) && !keel_net_place_is_loopback(&place)))
             first = place;
         some = true;
     }
@@ -107,76 +107,77 @@ static enum keel_status look_up(const char *host, struct keel_place *out)
     return KEEL_OK;
 }
 
-enum keel_status keel_place_resolve(const char *text, struct keel_place *out)
+enum keel_status keel_net_place_resolve(const char *text, struct keel_net_place *out)
 {
     char host[NAME_BYTES];
-    const char *port;
-    struct keel_place place;
+    const char *port = NULL;
+    struct keel_net_place place;
     uint16_t number = 0;
     KEEL_TRY(split(text, host, &port));
     if (port != NULL)
         KEEL_TRY(parse_port(text, port, &number));
     const bool numeric = strchr(host, ':') != NULL || strspn(host, "0123456789.") == strlen(host);
-    KEEL_TRY(numeric ? keel_place_parse_ip(host, &place) : look_up(host, &place));
+    KEEL_TRY(numeric ? keel_net_place_parse_ip(host, &place) : look_up(host, &place));
     place.port = number;
     *out = place;
     return KEEL_OK;
 }
 
-void keel_place_print_ip(const struct keel_place *place, char out[KEEL_HOST_BYTES])
+void keel_net_place_print_ip(const struct keel_net_place *place, char out[KEEL_HOST_BYTES])
 {
-    if (keel_place_is_v4(place))
+    if (keel_net_place_is_v4(place))
         inet_ntop(AF_INET, place->ip + sizeof mapped, out, KEEL_HOST_BYTES);
     else
         inet_ntop(AF_INET6, place->ip, out, KEEL_HOST_BYTES);
 }
 
-void keel_place_print(const struct keel_place *place, char out[KEEL_PLACE_BYTES])
+void keel_net_place_print(const struct keel_net_place *place, char out[KEEL_PLACE_BYTES])
 {
     char host[KEEL_HOST_BYTES];
-    keel_place_print_ip(place, host);
-    snprintf(out, KEEL_PLACE_BYTES, keel_place_is_v4(place) ? "%s:%u" : "[%s]:%u", host, ntohs(place->port));
+    keel_net_place_print_ip(place, host);
+    snprintf(out, KEEL_PLACE_BYTES, keel_net_place_is_v4(place) ? "%s:%u" : "[%s]:%u", host,
+             ntohs(place->port));
 }
 
 /* ---- what it is ---------------------------------------------------------------------------------------- */
 
-bool keel_place_same_ip(const struct keel_place *a, const struct keel_place *b)
+bool keel_net_place_same_ip(const struct keel_net_place *a, const struct keel_net_place *b)
 {
     return memcmp(a->ip, b->ip, sizeof a->ip) == 0;
 }
 
-bool keel_place_is_v4(const struct keel_place *place)
+bool keel_net_place_is_v4(const struct keel_net_place *place)
 {
     return memcmp(place->ip, mapped, sizeof mapped) == 0;
 }
 
-bool keel_place_is_loopback(const struct keel_place *place)
+bool keel_net_place_is_loopback(const struct keel_net_place *place)
 {
     struct in6_addr six;
     memcpy(&six, place->ip, sizeof six);
-    return keel_place_is_v4(place) ? place->ip[12] == 127 : IN6_IS_ADDR_LOOPBACK(&six);
+    return keel_net_place_is_v4(place) ? place->ip[12] == 127 : IN6_IS_ADDR_LOOPBACK(&six);
 }
 
-bool keel_place_is_any(const struct keel_place *place)
+bool keel_net_place_is_any(const struct keel_net_place *place)
 {
     static const uint8_t zero[KEEL_IP_BYTES];
-    const uint32_t first = keel_place_is_v4(place) ? sizeof mapped : 0;
+    const uint32_t first = keel_net_place_is_v4(place) ? sizeof mapped : 0;
     return memcmp(place->ip + first, zero, sizeof zero - first) == 0;
 }
 
 /* ---- sockets ------------------------------------------------------------------------------------------- */
 
-sa_family_t keel_place_family(const struct keel_place *place)
+sa_family_t keel_net_place_family(const struct keel_net_place *place)
 {
-    return keel_place_is_v4(place) ? AF_INET : AF_INET6;
+    return keel_net_place_is_v4(place) ? AF_INET : AF_INET6;
 }
 
-socklen_t keel_place_to_socket(const struct keel_place *place, sa_family_t family,
-                               struct sockaddr_storage *out)
+socklen_t keel_net_place_to_socket(const struct keel_net_place *place, sa_family_t family,
+                                   struct sockaddr_storage *out)
 {
     struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = place->port};
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = place->port};
-    if (family == AF_INET && !keel_place_is_v4(place))
+    if (family == AF_INET && !keel_net_place_is_v4(place))
         return 0;
     memset(out, 0, sizeof *out);
     memcpy(&four.sin_addr, place->ip + sizeof mapped, sizeof four.sin_addr);
@@ -188,9 +189,9 @@ socklen_t keel_place_to_socket(const struct keel_place *place, sa_family_t famil
     return family == AF_INET ? (socklen_t)sizeof four : (socklen_t)sizeof six;
 }
 
-struct keel_place keel_place_of_socket(const struct sockaddr_storage *address)
+struct keel_net_place keel_net_place_of_socket(const struct sockaddr_storage *address)
 {
-    struct keel_place place = {.port = 0};
+    struct keel_net_place place = {.port = 0};
     struct sockaddr_in four;
     struct sockaddr_in6 six;
     if (address->ss_family == AF_INET) {
@@ -205,7 +206,7 @@ struct keel_place keel_place_of_socket(const struct sockaddr_storage *address)
     return place;
 }
 
-enum keel_status keel_place_of_descriptor(int fd, bool other_side, struct keel_place *out)
+enum keel_status keel_net_place_of_descriptor(int fd, bool other_side, struct keel_net_place *out)
 {
     struct sockaddr_storage address = {0};
     socklen_t bytes = sizeof address;
@@ -213,7 +214,7 @@ enum keel_status keel_place_of_descriptor(int fd, bool other_side, struct keel_p
                            : getsockname(fd, (struct sockaddr *)&address, &bytes);
     if (error != 0)
         return keel_fail_errno(errno, "a socket has no address");
-    *out = keel_place_of_socket(&address);
+    *out = keel_net_place_of_socket(&address);
     return KEEL_OK;
 }
 
@@ -245,8 +246,9 @@ static void each_network(bool (*take)(void *context, const struct keel_network *
         struct keel_network network = {.mtu_bytes = 0};
         memcpy(&address, at->ifa_addr,
                family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-        network.place = keel_place_of_socket(&address);
-        if (!keel_place_is_v4(&network.place) && network.place.ip[0] == 0xfe && network.place.ip[1] >> 6 == 2)
+        network.place = keel_net_place_of_socket(&address);
+        if (!keel_net_place_is_v4(&network.place) && network.place.ip[0] == 0xfe &&
+            network.place.ip[1] >> 6 == 2)
             continue; /* link-local */
         snprintf(network.name, sizeof network.name, "%s", at->ifa_name);
         network.mtu_bytes = mtu_of(network.name);
@@ -263,7 +265,7 @@ struct list {
 static bool take_one(void *context, const struct keel_network *network)
 {
     struct list *list = context;
-    if (!keel_place_is_loopback(&network->place))
+    if (!keel_net_place_is_loopback(&network->place))
         list->out[list->count++] = *network;
     return list->count == KEEL_NETWORKS_MAX;
 }
@@ -276,7 +278,7 @@ uint32_t keel_networks_list(struct keel_network out[KEEL_NETWORKS_MAX])
 }
 
 struct search {
-    const struct keel_place *place;
+    const struct keel_net_place *place;
     struct keel_network *out;
     bool found;
 };
@@ -284,13 +286,13 @@ struct search {
 static bool take_same(void *context, const struct keel_network *network)
 {
     struct search *search = context;
-    search->found = keel_place_same_ip(search->place, &network->place);
+    search->found = keel_net_place_same_ip(search->place, &network->place);
     if (search->found)
         *search->out = *network;
     return search->found;
 }
 
-bool keel_network_of(const struct keel_place *place, struct keel_network *out)
+bool keel_network_of(const struct keel_net_place *place, struct keel_network *out)
 {
     struct search search = {.place = place, .out = out};
     each_network(take_same, &search);
