@@ -178,8 +178,7 @@ static struct keel_tape_config config_of(const struct plan *plan, uint32_t rank)
                                       .position = rank,
                                       .grouped = plan->job.ranks > 1 || chosen->zero > 0,
                                       .in_pieces = chosen->zero > 0,
-                                      .shadowed =
-                                          chosen->zero > 0 && chosen->holders > 1 && plan->job.ranks > 1,
+                                      .shadowed = keel_plan_copies(chosen) > 0,
                                       .compressed = plan->compressed,
                                       .waits = keel_engine_window_waits(plan->engine),
                                       .segments = plan->segments,

@@ -740,10 +740,7 @@ static enum keel_status check_tensor(const struct keel_job *job)
 {
     struct keel_compression compression;
     const char *key = NULL;
-    if (job->parallel.zero > KEEL_ZERO_GRADIENTS)
-        key = "parallel.zero = 3: weights are gathered over ranks that have all slices; give 2 or less, or "
-              "parallel.tensor = 1";
-    else if (keel_job_compression(job, &compression))
+    if (keel_job_compression(job, &compression))
         key = "train.gradients: give exact";
     else if (job->check_products)
         key = "train.check_products: give no";

@@ -242,8 +242,9 @@ static const struct keel_ini_key keys[] = {
      "split over the data positions: 0: nothing; 1: the optimizer's state; 2: gradients too; 3: weights too; "
      "auto: as little as fits the memory"},
     {"parallel", "zero_group", KEEL_INI_U32, FIELD(parallel.zero_group), "0", 0, KEEL_SHARDS_MAX, NULL, FREE,
-     "data positions, a divisor of them all, over which zero splits; other groups hold replicas; with "
-     "zero = 3 weights are gathered from the owners of all groups; 0: all"},
+     "data positions, a divisor of them all, over which zero splits, and within which weights go round; "
+     "other "
+     "groups hold replicas; 0: all"},
     {"parallel", "holders", KEEL_INI_U32, FIELD(parallel.holders), "2", 1, 2, NULL, FREE,
      "ranks that have each piece of what is split: with 1, a lost rank costs the steps since the newest "
      "snapshot"},

@@ -99,8 +99,7 @@ static struct layout lay_out(const struct keel_plan_model *model, const struct k
 
 /* ---- bytes --------------------------------------------------------------------------------------------- */
 
-/* How many have copies of what a position owns. */
-static uint32_t copies_of(const struct keel_job_plan *plan)
+uint32_t keel_plan_copies(const struct keel_job_plan *plan)
 {
     if (plan->zero == 0 || plan->data == 1)
         return 0;
@@ -111,7 +110,7 @@ bool keel_plan_shadows(const struct keel_plan_model *model, const struct keel_jo
                        uint32_t position, uint32_t owner)
 {
     uint32_t node[KEEL_SHARDS_MAX];
-    if (position == owner || copies_of(plan) == 0)
+    if (position == owner || keel_plan_copies(plan) == 0)
         return false;
     if (plan->group < plan->data)
         return position % plan->group == owner % plan->group;
@@ -358,7 +357,7 @@ void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_jo
     const uint64_t bytes = own.pages * page, buckets = model->bucket_count;
     const uint64_t microbatches =
         (uint64_t)model->microbatches * ((model->shards + plan->data - 1) / plan->data);
-    *out = (struct keel_plan_traffic){.shadow_bytes = copies_of(plan) * own.owned * page};
+    *out = (struct keel_plan_traffic){.shadow_bytes = keel_plan_copies(plan) * own.owned * page};
     for (int kind = 0; plan->tensor > 1 && kind < KEEL_EXCHANGE_KINDS; kind++)
         add_exchange(&out->tensor[kind], model->exchanges[kind].count * microbatches,
                      model->exchanges[kind].bytes * microbatches);
@@ -369,11 +368,15 @@ void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_jo
         return;
     }
     add_exchange(&out->data[KEEL_EXCHANGE_REDUCE_SCATTER], buckets, bytes);
-    /* Weights: after the update; or before they are read, forward and backward. */
+    /* Weights: after the update; or before they are read, forward and backward. A group gathers a bucket in
+     * stripes, one for each group; where each position has all shares there is nothing to gather. */
     const struct keel_plan_cut *cut = &model->cuts[seat.slice_count];
+    const uint64_t stripes = plan->data / plan->group;
+    if (plan->group == 1)
+        return;
     if (plan->zero < 3)
-        add_exchange(&out->data[KEEL_EXCHANGE_ALL_GATHER], buckets, bytes);
+        add_exchange(&out->data[KEEL_EXCHANGE_ALL_GATHER], buckets * stripes, bytes);
     else
-        add_exchange(&out->data[KEEL_EXCHANGE_ALL_GATHER], cut->gather_count * microbatches,
+        add_exchange(&out->data[KEEL_EXCHANGE_ALL_GATHER], cut->gather_count * microbatches * stripes,
                      cut->gathered_bytes * microbatches);
 }

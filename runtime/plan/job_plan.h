@@ -113,6 +113,9 @@ struct keel_job_plan {
 void keel_plan_make(const struct keel_plan_model *model, uint32_t data, uint32_t tensor, uint32_t zero,
                     uint32_t holders, uint32_t group, struct keel_job_plan *out);
 
+/* How many have copies of what a position owns: second holders, or replicas in other groups. */
+uint32_t keel_plan_copies(const struct keel_job_plan *plan);
+
 /* All plans of up to `seats` seats that the job's keys allow, each by keel_plan_make, the best first: those
  * that fit the memory (0: any does) before others; who uses more seats, who cuts less over tensor, who splits
  * less over data. Heap, owned by the caller. */

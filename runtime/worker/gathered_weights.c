@@ -9,20 +9,24 @@
  * first segment that reads it, it is waited for. An evaluation, and generated text, do the same by the
  * engine's table; the warm-up, where there are no others, draws first weights instead.
  *
+ * From whom. From the owners that have all shares together: those of this rank's column (parallel.tensor), or
+ * of its group there (parallel.zero_group), where a bucket comes in stripes, one operation each.
+ *
  * Rounds. Whoever computes less than others gathers as often as they, since it owns a part of what they read.
  * How many rounds an attempt has follows from the map of shards; but in the first attempt of a view ranks may
  * hold nodes of the step from before, each others, so they say how many microbatches they lack, and all take
  * the most. At least one: the scale of the loss comes with its bucket.
  *
  * No deadlock. All ranks begin gathers and sums in one order (tape_check.c refuses another), each wait is for
- * one that this rank has begun, and all ranks do as many rounds. A rank that is lost ends the group, and with
- * it every wait.
+ * one that this rank has begun, and all ranks do as many rounds. What slices exchange stands in that order
+ * too, between the same segments on all ranks. A rank that is lost ends the group, and with it every wait.
  *
  * After a loss. Pieces are as they were before the attempt; what lies in windows is forgotten. Nodes that
  * were stored are kept, as without gathers.
  *
  * Behind the update nothing is spread. The digest of the model is the sum of those of all owners' pieces: the
- * ranks exchange these, which is all that is left of the step. */
+ * ranks exchange these, which is all that is left of the step; with slices all ranks of the view do
+ * (tensor_exchange.c). */
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -35,31 +39,14 @@ static uint64_t soon(const struct keel_trainer *trainer)
 
 /* ---- making -------------------------------------------------------------------------------------------- */
 
-static uint32_t count_windows(const struct keel_engine *engine)
-{
-    uint32_t windows = 0, count;
-    for (int evaluation = 0; evaluation < 2; evaluation++) {
-        const struct keel_engine_gather *gathers = keel_engine_gathers(engine, evaluation != 0, &count);
-        for (uint32_t g = 0; g < count; g++)
-            windows = gathers[g].window >= windows ? gathers[g].window + 1 : windows;
-    }
-    return windows;
-}
-
 enum keel_status keel_gathered_prepare(struct keel_trainer *trainer)
 {
     struct keel_gathered *gathered = &trainer->gathered;
-    const struct keel_engine *engine = trainer->engine;
     gathered->on = trainer->job->parallel.zero >= KEEL_ZERO_WEIGHTS;
     if (!gathered->on)
         return KEEL_OK;
-    gathered->window_count = count_windows(engine);
-    gathered->segment_count = keel_engine_segment_count(engine);
-    KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof(struct keel_device_operation *), &gathered->under_way));
+    KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof *gathered->until, &gathered->until));
     KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof(struct keel_event *), &gathered->after));
-    KEEL_TRY(keel_alloc(gathered->segment_count, sizeof *gathered->segments, &gathered->segments));
-    for (uint32_t s = 0; s < gathered->segment_count; s++)
-        gathered->segments[s] = (struct keel_tape_segment){.bucket = keel_engine_segment_bucket(engine, s)};
     return keel_alloc(KEEL_MEMBERS_MAX, sizeof *gathered->said, &gathered->said);
 }
 
@@ -72,8 +59,8 @@ static void forget_event(struct keel_trainer *trainer, uint32_t bucket)
 void keel_gathered_forget(struct keel_trainer *trainer)
 {
     struct keel_gathered *gathered = &trainer->gathered;
-    if (gathered->on)
-        memset(gathered->under_way, 0, trainer->bucket_count * sizeof(struct keel_device_operation *));
+    memset(gathered->under_way, 0, sizeof gathered->under_way);
+    gathered->awaited = gathered->begun;
 }
 
 void keel_gathered_destroy(struct keel_trainer *trainer)
@@ -82,28 +69,22 @@ void keel_gathered_destroy(struct keel_trainer *trainer)
     for (uint32_t b = 0; gathered->after != NULL && b < trainer->bucket_count; b++)
         forget_event(trainer, b);
     keel_free(gathered->after);
-    keel_free(gathered->under_way);
-    keel_free(gathered->segments);
+    keel_free(gathered->until);
     keel_free(gathered->said);
     *gathered = (struct keel_gathered){.on = false};
 }
 
 void keel_trainer_gather_over(struct keel_trainer *trainer, struct keel_group *group)
 {
-    trainer->gathered.group = group;
-    trainer->gathered.sequence = 0;
+    struct keel_gathered *gathered = &trainer->gathered;
+    gathered->group = group;
+    gathered->begun = 0;
     keel_gathered_forget(trainer); /* of an evaluation, or of text, that the end of a view interrupted */
+    for (uint32_t b = 0; gathered->on && b < trainer->bucket_count; b++)
+        gathered->until[b] = 0;
 }
 
 /* ---- a gather ------------------------------------------------------------------------------------------ */
-
-/* What this rank owns of a bucket, and where the bucket goes. */
-static struct keel_device_place own_place(const struct keel_trainer *trainer, uint32_t bucket)
-{
-    const struct keel_engine_pieces *pieces = trainer->owned.now.pieces;
-    return (struct keel_device_place){keel_engine_pieces_flat(pieces, KEEL_FLAT_WEIGHTS),
-                                      keel_engine_pieces_at(pieces, bucket) * sizeof(float)};
-}
 
 static struct keel_device_place window_of(const struct keel_trainer *trainer, uint32_t bucket)
 {
@@ -111,60 +92,99 @@ static struct keel_device_place window_of(const struct keel_trainer *trainer, ui
                                       keel_engine_weights_at(trainer->engine, bucket) * sizeof(float)};
 }
 
-/* This rank alone owns all of it. */
-static enum keel_status copy_own(struct keel_trainer *trainer, uint32_t bucket)
+/* Between the pieces of all shares that lie here and the bucket's window. */
+static enum keel_status copy_held(struct keel_trainer *trainer, uint32_t bucket, bool to_window)
 {
-    const struct keel_device_place from = own_place(trainer, bucket), to = window_of(trainer, bucket);
-    KEEL_ASSERT(trainer->owned.now.owners.of.count == 1);
-    return keel_queue_copy(keel_engine_queue(trainer->engine), from.buffer, from.offset_bytes, to.buffer,
-                           to.offset_bytes,
-                           keel_engine_bucket(trainer->engine, bucket)->count * sizeof(float), NULL, NULL);
+    const struct keel_owned_layout *now = &trainer->owned.now;
+    struct keel_device_place window = window_of(trainer, bucket);
+    const uint64_t begin = window.offset_bytes;
+    for (uint32_t s = 0; s < now->share_count; s++) {
+        const struct keel_engine_run *run = &now->runs[s * trainer->bucket_count + bucket];
+        const struct keel_device_place piece = keel_owned_place(trainer, KEEL_FLAT_WEIGHTS, s, bucket);
+        window.offset_bytes =
+            begin + (run->first - keel_engine_bucket(trainer->engine, bucket)->offset) * sizeof(float);
+        const struct keel_device_place from = to_window ? piece : window, to = to_window ? window : piece;
+        if (run->count > 0)
+            KEEL_TRY(keel_queue_copy(keel_engine_queue(trainer->engine), from.buffer, from.offset_bytes,
+                                     to.buffer, to.offset_bytes, run->count * sizeof(float), NULL, NULL));
+    }
+    return KEEL_OK;
 }
 
-static enum keel_status begin(struct keel_trainer *trainer, uint32_t bucket)
+/* Others may take their time, in no section of the hang watch. */
+static enum keel_status await_oldest(struct keel_trainer *trainer, uint64_t deadline_ns)
 {
     struct keel_gathered *gathered = &trainer->gathered;
-    const struct keel_owned_layout *now = &trainer->owned.now;
-    struct keel_queue *queue = keel_engine_queue(trainer->engine);
-    if (gathered->group == NULL)
-        return copy_own(trainer, bucket);
-    KEEL_ASSERT(gathered->under_way[bucket] == NULL);
-    forget_event(trainer, bucket); /* of an attempt that failed */
-    KEEL_TRY(keel_queue_mark(queue, &gathered->after[bucket]));
-    KEEL_TRY(keel_queue_flush(queue));
-    const struct keel_device_place own = own_place(trainer, bucket);
+    struct keel_device_operation **at = &gathered->under_way[gathered->awaited++ % KEEL_GATHERS_AT_ONCE];
+    struct keel_device_operation *operation = *at;
+    *at = NULL;
+    trainer->awaits = true;
+    enum keel_status status = keel_device_operation_wait(operation, deadline_ns);
+    trainer->awaits = false;
+    return status;
+}
+
+static enum keel_status begin_stripe(struct keel_trainer *trainer, uint32_t bucket, uint32_t stripe)
+{
+    struct keel_gathered *gathered = &trainer->gathered;
+    const struct keel_owned_stripe what = keel_owned_stripe(trainer, bucket, stripe);
+    struct keel_device_place to = window_of(trainer, bucket);
+    to.offset_bytes += what.first * sizeof(float);
     const struct keel_device_collective gather = {
         .what = {.kind = KEEL_ALL_GATHER_V,
-                 .sequence = KEEL_SEQUENCE_WEIGHTS + gathered->sequence++,
+                 .sequence = KEEL_SEQUENCE_WEIGHTS + gathered->begun,
                  .element = KEEL_ELEMENT_F32,
-                 .counts_out = now->counts + (size_t)bucket * now->owners.of.count,
+                 .counts_out = what.counts,
                  .part_count = 1},
-        .parts = &own,
-        .result = window_of(trainer, bucket),
+        .parts = &what.own,
+        .result = to,
         .after = {&gathered->after[bucket], 1}};
-    return keel_device_collective_begin(trainer->collectives, gathered->group, &gather,
-                                        &gathered->under_way[bucket]);
+    KEEL_TRY(keel_device_collective_begin(trainer->collectives, gathered->group, &gather,
+                                          &gathered->under_way[gathered->begun % KEEL_GATHERS_AT_ONCE]));
+    gathered->begun++;
+    return KEEL_OK;
+}
+
+static enum keel_status mark(struct keel_trainer *trainer, uint32_t bucket)
+{
+    struct keel_queue *queue = keel_engine_queue(trainer->engine);
+    forget_event(trainer, bucket); /* of an attempt that failed */
+    KEEL_TRY(keel_queue_mark(queue, &trainer->gathered.after[bucket]));
+    return keel_queue_flush(queue);
+}
+
+static enum keel_status begin(struct keel_trainer *trainer, uint32_t bucket, enum keel_hang_section section)
+{
+    struct keel_gathered *gathered = &trainer->gathered;
+    const uint32_t stripes = gathered->group != NULL ? keel_owned_stripe_count(trainer) : 0;
+    KEEL_ASSERT(gathered->group != NULL || trainer->owned.now.owners.of.group == 1);
+    KEEL_ASSERT(gathered->until[bucket] <= gathered->awaited);
+    keel_hang_enter(trainer->hangs, section, keel_now_ns());
+    enum keel_status status = stripes > 0 ? mark(trainer, bucket) : copy_held(trainer, bucket, true);
+    keel_hang_leave(trainer->hangs, section, keel_now_ns());
+    for (uint32_t s = 0; s < stripes && status == KEEL_OK; s++) {
+        if (gathered->begun - gathered->awaited == KEEL_GATHERS_AT_ONCE)
+            KEEL_TRY(await_oldest(trainer, soon(trainer)));
+        keel_hang_enter(trainer->hangs, section, keel_now_ns());
+        status = begin_stripe(trainer, bucket, s);
+        keel_hang_leave(trainer->hangs, section, keel_now_ns());
+    }
+    gathered->until[bucket] = gathered->begun;
+    return status;
 }
 
 enum keel_status keel_gathered_await(struct keel_trainer *trainer, uint32_t bucket, uint64_t deadline_ns)
 {
     struct keel_gathered *gathered = &trainer->gathered;
-    struct keel_device_operation *operation = gathered->under_way[bucket];
-    if (operation != NULL) {
-        gathered->under_way[bucket] = NULL;
-        trainer->awaits = true;
-        enum keel_status status = keel_device_operation_wait(operation, deadline_ns);
-        trainer->awaits = false;
-        KEEL_TRY(status);
-        forget_event(trainer, bucket);
-    }
+    while (gathered->awaited < gathered->until[bucket])
+        KEEL_TRY(await_oldest(trainer, deadline_ns));
+    forget_event(trainer, bucket);
     return keel_engine_gathered(trainer->engine, bucket);
 }
 
 enum keel_status keel_tape_weights(struct keel_tape_run *run, const struct keel_action *action)
 {
-    KEEL_ASSERT(run->step->group == run->trainer->gathered.group);
-    return begin(run->trainer, action->piece);
+    return begin(run->trainer, action->piece, KEEL_HANG_COMPUTE);
 }
 
 /* ---- rounds -------------------------------------------------------------------------------------------- */
@@ -220,11 +240,9 @@ enum keel_status keel_gathered_rounds(struct keel_tape_run *run, uint32_t *out)
 
 /* ---- digests ------------------------------------------------------------------------------------------- */
 
-enum keel_status keel_gathered_own_digest(struct keel_trainer *trainer, uint64_t *out)
+enum keel_status keel_gathered_own_digest(struct keel_trainer *trainer, uint64_t *out, uint64_t *out_shared)
 {
-    uint64_t shared;
-    KEEL_TRY(keel_engine_pieces_digest(trainer->owned.now.pieces, soon(trainer), out, &shared));
-    return KEEL_OK;
+    return keel_engine_pieces_digest(trainer->owned.now.pieces, soon(trainer), out, out_shared);
 }
 
 /* All of a step is here. */
@@ -233,7 +251,7 @@ enum keel_status keel_gathered_digest(struct keel_tape_run *run, const struct ke
     struct keel_trainer *trainer = run->trainer;
     uint64_t digest = 0;
     (void)action;
-    KEEL_TRY(keel_gathered_own_digest(trainer, &trainer->digest));
+    KEEL_TRY(keel_gathered_own_digest(trainer, &trainer->digest, &trainer->tensor.shared));
     KEEL_TRY(say(run, keel_piece_weights(trainer->bucket_count, 0), trainer->digest));
     for (uint32_t p = 0; p < run->step->rank_count; p++)
         digest += trainer->gathered.said[p];
@@ -247,23 +265,12 @@ enum keel_status keel_gathered_digest(struct keel_tape_run *run, const struct ke
 /* A bucket at a time, in its window: a rank never has all. */
 enum keel_status keel_gathered_initialize(struct keel_trainer *trainer)
 {
-    const struct keel_owned_layout *now = &trainer->owned.now;
-    struct keel_queue *queue = keel_engine_queue(trainer->engine);
-    const uint32_t buckets = trainer->bucket_count;
-    KEEL_ASSERT(now->pieces != NULL);
-    for (uint32_t b = 0; b < buckets; b++) {
-        const struct keel_device_place window = window_of(trainer, b);
+    KEEL_ASSERT(trainer->owned.now.pieces != NULL);
+    for (uint32_t b = 0; b < trainer->bucket_count; b++) {
         KEEL_TRY(keel_engine_draw(trainer->engine, b, trainer->job->seed));
-        for (uint32_t r = b; r < now->share_count * buckets; r += buckets) {
-            const uint64_t within = now->runs[r].first - keel_engine_bucket(trainer->engine, b)->offset;
-            if (now->runs[r].count > 0)
-                KEEL_TRY(keel_queue_copy(queue, window.buffer, window.offset_bytes + within * sizeof(float),
-                                         keel_engine_pieces_flat(now->pieces, KEEL_FLAT_WEIGHTS),
-                                         keel_engine_pieces_at(now->pieces, r) * sizeof(float),
-                                         now->runs[r].count * sizeof(float), NULL, NULL));
-        }
+        KEEL_TRY(copy_held(trainer, b, false));
     }
-    return keel_queue_finish(queue, soon(trainer));
+    return keel_queue_finish(keel_engine_queue(trainer->engine), soon(trainer));
 }
 
 /* ---- outside of a step --------------------------------------------------------------------------------- */
@@ -274,15 +281,26 @@ enum keel_status keel_gathered_evaluate(struct keel_trainer *trainer, uint32_t s
     const struct keel_engine_gather *gathers = keel_engine_gathers(trainer->engine, true, &count);
     if (trainer->gathered.group != NULL && count > 0)
         KEEL_TRY(keel_tape_prepare_sums(trainer));
-    for (uint32_t g = 0; g < count; g++)
-        if (gathers[g].begin == segment)
-            KEEL_TRY(begin(trainer, gathers[g].bucket));
     enum keel_status status = KEEL_OK;
     keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns()); /* others may take their time */
+    for (uint32_t g = 0; g < count && status == KEEL_OK; g++)
+        if (gathers[g].begin == segment)
+            status = begin(trainer, gathers[g].bucket, KEEL_HANG_EVAL);
     for (uint32_t g = 0; g < count && status == KEEL_OK; g++)
         if (gathers[g].first == segment)
             status = keel_gathered_await(trainer, gathers[g].bucket, deadline_ns);
     keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+    return status;
+}
+
+enum keel_status keel_trainer_give_weights(struct keel_trainer *trainer, uint32_t evaluations)
+{
+    enum keel_status status = KEEL_OK;
+    keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+    for (uint32_t i = 0; i < evaluations && status == KEEL_OK; i++)
+        for (uint32_t s = 0; s < keel_engine_eval_segment_count(trainer->engine) && status == KEEL_OK; s++)
+            status = keel_gathered_evaluate(trainer, s, soon(trainer));
+    keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
     return status;
 }
 

@@ -268,16 +268,13 @@ bool keel_owned_find(const struct keel_owned_layout *layout, uint32_t bucket_cou
 
 /* ---- actions ------------------------------------------------------------------------------------------- */
 
-static struct keel_buffer *held(const struct keel_trainer *trainer, enum keel_engine_flat which)
+struct keel_device_place keel_owned_place(const struct keel_trainer *trainer, enum keel_engine_flat which,
+                                          uint32_t share, uint32_t bucket)
 {
-    return keel_engine_pieces_flat(trainer->owned.now.pieces, which);
-}
-
-/* Bytes into the layout's buffers at which share `share` begins with bucket `bucket`. */
-static uint64_t place_of(const struct keel_trainer *trainer, uint32_t share, uint32_t bucket)
-{
-    return keel_engine_pieces_at(trainer->owned.now.pieces, share * trainer->bucket_count + bucket) *
-           sizeof(float);
+    const struct keel_engine_pieces *pieces = trainer->owned.now.pieces;
+    return (struct keel_device_place){keel_engine_pieces_flat(pieces, which),
+                                      keel_engine_pieces_at(pieces, share * trainer->bucket_count + bucket) *
+                                          sizeof(float)};
 }
 
 static const uint64_t *counts_of(const struct keel_trainer *trainer, uint32_t bucket)
@@ -289,8 +286,7 @@ enum keel_status keel_owned_reduce(struct keel_tape_run *run, uint32_t bucket,
                                    struct keel_device_collective *sum)
 {
     struct keel_trainer *trainer = run->trainer;
-    sum->result =
-        (struct keel_device_place){held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, 0, bucket)};
+    sum->result = keel_owned_place(trainer, KEEL_FLAT_GRADIENTS, 0, bucket);
     sum->what.kind = KEEL_REDUCE_SCATTER;
     sum->what.counts_out = counts_of(trainer, bucket);
     if (run->step->group != NULL)
@@ -330,7 +326,7 @@ static enum keel_status begin_copy(struct keel_tape_run *run, uint32_t share, bo
 {
     struct keel_trainer *trainer = run->trainer;
     struct keel_device_operation **at = &trainer->owned.copies[number % KEEL_COPIES_AT_ONCE];
-    const struct keel_device_place place = {held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, share, 0)};
+    const struct keel_device_place place = keel_owned_place(trainer, KEEL_FLAT_GRADIENTS, share, 0);
     const struct keel_device_collective copy = {
         .what = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
                  .sequence = keel_tape_sequence(run, keel_piece_shadow(trainer->bucket_count)),
@@ -457,32 +453,42 @@ enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struc
     return KEEL_OK;
 }
 
-/* Shares in the groups of owners: a stripe of a bucket is what one group's positions own of it, one behind
- * the other, and all groups have copies of the same. So of each bucket a group gathers so many stripes as
- * there are groups. */
-static enum keel_status begin_gather(struct keel_tape_run *run, uint32_t bucket, uint32_t stripe)
+uint32_t keel_owned_stripe_count(const struct keel_trainer *trainer)
 {
-    struct keel_trainer *trainer = run->trainer;
+    const struct keel_owners_map *of = &trainer->owned.now.owners.of;
+    return of->count / of->group;
+}
+
+struct keel_owned_stripe keel_owned_stripe(const struct keel_trainer *trainer, uint32_t bucket,
+                                           uint32_t stripe)
+{
     const struct keel_owned_layout *now = &trainer->owned.now;
     const struct keel_owners_map *of = &now->owners.of;
-    const uint64_t *counts = counts_of(trainer, bucket) + stripe * of->group;
-    const uint32_t stripes = of->count / of->group, number = bucket * stripes + stripe;
-    struct keel_device_operation **at = &trainer->owned.gathers[number % KEEL_GATHERS_AT_ONCE];
-    struct keel_group *group = run->step->sharers != NULL ? run->step->sharers : run->step->group;
-    uint64_t first = keel_engine_bucket(trainer->engine, bucket)->offset;
+    struct keel_owned_stripe out = {.counts = counts_of(trainer, bucket) + stripe * of->group};
     uint32_t share = 0;
     while (now->shares[share] != stripe * of->group + now->owners.position % of->group)
         share++;
-    for (const uint64_t *before = counts_of(trainer, bucket); before < counts; before++)
-        first += *before;
-    const struct keel_device_place own = {held(trainer, KEEL_FLAT_WEIGHTS), place_of(trainer, share, bucket)};
+    for (const uint64_t *before = counts_of(trainer, bucket); before < out.counts; before++)
+        out.first += *before;
+    out.own = keel_owned_place(trainer, KEEL_FLAT_WEIGHTS, share, bucket);
+    return out;
+}
+
+static enum keel_status begin_gather(struct keel_tape_run *run, uint32_t bucket, uint32_t stripe)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_owned_stripe what = keel_owned_stripe(trainer, bucket, stripe);
+    const uint32_t number = bucket * keel_owned_stripe_count(trainer) + stripe;
+    struct keel_device_operation **at = &trainer->owned.gathers[number % KEEL_GATHERS_AT_ONCE];
+    struct keel_group *group = run->step->sharers != NULL ? run->step->sharers : run->step->group;
+    const uint64_t first = keel_engine_bucket(trainer->engine, bucket)->offset + what.first;
     const struct keel_device_collective gather = {
         .what = {.kind = KEEL_ALL_GATHER_V,
                  .sequence = keel_tape_sequence(run, keel_piece_weights(trainer->bucket_count, number)),
                  .element = KEEL_ELEMENT_F32,
-                 .counts_out = counts,
+                 .counts_out = what.counts,
                  .part_count = 1},
-        .parts = &own,
+        .parts = &what.own,
         .result = {keel_engine_flat(trainer->engine, KEEL_FLAT_WEIGHTS), first * sizeof(float)}};
     KEEL_TRY(await_device(trainer, at, soon(trainer)));
     KEEL_TRY(keel_device_collective_begin(trainer->collectives, group, &gather, at));
@@ -493,10 +499,9 @@ enum keel_status keel_tape_spread(struct keel_tape_run *run, const struct keel_a
 {
     struct keel_trainer *trainer = run->trainer;
     const struct keel_owned_layout *now = &trainer->owned.now;
-    const uint32_t stripes = now->owners.of.count / now->owners.of.group;
     if (now->owners.of.group == 1) /* it has all shares itself */
         return action->piece == 0 ? copy_weights(trainer, now, now->share_count, true) : KEEL_OK;
-    for (uint32_t s = 0; s < stripes; s++)
+    for (uint32_t s = 0; s < keel_owned_stripe_count(trainer); s++)
         KEEL_TRY(begin_gather(run, action->piece, s));
     return KEEL_OK;
 }
@@ -544,10 +549,10 @@ static enum keel_status take_bucket(struct keel_trainer *trainer, uint32_t bucke
         return KEEL_OK;
     const uint64_t from = keel_engine_gradient_at(engine, bucket) + now->runs[bucket].first -
                           keel_engine_bucket(engine, bucket)->offset;
+    const struct keel_device_place to = keel_owned_place(trainer, KEEL_FLAT_GRADIENTS, 0, bucket);
     return keel_queue_copy(keel_engine_queue(trainer->engine),
                            keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), from * sizeof(float),
-                           held(trainer, KEEL_FLAT_GRADIENTS), place_of(trainer, 0, bucket),
-                           now->runs[bucket].count * sizeof(float), NULL, NULL);
+                           to.buffer, to.offset_bytes, now->runs[bucket].count * sizeof(float), NULL, NULL);
 }
 
 /* A microbatch, whose gradients go to the layout's pieces as they become final. */
@@ -586,8 +591,9 @@ enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct kee
         keel_engine_pieces_norm(now->pieces, request, soon(trainer), &now->norm, &updated);
     if (status == KEEL_OK) {
         KEEL_TRY(keel_engine_pieces_update(now->pieces, request, &now->norm, soon(trainer)));
-        KEEL_TRY(trainer->gathered.on ? keel_gathered_own_digest(trainer, &trainer->digest)
-                                      : copy_weights(trainer, now, 1, true));
+        KEEL_TRY(trainer->gathered.on
+                     ? keel_gathered_own_digest(trainer, &trainer->digest, &trainer->tensor.shared)
+                     : copy_weights(trainer, now, 1, true));
         KEEL_TRY(keel_queue_finish(queue, soon(trainer)));
     }
     layout_destroy(now);

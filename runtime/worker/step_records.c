@@ -31,9 +31,10 @@ enum keel_status keel_tape_look(struct keel_tape_run *run)
 {
     struct keel_trainer *trainer = run->trainer;
     struct keel_commit_record *mine = &trainer->records[KEEL_MEMBERS_MAX];
+    uint64_t shared;
     KEEL_TRY(
         trainer->gathered.on
-            ? keel_gathered_own_digest(trainer, &mine->now)
+            ? keel_gathered_own_digest(trainer, &mine->now, &shared)
             : keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &mine->now));
     if (trainer->owned.on)
         KEEL_TRY(keel_owned_look(trainer, &mine->own, &mine->copies));

@@ -176,7 +176,7 @@ static enum keel_status drill(struct keel_tape_run *run, const struct keel_actio
 
 static enum keel_status digest(struct keel_tape_run *run, const struct keel_action *action)
 {
-    return run->trainer->gathered.on ? keel_gathered_digest(run, action) : keel_tape_digest(run, action);
+    return run->trainer->tensor.count > 0 ? keel_tape_digest(run, action) : keel_gathered_digest(run, action);
 }
 
 /* A snapshot still reads the weights. */
@@ -229,7 +229,7 @@ static const struct {
     [KEEL_ACTION_EXCHANGE] = {keel_tape_exchange, NO_SECTION},
     [KEEL_ACTION_NORM] = {keel_tape_norm, NO_SECTION},
     [KEEL_ACTION_AGREE] = {keel_tape_agree, NO_SECTION},
-    [KEEL_ACTION_WEIGHTS] = {keel_tape_weights, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_WEIGHTS] = {keel_tape_weights, NO_SECTION},
     [KEEL_ACTION_DIGEST] = {digest, NO_SECTION},
 };
 

@@ -57,9 +57,11 @@ static uint64_t staging_of(const struct keel_trainer *trainer, uint32_t parts)
 
 static enum keel_status create(struct keel_trainer *trainer, uint32_t parts, uint64_t staging)
 {
-    uint64_t most = trainer->bucket_count + KEEL_COPIES_AT_ONCE + 1 + trainer->gathered.window_count;
-    if (trainer->owned.on && trainer->bucket_count < KEEL_GATHERS_AT_ONCE)
-        most = KEEL_GATHERS_AT_ONCE + KEEL_COPIES_AT_ONCE + 1 + trainer->gathered.window_count;
+    uint64_t most = trainer->bucket_count + KEEL_COPIES_AT_ONCE + 1;
+    if (trainer->gathered.on)
+        most += KEEL_GATHERS_AT_ONCE; /* the sums beside them lie in windows: few are under way */
+    else if (trainer->owned.on && trainer->bucket_count < KEEL_GATHERS_AT_ONCE)
+        most += KEEL_GATHERS_AT_ONCE - trainer->bucket_count;
     const uint32_t operations =
         most < KEEL_DEVICE_OPERATIONS_MAX ? (uint32_t)most : KEEL_DEVICE_OPERATIONS_MAX;
     const struct keel_device_collectives_config config = {.device = trainer->device,

@@ -27,8 +27,7 @@ static void on_device(void *context, bool inside)
     keel_tape_on_device(context, KEEL_HANG_COMPUTE, inside);
 }
 
-/* The segments of the engine, as a tape knows them; nothing of one with all slices. What is exchanged at the
- * end of a shard alone is what a microbatch with `more` does not. */
+/* Nothing for an engine with all slices. */
 enum keel_status keel_tensor_prepare(struct keel_trainer *trainer)
 {
     struct keel_sharing *tensor = &trainer->tensor;
@@ -36,15 +35,9 @@ enum keel_status keel_tensor_prepare(struct keel_trainer *trainer)
     uint64_t staging = staging_of(keel_engine_norm_exchange(engine));
     if (tensor->count == 0)
         return KEEL_OK;
-    tensor->segment_count = keel_engine_segment_count(engine);
-    KEEL_TRY(keel_alloc(tensor->segment_count, sizeof *tensor->segments, &tensor->segments));
-    for (uint32_t s = 0; s < tensor->segment_count; s++) {
+    for (uint32_t s = 0; s < keel_engine_segment_count(engine); s++) {
         bool joins;
-        const struct keel_engine_exchange *what = keel_engine_segment_exchange(engine, s, &joins);
-        tensor->segments[s] = (struct keel_tape_segment){.bucket = keel_engine_segment_bucket(engine, s),
-                                                         .exchanges = what != NULL && !joins,
-                                                         .exchanges_last = what != NULL && joins};
-        staging = larger(staging, staging_of(what));
+        staging = larger(staging, staging_of(keel_engine_segment_exchange(engine, s, &joins)));
     }
     for (uint32_t s = 0; s < keel_engine_eval_segment_count(engine); s++)
         staging = larger(staging, staging_of(keel_engine_eval_exchange(engine, s)));
@@ -62,10 +55,8 @@ void keel_tensor_destroy(struct keel_trainer *trainer)
     struct keel_sharing *tensor = &trainer->tensor;
     keel_device_collectives_free(tensor->collectives);
     keel_event_destroy(tensor->after);
-    keel_free(tensor->segments);
     tensor->collectives = NULL;
     tensor->after = NULL;
-    tensor->segments = NULL;
 }
 
 enum keel_status keel_tensor_leave_group(struct keel_trainer *trainer)
@@ -239,9 +230,12 @@ void keel_tensor_disagree(struct keel_tape_run *run)
 
 uint64_t keel_trainer_whole_digest(const struct keel_trainer_axes *axes, const uint64_t (*said)[2])
 {
-    uint64_t digest = said[axes->members[0]][1];
-    for (uint32_t k = 0; k < axes->count; k++)
-        digest += said[axes->members[k]][0] - said[axes->members[k]][1];
+    uint64_t digest = 0;
+    for (uint32_t r = 0; r < axes->rank_count; r++) {
+        const uint32_t place = axes->rank_place[r];
+        if (axes->each_owns || axes->members[place] == r)
+            digest += said[r][0] - (place > 0 ? said[r][1] : 0);
+    }
     return digest;
 }
 
@@ -250,14 +244,18 @@ enum keel_status keel_tape_digest(struct keel_tape_run *run, const struct keel_a
 {
     struct keel_trainer *trainer = run->trainer;
     struct keel_sharing *tensor = &trainer->tensor;
-    const uint64_t mine[2] = {trainer->digest, tensor->shared};
     (void)action;
+    if (trainer->gathered.on)
+        KEEL_TRY(keel_gathered_own_digest(trainer, &trainer->digest, &tensor->shared));
+    const uint64_t mine[2] = {trainer->digest, tensor->shared};
     tensor->ready.is = false;
     tensor->ready.updated = true;
     tensor->ready.result = run->result;
     KEEL_TRY(gather(trainer, mine, sequence_in_tape(run, NUMBER_DIGEST)));
     run->result.digest = keel_trainer_whole_digest(tensor->axes, (const uint64_t(*)[2])tensor->said);
     tensor->ready.updated = false;
+    if (trainer->gathered.on)
+        trainer->owned.now.complete = true;
     return KEEL_OK;
 }
 

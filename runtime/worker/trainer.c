@@ -110,6 +110,23 @@ static enum keel_status allocate_batch(struct keel_trainer *trainer)
     return keel_alloc(shape.size[0] * shape.size[1], sizeof(float), &trainer->logits);
 }
 
+/* As a tape knows them. What is exchanged at the end of a shard alone is what a microbatch with `more` does
+ * not. */
+static enum keel_status list_segments(struct keel_trainer *trainer)
+{
+    const struct keel_engine *engine = trainer->engine;
+    trainer->segment_count = keel_engine_segment_count(engine);
+    KEEL_TRY(keel_alloc(trainer->segment_count, sizeof *trainer->segments, &trainer->segments));
+    for (uint32_t s = 0; s < trainer->segment_count; s++) {
+        bool joins;
+        const bool any = keel_engine_segment_exchange(engine, s, &joins) != NULL;
+        trainer->segments[s] = (struct keel_tape_segment){.bucket = keel_engine_segment_bucket(engine, s),
+                                                          .exchanges = any && !joins,
+                                                          .exchanges_last = any && joins};
+    }
+    return KEEL_OK;
+}
+
 static enum keel_status slice_gradients(struct keel_trainer *trainer)
 {
     struct keel_buffer *flat = keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS);
@@ -138,6 +155,8 @@ static enum keel_status allocate(struct keel_trainer *trainer)
     KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX, sizeof *trainer->tensor.said, &trainer->tensor.said));
     KEEL_TRY(keel_tensor_prepare(trainer));
     KEEL_TRY(keel_gathered_prepare(trainer));
+    if (keel_trainer_by_segments(trainer))
+        KEEL_TRY(list_segments(trainer));
     return slice_gradients(trainer);
 }
 
@@ -209,6 +228,7 @@ static void tear_down(struct keel_trainer *trainer)
             keel_buffer_destroy(trainer->gradient_slices[b]);
     keel_tensor_destroy(trainer);
     keel_free(trainer->tensor.said);
+    keel_free(trainer->segments);
     keel_engine_destroy(trainer->engine);
     keel_free(trainer->gradient_slices);
     keel_free(trainer->bucket_events);
@@ -288,8 +308,11 @@ struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer)
 static enum keel_status digest_now(struct keel_trainer *trainer)
 {
     if (trainer->gathered.on)
-        return keel_gathered_own_digest(trainer, &trainer->digest);
-    return keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &trainer->digest);
+        return keel_gathered_own_digest(trainer, &trainer->digest, &trainer->tensor.shared);
+    KEEL_TRY(
+        keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &trainer->digest));
+    trainer->tensor.shared = keel_engine_digest_shared(trainer->engine);
+    return KEEL_OK;
 }
 
 enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out)
@@ -299,7 +322,6 @@ enum keel_status keel_trainer_digest(struct keel_trainer *trainer, uint64_t *out
     keel_hang_leave(trainer->hangs, KEEL_HANG_STATE, keel_now_ns());
     if (status == KEEL_OK)
         *out = trainer->digest;
-    trainer->tensor.shared = keel_engine_digest_shared(trainer->engine);
     return status;
 }
 
@@ -425,22 +447,20 @@ static enum keel_status prepare(struct keel_tape_run *run)
 {
     struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_step *step = run->step;
-    struct keel_tape_config config = {
-        .bucket_count = trainer->bucket_count,
-        .microbatches = trainer->job->microbatches,
-        .shard_count = trainer->job->shards,
-        .shard_position = step->shard_position,
-        .position = step->position,
-        .grouped = step->group != NULL || trainer->owned.on,
-        .in_pieces = trainer->owned.on,
-        .shadowed = trainer->owned.on && has_copies(&trainer->owned.now),
-        .compressed = trainer->compressed.on,
-        .sharing = trainer->tensor.count > 0,
-        .segments = trainer->tensor.count > 0 ? trainer->tensor.segments : trainer->gathered.segments,
-        .segment_count =
-            trainer->tensor.count > 0 ? trainer->tensor.segment_count : trainer->gathered.segment_count,
-        .waits = keel_engine_window_waits(trainer->engine),
-        .held = &trainer->hold};
+    struct keel_tape_config config = {.bucket_count = trainer->bucket_count,
+                                      .microbatches = trainer->job->microbatches,
+                                      .shard_count = trainer->job->shards,
+                                      .shard_position = step->shard_position,
+                                      .position = step->position,
+                                      .grouped = step->group != NULL || trainer->owned.on,
+                                      .in_pieces = trainer->owned.on,
+                                      .shadowed = trainer->owned.on && has_copies(&trainer->owned.now),
+                                      .compressed = trainer->compressed.on,
+                                      .sharing = trainer->tensor.count > 0,
+                                      .segments = trainer->segments,
+                                      .segment_count = trainer->segment_count,
+                                      .waits = keel_engine_window_waits(trainer->engine),
+                                      .held = &trainer->hold};
     if (trainer->owned.on) {
         const struct keel_owned_layout *now = &trainer->owned.now;
         KEEL_ASSERT(now->complete && now->step == step->step && now->owners.position == step->position &&

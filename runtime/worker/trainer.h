@@ -189,10 +189,12 @@ bool keel_trainer_unfinished(const struct keel_trainer *trainer, struct keel_tra
 /* This rank has the sums of its next step, and another did that step: with its norm the pieces are where it
  * is. */
 enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struct keel_engine_norm *norm);
-/* parallel.zero = 3: evaluations and generated text gather weights, from now on over this group, whose ranks
- * all do the same then; NULL: this rank is alone. Borrowed until the next call. The digest of a trainer is
- * then that of the weights that it owns: the model's is their sum. */
+/* parallel.zero = 3: steps, evaluations and generated text gather weights, from now on over this group, whose
+ * ranks have all shares together, and all do the same then; NULL: this rank has all. Borrowed until the next
+ * call. The digest of a trainer is then that of the weights that it owns: the model's is their sum. */
 void keel_trainer_gather_over(struct keel_trainer *trainer, struct keel_group *group);
+/* Give the others of it what they read in so many evaluations, or tokens of text, and compute nothing. */
+enum keel_status keel_trainer_give_weights(struct keel_trainer *trainer, uint32_t evaluations);
 
 /* ---- parallel.tensor: some slices of the tensor axis ---- */
 
@@ -215,6 +217,8 @@ struct keel_trainer_axes {
     bool gives_norm;
     uint32_t rank_count, place, count;   /* count: places */
     uint32_t begin[KEEL_SLICES_MAX + 1]; /* first slice of each place, and the end */
+    const uint16_t *rank_place;          /* rank_count; borrowed */
+    bool each_owns;                      /* parallel.zero = 3: a rank's digest is of what it owns */
     uint16_t members[KEEL_SLICES_MAX];   /* by place: the rank of the view that this one's digest is of */
     uint64_t sequence;                   /* exchanges outside of steps so far: 0 when the view begins */
 };
@@ -238,7 +242,7 @@ bool keel_trainer_take_updated(struct keel_trainer *trainer, struct keel_trainer
 /* Of the weights as they were when they were updated or looked at last: the digest of this rank's slices, and
  * of that the weights that all ranks have. */
 void keel_trainer_digest_parts(const struct keel_trainer *trainer, uint64_t *out_part, uint64_t *out_shared);
-/* The digest of the model from those two of each rank of the view. */
+/* The digest of the model from those two of each rank of the view: what all places have counts once. */
 uint64_t keel_trainer_whole_digest(const struct keel_trainer_axes *axes, const uint64_t (*said)[2]);
 
 /* ---- state: weights and optimizer, for healing and snapshots ---- */

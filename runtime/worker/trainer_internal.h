@@ -80,16 +80,15 @@ struct keel_owned {
 
 /* parallel.zero = 3: gathered_weights.c. trainer->digest is of the pieces that this rank owns then. */
 struct keel_gathered {
-    bool on;                                  /* else the rest is empty */
-    struct keel_group *group;                 /* of the view; borrowed; NULL: this rank is alone */
-    uint64_t sequence;                        /* gathers of the view so far: of all ranks alike */
-    uint64_t agreed;                          /* in which epoch ranks said what they have to compute; + 1 */
-    uint32_t window_count;                    /* of the engine: no more gathers are under way */
-    struct keel_device_operation **under_way; /* by bucket; NULL: none. Owned, as all below */
-    struct keel_event **after;                /* likewise: behind what last read its window */
-    struct keel_tape_segment *segments;       /* of the engine; segment_count */
-    uint32_t segment_count;
-    uint64_t mine, *said; /* of a small gather; said: KEEL_MEMBERS_MAX */
+    bool on;                  /* else the rest is empty */
+    struct keel_group *group; /* of owners that have all shares together; borrowed; NULL: this rank has all */
+    uint64_t agreed;          /* in which epoch ranks said what they have to compute; + 1 */
+    uint64_t begun, awaited;  /* operations of the view so far, which are waited for in the order of their
+                                 begin: of all ranks of the group alike */
+    struct keel_device_operation *under_way[KEEL_GATHERS_AT_ONCE]; /* by number */
+    uint64_t *until;           /* by bucket: behind the last operation of its gather. Owned, as all below */
+    struct keel_event **after; /* likewise: behind what last read its window */
+    uint64_t mine, *said;      /* of a small gather; said: KEEL_MEMBERS_MAX */
 };
 
 /* A step that this rank can do by itself, since all ranks have its sums and squares; and one that is done,
@@ -107,8 +106,6 @@ struct keel_sharing {
     uint32_t column_index, column_count; /* of who has these */
     uint32_t place, places;              /* of these */
     struct keel_trainer_axes *axes;      /* of the view; borrowed; NULL: none */
-    struct keel_tape_segment *segments;  /* owned; of the engine */
-    uint32_t segment_count;
     struct keel_device_collectives *collectives;
     struct keel_event *after;         /* that the newest exchange waits for */
     uint64_t counts[KEEL_SLICES_MAX]; /* of that one */
@@ -146,6 +143,8 @@ struct keel_trainer {
     uint64_t digest;               /* of the weights as they are */
     uint64_t probe;                /* after the update of the warm-up */
 
+    struct keel_tape_segment *segments; /* owned; of the engine, if microbatches go segment by segment */
+    uint32_t segment_count;
     struct keel_tape tape;             /* of the attempt under way; grows at view changes, never in a step */
     struct keel_event **bucket_events; /* per bucket: its MARK; NULL when there was none */
     float losses[KEEL_HOLD_NODES_MAX]; /* of held nodes: where the device writes them */
@@ -266,6 +265,19 @@ void keel_owned_destroy(struct keel_trainer *trainer);
 enum keel_status keel_owned_look(struct keel_trainer *trainer, uint64_t *out_own, uint64_t *out_copies);
 enum keel_status keel_owned_digest_make(struct keel_trainer *trainer, struct keel_owned_layout *layout);
 void keel_owned_digest_destroy(struct keel_owned_digest *digest);
+/* Of a bucket and of that share of the layout, which is one that lies here: where. */
+struct keel_device_place keel_owned_place(const struct keel_trainer *trainer, enum keel_engine_flat which,
+                                          uint32_t share, uint32_t bucket);
+/* Weights go round in the groups of owners, a stripe of a bucket after the other: what one group's positions
+ * own of it, side by side, of which all groups have copies. So there are as many stripes as groups. */
+struct keel_owned_stripe {
+    const uint64_t *counts;       /* elements of each position of the group */
+    uint64_t first;               /* elements of the bucket before it */
+    struct keel_device_place own; /* what this rank gives */
+};
+uint32_t keel_owned_stripe_count(const struct keel_trainer *trainer);
+struct keel_owned_stripe keel_owned_stripe(const struct keel_trainer *trainer, uint32_t bucket,
+                                           uint32_t stripe);
 /* Has `holder` a copy of the share of `owner`, which is another? */
 bool keel_owned_copies(const struct keel_owned_layout *layout, uint32_t holder, uint32_t owner);
 /* Where an element of the flat buffers lies in those of a layout, and how many follow it there. False: it
@@ -286,13 +298,13 @@ void keel_gathered_forget(struct keel_trainer *trainer);
 enum keel_status keel_gathered_rounds(struct keel_tape_run *run, uint32_t *out);
 /* First weights, to the pieces of the newest layout. */
 enum keel_status keel_gathered_initialize(struct keel_trainer *trainer);
-/* Of those: what this rank owns. */
-enum keel_status keel_gathered_own_digest(struct keel_trainer *trainer, uint64_t *out);
+/* Of those: what this rank owns, and of that what ranks with other slices have too. */
+enum keel_status keel_gathered_own_digest(struct keel_trainer *trainer, uint64_t *out, uint64_t *out_shared);
 /* Before a segment of an evaluation: its weights, from all. Before any segment of the warm-up: first weights,
  * without others. Nothing where all weights are here. */
 enum keel_status keel_gathered_evaluate(struct keel_trainer *trainer, uint32_t segment, uint64_t deadline_ns);
 enum keel_status keel_gathered_pretend(struct keel_trainer *trainer, bool evaluation, uint32_t segment);
-/* Whether microbatches and evaluations go segment by segment, also of one rank. */
+/* Whether microbatches and evaluations go segment by segment, also of a rank alone. */
 static inline bool keel_trainer_by_segments(const struct keel_trainer *trainer)
 {
     return trainer->gathered.on || trainer->tensor.count > 0;

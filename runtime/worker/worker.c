@@ -504,14 +504,18 @@ static bool writes_together(const struct keel_worker *worker)
     return keel_worker_gathers(worker) || worker->axes.tensor > 1;
 }
 
-/* By position 0; where it takes others all do the same, but ranks of no complete data position. */
+/* By position 0; where it takes others all do the same, but ranks of no complete data position, which give
+ * weights. */
 static enum keel_status write_sample(struct keel_worker *worker)
 {
     const struct keel_axes *map = &worker->axes.map;
     if (worker->job.sample_tokens == 0 || !worker->active ||
-        (worker->position != 0 && !writes_together(worker)) ||
-        (worker->axes.tensor > 1 && map->index[worker->position] >= map->data))
+        (worker->position != 0 && !writes_together(worker)))
         return KEEL_OK;
+    if (worker->axes.tensor > 1 && map->index[worker->position] >= map->data)
+        return keel_worker_gathers(worker)
+                   ? keel_trainer_give_weights(worker->trainer, worker->job.sample_tokens)
+                   : KEEL_OK;
     char path[KEEL_PATH_BYTES], *text;
     size_t bytes;
     KEEL_TRY(keel_trainer_sample(worker->trainer, worker->job.sample_tokens, &text, &bytes));

@@ -116,7 +116,9 @@ static enum keel_status open_groups(struct keel_worker *worker)
     axes->trainer = (struct keel_trainer_axes){.view = worker->group,
                                                .rank_count = worker->rank_count,
                                                .place = map->place[worker->position],
-                                               .count = map->tensor};
+                                               .count = map->tensor,
+                                               .rank_place = map->place,
+                                               .each_owns = keel_worker_gathers(worker)};
     for (uint32_t k = 0; k <= map->tensor; k++)
         axes->trainer.begin[k] = keel_axes_slice(worker->job.tensor, map->tensor, k);
     for (uint32_t k = 0; k < map->tensor; k++)
@@ -415,6 +417,7 @@ static enum keel_status restore(struct keel_worker *worker)
 static enum keel_status begin_again(struct keel_worker *worker, bool lost, uint64_t step)
 {
     worker->has_state = false;
+    worker->digest_of = 0;
     keel_trainer_keep(worker->trainer, 0);
     keel_worker_snapshot_again(worker);
     KEEL_TRY(keel_worker_exchange_round(worker, 0, false));
@@ -424,16 +427,16 @@ static enum keel_status begin_again(struct keel_worker *worker, bool lost, uint6
         KEEL_TRY(keel_worker_own(worker));
     KEEL_TRY(worker->sync_all[0].snapshot_count > 0 ? restore(worker) : begin(worker));
     keel_worker_snapshot_again(worker);
-    return owns(worker) ? keel_trainer_settle(worker->trainer, worker->next_step, &worker->digest) : KEEL_OK;
+    return owns(worker) ? keel_worker_settle(worker, worker->next_step) : KEEL_OK;
 }
 
 /* ---- the digest of the model --------------------------------------------------------------------------- */
 
-/* Who has the same slices has the same weights. */
+/* Who has the same slices has the same weights, unless each has what it owns. */
 static enum keel_status check_columns(const struct keel_worker *worker)
 {
     const struct keel_axes *map = &worker->axes.map;
-    for (uint32_t p = 0; p < worker->rank_count; p++) {
+    for (uint32_t p = 0; p < worker->rank_count && !keel_worker_gathers(worker); p++) {
         const struct keel_sync_record *record = &worker->sync_all[p];
         const uint32_t first = keel_axes_rank(map, map->place[p], 0);
         const struct keel_sync_record *other = &worker->sync_all[first];
@@ -466,8 +469,9 @@ static void gather_healed(struct keel_worker *worker)
     keel_worker_note_healed(worker, all);
 }
 
-/* Also says what was left unsaid; all evaluate where one does. */
-static enum keel_status agree_end(struct keel_worker *worker)
+/* Also says what was left unsaid; all evaluate where one does. `known`: the digest, where one knew it; else
+ * NULL. */
+static enum keel_status agree_end(struct keel_worker *worker, const uint64_t *known)
 {
     bool unsaid = false;
     KEEL_TRY(keel_worker_exchange_whole(worker));
@@ -481,6 +485,9 @@ static enum keel_status agree_end(struct keel_worker *worker)
         unsaid = unsaid || worker->sync_all[p].has_unsaid;
     }
     worker->digest = keel_trainer_whole_digest(&worker->axes.trainer, (const uint64_t(*)[2])said);
+    worker->digest_of = worker->next_step + 1;
+    if (known != NULL)
+        KEEL_TRY(keel_worker_check_digest(worker, *known));
     if (!unsaid)
         return KEEL_OK;
     worker->unsaid.digest = worker->digest;
@@ -499,8 +506,9 @@ static enum keel_status go_on(struct keel_worker *worker, uint64_t step)
 enum keel_status keel_worker_agree_axes(struct keel_worker *worker)
 {
     const uint32_t tensor = keel_axes_tensor(worker->rank_count, worker->job.parallel.tensor);
-    uint64_t step;
+    uint64_t step, known;
     bool any = furthest_step(worker, &step);
+    const bool is_known = any && keel_worker_find_digest(worker, step, &known);
     KEEL_TRY(owns(worker) ? keel_worker_catch_up_owned(worker, step)
                           : keel_worker_catch_up_axes(worker, step));
     find_places(worker, tensor, any, step);
@@ -512,5 +520,5 @@ enum keel_status keel_worker_agree_axes(struct keel_worker *worker)
     KEEL_TRY(open_groups(worker));
     KEEL_TRY(keel_worker_open_sharers(worker));
     KEEL_TRY(any ? go_on(worker, step) : begin_again(worker, lost, step));
-    return agree_end(worker);
+    return agree_end(worker, any && is_known ? &known : NULL);
 }

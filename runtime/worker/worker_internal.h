@@ -55,7 +55,7 @@ struct keel_moved {
 /* What a rank says when a view begins; over the wire between equal binaries. `probe` is the digest of the
  * weights after the trial update of the warm-up: boards of one run agree about it. */
 struct keel_sync_record {
-    uint64_t has_state, next_step, digest, snapshot_count, probe;
+    uint64_t has_state, next_step, digest, digest_of, snapshot_count, probe;
     uint64_t has_share;     /* its share of a snapshot is read */
     uint64_t snapshot_step; /* the newest of the snapshot_count */
     char board[64];
@@ -122,6 +122,7 @@ struct keel_worker {
     bool has_state;
     uint64_t next_step; /* steps committed so far = number of the next one */
     uint64_t digest;    /* of the weights at next_step */
+    uint64_t digest_of; /* parallel.zero = 3: the step at which the model had it, plus 1; 0: it is of none */
     uint32_t loss_bits; /* of step number loss_step, the last that this worker did; 0: none yet */
     uint64_t loss_step;
     uint64_t committed_ns; /* when the last commit was */
@@ -226,8 +227,14 @@ enum keel_status keel_worker_agree_owned(struct keel_worker *worker);
  * rank's in the view, empty, and say that the rest is here; go on from what the ranks of the column hold. */
 bool keel_worker_furthest_owned(const struct keel_worker *worker, uint64_t *out_step);
 enum keel_status keel_worker_own(struct keel_worker *worker);
+enum keel_status keel_worker_settle(struct keel_worker *worker, uint64_t step);
 enum keel_status keel_worker_move_owned(struct keel_worker *worker, uint64_t step);
-/* The group of this rank among its column's owners, once these are known. */
+/* Of weights that are gathered: what a rank that knows it says that the model's digest is behind that step;
+ * and whether it is what this rank has found now. */
+bool keel_worker_find_digest(const struct keel_worker *worker, uint64_t step, uint64_t *out);
+enum keel_status keel_worker_check_digest(const struct keel_worker *worker, uint64_t wanted);
+/* The group of this rank among its column's owners, once these are known; weights are gathered over it, or
+ * over the column. */
 enum keel_status keel_worker_open_sharers(struct keel_worker *worker);
 /* Whose pieces others have too, so that they may go elsewhere: all of these at once. */
 void keel_worker_find_spare_holders(const struct keel_worker *worker, uint64_t step,

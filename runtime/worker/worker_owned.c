@@ -178,7 +178,8 @@ bool keel_worker_is_whole(const struct keel_worker *worker, uint64_t step)
         const struct keel_owned_record chosen = keel_worker_choose_owned(worker, place, step);
         for (uint32_t i = 0; i < count; i++) {
             const struct keel_owned_record *record = record_of(worker, column[i], chosen.epoch, step);
-            if (chosen.of != count || record == NULL || !record->complete || record->position != i)
+            if (chosen.of != count || record == NULL || !record->complete || record->position != i ||
+                (keel_worker_gathers(worker) && worker->sync_all[column[i]].digest_of != step + 1))
                 return false;
         }
         seen += count;
@@ -211,40 +212,67 @@ enum keel_status keel_worker_own(struct keel_worker *worker)
     return keel_trainer_own(worker->trainer, &owners);
 }
 
-/* Of gathered weights: what one who has been through that step says that the model's digest is. */
-static bool find_digest(const struct keel_worker *worker, uint64_t step, uint64_t *out)
+/* Of gathered weights a part is here, and the model's digest what it was. */
+enum keel_status keel_worker_settle(struct keel_worker *worker, uint64_t step)
+{
+    uint64_t digest;
+    KEEL_TRY(keel_trainer_settle(worker->trainer, step, &digest));
+    worker->digest = keel_worker_gathers(worker) ? worker->digest : digest;
+    return KEEL_OK;
+}
+
+bool keel_worker_find_digest(const struct keel_worker *worker, uint64_t step, uint64_t *out)
 {
     for (uint32_t p = 0; p < worker->rank_count && keel_worker_gathers(worker); p++) {
-        const struct keel_sync_record *record = &worker->sync_all[p];
-        *out = record->digest;
-        if (record->has_state && record->next_step == step && record->owned[0].of > 0 &&
-            record->owned[0].step == step && record->owned[0].complete)
+        *out = worker->sync_all[p].digest;
+        if (worker->sync_all[p].digest_of == step + 1)
             return true;
     }
     return false;
 }
 
-enum keel_status keel_worker_open_sharers(struct keel_worker *worker)
+enum keel_status keel_worker_check_digest(const struct keel_worker *worker, uint64_t wanted)
+{
+    if (worker->digest == wanted)
+        return KEEL_OK;
+    return keel_fail(KEEL_MISMATCH, "pieces of the state of step %llu: digest %016llx, wanted %016llx",
+                     (unsigned long long)worker->next_step, (unsigned long long)worker->digest,
+                     (unsigned long long)wanted);
+}
+
+static enum keel_status open_sharers(struct keel_worker *worker, const struct keel_owners_map *owners,
+                                     uint32_t number)
 {
     struct keel_worker_axes *axes = &worker->axes;
     uint16_t column[KEEL_MEMBERS_MAX], self[KEEL_MEMBERS_MAX];
-    uint32_t node[KEEL_MEMBERS_MAX], count;
-    const struct keel_owners_map owners = keel_worker_owners(worker, node);
-    const uint32_t number = keel_worker_index(worker, &count) / owners.group;
     (void)keel_worker_column(worker, axes->place, column);
-    if (worker->job.parallel.zero <= KEEL_ZERO_NONE || owners.group == 1 || owners.group == count)
-        return KEEL_OK;
-    for (uint32_t i = 0; i < owners.group; i++) {
-        axes->sharer_ranks[i] = column[number * owners.group + i];
+    for (uint32_t i = 0; i < owners->group; i++) {
+        axes->sharer_ranks[i] = column[number * owners->group + i];
         self[i] = (uint16_t)i;
     }
     const struct keel_subgroup what = {.sequence = SEQUENCE_SHARERS +
                                                    (uint64_t)axes->place * KEEL_MEMBERS_MAX + number,
-                                       .rank_count = owners.group,
+                                       .rank_count = owners->group,
                                        .ranks = axes->sharer_ranks,
-                                       .shard_count = owners.group,
+                                       .shard_count = owners->group,
                                        .shard_rank = self};
     return keel_group_create(worker->group, &what, &axes->sharers);
+}
+
+enum keel_status keel_worker_open_sharers(struct keel_worker *worker)
+{
+    struct keel_worker_axes *axes = &worker->axes;
+    uint32_t node[KEEL_MEMBERS_MAX], count;
+    const struct keel_owners_map owners = keel_worker_owners(worker, node);
+    const uint32_t number = keel_worker_index(worker, &count) / owners.group;
+    const bool own = worker->job.parallel.zero > KEEL_ZERO_NONE;
+    struct keel_group *column = keel_worker_shares(worker) ? axes->column : worker->group;
+    if (own && owners.group > 1 && owners.group < count)
+        KEEL_TRY(open_sharers(worker, &owners, number));
+    keel_trainer_gather_over(worker->trainer, owners.group == 1       ? NULL
+                                              : axes->sharers != NULL ? axes->sharers
+                                                                      : column);
+    return KEEL_OK;
 }
 
 /* From what the column's ranks hold of that layout to this view's. */
@@ -258,7 +286,7 @@ static enum keel_status move(struct keel_worker *worker, uint64_t epoch, uint64_
     if (status == KEEL_OK)
         status = keel_worker_make_moves(worker, &moves);
     if (status == KEEL_OK)
-        status = keel_trainer_settle(worker->trainer, step, &worker->digest);
+        status = keel_worker_settle(worker, step);
     worker->healed = keel_worker_count_moves(worker, &moves);
     keel_moves_fini(&moves);
     return status;
@@ -309,6 +337,7 @@ static enum keel_status begin_again(struct keel_worker *worker, bool lost, uint6
 {
     char detail[160];
     worker->has_state = false;
+    worker->digest_of = 0;
     keel_trainer_drop(worker->trainer);
     keel_trainer_keep(worker->trainer, 0);
     if (lost) {
@@ -324,7 +353,7 @@ static enum keel_status begin_again(struct keel_worker *worker, bool lost, uint6
     }
     KEEL_TRY(keel_worker_own(worker));
     KEEL_TRY(keel_worker_restore_or_begin(worker));
-    KEEL_TRY(keel_trainer_settle(worker->trainer, worker->next_step, &worker->digest));
+    KEEL_TRY(keel_worker_settle(worker, worker->next_step));
     worker->has_state = true;
     return end(worker);
 }
@@ -344,15 +373,13 @@ enum keel_status keel_worker_agree_owned(struct keel_worker *worker)
         return begin_again(worker, true, step);
     const bool whole = keel_worker_is_whole(worker, step);
     uint64_t known;
-    const bool is_known = find_digest(worker, step, &known);
+    const bool is_known = keel_worker_find_digest(worker, step, &known);
     KEEL_TRY(keel_worker_move_owned(worker, step));
     if (whole)
         return say_rest(worker);
     KEEL_TRY(end(worker));
-    if (is_known && worker->digest != known)
-        return keel_fail(KEEL_MISMATCH, "pieces of the state of step %llu: digest %016llx, wanted %016llx",
-                         (unsigned long long)step, (unsigned long long)worker->digest,
-                         (unsigned long long)known);
+    if (is_known)
+        KEEL_TRY(keel_worker_check_digest(worker, known));
     keel_worker_note_healed(worker, worker->healed);
     return say_rest(worker);
 }

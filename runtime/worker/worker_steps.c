@@ -84,7 +84,7 @@ static struct keel_step_record record_of(const struct keel_worker *worker,
     return record;
 }
 
-/* Ranks of no complete data position cannot evaluate: they are told. */
+/* Ranks of no complete data position cannot evaluate: they are told, and give the weights that they own. */
 static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_scores *out)
 {
     struct keel_worker_axes *axes = &worker->axes;
@@ -93,6 +93,8 @@ static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_
     const void *parts[] = {&axes->scores};
     if (axes->tensor == 1 || map->index[worker->position] < map->data)
         KEEL_TRY(keel_trainer_eval(worker->trainer, out));
+    else if (keel_worker_gathers(worker) && keel_data_val_samples(worker->data) > 0)
+        KEEL_TRY(keel_trainer_give_weights(worker->trainer, worker->job.eval_batches));
     if (axes->tensor == 1 || map->ranks == map->data * map->tensor)
         return KEEL_OK;
     axes->scores = (uint64_t)out->has_loss << 32 | bits_of(out->loss);
@@ -111,6 +113,13 @@ static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_
     return KEEL_OK;
 }
 
+static enum keel_status find_scores(struct keel_worker *worker, struct keel_scores *out)
+{
+    *out = (struct keel_scores){.has_loss = false};
+    return keel_worker_shares(worker) ? evaluate_shared(worker, out)
+                                      : keel_trainer_eval(worker->trainer, out);
+}
+
 static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_record *record)
 {
     const struct keel_job *job = &worker->job;
@@ -118,9 +127,8 @@ static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_re
         job->eval_every > 0 && (worker->next_step % job->eval_every == 0 || worker->next_step == job->steps);
     if (!due)
         return KEEL_OK;
-    struct keel_scores scores = {.has_loss = false};
-    KEEL_TRY(keel_worker_shares(worker) ? evaluate_shared(worker, &scores)
-                                        : keel_trainer_eval(worker->trainer, &scores));
+    struct keel_scores scores;
+    KEEL_TRY(find_scores(worker, &scores));
     record->has_val_loss = scores.has_loss;
     record->val_loss_bits = bits_of(scores.loss);
     record->has_val_accuracy = scores.has_accuracy;
@@ -232,6 +240,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
     worker->committed_ns = now_ns;
     worker->digest = result.digest;
     worker->next_step++;
+    worker->digest_of = worker->next_step + 1;
     if (worker->first_step_of_view)
         keel_worker_note_memory(worker);
     worker->first_step_of_view = worker->interrupted = false;
@@ -256,7 +265,7 @@ static bool snapshot_due(const struct keel_worker *worker)
 static enum keel_status evaluate_only(struct keel_worker *worker)
 {
     struct keel_scores scores;
-    KEEL_TRY(keel_trainer_eval(worker->trainer, &scores));
+    KEEL_TRY(find_scores(worker, &scores));
     if (worker->position == 0)
         keel_worker_note_scores(worker, &scores);
     return KEEL_OK;

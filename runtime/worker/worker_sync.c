@@ -89,7 +89,6 @@ static enum keel_status open_group(struct keel_worker *worker)
                                        .costs = worker->job.network_costs[0] != '\0' ? &worker->costs : NULL};
     KEEL_TRY(keel_group_open(worker->endpoint, &config, &worker->group));
     keel_group_on_lost(worker->group, peer_lost, worker);
-    keel_trainer_gather_over(worker->trainer, worker->group);
     keel_inbox_guard(&worker->inbox, worker->group, worker->view.epoch);
     return KEEL_OK;
 }
@@ -117,6 +116,7 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, 
     *mine = (struct keel_sync_record){.has_state = worker->has_state,
                                       .next_step = worker->next_step,
                                       .digest = worker->digest,
+                                      .digest_of = worker->digest_of,
                                       .has_share = has_share,
                                       .probe = keel_trainer_probe(worker->trainer),
                                       .tensor = worker->axes.tensor,
@@ -450,6 +450,7 @@ enum keel_status keel_worker_exchange_second(struct keel_worker *worker)
     worker->digest = 0; /* of the model: that of each owner's pieces */
     for (uint32_t p = 0; p < worker->rank_count; p++)
         worker->digest += worker->sync_all[p].part;
+    worker->digest_of = worker->next_step + 1;
     return KEEL_OK;
 }
 

@@ -26,11 +26,6 @@ for ahead in 0 3; do
     check "gathered $ahead ahead: the same bits" same_bits "$root/one" "$out"
 done
 
-drill groups $one $three --set parallel.zero_group=2 --ranks 4 --drill "kill:rank=1,step=3,at=spread" \
-    --drill "kill:rank=2,step=5,at=reduce"
-check "two groups of owners, and losses" [ $? -eq 0 ]
-check "two groups of owners, and losses: the same bits" same_bits "$root/one" "$out"
-
 # A rank is lost in each phase, and another later; with two holders nothing is.
 for at in forward reduce commit spread snapshot; do
     second=5
@@ -132,9 +127,6 @@ check "a rank whose weights change in memory: it is said" grep -q "in step 4, wh
 drill moment $one $three --ranks 3 --drill flip:rank=1,step=5,at=reduce
 check "a moment changes: the same bits" same_bits "$root/one" "$out"
 check "a moment changes: it is said whose" grep -q "has other pieces of the state" "$out/events.jsonl"
-
-drill refused $one $three --set job.tensor=2 --set parallel.tensor=2 --ranks 2
-check "ranks that share slices do not gather yet" grep -q "parallel.tensor = 2 does not go with parallel.zero = 3" "$out.log"
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -21,9 +21,9 @@ struct rank {
     struct keel_device *device;
     struct keel_trainer *trainer;
     struct keel_endpoint *endpoint;
-    struct keel_group *group;
+    struct keel_group *group, *sharers; /* sharers: NULL where all are, or none */
     atomic_uint_fast64_t progress;
-    uint32_t position, count;
+    uint32_t position, count, group_size;
     uint16_t shard_position[RANKS_MAX];
     uint64_t sent; /* in the last step */
     struct keel_trainer_result result;
@@ -67,7 +67,7 @@ static void open_data(struct keel_job *of, struct keel_data **out)
 static void open_rank_of(struct rank *rank, const struct keel_job *of, uint32_t position, uint32_t count,
                          uint32_t shards, uint32_t microbatches, uint32_t zero)
 {
-    *rank = (struct rank){.job = *of, .position = position, .count = count};
+    *rank = (struct rank){.job = *of, .position = position, .count = count, .group_size = count};
     rank->job.ranks = count;
     rank->job.shards = shards;
     rank->job.microbatches = microbatches;
@@ -113,6 +113,7 @@ static void *run_rank(void *argument)
         const struct keel_trainer_step step = {.step = n,
                                                .epoch = 1,
                                                .group = rank->group,
+                                               .sharers = rank->sharers,
                                                .position = rank->position,
                                                .rank_count = rank->count,
                                                .shard_position = rank->shard_position};
@@ -121,6 +122,25 @@ static void *run_rank(void *argument)
         rank->sent = sent_by(rank) - before;
     }
     return NULL;
+}
+
+/* The ranks that this one gathers weights from. */
+static void open_sharers(struct rank *rank)
+{
+    const uint32_t size = rank->group_size, first = rank->position / size * size;
+    uint16_t members[RANKS_MAX], self[RANKS_MAX];
+    for (uint32_t i = 0; i < size; i++) {
+        members[i] = (uint16_t)(first + i);
+        self[i] = (uint16_t)i;
+    }
+    const struct keel_subgroup what = {
+        .sequence = 1 + first, .rank_count = size, .ranks = members, .shard_count = size, .shard_rank = self};
+    rank->sharers = NULL;
+    if (size > 1 && size < rank->count)
+        ck_ok(keel_group_create(rank->group, &what, &rank->sharers));
+    keel_trainer_gather_over(rank->trainer, size == 1               ? NULL
+                                            : rank->sharers != NULL ? rank->sharers
+                                                                    : rank->group);
 }
 
 static void open_groups(struct rank *ranks, uint32_t count, uint64_t epoch)
@@ -138,7 +158,7 @@ static void open_groups(struct rank *ranks, uint32_t count, uint64_t epoch)
                                                  .shard_count = ranks[r].job.shards,
                                                  .shard_rank = ranks[r].shard_position};
         ck_ok(keel_group_open(ranks[r].endpoint, &config, &ranks[r].group));
-        keel_trainer_gather_over(ranks[r].trainer, ranks[r].group);
+        open_sharers(&ranks[r]);
     }
 }
 
@@ -146,6 +166,8 @@ static void close_groups(struct rank *ranks, uint32_t count)
 {
     for (uint32_t r = 0; r < count; r++) {
         keel_trainer_gather_over(ranks[r].trainer, NULL);
+        if (ranks[r].sharers != NULL)
+            keel_group_close(ranks[r].sharers);
         keel_group_close(ranks[r].group);
         ck_ok(keel_trainer_leave_group(ranks[r].trainer));
     }
@@ -157,7 +179,7 @@ static void begin(struct rank *rank, uint32_t holders)
     const struct keel_owners owners = {
         .epoch = 1,
         .position = rank->position,
-        .of = {.count = rank->count, .group = rank->count, .holders = holders}};
+        .of = {.count = rank->count, .group = rank->group_size, .holders = holders}};
     ck_ok(keel_trainer_own(rank->trainer, &owners));
     ck_ok(keel_trainer_initialize(rank->trainer));
     ck_ok(keel_trainer_settle(rank->trainer, 0, &digest));
@@ -173,18 +195,26 @@ static void find_share(const struct keel_engine *engine, uint32_t position, uint
         out[b] = runs[b].count;
 }
 
-/* Gradients to their owners, copies to the shadow, weights to all as often as they are gathered. */
+/* Gradients to their owners, copies to the shadow or to the other groups, weights to its own group as often
+ * as they are gathered: of each stripe what the rank owns, or has a copy of. */
 static uint64_t formula_of(const struct rank *rank, uint32_t holders)
 {
     const struct keel_engine *engine = keel_trainer_engine(rank->trainer);
-    uint64_t own[BUCKETS_MAX], elements = 0;
+    const uint32_t size = rank->group_size,
+                   copies = size < rank->count ? rank->count / size - 1 : holders - 1;
+    uint64_t own[BUCKETS_MAX], held[BUCKETS_MAX] = {0}, elements = 0;
     uint32_t count;
     const struct keel_engine_gather *gathers = keel_engine_gathers(engine, false, &count);
+    for (uint32_t p = rank->position % size; p < rank->count; p += size) {
+        find_share(engine, p, rank->count, own);
+        for (uint32_t b = 0; b < keel_engine_bucket_count(engine); b++)
+            held[b] += own[b];
+    }
     find_share(engine, rank->position, rank->count, own);
     for (uint32_t b = 0; b < keel_engine_bucket_count(engine); b++)
-        elements += keel_engine_bucket(engine, b)->count - own[b] + (holders > 1 ? own[b] : 0);
+        elements += keel_engine_bucket(engine, b)->count - own[b] + copies * own[b];
     for (uint32_t g = 0; g < count; g++)
-        elements += rank->job.microbatches * own[gathers[g].bucket] * (rank->count - 1);
+        elements += rank->job.microbatches * held[gathers[g].bucket] * (size - 1);
     return elements * sizeof(float);
 }
 
@@ -226,15 +256,21 @@ static void run_all(struct rank *ranks, uint32_t count)
     }
 }
 
-/* _i: 2 to 4 ranks, 1 or 2 holders, 1 or 2 microbatches. */
+static const struct {
+    uint32_t ranks, holders, microbatches, group;
+} shapes[] = {{2, 1, 1, 2}, {3, 1, 1, 3}, {4, 1, 1, 4}, {2, 2, 1, 2}, {3, 2, 1, 3}, {4, 2, 1, 4},
+              {2, 1, 2, 2}, {3, 1, 2, 3}, {4, 1, 2, 4}, {2, 2, 2, 2}, {3, 2, 2, 3}, {4, 2, 2, 4},
+              {4, 1, 1, 2}, {4, 2, 2, 2}, {4, 1, 1, 1}, {3, 1, 2, 1}};
+
 START_TEST(ranks_send_what_the_formula_says_and_have_the_bits_of_one)
 {
     static struct rank ranks[RANKS_MAX];
-    const uint32_t count = 2 + (uint32_t)_i % 3, holders = 1 + (uint32_t)_i / 3 % 2,
-                   microbatches = 1 + (uint32_t)_i / 6;
+    const uint32_t count = shapes[_i].ranks, holders = shapes[_i].holders,
+                   microbatches = shapes[_i].microbatches;
     uint64_t whole = 0, zero0;
     for (uint32_t r = 0; r < count; r++) {
         open_rank(&ranks[r], r, count, count, microbatches, KEEL_ZERO_WEIGHTS);
+        ranks[r].group_size = shapes[_i].group;
         begin(&ranks[r], holders);
     }
     open_groups(ranks, count, 1);
@@ -252,8 +288,10 @@ START_TEST(ranks_send_what_the_formula_says_and_have_the_bits_of_one)
         whole += ranks[r].sent;
     }
     zero0 = 2 * (count - 1) * keel_engine_flat_count(keel_trainer_engine(ranks[0].trainer)) * sizeof(float);
-    printf("note: %u ranks, %u holders, %u microbatches: %llu bytes by all, %.3f of zero = 0\n", count,
-           holders, microbatches, (unsigned long long)whole, (double)whole / (double)zero0);
+    printf(
+        "note: %u ranks in groups of %u, %u holders, %u microbatches: %llu bytes by all, %.3f of zero = 0\n",
+        count, shapes[_i].group, holders, microbatches, (unsigned long long)whole,
+        (double)whole / (double)zero0);
     close_groups(ranks, count);
     for (uint32_t r = 0; r < count; r++)
         close_rank(&ranks[r]);
@@ -302,10 +340,11 @@ END_TEST
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
 /* 27 million parameters, of which nothing is computed. */
-static struct keel_job large_job(uint32_t ranks)
+static struct keel_job large_job(uint32_t ranks, uint32_t tensor)
 {
     struct keel_job large = job;
     large.shards = large.ranks = ranks;
+    large.tensor = tensor;
     large.microbatches = 1;
     large.layers = 6;
     large.width = 512;
@@ -314,20 +353,41 @@ static struct keel_job large_job(uint32_t ranks)
     return large;
 }
 
-static uint64_t held_by(const struct keel_engine *engine, uint32_t position, uint32_t count, uint32_t holders,
-                        struct keel_engine_pieces **out)
+static uint64_t held_by(const struct keel_engine *engine, uint32_t position,
+                        const struct keel_owners_map *owners, struct keel_engine_pieces **out)
 {
-    static struct keel_engine_run runs[2 * BUCKETS_MAX];
+    static struct keel_engine_run runs[RANKS_MAX * BUCKETS_MAX];
     const uint32_t buckets = keel_engine_bucket_count(engine);
+    uint32_t shares = 0;
     uint64_t held = 0;
     ck_assert_uint_le(buckets, BUCKETS_MAX);
-    ck_ok(keel_engine_share(engine, position, count, runs));
-    if (holders > 1)
-        ck_ok(keel_engine_share(engine, (position + count - 1) % count, count, runs + buckets));
-    for (uint32_t r = 0; r < holders * buckets; r++)
+    for (uint32_t i = 0; i < owners->count; i++) {
+        const uint32_t owner = (position + i) % owners->count;
+        if (keel_has_share(owners, position, owner))
+            ck_ok(keel_engine_share(engine, owner, owners->count, runs + (size_t)shares++ * buckets));
+    }
+    for (uint32_t r = 0; r < shares * buckets; r++)
         held += runs[r].count;
-    ck_ok(keel_engine_pieces_create((struct keel_engine *)(uintptr_t)engine, runs, holders * buckets, out));
+    ck_ok(keel_engine_pieces_create((struct keel_engine *)(uintptr_t)engine, runs, shares * buckets, out));
     return held;
+}
+
+/* What keel plan knows of the model: the whole one, and the cut of it that a rank has. */
+static void plan_model(const struct keel_job *of, const struct keel_data *data, struct keel_device *device,
+                       struct keel_kernels *kernels, const struct keel_engine *cut,
+                       struct keel_plan_model *out)
+{
+    struct keel_engine *whole;
+    struct keel_graph *graph;
+    ck_ok(keel_trainer_build_engine(
+        of, data, (struct keel_engine_config){.device = device, .kernels = kernels, .plan_only = true},
+        &whole));
+    ck_ok(keel_graph_create(&graph));
+    ck_ok(keel_model_build(graph, of, data));
+    ck_ok(keel_plan_model_make(of, graph, whole, out));
+    keel_plan_model_cut(out, 1, cut);
+    keel_graph_destroy(graph);
+    keel_engine_destroy(whole);
 }
 
 static uint64_t apart(uint64_t a, uint64_t b)
@@ -337,16 +397,22 @@ static uint64_t apart(uint64_t a, uint64_t b)
 
 /* What the device counts is what the engine planned, and keel plan says: 16 bytes of each element that is
  * held, windows, activations, accumulators; and what is left over, which is small. */
+static const struct {
+    uint32_t positions, tensor, holders, group;
+} layouts[] = {{2, 1, 1, 2}, {3, 1, 1, 3}, {4, 1, 1, 4}, {2, 1, 2, 2}, {3, 1, 2, 3},
+               {4, 1, 2, 4}, {4, 1, 1, 2}, {2, 2, 1, 2}, {3, 2, 2, 3}, {4, 2, 1, 2}};
+
 START_TEST(memory_of_a_rank_is_what_the_plan_says)
 {
-    const uint32_t ranks = 2 + (uint32_t)_i % 3, holders = 1 + (uint32_t)_i / 3;
-    struct keel_job large = large_job(ranks);
+    const uint32_t ranks = layouts[_i].positions, tensor = layouts[_i].tensor, group = layouts[_i].group;
+    const struct keel_owners_map owners = {.count = ranks, .group = group, .holders = layouts[_i].holders};
+    const uint32_t copies = group < ranks ? ranks / group : layouts[_i].holders;
+    struct keel_job large = large_job(ranks, tensor);
     struct keel_data *data;
     struct keel_device *device;
     struct keel_engine *engine;
     struct keel_engine_pieces *pieces;
     struct keel_engine_facts facts;
-    struct keel_graph *graph;
     struct keel_plan_model model;
     struct keel_job_plan plan;
     uint64_t bytes[KEEL_BYTES_KINDS];
@@ -355,20 +421,22 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     struct keel_kernels *kernels;
     ck_ok(keel_kernels_create(device, &kernels));
     const uint64_t before = keel_device_stats(device).live_bytes;
-    ck_ok(keel_trainer_build_engine(
-        &large, data, (struct keel_engine_config){.device = device, .kernels = kernels}, &engine));
-    const uint64_t held = held_by(engine, ranks - 1, ranks, holders, &pieces);
+    ck_ok(keel_trainer_build_engine(&large, data,
+                                    (struct keel_engine_config){.device = device,
+                                                                .kernels = kernels,
+                                                                .tensor_first = tensor - 1,
+                                                                .tensor_count = tensor > 1 ? 1 : 0},
+                                    &engine));
+    const uint64_t held = held_by(engine, ranks - 1, &owners, &pieces);
     keel_engine_facts(engine, &facts);
     ck_assert_uint_eq(keel_device_stats(device).live_bytes - before, facts.planned_peak_bytes);
 
-    ck_ok(keel_graph_create(&graph));
-    ck_ok(keel_model_build(graph, &large, data));
-    ck_ok(keel_plan_model_make(&large, graph, engine, &model));
-    keel_plan_make(&model, ranks, 1, 3, holders, 0, &plan);
-    keel_plan_seat_bytes(&model, &plan, ranks - 1, bytes);
+    plan_model(&large, data, device, kernels, engine, &model);
+    keel_plan_make(&model, ranks, tensor, 3, owners.holders, group, &plan);
+    keel_plan_seat_bytes(&model, &plan, ranks * tensor - 1, bytes);
     const uint64_t state =
         bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] + bytes[KEEL_BYTES_OPTIMIZER];
-    const uint64_t formula = 16 * facts.parameters * holders / ranks;
+    const uint64_t formula = 16 * facts.parameters * copies / ranks;
     ck_assert_uint_eq(bytes[KEEL_BYTES_ACTIVATIONS], facts.activation_bytes);
     ck_assert_uint_eq(bytes[KEEL_BYTES_WORKSPACE],
                       facts.accumulator_bytes + facts.window_bytes + facts.weight_window_bytes);
@@ -377,9 +445,10 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     const uint64_t rest =
         facts.planned_peak_bytes - own - facts.activation_bytes - bytes[KEEL_BYTES_WORKSPACE];
     printf(
-        "note: %u ranks, %u holders: %llu bytes of state (16 P / n: %llu), %llu of windows of weights, %llu "
-        "of windows of gradients, %llu of activations, %llu accumulators, %llu else\n",
-        ranks, holders, (unsigned long long)own, (unsigned long long)formula,
+        "note: %u owners, groups of %u, %u holders, tensor %u: %llu bytes of state (16 P / n: %llu), %llu of "
+        "windows of weights, %llu of windows of gradients, %llu of activations, %llu accumulators, %llu "
+        "else\n",
+        ranks, group, copies, tensor, (unsigned long long)own, (unsigned long long)formula,
         (unsigned long long)facts.weight_window_bytes, (unsigned long long)facts.window_bytes,
         (unsigned long long)facts.activation_bytes, (unsigned long long)facts.accumulator_bytes,
         (unsigned long long)rest);
@@ -389,7 +458,6 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     ck_assert_uint_lt(facts.weight_window_bytes * 2, keel_engine_flat_count(engine) * sizeof(float));
 
     keel_plan_model_fini(&model);
-    keel_graph_destroy(graph);
     keel_engine_pieces_destroy(pieces);
     keel_engine_destroy(engine);
     keel_kernels_destroy(kernels);
@@ -450,11 +518,12 @@ END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_loop_test(tc, ranks_send_what_the_formula_says_and_have_the_bits_of_one, 0, 12);
+    tcase_add_loop_test(tc, ranks_send_what_the_formula_says_and_have_the_bits_of_one, 0,
+                        sizeof shapes / sizeof shapes[0]);
     tcase_add_test(tc, what_an_evaluation_left_under_way_is_begun_anew);
     tcase_add_test(tc, a_rank_without_shards_waits_for_the_sums_of_many_buckets);
     tcase_add_test(tc, staging_is_as_large_as_the_shares_of_fewer_owners);
-    tcase_add_loop_test(tc, memory_of_a_rank_is_what_the_plan_says, 0, 6);
+    tcase_add_loop_test(tc, memory_of_a_rank_is_what_the_plan_says, 0, sizeof layouts / sizeof layouts[0]);
 }
 
 KEEL_TEST_MAIN("gathered_weights", cases, 300)

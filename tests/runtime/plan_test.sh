@@ -89,6 +89,16 @@ check "with zero = 3 weights come ahead of the segment that waits for them, and 
 plan --ranks 3 --set parallel.zero=3 --set train.microbatches=1 --dump
 check "who has fewer shards gathers as often as others ($(grep -c "collective weights" "$root/log"))" \
     '[ $code -eq 0 ] && [ $(($(grep -c "collective weights" "$root/log") % 3)) -eq 0 ]'
+gathered() { sed -n 's/^  over data *\([0-9]*\) all-gather *\([0-9]*\) bytes together$/\1 \2/p' "$root/log"; }
+plan --ranks 4 --set parallel.zero=3 --set train.microbatches=1
+whole=$(gathered)
+plan --ranks 4 --set parallel.zero=3 --set train.microbatches=1 --set parallel.zero_group=2 --set parallel.holders=1 --dump
+check "groups of two of four gather the same in twice as many stripes ($whole: $(gathered))" \
+    '[ "$(gathered)" = "$((${whole% *} * 2)) ${whole#* }" ] && has "collective shadow"'
+plan --ranks 4 --set parallel.zero=3 --set train.microbatches=1 --set parallel.zero_group=1
+check "and who has all gathers nothing ($(gathered))" '[ $code -eq 0 ] && [ -z "$(gathered)" ]'
+plan --ranks 8 --set parallel.zero=3 --set job.tensor=2 --set parallel.tensor=2
+check "columns of four slices' owners gather what they have" '[ $code -eq 0 ] && grep -q "^ *8 *4 *2 *3 *4 *2 *0 " "$root/log" && has "over tensor" && [ -n "$(gathered)" ]'
 plan --ranks 4 --set parallel.zero=3 --set parallel.holders=1
 check "what one rank alone has is lost with it" has "bytes are nowhere else, so all go back to the newest snapshot"
 plan --ranks 4 --set parallel.zero=3

@@ -53,8 +53,6 @@ try run "$job" --set model.kind=bert --set model.heads=32 --set model.block=8 --
 expect "tokens that cannot be cut so" 2 "has 8 units that stay together (tokens of a batch): job.tensor can be 1 to 8"
 try run "$job" --set model.kind=dlrm --set job.tensor=2 --out "$root/x"
 expect "a model that splits nothing" 2 "job.tensor = 2 says nothing to model.kind = dlrm"
-try run "$job" --set job.tensor=2 --set parallel.tensor=2 --set parallel.zero=3 --ranks 2 --out "$root/x"
-expect "weights that ranks with slices would gather" 3 "parallel.tensor = 2 does not go with parallel.zero = 3"
 try run "$job" --set parallel.memory=1000 --out "$root/memory"
 expect "more memory than a rank may use" 3 "parallel.memory = 1000: each of 1 ranks (data 1, tensor 1, zero 0) needs"
 [ ! -e "$root/memory" ]; code=$?;                        expect "is found before the directory is made" 0 ""

@@ -189,8 +189,18 @@ static uint32_t second_by_lists(uint32_t position, uint32_t count, const uint32_
     return nodes == 1 ? (position + 1) % count : on[next][turn % size[next]];
 }
 
+static bool gathers(void)
+{
+    return worker.job.parallel.zero == KEEL_ZERO_WEIGHTS;
+}
+
 static bool holds(uint32_t p, uint32_t owner, uint32_t count, const uint32_t *node)
 {
+    uint32_t group = worker.job.parallel.zero_group > 0 ? worker.job.parallel.zero_group : count;
+    while (group < count && count % group != 0)
+        group++;
+    if (group < count)
+        return p % group == owner % group;
     return p == owner || (worker.job.parallel.holders > 1 && second_by_lists(owner, count, node) == p);
 }
 
@@ -294,10 +304,10 @@ static void need_by_definition(void)
     const uint32_t moments = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V, weights = 1 << KEEL_STATE_WEIGHTS;
     const bool whole = worker.job.parallel.zero <= KEEL_ZERO_NONE;
     for (uint32_t i = 0; i < column; i++) {
-        mark_all(need[column_at[i]], whole ? weights | moments : weights);
+        mark_all(need[column_at[i]], whole ? weights | moments : gathers() ? 0 : weights);
         for (uint32_t owner = 0; !whole && owner < column; owner++)
             if (holds(i, owner, column, nodes_now))
-                mark_share(need[column_at[i]], owner, column, moments);
+                mark_share(need[column_at[i]], owner, column, gathers() ? weights | moments : moments);
     }
 }
 
@@ -454,7 +464,7 @@ static void have_by_definition(uint64_t epoch, uint64_t step)
             const struct keel_owned_record *record = &after[column_at[m]][i];
             if (record->of == 0 || record->epoch != epoch || record->step != step)
                 continue;
-            if (record->complete)
+            if (record->complete && !gathers())
                 mark_all(have[column_at[m]], KEEL_PARTS_WEIGHTS);
             for (uint32_t owner = 0; owner < record->of; owner++)
                 if (holds(record->position, owner, record->of, layouts[worker.axes.place][epoch].node))
@@ -547,6 +557,7 @@ START_TEST(pieces_come_once_from_live_holders_of_the_newest_layout_that_is_whole
     for (uint64_t c = 0; c < CASES; c++) {
         random_state = 9000 + c;
         worker.job.parallel.holders = 1 + (next_random(4) > 0);
+        worker.job.parallel.zero_group = next_random(3) > 0 ? 0 : 1 + next_random(4);
         draw_view();
         draw_layouts(20);
         const uint64_t step = furthest();
@@ -570,7 +581,7 @@ END_TEST
 /* Five ranks where they were, in one place or in two, and each thing that can be otherwise of one of them. */
 START_TEST(a_layout_is_whole_when_all_are_where_they_were_with_all_weights)
 {
-    for (uint32_t otherwise = 0; otherwise < 6; otherwise++) {
+    for (uint32_t otherwise = 0; otherwise < 7; otherwise++) {
         struct keel_owned_record *one = &worker.sync_all[2].owned[0];
         memset(worker.sync_all, 0, RANKS * sizeof *worker.sync_all);
         worker.rank_count = 5 + (otherwise == 5);
@@ -579,6 +590,7 @@ START_TEST(a_layout_is_whole_when_all_are_where_they_were_with_all_weights)
             const uint32_t place = p % places, of = (5 + places - 1 - place) / places;
             worker.axes.map.place[p] = (uint16_t)place;
             worker.sync_all[p].place = place;
+            worker.sync_all[p].digest_of = otherwise == 6 && p == 2 ? 7 : 8;
             worker.sync_all[p].owned[p % 2] = (struct keel_owned_record){
                 /* of its two layouts */
                 .epoch = 3, .step = 7, .of = of, .position = p / places, .complete = 1, .shares = {0xff}};
@@ -587,7 +599,42 @@ START_TEST(a_layout_is_whole_when_all_are_where_they_were_with_all_weights)
         one->complete = otherwise != 2;
         one->step += otherwise == 3;
         one->epoch += otherwise == 4;
-        ck_assert_int_eq(keel_worker_is_whole(&worker, 7), otherwise == 0);
+        ck_assert_int_eq(keel_worker_is_whole(&worker, 7),
+                         otherwise == 0 || (otherwise == 6 && !gathers())); /* else all digests are of all */
+    }
+}
+END_TEST
+
+/* A view may end when a rank has what it is to own, and before the ranks said what they have: what it knows
+ * of the model's digest is what it knew before, or nothing. */
+START_TEST(the_digest_of_a_piece_is_not_said_to_be_that_of_the_model)
+{
+    uint32_t nodes[2] = {0, 0};
+    uint64_t part, shared, digest;
+    for (uint32_t known = 0; known < 2; known++) {
+        const struct keel_owners owners = {.epoch = 1 + known,
+                                           .of = {.count = 2, .group = 2, .holders = 1, .node = nodes}};
+        worker.rank_count = 1;
+        worker.position = 0;
+        worker.digest = 77;
+        worker.digest_of = 3 + known;
+        ck_ok(keel_trainer_own(worker.trainer, &owners));
+        ck_ok(keel_trainer_initialize(worker.trainer));
+        ck_ok(keel_worker_settle(&worker, 3));
+        worker.has_state = true;
+        worker.next_step = 3;
+        ck_ok(keel_worker_exchange_whole(&worker));
+        ck_assert_int_eq(keel_worker_find_digest(&worker, 3, &digest), known);
+        ck_assert(!known || digest == 77);
+        ck_ok(keel_worker_exchange_second(&worker)); /* of a rank alone: it is all there is */
+        keel_trainer_digest_parts(worker.trainer, &part, &shared);
+        ck_assert(keel_worker_find_digest(&worker, 3, &digest) == known && worker.digest == part &&
+                  part != 77);
+        ck_ok(keel_worker_exchange_whole(&worker));
+        ck_assert(keel_worker_find_digest(&worker, 3, &digest) && digest == part);
+        ck_ok(keel_worker_check_digest(&worker, part));
+        ck_assert_int_eq(keel_worker_check_digest(&worker, part + 1), KEEL_MISMATCH);
+        keel_trainer_forget_before(worker.trainer);
     }
 }
 END_TEST
@@ -697,6 +744,22 @@ static void open_sliced_owned(void)
     places = PLACES;
 }
 
+static void open_gathered(void)
+{
+    open_worker(KEEL_ZERO_WEIGHTS, 1, KEEL_OPTIMIZER_ADAMW, KEEL_F32);
+    worker.device = device;
+    map_elements();
+}
+
+static void open_sliced_gathered(void)
+{
+    open_worker(KEEL_ZERO_WEIGHTS, SLICES, KEEL_OPTIMIZER_ADAMW, KEEL_F32);
+    ck_ok(keel_trainer_cut(worker.trainer, 1, 2));
+    worker.device = device;
+    map_elements();
+    places = PLACES;
+}
+
 static void add_case(Suite *suite, const char *name, void (*open)(void), const TTest *const *tests,
                      size_t count)
 {
@@ -716,6 +779,10 @@ int main(void)
     const TTest *const owned[] = {pieces_come_once_from_live_holders_of_the_newest_layout_that_is_whole,
                                   what_ranks_read_of_a_snapshot_reaches_all_who_need_it,
                                   a_layout_is_whole_when_all_are_where_they_were_with_all_weights};
+    const TTest *const gathered[] = {pieces_come_once_from_live_holders_of_the_newest_layout_that_is_whole,
+                                     what_ranks_read_of_a_snapshot_reaches_all_who_need_it,
+                                     a_layout_is_whole_when_all_are_where_they_were_with_all_weights,
+                                     the_digest_of_a_piece_is_not_said_to_be_that_of_the_model};
     const TTest *const sliced[] = {
         slices_come_from_their_own_column_alone, what_ranks_read_of_a_snapshot_reaches_all_who_need_it,
         who_is_a_step_behind_and_has_its_sums_catches_up, nobody_is_missed_where_all_are_there};
@@ -724,6 +791,8 @@ int main(void)
     add_case(suite, "owned", open_owned, owned, 3);
     add_case(suite, "sliced", open_sliced, sliced, 4);
     add_case(suite, "sliced-owned", open_sliced_owned, owned, 3);
+    add_case(suite, "gathered", open_gathered, gathered, 4);
+    add_case(suite, "sliced-gathered", open_sliced_gathered, gathered, 4);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     const int failed = srunner_ntests_failed(runner);
