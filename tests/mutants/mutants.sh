@@ -35,6 +35,8 @@ small() {
         --set model.heads=4 --set job.tensor=3 --set train.steps=2 --set train.clip=0.5 --set snapshot.every=0 \
         --set cluster.timeout_s=3 --set cluster.device=host --set "data.path=$work/text" "$@" >"$out.log" 2>&1
 }
+# Weights that are gathered; many buckets.
+gathers="--set parallel.zero=3 --set train.microbatches=1 --set parallel.bucket=16384"
 # scenario NAME: arguments of a run
 scenario() {
     case $1 in
@@ -45,6 +47,13 @@ scenario() {
     grid) echo "--ranks 4 --set parallel.tensor=2" ;;
     zero1) echo "--ranks 3 --set parallel.zero=1 --set parallel.bucket=65536 --set model.width=64" ;;
     zero2) echo "--ranks 3 --set parallel.zero=2 --set train.microbatches=1 --set parallel.bucket=16384" ;;
+    cut-zero) echo "--ranks 4 --set parallel.tensor=2 --set parallel.zero=1 --set parallel.bucket=16384" ;;
+    gather) echo "--ranks 4 $gathers" ;;
+    gather16) echo "--ranks 4 $gathers --set train.storage=f16 --set job.shards=16" ;;
+    gather-cut) echo "--ranks 4 --set parallel.tensor=2 $gathers" ;;
+    stripes) echo "--ranks 4 --set parallel.zero_group=2 $gathers" ;;
+    gather-kill) echo "--ranks 4 --spares 1 $gathers --drill kill:rank=1,step=2" ;;
+    gather-cut-kill) echo "--ranks 4 --spares 1 --set parallel.tensor=2 $gathers --drill kill:rank=1,step=2" ;;
     cut-kill) echo "--ranks 4 --spares 1 --set parallel.tensor=2 --drill kill:rank=1,step=1" ;;
     zero-kill) echo "--ranks 4 --spares 1 --set parallel.zero=1 --set parallel.bucket=16384 --drill kill:rank=1,step=2" ;;
     zero-commit) echo "--ranks 4 --set parallel.zero=1 --drill kill:rank=1,step=1,at=commit" ;;
@@ -57,7 +66,8 @@ reference() {
     case $1 in
     data) echo "--ranks 1 --set job.shards=7" ;;
     zero1) echo "--ranks 1 --set model.width=64" ;;
-    zero2) echo "--ranks 1 --set train.microbatches=1" ;;
+    zero2 | gather | gather-* | stripes) echo "--ranks 1 --set train.microbatches=1" ;;
+    gather16) echo "--ranks 1 --set train.microbatches=1 --set train.storage=f16 --set job.shards=16" ;;
     int8) echo "--ranks 1 --set train.gradients=int8" ;;
     *) echo "--ranks 1" ;;
     esac

@@ -298,6 +298,67 @@ START_TEST(ranks_send_what_the_formula_says_and_have_the_bits_of_one)
 }
 END_TEST
 
+/* ---- who is a step behind ------------------------------------------------------------------------------ */
+
+/* What lies in the pieces of a rank that owns all, out or in. */
+static void copy_state(struct rank *rank, float **parts, bool out)
+{
+    struct keel_engine *engine = keel_trainer_engine(rank->trainer);
+    struct keel_queue *queue = keel_engine_queue(engine);
+    static const enum keel_engine_flat flats[] = {KEEL_FLAT_WEIGHTS, KEEL_FLAT_M, KEEL_FLAT_V};
+    const uint64_t bytes = keel_engine_flat_count(engine) * sizeof(float);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct keel_buffer *flat = keel_engine_pieces_flat(rank->trainer->owned.now.pieces, flats[i]);
+        ck_ok(out ? keel_queue_read(queue, flat, 0, parts[i], bytes, NULL, NULL)
+                  : keel_queue_write(queue, flat, 0, parts[i], bytes, NULL, NULL));
+    }
+    ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(KEEL_NS_PER_S * 60)));
+}
+
+static void run_step(struct rank *rank, uint64_t n)
+{
+    const struct keel_trainer_step step = {
+        .step = n, .epoch = 1, .rank_count = 1, .shard_position = rank->shard_position};
+    ck_ok(keel_trainer_run(rank->trainer, &step, &rank->result));
+}
+
+/* A step is done; what it changed is as before, as with one who was lost to the others when it had the sums.
+ * The norm of another makes the same step of these. _i: parallel.zero = 1 to 3. */
+START_TEST(who_has_the_sums_does_the_step_with_the_norm_of_another)
+{
+    static struct rank one;
+    float *before[3], *after[3];
+    struct keel_owned_record records[2];
+    open_rank(&one, 0, 1, 2, 1, KEEL_ZERO_OPTIMIZER + (uint32_t)_i);
+    const uint64_t bytes = keel_engine_flat_count(keel_trainer_engine(one.trainer)) * sizeof(float);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert((before[i] = malloc(bytes)) != NULL && (after[i] = malloc(bytes)) != NULL);
+    begin(&one, 1);
+    run_step(&one, 0);
+    copy_state(&one, before, true);
+    run_step(&one, 1);
+    copy_state(&one, after, true);
+    keel_trainer_owns(one.trainer, records);
+    const struct keel_engine_norm norm = records[0].norm;
+    ck_assert(records[0].step == 2 && records[0].has_norm && records[0].complete);
+
+    copy_state(&one, before, false);
+    one.trainer->owned.now.step = 1;
+    one.trainer->owned.now.reduced = true;
+    one.trainer->owned.now.has_norm = false;
+    ck_ok(keel_trainer_catch_up(one.trainer, &norm));
+    keel_trainer_owns(one.trainer, records);
+    ck_assert(records[0].step == 2 && records[0].has_norm && !records[0].complete && !records[0].reduced);
+    copy_state(&one, before, true);
+    for (uint32_t i = 0; i < 3; i++) {
+        ck_assert(memcmp(before[i], after[i], bytes) == 0);
+        free(before[i]);
+        free(after[i]);
+    }
+    close_rank(&one);
+}
+END_TEST
+
 /* ---- an evaluation that is interrupted ----------------------------------------------------------------- */
 
 static void *evaluate_rank(void *argument)
@@ -520,6 +581,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, ranks_send_what_the_formula_says_and_have_the_bits_of_one, 0,
                         sizeof shapes / sizeof shapes[0]);
+    tcase_add_loop_test(tc, who_has_the_sums_does_the_step_with_the_norm_of_another, 0, 3);
     tcase_add_test(tc, what_an_evaluation_left_under_way_is_begun_anew);
     tcase_add_test(tc, a_rank_without_shards_waits_for_the_sums_of_many_buckets);
     tcase_add_test(tc, staging_is_as_large_as_the_shares_of_fewer_owners);
