@@ -465,8 +465,10 @@ static uint32_t event_run(enum event_kind kind)
 
 static inline void event_open(void)
 {
-    KEEL_ASSERT(keel_alloc(1, keel_node_bytes(true), &event_world.launcher) == KEEL_OK);
-    KEEL_ASSERT(keel_alloc(1, keel_node_bytes(false), &event_world.agent) == KEEL_OK);
+    KEEL_ASSERT(keel_alloc(1, keel_node_bytes(&(struct keel_node_config){.launcher = true}),
+                           &event_world.launcher) == KEEL_OK);
+    KEEL_ASSERT(keel_alloc(1, keel_node_bytes(&(struct keel_node_config){.node = 1, .holder_count = 1}),
+                           &event_world.agent) == KEEL_OK);
 }
 
 static inline void event_close(void)

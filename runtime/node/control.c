@@ -159,7 +159,7 @@ enum keel_status keel_control_init(struct keel_control_plane *control,
     if (config->state_path != NULL)
         snprintf(control->state_path, sizeof control->state_path, "%s", config->state_path);
     fill_effects(control, config->effects);
-    enum keel_status status = keel_alloc(1, keel_node_bytes(config->node->launcher), &control->node);
+    enum keel_status status = keel_alloc(1, keel_node_bytes(config->node), &control->node);
     if (status == KEEL_OK)
         status = keel_alloc(1, OUTBOX_BYTES, &control->outbox);
     control->outbox_capacity = OUTBOX_BYTES;

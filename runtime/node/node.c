@@ -64,9 +64,12 @@ const char *keel_cause_name(enum keel_cause cause)
     return (unsigned)cause < KEEL_CAUSE_COUNT ? cause_names[cause] : "unknown";
 }
 
-size_t keel_node_bytes(bool launcher)
+size_t keel_node_bytes(const struct keel_node_config *config)
 {
-    return launcher ? sizeof(struct keel_node) : offsetof(struct keel_node, membership);
+    if (config->launcher)
+        return sizeof(struct keel_node);
+    return config->node < config->holder_count ? offsetof(struct keel_node, membership)
+                                               : offsetof(struct keel_node, reg);
 }
 
 enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config)
@@ -99,7 +102,7 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
     if (config->timeout_ns < UINT64_C(1000000) || config->timeout_ns > UINT64_C(1) << 53 ||
         config->incarnation >= UINT32_C(1) << 24)
         return keel_fail(KEEL_INVALID, "control plane: the timeout must be 1 ms to 100 days");
-    memset(node, 0, keel_node_bytes(launcher));
+    memset(node, 0, keel_node_bytes(config));
     node->config = *config;
     keel_times_derive(config->timeout_ns, &node->times);
     return KEEL_OK;
@@ -115,18 +118,20 @@ void keel_node_wake(struct keel_node *node, uint64_t deadline_ns)
 
 struct keel_wire_message *keel_node_message(struct keel_node *node, enum keel_wire_kind kind)
 {
-    keel_wire_clear(&node->out, kind);
-    return &node->out;
+    keel_wire_clear(&node->scratch->out, kind);
+    return &node->scratch->out;
 }
 
 void keel_node_send(struct keel_node *node, uint16_t to)
 {
     KEEL_ASSERT(to != node->config.node && to < KEEL_NODES_MAX);
-    node->out.epoch = node->view.epoch;
-    uint32_t bytes = keel_wire_encode(&node->out, node->bytes);
-    KEEL_ASSERT(keel_wire_decode(node->bytes, bytes, &node->sent)); /* what others refuse is not sent */
-    KEEL_ASSERT(node->sent.kind == node->out.kind && node->sent.epoch == node->out.epoch);
-    node->env->send(node->env->context, to, node->bytes, bytes);
+    node->scratch->out.epoch = node->view.epoch;
+    uint32_t bytes = keel_wire_encode(&node->scratch->out, node->scratch->bytes);
+    KEEL_ASSERT(keel_wire_decode(node->scratch->bytes, bytes,
+                                 &node->scratch->sent)); /* what others refuse is not sent */
+    KEEL_ASSERT(node->scratch->sent.kind == node->scratch->out.kind &&
+                node->scratch->sent.epoch == node->scratch->out.epoch);
+    node->env->send(node->env->context, to, node->scratch->bytes, bytes);
 }
 
 void keel_node_trace(struct keel_node *node, const char *format, ...)
@@ -229,7 +234,7 @@ void keel_node_ask_holders(struct keel_node *node)
 
 static void take_register(struct keel_node *node, uint16_t from)
 {
-    const struct keel_wire_register *in = &node->in.as.reg;
+    const struct keel_wire_register *in = &node->scratch->in.as.reg;
     const bool ask = in->head.kind == KEEL_REGISTER_PREPARE || in->head.kind == KEEL_REGISTER_ACCEPT;
     if (ask && from == 0 && node->config.node < node->config.holder_count) {
         struct keel_register_message reply;
@@ -249,9 +254,10 @@ static int take_start(struct keel_node *node, const struct keel_node_event *even
     if (node->started)
         return KEEL_INVALID;
     node->started = true;
-    keel_register_init(&node->reg, node->config.node, node->config.holder_count,
-                       node->env->random(node->env->context));
-    bool holder = node->config.node < node->config.holder_count;
+    const bool holder = node->config.node < node->config.holder_count;
+    const uint64_t nonce = node->env->random(node->env->context);
+    if (holder)
+        keel_register_init(&node->reg, node->config.node, node->config.holder_count, nonce);
     if (holder && event->bytes > 0 && keel_register_load(&node->reg, event->data, event->bytes) != KEEL_OK) {
         keel_node_finish(node, KEEL_CORRUPT, keel_detail());
         return KEEL_OK;
@@ -267,13 +273,13 @@ static int take_message(struct keel_node *node, const struct keel_node_event *ev
 {
     if (event->node >= KEEL_NODES_MAX || event->node == node->config.node)
         return KEEL_INVALID;
-    if (!keel_wire_decode(event->data, event->bytes, &node->in)) {
+    if (!keel_wire_decode(event->data, event->bytes, &node->scratch->in)) {
         keel_node_trace(node, "drop malformed message of %u bytes from node %u", event->bytes, event->node);
         return KEEL_OK;
     }
-    if (node->in.kind == KEEL_WIRE_REGISTER)
+    if (node->scratch->in.kind == KEEL_WIRE_REGISTER)
         take_register(node, event->node);
-    else if (node->in.kind >= KEEL_WIRE_VIEW)
+    else if (node->scratch->in.kind >= KEEL_WIRE_VIEW)
         keel_views_message(node, event->node);
     else if (node->config.launcher)
         keel_leader_message(node, event->node);
@@ -330,6 +336,8 @@ int keel_node_step(struct keel_node *node, const struct keel_env *env, const str
     if (node->finished || (!node->started && event->kind != KEEL_EVENT_START))
         return KEEL_INVALID;
     KEEL_ASSERT(node->env == NULL);
+    struct keel_scratch scratch; /* large; what is read of it was written */
+    node->scratch = &scratch;
     node->env = env;
     node->now_ns = env->now_ns;
     node->wake_ns = node->now_ns + node->times.beat_ns;
@@ -350,5 +358,6 @@ int keel_node_step(struct keel_node *node, const struct keel_env *env, const str
         env->timer(env->context, node->planned_ns);
     }
     node->env = NULL;
+    node->scratch = NULL;
     return result;
 }

@@ -36,37 +36,31 @@ static void start_worker(struct keel_node *node, uint8_t local)
     node->env->worker_start(node->env->context, local, w->incarnation);
 }
 
-/* A note behind those that wait; NULL when too many do, since the launcher has answered nothing for long. */
-static struct keel_wire_note *add_note(struct keel_node *node, uint8_t local)
+static void add_note(struct keel_node *node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     struct keel_agent *agent = &node->agent;
-    if (agent->note_count == KEEL_NOTES_PENDING) {
-        keel_node_trace(node, "drop a note of worker %u.%u: %d wait", node->config.node, local,
-                        KEEL_NOTES_PENDING);
-        return NULL;
-    }
-    struct keel_wire_note *note =
-        &agent->notes[(agent->note_first + agent->note_count++) % KEEL_NOTES_PENDING];
-    *note = (struct keel_wire_note){
-        .number = ((uint64_t)node->config.incarnation << 32) + ++agent->notes_made, .local = local};
-    return note;
+    const uint64_t number = ((uint64_t)node->config.incarnation << 32) + agent->notes_made + 1;
+    if (keel_notes_put(&agent->notes, number, local, data, bytes))
+        agent->notes_made++;
+    else
+        keel_node_trace(node, "drop a note of worker %u.%u: %u wait", node->config.node, local,
+                        agent->notes.count);
 }
 
 /* With the reason, as far as it can stand in JSON. */
 static void tell_given_up(struct keel_node *node, uint8_t local)
 {
-    char why[KEEL_WIRE_DETAIL_BYTES] = "its processes ended without a word";
+    char why[KEEL_WIRE_DETAIL_BYTES] = "its processes ended without a word", text[KEEL_WIRE_NOTE_BYTES];
     if (node->agent.lost_detail[0] != '\0')
         memcpy(why, node->agent.lost_detail, sizeof why);
     keel_utf8_clean(why);
     for (char *at = why; *at != '\0'; at++)
         if (*at == '"' || *at == '\\' || (unsigned char)*at < ' ')
             *at = '\'';
-    struct keel_wire_note *note = add_note(node, local);
-    if (note != NULL)
-        note->bytes = (uint16_t)snprintf((char *)note->data, sizeof note->data,
-                                         "{\"event\":\"worker-given-up\",\"restarts\":%u,\"detail\":\"%s\"}",
-                                         node->agent.locals[local].restarts, why);
+    const int bytes =
+        snprintf(text, sizeof text, "{\"event\":\"worker-given-up\",\"restarts\":%u,\"detail\":\"%s\"}",
+                 node->agent.locals[local].restarts, why);
+    add_note(node, local, (const uint8_t *)text, (uint32_t)bytes);
 }
 
 /* The worker is out of the run: by its end, or because it is being killed. */
@@ -196,11 +190,7 @@ static void take_note(struct keel_node *node, const struct keel_node_event *even
         keel_node_trace(node, "drop note of %u bytes: over the limit", event->bytes);
         return;
     }
-    struct keel_wire_note *note = add_note(node, event->local);
-    if (note == NULL || event->bytes == 0)
-        return;
-    note->bytes = (uint16_t)event->bytes;
-    memcpy(note->data, event->data, event->bytes);
+    add_note(node, event->local, event->data, event->bytes);
 }
 
 static int take_ready(struct keel_node *node, const struct keel_node_event *event)
@@ -285,10 +275,7 @@ static bool has_pending(const struct keel_node *node, uint8_t local)
     for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
         if (agent->pending[i].used && agent->pending[i].shard.local == local)
             return true;
-    for (uint32_t i = 0; i < agent->note_count; i++)
-        if (agent->notes[(agent->note_first + i) % KEEL_NOTES_PENDING].local == local)
-            return true;
-    return false;
+    return keel_notes_has(&agent->notes, local);
 }
 
 static void fill_worker(const struct keel_node *node, uint8_t local, struct keel_wire_worker *out)
@@ -416,11 +403,10 @@ static void take_end(struct keel_node *node, const struct keel_wire_leader *lead
 static void forget_notes(struct keel_node *node, uint64_t newest)
 {
     struct keel_agent *agent = &node->agent;
-    while (agent->note_count > 0 && agent->notes[agent->note_first].number <= newest) {
-        if (agent->locals[agent->notes[agent->note_first].local].state == KEEL_WORKER_DONE)
+    while (agent->notes.count > 0 && agent->notes.heads[0].number <= newest) {
+        if (agent->locals[agent->notes.heads[0].local].state == KEEL_WORKER_DONE)
             agent->report_due = true;
-        agent->note_first = (agent->note_first + 1) % KEEL_NOTES_PENDING;
-        agent->note_count--;
+        keel_notes_drop_first(&agent->notes);
         agent->note_sent_ns = 0;
     }
 }
@@ -453,7 +439,7 @@ static void take_shard_ack(struct keel_node *node, const struct keel_wire_shard 
 
 void keel_agent_message(struct keel_node *node, uint16_t from)
 {
-    const struct keel_wire_message *in = &node->in;
+    const struct keel_wire_message *in = &node->scratch->in;
     if (in->kind == KEEL_WIRE_BEAT) {
         if (from == node->agent.behind)
             node->agent.behind_ns = node->now_ns;
@@ -534,11 +520,11 @@ static void send_pending_shards(struct keel_node *node)
 static void send_pending_note(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
-    if (agent->note_count == 0 ||
+    if (agent->notes.count == 0 ||
         (agent->note_sent_ns != 0 && !keel_node_due(node, agent->note_sent_ns + node->times.beat_ns)))
         return;
     agent->note_sent_ns = node->now_ns;
-    keel_node_message(node, KEEL_WIRE_NOTE)->as.note = agent->notes[agent->note_first];
+    keel_notes_first(&agent->notes, &keel_node_message(node, KEEL_WIRE_NOTE)->as.note);
     keel_node_send(node, 0);
 }
 
@@ -563,7 +549,7 @@ static bool any_running(const struct keel_node *node)
 static void work_on_end(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
-    bool quiet = !any_running(node) && agent->note_count == 0;
+    bool quiet = !any_running(node) && agent->notes.count == 0;
     if (quiet || keel_node_due(node, agent->end_ns))
         finish_agent(node, agent->end_status, agent->end_detail);
     else

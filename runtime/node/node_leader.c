@@ -891,7 +891,7 @@ int keel_leader_event(struct keel_node *node, const struct keel_node_event *even
 
 static void take_report(struct keel_node *node, uint16_t from)
 {
-    const struct keel_wire_message *in = &node->in;
+    const struct keel_wire_message *in = &node->scratch->in;
     if (node->leader.respawns[from].due_ns != 0) /* its process ended: this came late */
         return;
     if (!keel_membership_report(&node->membership, from, &in->as.status, &node->times, node->now_ns))
@@ -908,7 +908,7 @@ static void take_report(struct keel_node *node, uint16_t from)
 
 static void take_note(struct keel_node *node, uint16_t from)
 {
-    const struct keel_wire_note *note = &node->in.as.note;
+    const struct keel_wire_note *note = &node->scratch->in.as.note;
     if (note->number > node->leader.notes[from]) {
         node->leader.notes[from] = note->number;
         node->env->note(node->env->context, from, note->local, note->data, note->bytes);
@@ -918,7 +918,7 @@ static void take_note(struct keel_node *node, uint16_t from)
 
 void keel_leader_message(struct keel_node *node, uint16_t from)
 {
-    const struct keel_wire_message *in = &node->in;
+    const struct keel_wire_message *in = &node->scratch->in;
     switch (in->kind) {
     case KEEL_WIRE_STATUS:
         take_report(node, from);

@@ -7,14 +7,15 @@
 #define KEEL_NODE_STATE_H
 
 #include "membership.h"
+#include "node_notes.h"
 #include "node_records.h"
 #include "node_wire.h"
+#include <stddef.h>
 
 enum {
     KEEL_RESTARTS_MAX = 5,    /* in a row, of one worker, and of one agent: a long life is forgiven */
     KEEL_RESTARTS_EVER = 255, /* of one worker in its agent's life: they fill a byte of its incarnation */
     KEEL_SHARDS_PENDING = 4,  /* snapshots in flight, per worker and at the launcher */
-    KEEL_NOTES_PENDING = 64,  /* of an agent: 67 KB */
     KEEL_RECORD_BURST = 64    /* records sent again at once */
 };
 
@@ -44,9 +45,8 @@ struct keel_pending_shard {
 struct keel_agent {
     struct keel_local locals[KEEL_WORKERS_PER_NODE];
     struct keel_pending_shard pending[KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING];
-    struct keel_wire_note
-        notes[KEEL_NOTES_PENDING]; /* ring of what the launcher lacks, oldest at note_first */
-    uint32_t note_first, note_count, notes_made;
+    struct keel_notes notes; /* that the launcher lacks */
+    uint32_t notes_made;
     uint64_t note_sent_ns; /* the oldest was sent then; 0: it was not */
     uint64_t sequence;
     bool report_due;
@@ -161,29 +161,36 @@ struct keel_leader {
 
 /* ---- the node ------------------------------------------------------------------------------------------ */
 
+/* Of a step: nothing of it is kept. */
+struct keel_scratch {
+    struct keel_wire_message in, out; /* decoded, to be sent */
+    struct keel_wire_message sent;    /* what was encoded, read back */
+    uint8_t bytes[KEEL_MESSAGE_BYTES];
+};
+
 struct keel_node {
     struct keel_node_config config;
     struct keel_times times;
-    const struct keel_env *env; /* during a step only */
-    uint64_t now_ns;            /* likewise */
-    uint64_t wake_ns;           /* earliest deadline asked for in this step */
-    uint64_t planned_ns;        /* the TICK asked for last; 0: none */
+    const struct keel_env *env;   /* during a step only */
+    struct keel_scratch *scratch; /* likewise */
+    uint64_t now_ns;              /* likewise */
+    uint64_t wake_ns;             /* earliest deadline asked for in this step */
+    uint64_t planned_ns;          /* the TICK asked for last; 0: none */
     bool started, finished;
-    bool unstored;         /* the register changed and could not be stored: no room */
+    bool unstored; /* the register changed and could not be stored: no room */
+    struct keel_records records;
+    struct keel_agent agent;
     struct keel_view view; /* newest committed one known */
     struct keel_view_news news;
     struct keel_view_fetch fetch;
+    /* From here on of those who hold the register: the storage of others ends before it (keel_node_bytes). */
     struct keel_register reg;
     struct keel_register_parts ask; /* of the proposer */
-    struct keel_records records;
-    struct keel_agent agent;
-    struct keel_wire_message in, out; /* scratch: decoded, to be sent */
-    struct keel_wire_message sent;    /* scratch: what was encoded, read back */
-    uint8_t bytes[KEEL_MESSAGE_BYTES];
-    /* From here on the launcher's alone: an agent's storage ends before it (keel_node_bytes). */
+    /* And from here on of the launcher. */
     struct keel_membership membership;
     struct keel_leader leader;
 };
+_Static_assert(offsetof(struct keel_node, view) <= 64 << 10, "what an agent keeps beside the view");
 
 /* node.c */
 static inline bool keel_node_due(const struct keel_node *node, uint64_t deadline_ns)

@@ -273,7 +273,7 @@ static void serve(struct keel_node *node, uint16_t to, const struct keel_wire_pu
 
 void keel_views_message(struct keel_node *node, uint16_t from)
 {
-    const struct keel_wire_message *in = &node->in;
+    const struct keel_wire_message *in = &node->scratch->in;
     if (in->kind == KEEL_WIRE_PULL)
         serve(node, from, &in->as.pull);
     else if (node->config.launcher)

@@ -5,6 +5,7 @@
 #include "node_event.h"
 
 #include <keel/file.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -33,13 +34,11 @@ static void print_kind(enum event_kind kind)
     }
 }
 
-static void print_state(const char *whose, bool launcher)
+static void print_state(const char *of, uint64_t bytes)
 {
-    const uint64_t bytes = keel_node_bytes(launcher);
-    printf(
-        "{\"room\": \"runtime\", \"figure\": \"state of %s, %d ranks\", \"value\": %.2f, \"unit\": \"KiB\", "
-        "\"peer\": null, \"peer_value\": null, \"ratio\": null, \"goal\": null, \"met\": null}\n",
-        whose, EVENT_RANKS_MAX, (double)bytes / 1024);
+    printf("{\"room\": \"runtime\", \"figure\": \"%s, %d ranks\", \"value\": %.2f, \"unit\": \"KiB\", "
+           "\"peer\": null, \"peer_value\": null, \"ratio\": null, \"goal\": null, \"met\": null}\n",
+           of, EVENT_RANKS_MAX, (double)bytes / 1024);
 }
 
 int main(int argc, char **argv)
@@ -48,8 +47,10 @@ int main(int argc, char **argv)
     event_open();
     for (int kind = 0; kind < EVENT_COUNT; kind++)
         print_kind((enum event_kind)kind);
-    print_state("a launcher", true);
-    print_state("an agent", false);
+    print_state("state of a launcher", sizeof(struct keel_node));
+    print_state("state of an agent, the view aside", offsetof(struct keel_node, view));
+    print_state("views of an agent: its own, and one on its way",
+                offsetof(struct keel_node, reg) - offsetof(struct keel_node, view));
     event_close();
     (void)fflush(stdout);
     char sibling[KEEL_PATH_BYTES];

@@ -188,7 +188,7 @@ static void begin(uint8_t setup)
 {
     struct keel_node *node = world.node;
     if (node == NULL)
-        node = malloc(keel_node_bytes(true));
+        node = malloc(keel_node_bytes(&(struct keel_node_config){.launcher = true}));
     KEEL_ASSERT(node != NULL);
     memset(&world, 0, sizeof world);
     world.node = node;

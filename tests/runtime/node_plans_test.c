@@ -258,7 +258,7 @@ START_TEST(a_launcher_without_any_plan_is_refused)
                                       .shard_count = 1,
                                       .timeout_ns = SECONDS,
                                       .launcher = true};
-    node = malloc(keel_node_bytes(true));
+    node = malloc(keel_node_bytes(&(struct keel_node_config){.launcher = true}));
     ck_assert_ptr_nonnull(node);
     ck_status(keel_node_init(node, &config), KEEL_INVALID);
     config.plans = none;

@@ -1,5 +1,5 @@
 /* node_sim.c - see node_sim.h. */
-#include "node_sim.h"
+#include "node_sim_queue.h"
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <stdarg.h>
@@ -9,31 +9,6 @@
 enum {
     SENDERS = 64,      /* whom a garbled message may name: more than there are */
     HURRIED_MAX = 1000 /* timers at once, in a row */
-};
-
-enum sim_kind {
-    SIM_MESSAGE,
-    SIM_TIMER,
-    SIM_READY,
-    SIM_BEAT,
-    SIM_EXIT,      /* the agent learns that a worker's process ended */
-    SIM_NODE_EXIT, /* the launcher learns that an agent's process ended */
-    SIM_GROUP,     /* the group of an epoch may have finished a step */
-    SIM_COMMIT,    /* a worker commits `value` */
-    SIM_SHARD,     /* its shard of snapshot `value` is durable */
-    SIM_DONE,
-    SIM_ACCUSE
-};
-
-struct sim_event {
-    uint64_t at_ns, sequence;
-    enum sim_kind kind;
-    uint16_t node, from;
-    uint8_t local;
-    uint32_t life; /* of the node, or of the worker */
-    uint32_t bytes;
-    uint64_t value, epoch;
-    uint8_t *data;
 };
 
 /* ---- chance, complaints -------------------------------------------------------------------------------- */
@@ -73,52 +48,6 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t bytes)
     for (uint64_t i = 0; i < bytes; i++)
         hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
     return hash;
-}
-
-/* ---- the event queue: a heap by (time, order of insertion) --------------------------------------------- */
-
-static bool before(const struct sim_event *a, const struct sim_event *b)
-{
-    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->sequence < b->sequence;
-}
-
-static void grow(struct sim_event **list, uint32_t count, uint32_t *capacity)
-{
-    if (count < *capacity)
-        return;
-    uint32_t wider = *capacity == 0 ? 256 : *capacity * 2;
-    enum keel_status status = keel_realloc(list, *capacity, wider, sizeof **list);
-    KEEL_ASSERT(status == KEEL_OK);
-    *capacity = wider;
-}
-
-static void push(struct sim *sim, struct sim_event event)
-{
-    grow(&sim->queue, sim->queue_count, &sim->queue_capacity);
-    event.sequence = ++sim->sequence;
-    uint32_t at = sim->queue_count++;
-    for (; at > 0 && before(&event, &sim->queue[(at - 1) / 2]); at = (at - 1) / 2)
-        sim->queue[at] = sim->queue[(at - 1) / 2];
-    sim->queue[at] = event;
-}
-
-static struct sim_event pop(struct sim *sim)
-{
-    struct sim_event top = sim->queue[0], last = sim->queue[--sim->queue_count];
-    uint32_t at = 0;
-    for (;;) {
-        uint32_t child = 2 * at + 1;
-        if (child >= sim->queue_count)
-            break;
-        if (child + 1 < sim->queue_count && before(&sim->queue[child + 1], &sim->queue[child]))
-            child++;
-        if (!before(&sim->queue[child], &last))
-            break;
-        sim->queue[at] = sim->queue[child];
-        at = child;
-    }
-    sim->queue[at] = last;
-    return top;
 }
 
 static uint64_t later(struct sim *sim, uint64_t most_ns)
@@ -228,6 +157,11 @@ static void see_view(struct sim *sim, const struct keel_view *view)
     if (sim->view_hash[view->epoch] != 0 && sim->view_hash[view->epoch] != hash)
         violate(sim, "two views of epoch %" PRIu64, view->epoch);
     sim->view_hash[view->epoch] = hash;
+    if (sim->views[view->epoch] == NULL) {
+        enum keel_status status = keel_alloc(1, sizeof *view, &sim->views[view->epoch]);
+        KEEL_ASSERT(status == KEEL_OK);
+        *sim->views[view->epoch] = *view;
+    }
 }
 
 static void schedule_group(struct sim *sim, uint64_t epoch)
@@ -253,7 +187,6 @@ static void env_tell_view(void *context, uint8_t local, const struct keel_view *
     if (!w->ready)
         violate(c->sim, "worker %u.%u is told a view before it is ready", c->node, local);
     w->sent_epoch = view->epoch;
-    w->view = *view;
     schedule_group(c->sim, view->epoch);
 }
 
@@ -262,8 +195,9 @@ static void env_tell_stop(void *context, uint8_t local)
     struct sim_context *c = context;
     struct sim_worker *w = &self(context)->workers[local];
     w->stop_told = true;
-    int at = w->sent_epoch > 0 ? keel_view_find_worker(&w->view, c->node, local, w->incarnation) : -1;
-    if (w->running && (at < 0 || w->view.members[at].spare))
+    const struct keel_view *view = c->sim->views[w->sent_epoch % SIM_EPOCHS_MAX];
+    int at = view != NULL ? keel_view_find_worker(view, c->node, local, w->incarnation) : -1;
+    if (w->running && (at < 0 || view->members[at].spare))
         push(c->sim, (struct sim_event){.at_ns = later(c->sim, SIM_MS),
                                         .kind = SIM_DONE,
                                         .node = c->node,
@@ -616,7 +550,7 @@ static void run_group(struct sim *sim, uint64_t epoch)
     for (uint16_t n = 1; n < sim->config.nodes && !view; n++)
         for (uint8_t l = 0; l < sim->config.workers_per_node && !view; l++)
             if (sim->nodes[n].workers[l].running && sim->nodes[n].workers[l].sent_epoch == epoch)
-                view = &sim->nodes[n].workers[l].view;
+                view = sim->views[epoch % SIM_EPOCHS_MAX];
     if (sim->group_epoch != epoch)
         return;
     push(sim,
@@ -838,7 +772,8 @@ struct sim *sim_create(const struct sim_config *config)
     status = keel_alloc(config->nodes, sizeof *sim->nodes, &sim->nodes);
     KEEL_ASSERT(status == KEEL_OK);
     for (uint16_t i = 0; i < config->nodes; i++) {
-        status = keel_alloc(1, keel_node_bytes(i == 0), &sim->nodes[i].state);
+        const struct keel_node_config its = {.node = i, .launcher = i == 0, .holder_count = config->holders};
+        status = keel_alloc(1, keel_node_bytes(&its), &sim->nodes[i].state);
         KEEL_ASSERT(status == KEEL_OK);
     }
     return sim;
@@ -852,6 +787,8 @@ void sim_destroy(struct sim *sim)
         keel_free(sim->deferred[i].data);
     for (uint16_t i = 0; i < sim->config.nodes; i++)
         keel_free(sim->nodes[i].state);
+    for (uint32_t epoch = 0; epoch < SIM_EPOCHS_MAX; epoch++)
+        keel_free(sim->views[epoch]);
     keel_free(sim->nodes);
     keel_free(sim->queue);
     keel_free(sim->deferred);

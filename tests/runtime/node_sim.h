@@ -33,7 +33,6 @@ struct sim_worker {
     bool has_state;
     uint64_t next_step, sent_epoch, accused_epoch;
     uint64_t finishing_epoch; /* it did the last step in that view, and turns to no other; 0: it did not */
-    struct keel_view view;
 };
 
 #define SIM_FAILURE_END "; take another board" /* how the words of sim_fail_worker end */
@@ -77,9 +76,10 @@ struct sim {
     uint32_t loss_ppm, duplicate_ppm; /* now */
     uint32_t garble_ppm;              /* copies with a few bytes changed, from anybody */
     /* what was seen */
-    uint64_t view_hash[SIM_EPOCHS_MAX]; /* by epoch; 0: none */
-    uint64_t newest_epoch;              /* of view_change */
-    struct keel_view view, view_before; /* newest installed, and the one before */
+    uint64_t view_hash[SIM_EPOCHS_MAX];      /* by epoch; 0: none */
+    struct keel_view *views[SIM_EPOCHS_MAX]; /* likewise, as it was seen first; NULL */
+    uint64_t newest_epoch;                   /* of view_change */
+    struct keel_view view, view_before;      /* newest installed, and the one before */
     uint32_t view_changes;
     enum keel_cause last_cause;
     uint64_t change_ns[64]; /* when the first view changes came */

@@ -201,8 +201,8 @@ struct keel_env {
      * `fewest` have a plan. Once for each time. */
     void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
     /* Launcher: a note of a worker arrived: each once in this life of the launcher, and an agent's in their
-     * order. Lost are only those that an agent had not handed over when it died, or of more than 64 that
-     * wait. */
+     * order. Lost are only those that an agent had not handed over when it died, or of more than 64
+     * or 8 KiB that wait. */
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
     /* The run is over for this node (finished, stopped, failed, launcher lost): its workers are gone or
      * were killed; end after this call. Called once. */
@@ -213,8 +213,9 @@ struct keel_env {
 
 /* ---- the function -------------------------------------------------------------------------------------- */
 
-struct keel_node; /* caller's storage of a fixed size: an agent's, or a launcher's, which is larger */
-size_t keel_node_bytes(bool launcher);
+struct keel_node; /* caller's storage of a fixed size: an agent's, one's that holds the register, or a
+                     launcher's */
+size_t keel_node_bytes(const struct keel_node_config *config);
 enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config);
 
 /* Take one event. Returns OK, or INVALID for an event that makes no sense (a malformed message is dropped
