@@ -370,6 +370,8 @@ static enum keel_status read_option(struct keel_command_words *words, int argc, 
     }
     if ((value != NULL || flag) && set_field(own + option->offset, option->type, value))
         return KEEL_OK;
+    if (value != NULL && option->type == KEEL_COMMAND_TEXTS) /* any text will do */
+        return keel_fail(KEEL_LIMIT, "more than %d %s", (int)KEEL_COMMAND_TEXTS_MAX, option->name);
     const char *help = option->help != NULL ? option->help : "";
     return keel_fail(KEEL_INVALID, "%s needs %s: %.*s", option->name, option->value, (int)strcspn(help, "\n"),
                      help);

@@ -305,9 +305,14 @@ static void put_exchanges(struct keel_json *json, const char *over, const struct
     }
 }
 
-static void put_seats(const struct keel_plan_axes *axes, struct keel_json *json)
+/* owned_bytes, held_bytes: of one flat buffer, where it is divided. */
+static enum keel_status put_seats(const struct keel_plan_axes *axes, struct keel_json *json)
 {
     const struct keel_job_plan *plan = keel_plan_chosen(axes);
+    struct keel_plan_shares *shares;
+    KEEL_TRY(keel_alloc(plan->tensor, sizeof *shares, &shares));
+    for (uint32_t place = 0; place < plan->tensor; place++)
+        keel_plan_shares(&axes->model, plan, place, &shares[place]);
     keel_json_open(json, "seats", '[');
     for (uint32_t i = 0; i < plan->seats; i++) {
         const struct keel_plan_seat seat = keel_plan_seat(&axes->model, plan, i);
@@ -318,12 +323,17 @@ static void put_seats(const struct keel_plan_axes *axes, struct keel_json *json)
         keel_json_number(json, "slices", seat.slice_count);
         keel_json_number(json, "first_shard", seat.first_shard);
         keel_json_number(json, "shards", seat.shard_count);
+        keel_json_number(json, "flat_bytes", shares[seat.place].whole);
+        keel_json_number(json, "owned_bytes", shares[seat.place].owned[seat.position]);
+        keel_json_number(json, "held_bytes", shares[seat.place].held[seat.position]);
         keel_json_close(json, '}');
     }
     keel_json_close(json, ']');
+    keel_free(shares);
+    return KEEL_OK;
 }
 
-void keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_json *json)
+enum keel_status keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_json *json)
 {
     struct keel_plan_traffic traffic;
     keel_json_open(json, "plans", '[');
@@ -332,7 +342,7 @@ void keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_js
     keel_json_close(json, ']');
     keel_json_number(json, "fewest_ranks", axes->fewest);
     put_run(axes, json);
-    put_seats(axes, json);
+    KEEL_TRY(put_seats(axes, json));
     keel_plan_traffic(&axes->model, keel_plan_chosen(axes), &traffic);
     keel_json_open(json, "exchanges", '[');
     put_exchanges(json, "data", traffic.data);
@@ -349,4 +359,5 @@ void keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_js
     keel_json_number(json, "most_bytes", axes->loss.most_bytes);
     keel_json_number(json, "missing_bytes", axes->loss.missing_bytes);
     keel_json_close(json, '}');
+    return KEEL_OK;
 }

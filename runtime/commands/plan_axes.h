@@ -40,6 +40,6 @@ static inline const struct keel_job_plan *keel_plan_chosen(const struct keel_pla
 }
 
 void keel_plan_axes_print(const struct keel_plan_axes *axes);
-void keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_json *json);
+enum keel_status keel_plan_axes_print_json(const struct keel_plan_axes *axes, struct keel_json *json);
 
 #endif

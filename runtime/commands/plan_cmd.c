@@ -425,8 +425,9 @@ static enum keel_status print_json(struct plan *plan, bool dump)
                        plan->piece_bytes[buckets + 1]);
     }
     keel_json_close(&json, ']');
-    keel_plan_axes_print_json(&plan->axes, &json);
-    enum keel_status status = has_tapes(plan) ? put_ranks(plan, dump, &json) : KEEL_OK;
+    enum keel_status status = keel_plan_axes_print_json(&plan->axes, &json);
+    if (status == KEEL_OK && has_tapes(plan))
+        status = put_ranks(plan, dump, &json);
     if (status == KEEL_OK)
         status = check_fit(plan);
     keel_command_note(status);

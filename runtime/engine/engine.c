@@ -271,10 +271,24 @@ struct keel_buffer *keel_engine_loss(struct keel_engine *engine)
 
 /* ---- facts --------------------------------------------------------------------------------------------- */
 
+/* What is neither a flat buffer, nor a piece of one, nor activations, accumulators or windows. */
+static uint64_t table_bytes(const struct keel_engine *engine)
+{
+    uint64_t rest = engine->planned_bytes;
+    if (engine->plan_only)
+        return 0;
+    for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
+        if (engine->flat[i] != NULL && (i != KEEL_FLAT_GRADIENTS || engine->gradients_memory == NULL))
+            rest -= keel_buffer_bytes(engine->flat[i]);
+    return rest - engine->pieces_flat_bytes - keel_engine_arena_bytes(engine) -
+           engine->layout.uses_count * sizeof(float);
+}
+
 void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_facts *out)
 {
     *out = (struct keel_engine_facts){
         .planned_peak_bytes = engine->planned_bytes,
+        .table_bytes = table_bytes(engine),
         .shared_bytes =
             engine->gradients_memory == NULL ? 0 : keel_buffer_bytes(engine->flat[KEEL_FLAT_GRADIENTS]),
         .activation_bytes = keel_engine_arena_bytes(engine),

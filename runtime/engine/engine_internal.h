@@ -197,7 +197,7 @@ struct keel_engine {
     struct keel_feed_input *inputs;
     uint32_t input_count;
     struct keel_buffer *loss, *eval_loss, *norm, *digest;
-    uint64_t planned_bytes;
+    uint64_t planned_bytes, pieces_flat_bytes; /* the latter: of these, elements of all pieces */
     uint64_t feed_bytes;
 
     uint8_t *staging; /* of all slots */

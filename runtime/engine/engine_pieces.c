@@ -296,6 +296,7 @@ static enum keel_status make_flat(struct keel_engine_pieces *pieces)
         if (!keel_engine_keeps(pieces->engine, (enum keel_engine_flat)i))
             continue;
         KEEL_TRY(make(pieces, bytes, &pieces->flat[i]));
+        pieces->engine->pieces_flat_bytes += bytes;
         KEEL_TRY(keel_queue_fill(queue, pieces->flat[i], 0, bytes, 0, NULL, NULL));
     }
     return KEEL_OK;
@@ -541,6 +542,8 @@ void keel_engine_pieces_destroy(struct keel_engine_pieces *pieces)
         if (buffers[i] != NULL)
             keel_buffer_destroy(buffers[i]);
     pieces->engine->planned_bytes -= pieces->bytes;
+    for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
+        pieces->engine->pieces_flat_bytes -= pieces->flat[i] != NULL ? pieces->count * sizeof(float) : 0;
     keel_free(pieces->runs);
     keel_free(pieces->at);
     keel_free(pieces);
@@ -557,11 +560,6 @@ uint64_t keel_engine_pieces_at(const struct keel_engine_pieces *pieces, uint32_t
 {
     KEEL_ASSERT(run < pieces->run_count);
     return pieces->at[run];
-}
-
-uint64_t keel_engine_pieces_bytes(const struct keel_engine_pieces *pieces)
-{
-    return pieces->bytes;
 }
 
 /* ---- a step -------------------------------------------------------------------------------------------- */

@@ -25,11 +25,6 @@ const char *keel_exchange_name(enum keel_exchange_kind kind)
 
 /* ---- seats --------------------------------------------------------------------------------------------- */
 
-uint64_t keel_plan_share_begin(uint64_t count, uint32_t of, uint32_t number)
-{
-    return count * number / of;
-}
-
 struct keel_plan_seat keel_plan_seat(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                                      uint32_t seat)
 {
@@ -69,30 +64,125 @@ uint64_t keel_plan_pages(const struct keel_plan_model *model, uint32_t param,
     return (p->rows * keel_plan_columns(model, p, seat) + KEEL_FLAT_ALIGN - 1) / KEEL_FLAT_ALIGN;
 }
 
-/* Pages of the flat buffer; what position `owner` of n has of them. */
-struct layout {
-    uint64_t pages, owned;
+uint32_t keel_plan_bucket_end(const struct keel_plan_model *model, uint32_t first)
+{
+    uint32_t end = first + 1;
+    while (end < model->param_count &&
+           model->params[model->order[end]].bucket == model->params[model->order[first]].bucket)
+        end++;
+    return end;
+}
+
+/* ---- shares -------------------------------------------------------------------------------------------- */
+
+/* So many times `count` elements are whole pages: a power of two. */
+static uint64_t times_to_page(uint64_t count)
+{
+    const uint64_t shared = count & (~count + 1); /* the largest power of two that divides it */
+    return shared == 0 || shared >= KEEL_FLAT_ALIGN ? 1 : KEEL_FLAT_ALIGN / shared;
+}
+
+/* So many elements of the seat's box, or a multiple, are whole pages of the norm of each of its slices: as
+ * keel_engine_share has it. */
+static uint64_t atom(const struct keel_plan_model *model, const struct keel_plan_param *param,
+                     const struct keel_plan_seat *seat)
+{
+    uint64_t rows = 1, at = 0;
+    bool are_runs = param->rows == 1;
+    if (param->units == 0 || model->tensor == 1)
+        return KEEL_FLAT_ALIGN;
+    for (uint32_t s = seat->first_slice; s < seat->first_slice + seat->slice_count; s++) {
+        const uint64_t row = keel_plan_column(model, param, s + 1) - keel_plan_column(model, param, s);
+        const uint64_t need = times_to_page(row);
+        are_runs = are_runs && at % KEEL_FLAT_ALIGN == 0;
+        rows = need > rows ? need : rows;
+        at += row;
+    }
+    return are_runs ? KEEL_FLAT_ALIGN : rows * at * times_to_page(rows * at);
+}
+
+/* The seat's box of a parameter in a bucket: its elements, with the gap behind them, and where it may be cut.
+ */
+struct box {
+    uint64_t count, room, atom;
 };
 
-static void add_bucket(struct layout *layout, uint64_t pages, uint32_t n, uint32_t owner)
+static struct box box_of(const struct keel_plan_model *model, uint32_t param,
+                         const struct keel_plan_seat *seat)
 {
-    layout->pages += pages;
-    layout->owned += keel_plan_share_begin(pages, n, owner + 1) - keel_plan_share_begin(pages, n, owner);
+    const struct keel_plan_param *p = &model->params[param];
+    return (struct box){.count = p->rows * keel_plan_columns(model, p, seat),
+                        .room = keel_plan_pages(model, param, seat) * KEEL_FLAT_ALIGN,
+                        .atom = atom(model, p, seat)};
 }
+
+/* Where a share would begin in a bucket of `count` elements, and where it does, of a box that has this place.
+ */
+static uint64_t wanted_begin(uint64_t count, uint32_t of, uint32_t number)
+{
+    return count / KEEL_FLAT_ALIGN * number / of * KEEL_FLAT_ALIGN;
+}
+
+static uint64_t begin_within(const struct box *box, uint64_t wanted)
+{
+    const uint64_t within = wanted < box->count ? wanted : box->count - 1; /* gaps go with what is before */
+    return within / box->atom * box->atom;
+}
+
+uint64_t keel_plan_share_begin(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
+                               uint32_t first, uint32_t of, uint32_t number)
+{
+    const uint32_t end = keel_plan_bucket_end(model, first);
+    uint64_t count = 0, at = 0;
+    for (uint32_t i = first; i < end; i++)
+        count += keel_plan_pages(model, model->order[i], seat) * KEEL_FLAT_ALIGN;
+    if (number == of)
+        return count;
+    const uint64_t wanted = wanted_begin(count, of, number);
+    for (uint32_t i = first;; i++) {
+        const struct box box = box_of(model, model->order[i], seat);
+        if (wanted < at + box.room)
+            return at + begin_within(&box, wanted - at);
+        at += box.room;
+    }
+}
+
+/* Elements of the flat buffer that each of n positions owns, in one pass. */
+static void share_out(const struct keel_plan_model *model, const struct keel_plan_seat *seat, uint32_t n,
+                      uint64_t out[KEEL_SHARDS_MAX])
+{
+    memset(out, 0, KEEL_SHARDS_MAX * sizeof *out);
+    for (uint32_t i = 0, end; i < model->param_count; i = end) {
+        const uint64_t count = keel_plan_share_begin(model, seat, i, n, n);
+        uint64_t at = 0, before = 0;
+        uint32_t number = 1;
+        end = keel_plan_bucket_end(model, i);
+        for (uint32_t j = i; j < end; j++) {
+            const struct box box = box_of(model, model->order[j], seat);
+            for (; number < n && wanted_begin(count, n, number) < at + box.room; number++) {
+                const uint64_t begin = at + begin_within(&box, wanted_begin(count, n, number) - at);
+                out[number - 1] += begin - before;
+                before = begin;
+            }
+            at += box.room;
+        }
+        out[n - 1] += count - before;
+    }
+}
+
+/* Elements of the flat buffer; what position `owner` of n has of them. */
+struct layout {
+    uint64_t whole, owned;
+};
 
 static struct layout lay_out(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
                              uint32_t n, uint32_t owner)
 {
     struct layout layout = {0, 0};
-    uint64_t pages = 0;
-    for (uint32_t i = 0; i < model->param_count; i++) {
-        const uint32_t param = model->order[i];
-        pages += keel_plan_pages(model, param, seat);
-        if (i + 1 < model->param_count &&
-            model->params[model->order[i + 1]].bucket == model->params[param].bucket)
-            continue;
-        add_bucket(&layout, pages, n, owner);
-        pages = 0;
+    for (uint32_t i = 0; i < model->param_count; i = keel_plan_bucket_end(model, i)) {
+        layout.whole += keel_plan_share_begin(model, seat, i, n, n);
+        layout.owned += keel_plan_share_begin(model, seat, i, n, owner + 1) -
+                        keel_plan_share_begin(model, seat, i, n, owner);
     }
     return layout;
 }
@@ -106,19 +196,61 @@ uint32_t keel_plan_copies(const struct keel_job_plan *plan)
     return plan->group < plan->data ? plan->data / plan->group - 1 : plan->holders - 1;
 }
 
+/* The positions as owners; without nodes where no two of them are on one. */
+static struct keel_owners_map map_of(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                                     uint32_t node[KEEL_SHARDS_MAX])
+{
+    const bool apart = model->per_node <= plan->tensor;
+    for (uint32_t p = 0; p < plan->data && !apart; p++)
+        node[p] = p * plan->tensor / model->per_node;
+    return (struct keel_owners_map){
+        .count = plan->data, .group = plan->group, .holders = plan->holders, .node = apart ? NULL : node};
+}
+
 bool keel_plan_shadows(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                        uint32_t position, uint32_t owner)
 {
     uint32_t node[KEEL_SHARDS_MAX];
     if (position == owner || keel_plan_copies(plan) == 0)
         return false;
-    if (plan->group < plan->data)
-        return position % plan->group == owner % plan->group;
-    if (model->per_node <= plan->tensor) /* no two of them on one node */
-        return (owner + 1) % plan->data == position;
-    for (uint32_t p = 0; p < plan->data; p++)
-        node[p] = p * plan->tensor / model->per_node;
-    return keel_second_holder(owner, plan->data, node) == position;
+    const struct keel_owners_map map = map_of(model, plan, node);
+    return keel_has_share(&map, position, owner);
+}
+
+/* Maximal complete subtrees of shards [first, end), as partial_sums.c keeps them. */
+static uint32_t count_nodes(uint32_t shards, uint32_t first, uint32_t end)
+{
+    uint32_t count = 0, next;
+    for (uint32_t at = first; at < end; at = next, count++) {
+        next = at + 1;
+        for (uint32_t size = 2; at % size == 0 && next < shards; size *= 2) {
+            const uint32_t after = at + size < shards ? at + size : shards;
+            if (after > end)
+                break;
+            next = after;
+        }
+    }
+    return count;
+}
+
+/* Buffers beside the gradients in which nodes of a seat's shards wait, as a tape has them (tape.c): all that
+ * is held while a shard is computed. `apart`: what is computed goes to one, too, but of the last shard, which
+ * goes to its owners. Else the sum of all ranks, where nobody owns it, needs a place where no node lies. */
+static uint32_t count_slots(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                            const struct keel_plan_seat *seat, bool apart)
+{
+    const uint32_t first = seat->first_shard, end = first + seat->shard_count;
+    uint32_t most = 0;
+    if (model->compressed) /* on the host */
+        return 0;
+    if (plan->zero == 0 && plan->data > 1)
+        most = count_nodes(model->shards, first, end);
+    for (uint32_t s = first; s + 1 < end; s++) {
+        const uint32_t held =
+            apart ? count_nodes(model->shards, first, s) + 1 : count_nodes(model->shards, first, s + 1);
+        most = held > most ? held : most;
+    }
+    return most;
 }
 
 /* `whole`, `held`: bytes of all elements of the seat, and of those that it holds of what is divided. */
@@ -126,38 +258,49 @@ static void count_bytes(const struct keel_plan_model *model, const struct keel_j
                         const struct keel_plan_seat *seat, uint64_t whole, uint64_t held,
                         uint64_t out[KEEL_BYTES_KINDS])
 {
+    const struct keel_plan_cut *cut = &model->cuts[seat->slice_count];
     /* Microbatches of a shard are added one after the other: the sum of several is whole on its rank. */
     const bool windows = plan->zero >= 2 && model->microbatches == 1;
     out[KEEL_BYTES_WEIGHTS] = plan->zero >= 3 ? held : whole;
     out[KEEL_BYTES_GRADIENTS] = windows ? held : whole;
     out[KEEL_BYTES_OPTIMIZER] = (plan->zero >= 1 ? held : whole) * (model->has_v ? 2 : 1);
-    out[KEEL_BYTES_ACTIVATIONS] = model->cuts[seat->slice_count].activation_bytes;
-    out[KEEL_BYTES_WORKSPACE] = model->cuts[seat->slice_count].accumulator_bytes;
-    if (plan->data == 1 && plan->zero == 0)
-        return;
-    /* The place of a sum: no retained node is written. What is held has one, and one for its weights, which
-     * go from there to all. What is computed bucket by bucket lies in windows. */
+    out[KEEL_BYTES_ACTIVATIONS] = cut->activation_bytes;
+    out[KEEL_BYTES_WORKSPACE] = cut->accumulator_bytes + count_slots(model, plan, seat, windows) * whole;
     if (plan->zero == 0)
-        out[KEEL_BYTES_WORKSPACE] += whole;
-    else
-        out[KEEL_BYTES_WORKSPACE] += windows ? model->cuts[seat->slice_count].window_bytes : held;
-    if (plan->zero == 1 || plan->zero == 2)
-        out[KEEL_BYTES_WORKSPACE] += held;
-    if (plan->zero >= 3)
-        out[KEEL_BYTES_WORKSPACE] += model->cuts[seat->slice_count].weight_window_bytes;
+        return;
+    /* What is held has a place for its sum, and one for its weights, which go from there to all. What is
+     * computed bucket by bucket lies in windows. */
+    out[KEEL_BYTES_WORKSPACE] += windows ? cut->window_bytes : held;
+    out[KEEL_BYTES_WORKSPACE] += plan->zero < 3 ? held : cut->weight_window_bytes;
+}
+
+void keel_plan_shares(const struct keel_plan_model *model, const struct keel_job_plan *plan, uint32_t place,
+                      struct keel_plan_shares *out)
+{
+    uint32_t node[KEEL_SHARDS_MAX];
+    const struct keel_plan_seat seat = keel_plan_seat(model, plan, place);
+    const struct keel_owners_map map = map_of(model, plan, node);
+    const bool copied = keel_plan_copies(plan) > 0, grouped = plan->group < plan->data;
+    out->whole = 0;
+    for (uint32_t i = 0; i < model->param_count; i++)
+        out->whole += keel_plan_pages(model, i, &seat) * KEEL_FLAT_ALIGN * ELEMENT_BYTES;
+    if (plan->zero > 0)
+        share_out(model, &seat, plan->data, out->owned);
+    for (uint32_t p = 0; p < plan->data; p++)
+        out->held[p] = out->owned[p] = plan->zero > 0 ? out->owned[p] * ELEMENT_BYTES : out->whole;
+    for (uint32_t p = 0; p < plan->data && copied && !grouped; p++)
+        out->held[keel_second_holder(p, plan->data, map.node)] += out->owned[p];
+    for (uint32_t p = 0; p < plan->data && copied && grouped; p++)
+        for (uint32_t q = p % plan->group; q < plan->data; q += plan->group)
+            out->held[p] += q != p ? out->owned[q] : 0;
 }
 
 void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                          uint32_t seat, uint64_t out[KEEL_BYTES_KINDS])
+                          const struct keel_plan_shares *shares, uint32_t seat,
+                          uint64_t out[KEEL_BYTES_KINDS])
 {
     const struct keel_plan_seat of = keel_plan_seat(model, plan, seat);
-    const struct layout own = lay_out(model, &of, plan->data, of.position);
-    uint64_t held = own.owned;
-    for (uint32_t owner = 0; owner < plan->data; owner++)
-        if (keel_plan_shadows(model, plan, of.position, owner))
-            held += lay_out(model, &of, plan->data, owner).owned;
-    const uint64_t page = (uint64_t)KEEL_FLAT_ALIGN * ELEMENT_BYTES;
-    count_bytes(model, plan, &of, own.pages * page, held * page, out);
+    count_bytes(model, plan, &of, shares->whole, shares->held[of.position], out);
 }
 
 static uint64_t total_of(const uint64_t bytes[KEEL_BYTES_KINDS])
@@ -168,24 +311,67 @@ static uint64_t total_of(const uint64_t bytes[KEEL_BYTES_KINDS])
     return total;
 }
 
-/* The seat that has most: of the tensor places the one with most, which the last position is as well as any,
- * since floors leave it the larger shares. */
-void keel_plan_make(const struct keel_plan_model *model, uint32_t data, uint32_t tensor, uint32_t zero,
-                    uint32_t holders, uint32_t group, struct keel_job_plan *out)
+/* Of a tensor place: the position that has most, unless the plan has one with more. */
+static void take_largest(const struct keel_plan_model *model, uint32_t place,
+                         const struct keel_plan_shares *shares, struct keel_job_plan *plan)
 {
     uint64_t bytes[KEEL_BYTES_KINDS];
-    *out = (struct keel_job_plan){.seats = data * tensor,
+    for (uint32_t p = 0; p < plan->data; p++) {
+        keel_plan_seat_bytes(model, plan, shares, p * plan->tensor + place, bytes);
+        if (total_of(bytes) > plan->total_bytes)
+            memcpy(plan->bytes, bytes, sizeof bytes);
+        plan->total_bytes = total_of(plan->bytes);
+    }
+}
+
+/* Whether a tensor place has slices as wide as the one before has, of all parameters: then it takes as much.
+ */
+static bool is_like_before(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                           uint32_t place)
+{
+    const struct keel_plan_seat seat = keel_plan_seat(model, plan, place),
+                                before = keel_plan_seat(model, plan, place == 0 ? 0 : place - 1);
+    bool alike = place > 0 && seat.slice_count == before.slice_count;
+    for (uint32_t i = 0; i < model->param_count && alike; i++)
+        for (uint32_t s = 0; s < seat.slice_count && alike && model->params[i].units > 0; s++) {
+            const struct keel_plan_param *param = &model->params[i];
+            const uint32_t one = seat.first_slice + s, other = before.first_slice + s;
+            alike = keel_plan_column(model, param, one + 1) - keel_plan_column(model, param, one) ==
+                    keel_plan_column(model, param, other + 1) - keel_plan_column(model, param, other);
+        }
+    return alike;
+}
+
+/* Of plans that differ in zero alone, the last of which divides most: who holds what is the same in all. */
+static void fill(const struct keel_plan_model *model, struct keel_job_plan *plans, uint32_t count)
+{
+    const struct keel_job_plan *most = &plans[count - 1];
+    for (uint32_t place = 0; place < most->tensor; place++) {
+        struct keel_plan_shares shares;
+        if (is_like_before(model, most, place))
+            continue;
+        keel_plan_shares(model, most, place, &shares);
+        for (uint32_t i = 0; i < count; i++)
+            take_largest(model, place, &shares, &plans[i]);
+    }
+}
+
+static struct keel_job_plan axes_of(uint32_t data, uint32_t tensor, uint32_t zero, uint32_t holders,
+                                    uint32_t group)
+{
+    return (struct keel_job_plan){.seats = data * tensor,
                                   .data = data,
                                   .tensor = tensor,
                                   .zero = zero,
                                   .holders = data > 1 ? holders : 1,
                                   .group = zero > 0 ? keel_zero_group(data, group) : data};
-    for (uint32_t place = 0; place < tensor; place++) {
-        keel_plan_seat_bytes(model, out, (data - 1) * tensor + place, bytes);
-        if (total_of(bytes) > out->total_bytes)
-            memcpy(out->bytes, bytes, sizeof bytes);
-        out->total_bytes = total_of(out->bytes);
-    }
+}
+
+void keel_plan_make(const struct keel_plan_model *model, uint32_t data, uint32_t tensor, uint32_t zero,
+                    uint32_t holders, uint32_t group, struct keel_job_plan *out)
+{
+    *out = axes_of(data, tensor, zero, holders, group);
+    fill(model, out, 1);
 }
 
 /* ---- which plans there are ----------------------------------------------------------------------------- */
@@ -221,11 +407,11 @@ static uint32_t put_plans(const struct keel_plan_model *model, const struct keel
 {
     uint32_t from, to, count = 0;
     zero_range(model, asked, data, &from, &to);
-    for (uint32_t zero = from; zero <= to; zero++) {
-        struct keel_job_plan *plan = &out[count++];
-        keel_plan_make(model, data, tensor, zero, asked->holders, asked->zero_group, plan);
-        plan->fits = asked->memory_bytes == 0 || plan->total_bytes <= asked->memory_bytes;
-    }
+    for (uint32_t zero = from; zero <= to; zero++)
+        out[count++] = axes_of(data, tensor, zero, asked->holders, asked->zero_group);
+    fill(model, out, count);
+    for (uint32_t i = 0; i < count; i++)
+        out[i].fits = asked->memory_bytes == 0 || out[i].total_bytes <= asked->memory_bytes;
     return count;
 }
 
@@ -307,11 +493,15 @@ static bool any_fits(const struct keel_plan_model *model, const struct keel_para
     return false;
 }
 
-/* The fewest data positions with which one fits; 0: none. From two on, more of them never need more. */
+/* The fewest data positions with which one fits; 0: none. From two on, more of them never need more, but for
+ * nodes that wait, of which there are fewest where each has one shard: without these the least is found by
+ * halves. */
 static uint32_t fewest_positions(const struct keel_plan_model *model, const struct keel_parallel *asked,
                                  uint32_t tensor)
 {
     uint32_t low = 2, high = model->shards;
+    struct keel_plan_model bare = *model;
+    bare.compressed = true;
     if (asked->data != 0)
         return any_fits(model, asked, asked->data, tensor) ? asked->data : 0;
     if (any_fits(model, asked, 1, tensor))
@@ -320,11 +510,13 @@ static uint32_t fewest_positions(const struct keel_plan_model *model, const stru
         return 0;
     while (low < high) {
         const uint32_t middle = (low + high) / 2;
-        if (any_fits(model, asked, middle, tensor))
+        if (any_fits(&bare, asked, middle, tensor))
             high = middle;
         else
             low = middle + 1;
     }
+    while (!any_fits(model, asked, low, tensor))
+        low++;
     return low;
 }
 
@@ -351,13 +543,12 @@ static void add_exchange(struct keel_plan_exchange *to, uint64_t count, uint64_t
 void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                        struct keel_plan_traffic *out)
 {
-    const uint64_t page = (uint64_t)KEEL_FLAT_ALIGN * ELEMENT_BYTES;
     const struct keel_plan_seat seat = keel_plan_seat(model, plan, 0);
     const struct layout own = lay_out(model, &seat, plan->data, plan->data - 1);
-    const uint64_t bytes = own.pages * page, buckets = model->bucket_count;
+    const uint64_t bytes = own.whole * ELEMENT_BYTES, buckets = model->bucket_count;
     const uint64_t microbatches =
         (uint64_t)model->microbatches * ((model->shards + plan->data - 1) / plan->data);
-    *out = (struct keel_plan_traffic){.shadow_bytes = keel_plan_copies(plan) * own.owned * page};
+    *out = (struct keel_plan_traffic){.shadow_bytes = keel_plan_copies(plan) * own.owned * ELEMENT_BYTES};
     for (int kind = 0; plan->tensor > 1 && kind < KEEL_EXCHANGE_KINDS; kind++)
         add_exchange(&out->tensor[kind], model->exchanges[kind].count * microbatches,
                      model->exchanges[kind].bytes * microbatches);

@@ -7,13 +7,15 @@
  *
  * ZeRO. Of each bucket of a seat's flat buffers the position k of n owns pages [floor(k P / n), floor((k + 1)
  * P / n)); with two holders another one has them too, or with groups of positions those with the same number
- * in each (keel_has_share): then weights go round in a group. A worker's shares (keel_engine_share) begin
- * with pages of the norm, which are larger: a little off these. 1: so lie m and v; 2: gradients too; 3:
- * weights too.
+ * in each (keel_has_share): then weights go round in a group. Where slices share a tensor, a share begins
+ * with a page of each of them, as that of a worker (keel_engine_share). 1: so lie m and v; 2: gradients too;
+ * 3: weights too.
  *
  * Bytes are those of float32 by the layout: pages of KEEL_FLAT_ALIGN elements, so a little more than the
  * formulas say of P parameters of a seat: 16 P; 8 P + 8 P / n; 4 P + 12 P / n; 16 P / n (twice what is
- * divided, with two holders). */
+ * divided, with two holders). Nodes of the shard tree that wait come beside. They are what a rank takes to
+ * the byte (events `memory`) but for inputs, tables and workspace of kernels, which follow from the device.
+ */
 #ifndef KEEL_JOB_PLAN_H
 #define KEEL_JOB_PLAN_H
 
@@ -70,6 +72,7 @@ struct keel_plan_model {
     uint32_t shards, tensor, microbatches; /* microbatches: of a shard */
     uint32_t per_node;                     /* seats side by side on one node; 0: each is on its own */
     bool has_v;
+    bool compressed;                /* gradients are: nodes that wait lie on the host */
     uint32_t zero_most;             /* 0: the optimizer, or how gradients are summed, wants whole tensors */
     struct keel_plan_param *params; /* owned; by number */
     uint32_t *order;                /* owned; numbers as they lie in the flat buffers, buckets ascending */
@@ -94,7 +97,7 @@ enum keel_plan_bytes {
     KEEL_BYTES_GRADIENTS,
     KEEL_BYTES_OPTIMIZER,
     KEEL_BYTES_ACTIVATIONS,
-    KEEL_BYTES_WORKSPACE, /* accumulators of later uses; the place of a sum; buckets that are gathered */
+    KEEL_BYTES_WORKSPACE, /* accumulators of later uses; nodes that wait; the place of a sum; windows */
     KEEL_BYTES_KINDS
 };
 /* "weights": static. */
@@ -135,9 +138,17 @@ struct keel_plan_seat {
 };
 struct keel_plan_seat keel_plan_seat(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                                      uint32_t seat);
-/* Bytes of one seat, by kind. */
+/* Of a tensor place: bytes of its flat buffer, and of these what each data position owns, and with copies of
+ * what others own holds. Of zero = 0 each has all. */
+struct keel_plan_shares {
+    uint64_t whole, owned[KEEL_SHARDS_MAX], held[KEEL_SHARDS_MAX];
+};
+void keel_plan_shares(const struct keel_plan_model *model, const struct keel_job_plan *plan, uint32_t place,
+                      struct keel_plan_shares *out);
+/* Bytes of one seat, by kind; shares: of its place. */
 void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                          uint32_t seat, uint64_t out[KEEL_BYTES_KINDS]);
+                          const struct keel_plan_shares *shares, uint32_t seat,
+                          uint64_t out[KEEL_BYTES_KINDS]);
 /* What a seat has of the state between two steps: parts KEEL_PLAN_*. Heap, owned by the caller. */
 enum keel_status keel_plan_holding(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                                    uint32_t seat, struct keel_extent **out, uint32_t *out_count);

@@ -4,8 +4,12 @@
 
 #include "job_plan.h"
 
-/* Where share `number` of `of` begins: floor(number * count / of). */
-uint64_t keel_plan_share_begin(uint64_t count, uint32_t of, uint32_t number);
+/* Parameters lie in `order`, those of a bucket together: behind the bucket of number `first`. */
+uint32_t keel_plan_bucket_end(const struct keel_plan_model *model, uint32_t first);
+/* In the seat's flat buffer: where share `number` of `of` of the bucket that begins with number `first` of
+ * the order begins, in elements of the bucket; share `of` is its end. */
+uint64_t keel_plan_share_begin(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
+                               uint32_t first, uint32_t of, uint32_t number);
 /* Columns of a row that slices before `slice` have. */
 uint64_t keel_plan_column(const struct keel_plan_model *model, const struct keel_plan_param *param,
                           uint32_t slice);

@@ -136,8 +136,9 @@ static enum keel_status read_params(const struct keel_graph *graph, const struct
 static void read_job(const struct keel_job *job, struct keel_plan_model *out)
 {
     struct keel_compression compression;
-    const bool whole = job->optimizer == KEEL_OPTIMIZER_LARS || job->optimizer == KEEL_OPTIMIZER_LAMB ||
-                       keel_job_compression(job, &compression);
+    out->compressed = keel_job_compression(job, &compression);
+    const bool whole =
+        job->optimizer == KEEL_OPTIMIZER_LARS || job->optimizer == KEEL_OPTIMIZER_LAMB || out->compressed;
     out->shards = job->shards;
     out->tensor = job->tensor;
     out->microbatches = job->microbatches;

@@ -39,22 +39,20 @@ static enum keel_status put_run(const struct visit *visit, uint32_t part, uint32
     return run.from < run.to ? visit->put(visit, &run) : KEEL_OK;
 }
 
-/* What position `owner` owns of the seat's flat buffer: its pages of each bucket. */
+/* What position `owner` owns of the seat's flat buffer: its share of each bucket. */
 static enum keel_status put_owned(const struct visit *visit, uint32_t owner, uint32_t part)
 {
     const struct keel_plan_model *model = visit->model;
+    const uint32_t of = visit->plan->data;
     for (uint32_t i = 0, end; i < model->param_count; i = end) {
-        uint64_t pages = 0, at = 0;
-        for (end = i; end < model->param_count &&
-                      model->params[model->order[end]].bucket == model->params[model->order[i]].bucket;
-             end++)
-            pages += keel_plan_pages(model, model->order[end], &visit->seat);
-        const uint64_t first = keel_plan_share_begin(pages, visit->plan->data, owner);
-        const uint64_t last = keel_plan_share_begin(pages, visit->plan->data, owner + 1);
+        const uint64_t first = keel_plan_share_begin(model, &visit->seat, i, of, owner);
+        const uint64_t last = keel_plan_share_begin(model, &visit->seat, i, of, owner + 1);
+        uint64_t at = 0;
+        end = keel_plan_bucket_end(model, i);
         for (uint32_t j = i; j < end; j++) {
-            const uint64_t from = first > at ? first - at : 0, to = last > at ? last - at : 0;
-            KEEL_TRY(put_run(visit, part, model->order[j], from * KEEL_FLAT_ALIGN, to * KEEL_FLAT_ALIGN));
-            at += keel_plan_pages(model, model->order[j], &visit->seat);
+            KEEL_TRY(put_run(visit, part, model->order[j], first > at ? first - at : 0,
+                             last > at ? last - at : 0));
+            at += keel_plan_pages(model, model->order[j], &visit->seat) * KEEL_FLAT_ALIGN;
         }
     }
     return KEEL_OK;

@@ -58,6 +58,11 @@ static enum keel_status list_share(struct keel_trainer *trainer, const struct ke
     return KEEL_OK;
 }
 
+uint64_t keel_owned_digest_bytes(const struct keel_owned_digest *digest)
+{
+    return digest == NULL ? 0 : keel_buffer_bytes(digest->scratch) + DIGESTS * sizeof(uint64_t);
+}
+
 enum keel_status keel_owned_digest_make(struct keel_trainer *trainer, struct keel_owned_layout *layout)
 {
     uint64_t most = 1;

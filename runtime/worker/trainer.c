@@ -18,14 +18,16 @@ enum keel_status keel_trainer_check_memory(const struct keel_job *job, const str
 {
     struct keel_engine_facts facts;
     keel_engine_facts(engine, &facts);
-    if (job->parallel.memory_bytes == 0 || facts.planned_peak_bytes <= job->parallel.memory_bytes)
+    const uint64_t counted = facts.planned_peak_bytes - facts.table_bytes;
+    if (job->parallel.memory_bytes == 0 || counted <= job->parallel.memory_bytes)
         return KEEL_OK;
-    return keel_fail(KEEL_NO_MEMORY,
-                     "parallel.memory = %llu: the engine of a rank takes %llu bytes, with what it holds of "
-                     "pieces; keel plan lists plans that "
-                     "take less",
-                     (unsigned long long)job->parallel.memory_bytes,
-                     (unsigned long long)facts.planned_peak_bytes);
+    return keel_fail(
+        KEEL_NO_MEMORY,
+        "parallel.memory = %llu: the engine of a rank takes %llu bytes, with what it holds of "
+        "pieces and without %llu of inputs, tables and workspace of kernels; keel plan lists plans "
+        "that take less",
+        (unsigned long long)job->parallel.memory_bytes, (unsigned long long)counted,
+        (unsigned long long)facts.table_bytes);
 }
 
 enum keel_status keel_trainer_build_engine(const struct keel_job *job, const struct keel_data *data,
@@ -286,6 +288,17 @@ void keel_trainer_digest_parts(const struct keel_trainer *trainer, uint64_t *out
 struct keel_kernels *keel_trainer_kernels(struct keel_trainer *trainer)
 {
     return trainer->kernels;
+}
+
+uint64_t keel_trainer_table_bytes(const struct keel_trainer *trainer)
+{
+    struct keel_engine_facts facts;
+    keel_engine_facts(trainer->engine, &facts);
+    uint64_t bytes = facts.table_bytes + keel_owned_digest_bytes(trainer->owned.now.digest) +
+                     keel_owned_digest_bytes(trainer->owned.before.digest);
+    for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++)
+        bytes += trainer->slots[i].flat.buffer != NULL ? KEEL_LOSS_FLOATS * sizeof(float) : 0;
+    return bytes;
 }
 
 uint64_t keel_trainer_shared_bytes(const struct keel_trainer *trainer)

@@ -57,6 +57,8 @@ void keel_trainer_destroy(struct keel_trainer *trainer);
 struct keel_engine *keel_trainer_engine(struct keel_trainer *trainer);
 /* Of the transport, in which gradients and held sums lie where it is the device's memory too. */
 uint64_t keel_trainer_shared_bytes(const struct keel_trainer *trainer);
+/* Of both, what plans do not count: inputs, tables, workspace of kernels, losses of nodes. */
+uint64_t keel_trainer_table_bytes(const struct keel_trainer *trainer);
 struct keel_kernels *keel_trainer_kernels(struct keel_trainer *trainer);
 
 /* Warm-up: run everything once, so that the first step, and the first step of a spare that takes over, take

@@ -263,6 +263,7 @@ void keel_owned_destroy(struct keel_trainer *trainer);
 /* owned_digest.c: what this rank owns, and what it has of others, as two digests: weights and moments. Waits
  * for the device. Where nobody has a copy: zeros. */
 enum keel_status keel_owned_look(struct keel_trainer *trainer, uint64_t *out_own, uint64_t *out_copies);
+uint64_t keel_owned_digest_bytes(const struct keel_owned_digest *digest); /* of the device; NULL: 0 */
 enum keel_status keel_owned_digest_make(struct keel_trainer *trainer, struct keel_owned_layout *layout);
 void keel_owned_digest_destroy(struct keel_owned_digest *digest);
 /* Of a bucket and of that share of the layout, which is one that lies here: where. */

@@ -442,10 +442,12 @@ void keel_worker_note_memory(struct keel_worker *worker)
     struct keel_engine_facts facts;
     keel_engine_facts(keel_trainer_engine(worker->trainer), &facts);
     json_t *note =
-        json_pack("{s:s, s:I, s:I, s:I, s:I}", "event", "memory", "view", (json_int_t)worker->view.epoch,
-                  "planned_bytes", (json_int_t)facts.planned_peak_bytes, "device_bytes",
-                  (json_int_t)keel_device_stats(worker->device).live_bytes, "shared_bytes",
-                  (json_int_t)keel_trainer_shared_bytes(worker->trainer));
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "event", "memory", "view",
+                  (json_int_t)worker->view.epoch, "planned_bytes", (json_int_t)facts.planned_peak_bytes,
+                  "device_bytes", (json_int_t)keel_device_stats(worker->device).live_bytes, "shared_bytes",
+                  (json_int_t)keel_trainer_shared_bytes(worker->trainer), "table_bytes",
+                  (json_int_t)keel_trainer_table_bytes(worker->trainer), "activation_bytes",
+                  (json_int_t)facts.activation_bytes);
     send_note(worker, note);
 }
 

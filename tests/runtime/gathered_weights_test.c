@@ -476,6 +476,7 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     struct keel_engine_facts facts;
     struct keel_plan_model model;
     struct keel_job_plan plan;
+    struct keel_plan_shares shares;
     uint64_t bytes[KEEL_BYTES_KINDS];
     open_data(&large, &data);
     ck_ok(keel_device_open("host", NULL, &device));
@@ -494,7 +495,8 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
 
     plan_model(&large, data, device, kernels, engine, &model);
     keel_plan_make(&model, ranks, tensor, 3, owners.holders, group, &plan);
-    keel_plan_seat_bytes(&model, &plan, ranks * tensor - 1, bytes);
+    keel_plan_shares(&model, &plan, tensor - 1, &shares);
+    keel_plan_seat_bytes(&model, &plan, &shares, ranks * tensor - 1, bytes);
     const uint64_t state =
         bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] + bytes[KEEL_BYTES_OPTIMIZER];
     const uint64_t formula = 16 * facts.parameters * copies / ranks;

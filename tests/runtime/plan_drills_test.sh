@@ -7,9 +7,9 @@ here=$(dirname "$0")
 . "$here/script.sh"
 base="--set model.heads=8 --set cluster.device=host --set data.path=$text"
 # Two ranks fit, or three, or four; one with all slices does not.
-slices="$base --set job.tensor=2 --set parallel.tensor=2 --set parallel.memory=950000"
+slices="$base --set job.tensor=2 --set parallel.tensor=2 --set parallel.memory=1200000"
 # Three of four fit, by what ranks have of gradients and optimizer.
-pieces="$base --set train.microbatches=1 --set parallel.zero=2 --set parallel.bucket=16384 --set parallel.memory=1000000"
+pieces="$base --set train.microbatches=1 --set parallel.zero=2 --set parallel.bucket=16384 --set parallel.memory=1200000"
 
 # of FIELD EVENT: that field of all such events, a line each.
 of() { grep "\"event\": *\"$2\"" "$out/events.jsonl" | sed "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/"; }
@@ -128,7 +128,7 @@ drill refused $slices --ranks 4 --set parallel.memory=900000
 code=$?
 check "too little memory is refused before the run" '[ $code -eq 3 ] && [ ! -e "$out" ]'
 check "by kind" grep -q "needs [0-9]* bytes: weights [0-9]*, gradients [0-9]*, optimizer" "$out.log"
-check "with what fits" grep -q "; 2 ranks can fit" "$out.log"
+check "with what fits" grep -q "; 8 ranks can fit" "$out.log"
 drill refused $base --set train.microbatches=1 --set parallel.bucket=16384 --ranks 4 --set parallel.memory=900000
 check "or by which keys it fits" grep -q "; 4 with parallel.tensor = 1 and parallel.zero = [12] fit" "$out.log"
 

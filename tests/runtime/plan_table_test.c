@@ -125,7 +125,7 @@ START_TEST(what_does_not_fit_has_no_number_and_the_fewest_that_fit_are_found)
             }
             ck_assert_uint_eq(other.fewest, fewest);
         }
-    job.parallel.memory_bytes = table.plans[8].total_bytes;
+    job.parallel.memory_bytes = table.plans[2].total_bytes;
     keel_plan_table_make(&model, &job, layout, 8, &other);
     keel_plan_table_describe(&other, text, sizeof text);
     ck_assert_str_eq(text, "2 to 8"); /* one has all slices */

@@ -130,8 +130,8 @@ check "GPT-3 175B on 4,096 ranks, in 10 s of a processor and 1 GB" \
 # Bad input.
 plan --ranks 2 --memory 1000
 check "memory that no plan fits" '[ $code -eq 3 ] && has "the nearest, data 2, tensor 1, zero 0, needs" && has "optimizer" && has "no number of ranks does"'
-plan --ranks 1 --set job.tensor=2 --memory 900000
-check "memory that more ranks would suffice for" '[ $code -eq 3 ] && has "no plan of 1 ranks fits 900000 bytes a rank; the nearest, data 1, tensor 1, zero 0, needs" && has "; 2 ranks do"'
+plan --ranks 1 --set job.tensor=2 --memory 1200000
+check "memory that more ranks would suffice for" '[ $code -eq 3 ] && has "no plan of 1 ranks fits 1200000 bytes a rank; the nearest, data 1, tensor 1, zero 0, needs" && has "; 2 ranks do"'
 plan --ranks 1 --set job.tensor=2 --set parallel.tensor=1 --set parallel.zero=0 --memory 800000
 check "memory that no plan fits as its axes were asked for" '[ $code -eq 3 ] && has "no number of ranks does so: leave parallel.data, tensor and zero open"'
 plan --ranks 1 --memory 2000000000000000

@@ -115,13 +115,46 @@ static uint64_t pages_of(const struct keel_plan_model *model, const struct keel_
     return (p->rows * (to - from) + 1023) / 1024;
 }
 
-/* Who owns a page of a bucket: the k with floor(k P / n) <= page < floor((k + 1) P / n). */
-static uint32_t owner_of(uint64_t page, uint64_t pages, uint32_t n)
+/* Whether element e of what a place has of a parameter begins a page, and one of each of its slices. */
+static bool may_begin(const struct keel_plan_model *model, const struct keel_plan_param *p, uint32_t tensor,
+                      uint32_t place, uint64_t e)
 {
-    uint32_t owner = 0;
-    while ((owner + 1) * pages / n <= page)
-        owner++;
-    return owner;
+    uint64_t from, to;
+    bool runs = p->rows == 1, rows = true;
+    columns_of(model, p, tensor, place, &from, &to);
+    for (uint32_t s = place * model->tensor / tensor; s < (place + 1) * model->tensor / tensor; s++) {
+        runs = runs && (begin_of(model, p, s) - from) % 1024 == 0;
+        rows = rows && (e / (to - from) * (begin_of(model, p, s + 1) - begin_of(model, p, s))) % 1024 == 0;
+    }
+    return e % 1024 == 0 && (p->units == 0 || model->tensor == 1 || runs || (e % (to - from) == 0 && rows));
+}
+
+/* Where the share of each position begins in a bucket of the place's flat buffer: the last element that may,
+ * up to page floor(k P / n). */
+static void shares_of(const struct keel_plan_model *model, const struct keel_job_plan *plan, uint32_t place,
+                      uint32_t bucket, uint64_t begin[SEATS_MAX + 1])
+{
+    uint64_t at = 0, pages = 0, from, to;
+    for (uint32_t i = 0; i < model->param_count; i++)
+        pages += params[i].bucket == bucket ? pages_of(model, &params[i], plan->tensor, place) : 0;
+    for (uint32_t i = 0; i < model->param_count; i++) {
+        const struct keel_plan_param *p = &params[order[i]];
+        if (p->bucket != bucket)
+            continue;
+        columns_of(model, p, plan->tensor, place, &from, &to);
+        const uint64_t count = p->rows * (to - from), room = pages_of(model, p, plan->tensor, place) * 1024;
+        for (uint32_t k = 0; k < plan->data; k++) {
+            const uint64_t wanted = k * pages / plan->data * 1024;
+            if (wanted < at || wanted >= at + room)
+                continue;
+            uint64_t e = wanted - at < count ? wanted - at : count - 1;
+            while (!may_begin(model, p, plan->tensor, place, e))
+                e--;
+            begin[k] = at + e;
+        }
+        at += room;
+    }
+    begin[plan->data] = at;
 }
 
 /* What a seat should have of a part: a flag for each element of each tile of each parameter. */
@@ -135,15 +168,17 @@ static void expect_part(const struct keel_plan_model *model, const struct keel_j
         const struct keel_plan_param *p = &params[order[i]];
         if (p->statistic && !weights)
             continue;
-        uint64_t before = 0, bucket = 0, from, to, number;
-        for (uint32_t j = 0; j < model->param_count; j++)
-            if (params[order[j]].bucket == p->bucket) {
-                before += j < i ? pages_of(model, &params[order[j]], plan->tensor, place) : 0;
-                bucket += pages_of(model, &params[order[j]], plan->tensor, place);
-            }
+        uint64_t before = 0, from, to, number, begin[SEATS_MAX + 1];
+        for (uint32_t j = 0; j < i; j++)
+            before += params[order[j]].bucket == p->bucket
+                          ? 1024 * pages_of(model, &params[order[j]], plan->tensor, place)
+                          : 0;
         columns_of(model, p, plan->tensor, place, &from, &to);
+        shares_of(model, plan, place, p->bucket, begin);
         for (uint64_t e = 0; e < p->rows * (to - from); e++) {
-            const uint32_t owner = owner_of(before + e / 1024, bucket, plan->data);
+            uint32_t owner = 0;
+            while (begin[owner + 1] <= before + e)
+                owner++;
             const bool copies = plan->group < plan->data;
             const bool shadow = copies ? owner % plan->group == position % plan->group
                                        : plan->holders == 2 && (owner + 1) % plan->data == position;
@@ -311,6 +346,14 @@ END_TEST
 
 /* ---- bytes --------------------------------------------------------------------------------------------- */
 
+static void seat_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan, uint32_t seat,
+                       uint64_t out[KEEL_BYTES_KINDS])
+{
+    struct keel_plan_shares shares;
+    keel_plan_shares(model, plan, seat % plan->tensor, &shares);
+    keel_plan_seat_bytes(model, plan, &shares, seat, out);
+}
+
 START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
 {
     enum { N = 8, PAGES = 16 * N };
@@ -338,7 +381,7 @@ START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
                 uint64_t bytes[KEEL_BYTES_KINDS];
                 struct keel_job_plan plan;
                 keel_plan_make(&model, N, 1, zero, holders, group, &plan);
-                keel_plan_seat_bytes(&model, &plan, seat, bytes);
+                seat_bytes(&model, &plan, seat, bytes);
                 ck_assert_uint_eq(bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] +
                                       bytes[KEEL_BYTES_OPTIMIZER],
                                   wanted[zero]);
@@ -361,7 +404,7 @@ START_TEST(a_plans_bytes_are_those_of_the_seat_that_has_most)
         uint64_t most = 0, bytes[KEEL_BYTES_KINDS];
         for (uint32_t seat = 0; seat < plan.seats; seat++) {
             uint64_t total = 0;
-            keel_plan_seat_bytes(&model, &plan, seat, bytes);
+            seat_bytes(&model, &plan, seat, bytes);
             for (int kind = 0; kind < KEEL_BYTES_KINDS; kind++)
                 total += bytes[kind];
             most = total > most ? total : most;
@@ -558,7 +601,7 @@ START_TEST(weights_of_a_seat_are_as_large_as_those_of_its_engine)
             struct keel_graph *graph;
             uint64_t bytes[KEEL_BYTES_KINDS];
             keel_plan_make(&model, 2, tensor, 0, 2, 0, &plan);
-            keel_plan_seat_bytes(&model, &plan, place, bytes);
+            seat_bytes(&model, &plan, place, bytes);
             const struct keel_plan_seat seat = keel_plan_seat(&model, &plan, place);
             struct keel_engine *engine = engine_of(2, device, seat.first_slice, seat.slice_count, &graph);
             ck_assert_uint_eq(bytes[KEEL_BYTES_WEIGHTS], keel_engine_flat_count(engine) * sizeof(float));

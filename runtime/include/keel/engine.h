@@ -324,7 +324,6 @@ struct keel_buffer *keel_engine_pieces_flat(const struct keel_engine_pieces *pie
                                             enum keel_engine_flat which);
 /* Where run `run` begins there, in elements. */
 uint64_t keel_engine_pieces_at(const struct keel_engine_pieces *pieces, uint32_t run);
-uint64_t keel_engine_pieces_bytes(const struct keel_engine_pieces *pieces); /* of the device, all together */
 
 /* Squares of the pages of the first runs, so many that there are `count` of them (keel_engine_run_pages), of
  * the sums of gradients: into `out`. Blocks. */
@@ -379,10 +378,12 @@ uint64_t keel_engine_digest_shared(const struct keel_engine *engine);
 struct keel_engine_facts {
     uint64_t parameters;         /* elements that are trained: no statistics */
     uint64_t planned_peak_bytes; /* device memory by plan; equals the device's counter */
-    uint64_t shared_bytes;       /* of gradients in the transport's memory, which are in no counter */
-    uint64_t activation_bytes;   /* of which the arena, which is planned also with plan_only */
-    uint64_t accumulator_bytes;  /* likewise: gradients of later uses of parameters */
-    uint64_t window_bytes;       /* likewise: gradients, if they lie in windows */
+    uint64_t table_bytes;      /* of these: inputs, tables, scratch and workspace of kernels. All else are the
+                                  flat buffers and pieces of them, activations, accumulators and windows */
+    uint64_t shared_bytes;     /* of gradients in the transport's memory, which are in no counter */
+    uint64_t activation_bytes; /* of which the arena, which is planned also with plan_only */
+    uint64_t accumulator_bytes; /* likewise: gradients of later uses of parameters */
+    uint64_t window_bytes;      /* likewise: gradients, if they lie in windows */
     uint64_t
         weight_window_bytes; /* likewise: weights, if they do; with plan_only also what they would take */
     uint64_t gathered_bytes; /* likewise: weights that are written to windows in a microbatch, ... */
