@@ -20,7 +20,7 @@ same_end() { # same_end CLAIM
     check "$1: the end is kept once ($(ends))" [ "$(ends)" -eq 1 ]
 }
 # Axes tensor and zero, ranks. Where weights and slices are whole, text is the first rank's.
-for plan in "1 0 3" "1 1 3" "1 2 3" "1 3 3" "2 0 4" "2 2 4" "2 1 6"; do
+for plan in "1 0 3" "1 1 3" "1 2 3" "1 3 3" "2 0 4" "2 2 4" "2 1 6" "2 3 4"; do
     set -- $plan
     for rank in 0 $(($3 - 1)); do
         for at in 4,at=eval 8,at=eval 8,at=text; do

@@ -179,7 +179,7 @@ done
 # workspace of kernels (event memory).
 memory() { sed -n 's/.*"event":"memory".*"device_bytes":\([0-9]*\),"shared_bytes":\([0-9]*\),"table_bytes":\([0-9]*\).*/\1 \2 \3/p' "$out/events.jsonl" | awk '{ n = $1 + $2 - $3; if (n > most) most = n } END { print most }'; }
 planned() { sed 's/.*"plans":\[{[^}]*}[^}]*"total_bytes":\([0-9]*\).*/\1/' "$root/plan"; }
-for shape in "1 0 1 0" "1 0 3 0" "1 1 3 0" "1 1 4 2" "1 2 4 0" "1 3 4 0" "3 0 3 0" "4 0 8 0" "4 1 8 0" "3 2 6 0"; do
+for shape in "1 0 1 0" "1 0 3 0" "1 1 3 0" "1 1 4 2" "1 2 4 0" "1 3 4 0" "3 0 3 0" "4 0 8 0" "4 1 8 0" "3 2 6 0" "2 3 8 2"; do
     set -- $shape
     counted memory $(grid $1 $2) --set train.steps=2 --set train.eval_every=0 --set snapshot.every=0 --set parallel.zero_group=$4 --ranks $3
     check "tensor $1, zero $2 on $3 ranks, groups of $4: $(planned) bytes are planned and seen" [ "$(planned)" = "$(memory)" ]
