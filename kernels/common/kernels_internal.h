@@ -32,7 +32,8 @@
     X(batch_norm)                                                                                            \
     X(pool)                                                                                                  \
     X(table)                                                                                                 \
-    X(expert)
+    X(expert)                                                                                                \
+    X(decode)
 /* Those that only native kernels have: their results are not canonical. */
 #define KEEL_NATIVE_MODULE_TABLE(X) X(winograd)
 

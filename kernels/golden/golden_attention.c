@@ -61,6 +61,21 @@ static enum keel_status rotary(struct golden_run *run, const uint32_t *shape)
     return golden_ready(run) ? keel_op_rotary(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
+/* batch, heads, width of a head, room, and what positions are below. Keys and values of tokens before are
+ * drawn. */
+static enum keel_status attention_decode(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_attention_decode op = {
+        .batch = shape[0], .heads = shape[1], .head_width = shape[2], .capacity = shape[3]};
+    const uint64_t count = (uint64_t)op.batch * op.heads * op.head_width;
+    op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, 3 * count, -2.0F, 2.0F);
+    op.cache = golden_floats(run, "cache", GOLDEN_UPDATED, 2 * count * op.capacity, -2.0F, 2.0F);
+    op.position = golden_ids(run, "position", op.batch, shape[4]);
+    op.out = golden_output(run, "out", count);
+    op.workspace = golden_scratch(run, "workspace", keel_attention_decode_workspace_bytes(&op));
+    return golden_ready(run) ? keel_op_attention_decode(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
 static const struct golden_case cases[] = {
     GOLDEN_CASE(attention, attention, "1x1x1x1", 0xe67b644d64b0eec3, 1, 1, 1, 1, 0),
     GOLDEN_CASE(attention, attention, "2x17x2x5-dropout", 0xe17b15945d81a471, 2, 17, 2, 5, 20),
@@ -76,6 +91,9 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(attention_grad, attention, "2x23x3x5-bidirectional-dropout", 0x11c8a1e61f8150ff, 2, 23, 3, 5,
                 20, 1),
     GOLDEN_CASE(attention_grad, attention, "1x67x5x17-bidirectional", 0xbf100891d1b6ce69, 1, 67, 5, 17, 0, 1),
+    GOLDEN_CASE(attention_decode, decode, "1x1x1-of-16", 0x53d43a2bf64b4814, 1, 1, 1, 16, 1),
+    GOLDEN_CASE(attention_decode, decode, "3x5x17-of-48", 0xfd8a119bed3a2880, 3, 5, 17, 48, 48),
+    GOLDEN_CASE(attention_decode, decode, "2x2x64-of-272", 0xbe10900304cc7de8, 2, 2, 64, 272, 272),
     GOLDEN_CASE(rotary, rotary, "1x1x1x2", 0xde78e79658d63723, 1, 1, 1, 2, 10000, 0, 0),
     GOLDEN_CASE(rotary, rotary, "2x37x3x10", 0x67b823f092f7c5a7, 2, 37, 3, 10, 10000, 0, 0),
     GOLDEN_CASE(rotary, rotary, "1x1201x1x64-inverse", 0x816f5640f38400ea, 1, 1201, 1, 64, 500, 1, 0),

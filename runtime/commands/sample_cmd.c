@@ -16,6 +16,7 @@ struct own {
     struct keel_trained_options trained; /* first */
     const char *prompt, *prompt_file, *temperature, *top_p, *seed;
     uint64_t tokens, top_k; /* top_k 0: not given */
+    bool no_cache;
 };
 
 struct sample {
@@ -203,6 +204,9 @@ static enum keel_status open_model(struct sample *sample, const char *path)
     if (sample->own->seed == NULL)
         sample->sampling.seed = trained->job.seed;
     KEEL_TRY(encode_prompt(sample));
+    const uint64_t longest = (sample->prompt_count > 0 ? sample->prompt_count : 1) + sample->own->tokens;
+    trained->decode = !sample->own->no_cache && keel_inference_decodes(&trained->job);
+    trained->only_decode = trained->decode && longest - 1 <= trained->job.block;
     return keel_trained_open(trained, &sample->own->trained, identity);
 }
 
@@ -314,6 +318,8 @@ static const struct keel_command_option options[] = {
     {"--top-p", "P", KEEL_COMMAND_TEXT, offsetof(struct own, top_p),
      "draw from the fewest tokens whose probabilities add up to P; default 1: all"},
     {"--seed", "N", KEEL_COMMAND_TEXT, offsetof(struct own, seed), "of what is drawn; default: job.seed"},
+    {"--no-cache", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, no_cache),
+     "compute all tokens anew for each one, and keep no keys and values: the text is the same"},
     KEEL_TRAINED_OPTIONS,
     {.name = NULL}};
 

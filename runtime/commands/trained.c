@@ -293,7 +293,9 @@ enum keel_status keel_trained_open(struct keel_trained *trained, const struct ke
                                                  .data = trained->data,
                                                  .device = keel_board_device(trained->board),
                                                  .kernels = keel_board_kernels(trained->board),
-                                                 .stall_ns = trained->stall_ns};
+                                                 .stall_ns = trained->stall_ns,
+                                                 .decode = trained->decode,
+                                                 .only_decode = trained->only_decode};
     KEEL_TRY(keel_inference_create(&config, &trained->inference));
     return load_meant(trained, identity);
 }

@@ -42,6 +42,7 @@ struct keel_trained {
     struct keel_inference *inference;
     struct keel_snapshot_info info; /* what was loaded */
     uint64_t stall_ns;
+    bool decode, only_decode; /* as struct keel_inference_config; for keel_trained_open */
 };
 /* PATH is a job file, the directory of a run, a store, a run in it or a snapshot. A job file names a
  * directory

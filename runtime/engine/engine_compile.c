@@ -142,10 +142,24 @@ static enum keel_status split(const struct keel_engine *engine, struct keel_grap
     return keel_pass_lower(graph, cut);
 }
 
+/* It hands no gradient on: what lies before it would stay as it is, unsaid. */
+static enum keel_status refuse_decoding(const struct keel_graph *graph)
+{
+    for (uint32_t i = 0; i < graph->node_count; i++)
+        if (graph->nodes[i].op == KEEL_OP_ATTENTION_DECODE)
+            return keel_fail(
+                KEEL_UNSUPPORTED,
+                "attention_decode: is for graphs that are evaluated, and has no gradient; train with "
+                "keel_graph_attention, over all tokens");
+    return KEEL_OK;
+}
+
 static enum keel_status run_passes(struct keel_engine *engine, const struct keel_engine_config *config)
 {
     struct keel_engine_program *train = &engine->train;
     struct keel_engine_program *eval = &engine->eval;
+    if (engine->training)
+        KEEL_TRY(refuse_decoding(config->graph));
     KEEL_TRY(keel_graph_copy(config->graph, &train->graph));
     if (engine->training && config->storage == KEEL_F16)
         KEEL_TRY(add_loss_scale(train->graph, config->loss_scale));
@@ -333,7 +347,7 @@ static enum keel_status make_flat(struct keel_engine *engine, enum keel_engine_f
 static enum keel_status find_loss_scale(struct keel_engine *engine)
 {
     for (uint32_t i = 0; i < engine->layout.tile_count; i++) {
-        if (!engine->layout.params[engine->layout.tiles[i].param].kept)
+        if (strcmp(engine->layout.params[engine->layout.tiles[i].param].name, KEEL_LOSS_SCALE_NAME) != 0)
             continue;
         if (engine->weights_windowed)
             return keel_engine_make_buffer(engine, sizeof(float), &engine->loss_scale);

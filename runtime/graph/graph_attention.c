@@ -86,6 +86,58 @@ static enum keel_status emit_attention_grad(struct keel_emit *emit, const struct
     return KEEL_OK;
 }
 
+/* ---- the newest token ---------------------------------------------------------------------------------- */
+
+/* Room in the cache, as the kernels take it. */
+static uint64_t capacity_of(uint32_t tokens)
+{
+    return ((uint64_t)tokens + 15) / 16 * 16;
+}
+
+keel_value keel_graph_attention_decode(struct keel_graph *graph, keel_value qkv, keel_value position,
+                                       const struct keel_attention_decode_spec *spec)
+{
+    KEEL_ASSERT(spec != NULL);
+    const struct keel_shape shape = keel_graph_shape(graph, qkv);
+    const struct keel_param_spec kept = {
+        .name = spec->name,
+        .shape = {2, {shape.size[0], 2 * capacity_of(spec->tokens) * (shape.size[2] / 3)}},
+        .statistic = true,
+        .momentum = 1.0F};
+    const keel_value cache = keel_graph_param(graph, &kept);
+    if (cache != 0)
+        graph->params[graph->param_count - 1].kept = true;
+    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION_DECODE, .in = {qkv, position, cache},
+                     .attributes = {.attention = {.heads = spec->heads}});
+}
+
+/* As attention, of one token, and the cache is as the builder makes it. */
+static bool infer_decode(struct keel_infer *infer)
+{
+    uint64_t *size = infer->size;
+    if (size['t'] != 1)
+        return keel_infer_refuse(infer, "%llu tokens: it takes one at a time", (unsigned long long)size['t']);
+    return infer_attention(infer);
+}
+
+static enum keel_status emit_decode(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_shape *shape = shape_of(emit, node->out[0]);
+    const uint64_t width = shape->size[2], heads = node->attributes.attention.heads;
+    const struct keel_attention_decode op = {.batch = (uint32_t)shape->size[0],
+                                             .heads = (uint32_t)heads,
+                                             .head_width = (uint32_t)(width / heads),
+                                             .capacity =
+                                                 (uint32_t)(width_of(emit, node->in[2]) / (2 * width)),
+                                             .qkv = buffer_of(emit, node->in[0]),
+                                             .position = buffer_of(emit, node->in[1]),
+                                             .cache = buffer_of(emit, node->in[2]),
+                                             .out = buffer_of(emit, node->out[0]),
+                                             .workspace = emit->workspace};
+    need_workspace(emit, keel_attention_decode_workspace_bytes(&op));
+    return emit->measure ? KEEL_OK : keel_op_attention_decode(emit->kernels, &op, emit->list);
+}
+
 /* ---- rotary positions ---------------------------------------------------------------------------------- */
 
 keel_value keel_graph_rotary(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base)
@@ -141,7 +193,7 @@ static enum keel_status emit_rotary(struct keel_emit *emit, const struct keel_ir
 
 /* ---- the table ---- */
 
-enum { FIRST = KEEL_OP_ATTENTION, LAST = KEEL_OP_ROTARY };
+enum { FIRST = KEEL_OP_ATTENTION, LAST = KEEL_OP_ATTENTION_DECODE };
 static const struct keel_op rows[LAST - FIRST + 1] = {
     /* Results: out, row maximum and sum. Scores and mixing are a product each, of t x t over w. */
     [KEEL_OP_ATTENTION - FIRST] = {.name = "attention",
@@ -168,6 +220,13 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                 .describe = describe_rotary,
                                 .grad = grad_rotary,
                                 .emit = emit_rotary},
+    /* Operands: qkv, position, and the cache, to which it adds. */
+    [KEEL_OP_ATTENTION_DECODE - FIRST] = {.name = "attention_decode",
+                                          .rule = "bt3w,#bt,bc->btw",
+                                          .flops = "2bc",
+                                          .infer_dims = infer_decode,
+                                          .describe = describe_attention,
+                                          .emit = emit_decode},
 };
 
 const struct keel_op_family keel_ops_attention = {FIRST, LAST, rows};

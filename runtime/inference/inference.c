@@ -10,14 +10,18 @@ struct keel_inference {
     const struct keel_job *job;   /* borrowed, as data */
     const struct keel_data *data; /* what it was made for */
     struct keel_kernels *kernels; /* owned, as the engine and what follows */
-    struct keel_engine *engine;
+    struct keel_engine *engine;   /* of whole batches; NULL: only_decode */
+    struct keel_engine *decoder;  /* of one token more; NULL: none */
+    int32_t *kept;                /* tokens whose keys and values the decoder has: room for model.block */
+    uint32_t kept_count;
     void *inputs[KEEL_DATA_INPUTS_MAX]; /* of a batch */
     float *logits;                      /* of a batch, where there is an accuracy; of a token, else */
     uint64_t stall_ns;
 };
 
-static enum keel_status build_engine(struct keel_inference *inference,
-                                     const struct keel_inference_config *from)
+static enum keel_status build_engine(const struct keel_inference *inference,
+                                     const struct keel_inference_config *from, bool decode,
+                                     struct keel_engine **out)
 {
     const struct keel_job *job = inference->job;
     struct keel_engine_config config = {.device = from->device,
@@ -28,11 +32,17 @@ static enum keel_status build_engine(struct keel_inference *inference,
     struct keel_graph *graph;
     KEEL_TRY(keel_graph_create(&graph));
     config.graph = graph;
-    enum keel_status status = keel_model_build(graph, job, inference->data);
+    enum keel_status status = decode ? keel_model_build_decode(graph, job, inference->data)
+                                     : keel_model_build(graph, job, inference->data);
     if (status == KEEL_OK)
-        status = keel_engine_create(&config, &inference->engine);
+        status = keel_engine_create(&config, out);
     keel_graph_destroy(graph);
     return status;
+}
+
+static const struct keel_engine *any_engine(const struct keel_inference *inference)
+{
+    return inference->engine != NULL ? inference->engine : inference->decoder;
 }
 
 static enum keel_status build(struct keel_inference *inference, const struct keel_inference_config *from)
@@ -42,10 +52,15 @@ static enum keel_status build(struct keel_inference *inference, const struct kee
         options = *from->kernels;
     options.native = options.native || inference->job->numerics != 0;
     KEEL_TRY(keel_kernels_create_with(from->device, &options, &inference->kernels));
-    KEEL_TRY(build_engine(inference, from));
+    if (!from->only_decode)
+        KEEL_TRY(build_engine(inference, from, false, &inference->engine));
+    if (from->decode)
+        KEEL_TRY(build_engine(inference, from, true, &inference->decoder));
+    if (from->decode)
+        KEEL_TRY(keel_alloc(inference->job->block, sizeof *inference->kept, &inference->kept));
     for (uint32_t i = 0; i < keel_data_input_count(inference->data); i++)
         KEEL_TRY(keel_alloc(keel_size(keel_data_input(inference->data, i)->bytes), 1, &inference->inputs[i]));
-    const struct keel_shape shape = keel_engine_output_shape(inference->engine);
+    const struct keel_shape shape = keel_engine_output_shape(any_engine(inference));
     const uint64_t columns = shape.dims > 0 ? shape.size[shape.dims - 1] : 0;
     const uint64_t rows = keel_data_has_accuracy(inference->data) ? inference->job->batch : 1;
     return keel_alloc(keel_size(rows * columns + 1), sizeof(float), &inference->logits);
@@ -55,6 +70,8 @@ enum keel_status keel_inference_create(const struct keel_inference_config *confi
                                        struct keel_inference **out)
 {
     struct keel_inference *inference;
+    KEEL_ASSERT(!config->decode || keel_model_decodes(config->job));
+    KEEL_ASSERT(config->decode || !config->only_decode);
     KEEL_TRY(keel_alloc(1, sizeof *inference, &inference));
     inference->job = config->job;
     inference->data = config->data;
@@ -73,6 +90,8 @@ void keel_inference_destroy(struct keel_inference *inference)
     if (inference == NULL)
         return;
     keel_engine_destroy(inference->engine);
+    keel_engine_destroy(inference->decoder);
+    keel_free(inference->kept);
     keel_kernels_destroy(inference->kernels);
     for (uint32_t i = 0; i < KEEL_DATA_INPUTS_MAX; i++)
         keel_free(inference->inputs[i]);
@@ -83,8 +102,17 @@ void keel_inference_destroy(struct keel_inference *inference)
 enum keel_status keel_inference_load(struct keel_inference *inference, struct keel_snapshot *snapshot,
                                      const struct keel_load_config *config)
 {
-    return keel_weights_load(inference->engine, snapshot, config,
-                             keel_deadline_after_ns(inference->stall_ns));
+    const uint64_t deadline_ns = keel_deadline_after_ns(inference->stall_ns);
+    if (inference->engine != NULL)
+        KEEL_TRY(keel_weights_load(inference->engine, snapshot, config, deadline_ns));
+    if (inference->decoder != NULL)
+        KEEL_TRY(keel_weights_load(inference->decoder, snapshot, config, deadline_ns));
+    return KEEL_OK;
+}
+
+bool keel_inference_decodes(const struct keel_job *job)
+{
+    return keel_model_decodes(job);
 }
 
 static struct keel_engine_batch batch_of(const struct keel_inference *inference)
@@ -146,15 +174,44 @@ struct writing {
 };
 
 /* The window stands at the beginning of the block: causal attention makes what follows irrelevant. */
-static enum keel_status predict(void *context, const int32_t *window, uint32_t length, const float **out)
+static enum keel_status predict_whole(struct keel_inference *inference, const int32_t *window,
+                                      uint32_t length)
 {
-    struct keel_inference *inference = ((struct writing *)context)->inference;
     const struct keel_engine_batch batch = batch_of(inference);
     memset(inference->inputs[0], 0, keel_size(keel_data_input(inference->data, 0)->bytes));
     memcpy(inference->inputs[0], window, length * sizeof *window);
-    *out = inference->logits;
     return keel_engine_output(inference->engine, &batch, length - 1, 1,
                               keel_deadline_after_ns(inference->stall_ns), inference->logits);
+}
+
+/* The next token of what the decoder has kept; the logits behind it. */
+static enum keel_status decode_token(struct keel_inference *inference, int32_t token)
+{
+    const int32_t position = (int32_t)inference->kept_count;
+    const struct keel_engine_batch batch = {.inputs = (const void *[]){&token, NULL, &position},
+                                            .seed = inference->job->seed};
+    KEEL_TRY(keel_engine_output(inference->decoder, &batch, 0, 1, keel_deadline_after_ns(inference->stall_ns),
+                                inference->logits));
+    inference->kept[inference->kept_count++] = token;
+    return KEEL_OK;
+}
+
+/* A text that goes on: one whose window has moved has other positions, and is computed whole. */
+static bool goes_on(const struct keel_inference *inference, const int32_t *window, uint32_t length)
+{
+    return inference->decoder != NULL && inference->kept_count < length &&
+           memcmp(inference->kept, window, inference->kept_count * sizeof *window) == 0;
+}
+
+static enum keel_status predict(void *context, const int32_t *window, uint32_t length, const float **out)
+{
+    struct keel_inference *inference = ((struct writing *)context)->inference;
+    *out = inference->logits;
+    if (!goes_on(inference, window, length))
+        return predict_whole(inference, window, length);
+    while (inference->kept_count < length)
+        KEEL_TRY(decode_token(inference, window[inference->kept_count]));
+    return KEEL_OK;
 }
 
 static enum keel_status write_on(void *context, uint32_t token, const char *text, size_t bytes)
@@ -166,9 +223,10 @@ static enum keel_status write_on(void *context, uint32_t token, const char *text
 enum keel_status keel_inference_generate(struct keel_inference *inference,
                                          const struct keel_generator *generation)
 {
-    const struct keel_shape shape = keel_engine_output_shape(inference->engine);
+    const struct keel_shape shape = keel_engine_output_shape(any_engine(inference));
     struct writing writing = {.inference = inference, .of = generation};
     struct keel_generator of = *generation;
+    inference->kept_count = 0;
     of.data = inference->data;
     of.block = inference->job->block;
     of.vocab = (uint32_t)shape.size[shape.dims - 1];

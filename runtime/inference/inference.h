@@ -20,7 +20,12 @@ struct keel_inference_config {
     struct keel_device *device;                 /* borrowed */
     const struct keel_kernels_options *kernels; /* of the board; NULL: defaults; borrowed for the call */
     uint64_t stall_ns;                          /* a device that makes no progress for so long is an error */
+    bool decode;      /* keep keys and values of text, where the model can (keel_inference_decodes) */
+    bool only_decode; /* and no text becomes longer than model.block, nor are there scores: nothing else is
+                         made */
 };
+/* Whether it can: the bits of text are the same. */
+bool keel_inference_decodes(const struct keel_job *job);
 /* Errors: of keel_engine_create and of the model. Blocks: kernels may be compiled. */
 enum keel_status keel_inference_create(const struct keel_inference_config *config,
                                        struct keel_inference **out);

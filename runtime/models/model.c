@@ -150,3 +150,17 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
         return keel_model_gpt(graph, &gpt);
     }
 }
+
+bool keel_model_decodes(const struct keel_job *job)
+{
+    return job->kind == KEEL_MODEL_GPT && job->tensor == 1;
+}
+
+enum keel_status keel_model_build_decode(struct keel_graph *graph, const struct keel_job *job,
+                                         const struct keel_data *data)
+{
+    struct keel_gpt_config gpt = gpt_of(job, data);
+    KEEL_ASSERT(keel_model_decodes(job));
+    gpt.batch = 1;
+    return keel_model_gpt_decode(graph, &gpt);
+}

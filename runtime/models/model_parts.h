@@ -57,6 +57,7 @@ struct keel_gpt_variant {
     const char *name; /* for messages */
     keel_value (*mlp)(void *context, struct keel_graph *graph, uint32_t number, keel_value x);
     void *context;
+    bool decodes; /* one token at a time (keel_model_gpt_decode) */
 };
 enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_config *config,
                                 const struct keel_gpt_variant *variant);

@@ -69,6 +69,7 @@ static enum keel_status append_concat(struct keel_kernels *kernels, const void *
 #define EACH_PLAIN(X)                                                                                        \
     X(attention)                                                                                             \
     X(attention_grad)                                                                                        \
+    X(attention_decode)                                                                                      \
     X(rotary)                                                                                                \
     X(conv2d)                                                                                                \
     X(conv2d_grad_data)                                                                                      \
@@ -177,6 +178,10 @@ static const struct operation operations[] = {
     OP(attention, "out stats workspace", ATTEND(T(attention), )),
     OP(attention_grad, "dqkv workspace", ATTEND(T(attention_grad), forward.), B(T(attention_grad), dout),
        B(T(attention_grad), dqkv)),
+    OP(attention_decode, "cache out workspace", N(T(attention_decode), batch), N(T(attention_decode), heads),
+       N(T(attention_decode), head_width), N(T(attention_decode), capacity), B(T(attention_decode), qkv),
+       B(T(attention_decode), position), B(T(attention_decode), cache), B(T(attention_decode), out),
+       B(T(attention_decode), workspace)),
     OP(rotary, "out:qkv", N(T(rotary), batch), N(T(rotary), tokens), N(T(rotary), heads),
        N(T(rotary), head_width), R(T(rotary), base), B(T(rotary), qkv), B(T(rotary), out)),
     OP(conv2d, "y", CONV(T(conv2d)), B(T(conv2d), x), B(T(conv2d), weight), B(T(conv2d), bias),

@@ -223,6 +223,33 @@ START_TEST(gradients_and_losses_are_means_over_the_microbatches_of_the_step)
 }
 END_TEST
 
+/* The graph has keys and values that a node keeps: it is evaluated, token after token, and not trained. */
+START_TEST(what_is_for_evaluation_alone_is_not_trained)
+{
+    struct keel_device *device = NULL;
+    struct keel_kernels *kernels = NULL;
+    struct keel_graph *graph = NULL;
+    struct keel_engine *engine = NULL;
+    const struct keel_gpt_config gpt = {
+        .layers = 1, .heads = 2, .width = 8, .block = 4, .vocab = 5, .batch = 1, .tied = true};
+    ck_ok(keel_device_open("host", NULL, &device));
+    ck_ok(keel_kernels_create(device, &kernels));
+    ck_ok(keel_graph_create(&graph));
+    ck_ok(keel_model_gpt_decode(graph, &gpt));
+    struct keel_engine_config config = {
+        .device = device, .kernels = kernels, .graph = graph, .training = true};
+    ck_status(keel_engine_create(&config, &engine), KEEL_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "attention_decode: is for graphs that are evaluated"));
+    config.training = false;
+    ck_ok(keel_engine_create(&config, &engine));
+    ck_assert_uint_eq(keel_engine_input_count(engine), 3);
+    keel_engine_destroy(engine);
+    keel_graph_destroy(graph);
+    keel_kernels_destroy(kernels);
+    keel_device_close(device);
+}
+END_TEST
+
 START_TEST(a_graph_without_anything_to_train_or_to_read_is_refused)
 {
     struct keel_device *device = NULL;
@@ -313,6 +340,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, statistics_lie_last_are_in_no_norm_and_follow_their_mean);
     tcase_add_test(tc, gradients_and_losses_are_means_over_the_microbatches_of_the_step);
     tcase_add_test(tc, a_graph_without_anything_to_train_or_to_read_is_refused);
+    tcase_add_test(tc, what_is_for_evaluation_alone_is_not_trained);
     tcase_add_test(tc, a_statistic_needs_a_momentum_and_nothing_of_a_trained_parameter);
 }
 KEEL_TEST_MAIN("engine_door", cases, 60)

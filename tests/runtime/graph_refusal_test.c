@@ -76,6 +76,10 @@ static const struct refusal table[] = {
     {KEEL_OP_ROTARY, "f2,3,24", "the base 0.5 is not in", {2}, 0.5F},
     {KEEL_OP_ROTARY, "f2,3,24", "the base 0 is not in", {2}, 0},
     {KEEL_OP_ROTARY, "f2,3,24", "the base nan is not in", {2}, NAN},
+    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i2,1", "no multiple of the heads, which are 5", {5, 8}, 0},
+    {KEEL_OP_ATTENTION_DECODE, "f2,3,36 i2,3", "3 tokens: it takes one at a time", {4, 8}, 0},
+    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 f2,1", "must be int32", {4, 8}, 0},
+    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i3,1", "b is 2 and 3", {4, 8}, 0},
     {KEEL_OP_EMBEDDING, "f2,3 p7,8 -", "must be int32", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p4,8", "t is 3 and 4", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p3,9", "n is 8 and 9", {0}, 0},
@@ -209,6 +213,10 @@ static void build_dense(struct keel_graph *graph, const struct refusal *row, con
     else if (row->op == KEEL_OP_ATTENTION)
         keel_graph_attention(graph, v[0],
                              &(struct keel_attention_spec){.heads = row->numbers[0], .dropout = row->rate});
+    else if (row->op == KEEL_OP_ATTENTION_DECODE)
+        keel_graph_attention_decode(
+            graph, v[0], v[1],
+            &(struct keel_attention_decode_spec){"kept", row->numbers[0], row->numbers[1]});
     else if (row->op == KEEL_OP_ROTARY)
         keel_graph_rotary(graph, v[0], row->numbers[0], row->rate);
 }

@@ -53,6 +53,25 @@ out=$root/plugin
     --set train.batch=2 --set train.eval_every=0 --set snapshot.every=2 >"$out.log" 2>&1)
 agrees "a plug-in"
 
+# ---- keys and values that are kept ----
+cached() { # CLAIM DIR ARGUMENTS...: nothing of the text depends on them
+    claim=$1
+    shift
+    sample "$@" && cp "$root/log" "$root/kept"
+    sample "$@" --no-cache
+    check "$claim" '[ $was -eq 0 ] && cmp -s "$root/log" "$root/kept"'
+}
+cached "a short text" "$root/one" --tokens 12
+cached "which ends where the block does" "$root/one" --tokens 16
+cached "or one behind" "$root/one" --tokens 17 --prompt a
+cached "or further on" "$root/one" --tokens 60 --device pocl:0
+cached "of a long prompt" "$root/one" --tokens 9 --prompt "in the beginning" --temperature 0
+train demo wide --ranks 1 --set model.width=48 --set model.heads=3 --set model.block=40 --set model.tied=false --set model.bias=false \
+    --set model.vocab=90 --set train.storage=bf16 --set model.dropout=0.1
+out=$root/wide
+cached "of other sizes" "$root/wide" --tokens 40 --device pocl:0 --seed 3
+cached "with candidates" "$root/wide" --tokens 38 --prompt "and " --top-k 9 --top-p 0.7 --seed 4
+
 # ---- settings ----
 out=$root/one
 sample "$out" --tokens 50 --seed 2 && cp "$root/log" "$root/second"

@@ -41,6 +41,22 @@ uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *, const 
 enum keel_status keel_op_attention_grad(struct keel_kernels *, const struct keel_attention_grad *,
                                         struct keel_launch_list *);
 
+/* Causal attention of one token of each sequence, the one that comes next, to itself and to those before it,
+ * whose keys and values `cache` holds (Pope et al. 2022): the last row of keel_op_attention over all of them,
+ * to the bit, without dropout. qkv is [batch, 3 * heads * head_width]; position [batch] int32 says which
+ * token of its sequence each is, from 0: the caller has had the tokens before it computed, in their order.
+ * Key and value are kept in the cache, [batch, 2, heads, capacity * head_width] (laid out as decode.cl says),
+ * which is read where it was written alone. out is [batch, heads * head_width]: zeros for a position that is
+ * not below `capacity`, a multiple of 16. */
+struct keel_attention_decode {
+    uint32_t batch, heads, head_width, capacity;
+    struct keel_buffer *qkv, *position, *cache, *out, *workspace;
+};
+uint64_t keel_attention_decode_cache_bytes(const struct keel_attention_decode *);
+uint64_t keel_attention_decode_workspace_bytes(const struct keel_attention_decode *);
+enum keel_status keel_op_attention_decode(struct keel_kernels *, const struct keel_attention_decode *,
+                                          struct keel_launch_list *);
+
 /* Rotary position embedding (Su et al. 2021) of q and k in qkv, whose layout is that of attention: elements
  * 2i and 2i + 1 of each head of token t turn by the angle t * base^(-2i / head_width), base usually 10,000; v
  * is copied. `inverse` turns back: that is the gradient, and undoes the operation but for rounding. Angles

@@ -92,7 +92,8 @@ struct keel_engine_param {
     uint64_t count; /* elements */
     bool decay;     /* weight decay applies (matrices) */
     bool statistic; /* not trained: follows a mean (keel_param_spec) */
-    bool kept;      /* a statistic that no mean moves: the engine's own, of no model (the loss scale) */
+    bool kept;      /* a statistic that no mean moves: the engine's own, of no model (the loss scale; keys and
+                       values of keel_graph_attention_decode) */
     float fill;     /* what it begins with, unless first weights are drawn */
     bool split;     /* over the tensor axis: shape and count are those of the engine's slices, and `place` is
                        where these lie in the whole; else every engine has all of it */

@@ -64,6 +64,17 @@ struct keel_attention_spec {
     bool bidirectional; /* else causal: a token sees those before it and itself */
 };
 keel_value keel_graph_attention(struct keel_graph *, keel_value qkv, const struct keel_attention_spec *);
+/* The newest token alone, [batch, 1, 3 width]: causal attention to itself and to those before it, whose keys
+ * and values the node keeps, for at most `tokens` of them, from one evaluation to the next, as parameter
+ * `name` of the graph: one of no model, so that snapshots need not have it. position [batch, 1] int32: the
+ * token's number, from 0. The bits are those of keel_graph_attention over all tokens. For graphs that are
+ * evaluated: it has no gradient. */
+struct keel_attention_decode_spec {
+    const char *name;
+    uint32_t heads, tokens;
+};
+keel_value keel_graph_attention_decode(struct keel_graph *, keel_value qkv, keel_value position,
+                                       const struct keel_attention_decode_spec *);
 /* Rotary positions (Su et al. 2021): q and k of qkv [batch, tokens, 3 width] turned by angles that grow with
  * the token; base in (1, 1e9], usually 10,000. Heads must be of an even width, at most 256. */
 keel_value keel_graph_rotary(struct keel_graph *, keel_value qkv, uint32_t heads, float base);

@@ -1,0 +1,71 @@
+/* decode.c - attention of the newest token to keys and values that are kept: checks, and descriptor to
+ * launches. The arithmetic is in decode.cl. */
+#include "kernels_internal.h"
+
+#include <keel/attention_ops.h>
+
+static enum keel_status check_shape(const struct keel_attention_decode *op)
+{
+    if (op->batch == 0 || op->heads == 0 || op->head_width == 0 || op->capacity == 0)
+        return keel_fail(KEEL_INVALID,
+                         "attention_decode: batch %u, %u heads of %u, %u tokens: nothing to compute",
+                         op->batch, op->heads, op->head_width, op->capacity);
+    if (op->capacity % KEEL_LANES != 0 || op->capacity > INT32_MAX - KEEL_LANES)
+        return keel_fail(KEEL_INVALID,
+                         "attention_decode: room for %u tokens is no multiple of %d below 2^31: round it up",
+                         op->capacity, KEEL_LANES);
+    return KEEL_OK;
+}
+
+uint64_t keel_attention_decode_workspace_bytes(const struct keel_attention_decode *op)
+{
+    return KEEL_BYTES(op->batch, op->heads, (uint64_t)op->capacity + KEEL_LANES, sizeof(float));
+}
+
+uint64_t keel_attention_decode_cache_bytes(const struct keel_attention_decode *op)
+{
+    return KEEL_BYTES(op->batch, 2, op->heads, op->capacity, op->head_width, sizeof(float));
+}
+
+static enum keel_status check(const struct keel_attention_decode *op)
+{
+    const uint64_t bytes = KEEL_BYTES(op->batch, op->heads, op->head_width, sizeof(float));
+    KEEL_TRY(check_shape(op));
+    return KEEL_CHECK_OPERANDS(
+        "attention_decode", {"qkv", op->qkv, KEEL_BYTES(3, bytes), KEEL_READ},
+        {"position", op->position, KEEL_BYTES(op->batch, sizeof(int32_t)), KEEL_READ},
+        {"cache", op->cache, keel_attention_decode_cache_bytes(op), KEEL_WRITTEN},
+        {"out", op->out, bytes, KEEL_WRITTEN},
+        {"workspace", op->workspace, keel_attention_decode_workspace_bytes(op), KEEL_WRITTEN});
+}
+
+enum keel_status keel_op_attention_decode(struct keel_kernels *kernels,
+                                          const struct keel_attention_decode *op,
+                                          struct keel_launch_list *list)
+{
+    KEEL_TRY(check(op));
+    const struct keel_range heads = {.global = {op->heads, op->batch, 1}, .local = {1, 1, 1}};
+    const struct keel_range keys = {.global = {op->capacity / KEEL_LANES, op->heads, op->batch},
+                                    .local = {1, 1, 1}};
+    const struct keel_range columns = {
+        .global = {op->head_width / KEEL_LANES + (op->head_width % KEEL_LANES != 0), op->heads, op->batch},
+        .local = {1, 1, 1}};
+    const float scale = keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width));
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_keep", &heads,
+                                 KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->cache),
+                                           keel_arg_buffer(op->position), keel_arg_u32(op->heads),
+                                           keel_arg_u32(op->head_width), keel_arg_u32(op->capacity))));
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_scores", &keys,
+                                 KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->cache),
+                                           keel_arg_buffer(op->workspace), keel_arg_buffer(op->position),
+                                           keel_arg_u32(op->heads), keel_arg_u32(op->head_width),
+                                           keel_arg_u32(op->capacity), keel_arg_f32(scale))));
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_weigh", &heads,
+                                 KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->position),
+                                           keel_arg_u32(op->heads), keel_arg_u32(op->capacity))));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_mix", &columns,
+                               KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->cache),
+                                         keel_arg_buffer(op->out), keel_arg_buffer(op->position),
+                                         keel_arg_u32(op->heads), keel_arg_u32(op->head_width),
+                                         keel_arg_u32(op->capacity)));
+}

@@ -1,0 +1,113 @@
+/* decode.cl - causal attention of the newest token alone, whose predecessors' keys and values are kept.
+ *
+ * The token is number i = position[b] of sequence b; q, k, v are its row of qkv. Its key and value are kept, and
+ * then it is row i of attention.cl without dropout, operation for operation:
+ *
+ *     s_j  = (fma over d ascending of q[d] k_j[d], from 0) * scale          for keys j <= i
+ *     max  = largest s_j, + 0                  e_j = exp(s_j - max)         sum = sum of e_j, j ascending from 0
+ *     o[d] = (fma over j ascending of e_j v_j[d], from 0) / sum + 0
+ *
+ * so out has the bits of that row. (What attention.cl adds of masked pairs is 0 times a number.)
+ *
+ * Shapes: qkv [batch, 3, heads, width], out [batch, heads, width], cache [batch, 2, heads, capacity * width]: keys
+ * turned, as [width][capacity], so that scores of sixteen keys are one vector; values as [capacity][width].
+ * capacity is a multiple of 16. work [batch, heads, capacity + 16]: scores, then exponentials, behind them their sum.
+ * A position that is not in [0, capacity) keeps nothing and gives zeros.
+ *
+ * Work-items are alone in their groups: of a head (keep, weigh), of sixteen keys of it (scores), of sixteen
+ * columns (mix). No tunables. Tolerance against the host: none, equal bits. */
+
+/* One head of one sequence. */
+struct place {
+    ulong head; /* number of it */
+    uint count; /* keys that there are, its own among them; 0: none */
+};
+
+static struct place place_of(__global const int *position, uint heads, uint capacity, uint head, uint batch)
+{
+    struct place place;
+    const int at = position[batch];
+    place.head = (ulong)batch * heads + head;
+    place.count = at >= 0 && (uint)at < capacity ? (uint)at + 1 : 0;
+    return place;
+}
+
+/* Part 0, 1, 2 of the token: q, k, v. */
+static __global const float *part_of(__global const float *qkv, uint part, uint heads, uint width, uint head,
+                                     uint batch)
+{
+    return qkv + (((ulong)batch * 3 + part) * heads + head) * width;
+}
+
+static ulong kept_at(uint batch, uint part, uint heads, uint head, uint capacity, uint width)
+{
+    return (((ulong)batch * 2 + part) * heads + head) * capacity * width;
+}
+
+__kernel void keel_decode_keep(__global const float *qkv, __global float *cache, __global const int *position,
+                               uint heads, uint width, uint capacity)
+{
+    const uint head = get_group_id(0), batch = get_group_id(1);
+    const struct place place = place_of(position, heads, capacity, head, batch);
+    if (place.count == 0)
+        return;
+    __global const float *k = part_of(qkv, 1, heads, width, head, batch);
+    __global const float *v = part_of(qkv, 2, heads, width, head, batch);
+    __global float *keys = cache + kept_at(batch, 0, heads, head, capacity, width) + (place.count - 1);
+    __global float *values =
+        cache + kept_at(batch, 1, heads, head, capacity, width) + (ulong)(place.count - 1) * width;
+    for (uint d = 0; d < width; d++) {
+        keys[(ulong)d * capacity] = k[d];
+        values[d] = v[d];
+    }
+}
+
+__kernel void keel_decode_scores(__global const float *qkv, __global const float *cache, __global float *work,
+                                 __global const int *position, uint heads, uint width, uint capacity,
+                                 float scale)
+{
+    const uint first = get_group_id(0) * 16, head = get_group_id(1), batch = get_group_id(2);
+    const struct place place = place_of(position, heads, capacity, head, batch);
+    if (first >= place.count)
+        return;
+    __global const float *q = part_of(qkv, 0, heads, width, head, batch);
+    __global const float *keys = cache + kept_at(batch, 0, heads, head, capacity, width) + first;
+    float16 s = (float16)(0.0f);
+    for (uint d = 0; d < width; d++)
+        s = fma((float16)(q[d]), vload16(0, keys + (ulong)d * capacity), s);
+    vstore16(s * scale, 0, work + place.head * (capacity + 16) + first);
+}
+
+__kernel void keel_decode_weigh(__global float *work, __global const int *position, uint heads, uint capacity)
+{
+    const uint head = get_group_id(0), batch = get_group_id(1);
+    const struct place place = place_of(position, heads, capacity, head, batch);
+    __global float *row = work + place.head * (capacity + 16);
+    float largest = -INFINITY, sum = 0.0f;
+    for (uint j = 0; j < place.count; j++)
+        largest = row[j] > largest ? row[j] : largest;
+    largest = canon_plus_zero(largest);
+    for (uint j = 0; j < place.count; j += 16) {
+        const uint there = min(place.count - j, 16u);
+        canon_store(canon_exp(canon_load(row + j, there) - (float16)(largest)), row + j, there);
+    }
+    for (uint j = 0; j < place.count; j++)
+        sum = sum + row[j];
+    row[capacity] = sum;
+}
+
+__kernel void keel_decode_mix(__global const float *work, __global const float *cache, __global float *out,
+                              __global const int *position, uint heads, uint width, uint capacity)
+{
+    const uint first = get_group_id(0) * 16, head = get_group_id(1), batch = get_group_id(2);
+    const struct place place = place_of(position, heads, capacity, head, batch);
+    __global const float *row = work + place.head * (capacity + 16);
+    __global const float *values = cache + kept_at(batch, 1, heads, head, capacity, width) + first;
+    __global float *o = out + place.head * width + first;
+    float16 sum = (float16)(0.0f);
+    for (uint j = 0; j < place.count; j++)
+        sum = fma((float16)(row[j]), canon_load(values + (ulong)j * width, width - first), sum);
+    if (place.count > 0)
+        sum = canon_plus_zero(canon_divide(sum, (float16)(row[capacity])));
+    canon_store(sum, o, width - first);
+}

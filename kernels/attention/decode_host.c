@@ -1,0 +1,121 @@
+/* decode_host.c - decode.cl in C: the reference, and what the host device runs. */
+#include "canon.h"
+#include "kernels_internal.h"
+
+extern const struct keel_packed_text keel_cl_decode;
+
+/* One head of one sequence. */
+struct place {
+    uint64_t head, batch, number; /* number: of the head, over all sequences */
+    uint64_t heads, width, capacity;
+    uint64_t count; /* keys that there are, its own among them; 0: none */
+};
+
+/* The scalars of each kernel are heads, width and capacity, from argument `first` on; of weigh, which knows
+ * no width, that is 1. */
+static struct place place_of(void *const *arguments, int position, int first, bool has_width, uint64_t number)
+{
+    struct place place = {.number = number,
+                          .heads = u32_at(arguments, first),
+                          .width = has_width ? u32_at(arguments, first + 1) : 1,
+                          .capacity =
+                              has_width ? u32_at(arguments, first + 2) : u32_at(arguments, first + 1)};
+    place.head = number % place.heads;
+    place.batch = number / place.heads;
+    const int32_t at = ((const int32_t *)arguments[position])[place.batch];
+    place.count = at >= 0 && (uint64_t)at < place.capacity ? (uint64_t)at + 1 : 0;
+    return place;
+}
+
+static const float *part_of(const struct place *place, const float *qkv, uint64_t part)
+{
+    return qkv + ((place->batch * 3 + part) * place->heads + place->head) * place->width;
+}
+
+static uint64_t kept_at(const struct place *place, uint64_t part)
+{
+    return ((place->batch * 2 + part) * place->heads + place->head) * place->capacity * place->width;
+}
+
+static uint64_t work_at(const struct place *place)
+{
+    return place->number * (place->capacity + KEEL_LANES);
+}
+
+static void host_decode_keep(KEEL_HOST_ARGUMENTS)
+{
+    float *cache = arguments[1];
+    for (uint64_t number = 0; number < range->global[0] * range->global[1]; number++) {
+        const struct place place = place_of(arguments, 2, 3, true, number);
+        const float *k = part_of(&place, arguments[0], 1), *v = part_of(&place, arguments[0], 2);
+        for (uint64_t d = 0; d < place.width && place.count > 0; d++) {
+            cache[kept_at(&place, 0) + d * place.capacity + place.count - 1] = k[d];
+            cache[kept_at(&place, 1) + (place.count - 1) * place.width + d] = v[d];
+        }
+    }
+}
+
+KEEL_HOST_KERNEL static float score(const struct place *place, const float *q, const float *keys, float scale)
+{
+    float s = 0.0F;
+    for (uint64_t d = 0; d < place->width; d++)
+        s = fmaf(q[d], keys[d * place->capacity], s);
+    return s * scale;
+}
+
+static void host_decode_scores(KEEL_HOST_ARGUMENTS)
+{
+    float *work = arguments[2];
+    const float scale = f32_at(arguments, 7);
+    for (uint64_t number = 0; number < range->global[1] * range->global[2]; number++) {
+        const struct place place = place_of(arguments, 3, 4, true, number);
+        const float *keys = (const float *)arguments[1] + kept_at(&place, 0);
+        for (uint64_t j = 0; j < place.count; j++)
+            work[work_at(&place) + j] = score(&place, part_of(&place, arguments[0], 0), keys + j, scale);
+    }
+}
+
+static void host_decode_weigh(KEEL_HOST_ARGUMENTS)
+{
+    for (uint64_t number = 0; number < range->global[0] * range->global[1]; number++) {
+        const struct place place = place_of(arguments, 1, 2, false, number);
+        float *row = (float *)arguments[0] + work_at(&place), largest = -INFINITY, sum = 0.0F;
+        for (uint64_t j = 0; j < place.count; j++)
+            largest = row[j] > largest ? row[j] : largest;
+        largest = largest + 0.0F;
+        for (uint64_t j = 0; j < place.count; j++) {
+            row[j] = canon_exp(row[j] - largest);
+            sum = sum + row[j];
+        }
+        row[place.capacity] = sum;
+    }
+}
+
+KEEL_HOST_KERNEL static void add_scaled(float a, const float *x, uint64_t width, float *y)
+{
+    for (uint64_t d = 0; d < width; d++)
+        y[d] = fmaf(a, x[d], y[d]);
+}
+
+static void host_decode_mix(KEEL_HOST_ARGUMENTS)
+{
+    for (uint64_t number = 0; number < range->global[1] * range->global[2]; number++) {
+        const struct place place = place_of(arguments, 3, 4, true, number);
+        const float *row = (const float *)arguments[0] + work_at(&place);
+        const float *values = (const float *)arguments[1] + kept_at(&place, 1);
+        float *o = (float *)arguments[2] + number * place.width;
+        for (uint64_t d = 0; d < place.width; d++)
+            o[d] = 0.0F;
+        for (uint64_t j = 0; j < place.count; j++)
+            add_scaled(row[j], values + j * place.width, place.width, o);
+        for (uint64_t d = 0; d < place.width && place.count > 0; d++)
+            o[d] = canon_divide(o[d], row[place.capacity]) + 0.0F;
+    }
+}
+
+static const struct keel_module_kernel decode_kernels[] = {{"keel_decode_keep", host_decode_keep},
+                                                           {"keel_decode_scores", host_decode_scores},
+                                                           {"keel_decode_weigh", host_decode_weigh},
+                                                           {"keel_decode_mix", host_decode_mix}};
+
+const struct keel_module keel_module_decode = KEEL_MODULE("decode", keel_cl_decode, decode_kernels);
