@@ -2,6 +2,7 @@
 #include "agent.h"
 #include "eval_cmd.h"
 #include "plan_cmd.h"
+#include "plugin_try.h"
 #include "run_cmd.h"
 #include "sample_cmd.h"
 #include "worker.h"
@@ -29,6 +30,7 @@ static const struct command commands[] = {
     {"board", keel_board_main, "bring up, prove, measure and list boards"},
     {"agent", keel_agent_main, "one node of a run, on another host: dials in"},
     {"worker", keel_worker_main, NULL},
+    {KEEL_PLUGIN_TRY_COMMAND, keel_plugin_try_main, NULL},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

@@ -9,6 +9,7 @@
 #include "data.h"
 #include "model.h"
 #include "plan_axes.h"
+#include "plugin_try.h"
 #include "tape.h"
 #include "trainer.h"
 #include "view.h"
@@ -77,6 +78,7 @@ static enum keel_status load_job(const struct own *own, const char *path, struct
         KEEL_TRY(make_override("--memory", "parallel.memory", own->memory, memory));
         overrides[count++] = memory;
     }
+    KEEL_TRY(keel_plugin_try_load(path, overrides, count));
     return keel_job_load(path, overrides, count, out);
 }
 

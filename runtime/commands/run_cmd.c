@@ -4,6 +4,7 @@
 #include "drill.h"
 #include "encode_text.h"
 #include "jsonl.h"
+#include "plugin_try.h"
 #include "report.h"
 #include "run_output.h"
 #include "run_plan.h"
@@ -20,7 +21,6 @@
 #include <unistd.h>
 
 enum { OVERRIDES_MAX = 256 };
-#define TRY_NS (120 * KEEL_NS_PER_S) /* in which a plug-in builds its graph */
 /* Options that this file takes; those of the first four are written as overrides. */
 enum taken {
     RANKS,
@@ -423,39 +423,6 @@ static enum keel_status check_drills(const struct run *run)
     return KEEL_OK;
 }
 
-/* The plug-in builds its graph in a process of its own before it does so in this one: `keel plan` of the same
- * job. Its constructors have run here already, when keel_job_load took its entry. */
-static enum keel_status try_plugin(const struct keel_job *job)
-{
-    char self[KEEL_PATH_BYTES];
-    struct keel_process_end end = {.signaled = false};
-    KEEL_TRY(keel_self_path(self, sizeof self));
-    FILE *copy = tmpfile(), *nowhere = fopen("/dev/null", "w");
-    enum keel_status status =
-        copy != NULL && nowhere != NULL
-            ? keel_job_write(job, copy)
-            : keel_fail(KEEL_IO, "cannot make a temporary file to try %s; look at TMPDIR", job->plugin_path);
-    if (status == KEEL_OK && fflush(copy) == 0) {
-        const int keep[] = {fileno(copy)};
-        const char *const words[] = {self, "plan", "/dev/fd/3", NULL};
-        status = keel_process_run(words, keep, 1, fileno(nowhere), keel_deadline_after_ns(TRY_NS), &end);
-    }
-    if (copy != NULL)
-        fclose(copy);
-    if (nowhere != NULL)
-        fclose(nowhere);
-    if (status == KEEL_TIMEOUT)
-        return keel_fail(KEEL_INVALID, "model.kind = %s: has built no graph after %d s; mend the plug-in",
-                         job->plugin_path, (int)(TRY_NS / KEEL_NS_PER_S));
-    KEEL_TRY(status);
-    if (end.signaled)
-        return keel_fail(
-            KEEL_INVALID,
-            "model.kind = %s: crashes when it builds its graph (signal %d, %s); mend the plug-in",
-            job->plugin_path, end.code, strsignal(end.code));
-    return KEEL_OK; /* what else is wrong is told below */
-}
-
 /* What there is to train on, and to validate with: what is odd in it may be meant. */
 static void tell_data(const struct keel_job *job, const struct keel_data *data)
 {
@@ -594,7 +561,7 @@ static enum keel_status check_data(struct run *run)
     KEEL_TRY(keel_data_open(&run->job, &data));
     keel_job_identity(&run->job, keel_data_digest(data), run->identity);
     /* Every worker builds the model; what makes none, or does not fit, is told before processes start. */
-    enum keel_status status = keel_job_plugin(&run->job) != NULL ? try_plugin(&run->job) : KEEL_OK;
+    enum keel_status status = keel_job_plugin(&run->job) != NULL ? keel_plugin_try_graph(&run->job) : KEEL_OK;
     if (status == KEEL_OK)
         status = keel_run_plan_make(&run->job, data, &run->plans);
     run->over = status == KEEL_OK && is_over(run);
@@ -760,6 +727,7 @@ static enum keel_status check_parallel(const struct keel_job *job)
 
 static enum keel_status prepare(struct run *run)
 {
+    KEEL_TRY(keel_plugin_try_load(run->job_path, run->overrides, run->override_count));
     KEEL_TRY(keel_job_load(run->job_path, run->overrides, run->override_count, &run->job));
     KEEL_TRY(check_parallel(&run->job));
     KEEL_TRY(check_drills(run));

@@ -1,5 +1,6 @@
 /* trained.c - see trained.h. */
 #include "trained.h"
+#include "plugin_try.h"
 #include "worker_internal.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -106,6 +107,7 @@ static enum keel_status find_place(struct keel_trained *trained, const char *pat
 static enum keel_status load_job(const struct keel_trained_options *options, const char *path,
                                  struct keel_job *out)
 {
+    KEEL_TRY(keel_plugin_try_load(path, options->set.at, options->set.count));
     return keel_job_load(path, options->set.at, options->set.count, out);
 }
 

@@ -730,9 +730,8 @@ static enum keel_status take_any(void *object, const struct keel_ini_entry *entr
     return KEEL_OK;
 }
 
-/* What model.kind is has to be known before the other keys are read. */
-static enum keel_status find_plugin(const char *path, const char *const *overrides, uint32_t override_count,
-                                    struct keel_job *job)
+enum keel_status keel_job_plugin_file(const char *path, const char *const *overrides, uint32_t override_count,
+                                      char out[KEEL_PATH_BYTES])
 {
     static const char prefix[] = "model.kind=";
     struct {
@@ -746,10 +745,22 @@ static enum keel_status find_plugin(const char *path, const char *const *overrid
     for (uint32_t i = 0; i < override_count; i++)
         if (strncmp(overrides[i], prefix, sizeof prefix - 1) == 0)
             KEEL_TRY(keel_ini_override(&kinds, overrides[i], &seen));
+    memcpy(out, seen.kind, sizeof seen.kind);
     if (!keel_plugin_is_path(seen.kind))
+        out[0] = '\0';
+    return KEEL_OK;
+}
+
+/* What model.kind is has to be known before the other keys are read. */
+static enum keel_status find_plugin(const char *path, const char *const *overrides, uint32_t override_count,
+                                    struct keel_job *job)
+{
+    char file[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_job_plugin_file(path, overrides, override_count, file));
+    if (file[0] == '\0')
         return KEEL_OK;
     job->kind = KEEL_MODEL_PLUGIN;
-    return keel_plugin_load(seen.kind, add_keys, &job->plugin);
+    return keel_plugin_load(file, add_keys, &job->plugin);
 }
 
 enum keel_status keel_job_load(const char *path, const char *const *overrides, uint32_t override_count,

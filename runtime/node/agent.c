@@ -63,6 +63,7 @@ struct options {
 };
 
 struct agent {
+    char plugin[KEEL_PATH_BYTES]; /* of the model, for messages; "": it is Keel's */
     struct options options;
     struct keel_control_plane control;
     struct keel_mailbox *mailbox;
@@ -278,8 +279,9 @@ static void reap(struct agent *agent, uint8_t local)
     if (status != KEEL_OK)
         keel_log(KEEL_LOG_ERROR, "worker %u ended: %s", local, keel_detail());
     if (end.signaled || end.code != 0)
-        keel_log(KEEL_LOG_WARN, "worker %u ended by %s %d", local, end.signaled ? "signal" : "exit code",
-                 end.code);
+        keel_log(KEEL_LOG_WARN, "worker %u ended by %s %d%s%s", local, end.signaled ? "signal" : "exit code",
+                 end.code, end.signaled && agent->plugin[0] != '\0' ? "; its model is the plug-in " : "",
+                 end.signaled ? agent->plugin : "");
     keel_process_close(&worker->process);
     end_link(worker);
     worker->running = false;
@@ -574,6 +576,7 @@ static enum keel_status open_control(struct agent *agent)
         KEEL_TRY(keel_dialed_probe(&agent->dialed, agent->mailbox, longest_message(&job)));
     snprintf(name, sizeof name, "node-%u.state", node.node);
     KEEL_TRY(keel_path_join(state, agent->options.directory, name));
+    memcpy(agent->plugin, job.plugin_path, sizeof agent->plugin);
     agent->worker_count = node.worker_count;
     for (uint32_t i = 0; i < agent->worker_count; i++)
         agent->workers[i] = (struct worker){.link = -1, .kill_ns = KEEL_NEVER, .process.pidfd = -1};

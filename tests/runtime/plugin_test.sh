@@ -85,11 +85,30 @@ bad "an output of other classes" 2 "its data want 32 rows of " 's/task->classes,
 bad "shapes that do not fit" 2 "linear" 's/"down", hidden, w)/"down", w, w)/'
 bad "one that crashes in each process" 2 "crashes when it builds its graph (signal 11, Segmentation fault)" 's/    if (w % (2/    *(volatile int *)8 = 1;\n    if (w % (2/'
 
+# ---- one that does not come to its graph: what runs when it is loaded does so in a child first ----
+loaded() { # NAME WORDS STATEMENT
+    { cat mymodel.c; echo "__attribute__((constructor)) static void first(void) { $3 }"; } >bad.c
+    ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -fPIC -shared $include -include stdlib.h -include unistd.h -o bad.so bad.c
+    refused "$1" 2 "$2" --set model.kind=bad.so
+    "$KEEL" plan mymodel.conf --set "data.path=$text" --set model.kind=bad.so >"$out.log" 2>&1
+    code=$?
+    check "$1: a plan too" [ "$code" -eq 2 ]
+    check "$1: a plan says so" grep -qF -- "$2" "$out.log"
+}
+loaded "one that crashes when it is loaded" "model.kind = bad.so: crashes when it is loaded (signal 11, Segmentation fault)" '*(volatile int *)8 = 1;'
+loaded "one that aborts then" "model.kind = bad.so: crashes when it is loaded (signal 6, Aborted)" 'abort();'
+loaded "one that ends the process" "model.kind = bad.so: ends the process when it is loaded (exit code 0)" '_exit(0);'
+loaded "or ends it in order" "model.kind = bad.so: ends the process when it is loaded (exit code 5)" 'exit(5);'
+"$KEEL" eval "$root/one" --set "model.kind=$template/bad.so" >"$out.log" 2>&1
+code=$?
+check "an evaluation is not ended by it" [ "$code" -eq 2 ]
+
 # ---- one that crashes in workers alone ----
 variant crash 's|    if (w % (2|    char line[64] = "";\n    FILE *f = fopen("/proc/self/cmdline", "r");\n    size_t n = fread(line, 1, sizeof line, f);\n    fclose(f);\n    for (size_t i = 0; i + 7 < n; i++)\n        if (memcmp(line + i, "\\0worker", 8) == 0)\n            *(volatile int *)8 = 1;\n&|; s|#include <stdio.h>|&\n#include <string.h>|'
 train crash --ranks 2 --set model.kind=./crash.so
 check "one that crashes in its worker ends the run" [ "$code" -ne 0 ]
 check "which says how workers ended" grep -qi 'signal 11\|segmentation' "$out.log" "$out/events.jsonl"
+check "and names the plug-in" grep -q "ended by signal 11; its model is the plug-in $template/crash.so" "$out.log"
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -150,6 +150,12 @@ struct keel_job {
 enum keel_status keel_job_load(const char *path, const char *const *overrides, uint32_t override_count,
                                struct keel_job *out);
 
+/* The file that model.kind names, or "" where it is a model of Keel's. Nothing of it is loaded, so that it
+ * can be tried in another process first: what runs when it is loaded may crash. Errors: as of keel_job_load.
+ */
+enum keel_status keel_job_plugin_file(const char *path, const char *const *overrides, uint32_t override_count,
+                                      char out[KEEL_PATH_BYTES]);
+
 /* Write it all, defaults included, as a job file that loads to the same job. A job that was loaded can be
  * written; INVALID when a text was changed since to one that a line cannot hold. */
 enum keel_status keel_job_write(const struct keel_job *job, FILE *out);
