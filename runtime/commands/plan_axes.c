@@ -1,5 +1,6 @@
 /* plan_axes.c - the plans of a job as text and as JSON. */
 #include "plan_axes.h"
+#include "run_plan.h"
 #include "trainer.h"
 #include <inttypes.h>
 #include <keel/memory.h>
@@ -103,8 +104,9 @@ enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct ke
         KEEL_TRY(keel_job_check_ranks(job, seats));
     KEEL_TRY(keel_plan_model_make(job, graph, engine, &out->model));
     KEEL_TRY(keel_plan_read_cuts(job, data, device, job->tensor, &out->model));
+    struct keel_job as_run = *job;
     if (seats <= KEEL_MEMBERS_MAX)
-        keel_plan_table_make(&out->model, job, keel_plan_layout(engine), seats, &out->run);
+        keel_run_plan_settle(&out->model, keel_plan_layout(engine), seats, &as_run, &out->run);
     KEEL_TRY(keel_plan_list(&out->model, &out->asked, seats, &out->plans, &out->plan_count));
     if (out->plan_count == 0)
         return keel_fail(KEEL_INVALID,

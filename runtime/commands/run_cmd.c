@@ -705,12 +705,7 @@ static enum keel_status name_directory(struct run *run)
 /* What ranks that share slices cannot do, by the key that asks for it. */
 static enum keel_status check_tensor(const struct keel_job *job)
 {
-    struct keel_compression compression;
-    const char *key = NULL;
-    if (keel_job_compression(job, &compression))
-        key = "train.gradients: give exact";
-    else if (job->check_products)
-        key = "train.check_products: give no";
+    const char *key = keel_run_plan_refused(job);
     if (key == NULL)
         return KEEL_OK;
     return keel_fail(KEEL_UNSUPPORTED, "parallel.tensor = %u does not go with %s", job->parallel.tensor, key);

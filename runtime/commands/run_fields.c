@@ -65,23 +65,34 @@ void keel_put_parts(json_t *event, const uint64_t part_ns[KEEL_INCIDENT_PART_COU
 
 json_t *keel_plans_event(const struct keel_plan_table *table)
 {
-    const struct keel_job_plan *all = &table->plans[table->ranks];
+    const struct keel_job_plan *all = &table->plans[table->ranks], *instead_of = &table->instead_of;
     char numbers[160], number[20];
     keel_plan_table_describe(table, numbers, sizeof numbers);
     snprintf(number, sizeof number, "%016" PRIx64, table->numbers[table->ranks]);
-    return json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:I, s:i, s:s}", "ranks", (int)table->ranks, "plan",
-                     number, "data", (int)all->data, "tensor", (int)all->tensor, "zero", (int)all->zero,
-                     "holders", (int)all->holders, "bytes", (json_int_t)all->total_bytes, "fewest",
-                     (int)table->fewest, "goes_on_with", numbers);
+    json_t *event = json_pack(
+        "{s:i, s:s, s:i, s:i, s:i, s:i, s:I, s:i, s:s}", "ranks", (int)table->ranks, "plan", number, "data",
+        (int)all->data, "tensor", (int)all->tensor, "zero", (int)all->zero, "holders", (int)all->holders,
+        "bytes", (json_int_t)all->total_bytes, "fewest", (int)table->fewest, "goes_on_with", numbers);
+    if (event != NULL && instead_of->seats > 0)
+        json_object_set_new(event, "instead_of",
+                            json_pack("{s:i, s:i, s:I}", "tensor", (int)instead_of->tensor, "zero",
+                                      (int)instead_of->zero, "bytes", (json_int_t)instead_of->total_bytes));
+    return event;
 }
 
 void keel_plans_describe(const struct keel_plan_table *table, char *out, size_t bytes)
 {
-    const struct keel_job_plan *all = &table->plans[table->ranks];
-    char numbers[160];
+    const struct keel_job_plan *all = &table->plans[table->ranks], *instead_of = &table->instead_of;
+    char numbers[160], why[128] = "";
+    if (instead_of->seats > 0)
+        snprintf(why, sizeof why,
+                 ", since parallel.memory does not suffice for tensor %" PRIu32 " and zero %" PRIu32
+                 " (%.2f MiB)",
+                 instead_of->tensor, instead_of->zero, (double)instead_of->total_bytes / 1048576.0);
     keel_plan_table_describe(table, numbers, sizeof numbers);
     snprintf(out, bytes,
              "plan of %" PRIu32 " ranks: data %" PRIu32 ", tensor %" PRIu32 ", zero %" PRIu32
-             ", %.2f MiB each; the run goes on with %s",
-             table->ranks, all->data, all->tensor, all->zero, (double)all->total_bytes / 1048576.0, numbers);
+             ", %.2f MiB each%s; the run goes on with %s",
+             table->ranks, all->data, all->tensor, all->zero, (double)all->total_bytes / 1048576.0, why,
+             numbers);
 }

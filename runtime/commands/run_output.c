@@ -665,7 +665,7 @@ static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
 
 void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_table *plans)
 {
-    char text[320];
+    char text[480];
     keel_plans_describe(plans, text, sizeof text);
     write_event(output, "plans", keel_plans_event(plans));
     say(output, "%s", text);

@@ -5,34 +5,48 @@
 #include "plan_axes.h"
 #include "trainer.h"
 
-/* All plans that there are, for who is to be told of one that fits. */
-static enum keel_status check(const struct keel_job *job, const struct keel_data *data,
-                              struct keel_device *device, struct keel_plan_model *model,
-                              const struct keel_plan_table *table)
+const char *keel_run_plan_refused(const struct keel_job *job)
 {
-    if (!table->plans[table->ranks].fits)
-        KEEL_TRY(keel_plan_read_cuts(job, data, device, job->tensor, model));
-    return keel_plan_table_check(table, model, &job->parallel);
+    struct keel_compression compression;
+    if (keel_job_compression(job, &compression))
+        return "train.gradients: give exact";
+    return job->check_products ? "train.check_products: give no" : NULL;
 }
 
-static enum keel_status plan(const struct keel_job *job, const struct keel_data *data,
+void keel_run_plan_settle(const struct keel_plan_model *model, uint64_t layout, uint32_t ranks,
+                          struct keel_job *job, struct keel_plan_table *out)
+{
+    struct keel_parallel asked = job->parallel;
+    struct keel_job_plan instead_of;
+    if (asked.tensor == 0 && keel_run_plan_refused(job) != NULL)
+        asked.tensor = 1;
+    const bool chosen = keel_plan_settle(model, ranks, &asked, &instead_of);
+    if (chosen)
+        job->parallel = asked;
+    keel_plan_table_make(model, job, layout, ranks, out);
+    if (chosen)
+        out->instead_of = instead_of;
+}
+
+static enum keel_status plan(struct keel_job *job, const struct keel_data *data,
                              const struct keel_graph *graph, struct keel_device *device,
                              const struct keel_engine *engine, struct keel_plan_table *out)
 {
     struct keel_plan_model model;
+    const uint32_t places = keel_axes_tensor(job->ranks, job->parallel.tensor);
     enum keel_status status = keel_plan_model_make(job, graph, engine, &model);
-    if (status == KEEL_OK)
-        status = keel_plan_read_cuts(job, data, device, keel_axes_tensor(job->ranks, job->parallel.tensor),
+    if (status == KEEL_OK) /* with memory: all that may be chosen, or named as what fits */
+        status = keel_plan_read_cuts(job, data, device, job->parallel.memory_bytes > 0 ? job->tensor : places,
                                      &model);
     if (status == KEEL_OK) {
-        keel_plan_table_make(&model, job, keel_plan_layout(engine), job->ranks, out);
-        status = check(job, data, device, &model, out);
+        keel_run_plan_settle(&model, keel_plan_layout(engine), job->ranks, job, out);
+        status = keel_plan_table_check(out, &model, &job->parallel);
     }
     keel_plan_model_fini(&model);
     return status;
 }
 
-enum keel_status keel_run_plan_make(const struct keel_job *job, const struct keel_data *data,
+enum keel_status keel_run_plan_make(struct keel_job *job, const struct keel_data *data,
                                     struct keel_plan_table *out)
 {
     struct keel_graph *graph = NULL;

@@ -5,9 +5,15 @@
 #include "data.h"
 #include "plan_table.h"
 
-/* Build the job's model and plan it, without a device. NO_MEMORY: not even all ranks fit, with what does.
- * Errors of the model and of the engine's plan. */
-enum keel_status keel_run_plan_make(const struct keel_job *job, const struct keel_data *data,
+/* Build the job's model and plan it, without a device; what fits of axes that the job leaves open is written
+ * into its keys. NO_MEMORY: not even all ranks fit, with what does. Errors of the model and of the engine's
+ * plan. */
+enum keel_status keel_run_plan_make(struct keel_job *job, const struct keel_data *data,
                                     struct keel_plan_table *out);
+/* The same of a model with all cuts, without the refusal: for keel plan. At most KEEL_MEMBERS_MAX ranks. */
+void keel_run_plan_settle(const struct keel_plan_model *model, uint64_t layout, uint32_t ranks,
+                          struct keel_job *job, struct keel_plan_table *out);
+/* NULL, or the key that ranks that share slices cannot have, with what to give. */
+const char *keel_run_plan_refused(const struct keel_job *job);
 
 #endif

@@ -452,8 +452,10 @@ static enum keel_status refuse_memory(const struct keel_plan_model *model, const
         snprintf(enough, sizeof enough,
                  "no number of ranks does so: leave parallel.data, tensor and zero open, or give more");
     const uint32_t fewest = keel_plan_fewest_seats(model, asked);
-    if (fewest > 0)
-        snprintf(enough, sizeof enough, "%u ranks do", fewest);
+    struct keel_job_plan fits;
+    if (fewest > 0 && keel_plan_choose(model, asked, fewest, &fits) == KEEL_OK)
+        snprintf(enough, sizeof enough, "%u ranks do, with tensor %u and zero %u", fewest, fits.tensor,
+                 fits.zero);
     keel_plan_describe_bytes(nearest, kinds, sizeof kinds);
     return keel_fail(KEEL_NO_MEMORY,
                      "no plan of %u ranks fits %" PRIu64

@@ -20,6 +20,20 @@ void keel_plan_of_run(const struct keel_plan_model *model, const struct keel_par
     out->fits = asked->memory_bytes == 0 || out->total_bytes <= asked->memory_bytes;
 }
 
+bool keel_plan_settle(const struct keel_plan_model *model, uint32_t ranks, struct keel_parallel *asked,
+                      struct keel_job_plan *instead_of)
+{
+    struct keel_job_plan best;
+    if (asked->memory_bytes == 0 || (asked->tensor != 0 && asked->zero != KEEL_ZERO_CHOSEN))
+        return false;
+    keel_plan_of_run(model, asked, ranks, instead_of);
+    if (instead_of->fits || keel_plan_choose(model, asked, ranks, &best) != KEEL_OK)
+        return false;
+    asked->tensor = best.tensor;
+    asked->zero = KEEL_ZERO_NONE + best.zero;
+    return true;
+}
+
 void keel_plan_table_make(const struct keel_plan_model *model, const struct keel_job *job, uint64_t layout,
                           uint32_t ranks, struct keel_plan_table *out)
 {
@@ -43,14 +57,12 @@ static void name_nearest(const struct keel_plan_model *model, const struct keel_
         .holders = asked->holders, .memory_bytes = asked->memory_bytes, .bucket_bytes = asked->bucket_bytes};
     struct keel_job_plan plan;
     const uint32_t fewest = keel_plan_fewest_seats(model, &any);
-    if (fewest == 0)
+    if (fewest == 0 || keel_plan_choose(model, &any, fewest > ranks ? fewest : ranks, &plan) != KEEL_OK)
         snprintf(out, bytes, "no plan fits, of any number of ranks");
-    else if (fewest <= ranks && keel_plan_choose(model, &any, ranks, &plan) == KEEL_OK)
+    else
         snprintf(out, bytes,
                  "%" PRIu32 " with parallel.tensor = %" PRIu32 " and parallel.zero = %" PRIu32 " fit",
                  plan.seats, plan.tensor, plan.zero);
-    else
-        snprintf(out, bytes, "%" PRIu32 " ranks can fit", fewest);
 }
 
 enum keel_status keel_plan_table_check(const struct keel_plan_table *table,

@@ -128,9 +128,28 @@ drill refused $slices --ranks 4 --set parallel.memory=900000
 code=$?
 check "too little memory is refused before the run" '[ $code -eq 3 ] && [ ! -e "$out" ]'
 check "by kind" grep -q "needs [0-9]* bytes: weights [0-9]*, gradients [0-9]*, optimizer" "$out.log"
-check "with what fits" grep -q "; 8 ranks can fit" "$out.log"
-drill refused $base --set train.microbatches=1 --set parallel.bucket=16384 --ranks 4 --set parallel.memory=900000
-check "or by which keys it fits" grep -q "; 4 with parallel.tensor = 1 and parallel.zero = [12] fit" "$out.log"
+check "with what fits" grep -q "; 8 with parallel.tensor = 2 and parallel.zero = [0-3] fit" "$out.log"
+drill refused $base --set train.microbatches=1 --set parallel.bucket=16384 --ranks 4 --set parallel.memory=1000000 \
+    --set parallel.tensor=1 --set parallel.zero=0
+check "or by which keys it fits" grep -q "; 4 with parallel.tensor = 1 and parallel.zero = [123] fit" "$out.log"
+
+# Axes that the job leaves open are those of the nearest plan that fits, and it is said which.
+open="$base --set job.tensor=2 --set train.microbatches=1 --set parallel.bucket=16384 --ranks 4"
+drill open-1 $open --ranks 1
+for memory in 1200000:0 1100000:1 950000:2 900000:3; do
+    zero=${memory#*:}
+    drill "open-$memory" $open --set parallel.memory=${memory%:*} --drill kill:rank=2,step=5
+    check "open axes in ${memory%:*} bytes" [ $? -eq 0 ]
+    check "open axes in ${memory%:*} bytes: zero $zero" grep -q "\"plans\".*\"zero\":$zero,\"holders\"" "$out/events.jsonl"
+    check "open axes in ${memory%:*} bytes: said where it is a choice" \
+        '[ $zero -eq 0 ] || { grep -q "\"plans\".*\"instead_of\":{\"tensor\":1,\"zero\":0," "$out/events.jsonl" && grep -q "zero $zero,.*does not suffice for tensor 1 and zero 0" "$out.log"; }'
+    check "open axes in ${memory%:*} bytes: the same bits" same_bits "$root/open-1" "$out"
+    "$KEEL" plan "$here/../demo/drill.conf" --set job.seed=1 $open --memory ${memory%:*} --json >"$root/plan.json"
+    check "open axes in ${memory%:*} bytes: keel plan says the same" [ "$(of plan plans)" = "$(run_of 4)" ]
+done
+drill one $open --set parallel.zero=0 --set parallel.memory=930000
+check "one given axis leaves the other open" '[ $? -eq 0 ] && grep -q "\"plans\".*\"tensor\":2,\"zero\":0,\"holders\"" "$out/events.jsonl"'
+check "one given axis leaves the other open: the same bits" same_bits "$root/open-1" "$out"
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -159,7 +159,29 @@ START_TEST(a_refusal_names_kinds_and_the_nearest_plan_that_fits)
     job.parallel.memory_bytes = smallest.total_bytes;
     keel_plan_table_make(&model, &job, layout, 1, &table);
     ck_status(keel_plan_table_check(&table, &model, &job.parallel), KEEL_NO_MEMORY);
-    ck_assert_ptr_nonnull(strstr(keel_detail(), "ranks can fit"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "; 4 with parallel.tensor = 4 and parallel.zero = 0 fit"));
+}
+END_TEST
+
+START_TEST(axes_that_are_left_open_are_those_of_a_plan_that_fits)
+{
+    struct keel_job_plan was, best;
+    for (uint32_t given = 0; given < 4; given++)
+        for (uint32_t ranks = 1; ranks <= 8; ranks++) {
+            struct keel_parallel open = {
+                .holders = 2, .tensor = given & 1, .zero = given & 2 ? KEEL_ZERO_NONE : 0};
+            const struct keel_parallel unbound = open;
+            keel_plan_of_run(&model, &open, ranks, &best);
+            open.memory_bytes = best.total_bytes;
+            ck_assert(!keel_plan_settle(&model, ranks, &open, &was)); /* 1 and 0 fit */
+            ck_assert(open.tensor == unbound.tensor && open.zero == unbound.zero);
+            open.memory_bytes--;
+            const bool fits = keel_plan_choose(&model, &open, ranks, &best) == KEEL_OK;
+            const bool chosen = keel_plan_settle(&model, ranks, &open, &was);
+            ck_assert(chosen == (fits && given != 3));
+            ck_assert(!chosen || (open.tensor == best.tensor && open.zero == KEEL_ZERO_NONE + best.zero &&
+                                  was.total_bytes == open.memory_bytes + 1));
+        }
 }
 END_TEST
 
@@ -208,6 +230,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, each_number_of_ranks_has_the_plan_that_its_axes_give);
     tcase_add_test(tc, what_does_not_fit_has_no_number_and_the_fewest_that_fit_are_found);
     tcase_add_test(tc, a_refusal_names_kinds_and_the_nearest_plan_that_fits);
+    tcase_add_test(tc, axes_that_are_left_open_are_those_of_a_plan_that_fits);
     tcase_add_test(tc, numbers_differ_by_all_that_plans_follow_from_and_by_nothing_else);
     tcase_add_test(tc, a_layout_is_the_models_whichever_slices_an_engine_has);
 }
