@@ -1,6 +1,7 @@
 # What the Makefile puts before every .cl: the canonical arithmetic, once for float16, once for float.
 kernels_CL_COMMON := common/canon_wide.h common/canon_vector.h common/canon_math.h common/canon_random.h \
-	common/canon_scalar.h common/canon_math.h common/canon_random.h common/canon_lane.h common/canon_tree.h
+	common/canon_scalar.h common/canon_math.h common/canon_random.h common/canon_lane.h common/canon_tree.h \
+	common/canon_row.h
 # And before some: kernels_CL_NAME, before NAME.cl.
 kernels_CL_gemm := common/canon_half.h gemm/gemm_tile.h gemm/gemm_part.h gemm/gemm_strips.h gemm/gemm_lanes.h \
 	gemm/lanes_tile.h gemm/lanes_tile.h

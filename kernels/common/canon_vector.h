@@ -59,11 +59,55 @@ static inline bool canon_all(int16 v)
 #define CANON_FETCH(p) (void)(p)
 #endif
 
+/* Sixteen elements of a work-item, of kernels that go by elements: they lie together; or, where neighbours are to
+ * read neighbours (KEEL_ROW_ITEMS), they are four times four, from p on, as many fours apart as a group has
+ * work-items. What is loaded so is stored so. */
+#if KEEL_ROW_ITEMS == 1
+#define elements_load(p)     vload16(0, p)
+#define elements_store(v, p) vstore16(v, 0, p)
+#else
+#define ELEMENTS_OF(type)                                                                                    \
+    static inline type##16 __attribute__((overloadable)) elements_load(__global const type *p)               \
+    {                                                                                                        \
+        type lanes[16];                                                                                      \
+        _Pragma("unroll") for (uint q = 0; q < 4; q++)                                                       \
+            vstore4(((__global const type##4 *)p)[q * get_local_size(0)], q, lanes);                         \
+        return vload16(0, lanes);                                                                            \
+    }                                                                                                        \
+    static inline void __attribute__((overloadable)) elements_store(type##16 v, __global type *p)            \
+    {                                                                                                        \
+        type lanes[16];                                                                                      \
+        vstore16(v, 0, lanes);                                                                               \
+        _Pragma("unroll") for (uint q = 0; q < 4; q++)                                                       \
+            ((__global type##4 *)p)[q * get_local_size(0)] = vload4(q, lanes);                               \
+    }
+ELEMENTS_OF(float)
+ELEMENTS_OF(uint)
+ELEMENTS_OF(ushort)
+#endif
+
 /* The body of a kernel over `count` elements of which a work-item takes `block`, a multiple of 16: `wide` at
- * i, i + 16 ... while sixteen are left, then `one`. Sixty-four to a turn where there are: of a long chain of
- * arithmetic a processor sees more at once. Where vectors are costly, `one` alone. Needs count and block;
- * nothing that overlaps but i with i. */
+ * i, i + 16 ... while sixteen are left, then `one`; by elements_load and elements_store. Sixty-four to a turn where
+ * there are: of a long chain of arithmetic a processor sees more at once. Where vectors are costly, `one` alone. Needs
+ * count and block; nothing that overlaps but i with i. With KEEL_ROW_ITEMS a group takes its elements together. */
+#if KEEL_ROW_ITEMS > 1
+#define CANON_ELEMENTS(wide, one)                                                                            \
+    const uint id = get_local_id(0), size = get_local_size(0);                                               \
+    ulong at = (ulong)get_group_id(0) * size * block;                                                        \
+    const ulong end = min(at + (ulong)size * block, count);                                                  \
+    CANON_ELEMENTS_WIDE(wide)                                                                                \
+    for (ulong i = at + id; i < end; i += size)                                                              \
+        one;
 #if KEEL_BY_LANE >= 2
+#define CANON_ELEMENTS_WIDE(wide)
+#else
+#define CANON_ELEMENTS_WIDE(wide)                                                                            \
+    for (; at + 16 * size <= end; at += 16 * size) {                                                         \
+        const ulong i = at + 4 * id;                                                                         \
+        wide;                                                                                                \
+    }
+#endif
+#elif KEEL_BY_LANE >= 2
 #define CANON_ELEMENTS(wide, one)                                                                            \
     for (ulong i = (ulong)get_global_id(0) * block, end = min(i + block, count); i < end; i++)               \
         one;

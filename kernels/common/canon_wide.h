@@ -4,6 +4,9 @@
 #ifndef KEEL_BY_LANE
 #define KEEL_BY_LANE 0 /* a tunable: tunables.c says what it is for */
 #endif
+#ifndef KEEL_ROW_ITEMS
+#define KEEL_ROW_ITEMS 1 /* a tunable: canon_row.h */
+#endif
 #if KEEL_BY_LANE >= 2
 #define CANON_PASS_OVER /* canon_lane.h has these functions */
 #endif

@@ -113,6 +113,34 @@ struct keel_range keel_kernels_range(const struct keel_kernels *kernels, uint64_
                                .local = {keel_size(group), 1, 1}};
 }
 
+bool keel_kernels_share_rows(const struct keel_kernels *kernels)
+{
+    return kernels->tuned[KEEL_TUNABLE_ROW_ITEMS] > 1;
+}
+
+struct keel_range keel_kernels_rows(const struct keel_kernels *kernels, uint64_t rows)
+{
+    return keel_kernels_range(kernels, rows * kernels->tuned[KEEL_TUNABLE_ROW_ITEMS]);
+}
+
+struct keel_range keel_kernels_lone_rows(const struct keel_kernels *kernels, uint64_t rows)
+{
+    if (!keel_kernels_share_rows(kernels))
+        return keel_kernels_range(kernels, rows);
+    const size_t items = kernels->tuned[KEEL_TUNABLE_ROW_ITEMS];
+    return (struct keel_range){.global = {keel_size(rows * items), 1, 1}, .local = {items, 1, 1}};
+}
+
+struct keel_range keel_kernels_groups(const struct keel_kernels *kernels, uint64_t units)
+{
+    if (!keel_kernels_share_rows(kernels))
+        return keel_kernels_range(kernels, units);
+    size_t group = KEEL_GROUP_ITEMS_MOST;
+    while (group > kernels->info.max_group_items)
+        group /= 2;
+    return (struct keel_range){.global = {keel_size(units * group), 1, 1}, .local = {group, 1, 1}};
+}
+
 uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels)
 {
     return kernels->tuned[KEEL_TUNABLE_ITEM_ELEMENTS];

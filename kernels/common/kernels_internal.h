@@ -53,6 +53,7 @@ enum {
     KEEL_LANES = 16,               /* width of canonical sums and of vector code */
     KEEL_BLOCK_ELEMENTS = 4096,    /* one leaf of the tree over a whole tensor */
     KEEL_GROUP_ITEMS_MANY = 64,    /* work-items per group on devices with many narrow lanes */
+    KEEL_GROUP_ITEMS_MOST = 256,   /* that share a unit of work there (canon_row.h) */
     KEEL_ITEM_ELEMENTS_WIDE = 4096 /* elements per work-item on a CPU: amortises a group's start */
 };
 
@@ -61,6 +62,7 @@ enum keel_tunable_id {
     KEEL_TUNABLE_BY_LANE,
     KEEL_TUNABLE_GROUP_ITEMS,
     KEEL_TUNABLE_ITEM_ELEMENTS,
+    KEEL_TUNABLE_ROW_ITEMS,
     KEEL_TUNABLE_GEMM_ITEMS,
     KEEL_TUNABLE_GEMM_ITEM_ROWS,
     KEEL_TUNABLE_GEMM_ITEM_COLUMNS,
@@ -73,7 +75,7 @@ enum keel_tunable_id {
     KEEL_TUNABLE_ATTENTION_KEPT,
     KEEL_TUNABLE_COUNT
 };
-enum { KEEL_BUILD_OPTIONS_BYTES = 320 };
+enum { KEEL_BUILD_OPTIONS_BYTES = 384 };
 /* Defaults of the device, then the settings; errors as keel_kernels_create_with. */
 enum keel_status keel_tunables_apply(const struct keel_device_info *info, const struct keel_setting *settings,
                                      uint32_t setting_count, uint32_t values[KEEL_TUNABLE_COUNT]);
@@ -150,6 +152,16 @@ uint32_t keel_kernels_item_elements(const struct keel_kernels *kernels);
 /* How many rows of n one work-item takes, where a row is a unit of work: so many that they have about as many
  * elements. */
 uint32_t keel_kernels_item_rows(const struct keel_kernels *kernels, uint32_t n);
+
+/* A range of `rows` rows at least, each of launch.row_items work-items, in groups of launch.group_items. */
+struct keel_range keel_kernels_rows(const struct keel_kernels *kernels, uint64_t rows);
+/* The same, but a group has one row where rows are shared. */
+struct keel_range keel_kernels_lone_rows(const struct keel_kernels *kernels, uint64_t rows);
+/* A range of a group for each of `units`, of KEEL_GROUP_ITEMS_MOST work-items or as many as the device's groups
+ * hold, a power of two; of a work-item for each, in groups of launch.group_items, where rows are not shared. */
+struct keel_range keel_kernels_groups(const struct keel_kernels *kernels, uint64_t units);
+/* Whether sixteen work-items share a row, and a group what one work-item does elsewhere: launch.row_items. */
+bool keel_kernels_share_rows(const struct keel_kernels *kernels);
 
 /* Launch a kernel over `count` elements, keel_kernels_item_elements (its last argument) to a work-item. */
 enum keel_status keel_kernels_launch_flat(struct keel_kernels *kernels, struct keel_launch_list *list,

@@ -17,6 +17,7 @@ struct row {
 static const uint32_t lane_values[] = {0, 1, 2};
 static const uint32_t group_values[] = {1, 8, 16, 32, 64, 128, 256};
 static const uint32_t element_values[] = {16, 64, 256, 1024, 4096, 16384};
+static const uint32_t row_values[] = {1, KEEL_LANES};
 static const uint32_t depth_values[] = {32, 64, 128, 256, 384, 512};
 static const uint32_t rows_values[] = {32, 64, 128, 256, 512};
 static const uint32_t strip_values[] = {1, 2, 4, 8, 16};
@@ -46,6 +47,11 @@ static const struct row rows[KEEL_TUNABLE_COUNT] = {
                                      VALUES(element_values), false},
                                     NULL,
                                     KEEL_MODULE_COUNT},
+    [KEEL_TUNABLE_ROW_ITEMS] = {{"launch.row_items",
+                                 "work-items that share a row: 1 with vectors of 16, 16 with a lane each",
+                                 VALUES(row_values), false},
+                                "KEEL_ROW_ITEMS",
+                                KEEL_MODULE_COUNT},
     [KEEL_TUNABLE_GEMM_ITEMS] = {{"gemm.items",
                                   "work-items to a group: 1 with vectors, for processors; more with a tile "
                                   "of C in their registers",
@@ -195,6 +201,9 @@ static enum keel_status check_device(const struct keel_device_info *info,
     if (values[KEEL_TUNABLE_GROUP_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GROUP_ITEMS] > 1)
         return keel_fail(KEEL_LIMIT, "launch.group_items = %u: groups of %s hold %u",
                          values[KEEL_TUNABLE_GROUP_ITEMS], info->selector, info->max_group_items);
+    if (values[KEEL_TUNABLE_GROUP_ITEMS] % values[KEEL_TUNABLE_ROW_ITEMS] != 0)
+        return keel_fail(KEEL_LIMIT, "launch.row_items = %u: no whole rows in launch.group_items = %u",
+                         values[KEEL_TUNABLE_ROW_ITEMS], values[KEEL_TUNABLE_GROUP_ITEMS]);
     if (values[KEEL_TUNABLE_GEMM_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GEMM_ITEMS] > 1)
         return keel_fail(KEEL_LIMIT, "gemm.items = %u: groups of %s hold %u", values[KEEL_TUNABLE_GEMM_ITEMS],
                          info->selector, info->max_group_items);
@@ -271,7 +280,8 @@ static uint32_t most_of(uint32_t index, uint32_t limit)
 
 static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
 {
-    const bool few_wide = info->kind == KEEL_DEVICE_HOST || info->kind == KEEL_DEVICE_CPU;
+    const bool many = has_many_lanes(info);
+    const bool few_wide = info->kind == KEEL_DEVICE_HOST || (info->kind == KEEL_DEVICE_CPU && !many);
     const bool large = keel_device_local_size(info) == KEEL_LOCAL_LARGE;
     const uint32_t limit = info->max_group_items != 0 ? info->max_group_items : 1;
     const bool fused = info->kind == KEEL_DEVICE_HOST || (info->numerics & KEEL_NUMERICS_FMA) != 0;
@@ -280,10 +290,11 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
                                        : limit < KEEL_GROUP_ITEMS_MANY ? limit
                                                                        : KEEL_GROUP_ITEMS_MANY;
     values[KEEL_TUNABLE_ITEM_ELEMENTS] = !few_wide ? KEEL_LANES : fused ? KEEL_ITEM_ELEMENTS_WIDE : 256;
+    values[KEEL_TUNABLE_ROW_ITEMS] = many && values[KEEL_TUNABLE_GROUP_ITEMS] % KEEL_LANES == 0 ? KEEL_LANES : 1;
     values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 128 : 64;
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
-    values[KEEL_TUNABLE_GEMM_ITEMS] = has_many_lanes(info) ? most_of(KEEL_TUNABLE_GEMM_ITEMS, limit) : 1;
+    values[KEEL_TUNABLE_GEMM_ITEMS] = many ? most_of(KEEL_TUNABLE_GEMM_ITEMS, limit) : 1;
     values[KEEL_TUNABLE_GEMM_ITEM_ROWS] = values[KEEL_TUNABLE_GEMM_ITEM_COLUMNS] = 8;
     values[KEEL_TUNABLE_GEMM_ITEM_DEPTH] = values[KEEL_TUNABLE_GEMM_ITEMS] == 64 ? 8 : 16;
     values[KEEL_TUNABLE_GEMM_PROVIDER] = info->kind == KEEL_DEVICE_GPU ? 1 : 0;

@@ -8,23 +8,23 @@
 
 __kernel void keel_to_bf16(__global const uint *x, __global ushort *y, ulong count, uint block)
 {
-    CANON_ELEMENTS(vstore16(convert_ushort16(canon_to_bf16_x16(vload16(0, x + i))), 0, y + i),
+    CANON_ELEMENTS(elements_store(convert_ushort16(canon_to_bf16_x16(elements_load(x + i))), y + i),
                    y[i] = (ushort)canon_to_bf16(x[i]))
 }
 
 __kernel void keel_to_f16(__global const uint *x, __global ushort *y, ulong count, uint block)
 {
-    CANON_ELEMENTS(vstore16(convert_ushort16(canon_to_f16_x16(vload16(0, x + i))), 0, y + i),
+    CANON_ELEMENTS(elements_store(convert_ushort16(canon_to_f16_x16(elements_load(x + i))), y + i),
                    y[i] = (ushort)canon_to_f16(x[i]))
 }
 
 __kernel void keel_from_bf16(__global const ushort *x, __global uint *y, ulong count, uint block)
 {
-    CANON_ELEMENTS(vstore16(convert_uint16(vload16(0, x + i)) << 16, 0, y + i), y[i] = (uint)x[i] << 16)
+    CANON_ELEMENTS(elements_store(convert_uint16(elements_load(x + i)) << 16, y + i), y[i] = (uint)x[i] << 16)
 }
 
 __kernel void keel_from_f16(__global const ushort *x, __global uint *y, ulong count, uint block)
 {
-    CANON_ELEMENTS(vstore16(canon_from_f16_x16(convert_uint16(vload16(0, x + i))), 0, y + i),
+    CANON_ELEMENTS(elements_store(canon_from_f16_x16(convert_uint16(elements_load(x + i))), y + i),
                    y[i] = canon_from_f16(x[i]))
 }

@@ -10,17 +10,18 @@
  *     copy         y = x, bit by bit
  *
  * Shapes: flat arrays of `count`. A work-item takes `block` consecutive elements, a multiple of 16;
- * block is the one tunable and changes no bit, since there is no sum. */
+ * block is the one tunable and changes no bit, since there is no sum. Where lanes are many a group takes the elements of
+ * its work-items together (CANON_ELEMENTS). */
 
 #define ACTIVATION(kind, name, kernel_name, f, grad_kernel_name, g, of)                                      \
     __kernel void kernel_name(__global const float *x, __global float *y, ulong count, uint block)           \
     {                                                                                                        \
-        CANON_ELEMENTS(vstore16(f(vload16(0, x + i)), 0, y + i), y[i] = f(x[i]))                             \
+        CANON_ELEMENTS(elements_store(f(elements_load(x + i)), y + i), y[i] = f(x[i]))                        \
     }                                                                                                        \
     __kernel void grad_kernel_name(__global const float *x, __global const float *dy, __global float *dx,    \
                                    ulong count, uint block)                                                  \
     {                                                                                                        \
-        CANON_ELEMENTS(vstore16(g(vload16(0, x + i), vload16(0, dy + i)), 0, dx + i),                        \
+        CANON_ELEMENTS(elements_store(g(elements_load(x + i), elements_load(dy + i)), dx + i),                \
                        dx[i] = g(x[i], dy[i]))                                                               \
     }
 KEEL_ACTIVATION_TABLE(ACTIVATION)
@@ -28,7 +29,7 @@ KEEL_ACTIVATION_TABLE(ACTIVATION)
 __kernel void keel_swiglu(__global const float *a, __global const float *b, __global float *y, ulong count,
                           uint block)
 {
-    CANON_ELEMENTS(vstore16(canon_silu(vload16(0, a + i)) * vload16(0, b + i), 0, y + i),
+    CANON_ELEMENTS(elements_store(canon_silu(elements_load(a + i)) * elements_load(b + i), y + i),
                    y[i] = canon_silu(a[i]) * b[i])
 }
 
@@ -37,9 +38,9 @@ __kernel void keel_swiglu(__global const float *a, __global const float *b, __gl
 static inline void swiglu_grad_16(__global const float *a, __global const float *b, __global const float *dy,
                                   __global float *da, __global float *db)
 {
-    const float16 x = vload16(0, a), g = vload16(0, dy), z = vload16(0, b);
-    vstore16(canon_silu_grad(x, g * z), 0, da);
-    vstore16(g * canon_silu(x), 0, db);
+    const float16 x = elements_load(a), g = elements_load(dy), z = elements_load(b);
+    elements_store(canon_silu_grad(x, g * z), da);
+    elements_store(g * canon_silu(x), db);
 }
 #endif
 static inline void swiglu_grad(__global const float *a, __global const float *b, __global const float *dy,
@@ -59,13 +60,13 @@ __kernel void keel_swiglu_grad(__global const float *a, __global const float *b,
 __kernel void keel_add(__global const float *a, __global const float *b, __global float *y, ulong count,
                        uint block)
 {
-    CANON_ELEMENTS(vstore16(vload16(0, a + i) + vload16(0, b + i), 0, y + i), y[i] = a[i] + b[i])
+    CANON_ELEMENTS(elements_store(elements_load(a + i) + elements_load(b + i), y + i), y[i] = a[i] + b[i])
 }
 
 __kernel void keel_multiply(__global const float *a, __global const float *b, __global float *y, ulong count,
                             uint block)
 {
-    CANON_ELEMENTS(vstore16(vload16(0, a + i) * vload16(0, b + i), 0, y + i), y[i] = a[i] * b[i])
+    CANON_ELEMENTS(elements_store(elements_load(a + i) * elements_load(b + i), y + i), y[i] = a[i] * b[i])
 }
 
 /* The bias of a column, which goes on to the next one. */
@@ -75,6 +76,18 @@ CANON_INLINE float bias_of(__global const float *bias, uint n, uint *column)
     *column = *column + 1 == n ? 0 : *column + 1;
     return b;
 }
+#if KEEL_ROW_ITEMS > 1
+CANON_INLINE float16 bias_of_elements(__global const float *bias, uint n, ulong i)
+{
+    float lanes[16];
+    _Pragma("unroll") for (uint q = 0; q < 4; q++)
+    {
+        uint column = (uint)((i + 4 * q * get_local_size(0)) % n);
+        _Pragma("unroll") for (uint c = 0; c < 4; c++) lanes[4 * q + c] = bias_of(bias, n, &column);
+    }
+    return vload16(0, lanes);
+}
+#endif
 CANON_INLINE float16 bias_of_16(__global const float *bias, uint n, uint *column)
 {
     if (n - *column >= 16) {
@@ -91,17 +104,22 @@ CANON_INLINE float16 bias_of_16(__global const float *bias, uint n, uint *column
 __kernel void keel_bias(__global const float *x, __global const float *bias, __global float *y, ulong count,
                         uint n, uint block)
 {
+#if KEEL_ROW_ITEMS > 1
+    CANON_ELEMENTS(elements_store(elements_load(x + i) + bias_of_elements(bias, n, i), y + i),
+                   y[i] = x[i] + bias[i % n])
+#else
     uint column = (uint)((ulong)get_global_id(0) * block % n);
-    CANON_ELEMENTS(vstore16(vload16(0, x + i) + bias_of_16(bias, n, &column), 0, y + i),
+    CANON_ELEMENTS(elements_store(elements_load(x + i) + bias_of_16(bias, n, &column), y + i),
                    y[i] = x[i] + bias_of(bias, n, &column))
+#endif
 }
 
 __kernel void keel_fill(__global float *y, ulong count, float value, uint block)
 {
-    CANON_ELEMENTS(vstore16((float16)(value), 0, y + i), y[i] = value)
+    CANON_ELEMENTS(elements_store((float16)(value), y + i), y[i] = value)
 }
 
 __kernel void keel_copy(__global const uint *x, __global uint *y, ulong count, uint block)
 {
-    CANON_ELEMENTS(vstore16(vload16(0, x + i), 0, y + i), y[i] = x[i])
+    CANON_ELEMENTS(elements_store(elements_load(x + i), y + i), y[i] = x[i])
 }

@@ -2,13 +2,14 @@
  * The kernels are in layernorm.cl. */
 #include "kernels_internal.h"
 
-enum { COLUMNS = 64 }; /* to a work-item of the sums down columns, as in layernorm.cl */
+enum { COLUMNS = 64 }; /* to a work-item of the sums down columns, as in layernorm.cl, or one */
 
 /* For each slice of the rows, in the second dimension. */
 static struct keel_range columns_range(const struct keel_kernels *kernels, uint32_t n,
                                        const struct keel_slices *slices)
 {
-    struct keel_range range = keel_kernels_range(kernels, ((uint64_t)n + COLUMNS - 1) / COLUMNS);
+    const uint32_t columns = keel_kernels_share_rows(kernels) ? 1 : COLUMNS;
+    struct keel_range range = keel_kernels_range(kernels, divide_up(n, columns));
     range.global[1] = slices->count > 0 ? slices->count : 1;
     return range;
 }
@@ -24,14 +25,14 @@ enum { ROWS = 4 }; /* at a time, as in layernorm.cl */
 /* Rows to a work-item: ROWS where an item is a whole core and there are rows enough for all. */
 static uint32_t rows_per_item(const struct keel_kernels *kernels, uint32_t rows)
 {
-    const bool wide = keel_kernels_item_elements(kernels) >= ROWS * KEEL_LANES;
+    const bool wide = !keel_kernels_share_rows(kernels) && keel_kernels_item_elements(kernels) >= ROWS * KEEL_LANES;
     return wide && rows / ROWS >= keel_kernels_info(kernels)->compute_units ? ROWS : 1;
 }
 
 static struct keel_range rows_range(const struct keel_kernels *kernels, uint32_t rows)
 {
     const uint32_t per_item = rows_per_item(kernels, rows);
-    return keel_kernels_range(kernels, ((uint64_t)rows + per_item - 1) / per_item);
+    return keel_kernels_rows(kernels, divide_up(rows, per_item));
 }
 
 static enum keel_status check_shape(const char *op, uint32_t rows, uint32_t n)

@@ -18,12 +18,12 @@ enum keel_status keel_op_digest(struct keel_kernels *kernels, const struct keel_
                             {"digest", op->digest, sizeof(uint64_t), KEEL_WRITTEN},
                             {"scratch", op->scratch, keel_digest_scratch_bytes(op->count), KEEL_WRITTEN}));
     uint64_t blocks = keel_digest_scratch_bytes(op->count) / sizeof(uint64_t);
-    struct keel_range range = keel_kernels_range(kernels, blocks);
+    struct keel_range range = keel_kernels_groups(kernels, blocks);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_digest, "keel_digest_blocks", &range,
                                  KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->scratch),
                                            keel_arg_u64(op->count), keel_arg_u64(numbers.first),
                                            keel_arg_u64(numbers.row), keel_arg_u64(numbers.stride))));
-    range = keel_kernels_range(kernels, 1);
+    range = keel_kernels_groups(kernels, 1);
     return keel_kernels_launch(
         kernels, list, KEEL_MODULE_digest, "keel_digest_sum", &range,
         KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->digest), keel_arg_u64(blocks)));

@@ -77,7 +77,7 @@ enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct k
 {
     KEEL_TRY(check_norm_tiles(op));
     const uint64_t page_count = pages_of(op);
-    struct keel_range range = keel_kernels_range(kernels, page_count);
+    struct keel_range range = keel_kernels_rows(kernels, page_count);
     if (op->x != NULL)
         KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_page_squares", &range,
                                      KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->tensors),
@@ -91,7 +91,7 @@ enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct k
                                      KEEL_ARGS(keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages),
                                                keel_arg_buffer(op->scratch), keel_arg_u64(page_count),
                                                keel_arg_u32(op->tensor_count))));
-    range = keel_kernels_range(kernels, op->tensor_count);
+    range = keel_kernels_lone_rows(kernels, op->tensor_count);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_tile_sums", &range,
                                KEEL_ARGS(keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch),
                                          keel_arg_buffer(op->tiles), keel_arg_u64(page_count),
@@ -109,7 +109,7 @@ enum keel_status keel_op_norm(struct keel_kernels *kernels, const struct keel_no
         {"loss_scale", op->loss_scale, sizeof(float), KEEL_OPTIONAL},
         {"scratch", op->scratch, keel_norm_scratch_bytes(op->tile_count), KEEL_WRITTEN},
         {"norm", op->norm, KEEL_BYTES(op->loss_scale != NULL ? 3 : 2, sizeof(float)), KEEL_WRITTEN}));
-    struct keel_range range = keel_kernels_range(kernels, 1);
+    struct keel_range range = keel_kernels_lone_rows(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_norm_finish", &range,
                                KEEL_ARGS(keel_arg_buffer(op->tiles), keel_arg_buffer(op->scratch),
                                          keel_arg_buffer(op->control), keel_arg_buffer(op->norm),
@@ -131,7 +131,8 @@ enum keel_status keel_op_loss_scale(struct keel_kernels *kernels, const struct k
 
 /* ---- the update ---- */
 
-enum { SLOT_WORDS = 2 * 256 }; /* of optimizer.cl */
+/* Of optimizer.cl: words of the digest's slots, and work-items that share a page where they share rows. */
+enum { SLOT_WORDS = 2 * 256, PAGE_ITEMS = 64 };
 
 struct keel_control keel_update_control(const struct keel_update_settings *settings, float learning_rate,
                                         uint32_t step)
@@ -233,7 +234,7 @@ static enum keel_status launch_trust(struct keel_kernels *kernels, const struct 
                   keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
                   keel_arg_u64(page_count), keel_arg_u32(op->tensor_count), keel_arg_u32(op->optimizer),
                   keel_arg_u64(op->count))));
-    range = keel_kernels_range(kernels, op->tensor_count);
+    range = keel_kernels_lone_rows(kernels, op->tensor_count);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_trust_ratios", &range,
                                KEEL_ARGS(keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch),
                                          keel_arg_buffer(op->norm), keel_arg_buffer(op->control),
@@ -247,8 +248,12 @@ enum keel_status keel_op_update(struct keel_kernels *kernels, const struct keel_
     KEEL_TRY(check_update(op));
     if (has_trust(op->optimizer))
         KEEL_TRY(launch_trust(kernels, op, list));
-    KEEL_TRY(keel_kernels_launch_flat(
-        kernels, list, KEEL_MODULE_optimizer, "keel_update", op->count,
+    const uint32_t block = keel_kernels_item_elements(kernels);
+    struct keel_range range = keel_kernels_share_rows(kernels)
+                                  ? keel_kernels_range(kernels, keel_update_page_count(op->count) * PAGE_ITEMS)
+                                  : keel_kernels_range(kernels, (op->count + block - 1) / block);
+    KEEL_TRY(keel_kernels_launch(
+        kernels, list, KEEL_MODULE_optimizer, "keel_update", &range,
         KEEL_ARGS(keel_arg_buffer(op->w), keel_arg_buffer(op->grad), keel_arg_buffer(op->m),
                   keel_arg_either(op->v, op->m), keel_arg_buffer(op->norm), keel_arg_buffer(op->control),
                   keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
@@ -256,8 +261,8 @@ enum keel_status keel_op_update(struct keel_kernels *kernels, const struct keel_
                   keel_arg_either(op->half, op->w), keel_arg_u64(op->count), keel_arg_u32(op->optimizer),
                   keel_arg_u32(op->nesterov),
                   keel_arg_u32(op->half != NULL ? (uint32_t)op->half_type : KEEL_F32),
-                  keel_arg_u32(keel_kernels_item_elements(kernels)), keel_arg_u32(op->tensor_count))));
-    struct keel_range range = keel_kernels_range(kernels, 1);
+                  keel_arg_u32(block), keel_arg_u32(op->tensor_count))));
+    range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_update_digest", &range,
                                KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->digest)));
 }

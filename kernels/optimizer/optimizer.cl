@@ -31,7 +31,8 @@
  * canonical ones; flush makes denormals zero, so that moments that fade cost no more than others. The tree is that
  * of canon_tree.h. The digest (digest.cl) is an integer sum, in any order: 256 slots of two words take what the
  * work-items find, by 32-bit atomic additions with carry, and update_digest empties them. Tunable: block, elements
- * per work-item (a multiple of 16), changes no bit.
+ * per work-item (a multiple of 16), changes no bit. Where lanes are many, sixteen work-items share a sum (canon_row.h) and
+ * sixty-four a page of the update.
  * control: struct keel_control as floats, 4 learning_rate, 5 beta1, 6 beta2, 7 bias1, 8 bias2,
  * 9 epsilon, 10 max_norm, 11 momentum, 12 weight_decay, 13 trust. */
 
@@ -49,6 +50,21 @@ struct tensor {
     ulong row, stride;
 };
 
+/* Squares of n elements of a box from `start` on, in lanes. */
+#if KEEL_ROW_ITEMS > 1
+static float box_squares(__global const float *x, ulong count, const struct tensor *t, ulong start, uint n)
+{
+    ulong base = t->offset + start / t->row * t->stride, column = start % t->row + ROW_LANE;
+    float s = 0.0f;
+    for (uint i = ROW_LANE; i < n; i += 16, column += 16) {
+        for (; column >= t->row; column -= t->row)
+            base += t->stride;
+        const float v = base + column < count ? x[base + column] : 0.0f;
+        s = fma(v, v, s);
+    }
+    return s;
+}
+#else
 /* Go on by n elements of a box, n at most what is left of the row. */
 static inline void box_pass(const struct tensor *t, ulong *base, ulong *column, ulong n)
 {
@@ -72,8 +88,8 @@ static float16 box_gather(__global const float *x, ulong count, const struct ten
     return vload16(0, lanes);
 }
 
-/* The sum of squares of n elements of a box from `start` on: whole vectors of a row as they lie, others gathered. */
-static float box_squares(__global const float *x, ulong count, const struct tensor *t, ulong start, uint n)
+/* Whole vectors of a row as they lie, others gathered. */
+static float16 box_squares(__global const float *x, ulong count, const struct tensor *t, ulong start, uint n)
 {
     ulong base = t->offset + start / t->row * t->stride, column = start % t->row;
     float16 s = (float16)(0.0f), v;
@@ -92,49 +108,56 @@ static float box_squares(__global const float *x, ulong count, const struct tens
             i += 16;
         }
     }
-    return canon_fold(s);
+    return s;
+}
+#endif
+
+/* Squares of n elements that lie together, in lanes. */
+static inline row_real run_squares(__global const float *x, uint n)
+{
+    row_real s = (row_real)(0.0f);
+    uint i = 0;
+    ROW_UNROLL for (; i + 16 <= n; i += 16)
+    {
+        const row_real v = row_load(x + i, 16);
+        s = fma(v, v, s);
+    }
+    if (i < n) {
+        const row_real v = row_load(x + i, n - i);
+        s = fma(v, v, s);
+    }
+    return s;
 }
 
 __kernel void keel_page_squares(__global const float *x, __global const struct tensor *tensors,
                                 __global const uint *pages, __global float *scratch, ulong page_count,
                                 uint tensor_count, ulong count)
 {
-    const ulong page = get_global_id(0), start = page * PAGE;
-    if (page >= page_count || pages[page] >= tensor_count)
-        return;
-    const struct tensor t = tensors[pages[page]];
-    if (t.row > 0) {
-        const ulong begin = (page - t.page) * PAGE;
-        if (t.kind <= DECAY && page >= t.page && begin < t.count)
-            scratch[page] = box_squares(x, count, &t, begin, (uint)min(t.count - begin, (ulong)PAGE));
-        return;
-    }
-    const ulong end = min(t.offset + t.count, count);
-    if (t.kind > DECAY || start < t.offset || start >= end)
-        return;
-    const uint n = (uint)min(end - start, (ulong)PAGE);
-    x += start;
-    float16 s = (float16)(0.0f);
-    uint i = 0;
-    for (; i + 16 <= n; i += 16) {
-        float16 v = vload16(0, x + i);
-        s = fma(v, v, s);
-    }
-    if (i < n) {
-        float16 v = canon_load(x + i, n - i);
-        s = fma(v, v, s);
-    }
-    scratch[page] = canon_fold(s);
+    ROW_FOLDS(folds);
+    const ulong page = ROW_NUMBER, start = page * PAGE;
+    const bool known = page < page_count && pages[page] < tensor_count;
+    const struct tensor t = tensors[known ? pages[page] : 0];
+    const bool box = t.row > 0;
+    const ulong begin = box ? (page - t.page) * PAGE : start, end = box ? t.count : min(t.offset + t.count, count);
+    const bool summed = known && t.kind <= DECAY && begin < end && (box ? page >= t.page : start >= t.offset);
+    const uint n = summed ? (uint)min(end - begin, (ulong)PAGE) : 0;
+    const float sum = row_fold(box ? box_squares(x, count, &t, begin, n) : run_squares(x + start, n), folds);
+    if (summed && ROW_LEADS)
+        scratch[page] = sum;
 }
 
 /* The tree whose leaves are the `count` sums at `from`; sums of blocks go to `to`, which may be `from`: block b lies
- * behind what is read. */
-static inline float tree_sum(__global const float *from, __global float *to, ulong count)
+ * behind what is read. Of work-items that share a row a group has one row. */
+CANON_INLINE float tree_sum(__global const float *from, __global float *to, ulong count, __local float *folds)
 {
     while (count > 1) {
         ulong blocks = 0;
-        for (ulong at = 0; at < count; at += 4096)
-            to[blocks++] = canon_sum_run(from + at, (uint)min(count - at, (ulong)4096));
+        for (ulong at = 0; at < count; at += 4096, blocks++) {
+            const float sum = row_sum_run(from + at, (uint)min(count - at, (ulong)4096), folds);
+            if (ROW_LEADS)
+                to[blocks] = sum;
+        }
+        ROW_SYNC
         from = to;
         count = blocks;
     }
@@ -153,23 +176,26 @@ static inline ulong summed_pages(const struct tensor t, ulong page_count)
     return t.kind <= DECAY && first < page_count && held <= page_count - first ? held : 0;
 }
 
-/* A work-item takes a block of 4096 pages of a tensor and alone reads where it writes. */
+/* A row is a block of 4096 pages of a tensor, and alone read where its sum is written. */
 __kernel void keel_page_sums(__global const struct tensor *tensors, __global const uint *pages,
                              __global float *scratch, ulong page_count, uint tensor_count)
 {
-    const ulong page = get_global_id(0);
-    if (page >= page_count || pages[page] >= tensor_count)
-        return;
-    const struct tensor t = tensors[pages[page]];
+    ROW_FOLDS(folds);
+    const ulong page = ROW_NUMBER;
+    const bool known = page < page_count && pages[page] < tensor_count;
+    const struct tensor t = tensors[known ? pages[page] : 0];
     const ulong held = summed_pages(t, page_count), within = page - first_page(t);
-    if (held > 4096 && within < held && within % 4096 == 0)
-        scratch[page] = canon_sum_run(scratch + page, (uint)min(held - within, (ulong)4096));
+    const bool begins = known && held > 4096 && within < held && within % 4096 == 0;
+    const float sum = row_sum_run(scratch + page, begins ? (uint)min(held - within, (ulong)4096) : 0, folds);
+    if (begins && ROW_LEADS)
+        scratch[page] = sum;
 }
 
 __kernel void keel_tile_sums(__global const struct tensor *tensors, __global float *scratch, __global float *tiles,
                              ulong page_count, uint tensor_count, uint tile_count)
 {
-    const uint number = (uint)get_global_id(0);
+    ROW_FOLDS(folds);
+    const uint number = (uint)ROW_NUMBER;
     if (number >= tensor_count || tensors[number].tile >= tile_count)
         return;
     const struct tensor t = tensors[number];
@@ -177,28 +203,35 @@ __kernel void keel_tile_sums(__global const struct tensor *tensors, __global flo
     __global float *sums = scratch + first_page(t);
     if (held > 4096) { /* page_sums was here */
         const ulong blocks = held / 4096 + (held % 4096 != 0);
-        for (ulong b = 1; b < blocks; b++)
+        for (ulong b = 1; b < blocks && ROW_LEADS; b++)
             sums[b] = sums[b * 4096];
+        ROW_SYNC
         held = blocks;
     }
-    tiles[t.tile] = held > 0 ? tree_sum(sums, sums, held) : 0.0f;
+    const float sum = held > 0 ? tree_sum(sums, sums, held, folds) : 0.0f;
+    if (ROW_LEADS)
+        tiles[t.tile] = sum;
 }
 
 __kernel void keel_norm_finish(__global const float *tiles, __global float *scratch, __global const float *control,
                                __global float *norm, __global const float *loss_scale, uint tile_count,
                                uint has_scale)
 {
-    if (get_global_id(0) != 0)
+    ROW_FOLDS(folds);
+    if (ROW_NUMBER != 0)
         return;
-    float value = canon_sqrt(tree_sum(tiles, scratch, tile_count)), unscale = 1.0f;
+    float value = canon_sqrt(tree_sum(tiles, scratch, tile_count, folds)), unscale = 1.0f;
     const float max_norm = control[10];
     if (has_scale) {
         const float scale = canon_power_of_two(loss_scale[0]);
         unscale = as_float(0x7f000000u - as_uint(scale));
         value = value * unscale;
-        norm[2] = scale;
+        if (ROW_LEADS)
+            norm[2] = scale;
     }
     float factor = max_norm > 0.0f && value > max_norm ? canon_divide(max_norm, value) : 1.0f;
+    if (!ROW_LEADS)
+        return;
     norm[0] = value;
     norm[1] = (as_uint(value) & 0x7f800000u) == 0x7f800000u ? 0.0f : factor * unscale;
 }
@@ -281,17 +314,87 @@ CANON_INLINE float16 direction(const struct rates *r, float16 m, float16 v)
     return quotient(m * r->scale1, v * r->scale2, r->epsilon);
 }
 
+/* Sixteen elements of a work-item, n from p on to the end of what is updated: they lie together, or four times four,
+ * PART_STEP apart, where sixty-four share a page. */
+#if KEEL_ROW_ITEMS > 1
+enum { PART_STEP = PAGE / 4 };
+static inline float16 part_load(__global const float *p, uint n)
+{
+    float lanes[16];
+    if (n >= 3 * PART_STEP + 4) {
+        _Pragma("unroll") for (uint q = 0; q < 4; q++)
+            vstore4(*(__global const float4 *)(p + q * PART_STEP), q, lanes);
+        return vload16(0, lanes);
+    }
+    _Pragma("unroll") for (uint e = 0; e < 16; e++)
+    {
+        const uint at = e / 4 * PART_STEP + e % 4;
+        lanes[e] = at < n ? p[at] : 0.0f;
+    }
+    return vload16(0, lanes);
+}
+static inline void part_store(float16 v, __global float *p, uint n)
+{
+    float lanes[16];
+    vstore16(v, 0, lanes);
+    if (n >= 3 * PART_STEP + 4) {
+        _Pragma("unroll") for (uint q = 0; q < 4; q++)
+            *(__global float4 *)(p + q * PART_STEP) = vload4(q, lanes);
+        return;
+    }
+    _Pragma("unroll") for (uint e = 0; e < 16; e++)
+    {
+        const uint at = e / 4 * PART_STEP + e % 4;
+        if (at < n)
+            p[at] = lanes[e];
+    }
+}
+static inline void part_store_halves(uint16 v, __global ushort *p, uint n)
+{
+    uint lanes[16];
+    vstore16(v, 0, lanes);
+    _Pragma("unroll") for (uint e = 0; e < 16; e++)
+    {
+        const uint at = e / 4 * PART_STEP + e % 4;
+        if (at < n)
+            p[at] = (ushort)lanes[e];
+    }
+}
+/* The words of x, which are those from element `start` of a tensor on. */
+static inline ulong mix_part(uint16 x, const struct tensor *t, ulong start, uint n)
+{
+    uint words[16];
+    ulong sum = 0;
+    vstore16(x, 0, words);
+    _Pragma("unroll") for (uint e = 0; e < 16; e++)
+    {
+        const uint at = e / 4 * PART_STEP + e % 4;
+        const ulong element = start + at,
+                    number = t->row == 0 ? element : element / t->row * t->stride + element % t->row;
+        ulong z = words[e] + (t->first + number) * 0x9e3779b97f4a7c15UL;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9UL;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebUL;
+        sum += at < n ? z ^ (z >> 31) : 0;
+    }
+    return sum;
+}
+#else
+#define part_load         canon_load
+#define part_store        canon_store
+#define part_store_halves canon_store_halves
+#endif
+
 /* The new weights of n elements at i; moments are written. */
 CANON_INLINE float16 adam_step(const struct rates *r, float16 x, float16 g, __global float *m, __global float *v,
                                ulong i, uint n)
 {
-    float16 first = canon_load(m + i, n), second = canon_load(v + i, n);
+    float16 first = part_load(m + i, n), second = part_load(v + i, n);
     if (r->optimizer != LAMB) {
         if (r->optimizer == ADAM)
             g = fma((float16)(r->decay), x, g);
         take_moments(r, g, &first, &second);
-        canon_store(first, m + i, n);
-        canon_store(second, v + i, n);
+        part_store(first, m + i, n);
+        part_store(second, v + i, n);
     }
     const float16 u = direction(r, first, second);
     const float decay = r->optimizer == ADAM ? 0.0f : r->decay;
@@ -299,16 +402,17 @@ CANON_INLINE float16 adam_step(const struct rates *r, float16 x, float16 g, __gl
 }
 CANON_INLINE float16 momentum_step(const struct rates *r, float16 x, float16 g, __global float *m, ulong i, uint n)
 {
-    const float16 old = canon_load(m + i, n);
+    const float16 old = part_load(m + i, n);
     g = fma((float16)(r->decay), x, g);
     const float16 pushed = r->optimizer == LARS ? (r->rate * r->ratio) * g : g;
     const float16 now = canon_flush(fma((float16)(r->momentum), old, pushed));
-    canon_store(now, m + i, n);
+    part_store(now, m + i, n);
     if (r->optimizer == LARS)
         return x - now;
     return fma((float16)(-r->rate), r->nesterov ? fma((float16)(r->momentum), now, g) : now, x);
 }
 
+#if KEEL_ROW_ITEMS == 1
 static inline ulong8 mix(ulong8 z)
 {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9UL;
@@ -347,36 +451,43 @@ static inline ulong8 mix_box(__global const uint *x, const struct tensor *t, ulo
     return sum;
 }
 
-static inline void add_to_slot(volatile __global uint *slots, ulong8 sums)
+#endif
+
+static inline void add_to_slot(volatile __global uint *slots, uint number, ulong sum)
 {
-    const ulong4 a = sums.lo + sums.hi;
-    const ulong sum = a.s0 + a.s1 + a.s2 + a.s3;
-    const uint slot = ((uint)get_global_id(0) & 255u) * 2, low = (uint)sum;
+    const uint slot = (number & 255u) * 2, low = (uint)sum;
     const uint old = atomic_add(slots + slot, low);
     atomic_add(slots + slot + 1, (uint)(sum >> 32) + (old + low < old ? 1u : 0u));
 }
 
-/* n elements at i of a tensor. */
-CANON_INLINE void update_at(const struct rates *r, bool trained, bool statistic, float momentum, __global float *w,
+/* n elements at i of a tensor, as they are now. */
+CANON_INLINE uint16 update_at(const struct rates *r, bool trained, bool statistic, float momentum, __global float *w,
                             __global const float *grad, __global float *m, __global float *v,
                             __global ushort *half_copy, uint half_type, ulong i, const uint n)
 {
-    float16 x = canon_load(w + i, n);
+    float16 x = part_load(w + i, n);
     if (trained) {
-        const float16 g = canon_load(grad + i, n) * r->factor;
+        const float16 g = part_load(grad + i, n) * r->factor;
         x = r->optimizer == SGD || r->optimizer == LARS ? momentum_step(r, x, g, m, i, n)
                                                         : adam_step(r, x, g, m, v, i, n);
-        canon_store(x, w + i, n);
+        part_store(x, w + i, n);
     } else if (statistic) {
-        x = fma((float16)(momentum), canon_load(grad + i, n) - x, x);
-        canon_store(x, w + i, n);
+        x = fma((float16)(momentum), part_load(grad + i, n) - x, x);
+        part_store(x, w + i, n);
     }
     const uint16 words = as_uint16(x);
     if (half_type == 1)
-        canon_store_halves(canon_to_bf16_x16(words), half_copy + i, n);
+        part_store_halves(canon_to_bf16_x16(words), half_copy + i, n);
     if (half_type == 2)
-        canon_store_halves(canon_to_f16_x16(words), half_copy + i, n);
+        part_store_halves(canon_to_f16_x16(words), half_copy + i, n);
+    return words;
 }
+
+/* What is done to a tensor. */
+#define UPDATE_OF(t, number)                                                                                 \
+    const bool trained = t.kind <= DECAY && !refused, statistic = t.kind == STATISTIC && !refused;           \
+    r.decay = t.kind == DECAY ? control[12] : 0.0f;                                                          \
+    r.ratio = trust ? scratch[SLOT_WORDS + number] : 1.0f;
 
 __kernel void keel_update(__global float *w, __global const float *grad, __global float *m, __global float *v,
                           __global const float *norm, __global const float *control,
@@ -386,6 +497,26 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
 {
     struct rates r = read_rates(norm, control, optimizer, nesterov);
     const bool refused = r.factor == 0.0f, trust = optimizer == LARS || optimizer == LAMB;
+#if KEEL_ROW_ITEMS > 1
+    __local ulong totals[ROW_GROUP];
+    const ulong page = get_global_id(0) / (PART_STEP / 4), i = page * PAGE + get_global_id(0) % (PART_STEP / 4) * 4;
+    ulong sum = 0;
+    (void)block;
+    const uint number = i < count ? pages[page] : tensor_count;
+    if (number < tensor_count) {
+        const struct tensor t = tensors[number];
+        const ulong stop = min(min(count, (page + 1) * PAGE), t.offset + t.count);
+        UPDATE_OF(t, number)
+        if (i < stop) {
+            const uint16 words = update_at(&r, trained, statistic, t.momentum, w, grad, m, v, half_copy, half_type, i,
+                                           (uint)(stop - i));
+            sum = mix_part(words, &t, i - t.offset, (uint)(stop - i));
+        }
+    }
+    sum = group_total(sum, totals);
+    if (get_local_id(0) == 0)
+        add_to_slot(slots, get_group_id(0), sum);
+#else
     ulong8 sums = (ulong8)(0);
     ulong i = (ulong)get_global_id(0) * block;
     const ulong end = min(i + block, count);
@@ -398,9 +529,7 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
         }
         const struct tensor t = tensors[number];
         const ulong stop = min(next, t.offset + t.count);
-        const bool trained = t.kind <= DECAY && !refused, statistic = t.kind == STATISTIC && !refused;
-        r.decay = t.kind == DECAY ? control[12] : 0.0f;
-        r.ratio = trust ? scratch[SLOT_WORDS + number] : 1.0f;
+        UPDATE_OF(t, number)
         const ulong begin = i;
         for (; i + 16 <= stop; i += 16) {
             /* prefetchers stop at the ends of pages, and a page of four buffers is done in a microsecond */
@@ -416,7 +545,9 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
             sums += mix_box((__global const uint *)w + begin, &t, begin - t.offset, (uint)(stop - begin));
         i = next;
     }
-    add_to_slot(slots, sums);
+    const ulong4 of = sums.lo + sums.hi;
+    add_to_slot(slots, (uint)get_global_id(0), of.s0 + of.s1 + of.s2 + of.s3);
+#endif
 }
 
 __kernel void keel_update_digest(__global uint *slots, __global ulong *digest)
@@ -474,19 +605,21 @@ __kernel void keel_trust_ratios(__global const struct tensor *tensors, __global 
                                 __global const float *norm, __global const float *control, ulong page_count,
                                 uint tensor_count, uint optimizer)
 {
+    ROW_FOLDS(folds);
     __global float *ratios = scratch + SLOT_WORDS, *sums = ratios + tensor_count;
-    const uint number = (uint)get_global_id(0);
+    const uint number = (uint)ROW_NUMBER;
     if (number >= tensor_count)
         return;
     const struct tensor t = tensors[number];
-    ratios[number] = 1.0f;
+    if (ROW_LEADS)
+        ratios[number] = 1.0f;
     const ulong blocks = t.count / 4096 + (t.count % 4096 != 0);
     if (t.kind != DECAY || norm[1] == 0.0f || blocks == 0 || t.offset / PAGE + blocks > page_count)
         return;
     __global float *weights = sums + t.offset / PAGE, *steps = weights + page_count;
-    const float of_weights = canon_sqrt(tree_sum(weights, weights, blocks));
-    const float of_steps = canon_sqrt(tree_sum(steps, steps, blocks));
-    if (of_weights > 0.0f && of_steps > 0.0f)
+    const float of_weights = canon_sqrt(tree_sum(weights, weights, blocks, folds));
+    const float of_steps = canon_sqrt(tree_sum(steps, steps, blocks, folds));
+    if (ROW_LEADS && of_weights > 0.0f && of_steps > 0.0f)
         ratios[number] = optimizer == LAMB ? canon_divide(of_weights, of_steps)
                                            : canon_divide(control[13] * of_weights,
                                                           fma(control[12], of_weights, of_steps));

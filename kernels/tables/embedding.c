@@ -29,7 +29,7 @@ enum keel_status keel_op_embedding(struct keel_kernels *kernels, const struct ke
 {
     KEEL_TRY(check("embedding", op, false));
     const uint32_t rows = op->batch * op->tokens;
-    struct keel_range range = keel_kernels_range(kernels, rows);
+    struct keel_range range = keel_kernels_rows(kernels, rows);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding", &range,
                                KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_buffer(op->table),
                                          keel_arg_either(op->positions, op->table), keel_arg_buffer(op->y),
@@ -41,7 +41,7 @@ enum keel_status keel_op_embedding(struct keel_kernels *kernels, const struct ke
 static enum keel_status launch_positions(struct keel_kernels *kernels, const struct keel_embedding_grad *op,
                                          struct keel_launch_list *list)
 {
-    struct keel_range range = keel_kernels_range(kernels, op->tokens);
+    struct keel_range range = keel_kernels_rows(kernels, op->tokens);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_positions", &range,
                                KEEL_ARGS(keel_arg_buffer(op->dy), keel_arg_buffer(op->dpositions),
                                          keel_arg_u32(op->batch), keel_arg_u32(op->tokens),
@@ -65,8 +65,10 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const stru
     KEEL_TRY(check("embedding_grad", &forward, true));
     const uint32_t rows = op->batch * op->tokens;
     const bool cores = keel_kernels_item_elements(kernels) >= KEEL_BLOCK_ELEMENTS; /* all columns to one */
-    const uint32_t items_per_row = cores ? 1 : (op->width + GRAD_COLUMNS - 1) / GRAD_COLUMNS;
-    struct keel_range range = keel_kernels_range(kernels, (uint64_t)rows * items_per_row);
+    const uint32_t items_per_row = cores ? 1 : divide_up(op->width, GRAD_COLUMNS);
+    const struct keel_range range = keel_kernels_share_rows(kernels)
+                                        ? keel_kernels_groups(kernels, rows)
+                                        : keel_kernels_range(kernels, (uint64_t)rows * items_per_row);
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_grad", &range,
                                  KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_buffer(op->dy),
                                            keel_arg_buffer(op->dtable), keel_arg_u32(rows),

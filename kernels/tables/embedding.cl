@@ -10,13 +10,14 @@
  * Shapes: ids [batch, tokens]; y, dy [batch, tokens, width]; table [vocab, width]; positions [tokens,
  * width]. embedding_grad has items_per_row work-items for each row, which share its columns. Those of the
  * first row with an id do the work for all rows with it, and the others leave at once: ids are read rows^2 / 2
- * times at most, two hundred and fifty-six at a time, and only the rows of the table that occur are touched. */
+ * times at most, two hundred and fifty-six at a time, and only the rows of the table that occur are touched. Where
+ * lanes are many, items_per_row is a group's: each compares some of the ids, and all add their columns of those rows. */
 
 __kernel void keel_embedding(__global const int *ids, __global const float *table,
                              __global const float *positions, __global float *y, uint rows, uint tokens,
                              uint width, uint has_positions, uint vocab, uint first)
 {
-    const uint row = get_global_id(0);
+    const uint row = ROW_NUMBER;
     if (row >= rows)
         return;
     const uint id = (uint)ids[row] - first;
@@ -25,11 +26,69 @@ __kernel void keel_embedding(__global const int *ids, __global const float *tabl
     positions += (ulong)(row % tokens) * width;
     y += (ulong)row * width;
     for (uint i = 0; i < width; i += 16) {
-        const float16 v = known ? canon_load(table + i, width - i) : (float16)(0.0f);
-        canon_store(has_positions ? v + canon_load(positions + i, width - i) : v, y + i, width - i);
+        const row_real v = known ? row_load(table + i, width - i) : (row_real)(0.0f);
+        row_store(has_positions ? v + row_load(positions + i, width - i) : v, y + i, width - i);
     }
 }
 
+#if KEEL_ROW_ITEMS > 1
+enum { HELD = 8 /* columns that a work-item adds at a time */, MASKS = ROW_GROUP / 32 };
+
+/* Which of the next rows, one for each work-item of the group, have the id: bit by bit. */
+CANON_INLINE void find_rows(__global const int *ids, uint base, uint rows, int id, __local uint *masks)
+{
+    const uint item = get_local_id(0);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (item < MASKS)
+        masks[item] = 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (base + item < rows && ids[base + item] == id)
+        atomic_or(masks + item / 32, 1u << item % 32);
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+__kernel void keel_embedding_grad(__global const int *ids, __global const float *dy, __global float *dtable,
+                                  uint rows, uint width, uint items_per_row, uint vocab, uint first_id)
+{
+    __local uint masks[MASKS];
+    const uint first = get_group_id(0), size = get_local_size(0);
+    const int id = ids[first];
+    const uint entry = (uint)id - first_id;
+    (void)items_per_row;
+    if (entry >= vocab)
+        return;
+    for (uint base = 0; base < first; base += size) {
+        uint any = 0;
+        find_rows(ids, base, first, id, masks);
+        for (uint w = 0; w < MASKS; w++)
+            any |= masks[w];
+        if (any != 0)
+            return;
+    }
+    dtable += (ulong)entry * width;
+    for (uint c = get_local_id(0); c - get_local_id(0) < width; c += HELD * size) {
+        float s[HELD];
+        _Pragma("unroll") for (uint h = 0; h < HELD; h++) s[h] = 0.0f;
+        for (uint base = first; base < rows; base += size) {
+            find_rows(ids, base, rows, id, masks);
+            for (uint w = 0; w < MASKS; w++)
+                for (uint bits = masks[w]; bits != 0; bits &= bits - 1) {
+                    const uint row = base + 32 * w + 31 - clz(bits & -bits);
+                    _Pragma("unroll") for (uint h = 0; h < HELD; h++)
+                    {
+                        if (c + h * size < width)
+                            s[h] += dy[(ulong)row * width + c + h * size];
+                    }
+                }
+        }
+        _Pragma("unroll") for (uint h = 0; h < HELD; h++)
+        {
+            if (c + h * size < width)
+                dtable[c + h * size] += s[h];
+        }
+    }
+}
+#else
 /* Goes on to the first so many vectors of rows in which the id is, or where fewer are left. */
 #define SKIP(vectors)                                                                                        \
     for (; row + 16 * vectors <= end; row += 16 * vectors) {                                                 \
@@ -112,10 +171,12 @@ __kernel void keel_embedding_grad(__global const int *ids, __global const float 
     }
 }
 
+#endif
+
 __kernel void keel_embedding_positions(__global const float *dy, __global float *dpositions, uint batch,
                                        uint tokens, uint width)
 {
-    const uint t = get_global_id(0);
+    const uint t = ROW_NUMBER;
     if (t >= tokens)
         return;
     dy += (ulong)t * width;
@@ -123,9 +184,9 @@ __kernel void keel_embedding_positions(__global const float *dy, __global float 
     const ulong stride = (ulong)tokens * width;
     for (uint i = 0; i < width; i += 16) {
         const uint left = width - i;
-        float16 s = canon_load(dy + i, left);
+        row_real s = row_load(dy + i, left);
         for (uint b = 1; b < batch; b++)
-            s += canon_load(dy + b * stride + i, left);
-        canon_store(canon_load(dpositions + i, left) + s, dpositions + i, left);
+            s += row_load(dy + b * stride + i, left);
+        row_store(row_load(dpositions + i, left) + s, dpositions + i, left);
     }
 }
