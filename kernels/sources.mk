@@ -7,7 +7,7 @@ kernels_CL_gemm := common/canon_half.h gemm/gemm_tile.h gemm/gemm_part.h gemm/ge
 	gemm/lanes_tile.h gemm/lanes_tile.h
 kernels_CL_elementwise := include/keel/activation_table.h
 kernels_CL_cast := common/canon_half.h
-kernels_CL_attention := common/turn_tile.h
+kernels_CL_attention := common/turn_tile.h attention/attention_drop.h attention/attention_lanes.h
 kernels_CL_conv_tiles := common/turn_tile.h
 kernels_CL_shape := common/turn_tile.h
 kernels_CL_optimizer := common/canon_half.h

@@ -21,6 +21,16 @@ static bool large_local(const struct keel_kernels *kernels)
     return keel_device_local_size(keel_kernels_info(kernels)) == KEEL_LOCAL_LARGE;
 }
 
+/* Work-items to a group; many have attention_lanes.h. */
+static uint32_t group_items(const struct keel_kernels *kernels)
+{
+    return keel_kernels_setting(kernels, KEEL_TUNABLE_ATTENTION_ITEMS);
+}
+static bool many_items(const struct keel_kernels *kernels)
+{
+    return group_items(kernels) > 1;
+}
+
 /* The probabilities of a head lie together. */
 static enum keel_status find_slice(const struct keel_attention *op, struct keel_random_slice *out)
 {
@@ -38,7 +48,8 @@ static enum keel_status check_shape(const struct keel_kernels *kernels, const st
     if (op->batch == 0 || op->tokens == 0 || op->heads == 0 || op->head_width == 0)
         return keel_fail(KEEL_INVALID, "attention: batch %u, %u tokens, %u heads of %u: nothing to compute",
                          op->batch, op->tokens, op->heads, op->head_width);
-    const uint32_t width_max = large_local(kernels) ? WIDTH_MAX_LARGE : WIDTH_MAX_SMALL;
+    const uint32_t width_max =
+        many_items(kernels) || large_local(kernels) ? WIDTH_MAX_LARGE : WIDTH_MAX_SMALL;
     if (op->head_width > width_max)
         return keel_fail(KEEL_LIMIT, "attention: heads of %u, at most %u on this device: use more heads",
                          op->head_width, width_max);
@@ -60,10 +71,15 @@ static uint64_t rows_bytes(const struct keel_attention *op)
     return KEEL_BYTES(op->batch, op->heads, op->tokens, 2, sizeof(float));
 }
 
-/* Whether the rows of a head are copied together before they are read many times. */
-static bool packed(const struct keel_attention *op)
+/* Whether there is room to copy the rows of a head together before they are read many times: on any device,
+ * so that sizes are known without one. Many work-items read whole lines where they are. */
+static bool has_room(const struct keel_attention *op)
 {
     return op->heads > 1 && op->tokens > UNPACKED_TOKENS;
+}
+static bool packed(const struct keel_kernels *kernels, const struct keel_attention *op)
+{
+    return !many_items(kernels) && has_room(op);
 }
 
 static enum keel_status check_forward(const struct keel_kernels *kernels, const struct keel_attention *op)
@@ -75,12 +91,32 @@ static enum keel_status check_forward(const struct keel_kernels *kernels, const 
         {"out", op->out, tokens_bytes(op), KEEL_WRITTEN}, {"stats", op->stats, rows_bytes(op), KEEL_WRITTEN},
         {"control", op->control, drops ? sizeof(struct keel_control) : 0, drops ? KEEL_READ : KEEL_OPTIONAL},
         {"workspace", op->workspace, keel_attention_workspace_bytes(kernels, op),
-         KEEL_WRITTEN | (packed(op) ? 0 : KEEL_OPTIONAL)});
+         KEEL_WRITTEN | (has_room(op) ? 0 : KEEL_OPTIONAL)});
+}
+
+/* Groups for `blocks` blocks of queries or keys of each head. */
+static struct keel_range lanes_range(const struct keel_kernels *kernels, const struct keel_attention *op,
+                                     uint32_t blocks)
+{
+    const uint32_t items = group_items(kernels);
+    return (struct keel_range){.global = {keel_size(KEEL_BYTES(blocks, items)), op->heads, op->batch},
+                               .local = {items, 1, 1}};
+}
+/* BLOCK of attention_lanes.h, blocks of tokens, and parts of a head. */
+static uint32_t lanes_block(const struct keel_kernels *kernels)
+{
+    return group_items(kernels) > 64 ? 64 : 32;
+}
+static uint32_t lanes_blocks(const struct keel_kernels *kernels, const struct keel_attention *op)
+{
+    return divide_up(op->tokens, lanes_block(kernels)) * divide_up(op->head_width, lanes_block(kernels));
 }
 
 /* Blocks of queries, or of keys. */
 static struct keel_range block_range(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
+    if (many_items(kernels))
+        return lanes_range(kernels, op, lanes_blocks(kernels, op));
     const uint32_t lanes = large_local(kernels) ? LANES_LARGE : LANES_SMALL;
     const uint32_t blocks = op->tokens / lanes + (op->tokens % lanes != 0);
     return (struct keel_range){.global = {blocks, op->heads, op->batch}, .local = {1, 1, 1}};
@@ -88,12 +124,13 @@ static struct keel_range block_range(const struct keel_kernels *kernels, const s
 
 /* The scalars that the kernels end with. */
 enum { SCALAR_COUNT = 12 };
-static void set_scalars(const struct keel_attention *op, struct keel_arg args[SCALAR_COUNT])
+static void set_scalars(const struct keel_kernels *kernels, const struct keel_attention *op,
+                        struct keel_arg args[SCALAR_COUNT])
 {
     struct keel_random_slice slice = {.row = 1};
     if (op->dropout_rate > 0.0F)
         (void)find_slice(op, &slice); /* which the checks have done */
-    args[0] = keel_arg_u32(packed(op));
+    args[0] = keel_arg_u32(packed(kernels, op));
     args[1] = keel_arg_u32(op->tokens);
     args[2] = keel_arg_u32(op->heads);
     args[3] = keel_arg_u32(op->head_width);
@@ -116,7 +153,7 @@ static struct keel_arg control_arg(const struct keel_attention *op)
 uint64_t keel_attention_workspace_bytes(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
     (void)kernels;
-    return packed(op) ? KEEL_BYTES(PACKED_PARTS, tokens_bytes(op)) : 0;
+    return has_room(op) ? KEEL_BYTES(PACKED_PARTS, tokens_bytes(op)) : 0;
 }
 
 /* `count` parts of rows of `parts`, from part `skip`, become parts `first`, ... of the workspace. */
@@ -137,14 +174,14 @@ enum keel_status keel_op_attention(struct keel_kernels *kernels, const struct ke
                                    struct keel_launch_list *list)
 {
     KEEL_TRY(check_forward(kernels, op));
-    if (packed(op))
+    if (packed(kernels, op))
         KEEL_TRY(launch_pack(kernels, op, op->qkv, (const uint32_t[]){3, 1, PACKED_PARTS, 0}, list));
     struct keel_arg args[5 + SCALAR_COUNT] = {
-        keel_arg_buffer(op->qkv), keel_arg_buffer(packed(op) ? op->workspace : op->qkv),
+        keel_arg_buffer(op->qkv), keel_arg_buffer(packed(kernels, op) ? op->workspace : op->qkv),
         keel_arg_buffer(op->out), keel_arg_buffer(op->stats),
         control_arg(op),
     };
-    set_scalars(op, args + 5);
+    set_scalars(kernels, op, args + 5);
     struct keel_range range = block_range(kernels, op);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention", &range, args,
                                KEEL_ARG_COUNT(args));
@@ -155,7 +192,7 @@ uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *kernels,
 {
     (void)kernels;
     const struct keel_attention *forward = &op->forward; /* rows: 1 / sum, and dout . out, of each */
-    return keel_plus(packed(forward) ? KEEL_BYTES(PACKED_PARTS_GRAD, tokens_bytes(forward)) : 0,
+    return keel_plus(has_room(forward) ? KEEL_BYTES(PACKED_PARTS_GRAD, tokens_bytes(forward)) : 0,
                      rows_bytes(forward));
 }
 
@@ -163,12 +200,15 @@ static enum keel_status launch_rows(struct keel_kernels *kernels, const struct k
                                     struct keel_launch_list *list)
 {
     const struct keel_attention *forward = &op->forward;
-    const struct keel_range range = block_range(kernels, forward);
+    const struct keel_range range =
+        many_items(kernels) ? lanes_range(kernels, forward, divide_up(forward->tokens, group_items(kernels)))
+                            : block_range(kernels, forward);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_rows", &range,
                                KEEL_ARGS(keel_arg_buffer(forward->out), keel_arg_buffer(forward->stats),
                                          keel_arg_buffer(op->dout), keel_arg_buffer(forward->workspace),
-                                         keel_arg_u32(packed(forward)), keel_arg_u32(forward->tokens),
-                                         keel_arg_u32(forward->heads), keel_arg_u32(forward->head_width)));
+                                         keel_arg_u32(packed(kernels, forward)),
+                                         keel_arg_u32(forward->tokens), keel_arg_u32(forward->heads),
+                                         keel_arg_u32(forward->head_width)));
 }
 
 /* Whether a group for each head keeps the device as busy, at 5 products a head, as a group for each block of
@@ -189,10 +229,12 @@ static enum keel_status launch_grad(struct keel_kernels *kernels, const struct k
         keel_arg_buffer(forward->qkv), keel_arg_buffer(forward->stats),     control_arg(forward),
         keel_arg_buffer(op->dout),     keel_arg_buffer(forward->workspace), keel_arg_buffer(op->dqkv),
     };
-    set_scalars(forward, args + 6);
+    set_scalars(kernels, forward, args + 6);
     args[6 + SCALAR_COUNT] = keel_arg_u32(want);
     struct keel_range range = block_range(kernels, forward);
-    if (want == (WANT_QUERIES | WANT_KEYS))
+    if (many_items(kernels))
+        range = lanes_range(kernels, forward, 2 * lanes_blocks(kernels, forward));
+    else if (want == (WANT_QUERIES | WANT_KEYS))
         range.global[0] = 1;
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_grad", &range, args,
                                KEEL_ARG_COUNT(args));
@@ -210,11 +252,11 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const stru
         {"dqkv", op->dqkv, KEEL_BYTES(3, tokens_bytes(forward)), KEEL_WRITTEN},
         {"workspace", forward->workspace, keel_attention_grad_workspace_bytes(kernels, op), KEEL_WRITTEN}));
     KEEL_TRY(launch_rows(kernels, op, list));
-    if (packed(forward)) {
+    if (packed(kernels, forward)) {
         KEEL_TRY(launch_pack(kernels, forward, forward->qkv, (const uint32_t[]){3, 0, 3, 0}, list));
         KEEL_TRY(launch_pack(kernels, forward, op->dout, (const uint32_t[]){1, 0, 1, 3}, list));
     }
-    if (heads_suffice(kernels, forward))
+    if (many_items(kernels) || heads_suffice(kernels, forward))
         return launch_grad(kernels, op, WANT_QUERIES | WANT_KEYS, list);
     KEEL_TRY(launch_grad(kernels, op, WANT_QUERIES, list));
     return launch_grad(kernels, op, WANT_KEYS, list);

@@ -36,6 +36,7 @@
  * Nothing else grows with the length. Tunables (tunables.c): BLOCK, KEPT, KEEL_BY_LANE. Tolerance against the
  * host: none, equal bits. */
 
+#if KEEL_ATTENTION_ITEMS == 1
 #ifndef KEEL_ATTENTION_BLOCK
 #define KEEL_ATTENTION_BLOCK 64
 #define KEEL_ATTENTION_KEPT  64
@@ -65,26 +66,6 @@ enum { WANT_QUERIES = 1, WANT_KEYS = 2 }; /* what keel_attention_grad is to comp
 #define LANE_NUMBERS ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 #define EACH_8(X)    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
-/* Which probabilities are kept. `control` is not read when rate is 0. */
-struct drop {
-    uint seed_lo, seed_hi, stream, microbatch, step;
-    float rate, keep_scale;
-};
-
-static void drop_init(struct drop *drop, float rate, float keep_scale, uint stream,
-                      __global const uint *control)
-{
-    drop->rate = rate;
-    drop->keep_scale = keep_scale;
-    drop->stream = stream;
-    if (rate > 0.0f) {
-        drop->seed_lo = control[0];
-        drop->seed_hi = control[1];
-        drop->step = control[2];
-        drop->microbatch = control[3];
-    }
-}
-
 /* Which of sixteen probabilities are kept: all ones, else 0. Not called without dropout. */
 static int16 drop_kept(const struct drop *drop, ulong16 element)
 {
@@ -99,12 +80,6 @@ static int16 drop_kept(const struct drop *drop, ulong16 element)
 static float16 drop_apply(const struct drop *drop, int16 kept, float16 x)
 {
     return drop->rate == 0.0f ? x : kept ? x * drop->keep_scale : (float16)(0.0f);
-}
-
-/* Floats of all queries, say, when they are packed. */
-static ulong part_floats(uint tokens, uint heads, uint width)
-{
-    return (ulong)get_num_groups(2) * heads * tokens * width;
 }
 
 /* ---- rows to lanes ---- */
@@ -335,23 +310,6 @@ static void scale_rows(__global const float *x, ulong x_step, uint count, uint w
     for (uint i = 0; i < count; i++, x += x_step, y += y_step)
         for (uint d = 0; d < width; d += 16)
             canon_store(canon_plus_zero(canon_load(x + d, width - d) * factor), y + d, width - d);
-}
-
-/* Parts of rows that hold `parts` of them, heads side by side, become one head after the other: part `skip`
- * and `count - 1` more go to parts `first`, ... of `to`, each [batch, heads, tokens, width]. */
-__kernel void keel_attention_pack(__global const float *from, __global float *to, uint tokens, uint heads,
-                                  uint width, uint parts, uint skip, uint count, uint first)
-{
-    const uint head = get_group_id(1), batch = get_group_id(2), begin = get_group_id(0) * LANES;
-    const uint end = min(begin + LANES, tokens);
-    const ulong row0 = ((ulong)batch * heads + head) * tokens, part = part_floats(tokens, heads, width);
-    for (uint p = 0; p < count; p++)
-        for (uint t = begin; t < end; t++) {
-            __global const float *x = from + (((ulong)batch * tokens + t) * parts + skip + p) * heads * width;
-            __global float *y = to + (first + p) * part + (row0 + t) * width;
-            for (uint d = 0; d < width; d += 16)
-                canon_store(canon_load(x + head * width + d, width - d), y + d, width - d);
-        }
 }
 
 /* ---- forward ---- */
@@ -670,4 +628,22 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
     if (want & WANT_QUERIES)
         scale_rows(dq + query_begin * q_step, q_step, query_end - query_begin, width, scale,
                    dqkv + at + query_begin * step, step);
+}
+#endif
+
+/* Parts of rows that hold `parts` of them, heads side by side, become one head after the other: part `skip`
+ * and `count - 1` more go to parts `first`, ... of `to`, each [batch, heads, tokens, width]. */
+__kernel void keel_attention_pack(__global const float *from, __global float *to, uint tokens, uint heads,
+                                  uint width, uint parts, uint skip, uint count, uint first)
+{
+    const uint head = get_group_id(1), batch = get_group_id(2), begin = get_group_id(0) * LANES;
+    const uint end = min(begin + LANES, tokens);
+    const ulong row0 = ((ulong)batch * heads + head) * tokens, part = part_floats(tokens, heads, width);
+    for (uint p = 0; p < count; p++)
+        for (uint t = begin; t < end; t++) {
+            __global const float *x = from + (((ulong)batch * tokens + t) * parts + skip + p) * heads * width;
+            __global float *y = to + (first + p) * part + (row0 + t) * width;
+            for (uint d = 0; d < width; d += 16)
+                canon_store(canon_load(x + head * width + d, width - d), y + d, width - d);
+        }
 }

@@ -13,7 +13,7 @@
 #define row_word         uint16
 #define ROW_LANE         0
 #define ROW_NUMBER       get_global_id(0)
-#define ROW_FOLDS(name)  __local float *const name = 0
+#define ROW_FOLDS(name)  __local float *const name __attribute__((unused)) = 0
 #define row_load         canon_load
 #define row_store        canon_store
 #define row_mask         canon_mask
@@ -21,6 +21,7 @@
 #define row_fold(v, at)  canon_fold(v)
 #define row_fold_max(v, at) canon_fold_max(v)
 #define ROW_LEADS        true
+#define ROW_OWNS(i)      true
 #define ROW_SYNC
 #define ROW_UNROLL
 #define row_sum_run(x, n, at) canon_sum_run(x, n)
@@ -32,6 +33,7 @@
 enum { ROW_GROUP = 256 /* work-items of a group at most */ };
 #define ROW_FOLDS(name) __local float name[ROW_GROUP] __attribute__((aligned(64)))
 #define ROW_LEADS       (ROW_LANE == 0)
+#define ROW_OWNS(i)     (ROW_LANE == (i) % 16)
 #define ROW_UNROLL      _Pragma("unroll 8")
 #define ROW_SYNC        barrier(CLK_GLOBAL_MEM_FENCE); /* what one of a group's only row has written, all read */
 

@@ -86,6 +86,14 @@ ELEMENTS_OF(uint)
 ELEMENTS_OF(ushort)
 #endif
 
+/* Processors get loops: their compilers take a minute for what is unrolled, where every work-item's registers are
+ * memory. */
+#if defined(__x86_64__) || defined(__aarch64__) || defined(__arm__)
+#define CANON_UNROLL _Pragma("nounroll")
+#else
+#define CANON_UNROLL _Pragma("unroll")
+#endif
+
 /* The body of a kernel over `count` elements of which a work-item takes `block`, a multiple of 16: `wide` at
  * i, i + 16 ... while sixteen are left, then `one`; by elements_load and elements_store. Sixty-four to a turn where
  * there are: of a long chain of arithmetic a processor sees more at once. Where vectors are costly, `one` alone. Needs

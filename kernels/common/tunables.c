@@ -24,6 +24,7 @@ static const uint32_t strip_values[] = {1, 2, 4, 8, 16};
 static const uint32_t items_values[] = {1, 64, 128, 256};
 static const uint32_t sums_values[] = {4, 8};
 static const uint32_t item_depth_values[] = {8, 16, 32};
+static const uint32_t attention_items_values[] = {1, 64, 256};
 static const uint32_t provider_values[] = {0, 1};
 static const uint32_t block_values[] = {16, 32, 64, 128, 256};
 static const uint32_t kept_values[] = {16, 64, 256, 1024, 2048, 4096, 8192};
@@ -91,6 +92,12 @@ static const struct row rows[KEEL_TUNABLE_COUNT] = {
                                      VALUES(provider_values), true},
                                     NULL,
                                     KEEL_MODULE_gemm},
+    [KEEL_TUNABLE_ATTENTION_ITEMS] = {{"attention.items",
+                                       "work-items to a group: 1 with vectors, for processors; more with "
+                                       "4 x 4 of a block of queries and keys each",
+                                       VALUES(attention_items_values), false},
+                                      "KEEL_ATTENTION_ITEMS",
+                                      KEEL_MODULE_attention},
     [KEEL_TUNABLE_ATTENTION_BLOCK] = {{"attention.block", "keys, or queries, that are taken at a time",
                                        VALUES(block_values), false},
                                       "KEEL_ATTENTION_BLOCK",
@@ -171,9 +178,19 @@ uint32_t keel_gemm_arena_floats(const struct keel_device_info *info,
     return (uint32_t)((tiles + more < limit ? tiles + more : limit) / sizeof(float));
 }
 
+/* Of attention_lanes.h: operands, weights and sums. */
+static uint64_t attention_lanes_bytes(uint32_t items)
+{
+    enum { DEPTH = 16, ROW_PAD = 4 };
+    const uint64_t block = items > 64 ? 64 : 32;
+    return KEEL_BYTES((2 * DEPTH + block) * (block + ROW_PAD) + block, sizeof(float));
+}
+
 static uint64_t attention_local_bytes(const struct keel_device_info *info,
                                       const uint32_t values[KEEL_TUNABLE_COUNT])
 {
+    if (values[KEEL_TUNABLE_ATTENTION_ITEMS] > 1)
+        return attention_lanes_bytes(values[KEEL_TUNABLE_ATTENTION_ITEMS]);
     const bool large = keel_device_local_size(info) == KEEL_LOCAL_LARGE;
     const uint32_t width = large ? 256 : 128, block = values[KEEL_TUNABLE_ATTENTION_BLOCK];
     const uint32_t kept = values[KEEL_TUNABLE_ATTENTION_KEPT], copy = large ? 128 : 64; /* rows of lanes */
@@ -185,9 +202,11 @@ static uint64_t attention_local_bytes(const struct keel_device_info *info,
 /* Attention's arrays lie in private memory where local memory does not hold the least of them. No driver
  * tells how much of that there is. */
 enum { ATTENTION_LOCAL_BYTES = 49152, ATTENTION_PRIVATE_BYTES = 65536 };
-static bool attention_is_private(const struct keel_device_info *info)
+static bool attention_is_private(const struct keel_device_info *info,
+                                 const uint32_t values[KEEL_TUNABLE_COUNT])
 {
-    return info->kind != KEEL_DEVICE_HOST && info->local_bytes < ATTENTION_LOCAL_BYTES;
+    return values[KEEL_TUNABLE_ATTENTION_ITEMS] == 1 && info->kind != KEEL_DEVICE_HOST &&
+           info->local_bytes < ATTENTION_LOCAL_BYTES;
 }
 
 static enum keel_status check_device(const struct keel_device_info *info,
@@ -196,7 +215,7 @@ static enum keel_status check_device(const struct keel_device_info *info,
     if (info->kind == KEEL_DEVICE_HOST)
         return KEEL_OK;
     const uint64_t gemm = gemm_local_bytes(info, values), attention = attention_local_bytes(info, values);
-    const bool private = attention_is_private(info);
+    const bool private = attention_is_private(info, values);
     const uint64_t room = private ? ATTENTION_PRIVATE_BYTES : info->local_bytes;
     if (values[KEEL_TUNABLE_GROUP_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GROUP_ITEMS] > 1)
         return keel_fail(KEEL_LIMIT, "launch.group_items = %u: groups of %s hold %u",
@@ -207,6 +226,10 @@ static enum keel_status check_device(const struct keel_device_info *info,
     if (values[KEEL_TUNABLE_GEMM_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GEMM_ITEMS] > 1)
         return keel_fail(KEEL_LIMIT, "gemm.items = %u: groups of %s hold %u", values[KEEL_TUNABLE_GEMM_ITEMS],
                          info->selector, info->max_group_items);
+    if (values[KEEL_TUNABLE_ATTENTION_ITEMS] > info->max_group_items &&
+        values[KEEL_TUNABLE_ATTENTION_ITEMS] > 1)
+        return keel_fail(KEEL_LIMIT, "attention.items = %u: groups of %s hold %u",
+                         values[KEEL_TUNABLE_ATTENTION_ITEMS], info->selector, info->max_group_items);
     if (gemm > info->local_bytes)
         return keel_fail(KEEL_LIMIT,
                          "%s: take %llu bytes of local memory, %s has %llu: "
@@ -217,7 +240,8 @@ static enum keel_status check_device(const struct keel_device_info *info,
                          (unsigned long long)gemm, info->selector, (unsigned long long)info->local_bytes);
     if (attention > room)
         return keel_fail(KEEL_LIMIT,
-                         "attention.block and attention.kept: take %llu bytes of %s memory, %s has %llu for "
+                         "attention.items, attention.block and attention.kept: take %llu bytes of %s memory, "
+                         "%s has %llu for "
                          "them: set a smaller one",
                          (unsigned long long)attention, private ? "private" : "local", info->selector,
                          (unsigned long long)room);
@@ -240,7 +264,6 @@ static bool shrink(uint32_t index, uint32_t values[KEEL_TUNABLE_COUNT])
 /* Values as large as the device has room for, and at most what they are. */
 static void fit(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
 {
-    const uint64_t room = attention_is_private(info) ? ATTENTION_PRIVATE_BYTES : info->local_bytes;
     while (gemm_lanes_bytes(values) > info->local_bytes &&
            (shrink(KEEL_TUNABLE_GEMM_ITEM_DEPTH, values) || shrink(KEEL_TUNABLE_GEMM_ITEM_ROWS, values) ||
             shrink(KEEL_TUNABLE_GEMM_ITEM_COLUMNS, values) || shrink(KEEL_TUNABLE_GEMM_ITEMS, values)))
@@ -249,8 +272,10 @@ static void fit(const struct keel_device_info *info, uint32_t values[KEEL_TUNABL
            (shrink(KEEL_TUNABLE_GEMM_STRIPS, values) || shrink(KEEL_TUNABLE_GEMM_ROWS, values) ||
             shrink(KEEL_TUNABLE_GEMM_DEPTH, values)))
         continue;
-    while (attention_local_bytes(info, values) > room &&
-           (shrink(KEEL_TUNABLE_ATTENTION_KEPT, values) || shrink(KEEL_TUNABLE_ATTENTION_BLOCK, values)))
+    while (attention_local_bytes(info, values) >
+               (attention_is_private(info, values) ? ATTENTION_PRIVATE_BYTES : info->local_bytes) &&
+           (shrink(KEEL_TUNABLE_ATTENTION_ITEMS, values) || shrink(KEEL_TUNABLE_ATTENTION_KEPT, values) ||
+            shrink(KEEL_TUNABLE_ATTENTION_BLOCK, values)))
         continue;
 }
 
@@ -290,7 +315,8 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
                                        : limit < KEEL_GROUP_ITEMS_MANY ? limit
                                                                        : KEEL_GROUP_ITEMS_MANY;
     values[KEEL_TUNABLE_ITEM_ELEMENTS] = !few_wide ? KEEL_LANES : fused ? KEEL_ITEM_ELEMENTS_WIDE : 256;
-    values[KEEL_TUNABLE_ROW_ITEMS] = many && values[KEEL_TUNABLE_GROUP_ITEMS] % KEEL_LANES == 0 ? KEEL_LANES : 1;
+    values[KEEL_TUNABLE_ROW_ITEMS] =
+        many && values[KEEL_TUNABLE_GROUP_ITEMS] % KEEL_LANES == 0 ? KEEL_LANES : 1;
     values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 128 : 64;
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
@@ -298,6 +324,7 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_ITEM_ROWS] = values[KEEL_TUNABLE_GEMM_ITEM_COLUMNS] = 8;
     values[KEEL_TUNABLE_GEMM_ITEM_DEPTH] = values[KEEL_TUNABLE_GEMM_ITEMS] == 64 ? 8 : 16;
     values[KEEL_TUNABLE_GEMM_PROVIDER] = info->kind == KEEL_DEVICE_GPU ? 1 : 0;
+    values[KEEL_TUNABLE_ATTENTION_ITEMS] = many ? most_of(KEEL_TUNABLE_ATTENTION_ITEMS, limit) : 1;
     values[KEEL_TUNABLE_ATTENTION_BLOCK] = large ? 128 : 64;
     values[KEEL_TUNABLE_ATTENTION_KEPT] = !large ? 64 : info->local_bytes >= KEPT_MANY_BYTES ? 8192 : 1024;
     if (info->kind != KEEL_DEVICE_HOST)
@@ -353,7 +380,7 @@ void keel_tunables_build_options(const struct keel_device_info *info, enum keel_
                                  char out[KEEL_BUILD_OPTIONS_BYTES])
 {
     static const char *const sizes[KEEL_LOCAL_SIZES] = {"-DKEEL_TINY_LOCAL", "", "-DKEEL_LARGE_LOCAL"};
-    const bool private = module == KEEL_MODULE_attention && attention_is_private(info);
+    const bool private = module == KEEL_MODULE_attention && attention_is_private(info, values);
     const char *size = sizes[keel_device_local_size(info)];
     int length = snprintf(out, KEEL_BUILD_OPTIONS_BYTES, "%s%s%s", size, private && *size != '\0' ? " " : "",
                           private ? "-DKEEL_ATTENTION_PRIVATE" : "");

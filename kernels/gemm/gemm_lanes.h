@@ -43,14 +43,6 @@ enum {
         ITEMS *STAGE_ROWS)
 };
 #define GROUP_SIZE __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-/* Processors get loops: their compilers take a minute for what is unrolled, as every work-item's registers
- * are memory. */
-#if defined(__x86_64__) || defined(__aarch64__) || defined(__arm__)
-#define UNROLL _Pragma("nounroll")
-#else
-#define UNROLL _Pragma("unroll")
-#endif
-
 /* ---- copies ---- */
 
 /* What an item copies of an operand: element (p, j) of the tile, then one p_step deeper or j_step further,
@@ -118,13 +110,13 @@ static inline bool lanes_is_whole(const struct operand *o, const struct lanes_co
 #define LANES_LOAD(next, copies, wide, o, c, k, depth)                                                       \
     if (lanes_is_whole(o, c, wide, depth)) {                                                                 \
         __global const float *from = (__global const float *)(o)->x + lanes_copy_at(o, c, k);                \
-        UNROLL for (uint i = 0; i < (copies); i++, from += (c)->step)(next)[i] = *from;                      \
+        CANON_UNROLL for (uint i = 0; i < (copies); i++, from += (c)->step)(next)[i] = *from;                      \
     }
 #define LANES_STORE(next, copies, wide, o, c, k, depth, tile)                                                \
     if (lanes_is_whole(o, c, wide, depth)) {                                                                 \
         __local float *to = (tile) + (c)->p * LANES_ROW(wide) + (c)->j;                                      \
         const uint step = (c)->p_step * LANES_ROW(wide) + (c)->j_step;                                       \
-        UNROLL for (uint i = 0; i < (copies); i++, to += step) *to = (next)[i];                              \
+        CANON_UNROLL for (uint i = 0; i < (copies); i++, to += step) *to = (next)[i];                              \
     } else {                                                                                                 \
         lanes_copy_some(o, c, wide, copies, k, depth, tile);                                                 \
     }

@@ -24,9 +24,9 @@ struct lanes_sums {
 };
 /* For each of an item's sums, [r][f]. */
 #define EACH_SUM(statement)                                                                                  \
-    UNROLL for (uint r = 0; r < R; r++)                                                                      \
+    CANON_UNROLL for (uint r = 0; r < R; r++)                                                                      \
     {                                                                                                        \
-        UNROLL for (uint f = 0; f < F; f++) statement;                                                       \
+        CANON_UNROLL for (uint f = 0; f < F; f++) statement;                                                       \
     }
 #define A_WIDE   (DOWN * R)
 #define B_WIDE   (4 * ACROSS * F)
@@ -40,7 +40,7 @@ lanes_step(__local const float *a, __local const float *b, struct lanes_sums *s)
 {
     float x[R];
     float4 y[F];
-    UNROLL for (uint r = 0; r < R; r += 4)
+    CANON_UNROLL for (uint r = 0; r < R; r += 4)
     {
         const float4 v = *(__local const float4 *)(a + r);
         x[r] = v.x;
@@ -48,7 +48,7 @@ lanes_step(__local const float *a, __local const float *b, struct lanes_sums *s)
         x[r + 2] = v.z;
         x[r + 3] = v.w;
     }
-    UNROLL for (uint f = 0; f < F; f++) y[f] = *(__local const float4 *)(b + 4 * ACROSS * f);
+    CANON_UNROLL for (uint f = 0; f < F; f++) y[f] = *(__local const float4 *)(b + 4 * ACROSS * f);
     EACH_SUM(s->v[r][f] = fma((float4)(x[r]), y[f], s->v[r][f]))
 }
 
@@ -58,7 +58,7 @@ lanes_multiply(__local const float *a, __local const float *b, uint depth, struc
     enum { A_ROW = LANES_ROW(A_WIDE), B_ROW = LANES_ROW(B_WIDE) };
     uint p = 0;
     for (; p + 4 <= depth; p += 4, a += 4 * A_ROW, b += 4 * B_ROW)
-        UNROLL for (uint i = 0; i < 4; i++) lanes_step(a + i * A_ROW, b + i * B_ROW, s);
+        CANON_UNROLL for (uint i = 0; i < 4; i++) lanes_step(a + i * A_ROW, b + i * B_ROW, s);
     for (; p < depth; p++, a += A_ROW, b += B_ROW)
         lanes_step(a, b, s);
 }
@@ -69,7 +69,7 @@ lanes_multiply(__local const float *a, __local const float *b, uint depth, struc
 CANON_INLINE void __attribute__((overloadable))
 lanes_join(uint joins, bool last, uint *waiting, struct lanes_sums w[LEVELS], struct lanes_sums *s)
 {
-    UNROLL for (uint i = LEVELS; i > 0; i--)
+    CANON_UNROLL for (uint i = LEVELS; i > 0; i--)
     {
         if (i <= *waiting && i + joins > *waiting)
             EACH_SUM(s->v[r][f] = w[i - 1].v[r][f] + s->v[r][f])
@@ -77,7 +77,7 @@ lanes_join(uint joins, bool last, uint *waiting, struct lanes_sums w[LEVELS], st
     *waiting -= joins;
     if (last)
         return;
-    UNROLL for (uint i = 0; i < LEVELS; i++)
+    CANON_UNROLL for (uint i = 0; i < LEVELS; i++)
     {
         if (i == *waiting)
             EACH_SUM(w[i].v[r][f] = s->v[r][f])

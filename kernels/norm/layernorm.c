@@ -25,7 +25,8 @@ enum { ROWS = 4 }; /* at a time, as in layernorm.cl */
 /* Rows to a work-item: ROWS where an item is a whole core and there are rows enough for all. */
 static uint32_t rows_per_item(const struct keel_kernels *kernels, uint32_t rows)
 {
-    const bool wide = !keel_kernels_share_rows(kernels) && keel_kernels_item_elements(kernels) >= ROWS * KEEL_LANES;
+    const bool wide =
+        !keel_kernels_share_rows(kernels) && keel_kernels_item_elements(kernels) >= ROWS * KEEL_LANES;
     return wide && rows / ROWS >= keel_kernels_info(kernels)->compute_units ? ROWS : 1;
 }
 

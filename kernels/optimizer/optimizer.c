@@ -249,9 +249,10 @@ enum keel_status keel_op_update(struct keel_kernels *kernels, const struct keel_
     if (has_trust(op->optimizer))
         KEEL_TRY(launch_trust(kernels, op, list));
     const uint32_t block = keel_kernels_item_elements(kernels);
-    struct keel_range range = keel_kernels_share_rows(kernels)
-                                  ? keel_kernels_range(kernels, keel_update_page_count(op->count) * PAGE_ITEMS)
-                                  : keel_kernels_range(kernels, (op->count + block - 1) / block);
+    struct keel_range range =
+        keel_kernels_share_rows(kernels)
+            ? keel_kernels_range(kernels, keel_update_page_count(op->count) * PAGE_ITEMS)
+            : keel_kernels_range(kernels, (op->count + block - 1) / block);
     KEEL_TRY(keel_kernels_launch(
         kernels, list, KEEL_MODULE_optimizer, "keel_update", &range,
         KEEL_ARGS(keel_arg_buffer(op->w), keel_arg_buffer(op->grad), keel_arg_buffer(op->m),
@@ -260,8 +261,8 @@ enum keel_status keel_op_update(struct keel_kernels *kernels, const struct keel_
                   /* as ratios, and as slots */ keel_arg_buffer(op->scratch),
                   keel_arg_either(op->half, op->w), keel_arg_u64(op->count), keel_arg_u32(op->optimizer),
                   keel_arg_u32(op->nesterov),
-                  keel_arg_u32(op->half != NULL ? (uint32_t)op->half_type : KEEL_F32),
-                  keel_arg_u32(block), keel_arg_u32(op->tensor_count))));
+                  keel_arg_u32(op->half != NULL ? (uint32_t)op->half_type : KEEL_F32), keel_arg_u32(block),
+                  keel_arg_u32(op->tensor_count))));
     range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_update_digest", &range,
                                KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->digest)));

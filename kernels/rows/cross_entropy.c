@@ -6,7 +6,7 @@
 enum { ROWS_MAX = 16, ITEMS_PER_UNIT = 4 };
 static uint32_t rows_per_item(const struct keel_kernels *kernels, uint32_t rows)
 {
-    if (keel_kernels_item_elements(kernels) < KEEL_BLOCK_ELEMENTS)
+    if (keel_kernels_share_rows(kernels) || keel_kernels_item_elements(kernels) < KEEL_BLOCK_ELEMENTS)
         return 1; /* narrow lanes: a row to each */
     const uint32_t share = rows / (keel_kernels_info(kernels)->compute_units * ITEMS_PER_UNIT);
     return share < 1 ? 1 : share < ROWS_MAX ? share : ROWS_MAX;
@@ -29,6 +29,15 @@ static enum keel_status check(const struct keel_cross_entropy *op)
                                {"loss_scale", op->loss_scale, sizeof(float), KEEL_OPTIONAL});
 }
 
+/* A kernel whose last argument is rows_per_item. */
+static enum keel_status launch_rows(struct keel_kernels *kernels, const char *name, uint32_t rows,
+                                    const struct keel_arg *args, uint32_t arg_count,
+                                    struct keel_launch_list *list)
+{
+    const struct keel_range range = keel_kernels_rows(kernels, divide_up(rows, rows_per_item(kernels, rows)));
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_cross_entropy, name, &range, args, arg_count);
+}
+
 /* Adds to the loss, where there is one. */
 static enum keel_status sum_of_rows(struct keel_kernels *kernels, uint32_t rows, float scale,
                                     struct keel_buffer *row_loss, struct keel_buffer *loss,
@@ -44,7 +53,7 @@ enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struc
 {
     KEEL_TRY(check(op));
     const uint32_t per_item = rows_per_item(kernels, op->rows);
-    struct keel_range range = keel_kernels_range(kernels, ((uint64_t)op->rows + per_item - 1) / per_item);
+    const struct keel_range range = keel_kernels_groups(kernels, divide_up(op->rows, per_item));
     KEEL_TRY(keel_kernels_launch(
         kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy", &range,
         KEEL_ARGS(keel_arg_buffer(op->logits), keel_arg_buffer(op->targets), keel_arg_buffer(op->row_loss),
@@ -76,11 +85,12 @@ enum keel_status keel_op_cross_entropy_max(struct keel_kernels *kernels,
         "cross_entropy_max", {"logits", op->logits, KEEL_BYTES(op->columns, row_bytes), KEEL_READ},
         {"targets", op->targets, row_bytes, KEEL_READ}, {"maxima", op->maxima, row_bytes, KEEL_WRITTEN},
         {"target_bits", op->target_bits, row_bytes, KEEL_WRITTEN}));
-    return keel_kernels_launch_rows(
-        kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_max", op->rows,
+    return launch_rows(
+        kernels, "keel_cross_entropy_max", op->rows,
         KEEL_ARGS(keel_arg_buffer(op->logits), keel_arg_buffer(op->targets), keel_arg_buffer(op->maxima),
                   keel_arg_buffer(op->target_bits), keel_arg_u32(op->rows), keel_arg_u32(op->columns),
-                  keel_arg_u32(op->first_column), keel_arg_u32(rows_per_item(kernels, op->rows))));
+                  keel_arg_u32(op->first_column), keel_arg_u32(rows_per_item(kernels, op->rows))),
+        list);
 }
 
 enum keel_status keel_op_cross_entropy_part(struct keel_kernels *kernels,
@@ -98,14 +108,15 @@ enum keel_status keel_op_cross_entropy_part(struct keel_kernels *kernels,
         {"maxima", op->maxima, row_bytes, KEEL_READ}, {"sums", op->sums, row_bytes, KEEL_WRITTEN},
         {"exponentials", op->exponentials, KEEL_BYTES(op->columns, row_bytes),
          KEEL_WRITTEN | KEEL_IN_PLACE | KEEL_OPTIONAL}));
-    return keel_kernels_launch_rows(
-        kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_part", op->rows,
-        KEEL_ARGS(keel_arg_buffer(op->logits), keel_arg_buffer(op->maxima), keel_arg_buffer(op->sums),
-                  keel_arg_either(op->exponentials, op->logits), keel_arg_u32(op->rows),
-                  keel_arg_u32(op->columns), keel_arg_u32(op->at),
-                  keel_arg_u32(keel_pack_slices(&op->vocab_slices)), keel_arg_u32(op->vocab_slices.units),
-                  keel_arg_u32(op->vocab_slices.unit), keel_arg_u32(op->exponentials != NULL),
-                  keel_arg_u32(rows_per_item(kernels, op->rows))));
+    return launch_rows(kernels, "keel_cross_entropy_part", op->rows,
+                       KEEL_ARGS(keel_arg_buffer(op->logits), keel_arg_buffer(op->maxima),
+                                 keel_arg_buffer(op->sums), keel_arg_either(op->exponentials, op->logits),
+                                 keel_arg_u32(op->rows), keel_arg_u32(op->columns), keel_arg_u32(op->at),
+                                 keel_arg_u32(keel_pack_slices(&op->vocab_slices)),
+                                 keel_arg_u32(op->vocab_slices.units), keel_arg_u32(op->vocab_slices.unit),
+                                 keel_arg_u32(op->exponentials != NULL),
+                                 keel_arg_u32(rows_per_item(kernels, op->rows))),
+                       list);
 }
 
 enum keel_status keel_op_cross_entropy_end(struct keel_kernels *kernels,
@@ -123,15 +134,16 @@ enum keel_status keel_op_cross_entropy_end(struct keel_kernels *kernels,
         {"loss", op->loss, sizeof(float), KEEL_WRITTEN | KEEL_OPTIONAL},
         {"dlogits", op->dlogits, KEEL_BYTES(op->columns, row_bytes), KEEL_WRITTEN | KEEL_OPTIONAL},
         {"loss_scale", op->loss_scale, sizeof(float), KEEL_OPTIONAL}));
-    KEEL_TRY(keel_kernels_launch_rows(
-        kernels, list, KEEL_MODULE_cross_entropy, "keel_cross_entropy_end", op->rows,
+    KEEL_TRY(launch_rows(
+        kernels, "keel_cross_entropy_end", op->rows,
         KEEL_ARGS(keel_arg_buffer(op->maxima), keel_arg_buffer(op->sums), keel_arg_buffer(op->target_bits),
                   keel_arg_buffer(op->targets), keel_arg_buffer(op->row_loss),
                   keel_arg_either(op->dlogits, op->row_loss), keel_arg_u32(op->rows),
                   keel_arg_u32(op->columns), keel_arg_u32(op->first_column), keel_arg_u32(op->vocab),
                   keel_arg_f32(op->scale), keel_arg_u32(op->dlogits != NULL),
                   keel_arg_either(op->loss_scale, op->row_loss), keel_arg_u32(op->loss_scale != NULL),
-                  keel_arg_u32(rows_per_item(kernels, op->rows)))));
+                  keel_arg_u32(rows_per_item(kernels, op->rows))),
+        list));
     return sum_of_rows(kernels, op->rows, op->scale, op->row_loss, op->loss, list);
 }
 

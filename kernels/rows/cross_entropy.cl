@@ -19,7 +19,8 @@
  * of canon_tree.h; the sum over rows is that of a whole tensor, its levels kept in row_loss. A row
  * is gone over three times: maximum; exponentials, kept in dlogits, and their sum; scaling. A work-item takes
  * neighbouring rows, three at once and each at another of these, so that one comes from memory while another
- * is computed and a third leaves a core's cache. Rows to a work-item change no bit. */
+ * is computed and a third leaves a core's cache. Rows to a work-item change no bit. Where lanes are many a group has a
+ * row, one stage after the other; the kernels of the three steps have sixteen work-items a row (canon_row.h). */
 
 struct stages {
     __global const float *fresh;   /* its maximum is looked for; NaN are passed over and come back by the sum */
@@ -31,27 +32,27 @@ enum { AHEAD = 512 }; /* prefetchers stop at the end of a page, and there are ma
 
 /* Columns [i, i + 16), of which `left` are there: 16 but in the last. Which of the three stages there are: */
 CANON_INLINE void advance(const struct stages *s, uint i, const uint left, bool look, bool raise, bool keep,
-                          bool scaling, float16 *largest, float16 *lanes)
+                          bool scaling, row_real *largest, row_real *lanes)
 {
     if (look) {
         CANON_FETCH(s->fresh + i + AHEAD);
-        const float16 v = canon_load(s->fresh + i, left);
-        const float16 there = left < 16 ? canon_first(v, *largest, left) : v;
+        const row_real v = row_load(s->fresh + i, left);
+        const row_real there = left < 16 ? row_first(v, *largest, left) : v;
         *largest = there > *largest ? there : *largest;
     }
     if (raise) {
-        float16 e = canon_exp_below(canon_load(s->x + i, left) - s->m);
-        e = left < 16 ? canon_mask(e, left) : e;
+        row_real e = canon_exp_below(row_load(s->x + i, left) - s->m);
+        e = left < 16 ? row_mask(e, left) : e;
         *lanes += e;
         if (keep)
-            canon_store(e, s->e + i, left);
+            row_store(e, s->e + i, left);
     }
     if (scaling)
-        canon_store((canon_load(s->d + i, left) * s->share) * s->scale, s->d + i, left);
+        row_store((row_load(s->d + i, left) * s->share) * s->scale, s->d + i, left);
 }
 
 CANON_INLINE void sweep(const struct stages *s, uint vocab, bool look, bool raise, bool keep, bool scaling,
-                        float16 *largest, float16 *lanes)
+                        row_real *largest, row_real *lanes)
 {
     uint i = 0;
     for (; i + CANON_TURN <= vocab; i += CANON_TURN) {
@@ -74,6 +75,85 @@ static struct stages stages_from(const struct stages *s, uint column)
     return at;
 }
 
+#if KEEL_ROW_ITEMS > 1
+enum { CHUNK_EACH = 4 /* exponentials of a work-item that wait to be added at once */ };
+
+/* The largest of a row, for all of the group: NaN are passed over, but for the first element. */
+CANON_INLINE float group_largest(__global const float *x, uint vocab, __local float *folds)
+{
+    const uint id = get_local_id(0), size = get_local_size(0);
+    float largest = x[0];
+    ROW_UNROLL for (uint i = id; i < vocab; i += size) largest = x[i] > largest ? x[i] : largest;
+    folds[id] = largest;
+    for (uint span = size / 2; span > 0; span /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (id < span)
+            folds[id] = folds[id + span] > folds[id] ? folds[id + span] : folds[id];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return folds[0];
+}
+
+/* The sum of e over `columns` from `begin` on, in the sixteen lanes of the first work-items, while all compute what
+ * comes next: chunks take turns in the halves of `chunks`. */
+CANON_INLINE float group_exponentials(__global const float *x, __global float *e, uint columns, float m, bool keep,
+                                      __local float *chunks, __local float *folds)
+{
+    const uint id = get_local_id(0), chunk = CHUNK_EACH * get_local_size(0);
+    float lane = 0.0f;
+    __local float *half_of = chunks;
+    for (uint begin = 0; begin < columns; begin += chunk) {
+        _Pragma("unroll") for (uint c = 0; c < CHUNK_EACH; c++)
+        {
+            const uint at = c * get_local_size(0) + id;
+            float v = 0.0f;
+            if (begin + at < columns) {
+                v = canon_exp_below(x[begin + at] - m);
+                if (keep)
+                    e[begin + at] = v;
+            }
+            half_of[at] = v;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (id < 16)
+            ROW_UNROLL for (uint i = id; i < chunk; i += 16) lane += half_of[i];
+        half_of = half_of == chunks ? chunks + CHUNK_EACH * ROW_GROUP : chunks;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    folds[id] = lane;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return canon_fold(*(__local const float16 *)folds);
+}
+
+__kernel void keel_cross_entropy(__global const float *logits, __global const int *targets,
+                                 __global float *row_loss, __global float *dlogits, uint rows, uint vocab,
+                                 float scale, uint has_gradient, __global const float *loss_scale,
+                                 uint has_scale, uint slices, uint units, uint unit, uint rows_per_item)
+{
+    ROW_FOLDS(folds);
+    __local float chunks[2 * CHUNK_EACH * ROW_GROUP];
+    const uint row = get_group_id(0), count = slices == 0 ? 1 : slices & 255, target = (uint)targets[row];
+    __global const float *x = logits + (ulong)row * vocab;
+    __global float *d = dlogits + (ulong)row * vocab;
+    const float at_target = target < vocab ? x[target] : NAN, m = group_largest(x, vocab, folds);
+    struct canon_waiting sums = {.count = 0};
+    for (uint i = 0; i < count; i++) {
+        const uint begin = slices == 0 ? 0 : canon_slice_begin(slices, units, unit, i);
+        const uint columns = (slices == 0 ? vocab : canon_slice_begin(slices, units, unit, i + 1)) - begin;
+        canon_give(&sums, group_exponentials(x + begin, d + begin, columns, m, has_gradient, chunks, folds));
+    }
+    const float sum = canon_take(&sums);
+    if (get_local_id(0) == 0)
+        row_loss[row] = (canon_log(sum) + m) - at_target;
+    if (!has_gradient)
+        return;
+    barrier(CLK_GLOBAL_MEM_FENCE); /* what others of the group have stored */
+    const float share = canon_divide(1.0f, target < vocab ? sum : NAN);
+    const float by = has_scale ? scale * canon_power_of_two(loss_scale[0]) : scale;
+    ROW_UNROLL for (uint i = get_local_id(0); i < vocab; i += get_local_size(0)) d[i] =
+        (i == target ? d[i] * share - 1.0f : d[i] * share) * by;
+}
+#else
 __kernel void keel_cross_entropy(__global const float *logits, __global const int *targets,
                                  __global float *row_loss, __global float *dlogits, uint rows, uint vocab,
                                  float scale, uint has_gradient, __global const float *loss_scale,
@@ -120,20 +200,38 @@ __kernel void keel_cross_entropy(__global const float *logits, __global const in
         at_target = next_at_target;
     }
 }
+#endif
+
+/* The rows of a work-item, or the one that it shares: which is there, or has no columns, for it meets the barriers. */
+#if KEEL_ROW_ITEMS > 1
+#define EACH_ROW                                                                                             \
+    const bool there = ROW_NUMBER < rows;                                                                    \
+    (void)rows_per_item;                                                                                     \
+    for (uint row = min((uint)ROW_NUMBER, rows - 1), end = row + 1; row < end; row++)
+#else
+#define EACH_ROW                                                                                             \
+    const bool there = true;                                                                                 \
+    const uint first = get_global_id(0) * rows_per_item, end = min(first + rows_per_item, rows);             \
+    for (uint row = first; row < end; row++)
+#endif
 
 /* logits, of `columns` a row, are columns [first_column, first_column + columns) of the vocabulary. */
 __kernel void keel_cross_entropy_max(__global const float *logits, __global const int *targets,
                                      __global float *maxima, __global int *target_bits, uint rows, uint columns,
                                      uint first_column, uint rows_per_item)
 {
-    const uint first = get_global_id(0) * rows_per_item, end = min(first + rows_per_item, rows);
-    for (uint row = first; row < end; row++) {
+    ROW_FOLDS(folds);
+    EACH_ROW
+    {
         struct stages s = {.fresh = logits + (ulong)row * columns};
         const uint target = (uint)targets[row] - first_column;
-        float16 lanes = (float16)(0.0f), largest = (float16)(s.fresh[0]);
-        sweep(&s, columns, true, false, false, false, &largest, &lanes);
-        maxima[row] = canon_fold_max(largest);
-        target_bits[row] = target < columns ? as_int(s.fresh[target]) : 0;
+        row_real lanes = (row_real)(0.0f), largest = (row_real)(s.fresh[0]);
+        sweep(&s, there ? columns : 0, true, false, false, false, &largest, &lanes);
+        const float most = row_fold_max(largest, folds);
+        if (there && ROW_LEADS) {
+            maxima[row] = most;
+            target_bits[row] = target < columns ? as_int(s.fresh[target]) : 0;
+        }
     }
 }
 
@@ -142,20 +240,23 @@ __kernel void keel_cross_entropy_part(__global const float *logits, __global con
                                       __global float *sums, __global float *exponentials, uint rows, uint columns,
                                       uint at, uint slices, uint units, uint unit, uint keep, uint rows_per_item)
 {
-    const uint first = get_global_id(0) * rows_per_item, end = min(first + rows_per_item, rows);
-    for (uint row = first; row < end; row++) {
+    ROW_FOLDS(folds);
+    EACH_ROW
+    {
         const ulong from = (ulong)row * columns + at;
         const struct stages all = {.x = logits + from, .e = exponentials + from, .m = maxima[row]};
         struct canon_waiting waiting = {.count = 0};
         for (uint i = 0; i < (slices & 255); i++) {
             const uint begin = canon_slice_begin(slices, units, unit, i);
+            const uint size = there ? canon_slice_begin(slices, units, unit, i + 1) - begin : 0;
             const struct stages s = stages_from(&all, begin);
-            float16 lanes = (float16)(0.0f), largest;
-            sweep(&s, canon_slice_begin(slices, units, unit, i + 1) - begin, false, true, keep, false, &largest,
-                  &lanes);
-            canon_give(&waiting, canon_fold(lanes));
+            row_real lanes = (row_real)(0.0f), largest;
+            sweep(&s, size, false, true, keep, false, &largest, &lanes);
+            canon_give(&waiting, row_fold(lanes, folds));
         }
-        sums[row] = canon_take(&waiting);
+        const float sum = canon_take(&waiting);
+        if (there && ROW_LEADS)
+            sums[row] = sum;
     }
 }
 
@@ -166,20 +267,24 @@ __kernel void keel_cross_entropy_end(__global const float *maxima, __global cons
                                      uint first_column, uint vocab, float scale, uint has_gradient,
                                      __global const float *loss_scale, uint has_scale, uint rows_per_item)
 {
-    const uint first = get_global_id(0) * rows_per_item, end = min(first + rows_per_item, rows);
     struct stages s = {.scale = has_scale ? scale * canon_power_of_two(loss_scale[0]) : scale};
-    for (uint row = first; row < end; row++) {
+    EACH_ROW
+    {
+        if (!there)
+            return;
         const bool known = (uint)targets[row] < vocab;
         const uint target = (uint)targets[row] - first_column;
-        row_loss[row] = (canon_log(sums[row]) + maxima[row]) - (known ? as_float(target_bits[row]) : NAN);
+        if (ROW_LEADS)
+            row_loss[row] = (canon_log(sums[row]) + maxima[row]) - (known ? as_float(target_bits[row]) : NAN);
         if (!has_gradient)
             continue;
-        float16 lanes = (float16)(0.0f), largest;
+        const bool own = known && target < columns && ROW_OWNS(target);
+        row_real lanes = (row_real)(0.0f), largest;
         s.d = dlogits + (ulong)row * columns;
         s.share = canon_divide(1.0f, known ? sums[row] : NAN);
-        const float e_target = known && target < columns ? s.d[target] : 0.0f;
+        const float e_target = own ? s.d[target] : 0.0f;
         sweep(&s, columns, false, false, false, true, &largest, &lanes);
-        if (known && target < columns)
+        if (own)
             s.d[target] = (e_target * s.share - 1.0f) * s.scale;
     }
 }

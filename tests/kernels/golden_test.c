@@ -429,7 +429,7 @@ END_TEST
 
 /* GOLDEN_DEVICE=selector: all cases on that device, with buffers of exactly their size, so that a simulator
  * sees each byte beyond them; GOLDEN_LANES sets canon.by_lane. GOLDEN_ITEMS=N: the products alone, gemm.items
- * = N. */
+ * = N. GOLDEN_ONLY=OPERATION: its cases alone. */
 START_TEST(the_device_that_was_named_gives_the_hashes)
 {
     const char *lanes = getenv("GOLDEN_LANES");
@@ -439,7 +439,8 @@ START_TEST(the_device_that_was_named_gives_the_hashes)
                                             {"gemm.items", items != NULL ? (uint32_t)atoi(items) : 1}};
     const struct stack stack = {.name = getenv("GOLDEN_DEVICE")};
     struct rig rig = rig_open(stack.name, settings, items != NULL ? 3 : 1);
-    some_cases(&stack, &rig, 0, items != NULL ? "gemm" : "");
+    const char *only = getenv("GOLDEN_ONLY");
+    some_cases(&stack, &rig, 0, only != NULL ? only : items != NULL ? "gemm" : "");
     rig_close(&rig);
 }
 END_TEST
