@@ -19,8 +19,10 @@ enum {
     LAUNCHES = 500,
     COPY_BYTES = 32 << 20,
     COPY_BYTES_QUICK = 8 << 20,
+    STREAM_BYTES_MANY = 256 << 20,
     GEMM_SIDE = 1024,
-    GEMM_SIDE_QUICK = 512
+    GEMM_SIDE_QUICK = 512,
+    GEMM_SIDE_MANY = 4096 /* where lanes are many: enough for all units */
 };
 #define REPEAT_NS (10 * KEEL_NS_PER_MS) /* a sample repeats its work until this long */
 
@@ -106,6 +108,16 @@ static uint64_t copy_bytes(const struct keel_check_run *run)
     return bytes;
 }
 
+/* The size of what kernels stream: where lanes are many, more than caches of tens of MiB hold. */
+static uint64_t stream_bytes(const struct keel_check_run *run)
+{
+    uint64_t bytes = keel_device_many_lanes(run->on.info) ? STREAM_BYTES_MANY : copy_bytes(run);
+    while (bytes > copy_bytes(run) &&
+           (bytes > run->on.info->max_buffer_bytes || bytes > run->on.info->memory_bytes / 8))
+        bytes /= 2;
+    return bytes;
+}
+
 /* With so many buffers of so many bytes. */
 static bool begin(struct speed *speed, struct keel_check_run *run, uint32_t count, uint64_t bytes)
 {
@@ -174,7 +186,7 @@ static void copies(struct keel_check_run *run)
 static void memory(struct keel_check_run *run)
 {
     struct speed speed;
-    if (!begin(&speed, run, 3, copy_bytes(run)))
+    if (!begin(&speed, run, 3, stream_bytes(run)))
         return;
     const struct keel_add add = {
         .count = speed.bytes / 4, .a = speed.buffers[0], .b = speed.buffers[1], .y = speed.buffers[2]};
@@ -189,7 +201,9 @@ static void gemm(struct keel_check_run *run)
 {
     struct speed speed;
     const bool host = run->on.info->kind == KEEL_DEVICE_HOST;
-    uint32_t side = run->options->quick || host ? GEMM_SIDE_QUICK : GEMM_SIDE;
+    uint32_t side = keel_device_many_lanes(run->on.info) ? GEMM_SIDE_MANY
+                    : run->options->quick || host        ? GEMM_SIDE_QUICK
+                                                         : GEMM_SIDE;
     while (side > 64 && 16 * (uint64_t)side * side > run->on.info->memory_bytes / 2)
         side /= 2;
     if (!begin(&speed, run, 3, (uint64_t)side * side * 4))
@@ -207,10 +221,13 @@ static void gemm(struct keel_check_run *run)
 enum {
     CHAIN_ITEMS = 256,       /* of a compute unit, on a processor */
     CHAIN_ITEMS_WIDE = 4096, /* and elsewhere */
+    CHAIN_ITEMS_MANY = 8192, /* where lanes are many: then a chain is of floats and not of vectors */
     CHAIN_STEPS = 512,
     CHAINS = 8,
     CHAIN_WIDTH = 16,
-    READ_STEPS = 16
+    READ_STEPS = 16,
+    READ_WIDTH = 16, /* and where lanes are many */
+    READ_WIDTH_MANY = 4
 };
 
 static const struct keel_module_kernel peak_kernels[] = {{.name = "peak_chain", .host = NULL},
@@ -218,23 +235,23 @@ static const struct keel_module_kernel peak_kernels[] = {{.name = "peak_chain", 
 static const struct keel_module peak_module = {
     .name = "peak",
     .source = "__kernel void peak_chain(__global float *out, float m) {\n"
-              "  float16 c = (float16)((float)get_global_id(0)), k = (float16)(m);\n"
-              "  float16 s = c, t = c + 1.0f, u = c + 2.0f, v = c + 3.0f;\n"
+              "  CHAIN c = (CHAIN)((float)get_global_id(0)), k = (CHAIN)(m);\n"
+              "  CHAIN s = c, t = c + 1.0f, u = c + 2.0f, v = c + 3.0f;\n"
               "  float16 w = c + 4.0f, x = c + 5.0f, y = c + 6.0f, z = c + 7.0f;\n"
               "  for (int i = 0; i < 512; i++) {\n"
               "    s = fma(s, k, c); t = fma(t, k, c); u = fma(u, k, c); v = fma(v, k, c);\n"
               "    w = fma(w, k, c); x = fma(x, k, c); y = fma(y, k, c); z = fma(z, k, c);\n"
               "  }\n"
               "  s = (s + t) + (u + v) + (w + x) + (y + z);\n"
-              "  float8 e = s.lo + s.hi; float4 f = e.lo + e.hi;\n"
-              "  out[get_global_id(0)] = f.x + f.y + f.z + f.w;\n"
+              "  float f = 0; for (uint l = 0; l < sizeof(s) / 4; l++) f += ((float *)&s)[l];\n"
+              "  out[get_global_id(0)] = f;\n"
               "}\n"
-              "__kernel void peak_read(__global const float16 *in, __global float *out) {\n"
-              "  float16 s = (float16)(0.0f); size_t at = get_group_id(0) * get_local_size(0) * 16 + "
+              "__kernel void peak_read(__global const READ *in, __global float *out) {\n"
+              "  READ s = (READ)(0.0f); size_t at = get_group_id(0) * get_local_size(0) * 16 + "
               "get_local_id(0);\n"
               "  for (int i = 0; i < 16; i++) { s += in[at]; at += get_local_size(0); }\n"
-              "  float8 e = s.lo + s.hi; float4 f = e.lo + e.hi;\n"
-              "  out[get_global_id(0)] = f.x + f.y + f.z + f.w;\n"
+              "  float f = 0; for (uint l = 0; l < sizeof(s) / 4; l++) f += ((float *)&s)[l];\n"
+              "  out[get_global_id(0)] = f;\n"
               "}\n",
     .kernels = peak_kernels,
     .kernel_count = 2};
@@ -257,7 +274,7 @@ static enum keel_status act_stream(const struct speed *speed)
 
 static struct keel_range items(const struct keel_device_info *info, uint64_t count)
 {
-    size_t local = info->kind == KEEL_DEVICE_CPU ? 1 : 64; /* a vector is wide enough */
+    size_t local = keel_device_many_lanes(info) ? 256 : info->kind == KEEL_DEVICE_CPU ? 1 : 64;
     while (local > 1 && local > info->max_group_items)
         local /= 2;
     return (struct keel_range){.global = {keel_size(count / local * local), 1, 1}, .local = {local, 1, 1}};
@@ -266,22 +283,27 @@ static struct keel_range items(const struct keel_device_info *info, uint64_t cou
 static size_t chain_items(const struct keel_device_info *info)
 {
     const size_t units = info->compute_units < 256 ? info->compute_units : 256;
-    return units * (info->kind == KEEL_DEVICE_CPU ? CHAIN_ITEMS : CHAIN_ITEMS_WIDE);
+    return units * (keel_device_many_lanes(info)    ? CHAIN_ITEMS_MANY
+                    : info->kind == KEEL_DEVICE_CPU ? CHAIN_ITEMS
+                                                    : CHAIN_ITEMS_WIDE);
 }
 
 static void measure_peaks(struct speed *speed, struct keel_buffer *out)
 {
     const struct keel_device_info *info = speed->run->on.info;
+    const bool many = keel_device_many_lanes(info);
+    const uint64_t item_bytes = sizeof(float) * READ_STEPS * (many ? READ_WIDTH_MANY : READ_WIDTH);
     const struct keel_arg to = {.kind = KEEL_ARG_BUFFER, .as.buffer = out};
     speed->chain.range = items(info, chain_items(info));
     speed->chain.args[0] = to;
     speed->chain.args[1] = (struct keel_arg){.kind = KEEL_ARG_F32, .as.f32 = 0.5f};
-    speed->stream.range = items(info, speed->bytes / 64 / READ_STEPS);
+    speed->stream.range = items(info, speed->bytes / item_bytes);
     speed->stream.args[0] = (struct keel_arg){.kind = KEEL_ARG_BUFFER, .as.buffer = speed->buffers[0]};
     speed->stream.args[1] = to;
     speed->chain.arg_count = speed->stream.arg_count = 2;
-    const double flops = 2.0 * CHAINS * CHAIN_WIDTH * CHAIN_STEPS * (double)speed->chain.range.global[0];
-    const double bytes = 64.0 * READ_STEPS * (double)speed->stream.range.global[0];
+    const double flops =
+        2.0 * CHAINS * (many ? 1 : CHAIN_WIDTH) * CHAIN_STEPS * (double)speed->chain.range.global[0];
+    const double bytes = (double)item_bytes * (double)speed->stream.range.global[0];
     struct subject subjects[] = {
         {"peak_gflops", "GFLOP/s", KEEL_BETTER_MORE, flops / 1e9, act_chain, {0}, 0},
         {"peak_read_gbs", "GB/s", KEEL_BETTER_MORE, bytes / 1e9, act_stream, {0}, 0}};
@@ -297,11 +319,13 @@ static void peaks(struct keel_check_run *run)
         keel_check_note(run, "no peaks: the board does not compile");
         return;
     }
-    if (begin(&speed, run, 1, copy_bytes(run)) &&
+    const char *options = keel_device_many_lanes(run->on.info) ? "-DCHAIN=float -DREAD=float4"
+                                                               : "-DCHAIN=float16 -DREAD=float16";
+    if (begin(&speed, run, 1, stream_bytes(run)) &&
         keel_check_able(run,
                         keel_check_new_buffer(run, speed.bytes / 64 + chain_items(run->on.info) * 4, &out),
                         "memory to measure with") &&
-        keel_check_ok(run, keel_check_new_kernels(run, &peak_module, kernels), "plain kernels")) {
+        keel_check_ok(run, keel_check_new_kernels(run, &peak_module, options, kernels), "plain kernels")) {
         speed.chain.kernel = kernels[0];
         speed.stream.kernel = kernels[1];
         measure_peaks(&speed, out);

@@ -28,10 +28,10 @@ enum keel_status keel_check_new_buffer(struct keel_check_run *run, uint64_t byte
 }
 
 enum keel_status keel_check_new_kernels(struct keel_check_run *run, const struct keel_module *module,
-                                        struct keel_kernel **out)
+                                        const char *options, struct keel_kernel **out)
 {
     struct keel_program *program;
-    KEEL_TRY(keel_program_create(run->on.device, module, "", &program));
+    KEEL_TRY(keel_program_create(run->on.device, module, options, &program));
     own(run, KEEL_OWNED_PROGRAM, program);
     for (uint32_t i = 0; i < module->kernel_count; i++) {
         KEEL_TRY(keel_kernel_create(program, module->kernels[i].name, &out[i]));

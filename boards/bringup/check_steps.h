@@ -10,9 +10,9 @@
 /* Made for the check, and given back after it: queues first, which waits for what they do. */
 enum keel_status keel_check_new_queue(struct keel_check_run *run, struct keel_queue **out);
 enum keel_status keel_check_new_buffer(struct keel_check_run *run, uint64_t bytes, struct keel_buffer **out);
-/* A module's kernels, built for the check. */
+/* A module's kernels, built for the check with these options. */
 enum keel_status keel_check_new_kernels(struct keel_check_run *run, const struct keel_module *module,
-                                        struct keel_kernel **out);
+                                        const char *options, struct keel_kernel **out);
 /* Zeroed, of whole pages. */
 enum keel_status keel_check_new_memory(struct keel_check_run *run, uint64_t bytes, void *out_pointer_address);
 /* Give all of that back. Nothing where the device hangs or is gone: what it does may still write to it. */

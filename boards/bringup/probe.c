@@ -96,7 +96,7 @@ bool keel_probe_init(struct keel_probe *probe, struct keel_check_run *run)
         return false;
     }
     keel_check_progress(run, 0, 0, "building the probe's kernels");
-    return keel_check_ok(run, keel_check_new_kernels(run, &module, probe->kernels), "plain kernels");
+    return keel_check_ok(run, keel_check_new_kernels(run, &module, "", probe->kernels), "plain kernels");
 }
 
 static struct keel_arg word(uint32_t value)

@@ -85,9 +85,9 @@ uint32_t keel_gemm_arena_floats(const struct keel_device_info *info,
                                 const uint32_t values[KEEL_TUNABLE_COUNT]);
 /* The tiles of C that groups of many work-items have: the shapes of gemm_lanes.h, of which the last takes
  * slices. */
-enum { KEEL_GEMM_SHAPE_OWN, KEEL_GEMM_SHAPE_SLICED, KEEL_GEMM_SHAPES };
+enum { KEEL_GEMM_SHAPE_OWN, KEEL_GEMM_SHAPE_SMALL, KEEL_GEMM_SHAPE_SLICED, KEEL_GEMM_SHAPES };
 struct keel_gemm_shape {
-    uint32_t rows, columns;
+    uint32_t rows, columns, items, depth;
 };
 struct keel_gemm_shape keel_gemm_shape(const uint32_t values[KEEL_TUNABLE_COUNT], uint32_t shape);
 /* What the compiler is told for a module. */

@@ -125,10 +125,16 @@ struct keel_tunable keel_tunable_get(uint32_t index)
 
 struct keel_gemm_shape keel_gemm_shape(const uint32_t values[KEEL_TUNABLE_COUNT], uint32_t shape)
 {
-    const uint32_t items = values[KEEL_TUNABLE_GEMM_ITEMS], across = items > 64 ? 16 : 8;
+    enum { ITEMS_LEAST = 64, SUMS = 4 };
+    const bool own = shape == KEEL_GEMM_SHAPE_OWN;
+    const uint32_t all = values[KEEL_TUNABLE_GEMM_ITEMS], depth = values[KEEL_TUNABLE_GEMM_ITEM_DEPTH];
+    const uint32_t items = own ? all : all > ITEMS_LEAST ? all / 2 : ITEMS_LEAST;
+    const uint32_t across = items > ITEMS_LEAST ? 16 : 8;
     return (struct keel_gemm_shape){
-        .rows = items / across * (shape == 0 ? values[KEEL_TUNABLE_GEMM_ITEM_ROWS] : 4),
-        .columns = across * (shape == 0 ? values[KEEL_TUNABLE_GEMM_ITEM_COLUMNS] : 4),
+        .rows = items / across * (own ? values[KEEL_TUNABLE_GEMM_ITEM_ROWS] : SUMS),
+        .columns = across * (own ? values[KEEL_TUNABLE_GEMM_ITEM_COLUMNS] : SUMS),
+        .items = items,
+        .depth = own ? depth : 2 * depth,
     };
 }
 
@@ -136,13 +142,15 @@ struct keel_gemm_shape keel_gemm_shape(const uint32_t values[KEEL_TUNABLE_COUNT]
  * attention.cl. */
 static uint64_t gemm_lanes_bytes(const uint32_t values[KEEL_TUNABLE_COUNT])
 {
-    enum { STAGE_ROWS = 8, ROW_PAD = 4 };
-    uint64_t most = KEEL_BYTES(values[KEEL_TUNABLE_GEMM_ITEMS], STAGE_ROWS, sizeof(float));
+    enum { STAGE_ROWS = 8, ROW_PAD = 4, BUFFERS = 2 };
+    uint64_t most = 0;
     for (uint32_t i = 0; i < KEEL_GEMM_SHAPES; i++) {
         const struct keel_gemm_shape shape = keel_gemm_shape(values, i);
-        const uint64_t tiles = KEEL_BYTES(values[KEEL_TUNABLE_GEMM_ITEM_DEPTH],
-                                          shape.rows + shape.columns + 2 * ROW_PAD, sizeof(float));
+        const uint64_t stage = KEEL_BYTES(shape.items, STAGE_ROWS, sizeof(float));
+        const uint64_t tiles =
+            KEEL_BYTES(BUFFERS, shape.depth, shape.rows + shape.columns + 2 * ROW_PAD, sizeof(float));
         most = tiles > most ? tiles : most;
+        most = stage > most ? stage : most;
     }
     return most;
 }
@@ -284,16 +292,6 @@ static void fit(const struct keel_device_info *info, uint32_t values[KEEL_TUNABL
 /* From here on the scores of 4096 keys or more, 128 bytes each, may wait in local memory. */
 enum { KEPT_MANY_BYTES = 1 << 20 };
 
-/* Devices whose kernels are made for groups of many work-items: those that run many in step, beside a local
- * memory of its own. Where that is a part of the caches, as on processors, a work-item with vectors has more
- * of both. */
-enum { LANES_MANY = 16 };
-static bool has_many_lanes(const struct keel_device_info *info)
-{
-    const bool in_step = info->lanes >= LANES_MANY || (info->lanes == 0 && info->kind == KEEL_DEVICE_GPU);
-    return info->kind != KEEL_DEVICE_HOST && info->local_dedicated && in_step;
-}
-
 /* The largest value of a tunable that is no more than `limit`, or its smallest. */
 static uint32_t most_of(uint32_t index, uint32_t limit)
 {
@@ -305,7 +303,7 @@ static uint32_t most_of(uint32_t index, uint32_t limit)
 
 static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
 {
-    const bool many = has_many_lanes(info);
+    const bool many = keel_device_many_lanes(info);
     const bool few_wide = info->kind == KEEL_DEVICE_HOST || (info->kind == KEEL_DEVICE_CPU && !many);
     const bool large = keel_device_local_size(info) == KEEL_LOCAL_LARGE;
     const uint32_t limit = info->max_group_items != 0 ? info->max_group_items : 1;

@@ -87,12 +87,13 @@ static struct cut choose_strips(const struct keel_kernels *kernels, const struct
 static struct cut choose_lanes(const struct keel_kernels *kernels, const struct keel_gemm *op)
 {
     const uint32_t units = keel_kernels_info(kernels)->compute_units;
-    const uint32_t items = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ITEMS);
     struct cut best = {0};
     uint64_t best_cost = UINT64_MAX;
-    for (uint32_t i = op->k_slices.count > 0 ? KEEL_GEMM_SHAPE_SLICED : 0; i < KEEL_GEMM_SHAPES; i++) {
+    const bool sliced = op->k_slices.count > 0;
+    for (uint32_t i = sliced ? KEEL_GEMM_SHAPE_SLICED : 0;
+         i < (sliced ? KEEL_GEMM_SHAPES : KEEL_GEMM_SHAPE_SLICED); i++) {
         const struct keel_gemm_shape shape = keel_gemm_shape(kernels->tuned, i);
-        const struct cut cut = {shape.rows, shape.columns, i, 0, items};
+        const struct cut cut = {shape.rows, shape.columns, i, 0, shape.items};
         const uint64_t down = divide_up(op->m, cut.rows), across = divide_up(op->n, cut.columns);
         const uint64_t cost = cut_cost(&cut, down * across * op->batch, units);
         if (cost < best_cost) {
@@ -218,9 +219,10 @@ static enum keel_status launch(struct keel_kernels *kernels, const struct keel_g
             kernels,
             &(struct keel_fill){.count = keel_gemm_checksum_bytes(op) / sizeof(float), .y = op->checksums},
             list));
-    const bool sliced = cut->items > 1 ? cut->shape == KEEL_GEMM_SHAPE_SLICED : op->k_slices.count > 0;
+    const bool small = cut->items > 1 && cut->shape == KEEL_GEMM_SHAPE_SMALL;
+    const char *name = op->k_slices.count > 0 ? "keel_gemm_sliced" : small ? "keel_gemm_small" : "keel_gemm";
     return keel_kernels_launch(
-        kernels, list, KEEL_MODULE_gemm, sliced ? "keel_gemm_sliced" : "keel_gemm", &range,
+        kernels, list, KEEL_MODULE_gemm, name, &range,
         KEEL_ARGS(keel_arg_buffer(op->a), keel_arg_buffer(op->b), keel_arg_buffer(op->c),
                   keel_arg_either(op->bias, op->c), keel_arg_either(pre, op->c), keel_arg_u32(op->m),
                   keel_arg_u32(op->n), keel_arg_u32(op->k), keel_arg_u32(op->lda), keel_arg_u32(op->ldb),

@@ -34,8 +34,7 @@
     a, b, c, bias, pre, m, n, k, lda, ldb, ldc, flags, row_block, stride_a, stride_b, stride_c, checksums,   \
         shape, offsets, groups, slices, units, unit, sliced_depth
 
-/* `sliced` is known where it is called: whether there may be slices of k. */
-CANON_INLINE void group_gemm(GEMM_PARAMETERS, bool sliced, __local float *arena)
+CANON_INLINE void group_gemm(GEMM_PARAMETERS, const enum way way, __local float *arena)
 {
     const uint j = get_group_id(0) * group_columns(shape), batch = get_group_id(2);
     uint row = get_group_id(1) * row_block, group = batch, first_row = 0, rows = m, first_k = 0;
@@ -70,7 +69,7 @@ CANON_INLINE void group_gemm(GEMM_PARAMETERS, bool sliced, __local float *arena)
                         .k = k,
                         .first_column = j,
                         .tiles_across = (uint)tiles_across,
-                        .slices = sliced ? slices : 0,
+                        .slices = way == SLICED ? slices : 0,
                         .units = units,
                         .unit = unit};
     part.a.at = groups > 0 ? 0 : batch * stride_a;
@@ -85,20 +84,19 @@ CANON_INLINE void group_gemm(GEMM_PARAMETERS, bool sliced, __local float *arena)
                                  .flags = flags};
     part.corner = batch * stride_c + (ulong)(first_row + row) * ldc + j;
     part.checksums = checksums + (batch * tiles_down + row / TILE_ROWS) * tiles_across;
-    group_multiply(&part, row_block, shape, sliced_depth, sliced, arena);
+    group_multiply(&part, row_block, shape, sliced_depth, way, arena);
 }
 
-/* The product without slices of k, and with them. */
-__kernel GROUP_SIZE void keel_gemm(GEMM_PARAMETERS)
-{
-    __local float arena[ARENA] __attribute__((aligned(64)));
-    group_gemm(GEMM_ARGUMENTS, false, arena);
-}
-__kernel GROUP_SIZE void keel_gemm_sliced(GEMM_PARAMETERS)
-{
-    __local float arena[ARENA] __attribute__((aligned(64)));
-    group_gemm(GEMM_ARGUMENTS, true, arena);
-}
+/* The product without slices of k, the same by small tiles, where lanes are many, and with slices. */
+#define GEMM_KERNEL(name, items, floats, way)                                                                \
+    __kernel GROUP_SIZE(items) void name(GEMM_PARAMETERS)                                                    \
+    {                                                                                                        \
+        __local float arena[floats] __attribute__((aligned(64)));                                            \
+        group_gemm(GEMM_ARGUMENTS, way, arena);                                                              \
+    }
+GEMM_KERNEL(keel_gemm, ITEMS_OWN, ARENA_OWN, OWN)
+GEMM_KERNEL(keel_gemm_small, ITEMS_SMALL, ARENA_SMALL, SMALL)
+GEMM_KERNEL(keel_gemm_sliced, ITEMS_SMALL, ARENA_SMALL, SLICED)
 
 static uint checksum_tile(__global const void *c, ulong at, uint type, uint rows, uint columns, uint ldc)
 {

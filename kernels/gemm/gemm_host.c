@@ -256,7 +256,9 @@ static void host_gemm_check(KEEL_HOST_ARGUMENTS)
                 }
 }
 
-static const struct keel_module_kernel gemm_kernels[] = {
-    {"keel_gemm", host_gemm}, {"keel_gemm_sliced", host_gemm}, {"keel_gemm_check", host_gemm_check}};
+static const struct keel_module_kernel gemm_kernels[] = {{"keel_gemm", host_gemm},
+                                                         {"keel_gemm_small", host_gemm},
+                                                         {"keel_gemm_sliced", host_gemm},
+                                                         {"keel_gemm_check", host_gemm_check}};
 
 const struct keel_module keel_module_gemm = KEEL_MODULE("gemm", keel_cl_gemm, gemm_kernels);

@@ -4,45 +4,47 @@
  *
  *     s = fma(a_i, b_i, s), i ascending: the chain of gemm.cl, element by element, so the same bits.
  *
- * ITEMS work-items lie ACROSS x DOWN over the tile. Each has R rows of sums in registers, from R ty on, and
+ * The work-items of a group lie ACROSS x DOWN over the tile. Each has R rows of sums in registers, from R ty on, and
  * of each row F times four columns: 4 tx to 4 tx + 3, and again 4 ACROSS further. So a row of op(A) is one
  * word to all items that lie across, and columns of op(B) are read as float4 by neighbours side by side. For
  * each DEPTH of k the group copies R DOWN rows of op(A) and 4 F ACROSS columns of op(B) to local memory, k by
  * k; neighbours take neighbours in memory, whichever way the operand lies. What comes next is loaded to
- * registers while the tile is multiplied.
+ * registers while the tile is multiplied, and then stored beside it: one barrier for each DEPTH.
  *
- * Two shapes, one text (lanes_tile.h, read for each), a kernel for each, so that neither takes the other's
- * registers; gemm.c chooses for each product:
+ * Three shapes, one text (lanes_tile.h, read for each), a kernel for each, so that none takes another's registers;
+ * gemm.c chooses for each product:
  *
- *     shape  kernel            R x 4 F                        sums of slices of k that may wait, in registers
- *     0      keel_gemm         gemm.item_rows x item_columns  none
- *     1      keel_gemm_sliced  4 x 4                          6, those of up to 64 slices
+ *     shape  kernel            items           R x 4 F                    DEPTH         sums of slices of k that wait
+ *     0      keel_gemm         gemm.items      item_rows x item_columns   item_depth    none
+ *     1      keel_gemm_small   half, 64 least  4 x 4                      2 item_depth  none
+ *     2      keel_gemm_sliced  half, 64 least  4 x 4                      2 item_depth  6, those of up to 64 slices
  *
- * Products that are too small to give every unit a tile of shape 0 take shape 1, without slices.
+ * Products that are too small to give every unit tiles of shape 0 take shape 1: few groups on a unit hide little of
+ * what memory takes to answer, hence twice the depth.
  *
- * C goes through local memory, 8 ITEMS elements at a time: an item then ends 8 rows of one column, neighbours
+ * C goes through local memory, 8 elements of an item at a time: an item then ends 8 rows of one column, neighbours
  * side by side, by the function that ends tiles on processors, and has the column's part of a checksum.
  *
- * Tunables: gemm.items (ITEMS), gemm.item_rows, gemm.item_columns, gemm.item_depth (DEPTH). */
+ * Tunables: gemm.items, gemm.item_rows, gemm.item_columns, gemm.item_depth. */
 #if KEEL_GEMM_ITEMS > 1
-enum {
-    ITEMS = KEEL_GEMM_ITEMS,
-    ACROSS = ITEMS > 64 ? 16 : 8,
-    DOWN = ITEMS / ACROSS,
-    DEPTH = KEEL_GEMM_ITEM_DEPTH
-};
+enum { ITEMS_OWN = KEEL_GEMM_ITEMS, ITEMS_SMALL = ITEMS_OWN > 64 ? ITEMS_OWN / 2 : 64 };
+enum { DEPTH_OWN = KEEL_GEMM_ITEM_DEPTH, DEPTH_SMALL = 2 * DEPTH_OWN };
+#define LANES_ACROSS(items) ((items) > 64 ? 16 : 8)
+#define LANES_DOWN(items)   ((items) / LANES_ACROSS(items))
 enum { STAGE_ROWS = 8 /* that an item ends at a time: those of a tile that has a checksum */ };
 /* Rows of local memory are so much longer than a tile: float4 stay aligned, and columns are spread over
  * banks. */
-#define LANES_ROW(wide)    ((wide) + 4)
-#define LANES_TILES(r, f)  (DEPTH * (LANES_ROW(DOWN * (r)) + LANES_ROW(4 * ACROSS * (f))))
+#define LANES_ROW(wide) ((wide) + 4)
+#define LANES_TILES(items, depth, r, f)                                                                      \
+    (2 * (depth) * (LANES_ROW(LANES_DOWN(items) * (r)) + LANES_ROW(4 * LANES_ACROSS(items) * (f))))
 #define LANES_LARGER(a, b) ((a) > (b) ? (a) : (b))
 enum {
-    ARENA = LANES_LARGER(
-        LANES_LARGER(LANES_TILES(KEEL_GEMM_ITEM_ROWS, KEEL_GEMM_ITEM_COLUMNS / 4), LANES_TILES(4, 1)),
-        ITEMS *STAGE_ROWS)
+    ARENA_OWN = LANES_LARGER(LANES_TILES(ITEMS_OWN, DEPTH_OWN, KEEL_GEMM_ITEM_ROWS, KEEL_GEMM_ITEM_COLUMNS / 4),
+                             ITEMS_OWN *STAGE_ROWS),
+    ARENA_SMALL = LANES_LARGER(LANES_TILES(ITEMS_SMALL, DEPTH_SMALL, 4, 1), ITEMS_SMALL *STAGE_ROWS)
 };
-#define GROUP_SIZE __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+#define GROUP_SIZE(items) __attribute__((reqd_work_group_size(items, 1, 1)))
+
 /* ---- copies ---- */
 
 /* What an item copies of an operand: element (p, j) of the tile, then one p_step deeper or j_step further,
@@ -53,19 +55,20 @@ struct lanes_copy {
     uint count; /* columns that there are */
 };
 
-static inline struct lanes_copy lanes_copy_begin(const struct operand *o, uint wide, uint count)
+static inline struct lanes_copy lanes_copy_begin(const struct operand *o, uint wide, uint count, uint items,
+                                                 uint depth)
 {
     const uint id = get_local_id(0);
     struct lanes_copy c = {.count = count};
     if (o->down) {
-        c.p = id % DEPTH;
-        c.j = id / DEPTH;
-        c.j_step = ITEMS / DEPTH;
+        c.p = id % depth;
+        c.j = id / depth;
+        c.j_step = items / depth;
         c.step = (ulong)c.j_step * o->row;
     } else {
         c.j = id % wide;
         c.p = id / wide;
-        c.p_step = ITEMS / wide;
+        c.p_step = items / wide;
         c.step = (ulong)c.p_step * o->row;
     }
     c.at = operand_at(o, c.p, c.j);
@@ -79,13 +82,11 @@ static inline ulong lanes_copy_at(const struct operand *o, const struct lanes_co
 
 /* How many elements an item copies of a tile of which `depth` of k are there: those that it lacks are its
  * last. */
-static inline uint lanes_copy_count(const struct operand *o, const struct lanes_copy *c, uint wide,
-                                    uint depth)
+static inline uint lanes_copy_count(const struct operand *o, const struct lanes_copy *c, uint depth)
 {
     if (c->j >= c->count || c->p >= depth)
         return 0;
-    return o->down ? (c->count - c->j + ITEMS / DEPTH - 1) / (ITEMS / DEPTH)
-                   : (depth - c->p + ITEMS / wide - 1) / (ITEMS / wide);
+    return o->down ? (c->count - c->j + c->j_step - 1) / c->j_step : (depth - c->p + c->p_step - 1) / c->p_step;
 }
 
 /* Elements of a tile that is not whole, or not of floats, from k on: straight to the tile. What is missing is
@@ -93,7 +94,7 @@ static inline uint lanes_copy_count(const struct operand *o, const struct lanes_
 CANON_INLINE void lanes_copy_some(const struct operand *o, const struct lanes_copy *c, uint wide, uint copies,
                                   uint k, uint depth, __local float *tile)
 {
-    const uint there = min(lanes_copy_count(o, c, wide, depth), copies),
+    const uint there = min(lanes_copy_count(o, c, depth), copies),
                step = c->p_step * LANES_ROW(wide) + c->j_step;
     __local float *to = tile + c->p * LANES_ROW(wide) + c->j;
     ulong at = lanes_copy_at(o, c, k);
@@ -103,17 +104,17 @@ CANON_INLINE void lanes_copy_some(const struct operand *o, const struct lanes_co
 
 /* Whether the tile is whole and of floats: it comes by registers, asked for while the one before is
  * multiplied. */
-static inline bool lanes_is_whole(const struct operand *o, const struct lanes_copy *c, uint wide, uint depth)
+static inline bool lanes_is_whole(const struct operand *o, const struct lanes_copy *c, uint wide, bool deep)
 {
-    return o->type == CANON_F32 && c->count >= wide && depth == DEPTH;
+    return o->type == CANON_F32 && c->count >= wide && deep;
 }
 #define LANES_LOAD(next, copies, wide, o, c, k, depth)                                                       \
-    if (lanes_is_whole(o, c, wide, depth)) {                                                                 \
+    if (lanes_is_whole(o, c, wide, (depth) == DEPTH)) {                                                                 \
         __global const float *from = (__global const float *)(o)->x + lanes_copy_at(o, c, k);                \
         CANON_UNROLL for (uint i = 0; i < (copies); i++, from += (c)->step)(next)[i] = *from;                      \
     }
 #define LANES_STORE(next, copies, wide, o, c, k, depth, tile)                                                \
-    if (lanes_is_whole(o, c, wide, depth)) {                                                                 \
+    if (lanes_is_whole(o, c, wide, (depth) == DEPTH)) {                                                                 \
         __local float *to = (tile) + (c)->p * LANES_ROW(wide) + (c)->j;                                      \
         const uint step = (c)->p_step * LANES_ROW(wide) + (c)->j_step;                                       \
         CANON_UNROLL for (uint i = 0; i < (copies); i++, to += step) *to = (next)[i];                              \

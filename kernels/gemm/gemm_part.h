@@ -8,6 +8,9 @@
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, CHECKSUM = 32, CHAIN = 64, OVER_K = 16384 };
 enum { A_TYPE_AT = 8, B_TYPE_AT = 10, C_TYPE_AT = 12, TYPE_MASK = 3 };
 
+/* The kernel that a function is part of: all know it where they are called. */
+enum way { OWN, SMALL, SLICED };
+
 /* op(X), element (k, j) as tile_pack_a and tile_pack_b want it. */
 struct operand {
     __global const void *x;

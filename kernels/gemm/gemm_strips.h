@@ -146,12 +146,12 @@ static inline uint group_columns(uint strips)
 }
 
 CANON_INLINE void group_multiply(const struct part *g, uint row_block, uint strips, uint sliced_depth,
-                                 bool sliced, __local float *arena)
+                                 const enum way way, __local float *arena)
 {
     struct layout to = {
         .deepest = DEPTH, .block_floats = BLOCK_FLOATS, .strip_floats = ROWS_MAX * TILE_COLUMNS};
     uint blocks_floats = BLOCKS_FLOATS;
-    if (sliced) {
+    if (way == SLICED) {
         to.deepest = sliced_depth;
         to.block_floats = BLOCK_OF(sliced_depth);
         to.strip_floats = row_block * TILE_COLUMNS;
@@ -161,5 +161,7 @@ CANON_INLINE void group_multiply(const struct part *g, uint row_block, uint stri
     __local float *blocks = arena + to.deepest * TILE_COLUMNS;
     part_multiply(g, &to, blocks, arena, blocks + blocks_floats);
 }
-#define GROUP_SIZE /* one work-item, as it is launched */
+#define GROUP_SIZE(items) /* one work-item, as it is launched */
+#define ARENA_OWN   ARENA
+#define ARENA_SMALL ARENA
 #endif

@@ -5,18 +5,31 @@
 #undef R
 #undef F
 #undef LEVELS
+#undef ITEMS
+#undef DEPTH
 #undef lanes_sums
-#ifndef LANES_SHAPE_0
-#define LANES_SHAPE_0
-#define R          KEEL_GEMM_ITEM_ROWS
-#define F          (KEEL_GEMM_ITEM_COLUMNS / 4)
-#define LEVELS     0
-#define lanes_sums lanes_sums_own
+#ifndef LANES_SHAPE
+#define LANES_SHAPE 0
+#define R           KEEL_GEMM_ITEM_ROWS
+#define F           (KEEL_GEMM_ITEM_COLUMNS / 4)
+#define LEVELS      0
+#define ITEMS       ITEMS_OWN
+#define DEPTH       DEPTH_OWN
+#define lanes_sums  lanes_sums_own
 #else
-#define R          4
-#define F          1
+#define R     4
+#define F     1
+#define ITEMS ITEMS_SMALL
+#define DEPTH DEPTH_SMALL
+#if LANES_SHAPE == 0
+#undef LANES_SHAPE
+#define LANES_SHAPE 1
+#define LEVELS      0
+#define lanes_sums  lanes_sums_small
+#else
 #define LEVELS     6
 #define lanes_sums lanes_sums_sliced
+#endif
 #endif
 
 struct lanes_sums {
@@ -28,6 +41,8 @@ struct lanes_sums {
     {                                                                                                        \
         CANON_UNROLL for (uint f = 0; f < F; f++) statement;                                                       \
     }
+#define ACROSS   LANES_ACROSS(ITEMS)
+#define DOWN     LANES_DOWN(ITEMS)
 #define A_WIDE   (DOWN * R)
 #define B_WIDE   (4 * ACROSS * F)
 #define A_COPIES (R * DEPTH / ACROSS)
@@ -132,9 +147,11 @@ lanes_finish(const struct part *g, __local float *stage, const struct lanes_sums
 CANON_INLINE void __attribute__((overloadable))
 lanes_product(const struct part *g, __local float *arena, struct lanes_sums s)
 {
-    __local float *a_tile = arena, *b_tile = arena + DEPTH * LANES_ROW(A_WIDE);
-    const struct lanes_copy a = lanes_copy_begin(&g->a, A_WIDE, g->rows);
-    const struct lanes_copy b = lanes_copy_begin(&g->b, B_WIDE, g->columns);
+    enum { A_FLOATS = DEPTH * LANES_ROW(A_WIDE), FLOATS = A_FLOATS + DEPTH * LANES_ROW(B_WIDE) };
+    const uint a_at = get_local_id(0) / ACROSS * R, b_at = A_FLOATS + get_local_id(0) % ACROSS * 4;
+    __local float *tile = arena, *other = arena + FLOATS;
+    const struct lanes_copy a = lanes_copy_begin(&g->a, A_WIDE, g->rows, ITEMS, DEPTH);
+    const struct lanes_copy b = lanes_copy_begin(&g->b, B_WIDE, g->columns, ITEMS, DEPTH);
     float a_next[A_COPIES], b_next[B_COPIES];
     uint stop = slice_end(g, 0), depth = min((uint)DEPTH, stop);
 #if LEVELS > 0
@@ -144,11 +161,9 @@ lanes_product(const struct part *g, __local float *arena, struct lanes_sums s)
     lanes_begin(g, arena, &s);
     LANES_LOAD(a_next, A_COPIES, A_WIDE, &g->a, &a, 0, depth)
     LANES_LOAD(b_next, B_COPIES, B_WIDE, &g->b, &b, 0, depth)
+    LANES_STORE(a_next, A_COPIES, A_WIDE, &g->a, &a, 0, depth, tile)
+    LANES_STORE(b_next, B_COPIES, B_WIDE, &g->b, &b, 0, depth, tile + A_FLOATS)
     for (uint k = 0; k < g->k;) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        LANES_STORE(a_next, A_COPIES, A_WIDE, &g->a, &a, k, depth, a_tile)
-        LANES_STORE(b_next, B_COPIES, B_WIDE, &g->b, &b, k, depth, b_tile)
-        barrier(CLK_LOCAL_MEM_FENCE);
         const uint now = depth;
         k += now;
         const bool last = k == g->k;
@@ -158,11 +173,19 @@ lanes_product(const struct part *g, __local float *arena, struct lanes_sums s)
             stop = slice_end(g, slice + 1);
 #endif
         depth = min((uint)DEPTH, stop - k);
+        barrier(CLK_LOCAL_MEM_FENCE);
         if (!last) {
             LANES_LOAD(a_next, A_COPIES, A_WIDE, &g->a, &a, k, depth)
             LANES_LOAD(b_next, B_COPIES, B_WIDE, &g->b, &b, k, depth)
         }
-        lanes_multiply(a_tile + get_local_id(0) / ACROSS * R, b_tile + get_local_id(0) % ACROSS * 4, now, &s);
+        lanes_multiply(tile + a_at, tile + b_at, now, &s);
+        if (!last) {
+            LANES_STORE(a_next, A_COPIES, A_WIDE, &g->a, &a, k, depth, other)
+            LANES_STORE(b_next, B_COPIES, B_WIDE, &g->b, &b, k, depth, other + A_FLOATS)
+        }
+        __local float *const swap = tile;
+        tile = other;
+        other = swap;
 #if LEVELS > 0
         if (ends) {
             lanes_join(slice_joins(slice, waiting, last), last, &waiting, w, &s);
@@ -176,17 +199,19 @@ lanes_product(const struct part *g, __local float *arena, struct lanes_sums s)
 #if LEVELS > 0 /* the last shape */
 static inline uint group_columns(uint shape)
 {
-    return shape == 0 ? ACROSS * KEEL_GEMM_ITEM_COLUMNS : ACROSS * 4;
+    return shape == 0 ? LANES_ACROSS(ITEMS_OWN) * KEEL_GEMM_ITEM_COLUMNS : LANES_ACROSS(ITEMS_SMALL) * 4;
 }
 
 CANON_INLINE void group_multiply(const struct part *g, uint row_block, uint shape, uint sliced_depth,
-                                 bool sliced, __local float *arena)
+                                 const enum way way, __local float *arena)
 {
     (void)row_block; /* follows from the shape */
     (void)shape;
     (void)sliced_depth;
-    if (sliced)
+    if (way == SLICED)
         lanes_product(g, arena, (struct lanes_sums_sliced){{{(float4)(0.0f)}}});
+    else if (way == SMALL)
+        lanes_product(g, arena, (struct lanes_sums_small){{{(float4)(0.0f)}}});
     else
         lanes_product(g, arena, (struct lanes_sums_own){{{(float4)(0.0f)}}});
 }

@@ -2,7 +2,8 @@
  *
  * The yardstick for operations that memory limits, with the mix of streams of the operation and over as
  * many bytes, so that both find them in the same cache, or in none; measured in the same rounds, on the same
- * device. */
+ * device. A work-item takes 8,192 floats by vectors of 16; where lanes are many, a group of 256 takes them by
+ * vectors of 4, neighbours side by side. */
 #ifndef KEEL_BENCH_BANDWIDTH_H
 #define KEEL_BENCH_BANDWIDTH_H
 
@@ -16,26 +17,37 @@ enum stream { STREAM_READ, STREAM_FILL, STREAM_COPY, STREAM_TRIAD, STREAM_SCALE,
 static const char *const stream_names[STREAM_COUNT] = {"read", "fill", "copy", "triad", "scale", "axpy"};
 static const uint32_t stream_bytes[STREAM_COUNT] = {4, 4, 8, 12, 8, 12};
 
-enum { STREAM_BLOCK = 8192 }; /* floats of a work-item */
+enum { STREAM_BLOCK = 8192, STREAM_GROUP = 256 }; /* floats of a work-item, or of a group */
 
 static const char stream_source[] =
-    "#define RUN ulong i = get_global_id(0) * 8192UL; const ulong end = min(i + 8192UL, count);\n"
+    "#if WIDTH == 16\n"
+    "#define AT(i, p) vload16(i, p)\n"
+    "#define RUN ulong i = get_global_id(0) * 8192UL; const ulong step = 16, end = min(i + 8192UL, count);\n"
+    "#define PUT(v, p) vstore16(v, 0, p)\n"
+    "typedef float16 real;\n"
+    "#else\n"
+    "#define AT(i, p) ((__global const float4 *)(p))[(i) * get_local_size(0)]\n"
+    "#define RUN const ulong end = min(get_group_id(0) * 8192UL + 8192UL, count), step = 4 * "
+    "get_local_size(0); \\\n"
+    "    ulong i = get_group_id(0) * 8192UL + 4 * get_local_id(0);\n"
+    "#define PUT(v, p) *(__global float4 *)(p) = (v)\n"
+    "typedef float4 real;\n"
+    "#endif\n"
     "__kernel void stream_read(__global float *y, __global const float *a, __global const float *b, ulong "
     "count) {\n"
-    "RUN float16 s = 0, t = 0, u = 0, v = 0;\n"
-    "for (; i + 64 <= end; i += 64) { s += vload16(0, a + i); t += vload16(1, a + i);\n"
-    "    u += vload16(2, a + i); v += vload16(3, a + i); }\n"
+    "RUN real s = 0, t = 0, u = 0, v = 0;\n"
+    "for (; i + 3 * step + WIDTH <= end; i += 4 * step) { s += AT(0, a + i); t += AT(1, a + i);\n"
+    "    u += AT(2, a + i); v += AT(3, a + i); }\n"
     "s = (s + t) + (u + v);\n"
-    "float8 f = s.lo + s.hi; if (f.s0 + f.s1 == 12345.678f) y[0] = f.s2 + f.s3 + f.s4 + f.s5 + f.s6 + f.s7; "
-    "}\n"
+    "float f = 0; for (int l = 0; l < WIDTH; l++) f += ((float *)&s)[l]; if (f == 12345.678f) y[0] = f; }\n"
     "#define STREAM(name, value) __kernel void stream_##name(__global float *y, __global const float *a, \\\n"
-    "    __global const float *b, ulong count) { RUN for (; i + 16 <= end; i += 16) vstore16(value, 0, y + "
-    "i); }\n"
-    "STREAM(fill, (float16)(0.5f))\n"
-    "STREAM(copy, vload16(0, a + i))\n"
-    "STREAM(triad, fma((float16)(0.5f), vload16(0, b + i), vload16(0, a + i)))\n"
-    "STREAM(scale, vload16(0, y + i) * 0.999f)\n"
-    "STREAM(axpy, fma((float16)(0.001f), vload16(0, a + i), vload16(0, y + i)))\n";
+    "    __global const float *b, ulong count) { RUN for (; i + WIDTH <= end; i += step) PUT(value, y + i); "
+    "}\n"
+    "STREAM(fill, (real)(0.5f))\n"
+    "STREAM(copy, AT(0, a + i))\n"
+    "STREAM(triad, fma((real)(0.5f), AT(0, b + i), AT(0, a + i)))\n"
+    "STREAM(scale, AT(0, y + i) * 0.999f)\n"
+    "STREAM(axpy, fma((real)(0.001f), AT(0, a + i), AT(0, y + i)))\n";
 
 /* The host device is not measured so. */
 static void stream_nothing(void *const *arguments, const struct keel_range *range)
@@ -53,6 +65,7 @@ struct stream_bench {
     struct keel_program *program;
     struct keel_kernel *kernels[STREAM_COUNT];
     struct keel_queue *queue; /* borrowed */
+    size_t group;             /* work-items that take a block */
 };
 
 static void stream_close(struct stream_bench *bench)
@@ -68,8 +81,12 @@ static void stream_close(struct stream_bench *bench)
 static enum keel_status stream_open(struct keel_device *device, struct keel_queue *queue,
                                     struct stream_bench *bench)
 {
-    *bench = (struct stream_bench){.queue = queue};
-    KEEL_TRY(keel_program_create(device, &stream_module, "", &bench->program));
+    const struct keel_device_info *info = keel_device_info(device);
+    const bool many = keel_device_many_lanes(info);
+    *bench = (struct stream_bench){.queue = queue, .group = many ? STREAM_GROUP : 1};
+    while (bench->group > 1 && bench->group > info->max_group_items)
+        bench->group /= 2;
+    KEEL_TRY(keel_program_create(device, &stream_module, many ? "-DWIDTH=4" : "-DWIDTH=16", &bench->program));
     for (uint32_t i = 0; i < STREAM_COUNT; i++)
         KEEL_TRY(keel_kernel_create(bench->program, stream_kernels[i].name, &bench->kernels[i]));
     return KEEL_OK;
@@ -79,8 +96,8 @@ static enum keel_status stream_open(struct keel_device *device, struct keel_queu
 static enum keel_status stream_launch(const struct stream_bench *bench, enum stream stream, uint64_t count,
                                       struct keel_buffer *const buffers[3])
 {
-    struct keel_range range = {.global = {(count + STREAM_BLOCK - 1) / STREAM_BLOCK, 1, 1},
-                               .local = {1, 1, 1}};
+    struct keel_range range = {.global = {(count + STREAM_BLOCK - 1) / STREAM_BLOCK * bench->group, 1, 1},
+                               .local = {bench->group, 1, 1}};
     struct keel_arg args[] = {{.kind = KEEL_ARG_BUFFER, .as.buffer = buffers[0]},
                               {.kind = KEEL_ARG_BUFFER, .as.buffer = buffers[1]},
                               {.kind = KEEL_ARG_BUFFER, .as.buffer = buffers[2]},

@@ -114,7 +114,7 @@ awk -v items="$items" -v rows="$(option gemm KEEL_GEMM_ITEM_ROWS)" -v columns="$
     }
     BEGIN { while ((getline line < loops) > 0) { split(line, p, " "); fma[p[1]] = p[3] > 0 ? p[2] / p[3] : 0 } }
     {
-        many = $2 == "keel_gemm" || $2 == "keel_gemm_sliced"
+        many = $2 == "keel_gemm" || $2 == "keel_gemm_small" || $2 == "keel_gemm_sliced"
         r = $2 == "keel_gemm" ? rows : 4
         c = $2 == "keel_gemm" ? columns : 4
         group = many ? items : 64

@@ -162,6 +162,17 @@ enum keel_status keel_device_select(const char *selector, const struct keel_devi
 void keel_device_close(struct keel_device *device);
 const struct keel_device_info *keel_device_info(const struct keel_device *device);
 
+/* Whether a device's lanes are many and narrow: at least KEEL_LANES_MANY work-items in step, beside a local
+ * memory of its own. It wants groups of many work-items that read what lies side by side; others, vectors. A
+ * GPU that does not tell how many are in step counts. */
+enum { KEEL_LANES_MANY = 16 };
+static inline bool keel_device_many_lanes(const struct keel_device_info *info)
+{
+    const bool in_step =
+        info->lanes >= KEEL_LANES_MANY || (info->lanes == 0 && info->kind == KEEL_DEVICE_GPU);
+    return info->kind != KEEL_DEVICE_HOST && info->local_dedicated && in_step;
+}
+
 struct keel_device_stats {
     uint64_t live_bytes; /* device memory in buffers now */
     uint64_t peak_bytes;
