@@ -1,4 +1,5 @@
-/* attention_drop.h - dropout of probabilities, and the workspace, for attention.cl and attention_lanes.h (OpenCL C only). */
+/* attention_drop.h - dropout of probabilities, and the workspace, for attention.cl and attention_lanes.h
+ * (OpenCL C only). */
 #ifndef KEEL_ATTENTION_ITEMS
 #define KEEL_ATTENTION_ITEMS 1 /* a tunable: work-items to a group */
 #endif

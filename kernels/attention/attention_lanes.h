@@ -1,25 +1,30 @@
-/* attention_lanes.h - attention.cl by groups of many work-items, for devices whose lanes are many and whose local
- * memory is memory of its own (OpenCL C only; attention.cl has the equations, and takes this where
+/* attention_lanes.h - attention.cl by groups of many work-items, for devices whose lanes are many and whose
+ * local memory is memory of its own (OpenCL C only; attention.cl has the equations, and takes this where
  * KEEL_ATTENTION_ITEMS is above 1).
  *
- * A group has BLOCK rows of its own, queries or keys, and goes over blocks of BLOCK others. SIDE x SIDE work-items
- * have 4 x 4 of each product in registers: rows 4 ty to 4 ty + 3, columns 4 tx to 4 tx + 3. What is multiplied lies in
- * local memory, DEPTH of the chain at a time. Weights of a block of pairs (e, ds or drop(p)) pass through `tile`,
- * [other][own], from the lanes that made them to those that sum over the others. Every chain is that of attention.cl,
- * ascending, and goes on from block to block; pairs of one eight that are masked are added with weight 0, and no
- * others: an item's four rows are of one eight.
+ * A group has BLOCK rows of its own, queries or keys, and goes over blocks of BLOCK others. SIDE x SIDE
+ * work-items have 4 x 4 of each product in registers: rows 4 ty to 4 ty + 3, columns 4 tx to 4 tx + 3. What
+ * is multiplied lies in local memory, DEPTH of the chain at a time. Weights of a block of pairs (e, ds or
+ * drop(p)) pass through `tile`, [other][own], from the lanes that made them to those that sum over the
+ * others. Every chain is that of attention.cl, ascending, and goes on from block to block; pairs of one eight
+ * that are masked are added with weight 0, and no others: an item's four rows are of one eight.
  *
- * Heads wider than BLOCK are cut: a group makes BLOCK columns of its results, and weights are computed anew for each
- * such part. Forward, scores are computed twice, for the largest and for the exponentials, but where all keys are one
- * block. Tunable: attention.items (ITEMS), 64 or 256. */
+ * Heads wider than BLOCK are cut: a group makes BLOCK columns of its results, and weights are computed anew
+ * for each such part. Forward, scores are computed twice, for the largest and for the exponentials, but where
+ * all keys are one block. Tunable: attention.items (ITEMS), 64 or 256. */
 #if KEEL_ATTENTION_ITEMS > 1
-enum { ITEMS = KEEL_ATTENTION_ITEMS, SIDE = ITEMS == 64 ? 8 : 16, BLOCK = 4 * SIDE, DEPTH = 16, PITCH = BLOCK + 4 };
+enum {
+    ITEMS = KEEL_ATTENTION_ITEMS,
+    SIDE = ITEMS == 64 ? 8 : 16,
+    BLOCK = 4 * SIDE,
+    DEPTH = 16,
+    PITCH = BLOCK + 4
+};
 enum { TOGETHER = 1 << 30, LANES = 16 /* rows that keel_attention_pack would take, if anyone asked */ };
 #define GROUP_SIZE __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-#define EACH_PAIR                                                                                            \
-    CANON_UNROLL for (uint r = 0; r < 4; r++) CANON_UNROLL for (uint c = 0; c < 4; c++)
-#define TX ((uint)get_local_id(0) % SIDE)
-#define TY ((uint)get_local_id(0) / SIDE)
+#define EACH_PAIR  CANON_UNROLL for (uint r = 0; r < 4; r++) CANON_UNROLL for (uint c = 0; c < 4; c++)
+#define TX         ((uint)get_local_id(0) % SIDE)
+#define TY         ((uint)get_local_id(0) / SIDE)
 
 struct sums {
     float v[4][4];
@@ -39,8 +44,8 @@ CANON_INLINE void turn_part(__global const float *rows, ulong step, uint first, 
             rows[min(first + r, end - 1) * step + d0 + d];
 }
 /* to[j][c] = rows[first + j][column + c], zero where there is none. */
-CANON_INLINE void copy_part(__global const float *rows, ulong step, uint first, uint end, uint column, uint width,
-                            __local float *to)
+CANON_INLINE void copy_part(__global const float *rows, ulong step, uint first, uint end, uint column,
+                            uint width, __local float *to)
 {
     const uint c = get_local_id(0) % BLOCK, from = get_local_id(0) / BLOCK;
     CANON_UNROLL for (uint j = from; j < DEPTH; j += ITEMS / BLOCK) to[j * PITCH + c] =
@@ -56,9 +61,9 @@ CANON_INLINE void link(__local const float *own, __local const float *other, str
 }
 
 /* s = own rows times other rows, a chain over the head. */
-CANON_INLINE void dot_block(__global const float *own, ulong own_step, uint own_first, __global const float *other,
-                            ulong other_step, uint other_first, uint tokens, uint width, __local struct operands *at,
-                            struct sums *s)
+CANON_INLINE void dot_block(__global const float *own, ulong own_step, uint own_first,
+                            __global const float *other, ulong other_step, uint other_first, uint tokens,
+                            uint width, __local struct operands *at, struct sums *s)
 {
     EACH_PAIR s->v[r][c] = 0.0f;
     for (uint d0 = 0; d0 < width; d0 += DEPTH) {
@@ -72,10 +77,11 @@ CANON_INLINE void dot_block(__global const float *own, ulong own_step, uint own_
     }
 }
 
-/* s goes on with the chain over the others, `begin` to `end` - 1 of the block, of weights times columns of rows. */
-CANON_INLINE void sum_block(__local const float *tile, __global const float *rows, ulong step, uint first, uint count,
-                            uint column, uint width, uint begin, uint end, __local struct operands *at,
-                            struct sums *s)
+/* s goes on with the chain over the others, `begin` to `end` - 1 of the block, of weights times columns of
+ * rows. */
+CANON_INLINE void sum_block(__local const float *tile, __global const float *rows, ulong step, uint first,
+                            uint count, uint column, uint width, uint begin, uint end,
+                            __local struct operands *at, struct sums *s)
 {
     for (uint j0 = 0; j0 < count; j0 += DEPTH) {
         const uint from = begin > j0 ? begin - j0 : 0, to = end > j0 ? min(end - j0, (uint)DEPTH) : 0;
@@ -91,14 +97,14 @@ CANON_INLINE void sum_block(__local const float *tile, __global const float *row
 CANON_INLINE void put_tile(const struct sums *s, __local float *tile)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
-    CANON_UNROLL for (uint c = 0; c < 4; c++) *(__local float4 *)(tile + (4 * TX + c) * PITCH + 4 * TY) =
+    CANON_UNROLL for (uint c = 0; c < 4; c++) * (__local float4 *)(tile + (4 * TX + c) * PITCH + 4 * TY) =
         (float4)(s->v[0][c], s->v[1][c], s->v[2][c], s->v[3][c]);
     barrier(CLK_LOCAL_MEM_FENCE);
 }
 
 /* Rows of results, factor times s, + 0. */
-CANON_INLINE void put_rows(const struct sums *s, float factor, __global float *y, ulong step, uint first, uint end,
-                           uint column, uint width)
+CANON_INLINE void put_rows(const struct sums *s, float factor, __global float *y, ulong step, uint first,
+                           uint end, uint column, uint width)
 {
     EACH_PAIR
     if (first + 4 * TY + r < end && column + 4 * TX + c < width)
@@ -131,19 +137,20 @@ CANON_INLINE void largest_of_rows(float most[4], __local float *tile)
         }
 }
 
-__kernel GROUP_SIZE void keel_attention(__global const float *qkv, __global const float *work, __global float *out,
-                                        __global float *stats, __global const uint *control, uint packed,
-                                        uint tokens, uint heads, uint width, uint causal, float scale, float rate,
-                                        float keep_scale, uint stream, ulong slice_first, ulong slice_row,
-                                        ulong slice_stride)
+__kernel GROUP_SIZE void keel_attention(__global const float *qkv, __global const float *work,
+                                        __global float *out, __global float *stats,
+                                        __global const uint *control, uint packed, uint tokens, uint heads,
+                                        uint width, uint causal, float scale, float rate, float keep_scale,
+                                        uint stream, ulong slice_first, ulong slice_row, ulong slice_stride)
 {
-    __local struct operands at;
-    __local float tile[BLOCK * PITCH], totals[BLOCK];
+    __local struct operands at __attribute__((aligned(64)));
+    __local float tile[BLOCK * PITCH] __attribute__((aligned(64))), totals[BLOCK];
     const uint parts = (width + BLOCK - 1) / BLOCK, column = get_group_id(0) % parts * BLOCK;
     const uint blocks = get_num_groups(0) / parts, first = (blocks - 1 - get_group_id(0) / parts) * BLOCK;
     const uint head = get_group_id(1), batch = get_group_id(2), id = get_local_id(0);
     const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
-    __global const float *qs = qkv + batch * tokens * step + head * width, *ks = qs + out_step, *vs = ks + out_step;
+    __global const float *qs = qkv + batch * tokens * step + head * width, *ks = qs + out_step,
+                         *vs = ks + out_step;
     const uint keys = causal ? min(first + BLOCK, tokens) : tokens, query = first + 4 * TY;
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
     struct drop drop;
@@ -186,14 +193,16 @@ __kernel GROUP_SIZE void keel_attention(__global const float *qkv, __global cons
             put_tile(&s, tile);
         }
         const uint seen = causal ? query / 8 * 8 + 8 : TOGETHER; /* with the rest of its eight */
-        sum_block(tile, vs, step, j0, count, column, width, 0, seen > j0 ? min(seen - j0, count) : 0, &at, &o);
+        sum_block(tile, vs, step, j0, count, column, width, 0, seen > j0 ? min(seen - j0, count) : 0, &at,
+                  &o);
     }
     if (id < BLOCK)
         totals[id] = total;
     put_tile(&o, tile); /* its barriers */
     EACH_PAIR
     o.v[r][c] = canon_divide(o.v[r][c], totals[4 * TY + r]);
-    put_rows(&o, 1.0f, out + batch * tokens * out_step + head * width, out_step, first, tokens, column, width);
+    put_rows(&o, 1.0f, out + batch * tokens * out_step + head * width, out_step, first, tokens, column,
+             width);
     if (column == 0 && TX == 0)
         CANON_UNROLL for (uint r = 0; r < 4; r++)
         {
@@ -221,17 +230,17 @@ __kernel GROUP_SIZE void keel_attention_rows(__global const float *out, __global
     work[place + 1] = delta;
 }
 
-/* dq, or dk and dv: of each part of the columns, blocks of keys come first where `want` is both, then blocks of
- * queries. */
+/* dq, or dk and dv: of each part of the columns, blocks of keys come first where `want` is both, then blocks
+ * of queries. */
 __kernel GROUP_SIZE void keel_attention_grad(__global const float *qkv, __global const float *stats,
                                              __global const uint *control, __global const float *dout,
-                                             __global float *work, __global float *dqkv, uint packed, uint tokens,
-                                             uint heads, uint width, uint causal, float scale, float rate,
-                                             float keep_scale, uint stream, ulong slice_first, ulong slice_row,
-                                             ulong slice_stride, uint want)
+                                             __global float *work, __global float *dqkv, uint packed,
+                                             uint tokens, uint heads, uint width, uint causal, float scale,
+                                             float rate, float keep_scale, uint stream, ulong slice_first,
+                                             ulong slice_row, ulong slice_stride, uint want)
 {
-    __local struct operands at;
-    __local float tile[BLOCK * PITCH];
+    __local struct operands at __attribute__((aligned(64)));
+    __local float tile[BLOCK * PITCH] __attribute__((aligned(64)));
     const uint parts = (width + BLOCK - 1) / BLOCK, blocks = (tokens + BLOCK - 1) / BLOCK;
     const uint column = get_group_id(0) % parts * BLOCK, number = get_group_id(0) / parts;
     const bool keys = number < blocks;

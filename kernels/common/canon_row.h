@@ -5,37 +5,38 @@
  *     16   sixteen neighbours of a group have a lane each: devices whose lanes are many and narrow, and
  *          whose memory wants neighbours to read what lies side by side
  *
- * Kernels over rows have one text for both: `row_real` is what a work-item has of sixteen elements. A row is that of
- * ROW_NUMBER; with 16, rows beyond the last have no columns, but their work-items meet the barriers of row_fold.
- * Every lane adds the same values in the same order, and folds are those of canon_fold: the same bits. */
+ * Kernels over rows have one text for both: `row_real` is what a work-item has of sixteen elements. A row is
+ * that of ROW_NUMBER; with 16, rows beyond the last have no columns, but their work-items meet the barriers
+ * of row_fold. Every lane adds the same values in the same order, and folds are those of canon_fold: the same
+ * bits. */
 #if KEEL_ROW_ITEMS == 1
-#define row_real         float16
-#define row_word         uint16
-#define ROW_LANE         0
-#define ROW_NUMBER       get_global_id(0)
-#define ROW_FOLDS(name)  __local float *const name __attribute__((unused)) = 0
-#define row_load         canon_load
-#define row_store        canon_store
-#define row_mask         canon_mask
-#define row_first        canon_first
-#define row_fold(v, at)  canon_fold(v)
+#define row_real            float16
+#define row_word            uint16
+#define ROW_LANE            0
+#define ROW_NUMBER          get_global_id(0)
+#define ROW_FOLDS(name)     __local float *const name __attribute__((unused)) = 0
+#define row_load            canon_load
+#define row_store           canon_store
+#define row_mask            canon_mask
+#define row_first           canon_first
+#define row_fold(v, at)     canon_fold(v)
 #define row_fold_max(v, at) canon_fold_max(v)
-#define ROW_LEADS        true
-#define ROW_OWNS(i)      true
+#define ROW_LEADS           true
+#define ROW_OWNS(i)         true
 #define ROW_SYNC
 #define ROW_UNROLL
 #define row_sum_run(x, n, at) canon_sum_run(x, n)
 #else
-#define row_real         float
-#define row_word         uint
-#define ROW_LANE         ((uint)get_local_id(0) % 16)
-#define ROW_NUMBER       ((uint)get_global_id(0) / 16)
+#define row_real              float
+#define row_word              uint
+#define ROW_LANE              ((uint)get_local_id(0) % 16)
+#define ROW_NUMBER            ((uint)get_global_id(0) / 16)
 enum { ROW_GROUP = 256 /* work-items of a group at most */ };
-#define ROW_FOLDS(name) __local float name[ROW_GROUP] __attribute__((aligned(64)))
-#define ROW_LEADS       (ROW_LANE == 0)
-#define ROW_OWNS(i)     (ROW_LANE == (i) % 16)
-#define ROW_UNROLL      _Pragma("unroll 8")
-#define ROW_SYNC        barrier(CLK_GLOBAL_MEM_FENCE); /* what one of a group's only row has written, all read */
+#define ROW_FOLDS(name)       __local float name[ROW_GROUP] __attribute__((aligned(64)))
+#define ROW_LEADS             (ROW_LANE == 0)
+#define ROW_OWNS(i)           (ROW_LANE == (i) % 16)
+#define ROW_UNROLL            _Pragma("unroll 8")
+#define ROW_SYNC              barrier(CLK_GLOBAL_MEM_FENCE); /* what one of a group's only row has written, all read */
 
 static inline float row_load(__global const float *x, uint n)
 {
@@ -62,8 +63,8 @@ CANON_INLINE float16 row_gather(float v, __local float *at)
     barrier(CLK_LOCAL_MEM_FENCE);
     return ((__local const float16 *)at)[get_local_id(0) / 16];
 }
-#define row_fold(v, at)     canon_fold(row_gather(v, at))
-#define row_fold_max(v, at) canon_fold_max(row_gather(v, at))
+#define row_fold(v, at)       canon_fold(row_gather(v, at))
+#define row_fold_max(v, at)   canon_fold_max(row_gather(v, at))
 
 static inline float row_lane_sum(__global const float *x, uint n)
 {

@@ -59,9 +59,9 @@ static inline bool canon_all(int16 v)
 #define CANON_FETCH(p) (void)(p)
 #endif
 
-/* Sixteen elements of a work-item, of kernels that go by elements: they lie together; or, where neighbours are to
- * read neighbours (KEEL_ROW_ITEMS), they are four times four, from p on, as many fours apart as a group has
- * work-items. What is loaded so is stored so. */
+/* Sixteen elements of a work-item, of kernels that go by elements: they lie together; or, where neighbours
+ * are to read neighbours (KEEL_ROW_ITEMS), they are four times four, from p on, as many fours apart as a
+ * group has work-items. What is loaded so is stored so. */
 #if KEEL_ROW_ITEMS == 1
 #define elements_load(p)     vload16(0, p)
 #define elements_store(v, p) vstore16(v, 0, p)
@@ -78,16 +78,16 @@ static inline bool canon_all(int16 v)
     {                                                                                                        \
         type lanes[16];                                                                                      \
         vstore16(v, 0, lanes);                                                                               \
-        _Pragma("unroll") for (uint q = 0; q < 4; q++)                                                       \
-            ((__global type##4 *)p)[q * get_local_size(0)] = vload4(q, lanes);                               \
+        _Pragma("unroll") for (uint q = 0; q < 4; q++)((__global type##4 *)p)[q * get_local_size(0)] =       \
+            vload4(q, lanes);                                                                                \
     }
 ELEMENTS_OF(float)
 ELEMENTS_OF(uint)
 ELEMENTS_OF(ushort)
 #endif
 
-/* Processors get loops: their compilers take a minute for what is unrolled, where every work-item's registers are
- * memory. */
+/* Processors get loops: their compilers take a minute for what is unrolled, where every work-item's registers
+ * are memory. */
 #if defined(__x86_64__) || defined(__aarch64__) || defined(__arm__)
 #define CANON_UNROLL _Pragma("nounroll")
 #else
@@ -95,9 +95,10 @@ ELEMENTS_OF(ushort)
 #endif
 
 /* The body of a kernel over `count` elements of which a work-item takes `block`, a multiple of 16: `wide` at
- * i, i + 16 ... while sixteen are left, then `one`; by elements_load and elements_store. Sixty-four to a turn where
- * there are: of a long chain of arithmetic a processor sees more at once. Where vectors are costly, `one` alone. Needs
- * count and block; nothing that overlaps but i with i. With KEEL_ROW_ITEMS a group takes its elements together. */
+ * i, i + 16 ... while sixteen are left, then `one`; by elements_load and elements_store. Sixty-four to a turn
+ * where there are: of a long chain of arithmetic a processor sees more at once. Where vectors are costly,
+ * `one` alone. Needs count and block; nothing that overlaps but i with i. With KEEL_ROW_ITEMS a group takes
+ * its elements together. */
 #if KEEL_ROW_ITEMS > 1
 #define CANON_ELEMENTS(wide, one)                                                                            \
     const uint id = get_local_id(0), size = get_local_size(0);                                               \

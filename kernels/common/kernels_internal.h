@@ -158,8 +158,9 @@ uint32_t keel_kernels_item_rows(const struct keel_kernels *kernels, uint32_t n);
 struct keel_range keel_kernels_rows(const struct keel_kernels *kernels, uint64_t rows);
 /* The same, but a group has one row where rows are shared. */
 struct keel_range keel_kernels_lone_rows(const struct keel_kernels *kernels, uint64_t rows);
-/* A range of a group for each of `units`, of KEEL_GROUP_ITEMS_MOST work-items or as many as the device's groups
- * hold, a power of two; of a work-item for each, in groups of launch.group_items, where rows are not shared. */
+/* A range of a group for each of `units`, of KEEL_GROUP_ITEMS_MOST work-items or as many as the device's
+ * groups hold, a power of two; of a work-item for each, in groups of launch.group_items, where rows are not
+ * shared. */
 struct keel_range keel_kernels_groups(const struct keel_kernels *kernels, uint64_t units);
 /* Whether sixteen work-items share a row, and a group what one work-item does elsewhere: launch.row_items. */
 bool keel_kernels_share_rows(const struct keel_kernels *kernels);

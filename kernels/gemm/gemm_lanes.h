@@ -4,26 +4,27 @@
  *
  *     s = fma(a_i, b_i, s), i ascending: the chain of gemm.cl, element by element, so the same bits.
  *
- * The work-items of a group lie ACROSS x DOWN over the tile. Each has R rows of sums in registers, from R ty on, and
- * of each row F times four columns: 4 tx to 4 tx + 3, and again 4 ACROSS further. So a row of op(A) is one
- * word to all items that lie across, and columns of op(B) are read as float4 by neighbours side by side. For
- * each DEPTH of k the group copies R DOWN rows of op(A) and 4 F ACROSS columns of op(B) to local memory, k by
- * k; neighbours take neighbours in memory, whichever way the operand lies. What comes next is loaded to
- * registers while the tile is multiplied, and then stored beside it: one barrier for each DEPTH.
+ * The work-items of a group lie ACROSS x DOWN over the tile. Each has R rows of sums in registers, from R ty
+ * on, and of each row F times four columns: 4 tx to 4 tx + 3, and again 4 ACROSS further. So a row of op(A)
+ * is one word to all items that lie across, and columns of op(B) are read as float4 by neighbours side by
+ * side. For each DEPTH of k the group copies R DOWN rows of op(A) and 4 F ACROSS columns of op(B) to local
+ * memory, k by k; neighbours take neighbours in memory, whichever way the operand lies. What comes next is
+ * loaded to registers while the tile is multiplied, and then stored beside it: one barrier for each DEPTH.
  *
- * Three shapes, one text (lanes_tile.h, read for each), a kernel for each, so that none takes another's registers;
- * gemm.c chooses for each product:
+ * Three shapes, one text (lanes_tile.h, read for each), a kernel for each, so that none takes another's
+ * registers; gemm.c chooses for each product:
  *
- *     shape  kernel            items           R x 4 F                    DEPTH         sums of slices of k that wait
- *     0      keel_gemm         gemm.items      item_rows x item_columns   item_depth    none
- *     1      keel_gemm_small   half, 64 least  4 x 4                      2 item_depth  none
- *     2      keel_gemm_sliced  half, 64 least  4 x 4                      2 item_depth  6, those of up to 64 slices
+ *     shape  kernel            items           R x 4 F                    DEPTH         sums of slices of k
+ * that wait 0      keel_gemm         gemm.items      item_rows x item_columns   item_depth    none 1
+ * keel_gemm_small   half, 64 least  4 x 4                      2 item_depth  none 2      keel_gemm_sliced
+ * half, 64 least  4 x 4                      2 item_depth  6, those of up to 64 slices
  *
- * Products that are too small to give every unit tiles of shape 0 take shape 1: few groups on a unit hide little of
- * what memory takes to answer, hence twice the depth.
+ * Products that are too small to give every unit tiles of shape 0 take shape 1: few groups on a unit hide
+ * little of what memory takes to answer, hence twice the depth.
  *
- * C goes through local memory, 8 elements of an item at a time: an item then ends 8 rows of one column, neighbours
- * side by side, by the function that ends tiles on processors, and has the column's part of a checksum.
+ * C goes through local memory, 8 elements of an item at a time: an item then ends 8 rows of one column,
+ * neighbours side by side, by the function that ends tiles on processors, and has the column's part of a
+ * checksum.
  *
  * Tunables: gemm.items, gemm.item_rows, gemm.item_columns, gemm.item_depth. */
 #if KEEL_GEMM_ITEMS > 1
@@ -39,8 +40,9 @@ enum { STAGE_ROWS = 8 /* that an item ends at a time: those of a tile that has a
     (2 * (depth) * (LANES_ROW(LANES_DOWN(items) * (r)) + LANES_ROW(4 * LANES_ACROSS(items) * (f))))
 #define LANES_LARGER(a, b) ((a) > (b) ? (a) : (b))
 enum {
-    ARENA_OWN = LANES_LARGER(LANES_TILES(ITEMS_OWN, DEPTH_OWN, KEEL_GEMM_ITEM_ROWS, KEEL_GEMM_ITEM_COLUMNS / 4),
-                             ITEMS_OWN *STAGE_ROWS),
+    ARENA_OWN =
+        LANES_LARGER(LANES_TILES(ITEMS_OWN, DEPTH_OWN, KEEL_GEMM_ITEM_ROWS, KEEL_GEMM_ITEM_COLUMNS / 4),
+                     ITEMS_OWN *STAGE_ROWS),
     ARENA_SMALL = LANES_LARGER(LANES_TILES(ITEMS_SMALL, DEPTH_SMALL, 4, 1), ITEMS_SMALL *STAGE_ROWS)
 };
 #define GROUP_SIZE(items) __attribute__((reqd_work_group_size(items, 1, 1)))
@@ -86,7 +88,8 @@ static inline uint lanes_copy_count(const struct operand *o, const struct lanes_
 {
     if (c->j >= c->count || c->p >= depth)
         return 0;
-    return o->down ? (c->count - c->j + c->j_step - 1) / c->j_step : (depth - c->p + c->p_step - 1) / c->p_step;
+    return o->down ? (c->count - c->j + c->j_step - 1) / c->j_step
+                   : (depth - c->p + c->p_step - 1) / c->p_step;
 }
 
 /* Elements of a tile that is not whole, or not of floats, from k on: straight to the tile. What is missing is
@@ -109,15 +112,15 @@ static inline bool lanes_is_whole(const struct operand *o, const struct lanes_co
     return o->type == CANON_F32 && c->count >= wide && deep;
 }
 #define LANES_LOAD(next, copies, wide, o, c, k, depth)                                                       \
-    if (lanes_is_whole(o, c, wide, (depth) == DEPTH)) {                                                                 \
+    if (lanes_is_whole(o, c, wide, (depth) == DEPTH)) {                                                      \
         __global const float *from = (__global const float *)(o)->x + lanes_copy_at(o, c, k);                \
-        CANON_UNROLL for (uint i = 0; i < (copies); i++, from += (c)->step)(next)[i] = *from;                      \
+        CANON_UNROLL for (uint i = 0; i < (copies); i++, from += (c)->step)(next)[i] = *from;                \
     }
 #define LANES_STORE(next, copies, wide, o, c, k, depth, tile)                                                \
-    if (lanes_is_whole(o, c, wide, (depth) == DEPTH)) {                                                                 \
+    if (lanes_is_whole(o, c, wide, (depth) == DEPTH)) {                                                      \
         __local float *to = (tile) + (c)->p * LANES_ROW(wide) + (c)->j;                                      \
         const uint step = (c)->p_step * LANES_ROW(wide) + (c)->j_step;                                       \
-        CANON_UNROLL for (uint i = 0; i < (copies); i++, to += step) *to = (next)[i];                              \
+        CANON_UNROLL for (uint i = 0; i < (copies); i++, to += step) *to = (next)[i];                        \
     } else {                                                                                                 \
         lanes_copy_some(o, c, wide, copies, k, depth, tile);                                                 \
     }

@@ -162,6 +162,6 @@ CANON_INLINE void group_multiply(const struct part *g, uint row_block, uint stri
     part_multiply(g, &to, blocks, arena, blocks + blocks_floats);
 }
 #define GROUP_SIZE(items) /* one work-item, as it is launched */
-#define ARENA_OWN   ARENA
-#define ARENA_SMALL ARENA
+#define ARENA_OWN         ARENA
+#define ARENA_SMALL       ARENA
 #endif

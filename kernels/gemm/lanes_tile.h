@@ -37,9 +37,9 @@ struct lanes_sums {
 };
 /* For each of an item's sums, [r][f]. */
 #define EACH_SUM(statement)                                                                                  \
-    CANON_UNROLL for (uint r = 0; r < R; r++)                                                                      \
+    CANON_UNROLL for (uint r = 0; r < R; r++)                                                                \
     {                                                                                                        \
-        CANON_UNROLL for (uint f = 0; f < F; f++) statement;                                                       \
+        CANON_UNROLL for (uint f = 0; f < F; f++) statement;                                                 \
     }
 #define ACROSS   LANES_ACROSS(ITEMS)
 #define DOWN     LANES_DOWN(ITEMS)

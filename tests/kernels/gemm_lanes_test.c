@@ -277,7 +277,7 @@ START_TEST(shapes_that_do_not_fit_are_refused_with_the_figure)
     ck_ok(keel_kernels_check(&gpu, NULL, 0));
     ck_status(keel_kernels_check(&gpu, &deep, 1), KEEL_LIMIT);
     ck_assert_msg(strstr(keel_detail(), "gemm.item_depth") != NULL &&
-                      strstr(keel_detail(), "25600") != NULL && strstr(keel_detail(), "16384") != NULL,
+                      strstr(keel_detail(), "51200") != NULL && strstr(keel_detail(), "16384") != NULL,
                   "%s", keel_detail());
     ck_status(keel_kernels_check(&gpu, &wide, 1), KEEL_LIMIT);
     ck_assert_msg(strstr(keel_detail(), "gemm.items = 256: groups of a board hold 128") != NULL, "%s",

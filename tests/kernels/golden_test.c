@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define LIMIT_NS patience_ns(120 * KEEL_NS_PER_S)
-enum { LIMIT_S = 400, SETTINGS_MAX = 8 };
+enum { LIMIT_S = 400, SETTINGS_MAX = 9 };
 
 /* A stack is the environment that makes the driver show it, and a selector. */
 struct stack {
@@ -118,7 +118,8 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"gemm.strips", 2},
      {"gemm.provider", 1},
      {"attention.block", 16},
-     {"attention.kept", 64}},
+     {"attention.kept", 64},
+     {"launch.row_items", 1}},
     {{"launch.group_items", 8},
      {"launch.item_elements", 256},
      {"gemm.depth", 384},
@@ -141,9 +142,23 @@ static const struct keel_setting samples[][SETTINGS_MAX] = {
      {"gemm.item_depth", 8},
      {"launch.group_items", 16},
      {"launch.item_elements", 16},
-     {"attention.block", 64},
+     {"launch.row_items", 16},
+     {"attention.items", 64},
      {"canon.by_lane", 2}},
+    {{"launch.group_items", 128},
+     {"launch.item_elements", 64},
+     {"launch.row_items", 16},
+     {"attention.items", 256}},
 };
+
+/* Samples may have fewer settings than there is room for. */
+static uint32_t settings_of(const struct keel_setting settings[SETTINGS_MAX])
+{
+    uint32_t count = 0;
+    while (count < SETTINGS_MAX && settings[count].name != NULL)
+        count++;
+    return count;
+}
 
 static uint32_t tunable_named(const char *name)
 {
@@ -169,11 +184,12 @@ static bool lower(struct keel_setting *setting)
 /* A sample as the device has room for it: what takes local memory is lowered in turns until it fits. */
 static void fit(const struct keel_device_info *info, struct keel_setting settings[SETTINGS_MAX])
 {
+    const uint32_t count = settings_of(settings);
     bool lowered = true;
-    while (lowered && keel_kernels_check(info, settings, SETTINGS_MAX) == KEEL_LIMIT) {
+    while (lowered && keel_kernels_check(info, settings, count) == KEEL_LIMIT) {
         const bool of_gemm = strstr(keel_detail(), "gemm.") != NULL;
         lowered = false;
-        for (int i = SETTINGS_MAX; i-- > 0 && !lowered;)
+        for (uint32_t i = count; i-- > 0 && !lowered;)
             if (strncmp(settings[i].name, of_gemm ? "gemm." : "attention.", of_gemm ? 5 : 10) == 0 &&
                 strcmp(settings[i].name, "gemm.provider") != 0)
                 lowered = lower(&settings[i]);
@@ -188,7 +204,7 @@ START_TEST(no_tunable_changes_a_bit)
     ck_ok(keel_device_open("pocl", NULL, &device));
     fit(keel_device_info(device), settings);
     keel_device_close(device);
-    struct rig rig = rig_open("pocl", settings, SETTINGS_MAX);
+    struct rig rig = rig_open("pocl", settings, settings_of(settings));
     all_cases(&stacks[1], &rig, 256);
     rig_close(&rig);
 }
@@ -250,7 +266,8 @@ START_TEST(every_tunable_is_in_a_sample)
         bool seen = false;
         for (size_t s = 0; s < sizeof samples / sizeof samples[0]; s++)
             for (int i = 0; i < SETTINGS_MAX; i++)
-                seen = seen || strcmp(samples[s][i].name, keel_tunable_get(t).name) == 0;
+                seen = seen || (samples[s][i].name != NULL &&
+                                strcmp(samples[s][i].name, keel_tunable_get(t).name) == 0);
         ck_assert_msg(seen, "%s is in no sample", keel_tunable_get(t).name);
     }
 }
@@ -284,19 +301,23 @@ static bool launches(struct keel_kernels *kernels, uint32_t index, const struct 
     return found;
 }
 
+/* On processors, or where lanes are many. */
 START_TEST(every_kernel_is_launched_by_the_cases)
 {
-    struct rig rig = rig_open("host", NULL, 0);
-    for (uint32_t p = 0; p < keel_kernels_part_count(rig.kernels); p++) {
-        const struct keel_kernels_part part = keel_kernels_part(rig.kernels, p);
-        for (uint32_t k = 0; k < part.module->kernel_count; k++) {
+    const struct keel_setting many = {"gemm.items", 64};
+    struct rig rigs[] = {rig_open("host", NULL, 0), rig_open("host", &many, 1)};
+    for (uint32_t p = 0; p < keel_kernels_part_count(rigs[0].kernels); p++) {
+        const struct keel_module *module = keel_kernels_part(rigs[0].kernels, p).module;
+        for (uint32_t k = 0; k < module->kernel_count; k++) {
             bool launched = false;
-            for (uint32_t i = 0; i < keel_golden_count() && !launched; i++)
-                launched = launches(rig.kernels, i, part.kernels[k]);
-            ck_assert_msg(launched, "no golden case launches %s", part.module->kernels[k].name);
+            for (uint32_t i = 0; i < 2 * keel_golden_count() && !launched; i++)
+                launched = launches(rigs[i % 2].kernels, i / 2,
+                                    keel_kernels_part(rigs[i % 2].kernels, p).kernels[k]);
+            ck_assert_msg(launched, "no golden case launches %s", module->kernels[k].name);
         }
     }
-    rig_close(&rig);
+    rig_close(&rigs[0]);
+    rig_close(&rigs[1]);
 }
 END_TEST
 
@@ -428,19 +449,24 @@ END_TEST
 /* ---- for oclgrind_test.sh ---- */
 
 /* GOLDEN_DEVICE=selector: all cases on that device, with buffers of exactly their size, so that a simulator
- * sees each byte beyond them; GOLDEN_LANES sets canon.by_lane. GOLDEN_ITEMS=N: the products alone, gemm.items
- * = N. GOLDEN_ONLY=OPERATION: its cases alone. */
+ * sees each byte beyond them; GOLDEN_LANES sets canon.by_lane. GOLDEN_ITEMS=N: as where lanes are many,
+ * gemm.items and attention.items = N. GOLDEN_ONLY=OPERATION: its cases alone. */
 START_TEST(the_device_that_was_named_gives_the_hashes)
 {
     const char *lanes = getenv("GOLDEN_LANES");
     const char *items = getenv("GOLDEN_ITEMS");
+    const char *only = getenv("GOLDEN_ONLY");
+    const uint32_t count = items != NULL ? (uint32_t)atoi(items) : 1;
     const struct keel_setting settings[] = {{"canon.by_lane", lanes != NULL ? (uint32_t)atoi(lanes) : 0},
                                             {"gemm.item_depth", 8},
-                                            {"gemm.items", items != NULL ? (uint32_t)atoi(items) : 1}};
+                                            {"gemm.items", count},
+                                            {"attention.items", count},
+                                            {"launch.group_items", 32},
+                                            {"launch.item_elements", 16},
+                                            {"launch.row_items", 16}};
     const struct stack stack = {.name = getenv("GOLDEN_DEVICE")};
-    struct rig rig = rig_open(stack.name, settings, items != NULL ? 3 : 1);
-    const char *only = getenv("GOLDEN_ONLY");
-    some_cases(&stack, &rig, 0, only != NULL ? only : items != NULL ? "gemm" : "");
+    struct rig rig = rig_open(stack.name, settings, items != NULL ? sizeof settings / sizeof settings[0] : 1);
+    some_cases(&stack, &rig, 0, only != NULL ? only : "");
     rig_close(&rig);
 }
 END_TEST
