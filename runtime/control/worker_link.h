@@ -10,8 +10,8 @@
 
 enum { KEEL_LINK_FD = 3, KEEL_LINK_TEXT_BYTES = 1024 };
 /* Words of options that `keel run` hands to workers through launcher and agents, names and values: those of
- * its user, and behind them what the launcher adds, --resume with its value. */
-enum { KEEL_PASSED_BY_USER_MAX = 160, KEEL_PASSED_ON_MAX = KEEL_PASSED_BY_USER_MAX + 2 };
+ * its user, and behind them what the launcher adds, --resume and --hosts with their values. */
+enum { KEEL_PASSED_BY_USER_MAX = 160, KEEL_PASSED_ON_MAX = KEEL_PASSED_BY_USER_MAX + 4 };
 
 enum keel_link_kind {
     /* worker to agent */

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 enum {
-    STRANGERS_MAX = 64,
-    WAITING_MAX = 64, /* agents beyond those that are wanted */
+    STRANGERS_MAX = 64, /* beyond one for each node: all may dial at once */
+    WAITING_MAX = 64,   /* agents beyond those that are wanted */
     EVENTS_PER_TURN = 256,
     IN_BYTES = KEEL_FRAME_EXTRA_BYTES + 4 + 4 + KEEL_REASON_BYTES, /* the longest that an agent sends */
     OUT_SMALL_BYTES = KEEL_FRAME_EXTRA_BYTES + 4 + 4 + KEEL_REASON_BYTES,
@@ -186,7 +186,7 @@ static void make_room(struct keel_gate *gate)
     for (struct caller *at = gate->callers; at != NULL; at = at->next)
         if (is_stranger(at))
             oldest = at; /* the list has the newest first */
-    if (gate->strangers == STRANGERS_MAX && oldest != NULL)
+    if (gate->strangers >= STRANGERS_MAX + (uint32_t)gate->config.node_count && oldest != NULL)
         refuse(gate, oldest, KEEL_BUSY, "did not say in time who it is, and others want to");
 }
 
@@ -333,6 +333,8 @@ static const char *wrong_way(const struct keel_gate *gate, const struct caller *
 static void take_facts(struct keel_gate *gate, struct caller *caller, const uint8_t *data, uint32_t bytes)
 {
     char why[KEEL_REASON_BYTES];
+    if (gate->waiting == WAITING_MAX) /* of those some may be wanted */
+        seat_those_who_wait(gate);
     if (!keel_agent_facts_read(data, bytes, &caller->facts)) {
         refuse(gate, caller, KEEL_CORRUPT, "says what no agent says");
         return;

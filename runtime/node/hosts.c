@@ -97,10 +97,10 @@ void keel_hosts_free(struct keel_hosts *hosts)
     *hosts = (struct keel_hosts){.count = 0};
 }
 
-const char *keel_hosts_of(const struct keel_hosts *hosts, uint16_t node, uint16_t node_count)
+const char *keel_hosts_of(const struct keel_hosts *hosts, const struct keel_job *job, uint16_t node)
 {
-    KEEL_ASSERT(node > 0 && node < node_count);
-    return hosts->count == 0 ? "" : hosts->names[(node - 1U) * hosts->count / (node_count - 1U)];
+    KEEL_ASSERT(node > 0 && node <= keel_job_node_count(job));
+    return hosts->count == 0 ? "" : hosts->names[keel_job_host_of(job, hosts->count, node)];
 }
 
 /* ---- where the launcher is reached --------------------------------------------------------------------- */

@@ -21,8 +21,8 @@ struct keel_hosts {
 /* INVALID names the host that is none; NOT_FOUND, UNSUPPORTED (no Slurm here). */
 enum keel_status keel_hosts_read(const struct keel_job *job, struct keel_hosts *out);
 void keel_hosts_free(struct keel_hosts *hosts);
-/* Nodes 1 .. node_count - 1 lie on the hosts in blocks. "": nobody said. */
-const char *keel_hosts_of(const struct keel_hosts *hosts, uint16_t node, uint16_t node_count);
+/* The host of a node (keel_job_host_of); "": nobody said. */
+const char *keel_hosts_of(const struct keel_hosts *hosts, const struct keel_job *job, uint16_t node);
 
 /* Where the launcher listens, and where agents reach it (port 0: the one that it gets). INVALID: a name or an
  * address that other hosts cannot reach, and what could be given instead. */

@@ -7,11 +7,8 @@
  * in node.c; what people see is the caller's. */
 #include "launcher.h"
 
-#include "control.h"
-#include "dial.h"
 #include "drill.h"
-#include "hosts.h"
-#include "secret.h"
+#include "launcher_state.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -28,7 +25,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { AGENT_ARGS = 14, FIRST_INCARNATION = 1 };
+enum { AGENT_ARGS = 14 };
 
 /* At the end: for agents to go by themselves, and for snapshots under way. */
 static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
@@ -37,63 +34,17 @@ static const uint64_t drain_grace_ns = 60 * KEEL_NS_PER_S;
 /* A second signal counts when it comes so long after the first. */
 static const uint64_t hurry_after_ns = 250 * KEEL_NS_PER_MS;
 
-/* Agents of other hosts. A port is tried until it is free for datagrams and connections. */
-enum {
-    PORT_TRIES = 16,
-    SILENT_TIMEOUTS = 2,
-    GATHER_TIMEOUTS = 60,
-    AGENT_WAIT_TIMEOUTS = 12,
-    AGENT_WAIT_MIN_S = 20
-};
-static const uint64_t gather_min_ns = 60 * KEEL_NS_PER_S;
-static const uint64_t remind_ns = 30 * KEEL_NS_PER_S;
+/* A port is tried until it is free for datagrams and connections. */
+enum { PORT_TRIES = 16 };
 
-struct agent {
-    struct keel_process process; /* the agent, or what started it on its host */
-    uint32_t incarnation;
-    bool running;
-    bool unstarted; /* could not be started: to be told once the step is over */
-    uint64_t joined_ns;
-};
-
-struct launcher {
-    const struct keel_launch_config *config;
-    const struct keel_launch_report *report;
-    struct keel_control_plane control;
-    struct keel_mailbox *mailbox;
-    struct keel_store *store;
-    struct keel_committer *committer; /* NULL: the job makes no snapshots */
-    struct keel_gate *gate;           /* NULL: all agents are on this host */
-    struct keel_hosts hosts;
-    struct keel_secret secret;
-    struct keel_listen listen;
-    bool gathering;                         /* the run has not begun: agents are to come first */
-    uint64_t gather_until_ns, remind_at_ns; /* KEEL_NEVER: people start them */
-    enum keel_status gather_status;         /* why it does not begin, */
-    char gather_detail[KEEL_DETAIL_BYTES];  /* in words */
-    char place[KEEL_PLACE_BYTES];           /* where agents dial in */
-    char store_path[KEEL_PATH_BYTES], *job_text;
-    char self[KEEL_PATH_BYTES];
-    uint64_t run;
-    int signal_fd;
-    sigset_t signals_before;
-    bool stopping, hurried; /* by a signal; by a second one */
-    bool full;              /* the disk, as the caller was told last */
-    bool began;             /* there was a view */
-    int refused_code;       /* the newest exit code of an agent that ended by itself, 0 for none */
-    uint64_t stopped_ns;
-    uint16_t node_count;
-    struct agent agents[KEEL_NODES_MAX]; /* by node; [0] is not used */
-};
-
-static struct launcher *launcher_of(void *context)
+static struct keel_launcher *launcher_of(void *context)
 {
     return ((struct keel_control_plane *)context)->owner;
 }
 
 /* ---- agents ----------------------------------------------------------------------------------------- */
 
-static enum keel_status spawn_here(struct launcher *launcher, uint16_t node, uint32_t incarnation)
+static enum keel_status spawn_here(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)
 {
     const struct keel_launch_config *config = launcher->config;
     char node_text[12], incarnation_text[12], run_text[20], place[KEEL_PLACE_BYTES];
@@ -122,90 +73,32 @@ static enum keel_status spawn_here(struct launcher *launcher, uint16_t node, uin
         argv[count++] = (char *)config->resume;
     }
     KEEL_ASSERT(count < sizeof argv / sizeof argv[0]);
-    struct agent *agent = &launcher->agents[node];
+    struct keel_launched_agent *agent = &launcher->agents[node];
     KEEL_TRY(keel_process_spawn(argv, NULL, 0, -1, &agent->process));
     agent->running = true;
     agent->incarnation = incarnation;
     return KEEL_OK;
 }
 
-static struct keel_host_command command_of(const struct launcher *launcher, uint16_t node)
+static enum keel_status spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)
 {
-    const struct keel_job *job = launcher->config->job;
-    const uint64_t wait_s = (uint64_t)(job->timeout_s * AGENT_WAIT_TIMEOUTS);
-    const bool ours = job->launch != KEEL_LAUNCH_NONE;
-    return (struct keel_host_command){.program = job->command[0] != '\0' ? job->command : launcher->self,
-                                      .place = launcher->place,
-                                      .key_file = ours ? "-" : "job.key",
-                                      .node = node,
-                                      .wait_s = !ours                       ? 0
-                                                : wait_s > AGENT_WAIT_MIN_S ? (uint32_t)wait_s
-                                                                            : AGENT_WAIT_MIN_S};
+    return launcher->gate == NULL ? spawn_here(launcher, node, incarnation)
+                                  : keel_remote_spawn(launcher, node, incarnation);
 }
 
-/* On its host, where this is ours to do. What was started there before may still run: its agent dials again.
- */
-static enum keel_status spawn_there(struct launcher *launcher, uint16_t node, uint32_t incarnation)
-{
-    const struct keel_job *job = launcher->config->job;
-    struct agent *agent = &launcher->agents[node];
-    keel_gate_want(launcher->gate, node, incarnation);
-    if (job->launch == KEEL_LAUNCH_NONE || agent->running)
-        return KEEL_OK;
-    const struct keel_host_command command = command_of(launcher, node);
-    char key[KEEL_SECRET_TEXT_BYTES];
-    keel_secret_text(&launcher->secret, key);
-    enum keel_status status = keel_host_start(
-        job, keel_hosts_of(&launcher->hosts, node, launcher->node_count), &command, key, &agent->process);
-    sodium_memzero(key, sizeof key);
-    agent->running = status == KEEL_OK;
-    return status;
-}
-
-static enum keel_status spawn(struct launcher *launcher, uint16_t node, uint32_t incarnation)
-{
-    return launcher->gate != NULL ? spawn_there(launcher, node, incarnation)
-                                  : spawn_here(launcher, node, incarnation);
-}
-
-static void tell_exit(struct launcher *launcher, uint16_t node)
+void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node)
 {
     launcher->agents[node].unstarted = false;
+    if (launcher->gate != NULL) /* wanted again when the node is to be started again */
+        keel_gate_unwant(launcher->gate, node);
     keel_control_step(
         &launcher->control,
         &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT, .node = node, .cause = KEEL_CAUSE_EXIT});
 }
 
-static void give_up_gathering(struct launcher *launcher, enum keel_status status, const char *detail)
+static void reap(struct keel_launcher *launcher, uint16_t node)
 {
-    if (launcher->gather_status != KEEL_OK)
-        return;
-    snprintf(launcher->gather_detail, sizeof launcher->gather_detail, "%s", detail);
-    launcher->gather_status = status;
-}
-
-/* What started an agent on its host has ended. Where the agent is here, its connection tells of its end. */
-static void lose_starter(struct launcher *launcher, uint16_t node, const struct keel_process_end *end)
-{
-    const char *host = keel_hosts_of(&launcher->hosts, node, launcher->node_count);
-    char why[KEEL_DETAIL_BYTES];
-    if (keel_gate_has(launcher->gate, node) || !keel_gate_wants(launcher->gate, node))
-        return;
-    snprintf(why, sizeof why, "node %u: what starts its agent on %.64s ended (%s %d) before that came", node,
-             host, end->signaled ? "signal" : "exit code", end->code);
-    if (launcher->gathering) {
-        bool could_not = !end->signaled && end->code == keel_status_exit_code(KEEL_UNSUPPORTED);
-        give_up_gathering(launcher, could_not ? KEEL_UNSUPPORTED : KEEL_PEER_LOST, why);
-        return;
-    }
-    keel_log(KEEL_LOG_WARN, "%s", why);
-    keel_gate_unwant(launcher->gate, node);
-    tell_exit(launcher, node);
-}
-
-static void reap(struct launcher *launcher, uint16_t node)
-{
-    struct agent *agent = &launcher->agents[node];
+    struct keel_launched_agent *agent = &launcher->agents[node];
     struct keel_process_end end = {0};
     enum keel_status status = keel_process_wait(&agent->process, keel_now_ns(), &end);
     if (status == KEEL_TIMEOUT)
@@ -215,21 +108,21 @@ static void reap(struct launcher *launcher, uint16_t node)
     keel_process_close(&agent->process);
     agent->running = false;
     if (launcher->gate != NULL) {
-        lose_starter(launcher, node, &end);
+        keel_remote_lose_starter(launcher, node, &end);
         return;
     }
     launcher->refused_code = end.signaled ? 0 : end.code;
     int stopped_code = launcher->stopping ? keel_status_exit_code(KEEL_INTERRUPTED) : 0;
     if (end.signaled || (end.code != 0 && end.code != stopped_code))
         launcher->report->agent_exit(launcher->report->context, node, agent->incarnation, &end);
-    tell_exit(launcher, node);
+    keel_launcher_tell_exit(launcher, node);
 }
 
 /* ---- effects ---------------------------------------------------------------------------------------- */
 
 static void effect_node_start(void *context, uint16_t node, uint32_t incarnation)
 {
-    struct launcher *launcher = launcher_of(context);
+    struct keel_launcher *launcher = launcher_of(context);
     KEEL_ASSERT(node > 0 && node < launcher->node_count);
     KEEL_ASSERT(launcher->gate != NULL || !launcher->agents[node].running);
     if (spawn(launcher, node, incarnation) == KEEL_OK)
@@ -241,7 +134,7 @@ static void effect_node_start(void *context, uint16_t node, uint32_t incarnation
 static void effect_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
                                    const struct keel_shard_summary *shards, uint32_t count)
 {
-    struct launcher *launcher = launcher_of(context);
+    struct keel_launcher *launcher = launcher_of(context);
     enum keel_status status = launcher->committer == NULL
                                   ? keel_fail(KEEL_INVALID, "a snapshot of a job that asks for none")
                                   : keel_committer_order(launcher->committer, step, attempt, shards, count);
@@ -255,7 +148,7 @@ static void effect_snapshot_commit(void *context, uint64_t step, uint64_t attemp
 static void effect_snapshot_drop(void *context, uint64_t step, uint64_t attempt,
                                  const struct keel_bitset *ranks)
 {
-    struct launcher *launcher = launcher_of(context);
+    struct keel_launcher *launcher = launcher_of(context);
     if (launcher->committer != NULL)
         keel_committer_drop(launcher->committer, step, attempt, ranks);
 }
@@ -306,7 +199,7 @@ static const struct keel_env effects = {
     .note = effect_note,
 };
 
-static void report_snapshots(struct launcher *launcher)
+static void report_snapshots(struct keel_launcher *launcher)
 {
     struct keel_committed result;
     while (launcher->committer != NULL && keel_committer_take(launcher->committer, &result))
@@ -333,7 +226,7 @@ void keel_launch_hold_signals(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-static enum keel_status take_signals(struct launcher *launcher)
+static enum keel_status take_signals(struct keel_launcher *launcher)
 {
     sigset_t ours;
     our_signals(&ours);
@@ -348,7 +241,7 @@ static enum keel_status take_signals(struct launcher *launcher)
 
 /* Take the signals that wait. One that comes right after the first is the same request: timeout(1) and
  * service managers signal a process and then its group. */
-static void read_signals(struct launcher *launcher)
+static void read_signals(struct keel_launcher *launcher)
 {
     struct signalfd_siginfo info;
     while (read(launcher->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
@@ -363,7 +256,7 @@ static void read_signals(struct launcher *launcher)
 }
 
 /* Signals that still wait were meant for this run: read before they are unblocked. */
-static void give_signals_back(struct launcher *launcher)
+static void give_signals_back(struct keel_launcher *launcher)
 {
     if (launcher->signal_fd < 0)
         return;
@@ -374,7 +267,7 @@ static void give_signals_back(struct launcher *launcher)
 }
 
 /* The caller saw a reason to end. */
-static void serve_caller(struct launcher *launcher)
+static void serve_caller(struct keel_launcher *launcher)
 {
     const struct keel_launch_report *report = launcher->report;
     if (launcher->stopping || report->stop == NULL || !report->stop(report->context))
@@ -384,7 +277,7 @@ static void serve_caller(struct launcher *launcher)
     keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }
 
-static void serve_signals(struct launcher *launcher)
+static void serve_signals(struct keel_launcher *launcher)
 {
     bool before = launcher->stopping;
     read_signals(launcher);
@@ -392,7 +285,7 @@ static void serve_signals(struct launcher *launcher)
         keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }
 
-static void report_room(struct launcher *launcher)
+static void report_room(struct keel_launcher *launcher)
 {
     const struct keel_control_plane *control = &launcher->control;
     if (control->unstored == launcher->full)
@@ -406,7 +299,7 @@ static void report_room(struct launcher *launcher)
 enum { FD_MAILBOX, FD_SIGNALS, FD_COMMITTER, FD_GATE, FD_AGENTS, FD_MAX = FD_AGENTS + KEEL_NODES_MAX };
 
 /* Fill the poll table (negative descriptors are skipped by poll); how many there are. */
-static nfds_t prepare(const struct launcher *launcher, struct pollfd fds[FD_MAX])
+static nfds_t prepare(const struct keel_launcher *launcher, struct pollfd fds[FD_MAX])
 {
     fds[FD_MAILBOX] = (struct pollfd){
         .fd = launcher->mailbox != NULL ? keel_mailbox_fd(launcher->mailbox) : -1, .events = POLLIN};
@@ -416,14 +309,14 @@ static nfds_t prepare(const struct launcher *launcher, struct pollfd fds[FD_MAX]
     fds[FD_GATE] =
         (struct pollfd){.fd = launcher->gate != NULL ? keel_gate_fd(launcher->gate) : -1, .events = POLLIN};
     for (uint16_t node = 0; node < launcher->node_count; node++) {
-        const struct agent *agent = &launcher->agents[node];
+        const struct keel_launched_agent *agent = &launcher->agents[node];
         fds[FD_AGENTS + node] =
             (struct pollfd){.fd = agent->running ? agent->process.pidfd : -1, .events = POLLIN};
     }
     return (nfds_t)FD_AGENTS + launcher->node_count;
 }
 
-static bool some_unstarted(const struct launcher *launcher)
+static bool some_unstarted(const struct keel_launcher *launcher)
 {
     for (uint16_t node = 1; node < launcher->node_count; node++)
         if (launcher->agents[node].unstarted)
@@ -431,109 +324,9 @@ static bool some_unstarted(const struct launcher *launcher)
     return false;
 }
 
-/* ---- gathering: agents of other hosts come before the run begins ---- */
-
-static void tell(struct launcher *launcher, const char *text)
-{
-    launcher->report->tell(launcher->report->context, text);
-}
-
-static void tell_who_is_missing(struct launcher *launcher)
-{
-    char nodes[256] = "", line[KEEL_DETAIL_BYTES];
-    size_t used = 0;
-    uint32_t count = 0;
-    for (uint16_t node = keel_gate_missing(launcher->gate, 1); node != 0;
-         node = keel_gate_missing(launcher->gate, (uint16_t)(node + 1))) {
-        const char *host = keel_hosts_of(&launcher->hosts, node, launcher->node_count);
-        count++;
-        if (used + 96 < sizeof nodes)
-            used += (size_t)snprintf(nodes + used, sizeof nodes - used, "%s %u%s%.64s", count > 1 ? "," : "",
-                                     node, host[0] != '\0' ? " on " : "", host);
-    }
-    snprintf(line, sizeof line, "waits at %s for %u agents, of nodes%s", launcher->place, count, nodes);
-    tell(launcher, line);
-}
-
-/* For people, who start the agents. */
-static void tell_commands(struct launcher *launcher)
-{
-    char command[KEEL_HOST_COMMAND_BYTES], line[KEEL_HOST_COMMAND_BYTES + 96];
-    if (launcher->config->job->launch != KEEL_LAUNCH_NONE)
-        return;
-    snprintf(line, sizeof line,
-             "copy %.300s/job.key to each host (mode 600), and start there:", launcher->config->directory);
-    tell(launcher, line);
-    for (uint16_t node = 1; node < launcher->node_count; node++) {
-        const struct keel_host_command words = command_of(launcher, node);
-        const char *host = keel_hosts_of(&launcher->hosts, node, launcher->node_count);
-        if (keel_host_command_line(&words, command, sizeof command) != KEEL_OK)
-            continue;
-        snprintf(line, sizeof line, "  %.64s%s%s", host, host[0] != '\0' ? ": " : "", command);
-        tell(launcher, line);
-    }
-}
-
-static enum keel_status begin_run(struct launcher *launcher)
-{
-    launcher->gathering = false;
-    KEEL_TRY(keel_control_start(&launcher->control));
-    for (uint16_t node = 1; node < launcher->node_count; node++)
-        launcher->agents[node].joined_ns = keel_now_ns();
-    keel_gate_release(launcher->gate);
-    return KEEL_OK;
-}
-
-static void gather(struct launcher *launcher)
-{
-    const struct keel_launch_report *report = launcher->report;
-    char text[KEEL_DETAIL_BYTES];
-    if (report->stop != NULL && report->stop(report->context))
-        launcher->stopping = true;
-    const uint16_t missing = keel_gate_missing(launcher->gate, 1);
-    if (launcher->stopping) {
-        give_up_gathering(launcher, KEEL_INTERRUPTED, "stopped before all agents had come");
-    } else if (missing == 0) {
-        enum keel_status status = begin_run(launcher);
-        if (status != KEEL_OK)
-            give_up_gathering(launcher, status, keel_detail());
-    } else if (keel_remaining_ns(launcher->gather_until_ns) == 0) {
-        snprintf(text, sizeof text, "node %u: no agent came from %.64s in time; what it says is above",
-                 missing, keel_hosts_of(&launcher->hosts, missing, launcher->node_count));
-        give_up_gathering(launcher, KEEL_TIMEOUT, text);
-    } else if (keel_remaining_ns(launcher->remind_at_ns) == 0) {
-        launcher->remind_at_ns = keel_deadline_after_ns(remind_ns);
-        tell_who_is_missing(launcher);
-    }
-}
-
-static bool is_silent(void *context, uint16_t node)
-{
-    const struct launcher *launcher = context;
-    const uint64_t heard_ns = keel_mailbox_heard_ns(launcher->mailbox, node);
-    const uint64_t joined_ns = launcher->agents[node].joined_ns;
-    const double limit_ns = SILENT_TIMEOUTS * launcher->config->job->timeout_s * (double)KEEL_NS_PER_S;
-    return (double)(keel_now_ns() - (heard_ns > joined_ns ? heard_ns : joined_ns)) > limit_ns;
-}
-
-static void take_news(void *context, const struct keel_gate_news *news)
-{
-    struct launcher *launcher = context;
-    if (!news->orderly)
-        launcher->report->agent(launcher->report->context, news);
-    if (news->kind == KEEL_GATE_JOINED) {
-        launcher->agents[news->node].incarnation = news->incarnation;
-        launcher->agents[news->node].joined_ns = keel_now_ns();
-    }
-    if (news->kind != KEEL_GATE_LEFT || launcher->gathering)
-        return;
-    launcher->refused_code = keel_status_exit_code(news->status);
-    tell_exit(launcher, news->node);
-}
-
 /* ---- the loop ------------------------------------------------------------------------------------------ */
 
-static int wait_ms(const struct launcher *launcher)
+static int wait_ms(const struct keel_launcher *launcher)
 {
     uint64_t deadline_ns = launcher->gathering ? launcher->gather_until_ns : launcher->control.timer_ns;
     if (some_unstarted(launcher))
@@ -542,22 +335,28 @@ static int wait_ms(const struct launcher *launcher)
         deadline_ns = launcher->remind_at_ns;
     if (launcher->gate != NULL && keel_gate_deadline_ns(launcher->gate) < deadline_ns)
         deadline_ns = keel_gate_deadline_ns(launcher->gate);
+    for (uint16_t node = 1; node < launcher->node_count; node++)
+        if (launcher->agents[node].retry_ns != 0 && launcher->agents[node].retry_ns < deadline_ns)
+            deadline_ns = launcher->agents[node].retry_ns;
     return keel_remaining_poll_ms(deadline_ns);
 }
 
-static void serve_agents(struct launcher *launcher, const struct pollfd fds[FD_MAX])
+static void serve_agents(struct keel_launcher *launcher, const struct pollfd fds[FD_MAX])
 {
     for (uint16_t node = 1; node < launcher->node_count; node++) {
         if (fds[FD_AGENTS + node].revents != 0)
             reap(launcher, node);
-        if (launcher->agents[node].unstarted)
-            tell_exit(launcher, node);
+        struct keel_launched_agent *agent = &launcher->agents[node];
+        if (agent->retry_ns != 0 && keel_remaining_ns(agent->retry_ns) == 0)
+            keel_remote_start_again(launcher, node);
+        if (agent->unstarted)
+            keel_launcher_tell_exit(launcher, node);
     }
     if (launcher->gate != NULL)
         keel_gate_turn(launcher->gate);
 }
 
-static void loop(struct launcher *launcher)
+static void loop(struct keel_launcher *launcher)
 {
     struct pollfd fds[FD_MAX];
     while (!launcher->control.finished && !launcher->hurried && launcher->gather_status == KEEL_OK) {
@@ -570,7 +369,7 @@ static void loop(struct launcher *launcher)
             report_snapshots(launcher);
         serve_agents(launcher, fds);
         if (launcher->gathering) {
-            gather(launcher);
+            keel_remote_gather(launcher);
             continue;
         }
         keel_control_turn(&launcher->control);
@@ -582,7 +381,7 @@ static void loop(struct launcher *launcher)
 /* ---- end ---------------------------------------------------------------------------------------------- */
 
 /* Wait until the agents have ended, at most until the deadline; a `patient` wait ends at a second signal. */
-static void await_agents(struct launcher *launcher, uint64_t deadline_ns, bool patient)
+static void await_agents(struct keel_launcher *launcher, uint64_t deadline_ns, bool patient)
 {
     struct pollfd fds[FD_MAX];
     for (;;) {
@@ -600,7 +399,7 @@ static void await_agents(struct launcher *launcher, uint64_t deadline_ns, bool p
         if (launcher->gate != NULL)
             keel_gate_turn(launcher->gate);
         for (uint16_t node = 1; node < launcher->node_count; node++) {
-            struct agent *agent = &launcher->agents[node];
+            struct keel_launched_agent *agent = &launcher->agents[node];
             struct keel_process_end end;
             if (fds[FD_AGENTS + node].revents == 0 ||
                 keel_process_wait(&agent->process, keel_now_ns(), &end) == KEEL_TIMEOUT)
@@ -611,7 +410,7 @@ static void await_agents(struct launcher *launcher, uint64_t deadline_ns, bool p
     }
 }
 
-static void end_agents(struct launcher *launcher)
+static void end_agents(struct keel_launcher *launcher)
 {
     bool patient = launcher->control.finished && !launcher->hurried;
     if (patient)
@@ -634,27 +433,15 @@ static void end_agents(struct launcher *launcher)
 
 /* Nobody saves: before the first agent starts, or after the last has ended. What is not committed was left by
  * those that were killed, or failed. */
-static void remove_leftovers(struct launcher *launcher)
+static void remove_leftovers(struct keel_launcher *launcher)
 {
     const struct keel_retention only_leftovers = {.keep_last = UINT32_MAX, .idle = true};
     if (keel_store_retain(launcher->store, &only_leftovers, NULL) != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "what failed snapshots left stays: %s", keel_detail());
 }
 
-/* Nodes with directories of their own leave the text in the store. */
-static void take_sample(const struct launcher *launcher)
-{
-    char from[KEEL_PATH_BYTES], to[KEEL_PATH_BYTES];
-    if (launcher->store_path[0] == '\0' || launcher->config->job->sample_tokens == 0 ||
-        keel_path_join(from, launcher->store_path, "sample.txt") != KEEL_OK ||
-        keel_path_join(to, launcher->config->directory, "sample.txt") != KEEL_OK)
-        return;
-    if (rename(from, to) != 0 && errno != ENOENT)
-        keel_log(KEEL_LOG_WARN, "%s: cannot be moved to %s: %s", from, to, strerror(errno));
-}
-
 /* The run's last snapshots are worth a wait; a disk that hangs is not worth waiting for for ever. */
-static void end_snapshots(struct launcher *launcher)
+static void end_snapshots(struct keel_launcher *launcher)
 {
     if (launcher->committer == NULL)
         return;
@@ -703,7 +490,7 @@ bool keel_launch_is_locked(const char *directory)
     return keel_path_join(path, directory, "run.lock") == KEEL_OK && keel_file_is_locked(path);
 }
 
-static enum keel_status open_mailbox(struct launcher *launcher)
+static enum keel_status open_mailbox(struct keel_launcher *launcher)
 {
     uint8_t key[KEEL_SECRET_BYTES];
     KEEL_TRY(keel_secret_load(launcher->config->directory, true, &launcher->secret));
@@ -714,7 +501,7 @@ static enum keel_status open_mailbox(struct launcher *launcher)
     const struct keel_mailbox_config config = {.bind = other_hosts ? &launcher->listen.bind : NULL,
                                                .key = key,
                                                .run = launcher->run,
-                                               .incarnation = FIRST_INCARNATION,
+                                               .incarnation = KEEL_FIRST_INCARNATION,
                                                .stranger = launcher->report->stranger,
                                                .context = launcher->report->context};
     KEEL_TRY(keel_mailbox_open(&config, &launcher->mailbox));
@@ -722,57 +509,8 @@ static enum keel_status open_mailbox(struct launcher *launcher)
     return KEEL_OK;
 }
 
-/* What workers are told, with what is for a node's first life alone at the end: that a drill fired is on
- * record in the directory of its node, which the next one may not have. */
-static void fill_words(const struct launcher *launcher, struct keel_handed_job *job, uint32_t *first_words)
-{
-    const struct keel_launch_config *config = launcher->config;
-    for (int drills = 0; drills < 2; drills++) {
-        for (uint32_t i = 0; i + 1 < config->passed_on_count; i += 2) {
-            if ((strcmp(config->passed_on[i], "--drill") == 0) != (drills == 1))
-                continue;
-            job->words[job->word_count++] = config->passed_on[i];
-            job->words[job->word_count++] = config->passed_on[i + 1];
-            *first_words += drills == 1 ? 2 : 0;
-        }
-        if (drills == 0 && config->resume != NULL) {
-            job->words[job->word_count++] = "--resume";
-            job->words[job->word_count++] = config->resume;
-        }
-    }
-}
-
-static enum keel_status open_gate(struct launcher *launcher)
-{
-    const struct keel_launch_config *config = launcher->config;
-    struct keel_net_place bind;
-    KEEL_TRY(keel_net_place_parse(launcher->place, &bind));
-    struct keel_gate_config gate = {.bind = &bind,
-                                    .advertised = &launcher->listen.advertised,
-                                    .secret = &launcher->secret,
-                                    .release = KEEL_RELEASE,
-                                    .node_count = launcher->node_count,
-                                    .job = {.run = launcher->run,
-                                            .job = launcher->job_text,
-                                            .identity = config->identity,
-                                            .store = launcher->store_path},
-                                    .context = launcher,
-                                    .news = take_news,
-                                    .silent = is_silent};
-    fill_words(launcher, &gate.job, &gate.first_words);
-    KEEL_TRY(keel_gate_open(&gate, &launcher->gate));
-    struct keel_net_place place = launcher->listen.advertised;
-    char text[512], line[sizeof text + 128];
-    place.port = bind.port;
-    keel_net_place_print(&place, launcher->place);
-    keel_hosts_network_text(&place, text, sizeof text);
-    snprintf(line, sizeof line, "agents dial in at %s%s", launcher->place, text);
-    tell(launcher, line);
-    return KEEL_OK;
-}
-
 /* One port for datagrams and connections: where the kernel chose one that others have, another. */
-static enum keel_status open_network(struct launcher *launcher)
+static enum keel_status open_network(struct keel_launcher *launcher)
 {
     const struct keel_job *job = launcher->config->job;
     size_t bytes;
@@ -780,10 +518,11 @@ static enum keel_status open_network(struct launcher *launcher)
         return open_mailbox(launcher);
     KEEL_TRY(keel_file_read(launcher->config->job_path, KEEL_FRAME_BYTES / 2, &launcher->job_text, &bytes));
     KEEL_TRY(keel_hosts_read(job, &launcher->hosts));
+    snprintf(launcher->host_count, sizeof launcher->host_count, "%u", launcher->hosts.count);
     KEEL_TRY(keel_hosts_listen(job, &launcher->hosts, &launcher->listen));
     for (int tries = 0;; tries++) {
         KEEL_TRY(open_mailbox(launcher));
-        enum keel_status status = open_gate(launcher);
+        enum keel_status status = keel_remote_open_gate(launcher);
         if (status != KEEL_BUSY || launcher->listen.bind.port != 0 || tries == PORT_TRIES)
             return status;
         keel_mailbox_close(launcher->mailbox);
@@ -791,20 +530,7 @@ static enum keel_status open_network(struct launcher *launcher)
     }
 }
 
-/* As agents are to find it, by a path that is whole. */
-static enum keel_status name_store(struct launcher *launcher, const char *root)
-{
-    char *path = realpath(root, NULL);
-    const bool fits = path != NULL && strlen(path) < sizeof launcher->store_path;
-    if (fits)
-        snprintf(launcher->store_path, sizeof launcher->store_path, "%s", path);
-    free(path); /* realpath's own allocation */
-    if (!fits)
-        return keel_fail(KEEL_LIMIT, "%s: has no path that can be told to other hosts", root);
-    return keel_store_mark(launcher->store_path, launcher->run);
-}
-
-static enum keel_status open_snapshots(struct launcher *launcher)
+static enum keel_status open_snapshots(struct keel_launcher *launcher)
 {
     const struct keel_job *job = launcher->config->job;
     if (!keel_job_takes_snapshots(job))
@@ -816,7 +542,7 @@ static enum keel_status open_snapshots(struct launcher *launcher)
     KEEL_TRY(keel_store_open(&store, &launcher->store));
     remove_leftovers(launcher);
     if (job->launch != KEEL_LAUNCH_LOCAL)
-        KEEL_TRY(name_store(launcher, root));
+        KEEL_TRY(keel_remote_name_store(launcher, root));
     const struct keel_committer_config config = {.store = launcher->store,
                                                  .identity = launcher->config->identity,
                                                  .metadata = launcher->config->metadata,
@@ -827,19 +553,19 @@ static enum keel_status open_snapshots(struct launcher *launcher)
     return keel_committer_open(&config, &launcher->committer);
 }
 
-static enum keel_status count_nodes(struct launcher *launcher)
+static enum keel_status count_nodes(struct keel_launcher *launcher)
 {
     struct keel_node_config node;
-    KEEL_TRY(keel_control_layout(launcher->config->job, 0, FIRST_INCARNATION, &node));
+    KEEL_TRY(keel_control_layout(launcher->config->job, 0, KEEL_FIRST_INCARNATION, &node));
     launcher->node_count = node.node_count;
     return KEEL_OK;
 }
 
-static enum keel_status open_control(struct launcher *launcher)
+static enum keel_status open_control(struct keel_launcher *launcher)
 {
     struct keel_node_config node;
     char state[KEEL_PATH_BYTES];
-    KEEL_TRY(keel_control_layout(launcher->config->job, 0, FIRST_INCARNATION, &node));
+    KEEL_TRY(keel_control_layout(launcher->config->job, 0, KEEL_FIRST_INCARNATION, &node));
     node.first_step = launcher->config->first_step;
     node.plans = launcher->config->plans;
     KEEL_TRY(keel_path_join(state, launcher->config->directory, "register.state"));
@@ -851,36 +577,9 @@ static enum keel_status open_control(struct launcher *launcher)
     return keel_control_init(&launcher->control, &config);
 }
 
-/* Agents of other hosts come first; then the run begins. */
-static enum keel_status start_gathering(struct launcher *launcher)
+static enum keel_status start(struct keel_launcher *launcher)
 {
-    const struct keel_job *job = launcher->config->job;
-    const uint64_t patience_ns = (uint64_t)(job->timeout_s * (double)KEEL_NS_PER_S) * GATHER_TIMEOUTS;
-    launcher->gathering = true;
-    launcher->remind_at_ns = keel_deadline_after_ns(remind_ns);
-    launcher->gather_until_ns =
-        job->launch == KEEL_LAUNCH_NONE
-            ? KEEL_NEVER
-            : keel_deadline_after_ns(patience_ns > gather_min_ns ? patience_ns : gather_min_ns);
-    tell_commands(launcher);
-    for (uint16_t node = 1; node < launcher->node_count; node++)
-        KEEL_TRY(spawn(launcher, node, FIRST_INCARNATION));
-    return KEEL_OK;
-}
-
-static enum keel_status check_sample(const struct keel_job *job)
-{
-    if (job->launch == KEEL_LAUNCH_LOCAL || job->sample_tokens == 0 || keel_job_takes_snapshots(job))
-        return KEEL_OK;
-    return keel_fail(KEEL_INVALID,
-                     "train.sample = %u: where agents are on other hosts the text comes by the store of "
-                     "snapshots, and this job takes none; give snapshot.every, or train.sample = 0",
-                     job->sample_tokens);
-}
-
-static enum keel_status start(struct launcher *launcher)
-{
-    KEEL_TRY(check_sample(launcher->config->job));
+    KEEL_TRY(keel_remote_check(launcher->config->job));
     KEEL_TRY(keel_self_path(launcher->self, sizeof launcher->self));
     KEEL_TRY(count_nodes(launcher));
     KEEL_TRY(open_network(launcher));
@@ -888,14 +587,14 @@ static enum keel_status start(struct launcher *launcher)
     KEEL_TRY(open_control(launcher));
     KEEL_TRY(take_signals(launcher));
     if (launcher->gate != NULL)
-        return start_gathering(launcher);
+        return keel_remote_begin(launcher);
     KEEL_TRY(keel_control_start(&launcher->control));
     for (uint16_t node = 1; node < launcher->node_count && !launcher->control.finished; node++)
-        KEEL_TRY(spawn(launcher, node, FIRST_INCARNATION));
+        KEEL_TRY(spawn(launcher, node, KEEL_FIRST_INCARNATION));
     return KEEL_OK;
 }
 
-static enum keel_status outcome(struct launcher *launcher, enum keel_status start_status)
+static enum keel_status outcome(struct keel_launcher *launcher, enum keel_status start_status)
 {
     if (start_status != KEEL_OK)
         return start_status;
@@ -919,7 +618,7 @@ static enum keel_status outcome(struct launcher *launcher, enum keel_status star
 enum keel_status keel_launch(const struct keel_launch_config *config)
 {
     KEEL_ASSERT(config->passed_on_count <= KEEL_PASSED_BY_USER_MAX);
-    struct launcher *launcher;
+    struct keel_launcher *launcher;
     KEEL_TRY(keel_alloc(1, sizeof *launcher, &launcher));
     launcher->config = config;
     launcher->report = &config->report;
@@ -930,7 +629,7 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     if (status == KEEL_OK)
         loop(launcher);
     end_agents(launcher);
-    take_sample(launcher);
+    keel_remote_take_sample(launcher);
     end_snapshots(launcher);
     give_signals_back(launcher);
     keel_detail_set(start_detail);

@@ -70,7 +70,7 @@ struct keel_plan_cut {
 /* What of a job a plan follows from. */
 struct keel_plan_model {
     uint32_t shards, tensor, microbatches; /* microbatches: of a shard */
-    uint32_t per_node;                     /* seats side by side on one node; 0: each is on its own */
+    uint32_t per_node;                     /* seats side by side on one node or host; 0: each is on its own */
     bool has_v;
     bool compressed;                /* gradients are: nodes that wait lie on the host */
     uint32_t zero_most;             /* 0: the optimizer, or how gradients are summed, wants whole tensors */

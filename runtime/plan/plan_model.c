@@ -133,6 +133,16 @@ static enum keel_status read_params(const struct keel_graph *graph, const struct
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
+/* On a node, or on a host of several of them; 0: each is on its own. */
+static uint32_t seats_together(const struct keel_job *job)
+{
+    const uint32_t on_node = job->nodes > 0 ? job->ranks / job->nodes : 1;
+    const uint32_t nodes = keel_job_node_count(job), hosts = keel_job_host_count(job);
+    if (hosts > 0 && hosts < nodes)
+        return on_node * ((nodes + hosts - 1) / hosts);
+    return job->nodes > 0 ? on_node : 0;
+}
+
 static void read_job(const struct keel_job *job, struct keel_plan_model *out)
 {
     struct keel_compression compression;
@@ -142,7 +152,7 @@ static void read_job(const struct keel_job *job, struct keel_plan_model *out)
     out->shards = job->shards;
     out->tensor = job->tensor;
     out->microbatches = job->microbatches;
-    out->per_node = job->nodes > 0 ? job->ranks / job->nodes : 0;
+    out->per_node = seats_together(job);
     out->has_v = keel_optimizer_has_v((enum keel_optimizer)job->optimizer);
     out->zero_most = whole ? 0 : 3;
 }

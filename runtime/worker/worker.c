@@ -52,7 +52,7 @@ static enum keel_status add_drill(struct keel_drill_plan *plan, const char *text
     return KEEL_OK;
 }
 
-enum taken { NODE, LOCAL, INCARNATION, DRILL, RESUME };
+enum taken { NODE, LOCAL, INCARNATION, HOSTS, DRILL, RESUME };
 
 static enum keel_status take_option(void *own, const struct keel_command_option *option, char *value)
 {
@@ -66,6 +66,9 @@ static enum keel_status take_option(void *own, const struct keel_command_option 
         break;
     case INCARNATION:
         worker->incarnation = (uint32_t)strtoul(value, NULL, 10);
+        break;
+    case HOSTS:
+        worker->host_count = (uint32_t)strtoul(value, NULL, 10);
         break;
     case DRILL:
         return add_drill(&worker->drills, value);
@@ -83,6 +86,7 @@ static const struct keel_command_option worker_options[] = {
     {"--node", "N", KEEL_COMMAND_CALL, NODE, NULL},
     {"--local", "N", KEEL_COMMAND_CALL, LOCAL, NULL},
     {"--incarnation", "N", KEEL_COMMAND_CALL, INCARNATION, NULL},
+    {"--hosts", "N", KEEL_COMMAND_CALL, HOSTS, NULL},
     {"--drill", "SPEC", KEEL_COMMAND_CALL, DRILL, NULL},
     {"--resume", "WHAT", KEEL_COMMAND_CALL, RESUME, NULL},
     {"--dump-graph", "DIR", KEEL_COMMAND_TEXT, INTO(dump_graph), NULL},

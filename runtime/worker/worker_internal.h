@@ -101,6 +101,7 @@ struct keel_worker {
     const char *store_path,
         *address; /* of a node that dialed in, which says both; NULL: DIR/ckpt, loopback */
     uint32_t node, local, incarnation;
+    uint32_t host_count; /* of the run; 0: each node is a host of its own */
     enum keel_resume_kind resume;
     uint64_t resume_step;
     struct keel_drill_plan drills;

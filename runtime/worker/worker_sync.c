@@ -58,14 +58,14 @@ static void peer_lost(void *context, uint32_t position)
     keel_inbox_say(&worker->inbox, &message);
 }
 
-/* Positions are the active members, in their order. */
+/* Positions are the active members, in their order; second holders are on other hosts where they can be. */
 struct keel_owners_map keel_worker_owners(const struct keel_worker *worker, uint32_t nodes[KEEL_MEMBERS_MAX])
 {
     const struct keel_parallel *asked = &worker->job.parallel;
     uint32_t count = 0, position = 0;
     for (uint32_t i = 0; i < worker->view.member_count; i++)
         if (!worker->view.members[i].spare && worker->axes.map.place[position++] == worker->axes.place)
-            nodes[count++] = worker->view.members[i].node;
+            nodes[count++] = keel_job_host_of(&worker->job, worker->host_count, worker->view.members[i].node);
     return (struct keel_owners_map){.count = count,
                                     .group = keel_zero_group(count, asked->zero_group),
                                     .holders = asked->holders,

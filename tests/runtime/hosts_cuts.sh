@@ -15,7 +15,7 @@ goes_on() { # steps are committed from now on
 }
 agent_of() { # the process that is agent NUMBER: started by its launcher on that host
     ip netns pids "h$1" | while read -r pid; do
-        tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '^[^ ]*keel agent --join' && echo "$pid"
+        { tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -q '^[^ ]*keel agent --join' && echo "$pid"
     done | head -n 1
 }
 # The last line of a view with so many ranks, behind line FROM of the log.
@@ -94,3 +94,28 @@ await "$out.log" 'datagrams of [0-9]* bytes do not pass between 10.77.0.1[1-4] (
 check "an MTU that the way does not have is found and named" [ $? -eq 0 ]
 finish
 check "and ends the run" [ $code -eq 3 ]
+
+# By ssh itself, where there is a server: as `cluster.launch = ssh` does by default, but for the key.
+if PATH=$PATH:/usr/sbin command -v sshd >/dev/null && command -v ssh >/dev/null && [ "$(id -u)" -eq 0 ]; then
+    for k in 1 2 3 4; do ip -n h$k link set eth0 mtu 1500; done
+    mkdir -p -m 755 /run/sshd "$root/ssh"
+    ssh-keygen -q -t ed25519 -N '' -f "$root/ssh/own" && ssh-keygen -q -t ed25519 -N '' -f "$root/ssh/host"
+    cp "$root/ssh/own.pub" "$root/ssh/authorized"
+    servers=
+    for k in 1 2 3 4; do
+        ip netns exec h$k /usr/sbin/sshd -D -e -f /dev/null -h "$root/ssh/host" -o UsePAM=no -o StrictModes=no -o PidFile=none \
+            -o PermitRootLogin=yes -o "AuthorizedKeysFile=$root/ssh/authorized" 2>"$root/ssh/log$k" &
+        servers="$servers $!"
+    done
+    for k in 1 2 3 4; do await "$root/ssh/log$k" 'Server listening on 0.0.0.0'; done
+    begin ssh --set cluster.launch=ssh --set cluster.hosts=10.77.0.11,10.77.0.12,10.77.0.13,10.77.0.14 --set \
+        "cluster.shell=ssh -F none -i $root/ssh/own -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR %h"
+    finish
+    check "by ssh itself, the key through its standard input" [ $code -eq 0 ]
+    check "the same bits by ssh" same_bits "$root/reference-12" "$out"
+    # shellcheck disable=SC2086
+    kill $servers
+else
+    skipped=$((skipped + 2))
+    echo "note: no server of ssh here (Debian: openssh-server), or not root: agents were started as ssh starts them"
+fi

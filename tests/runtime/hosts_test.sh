@@ -229,6 +229,34 @@ check "and the others train" [ $code -eq 0 ]
 check "with the same bits" same_bits "$root/reference-12" "$out"
 agents_end 0
 
+# ---- hosts fail as a whole --------------------------------------------------------------------------------------------
+
+# Four nodes on two hosts: what a rank owns has its copy on the other host, so both nodes of one may go at once.
+cat >"$root/local" <<'END'
+shift
+exec sh -c "$*"
+END
+agents_of() { # the agents of these nodes of the present run
+    for node; do
+        for pid in /proc/[0-9]*; do
+            { tr '\0' ' ' <"$pid/cmdline"; } 2>/dev/null | grep -q "^[^ ]*keel agent --join $place .*--node $node " && echo "${pid##*/}"
+        done
+    done
+}
+begin domains --set cluster.launch=ssh --set "cluster.shell=sh $root/local %h" --set cluster.hosts=127.0.0.1,127.0.0.2 \
+    --set cluster.bind=127.0.0.1 --set parallel.zero=1 --set parallel.holders=2 --set train.steps=40 --set snapshot.every=0 \
+    --drill slow:rank=3,step=1,ms=100,steps=1000
+place
+await "$out/metrics.jsonl" '"step":5,'
+# shellcheck disable=SC2046
+kill -KILL $(agents_of 1 2)
+finish
+check "both nodes of a host are killed at once, and the run is done" [ $code -eq 0 ]
+reference 40
+check "with the same bits" same_bits "$root/reference-40" "$out"
+check "two ranks were lost" [ "$(lost)" -ge 2 ]
+check "and no state with them: copies are on the other host" [ "$(events state-lost)" -eq 0 ]
+
 # ---- network namespaces -----------------------------------------------------------------------------------------------
 
 skipped=0

@@ -199,6 +199,14 @@ const struct keel_model_plugin *keel_job_plugin(const struct keel_job *job);
 /* The kind whose data the job's model trains on: job->kind, or of a plug-in the one that it says. */
 enum keel_model_kind keel_job_data_kind(const struct keel_job *job);
 
+/* Nodes of the run, spares too, the launcher not. */
+uint32_t keel_job_node_count(const struct keel_job *job);
+/* Hosts that cluster.hosts lists itself; 0: none, or a file or Slurm does. */
+uint32_t keel_job_host_count(const struct keel_job *job);
+/* Which of so many hosts a node is on: they have neighbours in blocks. With host_count 0 each node is a host
+ * of its own, by its number. What shares a host fails together. */
+uint32_t keel_job_host_of(const struct keel_job *job, uint32_t host_count, uint32_t node);
+
 /* Whether the job asks for any snapshot. */
 bool keel_job_takes_snapshots(const struct keel_job *job);
 /* What snapshot.keep and its like say. */

@@ -1,0 +1,80 @@
+/* launcher_state.h - what a launcher is inside, shared by launcher.c and launcher_remote.c.
+ *
+ * launcher.c owns the loop, the register, reports and snapshots, and the agents of this host;
+ * launcher_remote.c the agents of others: what starts them there, the wait until they have come, the gate's
+ * news. Private to the two. */
+#ifndef KEEL_LAUNCHER_STATE_H
+#define KEEL_LAUNCHER_STATE_H
+
+#include "control.h"
+#include "hosts.h"
+#include "launcher.h"
+#include "secret.h"
+#include <signal.h>
+
+enum { KEEL_FIRST_INCARNATION = 1 };
+
+struct keel_launched_agent {
+    struct keel_process process; /* the agent, or what started it on its host */
+    uint32_t incarnation;
+    bool running;
+    bool unstarted; /* could not be started: to be told once the step is over */
+    uint64_t joined_ns;
+    uint64_t retry_ns; /* what starts it on its host is to be started again then; 0: is not */
+    uint32_t retries;
+};
+
+struct keel_launcher {
+    const struct keel_launch_config *config;
+    const struct keel_launch_report *report;
+    struct keel_control_plane control;
+    struct keel_mailbox *mailbox;
+    struct keel_store *store;
+    struct keel_committer *committer; /* NULL: the job makes no snapshots */
+    struct keel_gate *gate;           /* NULL: all agents are on this host */
+    struct keel_hosts hosts;
+    char host_count[12]; /* as text */
+    struct keel_secret secret;
+    struct keel_listen listen;
+    bool gathering;                         /* the run has not begun: agents are to come first */
+    uint64_t gather_until_ns, remind_at_ns; /* KEEL_NEVER: people start them */
+    enum keel_status gather_status;         /* why it does not begin, */
+    char gather_detail[KEEL_DETAIL_BYTES];  /* in words */
+    char place[KEEL_PLACE_BYTES];           /* where agents dial in */
+    char store_path[KEEL_PATH_BYTES], *job_text;
+    char self[KEEL_PATH_BYTES];
+    uint64_t run;
+    int signal_fd;
+    sigset_t signals_before;
+    bool stopping, hurried; /* by a signal; by a second one */
+    bool full;              /* the disk, as the caller was told last */
+    bool began;             /* there was a view */
+    int refused_code;       /* the newest exit code of an agent that ended by itself, 0 for none */
+    uint64_t stopped_ns;
+    uint16_t node_count;
+    struct keel_launched_agent agents[KEEL_NODES_MAX]; /* by node; [0] is not used */
+};
+
+/* launcher.c: the agent of a node is gone. */
+void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node);
+
+/* launcher_remote.c */
+/* Before anything is opened: can the job run on other hosts? */
+enum keel_status keel_remote_check(const struct keel_job *job);
+/* Listen where the mailbox does (launcher->place), which becomes the place that agents dial. BUSY: others do.
+ */
+enum keel_status keel_remote_open_gate(struct keel_launcher *launcher);
+/* Make the store known to agents. */
+enum keel_status keel_remote_name_store(struct keel_launcher *launcher, const char *root);
+/* Have agents started, or tell people how; then they are gathered, until all are there and the run begins. */
+enum keel_status keel_remote_begin(struct keel_launcher *launcher);
+void keel_remote_gather(struct keel_launcher *launcher);
+/* Let an agent of this incarnation in, and start it where that is ours to do. */
+enum keel_status keel_remote_spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation);
+/* What started the agent of a node has ended; and retry_ns has come. */
+void keel_remote_lose_starter(struct keel_launcher *launcher, uint16_t node,
+                              const struct keel_process_end *end);
+void keel_remote_start_again(struct keel_launcher *launcher, uint16_t node);
+void keel_remote_take_sample(const struct keel_launcher *launcher);
+
+#endif
