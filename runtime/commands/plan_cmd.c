@@ -3,9 +3,10 @@
  * for so many ranks, with what they take (plan_axes.c).
  *
  * The graph passes and the layout are those of a run (keel/engine.h, plan_only), on the null device: an
- * accelerator, so with all fusions. The tape is that of a step that is begun with nothing held, of a plan
- * that workers can run: each has all tensor slices. */
+ * accelerator, so with all fusions. The tape is that of a step that is begun with nothing held, by the first
+ * plan: a rank is a seat of it, and each place along the tensor axis has an engine of its own. */
 #include "plan_cmd.h"
+#include "axes.h"
 #include "data.h"
 #include "model.h"
 #include "plan_axes.h"
@@ -27,6 +28,14 @@ struct own {
     bool dump;
 };
 
+/* What the seats of a place have. */
+struct place {
+    struct keel_engine *engine;
+    struct keel_tape_segment *segments; /* NULL: each is a piece */
+    uint32_t segment_count;
+    uint64_t *piece_bytes; /* of each bucket, of the loss and of the records */
+};
+
 struct plan {
     struct keel_job job;
     struct keel_data *data;
@@ -34,12 +43,12 @@ struct plan {
     struct keel_engine *engine;
     struct keel_engine_facts facts;
     struct keel_compression compression;
-    bool compressed; /* gradients are: by that */
-    uint16_t shard_rank[KEEL_SHARDS_MAX];
-    uint64_t *piece_bytes;         /* of each bucket, of the loss and of the records; owned */
-    struct keel_partial_sums held; /* none */
+    bool compressed;                          /* gradients are: by that */
+    uint16_t shard_position[KEEL_SHARDS_MAX]; /* along data; without slices that is the rank */
+    uint64_t *piece_bytes;                    /* of each bucket, of the loss and of the records; owned */
+    struct keel_partial_sums held;            /* none */
     struct keel_tape tape;
-    struct keel_tape_segment *segments; /* of the engine; NULL: each is a piece. Owned */
+    struct place places[KEEL_SLICES_MAX]; /* owned; of the tapes' ranks */
     struct keel_plan_axes axes;
 };
 
@@ -94,30 +103,75 @@ static enum keel_status make_axes(struct plan *plan, uint32_t many)
     return status;
 }
 
-/* Whether workers can run the plan: then there are tapes. */
+/* Whether a run can have so many ranks: then there are tapes. */
 static bool has_tapes(const struct plan *plan)
 {
+    return plan->axes.seats == plan->job.ranks;
+}
+
+/* Data positions: without slices also ranks beyond them, which carry no shard. */
+static uint32_t positions_of(const struct plan *plan)
+{
     const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
-    const bool runs = chosen->zero <= 1 || plan->job.parallel.zero == chosen->zero + KEEL_ZERO_NONE;
-    return chosen->tensor == 1 && runs && plan->axes.seats == plan->job.ranks;
+    return chosen->tensor > 1 ? chosen->data : plan->job.ranks;
+}
+
+static uint32_t tape_ranks(const struct plan *plan)
+{
+    return positions_of(plan) * keel_plan_chosen(&plan->axes)->tensor;
 }
 
 /* Whether its sums are those of all ranks, and not of owners. */
 static bool sums_all(const struct plan *plan)
 {
-    return has_tapes(plan) && keel_plan_chosen(&plan->axes)->zero == 0;
+    const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
+    return has_tapes(plan) && chosen->zero == 0 && chosen->tensor == 1;
 }
 
-/* Where weights are gathered segments end before those that read others. */
-static enum keel_status list_segments(struct plan *plan)
+/* `ranks`: whose records are gathered. */
+static enum keel_status fill_pieces(const struct plan *plan, const struct keel_engine *engine, uint32_t ranks,
+                                    uint64_t **out)
 {
-    uint32_t gathers;
-    const uint32_t count = keel_engine_segment_count(plan->engine);
-    if (keel_engine_gathers(plan->engine, false, &gathers) == NULL)
-        return KEEL_OK;
-    KEEL_TRY(keel_alloc(count, sizeof *plan->segments, &plan->segments));
-    for (uint32_t s = 0; s < count; s++)
-        plan->segments[s].bucket = keel_engine_segment_bucket(plan->engine, s);
+    const uint32_t buckets = keel_engine_bucket_count(engine);
+    KEEL_TRY(keel_alloc(buckets + 2, sizeof **out, out));
+    for (uint32_t b = 0; b < buckets; b++)
+        (*out)[b] = plan->compressed
+                        ? keel_trainer_compressed_count(engine, &plan->compression, b) * KEEL_COMPRESSED_BYTES
+                        : keel_engine_bucket(engine, b)->count * sizeof(float);
+    (*out)[buckets] = sizeof(float);
+    (*out)[buckets + 1] = ranks * sizeof(struct keel_commit_record);
+    return KEEL_OK;
+}
+
+/* The engine of a place, as a worker with the keys of the plan builds it. */
+static enum keel_status make_place(const struct plan *plan, uint32_t number, struct place *out)
+{
+    const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
+    const struct keel_plan_seat seat = keel_plan_seat(&plan->axes.model, chosen, number);
+    struct keel_job job = plan->job;
+    struct keel_engine_config config = {.device = plan->device, .plan_only = true};
+    job.parallel.tensor = chosen->tensor;
+    job.parallel.zero = KEEL_ZERO_NONE + chosen->zero;
+    if (chosen->tensor > 1) {
+        config.tensor_first = seat.first_slice;
+        config.tensor_count = seat.slice_count;
+    }
+    KEEL_TRY(keel_trainer_build_engine(&job, plan->data, config, &out->engine));
+    if (chosen->tensor > 1 || chosen->zero == 3)
+        KEEL_TRY(keel_trainer_list_segments(out->engine, &out->segments, &out->segment_count));
+    return fill_pieces(plan, out->engine, positions_of(plan), &out->piece_bytes);
+}
+
+static enum keel_status make_places(struct plan *plan)
+{
+    const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
+    const uint32_t shards = plan->job.shards;
+    for (uint32_t s = 0; s < shards; s++)
+        plan->shard_position[s] =
+            (uint16_t)(chosen->tensor > 1 ? keel_axes_position(shards, chosen->data, s)
+                                          : keel_view_first_place(s, shards, plan->job.ranks));
+    for (uint32_t place = 0; place < chosen->tensor && has_tapes(plan); place++)
+        KEEL_TRY(make_place(plan, place, &plan->places[place]));
     return KEEL_OK;
 }
 
@@ -128,21 +182,11 @@ static enum keel_status make(struct plan *plan, uint32_t many)
     const struct keel_engine_config config = {.device = plan->device, .plan_only = true};
     KEEL_TRY(keel_trainer_build_engine(&plan->job, plan->data, config, &plan->engine));
     keel_engine_facts(plan->engine, &plan->facts);
-    const uint32_t buckets = keel_engine_bucket_count(plan->engine);
-    KEEL_TRY(keel_alloc(buckets + 2, sizeof *plan->piece_bytes, &plan->piece_bytes));
     plan->compressed = keel_job_compression(&plan->job, &plan->compression);
-    for (uint32_t b = 0; b < buckets; b++)
-        plan->piece_bytes[b] =
-            plan->compressed
-                ? keel_trainer_compressed_count(plan->engine, &plan->compression, b) * KEEL_COMPRESSED_BYTES
-                : keel_engine_bucket(plan->engine, b)->count * sizeof(float);
-    KEEL_TRY(list_segments(plan));
-    plan->piece_bytes[buckets] = sizeof(float);
-    plan->piece_bytes[buckets + 1] = plan->job.ranks * sizeof(struct keel_commit_record);
+    KEEL_TRY(fill_pieces(plan, plan->engine, plan->job.ranks, &plan->piece_bytes));
     plan->held.shard_count = plan->job.shards;
-    for (uint32_t s = 0; s < plan->job.shards; s++)
-        plan->shard_rank[s] = (uint16_t)keel_view_first_place(s, plan->job.shards, plan->job.ranks);
-    return make_axes(plan, many);
+    KEEL_TRY(make_axes(plan, many));
+    return make_places(plan);
 }
 
 static void unmake(struct plan *plan)
@@ -150,44 +194,60 @@ static void unmake(struct plan *plan)
     keel_tape_fini(&plan->tape);
     keel_plan_axes_fini(&plan->axes);
     keel_free(plan->piece_bytes);
-    keel_free(plan->segments);
+    for (uint32_t place = 0; place < KEEL_SLICES_MAX; place++) {
+        keel_engine_destroy(plan->places[place].engine);
+        keel_free(plan->places[place].segments);
+        keel_free(plan->places[place].piece_bytes);
+    }
     keel_engine_destroy(plan->engine);
     if (plan->device != NULL)
         keel_device_close(plan->device);
     keel_data_close(plan->data);
 }
 
-/* Rounds of gathers: microbatches of the rank that has most shards. */
+/* Rounds of gathers: microbatches of the position that has most shards. */
 static uint32_t count_rounds(const struct plan *plan)
 {
     uint32_t most = 1;
-    for (uint32_t rank = 0; rank < plan->job.ranks; rank++) {
+    for (uint32_t position = 0; position < plan->job.ranks; position++) {
         uint32_t shards = 0;
         for (uint32_t s = 0; s < plan->job.shards; s++)
-            shards += plan->shard_rank[s] == rank;
+            shards += plan->shard_position[s] == position;
         most = shards * plan->job.microbatches > most ? shards * plan->job.microbatches : most;
     }
     return most;
 }
 
+static const struct place *place_of(const struct plan *plan, uint32_t rank)
+{
+    return &plan->places[rank % keel_plan_chosen(&plan->axes)->tensor];
+}
+
+static uint32_t position_of(const struct plan *plan, uint32_t rank)
+{
+    return rank / keel_plan_chosen(&plan->axes)->tensor;
+}
+
 static struct keel_tape_config config_of(const struct plan *plan, uint32_t rank)
 {
     const struct keel_job_plan *chosen = keel_plan_chosen(&plan->axes);
-    struct keel_tape_config config = {.bucket_count = keel_engine_bucket_count(plan->engine),
+    const struct place *place = place_of(plan, rank);
+    struct keel_tape_config config = {.bucket_count = keel_engine_bucket_count(place->engine),
                                       .microbatches = plan->job.microbatches,
                                       .shard_count = plan->job.shards,
-                                      .shard_position = plan->shard_rank,
-                                      .position = rank,
-                                      .grouped = plan->job.ranks > 1 || chosen->zero > 0,
+                                      .shard_position = plan->shard_position,
+                                      .position = position_of(plan, rank),
+                                      .grouped = positions_of(plan) > 1 || chosen->zero > 0,
                                       .in_pieces = chosen->zero > 0,
                                       .shadowed = keel_plan_copies(chosen) > 0,
                                       .compressed = plan->compressed,
-                                      .waits = keel_engine_window_waits(plan->engine),
-                                      .segments = plan->segments,
+                                      .sharing = chosen->tensor > 1,
+                                      .waits = keel_engine_window_waits(place->engine),
+                                      .segments = place->segments,
+                                      .segment_count = place->segment_count,
                                       .held = &plan->held};
-    config.gathers = keel_engine_gathers(plan->engine, false, &config.gather_count);
-    config.segment_count = plan->segments != NULL ? keel_engine_segment_count(plan->engine) : 0;
-    config.rounds = plan->segments != NULL ? count_rounds(plan) : 0;
+    config.gathers = keel_engine_gathers(place->engine, false, &config.gather_count);
+    config.rounds = config.gathers != NULL ? count_rounds(plan) : 0;
     return config;
 }
 
@@ -231,9 +291,10 @@ static uint64_t reduced_bytes(const struct plan *plan)
 }
 
 /* What its slots take: a node is all buckets. */
-static uint64_t node_bytes(const struct plan *plan, uint32_t slots)
+static uint64_t node_bytes(const struct plan *plan, uint32_t rank, uint32_t slots)
 {
-    return slots * (plan->compressed ? reduced_bytes(plan) - sizeof(float) : flat_bytes(plan));
+    const uint64_t flat = keel_engine_flat_count(place_of(plan, rank)->engine) * sizeof(float);
+    return slots * (plan->compressed ? reduced_bytes(plan) - sizeof(float) : flat);
 }
 
 /* "f32", or what gradients are compressed to. */
@@ -264,7 +325,7 @@ static void print_tiles(const struct plan *plan)
 static void print_shards(const struct plan *plan, uint32_t rank)
 {
     for (uint32_t s = 0; s < plan->job.shards; s++)
-        if (plan->shard_rank[s] == rank)
+        if (plan->shard_position[s] == position_of(plan, rank))
             printf(" %" PRIu32, s);
 }
 
@@ -272,15 +333,15 @@ static enum keel_status print_ranks(struct plan *plan, bool dump)
 {
     uint32_t slots;
     printf("\nranks\n");
-    for (uint32_t rank = 0; rank < plan->job.ranks; rank++) {
+    for (uint32_t rank = 0; rank < tape_ranks(plan); rank++) {
         KEEL_TRY(make_tape(plan, rank, &slots));
         printf("  %" PRIu32 ": shards", rank);
         print_shards(plan, rank);
         printf("; %" PRIu32 " actions, %" PRIu32
                " parts of each sum, %.2f MiB for nodes that wait and sums\n",
-               plan->tape.count, plan->tape.part_count, (double)node_bytes(plan, slots) / 1048576.0);
+               plan->tape.count, plan->tape.part_count, (double)node_bytes(plan, rank, slots) / 1048576.0);
         if (dump)
-            keel_tape_print(&plan->tape, plan->piece_bytes, stdout);
+            keel_tape_print(&plan->tape, place_of(plan, rank)->piece_bytes, stdout);
     }
     return KEEL_OK;
 }
@@ -377,7 +438,7 @@ static enum keel_status put_ranks(struct plan *plan, bool dump, struct keel_json
     enum keel_status status = KEEL_OK;
     uint32_t slots;
     keel_json_open(json, "ranks", '[');
-    for (uint32_t rank = 0; rank < plan->job.ranks && status == KEEL_OK; rank++) {
+    for (uint32_t rank = 0; rank < tape_ranks(plan) && status == KEEL_OK; rank++) {
         status = make_tape(plan, rank, &slots);
         if (status != KEEL_OK)
             break;
@@ -385,14 +446,14 @@ static enum keel_status put_ranks(struct plan *plan, bool dump, struct keel_json
         keel_json_number(json, "rank", rank);
         keel_json_open(json, "shards", '[');
         for (uint32_t s = 0; s < plan->job.shards; s++)
-            if (plan->shard_rank[s] == rank)
+            if (plan->shard_position[s] == position_of(plan, rank))
                 keel_json_number(json, NULL, s);
         keel_json_close(json, ']');
         keel_json_number(json, "actions", plan->tape.count);
         keel_json_number(json, "parts", plan->tape.part_count);
-        keel_json_number(json, "node_bytes", node_bytes(plan, slots));
+        keel_json_number(json, "node_bytes", node_bytes(plan, rank, slots));
         if (dump)
-            keel_tape_print_json(&plan->tape, plan->piece_bytes, json, "tape");
+            keel_tape_print_json(&plan->tape, place_of(plan, rank)->piece_bytes, json, "tape");
         keel_json_close(json, '}');
     }
     keel_json_close(json, ']');
@@ -478,8 +539,8 @@ static const struct keel_command_kind plan_kind = {
         "Plans are all that parallel.data, tensor and zero allow for so many ranks; seats of the first are\n"
         "listed, and what is exchanged by it; and the plan of a run for each number of its ranks that are "
         "left,\n"
-        "with the number by which its views name it. Each rank's actions are there where workers can run "
-        "it.\n"
+        "with the number by which its views name it. Actions are those of the first plan, where a run can\n"
+        "have so many ranks; with slices rank i is seat i.\n"
         "CPUs leave out fusions that do not pay there, so their activations differ a little.\n"
         "Accumulators hold the gradients of later uses of a parameter, such as of a tied table.\n"
         "A piece is a bucket of gradients; behind the buckets come the loss and the ranks' records.\n",

@@ -2,7 +2,7 @@
  * exchange, and before what reads weights that are to be gathered first.
  *
  * Nodes stay in their order, so where lists end changes no bit. All is known after the passes, before there
- * is any launch. */
+ * is any launch, but for the buffers of what is exchanged. */
 #include "engine_internal.h"
 #include "ops.h"
 
@@ -25,8 +25,11 @@ static struct keel_program_segment *end_segment(struct walk *walk, uint32_t node
 /* The bucket is final: its segment ends, and before it that behind which slices of its uses are exchanged. */
 static void end_bucket(const struct keel_engine *engine, struct walk *walk, uint32_t node, uint32_t bucket)
 {
-    if (keel_engine_bucket_joins(engine, bucket))
-        end_segment(walk, node)->joins = true;
+    if (keel_engine_bucket_joins(engine, bucket)) {
+        struct keel_program_segment *at = end_segment(walk, node);
+        at->joins = true;
+        at->exchange.kind = KEEL_EXCHANGE_SUM;
+    }
     end_segment(walk, node)->bucket = bucket;
 }
 
@@ -45,7 +48,7 @@ static void walk_nodes(const struct keel_engine *engine, const struct keel_engin
             keel_weights_cut(engine, program->graph, n, walk->count + 1, needs);
         }
         if (program->graph->nodes[n].op == KEEL_OP_EXCHANGE)
-            end_segment(walk, n + 1);
+            end_segment(walk, n + 1)->exchange.kind = program->graph->nodes[n].attributes.exchange.kind;
     }
     while (bucket < buckets)
         end_bucket(engine, walk, program->graph->node_count, bucket++);

@@ -112,20 +112,21 @@ static enum keel_status allocate_batch(struct keel_trainer *trainer)
     return keel_alloc(shape.size[0] * shape.size[1], sizeof(float), &trainer->logits);
 }
 
-/* As a tape knows them. What is exchanged at the end of a shard alone is what a microbatch with `more` does
- * not. */
-static enum keel_status list_segments(struct keel_trainer *trainer)
+/* What is exchanged at the end of a shard alone is what a microbatch with `more` does not. */
+enum keel_status keel_trainer_list_segments(const struct keel_engine *engine, struct keel_tape_segment **out,
+                                            uint32_t *out_count)
 {
-    const struct keel_engine *engine = trainer->engine;
-    trainer->segment_count = keel_engine_segment_count(engine);
-    KEEL_TRY(keel_alloc(trainer->segment_count, sizeof *trainer->segments, &trainer->segments));
-    for (uint32_t s = 0; s < trainer->segment_count; s++) {
+    struct keel_tape_segment *segments;
+    *out_count = keel_engine_segment_count(engine);
+    KEEL_TRY(keel_alloc(*out_count, sizeof *segments, &segments));
+    for (uint32_t s = 0; s < *out_count; s++) {
         bool joins;
         const bool any = keel_engine_segment_exchange(engine, s, &joins) != NULL;
-        trainer->segments[s] = (struct keel_tape_segment){.bucket = keel_engine_segment_bucket(engine, s),
-                                                          .exchanges = any && !joins,
-                                                          .exchanges_last = any && joins};
+        segments[s] = (struct keel_tape_segment){.bucket = keel_engine_segment_bucket(engine, s),
+                                                 .exchanges = any && !joins,
+                                                 .exchanges_last = any && joins};
     }
+    *out = segments;
     return KEEL_OK;
 }
 
@@ -158,7 +159,7 @@ static enum keel_status allocate(struct keel_trainer *trainer)
     KEEL_TRY(keel_tensor_prepare(trainer));
     KEEL_TRY(keel_gathered_prepare(trainer));
     if (keel_trainer_by_segments(trainer))
-        KEEL_TRY(list_segments(trainer));
+        KEEL_TRY(keel_trainer_list_segments(trainer->engine, &trainer->segments, &trainer->segment_count));
     return slice_gradients(trainer);
 }
 

@@ -47,6 +47,12 @@ struct keel_trainer_config {
 enum keel_status keel_trainer_build_engine(const struct keel_job *job, const struct keel_data *data,
                                            struct keel_engine_config config, struct keel_engine **out);
 
+/* The engine's segments as a tape knows them (plan/tape.h), on the heap: the caller's. An engine of all
+ * slices and all weights has no use for them. */
+struct keel_tape_segment;
+enum keel_status keel_trainer_list_segments(const struct keel_engine *engine, struct keel_tape_segment **out,
+                                            uint32_t *out_count);
+
 /* Elements of keel/transport_compressed.h that the gradients of a bucket become. */
 uint64_t keel_trainer_compressed_count(const struct keel_engine *engine, const struct keel_compression *how,
                                        uint32_t bucket);

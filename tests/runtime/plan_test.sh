@@ -122,6 +122,18 @@ check "ranks that are too many for the axes" '[ $code -eq 2 ] && has "cluster.ra
 plan --ranks 9 --set job.tensor=2
 check "slices take ranks beyond the shards, and who has no seat is a spare" \
     '[ $code -eq 0 ] && has "seats of the first: data 4, tensor 2" && grep -q "^ *8 *4 *2 *0 *4 *2 *1 " "$root/log" && has "over tensor"'
+# Tapes of ranks that share slices: two shards each, of which one waits, and what the graph exchanges for each of both.
+plan --ranks 4 --set job.tensor=2 --set parallel.tensor=2 --set train.microbatches=1 --dump
+graph=$(awk '/^  over tensor/ { n += $3 } END { print n }' "$root/log")
+check "ranks that share slices have tapes" \
+    '[ $code -eq 0 ] && [ "$(grep -c "^  [0-3]: shards [02] [13]; " "$root/log")" -eq 4 ] && [ "$(grep -c "collective agree" "$root/log")" -eq 4 ]'
+check "with all that the graph exchanges ($graph), and what is summed at the end of a shard" \
+    '[ "$(grep -c "collective exchange" "$root/log")" -ge $((4 * graph)) ]'
+check "records are of a column" '[ "$(grep -c "collective gather .* 128 bytes" "$root/log")" -eq 4 ]'
+for zero in 1 2 3; do
+    plan --ranks 4 --set job.tensor=2 --set parallel.tensor=2 --set parallel.zero=$zero --set train.microbatches=1 --json --dump
+    check "with zero = $zero, too" '[ $code -eq 0 ] && [ "$(grep -o "\"actions\":" "$root/log" | wc -l)" -eq 4 ]'
+done
 (ulimit -v 1000000; ulimit -t 10; "$KEEL" plan "$here/../../runtime/jobs/gpt3-175b.conf" --set "data.path=$text" --ranks 4096 --memory 80000000000 >"$root/log" 2>&1)
 code=$?
 check "GPT-3 175B on 4,096 ranks, in 10 s of a processor and 1 GB" \
