@@ -150,7 +150,7 @@ static const struct keel_command_option options[] = {
      "kill:rank=2,step=30  kill:node=1,step=30,at=reduce  kill:all,step=200\n"
      "stop:rank=0,step=9 (it is silent)  slow:rank=1,step=9,ms=500,steps=3\n"
      "disk-full:rank=0,step=50,ms=1000 (of its snapshot)\n"
-     "at= of these: forward, reduce, commit, spread, eval, snapshot, capture; text (step: the last)\n"
+     "at= of these: forward, gather, reduce, commit, spread, eval, snapshot, capture; text (step: the last)\n"
      "flip:rank=1,step=9 (a bit of its weights; at=reduce: of a moment, at=commit: of its loss)\n"
      "sick:rank=1,step=9 (its board computes wrongly)\n"
      "hang:rank=1,step=9 (its board answers nothing; at=capture: one copy)"},

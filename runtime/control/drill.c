@@ -22,7 +22,7 @@ enum { DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000 };
 
 static const char *const actions[KEEL_DRILL_ACTION_COUNT] = {"kill", "stop", "slow", "disk-full",
                                                              "flip", "sick", "hang"};
-static const char *const phases[KEEL_AT_COUNT] = {"forward", "reduce",   "commit",  "spread",
+static const char *const phases[KEEL_AT_COUNT] = {"forward", "gather",   "reduce",  "commit", "spread",
                                                   "eval",    "snapshot", "capture", "text"};
 /* What spoils a board comes before the forward pass. */
 static const char *const flip_phases[KEEL_AT_COUNT] = {

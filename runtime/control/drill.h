@@ -2,6 +2,7 @@
  *
  *     kill:rank=2,step=30            SIGKILL the worker that carries rank 2, in step 30
  *     kill:node=1,step=30,at=reduce  SIGKILL that node: its agent and its workers
+ *     kill:rank=2,step=30,at=gather  when it has begun to gather weights (parallel.zero = 3)
  *     kill:rank=2,step=30,at=eval    in its evaluation behind step 30; at=text: in the text behind the last
  * step kill:all,step=200              SIGKILL the launcher, and with it everything stop:rank=2,step=30
  * SIGSTOP: alive, but silent slow:rank=2,step=30,ms=500     that step takes half a second longer; with
@@ -38,6 +39,7 @@ enum keel_drill_action {
 enum keel_drill_target { KEEL_DRILL_RANK, KEEL_DRILL_NODE, KEEL_DRILL_ALL };
 enum keel_drill_phase {
     KEEL_AT_FORWARD,
+    KEEL_AT_GATHER, /* weights that segments read are under way */
     KEEL_AT_REDUCE,
     KEEL_AT_COMMIT,
     KEEL_AT_SPREAD, /* behind an update of pieces, before the weights go out */

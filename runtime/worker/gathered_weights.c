@@ -184,7 +184,9 @@ enum keel_status keel_gathered_await(struct keel_trainer *trainer, uint32_t buck
 
 enum keel_status keel_tape_weights(struct keel_tape_run *run, const struct keel_action *action)
 {
-    return begin(run->trainer, action->piece, KEEL_HANG_COMPUTE);
+    KEEL_TRY(begin(run->trainer, action->piece, KEEL_HANG_COMPUTE));
+    keel_trainer_drill(run->trainer, KEEL_AT_GATHER);
+    return KEEL_OK;
 }
 
 /* ---- rounds -------------------------------------------------------------------------------------------- */
@@ -293,15 +295,28 @@ enum keel_status keel_gathered_evaluate(struct keel_trainer *trainer, uint32_t s
     return status;
 }
 
-enum keel_status keel_trainer_give_weights(struct keel_trainer *trainer, uint32_t evaluations)
+static enum keel_status give_weights(struct keel_trainer *trainer, enum keel_drill_phase at)
 {
+    const uint32_t segments = keel_engine_eval_segment_count(trainer->engine);
     enum keel_status status = KEEL_OK;
-    keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
-    for (uint32_t i = 0; i < evaluations && status == KEEL_OK; i++)
-        for (uint32_t s = 0; s < keel_engine_eval_segment_count(trainer->engine) && status == KEEL_OK; s++)
-            status = keel_gathered_evaluate(trainer, s, soon(trainer));
-    keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+    for (uint32_t s = 0; s < segments && status == KEEL_OK; s++) {
+        keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+        status = keel_gathered_evaluate(trainer, s, soon(trainer));
+        keel_hang_leave(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+        if (s == segments / 2)
+            keel_trainer_drill(trainer, at);
+    }
     return status;
+}
+
+enum keel_status keel_trainer_give_weights(struct keel_trainer *trainer, uint32_t evaluations,
+                                           enum keel_drill_phase at)
+{
+    for (uint32_t i = 0; i < evaluations; i++) {
+        KEEL_TRY(give_weights(trainer, at));
+        atomic_fetch_add(trainer->progress, 1);
+    }
+    return KEEL_OK;
 }
 
 enum keel_status keel_gathered_pretend(struct keel_trainer *trainer, bool evaluation, uint32_t segment)

@@ -11,6 +11,7 @@
 #define KEEL_TRAINER_H
 
 #include "data.h"
+#include "drill.h"
 #include "hang_watch.h"
 #include "holdings.h"
 #include "score.h"
@@ -201,8 +202,10 @@ enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struc
  * ranks have all shares together, and all do the same then; NULL: this rank has all. Borrowed until the next
  * call. The digest of a trainer is then that of the weights that it owns: the model's is their sum. */
 void keel_trainer_gather_over(struct keel_trainer *trainer, struct keel_group *group);
-/* Give the others of it what they read in so many evaluations, or tokens of text, and compute nothing. */
-enum keel_status keel_trainer_give_weights(struct keel_trainer *trainer, uint32_t evaluations);
+/* Give the others of it what they read in so many evaluations, or tokens of text (`at`), and compute nothing.
+ */
+enum keel_status keel_trainer_give_weights(struct keel_trainer *trainer, uint32_t evaluations,
+                                           enum keel_drill_phase at);
 
 /* ---- parallel.tensor: some slices of the tensor axis ---- */
 

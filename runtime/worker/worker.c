@@ -520,7 +520,7 @@ static enum keel_status write_sample(struct keel_worker *worker)
         return KEEL_OK;
     if (worker->axes.tensor > 1 && map->index[worker->position] >= map->data)
         return keel_worker_gathers(worker)
-                   ? keel_trainer_give_weights(worker->trainer, worker->job.sample_tokens)
+                   ? keel_trainer_give_weights(worker->trainer, worker->job.sample_tokens, KEEL_AT_TEXT)
                    : KEEL_OK;
     char path[KEEL_PATH_BYTES], *text;
     size_t bytes;

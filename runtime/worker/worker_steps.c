@@ -94,7 +94,7 @@ static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_
     if (axes->tensor == 1 || map->index[worker->position] < map->data)
         KEEL_TRY(keel_trainer_eval(worker->trainer, out));
     else if (keel_worker_gathers(worker) && keel_data_val_samples(worker->data) > 0)
-        KEEL_TRY(keel_trainer_give_weights(worker->trainer, worker->job.eval_batches));
+        KEEL_TRY(keel_trainer_give_weights(worker->trainer, worker->job.eval_batches, KEEL_AT_EVAL));
     if (axes->tensor == 1 || map->ranks == map->data * map->tensor)
         return KEEL_OK;
     axes->scores = (uint64_t)out->has_loss << 32 | bits_of(out->loss);

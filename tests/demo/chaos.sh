@@ -4,7 +4,7 @@
 # again with the same command; any other end than a good one is a failure, and so is a step with other bits than in
 # an undisturbed run of one rank. Two of three schedules change the plan as well: the launcher is killed so that the
 # job goes on with 8, 7, 2 and 5 ranks in turn, each time on another mix of data positions, shared slices, pieces of
-# the optimizer's state and of gradients, groups of owners and holders.
+# the optimizer's state, of gradients and of weights, groups of owners and holders. All of them evaluate now and then.
 # RUNS schedules (200) from SEED (1) on, JOBS (1) at a time; T is the run's timeout in seconds.
 set -u
 . "$(dirname "$0")/lib.sh"
@@ -35,7 +35,8 @@ keel_run() { # keel_run NAME ARGS...
     shift
     exec "$KEEL" run "$job" --out "$root/$name" --set "data.path=$root/text" --set cluster.device=host \
         --set model.layers=1 --set model.width=16 --set model.block=8 --set train.microbatches=1 \
-        --set model.heads=4 --set "train.steps=${STEPS:-400}" --set snapshot.every=20 --set "cluster.timeout_s=$timeout" "$@"
+        --set model.heads=4 --set "train.steps=${STEPS:-400}" --set snapshot.every=20 --set train.eval_every=10 \
+        --set train.eval_batches=2 --set parallel.bucket=4096 --set "cluster.timeout_s=$timeout" "$@"
 }
 
 # pause PID...: for a tenth to four timeouts, while the schedule goes on
@@ -77,8 +78,7 @@ draw_plan() {
     set --
     for tensor in 1 2 4; do [ $tensor -le "$slices" ] && [ $((ranks % tensor)) -eq 0 ] && set -- "$@" $tensor; done
     pick "$@"; tensor=$picked
-    if [ "$tensor" -gt 1 ]; then draw 3; else draw 4; fi
-    zero=$drawn
+    draw 4; zero=$drawn
     set -- 0
     for group in 1 2 4; do [ $zero -gt 0 ] && [ $((ranks / tensor % group)) -eq 0 ] && set -- "$@" $group; done
     pick "$@"; group=$picked

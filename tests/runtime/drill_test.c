@@ -17,6 +17,8 @@ START_TEST(good_drills_are_understood)
               drill.number == 2 && drill.step == 30 && drill.phase == KEEL_AT_FORWARD);
     ck_ok(keel_drill_parse("kill:step=9,node=1,at=snapshot", &drill));
     ck_assert(drill.head.target == KEEL_DRILL_NODE && drill.phase == KEEL_AT_SNAPSHOT);
+    ck_ok(keel_drill_parse("kill:rank=1,step=9,at=gather", &drill));
+    ck_assert_int_eq(drill.phase, KEEL_AT_GATHER);
     ck_ok(keel_drill_parse("kill:rank=1,step=9,at=eval", &drill));
     ck_assert_int_eq(drill.phase, KEEL_AT_EVAL);
     ck_ok(keel_drill_parse("stop:rank=1,step=9,at=text", &drill));
@@ -68,6 +70,7 @@ static const char *const bad[] = {
     "disk-full:all,step=2",
     "flip:rank=1,step=2,at=spread",
     "flip:rank=1,step=2,at=eval",
+    "flip:rank=1,step=2,at=gather",
     "sick:rank=1,step=2,at=commit",
     "sick:all,step=2",
     "hang:node=1,step=2",

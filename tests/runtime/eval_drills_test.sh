@@ -40,6 +40,15 @@ drill late $idle --drill slow:rank=4,step=8,at=commit,ms=300
 check "an idle rank comes late to the end" [ $? -eq 0 ]
 check "an idle rank comes late to the end: the same bits" same_bits "$root/whole" "$out"
 same_end "an idle rank comes late to the end"
+# With zero = 3 they own weights, and give them: the one that is left so is lost in that, or another is.
+for kind in kill:rank=4,step=6,at=eval kill:rank=4,step=8,at=text kill:rank=0,step=6,at=eval slow:rank=4,step=6,at=eval,ms=300; do
+    drill gives $idle --set parallel.zero=3 --drill $kind
+    check "a rank gives weights, $kind" [ $? -eq 0 ]
+    check "a rank gives weights, $kind: the same bits" same_bits "$root/whole" "$out"
+    check "a rank gives weights, $kind: it fires" grep -q "$kind" "$out/drills.jsonl"
+    same_end "a rank gives weights, $kind"
+    rm -rf "$out"
+done
 drill both $small --set parallel.tensor=2 --ranks 6 --drill kill:rank=1,step=6,at=eval --drill kill:rank=4,step=8,at=text
 check "one in an evaluation, and one in the text" [ $? -eq 0 ]
 check "one in an evaluation, and one in the text: the same bits" same_bits "$root/whole" "$out"

@@ -27,7 +27,7 @@ for ahead in 0 3; do
 done
 
 # A rank is lost in each phase, and another later; with two holders nothing is.
-for at in forward reduce commit spread snapshot; do
+for at in forward gather reduce commit spread snapshot; do
     second=5
     [ $at != snapshot ] || second=6 # which takes one, as step 3 does
     for kind in one whole; do

@@ -39,7 +39,7 @@ for more in "--set train.storage=f16" "--set train.storage=bf16" "--set train.op
 done
 
 # Any rank is lost in each phase: what it had has another holder, of its column or of another group.
-for at in forward reduce commit spread snapshot; do
+for at in forward gather reduce commit spread snapshot; do
     for rank in 0 1 2 3; do
         drill kill $(grid 2 3) --ranks 4 --drill "kill:rank=$rank,step=3,at=$at"
         survived "rank $rank is lost at $at" "$root/whole"
