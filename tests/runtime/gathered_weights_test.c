@@ -24,6 +24,9 @@ struct rank {
     struct keel_group *group, *sharers; /* sharers: NULL where all are, or none */
     atomic_uint_fast64_t progress;
     uint32_t position, count, group_size;
+    uint32_t place, places;        /* of the tensor slices; places 1: it has all */
+    struct keel_trainer_axes axes; /* else */
+    struct keel_group *view;       /* of all; `group` is its column's */
     uint16_t shard_position[RANKS_MAX];
     uint64_t sent; /* in the last step */
     struct keel_trainer_result result;
@@ -67,8 +70,14 @@ static void open_data(struct keel_job *of, struct keel_data **out)
 static void open_rank_of(struct rank *rank, const struct keel_job *of, uint32_t position, uint32_t count,
                          uint32_t shards, uint32_t microbatches, uint32_t zero)
 {
-    *rank = (struct rank){.job = *of, .position = position, .count = count, .group_size = count};
-    rank->job.ranks = count;
+    const uint32_t place = rank->place, places = rank->places > 0 ? rank->places : 1;
+    *rank = (struct rank){.job = *of,
+                          .position = position,
+                          .count = count,
+                          .group_size = count,
+                          .place = place,
+                          .places = places};
+    rank->job.ranks = count * places;
     rank->job.shards = shards;
     rank->job.microbatches = microbatches;
     rank->job.parallel.zero = zero;
@@ -78,7 +87,9 @@ static void open_rank_of(struct rank *rank, const struct keel_job *of, uint32_t 
                                                .data = rank->data,
                                                .device = rank->device,
                                                .stall_ns = 60 * KEEL_NS_PER_S,
-                                               .progress = &rank->progress};
+                                               .progress = &rank->progress,
+                                               .tensor_first = place,
+                                               .tensor_count = places > 1 ? 1 : 0};
     ck_ok(keel_trainer_create(&config, &rank->trainer));
     ck_ok(keel_endpoint_open(&(struct keel_endpoint_config){.provider = NULL}, &rank->endpoint));
 }
@@ -86,6 +97,7 @@ static void open_rank_of(struct rank *rank, const struct keel_job *of, uint32_t 
 static void open_rank(struct rank *rank, uint32_t position, uint32_t count, uint32_t shards,
                       uint32_t microbatches, uint32_t zero)
 {
+    rank->places = 1;
     open_rank_of(rank, &job, position, count, shards, microbatches, zero);
 }
 
@@ -234,10 +246,11 @@ static uint64_t rest_of(const struct rank *rank)
            (rank->count - 1);
 }
 
-static uint64_t digest_of_one(uint32_t shards, uint32_t microbatches)
+static uint64_t digest_of_one(const struct keel_job *of, uint32_t shards, uint32_t microbatches)
 {
     static struct rank one;
-    open_rank(&one, 0, 1, shards, microbatches, KEEL_ZERO_NONE);
+    one.places = 1;
+    open_rank_of(&one, of, 0, 1, shards, microbatches, KEEL_ZERO_NONE);
     ck_ok(keel_trainer_initialize(one.trainer));
     run_rank(&one);
     ck_ok(one.status);
@@ -275,7 +288,7 @@ START_TEST(ranks_send_what_the_formula_says_and_have_the_bits_of_one)
     }
     open_groups(ranks, count, 1);
     run_all(ranks, count);
-    const uint64_t wanted = digest_of_one(count, microbatches);
+    const uint64_t wanted = digest_of_one(&job, count, microbatches);
     for (uint32_t r = 0; r < count; r++) {
         const uint64_t formula = formula_of(&ranks[r], holders), rest = ranks[r].sent - formula;
         ck_assert_uint_eq(ranks[r].result.digest, wanted);
@@ -295,6 +308,129 @@ START_TEST(ranks_send_what_the_formula_says_and_have_the_bits_of_one)
     close_groups(ranks, count);
     for (uint32_t r = 0; r < count; r++)
         close_rank(&ranks[r]);
+}
+END_TEST
+
+/* ---- slices -------------------------------------------------------------------------------------------- */
+
+enum { PLACES = 2, POSITIONS = 2 };
+static const uint16_t place_of[] = {0, 1, 0, 1};
+
+static struct keel_group *subgroup(struct rank *rank, uint64_t sequence, const uint16_t members[2])
+{
+    static const uint16_t self[] = {0, 1};
+    struct keel_group *group;
+    const struct keel_subgroup what = {
+        .sequence = sequence, .rank_count = 2, .ranks = members, .shard_count = 2, .shard_rank = self};
+    ck_ok(keel_group_create(rank->view, &what, &group));
+    return group;
+}
+
+/* Of two columns of two, as worker_axes.c does it. */
+static void open_axes(struct rank *rank)
+{
+    const uint16_t column[] = {(uint16_t)rank->place, (uint16_t)(rank->place + PLACES)};
+    const uint16_t row[] = {(uint16_t)(rank->position * PLACES), (uint16_t)(rank->position * PLACES + 1)};
+    rank->view = rank->group;
+    rank->group = subgroup(rank, 1 + rank->place, column);
+    rank->axes = (struct keel_trainer_axes){.view = rank->view,
+                                            .slices = subgroup(rank, 10 + rank->position, row),
+                                            .places = subgroup(rank, 20 + rank->position, row),
+                                            .gives_norm = true,
+                                            .rank_count = PLACES * POSITIONS,
+                                            .place = rank->place,
+                                            .count = PLACES,
+                                            .begin = {0, 1, 2},
+                                            .members = {row[0], row[1]},
+                                            .rank_place = place_of,
+                                            .each_owns = rank->job.parallel.zero == KEEL_ZERO_WEIGHTS};
+    rank->axes.norm = rank->axes.places;
+    keel_trainer_share(rank->trainer, &rank->axes);
+    keel_trainer_gather_over(rank->trainer, rank->group);
+}
+
+static void close_axes(struct rank *rank)
+{
+    keel_trainer_gather_over(rank->trainer, NULL);
+    keel_group_close(rank->axes.slices);
+    keel_group_close(rank->axes.places);
+    keel_group_close(rank->group);
+    keel_group_close(rank->view);
+    ck_ok(keel_trainer_leave_group(rank->trainer));
+}
+
+/* The steps of four ranks; what each sent in the last one. */
+static void run_grid(const struct keel_job *of, uint32_t zero, uint32_t holders, struct rank *ranks)
+{
+    struct keel_address addresses[PLACES * POSITIONS];
+    for (uint32_t r = 0; r < PLACES * POSITIONS; r++) {
+        ranks[r].place = r % PLACES;
+        ranks[r].places = PLACES;
+        open_rank_of(&ranks[r], of, r / PLACES, POSITIONS, POSITIONS, 1, zero);
+        keel_trainer_column(ranks[r].trainer, r / PLACES, POSITIONS, r % PLACES, PLACES);
+        begin(&ranks[r], holders);
+        keel_endpoint_address(ranks[r].endpoint, &addresses[r]);
+    }
+    for (uint32_t r = 0; r < PLACES * POSITIONS; r++) {
+        for (uint32_t s = 0; s < POSITIONS; s++)
+            ranks[r].shard_position[s] = (uint16_t)s;
+        const struct keel_group_config config = {.epoch = 1,
+                                                 .rank = r,
+                                                 .rank_count = PLACES * POSITIONS,
+                                                 .addresses = addresses,
+                                                 .shard_count = POSITIONS,
+                                                 .shard_rank = ranks[r].shard_position};
+        ck_ok(keel_group_open(ranks[r].endpoint, &config, &ranks[r].group));
+        open_axes(&ranks[r]);
+    }
+    run_all(ranks, PLACES * POSITIONS);
+}
+
+static void close_grid(struct rank *ranks)
+{
+    for (uint32_t r = 0; r < PLACES * POSITIONS; r++)
+        close_axes(&ranks[r]);
+    for (uint32_t r = 0; r < PLACES * POSITIONS; r++)
+        close_rank(&ranks[r]);
+}
+
+/* With zero = 1 weights go round once, behind the update. */
+static uint64_t formula_of_spread(const struct rank *rank, uint32_t holders)
+{
+    const struct keel_engine *engine = keel_trainer_engine(rank->trainer);
+    uint64_t own[BUCKETS_MAX], elements = 0;
+    find_share(engine, rank->position, rank->count, own);
+    for (uint32_t b = 0; b < keel_engine_bucket_count(engine); b++)
+        elements += keel_engine_bucket(engine, b)->count + (holders > 1 ? own[b] : 0);
+    return elements * sizeof(float); /* what it does not own, to its owner; what it owns, to the other */
+}
+
+/* What slices exchange is the same whoever owns what: so the difference is that of the formulas, to the byte.
+ * _i: holders - 1. */
+START_TEST(ranks_with_slices_send_what_the_formula_says_and_have_the_bits_of_one)
+{
+    static struct rank gathers[RANKS_MAX], spreads[RANKS_MAX];
+    const uint32_t holders = 1 + (uint32_t)_i;
+    struct keel_job cut = job;
+    cut.tensor = PLACES;
+    const uint64_t wanted = digest_of_one(&cut, POSITIONS, 1);
+    run_grid(&cut, KEEL_ZERO_WEIGHTS, holders, gathers);
+    run_grid(&cut, KEEL_ZERO_OPTIMIZER, holders, spreads);
+    for (uint32_t r = 0; r < PLACES * POSITIONS; r++) {
+        const uint64_t formula = formula_of(&gathers[r], holders),
+                       once = formula_of_spread(&spreads[r], holders);
+        ck_assert_uint_eq(gathers[r].result.digest, wanted);
+        ck_assert_uint_eq(spreads[r].result.digest, wanted);
+        ck_assert_msg(formula > once && gathers[r].sent - spreads[r].sent == formula - once,
+                      "rank %u: %llu bytes with zero = 3, %llu with 1: by the formulas %llu and %llu", r,
+                      (unsigned long long)gathers[r].sent, (unsigned long long)spreads[r].sent,
+                      (unsigned long long)formula, (unsigned long long)once);
+        printf(
+            "note: rank %u of 2 x 2, %u holders: %llu bytes with zero = 3, of which the columns' are %llu\n",
+            r, holders, (unsigned long long)gathers[r].sent, (unsigned long long)formula);
+    }
+    close_grid(gathers);
+    close_grid(spreads);
 }
 END_TEST
 
@@ -391,7 +527,7 @@ START_TEST(what_an_evaluation_left_under_way_is_begun_anew)
     close_groups(ranks, 2);
     open_groups(ranks, 2, 2);
     run_all(ranks, 2);
-    ck_assert_uint_eq(ranks[0].result.digest, digest_of_one(2, 1));
+    ck_assert_uint_eq(ranks[0].result.digest, digest_of_one(&job, 2, 1));
     close_groups(ranks, 2);
     for (uint32_t r = 0; r < 2; r++)
         close_rank(&ranks[r]);
@@ -540,6 +676,7 @@ START_TEST(a_rank_without_shards_waits_for_the_sums_of_many_buckets)
     many.layers = 24;
     many.parallel.bucket_bytes = 4096;
     for (uint32_t r = 0; r < 3; r++) {
+        ranks[r].places = 1;
         open_rank_of(&ranks[r], &many, r, 3, 2, 1, KEEL_ZERO_WEIGHTS);
         begin(&ranks[r], 1);
     }
@@ -583,6 +720,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, ranks_send_what_the_formula_says_and_have_the_bits_of_one, 0,
                         sizeof shapes / sizeof shapes[0]);
+    tcase_add_loop_test(tc, ranks_with_slices_send_what_the_formula_says_and_have_the_bits_of_one, 0, 2);
     tcase_add_loop_test(tc, who_has_the_sums_does_the_step_with_the_norm_of_another, 0, 3);
     tcase_add_test(tc, what_an_evaluation_left_under_way_is_begun_anew);
     tcase_add_test(tc, a_rank_without_shards_waits_for_the_sums_of_many_buckets);
