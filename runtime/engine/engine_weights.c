@@ -137,24 +137,34 @@ static int compare_gathers(const void *a, const void *b)
     return x->bucket < y->bucket ? -1 : x->bucket > y->bucket;
 }
 
-static void list_gathers(struct needs *needs, struct keel_engine_program *program)
+static void list_gathers(const struct needs *needs, struct keel_engine_program *program)
 {
-    read_needs(needs);
-    find_stages(needs);
     for (uint32_t b = 0; b < needs->buckets; b++)
         put_stays(needs, b, program->gathers, &program->gather_count);
     qsort(program->gathers, program->gather_count, sizeof *program->gathers, compare_gathers);
 }
 
+/* No more gathers than needs: mostly two of a bucket. */
+static size_t count_needs(const struct needs *needs)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < (size_t)needs->program->list_count * needs->buckets; i++)
+        count += needs->at[i];
+    return count;
+}
+
 static enum keel_status find_gathers(const struct keel_engine *engine, struct keel_engine_program *program)
 {
     struct needs needs = {.engine = engine, .program = program, .buckets = engine->layout.bucket_count};
-    const size_t most = (size_t)program->list_count * needs.buckets;
-    enum keel_status status = keel_alloc(most, sizeof *needs.at, (void *)&needs.at);
+    enum keel_status status =
+        keel_alloc((size_t)program->list_count * needs.buckets, sizeof *needs.at, (void *)&needs.at);
     if (status == KEEL_OK)
         status = keel_alloc(program->list_count, sizeof *needs.stage, (void *)&needs.stage);
-    if (status == KEEL_OK)
-        status = keel_alloc(most, sizeof *program->gathers, (void *)&program->gathers);
+    if (status == KEEL_OK) {
+        read_needs(&needs);
+        find_stages(&needs);
+        status = keel_alloc(count_needs(&needs) + 1, sizeof *program->gathers, (void *)&program->gathers);
+    }
     if (status == KEEL_OK)
         list_gathers(&needs, program);
     keel_free(needs.stage);

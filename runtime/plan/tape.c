@@ -107,16 +107,34 @@ static uint32_t piece_behind(const struct keel_tape_config *config, uint32_t seg
     return config->segments != NULL ? config->segments[segment].bucket : segment;
 }
 
+static uint32_t segment_of(const struct keel_engine_gather *gather, bool begins)
+{
+    return begins ? gather->begin : gather->first;
+}
+
+/* How many gathers begin before a segment, or are waited for: they are in the order of both. */
+static uint32_t count_before(const struct keel_tape_config *config, uint32_t segment, bool begins)
+{
+    uint32_t low = 0, high = config->gather_count;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (segment_of(&config->gathers[middle], begins) < segment)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Before a segment: which gathers begin, and which it waits for. */
 static void put_gathers(struct keel_tape *tape, const struct keel_tape_config *config, uint32_t segment)
 {
-    for (uint32_t g = 0; g < config->gather_count; g++)
-        if (config->gathers[g].begin == segment)
-            put_slot(tape, KEEL_ACTION_WEIGHTS, (int)config->gathers[g].window, config->gathers[g].bucket);
-    for (uint32_t g = 0; g < config->gather_count; g++)
-        if (config->gathers[g].first == segment)
-            put_piece(tape, KEEL_ACTION_AWAIT,
-                      keel_piece_weights(config->bucket_count, config->gathers[g].bucket));
+    const struct keel_engine_gather *gathers = config->gathers;
+    const uint32_t count = config->gather_count;
+    for (uint32_t g = count_before(config, segment, true); g < count && gathers[g].begin == segment; g++)
+        put_slot(tape, KEEL_ACTION_WEIGHTS, (int)gathers[g].window, gathers[g].bucket);
+    for (uint32_t g = count_before(config, segment, false); g < count && gathers[g].first == segment; g++)
+        put_piece(tape, KEEL_ACTION_AWAIT, keel_piece_weights(config->bucket_count, gathers[g].bucket));
 }
 
 /* With the weights that it reads, and what is exchanged behind it; then, where a piece is final, the nodes of

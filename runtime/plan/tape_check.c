@@ -14,7 +14,7 @@ struct play {
     uint32_t computed;
     /* the shard under way */
     bool zeroed, begun;
-    uint32_t shard, microbatch, segments, chain_count, added;
+    uint32_t shard, microbatch, segments, pieces, chain_count, added; /* pieces: whose segments have run */
     int chain[KEEL_HOLD_LEVELS_MAX];
     uint32_t marked; /* buckets that have a mark */
     /* the sums */
@@ -86,16 +86,15 @@ static bool exchanges(const struct play *play)
            (segment->exchanges_last && play->microbatch + 1 == play->config->microbatches);
 }
 
-/* How many pieces of the shard under way are final: behind these the next one's segments begin. */
-static uint32_t count_final(const struct play *play)
+static void end_segment(struct play *play)
 {
     const struct keel_tape_config *config = play->config;
-    uint32_t count = 0;
-    if (config->segments == NULL)
-        return play->segments;
-    for (uint32_t s = 0; s < play->segments; s++)
-        count += config->segments[s].bucket < config->bucket_count || s + 1 == config->segment_count;
-    return count;
+    play->segments++;
+    play->pieces += config->segments == NULL ||
+                    config->segments[play->segments - 1].bucket < config->bucket_count ||
+                    play->segments == config->segment_count;
+    play->added = 0;
+    play->exchanged = false;
 }
 
 /* With windows: a piece of the shard under way, which is not the last. */
@@ -122,7 +121,7 @@ static const char *begin_shard(struct play *play, const struct keel_action *acti
     play->shard = action->shard;
     play->missing--;
     play->computed++;
-    play->microbatch = play->segments = play->marked = play->stored = 0;
+    play->microbatch = play->segments = play->pieces = play->marked = play->stored = 0;
     play->exchanged = false;
     play->next = play->hold;
     play->chain_count = play->added = keel_hold_add(&play->next, action->shard, play->chain);
@@ -153,11 +152,11 @@ static bool gives_alone(const struct play *play)
 }
 
 /* With windows: how many sums are under way, or over, before the next segment here, or where others compute
- * it.
+ * it: those of the pieces that are final.
  */
 static uint32_t count_begun_sums(const struct play *play)
 {
-    return gives_alone(play) ? play->reduced : count_final(play);
+    return gives_alone(play) ? play->reduced : play->pieces;
 }
 
 /* With windows: the sum of a bucket still reads what the next segment needs, here or there. */
@@ -181,20 +180,27 @@ static uint32_t next_segment(const struct play *play)
     return !play->begun || play->segments == count_segments(play) ? 0 : play->segments;
 }
 
-/* How many gathers of a round begin before a segment, or are waited for; behind all: gather_count. */
+/* How many gathers of a round have begun when a segment runs, or are waited for: they ascend by both. */
+static uint32_t count_up_to(const struct play *play, uint32_t segment, bool begins)
+{
+    const struct keel_engine_gather *gathers = play->config->gathers;
+    uint32_t low = 0, high = play->config->gather_count;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if ((begins ? gathers[middle].begin : gathers[middle].first) <= segment)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
 static uint32_t count_begun(const struct play *play, uint32_t segment)
 {
-    uint32_t count = 0;
-    while (count < play->config->gather_count && play->config->gathers[count].begin <= segment)
-        count++;
-    return count;
+    return count_up_to(play, segment, true);
 }
 static uint32_t count_awaited(const struct play *play, uint32_t segment)
 {
-    uint32_t count = 0;
-    while (count < play->config->gather_count && play->config->gathers[count].first <= segment)
-        count++;
-    return count;
+    return count_up_to(play, segment, false);
 }
 
 /* How many rounds are over; UINT32_MAX: one is under way. */
@@ -227,9 +233,11 @@ static uint32_t end_of_piece(const struct play *play, uint32_t piece)
 static bool sums_before(const struct play *play, uint32_t segment)
 {
     uint32_t count = 0;
+    if (!windowed(play) || !play->recorded || play->own_rounds > 0)
+        return true;
     for (uint32_t s = 0; s < segment; s++)
         count += play->config->segments[s].bucket < play->config->bucket_count;
-    return !windowed(play) || !play->recorded || play->own_rounds > 0 || play->reduced == count;
+    return play->reduced == count;
 }
 
 /* In the round's place: which segment comes next. */
@@ -339,7 +347,7 @@ static const char *compute_cut(struct play *play, const struct keel_action *acti
     if (!segment_done(play))
         return "the piece before is not final, or has no mark, or is not exchanged";
     if (play->segments == count_segments(play)) {
-        play->segments = 0;
+        play->segments = play->pieces = 0;
         play->microbatch++;
     }
     if (action->microbatch != play->microbatch || action->microbatch >= play->config->microbatches)
@@ -350,9 +358,7 @@ static const char *compute_cut(struct play *play, const struct keel_action *acti
         return "the sum of a bucket still reads the memory that it needs";
     if (play->config->gathers != NULL && (is_idle(play) || !has_gathered(play, action->piece)))
         return "weights that it reads are not here, or later ones do not come";
-    play->segments++;
-    play->added = 0;
-    play->exchanged = false;
+    end_segment(play);
     return NULL;
 }
 
@@ -394,8 +400,7 @@ static const char *compute(struct play *play, const struct keel_action *action)
         return "the piece before is not final, has no mark, or lies nowhere else";
     if (is_crowded(play))
         return "the sum of a bucket still reads the memory that it needs";
-    play->segments++;
-    play->added = 0;
+    end_segment(play);
     return NULL;
 }
 
