@@ -85,7 +85,7 @@ step_bits() {
 # run_program NAME DIR OBJECT: 0 where it passes; what it says goes to DIR/said.
 run_program() {
     link_test "$1" "$3" "$2/$1_test" || return 2
-    CK_TIMEOUT_MULTIPLIER=10 KEEL_PLANS_CASES=60 KEEL_PLANS_SECONDS=0 \
+    CK_TIMEOUT_MULTIPLIER=10 KEEL_PLANS_CASES=150 KEEL_PLANS_SECONDS=0 \
         timeout -k 5 "$limit" "$2/$1_test" >"$2/$1.log" 2>&1
     code=$?
     [ $code -ne 0 ] || return 0
