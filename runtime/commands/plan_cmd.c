@@ -8,6 +8,7 @@
 #include "plan_cmd.h"
 #include "axes.h"
 #include "data.h"
+#include "hf_config.h"
 #include "model.h"
 #include "plan_axes.h"
 #include "plugin_try.h"
@@ -25,7 +26,7 @@
 struct own {
     const char *ranks, *memory;
     struct keel_command_texts set;
-    bool dump;
+    bool dump, config_json;
 };
 
 /* What the seats of a place have. */
@@ -500,6 +501,16 @@ static enum keel_status print_json(struct plan *plan, bool dump)
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 
+/* Of the model alone: the data say how many tokens it has. */
+static enum keel_status print_config(const struct keel_job *job)
+{
+    struct keel_data *data;
+    KEEL_TRY(keel_data_open_to_use(job, &(struct keel_data_use){.val_path = NULL}, &data));
+    const enum keel_status status = keel_hf_config_print(job, data, stdout);
+    keel_data_close(data);
+    return status;
+}
+
 static int run(const struct keel_command *command)
 {
     const struct own *own = keel_command_own(command);
@@ -508,9 +519,11 @@ static int run(const struct keel_command *command)
     if (status != KEEL_OK)
         return keel_command_report(command->set, status);
     status = load_job(own, command->operands[0], &plan->job);
-    if (status == KEEL_OK)
+    if (status == KEEL_OK && own->config_json)
+        status = print_config(&plan->job);
+    else if (status == KEEL_OK)
         status = make(plan, many_ranks(own->ranks));
-    if (status == KEEL_OK)
+    if (status == KEEL_OK && !own->config_json)
         status = command->json ? print_json(plan, own->dump) : print_text(plan, own->dump);
     int code = status == KEEL_OK ? 0 : keel_command_report(command->set, status);
     unmake(plan);
@@ -525,6 +538,8 @@ static const struct keel_command_option options[] = {
      "that a rank may use (parallel.memory): plans that do not fit say what they lack"},
     {"--set", "section.key=value", KEEL_COMMAND_TEXTS, offsetof(struct own, set),
      "override any key of the job file; may be repeated"},
+    {"--config-json", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, config_json),
+     "instead of all that the config.json that Hugging Face's programs want beside exported weights"},
     {"--dump", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, dump), "each rank's actions too, one a line"},
     {.name = NULL}};
 
@@ -547,7 +562,8 @@ static const struct keel_command_kind plan_kind = {
     .examples = "  keel plan demo.conf --ranks 4\n"
                 "  keel plan demo.conf --ranks 2 --dump\n"
                 "  keel plan my.conf --ranks 64 --memory 16000000000\n"
-                "  keel plan my.conf --set model.width=1024 --json | jq .memory_bytes\n",
+                "  keel plan my.conf --set model.width=1024 --json | jq .memory_bytes\n"
+                "  keel plan runs/llama-demo/job.conf --config-json >hf/config.json\n",
     .options = options,
     .run = run};
 static const struct keel_command_kind *const kinds[] = {&plan_kind};

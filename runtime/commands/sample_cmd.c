@@ -175,17 +175,17 @@ static enum keel_status write_token(void *context, uint32_t token, const char *t
 static enum keel_status check_model(const struct keel_job *job)
 {
     const enum keel_model_kind kind = keel_job_data_kind(job);
-    if (kind == KEEL_MODEL_GPT || kind == KEEL_MODEL_MOE)
+    if (kind == KEEL_MODEL_GPT || kind == KEEL_MODEL_MOE || kind == KEEL_MODEL_LLAMA)
         return KEEL_OK;
     return keel_fail(KEEL_INVALID,
                      "job %s: its model predicts no next token: keel eval says what it is worth", job->name);
 }
 
-/* A row of GPT's logits depends on its own sequence alone, so that one is computed and not a batch; experts
- * have places for the tokens of a batch, and of a plug-in nothing is known. */
+/* A row of the logits of GPT or Llama depends on its own sequence alone, so that one is computed and not a
+ * batch; experts have places for the tokens of a batch, and of a plug-in nothing is known. */
 static void choose_batch(struct keel_job *job)
 {
-    if (job->kind == KEEL_MODEL_GPT)
+    if (job->kind == KEEL_MODEL_GPT || job->kind == KEEL_MODEL_LLAMA)
         job->batch = 1;
 }
 

@@ -38,7 +38,8 @@ _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)K
  * models or optimizers use it, where not all do: elsewhere it is an error. */
 enum { FREE, BITS, LATER, MODELS_SHIFT = 8, OPTIMIZERS_SHIFT = 16, USERS_MASK = 255 };
 enum { GPT = 1 << KEEL_MODEL_GPT, RESNET = 1 << KEEL_MODEL_RESNET, BERT = 1 << KEEL_MODEL_BERT };
-enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, TEXT = GPT | BERT | MOE };
+enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, LLAMA = 1 << KEEL_MODEL_LLAMA };
+enum { GPTS = GPT | BERT | MOE, TEXT = GPTS | LLAMA };
 enum { SGD = 1 << KEEL_OPTIMIZER_SGD, LARS = 1 << KEEL_OPTIMIZER_LARS };
 enum { ADAMS = 1 << KEEL_OPTIMIZER_ADAMW | 1 << KEEL_OPTIMIZER_ADAM | 1 << KEEL_OPTIMIZER_LAMB };
 #define OF_MODELS(models)         ((models) << MODELS_SHIFT)
@@ -59,8 +60,8 @@ static const struct keel_ini_key keys[] = {
      "slices that heads, hidden layers and vocabulary are cut into: sums over them go slice by slice, then "
      "by a "
      "tree, whatever holds them"},
-    {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm", BITS,
-     "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation; or a file, "
+    {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm|llama", BITS,
+     "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation; llama; or a file, "
      "./mymodel.so: a plug-in (keel/model_plugin.h) with keys of its own"},
     {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, KEEL_MODEL_LAYERS_MAX, NULL, BITS,
      "transformer blocks; resnet: blocks of each stage; dlrm: hidden layers of each perceptron"},
@@ -72,12 +73,18 @@ static const struct keel_ini_key keys[] = {
      "tokens of context"},
     {"model", "vocab", KEEL_INI_U32, FIELD(vocab), "0", 0, 1 << 20, NULL, BITS | OF_MODELS(TEXT | RESNET),
      "vocabulary, or classes; 0: what the data needs. Larger sizes train on the same data"},
-    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL, BITS | OF_MODELS(TEXT),
+    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL, BITS | OF_MODELS(GPTS),
      "dropout rate"},
-    {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, BITS | OF_MODELS(TEXT),
+    {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, BITS | OF_MODELS(GPTS),
      "bias in products and norms"},
     {"model", "tied", KEEL_INI_BOOL, FIELD(tied), "true", 0, 0, NULL, BITS | OF_MODELS(TEXT),
      "output uses the embedding table"},
+    {"model", "kv_heads", KEEL_INI_U32, FIELD(kv_heads), "0", 0, 64, NULL, BITS | LATER | OF_MODELS(LLAMA),
+     "llama: heads of keys and values, which heads share in groups; 0: one for each head"},
+    {"model", "hidden", KEEL_INI_U32, FIELD(hidden), "0", 0, 1 << 20, NULL, BITS | LATER | OF_MODELS(LLAMA),
+     "llama: width of the perceptron; 0: 8/3 of the width, in whole 32"},
+    {"model", "rope_base", KEEL_INI_FLOAT, FIELD(rope_base), "10000", 1.5, 1e9, NULL,
+     BITS | LATER | OF_MODELS(LLAMA), "llama: base of the rotary positions"},
     {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, KEEL_RESNET_STAGES_MAX, NULL,
      BITS | OF_MODELS(RESNET),
      "resnet: stages, each with twice the channels and half the height and width of the one before"},
@@ -165,8 +172,8 @@ static const struct keel_ini_key keys[] = {
      "notice when the memory of a board changes the result of a product of linear layers (not of "
      "convolutions, "
      "attention or experts), before it is trained on"},
-    {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, OF_MODELS(GPT | MOE),
-     "tokens of text to generate when the run ends"},
+    {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL,
+     OF_MODELS(GPT | MOE | LLAMA), "tokens of text to generate when the run ends"},
     {"train", "spike", KEEL_INI_CHOICE, FIELD(spike), "warn", 0, 0, "warn|stop|back", FREE,
      "a loss that explodes without being infinite: warn; stop: end at the snapshot before it; back: go back "
      "to "

@@ -64,6 +64,22 @@ static enum keel_status build_moe(struct keel_graph *graph, const struct keel_jo
     return keel_model_moe(graph, &config);
 }
 
+static enum keel_status build_llama(struct keel_graph *graph, const struct keel_job *job,
+                                    const struct keel_data *data)
+{
+    const struct keel_llama_config config = {.layers = job->layers,
+                                             .heads = job->heads,
+                                             .width = job->width,
+                                             .block = job->block,
+                                             .vocab = vocab_of(job, data),
+                                             .batch = job->batch,
+                                             .kv_heads = job->kv_heads != 0 ? job->kv_heads : job->heads,
+                                             .hidden = job->hidden,
+                                             .rope_base = job->rope_base,
+                                             .tied = job->tied};
+    return keel_model_llama(graph, &config);
+}
+
 static enum keel_status build_dlrm(struct keel_graph *graph, const struct keel_job *job)
 {
     const struct keel_dlrm_config config = {.dense = job->dense,
@@ -141,6 +157,8 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
         return build_moe(graph, job, data);
     case KEEL_MODEL_DLRM:
         return build_dlrm(graph, job);
+    case KEEL_MODEL_LLAMA:
+        return build_llama(graph, job, data);
     case KEEL_MODEL_PLUGIN:
         return build_plugin(graph, job, data);
     case KEEL_MODEL_GPT:

@@ -58,7 +58,7 @@ for kind in fashion dlrm-demo; do
     agrees "$kind" loss val_loss
     agrees "$kind: its accuracy" accuracy val_accuracy
 done
-for kind in bert-demo moe-demo; do
+for kind in bert-demo moe-demo llama-demo; do
     train $kind $kind --ranks 1
     agrees "$kind" loss val_loss
 done

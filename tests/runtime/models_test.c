@@ -78,6 +78,9 @@ static struct keel_job tiny(enum keel_model_kind kind)
                             "path = %s/text\n",
         [KEEL_MODEL_MOE] = "[model]\nkind = moe\nlayers = 2\nheads = 2\nwidth = 16\nblock = 8\nexperts = 3\n"
                            "[data]\npath = %s/text\n",
+        [KEEL_MODEL_LLAMA] =
+            "[model]\nkind = llama\nlayers = 2\nheads = 4\nkv_heads = 2\nwidth = 16\nblock = 8\n"
+            "tied = false\n[data]\npath = %s/text\n",
         [KEEL_MODEL_DLRM] = "[model]\nkind = dlrm\nlayers = 1\nwidth = 4\ndense = 3\ntables = 3\n"
                             "categories = 20\nbag = 3\n[data]\npath = %s\n"};
     static const char *const common = "[job]\nshards = 2\n[train]\nsteps = 60\nwarmup_steps = 5\nlr = 1e-2\n"
@@ -85,11 +88,9 @@ static struct keel_job tiny(enum keel_model_kind kind)
     char path[KEEL_PATH_BYTES], text[2048];
     struct keel_job job;
     int length = snprintf(text, sizeof text, settings[kind], directory);
-    static const uint32_t batch[BUILT_IN] = {[KEEL_MODEL_GPT] = 4,
-                                             [KEEL_MODEL_RESNET] = 8,
-                                             [KEEL_MODEL_BERT] = 32,
-                                             [KEEL_MODEL_MOE] = 4,
-                                             [KEEL_MODEL_DLRM] = 64};
+    static const uint32_t batch[BUILT_IN] = {
+        [KEEL_MODEL_GPT] = 4, [KEEL_MODEL_RESNET] = 8, [KEEL_MODEL_BERT] = 32,
+        [KEEL_MODEL_MOE] = 4, [KEEL_MODEL_LLAMA] = 4,  [KEEL_MODEL_DLRM] = 64};
     length += snprintf(text + length, sizeof text - (size_t)length, common, batch[kind]);
     ck_ok(keel_path_join(path, directory, "job.conf"));
     ck_ok(keel_file_replace(path, text, (size_t)length, 0600));

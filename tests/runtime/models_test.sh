@@ -24,7 +24,7 @@ train() { # KIND DIR ARGUMENTS...: they win over what is set here
     timeout 600 "$KEEL" run "$jobs/$kind.conf" --out "$root/$out" "$@" >"$root/log" 2>&1
 }
 
-for kind in fashion bert-demo moe-demo dlrm-demo; do
+for kind in fashion bert-demo moe-demo dlrm-demo llama-demo; do
     train "$kind" "$kind-1" --set train.steps=6
     check "$kind: a run of one rank" [ "$(steps "$root/$kind-1" | wc -l)" -eq 6 ]
     train "$kind" "$kind-2" --set train.steps=6 --ranks 2
@@ -66,6 +66,22 @@ check "and how many there are" grep -qF "data: 60000 samples to train on, 10000 
 rm -rf "$root/bad"
 refused "stages that leave nothing" 2 "keel run: an argument or a setting is wrong: resnet: images of 28x28 are too small for model.stages = 5 with model.stem = large" fashion --set model.stages=5 --set model.stem=large
 refused "a key of another model" 2 "model.experts = 3 says nothing to model.kind = resnet" fashion --set model.experts=3
+refused "heads that share nothing" 2 "llama: model.kv_heads = 2 does not divide model.heads = 3" llama-demo --set model.heads=3 --set model.width=18
+refused "more keys than queries" 2 "llama: model.kv_heads = 4 is out of range: 1 to 2" llama-demo --set model.kv_heads=4
+refused "heads that are no pairs" 2 "llama: heads of 3 elements, which cannot be turned in pairs" llama-demo --set model.width=6
+refused "a bias of a llama" 2 "model.bias = false says nothing to model.kind = llama" llama-demo --set model.bias=false
+refused "keys that a gpt shares" 2 "model.kv_heads = 2 says nothing to model.kind = moe" moe-demo --set model.kv_heads=2
+train llama-demo sliced --set train.steps=6 --set job.tensor=2 --ranks 1
+train llama-demo cut --set train.steps=6 --set job.tensor=2 --ranks 4 --set parallel.tensor=2 --drill kill:rank=3,step=4 --set cluster.timeout_s=1
+check "a llama's slices are shared by ranks, of which one is killed" same_bits "$root/sliced" "$root/cut"
+train llama-demo gathered --set train.steps=6 --ranks 3 --set parallel.zero=3
+check "or its weights are gathered" same_bits "$root/llama-demo-1" "$root/gathered"
+names() { "$KEEL" ckpt show "$1" | sed -n 's/.* f32 *\([^ ]*\) .*/\1/p' | grep -v '^adam' | sort; }
+names "$root/llama-demo-1" >"$root/names"
+{ echo lm_head.weight; echo model.embed_tokens.weight; for n in 0 1; do for p in input_layernorm mlp.down_proj mlp.gate_proj mlp.up_proj \
+    post_attention_layernorm self_attn.k_proj self_attn.o_proj self_attn.q_proj self_attn.v_proj; do echo "model.layers.$n.$p.weight"; done; done
+    echo model.norm.weight; } | sort >"$root/wanted"
+check "its names are those of LlamaForCausalLM" cmp -s "$root/names" "$root/wanted"
 refused "one expert" 2 "model.experts = 1: out of range" moe-demo --set model.experts=1
 
 echo "$passed passed, $failed failed"

@@ -39,6 +39,9 @@ train demo owners --ranks 3 --set parallel.zero=3
 agrees "owners of weights"
 train moe-demo moe --ranks 1
 agrees "a mixture of experts, whose places are a batch's"
+train llama-demo llama --ranks 2
+agrees "a llama"
+agrees "whose keys and values are not kept" --no-cache
 head -c 30000 "$PWD/build/data/english.txt" >"$root/bible.txt"
 train bpe-demo bpe --ranks 1 --set "data.path=$root/bible.txt" --set "data.vocab=bpe:$golden/tokenizer.json"
 agrees "tokens of a tokenizer"

@@ -35,6 +35,7 @@ enum keel_model_kind {
     KEEL_MODEL_BERT,
     KEEL_MODEL_MOE,
     KEEL_MODEL_DLRM,
+    KEEL_MODEL_LLAMA,
     KEEL_MODEL_PLUGIN, /* of a file: keel_job_plugin */
     KEEL_MODEL_KIND_COUNT
 };
@@ -80,6 +81,8 @@ struct keel_job {
     uint32_t vocab; /* 0: taken from the data; set for random-data benches */
     float dropout;
     bool bias, tied;
+    uint32_t kv_heads, hidden;   /* llama; 0: as heads; 8/3 of the width */
+    float rope_base;             /* llama */
     uint32_t stages, stem;       /* resnet; enum keel_stem_kind */
     uint32_t experts;            /* moe */
     float capacity, balance;     /* moe: places of an expert over its fair share; weight of the loss */

@@ -56,6 +56,19 @@ struct keel_moe_config {
 /* A GPT with experts in every second block (Fedus et al. 2022). Inputs as GPT's. */
 enum keel_status keel_model_moe(struct keel_graph *graph, const struct keel_moe_config *config);
 
+struct keel_llama_config {
+    uint32_t layers, heads, width, block, vocab, batch;
+    uint32_t kv_heads; /* of keys and values, a divisor of heads, which are 64 at most */
+    uint32_t hidden;   /* of a perceptron; 0: 8/3 of the width, in whole 32 */
+    float rope_base;   /* of rotary positions */
+    bool tied;
+};
+/* Llama (Touvron et al. 2023) with the names and layouts of Hugging Face's LlamaForCausalLM; its rms_norm_eps
+ * is 1e-5. Inputs as GPT's. */
+enum keel_status keel_model_llama(struct keel_graph *graph, const struct keel_llama_config *config);
+uint32_t
+keel_llama_hidden(const struct keel_llama_config *config); /* of a perceptron, also where hidden is 0 */
+
 struct keel_dlrm_config {
     uint32_t dense;         /* features that are numbers */
     uint32_t tables, bag;   /* features that are categories; most of them in one sample */

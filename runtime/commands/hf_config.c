@@ -1,0 +1,69 @@
+/* hf_config.c - see hf_config.h. */
+#include "hf_config.h"
+#include <keel/json.h>
+#include <keel/models.h>
+
+enum { DIGITS = 6 };
+static const double norm_epsilon = 1e-5; /* of all: graph_dense.c */
+
+static void print_tail(struct keel_json *json, const struct keel_job *job)
+{
+    keel_json_bool(json, "tie_word_embeddings", job->tied);
+    keel_json_text(json, "dtype", "float32");
+    keel_json_text(json, "torch_dtype", "float32");
+    keel_json_close(json, '}');
+}
+
+static void print_llama(struct keel_json *json, const struct keel_job *job, uint32_t vocab)
+{
+    const struct keel_llama_config llama = {.width = job->width, .hidden = job->hidden};
+    keel_json_text(json, "model_type", "llama");
+    keel_json_number(json, "vocab_size", vocab);
+    keel_json_number(json, "hidden_size", job->width);
+    keel_json_number(json, "intermediate_size", keel_llama_hidden(&llama));
+    keel_json_number(json, "num_hidden_layers", job->layers);
+    keel_json_number(json, "num_attention_heads", job->heads);
+    keel_json_number(json, "num_key_value_heads", job->kv_heads != 0 ? job->kv_heads : job->heads);
+    keel_json_number(json, "head_dim", job->width / job->heads);
+    keel_json_number(json, "max_position_embeddings", job->block);
+    keel_json_real(json, "rms_norm_eps", norm_epsilon, DIGITS);
+    keel_json_real(json, "rope_theta", (double)job->rope_base, DIGITS);
+    keel_json_text(json, "hidden_act", "silu");
+    keel_json_bool(json, "attention_bias", false);
+    keel_json_bool(json, "mlp_bias", false);
+    print_tail(json, job);
+}
+
+static void print_gpt(struct keel_json *json, const struct keel_job *job, uint32_t vocab)
+{
+    keel_json_text(json, "model_type", "gpt2");
+    keel_json_number(json, "vocab_size", vocab);
+    keel_json_number(json, "n_embd", job->width);
+    keel_json_number(json, "n_layer", job->layers);
+    keel_json_number(json, "n_head", job->heads);
+    keel_json_number(json, "n_positions", job->block);
+    keel_json_real(json, "layer_norm_epsilon", norm_epsilon, DIGITS);
+    keel_json_text(json, "activation_function", "gelu_new");
+    print_tail(json, job);
+}
+
+enum keel_status keel_hf_config_print(const struct keel_job *job, const struct keel_data *data, FILE *out)
+{
+    struct keel_json json = {.out = out};
+    const uint32_t vocab = job->vocab != 0 ? job->vocab : keel_data_vocab(data);
+    const bool llama = job->kind == KEEL_MODEL_LLAMA;
+    if (!llama && (job->kind != KEEL_MODEL_GPT || !job->bias))
+        return keel_fail(
+            KEEL_UNSUPPORTED,
+            "--config-json: job %s: of llama, and of gpt with model.bias, there is a config.json", job->name);
+    keel_json_open(&json, NULL, '{');
+    keel_json_open(&json, "architectures", '[');
+    keel_json_text(&json, NULL, llama ? "LlamaForCausalLM" : "GPT2LMHeadModel");
+    keel_json_close(&json, ']');
+    if (llama)
+        print_llama(&json, job, vocab);
+    else
+        print_gpt(&json, job, vocab);
+    fputc('\n', out);
+    return KEEL_OK;
+}
