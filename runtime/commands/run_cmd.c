@@ -413,6 +413,12 @@ static enum keel_status check_drills(const struct run *run)
             (drill.number < 1 || drill.number > nodes + run->job.spares))
             return keel_fail(KEEL_INVALID, "--drill %s: the nodes are 1 to %u", run->drills[i],
                              nodes + run->job.spares);
+        if (drill.head.target == KEEL_DRILL_ALL && run->job.launch != KEEL_LAUNCH_LOCAL)
+            return keel_fail(
+                KEEL_INVALID,
+                "--drill %s: workers on other hosts (cluster.launch) cannot kill the launcher; do it "
+                "yourself, by the number in DIR/run.lock",
+                run->drills[i]);
         if (drill.head.kind == KEEL_DRILL_FLIP && run->job.ranks < 2)
             return keel_fail(KEEL_INVALID, "--drill %s: is found by comparing ranks; give --ranks 2 or more",
                              run->drills[i]);

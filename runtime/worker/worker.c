@@ -151,10 +151,21 @@ static void write_trace(struct keel_worker *worker)
         keel_log(KEEL_LOG_WARN, "--trace-device: %s", keel_detail());
 }
 
+/* Workers of this run on this machine, which share its processors evenly. A node that dialed in has it to
+ * itself, or to the nodes that cluster.hosts puts there. */
+static uint32_t workers_here(const struct keel_worker *worker)
+{
+    const struct keel_job *job = &worker->job;
+    const uint32_t nodes = keel_job_node_count(job), hosts = worker->host_count;
+    const uint32_t on_node = job->nodes > 0 ? job->ranks / job->nodes : 1;
+    if (worker->address == NULL)
+        return job->ranks + job->spares;
+    return on_node * (hosts > 0 && hosts < nodes ? (nodes + hosts - 1) / hosts : 1);
+}
+
 static enum keel_status open_device(struct keel_worker *worker)
 {
-    /* Processes of one machine share its processors evenly. */
-    uint32_t processes = worker->job.ranks + worker->job.spares, cpus = keel_cpu_count();
+    uint32_t processes = workers_here(worker), cpus = keel_cpu_count();
     struct keel_board_options options = {.threads = cpus > processes ? cpus / processes : 1};
     char selector[KEEL_SELECTOR_BYTES];
     keel_job_device(&worker->job, worker->node, worker->local, selector);

@@ -120,6 +120,8 @@ check "a command that starts nothing" says 5 'ended (exit code 1) before' \
     run --set cluster.launch=ssh --set cluster.hosts=127.0.0.1 --set cluster.bind=127.0.0.1 --set cluster.shell=false
 check "a text without a store" says 2 'train.sample = 8' \
     run --set cluster.launch=none --set cluster.bind=127.0.0.1 --set train.sample=8 --set snapshot.every=0
+check "a drill that no other host can do" says 2 'cannot kill the launcher' \
+    run --set cluster.launch=none --set cluster.bind=127.0.0.1 --drill kill:all,step=3
 check "no key file" says 2 '--join needs --key-file' agent
 check "a key file that is none" says 3 'cannot be opened' agent --key-file "$root/none"
 cp "$out/job.key" "$root/open.key"

@@ -1,0 +1,386 @@
+/* gate_test.c - a node has one agent, who proves the key; who comes beyond waits, and takes the place of one
+ * that ended, came again or is silent. Gate and agents are of this process, over loopback. */
+#include "gate.h"
+
+#include "harness.h"
+#include <keel/clock.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NODES = 200, JOB_TEXT_BYTES = 100000 };
+
+static const struct keel_secret secret = {.key = {5}}, other_secret = {.key = {6}};
+static struct keel_gate *gate;
+static struct keel_net_place place;
+static char job_text[JOB_TEXT_BYTES + 1];
+static uint32_t joined[NODES + 1], left[NODES + 1], waiting, refused;
+static enum keel_status refused_status;
+static char refused_text[KEEL_REASON_BYTES];
+static uint16_t silent_node;
+
+static void on_news(void *context, const struct keel_gate_news *news)
+{
+    (void)context;
+    joined[news->node] += news->kind == KEEL_GATE_JOINED;
+    left[news->node] += news->kind == KEEL_GATE_LEFT;
+    waiting += news->kind == KEEL_GATE_WAITS;
+    if (news->kind != KEEL_GATE_REFUSED)
+        return;
+    refused++;
+    refused_status = news->status;
+    snprintf(refused_text, sizeof refused_text, "%s", news->text);
+}
+
+static bool is_silent(void *context, uint16_t node)
+{
+    (void)context;
+    return node == silent_node;
+}
+
+static void setup(void)
+{
+    ck_assert(sodium_init() >= 0);
+    memset(job_text, 'j', JOB_TEXT_BYTES);
+    for (uint16_t port = 20000;; port++) { /* one that is free */
+        char text[32];
+        snprintf(text, sizeof text, "127.0.0.1:%d", port + getpid() % 20000);
+        ck_ok(keel_net_place_parse(text, &place));
+        const struct keel_gate_config config = {
+            .bind = &place,
+            .advertised = &place,
+            .secret = &secret,
+            .release = "1",
+            .node_count = NODES + 1,
+            .job = {.run = 9, .job = job_text, .identity = "i", .store = ""},
+            .news = on_news,
+            .silent = is_silent};
+        enum keel_status status = keel_gate_open(&config, &gate);
+        if (status == KEEL_OK)
+            break;
+        ck_assert_int_eq(status, KEEL_BUSY);
+    }
+    for (uint16_t node = 1; node <= NODES; node++)
+        keel_gate_want(gate, node, 1);
+}
+
+static void teardown(void)
+{
+    keel_gate_close(gate);
+}
+
+/* ---- agents -------------------------------------------------------------------------------------------- */
+
+struct agent {
+    int fd;
+    struct keel_handover handover;
+    uint8_t *frame;
+};
+
+static struct agent dial(const struct keel_secret *key)
+{
+    struct sockaddr_storage address;
+    struct agent agent = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    const socklen_t bytes = keel_net_place_to_socket(&place, AF_INET, &address);
+    ck_assert_int_eq(connect(agent.fd, (const struct sockaddr *)&address, bytes), 0);
+    keel_handover_begin(&agent.handover, KEEL_HANDOVER_AGENT, key, "1");
+    return agent;
+}
+
+/* Whatever comes, `bytes` of it; false when the connection ends. */
+static bool hear(const struct agent *agent, uint8_t *out, uint32_t bytes)
+{
+    for (uint32_t got = 0; got < bytes;) {
+        keel_gate_turn(gate);
+        struct pollfd ready = {.fd = agent->fd, .events = POLLIN};
+        if (poll(&ready, 1, 5) <= 0)
+            continue; /* the test's own limit ends it */
+        ssize_t more = recv(agent->fd, out + got, bytes - got, 0);
+        if (more <= 0)
+            return false;
+        got += (uint32_t)more;
+    }
+    return true;
+}
+
+static void greet(struct agent *agent)
+{
+    uint8_t theirs[KEEL_OPENING_BYTES];
+    ck_assert(hear(agent, theirs, sizeof theirs));
+    ck_ok(keel_handover_agree(&agent->handover, theirs));
+}
+
+static void present(struct agent *agent, uint16_t node, uint64_t instance)
+{
+    uint8_t payload[KEEL_FACTS_FRAME_BYTES], frame[KEEL_FACTS_FRAME_BYTES];
+    const struct keel_agent_facts facts = {.node = node, .instance = instance, .host = "h"};
+    const uint32_t bytes = keel_agent_facts_write(&facts, payload, sizeof payload);
+    const uint32_t frame_bytes =
+        keel_frame_seal(&agent->handover, KEEL_HANDOVER_FACTS, payload, bytes, frame);
+    ck_assert_int_eq(send(agent->fd, agent->handover.opening, KEEL_OPENING_BYTES, 0), KEEL_OPENING_BYTES);
+    ck_assert_int_eq(send(agent->fd, frame, frame_bytes, 0), (ssize_t)frame_bytes);
+}
+
+static void introduce(struct agent *agent, uint16_t node, uint64_t instance)
+{
+    greet(agent);
+    present(agent, node, instance);
+}
+
+/* The launcher's next frame: its kind, or 0 when the connection ended; its payload lives until the next call.
+ */
+static int next_frame(struct agent *agent, const uint8_t **payload, uint32_t *bytes)
+{
+    static uint8_t frame[2 * JOB_TEXT_BYTES];
+    enum keel_handover_kind kind;
+    if (!hear(agent, frame, KEEL_FRAME_HEAD_BYTES))
+        return 0;
+    const uint32_t whole = keel_frame_bytes(frame, KEEL_FRAME_HEAD_BYTES, sizeof frame);
+    if (whole == 0)
+        return -1;
+    ck_assert(hear(agent, frame + KEEL_FRAME_HEAD_BYTES, whole - KEEL_FRAME_HEAD_BYTES));
+    ck_assert(keel_frame_open(&agent->handover, frame, whole, &kind, payload, bytes));
+    return (int)kind;
+}
+
+static void expect_job(struct agent *agent, uint16_t node, uint32_t incarnation)
+{
+    const uint8_t *payload;
+    uint32_t bytes;
+    struct keel_handed_job job;
+    ck_assert_int_eq(next_frame(agent, &payload, &bytes), KEEL_HANDOVER_JOB);
+    ck_assert(keel_handed_job_read(payload, bytes, &job));
+    ck_assert(node == 0 || job.node == node);
+    ck_assert(job.incarnation == incarnation && job.run == 9 && strlen(job.job) == JOB_TEXT_BYTES);
+}
+
+static void expect_refusal(struct agent *agent, enum keel_status status, const char *words)
+{
+    const uint8_t *payload;
+    uint32_t bytes;
+    struct keel_handover_reason reason;
+    ck_assert_int_eq(next_frame(agent, &payload, &bytes), KEEL_HANDOVER_REFUSED);
+    ck_assert(keel_handover_reason_read(payload, bytes, &reason));
+    ck_assert_int_eq(reason.status, status);
+    ck_assert_msg(strstr(reason.text, words) != NULL, "%s", reason.text);
+    ck_assert_int_eq(next_frame(agent, &payload, &bytes), 0);
+    close(agent->fd);
+}
+
+/* Turns until nothing is to be done: what a peer sent is there at once on loopback. */
+static void settle(void)
+{
+    struct pollfd ready = {.fd = keel_gate_fd(gate), .events = POLLIN};
+    do
+        keel_gate_turn(gate);
+    while (poll(&ready, 1, 20) > 0);
+}
+
+static void leave_first(struct agent agents[], uint16_t count)
+{
+    for (uint16_t i = 0; i < count; i++)
+        close(agents[i].fd);
+}
+
+/* ---- tests --------------------------------------------------------------------------------------------- */
+
+START_TEST(all_agents_may_dial_at_once_and_have_their_job_when_all_are_there)
+{
+    static struct agent agents[NODES];
+    for (uint16_t i = 0; i < NODES; i++)
+        agents[i] = dial(&secret);
+    for (uint16_t i = 0; i < NODES; i++)
+        greet(&agents[i]);
+    for (uint16_t i = 0; i < NODES; i++) /* all in one turn of the gate */
+        present(&agents[i], 0, 100U + i);
+    settle();
+    ck_assert_uint_eq(keel_gate_missing(gate, 1), 0);
+    ck_assert(refused == 0 && waiting == 0);
+    keel_gate_release(gate);
+    for (uint16_t i = 0; i < NODES; i++)
+        expect_job(&agents[i], 0, 1);
+    for (uint16_t node = 1; node <= NODES; node++)
+        ck_assert(joined[node] == 1 && left[node] == 0);
+    leave_first(agents, NODES);
+}
+END_TEST
+
+START_TEST(who_goes_before_the_run_begins_is_missed_again)
+{
+    struct agent agent = dial(&secret);
+    introduce(&agent, 7, 1);
+    settle();
+    ck_assert(keel_gate_has(gate, 7) && joined[7] == 1);
+    close(agent.fd);
+    settle();
+    ck_assert(!keel_gate_has(gate, 7) && keel_gate_wants(gate, 7) && left[7] == 1);
+    agent = dial(&secret);
+    introduce(&agent, 7, 2);
+    settle();
+    ck_assert_uint_eq(joined[7], 2);
+    close(agent.fd);
+}
+END_TEST
+
+START_TEST(a_node_that_is_here_is_given_to_nobody_else)
+{
+    struct agent first = dial(&secret), second = dial(&secret);
+    introduce(&first, 7, 1);
+    introduce(&second, 7, 2);
+    expect_refusal(&second, KEEL_BUSY, "node 7, which is here already: from h (127.0.0.1:");
+    ck_assert(refused == 1 && refused_status == KEEL_BUSY && keel_gate_has(gate, 7));
+    struct agent third = dial(&secret);
+    introduce(&third, NODES + 1, 3);
+    expect_refusal(&third, KEEL_INVALID, "nodes 1 to 200");
+    close(first.fd);
+}
+END_TEST
+
+START_TEST(one_that_comes_again_takes_its_own_place)
+{
+    struct agent first = dial(&secret), again;
+    keel_gate_release(gate);
+    introduce(&first, 7, 1);
+    expect_job(&first, 7, 1);
+    again = dial(&secret);
+    introduce(&again, 7, 1);
+    settle();
+    ck_assert(left[7] == 1 && !keel_gate_has(gate, 7) && !keel_gate_wants(gate, 7));
+    keel_gate_want(gate, 7, 2);
+    expect_job(&again, 7, 2);
+    close(again.fd);
+    close(first.fd);
+}
+END_TEST
+
+START_TEST(one_more_waits_and_takes_the_place_of_one_that_is_silent)
+{
+    struct agent first = dial(&secret), more;
+    for (uint16_t node = 1; node <= NODES; node++)
+        if (node != 7)
+            keel_gate_unwant(gate, node);
+    keel_gate_release(gate);
+    introduce(&first, 0, 1);
+    expect_job(&first, 7, 1);
+    more = dial(&secret);
+    introduce(&more, 0, 2);
+    settle();
+    ck_assert(waiting == 1 && left[7] == 0);
+    silent_node = 7;
+    settle();
+    ck_assert(left[7] == 1 && !keel_gate_has(gate, 7));
+    keel_gate_want(gate, 7, 2);
+    expect_job(&more, 7, 2);
+    const uint8_t *payload;
+    uint32_t bytes;
+    ck_assert_int_eq(next_frame(&first, &payload, &bytes), 0); /* it dials again, if it is alive */
+    silent_node = 0;
+    close(more.fd);
+    close(first.fd);
+}
+END_TEST
+
+START_TEST(another_key_is_told_in_the_clear_and_lets_nobody_in)
+{
+    struct agent stranger = dial(&other_secret);
+    uint8_t head[KEEL_FRAME_HEAD_BYTES];
+    uint32_t word;
+    introduce(&stranger, 0, 1);
+    ck_assert(hear(&stranger, head, sizeof head));
+    memcpy(&word, head, sizeof word);
+    ck_assert_uint_eq(word, KEEL_FRAME_OTHER_KEY);
+    ck_assert(!hear(&stranger, head, 1));
+    ck_assert(refused == 1 && refused_status == KEEL_AUTH && !keel_gate_has(gate, 1));
+    close(stranger.fd);
+}
+END_TEST
+
+START_TEST(a_conversation_played_again_lets_nobody_in)
+{
+    struct agent agent = dial(&secret), replay;
+    uint8_t theirs[KEEL_OPENING_BYTES], payload[KEEL_FACTS_FRAME_BYTES], frame[KEEL_FACTS_FRAME_BYTES],
+        head[4];
+    const struct keel_agent_facts facts = {.node = 7, .instance = 1, .host = "h"};
+    ck_assert(hear(&agent, theirs, sizeof theirs));
+    ck_ok(keel_handover_agree(&agent.handover, theirs));
+    const uint32_t bytes = keel_agent_facts_write(&facts, payload, sizeof payload);
+    const uint32_t frame_bytes = keel_frame_seal(&agent.handover, KEEL_HANDOVER_FACTS, payload, bytes, frame);
+    replay = dial(&secret);
+    ck_assert(hear(&replay, theirs, sizeof theirs));
+    send(replay.fd, agent.handover.opening, KEEL_OPENING_BYTES, 0);
+    send(replay.fd, frame, frame_bytes, 0);
+    ck_assert(hear(&replay, head, sizeof head));
+    ck_assert(!hear(&replay, head, 1));
+    ck_assert(refused == 1 && refused_status == KEEL_AUTH && !keel_gate_has(gate, 7));
+    send(agent.fd, agent.handover.opening, KEEL_OPENING_BYTES, 0);
+    send(agent.fd, frame, frame_bytes, 0);
+    settle();
+    ck_assert(keel_gate_has(gate, 7)); /* the true one is heard */
+    close(replay.fd);
+    close(agent.fd);
+}
+END_TEST
+
+START_TEST(mute_callers_take_no_place_from_agents)
+{
+    enum { MUTE = NODES + 120 };
+    static int mute[MUTE];
+    for (int i = 0; i < MUTE; i++) {
+        struct agent caller = dial(&secret);
+        mute[i] = caller.fd;
+        keel_gate_turn(gate);
+    }
+    settle();
+    ck_assert(refused > 0 && refused_status == KEEL_BUSY); /* the oldest went */
+    ck_assert(strstr(refused_text, "did not say in time") != NULL);
+    struct agent agent = dial(&secret);
+    introduce(&agent, 7, 1);
+    settle();
+    ck_assert(keel_gate_has(gate, 7));
+    for (int i = 0; i < MUTE; i++)
+        close(mute[i]);
+    close(agent.fd);
+}
+END_TEST
+
+START_TEST(an_agent_that_cannot_begin_says_why_and_nonsense_ends_it)
+{
+    struct agent agent = dial(&secret), other = dial(&secret);
+    struct keel_handover_reason reason = {.status = KEEL_UNSUPPORTED, .text = "no board"};
+    uint8_t payload[64], frame[128];
+    keel_gate_release(gate);
+    introduce(&agent, 7, 1);
+    expect_job(&agent, 7, 1);
+    const uint32_t bytes = keel_handover_reason_write(&reason, payload, sizeof payload);
+    const uint32_t whole = keel_frame_seal(&agent.handover, KEEL_HANDOVER_FAILED, payload, bytes, frame);
+    send(agent.fd, frame, whole, 0);
+    settle();
+    ck_assert(left[7] == 1 && !keel_gate_has(gate, 7));
+    introduce(&other, 8, 2);
+    expect_job(&other, 8, 1);
+    memset(frame, 'x', sizeof frame);
+    send(other.fd, frame, sizeof frame, 0);
+    settle();
+    ck_assert(left[8] == 1 && !keel_gate_has(gate, 8));
+    close(agent.fd);
+    close(other.fd);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, all_agents_may_dial_at_once_and_have_their_job_when_all_are_there);
+    tcase_add_test(tc, who_goes_before_the_run_begins_is_missed_again);
+    tcase_add_test(tc, a_node_that_is_here_is_given_to_nobody_else);
+    tcase_add_test(tc, one_that_comes_again_takes_its_own_place);
+    tcase_add_test(tc, one_more_waits_and_takes_the_place_of_one_that_is_silent);
+    tcase_add_test(tc, another_key_is_told_in_the_clear_and_lets_nobody_in);
+    tcase_add_test(tc, a_conversation_played_again_lets_nobody_in);
+    tcase_add_test(tc, mute_callers_take_no_place_from_agents);
+    tcase_add_test(tc, an_agent_that_cannot_begin_says_why_and_nonsense_ends_it);
+}
+
+KEEL_TEST_MAIN("gate", cases, 120)
