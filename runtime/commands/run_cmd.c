@@ -174,13 +174,14 @@ static void print_help(void)
 {
     puts("usage: keel run JOB.conf [options]\n"
          "\n"
-         "Train the job on ranks of this machine; the same command goes on where it was interrupted.\n");
+         "Train the job on ranks of this machine, or of others (cluster.launch); the same command goes on where it was interrupted.\n");
     keel_command_print_options(stdout, options);
     puts("\n"
          "examples:\n"
          "  keel run demo.conf --ranks 4\n"
          "  keel run demo.conf --ranks 4 --drill kill:node=2,step=60,at=reduce --out runs/drilled\n"
          "  keel run my.conf --set data.path=book.txt --set train.steps=1000 --sample 300\n"
+         "  keel run my.conf --ranks 4 --set cluster.launch=ssh --set cluster.hosts=h1,h2,h3,h4\n"
          "\n"
          "jobs that come with Keel: runtime/jobs of its sources, PREFIX/share/keel/jobs where it is "
          "installed\n"

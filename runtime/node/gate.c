@@ -63,6 +63,7 @@ struct keel_gate {
     bool released;
     struct caller *callers;
     uint32_t strangers, waiting;
+    uint64_t listen_ns;                           /* the listener pauses until then; 0: does not */
     uint64_t refused, told_ns[KEEL_STATUS_COUNT]; /* of strangers, for each reason */
     struct seat seats[KEEL_NODES_MAX];
 };
@@ -199,9 +200,22 @@ static void keep_alive(int fd, bool yes)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
 }
 
+static void listen_again(struct keel_gate *gate, bool yes)
+{
+    struct epoll_event event = {.events = yes ? (uint32_t)EPOLLIN : 0, .data.ptr = NULL};
+    (void)epoll_ctl(gate->epoll, EPOLL_CTL_MOD, gate->listener, &event);
+    gate->listen_ns = yes ? 0 : keel_deadline_after_ns(stranger_pause_ns);
+}
+
+/* Who cannot be let in, for want of descriptors or memory, stays in the kernel's queue, and would be there at
+ * once again: looked at after a pause. */
 static void welcome(struct keel_gate *gate)
 {
     int fd = accept4(gate->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+        keel_log(KEEL_LOG_WARN, "an agent dials in and cannot be heard: %s (ulimit -n)", strerror(errno));
+        listen_again(gate, false);
+    }
     if (fd < 0)
         return;
     make_room(gate);
@@ -480,13 +494,15 @@ void keel_gate_turn(struct keel_gate *gate)
         if ((event.events & ~(uint32_t)EPOLLOUT) != 0)
             hear(gate, caller);
     }
+    if (gate->listen_ns != 0 && keel_remaining_ns(gate->listen_ns) == 0)
+        listen_again(gate, true);
     drop_the_slow(gate);
     seat_those_who_wait(gate);
 }
 
 uint64_t keel_gate_deadline_ns(const struct keel_gate *gate)
 {
-    uint64_t deadline_ns = KEEL_NEVER;
+    uint64_t deadline_ns = gate->listen_ns != 0 ? gate->listen_ns : KEEL_NEVER;
     for (const struct caller *at = gate->callers; at != NULL; at = at->next)
         if (is_stranger(at) && at->deadline_ns < deadline_ns)
             deadline_ns = at->deadline_ns;

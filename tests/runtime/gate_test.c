@@ -8,6 +8,7 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { NODES = 200, JOB_TEXT_BYTES = 100000 };
@@ -345,6 +346,27 @@ START_TEST(mute_callers_take_no_place_from_agents)
 }
 END_TEST
 
+/* Descriptors that are left are few, and then more again. */
+START_TEST(who_cannot_be_heard_for_want_of_descriptors_is_heard_later)
+{
+    struct rlimit before, few;
+    struct agent agent = dial(&secret);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = (rlim_t)agent.fd + 1;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    keel_gate_turn(gate);
+    struct pollfd ready = {.fd = keel_gate_fd(gate), .events = POLLIN};
+    ck_assert_int_eq(poll(&ready, 1, 0), 0); /* nothing to be done: no busy loop */
+    ck_assert(keel_gate_deadline_ns(gate) != KEEL_NEVER);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    introduce(&agent, 7, 1);
+    settle();
+    ck_assert(keel_gate_has(gate, 7));
+    close(agent.fd);
+}
+END_TEST
+
 START_TEST(an_agent_that_cannot_begin_says_why_and_nonsense_ends_it)
 {
     struct agent agent = dial(&secret), other = dial(&secret);
@@ -380,6 +402,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, another_key_is_told_in_the_clear_and_lets_nobody_in);
     tcase_add_test(tc, a_conversation_played_again_lets_nobody_in);
     tcase_add_test(tc, mute_callers_take_no_place_from_agents);
+    tcase_add_test(tc, who_cannot_be_heard_for_want_of_descriptors_is_heard_later);
     tcase_add_test(tc, an_agent_that_cannot_begin_says_why_and_nonsense_ends_it);
 }
 
