@@ -174,7 +174,8 @@ static void print_help(void)
 {
     puts("usage: keel run JOB.conf [options]\n"
          "\n"
-         "Train the job on ranks of this machine, or of others (cluster.launch); the same command goes on where it was interrupted.\n");
+         "Train the job on ranks of this machine, or of others (cluster.launch); the same command\n"
+         "goes on where it was interrupted.\n");
     keel_command_print_options(stdout, options);
     puts("\n"
          "examples:\n"
