@@ -691,6 +691,36 @@ START_TEST(a_rank_without_shards_waits_for_the_sums_of_many_buckets)
 }
 END_TEST
 
+/* All buckets are gathered far ahead, in one stripe or in two: more than may be under way, so that the first
+ * are waited for when the next begin. _i: groups of two, or of all. */
+START_TEST(what_is_gathered_far_ahead_waits_for_what_is_under_way)
+{
+    static struct rank ranks[RANKS_MAX];
+    struct keel_device_collectives_facts facts;
+    struct keel_job far = job;
+    far.layers = 24;
+    far.parallel.bucket_bytes = 4096;
+    far.parallel.ahead = 64;
+    for (uint32_t r = 0; r < RANKS_MAX; r++) {
+        ranks[r].places = 1;
+        open_rank_of(&ranks[r], &far, r, RANKS_MAX, RANKS_MAX, 1, KEEL_ZERO_WEIGHTS);
+        ranks[r].group_size = _i == 0 ? 2 : RANKS_MAX;
+        begin(&ranks[r], 1);
+    }
+    open_groups(ranks, RANKS_MAX, 1);
+    run_all(ranks, RANKS_MAX);
+    keel_trainer_sum_facts(ranks[0].trainer, &facts);
+    printf("note: %u operations under way at most\n", facts.under_way_high);
+    ck_assert_uint_ge(facts.under_way_high, KEEL_GATHERS_AT_ONCE);
+    const uint64_t wanted = digest_of_one(&far, RANKS_MAX, 1);
+    for (uint32_t r = 0; r < RANKS_MAX; r++)
+        ck_assert_uint_eq(ranks[r].result.digest, wanted);
+    close_groups(ranks, RANKS_MAX);
+    for (uint32_t r = 0; r < RANKS_MAX; r++)
+        close_rank(&ranks[r]);
+}
+END_TEST
+
 /* ---- staging memory ------------------------------------------------------------------------------------ */
 
 static uint64_t staging_of(struct rank *rank, uint32_t owners)
@@ -724,6 +754,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, who_has_the_sums_does_the_step_with_the_norm_of_another, 0, 3);
     tcase_add_test(tc, what_an_evaluation_left_under_way_is_begun_anew);
     tcase_add_test(tc, a_rank_without_shards_waits_for_the_sums_of_many_buckets);
+    tcase_add_loop_test(tc, what_is_gathered_far_ahead_waits_for_what_is_under_way, 0, 2);
     tcase_add_test(tc, staging_is_as_large_as_the_shares_of_fewer_owners);
     tcase_add_loop_test(tc, memory_of_a_rank_is_what_the_plan_says, 0, sizeof layouts / sizeof layouts[0]);
 }
