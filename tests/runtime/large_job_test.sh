@@ -3,6 +3,7 @@
 # 256. One rank is refused for that, by name; ranks that divide the model train it, with the bits of a large device. PoCL
 # makes devices of a size (POCL_MEMORY_LIMIT, in GiB). Tables are divided over the tensor axis; layers, 289 MiB of another
 # model, over owners from whom they are gathered, two of each: where gradients alone are divided the weights do not fit.
+# Two tables of 264 MiB fit no window whole, nor both together cut in two: they take slices and owners at once.
 set -u
 here=$(dirname "$0")
 . "$here/script.sh"
@@ -71,5 +72,17 @@ done
 small deep-zero $deep --ranks 4 --set parallel.zero=3
 check "four small devices do with parallel.zero = 3" [ $? -eq 0 ]
 check "parallel.zero = 3: the bits of the large device" same_bits "$root/deep" "$out"
+
+wide="--set model.layers=4 --set model.vocab=270000 --set train.microbatches=1 --set job.shards=2"
+train wide $wide --ranks 1
+check "a large device trains two large tables" [ $? -eq 0 ]
+for plan in "2 1" "1 3"; do
+    set -- $plan
+    small "wide-$1-$2" $wide --ranks 4 --set parallel.tensor=$1 --set parallel.zero=$2 --set parallel.holders=1
+    check "four small devices do not, tensor = $1 and zero = $2" [ $? -eq 3 ]
+done
+small wide-both $wide --ranks 4 --set parallel.tensor=2 --set parallel.zero=3 --set parallel.holders=1
+check "they do with tensor = 2 and zero = 3" [ $? -eq 0 ]
+check "tensor = 2 and zero = 3: the bits of the large device" same_bits "$root/wide" "$out"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
