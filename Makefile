@@ -233,8 +233,13 @@ $(BUILD)/tests/ckpt/fault_test $(BUILD)/tests/ckpt/safetensors_disk_test $(BUILD
 $(BUILD)/tests/runtime/node_pause_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_plans_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_end_test: tests/runtime/node_sim.c
-# The control plane with views in many small parts.
 node_SRC := $(addprefix runtime/control/,bitset.c membership.c node_wire.c register.c view.c view_delta.c wire_bytes.c) $(wildcard runtime/node/node*.c)
+# The control plane with room for 4,096 ranks, in a world that charges.
+$(BUILD)/tests/runtime/node_costs_test: tests/runtime/node_costs_test.c tests/runtime/node_sim.c $(node_SRC) $(BUILD)/libkeel.a
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=4096 $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
+# The control plane with views in many small parts.
 $(BUILD)/tests/runtime/node_parts_test: tests/runtime/node_parts_test.c tests/runtime/node_test.c tests/runtime/node_sim.c $(node_SRC) $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
@@ -394,6 +399,7 @@ $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 # These benches use private headers of their room.
 $(BUILD)/bench/ckpt_codec_bench $(BUILD)/bench/ckpt_erasure_bench $(BUILD)/bench/ckpt_load_bench \
   $(BUILD)/bench/ckpt_seal_bench: CFLAGS_ALL += $(call private_of,ckpt)
+$(BUILD)/bench/node_costs_bench: CFLAGS_ALL += $(call private_of,runtime)
 $(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transport_recorder_bench \
   $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += $(call private_of,transport)
 # The control plane with room for 4,096 ranks; and again, with a call at each basic block.

@@ -426,8 +426,8 @@ static void list_worker(const struct look *look, uint16_t node, uint8_t local, s
         *join = (struct keel_member){
             .node = node, .local = local, .incarnation = w->incarnation, .data = w->address};
     } else if (w->state == KEEL_WORKER_STARTING || w->state == KEEL_WORKER_OFF ||
-               (w->state == KEEL_WORKER_READY && !member)) {
-        out->coming++;
+               (w->state == KEEL_WORKER_READY && (!member || !taken))) {
+        out->coming++; /* who is evicted and lives, too: it goes on as long as there is no view without it */
     }
 }
 
@@ -533,6 +533,7 @@ static void look_at_member(struct look *look, uint16_t index, struct keel_verdic
     }
     const uint64_t heard_ns = look->m->nodes[member->node].heard_ns;
     const uint64_t half_ns = heard_ns + look->times->silence_ns / 2;
+    out->overdue = (uint16_t)(out->overdue + (half_ns <= look->now_ns ? 1 : 0));
     const uint64_t due_ns = half_ns > look->now_ns ? half_ns : heard_ns + look->times->silence_ns;
     if (due_ns < out->wake_ns)
         out->wake_ns = due_ns;

@@ -63,6 +63,7 @@ struct keel_verdict {
     uint16_t done_count;      /* of them */
     uint16_t remaining;       /* active members neither gone nor done */
     uint16_t spares;          /* spare members neither gone nor done */
+    uint16_t overdue;         /* members neither gone nor done whose node is silent for half of `silence` */
     uint16_t coming;          /* workers that may still become ready, on nodes that are heard */
     uint16_t unheard;         /* nodes that are silent or were never heard, not known to be dead */
     struct keel_bitset probe; /* nodes to be asked now: one of theirs is accused */

@@ -102,7 +102,12 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
     if (config->timeout_ns < UINT64_C(1000000) || config->timeout_ns > UINT64_C(1) << 53 ||
         config->incarnation >= UINT32_C(1) << 24)
         return keel_fail(KEEL_INVALID, "control plane: the timeout must be 1 ms to 100 days");
-    memset(node, 0, keel_node_bytes(config));
+    /* Long arrays are written before they are read, and their pages are not there until then. */
+    memset(node, 0, offsetof(struct keel_node, view));
+    memset(&node->view, 0, offsetof(struct keel_view, members));
+    memset(&node->news, 0, offsetof(struct keel_view_news, data));
+    memset(&node->fetch, 0, offsetof(struct keel_view_fetch, nodes));
+    memset(&node->reg, 0, keel_node_bytes(config) - offsetof(struct keel_node, reg));
     node->config = *config;
     keel_times_derive(config->timeout_ns, &node->times);
     return KEEL_OK;

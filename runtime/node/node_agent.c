@@ -352,7 +352,6 @@ void keel_agent_adopt(struct keel_node *node, const struct keel_view *view)
 {
     KEEL_ASSERT(view->epoch > node->view.epoch); /* invariant 1 */
     node->view = *view;
-    node->agent.report_due = true;
     find_neighbours(node);
     for (uint8_t local = 0; local < worker_count(node); local++) {
         struct keel_local *w = &node->agent.locals[local];
@@ -556,6 +555,15 @@ static void work_on_end(struct keel_node *node)
         keel_node_wake(node, agent->end_ns);
 }
 
+/* Each node has its own moment in a beat, by its number: agents that start together, or hear of a view
+ * together, would fill the launcher's socket at every beat. The first one is at once. */
+static uint64_t next_beat(const struct keel_node *node)
+{
+    const uint64_t beat_ns = node->times.beat_ns;
+    const uint64_t phase_ns = beat_ns * node->config.node / node->config.node_count % beat_ns;
+    return node->now_ns + beat_ns - (node->now_ns - phase_ns) % beat_ns;
+}
+
 void keel_agent_work(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
@@ -578,7 +586,7 @@ void keel_agent_work(struct keel_node *node)
     send_pending_note(node);
     bool beat = keel_node_due(node, agent->beat_ns);
     if (beat) {
-        agent->beat_ns = node->now_ns + node->times.beat_ns;
+        agent->beat_ns = next_beat(node);
         if (agent->ahead != 0) {
             keel_node_message(node, KEEL_WIRE_BEAT);
             keel_node_send(node, agent->ahead);

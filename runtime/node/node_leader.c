@@ -43,15 +43,18 @@ static void tell_view(struct keel_node *node, const struct keel_view *old)
         if (!seen->heard || seen->exited || seen->ended ||
             keel_node_due(node, seen->heard_ns + node->times.silence_ns / 2))
             continue;
-        if (keel_bitset_has(&leader->informed, to))
+        if (keel_bitset_has(&leader->told, to))
             have[have_count++] = to;
         else
             lack[lack_count++] = to;
     }
     memset(&leader->informed, 0, sizeof leader->informed);
+    memset(&leader->told, 0, sizeof leader->told);
     leader->view_ns = node->now_ns;
     keel_views_made(node, old);
     memcpy(have + have_count, lack, lack_count * sizeof lack[0]);
+    for (uint32_t i = 0; i < (uint32_t)have_count + lack_count; i++)
+        keel_bitset_add(&leader->told, have[i]);
     keel_views_hand_on(node, have, have_count, lack_count);
 }
 
@@ -68,6 +71,7 @@ static void repair_view(struct keel_node *node, uint16_t to, uint64_t epoch)
     if (source >= KEEL_NODES_MAX)
         source = keel_bitset_next(&leader->informed, 0);
     keel_views_tell(node, to, epoch, source < KEEL_NODES_MAX ? (uint16_t)source : 0);
+    keel_bitset_add(&leader->told, to);
 }
 
 /* ---- end ----------------------------------------------------------------------------------------------- */
@@ -712,7 +716,9 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
 static void watch_view(struct keel_node *node, const struct keel_verdict *verdict)
 {
     if (verdict->active_gone) {
-        uint64_t due_ns = verdict->evidence_ns + node->times.gather_ns;
+        /* Of nodes that are cut off together each was heard at another moment of a beat. */
+        const uint64_t others_ns = verdict->overdue > 0 ? node->times.beat_ns : 0;
+        uint64_t due_ns = verdict->evidence_ns + node->times.gather_ns + others_ns;
         if (!keel_node_due(node, due_ns))
             keel_node_wake(node, due_ns);
         else if (seats_of(node, verdict) > 0)
@@ -860,6 +866,7 @@ static int take_node_exit(struct keel_node *node, uint16_t which)
     keel_node_trace(node, "node %u ended", which);
     keel_membership_node_exit(&node->membership, which);
     keel_bitset_remove(&leader->informed, which);
+    keel_bitset_remove(&leader->told, which);
     struct keel_respawn *respawn = &leader->respawns[which];
     uint64_t born_ns = respawn->started_ns != 0 ? respawn->started_ns : leader->start_ns;
     if (node->now_ns - born_ns >= node->times.join_wait_ns)

@@ -151,7 +151,8 @@ struct keel_leader {
     uint16_t end_awaited; /* a node that was waited for last */
     enum keel_status end_status;
     char end_detail[KEEL_WIRE_DETAIL_BYTES];
-    struct keel_bitset informed; /* nodes that said that they have the present view */
+    struct keel_bitset told;     /* nodes that were told of the present view: most have it */
+    struct keel_bitset informed; /* nodes that said that they have it */
     uint64_t view_ns;            /* when it was committed */
     struct keel_register_parts replies[KEEL_HOLDERS_MAX]; /* by holder */
     uint32_t respawn_count;                               /* agents that are to be started again */

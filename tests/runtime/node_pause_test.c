@@ -4,7 +4,7 @@
 
 START_TEST(a_stopped_worker_is_evicted_as_stuck_and_killed)
 {
-    struct sim *sim = begin(sim_default(7));
+    struct sim *sim = begin(sim_default(9)); /* its agent notices before the others accuse it */
     ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
     sim_stop_worker(sim, 2, 0);
     uint64_t stopped_ns = sim->now_ns;

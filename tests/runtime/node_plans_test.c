@@ -190,6 +190,24 @@ START_TEST(the_wait_is_bounded)
 }
 END_TEST
 
+/* It is accused by another, wrongly, and nobody would come in its place: those who are left have no plan, so
+ * it is not taken from them. */
+START_TEST(a_rank_without_which_there_is_no_plan_is_not_given_up_for_an_accusation)
+{
+    struct sim_config config = four(12, 4);
+    config.respawn = false;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_accuse(sim, 3, 0, 0);
+    (void)sim_run(sim, sim->now_ns + 2 * config.timeout_ns);
+    ck_fine(sim);
+    ck_assert_uint_eq(sim->view_changes, 1);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, delivered, config.last_step));
+    check_end(sim);
+    sim_destroy(sim);
+}
+END_TEST
+
 START_TEST(a_run_that_waits_for_ranks_can_be_stopped)
 {
     struct sim_config config = four(10, 4);
@@ -280,6 +298,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_end_says_why_the_others_were_lost);
     tcase_add_test(tc, restarts_that_are_used_up_end_the_wait);
     tcase_add_test(tc, the_wait_is_bounded);
+    tcase_add_test(tc, a_rank_without_which_there_is_no_plan_is_not_given_up_for_an_accusation);
     tcase_add_test(tc, a_run_that_waits_for_ranks_can_be_stopped);
     tcase_add_test(tc, a_run_that_begins_with_too_few_waits_too);
     tcase_add_test(tc, a_loss_behind_the_last_step_does_not_hold_up_the_end);

@@ -81,7 +81,9 @@ static void deliver(struct sim *sim, uint16_t from, uint16_t to, const uint8_t *
         return;
     uint64_t spread_ns = sim->config.delay_max_ns - sim->config.delay_min_ns;
     struct sim_event event = {.kind = SIM_MESSAGE, .node = to, .from = from, .bytes = bytes};
-    event.at_ns = sim->now_ns + sim->config.delay_min_ns + sim_random(sim, spread_ns + 1 + late_ns);
+    const uint64_t way_ns = sim->config.delay_min_ns + sim_random(sim, spread_ns + 1 + late_ns);
+    event.at_ns = sim_meter_pass(&sim->nodes[from].meter, &sim->nodes[to].meter, &sim->config.costs,
+                                 sim->now_ns, way_ns, bytes);
     enum keel_status status = keel_alloc(bytes, 1, &event.data);
     KEEL_ASSERT(status == KEEL_OK);
     memcpy(event.data, data, bytes);
@@ -110,6 +112,7 @@ static void env_send(void *context, uint16_t node, const uint8_t *data, uint32_t
         return;
     }
     sim_count(sim, c->node, data, bytes);
+    sim->now_ns += sim->config.costs.send_ns + bytes * sim->config.costs.send_ps / 1000;
     deliver(sim, c->node, node, data, bytes, 0);
     if (bytes > 13 && chance(sim, sim->garble_ppm))
         deliver_garbled(sim, node, data, bytes);
@@ -178,6 +181,7 @@ static void env_tell_view(void *context, uint8_t local, const struct keel_view *
     struct sim_context *c = context;
     struct sim_worker *w = &self(context)->workers[local];
     see_view(c->sim, view);
+    c->sim->now_ns += view->member_count * c->sim->config.costs.take_ns;
     if (keel_view_find_worker(view, c->node, local, w->incarnation) < 0) /* invariant 4 */
         violate(c->sim, "worker %u.%u is told epoch %" PRIu64 ", not a member", c->node, local, view->epoch);
     if (view->epoch <= w->sent_epoch)
@@ -354,6 +358,7 @@ static void env_view_change(void *context, const struct keel_view *old_view, con
 {
     struct sim *sim = ((struct sim_context *)context)->sim;
     see_view(sim, new_view);
+    sim->now_ns += new_view->member_count * sim->config.costs.make_ns;
     if (new_view->epoch <= sim->newest_epoch || (old_view->epoch != 0 && old_view->epoch >= new_view->epoch))
         violate(sim, "epoch %" PRIu64 " after %" PRIu64, new_view->epoch, sim->newest_epoch);
     if (evidence_ns > sim->now_ns || alive_ns > evidence_ns || cause == KEEL_CAUSE_NONE)
@@ -442,11 +447,9 @@ static void check_evicted(struct sim *sim, uint16_t node)
     }
 }
 
-int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
+static int give(struct sim *sim, uint16_t node, struct keel_node_event *event)
 {
     struct sim_node *n = &sim->nodes[node];
-    if (!n->running || n->finished)
-        return KEEL_INVALID;
     struct sim_context context = {.sim = sim, .node = node};
     const struct keel_env env = {.context = &context,
                                  .now_ns = sim->now_ns,
@@ -473,6 +476,27 @@ int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
         check_evicted(sim, node);
     if (n->finished && n->running && node != 0)
         sim_kill_node(sim, node); /* the process ends after this call */
+    return result;
+}
+
+/* When the node has time for it: until its work is done, the world's clock is the node's. */
+int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
+{
+    const struct sim_costs *costs = &sim->config.costs;
+    struct sim_meter *meter = &sim->nodes[node].meter;
+    const uint64_t now_ns = sim->now_ns;
+    const bool message = event->kind == KEEL_EVENT_MESSAGE;
+    if (!sim->nodes[node].running || sim->nodes[node].finished)
+        return KEEL_INVALID;
+    if (message && !sim_meter_take(meter, costs, now_ns, event->bytes + costs->extra_bytes))
+        return KEEL_OK;
+    const uint64_t begin_ns = meter->busy_ns > now_ns ? meter->busy_ns : now_ns;
+    sim->now_ns = begin_ns + costs->event_ns;
+    sim->now_ns += message ? costs->receive_ns + event->bytes * costs->receive_ps / 1000 : 0;
+    const int result = give(sim, node, event);
+    meter->busy_ns = sim->now_ns;
+    meter->worked_ns += sim->now_ns - begin_ns;
+    sim->now_ns = now_ns;
     return result;
 }
 
@@ -785,8 +809,10 @@ void sim_destroy(struct sim *sim)
         keel_free(sim->queue[i].data);
     for (uint32_t i = 0; i < sim->deferred_count; i++)
         keel_free(sim->deferred[i].data);
-    for (uint16_t i = 0; i < sim->config.nodes; i++)
+    for (uint16_t i = 0; i < sim->config.nodes; i++) {
         keel_free(sim->nodes[i].state);
+        keel_free(sim->nodes[i].meter.waits);
+    }
     for (uint32_t epoch = 0; epoch < SIM_EPOCHS_MAX; epoch++)
         keel_free(sim->views[epoch]);
     keel_free(sim->nodes);

@@ -7,6 +7,7 @@
 #ifndef KEEL_TESTS_NODE_SIM_H
 #define KEEL_TESTS_NODE_SIM_H
 
+#include "node_costs.h"
 #include "node_state.h"
 #include <string.h>
 
@@ -24,6 +25,7 @@ struct sim_config {
     uint64_t last_step, snapshot_every; /* steps 1 .. last_step */
     uint32_t loss_ppm, duplicate_ppm;
     uint64_t delay_min_ns, delay_max_ns;
+    struct sim_costs costs;
     bool respawn;
 };
 
@@ -49,6 +51,7 @@ struct sim_node {
     uint8_t held[SIM_STEPS_MAX];                   /* records that this process was given */
     uint64_t notes_said, notes_heard, newest_note; /* by sim_say; the newest that this launcher heard */
     uint32_t heard_life;                           /* that life of the launcher */
+    struct sim_meter meter;
     bool finished;
     enum keel_status finish_status;
     char finish_detail[KEEL_WIRE_DETAIL_BYTES];
@@ -95,7 +98,7 @@ struct sim {
     /* Messages and bytes that were sent, by kind, and bytes by sender; and the largest message. */
     uint64_t sent[KEEL_WIRE_KIND_COUNT], sent_bytes[KEEL_WIRE_KIND_COUNT];
     uint32_t largest;
-    uint64_t sent_by[SIM_NODES];
+    uint64_t sent_by[SIM_NODES], view_bytes_by[SIM_NODES]; /* the latter: of messages about views */
     uint32_t mismatches, notes, kills, worker_starts, node_starts;
     uint32_t spins;       /* nodes that asked for timers at once, over and over: a busy loop */
     uint64_t group_epoch; /* epoch whose steps are scheduled */
@@ -172,6 +175,7 @@ static inline void sim_count(struct sim *sim, uint16_t from, const uint8_t *data
     sim->sent[kind]++;
     sim->sent_bytes[kind] += bytes;
     sim->sent_by[from] += bytes;
+    sim->view_bytes_by[from] += kind >= KEEL_WIRE_VIEW ? bytes : 0;
     sim->largest = bytes > sim->largest ? bytes : sim->largest;
 }
 
