@@ -11,28 +11,7 @@ set -- ${EXCHANGE_SHAPE:-4 8 512 256}
 layers=$1 heads=$2 width=$3 block=$4 steps=${EXCHANGE_STEPS:-8} ranks=4
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-cat >"$work/job.conf" <<EOF
-[job]
-name = exchange
-shards = 4
-tensor = 4
-[model]
-layers = $layers
-heads = $heads
-width = $width
-block = $block
-vocab = 96
-[data]
-path = build/data/english.txt
-[train]
-steps = $((steps + 2))
-batch = 2
-eval_every = 0
-[snapshot]
-every = 0
-[cluster]
-timeout_s = 60
-EOF
+gpt_job exchange $layers $heads $width $block 96 $((steps + 2)) 2 >"$work/job.conf"
 
 # field NAME: its median over the steps of the last run, without two that warm up
 field() {
@@ -53,7 +32,7 @@ line() {
 
 for plan in "data=4 tensor=1 zero=0" "data=4 tensor=1 zero=2" "data=2 tensor=2 zero=0" "data=1 tensor=4 zero=0"; do
     rm -rf "$work/run"
-    "$KEEL" run "$work/job.conf" --ranks $ranks --nodes 1 --out "$work/run" \
+    "$KEEL" run "$work/job.conf" --ranks $ranks --nodes 1 --out "$work/run" --set job.shards=4 --set job.tensor=4 \
         $(printf -- '--set parallel.%s ' $plan) >"$work/log" 2>&1 || { tail -1 "$work/log" >&2; exit 1; }
     rate=$(bandwidth $((2 * block * width * 4))) # of the rows of a microbatch, as slices exchange them
     step=$(field seconds) waits=$(field exposed_comm_s) bytes=$(field sent_bytes)

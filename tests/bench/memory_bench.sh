@@ -10,32 +10,11 @@ set -- ${MEMORY_SHAPE:-2 12 768 32}
 layers=$1 heads=$2 width=$3 block=$4
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-cat >"$work/job.conf" <<EOF
-[job]
-name = memory
-[model]
-layers = $layers
-heads = $heads
-width = $width
-block = $block
-vocab = 1024
-[data]
-path = build/data/english.txt
-[train]
-steps = 2
-batch = 1
-eval_every = 0
-[parallel]
-bucket = 8000000
-[snapshot]
-every = 0
-[cluster]
-timeout_s = 60
-EOF
+gpt_job memory $layers $heads $width $block 1024 2 1 >"$work/job.conf"
 for plan in "1 data=1 tensor=1 zero=0" "4 data=4 tensor=1 zero=0" "4 data=4 tensor=1 zero=1" "4 data=4 tensor=1 zero=2" \
     "4 data=4 tensor=1 zero=3" "2 data=1 tensor=2 zero=0" "4 data=2 tensor=2 zero=0" "4 data=2 tensor=2 zero=2"; do
     set -- $plan
-    keys="$(printf -- '--set parallel.%s ' $2 $3 $4) --set job.shards=${2#data=} --set job.tensor=${3#tensor=}"
+    keys="$(printf -- '--set parallel.%s ' $2 $3 $4) --set job.shards=${2#data=} --set job.tensor=${3#tensor=} --set parallel.bucket=8000000"
     rm -rf "$work/run"
     "$KEEL" plan "$work/job.conf" --ranks "$1" $keys --json >"$work/plan" &&
         "$KEEL" run "$work/job.conf" --ranks "$1" --out "$work/run" $keys >"$work/log" 2>&1 ||

@@ -10,36 +10,11 @@
 # room: runtime
 set -u
 . "$(dirname "$0")/racers/race.sh"
+. "$(dirname "$0")/../demo/lib.sh"
 BATCH=8 VOCAB=96 STEPS=${RACE_STEPS:-6}
 set -- ${RACE_SHAPE:-4 8 512 256}
 layers=$1 heads=$2 width=$3 block=$4
 export GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1
-
-job() {
-    cat <<EOF
-[job]
-name = race
-shards = 4
-tensor = 4
-[model]
-layers = $layers
-heads = $heads
-width = $width
-block = $block
-vocab = $VOCAB
-tied = false
-[data]
-path = build/data/english.txt
-[train]
-steps = $((STEPS + 2))
-batch = $((BATCH / 4))
-eval_every = 0
-[snapshot]
-every = 0
-[cluster]
-timeout_s = 60
-EOF
-}
 
 # losses NAME: from standard input, lines of "loss step value bits", to descriptor 3
 losses() { sed "s/^/$race: $1: /" >&3; }
@@ -48,6 +23,7 @@ losses() { sed "s/^/$race: $1: /" >&3; }
 keel_run() {
     rm -rf "$work/run"
     spent "$BUILD/keel" run "$work/job.conf" --ranks "$1" --nodes 1 --out "$work/run" --set train.steps="$3" \
+        --set job.shards=4 --set job.tensor=4 --set model.tied=false \
         $(printf -- '--set parallel.%s ' $2) 4>&1 >"$work/keel.log" 2>&1 || { tail -1 "$work/keel.log" >&2; return 1; }
 }
 
@@ -78,7 +54,7 @@ torch_plan() {
     cat "$work/torch"
 }
 
-job >"$work/job.conf"
+gpt_job race $layers $heads $width $block $VOCAB $((STEPS + 2)) $((BATCH / 4)) >"$work/job.conf"
 has_torch && peers=torch || peers=
 for ranks in ${RACE_RANKS:-2 4}; do
     for round in $(seq "$rounds"); do

@@ -15,3 +15,11 @@ same_bits() {
 last_field() {
     tail -n 1 "$1/metrics.jsonl" | sed -n "s/.*\"$2\":\"\{0,1\}\([^\",}]*\).*/\1/p"
 }
+
+# gpt_job NAME LAYERS HEADS WIDTH BLOCK VOCAB STEPS BATCH: a job to be measured, on standard output: a GPT on the default data,
+# without evaluations and snapshots. All else comes by --set.
+gpt_job() {
+    printf '[job]\nname = %s\n[model]\nlayers = %s\nheads = %s\nwidth = %s\nblock = %s\nvocab = %s\n' "$1" "$2" "$3" "$4" "$5" "$6"
+    printf '[data]\npath = build/data/english.txt\n[train]\nsteps = %s\nbatch = %s\neval_every = 0\n' "$7" "$8"
+    printf '[snapshot]\nevery = 0\n[cluster]\ntimeout_s = 60\n'
+}

@@ -6,6 +6,7 @@
 #include "model.h"
 #include "tape.h"
 #include "trainer_internal.h"
+#include "trainer_rig.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <keel/thread.h>
@@ -34,38 +35,13 @@ struct rank {
 };
 
 static const struct keel_job job = {
-    .seed = 5,
-    .layers = 3,
-    .heads = 2,
+    RIG_JOB(STEPS),
     .width = 64,
     .block = 16,
-    .dropout = 0.1F,
-    .bias = true,
-    .tied = true,
-    .val_fraction = 0.1F,
-    .steps = STEPS,
     .batch = 2,
-    .learning_rate = 1e-2F,
-    .decay_steps = STEPS,
     .gradients = "exact",
     .tensor = 1,
-    .parallel = {.zero = KEEL_ZERO_WEIGHTS, .bucket_bytes = 65536, .ahead = 1},
-    .update = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .weight_decay = 0.1F, .max_norm = 1.0F}};
-
-static void open_data(struct keel_job *of, struct keel_data **out)
-{
-    char path[] = "/tmp/keel-gathered-XXXXXX";
-    int fd = mkstemp(path);
-    ck_assert_int_ge(fd, 0);
-    for (uint32_t i = 0; i < 4096; i++) {
-        char letter = (char)('a' + (i * i + i / 7) % 26);
-        ck_assert_int_eq(write(fd, &letter, 1), 1);
-    }
-    close(fd);
-    strcpy(of->path, path);
-    ck_ok(keel_data_open(of, out));
-    unlink(path);
-}
+    .parallel = {.zero = KEEL_ZERO_WEIGHTS, .bucket_bytes = 65536, .ahead = 1}};
 
 static void open_rank_of(struct rank *rank, const struct keel_job *of, uint32_t position, uint32_t count,
                          uint32_t shards, uint32_t microbatches, uint32_t zero)
@@ -81,7 +57,7 @@ static void open_rank_of(struct rank *rank, const struct keel_job *of, uint32_t 
     rank->job.shards = shards;
     rank->job.microbatches = microbatches;
     rank->job.parallel.zero = zero;
-    open_data(&rank->job, &rank->data);
+    rig_open_data(&rank->job, &rank->data);
     ck_ok(keel_device_open("host", NULL, &rank->device));
     const struct keel_trainer_config config = {.job = &rank->job,
                                                .data = rank->data,
@@ -614,7 +590,7 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     struct keel_job_plan plan;
     struct keel_plan_shares shares;
     uint64_t bytes[KEEL_BYTES_KINDS];
-    open_data(&large, &data);
+    rig_open_data(&large, &data);
     ck_ok(keel_device_open("host", NULL, &device));
     struct keel_kernels *kernels;
     ck_ok(keel_kernels_create(device, &kernels));

@@ -2,6 +2,7 @@
  */
 #include "harness.h"
 #include "trainer.h"
+#include "trainer_rig.h"
 #include <keel/clock.h>
 #include <keel/file.h>
 #include <keel/memory.h>
@@ -22,25 +23,10 @@ struct rig {
     atomic_uint_fast64_t progress;
 };
 
-static void make_text(char path[])
-{
-    int fd = mkstemp(path);
-    ck_assert_int_ge(fd, 0);
-    for (uint32_t i = 0; i < 4096; i++) {
-        char letter = (char)('a' + (i * i + i / 7) % 26);
-        ck_assert_int_eq(write(fd, &letter, 1), 1);
-    }
-    close(fd);
-}
-
 static void rig_build(struct rig *rig, const char *selector, uint64_t stall_ns,
                       const struct keel_endpoint_config *endpoint)
 {
-    char path[] = "/tmp/keel-trainer-XXXXXX";
-    make_text(path);
-    strcpy(rig->job.path, path);
-    ck_ok(keel_data_open(&rig->job, &rig->data));
-    unlink(path);
+    rig_open_data(&rig->job, &rig->data);
     ck_ok(keel_device_open(selector, NULL, &rig->device));
     struct keel_trainer_config config = {.job = &rig->job,
                                          .data = rig->data,
@@ -60,24 +46,8 @@ static void rig_close(struct rig *rig)
 }
 
 /* Large enough that the device is still at work when the calls that feed it have returned. */
-static const struct keel_job job = {
-    .seed = 5,
-    .shards = SHARDS,
-    .ranks = 2,
-    .layers = 3,
-    .heads = 2,
-    .width = 128,
-    .block = 64,
-    .dropout = 0.1F,
-    .bias = true,
-    .tied = true,
-    .val_fraction = 0.1F,
-    .steps = STEPS,
-    .microbatches = 1,
-    .batch = 8,
-    .learning_rate = 1e-2F,
-    .decay_steps = STEPS,
-    .update = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F, .weight_decay = 0.1F, .max_norm = 1.0F}};
+static const struct keel_job job = {RIG_JOB(STEPS), .shards = SHARDS,  .ranks = 2, .width = 128,
+                                    .block = 64,    .microbatches = 1, .batch = 8};
 
 static const char *const gradients[] = {"exact", "int8", "topk:0.02"};
 enum { WAYS = sizeof gradients / sizeof gradients[0] };
