@@ -43,24 +43,33 @@ resume whole 2 4
 # A rank whose disk is full says so with a step: all take the snapshot again.
 drill full-whole $small --set train.steps=12 --ranks 1
 drill full $small --set train.steps=12 --set snapshot.every=6 --set parallel.tensor=2 --ranks 2 \
-    --drill disk-full:rank=1,step=6,ms=400 --drill slow:rank=1,step=7,ms=300,steps=3
+    --drill disk-full:rank=1,step=6,ms=1500 --drill slow:rank=1,step=7,ms=600,steps=3
 check "a disk is full" [ $? -eq 0 ]
 check "a disk is full: the same bits" same_bits "$root/full-whole" "$out"
 check "a disk is full: the others take the snapshot again" grep -q '"event":"snapshot-again".*"rank":0' "$out/events.jsonl"
 
-# All holders of a slice at once: of 2 x 2 the two of one column, and the only one of two; when the snapshot of step 4 has
-# had time to be committed.
-drill column $small --set train.steps=8 --set parallel.tensor=2 --ranks 4 --drill slow:rank=2,step=5,ms=500 \
+# All holders of a slice at once: of 2 x 2 the two of one column, and the only one of two; in a life that began at the
+# snapshot of step 4. The second of two may die so late that others have what both had: then once more.
+on_from_half() { # on_from_half DIR ARGUMENTS...
+    for try in 1 2 3 4 5; do
+        rm -rf "$root/$1"
+        cp -r "$root/half-cut" "$root/$1"
+        drill "$@" || return 1
+        ! grep -q '"state-lost"' "$out/events.jsonl" || return 0
+    done
+}
+resumes() { grep -c '"event": *"resumed".*"step": *4' "$out/events.jsonl"; }
+on_from_half column $small --set train.steps=8 --set parallel.tensor=2 --ranks 4 \
     --drill kill:rank=0,step=6,at=forward --drill kill:rank=1,step=6,at=forward
 check "both holders of a slice die" [ $? -eq 0 ]
 check "both holders of a slice die: the same bits" same_bits "$root/whole" "$out"
 check "both holders of a slice die: the same state at the end" same_state "$root/whole" "$out"
 check "both holders of a slice die: back to the newest snapshot" grep -q '"state-lost".*to the newest snapshot' "$out/events.jsonl"
-drill only $small --set train.steps=8 --set parallel.tensor=2 --ranks 2 --drill slow:rank=0,step=5,ms=500 --drill kill:rank=1,step=6
+on_from_half only $small --set train.steps=8 --set parallel.tensor=2 --ranks 2 --drill kill:rank=1,step=6
 check "the only holder of a slice dies" [ $? -eq 0 ]
 check "the only holder of a slice dies: the same bits" same_bits "$root/whole" "$out"
 check "it goes back to the newest snapshot, and says so" grep -q '"state-lost".*to the newest snapshot' "$out/events.jsonl"
-check "it resumes at the snapshot" grep -q '"event": *"resumed".*"step": *4' "$out/events.jsonl"
+check "it resumes at the snapshot, once more ($(resumes))" [ "$(resumes)" -eq 2 ]
 
 # The newest is damaged: the one before is taken by all.
 drill damaged $small --set train.steps=4 --set snapshot.every=2 --set parallel.tensor=2 --ranks 2
