@@ -14,10 +14,15 @@ enum { ROUNDS = 3, ROUNDS_QUICK = 2, VALUES_MAX = 1024 };
 
 /* ---- golden cases ---- */
 
+static enum keel_class class_of(const struct keel_check_run *run)
+{
+    return keel_kernels_class(run->on.kernels);
+}
+
 static bool golden_run(struct keel_check_run *run, uint32_t index, struct keel_golden_result *out)
 {
-    const char *name = keel_golden_get(index).name;
-    keel_check_progress(run, index, keel_golden_count(), name);
+    const char *name = keel_golden_get(class_of(run), index).name;
+    keel_check_progress(run, index, keel_golden_count(class_of(run)), name);
     return keel_check_ok(run, keel_golden_run(run->on.kernels, run->on.queue, index, run->deadline_ns, out),
                          name);
 }
@@ -26,27 +31,27 @@ static void golden_bits(struct keel_check_run *run)
 {
     struct keel_golden_result result;
     uint32_t wrong = 0;
-    for (uint32_t i = 0; i < keel_golden_count() && golden_run(run, i, &result); i++) {
+    for (uint32_t i = 0; i < keel_golden_count(class_of(run)) && golden_run(run, i, &result); i++) {
         char what[256];
         if (result.matches || wrong++ >= KEEL_CHECK_NOTES_MAX)
             continue;
         keel_golden_describe(&result, what, sizeof what);
-        keel_check_note(run, "%s %s", keel_golden_get(i).name, what);
+        keel_check_note(run, "%s %s", keel_golden_get(class_of(run), i).name, what);
     }
     if (wrong > 0)
         keel_check_fail(run, "%" PRIu32 " of %" PRIu32 " golden operations give other bits", wrong,
-                        keel_golden_count());
+                        keel_golden_count(class_of(run)));
 }
 
 static void sentinels(struct keel_check_run *run)
 {
     struct keel_golden_result result;
-    for (uint32_t i = 0; i < keel_golden_count() && golden_run(run, i, &result); i++) {
+    for (uint32_t i = 0; i < keel_golden_count(class_of(run)) && golden_run(run, i, &result); i++) {
         char what[256];
         if (result.intact)
             continue;
         keel_golden_describe(&result, what, sizeof what);
-        keel_check_fail(run, "%s %s", keel_golden_get(i).name, what);
+        keel_check_fail(run, "%s %s", keel_golden_get(class_of(run), i).name, what);
     }
 }
 
@@ -55,13 +60,13 @@ static void repeats(struct keel_check_run *run)
 {
     const uint32_t rounds = run->options->quick ? ROUNDS_QUICK : ROUNDS;
     struct keel_golden_result first, again;
-    for (uint32_t i = 0; i < keel_golden_count() && golden_run(run, i, &first); i++)
+    for (uint32_t i = 0; i < keel_golden_count(class_of(run)) && golden_run(run, i, &first); i++)
         for (uint32_t round = 1; round < rounds && golden_run(run, i, &again); round++)
             if (again.hash != first.hash)
                 keel_check_fail(run,
                                 "%s gives %016" PRIx64 ", and then %016" PRIx64 ": a race, or memory that "
                                 "nobody wrote",
-                                keel_golden_get(i).name, first.hash, again.hash);
+                                keel_golden_get(class_of(run), i).name, first.hash, again.hash);
 }
 
 /* ---- values with operations of one's own ---- */

@@ -50,7 +50,7 @@ enum keel_status keel_device_fixture_renew(struct keel_device_fixture *fixture)
 enum keel_status keel_device_fixture_golden(struct keel_device_fixture *fixture, uint32_t index,
                                             uint64_t deadline_ns)
 {
-    struct keel_golden golden = keel_golden_get(index);
+    struct keel_golden golden = keel_golden_get(keel_kernels_class(fixture->kernels), index);
     struct keel_golden_result result = {0};
     char what[256];
     KEEL_TRY(keel_golden_run(fixture->kernels, fixture->queue, index, deadline_ns, &result));
@@ -62,7 +62,7 @@ enum keel_status keel_device_fixture_golden(struct keel_device_fixture *fixture,
 
 enum keel_status keel_device_fixture_goldens(struct keel_device_fixture *fixture, uint64_t deadline_ns)
 {
-    for (uint32_t i = 0; i < keel_golden_count(); i++)
+    for (uint32_t i = 0; i < keel_golden_count(keel_kernels_class(fixture->kernels)); i++)
         KEEL_TRY(keel_device_fixture_golden(fixture, i, deadline_ns));
     return KEEL_OK;
 }

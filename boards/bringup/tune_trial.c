@@ -111,11 +111,11 @@ static enum keel_status variant_init(struct bench *bench, const char *tunable,
 
 static enum keel_status all_golden(struct bench *bench, struct keel_kernels *kernels)
 {
-    for (uint32_t i = 0; i < keel_golden_count(); i++) {
+    for (uint32_t i = 0; i < keel_golden_count(KEEL_CANONICAL); i++) {
         struct keel_golden_result result;
         KEEL_TRY(keel_golden_run(kernels, bench->queue, i, keel_deadline_after_ns(STEP_LIMIT_NS), &result));
         if (!result.matches || !result.intact)
-            return keel_fail(KEEL_MISMATCH, "golden case %s is wrong with it", keel_golden_get(i).name);
+            return keel_fail(KEEL_MISMATCH, "golden case %s is wrong with it", keel_golden_get(KEEL_CANONICAL, i).name);
     }
     return KEEL_OK;
 }

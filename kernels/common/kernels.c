@@ -19,9 +19,24 @@ const struct keel_clblast *keel_kernels_clblast(const struct keel_kernels *kerne
     return kernels->clblast;
 }
 
-bool keel_kernels_native(const struct keel_kernels *kernels)
+enum keel_class keel_kernels_class(const struct keel_kernels *kernels)
 {
-    return kernels->native;
+    return kernels->numerics;
+}
+
+static const char *const class_names[KEEL_CLASSES] = {"canonical", "native", "exact8x2", "exact8x3"};
+
+const char *keel_class_name(enum keel_class numerics)
+{
+    return class_names[numerics];
+}
+
+enum keel_class keel_class_find(const char *name)
+{
+    enum keel_class found = KEEL_CANONICAL;
+    while (found < KEEL_CLASSES && strcmp(class_names[found], name) != 0)
+        found++;
+    return found;
 }
 
 const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kernels)
@@ -31,13 +46,20 @@ const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kern
 
 uint32_t keel_kernels_part_count(const struct keel_kernels *kernels)
 {
-    return kernels->native ? KEEL_MODULE_COUNT : KEEL_MODULE_CANONICAL_COUNT;
+    return KEEL_MODULE_CANONICAL_COUNT + (kernels->numerics != KEEL_CANONICAL);
+}
+
+enum keel_module_id keel_kernels_part_module(const struct keel_kernels *kernels, uint32_t index)
+{
+    KEEL_ASSERT(index < keel_kernels_part_count(kernels));
+    if (index < KEEL_MODULE_CANONICAL_COUNT)
+        return (enum keel_module_id)index;
+    return kernels->numerics == KEEL_NATIVE ? KEEL_MODULE_winograd : KEEL_MODULE_exact8;
 }
 
 struct keel_kernels_part keel_kernels_part(const struct keel_kernels *kernels, uint32_t index)
 {
-    KEEL_ASSERT(index < keel_kernels_part_count(kernels));
-    const struct keel_built_module *built = &kernels->modules[index];
+    const struct keel_built_module *built = &kernels->modules[keel_kernels_part_module(kernels, index)];
     return (struct keel_kernels_part){.module = built->module,
                                       .options = built->options,
                                       .program = built->program,
@@ -61,7 +83,7 @@ enum keel_status keel_kernels_find(struct keel_kernels *kernels, enum keel_modul
                                    struct keel_kernel **out)
 {
     const struct keel_built_module *built = &kernels->modules[module];
-    KEEL_ASSERT((uint32_t)module < keel_kernels_part_count(kernels) && built->kernels != NULL);
+    KEEL_ASSERT(built->kernels != NULL);
     for (uint32_t i = 0; i < built->module->kernel_count; i++) {
         if (strcmp(built->module->kernels[i].name, name) == 0) {
             *out = built->kernels[i];

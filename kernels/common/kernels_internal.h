@@ -36,17 +36,21 @@
     X(decode)
 /* Those that only native kernels have: their results are not canonical. */
 #define KEEL_NATIVE_MODULE_TABLE(X) X(winograd)
+/* Those of the exact classes alone. */
+#define KEEL_EXACT_MODULE_TABLE(X) X(exact8)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,
     KEEL_MODULE_TABLE(KEEL_MODULE_ENUM) KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_ENUM)
+        KEEL_EXACT_MODULE_TABLE(KEEL_MODULE_ENUM)
 #undef KEEL_MODULE_ENUM
         KEEL_MODULE_COUNT,
-    KEEL_MODULE_CANONICAL_COUNT = KEEL_MODULE_winograd /* native ones come after them */
+    KEEL_MODULE_CANONICAL_COUNT = KEEL_MODULE_winograd /* those of one class come after them */
 };
 #define KEEL_MODULE_EXTERN(name) extern const struct keel_module keel_module_##name;
 KEEL_MODULE_TABLE(KEEL_MODULE_EXTERN)
 KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_EXTERN)
+KEEL_EXACT_MODULE_TABLE(KEEL_MODULE_EXTERN)
 #undef KEEL_MODULE_EXTERN
 
 enum {
@@ -95,6 +99,14 @@ void keel_tunables_build_options(const struct keel_device_info *info, enum keel_
                                  const uint32_t values[KEEL_TUNABLE_COUNT],
                                  char out[KEEL_BUILD_OPTIONS_BYTES]);
 
+/* How products of the exact classes are computed: by groups of so many work-items, dots of bytes by `dot`, a bit of enum
+ * keel_byte_dots, or 0: plain C. Facts of the device say; no bit depends on it. */
+struct keel_exact8_way {
+    uint32_t items, dot;
+};
+struct keel_exact8_way keel_exact8_way(const struct keel_device_info *info,
+                                       const uint32_t values[KEEL_TUNABLE_COUNT]);
+
 /* A random tensor has one Philox counter word for every four elements. */
 #define KEEL_RANDOM_ELEMENTS_MAX (UINT64_C(1) << 34)
 
@@ -110,7 +122,8 @@ struct keel_built_module {
 struct keel_kernels {
     struct keel_device *device;   /* borrowed */
     struct keel_device_info info; /* of the device that they are for */
-    bool native;
+    enum keel_class numerics;
+    struct keel_exact8_way exact8;
     uint64_t provider_digest;     /* of CLBlast's parameters; 0: none were given */
     struct keel_clblast *clblast; /* NULL: products are our own */
     uint32_t tuned[KEEL_TUNABLE_COUNT];
@@ -123,6 +136,8 @@ const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kern
 /* NULL where products are our own. */
 const struct keel_clblast *keel_kernels_clblast(const struct keel_kernels *kernels);
 const char *keel_kernels_module_name(enum keel_module_id module);
+/* The module of part `index` of these kernels. */
+enum keel_module_id keel_kernels_part_module(const struct keel_kernels *kernels, uint32_t index);
 /* How much local memory a group has, in three sizes: LARGE for arrays of some 200 KiB (caches of a CPU,
  * mostly), TINY below the 32 KiB that OpenCL asks of a full profile. The .cl files see KEEL_LARGE_LOCAL and
  * KEEL_TINY_LOCAL. Changes sizes of blocks, never bits. The host device is LARGE. */

@@ -27,7 +27,7 @@ static struct grid grid_of(const struct keel_conv_shape *s, bool back)
 static bool wins(const struct keel_kernels *kernels, const struct keel_conv_shape *s, bool back)
 {
     const enum keel_device_kind kind = keel_kernels_info(kernels)->kind;
-    if (!keel_kernels_native(kernels) || (kind != KEEL_DEVICE_CPU && kind != KEEL_DEVICE_HOST) ||
+    if (keel_kernels_class(kernels) != KEEL_NATIVE || (kind != KEEL_DEVICE_CPU && kind != KEEL_DEVICE_HOST) ||
         keel_kernels_setting(kernels, KEEL_TUNABLE_BY_LANE) != 0 || s->groups != 1)
         return false;
     for (int axis = 0; axis < 2; axis++)

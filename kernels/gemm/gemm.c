@@ -1,5 +1,6 @@
 /* gemm.c - the matrix product: checks, and how C is cut into groups. The arithmetic is in gemm.cl. */
 #include "clblast.h"
+#include "exact8_internal.h"
 #include "gemm_internal.h"
 #include "kernels_internal.h"
 
@@ -168,9 +169,15 @@ uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op)
                       sizeof(uint32_t));
 }
 
+uint64_t keel_gemm_planes_bytes(const struct keel_kernels *kernels, const struct keel_gemm *op)
+{
+    const uint32_t digits = keel_exact8_digits(kernels);
+    return digits > 0 ? keel_exact8_bytes(op, digits) : 0;
+}
+
 /* Of a plain product, or of one of groups: then there are as many of B, with a bias each, or of C. */
-static enum keel_status check_operands(const char *name, const struct keel_gemm *op, uint32_t groups,
-                                       bool over_k, struct keel_buffer *offsets)
+static enum keel_status check_operands(const char *name, const struct keel_gemm *op, uint64_t planes,
+                                       uint32_t groups, bool over_k, struct keel_buffer *offsets)
 {
     const uint64_t a_count = groups == 0 ? op->batch : 1, b_count = groups == 0 || over_k ? a_count : groups;
     const uint64_t c_count = groups == 0 || !over_k ? a_count : groups;
@@ -187,6 +194,7 @@ static enum keel_status check_operands(const char *name, const struct keel_gemm 
         {"residual", op->residual, c, KEEL_IN_PLACE | KEEL_OPTIONAL},
         {"pre", op->pre, c, KEEL_WRITTEN | KEEL_OPTIONAL},
         {"checksums", op->checksums, keel_gemm_checksum_bytes(op), KEEL_WRITTEN | KEEL_OPTIONAL},
+        {"planes", op->planes, planes, KEEL_WRITTEN | KEEL_OPTIONAL},
         {"offsets", offsets, KEEL_BYTES(groups + UINT64_C(1), sizeof(int32_t)),
          groups == 0 ? KEEL_OPTIONAL : KEEL_READ});
 }
@@ -201,6 +209,14 @@ static uint32_t flags_of(const struct keel_gemm *op)
            (uint32_t)op->c_type << GEMM_C_TYPE_AT;
 }
 
+/* Many work-items add to a tile's checksum; one work-item makes it. */
+static enum keel_status clear_checksums(struct keel_kernels *kernels, const struct keel_gemm *op,
+                                        struct keel_launch_list *list)
+{
+    const struct keel_fill fill = {.count = keel_gemm_checksum_bytes(op) / sizeof(float), .y = op->checksums};
+    return keel_op_fill(kernels, &fill, list);
+}
+
 /* What a flag or groups do not ask for is not read: C stands for it. groups are 0 for a plain product. */
 static enum keel_status launch(struct keel_kernels *kernels, const struct keel_gemm *op,
                                const struct cut *cut, const uint64_t groups_down_batch[2],
@@ -213,12 +229,8 @@ static enum keel_status launch(struct keel_kernels *kernels, const struct keel_g
                    keel_size(groups_down_batch[0]), keel_size(groups_down_batch[1])},
         .local = {cut->items, 1, 1},
     };
-    /* Many work-items add to a tile's checksum; one work-item makes it. */
     if (op->checksums != NULL && cut->items > 1)
-        KEEL_TRY(keel_op_fill(
-            kernels,
-            &(struct keel_fill){.count = keel_gemm_checksum_bytes(op) / sizeof(float), .y = op->checksums},
-            list));
+        KEEL_TRY(clear_checksums(kernels, op, list));
     const bool small = cut->items > 1 && cut->shape == KEEL_GEMM_SHAPE_SMALL;
     const char *name = op->k_slices.count > 0 ? "keel_gemm_sliced" : small ? "keel_gemm_small" : "keel_gemm";
     return keel_kernels_launch(
@@ -238,7 +250,12 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
                               struct keel_launch_list *list)
 {
     KEEL_TRY(check_shape(op));
-    KEEL_TRY(check_operands("gemm", op, 0, false, NULL));
+    KEEL_TRY(check_operands("gemm", op, keel_gemm_planes_bytes(kernels, op), 0, false, NULL));
+    if (op->planes != NULL && keel_exact8_digits(kernels) > 0) {
+        if (op->checksums != NULL && kernels->exact8.items > 1)
+            KEEL_TRY(clear_checksums(kernels, op, list));
+        return keel_exact8_append(kernels, op, flags_of(op), list);
+    }
     const struct keel_clblast *clblast = keel_kernels_clblast(kernels);
     if (keel_clblast_takes(clblast, op))
         return keel_clblast_append(clblast, kernels, op, list);
@@ -259,7 +276,7 @@ enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct
             "gemm_grouped: %u groups of %u x %u x %u, batch %u: wants groups, batch 1, no checksums, "
             "no slices, and rows of A and B as stored where k is cut",
             op->groups, one.m, one.n, one.k, one.batch);
-    KEEL_TRY(check_operands("gemm_grouped", &op->product, op->groups, op->over_k, op->offsets));
+    KEEL_TRY(check_operands("gemm_grouped", &op->product, 0, op->groups, op->over_k, op->offsets));
     one.batch = op->groups;
     if (!op->over_k)
         one.m = divide_up(one.m, op->groups);

@@ -2,7 +2,6 @@
  *
  * Simple, and blocked enough to be of use: 64 x 64 sums at a time, B copied so that the inner loop runs
  * over neighbours. The chain of an element is that of gemm.cl: k strictly ascending from zero. */
-#include "canon.h"
 #include "gemm_internal.h"
 #include "kernels_internal.h"
 #include <string.h>
@@ -21,19 +20,6 @@ struct host_gemm {
     uint32_t slice_count, slice_ends[KEEL_SLICES_MAX + 1]; /* of k; the first is 0 */
 };
 
-static float get(const void *x, uint64_t at, uint32_t type)
-{
-    return type == CANON_F32 ? ((const float *)x)[at] : canon_widen(((const uint16_t *)x)[at], type);
-}
-
-static void put(float v, void *y, uint64_t at, uint32_t type)
-{
-    if (type == CANON_F32)
-        ((float *)y)[at] = v;
-    else
-        ((uint16_t *)y)[at] = (uint16_t)canon_narrow(v, type);
-}
-
 /* Columns past the end are zero. */
 static void copy_panel(const struct host_gemm *g, uint32_t p0, uint32_t depth, uint32_t j0, uint32_t columns,
                        float panel[BLOCK_DEPTH][BLOCK_COLUMNS])
@@ -41,24 +27,8 @@ static void copy_panel(const struct host_gemm *g, uint32_t p0, uint32_t depth, u
     for (uint32_t p = 0; p < depth; p++)
         for (uint32_t j = 0; j < BLOCK_COLUMNS; j++)
             panel[p][j] =
-                j < columns ? get(g->b, g->b_at + (p0 + p) * g->b_step_p + (j0 + j) * g->b_step_j, g->b_type)
+                j < columns ? product_get(g->b, g->b_at + (p0 + p) * g->b_step_p + (j0 + j) * g->b_step_j, g->b_type)
                             : 0.0F;
-}
-
-static void finish(const struct host_gemm *g, uint32_t i, uint32_t j, float s)
-{
-    uint64_t at = g->c_at + (uint64_t)i * g->ldc + j;
-    if (g->flags & GEMM_BIAS)
-        s = s + g->bias[j];
-    if (g->flags & GEMM_ACCUMULATE)
-        s = get(g->c, at, g->c_type) + s;
-    if (g->flags & GEMM_RESIDUAL)
-        s = get(g->pre, at, g->c_type) + s;
-    if (g->flags & GEMM_PRE) {
-        put(s, g->pre, at, g->c_type);
-        s = canon_gelu(get(g->pre, at, g->c_type));
-    }
-    put(s, g->c, at, g->c_type);
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b)
@@ -79,7 +49,7 @@ KEEL_HOST_KERNEL static void add_products(const struct host_gemm *g, uint32_t i0
         copy_panel(g, p0, depth, j0, columns, panel);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t p = 0; p < depth; p++) {
-                float x = get(g->a, g->a_at + (i0 + i) * g->a_step_i + (p0 + p) * g->a_step_p, g->a_type);
+                float x = product_get(g->a, g->a_at + (i0 + i) * g->a_step_i + (p0 + p) * g->a_step_p, g->a_type);
                 for (uint32_t j = 0; j < BLOCK_COLUMNS; j++)
                     sums[i][j] = fmaf(x, panel[p][j], sums[i][j]);
             }
@@ -113,14 +83,15 @@ static void multiply_block(const struct host_gemm *g, uint32_t i0, uint32_t j0)
     if (g->flags & GEMM_CHAIN)
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < columns; j++)
-                sums[i][j] = get(g->c, g->c_at + (uint64_t)(i0 + i) * g->ldc + j0 + j, g->c_type);
+                sums[i][j] = product_get(g->c, g->c_at + (uint64_t)(i0 + i) * g->ldc + j0 + j, g->c_type);
     if (g->slice_count > 0)
         add_slices(g, i0, j0, 0, g->slice_count, sums);
     else
         add_products(g, i0, j0, 0, g->k, sums);
+    const struct product_end end = {g->c, g->pre, g->bias, g->c_type, g->flags};
     for (uint32_t i = 0; i < rows; i++)
         for (uint32_t j = 0; j < columns; j++)
-            finish(g, i0 + i, j0 + j, sums[i][j]);
+            product_finish(&end, g->c_at + (uint64_t)(i0 + i) * g->ldc + j0 + j, j0 + j, sums[i][j]);
 }
 
 static void multiply(const struct host_gemm *g)
@@ -130,24 +101,6 @@ static void multiply(const struct host_gemm *g)
     for (uint32_t i = 0; i < g->m; i += BLOCK_ROWS)
         for (uint32_t j = 0; j < g->n; j += BLOCK_COLUMNS)
             multiply_block(g, i, j);
-}
-
-/* The checksum of tile (row, column) of C, as gemm_tile.h states it. */
-static uint32_t tile_checksum(const void *c, uint64_t at, uint32_t type, uint32_t m, uint32_t n, uint32_t ldc,
-                              uint32_t row, uint32_t column)
-{
-    uint32_t rows = smaller(GEMM_TILE_ROWS, m - row), columns = smaller(GEMM_TILE_COLUMNS, n - column),
-             sum = 0;
-    for (uint32_t j = 0; j < columns; j++) {
-        uint32_t h = 0;
-        for (uint32_t r = 0; r < rows; r++) {
-            uint64_t e = at + (uint64_t)(row + r) * ldc + column + j;
-            uint32_t bits = type == CANON_F32 ? ((const uint32_t *)c)[e] : ((const uint16_t *)c)[e];
-            h = ((h << GEMM_CHECKSUM_TURN) | (h >> (32 - GEMM_CHECKSUM_TURN))) + bits;
-        }
-        sum += h * (2 * j + 1);
-    }
-    return sum;
 }
 
 /* The rows of group `group` of `groups`, cut at `end`; those of nobody for group = groups. */
@@ -237,7 +190,7 @@ static void host_gemm(KEEL_HOST_ARGUMENTS)
         if (g.flags & GEMM_CHECKSUM)
             for (uint32_t i = 0; i < g.m; i += GEMM_TILE_ROWS)
                 for (uint32_t j = 0; j < g.n; j += GEMM_TILE_COLUMNS)
-                    *checksums++ = tile_checksum(g.c, g.c_at, g.c_type, g.m, g.n, g.ldc, i, j);
+                    *checksums++ = product_checksum(g.c, g.c_at, g.c_type, g.m, g.n, g.ldc, i, j);
     }
 }
 
@@ -249,7 +202,7 @@ static void host_gemm_check(KEEL_HOST_ARGUMENTS)
     for (uint64_t batch = 0; batch < range->global[2]; batch++)
         for (uint32_t i = 0; i < m; i += GEMM_TILE_ROWS)
             for (uint32_t j = 0; j < n; j += GEMM_TILE_COLUMNS, number++)
-                if (tile_checksum(arguments[0], batch * u64_at(arguments, 7), u32_at(arguments, 9), m, n, ldc,
+                if (product_checksum(arguments[0], batch * u64_at(arguments, 7), u32_at(arguments, 9), m, n, ldc,
                                   i, j) != checksums[number]) {
                     report[0]++;
                     report[1] = smaller(report[1], number);

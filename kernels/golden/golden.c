@@ -291,18 +291,24 @@ static const struct golden_family *const families[] = {
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
-static const struct golden_case *find_case(uint32_t index)
+/* How many of a family's cases kernels of a class have. */
+static uint32_t count_of(const struct golden_family *family, enum keel_class numerics)
+{
+    return family->numerics == KEEL_CANONICAL || family->numerics == numerics ? family->count : 0;
+}
+
+static const struct golden_case *find_case(enum keel_class numerics, uint32_t index)
 {
     uint32_t family = 0;
-    for (; family < FAMILIES && index >= families[family]->count; family++)
-        index -= families[family]->count;
+    for (; family < FAMILIES && index >= count_of(families[family], numerics); family++)
+        index -= count_of(families[family], numerics);
     KEEL_ASSERT(family < FAMILIES);
     return &families[family]->cases[index];
 }
 
 enum keel_status golden_build(struct golden_run *run, uint32_t index)
 {
-    const struct golden_case *golden = find_case(index);
+    const struct golden_case *golden = find_case(run->numerics, index);
     run->random = hash_bytes(hash_start, (const uint8_t *)golden->name, strlen(golden->name));
     enum keel_status status = golden->build(run, golden->shape);
     return run->status != KEEL_OK ? run->status : status;
@@ -312,13 +318,15 @@ enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_qu
                                     uint64_t guard_bytes, uint64_t deadline_ns,
                                     struct keel_golden_result *out)
 {
-    struct golden_run run = {.kernels = kernels, .guard_bytes = guard_bytes_on(kernels, guard_bytes)};
+    struct golden_run run = {.kernels = kernels,
+                             .numerics = keel_kernels_class(kernels),
+                             .guard_bytes = guard_bytes_on(kernels, guard_bytes)};
     bool runs = false;
     enum keel_status status = golden_build(&run, index);
     if (status == KEEL_OK)
         status = execute(&run, queue, deadline_ns, &runs);
     if (status == KEEL_OK)
-        *out = judge(&run, find_case(index)->expected);
+        *out = judge(&run, find_case(run.numerics, index)->expected);
     if (status == KEEL_OK && !(out->matches && out->intact))
         status = judge_again(&run, queue, deadline_ns, out);
     if (!runs && (status == KEEL_OK || (status != KEEL_TIMEOUT && waits(&run))))
@@ -328,18 +336,18 @@ enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_qu
 
 /* ---- keel/golden.h ---- */
 
-uint32_t keel_golden_count(void)
+uint32_t keel_golden_count(enum keel_class numerics)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < FAMILIES; i++)
-        count += families[i]->count;
+        count += count_of(families[i], numerics);
     return count;
 }
 
-struct keel_golden keel_golden_get(uint32_t index)
+struct keel_golden keel_golden_get(enum keel_class numerics, uint32_t index)
 {
-    const struct golden_case *golden = find_case(index);
-    struct golden_run run = {.measuring = true};
+    const struct golden_case *golden = find_case(numerics, index);
+    struct golden_run run = {.numerics = numerics, .measuring = true};
     uint64_t bytes = 0;
     (void)golden_build(&run, index); /* measuring cannot fail */
     for (uint32_t i = 0; i < run.operand_count; i++)
@@ -382,7 +390,7 @@ enum keel_status keel_golden_run(struct keel_kernels *kernels, struct keel_queue
 enum keel_status keel_golden_warm(struct keel_kernels *kernels, struct keel_queue *queue,
                                   uint64_t deadline_ns)
 {
-    for (uint32_t i = 0; i < keel_golden_count(); i++) {
+    for (uint32_t i = 0; i < keel_golden_count(keel_kernels_class(kernels)); i++) {
         struct keel_golden_result ignored;
         KEEL_TRY(keel_golden_run(kernels, queue, i, deadline_ns, &ignored));
     }

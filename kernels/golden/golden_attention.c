@@ -100,4 +100,4 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(rotary, rotary, "3x5x2x18-in-place", 0x1d7b751f06790194, 3, 5, 2, 18, 10000, 0, 1),
 };
 
-const struct golden_family golden_attention = {cases, sizeof cases / sizeof cases[0]};
+const struct golden_family golden_attention = {cases, sizeof cases / sizeof cases[0], KEEL_CANONICAL};

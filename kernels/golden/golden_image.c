@@ -253,4 +253,4 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(global_avg_pool, pool, "2x49x67", 0xe1aa986c178e605d, 2, 49, 67),
     GOLDEN_CASE(global_avg_pool, pool, "3x7x33", 0xf0880c63e6474dda, 3, 7, 33),
 };
-const struct golden_family golden_image = {cases, sizeof cases / sizeof cases[0]};
+const struct golden_family golden_image = {cases, sizeof cases / sizeof cases[0], KEEL_CANONICAL};

@@ -33,6 +33,7 @@ struct golden_operand {
 
 struct golden_run {
     struct keel_kernels *kernels;
+    enum keel_class numerics; /* whose case it is */
     uint64_t guard_bytes; /* before and behind each operand */
     uint64_t random;      /* state of the generator, begun from the name of the case */
     bool measuring;
@@ -51,10 +52,11 @@ struct golden_case {
 };
 /* The cases of one family of operations: a table of its own beside the builders, in golden_NAME.c. To add
  * one: a line here. Cases are numbered through all families in this order. */
-#define GOLDEN_FAMILIES(X) X(core) X(attention) X(table) X(image) X(optimizer)
+#define GOLDEN_FAMILIES(X) X(core) X(attention) X(table) X(image) X(optimizer) X(exact8x2) X(exact8x3)
 struct golden_family {
     const struct golden_case *cases;
     uint32_t count;
+    enum keel_class numerics; /* of those who have them; KEEL_CANONICAL: all */
 };
 #define GOLDEN_EXTERN(name) extern const struct golden_family golden_##name;
 GOLDEN_FAMILIES(GOLDEN_EXTERN)
@@ -104,7 +106,7 @@ enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_qu
                                     uint64_t guard_bytes, uint64_t deadline_ns,
                                     struct keel_golden_result *out);
 
-/* What a case launches, and its operands, in a run that is zero but for `kernels` and the guards. Fini frees
+/* What a case launches, and its operands, in a run that is zero but for `kernels`, its class and the guards. Fini frees
  * what was made, also after an error. */
 enum keel_status golden_build(struct golden_run *run, uint32_t index);
 void golden_run_fini(struct golden_run *run);

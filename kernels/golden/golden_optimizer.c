@@ -215,4 +215,4 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(lamb, optimizer, "67-refused", 0xad6e9d9bd20bd843, 67, REFUSED),
     GOLDEN_CASE(lamb, optimizer, "9001-mixed-bf16", 0xa24dd8bf3a94c7af, 9001, MIXED | BF16),
 };
-const struct golden_family golden_optimizer = {cases, sizeof cases / sizeof cases[0]};
+const struct golden_family golden_optimizer = {cases, sizeof cases / sizeof cases[0], KEEL_CANONICAL};

@@ -321,4 +321,4 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(balance_loss, expert, "67x5-1-scaled", 0xdeba63b4088dd1d0, 67, 5, 1, 1, 1),
     GOLDEN_CASE(balance_loss, expert, "131x19-2-loss-alone", 0x54ed751c718ba88d, 131, 19, 2, 0),
 };
-const struct golden_family golden_table = {cases, sizeof cases / sizeof cases[0]};
+const struct golden_family golden_table = {cases, sizeof cases / sizeof cases[0], KEEL_CANONICAL};

@@ -1,9 +1,10 @@
 /* registry.c - all modules of operations, and the built programs of one device.
  *
  * Owns every keel_program and keel_kernel of a device: all modules of KEEL_MODULE_TABLE are built at
- * creation (native ones for native kernels alone), so that no operation compiles in the middle of a run.
+ * creation (those of a class for kernels of it alone), so that no operation compiles in the middle of a run.
  * Leaves to others: how an operation finds its kernels and appends launches (kernels.c). */
 #include "clblast.h"
+#include "exact8_internal.h"
 #include "kernels_internal.h"
 
 #include <inttypes.h>
@@ -14,6 +15,7 @@
 static const struct keel_module *const module_table[KEEL_MODULE_COUNT] = {
 #define KEEL_MODULE_ADDRESS(name) &keel_module_##name,
     KEEL_MODULE_TABLE(KEEL_MODULE_ADDRESS) KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_ADDRESS)
+        KEEL_EXACT_MODULE_TABLE(KEEL_MODULE_ADDRESS)
 #undef KEEL_MODULE_ADDRESS
 };
 
@@ -35,7 +37,10 @@ static enum keel_status build_module(const struct keel_kernels *kernels, enum ke
     const struct keel_module *module = module_table[id];
     KEEL_ASSERT(module->kernel_count > 0 && module->packed != NULL && out->program == NULL);
     out->module = module;
-    keel_tunables_build_options(&kernels->info, id, kernels->tuned, out->options);
+    if (id == KEEL_MODULE_exact8)
+        keel_exact8_build_options(kernels, out->options);
+    else
+        keel_tunables_build_options(&kernels->info, id, kernels->tuned, out->options);
     KEEL_TRY(keel_alloc(module->kernel_count, sizeof(struct keel_kernel *), &out->kernels));
     KEEL_TRY(keel_program_create(kernels->device, module, out->options, &out->program));
     for (uint32_t i = 0; i < module->kernel_count; i++) {
@@ -80,20 +85,26 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
                                           struct keel_kernels **out)
 {
     struct keel_kernels *kernels;
+    if (options->numerics >= KEEL_CLASSES)
+        return keel_fail(KEEL_INVALID, "class of numerics %d: canonical, native, exact8x2 and exact8x3 are known",
+                         (int)options->numerics);
     KEEL_TRY(keel_alloc(1, sizeof *kernels, &kernels));
     kernels->device = device;
-    kernels->native = options->native;
+    kernels->numerics = options->numerics;
     kernels->provider_digest = parameter_digest(options);
     kernels->info = options->target != NULL ? *options->target : *keel_device_info(device);
     if (kernels->info.compute_units == 0) /* some driver's word; work is divided by it */
         kernels->info.compute_units = 1;
     enum keel_status status =
         keel_tunables_apply(&kernels->info, options->settings, options->setting_count, kernels->tuned);
-    const bool here = options->native && options->target == NULL;
+    const bool here = options->numerics == KEEL_NATIVE && options->target == NULL;
     if (status == KEEL_OK && here && kernels->tuned[KEEL_TUNABLE_GEMM_PROVIDER] == 1)
         status = keel_clblast_create(device, options, &kernels->clblast);
-    for (uint32_t i = 0; i < keel_kernels_part_count(kernels) && status == KEEL_OK; i++)
-        status = build_module(kernels, (enum keel_module_id)i, &kernels->modules[i]);
+    kernels->exact8 = keel_exact8_way(&kernels->info, kernels->tuned);
+    for (uint32_t i = 0; i < keel_kernels_part_count(kernels) && status == KEEL_OK; i++) {
+        const enum keel_module_id module = keel_kernels_part_module(kernels, i);
+        status = build_module(kernels, module, &kernels->modules[module]);
+    }
     if (status != KEEL_OK) {
         keel_kernels_destroy(kernels);
         return status;

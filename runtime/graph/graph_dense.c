@@ -147,6 +147,9 @@ enum keel_status keel_emit_product(struct keel_emit *emit, struct keel_gemm *gem
 {
     gemm->batch = 1;
     gemm->ldc = gemm->n;
+    const uint64_t planes = keel_gemm_planes_bytes(emit->kernels, gemm);
+    need_workspace(emit, planes);
+    gemm->planes = planes > 0 ? emit->workspace : NULL;
     if (!emit->measure) {
         if (emit->checks != NULL)
             keel_gemm_checksums_bind(emit->checks, emit->node, gemm);

@@ -23,7 +23,7 @@ enum keel_status keel_sdc_check_create(const struct keel_sdc_check_config *confi
     struct keel_sdc_check *screen;
     KEEL_TRY(keel_alloc(1, sizeof *screen, &screen));
     screen->config = *config;
-    screen->next = (config->node + config->local) * APART % keel_golden_count();
+    screen->next = (config->node + config->local) * APART % keel_golden_count(keel_kernels_class(config->kernels));
     enum keel_status status = keel_queue_create(config->device, &screen->queue);
     if (status != KEEL_OK) {
         keel_free(screen);
@@ -81,7 +81,7 @@ static enum keel_status quarantine(const struct keel_sdc_check_config *config, e
 
 static enum keel_status run_case(struct keel_sdc_check *screen, uint32_t index, const char *where)
 {
-    struct keel_golden golden = keel_golden_get(index);
+    struct keel_golden golden = keel_golden_get(keel_kernels_class(screen->config.kernels), index);
     struct keel_golden_result result = {0};
     char evidence[KEEL_QUARANTINE_EVIDENCE_BYTES], what[256];
     uint64_t deadline_ns = keel_deadline_after_ns(screen->config.limit_ns);
@@ -104,7 +104,7 @@ enum keel_status keel_sdc_check_admit(struct keel_sdc_check *screen)
     char where[KEEL_QUARANTINE_WHERE_BYTES];
     snprintf(where, sizeof where, "run %s, worker %" PRIu32 ".%" PRIu32 ", before its first step",
              screen->config.run, screen->config.node, screen->config.local);
-    for (uint32_t i = 0; i < keel_golden_count(); i++)
+    for (uint32_t i = 0; i < keel_golden_count(keel_kernels_class(screen->config.kernels)); i++)
         KEEL_TRY(run_case(screen, i, where));
     keel_hang_trust(screen->config.hangs, KEEL_HANG_SCREEN); /* each was compiled, and ran */
     return KEEL_OK;
@@ -139,7 +139,7 @@ enum keel_status keel_sdc_check_step(struct keel_sdc_check *screen, uint64_t ste
     uint64_t since_ns = keel_now_ns();
     place_of(&screen->config, step, where);
     enum keel_status status = run_case(screen, screen->next, where);
-    screen->next = (screen->next + 1) % keel_golden_count();
+    screen->next = (screen->next + 1) % keel_golden_count(keel_kernels_class(screen->config.kernels));
     screen->cost.operations++;
     screen->cost.spent_ns += keel_now_ns() - since_ns;
     return status;

@@ -175,10 +175,10 @@ static enum keel_status build_rest(struct keel_trainer *trainer, const struct ke
 
 static enum keel_status build(struct keel_trainer *trainer, const struct keel_trainer_config *config)
 {
-    struct keel_kernels_options options = {.native = false};
+    struct keel_kernels_options options = {.numerics = KEEL_CANONICAL};
     if (config->kernels != NULL)
         options = *config->kernels;
-    options.native = options.native || trainer->job->numerics != 0;
+    options.numerics = (enum keel_class)trainer->job->numerics;
     KEEL_TRY(keel_kernels_create_with(trainer->device, &options, &trainer->kernels));
     return build_rest(trainer, config);
 }

@@ -302,7 +302,7 @@ static void note_native(struct keel_worker *worker)
 {
     const struct keel_kernels *kernels = keel_trainer_kernels(worker->trainer);
     char provider[KEEL_PROVIDER_TEXT_BYTES], detail[KEEL_PROVIDER_TEXT_BYTES + 16];
-    if (!keel_kernels_native(kernels))
+    if (keel_kernels_class(kernels) != KEEL_NATIVE)
         return;
     keel_kernels_provider(kernels, provider);
     snprintf(detail, sizeof detail, "products by %s", provider);

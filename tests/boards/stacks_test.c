@@ -59,8 +59,8 @@ static int broken(const char *what)
 
 static int run_cases(struct keel_kernels *kernels, struct keel_queue *queue)
 {
-    for (uint32_t i = 0; i < keel_golden_count(); i++) {
-        struct keel_golden golden = keel_golden_get(i);
+    for (uint32_t i = 0; i < keel_golden_count(KEEL_CANONICAL); i++) {
+        struct keel_golden golden = keel_golden_get(KEEL_CANONICAL, i);
         struct keel_golden_result result;
         uint64_t begin_ns = keel_now_ns();
         if (keel_golden_run(kernels, queue, i, keel_deadline_after_ns(CASE_LIMIT_NS), &result) != KEEL_OK)
@@ -262,7 +262,7 @@ START_TEST(every_operation_has_the_same_hash_on_every_stack)
     print_table(ran);
     for (uint32_t i = 0; i < STACKS; i++) {
         wrong += total[i].wrong;
-        missing += ran[i] && total[i].same + total[i].wrong < keel_golden_count();
+        missing += ran[i] && total[i].same + total[i].wrong < keel_golden_count(KEEL_CANONICAL);
     }
     ck_assert_uint_eq(wrong, 0);
     ck_assert_uint_eq(missing, 0);

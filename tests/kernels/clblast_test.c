@@ -28,7 +28,7 @@ static const struct keel_setting by_clblast = {"gemm.provider", 1};
 
 static void open_all(void)
 {
-    const struct keel_kernels_options options = {.native = true, .settings = &by_clblast, .setting_count = 1};
+    const struct keel_kernels_options options = {.numerics = KEEL_NATIVE, .settings = &by_clblast, .setting_count = 1};
     ck_ok(make("pocl", &options, &native));
     ck_ok(keel_queue_create(device, &queue));
 }
@@ -456,10 +456,10 @@ START_TEST(it_is_used_where_kernels_are_native_and_say_so)
     ck_ok(make("", &(struct keel_kernels_options){.settings = &by_clblast, .setting_count = 1}, &other));
     stays_ours(other, &p);
     keel_kernels_destroy(other);
-    ck_ok(make("", &(struct keel_kernels_options){.native = true}, &other));
+    ck_ok(make("", &(struct keel_kernels_options){.numerics = KEEL_NATIVE}, &other));
     stays_ours(other, &p);
     keel_kernels_destroy(other);
-    struct keel_kernels_options shipped = {.native = true, .settings = &by_clblast, .setting_count = 1};
+    struct keel_kernels_options shipped = {.numerics = KEEL_NATIVE, .settings = &by_clblast, .setting_count = 1};
     shipped.only_artifacts = true;
     ck_ok(make("", &shipped, &other));
     stays_ours(other, &p);
@@ -468,7 +468,7 @@ START_TEST(it_is_used_where_kernels_are_native_and_say_so)
     keel_kernels_destroy(other);
     product_fini(&p);
     close_all();
-    const struct keel_kernels_options options = {.native = true, .settings = &by_clblast, .setting_count = 1};
+    const struct keel_kernels_options options = {.numerics = KEEL_NATIVE, .settings = &by_clblast, .setting_count = 1};
     ck_ok(make("host", &options, &native));
     ck_ok(keel_queue_create(device, &queue));
     p = product(16, 16, 16, 1, 0, 0, 0);
@@ -484,7 +484,7 @@ static const size_t transpose_values[] = {4, 1, 0, 1};
 START_TEST(parameters_are_taken_and_wrong_ones_refused_by_name)
 {
     struct keel_provider_parameters given = {"Transpose", transpose_names, transpose_values, 4};
-    const struct keel_kernels_options options = {.native = true,
+    const struct keel_kernels_options options = {.numerics = KEEL_NATIVE,
                                                  .settings = &by_clblast,
                                                  .setting_count = 1,
                                                  .provider_parameters = &given,
@@ -514,7 +514,7 @@ START_TEST(where_its_programs_do_not_build_our_own_kernels_compute)
                                         "PADA", "PADB",   "VWMD",   "VWND",   "WGD"};
     static const size_t values[] = {1, 8, 8, 8, 8, 1, 1, 3, 1, 8}; /* there are no vectors of 3 */
     const struct keel_provider_parameters given = {"XgemmDirect", names, values, 10};
-    struct keel_kernels_options options = {.native = true,
+    struct keel_kernels_options options = {.numerics = KEEL_NATIVE,
                                            .settings = &by_clblast,
                                            .setting_count = 1,
                                            .provider_parameters = &given,

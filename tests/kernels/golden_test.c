@@ -36,14 +36,24 @@ struct rig {
     struct keel_queue *queue;
 };
 
-static struct rig rig_open(const char *selector, const struct keel_setting *settings, uint32_t count)
+/* Kernels of a class, which may use those dots of bytes that `dots` has of the device's own. */
+static struct rig rig_open_class(const char *selector, enum keel_class numerics, uint32_t dots,
+                                 const struct keel_setting *settings, uint32_t count)
 {
     struct rig rig;
-    const struct keel_kernels_options options = {.settings = settings, .setting_count = count};
     ck_ok(keel_device_open(selector, NULL, &rig.device));
+    struct keel_device_info target = *keel_device_info(rig.device);
+    target.byte_dots &= dots;
+    const struct keel_kernels_options options = {
+        .numerics = numerics, .settings = settings, .setting_count = count, .target = &target};
     ck_ok(keel_kernels_create_with(rig.device, &options, &rig.kernels));
     ck_ok(keel_queue_create(rig.device, &rig.queue));
     return rig;
+}
+
+static struct rig rig_open(const char *selector, const struct keel_setting *settings, uint32_t count)
+{
+    return rig_open_class(selector, KEEL_CANONICAL, UINT32_MAX, settings, count);
 }
 
 static void rig_close(struct rig *rig)
@@ -63,10 +73,11 @@ static bool is_known(const struct stack *stack, const char *name)
 /* Those whose operation begins with `op`. */
 static void some_cases(const struct stack *stack, struct rig *rig, uint64_t guard_bytes, const char *op)
 {
+    const enum keel_class numerics = keel_kernels_class(rig->kernels);
     int wrong = 0;
-    for (uint32_t i = 0; i < keel_golden_count(); i++) {
+    for (uint32_t i = 0; i < keel_golden_count(numerics); i++) {
         struct keel_golden_result result;
-        const struct keel_golden golden = keel_golden_get(i);
+        const struct keel_golden golden = keel_golden_get(numerics, i);
         if (strncmp(golden.op, op, strlen(op)) != 0)
             continue;
         ck_ok(golden_run_guarded(rig->kernels, rig->queue, i, guard_bytes, keel_deadline_after_ns(LIMIT_NS),
@@ -310,7 +321,7 @@ START_TEST(every_kernel_is_launched_by_the_cases)
         const struct keel_module *module = keel_kernels_part(rigs[0].kernels, p).module;
         for (uint32_t k = 0; k < module->kernel_count; k++) {
             bool launched = false;
-            for (uint32_t i = 0; i < 2 * keel_golden_count() && !launched; i++)
+            for (uint32_t i = 0; i < 2 * keel_golden_count(KEEL_CANONICAL) && !launched; i++)
                 launched = launches(rigs[i % 2].kernels, i / 2,
                                     keel_kernels_part(rigs[i % 2].kernels, p).kernels[k]);
             ck_assert_msg(launched, "no golden case launches %s", module->kernels[k].name);
@@ -323,12 +334,12 @@ END_TEST
 
 START_TEST(names_are_unique_and_each_operation_has_three_shapes)
 {
-    for (uint32_t i = 0; i < keel_golden_count(); i++) {
-        const struct keel_golden golden = keel_golden_get(i);
+    for (uint32_t i = 0; i < keel_golden_count(KEEL_CANONICAL); i++) {
+        const struct keel_golden golden = keel_golden_get(KEEL_CANONICAL, i);
         uint32_t same_op = 0;
-        for (uint32_t j = 0; j < keel_golden_count(); j++) {
-            ck_assert(i == j || strcmp(golden.name, keel_golden_get(j).name) != 0);
-            same_op += strcmp(golden.op, keel_golden_get(j).op) == 0;
+        for (uint32_t j = 0; j < keel_golden_count(KEEL_CANONICAL); j++) {
+            ck_assert(i == j || strcmp(golden.name, keel_golden_get(KEEL_CANONICAL, j).name) != 0);
+            same_op += strcmp(golden.op, keel_golden_get(KEEL_CANONICAL, j).op) == 0;
         }
         ck_assert_msg(same_op >= 3, "%s: %u shapes", golden.op, same_op);
         ck_assert_uint_gt(golden.bytes, 0);
@@ -342,7 +353,7 @@ END_TEST
 static uint32_t case_named(const char *name)
 {
     uint32_t i = 0;
-    while (strcmp(keel_golden_get(i).name, name) != 0)
+    while (strcmp(keel_golden_get(KEEL_CANONICAL, i).name, name) != 0)
         i++;
     return i;
 }
@@ -446,11 +457,25 @@ START_TEST(a_read_that_is_wrong_once_is_the_transfer_and_not_the_operation)
 }
 END_TEST
 
+/* ---- other classes ---- */
+
+START_TEST(the_exact_classes_have_hashes_of_their_own)
+{
+    const enum keel_class numerics = _i % 2 == 0 ? KEEL_EXACT8X2 : KEEL_EXACT8X3;
+    struct rig rig = rig_open_class(stacks[_i / 2].selector, numerics, UINT32_MAX, NULL, 0);
+    ck_assert_uint_gt(keel_golden_count(numerics), keel_golden_count(KEEL_CANONICAL));
+    ck_assert_uint_eq(keel_golden_count(KEEL_NATIVE), keel_golden_count(KEEL_CANONICAL));
+    some_cases(&stacks[_i / 2], &rig, 256, "gemm");
+    rig_close(&rig);
+}
+END_TEST
+
 /* ---- for oclgrind_test.sh ---- */
 
 /* GOLDEN_DEVICE=selector: all cases on that device, with buffers of exactly their size, so that a simulator
  * sees each byte beyond them; GOLDEN_LANES sets canon.by_lane. GOLDEN_ITEMS=N: as where lanes are many,
- * gemm.items and attention.items = N. GOLDEN_ONLY=OPERATION: its cases alone. */
+ * gemm.items and attention.items = N. GOLDEN_ONLY=OPERATION: its cases alone. GOLDEN_CLASS: of kernels of that class;
+ * GOLDEN_DOTS=N: with these dots of bytes, of those that the device has. */
 START_TEST(the_device_that_was_named_gives_the_hashes)
 {
     const char *lanes = getenv("GOLDEN_LANES");
@@ -464,8 +489,11 @@ START_TEST(the_device_that_was_named_gives_the_hashes)
                                             {"launch.group_items", 32},
                                             {"launch.item_elements", 16},
                                             {"launch.row_items", 16}};
+    const char *class = getenv("GOLDEN_CLASS"), *dots = getenv("GOLDEN_DOTS");
     const struct stack stack = {.name = getenv("GOLDEN_DEVICE")};
-    struct rig rig = rig_open(stack.name, settings, items != NULL ? sizeof settings / sizeof settings[0] : 1);
+    struct rig rig = rig_open_class(stack.name, class != NULL ? keel_class_find(class) : KEEL_CANONICAL,
+                                    dots != NULL ? (uint32_t)atoi(dots) : UINT32_MAX, settings,
+                                    items != NULL ? sizeof settings / sizeof settings[0] : 1);
     some_cases(&stack, &rig, 0, only != NULL ? only : "");
     rig_close(&rig);
 }
@@ -527,6 +555,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, no_tunable_changes_a_bit, 0, (int)(sizeof samples / sizeof samples[0]));
     tcase_add_loop_test(tc, every_size_of_local_memory_gives_the_hashes, 0,
                         (int)(sizeof machines / sizeof machines[0]));
+    tcase_add_loop_test(tc, the_exact_classes_have_hashes_of_their_own, 0, 4);
     tcase_add_test(tc, defaults_and_settings_fit_the_local_memory);
     tcase_add_test(tc, every_tunable_is_in_a_sample);
     tcase_add_test(tc, what_is_no_setting_is_refused_by_name);

@@ -405,7 +405,7 @@ static float *wide_gradients(bool native, uint64_t *count)
     struct net net;
     ck_ok(keel_device_open("pocl", NULL, &net.device));
     ck_ok(
-        keel_kernels_create_with(net.device, &(struct keel_kernels_options){.native = native}, &net.kernels));
+        keel_kernels_create_with(net.device, &(struct keel_kernels_options){.numerics = native ? KEEL_NATIVE : KEEL_CANONICAL}, &net.kernels));
     const struct keel_engine_config config = {
         .device = net.device, .kernels = net.kernels, .graph = graph, .training = true, .microbatches = 1};
     ck_ok(keel_engine_create(&config, &net.engine));

@@ -154,6 +154,34 @@ static uint32_t lanes_of(cl_device_id id)
     return lanes != 0 ? lanes : ask_number(id, WAVEFRONT_AMD);
 }
 
+/* Of the processor itself: a CPU device is this machine's. */
+static uint32_t processor_dots(cl_device_id id)
+{
+    cl_device_type type = 0;
+    ask(id, CL_DEVICE_TYPE, &type, sizeof type);
+#ifdef __x86_64__
+    if ((type & CL_DEVICE_TYPE_CPU) && __builtin_cpu_supports("avx512vnni"))
+        return KEEL_DOT_VNNI;
+#endif
+    return 0;
+}
+
+/* Of processors, of cl_khr_integer_dot_product, and of NVIDIA's cards by their compute capability, which
+ * cl_nv_device_attribute_query tells. */
+static uint32_t byte_dots_of(cl_device_id id)
+{
+    enum { MAJOR_NV = 0x4000, MINOR_NV = 0x4001, HAS_DP4A = 61, HAS_MMA = 80 };
+    char extensions[8192] = "";
+    ask(id, CL_DEVICE_EXTENSIONS, extensions, sizeof extensions - 1);
+    uint32_t dots = processor_dots(id);
+    if (strstr(extensions, "cl_khr_integer_dot_product") != NULL)
+        dots |= KEEL_DOT_KHR;
+    if (strstr(extensions, "cl_nv_device_attribute_query") == NULL)
+        return dots;
+    const uint32_t capability = 10 * ask_number(id, MAJOR_NV) + ask_number(id, MINOR_NV);
+    return dots | (capability >= HAS_DP4A ? KEEL_DOT_DP4A : 0U) | (capability >= HAS_MMA ? KEEL_DOT_MMA : 0U);
+}
+
 /* What the device can be used without knowing. */
 static void ask_more(cl_device_id id, struct keel_device_info *info)
 {
@@ -180,6 +208,7 @@ static void ask_more(cl_device_id id, struct keel_device_info *info)
     info->timer_resolution_ns = ask_size(id, CL_DEVICE_PROFILING_TIMER_RESOLUTION);
     info->vendor_id = ask_number(id, CL_DEVICE_VENDOR_ID);
     info->numerics = numerics_of(id);
+    info->byte_dots = byte_dots_of(id);
     info->memory_banks = 1;
 }
 

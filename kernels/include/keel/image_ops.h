@@ -29,7 +29,7 @@ uint32_t keel_conv_out(const struct keel_conv_shape *shape, int axis);
  * 2^31 pixels. Any thread. */
 const char *keel_conv_fault(const struct keel_conv_shape *shape);
 
-/* What native kernels (keel_kernels_options.native) need for a convolution of 3 x 3 and stride 1, where
+/* What native kernels (KEEL_NATIVE) need for a convolution of 3 x 3 and stride 1, where
  * Winograd's F(4 x 4, 3 x 3) is faster (Lavin and Gray 2016: 36 multiplications for 16 outputs instead of
  * 144): forward, or with `back` for the gradient to data. All 0: none, and the canonical order is taken. The
  * sizes do not grow with the batch. The caller provides buffers of at least these sizes; all operations of

@@ -28,6 +28,14 @@
 
 KEEL_API_BEGIN
 
+/* Classes of numerics: which bits products have (README.md, "Classes of numerics"). Canonical, exact8x2 and exact8x3 are
+ * the same on every device; native ones within one type of board. */
+enum keel_class { KEEL_CANONICAL, KEEL_NATIVE, KEEL_EXACT8X2, KEEL_EXACT8X3, KEEL_CLASSES };
+/* "exact8x2". Any thread. */
+const char *keel_class_name(enum keel_class numerics);
+/* The class of that name, KEEL_CLASSES if there is none. */
+enum keel_class keel_class_find(const char *name);
+
 struct keel_kernels; /* the built programs of one device, and which variant it uses for each op */
 
 /* Build all modules for a device; the first build on a device compiles (seconds), later ones come
@@ -62,8 +70,9 @@ struct keel_provider_parameters {
 
 /* All zero: as keel_kernels_create. */
 struct keel_kernels_options {
-    bool native; /* where a variant of an operation is faster on this device, take it: within the tolerance
-                    that is stated where it is made. Else all is canonical: the same bits on every device. */
+    enum keel_class numerics; /* native: where a variant of an operation is faster on this device, take it:
+                                 within the tolerance that is stated where it is made. exact8x2, exact8x3:
+                                 products that have planes are of that class. Else all is canonical. */
     const struct keel_setting
         *settings; /* instead of the defaults; borrowed for the call. INVALID names what
                       is no tunable, or none of its values; LIMIT what the device has not. */
@@ -87,7 +96,7 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
 enum keel_status keel_kernels_check(const struct keel_device_info *info, const struct keel_setting *settings,
                                     uint32_t setting_count);
 void keel_kernels_destroy(struct keel_kernels *kernels);
-bool keel_kernels_native(const struct keel_kernels *kernels);
+enum keel_class keel_kernels_class(const struct keel_kernels *kernels);
 /* Who computes products of native kernels: "Keel", or "CLBlast" with the digest of the parameters that it was
  * given. Native runs on boards of one kind have the same bits where this is the same. */
 enum { KEEL_PROVIDER_TEXT_BYTES = 64 };
@@ -222,7 +231,13 @@ struct keel_gemm {
     struct keel_buffer *residual;  /* m x n like C, which it may be, or NULL; not with pre or accumulate */
     struct keel_buffer *checksums; /* keel_gemm_checksum_bytes, or NULL: of C's bits as they leave the
                                       registers, for keel_op_gemm_check */
+    struct keel_buffer *planes; /* keel_gemm_planes_bytes: scratch, with which a product of kernels of class
+                                   exact8x2 or exact8x3 is of that class: s is then what README.md, "Exact
+                                   products", defines, and `chain` adds it to C block by block of 1,024 of k.
+                                   NULL: canonical. Others do not look at it. */
 };
+/* What a product of these kernels needs of planes; 0 where their class is not exact. */
+uint64_t keel_gemm_planes_bytes(const struct keel_kernels *kernels, const struct keel_gemm *op);
 enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
                               struct keel_launch_list *list);
 

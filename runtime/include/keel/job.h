@@ -69,7 +69,7 @@ struct keel_job {
     /* [job] */
     char name[KEEL_JOB_NAME_BYTES];
     uint64_t seed;
-    uint32_t numerics; /* 0: canonical, 1: native */
+    uint32_t numerics; /* enum keel_class */
     uint32_t shards;   /* logical shards: fixes the bits, not the ranks */
     uint32_t tensor;   /* slices of the tensor axis of the logical mesh: fix the bits, likewise */
     /* [model] */
