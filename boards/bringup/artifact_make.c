@@ -74,7 +74,8 @@ static enum keel_status add_memcheck(struct maker *maker)
 static enum keel_status create_programs(struct maker *maker)
 {
     struct keel_setting settings[KEEL_BOARD_TUNABLES_MAX];
-    const struct keel_kernels_options with = {.target = maker->making->target,
+    const struct keel_kernels_options with = {.numerics = maker->making->numerics,
+                                              .target = maker->making->target,
                                               .settings = settings,
                                               .setting_count = maker->making->file->tunable_count};
     KEEL_TRY(keel_board_settings(maker->making->file, settings));

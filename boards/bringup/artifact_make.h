@@ -9,6 +9,7 @@ struct keel_artifact_making {
     const struct keel_device_info *target; /* the board: what the code is for */
     const char *selector;                  /* of the device that compiles */
     const char *folder;                    /* where the artifacts go */
+    enum keel_class numerics;              /* whose kernels are made, beside those of all classes */
 };
 
 struct keel_artifact_made {

@@ -205,6 +205,7 @@ static enum keel_status open_board(const char *name, const struct keel_board_opt
     board->kernels.provider_parameters = board->clblast.parameters;
     board->kernels.provider_parameter_count = board->clblast.kernel_count;
     board->kernels.provider_file = board->clblast.path;
+    board->kernels.numerics = options->numerics;
     return keel_device_open(info.selector, &native, &board->device);
 }
 

@@ -22,7 +22,7 @@
 #define FACTS_PATH       "/proc/self/fd/3" /* the first descriptor that a process is handed */
 
 struct build_options {
-    const char *out, *sources;
+    const char *out, *sources, *numerics;
     const char *target; /* given to the compiling process: the file with the board's facts */
 };
 
@@ -31,8 +31,15 @@ static const struct keel_command_option options[] = {
      "where the artifacts go (as board.conf says: code.artifacts)"},
     {"--sources", "DIR", KEEL_COMMAND_TEXT, offsetof(struct build_options, sources),
      "compile nothing: write the sources, for a compiler of the vendor"},
+    {"--numerics", "CLASS", KEEL_COMMAND_TEXT, offsetof(struct build_options, numerics),
+     "for jobs of that class of job.numerics too: native, exact8x2, exact8x3"},
     {"--target", "FILE", KEEL_COMMAND_TEXT, offsetof(struct build_options, target), NULL},
     {.name = NULL}};
+
+static enum keel_class class_of(const struct build_options *own)
+{
+    return own->numerics != NULL ? keel_class_find(own->numerics) : KEEL_CANONICAL;
+}
 
 /* ---- making ---- */
 
@@ -105,8 +112,11 @@ static int compile(const struct keel_command *command, struct keel_board_file *f
     enum keel_status status = take_order(command, file, info);
     if (status != KEEL_OK)
         return keel_board_report(status);
-    const struct keel_artifact_making making = {
-        .file = file, .target = info, .selector = file->build_with, .folder = own->out};
+    const struct keel_artifact_making making = {.file = file,
+                                                .target = info,
+                                                .selector = file->build_with,
+                                                .folder = own->out,
+                                                .numerics = class_of(own)};
     return make(command, &making);
 }
 
@@ -119,6 +129,8 @@ static int compile_apart(const struct keel_command *command, const struct keel_a
                                 making->file->folder,
                                 "--out",
                                 making->folder,
+                                "--numerics",
+                                keel_class_name(making->numerics),
                                 "--target",
                                 FACTS_PATH,
                                 command->json ? "--json" : NULL,
@@ -152,7 +164,8 @@ static enum keel_status choose(const struct keel_board_file *file, const struct 
                                const struct build_options *own, struct keel_artifact_making *making,
                                char folder[KEEL_PATH_BYTES])
 {
-    *making = (struct keel_artifact_making){.file = file, .target = info, .folder = folder};
+    *making = (struct keel_artifact_making){
+        .file = file, .target = info, .folder = folder, .numerics = class_of(own)};
     making->selector = file->build_with[0] != '\0' ? file->build_with : info->selector;
     if (own->sources != NULL)
         return keel_path_join(folder, "", own->sources);
@@ -202,6 +215,9 @@ static int build(const struct keel_command *command)
         return keel_board_wrong_use("build wants one board or device", "");
     if (own->sources != NULL && own->out != NULL)
         return keel_board_wrong_use("--sources makes no artifacts that --out could name; leave one out", "");
+    if (class_of(own) == KEEL_CLASSES)
+        return keel_board_wrong_use("--numerics is canonical, native, exact8x2 or exact8x3, not ",
+                                    own->numerics);
     return own->target != NULL ? compile(command, &file, &info) : build_board(command, &file, &info);
 }
 

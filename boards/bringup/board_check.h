@@ -46,11 +46,12 @@ enum {
 
 /* What the command line says of all checks; the same in every process. */
 struct keel_check_options {
-    const char *board;  /* selector or board folder; "auto" */
-    const char *peer;   /* of level 8; NULL: none */
-    bool quick;         /* fewer repeats and smaller shapes, the same claims */
-    uint64_t seconds;   /* of level 6, and of what tests for as long as one likes */
-    uint64_t timeout_s; /* of one check; 0: the check's own */
+    const char *board;        /* selector or board folder; "auto" */
+    const char *peer;         /* of level 8; NULL: none */
+    enum keel_class numerics; /* of the kernels that are checked */
+    bool quick;               /* fewer repeats and smaller shapes, the same claims */
+    uint64_t seconds;         /* of level 6, and of what tests for as long as one likes */
+    uint64_t timeout_s;       /* of one check; 0: the check's own */
 };
 
 struct keel_check_run; /* one check in its process */

@@ -191,7 +191,8 @@ static void refuse_board(struct keel_check_run *run, enum keel_status status)
 
 static bool open_device(struct keel_check_run *run)
 {
-    const struct keel_board_options options = {.without_code = run->check->id[0] < '2'};
+    const struct keel_board_options options = {.without_code = run->check->id[0] < '2',
+                                               .numerics = run->options->numerics};
     keel_check_progress(run, 0, 0, "opening the board");
     enum keel_status status = tell_board(run);
     if (status == KEEL_OK)

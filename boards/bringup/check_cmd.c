@@ -11,14 +11,14 @@
 enum { REPORT_FD = 3 }; /* of a check's process: the first descriptor that is kept */
 
 struct own {
-    const char *level, *run, *peer, *junit, *html;
+    const char *level, *run, *peer, *junit, *html, *numerics;
     uint64_t seconds, timeout_s;
     bool quick, list;
 };
 
 static void begin(void *own)
 {
-    *(struct own *)own = (struct own){.level = "0-5", .seconds = 600};
+    *(struct own *)own = (struct own){.level = "0-5", .seconds = 600, .numerics = "canonical"};
 }
 
 static void print_list(bool as_json)
@@ -76,9 +76,13 @@ static int run(const struct keel_command *command)
     const struct own *own = keel_command_own(command);
     struct keel_check_options options = {.board = command->operand_count > 0 ? command->operands[0] : "auto",
                                          .peer = own->peer,
+                                         .numerics = keel_class_find(own->numerics),
                                          .quick = own->quick,
                                          .seconds = own->seconds,
                                          .timeout_s = own->timeout_s};
+    if (options.numerics == KEEL_CLASSES)
+        return keel_board_wrong_use("--numerics is canonical, native, exact8x2 or exact8x3, not ",
+                                    own->numerics);
     if (own->run != NULL)
         return keel_check_child(own->run, &options, REPORT_FD);
     if (own->list) {
@@ -95,6 +99,8 @@ static int run(const struct keel_command *command)
 static const struct keel_command_option options[] = {
     {"--level", "LEVELS", KEEL_COMMAND_TEXT, offsetof(struct own, level),
      "levels and checks: 0-5 (without it), 4, 0,2,3.1, all"},
+    {"--numerics", "CLASS", KEEL_COMMAND_TEXT, offsetof(struct own, numerics),
+     "the kernels of that class of job.numerics: canonical (without it), native, exact8x2, exact8x3"},
     {"--quick", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, quick),
      "the same claims by fewer repeats and smaller shapes"},
     {"--seconds", "N", KEEL_COMMAND_COUNT, offsetof(struct own, seconds),

@@ -235,7 +235,8 @@ static void check_lose(struct keel_check_run *run)
 
 static void check_flip(struct keel_check_run *run)
 {
-    const uint32_t count = keel_golden_count(keel_kernels_class(run->on.kernels)), apart = count > FLIPS ? count / FLIPS : 1;
+    const uint32_t count = keel_golden_count(keel_kernels_class(run->on.kernels)),
+                   apart = count > FLIPS ? count / FLIPS : 1;
     if (!keel_check_ok(run, golden(run), "before the fault"))
         return;
     for (uint32_t i = 0; i < count && !keel_check_failed(run); i += apart) {

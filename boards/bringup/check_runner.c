@@ -69,6 +69,10 @@ static enum keel_status spawn(const struct keel_check_options *options, const st
         argv[count++] = "--peer";
         argv[count++] = options->peer;
     }
+    if (options->numerics != KEEL_CANONICAL) {
+        argv[count++] = "--numerics";
+        argv[count++] = keel_class_name(options->numerics);
+    }
     return keel_process_spawn((char *const *)argv, &pipe_fd, 1, child->output_fd, &child->process);
 }
 

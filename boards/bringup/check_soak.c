@@ -34,7 +34,8 @@ static void check_golden(struct keel_check_run *run)
             break;
         rounds++;
     } while (keel_now_ns() < since_ns + seconds * KEEL_NS_PER_S);
-    keel_check_note(run, "%" PRIu64 " rounds of %" PRIu32 " golden operations", rounds, keel_golden_count(keel_kernels_class(run->on.kernels)));
+    keel_check_note(run, "%" PRIu64 " rounds of %" PRIu32 " golden operations", rounds,
+                    keel_golden_count(keel_kernels_class(run->on.kernels)));
 }
 
 /* ---- 6.2 ----------------------------------------------------------------------------------------------- */

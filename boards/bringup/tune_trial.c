@@ -115,7 +115,8 @@ static enum keel_status all_golden(struct bench *bench, struct keel_kernels *ker
         struct keel_golden_result result;
         KEEL_TRY(keel_golden_run(kernels, bench->queue, i, keel_deadline_after_ns(STEP_LIMIT_NS), &result));
         if (!result.matches || !result.intact)
-            return keel_fail(KEEL_MISMATCH, "golden case %s is wrong with it", keel_golden_get(KEEL_CANONICAL, i).name);
+            return keel_fail(KEEL_MISMATCH, "golden case %s is wrong with it",
+                             keel_golden_get(KEEL_CANONICAL, i).name);
     }
     return KEEL_OK;
 }

@@ -44,7 +44,7 @@ enum keel_module_id {
     KEEL_MODULE_TABLE(KEEL_MODULE_ENUM) KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_ENUM)
         KEEL_EXACT_MODULE_TABLE(KEEL_MODULE_ENUM)
 #undef KEEL_MODULE_ENUM
-        KEEL_MODULE_COUNT,
+            KEEL_MODULE_COUNT,
     KEEL_MODULE_CANONICAL_COUNT = KEEL_MODULE_winograd /* those of one class come after them */
 };
 #define KEEL_MODULE_EXTERN(name) extern const struct keel_module keel_module_##name;
@@ -99,8 +99,8 @@ void keel_tunables_build_options(const struct keel_device_info *info, enum keel_
                                  const uint32_t values[KEEL_TUNABLE_COUNT],
                                  char out[KEEL_BUILD_OPTIONS_BYTES]);
 
-/* How products of the exact classes are computed: by groups of so many work-items, dots of bytes by `dot`, a bit of enum
- * keel_byte_dots, or 0: plain C. Facts of the device say; no bit depends on it. */
+/* How products of the exact classes are computed: by groups of so many work-items, dots of bytes by `dot`, a
+ * bit of enum keel_byte_dots, or 0: plain C. Facts of the device say; no bit depends on it. */
 struct keel_exact8_way {
     uint32_t items, dot;
 };

@@ -1,5 +1,5 @@
-/* product_end.h - what becomes of the sums of a product, and checksums of its tiles, on the host: one text for the
- * references of all classes of products. As gemm_tile.h, which has the same for devices. */
+/* product_end.h - what becomes of the sums of a product, and checksums of its tiles, on the host: one text
+ * for the references of all classes of products. As gemm_tile.h, which has the same for devices. */
 #ifndef KEEL_PRODUCT_END_H
 #define KEEL_PRODUCT_END_H
 

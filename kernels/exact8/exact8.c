@@ -1,4 +1,5 @@
-/* exact8.c - products as sums of integers: how long the planes are, and the launches. The arithmetic is in exact8.cl. */
+/* exact8.c - products as sums of integers: how long the planes are, and the launches. The arithmetic is in
+ * exact8.cl. */
 #include "exact8_internal.h"
 #include "exact8_math.h"
 #include "product_end.h"
@@ -9,9 +10,9 @@
 enum {
     ROWS_MOST = 256, /* of C to a group of one work-item */
     UNITS_LOCAL_BYTES = 40960,
-    LANES_ROWS = 32,             /* exact8_lanes.h */
+    LANES_ROWS = 32, /* exact8_lanes.h */
     LANES_COLUMNS = 64,
-    UNITS_COLUMNS = 128,         /* exact8_mma.h */
+    UNITS_COLUMNS = 128, /* exact8_mma.h */
     UNITS_ROWS_2 = 128,
     UNITS_ROWS_3 = 64
 };
@@ -28,7 +29,8 @@ struct keel_exact8_way keel_exact8_way(const struct keel_device_info *info,
     const uint32_t has = info->byte_dots;
     if (values[KEEL_TUNABLE_GEMM_ITEMS] == 1)
         return (struct keel_exact8_way){1, has & KEEL_DOT_VNNI};
-    if ((has & KEEL_DOT_MMA) && info->max_group_items >= UNITS_ITEMS && info->local_bytes >= UNITS_LOCAL_BYTES)
+    if ((has & KEEL_DOT_MMA) && info->max_group_items >= UNITS_ITEMS &&
+        info->local_bytes >= UNITS_LOCAL_BYTES)
         return (struct keel_exact8_way){UNITS_ITEMS, KEEL_DOT_MMA};
     return (struct keel_exact8_way){LANES_ITEMS, has & KEEL_DOT_DP4A ? KEEL_DOT_DP4A : has & KEEL_DOT_KHR};
 }
@@ -75,8 +77,9 @@ struct operand {
     enum keel_dtype type;
 };
 
-static enum keel_status cut(struct keel_kernels *kernels, const struct keel_gemm *op, const struct operand *of,
-                            uint32_t blocks, uint32_t words, struct keel_launch_list *list)
+static enum keel_status cut(struct keel_kernels *kernels, const struct keel_gemm *op,
+                            const struct operand *of, uint32_t blocks, uint32_t words,
+                            struct keel_launch_list *list)
 {
     const uint32_t items = kernels->exact8.items;
     const struct keel_range range = {
@@ -86,11 +89,11 @@ static enum keel_status cut(struct keel_kernels *kernels, const struct keel_gemm
     const struct exact8_k k = k_of(op);
     return keel_kernels_launch(
         kernels, list, KEEL_MODULE_exact8, "keel_exact8_cut", &range,
-        KEEL_ARGS(keel_arg_buffer(of->x), keel_arg_buffer(op->planes), keel_arg_u32(of->lines), keel_arg_u32(k.size),
-                  keel_arg_u32(of->row), keel_arg_u64(of->stride), keel_arg_u32(flags), keel_arg_u32(k.slices),
-                  keel_arg_u32(k.units), keel_arg_u32(k.unit), keel_arg_u32(blocks), keel_arg_u32(words),
-                  keel_arg_u32(keel_exact8_digits(kernels)), keel_arg_u64(of->exponents_at),
-                  keel_arg_u64(of->digits_at)));
+        KEEL_ARGS(keel_arg_buffer(of->x), keel_arg_buffer(op->planes), keel_arg_u32(of->lines),
+                  keel_arg_u32(k.size), keel_arg_u32(of->row), keel_arg_u64(of->stride), keel_arg_u32(flags),
+                  keel_arg_u32(k.slices), keel_arg_u32(k.units), keel_arg_u32(k.unit), keel_arg_u32(blocks),
+                  keel_arg_u32(words), keel_arg_u32(keel_exact8_digits(kernels)),
+                  keel_arg_u64(of->exponents_at), keel_arg_u64(of->digits_at)));
 }
 
 /* Rows of C and strips of 48 columns to a group of one work-item: as many as leave each unit some groups. */
@@ -125,9 +128,10 @@ static enum keel_status multiply(struct keel_kernels *kernels, const struct keel
         KEEL_ARGS(keel_arg_buffer(op->planes), keel_arg_buffer(op->c), keel_arg_either(op->bias, op->c),
                   keel_arg_either(op->residual != NULL ? op->residual : op->pre, op->c),
                   keel_arg_either(op->checksums, op->c), keel_arg_u32(op->m), keel_arg_u32(op->n),
-                  keel_arg_u32(k.size), keel_arg_u32(op->ldc), keel_arg_u32(flags), keel_arg_u64(op->stride_c),
-                  keel_arg_u32(k.slices), keel_arg_u32(k.units), keel_arg_u32(k.unit), keel_arg_u32(blocks),
-                  keel_arg_u32(words), keel_arg_u32(digits), keel_arg_u32(rows), keel_arg_u32(strips)));
+                  keel_arg_u32(k.size), keel_arg_u32(op->ldc), keel_arg_u32(flags),
+                  keel_arg_u64(op->stride_c), keel_arg_u32(k.slices), keel_arg_u32(k.units),
+                  keel_arg_u32(k.unit), keel_arg_u32(blocks), keel_arg_u32(words), keel_arg_u32(digits),
+                  keel_arg_u32(rows), keel_arg_u32(strips)));
 }
 
 enum keel_status keel_exact8_append(struct keel_kernels *kernels, const struct keel_gemm *op, uint32_t flags,

@@ -1,7 +1,7 @@
 /* exact8_cut.h - operands to digits (OpenCL C only, before exact8.cl).
  *
- * A group has 16 lines and a block of k: it finds the largest pattern of each line, then its exponent, then its digits.
- * Element (p, line) of op(X) lies at p * row + line (across), or at line * row + p (down). */
+ * A group has 16 lines and a block of k: it finds the largest pattern of each line, then its exponent, then
+ * its digits. Element (p, line) of op(X) lies at p * row + line (across), or at line * row + p (down). */
 
 struct cut_source {
     __global const void *x;
@@ -13,14 +13,14 @@ struct cut_source {
 CANON_INLINE uint cut_bits(const struct cut_source *s, uint line, uint p)
 {
     return line < s->lines
-               ? as_uint(canon_get(s->x, s->at + (s->down ? (ulong)line * s->row + p : (ulong)p * s->row + line),
-                                   s->type))
+               ? as_uint(canon_get(
+                     s->x, s->at + (s->down ? (ulong)line * s->row + p : (ulong)p * s->row + line), s->type))
                : 0;
 }
 
 /* Words of 4 k of one line, one for each digit, of which digit d goes to to[d * step]. */
-CANON_INLINE void cut_word(const struct cut_source *s, uint line, uint p, uint length, int e, __global uint *to,
-                           ulong step)
+CANON_INLINE void cut_word(const struct cut_source *s, uint line, uint p, uint length, int e,
+                           __global uint *to, ulong step)
 {
     uint words[DIGITS] = {0};
     for (uint c = 0; c < 4; c++) {
@@ -35,8 +35,8 @@ CANON_INLINE void cut_word(const struct cut_source *s, uint line, uint p, uint l
 
 #if ITEMS == 1
 /* Sixteen lines side by side: 16 whole lines of floats across. */
-CANON_INLINE void cut_across(const struct cut_source *s, uint length, __global int *exponents, __global uint *to,
-                             ulong step)
+CANON_INLINE void cut_across(const struct cut_source *s, uint length, __global int *exponents,
+                             __global uint *to, ulong step)
 {
     uint16 most = (uint16)(0);
     for (uint p = 0; p < length; p++) {
@@ -103,8 +103,8 @@ CANON_INLINE void cut_line(const struct cut_source *s, uint line, uint length, _
 }
 #endif
 
-CANON_INLINE void cut_lines(const struct cut_source *s, uint length, __global int *exponents, __global uint *to,
-                            ulong step, __local uint *most)
+CANON_INLINE void cut_lines(const struct cut_source *s, uint length, __global int *exponents,
+                            __global uint *to, ulong step, __local uint *most)
 {
 #if ITEMS == 1
     if (!s->down && s->lines == EXACT8_LINES)
@@ -115,7 +115,8 @@ CANON_INLINE void cut_lines(const struct cut_source *s, uint length, __global in
 #else
     /* Neighbours take neighbours in memory: k by k of a line, or line by line. */
     const uint id = get_local_id(0), across = ITEMS / EXACT8_LINES;
-    const uint line = s->down ? id / across : id % EXACT8_LINES, t = s->down ? id % across : id / EXACT8_LINES;
+    const uint line = s->down ? id / across : id % EXACT8_LINES,
+               t = s->down ? id % across : id / EXACT8_LINES;
     if (id < EXACT8_LINES)
         most[id] = 0;
     barrier(CLK_LOCAL_MEM_FENCE);

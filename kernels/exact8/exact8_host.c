@@ -1,5 +1,5 @@
-/* exact8_host.c - exact8.cl in C: the reference, and what the host device runs. Simple: a row and 16 columns of C at a
- * time, as the planes have them. */
+/* exact8_host.c - exact8.cl in C: the reference, and what the host device runs. Simple: a row and 16 columns
+ * of C at a time, as the planes have them. */
 #include "exact8_internal.h"
 #include "exact8_math.h"
 #include "product_end.h"
@@ -19,8 +19,9 @@ struct source {
 
 static uint32_t bits_of(const struct source *s, uint32_t line, uint32_t p)
 {
-    return line < s->lines ? canon_as_bits(product_get(s->x, s->at + line * s->line_step + p * s->k_step, s->type))
-                           : 0;
+    return line < s->lines
+               ? canon_as_bits(product_get(s->x, s->at + line * s->line_step + p * s->k_step, s->type))
+               : 0;
 }
 
 /* A block of k of one of 16 lines: its exponent, and words 16 apart of each digit, which are `step` apart. */
@@ -51,7 +52,8 @@ static void host_exact8_cut(KEEL_HOST_ARGUMENTS)
 {
     uint32_t *planes = arguments[1];
     const uint32_t lines = u32_at(arguments, 2), row = u32_at(arguments, 4), flags = u32_at(arguments, 6);
-    const uint32_t blocks = u32_at(arguments, 10), words = u32_at(arguments, 11), digits = u32_at(arguments, 12);
+    const uint32_t blocks = u32_at(arguments, 10), words = u32_at(arguments, 11),
+                   digits = u32_at(arguments, 12);
     const uint32_t all = exact8_lines(lines), batches = (uint32_t)range->global[2];
     const bool down = flags & EXACT8_DOWN;
     const struct exact8_k k = {u32_at(arguments, 3), u32_at(arguments, 7), u32_at(arguments, 8),
@@ -67,8 +69,9 @@ static void host_exact8_cut(KEEL_HOST_ARGUMENTS)
             struct exact8_block b = exact8_first(&k);
             for (uint32_t number = 0; number < blocks; number++, exact8_next(&k, &b)) {
                 const uint64_t block = (uint64_t)batch * blocks + number;
-                const uint64_t line_block = ((uint64_t)batch * all + line / EXACT8_LINES * EXACT8_LINES) * words +
-                                            (uint64_t)b.word * EXACT8_LINES + line % EXACT8_LINES;
+                const uint64_t line_block =
+                    ((uint64_t)batch * all + line / EXACT8_LINES * EXACT8_LINES) * words +
+                    (uint64_t)b.word * EXACT8_LINES + line % EXACT8_LINES;
                 const int32_t e = cut_line(&s, line, &b, digits, planes + u64_at(arguments, 14) + line_block,
                                            (uint64_t)batches * all * words);
                 planes[u64_at(arguments, 13) + block * all + line] = (uint32_t)e;
@@ -106,7 +109,8 @@ static void block_values(const struct product *g, const struct exact8_block *b, 
     const uint32_t *a = g->planes + g->l.a_digits + at +
                         ((uint64_t)g->batch * g->l.a_lines + i / EXACT8_LINES * EXACT8_LINES) * g->l.words +
                         i % EXACT8_LINES;
-    const uint32_t *bs = g->planes + g->l.b_digits + at + ((uint64_t)g->batch * g->l.b_lines + j0) * g->l.words;
+    const uint32_t *bs =
+        g->planes + g->l.b_digits + at + ((uint64_t)g->batch * g->l.b_lines + j0) * g->l.words;
     int32_t sums[EXACT8_DIGITS_MAX][EXACT8_LINES] = {{0}};
     for (uint32_t x = 0; x < g->digits; x++)
         for (uint32_t y = 0; x + y < g->digits; y++)
@@ -126,11 +130,11 @@ static void add_line(line_values to, const line_values x)
         to[j] = to[j] + x[j];
 }
 
-/* The sums of slices [first, first + count) of the call: the left part is the largest power of two that is less. `b` and
- * `number` are the first block's, and become that behind the last. With `chained` a single slice begins with what lies
- * in sums. */
-static void add_slices(const struct product *g, struct exact8_block *b, uint32_t *number, uint32_t i, uint32_t j0,
-                       uint32_t count, bool chained, line_values sums)
+/* The sums of slices [first, first + count) of the call: the left part is the largest power of two that is
+ * less. `b` and `number` are the first block's, and become that behind the last. With `chained` a single
+ * slice begins with what lies in sums. */
+static void add_slices(const struct product *g, struct exact8_block *b, uint32_t *number, uint32_t i,
+                       uint32_t j0, uint32_t count, bool chained, line_values sums)
 {
     line_values values;
     if (count <= 1) {
@@ -150,8 +154,8 @@ static void add_slices(const struct product *g, struct exact8_block *b, uint32_t
     add_line(sums, values);
 }
 
-static void multiply(const struct product *g, const struct product_end *end, uint64_t c_at, uint32_t m, uint32_t n,
-                     uint32_t ldc)
+static void multiply(const struct product *g, const struct product_end *end, uint64_t c_at, uint32_t m,
+                     uint32_t n, uint32_t ldc)
 {
     for (uint32_t i = 0; i < m; i++)
         for (uint32_t j0 = 0; j0 < n; j0 += EXACT8_LINES) {
@@ -172,19 +176,20 @@ static void host_exact8(KEEL_HOST_ARGUMENTS)
 {
     uint32_t *checksums = arguments[4];
     const uint32_t m = u32_at(arguments, 5), n = u32_at(arguments, 6), ldc = u32_at(arguments, 8);
-    const uint32_t blocks = u32_at(arguments, 14), words = u32_at(arguments, 15), digits = u32_at(arguments, 16);
+    const uint32_t blocks = u32_at(arguments, 14), words = u32_at(arguments, 15),
+                   digits = u32_at(arguments, 16);
     const uint32_t batches = (uint32_t)range->global[2], flags = u32_at(arguments, 9);
     const struct product_end end = {.c = arguments[1],
                                     .pre = arguments[3],
                                     .bias = arguments[2],
                                     .type = flags >> GEMM_C_TYPE_AT & GEMM_TYPE_MASK,
                                     .flags = flags};
-    struct product g = {.l = exact8_layout(m, n, batches, blocks, words, digits),
-                        .k = {u32_at(arguments, 7), u32_at(arguments, 11), u32_at(arguments, 12),
-                              u32_at(arguments, 13)},
-                        .planes = arguments[0],
-                        .blocks = blocks,
-                        .digits = digits};
+    struct product g = {
+        .l = exact8_layout(m, n, batches, blocks, words, digits),
+        .k = {u32_at(arguments, 7), u32_at(arguments, 11), u32_at(arguments, 12), u32_at(arguments, 13)},
+        .planes = arguments[0],
+        .blocks = blocks,
+        .digits = digits};
     for (; g.batch < batches; g.batch++) {
         const uint64_t at = g.batch * u64_at(arguments, 10);
         multiply(&g, &end, at, m, n, ldc);

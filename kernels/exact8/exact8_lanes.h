@@ -1,8 +1,9 @@
-/* exact8_lanes.h - a tile of C by a group of many work-items, in plain OpenCL C or by dot products of four bytes
- * (OpenCL C only, before exact8.cl, which takes it where ITEMS is above 1 and there are no matrix units).
+/* exact8_lanes.h - a tile of C by a group of many work-items, in plain OpenCL C or by dot products of four
+ * bytes (OpenCL C only, before exact8.cl, which takes it where ITEMS is above 1 and there are no matrix
+ * units).
  *
- * ACROSS x DOWN items; each has 4 rows and 8 columns: 4 tx to 4 tx + 3, and again 4 ACROSS further. Words of both
- * operands go through local memory, STEP of k at a time. */
+ * ACROSS x DOWN items; each has 4 rows and 8 columns: 4 tx to 4 tx + 3, and again 4 ACROSS further. Words of
+ * both operands go through local memory, STEP of k at a time. */
 #if ITEMS > 1 && KEEL_EXACT8_DOT != KEEL_DOT_MMA
 enum {
     ACROSS = 8,
@@ -30,10 +31,10 @@ static inline int dot_1(uint a, uint b, int sum)
 #endif
 }
 
-/* EXACT8_STEP words of `lines` lines from `line` on, of each digit, to tile[word][line]; those that are not there are
- * zero. */
-CANON_INLINE void tile_copy(__global const uint *from, ulong step, uint words, uint line, uint lines, uint there,
-                            uint word, __local uint *tile)
+/* EXACT8_STEP words of `lines` lines from `line` on, of each digit, to tile[word][line]; those that are not
+ * there are zero. */
+CANON_INLINE void tile_copy(__global const uint *from, ulong step, uint words, uint line, uint lines,
+                            uint there, uint word, __local uint *tile)
 {
     for (uint i = get_local_id(0); i < DIGITS * EXACT8_STEP * lines / 4; i += ITEMS) {
         const uint j = i * 4 % lines, w = i * 4 / lines % EXACT8_STEP, d = i * 4 / lines / EXACT8_STEP;
@@ -45,8 +46,9 @@ CANON_INLINE void tile_copy(__global const uint *from, ulong step, uint words, u
 }
 
 /* The values of a block of k, of this item's elements. */
-CANON_INLINE void block_values(PRODUCT_PARAMETERS, const struct exact8_layout *l, const struct exact8_block *b,
-                               uint number, __local uint *tile, float values[OWN])
+CANON_INLINE void block_values(PRODUCT_PARAMETERS, const struct exact8_layout *l,
+                               const struct exact8_block *b, uint number, __local uint *tile,
+                               float values[OWN])
 {
     const uint batch = get_group_id(2), tx = get_local_id(0) % ACROSS, ty = get_local_id(0) / ACROSS;
     const uint i0 = get_group_id(1) * GROUP_ROWS, j0 = get_group_id(0) * GROUP_COLUMNS;
@@ -54,43 +56,43 @@ CANON_INLINE void block_values(PRODUCT_PARAMETERS, const struct exact8_layout *l
     __global const uint *bs = planes + l->b_digits + (ulong)batch * l->b_lines * words;
     __local uint *b_tile = tile + DIGITS * EXACT8_STEP * GROUP_ROWS;
     int acc[DIGITS][OWN];
-    UNROLL for (uint d = 0; d < DIGITS; d++)
-        UNROLL for (uint e = 0; e < OWN; e++) acc[d][e] = 0;
+    UNROLL for (uint d = 0; d < DIGITS; d++) UNROLL for (uint e = 0; e < OWN; e++) acc[d][e] = 0;
     const uint end = b->word + exact8_words(b->length);
-    _Pragma("nounroll") for (uint word = b->word; word < end; word += EXACT8_STEP) {
+    _Pragma("nounroll") for (uint word = b->word; word < end; word += EXACT8_STEP)
+    {
         barrier(CLK_LOCAL_MEM_FENCE);
         tile_copy(a, l->a_step, words, i0, GROUP_ROWS, l->a_lines, word, tile);
         tile_copy(bs, l->b_step, words, j0, GROUP_COLUMNS, l->b_lines, word, b_tile);
         barrier(CLK_LOCAL_MEM_FENCE);
-        _Pragma("nounroll") for (uint w = 0; w < EXACT8_STEP; w++) {
+        _Pragma("nounroll") for (uint w = 0; w < EXACT8_STEP; w++)
+        {
             uint x[DIGITS][LANE_ROWS], y[DIGITS][LANE_COLUMNS];
-            UNROLL for (uint d = 0; d < DIGITS; d++) {
+            UNROLL for (uint d = 0; d < DIGITS; d++)
+            {
                 __local const uint *row = tile + (d * EXACT8_STEP + w) * GROUP_ROWS + ty * LANE_ROWS;
                 __local const uint *column = b_tile + (d * EXACT8_STEP + w) * GROUP_COLUMNS + 4 * tx;
                 vstore4(vload4(0, row), 0, x[d]);
                 vstore4(vload4(0, column), 0, y[d]);
                 vstore4(vload4(0, column + 4 * ACROSS), 1, y[d]);
             }
-            UNROLL for (uint i = 0; i < DIGITS; i++)
-                UNROLL for (uint j = 0; i + j < DIGITS; j++)
-                    UNROLL for (uint r = 0; r < LANE_ROWS; r++)
-                        UNROLL for (uint v = 0; v < LANE_COLUMNS; v++) acc[i + j][r * LANE_COLUMNS + v] =
-                            dot_1(x[i][r], y[j][v], acc[i + j][r * LANE_COLUMNS + v]);
+            UNROLL for (uint i = 0; i < DIGITS; i++) UNROLL for (uint j = 0; i + j < DIGITS; j++)
+                UNROLL for (uint r = 0; r < LANE_ROWS; r++) UNROLL for (uint v = 0; v < LANE_COLUMNS; v++)
+                    acc[i + j][r * LANE_COLUMNS + v] =
+                        dot_1(x[i][r], y[j][v], acc[i + j][r * LANE_COLUMNS + v]);
         }
     }
-    __global const int *ea =
-        (__global const int *)planes + ((ulong)batch * blocks + number) * l->a_lines;
+    __global const int *ea = (__global const int *)planes + ((ulong)batch * blocks + number) * l->a_lines;
     __global const int *eb =
         (__global const int *)planes + l->b_exponents + ((ulong)batch * blocks + number) * l->b_lines;
-    UNROLL for (uint r = 0; r < LANE_ROWS; r++)
-        UNROLL for (uint v = 0; v < LANE_COLUMNS; v++) {
-            const uint row = min(i0 + ty * LANE_ROWS + r, l->a_lines - 1),
-                       column = min(j0 + 4 * tx + v % 4 + v / 4 * 4 * ACROSS, l->b_lines - 1);
-            float value = exact8_float(acc[DIGITS - 1][r * LANE_COLUMNS + v]);
-            UNROLL for (uint level = DIGITS - 1; level-- > 0;) value =
-                fma(exact8_float(acc[level][r * LANE_COLUMNS + v]), (float)(1u << 8 * (DIGITS - 1 - level)), value);
-            values[r * LANE_COLUMNS + v] = exact8_scale(value, ea[row] + eb[column] - 8 * DIGITS - 6);
-        }
+    UNROLL for (uint r = 0; r < LANE_ROWS; r++) UNROLL for (uint v = 0; v < LANE_COLUMNS; v++)
+    {
+        const uint row = min(i0 + ty * LANE_ROWS + r, l->a_lines - 1),
+                   column = min(j0 + 4 * tx + v % 4 + v / 4 * 4 * ACROSS, l->b_lines - 1);
+        float value = exact8_float(acc[DIGITS - 1][r * LANE_COLUMNS + v]);
+        UNROLL for (uint level = DIGITS - 1; level-- > 0;) value = fma(
+            exact8_float(acc[level][r * LANE_COLUMNS + v]), (float)(1u << 8 * (DIGITS - 1 - level)), value);
+        values[r * LANE_COLUMNS + v] = exact8_scale(value, ea[row] + eb[column] - 8 * DIGITS - 6);
+    }
 }
 
 /* Row and column, in the tile of the group, of element e of this item. */

@@ -1,5 +1,5 @@
-/* exact8_part.h - what the ways of exact8.cl share: arguments, and the arithmetic at the widths of devices (OpenCL C only,
- * behind exact8_math.h). */
+/* exact8_part.h - what the ways of exact8.cl share: arguments, and the arithmetic at the widths of devices
+ * (OpenCL C only, behind exact8_math.h). */
 
 #ifndef KEEL_EXACT8_DIGITS
 #define KEEL_EXACT8_DIGITS 2 /* of the class */
@@ -28,13 +28,13 @@ enum { EXACT8_DOWN = 1, EXACT8_TYPE_AT = 1 };
 
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
 
-#define PRODUCT_PARAMETERS                                                                                             \
-    __global const uint *planes, __global void *c, __global const float *bias, __global void *pre,                     \
-        __global uint *checksums, uint m, uint n, uint k, uint ldc, uint flags, ulong stride_c, uint slices,           \
+#define PRODUCT_PARAMETERS                                                                                   \
+    __global const uint *planes, __global void *c, __global const float *bias, __global void *pre,           \
+        __global uint *checksums, uint m, uint n, uint k, uint ldc, uint flags, ulong stride_c, uint slices, \
         uint units, uint unit, uint blocks, uint words, uint digits, uint row_block, uint strips
-#define PRODUCT_ARGUMENTS                                                                                              \
-    planes, c, bias, pre, checksums, m, n, k, ldc, flags, stride_c, slices, units, unit, blocks, words, digits,        \
-        row_block, strips
+#define PRODUCT_ARGUMENTS                                                                                    \
+    planes, c, bias, pre, checksums, m, n, k, ldc, flags, stride_c, slices, units, unit, blocks, words,      \
+        digits, row_block, strips
 
 #if KEEL_BY_LANE >= 2
 #define WIDE_FMA(a, b, c) canon_wide_fma(a, b, c)
@@ -44,4 +44,5 @@ enum { EXACT8_DOWN = 1, EXACT8_TYPE_AT = 1 };
 EXACT8_DIGITS(uint, int, as_uint, as_int, )
 EXACT8_DIGITS(uint16, int16, as_uint16, as_int16, _x16)
 EXACT8_VALUE(float, uint, int, as_uint, as_uint, as_int, as_float, convert_float, fma, )
-EXACT8_VALUE(float16, uint16, int16, as_uint16, as_uint16, as_int16, as_float16, convert_float16, WIDE_FMA, _x16)
+EXACT8_VALUE(float16, uint16, int16, as_uint16, as_uint16, as_int16, as_float16, convert_float16, WIDE_FMA,
+             _x16)

@@ -27,8 +27,9 @@ static void copy_panel(const struct host_gemm *g, uint32_t p0, uint32_t depth, u
     for (uint32_t p = 0; p < depth; p++)
         for (uint32_t j = 0; j < BLOCK_COLUMNS; j++)
             panel[p][j] =
-                j < columns ? product_get(g->b, g->b_at + (p0 + p) * g->b_step_p + (j0 + j) * g->b_step_j, g->b_type)
-                            : 0.0F;
+                j < columns
+                    ? product_get(g->b, g->b_at + (p0 + p) * g->b_step_p + (j0 + j) * g->b_step_j, g->b_type)
+                    : 0.0F;
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b)
@@ -49,7 +50,8 @@ KEEL_HOST_KERNEL static void add_products(const struct host_gemm *g, uint32_t i0
         copy_panel(g, p0, depth, j0, columns, panel);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t p = 0; p < depth; p++) {
-                float x = product_get(g->a, g->a_at + (i0 + i) * g->a_step_i + (p0 + p) * g->a_step_p, g->a_type);
+                float x =
+                    product_get(g->a, g->a_at + (i0 + i) * g->a_step_i + (p0 + p) * g->a_step_p, g->a_type);
                 for (uint32_t j = 0; j < BLOCK_COLUMNS; j++)
                     sums[i][j] = fmaf(x, panel[p][j], sums[i][j]);
             }
@@ -202,8 +204,8 @@ static void host_gemm_check(KEEL_HOST_ARGUMENTS)
     for (uint64_t batch = 0; batch < range->global[2]; batch++)
         for (uint32_t i = 0; i < m; i += GEMM_TILE_ROWS)
             for (uint32_t j = 0; j < n; j += GEMM_TILE_COLUMNS, number++)
-                if (product_checksum(arguments[0], batch * u64_at(arguments, 7), u32_at(arguments, 9), m, n, ldc,
-                                  i, j) != checksums[number]) {
+                if (product_checksum(arguments[0], batch * u64_at(arguments, 7), u32_at(arguments, 9), m, n,
+                                     ldc, i, j) != checksums[number]) {
                     report[0]++;
                     report[1] = smaller(report[1], number);
                 }

@@ -34,8 +34,8 @@ struct golden_operand {
 struct golden_run {
     struct keel_kernels *kernels;
     enum keel_class numerics; /* whose case it is */
-    uint64_t guard_bytes; /* before and behind each operand */
-    uint64_t random;      /* state of the generator, begun from the name of the case */
+    uint64_t guard_bytes;     /* before and behind each operand */
+    uint64_t random;          /* state of the generator, begun from the name of the case */
     bool measuring;
     enum keel_status status; /* the first error of the operands */
     struct golden_operand operands[GOLDEN_OPERANDS_MAX];
@@ -106,8 +106,8 @@ enum keel_status golden_run_guarded(struct keel_kernels *kernels, struct keel_qu
                                     uint64_t guard_bytes, uint64_t deadline_ns,
                                     struct keel_golden_result *out);
 
-/* What a case launches, and its operands, in a run that is zero but for `kernels`, its class and the guards. Fini frees
- * what was made, also after an error. */
+/* What a case launches, and its operands, in a run that is zero but for `kernels`, its class and the guards.
+ * Fini frees what was made, also after an error. */
 enum keel_status golden_build(struct golden_run *run, uint32_t index);
 void golden_run_fini(struct golden_run *run);
 

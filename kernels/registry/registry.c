@@ -51,6 +51,36 @@ static enum keel_status build_module(const struct keel_kernels *kernels, enum ke
     return KEEL_OK;
 }
 
+static void destroy_module(struct keel_built_module *built)
+{
+    for (uint32_t k = 0; built->kernels != NULL && k < built->module->kernel_count; k++)
+        if (built->kernels[k] != NULL)
+            keel_kernel_destroy(built->kernels[k]);
+    if (built->program != NULL)
+        keel_program_destroy(built->program);
+    keel_free(built->kernels);
+    *built = (struct keel_built_module){0};
+}
+
+/* The module of a class could not be had on a device that has all others: which classes it can do. */
+static enum keel_status name_classes(struct keel_kernels *kernels, enum keel_status status)
+{
+    char why[KEEL_DETAIL_BYTES], can[KEEL_CLASSES * 16] = "canonical";
+    const enum keel_class wanted = kernels->numerics;
+    snprintf(why, sizeof why, "%s", keel_detail());
+    for (enum keel_class other = KEEL_NATIVE; other < KEEL_CLASSES; other++) {
+        struct keel_built_module built = {0};
+        kernels->numerics = other;
+        const enum keel_module_id module = keel_kernels_part_module(kernels, KEEL_MODULE_CANONICAL_COUNT);
+        if (other != wanted && build_module(kernels, module, &built) == KEEL_OK)
+            snprintf(can + strlen(can), sizeof can - strlen(can), ", %s", keel_class_name(other));
+        destroy_module(&built);
+    }
+    kernels->numerics = wanted;
+    return keel_fail(status, "%s cannot do numerics %s: %.300s; it can do: %s", kernels->info.selector,
+                     keel_class_name(wanted), why, can);
+}
+
 enum keel_status keel_kernels_create(struct keel_device *device, struct keel_kernels **out)
 {
     return keel_kernels_create_with(device, &(struct keel_kernels_options){0}, out);
@@ -86,7 +116,8 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
 {
     struct keel_kernels *kernels;
     if (options->numerics >= KEEL_CLASSES)
-        return keel_fail(KEEL_INVALID, "class of numerics %d: canonical, native, exact8x2 and exact8x3 are known",
+        return keel_fail(KEEL_INVALID,
+                         "class of numerics %d: canonical, native, exact8x2 and exact8x3 are known",
                          (int)options->numerics);
     KEEL_TRY(keel_alloc(1, sizeof *kernels, &kernels));
     kernels->device = device;
@@ -104,6 +135,8 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     for (uint32_t i = 0; i < keel_kernels_part_count(kernels) && status == KEEL_OK; i++) {
         const enum keel_module_id module = keel_kernels_part_module(kernels, i);
         status = build_module(kernels, module, &kernels->modules[module]);
+        if (status != KEEL_OK && module >= KEEL_MODULE_CANONICAL_COUNT)
+            status = name_classes(kernels, status);
     }
     if (status != KEEL_OK) {
         keel_kernels_destroy(kernels);
@@ -117,18 +150,8 @@ void keel_kernels_destroy(struct keel_kernels *kernels)
 {
     if (kernels == NULL)
         return;
-    for (uint32_t i = 0; i < KEEL_MODULE_COUNT; i++) {
-        struct keel_built_module *built = &kernels->modules[i];
-        if (built->kernels != NULL) {
-            for (uint32_t k = 0; k < built->module->kernel_count; k++) {
-                if (built->kernels[k] != NULL)
-                    keel_kernel_destroy(built->kernels[k]);
-            }
-        }
-        if (built->program != NULL)
-            keel_program_destroy(built->program);
-        keel_free(built->kernels);
-    }
+    for (uint32_t i = 0; i < KEEL_MODULE_COUNT; i++)
+        destroy_module(&kernels->modules[i]);
     keel_clblast_destroy(kernels->clblast);
     keel_free(kernels);
 }

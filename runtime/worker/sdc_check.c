@@ -23,7 +23,8 @@ enum keel_status keel_sdc_check_create(const struct keel_sdc_check_config *confi
     struct keel_sdc_check *screen;
     KEEL_TRY(keel_alloc(1, sizeof *screen, &screen));
     screen->config = *config;
-    screen->next = (config->node + config->local) * APART % keel_golden_count(keel_kernels_class(config->kernels));
+    screen->next =
+        (config->node + config->local) * APART % keel_golden_count(keel_kernels_class(config->kernels));
     enum keel_status status = keel_queue_create(config->device, &screen->queue);
     if (status != KEEL_OK) {
         keel_free(screen);

@@ -1,9 +1,11 @@
-/* exact8_bench.c - products of the exact classes beside canonical ones, on one device, in turn in one process.
+/* exact8_bench.c - products of the exact classes beside canonical ones, on one device, in turn in one
+ * process.
  *
- * exact8_bench [DEVICE [SIDE [ROUNDS]]]: a square of SIDE (1024), and products of a GPT-2 124M step. One JSON object a line:
- * GFLOP/s as if of floats (2 m n k), median of ROUNDS (5), cuts of both operands into digits inside; beside it the canonical
- * product of the same minute, and the same without the cuts. Ways: those that the device has, its best first (keel/device.h,
- * enum keel_byte_dots), and plain C. Goal: 1.1 times canonical in two digits where the processor has VNNI. */
+ * exact8_bench [DEVICE [SIDE [ROUNDS]]]: a square of SIDE (1024), and products of a GPT-2 124M step. One JSON
+ * object a line: GFLOP/s as if of floats (2 m n k), median of ROUNDS (5), cuts of both operands into digits
+ * inside; beside it the canonical product of the same minute, and the same without the cuts. Ways: those that
+ * the device has, its best first (keel/device.h, enum keel_byte_dots), and plain C. Goal: 1.1 times canonical
+ * in two digits where the processor has VNNI. */
 #include <keel/clock.h>
 #include <keel/kernels.h>
 #include <keel/memory.h>
@@ -66,7 +68,9 @@ static void add_ways(struct keel_device *device)
     static const struct {
         uint32_t dot;
         const char *name;
-    } dots[] = {{KEEL_DOT_MMA, "matrix units"}, {KEEL_DOT_DP4A, "dp4a"}, {KEEL_DOT_KHR, "integer_dot_product"},
+    } dots[] = {{KEEL_DOT_MMA, "matrix units"},
+                {KEEL_DOT_DP4A, "dp4a"},
+                {KEEL_DOT_KHR, "integer_dot_product"},
                 {KEEL_DOT_VNNI, "VNNI"}};
     const uint32_t has = keel_device_info(device)->byte_dots;
     add_way(device, KEEL_CANONICAL, 0, "");
@@ -145,11 +149,13 @@ static void bench(const struct shape *s)
     measure(whole, alone);
     const double flops = 2.0 * s->m * s->n * s->k * 1e-9;
     for (uint32_t w = 0; w < way_count; w++) {
-        printf("{\"figure\":\"%s, %s %ux%ux%u\",\"value\":%.4g,\"unit\":\"GFLOP/s\"", ways[w].name, s->name, s->m, s->n,
-               s->k, flops / whole[w]);
+        printf("{\"figure\":\"%s, %s %ux%ux%u\",\"value\":%.4g,\"unit\":\"GFLOP/s\"", ways[w].name, s->name,
+               s->m, s->n, s->k, flops / whole[w]);
         if (w > 0)
-            printf(",\"peer\":\"canonical\",\"peer_value\":%.4g,\"ratio\":%.3f,\"goal\":1.1,\"met\":%s,\"without_cuts\":%.4g",
-                   flops / whole[0], whole[0] / whole[w], whole[0] / whole[w] >= 1.1 ? "true" : "false", flops / alone[w]);
+            printf(",\"peer\":\"canonical\",\"peer_value\":%.4g,\"ratio\":%.3f,\"goal\":1.1,\"met\":%s,"
+                   "\"without_cuts\":%.4g",
+                   flops / whole[0], whole[0] / whole[w], whole[0] / whole[w] >= 1.1 ? "true" : "false",
+                   flops / alone[w]);
         printf("}\n");
         keel_launch_list_fini(&ways[w].list);
         ways[w].list = (struct keel_launch_list){0};

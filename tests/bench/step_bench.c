@@ -319,7 +319,8 @@ int main(int argc, char **argv)
     struct keel_kernels *kernels = NULL;
     struct fma_bench fma = {.kernel = NULL};
     struct keel_device_options options = {.threads = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0};
-    const struct keel_kernels_options with = {.numerics = argc > 4 ? keel_class_find(argv[4]) : KEEL_CANONICAL};
+    const struct keel_kernels_options with = {.numerics =
+                                                  argc > 4 ? keel_class_find(argv[4]) : KEEL_CANONICAL};
     processor_time = options.threads == 1;
     enum keel_status status = keel_device_open(argc > 1 ? argv[1] : "auto", &options, &device);
     if (status == KEEL_OK)

@@ -125,8 +125,9 @@ static enum keel_status bench(const char *selector)
     KEEL_TRY(keel_device_open(selector, &(struct keel_device_options){.threads = 1}, &device));
     KEEL_TRY(keel_queue_create(device, &queue));
     for (int v = 0; v < VARIANTS; v++)
-        KEEL_TRY(keel_kernels_create_with(device, &(struct keel_kernels_options){.numerics = v == NATIVE ? KEEL_NATIVE : KEEL_CANONICAL},
-                                          &kernels[v]));
+        KEEL_TRY(keel_kernels_create_with(
+            device, &(struct keel_kernels_options){.numerics = v == NATIVE ? KEEL_NATIVE : KEEL_CANONICAL},
+            &kernels[v]));
     KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, floats * sizeof(float), &data));
     for (uint64_t i = 0; i < floats; i++)
         data[i] = (float)((i * 2654435761U >> 20) % 2048) / 1024.0F - 1.0F;

@@ -28,7 +28,8 @@ static const struct keel_setting by_clblast = {"gemm.provider", 1};
 
 static void open_all(void)
 {
-    const struct keel_kernels_options options = {.numerics = KEEL_NATIVE, .settings = &by_clblast, .setting_count = 1};
+    const struct keel_kernels_options options = {
+        .numerics = KEEL_NATIVE, .settings = &by_clblast, .setting_count = 1};
     ck_ok(make("pocl", &options, &native));
     ck_ok(keel_queue_create(device, &queue));
 }
@@ -459,7 +460,8 @@ START_TEST(it_is_used_where_kernels_are_native_and_say_so)
     ck_ok(make("", &(struct keel_kernels_options){.numerics = KEEL_NATIVE}, &other));
     stays_ours(other, &p);
     keel_kernels_destroy(other);
-    struct keel_kernels_options shipped = {.numerics = KEEL_NATIVE, .settings = &by_clblast, .setting_count = 1};
+    struct keel_kernels_options shipped = {
+        .numerics = KEEL_NATIVE, .settings = &by_clblast, .setting_count = 1};
     shipped.only_artifacts = true;
     ck_ok(make("", &shipped, &other));
     stays_ours(other, &p);
@@ -468,7 +470,8 @@ START_TEST(it_is_used_where_kernels_are_native_and_say_so)
     keel_kernels_destroy(other);
     product_fini(&p);
     close_all();
-    const struct keel_kernels_options options = {.numerics = KEEL_NATIVE, .settings = &by_clblast, .setting_count = 1};
+    const struct keel_kernels_options options = {
+        .numerics = KEEL_NATIVE, .settings = &by_clblast, .setting_count = 1};
     ck_ok(make("host", &options, &native));
     ck_ok(keel_queue_create(device, &queue));
     p = product(16, 16, 16, 1, 0, 0, 0);

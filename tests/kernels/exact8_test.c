@@ -1,6 +1,6 @@
-/* exact8_test.c - products of the exact classes: what kernels/README.md defines, computed here in another way; the same
- * bits on the host, on PoCL by AVX512-VNNI where there is such, in plain C, and by groups of many work-items; the bound of
- * the error against double.
+/* exact8_test.c - products of the exact classes: what kernels/README.md defines, computed here in another
+ * way; the same bits on the host, on PoCL by AVX512-VNNI where there is such, in plain C, and by groups of
+ * many work-items; the bound of the error against double.
  *
  * KEEL_EXACT8_TRIALS: random products of each class (`make exact8`: 10,000). */
 #include "device_rig.h"
@@ -23,10 +23,16 @@ static const struct way ways[WAYS] = {{"host", 0, 1, true},
                                       {"PoCL, groups of many", 1, 64, false}};
 static struct keel_kernels *kernels_of[WAYS];
 
-static void open_ways(enum keel_class numerics)
+/* The first `count` ways: with 1 the host alone. */
+static void open_ways(enum keel_class numerics, int count)
 {
-    rig_open();
-    for (int w = 0; w < WAYS; w++) {
+    if (count > 1)
+        rig_open();
+    else {
+        ck_ok(keel_device_open("host", NULL, &rig[0].device));
+        ck_ok(keel_queue_create(rig[0].device, &rig[0].queue));
+    }
+    for (int w = 0; w < count; w++) {
         struct keel_device_info target = *keel_device_info(rig[ways[w].device].device);
         const struct keel_setting items = {"gemm.items", ways[w].items};
         target.byte_dots = ways[w].dots ? target.byte_dots : 0;
@@ -36,11 +42,17 @@ static void open_ways(enum keel_class numerics)
     }
 }
 
-static void close_ways(void)
+static void close_ways(int count)
 {
-    for (int w = 0; w < WAYS; w++)
+    for (int w = 0; w < count; w++)
         keel_kernels_destroy(kernels_of[w]);
-    rig_close();
+    if (count > 1) {
+        rig_close();
+        return;
+    }
+    rig_clear(&rig[0]);
+    keel_queue_destroy(rig[0].queue);
+    keel_device_close(rig[0].device);
 }
 
 /* ---- random descriptors and numbers ---- */
@@ -69,7 +81,8 @@ static struct keel_slices draw_slices(uint32_t *k)
         s.first = 4 * draw(2);
         s.count = 4;
     }
-    *k = (keel_slice_begin(s.units, s.of, s.first + s.count) - keel_slice_begin(s.units, s.of, s.first)) * s.unit;
+    *k = (keel_slice_begin(s.units, s.of, s.first + s.count) - keel_slice_begin(s.units, s.of, s.first)) *
+         s.unit;
     return s;
 }
 
@@ -114,14 +127,15 @@ static struct drawn draw_product(void)
     return d;
 }
 
-/* How numbers lie: ordinary; of any size; at the edges of digits and exponents; mostly zero, with denormals; with an
- * infinity or a NaN now and then. */
+/* How numbers lie: ordinary; of any size; at the edges of digits and exponents; mostly zero, with denormals;
+ * with an infinity or a NaN now and then. */
 enum numbers { ORDINARY, WIDE, EDGES, SPARSE, HOSTILE, NUMBERS };
 
 static uint32_t number_bits(enum numbers kind, uint32_t series, uint64_t i)
 {
-    static const uint32_t edges[] = {0x3f800000, 0x3f7e0000, 0x3f7dffff, 0x3f7fffff, 0x3f000000, 0x3f008080, 0xbf7fffff,
-                                     0xbf7e0000, 0x3b800000, 0xbb808000, 0x7f7fffff, 0x00800000, 0x80800001, 0x38000000};
+    static const uint32_t edges[] = {0x3f800000, 0x3f7e0000, 0x3f7dffff, 0x3f7fffff, 0x3f000000,
+                                     0x3f008080, 0xbf7fffff, 0xbf7e0000, 0x3b800000, 0xbb808000,
+                                     0x7f7fffff, 0x00800000, 0x80800001, 0x38000000};
     const float x = rig_number(series, i);
     uint32_t bits, other;
     memcpy(&bits, &x, sizeof bits);
@@ -143,7 +157,8 @@ static void fill(uint8_t *bytes, enum numbers kind, uint32_t series, enum keel_d
 {
     for (uint64_t i = 0; i < BUFFER_FLOATS; i++) {
         const uint32_t bits = number_bits(kind, series, i);
-        const uint16_t half = (uint16_t)(0x2c00 + (bits >> 3 & 0x1fff) + (bits >> 31 << 15)), brain = (uint16_t)(bits >> 16);
+        const uint16_t half = (uint16_t)(0x2c00 + (bits >> 3 & 0x1fff) + (bits >> 31 << 15)),
+                       brain = (uint16_t)(bits >> 16);
         if (type == KEEL_F32)
             memcpy(bytes + 4 * i, &bits, 4);
         else
@@ -194,7 +209,9 @@ static float element(const uint8_t *bytes, uint64_t i, enum keel_dtype type)
         bits <<= 16;
     if (type == KEEL_F16) { /* of normal numbers, zeros, infinities and NaNs: what there is here */
         const uint32_t a = bits & 0x7fff;
-        bits = (bits >> 15) << 31 | (a >= 0x7c00 ? 0x7f800000 | (a & 0x3ff) << 13 : a == 0 ? 0 : (a << 13) + 0x38000000);
+        bits = (bits >> 15) << 31 | (a >= 0x7c00 ? 0x7f800000 | (a & 0x3ff) << 13
+                                     : a == 0    ? 0
+                                                 : (a << 13) + 0x38000000);
     }
     float x;
     memcpy(&x, &bits, sizeof x);
@@ -202,7 +219,8 @@ static float element(const uint8_t *bytes, uint64_t i, enum keel_dtype type)
 }
 
 /* Equal bits, or a NaN on both sides, whose sign and payload nobody promises. */
-static void same(const char *what, const char *name, const uint8_t *found, const uint8_t *wanted, enum keel_dtype type)
+static void same(const char *what, const char *name, const uint8_t *found, const uint8_t *wanted,
+                 enum keel_dtype type)
 {
     const size_t bytes = type == KEEL_F32 ? 4 : 2;
     for (uint64_t i = 0; i < BUFFER_FLOATS; i++)
@@ -216,9 +234,10 @@ static void describe(const struct drawn *d, int trial, char *out, size_t bytes)
 {
     const struct keel_gemm *op = &d->op;
     snprintf(out, bytes,
-             "product %d: %u x %u x %u, batch %u, transposed %d %d, types %d %d %d, end %d, bias %d, slices %u of %u", trial,
-             op->m, op->n, op->k, op->batch, op->transpose_a, op->transpose_b, op->a_type, op->b_type, op->c_type, d->end,
-             d->bias, op->k_slices.count, op->k_slices.of);
+             "product %d: %u x %u x %u, batch %u, transposed %d %d, types %d %d %d, end %d, bias %d, slices "
+             "%u of %u",
+             trial, op->m, op->n, op->k, op->batch, op->transpose_a, op->transpose_b, op->a_type, op->b_type,
+             op->c_type, d->end, d->bias, op->k_slices.count, op->k_slices.of);
 }
 
 /* ---- the definition, in another way ---- */
@@ -241,7 +260,8 @@ static void cut_line(const float *x, uint32_t length, uint32_t n, struct line *o
     const float part = out->finite && most >= 0x1p-126F ? frexpf(most, &out->exponent) : 0;
     out->exponent += part >= 0x1.fcp-1F;
     for (uint32_t p = 0; p < length; p++) {
-        const double scaled = out->finite && fabsf(x[p]) >= 0x1p-126F ? ldexp(x[p], (int)(8 * n - 1) - out->exponent) : 0;
+        const double scaled =
+            out->finite && fabsf(x[p]) >= 0x1p-126F ? ldexp(x[p], (int)(8 * n - 1) - out->exponent) : 0;
         int64_t q = llround(scaled);
         for (uint32_t d = n; d-- > 1;) {
             int64_t digit = ((q % 256) + 256) % 256;
@@ -272,7 +292,8 @@ static float block_value(const struct line *a, const struct line *b, uint32_t le
 }
 
 /* Element (row, column) of op(A) op(B), k from `first` to `end` of them. */
-static float chain_of(const float *a, const float *b, uint32_t first, uint32_t end, uint32_t n, bool begun, float sum)
+static float chain_of(const float *a, const float *b, uint32_t first, uint32_t end, uint32_t n, bool begun,
+                      float sum)
 {
     static struct line lines[2];
     for (uint32_t at = first; at < end; at += BLOCK) {
@@ -286,7 +307,8 @@ static float chain_of(const float *a, const float *b, uint32_t first, uint32_t e
     return sum;
 }
 
-static float tree_of(const float *a, const float *b, const struct keel_slices *s, uint32_t first, uint32_t count, uint32_t n)
+static float tree_of(const float *a, const float *b, const struct keel_slices *s, uint32_t first,
+                     uint32_t count, uint32_t n)
 {
     if (count == 1) {
         const uint32_t base = keel_slice_begin(s->units, s->of, s->first);
@@ -301,14 +323,18 @@ static float tree_of(const float *a, const float *b, const struct keel_slices *s
 }
 
 /* Sums of a product without ends but CHAIN, of one of the batch, floats alone. */
-static float wanted_sum(const struct drawn *d, const uint8_t *const numbers[4], uint32_t batch, uint32_t i, uint32_t j,
-                        uint32_t n, float *a, float *b)
+static float wanted_sum(const struct drawn *d, const uint8_t *const numbers[4], uint32_t batch, uint32_t i,
+                        uint32_t j, uint32_t n, float *a, float *b)
 {
     const struct keel_gemm *op = &d->op;
     for (uint32_t p = 0; p < op->k; p++) {
-        a[p] = element(numbers[0], batch * op->stride_a + (op->transpose_a ? (uint64_t)p * op->lda + i : (uint64_t)i * op->lda + p),
+        a[p] = element(numbers[0],
+                       batch * op->stride_a +
+                           (op->transpose_a ? (uint64_t)p * op->lda + i : (uint64_t)i * op->lda + p),
                        op->a_type);
-        b[p] = element(numbers[1], batch * op->stride_b + (op->transpose_b ? (uint64_t)j * op->ldb + p : (uint64_t)p * op->ldb + j),
+        b[p] = element(numbers[1],
+                       batch * op->stride_b +
+                           (op->transpose_b ? (uint64_t)j * op->ldb + p : (uint64_t)p * op->ldb + j),
                        op->b_type);
     }
     const uint64_t at = batch * op->stride_c + (uint64_t)i * op->ldc + j;
@@ -335,7 +361,7 @@ START_TEST(the_host_computes_what_is_defined)
     const uint32_t n = _i == 0 ? 2 : 3;
     static float a[4096], b[4096];
     draws = 1;
-    open_ways(classes[_i]);
+    open_ways(classes[_i], 1);
     for (int trial = 0; trial < 60; trial++) {
         struct drawn d = draw_product();
         d.end = d.end == END_CHAIN ? END_CHAIN : END_NONE;
@@ -353,11 +379,11 @@ START_TEST(the_host_computes_what_is_defined)
                     const float is =
                         element(found.c, batch * d.op.stride_c + (uint64_t)i * d.op.ldc + j, KEEL_F32);
                     ck_assert_msg(memcmp(&is, &right, 4) == 0 || (isnan(is) && isnan(right)),
-                                  "%s: element %u, %u of %u is %a, and %a is defined", what, i, j, batch, (double)is,
-                                  (double)right);
+                                  "%s: element %u, %u of %u is %a, and %a is defined", what, i, j, batch,
+                                  (double)is, (double)right);
                 }
     }
-    close_ways();
+    close_ways(1);
 }
 END_TEST
 
@@ -366,7 +392,7 @@ START_TEST(random_products_have_the_same_bits_everywhere)
     const char *asked = getenv("KEEL_EXACT8_TRIALS");
     const int trials = asked != NULL ? atoi(asked) : TRIALS;
     draws = 1000000;
-    open_ways(classes[_i]);
+    open_ways(classes[_i], WAYS);
     for (int trial = 0; trial < trials; trial++) {
         const struct drawn d = draw_product();
         char what[300], at[200];
@@ -381,12 +407,12 @@ START_TEST(random_products_have_the_same_bits_everywhere)
             ck_assert_msg(found.report[0] == 0, "%s: a checksum does not match C", what);
         }
     }
-    close_ways();
+    close_ways(WAYS);
 }
 END_TEST
 
-/* |C - AB| of a block of k <= the block's length x 2^(ea + eb) x what digits lose, and the roundings of fp32 of its value
- * and of the sum over blocks. */
+/* |C - AB| of a block of k <= the block's length x 2^(ea + eb) x what digits lose, and the roundings of fp32
+ * of its value and of the sum over blocks. */
 START_TEST(the_error_is_within_its_bound)
 {
     const uint32_t n = _i == 0 ? 2 : 3;
@@ -394,7 +420,7 @@ START_TEST(the_error_is_within_its_bound)
     const double lost = n == 2 ? 3 * 0x1p-16 : 4.1 * 0x1p-24;
     double worst = 0;
     draws = 77;
-    open_ways(classes[_i]);
+    open_ways(classes[_i], 1);
     for (int trial = 0; trial < 60; trial++) {
         struct drawn d = draw_product();
         d.end = END_NONE;
@@ -425,13 +451,14 @@ START_TEST(the_error_is_within_its_bound)
                 const double is = (double)element(found.c, (uint64_t)i * d.op.ldc + j, KEEL_F32);
                 if (sizes > 0x1p127) /* partial sums may overflow */
                     continue;
-                ck_assert_msg(fabs(is - exact) <= bound, "product %d: element %u, %u is %a, exactly %a: off by %a, bound %a",
-                              trial, i, j, is, exact, fabs(is - exact), bound);
+                ck_assert_msg(fabs(is - exact) <= bound,
+                              "product %d: element %u, %u is %a, exactly %a: off by %a, bound %a", trial, i,
+                              j, is, exact, fabs(is - exact), bound);
                 worst = fmax(worst, fabs(is - exact) / bound);
             }
     }
     printf("exact8x%u: errors of at most %.2f of the bound\n", n, worst);
-    close_ways();
+    close_ways(1);
 }
 END_TEST
 
@@ -439,12 +466,13 @@ END_TEST
 START_TEST(a_chain_of_pieces_has_the_bits_of_the_whole)
 {
     enum { M = 9, N = 50, K = 2700 };
-    open_ways(classes[_i]);
+    open_ways(classes[_i], WAYS);
     fill(numbers[0], ORDINARY, 1, KEEL_F32);
     fill(numbers[1], WIDE, 2, KEEL_F32);
     for (int w = 0; w < WAYS; w++) {
         struct rig_device *on = &rig[ways[w].device];
-        struct keel_gemm op = {.m = M, .n = N, .k = K, .batch = 1, .transpose_a = true, .lda = M, .ldb = N, .ldc = N};
+        struct keel_gemm op = {
+            .m = M, .n = N, .k = K, .batch = 1, .transpose_a = true, .lda = M, .ldb = N, .ldc = N};
         static float whole[M * N], pieces[M * N];
         op.a = rig_buffer(on, numbers[0], BUFFER_FLOATS * 4);
         struct keel_buffer *b = op.b = rig_buffer(on, NULL, (uint64_t)K * N * 4);
@@ -471,7 +499,7 @@ START_TEST(a_chain_of_pieces_has_the_bits_of_the_whole)
         free(filled);
         rig_clear(on);
     }
-    close_ways();
+    close_ways(WAYS);
 }
 END_TEST
 
@@ -479,13 +507,14 @@ END_TEST
 START_TEST(planes_make_a_product_exact)
 {
     enum { SIDE = 40 };
-    open_ways(classes[_i]);
+    open_ways(classes[_i], WAYS);
     static float plain[SIDE * SIDE], exact[SIDE * SIDE], canonical[SIDE * SIDE];
     float *const out[] = {canonical, plain, exact};
     fill(numbers[0], ORDINARY, 1, KEEL_F32);
     for (int run_of = 0; run_of < 3; run_of++) {
         struct keel_kernels *kernels = run_of == 0 ? rig[1].kernels : kernels_of[1];
-        struct keel_gemm op = {.m = SIDE, .n = SIDE, .k = SIDE, .batch = 1, .lda = SIDE, .ldb = SIDE, .ldc = SIDE};
+        struct keel_gemm op = {
+            .m = SIDE, .n = SIDE, .k = SIDE, .batch = 1, .lda = SIDE, .ldb = SIDE, .ldc = SIDE};
         ck_assert_uint_eq(keel_gemm_planes_bytes(rig[1].kernels, &op), 0);
         op.a = rig_buffer(&rig[1], numbers[0], BUFFER_FLOATS * 4);
         op.b = rig_buffer(&rig[1], numbers[0], BUFFER_FLOATS * 4);
@@ -503,7 +532,7 @@ START_TEST(planes_make_a_product_exact)
     }
     ck_assert_int_eq(memcmp(canonical, plain, sizeof plain), 0);
     ck_assert_int_ne(memcmp(exact, plain, sizeof plain), 0);
-    close_ways();
+    close_ways(WAYS);
 }
 END_TEST
 

@@ -26,8 +26,8 @@ static void native_rig(struct rig *rig, enum rig_kind kind)
 {
     rig_open(rig, kind);
     keel_kernels_destroy(rig->kernels);
-    ck_ok(
-        keel_kernels_create_with(rig->device, &(struct keel_kernels_options){.numerics = KEEL_NATIVE}, &rig->kernels));
+    ck_ok(keel_kernels_create_with(rig->device, &(struct keel_kernels_options){.numerics = KEEL_NATIVE},
+                                   &rig->kernels));
 }
 
 static uint64_t count_of(const struct keel_conv_shape *s, bool out)

@@ -404,8 +404,9 @@ static float *wide_gradients(bool native, uint64_t *count)
     struct keel_graph *graph = wide_network();
     struct net net;
     ck_ok(keel_device_open("pocl", NULL, &net.device));
-    ck_ok(
-        keel_kernels_create_with(net.device, &(struct keel_kernels_options){.numerics = native ? KEEL_NATIVE : KEEL_CANONICAL}, &net.kernels));
+    ck_ok(keel_kernels_create_with(
+        net.device, &(struct keel_kernels_options){.numerics = native ? KEEL_NATIVE : KEEL_CANONICAL},
+        &net.kernels));
     const struct keel_engine_config config = {
         .device = net.device, .kernels = net.kernels, .graph = graph, .training = true, .microbatches = 1};
     ck_ok(keel_engine_create(&config, &net.engine));

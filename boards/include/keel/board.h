@@ -121,8 +121,9 @@ const struct keel_board_waiver *keel_board_waiver(const struct keel_board_file *
 struct keel_board; /* an open device, its file and its code */
 
 struct keel_board_options {
-    uint32_t threads;  /* as struct keel_device_options */
-    bool without_code; /* no artifacts: from source, or for looking only */
+    uint32_t threads;         /* as struct keel_device_options */
+    bool without_code;        /* no artifacts: from source, or for looking only */
+    enum keel_class numerics; /* of its kernels */
 };
 
 /* Open a device with all that its board file says. `name` is what keel_device_open takes, or a board:

@@ -74,9 +74,9 @@ enum keel_numerics {
     KEEL_NUMERICS_SOFT = 128        /* in software */
 };
 
-/* Instructions for dots of four signed bytes, as bits: of the processor that a CPU device runs on, AVX512-VNNI; the
- * functions of cl_khr_integer_dot_product; of NVIDIA's PTX, dp4a and mma of 8-bit integers. Kernels have them by
- * assembly where the language has no word. */
+/* Instructions for dots of four signed bytes, as bits: of the processor that a CPU device runs on,
+ * AVX512-VNNI; the functions of cl_khr_integer_dot_product; of NVIDIA's PTX, dp4a and mma of 8-bit integers.
+ * Kernels have them by assembly where the language has no word. */
 enum keel_byte_dots { KEEL_DOT_VNNI = 1, KEEL_DOT_KHR = 2, KEEL_DOT_DP4A = 4, KEEL_DOT_MMA = 8 };
 
 /* Where a buffer lies.

@@ -31,8 +31,9 @@ struct keel_golden {
     uint64_t expected;  /* hash of its results: 64-bit FNV-1a over the bytes of all that it writes */
 };
 
-/* How many cases kernels of a class have, and one of them; index < keel_golden_count(numerics). Those of canonical kernels
- * come first, and are all that native ones have; kernels of another class have its own behind them. Any thread. */
+/* How many cases kernels of a class have, and one of them; index < keel_golden_count(numerics). Those of
+ * canonical kernels come first, and are all that native ones have; kernels of another class have its own
+ * behind them. Any thread. */
 uint32_t keel_golden_count(enum keel_class numerics);
 struct keel_golden keel_golden_get(enum keel_class numerics, uint32_t index);
 
@@ -46,11 +47,11 @@ struct keel_golden_result {
     bool transfer; /* wrong above, but right when read again: the transfer from the device was at fault */
 };
 
-/* Run one case of the kernels' class and look at what it left. Blocks until deadline_ns (keel/clock.h), for the build of the
- * kernels has been done before. OK means that it ran; whether it is right is in matches and intact. Errors:
- * TIMEOUT (the device is still running), NO_MEMORY, those of the device. Memory that a running, hung or lost
- * device may still write to is leaked on purpose. After an error this process must not use the device again,
- * and should end. */
+/* Run one case of the kernels' class and look at what it left. Blocks until deadline_ns (keel/clock.h), for
+ * the build of the kernels has been done before. OK means that it ran; whether it is right is in matches and
+ * intact. Errors: TIMEOUT (the device is still running), NO_MEMORY, those of the device. Memory that a
+ * running, hung or lost device may still write to is leaked on purpose. After an error this process must not
+ * use the device again, and should end. */
 enum keel_status keel_golden_run(struct keel_kernels *kernels, struct keel_queue *queue, uint32_t index,
                                  uint64_t deadline_ns, struct keel_golden_result *out);
 

@@ -28,8 +28,8 @@
 
 KEEL_API_BEGIN
 
-/* Classes of numerics: which bits products have (README.md, "Classes of numerics"). Canonical, exact8x2 and exact8x3 are
- * the same on every device; native ones within one type of board. */
+/* Classes of numerics: which bits products have (README.md, "Classes of numerics"). Canonical, exact8x2 and
+ * exact8x3 are the same on every device; native ones within one type of board. */
 enum keel_class { KEEL_CANONICAL, KEEL_NATIVE, KEEL_EXACT8X2, KEEL_EXACT8X3, KEEL_CLASSES };
 /* "exact8x2". Any thread. */
 const char *keel_class_name(enum keel_class numerics);
