@@ -156,7 +156,7 @@ enum keel_status keel_exact8_append(struct keel_kernels *kernels, const struct k
                               .digits_at = l.b_digits,
                               .down = op->transpose_b,
                               .type = op->b_type};
-    KEEL_ASSERT(digits > 0 && l.end * sizeof(uint32_t) == keel_exact8_bytes(op, digits));
+    KEEL_ASSERT(digits > 0 && KEEL_BYTES(l.end, sizeof(uint32_t)) == keel_exact8_bytes(op, digits));
     KEEL_TRY(cut(kernels, op, &a, blocks, words, list));
     KEEL_TRY(cut(kernels, op, &b, blocks, words, list));
     return multiply(kernels, op, flags, blocks, words, list);

@@ -47,10 +47,10 @@ static const struct keel_engine *any_engine(const struct keel_inference *inferen
 
 static enum keel_status build(struct keel_inference *inference, const struct keel_inference_config *from)
 {
-    struct keel_kernels_options options = {.native = false};
+    struct keel_kernels_options options = {.numerics = KEEL_CANONICAL};
     if (from->kernels != NULL)
         options = *from->kernels;
-    options.native = options.native || inference->job->numerics != 0;
+    options.numerics = (enum keel_class)inference->job->numerics;
     KEEL_TRY(keel_kernels_create_with(from->device, &options, &inference->kernels));
     if (!from->only_decode)
         KEEL_TRY(build_engine(inference, from, false, &inference->engine));

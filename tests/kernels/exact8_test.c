@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { BUFFER_FLOATS = 65536, TRIALS = 60, WAYS = 4, BLOCK = 1024 };
+enum { BUFFER_FLOATS = 30720, TRIALS = 40, WAYS = 4, BLOCK = 1024 };
 
 /* The kernels of a way: of which device of the rig, with what settings and facts. */
 struct way {
@@ -102,8 +102,8 @@ static struct drawn draw_product(void)
 {
     const bool deep = draw(8) == 0; /* more than one block of k */
     struct drawn d = {.op = {.m = draw_size(deep ? 9 : 100),
-                             .n = draw_size(deep ? 20 : 140),
-                             .k = deep ? 1000 + draw(1500) : draw_size(60),
+                             .n = draw_size(deep ? 9 : 140),
+                             .k = deep ? 1000 + draw(1300) : draw_size(60),
                              .batch = !deep && draw(3) == 0 ? 2 : 1},
                       .end = (enum end)draw(ENDS),
                       .bias = draw(2) == 0,
@@ -118,6 +118,7 @@ static struct drawn draw_product(void)
     op->c_type = draw_type();
     if (!op->chain && draw(3) == 0 && !deep)
         op->k_slices = draw_slices(&op->k);
+    op->batch = op->k > 99 ? 1 : op->batch; /* or it has no room */
     op->lda = (op->transpose_a ? op->m : op->k) + draw(5);
     op->ldb = (op->transpose_b ? op->k : op->n) + draw(5);
     op->ldc = op->n + draw(5);
