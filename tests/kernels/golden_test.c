@@ -474,8 +474,8 @@ END_TEST
 
 /* GOLDEN_DEVICE=selector: all cases on that device, with buffers of exactly their size, so that a simulator
  * sees each byte beyond them; GOLDEN_LANES sets canon.by_lane. GOLDEN_ITEMS=N: as where lanes are many,
- * gemm.items and attention.items = N. GOLDEN_ONLY=OPERATION: its cases alone. GOLDEN_CLASS: of kernels of that class;
- * GOLDEN_DOTS=N: with these dots of bytes, of those that the device has. */
+ * gemm.items and attention.items = N. GOLDEN_ONLY=OPERATION: its cases alone. GOLDEN_CLASS: of kernels of
+ * that class; GOLDEN_DOTS=N: with these dots of bytes, of those that the device has. */
 START_TEST(the_device_that_was_named_gives_the_hashes)
 {
     const char *lanes = getenv("GOLDEN_LANES");
