@@ -237,7 +237,7 @@ static const struct keel_module peak_module = {
     .source = "__kernel void peak_chain(__global float *out, float m) {\n"
               "  CHAIN c = (CHAIN)((float)get_global_id(0)), k = (CHAIN)(m);\n"
               "  CHAIN s = c, t = c + 1.0f, u = c + 2.0f, v = c + 3.0f;\n"
-              "  float16 w = c + 4.0f, x = c + 5.0f, y = c + 6.0f, z = c + 7.0f;\n"
+              "  CHAIN w = c + 4.0f, x = c + 5.0f, y = c + 6.0f, z = c + 7.0f;\n"
               "  for (int i = 0; i < 512; i++) {\n"
               "    s = fma(s, k, c); t = fma(t, k, c); u = fma(u, k, c); v = fma(v, k, c);\n"
               "    w = fma(w, k, c); x = fma(x, k, c); y = fma(y, k, c); z = fma(z, k, c);\n"

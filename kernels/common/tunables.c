@@ -301,6 +301,10 @@ static uint32_t most_of(uint32_t index, uint32_t limit)
     return best;
 }
 
+/* Two groups of 128 on a unit wait for memory in turn: faster than one of 256 at every large product on an
+ * H100. */
+enum { GEMM_ITEMS_BEST = 128 };
+
 static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_TUNABLE_COUNT])
 {
     const bool many = keel_device_many_lanes(info);
@@ -318,7 +322,8 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     values[KEEL_TUNABLE_GEMM_DEPTH] = large ? 128 : 64;
     values[KEEL_TUNABLE_GEMM_ROWS] = large ? 256 : fused ? 64 : 32;
     values[KEEL_TUNABLE_GEMM_STRIPS] = large ? 8 : 1;
-    values[KEEL_TUNABLE_GEMM_ITEMS] = many ? most_of(KEEL_TUNABLE_GEMM_ITEMS, limit) : 1;
+    values[KEEL_TUNABLE_GEMM_ITEMS] =
+        many ? most_of(KEEL_TUNABLE_GEMM_ITEMS, limit < GEMM_ITEMS_BEST ? limit : GEMM_ITEMS_BEST) : 1;
     values[KEEL_TUNABLE_GEMM_ITEM_ROWS] = values[KEEL_TUNABLE_GEMM_ITEM_COLUMNS] = 8;
     values[KEEL_TUNABLE_GEMM_ITEM_DEPTH] = values[KEEL_TUNABLE_GEMM_ITEMS] == 64 ? 8 : 16;
     values[KEEL_TUNABLE_GEMM_PROVIDER] = info->kind == KEEL_DEVICE_GPU ? 1 : 0;

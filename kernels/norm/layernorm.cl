@@ -19,10 +19,19 @@ enum { ROWS = KEEL_BY_LANE == 0 && KEEL_ROW_ITEMS == 1 ? 4 : 1 };
 /* `step` for each sixteen columns at i, of which `left` are there. */
 #if KEEL_ROW_ITEMS > 1
 #define ALONG(n, step)                                                                                       \
-    _Pragma("unroll 8") for (uint i = 0; i < n; i += 16)                                                     \
     {                                                                                                        \
-        const uint left = n - i;                                                                             \
-        step                                                                                                 \
+        uint i = 0;                                                                                          \
+        while (i + 128 <= n) { /* eight loads are asked for before the first is used */                      \
+            _Pragma("unroll") for (uint turn = 0; turn < 8; turn++, i += 16)                                 \
+            {                                                                                                \
+                const uint left = 16;                                                                        \
+                step                                                                                         \
+            }                                                                                                \
+        }                                                                                                    \
+        for (; i < n; i += 16) {                                                                             \
+            const uint left = n - i;                                                                         \
+            step                                                                                             \
+        }                                                                                                    \
     }
 #else
 #define ALONG(n, step)                                                                                       \
@@ -93,9 +102,8 @@ CANON_INLINE void layernorm_rows(__global const float *x, __global const float *
             row_store(has_beta ? fma(t, g, b) : t * g, y + (ulong)r * n + i, left);
         }
     })
-    if (columns == 0 || !ROW_LEADS)
-        return;
-    EACH(r, count) {
+    const uint told = KEEL_ROW_ITEMS == 1 || (columns > 0 && ROW_LEADS) ? count : 0;
+    EACH(r, told) {
         if (centered)
             mean_out[r] = mean[r];
         rstd_out[r] = rstd[r];
@@ -204,8 +212,9 @@ CANON_INLINE void grad_column(__global const float *x, __global const float *mea
     for (; row + FLIGHT <= rows; row += FLIGHT) {
         EACH(r, FLIGHT) {
             const ulong at = (ulong)(row + r) * n;
+            const float m = mean[row + r]; /* always there: rstd stands for it */
             d[r] = dy[at];
-            t[r] = (x[at] - (centered ? mean[row + r] : 0.0f)) * rstd[row + r];
+            t[r] = (x[at] - (centered ? m : 0.0f)) * rstd[row + r];
         }
         EACH(r, FLIGHT) {
             gamma = fma(d[r], t[r], gamma);

@@ -244,13 +244,13 @@ START_TEST(facts_of_a_device_say_how_many_work_items_a_group_has)
                                    .lanes = 32,
                                    .max_group_items = 1024,
                                    .numerics = KEEL_NUMERICS_FMA};
-    ck_assert_uint_eq(items_of(&gpu), 256);
+    ck_assert_uint_eq(items_of(&gpu), 128);
     struct keel_device_info info = gpu;
     info.lanes = 0; /* a driver of OpenCL 1.2 that does not tell */
-    ck_assert_uint_eq(items_of(&info), 256);
-    info = gpu;
-    info.max_group_items = 192;
     ck_assert_uint_eq(items_of(&info), 128);
+    info = gpu;
+    info.max_group_items = 96;
+    ck_assert_uint_eq(items_of(&info), 64);
     info.max_group_items = 32;
     ck_assert_uint_eq(items_of(&info), 1);
     info = gpu;
