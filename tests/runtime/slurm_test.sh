@@ -18,6 +18,7 @@ fi
 . "$here/script.sh"
 PATH=$PATH:/usr/sbin
 host=$(hostname)
+export TMPDIR="$root"
 daemons=
 # Daemons stay in the foreground: so their process numbers are known, and they end with this script.
 end_daemons() { for pid in $daemons; do kill -KILL "$pid" 2>/dev/null; done; }
