@@ -126,6 +126,7 @@ static uint64_t wanted_begin(uint64_t count, uint32_t of, uint32_t number)
 static uint64_t begin_within(const struct box *box, uint64_t wanted)
 {
     const uint64_t within = wanted < box->count ? wanted : box->count - 1; /* gaps go with what is before */
+    KEEL_ASSERT(box->count > 0 && box->atom > 0);
     return within / box->atom * box->atom;
 }
 
@@ -452,7 +453,7 @@ static enum keel_status refuse_memory(const struct keel_plan_model *model, const
         snprintf(enough, sizeof enough,
                  "no number of ranks does so: leave parallel.data, tensor and zero open, or give more");
     const uint32_t fewest = keel_plan_fewest_seats(model, asked);
-    struct keel_job_plan fits;
+    struct keel_job_plan fits = {.seats = 0};
     if (fewest > 0 && keel_plan_choose(model, asked, fewest, &fits) == KEEL_OK)
         snprintf(enough, sizeof enough, "%u ranks do, with tensor %u and zero %u", fewest, fits.tensor,
                  fits.zero);
