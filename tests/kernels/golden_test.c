@@ -70,7 +70,7 @@ static bool is_known(const struct stack *stack, const char *name)
     return stack->short_lived && strcmp(name, "bias_grad/70001x1") == 0;
 }
 
-/* Those whose operation begins with `op`. */
+/* Those whose name, the operation's and the shape's, begins with `op`. */
 static void some_cases(const struct stack *stack, struct rig *rig, uint64_t guard_bytes, const char *op)
 {
     const enum keel_class numerics = keel_kernels_class(rig->kernels);
@@ -78,7 +78,7 @@ static void some_cases(const struct stack *stack, struct rig *rig, uint64_t guar
     for (uint32_t i = 0; i < keel_golden_count(numerics); i++) {
         struct keel_golden_result result;
         const struct keel_golden golden = keel_golden_get(numerics, i);
-        if (strncmp(golden.op, op, strlen(op)) != 0)
+        if (strncmp(golden.name, op, strlen(op)) != 0)
             continue;
         ck_ok(golden_run_guarded(rig->kernels, rig->queue, i, guard_bytes, keel_deadline_after_ns(LIMIT_NS),
                                  &result));
