@@ -9,6 +9,8 @@ static const double norm_epsilon = 1e-5; /* of all: graph_dense.c */
 static void print_tail(struct keel_json *json, const struct keel_job *job)
 {
     keel_json_bool(json, "tie_word_embeddings", job->tied);
+    keel_json_text(json, "bos_token_id", NULL); /* no token begins or ends a text: theirs would be others */
+    keel_json_text(json, "eos_token_id", NULL);
     keel_json_text(json, "dtype", "float32");
     keel_json_text(json, "torch_dtype", "float32");
     keel_json_close(json, '}');
