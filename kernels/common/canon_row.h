@@ -84,6 +84,6 @@ CANON_INLINE ulong group_total(ulong v, __local ulong *at)
         if (id < half_size)
             at[id] += at[id + half_size];
     }
-    return at[0];
+    return id == 0 ? at[0] : 0;
 }
 #endif
