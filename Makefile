@@ -130,7 +130,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans mutants lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans mutants exact8 lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -327,6 +327,11 @@ plans: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/plans_test
 	@KEEL_PLANS_CASES=$(or $(CASES),10000) KEEL_PLANS_SECONDS=0 KEEL_PLANS_FIRST=1000 \
 	  $(BUILD)/tests/runtime/plans_test
+
+# So many random products of the exact classes (CASES, 10000) on the host and on PoCL in three ways.
+exact8: deps
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/kernels/exact8_test
+	@KEEL_EXACT8_TRIALS=$(or $(CASES),10000) $(BUILD)/tests/kernels/exact8_test
 
 # Defects that are put in on purpose, one at a time, and what finds each (ONLY=word: those of a name, family or file).
 mutants: deps

@@ -14,6 +14,10 @@
 #define KEEL_DOT_KHR  2
 #define KEEL_DOT_DP4A 4
 #define KEEL_DOT_MMA  8
+#if KEEL_EXACT8_DOT == KEEL_DOT_VNNI && !defined(__x86_64__) /* a simulator, or code that is made on the way */
+#undef KEEL_EXACT8_DOT
+#define KEEL_EXACT8_DOT 0
+#endif
 #define DIGITS        KEEL_EXACT8_DIGITS
 #define ITEMS         KEEL_EXACT8_ITEMS
 #define GROUP_SIZE    __attribute__((reqd_work_group_size(ITEMS, 1, 1)))

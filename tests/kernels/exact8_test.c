@@ -546,4 +546,4 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, planes_make_a_product_exact, 0, 2);
 }
 
-KEEL_TEST_MAIN("exact8", cases, 300)
+KEEL_TEST_MAIN("exact8", cases, getenv("KEEL_EXACT8_TRIALS") != NULL ? 86400 : 900)
