@@ -14,13 +14,14 @@
 #define KEEL_DOT_KHR  2
 #define KEEL_DOT_DP4A 4
 #define KEEL_DOT_MMA  8
-#if KEEL_EXACT8_DOT == KEEL_DOT_VNNI && !defined(__x86_64__) /* a simulator, or code that is made on the way */
+#if KEEL_EXACT8_DOT == KEEL_DOT_VNNI &&                                                                      \
+    !defined(__x86_64__) /* a simulator, or code that is made on the way */
 #undef KEEL_EXACT8_DOT
 #define KEEL_EXACT8_DOT 0
 #endif
-#define DIGITS        KEEL_EXACT8_DIGITS
-#define ITEMS         KEEL_EXACT8_ITEMS
-#define GROUP_SIZE    __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+#define DIGITS     KEEL_EXACT8_DIGITS
+#define ITEMS      KEEL_EXACT8_ITEMS
+#define GROUP_SIZE __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 enum { CHECKSUM = 32, CHAIN = 64, C_TYPE_AT = 12, TYPE_MASK = 3 };
 enum { EXACT8_DOWN = 1, EXACT8_TYPE_AT = 1 };
 /* Processors get loops: their compilers take long for what is unrolled of a work-item of many. */
