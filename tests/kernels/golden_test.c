@@ -70,16 +70,17 @@ static bool is_known(const struct stack *stack, const char *name)
     return stack->short_lived && strcmp(name, "bias_grad/70001x1") == 0;
 }
 
-/* Those whose name, the operation's and the shape's, begins with `op`. */
+/* Those whose operation, or name, begins with `op`: some do. */
 static void some_cases(const struct stack *stack, struct rig *rig, uint64_t guard_bytes, const char *op)
 {
     const enum keel_class numerics = keel_kernels_class(rig->kernels);
-    int wrong = 0;
+    int wrong = 0, seen = 0;
     for (uint32_t i = 0; i < keel_golden_count(numerics); i++) {
         struct keel_golden_result result;
         const struct keel_golden golden = keel_golden_get(numerics, i);
-        if (strncmp(golden.name, op, strlen(op)) != 0)
+        if (strncmp(golden.op, op, strlen(op)) != 0 && strncmp(golden.name, op, strlen(op)) != 0)
             continue;
+        seen++;
         ck_ok(golden_run_guarded(rig->kernels, rig->queue, i, guard_bytes, keel_deadline_after_ns(LIMIT_NS),
                                  &result));
         const bool known = is_known(stack, golden.name);
@@ -95,6 +96,7 @@ static void some_cases(const struct stack *stack, struct rig *rig, uint64_t guar
         wrong += (!result.matches && !known) || !result.intact;
     }
     fflush(stdout);
+    ck_assert_int_gt(seen, 0);
     ck_assert_int_eq(wrong, 0);
 }
 
