@@ -435,7 +435,10 @@ static enum keel_status take_option(void *own, const struct keel_command_option 
     struct options *options = own;
     switch ((enum taken)option->offset) {
     case NODE:
-        return parse_number(option->name, value, 10, KEEL_NODES_MAX - 1, &options->node);
+        KEEL_TRY(parse_number(option->name, value, 10, KEEL_NODES_MAX - 1, &options->node));
+        return options->node > 0
+                   ? KEEL_OK
+                   : keel_fail(KEEL_INVALID, "--node 0: nodes count from 1, node 0 is the launcher");
     case INCARNATION:
         return parse_number(option->name, value, 10, UINT32_MAX >> 8, &options->incarnation);
     case RUN:

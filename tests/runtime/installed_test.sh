@@ -87,10 +87,22 @@ cp -r out "$root/shared/out"
 keel ckpt export out gpt2/ --names gpt2 >/dev/null 2>&1
 for page in "$prefix"/share/man/man1/*.1; do
     name=$(basename "$page" .1)
-    awk '/^\.Sh/ { in_examples = /EXAMPLES/ } /^\.Ed/ { literal = 0 } in_examples && literal { print } /^\.Bd -literal/ { literal = 1 }' "$page" |
-        sed -e 's/acme:0/pocl:0/' -e 's/10\.0\.0\.1:0/127.0.0.1:0/' -e "s|/shared/|$root/shared/|" -e "s|PREFIX/|$prefix/|" >"$root/examples"
+    awk '/^\.Sh/ { in_examples = /EXAMPLES/ } /^\.Ed/ { literal = 0 }
+        in_examples && literal { if (sub(/ *\\e$/, "")) printf "%s", $0; else print }
+        /^\.Bd -literal/ { literal = 1 }' "$page" |
+        sed -e 's/acme:0/pocl:0/' -e 's/10\.0\.0\.1:/127.0.0.1:/' -e "s|/shared/|$root/shared/|" -e "s|PREFIX/|$prefix/|" >"$root/examples"
     while read -r line <&3; do
         case $line in
+        *launch=none*) # waits for the agents of the next line, as many as its ranks
+            sh -c "$line --out hosts" >launcher.log 2>&1 3<&- & launcher=$!
+            continue ;;
+        *"agent --join"*)
+            until [ -s hosts/job.key ] || ! kill -0 $launcher; do sleep 0.1; done
+            for node in 1 2 3 4; do $line --node $node --key-file hosts/job.key >"agent$node.log" 2>&1 3<&- & done
+            wait $launcher
+            check "$name: $line" test $? -eq 0
+            continue ;;
+        *launch=ssh*) continue ;; # four hosts: hosts_test.sh has them
         *"ckpt diff"*) line="$line; [ \$? -eq 1 ]" ;; # they differ, and say so
         esac
         check "$name: $line" timeout -k 5 300 sh -c "$line" 3<&-

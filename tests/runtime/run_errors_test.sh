@@ -281,7 +281,7 @@ if [ -c /dev/full ]; then
     keel run "$job" --out "$root/full" --set train.steps=2 >/dev/full 2>"$root/log"; code=$?
     expect "nor was a run" 1 "the standard output cannot be written"
 fi
-timeout 600 "$KEEL" agent "$job" --node 0 >"$root/log" 2>&1; code=$?; expect "an agent of no number" 2 "node 0 is the launcher"
+timeout 600 "$KEEL" agent --join 127.0.0.1:9 --key-file job.key --node 0 >"$root/log" 2>&1; code=$?; expect "an agent of no number" 2 "node 0 is the launcher"
 grep -q '^keel agent: ' "$root/log";                        code=$?; expect "is told so, not a log" 0 ""
 timeout 600 "$KEEL" --help >"$root/log" 2>&1; code=$?;     expect "all commands with a page are listed" 0 "keel agent"
 
@@ -311,7 +311,7 @@ for limit in 50000 60000 70000; do
     (ulimit -v $limit && keel run "$job" --out "$root/memory-$limit") >"$root/log" 2>&1
     ! grep 'end is not kept.*the next regular one' "$root/log" >/dev/null; code=$?; expect "nothing is waited for behind the last step: $limit KB" 0 ""
 done
-"$KEEL" agent --help >"$root/log" 2>&1; code=$?;           expect "keel agent --help" 0 "usage: keel agent JOB"
+"$KEEL" agent --help >"$root/log" 2>&1; code=$?;           expect "keel agent --help" 0 "usage: keel agent --join HOST:PORT"
 
 # ---- strangers ----
 chmod 644 "$root/run/job.key"
