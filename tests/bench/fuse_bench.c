@@ -37,7 +37,8 @@ static void end(struct keel_graph *graph, keel_value y)
 static void build_gelu(struct keel_graph *graph)
 {
     keel_value w = param(graph, "w", (struct keel_shape){2, {WIDTH, WIDTH}});
-    end(graph, keel_graph_gelu(graph, keel_graph_linear(graph, made(graph, rows_shape), w, 0)));
+    const keel_value up = keel_graph_linear(graph, made(graph, rows_shape), w, 0);
+    end(graph, keel_graph_activation(graph, up, KEEL_GELU));
 }
 
 static void build_residual(struct keel_graph *graph)

@@ -6,6 +6,7 @@
 #include <keel/clock.h>
 #include <keel/file.h>
 #include <keel/health.h>
+#include <keel/memory.h>
 #include <keel/process.h>
 #include <stdio.h>
 #include <stdlib.h>
