@@ -1,12 +1,13 @@
 /* limits.h - how large a run may be: one table for all rooms.
  *
- * Here stand the limits that rooms must agree on: nodes, ranks, shards, and a control message. Those of one mechanism alone (operations in flight, drills, records of a file) stand in its own
- * header. runtime/README.md, section Limits, says what each costs in memory and bytes sent. */
+ * Here stand the limits that rooms must agree on: nodes, ranks, shards, and a control message. Those of one
+ * mechanism alone (operations in flight, drills, records of a file) stand in its own header.
+ * runtime/README.md, section Limits, says what each costs in memory and bytes sent. */
 #ifndef KEEL_LIMITS_H
 #define KEEL_LIMITS_H
 
-/* Workers of a run, spares included. Tests and a bench of the control plane are built with more or fewer; then
- * all must be that includes this. */
+/* Workers of a run, spares included. Tests and a bench of the control plane are built with more or fewer;
+ * then all must be that includes this. */
 #ifndef KEEL_LIMIT_MEMBERS
 #define KEEL_LIMIT_MEMBERS 512
 #endif
