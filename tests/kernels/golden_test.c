@@ -468,6 +468,7 @@ START_TEST(the_exact_classes_have_hashes_of_their_own)
     ck_assert_uint_gt(keel_golden_count(numerics), keel_golden_count(KEEL_CANONICAL));
     ck_assert_uint_eq(keel_golden_count(KEEL_NATIVE), keel_golden_count(KEEL_CANONICAL));
     some_cases(&stacks[_i / 2], &rig, 256, "gemm");
+    some_cases(&stacks[_i / 2], &rig, 256, "exact8");
     rig_close(&rig);
 }
 END_TEST
