@@ -95,7 +95,7 @@ static void add_digits(const uint32_t *a, const uint32_t *b, uint32_t words, int
 {
     for (uint32_t w = 0; w < words; w++, a += EXACT8_LINES, b += EXACT8_LINES)
         for (uint32_t c = 0; c < 4; c++) {
-            const int32_t x = (int8_t)(*a >> 8 * c);
+            const int8_t x = (int8_t)(*a >> 8 * c);
             for (uint32_t j = 0; j < EXACT8_LINES; j++)
                 sums[j] += x * (int8_t)(b[j] >> 8 * c);
         }
@@ -112,6 +112,7 @@ static void block_values(const struct product *g, const struct exact8_block *b, 
     const uint32_t *bs =
         g->planes + g->l.b_digits + at + ((uint64_t)g->batch * g->l.b_lines + j0) * g->l.words;
     int32_t sums[EXACT8_DIGITS_MAX][EXACT8_LINES] = {{0}};
+    KEEL_ASSERT(g->digits > 0 && g->digits <= EXACT8_DIGITS_MAX);
     for (uint32_t x = 0; x < g->digits; x++)
         for (uint32_t y = 0; x + y < g->digits; y++)
             add_digits(a + x * g->l.a_step, bs + y * g->l.b_step, words, sums[x + y]);
@@ -136,7 +137,7 @@ static void add_line(line_values to, const line_values x)
 static void add_slices(const struct product *g, struct exact8_block *b, uint32_t *number, uint32_t i,
                        uint32_t j0, uint32_t count, bool chained, line_values sums)
 {
-    line_values values;
+    line_values values = {0};
     if (count <= 1) {
         const uint32_t end = b->end;
         for (bool first = !chained; b->length > 0 && b->end == end; exact8_next(&g->k, b), first = false) {
