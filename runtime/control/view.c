@@ -383,18 +383,18 @@ uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
     return w.bytes;
 }
 
-void keel_view_read_member(struct keel_wire_reader *r, struct keel_member *m)
+void keel_view_read_member(struct keel_wire_reader *reader, struct keel_member *out)
 {
-    m->rank = (uint16_t)keel_reader_number(r, 2);
-    m->node = (uint16_t)keel_reader_number(r, 2);
-    m->local = (uint8_t)keel_reader_number(r, 1);
-    m->spare = (uint8_t)keel_reader_number(r, 1);
-    m->incarnation = (uint32_t)keel_reader_number(r, 4);
-    m->data.bytes = (uint32_t)keel_reader_number(r, 1);
-    if (m->data.bytes > KEEL_ADDRESS_BYTES)
-        r->failed = true;
+    out->rank = (uint16_t)keel_reader_number(reader, 2);
+    out->node = (uint16_t)keel_reader_number(reader, 2);
+    out->local = (uint8_t)keel_reader_number(reader, 1);
+    out->spare = (uint8_t)keel_reader_number(reader, 1);
+    out->incarnation = (uint32_t)keel_reader_number(reader, 4);
+    out->data.bytes = (uint32_t)keel_reader_number(reader, 1);
+    if (out->data.bytes > KEEL_ADDRESS_BYTES)
+        reader->failed = true;
     else
-        keel_reader_bytes(r, m->data.data, m->data.bytes);
+        keel_reader_bytes(reader, out->data.data, out->data.bytes);
 }
 
 bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out)
