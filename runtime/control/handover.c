@@ -2,6 +2,7 @@
 #include "handover.h"
 
 #include "wire_bytes.h"
+#include <keel/memory.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -197,7 +198,7 @@ static const char *read_text(struct keel_wire_reader *reader)
     const uint64_t bytes = keel_reader_number(reader, 4);
     const char *text = (const char *)reader->data + reader->at;
     if (reader->failed || bytes == 0 || bytes > reader->bytes - reader->at ||
-        memchr(text, '\0', bytes) != text + bytes - 1) {
+        memchr(text, '\0', keel_size(bytes)) != text + bytes - 1) {
         reader->failed = true;
         return "";
     }
