@@ -142,7 +142,7 @@ schedule() {
             killed=1
             kill -KILL $launcher
         fi
-        (sleep "$limit" && kill -KILL $launcher) >/dev/null 2>&1 &
+        (trap 'kill $!; exit' TERM; sleep "$limit" & wait $! && kill -KILL $launcher) >/dev/null 2>&1 &
         guard=$!
         wait $launcher
         code=$?
