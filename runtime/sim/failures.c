@@ -18,12 +18,6 @@ static const char *const words[] = {
 #undef KEEL_FAILURE_WORD
 };
 
-const char *keel_failure_word(enum keel_failure_kind kind)
-{
-    KEEL_ASSERT((unsigned)kind < KEEL_FAILURE_KIND_COUNT);
-    return words[kind];
-}
-
 /* ---- words --------------------------------------------------------------------------------------------- */
 
 static uint64_t unit_of(const char *name, uint64_t bare_ns)
@@ -116,7 +110,7 @@ static enum keel_status read_real(const struct line *line, const char *what, con
 
 static enum keel_status read_factor(const struct line *line, const char *word, uint32_t *out_ppm)
 {
-    double factor;
+    double factor = 1;
     KEEL_TRY(read_real(line, "factor", word, 1, 1000, &factor));
     *out_ppm = (uint32_t)(factor * KEEL_FAILURE_FACTOR_PPM + 0.5);
     return KEEL_OK;

@@ -37,7 +37,6 @@ enum keel_failure_kind {
 #undef KEEL_FAILURE_ENUM
         KEEL_FAILURE_KIND_COUNT
 };
-const char *keel_failure_word(enum keel_failure_kind kind);
 
 struct keel_failure {
     uint64_t at_ns, repair_ns;
