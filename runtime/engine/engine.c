@@ -72,10 +72,6 @@ static enum keel_status check_config(const struct keel_engine_config *config)
         (config->tensor_count == 0 && config->tensor_first != 0))
         return keel_fail(KEEL_INVALID, "engine: %u slices from %u on, of %u tensor slices",
                          config->tensor_count, config->tensor_first, of);
-    const bool some = config->tensor_count != 0 && config->tensor_count != of;
-    if (some && config->check_products)
-        return keel_fail(KEEL_UNSUPPORTED, "engine: train.check_products with some of the tensor slices: "
-                                           "take parallel.tensor = 1, or leave it out");
     if ((config->windows || config->weight_windows) && !config->in_pieces)
         return keel_fail(KEEL_INVALID, "engine: gradients or weights in windows, which owners have, are "
                                        "wanted without pieces");

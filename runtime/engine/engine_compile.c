@@ -469,6 +469,13 @@ static enum keel_status emit_node(struct keel_emit *emit)
     return keel_op_row(node->op)->emit(emit, node);
 }
 
+static enum keel_status emit_checks(struct keel_emit *emit, bool behind)
+{
+    return emit->checks == NULL
+               ? KEEL_OK
+               : keel_gemm_checksums_emit(emit->checks, emit->kernels, emit->node, behind, emit->list);
+}
+
 /* What ends the segment, beside a bucket and weights: what is exchanged behind it. */
 static enum keel_status emit_end(struct keel_engine *engine, struct keel_engine_program *program,
                                  uint32_t segment)
@@ -490,15 +497,13 @@ static enum keel_status emit_nodes(struct keel_engine *engine, struct keel_emit 
     for (uint32_t segment = 0; segment < program->list_count; segment++) {
         emit->list = &program->lists[segment];
         for (; emit->node < program->segments[segment].end; emit->node++) {
-            if (emit->checks != NULL)
-                KEEL_TRY(keel_gemm_checksums_emit(emit->checks, emit->kernels, emit->node, emit->list));
+            KEEL_TRY(emit_checks(emit, false));
             KEEL_TRY(emit_node(emit));
+            KEEL_TRY(emit_checks(emit, true));
         }
         KEEL_TRY(emit_end(engine, program, segment));
     }
-    return emit->checks != NULL
-               ? keel_gemm_checksums_emit(emit->checks, emit->kernels, program->graph->node_count, emit->list)
-               : KEEL_OK;
+    return KEEL_OK;
 }
 
 static struct keel_emit emitter(struct keel_engine *engine, struct keel_engine_program *program)

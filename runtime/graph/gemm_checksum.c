@@ -1,5 +1,6 @@
 /* gemm_checksum.c - checksums of a program's products; see the header. */
 #include "gemm_checksum.h"
+#include "ops.h"
 
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -7,16 +8,16 @@
 #include <string.h>
 
 struct keel_gemm_checksum {
-    uint32_t node, due; /* checked before node `due` is emitted */
+    uint32_t node, due; /* checked before node `due`, or right behind its own */
     uint64_t offset, bytes;
     struct keel_buffer *checksums; /* a slice */
     struct keel_gemm product;      /* once it is bound */
-    char name[KEEL_VALUE_NAME_BYTES];
+    char name[2 * KEEL_VALUE_NAME_BYTES + 4];
 };
 
 static const uint64_t reset_limit_ns = 120 * KEEL_NS_PER_S;
 
-/* The last node that reads what `node` makes; the one after `node` when none does. */
+/* The last node that reads what `node` makes; itself when none does. */
 static uint32_t due_of(const struct keel_graph *graph, uint32_t node)
 {
     keel_value value = graph->nodes[node].out[0];
@@ -24,7 +25,27 @@ static uint32_t due_of(const struct keel_graph *graph, uint32_t node)
         for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
             if (graph->nodes[n].in[i] == value && graph->values[value].kind == KEEL_VALUE_TEMP)
                 return n;
-    return node + 1;
+    return node;
+}
+
+/* What a value is a copy of, of some slices or in another order. */
+static keel_value source_of(const struct keel_graph *graph, keel_value value)
+{
+    for (uint32_t n = graph->node_count; n-- > 0;)
+        if (graph->nodes[n].out[0] == value &&
+            (graph->nodes[n].op == KEEL_OP_REPACK || graph->nodes[n].op == KEEL_OP_RUN))
+            value = graph->nodes[n].in[0];
+    return value;
+}
+
+/* Its result, and the layer by its weight, where the name of the one does not say the other. */
+static void name_product(const struct keel_graph *graph, uint32_t node, char *out, size_t out_bytes)
+{
+    const struct keel_ir_node *of = &graph->nodes[node];
+    const struct keel_ir_value *weight = &graph->values[source_of(graph, of->in[1])];
+    const bool says = of->in[1] != 0 && weight->kind == KEEL_VALUE_PARAM;
+    snprintf(out, out_bytes, "%s%s%s", graph->values[of->out[0]].name, says ? " of " : "",
+             says ? weight->name : "");
 }
 
 enum keel_status keel_gemm_checksums_plan(struct keel_gemm_checksums *checks, const struct keel_graph *graph,
@@ -40,7 +61,7 @@ enum keel_status keel_gemm_checksums_plan(struct keel_gemm_checksums *checks, co
                                          .due = due_of(graph, node),
                                          .offset = checks->bytes,
                                          .bytes = keel_gemm_checksum_bytes(gemm)};
-    snprintf(check->name, sizeof check->name, "%s", graph->values[graph->nodes[node].out[0]].name);
+    name_product(graph, node, check->name, sizeof check->name);
     checks->bytes += keel_round_up(check->bytes, checks->align_bytes);
     return KEEL_OK;
 }
@@ -83,12 +104,13 @@ void keel_gemm_checksums_bind(struct keel_gemm_checksums *checks, uint32_t node,
 }
 
 enum keel_status keel_gemm_checksums_emit(struct keel_gemm_checksums *checks, struct keel_kernels *kernels,
-                                          uint32_t node, struct keel_launch_list *list)
+                                          uint32_t node, bool behind, struct keel_launch_list *list)
 {
     for (uint32_t i = 0; i < checks->count; i++) {
+        const struct keel_gemm_checksum *check = &checks->items[i];
         struct keel_gemm_check op = {
-            .product = &checks->items[i].product, .report = checks->reports, .report_index = i};
-        if (checks->items[i].due == node)
+            .product = &check->product, .report = checks->reports, .report_index = i};
+        if (check->due == node && (check->node == node) == behind)
             KEEL_TRY(keel_op_gemm_check(kernels, &op, list));
     }
     return KEEL_OK;

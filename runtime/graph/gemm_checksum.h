@@ -27,9 +27,10 @@ enum keel_status keel_gemm_checksums_make(struct keel_gemm_checksums *checks, st
                                           struct keel_queue *queue, uint64_t *bytes);
 /* While emitting: give node's product its checksums. */
 void keel_gemm_checksums_bind(struct keel_gemm_checksums *checks, uint32_t node, struct keel_gemm *gemm);
-/* Append the checks that are due before node number `node`. */
+/* Append the checks that are due before node number `node`, or right behind it: in the same list as the
+ * product, since behind the end of a list a gradient is summed, and its memory may be another's. */
 enum keel_status keel_gemm_checksums_emit(struct keel_gemm_checksums *checks, struct keel_kernels *kernels,
-                                          uint32_t node, struct keel_launch_list *list);
+                                          uint32_t node, bool behind, struct keel_launch_list *list);
 /* Enqueue reading the reports; once that has been done, keel_gemm_checksums_judge says CORRUPT, naming the
  * product, when a result had changed: the board is not to be trusted. */
 enum keel_status keel_gemm_checksums_read(struct keel_gemm_checksums *checks, struct keel_queue *queue);

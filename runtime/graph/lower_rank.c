@@ -335,7 +335,7 @@ static enum keel_status lower_product(struct rank *rank, const struct keel_ir_no
         if (rank->node_count > 1)
             KEEL_TRY(take_operands(rank, old, &one, run));
         if (made->count > 0)
-            one.out[0] = new_value(rank, "part", like.dtype, &like.shape);
+            one.out[0] = new_value(rank, like.name, like.dtype, &like.shape);
         made->part[made->count] = one.out[0];
         KEEL_TRY(append(rank, &one));
     }

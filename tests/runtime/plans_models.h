@@ -41,6 +41,7 @@ struct plan_case {
     uint32_t holders, group; /* of each share; positions that have all together */
     bool gathers;            /*   and of the weights, which others have while they read them, */
     uint32_t ahead;          /*   and so much before */
+    bool checked;            /* products have checksums */
     uint32_t batch, tokens, heads, width, vocab;
     uint32_t classes; /* that ids and targets are below */
     enum keel_dtype storage;
