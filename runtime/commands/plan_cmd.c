@@ -135,10 +135,11 @@ static enum keel_status fill_pieces(const struct plan *plan, const struct keel_e
 {
     const uint32_t buckets = keel_engine_bucket_count(engine);
     KEEL_TRY(keel_alloc(buckets + 2, sizeof **out, out));
+    if (plan->compressed)
+        KEEL_TRY(keel_trainer_count_compressed(engine, &plan->compression, *out));
     for (uint32_t b = 0; b < buckets; b++)
-        (*out)[b] = plan->compressed
-                        ? keel_trainer_compressed_count(engine, &plan->compression, b) * KEEL_COMPRESSED_BYTES
-                        : keel_engine_bucket(engine, b)->count * sizeof(float);
+        (*out)[b] = plan->compressed ? (*out)[b] * KEEL_COMPRESSED_BYTES
+                                     : keel_engine_bucket(engine, b)->count * sizeof(float);
     (*out)[buckets] = sizeof(float);
     (*out)[buckets + 1] = ranks * sizeof(struct keel_commit_record);
     return KEEL_OK;

@@ -710,29 +710,11 @@ static enum keel_status name_directory(struct run *run)
     return KEEL_OK;
 }
 
-/* What ranks that share slices cannot do, by the key that asks for it. */
-static enum keel_status check_tensor(const struct keel_job *job)
-{
-    const char *key = keel_run_plan_refused(job);
-    if (key == NULL)
-        return KEEL_OK;
-    return keel_fail(KEEL_UNSUPPORTED, "parallel.tensor = %u does not go with %s", job->parallel.tensor, key);
-}
-
-/* Before anything is made: which plans workers can run. */
-static enum keel_status check_parallel(const struct keel_job *job)
-{
-    KEEL_TRY(keel_job_check_ranks(job, job->ranks));
-    if (job->parallel.tensor > 1)
-        KEEL_TRY(check_tensor(job));
-    return KEEL_OK;
-}
-
 static enum keel_status prepare(struct run *run)
 {
     KEEL_TRY(keel_plugin_try_load(run->job_path, run->overrides, run->override_count));
     KEEL_TRY(keel_job_load(run->job_path, run->overrides, run->override_count, &run->job));
-    KEEL_TRY(check_parallel(&run->job));
+    KEEL_TRY(keel_job_check_ranks(&run->job, run->job.ranks));
     KEEL_TRY(check_drills(run));
     KEEL_TRY(name_directory(run));
     keep_schedule(run);

@@ -5,21 +5,11 @@
 #include "plan_axes.h"
 #include "trainer.h"
 
-const char *keel_run_plan_refused(const struct keel_job *job)
-{
-    struct keel_compression compression;
-    if (keel_job_compression(job, &compression))
-        return "train.gradients: give exact";
-    return job->check_products ? "train.check_products: give no" : NULL;
-}
-
 void keel_run_plan_settle(const struct keel_plan_model *model, uint64_t layout, uint32_t ranks,
                           struct keel_job *job, struct keel_plan_table *out)
 {
     struct keel_parallel asked = job->parallel;
     struct keel_job_plan instead_of;
-    if (asked.tensor == 0 && keel_run_plan_refused(job) != NULL)
-        asked.tensor = 1;
     const bool chosen = keel_plan_settle(model, ranks, &asked, &instead_of);
     if (chosen)
         job->parallel = asked;

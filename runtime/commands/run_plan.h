@@ -13,7 +13,5 @@ enum keel_status keel_run_plan_make(struct keel_job *job, const struct keel_data
 /* The same of a model with all cuts, without the refusal: for keel plan. At most KEEL_MEMBERS_MAX ranks. */
 void keel_run_plan_settle(const struct keel_plan_model *model, uint64_t layout, uint32_t ranks,
                           struct keel_job *job, struct keel_plan_table *out);
-/* NULL, or the key that ranks that share slices cannot have, with what to give. */
-const char *keel_run_plan_refused(const struct keel_job *job);
 
 #endif

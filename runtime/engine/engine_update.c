@@ -63,8 +63,10 @@ static void take_slice(struct keel_update_tensor *tensor, const struct keel_shap
     tensor->count = tensor->count / tensor->stride * tensor->row;
 }
 
-enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct keel_update_tensor **out,
-                                        uint32_t *out_count, uint32_t *out_all)
+/* A tensor for each parameter and each of its slices that are here. What is not split is here whatever the
+ * slices: of them all, or of the first alone. */
+static enum keel_status list_boxes(const struct keel_engine *engine, bool of_first,
+                                   struct keel_update_tensor **out, uint32_t *out_count, uint32_t *out_all)
 {
     const struct keel_graph *graph = engine->train.graph;
     const struct keel_slice_run *cut = &engine->tensor;
@@ -77,7 +79,7 @@ enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct
         const bool is_split = spec->kind == KEEL_SPLIT && cut->of > 1; /* models say it for any mesh */
         const uint32_t slices = is_split ? cut->of : 1;
         for (uint32_t s = 0; s < slices; s++, all++) {
-            if (s < cut->first || s - cut->first >= cut->count)
+            if ((is_split || of_first) && (s < cut->first || s - cut->first >= cut->count))
                 continue;
             boxes[count] = keel_engine_describe_tile(engine, p);
             boxes[count].row = boxes[count].stride = 0;
@@ -91,6 +93,29 @@ enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct
     *out_count = count;
     *out_all = all;
     return KEEL_OK;
+}
+
+enum keel_status keel_engine_norm_boxes(const struct keel_engine *engine, struct keel_update_tensor **out,
+                                        uint32_t *out_count, uint32_t *out_all)
+{
+    return list_boxes(engine, true, out, out_count, out_all);
+}
+
+enum keel_status keel_engine_boxes(const struct keel_engine *engine, struct keel_engine_box **out,
+                                   uint32_t *out_count)
+{
+    struct keel_update_tensor *tensors;
+    struct keel_engine_box *boxes;
+    uint32_t all;
+    KEEL_TRY(list_boxes(engine, false, &tensors, out_count, &all));
+    enum keel_status status = keel_alloc(*out_count, sizeof *boxes, (void *)&boxes);
+    for (uint32_t i = 0; i < *out_count && status == KEEL_OK; i++)
+        boxes[i] =
+            (struct keel_engine_box){tensors[i].offset, tensors[i].count, tensors[i].row, tensors[i].stride};
+    keel_free(tensors);
+    if (status == KEEL_OK)
+        *out = boxes;
+    return status;
 }
 
 /* The table of the norm's boxes, where it is not that of the update. */

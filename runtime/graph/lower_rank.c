@@ -77,7 +77,7 @@ static keel_value new_value(struct rank *rank, const char *what, enum keel_dtype
                             const struct keel_shape *shape)
 {
     char name[KEEL_VALUE_NAME_BYTES];
-    snprintf(name, sizeof name, "%s.%u", what, rank->graph->value_count);
+    snprintf(name, sizeof name, "%.50s.%u", what, rank->graph->value_count);
     return keel_graph_value(rank->graph, name, dtype, KEEL_VALUE_TEMP, *shape, 0);
 }
 

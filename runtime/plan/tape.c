@@ -78,22 +78,6 @@ static bool is_missing(const struct keel_tape_config *config, const struct keel_
     return config->shard_position[shard] == config->position && !keel_hold_covers(hold, shard);
 }
 
-/* Compressed: the host takes them when all are final. The slot is not that of a sibling: an attempt that ends
- * here keeps it. */
-static void put_encoded(struct keel_tape *tape, const struct keel_tape_config *config,
-                        struct keel_partial_sums *hold, uint32_t shard)
-{
-    const int slot = keel_hold_free_slot(hold);
-    int chain[KEEL_HOLD_LEVELS_MAX];
-    put_kind(tape, KEEL_ACTION_ZERO);
-    put_microbatches(tape, shard, config->microbatches - 1);
-    for (uint32_t piece = 0; piece <= config->bucket_count; piece++)
-        put_segment(tape, shard, config->microbatches - 1, piece);
-    put(tape, (struct keel_action){.kind = KEEL_ACTION_ENCODE, .slot = (int16_t)slot, .shard = shard});
-    keel_hold_add(hold, shard, chain);
-    keel_hold_in_gradients(hold)->slot = slot;
-}
-
 static uint32_t count_segments(const struct keel_tape_config *config)
 {
     return config->segments != NULL ? config->segment_count : config->bucket_count + 1;
@@ -169,25 +153,46 @@ static void put_microbatch(struct keel_tape *tape, const struct keel_tape_config
     }
 }
 
-/* Microbatches but the last run through; the last one stops behind each segment, where held siblings are
- * added to what is final now. Of the last shard each bucket is marked, so that its sum overlaps the segments
- * behind it. */
+/* Microbatches but the last run through, where nothing is exchanged in them; the last one stops behind each
+ * segment. */
+static void put_all_microbatches(struct keel_tape *tape, const struct keel_tape_config *config,
+                                 uint32_t shard, const int *chain, uint32_t chain_count, bool last)
+{
+    const uint32_t m = config->microbatches - 1;
+    if (config->segments == NULL)
+        put_microbatches(tape, shard, m);
+    for (uint32_t i = config->segments == NULL ? m : 0; i <= m; i++)
+        put_microbatch(tape, config, shard, i, chain, chain_count, last);
+}
+
+/* Compressed: the host takes them when all are final. The slot is not that of a sibling: an attempt that ends
+ * here keeps it. */
+static void put_encoded(struct keel_tape *tape, const struct keel_tape_config *config,
+                        struct keel_partial_sums *hold, uint32_t shard)
+{
+    const int slot = keel_hold_free_slot(hold);
+    int chain[KEEL_HOLD_LEVELS_MAX];
+    put_kind(tape, KEEL_ACTION_ZERO);
+    put_all_microbatches(tape, config, shard, NULL, 0, false);
+    put(tape, (struct keel_action){.kind = KEEL_ACTION_ENCODE, .slot = (int16_t)slot, .shard = shard});
+    keel_hold_add(hold, shard, chain);
+    keel_hold_in_gradients(hold)->slot = slot;
+}
+
+/* Where a segment makes a piece final, held siblings are added to it. Of the last shard each bucket is
+ * marked, so that its sum overlaps the segments behind it. */
 static void put_shard(struct keel_tape *tape, const struct keel_tape_config *config,
                       struct keel_partial_sums *hold, uint32_t shard, bool last)
 {
     struct keel_held_node *before = keel_hold_in_gradients(hold);
     int chain[KEEL_HOLD_LEVELS_MAX];
-    const uint32_t m = config->microbatches - 1;
     if (before != NULL) {
         before->slot = keel_hold_free_slot(hold);
         put_slot(tape, KEEL_ACTION_STORE, before->slot, KEEL_PIECE_ALL);
     }
     put_kind(tape, KEEL_ACTION_ZERO);
     const uint32_t chain_count = keel_hold_add(hold, shard, chain);
-    if (config->segments == NULL)
-        put_microbatches(tape, shard, m);
-    for (uint32_t i = config->segments == NULL ? m : 0; i <= m; i++)
-        put_microbatch(tape, config, shard, i, chain, chain_count, last);
+    put_all_microbatches(tape, config, shard, chain, chain_count, last);
     put(tape, (struct keel_action){.kind = KEEL_ACTION_HOLD, .shard = shard});
 }
 
@@ -398,8 +403,7 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     uint32_t missing = 0;
     KEEL_ASSERT(tape->capacity >= keel_tape_bound(config));
     KEEL_ASSERT(!config->in_pieces || (config->grouped && !config->compressed));
-    KEEL_ASSERT(config->segments == NULL || (config->sharing && !config->compressed) ||
-                config->gathers != NULL);
+    KEEL_ASSERT(config->segments == NULL || config->sharing || config->gathers != NULL);
     KEEL_ASSERT(config->gathers == NULL ||
                 (config->in_pieces && config->segments != NULL && config->rounds > 0));
     KEEL_ASSERT(config->waits == NULL || (config->in_pieces && config->microbatches == 1));
@@ -416,8 +420,10 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
     else
         sum = put_whole(tape, config, &hold);
     put_kind(tape, KEEL_ACTION_CHECK);
-    if (config->compressed)
+    if (config->compressed) {
         put_slot(tape, KEEL_ACTION_DECODE, sum, 0);
+        sum = KEEL_HOLD_GRADIENTS;
+    }
     if (config->in_pieces)
         put_commit(tape, config);
     if (config->sharing) {
@@ -425,7 +431,7 @@ void keel_tape_make(struct keel_tape *tape, const struct keel_tape_config *confi
         put_slot(tape, KEEL_ACTION_AGREE, sum, 0);
     }
     put_kind(tape, KEEL_ACTION_CAPTURE);
-    put_slot(tape, KEEL_ACTION_UPDATE, config->compressed ? KEEL_HOLD_GRADIENTS : sum, 0);
+    put_slot(tape, KEEL_ACTION_UPDATE, sum, 0);
     if (config->in_pieces)
         put_weights(tape, config);
     if (config->sharing || config->gathers != NULL)

@@ -132,10 +132,10 @@ static const char *begin_shard(struct play *play, const struct keel_action *acti
  */
 static bool segment_done(const struct play *play)
 {
-    if (play->segments == 0 || play->config->compressed)
-        return true;
     if (exchanges(play) != play->exchanged)
         return false;
+    if (play->segments == 0 || play->config->compressed)
+        return true;
     const uint32_t piece = final_piece(play);
     if (piece > play->config->bucket_count)
         return true;
@@ -686,11 +686,20 @@ static const char *capture(struct play *play, const struct keel_action *action)
     return NULL;
 }
 
+/* Where the update reads the sum. */
+static int applied(const struct play *play)
+{
+    if (play->config->compressed)
+        return KEEL_HOLD_GRADIENTS;
+    return play->config->grouped ? play->sum : play->hold.held[0].slot;
+}
+
 static const char *norm(struct play *play, const struct keel_action *action)
 {
-    if (play->normed || !play->checked || play->commit_awaited != play->config->in_pieces)
+    if (play->normed || !play->checked || play->decoded != play->config->compressed ||
+        play->commit_awaited != play->config->in_pieces)
         return "squares are exchanged once, when the records agree and all of this rank's slices are here";
-    if (action->slot != (play->config->grouped ? play->sum : play->hold.held[0].slot))
+    if (action->slot != applied(play))
         return "the sum lies elsewhere";
     play->normed = true;
     return NULL;
@@ -700,7 +709,7 @@ static const char *agree(struct play *play, const struct keel_action *action)
 {
     if (play->agreed || !play->normed)
         return "ranks agree once, when each has the squares of all slices";
-    if (action->slot != (play->config->grouped ? play->sum : play->hold.held[0].slot))
+    if (action->slot != applied(play))
         return "the sum lies elsewhere";
     play->agreed = true;
     return NULL;
@@ -768,8 +777,7 @@ static const char *update(struct play *play, const struct keel_action *action)
 {
     if (play->updated || !play->captured)
         return "there is no sum that may be applied";
-    const int sum = play->config->grouped ? play->sum : play->hold.held[0].slot;
-    if (action->slot != (play->config->compressed ? KEEL_HOLD_GRADIENTS : sum))
+    if (action->slot != applied(play))
         return "the sum lies elsewhere";
     play->updated = true;
     return NULL;

@@ -3,8 +3,9 @@
  *
  * Each shard's gradients are made elements by themselves, and each node of the shard tree is the sum of two
  * nodes made elements again, here and in the transport alike: so the bits follow from shards alone. Blocks
- * are cut within tiles, so they do not depend on how the flat buffers are laid out. What rounding loses is
- * lost: nothing is kept from step to step that would have to be saved, healed and taken over with a shard.
+ * are cut within what a logical slice has of a parameter, so they depend neither on how the flat buffers are
+ * laid out, nor on which slices a rank has. What rounding loses is lost: nothing is kept from step to step
+ * that would have to be saved, healed and taken over with a shard.
  *
  * Nodes lie on the host, also of a rank alone. The device's gradients are mapped to be read once for each
  * shard that is computed, and to be written once a step. The loss of a node stays exact. */
@@ -13,40 +14,45 @@
 #include <keel/memory.h>
 #include <string.h>
 
-static bool lies_in(const struct keel_tile *tile, const struct keel_engine_bucket *bucket)
+static bool lies_in(const struct keel_engine_box *box, const struct keel_engine_bucket *bucket)
 {
-    return tile->offset >= bucket->offset && tile->offset - bucket->offset < bucket->count;
+    return box->offset >= bucket->offset && box->offset - bucket->offset < bucket->count;
 }
 
-uint64_t keel_trainer_compressed_count(const struct keel_engine *engine, const struct keel_compression *how,
-                                       uint32_t bucket)
+enum keel_status keel_trainer_count_compressed(const struct keel_engine *engine,
+                                               const struct keel_compression *how, uint64_t *out)
 {
-    const struct keel_engine_bucket *at = keel_engine_bucket(engine, bucket);
-    uint64_t count = 0;
-    for (uint32_t i = 0; i < keel_engine_tile_count(engine); i++)
-        if (lies_in(keel_engine_tile(engine, i), at))
-            count += keel_compressed_count(how, keel_engine_tile(engine, i)->count);
-    return count;
+    struct keel_engine_box *boxes;
+    uint32_t count;
+    KEEL_TRY(keel_engine_boxes(engine, &boxes, &count));
+    for (uint32_t b = 0; b < keel_engine_bucket_count(engine); b++) {
+        out[b] = 0;
+        for (uint32_t i = 0; i < count; i++)
+            if (lies_in(&boxes[i], keel_engine_bucket(engine, b)))
+                out[b] += keel_compressed_count(how, boxes[i].count);
+    }
+    keel_free(boxes);
+    return KEEL_OK;
 }
 
-/* Tiles of a bucket stand together, so that it is one range of elements. */
-static void lay_out(struct keel_trainer *trainer)
+/* Boxes of a bucket stand together, so that it is one range of elements. The longest. */
+static uint64_t lay_out(struct keel_trainer *trainer)
 {
     struct keel_compressed_sums *sums = &trainer->compressed;
-    uint64_t at = 0;
+    uint64_t at = 0, longest = 0;
     for (uint32_t b = 0; b < trainer->bucket_count; b++) {
-        const struct keel_engine_bucket *bucket = keel_engine_bucket(trainer->engine, b);
         sums->bucket_at[b] = at;
-        for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++) {
-            const struct keel_tile *tile = keel_engine_tile(trainer->engine, i);
-            if (!lies_in(tile, bucket))
+        for (uint32_t i = 0; i < sums->box_count; i++) {
+            const uint64_t count = sums->boxes[i].count;
+            if (!lies_in(&sums->boxes[i], keel_engine_bucket(trainer->engine, b)))
                 continue;
-            KEEL_ASSERT(tile->offset + tile->count <= bucket->offset + bucket->count);
-            sums->tile_at[i] = at;
-            at += keel_compressed_count(&sums->how, tile->count);
+            sums->box_at[i] = at;
+            at += keel_compressed_count(&sums->how, count);
+            longest = count > longest ? count : longest;
         }
     }
     sums->bucket_at[trainer->bucket_count] = at;
+    return longest;
 }
 
 /* Memory that other ranks of the host read in place. */
@@ -62,10 +68,11 @@ enum keel_status keel_compressed_sums_create(struct keel_trainer *trainer)
     sums->on = keel_job_compression(trainer->job, &sums->how);
     if (!sums->on)
         return KEEL_OK;
-    KEEL_TRY(keel_alloc(keel_engine_tile_count(trainer->engine), sizeof *sums->tile_at, &sums->tile_at));
+    KEEL_TRY(keel_engine_boxes(trainer->engine, &sums->boxes, &sums->box_count));
+    KEEL_TRY(keel_alloc(sums->box_count, sizeof *sums->box_at, &sums->box_at));
     KEEL_TRY(keel_alloc(trainer->bucket_count + 1, sizeof *sums->bucket_at, &sums->bucket_at));
-    lay_out(trainer);
-    return KEEL_OK;
+    const uint64_t longest = lay_out(trainer);
+    return keel_alloc(longest, sizeof *sums->packed, &sums->packed);
 }
 
 void keel_compressed_sums_destroy(struct keel_trainer *trainer)
@@ -74,8 +81,10 @@ void keel_compressed_sums_destroy(struct keel_trainer *trainer)
     for (uint32_t i = 0; i < KEEL_HOLD_NODES_MAX; i++)
         keel_transport_free(sums->slots[i].node);
     keel_transport_free(sums->sum);
+    keel_free(sums->packed);
     keel_free(sums->bucket_at);
-    keel_free(sums->tile_at);
+    keel_free(sums->box_at);
+    keel_free(sums->boxes);
 }
 
 enum keel_status keel_compressed_sums_prepare(struct keel_trainer *trainer, bool grouped)
@@ -113,14 +122,39 @@ static uint8_t *element_of(uint8_t *elements, uint64_t index)
     return elements + index * KEEL_COMPRESSED_BYTES;
 }
 
-static void encode_tiles(const struct keel_trainer *trainer, const float *gradients, uint8_t *out)
+/* Rows of a box of the gradients to one piece, or back. */
+static void copy_rows(const struct keel_engine_box *box, float *gradients, float *packed, bool back)
+{
+    for (uint64_t r = 0; r < box->count / box->row; r++) {
+        float *there = gradients + box->offset + r * box->stride, *here = packed + r * box->row;
+        memcpy(back ? there : here, back ? here : there, keel_size(box->row * sizeof(float)));
+    }
+}
+
+static void encode_boxes(const struct keel_trainer *trainer, float *gradients, uint8_t *out)
 {
     const struct keel_compressed_sums *sums = &trainer->compressed;
-    for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++) {
-        const struct keel_tile *tile = keel_engine_tile(trainer->engine, i);
-        keel_compressed_encode(&sums->how, gradients + tile->offset, tile->count,
-                               element_of(out, sums->tile_at[i]));
+    for (uint32_t i = 0; i < sums->box_count; i++) {
+        const struct keel_engine_box *box = &sums->boxes[i];
+        if (box->row > 0)
+            copy_rows(box, gradients, sums->packed, false);
+        keel_compressed_encode(&sums->how, box->row > 0 ? sums->packed : gradients + box->offset, box->count,
+                               element_of(out, sums->box_at[i]));
     }
+}
+
+static enum keel_status decode_boxes(const struct keel_trainer *trainer, const uint8_t *from,
+                                     float *gradients)
+{
+    const struct keel_compressed_sums *sums = &trainer->compressed;
+    for (uint32_t i = 0; i < sums->box_count; i++) {
+        const struct keel_engine_box *box = &sums->boxes[i];
+        KEEL_TRY(keel_compressed_decode(&sums->how, from + sums->box_at[i] * KEEL_COMPRESSED_BYTES,
+                                        box->count, box->row > 0 ? sums->packed : gradients + box->offset));
+        if (box->row > 0)
+            copy_rows(box, gradients, sums->packed, true);
+    }
+    return KEEL_OK;
 }
 
 /* The siblings' nodes are read, and stay until the shard's is whole. */
@@ -151,27 +185,22 @@ enum keel_status keel_tape_encode(struct keel_tape_run *run, const struct keel_a
     KEEL_TRY(keel_queue_read(keel_engine_queue(trainer->engine), keel_engine_loss(trainer->engine), 0,
                              &slot->loss, sizeof slot->loss, NULL, NULL));
     KEEL_TRY(map_gradients(trainer, KEEL_MAP_READ, &gradients));
-    encode_tiles(trainer, gradients, slot->node);
+    encode_boxes(trainer, gradients, slot->node);
     KEEL_TRY(unmap_gradients(trainer, gradients));
     adopt(trainer, action->shard, action->slot);
     return KEEL_OK;
 }
 
-/* Gaps between tiles are zero and stay so: a map for writing has to write them, too. */
+/* Gaps between boxes are zero and stay so: a map for writing has to write them, too. */
 enum keel_status keel_tape_decode(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
     struct keel_compressed_sums *sums = &trainer->compressed;
     uint8_t *from = action->slot == KEEL_SUM_ON_HOST ? sums->sum : sums->slots[action->slot].node;
-    enum keel_status status = KEEL_OK;
     float *gradients;
     KEEL_TRY(map_gradients(trainer, KEEL_MAP_WRITE, &gradients));
     memset(gradients, 0, keel_size(keel_flat_bytes(trainer)));
-    for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine) && status == KEEL_OK; i++) {
-        const struct keel_tile *tile = keel_engine_tile(trainer->engine, i);
-        status = keel_compressed_decode(&sums->how, element_of(from, sums->tile_at[i]), tile->count,
-                                        gradients + tile->offset);
-    }
+    const enum keel_status status = decode_boxes(trainer, from, gradients);
     const enum keel_status unmapped = unmap_gradients(trainer, gradients);
     return status != KEEL_OK ? status : unmapped;
 }

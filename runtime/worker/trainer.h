@@ -54,9 +54,9 @@ struct keel_tape_segment;
 enum keel_status keel_trainer_list_segments(const struct keel_engine *engine, struct keel_tape_segment **out,
                                             uint32_t *out_count);
 
-/* Elements of keel/transport_compressed.h that the gradients of a bucket become. */
-uint64_t keel_trainer_compressed_count(const struct keel_engine *engine, const struct keel_compression *how,
-                                       uint32_t bucket);
+/* Elements of keel/transport_compressed.h that the gradients of each bucket become: out, by bucket. */
+enum keel_status keel_trainer_count_compressed(const struct keel_engine *engine,
+                                               const struct keel_compression *how, uint64_t *out);
 
 /* Build kernels and engine; seconds the first time on a machine. */
 enum keel_status keel_trainer_create(const struct keel_trainer_config *config, struct keel_trainer **out);

@@ -41,8 +41,11 @@ struct keel_compressed_slot {
 struct keel_compressed_sums {
     bool on; /* else the rest is zero */
     struct keel_compression how;
-    uint64_t *tile_at;   /* by tile: its first element */
+    struct keel_engine_box *boxes; /* what is cut into blocks */
+    uint32_t box_count;
+    uint64_t *box_at;    /* by box: its first element */
     uint64_t *bucket_at; /* by bucket likewise; and the end */
+    float *packed;       /* room for the largest box */
     struct keel_compressed_slot slots[KEEL_HOLD_NODES_MAX];
     uint8_t *sum; /* over ranks; NULL until there was a group */
 };

@@ -58,6 +58,7 @@ scenario() {
     zero-kill) echo "--ranks 4 --spares 1 --set parallel.zero=1 --set parallel.bucket=16384 --drill kill:rank=1,step=2" ;;
     zero-commit) echo "--ranks 4 --set parallel.zero=1 --drill kill:rank=1,step=1,at=commit" ;;
     int8) echo "--ranks 3 --set train.gradients=int8" ;;
+    cut-int8) echo "--ranks 4 --set parallel.tensor=2 --set train.gradients=int8" ;;
     *) return 1 ;;
     esac
 }
@@ -68,7 +69,7 @@ reference() {
     zero1) echo "--ranks 1 --set model.width=64" ;;
     zero2 | gather | gather-* | stripes) echo "--ranks 1 --set train.microbatches=1" ;;
     gather16) echo "--ranks 1 --set train.microbatches=1 --set train.storage=f16 --set job.shards=16" ;;
-    int8) echo "--ranks 1 --set train.gradients=int8" ;;
+    *int8) echo "--ranks 1 --set train.gradients=int8" ;;
     *) echo "--ranks 1" ;;
     esac
 }

@@ -100,9 +100,22 @@ drill product $(slices 2) --set parallel.tensor=2 --ranks 3
 check "ranks that are no product of the axes" grep -q "cluster.ranks = 3 is no product of .* tensor 1" "$out.log"
 drill above $(slices 2) --set parallel.tensor=4 --ranks 4
 check "more ranks than slices" grep -q "parallel.tensor = 4 is above job.tensor = 2" "$out.log"
-for with in "train.gradients=int8" "train.check_products=yes"; do
-    drill refused $(slices 2) --set parallel.tensor=2 --ranks 2 --set $with
-    check "$with is refused" grep -q "parallel.tensor = 2 does not go with ${with%=*}" "$out.log"
+
+# Compressed gradients: blocks are of a slice, whoever has it.
+for how in int8 topk:0.1; do
+    drill whole $(slices 4) --set train.gradients=$how --ranks 1
+    for grid in "2 2" "2 6" "3 3"; do
+        set -- $grid
+        drill coarse $(slices 4) --set train.gradients=$how --set parallel.tensor=$1 --ranks $2
+        check "gradients as $how: $1 of $2 ranks a data position" [ $? -eq 0 ]
+        check "gradients as $how: $1 of $2 ranks a data position: the same bits" same_bits "$root/whole" "$out"
+        rm -rf "$out"
+    done
+    for at in forward reduce commit; do
+        drill kill $(slices 4) --set train.gradients=$how --set parallel.tensor=2 --ranks 4 --drill "kill:rank=1,step=3,at=$at"
+        survived "gradients as $how: rank 1 is lost at $at" "$root/whole"
+    done
+    rm -rf "$root/whole"
 done
 
 echo "$passed passed, $failed failed"

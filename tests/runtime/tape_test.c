@@ -158,7 +158,7 @@ static void make_world(struct world *world)
         world->config.shadowed = next_random(2) == 0;
     }
     const bool gathers = world->config.in_pieces && next_random(2) == 0;
-    if ((next_random(2) == 0 || gathers) && !world->config.compressed)
+    if (next_random(2) == 0 || gathers)
         cut_segments(world);
     if (world->config.in_pieces && next_random(2) == 0)
         use_windows(world);

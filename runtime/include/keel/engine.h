@@ -117,6 +117,17 @@ struct keel_tile {
 uint32_t keel_engine_tile_count(const struct keel_engine *engine);
 const struct keel_tile *keel_engine_tile(const struct keel_engine *engine, uint32_t index);
 
+/* What one logical slice has of a parameter, of those that the engine has: element i lies at offset +
+ * i / row * stride + i % row of the flat buffers, or in one piece where row is 0. Of a slice they are the
+ * same elements in the same order, however many slices the engine has beside it; what is not split is one
+ * box. */
+struct keel_engine_box {
+    uint64_t offset, count, row, stride;
+};
+/* Ascending by parameter, then by slice; on the heap, the caller's. NO_MEMORY. Any thread. */
+enum keel_status keel_engine_boxes(const struct keel_engine *engine, struct keel_engine_box **out,
+                                   uint32_t *out_count);
+
 enum keel_engine_flat { KEEL_FLAT_WEIGHTS, KEEL_FLAT_GRADIENTS, KEEL_FLAT_M, KEEL_FLAT_V, KEEL_FLAT_COUNT };
 /* NULL for all but the weights when the engine does not train, for V where the optimizer has none, for
  * the moments where they are in pieces, and for weights that lie in windows. */
@@ -254,7 +265,7 @@ enum keel_status keel_engine_eval_end(struct keel_engine *engine, uint64_t deadl
 enum keel_status keel_engine_norm_begin(struct keel_engine *engine, const struct keel_engine_source *from);
 const struct keel_engine_exchange *keel_engine_norm_exchange(const struct keel_engine *engine);
 
-/* With check_products: compare the checksums of all products so far; DEVICE_LOST names a product whose result
+/* With check_products: compare the checksums of all products so far; CORRUPT names a product whose result
  * changed in memory between being computed and being used. Call it before using a gradient. Blocks until the
  * queue is empty, also without check_products. */
 enum keel_status keel_engine_settle(struct keel_engine *engine, uint64_t deadline_ns);
