@@ -5,6 +5,7 @@
 #   make demo       the three stories, on real text       make test      all tests
 #   make chaos      random kills and pauses, same bits    make test-long  in full what `make test` does in part
 #   make drill      faults at every phase, same bits      make bench     figures (ROOM=ckpt for one room)
+#   make tiers      lost and damaged snapshots of nodes, same bits
 #   make asan | ubsan | tsan    tests under a sanitizer   make lint | format
 #   make cross      the same bits on ARM, emulated (ARCH=arm64)
 #   make sweep      devices of 32 KiB to 2 MiB, 1 to 8 processors (SWEEP="64K:4 1M:2")
@@ -130,7 +131,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans mutants exact8 lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans mutants exact8 lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -376,6 +377,10 @@ drill: deps
 chaos: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/keel
 	@BUILD=$(BUILD) RUNS=$(or $(RUNS),200) SEED=$(or $(SEED),1) JOBS=$(or $(JOBS),1) sh tests/demo/chaos.sh
+# Snapshots in directories of nodes: tier x damage x moment, 240 cases on real processes.
+tiers: deps
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/keel
+	@KEEL=$(BUILD)/keel TIERS_FULL=1 sh tests/runtime/tiers_test.sh
 bench: deps bench-deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data bench-programs
 	@$(MAKE) --no-print-directory bench-data

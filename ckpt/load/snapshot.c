@@ -1,17 +1,32 @@
 /* snapshot.c - opening a snapshot: manifest, shards, the table of tensors that spans them, and its bases.
  * Everything is checked here but the chunks, which are checked as they are read. */
 #include "snapshot.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <keel/disk.h>
 #include <keel/memory.h>
 #include <string.h>
 
 /* ---- open and close ------------------------------------------------------------------------------------ */
 
-static enum keel_status load_shards(struct keel_snapshot *snapshot)
+static bool is_here(const struct keel_step_place *place, uint32_t rank)
+{
+    char name[KEEL_SHARD_NAME_BYTES];
+    struct stat info;
+    keel_shard_name(rank, name);
+    return keel_disk_stat(place->fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
+}
+
+static enum keel_status load_shards(struct keel_snapshot *snapshot, bool elsewhere)
 {
     const struct keel_manifest *manifest = &snapshot->manifest;
     uint32_t count = manifest->info.shard_count;
     KEEL_TRY(keel_alloc(count, sizeof *snapshot->shards, &snapshot->shards));
     for (uint32_t i = 0; i < count; i++) {
+        if (elsewhere && !is_here(&snapshot->place, i)) {
+            snapshot->missing_count++;
+            continue;
+        }
         KEEL_TRY(keel_shard_load_of(&snapshot->place, manifest, i, &snapshot->shards[i]));
         KEEL_ASSERT(snapshot->shards[i].header.rank == i && snapshot->shards[i].header.rank_count == count);
         KEEL_ASSERT(snapshot->shards[i].header.step == manifest->info.step);
@@ -20,7 +35,7 @@ static enum keel_status load_shards(struct keel_snapshot *snapshot)
 }
 
 enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct keel_manifest *manifest,
-                                        struct keel_snapshot **out)
+                                        bool elsewhere, struct keel_snapshot **out)
 {
     struct keel_snapshot *snapshot;
     enum keel_status status = keel_alloc(1, sizeof *snapshot, &snapshot);
@@ -33,7 +48,7 @@ enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct ke
     snapshot->place = *place;
     snapshot->manifest = *manifest;
     keel_mutex_init(&snapshot->base_lock);
-    status = load_shards(snapshot);
+    status = load_shards(snapshot, elsewhere);
     if (status == KEEL_OK)
         status = keel_tensor_table_build(snapshot);
     if (status != KEEL_OK) {
@@ -44,8 +59,8 @@ enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct ke
     return KEEL_OK;
 }
 
-enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uint64_t attempt,
-                                    struct keel_snapshot **out)
+static enum keel_status open_snapshot(struct keel_store *store, uint64_t step, uint64_t attempt,
+                                      bool elsewhere, struct keel_snapshot **out)
 {
     struct keel_step_place place;
     struct keel_manifest manifest;
@@ -60,7 +75,7 @@ enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uin
         return status;
     }
     struct keel_snapshot *snapshot;
-    KEEL_TRY(keel_snapshot_assemble(&place, &manifest, &snapshot));
+    KEEL_TRY(keel_snapshot_assemble(&place, &manifest, elsewhere, &snapshot));
     status = keel_snapshot_open_bases(store, snapshot);
     if (status != KEEL_OK) {
         keel_snapshot_close(snapshot);
@@ -68,6 +83,24 @@ enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uin
     }
     *out = snapshot;
     return KEEL_OK;
+}
+
+enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uint64_t attempt,
+                                    struct keel_snapshot **out)
+{
+    return open_snapshot(store, step, attempt, false, out);
+}
+
+enum keel_status keel_snapshot_open_here(struct keel_store *store, uint64_t step, uint64_t attempt,
+                                         struct keel_snapshot **out)
+{
+    return open_snapshot(store, step, attempt, true, out);
+}
+
+uint32_t keel_snapshot_missing(const struct keel_snapshot *snapshot)
+{
+    KEEL_ASSERT(snapshot != NULL && snapshot->handle == KEEL_HANDLE_OPEN);
+    return snapshot->missing_count;
 }
 
 void keel_snapshot_close(struct keel_snapshot *snapshot)

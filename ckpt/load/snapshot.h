@@ -34,7 +34,8 @@ struct keel_snapshot {
     uint32_t handle;
     struct keel_step_place place;
     struct keel_manifest manifest;
-    struct keel_shard *shards; /* one per rank */
+    struct keel_shard *shards; /* one per rank; without index and records: not in this store */
+    uint32_t missing_count;    /* of those */
     struct keel_piece *pieces;
     struct keel_tensor *tensors;
     uint32_t piece_count, tensor_count;
@@ -44,9 +45,10 @@ struct keel_snapshot {
 };
 
 /* Load the manifest's shards, see that they belong together, and build the table of tensors. Takes over
- * place and manifest, also when it fails. Its deltas cannot be read before its bases are open. */
+ * place and manifest, also when it fails. Its deltas cannot be read before its bases are open. `elsewhere`:
+ * shards that are not in this store lie in others. */
 enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct keel_manifest *manifest,
-                                        struct keel_snapshot **out);
+                                        bool elsewhere, struct keel_snapshot **out);
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 

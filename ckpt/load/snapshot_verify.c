@@ -216,6 +216,7 @@ static enum keel_status verify_shard(struct verify *verify, const struct keel_sh
 
 static enum keel_status verify_all(const struct keel_snapshot *snapshot, struct verify *verify)
 {
+    KEEL_ASSERT(snapshot->missing_count == 0);
     for (uint32_t i = 0; i < snapshot->manifest.info.shard_count; i++)
         KEEL_TRY(verify_shard(verify, &snapshot->shards[i]));
     for (uint32_t i = 0; i < snapshot->tensor_count; i++) {

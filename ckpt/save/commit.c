@@ -46,12 +46,13 @@ static enum keel_status draft(const struct keel_store *store, const struct keel_
                               struct keel_manifest *out)
 {
     uint32_t count = commit->shard_count;
-    struct keel_manifest manifest = {.info = {.step = commit->step,
-                                              .attempt = commit->attempt,
-                                              .created_wall_ns = keel_wall_ns(),
-                                              .shard_count = count,
-                                              .sealed = store->key != NULL},
-                                     .key = store->key};
+    struct keel_manifest manifest = {
+        .info = {.step = commit->step,
+                 .attempt = commit->attempt,
+                 .created_wall_ns = commit->created_wall_ns != 0 ? commit->created_wall_ns : keel_wall_ns(),
+                 .shard_count = count,
+                 .sealed = store->key != NULL},
+        .key = store->key};
     memcpy(manifest.run, store->run, sizeof manifest.run);
     memcpy(manifest.info.identity, commit->identity, sizeof manifest.info.identity);
     enum keel_status status = keel_alloc(count, sizeof *manifest.shards, &manifest.shards);
@@ -165,7 +166,7 @@ enum keel_status keel_store_commit(struct keel_store *store, const struct keel_c
     KEEL_TRY(keel_store_writable(store));
     KEEL_TRY(check_commit(commit));
     KEEL_TRY(check_agreement(commit));
-    KEEL_TRY(keel_step_open(store, commit->step, commit->attempt, false, &place));
+    KEEL_TRY(keel_step_open(store, commit->step, commit->attempt, commit->elsewhere, &place));
     enum keel_status status = keel_step_uncommitted(&place);
     if (status == KEEL_OK)
         status = draft(store, commit, &manifest);
@@ -173,8 +174,8 @@ enum keel_status keel_store_commit(struct keel_store *store, const struct keel_c
         keel_step_close(&place);
         return status;
     }
-    KEEL_TRY(keel_snapshot_assemble(&place, &manifest, &snapshot));
-    status = keel_commit_check(store, snapshot, commit->allow_nonfinite);
+    KEEL_TRY(keel_snapshot_assemble(&place, &manifest, commit->elsewhere, &snapshot));
+    status = keel_commit_check(store, snapshot, commit);
     if (status == KEEL_OK)
         status = publish(store, snapshot);
     if (status == KEEL_OK)

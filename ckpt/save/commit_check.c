@@ -113,12 +113,52 @@ static enum keel_status check_bases(struct keel_store *store, struct keel_snapsh
     return KEEL_OK;
 }
 
-enum keel_status keel_commit_check(struct keel_store *store, struct keel_snapshot *snapshot,
-                                   bool allow_nonfinite)
+static enum keel_status check_shard_finite(const struct keel_shard *shard)
 {
-    KEEL_TRY(check_complete(snapshot));
-    if (!allow_nonfinite)
+    for (uint32_t r = 0; r < shard->footer.record_count; r++)
+        if (shard->records[r].nonfinite > 0)
+            return keel_fail(KEEL_DIVERGED,
+                             "%s: rank %u: tensor %s holds %llu elements that are NaN or infinite; it is not "
+                             "committed, go back to the snapshot before (or allow it)",
+                             shard->place->path, shard->header.rank, shard->records[r].name,
+                             (unsigned long long)shard->records[r].nonfinite);
+    return KEEL_OK;
+}
+
+enum keel_status keel_shard_check(struct keel_store *store, uint64_t step, uint64_t attempt,
+                                  const struct keel_shard_summary *summary, bool allow_nonfinite)
+{
+    struct keel_step_place place;
+    struct keel_shard shard;
+    KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
+    KEEL_TRY(keel_step_open(store, step, attempt, false, &place));
+    enum keel_status status = keel_shard_load(&place, summary->rank, &shard);
+    if (status == KEEL_OK) {
+        const struct keel_format_footer *footer = &shard.footer;
+        if (footer->file_bytes != summary->file_bytes || footer->record_count != summary->record_count ||
+            memcmp(footer->index_digest, summary->index_digest, sizeof footer->index_digest) != 0)
+            status = keel_fail(KEEL_MISMATCH, "%s: rank %u is not the file that its summary describes",
+                               place.path, summary->rank);
+        else if (!allow_nonfinite)
+            status = check_shard_finite(&shard);
+        keel_shard_unload(&shard);
+    }
+    keel_step_close(&place);
+    return status;
+}
+
+enum keel_status keel_commit_check(struct keel_store *store, struct keel_snapshot *snapshot,
+                                   const struct keel_commit *commit)
+{
+    if (!commit->elsewhere)
+        KEEL_TRY(check_complete(snapshot));
+    if (!commit->allow_nonfinite)
         KEEL_TRY(check_finite(snapshot));
     KEEL_TRY(collect_bases(snapshot));
+    if (commit->elsewhere)
+        return snapshot->manifest.base_count == 0
+                   ? KEEL_OK
+                   : keel_fail(KEEL_UNSUPPORTED, "%s: deltas are not committed where shards lie elsewhere",
+                               snapshot->place.path);
     return check_bases(store, snapshot);
 }

@@ -252,11 +252,19 @@ enum keel_status keel_source_verify(struct keel_tier_source *source)
     }
 }
 
-enum keel_status keel_tier_verify(struct keel_tier *tier, const struct keel_object *object)
+enum keel_status keel_tier_look(struct keel_tier *tier, const struct keel_object *object,
+                                struct keel_object_info *out)
 {
     struct keel_tier_source *source;
     KEEL_TRY(keel_tier_open(tier, object, &source));
     enum keel_status status = keel_source_verify(source);
+    *out = source->info;
     keel_tier_close_source(source);
     return status;
+}
+
+enum keel_status keel_tier_verify(struct keel_tier *tier, const struct keel_object *object)
+{
+    struct keel_object_info info;
+    return keel_tier_look(tier, object, &info);
 }

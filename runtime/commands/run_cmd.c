@@ -153,7 +153,8 @@ static const struct keel_command_option options[] = {
      "at= of these: forward, gather, reduce, commit, spread, eval, snapshot, capture; text (step: the last)\n"
      "flip:rank=1,step=9 (a bit of its weights; at=reduce: of a moment, at=commit: of its loss)\n"
      "sick:rank=1,step=9 (its board computes wrongly)\n"
-     "hang:rank=1,step=9 (its board answers nothing; at=capture: one copy)"},
+     "hang:rank=1,step=9 (its board answers nothing; at=capture: one copy)\n"
+     "wipe:node=2,step=30 (its directory under snapshot.local goes, and the node is killed)"},
     {"--resume", "auto|none|STEP", KEEL_COMMAND_CALL, RESUME,
      "newest snapshot (default), from the beginning, or that of a step"},
     {"--prepare", NULL, KEEL_COMMAND_FLAG, INTO(prepare_only),
@@ -222,7 +223,10 @@ static enum keel_status open_store(const struct run *run, struct keel_store **ou
 {
     char root[KEEL_PATH_BYTES];
     *out = NULL;
-    KEEL_TRY(keel_path_join(root, run->directory, "ckpt"));
+    if (run->job.snapshot_store[0] != '\0')
+        memcpy(root, run->job.snapshot_store, sizeof root);
+    else
+        KEEL_TRY(keel_path_join(root, run->directory, "ckpt"));
     struct keel_store_config config = {
         .root = root, .run = run->job.name, .read_only = true, .key_file = keel_job_key_file(&run->job)};
     enum keel_status status = keel_path_exists(root) ? keel_store_open(&config, out) : KEEL_OK;
@@ -277,13 +281,22 @@ static enum keel_status see_snapshot(void *context, const json_t *line, uint64_t
     return KEEL_OK;
 }
 
+/* The newest that this run tells of; NO_STEP: none. */
+static enum keel_status last_told(const struct run *run, uint64_t *out)
+{
+    char path[KEEL_PATH_BYTES];
+    uint64_t skipped;
+    *out = NO_STEP;
+    KEEL_TRY(keel_path_join(path, run->directory, "events.jsonl"));
+    return keel_path_exists(path) ? keel_jsonl_read(path, see_snapshot, out, &skipped) : KEEL_OK;
+}
+
 /* A run that committed snapshots and finds none begins anew only when it is told to: they may be mended, or
  * lie elsewhere. */
 static enum keel_status refuse_to_begin_anew(const struct run *run, struct keel_store *store)
 {
-    char path[KEEL_PATH_BYTES];
     struct keel_snapshot_info newest;
-    uint64_t step = NO_STEP, skipped;
+    uint64_t step = NO_STEP;
     uint32_t count = 0, damaged = 0;
     if (store != NULL)
         KEEL_TRY(keel_store_list(store, &newest, 1, &count, &damaged));
@@ -295,9 +308,7 @@ static enum keel_status refuse_to_begin_anew(const struct run *run, struct keel_
                          " snapshots are damaged; mend them with keel ckpt repair, or "
                          "give --resume none to begin at step 1",
                          run->directory, damaged);
-    KEEL_TRY(keel_path_join(path, run->directory, "events.jsonl"));
-    enum keel_status status =
-        keel_path_exists(path) ? keel_jsonl_read(path, see_snapshot, &step, &skipped) : KEEL_OK;
+    enum keel_status status = last_told(run, &step);
     if (status != KEEL_OK || step == NO_STEP)
         return status;
     return keel_fail(
@@ -343,13 +354,45 @@ static enum keel_status find_first_step(const struct run *run, const char *resum
     return KEEL_OK;
 }
 
+/* snapshot.local: what nodes have they say themselves, once they are there. They are told how far the run
+ * came, so that they take nothing that is newer, and what was committed, so that they do not begin anew where
+ * that is gone: as --resume auto:RECORDS[:COMMITTED]. */
+static enum keel_status find_first_local_step(const struct run *run, const char *resume, uint64_t on_record,
+                                              uint64_t *out, char words[64])
+{
+    struct keel_store *store;
+    uint64_t told, stored;
+    const bool newest = resume == NULL || strcmp(resume, "auto") == 0;
+    snprintf(words, 64, "%s", newest ? "auto" : resume);
+    *out = newest || strcmp(resume, "none") == 0 ? 1 : strtoull(resume, NULL, 10) + 1;
+    if (!newest)
+        return KEEL_OK;
+    KEEL_TRY(last_told(run, &told));
+    KEEL_TRY(open_store(run, &store));
+    stored = store != NULL ? newest_whole(store, on_record) : NO_STEP;
+    keel_store_close(store);
+    if (told == NO_STEP || (stored != NO_STEP && stored > told))
+        told = stored;
+    if (told == NO_STEP) {
+        snprintf(words, 64, "auto:%" PRIu64, on_record);
+        return KEEL_OK;
+    }
+    *out = told + 1;
+    snprintf(words, 64, "auto:%" PRIu64 ":%" PRIu64, on_record > told ? on_record : told, told);
+    return KEEL_OK;
+}
+
 /* Is the end of the run durable? It is when it was to be: snapshot.every = 0 asks for nothing. Snapshots up
  * to the step on_record are looked at, those behind it are read. */
 static bool end_is_kept(const struct run *run, uint64_t on_record)
 {
     struct keel_store *store;
+    uint64_t told;
     if (run->job.snapshot_every == 0)
         return true;
+    if (keel_job_has_local_snapshots(&run->job)) /* on all nodes, by their word */
+        return run->job.steps == 0 ||
+               (last_told(run, &told) == KEEL_OK && told != NO_STEP && told >= run->job.steps);
     if (open_store(run, &store) != KEEL_OK || store == NULL)
         return false;
     uint64_t step = newest_whole(store, on_record);
@@ -421,6 +464,10 @@ static enum keel_status check_drills(const struct run *run)
                 "--drill %s: workers on other hosts (cluster.launch) cannot kill the launcher; do it "
                 "yourself, by the number in DIR/run.lock",
                 run->drills[i]);
+        if (drill.head.kind == KEEL_DRILL_WIPE && !keel_job_has_local_snapshots(&run->job))
+            return keel_fail(KEEL_INVALID,
+                             "--drill %s: wipes what a node keeps by itself: give snapshot.local = DIR",
+                             run->drills[i]);
         if (drill.head.kind == KEEL_DRILL_FLIP && run->job.ranks < 2)
             return keel_fail(KEEL_INVALID, "--drill %s: is found by comparing ranks; give --ranks 2 or more",
                              run->drills[i]);
@@ -710,6 +757,26 @@ static enum keel_status name_directory(struct run *run)
     return KEEL_OK;
 }
 
+/* One of [snapshot]'s directories, which agents are told by its whole path. Other hosts have theirs. */
+static enum keel_status make_directory(const struct run *run, const char *key, char path[KEEL_PATH_BYTES])
+{
+    char probe[KEEL_PATH_BYTES];
+    if (path[0] == '\0' || run->job.launch != KEEL_LAUNCH_LOCAL)
+        return KEEL_OK;
+    enum keel_status status = keel_mkdir_all(path);
+    if (status == KEEL_OK && (status = keel_path_join(probe, path, ".writable")) == KEEL_OK)
+        status = keel_file_replace(probe, "", 0, 0666);
+    if (status != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%.300s", keel_detail());
+        return keel_fail(status, "snapshot.%s = %.150s: %s; give a directory that can be written", key, path,
+                         why);
+    }
+    unlink(probe);
+    make_absolute(path);
+    return KEEL_OK;
+}
+
 static enum keel_status prepare(struct run *run)
 {
     KEEL_TRY(keel_plugin_try_load(run->job_path, run->overrides, run->override_count));
@@ -728,6 +795,8 @@ static enum keel_status prepare(struct run *run)
         KEEL_TRY(keel_key_check(keel_job_key_file(&run->job)));
     KEEL_TRY(hold_directory(run)); /* before anything there is touched */
     keel_launch_hold_signals();
+    KEEL_TRY(make_directory(run, "local", run->job.snapshot_local));
+    KEEL_TRY(make_directory(run, "store", run->job.snapshot_store));
     if (run->drill_count > 0)
         KEEL_TRY(keel_drill_check_log(run->directory));
     KEEL_TRY(check_identity(run));
@@ -752,6 +821,7 @@ static void show_sample(const struct run *run)
 static enum keel_status live(struct run *run, struct keel_output *output, const char *resume, bool *again)
 {
     bool signalled = false;
+    char words[64];
     struct keel_launch_config config = {.job = &run->job,
                                         .job_path = run->job_copy,
                                         .directory = run->directory,
@@ -763,7 +833,12 @@ static enum keel_status live(struct run *run, struct keel_output *output, const 
                                         .report = keel_output_report(output),
                                         .signalled = &signalled};
     *again = false;
-    KEEL_TRY(find_first_step(run, resume, keel_output_next_step(output) - 1, &config.first_step));
+    const uint64_t on_record = keel_output_next_step(output) - 1;
+    if (keel_job_has_local_snapshots(&run->job)) {
+        KEEL_TRY(find_first_local_step(run, resume, on_record, &config.first_step, words));
+        config.resume = words;
+    } else
+        KEEL_TRY(find_first_step(run, resume, on_record, &config.first_step));
     KEEL_TRY(keel_output_resume(output, config.first_step));
     enum keel_status status = keel_launch(&config);
     enum keel_status spiked = keel_output_spike(output, again);

@@ -44,6 +44,8 @@ struct keel_committer {
 /* The shards are complete and nobody writes there any more; a manifest that is there keeps them. */
 static void discard(const struct keel_committer *committer, const struct drop *drop)
 {
+    if (committer->config.store == NULL)
+        return;
     for (uint32_t rank = keel_bitset_next(&drop->ranks, 0); rank < KEEL_BITSET_BITS;
          rank = keel_bitset_next(&drop->ranks, rank + 1))
         (void)keel_save_discard(committer->config.store, drop->step, drop->attempt, rank);
@@ -75,7 +77,7 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
     uint64_t begin_ns = keel_now_ns();
     if (committer->config.settle != NULL)
         result->status = committer->config.settle(committer->config.context, order->step);
-    if (result->status == KEEL_OK)
+    if (result->status == KEEL_OK && committer->config.store != NULL)
         result->status = keel_store_commit(committer->config.store, &commit);
     result->duration_ns = keel_now_ns() - begin_ns;
     if (result->status != KEEL_OK) {
@@ -84,7 +86,8 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
                 &(struct drop){order->step, order->attempt, ranks_of(order->shards, order->count)});
         return;
     }
-    if (keel_store_retain(committer->config.store, &committer->config.retention, &result->removed) != KEEL_OK)
+    if (committer->config.store != NULL &&
+        keel_store_retain(committer->config.store, &committer->config.retention, &result->removed) != KEEL_OK)
         snprintf(result->detail, sizeof result->detail, "older snapshots stay: %s", keel_detail());
 }
 

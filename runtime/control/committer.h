@@ -14,9 +14,10 @@
 struct keel_committer;
 
 struct keel_committer_config {
-    struct keel_store *store;        /* borrowed until the committer is closed */
-    const char *identity;            /* of the job, KEEL_IDENTITY_BYTES; copied */
-    const char *metadata;            /* JSON object for the manifest; NULL is {}; borrowed likewise */
+    struct keel_store *store; /* borrowed until the committer is closed; NULL: nodes commit into their own
+                               * directories (snapshot.local), and what is ordered is told of alone */
+    const char *identity;     /* of the job, KEEL_IDENTITY_BYTES; copied */
+    const char *metadata;     /* JSON object for the manifest; NULL is {}; borrowed likewise */
     struct keel_retention retention; /* what stays */
     bool allow_nonfinite;            /* commit what holds NaN or infinity */
     /* Called on the thread before each commit; what fails there fails the commit. NULL: nothing. */

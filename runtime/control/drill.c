@@ -21,7 +21,7 @@ enum { DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000 };
 /* ---- the language -------------------------------------------------------------------------------------- */
 
 static const char *const actions[KEEL_DRILL_ACTION_COUNT] = {"kill", "stop", "slow", "disk-full",
-                                                             "flip", "sick", "hang"};
+                                                             "flip", "sick", "hang", "wipe"};
 static const char *const phases[KEEL_AT_COUNT] = {"forward", "gather",   "reduce",  "commit", "spread",
                                                   "eval",    "snapshot", "capture", "text"};
 /* What spoils a board comes before the forward pass. */
@@ -37,6 +37,7 @@ enum {
     FLIP = 1 << KEEL_DRILL_FLIP,
     SICK = 1 << KEEL_DRILL_SICK,
     HANG = 1 << KEEL_DRILL_HANG,
+    WIPE = 1 << KEEL_DRILL_WIPE,
     OTHERS = ~(FLIP | SICK | HANG)
 };
 #define OF(field) offsetof(struct keel_drill, field)
@@ -44,8 +45,8 @@ enum {
 
 /* Targets by enum keel_drill_target. */
 static const struct keel_fault_key keys[] = {
-    {"rank", KEEL_FAULT_NUMBER, OF(number), KEEL_FAULT_ALL, 0, 0, 0, LAST, NULL},
-    {"node", KEEL_FAULT_NUMBER, OF(number), KILL, 0, 0, 0, LAST, NULL},
+    {"rank", KEEL_FAULT_NUMBER, OF(number), (uint64_t)~WIPE, 0, 0, 0, LAST, NULL},
+    {"node", KEEL_FAULT_NUMBER, OF(number), KILL | WIPE, 0, 0, 0, LAST, NULL},
     {"all", KEEL_FAULT_ALONE, 0, KILL, 0, 0, 0, 0, NULL},
     {"step", KEEL_FAULT_NUMBER, OF(step), KEEL_FAULT_ALL, KEEL_FAULT_ALL, 0, 0, LAST, NULL},
     {"ms", KEEL_FAULT_NUMBER, OF(ms), SLOW | FULL, 0, 0, 1, DURATION_MS_MAX, NULL},
@@ -65,7 +66,8 @@ static enum keel_status wrong(const char *text, const char *why)
     return keel_fail(KEEL_INVALID,
                      "--drill %s: %s; examples: kill:rank=2,step=30  kill:node=1,step=30,at=reduce  "
                      "kill:all,step=200  stop:rank=0,step=9  slow:rank=1,step=9,ms=500,steps=3  "
-                     "disk-full:rank=0,step=50  flip:rank=1,step=9  sick:rank=1,step=9  hang:rank=1,step=9",
+                     "disk-full:rank=0,step=50  flip:rank=1,step=9  sick:rank=1,step=9  hang:rank=1,step=9  "
+                     "wipe:node=2,step=30",
                      text, why);
 }
 
@@ -119,7 +121,7 @@ static enum keel_status see_firing(void *context, const json_t *line, uint64_t n
                          number);
     fired->found = fired->found || (fired->drill != NULL && strcmp(drill, fired->drill) == 0);
     if (strncmp(drill, "kill:", 5) == 0 || strncmp(drill, "stop:", 5) == 0 ||
-        strncmp(drill, "sick:", 5) == 0 || strncmp(drill, "hang:", 5) == 0)
+        strncmp(drill, "sick:", 5) == 0 || strncmp(drill, "hang:", 5) == 0 || strncmp(drill, "wipe:", 5) == 0)
         fired->last_ns = (uint64_t)json_integer_value(json_object_get(line, "monotonic_ns"));
     return KEEL_OK;
 }
@@ -269,6 +271,10 @@ static void fire(const struct keel_drill_plan *plan, const struct keel_drill *dr
         break;
     case KEEL_DRILL_HANG:
         plan->spoil(plan->context, drill->phase == KEEL_AT_CAPTURE ? "hang:read=1" : "hang:any=*");
+        break;
+    case KEEL_DRILL_WIPE:
+        plan->wipe(plan->context);
+        end_processes(drill, plan->directory);
         break;
     default:
         end_processes(drill, plan->directory);

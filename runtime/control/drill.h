@@ -12,6 +12,7 @@
  * moment that it holds changes flip:rank=2,step=30,at=commit  one bit of the loss that it has for that step
  * changes sick:rank=2,step=30            from then on a bit is wrong in all that is read from that rank's
  * board hang:rank=2,step=30            from then on no command of that rank's board comes back
+ *     wipe:node=2,step=30            what that node has of snapshot.local goes, and the node is killed
  *     hang:rank=2,step=32,at=capture  the next copy from that rank's board does not
  *
  * keel/fault.h has the grammar. A drill fires once in the life of a run directory: before it fires, a line in
@@ -34,6 +35,7 @@ enum keel_drill_action {
     KEEL_DRILL_FLIP,
     KEEL_DRILL_SICK,
     KEEL_DRILL_HANG,
+    KEEL_DRILL_WIPE,
     KEEL_DRILL_ACTION_COUNT
 };
 enum keel_drill_target { KEEL_DRILL_RANK, KEEL_DRILL_NODE, KEEL_DRILL_ALL };
@@ -71,6 +73,7 @@ struct keel_drill_plan {
     /* Flip a bit of this process's weights, or at KEEL_AT_COMMIT of its loss. Borrowed, as its context is. */
     void (*flip)(void *context, enum keel_drill_phase phase);
     void (*spoil)(void *context, const char *faults); /* its device has these from now on (keel/health.h) */
+    void (*wipe)(void *context);                      /* what this node keeps by itself is gone */
     void *context;
 };
 

@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BANDWIDTH_MIN = 65536 /* bytes a second */ };
-
 _Static_assert((int)KEEL_F32 == 0 && (int)KEEL_BF16 == 1 && (int)KEEL_F16 == 2,
                "the choices of train.storage");
 _Static_assert((int)KEEL_OPTIMIZER_ADAMW == 0 && (int)KEEL_OPTIMIZER_ADAM == 1 &&
@@ -211,6 +209,17 @@ static const struct keel_ini_key keys[] = {
      "file of the key that seals snapshots, which only its owner may read; empty: not sealed"},
     {"snapshot", "allow_nonfinite", KEEL_INI_BOOL, FIELD(snapshot_allow_nonfinite), "false", 0, 0, NULL, FREE,
      "commit a snapshot although it holds NaN or infinity"},
+    {"snapshot", "local", KEEL_INI_TEXT, FIELD(snapshot_local), "", 0, 0, NULL, FREE,
+     "directory of each node's own host for what its ranks write, below it one for each node; empty: all "
+     "write "
+     "into the run's directory, which all must see"},
+    {"snapshot", "partner", KEEL_INI_BOOL, FIELD(snapshot_partner), "false", 0, 0, NULL, FREE,
+     "with snapshot.local: a node of another host keeps a copy of each shard in its directory"},
+    {"snapshot", "store", KEEL_INI_TEXT, FIELD(snapshot_store), "", 0, 0, NULL, FREE,
+     "with snapshot.local: a directory that all nodes see, into which some snapshots are copied in the "
+     "background"},
+    {"snapshot", "store_every", KEEL_INI_U64, FIELD(snapshot_store_every), "0", 0, STEP_MAX, NULL, FREE,
+     "those of steps that are a multiple of this go to snapshot.store, and that of the last step; 0: all"},
     {"cluster", "ranks", KEEL_INI_U32, FIELD(ranks), "1", 1, KEEL_MEMBERS_MAX, NULL, FREE,
      "workers; those beyond job.shards carry none"},
     {"cluster", "nodes", KEEL_INI_U32, FIELD(nodes), "0", 0, KEEL_NODES_MAX - 1, NULL, FREE,
@@ -660,11 +669,7 @@ static enum keel_status check_job(const struct keel_job *job)
     if (job->nodes > 0 && job->ranks % job->nodes != 0)
         return keel_fail(KEEL_INVALID, "cluster.ranks = %u does not divide over cluster.nodes = %u",
                          job->ranks, job->nodes);
-    if (job->snapshot_bandwidth_bytes_s > 0 && job->snapshot_bandwidth_bytes_s < BANDWIDTH_MIN)
-        return keel_fail(KEEL_INVALID,
-                         "snapshot.bandwidth_bytes_s = %llu is in bytes a second: no snapshot would be done "
-                         "in time; give %d or more, or 0 for no cap",
-                         (unsigned long long)job->snapshot_bandwidth_bytes_s, BANDWIDTH_MIN);
+    KEEL_TRY(keel_job_check_snapshots(job));
     if (job->min_learning_rate > job->learning_rate)
         return keel_fail(KEEL_INVALID, "train.min_lr = %g is above train.lr = %g",
                          (double)job->min_learning_rate, (double)job->learning_rate);
@@ -798,23 +803,6 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
 enum keel_status keel_job_write(const struct keel_job *job, FILE *out)
 {
     return keel_ini_write(table_of(job), job, out);
-}
-
-bool keel_job_takes_snapshots(const struct keel_job *job)
-{
-    return job->snapshot_every > 0 || job->snapshot_first;
-}
-
-struct keel_retention keel_job_retention(const struct keel_job *job)
-{
-    return (struct keel_retention){.keep_last = job->snapshot_keep,
-                                   .keep_every_steps = job->snapshot_keep_every,
-                                   .keep_within_ns = (uint64_t)(job->snapshot_keep_within_s * 1e9)};
-}
-
-const char *keel_job_key_file(const struct keel_job *job)
-{
-    return job->snapshot_key_file[0] != '\0' ? job->snapshot_key_file : NULL;
 }
 
 const char *keel_job_unit(const struct keel_job *job)

@@ -447,7 +447,7 @@ static void end_snapshots(struct keel_launcher *launcher)
         return;
     bool drained = keel_committer_drain(launcher->committer, keel_deadline_after_ns(drain_grace_ns));
     report_snapshots(launcher);
-    if (drained)
+    if (drained && launcher->store != NULL)
         remove_leftovers(launcher);
     if (drained)
         return;
@@ -530,19 +530,26 @@ static enum keel_status open_network(struct keel_launcher *launcher)
     }
 }
 
-static enum keel_status open_snapshots(struct keel_launcher *launcher)
+/* In the run's directory, for all nodes. */
+static enum keel_status open_store(struct keel_launcher *launcher)
 {
     const struct keel_job *job = launcher->config->job;
-    if (!keel_job_takes_snapshots(job))
-        return KEEL_OK;
     char root[KEEL_PATH_BYTES];
     KEEL_TRY(keel_path_join(root, launcher->config->directory, "ckpt"));
     const struct keel_store_config store = {
         .root = root, .run = job->name, .create = true, .key_file = keel_job_key_file(job)};
     KEEL_TRY(keel_store_open(&store, &launcher->store));
     remove_leftovers(launcher);
-    if (job->launch != KEEL_LAUNCH_LOCAL)
-        KEEL_TRY(keel_remote_name_store(launcher, root));
+    return job->launch == KEEL_LAUNCH_LOCAL ? KEEL_OK : keel_remote_name_store(launcher, root);
+}
+
+static enum keel_status open_snapshots(struct keel_launcher *launcher)
+{
+    const struct keel_job *job = launcher->config->job;
+    if (!keel_job_takes_snapshots(job))
+        return KEEL_OK;
+    if (!keel_job_has_local_snapshots(job))
+        KEEL_TRY(open_store(launcher));
     const struct keel_committer_config config = {.store = launcher->store,
                                                  .identity = launcher->config->identity,
                                                  .metadata = launcher->config->metadata,

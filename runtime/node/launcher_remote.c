@@ -291,8 +291,15 @@ enum keel_status keel_remote_open_gate(struct keel_launcher *launcher)
 
 enum keel_status keel_remote_check(const struct keel_job *job)
 {
-    if (job->launch == KEEL_LAUNCH_LOCAL || job->sample_tokens == 0 || keel_job_takes_snapshots(job))
+    const bool common = keel_job_takes_snapshots(job) && !keel_job_has_local_snapshots(job);
+    if (job->launch == KEEL_LAUNCH_LOCAL || job->sample_tokens == 0 || common)
         return KEEL_OK;
+    if (keel_job_has_local_snapshots(job))
+        return keel_fail(KEEL_INVALID,
+                         "train.sample = %u: where agents are on other hosts the text comes by the store of "
+                         "snapshots, which snapshot.local does without; leave one of them out (keel sample "
+                         "writes text from snapshot.store)",
+                         job->sample_tokens);
     return keel_fail(KEEL_INVALID,
                      "train.sample = %u: where agents are on other hosts the text comes by the store of "
                      "snapshots, and this job takes none; give snapshot.every, or train.sample = 0",

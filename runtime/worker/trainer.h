@@ -212,6 +212,7 @@ enum keel_status keel_trainer_give_weights(struct keel_trainer *trainer, uint32_
 /* Numbers of a view's collectives: each is begun once in a group. Agreeing has the first few (worker_sync.c);
  * a step has (step + 1) << 20 and what follows for its sums (tape_sum.c), (step + 1) << 24 for what slices
  * exchange in it. Then, each kind above all before: */
+#define KEEL_SEQUENCE_FILES      (UINT64_C(1) << 57) /* of snapshots, from node to node */
 #define KEEL_SEQUENCE_END        (UINT64_C(1) << 58) /* nothing is left to be done in the view */
 #define KEEL_SEQUENCE_WEIGHTS    (UINT64_C(1) << 59) /* weights that are gathered, in steps and beside them */
 #define KEEL_SEQUENCE_EVALUATION (UINT64_C(1) << 60) /* exchanges of slices while it evaluates */
@@ -274,6 +275,8 @@ static inline uint64_t keel_piece_bytes(const struct keel_state_piece *piece)
     return piece->count * sizeof(float);
 }
 
+/* Bytes of the whole state of the model, whoever holds it: what the pieces of all ranks come to. */
+uint64_t keel_trainer_state_bytes(const struct keel_trainer *trainer);
 /* What position `position` of `rank_count` writes into a snapshot: every (tile, part) once over all of them,
  * split by rows, evenly by bytes, or with parallel.zero by owners. Of tiles that are cut it is what this one
  * of its column writes; of the others a column of owners writes what is its place's. Heap, owned by the

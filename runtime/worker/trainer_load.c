@@ -19,13 +19,14 @@ struct keel_share {
     uint32_t count;
 };
 
-/* Is it the engine's own, of which an imported snapshot, that is of a model alone, has nothing? */
+/* Is it the engine's own, of which an imported snapshot, that is of a model alone, has nothing? Of one that
+ * is here in part nobody can tell. */
 static bool begins_anew(const struct keel_trainer *trainer, const struct keel_snapshot *snapshot,
                         uint32_t tile)
 {
     const struct keel_engine_param *param =
         keel_engine_param(trainer->engine, keel_engine_tile(trainer->engine, tile)->param);
-    return param->kept && !keel_weights_holds(snapshot, param->name);
+    return param->kept && keel_snapshot_missing(snapshot) == 0 && !keel_weights_holds(snapshot, param->name);
 }
 
 /* What no snapshot says: what the optimizer does not keep is zero already (keel_trainer_initialize), and what

@@ -171,6 +171,20 @@ static uint64_t state_bytes(const struct keel_trainer *trainer, bool cut)
     return elements * sizeof(float);
 }
 
+uint64_t keel_trainer_state_bytes(const struct keel_trainer *trainer)
+{
+    uint64_t elements = 0;
+    for (uint32_t part = 0; part < KEEL_STATE_PARTS; part++)
+        for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++) {
+            const struct keel_engine_param *param = param_of(trainer, i);
+            uint64_t whole = keel_state_is_kept(trainer, i, part) ? 1 : 0;
+            for (uint32_t d = 0; d < param->dims; d++)
+                whole *= param->whole[d];
+            elements += whole;
+        }
+    return elements * sizeof(float);
+}
+
 /* How many of the elements from `first` on, `most` of them, are a box: as large as may be. */
 static uint64_t box_at(const struct keel_engine_param *param, uint64_t first, uint64_t most)
 {

@@ -30,9 +30,16 @@ enum { FIRST_INCARNATION = 1 << 8 }; /* of a worker that was never started again
 static enum keel_status take_resume(struct keel_worker *worker, const char *text)
 {
     char *end;
-    if (strcmp(text, "auto") == 0)
+    if (strncmp(text, "auto", 4) == 0 && (text[4] == '\0' || text[4] == ':')) {
+        struct keel_worker_tiers *tiers = &worker->tiers;
         worker->resume = KEEL_RESUME_AUTO;
-    else if (strcmp(text, "none") == 0)
+        tiers->has_records = text[4] == ':';
+        if (tiers->has_records) {
+            tiers->records = strtoull(text + 5, &end, 10);
+            tiers->has_committed = *end == ':';
+            tiers->committed = tiers->has_committed ? strtoull(end + 1, NULL, 10) : 0;
+        }
+    } else if (strcmp(text, "none") == 0)
         worker->resume = KEEL_RESUME_NONE;
     else {
         worker->resume = KEEL_RESUME_STEP;
@@ -103,8 +110,11 @@ static enum keel_status parse_arguments(struct keel_worker *worker, int argc, ch
     if (words.operand_count == 0 || worker->directory == NULL)
         return keel_fail(KEEL_INVALID, "keel worker: is started by an agent; use keel run");
     worker->drills.directory = worker->directory;
-    if (worker->incarnation > FIRST_INCARNATION) /* --resume says how a run begins, and this one has begun */
+    if (worker->incarnation >
+        FIRST_INCARNATION) { /* --resume says how a run begins, and this one has begun */
         worker->resume = KEEL_RESUME_AUTO;
+        worker->tiers.has_records = worker->tiers.has_committed = false;
+    }
     return keel_job_load(words.operands[0], NULL, 0, &worker->job);
 }
 
@@ -121,6 +131,29 @@ static void send_note(struct keel_worker *worker, json_t *note)
 
 /* ---- set-up -------------------------------------------------------------------------------------------- */
 
+/* Below snapshot.local one directory for each node; what the run's own directory has may be gone on from. */
+static enum keel_status open_local_store(struct keel_worker *worker, const char *root)
+{
+    const struct keel_job *job = &worker->job;
+    const char *shared = job->snapshot_store[0] != '\0' ? job->snapshot_store
+                         : keel_path_exists(root)       ? root
+                                                        : NULL;
+    char own[KEEL_PATH_BYTES], name[32];
+    snprintf(name, sizeof name, "node-%u", worker->node);
+    KEEL_TRY(keel_path_join(own, job->snapshot_local, name));
+    const struct keel_store_config config = {
+        .root = own, .run = job->name, .create = true, .key_file = keel_job_key_file(job)};
+    enum keel_status status = keel_store_open(&config, &worker->store);
+    if (status != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%.300s", keel_detail());
+        return keel_fail(status,
+                         "snapshot.local = %.150s: %s; give a directory that node %u's host can write",
+                         job->snapshot_local, why, worker->node);
+    }
+    return keel_worker_tiers_open(worker, shared);
+}
+
 static enum keel_status open_store(struct keel_worker *worker)
 {
     char root[KEEL_PATH_BYTES];
@@ -128,6 +161,8 @@ static enum keel_status open_store(struct keel_worker *worker)
         snprintf(root, sizeof root, "%s", worker->store_path);
     else
         KEEL_TRY(keel_path_join(root, worker->directory, "ckpt"));
+    if (keel_job_has_local_snapshots(&worker->job))
+        return open_local_store(worker, root);
     if (!keel_job_takes_snapshots(&worker->job) && !keel_path_exists(root))
         return KEEL_OK;
     struct keel_store_config config = {
@@ -407,8 +442,19 @@ static void spoil_board(void *context, const char *faults)
         keel_log(KEEL_LOG_ERROR, "the drill could not spoil the board: %s", keel_detail());
 }
 
+/* For drills: the disk of this node is another from now on. */
+static void wipe_node(void *context)
+{
+    const struct keel_worker *worker = context;
+    char name[32], own[KEEL_PATH_BYTES];
+    snprintf(name, sizeof name, "node-%u", worker->node);
+    if (keel_path_join(own, worker->job.snapshot_local, name) != KEEL_OK || keel_remove_tree(own) != KEEL_OK)
+        keel_log(KEEL_LOG_ERROR, "the drill could not wipe %s: %s", own, keel_detail());
+}
+
 static enum keel_status set_up(struct keel_worker *worker)
 {
+    worker->drills.wipe = wipe_node;
     worker->drills.flip = flip_bit;
     worker->drills.spoil = spoil_board;
     worker->drills.context = worker;
@@ -552,6 +598,7 @@ static enum keel_status end_together(struct keel_worker *worker)
 {
     const struct keel_collective all = {.kind = KEEL_BARRIER, .sequence = KEEL_SEQUENCE_END};
     keel_worker_snapshot_poll(worker, true);
+    keel_worker_guard_drain(worker);
     KEEL_TRY(write_sample(worker));
     if (worker->group == NULL)
         return KEEL_OK;
@@ -609,6 +656,8 @@ static enum keel_status live(struct keel_worker *worker)
 static void save_stopped(struct keel_worker *worker)
 {
     keel_worker_snapshot_poll(worker, true);
+    if (worker->tiers.near != NULL) /* the view is over, in which all would commit it */
+        return;
     if (!worker->active || !worker->has_state || worker->store == NULL || worker->next_step == 0 ||
         worker->next_step == worker->job.steps || worker->job.snapshot_every == 0 ||
         worker->next_step % worker->job.snapshot_every == 0)
@@ -631,6 +680,7 @@ static enum keel_status work(struct keel_worker *worker)
 static void tear_down(struct keel_worker *worker)
 {
     keel_worker_snapshot_end(worker);
+    keel_worker_tiers_close(worker);
     write_trace(worker);
     if (worker->endpoint != NULL)
         keel_endpoint_close(worker->endpoint);

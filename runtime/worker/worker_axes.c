@@ -398,6 +398,10 @@ static enum keel_status restore(struct keel_worker *worker)
         uint64_t read_bytes = 0;
         bool all;
         KEEL_TRY(read_shares(worker, step, &round, &read_bytes, &all));
+        if (!all && worker->tiers.near != NULL) {
+            KEEL_TRY(keel_worker_tiers_fetch_all(worker));
+            KEEL_TRY(read_shares(worker, step, &round, &read_bytes, &all));
+        }
         if (!all)
             KEEL_TRY(read_whole(worker, step, &round, &read_bytes, &all, &status));
         if (all)
@@ -407,6 +411,7 @@ static enum keel_status restore(struct keel_worker *worker)
         worker->has_state = false;
         keel_worker_snapshot_bound(worker, step);
         KEEL_TRY(keel_worker_exchange_round(worker, ++round, false));
+        KEEL_TRY(keel_worker_tiers_choose(worker));
     }
     if (status != KEEL_OK)
         return keel_fail(status, "%s", why);
@@ -421,6 +426,7 @@ static enum keel_status begin_again(struct keel_worker *worker, bool lost, uint6
     keel_trainer_keep(worker->trainer, 0);
     keel_worker_snapshot_again(worker);
     KEEL_TRY(keel_worker_exchange_round(worker, 0, false));
+    KEEL_TRY(keel_worker_tiers_choose(worker));
     if (lost)
         say_lost(worker, step);
     if (owns(worker))

@@ -8,6 +8,7 @@
 #include "hang_watch.h"
 #include "sdc_check.h"
 #include "trainer.h"
+#include "worker_files.h"
 #include "worker_inbox.h"
 
 enum {
@@ -39,6 +40,67 @@ struct keel_worker_snapshot {
     uint64_t prepared;   /* for which rank_count (high half) and position memory was taken; 0: for none yet */
     uint64_t bound;      /* if has_bound, only those of earlier steps may be taken */
     bool has_bound;
+};
+
+/* snapshot.local: what a rank says of its shard of a snapshot. */
+struct keel_guard_record {
+    uint64_t ok, store_busy;
+    uint64_t wall_ns; /* of position 0: when the snapshot was made */
+    struct keel_shard_summary summary;
+};
+
+/* snapshot.local: a thread that commits a snapshot, or copies it to the store (worker_guard.c). What is above
+ * `ended` the main thread sets before, and reads once the thread is joined. */
+struct keel_guard {
+    struct keel_worker *worker;
+    struct keel_thread thread;
+    bool running, inline_run;
+    uint32_t number; /* of the snapshot in the view */
+    uint64_t step, attempt;
+    uint32_t position, rank_count; /* in the view that it began in */
+    uint32_t node[KEEL_MEMBERS_MAX];
+    uint64_t state_bytes, spent_ns;
+    bool at_fault, committed; /* this rank's failure, with */
+    bool stores;              /* it is to go to the store */
+    enum keel_status status;
+    char detail[KEEL_DETAIL_BYTES];
+    atomic_bool ended;
+    struct keel_file_mover mover;
+    struct keel_file_move *moves; /* owned */
+    /* Lent to operations. */
+    struct keel_guard_record mine, all[KEEL_MEMBERS_MAX];
+    struct keel_shard_summary summaries[KEEL_MEMBERS_MAX];
+    bool said, heard[KEEL_MEMBERS_MAX];
+};
+
+/* What a node has of a generation. */
+enum { KEEL_OFFERS_MAX = 8 };
+struct keel_tier_offer {
+    uint64_t step, attempt;
+    uint32_t shard_count;                 /* 0: no manifest says it */
+    bool used, manifest, stored_manifest; /* its manifest is here, or in the store */
+    uint64_t have[KEEL_MEMBERS_MAX / 64], stored[KEEL_MEMBERS_MAX / 64]; /* shards here, and there */
+};
+struct keel_tier_offers {
+    struct keel_tier_offer of[KEEL_OFFERS_MAX]; /* the newest */
+};
+
+/* snapshot.local. */
+struct keel_worker_tiers {
+    struct keel_tier *near; /* of worker->store, this node's own; NULL: snapshots are in a common directory */
+    struct keel_store *shared; /* NULL: none, or nothing is there */
+    struct keel_tier *far;     /* of that */
+    uint32_t begun, restores;  /* snapshots begun in this view, and calls of its restarts */
+    struct keel_guard guard, storing;
+    struct keel_file_mover restoring;
+    struct keel_tier_offers mine, *offers; /* of all positions, owned */
+    struct keel_tier_offer chosen;         /* what this view begins from, if `used` */
+    uint32_t from_nodes, from_store;       /* files that were brought for it */
+    bool said, heard[KEEL_MEMBERS_MAX];
+    /* Of the life before, from --resume auto:RECORDS[:COMMITTED]: the newest step on record, behind which no
+     * snapshot is taken, and the newest snapshot. */
+    uint64_t records, committed;
+    bool has_records, has_committed;
 };
 
 /* Flags that each rank sends with a step; every rank sees all of them and decides alike. SNAPSHOT: one failed
@@ -154,6 +216,7 @@ struct keel_worker {
     uint64_t unsaid_step;
 
     struct keel_worker_snapshot snapshot;
+    struct keel_worker_tiers tiers;
 };
 
 /* worker.c: how the job wants its fabric; `key` (32 bytes) is borrowed. */
@@ -309,6 +372,31 @@ void keel_worker_snapshot_again(struct keel_worker *worker);
 /* Read this rank's share of what its column has (keel_trainer_read_pieces) of that of `step`. False: it
  * cannot be read from here. */
 bool keel_worker_restore_share(struct keel_worker *worker, uint64_t step, uint64_t *out_read);
+
+/* worker_guard.c: snapshot.local. Tiers over worker->store, and over that root, if there is one. */
+enum keel_status keel_worker_tiers_open(struct keel_worker *worker, const char *shared_root);
+void keel_worker_tiers_close(struct keel_worker *worker);
+/* Nodes of the active ranks by position: their number. The first position of a position's node. */
+uint32_t keel_worker_nodes(const struct keel_worker *worker, uint32_t out[KEEL_MEMBERS_MAX]);
+uint32_t keel_worker_first_of_node(const uint32_t *node, uint32_t position);
+/* worker->snapshot's newest is to be committed; NULL: there is no shard of it here. All ranks do it for each
+ * snapshot that their view begins, one at a time. */
+void keel_worker_guard_begin(struct keel_worker *worker, const struct keel_shard_summary *summary);
+/* True: it has ended (tiers.guard says how), and nobody was told before. With `wait`, until it has. */
+bool keel_worker_guard_poll(struct keel_worker *worker, bool wait);
+/* Until what goes to the store is there. */
+void keel_worker_guard_drain(struct keel_worker *worker);
+/* The view ends: revokes its group if something is under way. */
+void keel_worker_guard_stop(struct keel_worker *worker);
+
+/* worker_tiers.c: snapshot.local, else nothing. All ranks of the view: find what they begin from, into
+ * sync_all[0].snapshot_count and _step, and bring it to its nodes. CORRUPT: none is whole, and there was one.
+ */
+enum keel_status keel_worker_tiers_choose(struct keel_worker *worker);
+/* All ranks: bring all of it to each node. */
+enum keel_status keel_worker_tiers_fetch_all(struct keel_worker *worker);
+/* Where it came from, for a note; "" without tiers. */
+void keel_worker_tiers_text(const struct keel_worker *worker, char *out, size_t bytes);
 
 /* One line for events.jsonl: {"event": event, "step": step, "status": ..., "detail": ...}. */
 void keel_worker_note(struct keel_worker *worker, const char *event, uint64_t step, enum keel_status status,

@@ -74,12 +74,25 @@ static enum keel_status configure(struct keel_worker *worker, struct keel_save_c
     return KEEL_OK;
 }
 
+/* Files of a snapshot in this worker's store: all, or those of its node's ranks and the copies that it keeps.
+ */
+static uint32_t shards_here(const struct keel_worker *worker)
+{
+    uint32_t node[KEEL_MEMBERS_MAX], count = 0;
+    if (worker->tiers.near == NULL)
+        return worker->rank_count;
+    keel_worker_nodes(worker, node);
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        count += node[p] == node[worker->position];
+    return worker->job.snapshot_partner ? 2 * count : count;
+}
+
 /* On a disk that is full now, what retention would let go after the commit goes before the save. Every rank
  * looks by itself, so that none begins to write before there is room. */
 static void make_room(struct keel_worker *worker)
 {
     const struct keel_retention retention = keel_job_retention(&worker->job);
-    uint64_t bytes = worker->snapshot.last_bytes * worker->rank_count;
+    uint64_t bytes = worker->snapshot.last_bytes * shards_here(worker);
     uint32_t removed = 0;
     if (keel_store_make_room(worker->store, &retention, bytes + bytes / 8, &removed) != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "no room was made for a snapshot: %s", keel_detail());
@@ -139,6 +152,8 @@ uint64_t keel_worker_snapshot_flags(const struct keel_worker *worker)
         flags |= KEEL_STEP_FLAG_FAILED;
     if (snapshot->failed && snapshot->tries < worker->job.snapshot_retry)
         flags |= KEEL_STEP_FLAG_SNAPSHOT;
+    if (worker->tiers.near != NULL && (snapshot->save != NULL || worker->tiers.guard.running))
+        flags |= KEEL_STEP_FLAG_WAIT;
     return flags;
 }
 
@@ -168,7 +183,7 @@ void keel_worker_snapshot_give_up(struct keel_worker *worker)
         return;
     if (snapshot->save != NULL)
         snapshot->doomed = true;
-    else if (snapshot->finished)
+    else if (snapshot->finished && worker->tiers.near == NULL) /* else the guard hears of it */
         discard(worker);
 }
 
@@ -177,6 +192,7 @@ void keel_worker_snapshot_begin(struct keel_worker *worker, bool again)
     KEEL_ASSERT(worker->snapshot.save == NULL);
     worker->snapshot.tries = again ? worker->snapshot.tries + 1 : 0;
     worker->snapshot.failed = worker->snapshot.doomed = worker->snapshot.finished = false;
+    worker->tiers.begun++;
     if (again && worker->position == 0) {
         char detail[64];
         snprintf(detail, sizeof detail, "a rank could not write the one before; try %u of %u",
@@ -187,6 +203,8 @@ void keel_worker_snapshot_begin(struct keel_worker *worker, bool again)
     if (status != KEEL_OK) {
         failed(worker, worker->next_step, status);
         forget(&worker->snapshot);
+        if (worker->tiers.near != NULL)
+            keel_worker_guard_begin(worker, NULL);
     }
 }
 
@@ -212,9 +230,37 @@ void keel_worker_snapshot_first(struct keel_worker *worker)
     keel_worker_snapshot_begin(worker, false);
 }
 
+/* What became of the one that all ranks guard. */
+static void poll_guard(struct keel_worker *worker, bool wait)
+{
+    const struct keel_guard *guard = &worker->tiers.guard;
+    if (!keel_worker_guard_poll(worker, wait) || !guard->at_fault)
+        return;
+    keel_detail_set(guard->detail);
+    failed(worker, guard->step, guard->status);
+}
+
+/* The shard is written, or is not: `status`. All ranks of a view guard what they began in it. */
+static void hand_over(struct keel_worker *worker, enum keel_status status,
+                      const struct keel_link_message *message)
+{
+    struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    const bool of_view = snapshot->attempt == worker->view.epoch;
+    const bool guarded = worker->tiers.near != NULL && of_view;
+    if (status != KEEL_OK)
+        failed(worker, snapshot->step, status);
+    if (guarded)
+        keel_worker_guard_begin(worker, status == KEEL_OK && !snapshot->doomed ? &message->as.summary : NULL);
+    else if (status == KEEL_OK && (snapshot->doomed || !of_view))
+        discard(worker); /* shards of a view that is over are not collected either */
+    else if (status == KEEL_OK)
+        keel_inbox_say(&worker->inbox, message);
+}
+
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
 {
     struct keel_worker_snapshot *snapshot = &worker->snapshot;
+    poll_guard(worker, wait);
     if (snapshot->save == NULL || (!wait && !keel_save_done(snapshot->save)))
         return;
     keel_save_hurry(snapshot->save); /* who waits for it does nothing else */
@@ -227,13 +273,10 @@ void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait)
     snapshot->finished = status == KEEL_OK;
     if (status == KEEL_OK)
         snapshot->last_bytes = message.as.summary.file_bytes;
-    if (status != KEEL_OK)
-        failed(worker, snapshot->step, status);
-    else if (snapshot->doomed || snapshot->attempt != worker->view.epoch)
-        discard(worker); /* shards of a view that is over are not collected either */
-    else
-        keel_inbox_say(&worker->inbox, &message);
+    hand_over(worker, status, &message);
     forget(snapshot);
+    if (wait)
+        poll_guard(worker, true);
 }
 
 void keel_worker_snapshot_age(struct keel_worker *worker)
@@ -271,6 +314,7 @@ void keel_worker_snapshot_end(struct keel_worker *worker)
 static enum keel_status candidates(struct keel_worker *worker, struct keel_snapshot_info **out,
                                    uint32_t *out_count)
 {
+    const struct keel_tier_offer *chosen = &worker->tiers.chosen;
     uint32_t count, kept = 0;
     struct keel_snapshot_info *list;
     KEEL_TRY(keel_alloc(LISTED_MAX, sizeof *list, &list));
@@ -280,8 +324,10 @@ static enum keel_status candidates(struct keel_worker *worker, struct keel_snaps
         return status;
     }
     for (uint32_t i = 0; i < count; i++)
-        if ((worker->resume == KEEL_RESUME_AUTO || list[i].step == worker->resume_step) &&
-            (!worker->snapshot.has_bound || list[i].step < worker->snapshot.bound))
+        if (worker->tiers.near != NULL
+                ? chosen->used && list[i].step == chosen->step && list[i].attempt == chosen->attempt
+                : (worker->resume == KEEL_RESUME_AUTO || list[i].step == worker->resume_step) &&
+                      (!worker->snapshot.has_bound || list[i].step < worker->snapshot.bound))
             list[kept++] = list[i];
     *out = list;
     *out_count = kept;
@@ -297,7 +343,8 @@ enum keel_status keel_worker_snapshot_count(struct keel_worker *worker, uint64_t
         KEEL_TRY(candidates(worker, &list, &count));
     *out_newest = count > 0 ? list[0].step : 0;
     keel_free(list);
-    if (count == 0 && worker->resume == KEEL_RESUME_STEP && !worker->snapshot.has_bound)
+    if (count == 0 && worker->tiers.near == NULL && worker->resume == KEEL_RESUME_STEP &&
+        !worker->snapshot.has_bound)
         return keel_fail(KEEL_NOT_FOUND,
                          "--resume %" PRIu64 ": no snapshot of that step is committed; keel ckpt ls %s/ckpt "
                          "shows which there are",
@@ -325,7 +372,9 @@ static enum keel_status restore_one(struct keel_worker *worker, const struct kee
                          "settings differ); give the job as it was, or another --out",
                          info->step);
     struct keel_snapshot *snapshot;
-    KEEL_TRY(keel_snapshot_open(worker->store, info->step, info->attempt, &snapshot));
+    KEEL_TRY(worker->tiers.near != NULL
+                 ? keel_snapshot_open_here(worker->store, info->step, info->attempt, &snapshot)
+                 : keel_snapshot_open(worker->store, info->step, info->attempt, &snapshot));
     enum keel_status status = keel_trainer_load(worker->trainer, snapshot, index, count, out_read);
     keel_snapshot_close(snapshot);
     return status;
@@ -334,11 +383,12 @@ static enum keel_status restore_one(struct keel_worker *worker, const struct kee
 /* Take that one; says how long it took. */
 static enum keel_status take(struct keel_worker *worker, const struct keel_snapshot_info *info)
 {
-    char detail[64];
+    char detail[256], from[128];
     uint64_t since = keel_now_ns(), read_bytes = 0;
     KEEL_TRY(restore_one(worker, info, 0, 1, &read_bytes));
-    snprintf(detail, sizeof detail, "%.3f s, %" PRIu64 " bytes read", (double)(keel_now_ns() - since) / 1e9,
-             read_bytes);
+    keel_worker_tiers_text(worker, from, sizeof from);
+    snprintf(detail, sizeof detail, "%.3f s, %" PRIu64 " bytes read%s", (double)(keel_now_ns() - since) / 1e9,
+             read_bytes, from);
     worker->has_state = true;
     worker->next_step = info->step;
     keel_worker_note(worker, "resumed", info->step, KEEL_OK, detail);

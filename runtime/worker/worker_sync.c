@@ -15,7 +15,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SEQUENCE_FIRST = 1, SEQUENCE_SECOND = 2, SEQUENCE_SHARES = 3, SEQUENCE_LOST = 4 };
+enum {
+    SEQUENCE_FIRST = 1,
+    SEQUENCE_SECOND = 2,
+    SEQUENCE_SHARES = 3,
+    SEQUENCE_LOST = 4,
+    SEQUENCE_SHARES_AGAIN = 5
+};
 
 /* ---- the view as this worker sees it ------------------------------------------------------------------- */
 
@@ -96,6 +102,7 @@ static enum keel_status open_group(struct keel_worker *worker)
 enum keel_status keel_worker_leave_view(struct keel_worker *worker)
 {
     keel_inbox_guard(&worker->inbox, NULL, worker->view.epoch);
+    keel_worker_guard_stop(worker);
     keel_worker_close_axes(worker);
     keel_trainer_gather_over(worker->trainer, NULL);
     if (worker->group != NULL)
@@ -329,24 +336,37 @@ enum keel_status keel_worker_spread_shares(struct keel_worker *worker)
 
 void keel_worker_note_resumed(struct keel_worker *worker, uint64_t step, uint64_t since, uint64_t read_bytes)
 {
-    char detail[96];
-    snprintf(detail, sizeof detail, "%.3f s, %llu bytes read by rank %u of %u",
+    char detail[256], from[128];
+    keel_worker_tiers_text(worker, from, sizeof from);
+    snprintf(detail, sizeof detail, "%.3f s, %llu bytes read by rank %u of %u%s",
              (double)(keel_now_ns() - since) / 1e9, (unsigned long long)read_bytes, worker->rank,
-             worker->rank_count);
+             worker->rank_count, from);
     if (worker->position == 0)
         keel_worker_note(worker, "resumed", step, KEEL_OK, detail);
     else
         keel_log(KEEL_LOG_INFO, "resumed: %s", detail);
 }
 
+static enum keel_status read_share(struct keel_worker *worker, uint64_t sequence, uint64_t step,
+                                   uint64_t *read_bytes, bool *out_all)
+{
+    *out_all = keel_worker_restore_share(worker, step, read_bytes);
+    KEEL_TRY(exchange(worker, sequence, *out_all));
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        *out_all = *out_all && worker->sync_all[p].has_share;
+    return KEEL_OK;
+}
+
 static enum keel_status read_shares(struct keel_worker *worker)
 {
     const uint64_t step = worker->sync_all[0].snapshot_step, since = keel_now_ns();
     uint64_t read_bytes = 0;
-    bool all = keel_worker_restore_share(worker, step, &read_bytes);
-    KEEL_TRY(exchange(worker, SEQUENCE_SHARES, all));
-    for (uint32_t p = 0; p < worker->rank_count; p++)
-        all = all && worker->sync_all[p].has_share;
+    bool all;
+    KEEL_TRY(read_share(worker, SEQUENCE_SHARES, step, &read_bytes, &all));
+    if (!all && worker->tiers.near != NULL) {
+        KEEL_TRY(keel_worker_tiers_fetch_all(worker));
+        KEEL_TRY(read_share(worker, SEQUENCE_SHARES_AGAIN, step, &read_bytes, &all));
+    }
     if (!all)
         return KEEL_OK;
     KEEL_TRY(keel_worker_spread_shares(worker));
@@ -363,6 +383,8 @@ static enum keel_status restore(struct keel_worker *worker)
     if (worker->rank_count > 1)
         KEEL_TRY(read_shares(worker));
     const bool reads = worker->position == 0 || worker->job.parallel.zero > KEEL_ZERO_NONE; /* each its own */
+    if (worker->rank_count == 1)
+        KEEL_TRY(keel_worker_tiers_fetch_all(worker));
     return worker->has_state || !reads ? KEEL_OK : keel_worker_restore(worker);
 }
 
@@ -424,12 +446,16 @@ static enum keel_status check_same(const struct keel_worker *worker)
 
 enum keel_status keel_worker_restore_or_begin(struct keel_worker *worker)
 {
+    if (!worker->tiers.chosen
+             .used) /* else one was looked for as it was found that there is no way but back */
+        KEEL_TRY(keel_worker_tiers_choose(worker));
     return worker->sync_all[0].snapshot_count == 0 ? initialize(worker) : restore(worker);
 }
 
 enum keel_status keel_worker_exchange_lost(struct keel_worker *worker)
 {
-    return exchange(worker, SEQUENCE_LOST, false);
+    KEEL_TRY(exchange(worker, SEQUENCE_LOST, false));
+    return keel_worker_tiers_choose(worker);
 }
 
 enum keel_status keel_worker_exchange_whole(struct keel_worker *worker)
@@ -519,6 +545,8 @@ enum keel_status keel_worker_join_view(struct keel_worker *worker)
     worker->first_step_of_view = true;
     worker->healed = (struct keel_moved){.bytes = 0};
     worker->heal_ns = 0;
+    worker->tiers.begun = worker->tiers.restores = 0;
+    worker->tiers.chosen.used = false;
     if (!worker->active)
         return KEEL_OK;
     KEEL_TRY(check_plan(worker));

@@ -197,9 +197,19 @@ struct keel_commit {
     const struct keel_shard_summary *shards; /* one per rank, any order */
     uint32_t shard_count;
     char identity[KEEL_IDENTITY_BYTES]; /* of the job: resume refuses another's */
-    const char *metadata; /* a JSON object for the owner's use (seed, digest, ...); NULL is {} */
-    bool allow_nonfinite; /* commit although a tensor holds NaN or infinity */
+    const char *metadata;     /* a JSON object for the owner's use (seed, digest, ...); NULL is {} */
+    bool allow_nonfinite;     /* commit although a tensor holds NaN or infinity */
+    uint64_t created_wall_ns; /* for the manifest; 0: now */
+    /* Each node has a store of its own, and commits there: shards that are not in this store are taken at the
+     * word of their summaries. The caller has seen that every one is whole in its own (keel_shard_check), and
+     * knows that together they hold every tensor. With one created_wall_ns all manifests are the same file.
+     * No deltas: UNSUPPORTED. */
+    bool elsewhere;
 };
+/* Before a commit elsewhere, where the shard lies: it opens as for a reader, is that of its summary
+ * (MISMATCH), and holds nothing that is NaN or infinite unless that is allowed (DIVERGED). */
+enum keel_status keel_shard_check(struct keel_store *store, uint64_t step, uint64_t attempt,
+                                  const struct keel_shard_summary *summary, bool allow_nonfinite);
 /* Verify that each shard is there and matches its summary, write manifest.json to a temporary name,
  * fsync, rename, fsync the directories, read it back. Committed when this returns OK; not when it is refused;
  * after IO or NO_SPACE, which may come from the last fsync, and after CORRUPT of a manifest that, read back,
@@ -298,6 +308,12 @@ struct keel_snapshot;
  * FORGED: every check fits, but whoever made it had no key. Thread-safe afterwards. */
 enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uint64_t attempt,
                                     struct keel_snapshot **out);
+/* The same with those of its shards alone that are in this store (keel_commit.elsewhere); how many are not.
+ * What they hold is missing then: reading it is CORRUPT, or NOT_FOUND for a tensor of which nothing is here.
+ * Not for keel_snapshot_verify. */
+enum keel_status keel_snapshot_open_here(struct keel_store *store, uint64_t step, uint64_t attempt,
+                                         struct keel_snapshot **out);
+uint32_t keel_snapshot_missing(const struct keel_snapshot *snapshot);
 void keel_snapshot_close(struct keel_snapshot *snapshot);
 const struct keel_snapshot_info *keel_snapshot_info(const struct keel_snapshot *snapshot);
 const char *keel_snapshot_metadata(const struct keel_snapshot *snapshot); /* JSON object */

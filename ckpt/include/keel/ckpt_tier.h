@@ -141,6 +141,9 @@ void keel_tier_end(struct keel_tier *tier); /* NULL is accepted */
  * shard's header, index, footer, every chunk as stored; a manifest's check; a parity file's every cell.
  * CORRUPT (names tier, object, and tensor and chunk or cell), MISMATCH, VERSION, and what reading gives. */
 enum keel_status keel_tier_verify(struct keel_tier *tier, const struct keel_object *object);
+/* The same, and what it is: its bytes and their digest, for who sends them himself. */
+enum keel_status keel_tier_look(struct keel_tier *tier, const struct keel_object *object,
+                                struct keel_object_info *out);
 /* Copy an object, verified at both ends: at `from` as by keel_tier_verify, at `to` by commit. */
 enum keel_status keel_tier_copy(struct keel_tier *from, const struct keel_object *object,
                                 struct keel_tier *to);

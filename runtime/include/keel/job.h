@@ -129,6 +129,10 @@ struct keel_job {
     uint32_t snapshot_retry;
     char snapshot_key_file[KEEL_PATH_BYTES]; /* "": snapshots are not sealed */
     bool snapshot_allow_nonfinite;
+    char snapshot_local[KEEL_PATH_BYTES]; /* "": snapshots are written into the run's directory */
+    bool snapshot_partner;
+    char snapshot_store[KEEL_PATH_BYTES]; /* "": none */
+    uint64_t snapshot_store_every;        /* steps; 0: all go to the store */
     /* [cluster] */
     uint32_t ranks, nodes, spares; /* nodes 0: one per rank (spares are nodes of their own) */
     double timeout_s;
@@ -212,6 +216,15 @@ uint32_t keel_job_host_of(const struct keel_job *job, uint32_t host_count, uint3
 
 /* Whether the job asks for any snapshot. */
 bool keel_job_takes_snapshots(const struct keel_job *job);
+/* What [snapshot] asks for and cannot be had: INVALID by the key. keel_job_load asks it. */
+enum keel_status keel_job_check_snapshots(const struct keel_job *job);
+/* Whether each node has a directory of its own for them. */
+static inline bool keel_job_has_local_snapshots(const struct keel_job *job)
+{
+    return job->snapshot_local[0] != '\0';
+}
+/* Whether that of a step goes to snapshot.store. */
+bool keel_job_stores(const struct keel_job *job, uint64_t step);
 /* What snapshot.keep and its like say. */
 struct keel_retention keel_job_retention(const struct keel_job *job);
 

@@ -1,0 +1,69 @@
+/* job_snapshots.c - what a job says of its snapshots. */
+#include <keel/job.h>
+
+enum { BANDWIDTH_MIN = 65536 };
+
+bool keel_job_takes_snapshots(const struct keel_job *job)
+{
+    return job->snapshot_every > 0 || job->snapshot_first;
+}
+
+struct keel_retention keel_job_retention(const struct keel_job *job)
+{
+    return (struct keel_retention){.keep_last = job->snapshot_keep,
+                                   .keep_every_steps = job->snapshot_keep_every,
+                                   .keep_within_ns = (uint64_t)(job->snapshot_keep_within_s * 1e9)};
+}
+
+const char *keel_job_key_file(const struct keel_job *job)
+{
+    return job->snapshot_key_file[0] != '\0' ? job->snapshot_key_file : NULL;
+}
+
+bool keel_job_stores(const struct keel_job *job, uint64_t step)
+{
+    return job->snapshot_store[0] != '\0' &&
+           (job->snapshot_store_every == 0 || step == job->steps || step % job->snapshot_store_every == 0);
+}
+
+static enum keel_status check_local(const struct keel_job *job)
+{
+    if (job->snapshot_codec == KEEL_CODEC_DELTA)
+        return keel_fail(
+            KEEL_INVALID,
+            "snapshot.codec = delta does not go with snapshot.local, where nobody sees the snapshot "
+            "that all deltas need: give codec = planes");
+    const bool relative = job->snapshot_local[0] != '/';
+    if (job->launch != KEEL_LAUNCH_LOCAL &&
+        (relative || (job->snapshot_store[0] != '\0' && job->snapshot_store[0] != '/')))
+        return keel_fail(KEEL_INVALID,
+                         "snapshot.%s = %.200s: on other hosts it is found by its whole path; give one that "
+                         "begins with /",
+                         relative ? "local" : "store", relative ? job->snapshot_local : job->snapshot_store);
+    if (job->snapshot_partner && (job->nodes != 0 ? job->nodes : job->ranks) < 2)
+        return keel_fail(
+            KEEL_INVALID,
+            "snapshot.partner: one node has no other to keep its copies; give cluster.nodes = 2 or "
+            "more, or leave it out");
+    return KEEL_OK;
+}
+
+enum keel_status keel_job_check_snapshots(const struct keel_job *job)
+{
+    const bool local = keel_job_has_local_snapshots(job);
+    if (job->snapshot_bandwidth_bytes_s > 0 && job->snapshot_bandwidth_bytes_s < BANDWIDTH_MIN)
+        return keel_fail(KEEL_INVALID,
+                         "snapshot.bandwidth_bytes_s = %llu is in bytes a second: no snapshot would be done "
+                         "in time; give %d or more, or 0 for no cap",
+                         (unsigned long long)job->snapshot_bandwidth_bytes_s, BANDWIDTH_MIN);
+    if (!local && (job->snapshot_partner || job->snapshot_store[0] != '\0'))
+        return keel_fail(KEEL_INVALID,
+                         "snapshot.%s is a copy of what nodes have in directories of their own: give "
+                         "snapshot.local = DIR, or leave it out",
+                         job->snapshot_partner ? "partner" : "store");
+    if (job->snapshot_store_every > 0 && job->snapshot_store[0] == '\0')
+        return keel_fail(KEEL_INVALID,
+                         "snapshot.store_every = %llu: of which store? Give snapshot.store = DIR",
+                         (unsigned long long)job->snapshot_store_every);
+    return local ? check_local(job) : KEEL_OK;
+}

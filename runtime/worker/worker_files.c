@@ -1,0 +1,231 @@
+/* worker_files.c - see worker_files.h.
+ *
+ * Moves go in waves of a few, in the order of the list; in a wave all of a rank's files go side by side, a
+ * piece of each at a time. Whoever is not done with the first wave that is not over has all of its ranks at
+ * it, so nobody waits for who waits for him. */
+#include "worker_files.h"
+
+#include "trainer.h"
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <string.h>
+
+enum { WAVE = 4, PIECE_BYTES = 4 << 20, PIECES_MAX = 1 << 16 };
+enum { CALL_SHIFT = 36, NUMBER_SHIFT = 16, GATHERS = (1 << 20) - 64 }; /* bits of a sequence; see number_of */
+
+/* What precedes the pieces. */
+struct file_head {
+    uint64_t status, bytes;
+    uint8_t digest[KEEL_OBJECT_DIGEST_BYTES];
+};
+
+struct lent {
+    struct file_head head;
+    uint8_t piece[PIECE_BYTES];
+};
+
+struct stream {
+    struct keel_file_move *move; /* NULL: this rank has no part in it */
+    struct lent *lent;
+    struct keel_tier_source *source;
+    struct keel_tier_sink *sink;
+    struct keel_operation *operation;
+    uint32_t number; /* of the move */
+    bool gives;
+};
+
+static uint64_t number_of(uint64_t call, uint32_t number, uint64_t piece)
+{
+    KEEL_ASSERT(call < 2 * KEEL_CALLS_OF_GUARDS && piece < PIECES_MAX);
+    return KEEL_SEQUENCE_FILES + (call << CALL_SHIFT) + ((uint64_t)number << NUMBER_SHIFT) + piece;
+}
+
+/* Whoever waits for another rank waits as long as the view lasts: its loss, or the view's end, ends the wait.
+ */
+static enum keel_status begin(const struct keel_file_mover *mover, struct stream *stream, uint64_t sequence,
+                              void *data, uint64_t bytes)
+{
+    const void *parts[] = {data};
+    const struct keel_collective what = {.kind = stream->gives ? KEEL_SEND : KEEL_RECEIVE,
+                                         .sequence = sequence,
+                                         .element = KEEL_ELEMENT_U8,
+                                         .root = stream->gives ? stream->move->to : stream->move->from,
+                                         .count = bytes,
+                                         .parts = parts,
+                                         .part_count = stream->gives ? 1 : 0,
+                                         .result = stream->gives ? NULL : data};
+    return keel_group_begin(mover->group, &what, &stream->operation);
+}
+
+static enum keel_status end(struct stream *stream)
+{
+    struct keel_operation *operation = stream->operation;
+    stream->operation = NULL;
+    return keel_operation_wait(operation, KEEL_NEVER);
+}
+
+/* ---- one file ------------------------------------------------------------------------------------------ */
+
+static void open_source(const struct keel_file_mover *mover, struct stream *stream)
+{
+    struct keel_object_info info;
+    struct file_head *head = &stream->lent->head;
+    *head = (struct file_head){0};
+    enum keel_status status = keel_tier_look(mover->tier, &stream->move->object, &info);
+    if (status == KEEL_OK)
+        status = keel_tier_open(mover->tier, &stream->move->object, &stream->source);
+    head->status = (uint64_t)status;
+    if (status != KEEL_OK)
+        return;
+    head->bytes = info.bytes;
+    memcpy(head->digest, info.digest, sizeof head->digest);
+}
+
+/* What cannot be written here is received all the same. */
+static void open_sink(const struct keel_file_mover *mover, struct stream *stream)
+{
+    const struct file_head *head = &stream->lent->head;
+    if (head->status != KEEL_OK || head->bytes > (uint64_t)PIECE_BYTES * (PIECES_MAX - 2))
+        (void)keel_fail(KEEL_NOT_FOUND, "rank %u has no sound copy of what it was to send",
+                        stream->move->from);
+    else if (keel_tier_create(mover->tier, &stream->move->object, head->bytes, &stream->sink) != KEEL_OK)
+        stream->sink = NULL;
+}
+
+static uint64_t piece_bytes(const struct stream *stream, uint64_t piece)
+{
+    const uint64_t at = piece * PIECE_BYTES, bytes = stream->lent->head.bytes;
+    const bool some = stream->lent->head.status == KEEL_OK && at < bytes;
+    return !some ? 0 : bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+}
+
+/* What can no longer be read goes as zeros: its digest is another. */
+static enum keel_status begin_piece(const struct keel_file_mover *mover, struct stream *stream, uint64_t call,
+                                    uint64_t piece)
+{
+    const uint64_t bytes = piece_bytes(stream, piece);
+    uint8_t *data = stream->lent->piece;
+    if (stream->gives &&
+        keel_tier_read(stream->source, piece * PIECE_BYTES, data, keel_size(bytes)) != KEEL_OK)
+        memset(data, 0, keel_size(bytes));
+    return begin(mover, stream, number_of(call, stream->number, piece + 1), data, bytes);
+}
+
+static void take_piece(struct stream *stream, uint64_t piece)
+{
+    if (stream->sink == NULL ||
+        keel_tier_write(stream->sink, stream->lent->piece, keel_size(piece_bytes(stream, piece))) == KEEL_OK)
+        return;
+    keel_tier_abort(stream->sink);
+    stream->sink = NULL;
+}
+
+static void close_stream(struct stream *stream, bool whole)
+{
+    keel_tier_close_source(stream->source);
+    if (stream->sink != NULL && whole)
+        stream->move->arrived = keel_tier_commit(stream->sink, stream->lent->head.digest) == KEEL_OK;
+    else
+        keel_tier_abort(stream->sink);
+    stream->source = NULL;
+    stream->sink = NULL;
+}
+
+/* ---- a wave -------------------------------------------------------------------------------------------- */
+
+static enum keel_status pass_heads(const struct keel_file_mover *mover, struct stream *streams, uint64_t call)
+{
+    for (uint32_t i = 0; i < WAVE; i++) {
+        struct stream *stream = &streams[i];
+        if (stream->move == NULL)
+            continue;
+        if (stream->gives)
+            open_source(mover, stream);
+        KEEL_TRY(begin(mover, stream, number_of(call, stream->number, 0), &stream->lent->head,
+                       sizeof stream->lent->head));
+    }
+    for (uint32_t i = 0; i < WAVE; i++) {
+        if (streams[i].move == NULL)
+            continue;
+        KEEL_TRY(end(&streams[i]));
+        if (!streams[i].gives)
+            open_sink(mover, &streams[i]);
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status pass_pieces(const struct keel_file_mover *mover, struct stream *streams,
+                                    uint64_t call)
+{
+    bool some = true;
+    for (uint64_t piece = 0; some; piece++) {
+        some = false;
+        for (uint32_t i = 0; i < WAVE; i++) {
+            if (streams[i].move == NULL || piece_bytes(&streams[i], piece) == 0)
+                continue;
+            KEEL_TRY(begin_piece(mover, &streams[i], call, piece));
+            some = true;
+        }
+        for (uint32_t i = 0; i < WAVE; i++) {
+            if (streams[i].operation == NULL)
+                continue;
+            KEEL_TRY(end(&streams[i]));
+            if (!streams[i].gives)
+                take_piece(&streams[i], piece);
+        }
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_file_mover_run(struct keel_file_mover *mover, struct keel_file_move *moves,
+                                     uint32_t count, uint64_t call)
+{
+    const uint32_t me = mover->group != NULL ? keel_group_rank(mover->group) : 0;
+    enum keel_status status = KEEL_OK;
+    KEEL_ASSERT(count < GATHERS && (mover->group != NULL || count == 0));
+    if (count > 0 && mover->memory == NULL)
+        KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, WAVE * sizeof(struct lent), &mover->memory));
+    for (uint32_t first = 0; first < count && status == KEEL_OK; first += WAVE) {
+        struct stream streams[WAVE] = {{.move = NULL}};
+        for (uint32_t i = first; i < count && i < first + WAVE; i++) {
+            KEEL_ASSERT(moves[i].from != moves[i].to);
+            if (moves[i].from == me || moves[i].to == me)
+                streams[i - first] = (struct stream){.move = &moves[i],
+                                                     .lent = (struct lent *)mover->memory + (i - first),
+                                                     .number = i,
+                                                     .gives = moves[i].from == me};
+        }
+        status = pass_heads(mover, streams, call);
+        if (status == KEEL_OK)
+            status = pass_pieces(mover, streams, call);
+        for (uint32_t i = 0; i < WAVE; i++)
+            close_stream(&streams[i], status == KEEL_OK);
+    }
+    return status;
+}
+
+enum keel_status keel_file_mover_gather(struct keel_file_mover *mover, const void *mine, size_t bytes,
+                                        void *all, uint64_t call, uint32_t number)
+{
+    KEEL_ASSERT(number < 64);
+    if (mover->group == NULL) {
+        memcpy(all, mine, bytes);
+        return KEEL_OK;
+    }
+    const void *parts[] = {mine};
+    const struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
+                                           .sequence = number_of(call, GATHERS + number, 0),
+                                           .element = KEEL_ELEMENT_U8,
+                                           .count = bytes,
+                                           .parts = parts,
+                                           .part_count = 1,
+                                           .result = all};
+    return keel_group_run(mover->group, &gather, KEEL_NEVER);
+}
+
+void keel_file_mover_fini(struct keel_file_mover *mover)
+{
+    keel_free(mover->memory);
+    mover->memory = NULL;
+    mover->group = NULL;
+}

@@ -1,0 +1,40 @@
+/* worker_files.h - files of snapshots from a node's directory to another's, over the group of the view.
+ *
+ * All ranks are given the same list and know from it who sends what to whom, as with moves of state
+ * (worker_moves.c). A file is verified where it lies, and again where it is written: nothing of one that is
+ * damaged, or for which there is no room, becomes visible. Private to worker*.c. */
+#ifndef KEEL_WORKER_FILES_H
+#define KEEL_WORKER_FILES_H
+
+#include <keel/ckpt_tier.h>
+#include <keel/transport.h>
+
+struct keel_file_move {
+    struct keel_object object;
+    uint16_t from, to; /* ranks of the group */
+    bool arrived;      /* out, of a file that comes here: it is in this node's directory now */
+};
+
+/* What is lent to operations: after one that failed, until the group is closed. Zero it first; used by one
+ * thread at a time. */
+struct keel_file_mover {
+    struct keel_group *group;
+    struct keel_tier *tier; /* of this node's directory; both borrowed */
+    void *memory;           /* owned */
+};
+
+/* Numbers of calls below this one are of what goes on beside the steps, those from it on of restarts. */
+enum { KEEL_CALLS_OF_GUARDS = 1 << 20 };
+
+/* Make them all; `call` is a number below twice that that no other call of this group has. Blocks until those
+ * that this rank has a part in are over: OK although some did not arrive, of which keel_detail() tells the
+ * last; else as keel_operation_wait. */
+enum keel_status keel_file_mover_run(struct keel_file_mover *mover, struct keel_file_move *moves,
+                                     uint32_t count, uint64_t call);
+void keel_file_mover_fini(struct keel_file_mover *mover);
+
+/* All ranks' `bytes` at `mine`, which are lent as above, into `all`. Alone (no group): a copy. */
+enum keel_status keel_file_mover_gather(struct keel_file_mover *mover, const void *mine, size_t bytes,
+                                        void *all, uint64_t call, uint32_t number);
+
+#endif

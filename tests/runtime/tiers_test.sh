@@ -1,0 +1,173 @@
+#!/bin/sh
+# Snapshots in directories of nodes (snapshot.local), with copies on partners and in a store: what was killed and then
+# damaged goes on with the same bits, from the nearest that is whole, and says from where; what is beyond the
+# redundancy ends with code 4 and the next move. In full (make tiers): tier x damage x moment.
+set -u
+here=$(dirname "$0")
+. "$here/script.sh"
+nodes=3
+
+# run DIR STEPS WORDS...: so many on as many nodes, a snapshot every 8. What ends has taken all that it began.
+run() {
+    out=$root/$1 steps=$2
+    shift 2
+    timeout 300 "$KEEL" run "$here/../demo/drill.conf" --out "$out" --ranks $nodes --set "data.path=$text" \
+        --set cluster.device=host --set "train.steps=$steps" --set train.decay_steps=24 --set snapshot.every=8 "$@" >"$root/log" 2>&1
+    code=$?
+}
+explain() { tail -n 3 "$root/log" && grep -v '"event":"\(board\|memory\|view\|plans\|start\)"' "$out/events.jsonl" | tail -n 6; }
+done_well() { [ "$code" -eq 0 ]; }
+said() { grep -q "\"event\":\"$1\".*$2" "$out/events.jsonl"; }
+plain=$root/plain
+run plain 24
+check "a run without any of it ends well" done_well
+
+# words TIER: what the job asks for.
+words() {
+    tiers="--set snapshot.local=$root/nodes"
+    case $1 in *partner*) tiers="$tiers --set snapshot.partner=yes" ;; esac
+    case $1 in *store*) tiers="$tiers --set snapshot.store=$root/store" ;; esac
+}
+shard() { find "$root/nodes/node-$1" -path "*/step-16.*/rank-$(($1 - 1)).keel"; } # the newest of its own
+# damage WHAT: done to what the nodes have. What is lost then is in $lost: nothing, newest, or all.
+damage() {
+    lost=nothing
+    case $1 in
+    nothing) ;;
+    manifest) find "$root/nodes/node-2" -name manifest.json -delete ;;
+    manifests) find "$root/nodes/node-1" "$root/nodes/node-2" -name manifest.json -delete ;;
+    torn) for file in "$root"/nodes/node-1/*/*/manifest.json; do truncate -s 100 "$file"; done ;;
+    flip) printf 'X' | dd of="$(shard 2)" bs=1 seek=5000 conv=notrunc 2>/dev/null && lost=newest ;;
+    cut) truncate -s 8192 "$(shard 3)" && lost=newest ;;
+    file) rm "$(shard 1)" && lost=newest ;;
+    node) rm -r "$root/nodes/node-2" && lost=all ;;
+    first) rm -r "$root/nodes/node-1" && lost=all ;;
+    most) rm -r "$root/nodes/node-2" "$root/nodes/node-3" && lost=most ;;
+    nodes) rm -r "$root/nodes" && lost=most ;;
+    esac
+}
+
+# base TIER: 16 steps, with snapshots of 8 and 16, made once.
+base() {
+    rm -rf "$root/run" "$root/nodes" "$root/store"
+    words "$1"
+    if [ ! -d "$root/base-$1" ]; then
+        # shellcheck disable=SC2086 # words
+        run run 16 $tiers
+        check "$1: 16 steps end well" done_well
+        mkdir "$root/base-$1" "$root/store" 2>/dev/null
+        mv "$root/run" "$root/nodes" "$root/store" "$root/base-$1"
+    fi
+    cp -r "$root/base-$1/." "$root"
+}
+
+# tier TIER DAMAGE MOMENT: a run that is killed at that drill, damaged, and started again.
+tier() {
+    base "$1"
+    # shellcheck disable=SC2086 # words
+    run run 24 $tiers --drill "kill:all,$3"
+    check "$1, $2, $3: is killed" [ "$code" -eq 137 ]
+    damage "$2"
+    # shellcheck disable=SC2086
+    run run 24 $tiers
+    case $lost.$1 in
+    all.local | most.local | most.local+partner)
+        check "$1, $2, $3: what is lost is said, with the next move" [ "$code" -eq 4 ]
+        check "$1, $2, $3: by name" grep -q "makes no whole one: bring back the nodes" "$root/log"
+        return
+        ;;
+    esac
+    check "$1, $2, $3: goes on to the end" done_well
+    check "$1, $2, $3: with the same bits" same_bits "$plain" "$out"
+    check "$1, $2, $3: from a snapshot, and says from where" said resumed "from the nodes'"
+    case $lost.$1 in
+    newest.local) check "$1, $2, $3: from the one before, and says why" said snapshot-passed-over "is on no node" ;;
+    newest.*partner* | all.*partner*) check "$1, $2, $3: from partners" said resumed "with [1-9][0-9]* shards from copies on other nodes" ;;
+    most.* | *.local+store) [ "$lost" = nothing ] || check "$1, $2, $3: from the store" said resumed "and [1-9][0-9]* from the store" ;;
+    esac
+}
+
+if [ -n "${TIERS_FULL:-}" ]; then
+    for kind in local local+partner local+store local+partner+store; do
+        for what in nothing manifest manifests torn flip cut file node first most nodes; do
+            for when in step=19 step=20,at=reduce step=20,at=commit step=24,at=snapshot step=22,at=forward; do
+                tier "$kind" "$what" "$when"
+            done
+        done
+    done
+else
+    tier local nothing step=20
+    tier local manifests step=24,at=snapshot
+    tier local flip step=22
+    tier local node step=20
+    tier local+partner node step=20,at=reduce
+    tier local+partner cut step=22
+    tier local+partner most step=20
+    tier local+partner+store nodes step=22,at=commit
+fi
+
+# A node's disk is gone in the middle of the run: the others have the state, and it has files again at the end.
+rm -rf "$root/nodes"
+run wiped 24 --set "snapshot.local=$root/nodes" --set snapshot.partner=yes --drill wipe:node=2,step=18
+check "a node that is wiped: the run goes on to the end" done_well
+check "with the same bits" same_bits "$plain" "$out"
+check "what it had is gone" [ "$(find "$root/nodes/node-2" -path '*/step-8.*' 2>/dev/null | wc -l)" -eq 0 ]
+check "the last snapshot is on the others at least" [ "$(find "$root/nodes" -path '*/step-24.*/manifest.json' | wc -l)" -ge 2 ]
+check "with two copies of each shard" [ "$(find "$root/nodes" -path '*/step-24.*/rank-0.keel' | wc -l)" -eq 2 ]
+run wiped 24 --set "snapshot.local=$root/nodes"
+check "a run that is over changes nothing" done_well
+
+# Wiped, and all killed before the next snapshot.
+base local+partner
+run run 24 --set "snapshot.local=$root/nodes" --set snapshot.partner=yes --drill wipe:node=3,step=20 --drill kill:all,step=21
+run run 24 --set "snapshot.local=$root/nodes" --set snapshot.partner=yes
+check "a node that is wiped, and then all killed: the run goes on to the end" done_well
+check "with the same bits" same_bits "$plain" "$out"
+check "from the copy that its partner had" said resumed "with [12] shards from copies on other nodes"
+check "and its report says so" grep -q "shards from copies on other nodes" "$out/report.html"
+
+# Fewer ranks, and pieces that each owns: each node gets all of it.
+rm -rf "$root/nodes" "$root/store"
+run fewer 16 --set "snapshot.local=$root/nodes" --set "snapshot.store=$root/store" --set parallel.zero=1
+nodes=2
+run fewer 24 --set "snapshot.local=$root/nodes" --set "snapshot.store=$root/store" --set parallel.zero=1
+check "fewer ranks go on to the end" done_well
+check "with the same bits" same_bits "$plain" "$out"
+check "from a snapshot" said resumed "and [1-9][0-9]* from the store"
+
+# Slices, whose places all read what others wrote.
+rm -rf "$root/nodes"
+run tensor 16 --set "snapshot.local=$root/nodes" --set job.tensor=2 --set parallel.tensor=2
+run tensor 24 --set "snapshot.local=$root/nodes" --set job.tensor=2 --set parallel.tensor=2
+check "ranks that share slices go on to the end" done_well
+check "from a snapshot" said resumed "from the nodes'"
+keep=$out
+run tensor1 24 --set job.tensor=2
+check "with the same bits" same_bits "$keep" "$out"
+nodes=3
+
+# What cannot be had is said before anything starts.
+# refused CLAIM TEXT WORDS...
+refused() {
+    claim=$1 wanted=$2
+    shift 2
+    run refused 24 "$@"
+    check "$claim: ends with code $code" [ "$code" -ge 1 -a "$code" -le 3 ]
+    check "$claim: says $wanted" grep -q "$wanted" "$root/log"
+}
+: >"$root/file"
+refused "copies without directories" "snapshot.partner is a copy of what nodes have.*give snapshot.local" --set snapshot.partner=yes
+refused "a store without directories" "snapshot.store is a copy" --set "snapshot.store=$root/store"
+refused "an interval without a store" "of which store" --set "snapshot.local=$root/nodes" --set snapshot.store_every=8
+refused "a directory that is a file" "snapshot.local = .*give a directory that can be written" --set "snapshot.local=$root/file"
+refused "a store that is a file" "snapshot.store = .*give a directory that can be written" --set "snapshot.local=$root/nodes" --set "snapshot.store=$root/file"
+refused "deltas" "snapshot.codec = delta does not go with snapshot.local" --set "snapshot.local=$root/nodes" --set snapshot.codec=delta
+refused "a wipe of nothing" "give snapshot.local = DIR" --drill wipe:node=2,step=5
+refused "a wiped rank" "wipe" --set "snapshot.local=$root/nodes" --drill wipe:rank=1,step=5
+nodes=1
+refused "a partner of one node" "one node has no other to keep its copies" --set "snapshot.local=$root/nodes" --set snapshot.partner=yes
+nodes=3
+refused "relative directories on other hosts" "snapshot.local = nodes: on other hosts.*begins with /" --set snapshot.local=nodes --set cluster.launch=none
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
