@@ -234,6 +234,7 @@ $(BUILD)/tests/ckpt/fault_test $(BUILD)/tests/ckpt/safetensors_disk_test $(BUILD
 $(BUILD)/tests/runtime/node_pause_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_plans_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_end_test: tests/runtime/node_sim.c
+$(BUILD)/tests/runtime/node_leader_test: tests/runtime/node_sim.c
 node_SRC := $(addprefix runtime/control/,bitset.c membership.c node_wire.c register.c view.c view_delta.c wire_bytes.c) $(wildcard runtime/node/node*.c)
 # The control plane with room for 4,096 ranks, in a world that charges.
 $(BUILD)/tests/runtime/node_costs_test: tests/runtime/node_costs_test.c tests/runtime/node_sim.c $(node_SRC) $(BUILD)/libkeel.a

@@ -437,7 +437,7 @@ static uint32_t event_run(enum event_kind kind)
         event_world.now_ns += 6 * EVENT_TIMEOUT_MS * event_ms;
         event_status_of_all(1);
         event_tick(event_world.launcher);
-        KEEL_ASSERT(event_world.launcher->leader.ending);
+        KEEL_ASSERT(event_world.launcher->leader->ending);
         return event_few(1);
     case EVENT_RECORD:
         event_status(1, KEEL_RANK_NONE); /* the look at a new view is part of its change */

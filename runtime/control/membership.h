@@ -1,4 +1,4 @@
-/* membership.h - failure detection: what the launcher knows of all nodes and workers.
+/* membership.h - failure detection: what the leader knows of all nodes and workers.
  *
  * Owns what agents reported last (state, not events: lost and repeated reports do no harm), when each node
  * was heard, who accuses whom, and the rules by which they are evicted. Evidence alone changes nothing: this
@@ -24,7 +24,7 @@ struct keel_times {
 void keel_times_derive(uint64_t timeout_ns, struct keel_times *out);
 
 struct keel_seen_node {
-    bool heard;  /* in this life of the launcher */
+    bool heard;  /* since this node leads */
     bool exited; /* its process ended; until a higher incarnation is heard */
     bool ended;  /* it said that it ends */
     uint32_t incarnation;
@@ -39,7 +39,7 @@ struct keel_seen_node {
 
 struct keel_membership {
     struct keel_seen_node nodes[KEEL_NODES_MAX];
-    uint16_t node_count; /* nodes[0 .. node_count) may be heard of; 0 is the launcher itself */
+    uint16_t node_count; /* nodes[0 .. node_count) may be heard of; 0 is the launcher, without workers */
     uint32_t done_count; /* workers of all nodes that said last that they are DONE */
     /* About the members of the present view, by index; cleared when the view changes. */
     enum keel_cause evicted[KEEL_MEMBERS_MAX];
@@ -121,9 +121,9 @@ void keel_membership_suspect(struct keel_membership *m, const struct keel_view *
 bool keel_membership_holds(const struct keel_membership *m, const struct keel_verdict *verdict,
                            const struct keel_view *view, uint64_t now_ns, uint64_t *out_wake_ns);
 
-/* The first look in a launcher's life: `view` is of an earlier life. A member stays if its worker is alive,
- * was sent a view and has the address that it has in this one. All other members leave; workers that were
- * sent no view join. */
+/* The first look of a new leader: `view` is of an earlier one, or of an earlier life of the run. A member
+ * stays if its worker is alive, was sent a view and has the address that it has in this one. All other
+ * members leave; workers that were sent no view join. */
 void keel_membership_awaited(struct keel_membership *m, const struct keel_view *view,
                              const struct keel_times *times, uint64_t now_ns, struct keel_verdict *out);
 

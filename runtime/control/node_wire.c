@@ -8,11 +8,11 @@
 #include <stddef.h>
 #include <string.h>
 
-#define WIRE_MAGIC UINT32_C(0x364e454b) /* "KEN6": the digit is the version */
+#define WIRE_MAGIC UINT32_C(0x374e454b) /* "KEN7": the digit is the version */
 
 enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 136, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
 
-_Static_assert(HEAD_BYTES + 32 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_BYTES +
+_Static_assert(HEAD_BYTES + 58 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_BYTES +
                        KEEL_WIRE_DETAIL_BYTES <
                    KEEL_MESSAGE_BYTES,
                "a status fits");
@@ -149,8 +149,19 @@ static void flow_worker(struct flow *f, struct keel_wire_worker *worker)
     KEEL_ASSERT(written_since(f, begin) <= WORKER_BYTES);
 }
 
+static void flow_ballot(struct flow *f, struct keel_ballot *ballot)
+{
+    flow_u64(f, &ballot->counter);
+    flow_u64(f, &ballot->node);
+    if (ballot->counter > KEEL_EPOCH_MAX) /* who proposes after it would find no higher one */
+        refuse(f);
+}
+
 static void flow_status(struct flow *f, struct keel_wire_status *status)
 {
+    flow_ballot(f, &status->term);
+    flow_u64(f, &status->next_step);
+    flow_bool(f, &status->stopping);
     flow_u32(f, &status->incarnation);
     if (status->incarnation > KEEL_WIRE_INCARNATION_MAX)
         refuse(f);
@@ -171,6 +182,8 @@ static void flow_status(struct flow *f, struct keel_wire_status *status)
 
 static void flow_leader(struct flow *f, struct keel_wire_leader *leader)
 {
+    flow_ballot(f, &leader->term);
+    flow_u64(f, &leader->first_step);
     flow_u64(f, &leader->next_step);
     flow_bool(f, &leader->missing);
     flow_bool(f, &leader->stop);
@@ -202,14 +215,6 @@ static void flow_note(struct flow *f, struct keel_wire_note *note)
     note->local = (uint8_t)flow_choice(f, note->local, KEEL_WORKERS_PER_NODE);
     note->bytes = (uint16_t)flow_choice(f, note->bytes, KEEL_WIRE_NOTE_BYTES + 1);
     flow_bytes(f, note->data, note->bytes);
-}
-
-static void flow_ballot(struct flow *f, struct keel_ballot *ballot)
-{
-    flow_u64(f, &ballot->counter);
-    flow_u64(f, &ballot->node);
-    if (ballot->counter > KEEL_EPOCH_MAX) /* who proposes after it would find no higher one */
-        refuse(f);
 }
 
 /* One part of so many bytes. */

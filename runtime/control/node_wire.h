@@ -25,12 +25,12 @@ enum {
 };
 
 enum keel_wire_kind {
-    KEEL_WIRE_STATUS = 1, /* agent to launcher: all that it knows of its workers */
-    KEEL_WIRE_LEADER,     /* launcher to agent: where the run stands */
-    KEEL_WIRE_STEP,       /* agent to launcher: a step record */
-    KEEL_WIRE_SHARD,      /* agent to launcher: a shard of a snapshot is durable; until acknowledged */
-    KEEL_WIRE_SHARD_ACK,  /* launcher to agent */
-    KEEL_WIRE_NOTE,       /* agent to launcher: text for events.jsonl; until LEADER has its number */
+    KEEL_WIRE_STATUS = 1, /* node to leader: all that it knows of its workers, and of the run */
+    KEEL_WIRE_LEADER,     /* leader to node: where the run stands */
+    KEEL_WIRE_STEP,       /* agent to leader: a step record */
+    KEEL_WIRE_SHARD,      /* agent to leader: a shard of a snapshot is durable; until acknowledged */
+    KEEL_WIRE_SHARD_ACK,  /* leader to agent */
+    KEEL_WIRE_NOTE,       /* agent to leader: text for events.jsonl; until LEADER has its number */
     KEEL_WIRE_BEAT,       /* agent to its successor in the ring: I live */
     KEEL_WIRE_REGISTER,   /* between proposer and holders: struct keel_register_message, or a part of it */
     KEEL_WIRE_VIEW,       /* from who has a view: here it is, or what is other in it, or ask for its parts */
@@ -62,11 +62,14 @@ struct keel_wire_worker {
 };
 
 struct keel_wire_status {
-    uint32_t incarnation;  /* of the node */
-    uint64_t sequence;     /* grows within the incarnation; older ones are dropped */
-    bool ended;            /* its workers are gone, it ends */
-    uint16_t silent_node;  /* predecessor in the ring that is silent; KEEL_RANK_NONE: none */
-    uint64_t first_record; /* lowest step record held that the launcher lacks; UINT64_MAX: none */
+    struct keel_ballot term; /* the highest that it knows */
+    uint64_t next_step;      /* that the leader of it wants: those before are delivered */
+    bool stopping;           /* the user asked for the end */
+    uint32_t incarnation;    /* of the node */
+    uint64_t sequence;       /* grows within the incarnation; older ones are dropped */
+    bool ended;              /* its workers are gone, it ends */
+    uint16_t silent_node;    /* predecessor in the ring that is silent; KEEL_RANK_NONE: none */
+    uint64_t first_record;   /* lowest step record held that the launcher lacks; UINT64_MAX: none */
     bool has_newest;
     struct keel_step_record newest; /* newest step record, to compare the bits of all nodes */
     uint8_t worker_count;
@@ -76,11 +79,13 @@ struct keel_wire_status {
 };
 
 struct keel_wire_leader {
-    uint64_t next_step; /* wanted next */
-    bool missing;       /* records from next_step on are missing: send them at once */
-    bool stop;          /* orderly end: workers finish the step */
-    bool end;           /* the run is over: `status`, `detail` */
-    uint64_t note;      /* number of the newest note that came from this agent; 0: none */
+    struct keel_ballot term; /* by which it leads */
+    uint64_t first_step;     /* of this life of the run */
+    uint64_t next_step;      /* wanted next */
+    bool missing;            /* records from next_step on are missing: send them at once */
+    bool stop;               /* orderly end: workers finish the step */
+    bool end;                /* the run is over: `status`, `detail` */
+    uint64_t note;           /* number of the newest note that came from this agent; 0: none */
     enum keel_status status;
     char detail[KEEL_WIRE_DETAIL_BYTES];
 };

@@ -151,6 +151,7 @@ void keel_register_begin(struct keel_register *reg)
     reg->newest = (struct keel_ballot){0};
     reg->proposal.bytes = 0;
     reg->answers = reg->grown = 0;
+    reg->committed = false;
     reg->phase = KEEL_REGISTER_READING;
 }
 
@@ -182,6 +183,18 @@ bool keel_register_ask(const struct keel_register *reg, struct keel_register_mes
     return true;
 }
 
+bool keel_register_remind(const struct keel_register *reg, uint16_t to, struct keel_register_message *out)
+{
+    KEEL_ASSERT(to < reg->holder_count);
+    if (!reg->committed || reg->phase != KEEL_REGISTER_IDLE || (reg->answers >> to & 1) != 0)
+        return false;
+    memset(out, 0, sizeof *out);
+    out->head.kind = KEEL_REGISTER_ACCEPT;
+    out->head.ballot = reg->ballot;
+    out->value = reg->proposal;
+    return true;
+}
+
 static bool phase_is_over(const struct keel_register *reg)
 {
     if (reg->phase == KEEL_REGISTER_WRITING)
@@ -195,8 +208,15 @@ enum keel_register_outcome keel_register_hear(struct keel_register *reg, uint16_
     bool reading = reg->phase == KEEL_REGISTER_READING, writing = reg->phase == KEEL_REGISTER_WRITING;
     bool fits = (reading && reply->head.kind == KEEL_REGISTER_PROMISE) ||
                 (writing && reply->head.kind == KEEL_REGISTER_ACCEPTED);
-    if (!fits || from >= reg->holder_count || keel_ballot_compare(reply->head.ballot, reg->ballot) != 0)
+    const bool late = reg->phase == KEEL_REGISTER_IDLE && reg->committed &&
+                      reply->head.kind == KEEL_REGISTER_ACCEPTED; /* yes, or a later ballot is promised there */
+    if (!(fits || late) || from >= reg->holder_count ||
+        keel_ballot_compare(reply->head.ballot, reg->ballot) != 0)
         return KEEL_REGISTER_WAIT;
+    if (late) {
+        reg->answers |= UINT32_C(1) << from;
+        return KEEL_REGISTER_WAIT;
+    }
     if (!reply->head.ok) {
         if (keel_ballot_compare(reply->head.promised, reg->seen) > 0)
             reg->seen = reply->head.promised;
@@ -217,5 +237,6 @@ enum keel_register_outcome keel_register_hear(struct keel_register *reg, uint16_
     KEEL_ASSERT((uint64_t)reg->answers >> reg->holder_count == 0);
     KEEL_ASSERT(reading ? (reg->newest.counter > 0) == (reg->proposal.bytes > 0) : reg->proposal.bytes > 0);
     reg->phase = reading ? KEEL_REGISTER_READ : KEEL_REGISTER_IDLE;
+    reg->committed = writing;
     return reading ? KEEL_REGISTER_HAVE : KEEL_REGISTER_COMMITTED;
 }

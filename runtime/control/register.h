@@ -73,6 +73,7 @@ struct keel_register {
     struct keel_register_value proposal; /* READING: newest value so far; WRITING: what is written */
     uint32_t grown;   /* bit per holder that answered the read phase and had accepted something */
     uint32_t answers; /* bit per holder that said yes in this phase */
+    bool committed;   /* IDLE: the proposal was, and `answers` are those who answered since, too */
 };
 
 /* `nonce`: random, another for each life of the process. */
@@ -95,6 +96,10 @@ void keel_register_write(struct keel_register *reg, const uint8_t *data, uint32_
 void keel_register_rest(struct keel_register *reg);
 /* The message to send, now and again, to all holders; false when the phase asks for none. */
 bool keel_register_ask(const struct keel_register *reg, struct keel_register_message *out);
+
+/* What was committed, for holder `to`, if it did not say yet that it has it: to be sent now and again. A value
+ * of which a majority alone knows cannot be read when one of them is gone. */
+bool keel_register_remind(const struct keel_register *reg, uint16_t to, struct keel_register_message *out);
 
 enum keel_register_outcome {
     KEEL_REGISTER_WAIT,      /* nothing new */

@@ -1,6 +1,6 @@
 /* node.c - one step of the control plane: entry, clockwork, register traffic.
  *
- * The state of the run, as the launcher sees it (node_leader.c makes all transitions but the first):
+ * The state of the run, as the leader sees it (node_leader.c makes all transitions but the first):
  *
  *      init --START--> STARTING --view commits--> RUNNING <--view commits-- CHANGING
  *                          |                         |  `--gone or vacant rank--^
@@ -8,14 +8,13 @@
  *                          `-- nobody can come ------+--> all done -------------------------+-> ENDING ->
  * finished
  *
- *   STARTING   no view of this life of the launcher. The register may hold one of an earlier life: it gives
- *              the epoch to go on from, and survivors if there are any.
- *   RUNNING    the newest committed view is node->view, and every agent is being told it until it
- *              reports that epoch. When so many are lost that no plan is for those who are left, nothing
- *              changes until others come (is_short): survivors keep their state, and wait.
- *   CHANGING   leader.changing: a ballot is under way. Nothing of the new view is known to any worker.
- *   STOPPING   lost members still leave by a change; nobody joins any more.
- *   ENDING     agents are told to end until each says that it did, or its time is over.
+ *   STARTING   no view since this node leads (who leads: node_moves.c). The register may hold one of an
+ * earlier life: it gives the epoch to go on from, and survivors if there are any. RUNNING    the newest
+ * committed view is node->view, and every agent is being told it until it reports that epoch. When so many
+ * are lost that no plan is for those who are left, nothing changes until others come (is_short): survivors
+ * keep their state, and wait. CHANGING   leader.changing: a ballot is under way. Nothing of the new view is
+ * known to any worker. STOPPING   lost members still leave by a change; nobody joins any more. ENDING agents
+ * are told to end until each says that it did, or its time is over.
  *
  * A worker, as its agent sees it (node_agent.c):
  *
@@ -30,10 +29,11 @@
  *   3  In every view each shard is carried by exactly one active member (keel_view_valid).
  *   4  A worker is told only views of which it is a member, each at most once, ascending. One that was told a
  *      view and is not in a newer one is killed before anything else.
- *   5  step_commit is called with strictly ascending steps.
+ *   5  step_commit is called with strictly ascending steps, while the same node leads.
  *   6  snapshot_commit is called at most once for a (step, attempt), with one summary of every active
  *      rank of the view whose epoch is `attempt`, while that view is the newest; for the last step, also
- *      while it is the one before.
+ *      while it is the one before, and then by a new leader again. No leader gives up an attempt of a view
+ *      that another made: it may be committed.
  *   7  What an acceptor promised is durable before its answer leaves.
  *   8  Every call ends with a timer set, until finish was called; finish is called once.
  *   9  A view has as many active members as some plan is for, and carries that plan's number.
@@ -68,7 +68,7 @@ size_t keel_node_bytes(const struct keel_node_config *config)
 {
     if (config->launcher)
         return sizeof(struct keel_node);
-    return config->node < config->holder_count ? offsetof(struct keel_node, membership)
+    return config->node < config->holder_count ? offsetof(struct keel_node, place)
                                                : offsetof(struct keel_node, reg);
 }
 
@@ -95,7 +95,9 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
                          "and %d shards",
                          config->rank_count, config->spare_count, config->shard_count, KEEL_MEMBERS_MAX,
                          KEEL_SHARDS_MAX);
-    if (launcher && (config->plans == NULL ||
+    const bool may_lead =
+        launcher || (config->node < config->holder_count && config->holder_count >= KEEL_HOLDERS_TO_MOVE);
+    if (may_lead && (config->plans == NULL ||
                      keel_view_seats(config->plans, config->rank_count, config->rank_count) == 0))
         return keel_fail(KEEL_INVALID, "control plane: no number of ranks up to %u has a plan",
                          config->rank_count);
@@ -109,6 +111,9 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
     memset(&node->fetch, 0, offsetof(struct keel_view_fetch, nodes));
     memset(&node->reg, 0, keel_node_bytes(config) - offsetof(struct keel_node, reg));
     node->config = *config;
+    node->leader = launcher ? &node->place : NULL;
+    node->term.role = launcher ? KEEL_LEADS : KEEL_FOLLOWS;
+    node->agent.first_step = config->first_step > 0 ? config->first_step : 1;
     keel_times_derive(config->timeout_ns, &node->times);
     return KEEL_OK;
 }
@@ -129,7 +134,7 @@ struct keel_wire_message *keel_node_message(struct keel_node *node, enum keel_wi
 
 void keel_node_send(struct keel_node *node, uint16_t to)
 {
-    KEEL_ASSERT(to != node->config.node && to < KEEL_NODES_MAX);
+    KEEL_ASSERT(to < KEEL_NODES_MAX && (to != node->config.node || keel_node_leads(node)));
     node->scratch->out.epoch = node->view.epoch;
     uint32_t bytes = keel_wire_encode(&node->scratch->out, node->scratch->bytes);
     KEEL_ASSERT(keel_wire_decode(node->scratch->bytes, bytes,
@@ -234,21 +239,36 @@ void keel_node_ask_holders(struct keel_node *node)
     }
     struct keel_register_message reply;
     if (answer_as_holder(node, &ask, &reply))
-        keel_leader_register(node, keel_register_hear(&node->reg, node->config.node, &reply));
+        keel_moves_register(node, keel_register_hear(&node->reg, node->config.node, &reply));
+}
+
+void keel_node_remind_holders(struct keel_node *node)
+{
+    struct keel_register_message value;
+    for (uint16_t holder = 0; holder < node->config.holder_count; holder++)
+        if (holder != node->config.node && keel_register_remind(&node->reg, holder, &value))
+            send_register(node, holder, &value);
 }
 
 static void take_register(struct keel_node *node, uint16_t from)
 {
     const struct keel_wire_register *in = &node->scratch->in.as.reg;
     const bool ask = in->head.kind == KEEL_REGISTER_PREPARE || in->head.kind == KEEL_REGISTER_ACCEPT;
-    if (ask && from == 0 && node->config.node < node->config.holder_count) {
+    const uint16_t holders = node->config.holder_count;
+    const bool proposer = keel_node_moves(node) ? from < holders : from == 0;
+    if (ask && proposer && node->config.node < holders) {
         struct keel_register_message reply;
+        if (in->head.kind == KEEL_REGISTER_PREPARE && !keel_moves_may_read(node, from)) {
+            if (keel_node_leads(node)) /* which `from` does not hear */
+                keel_leader_tell(node, from);
+            return;
+        }
         if (hear_part(&node->ask, in) && answer_as_holder(node, &node->ask.message, &reply))
             send_register(node, from, &reply);
-    } else if (!ask && node->config.launcher && from < node->config.holder_count) {
-        struct keel_register_parts *parts = &node->leader.replies[from];
+    } else if (!ask && node->leader != NULL && from < holders) {
+        struct keel_register_parts *parts = &node->leader->replies[from];
         if (hear_part(parts, in))
-            keel_leader_register(node, keel_register_hear(&node->reg, from, &parts->message));
+            keel_moves_register(node, keel_register_hear(&node->reg, from, &parts->message));
     }
 }
 
@@ -267,16 +287,26 @@ static int take_start(struct keel_node *node, const struct keel_node_event *even
         keel_node_finish(node, KEEL_CORRUPT, keel_detail());
         return KEEL_OK;
     }
-    if (node->config.launcher)
-        keel_leader_start(node);
-    else
+    if (!node->config.launcher) {
         keel_agent_start(node);
+        return KEEL_OK;
+    }
+    if (node->reg.value.bytes > 0 &&
+        !keel_view_decode(node->reg.value.data, node->reg.value.bytes, &node->leader->earlier))
+        keel_node_finish(node, KEEL_CORRUPT, "the stored view cannot be read; use a new output directory");
+    keel_leader_start(node, node->config.first_step);
     return KEEL_OK;
+}
+
+/* A launcher takes these too: it may follow. */
+static bool is_for_agent(enum keel_wire_kind kind)
+{
+    return kind == KEEL_WIRE_LEADER || kind == KEEL_WIRE_SHARD_ACK || kind == KEEL_WIRE_BEAT;
 }
 
 static int take_message(struct keel_node *node, const struct keel_node_event *event)
 {
-    if (event->node >= KEEL_NODES_MAX || event->node == node->config.node)
+    if (event->node >= KEEL_NODES_MAX || (event->node == node->config.node && !keel_node_moves(node)))
         return KEEL_INVALID;
     if (!keel_wire_decode(event->data, event->bytes, &node->scratch->in)) {
         keel_node_trace(node, "drop malformed message of %u bytes from node %u", event->bytes, event->node);
@@ -286,10 +316,20 @@ static int take_message(struct keel_node *node, const struct keel_node_event *ev
         take_register(node, event->node);
     else if (node->scratch->in.kind >= KEEL_WIRE_VIEW)
         keel_views_message(node, event->node);
-    else if (node->config.launcher)
+    else if (keel_node_leads(node) && !is_for_agent(node->scratch->in.kind))
         keel_leader_message(node, event->node);
     else
         keel_agent_message(node, event->node);
+    return KEEL_OK;
+}
+
+static int take_stop(struct keel_node *node)
+{
+    if (keel_node_leads(node)) {
+        keel_leader_stop(node);
+    } else { /* whoever leads hears of it */
+        node->agent.stopping = node->agent.report_due = true;
+    }
     return KEEL_OK;
 }
 
@@ -303,8 +343,9 @@ static int take_event(struct keel_node *node, const struct keel_node_event *even
     case KEEL_EVENT_MESSAGE:
         return take_message(node, event);
     case KEEL_EVENT_NODE_EXIT:
+        return node->config.launcher ? keel_children_end(node, event->node) : KEEL_INVALID;
     case KEEL_EVENT_STOP:
-        return node->config.launcher ? keel_leader_event(node, event) : KEEL_INVALID;
+        return node->config.launcher ? take_stop(node) : KEEL_INVALID;
     case KEEL_EVENT_WORKER_READY:
     case KEEL_EVENT_WORKER_BEAT:
     case KEEL_EVENT_WORKER_STEP:
@@ -330,10 +371,9 @@ static void notice_own_stall(struct keel_node *node)
         return;
     keel_node_trace(node, "stalled for %llu ms",
                     (unsigned long long)((node->now_ns - node->planned_ns) / 1000000));
-    if (node->config.launcher)
+    if (keel_node_leads(node))
         keel_leader_reset_timers(node);
-    else
-        keel_agent_reset_timers(node);
+    keel_agent_reset_timers(node);
 }
 
 int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event)
@@ -349,12 +389,14 @@ int keel_node_step(struct keel_node *node, const struct keel_env *env, const str
     uint64_t epoch = node->view.epoch;
     notice_own_stall(node);
     int result = take_event(node, event);
-    if (!node->finished) {
-        if (node->config.launcher)
-            keel_leader_work(node);
-        else
-            keel_agent_work(node);
-    }
+    if (!node->finished)
+        keel_moves_work(node);
+    if (!node->finished && node->config.launcher)
+        keel_children_work(node);
+    if (!node->finished && !(node->config.launcher && keel_node_leads(node)))
+        keel_agent_work(node);
+    if (!node->finished && keel_node_leads(node))
+        keel_leader_work(node);
     KEEL_ASSERT(node->view.epoch >= epoch);
     KEEL_ASSERT(node->view.epoch == epoch || keel_view_valid(&node->view));
     if (!node->finished) {

@@ -1,7 +1,7 @@
-/* node_agent.c - the part of an agent: its workers' lives, reports to the launcher, views to workers.
+/* node_agent.c - the part of an agent: its workers' lives, reports to the leader, views to workers.
  *
- * Owns restarts and their bounds, the watch over beats, the retransmission of what the launcher lacks: step
- * records, shards of snapshots, notes. It
+ * Owns restarts and their bounds, the watch over beats, the retransmission of what the leader lacks: step
+ * records, shards of snapshots, notes. A launcher that does not lead plays it too, without workers. It
  * decides nothing about membership: it reports states, and obeys views (node.c, invariant 4). */
 #include "node_state.h"
 
@@ -69,7 +69,6 @@ static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause
     struct keel_local *w = &node->agent.locals[local];
     w->cause = cause;
     w->accused_epoch = 0;
-    w->sent_epoch = 0;
     node->agent.report_due = true;
     for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
         if (node->agent.pending[i].used && node->agent.pending[i].shard.local == local &&
@@ -77,6 +76,7 @@ static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause
             node->agent.pending[i].used = false;
     if (w->state == KEEL_WORKER_DONE || w->state == KEEL_WORKER_FAILED)
         return;
+    w->sent_epoch = 0;
     if (node->now_ns - w->started_ns >= node->times.join_wait_ns)
         w->strikes = 0;
     bool left = w->strikes < KEEL_RESTARTS_MAX && w->restarts < KEEL_RESTARTS_EVER;
@@ -142,10 +142,17 @@ static void take_failure(struct keel_node *node, const struct keel_node_event *e
 
 /* ---- what workers say ---------------------------------------------------------------------------------- */
 
+/* Who stepped down waits for another. */
+static void send_to_leader(struct keel_node *node)
+{
+    if (node->term.leader != node->config.node || keel_node_leads(node))
+        keel_node_send(node, node->term.leader);
+}
+
 static void send_record(struct keel_node *node, const struct keel_step_record *record)
 {
     keel_node_message(node, KEEL_WIRE_STEP)->as.step = *record;
-    keel_node_send(node, 0);
+    send_to_leader(node);
 }
 
 static void take_step(struct keel_node *node, uint8_t local, const struct keel_step_record *record)
@@ -155,10 +162,20 @@ static void take_step(struct keel_node *node, uint8_t local, const struct keel_s
     const struct keel_member *lowest = &node->view.members[0]; /* active rank: it sends at once */
     const bool first = node->view.epoch > 0 && lowest->node == node->config.node && lowest->local == local &&
                        lowest->incarnation == w->incarnation;
-    if (fate == KEEL_RECORD_DIFFERENT)
+    if (fate == KEEL_RECORD_DIFFERENT && keel_node_leads(node)) /* its records are the leader's */
+        node->env->mismatch(node->env->context, &keel_records_get(&node->records, record->step)->record,
+                            record);
+    else if (fate == KEEL_RECORD_DIFFERENT)
         send_record(node, &keel_records_get(&node->records, record->step)->record);
     if (first || fate == KEEL_RECORD_DIFFERENT)
         send_record(node, record);
+}
+
+/* Which of two shards of a worker gives way when there are too many: one that the leader has, of those the
+ * older. */
+static bool gives_way(const struct keel_pending_shard *p, const struct keel_pending_shard *to)
+{
+    return to == NULL || (p->taken != to->taken ? p->taken : p->shard.step < to->shard.step);
 }
 
 static void take_shard(struct keel_node *node, const struct keel_node_event *event)
@@ -169,8 +186,8 @@ static void take_shard(struct keel_node *node, const struct keel_node_event *eve
         struct keel_pending_shard *p = &node->agent.pending[i];
         bool mine = p->used && p->shard.local == event->local;
         of_local += mine ? 1 : 0;
-        if (mine && (!slot || p->shard.step < slot->shard.step))
-            slot = p; /* the oldest of this worker gives way when there are too many */
+        if (mine && gives_way(p, slot))
+            slot = p;
     }
     if (of_local < KEEL_SHARDS_PENDING)
         for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
@@ -268,12 +285,12 @@ int keel_agent_event(struct keel_node *node, const struct keel_node_event *event
 
 /* ---- reports ------------------------------------------------------------------------------------------- */
 
-/* Of a worker, something that the launcher lacks. */
+/* Of a worker, something that the leader lacks. */
 static bool has_pending(const struct keel_node *node, uint8_t local)
 {
     const struct keel_agent *agent = &node->agent;
     for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
-        if (agent->pending[i].used && agent->pending[i].shard.local == local)
+        if (agent->pending[i].used && !agent->pending[i].taken && agent->pending[i].shard.local == local)
             return true;
     return keel_notes_has(&agent->notes, local);
 }
@@ -294,10 +311,13 @@ static void fill_worker(const struct keel_node *node, uint8_t local, struct keel
     out->address = w->address;
 }
 
-static void send_report(struct keel_node *node, bool ended)
+static void make_report(struct keel_node *node, bool ended)
 {
     struct keel_agent *agent = &node->agent;
     struct keel_wire_status *status = &keel_node_message(node, KEEL_WIRE_STATUS)->as.status;
+    status->term = node->term.ballot;
+    status->next_step = agent->next_step;
+    status->stopping = agent->stopping && !agent->ending;
     status->incarnation = node->config.incarnation;
     status->sequence = ++agent->sequence;
     status->ended = ended;
@@ -314,11 +334,34 @@ static void send_report(struct keel_node *node, bool ended)
         fill_worker(node, i, &status->workers[i]);
     const char *detail = agent->failure_detail[0] != '\0' ? agent->failure_detail : agent->lost_detail;
     memcpy(status->detail, detail, sizeof status->detail);
-    keel_node_send(node, 0);
-    agent->report_due = false;
 }
 
-/* ---- what the launcher says ---------------------------------------------------------------------------- */
+/* The leader is silent: the report goes to the holders too, one after the other. One that leads answers. */
+static void ask_who_leads(struct keel_node *node)
+{
+    struct keel_term *term = &node->term;
+    if (!keel_node_moves(node) || !keel_node_due(node, node->agent.leader_ns + node->times.silence_ns / 2))
+        return;
+    term->asked = (uint16_t)((term->asked + 1U) % node->config.holder_count);
+    if (term->asked != node->config.node && term->asked != term->leader)
+        keel_node_send(node, term->asked);
+}
+
+static void send_report(struct keel_node *node, bool ended)
+{
+    make_report(node, ended);
+    send_to_leader(node);
+    ask_who_leads(node);
+    node->agent.report_due = false;
+}
+
+void keel_agent_report_to(struct keel_node *node, uint16_t to)
+{
+    make_report(node, false);
+    keel_node_send(node, to);
+}
+
+/* ---- what the leader says ----------------------------------------------------------------------------- */
 
 /* Neighbours among the nodes of the view, by number, round and round. */
 static void find_neighbours(struct keel_node *node)
@@ -344,7 +387,7 @@ static void find_neighbours(struct keel_node *node)
     }
     if (!here)
         agent->ahead = agent->behind = 0;
-    KEEL_ASSERT(agent->ahead != self && agent->behind != self);
+    KEEL_ASSERT(!here || (agent->ahead != self && agent->behind != self));
 }
 
 /* Invariant 4. */
@@ -414,7 +457,9 @@ static void take_leader(struct keel_node *node, const struct keel_wire_leader *l
 {
     struct keel_agent *agent = &node->agent;
     agent->leader_ns = node->now_ns;
-    agent->next_step = leader->next_step;
+    agent->first_step = leader->first_step;
+    if (leader->next_step > agent->next_step) /* a new leader may not know yet how far the last one was */
+        agent->next_step = leader->next_step;
     forget_notes(node, leader->note);
     if (leader->stop)
         agent->stopping = true;
@@ -430,7 +475,7 @@ static void take_shard_ack(struct keel_node *node, const struct keel_wire_shard 
         if (!p->used || p->shard.local != ack->local || p->shard.step != ack->step ||
             p->shard.attempt != ack->attempt)
             continue;
-        p->used = false;
+        p->taken = true;
         if (node->agent.locals[ack->local].state == KEEL_WORKER_DONE)
             node->agent.report_due = true;
     }
@@ -442,13 +487,26 @@ void keel_agent_message(struct keel_node *node, uint16_t from)
     if (in->kind == KEEL_WIRE_BEAT) {
         if (from == node->agent.behind)
             node->agent.behind_ns = node->now_ns;
-    } else if (from != 0) {
-        keel_node_trace(node, "drop message kind %d from node %u: not its part", (int)in->kind, from);
-    } else if (in->kind == KEEL_WIRE_LEADER) {
+    } else if (in->kind == KEEL_WIRE_LEADER && keel_moves_follow(node, from, &in->as.leader.term)) {
         take_leader(node, &in->as.leader);
-    } else if (in->kind == KEEL_WIRE_SHARD_ACK) {
+    } else if (in->kind == KEEL_WIRE_SHARD_ACK && from == node->term.leader) {
         node->agent.leader_ns = node->now_ns;
         take_shard_ack(node, &in->as.shard);
+    } else {
+        keel_node_trace(node, "drop message kind %d from node %u: not its part", (int)in->kind, from);
+    }
+}
+
+/* Another leads, or the same in another life: what it may lack is sent again. */
+void keel_agent_turn_to_leader(struct keel_node *node)
+{
+    struct keel_agent *agent = &node->agent;
+    agent->leader_ns = node->now_ns;
+    agent->note_sent_ns = 0;
+    agent->report_due = true;
+    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++) {
+        agent->pending[i].taken = false;
+        agent->pending[i].sent_ns = 0;
     }
 }
 
@@ -507,15 +565,16 @@ static void send_pending_shards(struct keel_node *node)
 {
     for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++) {
         struct keel_pending_shard *p = &node->agent.pending[i];
-        if (!p->used || (p->sent_ns != 0 && !keel_node_due(node, p->sent_ns + node->times.beat_ns)))
+        if (!p->used || p->taken ||
+            (p->sent_ns != 0 && !keel_node_due(node, p->sent_ns + node->times.beat_ns)))
             continue;
         p->sent_ns = node->now_ns;
         keel_node_message(node, KEEL_WIRE_SHARD)->as.shard = p->shard;
-        keel_node_send(node, 0);
+        send_to_leader(node);
     }
 }
 
-/* One at a time, the next when the launcher has it: so each comes there once, and in its order. */
+/* One at a time, the next when the leader has it: so each comes there once, and in its order. */
 static void send_pending_note(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
@@ -524,7 +583,7 @@ static void send_pending_note(struct keel_node *node)
         return;
     agent->note_sent_ns = node->now_ns;
     keel_notes_first(&agent->notes, &keel_node_message(node, KEEL_WIRE_NOTE)->as.note);
-    keel_node_send(node, 0);
+    send_to_leader(node);
 }
 
 static void finish_agent(struct keel_node *node, enum keel_status status, const char *detail)
@@ -534,7 +593,9 @@ static void finish_agent(struct keel_node *node, enum keel_status status, const 
     for (uint8_t local = 0; local < worker_count(node); local++)
         KEEL_ASSERT(!node->agent.locals[local].running || node->agent.locals[local].killed);
     send_report(node, true);
-    keel_node_finish(node, status, detail);
+    node->agent.over = true;
+    if (!keel_node_leads(node)) /* else the leader waits for the others */
+        keel_node_finish(node, status, detail);
 }
 
 static bool any_running(const struct keel_node *node)
@@ -556,7 +617,7 @@ static void work_on_end(struct keel_node *node)
 }
 
 /* Each node has its own moment in a beat, by its number: agents that start together, or hear of a view
- * together, would fill the launcher's socket at every beat. The first one is at once. */
+ * together, would fill the leader's socket at every beat. The first one is at once. */
 static uint64_t next_beat(const struct keel_node *node)
 {
     const uint64_t beat_ns = node->times.beat_ns;
@@ -567,7 +628,15 @@ static uint64_t next_beat(const struct keel_node *node)
 void keel_agent_work(struct keel_node *node)
 {
     struct keel_agent *agent = &node->agent;
-    if (keel_node_due(node, agent->leader_ns + node->times.launcher_timeout_ns)) {
+    if (agent->over)
+        return;
+    if (keel_node_leads(node)) {
+        agent->leader_ns = node->now_ns;
+    } else if (node->config.launcher && keel_node_due(node, agent->leader_ns + node->times.join_wait_ns)) {
+        finish_agent(node, KEEL_INTERRUPTED, "most holders of the view are gone; run the same command again");
+        return;
+    } else if (!node->config.launcher &&
+               keel_node_due(node, agent->leader_ns + node->times.launcher_timeout_ns)) {
         finish_agent(node, KEEL_PEER_LOST, "the launcher is silent; run the same command again to resume");
         return;
     }
@@ -578,7 +647,7 @@ void keel_agent_work(struct keel_node *node)
     }
     if (agent->ending) {
         work_on_end(node);
-        if (node->finished)
+        if (node->finished || agent->over)
             return;
     }
     keel_views_work(node);

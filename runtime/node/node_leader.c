@@ -1,4 +1,4 @@
-/* node_leader.c - the part of the launcher: turning evidence into views, delivering steps and snapshots,
+/* node_leader.c - the part of who leads: turning evidence into views, delivering steps and snapshots,
  * ending the run. States and invariants: head of node.c.
  *
  * Every function here is called with node->env set; keel_leader_work looks at everything that may be due and
@@ -14,8 +14,10 @@
 
 static void tell(struct keel_node *node, uint16_t to, bool missing)
 {
-    const struct keel_leader *leader = &node->leader;
+    const struct keel_leader *leader = node->leader;
     struct keel_wire_leader *out = &keel_node_message(node, KEEL_WIRE_LEADER)->as.leader;
+    out->term = node->term.ballot;
+    out->first_step = node->config.first_step;
     out->next_step = leader->next_step;
     out->missing = missing;
     out->stop = leader->stopping;
@@ -26,9 +28,15 @@ static void tell(struct keel_node *node, uint16_t to, bool missing)
     keel_node_send(node, to);
 }
 
+void keel_leader_tell(struct keel_node *node, uint16_t to)
+{
+    tell(node, to, false);
+}
+
+/* The launcher where another leads; and the agent of this node, if it has one. */
 static void tell_all(struct keel_node *node)
 {
-    for (uint16_t to = 1; to < node->membership.node_count; to++)
+    for (uint16_t to = node->config.launcher ? 1 : 0; to < node->leader->membership.node_count; to++)
         tell(node, to, false);
 }
 
@@ -36,11 +44,11 @@ static void tell_all(struct keel_node *node)
  * speaks. */
 static void tell_view(struct keel_node *node, const struct keel_view *old)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     uint16_t have[KEEL_NODES_MAX], lack[KEEL_NODES_MAX], have_count = 0, lack_count = 0;
-    for (uint16_t to = 1; to < node->membership.node_count; to++) {
-        const struct keel_seen_node *seen = &node->membership.nodes[to];
-        if (!seen->heard || seen->exited || seen->ended ||
+    for (uint16_t to = 0; to < node->leader->membership.node_count; to++) {
+        const struct keel_seen_node *seen = &node->leader->membership.nodes[to];
+        if (to == node->config.node || !seen->heard || seen->exited || seen->ended ||
             keel_node_due(node, seen->heard_ns + node->times.silence_ns / 2))
             continue;
         if (keel_bitset_has(&leader->told, to))
@@ -62,15 +70,15 @@ static void tell_view(struct keel_node *node, const struct keel_view *old)
  * who has the parts. */
 static void repair_view(struct keel_node *node, uint16_t to, uint64_t epoch)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     keel_bitset_remove(&leader->informed, to);
     if (!keel_node_due(node, leader->view_ns + node->times.gather_ns))
         return;
-    const uint64_t any = node->env->random(node->env->context) % node->membership.node_count;
+    const uint64_t any = node->env->random(node->env->context) % node->leader->membership.node_count;
     uint32_t source = keel_bitset_next(&leader->informed, (uint32_t)any); /* another each time */
     if (source >= KEEL_NODES_MAX)
         source = keel_bitset_next(&leader->informed, 0);
-    keel_views_tell(node, to, epoch, source < KEEL_NODES_MAX ? (uint16_t)source : 0);
+    keel_views_tell(node, to, epoch, source < KEEL_NODES_MAX ? (uint16_t)source : node->config.node);
     keel_bitset_add(&leader->told, to);
 }
 
@@ -78,7 +86,7 @@ static void repair_view(struct keel_node *node, uint16_t to, uint64_t epoch)
 
 static void end_run(struct keel_node *node, enum keel_status status, const char *detail)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     KEEL_ASSERT(!leader->ending && !node->finished);
     leader->ending = true;
     leader->end_ns = leader->end_sent_ns = node->now_ns;
@@ -91,7 +99,7 @@ static void end_run(struct keel_node *node, enum keel_status status, const char 
 
 static bool is_awaited(const struct keel_node *node, uint16_t which)
 {
-    const struct keel_seen_node *seen = &node->membership.nodes[which];
+    const struct keel_seen_node *seen = &node->leader->membership.nodes[which];
     return seen->heard && !seen->ended && !seen->exited &&
            !keel_node_due(node, seen->heard_ns + node->times.silence_ns);
 }
@@ -100,10 +108,10 @@ static bool is_awaited(const struct keel_node *node, uint16_t which)
  */
 static bool some_awaited(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     if (is_awaited(node, leader->end_awaited))
         return true;
-    for (uint16_t i = 1; i < node->membership.node_count; i++) {
+    for (uint16_t i = 0; i < node->leader->membership.node_count; i++) {
         leader->end_awaited = i;
         if (is_awaited(node, i))
             return true;
@@ -113,7 +121,7 @@ static bool some_awaited(struct keel_node *node)
 
 static void work_on_end(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     if (!some_awaited(node) || keel_node_due(node, leader->end_ns + 3 * node->times.silence_ns)) {
         keel_node_finish(node, leader->end_status, leader->end_detail);
         return;
@@ -131,10 +139,10 @@ static void commit_snapshots(struct keel_node *node);
 static void deliver_steps(struct keel_node *node)
 {
     const struct keel_record_slot *slot;
-    while ((slot = keel_records_get(&node->records, node->leader.next_step)) != NULL) {
-        KEEL_ASSERT(slot->record.step == node->leader.next_step); /* invariant 5 */
-        node->leader.next_step++;
-        node->leader.over_ns = 0; /* progress: the last ones may take their time */
+    while ((slot = keel_records_get(&node->records, node->leader->next_step)) != NULL) {
+        KEEL_ASSERT(slot->record.step == node->leader->next_step); /* invariant 5 */
+        node->leader->next_step++;
+        node->leader->over_ns = 0; /* progress: the last ones may take their time */
         node->env->step_commit(node->env->context, &slot->record);
     }
     commit_snapshots(node);
@@ -144,9 +152,9 @@ static void deliver_steps(struct keel_node *node)
  */
 static bool carrier_remains(const struct keel_node *node)
 {
-    const struct keel_carriers *carriers = &node->leader.carriers;
-    const struct keel_verdict *verdict = &node->leader.verdict;
-    for (uint16_t i = 0; i < node->leader.active_count; i++) {
+    const struct keel_carriers *carriers = &node->leader->carriers;
+    const struct keel_verdict *verdict = &node->leader->verdict;
+    for (uint16_t i = 0; i < node->leader->active_count; i++) {
         const struct keel_member *member = &node->view.members[i];
         if (keel_bitset_has(&verdict->gone, i) || keel_bitset_has(&verdict->done, i))
             continue;
@@ -160,7 +168,7 @@ static bool carrier_remains(const struct keel_node *node)
 
 static void set_carriers(struct keel_node *node, const struct keel_view *view)
 {
-    struct keel_carriers *carriers = &node->leader.carriers;
+    struct keel_carriers *carriers = &node->leader->carriers;
     memset(carriers->incarnation, 0, carriers->rows * sizeof carriers->incarnation[0]);
     carriers->epoch = view->epoch;
     for (uint16_t i = 0; i < view->member_count && !view->members[i].spare; i++) {
@@ -168,12 +176,12 @@ static void set_carriers(struct keel_node *node, const struct keel_view *view)
         carriers->rows = member->node < carriers->rows ? carriers->rows : member->node + 1U;
         carriers->incarnation[member->node][member->local] = member->incarnation + 1;
     }
-    node->leader.carrier_left = carrier_remains(node);
+    node->leader->carrier_left = carrier_remains(node);
 }
 
 static void take_record(struct keel_node *node, const struct keel_step_record *record)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     if (record->epoch == node->view.epoch && record->step > leader->front_step)
         leader->front_step = record->step;
     const struct keel_view *view = record->epoch == node->view.epoch ? &node->view : &leader->before;
@@ -192,7 +200,7 @@ static void take_record(struct keel_node *node, const struct keel_step_record *r
 /* A record came that is further than the next one: ask for what lies between, not too often. */
 static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     if (step < leader->next_step || !keel_node_due(node, leader->hole_asked_ns + node->times.record_ns))
         return;
     leader->hole_asked_ns = node->now_ns;
@@ -203,18 +211,21 @@ static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
  * rule ended. Of whom nothing was heard it may be any. */
 static uint64_t first_held(const struct keel_node *node, uint16_t which)
 {
-    const struct keel_seen_node *seen = &node->membership.nodes[which];
+    const struct keel_seen_node *seen = &node->leader->membership.nodes[which];
+    if (which == 0 && !seen->heard) /* the launcher was not an agent */
+        return UINT64_MAX;
     if (seen->exited || seen->ended || keel_node_due(node, seen->heard_ns + node->times.launcher_timeout_ns))
         return UINT64_MAX;
-    return seen->heard ? seen->first_record : node->leader.next_step;
+    return seen->heard ? seen->first_record : node->leader->next_step;
 }
 
 static void find_held(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     leader->held_from = leader->next_step;
     leader->held_first = UINT64_MAX;
-    for (uint16_t i = 1; i < node->membership.node_count && leader->held_first > leader->next_step; i++) {
+    for (uint16_t i = 0; i < node->leader->membership.node_count && leader->held_first > leader->next_step;
+         i++) {
         const uint64_t first = first_held(node, i);
         if (first >= leader->held_first)
             continue;
@@ -226,7 +237,7 @@ static void find_held(struct keel_node *node)
 /* A report of this node came: it may hold a record that nobody held. */
 static void hear_held(struct keel_node *node, uint16_t which)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     const uint64_t first = first_held(node, which);
     if (first >= leader->held_first)
         return;
@@ -238,7 +249,7 @@ static void hear_held(struct keel_node *node, uint16_t which)
  * that held it does not hold it any more. */
 static bool is_lost(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     const bool known = leader->held_from == leader->next_step;
     if (!known ||
         (leader->held_first <= leader->next_step && first_held(node, leader->held_by) > leader->next_step))
@@ -250,7 +261,7 @@ static bool is_lost(struct keel_node *node)
  * it is lost, and delivery goes on behind the hole after a timeout. */
 static void skip_hole(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     if (leader->front_step <= leader->next_step || !is_lost(node)) {
         leader->hole_ns = 0;
         return;
@@ -278,8 +289,8 @@ static void skip_hole(struct keel_node *node)
 /* No node that may live holds a record that was not delivered. */
 static bool records_settled(const struct keel_node *node)
 {
-    for (uint16_t i = 1; i < node->membership.node_count; i++) {
-        const struct keel_seen_node *seen = &node->membership.nodes[i];
+    for (uint16_t i = 1; i < node->leader->membership.node_count; i++) {
+        const struct keel_seen_node *seen = &node->leader->membership.nodes[i];
         if (!seen->exited && !seen->ended && (!seen->heard || seen->first_record != UINT64_MAX))
             return false;
     }
@@ -288,17 +299,26 @@ static bool records_settled(const struct keel_node *node)
 
 /* ---- snapshots ----------------------------------------------------------------------------------------- */
 
-/* Nobody commits it any more: its shards go. */
+/* Nobody commits these any more: they go. What was begun under another leader may have been committed by it,
+ * and stays. */
+static void drop_shards(struct keel_node *node, uint64_t step, uint64_t attempt,
+                        const struct keel_bitset *ranks)
+{
+    const uint64_t first = node->leader->first_epoch;
+    if (first != 0 && attempt >= first)
+        node->env->snapshot_drop(node->env->context, step, attempt, ranks);
+}
+
 static void drop_set(struct keel_node *node, struct keel_snapshot_set *set)
 {
     if (set->used && set->have_count > 0)
-        node->env->snapshot_drop(node->env->context, set->step, set->attempt, &set->have);
+        drop_shards(node, set->step, set->attempt, &set->have);
     memset(set, 0, offsetof(struct keel_snapshot_set, shards));
 }
 
 static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step, uint64_t attempt)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     struct keel_snapshot_set *oldest = &leader->snapshots[0];
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
         struct keel_snapshot_set *set = &leader->snapshots[i];
@@ -322,7 +342,7 @@ static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step,
  */
 static const struct keel_view *view_of_snapshot(const struct keel_node *node, uint64_t step, uint64_t attempt)
 {
-    const struct keel_leader *leader = &node->leader;
+    const struct keel_leader *leader = node->leader;
     const bool is_last = step + 1 == node->config.last_step;
     const bool present = attempt == node->view.epoch;
     const bool at_end = attempt == leader->before.epoch && is_last;
@@ -334,13 +354,13 @@ static const struct keel_view *view_of_snapshot(const struct keel_node *node, ui
 /* Of the present view or that before: counted when it came. */
 static uint16_t active_count(const struct keel_node *node, const struct keel_view *view)
 {
-    return view == &node->view ? node->leader.active_count : node->leader.before_count;
+    return view == &node->view ? node->leader->active_count : node->leader->before_count;
 }
 
 /* The lowest step whose set is whole and whose records are delivered. */
 static struct keel_snapshot_set *ready_set(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     struct keel_snapshot_set *ready = NULL;
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
         struct keel_snapshot_set *set = &leader->snapshots[i];
@@ -356,7 +376,7 @@ static struct keel_snapshot_set *ready_set(struct keel_node *node)
 /* Another attempt at the same step, in the view after or before, and earlier steps that are not whole. */
 static void drop_passed_sets(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
         struct keel_snapshot_set *set = &leader->snapshots[i];
         if (set->used && set->step <= leader->committed_step)
@@ -368,7 +388,7 @@ static void drop_passed_sets(struct keel_node *node)
  * deliver them any more. */
 static void commit_snapshots(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     struct keel_snapshot_set *set;
     while ((set = ready_set(node)) != NULL) {
         const struct keel_view *view = view_of_snapshot(node, set->step, set->attempt);
@@ -391,7 +411,7 @@ static void commit_snapshots(struct keel_node *node)
 /* A message may come again, after its snapshot was ordered or from a view that is over. */
 static void collect_shard(struct keel_node *node, const struct keel_wire_shard *shard)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     const struct keel_view *view = view_of_snapshot(node, shard->step, shard->attempt);
     const uint32_t rank = shard->summary.rank;
     struct keel_snapshot_set *set = NULL;
@@ -403,7 +423,7 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
     if (set == NULL) {
         struct keel_bitset alone = {{0}};
         keel_bitset_add(&alone, rank);
-        node->env->snapshot_drop(node->env->context, shard->step, shard->attempt, &alone);
+        drop_shards(node, shard->step, shard->attempt, &alone);
         return;
     }
     set->have_count += keel_bitset_has(&set->have, rank) ? 0 : 1;
@@ -417,7 +437,7 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
 /* Did this life of the run see its last step committed? */
 static bool all_delivered(const struct keel_node *node)
 {
-    const struct keel_leader *leader = &node->leader;
+    const struct keel_leader *leader = node->leader;
     return !leader->awaiting_joins && leader->next_step > node->config.first_step &&
            leader->next_step >= node->config.last_step;
 }
@@ -425,7 +445,7 @@ static bool all_delivered(const struct keel_node *node)
 /* The ranks that committed the last step write its snapshot by themselves: a rank that joins has no work. */
 static bool is_finishing(const struct keel_node *node)
 {
-    return all_delivered(node) && node->leader.carrier_left;
+    return all_delivered(node) && node->leader->carrier_left;
 }
 
 /* True if no rank that took part in the last step is still at work. Its snapshot was committed, or was lost
@@ -433,29 +453,30 @@ static bool is_finishing(const struct keel_node *node)
  * shards of the ranks that are done. */
 static bool is_over(const struct keel_node *node)
 {
-    bool kept = node->leader.end_kept || !node->config.keeps_end;
-    return all_delivered(node) && !node->leader.carrier_left && (kept || node->membership.done_count > 0);
+    bool kept = node->leader->end_kept || !node->config.keeps_end;
+    return all_delivered(node) && !node->leader->carrier_left &&
+           (kept || node->leader->membership.done_count > 0);
 }
 
 /* ---- changing the view --------------------------------------------------------------------------------- */
 
 static void suspect(struct keel_node *node, const struct keel_view *base, struct keel_verdict *out)
 {
-    if (node->leader.awaiting_joins)
-        keel_membership_awaited(&node->membership, base, &node->times, node->now_ns, out);
+    if (node->leader->awaiting_joins)
+        keel_membership_awaited(&node->leader->membership, base, &node->times, node->now_ns, out);
     else
-        keel_membership_suspect(&node->membership, base, &node->times, node->now_ns, out);
-    node->leader.carrier_left = carrier_remains(node);
+        keel_membership_suspect(&node->leader->membership, base, &node->times, node->now_ns, out);
+    node->leader->carrier_left = carrier_remains(node);
 }
 
 /* Look at all anew, if the newest look does not hold any more: true. */
 static bool judge(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     const struct keel_view *base = leader->awaiting_joins ? &leader->earlier : &node->view;
     uint64_t wake_ns;
     const bool holds =
-        keel_membership_holds(&node->membership, &leader->verdict, base, node->now_ns, &wake_ns);
+        keel_membership_holds(&node->leader->membership, &leader->verdict, base, node->now_ns, &wake_ns);
     if (!holds)
         suspect(node, base, &leader->verdict);
     else
@@ -471,7 +492,7 @@ static uint16_t joining(const struct keel_node *node, const struct keel_verdict 
     if (verdict->join_count == 0) /* asked after every event: what follows looks at all members */
         return 0;
     const bool enough = keel_view_seats(node->config.plans, node->config.rank_count, rest) > 0;
-    const bool idle = node->leader.stopping || (enough && is_finishing(node));
+    const bool idle = node->leader->stopping || (enough && is_finishing(node));
     return idle ? 0 : verdict->join_count;
 }
 
@@ -485,12 +506,12 @@ static uint16_t seats_of(const struct keel_node *node, const struct keel_verdict
 /* The view cannot go on, and no plan is for those who are left. */
 static bool is_short(const struct keel_node *node, const struct keel_verdict *verdict)
 {
-    return !node->leader.stopping && verdict->active_gone && seats_of(node, verdict) == 0;
+    return !node->leader->stopping && verdict->active_gone && seats_of(node, verdict) == 0;
 }
 
 static void propose(struct keel_node *node, enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     if (node->reg.phase != KEEL_REGISTER_IDLE || !keel_node_due(node, leader->retry_ns))
         return;
     if (!leader->changing)
@@ -517,10 +538,11 @@ static bool has_plan(const struct keel_node *node, const struct keel_view *view)
  * was left by a ballot that was cut short; it is committed as it is, before anything new. */
 static void write_next(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     struct keel_register_value *value = &node->reg.proposal;
     struct keel_view base = {.epoch = 0}, next;
     bool fine = value->bytes == 0 || keel_view_decode(value->data, value->bytes, &base);
+    keel_moves_raise(node);
     if (!fine || base.epoch < node->view.epoch || base.epoch == KEEL_EPOCH_MAX) {
         end_run(node, KEEL_CORRUPT, "the holders of the view lost it; resume from the newest snapshot");
         return;
@@ -530,8 +552,10 @@ static void write_next(struct keel_node *node)
         next = base;
     } else {
         struct keel_verdict *verdict = &leader->verdict;
+        if (leader->took_over && leader->awaiting_joins)
+            leader->earlier = base;
         suspect(node, &base, verdict);
-        node->membership.changed = true; /* `base` may be another view than is judged next */
+        node->leader->membership.changed = true; /* `base` may be another view than is judged next */
         struct keel_view_change change = {.gone = verdict->gone,
                                           .joins = verdict->joins,
                                           .join_count = joining(node, verdict),
@@ -556,17 +580,23 @@ static void write_next(struct keel_node *node)
 
 static void install(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
-    struct keel_view old = node->view;
+    struct keel_leader *leader = node->leader;
+    const bool is_first = leader->awaiting_joins;
+    struct keel_view old = is_first && leader->took_over ? leader->earlier : node->view;
     struct keel_view next;
     bool fine = keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, &next);
     KEEL_ASSERT(fine && next.epoch > old.epoch); /* we wrote it; invariant 1 */
     KEEL_ASSERT(node->reg.phase == KEEL_REGISTER_IDLE && leader->changing);
     KEEL_ASSERT(next.shard_count == node->config.shard_count);
     leader->before = old;
-    leader->before_count = leader->active_count;
-    node->view = next;
+    leader->before_count = is_first ? keel_view_active_count(&old) : leader->active_count;
+    leader->first_epoch = is_first ? next.epoch : leader->first_epoch;
+    if (node->config.launcher)
+        node->view = next;
+    else
+        keel_agent_adopt(node, &next);
     leader->active_count = keel_view_active_count(&next);
+    leader->remind_ns = node->now_ns + node->times.beat_ns;
     leader->awaiting_joins = leader->changing = leader->short_told = false;
     leader->first_ready_ns = 0;
     leader->over_ns = leader->front_step = 0;
@@ -576,7 +606,7 @@ static void install(struct keel_node *node)
             drop_set(node, set);
     }
     leader->committed_any = false;
-    keel_membership_clear_evidence(&node->membership);
+    keel_membership_clear_evidence(&node->leader->membership);
     keel_node_trace(node, "view epoch %" PRIu64 ": %u active, %u members, after %s", next.epoch,
                     keel_view_active_count(&next), next.member_count, keel_cause_name(leader->change_cause));
     tell_view(node, &old);
@@ -586,7 +616,7 @@ static void install(struct keel_node *node)
 
 void keel_leader_register(struct keel_node *node, enum keel_register_outcome outcome)
 {
-    if (!node->config.launcher || node->leader.ending)
+    if (node->leader->ending)
         return;
     switch (outcome) {
     case KEEL_REGISTER_WAIT:
@@ -598,8 +628,8 @@ void keel_leader_register(struct keel_node *node, enum keel_register_outcome out
         install(node);
         break;
     case KEEL_REGISTER_REFUSED:
-        node->leader.retry_ns = node->now_ns + node->times.gather_ns +
-                                node->env->random(node->env->context) % (node->times.gather_ns + 1);
+        node->leader->retry_ns = node->now_ns + node->times.gather_ns +
+                                 node->env->random(node->env->context) % (node->times.gather_ns + 1);
         break;
     }
 }
@@ -609,7 +639,7 @@ void keel_leader_register(struct keel_node *node, enum keel_register_outcome out
 /* All that is left of the view's workers has finished. */
 static void conclude(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     if (leader->over_ns == 0)
         leader->over_ns = node->now_ns;
     bool complete = leader->next_step >= node->config.last_step;
@@ -634,8 +664,8 @@ static uint16_t fewest_ranks(const struct keel_node *node)
 static void end_without_workers(struct keel_node *node, uint16_t ranks)
 {
     const char *detail;
-    const struct keel_view *of = node->leader.awaiting_joins ? NULL : &node->view;
-    const enum keel_status failure = keel_membership_failure(&node->membership, of, &detail);
+    const struct keel_view *of = node->leader->awaiting_joins ? NULL : &node->view;
+    const enum keel_status failure = keel_membership_failure(&node->leader->membership, of, &detail);
     const uint16_t fewest = fewest_ranks(node);
     if (failure != KEEL_OK && ranks == 0) {
         end_run(node, failure, detail);
@@ -643,8 +673,8 @@ static void end_without_workers(struct keel_node *node, uint16_t ranks)
     }
     char text[KEEL_WIRE_DETAIL_BYTES], head[96] = "all workers are lost";
     const char *reason = "";
-    for (uint16_t i = 1; i < node->membership.node_count && reason[0] == '\0'; i++)
-        reason = node->membership.nodes[i].detail;
+    for (uint16_t i = 1; i < node->leader->membership.node_count && reason[0] == '\0'; i++)
+        reason = node->leader->membership.nodes[i].detail;
     if (ranks > 0 || fewest > 1)
         (void)snprintf(head, sizeof head, "%u of the %u ranks that the smallest plan needs are left", ranks,
                        fewest);
@@ -656,7 +686,7 @@ static void end_without_workers(struct keel_node *node, uint16_t ranks)
 /* Starting takes its time. */
 static void tell_shortage(struct keel_node *node, uint16_t ranks)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     if (leader->short_told || ranks == 0 ||
         (leader->awaiting_joins && !keel_node_due(node, leader->start_ns + node->times.grace_ns)))
         return;
@@ -669,7 +699,7 @@ static void tell_shortage(struct keel_node *node, uint16_t ranks)
  * leave undone when others are done already, the next life of the run does. */
 static void await_enough(struct keel_node *node, const struct keel_verdict *verdict, uint32_t hope)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     const uint16_t ranks = (uint16_t)(verdict->remaining + verdict->spares + verdict->join_count);
     const bool late = keel_node_due(node, leader->start_ns + node->times.join_wait_ns);
     leader->first_ready_ns = 0;
@@ -688,9 +718,9 @@ static void await_enough(struct keel_node *node, const struct keel_verdict *verd
 /* Nobody carries the run: wait for enough of those who may come, but not for long once one is there. */
 static void await_joins(struct keel_node *node, const struct keel_verdict *verdict)
 {
-    struct keel_leader *leader = &node->leader;
+    struct keel_leader *leader = node->leader;
     uint32_t ready = (uint32_t)verdict->remaining + verdict->spares + verdict->join_count;
-    uint32_t hope = (uint32_t)verdict->coming + verdict->unheard + leader->respawn_count;
+    uint32_t hope = (uint32_t)verdict->coming + verdict->unheard + keel_children_awaited(node);
     uint64_t patience_ns = leader->awaiting_joins ? node->times.grace_ns : node->times.silence_ns;
     if (seats_of(node, verdict) == 0) {
         await_enough(node, verdict, hope);
@@ -701,6 +731,11 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
         leader->first_ready_ns = node->now_ns;
     uint32_t wanted =
         (uint32_t)node->config.rank_count + (leader->awaiting_joins ? node->config.spare_count : 0);
+    if (leader->awaiting_joins && leader->took_over) {
+        const uint16_t members = leader->earlier.member_count;
+        wanted = members > 0 && members < wanted ? members : wanted;
+        patience_ns = node->times.silence_ns;
+    }
     uint64_t due_ns = leader->first_ready_ns + patience_ns;
     bool lost = !leader->awaiting_joins && verdict->active_gone;
     enum keel_cause cause = lost                     ? verdict->cause
@@ -725,9 +760,9 @@ static void watch_view(struct keel_node *node, const struct keel_verdict *verdic
             propose(node, verdict->cause, verdict->alive_ns, verdict->evidence_ns);
     } else if (joining(node, verdict) > 0 && verdict->done_count == 0 &&
                seats_of(node, verdict) > verdict->remaining) {
-        uint64_t due_ns = node->membership.join_ns + node->times.gather_ns;
+        uint64_t due_ns = node->leader->membership.join_ns + node->times.gather_ns;
         if (keel_node_due(node, due_ns))
-            propose(node, KEEL_CAUSE_JOIN, 0, node->membership.join_ns);
+            propose(node, KEEL_CAUSE_JOIN, 0, node->leader->membership.join_ns);
         else
             keel_node_wake(node, due_ns);
     }
@@ -737,9 +772,14 @@ static void watch_view(struct keel_node *node, const struct keel_verdict *verdic
  * disk, when it is full, is waited for until there is room or the user stops the run. */
 static void push_change(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
-    if (!leader->changing)
+    struct keel_leader *leader = node->leader;
+    if (!leader->changing) {
+        if (keel_node_due(node, leader->remind_ns)) {
+            leader->remind_ns = node->now_ns + node->times.beat_ns;
+            keel_node_remind_holders(node);
+        }
         return;
+    }
     if (node->unstored)
         leader->change_ns = node->now_ns;
     if (keel_node_due(node, leader->change_ns + node->times.join_wait_ns)) {
@@ -756,48 +796,26 @@ static void push_change(struct keel_node *node)
         keel_node_wake(node, next_ns);
 }
 
-static void start_nodes_again(struct keel_node *node)
-{
-    struct keel_leader *leader = &node->leader;
-    if (leader->respawn_count == 0)
-        return;
-    if (!keel_node_due(node, leader->respawn_ns)) {
-        keel_node_wake(node, leader->respawn_ns);
-        return;
-    }
-    leader->respawn_ns = UINT64_MAX;
-    for (uint16_t i = 1; i < node->membership.node_count; i++) {
-        struct keel_respawn *respawn = &leader->respawns[i];
-        if (respawn->due_ns == 0)
-            continue;
-        if (!keel_node_due(node, respawn->due_ns)) {
-            keel_node_wake(node, respawn->due_ns);
-            leader->respawn_ns = respawn->due_ns < leader->respawn_ns ? respawn->due_ns : leader->respawn_ns;
-            continue;
-        }
-        leader->respawn_count--;
-        respawn->due_ns = 0;
-        respawn->started_ns = node->now_ns;
-        uint32_t incarnation = node->membership.nodes[i].incarnation + 1;
-        keel_membership_node_started(&node->membership, i, incarnation, node->now_ns);
-        leader->held_from = 0;
-        keel_node_trace(node, "start node %u again, incarnation %u", i, incarnation);
-        node->env->node_start(node->env->context, i, incarnation);
-    }
-}
-
 static void probe(struct keel_node *node, const struct keel_bitset *nodes)
 {
-    for (uint32_t i = keel_bitset_next(nodes, 1); i < node->membership.node_count;
+    for (uint32_t i = keel_bitset_next(nodes, 1); i < node->leader->membership.node_count;
          i = keel_bitset_next(nodes, i + 1))
         tell(node, (uint16_t)i, false);
 }
 
+/* The last leader went as the run ended: all who are heard are done, or nobody else was heard for a timeout.
+ */
+static bool ended_before(const struct keel_node *node, const struct keel_verdict *verdict)
+{
+    const struct keel_leader *leader = node->leader;
+    return leader->took_over && leader->awaiting_joins && leader->membership.done_count > 0 &&
+           verdict->remaining == 0 && verdict->spares == 0 && verdict->join_count == 0 &&
+           (verdict->unheard == 0 || keel_node_due(node, leader->lead_ns + node->times.silence_ns));
+}
+
 void keel_leader_work(struct keel_node *node)
 {
-    struct keel_leader *leader = &node->leader;
-    if (!leader->ending && !leader->stopping)
-        start_nodes_again(node);
+    struct keel_leader *leader = node->leader;
     if (!leader->ending) {
         const bool anew = judge(node);
         const struct keel_verdict *verdict = &leader->verdict;
@@ -808,11 +826,11 @@ void keel_leader_work(struct keel_node *node)
         /* A job that is wrong is wrong everywhere; bits that are wrong are one board's, and the others begin.
          */
         const char *detail;
-        enum keel_status failure = leader->awaiting_joins && anew
-                                       ? keel_membership_failure(&node->membership, NULL, &detail)
-                                       : KEEL_OK;
-        bool some_done = verdict->done_count > 0;
-        bool idle = leader->awaiting_joins || (verdict->remaining == 0 && !some_done && verdict->spares == 0);
+        const bool begins = leader->awaiting_joins && !leader->took_over;
+        enum keel_status failure =
+            begins && anew ? keel_membership_failure(&node->leader->membership, NULL, &detail) : KEEL_OK;
+        bool some_done = verdict->done_count > 0 || ended_before(node, verdict);
+        bool idle = begins || (verdict->remaining == 0 && !some_done && verdict->spares == 0);
         bool over = is_over(node);
         if (failure != KEEL_OK && failure != KEEL_CORRUPT)
             end_run(node, failure, detail);
@@ -821,7 +839,7 @@ void keel_leader_work(struct keel_node *node)
             end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
         else if (over || (verdict->remaining == 0 && some_done))
             conclude(node);
-        else if (idle || is_short(node, verdict))
+        else if (leader->awaiting_joins || idle || is_short(node, verdict))
             await_joins(node, verdict);
         else
             watch_view(node, verdict);
@@ -836,73 +854,64 @@ void keel_leader_work(struct keel_node *node)
 
 /* ---- events and messages ------------------------------------------------------------------------------- */
 
-void keel_leader_start(struct keel_node *node)
+void keel_leader_start(struct keel_node *node, uint64_t next_step)
 {
-    struct keel_leader *leader = &node->leader;
-    keel_membership_init(&node->membership, node->config.node_count, node->config.incarnation, node->now_ns);
+    struct keel_leader *leader = node->leader;
+    /* Who took over does not know who was started again since. */
+    const uint32_t least = leader->took_over ? 0 : node->config.incarnation;
+    keel_membership_init(&leader->membership, node->config.node_count, least, node->now_ns);
     leader->awaiting_joins = true;
-    leader->start_ns = node->now_ns;
-    leader->next_step = node->config.first_step;
-    if (node->reg.value.bytes > 0 &&
-        !keel_view_decode(node->reg.value.data, node->reg.value.bytes, &leader->earlier))
-        keel_node_finish(node, KEEL_CORRUPT, "the stored view cannot be read; use a new output directory");
-    keel_node_trace(node, "launcher starts after epoch %" PRIu64 ", wants step %" PRIu64,
-                    leader->earlier.epoch, leader->next_step);
+    leader->start_ns = leader->lead_ns = node->now_ns;
+    leader->next_step = next_step;
+    keel_node_trace(node, "%s starts after epoch %" PRIu64 ", wants step %" PRIu64,
+                    leader->took_over ? "leader" : "launcher", leader->earlier.epoch, leader->next_step);
 }
 
 void keel_leader_reset_timers(struct keel_node *node)
 {
-    keel_membership_reset_timers(&node->membership, node->now_ns);
-    node->leader.hole_ns = node->leader.over_ns = node->leader.held_from = 0;
-}
-
-static int take_node_exit(struct keel_node *node, uint16_t which)
-{
-    struct keel_leader *leader = &node->leader;
-    if (which == 0 || which >= KEEL_NODES_MAX)
-        return KEEL_INVALID;
-    if (node->membership.nodes[which].exited)
-        return KEEL_OK;
-    keel_node_trace(node, "node %u ended", which);
-    keel_membership_node_exit(&node->membership, which);
-    keel_bitset_remove(&leader->informed, which);
-    keel_bitset_remove(&leader->told, which);
-    struct keel_respawn *respawn = &leader->respawns[which];
-    uint64_t born_ns = respawn->started_ns != 0 ? respawn->started_ns : leader->start_ns;
-    if (node->now_ns - born_ns >= node->times.join_wait_ns)
-        respawn->count = 0;
-    if (!node->config.respawn || !node->env->node_start || respawn->count >= KEEL_RESTARTS_MAX ||
-        leader->stopping || leader->ending)
-        return KEEL_OK;
-    respawn->due_ns = node->now_ns + (node->times.backoff_ns << respawn->count);
-    respawn->count++;
-    if (leader->respawn_count++ == 0 || respawn->due_ns < leader->respawn_ns)
-        leader->respawn_ns = respawn->due_ns;
-    KEEL_ASSERT(respawn->count <= KEEL_RESTARTS_MAX && respawn->due_ns > node->now_ns);
-    return KEEL_OK;
-}
-
-int keel_leader_event(struct keel_node *node, const struct keel_node_event *event)
-{
-    if (event->kind == KEEL_EVENT_NODE_EXIT)
-        return take_node_exit(node, event->node);
-    KEEL_ASSERT(event->kind == KEEL_EVENT_STOP);
-    if (!node->leader.stopping) {
-        node->leader.stopping = true;
-        node->leader.stop_ns = node->now_ns;
-        keel_node_trace(node, "stop asked for");
+    keel_membership_reset_timers(&node->leader->membership, node->now_ns);
+    node->leader->hole_ns = node->leader->over_ns = node->leader->held_from = 0;
+    if (keel_node_moves(node)) /* others may have one that leads now, and say so */
         tell_all(node);
-    }
-    return KEEL_OK;
+}
+
+void keel_leader_stop(struct keel_node *node)
+{
+    if (node->leader->stopping)
+        return;
+    node->leader->stopping = true;
+    node->leader->stop_ns = node->now_ns;
+    keel_node_trace(node, "stop asked for");
+    tell_all(node);
+}
+
+void keel_leader_lose(struct keel_node *node, uint16_t which)
+{
+    keel_membership_node_exit(&node->leader->membership, which);
+    keel_bitset_remove(&node->leader->informed, which);
+    keel_bitset_remove(&node->leader->told, which);
+}
+
+/* Another who led had delivered all steps before this one. */
+static void pass_over(struct keel_node *node, uint64_t step)
+{
+    struct keel_leader *leader = node->leader;
+    if (!leader->took_over || step <= leader->next_step || step > node->config.last_step)
+        return;
+    leader->next_step = step;
+    deliver_steps(node);
 }
 
 static void take_report(struct keel_node *node, uint16_t from)
 {
     const struct keel_wire_message *in = &node->scratch->in;
-    if (node->leader.respawns[from].due_ns != 0) /* its process ended: this came late */
+    if (keel_children_await(node, from)) /* its process ended: this came late */
         return;
-    if (!keel_membership_report(&node->membership, from, &in->as.status, &node->times, node->now_ns))
+    if (!keel_membership_report(&node->leader->membership, from, &in->as.status, &node->times, node->now_ns))
         return;
+    if (in->as.status.stopping)
+        keel_leader_stop(node);
+    pass_over(node, in->as.status.next_step);
     hear_held(node, from);
     if (in->as.status.has_newest)
         take_record(node, &in->as.status.newest);
@@ -910,14 +919,14 @@ static void take_report(struct keel_node *node, uint16_t from)
     if (in->epoch < node->view.epoch)
         repair_view(node, from, in->epoch);
     else if (in->epoch == node->view.epoch)
-        keel_bitset_add(&node->leader.informed, from);
+        keel_bitset_add(&node->leader->informed, from);
 }
 
 static void take_note(struct keel_node *node, uint16_t from)
 {
     const struct keel_wire_note *note = &node->scratch->in.as.note;
-    if (note->number > node->leader.notes[from]) {
-        node->leader.notes[from] = note->number;
+    if (note->number > node->leader->notes[from]) {
+        node->leader->notes[from] = note->number;
         node->env->note(node->env->context, from, note->local, note->data, note->bytes);
     }
     tell(node, from, false);
@@ -928,13 +937,16 @@ void keel_leader_message(struct keel_node *node, uint16_t from)
     const struct keel_wire_message *in = &node->scratch->in;
     switch (in->kind) {
     case KEEL_WIRE_STATUS:
-        take_report(node, from);
+        if (keel_moves_hear(node, &in->as.status.term))
+            take_report(node, from);
         break;
     case KEEL_WIRE_STEP:
         take_record(node, &in->as.step);
         ask_for_hole(node, from, in->as.step.step);
         break;
     case KEEL_WIRE_SHARD:
+        if (node->leader->awaiting_joins && node->leader->took_over)
+            break; /* of which view it counts is not known yet: it comes again */
         collect_shard(node, &in->as.shard);
         keel_node_message(node, KEEL_WIRE_SHARD_ACK)->as.shard = in->as.shard;
         keel_node_send(node, from);

@@ -1,8 +1,9 @@
-/* node_state.h - what a keel_node is inside, shared by node.c, node_views.c, node_agent.c and node_leader.c.
+/* node_state.h - what a keel_node is inside, shared by node.c, node_views.c, node_agent.c, node_leader.c and
+ * node_moves.c.
  *
  * node.c owns the entry, the clockwork and the register; node_views.c how a view comes from node to node;
- * node_agent.c the part that every node with workers plays; node_leader.c the part of the launcher. Private
- * to these four. */
+ * node_agent.c the part that every node plays that does not lead, or has workers; node_leader.c the part of
+ * the one that leads; node_moves.c who that is. Private to these. */
 #ifndef KEEL_NODE_STATE_H
 #define KEEL_NODE_STATE_H
 
@@ -16,7 +17,8 @@ enum {
     KEEL_RESTARTS_MAX = 5,    /* in a row, of one worker, and of one agent: a long life is forgiven */
     KEEL_RESTARTS_EVER = 255, /* of one worker in its agent's life: they fill a byte of its incarnation */
     KEEL_SHARDS_PENDING = 4,  /* snapshots in flight, per worker and at the launcher */
-    KEEL_RECORD_BURST = 64    /* records sent again at once */
+    KEEL_RECORD_BURST = 64,   /* records sent again at once */
+    KEEL_HOLDERS_TO_MOVE = 3  /* with so many the leader moves: with fewer none may be missing */
 };
 
 /* ---- agent --------------------------------------------------------------------------------------------- */
@@ -38,6 +40,7 @@ struct keel_local {
 
 struct keel_pending_shard {
     bool used;
+    bool taken; /* the leader has it; the next one may want it again */
     uint64_t sent_ns;
     struct keel_wire_shard shard;
 };
@@ -45,17 +48,19 @@ struct keel_pending_shard {
 struct keel_agent {
     struct keel_local locals[KEEL_WORKERS_PER_NODE];
     struct keel_pending_shard pending[KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING];
-    struct keel_notes notes; /* that the launcher lacks */
+    struct keel_notes notes; /* that the leader lacks */
     uint32_t notes_made;
     uint64_t note_sent_ns; /* the oldest was sent then; 0: it was not */
     uint64_t sequence;
     bool report_due;
     uint64_t beat_ns;       /* next heartbeat */
-    uint64_t leader_ns;     /* the launcher was heard last */
-    uint64_t next_step;     /* that the launcher wants, as far as known */
+    uint64_t leader_ns;     /* the leader was heard last */
+    uint64_t next_step;     /* that the leader wants, as far as known: those before it are delivered */
+    uint64_t first_step;    /* of the run, as the leader says */
     uint64_t behind_ns;     /* predecessor in the ring was heard last */
     uint16_t behind, ahead; /* ring neighbours by the view; 0: none */
     bool stopping, ending;
+    bool over;       /* it has ended; on a node that leads, the leader still waits for others */
     uint64_t end_ns; /* kill what still runs then */
     enum keel_status end_status;
     char end_detail[KEEL_WIRE_DETAIL_BYTES];
@@ -94,7 +99,27 @@ struct keel_register_parts {
     struct keel_register_message message;
 };
 
-/* ---- launcher ------------------------------------------------------------------------------------------ */
+/* ---- who leads ----------------------------------------------------------------------------------------- */
+
+enum keel_role {
+    KEEL_FOLLOWS,
+    KEEL_STANDS, /* a read phase is under way by which it would lead */
+    KEEL_LEADS
+};
+
+/* A term is the ballot of the newest read phase that its leader completed, zero before its first: a ballot is
+ * of one life of one node, so a term has one leader. */
+struct keel_term {
+    struct keel_ballot ballot; /* the highest that was heard of */
+    uint16_t leader;           /* whose it is */
+    enum keel_role role;
+    uint64_t stand_ns;    /* not before */
+    uint64_t resend_ns;   /* STANDS: ask again then */
+    uint64_t answered_ns; /* one who leads no more was told so last */
+    uint16_t asked;       /* the holder that was asked last who leads */
+};
+
+/* ---- leader -------------------------------------------------------------------------------------------- */
 
 struct keel_snapshot_set {
     bool used;
@@ -111,21 +136,20 @@ struct keel_carriers {
     uint32_t incarnation[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE]; /* plus one; 0: no carrier */
 };
 
-struct keel_respawn {
-    uint32_t count;      /* in a row */
-    uint64_t due_ns;     /* 0: none pends */
-    uint64_t started_ns; /* the present life; 0: since the launcher's start */
-};
-
 struct keel_leader {
-    bool awaiting_joins;               /* no view of this life yet */
-    struct keel_view earlier;          /* what the register held when this life began; epoch 0: nothing */
+    struct keel_membership membership;
+    bool awaiting_joins;               /* no view of this leadership yet */
+    bool took_over;                    /* another led before, in this life of the run */
+    uint64_t first_epoch;              /* of the first view of this leadership; 0: none yet */
+    uint64_t lead_ns;                  /* it began then */
+    uint64_t announced_ns;             /* those who were not heard were told who leads last */
+    struct keel_view earlier;          /* what the register held when it began; epoch 0: nothing */
     uint64_t start_ns, first_ready_ns; /* start_ns: there were enough for a view last */
     struct keel_verdict verdict;       /* of the newest look at members and newcomers (judge) */
     bool short_told;                   /* of the present view: that too few are left for any plan */
     /* the change under way */
     bool changing;
-    uint64_t change_ns, resend_ns, retry_ns;
+    uint64_t change_ns, resend_ns, retry_ns, remind_ns;
     enum keel_cause change_cause;
     uint64_t alive_ns, evidence_ns;
     /* steps */
@@ -155,9 +179,21 @@ struct keel_leader {
     struct keel_bitset informed; /* nodes that said that they have it */
     uint64_t view_ns;            /* when it was committed */
     struct keel_register_parts replies[KEEL_HOLDERS_MAX]; /* by holder */
-    uint32_t respawn_count;                               /* agents that are to be started again */
-    uint64_t respawn_ns;                                  /* none of them before */
-    struct keel_respawn respawns[KEEL_NODES_MAX];
+};
+
+/* ---- launcher: the agents that it started -------------------------------------------------------------- */
+
+struct keel_respawn {
+    uint32_t count;       /* in a row */
+    uint32_t incarnation; /* started last */
+    uint64_t due_ns;      /* 0: none pends */
+    uint64_t started_ns;  /* the present life; 0: since the launcher's start */
+};
+
+struct keel_children {
+    uint32_t count;  /* agents that are to be started again */
+    uint64_t due_ns; /* none of them before */
+    struct keel_respawn nodes[KEEL_NODES_MAX];
 };
 
 /* ---- the node ------------------------------------------------------------------------------------------ */
@@ -181,15 +217,17 @@ struct keel_node {
     bool unstored; /* the register changed and could not be stored: no room */
     struct keel_records records;
     struct keel_agent agent;
-    struct keel_view view; /* newest committed one known */
+    struct keel_term term;
+    struct keel_leader *leader; /* NULL: it does not lead, nor stands */
+    struct keel_view view;      /* newest committed one known */
     struct keel_view_news news;
     struct keel_view_fetch fetch;
     /* From here on of those who hold the register: the storage of others ends before it (keel_node_bytes). */
     struct keel_register reg;
     struct keel_register_parts ask; /* of the proposer */
-    /* And from here on of the launcher. */
-    struct keel_membership membership;
-    struct keel_leader leader;
+    /* And from here on of the launcher: others are lent a place when they stand. */
+    struct keel_leader place;
+    struct keel_children children;
 };
 _Static_assert(offsetof(struct keel_node, view) <= 64 << 10, "what an agent keeps beside the view");
 
@@ -206,9 +244,21 @@ void keel_node_trace(struct keel_node *node, const char *format, ...) __attribut
 void keel_node_finish(struct keel_node *node, enum keel_status status, const char *detail);
 /* Register: send the ask of the present phase to all holders; answers of this node count at once. */
 void keel_node_ask_holders(struct keel_node *node);
+/* Of what was committed, those who do not have it yet. */
+void keel_node_remind_holders(struct keel_node *node);
+
+static inline bool keel_node_leads(const struct keel_node *node)
+{
+    return node->term.role == KEEL_LEADS;
+}
+/* Is the leader one that moves? */
+static inline bool keel_node_moves(const struct keel_node *node)
+{
+    return node->config.holder_count >= KEEL_HOLDERS_TO_MOVE;
+}
 
 /* node_views.c */
-/* Launcher: node->view is new, and `old` was the one before. */
+/* Leader: node->view is new, and `old` was the one before. */
 void keel_views_made(struct keel_node *node, const struct keel_view *old);
 /* Tell one node of the view, which has that of `epoch`; where parts of it are with `source`. */
 void keel_views_tell(struct keel_node *node, uint16_t to, uint64_t epoch, uint16_t source);
@@ -223,14 +273,39 @@ void keel_agent_start(struct keel_node *node);
 int keel_agent_event(struct keel_node *node, const struct keel_node_event *event);
 void keel_agent_message(struct keel_node *node, uint16_t from);
 void keel_agent_reset_timers(struct keel_node *node);
+void keel_agent_turn_to_leader(struct keel_node *node);
+void keel_agent_report_to(struct keel_node *node, uint16_t to);
 void keel_agent_work(struct keel_node *node); /* all that is due now */
 
 /* node_leader.c */
-void keel_leader_start(struct keel_node *node);
-int keel_leader_event(struct keel_node *node, const struct keel_node_event *event);
+/* After what the register held: `earlier` of the leader's cleared state. */
+void keel_leader_start(struct keel_node *node, uint64_t next_step);
+void keel_leader_tell(struct keel_node *node, uint16_t to);
+void keel_leader_stop(struct keel_node *node);                 /* the user asks for it */
+void keel_leader_lose(struct keel_node *node, uint16_t which); /* its process ended */
 void keel_leader_message(struct keel_node *node, uint16_t from);
 void keel_leader_reset_timers(struct keel_node *node);
 void keel_leader_work(struct keel_node *node);
 void keel_leader_register(struct keel_node *node, enum keel_register_outcome outcome);
+
+/* node_children.c: of a launcher, whether it leads or not. */
+int keel_children_end(struct keel_node *node, uint16_t which); /* NODE_EXIT */
+void keel_children_work(struct keel_node *node);
+/* Is it to be started again, and was not yet? Of nobody, where this is no launcher. */
+bool keel_children_await(const struct keel_node *node, uint16_t which);
+uint32_t keel_children_awaited(const struct keel_node *node);
+
+/* node_moves.c */
+/* What the holders answered to this node. */
+void keel_moves_register(struct keel_node *node, enum keel_register_outcome outcome);
+/* May it be answered who asks to read? Then nobody else leads, as far as this holder knows. */
+bool keel_moves_may_read(const struct keel_node *node, uint16_t from);
+/* A read phase of this leader is over: its ballot is the term. */
+void keel_moves_raise(struct keel_node *node);
+/* A message from who leads: false when a later one is known. */
+bool keel_moves_follow(struct keel_node *node, uint16_t from, const struct keel_ballot *term);
+/* A report named this term: false when another leads by it, and this node does not any more. */
+bool keel_moves_hear(struct keel_node *node, const struct keel_ballot *term);
+void keel_moves_work(struct keel_node *node);
 
 #endif

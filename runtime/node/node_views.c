@@ -1,13 +1,13 @@
-/* node_views.c - how a view comes from the launcher to all nodes.
+/* node_views.c - how a view comes from the leader to all nodes.
  *
  * A view is told by epoch and digest, with what is other in it than in the one before, or whole where that is
  * short; else its parts are asked for. Who is told is given nodes to hand it on to: a few are told at once,
  * many through FAN_OUT heads or, where parts must follow, through as many as HAND_ON_BYTES allow. So nobody
  * sends more than that for a change, with one node or with thousands. What is lost on the way is repaired by
- * reports: the launcher answers the report of a node that has an older view (node_leader.c).
+ * reports: the leader answers the report of a node that has an older view (node_leader.c).
  *
  * Parts are asked for, a WINDOW at once, so that a receiver's buffer holds what comes; a source that is
- * silent is asked again, and exchanged when the launcher names another. What comes is compared with the
+ * silent is asked again, and exchanged when the leader names another. What comes is compared with the
  * digest before it is believed. */
 #include "node_state.h"
 #include "view_delta.h"
@@ -276,7 +276,7 @@ void keel_views_message(struct keel_node *node, uint16_t from)
     const struct keel_wire_message *in = &node->scratch->in;
     if (in->kind == KEEL_WIRE_PULL)
         serve(node, from, &in->as.pull);
-    else if (node->config.launcher)
+    else if (keel_node_leads(node))
         keel_node_trace(node, "drop message kind %d from node %u: not its part", (int)in->kind, from);
     else if (in->kind == KEEL_WIRE_VIEW)
         take_view(node, &in->as.view);

@@ -38,7 +38,8 @@ static void on_send(void *context, uint16_t node, const uint8_t *data, uint32_t 
 {
     static struct keel_wire_message message;
     (void)context;
-    KEEL_ASSERT(node < KEEL_NODES_MAX && node != world.config.node && bytes <= KEEL_MESSAGE_BYTES);
+    KEEL_ASSERT(node < KEEL_NODES_MAX && bytes <= KEEL_MESSAGE_BYTES);
+    KEEL_ASSERT(node != world.config.node || world.node->term.role == KEEL_LEADS);
     KEEL_ASSERT(keel_wire_decode(data, bytes, &message));
     if (message.kind == KEEL_WIRE_REGISTER && message.as.reg.head.kind <= KEEL_REGISTER_ACCEPT)
         world.ballot = message.as.reg.head.ballot;
@@ -136,6 +137,14 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     KEEL_ASSERT(node < KEEL_NODES_MAX && local < KEEL_WORKERS_PER_NODE && bytes <= KEEL_WIRE_NOTE_BYTES);
 }
 
+static void *on_lead_place(void *context, size_t bytes)
+{
+    static struct keel_leader place;
+    (void)context;
+    KEEL_ASSERT(bytes == sizeof place);
+    return &place;
+}
+
 static void on_finish(void *context, enum keel_status status, const char *detail)
 {
     (void)context;
@@ -168,6 +177,7 @@ static int give(const struct keel_node_event *event)
                                  .view_change = on_view,
                                  .shortage = on_shortage,
                                  .note = on_note,
+                                 .lead_place = on_lead_place,
                                  .finish = on_finish,
                                  .trace = on_trace};
     return keel_node_step(world.node, &env, event);
@@ -245,9 +255,21 @@ static struct keel_address take_address(struct fuzz_input *in)
     return (struct keel_address){.bytes = fuzz_take_u8(in) % 9, .data = {fuzz_take_u8(in)}};
 }
 
+static struct keel_ballot take_ballot(struct fuzz_input *in)
+{
+    uint8_t bits = fuzz_take_u8(in);
+    if (bits % 2 == 0)
+        return world.ballot;
+    return (struct keel_ballot){.counter = bits == 255 ? UINT64_MAX : bits, .node = fuzz_take_u8(in) % 4};
+}
+
 static void shape_status(struct fuzz_input *in, struct keel_wire_status *status)
 {
     uint8_t bits = fuzz_take_u8(in);
+    if ((bits & 64) != 0)
+        status->term = take_ballot(in);
+    status->next_step = (bits & 128) != 0 ? fuzz_take_u8(in) : 0;
+    status->stopping = bits % 32 == 9;
     status->incarnation = fuzz_take_u8(in) % 4;
     status->sequence = fuzz_take_u16(in);
     status->ended = bits % 8 == 7;
@@ -292,14 +314,6 @@ static void shape_view(struct fuzz_input *in, struct keel_view *view)
     KEEL_ASSERT(keel_view_next(&old, &change, view));
 }
 
-static struct keel_ballot take_ballot(struct fuzz_input *in)
-{
-    uint8_t bits = fuzz_take_u8(in);
-    if (bits % 2 == 0)
-        return world.ballot;
-    return (struct keel_ballot){.counter = bits == 255 ? UINT64_MAX : bits, .node = fuzz_take_u8(in) % 4};
-}
-
 static void shape_register(struct fuzz_input *in, struct keel_wire_register *message)
 {
     static struct keel_view view;
@@ -318,6 +332,9 @@ static void shape_register(struct fuzz_input *in, struct keel_wire_register *mes
 static void shape_lead(struct fuzz_input *in, struct keel_wire_leader *leader)
 {
     uint8_t bits = fuzz_take_u8(in);
+    if ((bits & 64) != 0)
+        leader->term = take_ballot(in);
+    leader->first_step = bits & 3;
     leader->next_step = leader->note = fuzz_take_u8(in);
     leader->missing = (bits & 1) != 0;
     leader->stop = (bits & 2) != 0;

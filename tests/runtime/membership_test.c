@@ -239,7 +239,7 @@ START_TEST(a_verdict_that_holds_is_what_another_look_would_find)
     static struct keel_verdict verdict, again;
     uint32_t held = 0, looks = 0;
     for (dice = 1; looks < 20000;) {
-        struct keel_wire_status said[NODES] = {{0}};
+        struct keel_wire_status said[NODES] = {{.incarnation = 0}};
         set_up();
         for (uint16_t node = 1; node < NODES; node++) {
             said[node] =

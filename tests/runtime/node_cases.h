@@ -42,7 +42,7 @@ static inline void check_end(struct sim *sim)
     ck_assert_uint_eq(sim->spins, 0);
     ck_assert_msg(ended, "not ended: %" PRIu64 " steps delivered, epoch %" PRIu64, sim->delivered_next,
                   sim->newest_epoch);
-    ck_assert_msg(sim->nodes[0].finish_status == KEEL_OK, "%s", sim->nodes[0].finish_detail);
+    ck_assert_msg(sim->end_status == KEEL_OK, "%s", sim->end_detail);
     ck_assert_uint_eq(sim->delivered_next, sim->config.last_step + 1);
 }
 

@@ -13,14 +13,6 @@ enum {
 
 /* ---- chance, complaints -------------------------------------------------------------------------------- */
 
-static uint64_t draw(struct sim *sim)
-{
-    uint64_t z = sim->random_state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 uint64_t sim_random(struct sim *sim, uint64_t below)
 {
     return below == 0 ? 0 : draw(sim) % below;
@@ -40,14 +32,6 @@ static void violate(struct sim *sim, const char *format, ...)
     va_start(arguments, format);
     (void)vsnprintf(sim->violation, sizeof sim->violation, format, arguments);
     va_end(arguments);
-}
-
-static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t bytes)
-{
-    const uint8_t *p = data;
-    for (uint64_t i = 0; i < bytes; i++)
-        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
-    return hash;
 }
 
 static uint64_t later(struct sim *sim, uint64_t most_ns)
@@ -84,10 +68,7 @@ static void deliver(struct sim *sim, uint16_t from, uint16_t to, const uint8_t *
     const uint64_t way_ns = sim->config.delay_min_ns + sim_random(sim, spread_ns + 1 + late_ns);
     event.at_ns = sim_meter_pass(&sim->nodes[from].meter, &sim->nodes[to].meter, &sim->config.costs,
                                  sim->now_ns, way_ns, bytes);
-    enum keel_status status = keel_alloc(bytes, 1, &event.data);
-    KEEL_ASSERT(status == KEEL_OK);
-    memcpy(event.data, data, bytes);
-    push(sim, event);
+    push(sim, own_data(event, data));
 }
 
 /* What no network with seals lets through: only to see that it breaks nothing in memory. */
@@ -109,6 +90,13 @@ static void env_send(void *context, uint16_t node, const uint8_t *data, uint32_t
     struct sim *sim = c->sim;
     if (bytes > KEEL_MESSAGE_BYTES || node >= sim->config.nodes) {
         violate(sim, "node %u sends %u bytes to %u", c->node, bytes, node);
+        return;
+    }
+    if (node == c->node) { /* by no network */
+        struct sim_event own = {.kind = SIM_MESSAGE, .node = node, .from = node, .bytes = bytes};
+        own.life = sim->nodes[node].life;
+        own.at_ns = later(sim, SIM_MS / 100);
+        push(sim, own_data(own, data));
         return;
     }
     sim_count(sim, c->node, data, bytes);
@@ -264,31 +252,18 @@ static void env_node_start(void *context, uint16_t node, uint32_t incarnation)
 
 /* ---- the disk of the snapshots ------------------------------------------------------------------------- */
 
-static struct sim_generation *generation_of(struct sim *sim, uint64_t step, uint64_t epoch)
-{
-    for (uint32_t i = 0; i < SIM_GENERATIONS_MAX; i++)
-        if (sim->generations[i].epoch == epoch && sim->generations[i].step == step)
-            return &sim->generations[i];
-    struct sim_generation *made = &sim->generations[sim->generation_count++ % SIM_GENERATIONS_MAX];
-    *made = (struct sim_generation){.step = step, .epoch = epoch};
-    return made;
-}
-
-uint32_t sim_uncommitted(const struct sim *sim)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < SIM_GENERATIONS_MAX; i++) {
-        const struct sim_generation *generation = &sim->generations[i];
-        const bool some = memchr(generation->there, true, sizeof generation->there) != NULL;
-        count += !generation->committed && some ? 1 : 0;
-    }
-    return count;
-}
-
+/* Of what this leader committed nothing is dropped; of what another did it must not be asked for. */
 static void env_snapshot_drop(void *context, uint64_t step, uint64_t attempt, const struct keel_bitset *ranks)
 {
-    struct sim *sim = ((struct sim_context *)context)->sim;
+    const struct sim_context *c = context;
+    struct sim *sim = c->sim;
     struct sim_generation *dropped = generation_of(sim, step, attempt);
+    bool ours = false;
+    for (uint32_t i = 0; i < SIM_COMMITTERS_MAX; i++)
+        ours = ours || dropped->committers[i] == sim_life_name(sim, c->node);
+    if (dropped->committed && !ours)
+        violate(sim, "node %u drops shards of %" PRIu64 ".%" PRIu64 ", which another committed", c->node,
+                step, attempt);
     for (uint32_t rank = 0; rank < KEEL_MEMBERS_MAX && !dropped->committed; rank++)
         if (keel_bitset_has(ranks, rank) && dropped->there[rank]) {
             dropped->there[rank] = false;
@@ -300,12 +275,16 @@ static void env_snapshot_drop(void *context, uint64_t step, uint64_t attempt, co
 static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
                                 const struct keel_shard_summary *shards, uint32_t count)
 {
-    struct sim *sim = ((struct sim_context *)context)->sim;
-    bool late = step == sim->config.last_step && attempt == sim->view_before.epoch;
-    const struct keel_view *view = late ? &sim->view_before : &sim->view;
-    if (attempt != view->epoch || count != keel_view_active_count(view))
+    const struct sim_context *c = context;
+    struct sim *sim = c->sim;
+    const struct keel_node *node = sim->nodes[c->node].state;
+    const bool late = step == sim->config.last_step && attempt == node->leader->before.epoch;
+    const struct keel_view *view = late ? sim->views[attempt % SIM_EPOCHS_MAX] : &node->view;
+    if (attempt != node->view.epoch && !late)
+        violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " of a view that is over", step, attempt);
+    if (view == NULL || count != keel_view_active_count(view))
         violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " of %u shards", step, attempt, count);
-    if (sim->snapshot_count > 0 && sim->snapshot_last_epoch == attempt && step <= sim->snapshot_last_step)
+    if (generation_of(sim, step, attempt)->committed_by == sim_leader_name(sim, c->node))
         violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " again", step, attempt);
     for (uint32_t i = 0; i < count; i++)
         if (shards[i].rank != i || shards[i].raw_bytes != step + 1)
@@ -314,31 +293,43 @@ static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
     for (uint32_t rank = 0; rank < KEEL_MEMBERS_MAX; rank++)
         if (committed->there[rank] != (rank < count))
             violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " lacks a shard", step, attempt);
+    sim->snapshot_count += committed->committed ? 0 : 1;
     committed->committed = true;
+    committed->committed_by = sim_leader_name(sim, c->node);
+    memmove(committed->committers + 1, committed->committers,
+            (SIM_COMMITTERS_MAX - 1) * sizeof committed->committers[0]);
+    committed->committers[0] = sim_life_name(sim, c->node);
+    if (attempt < sim->snapshot_last_epoch)
+        return; /* by one who does not know yet that another leads */
     sim->snapshot_last_epoch = attempt;
-    sim->snapshot_last_step = sim->snapshot_step = step;
-    sim->snapshot_count++;
+    sim->snapshot_step = step;
 }
 
 /* Steps before `until` are given up: nobody who lives may hold their records. */
-static void pass_over(struct sim *sim, uint64_t until)
+static void pass_over(struct sim *sim, uint16_t leader, uint64_t until)
 {
     for (uint64_t step = sim->delivered_next; step < until && step < SIM_STEPS_MAX; step++) {
         sim->gaps++;
         for (uint16_t i = 1; i < sim->config.nodes; i++)
-            if (sim->nodes[i].running && !sim->nodes[i].stopped && !sim->blocked[i][0] &&
+            if (sim->nodes[i].running && !sim->nodes[i].stopped && !sim->blocked[i][leader] &&
                 sim->nodes[i].held[step])
                 violate(sim, "step %" PRIu64 " skipped, yet node %u holds it", step, i);
     }
 }
 
-/* Invariant 5, and a gap only where nobody who lives holds the record. */
+/* Invariant 5, and a gap only where nobody who lives holds the record. A step comes again where the leader
+ * moved before it could say that it was delivered, or does not know yet that another leads. */
 static void env_step_commit(void *context, const struct keel_step_record *record)
 {
-    struct sim *sim = ((struct sim_context *)context)->sim;
+    const struct sim_context *c = context;
+    struct sim *sim = c->sim;
+    if (record->step < sim->delivered_next && sim->moves > 0) {
+        sim->delivered_again++;
+        return;
+    }
     if (record->step < sim->delivered_next || record->step > sim->config.last_step)
         violate(sim, "step %" PRIu64 " delivered, %" PRIu64 " wanted", record->step, sim->delivered_next);
-    pass_over(sim, record->step);
+    pass_over(sim, c->node, record->step);
     sim->delivered_next = record->step + 1;
     sim->delivered_count++;
     if (record->step == sim->config.last_step)
@@ -356,14 +347,23 @@ static void env_mismatch(void *context, const struct keel_step_record *a, const 
 static void env_view_change(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                             enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
-    struct sim *sim = ((struct sim_context *)context)->sim;
+    const struct sim_context *c = context;
+    struct sim *sim = c->sim;
+    const struct keel_ballot ballot = sim->nodes[c->node].state->reg.ballot;
     see_view(sim, new_view);
     sim->now_ns += new_view->member_count * sim->config.costs.make_ns;
+    const bool late = sim->moves > 0 && new_view->epoch <= sim->newest_epoch; /* another has made the next */
+    const int order = keel_ballot_compare(ballot, sim->view_ballot);
+    if (new_view->epoch < sim->newest_epoch ? order >= 0 : order <= 0)
+        violate(sim, "epoch %" PRIu64 " under a ballot that does not fit", new_view->epoch);
+    if (late)
+        return;
     if (new_view->epoch <= sim->newest_epoch || (old_view->epoch != 0 && old_view->epoch >= new_view->epoch))
         violate(sim, "epoch %" PRIu64 " after %" PRIu64, new_view->epoch, sim->newest_epoch);
     if (evidence_ns > sim->now_ns || alive_ns > evidence_ns || cause == KEEL_CAUSE_NONE)
         violate(sim, "a view change without cause or from the future");
     sim->newest_epoch = new_view->epoch;
+    sim->view_ballot = ballot;
     sim->view_chain =
         hash_bytes(sim->view_chain, &sim->view_hash[new_view->epoch], sizeof sim->view_hash[new_view->epoch]);
     sim->view_before = sim->view;
@@ -385,22 +385,23 @@ static void env_shortage(void *context, uint16_t ranks, uint16_t fewest)
 
 static void env_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
-    struct sim *sim = ((struct sim_context *)context)->sim;
+    const struct sim_context *c = context;
+    struct sim *sim = c->sim;
     if (node >= sim->config.nodes || local >= SIM_LOCALS || !data || bytes > KEEL_WIRE_NOTE_BYTES ||
-        !sim_hear(sim, node, data, bytes))
+        !sim_hear(sim, c->node, node, data, bytes))
         violate(sim, "a note of nobody, or twice, or late");
 }
 
 /* A run that is not complete ends only when its user asks or when too few are left for any plan (invariant
  * 10): a worker that lives, on a node that the launcher can hear (now, or once its processes are no longer
  * paused), is somebody. */
-static void check_nobody_lives(struct sim *sim, const char *detail)
+static void check_nobody_lives(struct sim *sim, uint16_t leader, const char *detail)
 {
     uint32_t alive = 0;
     for (uint16_t i = 1; i < sim->config.nodes; i++)
         for (uint8_t local = 0; local < sim->config.workers_per_node; local++) {
             const struct sim_worker *w = &sim->nodes[i].workers[local];
-            if (sim->nodes[i].running && w->running && !w->stopped && !sim->blocked[0][i])
+            if (sim->nodes[i].running && w->running && !w->stopped && !sim->blocked[leader][i])
                 alive++;
         }
     if (keel_view_seats(sim->plans, sim->config.ranks, alive) > 0)
@@ -413,11 +414,17 @@ static void env_finish(void *context, enum keel_status status, const char *detai
     struct sim_node *n = self(context);
     if (n->finished)
         violate(c->sim, "node %u finishes twice", c->node);
-    if (c->node == 0 && status == KEEL_OK)
-        pass_over(c->sim, c->sim->config.last_step + 1);
-    if (c->node == 0 && (status == KEEL_INTERRUPTED || status == KEEL_TIMEOUT) && !c->sim->user_stopped)
-        check_nobody_lives(c->sim, detail);
+    const bool leads = n->state->term.role == KEEL_LEADS;
+    if (leads && status == KEEL_OK)
+        pass_over(c->sim, c->node, c->sim->config.last_step + 1);
+    if (leads && (status == KEEL_INTERRUPTED || status == KEEL_TIMEOUT) && !c->sim->user_stopped)
+        check_nobody_lives(c->sim, c->node, detail);
     n->finished = true;
+    if (c->node == 0 || (leads && !c->sim->nodes[0].running)) { /* a launcher that follows ends by itself */
+        c->sim->over = true;
+        c->sim->end_status = status;
+        (void)snprintf(c->sim->end_detail, sizeof c->sim->end_detail, "%s", detail);
+    }
     n->finish_status = status;
     (void)snprintf(n->finish_detail, sizeof n->finish_detail, "%s", detail);
 }
@@ -447,6 +454,14 @@ static void check_evicted(struct sim *sim, uint16_t node)
     }
 }
 
+static void *env_lead_place(void *context, size_t bytes)
+{
+    struct sim_node *n = self(context);
+    enum keel_status status = n->place == NULL ? keel_alloc(1, bytes, &n->place) : KEEL_OK;
+    KEEL_ASSERT(status == KEEL_OK);
+    return n->place;
+}
+
 static int give(struct sim *sim, uint16_t node, struct keel_node_event *event)
 {
     struct sim_node *n = &sim->nodes[node];
@@ -469,9 +484,14 @@ static int give(struct sim *sim, uint16_t node, struct keel_node_event *event)
                                  .view_change = env_view_change,
                                  .shortage = env_shortage,
                                  .note = env_note,
+                                 .lead_place = env_lead_place,
                                  .finish = env_finish,
                                  .trace = env_trace};
     int result = keel_node_step(n->state, &env, event);
+    if (n->state->term.role == KEEL_LEADS && sim->leader != node) {
+        sim->moves++;
+        sim->leader = node;
+    }
     if (node != 0)
         check_evicted(sim, node);
     if (n->finished && n->running && node != 0)
@@ -705,6 +725,8 @@ static void do_event(struct sim *sim, struct sim_event *event)
     struct keel_node_event given = {.local = event->local};
     switch (event->kind) {
     case SIM_MESSAGE:
+        if (event->from == event->node && event->life != n->life)
+            break; /* of its last life to itself */
         given.kind = KEEL_EVENT_MESSAGE;
         given.node = event->from;
         given.data = event->data;
@@ -762,9 +784,9 @@ static bool step_world(struct sim *sim, uint64_t until_ns)
 
 bool sim_run(struct sim *sim, uint64_t until_ns)
 {
-    while (sim->violation[0] == '\0' && !sim->nodes[0].finished && step_world(sim, until_ns))
+    while (sim->violation[0] == '\0' && !sim->over && step_world(sim, until_ns))
         continue;
-    return sim->nodes[0].finished;
+    return sim->over;
 }
 
 bool sim_run_until(struct sim *sim, uint64_t until_ns,
@@ -811,6 +833,7 @@ void sim_destroy(struct sim *sim)
         keel_free(sim->deferred[i].data);
     for (uint16_t i = 0; i < sim->config.nodes; i++) {
         keel_free(sim->nodes[i].state);
+        keel_free(sim->nodes[i].place);
         keel_free(sim->nodes[i].meter.waits);
     }
     for (uint32_t epoch = 0; epoch < SIM_EPOCHS_MAX; epoch++)
@@ -845,7 +868,12 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
     n->stopped = n->finished = false;
     n->incarnation = incarnation;
     n->life++;
-    sim->user_stopped &= node != 0;
+    if (node == 0)
+        sim->over = false;
+    bool others = false; /* agents that were told of a stop tell the new launcher */
+    for (uint16_t i = 1; i < c->nodes && c->holders >= KEEL_HOLDERS_TO_MOVE; i++)
+        others = others || sim->nodes[i].running;
+    sim->user_stopped &= node != 0 || others;
     memset(n->held, 0, sizeof n->held);
     enum keel_status status = keel_node_init(n->state, &config);
     KEEL_ASSERT(status == KEEL_OK);

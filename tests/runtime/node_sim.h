@@ -44,24 +44,29 @@ struct sim_node {
     uint32_t incarnation, life, timer_generation;
     uint32_t hurried; /* timers in a row that were to come at once */
     struct keel_node *state;
+    void *place; /* of a holder that led, or stood for it */
     struct sim_worker workers[SIM_LOCALS];
     uint8_t disk[KEEL_REGISTER_STORE_BYTES];
     uint32_t disk_bytes;
     bool disk_full;                                /* what is stored from now on finds no room */
     uint8_t held[SIM_STEPS_MAX];                   /* records that this process was given */
-    uint64_t notes_said, notes_heard, newest_note; /* by sim_say; the newest that this launcher heard */
-    uint32_t heard_life;                           /* that life of the launcher */
+    uint64_t notes_said, notes_heard, newest_note; /* by sim_say; the newest that this leader heard */
+    uint64_t heard_by;                             /* that leader (sim_leader_name) */
     struct sim_meter meter;
     bool finished;
     enum keel_status finish_status;
     char finish_detail[KEEL_WIRE_DETAIL_BYTES];
 };
 
+enum { SIM_COMMITTERS_MAX = 4 };
+
 /* A generation on the disk of the snapshots. */
 struct sim_generation {
     uint64_t step, epoch;
     bool there[KEEL_MEMBERS_MAX]; /* by rank: its shard lies there; none: the generation is gone */
     bool committed;
+    uint64_t committed_by;                   /* the leader that did last (sim_leader_name) */
+    uint64_t committers[SIM_COMMITTERS_MAX]; /* lives of nodes that did (sim_life_name), newest first */
 };
 enum { SIM_GENERATIONS_MAX = 64 };
 
@@ -83,13 +88,20 @@ struct sim {
     struct keel_view *views[SIM_EPOCHS_MAX]; /* likewise, as it was seen first; NULL */
     uint64_t newest_epoch;                   /* of view_change */
     struct keel_view view, view_before;      /* newest installed, and the one before */
+    struct keel_ballot view_ballot;          /* under which it was committed */
     uint32_t view_changes;
     enum keel_cause last_cause;
     uint64_t change_ns[64]; /* when the first view changes came */
     uint64_t delivered_next, delivered_count, gaps;
+    uint64_t delivered_again; /* by a leader to which it was not told that the last one had */
+    uint32_t moves;           /* times that another node led than before */
+    uint16_t leader;          /* that led last */
+    bool over;                /* the run is: who led then ended so: */
+    enum keel_status end_status;
+    char end_detail[KEEL_WIRE_DETAIL_BYTES];
     uint64_t end_epoch;  /* the view of the last step's record */
     uint32_t ends_again; /* groups that began the end again from a snapshot, when all steps were delivered */
-    uint64_t snapshot_step, snapshot_count, snapshot_last_epoch, snapshot_last_step;
+    uint64_t snapshot_step, snapshot_count, snapshot_last_epoch;
     struct sim_generation generations[SIM_GENERATIONS_MAX]; /* the newest */
     uint32_t generation_count;                              /* of all */
     uint32_t dropped;                                       /* shards that the launcher gave up */
@@ -129,14 +141,34 @@ void sim_save(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank, uint
 /* Give any event to a node, now. */
 int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event);
 
-/* Until `until_ns`, or the launcher is finished, or a violation. True when the launcher is finished. */
+/* Until `until_ns`, or the run is over, or a violation. True when it is over. */
 bool sim_run(struct sim *sim, uint64_t until_ns);
 /* Until `until_ns` or the condition holds; true when it does. */
 bool sim_run_until(struct sim *sim, uint64_t until_ns,
                    bool (*condition)(const struct sim *sim, uint64_t value), uint64_t value);
-/* Generations with shards that are not committed. */
-uint32_t sim_uncommitted(const struct sim *sim);
 uint64_t sim_random(struct sim *sim, uint64_t below);
+
+static inline struct sim_generation *generation_of(struct sim *sim, uint64_t step, uint64_t epoch)
+{
+    for (uint32_t i = 0; i < SIM_GENERATIONS_MAX; i++)
+        if (sim->generations[i].epoch == epoch && sim->generations[i].step == step)
+            return &sim->generations[i];
+    struct sim_generation *made = &sim->generations[sim->generation_count++ % SIM_GENERATIONS_MAX];
+    *made = (struct sim_generation){.step = step, .epoch = epoch};
+    return made;
+}
+
+/* Generations with shards that are not committed. */
+static inline uint32_t sim_uncommitted(const struct sim *sim)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < SIM_GENERATIONS_MAX; i++) {
+        const struct sim_generation *generation = &sim->generations[i];
+        const bool some = memchr(generation->there, true, sizeof generation->there) != NULL;
+        count += !generation->committed && some ? 1 : 0;
+    }
+    return count;
+}
 
 static inline struct sim_config sim_default(uint64_t seed)
 {
@@ -179,6 +211,18 @@ static inline void sim_count(struct sim *sim, uint16_t from, const uint8_t *data
     sim->largest = bytes > sim->largest ? bytes : sim->largest;
 }
 
+/* Of a life of a node, among all; not 0. */
+static inline uint64_t sim_life_name(const struct sim *sim, uint16_t node)
+{
+    return (uint64_t)sim->nodes[node].life << 16 | node;
+}
+
+/* Of a time that this node leads, among all. */
+static inline uint64_t sim_leader_name(const struct sim *sim, uint16_t node)
+{
+    return sim->nodes[node].state->leader->lead_ns << 16 | node;
+}
+
 /* A worker's note, with its number. */
 static inline void sim_say(struct sim *sim, uint16_t node, uint8_t local)
 {
@@ -188,18 +232,19 @@ static inline void sim_say(struct sim *sim, uint16_t node, uint8_t local)
     (void)sim_give(sim, node, &note);
 }
 
-/* A note came to the launcher: false when it is one of sim_say, and came twice or after a later one. */
-static inline bool sim_hear(struct sim *sim, uint16_t node, const uint8_t *data, uint32_t bytes)
+/* A note came to a leader: false when it is one of sim_say, and came twice or after a later one. */
+static inline bool sim_hear(struct sim *sim, uint16_t leader, uint16_t node, const uint8_t *data,
+                            uint32_t bytes)
 {
     struct sim_node *from = &sim->nodes[node];
-    uint64_t number, newest = from->heard_life == sim->nodes[0].life ? from->newest_note : 0;
+    uint64_t number, newest = from->heard_by == sim_leader_name(sim, leader) ? from->newest_note : 0;
     if (bytes != sizeof number) {
         sim->notes++;
         return true;
     }
     memcpy(&number, data, sizeof number);
     from->newest_note = number;
-    from->heard_life = sim->nodes[0].life;
+    from->heard_by = sim_leader_name(sim, leader);
     from->notes_heard++;
     return number > newest || sim->garble_ppm != 0;
 }

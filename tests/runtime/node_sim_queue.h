@@ -75,4 +75,30 @@ static inline struct sim_event pop(struct sim *sim)
     return top;
 }
 
+/* ---- what the world's parts share ---- */
+
+static uint64_t draw(struct sim *sim)
+{
+    uint64_t z = sim->random_state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t bytes)
+{
+    const uint8_t *p = data;
+    for (uint64_t i = 0; i < bytes; i++)
+        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static struct sim_event own_data(struct sim_event event, const uint8_t *data)
+{
+    enum keel_status status = keel_alloc(event.bytes, 1, &event.data);
+    KEEL_ASSERT(status == KEEL_OK);
+    memcpy(event.data, data, event.bytes);
+    return event;
+}
+
 #endif

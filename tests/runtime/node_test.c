@@ -750,15 +750,17 @@ static void inject(struct sim *sim)
         sim_accuse(sim, node, local, (uint16_t)sim_random(sim, sim->config.ranks));
         break;
     case 13:
-        sim_kill_node(sim, 0);
+        sim_kill_node(sim, sim->leader);
         if (sim_random(sim, 2) == 0)
             (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
-        sim_start_all(sim);
+        if (sim->config.holders < 3 || sim_random(sim, 2) == 0)
+            sim_start_all(sim);
         break;
     case 14:
-        sim_stop_node(sim, 0);
+        other = sim->leader;
+        sim_stop_node(sim, other);
         (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
-        sim_wake_node(sim, 0);
+        sim_wake_node(sim, other);
         break;
     case 15:
         if (sim_random(sim, 4) == 0)
@@ -801,16 +803,24 @@ static void end_faults(struct sim *sim)
     }
 }
 
+/* Somebody leads, or may yet. */
+static bool goes_on(const struct sim *sim)
+{
+    bool some = sim->nodes[0].running;
+    for (uint16_t node = 1; sim->config.holders >= 3 && node < sim->config.nodes; node++)
+        some = some || sim->nodes[node].running;
+    return some && !sim->over;
+}
+
 /* An end that is not the end of the training is resumed, as its user would. */
 static void resume_if_ended(struct sim *sim)
 {
-    struct sim_node *launcher = &sim->nodes[0];
-    if (launcher->running && !launcher->finished)
+    if (goes_on(sim))
         return;
-    ck_assert_msg(!launcher->running || launcher->finish_status == KEEL_OK ||
-                      launcher->finish_status == KEEL_INTERRUPTED || launcher->finish_status == KEEL_TIMEOUT,
-                  "%s", launcher->finish_detail);
-    if (!launcher->running || launcher->finish_status != KEEL_OK)
+    ck_assert_msg(!sim->over || sim->end_status == KEEL_OK || sim->end_status == KEEL_INTERRUPTED ||
+                      sim->end_status == KEEL_TIMEOUT,
+                  "%s", sim->end_detail);
+    if (!sim->over || sim->end_status != KEEL_OK)
         restart_everything(sim);
 }
 
@@ -842,7 +852,7 @@ static uint64_t random_run(uint64_t seed, bool verbose)
     for (uint64_t i = 0; i < faults && sim->violation[0] == '\0'; i++) {
         (void)sim_run(sim, sim->now_ns + sim_random(sim, 1500 * SIM_MS));
         resume_if_ended(sim);
-        if (!sim->nodes[0].finished)
+        if (!sim->over)
             inject(sim);
     }
     end_faults(sim);
@@ -850,7 +860,7 @@ static uint64_t random_run(uint64_t seed, bool verbose)
     for (uint32_t attempt = 0; attempt < 3 && !over && sim->violation[0] == '\0'; attempt++) {
         resume_if_ended(sim);
         over = sim_run(sim, sim->now_ns + 60 * config.timeout_ns + 2 * config.last_step * config.step_ns) &&
-               sim->nodes[0].finish_status == KEEL_OK;
+               sim->end_status == KEEL_OK;
     }
     ck_assert_msg(sim->violation[0] == '\0', "seed %" PRIu64 ": %s", seed, sim->violation);
     if (!over && verbose)

@@ -217,6 +217,40 @@ START_TEST(a_lone_holder_commits_at_once)
 }
 END_TEST
 
+/* Committed by two of three; the third, which did not hear of it, is reminded until it answers. */
+START_TEST(a_holder_that_lacks_what_was_committed_is_reminded_of_it)
+{
+    static struct keel_register nodes[3];
+    struct keel_register_message ask, reply;
+    bool changed = false;
+    for (uint16_t i = 0; i < 3; i++)
+        keel_register_init(&nodes[i], i, 3, 9);
+    keel_register_begin(&nodes[0]);
+    ck_assert(keel_register_ask(&nodes[0], &ask));
+    for (uint16_t i = 0; i < 3; i++) {
+        keel_register_answer(&nodes[i], &ask, &reply, &changed);
+        (void)keel_register_hear(&nodes[0], i, &reply);
+    }
+    keel_register_write(&nodes[0], (const uint8_t *)"one", 3);
+    ck_assert(!keel_register_remind(&nodes[0], 2, &reply)); /* not committed */
+    ck_assert(keel_register_ask(&nodes[0], &ask));
+    for (uint16_t i = 0; i < 2; i++) {
+        keel_register_answer(&nodes[i], &ask, &reply, &changed);
+        (void)keel_register_hear(&nodes[0], i, &reply);
+    }
+    ck_assert_int_eq(nodes[0].phase, KEEL_REGISTER_IDLE);
+    ck_assert(!keel_register_remind(&nodes[0], 1, &ask));
+    ck_assert(keel_register_remind(&nodes[0], 2, &ask));
+    keel_register_answer(&nodes[2], &ask, &reply, &changed);
+    ck_assert(reply.head.ok && changed);
+    ck_assert_mem_eq(nodes[2].value.data, "one", 3);
+    ck_assert_int_eq(keel_register_hear(&nodes[0], 2, &reply), KEEL_REGISTER_WAIT);
+    ck_assert(!keel_register_remind(&nodes[0], 2, &ask));
+    keel_register_begin(&nodes[0]);
+    ck_assert(!keel_register_remind(&nodes[0], 2, &ask));
+}
+END_TEST
+
 START_TEST(an_acceptor_never_takes_back_a_promise)
 {
     static struct keel_register reg;
@@ -272,6 +306,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, competing_proposers_under_loss_and_lost_disks_commit_one_value_for_each_change, 0,
                         2);
     tcase_add_test(tc, a_lone_holder_commits_at_once);
+    tcase_add_test(tc, a_holder_that_lacks_what_was_committed_is_reminded_of_it);
     tcase_add_test(tc, an_acceptor_never_takes_back_a_promise);
     tcase_add_test(tc, a_stored_state_comes_back_or_is_refused_as_a_whole);
 }

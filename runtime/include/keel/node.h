@@ -1,6 +1,6 @@
 /* node.h - the control plane as a pure function: event in, effects out.
  *
- * One keel_node is the control-plane state of one agent, or of the launcher that holds the register.
+ * One keel_node is the control-plane state of one agent, or of the launcher, which leads at first.
  * keel_node_step() is the only way in: no threads, no blocking, no clock, no files, no allocation;
  * everything it does goes through keel_env, so that the agents run it over sockets and files, and the
  * simulator runs the same object code over a simulated network, clock and disk, from a seed that
@@ -12,7 +12,8 @@
  * when records of steps are delivered, when the run is over.
  *
  * The view is one value in a compare-and-swap register (CASPaxos, Rystsov 2018) held by
- * `holder_count` nodes; the launcher alone in the simplest set-up. */
+ * `holder_count` nodes; the launcher alone in the simplest set-up. With three holders or more any of them may
+ * lead: when the leader is silent the next one takes over, and the run goes on. */
 #ifndef KEEL_NODE_H
 #define KEEL_NODE_H
 
@@ -106,8 +107,8 @@ struct keel_node_config {
     uint16_t rank_count;   /* active ranks wanted: the world */
     uint16_t spare_count;  /* further workers wanted as spares */
     uint16_t shard_count;
-    const uint64_t *plans; /* launcher: by how many ranks are active, of 0 .. rank_count: the number of the
-                              plan that so many have; 0: none, and no view has so many. Borrowed while the
+    const uint64_t *plans; /* of who may lead: by how many ranks are active, of 0 .. rank_count: the number of
+                              the plan that so many have; 0: none, and no view has so many. Borrowed while the
                               node lives. */
     uint64_t timeout_ns;   /* the one timeout of the user; every other derives from it */
     uint32_t incarnation;  /* of this node: counts its restarts, below 2^24; an agent that is started
@@ -116,8 +117,8 @@ struct keel_node_config {
     uint64_t last_step;    /* the run is over when all steps below this one are committed */
     bool respawn;          /* start workers (agent) and agents (launcher) again when they end; at most
                               five times each, with back-off */
-    bool keeps_end;        /* launcher: the last step is followed by a snapshot */
-    bool launcher;         /* delivers records and events, ends the run; always node 0 */
+    bool keeps_end;        /* the last step is followed by a snapshot */
+    bool launcher;         /* leads at first, and starts agents again; always node 0 */
 };
 
 /* ---- events: what happened ----------------------------------------------------------------------------- */
@@ -179,31 +180,37 @@ struct keel_env {
     /* Launcher: start the agent of `node` again, after its NODE_EXIT and a back-off. NULL: whoever started
      * the agents does that. */
     void (*node_start)(void *context, uint16_t node, uint32_t incarnation);
-    /* Launcher: write the manifest of a snapshot whose shards are all durable. */
+    /* Leader: write the manifest of a snapshot whose shards are all durable. Of the last step it may have
+     * been written when another led: then nothing is to be done. */
     void (*snapshot_commit)(void *context, uint64_t step, uint64_t attempt,
                             const struct keel_shard_summary *shards, uint32_t count);
-    /* Launcher: this attempt of a snapshot will not be committed any more (the view changed, or a later step
+    /* Leader: this attempt of a snapshot will not be committed any more (the view changed, or a later step
      * was committed first), though the shards of these ranks are durable. Remove them, unless
      * snapshot_commit was already called for this attempt. */
     void (*snapshot_drop)(void *context, uint64_t step, uint64_t attempt, const struct keel_bitset *ranks);
-    /* Launcher: a step is committed; called once per step, ascending; without a gap unless
-     * nobody alive has the record any more. */
+    /* Leader: a step is committed; called once per step, ascending; without a gap unless
+     * nobody alive has the record any more. A new leader begins with steps that the last one delivered, if
+     * that was told to nobody; and one that does not know yet that another leads may call it too. It is the
+     * same record. */
     void (*step_commit)(void *context, const struct keel_step_record *record);
-    /* Launcher: two ranks disagree on the bits of a step. */
+    /* Leader: two ranks disagree on the bits of a step. */
     void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
-    /* Launcher: the view changed. Lost are the members of the old view whose (node, local, incarnation) is
+    /* Leader: the view changed. Lost are the members of the old view whose (node, local, incarnation) is
      * not in the new one; `old_view` has epoch 0 for the first view of this launcher's life.
      * `evidence_ns`: when the first evidence for the change came; `alive_ns`: the last sign of life, before
      * that, of the rank that it is about (0: none was heard, or none is lost). */
     void (*view_change)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                         enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns);
-    /* Launcher: no plan is for so few as are left: no view begins before others come. `ranks` are there,
+    /* Leader: no plan is for so few as are left: no view begins before others come. `ranks` are there,
      * `fewest` have a plan. Once for each time. */
     void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
-    /* Launcher: a note of a worker arrived: each once in this life of the launcher, and an agent's in their
+    /* Leader: a note of a worker arrived: each once while the same node leads, and an agent's in their
      * order. Lost are only those that an agent had not handed over when it died, or of more than 64
      * or 8 KiB that wait. */
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
+    /* A holder, where there are three or more: a place of so many bytes for what who leads keeps, while this
+     * node leads or stands for it; the same each time. NULL: there is none, and another leads. */
+    void *(*lead_place)(void *context, size_t bytes);
     /* The run is over for this node (finished, stopped, failed, launcher lost): its workers are gone or
      * were killed; end after this call. Called once. */
     void (*finish)(void *context, enum keel_status status, const char *detail);

@@ -1,0 +1,259 @@
+/* node_leader_test.c - a leader that moves: whoever leads is killed, stopped or cut off, in the world of
+ * node_sim.h. */
+#include "node_cases.h"
+
+static struct sim_config with_holders(uint64_t seed, uint16_t holders)
+{
+    struct sim_config config = sim_default(seed);
+    config.nodes = 6;
+    config.ranks = 5;
+    config.holders = holders;
+    return config;
+}
+
+static bool moved(const struct sim *sim, uint64_t times)
+{
+    return sim->moves >= times;
+}
+
+/* No worker was lost or started again, and no step. */
+static void check_nothing_lost(const struct sim *sim, uint32_t workers)
+{
+    ck_assert_uint_eq(sim->worker_starts, workers);
+    ck_assert_uint_eq(sim->kills, 0);
+    ck_assert_uint_eq(sim->gaps, 0);
+    ck_assert_uint_eq(sim->mismatches, 0);
+    ck_assert_uint_eq(sim->delivered_count, sim->config.last_step);
+}
+
+START_TEST(when_the_launcher_dies_an_agent_leads_and_no_worker_notices_more_than_a_view)
+{
+    struct sim *sim = begin(with_holders(1, 3));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    const uint64_t epoch = sim->view.epoch;
+    sim_kill_node(sim, 0);
+    const uint64_t killed_ns = sim->now_ns;
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, moved, 1));
+    ck_assert_uint_eq(sim->leader, 1); /* the next holder */
+    ck_assert_uint_le(sim->now_ns - killed_ns, sim->config.timeout_ns * 12 / 10);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    ck_assert_uint_le(sim->now_ns - killed_ns, sim->config.timeout_ns * 15 / 10);
+    check_end(sim);
+    ck_assert_uint_eq(sim->view.epoch, epoch + 1);
+    ck_assert_uint_eq(active(sim), 5);
+    check_nothing_lost(sim, 5);
+    ck_assert_uint_eq(sim->snapshot_step, 100);
+    sim_destroy(sim);
+}
+END_TEST
+
+/* A leader with workers takes them along; the launcher, which is its parent, starts it again. */
+START_TEST(leaders_die_one_after_the_other_and_the_run_goes_on)
+{
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct sim_config config = with_holders(seed, 5);
+        config.last_step = 300;
+        struct sim *sim = begin(config);
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+        sim_kill_node(sim, 0);
+        ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, moved, 1));
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 2 * config.timeout_ns));
+        sim_kill_node(sim, sim->leader);
+        ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, moved, 2));
+        check_end(sim);
+        ck_assert_uint_eq(active(sim), 4);
+        ck_assert_uint_eq(sim->worker_starts, 5);
+        ck_assert_uint_eq(sim->kills, 0);
+        ck_assert_uint_eq(sim->delivered_count + sim->gaps, 300);
+        sim_destroy(sim);
+    }
+}
+END_TEST
+
+/* At any moment: also while records, shards and notes are on their way, and while the run ends. */
+START_TEST(whenever_the_launcher_dies_no_step_and_no_worker_is_lost)
+{
+    uint32_t again = 0;
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        struct sim_config config = with_holders(1000 + seed, seed % 2 == 0 ? 3 : 5);
+        config.snapshot_every = 5;
+        config.last_step = 40;
+        struct sim *sim = begin(config);
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 1 + seed % 40));
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 40 * SIM_MS));
+        if (!sim->over)
+            sim_kill_node(sim, 0);
+        check_end(sim);
+        ck_assert_msg(sim->kills == 0 && sim->worker_starts == 5, "seed %" PRIu64 ": %u workers started",
+                      seed, sim->worker_starts);
+        ck_assert_msg(sim->gaps == 0, "seed %" PRIu64 ": %" PRIu64 " steps lost", seed, sim->gaps);
+        ck_assert_msg(sim->snapshot_step == 40, "seed %" PRIu64 ": the newest snapshot is of %" PRIu64, seed,
+                      sim->snapshot_step);
+        again += (uint32_t)sim->delivered_again;
+        sim_destroy(sim);
+    }
+    ck_assert_uint_gt(again, 0); /* delivered, and nobody was told */
+}
+END_TEST
+
+START_TEST(a_launcher_that_was_stopped_finds_another_leader_and_follows_to_the_end)
+{
+    struct sim_config config = with_holders(3, 3);
+    config.last_step = 300;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_stop_node(sim, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, moved, 1));
+    (void)sim_run(sim, sim->now_ns + 2 * config.timeout_ns);
+    sim_wake_node(sim, 0);
+    (void)sim_run(sim, sim->now_ns + config.timeout_ns);
+    ck_assert_int_eq(sim->nodes[0].state->term.role, KEEL_FOLLOWS);
+    ck_assert_uint_eq(sim->nodes[0].state->term.leader, 1);
+    check_end(sim);
+    ck_assert(sim->nodes[0].finished);
+    ck_assert_int_eq(sim->nodes[0].finish_status, KEEL_OK);
+    check_nothing_lost(sim, 5);
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(a_launcher_that_follows_still_starts_agents_again_and_hands_a_stop_on)
+{
+    struct sim_config config = with_holders(4, 3);
+    config.last_step = 600;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_stop_node(sim, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, moved, 1));
+    sim_wake_node(sim, 0);
+    (void)sim_run(sim, sim->now_ns + config.timeout_ns);
+    ck_assert_uint_eq(sim->leader, 1);
+    sim_kill_node(sim, 4);
+    (void)sim_run(sim, sim->now_ns + 4 * config.timeout_ns);
+    ck_assert_uint_eq(sim->node_starts, 1);
+    ck_assert_uint_eq(active(sim), 5);
+    sim_user_stop(sim);
+    ck_assert(sim_run(sim, sim->now_ns + 60 * SECONDS));
+    ck_fine(sim);
+    ck_assert_int_eq(sim->end_status, KEEL_INTERRUPTED);
+    ck_assert_uint_lt(sim->delivered_next, 600);
+    sim_destroy(sim);
+}
+END_TEST
+
+/* Its own network is gone: it convicts nobody. */
+START_TEST(a_leader_that_is_cut_off_steps_down_and_the_others_go_on)
+{
+    struct sim_config config = with_holders(5, 3);
+    config.last_step = 300;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    for (uint16_t node = 1; node < config.nodes; node++)
+        sim_partition(sim, 0, node, true);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, moved, 1));
+    (void)sim_run(sim, sim->now_ns + 2 * config.timeout_ns);
+    ck_assert_int_ne(sim->nodes[0].state->term.role, KEEL_LEADS);
+    ck_assert(!sim->over);
+    memset(sim->blocked, 0, sizeof sim->blocked);
+    check_end(sim);
+    check_nothing_lost(sim, 5);
+    ck_assert_uint_eq(sim->view_changes, 2);
+    sim_destroy(sim);
+}
+END_TEST
+
+/* It hears nothing of the leader, but all others do. */
+START_TEST(a_holder_that_does_not_hear_the_leader_does_not_depose_it)
+{
+    for (uint32_t way = 0; way < 3; way++) {
+        struct sim_config config = with_holders(6 + way, 3);
+        config.last_step = 200;
+        struct sim *sim = begin(config);
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+        sim->blocked[0][1] = way != 1;
+        sim->blocked[1][0] = way != 0;
+        (void)sim_run(sim, sim->now_ns + 4 * config.timeout_ns);
+        ck_fine(sim);
+        ck_assert_uint_eq(sim->moves, 0);
+        ck_assert_uint_eq(sim->leader, 0);
+        memset(sim->blocked, 0, sizeof sim->blocked);
+        check_end(sim);
+        sim_destroy(sim);
+    }
+}
+END_TEST
+
+START_TEST(an_agent_that_starts_again_after_the_launcher_died_finds_who_leads)
+{
+    struct sim_config config = with_holders(9, 3);
+    config.last_step = 400;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_kill_node(sim, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    sim_kill_node(sim, 5);
+    (void)sim_run(sim, sim->now_ns + 2 * config.timeout_ns);
+    ck_assert_uint_eq(active(sim), 4);
+    sim_start_node(sim, 5, 1);
+    (void)sim_run(sim, sim->now_ns + 3 * config.timeout_ns);
+    ck_assert_uint_eq(active(sim), 5);
+    check_end(sim);
+    sim_destroy(sim);
+}
+END_TEST
+
+START_TEST(under_loss_and_duplication_leaders_move_and_every_step_arrives)
+{
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        struct sim_config config = with_holders(3000 + seed, seed % 2 == 0 ? 3 : 5);
+        config.loss_ppm = 150000;
+        config.duplicate_ppm = 150000;
+        config.delay_max_ns = 20 * SIM_MS;
+        struct sim *sim = begin(config);
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10 + seed % 50));
+        sim_kill_node(sim, 0);
+        check_end(sim);
+        ck_assert_msg(sim->gaps == 0, "seed %" PRIu64, seed);
+        sim_destroy(sim);
+    }
+}
+END_TEST
+
+/* Without the leader and most of the others who hold the view nobody can change it: the run ends, and can be
+ * resumed. */
+START_TEST(without_most_holders_the_run_ends_as_resumable)
+{
+    struct sim_config config = with_holders(10, 3);
+    config.last_step = 900;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_kill_node(sim, 0);
+    sim_kill_node(sim, 1);
+    (void)sim_run(sim, sim->now_ns + 8 * config.timeout_ns);
+    ck_fine(sim);
+    ck_assert_uint_eq(sim->moves, 0);
+    for (uint16_t node = 2; node < config.nodes; node++) {
+        ck_assert(!sim->nodes[node].running);
+        ck_assert_int_eq(sim->nodes[node].finish_status, KEEL_PEER_LOST);
+    }
+    sim_start_all(sim);
+    check_end(sim);
+    sim_destroy(sim);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, when_the_launcher_dies_an_agent_leads_and_no_worker_notices_more_than_a_view);
+    tcase_add_test(tc, leaders_die_one_after_the_other_and_the_run_goes_on);
+    tcase_add_test(tc, whenever_the_launcher_dies_no_step_and_no_worker_is_lost);
+    tcase_add_test(tc, a_launcher_that_was_stopped_finds_another_leader_and_follows_to_the_end);
+    tcase_add_test(tc, a_launcher_that_follows_still_starts_agents_again_and_hands_a_stop_on);
+    tcase_add_test(tc, a_leader_that_is_cut_off_steps_down_and_the_others_go_on);
+    tcase_add_test(tc, a_holder_that_does_not_hear_the_leader_does_not_depose_it);
+    tcase_add_test(tc, an_agent_that_starts_again_after_the_launcher_died_finds_who_leads);
+    tcase_add_test(tc, under_loss_and_duplication_leaders_move_and_every_step_arrives);
+    tcase_add_test(tc, without_most_holders_the_run_ends_as_resumable);
+}
+
+KEEL_TEST_MAIN("node_leader", cases, 60)
