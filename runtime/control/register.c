@@ -208,8 +208,9 @@ enum keel_register_outcome keel_register_hear(struct keel_register *reg, uint16_
     bool reading = reg->phase == KEEL_REGISTER_READING, writing = reg->phase == KEEL_REGISTER_WRITING;
     bool fits = (reading && reply->head.kind == KEEL_REGISTER_PROMISE) ||
                 (writing && reply->head.kind == KEEL_REGISTER_ACCEPTED);
-    const bool late = reg->phase == KEEL_REGISTER_IDLE && reg->committed &&
-                      reply->head.kind == KEEL_REGISTER_ACCEPTED; /* yes, or a later ballot is promised there */
+    const bool late =
+        reg->phase == KEEL_REGISTER_IDLE && reg->committed &&
+        reply->head.kind == KEEL_REGISTER_ACCEPTED; /* yes, or a later ballot is promised there */
     if (!(fits || late) || from >= reg->holder_count ||
         keel_ballot_compare(reply->head.ballot, reg->ballot) != 0)
         return KEEL_REGISTER_WAIT;

@@ -97,8 +97,8 @@ void keel_register_rest(struct keel_register *reg);
 /* The message to send, now and again, to all holders; false when the phase asks for none. */
 bool keel_register_ask(const struct keel_register *reg, struct keel_register_message *out);
 
-/* What was committed, for holder `to`, if it did not say yet that it has it: to be sent now and again. A value
- * of which a majority alone knows cannot be read when one of them is gone. */
+/* What was committed, for holder `to`, if it did not say yet that it has it: to be sent now and again. A
+ * value of which a majority alone knows cannot be read when one of them is gone. */
 bool keel_register_remind(const struct keel_register *reg, uint16_t to, struct keel_register_message *out);
 
 enum keel_register_outcome {

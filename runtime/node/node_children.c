@@ -81,12 +81,12 @@ void keel_children_work(struct keel_node *node)
         return;
     }
     children->due_ns = UINT64_MAX;
-    for (uint16_t i = 1; i < KEEL_NODES_MAX; i++) {
+    for (uint32_t i = 1; i < KEEL_NODES_MAX; i++) {
         const struct keel_respawn *child = &children->nodes[i];
         if (child->due_ns == 0)
             continue;
         if (keel_node_due(node, child->due_ns)) {
-            start_again(node, i);
+            start_again(node, (uint16_t)i);
             continue;
         }
         keel_node_wake(node, child->due_ns);
