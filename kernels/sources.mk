@@ -12,5 +12,6 @@ kernels_CL_conv_tiles := common/turn_tile.h
 kernels_CL_shape := common/turn_tile.h
 kernels_CL_optimizer := common/canon_half.h
 kernels_CL_winograd := conv/winograd_math.h
-kernels_CL_exact8 := common/canon_half.h gemm/gemm_tile.h exact8/exact8_math.h exact8/exact8_part.h exact8/exact8_cut.h \
-	exact8/exact8_strips.h exact8/exact8_lanes.h exact8/exact8_mma.h
+kernels_CL_planes := common/canon_half.h gemm/gemm_tile.h planes/planes_math.h planes/exact8_math.h planes/bf16_math.h \
+	planes/planes_part.h planes/planes_cut.h planes/exact8_strips.h planes/bf16_strips.h planes/planes_strips.h \
+	planes/planes_lanes.h planes/exact8_mma.h

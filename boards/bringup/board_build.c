@@ -32,7 +32,7 @@ static const struct keel_command_option options[] = {
     {"--sources", "DIR", KEEL_COMMAND_TEXT, offsetof(struct build_options, sources),
      "compile nothing: write the sources, for a compiler of the vendor"},
     {"--numerics", "CLASS", KEEL_COMMAND_TEXT, offsetof(struct build_options, numerics),
-     "for jobs of that class of job.numerics too: native, exact8x2, exact8x3"},
+     "for jobs of that class of job.numerics too: native, exact8x2, exact8x3, bf16"},
     {"--target", "FILE", KEEL_COMMAND_TEXT, offsetof(struct build_options, target), NULL},
     {.name = NULL}};
 
@@ -216,7 +216,7 @@ static int build(const struct keel_command *command)
     if (own->sources != NULL && own->out != NULL)
         return keel_board_wrong_use("--sources makes no artifacts that --out could name; leave one out", "");
     if (class_of(own) == KEEL_CLASSES)
-        return keel_board_wrong_use("--numerics is canonical, native, exact8x2 or exact8x3, not ",
+        return keel_board_wrong_use("--numerics is canonical, native, exact8x2, exact8x3 or bf16, not ",
                                     own->numerics);
     return own->target != NULL ? compile(command, &file, &info) : build_board(command, &file, &info);
 }

@@ -81,7 +81,7 @@ static int run(const struct keel_command *command)
                                          .seconds = own->seconds,
                                          .timeout_s = own->timeout_s};
     if (options.numerics == KEEL_CLASSES)
-        return keel_board_wrong_use("--numerics is canonical, native, exact8x2 or exact8x3, not ",
+        return keel_board_wrong_use("--numerics is canonical, native, exact8x2, exact8x3 or bf16, not ",
                                     own->numerics);
     if (own->run != NULL)
         return keel_check_child(own->run, &options, REPORT_FD);
@@ -100,7 +100,7 @@ static const struct keel_command_option options[] = {
     {"--level", "LEVELS", KEEL_COMMAND_TEXT, offsetof(struct own, level),
      "levels and checks: 0-5 (without it), 4, 0,2,3.1, all"},
     {"--numerics", "CLASS", KEEL_COMMAND_TEXT, offsetof(struct own, numerics),
-     "the kernels of that class of job.numerics: canonical (without it), native, exact8x2, exact8x3"},
+     "the kernels of that class of job.numerics: canonical (without it), native, exact8x2, exact8x3, bf16"},
     {"--quick", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, quick),
      "the same claims by fewer repeats and smaller shapes"},
     {"--seconds", "N", KEEL_COMMAND_COUNT, offsetof(struct own, seconds),

@@ -24,7 +24,7 @@ enum keel_class keel_kernels_class(const struct keel_kernels *kernels)
     return kernels->numerics;
 }
 
-static const char *const class_names[KEEL_CLASSES] = {"canonical", "native", "exact8x2", "exact8x3"};
+static const char *const class_names[KEEL_CLASSES] = {"canonical", "native", "exact8x2", "exact8x3", "bf16"};
 
 const char *keel_class_name(enum keel_class numerics)
 {
@@ -54,7 +54,7 @@ enum keel_module_id keel_kernels_part_module(const struct keel_kernels *kernels,
     KEEL_ASSERT(index < keel_kernels_part_count(kernels));
     if (index < KEEL_MODULE_CANONICAL_COUNT)
         return (enum keel_module_id)index;
-    return kernels->numerics == KEEL_NATIVE ? KEEL_MODULE_winograd : KEEL_MODULE_exact8;
+    return kernels->numerics == KEEL_NATIVE ? KEEL_MODULE_winograd : KEEL_MODULE_planes;
 }
 
 struct keel_kernels_part keel_kernels_part(const struct keel_kernels *kernels, uint32_t index)

@@ -36,13 +36,13 @@
     X(decode)
 /* Those that only native kernels have: their results are not canonical. */
 #define KEEL_NATIVE_MODULE_TABLE(X) X(winograd)
-/* Those of the exact classes alone. */
-#define KEEL_EXACT_MODULE_TABLE(X) X(exact8)
+/* Those of the exact classes and of bf16 alone. */
+#define KEEL_PLANES_MODULE_TABLE(X) X(planes)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,
     KEEL_MODULE_TABLE(KEEL_MODULE_ENUM) KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_ENUM)
-        KEEL_EXACT_MODULE_TABLE(KEEL_MODULE_ENUM)
+        KEEL_PLANES_MODULE_TABLE(KEEL_MODULE_ENUM)
 #undef KEEL_MODULE_ENUM
             KEEL_MODULE_COUNT,
     KEEL_MODULE_CANONICAL_COUNT = KEEL_MODULE_winograd /* those of one class come after them */
@@ -50,7 +50,7 @@ enum keel_module_id {
 #define KEEL_MODULE_EXTERN(name) extern const struct keel_module keel_module_##name;
 KEEL_MODULE_TABLE(KEEL_MODULE_EXTERN)
 KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_EXTERN)
-KEEL_EXACT_MODULE_TABLE(KEEL_MODULE_EXTERN)
+KEEL_PLANES_MODULE_TABLE(KEEL_MODULE_EXTERN)
 #undef KEEL_MODULE_EXTERN
 
 enum {
@@ -99,12 +99,12 @@ void keel_tunables_build_options(const struct keel_device_info *info, enum keel_
                                  const uint32_t values[KEEL_TUNABLE_COUNT],
                                  char out[KEEL_BUILD_OPTIONS_BYTES]);
 
-/* How products of the exact classes are computed: by groups of so many work-items, dots of bytes by `dot`, a
- * bit of enum keel_byte_dots, or 0: plain C. Facts of the device say; no bit depends on it. */
-struct keel_exact8_way {
+/* How products with planes are computed: by groups of so many work-items, dots by `dot`, a
+ * bit of enum keel_dots, or 0: plain C. Facts of the device say; no bit depends on it. */
+struct keel_planes_way {
     uint32_t items, dot;
 };
-struct keel_exact8_way keel_exact8_way(const struct keel_device_info *info,
+struct keel_planes_way keel_planes_way(const struct keel_device_info *info, enum keel_class numerics,
                                        const uint32_t values[KEEL_TUNABLE_COUNT]);
 
 /* A random tensor has one Philox counter word for every four elements. */
@@ -123,7 +123,7 @@ struct keel_kernels {
     struct keel_device *device;   /* borrowed */
     struct keel_device_info info; /* of the device that they are for */
     enum keel_class numerics;
-    struct keel_exact8_way exact8;
+    struct keel_planes_way planes;
     uint64_t provider_digest;     /* of CLBlast's parameters; 0: none were given */
     struct keel_clblast *clblast; /* NULL: products are our own */
     uint32_t tuned[KEEL_TUNABLE_COUNT];

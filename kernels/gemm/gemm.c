@@ -1,8 +1,8 @@
 /* gemm.c - the matrix product: checks, and how C is cut into groups. The arithmetic is in gemm.cl. */
 #include "clblast.h"
-#include "exact8_internal.h"
 #include "gemm_internal.h"
 #include "kernels_internal.h"
+#include "planes_internal.h"
 
 enum { CHECK_TILES = 64 /* tiles that a work-item checks: 96 KiB */ };
 
@@ -171,8 +171,8 @@ uint64_t keel_gemm_checksum_bytes(const struct keel_gemm *op)
 
 uint64_t keel_gemm_planes_bytes(const struct keel_kernels *kernels, const struct keel_gemm *op)
 {
-    const uint32_t digits = keel_exact8_digits(kernels);
-    return digits > 0 ? keel_exact8_bytes(op, digits) : 0;
+    const uint32_t digits = keel_planes_digits(kernels);
+    return digits > 0 ? keel_planes_bytes(op, digits) : 0;
 }
 
 /* Of a plain product, or of one of groups: then there are as many of B, with a bias each, or of C. */
@@ -251,10 +251,10 @@ enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_ge
 {
     KEEL_TRY(check_shape(op));
     KEEL_TRY(check_operands("gemm", op, keel_gemm_planes_bytes(kernels, op), 0, false, NULL));
-    if (op->planes != NULL && keel_exact8_digits(kernels) > 0) {
-        if (op->checksums != NULL && kernels->exact8.items > 1)
+    if (op->planes != NULL && keel_planes_digits(kernels) > 0) {
+        if (op->checksums != NULL && kernels->planes.items > 1)
             KEEL_TRY(clear_checksums(kernels, op, list));
-        return keel_exact8_append(kernels, op, flags_of(op), list);
+        return keel_planes_append(kernels, op, flags_of(op), list);
     }
     const struct keel_clblast *clblast = keel_kernels_clblast(kernels);
     if (keel_clblast_takes(clblast, op))

@@ -3,8 +3,8 @@
  * The shapes are odd on purpose - tails, edges, more than one block - and small, so that a simulator gets
  * through all of them in minutes. To add a case: a row, whose hash tests/kernels/golden_test.c prints when
  * it is wrong. To change a hash on purpose is to change the bits of a release: see README.md. */
-#include "exact8_internal.h"
 #include "golden_internal.h"
+#include "planes_internal.h"
 
 #include <keel/memory.h>
 #include <string.h>
@@ -68,7 +68,7 @@ static enum keel_status gemm(struct golden_run *run, const uint32_t *shape)
         op.residual = elements(run, "residual", GOLDEN_INPUT, batch * op.stride_c, op.c_type);
     if (flags & EXACT)
         op.planes =
-            golden_scratch(run, "planes", keel_exact8_bytes(&op, run->numerics == KEEL_EXACT8X2 ? 2 : 3));
+            golden_scratch(run, "planes", keel_planes_bytes(&op, keel_planes_class_digits(run->numerics)));
     return golden_ready(run) ? keel_op_gemm(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -590,30 +590,44 @@ static const struct golden_case cases[] = {
 };
 const struct golden_family golden_core = {cases, sizeof cases / sizeof cases[0], KEEL_CANONICAL};
 
-/* Of the exact classes: the hash in two digits, and in three. */
+/* Of the classes whose products have planes: the hash in two digits, in three, and in bf16. */
 #define EXACT_ROWS(X)                                                                                        \
-    X("1x1x1-nn", 0xfd098559844d4b3c, 0x6c16b65262477989, 1, 1, 1, 1, 0, 0)                                  \
-    X("13x48x300-nn", 0x8fa65fcbc6cf11b7, 0x7fba13fedb7f27bd, 13, 48, 300, 1, 0, 0)                          \
-    X("67x97x41-tn-accumulate", 0x6c10c479877bdc90, 0x61c147c729fb2102, 67, 97, 41, 1, TA | ACCUMULATE, 0)   \
-    X("33x101x37-nt-bias-gelu", 0x59788e1c39d53129, 0x94d756bac3f7be0c, 33, 101, 37, 1, TB | BIAS | GELU, 0) \
-    X("9x50x70-tt-bias-padded", 0x785163cd1298aef7, 0x3aca96e197176760, 9, 50, 70, 1, TA | TB | BIAS, 3)     \
-    X("17x50x2300-nn-chain", 0x333b95d29e192113, 0xf9c6cb152c9c7c51, 17, 50, 2300, 1, CHAIN, 2)              \
-    X("130x140x1025-nt-residual", 0xdb740655c85bc01b, 0x79d9045dba9ce7d0, 130, 140, 1025, 1, TB | ADDED, 0)  \
-    X("33x101x37-nn-bf16", 0x7cede01d1ff9384d, 0xd2cdd1745047bbed, 33, 101, 37, 1, ACCUMULATE | BIAS, 1,     \
-      1 | 1 << 2 | 1 << 4)                                                                                   \
-    X("17x96x129-tn-mixed", 0x67af29ad77b144f4, 0xa90ec808a1b19236, 17, 96, 129, 1, TA, 0, 2 | 1 << 2)       \
-    X("19x97x301-nn-2-slices", 0x9196ab63028db930, 0xd796f174920e38dd, 19, 97, 301, 1, BIAS, 0, 0, 2)        \
-    X("2*9x49x66-tn-4-slices", 0x75553caa75a2c160, 0x2225ed29e87b7970, 9, 49, 66, 2, TA | ACCUMULATE, 0, 0,  \
-      4)                                                                                                     \
-    X("7x40x4300-nn-3-slices", 0x7eb3d8b9cf5ea7fc, 0x9f083ce0e5771092, 7, 40, 4300, 1, 0, 0, 0, 3)           \
-    X("5x48x70-nn-64-slices", 0xe48b220999f7f237, 0xa107248a03e36633, 5, 48, 70, 1, 0, 0, 0, 64)
-#define EXACT8X2_ROW(name, two, three, ...)                                                                  \
-    GOLDEN_CASE_OF(gemm_exact, "exact8x2", exact8, name, two, __VA_ARGS__),
-#define EXACT8X3_ROW(name, two, three, ...)                                                                  \
-    GOLDEN_CASE_OF(gemm_exact, "exact8x3", exact8, name, three, __VA_ARGS__),
+    X("1x1x1-nn", 0xfd098559844d4b3c, 0x6c16b65262477989, 0x5308ae7dee2e7eea, 1, 1, 1, 1, 0, 0)              \
+    X("13x48x300-nn", 0x8fa65fcbc6cf11b7, 0x7fba13fedb7f27bd, 0xf789f8f611023967, 13, 48, 300, 1, 0, 0)      \
+    X("67x97x41-tn-accumulate", 0x6c10c479877bdc90, 0x61c147c729fb2102, 0x160238e3fc8729f8, 67, 97, 41, 1,   \
+      TA | ACCUMULATE, 0)                                                                                    \
+    X("33x101x37-nt-bias-gelu", 0x59788e1c39d53129, 0x94d756bac3f7be0c, 0xb6b4c470bee5905f, 33, 101, 37, 1,  \
+      TB | BIAS | GELU, 0)                                                                                   \
+    X("9x50x70-tt-bias-padded", 0x785163cd1298aef7, 0x3aca96e197176760, 0x3ba01d47ec1a8a74, 9, 50, 70, 1,    \
+      TA | TB | BIAS, 3)                                                                                     \
+    X("17x50x2300-nn-chain", 0x333b95d29e192113, 0xf9c6cb152c9c7c51, 0xb75d4f3e8aaec36a, 17, 50, 2300, 1,    \
+      CHAIN, 2)                                                                                              \
+    X("130x140x1025-nt-residual", 0xdb740655c85bc01b, 0x79d9045dba9ce7d0, 0x19b64b43e9fcb369, 130, 140,      \
+      1025, 1, TB | ADDED, 0)                                                                                \
+    X("33x101x37-nn-bf16", 0x7cede01d1ff9384d, 0xd2cdd1745047bbed, 0xaea372ef12e2df78, 33, 101, 37, 1,       \
+      ACCUMULATE | BIAS, 1, 1 | 1 << 2 | 1 << 4)                                                             \
+    X("17x96x129-tn-mixed", 0x67af29ad77b144f4, 0xa90ec808a1b19236, 0x2851328bf9c34231, 17, 96, 129, 1, TA,  \
+      0, 2 | 1 << 2)                                                                                         \
+    X("19x97x301-nn-2-slices", 0x9196ab63028db930, 0xd796f174920e38dd, 0x25d8b8941f1433a6, 19, 97, 301, 1,   \
+      BIAS, 0, 0, 2)                                                                                         \
+    X("2*9x49x66-tn-4-slices", 0x75553caa75a2c160, 0x2225ed29e87b7970, 0xdcf50b9e3632fc1f, 9, 49, 66, 2,     \
+      TA | ACCUMULATE, 0, 0, 4)                                                                              \
+    X("7x40x4300-nn-3-slices", 0x7eb3d8b9cf5ea7fc, 0x9f083ce0e5771092, 0x89335c8abbc2f3b1, 7, 40, 4300, 1,   \
+      0, 0, 0, 3)                                                                                            \
+    X("5x48x70-nn-64-slices", 0xe48b220999f7f237, 0xa107248a03e36633, 0xed31cd23f045d7d7, 5, 48, 70, 1, 0,   \
+      0, 0, 64)
+#define EXACT8X2_ROW(name, two, three, pairs, ...)                                                           \
+    GOLDEN_CASE_OF(gemm_exact, "exact8x2", planes, name, two, __VA_ARGS__),
+#define EXACT8X3_ROW(name, two, three, pairs, ...)                                                           \
+    GOLDEN_CASE_OF(gemm_exact, "exact8x3", planes, name, three, __VA_ARGS__),
+#define BF16_ROW(name, two, three, pairs, ...)                                                               \
+    GOLDEN_CASE_OF(gemm_exact, "bf16", planes, name, pairs, __VA_ARGS__),
 static const struct golden_case exact8x2_cases[] = {EXACT_ROWS(EXACT8X2_ROW)};
 static const struct golden_case exact8x3_cases[] = {EXACT_ROWS(EXACT8X3_ROW)};
+static const struct golden_case bf16_cases[] = {EXACT_ROWS(BF16_ROW)};
 const struct golden_family golden_exact8x2 = {
     exact8x2_cases, sizeof exact8x2_cases / sizeof exact8x2_cases[0], KEEL_EXACT8X2};
 const struct golden_family golden_exact8x3 = {
     exact8x3_cases, sizeof exact8x3_cases / sizeof exact8x3_cases[0], KEEL_EXACT8X3};
+const struct golden_family golden_bf16 = {bf16_cases, sizeof bf16_cases / sizeof bf16_cases[0],
+                                          KEEL_CLASS_BF16};

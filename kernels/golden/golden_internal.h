@@ -52,7 +52,7 @@ struct golden_case {
 };
 /* The cases of one family of operations: a table of its own beside the builders, in golden_NAME.c. To add
  * one: a line here. Cases are numbered through all families in this order. */
-#define GOLDEN_FAMILIES(X) X(core) X(attention) X(table) X(image) X(optimizer) X(exact8x2) X(exact8x3)
+#define GOLDEN_FAMILIES(X) X(core) X(attention) X(table) X(image) X(optimizer) X(exact8x2) X(exact8x3) X(bf16)
 struct golden_family {
     const struct golden_case *cases;
     uint32_t count;

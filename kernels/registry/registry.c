@@ -4,8 +4,8 @@
  * creation (those of a class for kernels of it alone), so that no operation compiles in the middle of a run.
  * Leaves to others: how an operation finds its kernels and appends launches (kernels.c). */
 #include "clblast.h"
-#include "exact8_internal.h"
 #include "kernels_internal.h"
+#include "planes_internal.h"
 
 #include <inttypes.h>
 #include <keel/log.h>
@@ -15,7 +15,7 @@
 static const struct keel_module *const module_table[KEEL_MODULE_COUNT] = {
 #define KEEL_MODULE_ADDRESS(name) &keel_module_##name,
     KEEL_MODULE_TABLE(KEEL_MODULE_ADDRESS) KEEL_NATIVE_MODULE_TABLE(KEEL_MODULE_ADDRESS)
-        KEEL_EXACT_MODULE_TABLE(KEEL_MODULE_ADDRESS)
+        KEEL_PLANES_MODULE_TABLE(KEEL_MODULE_ADDRESS)
 #undef KEEL_MODULE_ADDRESS
 };
 
@@ -37,8 +37,8 @@ static enum keel_status build_module(const struct keel_kernels *kernels, enum ke
     const struct keel_module *module = module_table[id];
     KEEL_ASSERT(module->kernel_count > 0 && module->packed != NULL && out->program == NULL);
     out->module = module;
-    if (id == KEEL_MODULE_exact8)
-        keel_exact8_build_options(kernels, out->options);
+    if (id == KEEL_MODULE_planes)
+        keel_planes_build_options(kernels, out->options);
     else
         keel_tunables_build_options(&kernels->info, id, kernels->tuned, out->options);
     KEEL_TRY(keel_alloc(module->kernel_count, sizeof(struct keel_kernel *), &out->kernels));
@@ -71,6 +71,7 @@ static enum keel_status name_classes(struct keel_kernels *kernels, enum keel_sta
     for (enum keel_class other = KEEL_NATIVE; other < KEEL_CLASSES; other++) {
         struct keel_built_module built = {0};
         kernels->numerics = other;
+        kernels->planes = keel_planes_way(&kernels->info, other, kernels->tuned);
         const enum keel_module_id module = keel_kernels_part_module(kernels, KEEL_MODULE_CANONICAL_COUNT);
         if (other != wanted && build_module(kernels, module, &built) == KEEL_OK)
             snprintf(can + strlen(can), sizeof can - strlen(can), ", %s", keel_class_name(other));
@@ -117,7 +118,7 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     struct keel_kernels *kernels;
     if (options->numerics >= KEEL_CLASSES)
         return keel_fail(KEEL_INVALID,
-                         "class of numerics %d: canonical, native, exact8x2 and exact8x3 are known",
+                         "class of numerics %d: canonical, native, exact8x2, exact8x3 and bf16 are known",
                          (int)options->numerics);
     KEEL_TRY(keel_alloc(1, sizeof *kernels, &kernels));
     kernels->device = device;
@@ -131,7 +132,7 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     const bool here = options->numerics == KEEL_NATIVE && options->target == NULL;
     if (status == KEEL_OK && here && kernels->tuned[KEEL_TUNABLE_GEMM_PROVIDER] == 1)
         status = keel_clblast_create(device, options, &kernels->clblast);
-    kernels->exact8 = keel_exact8_way(&kernels->info, kernels->tuned);
+    kernels->planes = keel_planes_way(&kernels->info, kernels->numerics, kernels->tuned);
     for (uint32_t i = 0; i < keel_kernels_part_count(kernels) && status == KEEL_OK; i++) {
         const enum keel_module_id module = keel_kernels_part_module(kernels, i);
         status = build_module(kernels, module, &kernels->modules[module]);

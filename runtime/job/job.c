@@ -49,12 +49,12 @@ static const struct keel_ini_key keys[] = {
     {"job", "seed", KEEL_INI_U64, FIELD(seed), "1337", 0, 18446744073709551615.0, NULL, BITS,
      "seed of weights, data order, dropout"},
     {"job", "numerics", KEEL_INI_CHOICE, FIELD(numerics), "canonical", 0, 0,
-     "canonical|native|exact8x2|exact8x3", BITS,
+     "canonical|native|exact8x2|exact8x3|bf16", BITS,
      "canonical: the same bits on every board; exact8x2, exact8x3: so too, with products as sums of integers "
-     "of "
-     "2 or 3 times 8 bits, for boards with matrix units; native: the variants of kernels/README.md, faster "
-     "on "
-     "some boards, rounded otherwise"},
+     "of 2 or "
+     "3 times 8 bits, for boards with matrix units; bf16: so too, with products of bf16 pairs, for "
+     "processors with "
+     "AVX512-BF16; native: the variants of kernels/README.md, faster on some boards, rounded otherwise"},
     {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, KEEL_SHARDS_MAX, NULL, BITS,
      "logical shards of the data; ranks carry them"},
     {"job", "tensor", KEEL_INI_U32, FIELD(tensor), "1", 1, KEEL_SLICES_MAX, NULL,

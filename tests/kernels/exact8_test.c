@@ -1,6 +1,6 @@
-/* exact8_test.c - products of the exact classes: what kernels/README.md defines, computed here in another
- * way; the same bits on the host, on PoCL by AVX512-VNNI where there is such, in plain C, and by groups of
- * many work-items; the bound of the error against double.
+/* exact8_test.c - products of the exact classes and of bf16: what kernels/README.md defines, computed here in
+ * another way; the same bits on the host, on PoCL by AVX512-VNNI and AVX512-BF16 where there are such, in
+ * plain C, and by groups of many work-items; the bound of the error against double.
  *
  * KEEL_EXACT8_TRIALS: random products of each class (`make exact8`: 10,000). */
 #include "device_rig.h"
@@ -35,7 +35,7 @@ static void open_ways(enum keel_class numerics, int count)
     for (int w = 0; w < count; w++) {
         struct keel_device_info target = *keel_device_info(rig[ways[w].device].device);
         const struct keel_setting items = {"gemm.items", ways[w].items};
-        target.byte_dots = ways[w].dots ? target.byte_dots : 0;
+        target.dots = ways[w].dots ? target.dots : 0;
         const struct keel_kernels_options options = {
             .numerics = numerics, .settings = &items, .setting_count = ways[w].device > 0, .target = &target};
         ck_ok(keel_kernels_create_with(rig[ways[w].device].device, &options, &kernels_of[w]));
@@ -129,8 +129,8 @@ static struct drawn draw_product(void)
 }
 
 /* How numbers lie: ordinary; of any size; at the edges of digits and exponents; mostly zero, with denormals;
- * with an infinity or a NaN now and then. */
-enum numbers { ORDINARY, WIDE, EDGES, SPARSE, HOSTILE, NUMBERS };
+ * with products near the least normal number; with an infinity or a NaN now and then. */
+enum numbers { ORDINARY, WIDE, EDGES, SPARSE, TINY, HOSTILE, NUMBERS };
 
 static uint32_t number_bits(enum numbers kind, uint32_t series, uint64_t i)
 {
@@ -143,6 +143,8 @@ static uint32_t number_bits(enum numbers kind, uint32_t series, uint64_t i)
     other = bits * UINT32_C(2654435761) >> 8;
     if (kind == WIDE)
         return (bits & 0x807fffff) | (64 + other % 128) << 23;
+    if (kind == TINY)
+        return (bits & 0x807fffff) | (60 + other % 6) << 23;
     if (kind == EDGES)
         return edges[other % (sizeof edges / sizeof edges[0] - 4)];
     if (kind == SPARSE)
@@ -292,11 +294,59 @@ static float block_value(const struct line *a, const struct line *b, uint32_t le
     return fabs(exact) < 0x1p-126 ? 0 : fabs(exact) >= 0x1p128 ? copysignf(INFINITY, value) : (float)exact;
 }
 
+/* ---- bf16, likewise: exact sums, rounded once, to an exponent without a lower end ---- */
+
+/* To `bits` bits; below 2^-126 a zero. */
+static double rounded(double x, int bits)
+{
+    int e;
+    if (x == 0 || !isfinite(x))
+        return x;
+    const double part = ldexp(rint(ldexp(frexp(x, &e), bits)), -bits);
+    return fabs(ldexp(part, e)) < 0x1p-126   ? copysign(0, x)
+           : fabs(ldexp(part, e)) >= 0x1p128 ? copysign(INFINITY, x)
+                                             : ldexp(part, e);
+}
+
+static float bf16_of(float x)
+{
+    return fabsf(x) < 0x1p-126F ? copysignf(0, x) : (float)rounded((double)x, 8);
+}
+
+/* sum + a b: the product is exact in double, and what the sum of both loses makes its last bit odd, so that
+ * the second rounding sees on which side of a tie it is. */
+static float added(float sum, float a, float b)
+{
+    const double x = (double)a * (double)b, y = (double)sum, s = x + y;
+    if (!isfinite(s))
+        return (float)s;
+    const double part = s - x, lost = (x - (s - part)) + (y - part);
+    uint64_t bits;
+    memcpy(&bits, &s, sizeof bits);
+    if (lost != 0 && bits % 2 == 0)
+        bits += (lost > 0) == (s > 0) ? 1 : UINT64_MAX;
+    double odd;
+    memcpy(&odd, &bits, sizeof odd);
+    return (float)rounded(odd, 24);
+}
+
+static float pairs_of(const float *a, const float *b, uint32_t first, uint32_t end, bool begun, float sum)
+{
+    sum = !begun ? 0 : fabsf(sum) < 0x1p-126F ? copysignf(0, sum) : sum;
+    for (uint32_t p = first; p < end; p += 2) {
+        sum = p + 1 < end ? added(sum, bf16_of(a[p + 1]), bf16_of(b[p + 1])) : sum + 0.0F;
+        sum = added(sum, bf16_of(a[p]), bf16_of(b[p]));
+    }
+    return sum;
+}
+
 /* Element (row, column) of op(A) op(B), k from `first` to `end` of them. */
 static float chain_of(const float *a, const float *b, uint32_t first, uint32_t end, uint32_t n, bool begun,
                       float sum)
 {
     static struct line lines[2];
+    if (n == 1)
+        return pairs_of(a, b, first, end, begun, sum);
     for (uint32_t at = first; at < end; at += BLOCK) {
         const uint32_t length = end - at < BLOCK ? end - at : BLOCK;
         cut_line(a + at, length, n, &lines[0]);
@@ -344,7 +394,8 @@ static float wanted_sum(const struct drawn *d, const uint8_t *const numbers[4], 
     return chain_of(a, b, 0, op->k, n, op->chain, element(numbers[2], at, op->c_type));
 }
 
-static const enum keel_class classes[] = {KEEL_EXACT8X2, KEEL_EXACT8X3};
+static const enum keel_class classes[] = {KEEL_EXACT8X2, KEEL_EXACT8X3, KEEL_CLASS_BF16};
+static const uint32_t class_digits[] = {2, 3, 1};
 static uint8_t numbers[4][BUFFER_FLOATS * 4];
 static const uint8_t *const given[4] = {numbers[0], numbers[1], numbers[2], numbers[3]};
 static struct results wanted, found;
@@ -359,7 +410,7 @@ static void fill_all(const struct drawn *d, enum numbers kind)
 
 START_TEST(the_host_computes_what_is_defined)
 {
-    const uint32_t n = _i == 0 ? 2 : 3;
+    const uint32_t n = class_digits[_i];
     static float a[4096], b[4096];
     draws = 1;
     open_ways(classes[_i], 1);
@@ -504,6 +555,35 @@ START_TEST(a_chain_of_pieces_has_the_bits_of_the_whole)
 }
 END_TEST
 
+/* 2^-126 less 3/4, 1/2 and 1/4 of 2^-150: a zero, then twice 2^-126, on which the second is a tie. Where
+ * denormals are to be had all three round to 2^-126. */
+START_TEST(sums_below_the_least_normal_number_are_zero)
+{
+    enum { N = 3 };
+    static const float a[2] = {0x1p-75F, 0x1p-63F};
+    static const float b[2 * N] = {-0x1.8p-76F, -0x1p-76F, -0x1p-77F, 0x1p-63F, 0x1p-63F, 0x1p-63F};
+    static const float right[N] = {0, 0x1p-126F, 0x1p-126F};
+    open_ways(KEEL_CLASS_BF16, WAYS);
+    for (int w = 0; w < WAYS; w++) {
+        struct rig_device *on = &rig[ways[w].device];
+        struct keel_gemm op = {.m = 1, .n = N, .k = 2, .batch = 1, .lda = 2, .ldb = N, .ldc = N};
+        float is[N];
+        struct keel_launch_list list = {0};
+        op.a = rig_buffer(on, a, sizeof a);
+        op.b = rig_buffer(on, b, sizeof b);
+        op.c = rig_buffer(on, NULL, sizeof is);
+        op.planes = rig_buffer(on, NULL, keel_gemm_planes_bytes(kernels_of[w], &op));
+        ck_ok(keel_op_gemm(kernels_of[w], &op, &list));
+        rig_run(on, &list);
+        rig_read(on, op.c, is);
+        ck_assert_msg(memcmp(is, right, sizeof is) == 0, "%s: %a, %a, %a", ways[w].name, (double)is[0],
+                      (double)is[1], (double)is[2]);
+        rig_clear(on);
+    }
+    close_ways(WAYS);
+}
+END_TEST
+
 /* Without planes a product of such kernels is canonical; planes that are too small are refused. */
 START_TEST(planes_make_a_product_exact)
 {
@@ -539,11 +619,12 @@ END_TEST
 
 static void cases(TCase *tc)
 {
-    tcase_add_loop_test(tc, the_host_computes_what_is_defined, 0, 2);
-    tcase_add_loop_test(tc, random_products_have_the_same_bits_everywhere, 0, 2);
+    tcase_add_loop_test(tc, the_host_computes_what_is_defined, 0, 3);
+    tcase_add_loop_test(tc, random_products_have_the_same_bits_everywhere, 0, 3);
     tcase_add_loop_test(tc, the_error_is_within_its_bound, 0, 2);
-    tcase_add_loop_test(tc, a_chain_of_pieces_has_the_bits_of_the_whole, 0, 2);
-    tcase_add_loop_test(tc, planes_make_a_product_exact, 0, 2);
+    tcase_add_loop_test(tc, a_chain_of_pieces_has_the_bits_of_the_whole, 0, 3);
+    tcase_add_test(tc, sums_below_the_least_normal_number_are_zero);
+    tcase_add_loop_test(tc, planes_make_a_product_exact, 0, 3);
 }
 
 KEEL_TEST_MAIN("exact8", cases, getenv("KEEL_EXACT8_TRIALS") != NULL ? 86400 : 900)

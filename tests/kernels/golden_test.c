@@ -43,7 +43,7 @@ static struct rig rig_open_class(const char *selector, enum keel_class numerics,
     struct rig rig;
     ck_ok(keel_device_open(selector, NULL, &rig.device));
     struct keel_device_info target = *keel_device_info(rig.device);
-    target.byte_dots &= dots;
+    target.dots &= dots;
     const struct keel_kernels_options options = {
         .numerics = numerics, .settings = settings, .setting_count = count, .target = &target};
     ck_ok(keel_kernels_create_with(rig.device, &options, &rig.kernels));
@@ -461,14 +461,15 @@ END_TEST
 
 /* ---- other classes ---- */
 
-START_TEST(the_exact_classes_have_hashes_of_their_own)
+START_TEST(classes_with_planes_have_hashes_of_their_own)
 {
-    const enum keel_class numerics = _i % 2 == 0 ? KEEL_EXACT8X2 : KEEL_EXACT8X3;
-    struct rig rig = rig_open_class(stacks[_i / 2].selector, numerics, UINT32_MAX, NULL, 0);
+    static const enum keel_class classes[] = {KEEL_EXACT8X2, KEEL_EXACT8X3, KEEL_CLASS_BF16};
+    const enum keel_class numerics = classes[_i % 3];
+    struct rig rig = rig_open_class(stacks[_i / 3].selector, numerics, UINT32_MAX, NULL, 0);
     ck_assert_uint_gt(keel_golden_count(numerics), keel_golden_count(KEEL_CANONICAL));
     ck_assert_uint_eq(keel_golden_count(KEEL_NATIVE), keel_golden_count(KEEL_CANONICAL));
-    some_cases(&stacks[_i / 2], &rig, 256, "gemm");
-    some_cases(&stacks[_i / 2], &rig, 256, "exact8");
+    some_cases(&stacks[_i / 3], &rig, 256, "gemm");
+    some_cases(&stacks[_i / 3], &rig, 256, keel_class_name(numerics));
     rig_close(&rig);
 }
 END_TEST
@@ -558,7 +559,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, no_tunable_changes_a_bit, 0, (int)(sizeof samples / sizeof samples[0]));
     tcase_add_loop_test(tc, every_size_of_local_memory_gives_the_hashes, 0,
                         (int)(sizeof machines / sizeof machines[0]));
-    tcase_add_loop_test(tc, the_exact_classes_have_hashes_of_their_own, 0, 4);
+    tcase_add_loop_test(tc, classes_with_planes_have_hashes_of_their_own, 0, 6);
     tcase_add_test(tc, defaults_and_settings_fit_the_local_memory);
     tcase_add_test(tc, every_tunable_is_in_a_sample);
     tcase_add_test(tc, what_is_no_setting_is_refused_by_name);

@@ -57,6 +57,27 @@ else
     failed=$((failed + 1))
     echo "FAIL: begun anew, or with other bits, after all workers were lost"
 fi
+# The other classes of numerics whose bits no board changes: plain C alone, and three ranks on PoCL of which two are lost; then a
+# resume of all.
+for class in exact8x2 exact8x3 bf16; do
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set cluster.device=host --set job.numerics=$class \
+        --out "$root/$class-1" >/dev/null 2>&1
+    drilled "$root/$class" --ranks 3 --set job.numerics=$class --drill kill:rank=1,step=4,at=forward \
+        --drill kill:rank=2,step=9,at=reduce
+    if same_bits "$root/$class-1" "$root/$class" && ! same_bits "$root/auto/1/reference" "$root/$class"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL: $class: other bits after kills, or those of canonical products"
+    fi
+    drilled "$root/$class" --ranks 2 --resume none --set job.numerics=$class --drill kill:rank=0,step=10 --drill kill:rank=1,step=10
+    if same_bits "$root/$class-1" "$root/$class" && grep -q '"event":"resumed"' "$root/$class/events.jsonl"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL: $class: begun anew, or with other bits, after all workers were lost"
+    fi
+done
 # After a loss of all every rank reads the snapshot itself: nobody is healed by another, one after the other.
 again() {
     KEEL_LOG=info "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set cluster.device=host --ranks 4 --out "$root/again" "$@"

@@ -160,15 +160,16 @@ static uint32_t processor_dots(cl_device_id id)
     cl_device_type type = 0;
     ask(id, CL_DEVICE_TYPE, &type, sizeof type);
 #ifdef __x86_64__
-    if ((type & CL_DEVICE_TYPE_CPU) && __builtin_cpu_supports("avx512vnni"))
-        return KEEL_DOT_VNNI;
+    if (type & CL_DEVICE_TYPE_CPU)
+        return (__builtin_cpu_supports("avx512vnni") ? KEEL_DOT_VNNI : 0U) |
+               (__builtin_cpu_supports("avx512bf16") ? KEEL_DOT_BF16 : 0U);
 #endif
     return 0;
 }
 
 /* Of processors, of cl_khr_integer_dot_product, and of NVIDIA's cards by their compute capability, which
  * cl_nv_device_attribute_query tells. */
-static uint32_t byte_dots_of(cl_device_id id)
+static uint32_t dots_of(cl_device_id id)
 {
     enum { MAJOR_NV = 0x4000, MINOR_NV = 0x4001, HAS_DP4A = 61, HAS_MMA = 80 };
     char extensions[8192] = "";
@@ -208,7 +209,7 @@ static void ask_more(cl_device_id id, struct keel_device_info *info)
     info->timer_resolution_ns = ask_size(id, CL_DEVICE_PROFILING_TIMER_RESOLUTION);
     info->vendor_id = ask_number(id, CL_DEVICE_VENDOR_ID);
     info->numerics = numerics_of(id);
-    info->byte_dots = byte_dots_of(id);
+    info->dots = dots_of(id);
     info->memory_banks = 1;
 }
 

@@ -74,10 +74,16 @@ enum keel_numerics {
     KEEL_NUMERICS_SOFT = 128        /* in software */
 };
 
-/* Instructions for dots of four signed bytes, as bits: of the processor that a CPU device runs on,
- * AVX512-VNNI; the functions of cl_khr_integer_dot_product; of NVIDIA's PTX, dp4a and mma of 8-bit integers.
- * Kernels have them by assembly where the language has no word. */
-enum keel_byte_dots { KEEL_DOT_VNNI = 1, KEEL_DOT_KHR = 2, KEEL_DOT_DP4A = 4, KEEL_DOT_MMA = 8 };
+/* Instructions for dots of four signed bytes, or of two bf16 (KEEL_DOT_BF16), as bits: of the processor that
+ * a CPU device runs on, AVX512-VNNI and AVX512-BF16; the functions of cl_khr_integer_dot_product; of NVIDIA's
+ * PTX, dp4a and mma of 8-bit integers. Kernels have them by assembly where the language has no word. */
+enum keel_dots {
+    KEEL_DOT_VNNI = 1,
+    KEEL_DOT_KHR = 2,
+    KEEL_DOT_DP4A = 4,
+    KEEL_DOT_MMA = 8,
+    KEEL_DOT_BF16 = 16
+};
 
 /* Where a buffer lies.
  * DEVICE  where the device is fastest with it.
@@ -118,7 +124,7 @@ struct keel_device_info {
     uint32_t vendor_id;           /* PCI's, where it has one */
     uint32_t code_forms;          /* bits of keel_code_form */
     uint32_t numerics;            /* bits of keel_numerics */
-    uint32_t byte_dots;           /* bits of keel_byte_dots */
+    uint32_t dots;                /* bits of keel_dots */
     uint32_t memory_banks;        /* that a buffer may be put in; 1 unless the board's options say more */
     uint32_t image_limit;         /* programs' images that it holds at once; 0: no limit */
     bool unified_memory;          /* host and device share physical memory */

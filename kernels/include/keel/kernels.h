@@ -28,9 +28,9 @@
 
 KEEL_API_BEGIN
 
-/* Classes of numerics: which bits products have (README.md, "Classes of numerics"). Canonical, exact8x2 and
- * exact8x3 are the same on every device; native ones within one type of board. */
-enum keel_class { KEEL_CANONICAL, KEEL_NATIVE, KEEL_EXACT8X2, KEEL_EXACT8X3, KEEL_CLASSES };
+/* Classes of numerics: which bits products have (README.md, "Classes of numerics"). Canonical, exact8x2,
+ * exact8x3 and bf16 are the same on every device; native ones within one type of board. */
+enum keel_class { KEEL_CANONICAL, KEEL_NATIVE, KEEL_EXACT8X2, KEEL_EXACT8X3, KEEL_CLASS_BF16, KEEL_CLASSES };
 /* "exact8x2". Any thread. */
 const char *keel_class_name(enum keel_class numerics);
 /* The class of that name, KEEL_CLASSES if there is none. */
@@ -71,8 +71,8 @@ struct keel_provider_parameters {
 /* All zero: as keel_kernels_create. */
 struct keel_kernels_options {
     enum keel_class numerics; /* native: where a variant of an operation is faster on this device, take it:
-                                 within the tolerance that is stated where it is made. exact8x2, exact8x3:
-                                 products that have planes are of that class. Else all is canonical. */
+                                 within the tolerance that is stated where it is made. exact8x2, exact8x3,
+                                 bf16: products that have planes are of that class. Else all is canonical. */
     const struct keel_setting
         *settings; /* instead of the defaults; borrowed for the call. INVALID names what
                       is no tunable, or none of its values; LIMIT what the device has not. */
@@ -232,11 +232,11 @@ struct keel_gemm {
     struct keel_buffer *checksums; /* keel_gemm_checksum_bytes, or NULL: of C's bits as they leave the
                                       registers, for keel_op_gemm_check */
     struct keel_buffer *planes; /* keel_gemm_planes_bytes: scratch, with which a product of kernels of class
-                                   exact8x2 or exact8x3 is of that class: s is then what README.md, "Exact
-                                   products", defines, and `chain` adds it to C block by block of 1,024 of k.
-                                   NULL: canonical. Others do not look at it. */
+                                   exact8x2, exact8x3 or bf16 is of that class: s is then what README.md,
+                                   "Exact products", defines, and `chain` adds it to C block by block of 1,024
+                                   of k. NULL: canonical. Others do not look at it. */
 };
-/* What a product of these kernels needs of planes; 0 where their class is not exact. */
+/* What a product of these kernels needs of planes; 0 where their class has none. */
 uint64_t keel_gemm_planes_bytes(const struct keel_kernels *kernels, const struct keel_gemm *op);
 enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
                               struct keel_launch_list *list);

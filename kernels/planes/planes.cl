@@ -1,9 +1,11 @@
-/* exact8.cl - C = op(A) op(B) by sums of integers, with the ends of gemm.cl. README.md, "Exact products", has the
- * definition, exact8_math.h its arithmetic and the layout of the planes.
+/* planes.cl - C = op(A) op(B) from prepared operands, with the ends of gemm.cl: by sums of integers in the exact classes, by
+ * chains of bf16 pairs in the class bf16. README.md, "Classes of numerics", has the definitions, exact8_math.h and bf16_math.h
+ * their arithmetic, planes_math.h the layout of the planes.
  *
- * keel_exact8_cut writes exponents and digits of an operand; keel_exact8 and keel_exact8_sliced multiply them. They are
- * built for 2 or 3 digits (KEEL_EXACT8_DIGITS). How dots of bytes are had (KEEL_EXACT8_DOT), how many work-items a group
- * has and what each has of C change no bit: sums of integers have no order. Tolerance against the host: none. */
+ * keel_planes_cut writes exponents and digits of an operand, or its bf16; keel_planes and keel_planes_sliced multiply them.
+ * They are built for 2 or 3 digits, or 1: bf16 (KEEL_PLANES_DIGITS). How dots are had (KEEL_PLANES_DOT), how many work-items a
+ * group has and what each has of C change no bit: sums of integers have no order, and a chain of bf16 pairs has one.
+ * Tolerance against the host: none. */
 
 #if ITEMS > 1
 enum { ARENA = LARGER(ARENA_WORDS, STAGE_ROWS *GROUP_COLUMNS) };
@@ -40,19 +42,28 @@ CANON_INLINE float begun(PRODUCT_PARAMETERS, uint e)
                                  : 0.0f;
 }
 
+#if DIGITS > 1
+CANON_INLINE void block_sums(PRODUCT_PARAMETERS, const struct planes_layout *l, const struct planes_block *b, uint number,
+                             bool first, __local uint *tile, float sums[OWN])
+{
+    float values[OWN];
+    block_values(PRODUCT_ARGUMENTS, l, b, number, tile, values);
+    UNROLL for (uint e = 0; e < OWN; e++) sums[e] = first ? values[e] : sums[e] + values[e];
+}
+#endif
+
 CANON_INLINE void group_multiply(PRODUCT_PARAMETERS, bool sliced, __local float *arena)
 {
-    const struct exact8_layout l = exact8_layout(m, n, get_num_groups(2), blocks, words, DIGITS);
-    const struct exact8_k of_k = {k, sliced ? slices : 0, units, unit};
-    struct exact8_block b = exact8_first(&of_k);
-    float sums[OWN], values[OWN], waiting[EXACT8_WAITING][OWN];
+    const struct planes_layout l = planes_layout(m, n, get_num_groups(2), blocks, words, DIGITS);
+    const struct planes_k of_k = {k, sliced ? slices : 0, units, unit, PER_WORD};
+    struct planes_block b = planes_first(&of_k);
+    float sums[OWN], waiting[PLANES_WAITING][OWN];
     bool first = !(flags & CHAIN);
     UNROLL for (uint e = 0; e < OWN; e++) sums[e] = first ? 0.0f : begun(PRODUCT_ARGUMENTS, e);
     for (uint number = 0; b.length > 0; number++) {
-        block_values(PRODUCT_ARGUMENTS, &l, &b, number, (__local uint *)arena, values);
-        UNROLL for (uint e = 0; e < OWN; e++) sums[e] = first ? values[e] : sums[e] + values[e];
+        block_sums(PRODUCT_ARGUMENTS, &l, &b, number, first, (__local uint *)arena, sums);
         first = false;
-        if (sliced && exact8_ends_slice(&b)) {
+        if (sliced && planes_ends_slice(&b)) {
             const bool last = b.end == k;
             uint joins = 0, height = popcount(b.slice);
             while (last ? height > 0 : (b.slice >> joins & 1) != 0) {
@@ -64,7 +75,7 @@ CANON_INLINE void group_multiply(PRODUCT_PARAMETERS, bool sliced, __local float 
                 UNROLL for (uint e = 0; e < OWN; e++) waiting[height][e] = sums[e];
             first = true;
         }
-        exact8_next(&of_k, &b);
+        planes_next(&of_k, &b);
     }
     for (uint first_row = 0; first_row < GROUP_ROWS; first_row += STAGE_ROWS) {
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -79,38 +90,38 @@ CANON_INLINE void group_multiply(PRODUCT_PARAMETERS, bool sliced, __local float 
 }
 #endif
 
-__kernel GROUP_SIZE void keel_exact8(PRODUCT_PARAMETERS)
+__kernel GROUP_SIZE void keel_planes(PRODUCT_PARAMETERS)
 {
     __local float arena[ARENA] __attribute__((aligned(64)));
     group_multiply(PRODUCT_ARGUMENTS, false, arena);
 }
-__kernel GROUP_SIZE void keel_exact8_sliced(PRODUCT_PARAMETERS)
+__kernel GROUP_SIZE void keel_planes_sliced(PRODUCT_PARAMETERS)
 {
     __local float arena[ARENA] __attribute__((aligned(64)));
     group_multiply(PRODUCT_ARGUMENTS, true, arena);
 }
 
-/* Exponents and digits of op(X), lines `row` apart, or k by k (EXACT8_DOWN): one group for 16 lines of one block of k of
+/* Exponents and digits of op(X), lines `row` apart, or k by k (PLANES_DOWN): one group for 16 lines of one block of k of
  * one of the batch. The exponents of the operand begin at exponents_at, its digits at digits_at. */
-__kernel GROUP_SIZE void keel_exact8_cut(__global const void *x, __global uint *planes, uint lines, uint k, uint row,
+__kernel GROUP_SIZE void keel_planes_cut(__global const void *x, __global uint *planes, uint lines, uint k, uint row,
                                          ulong stride, uint flags, uint slices, uint units, uint unit, uint blocks,
                                          uint words, uint digits, ulong exponents_at, ulong digits_at)
 {
-    __local uint most[EXACT8_LINES];
-    const uint line = get_group_id(0) * EXACT8_LINES, number = get_group_id(1), batch = get_group_id(2);
-    const uint all = exact8_lines(lines);
-    const struct exact8_k of_k = {k, slices, units, unit};
-    struct exact8_block b = exact8_first(&of_k);
+    __local uint most[PLANES_LINES];
+    const uint line = get_group_id(0) * PLANES_LINES, number = get_group_id(1), batch = get_group_id(2);
+    const uint all = planes_lines(lines);
+    const struct planes_k of_k = {k, slices, units, unit, PER_WORD};
+    struct planes_block b = planes_first(&of_k);
     for (uint i = 0; i < number; i++)
-        exact8_next(&of_k, &b);
-    const bool down = flags & EXACT8_DOWN;
+        planes_next(&of_k, &b);
+    const bool down = flags & PLANES_DOWN;
     const struct cut_source s = {.x = x,
                                  .at = batch * stride + (down ? (ulong)line * row + b.first : (ulong)b.first * row + line),
                                  .row = row,
-                                 .type = flags >> EXACT8_TYPE_AT,
-                                 .lines = min(lines - line, (uint)EXACT8_LINES),
+                                 .type = flags >> PLANES_TYPE_AT,
+                                 .lines = min(lines - line, (uint)PLANES_LINES),
                                  .down = down};
     cut_lines(&s, b.length, (__global int *)planes + exponents_at + ((ulong)batch * blocks + number) * all + line,
-              planes + digits_at + ((ulong)batch * all + line) * words + (ulong)b.word * EXACT8_LINES,
+              planes + digits_at + ((ulong)batch * all + line) * words + (ulong)b.word * PLANES_LINES,
               (ulong)get_num_groups(2) * all * words, most);
 }

@@ -1,12 +1,12 @@
 /* exact8_mma.h - a tile of C by a group of several warps on matrix units of 8-bit integers, by
- * mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 of PTX (OpenCL C only, before exact8.cl, which takes it
+ * mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 of PTX (OpenCL C only, before planes.cl, which takes it
  * where the facts of the device say that it has them).
  *
  * 2 x 4 warps; each has WARP_ROWS rows and 32 columns of C. Words of both operands go through local memory,
  * one k of 32 while the next is on its way to registers. In local memory word w of 16 lines has its halves
  * changed places where w / 2 is odd, so that the 32 words that a warp reads at once, 4 of k by 8 of lines,
  * lie in 32 banks. */
-#if KEEL_EXACT8_DOT == KEEL_DOT_MMA
+#if KEEL_PLANES_DOT == KEEL_DOT_MMA
 enum {
     WARP_ROWS = DIGITS == 2 ? 64 : 32,
     WARP_COLUMNS = 32,
@@ -18,8 +18,8 @@ enum {
     N_TILES = WARP_COLUMNS / 8,
     OWN = M_TILES * N_TILES * 4,
     STAGE_ROWS = 64,
-    LINES_WORDS = EXACT8_STEP * EXACT8_LINES,
-    LINES_BLOCKS = (GROUP_ROWS + GROUP_COLUMNS) / EXACT8_LINES, /* of 16 lines, of one digit */
+    LINES_WORDS = PLANES_STEP * PLANES_LINES,
+    LINES_BLOCKS = (GROUP_ROWS + GROUP_COLUMNS) / PLANES_LINES, /* of 16 lines, of one digit */
     FOURS = DIGITS * LINES_BLOCKS * LINES_WORDS / 4,            /* of four words: what is copied at a time */
     COPIES = (FOURS + ITEMS - 1) / ITEMS,                       /* by an item at most */
     STAGES = 2,
@@ -44,11 +44,11 @@ CANON_INLINE void mma(int c[4], const uint a[4], const uint b[2])
 /* Word w of line `line` of a block of 16. */
 static inline uint swizzled(uint w, uint line)
 {
-    return w * EXACT8_LINES + (line ^ ((w >> 1 & 1) * 8));
+    return w * PLANES_LINES + (line ^ ((w >> 1 & 1) * 8));
 }
 
-CANON_INLINE void block_values(PRODUCT_PARAMETERS, const struct exact8_layout *l,
-                               const struct exact8_block *b, uint number, __local uint *tile,
+CANON_INLINE void block_values(PRODUCT_PARAMETERS, const struct planes_layout *l,
+                               const struct planes_block *b, uint number, __local uint *tile,
                                float values[OWN])
 {
     const uint batch = get_group_id(2), id = get_local_id(0), lane = id % 32, g = lane / 4, t = lane % 4;
@@ -58,24 +58,24 @@ CANON_INLINE void block_values(PRODUCT_PARAMETERS, const struct exact8_layout *l
     struct tile_copies copies;
     UNROLL for (uint i = 0; i < COPIES; i++)
     {
-        const uint four = i * ITEMS + id, w = four / 4 % EXACT8_STEP, line = four % 4 * 4;
+        const uint four = i * ITEMS + id, w = four / 4 % PLANES_STEP, line = four % 4 * 4;
         const uint block = four / (LINES_WORDS / 4) % LINES_BLOCKS,
                    d = four / (LINES_WORDS / 4) / LINES_BLOCKS;
-        const bool of_a = block < GROUP_ROWS / EXACT8_LINES;
+        const bool of_a = block < GROUP_ROWS / PLANES_LINES;
         const uint first =
-            of_a ? i0 + block * EXACT8_LINES : j0 + (block - GROUP_ROWS / EXACT8_LINES) * EXACT8_LINES;
+            of_a ? i0 + block * PLANES_LINES : j0 + (block - GROUP_ROWS / PLANES_LINES) * PLANES_LINES;
         const uint lines = of_a ? l->a_lines : l->b_lines;
         copies.there[i] = four < FOURS && first < lines;
         copies.from[i] = planes + (of_a ? l->a_digits + d * l->a_step : l->b_digits + d * l->b_step) +
                          ((ulong)batch * lines + (first < lines ? first : 0)) * words +
-                         (ulong)(b->word + w) * EXACT8_LINES + line;
+                         (ulong)(b->word + w) * PLANES_LINES + line;
         copies.to[i] = (d * LINES_BLOCKS + block) * LINES_WORDS + swizzled(w, line);
     }
     int acc[DIGITS][M_TILES][N_TILES][4];
     UNROLL for (uint d = 0; d < DIGITS; d++) UNROLL for (uint i = 0; i < M_TILES; i++)
         UNROLL for (uint j = 0; j < N_TILES; j++) UNROLL for (uint e = 0; e < 4; e++) acc[d][i][j][e] = 0;
     uint4 next[COPIES];
-    const uint steps = exact8_words(b->length) / EXACT8_STEP;
+    const uint steps = planes_words(b->length, PER_WORD) / PLANES_STEP;
     UNROLL for (uint i = 0; i < COPIES; i++) next[i] =
         copies.there[i] ? vload4(0, copies.from[i]) : (uint4)(0);
     barrier(CLK_LOCAL_MEM_FENCE); /* nobody reads what lay there */
@@ -96,13 +96,13 @@ CANON_INLINE void block_values(PRODUCT_PARAMETERS, const struct exact8_layout *l
             UNROLL for (uint deep = 0; deep < 2; deep++)
         {
             const uint column = warp_column + 8 * j;
-            y[d][j][deep] = stage[(d * LINES_BLOCKS + (GROUP_ROWS + column) / EXACT8_LINES) * LINES_WORDS +
-                                  swizzled(t + 4 * deep, column % EXACT8_LINES + g)];
+            y[d][j][deep] = stage[(d * LINES_BLOCKS + (GROUP_ROWS + column) / PLANES_LINES) * LINES_WORDS +
+                                  swizzled(t + 4 * deep, column % PLANES_LINES + g)];
         }
         UNROLL for (uint i = 0; i < M_TILES; i++) UNROLL for (uint d = 0; d < DIGITS; d++)
         {
             __local const uint *lines =
-                stage + (d * LINES_BLOCKS + warp_row / EXACT8_LINES + i) * LINES_WORDS;
+                stage + (d * LINES_BLOCKS + warp_row / PLANES_LINES + i) * LINES_WORDS;
             const uint x[4] = {lines[swizzled(t, g)], lines[swizzled(t, g + 8)], lines[swizzled(t + 4, g)],
                                lines[swizzled(t + 4, g + 8)]};
             UNROLL for (uint e = 0; d + e < DIGITS; e++) UNROLL for (uint j = 0; j < N_TILES; j++)
