@@ -10,6 +10,9 @@ static enum keel_status check_shape(const struct keel_attention_decode *op)
         return keel_fail(KEEL_INVALID,
                          "attention_decode: batch %u, %u heads of %u, %u tokens: nothing to compute",
                          op->batch, op->heads, op->head_width, op->capacity);
+    if (op->kv_heads == 0 || op->heads % op->kv_heads != 0)
+        return keel_fail(KEEL_INVALID, "attention_decode: %u heads of keys and values do not divide %u heads",
+                         op->kv_heads, op->heads);
     if (op->capacity % KEEL_LANES != 0 || op->capacity > INT32_MAX - KEEL_LANES)
         return keel_fail(KEEL_INVALID,
                          "attention_decode: room for %u tokens is no multiple of %d below 2^31: round it up",
@@ -24,15 +27,16 @@ uint64_t keel_attention_decode_workspace_bytes(const struct keel_attention_decod
 
 uint64_t keel_attention_decode_cache_bytes(const struct keel_attention_decode *op)
 {
-    return KEEL_BYTES(op->batch, 2, op->heads, op->capacity, op->head_width, sizeof(float));
+    return KEEL_BYTES(op->batch, 2, op->kv_heads, op->capacity, op->head_width, sizeof(float));
 }
 
 static enum keel_status check(const struct keel_attention_decode *op)
 {
     const uint64_t bytes = KEEL_BYTES(op->batch, op->heads, op->head_width, sizeof(float));
+    const uint64_t shared = KEEL_BYTES(op->batch, op->kv_heads, op->head_width, sizeof(float));
     KEEL_TRY(check_shape(op));
     return KEEL_CHECK_OPERANDS(
-        "attention_decode", {"qkv", op->qkv, KEEL_BYTES(3, bytes), KEEL_READ},
+        "attention_decode", {"qkv", op->qkv, keel_plus(bytes, KEEL_BYTES(2, shared)), KEEL_READ},
         {"position", op->position, KEEL_BYTES(op->batch, sizeof(int32_t)), KEEL_READ},
         {"cache", op->cache, keel_attention_decode_cache_bytes(op), KEEL_WRITTEN},
         {"out", op->out, bytes, KEEL_WRITTEN},
@@ -45,27 +49,29 @@ enum keel_status keel_op_attention_decode(struct keel_kernels *kernels,
 {
     KEEL_TRY(check(op));
     const struct keel_range heads = {.global = {op->heads, op->batch, 1}, .local = {1, 1, 1}};
+    const struct keel_range shared = {.global = {op->kv_heads, op->batch, 1}, .local = {1, 1, 1}};
     const struct keel_range keys = {.global = {op->capacity / KEEL_LANES, op->heads, op->batch},
                                     .local = {1, 1, 1}};
     const struct keel_range columns = {
         .global = {op->head_width / KEEL_LANES + (op->head_width % KEEL_LANES != 0), op->heads, op->batch},
         .local = {1, 1, 1}};
     const float scale = keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width));
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_keep", &heads,
+    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_keep", &shared,
                                  KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->cache),
                                            keel_arg_buffer(op->position), keel_arg_u32(op->heads),
-                                           keel_arg_u32(op->head_width), keel_arg_u32(op->capacity))));
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_scores", &keys,
-                                 KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->cache),
-                                           keel_arg_buffer(op->workspace), keel_arg_buffer(op->position),
-                                           keel_arg_u32(op->heads), keel_arg_u32(op->head_width),
-                                           keel_arg_u32(op->capacity), keel_arg_f32(scale))));
+                                           keel_arg_u32(op->kv_heads), keel_arg_u32(op->head_width),
+                                           keel_arg_u32(op->capacity))));
+    KEEL_TRY(keel_kernels_launch(
+        kernels, list, KEEL_MODULE_decode, "keel_decode_scores", &keys,
+        KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->cache), keel_arg_buffer(op->workspace),
+                  keel_arg_buffer(op->position), keel_arg_u32(op->heads), keel_arg_u32(op->kv_heads),
+                  keel_arg_u32(op->head_width), keel_arg_u32(op->capacity), keel_arg_f32(scale))));
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_weigh", &heads,
                                  KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->position),
                                            keel_arg_u32(op->heads), keel_arg_u32(op->capacity))));
     return keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_mix", &columns,
                                KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->cache),
                                          keel_arg_buffer(op->out), keel_arg_buffer(op->position),
-                                         keel_arg_u32(op->heads), keel_arg_u32(op->head_width),
-                                         keel_arg_u32(op->capacity)));
+                                         keel_arg_u32(op->heads), keel_arg_u32(op->kv_heads),
+                                         keel_arg_u32(op->head_width), keel_arg_u32(op->capacity)));
 }

@@ -7,15 +7,16 @@
  *     max  = largest s_j, + 0                  e_j = exp(s_j - max)         sum = sum of e_j, j ascending from 0
  *     o[d] = (fma over j ascending of e_j v_j[d], from 0) / sum + 0
  *
- * so out has the bits of that row. (What attention.cl adds of masked pairs is 0 times a number.)
+ * so out has the bits of that row. (What attention.cl adds of masked pairs is 0 times a number.) Head h has the
+ * keys and values of head h / (heads / kv_heads) of those.
  *
- * Shapes: qkv [batch, 3, heads, width], out [batch, heads, width], cache [batch, 2, heads, capacity * width]: keys
- * turned, as [width][capacity], so that scores of sixteen keys are one vector; values as [capacity][width].
- * capacity is a multiple of 16. work [batch, heads, capacity + 16]: scores, then exponentials, behind them their sum.
- * A position that is not in [0, capacity) keeps nothing and gives zeros.
+ * Shapes: qkv [batch, heads + 2 kv_heads, width], out [batch, heads, width], cache [batch, 2, kv_heads,
+ * capacity * width]: keys turned, as [width][capacity], so that scores of sixteen keys are one vector; values as
+ * [capacity][width]. capacity is a multiple of 16. work [batch, heads, capacity + 16]: scores, then exponentials,
+ * behind them their sum. A position that is not in [0, capacity) keeps nothing and gives zeros.
  *
- * Work-items are alone in their groups: of a head (keep, weigh), of sixteen keys of it (scores), of sixteen
- * columns (mix). No tunables. Tolerance against the host: none, equal bits. */
+ * Work-items are alone in their groups: of a head of keys (keep), of a head (weigh), of sixteen keys of it
+ * (scores), of sixteen columns (mix). No tunables. Tolerance against the host: none, equal bits. */
 
 /* One head of one sequence. */
 struct place {
@@ -32,30 +33,30 @@ static struct place place_of(__global const int *position, uint heads, uint capa
     return place;
 }
 
-/* Part 0, 1, 2 of the token: q, k, v. */
-static __global const float *part_of(__global const float *qkv, uint part, uint heads, uint width, uint head,
-                                     uint batch)
+/* Head `head` of a token's row: those of q, then k, then v. */
+static __global const float *row_of(__global const float *qkv, uint heads, uint kv_heads, uint width, uint head,
+                                    uint batch)
 {
-    return qkv + (((ulong)batch * 3 + part) * heads + head) * width;
+    return qkv + ((ulong)batch * (heads + 2 * kv_heads) + head) * width;
 }
 
-static ulong kept_at(uint batch, uint part, uint heads, uint head, uint capacity, uint width)
+static ulong kept_at(uint batch, uint part, uint kv_heads, uint head, uint capacity, uint width)
 {
-    return (((ulong)batch * 2 + part) * heads + head) * capacity * width;
+    return (((ulong)batch * 2 + part) * kv_heads + head) * capacity * width;
 }
 
 __kernel void keel_decode_keep(__global const float *qkv, __global float *cache, __global const int *position,
-                               uint heads, uint width, uint capacity)
+                               uint heads, uint kv_heads, uint width, uint capacity)
 {
     const uint head = get_group_id(0), batch = get_group_id(1);
-    const struct place place = place_of(position, heads, capacity, head, batch);
+    const struct place place = place_of(position, kv_heads, capacity, head, batch);
     if (place.count == 0)
         return;
-    __global const float *k = part_of(qkv, 1, heads, width, head, batch);
-    __global const float *v = part_of(qkv, 2, heads, width, head, batch);
-    __global float *keys = cache + kept_at(batch, 0, heads, head, capacity, width) + (place.count - 1);
+    __global const float *k = row_of(qkv, heads, kv_heads, width, heads + head, batch);
+    __global const float *v = row_of(qkv, heads, kv_heads, width, heads + kv_heads + head, batch);
+    __global float *keys = cache + kept_at(batch, 0, kv_heads, head, capacity, width) + (place.count - 1);
     __global float *values =
-        cache + kept_at(batch, 1, heads, head, capacity, width) + (ulong)(place.count - 1) * width;
+        cache + kept_at(batch, 1, kv_heads, head, capacity, width) + (ulong)(place.count - 1) * width;
     for (uint d = 0; d < width; d++) {
         keys[(ulong)d * capacity] = k[d];
         values[d] = v[d];
@@ -63,15 +64,16 @@ __kernel void keel_decode_keep(__global const float *qkv, __global float *cache,
 }
 
 __kernel void keel_decode_scores(__global const float *qkv, __global const float *cache, __global float *work,
-                                 __global const int *position, uint heads, uint width, uint capacity,
-                                 float scale)
+                                 __global const int *position, uint heads, uint kv_heads, uint width,
+                                 uint capacity, float scale)
 {
     const uint first = get_group_id(0) * 16, head = get_group_id(1), batch = get_group_id(2);
     const struct place place = place_of(position, heads, capacity, head, batch);
     if (first >= place.count)
         return;
-    __global const float *q = part_of(qkv, 0, heads, width, head, batch);
-    __global const float *keys = cache + kept_at(batch, 0, heads, head, capacity, width) + first;
+    const uint shared = head / (heads / kv_heads);
+    __global const float *q = row_of(qkv, heads, kv_heads, width, head, batch);
+    __global const float *keys = cache + kept_at(batch, 0, kv_heads, shared, capacity, width) + first;
     float16 s = (float16)(0.0f);
     for (uint d = 0; d < width; d++)
         s = fma((float16)(q[d]), vload16(0, keys + (ulong)d * capacity), s);
@@ -97,12 +99,14 @@ __kernel void keel_decode_weigh(__global float *work, __global const int *positi
 }
 
 __kernel void keel_decode_mix(__global const float *work, __global const float *cache, __global float *out,
-                              __global const int *position, uint heads, uint width, uint capacity)
+                              __global const int *position, uint heads, uint kv_heads, uint width,
+                              uint capacity)
 {
     const uint first = get_group_id(0) * 16, head = get_group_id(1), batch = get_group_id(2);
     const struct place place = place_of(position, heads, capacity, head, batch);
     __global const float *row = work + place.head * (capacity + 16);
-    __global const float *values = cache + kept_at(batch, 1, heads, head, capacity, width) + first;
+    const uint shared = head / (heads / kv_heads);
+    __global const float *values = cache + kept_at(batch, 1, kv_heads, shared, capacity, width) + first;
     __global float *o = out + place.head * width + first;
     float16 sum = (float16)(0.0f);
     for (uint j = 0; j < place.count; j++)

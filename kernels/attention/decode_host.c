@@ -7,34 +7,45 @@ extern const struct keel_packed_text keel_cl_decode;
 /* One head of one sequence. */
 struct place {
     uint64_t head, batch, number; /* number: of the head, over all sequences */
-    uint64_t heads, width, capacity;
+    uint64_t heads, kv_heads, width, capacity;
     uint64_t count; /* keys that there are, its own among them; 0: none */
 };
 
-/* The scalars of each kernel are heads, width and capacity, from argument `first` on; of weigh, which knows
- * no width, that is 1. */
-static struct place place_of(void *const *arguments, int position, int first, bool has_width, uint64_t number)
+static void find_place(struct place *place, const int32_t *position, uint64_t of, uint64_t number)
 {
-    struct place place = {.number = number,
-                          .heads = u32_at(arguments, first),
-                          .width = has_width ? u32_at(arguments, first + 1) : 1,
-                          .capacity =
-                              has_width ? u32_at(arguments, first + 2) : u32_at(arguments, first + 1)};
-    place.head = number % place.heads;
-    place.batch = number / place.heads;
-    const int32_t at = ((const int32_t *)arguments[position])[place.batch];
-    place.count = at >= 0 && (uint64_t)at < place.capacity ? (uint64_t)at + 1 : 0;
+    place->number = number;
+    place->head = number % of;
+    place->batch = number / of;
+    const int32_t at = position[place->batch];
+    place->count = at >= 0 && (uint64_t)at < place->capacity ? (uint64_t)at + 1 : 0;
+}
+
+/* The scalars of a kernel: heads, kv_heads, width and capacity, from argument `first` on. `number` counts
+ * heads of queries. */
+static struct place place_of(void *const *arguments, int position, int first, uint64_t number)
+{
+    struct place place = {.heads = u32_at(arguments, first),
+                          .kv_heads = u32_at(arguments, first + 1),
+                          .width = u32_at(arguments, first + 2),
+                          .capacity = u32_at(arguments, first + 3)};
+    find_place(&place, arguments[position], place.heads, number);
     return place;
 }
 
-static const float *part_of(const struct place *place, const float *qkv, uint64_t part)
+static const float *row_of(const struct place *place, const float *qkv, uint64_t head)
 {
-    return qkv + ((place->batch * 3 + part) * place->heads + place->head) * place->width;
+    return qkv + (place->batch * (place->heads + 2 * place->kv_heads) + head) * place->width;
 }
 
-static uint64_t kept_at(const struct place *place, uint64_t part)
+/* Of the keys or values that a head of those has. */
+static uint64_t kept_at(const struct place *place, uint64_t part, uint64_t head)
 {
-    return ((place->batch * 2 + part) * place->heads + place->head) * place->capacity * place->width;
+    return ((place->batch * 2 + part) * place->kv_heads + head) * place->capacity * place->width;
+}
+
+static uint64_t shared_by(const struct place *place)
+{
+    return place->head / (place->heads / place->kv_heads);
 }
 
 static uint64_t work_at(const struct place *place)
@@ -46,11 +57,13 @@ static void host_decode_keep(KEEL_HOST_ARGUMENTS)
 {
     float *cache = arguments[1];
     for (uint64_t number = 0; number < range->global[0] * range->global[1]; number++) {
-        const struct place place = place_of(arguments, 2, 3, true, number);
-        const float *k = part_of(&place, arguments[0], 1), *v = part_of(&place, arguments[0], 2);
+        struct place place = place_of(arguments, 2, 3, 0);
+        find_place(&place, arguments[2], place.kv_heads, number);
+        const float *k = row_of(&place, arguments[0], place.heads + place.head);
+        const float *v = k + place.kv_heads * place.width;
         for (uint64_t d = 0; d < place.width && place.count > 0; d++) {
-            cache[kept_at(&place, 0) + d * place.capacity + place.count - 1] = k[d];
-            cache[kept_at(&place, 1) + (place.count - 1) * place.width + d] = v[d];
+            cache[kept_at(&place, 0, place.head) + d * place.capacity + place.count - 1] = k[d];
+            cache[kept_at(&place, 1, place.head) + (place.count - 1) * place.width + d] = v[d];
         }
     }
 }
@@ -66,19 +79,21 @@ KEEL_HOST_KERNEL static float score(const struct place *place, const float *q, c
 static void host_decode_scores(KEEL_HOST_ARGUMENTS)
 {
     float *work = arguments[2];
-    const float scale = f32_at(arguments, 7);
+    const float scale = f32_at(arguments, 8);
     for (uint64_t number = 0; number < range->global[1] * range->global[2]; number++) {
-        const struct place place = place_of(arguments, 3, 4, true, number);
-        const float *keys = (const float *)arguments[1] + kept_at(&place, 0);
+        const struct place place = place_of(arguments, 3, 4, number);
+        const float *keys = (const float *)arguments[1] + kept_at(&place, 0, shared_by(&place));
+        const float *q = row_of(&place, arguments[0], place.head);
         for (uint64_t j = 0; j < place.count; j++)
-            work[work_at(&place) + j] = score(&place, part_of(&place, arguments[0], 0), keys + j, scale);
+            work[work_at(&place) + j] = score(&place, q, keys + j, scale);
     }
 }
 
 static void host_decode_weigh(KEEL_HOST_ARGUMENTS)
 {
     for (uint64_t number = 0; number < range->global[0] * range->global[1]; number++) {
-        const struct place place = place_of(arguments, 1, 2, false, number);
+        struct place place = {.heads = u32_at(arguments, 2), .capacity = u32_at(arguments, 3)};
+        find_place(&place, arguments[1], place.heads, number);
         float *row = (float *)arguments[0] + work_at(&place), largest = -INFINITY, sum = 0.0F;
         for (uint64_t j = 0; j < place.count; j++)
             largest = row[j] > largest ? row[j] : largest;
@@ -100,9 +115,9 @@ KEEL_HOST_KERNEL static void add_scaled(float a, const float *x, uint64_t width,
 static void host_decode_mix(KEEL_HOST_ARGUMENTS)
 {
     for (uint64_t number = 0; number < range->global[1] * range->global[2]; number++) {
-        const struct place place = place_of(arguments, 3, 4, true, number);
+        const struct place place = place_of(arguments, 3, 4, number);
         const float *row = (const float *)arguments[0] + work_at(&place);
-        const float *values = (const float *)arguments[1] + kept_at(&place, 1);
+        const float *values = (const float *)arguments[1] + kept_at(&place, 1, shared_by(&place));
         float *o = (float *)arguments[2] + number * place.width;
         for (uint64_t d = 0; d < place.width; d++)
             o[d] = 0.0F;

@@ -37,9 +37,13 @@ static double exponential(double y)
 
 static enum keel_status check_rotary(const struct keel_rotary *op)
 {
-    if (op->batch == 0 || op->tokens == 0 || op->heads == 0 || op->head_width == 0)
-        return keel_fail(KEEL_INVALID, "rotary: batch %u, %u tokens, %u heads of %u: nothing to compute",
-                         op->batch, op->tokens, op->heads, op->head_width);
+    if (op->batch == 0 || op->tokens == 0 || op->heads == 0 || op->kv_heads == 0 || op->head_width == 0)
+        return keel_fail(KEEL_INVALID,
+                         "rotary: batch %u, %u tokens, %u and %u heads of %u: nothing to compute", op->batch,
+                         op->tokens, op->heads, op->kv_heads, op->head_width);
+    if (op->position != NULL && op->tokens != 1)
+        return keel_fail(KEEL_INVALID, "rotary: positions of %u tokens: they are of one a sequence",
+                         op->tokens);
     if (op->head_width % 2 != 0)
         return keel_fail(KEEL_INVALID, "rotary: heads of %u, which cannot be turned in pairs",
                          op->head_width);
@@ -48,9 +52,12 @@ static enum keel_status check_rotary(const struct keel_rotary *op)
                          WIDTH_MAX);
     if (!(op->base > 1.0F && op->base <= 1e9F))
         return keel_fail(KEEL_INVALID, "rotary: base %g is not in (1, 1e9]", (double)op->base);
-    const uint64_t bytes = KEEL_BYTES(op->batch, op->tokens, 3, op->heads, op->head_width, sizeof(float));
-    return KEEL_CHECK_OPERANDS("rotary", {"qkv", op->qkv, bytes, KEEL_IN_PLACE},
-                               {"out", op->out, bytes, KEEL_WRITTEN | KEEL_IN_PLACE});
+    const uint64_t heads = op->heads + 2 * (uint64_t)op->kv_heads;
+    const uint64_t bytes = KEEL_BYTES(op->batch, op->tokens, heads, op->head_width, sizeof(float));
+    return KEEL_CHECK_OPERANDS(
+        "rotary", {"qkv", op->qkv, bytes, KEEL_IN_PLACE},
+        {"out", op->out, bytes, KEEL_WRITTEN | KEEL_IN_PLACE},
+        {"position", op->position, KEEL_BYTES(op->batch, sizeof(int32_t)), KEEL_OPTIONAL});
 }
 
 enum keel_status keel_op_rotary(struct keel_kernels *kernels, const struct keel_rotary *op,
@@ -58,10 +65,13 @@ enum keel_status keel_op_rotary(struct keel_kernels *kernels, const struct keel_
 {
     KEEL_TRY(check_rotary(op));
     const double ratio = exponential(logarithm((double)op->base) * 2 / op->head_width);
-    const struct keel_range range = {.global = {op->tokens, 1, 1}, .local = {1, 1, 1}};
+    const bool given = op->position != NULL;
+    const struct keel_range range = {.global = {given ? op->batch : op->tokens, 1, 1}, .local = {1, 1, 1}};
     return keel_kernels_launch(
         kernels, list, KEEL_MODULE_rotary, "keel_rotary", &range,
-        KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->out), keel_arg_u32(op->batch),
-                  keel_arg_u32(op->tokens), keel_arg_u32(op->heads), keel_arg_u32(op->head_width),
-                  keel_arg_u64((uint64_t)(ratio * 0x1p64)), keel_arg_f32(op->inverse ? -1.0F : 1.0F)));
+        KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->out), keel_arg_either(op->position, op->qkv),
+                  keel_arg_u32(given), keel_arg_u32(op->batch), keel_arg_u32(op->tokens),
+                  keel_arg_u32(op->heads + op->kv_heads), keel_arg_u32(op->kv_heads),
+                  keel_arg_u32(op->head_width), keel_arg_u64((uint64_t)(ratio * 0x1p64)),
+                  keel_arg_f32(op->inverse ? -1.0F : 1.0F)));
 }

@@ -5,7 +5,8 @@
  *     y_2i     = fma(x_2i+1, -s, x_2i * c)        c = cos, s = sin of the angle; the gradient turns back,
  *     y_2i+1   = fma(x_2i,    s, x_2i+1 * c)      by -s
  *
- * v is copied. Shapes: x and y [batch, tokens, 3, heads, head_width], or the same buffer.
+ * v is copied. Shapes: x and y [batch, tokens, heads of q, k, v, head_width], or the same buffer: `turned`
+ * heads, then `copied`. Or tokens is 1, and sequence b has token positions[b] (`given`).
  *
  * Angles are whole numbers, in parts of 2^-64 of a turn, so that they are the same on every device and do not
  * lose digits as t grows: step_0 = 2^64 / (2 pi), step_i+1 = the upper half of step_i * ratio, ratio = 2^64
@@ -13,7 +14,7 @@
  * quarter of a turn is taken off, and a polynomial takes the rest, in [-pi / 4, pi / 4].
  *
  * Error of c and s: below 1e-7, against double, for t up to 2^20. A work-item is alone in its group and turns
- * token t of all sequences. Tunables: KEEL_BY_LANE. Tolerance against the host: none, equal bits. */
+ * token t of all sequences, or the token of one. Tunables: KEEL_BY_LANE. Tolerance against the host: none, equal bits. */
 
 enum { WIDTH_MAX = 256 };
 
@@ -54,14 +55,16 @@ static inline float16 rotary_swap(float16 v)
                      v.se);
 }
 
-__kernel void keel_rotary(__global const float *x, __global float *y, uint batch, uint tokens, uint heads,
-                          uint width, ulong ratio, float direction)
+__kernel void keel_rotary(__global const float *x, __global float *y, __global const int *positions, uint given,
+                          uint batch, uint tokens, uint turned, uint copied, uint width, ulong ratio,
+                          float direction)
 {
     __local float cosines[WIDTH_MAX];
     __local float sines[WIDTH_MAX];
-    const uint token = get_global_id(0), part = heads * width;
-    if (token >= tokens)
+    const uint item = get_global_id(0);
+    if (item >= (given ? batch : tokens))
         return;
+    const uint token = given ? (uint)positions[item] : item, end = given ? item + 1 : batch;
     ulong step = 0x28be60db9391054aUL;
     for (uint d = 0; d < width; d += 2) {
         const float2 turn = rotary_turn(token * step);
@@ -75,9 +78,9 @@ __kernel void keel_rotary(__global const float *x, __global float *y, uint batch
         cosines[d] = 0.0f;
         sines[d] = 0.0f;
     }
-    for (uint b = 0; b < batch; b++) {
-        const ulong row = ((ulong)b * tokens + token) * 3 * part;
-        for (uint h = 0; h < 2 * heads; h++)
+    for (uint b = given ? item : 0; b < end; b++) {
+        const ulong row = ((ulong)b * tokens + (given ? 0 : token)) * (turned + copied) * width;
+        for (uint h = 0; h < turned; h++)
             for (uint d = 0; d < width; d += 16) {
                 const ulong at = row + h * width + d;
                 const float16 v = canon_load(x + at, width - d);
@@ -85,7 +88,9 @@ __kernel void keel_rotary(__global const float *x, __global float *y, uint batch
                 canon_store(fma(rotary_swap(v), sine, v * cosine), y + at, width - d);
             }
         if (x != y)
-            for (uint d = 0; d < part; d += 16)
-                canon_store(canon_load(x + row + 2 * part + d, part - d), y + row + 2 * part + d, part - d);
+            for (uint d = 0, rest = copied * width; d < rest; d += 16) {
+                const ulong at = row + turned * width + d;
+                canon_store(canon_load(x + at, rest - d), y + at, rest - d);
+            }
     }
 }

@@ -52,23 +52,26 @@ static void host_rotary(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0];
     float *y = arguments[1];
-    const uint32_t batch = u32_at(arguments, 2), tokens = u32_at(arguments, 3);
-    const uint32_t heads = u32_at(arguments, 4), width = u32_at(arguments, 5);
-    const uint64_t ratio = u64_at(arguments, 6), part = (uint64_t)heads * width;
-    const float direction = f32_at(arguments, 7);
+    const int32_t *positions = u32_at(arguments, 3) != 0 ? arguments[2] : NULL;
+    const uint32_t batch = u32_at(arguments, 4), tokens = u32_at(arguments, 5);
+    const uint32_t turned = u32_at(arguments, 6), width = u32_at(arguments, 8);
+    const uint64_t ratio = u64_at(arguments, 9), copied = (uint64_t)u32_at(arguments, 7) * width;
+    const float direction = f32_at(arguments, 10);
     for (uint64_t row = 0; row < (uint64_t)batch * tokens; row++) {
+        const uint64_t token = positions != NULL ? (uint32_t)positions[row] : row % tokens;
+        const uint64_t begin = row * ((uint64_t)turned * width + copied);
         uint64_t step = UINT64_C(0x28be60db9391054a);
         for (uint32_t d = 0; d < width; d += 2, step = multiply_high(step, ratio)) {
-            struct turn turn = turn_of(row % tokens * step);
+            struct turn turn = turn_of(token * step);
             turn.sine = direction * turn.sine;
-            for (uint64_t head = 0; head < 2 * (uint64_t)heads; head++) {
-                const uint64_t at = row * 3 * part + head * width + d;
+            for (uint64_t head = 0; head < turned; head++) {
+                const uint64_t at = begin + head * width + d;
                 turn_pair(x + at, turn, y + at);
             }
         }
         if (x != y)
-            memcpy(y + row * 3 * part + 2 * part, x + row * 3 * part + 2 * part,
-                   keel_size(part * sizeof(float)));
+            memcpy(y + begin + (uint64_t)turned * width, x + begin + (uint64_t)turned * width,
+                   keel_size(copied * sizeof(float)));
     }
 }
 

@@ -106,10 +106,26 @@ static struct cut choose_lanes(const struct keel_kernels *kernels, const struct 
     return best;
 }
 
+/* Of a product of few rows B is nearly all that is read: a group has columns side by side, of which it reads
+ * long stretches, and each unit a group. Its sums lie where those of many rows would (gemm_few.h). */
+static struct cut choose_few(const struct keel_kernels *kernels, const struct keel_gemm *op)
+{
+    enum { STRIPS = 8 };
+    const uint32_t units = keel_kernels_info(kernels)->compute_units;
+    const uint32_t room = keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ROWS) / GEMM_TILE_ROWS *
+                          keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_STRIPS);
+    const uint32_t each = divide_up(divide_up(op->n, GEMM_TILE_COLUMNS), units > 0 ? units : 1);
+    const uint32_t most = room < STRIPS ? room : STRIPS, strips = each < most ? each : most;
+    return (struct cut){GEMM_TILE_ROWS, strips * GEMM_TILE_COLUMNS, strips, 0, 1};
+}
+
 static struct cut choose_cut(const struct keel_kernels *kernels, const struct keel_gemm *op)
 {
-    return keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ITEMS) > 1 ? choose_lanes(kernels, op)
-                                                                      : choose_strips(kernels, op);
+    if (keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ITEMS) > 1)
+        return choose_lanes(kernels, op);
+    if (op->m <= GEMM_TILE_ROWS && op->k_slices.count == 0)
+        return choose_few(kernels, op);
+    return choose_strips(kernels, op);
 }
 
 static uint32_t type_bytes(enum keel_dtype type)

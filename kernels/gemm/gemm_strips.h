@@ -6,7 +6,8 @@
  * both lie in the nearest caches in the order of their use, and multiplies (gemm_tile.h). Meanwhile
  * it asks for the lines of the next panel, of the next rows, and of C. Between depths the sums lie in `sums`.
  * With slices there is a stack of such sums, of the nodes of the tree whose right neighbours are still to
- * come: as many as there are ones in the number of slices done. No depth reaches beyond a slice.
+ * come: as many as there are ones in the number of slices done. No depth reaches beyond a slice. Products of
+ * few rows go another way (gemm_few.h).
  *
  * Tunables (tunables.c): DEPTH (k per panel), ROWS_MAX (largest row_block), STRIPS_MAX (most strips),
  * KEEL_BY_LANE, and with slices what fits the ARENA. */
@@ -148,6 +149,14 @@ static inline uint group_columns(uint strips)
 CANON_INLINE void group_multiply(const struct part *g, uint row_block, uint strips, uint sliced_depth,
                                  const enum way way, __local float *arena)
 {
+    if (way == OWN && row_block <= TILE_ROWS) {
+        const struct few_room room = {.deepest = DEPTH,
+                                      .panel = arena,
+                                      .a = arena + PANEL_FLOATS,
+                                      .sums = arena + PANEL_FLOATS + BLOCKS_FLOATS};
+        few_multiply(g, &room);
+        return;
+    }
     struct layout to = {
         .deepest = DEPTH, .block_floats = BLOCK_FLOATS, .strip_floats = ROWS_MAX * TILE_COLUMNS};
     uint blocks_floats = BLOCKS_FLOATS;

@@ -46,30 +46,39 @@ static enum keel_status attention_grad(struct golden_run *run, const uint32_t *s
     return keel_op_attention_grad(run->kernels, &op, &run->list);
 }
 
-/* batch, tokens, heads, width of a head, base, whether inverse, whether in place */
+/* batch, tokens, heads, width of a head, base, whether inverse (1) or of positions (2), whether in place,
+ * heads of keys (0: as many) */
 static enum keel_status rotary(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_rotary op = {.batch = shape[0],
                              .tokens = shape[1],
                              .heads = shape[2],
+                             .kv_heads = shape[7] != 0 ? shape[7] : shape[2],
                              .head_width = shape[3],
                              .base = (float)shape[4],
-                             .inverse = shape[5] != 0};
-    const uint64_t count = 3 * (uint64_t)op.batch * op.tokens * op.heads * op.head_width;
+                             .inverse = shape[5] == 1};
+    const uint64_t heads = op.heads + 2 * (uint64_t)op.kv_heads;
+    const uint64_t count = heads * op.batch * op.tokens * op.head_width;
     op.qkv = golden_floats(run, "qkv", shape[6] ? GOLDEN_UPDATED : GOLDEN_INPUT, count, -2.0F, 2.0F);
+    if (shape[5] == 2)
+        op.position = golden_ids(run, "position", op.batch, 70000);
     op.out = shape[6] ? op.qkv : golden_output(run, "out", count);
     return golden_ready(run) ? keel_op_rotary(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
-/* batch, heads, width of a head, room, and what positions are below. Keys and values of tokens before are
- * drawn. */
+/* batch, heads, width of a head, room, what positions are below, and heads of keys (0: as many). Keys and
+ * values of tokens before are drawn. */
 static enum keel_status attention_decode(struct golden_run *run, const uint32_t *shape)
 {
-    struct keel_attention_decode op = {
-        .batch = shape[0], .heads = shape[1], .head_width = shape[2], .capacity = shape[3]};
+    struct keel_attention_decode op = {.batch = shape[0],
+                                       .heads = shape[1],
+                                       .kv_heads = shape[5] != 0 ? shape[5] : shape[1],
+                                       .head_width = shape[2],
+                                       .capacity = shape[3]};
     const uint64_t count = (uint64_t)op.batch * op.heads * op.head_width;
-    op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, 3 * count, -2.0F, 2.0F);
-    op.cache = golden_floats(run, "cache", GOLDEN_UPDATED, 2 * count * op.capacity, -2.0F, 2.0F);
+    const uint64_t shared = (uint64_t)op.batch * op.kv_heads * op.head_width;
+    op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, count + 2 * shared, -2.0F, 2.0F);
+    op.cache = golden_floats(run, "cache", GOLDEN_UPDATED, 2 * shared * op.capacity, -2.0F, 2.0F);
     op.position = golden_ids(run, "position", op.batch, shape[4]);
     op.out = golden_output(run, "out", count);
     op.workspace = golden_scratch(run, "workspace", keel_attention_decode_workspace_bytes(&op));
@@ -94,10 +103,12 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(attention_decode, decode, "1x1x1-of-16", 0x53d43a2bf64b4814, 1, 1, 1, 16, 1),
     GOLDEN_CASE(attention_decode, decode, "3x5x17-of-48", 0xfd8a119bed3a2880, 3, 5, 17, 48, 48),
     GOLDEN_CASE(attention_decode, decode, "2x2x64-of-272", 0xbe10900304cc7de8, 2, 2, 64, 272, 272),
+    GOLDEN_CASE(attention_decode, decode, "3x6x17-of-48-by-2", 0x05a26305087f0453, 3, 6, 17, 48, 48, 2),
     GOLDEN_CASE(rotary, rotary, "1x1x1x2", 0xde78e79658d63723, 1, 1, 1, 2, 10000, 0, 0),
     GOLDEN_CASE(rotary, rotary, "2x37x3x10", 0x67b823f092f7c5a7, 2, 37, 3, 10, 10000, 0, 0),
     GOLDEN_CASE(rotary, rotary, "1x1201x1x64-inverse", 0x816f5640f38400ea, 1, 1201, 1, 64, 500, 1, 0),
     GOLDEN_CASE(rotary, rotary, "3x5x2x18-in-place", 0x1d7b751f06790194, 3, 5, 2, 18, 10000, 0, 1),
+    GOLDEN_CASE(rotary, rotary, "5x1x4x34-by-2-positions", 0x02c24c8e3909cae8, 5, 1, 4, 34, 10000, 2, 0, 2),
 };
 
 const struct golden_family golden_attention = {cases, sizeof cases / sizeof cases[0], KEEL_CANONICAL};

@@ -18,6 +18,31 @@ static enum keel_status build_gemm(const struct row *row, struct keel_launch_lis
     return keel_op_gemm(kernels, &op, list);
 }
 
+/* Of few rows: the second operand is what is read, from memory. */
+static enum keel_status append_few(const struct row *row, bool turned, struct keel_launch_list *list,
+                                   struct work *work)
+{
+    const double m = (double)row->rows, n = (double)row->n, k = (double)row->k;
+    struct keel_gemm op = {.m = (uint32_t)row->rows,
+                           .n = (uint32_t)row->n,
+                           .k = (uint32_t)row->k,
+                           .batch = 1,
+                           .transpose_b = turned};
+    op.lda = op.k, op.ldb = turned ? op.k : op.n, op.ldc = op.n;
+    op.a = pool[1], op.b = pool[2], op.c = pool[0];
+    *work = (struct work){.stream = STREAM_READ, .bytes = 4 * (m * k + k * n + m * n), .ops = m * n * k};
+    return keel_op_gemm(kernels, &op, list);
+}
+static enum keel_status build_few(const struct row *row, struct keel_launch_list *list, struct work *work)
+{
+    return append_few(row, false, list, work);
+}
+static enum keel_status build_few_turned(const struct row *row, struct keel_launch_list *list,
+                                         struct work *work)
+{
+    return append_few(row, true, list, work);
+}
+
 /* rows: tokens of each of four texts. Of the products only what the causal mask leaves, and no exponential;
  * each operand once, of which there are so many of the width of all heads. */
 static struct work attention_work(const struct row *row, int operands, int products)
@@ -50,8 +75,12 @@ static enum keel_status build_attention_grad(const struct row *row, struct keel_
 }
 
 #define ROOFLINE_PRODUCT                                                                                     \
-    BOTH("gemm", build_gemm, HIDDEN, WIDTH), {"attention 4 x", build_attention, 64, 0, 0},                   \
-        {"attention 4 x", build_attention, 1024, 0, 0},                                                      \
+    BOTH("gemm", build_gemm, HIDDEN, WIDTH), {"gemm few", build_few, 1, 4 * HIDDEN, HIDDEN},                 \
+        {"gemm few", build_few, 4, 4 * HIDDEN, HIDDEN}, {"gemm few", build_few, 8, 4 * HIDDEN, HIDDEN},      \
+        {"gemm few, turned", build_few_turned, 1, VOCAB, WIDTH},                                             \
+        {"gemm few, turned", build_few_turned, 4, VOCAB, WIDTH},                                             \
+        {"gemm few, turned", build_few_turned, 8, VOCAB, WIDTH},                                             \
+        {"attention 4 x", build_attention, 64, 0, 0}, {"attention 4 x", build_attention, 1024, 0, 0},        \
         {"attention_grad 4 x", build_attention_grad, 64, 0, 0},                                              \
     {                                                                                                        \
         "attention_grad 4 x", build_attention_grad, 1024, 0, 0                                               \

@@ -8,10 +8,11 @@
 #include <string.h>
 
 struct shape {
-    uint32_t batch, tokens, heads, width, capacity;
+    uint32_t batch, tokens, heads, kv_heads, width, capacity;
 };
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 16}, {2, 19, 3, 5, 32}, {1, 40, 2, 64, 48}, {3, 33, 1, 17, 48}, {1, 130, 2, 16, 144},
+    {1, 1, 1, 1, 1, 16},   {2, 19, 3, 3, 5, 32}, {1, 40, 2, 2, 64, 48},
+    {3, 33, 1, 1, 17, 48}, {2, 21, 6, 2, 5, 32}, {1, 130, 2, 1, 16, 144},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -41,34 +42,60 @@ static float *attend_all(const struct shape *s, struct rig_device *on, const flo
     return out;
 }
 
-/* The rows of token t of each sequence, dense. */
-static void take_rows(const struct shape *s, const float *from, uint32_t t, uint64_t row, float *out)
+/* Heads that share keys and values have the same ones. */
+static void share_heads(const struct shape *s, float *qkv)
 {
-    for (uint32_t b = 0; b < s->batch; b++)
-        memcpy(out + b * row, from + ((uint64_t)b * s->tokens + t) * row, keel_size(row * sizeof *out));
+    const uint64_t row = row_of(s), group = s->heads / s->kv_heads;
+    for (uint64_t part = 1; part < 3ULL * s->batch * s->tokens; part += part % 3 == 1 ? 1 : 2)
+        for (uint64_t h = 0; h < s->heads; h++)
+            memmove(qkv + part * row + h * s->width, qkv + part * row + h / group * group * s->width,
+                    s->width * sizeof *qkv);
+}
+
+static uint64_t decoded_row(const struct shape *s)
+{
+    return (uint64_t)(s->heads + 2 * s->kv_heads) * s->width;
+}
+
+/* Token t of each sequence, dense: its queries, and each key and value once. */
+static void take_rows(const struct shape *s, const float *qkv, uint32_t t, float *out)
+{
+    const uint64_t group = s->heads / s->kv_heads;
+    for (uint32_t b = 0; b < s->batch; b++) {
+        const float *from = qkv + ((uint64_t)b * s->tokens + t) * 3 * row_of(s);
+        for (uint64_t h = 0; h < s->heads + 2ULL * s->kv_heads; h++, out += s->width) {
+            const uint64_t head = h < s->heads ? h
+                                               : s->heads + (h - s->heads) / s->kv_heads * s->heads +
+                                                     (h - s->heads) % s->kv_heads * group;
+            memcpy(out, from + head * s->width, s->width * sizeof *out);
+        }
+    }
 }
 
 /* The same, token after token, in a cache that held something else before. */
 static float *attend_each(const struct shape *s, struct rig_device *on, const float *qkv)
 {
-    const uint64_t row = row_of(s), rows = s->batch * row;
-    struct keel_attention_decode op = {
-        .batch = s->batch, .heads = s->heads, .head_width = s->width, .capacity = s->capacity};
-    float *out = rig_numbers(0, s->tokens * rows), *now = rig_numbers(0, 3 * rows), *o = rig_numbers(0, rows);
+    const uint64_t row = row_of(s), rows = s->batch * row, in = s->batch * decoded_row(s);
+    struct keel_attention_decode op = {.batch = s->batch,
+                                       .heads = s->heads,
+                                       .kv_heads = s->kv_heads,
+                                       .head_width = s->width,
+                                       .capacity = s->capacity};
+    float *out = rig_numbers(0, s->tokens * rows), *now = rig_numbers(0, in), *o = rig_numbers(0, rows);
     float *dirty = rig_numbers(9, 2 * rows * s->capacity);
     int32_t position[4];
     op.cache = rig_buffer(on, dirty, keel_attention_decode_cache_bytes(&op));
-    op.qkv = rig_buffer(on, NULL, 3 * rows * sizeof *now);
+    op.qkv = rig_buffer(on, NULL, in * sizeof *now);
     op.position = rig_buffer(on, NULL, s->batch * sizeof *position);
     op.out = rig_buffer(on, NULL, rows * sizeof *o);
     op.workspace = rig_buffer(on, NULL, keel_attention_decode_workspace_bytes(&op));
     struct keel_launch_list list = {0};
     ck_ok(keel_op_attention_decode(on->kernels, &op, &list));
     for (uint32_t t = 0; t < s->tokens; t++) {
-        take_rows(s, qkv, t, 3 * row, now);
+        take_rows(s, qkv, t, now);
         for (uint32_t b = 0; b < s->batch; b++)
             position[b] = (int32_t)t;
-        ck_ok(keel_queue_write(on->queue, op.qkv, 0, now, 3 * rows * sizeof *now, NULL, NULL));
+        ck_ok(keel_queue_write(on->queue, op.qkv, 0, now, in * sizeof *now, NULL, NULL));
         ck_ok(keel_queue_write(on->queue, op.position, 0, position, s->batch * sizeof *position, NULL, NULL));
         ck_ok(keel_launch_list_run(&list, on->queue));
         rig_read(on, op.out, o);
@@ -117,7 +144,9 @@ START_TEST(each_token_has_the_bits_of_its_row_on_every_device)
     for (int n = 0; n < SHAPES; n++) {
         const struct shape *s = &shapes[n];
         const uint64_t count = s->batch * s->tokens * row_of(s);
-        float *qkv = rig_numbers(1, 3 * count), *host = attend_all(s, &rig[0], qkv);
+        float *qkv = rig_numbers(1, 3 * count);
+        share_heads(s, qkv);
+        float *host = attend_all(s, &rig[0], qkv);
         double *truth = calloc(keel_size(count), sizeof *truth);
         ck_assert_ptr_nonnull(truth);
         attend_true(s, qkv, truth);
@@ -143,7 +172,8 @@ START_TEST(a_position_out_of_range_keeps_nothing_and_gives_zeros)
     for (int d = 0; d < RIG_DEVICES; d++) {
         struct rig_device *on = &rig[d];
         struct keel_launch_list list = {0};
-        struct keel_attention_decode op = {.batch = 4, .heads = 2, .head_width = 5, .capacity = 16};
+        struct keel_attention_decode op = {
+            .batch = 4, .heads = 2, .kv_heads = 2, .head_width = 5, .capacity = 16};
         float *cache = rig_numbers(3, 4 * 2 * 2 * 5 * 16), *after = rig_numbers(0, 4 * 2 * 2 * 5 * 16);
         float *qkv = rig_numbers(4, 4 * 3 * 10), *out = rig_numbers(5, 4 * 10);
         op.cache = rig_buffer(on, cache, keel_attention_decode_cache_bytes(&op));
@@ -173,7 +203,8 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     rig_open();
     struct rig_device *on = &rig[1];
     struct keel_launch_list list = {0};
-    const struct keel_attention_decode sizes = {.batch = 2, .heads = 2, .head_width = 8, .capacity = 32};
+    const struct keel_attention_decode sizes = {
+        .batch = 2, .heads = 2, .kv_heads = 2, .head_width = 8, .capacity = 32};
     struct keel_attention_decode right = sizes;
     right.qkv = rig_buffer(on, NULL, 2 * 3 * 16 * sizeof(float));
     right.position = rig_buffer(on, NULL, 2 * sizeof(int32_t));
@@ -188,6 +219,13 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     ck_status(keel_op_attention_decode(on->kernels, &op, &list), KEEL_INVALID);
     op = right;
     op.capacity = 48; /* the cache is too small */
+    ck_status(keel_op_attention_decode(on->kernels, &op, &list), KEEL_INVALID);
+    op = right;
+    op.kv_heads = 0;
+    ck_status(keel_op_attention_decode(on->kernels, &op, &list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "0 heads of keys and values do not divide 2 heads"));
+    op.heads = 3;
+    op.kv_heads = 2;
     ck_status(keel_op_attention_decode(on->kernels, &op, &list), KEEL_INVALID);
     op = right;
     op.batch = 3;

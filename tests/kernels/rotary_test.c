@@ -38,6 +38,7 @@ static float *turn(const struct shape *s, struct rig_device *on, const float *x,
     struct keel_rotary op = {.batch = s->batch,
                              .tokens = s->tokens,
                              .heads = s->heads,
+                             .kv_heads = s->heads,
                              .head_width = s->width,
                              .base = s->base,
                              .inverse = inverse};
@@ -146,14 +147,68 @@ START_TEST(the_gradient_turns_back)
 }
 END_TEST
 
+/* One token of each of three sequences, whose keys have a head for each two of queries: the bits of that row
+ * of a sequence of all. */
+START_TEST(a_token_by_its_position_has_the_bits_of_its_row)
+{
+    enum { TOKENS = 50, HEADS = 4, SHARED = 2, WIDTH = 10, ROW = (HEADS + 2 * SHARED) * WIDTH, PICKED = 3 };
+    static const int32_t positions[PICKED] = {0, 49, 17};
+    rig_open();
+    float *all = rig_numbers(1, TOKENS * ROW), *y = rig_numbers(0, TOKENS * ROW);
+    float x[PICKED * ROW], picked[PICKED * ROW], turned[PICKED * ROW];
+    for (int d = 0; d < RIG_DEVICES; d++) {
+        struct rig_device *on = &rig[d];
+        struct keel_launch_list list = {0};
+        struct keel_rotary op = {.batch = 1,
+                                 .tokens = TOKENS,
+                                 .heads = HEADS,
+                                 .kv_heads = SHARED,
+                                 .head_width = WIDTH,
+                                 .base = 10000};
+        op.qkv = rig_buffer(on, all, TOKENS * ROW * sizeof *all);
+        op.out = rig_buffer(on, NULL, TOKENS * ROW * sizeof *all);
+        ck_ok(keel_op_rotary(on->kernels, &op, &list));
+        rig_run(on, &list);
+        rig_read(on, op.out, y);
+        rig_clear(on);
+        for (int i = 0; i < PICKED; i++) {
+            memcpy(x + i * ROW, all + positions[i] * ROW, ROW * sizeof *x);
+            memcpy(picked + i * ROW, y + positions[i] * ROW, ROW * sizeof *x);
+        }
+        op.batch = PICKED;
+        op.tokens = 1;
+        op.qkv = op.out = rig_buffer(on, x, sizeof x);
+        op.position = rig_buffer(on, positions, sizeof positions);
+        ck_ok(keel_op_rotary(on->kernels, &op, &list));
+        rig_run(on, &list);
+        rig_read(on, op.out, turned);
+        rig_same_bits("rotary by position", d, turned, picked, PICKED * ROW);
+        ck_assert(memcmp(turned, x, ROW * sizeof *x) == 0); /* token 0 turns by nothing */
+        ck_assert(memcmp(turned + ROW, x + ROW, ROW * sizeof *x) != 0);
+        ck_assert(memcmp(turned + 2 * ROW - SHARED * WIDTH, x + 2 * ROW - SHARED * WIDTH,
+                         SHARED * WIDTH * sizeof *x) == 0); /* nor do values */
+        rig_clear(on);
+    }
+    free(all);
+    free(y);
+    rig_close();
+}
+END_TEST
+
 START_TEST(wrong_descriptors_are_refused_by_name)
 {
     rig_open();
     struct rig_device *on = &rig[1];
     struct keel_launch_list list = {0};
     struct keel_buffer *x = rig_buffer(on, NULL, 3 * 4 * 2 * 8 * sizeof(float));
-    const struct keel_rotary right = {
-        .batch = 1, .tokens = 4, .heads = 2, .head_width = 8, .base = 10000, .qkv = x, .out = x};
+    const struct keel_rotary right = {.batch = 1,
+                                      .tokens = 4,
+                                      .heads = 2,
+                                      .kv_heads = 2,
+                                      .head_width = 8,
+                                      .base = 10000,
+                                      .qkv = x,
+                                      .out = x};
     const float bases[] = {1, 0, -3, INFINITY, NAN};
     struct keel_rotary op = right;
     for (size_t i = 0; i < sizeof bases / sizeof bases[0]; i++) {
@@ -171,6 +226,13 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     ck_status(keel_op_rotary(on->kernels, &op, &list), KEEL_INVALID);
     op.tokens = 5; /* qkv too small */
     ck_status(keel_op_rotary(on->kernels, &op, &list), KEEL_INVALID);
+    op = right;
+    op.kv_heads = 0;
+    ck_status(keel_op_rotary(on->kernels, &op, &list), KEEL_INVALID);
+    op = right;
+    op.position = rig_buffer(on, NULL, sizeof(int32_t));
+    ck_status(keel_op_rotary(on->kernels, &op, &list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "positions of 4 tokens"));
     ck_assert_uint_eq(list.count, 0);
     keel_launch_list_fini(&list);
     rig_close();
@@ -182,6 +244,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, queries_and_keys_turn_by_the_true_angle_with_the_same_bits_on_every_device);
     tcase_add_test(tc, cosines_and_sines_are_within_1e_7_far_out);
     tcase_add_test(tc, the_gradient_turns_back);
+    tcase_add_test(tc, a_token_by_its_position_has_the_bits_of_its_row);
     tcase_add_test(tc, wrong_descriptors_are_refused_by_name);
 }
 

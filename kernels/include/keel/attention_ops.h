@@ -43,13 +43,14 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *, const struct keel
 
 /* Causal attention of one token of each sequence, the one that comes next, to itself and to those before it,
  * whose keys and values `cache` holds (Pope et al. 2022): the last row of keel_op_attention over all of them,
- * to the bit, without dropout. qkv is [batch, 3 * heads * head_width]; position [batch] int32 says which
- * token of its sequence each is, from 0: the caller has had the tokens before it computed, in their order.
- * Key and value are kept in the cache, [batch, 2, heads, capacity * head_width] (laid out as decode.cl says),
- * which is read where it was written alone. out is [batch, heads * head_width]: zeros for a position that is
- * not below `capacity`, a multiple of 16. */
+ * to the bit, without dropout. Heads may share keys and values in groups (Ainslie et al. 2023), heads /
+ * kv_heads to each: the bits are those of keys and values that are repeated. qkv is [batch, (heads + 2
+ * kv_heads) * head_width]; position [batch] int32 says which token of its sequence each is, from 0: the
+ * caller has had the tokens before it computed, in their order. Key and value are kept in the cache, [batch,
+ * 2, kv_heads, capacity * head_width] (laid out as decode.cl says), which is read where it was written alone.
+ * out is [batch, heads * head_width]: zeros for a position that is not below `capacity`, a multiple of 16. */
 struct keel_attention_decode {
-    uint32_t batch, heads, head_width, capacity;
+    uint32_t batch, heads, kv_heads /* a divisor of heads */, head_width, capacity;
     struct keel_buffer *qkv, *position, *cache, *out, *workspace;
 };
 uint64_t keel_attention_decode_cache_bytes(const struct keel_attention_decode *);
@@ -61,12 +62,15 @@ enum keel_status keel_op_attention_decode(struct keel_kernels *, const struct ke
  * 2i and 2i + 1 of each head of token t turn by the angle t * base^(-2i / head_width), base usually 10,000; v
  * is copied. `inverse` turns back: that is the gradient, and undoes the operation but for rounding. Angles
  * are whole numbers (rotary.cl), so their cosines and sines are within 1e-7 wherever t is below 2^20, with
- * the same bits on every device. base in (1, 1e9]; head_width even, at most 256. out may be qkv. */
+ * the same bits on every device. base in (1, 1e9]; head_width even, at most 256. out may be qkv.
+ *
+ * With `position`, [batch] int32, tokens is 1 and each sequence's token is the one of that number. Keys and
+ * values may have fewer heads than queries: a row is (heads + 2 kv_heads) * head_width. */
 struct keel_rotary {
-    uint32_t batch, tokens, heads, head_width;
+    uint32_t batch, tokens, heads, kv_heads, head_width;
     float base;
     bool inverse;
-    struct keel_buffer *qkv, *out;
+    struct keel_buffer *qkv, *out, *position /* or NULL */;
 };
 enum keel_status keel_op_rotary(struct keel_kernels *, const struct keel_rotary *, struct keel_launch_list *);
 
