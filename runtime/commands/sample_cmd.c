@@ -133,18 +133,6 @@ static enum keel_status encode_prompt(struct sample *sample)
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* So many of the bytes are whole characters of UTF-8, or no UTF-8: the rest is the begin of one. */
-static size_t whole_characters(const char *text, size_t bytes)
-{
-    for (size_t back = 1; back <= 3 && back <= bytes; back++) {
-        const uint8_t byte = (uint8_t)text[bytes - back];
-        const size_t wanted = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
-        if ((byte & 0xc0) != 0x80)
-            return wanted > back ? bytes - back : bytes;
-    }
-    return bytes;
-}
-
 static enum keel_status print_to(struct sample *sample, size_t end)
 {
     const size_t bytes = end - sample->printed;
@@ -167,46 +155,22 @@ static enum keel_status write_token(void *context, uint32_t token, const char *t
     memcpy(sample->text + sample->bytes, text, bytes);
     sample->bytes += bytes;
     sample->text[sample->bytes] = '\0';
-    return print_to(sample, whole_characters(sample->text, sample->bytes));
+    return print_to(sample, keel_whole_characters(sample->text, sample->bytes));
 }
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
 
-static enum keel_status check_model(const struct keel_job *job)
-{
-    const enum keel_model_kind kind = keel_job_data_kind(job);
-    if (kind == KEEL_MODEL_GPT || kind == KEEL_MODEL_MOE || kind == KEEL_MODEL_LLAMA)
-        return KEEL_OK;
-    return keel_fail(KEEL_INVALID,
-                     "job %s: its model predicts no next token: keel eval says what it is worth", job->name);
-}
-
-/* A row of the logits of GPT or Llama depends on its own sequence alone, so that one is computed and not a
- * batch; experts have places for the tokens of a batch, and of a plug-in nothing is known. */
-static void choose_batch(struct keel_job *job)
-{
-    if (job->kind == KEEL_MODEL_GPT || job->kind == KEEL_MODEL_LLAMA)
-        job->batch = 1;
-}
-
 static enum keel_status open_model(struct sample *sample, const char *path)
 {
     struct keel_trained *trained = &sample->trained;
-    const struct keel_data_use use = {.val_path = NULL};
-    char identity[KEEL_IDENTITY_BYTES] = "";
-    KEEL_TRY(keel_trained_find(&sample->own->trained, path, trained));
-    KEEL_TRY(check_model(&trained->job));
-    const struct keel_job whole = trained->job;
-    choose_batch(&trained->job);
-    KEEL_TRY(keel_data_open_to_use(&trained->job, &use, &trained->data));
-    if (keel_data_is_whole(trained->data))
-        keel_job_identity(&whole, keel_data_digest(trained->data), identity);
+    char identity[KEEL_IDENTITY_BYTES];
+    KEEL_TRY(keel_trained_find_text(&sample->own->trained, path, trained, identity));
     if (sample->own->seed == NULL)
         sample->sampling.seed = trained->job.seed;
     KEEL_TRY(encode_prompt(sample));
     const uint64_t longest = (sample->prompt_count > 0 ? sample->prompt_count : 1) + sample->own->tokens;
-    trained->decode = !sample->own->no_cache && keel_inference_decodes(&trained->job);
-    trained->only_decode = trained->decode && longest - 1 <= trained->job.block;
+    trained->decode = !sample->own->no_cache && keel_inference_decodes(&trained->job, trained->data);
+    trained->only_decode = trained->decode > 0 && longest - 1 <= trained->job.block;
     return keel_trained_open(trained, &sample->own->trained, identity);
 }
 
@@ -252,6 +216,7 @@ static void print_json(const struct sample *sample)
     for (size_t i = 0; i < sample->count; i++)
         keel_json_number(&json, NULL, sample->tokens[i]);
     keel_json_close(&json, ']');
+    keel_json_bool(&json, "cache", sample->trained.decode > 0);
     keel_json_real(&json, "first_token_s", first_s(sample), 6);
     keel_json_real(&json, "tokens_per_s", tokens_per_s(sample), 3);
     keel_command_json_end(&json);

@@ -187,6 +187,38 @@ enum keel_status keel_trained_find(const struct keel_trained_options *options, c
     return KEEL_OK;
 }
 
+static enum keel_status check_model(const struct keel_job *job)
+{
+    const enum keel_model_kind kind = keel_job_data_kind(job);
+    if (kind == KEEL_MODEL_GPT || kind == KEEL_MODEL_MOE || kind == KEEL_MODEL_LLAMA)
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID,
+                     "job %s: its model predicts no next token: keel eval says what it is worth", job->name);
+}
+
+/* A row of the logits of GPT or Llama depends on its own sequence alone, so that one is computed and not a
+ * batch; experts have places for the tokens of a batch, and of a plug-in nothing is known. */
+static void choose_batch(struct keel_job *job)
+{
+    if (job->kind == KEEL_MODEL_GPT || job->kind == KEEL_MODEL_LLAMA)
+        job->batch = 1;
+}
+
+enum keel_status keel_trained_find_text(const struct keel_trained_options *options, const char *path,
+                                        struct keel_trained *out, char identity[KEEL_IDENTITY_BYTES])
+{
+    const struct keel_data_use use = {.val_path = NULL};
+    identity[0] = '\0';
+    KEEL_TRY(keel_trained_find(options, path, out));
+    KEEL_TRY(check_model(&out->job));
+    const struct keel_job whole = out->job;
+    choose_batch(&out->job);
+    KEEL_TRY(keel_data_open_to_use(&out->job, &use, &out->data));
+    if (keel_data_is_whole(out->data))
+        keel_job_identity(&whole, keel_data_digest(out->data), identity);
+    return KEEL_OK;
+}
+
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
 static enum keel_status open_device(struct keel_trained *trained, const struct keel_trained_options *options)

@@ -42,7 +42,8 @@ struct keel_trained {
     struct keel_inference *inference;
     struct keel_snapshot_info info; /* what was loaded */
     uint64_t stall_ns;
-    bool decode, only_decode; /* as struct keel_inference_config; for keel_trained_open */
+    uint32_t decode; /* as struct keel_inference_config, with the next; for keel_trained_open */
+    bool only_decode;
 };
 /* PATH is a job file, the directory of a run, a store, a run in it or a snapshot. A job file names a
  * directory
@@ -50,6 +51,10 @@ struct keel_trained {
  * NOT_FOUND, INVALID and what job files and stores say. */
 enum keel_status keel_trained_find(const struct keel_trained_options *options, const char *path,
                                    struct keel_trained *out);
+/* The same of a model that predicts the next token, with its data opened. `identity` is for
+ * keel_trained_open. INVALID: another model. Errors as of data. */
+enum keel_status keel_trained_find_text(const struct keel_trained_options *options, const char *path,
+                                        struct keel_trained *out, char identity[KEEL_IDENTITY_BYTES]);
 /* Open device and model, and load the weights: `identity` is what the snapshot must bear, "" anything.
  * Blocks. MISMATCH: it is another job's. Errors as of boards, snapshots and keel_inference_create. */
 enum keel_status keel_trained_open(struct keel_trained *trained, const struct keel_trained_options *options,

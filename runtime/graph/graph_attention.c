@@ -12,6 +12,9 @@ keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
                                 const struct keel_attention_spec *spec)
 {
     KEEL_ASSERT(spec != NULL);
+    if (graph->position != 0 && !spec->bidirectional)
+        return keel_graph_attention_decode(
+            graph, qkv, &(struct keel_decode_spec){.heads = spec->heads, .kv_heads = spec->heads});
     struct keel_attributes attributes = keel_graph_random(graph, spec->dropout);
     attributes.attention.heads = spec->heads;
     attributes.attention.bidirectional = spec->bidirectional;
@@ -88,78 +91,141 @@ static enum keel_status emit_attention_grad(struct keel_emit *emit, const struct
 
 /* ---- the newest token ---------------------------------------------------------------------------------- */
 
+keel_value keel_graph_decode(struct keel_graph *graph, uint64_t batch, uint32_t tokens)
+{
+    graph->position = keel_graph_input(graph, "position", KEEL_I32, (struct keel_shape){2, {batch, 1}});
+    graph->decodes = tokens;
+    return graph->position;
+}
+
 /* Room in the cache, as the kernels take it. */
 static uint64_t capacity_of(uint32_t tokens)
 {
     return ((uint64_t)tokens + 15) / 16 * 16;
 }
 
-keel_value keel_graph_attention_decode(struct keel_graph *graph, keel_value qkv, keel_value position,
-                                       const struct keel_attention_decode_spec *spec)
+/* Columns of a head of qkv; 0: there are no such heads. */
+static uint64_t decoded_width(uint64_t columns, uint32_t heads, uint32_t kv_heads)
+{
+    const uint64_t all = heads + 2 * (uint64_t)kv_heads;
+    return heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && columns % all == 0 ? columns / all : 0;
+}
+
+keel_value keel_graph_attention_decode(struct keel_graph *graph, keel_value qkv,
+                                       const struct keel_decode_spec *spec)
 {
     KEEL_ASSERT(spec != NULL);
     const struct keel_shape shape = keel_graph_shape(graph, qkv);
+    const uint64_t width = shape.dims == 3 ? decoded_width(shape.size[2], spec->heads, spec->kv_heads) : 0;
+    char name[KEEL_VALUE_NAME_BYTES];
+    snprintf(name, sizeof name, "decode.kept.%u", graph->kept_count++);
     const struct keel_param_spec kept = {
-        .name = spec->name,
-        .shape = {2, {shape.size[0], 2 * capacity_of(spec->tokens) * (shape.size[2] / 3)}},
+        .name = name,
+        .shape = {2,
+                  {shape.size[0],
+                   2 * capacity_of(graph->decodes) * (width > 0 ? width * spec->kv_heads : 1)}},
         .statistic = true,
         .momentum = 1.0F};
     const keel_value cache = keel_graph_param(graph, &kept);
     if (cache != 0)
         graph->params[graph->param_count - 1].kept = true;
-    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION_DECODE, .in = {qkv, position, cache},
-                     .attributes = {.attention = {.heads = spec->heads}});
+    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION_DECODE, .in = {qkv, graph->position, cache},
+                     .attributes = {.attention = {.heads = spec->heads, .kv_heads = spec->kv_heads}});
 }
 
-/* As attention, of one token, and the cache is as the builder makes it. */
-static bool infer_decode(struct keel_infer *infer)
+/* One token, in a row of heads of queries, keys and values. */
+static bool infer_decoded_row(struct keel_infer *infer, uint32_t heads, uint32_t kv_heads)
 {
     uint64_t *size = infer->size;
     if (size['t'] != 1)
         return keel_infer_refuse(infer, "%llu tokens: it takes one at a time", (unsigned long long)size['t']);
-    return infer_attention(infer);
+    const uint64_t width = decoded_width(size['u'], heads, kv_heads);
+    if (width == 0)
+        return keel_infer_refuse(infer, "the width %llu is none of %u heads and twice %u",
+                                 (unsigned long long)size['u'], heads, kv_heads);
+    if (width > HEAD_WIDTH_MAX)
+        return keel_infer_refuse(infer, "heads of %llu columns, at most %d: use more heads than %u",
+                                 (unsigned long long)width, HEAD_WIDTH_MAX, heads);
+    size['W'] = width * heads; /* of the queries */
+    return true;
+}
+
+/* The cache is as the builder makes it. */
+static bool infer_decode(struct keel_infer *infer)
+{
+    const struct keel_attributes *attributes = &infer->node->attributes;
+    return infer_decoded_row(infer, attributes->attention.heads, attributes->attention.kv_heads);
 }
 
 static enum keel_status emit_decode(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *shape = shape_of(emit, node->out[0]);
-    const uint64_t width = shape->size[2], heads = node->attributes.attention.heads;
-    const struct keel_attention_decode op = {.batch = (uint32_t)shape->size[0],
-                                             .heads = (uint32_t)heads,
-                                             .head_width = (uint32_t)(width / heads),
-                                             .capacity =
-                                                 (uint32_t)(width_of(emit, node->in[2]) / (2 * width)),
-                                             .qkv = buffer_of(emit, node->in[0]),
-                                             .position = buffer_of(emit, node->in[1]),
-                                             .cache = buffer_of(emit, node->in[2]),
-                                             .out = buffer_of(emit, node->out[0]),
-                                             .workspace = emit->workspace};
+    const uint32_t heads = node->attributes.attention.heads, kv_heads = node->attributes.attention.kv_heads;
+    const uint64_t head_width = shape->size[2] / heads;
+    const struct keel_attention_decode op = {
+        .batch = (uint32_t)shape->size[0],
+        .heads = heads,
+        .kv_heads = kv_heads,
+        .head_width = (uint32_t)head_width,
+        .capacity = (uint32_t)(width_of(emit, node->in[2]) / (2 * head_width * kv_heads)),
+        .qkv = buffer_of(emit, node->in[0]),
+        .position = buffer_of(emit, node->in[1]),
+        .cache = buffer_of(emit, node->in[2]),
+        .out = buffer_of(emit, node->out[0]),
+        .workspace = emit->workspace};
     need_workspace(emit, keel_attention_decode_workspace_bytes(&op));
     return emit->measure ? KEEL_OK : keel_op_attention_decode(emit->kernels, &op, emit->list);
 }
 
 /* ---- rotary positions ---------------------------------------------------------------------------------- */
 
+keel_value keel_graph_rotary_decode(struct keel_graph *graph, keel_value qkv,
+                                    const struct keel_decode_spec *spec, float base)
+{
+    KEEL_ASSERT(spec != NULL);
+    return KEEL_NODE(
+        graph, .op = KEEL_OP_ROTARY_DECODE, .in = {qkv, graph->position},
+        .attributes = {.rotary = {.heads = spec->heads, .kv_heads = spec->kv_heads, .base = base}});
+}
+
 keel_value keel_graph_rotary(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base)
 {
+    if (graph->position != 0)
+        return keel_graph_rotary_decode(graph, qkv, &(struct keel_decode_spec){heads, heads}, base);
     return KEEL_NODE(graph, .op = KEEL_OP_ROTARY, .in = {qkv},
                      .attributes = {.rotary = {.heads = heads, .base = base}});
+}
+
+static bool infer_base(struct keel_infer *infer)
+{
+    const float base = infer->node->attributes.rotary.base;
+    return (base > 1.0F && base <= 1e9F) ||
+           keel_infer_refuse(infer, "the base %g is not in (1, 1e9]", (double)base);
 }
 
 /* A head must be a whole number of pairs, and the base one that angles can fall by. */
 static bool infer_rotary(struct keel_infer *infer)
 {
-    const struct keel_ir_node *node = infer->node;
     uint64_t *size = infer->size;
-    const uint32_t heads = node->attributes.rotary.heads;
-    const float base = node->attributes.rotary.base;
-    if (!(base > 1.0F && base <= 1e9F))
-        return keel_infer_refuse(infer, "the base %g is not in (1, 1e9]", (double)base);
+    const uint32_t heads = infer->node->attributes.rotary.heads;
+    if (!infer_base(infer))
+        return false;
     if (heads != 0 && size['w'] % (2 * (uint64_t)heads) == 0 && size['w'] / heads <= HEAD_WIDTH_MAX)
         return true;
     return keel_infer_refuse(infer,
                              "the width %llu in %u heads does not give each an even width of at most %d",
                              (unsigned long long)size['w'], heads, HEAD_WIDTH_MAX);
+}
+
+static bool infer_rotary_decode(struct keel_infer *infer)
+{
+    const struct keel_attributes *attributes = &infer->node->attributes;
+    const uint32_t heads = attributes->rotary.heads;
+    if (!infer_base(infer) || !infer_decoded_row(infer, heads, attributes->rotary.kv_heads))
+        return false;
+    return infer->size['W'] % (2 * (uint64_t)heads) == 0 ||
+           keel_infer_refuse(infer, "heads of %llu columns, which cannot be turned in pairs",
+                             (unsigned long long)(infer->size['W'] / heads));
 }
 
 static void describe_rotary(const struct keel_ir_node *node, char *text, size_t text_bytes)
@@ -179,21 +245,26 @@ static void grad_rotary(struct keel_autodiff *autodiff, const struct keel_ir_nod
 static enum keel_status emit_rotary(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *shape = shape_of(emit, node->in[0]);
+    const bool decodes = node->op == KEEL_OP_ROTARY_DECODE;
     const uint32_t heads = node->attributes.rotary.heads;
+    const uint32_t kv_heads = decodes ? node->attributes.rotary.kv_heads : heads;
     const struct keel_rotary op = {.batch = (uint32_t)shape->size[0],
                                    .tokens = (uint32_t)shape->size[1],
                                    .heads = heads,
-                                   .head_width = (uint32_t)(shape->size[2] / 3 / heads),
+                                   .kv_heads = kv_heads,
+                                   .head_width =
+                                       (uint32_t)(shape->size[2] / (heads + 2 * (uint64_t)kv_heads)),
                                    .base = node->attributes.rotary.base,
                                    .inverse = node->attributes.rotary.inverse,
                                    .qkv = buffer_of(emit, node->in[0]),
-                                   .out = buffer_of(emit, node->out[0])};
+                                   .out = buffer_of(emit, node->out[0]),
+                                   .position = decodes ? buffer_of(emit, node->in[1]) : NULL};
     return emit->measure ? KEEL_OK : keel_op_rotary(emit->kernels, &op, emit->list);
 }
 
 /* ---- the table ---- */
 
-enum { FIRST = KEEL_OP_ATTENTION, LAST = KEEL_OP_ATTENTION_DECODE };
+enum { FIRST = KEEL_OP_ATTENTION, LAST = KEEL_OP_ROTARY_DECODE };
 static const struct keel_op rows[LAST - FIRST + 1] = {
     /* Results: out, row maximum and sum. Scores and mixing are a product each, of t x t over w. */
     [KEEL_OP_ATTENTION - FIRST] = {.name = "attention",
@@ -222,11 +293,17 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                 .emit = emit_rotary},
     /* Operands: qkv, position, and the cache, to which it adds. */
     [KEEL_OP_ATTENTION_DECODE - FIRST] = {.name = "attention_decode",
-                                          .rule = "bt3w,#bt,bc->btw",
+                                          .rule = "btu,#bt,bc->btW",
                                           .flops = "2bc",
                                           .infer_dims = infer_decode,
                                           .describe = describe_attention,
                                           .emit = emit_decode},
+    [KEEL_OP_ROTARY_DECODE - FIRST] = {.name = "rotary_decode",
+                                       .rule = "btu,#bt->btu",
+                                       .in_place = "00",
+                                       .infer_dims = infer_rotary_decode,
+                                       .describe = describe_rotary,
+                                       .emit = emit_rotary},
 };
 
 const struct keel_op_family keel_ops_attention = {FIRST, LAST, rows};

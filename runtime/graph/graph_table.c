@@ -9,6 +9,9 @@
 keel_value keel_graph_embedding(struct keel_graph *graph, keel_value ids, keel_value table,
                                 keel_value positions)
 {
+    if (graph->position != 0 && positions != 0)
+        return keel_graph_add(graph, keel_graph_embedding(graph, ids, table, 0),
+                              keel_graph_gather(graph, positions, graph->position));
     return KEEL_NODE(graph, .op = KEEL_OP_EMBEDDING, .in = {ids, table, positions});
 }
 

@@ -55,11 +55,13 @@ struct keel_attributes {
                                        the rows of a table, of columns of logits */
     union {
         struct {
-            uint32_t heads; /* letter H of the index rules */
+            uint32_t heads;    /* letter H of the index rules */
+            uint32_t kv_heads; /* of attention_decode */
             bool bidirectional;
         } attention;
         struct {
             uint32_t heads;
+            uint32_t kv_heads; /* of rotary_decode */
             float base;
             bool inverse;
         } rotary;
@@ -132,6 +134,9 @@ struct keel_graph {
     uint32_t param_count, param_capacity;
     uint32_t stream_count;
     bool differentiated; /* autodiff is at work or through: nodes are passes', no more the model's */
+    keel_value position; /* of the newest token (keel_graph_decode), or 0: all tokens are there */
+    uint32_t decodes;    /* tokens that there is room for, with a position */
+    uint32_t kept_count; /* attention that keeps keys and values: their names */
     keel_value output;   /* what keel_engine_output reads, or 0 */
     keel_value loss;     /* the first loss, or 0 */
     uint32_t loss_count;

@@ -74,64 +74,96 @@ uint32_t keel_sampling_draw(const struct keel_sampling *sampling, const float *l
     return last;
 }
 
-/* All that a generation holds. */
-struct text {
-    const struct keel_generator *of;
-    int32_t *tokens; /* owned, as the scratch: prompt, and what was drawn */
-    struct keel_sampling_scratch scratch;
-    uint32_t choices; /* tokens that there are: a padded vocabulary has no text behind the rest */
-};
-
-static enum keel_status next(struct text *text, uint32_t number)
+static enum keel_status allocate(struct keel_generation *text)
 {
-    const struct keel_generator *of = text->of;
-    const struct keel_control control = {.seed_lo = (uint32_t)of->sampling.seed,
-                                         .seed_hi = (uint32_t)(of->sampling.seed >> 32)};
-    const uint32_t count = of->prompt_count + number;
-    const uint32_t length = count < of->block ? count : of->block;
-    const float uniform = keel_random_uniform(&control, SAMPLE_STREAM, number);
-    const float *logits;
-    char spelling[KEEL_TOKEN_TEXT_BYTES];
-    size_t bytes;
-    KEEL_TRY(of->predict(of->context, text->tokens + (count - length), length, &logits));
-    const uint32_t token = keel_sampling_draw(&of->sampling, logits, text->choices, uniform, text->scratch);
-    text->tokens[count] = (int32_t)token;
-    const char *written = keel_data_text_of(of->data, token, spelling, &bytes);
-    return of->write(of->context, token, written, bytes);
-}
-
-static enum keel_status allocate(struct text *text)
-{
-    const struct keel_generator *of = text->of;
+    const struct keel_generator *of = &text->of;
     KEEL_TRY(keel_alloc((size_t)of->prompt_count + of->tokens, sizeof *text->tokens, &text->tokens));
     KEEL_TRY(keel_alloc(text->choices, sizeof *text->scratch.weights, &text->scratch.weights));
     return keel_alloc(text->choices, sizeof *text->scratch.order, &text->scratch.order);
 }
 
-enum keel_status keel_generate(const struct keel_generator *generation)
+enum keel_status keel_generation_begin(struct keel_generation *text, const struct keel_generator *generation)
 {
-    struct keel_generator of = *generation;
-    const int32_t first = (int32_t)keel_data_first_token(of.data);
-    if (of.prompt_count == 0) {
-        of.prompt = &first;
-        of.prompt_count = 1;
+    const uint32_t vocab = keel_data_vocab(generation->data);
+    *text = (struct keel_generation){.of = *generation,
+                               .choices = vocab < generation->vocab ? vocab : generation->vocab};
+    struct keel_generator *of = &text->of;
+    const int32_t first = (int32_t)keel_data_first_token(of->data);
+    if (of->prompt_count == 0) {
+        of->prompt = &first;
+        of->prompt_count = 1;
     }
-    const uint32_t vocab = keel_data_vocab(of.data);
-    struct text text = {.of = &of, .choices = vocab < of.vocab ? vocab : of.vocab};
-    KEEL_TRY(keel_sampling_check(&of.sampling));
-    if (of.prompt_count > of.block)
+    KEEL_TRY(keel_sampling_check(&of->sampling));
+    if (of->prompt_count > of->block)
         return keel_fail(
             KEEL_INVALID,
             "the prompt has %u tokens, and the model sees %u at once (model.block): give at most "
             "so many",
-            of.prompt_count, of.block);
-    enum keel_status status = allocate(&text);
-    if (status == KEEL_OK)
-        memcpy(text.tokens, of.prompt, of.prompt_count * sizeof *text.tokens);
-    for (uint32_t n = 0; n < of.tokens && status == KEEL_OK; n++)
-        status = next(&text, n);
-    keel_free(text.tokens);
-    keel_free(text.scratch.weights);
-    keel_free(text.scratch.order);
+            of->prompt_count, of->block);
+    KEEL_TRY(allocate(text));
+    memcpy(text->tokens, of->prompt, of->prompt_count * sizeof *text->tokens);
+    of->prompt = NULL;
+    text->count = of->prompt_count;
+    return KEEL_OK;
+}
+
+const int32_t *keel_generation_window(const struct keel_generation *text, uint32_t *length)
+{
+    *length = text->count < text->of.block ? text->count : text->of.block;
+    return text->tokens + (text->count - *length);
+}
+
+enum keel_status keel_generation_draw(struct keel_generation *text, const float *logits)
+{
+    const struct keel_generator *of = &text->of;
+    const struct keel_control control = {.seed_lo = (uint32_t)of->sampling.seed,
+                                         .seed_hi = (uint32_t)(of->sampling.seed >> 32)};
+    const float uniform = keel_random_uniform(&control, SAMPLE_STREAM, text->drawn);
+    char spelling[KEEL_TOKEN_TEXT_BYTES];
+    size_t bytes;
+    KEEL_ASSERT(!keel_generation_is_whole(text));
+    const uint32_t token = keel_sampling_draw(&of->sampling, logits, text->choices, uniform, text->scratch);
+    text->tokens[text->count++] = (int32_t)token;
+    text->drawn++;
+    const char *written = keel_data_text_of(of->data, token, spelling, &bytes);
+    return of->write(of->context, token, written, bytes);
+}
+
+bool keel_generation_is_whole(const struct keel_generation *text)
+{
+    return text->drawn == text->of.tokens;
+}
+
+void keel_generation_end(struct keel_generation *text)
+{
+    keel_free(text->tokens);
+    keel_free(text->scratch.weights);
+    keel_free(text->scratch.order);
+}
+
+size_t keel_whole_characters(const char *text, size_t bytes)
+{
+    for (size_t back = 1; back <= 3 && back <= bytes; back++) {
+        const uint8_t byte = (uint8_t)text[bytes - back];
+        const size_t wanted = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+        if ((byte & 0xc0) != 0x80)
+            return wanted > back ? bytes - back : bytes;
+    }
+    return bytes;
+}
+
+enum keel_status keel_generate(const struct keel_generator *generation)
+{
+    struct keel_generation text;
+    uint32_t length;
+    const float *logits;
+    enum keel_status status = keel_generation_begin(&text, generation);
+    while (status == KEEL_OK && !keel_generation_is_whole(&text)) {
+        const int32_t *window = keel_generation_window(&text, &length);
+        status = generation->predict(generation->context, window, length, &logits);
+        if (status == KEEL_OK)
+            status = keel_generation_draw(&text, logits);
+    }
+    keel_generation_end(&text);
     return status;
 }

@@ -11,8 +11,10 @@ struct keel_inference {
     const struct keel_data *data; /* what it was made for */
     struct keel_kernels *kernels; /* owned, as the engine and what follows */
     struct keel_engine *engine;   /* of whole batches; NULL: only_decode */
-    struct keel_engine *decoder;  /* of one token more; NULL: none */
-    int32_t *kept;                /* tokens whose keys and values the decoder has: room for model.block */
+    struct keel_engine *decoder;  /* of one token more of `slots` texts; NULL: none */
+    uint32_t slots;
+    int32_t
+        *kept; /* tokens whose keys and values slot 0 has, in keel_inference_generate: room for model.block */
     uint32_t kept_count;
     void *inputs[KEEL_DATA_INPUTS_MAX]; /* of a batch */
     float *logits;                      /* of a batch, where there is an accuracy; of a token, else */
@@ -20,7 +22,7 @@ struct keel_inference {
 };
 
 static enum keel_status build_engine(const struct keel_inference *inference,
-                                     const struct keel_inference_config *from, bool decode,
+                                     const struct keel_inference_config *from, uint32_t slots,
                                      struct keel_engine **out)
 {
     const struct keel_job *job = inference->job;
@@ -32,8 +34,8 @@ static enum keel_status build_engine(const struct keel_inference *inference,
     struct keel_graph *graph;
     KEEL_TRY(keel_graph_create(&graph));
     config.graph = graph;
-    enum keel_status status = decode ? keel_model_build_decode(graph, job, inference->data)
-                                     : keel_model_build(graph, job, inference->data);
+    enum keel_status status = slots > 0 ? keel_model_build_decode(graph, job, inference->data, slots)
+                                        : keel_model_build(graph, job, inference->data);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, out);
     keel_graph_destroy(graph);
@@ -53,16 +55,17 @@ static enum keel_status build(struct keel_inference *inference, const struct kee
     options.numerics = (enum keel_class)inference->job->numerics;
     KEEL_TRY(keel_kernels_create_with(from->device, &options, &inference->kernels));
     if (!from->only_decode)
-        KEEL_TRY(build_engine(inference, from, false, &inference->engine));
-    if (from->decode)
-        KEEL_TRY(build_engine(inference, from, true, &inference->decoder));
-    if (from->decode)
+        KEEL_TRY(build_engine(inference, from, 0, &inference->engine));
+    if (from->decode > 0)
+        KEEL_TRY(build_engine(inference, from, from->decode, &inference->decoder));
+    if (from->decode > 0)
         KEEL_TRY(keel_alloc(inference->job->block, sizeof *inference->kept, &inference->kept));
     for (uint32_t i = 0; i < keel_data_input_count(inference->data); i++)
         KEEL_TRY(keel_alloc(keel_size(keel_data_input(inference->data, i)->bytes), 1, &inference->inputs[i]));
     const struct keel_shape shape = keel_engine_output_shape(any_engine(inference));
     const uint64_t columns = shape.dims > 0 ? shape.size[shape.dims - 1] : 0;
-    const uint64_t rows = keel_data_has_accuracy(inference->data) ? inference->job->batch : 1;
+    const uint64_t scored = keel_data_has_accuracy(inference->data) ? inference->job->batch : 1;
+    const uint64_t rows = scored > from->decode ? scored : from->decode;
     return keel_alloc(keel_size(rows * columns + 1), sizeof(float), &inference->logits);
 }
 
@@ -70,12 +73,13 @@ enum keel_status keel_inference_create(const struct keel_inference_config *confi
                                        struct keel_inference **out)
 {
     struct keel_inference *inference;
-    KEEL_ASSERT(!config->decode || keel_model_decodes(config->job));
-    KEEL_ASSERT(config->decode || !config->only_decode);
+    KEEL_ASSERT(config->decode == 0 || keel_model_decodes(config->job, config->data));
+    KEEL_ASSERT(config->decode > 0 || !config->only_decode);
     KEEL_TRY(keel_alloc(1, sizeof *inference, &inference));
     inference->job = config->job;
     inference->data = config->data;
     inference->stall_ns = config->stall_ns;
+    inference->slots = config->decode;
     const enum keel_status status = build(inference, config);
     if (status != KEEL_OK) {
         keel_inference_destroy(inference);
@@ -110,9 +114,9 @@ enum keel_status keel_inference_load(struct keel_inference *inference, struct ke
     return KEEL_OK;
 }
 
-bool keel_inference_decodes(const struct keel_job *job)
+bool keel_inference_decodes(const struct keel_job *job, const struct keel_data *data)
 {
-    return keel_model_decodes(job);
+    return keel_model_decodes(job, data);
 }
 
 static struct keel_engine_batch batch_of(const struct keel_inference *inference)
@@ -174,24 +178,40 @@ struct writing {
 };
 
 /* The window stands at the beginning of the block: causal attention makes what follows irrelevant. */
-static enum keel_status predict_whole(struct keel_inference *inference, const int32_t *window,
-                                      uint32_t length)
+enum keel_status keel_inference_predict(struct keel_inference *inference, const int32_t *window,
+                                        uint32_t length, const float **out)
 {
     const struct keel_engine_batch batch = batch_of(inference);
-    memset(inference->inputs[0], 0, keel_size(keel_data_input(inference->data, 0)->bytes));
+    for (uint32_t i = 0; i < keel_data_input_count(inference->data); i++)
+        memset(inference->inputs[i], 0, keel_size(keel_data_input(inference->data, i)->bytes));
     memcpy(inference->inputs[0], window, length * sizeof *window);
+    *out = inference->logits;
     return keel_engine_output(inference->engine, &batch, length - 1, 1,
                               keel_deadline_after_ns(inference->stall_ns), inference->logits);
 }
 
-/* The next token of what the decoder has kept; the logits behind it. */
-static enum keel_status decode_token(struct keel_inference *inference, int32_t token)
+enum keel_status keel_inference_decode(struct keel_inference *inference, const int32_t *tokens,
+                                       const int32_t *positions, const float **out)
+{
+    const struct keel_engine_batch batch = {.inputs = (const void *[]){positions, tokens, NULL},
+                                            .seed = inference->job->seed};
+    *out = inference->logits;
+    return keel_engine_output(inference->decoder, &batch, 0, inference->slots,
+                              keel_deadline_after_ns(inference->stall_ns), inference->logits);
+}
+
+uint32_t keel_inference_logits(const struct keel_inference *inference)
+{
+    const struct keel_shape shape = keel_engine_output_shape(any_engine(inference));
+    return (uint32_t)shape.size[shape.dims - 1];
+}
+
+/* The next token of what slot 0 has kept; the logits behind it. */
+static enum keel_status decode_token(struct keel_inference *inference, int32_t token, const float **out)
 {
     const int32_t position = (int32_t)inference->kept_count;
-    const struct keel_engine_batch batch = {.inputs = (const void *[]){&token, NULL, &position},
-                                            .seed = inference->job->seed};
-    KEEL_TRY(keel_engine_output(inference->decoder, &batch, 0, 1, keel_deadline_after_ns(inference->stall_ns),
-                                inference->logits));
+    KEEL_ASSERT(inference->slots == 1);
+    KEEL_TRY(keel_inference_decode(inference, &token, &position, out));
     inference->kept[inference->kept_count++] = token;
     return KEEL_OK;
 }
@@ -206,11 +226,10 @@ static bool goes_on(const struct keel_inference *inference, const int32_t *windo
 static enum keel_status predict(void *context, const int32_t *window, uint32_t length, const float **out)
 {
     struct keel_inference *inference = ((struct writing *)context)->inference;
-    *out = inference->logits;
     if (!goes_on(inference, window, length))
-        return predict_whole(inference, window, length);
+        return keel_inference_predict(inference, window, length, out);
     while (inference->kept_count < length)
-        KEEL_TRY(decode_token(inference, window[inference->kept_count]));
+        KEEL_TRY(decode_token(inference, window[inference->kept_count], out));
     return KEEL_OK;
 }
 
@@ -223,17 +242,14 @@ static enum keel_status write_on(void *context, uint32_t token, const char *text
 enum keel_status keel_inference_generate(struct keel_inference *inference,
                                          const struct keel_generator *generation)
 {
-    const struct keel_shape shape = keel_engine_output_shape(any_engine(inference));
     struct writing writing = {.inference = inference, .of = generation};
     struct keel_generator of = *generation;
     inference->kept_count = 0;
     of.data = inference->data;
     of.block = inference->job->block;
-    of.vocab = (uint32_t)shape.size[shape.dims - 1];
+    of.vocab = keel_inference_logits(inference);
     of.predict = predict;
     of.write = write_on;
     of.context = &writing;
-    for (uint32_t i = 1; i < keel_data_input_count(inference->data); i++)
-        memset(inference->inputs[i], 0, keel_size(keel_data_input(inference->data, i)->bytes));
     return keel_generate(&of);
 }

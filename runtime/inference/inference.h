@@ -20,12 +20,13 @@ struct keel_inference_config {
     struct keel_device *device;                 /* borrowed */
     const struct keel_kernels_options *kernels; /* of the board; NULL: defaults; borrowed for the call */
     uint64_t stall_ns;                          /* a device that makes no progress for so long is an error */
-    bool decode;      /* keep keys and values of text, where the model can (keel_inference_decodes) */
+    uint32_t decode;  /* texts at once whose keys and values are kept, where the model can
+                         (keel_inference_decodes); 0: of none */
     bool only_decode; /* and no text becomes longer than model.block, nor are there scores: nothing else is
                          made */
 };
 /* Whether it can: the bits of text are the same. */
-bool keel_inference_decodes(const struct keel_job *job);
+bool keel_inference_decodes(const struct keel_job *job, const struct keel_data *data);
 /* Errors: of keel_engine_create and of the model. Blocks: kernels may be compiled. */
 enum keel_status keel_inference_create(const struct keel_inference_config *config,
                                        struct keel_inference **out);
@@ -50,5 +51,16 @@ enum keel_status keel_inference_score(struct keel_inference *inference,
  * all but data, block, vocab and predict; `context` is that of `write`. Blocks. */
 enum keel_status keel_inference_generate(struct keel_inference *inference,
                                          const struct keel_generator *generation);
+
+/* Token by token, for several texts (struct keel_generation): each of config.decode has one more token, at its
+ * position from 0 on; a position below 0: none. The caller has had those before it computed, in their order.
+ * `out`: a row of keel_inference_logits for each, until the next call. The row of a text is the same whatever
+ * the others are. Blocks. */
+enum keel_status keel_inference_decode(struct keel_inference *inference, const int32_t *tokens,
+                                       const int32_t *positions, const float **out);
+/* The logits behind the last of `length` tokens, of a model that does not decode. Blocks. */
+enum keel_status keel_inference_predict(struct keel_inference *inference, const int32_t *window,
+                                        uint32_t length, const float **out);
+uint32_t keel_inference_logits(const struct keel_inference *inference); /* of a token */
 
 #endif

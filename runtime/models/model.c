@@ -1,6 +1,7 @@
 /* model.c - see model.h: which model a job asks for, and with what sizes. */
 #include "model.h"
 #include "ir.h"
+#include "model_parts.h"
 #include <keel/models.h>
 
 /* As the job wishes, or what the data needs. */
@@ -54,14 +55,12 @@ static enum keel_status build_bert(struct keel_graph *graph, const struct keel_j
     return keel_model_bert(graph, &config);
 }
 
-static enum keel_status build_moe(struct keel_graph *graph, const struct keel_job *job,
-                                  const struct keel_data *data)
+static struct keel_moe_config moe_of(const struct keel_job *job, const struct keel_data *data)
 {
-    const struct keel_moe_config config = {.gpt = gpt_of(job, data),
-                                           .experts = job->experts,
-                                           .capacity = job->capacity,
-                                           .balance = job->balance};
-    return keel_model_moe(graph, &config);
+    return (struct keel_moe_config){.gpt = gpt_of(job, data),
+                                    .experts = job->experts,
+                                    .capacity = job->capacity,
+                                    .balance = job->balance};
 }
 
 static enum keel_status build_llama(struct keel_graph *graph, const struct keel_job *job,
@@ -148,13 +147,15 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
                                   const struct keel_data *data)
 {
     struct keel_gpt_config gpt;
+    struct keel_moe_config moe;
     switch ((enum keel_model_kind)job->kind) {
     case KEEL_MODEL_RESNET:
         return build_resnet(graph, job, data);
     case KEEL_MODEL_BERT:
         return build_bert(graph, job, data);
     case KEEL_MODEL_MOE:
-        return build_moe(graph, job, data);
+        moe = moe_of(job, data);
+        return keel_model_moe(graph, &moe);
     case KEEL_MODEL_DLRM:
         return build_dlrm(graph, job);
     case KEEL_MODEL_LLAMA:
@@ -169,16 +170,33 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
     }
 }
 
-bool keel_model_decodes(const struct keel_job *job)
+bool keel_model_decodes(const struct keel_job *job, const struct keel_data *data)
 {
-    return job->kind == KEEL_MODEL_GPT && job->tensor == 1;
+    const struct keel_moe_config moe = moe_of(job, data);
+    if (job->tensor > 1)
+        return false;
+    switch ((enum keel_model_kind)job->kind) {
+    case KEEL_MODEL_GPT:
+    case KEEL_MODEL_LLAMA:
+        return true;
+    case KEEL_MODEL_MOE:
+        return keel_moe_keeps_first(&moe);
+    case KEEL_MODEL_PLUGIN:
+    case KEEL_MODEL_RESNET:
+    case KEEL_MODEL_BERT:
+    case KEEL_MODEL_DLRM:
+    case KEEL_MODEL_KIND_COUNT:
+    default:
+        return false;
+    }
 }
 
 enum keel_status keel_model_build_decode(struct keel_graph *graph, const struct keel_job *job,
-                                         const struct keel_data *data)
+                                         const struct keel_data *data, uint32_t sequences)
 {
-    struct keel_gpt_config gpt = gpt_of(job, data);
-    KEEL_ASSERT(keel_model_decodes(job));
-    gpt.batch = 1;
-    return keel_model_gpt_decode(graph, &gpt);
+    struct keel_job one = *job;
+    KEEL_ASSERT(keel_model_decodes(job, data));
+    one.batch = sequences;
+    keel_graph_decode(graph, sequences, job->block);
+    return keel_model_build(graph, &one, data);
 }

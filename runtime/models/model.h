@@ -8,11 +8,11 @@
 enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
                                   const struct keel_data *data);
 
-/* Whether the model can compute one token from what it keeps of those before it, and the graph that does, of
- * one sequence: inputs "ids", "targets" and "position" of [1, 1]. Not where job.tensor cuts sums into slices.
- */
-bool keel_model_decodes(const struct keel_job *job);
+/* Whether the model can compute one token from what it keeps of those before it (keel_graph_decode), and the
+ * graph that does, of the next token of each of `sequences`: inputs "position", "ids" and "targets" of
+ * [sequences, 1]. Not where job.tensor cuts sums into slices, nor where experts may drop tokens. */
+bool keel_model_decodes(const struct keel_job *job, const struct keel_data *data);
 enum keel_status keel_model_build_decode(struct keel_graph *graph, const struct keel_job *job,
-                                         const struct keel_data *data);
+                                         const struct keel_data *data, uint32_t sequences);
 
 #endif

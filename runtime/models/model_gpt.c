@@ -12,7 +12,6 @@ struct model {
     const struct keel_gpt_config *config;
     const struct keel_gpt_variant *variant;
     float residual_deviation;
-    keel_value position; /* of the only token; 0: all tokens are there */
 };
 
 static keel_value norm(const struct model *model, const char *prefix, keel_value x)
@@ -42,29 +41,6 @@ static keel_value perceptron(const struct model *model, uint32_t number, keel_va
                   model->residual_deviation);
 }
 
-static keel_value attend(const struct model *model, uint32_t number, keel_value qkv)
-{
-    const struct keel_gpt_config *config = model->config;
-    const struct keel_part_name name = keel_part_name("h.%u.attn.kept", number);
-    if (model->position == 0)
-        return keel_graph_attention(
-            model->graph, qkv,
-            &(struct keel_attention_spec){.heads = config->heads, .dropout = config->dropout});
-    return keel_graph_attention_decode(model->graph, qkv, model->position,
-                                       &(struct keel_attention_decode_spec){.name = name.text,
-                                                                            .heads = config->heads,
-                                                                            .tokens = config->block});
-}
-
-/* Tokens with their positions added, as one rounding each. */
-static keel_value embed(const struct model *model, keel_value ids, keel_value table, keel_value positions)
-{
-    if (model->position == 0)
-        return keel_graph_embedding(model->graph, ids, table, positions);
-    return keel_graph_add(model->graph, keel_graph_embedding(model->graph, ids, table, 0),
-                          keel_graph_gather(model->graph, positions, model->position));
-}
-
 /* x + attention(norm(x)), then x + mlp(norm(x)). */
 static keel_value block(const struct model *model, uint32_t number, keel_value x)
 {
@@ -76,7 +52,8 @@ static keel_value block(const struct model *model, uint32_t number, keel_value x
     y = linear(model, keel_part_name("h.%u.attn.c_attn", number).text, y, width, 3 * width,
                KEEL_PART_DEVIATION);
     keel_part_split(graph, y, 2, 3, width / config->heads);
-    y = attend(model, number, y);
+    y = keel_graph_attention(
+        graph, y, &(struct keel_attention_spec){.heads = config->heads, .dropout = config->dropout});
     y = linear(model, keel_part_name("h.%u.attn.c_proj", number).text, y, width, width,
                model->residual_deviation);
     x = keel_graph_add(graph, x, keel_graph_dropout(graph, y, config->dropout));
@@ -105,17 +82,16 @@ enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_
                           .config = config,
                           .variant = variant,
                           .residual_deviation = KEEL_PART_DEVIATION / sqrtf(2.0F * (float)config->layers)};
-    struct keel_shape tokens = {2, {config->batch, variant->decodes ? 1 : config->block}};
+    struct keel_shape tokens = {2, {config->batch, keel_part_tokens(graph, config->block)}};
     struct keel_shape table_shape = {2, {config->vocab, config->width}};
     struct keel_shape position_shape = {2, {config->block, config->width}};
     keel_value ids = keel_graph_input(graph, "ids", KEEL_I32, tokens);
     keel_value targets = keel_graph_input(graph, "targets", KEEL_I32, tokens);
-    model.position = variant->decodes ? keel_graph_input(graph, "position", KEEL_I32, tokens) : 0;
     keel_value table = keel_part_matrix(graph, "wte.weight", table_shape, KEEL_PART_DEVIATION);
     keel_value positions = keel_part_matrix(graph, "wpe.weight", position_shape, KEEL_PART_DEVIATION);
 
     keel_part_split(graph, table, 0, 1, 1);
-    keel_value x = embed(&model, ids, table, positions);
+    keel_value x = keel_graph_embedding(graph, ids, table, positions);
     keel_part_split_rows(graph, x);
     x = keel_graph_dropout(graph, x, config->dropout);
     for (uint32_t i = 0; i < config->layers; i++)
@@ -131,9 +107,4 @@ enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_
 enum keel_status keel_model_gpt(struct keel_graph *graph, const struct keel_gpt_config *config)
 {
     return keel_gpt_build(graph, config, &(struct keel_gpt_variant){.name = "gpt"});
-}
-
-enum keel_status keel_model_gpt_decode(struct keel_graph *graph, const struct keel_gpt_config *config)
-{
-    return keel_gpt_build(graph, config, &(struct keel_gpt_variant){.name = "gpt", .decodes = true});
 }

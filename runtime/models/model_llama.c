@@ -14,7 +14,7 @@ enum { PARTS_MAX = 64, HIDDEN_UNIT = 32 };
 struct model {
     struct keel_graph *graph;
     const struct keel_llama_config *config;
-    uint64_t head_width, kv_width, hidden;
+    uint64_t tokens, head_width, kv_width, hidden;
     float residual_deviation;
 };
 
@@ -34,24 +34,25 @@ static keel_value project(const struct model *model, uint32_t number, const char
                                         keel_part_matrix(model->graph, name.text, shape, deviation));
 }
 
-/* Halves of each head [batch, block, heads width] become pairs. */
+/* Halves of each head [batch, tokens, heads width] become pairs. */
 static keel_value pair_halves(const struct model *model, keel_value x, uint64_t width)
 {
     const struct keel_llama_config *config = model->config;
-    const uint64_t rows = (uint64_t)config->batch * config->block * width / model->head_width;
+    const uint64_t rows = config->batch * model->tokens * width / model->head_width;
     const struct keel_shape halves = {3, {rows, 2, model->head_width / 2}};
-    const struct keel_shape whole = {3, {config->batch, config->block, width}};
+    const struct keel_shape whole = {3, {config->batch, model->tokens, width}};
     const uint32_t turned[] = {0, 2, 1};
     x = keel_graph_permute(model->graph, keel_graph_reshape(model->graph, x, halves), turned);
     return keel_graph_reshape(model->graph, x, whole);
 }
 
-/* Each head of keys or values as often as there are heads of queries that share it. */
+/* Each head of keys or values as often as there are heads of queries that share it; what decodes shares them
+ * by itself. */
 static keel_value share_heads(const struct model *model, keel_value x)
 {
     const uint32_t heads = model->config->heads, group = heads / model->config->kv_heads;
     keel_value parts[PARTS_MAX];
-    if (group == 1)
+    if (group == 1 || keel_part_decodes(model->graph))
         return x;
     for (uint32_t h = 0; h < heads; h++)
         parts[h] = h % group > 0 ? parts[h - 1]
@@ -60,19 +61,29 @@ static keel_value share_heads(const struct model *model, keel_value x)
     return keel_graph_concat(model->graph, parts, heads, 2);
 }
 
-static keel_value attend(const struct model *model, uint32_t number, keel_value x)
+/* Of qkv in which keys and values are repeated, or of the newest token, in which they are not. */
+static keel_value attend_all(const struct model *model, keel_value qkv)
 {
     const struct keel_llama_config *config = model->config;
-    const uint64_t width = config->width;
+    const struct keel_decode_spec shared = {.heads = config->heads, .kv_heads = config->kv_heads};
+    const struct keel_attention_spec all = {.heads = config->heads};
+    struct keel_graph *graph = model->graph;
+    if (keel_part_decodes(graph))
+        return keel_graph_attention_decode(
+            graph, keel_graph_rotary_decode(graph, qkv, &shared, config->rope_base), &shared);
+    return keel_graph_attention(graph, keel_graph_rotary(graph, qkv, config->heads, config->rope_base), &all);
+}
+
+static keel_value attend(const struct model *model, uint32_t number, keel_value x)
+{
+    const uint64_t width = model->config->width;
     keel_value q = project(model, number, "self_attn.q_proj", x, width, width, KEEL_PART_DEVIATION);
     keel_value k = project(model, number, "self_attn.k_proj", x, width, model->kv_width, KEEL_PART_DEVIATION);
     keel_value v = project(model, number, "self_attn.v_proj", x, width, model->kv_width, KEEL_PART_DEVIATION);
     const keel_value parts[] = {pair_halves(model, q, width),
                                 share_heads(model, pair_halves(model, k, model->kv_width)),
                                 share_heads(model, v)};
-    keel_value qkv = keel_graph_concat(model->graph, parts, 3, 2);
-    qkv = keel_graph_rotary(model->graph, qkv, config->heads, config->rope_base);
-    x = keel_graph_attention(model->graph, qkv, &(struct keel_attention_spec){.heads = config->heads});
+    x = attend_all(model, keel_graph_concat(model->graph, parts, 3, 2));
     return project(model, number, "self_attn.o_proj", x, width, width, model->residual_deviation);
 }
 
@@ -119,6 +130,7 @@ static struct model model_of(struct keel_graph *graph, const struct keel_llama_c
 {
     struct model model = {.graph = graph,
                           .config = config,
+                          .tokens = keel_part_tokens(graph, config->block),
                           .head_width = config->width / config->heads,
                           .hidden = keel_llama_hidden(config),
                           .residual_deviation = KEEL_PART_DEVIATION / sqrtf(2.0F * (float)config->layers)};
@@ -130,7 +142,7 @@ enum keel_status keel_model_llama(struct keel_graph *graph, const struct keel_ll
 {
     KEEL_TRY(keel_part_keep(graph, check_config(config)));
     const struct model model = model_of(graph, config);
-    const struct keel_shape tokens = {2, {config->batch, config->block}};
+    const struct keel_shape tokens = {2, {config->batch, model.tokens}};
     const struct keel_shape table_shape = {2, {config->vocab, config->width}};
     keel_value ids = keel_graph_input(graph, "ids", KEEL_I32, tokens);
     keel_value targets = keel_graph_input(graph, "targets", KEEL_I32, tokens);

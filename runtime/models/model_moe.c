@@ -38,13 +38,20 @@ static uint32_t places_of(const struct keel_moe_config *config, uint64_t rows)
     return places < (float)most ? (uint32_t)places : (uint32_t)most;
 }
 
-/* Odd blocks have experts. */
+bool keel_moe_keeps_first(const struct keel_moe_config *config)
+{
+    return places_of(config, (uint64_t)config->gpt.batch * config->gpt.block) >= config->gpt.block;
+}
+
+/* Odd blocks have experts. In a graph that decodes nobody is dropped, which keel_moe_keeps_first is about. */
 static keel_value mlp(void *context, struct keel_graph *graph, uint32_t number, keel_value x)
 {
     const struct keel_moe_config *config = ((const struct experts *)context)->config;
     if (number % 2 == 0)
         return 0;
-    const uint64_t width = config->gpt.width, rows = (uint64_t)config->gpt.batch * config->gpt.block;
+    const uint64_t width = config->gpt.width;
+    const uint64_t rows = (uint64_t)config->gpt.batch * keel_part_tokens(graph, config->gpt.block);
+    const uint32_t places = keel_part_decodes(graph) ? (uint32_t)rows : places_of(config, rows);
     const struct keel_shape flat = {2, {rows, width}}, whole = keel_graph_shape(graph, x);
     x = keel_graph_reshape(graph, x, flat);
     keel_value scores = keel_part_linear(
@@ -54,8 +61,7 @@ static keel_value mlp(void *context, struct keel_graph *graph, uint32_t number, 
     keel_value weight, choice, sorted, offsets, place;
     keel_graph_top_k(graph, probabilities, 1, &weight, &choice);
     keel_graph_balance_loss(graph, probabilities, choice, config->balance);
-    keel_graph_dispatch(graph, x, choice, config->experts, places_of(config, rows), &sorted, &offsets,
-                        &place);
+    keel_graph_dispatch(graph, x, choice, config->experts, places, &sorted, &offsets, &place);
     keel_value y = product(graph, keel_part_name("h.%u.moe.c_fc", number).text, config->experts, sorted,
                            offsets, width, 4 * width);
     y = product(graph, keel_part_name("h.%u.moe.c_proj", number).text, config->experts,

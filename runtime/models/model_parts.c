@@ -44,6 +44,16 @@ enum keel_status keel_part_keep(struct keel_graph *graph, enum keel_status statu
     return status;
 }
 
+bool keel_part_decodes(const struct keel_graph *graph)
+{
+    return graph->position != 0;
+}
+
+uint32_t keel_part_tokens(const struct keel_graph *graph, uint32_t block)
+{
+    return keel_part_decodes(graph) ? 1 : block;
+}
+
 keel_value keel_part_matrix(struct keel_graph *graph, const char *name, struct keel_shape shape,
                             float deviation)
 {

@@ -49,6 +49,16 @@ enum keel_status keel_part_keep(struct keel_graph *graph, enum keel_status statu
 /* The deviation that the GPT and BERT papers use. */
 #define KEEL_PART_DEVIATION 0.02F
 
+/* Tokens of a sequence that a graph is of, of a model that sees `block`: 1 in one that decodes. */
+uint32_t keel_part_tokens(const struct keel_graph *graph, uint32_t block);
+bool keel_part_decodes(const struct keel_graph *graph);
+
+/* ---- model_moe.c ---- */
+
+/* Whether an expert has places for all tokens of a batch's first sequence, whatever the others choose: then
+ * none of that is dropped, and each token is computed as if it were alone. */
+bool keel_moe_keeps_first(const struct keel_moe_config *config);
+
 /* ---- model_gpt.c ---- */
 
 /* GPT-2 whose perceptron of a block may be another: `mlp` gets the normed values [batch, tokens, width] of
@@ -57,7 +67,6 @@ struct keel_gpt_variant {
     const char *name; /* for messages */
     keel_value (*mlp)(void *context, struct keel_graph *graph, uint32_t number, keel_value x);
     void *context;
-    bool decodes; /* one token at a time (keel_model_gpt_decode) */
 };
 enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_config *config,
                                 const struct keel_gpt_variant *variant);

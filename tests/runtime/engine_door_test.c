@@ -235,7 +235,8 @@ START_TEST(what_is_for_evaluation_alone_is_not_trained)
     ck_ok(keel_device_open("host", NULL, &device));
     ck_ok(keel_kernels_create(device, &kernels));
     ck_ok(keel_graph_create(&graph));
-    ck_ok(keel_model_gpt_decode(graph, &gpt));
+    keel_graph_decode(graph, gpt.batch, gpt.block);
+    ck_ok(keel_model_gpt(graph, &gpt));
     struct keel_engine_config config = {
         .device = device, .kernels = kernels, .graph = graph, .training = true};
     ck_status(keel_engine_create(&config, &engine), KEEL_UNSUPPORTED);

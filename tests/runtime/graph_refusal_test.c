@@ -76,10 +76,20 @@ static const struct refusal table[] = {
     {KEEL_OP_ROTARY, "f2,3,24", "the base 0.5 is not in", {2}, 0.5F},
     {KEEL_OP_ROTARY, "f2,3,24", "the base 0 is not in", {2}, 0},
     {KEEL_OP_ROTARY, "f2,3,24", "the base nan is not in", {2}, NAN},
-    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i2,1", "no multiple of the heads, which are 5", {5, 8}, 0},
-    {KEEL_OP_ATTENTION_DECODE, "f2,3,36 i2,3", "3 tokens: it takes one at a time", {4, 8}, 0},
-    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 f2,1", "must be int32", {4, 8}, 0},
-    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i3,1", "b is 2 and 3", {4, 8}, 0},
+    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i2,1", "the width 36 is none of 5 heads and twice 5", {5, 8, 5}, 0},
+    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i2,1", "is none of 4 heads and twice 3", {4, 8, 3}, 0},
+    {KEEL_OP_ATTENTION_DECODE, "f2,1,771 i2,1", "heads of 257 columns", {1, 8, 1}, 0},
+    {KEEL_OP_ATTENTION_DECODE, "f2,3,36 i2,3", "3 tokens: it takes one at a time", {4, 8, 4}, 0},
+    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 f2,1", "must be int32", {4, 8, 4}, 0},
+    {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i3,1", "b is 2 and 3", {4, 8, 4}, 0},
+    {KEEL_OP_ROTARY_DECODE, "f2,1,32 i2,1", "the base 1 is not in", {4, 0, 2}, 1.0F},
+    {KEEL_OP_ROTARY_DECODE, "f2,1,33 i2,1", "the width 33 is none of 4 heads and twice 2", {4, 0, 2}, 10.0F},
+    {KEEL_OP_ROTARY_DECODE,
+     "f2,1,40 i2,1",
+     "heads of 5 columns, which cannot be turned in pairs",
+     {4, 0, 2},
+     10.0F},
+    {KEEL_OP_ROTARY_DECODE, "f2,2,32 i2,2", "2 tokens: it takes one at a time", {4, 0, 2}, 10.0F},
     {KEEL_OP_EMBEDDING, "f2,3 p7,8 -", "must be int32", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p4,8", "t is 3 and 4", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p3,9", "n is 8 and 9", {0}, 0},
@@ -186,6 +196,18 @@ static void make_operands(struct keel_graph *graph, const char *text, keel_value
     ck_ok(keel_graph_status(graph));
 }
 
+/* In a graph whose position is the row's second operand. */
+static void decode(struct keel_graph *graph, const struct refusal *row, const keel_value *v)
+{
+    const struct keel_decode_spec spec = {.heads = row->numbers[0], .kv_heads = row->numbers[2]};
+    graph->position = v[1];
+    graph->decodes = row->numbers[1];
+    if (row->op == KEEL_OP_ROTARY_DECODE)
+        keel_graph_rotary_decode(graph, v[0], &spec, row->rate);
+    else
+        keel_graph_attention_decode(graph, v[0], &spec);
+}
+
 static void build_dense(struct keel_graph *graph, const struct refusal *row, const keel_value *v)
 {
     if (row->op == KEEL_OP_LINEAR)
@@ -214,9 +236,9 @@ static void build_dense(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_attention(graph, v[0],
                              &(struct keel_attention_spec){.heads = row->numbers[0], .dropout = row->rate});
     else if (row->op == KEEL_OP_ATTENTION_DECODE)
-        keel_graph_attention_decode(
-            graph, v[0], v[1],
-            &(struct keel_attention_decode_spec){"kept", row->numbers[0], row->numbers[1]});
+        decode(graph, row, v);
+    else if (row->op == KEEL_OP_ROTARY_DECODE)
+        decode(graph, row, v);
     else if (row->op == KEEL_OP_ROTARY)
         keel_graph_rotary(graph, v[0], row->numbers[0], row->rate);
 }

@@ -74,6 +74,21 @@ train demo wide --ranks 1 --set model.width=48 --set model.heads=3 --set model.b
 out=$root/wide
 cached "of other sizes" "$root/wide" --tokens 40 --device pocl:0 --seed 3
 cached "with candidates" "$root/wide" --tokens 38 --prompt "and " --top-k 9 --top-p 0.7 --seed 4
+keeps() { sample "$1" --tokens 2 --json && grep -q "\"cache\":$2" "$root/log"; }
+check "a model with learned positions keeps them" keeps "$root/wide" true
+train llama-demo shared --ranks 1 --set model.heads=6 --set model.kv_heads=2 --set model.width=60 --set model.block=24 --set train.storage=bf16
+out=$root/shared
+cached "a llama whose heads share keys" "$root/shared" --tokens 24 --device pocl:0
+cached "further on" "$root/shared" --tokens 40 --prompt "in the " --seed 3
+check "which it keeps" keeps "$root/shared" true
+cached "experts that have places for all" "$root/moe" --tokens 16 --device pocl:0 --seed 5
+check "which are kept" keeps "$root/moe" true
+train moe-demo tight --ranks 1 --set model.capacity=0.5
+out=$root/tight
+cached "experts that drop tokens" "$root/tight" --tokens 16 --seed 5
+check "whose tokens see one another" keeps "$root/tight" false
+check "nor do slices keep any" keeps "$root/tensor" false
+check "nor does who is asked not to" sh -c "'$KEEL' sample '$root/wide' --tokens 2 --no-cache --json 2>/dev/null | grep -q '\"cache\":false'"
 
 # ---- settings ----
 out=$root/one

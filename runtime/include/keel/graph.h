@@ -64,20 +64,26 @@ struct keel_attention_spec {
     bool bidirectional; /* else causal: a token sees those before it and itself */
 };
 keel_value keel_graph_attention(struct keel_graph *, keel_value qkv, const struct keel_attention_spec *);
-/* The newest token alone, [batch, 1, 3 width]: causal attention to itself and to those before it, whose keys
- * and values the node keeps, for at most `tokens` of them, from one evaluation to the next, as parameter
- * `name` of the graph: one of no model, so that snapshots need not have it. position [batch, 1] int32: the
- * token's number, from 0. The bits are those of keel_graph_attention over all tokens. For graphs that are
- * evaluated: it has no gradient. */
-struct keel_attention_decode_spec {
-    const char *name;
-    uint32_t heads, tokens;
-};
-keel_value keel_graph_attention_decode(struct keel_graph *, keel_value qkv, keel_value position,
-                                       const struct keel_attention_decode_spec *);
 /* Rotary positions (Su et al. 2021): q and k of qkv [batch, tokens, 3 width] turned by angles that grow with
  * the token; base in (1, 1e9], usually 10,000. Heads must be of an even width, at most 256. */
 keel_value keel_graph_rotary(struct keel_graph *, keel_value qkv, uint32_t heads, float base);
+/* From here on the graph is of the newest token alone of each of `batch` sequences (Pope et al. 2022): its
+ * values have 1 token where they had all. Causal attention is to it and to those before it, whose keys and
+ * values the graph keeps from one evaluation to the next, for at most `tokens` of them, as parameters of no
+ * model, so that snapshots need not have them; rotary and learned positions are those of the token. Returns
+ * the graph's input "position", int32 [batch, 1], which is to be the first: the token's number, from 0; below
+ * 0: none. The bits are those of the row of a graph of all tokens, where no other operation reads more than
+ * one token: that is for the caller to know. For graphs that are evaluated: attention_decode has no gradient.
+ */
+keel_value keel_graph_decode(struct keel_graph *, uint64_t batch, uint32_t tokens);
+/* In such a graph: rotary positions and attention whose keys and values have fewer heads than queries: qkv
+ * [batch, 1, (heads + 2 kv_heads) w]. The bits are those of keys and values that are repeated. */
+struct keel_decode_spec {
+    uint32_t heads, kv_heads; /* a divisor */
+};
+keel_value keel_graph_rotary_decode(struct keel_graph *, keel_value qkv, const struct keel_decode_spec *,
+                                    float base);
+keel_value keel_graph_attention_decode(struct keel_graph *, keel_value qkv, const struct keel_decode_spec *);
 keel_value keel_graph_dropout(struct keel_graph *, keel_value x, float rate);
 keel_value keel_graph_add(struct keel_graph *, keel_value a, keel_value b);
 

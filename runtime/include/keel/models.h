@@ -20,11 +20,9 @@ struct keel_gpt_config {
     bool bias, tied;
 };
 /* GPT-2 (Radford et al. 2019): pre-norm, learned positions, 4x MLP; weights normal(0, 0.02), residual
- * projections by 1/sqrt(2 layers). Inputs "ids" and "targets" of [batch, block]. */
+ * projections by 1/sqrt(2 layers). Inputs "ids" and "targets" of [batch, block], as of the other models of
+ * text; in a graph that decodes (keel_graph_decode) of [batch, 1], behind its position. */
 enum keel_status keel_model_gpt(struct keel_graph *graph, const struct keel_gpt_config *config);
-/* The same for one more token of each sequence: what those before it left for attention is kept in the graph
- * (keel_graph_attention_decode), for `block` tokens. Inputs "ids", "targets" and "position" of [batch, 1]. */
-enum keel_status keel_model_gpt_decode(struct keel_graph *graph, const struct keel_gpt_config *config);
 
 struct keel_resnet_config {
     uint32_t stages, blocks; /* blocks of each stage */
