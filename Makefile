@@ -12,7 +12,7 @@
 #   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
 #   make plans      random models and plans, same bits    make mutants   seeded defects, and what finds each (ONLY=word)
 #   make install DESTDIR= PREFIX=/usr/local
-#   make FABRIC=no CLBLAST=no OPENCL=no ISAL=no           without a library, in any mix (README.md, "Small builds")
+#   make FABRIC=no CLBLAST=no OPENCL=no ISAL=no HTTP=no   without a library, in any mix (README.md, "Small builds")
 #   make keel-board keel-ckpt [STATIC=yes]                programs for boards of 64 MB: install-board, install-ckpt
 #   make profiles   sizes and memory of each mix          (limits: tests/setup/profiles.txt)
 
@@ -24,7 +24,8 @@ FABRIC ?= $(whole)
 OPENCL ?= $(whole)
 CLBLAST ?= $(OPENCL)
 ISAL ?= $(whole)
-TOGGLES := FABRIC OPENCL CLBLAST ISAL
+HTTP ?= $(whole)
+TOGGLES := FABRIC OPENCL CLBLAST ISAL HTTP
 left_out := $(strip $(foreach t,$(TOGGLES),$(if $(filter no,$($(t))),$(t)=no)))
 $(foreach t,$(TOGGLES) STATIC,$(if $(filter-out yes no,$($(t)))$(if $($(t)),,empty),$(error $(t) is yes or no)))
 # needs TOGGLE,VALUE,OTHER,VALUE,WHY
@@ -33,11 +34,12 @@ $(call needs,CLBLAST,yes,OPENCL,yes,it computes on OpenCL devices)
 $(call needs,FABRIC,yes,ISAL,yes,it sums what goes to other hosts)
 $(call needs,STATIC,yes,OPENCL,no,drivers are opened with dlopen)
 $(call needs,STATIC,yes,FABRIC,no,libfabric is opened with dlopen)
+$(call needs,STATIC,yes,HTTP,no,libmicrohttpd is opened with dlopen)
 # Each mix is built in a folder of its own, named for what is not as by default: build/no-fabric-no-clblast.
 empty :=
 mix_of = $(if $(filter $(2),$($(1))),,$(if $(filter no,$($(1))),no-)$(3))
 mix := $(call mix_of,STATIC,no,static) $(call mix_of,FABRIC,$(whole),fabric) $(call mix_of,OPENCL,$(whole),opencl) \
-  $(call mix_of,CLBLAST,$(OPENCL),clblast) $(call mix_of,ISAL,$(whole),isal)
+  $(call mix_of,CLBLAST,$(OPENCL),clblast) $(call mix_of,ISAL,$(whole),isal) $(call mix_of,HTTP,$(whole),http)
 mix := $(subst $(empty) $(empty),-,$(strip $(mix)))
 BUILD ?= build$(if $(mix),/$(mix))
 Q := $(if $(V),,@)
@@ -74,10 +76,12 @@ without_FABRIC := transport/connections/fabric/% transport/connections/rdm/% tra
 without_OPENCL := hal/drivers/opencl/%
 without_CLBLAST := kernels/gemm/clblast.c
 without_ISAL := ckpt/format/galois_isal.c
+without_HTTP := runtime/serve/serve_http.c runtime/serve/http_library.c
 instead_FABRIC := transport/connections/fabric_absent.c
 instead_OPENCL := hal/drivers/opencl_absent.c
 instead_CLBLAST := kernels/gemm/clblast_absent.c
 instead_ISAL := ckpt/format/galois_plain.c
+instead_HTTP := runtime/serve/serve_http_absent.c
 excluded := $(foreach t,$(TOGGLES),$(if $(filter no,$($(t))),$(without_$(t)),$(instead_$(t))))
 $(foreach room,$(ROOMS),$(eval $(room)_ALL := $($(room)_SRC)))
 $(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out $(patsubst $(room)/%,%,$(filter $(room)/%,$(excluded))),$($(room)_SRC))))
@@ -568,8 +572,9 @@ endif
 	  echo "install: the jobs' text is not made: install bible-kjv, then sh $(PREFIX)/share/keel/data.sh $(PREFIX)/share/keel/data" >&2
 	$(install_boards)
 	install -m 644 $(examples_SRC) $(DESTDIR)$(PREFIX)/share/keel/examples/
-	install -d $(DESTDIR)$(PREFIX)/share/keel/examples/mymodel
-	install -m 644 $(addprefix runtime/examples/mymodel/,mymodel.c mymodel.conf Makefile) $(DESTDIR)$(PREFIX)/share/keel/examples/mymodel/
+	for example in mymodel myreader; do \
+	  install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/keel/examples/$$example runtime/examples/$$example/* || exit 1; \
+	done
 	sed -i 's|build/data/|$(PREFIX)/share/keel/data/|' $(DESTDIR)$(PREFIX)/share/keel/examples/mymodel/mymodel.conf
 	$(call write_pc,keel,fault-tolerant training runtime,$(ALL_LIBS))
 	$(call write_pc,keel-ckpt,snapshots of training state: saving and reading (no commands),$(ckpt_LIBS))

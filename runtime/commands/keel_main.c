@@ -5,6 +5,7 @@
 #include "plugin_try.h"
 #include "run_cmd.h"
 #include "sample_cmd.h"
+#include "serve_cmd.h"
 #include "sim_cmd.h"
 #include "worker.h"
 #include <keel/board_cmd.h>
@@ -26,6 +27,7 @@ static const struct command commands[] = {
     {"plan", keel_plan_main, "what a step of a job will be: memory, tiles, sums, each rank's actions"},
     {"eval", keel_eval_main, "loss, perplexity or accuracy of a snapshot"},
     {"sample", keel_sample_main, "text by a snapshot of a language model"},
+    {"serve", keel_serve_main, "texts by a snapshot of a language model, over HTTP"},
     {"sim", keel_sim_main, "what failures will cost a run: goodput, lost seconds by cause"},
     {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
     {"net", keel_net_main, "who waits for whom; check and measure the network"},

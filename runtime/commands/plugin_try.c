@@ -64,7 +64,9 @@ enum keel_status keel_plugin_try_graph(const struct keel_job *job)
         return keel_fail(KEEL_IO, "cannot make a temporary file to try %s; look at TMPDIR", job->plugin_path);
     enum keel_status status = keel_job_write(job, copy);
     if (status == KEEL_OK && fflush(copy) == 0)
-        status = judge(job->plugin_path, run_child(words, fileno(copy), &end), &end, "builds its graph");
+        status = judge(job->plugin_path, run_child(words, fileno(copy), &end), &end,
+                       keel_job_plugin(job)->data == KEEL_PLUGIN_OWN ? "reads its data or builds its graph"
+                                                                     : "builds its graph");
     fclose(copy);
     return status; /* what else is wrong is told where the graph is built */
 }

@@ -612,13 +612,14 @@ static enum keel_status check_data(struct run *run)
     make_tokenizer_absolute(&run->job);
     if (keel_job_has_text_to_encode(&run->job))
         KEEL_TRY(keel_job_encode_text(&run->job, &encode));
+    /* A plug-in reads its data, and builds its graph, in another process first. */
+    if (keel_job_plugin(&run->job) != NULL)
+        KEEL_TRY(keel_plugin_try_graph(&run->job));
     struct keel_data *data;
     KEEL_TRY(keel_data_open(&run->job, &data));
     keel_job_identity(&run->job, keel_data_digest(data), run->identity);
     /* Every worker builds the model; what makes none, or does not fit, is told before processes start. */
-    enum keel_status status = keel_job_plugin(&run->job) != NULL ? keel_plugin_try_graph(&run->job) : KEEL_OK;
-    if (status == KEEL_OK)
-        status = keel_run_plan_make(&run->job, data, &run->plans);
+    enum keel_status status = keel_run_plan_make(&run->job, data, &run->plans);
     run->over = status == KEEL_OK && is_over(run);
     if (status == KEEL_OK && !run->prepare_only && !run->over)
         tell_data(&run->job, data);

@@ -15,7 +15,7 @@ KEEL_LICENSE_FILES = LICENSE
 KEEL_DEPENDENCIES = host-pkgconf inih jansson libsodium xxhash zlib
 
 # What Buildroot has no package of: ranks talk within the host, erasure codes are plain C, products are our own.
-KEEL_OPTS = FABRIC=no CLBLAST=no ISAL=no
+KEEL_OPTS = FABRIC=no CLBLAST=no ISAL=no HTTP=no
 ifeq ($(BR2_PACKAGE_KEEL_OPENCL),y)
 KEEL_DEPENDENCIES += libopencl
 KEEL_OPTS += OPENCL=yes

@@ -1,0 +1,492 @@
+/* serve.c - see serve.h. */
+#include "serve.h"
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <keel/thread.h>
+#include <string.h>
+
+const double keel_serve_bounds_s[KEEL_SERVE_BOUNDS] = {0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30};
+
+struct keel_ticket {
+    struct keel_serve *serve;
+    struct keel_ticket *next; /* in the queue */
+    struct keel_serve_request request;
+    struct keel_serve_waiter waiter;
+    int32_t *prompt; /* owned, as text: tokens */
+    uint32_t prompt_count;
+    uint64_t taken_ns;
+    /* Guarded by the serve's lock, as all below. */
+    char *text;
+    size_t bytes, capacity;
+    uint32_t tokens;
+    bool waits, given_up, released, done;
+    enum keel_status status;
+};
+
+/* A text that is being computed: the thread's own, but for its ticket. */
+struct slot {
+    struct keel_ticket *ticket; /* NULL: free */
+    struct keel_generation text;
+    uint32_t fed; /* tokens that were computed */
+};
+
+struct keel_serve {
+    struct keel_serve_config config;
+    struct keel_thread thread;
+    bool started;
+    struct slot *slots; /* the thread's own, as the next two */
+    int32_t *tokens, *positions;
+    struct keel_mutex lock;
+    struct keel_cond work;
+    /* Guarded by the lock. */
+    struct keel_ticket *first, *last;
+    struct keel_serve_figures figures;
+    uint64_t step_ns; /* the last one */
+    uint32_t soonest; /* tokens until the next text is whole, at most */
+    bool draining;
+    enum keel_status status;
+    char why[KEEL_DETAIL_BYTES];
+};
+
+/* ---- tickets ------------------------------------------------------------------------------------------- */
+
+static void ticket_free(struct keel_ticket *ticket)
+{
+    keel_serve_request_free(&ticket->request);
+    keel_free(ticket->prompt);
+    keel_free(ticket->text);
+    keel_free(ticket);
+}
+
+/* With the lock held, as the next. */
+static void wake(struct keel_ticket *ticket)
+{
+    const bool waits = ticket->waits;
+    ticket->waits = false;
+    if (waits)
+        ticket->waiter.wake(ticket->waiter.context);
+}
+
+/* The serve is through with it; gone at once where nobody waits for it any more. */
+static void end_ticket(struct keel_ticket *ticket, enum keel_status status)
+{
+    struct keel_serve_figures *figures = &ticket->serve->figures;
+    const double took_s = (double)(keel_now_ns() - ticket->taken_ns) / 1e9;
+    ticket->status = status;
+    ticket->done = true;
+    figures->given_up += ticket->given_up;
+    if (ticket->released) {
+        ticket_free(ticket);
+        return;
+    }
+    if (status == KEEL_OK) {
+        figures->done++;
+        figures->request_s += took_s;
+        for (uint32_t i = 0; i < KEEL_SERVE_BOUNDS; i++)
+            figures->below[i] += took_s <= keel_serve_bounds_s[i];
+    } else {
+        figures->failed += !ticket->given_up;
+    }
+    wake(ticket);
+}
+
+struct keel_ticket_state keel_ticket_look(struct keel_ticket *ticket)
+{
+    keel_mutex_lock(&ticket->serve->lock);
+    const struct keel_ticket_state state = {
+        .bytes = ticket->done ? ticket->bytes : keel_whole_characters(ticket->text, ticket->bytes),
+        .prompt_tokens = ticket->prompt_count,
+        .tokens = ticket->tokens,
+        .seed = ticket->request.sampling.seed,
+        .done = ticket->done,
+        .status = ticket->status};
+    keel_mutex_unlock(&ticket->serve->lock);
+    return state;
+}
+
+void keel_ticket_copy(struct keel_ticket *ticket, size_t from, char *out, size_t bytes)
+{
+    keel_mutex_lock(&ticket->serve->lock);
+    KEEL_ASSERT(from <= ticket->bytes && bytes <= ticket->bytes - from);
+    if (bytes > 0)
+        memcpy(out, ticket->text + from, bytes);
+    keel_mutex_unlock(&ticket->serve->lock);
+}
+
+bool keel_ticket_wait(struct keel_ticket *ticket, size_t seen)
+{
+    keel_mutex_lock(&ticket->serve->lock);
+    ticket->waits = !ticket->done && keel_whole_characters(ticket->text, ticket->bytes) <= seen;
+    const bool waits = ticket->waits;
+    if (waits)
+        ticket->waiter.suspend(ticket->waiter.context);
+    keel_mutex_unlock(&ticket->serve->lock);
+    return waits;
+}
+
+void keel_ticket_give_up(struct keel_ticket *ticket)
+{
+    keel_mutex_lock(&ticket->serve->lock);
+    ticket->given_up = true;
+    keel_mutex_unlock(&ticket->serve->lock);
+}
+
+void keel_ticket_release(struct keel_ticket *ticket)
+{
+    struct keel_serve *serve = ticket->serve;
+    keel_mutex_lock(&serve->lock);
+    ticket->released = ticket->given_up = true;
+    ticket->waits = false;
+    const bool done = ticket->done;
+    keel_mutex_unlock(&serve->lock);
+    if (done)
+        ticket_free(ticket);
+}
+
+/* ---- taking -------------------------------------------------------------------------------------------- */
+
+static enum keel_status encode(struct keel_serve *serve, struct keel_ticket *ticket)
+{
+    const struct keel_serve_request *request = &ticket->request;
+    const uint32_t block = serve->config.block;
+    size_t count;
+    if (keel_data_encode(serve->config.data, request->prompt, request->prompt_bytes, &ticket->prompt,
+                         &count) != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%.400s", keel_detail());
+        return keel_fail(KEEL_INVALID, "prompt: %s", why);
+    }
+    /* An empty prompt is the token that text goes on from; behind the last token nothing is computed. */
+    const uint64_t all = (count > 0 ? count : 1) + (uint64_t)request->tokens - 1;
+    if (all > block)
+        return keel_fail(
+            KEEL_INVALID,
+            "max_tokens: a prompt of %zu tokens and %u more are beyond the %u that the model sees at once",
+            count, request->tokens, block);
+    ticket->prompt_count = (uint32_t)count;
+    return KEEL_OK;
+}
+
+/* With the lock held. */
+static enum keel_status append(struct keel_serve *serve, struct keel_ticket *ticket)
+{
+    if (serve->draining || serve->status != KEEL_OK)
+        return keel_fail(KEEL_INTERRUPTED, "keel serve is about to end");
+    if (serve->figures.queued == serve->config.queue_max) {
+        serve->figures.refused++;
+        return keel_fail(KEEL_LIMIT, "%u requests wait already", serve->config.queue_max);
+    }
+    if (serve->last != NULL)
+        serve->last->next = ticket;
+    else
+        serve->first = ticket;
+    serve->last = ticket;
+    serve->figures.queued++;
+    serve->figures.taken++;
+    serve->figures.prompt_tokens += ticket->prompt_count;
+    return KEEL_OK;
+}
+
+enum keel_status keel_serve_submit(struct keel_serve *serve, struct keel_serve_request *request,
+                                   const struct keel_serve_waiter *waiter, struct keel_ticket **out)
+{
+    struct keel_ticket *ticket;
+    KEEL_TRY(keel_alloc(1, sizeof *ticket, &ticket));
+    *ticket = (struct keel_ticket){
+        .serve = serve, .request = *request, .waiter = *waiter, .taken_ns = keel_now_ns()};
+    enum keel_status status = encode(serve, ticket);
+    if (status == KEEL_OK) {
+        keel_mutex_lock(&serve->lock);
+        status = append(serve, ticket);
+        keel_cond_signal(&serve->work);
+        keel_mutex_unlock(&serve->lock);
+    }
+    if (status != KEEL_OK) {
+        ticket->request.prompt = NULL; /* stays the caller's */
+        ticket_free(ticket);
+        return status;
+    }
+    request->prompt = NULL;
+    *out = ticket;
+    return KEEL_OK;
+}
+
+/* ---- computing: on the thread -------------------------------------------------------------------------- */
+
+static enum keel_status write_token(void *context, uint32_t token, const char *text, size_t bytes)
+{
+    struct keel_ticket *ticket = context;
+    struct keel_serve *serve = ticket->serve;
+    (void)token;
+    keel_mutex_lock(&serve->lock);
+    const enum keel_status status = keel_grow(&ticket->text, &ticket->capacity, ticket->bytes + bytes + 1, 1);
+    if (status == KEEL_OK) {
+        memcpy(ticket->text + ticket->bytes, text, bytes);
+        ticket->bytes += bytes;
+        ticket->tokens++;
+        serve->figures.tokens++;
+        if (ticket->request.stream)
+            wake(ticket);
+    }
+    keel_mutex_unlock(&serve->lock);
+    return status;
+}
+
+static enum keel_status begin_text(struct keel_serve *serve, struct slot *slot, struct keel_ticket *ticket)
+{
+    const struct keel_generator of = {.data = serve->config.data,
+                                      .sampling = ticket->request.sampling,
+                                      .prompt = ticket->prompt,
+                                      .prompt_count = ticket->prompt_count,
+                                      .tokens = ticket->request.tokens,
+                                      .block = serve->config.block,
+                                      .vocab = keel_inference_logits(serve->config.inference),
+                                      .write = write_token,
+                                      .context = ticket};
+    slot->ticket = ticket;
+    slot->fed = 0;
+    return keel_generation_begin(&slot->text, &of);
+}
+
+static void end_slot(struct keel_serve *serve, struct slot *slot, enum keel_status status)
+{
+    keel_generation_end(&slot->text);
+    keel_mutex_lock(&serve->lock);
+    end_ticket(slot->ticket, status);
+    serve->figures.active--;
+    keel_mutex_unlock(&serve->lock);
+    slot->ticket = NULL;
+}
+
+/* The next request that somebody waits for, in the order in which they came; NULL: none. */
+static struct keel_ticket *take_next(struct keel_serve *serve)
+{
+    struct keel_ticket *ticket = serve->first;
+    while (ticket != NULL) {
+        serve->first = ticket->next;
+        serve->last = serve->first != NULL ? serve->last : NULL;
+        serve->figures.queued--;
+        if (!ticket->given_up)
+            break;
+        end_ticket(ticket, KEEL_INTERRUPTED);
+        ticket = serve->first;
+    }
+    if (ticket != NULL)
+        serve->figures.active++;
+    return ticket;
+}
+
+static void fill_slots(struct keel_serve *serve)
+{
+    for (uint32_t i = 0; i < serve->config.slots; i++) {
+        struct slot *slot = &serve->slots[i];
+        struct keel_ticket *ticket = NULL;
+        if (slot->ticket == NULL) {
+            keel_mutex_lock(&serve->lock);
+            ticket = take_next(serve);
+            keel_mutex_unlock(&serve->lock);
+        }
+        const enum keel_status status = ticket != NULL ? begin_text(serve, slot, ticket) : KEEL_OK;
+        if (status != KEEL_OK)
+            end_slot(serve, slot, status);
+    }
+}
+
+/* A text that nobody waits for any more leaves its slot. */
+static void leave_slots(struct keel_serve *serve)
+{
+    for (uint32_t i = 0; i < serve->config.slots; i++) {
+        struct slot *slot = &serve->slots[i];
+        keel_mutex_lock(&serve->lock);
+        const bool given_up = slot->ticket != NULL && slot->ticket->given_up;
+        keel_mutex_unlock(&serve->lock);
+        if (given_up)
+            end_slot(serve, slot, KEEL_INTERRUPTED);
+    }
+}
+
+static void draw(struct keel_serve *serve, struct slot *slot, const float *logits)
+{
+    const enum keel_status status = keel_generation_draw(&slot->text, logits);
+    if (status != KEEL_OK || keel_generation_is_whole(&slot->text))
+        end_slot(serve, slot, status);
+}
+
+/* One more token of each text, of its prompt or of its own. */
+static enum keel_status decode(struct keel_serve *serve)
+{
+    const float *logits;
+    const uint32_t row = keel_inference_logits(serve->config.inference);
+    for (uint32_t i = 0; i < serve->config.slots; i++) {
+        const struct slot *slot = &serve->slots[i];
+        const bool there = slot->ticket != NULL;
+        serve->tokens[i] = there ? slot->text.tokens[slot->fed] : 0;
+        serve->positions[i] = there ? (int32_t)slot->fed : -1;
+    }
+    KEEL_TRY(keel_inference_decode(serve->config.inference, serve->tokens, serve->positions, &logits));
+    for (uint32_t i = 0; i < serve->config.slots; i++) {
+        struct slot *slot = &serve->slots[i];
+        if (slot->ticket != NULL && ++slot->fed == slot->text.count)
+            draw(serve, slot, logits + (size_t)i * row);
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status predict(struct keel_serve *serve)
+{
+    for (uint32_t i = 0; i < serve->config.slots; i++) {
+        struct slot *slot = &serve->slots[i];
+        const float *logits;
+        uint32_t length;
+        if (slot->ticket == NULL)
+            continue;
+        const int32_t *window = keel_generation_window(&slot->text, &length);
+        KEEL_TRY(keel_inference_predict(serve->config.inference, window, length, &logits));
+        draw(serve, slot, logits);
+    }
+    return KEEL_OK;
+}
+
+/* Steps until a slot is free, of those that are taken. */
+static uint32_t soonest_end(const struct keel_serve *serve)
+{
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < serve->config.slots; i++) {
+        const struct slot *slot = &serve->slots[i];
+        const uint32_t all = slot->text.of.prompt_count + slot->text.of.tokens;
+        const uint32_t left = slot->ticket == NULL ? 0 : all - slot->fed;
+        least = left < least ? left : least;
+    }
+    return least;
+}
+
+static enum keel_status step(struct keel_serve *serve)
+{
+    const uint64_t begun_ns = keel_now_ns();
+    const enum keel_status status = serve->config.decodes ? decode(serve) : predict(serve);
+    const uint64_t took_ns = keel_now_ns() - begun_ns;
+    const uint32_t soonest = soonest_end(serve);
+    keel_mutex_lock(&serve->lock);
+    serve->figures.steps++;
+    serve->figures.busy_s += (double)took_ns / 1e9;
+    serve->step_ns = took_ns;
+    serve->soonest = soonest;
+    keel_mutex_unlock(&serve->lock);
+    return status;
+}
+
+static bool is_idle(const struct keel_serve *serve)
+{
+    return serve->figures.active == 0 && serve->first == NULL;
+}
+
+/* Until there is something to do; false: there will be nothing more. */
+static bool wait_for_work(struct keel_serve *serve)
+{
+    keel_mutex_lock(&serve->lock);
+    while (is_idle(serve) && !serve->draining)
+        keel_cond_wait(&serve->work, &serve->lock, UINT64_MAX);
+    const bool more = !is_idle(serve);
+    keel_mutex_unlock(&serve->lock);
+    return more;
+}
+
+/* A device that fails has failed for all. */
+static void fail_all(struct keel_serve *serve, enum keel_status status)
+{
+    keel_mutex_lock(&serve->lock);
+    serve->status = status;
+    snprintf(serve->why, sizeof serve->why, "%.400s", keel_detail());
+    keel_mutex_unlock(&serve->lock);
+    for (uint32_t i = 0; i < serve->config.slots; i++)
+        if (serve->slots[i].ticket != NULL)
+            end_slot(serve, &serve->slots[i], status);
+    keel_mutex_lock(&serve->lock);
+    for (struct keel_ticket *ticket; (ticket = take_next(serve)) != NULL;) {
+        serve->figures.active--;
+        end_ticket(ticket, status);
+    }
+    keel_mutex_unlock(&serve->lock);
+}
+
+static void *compute(void *context)
+{
+    struct keel_serve *serve = context;
+    enum keel_status status = KEEL_OK;
+    while (status == KEEL_OK && wait_for_work(serve)) {
+        leave_slots(serve);
+        fill_slots(serve);
+        if (keel_serve_figures(serve).active > 0)
+            status = step(serve);
+    }
+    if (status != KEEL_OK)
+        fail_all(serve, status);
+    serve->config.ended(serve->config.context);
+    return NULL;
+}
+
+/* ---- the whole ----------------------------------------------------------------------------------------- */
+
+static enum keel_status allocate(struct keel_serve *serve)
+{
+    KEEL_TRY(keel_alloc(serve->config.slots, sizeof *serve->slots, &serve->slots));
+    KEEL_TRY(keel_alloc(serve->config.slots, sizeof *serve->tokens, &serve->tokens));
+    return keel_alloc(serve->config.slots, sizeof *serve->positions, &serve->positions);
+}
+
+enum keel_status keel_serve_create(const struct keel_serve_config *config, struct keel_serve **out)
+{
+    struct keel_serve *serve;
+    KEEL_ASSERT(config->slots > 0);
+    KEEL_TRY(keel_alloc(1, sizeof *serve, &serve));
+    serve->config = *config;
+    keel_mutex_init(&serve->lock);
+    keel_cond_init(&serve->work);
+    enum keel_status status = allocate(serve);
+    if (status == KEEL_OK)
+        status = keel_thread_create(&serve->thread, "keel-serve", compute, serve);
+    serve->started = status == KEEL_OK;
+    if (status != KEEL_OK) {
+        (void)keel_serve_destroy(serve);
+        return status;
+    }
+    *out = serve;
+    return KEEL_OK;
+}
+
+void keel_serve_drain(struct keel_serve *serve)
+{
+    keel_mutex_lock(&serve->lock);
+    serve->draining = true;
+    keel_cond_signal(&serve->work);
+    keel_mutex_unlock(&serve->lock);
+}
+
+enum keel_status keel_serve_destroy(struct keel_serve *serve)
+{
+    if (serve == NULL)
+        return KEEL_OK;
+    keel_serve_drain(serve);
+    if (serve->started)
+        keel_thread_join(&serve->thread);
+    const enum keel_status status =
+        serve->status == KEEL_OK ? KEEL_OK : keel_fail(serve->status, "%s", serve->why);
+    keel_mutex_fini(&serve->lock);
+    keel_cond_fini(&serve->work);
+    keel_free(serve->slots);
+    keel_free(serve->tokens);
+    keel_free(serve->positions);
+    keel_free(serve);
+    return status;
+}
+
+struct keel_serve_figures keel_serve_figures(struct keel_serve *serve)
+{
+    keel_mutex_lock(&serve->lock);
+    struct keel_serve_figures figures = serve->figures;
+    const double free_in_s =
+        (double)serve->step_ns * 1e-9 * serve->soonest * (1 + figures.queued / serve->config.slots);
+    keel_mutex_unlock(&serve->lock);
+    figures.free_in_s = free_in_s < 1 ? 1 : free_in_s > 600 ? 600 : (uint32_t)free_in_s;
+    return figures;
+}

@@ -1,0 +1,138 @@
+#!/bin/sh
+# keel serve: texts over HTTP are those of keel sample, whatever else is served; slow, broken, oversized and impatient
+# clients cost neither descriptors nor memory; a signal ends it when what was taken is done; what cannot be is refused.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/script.sh"
+case $KEEL in /*) ;; *) KEEL=$PWD/$KEEL ;; esac
+jobs=$here/../../runtime/jobs
+explain() { tail -n 5 "$root/log" "$root/errors" 2>/dev/null; }
+trap 'kill $server 2>/dev/null; rm -rf "$root"' EXIT
+server=
+
+train() { # KIND DIR ARGUMENTS...: they win over what is set here
+    kind=$1 out=$root/$2
+    shift 2
+    for setting in "data.path=$text" model.width=64 model.heads=2 model.layers=2 model.block=64 train.batch=1 train.steps=1 \
+        train.decay_steps=4 train.warmup_steps=2 train.eval_every=0 snapshot.every=1 job.shards=1 cluster.timeout_s=4; do
+        set -- --set "$setting" "$@"
+    done
+    timeout 600 "$KEEL" run "$jobs/$kind.conf" --out "$out" --ranks 1 --sample 0 "$@" >"$out.log" 2>&1
+}
+serve() { # DIR ARGUMENTS...: sets server and port
+    : >"$root/errors" # of the server before
+    "$KEEL" serve "$@" --port 0 >"$root/log" 2>"$root/errors" &
+    server=$!
+    until port=$(sed -n 's/.* at http:[^ ]*:\([0-9]*\), .*/\1/p' "$root/errors") && [ -n "$port" ]; do
+        kill -0 $server 2>/dev/null || return 1
+        sleep 0.1
+    done
+}
+ended() { # CODE: the server ends so
+    wait $server
+    code=$?
+    server=
+    [ $code -eq "$1" ]
+}
+ask() { # JSON [ARGUMENTS...]: the answer's body in $root/answer
+    curl -s --max-time 120 "http://127.0.0.1:$port/v1/completions" -d "$@" >"$root/answer"
+}
+text_of() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["choices"][0]["text"], end="")' "$1"; }
+expect() { # DIR JSON ARGUMENTS...: what keel sample says to that is what is expected
+    dir=$1 request=$2
+    shift 2
+    timeout 300 "$KEEL" sample "$dir" --device host "$@" --json 2>>"$root/errors" |
+        python3 -c 'import json, sys; r = json.loads(sys.argv[1]); r["text"] = json.load(sys.stdin)["text"]; print(json.dumps(r))' "$request" >>"$root/expected"
+}
+
+# Long texts that take seconds: rows of a large vocabulary.
+train demo long --set model.block=2048 --set model.vocab=8192
+expect "$root/long" '{"prompt": "the ", "max_tokens": 12}' --prompt "the " --tokens 12
+expect "$root/long" '{"prompt": "a lazy dog", "max_tokens": 5, "temperature": 0}' --prompt "a lazy dog" --tokens 5 --temperature 0
+expect "$root/long" '{"max_tokens": 9, "seed": 7, "top_k": 20, "top_p": 0.9}' --tokens 9 --seed 7 --top-k 20 --top-p 0.9
+expect "$root/long" '{"prompt": "brown fox jumps over", "max_tokens": 20, "seed": 9223372036854775807, "temperature": 1.5}' \
+    --prompt "brown fox jumps over" --tokens 20 --seed 9223372036854775807 --temperature 1.5
+check "there are texts to compare with" [ "$(wc -l <"$root/expected")" -eq 4 ]
+
+# ---- clients of all kinds ----
+check "it listens" serve "$root/long" --device host --slots 3 --queue 4 --max-body 8K --client-timeout 2s --connections 48
+check "at loopback alone" sh -c "grep -q 'at http://127.0.0.1:' '$root/errors'"
+python3 "$here/serve_client.py" "$port" $server "$root/expected" 100 2 >"$root/log" 2>&1
+check "200 requests of good, slow, broken, oversized and impatient clients" [ $? -eq 0 ]
+check "nothing is wrong with them" '! grep -q WRONG "$root/log"'
+check "there were all kinds" grep -q 'broken=.* good=.* leaves=.* oversized=.* slow=.* stream=' "$root/log"
+sed -n 's/^counts/note: &/p' "$root/log"
+check "health" sh -c "curl -s http://127.0.0.1:$port/health | grep -q '\"status\":\"ok\",\"model\":\"demo\",\"step\":1'"
+check "metrics have a type each" sh -c "curl -s http://127.0.0.1:$port/metrics | awk '/^# TYPE/ { t[\$3] = 1 } /^[a-z]/ { n = \$1; sub(/[{].*/, \"\", n); sub(/_(bucket|sum|count)\$/, \"\", n); if (!t[n]) exit 1 }'"
+curl -s "http://127.0.0.1:$port/metrics" >"$root/metrics"
+check "those who left were given up" grep -q '^keel_serve_given_up_total [1-9]' "$root/metrics"
+for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+    curl -s -i --max-time 120 "http://127.0.0.1:$port/v1/completions" -d "{\"max_tokens\":300,\"seed\":$i}" >"$root/many.$i" &
+    many="${many:-} $!"
+done
+wait $many
+check "a full queue is said by 503" grep -q '^HTTP/1.1 503' "$root"/many.*
+check "with the seconds to wait" grep -qi '^Retry-After: [1-9]' "$root"/many.*
+check "those that were taken get theirs" [ "$(grep -l '"completion_tokens":300' "$root"/many.* | wc -l)" -ge 4 ]
+check "and there is no other answer" [ "$(grep -hc '^HTTP/1.1 \(200\|503\)' "$root"/many.* | grep -c 1)" -eq 12 ]
+
+# ---- the end ----
+curl -sN --max-time 120 "http://127.0.0.1:$port/v1/completions" -d '{"max_tokens":1500,"stream":true,"seed":3}' >"$root/stream" &
+client=$!
+until grep -q data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
+ask '{"max_tokens":700,"seed":4}' &
+second=$!
+sleep 0.5
+kill -TERM $server
+check "a signal ends it" ended 0
+wait $client $second
+check "when what was taken is done: a stream" grep -q 'DONE' "$root/stream"
+check "of all its tokens" grep -q '"completion_tokens":1500' "$root/stream"
+check "and a text" grep -q '"completion_tokens":700' "$root/answer"
+check "figures are told" grep -q 'keel serve: [0-9]* requests, [0-9]* done, [0-9]* given up, [0-9]* refused; [0-9]* tokens' "$root/errors"
+serve "$root/long" --device host
+curl -sN --max-time 120 "http://127.0.0.1:$port/v1/completions" -d '{"max_tokens":2000,"stream":true}' >"$root/stream" &
+client=$!
+until grep -q data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
+kill -TERM $server
+sleep 0.5
+kill -TERM $server
+check "a second signal ends it at once" ended 5
+wait $client
+
+# ---- other models ----
+train moe-demo moe --set model.experts=4 --set model.capacity=0.5 --set train.batch=2
+rm "$root/expected"
+expect "$root/moe" '{"prompt": "the ", "max_tokens": 6}' --prompt "the " --tokens 6
+serve "$root/moe" --device host --slots 2
+check "a model that keeps nothing says so" grep -q 'each computed whole for each token' "$root/errors"
+ask '{"prompt":"the ","max_tokens":6}'
+wanted=$(python3 -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["text"], end="")' "$root/expected")
+check "and is served" [ "$(text_of "$root/answer")" = "$wanted" ]
+kill -TERM $server
+check "and ends" ended 0
+
+# ---- what cannot be ----
+refused() { # NAME CODE WORDS ARGUMENTS...
+    name=$1 wanted=$2 words=$3
+    shift 3
+    timeout 60 "$KEEL" serve "$@" >"$root/log" 2>"$root/errors"
+    code=$?
+    check "$name" [ "$code" -eq "$wanted" ]
+    check "$name, and says so" grep -qF -- "$words" "$root/errors"
+    code=
+}
+serve "$root/moe" --device host
+refused "a port that is taken" 1 "127.0.0.1 port $port: cannot be listened at" "$root/moe" --device host --port "$port"
+kill -TERM $server
+ended 0
+refused "no address" 2 "--bind here: an address of this host by its numbers" "$root/moe" --device host --bind here
+refused "no port" 2 "--port 65536: at most 65535" "$root/moe" --port 65536
+refused "too many slots" 2 "--slots 65: at most 64" "$root/moe" --slots 65
+refused "no slots" 2 "--slots needs N" "$root/moe" --slots 0
+refused "a run that is not there" 3 "is not there" "$root/none"
+train bert-demo bert
+refused "a model that predicts no next token" 2 "its model predicts no next token" "$root/bert"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
