@@ -53,7 +53,8 @@ struct keel_data {
     X(KEEL_MODEL_BERT, keel_masked_reader)                                                                   \
     X(KEEL_MODEL_MOE, keel_text_reader)                                                                      \
     X(KEEL_MODEL_LLAMA, keel_text_reader)                                                                    \
-    X(KEEL_MODEL_DLRM, keel_teacher_reader)
+    X(KEEL_MODEL_DLRM, keel_teacher_reader)                                                                  \
+    X(KEEL_MODEL_PLUGIN, keel_plugin_data_reader)
 #define KEEL_READER_DECLARED(kind, reader) extern const struct keel_reader reader;
 KEEL_READERS(KEEL_READER_DECLARED)
 

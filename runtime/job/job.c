@@ -352,8 +352,8 @@ static enum keel_status check_users(const struct keel_job *job, unsigned shift, 
 
 enum keel_model_kind keel_job_data_kind(const struct keel_job *job)
 {
-    static const enum keel_model_kind kinds[KEEL_PLUGIN_DATA_COUNT] = {KEEL_MODEL_GPT, KEEL_MODEL_BERT,
-                                                                       KEEL_MODEL_RESNET, KEEL_MODEL_DLRM};
+    static const enum keel_model_kind kinds[KEEL_PLUGIN_DATA_COUNT] = {
+        KEEL_MODEL_GPT, KEEL_MODEL_BERT, KEEL_MODEL_RESNET, KEEL_MODEL_DLRM, KEEL_MODEL_PLUGIN};
     return job->plugin != NULL ? kinds[job->plugin->entry->data] : (enum keel_model_kind)job->kind;
 }
 

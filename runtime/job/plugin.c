@@ -80,6 +80,14 @@ static enum keel_status check_entry(const char *path, const struct keel_model_pl
             "%s: is a plug-in of version %u, this Keel takes version %d; build it again with this "
             "Keel's headers",
             path, entry->version, KEEL_MODEL_PLUGIN_VERSION);
+    const struct keel_plugin_reader *reader = entry->reader;
+    if ((entry->data == KEEL_PLUGIN_OWN) != (reader != NULL) ||
+        (reader != NULL && (reader->open == NULL || reader->fill == NULL || reader->close == NULL)))
+        return keel_fail(
+            KEEL_INVALID,
+            "%s: has a reader without KEEL_PLUGIN_OWN, or that without a reader of open, fill and "
+            "close; mend the plug-in",
+            path);
     if (entry->build == NULL || entry->data >= KEEL_PLUGIN_DATA_COUNT ||
         entry->key_count > KEEL_PLUGIN_KEYS_MAX || (entry->keys == NULL && entry->key_count > 0) ||
         entry->settings_bytes > KEEL_PLUGIN_SETTINGS_BYTES)

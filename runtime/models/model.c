@@ -100,10 +100,10 @@ static enum keel_status check_output(const struct keel_graph *graph, const struc
         return keel_fail(KEEL_INVALID,
                          "%s: its graph has no loss; end it with one, as keel_graph_cross_entropy",
                          job->plugin_path);
-    if (plugin->data == KEEL_PLUGIN_MASKED_TEXT)
+    if (plugin->data == KEEL_PLUGIN_MASKED_TEXT || (plugin->data == KEEL_PLUGIN_OWN && task->classes == 0))
         return KEEL_OK;
     const uint64_t rows =
-        plugin->data == KEEL_PLUGIN_TEXT ? (uint64_t)task->batch * task->block : task->batch;
+        plugin->data == KEEL_PLUGIN_TEXT ? (uint64_t)task->batch * task->tokens : task->batch;
     const uint64_t columns = task->classes > 0 ? task->classes : 1;
     const struct keel_shape shape =
         graph->output != 0 ? keel_graph_shape(graph, graph->output) : (struct keel_shape){.dims = 0};
@@ -128,11 +128,15 @@ static enum keel_status build_plugin(struct keel_graph *graph, const struct keel
     _Static_assert((int)KEEL_DATA_INPUTS_MAX == (int)KEEL_PLUGIN_INPUTS_MAX, "inputs of a plug-in");
     struct keel_plugin_task task = {.batch = job->batch,
                                     .block = keel_data_sample_tokens(data),
+                                    .tokens = keel_part_tokens(graph, keel_data_sample_tokens(data)),
                                     .classes = vocab_of(job, data),
                                     .input_count = keel_data_input_count(data)};
     for (uint32_t i = 0; i < task.input_count; i++) {
         const struct keel_data_input *input = keel_data_input(data, i);
-        task.inputs[i] = keel_graph_input(graph, input->name, input->dtype, input->shape);
+        struct keel_shape shape = input->shape;
+        if (keel_part_decodes(graph))
+            shape = (struct keel_shape){2, {task.batch, 1}};
+        task.inputs[i] = keel_graph_input(graph, input->name, input->dtype, shape);
     }
     const enum keel_status status = keel_job_plugin(job)->build(graph, job->settings, &task);
     KEEL_TRY(keel_graph_status(graph)); /* says more than what the plug-in made of it */
@@ -182,6 +186,7 @@ bool keel_model_decodes(const struct keel_job *job, const struct keel_data *data
     case KEEL_MODEL_MOE:
         return keel_moe_keeps_first(&moe);
     case KEEL_MODEL_PLUGIN:
+        return keel_job_plugin(job)->decodes && keel_job_plugin(job)->data == KEEL_PLUGIN_TEXT;
     case KEEL_MODEL_RESNET:
     case KEEL_MODEL_BERT:
     case KEEL_MODEL_DLRM:

@@ -72,7 +72,7 @@ bad() { # NAME CODE WORDS SED-SCRIPT
     variant bad "$4" || { check "$1: is built" false; return; }
     refused "$1" "$2" "$3" --set model.kind=bad.so
 }
-bad "another version" 4 "bad.so: is a plug-in of version 2, this Keel takes version 1; build it again" 's/\.version = KEEL_MODEL_PLUGIN_VERSION/.version = 2/'
+bad "another version" 4 "bad.so: is a plug-in of version 1, this Keel takes version 2; build it again" 's/\.version = KEEL_MODEL_PLUGIN_VERSION/.version = 1/'
 bad "one without its entry" 2 "model.kind = bad.so: has no keel_model_plugin" 's/struct keel_model_plugin keel_model_plugin = /struct keel_model_plugin my_plugin = /'
 bad "a function that there is not" 2 "undefined symbol: keel_graph_norm" 's/keel_graph_rms_norm/keel_graph_norm/'
 bad "a name of [model]" 2 "its key block is one that [model] has" 's/"model", "blocks"/"model", "block"/'

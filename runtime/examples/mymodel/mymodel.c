@@ -64,4 +64,5 @@ const struct keel_model_plugin keel_model_plugin = {.version = KEEL_MODEL_PLUGIN
                                                     .key_count = sizeof keys / sizeof keys[0],
                                                     .settings_bytes = sizeof(struct settings),
                                                     .keys = keys,
-                                                    .build = build};
+                                                    .build = build,
+                                                    .decodes = true};
