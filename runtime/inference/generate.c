@@ -74,7 +74,7 @@ uint32_t keel_sampling_draw(const struct keel_sampling *sampling, const float *l
     return last;
 }
 
-static enum keel_status allocate(struct keel_generation *text)
+static enum keel_status allocate(struct keel_writing *text)
 {
     const struct keel_generator *of = &text->of;
     KEEL_TRY(keel_alloc((size_t)of->prompt_count + of->tokens, sizeof *text->tokens, &text->tokens));
@@ -82,11 +82,11 @@ static enum keel_status allocate(struct keel_generation *text)
     return keel_alloc(text->choices, sizeof *text->scratch.order, &text->scratch.order);
 }
 
-enum keel_status keel_generation_begin(struct keel_generation *text, const struct keel_generator *generation)
+enum keel_status keel_writing_begin(struct keel_writing *text, const struct keel_generator *generation)
 {
     const uint32_t vocab = keel_data_vocab(generation->data);
-    *text = (struct keel_generation){.of = *generation,
-                               .choices = vocab < generation->vocab ? vocab : generation->vocab};
+    *text = (struct keel_writing){.of = *generation,
+                                  .choices = vocab < generation->vocab ? vocab : generation->vocab};
     struct keel_generator *of = &text->of;
     const int32_t first = (int32_t)keel_data_first_token(of->data);
     if (of->prompt_count == 0) {
@@ -107,13 +107,13 @@ enum keel_status keel_generation_begin(struct keel_generation *text, const struc
     return KEEL_OK;
 }
 
-const int32_t *keel_generation_window(const struct keel_generation *text, uint32_t *length)
+const int32_t *keel_writing_window(const struct keel_writing *text, uint32_t *length)
 {
     *length = text->count < text->of.block ? text->count : text->of.block;
     return text->tokens + (text->count - *length);
 }
 
-enum keel_status keel_generation_draw(struct keel_generation *text, const float *logits)
+enum keel_status keel_writing_draw(struct keel_writing *text, const float *logits)
 {
     const struct keel_generator *of = &text->of;
     const struct keel_control control = {.seed_lo = (uint32_t)of->sampling.seed,
@@ -121,7 +121,7 @@ enum keel_status keel_generation_draw(struct keel_generation *text, const float 
     const float uniform = keel_random_uniform(&control, SAMPLE_STREAM, text->drawn);
     char spelling[KEEL_TOKEN_TEXT_BYTES];
     size_t bytes;
-    KEEL_ASSERT(!keel_generation_is_whole(text));
+    KEEL_ASSERT(!keel_writing_is_whole(text));
     const uint32_t token = keel_sampling_draw(&of->sampling, logits, text->choices, uniform, text->scratch);
     text->tokens[text->count++] = (int32_t)token;
     text->drawn++;
@@ -129,12 +129,12 @@ enum keel_status keel_generation_draw(struct keel_generation *text, const float 
     return of->write(of->context, token, written, bytes);
 }
 
-bool keel_generation_is_whole(const struct keel_generation *text)
+bool keel_writing_is_whole(const struct keel_writing *text)
 {
     return text->drawn == text->of.tokens;
 }
 
-void keel_generation_end(struct keel_generation *text)
+void keel_writing_end(struct keel_writing *text)
 {
     keel_free(text->tokens);
     keel_free(text->scratch.weights);
@@ -154,16 +154,16 @@ size_t keel_whole_characters(const char *text, size_t bytes)
 
 enum keel_status keel_generate(const struct keel_generator *generation)
 {
-    struct keel_generation text;
+    struct keel_writing text;
     uint32_t length;
     const float *logits;
-    enum keel_status status = keel_generation_begin(&text, generation);
-    while (status == KEEL_OK && !keel_generation_is_whole(&text)) {
-        const int32_t *window = keel_generation_window(&text, &length);
+    enum keel_status status = keel_writing_begin(&text, generation);
+    while (status == KEEL_OK && !keel_writing_is_whole(&text)) {
+        const int32_t *window = keel_writing_window(&text, &length);
         status = generation->predict(generation->context, window, length, &logits);
         if (status == KEEL_OK)
-            status = keel_generation_draw(&text, logits);
+            status = keel_writing_draw(&text, logits);
     }
-    keel_generation_end(&text);
+    keel_writing_end(&text);
     return status;
 }

@@ -49,21 +49,22 @@ struct keel_generator {
 enum keel_status keel_generate(const struct keel_generator *generation);
 
 /* The same text token by token, for who computes the logits of several texts at once (keel serve). */
-struct keel_generation {
+struct keel_writing {
     struct keel_generator of;
     int32_t *tokens; /* owned, as the scratch: prompt, and what was drawn */
     uint32_t count, drawn;
     struct keel_sampling_scratch scratch;
     uint32_t choices; /* tokens that there are: a padded vocabulary has no text behind the rest */
 };
-/* `predict` is not called, and the prompt is copied. Errors as of keel_generate; keel_generation_end also then. */
-enum keel_status keel_generation_begin(struct keel_generation *text, const struct keel_generator *generation);
+/* `predict` is not called, and the prompt is copied. Errors as of keel_generate; keel_writing_end also then.
+ */
+enum keel_status keel_writing_begin(struct keel_writing *text, const struct keel_generator *generation);
 /* The tokens behind which the next logits are wanted. */
-const int32_t *keel_generation_window(const struct keel_generation *text, uint32_t *length);
+const int32_t *keel_writing_window(const struct keel_writing *text, uint32_t *length);
 /* Draw the next token from them, and write it. Not of a text that is whole. */
-enum keel_status keel_generation_draw(struct keel_generation *text, const float *logits);
-bool keel_generation_is_whole(const struct keel_generation *text);
-void keel_generation_end(struct keel_generation *text);
+enum keel_status keel_writing_draw(struct keel_writing *text, const float *logits);
+bool keel_writing_is_whole(const struct keel_writing *text);
+void keel_writing_end(struct keel_writing *text);
 /* So many of the bytes are whole characters of UTF-8, or no UTF-8: the rest is the begin of one. */
 size_t keel_whole_characters(const char *text, size_t bytes);
 

@@ -52,7 +52,7 @@ enum keel_status keel_inference_score(struct keel_inference *inference,
 enum keel_status keel_inference_generate(struct keel_inference *inference,
                                          const struct keel_generator *generation);
 
-/* Token by token, for several texts (struct keel_generation): each of config.decode has one more token, at its
+/* Token by token, for several texts (struct keel_writing): each of config.decode has one more token, at its
  * position from 0 on; a position below 0: none. The caller has had those before it computed, in their order.
  * `out`: a row of keel_inference_logits for each, until the next call. The row of a text is the same whatever
  * the others are. Blocks. */

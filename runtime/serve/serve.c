@@ -7,9 +7,9 @@
 
 const double keel_serve_bounds_s[KEEL_SERVE_BOUNDS] = {0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30};
 
-struct keel_ticket {
+struct keel_serve_ticket {
     struct keel_serve *serve;
-    struct keel_ticket *next; /* in the queue */
+    struct keel_serve_ticket *next; /* in the queue */
     struct keel_serve_request request;
     struct keel_serve_waiter waiter;
     int32_t *prompt; /* owned, as text: tokens */
@@ -25,8 +25,8 @@ struct keel_ticket {
 
 /* A text that is being computed: the thread's own, but for its ticket. */
 struct slot {
-    struct keel_ticket *ticket; /* NULL: free */
-    struct keel_generation text;
+    struct keel_serve_ticket *ticket; /* NULL: free */
+    struct keel_writing text;
     uint32_t fed; /* tokens that were computed */
 };
 
@@ -39,7 +39,7 @@ struct keel_serve {
     struct keel_mutex lock;
     struct keel_cond work;
     /* Guarded by the lock. */
-    struct keel_ticket *first, *last;
+    struct keel_serve_ticket *first, *last;
     struct keel_serve_figures figures;
     uint64_t step_ns; /* the last one */
     uint32_t soonest; /* tokens until the next text is whole, at most */
@@ -50,7 +50,7 @@ struct keel_serve {
 
 /* ---- tickets ------------------------------------------------------------------------------------------- */
 
-static void ticket_free(struct keel_ticket *ticket)
+static void ticket_free(struct keel_serve_ticket *ticket)
 {
     keel_serve_request_free(&ticket->request);
     keel_free(ticket->prompt);
@@ -59,7 +59,7 @@ static void ticket_free(struct keel_ticket *ticket)
 }
 
 /* With the lock held, as the next. */
-static void wake(struct keel_ticket *ticket)
+static void wake(struct keel_serve_ticket *ticket)
 {
     const bool waits = ticket->waits;
     ticket->waits = false;
@@ -68,7 +68,7 @@ static void wake(struct keel_ticket *ticket)
 }
 
 /* The serve is through with it; gone at once where nobody waits for it any more. */
-static void end_ticket(struct keel_ticket *ticket, enum keel_status status)
+static void end_ticket(struct keel_serve_ticket *ticket, enum keel_status status)
 {
     struct keel_serve_figures *figures = &ticket->serve->figures;
     const double took_s = (double)(keel_now_ns() - ticket->taken_ns) / 1e9;
@@ -90,10 +90,10 @@ static void end_ticket(struct keel_ticket *ticket, enum keel_status status)
     wake(ticket);
 }
 
-struct keel_ticket_state keel_ticket_look(struct keel_ticket *ticket)
+struct keel_serve_state keel_serve_ticket_look(struct keel_serve_ticket *ticket)
 {
     keel_mutex_lock(&ticket->serve->lock);
-    const struct keel_ticket_state state = {
+    const struct keel_serve_state state = {
         .bytes = ticket->done ? ticket->bytes : keel_whole_characters(ticket->text, ticket->bytes),
         .prompt_tokens = ticket->prompt_count,
         .tokens = ticket->tokens,
@@ -104,7 +104,7 @@ struct keel_ticket_state keel_ticket_look(struct keel_ticket *ticket)
     return state;
 }
 
-void keel_ticket_copy(struct keel_ticket *ticket, size_t from, char *out, size_t bytes)
+void keel_serve_ticket_copy(struct keel_serve_ticket *ticket, size_t from, char *out, size_t bytes)
 {
     keel_mutex_lock(&ticket->serve->lock);
     KEEL_ASSERT(from <= ticket->bytes && bytes <= ticket->bytes - from);
@@ -113,7 +113,7 @@ void keel_ticket_copy(struct keel_ticket *ticket, size_t from, char *out, size_t
     keel_mutex_unlock(&ticket->serve->lock);
 }
 
-bool keel_ticket_wait(struct keel_ticket *ticket, size_t seen)
+bool keel_serve_ticket_wait(struct keel_serve_ticket *ticket, size_t seen)
 {
     keel_mutex_lock(&ticket->serve->lock);
     ticket->waits = !ticket->done && keel_whole_characters(ticket->text, ticket->bytes) <= seen;
@@ -124,14 +124,14 @@ bool keel_ticket_wait(struct keel_ticket *ticket, size_t seen)
     return waits;
 }
 
-void keel_ticket_give_up(struct keel_ticket *ticket)
+void keel_serve_ticket_give_up(struct keel_serve_ticket *ticket)
 {
     keel_mutex_lock(&ticket->serve->lock);
     ticket->given_up = true;
     keel_mutex_unlock(&ticket->serve->lock);
 }
 
-void keel_ticket_release(struct keel_ticket *ticket)
+void keel_serve_ticket_release(struct keel_serve_ticket *ticket)
 {
     struct keel_serve *serve = ticket->serve;
     keel_mutex_lock(&serve->lock);
@@ -145,7 +145,7 @@ void keel_ticket_release(struct keel_ticket *ticket)
 
 /* ---- taking -------------------------------------------------------------------------------------------- */
 
-static enum keel_status encode(struct keel_serve *serve, struct keel_ticket *ticket)
+static enum keel_status encode(struct keel_serve *serve, struct keel_serve_ticket *ticket)
 {
     const struct keel_serve_request *request = &ticket->request;
     const uint32_t block = serve->config.block;
@@ -168,7 +168,7 @@ static enum keel_status encode(struct keel_serve *serve, struct keel_ticket *tic
 }
 
 /* With the lock held. */
-static enum keel_status append(struct keel_serve *serve, struct keel_ticket *ticket)
+static enum keel_status append(struct keel_serve *serve, struct keel_serve_ticket *ticket)
 {
     if (serve->draining || serve->status != KEEL_OK)
         return keel_fail(KEEL_INTERRUPTED, "keel serve is about to end");
@@ -188,11 +188,11 @@ static enum keel_status append(struct keel_serve *serve, struct keel_ticket *tic
 }
 
 enum keel_status keel_serve_submit(struct keel_serve *serve, struct keel_serve_request *request,
-                                   const struct keel_serve_waiter *waiter, struct keel_ticket **out)
+                                   const struct keel_serve_waiter *waiter, struct keel_serve_ticket **out)
 {
-    struct keel_ticket *ticket;
+    struct keel_serve_ticket *ticket;
     KEEL_TRY(keel_alloc(1, sizeof *ticket, &ticket));
-    *ticket = (struct keel_ticket){
+    *ticket = (struct keel_serve_ticket){
         .serve = serve, .request = *request, .waiter = *waiter, .taken_ns = keel_now_ns()};
     enum keel_status status = encode(serve, ticket);
     if (status == KEEL_OK) {
@@ -215,7 +215,7 @@ enum keel_status keel_serve_submit(struct keel_serve *serve, struct keel_serve_r
 
 static enum keel_status write_token(void *context, uint32_t token, const char *text, size_t bytes)
 {
-    struct keel_ticket *ticket = context;
+    struct keel_serve_ticket *ticket = context;
     struct keel_serve *serve = ticket->serve;
     (void)token;
     keel_mutex_lock(&serve->lock);
@@ -232,7 +232,8 @@ static enum keel_status write_token(void *context, uint32_t token, const char *t
     return status;
 }
 
-static enum keel_status begin_text(struct keel_serve *serve, struct slot *slot, struct keel_ticket *ticket)
+static enum keel_status begin_text(struct keel_serve *serve, struct slot *slot,
+                                   struct keel_serve_ticket *ticket)
 {
     const struct keel_generator of = {.data = serve->config.data,
                                       .sampling = ticket->request.sampling,
@@ -245,12 +246,12 @@ static enum keel_status begin_text(struct keel_serve *serve, struct slot *slot, 
                                       .context = ticket};
     slot->ticket = ticket;
     slot->fed = 0;
-    return keel_generation_begin(&slot->text, &of);
+    return keel_writing_begin(&slot->text, &of);
 }
 
 static void end_slot(struct keel_serve *serve, struct slot *slot, enum keel_status status)
 {
-    keel_generation_end(&slot->text);
+    keel_writing_end(&slot->text);
     keel_mutex_lock(&serve->lock);
     end_ticket(slot->ticket, status);
     serve->figures.active--;
@@ -259,9 +260,9 @@ static void end_slot(struct keel_serve *serve, struct slot *slot, enum keel_stat
 }
 
 /* The next request that somebody waits for, in the order in which they came; NULL: none. */
-static struct keel_ticket *take_next(struct keel_serve *serve)
+static struct keel_serve_ticket *take_next(struct keel_serve *serve)
 {
-    struct keel_ticket *ticket = serve->first;
+    struct keel_serve_ticket *ticket = serve->first;
     while (ticket != NULL) {
         serve->first = ticket->next;
         serve->last = serve->first != NULL ? serve->last : NULL;
@@ -280,7 +281,7 @@ static void fill_slots(struct keel_serve *serve)
 {
     for (uint32_t i = 0; i < serve->config.slots; i++) {
         struct slot *slot = &serve->slots[i];
-        struct keel_ticket *ticket = NULL;
+        struct keel_serve_ticket *ticket = NULL;
         if (slot->ticket == NULL) {
             keel_mutex_lock(&serve->lock);
             ticket = take_next(serve);
@@ -307,8 +308,8 @@ static void leave_slots(struct keel_serve *serve)
 
 static void draw(struct keel_serve *serve, struct slot *slot, const float *logits)
 {
-    const enum keel_status status = keel_generation_draw(&slot->text, logits);
-    if (status != KEEL_OK || keel_generation_is_whole(&slot->text))
+    const enum keel_status status = keel_writing_draw(&slot->text, logits);
+    if (status != KEEL_OK || keel_writing_is_whole(&slot->text))
         end_slot(serve, slot, status);
 }
 
@@ -340,7 +341,7 @@ static enum keel_status predict(struct keel_serve *serve)
         uint32_t length;
         if (slot->ticket == NULL)
             continue;
-        const int32_t *window = keel_generation_window(&slot->text, &length);
+        const int32_t *window = keel_writing_window(&slot->text, &length);
         KEEL_TRY(keel_inference_predict(serve->config.inference, window, length, &logits));
         draw(serve, slot, logits);
     }
@@ -402,7 +403,7 @@ static void fail_all(struct keel_serve *serve, enum keel_status status)
         if (serve->slots[i].ticket != NULL)
             end_slot(serve, &serve->slots[i], status);
     keel_mutex_lock(&serve->lock);
-    for (struct keel_ticket *ticket; (ticket = take_next(serve)) != NULL;) {
+    for (struct keel_serve_ticket *ticket; (ticket = take_next(serve)) != NULL;) {
         serve->figures.active--;
         end_ticket(ticket, status);
     }

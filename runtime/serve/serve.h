@@ -10,7 +10,7 @@
 #include "serve_request.h"
 
 struct keel_serve;
-struct keel_ticket; /* of a request that was taken */
+struct keel_serve_ticket; /* of a request that was taken */
 
 struct keel_serve_config {
     struct keel_inference *inference; /* borrowed, as data: for the thread alone until destroy */
@@ -40,25 +40,25 @@ struct keel_serve_waiter {
  * tokens for, or more tokens than it sees at once. LIMIT: the queue is full. INTERRUPTED: nothing more is
  * taken. */
 enum keel_status keel_serve_submit(struct keel_serve *serve, struct keel_serve_request *request,
-                                   const struct keel_serve_waiter *waiter, struct keel_ticket **out);
+                                   const struct keel_serve_waiter *waiter, struct keel_serve_ticket **out);
 
 /* What is there of a text. */
-struct keel_ticket_state {
+struct keel_serve_state {
     size_t bytes; /* in whole characters */
     uint32_t prompt_tokens, tokens;
     uint64_t seed;
     bool done;
     enum keel_status status; /* once it is done: OK, or what has ended it */
 };
-struct keel_ticket_state keel_ticket_look(struct keel_ticket *ticket);
+struct keel_serve_state keel_serve_ticket_look(struct keel_serve_ticket *ticket);
 /* Bytes from `from` on, at most `room`, which are there. */
-void keel_ticket_copy(struct keel_ticket *ticket, size_t from, char *out, size_t bytes);
+void keel_serve_ticket_copy(struct keel_serve_ticket *ticket, size_t from, char *out, size_t bytes);
 /* True: nothing is there behind `seen` bytes; the waiter was suspended, and is woken when something is. */
-bool keel_ticket_wait(struct keel_ticket *ticket, size_t seen);
+bool keel_serve_ticket_wait(struct keel_serve_ticket *ticket, size_t seen);
 /* Nobody is there any more who could take it: it ends by INTERRUPTED, and the waiter is woken. */
-void keel_ticket_give_up(struct keel_ticket *ticket);
+void keel_serve_ticket_give_up(struct keel_serve_ticket *ticket);
 /* The waiter is no more: what is not done is given up. */
-void keel_ticket_release(struct keel_ticket *ticket);
+void keel_serve_ticket_release(struct keel_serve_ticket *ticket);
 
 /* Counted since the beginning, but for what is now. */
 enum { KEEL_SERVE_BOUNDS = 9 };

@@ -132,10 +132,10 @@ enum keel_status keel_answer_metrics(const struct keel_serve_figures *figures,
 
 /* Bytes of a ticket's text as a C text: one that is 0 becomes one that is no UTF-8, which JSON has as U+FFFD.
  */
-static enum keel_status copy_text(struct keel_ticket *ticket, size_t from, size_t bytes, char **out)
+static enum keel_status copy_text(struct keel_serve_ticket *ticket, size_t from, size_t bytes, char **out)
 {
     KEEL_TRY(keel_alloc(bytes + 1, 1, out));
-    keel_ticket_copy(ticket, from, *out, bytes);
+    keel_serve_ticket_copy(ticket, from, *out, bytes);
     for (size_t i = 0; i < bytes; i++)
         if ((*out)[i] == '\0')
             (*out)[i] = (char)0xff;
@@ -156,7 +156,7 @@ static void print_choice(struct keel_json *json, const char *model, const char *
     keel_json_close(json, ']');
 }
 
-static void print_usage(struct keel_json *json, const struct keel_ticket_state *state)
+static void print_usage(struct keel_json *json, const struct keel_serve_state *state)
 {
     keel_json_number(json, "seed", state->seed);
     keel_json_open(json, "usage", '{');
@@ -166,10 +166,10 @@ static void print_usage(struct keel_json *json, const struct keel_ticket_state *
     keel_json_close(json, '}');
 }
 
-enum keel_status keel_answer_text(struct keel_ticket *ticket, const char *model, char **out,
+enum keel_status keel_answer_text(struct keel_serve_ticket *ticket, const char *model, char **out,
                                   size_t *out_bytes)
 {
-    const struct keel_ticket_state state = keel_ticket_look(ticket);
+    const struct keel_serve_state state = keel_serve_ticket_look(ticket);
     FILE *file;
     char *text;
     KEEL_TRY(copy_text(ticket, 0, state.bytes, &text));
@@ -194,8 +194,7 @@ bool keel_answer_stream_is_out(const struct keel_answer_stream *stream)
     return stream->taken == stream->bytes;
 }
 
-static void print_event(FILE *file, const char *model, const char *text,
-                        const struct keel_ticket_state *state)
+static void print_event(FILE *file, const char *model, const char *text, const struct keel_serve_state *state)
 {
     struct keel_json json = {.out = file};
     fputs("data: ", file);
@@ -207,10 +206,10 @@ static void print_event(FILE *file, const char *model, const char *text,
     fputs(state->done ? "\n\ndata: [DONE]\n\n" : "\n\n", file);
 }
 
-enum keel_status keel_answer_stream_more(struct keel_answer_stream *stream, struct keel_ticket *ticket,
+enum keel_status keel_answer_stream_more(struct keel_answer_stream *stream, struct keel_serve_ticket *ticket,
                                          const char *model)
 {
-    const struct keel_ticket_state state = keel_ticket_look(ticket);
+    const struct keel_serve_state state = keel_serve_ticket_look(ticket);
     FILE *file;
     char *text;
     keel_answer_free(stream->text);

@@ -20,7 +20,7 @@ enum keel_status keel_answer_metrics(const struct keel_serve_figures *figures,
                                      const struct keel_answer_codes *codes, uint32_t connections, char **out,
                                      size_t *out_bytes);
 /* A text that is whole. */
-enum keel_status keel_answer_text(struct keel_ticket *ticket, const char *model, char **out,
+enum keel_status keel_answer_text(struct keel_serve_ticket *ticket, const char *model, char **out,
                                   size_t *out_bytes);
 void keel_answer_free(char *text);
 
@@ -34,7 +34,7 @@ struct keel_answer_stream {
 /* All that was made is on its way. */
 bool keel_answer_stream_is_out(const struct keel_answer_stream *stream);
 /* Make an event of what there is more, and the last ones where the text is whole. */
-enum keel_status keel_answer_stream_more(struct keel_answer_stream *stream, struct keel_ticket *ticket,
+enum keel_status keel_answer_stream_more(struct keel_answer_stream *stream, struct keel_serve_ticket *ticket,
                                          const char *model);
 size_t keel_answer_stream_take(struct keel_answer_stream *stream, char *out, size_t room);
 void keel_answer_stream_free(struct keel_answer_stream *stream);

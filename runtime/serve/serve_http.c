@@ -22,9 +22,9 @@
 struct link {
     struct link *next, *before;
     int fd;
-    uint64_t deadline_ns;       /* 0: the next move is ours */
-    struct keel_ticket *ticket; /* of its request; NULL: none */
-    bool gone;                  /* was shut down */
+    uint64_t deadline_ns;             /* 0: the next move is ours */
+    struct keel_serve_ticket *ticket; /* of its request; NULL: none */
+    bool gone;                        /* was shut down */
 };
 
 struct exchange;
@@ -42,7 +42,7 @@ struct exchange {
     char *body; /* owned */
     size_t bytes, capacity;
     bool too_large, asked;
-    struct keel_ticket *ticket; /* released when the exchange ends */
+    struct keel_serve_ticket *ticket; /* released when the exchange ends */
     bool streams;
     struct keel_answer_stream stream; /* what of the answer was made, and what of it is on its way */
 };
@@ -69,7 +69,7 @@ static void set_deadline(struct keel_http *http, struct link *link, bool clients
     keel_mutex_unlock(&http->lock);
 }
 
-static void set_ticket(struct keel_http *http, struct link *link, struct keel_ticket *ticket)
+static void set_ticket(struct keel_http *http, struct link *link, struct keel_serve_ticket *ticket)
 {
     keel_mutex_lock(&http->lock);
     link->ticket = ticket;
@@ -152,7 +152,7 @@ void keel_http_sweep(struct keel_http *http)
             shutdown(link->fd, SHUT_RDWR);
         }
         if (left)
-            keel_ticket_give_up(link->ticket);
+            keel_serve_ticket_give_up(link->ticket);
     }
     keel_mutex_unlock(&http->lock);
 }
@@ -227,7 +227,7 @@ static ssize_t read_stream(void *context, uint64_t position, char *out, size_t r
     if (keel_answer_stream_is_out(&exchange->stream)) {
         if (exchange->stream.ended)
             return MHD_CONTENT_READER_END_OF_STREAM;
-        if (keel_ticket_wait(exchange->ticket, exchange->stream.seen))
+        if (keel_serve_ticket_wait(exchange->ticket, exchange->stream.seen))
             return 0; /* until it is woken */
         if (keel_answer_stream_more(&exchange->stream, exchange->ticket, exchange->http->config.model) !=
             KEEL_OK)
@@ -258,11 +258,11 @@ static enum MHD_Result begin_stream(struct exchange *exchange)
 
 static enum MHD_Result answer_text(struct exchange *exchange)
 {
-    const struct keel_ticket_state state = keel_ticket_look(exchange->ticket);
+    const struct keel_serve_state state = keel_serve_ticket_look(exchange->ticket);
     char *text;
     size_t bytes;
     if (!state.done) {
-        if (keel_ticket_wait(exchange->ticket, SIZE_MAX))
+        if (keel_serve_ticket_wait(exchange->ticket, SIZE_MAX))
             return MHD_YES; /* suspended: called again when it is done */
         return answer_text(exchange);
     }
@@ -433,7 +433,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     set_deadline(http, exchange->link, true);
     set_busy(http, false);
     if (exchange->ticket != NULL)
-        keel_ticket_release(exchange->ticket);
+        keel_serve_ticket_release(exchange->ticket);
     keel_answer_stream_free(&exchange->stream);
     keel_free(exchange->body);
     keel_free(exchange);
