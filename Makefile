@@ -11,7 +11,7 @@
 #   make sweep      devices of 32 KiB to 2 MiB, 1 to 8 processors (SWEEP="64K:4 1M:2")
 #   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
 #   make plans      random models and plans, same bits    make mutants   seeded defects, and what finds each (ONLY=word)
-#   make install DESTDIR= PREFIX=/usr/local
+#   make install DESTDIR= PREFIX=/usr/local               make deb      a Debian package; deb-root: used in a new root
 #   make FABRIC=no CLBLAST=no OPENCL=no ISAL=no HTTP=no   without a library, in any mix (README.md, "Small builds")
 #   make keel-board keel-ckpt [STATIC=yes]                programs for boards of 64 MB: install-board, install-ckpt
 #   make profiles   sizes and memory of each mix          (limits: tests/setup/profiles.txt)
@@ -135,7 +135,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans mutants exact8 lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans mutants exact8 lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt deb deb-root profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -578,6 +578,15 @@ endif
 	sed -i 's|build/data/|$(PREFIX)/share/keel/data/|' $(DESTDIR)$(PREFIX)/share/keel/examples/mymodel/mymodel.conf
 	$(call write_pc,keel,fault-tolerant training runtime,$(ALL_LIBS))
 	$(call write_pc,keel-ckpt,snapshots of training state: saving and reading (no commands),$(ckpt_LIBS))
+
+# A Debian package of all that, and its checks: lintian; `make deb-root` installs and uses it in a new root.
+DEB_VERSION := $(VERSION)-1
+deb: all
+	@sh tests/setup/deps.sh deb
+	@sh tests/setup/deb.sh $(BUILD) $(DEB_VERSION)
+	@lintian --fail-on error,warning $(BUILD)/keel_$(DEB_VERSION)_$$(dpkg --print-architecture).deb && echo "deb: lintian has nothing to say"
+deb-root: deb
+	@sh tests/setup/deb_root.sh $(BUILD) $(BUILD)/keel_$(DEB_VERSION)_$$(dpkg --print-architecture).deb
 
 clean:
 	rm -rf $(BUILD)

@@ -37,6 +37,7 @@ static void leave_out(const struct keel_sampling *sampling, float *weights, uint
     float all = 0, seen = 0;
     if (keep == count && sampling->top_p >= 1.0F)
         return;
+    KEEL_ASSERT(order != NULL);
     for (uint32_t i = 0; i < count; i++)
         order[i] = (struct keel_token_weight){weights[i], i};
     qsort(order, count, sizeof *order, compare);

@@ -485,8 +485,8 @@ struct keel_serve_figures keel_serve_figures(struct keel_serve *serve)
 {
     keel_mutex_lock(&serve->lock);
     struct keel_serve_figures figures = serve->figures;
-    const double free_in_s =
-        (double)serve->step_ns * 1e-9 * serve->soonest * (1 + figures.queued / serve->config.slots);
+    const uint32_t turns = 1 + figures.queued / serve->config.slots;
+    const double free_in_s = (double)serve->step_ns * 1e-9 * serve->soonest * turns;
     keel_mutex_unlock(&serve->lock);
     figures.free_in_s = free_in_s < 1 ? 1 : free_in_s > 600 ? 600 : (uint32_t)free_in_s;
     return figures;
