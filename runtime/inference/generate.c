@@ -37,7 +37,6 @@ static void leave_out(const struct keel_sampling *sampling, float *weights, uint
     float all = 0, seen = 0;
     if (keep == count && sampling->top_p >= 1.0F)
         return;
-    KEEL_ASSERT(order != NULL);
     for (uint32_t i = 0; i < count; i++)
         order[i] = (struct keel_token_weight){weights[i], i};
     qsort(order, count, sizeof *order, compare);
@@ -90,10 +89,9 @@ enum keel_status keel_writing_begin(struct keel_writing *text, const struct keel
                                   .choices = vocab < generation->vocab ? vocab : generation->vocab};
     struct keel_generator *of = &text->of;
     const int32_t first = (int32_t)keel_data_first_token(of->data);
-    if (of->prompt_count == 0) {
-        of->prompt = &first;
-        of->prompt_count = 1;
-    }
+    const int32_t *prompt = of->prompt_count > 0 ? of->prompt : &first;
+    of->prompt = NULL; /* copied below */
+    of->prompt_count += of->prompt_count == 0;
     KEEL_TRY(keel_sampling_check(&of->sampling));
     if (of->prompt_count > of->block)
         return keel_fail(
@@ -102,8 +100,7 @@ enum keel_status keel_writing_begin(struct keel_writing *text, const struct keel
             "so many",
             of->prompt_count, of->block);
     KEEL_TRY(allocate(text));
-    memcpy(text->tokens, of->prompt, of->prompt_count * sizeof *text->tokens);
-    of->prompt = NULL;
+    memcpy(text->tokens, prompt, of->prompt_count * sizeof *text->tokens);
     text->count = of->prompt_count;
     return KEEL_OK;
 }
@@ -123,6 +120,7 @@ enum keel_status keel_writing_draw(struct keel_writing *text, const float *logit
     char spelling[KEEL_TOKEN_TEXT_BYTES];
     size_t bytes;
     KEEL_ASSERT(!keel_writing_is_whole(text));
+    KEEL_ASSERT(text->tokens != NULL && text->scratch.weights != NULL && text->scratch.order != NULL);
     const uint32_t token = keel_sampling_draw(&of->sampling, logits, text->choices, uniform, text->scratch);
     text->tokens[text->count++] = (int32_t)token;
     text->drawn++;
