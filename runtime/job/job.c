@@ -215,6 +215,9 @@ static const struct keel_ini_key keys[] = {
      "into the run's directory, which all must see"},
     {"snapshot", "partner", KEEL_INI_BOOL, FIELD(snapshot_partner), "false", 0, 0, NULL, FREE,
      "with snapshot.local: a node of another host keeps a copy of each shard in its directory"},
+    {"snapshot", "erasure", KEEL_INI_TEXT, FIELD(snapshot_erasure), "", 0, 0, NULL, FREE,
+     "K+M, with snapshot.local: of K + M nodes any M may be lost with all that they have, for M / K more "
+     "bytes"},
     {"snapshot", "store", KEEL_INI_TEXT, FIELD(snapshot_store), "", 0, 0, NULL, FREE,
      "with snapshot.local: a directory that all nodes see, into which some snapshots are copied in the "
      "background"},

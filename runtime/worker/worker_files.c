@@ -11,7 +11,12 @@
 #include <string.h>
 
 enum { WAVE = 4, PIECE_BYTES = 4 << 20, PIECES_MAX = 1 << 16 };
-enum { CALL_SHIFT = 36, NUMBER_SHIFT = 16, GATHERS = (1 << 20) - 64 }; /* bits of a sequence; see number_of */
+enum {
+    CALL_SHIFT = 36,
+    NUMBER_SHIFT = 16,
+    LINKS = 1 << 19,
+    GATHERS = (1 << 20) - 64
+}; /* bits of a sequence; see number_of */
 
 /* What precedes the pieces. */
 struct file_head {
@@ -177,14 +182,21 @@ static enum keel_status pass_pieces(const struct keel_file_mover *mover, struct 
     return KEEL_OK;
 }
 
+static enum keel_status reserve(struct keel_file_mover *mover)
+{
+    return mover->memory != NULL
+               ? KEEL_OK
+               : keel_alloc_aligned(KEEL_PAGE_BYTES, WAVE * sizeof(struct lent), &mover->memory);
+}
+
 enum keel_status keel_file_mover_run(struct keel_file_mover *mover, struct keel_file_move *moves,
                                      uint32_t count, uint64_t call)
 {
     const uint32_t me = mover->group != NULL ? keel_group_rank(mover->group) : 0;
     enum keel_status status = KEEL_OK;
-    KEEL_ASSERT(count < GATHERS && (mover->group != NULL || count == 0));
-    if (count > 0 && mover->memory == NULL)
-        KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, WAVE * sizeof(struct lent), &mover->memory));
+    KEEL_ASSERT(count < LINKS && (mover->group != NULL || count == 0));
+    if (count > 0)
+        KEEL_TRY(reserve(mover));
     for (uint32_t first = 0; first < count && status == KEEL_OK; first += WAVE) {
         struct stream streams[WAVE] = {{.move = NULL}};
         for (uint32_t i = first; i < count && i < first + WAVE; i++) {
@@ -203,6 +215,70 @@ enum keel_status keel_file_mover_run(struct keel_file_mover *mover, struct keel_
     }
     return status;
 }
+
+/* ---- links --------------------------------------------------------------------------------------------- */
+
+/* A message is its length and its bytes: two pieces. */
+static enum keel_status pass(struct keel_file_link *link, bool send, uint64_t piece, void *data,
+                             uint64_t bytes)
+{
+    struct keel_file_move move = {.from = (uint16_t)link->peer, .to = (uint16_t)link->peer};
+    struct stream stream = {.move = &move, .gives = send};
+    if (piece >= PIECES_MAX)
+        return keel_fail(KEEL_LIMIT, "more than %d messages between two nodes", PIECES_MAX / 2);
+    KEEL_TRY(begin(link->mover, &stream, number_of(link->call, LINKS + link->number, piece), data, bytes));
+    return end(&stream);
+}
+
+static enum keel_status link_send(void *context, const void *message, size_t bytes, uint64_t deadline_ns)
+{
+    struct keel_file_link *link = context;
+    struct lent *lent = link->mover->memory;
+    (void)deadline_ns;
+    KEEL_ASSERT(bytes <= PIECE_BYTES);
+    lent[0].head.bytes = bytes;
+    if (bytes > 0)
+        memcpy(lent[0].piece, message, bytes);
+    KEEL_TRY(pass(link, true, 2 * link->sent, &lent[0].head.bytes, sizeof lent[0].head.bytes));
+    if (bytes > 0)
+        KEEL_TRY(pass(link, true, 2 * link->sent + 1, lent[0].piece, bytes));
+    link->sent++;
+    return KEEL_OK;
+}
+
+static enum keel_status link_receive(void *context, void *message, size_t capacity, size_t *out_bytes,
+                                     uint64_t deadline_ns)
+{
+    struct keel_file_link *link = context;
+    struct lent *lent = (struct lent *)link->mover->memory + 1;
+    (void)deadline_ns;
+    KEEL_TRY(pass(link, false, 2 * link->received, &lent->head.bytes, sizeof lent->head.bytes));
+    const uint64_t bytes = lent->head.bytes;
+    link->ended = bytes == 0;
+    if (link->ended)
+        return keel_fail(KEEL_PEER_LOST, "rank %u has ended its link", link->peer);
+    if (bytes > capacity || bytes > PIECE_BYTES)
+        return keel_fail(KEEL_CORRUPT, "rank %u sends a message that is too long", link->peer);
+    KEEL_TRY(pass(link, false, 2 * link->received + 1, lent->piece, bytes));
+    memcpy(message, lent->piece, keel_size(bytes));
+    *out_bytes = keel_size(bytes);
+    link->received++;
+    return KEEL_OK;
+}
+
+enum keel_status keel_file_link_open(struct keel_file_link *link, struct keel_tier_link *out)
+{
+    KEEL_ASSERT(link->mover->group != NULL && link->number < GATHERS - LINKS);
+    *out = (struct keel_tier_link){.send = link_send, .receive = link_receive, .context = link};
+    return reserve(link->mover);
+}
+
+enum keel_status keel_file_link_end(struct keel_file_link *link)
+{
+    return link_send(link, NULL, 0, KEEL_NEVER);
+}
+
+/* ---- gathering ----------------------------------------------------------------------------------------- */
 
 enum keel_status keel_file_mover_gather(struct keel_file_mover *mover, const void *mine, size_t bytes,
                                         void *all, uint64_t call, uint32_t number)

@@ -33,6 +33,19 @@ enum keel_status keel_file_mover_run(struct keel_file_mover *mover, struct keel_
                                      uint32_t count, uint64_t call);
 void keel_file_mover_fini(struct keel_file_mover *mover);
 
+/* Messages to another rank and back, for a tier that it serves (keel_tier_serve) or is served: waits as long
+ * as the group lasts. Both ranks make one with the same call and number, below 2^18; a rank uses one at a
+ * time of those with the same mover. */
+struct keel_file_link {
+    struct keel_file_mover *mover;
+    uint64_t call, sent, received;
+    uint32_t number, peer;
+    bool ended; /* the other said so */
+};
+enum keel_status keel_file_link_open(struct keel_file_link *link, struct keel_tier_link *out);
+/* To the other it is as if this rank were gone. */
+enum keel_status keel_file_link_end(struct keel_file_link *link);
+
 /* All ranks' `bytes` at `mine`, which are lent as above, into `all`. Alone (no group): a copy. */
 enum keel_status keel_file_mover_gather(struct keel_file_mover *mover, const void *mine, size_t bytes,
                                         void *all, uint64_t call, uint32_t number);

@@ -2,11 +2,11 @@
  * all nodes, beside the steps.
  *
  * One thread at a time a worker, from the end of its save on. All ranks of the view say whether their shards
- * are whole and what they are (one all-gather), then copies go to partners, then all say whether these
- * arrived; then each node writes the manifest, the same everywhere, into its own directory, and what is old
- * goes. So no directory is common, no process commits for the others, and whoever has one manifest has all
- * summaries. Of those that go to snapshot.store a second thread copies the shard there, and position 0
- * commits when all have.
+ * are whole and what they are (one all-gather), then copies go to partners and parity is made, then all say
+ * whether these are there; then each node writes the manifest, the same everywhere, into its own directory,
+ * and what is old goes. So no directory is common, no process commits for the others, and whoever has one
+ * manifest has all summaries. Of those that go to snapshot.store a second thread copies the shard there, and
+ * position 0 commits when all have.
  *
  * Every snapshot that the ranks of a view begin comes here once on each, also one that failed, since all take
  * part in what is gathered. The end of the view ends both threads: what they had not committed then stays
@@ -180,6 +180,10 @@ static enum keel_status protect(struct keel_guard *guard)
     if (all_ok && worker->job.snapshot_partner) {
         KEEL_TRY(copy_to_partners(guard));
         KEEL_TRY(gather(guard, 1, &all_ok));
+    }
+    if (all_ok && worker->job.snapshot_erasure[0] != '\0') {
+        KEEL_TRY(keel_worker_make_parity(guard, call_of(guard->number, false)));
+        KEEL_TRY(gather(guard, 2, &all_ok));
     }
     if (!all_ok)
         return KEEL_OK;

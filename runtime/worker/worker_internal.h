@@ -77,8 +77,10 @@ struct keel_guard {
 enum { KEEL_OFFERS_MAX = 8 };
 struct keel_tier_offer {
     uint64_t step, attempt;
-    uint32_t shard_count;                 /* 0: no manifest says it */
-    bool used, manifest, stored_manifest; /* its manifest is here, or in the store */
+    uint32_t shard_count;           /* 0: no manifest says it */
+    uint32_t computed;              /* shards of these that were, from parity */
+    bool used, parity;              /* some parity file of it is here */
+    bool manifest, stored_manifest; /* its manifest is here, or in the store */
     uint64_t have[KEEL_MEMBERS_MAX / 64], stored[KEEL_MEMBERS_MAX / 64]; /* shards here, and there */
 };
 struct keel_tier_offers {
@@ -388,6 +390,21 @@ bool keel_worker_guard_poll(struct keel_worker *worker, bool wait);
 void keel_worker_guard_drain(struct keel_worker *worker);
 /* The view ends: revokes its group if something is under way. */
 void keel_worker_guard_stop(struct keel_worker *worker);
+
+/* worker_parity.c: snapshot.erasure, by the guard's thread: all ranks of the view. OK where it could not be
+ * made, too (guard->at_fault). */
+enum keel_status keel_worker_make_parity(struct keel_guard *guard, uint64_t call);
+/* All ranks: what the first of them can compute of the shards that `all` lacks is in its directory then, and
+ * in its own offer. */
+enum keel_status keel_worker_compute_shards(struct keel_worker *worker, struct keel_tier_offer *all,
+                                            uint64_t call);
+/* worker_tiers.c, for it: this node's of that generation, NULL: there is no room for it; and a set of shards.
+ */
+struct keel_tier_offer *keel_worker_own_offer(struct keel_worker *worker, uint64_t step, uint64_t attempt);
+static inline bool keel_offer_has(const uint64_t *set, uint32_t shard)
+{
+    return (set[shard / 64] >> shard % 64 & 1) != 0;
+}
 
 /* worker_tiers.c: snapshot.local, else nothing. All ranks of the view: find what they begin from, into
  * sync_all[0].snapshot_count and _step, and bring it to its nodes. CORRUPT: none is whole, and there was one.

@@ -68,19 +68,16 @@ static struct keel_tier_offer *find_or_add(struct listing *listing, uint64_t ste
     return oldest;
 }
 
-static bool has(const uint64_t *set, uint32_t shard)
-{
-    return (set[shard / 64] >> shard % 64 & 1) != 0;
-}
-
 static enum keel_status see_file(void *context, const struct keel_object_info *info)
 {
     struct listing *listing = context;
     const struct keel_object *object = &info->object;
     struct keel_tier_offer *offer = NULL;
-    if (object->kind == KEEL_OBJECT_SHARD && object->member < KEEL_MEMBERS_MAX)
+    if (object->kind != KEEL_OBJECT_MANIFEST && object->member < KEEL_MEMBERS_MAX)
         offer = find_or_add(listing, object->step, object->attempt);
-    if (offer != NULL)
+    if (offer != NULL && object->kind == KEEL_OBJECT_PARITY)
+        offer->parity = offer->parity || !listing->far;
+    else if (offer != NULL)
         (listing->far ? offer->stored : offer->have)[object->member / 64] |= UINT64_C(1)
                                                                              << object->member % 64;
     return KEEL_OK;
@@ -132,6 +129,8 @@ static struct keel_tier_offer sum_up(const struct keel_worker *worker, uint64_t 
         all.shard_count = offer->shard_count > all.shard_count ? offer->shard_count : all.shard_count;
         all.manifest = all.manifest || offer->manifest;
         all.stored_manifest = all.stored_manifest || offer->stored_manifest;
+        all.parity = all.parity || offer->parity;
+        all.computed += offer->computed;
         for (uint32_t i = 0; i < KEEL_MEMBERS_MAX / 64; i++) {
             all.have[i] |= offer->have[i];
             all.stored[i] |= offer->stored[i];
@@ -144,7 +143,8 @@ static struct keel_tier_offer sum_up(const struct keel_worker *worker, uint64_t 
 static uint32_t first_missing(const struct keel_tier_offer *all)
 {
     uint32_t shard = 0;
-    while (shard < all->shard_count && (has(all->have, shard) || has(all->stored, shard)))
+    while (shard < all->shard_count &&
+           (keel_offer_has(all->have, shard) || keel_offer_has(all->stored, shard)))
         shard++;
     return shard;
 }
@@ -208,23 +208,26 @@ static enum keel_status gather_offers(struct keel_worker *worker)
     return gather(worker, &tiers->mine, sizeof tiers->mine, tiers->offers);
 }
 
+struct keel_tier_offer *keel_worker_own_offer(struct keel_worker *worker, uint64_t step, uint64_t attempt)
+{
+    struct listing listing = {worker, &worker->tiers.mine, false};
+    return find_or_add(&listing, step, attempt);
+}
+
 /* The ranks of a node share its files out; what is damaged is not here. */
 static void look_through(struct keel_worker *worker, const uint32_t *node, uint64_t step, uint64_t attempt)
 {
-    struct keel_tier_offer *mine = NULL;
+    struct keel_tier_offer *mine = keel_worker_own_offer(worker, step, attempt);
     uint32_t here = 0, index = 0;
-    for (uint32_t i = 0; i < KEEL_OFFERS_MAX; i++)
-        if (worker->tiers.mine.of[i].used && worker->tiers.mine.of[i].step == step &&
-            worker->tiers.mine.of[i].attempt == attempt)
-            mine = &worker->tiers.mine.of[i];
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         index += p < worker->position && node[p] == node[worker->position];
         here += node[p] == node[worker->position];
     }
+    KEEL_ASSERT(here > 0); /* this rank */
     for (uint32_t shard = 0; mine != NULL && shard < KEEL_MEMBERS_MAX; shard++) {
         const struct keel_object object = {
             .step = step, .attempt = attempt, .kind = KEEL_OBJECT_SHARD, .member = shard};
-        if (!has(mine->have, shard))
+        if (!keel_offer_has(mine->have, shard))
             continue;
         if (shard % here == index && keel_tier_verify(worker->tiers.near, &object) == KEEL_OK)
             continue;
@@ -242,8 +245,9 @@ static uint32_t holder_of(const struct keel_worker *worker, const struct keel_ob
     for (uint32_t d = 0; d < worker->rank_count; d++) {
         const uint32_t p = (from + d) % worker->rank_count;
         const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, object->step, object->attempt);
-        if (object->kind == KEEL_OBJECT_MANIFEST ? offer != NULL && offer->manifest
-                                                 : offer != NULL && has(offer->have, object->member))
+        if (object->kind == KEEL_OBJECT_MANIFEST
+                ? offer != NULL && offer->manifest
+                : offer != NULL && keel_offer_has(offer->have, object->member))
             return p;
     }
     return worker->rank_count;
@@ -254,9 +258,9 @@ static bool node_has(const struct keel_worker *worker, const uint32_t *node, con
 {
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, object->step, object->attempt);
-        if (node[p] == node[position] &&
-            (object->kind == KEEL_OBJECT_MANIFEST ? offer != NULL && offer->manifest
-                                                  : offer != NULL && has(offer->have, object->member)))
+        if (node[p] == node[position] && (object->kind == KEEL_OBJECT_MANIFEST
+                                              ? offer != NULL && offer->manifest
+                                              : offer != NULL && keel_offer_has(offer->have, object->member)))
             return true;
     }
     return false;
@@ -393,6 +397,11 @@ static enum keel_status take(struct keel_worker *worker, const uint32_t *node, s
     look_through(worker, node, all->step, all->attempt);
     KEEL_TRY(gather(worker, &tiers->mine, sizeof tiers->mine, tiers->offers));
     *all = sum_up(worker, all->step, all->attempt);
+    if (!is_complete(all) && all->parity) {
+        KEEL_TRY(keel_worker_compute_shards(worker, all, KEEL_CALLS_OF_GUARDS + tiers->restores++));
+        KEEL_TRY(gather(worker, &tiers->mine, sizeof tiers->mine, tiers->offers));
+        *all = sum_up(worker, all->step, all->attempt);
+    }
     *out = is_complete(all);
     tiers->chosen = *all;
     tiers->from_nodes = tiers->from_store = 0;
@@ -427,7 +436,7 @@ enum keel_status keel_worker_tiers_choose(struct keel_worker *worker)
     tiers->chosen = all;
     KEEL_TRY(gather_offers(worker));
     for (all = next_older(worker, &all); all.used && !found; all = found ? all : next_older(worker, &all)) {
-        if (is_complete(&all))
+        if (is_complete(&all) || (all.parity && all.shard_count > 0))
             KEEL_TRY(take(worker, node, &all, &found));
         if (!found && (all.manifest || all.stored_manifest))
             note_passed_over(worker, &all);
@@ -454,7 +463,10 @@ void keel_worker_tiers_text(const struct keel_worker *worker, char *out, size_t 
     out[0] = '\0';
     if (tiers->near == NULL || !tiers->chosen.used)
         return;
-    if (tiers->from_nodes == 0 && tiers->from_store == 0)
+    const uint32_t computed = tiers->chosen.computed;
+    if (computed > 0)
+        snprintf(out, bytes, ", from the nodes' directories, with %u shards computed from parity", computed);
+    else if (tiers->from_nodes == 0 && tiers->from_store == 0)
         snprintf(out, bytes, ", from the nodes' own directories");
     else
         snprintf(

@@ -26,6 +26,7 @@ check "a run without any of it ends well" done_well
 words() {
     tiers="--set snapshot.local=$root/nodes"
     case $1 in *partner*) tiers="$tiers --set snapshot.partner=yes" ;; esac
+    case $1 in *erasure*) tiers="$tiers --set snapshot.erasure=2+1" ;; esac
     case $1 in *store*) tiers="$tiers --set snapshot.store=$root/store" ;; esac
 }
 shard() { find "$root/nodes/node-$1" -path "*/step-16.*/rank-$(($1 - 1)).keel"; } # the newest of its own
@@ -71,7 +72,7 @@ tier() {
     # shellcheck disable=SC2086
     run run 24 $tiers
     case $lost.$1 in
-    all.local | most.local | most.local+partner)
+    all.local | most.local | most.local+partner | most.local+erasure)
         check "$1, $2, $3: what is lost is said, with the next move" [ "$code" -eq 4 ]
         check "$1, $2, $3: by name" grep -q "makes no whole one: bring back the nodes" "$root/log"
         return
@@ -83,12 +84,13 @@ tier() {
     case $lost.$1 in
     newest.local) check "$1, $2, $3: from the one before, and says why" said snapshot-passed-over "is on no node" ;;
     newest.*partner* | all.*partner*) check "$1, $2, $3: from partners" said resumed "with [1-9][0-9]* shards from copies on other nodes" ;;
+    newest.*erasure | all.*erasure) check "$1, $2, $3: from parity" said resumed "with [1-9][0-9]* shards computed from parity" ;;
     most.* | *.local+store) [ "$lost" = nothing ] || check "$1, $2, $3: from the store" said resumed "and [1-9][0-9]* from the store" ;;
     esac
 }
 
 if [ -n "${TIERS_FULL:-}" ]; then
-    for kind in local local+partner local+store local+partner+store; do
+    for kind in local local+partner local+erasure local+store local+partner+store; do
         for what in nothing manifest manifests torn flip cut file node first most nodes; do
             for when in step=19 step=20,at=reduce step=20,at=commit step=24,at=snapshot step=22,at=forward; do
                 tier "$kind" "$what" "$when"
@@ -103,6 +105,8 @@ else
     tier local+partner node step=20,at=reduce
     tier local+partner cut step=22
     tier local+partner most step=20
+    tier local+erasure first step=20
+    tier local+erasure flip step=24,at=snapshot
     tier local+partner+store nodes step=22,at=commit
 fi
 
@@ -167,6 +171,8 @@ refused "a wiped rank" "wipe" --set "snapshot.local=$root/nodes" --drill wipe:ra
 nodes=1
 refused "a partner of one node" "one node has no other to keep its copies" --set "snapshot.local=$root/nodes" --set snapshot.partner=yes
 nodes=3
+refused "a set of more nodes than there are" "snapshot.erasure = 8+2 wants 10 nodes, and cluster.nodes are 3" --set "snapshot.local=$root/nodes" --set snapshot.erasure=8+2
+refused "a set that is none" "K+M is wanted, such as 8+2" --set "snapshot.local=$root/nodes" --set snapshot.erasure=10
 refused "relative directories on other hosts" "snapshot.local = nodes: on other hosts.*begins with /" --set snapshot.local=nodes --set cluster.launch=none
 
 echo "$passed passed, $failed failed"

@@ -131,6 +131,7 @@ struct keel_job {
     bool snapshot_allow_nonfinite;
     char snapshot_local[KEEL_PATH_BYTES]; /* "": snapshots are written into the run's directory */
     bool snapshot_partner;
+    char snapshot_erasure[16];            /* "K+M"; "": none */
     char snapshot_store[KEEL_PATH_BYTES]; /* "": none */
     uint64_t snapshot_store_every;        /* steps; 0: all go to the store */
     /* [cluster] */
@@ -223,6 +224,8 @@ static inline bool keel_job_has_local_snapshots(const struct keel_job *job)
 {
     return job->snapshot_local[0] != '\0';
 }
+/* Nodes of an erasure set, and how many of them may be lost: false, and zeros, where the job wants none. */
+bool keel_job_erasure(const struct keel_job *job, uint32_t *out_nodes, uint32_t *out_parity);
 /* Whether that of a step goes to snapshot.store. */
 bool keel_job_stores(const struct keel_job *job, uint64_t step);
 /* What snapshot.keep and its like say. */
