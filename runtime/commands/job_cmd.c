@@ -1,0 +1,208 @@
+/* job_cmd.c - `keel job status|stop DIR`: a run asked and ended by others than the terminal it began in. */
+#include "job_cmd.h"
+
+#include "run_look.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/command.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { DIGITS = 6 };
+
+static const struct keel_command_kind status_kind, stop_kind;
+static const struct keel_command_kind *const kinds[] = {&status_kind, &stop_kind};
+static const struct keel_command_set job = {
+    .name = "keel job", .kinds = kinds, .kind_count = sizeof kinds / sizeof kinds[0]};
+
+/* ---- what there is to say ------------------------------------------------------------------------------ */
+
+static void print_duration(double seconds)
+{
+    const uint64_t whole = (uint64_t)(seconds + 0.5);
+    if (whole < 120)
+        printf("%" PRIu64 " s", whole);
+    else if (whole < 7200)
+        printf("%" PRIu64 " min", whole / 60);
+    else
+        printf("%" PRIu64 " h %" PRIu64 " min", whole / 3600, whole / 60 % 60);
+}
+
+static double left_s(const struct keel_run_look *look)
+{
+    return look->steps > look->step ? (double)(look->steps - look->step) * look->step_s : 0;
+}
+
+static void print_text(const char *directory, const struct keel_run_look *look)
+{
+    printf("%s: %s", directory, keel_run_state_name(look->state));
+    if (look->pid != 0)
+        printf(", process %" PRIu64, look->pid);
+    if (look->state == KEEL_RUN_KILLED)
+        printf(" without a word; the same command resumes it");
+    if (look->state == KEEL_RUN_FAILED || look->state == KEEL_RUN_STOPPED)
+        printf(" (%s): %s", keel_status_name(look->status), look->detail);
+    printf("\nstep %" PRIu64 " of %" PRIu64, look->step, look->steps);
+    if (look->step > 0)
+        printf(", loss %.4f, %.3g s a step", look->loss, look->step_s);
+    if (look->state == KEEL_RUN_GOES_ON && look->step > 0) {
+        printf(", committed ");
+        print_duration(look->age_s);
+        printf(" ago, ");
+        print_duration(left_s(look));
+        printf(" to go");
+    }
+    printf("\n");
+    if (look->view != 0)
+        printf("view %" PRIu64 ": %" PRIu64 " ranks, %" PRIu64 " spares; ", look->view, look->ranks,
+               look->spares);
+    if (look->snapshot != 0)
+        printf("newest snapshot: step %" PRIu64 "\n", look->snapshot);
+    else
+        printf("no snapshot yet\n");
+}
+
+static void print_json(const char *directory, const struct keel_run_look *look)
+{
+    struct keel_json json = keel_command_json(stdout);
+    keel_json_text(&json, "directory", directory);
+    keel_json_text(&json, "state", keel_run_state_name(look->state));
+    if (look->pid != 0)
+        keel_json_number(&json, "pid", look->pid);
+    if (look->state != KEEL_RUN_GOES_ON && look->state != KEEL_RUN_KILLED) {
+        keel_json_text(&json, "status", keel_status_name(look->status));
+        keel_json_text(&json, "detail", look->detail);
+    }
+    keel_json_number(&json, "step", look->step);
+    keel_json_number(&json, "steps", look->steps);
+    if (look->step > 0) {
+        keel_json_real(&json, "loss", look->loss, DIGITS);
+        keel_json_real(&json, "step_s", look->step_s, DIGITS);
+        keel_json_real(&json, "age_s", look->age_s, DIGITS);
+    }
+    if (look->state == KEEL_RUN_GOES_ON && look->step > 0)
+        keel_json_real(&json, "left_s", left_s(look), DIGITS);
+    if (look->view != 0) {
+        keel_json_number(&json, "view", look->view);
+        keel_json_number(&json, "ranks", look->ranks);
+        keel_json_number(&json, "spares", look->spares);
+    }
+    if (look->snapshot != 0)
+        keel_json_number(&json, "snapshot", look->snapshot);
+    keel_command_json_end(&json);
+}
+
+static int report(enum keel_status status)
+{
+    return status == KEEL_OK ? 0 : keel_command_report(&job, status);
+}
+
+static enum keel_status say(const struct keel_command *command)
+{
+    struct keel_run_look look;
+    const char *directory = command->operands[0];
+    KEEL_TRY(keel_run_look_at(directory, &look));
+    if (command->json)
+        print_json(directory, &look);
+    else
+        print_text(directory, &look);
+    return keel_command_printed();
+}
+
+/* ---- status -------------------------------------------------------------------------------------------- */
+
+static int run_status(const struct keel_command *command)
+{
+    return report(say(command));
+}
+
+static const struct keel_command_option no_options[] = {{.name = NULL}};
+
+static const struct keel_command_kind status_kind = {
+    .name = "status",
+    .operands = "DIR",
+    .operands_min = 1,
+    .operands_max = 1,
+    .summary = "how far a run is, who carries it, what is saved; or how it ended",
+    .details =
+        "Reads what the run's directory says, and writes nothing there. States: running, done, stopped\n"
+        "(the same command resumes it), failed (a person must act), killed (it ended without a word;\n"
+        "the same command resumes it).\n",
+    .examples = "  keel job status runs/demo\n"
+                "  keel job status runs/demo --json | jq .left_s\n",
+    .options = no_options,
+    .run = run_status};
+
+/* ---- stop ---------------------------------------------------------------------------------------------- */
+
+struct stop_options {
+    uint64_t wait_ns;
+};
+
+static void begin_stop(void *own)
+{
+    ((struct stop_options *)own)->wait_ns = 600 * KEEL_NS_PER_S;
+}
+
+static enum keel_status await_end(const char *directory, const struct keel_process *process, uint64_t wait_ns)
+{
+    const uint64_t deadline_ns = keel_deadline_after_ns(wait_ns);
+    struct pollfd ends = {.fd = process->pidfd, .events = POLLIN};
+    while (keel_remaining_ns(deadline_ns) > 0)
+        if (poll(&ends, 1, keel_remaining_poll_ms(deadline_ns)) > 0)
+            return KEEL_OK;
+    return keel_fail(KEEL_TIMEOUT,
+                     "%s: process %ld was told to end, and still runs; wait longer (--wait), or kill it",
+                     directory, (long)process->pid);
+}
+
+static enum keel_status stop(const struct keel_command *command)
+{
+    const struct stop_options *options = keel_command_own(command);
+    struct keel_run_look look;
+    struct keel_process process;
+    KEEL_TRY(keel_run_look_at(command->operands[0], &look));
+    enum keel_status status = keel_run_find(command->operands[0], &process);
+    if (status == KEEL_NOT_FOUND) /* it has ended, which is what was asked for */
+        return say(command);
+    KEEL_TRY(status);
+    status = keel_process_signal(&process, SIGTERM);
+    if (status == KEEL_OK)
+        status = await_end(command->operands[0], &process, options->wait_ns);
+    keel_process_close(&process);
+    if (status != KEEL_NOT_FOUND)
+        KEEL_TRY(status);
+    return say(command);
+}
+
+static int run_stop(const struct keel_command *command)
+{
+    return report(stop(command));
+}
+
+static const struct keel_command_option stop_options[] = {
+    {"--wait", "DURATION", KEEL_COMMAND_DURATION, offsetof(struct stop_options, wait_ns),
+     "so long for it to end (10m); the run is stopped all the same"},
+    {.name = NULL}};
+
+static const struct keel_command_kind stop_kind = {
+    .name = "stop",
+    .operands = "DIR",
+    .operands_min = 1,
+    .operands_max = 1,
+    .summary = "end a run in order, from anywhere on its host, and say where it stands then",
+    .details =
+        "As a signal to keel run does: the step at hand is finished, and the same command goes on from\n"
+        "the newest snapshot. Waits until it has ended. Of a run that has ended it says how.\n",
+    .examples = "  keel job stop runs/demo\n"
+                "  keel job stop runs/demo --wait 30m\n",
+    .options = stop_options,
+    .begin = begin_stop,
+    .run = run_stop};
+
+int keel_job_main(int argc, char **argv)
+{
+    return keel_command_main(&job, argc, argv);
+}

@@ -1,0 +1,225 @@
+/* run_look.c - see run_look.h. */
+#include "run_look.h"
+
+#include "launcher.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <keel/clock.h>
+#include <keel/job.h>
+#include <keel/memory.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { METRICS_TAIL_BYTES = 256 << 10, EVENTS_TAIL_BYTES = 4 << 20, PID_BYTES = 32 };
+
+const char *keel_run_state_name(enum keel_run_state state)
+{
+    static const char *const names[] = {"running", "done", "stopped", "failed", "killed"};
+    return names[state];
+}
+
+/* ---- the ends of files --------------------------------------------------------------------------------- */
+
+/* The last `bytes` of a file at most, ended by a zero: *out is the caller's. A file that is not there is
+ * empty. */
+static enum keel_status read_tail(const char *path, uint64_t bytes, char **out, struct stat *seen)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    memset(seen, 0, sizeof *seen);
+    if (fd < 0 && errno == ENOENT)
+        return keel_alloc(1, 1, out);
+    if (fd < 0 || fstat(fd, seen) != 0) {
+        const int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return keel_fail_errno(error, "%s: cannot be read", path);
+    }
+    const uint64_t whole = (uint64_t)seen->st_size, wanted = whole < bytes ? whole : bytes;
+    enum keel_status status = keel_alloc(keel_size(wanted) + 1, 1, out);
+    const ssize_t got =
+        status == KEEL_OK ? pread(fd, *out, keel_size(wanted), (off_t)(whole - wanted)) : (ssize_t)wanted;
+    if (got < 0) {
+        status = keel_fail_errno(errno, "%s: cannot be read", path);
+        keel_free(*out);
+    } else if (status == KEEL_OK) {
+        (*out)[got] = '\0';
+    }
+    close(fd);
+    return status;
+}
+
+/* Each whole line that is an object, in order: the first may be cut, and the last may still be written. */
+static void read_lines(char *text, void (*take)(struct keel_run_look *look, const json_t *line),
+                       struct keel_run_look *look)
+{
+    for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        json_error_t error;
+        *end = '\0';
+        json_t *object = json_loads(line, 0, &error);
+        if (json_is_object(object))
+            take(look, object);
+        json_decref(object);
+    }
+}
+
+static uint64_t number_of(const json_t *line, const char *key)
+{
+    const json_int_t number = json_integer_value(json_object_get(line, key));
+    return number > 0 ? (uint64_t)number : 0;
+}
+
+static const char *text_of(const json_t *line, const char *key)
+{
+    const char *text = json_string_value(json_object_get(line, key));
+    return text != NULL ? text : "";
+}
+
+static void take_metric(struct keel_run_look *look, const json_t *line)
+{
+    look->step = number_of(line, "step");
+    look->loss = json_number_value(json_object_get(line, "loss"));
+    look->step_s = json_number_value(json_object_get(line, "seconds"));
+}
+
+static enum keel_status status_named(const char *name)
+{
+    for (int status = 0; status < KEEL_STATUS_COUNT; status++)
+        if (strcmp(name, keel_status_name((enum keel_status)status)) == 0)
+            return (enum keel_status)status;
+    return KEEL_INTERNAL;
+}
+
+static void take_event(struct keel_run_look *look, const json_t *line)
+{
+    const char *event = text_of(line, "event");
+    if (strcmp(event, "start") == 0) {
+        look->state = KEEL_RUN_KILLED;
+        look->view = look->ranks = look->spares = 0;
+        look->snapshot = strcmp(text_of(line, "resume"), "none") == 0 ? 0 : look->snapshot;
+    } else if (strcmp(event, "view") == 0) {
+        look->view = number_of(line, "view");
+        look->ranks = json_array_size(json_object_get(line, "ranks"));
+        look->spares = json_array_size(json_object_get(line, "spares"));
+    } else if (strcmp(event, "snapshot") == 0 && strcmp(text_of(line, "status"), "OK") == 0) {
+        look->snapshot = number_of(line, "step");
+    } else if (strcmp(event, "end") == 0) {
+        look->status = status_named(text_of(line, "status"));
+        look->state = look->status == KEEL_OK            ? KEEL_RUN_DONE
+                      : look->status == KEEL_INTERRUPTED ? KEEL_RUN_STOPPED
+                                                         : KEEL_RUN_FAILED;
+        snprintf(look->detail, sizeof look->detail, "%s", text_of(line, "detail"));
+    }
+}
+
+/* ---- who holds it -------------------------------------------------------------------------------------- */
+
+static enum keel_status read_pid(const char *lock, pid_t *out)
+{
+    char text[PID_BYTES] = "";
+    const int fd = open(lock, O_RDONLY | O_CLOEXEC);
+    const ssize_t got = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : -1;
+    if (fd >= 0)
+        close(fd);
+    const long pid = got > 0 ? strtol(text, NULL, 10) : 0;
+    if (pid <= 0 || (long)(pid_t)pid != pid)
+        return keel_fail(KEEL_NOT_FOUND, "%s: names no process", lock);
+    *out = (pid_t)pid;
+    return KEEL_OK;
+}
+
+/* Has the process this file open? A pid alone may be another's by now, or of another host. */
+static bool has_open(pid_t pid, const struct stat *file)
+{
+    char folder[64], path[64 + 256];
+    bool has = false;
+    snprintf(folder, sizeof folder, "/proc/%ld/fd", (long)pid);
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir != NULL && !has && (entry = readdir(dir)) != NULL;) {
+        struct stat its;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        has = stat(path, &its) == 0 && its.st_dev == file->st_dev && its.st_ino == file->st_ino;
+    }
+    if (dir != NULL)
+        closedir(dir);
+    return has;
+}
+
+enum keel_status keel_run_find(const char *directory, struct keel_process *out)
+{
+    char lock[KEEL_PATH_BYTES];
+    struct stat file;
+    struct keel_process found = {.pidfd = -1};
+    KEEL_TRY(keel_path_join(lock, directory, "run.lock"));
+    if (!keel_launch_is_locked(directory) || stat(lock, &file) != 0)
+        return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
+    KEEL_TRY(read_pid(lock, &found.pid));
+    /* First a descriptor of whoever has the number, then whether that is the one: so it is no later one. */
+    found.pidfd = (int)syscall(SYS_pidfd_open, found.pid, 0);
+    if (found.pidfd < 0 || !has_open(found.pid, &file)) {
+        if (found.pidfd >= 0)
+            close(found.pidfd);
+        return keel_fail(KEEL_UNSUPPORTED,
+                         "%s: process %ld holds it, which cannot be reached from here; ask on its host, as "
+                         "its user",
+                         directory, (long)found.pid);
+    }
+    *out = found;
+    return KEEL_OK;
+}
+
+/* ---- the look ------------------------------------------------------------------------------------------ */
+
+static enum keel_status look_at_files(const char *directory, struct keel_run_look *out)
+{
+    char path[KEEL_PATH_BYTES], *text;
+    struct stat events, metrics;
+    KEEL_TRY(keel_path_join(path, directory, "events.jsonl"));
+    KEEL_TRY(read_tail(path, EVENTS_TAIL_BYTES, &text, &events));
+    out->state = KEEL_RUN_KILLED;
+    read_lines(text, take_event, out);
+    keel_free(text);
+    if (events.st_size == 0)
+        return keel_fail(KEEL_NOT_FOUND,
+                         "%s: no run began there; give the directory of a run (keel run --out)", directory);
+    KEEL_TRY(keel_path_join(path, directory, "metrics.jsonl"));
+    KEEL_TRY(read_tail(path, METRICS_TAIL_BYTES, &text, &metrics));
+    read_lines(text, take_metric, out);
+    keel_free(text);
+    const uint64_t now_ns = keel_wall_ns();
+    const uint64_t then_ns =
+        (uint64_t)metrics.st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)metrics.st_mtim.tv_nsec;
+    out->age_s = now_ns > then_ns ? (double)(now_ns - then_ns) / (double)KEEL_NS_PER_S : 0;
+    return KEEL_OK;
+}
+
+enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *out)
+{
+    struct keel_run_look look = {.step = 0};
+    struct keel_job *job;
+    char path[KEEL_PATH_BYTES];
+    pid_t pid = 0;
+    /* Who holds it is asked before and after: a run that ends meanwhile has said so. */
+    bool held = keel_launch_is_locked(directory);
+    KEEL_TRY(look_at_files(directory, &look));
+    held = held && keel_launch_is_locked(directory);
+    if (held) {
+        KEEL_TRY(keel_path_join(path, directory, "run.lock"));
+        if (read_pid(path, &pid) == KEEL_OK)
+            look.pid = (uint64_t)pid;
+        look.state = KEEL_RUN_GOES_ON;
+    }
+    KEEL_TRY(keel_path_join(path, directory, "job.conf"));
+    KEEL_TRY(keel_alloc(1, sizeof *job, &job));
+    const enum keel_status status = keel_job_load(path, NULL, 0, job);
+    look.steps = status == KEEL_OK ? job->steps : 0;
+    keel_free(job);
+    KEEL_TRY(status);
+    *out = look;
+    return KEEL_OK;
+}

@@ -1,0 +1,40 @@
+/* run_look.h - a run seen from outside: what its directory says, and the process that holds it.
+ *
+ * Reads the ends of metrics.jsonl and events.jsonl, however long they are, and writes nothing: it may be
+ * asked while the run goes on, as often as one likes. */
+#ifndef KEEL_RUN_LOOK_H
+#define KEEL_RUN_LOOK_H
+
+#include <keel/process.h>
+#include <keel/status.h>
+#include <stdint.h>
+
+enum keel_run_state {
+    KEEL_RUN_GOES_ON,
+    KEEL_RUN_DONE,
+    KEEL_RUN_STOPPED, /* in order, or it could not go on: the same command resumes it */
+    KEEL_RUN_FAILED,  /* `detail` says what a person has to do */
+    KEEL_RUN_KILLED   /* ended without a word: the same command resumes it */
+};
+const char *keel_run_state_name(enum keel_run_state state);
+
+struct keel_run_look {
+    enum keel_run_state state;
+    enum keel_status status; /* of the end, */
+    char detail[KEEL_DETAIL_BYTES];
+    uint64_t pid;                 /* who holds the directory, as it says itself; 0: nobody */
+    uint64_t step, steps;         /* newest committed, 0: none yet; and all */
+    double loss, step_s;          /* of it */
+    double age_s;                 /* since it was committed */
+    uint64_t view, ranks, spares; /* view 0: none is on record in what was read */
+    uint64_t snapshot;            /* newest that was committed; 0: likewise */
+};
+
+/* NOT_FOUND: no run began there. CORRUPT, IO. Blocks. */
+enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *out);
+
+/* The process that holds the directory, by pidfd, which the caller closes (keel_process_close). NOT_FOUND:
+ * nobody does. UNSUPPORTED: it is on another host. */
+enum keel_status keel_run_find(const char *directory, struct keel_process *out);
+
+#endif

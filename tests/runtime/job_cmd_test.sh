@@ -1,0 +1,71 @@
+#!/bin/sh
+# keel job: a run asked and stopped from outside, by its directory alone.
+set -u
+here=$(dirname "$0")
+. "$here/script.sh"
+out=$root/run
+status() { "$KEEL" job status "$@" >"$root/log" 2>&1; }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$root/log"; }
+
+status "$root"
+code=$?
+check "a directory without a run is refused" [ $code -eq 3 ]
+check "and named" grep -q "$root: no run began there" "$root/log"
+"$KEEL" job >"$root/log" 2>&1
+code=$?
+check "no command is wrong use" [ $code -eq 2 ]
+
+# Longer than the test, so that it is stopped on its way.
+"$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --out "$out" --set cluster.device=host --ranks 2 \
+    --set train.steps=100000 --set train.eval_every=0 --set snapshot.every=5 >"$out.log" 2>&1 &
+run=$!
+steps() { [ -f "$out/metrics.jsonl" ] && [ "$(wc -l <"$out/metrics.jsonl")" -ge 20 ]; }
+until steps || ! kill -0 $run 2>/dev/null; do sleep 0.2; done
+status "$out" --json
+code=$?
+check "a run that goes on is looked at" [ $code -eq 0 ]
+check "it runs" [ "$(field state)" = running ]
+check "its process is known" [ "$(field pid)" = $run ]
+check "and how far it is" [ "$(field step)" -ge 20 ]
+check "of how many steps" [ "$(field steps)" = 100000 ]
+check "by how many ranks" [ "$(field ranks)" = 2 ]
+status "$out"
+check "in words" grep -q "running, process $run" "$root/log"
+"$KEEL" run "$here/../demo/drill.conf" --out "$out" >"$root/log" 2>&1
+code=$?
+check "another run there is refused, which is nothing to those who look" [ $code -ne 0 ]
+"$KEEL" job stop "$out" >"$root/log" 2>&1
+code=$?
+wait $run
+ended=$?
+check "it is stopped" [ $code -eq 0 ]
+check "in order" [ $ended -eq 5 ]
+check "which is said" grep -q "stopped (INTERRUPTED)" "$root/log"
+check "with the newest snapshot" grep -q "newest snapshot: step" "$root/log"
+"$KEEL" job stop "$out" >"$root/log" 2>&1
+code=$?
+check "a run that has ended is not stopped again" [ $code -eq 0 ]
+check "but told of" grep -q "stopped (INTERRUPTED)" "$root/log"
+
+# The lock names a process that does not hold it: a number that is another's by now, or of another host.
+sleep 60 &
+other=$!
+(
+    flock 9
+    echo $other >"$out/run.lock"
+    exec 9<&9
+    "$KEEL" job stop "$out" >"$root/log" 2>&1
+    echo $? >"$root/code"
+) 9<>"$out/run.lock"
+code=$(cat "$root/code")
+check "a process that does not hold the directory is not signalled" kill -0 $other
+check "and that is an error" [ "$code" -eq 3 ]
+check "which says where to ask" grep -q "ask on its host" "$root/log"
+kill $other
+
+# Killed: nothing says that it ended.
+sed -i '$d' "$out/events.jsonl"
+status "$out" --json
+check "a run that ended without a word was killed" [ "$(field state)" = killed ]
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
