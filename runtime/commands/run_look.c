@@ -54,10 +54,16 @@ static enum keel_status read_tail(const char *path, uint64_t bytes, char **out, 
     return status;
 }
 
-/* Each whole line that is an object, in order: the first may be cut, and the last may still be written. */
-static void read_lines(char *text, void (*take)(struct keel_run_look *look, const json_t *line),
-                       struct keel_run_look *look)
+/* Each whole line of them that is an object, in order: the first may be cut, and the last may still be
+ * written. */
+static enum keel_status read_lines(const char *path, uint64_t bytes,
+                                   void (*take)(struct keel_run_look *look, const json_t *line),
+                                   struct keel_run_look *look, struct stat *seen)
 {
+    char *text = NULL;
+    const enum keel_status status = read_tail(path, bytes, &text, seen);
+    if (status != KEEL_OK || text == NULL)
+        return status;
     for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
         json_error_t error;
         *end = '\0';
@@ -66,6 +72,8 @@ static void read_lines(char *text, void (*take)(struct keel_run_look *look, cons
             take(look, object);
         json_decref(object);
     }
+    keel_free(text);
+    return KEEL_OK;
 }
 
 static uint64_t number_of(const json_t *line, const char *key)
@@ -177,20 +185,16 @@ enum keel_status keel_run_find(const char *directory, struct keel_process *out)
 
 static enum keel_status look_at_files(const char *directory, struct keel_run_look *out)
 {
-    char path[KEEL_PATH_BYTES], *text;
+    char path[KEEL_PATH_BYTES];
     struct stat events, metrics;
     KEEL_TRY(keel_path_join(path, directory, "events.jsonl"));
-    KEEL_TRY(read_tail(path, EVENTS_TAIL_BYTES, &text, &events));
     out->state = KEEL_RUN_KILLED;
-    read_lines(text, take_event, out);
-    keel_free(text);
+    KEEL_TRY(read_lines(path, EVENTS_TAIL_BYTES, take_event, out, &events));
     if (events.st_size == 0)
         return keel_fail(KEEL_NOT_FOUND,
                          "%s: no run began there; give the directory of a run (keel run --out)", directory);
     KEEL_TRY(keel_path_join(path, directory, "metrics.jsonl"));
-    KEEL_TRY(read_tail(path, METRICS_TAIL_BYTES, &text, &metrics));
-    read_lines(text, take_metric, out);
-    keel_free(text);
+    KEEL_TRY(read_lines(path, METRICS_TAIL_BYTES, take_metric, out, &metrics));
     const uint64_t now_ns = keel_wall_ns();
     const uint64_t then_ns =
         (uint64_t)metrics.st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)metrics.st_mtim.tv_nsec;

@@ -2,7 +2,7 @@
  *
  * Here stand the limits that rooms must agree on: nodes, ranks, shards, and a control message. Those of one
  * mechanism alone (operations in flight, drills, records of a file) stand in its own header.
- * runtime/README.md, section Limits, says what each costs in memory and bytes sent. */
+ * runtime/node/README.md, section Limits, says what each costs in memory and bytes sent. */
 #ifndef KEEL_LIMITS_H
 #define KEEL_LIMITS_H
 
