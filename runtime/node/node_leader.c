@@ -552,8 +552,11 @@ static void write_next(struct keel_node *node)
         next = base;
     } else {
         struct keel_verdict *verdict = &leader->verdict;
-        if (leader->took_over && leader->awaiting_joins)
+        if (leader->took_over && leader->awaiting_joins) {
+            if (base.epoch != leader->earlier.epoch) /* of which nobody said yet that it has it */
+                memset(&leader->told, 0, sizeof leader->told);
             leader->earlier = base;
+        }
         suspect(node, &base, verdict);
         node->leader->membership.changed = true; /* `base` may be another view than is judged next */
         struct keel_view_change change = {.gone = verdict->gone,
@@ -916,6 +919,8 @@ static void take_report(struct keel_node *node, uint16_t from)
     if (in->as.status.has_newest)
         take_record(node, &in->as.status.newest);
     tell(node, from, false);
+    if (node->leader->took_over && node->leader->awaiting_joins && in->epoch == node->leader->earlier.epoch)
+        keel_bitset_add(&node->leader->told, from); /* it has the view from which the next is made */
     if (in->epoch < node->view.epoch)
         repair_view(node, from, in->epoch);
     else if (in->epoch == node->view.epoch)

@@ -93,6 +93,41 @@ START_TEST(a_rack_of_64_nodes_leaves_in_one_change_spares_take_places_and_it_com
 }
 END_TEST
 
+static bool moved(const struct sim *sim, uint64_t times)
+{
+    return sim->moves >= times;
+}
+
+/* The next holder leads: all report to it within a beat, and get what is other in the next view. */
+START_TEST(the_leader_dies_and_nobody_else_is_lost)
+{
+    struct sim_config config = largest();
+    config.holders = KEEL_HOLDERS_MAX;
+    config.last_step = 300;
+    config.snapshot_every = 100;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 3));
+    sim_kill_node(sim, 0);
+    memset(sim->view_bytes_by, 0, sizeof sim->view_bytes_by);
+    memset(sim->sent_by, 0, sizeof sim->sent_by);
+    const uint64_t killed_ns = sim->now_ns;
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, moved, 1));
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
+    printf("node %u leads after %.2f timeouts; ", sim->leader,
+           (double)(sim->now_ns - killed_ns) / (double)config.timeout_ns);
+    ck_assert_uint_le(sim->now_ns - killed_ns, config.timeout_ns * 13 / 10);
+    check_hand_on(sim, 2, config.timeout_ns / 10);
+    printf("it sent %" PRIu64 " bytes\n", sim->sent_by[sim->leader]);
+    ck_assert_uint_le(sim->sent_by[sim->leader], 2 << 20);
+    ck_assert_uint_eq(active(sim), config.ranks);
+    check_end(sim);
+    ck_assert_uint_eq(sim->worker_starts, KEEL_MEMBERS_MAX);
+    ck_assert_uint_eq(sim->kills, 0);
+    ck_assert_uint_eq(sim->gaps, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
 START_TEST(ranks_that_all_accuse_one_another_are_judged_in_bounded_time)
 {
     struct sim_config config = largest();
@@ -115,6 +150,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, as_many_nodes_and_ranks_as_there_may_be_train_and_commit);
     tcase_add_test(tc, the_first_view_comes_to_all_and_nobody_sends_more_than_a_mebibyte);
     tcase_add_test(tc, a_rack_of_64_nodes_leaves_in_one_change_spares_take_places_and_it_comes_back);
+    tcase_add_test(tc, the_leader_dies_and_nobody_else_is_lost);
     tcase_add_test(tc, ranks_that_all_accuse_one_another_are_judged_in_bounded_time);
 }
 
