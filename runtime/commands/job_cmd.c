@@ -1,6 +1,8 @@
-/* job_cmd.c - `keel job status|stop DIR`: a run asked and ended by others than the terminal it began in. */
+/* job_cmd.c - `keel job status|attach|stop DIR`: a run asked, watched and ended from other terminals than the
+ * one it began in. */
 #include "job_cmd.h"
 
+#include "job_follow.h"
 #include "run_look.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -12,8 +14,8 @@
 
 enum { DIGITS = 6 };
 
-static const struct keel_command_kind status_kind, stop_kind;
-static const struct keel_command_kind *const kinds[] = {&status_kind, &stop_kind};
+static const struct keel_command_kind status_kind, attach_kind, stop_kind;
+static const struct keel_command_kind *const kinds[] = {&status_kind, &attach_kind, &stop_kind};
 static const struct keel_command_set job = {
     .name = "keel job", .kinds = kinds, .kind_count = sizeof kinds / sizeof kinds[0]};
 
@@ -134,6 +136,40 @@ static const struct keel_command_kind status_kind = {
                 "  keel job status runs/demo --json | jq .left_s\n",
     .options = no_options,
     .run = run_status};
+
+/* ---- attach -------------------------------------------------------------------------------------------- */
+
+/* Says how the run ended, and ends as that did. */
+static int run_attach(const struct keel_command *command)
+{
+    struct keel_run_look end;
+    const char *directory = command->operands[0];
+    enum keel_status status = command->json ? KEEL_OK : say(command);
+    if (status == KEEL_OK)
+        status = keel_job_follow(directory, command->json);
+    if (status == KEEL_OK)
+        status = say(command);
+    if (status == KEEL_OK)
+        status = keel_run_look_at(directory, &end);
+    if (status != KEEL_OK)
+        return report(status);
+    return keel_status_exit_code(end.state == KEEL_RUN_KILLED ? KEEL_INTERRUPTED : end.status);
+}
+
+static const struct keel_command_kind attach_kind = {
+    .name = "attach",
+    .operands = "DIR",
+    .operands_min = 1,
+    .operands_max = 1,
+    .summary = "watch a run until it ends, and end as it does; it minds neither your coming nor your going",
+    .details =
+        "Says where the run stands, then what happens: views, recoveries, snapshots, losses, and steps\n"
+        "(on a terminal in one line). An interrupt ends this command, never the run. With --json it\n"
+        "waits, and prints one object at the end.\n",
+    .examples = "  keel job attach runs/demo\n"
+                "  keel job attach runs/demo && keel eval runs/demo\n",
+    .options = no_options,
+    .run = run_attach};
 
 /* ---- stop ---------------------------------------------------------------------------------------------- */
 

@@ -25,7 +25,7 @@ struct command {
 
 static const struct command commands[] = {
     {"run", keel_run_main, "train a job; go on after any loss with the same bits"},
-    {"job", keel_job_main, "how far a run is, or how it ended; stop it"},
+    {"job", keel_job_main, "how far a run is, or how it ended; watch it, stop it"},
     {"plan", keel_plan_main, "what a step of a job will be: memory, tiles, sums, each rank's actions"},
     {"eval", keel_eval_main, "loss, perplexity or accuracy of a snapshot"},
     {"sample", keel_sample_main, "text by a snapshot of a language model"},

@@ -470,8 +470,10 @@ enum keel_status keel_launch_lock(const char *directory, int *out_fd)
         ssize_t got = pread(fd, text, sizeof text - 1, 0);
         close(fd);
         int pid = got > 0 ? atoi(text) : 0;
-        return keel_fail(KEEL_BUSY, "%s: process %d runs in this directory; wait for it, or take another",
-                         path, pid);
+        return keel_fail(
+            KEEL_BUSY,
+            "%s: process %d runs in this directory; wait for it (keel job attach), or take another", path,
+            pid);
     }
     int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     enum keel_status status = ftruncate(fd, 0) == 0 ? keel_pwrite_all(fd, text, (size_t)length, 0, path)

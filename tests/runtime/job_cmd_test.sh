@@ -34,12 +34,28 @@ check "in words" grep -q "running, process $run" "$root/log"
 "$KEEL" run "$here/../demo/drill.conf" --out "$out" >"$root/log" 2>&1
 code=$?
 check "another run there is refused, which is nothing to those who look" [ $code -ne 0 ]
+"$KEEL" job attach "$out" >"$root/attached" 2>&1 &
+watcher=$!
+until grep -q snapshot "$root/attached" || ! kill -0 $watcher 2>/dev/null; do sleep 0.2; done
+"$KEEL" job attach "$out" >"$root/left" 2>&1 &
+watcher_2=$!
+until grep -q running "$root/left" || ! kill -0 $watcher_2 2>/dev/null; do sleep 0.2; done
+kill -TERM $watcher_2
+wait $watcher_2
+code=$?
+check "one who watches may go" [ $code -eq 5 ]
+check "and the run goes on" kill -0 $run
 "$KEEL" job stop "$out" >"$root/log" 2>&1
 code=$?
 wait $run
 ended=$?
+wait $watcher
+watched=$?
 check "it is stopped" [ $code -eq 0 ]
 check "in order" [ $ended -eq 5 ]
+check "who watches sees it" grep -q "stopped (INTERRUPTED)" "$root/attached"
+check "and what happens before" grep -q "] snapshot of step" "$root/attached"
+check "and ends as it does" [ $watched -eq 5 ]
 check "which is said" grep -q "stopped (INTERRUPTED)" "$root/log"
 check "with the newest snapshot" grep -q "newest snapshot: step" "$root/log"
 "$KEEL" job stop "$out" >"$root/log" 2>&1
@@ -53,7 +69,6 @@ other=$!
 (
     flock 9
     echo $other >"$out/run.lock"
-    exec 9<&9
     "$KEEL" job stop "$out" >"$root/log" 2>&1
     echo $? >"$root/code"
 ) 9<>"$out/run.lock"
