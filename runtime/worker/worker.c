@@ -282,19 +282,48 @@ static enum keel_status open_endpoint(struct keel_worker *worker)
     return status;
 }
 
-/* The slices that this worker has if all ranks begin together: others are known in a view, and compiled then.
- */
+/* Those of this worker's place. */
+static void take_slices(const struct keel_worker *worker, uint32_t *out_first, uint32_t *out_count)
+{
+    const struct keel_worker_axes *axes = &worker->axes;
+    const uint32_t slices = worker->job.tensor;
+    *out_first = keel_axes_slice(slices, axes->tensor, axes->place);
+    *out_count = keel_axes_slice(slices, axes->tensor, axes->place + 1) - *out_first;
+}
+
+/* Slices that all workers of a number on their node warm up, whatever they have in a view: so their boards
+ * can be compared. */
 static void guess_place(struct keel_worker *worker, struct keel_trainer_config *config)
 {
     struct keel_worker_axes *axes = &worker->axes;
-    const uint32_t slices = worker->job.tensor;
     axes->tensor = keel_axes_tensor(worker->job.ranks, worker->job.parallel.tensor);
     if (axes->tensor == 1)
         return;
     axes->place = worker->local % axes->tensor;
     axes->warm = axes->place + 1;
-    config->tensor_first = keel_axes_slice(slices, axes->tensor, axes->place);
-    config->tensor_count = keel_axes_slice(slices, axes->tensor, axes->place + 1) - config->tensor_first;
+    take_slices(worker, &config->tensor_first, &config->tensor_count);
+}
+
+/* Those that it has in its first view, most likely: of the place that its rank has where all begin, for a
+ * newcomer gets the place of who was lost (plan/axes.h). Made here, where nobody waits for it; in a view all
+ * would. A spare takes any. */
+static enum keel_status take_likely_place(struct keel_worker *worker)
+{
+    struct keel_worker_axes *axes = &worker->axes;
+    const struct keel_job *job = &worker->job;
+    const uint32_t on_node = job->nodes > 0 ? job->ranks / job->nodes : 1;
+    const uint32_t rank = (worker->node - 1) * on_node + worker->local;
+    uint16_t warm[KEEL_MEMBERS_MAX];
+    const bool stays[KEEL_MEMBERS_MAX] = {false};
+    uint32_t first, count;
+    if (axes->tensor == 1 || rank >= job->ranks)
+        return KEEL_OK;
+    for (uint32_t r = 0; r < job->ranks; r++)
+        warm[r] = (uint16_t)(r % on_node % axes->tensor);
+    keel_axes_find(warm, stays, job->ranks, axes->tensor, &axes->map);
+    axes->place = axes->map.place[rank];
+    take_slices(worker, &first, &count);
+    return keel_trainer_cut(worker->trainer, first, count);
 }
 
 /* Build the trainer and run it once. Workers that start together would all compile the same kernels: the
@@ -329,7 +358,7 @@ static enum keel_status build_trainer(struct keel_worker *worker)
         status = keel_trainer_warm(worker->trainer);
     if (first)
         keel_file_unlock(fd);
-    return status;
+    return status == KEEL_OK ? take_likely_place(worker) : status;
 }
 
 /* The identity says native, and not who computes the products: two runs with other bits differ here. */

@@ -286,6 +286,9 @@ static enum keel_status take_place(struct keel_worker *worker)
     keel_trainer_drop(worker->trainer);
     if (!worker->has_state)
         KEEL_TRY(wait_for_capture(worker));
+    if (worker->axes.tensor != tensor || worker->axes.place != place)
+        keel_log(KEEL_LOG_INFO, "place %u of %u: the engine is made again, and all wait for it", place,
+                 tensor);
     worker->axes.tensor = tensor;
     worker->axes.place = place;
     KEEL_TRY(tensor > 1 ? keel_trainer_cut(worker->trainer, first, end - first)

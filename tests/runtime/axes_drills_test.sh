@@ -77,9 +77,10 @@ check "a rank whose weights change in memory is left out" [ $? -eq 0 ]
 check "a rank whose weights change in memory: the same bits" same_bits "$root/whole-4" "$out"
 
 # The only holder of some slices dies.
-drill alone $(slices 4) --set parallel.tensor=2 --ranks 2 --drill kill:rank=1,step=5
+KEEL_LOG=info drill alone $(slices 4) --set parallel.tensor=2 --ranks 2 --drill kill:rank=1,step=5
 check "the only holder of slices dies" [ $? -eq 0 ]
 check "the only holder of slices dies: the same bits" same_bits "$root/whole-4" "$out"
+check "the only holder of slices dies: one with all slices is made" grep -q "the engine is made again" "$out.log"
 check "the only holder of slices dies: it is said" grep -q '"event": *"state-lost"' "$out/events.jsonl"
 
 # Bytes that a rank of two sends for one layer more, in 4 shards of 2 microbatches of 2 x 16 tokens: of each microbatch

@@ -22,8 +22,9 @@ drill whole $base --set job.tensor=2 --ranks 1
 check "one rank with all of it" [ $? -eq 0 ]
 
 # Two of two.
-drill two $slices --ranks 2 --drill kill:rank=1,step=6
+KEEL_LOG=info drill two $slices --ranks 2 --drill kill:rank=1,step=6
 check "a rank of two is lost, and one does not fit" [ $? -eq 0 ]
+check "a rank of two is lost: nobody waits in a view for an engine" '! grep -q "the engine is made again" "$out.log"'
 check "a rank of two is lost: the other waits for it" waited 2
 check "a rank of two is lost: no view is of one" [ "$(least)" -eq 2 ]
 check "a rank of two is lost: no worker fails" '! grep -q worker-failed "$out/events.jsonl"'
