@@ -100,7 +100,7 @@ enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct ke
                                      struct keel_plan_axes *out)
 {
     *out = (struct keel_plan_axes){.asked = job->parallel, .seats = seats};
-    if (job->parallel.data != 0 || job->parallel.tensor != 0)
+    if (job->parallel.data != 0 || job->parallel.tensor != 0 || job->parallel.zero_group != 0)
         KEEL_TRY(keel_job_check_ranks(job, seats));
     KEEL_TRY(keel_plan_model_make(job, graph, engine, &out->model));
     KEEL_TRY(keel_plan_read_cuts(job, data, device, job->tensor, &out->model));

@@ -581,16 +581,21 @@ enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks
 {
     char data[LIST_BYTES], tensor[LIST_BYTES];
     const struct keel_parallel *axes = &job->parallel;
+    uint32_t could = ranks;
     if (is_product(job, axes->data, axes->tensor, ranks))
         return check_group(job, ranks);
+    while (could > 1 && !is_product(job, axes->data, axes->tensor, could))
+        could--;
+    if (could == 1)
+        could = (axes->data > 0 ? axes->data : 1) * (axes->tensor > 0 ? axes->tensor : 1);
     list_axis(job, true, ranks, data, sizeof data);
     list_axis(job, false, ranks, tensor, sizeof tensor);
     return keel_fail(
         KEEL_INVALID,
         "cluster.ranks = %u is no product of parallel.data = %u and parallel.tensor = %u (0: "
         "chosen, up to job.shards = %u and job.tensor = %u); with the other as it is, data could "
-        "be %s, and tensor %s",
-        ranks, axes->data, axes->tensor, job->shards, job->tensor, data, tensor);
+        "be %s, and tensor %s; with both, cluster.ranks could be %u",
+        ranks, axes->data, axes->tensor, job->shards, job->tensor, data, tensor, could);
 }
 
 static enum keel_status check_parallel(const struct keel_job *job)

@@ -445,13 +445,30 @@ void keel_plan_describe_bytes(const struct keel_job_plan *plan, char *out, size_
                                  keel_plan_bytes_name((enum keel_plan_bytes)kind), plan->bytes[kind]);
 }
 
+void keel_plan_name_nearest(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                            uint32_t ranks, char *out, size_t bytes)
+{
+    const struct keel_parallel any = {
+        .holders = asked->holders, .memory_bytes = asked->memory_bytes, .bucket_bytes = asked->bucket_bytes};
+    struct keel_job_plan plan;
+    const uint32_t fewest = keel_plan_fewest_seats(model, &any);
+    if (fewest == 0 || keel_plan_choose(model, &any, fewest > ranks ? fewest : ranks, &plan) != KEEL_OK)
+        snprintf(out, bytes, "no plan fits, of any number of ranks");
+    else
+        snprintf(out, bytes,
+                 "%" PRIu32 " with parallel.tensor = %" PRIu32 " and parallel.zero = %" PRIu32 " fit",
+                 plan.seats, plan.tensor, plan.zero);
+}
+
 static enum keel_status refuse_memory(const struct keel_plan_model *model, const struct keel_parallel *asked,
                                       const struct keel_job_plan *nearest)
 {
-    char kinds[160], enough[112] = "no number of ranks does: give more, or a smaller model or batch";
-    if (asked->data != 0 || asked->tensor != 0 || asked->zero != KEEL_ZERO_CHOSEN)
-        snprintf(enough, sizeof enough,
-                 "no number of ranks does so: leave parallel.data, tensor and zero open, or give more");
+    char kinds[160], other[96],
+        enough[144] = "no number of ranks does: give more, or a smaller model or batch";
+    if (asked->data != 0 || asked->tensor != 0 || asked->zero != KEEL_ZERO_CHOSEN) {
+        keel_plan_name_nearest(model, asked, nearest->seats + nearest->spares, other, sizeof other);
+        snprintf(enough, sizeof enough, "no number of ranks does so; %s", other);
+    }
     const uint32_t fewest = keel_plan_fewest_seats(model, asked);
     struct keel_job_plan fits = {.seats = 0};
     if (fewest > 0 && keel_plan_choose(model, asked, fewest, &fits) == KEEL_OK)

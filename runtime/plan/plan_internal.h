@@ -21,6 +21,10 @@ uint64_t keel_plan_pages(const struct keel_plan_model *model, uint32_t param,
                          const struct keel_plan_seat *seat);
 /* "weights 12, gradients 12, ...". */
 void keel_plan_describe_bytes(const struct keel_job_plan *plan, char *out, size_t bytes);
+/* The plan nearest to what was asked for that fits: other axes for as many ranks, else more ranks. As "4 with
+ * parallel.tensor = 1 and parallel.zero = 1 fit". */
+void keel_plan_name_nearest(const struct keel_plan_model *model, const struct keel_parallel *asked,
+                            uint32_t ranks, char *out, size_t bytes);
 /* Whether `position` has a copy of what `owner` owns. */
 bool keel_plan_shadows(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                        uint32_t position, uint32_t owner);

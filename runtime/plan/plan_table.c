@@ -49,22 +49,6 @@ void keel_plan_table_make(const struct keel_plan_model *model, const struct keel
     }
 }
 
-/* The plan nearest to what was asked for that fits: other axes for as many ranks, else more ranks. */
-static void name_nearest(const struct keel_plan_model *model, const struct keel_parallel *asked,
-                         uint32_t ranks, char *out, size_t bytes)
-{
-    const struct keel_parallel any = {
-        .holders = asked->holders, .memory_bytes = asked->memory_bytes, .bucket_bytes = asked->bucket_bytes};
-    struct keel_job_plan plan;
-    const uint32_t fewest = keel_plan_fewest_seats(model, &any);
-    if (fewest == 0 || keel_plan_choose(model, &any, fewest > ranks ? fewest : ranks, &plan) != KEEL_OK)
-        snprintf(out, bytes, "no plan fits, of any number of ranks");
-    else
-        snprintf(out, bytes,
-                 "%" PRIu32 " with parallel.tensor = %" PRIu32 " and parallel.zero = %" PRIu32 " fit",
-                 plan.seats, plan.tensor, plan.zero);
-}
-
 enum keel_status keel_plan_table_check(const struct keel_plan_table *table,
                                        const struct keel_plan_model *model, const struct keel_parallel *asked)
 {
@@ -73,7 +57,7 @@ enum keel_status keel_plan_table_check(const struct keel_plan_table *table,
     if (plan->fits)
         return KEEL_OK;
     keel_plan_describe_bytes(plan, kinds, sizeof kinds);
-    name_nearest(model, asked, table->ranks, nearest, sizeof nearest);
+    keel_plan_name_nearest(model, asked, table->ranks, nearest, sizeof nearest);
     return keel_fail(KEEL_NO_MEMORY,
                      "parallel.memory = %" PRIu64 ": each of %" PRIu32 " ranks (data %" PRIu32
                      ", tensor %" PRIu32 ", zero %" PRIu32 ") needs %" PRIu64

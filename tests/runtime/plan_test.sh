@@ -118,7 +118,13 @@ plan --ranks 4 --set job.tensor=2 --set parallel.tensor=2 --memory $((total - 1)
 check "one rank with all slices does not fit, and has no number" \
     '[ $code -eq 0 ] && has "it goes on with 2 to 4" && ! grep -q "^ *1  [0-9a-f]\{16\}" "$root/log"'
 plan --ranks 5 --set job.tensor=2 --set parallel.data=2 --memory 100000000
-check "ranks that are too many for the axes" '[ $code -eq 2 ] && has "cluster.ranks = 5 is no product of parallel.data = 2"'
+check "ranks that are too many for the axes" '[ $code -eq 2 ] && has "cluster.ranks = 5 is no product of parallel.data = 2" && has "with both, cluster.ranks could be 4"'
+plan --ranks 4 --set parallel.zero=1 --set parallel.zero_group=3
+check "groups of owners that are not as large as each other" \
+    '[ $code -eq 2 ] && has "parallel.zero_group = 3 does not divide the 4 data positions of 4 ranks; it could be 1, 2, 4"'
+plan --ranks 4 --set parallel.tensor=1 --set parallel.zero=0 --set train.microbatches=1 --memory 1000000
+check "axes that do not fit whatever the ranks: with the nearest plan that does" \
+    '[ $code -eq 3 ] && has "no number of ranks does so; 4 with parallel.tensor = 1 and parallel.zero = 1 fit"'
 plan --ranks 9 --set job.tensor=2
 check "slices take ranks beyond the shards, and who has no seat is a spare" \
     '[ $code -eq 0 ] && has "seats of the first: data 4, tensor 2" && grep -q "^ *8 *4 *2 *0 *4 *2 *1 " "$root/log" && has "over tensor"'
@@ -145,7 +151,7 @@ check "memory that no plan fits" '[ $code -eq 3 ] && has "the nearest, data 2, t
 plan --ranks 1 --set job.tensor=2 --memory 1200000
 check "memory that more ranks would suffice for" '[ $code -eq 3 ] && has "no plan of 1 ranks fits 1200000 bytes a rank; the nearest, data 1, tensor 1, zero 0, needs" && has "; 2 ranks do"'
 plan --ranks 1 --set job.tensor=2 --set parallel.tensor=1 --set parallel.zero=0 --memory 800000
-check "memory that no plan fits as its axes were asked for" '[ $code -eq 3 ] && has "no number of ranks does so: leave parallel.data, tensor and zero open"'
+check "memory that no plan fits as its axes were asked for" '[ $code -eq 3 ] && has "no number of ranks does so; 8 with parallel.tensor = 2 and parallel.zero = 1 fit"'
 plan --ranks 1 --memory 2000000000000000
 check "more memory than there is" '[ $code -eq 2 ] && has "--memory: parallel.memory = 2000000000000000: out of range"'
 plan --ranks 3 --set train.optimizer=lamb --set parallel.zero=1
