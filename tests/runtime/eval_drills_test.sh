@@ -19,12 +19,19 @@ same_end() { # same_end CLAIM
     check "$1: the same text" cmp -s "$root/whole/sample.txt" "$out/sample.txt"
     check "$1: the end is kept once ($(ends))" [ "$(ends)" -eq 1 ]
 }
-# Axes tensor and zero, ranks. Where weights and slices are whole, text is the first rank's.
-for plan in "1 0 3" "1 1 3" "1 2 3" "1 3 3" "2 0 4" "2 2 4" "2 1 6" "2 3 4"; do
-    set -- $plan
-    for rank in 0 $(($3 - 1)); do
-        for at in 4,at=eval 8,at=eval 8,at=text; do
-            case "$1 $2 $rank $at" in "1 "[012]" "[1-9]*text) continue ;; esac
+# Axes tensor and zero, ranks. Where weights and slices are whole, text is the first rank's, and with pieces all evaluate as
+# without. With each plan one rank is lost in each place, the first of them or the last, in turn; make test-long takes both,
+# and more ranks.
+turn=0
+for plan in "1 0 3" "1 1 3" "1 2 3" "1 3 3" "2 0 4" "2 2 4" "2 1 4" "2 3 4" $(long && echo "2,1,6"); do
+    set -- $(echo "$plan" | tr , ' ')
+    for at in 4,at=eval 8,at=eval 8,at=text; do
+        turn=$(((turn + 1) % 2)) last=$(($3 - 1)) alone=no
+        case "$1 $2 $at" in "1 "[012]*text) alone=yes ;; esac
+        case "$1 $2 $at" in "1 "[12]" 8,at=eval") ;; "1 "[12]*) long || continue ;; esac
+        for rank in 0 $last; do
+            [ $alone = no ] || [ $rank -eq 0 ] || continue
+            [ $alone = yes ] || long || [ $rank -eq $((turn * last)) ] || continue
             claim="tensor $1, zero $2 on $3 ranks: rank $rank is lost at $at"
             drill kill $small --set parallel.tensor=$1 --set parallel.zero=$2 --ranks $3 --drill "kill:rank=$rank,step=$at"
             code=$?

@@ -30,6 +30,9 @@ drill() {
     "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --out "$out" "$@" >"$out.log" 2>&1
 }
 
+# long: is all of it wanted (make test-long), and not a part for the sake of time?
+long() { [ -n "${KEEL_TEST_LONG:-}" ]; }
+
 # How many ranks the last drill lost: one that dies of another's loss is replaced, and leaves the same bits.
 lost() { grep -o '"event":"view".*"lost_ranks":[0-9]*' "$out/events.jsonl" | awk -F: '{ sum += $NF } END { print sum + 0 }'; }
 
