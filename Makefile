@@ -10,6 +10,7 @@
 #   make cross      the same bits on ARM, emulated (ARCH=arm64)
 #   make sweep      devices of 32 KiB to 2 MiB, 1 to 8 processors (SWEEP="64K:4 1M:2")
 #   make fuzz       readers against hostile bytes         make sim       the control plane's simulator (SEED=n)
+#   make model      the protocol exhaustively, by Spin    (and traces of the C code against it)
 #   make plans      random models and plans, same bits    make mutants   seeded defects, and what finds each (ONLY=word)
 #   make install DESTDIR= PREFIX=/usr/local               make deb      a Debian package; deb-root: used in a new root
 #   make FABRIC=no CLBLAST=no OPENCL=no ISAL=no HTTP=no   without a library, in any mix (README.md, "Small builds")
@@ -135,7 +136,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim plans mutants exact8 lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt deb deb-root profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim model plans mutants exact8 lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt deb deb-root profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -328,6 +329,17 @@ sim: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/node_test
 	@CK_FORK=no $(if $(SEED),SIM_SEED=$(SEED),SIM_RUNS=$(or $(SIM_RUNS),2500)) $(BUILD)/tests/runtime/node_test
 
+# The control plane's protocol, exhaustively: Promela models by Spin, and traces of the C code replayed by them.
+model: deps
+	@sh tests/setup/deps.sh model
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/model/node_trace
+	@BUILD=$(BUILD) CC="$(CC)" sh tests/model/model.sh
+model_WRAPPED := init load begin write answer hear
+$(BUILD)/model/node_trace: tests/model/node_trace.c tests/runtime/node_sim.c $(BUILD)/libkeel.a
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) $(call private_of,runtime) -Itests/runtime -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a $(model_WRAPPED:%=-Wl$(comma)--wrap=keel_register_%) -Wl,--as-needed $(ALL_LIBS)
+
 # So many random models and plans (CASES, 10000) against one device, however long it takes.
 plans: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/plans_test
@@ -437,7 +449,7 @@ print-build:
 # ---- style ---------------------------------------------------------------------------------------------
 c_files = $(shell git ls-files '*.c' '*.h')
 tidy_stamps := $(foreach room,$(ROOMS),$(patsubst %.c,$(BUILD)/lint/$(room)/%.tidy,$($(room)_ALL)))
-tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fuzz_SRC) $(emulated_SRC) $(wildcard tests/*/*_sim.c))
+tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(test_SRC) $(bench_SRC) $(fuzz_SRC) $(emulated_SRC) $(wildcard tests/*/*_sim.c tests/model/*.c))
 tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(examples_SRC))
 $(BUILD)/lint/ckpt/examples/heat_mpi.tidy: LINT_CFLAGS = $(MPI_CFLAGS)
 door_stamps := $(foreach room,$(ROOMS),$(patsubst %,$(BUILD)/lint/%.door,$(wildcard $(room)/include/keel/*.h)))
@@ -512,6 +524,7 @@ $(foreach room,$(ROOMS),$(eval $(call test_lint_rules,$(room),$(room))))
 $(eval $(call test_lint_rules,bench,runtime,$(call private_of,transport) $(call private_of,ckpt)))
 $(eval $(call test_lint_rules,fuzz,runtime,$(fuzz_SEES)))
 $(eval $(call test_lint_rules,emulated,hal))
+$(eval $(call test_lint_rules,model,runtime,-Itests/runtime))
 -include $(tidy_stamps:=.d) $(door_stamps:=.d)
 
 # Boards' folders as they are in the tree; what was measured or made on a machine stays there.
@@ -591,4 +604,4 @@ deb-root: deb
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '4,16s/^# //p' Makefile
+	@sed -n '4,17s/^# //p' Makefile

@@ -1,0 +1,393 @@
+/* view.pml - how a view comes to be: the register (CASPaxos) with a leader that moves, in Promela for Spin.
+ *
+ * The network is the set of all that was ever sent: a receiver takes any of it, in any order, again or never. So loss,
+ * reordering and repetition need no channel. A ballot is its rank among all (counter, nonce, node); a value is named by
+ * the ballot that wrote it, since each write makes a new view. Acceptors' state outlives a crash, a proposer's does not.
+ *
+ * Checked of every reachable state:
+ *   V1 no two views of one number (epoch) are ever chosen, and later ballots choose later numbers
+ *   V2 a ballot is led by one node, and one node says that it is committed
+ *   V3 what a leader says is committed was accepted by a majority
+ *   V4 no snapshot is committed by one leader and dropped by another (rule 7 of a leader that moves)
+ *   V5 (LIVE) a majority that lives, with messages that come at last, chooses a view whose leader lives
+ * Each transition is a pair of can_X and do_X; a trace of the C code is replayed by the same ones (TRACE, replay.awk).
+ * Sizes: H holders, B ballots, CRASHES, WIPES (disks that are lost with their node). MUTANT=n seeds a defect that must be
+ * found. model.sh runs it all. */
+#ifndef H
+#define H 3
+#endif
+#ifndef B
+#define B 4
+#endif
+#ifndef CRASHES
+#define CRASHES 2
+#endif
+#ifndef WIPES
+#define WIPES 0
+#endif
+#ifndef MUTANT
+#define MUTANT 0
+#endif
+#define MAJORITY (H / 2 + 1)
+#define ALL ((1 << H) - 1)
+
+/* A ballot and its messages. */
+typedef ballot {
+    byte owner;          /* node + 1 that began it; 0: nobody */
+    bool read, wrote, committed; /* the phases that are over */
+    byte from;           /* the value that was read: the ballot that wrote it; 0: nothing was ever written */
+    short epoch;         /* of the view that is written */
+    byte promise[H];     /* of each acceptor: 0 none, else 1 + the ballot that it had accepted */
+    byte accepted;       /* bit per acceptor that accepted it */
+};
+ballot at[B + 1];
+/* acceptors, durable */
+byte promised[H], accepted[H];
+/* nodes */
+bool alive[H];
+byte current[H];         /* the ballot that it proposes or leads by; 0: none */
+byte kept[B + 1];        /* of the snapshot of a view: bit 1 committed, bit 2 dropped */
+int mine[H];             /* bit per ballot whose view this node made in this leadership */
+byte crashes, wipes;
+bool wiped[H];           /* it lost its disk: it is another process, which old messages do not reach */
+byte i, count, grown;    /* of inlines, which are atomic */
+
+#define has(set, n) (((set) >> (n)) & 1)
+inline count_bits(set)
+{
+    count = 0;
+    for (i : 0 .. H - 1) { count = count + has(set, i) }
+    i = 0
+}
+
+/* ---- transitions ---- */
+
+#define lives(b) (at[b].owner != 0 && alive[at[b].owner - 1] && current[at[b].owner - 1] == b)
+#define led(b) (at[b].committed && lives(b))
+
+/* What its proposer still repeats, or what was sent to this process. */
+#define comes(n, b) (!wiped[n] || lives(b))
+#define can_promise(n, b) (alive[n] && at[b].owner != 0 && (b) > promised[n] && comes(n, b) && (!wiped[n] || !at[b].read))
+inline do_promise(n, b)
+{
+    promised[n] = b;
+    at[b].promise[n] = accepted[n] + 1
+}
+
+
+#ifdef LIVE
+/* The lease: nobody stands while the owner of the highest ballot lives. */
+#if B == 3
+#define nobody_leads (!lives(1) && !lives(2) && !lives(3))
+#else
+#define nobody_leads (!lives(1) && !lives(2) && !lives(3) && !lives(4))
+#endif
+#else
+#define nobody_leads true
+#endif
+
+#ifdef LIVE
+#define in_turn(b) (at[(b) - 1].owner != 0 || (b) == 1)
+#else
+#define in_turn(b) true
+#endif
+#ifdef ONE_PROPOSER
+#define proposes(n) (n == 0)
+#else
+#define proposes(n) true
+#endif
+#define can_begin(n, b) (alive[n] && proposes(n) && at[b].owner == 0 && (b) > promised[n] && (b) > current[n] && nobody_leads && in_turn(b))
+inline do_begin(n, b)
+{
+    at[b].owner = n + 1;
+    current[n] = b;
+    do_promise(n, b) /* it is a holder */
+}
+
+/* The read phase is over when a majority of holders that had accepted something have answered, or all: a disk that was
+ * lost answers like a new one. */
+#define answered(b, n) (at[b].promise[n] > 0)
+#define has_grown(b, n) (at[b].promise[n] > 1)
+inline do_read(n, b, set)
+{
+    grown = 0;
+    at[b].from = 0;
+    for (i : 0 .. H - 1) {
+        if
+        :: has(set, i) && answered(b, i) ->
+            grown = grown + (has_grown(b, i) -> 1 : 0);
+#if MUTANT == 1
+            at[b].from = at[b].promise[i] - 1
+#else
+            if
+            :: at[b].promise[i] - 1 > at[b].from -> at[b].from = at[b].promise[i] - 1
+            :: else
+            fi
+#endif
+        :: has(set, i) && !answered(b, i) -> assert(false)
+        :: else
+        fi
+    }
+    i = 0;
+    assert(!at[b].read && at[b].owner == n + 1); /* V2 */
+    at[b].read = true
+}
+/* Whether so many answers end it: by `grown`, which do_read counts. */
+#if MUTANT == 2
+#define over(set) (grown >= MAJORITY || (set) == ALL || count >= MAJORITY)
+#else
+#define over(set) (grown >= MAJORITY || (set) == ALL)
+#endif
+#define can_read(n, b) (alive[n] && current[n] == (b) && (b) > 0 && !at[b].read)
+
+#define can_write(n, b) (alive[n] && current[n] == (b) && at[b].read && !at[b].wrote)
+inline do_write(n, b)
+{
+    at[b].wrote = true;
+    at[b].epoch = at[at[b].from].epoch + 1
+}
+
+#if MUTANT == 3
+#define can_accept(n, b) (alive[n] && at[b].wrote && accepted[n] < (b))
+#else
+#define can_accept(n, b) (alive[n] && at[b].wrote && (b) >= promised[n] && accepted[n] < (b) && comes(n, b))
+#endif
+inline do_accept(n, b)
+{
+    promised[n] = ((b) > promised[n] -> (b) : promised[n]);
+    accepted[n] = b;
+    at[b].accepted = at[b].accepted | (1 << (n));
+    check_chosen(b)
+}
+
+byte others, other;
+/* V1, whenever a ballot may have become chosen. */
+inline check_chosen(b)
+{
+    count_bits(at[b].accepted);
+    if
+    :: count >= MAJORITY ->
+        for (other : 1 .. B) {
+            count_bits(at[other].accepted);
+            if
+            :: other != (b) && count >= MAJORITY ->
+                assert(at[other].epoch != at[b].epoch);
+                assert((other < (b)) == (at[other].epoch < at[b].epoch))
+            :: else
+            fi
+        }
+        other = 0
+    :: else
+    fi;
+    count = 0
+}
+
+#define can_commit(n, b) (alive[n] && current[n] == (b) && at[b].wrote && !at[b].committed)
+inline do_commit(n, b)
+{
+    count_bits(at[b].accepted);
+    assert(count >= MAJORITY); /* V3 */
+    count = 0;
+    at[b].committed = true;
+#ifndef TRACE
+    mine[n] = mine[n] | (1 << (b))
+#endif
+}
+
+/* A leader commits and drops snapshots of views that it made in this leadership alone. */
+#define can_keep(n, b) (alive[n] && has(mine[n], b) && kept[b] == 0)
+#if MUTANT == 4
+#define can_drop(n, b) (alive[n] && mine[n] > (1 << (b)) && at[b].committed)
+#else
+#define can_drop(n, b) (alive[n] && mine[n] > (1 << (b)) && has(mine[n], b) && kept[b] == 0)
+#endif
+inline do_keep(n, b, how)
+{
+    kept[b] = kept[b] | (how);
+    assert(kept[b] != 3) /* V4 */
+}
+
+/* A node that stays dead is one that does nothing more, which every run may have: so it is back at once, but for LIVE. */
+#define can_wipe (wipes < WIPES)
+#ifdef WINDOW
+#define may_crash led(1)
+#elif defined LIVE && H == 3
+#define may_crash (accepted[0] > 0 && accepted[1] > 0 && accepted[2] > 0)
+#elif defined LIVE
+#define may_crash (accepted[0] > 0 && accepted[1] > 0 && accepted[2] > 0 && accepted[3] > 0 && accepted[4] > 0)
+#else
+#define may_crash (current[n] != 0 || can_wipe)
+#endif
+#define can_crash(n) (alive[n] && crashes < CRASHES && may_crash)
+
+inline do_crash(n)
+{
+#ifdef LIVE
+    alive[n] = false;
+#endif
+    current[n] = 0;
+    mine[n] = 0;
+    crashes++
+}
+inline do_wipe(n)
+{
+    promised[n] = 0;
+    accepted[n] = 0;
+    wiped[n] = true;
+    wipes++
+}
+
+/* ---- all runs ---- */
+
+#ifndef TRACE
+inline read_phase(n, b)
+{
+    /* Any set of answers that ends it. */
+    set = 0;
+    count = 0;
+    grown = 0;
+    for (i : 0 .. H - 1) {
+        if
+        :: answered(b, i) -> set = set | (1 << i); count++; grown = grown + (has_grown(b, i) -> 1 : 0)
+        :: true
+        fi
+    }
+    i = 0;
+    if
+    :: over(set) -> do_read(n, b, set); do_write(n, b)
+    :: else
+    fi;
+    set = 0;
+    count = 0;
+    grown = 0
+}
+
+#define BALLOT(b)                                                                                            \
+    :: atomic { can_begin(n, b) -> do_begin(n, b) }                                                          \
+    :: atomic { can_promise(n, b) -> do_promise(n, b) }                                                      \
+    :: atomic { can_read(n, b) && enough(b) -> read_phase(n, b) }                                            \
+    :: atomic { can_accept(n, b) && repeated(b) -> do_accept(n, b) }                                                        \
+    COMMIT(b)
+/* A leader repeats ACCEPT until a majority did. */
+#ifdef WINDOW
+#define repeated(b) (!at[b].committed)
+#else
+#define repeated(b) true
+#endif
+/* What a leader does when it knows is of no matter to V1. */
+#if defined SNAPSHOTS
+#define COMMIT(b)                                                                                            \
+    :: atomic { can_commit(n, b) && is_chosen(b) -> do_commit(n, b) }                                        \
+    :: atomic { can_keep(n, b) -> do_keep(n, b, 1) }                                                         \
+    :: atomic { can_drop(n, b) -> do_keep(n, b, 2) }
+#elif defined LIVE
+#define COMMIT(b) :: atomic { can_commit(n, b) && is_chosen(b) -> do_commit(n, b) }
+#else
+#define COMMIT(b)
+#endif
+
+#if H == 3
+#define bits(set) (has(set, 0) + has(set, 1) + has(set, 2))
+#define answers(b) (answered(b, 0) + answered(b, 1) + answered(b, 2))
+#define growns(b) (has_grown(b, 0) + has_grown(b, 1) + has_grown(b, 2))
+#else
+#define bits(set) (has(set, 0) + has(set, 1) + has(set, 2) + has(set, 3) + has(set, 4))
+#define answers(b) (answered(b, 0) + answered(b, 1) + answered(b, 2) + answered(b, 3) + answered(b, 4))
+#define growns(b) (has_grown(b, 0) + has_grown(b, 1) + has_grown(b, 2) + has_grown(b, 3) + has_grown(b, 4))
+#endif
+#define is_chosen(b) (bits(at[b].accepted) >= MAJORITY)
+#if MUTANT == 2
+#define enough(b) (answers(b) >= MAJORITY)
+#else
+#define enough(b) (growns(b) >= MAJORITY || answers(b) == H)
+#endif
+
+proctype node(byte n)
+{
+    byte set;
+    do
+    BALLOT(1)
+    BALLOT(2)
+    BALLOT(3)
+#if B > 3
+    BALLOT(4)
+#endif
+#if B > 4
+    BALLOT(5)
+#endif
+    :: atomic { can_crash(n) -> do_crash(n); if :: wipes < WIPES -> do_wipe(n) :: true fi }
+    od
+}
+
+init {
+    byte n;
+    atomic {
+        for (n : 0 .. H - 1) {
+            alive[n] = true;
+            run node(n)
+        }
+        n = 0
+    }
+#ifdef LIVE
+    /* Nothing is left that can happen: some view was chosen whose leader lives. */
+    timeout -> assert(led(1) || led(2) || led(3) || led(B))
+#endif
+}
+#else
+
+/* ---- one run of the C code: replay.awk says it as numbers, on the standard input ---- */
+
+chan STDIN;
+int c, word;
+inline read_word()
+{
+    word = 0;
+    do
+    :: STDIN?c;
+       if
+       :: c >= '0' && c <= '9' -> word = 10 * word + c - '0'
+       :: else -> break
+       fi
+    od
+}
+/* A view that some node was told is one that was committed. */
+inline find_committed(e)
+{
+    count = 0;
+    for (other : 1 .. B) { count = count + (at[other].committed && at[other].epoch == (e) -> 1 : 0) }
+    other = 0
+}
+
+init {
+    byte what, n, b;
+    int x, line = 0;
+    for (n : 0 .. H - 1) { alive[n] = true }
+    do
+    :: read_word(); what = word;
+       if
+       :: what == 0 -> break
+       :: else
+       fi;
+       read_word(); n = word;
+       read_word(); b = word;
+       read_word(); x = word;
+       line++;
+       if
+       :: what == 1 && can_begin(n, b) -> do_begin(n, b)
+       :: what == 2 && can_promise(n, b) -> do_promise(n, b)
+       :: what == 3 && can_read(n, b) ->
+          do_read(n, b, x);
+          count = 0;
+          assert(over(x))
+       :: what == 4 && can_write(n, b) -> do_write(n, b); assert(at[b].epoch == x)
+       :: what == 5 && can_accept(n, b) && at[b].epoch == x -> do_accept(n, b)
+       :: what == 6 && can_commit(n, b) -> do_commit(n, b)
+       :: what == 7 -> find_committed(x); assert(count == 1); count = 0
+       :: what == 8 -> current[n] = 0 /* another life of the process */
+       :: what == 9 && promised[n] == b && accepted[n] == x -> skip /* what its disk held */
+       :: else -> printf("line %d: the model does not do this\n", line); assert(false)
+       fi
+    od;
+    printf("accepted: %d actions\n", line)
+}
+#endif
