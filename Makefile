@@ -604,4 +604,4 @@ deb-root: deb
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '4,17s/^# //p' Makefile
+	@sed -n '4,18s/^# //p' Makefile

@@ -50,7 +50,7 @@ static enum keel_status read_tiers(const char *text, uint32_t *out)
             tier++;
         if (tier == KEEL_GOODPUT_TIER_COUNT)
             return keel_fail(KEEL_INVALID,
-                             "--tiers %.60s: `%.30s` is none; partner, local, erasure, store, or none, are",
+                             "--tiers %.60s: `%.30s` is none; local, partner, erasure, store, or none, are",
                              text, word);
         *out |= UINT32_C(1) << tier;
     }
@@ -95,7 +95,10 @@ static enum keel_status read_cluster(struct sim *sim)
     if (own->spares != NULL)
         KEEL_TRY(read_spares(own->spares, &cluster->spares));
     KEEL_TRY(read_days(own->days, &cluster->duration_ns));
-    return read_tiers(own->tiers, &cluster->tiers);
+    if (own->tiers != NULL)
+        return read_tiers(own->tiers, &cluster->tiers);
+    cluster->tiers = keel_sim_job_tiers(&sim->job);
+    return KEEL_OK;
 }
 
 /* Weights and what the optimizer keeps of them, by the job's model; reads its data. */
@@ -218,7 +221,9 @@ static void mark_best(struct keel_sim_choices *choices, double slack, bool last)
         best->best = true;
 }
 
-static enum keel_status try_intervals(struct sim *sim, enum keel_goodput_tier tier)
+/* Of the tiers that are used, from `first` to before `end`, together. */
+static enum keel_status try_intervals(struct sim *sim, uint32_t first, uint32_t end,
+                                      struct keel_sim_choices *choices)
 {
     static const struct {
         const char *label;
@@ -226,18 +231,20 @@ static enum keel_status try_intervals(struct sim *sim, enum keel_goodput_tier ti
     } intervals[] = {{"30 s", 30},    {"1 min", 60},    {"2 min", 120},   {"5 min", 300},
                      {"10 min", 600}, {"20 min", 1200}, {"30 min", 1800}, {"1 h", 3600},
                      {"2 h", 7200},   {"4 h", 14400},   {"8 h", 28800},   {"1 day", 86400}};
-    struct keel_sim_choices *choices = &sim->found.intervals[tier];
     struct keel_goodput_model model = sim->found.model;
     uint64_t before = 0;
     for (size_t i = 0; i < sizeof intervals / sizeof intervals[0]; i++) {
-        model.tiers[tier].every_steps = keel_sim_interval_steps(&model, tier, intervals[i].s);
-        const bool longest =
-            (double)model.tiers[tier].every_steps * (double)model.step_ns > (double)model.duration_ns / 2;
-        if (longest || model.tiers[tier].every_steps == before)
+        uint64_t steps = 0;
+        for (uint32_t tier = first; tier < end; tier++)
+            if (model.tiers[tier].every_steps > 0) {
+                steps = keel_sim_interval_steps(&model, (enum keel_goodput_tier)tier, intervals[i].s);
+                model.tiers[tier].every_steps = steps;
+            }
+        const double taken_s = (double)steps * (double)model.step_ns / 1e9;
+        if (steps == before || taken_s > (double)model.duration_ns / 2e9)
             continue;
-        before = model.tiers[tier].every_steps;
-        KEEL_TRY(try_model(sim, &model, choices, intervals[i].label,
-                           (double)before * (double)model.step_ns / 1e9));
+        before = steps;
+        KEEL_TRY(try_model(sim, &model, choices, intervals[i].label, taken_s));
     }
     mark_best(choices, 1e-5, true); /* the longest costs least */
     return KEEL_OK;
@@ -264,12 +271,9 @@ static enum keel_status try_tiers(struct sim *sim)
         uint32_t tiers;
     } sets[] = {{"none", 0},
                 {"store", 8},
-                {"local, store", 10},
-                {"erasure, store", 12},
-                {"partner", 1},
-                {"partner, store", 9},
-                {"partner, erasure, store", 13},
-                {"partner, local, store", 11},
+                {"local, store", 9},
+                {"local, erasure, store", 13},
+                {"local, partner, store", 11},
                 {"all four", 15}};
     struct keel_sim_cluster cluster = sim->cluster;
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
@@ -286,9 +290,9 @@ static enum keel_status search(struct sim *sim)
 {
     if (sim->own->quick)
         return KEEL_OK;
-    for (uint32_t tier = 0; tier < KEEL_GOODPUT_TIER_COUNT; tier++)
-        if (sim->found.model.tiers[tier].every_steps > 0)
-            KEEL_TRY(try_intervals(sim, (enum keel_goodput_tier)tier));
+    KEEL_TRY(try_intervals(sim, 0, KEEL_GOODPUT_TIER_STORE, &sim->found.near_intervals));
+    KEEL_TRY(
+        try_intervals(sim, KEEL_GOODPUT_TIER_STORE, KEEL_GOODPUT_TIER_COUNT, &sim->found.store_intervals));
     KEEL_TRY(try_spares(sim));
     return try_tiers(sim);
 }
@@ -367,8 +371,7 @@ static int run(const struct keel_command *command)
 
 static void begin(void *own)
 {
-    *(struct own *)own =
-        (struct own){.failures = "llama3", .days = "30", .tiers = "store", .seeds = SEEDS, .seed = 1};
+    *(struct own *)own = (struct own){.failures = "llama3", .days = "30", .seeds = SEEDS, .seed = 1};
 }
 
 static const struct keel_command_option options[] = {
@@ -386,7 +389,7 @@ static const struct keel_command_option options[] = {
     {"--fewest", "N", KEEL_COMMAND_POSITIVE, offsetof(struct own, fewest),
      "nodes with which the run can go on; default 1"},
     {"--tiers", "LIST", KEEL_COMMAND_TEXT, offsetof(struct own, tiers),
-     "of partner,local,erasure,store those that snapshots go to, or none; default store"},
+     "of local,partner,erasure,store those that snapshots go to, or none; default: those of the job"},
     {"--costs", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, costs),
      "settings of what things cost, measured"},
     {"--cost", "section.key=value", KEEL_COMMAND_TEXTS, offsetof(struct own, cost),
@@ -415,10 +418,11 @@ static const struct keel_command_kind sim_kind = {
         "Lines of a file of failures: TIME NODE[-NODE] KIND REPAIR [factor=F], in order of time; or\n"
         "rate R KIND REPAIR [mean=REPAIR] [nodes=N] [shape=K] [factor=F], R per 1,000 node-days.\n"
         "keel-sim(1) has the kinds, and the keys of costs.\n",
-    .examples = "  keel sim job.conf --nodes 4096 --boards 8 --days 54 --failures llama3 --spares 16\n"
-                "  keel sim job.conf --nodes 64 --failures my.failures --svg lost.svg\n"
-                "  keel sim job.conf --nodes 512 --failures 3.8 --tiers partner,store --json | jq .goodput\n"
-                "  keel sim job.conf --cost run.step_s=2 --cost run.state_bytes=1.5e12 --spares 4\n",
+    .examples =
+        "  keel sim job.conf --nodes 4096 --boards 8 --days 54 --failures llama3 --spares 16\n"
+        "  keel sim job.conf --nodes 64 --failures my.failures --svg lost.svg\n"
+        "  keel sim job.conf --nodes 512 --failures 3.8 --tiers local,partner,store --json | jq .goodput\n"
+        "  keel sim job.conf --cost run.step_s=2 --cost run.state_bytes=1.5e12 --spares 4\n",
     .options = options,
     .begin = begin,
     .run = run};

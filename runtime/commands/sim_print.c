@@ -125,22 +125,17 @@ static void print_choices(const struct keel_sim_choices *choices, const char *ti
     }
 }
 
-/* One line a tier: the best, what it is now, and what the ends of the range would be. */
-static void print_intervals(const struct keel_sim_findings *found, FILE *out)
+/* One line: the best, what it is now, and what the ends of the range would be. */
+static void print_intervals(const struct keel_sim_findings *found, const char *name,
+                            const struct keel_sim_choices *choices, FILE *out)
 {
-    for (uint32_t tier = 0; tier < KEEL_GOODPUT_TIER_COUNT; tier++) {
-        const struct keel_sim_choices *choices = &found->intervals[tier];
-        const struct keel_goodput_snapshots *now = &found->model.tiers[tier];
-        for (uint32_t i = 0; i < choices->count; i++)
-            if (choices->at[i].best) {
-                fprintf(out, "  %-8s best %s: mean %.4f%%; now every ",
-                        keel_goodput_tier_word((enum keel_goodput_tier)tier), choices->at[i].label,
-                        100 * choices->at[i].mean);
-                print_time(out, (double)now->every_steps * seconds(found->model.step_ns));
-                fprintf(out, "; %s %.4f%%, %s %.4f%%\n", choices->at[0].label, 100 * choices->at[0].mean,
-                        choices->at[choices->count - 1].label, 100 * choices->at[choices->count - 1].mean);
-            }
-    }
+    for (uint32_t i = 0; i < choices->count; i++)
+        if (choices->at[i].best)
+            fprintf(out, "  %-8s best %s: mean %.4f%%; %s %.4f%%, %s %.4f%%; now %.4f%%\n", name,
+                    choices->at[i].label, 100 * choices->at[i].mean, choices->at[0].label,
+                    100 * choices->at[0].mean, choices->at[choices->count - 1].label,
+                    100 * choices->at[choices->count - 1].mean,
+                    100 * mean_s(found, KEEL_GOODPUT_WORK) / seconds(found->model.duration_ns));
 }
 
 /* sqrt(2 C M): C is what a snapshot costs, M the mean time between restarts from one (Young 1974). */
@@ -168,9 +163,11 @@ void keel_sim_print_text(const struct keel_sim_findings *found, FILE *out)
             mean_count(found, offsetof(struct keel_goodput, incidents)), mean_restores(found));
     print_causes(found, out);
     if (found->spares.count > 0) {
-        fprintf(out, "\nintervals of snapshots, one tier at a time, the others as they are (%u seeds)\n",
+        fprintf(out,
+                "\nintervals of snapshots: on nodes with the store's as it is, and the reverse (%u seeds)\n",
                 found->tried_seeds);
-        print_intervals(found, out);
+        print_intervals(found, "nodes", &found->near_intervals, out);
+        print_intervals(found, "store", &found->store_intervals, out);
         print_young(found, out);
     }
     print_choices(&found->spares, "spares", out);
@@ -266,9 +263,8 @@ void keel_sim_print_json(const struct keel_sim_findings *found, struct keel_json
     keel_json_close(json, '}');
     put_median(found, json);
     keel_json_open(json, "intervals", '{');
-    for (uint32_t tier = 0; tier < KEEL_GOODPUT_TIER_COUNT; tier++)
-        if (found->intervals[tier].count > 0)
-            put_choices(&found->intervals[tier], keel_goodput_tier_word((enum keel_goodput_tier)tier), json);
+    put_choices(&found->near_intervals, "nodes", json);
+    put_choices(&found->store_intervals, "store", json);
     keel_json_close(json, '}');
     put_choices(&found->spares, "spare_choices", json);
     put_choices(&found->tiers, "tier_choices", json);

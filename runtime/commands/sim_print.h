@@ -25,10 +25,11 @@ struct keel_sim_findings {
     struct keel_goodput_model model;
     uint32_t boards;
     uint64_t state_bytes, first_seed;
-    uint32_t seed_count, tried_seeds; /* tried: those of choices */
-    struct keel_goodput *runs;        /* of each seed, in order; owned by keel sim */
-    uint32_t *by_goodput;             /* numbers of runs, the least goodput first; likewise */
-    struct keel_sim_choices intervals[KEEL_GOODPUT_TIER_COUNT], spares, tiers;
+    uint32_t seed_count, tried_seeds;       /* tried: those of choices */
+    struct keel_goodput *runs;              /* of each seed, in order; owned by keel sim */
+    uint32_t *by_goodput;                   /* numbers of runs, the least goodput first; likewise */
+    struct keel_sim_choices near_intervals; /* of all tiers but the store, together */
+    struct keel_sim_choices store_intervals, spares, tiers;
 };
 
 /* Goodput of a run: the share of the time that was work. */

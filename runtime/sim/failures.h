@@ -26,7 +26,7 @@ enum { KEEL_FAILURE_RATES_MAX = 64, KEEL_FAILURES_MAX = 1 << 20, KEEL_FAILURE_FA
 #define KEEL_FAILURE_KIND_TABLE(X)                                                                           \
     X(PROCESS, "process", "a worker ends; its host lives and tells at once")                                 \
     X(HANG, "hang", "a board hangs; its worker's watchdog tells")                                            \
-    X(NODE, "node", "a host falls silent, and what its memory and disk hold is away")                        \
+    X(NODE, "node", "a host falls silent, and what its disk holds is away")                                  \
     X(STOP, "stop", "a host stands still that long, then goes on; beyond the timeout it is a lost one")      \
     X(SLOW, "slow", "a host computes slower by factor=F, and all wait for it")                               \
     X(CORRUPT, "corrupt", "a wrong bit that digests find: the run goes back to a snapshot")                  \

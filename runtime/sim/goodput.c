@@ -4,8 +4,6 @@
 #include <keel/memory.h>
 #include <string.h>
 
-enum { ERASURE_NODES = 10, ERASURE_LOST_MAX = 2 };
-
 const char *keel_goodput_word(enum keel_goodput_cause cause)
 {
     static const char *const words[] = {
@@ -30,8 +28,7 @@ const char *keel_goodput_help(enum keel_goodput_cause cause)
 
 const char *keel_goodput_tier_word(enum keel_goodput_tier tier)
 {
-    return keel_goodput_word((enum keel_goodput_cause)(KEEL_GOODPUT_PARTNER + (int)tier)) +
-           strlen("restore_");
+    return keel_goodput_word((enum keel_goodput_cause)(KEEL_GOODPUT_LOCAL + (int)tier)) + strlen("restore_");
 }
 
 /* Nodes that come back from repair together. */
@@ -47,14 +44,14 @@ struct slow_node {
 
 struct hit {
     uint32_t first, count;
-    bool silent; /* memory and disk of the hosts are away, too */
+    bool silent; /* the disks of the hosts are away, too */
 };
 
 /* Failures between two steps that were committed. */
 struct incident {
     bool open;
     bool breaks;                   /* a view without somebody is to be made */
-    bool goes_back, run_lost;      /* no state is left that counts; nor any memory */
+    bool goes_back;                /* no state is left that counts */
     uint64_t noticed_ns, begun_ns; /* the last is; and the run is begun again */
 };
 
@@ -212,7 +209,7 @@ static bool partners_have_it(const struct world *world)
         for (uint64_t n = 0; n < world->hits[i].count && world->hits[i].silent; n++)
             if (was_hit(world, (world->hits[i].first + n + nodes / 3 + 1) % nodes, true))
                 return false;
-    return nodes > 1 && !world->incident.run_lost;
+    return nodes > 1;
 }
 
 static bool disks_are_there(const struct world *world)
@@ -226,14 +223,14 @@ static bool disks_are_there(const struct world *world)
 /* Members of a set lie far from one another: place modulo the number of sets. */
 static bool sets_are_whole(const struct world *world)
 {
-    const uint64_t sets = later(world->model->nodes / ERASURE_NODES, 1);
+    const uint64_t sets = later(world->model->nodes / world->model->set_nodes, 1);
     for (size_t i = 0; i < world->hit_count; i++)
         for (uint64_t n = 0; n < world->hits[i].count && world->hits[i].silent; n++) {
             const uint64_t set = (world->hits[i].first + n) % sets;
             uint64_t lost = 0;
             for (uint64_t place = set; place < world->model->nodes; place += sets)
                 lost += was_hit(world, place, true);
-            if (lost > ERASURE_LOST_MAX)
+            if (lost > world->model->set_lost)
                 return false;
         }
     return true;
@@ -329,7 +326,7 @@ static void take_failure(struct world *world)
     incident->breaks = true;
     drop_pending(world);
     if (failure->kind == KEEL_FAILURE_RUN) {
-        incident->run_lost = incident->goes_back = true;
+        incident->goes_back = true;
         incident->begun_ns = later(incident->begun_ns, after(world->now_ns, failure->repair_ns));
         return;
     }
@@ -380,7 +377,7 @@ static bool mend(struct world *world)
         return mended;
     }
     go_back(world, world->tiers[tier].durable_step);
-    if (!spend(world, (enum keel_goodput_cause)(KEEL_GOODPUT_PARTNER + (int)tier),
+    if (!spend(world, (enum keel_goodput_cause)(KEEL_GOODPUT_LOCAL + (int)tier),
                after(world->now_ns, model->tiers[tier].restore_ns)))
         return false;
     world->out->restores[tier]++;
@@ -543,7 +540,7 @@ enum keel_status keel_goodput_run(const struct keel_goodput_model *model,
     struct world world = {.model = model, .out = &result, .failures = failures->at, .count = failures->count};
     KEEL_ASSERT(model->nodes > 0 && model->step_ns > 0 && model->shards_per_node > 0);
     KEEL_ASSERT(model->copies > 0 && model->copies <= model->nodes && model->fewest > 0);
-    KEEL_ASSERT(model->fewest <= model->nodes);
+    KEEL_ASSERT(model->fewest <= model->nodes && model->set_nodes > 0);
     enum keel_status status = keel_alloc(2 * failures->count + 1, sizeof *world.backs, &world.backs);
     if (status == KEEL_OK)
         status = keel_alloc(failures->count + 1, sizeof *world.slows, &world.slows);

@@ -26,8 +26,8 @@
     X(RECONFIGURE, "reconfigure", "the new view, new connections")                                           \
     X(HEAL, "heal", "state from live holders to who takes over")                                             \
     X(REDO, "redo", "the interrupted step, as far as it was")                                                \
-    X(PARTNER, "restore_partner", "reading a snapshot from partners' memory")                                \
-    X(LOCAL, "restore_local", "reading one from local disks")                                                \
+    X(LOCAL, "restore_local", "reading a snapshot from each node's own disk")                                \
+    X(PARTNER, "restore_partner", "reading one from copies on other nodes")                                  \
     X(ERASURE, "restore_erasure", "reading one from an erasure set")                                         \
     X(STORE, "restore_store", "reading one from the shared store")                                           \
     X(AGAIN, "again", "steps since that snapshot, done again")                                               \
@@ -47,9 +47,9 @@ const char *keel_goodput_help(enum keel_goodput_cause cause);
 
 /* The nearest first: of snapshots of the same step the first whole one is read. */
 enum keel_goodput_tier {
-    KEEL_GOODPUT_TIER_PARTNER, /* memory of a node in another failure domain */
     KEEL_GOODPUT_TIER_LOCAL,   /* disk of the node itself */
-    KEEL_GOODPUT_TIER_ERASURE, /* disks of ten nodes, of which two may be lost */
+    KEEL_GOODPUT_TIER_PARTNER, /* disk of a node in another failure domain */
+    KEEL_GOODPUT_TIER_ERASURE, /* disks of a set of nodes, of which some may be lost */
     KEEL_GOODPUT_TIER_STORE,   /* shared */
     KEEL_GOODPUT_TIER_COUNT
 };
@@ -70,6 +70,7 @@ struct keel_goodput_model {
     uint64_t exit_ns, silence_ns, hang_ns; /* until a failure is noticed */
     uint64_t slow_ns;                      /* until a slow node is exchanged; 0: never */
     uint64_t reconfigure_ns, heal_ns, stall_ns;
+    uint32_t set_nodes, set_lost; /* of an erasure set: its nodes, and how many of them may be lost */
     struct keel_goodput_snapshots tiers[KEEL_GOODPUT_TIER_COUNT];
 };
 

@@ -8,7 +8,8 @@
 #define FIELD(name)      offsetof(struct keel_sim_costs, name), sizeof(((struct keel_sim_costs *)0)->name)
 #define SECONDS(s, n, f) s, n, KEEL_INI_DOUBLE, FIELD(f)
 #define TIER(n, f, tier) "snapshot", n, KEEL_INI_DOUBLE, FIELD(f[KEEL_GOODPUT_TIER_##tier])
-#define RATE_MAX         1e15
+enum { SET_NODES = 10, SET_PARITY = 2 }; /* where the job has no snapshot.erasure */
+#define RATE_MAX 1e15
 
 static const struct keel_ini_key keys[] = {
     {SECONDS("run", "step_s", step_s), "10", 1e-4, 1e5, NULL, 0, "a step, when nothing fails"},
@@ -35,13 +36,15 @@ static const struct keel_ini_key keys[] = {
      "bytes a second that a node captures while its step waits"},
     {SECONDS("snapshot", "restore_s", restore_s), "2", 0, 1e6, NULL, 0,
      "a restart from a snapshot, beside the bytes"},
-    {TIER("partner_every_s", every_s, PARTNER), "60", 1e-3, 1e9, NULL, 0, "a snapshot into partners' memory"},
-    {TIER("local_every_s", every_s, LOCAL), "300", 1e-3, 1e9, NULL, 0, "onto local disks"},
-    {TIER("erasure_every_s", every_s, ERASURE), "600", 1e-3, 1e9, NULL, 0, "into erasure sets"},
+    {TIER("local_every_s", every_s, LOCAL), "0", 0, 1e9, NULL, 0,
+     "a snapshot onto local disks; 0: every snapshot.every steps of the job"},
+    {TIER("partner_every_s", every_s, PARTNER), "0", 0, 1e9, NULL, 0,
+     "copies of them on partners; 0: likewise"},
+    {TIER("erasure_every_s", every_s, ERASURE), "0", 0, 1e9, NULL, 0, "into erasure sets; 0: likewise"},
     {TIER("store_every_s", every_s, STORE), "0", 0, 1e9, NULL, 0,
-     "into the shared store; 0: every snapshot.every steps of the job"},
-    {TIER("partner_bytes_s", bytes_s, PARTNER), "5e8", 1, RATE_MAX, NULL, 0, "of each node, both ways"},
+     "into the shared store; 0: every snapshot.store_every steps, or snapshot.every"},
     {TIER("local_bytes_s", bytes_s, LOCAL), "3e8", 1, RATE_MAX, NULL, 0, "of each node, both ways"},
+    {TIER("partner_bytes_s", bytes_s, PARTNER), "5e8", 1, RATE_MAX, NULL, 0, "of each node, both ways"},
     {TIER("erasure_bytes_s", bytes_s, ERASURE), "2e8", 1, RATE_MAX, NULL, 0, "of each node, both ways"},
     {TIER("store_bytes_s", bytes_s, STORE), "1e10", 1, RATE_MAX, NULL, 0, "of all nodes together, both ways"},
 };
@@ -99,6 +102,22 @@ uint64_t keel_sim_interval_steps(const struct keel_goodput_model *model, enum ke
     return asked > least ? asked : least;
 }
 
+uint32_t keel_sim_job_tiers(const struct keel_job *job)
+{
+    if (job->snapshot_local[0] == '\0')
+        return UINT32_C(1) << KEEL_GOODPUT_TIER_STORE; /* DIR/ckpt, which all see */
+    return UINT32_C(1) << KEEL_GOODPUT_TIER_LOCAL |
+           (job->snapshot_partner ? UINT32_C(1) << KEEL_GOODPUT_TIER_PARTNER : 0) |
+           (job->snapshot_erasure[0] != '\0' ? UINT32_C(1) << KEEL_GOODPUT_TIER_ERASURE : 0) |
+           (job->snapshot_store[0] != '\0' ? UINT32_C(1) << KEEL_GOODPUT_TIER_STORE : 0);
+}
+
+static uint64_t job_every(const struct keel_job *job, uint32_t tier)
+{
+    return tier == KEEL_GOODPUT_TIER_STORE && job->snapshot_store_every > 0 ? job->snapshot_store_every
+                                                                            : job->snapshot_every;
+}
+
 static void make_tiers(const struct keel_job *job, const struct keel_sim_costs *costs, uint32_t tiers,
                        double state_bytes, struct keel_goodput_model *out)
 {
@@ -107,7 +126,7 @@ static void make_tiers(const struct keel_job *job, const struct keel_sim_costs *
         const double seconds = tier_bytes(out, tier, state_bytes) / costs->bytes_s[tier];
         double every_s = costs->every_s[tier];
         if (every_s == 0)
-            every_s = (double)job->snapshot_every * costs->step_s;
+            every_s = (double)job_every(job, tier) * costs->step_s;
         if ((tiers >> tier & 1) == 0 || every_s == 0)
             continue;
         to->drain_ns = nanoseconds(seconds);
@@ -152,6 +171,10 @@ enum keel_status keel_sim_model_make(const struct keel_job *job, const struct ke
         .reconfigure_ns = nanoseconds(costs->reconfigure_s),
         .heal_ns = nanoseconds(costs->heal_s + held / costs->heal_bytes_s),
         .stall_ns = nanoseconds(costs->capture_s + state / cluster->nodes / costs->capture_bytes_s)};
+    if (!keel_job_erasure(job, &out->set_nodes, &out->set_lost)) {
+        out->set_nodes = SET_NODES;
+        out->set_lost = SET_PARITY;
+    }
     make_tiers(job, costs, cluster->tiers, state, out);
     return KEEL_OK;
 }

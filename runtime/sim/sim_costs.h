@@ -19,7 +19,7 @@ struct keel_sim_costs {
     double reconfigure_s, heal_s, heal_bytes_s;
     /* [snapshot] */
     double capture_s, capture_bytes_s, restore_s;
-    double every_s[KEEL_GOODPUT_TIER_COUNT]; /* 0: not by time */
+    double every_s[KEEL_GOODPUT_TIER_COUNT]; /* 0: as the job says, in steps */
     double bytes_s[KEEL_GOODPUT_TIER_COUNT]; /* of a node; of the store for all together */
 };
 
@@ -34,6 +34,9 @@ struct keel_sim_cluster {
     uint32_t spares, fewest;
     uint32_t tiers; /* bit per enum keel_goodput_tier: it is used */
 };
+
+/* Those that the job's own snapshots go to, as bits. */
+uint32_t keel_sim_job_tiers(const struct keel_job *job);
 
 /* The model that goodput.h runs. `state_bytes` of all ranks together, each piece once. INVALID: the job and
  * the cluster do not fit together. */

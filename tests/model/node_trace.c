@@ -197,8 +197,7 @@ static void look(struct sim *sim)
     delivered = now;
 }
 
-/* ---- a run with faults ----------------------------------------------------------------------------------
- */
+/* ---- a run with faults --------------------------------------------------------------------------------- */
 
 /* Every second fault hits who leads. A launcher that is killed stays away. */
 static void strike(struct sim *sim)

@@ -17,6 +17,8 @@ static struct keel_goodput_model small_model(void)
                                        .spares = 8,
                                        .fewest = 1,
                                        .copies = 2,
+                                       .set_nodes = 10,
+                                       .set_lost = 2,
                                        .shards_per_node = 2,
                                        .step_ns = 10 * S,
                                        .exit_ns = 1 * S,
@@ -181,7 +183,7 @@ static uint32_t tier_after(const char *trace)
     for (uint32_t tier = 0; tier < KEEL_GOODPUT_TIER_COUNT; tier++)
         if (run.restores[tier] > 0) {
             ck_assert_uint_eq(found, KEEL_GOODPUT_TIER_COUNT);
-            ck_assert_uint_eq(run.ns[KEEL_GOODPUT_PARTNER + tier], (tier + 1) * S);
+            ck_assert_uint_eq(run.ns[KEEL_GOODPUT_LOCAL + tier], (tier + 1) * S);
             found = tier;
         }
     return found;
@@ -192,7 +194,7 @@ START_TEST(the_nearest_tier_that_is_whole_is_read)
     /* Holders of places 0 and 10 are the same two; partners of a place are 7 further; sets are odd and even.
      */
     ck_assert_uint_eq(tier_after("45 3 process 60\n"), KEEL_GOODPUT_TIER_COUNT);
-    ck_assert_uint_eq(tier_after("45 0 process 60\n45 10 process 60\n"), KEEL_GOODPUT_TIER_PARTNER);
+    ck_assert_uint_eq(tier_after("45 0 process 60\n45 10 process 60\n"), KEEL_GOODPUT_TIER_LOCAL);
     ck_assert_uint_eq(tier_after("45 0 node 60\n45 10 node 60\n"), KEEL_GOODPUT_TIER_PARTNER);
     ck_assert_uint_eq(tier_after("45 0 run 60\n"), KEEL_GOODPUT_TIER_LOCAL);
     ck_assert_uint_eq(tier_after("45 0 node 60\n45 10 process 60\n45 7 node 60\n"),
@@ -221,6 +223,8 @@ static struct keel_goodput_model random_model(bool with_tiers)
     model.spares = (uint32_t)draw(6);
     model.fewest = 1 + (uint32_t)draw(model.nodes);
     model.copies = 2 + (uint32_t)draw(2);
+    model.set_nodes = 2 + (uint32_t)draw(10);
+    model.set_lost = 1 + (uint32_t)draw(2);
     model.shards_per_node = 1 + (uint32_t)draw(4);
     model.step_ns = S / 2 + draw(30 * S);
     model.overhead_ns = draw(S / 10);
