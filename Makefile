@@ -529,21 +529,10 @@ $(eval $(call test_lint_rules,model,runtime,-Itests/runtime))
 
 # Boards' folders as they are in the tree; what was measured or made on a machine stays there.
 board_files = $(wildcard boards/README.md boards/template/* $(addprefix boards/*/*/,board.conf clblast.conf README.md))
-# What a static link needs besides: libraries that have a pkg-config file by its name, the others as they are.
-pc_of = $(strip $(foreach lib,$(1),$(if $(pc_NAME_$(lib:-l%=%)),$(pc_NAME_$(lib:-l%=%)))))
-pc_rest = $(strip $(foreach lib,$(1),$(if $(pc_NAME_$(lib:-l%=%)),,$(lib))))
-pc_NAME_z := zlib
-pc_NAME_xxhash := libxxhash
-pc_NAME_jansson := jansson
-pc_NAME_sodium := libsodium
-pc_NAME_isal := libisal
-pc_NAME_crypto := libcrypto
-pc_NAME_inih := inih
-pc_NAME_clblast := clblast
-pc_NAME_OpenCL := OpenCL
-# write_pc NAME,DESCRIPTION,LIBRARIES
+# write_pc NAME,DESCRIPTION,LIBRARIES: those are for a static link. They are no Requires.private, of which pkg-config wants the
+# headers too, that nobody needs who uses ours.
 define write_pc
-printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' 'Name: $(1)' 'Description: $(2)' 'Version: $(VERSION)' 'Requires.private: $(call pc_of,$(3))' 'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -l$(1)' 'Libs.private: $(call pc_rest,$(3)) -pthread' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/$(1).pc
+printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' 'Name: $(1)' 'Description: $(2)' 'Version: $(VERSION)' 'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -l$(1)' 'Libs.private: $(3) -pthread' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/$(1).pc
 endef
 # install_pages PAGES
 define install_pages
