@@ -5,7 +5,7 @@
 #   make demo       the three stories, on real text       make test      all tests
 #   make chaos      random kills and pauses, same bits    make test-long  in full what `make test` does in part
 #   make drill      faults at every phase, same bits      make bench     figures (ROOM=ckpt for one room)
-#   make tiers      lost and damaged snapshots of nodes, same bits
+#   make tiers      lost and damaged snapshots of nodes, same bits (make chaos TIERS=1: under chaos)
 #   make asan | ubsan | tsan    tests under a sanitizer   make lint | format
 #   make cross      the same bits on ARM, emulated (ARCH=arm64)
 #   make sweep      devices of 32 KiB to 2 MiB, 1 to 8 processors (SWEEP="64K:4 1M:2")

@@ -685,7 +685,7 @@ static enum keel_status live(struct keel_worker *worker)
 static void save_stopped(struct keel_worker *worker)
 {
     keel_worker_snapshot_poll(worker, true);
-    if (worker->tiers.near != NULL) /* the view is over, in which all would commit it */
+    if (worker->tiers.near != NULL) /* they took it in the view that is over, or cannot */
         return;
     if (!worker->active || !worker->has_state || worker->store == NULL || worker->next_step == 0 ||
         worker->next_step == worker->job.steps || worker->job.snapshot_every == 0 ||

@@ -381,6 +381,7 @@ enum keel_status keel_worker_tiers_open(struct keel_worker *worker, const char *
     char name[KEEL_TIER_NAME_BYTES];
     snprintf(name, sizeof name, "node %u's directory", worker->node);
     KEEL_TRY(keel_tier_directory_open(worker->store, KEEL_LATENCY_LOCAL, name, &tiers->near));
+    keel_inbox_end_together(&worker->inbox);
     tiers->guard.worker = tiers->storing.worker = worker;
     tiers->guard.mover.tier = tiers->storing.mover.tier = tiers->restoring.tier = tiers->near;
     KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX, sizeof *tiers->guard.moves, &tiers->guard.moves));

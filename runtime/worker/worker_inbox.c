@@ -16,13 +16,16 @@ static void take_view(struct keel_inbox *inbox, const struct keel_view *view)
     keel_mutex_unlock(&inbox->mutex);
 }
 
+enum { STOP_SILENCES = 3 }; /* keel_inbox_end_together */
+
 static void take_stop(struct keel_inbox *inbox)
 {
     keel_mutex_lock(&inbox->mutex);
     /* Ranks stop before the same step, but some have begun it and wait for those that have not: the
      * commit before still gets two beats to arrive everywhere. */
     inbox->stop = true;
-    inbox->stop_revoke_ns = keel_deadline_after_ns(2 * inbox->times.beat_ns);
+    inbox->stop_revoke_ns = keel_deadline_after_ns(
+        inbox->ends_together ? STOP_SILENCES * inbox->times.silence_ns : 2 * inbox->times.beat_ns);
     keel_cond_broadcast(&inbox->changed);
     keel_mutex_unlock(&inbox->mutex);
 }
@@ -104,6 +107,13 @@ enum keel_status keel_inbox_wait(struct keel_inbox *inbox, uint64_t epoch, uint6
     if (newer || *stop)
         return KEEL_OK;
     return keel_fail(KEEL_TIMEOUT, "no view newer than epoch %llu came", (unsigned long long)epoch);
+}
+
+void keel_inbox_end_together(struct keel_inbox *inbox)
+{
+    keel_mutex_lock(&inbox->mutex);
+    inbox->ends_together = true;
+    keel_mutex_unlock(&inbox->mutex);
 }
 
 bool keel_inbox_stopping(struct keel_inbox *inbox)

@@ -26,6 +26,7 @@ struct keel_inbox {
     bool stop;               /* the agent asked for an orderly end */
     uint64_t stop_revoke_ns; /* when a step that still hangs on others is given up after that */
     bool closing;            /* the main thread ends the inbox */
+    bool ends_together;      /* ranks that are to stop do one step more, and take a snapshot in their view */
 };
 
 /* `times` is copied. */
@@ -37,6 +38,8 @@ void keel_inbox_end(struct keel_inbox *inbox);
 enum keel_status keel_inbox_wait(struct keel_inbox *inbox, uint64_t epoch, uint64_t deadline_ns,
                                  struct keel_view *out, bool *stop);
 bool keel_inbox_stopping(struct keel_inbox *inbox);
+/* From now on a stop leaves three timeouts before the group is revoked, for what ranks do together then. */
+void keel_inbox_end_together(struct keel_inbox *inbox);
 /* Has a view newer than `epoch` arrived? */
 bool keel_inbox_newer(struct keel_inbox *inbox, uint64_t epoch);
 

@@ -105,10 +105,16 @@ struct keel_worker_tiers {
     bool has_records, has_committed;
 };
 
-/* Flags that each rank sends with a step; every rank sees all of them and decides alike. SNAPSHOT: one failed
- * here, take it again. WAIT: the save of this rank still runs, begin none. FAILED: the newest snapshot of
- * this view failed here, discard its shards. */
-enum { KEEL_STEP_FLAG_SNAPSHOT = 1, KEEL_STEP_FLAG_WAIT = 2, KEEL_STEP_FLAG_FAILED = 4 };
+/* Flags that each rank sends with a step; every rank sees all of them and decides alike. STOP:
+ * snapshot.local, it was told to stop: all do behind this step. SNAPSHOT: one failed here, take it again.
+ * WAIT: the save of this rank still runs, begin none. FAILED: the newest snapshot of this view failed here,
+ * discard its shards. */
+enum {
+    KEEL_STEP_FLAG_SNAPSHOT = 1,
+    KEEL_STEP_FLAG_WAIT = 2,
+    KEEL_STEP_FLAG_FAILED = 4,
+    KEEL_STEP_FLAG_STOP = 8
+};
 
 /* What moves come to. */
 struct keel_moved {
@@ -354,7 +360,7 @@ void keel_worker_snapshot_skip(struct keel_worker *worker);
 /* A rank said FAILED. */
 void keel_worker_snapshot_give_up(struct keel_worker *worker);
 /* KEEL_STEP_FLAG_*, of this rank. */
-uint64_t keel_worker_snapshot_flags(const struct keel_worker *worker);
+uint64_t keel_worker_snapshot_flags(struct keel_worker *worker);
 /* Report it if it has ended; with `wait`, until it has. */
 void keel_worker_snapshot_poll(struct keel_worker *worker, bool wait);
 /* One that waits in the background for longer than snapshot.max_age_steps is written at normal priority. */

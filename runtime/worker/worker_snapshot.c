@@ -144,7 +144,7 @@ static void failed(struct keel_worker *worker, uint64_t step, enum keel_status s
     keel_worker_note(worker, "snapshot-failed", step, status, detail);
 }
 
-uint64_t keel_worker_snapshot_flags(const struct keel_worker *worker)
+uint64_t keel_worker_snapshot_flags(struct keel_worker *worker)
 {
     const struct keel_worker_snapshot *snapshot = &worker->snapshot;
     uint64_t flags = 0;
@@ -154,6 +154,8 @@ uint64_t keel_worker_snapshot_flags(const struct keel_worker *worker)
         flags |= KEEL_STEP_FLAG_SNAPSHOT;
     if (worker->tiers.near != NULL && (snapshot->save != NULL || worker->tiers.guard.running))
         flags |= KEEL_STEP_FLAG_WAIT;
+    if (worker->tiers.near != NULL && keel_inbox_stopping(&worker->inbox))
+        flags |= KEEL_STEP_FLAG_STOP;
     return flags;
 }
 

@@ -271,6 +271,17 @@ static enum keel_status evaluate_only(struct keel_worker *worker)
     return KEEL_OK;
 }
 
+/* snapshot.local: the ranks of a view commit together, so all stop behind one step, and take it there. */
+static enum keel_status stop_together(struct keel_worker *worker)
+{
+    keel_worker_snapshot_poll(worker, true);
+    if (worker->job.snapshot_every > 0 && worker->snapshot.step != worker->next_step) {
+        keel_worker_snapshot_begin(worker, false);
+        keel_worker_snapshot_poll(worker, true);
+    }
+    return keel_fail(KEEL_INTERRUPTED, "stopped behind step %llu", (unsigned long long)worker->next_step);
+}
+
 enum keel_status keel_worker_run_steps(struct keel_worker *worker)
 {
     if (worker->job.steps > 0)
@@ -279,7 +290,7 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
     if (worker->job.steps == 0)
         return evaluate_only(worker);
     while (worker->next_step < worker->job.steps) {
-        if (keel_inbox_stopping(&worker->inbox))
+        if (worker->tiers.near == NULL && keel_inbox_stopping(&worker->inbox))
             return keel_fail(KEEL_INTERRUPTED, "stopped before step %llu",
                              (unsigned long long)worker->next_step);
         if (keel_inbox_newer(&worker->inbox,
@@ -299,6 +310,8 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
             keel_worker_snapshot_skip(worker);
         else if (due || ((flags & KEEL_STEP_FLAG_SNAPSHOT) != 0 && !wait))
             keel_worker_snapshot_begin(worker, !due);
+        if ((flags & KEEL_STEP_FLAG_STOP) != 0 && !last)
+            return stop_together(worker);
     }
     return KEEL_OK;
 }

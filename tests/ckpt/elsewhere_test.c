@@ -1,6 +1,7 @@
 /* elsewhere_test.c - each node commits in a store of its own, of which none has all shards. */
 #include "sample.h"
 #include <keel/ckpt_tier.h>
+#include <keel/disk.h>
 
 enum { NODES = 3, ROWS = 8 };
 
@@ -172,6 +173,71 @@ START_TEST(deltas_are_refused)
 }
 END_TEST
 
+static uint64_t read_bytes;
+
+static ssize_t counted(ssize_t got)
+{
+    read_bytes += got > 0 ? (uint64_t)got : 0;
+    return got;
+}
+
+static ssize_t counting_read(int fd, void *data, size_t bytes)
+{
+    return counted(keel_disk_posix.read(fd, data, bytes));
+}
+
+static ssize_t counting_pread(int fd, void *data, size_t bytes, uint64_t offset)
+{
+    return counted(keel_disk_posix.pread(fd, data, bytes, offset));
+}
+
+/* What a rank of 4,096 reads to open a snapshot, where its node has its own shard alone: the manifest, and
+ * the index of that shard. The indexes of all shards would be 4,096 times that. */
+START_TEST(opening_reads_the_manifest_and_what_is_here)
+{
+    enum { RANKS = KEEL_SNAPSHOT_RANKS_MAX, MINE = 1234, TENSORS = 48 };
+    static struct keel_shard_summary all[RANKS];
+    static struct keel_region regions[TENSORS];
+    struct keel_disk_ops ops = keel_disk_posix;
+    struct keel_snapshot *snapshot;
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        char name[32];
+        snprintf(name, sizeof name, "tensor.%u", t);
+        regions[t] = whole(name, KEEL_CKPT_F32, 1, (const uint64_t[]){RANKS * 64});
+        regions[t].offset[0] = MINE * 64;
+        regions[t].extent[0] = 64;
+    }
+    const struct sample_save how = {
+        .step = 9, .attempt = 1, .rank = MINE, .rank_count = RANKS, .codec = KEEL_CODEC_PLANES};
+    ck_ok(save_rank(stores[0], &how, regions, TENSORS, &all[MINE]));
+    for (uint32_t r = 0; r < RANKS; r++) {
+        all[r] = all[MINE];
+        all[r].rank = r;
+    }
+    const struct keel_commit commit = {.step = 9,
+                                       .attempt = 1,
+                                       .shards = all,
+                                       .shard_count = RANKS,
+                                       .identity = "c0ffee",
+                                       .elsewhere = true};
+    ck_ok(keel_store_commit(stores[0], &commit));
+    ops.read = counting_read;
+    ops.pread = counting_pread;
+    read_bytes = 0;
+    keel_disk_use(&ops);
+    ck_ok(keel_snapshot_open_here(stores[0], 9, 1, &snapshot));
+    keel_disk_use(&keel_disk_posix);
+    const uint64_t index = TENSORS * (384 + 64) + 4096, manifest = 1 << 20;
+    ck_assert_uint_gt(read_bytes, TENSORS * (384 + 64));
+    ck_assert_uint_lt(read_bytes, manifest + index + 2 * 4096);
+    ck_assert_uint_eq(keel_snapshot_missing(snapshot), RANKS - 1);
+    ck_ok(check_box(snapshot, &regions[5], 0));
+    printf("note: a rank of %d reads %llu bytes to open its part of a snapshot; all indexes are %llu\n",
+           RANKS, (unsigned long long)read_bytes, (unsigned long long)RANKS * TENSORS * (384 + 64));
+    keel_snapshot_close(snapshot);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, setup, teardown);
@@ -181,6 +247,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_shard_that_is_here_has_to_be_that_of_its_summary);
     tcase_add_test(tc, nan_is_found_where_it_lies);
     tcase_add_test(tc, deltas_are_refused);
+    tcase_add_test(tc, opening_reads_the_manifest_and_what_is_here);
 }
 
 KEEL_TEST_MAIN("elsewhere", cases, 60)

@@ -5,7 +5,8 @@
 # an undisturbed run of one rank. Two of three schedules change the plan as well: the launcher is killed so that the
 # job goes on with 8, 7, 2 and 5 ranks in turn, each time on another mix of data positions, shared slices, pieces of
 # the optimizer's state, of gradients and of weights, groups of owners and holders. All of them evaluate now and then.
-# RUNS schedules (200) from SEED (1) on, JOBS (1) at a time; T is the run's timeout in seconds.
+# RUNS schedules (200) from SEED (1) on, JOBS (1) at a time; T is the run's timeout in seconds. With TIERS=1 snapshots lie
+# in directories of nodes, with partners' copies and a store behind them.
 set -u
 . "$(dirname "$0")/lib.sh"
 job=$(dirname "$0")/drill.conf
@@ -31,12 +32,17 @@ pick() { # pick PID...: one of them into $picked
 }
 
 keel_run() { # keel_run NAME ARGS...
-    name=$1
+    name=$1 tiers=
     shift
+    if [ -n "${TIERS:-}" ]; then
+        tiers="--set snapshot.local=$root/$name-nodes --set snapshot.store=$root/$name-store"
+        case " $* " in *" --ranks 1 "*) ;; *) tiers="$tiers --set snapshot.partner=yes" ;; esac
+    fi
+    # shellcheck disable=SC2086 # words
     exec "$KEEL" run "$job" --out "$root/$name" --set "data.path=$root/text" --set cluster.device=host \
         --set model.layers=1 --set model.width=16 --set model.block=8 --set train.microbatches=1 \
         --set model.heads=4 --set "train.steps=${STEPS:-400}" --set snapshot.every=20 --set train.eval_every=10 \
-        --set train.eval_batches=2 --set parallel.bucket=4096 --set "cluster.timeout_s=$timeout" "$@"
+        --set train.eval_batches=2 --set parallel.bucket=4096 --set "cluster.timeout_s=$timeout" $tiers "$@"
 }
 
 # pause PID...: for a tenth to four timeouts, while the schedule goes on

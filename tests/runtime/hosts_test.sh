@@ -82,6 +82,23 @@ check "what they had of their own is gone" [ "$(find "$root" -maxdepth 1 -name '
 check "the text comes by the store" [ -s "$out/sample.txt" ]
 check "it is told who came, and from where" grep -q '"event":"agent-joined".*"from":"127.0.0.3:' "$out/events.jsonl"
 
+# No directory is common: each host keeps its own, and one of them loses it between two lives.
+for steps in 8 12; do
+    begin own --set cluster.launch=none --set cluster.bind=127.0.0.1 --set "train.steps=$steps" --set "snapshot.local=$root/own-nodes" \
+        --set snapshot.partner=yes
+    place
+    agents=
+    for k in 1 2 3 4; do join $k --address 127.0.0.$k; agents="$agents $agent"; done
+    finish
+    check "four hosts with directories of their own: $steps steps" [ $code -eq 0 ]
+    agents_end 0
+    [ $steps -ne 8 ] || rm -r "$root/own-nodes/node-2"
+done
+check "they leave nothing in the run's" [ ! -e "$out/ckpt" ]
+check "the run goes on behind the first life, from a partner's copy" grep -q \
+    '"event":"resumed".*"step":8,.*with 1 shards from copies on other nodes' "$out/events.jsonl"
+check "with the bits of one rank on one host" same_bits "$root/reference-12" "$out"
+
 if grep -q '^00000000000000000000000000000001' /proc/net/if_inet6 2>/dev/null; then
     KEEL_SHARED_MEMORY=0; export KEEL_SHARED_MEMORY
     begin six --set cluster.launch=none --set 'cluster.bind=[::1]'

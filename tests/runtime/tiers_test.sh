@@ -121,6 +121,25 @@ check "with two copies of each shard" [ "$(find "$root/nodes" -path '*/step-24.*
 run wiped 24 --set "snapshot.local=$root/nodes"
 check "a run that is over changes nothing" done_well
 
+# Stopped: all ranks end behind one step, and keep it.
+rm -rf "$root/nodes"
+"$KEEL" run "$here/../demo/drill.conf" --out "$root/stopped" --ranks $nodes --set "data.path=$text" --set cluster.device=host \
+    --set train.steps=100000 --set train.decay_steps=24 --set snapshot.every=100000 --set "snapshot.local=$root/nodes" >"$root/log" 2>&1 &
+launcher=$! out=$root/stopped
+for _ in $(seq 600); do
+    [ "$(cat "$out/metrics.jsonl" 2>/dev/null | wc -l)" -ge 10 ] && break
+    sleep 0.1
+done
+kill -TERM $launcher
+wait $launcher
+code=$?
+check "a run that is stopped says that it can go on" [ "$code" -eq 5 ]
+last=$(sed -n '$s/.*"step":\([0-9]*\),.*/\1/p' "$out/metrics.jsonl")
+check "and keeps the step where it was, $last" said snapshot "\"step\":$last,.*\"OK\""
+run stopped $((last + 4)) --set "snapshot.local=$root/nodes"
+check "from which it goes on" done_well
+check "without a step again" said resumed "\"step\":$last,"
+
 # Wiped, and all killed before the next snapshot.
 base local+partner
 run run 24 --set "snapshot.local=$root/nodes" --set snapshot.partner=yes --drill wipe:node=3,step=20 --drill kill:all,step=21
