@@ -371,7 +371,10 @@ static enum keel_status find_first_local_step(const struct run *run, const char 
     KEEL_TRY(open_store(run, &store));
     stored = store != NULL ? newest_whole(store, on_record) : NO_STEP;
     keel_store_close(store);
-    if (told == NO_STEP || (stored != NO_STEP && stored > told))
+    /* In the store, too, what is newer than the records was committed by nodes; where there are none it
+     * counts. */
+    const uint64_t known = told != NO_STEP && told > on_record ? told : on_record;
+    if (stored != NO_STEP && (known == 0 || stored <= known) && (told == NO_STEP || stored > told))
         told = stored;
     if (told == NO_STEP) {
         snprintf(words, 64, "auto:%" PRIu64, on_record);
