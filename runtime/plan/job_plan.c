@@ -450,7 +450,7 @@ void keel_plan_name_nearest(const struct keel_plan_model *model, const struct ke
 {
     const struct keel_parallel any = {
         .holders = asked->holders, .memory_bytes = asked->memory_bytes, .bucket_bytes = asked->bucket_bytes};
-    struct keel_job_plan plan;
+    struct keel_job_plan plan = {.seats = 0};
     const uint32_t fewest = keel_plan_fewest_seats(model, &any);
     if (fewest == 0 || keel_plan_choose(model, &any, fewest > ranks ? fewest : ranks, &plan) != KEEL_OK)
         snprintf(out, bytes, "no plan fits, of any number of ranks");
