@@ -560,6 +560,21 @@ static void add_exchange(struct keel_plan_exchange *to, uint64_t count, uint64_t
     to->bytes += bytes;
 }
 
+/* Of compressed gradients: blocks are cut within what a slice has of a parameter. */
+static uint64_t compressed_bytes(const struct keel_plan_model *model, const struct keel_plan_seat *seat)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < model->param_count; i++) {
+        const struct keel_plan_param *param = &model->params[i];
+        for (uint32_t s = 0; s < (param->units > 0 ? seat->slice_count : 1); s++) {
+            const struct keel_plan_seat one = {.first_slice = seat->first_slice + s, .slice_count = 1};
+            elements += keel_compressed_count(&model->compression,
+                                              param->rows * keel_plan_columns(model, param, &one));
+        }
+    }
+    return elements * KEEL_COMPRESSED_BYTES;
+}
+
 void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                        struct keel_plan_traffic *out)
 {
@@ -575,7 +590,8 @@ void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_jo
     if (plan->data == 1)
         return;
     if (plan->zero == 0) {
-        add_exchange(&out->data[KEEL_EXCHANGE_ALL_REDUCE], buckets, bytes);
+        add_exchange(&out->data[KEEL_EXCHANGE_ALL_REDUCE], buckets,
+                     model->compressed ? compressed_bytes(model, &seat) : bytes);
         return;
     }
     add_exchange(&out->data[KEEL_EXCHANGE_REDUCE_SCATTER], buckets, bytes);

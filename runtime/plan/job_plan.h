@@ -72,7 +72,8 @@ struct keel_plan_model {
     uint32_t shards, tensor, microbatches; /* microbatches: of a shard */
     uint32_t per_node;                     /* seats side by side on one node or host; 0: each is on its own */
     bool has_v;
-    bool compressed;                /* gradients are: nodes that wait lie on the host */
+    bool compressed;                     /* gradients are: nodes that wait lie on the host */
+    struct keel_compression compression; /* if so */
     uint32_t zero_most;             /* 0: the optimizer, or how gradients are summed, wants whole tensors */
     struct keel_plan_param *params; /* owned; by number */
     uint32_t *order;                /* owned; numbers as they lie in the flat buffers, buckets ascending */

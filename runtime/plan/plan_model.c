@@ -145,8 +145,7 @@ static uint32_t seats_together(const struct keel_job *job)
 
 static void read_job(const struct keel_job *job, struct keel_plan_model *out)
 {
-    struct keel_compression compression;
-    out->compressed = keel_job_compression(job, &compression);
+    out->compressed = keel_job_compression(job, &out->compression);
     const bool whole =
         job->optimizer == KEEL_OPTIMIZER_LARS || job->optimizer == KEEL_OPTIMIZER_LAMB || out->compressed;
     out->shards = job->shards;

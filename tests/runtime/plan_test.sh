@@ -136,6 +136,13 @@ check "ranks that share slices have tapes" \
 check "with all that the graph exchanges ($graph), and what is summed at the end of a shard" \
     '[ "$(grep -c "collective exchange" "$root/log")" -ge $((4 * graph)) ]'
 check "records are of a column" '[ "$(grep -c "collective gather .* 128 bytes" "$root/log")" -eq 4 ]'
+# Blocks of compressed gradients are those of slices, as a run sends them.
+for tensor in 1 2; do
+    plan --ranks 4 --set job.tensor=2 --set parallel.tensor=$tensor --set train.gradients=int8 --dump
+    sent=$(awk '/^ *0: shards/ { on = 1 } /^ *1: shards/ { on = 0 } on && /reduce .* bytes to host/ { sub(/.*piece [0-9]*, /, ""); n += $1 } END { print n - 4 }' "$root/log")
+    check "compressed gradients, tensor $tensor: over data go the $sent bytes of the tape" \
+        '[ $code -eq 0 ] && [ "$sent" -gt 10000 ] && grep -q "over data .* all-reduce  *$sent bytes together" "$root/log"'
+done
 for zero in 1 2 3; do
     plan --ranks 4 --set job.tensor=2 --set parallel.tensor=2 --set parallel.zero=$zero --set train.microbatches=1 --json --dump
     check "with zero = $zero, too" '[ $code -eq 0 ] && [ "$(grep -o "\"actions\":" "$root/log" | wc -l)" -eq 4 ]'
