@@ -6,6 +6,7 @@ kernels_CL_COMMON := common/canon_wide.h common/canon_vector.h common/canon_math
 kernels_CL_gemm := common/canon_half.h gemm/gemm_tile.h gemm/gemm_part.h gemm/gemm_few.h gemm/gemm_strips.h \
 	gemm/gemm_lanes.h gemm/lanes_tile.h gemm/lanes_tile.h gemm/lanes_tile.h
 kernels_CL_elementwise := include/keel/activation_table.h
+kernels_CL_tensor := include/keel/binary_table.h
 kernels_CL_cast := common/canon_half.h
 kernels_CL_attention := common/turn_tile.h attention/attention_drop.h attention/attention_lanes.h
 kernels_CL_conv_tiles := common/turn_tile.h

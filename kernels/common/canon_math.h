@@ -10,7 +10,7 @@
  *
  * Largest error against the true value, in units of the last place (tests/kernels/canon_test.c):
  *     divide, sqrt  0.5 (correctly rounded, where the result is normal)
- *     rsqrt 0.51   reciprocal 0.51   exp 1.01   log 1   tanh 2   cos 1.5 */
+ *     rsqrt 0.51   reciprocal 0.51   exp 1.01   log 1   tanh 2   cos 1.5   erf 2.5   ln(1 + x) 1.2 */
 #ifndef CANON_PASS_OVER
 
 /* Zero of the same sign for a denormal. */
@@ -189,6 +189,46 @@ canon_inline canon_real canon_tanh(canon_real x)
     return canon_as_real(r);
 }
 
+/* ln(1 + x) for x in [0, 1]: 2 atanh(s), s = x / (2 + x), as 2 s + s^3 P(s^2), where 2 s = x - s x. */
+canon_inline canon_real canon_log_1p(canon_real x)
+{
+    canon_real s = x * canon_reciprocal(x + 2.0f);
+    canon_real square = s * s;
+    canon_real p = canon_fma(square, 0x1.f59dc6p-3f, 0x1.b5b71ep-3f);
+    p = canon_fma(p, square, 0x1.251842p-2f);
+    p = canon_fma(p, square, 0x1.999600p-2f);
+    p = canon_fma(p, square, 0x1.55555ap-1f);
+    return canon_fma(s, canon_fma(p, square, -x), x);
+}
+
+/* erf(x): x P(x^2) below 0.92, else 1 - e^-Q(|x|), Q a fit of -ln(1 - erf); 1 from 4 on. */
+canon_inline canon_real canon_erf(canon_real x)
+{
+    canon_bits sign = canon_as_bits(x) & 0x80000000u;
+    canon_real a = canon_as_real(canon_as_bits(x) & 0x7fffffffu);
+    canon_real s = a * a;
+    canon_real p = canon_fma(s, 0x1.58945ep-14f, -0x1.a8fc66p-11f);
+    p = canon_fma(p, s, 0x1.54a490p-8f);
+    p = canon_fma(p, s, -0x1.b80b0ep-6f);
+    p = canon_fma(p, s, 0x1.ce2de2p-4f);
+    p = canon_fma(p, s, -0x1.812742p-2f);
+    p = canon_fma(p, s, 0x1.20dd76p+0f);
+    canon_real small = canon_flush(p * a);
+    canon_real t = a > 4.0f ? (canon_real)(4.0f) : a;
+    canon_real q = canon_fma(t, 0x1.8bdd96p-21f, 0x1.7b9732p-17f);
+    q = canon_fma(q, t, -0x1.8d42bcp-12f);
+    q = canon_fma(q, t, 0x1.05c24ep-8f);
+    q = canon_fma(q, t, -0x1.95e808p-6f);
+    q = canon_fma(q, t, 0x1.b9c998p-4f);
+    q = canon_fma(q, t, 0x1.446f84p-1f);
+    q = canon_fma(q, t, 0x1.211f2ap+0f);
+    q = canon_fma(q, t, -0x1.3bddd0p-13f);
+    canon_real big = 1.0f - canon_exp_within(-q);
+    canon_bits r = canon_as_bits(a < 0.92f ? small : big) | sign;
+    r = x != x ? (canon_bits)(0x7fc00000u) : r;
+    return canon_as_real(r);
+}
+
 /* cos(x) for x in [0, pi]: by the cosine within pi/4 of either end, as sin(pi/2 - x) between. */
 canon_inline canon_real canon_cos(canon_real x)
 {
@@ -229,17 +269,7 @@ canon_inline canon_real canon_sigmoid(canon_real w)
     return w != w ? w : canon_sigmoid_finite(w);
 }
 
-/* ---- activations and their gradients, by the rows of keel/activation_table.h: g(x, dy) = dy f'(x) ---- */
-
-/* ReLU; NaN stays NaN, and at 0 the slope is 0. */
-canon_inline canon_real canon_relu(canon_real x)
-{
-    return x <= 0.0f ? (canon_real)(0.0f) : x;
-}
-canon_inline canon_real canon_relu_grad(canon_real x, canon_real dy)
-{
-    return x > 0.0f ? dy : (canon_real)(0.0f);
-}
+/* ---- what rows of keel/activation_table.h say in more than an expression: g(x, dy) = dy f'(x) ---- */
 
 /* GELU, tanh form: 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3). */
 canon_inline canon_real canon_gelu(canon_real x)

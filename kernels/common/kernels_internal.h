@@ -33,7 +33,8 @@
     X(pool)                                                                                                  \
     X(table)                                                                                                 \
     X(expert)                                                                                                \
-    X(decode)
+    X(decode)                                                                                                \
+    X(tensor)
 /* Those that only native kernels have: their results are not canonical. */
 #define KEEL_NATIVE_MODULE_TABLE(X) X(winograd)
 /* Those of the exact classes and of bf16 alone. */

@@ -32,8 +32,8 @@ static const struct activation {
     const char *name, *grad_name, *kernel, *grad_kernel;
     bool of_y;
 } activations[KEEL_ACTIVATION_COUNT] = {
-#define ROW(kind, name, kernel, f, grad_kernel, g, of)                                                       \
-    [kind] = {name, name "_grad", #kernel, #grad_kernel, (of) == KEEL_GRADIENT_OF_Y},
+#define ROW(kind, name, value, slope, of, ...)                                                               \
+    [kind] = {#name, #name "_grad", "keel_" #name, "keel_" #name "_grad", (of) == KEEL_GRADIENT_OF_Y},
     KEEL_ACTIVATION_TABLE(ROW)
 #undef ROW
 };

@@ -1,7 +1,6 @@
 /* elementwise.cl - operations where element i of the result depends on element i of the arguments.
  *
- *     activation   y = f(x); dx = g(x, dy), which is dy f'(x): KEEL_ACTIVATION_TABLE names kernels and functions,
- *                  canon_math.h has the functions, for one element and for sixteen
+ *     activation   y = f(x); dx = g(x, dy), which is dy f'(x): the rows of KEEL_ACTIVATION_TABLE
  *     swiglu       y = silu(a) b (Shazeer 2020)           da = dy b silu'(a), db = dy silu(a)
  *     add          y = a + b
  *     multiply     y = a * b
@@ -13,16 +12,39 @@
  * block is the one tunable and changes no bit, since there is no sum. Where lanes are many a group takes the elements of
  * its work-items together (CANON_ELEMENTS). */
 
-#define ACTIVATION(kind, name, kernel_name, f, grad_kernel_name, g, of)                                      \
-    __kernel void kernel_name(__global const float *x, __global float *y, ulong count, uint block)           \
+/* A row's expressions, for sixteen elements and for one. */
+#undef canon_real
+#undef canon_fma
+#define canon_fma(a, b, c) fma((canon_real)(a), (canon_real)(b), (canon_real)(c))
+/* Names are joined at once: those of some drivers' functions are macros. */
+#define FUNCTIONS(real, f, g, value, slope)                                                                  \
+    canon_inline real f(real x)                                                                              \
     {                                                                                                        \
-        CANON_ELEMENTS(elements_store(f(elements_load(x + i)), y + i), y[i] = f(x[i]))                        \
+        typedef real canon_real __attribute__((unused));                                                     \
+        return value;                                                                                        \
     }                                                                                                        \
-    __kernel void grad_kernel_name(__global const float *x, __global const float *dy, __global float *dx,    \
-                                   ulong count, uint block)                                                  \
+    canon_inline real g(real x, real dy)                                                                     \
     {                                                                                                        \
-        CANON_ELEMENTS(elements_store(g(elements_load(x + i), elements_load(dy + i)), dx + i),                \
-                       dx[i] = g(x[i], dy[i]))                                                               \
+        typedef real canon_real __attribute__((unused));                                                     \
+        return slope;                                                                                        \
+    }
+#define FUNCTIONS_OF_ONE(kind, name, value, slope, ...)     FUNCTIONS(float, name##_value, name##_slope, value, slope)
+#define FUNCTIONS_OF_SIXTEEN(kind, name, value, slope, ...) FUNCTIONS(float16, name##_value, name##_slope, value, slope)
+KEEL_ACTIVATION_TABLE(FUNCTIONS_OF_ONE)
+#if KEEL_BY_LANE < 2
+KEEL_ACTIVATION_TABLE(FUNCTIONS_OF_SIXTEEN)
+#endif
+
+#define ACTIVATION(kind, name, ...)                                                                          \
+    __kernel void keel_##name(__global const float *x, __global float *y, ulong count, uint block)           \
+    {                                                                                                        \
+        CANON_ELEMENTS(elements_store(name##_value(elements_load(x + i)), y + i), y[i] = name##_value(x[i])) \
+    }                                                                                                        \
+    __kernel void keel_##name##_grad(__global const float *x, __global const float *dy, __global float *dx,  \
+                                     ulong count, uint block)                                                \
+    {                                                                                                        \
+        CANON_ELEMENTS(elements_store(name##_slope(elements_load(x + i), elements_load(dy + i)), dx + i),    \
+                       dx[i] = name##_slope(x[i], dy[i]))                                                    \
     }
 KEEL_ACTIVATION_TABLE(ACTIVATION)
 

@@ -1,5 +1,5 @@
-/* elementwise_host.c - elementwise.cl in C: the reference, and what the host device runs. Activations are the
- * functions of canon_math.h, by the same table. */
+/* elementwise_host.c - elementwise.cl in C: the reference, and what the host device runs. Activations are
+ * the rows of the same table. */
 #include "canon.h"
 #include "kernels_internal.h"
 
@@ -7,20 +7,24 @@
 
 extern const struct keel_packed_text keel_cl_elementwise;
 
-#define ACTIVATION(kind, name, kernel, f, grad_kernel, g, of)                                                \
-    KEEL_HOST_KERNEL static void host_##kernel(KEEL_HOST_ARGUMENTS)                                          \
+#define ACTIVATION(kind, name, value, slope, ...)                                                            \
+    KEEL_HOST_KERNEL static void host_##name(KEEL_HOST_ARGUMENTS)                                            \
     {                                                                                                        \
-        const float *x = arguments[0];                                                                       \
+        const float *from = arguments[0];                                                                    \
         float *y = arguments[1];                                                                             \
-        for (uint64_t i = 0, count = u64_at(arguments, 2); i < count; i++)                                   \
-            y[i] = f(x[i]);                                                                                  \
+        for (uint64_t i = 0, count = u64_at(arguments, 2); i < count; i++) {                                 \
+            const float x = from[i];                                                                         \
+            y[i] = value;                                                                                    \
+        }                                                                                                    \
     }                                                                                                        \
-    KEEL_HOST_KERNEL static void host_##grad_kernel(KEEL_HOST_ARGUMENTS)                                     \
+    KEEL_HOST_KERNEL static void host_##name##_grad(KEEL_HOST_ARGUMENTS)                                     \
     {                                                                                                        \
-        const float *x = arguments[0], *dy = arguments[1];                                                   \
+        const float *from = arguments[0], *arrived = arguments[1];                                           \
         float *dx = arguments[2];                                                                            \
-        for (uint64_t i = 0, count = u64_at(arguments, 3); i < count; i++)                                   \
-            dx[i] = g(x[i], dy[i]);                                                                          \
+        for (uint64_t i = 0, count = u64_at(arguments, 3); i < count; i++) {                                 \
+            const float x = from[i], dy = arrived[i];                                                        \
+            dx[i] = slope;                                                                                   \
+        }                                                                                                    \
     }
 KEEL_ACTIVATION_TABLE(ACTIVATION)
 
@@ -81,8 +85,7 @@ static void host_copy(KEEL_HOST_ARGUMENTS)
 }
 
 static const struct keel_module_kernel elementwise_kernels[] = {
-#define KERNELS(kind, name, kernel, f, grad_kernel, g, of)                                                   \
-    {#kernel, host_##kernel}, {#grad_kernel, host_##grad_kernel},
+#define KERNELS(kind, name, ...) {"keel_" #name, host_##name}, {"keel_" #name "_grad", host_##name##_grad},
     KEEL_ACTIVATION_TABLE(KERNELS)
 #undef KERNELS
         {"keel_swiglu", host_swiglu},

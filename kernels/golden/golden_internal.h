@@ -52,7 +52,8 @@ struct golden_case {
 };
 /* The cases of one family of operations: a table of its own beside the builders, in golden_NAME.c. To add
  * one: a line here. Cases are numbered through all families in this order. */
-#define GOLDEN_FAMILIES(X) X(core) X(attention) X(table) X(image) X(optimizer) X(exact8x2) X(exact8x3) X(bf16)
+#define GOLDEN_FAMILIES(X)                                                                                   \
+    X(core) X(tensor) X(attention) X(table) X(image) X(optimizer) X(exact8x2) X(exact8x3) X(bf16)
 struct golden_family {
     const struct golden_case *cases;
     uint32_t count;
@@ -70,6 +71,10 @@ GOLDEN_FAMILIES(GOLDEN_EXTERN)
     {                                                                                                        \
         family "/" name, #op, KEEL_MODULE_##module, op, {__VA_ARGS__}, UINT64_C(hash)                        \
     }
+
+/* A macro of what stands in brackets in a row of a table. */
+#define GOLDEN_CALL(macro, ...) macro(__VA_ARGS__)
+#define GOLDEN_UNPACK(...)      __VA_ARGS__
 
 /* One more operand; NULL while measuring, and after an error. `count` floats in [low, high), */
 struct keel_buffer *golden_floats(struct golden_run *run, const char *name, enum golden_role role,

@@ -14,7 +14,7 @@
 
 enum { SWEEP_STRIDE = 257 };
 static const double EXP_ULP = 1.01, LOG_ULP = 1.0, TANH_ULP = 2.0, COS_ULP = 1.5, RSQRT_ULP = 0.51,
-                    RECIPROCAL_ULP = 0.51;
+                    RECIPROCAL_ULP = 0.51, ERF_ULP = 2.5, LOG_1P_ULP = 1.2;
 
 static float from_bits(uint32_t bits)
 {
@@ -84,6 +84,8 @@ START_TEST(exp_log_tanh_cos_stay_within_their_ulp)
     assert_within("exp", sweep(keel_canon_exp, exp, 0x1p-126f, 88.72283f, 1), EXP_ULP);
     assert_within("log", sweep(canon_log, log, 0x1p-126f, 3.4028234e38f, 0), LOG_ULP);
     assert_within("tanh", sweep(canon_tanh, tanh, 0x1p-126f, 3.4028234e38f, 1), TANH_ULP);
+    assert_within("erf", sweep(canon_erf, erf, 0x1p-126f, 3.4028234e38f, 1), ERF_ULP);
+    assert_within("ln(1 + x)", sweep(canon_log_1p, log1p, 0x1p-126f, 1.0f, 0), LOG_1P_ULP);
     assert_within("cos", sweep(keel_canon_cos, cos, 0x1p-126f, 3.1415925f, 0), COS_ULP);
 }
 END_TEST

@@ -78,7 +78,7 @@ amd() { # amd MODULE
         /^    \.vgpr_spill_count:/ { print "gfx90a", kernel, registers, 4 * $2, local }' "$scratch/$1.gfx90a"
 }
 
-for module in gemm attention layernorm embedding cross_entropy digest optimizer elementwise ${KEEL_GPU_MODULES:-row}; do
+for module in gemm attention layernorm embedding cross_entropy digest optimizer elementwise tensor ${KEEL_GPU_MODULES:-row}; do
     compile "$module" nvptx64--nvidiacl sm_80 nvptx64--nvidiacl.bc
     verdict "$module compiles for sm_80: $(head -n 5 "$scratch/log")"
     inner_loops "$scratch/$module.sm_80" >>"$scratch/loops"

@@ -10,6 +10,7 @@
 #include <keel/optimizer_ops.h>
 #include <keel/shape_ops.h>
 #include <keel/table_ops.h>
+#include <keel/tensor_ops.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -129,7 +130,10 @@ static enum keel_status append_concat(struct keel_kernels *kernels, const void *
     X(dispatch)                                                                                              \
     X(expert_bias_grad)                                                                                      \
     X(combine_grad)                                                                                          \
-    X(balance_loss)
+    X(balance_loss)                                                                                          \
+    X(binary)                                                                                                \
+    X(reduce)                                                                                                \
+    X(scale)
 EACH_PLAIN(APPEND)
 
 #define FIELD(type, name, kind)                                                                              \
@@ -333,6 +337,13 @@ static const struct operation operations[] = {
        N(T(balance_loss), k), R(T(balance_loss), scale), B(T(balance_loss), probabilities),
        B(T(balance_loss), choice), B(T(balance_loss), loss), B(T(balance_loss), dprobabilities),
        B(T(balance_loss), scratch), B(T(balance_loss), loss_scale)),
+    OP(binary, "y", F(T(binary), kind), F(T(binary), of), N2(T(binary), size), N(T(binary), size[2]),
+       N(T(binary), size[3]), N(T(binary), a_dims), N(T(binary), b_dims), B(T(binary), a), B(T(binary), b),
+       B(T(binary), dy), B(T(binary), y)),
+    OP(reduce, "y", F(T(reduce), kind), N(T(reduce), outer), N(T(reduce), n), N(T(reduce), inner),
+       B(T(reduce), x), B(T(reduce), y)),
+    OP(scale, "y:x", N(T(scale), count), R(T(scale), factor), R(T(scale), addend), B(T(scale), x),
+       B(T(scale), y)),
 };
 enum { OPERATIONS = sizeof operations / sizeof operations[0] };
 

@@ -318,10 +318,9 @@ enum keel_status keel_op_layernorm_grad(struct keel_kernels *, const struct keel
                                         struct keel_launch_list *);
 
 /* y = f(x), and dx = dy * f'(x), of the functions of keel/activation_table.h; dx may alias dy, y may alias x.
- * At 0 the slope of ReLU is 0. SiLU: x times sigmoid(x) (Elfwing et al. 2018). GELU, tanh form (Hendrycks and
- * Gimpel 2016): 0.5 x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))). */
+ * At a corner the slope is one of its sides', of ReLU 0. */
 enum keel_activation_kind {
-#define KEEL_ACTIVATION_KIND(kind, name, kernel, f, grad_kernel, g, of) kind,
+#define KEEL_ACTIVATION_KIND(kind, ...) kind,
     KEEL_ACTIVATION_TABLE(KEEL_ACTIVATION_KIND)
 #undef KEEL_ACTIVATION_KIND
         KEEL_ACTIVATION_COUNT
