@@ -1,6 +1,7 @@
 /* engine_init.c - first weights, from the counter-based generator, drawn on the device.
  *
- * Element e of parameter number p takes number e of stream p, so the bits do not depend on the layout. */
+ * Element e of parameter number p takes number e of stream p, so the bits do not depend on the layout. What a
+ * model brings its own first values for is not drawn. */
 #include "engine_internal.h"
 
 #include <keel/clock.h>
@@ -42,9 +43,28 @@ static enum keel_status fill_tile(struct keel_engine *engine, uint32_t index)
                            tile->count * sizeof(float), bits, NULL, NULL);
 }
 
+/* What the model brings: rows of the part that lies here, from where they stand in the whole. */
+static enum keel_status write_tile(struct keel_engine *engine, uint32_t index)
+{
+    const struct keel_tile *tile = &engine->layout.tiles[index];
+    const struct keel_random_slice *place = &engine->layout.params[tile->param].place;
+    const char *values = engine->inits[tile->param].values;
+    const uint64_t row = place->row == 0 || place->row > tile->count ? tile->count : place->row,
+                   to = keel_engine_weight_of_tile(engine, index);
+    for (uint64_t done = 0; done < tile->count; done += row) {
+        const uint64_t count = tile->count - done < row ? tile->count - done : row,
+                       from = place->first + done / row * place->stride;
+        KEEL_TRY(keel_queue_write(engine->queue, engine->flat[KEEL_FLAT_WEIGHTS], (to + done) * sizeof(float),
+                                  values + from * sizeof(float), count * sizeof(float), NULL, NULL));
+    }
+    return keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
+}
+
 /* The tile's first weights; the seed is in the control block. */
 static enum keel_status begin_tile(struct keel_engine *engine, uint32_t index)
 {
+    if (engine->inits[engine->layout.tiles[index].param].values != NULL)
+        return write_tile(engine, index);
     const bool drawn = engine->inits[engine->layout.tiles[index].param].deviation > 0.0F;
     return drawn ? draw_tile(engine, index) : fill_tile(engine, index);
 }

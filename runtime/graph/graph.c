@@ -226,6 +226,7 @@ keel_value keel_graph_param(struct keel_graph *graph, const struct keel_param_sp
     *param = (struct keel_ir_param){.value = value,
                                     .deviation = spec->deviation,
                                     .fill = spec->fill,
+                                    .values = spec->values,
                                     .decay = spec->decay,
                                     .statistic = spec->statistic,
                                     .momentum = spec->momentum};

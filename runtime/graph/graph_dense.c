@@ -23,6 +23,17 @@ keel_value keel_graph_layernorm(struct keel_graph *graph, keel_value x, keel_val
     return KEEL_NODE(graph, .op = KEEL_OP_LAYERNORM, .in = {x, gamma, beta});
 }
 
+keel_value keel_graph_layernorm_epsilon(struct keel_graph *graph, keel_value x, keel_value gamma,
+                                        keel_value beta, float epsilon)
+{
+    if (epsilon > 0.0F && epsilon < 1.0F)
+        return KEEL_NODE(graph, .op = KEEL_OP_LAYERNORM, .in = {x, gamma, beta},
+                         .attributes.epsilon = epsilon);
+    keel_graph_refuse(graph,
+                      keel_fail(KEEL_INVALID, "layernorm: the epsilon %g is not in (0, 1)", (double)epsilon));
+    return 0;
+}
+
 keel_value keel_graph_rms_norm(struct keel_graph *graph, keel_value x, keel_value gamma)
 {
     return KEEL_NODE(graph, .op = KEEL_OP_RMS_NORM, .in = {x, gamma});
@@ -231,7 +242,8 @@ static enum keel_status emit_norm(struct keel_emit *emit, const struct keel_ir_n
     const bool rms = node->op == KEEL_OP_RMS_NORM;
     const struct keel_layernorm op = {.rows = rows_of(emit, node->in[0]),
                                       .n = width_of(emit, node->in[0]),
-                                      .epsilon = norm_epsilon,
+                                      .epsilon = node->attributes.epsilon > 0.0F ? node->attributes.epsilon
+                                                                                 : norm_epsilon,
                                       .x = buffer_of(emit, node->in[0]),
                                       .gamma = buffer_of(emit, node->in[1]),
                                       .beta = buffer_of(emit, node->in[2]),

@@ -74,7 +74,19 @@ struct keel_attributes {
         } image;
         bool relu; /* of batch norm: only keel_pass_fuse sets it */
         enum keel_activation_kind activation;
-        struct keel_shape shape; /* of a reshape's result */
+        struct {
+            enum keel_binary_kind kind;
+            enum keel_binary_result of;
+        } binary;
+        struct {
+            enum keel_reduce_kind kind;
+            uint32_t dim, dims; /* the dimensions that are summed over */
+        } reduce;
+        struct {
+            float factor, addend;
+        } scale;
+        float epsilon;           /* of a norm; 0: the usual one */
+        struct keel_shape shape; /* of a reshape's or an expansion's result */
         struct {
             uint32_t axis;
             uint64_t from, count; /* along it */
@@ -119,6 +131,7 @@ struct keel_ir_param {
     keel_value value;
     keel_value gradient; /* of its first use, to which those of others are added; 0 until autodiff */
     float deviation, fill;
+    const void *values;      /* borrowed: first values, or NULL */
     float momentum;          /* of a statistic */
     struct keel_shape whole; /* keel_pass_lower: the shape of all its slices */
     bool decay, statistic;

@@ -5,8 +5,8 @@
 #include "ops.h"
 
 static const struct keel_op_family *const families[] = {
-    &keel_ops_dense, &keel_ops_loss,   &keel_ops_attention, &keel_ops_table, &keel_ops_shape,
-    &keel_ops_row,   &keel_ops_expert, &keel_ops_image,     &keel_ops_amp,   &keel_ops_shard,
+    &keel_ops_dense,  &keel_ops_loss,  &keel_ops_attention, &keel_ops_table, &keel_ops_shape, &keel_ops_row,
+    &keel_ops_expert, &keel_ops_image, &keel_ops_tensor,    &keel_ops_amp,   &keel_ops_shard,
 };
 
 const struct keel_op *keel_op_row(uint32_t op)

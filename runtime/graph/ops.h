@@ -97,6 +97,17 @@ enum keel_op_id {
     KEEL_OP_GLOBAL_AVG_POOL,
     KEEL_OP_GLOBAL_AVG_POOL_GRAD,
 
+    KEEL_OP_BINARY, /* graph_tensor.c */
+    KEEL_OP_BINARY_GRAD,
+    KEEL_OP_BROADCAST,
+    KEEL_OP_BROADCAST_GRAD,
+    KEEL_OP_EXPAND,
+    KEEL_OP_REDUCE,
+    KEEL_OP_SCALE,
+    KEEL_OP_MATMUL,
+    KEEL_OP_MATMUL_DA,
+    KEEL_OP_MATMUL_DB,
+
     KEEL_OP_CAST, /* pass_amp.c */
 
     KEEL_OP_RESHARD, /* graph_shard.c */
@@ -162,7 +173,8 @@ struct keel_op_family {
     const struct keel_op *rows;
 };
 extern const struct keel_op_family keel_ops_dense, keel_ops_loss, keel_ops_attention, keel_ops_table,
-    keel_ops_shape, keel_ops_row, keel_ops_expert, keel_ops_image, keel_ops_amp, keel_ops_shard;
+    keel_ops_shape, keel_ops_row, keel_ops_expert, keel_ops_image, keel_ops_tensor, keel_ops_amp,
+    keel_ops_shard;
 const struct keel_op *keel_op_row(uint32_t op);
 
 /* Check the operands of `node` (inputs and accumulators) against the rule and give the shapes of

@@ -150,8 +150,10 @@ struct keel_split_index keel_split_index(const struct keel_graph *graph, const s
     const uint32_t leading = leading_of(operand, &graph->values[value].shape);
     struct keel_split_index index = {.letter = '*', .part = *split};
     uint32_t factor = 1;
-    if (operand->any || split->dim >= leading) {
-        if (operand->any || split->dims > 1)
+    if (operand->any)
+        return no_index(why, "of operands of any shape none may be split");
+    if (split->dim >= leading) {
+        if (split->dims > 1)
             return no_index(why, "several dimensions split as one are no index of it");
         const struct keel_rule_dimension *dimension = &operand->dimension[split->dim - leading];
         index.letter = dimension->letter;

@@ -52,7 +52,7 @@ static const struct refusal table[] = {
     {KEEL_OP_ACTIVATION, "b4,16", "must be float32", {0}, 0},
     {KEEL_OP_ADD, "f4,16 h4,16", "v1 must be float32", {0}, 0},
     {KEEL_OP_EMBEDDING, "h2,3 p7,8 -", "must be int32", {0}, 0},
-    {KEEL_OP_ACTIVATION, "f4,16", "there is no kind 9", {9}, 0},
+    {KEEL_OP_ACTIVATION, "f4,16", "there is no kind 999", {999}, 0},
     {KEEL_OP_RESHARD, "i4,16", "must be float32", {0}, 0},
     {KEEL_OP_SWIGLU, "f4,16 f4,15", "leading dimensions differ", {0}, 0},
     {KEEL_OP_DROPOUT, "f4,16", "not in [0, 1)", {0}, 1.0F},
@@ -129,6 +129,21 @@ static const struct refusal table[] = {
     {KEEL_OP_MAX_POOL, "f2,3,3,6", "windows of 0 x 0", {0, 1, 0}, 0},
     {KEEL_OP_AVG_POOL, "f2,3,3,6", "windows of 2 x 2, stride 2 x 2, padding 2 x 2", {2, 2, 2}, 0},
     {KEEL_OP_GLOBAL_AVG_POOL, "f2,3,6", "has 3 dimensions", {0}, 0},
+    {KEEL_OP_BINARY, "f4,6 f4,6", "there is no kind 99", {99}, 0},
+    {KEEL_OP_BINARY, "i4,6 i4,6", "must be float32", {KEEL_ADD}, 0},
+    {KEEL_OP_BROADCAST, "f4,6 f4,5", "dimension 0 from the right is 6 and 5", {KEEL_DIVIDE}, 0},
+    {KEEL_OP_BROADCAST, "f4,6 f3,1", "dimension 1 from the right is 4 and 3", {KEEL_ADD}, 0},
+    {KEEL_OP_BROADCAST, "f4,6 f6", "there is no kind 77", {77}, 0},
+    {KEEL_OP_EXPAND, "f4,6", "it cannot be repeated to [5,6", {5, 6}, 0},
+    {KEEL_OP_EXPAND, "f2,4,6", "of 2 dimensions", {4, 6}, 0},
+    {KEEL_OP_REDUCE, "f4,6", "there are no 2 dimensions from 1 on", {KEEL_REDUCE_SUM, 1, 2}, 0},
+    {KEEL_OP_REDUCE, "f4,6", "there are no 0 dimensions from 1 on", {KEEL_REDUCE_MEAN, 1, 0}, 0},
+    {KEEL_OP_REDUCE, "f4,6", "there is no kind 3", {3, 1, 1}, 0},
+    {KEEL_OP_SCALE, "f4,6", "times inf plus 1 is nothing finite", {0}, INFINITY},
+    {KEEL_OP_SCALE, "f4,6", "times nan plus 1 is nothing finite", {0}, NAN},
+    {KEEL_OP_MATMUL, "f2,4,6 f2,5,3", "k is 6 and 5", {0}, 0},
+    {KEEL_OP_MATMUL, "f2,4,6 f3,6,3", "leading dimensions differ", {0}, 0},
+    {KEEL_OP_MATMUL, "f6 f6,3", "has 1 dimensions", {0}, 0},
 };
 
 /* Rows that only passes append. */
@@ -145,6 +160,8 @@ static const uint32_t made_by_passes[] = {KEEL_OP_NONE,
                                           KEEL_OP_CONV2D_DW,
                                           KEEL_OP_BATCH_NORM_EVAL,
                                           KEEL_OP_CAST,
+                                          KEEL_OP_MATMUL_DA,
+                                          KEEL_OP_MATMUL_DB,
                                           KEEL_OP_EXPERT_DX,
                                           KEEL_OP_EXPERT_DW,
                                           KEEL_OP_ADD_BIAS,
@@ -283,6 +300,21 @@ static void build_table(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_balance_loss(graph, v[0], v[1], row->rate);
 }
 
+static void build_tensor(struct keel_graph *graph, const struct refusal *row, const keel_value *v)
+{
+    const uint32_t *n = row->numbers;
+    if (row->op == KEEL_OP_BINARY || row->op == KEEL_OP_BROADCAST)
+        keel_graph_binary(graph, v[0], v[1], (enum keel_binary_kind)n[0]);
+    else if (row->op == KEEL_OP_EXPAND)
+        keel_graph_expand(graph, v[0], (struct keel_shape){2, {n[0], n[1]}});
+    else if (row->op == KEEL_OP_REDUCE)
+        keel_graph_reduce(graph, v[0], (enum keel_reduce_kind)n[0], n[1], n[2]);
+    else if (row->op == KEEL_OP_SCALE)
+        keel_graph_scale(graph, v[0], row->rate, 1.0F);
+    else if (row->op == KEEL_OP_MATMUL)
+        keel_graph_matmul(graph, v[0], v[1]);
+}
+
 static void build_image(struct keel_graph *graph, const struct refusal *row, const keel_value *v)
 {
     const uint32_t *n = row->numbers;
@@ -345,6 +377,7 @@ START_TEST(what_makes_no_sense_is_refused_with_name_and_shapes)
         build_dense(graph, &table[i], v);
         build_table(graph, &table[i], v);
         build_image(graph, &table[i], v);
+        build_tensor(graph, &table[i], v);
         enum keel_status status = keel_graph_status(graph);
         ck_assert_msg(status == KEEL_INVALID, "%s of %s: %s", keel_op_row(table[i].op)->name,
                       table[i].operands, keel_status_name(status));

@@ -11,6 +11,7 @@
 #include <keel/api.h>
 #include <keel/kernels.h>
 #include <keel/status.h>
+#include <keel/tensor_ops.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -45,6 +46,10 @@ struct keel_param_spec {
     bool decay;
     bool statistic;
     float momentum; /* of a statistic: (0, 1]; 0 otherwise */
+    /* Or first values: as many floats as the shape has elements, the lowest byte first, aligned or not. They
+     * are read when an engine draws its first weights, and must stay until all engines of the graph are gone.
+     * NULL: none. */
+    const void *values;
 };
 keel_value keel_graph_param(struct keel_graph *, const struct keel_param_spec *);
 
@@ -54,6 +59,9 @@ keel_value keel_graph_embedding(struct keel_graph *, keel_value ids, keel_value 
 keel_value keel_graph_linear(struct keel_graph *, keel_value x, keel_value weight, keel_value bias);
 keel_value keel_graph_linear_transposed(struct keel_graph *, keel_value x, keel_value table); /* x table^T */
 keel_value keel_graph_layernorm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta);
+/* The same with another epsilon than 1e-5, in (0, 1). */
+keel_value keel_graph_layernorm_epsilon(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta,
+                                        float epsilon);
 keel_value keel_graph_rms_norm(struct keel_graph *, keel_value x, keel_value gamma);
 keel_value keel_graph_activation(struct keel_graph *, keel_value x, enum keel_activation_kind kind);
 keel_value keel_graph_swiglu(struct keel_graph *, keel_value a, keel_value b); /* silu(a) * b */
@@ -116,6 +124,21 @@ keel_value keel_graph_concat(struct keel_graph *, const keel_value *parts, uint3
 keel_value keel_graph_slice(struct keel_graph *, keel_value x, uint32_t axis, uint64_t from, uint64_t count);
 keel_value keel_graph_permute(struct keel_graph *, keel_value x, const uint32_t *order);
 keel_value keel_graph_multiply(struct keel_graph *, keel_value a, keel_value b); /* of one shape */
+
+/* Of two values, element by element: rows of keel/binary_table.h. Shapes are aligned at their last
+ * dimensions, and a dimension of size 1, or one that is missing in front, is repeated (NumPy's rule); where
+ * both are alike they may be split over the mesh, else they are whole. where: a where the condition is not 0,
+ * else b. expand: x repeated to a shape. scale: x * factor + addend, rounded once. reduce: over `dims`
+ * neighbouring dimensions from `dim` on, which the result has no more; of all of them it is [1]. The gradient
+ * of the largest is shared by equals. */
+keel_value keel_graph_binary(struct keel_graph *, keel_value a, keel_value b, enum keel_binary_kind kind);
+keel_value keel_graph_where(struct keel_graph *, keel_value condition, keel_value a, keel_value b);
+keel_value keel_graph_expand(struct keel_graph *, keel_value x, struct keel_shape shape);
+keel_value keel_graph_scale(struct keel_graph *, keel_value x, float factor, float addend);
+keel_value keel_graph_reduce(struct keel_graph *, keel_value x, enum keel_reduce_kind kind, uint32_t dim,
+                             uint32_t dims);
+/* a [..., m, k] times b [..., k, n], matrix by matrix; neither need be a parameter. */
+keel_value keel_graph_matmul(struct keel_graph *, keel_value a, keel_value b);
 
 /* Along the last dimension. The k largest, largest first, of equal ones the lower index: indices [..., k] are
  * int32 and have no gradient. */
