@@ -417,6 +417,30 @@ enum keel_status keel_file_map_new(const char *path, uint64_t bytes, void **out)
     return KEEL_OK;
 }
 
+enum keel_status keel_file_map(const char *path, void **out, uint64_t *out_bytes)
+{
+    struct stat facts;
+    const int fd = keel_disk_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0)
+        return keel_fail_errno(errno, "%s: cannot be read", path);
+    enum keel_status status = KEEL_OK;
+    void *mapped = MAP_FAILED;
+    if (keel_disk_fstat(fd, &facts) != 0)
+        status = keel_fail_errno(errno, "%s: cannot be looked at", path);
+    else if (!S_ISREG(facts.st_mode) || facts.st_size == 0)
+        status = keel_fail(KEEL_INVALID, "%s: is no regular file, or empty", path);
+    else if ((uint64_t)facts.st_size > PTRDIFF_MAX)
+        status = keel_fail(KEEL_LIMIT, "%s: is larger than can be mapped", path);
+    else if ((mapped = mmap(NULL, keel_size((uint64_t)facts.st_size), PROT_READ, MAP_PRIVATE, fd, 0)) ==
+             MAP_FAILED)
+        status = keel_fail_errno(errno, "%s: cannot be mapped", path);
+    keel_disk_close(fd);
+    KEEL_TRY(status);
+    *out = mapped;
+    *out_bytes = (uint64_t)facts.st_size;
+    return KEEL_OK;
+}
+
 void keel_file_unmap(void *mapped, uint64_t bytes)
 {
     if (mapped != NULL)

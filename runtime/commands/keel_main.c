@@ -1,6 +1,7 @@
 /* keel_main.c - the one binary: picks the subcommand, each of which lives in its room. */
 #include "agent.h"
 #include "eval_cmd.h"
+#include "import_cmd.h"
 #include "job_cmd.h"
 #include "plan_cmd.h"
 #include "plugin_try.h"
@@ -31,6 +32,7 @@ static const struct command commands[] = {
     {"sample", keel_sample_main, "text by a snapshot of a language model"},
     {"serve", keel_serve_main, "texts by a snapshot of a language model, over HTTP"},
     {"sim", keel_sim_main, "what failures will cost a run: goodput, lost seconds by cause"},
+    {"import-model", keel_import_main, "look whether an .onnx file can be trained; a job for it"},
     {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
     {"net", keel_net_main, "who waits for whom; check and measure the network"},
     {"board", keel_board_main, "bring up, prove, measure and list boards"},
@@ -45,7 +47,7 @@ static void print_help(FILE *out)
     fputs("usage: keel COMMAND ...\n\n", out);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (commands[i].help != NULL)
-            fprintf(out, "  keel %-6s %s\n", commands[i].name, commands[i].help);
+            fprintf(out, "  keel %-12s %s\n", commands[i].name, commands[i].help);
     fputs("\nkeel COMMAND --help says more. KEEL_LOG=info|debug shows what processes do.\n", out);
 }
 

@@ -64,7 +64,9 @@ static const struct keel_ini_key keys[] = {
      "tree, whatever holds them"},
     {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm|llama", BITS,
      "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation; llama; or a file, "
-     "./mymodel.so: a plug-in (keel/model_plugin.h) with keys of its own"},
+     "./mymodel.so: a plug-in (keel/model_plugin.h) with keys of its own; ./model.onnx: `keel import-model` "
+     "says what is "
+     "covered"},
     {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, KEEL_MODEL_LAYERS_MAX, NULL, BITS,
      "transformer blocks; resnet: blocks of each stage; dlrm: hidden layers of each perceptron"},
     {"model", "heads", KEEL_INI_U32, FIELD(heads), "4", 1, 256, NULL, BITS | OF_MODELS(TEXT),
@@ -695,6 +697,11 @@ static enum keel_status check_job(const struct keel_job *job)
 const struct keel_model_plugin *keel_job_plugin(const struct keel_job *job)
 {
     return job->plugin != NULL ? job->plugin->entry : NULL;
+}
+
+struct keel_onnx_file *keel_job_onnx(const struct keel_job *job)
+{
+    return job->plugin != NULL ? job->plugin->onnx : NULL;
 }
 
 /* Whether a key of [model] is of the data, and not of a model that comes with Keel. */

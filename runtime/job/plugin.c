@@ -13,10 +13,17 @@ enum { FILE_BYTES_MAX = 1 << 28 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct keel_job_plugin *plugins; /* guarded by lock; never freed: jobs point into them */
 
+static bool is_onnx(const char *path)
+{
+    const size_t length = strlen(path);
+    return length > 5 && strcmp(path + length - 5, ".onnx") == 0;
+}
+
 bool keel_plugin_is_path(const char *kind)
 {
     const size_t length = strlen(kind);
-    return strchr(kind, '/') != NULL || (length > 3 && strcmp(kind + length - 3, ".so") == 0);
+    return strchr(kind, '/') != NULL || (length > 3 && strcmp(kind + length - 3, ".so") == 0) ||
+           is_onnx(kind);
 }
 
 static size_t bytes_of(const struct keel_ini_key *key)
@@ -126,9 +133,24 @@ static enum keel_status digest_file(const char *path, char out[KEEL_PLUGIN_DIGES
     return KEEL_OK;
 }
 
+static enum keel_status load_onnx(struct keel_job_plugin *plugin)
+{
+    enum keel_plugin_data data;
+    _Static_assert((int)KEEL_ONNX_DIGEST_BYTES == (int)KEEL_PLUGIN_DIGEST_BYTES, "digests of models");
+    KEEL_TRY(keel_onnx_file_open(plugin->path, &plugin->onnx));
+    const enum keel_status status = keel_onnx_check(keel_onnx_file_graph(plugin->onnx), &data);
+    KEEL_TRY(status);
+    keel_onnx_file_digest(plugin->onnx, plugin->digest);
+    plugin->own = (struct keel_model_plugin){.version = KEEL_MODEL_PLUGIN_VERSION, .data = data};
+    plugin->entry = &plugin->own;
+    return KEEL_OK;
+}
+
 /* `path`: as the job names it. */
 static enum keel_status load(const char *path, struct keel_job_plugin *plugin)
 {
+    if (is_onnx(path))
+        return load_onnx(plugin);
     KEEL_TRY(digest_file(plugin->path, plugin->digest));
     void *library = dlopen(plugin->path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
@@ -163,6 +185,8 @@ enum keel_status keel_plugin_load(const char *path, enum keel_status (*fill)(str
             plugin->next = plugins;
             plugins = plugin;
         } else {
+            if (plugin != NULL)
+                keel_onnx_file_close(plugin->onnx);
             keel_free(plugin);
         }
     }

@@ -1,6 +1,9 @@
-/* plugin.h - plug-ins of models: found by path, checked, and kept until the process ends. */
+/* plugin.h - models that are files: plug-ins and .onnx, found by path, checked, and kept until the process
+ * ends. */
 #ifndef KEEL_JOB_PLUGIN_H
 #define KEEL_JOB_PLUGIN_H
+
+#include "onnx.h"
 
 #include <keel/file.h>
 #include <keel/model_plugin.h>
@@ -11,7 +14,9 @@ struct keel_job_plugin {
     struct keel_job_plugin *next;
     char path[KEEL_PATH_BYTES];
     char digest[KEEL_PLUGIN_DIGEST_BYTES]; /* of the file, in hex */
-    const struct keel_model_plugin *entry;
+    const struct keel_model_plugin *entry; /* of an .onnx file `own`, whose build is NULL */
+    struct keel_model_plugin own;
+    struct keel_onnx_file *onnx;                 /* NULL: a plug-in */
     struct keel_ini_key keys[KEEL_INI_KEYS_MAX]; /* the job's with it, in the order of the table */
     struct keel_ini_table table;
 };

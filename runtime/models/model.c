@@ -2,6 +2,7 @@
 #include "model.h"
 #include "ir.h"
 #include "model_parts.h"
+#include "onnx.h"
 #include <keel/models.h>
 
 /* As the job wishes, or what the data needs. */
@@ -138,7 +139,11 @@ static enum keel_status build_plugin(struct keel_graph *graph, const struct keel
             shape = (struct keel_shape){2, {task.batch, 1}};
         task.inputs[i] = keel_graph_input(graph, input->name, input->dtype, shape);
     }
-    const enum keel_status status = keel_job_plugin(job)->build(graph, job->settings, &task);
+    struct keel_onnx_file *onnx = keel_job_onnx(job);
+    const enum keel_status status = onnx != NULL ? keel_onnx_build(onnx, graph, &task)
+                                                 : keel_job_plugin(job)->build(graph, job->settings, &task);
+    if (onnx != NULL)
+        KEEL_TRY(status);               /* says node and operator */
     KEEL_TRY(keel_graph_status(graph)); /* says more than what the plug-in made of it */
     if (status != KEEL_OK)
         return keel_fail(KEEL_INVALID, "%s: builds no graph (%s): %s", job->plugin_path,

@@ -69,6 +69,9 @@ enum keel_status keel_dir_private(const char *path);
 /* Make a new file of `bytes` zeros, all of them reserved on the disk, and map it: what is written to *out is
  * in the file, also when the process is killed. Only its owner can read it. The caller unmaps. */
 enum keel_status keel_file_map_new(const char *path, uint64_t bytes, void **out);
+/* Map a regular file to read it; it must not be empty. NOT_FOUND, INVALID; a file that shrinks while it is
+ * mapped ends who reads behind its end. The caller unmaps. */
+enum keel_status keel_file_map(const char *path, void **out, uint64_t *out_bytes);
 void keel_file_unmap(void *mapped, uint64_t bytes);
 
 /* Remove a directory tree (symbolic links are removed, never followed). Fine when it is not there. */

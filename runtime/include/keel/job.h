@@ -204,6 +204,9 @@ uint32_t keel_job_token_width(const struct keel_job *job);
 
 /* The plug-in that model.kind names, whose keys are in job->settings, else NULL. */
 const struct keel_model_plugin *keel_job_plugin(const struct keel_job *job);
+/* The .onnx file that it stands for; NULL: it is none. */
+struct keel_onnx_file;
+struct keel_onnx_file *keel_job_onnx(const struct keel_job *job);
 /* The kind whose data the job's model trains on: job->kind, or of a plug-in the one that it says. */
 enum keel_model_kind keel_job_data_kind(const struct keel_job *job);
 

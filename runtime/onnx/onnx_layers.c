@@ -1,0 +1,210 @@
+/* onnx_layers.c - products, norms, softmax, sums over dimensions. */
+#include "onnx_build.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- products ------------------------------------------------------------------------------------------ */
+
+/* x times a weight of two dimensions, [k, n], or [n, k] where it is read transposed. */
+static enum keel_status by_weight(struct build *build, struct value *x, struct value *w, keel_value bias)
+{
+    keel_value at, weights;
+    uint64_t size[KEEL_ONNX_DIMS_MAX];
+    KEEL_TRY(keel_onnx_weight(build, w, "weight", &weights));
+    if (x->dims < 2 || x->size[x->dims - 1] != w->size[0])
+        return keel_onnx_refuse_node(build, "a row of %llu by a weight of %llu rows",
+                                     (unsigned long long)(x->dims > 0 ? x->size[x->dims - 1] : 0),
+                                     (unsigned long long)w->size[0]);
+    KEEL_TRY(keel_onnx_plain(build, x, &at));
+    memcpy(size, x->size, sizeof size);
+    size[x->dims - 1] = w->size[1];
+    if (!w->transposed)
+        return keel_onnx_give_reshaped(build, keel_graph_linear(build->graph, at, weights, bias), x->dims,
+                                       size);
+    at = keel_graph_linear_transposed(build->graph, at, weights);
+    if (bias != 0)
+        at = keel_graph_binary(build->graph, at, bias, KEEL_ADD);
+    return keel_onnx_give_reshaped(build, at, x->dims, size);
+}
+
+/* Two activations; leading dimensions that one lacks, or has 1 of, are repeated. */
+static enum keel_status by_activation(struct build *build, struct value *a, struct value *b)
+{
+    struct value *const both[2] = {a, b};
+    struct keel_shape shape[2];
+    keel_value at[2];
+    uint64_t size[KEEL_ONNX_DIMS_MAX];
+    const uint32_t dims = a->dims > b->dims ? a->dims : b->dims;
+    if (a->dims < 2 || b->dims < 2 || dims > KEEL_DIMS_MAX || a->size[a->dims - 1] != b->size[b->dims - 2])
+        return keel_onnx_refuse_node(
+            build, "a product of %u by %u dimensions; 2 to 4 are covered, with as many columns as rows",
+            a->dims, b->dims);
+    for (uint32_t i = 0; i + 2 < dims; i++) {
+        const uint32_t right = dims - 1 - i;
+        const uint64_t of_a = right < a->dims ? a->size[a->dims - 1 - right] : 1,
+                       of_b = right < b->dims ? b->size[b->dims - 1 - right] : 1;
+        if (of_a != of_b && of_a != 1 && of_b != 1)
+            return keel_onnx_refuse_node(build, "batches of %llu and %llu", (unsigned long long)of_a,
+                                         (unsigned long long)of_b);
+        size[i] = of_a == 1 ? of_b : of_a;
+    }
+    size[dims - 2] = a->size[a->dims - 2];
+    size[dims - 1] = b->size[b->dims - 1];
+    for (uint32_t i = 0; i < 2; i++) {
+        shape[i] = (struct keel_shape){.dims = dims};
+        memcpy(shape[i].size, size, dims * sizeof *size);
+        shape[i].size[dims - 2] = both[i]->size[both[i]->dims - 2];
+        shape[i].size[dims - 1] = both[i]->size[both[i]->dims - 1];
+        KEEL_TRY(keel_onnx_plain(build, both[i], &at[i]));
+        at[i] = keel_graph_expand(build->graph, at[i], shape[i]);
+    }
+    return keel_onnx_give(build, keel_graph_matmul(build->graph, at[0], at[1]), dims, size, false);
+}
+
+static enum keel_status build_matmul(struct build *build)
+{
+    struct value *a, *b;
+    KEEL_TRY(keel_onnx_operand(build, 0, &a));
+    KEEL_TRY(keel_onnx_operand(build, 1, &b));
+    return b->kind == VALUE_INITIALIZER && b->dims == 2 ? by_weight(build, a, b, 0)
+                                                        : by_activation(build, a, b);
+}
+
+static enum keel_status build_gemm(struct build *build)
+{
+    struct value *x, *w, *c, turned;
+    keel_value bias = 0;
+    KEEL_TRY(keel_onnx_operand(build, 0, &x));
+    KEEL_TRY(keel_onnx_operand(build, 1, &w));
+    if (keel_onnx_integer_attribute(build, "transA", 0) != 0 ||
+        keel_onnx_real_attribute(build, "alpha", 1.0F) != 1.0F ||
+        (keel_onnx_has_operand(build, 2) && keel_onnx_real_attribute(build, "beta", 1.0F) != 1.0F) ||
+        x->dims != 2 || w->dims != 2)
+        return keel_onnx_refuse_node(build,
+                                     "transA, alpha or beta other than 1, or more than two dimensions");
+    if (keel_onnx_has_operand(build, 2)) {
+        KEEL_TRY(keel_onnx_operand(build, 2, &c));
+        if (c->dims != 1)
+            return keel_onnx_refuse_node(build, "a bias of %u dimensions; one is covered", c->dims);
+        KEEL_TRY(keel_onnx_weight(build, c, "bias", &bias));
+    }
+    if (w->kind != VALUE_INITIALIZER)
+        return keel_onnx_refuse_node(build, "its weight must be an initializer of the file");
+    turned = *w;
+    if (keel_onnx_integer_attribute(build, "transB", 0) != 0) {
+        turned.transposed = !w->transposed;
+        turned.size[0] = w->size[1];
+        turned.size[1] = w->size[0];
+    }
+    return by_weight(build, x, &turned, bias);
+}
+
+/* ---- norms and softmax --------------------------------------------------------------------------------- */
+
+static enum keel_status build_layernorm(struct build *build)
+{
+    struct value *x, *part;
+    keel_value at, gamma, beta = 0;
+    uint32_t axis;
+    KEEL_TRY(keel_onnx_operand(build, 0, &x));
+    KEEL_TRY(keel_onnx_axis_of(build, keel_onnx_integer_attribute(build, "axis", -1), x->dims, &axis));
+    if (axis != x->dims - 1)
+        return keel_onnx_refuse_node(build, "axis %u of %u dimensions; the last is covered", axis, x->dims);
+    KEEL_TRY(keel_onnx_operand(build, 1, &part));
+    KEEL_TRY(keel_onnx_weight(build, part, "scale", &gamma));
+    if (keel_onnx_has_operand(build, 2)) {
+        KEEL_TRY(keel_onnx_operand(build, 2, &part));
+        KEEL_TRY(keel_onnx_weight(build, part, "bias", &beta));
+    }
+    KEEL_TRY(keel_onnx_plain(build, x, &at));
+    return keel_onnx_give(build,
+                          keel_graph_layernorm_epsilon(build->graph, at, gamma, beta,
+                                                       keel_onnx_real_attribute(build, "epsilon", 1e-5F)),
+                          x->dims, x->size, false);
+}
+
+static enum keel_status build_softmax(struct build *build)
+{
+    struct value *x;
+    keel_value at;
+    uint32_t axis;
+    KEEL_TRY(keel_onnx_operand(build, 0, &x));
+    KEEL_TRY(keel_onnx_axis_of(build, keel_onnx_integer_attribute(build, "axis", -1), x->dims, &axis));
+    if (axis != x->dims - 1)
+        return keel_onnx_refuse_node(build, "axis %u of %u dimensions; the last is covered", axis, x->dims);
+    KEEL_TRY(keel_onnx_plain(build, x, &at));
+    return keel_onnx_give(build, keel_graph_softmax(build->graph, at), x->dims, x->size, false);
+}
+
+/* ---- sums over dimensions ------------------------------------------------------------------------------ */
+
+/* The axes as bits: of the attribute, or of operand 1; all where neither is. */
+static enum keel_status axes_to_reduce(struct build *build, const struct value *x, uint32_t *out)
+{
+    const struct keel_onnx_attribute *list = keel_onnx_attribute(build, "axes");
+    int64_t axes[KEEL_ONNX_DIMS_MAX] = {0};
+    uint32_t count = 0, axis;
+    if (list != NULL && list->list_count <= KEEL_ONNX_DIMS_MAX)
+        for (; count < list->list_count; count++)
+            axes[count] = list->list[count];
+    else if (keel_onnx_has_operand(build, 1))
+        KEEL_TRY(keel_onnx_integers(build, 1, axes, KEEL_ONNX_DIMS_MAX, &count));
+    *out = count == 0 ? (1U << x->dims) - 1 : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        KEEL_TRY(keel_onnx_axis_of(build, axes[i], x->dims, &axis));
+        *out |= 1U << axis;
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status reduce(struct build *build, enum keel_reduce_kind kind)
+{
+    struct value *x;
+    uint64_t size[KEEL_ONNX_DIMS_MAX];
+    uint32_t axes, dims = 0;
+    keel_value at;
+    KEEL_TRY(keel_onnx_operand(build, 0, &x));
+    KEEL_TRY(axes_to_reduce(build, x, &axes));
+    const bool keep = keel_onnx_integer_attribute(build, "keepdims", 1) != 0;
+    for (uint32_t i = 0; i < x->dims; i++)
+        if ((axes >> i & 1) == 0 || keep)
+            size[dims++] = (axes >> i & 1) != 0 ? 1 : x->size[i];
+    if (x->kind == VALUE_GRAPH && x->nhwc && axes == 12 && kind == KEEL_REDUCE_MEAN)
+        return keel_onnx_give_reshaped(build, keel_graph_global_avg_pool(build->graph, x->at), dims, size);
+    KEEL_TRY(keel_onnx_plain(build, x, &at));
+    for (uint32_t end = x->dims; end > 0;) { /* runs of neighbours, from the right */
+        uint32_t begin = end, first = KEEL_DIMS_MAX, count = 0;
+        while (begin > 0 && (axes >> (begin - 1) & 1) != 0)
+            begin--;
+        for (uint32_t i = begin; i < end; i++) {
+            const uint32_t place = keel_onnx_place_of_dim(x, i);
+            first = place < first ? place : first;
+            count += place != KEEL_DIMS_MAX;
+        }
+        if (count > 0)
+            at = keel_graph_reduce(build->graph, at, kind, first, count);
+        end = begin == end ? end - 1 : begin;
+    }
+    return keel_onnx_give_reshaped(build, at, dims, size);
+}
+
+static enum keel_status build_mean(struct build *build)
+{
+    return reduce(build, KEEL_REDUCE_MEAN);
+}
+static enum keel_status build_sum(struct build *build)
+{
+    return reduce(build, KEEL_REDUCE_SUM);
+}
+static enum keel_status build_largest(struct build *build)
+{
+    return reduce(build, KEEL_REDUCE_MAXIMUM);
+}
+
+const struct keel_onnx_operator keel_onnx_layers[] = {
+    {"Gemm", build_gemm},       {"LayerNormalization", build_layernorm},
+    {"MatMul", build_matmul},   {"ReduceMax", build_largest},
+    {"ReduceMean", build_mean}, {"ReduceSum", build_sum},
+    {"Softmax", build_softmax}, {NULL, NULL},
+};

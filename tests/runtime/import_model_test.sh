@@ -1,0 +1,49 @@
+#!/bin/sh
+# A model from an .onnx file is looked at, trained from the file's weights, killed and healed with the same bits, and evaluated;
+# its file belongs to the run; what the data do not fit is told.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/script.sh"
+case $KEEL in /*) ;; *) KEEL=$PWD/$KEEL ;; esac
+golden=$here/../golden/onnx
+explain() { tail -n 5 "$root/log"; }
+cp "$golden/text.onnx" "$golden/images.onnx" "$root"
+cd "$root" || exit 1
+
+check "the operators are listed" sh -c "'$KEEL' import-model --operators >log && grep -qx Softmax log"
+"$KEEL" import-model text.onnx >job.conf 2>log
+check "a job comes of the file" grep -q '^kind = ./text.onnx' job.conf
+check "which says what is in it" grep -q '86 nodes, 16 parameters of 2896 numbers' job.conf
+check "and what it reads" grep -q '^block = 8' job.conf
+check "an image model too" sh -c "'$KEEL' import-model images.onnx | grep -q 'Images of 10 x 10 with 1 channels, 5 classes'"
+"$KEEL" import-model job.conf >log 2>&1
+check "another file is none" grep -q 'job.conf: is no ONNX model' log
+
+train() { # DIR ARGUMENTS...
+    out=$root/$1
+    shift
+    timeout 600 "$KEEL" run job.conf --out "$out" --set "data.path=$text" --set data.vocab=char --set cluster.device=host \
+        --set cluster.timeout_s=1 --set train.steps=9 --set train.lr=1e-2 --set train.eval_every=3 --set snapshot.every=4 \
+        --set snapshot.first=true "$@" >log 2>&1
+    code=$?
+}
+train one --ranks 1
+check "it is trained" [ "$code" -eq 0 -a "$(steps "$out" | wc -l)" -eq 9 ]
+train three --ranks 3 --drill kill:rank=1,step=4,at=reduce
+check "three ranks, of which one dies, commit the same bits" same_bits "$root/one" "$root/three"
+train pieces --ranks 2 --set parallel.zero=3 --drill kill:rank=0,step=6
+check "so do ranks that gather their weights" same_bits "$root/one" "$root/pieces"
+"$KEEL" eval one >log 2>&1
+check "its snapshot is evaluated" grep -q 'perplexity' log
+"$KEEL" ckpt export one first.safetensors --step 0 --only weights >log 2>&1
+check "the first weights are the file's, with their names" sh -c "grep -qa '\"block.ln_1.weight\"' first.safetensors"
+sed 's|block.up.|block.ap.|g' text.onnx >other.onnx
+train one --ranks 1 --set model.kind=./other.onnx
+check "another file is another job" grep -q 'model.kind is .*text.onnx there and .*other.onnx here' log
+train wide --ranks 1 --set train.batch=3
+check "a batch that the file has not is refused" grep -q 'input has size 2 in dimension 0, train.batch and the data give 3' log
+train small --ranks 1 --set model.vocab=40
+check "and classes that it has not" grep -q '32 in a row: its data want' log
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,469 @@
+/* onnx_test.c - models from .onnx files: the logits of those that tests/golden/onnx has, which PyTorch
+ * computed; first weights are the file's; what is malformed, cut, cyclic or not covered is refused by node
+ * and operator.
+ *
+ * KEEL_ONNX_FILE, _INPUT and _LOGITS compare another model: the file, its input and its output as PyTorch
+ * wrote them (tests/golden/onnx/export.py), images as [n, c, h, w]. */
+#include "harness.h"
+
+#include "onnx.h"
+
+#include <keel/clock.h>
+#include <keel/engine.h>
+#include <keel/file.h>
+#include <keel/memory.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LIMIT_NS (600 * KEEL_NS_PER_S)
+
+struct sample {
+    char *input, *logits;
+    size_t input_bytes, logits_bytes;
+};
+
+static struct sample read_sample(const char *input, const char *logits)
+{
+    struct sample sample;
+    ck_ok(keel_file_read(input, UINT64_C(1) << 32, &sample.input, &sample.input_bytes));
+    ck_ok(keel_file_read(logits, UINT64_C(1) << 32, &sample.logits, &sample.logits_bytes));
+    return sample;
+}
+
+/* Images of the file as the data bring them. */
+static void to_nhwc(const float *x, const struct keel_shape *lies, float *out)
+{
+    const uint64_t n = lies->size[0], h = lies->size[1], w = lies->size[2], c = lies->size[3];
+    for (uint64_t i = 0; i < n * h * w * c; i++) {
+        const uint64_t channel = i % c, column = i / c % w, row = i / c / w % h, image = i / c / w / h;
+        out[i] = x[((image * c + channel) * h + row) * w + column];
+    }
+}
+
+/* The inputs as data declare them, from what the file says of its own. */
+static struct keel_plugin_task make_task(struct keel_graph *graph, const struct keel_onnx_graph *of,
+                                         enum keel_plugin_data data, uint32_t batch)
+{
+    const uint64_t *size = of->in[0].size;
+    struct keel_plugin_task task = {.batch = batch, .block = 1, .input_count = 2};
+    if (data == KEEL_PLUGIN_IMAGES) {
+        task.inputs[0] = keel_graph_input(graph, "images", KEEL_F32,
+                                          (struct keel_shape){4, {batch, size[2], size[3], size[1]}});
+        task.inputs[1] = keel_graph_input(graph, "labels", KEEL_I32, (struct keel_shape){1, {batch}});
+    } else {
+        task.block = (uint32_t)size[1];
+        task.inputs[0] = keel_graph_input(graph, "ids", KEEL_I32, (struct keel_shape){2, {batch, size[1]}});
+        task.inputs[1] =
+            keel_graph_input(graph, "targets", KEEL_I32, (struct keel_shape){2, {batch, size[1]}});
+    }
+    return task;
+}
+
+/* What the engine makes of the sample, against what is wanted: the largest difference over the largest logit.
+ */
+static double difference(const char *path, const char *device_name, const struct sample *sample)
+{
+    struct keel_onnx_file *file;
+    struct keel_graph *graph;
+    struct keel_device *device;
+    struct keel_kernels *kernels;
+    struct keel_engine *engine;
+    enum keel_plugin_data data;
+    ck_ok(keel_onnx_file_open(path, &file));
+    const struct keel_onnx_graph *of = keel_onnx_file_graph(file);
+    ck_ok(keel_onnx_check(of, &data));
+    ck_ok(keel_graph_create(&graph));
+    const struct keel_plugin_task task = make_task(graph, of, data, (uint32_t)of->in[0].size[0]);
+    ck_ok(keel_onnx_build(file, graph, &task));
+    ck_ok(keel_device_open(device_name, NULL, &device));
+    ck_ok(keel_kernels_create(device, &kernels));
+    const struct keel_engine_config config = {
+        .device = device, .kernels = kernels, .graph = graph, .training = false};
+    ck_ok(keel_engine_create(&config, &engine));
+    ck_ok(keel_engine_initialize(engine, 1));
+
+    const struct keel_shape in = keel_graph_shape(graph, task.inputs[0]),
+                            targets = keel_graph_shape(graph, task.inputs[1]);
+    uint64_t count = 1, target_count = 1;
+    for (uint32_t i = 0; i < in.dims; i++)
+        count *= in.size[i];
+    for (uint32_t i = 0; i < targets.dims; i++)
+        target_count *= targets.size[i];
+    float *input = calloc(count, sizeof *input);
+    int32_t *zeros = calloc(target_count, sizeof *zeros);
+    ck_assert(input != NULL && zeros != NULL);
+    if (data == KEEL_PLUGIN_IMAGES) {
+        ck_assert_uint_eq(sample->input_bytes, count * sizeof(float));
+        to_nhwc((const float *)(void *)sample->input, &in, input);
+    } else {
+        ck_assert_uint_eq(sample->input_bytes, count * sizeof(int64_t));
+        for (uint64_t i = 0; i < count; i++) {
+            int64_t id;
+            memcpy(&id, sample->input + i * sizeof id, sizeof id);
+            ((int32_t *)(void *)input)[i] = (int32_t)id;
+        }
+    }
+    const void *inputs[] = {input, zeros};
+    const struct keel_engine_batch batch = {.inputs = inputs, .seed = 1, .step = 1};
+    const uint64_t logit_count = sample->logits_bytes / sizeof(float);
+    const struct keel_shape out = keel_engine_output_shape(engine);
+    float *logits = calloc(logit_count, sizeof *logits);
+    ck_assert_ptr_nonnull(logits);
+    ck_assert_uint_eq(logit_count % out.size[out.dims - 1], 0);
+    ck_ok(keel_engine_output(engine, &batch, 0, (uint32_t)(logit_count / out.size[out.dims - 1]),
+                             keel_deadline_after_ns(LIMIT_NS), logits));
+    double largest = 0.0, worst = 0.0;
+    for (uint64_t i = 0; i < logit_count; i++) {
+        float wanted;
+        memcpy(&wanted, sample->logits + i * sizeof wanted, sizeof wanted);
+        largest = fmax(largest, fabs((double)wanted));
+        worst = fmax(worst, fabs((double)wanted - (double)logits[i]));
+    }
+    free(logits);
+    free(input);
+    free(zeros);
+    keel_engine_destroy(engine);
+    keel_graph_destroy(graph);
+    keel_kernels_destroy(kernels);
+    keel_device_close(device);
+    keel_onnx_file_close(file);
+    return worst / largest;
+}
+
+static const char *const models[] = {"text", "images"}, *const devices[] = {"host", "pocl"};
+enum { MODELS = 2, DEVICES = 2 };
+
+static void path_of(const char *name, const char *ending, char out[128])
+{
+    snprintf(out, 128, "tests/golden/onnx/%s.%s", name, ending);
+}
+
+START_TEST(models_have_the_logits_that_pytorch_computed)
+{
+    char path[128], input[128], logits[128];
+    const char *name = models[_i / DEVICES];
+    path_of(name, "onnx", path);
+    path_of(name, "input", input);
+    path_of(name, "logits", logits);
+    struct sample sample = read_sample(input, logits);
+    const double worst = difference(path, devices[_i % DEVICES], &sample);
+    printf("note: %s on %s: logits differ by %.2g of the largest\n", name, devices[_i % DEVICES], worst);
+    ck_assert_double_le(worst, 1e-5);
+    keel_free(sample.input);
+    keel_free(sample.logits);
+}
+END_TEST
+
+START_TEST(another_model_has_its_logits)
+{
+    const char *path = getenv("KEEL_ONNX_FILE"), *input = getenv("KEEL_ONNX_INPUT"),
+               *logits = getenv("KEEL_ONNX_LOGITS");
+    if (path == NULL || input == NULL || logits == NULL)
+        return;
+    struct sample sample = read_sample(input, logits);
+    const double worst = difference(path, "host", &sample);
+    printf("note: %s: logits differ by %.2g of the largest\n", path, worst);
+    ck_assert_double_le(worst, 1e-5);
+    keel_free(sample.input);
+    keel_free(sample.logits);
+}
+END_TEST
+
+/* ---- what is refused ---- */
+
+/* Read, judged and built from bytes, for two samples. */
+static enum keel_status read_model(const void *bytes, size_t count)
+{
+    struct keel_onnx_file *file = NULL;
+    struct keel_graph *graph = NULL;
+    enum keel_plugin_data data;
+    enum keel_status status = keel_onnx_file_read("m.onnx", bytes, count, false, &file);
+    if (status != KEEL_OK)
+        return status;
+    status = keel_onnx_check(keel_onnx_file_graph(file), &data);
+    if (status == KEEL_OK) {
+        ck_ok(keel_graph_create(&graph));
+        const struct keel_plugin_task task = make_task(graph, keel_onnx_file_graph(file), data, 2);
+        status = keel_graph_status(graph);
+        if (status == KEEL_OK)
+            status = keel_onnx_build(file, graph, &task);
+        keel_graph_destroy(graph);
+    }
+    keel_onnx_file_close(file);
+    return status;
+}
+
+static void refused(const void *bytes, size_t count, const char *why)
+{
+    const enum keel_status status = read_model(bytes, count);
+    ck_assert_msg(status == KEEL_INVALID || status == KEEL_LIMIT, "%s: %s", why, keel_status_name(status));
+    ck_assert_msg(strstr(keel_detail(), why) != NULL, "\"%s\" lacks \"%s\"", keel_detail(), why);
+    ck_assert_msg(strncmp(keel_detail(), "m.onnx: ", 8) == 0, "%s", keel_detail());
+}
+
+START_TEST(a_model_that_is_cut_anywhere_is_refused)
+{
+    char path[128], *bytes;
+    size_t count;
+    path_of("images", "onnx", path);
+    ck_ok(keel_file_read(path, 1 << 20, &bytes, &count));
+    ck_ok(read_model(bytes, count));
+    for (size_t cut = 0; cut < count; cut += 1 + cut / 64) {
+        char *part = malloc(cut + 1); /* of its own size, so that who reads beyond it is seen */
+        ck_assert_ptr_nonnull(part);
+        memcpy(part, bytes, cut);
+        ck_assert_int_ne(read_model(part, cut), KEEL_OK);
+        free(part);
+    }
+    keel_free(bytes);
+}
+END_TEST
+
+/* Bytes changed at random: read or refused, and nothing else. */
+START_TEST(changed_bytes_do_no_harm)
+{
+    const struct keel_control control = {.seed_lo = 99};
+    char path[128], *bytes;
+    size_t count;
+    uint32_t taken = 0;
+    path_of(models[_i], "onnx", path);
+    ck_ok(keel_file_read(path, 1 << 20, &bytes, &count));
+    for (uint32_t t = 0; t < 3000; t++) {
+        const size_t at = keel_random_u32(&control, 1, t) % (count < 5000 ? count : 5000);
+        const char was = bytes[at];
+        bytes[at] = (char)keel_random_u32(&control, 2, t);
+        taken += read_model(bytes, count) == KEEL_OK;
+        bytes[at] = was;
+    }
+    printf("note: %u of 3000 were taken\n", taken);
+    keel_free(bytes);
+}
+END_TEST
+
+/* A message being written: fields of bytes and of integers. */
+struct message {
+    uint8_t at[4096];
+    size_t count;
+};
+
+static void put_varint(struct message *m, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        m->at[m->count++] = (uint8_t)(value | 0x80);
+    m->at[m->count++] = (uint8_t)value;
+    ck_assert_uint_lt(m->count, sizeof m->at - 16);
+}
+
+static void put_integer(struct message *m, uint32_t number, uint64_t value)
+{
+    put_varint(m, (uint64_t)number << 3);
+    put_varint(m, value);
+}
+
+static void put_bytes(struct message *m, uint32_t number, const void *bytes, size_t count)
+{
+    put_varint(m, (uint64_t)number << 3 | 2);
+    put_varint(m, count);
+    ck_assert_uint_lt(m->count + count, sizeof m->at);
+    memcpy(m->at + m->count, bytes, count);
+    m->count += count;
+}
+
+static void put_text(struct message *m, uint32_t number, const char *text)
+{
+    put_bytes(m, number, text, strlen(text));
+}
+
+static void put_message(struct message *m, uint32_t number, const struct message *part)
+{
+    put_bytes(m, number, part->at, part->count);
+}
+
+/* operands and results: names by spaces */
+static void put_node(struct message *graph, const char *name, const char *operation, const char *in,
+                     const char *out)
+{
+    struct message node = {.count = 0};
+    const char *const lists[] = {in, out};
+    for (uint32_t l = 0; l < 2; l++)
+        for (const char *at = lists[l]; *at != '\0';) {
+            const size_t length = strcspn(at, " ");
+            put_bytes(&node, l + 1, at, length);
+            at += length + (at[length] == ' ');
+        }
+    put_text(&node, 3, name);
+    put_text(&node, 4, operation);
+    put_message(graph, 1, &node);
+}
+
+static void put_port(struct message *graph, uint32_t number, const char *name, uint32_t type, uint32_t dims,
+                     const uint64_t *size)
+{
+    struct message port = {.count = 0}, kind = {.count = 0}, tensor = {.count = 0}, shape = {.count = 0};
+    for (uint32_t i = 0; i < dims; i++) {
+        struct message dim = {.count = 0};
+        put_integer(&dim, 1, size[i]);
+        put_message(&shape, 1, &dim);
+    }
+    put_integer(&tensor, 1, type);
+    put_message(&tensor, 2, &shape);
+    put_message(&kind, 1, &tensor);
+    put_text(&port, 1, name);
+    put_message(&port, 2, &kind);
+    put_message(graph, number, &port);
+}
+
+/* `external`: the name of a file with its numbers, or NULL */
+static void put_tensor(struct message *graph, const char *name, uint32_t type, uint32_t dims,
+                       const uint64_t *size, const void *raw, size_t bytes, const char *external)
+{
+    struct message tensor = {.count = 0}, entry = {.count = 0};
+    for (uint32_t i = 0; i < dims; i++)
+        put_integer(&tensor, 1, size[i]);
+    put_integer(&tensor, 2, type);
+    put_text(&tensor, 8, name);
+    if (raw != NULL)
+        put_bytes(&tensor, 9, raw, bytes);
+    if (external != NULL) {
+        put_text(&entry, 1, "location");
+        put_text(&entry, 2, external);
+        put_message(&tensor, 13, &entry);
+    }
+    put_message(graph, 5, &tensor);
+}
+
+static const uint64_t ids_shape[] = {2, 3}, table_shape[] = {5, 4};
+static const float table[20] = {1, 2, 3};
+
+/* ids to logits by these nodes; `opset` 0: none is said */
+static void whole_model(const struct message *nodes, uint64_t opset, struct message *out)
+{
+    struct message graph = *nodes, set = {.count = 0};
+    put_port(&graph, 11, "ids", KEEL_ONNX_INT64, 2, ids_shape);
+    put_port(&graph, 12, "logits", KEEL_ONNX_FLOAT, 0, NULL);
+    out->count = 0;
+    put_message(out, 7, &graph);
+    put_integer(&set, 2, opset);
+    if (opset != 0)
+        put_message(out, 8, &set);
+}
+
+static void refuse_nodes(const struct message *nodes, const char *why)
+{
+    struct message model;
+    whole_model(nodes, 17, &model);
+    refused(model.at, model.count, why);
+}
+
+START_TEST(what_is_not_covered_is_refused_by_node_and_operator)
+{
+    static const struct {
+        const char *name, *operation, *in, *why;
+    } last[] = {
+        {"turn", "GridSample", "x", "node turn (GridSample): this operator of ONNX is not covered"},
+        {"last", "Softmax", "", "node last (Softmax): operand 0 is missing"},
+        {"last", "Conv", "x table", "node last (Conv): 3 dimensions; images [n, c, h, w] are covered"},
+        {"last", "MatMul", "x x", "node last (MatMul): a product of 3 by 3 dimensions"},
+        {"last", "Reshape", "x ids", "operand 1 must be known when the graph is read"},
+        {"last", "Relu", "table", "its output has 2 dimensions, scores of classes for the data have 3"},
+    };
+    struct message model, nodes, good = {.count = 0};
+    put_tensor(&good, "table", KEEL_ONNX_FLOAT, 2, table_shape, table, sizeof table, NULL);
+    put_node(&good, "rows", "Gather", "table ids", "x");
+    nodes = good;
+    put_node(&nodes, "last", "Identity", "x", "logits");
+    whole_model(&nodes, 17, &model);
+    ck_ok(read_model(model.at, model.count));
+    whole_model(&nodes, 0, &model);
+    refused(model.at, model.count, "is of opset 0, from 13 on");
+    refused("", 0, "is no ONNX model, or cut off");
+    refuse_nodes(&good, "no node makes its output logits");
+    for (size_t i = 0; i < sizeof last / sizeof last[0]; i++) {
+        nodes = good;
+        put_node(&nodes, last[i].name, last[i].operation, last[i].in, "logits");
+        refuse_nodes(&nodes, last[i].why);
+    }
+    nodes = good; /* a and b are made of one another */
+    put_node(&nodes, "first", "Add", "x b", "a");
+    put_node(&nodes, "second", "Relu", "a", "b");
+    put_node(&nodes, "last", "Identity", "b", "logits");
+    refuse_nodes(&nodes, "node first (Add): operand b is made by no node before it: the graph is cyclic");
+    nodes = good;
+    put_node(&nodes, "again", "Relu", "x", "x");
+    refuse_nodes(&nodes, "node again (Relu): its result x is made already");
+}
+END_TEST
+
+START_TEST(tensors_that_lie_are_refused)
+{
+    static const uint64_t huge[] = {UINT64_C(1) << 50, 4}, wrong[] = {5, 5},
+                          many[] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const struct {
+        uint32_t type, dims;
+        const uint64_t *size;
+        const char *why;
+    } rows[] = {
+        {KEEL_ONNX_FLOAT, 2, huge, "a tensor of more than 2^40 elements"},
+        {KEEL_ONNX_FLOAT, 2, wrong, "table has 80 bytes of numbers, its shape wants 100"},
+        {KEEL_ONNX_FLOAT, 9, many, "a tensor of more than 8 dimensions"},
+        {KEEL_ONNX_INT64, 2, wrong, "table has 10 integers, its shape wants 25"},
+        {10, 2, table_shape, "table is of element type 10: float32, int32, int64 and bool are read"},
+    };
+    struct message nodes = {.count = 0};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        nodes.count = 0;
+        put_tensor(&nodes, "table", rows[i].type, rows[i].dims, rows[i].size, table, sizeof table, NULL);
+        refuse_nodes(&nodes, rows[i].why);
+    }
+    nodes.count = 0;
+    put_tensor(&nodes, "table", KEEL_ONNX_FLOAT, 2, table_shape, table, sizeof table, NULL);
+    put_tensor(&nodes, "table", KEEL_ONNX_FLOAT, 2, table_shape, table, sizeof table, NULL);
+    refuse_nodes(&nodes, "two initializers are named table");
+}
+END_TEST
+
+/* In a folder of its own: a file beside the model is read, none elsewhere, and it must be long enough. */
+START_TEST(weights_beside_the_file_are_read_and_no_others)
+{
+    static const char *const places[] = {"weights", "../weights", "/etc/passwd", ".hidden", "a/b"};
+    char folder[] = "/tmp/keel-onnx-XXXXXX", path[64], weights[64];
+    struct keel_onnx_file *file;
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/m.onnx", folder);
+    snprintf(weights, sizeof weights, "%s/weights", folder);
+    ck_ok(keel_file_replace(weights, table, sizeof table, 0600));
+    for (size_t i = sizeof places / sizeof places[0]; i-- > 0;) { /* the good one stays */
+        struct message model, nodes = {.count = 0};
+        put_tensor(&nodes, "table", KEEL_ONNX_FLOAT, 2, table_shape, NULL, 0, places[i]);
+        whole_model(&nodes, 17, &model);
+        ck_ok(keel_file_replace(path, model.at, model.count, 0600));
+        if (i > 0) {
+            ck_status(keel_onnx_file_open(path, &file), KEEL_INVALID);
+            ck_assert_ptr_nonnull(strstr(keel_detail(), "only files in its own folder"));
+        }
+    }
+    ck_ok(keel_onnx_file_open(path, &file));
+    ck_assert_int_eq(memcmp(keel_onnx_file_graph(file)->tensor[0].bytes, table, sizeof table), 0);
+    keel_onnx_file_close(file);
+    ck_ok(keel_file_replace(weights, table, sizeof table - 1, 0600));
+    ck_status(keel_onnx_file_open(path, &file), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "table has no 80 bytes from 0 on in"));
+    ck_status(keel_onnx_file_open(folder, &file), KEEL_INVALID);
+    ck_status(keel_onnx_file_open("/nowhere/m.onnx", &file), KEEL_NOT_FOUND);
+    ck_ok(keel_remove_tree(folder));
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_loop_test(tc, models_have_the_logits_that_pytorch_computed, 0, MODELS * DEVICES);
+    tcase_add_test(tc, a_model_that_is_cut_anywhere_is_refused);
+    tcase_add_loop_test(tc, changed_bytes_do_no_harm, 0, MODELS);
+    tcase_add_test(tc, what_is_not_covered_is_refused_by_node_and_operator);
+    tcase_add_test(tc, tensors_that_lie_are_refused);
+    tcase_add_test(tc, weights_beside_the_file_are_read_and_no_others);
+    tcase_add_test(tc, another_model_has_its_logits);
+}
+
+KEEL_TEST_MAIN("onnx", cases, 600)
