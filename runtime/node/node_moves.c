@@ -30,6 +30,16 @@ static bool is_of(const struct keel_ballot *term, uint16_t node)
 
 /* ---- following ----------------------------------------------------------------------------------------- */
 
+/* For a while: another stands too, or the leader is heard again. */
+static void stand_down(struct keel_node *node)
+{
+    const uint64_t pause_ns = node->times.silence_ns / 4;
+    node->term.role = KEEL_FOLLOWS;
+    node->term.stand_ns = node->now_ns + pause_ns + node->env->random(node->env->context) % (pause_ns + 1);
+    node->leader = NULL;
+    keel_register_rest(&node->reg);
+}
+
 static void follow(struct keel_node *node, const struct keel_ballot *ballot, uint16_t leader)
 {
     struct keel_term *term = &node->term;
@@ -57,15 +67,16 @@ bool keel_moves_follow(struct keel_node *node, uint16_t from, const struct keel_
     if (!keel_node_moves(node))
         return from == 0 && !node->config.launcher;
     const int order = keel_ballot_compare(*ballot, term->ballot);
-    if (!is_of(ballot, from) || (from == node->config.node && !keel_node_leads(node)))
+    const bool same_life = from == term->leader && ballot->node == term->ballot.node;
+    if (!is_of(ballot, from) || from >= node->config.holder_count ||
+        (from == node->config.node && !keel_node_leads(node)))
         return false; /* or said when this node led */
-    if (order == 0 && from == term->leader)
-        return true;
-    if (order > 0) {
-        const bool same_life = from == term->leader && ballot->node == term->ballot.node;
-        if (!same_life)
-            follow(node, ballot, from);
+    if (order > 0 && !same_life)
+        follow(node, ballot, from);
+    if (order > 0 || (order == 0 && from == term->leader)) {
         term->ballot = *ballot;
+        if (term->role == KEEL_STANDS)
+            stand_down(node);
         return true;
     }
     if (from != term->leader && keel_node_due(node, term->answered_ns + node->times.beat_ns)) {
@@ -113,15 +124,6 @@ static void stand(struct keel_node *node)
         node->reg.seen = term->ballot;
     keel_register_begin(&node->reg);
     keel_node_ask_holders(node);
-}
-
-static void stand_down(struct keel_node *node)
-{
-    const uint64_t pause_ns = node->times.silence_ns / 4;
-    node->term.role = KEEL_FOLLOWS;
-    node->term.stand_ns = node->now_ns + pause_ns + node->env->random(node->env->context) % (pause_ns + 1);
-    node->leader = NULL;
-    keel_register_rest(&node->reg);
 }
 
 bool keel_moves_may_read(const struct keel_node *node, uint16_t from)

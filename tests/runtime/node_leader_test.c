@@ -177,6 +177,8 @@ START_TEST(a_holder_that_does_not_hear_the_leader_does_not_depose_it)
         ck_assert_uint_eq(sim->moves, 0);
         ck_assert_uint_eq(sim->leader, 0);
         memset(sim->blocked, 0, sizeof sim->blocked);
+        (void)sim_run(sim, sim->now_ns + config.timeout_ns / 4);
+        ck_assert_int_eq(sim->nodes[1].state->term.role, KEEL_FOLLOWS); /* it hears it again */
         check_end(sim);
         sim_destroy(sim);
     }
