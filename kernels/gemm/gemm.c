@@ -123,7 +123,8 @@ static struct cut choose_cut(const struct keel_kernels *kernels, const struct ke
 {
     if (keel_kernels_setting(kernels, KEEL_TUNABLE_GEMM_ITEMS) > 1)
         return choose_lanes(kernels, op);
-    if (op->m <= GEMM_TILE_ROWS && op->k_slices.count == 0)
+    if (op->m <= GEMM_TILE_ROWS && op->k_slices.count == 0 &&
+        keel_kernels_setting(kernels, KEEL_TUNABLE_BY_LANE) < 2)
         return choose_few(kernels, op);
     return choose_strips(kernels, op);
 }

@@ -6,14 +6,12 @@
  * goes through its columns, sixteen by sixteen, and multiplies what it reads as it comes. Sums lie in the
  * nearest cache meanwhile. Where rows lie along k they are turned by way of a panel, strip after strip, so
  * that the rows of a strip are read to their end before the next. Element by element the chain is that of
- * gemm.cl: k ascending, so the same bits. Columns that lack to a whole strip go by a panel too. */
-#if KEEL_GEMM_ITEMS == 1
+ * gemm.cl: k ascending, so the same bits. Columns that lack to a whole strip go by a panel too. Not
+ * where vectors are taken apart (KEEL_BY_LANE 2): nothing is bound by memory there, and llvmpipe was more
+ * than two minutes at compiling it. */
+#if KEEL_GEMM_ITEMS == 1 && KEEL_BY_LANE < 2
 enum { FEW_TURN = 4, FEW_ROWS = 4, FEW_AHEAD = 8 /* rows of B that are asked for ahead */ };
-#if KEEL_BY_LANE >= 2
-#define FEW_FMA(x, b, s) canon_wide_fma((float16)(x), b, s)
-#else
 #define FEW_FMA(x, b, s) fma((float16)(x), b, s)
-#endif
 
 /* Rows of op(A), `depth` of k from p on, as floats: row r from a + r a_row on. */
 CANON_INLINE void few_pack_a(const struct part *g, uint p, uint depth, __local float *a, uint a_row)
@@ -67,7 +65,8 @@ FEW_ACROSS(few_across, canon_get_x16)
 FEW_ACROSS(few_across_floats, GET_FLOATS)
 
 /* Sixteen columns of B to a panel, `depth` of k; those that lack are zero. */
-CANON_INLINE void few_pack_b(const struct operand *o, ulong at, uint columns, uint depth, __local float *panel)
+CANON_INLINE void few_pack_b(const struct operand *o, ulong at, uint columns, uint depth,
+                             __local float *panel)
 {
     pack_16(o->x, at, o->row, o->down, o->type, columns, depth, panel, panel + 8, 16);
     for (uint p = 0; p < depth && columns <= 8; p++)

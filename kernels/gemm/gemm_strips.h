@@ -149,6 +149,7 @@ static inline uint group_columns(uint strips)
 CANON_INLINE void group_multiply(const struct part *g, uint row_block, uint strips, uint sliced_depth,
                                  const enum way way, __local float *arena)
 {
+#if KEEL_BY_LANE < 2
     if (way == OWN && row_block <= TILE_ROWS) {
         const struct few_room room = {.deepest = DEPTH,
                                       .panel = arena,
@@ -157,6 +158,7 @@ CANON_INLINE void group_multiply(const struct part *g, uint row_block, uint stri
         few_multiply(g, &room);
         return;
     }
+#endif
     struct layout to = {
         .deepest = DEPTH, .block_floats = BLOCK_FLOATS, .strip_floats = ROWS_MAX * TILE_COLUMNS};
     uint blocks_floats = BLOCKS_FLOATS;
