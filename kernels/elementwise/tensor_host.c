@@ -8,7 +8,7 @@ extern const struct keel_packed_text keel_cl_tensor;
 
 static inline float binary_of(uint32_t number, float a, float b, float dy)
 {
-    switch (number) {
+    switch (number) { /* NOLINT(bugprone-branch-clone): rows may have equal slopes */
 #define CASES(kind, name, value, slope_a, slope_b, ...)                                                      \
     case KEEL_BINARY_RESULTS *kind + KEEL_BINARY_VALUE:                                                      \
         return value;                                                                                        \

@@ -81,9 +81,9 @@ static void print_job(const struct keel_graph *graph, const struct keel_onnx_gra
 static enum keel_status import(struct keel_onnx_file *file, struct keel_graph *graph, uint64_t batch)
 {
     const struct keel_onnx_graph *from = keel_onnx_file_graph(file);
-    const struct keel_onnx_port *in;
-    struct keel_plugin_task task;
-    enum keel_plugin_data data;
+    const struct keel_onnx_port *in = NULL;
+    struct keel_plugin_task task = {.batch = 0};
+    enum keel_plugin_data data = KEEL_PLUGIN_TEXT;
     KEEL_TRY(keel_onnx_check(from, &data));
     KEEL_TRY(keel_onnx_find_input(from, &in));
     KEEL_TRY(make_task(graph, from, in, data, batch, &task));

@@ -84,6 +84,7 @@ enum keel_status keel_onnx_check(const struct keel_onnx_graph *graph, enum keel_
                 known ? "ONNX" : "another domain");
     }
     KEEL_TRY(keel_onnx_find_input(graph, &in));
+    KEEL_ASSERT(in != NULL);
     if (in->type == KEEL_ONNX_FLOAT && in->dims == 4)
         *out = KEEL_PLUGIN_IMAGES;
     else if ((in->type == KEEL_ONNX_INT64 || in->type == KEEL_ONNX_INT32) && in->dims == 2)
@@ -102,6 +103,7 @@ static enum keel_status bind_input(struct build *build)
 {
     const struct keel_onnx_port *in = NULL;
     KEEL_TRY(keel_onnx_find_input(build->from, &in));
+    KEEL_ASSERT(in != NULL);
     struct value *value = keel_onnx_find_value(build, in->name);
     const struct keel_shape lies = keel_graph_shape(build->graph, build->task->inputs[0]);
     *value = (struct value){.name = in->name,
@@ -166,7 +168,7 @@ static enum keel_status build_node(struct build *build)
 
 static enum keel_status build_all(struct build *build)
 {
-    const struct keel_onnx_node none = {.in_count = 0};
+    static const struct keel_onnx_node none = {.in_count = 0};
     build->node = &none;
     for (uint32_t i = 0; i < build->from->tensor_count; i++) {
         struct value *value = keel_onnx_find_value(build, build->from->tensor[i].name);

@@ -207,6 +207,7 @@ static enum keel_status place_floats(struct keel_onnx_file *file, struct keel_on
     if (external->location.bytes > 0) {
         const struct mapped *map = NULL;
         KEEL_TRY(map_beside(file, external->location, &map));
+        KEEL_ASSERT(map != NULL);
         if (external->offset > map->count || wanted > map->count - external->offset ||
             (external->has_length && external->length != wanted))
             return keel_fail(KEEL_INVALID, "%s: %.*s has no %llu bytes from %llu on in %s", file->path,

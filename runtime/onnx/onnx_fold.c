@@ -158,6 +158,7 @@ static bool gather(const struct fold *fold, bool elements)
 static bool slice(const struct fold *fold)
 {
     const struct value *x = fold->in[0];
+    KEEL_ASSERT(x != NULL);
     int64_t from, to, step = 1;
     uint32_t count;
     if (x->dims != 1 || fold->count < 3 || keel_onnx_integers(fold->build, 1, &from, 1, &count) != KEEL_OK ||
@@ -186,6 +187,7 @@ static bool fill(const struct fold *fold, bool expand)
     struct value whole = {.dims = (uint32_t)keel_onnx_count_of_value(wanted)};
     double with = 0.0;
     float x;
+    KEEL_ASSERT(wanted != NULL);
     if (keel_onnx_count_of_value(wanted) > KEEL_ONNX_DIMS_MAX || (expand && fold->in[0]->dims > whole.dims))
         return false;
     for (uint32_t d = 0; d < whole.dims; d++) {
@@ -247,6 +249,8 @@ bool keel_onnx_fold_node(struct build *build, enum keel_status *status)
             return false;
         fold.in[fold.count++] = x;
     }
+    if (fold.count == 0)
+        return false;
     for (uint32_t i = 0; i < FUNCTIONS && !ours; i++)
         if (keel_onnx_text_is(operation, functions[i].name)) {
             ours = true;
@@ -254,6 +258,7 @@ bool keel_onnx_fold_node(struct build *build, enum keel_status *status)
         }
     *status = KEEL_OK;
     if (keel_onnx_text_is(operation, "Cast")) {
+        KEEL_ASSERT(fold.in[0] != NULL);
         keel_onnx_give_same(build, fold.in[0]);
         const int64_t to = keel_onnx_integer_attribute(build, "to", 0);
         double *out = keel_onnx_give_numbers(build, fold.in[0]->dims, fold.in[0]->size);

@@ -66,7 +66,7 @@ static enum keel_status build_conv(struct build *build)
     static const uint32_t from_oihw[] = {2, 3, 1, 0};
     struct keel_conv2d_spec spec = {.groups = 0};
     struct value *x, *w, *b;
-    keel_value at, weights, bias = 0;
+    keel_value at = 0, weights = 0, bias = 0;
     KEEL_TRY(image(build, &x, &at));
     KEEL_TRY(keel_onnx_operand(build, 1, &w));
     if (w->dims != 4)
@@ -90,7 +90,7 @@ static enum keel_status build_conv(struct build *build)
 static enum keel_status build_batch_norm(struct build *build)
 {
     struct value *x, *part[4];
-    keel_value at, gamma, beta, mean, variance;
+    keel_value at = 0, gamma = 0, beta = 0, mean = 0, variance = 0;
     const float momentum = 1.0F - keel_onnx_real_attribute(build, "momentum", 0.9F),
                 epsilon = keel_onnx_real_attribute(build, "epsilon", 1e-5F);
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
@@ -129,7 +129,7 @@ static enum keel_status build_max_pool(struct build *build)
 {
     struct keel_pool_spec spec;
     struct value *x;
-    keel_value at;
+    keel_value at = 0;
     KEEL_TRY(pool_spec(build, &spec));
     KEEL_TRY(image(build, &x, &at));
     return give_image(build, keel_graph_max_pool(build->graph, at, &spec));
@@ -139,7 +139,7 @@ static enum keel_status build_avg_pool(struct build *build)
 {
     struct keel_pool_spec spec;
     struct value *x;
-    keel_value at;
+    keel_value at = 0;
     KEEL_TRY(pool_spec(build, &spec));
     KEEL_TRY(image(build, &x, &at));
     if (keel_onnx_integer_attribute(build, "count_include_pad", 0) == 0 && (spec.pad[0] | spec.pad[1]) != 0)
@@ -150,7 +150,7 @@ static enum keel_status build_avg_pool(struct build *build)
 static enum keel_status build_global_avg_pool(struct build *build)
 {
     struct value *x;
-    keel_value at;
+    keel_value at = 0;
     KEEL_TRY(image(build, &x, &at));
     const uint64_t size[4] = {x->size[0], x->size[1], 1, 1};
     return keel_onnx_give_reshaped(build, keel_graph_global_avg_pool(build->graph, at), 4, size);

@@ -80,7 +80,7 @@ static enum keel_status build_cast(struct build *build)
 static enum keel_status build_dropout(struct build *build)
 {
     struct value *x, *ratio;
-    keel_value at;
+    keel_value at = 0;
     double rate = 0.5, training = 0.0;
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
     if (keel_onnx_has_operand(build, 2)) {
@@ -119,7 +119,7 @@ static enum keel_status build_shape(struct build *build)
 static enum keel_status reshaped(struct build *build, struct value *x, uint32_t dims, const uint64_t *size)
 {
     struct value as = {.dims = dims};
-    keel_value at;
+    keel_value at = 0;
     memcpy(as.size, size, dims * sizeof *size);
     if (keel_onnx_count_of_value(&as) != keel_onnx_count_of_value(x))
         return keel_onnx_refuse_node(build, "%llu elements do not fit the shape",
@@ -236,7 +236,7 @@ static enum keel_status build_transpose(struct build *build)
     const struct keel_onnx_attribute *perm = keel_onnx_attribute(build, "perm");
     uint64_t size[KEEL_ONNX_DIMS_MAX];
     uint32_t order[KEEL_DIMS_MAX] = {0}, from[KEEL_ONNX_DIMS_MAX], seen = 0, places = 0;
-    keel_value at;
+    keel_value at = 0;
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
     if (perm != NULL && perm->list_count != x->dims)
         return keel_onnx_refuse_node(build, "an order of %u for %u dimensions", perm->list_count, x->dims);
@@ -275,7 +275,7 @@ static enum keel_status build_transpose(struct build *build)
 static enum keel_status part_of(struct build *build, struct value *x, uint32_t axis, uint64_t from,
                                 uint64_t count, bool drop, struct value *out)
 {
-    keel_value at;
+    keel_value at = 0;
     const uint32_t place = keel_onnx_place_of_dim(x, axis);
     KEEL_TRY(keel_onnx_plain(build, x, &at));
     if (count < x->size[axis])
@@ -387,7 +387,7 @@ static enum keel_status build_expand(struct build *build)
     int64_t wanted[KEEL_ONNX_DIMS_MAX];
     struct keel_shape shape;
     uint32_t dims;
-    keel_value at;
+    keel_value at = 0;
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
     KEEL_TRY(keel_onnx_integers(build, 1, wanted, KEEL_ONNX_DIMS_MAX, &dims));
     whole.dims = dims > x->dims ? dims : x->dims;

@@ -412,8 +412,9 @@ bool keel_onnx_is_number(const struct value *value, double *out)
 enum keel_status keel_onnx_integers(struct build *build, uint32_t index, int64_t *out, uint32_t most,
                                     uint32_t *out_count)
 {
-    struct value *value;
+    struct value *value = NULL;
     KEEL_TRY(keel_onnx_operand(build, index, &value));
+    KEEL_ASSERT(value != NULL);
     const uint64_t count = value->kind == VALUE_NUMBERS ? keel_onnx_count_of_value(value) : 0;
     if (value->kind != VALUE_NUMBERS || count > most)
         return keel_onnx_refuse_node(
