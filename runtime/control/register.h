@@ -10,7 +10,9 @@
  * its answer leaves (keel_register_store), and no two lives of proposers may share a number: hence the
  * nonce in each. A holder that lost its disk answers like a new one and may have forgotten the newest value.
  * A read phase therefore needs a majority of holders that accepted something, or all holders. So the value
- * outlives the disks of any minority, and the very first change needs every holder. */
+ * outlives the disks of any minority while there is one proposer, and the very first change needs every
+ * holder. With several proposers it does not: a holder that comes back with an empty disk may accept an older
+ * ballot that is still under way (tests/model/view.pml with WIPES=1). */
 #ifndef KEEL_REGISTER_H
 #define KEEL_REGISTER_H
 
