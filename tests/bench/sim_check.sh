@@ -87,3 +87,4 @@ for run in $(seq $((half + 1)) "$runs"); do
         awk '{ error = ($4 - $3) / $3; print $0, error < 0 ? -error : error }' | tee -a "$root/errors"
 done
 echo "median error: $(awk '{ print $5 }' "$root/errors" | median)"
+awk '{ measured += $3; predicted += $4 } END { print "all together: measured " measured " s, predicted " predicted " s, error " (predicted > measured ? predicted - measured : measured - predicted) / measured }' "$root/errors"
