@@ -8,7 +8,7 @@ extern const struct keel_packed_text keel_cl_tensor;
 
 static inline float binary_of(uint32_t number, float a, float b, float dy)
 {
-    switch (number) { /* NOLINT(bugprone-branch-clone): rows may have equal slopes */
+    switch (number) {
 #define CASES(kind, name, value, slope_a, slope_b, ...)                                                      \
     case KEEL_BINARY_RESULTS *kind + KEEL_BINARY_VALUE:                                                      \
         return value;                                                                                        \
@@ -16,7 +16,7 @@ static inline float binary_of(uint32_t number, float a, float b, float dy)
         return slope_a;                                                                                      \
     case KEEL_BINARY_RESULTS *kind + KEEL_BINARY_SLOPE_B:                                                    \
         return slope_b;
-        KEEL_BINARY_TABLE(CASES)
+        KEEL_BINARY_TABLE(CASES) /* NOLINT(bugprone-branch-clone): rows may have equal slopes */
     default:
         return dy;
     }

@@ -235,7 +235,7 @@ static enum keel_status build_transpose(struct build *build)
     struct value *x;
     const struct keel_onnx_attribute *perm = keel_onnx_attribute(build, "perm");
     uint64_t size[KEEL_ONNX_DIMS_MAX];
-    uint32_t order[KEEL_DIMS_MAX] = {0}, from[KEEL_ONNX_DIMS_MAX], seen = 0, places = 0;
+    uint32_t order[KEEL_DIMS_MAX] = {0}, from[KEEL_ONNX_DIMS_MAX] = {0}, seen = 0, places = 0;
     keel_value at = 0;
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
     if (perm != NULL && perm->list_count != x->dims)
