@@ -13,7 +13,8 @@ mkdir -p "$root"
     --set train.eval_every=0 --set snapshot.every=1 --set job.shards=1 --sample 0 >"$root/log" 2>&1 || { echo "serve_bench: failed; see $root/log" >&2; exit 1; }
 "$KEEL" sample "$root/run" --prompt "In the " --tokens 16 --json 2>/dev/null |
     python3 -c 'import json, sys; print(json.dumps({"prompt": "In the ", "max_tokens": 16, "text": json.load(sys.stdin)["text"]}))' >"$root/expected"
-"$KEEL" serve "$root/run" --port 0 --slots 8 >"$root/log" 2>"$root/errors" &
+: >"$root/errors"
+"$KEEL" serve "$root/run" --port 0 --slots 8 --max-body 8K >"$root/log" 2>"$root/errors" &
 server=$!
 until port=$(sed -n 's/.* at http:[^ ]*:\([0-9]*\), .*/\1/p' "$root/errors") && [ -n "$port" ]; do kill -0 $server || exit 1; sleep 0.1; done
 python3 tests/runtime/serve_client.py "$port" $server "$root/expected" $((requests / 10)) 10 figures >"$root/figures"
