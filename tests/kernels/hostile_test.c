@@ -21,7 +21,8 @@ enum { POOL = 20, GUARD_BYTES = 4096, DATA_BYTES_MAX = 65536 };
 
 /* ---- operations ---- */
 
-/* PITCH: from a row or a matrix to the next. SLICES: struct keel_slices of the dimension at `sized`. */
+/* PITCH: from a row or a matrix to the next, or a number of tokens that comes in sixteens. SLICES: struct
+ * keel_slices of the dimension at `sized`. */
 enum kind { NUMBER, PITCH, REAL, FLAG, BUFFER, SLICES };
 struct field {
     const char *name;
@@ -183,9 +184,10 @@ static const struct operation operations[] = {
     OP(attention_grad, "dqkv workspace", ATTEND(T(attention_grad), forward.), B(T(attention_grad), dout),
        B(T(attention_grad), dqkv)),
     OP(attention_decode, "cache out workspace", N(T(attention_decode), batch), N(T(attention_decode), heads),
-       N(T(attention_decode), kv_heads), N(T(attention_decode), head_width), N(T(attention_decode), capacity),
-       B(T(attention_decode), qkv), B(T(attention_decode), position), B(T(attention_decode), cache),
-       B(T(attention_decode), out), B(T(attention_decode), workspace)),
+       N(T(attention_decode), kv_heads), N(T(attention_decode), head_width),
+       FIELD(T(attention_decode), capacity, PITCH), B(T(attention_decode), qkv),
+       B(T(attention_decode), position), B(T(attention_decode), cache), B(T(attention_decode), out),
+       B(T(attention_decode), workspace)),
     OP(rotary, "out:qkv", N(T(rotary), batch), N(T(rotary), tokens), N(T(rotary), heads),
        N(T(rotary), kv_heads), N(T(rotary), head_width), R(T(rotary), base), B(T(rotary), qkv),
        B(T(rotary), out), B(T(rotary), position)),
@@ -444,7 +446,7 @@ static uint64_t draw_whole(struct rig *rig, const struct field *field, bool tame
     if (field->kind == FLAG)
         return draw(rig) % 2;
     if (field->kind == PITCH && tame)
-        return field->bytes == 8 ? 64 : 8;
+        return field->bytes == 8 ? 64 : 16;
     return draw_number(rig, tame, field->bytes);
 }
 
