@@ -357,7 +357,7 @@ mutants: deps
 	@BUILD=$(BUILD) sh tests/mutants/mutants.sh $(ONLY)
 
 # Each tests/fuzz/NAME_fuzz.c against hostile bytes for FUZZ_SECONDS; crash inputs are kept in build/fuzz.
-# Everything is built again by clang; neither OpenCL nor libfabric is linked.
+# Everything is built again by clang, without CLBlast; neither OpenCL nor libfabric is linked.
 fuzz_SEES = $(foreach room,ckpt transport boards runtime,$(call private_of,$(room))) -Itests/fuzz
 FUZZ_LIBS := -linih -ljansson -lcrypto -lsodium -lz -lxxhash -lisal -lm
 fuzz_programs := $(patsubst tests/%.c,$(BUILD)/%,$(fuzz_SRC))
@@ -369,7 +369,7 @@ $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/libkeel.a
 	  $(BUILD)/libkeel.a $(FUZZ_LIBS)
 fuzz: deps
 	@sh tests/setup/deps.sh fuzz
-	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/fuzz CC=clang SAN=fuzzer-no-link,address,undefined \
+	@$(MAKE) --no-print-directory -j$$(nproc) BUILD=build/fuzz CLBLAST=no CC=clang SAN=fuzzer-no-link,address,undefined \
 	  OPT="-O1 -g" fuzz-programs
 	@BUILD=build/fuzz sh tests/fuzz/fuzz.sh
 
