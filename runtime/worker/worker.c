@@ -627,6 +627,7 @@ static enum keel_status end_together(struct keel_worker *worker)
 {
     const struct keel_collective all = {.kind = KEEL_BARRIER, .sequence = KEEL_SEQUENCE_END};
     keel_worker_snapshot_poll(worker, true);
+    KEEL_TRY(keel_worker_guard_broken(worker));
     keel_worker_guard_drain(worker);
     KEEL_TRY(write_sample(worker));
     if (worker->group == NULL)

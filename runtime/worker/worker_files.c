@@ -11,12 +11,20 @@
 #include <string.h>
 
 enum { WAVE = 4, PIECE_BYTES = 4 << 20, PIECES_MAX = 1 << 16 };
+/* Bits of a sequence, below those of the call: numbers of moves and of gatherings, with pieces below. Where
+ * the highest is set and the rest is no gathering's, of links, which have more messages than files pieces. */
 enum {
     CALL_SHIFT = 36,
     NUMBER_SHIFT = 16,
     LINKS = 1 << 19,
-    GATHERS = (1 << 20) - 64
-}; /* bits of a sequence; see number_of */
+    GATHERS = (1 << 20) - 64,
+    LINK_SHIFT = 24,
+    LINK_PIECES_MAX = 1 << LINK_SHIFT
+};
+_Static_assert((uint64_t)LINKS << NUMBER_SHIFT == UINT64_C(1) << 35, "the highest bit below the call's");
+_Static_assert(((uint64_t)LINKS << NUMBER_SHIFT) + ((uint64_t)KEEL_FILE_LINKS_MAX << LINK_SHIFT) <=
+                   (uint64_t)GATHERS << NUMBER_SHIFT,
+               "no link has a gathering's number");
 
 /* What precedes the pieces. */
 struct file_head {
@@ -43,6 +51,12 @@ static uint64_t number_of(uint64_t call, uint32_t number, uint64_t piece)
 {
     KEEL_ASSERT(call < 2 * KEEL_CALLS_OF_GUARDS && piece < PIECES_MAX);
     return KEEL_SEQUENCE_FILES + (call << CALL_SHIFT) + ((uint64_t)number << NUMBER_SHIFT) + piece;
+}
+
+static uint64_t number_in_link(const struct keel_file_link *link, uint64_t piece)
+{
+    KEEL_ASSERT(link->number < KEEL_FILE_LINKS_MAX && piece < LINK_PIECES_MAX);
+    return number_of(link->call, LINKS, 0) + ((uint64_t)link->number << LINK_SHIFT) + piece;
 }
 
 /* Whoever waits for another rank waits as long as the view lasts: its loss, or the view's end, ends the wait.
@@ -224,9 +238,9 @@ static enum keel_status pass(struct keel_file_link *link, bool send, uint64_t pi
 {
     struct keel_file_move move = {.from = (uint16_t)link->peer, .to = (uint16_t)link->peer};
     struct stream stream = {.move = &move, .gives = send};
-    if (piece >= PIECES_MAX)
-        return keel_fail(KEEL_LIMIT, "more than %d messages between two nodes", PIECES_MAX / 2);
-    KEEL_TRY(begin(link->mover, &stream, number_of(link->call, LINKS + link->number, piece), data, bytes));
+    if (piece >= LINK_PIECES_MAX)
+        return keel_fail(KEEL_LIMIT, "more than %d messages between two nodes", LINK_PIECES_MAX / 2);
+    KEEL_TRY(begin(link->mover, &stream, number_in_link(link, piece), data, bytes));
     return end(&stream);
 }
 
@@ -268,7 +282,7 @@ static enum keel_status link_receive(void *context, void *message, size_t capaci
 
 enum keel_status keel_file_link_open(struct keel_file_link *link, struct keel_tier_link *out)
 {
-    KEEL_ASSERT(link->mover->group != NULL && link->number < GATHERS - LINKS);
+    KEEL_ASSERT(link->mover->group != NULL && link->number < KEEL_FILE_LINKS_MAX);
     *out = (struct keel_tier_link){.send = link_send, .receive = link_receive, .context = link};
     return reserve(link->mover);
 }

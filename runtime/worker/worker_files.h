@@ -34,8 +34,9 @@ enum keel_status keel_file_mover_run(struct keel_file_mover *mover, struct keel_
 void keel_file_mover_fini(struct keel_file_mover *mover);
 
 /* Messages to another rank and back, for a tier that it serves (keel_tier_serve) or is served: waits as long
- * as the group lasts. Both ranks make one with the same call and number, below 2^18; a rank uses one at a
- * time of those with the same mover. */
+ * as the group lasts, and for 8 million messages each way. Both ranks make one with the same call and
+ * number; a rank uses one at a time of those with the same mover. */
+enum { KEEL_FILE_LINKS_MAX = 2047 }; /* numbers of a call are below it */
 struct keel_file_link {
     struct keel_file_mover *mover;
     uint64_t call, sent, received;

@@ -3,10 +3,10 @@
  *
  * One thread at a time a worker, from the end of its save on. All ranks of the view say whether their shards
  * are whole and what they are (one all-gather), then copies go to partners and parity is made, then all say
- * whether these are there; then each node writes the manifest, the same everywhere, into its own directory,
- * and what is old goes. So no directory is common, no process commits for the others, and whoever has one
- * manifest has all summaries. Of those that go to snapshot.store a second thread copies the shard there, and
- * position 0 commits when all have.
+ * whether these are there; then each node writes the manifest, the same everywhere, into its own directory;
+ * then all say whether they did, and what is old goes. So no directory is common, no process commits for the
+ * others, and whoever has one manifest has all summaries. Of those that go to snapshot.store a second thread
+ * copies the shard there, and position 0 commits when all have.
  *
  * Every snapshot that the ranks of a view begin comes here once on each, also one that failed, since all take
  * part in what is gathered. The end of the view ends both threads: what they had not committed then stays
@@ -134,20 +134,40 @@ static struct keel_commit commit_of(struct keel_guard *guard, struct keel_shard_
     return commit;
 }
 
-/* By the first rank of each node. One whose disk refuses it has the other nodes' manifests. */
-static void commit(struct keel_guard *guard)
+/* The first rank of each node writes the manifest there. */
+static enum keel_status commit_here(struct keel_guard *guard)
+{
+    struct keel_commit what = commit_of(guard, guard->summaries);
+    what.elsewhere = true;
+    if (keel_worker_first_of_node(guard->node, guard->position) != guard->position)
+        return KEEL_OK;
+    KEEL_TRY(keel_store_commit(guard->worker->store, &what));
+    guard->mine.has_manifest = 1;
+    return KEEL_OK;
+}
+
+/* One node's manifest is enough: where a disk refuses it, the other nodes have it. Where all do, nothing is
+ * committed, and whose rank it is says why. */
+static enum keel_status commit(struct keel_guard *guard)
 {
     struct keel_worker *worker = guard->worker;
     const struct keel_retention retention = keel_job_retention(&worker->job);
-    if (keel_worker_first_of_node(guard->node, guard->position) != guard->position)
-        return;
-    struct keel_commit what = commit_of(guard, guard->summaries);
-    what.elsewhere = true;
-    if (keel_store_commit(worker->store, &what) != KEEL_OK)
+    char why[KEEL_DETAIL_BYTES] = "";
+    bool all_ok;
+    const enum keel_status status = commit_here(guard);
+    if (status != KEEL_OK)
+        snprintf(why, sizeof why, "%.400s", keel_detail());
+    KEEL_TRY(gather(guard, 3, &all_ok));
+    for (uint32_t p = 0; p < guard->rank_count; p++)
+        guard->committed = guard->committed || guard->all[p].has_manifest != 0;
+    if (status != KEEL_OK && !guard->committed)
+        blame(guard, keel_fail(status, "%s", why));
+    else if (status != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "the manifest of step %llu is not in this node's directory: %s",
-                 (unsigned long long)guard->step, keel_detail());
-    else if (keel_store_retain(worker->store, &retention, NULL) != KEEL_OK)
+                 (unsigned long long)guard->step, why);
+    else if (guard->mine.has_manifest != 0 && keel_store_retain(worker->store, &retention, NULL) != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "older snapshots stay in this node's directory: %s", keel_detail());
+    return KEEL_OK;
 }
 
 static void say_shard(const struct keel_guard *guard)
@@ -190,21 +210,23 @@ static enum keel_status protect(struct keel_guard *guard)
     guard->stores = keel_job_stores(&worker->job, guard->step);
     for (uint32_t p = 0; p < guard->rank_count; p++)
         guard->stores = guard->stores && !guard->all[p].store_busy;
-    commit(guard);
-    guard->committed = true;
-    say_shard(guard);
+    KEEL_TRY(commit(guard));
+    if (guard->committed)
+        say_shard(guard);
     return KEEL_OK;
 }
 
 static void *guard_thread(void *argument)
 {
     struct keel_guard *guard = argument;
-    enum keel_status status = protect(guard);
-    if (status != KEEL_OK)
+    guard->given_up = protect(guard);
+    if (guard->given_up != KEEL_OK) {
         keel_log(KEEL_LOG_INFO, "the snapshot of step %llu is given up: %s", (unsigned long long)guard->step,
                  keel_detail());
-    else if (!guard->committed && /* nobody commits it */
-             keel_save_discard(guard->worker->store, guard->step, guard->attempt, guard->position) != KEEL_OK)
+        snprintf(guard->detail, sizeof guard->detail, "%.400s", keel_detail());
+    } else if (!guard->committed && /* nobody commits it */
+               keel_save_discard(guard->worker->store, guard->step, guard->attempt, guard->position) !=
+                   KEEL_OK)
         keel_log(KEEL_LOG_WARN, "a failed snapshot stays until the next one: %s", keel_detail());
     atomic_store(&guard->ended, true);
     return NULL;
@@ -272,17 +294,19 @@ static void begin_store(struct keel_worker *worker)
     to->at_fault = to->committed = false;
     atomic_store(&to->ended, false);
     to->mover.group = worker->group;
-    to->running = keel_thread_create(&to->thread, "keel-store", store_thread, to) == KEEL_OK;
-    if (!to->running)
-        keel_log(KEEL_LOG_WARN, "nothing is copied to the store: %s", keel_detail());
+    to->running = true;
+    to->inline_run = keel_thread_create(&to->thread, "keel-store", store_thread, to) != KEEL_OK;
+    if (to->inline_run) /* the others wait for what this rank says */
+        store_thread(to);
 }
 
 static void end_store(struct keel_worker *worker)
 {
     struct keel_guard *storing = &worker->tiers.storing;
     char detail[KEEL_DETAIL_BYTES];
-    keel_thread_join(&storing->thread);
-    storing->running = false;
+    if (!storing->inline_run)
+        keel_thread_join(&storing->thread);
+    storing->inline_run = storing->running = false;
     if (storing->at_fault)
         keel_worker_note(worker, "store-failed", storing->step, storing->status, storing->detail);
     if (!storing->committed)
@@ -301,6 +325,8 @@ void keel_worker_guard_begin(struct keel_worker *worker, const struct keel_shard
     KEEL_ASSERT(!guard->running);
     if (snapshot->step == worker->job.steps) /* the end goes to the store whatever is on its way there */
         keel_worker_guard_drain(worker);
+    if (worker->tiers.records < snapshot->step) /* it is of this life, and may be gone back to */
+        worker->tiers.records = snapshot->step;
     guard->number = worker->tiers.begun;
     guard->step = snapshot->step;
     guard->attempt = snapshot->attempt;
@@ -312,7 +338,7 @@ void keel_worker_guard_begin(struct keel_worker *worker, const struct keel_shard
     if (summary != NULL)
         guard->mine.summary = *summary;
     guard->at_fault = guard->committed = guard->stores = false;
-    guard->status = KEEL_OK;
+    guard->status = guard->given_up = KEEL_OK;
     atomic_store(&guard->ended, false);
     guard->mover.group = worker->group;
     guard->running = true;
@@ -352,6 +378,17 @@ bool keel_worker_guard_poll(struct keel_worker *worker, bool wait)
     end_guard(worker);
     store_next(worker);
     return true;
+}
+
+/* What ends a view is met by the steps, too. */
+enum keel_status keel_worker_guard_broken(const struct keel_worker *worker)
+{
+    const struct keel_guard *guard = &worker->tiers.guard;
+    const enum keel_status status = guard->running ? KEEL_OK : guard->given_up;
+    if (status == KEEL_OK || status == KEEL_REVOKED || status == KEEL_PEER_LOST || status == KEEL_TIMEOUT)
+        return KEEL_OK;
+    return keel_fail(status, "the snapshot of step %llu was given up here, and the others wait: %.400s",
+                     (unsigned long long)guard->step, guard->detail);
 }
 
 void keel_worker_guard_drain(struct keel_worker *worker)

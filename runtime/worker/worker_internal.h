@@ -44,7 +44,7 @@ struct keel_worker_snapshot {
 
 /* snapshot.local: what a rank says of its shard of a snapshot. */
 struct keel_guard_record {
-    uint64_t ok, store_busy;
+    uint64_t ok, store_busy, has_manifest;
     uint64_t wall_ns; /* of position 0: when the snapshot was made */
     struct keel_shard_summary summary;
 };
@@ -63,6 +63,7 @@ struct keel_guard {
     bool at_fault, committed; /* this rank's failure, with */
     bool stores;              /* it is to go to the store */
     enum keel_status status;
+    enum keel_status given_up; /* OK: it had its part in all that was gathered; else why not, in `detail` */
     char detail[KEEL_DETAIL_BYTES];
     atomic_bool ended;
     struct keel_file_mover mover;
@@ -100,7 +101,7 @@ struct keel_worker_tiers {
     uint32_t from_nodes, from_store;       /* files that were brought for it */
     bool said, heard[KEEL_MEMBERS_MAX];
     /* Of the life before, from --resume auto:RECORDS[:COMMITTED]: the newest step on record, behind which no
-     * snapshot is taken, and the newest snapshot. */
+     * snapshot is taken, and the newest snapshot. What this life begins raises `records`. */
     uint64_t records, committed;
     bool has_records, has_committed;
 };
@@ -392,6 +393,8 @@ uint32_t keel_worker_first_of_node(const uint32_t *node, uint32_t position);
 void keel_worker_guard_begin(struct keel_worker *worker, const struct keel_shard_summary *summary);
 /* True: it has ended (tiers.guard says how), and nobody was told before. With `wait`, until it has. */
 bool keel_worker_guard_poll(struct keel_worker *worker, bool wait);
+/* Others wait for what this rank's guard could not do: the worker ends with that, so that they go on. */
+enum keel_status keel_worker_guard_broken(const struct keel_worker *worker);
 /* Until what goes to the store is there. */
 void keel_worker_guard_drain(struct keel_worker *worker);
 /* The view ends: revokes its group if something is under way. */

@@ -303,6 +303,7 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
         if ((flags & KEEL_STEP_FLAG_FAILED) != 0)
             keel_worker_snapshot_give_up(worker);
         keel_worker_snapshot_poll(worker, last && snapshot_due(worker));
+        KEEL_TRY(keel_worker_guard_broken(worker));
         keel_worker_snapshot_age(worker);
         /* All ranks begin one, or none does: at the end each has waited for its own. */
         bool due = snapshot_due(worker), wait = (flags & KEEL_STEP_FLAG_WAIT) != 0 && !(last && due);

@@ -156,6 +156,19 @@ check "with the same bits" same_bits "$plain" "$out"
 check "from the copy that its partner had" said resumed "with [12] shards from copies on other nodes"
 check "and its report says so" grep -q "shards from copies on other nodes" "$out/report.html"
 
+# Both holders of a piece die, and the run goes on: back to what it committed itself. One may die of the other's loss, or
+# before a snapshot is whole.
+for _ in 1 2 3 4 5; do
+    rm -rf "$root/nodes" "$root/lost"
+    run lost 24 --set "snapshot.local=$root/nodes" --set cluster.nodes=1 --set parallel.zero=1 --drill kill:rank=1,step=20,at=reduce \
+        --drill kill:rank=2,step=20,at=reduce
+    sed '/"state-lost"/q' "$out/events.jsonl" >"$root/before"
+    grep -q '"state-lost"' "$root/before" && grep -q '"event":"snapshot"' "$root/before" && break
+done
+check "both holders of a piece die: the run goes on to the end" done_well
+check "with the same bits" same_bits "$plain" "$out"
+check "from the newest snapshot of this run" said state-lost "to the newest snapshot"
+
 # Fewer ranks, and pieces that each owns: each node gets all of it.
 rm -rf "$root/nodes" "$root/store"
 run fewer 16 --set "snapshot.local=$root/nodes" --set "snapshot.store=$root/store" --set parallel.zero=1
