@@ -166,7 +166,8 @@ enum keel_status keel_run_find(const char *directory, struct keel_process *out)
     KEEL_TRY(keel_path_join(lock, directory, "run.lock"));
     if (!keel_launch_is_locked(directory) || stat(lock, &file) != 0)
         return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
-    KEEL_TRY(read_pid(lock, &found.pid));
+    if (read_pid(lock, &found.pid) != KEEL_OK)
+        return keel_fail(KEEL_BUSY, "%s: a run is beginning there; ask again", directory);
     /* First a descriptor of whoever has the number, then whether that is the one: so it is no later one. */
     found.pidfd = (int)syscall(SYS_pidfd_open, found.pid, 0);
     if (found.pidfd < 0 || !has_open(found.pid, &file)) {

@@ -34,7 +34,7 @@ struct keel_run_look {
 enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *out);
 
 /* The process that holds the directory, by pidfd, which the caller closes (keel_process_close). NOT_FOUND:
- * nobody does. UNSUPPORTED: it is on another host. */
+ * nobody does. BUSY: it does not say yet who it is. UNSUPPORTED: it is on another host. */
 enum keel_status keel_run_find(const char *directory, struct keel_process *out);
 
 #endif

@@ -459,6 +459,17 @@ static void end_snapshots(struct keel_launcher *launcher)
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
+/* Who looks whether it is held (keel_file_is_locked) holds it for a moment, too. */
+static bool lock_alone(int fd)
+{
+    bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    for (int try = 0; try < 10 && !locked; try++) {
+        keel_sleep_until_ns(keel_deadline_after_ns(5 * KEEL_NS_PER_MS));
+        locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    }
+    return locked;
+}
+
 enum keel_status keel_launch_lock(const char *directory, int *out_fd)
 {
     char path[KEEL_PATH_BYTES], text[32] = "";
@@ -466,7 +477,7 @@ enum keel_status keel_launch_lock(const char *directory, int *out_fd)
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be opened; give another --out", path);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (!lock_alone(fd)) {
         ssize_t got = pread(fd, text, sizeof text - 1, 0);
         close(fd);
         int pid = got > 0 ? atoi(text) : 0;

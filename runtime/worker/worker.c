@@ -475,7 +475,7 @@ static void spoil_board(void *context, const char *faults)
 static void wipe_node(void *context)
 {
     const struct keel_worker *worker = context;
-    char name[32], own[KEEL_PATH_BYTES];
+    char name[32], own[KEEL_PATH_BYTES] = "";
     snprintf(name, sizeof name, "node-%u", worker->node);
     if (keel_path_join(own, worker->job.snapshot_local, name) != KEEL_OK || keel_remove_tree(own) != KEEL_OK)
         keel_log(KEEL_LOG_ERROR, "the drill could not wipe %s: %s", own, keel_detail());

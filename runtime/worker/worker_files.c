@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { WAVE = 4, PIECE_BYTES = 4 << 20, PIECES_MAX = 1 << 16 };
+static const uint64_t file_bytes_max = (uint64_t)PIECE_BYTES * (PIECES_MAX - 2);
 /* Bits of a sequence, below those of the call: numbers of moves and of gatherings, with pieces below. Where
  * the highest is set and the rest is no gathering's, of links, which have more messages than files pieces. */
 enum {
@@ -93,6 +94,8 @@ static void open_source(const struct keel_file_mover *mover, struct stream *stre
     enum keel_status status = keel_tier_look(mover->tier, &stream->move->object, &info);
     if (status == KEEL_OK)
         status = keel_tier_open(mover->tier, &stream->move->object, &stream->source);
+    if (status == KEEL_OK && info.bytes > file_bytes_max)
+        status = keel_fail(KEEL_LIMIT, "a file of %llu bytes", (unsigned long long)info.bytes);
     head->status = (uint64_t)status;
     if (status != KEEL_OK)
         return;
@@ -104,7 +107,7 @@ static void open_source(const struct keel_file_mover *mover, struct stream *stre
 static void open_sink(const struct keel_file_mover *mover, struct stream *stream)
 {
     const struct file_head *head = &stream->lent->head;
-    if (head->status != KEEL_OK || head->bytes > (uint64_t)PIECE_BYTES * (PIECES_MAX - 2))
+    if (head->status != KEEL_OK)
         (void)keel_fail(KEEL_NOT_FOUND, "rank %u has no sound copy of what it was to send",
                         stream->move->from);
     else if (keel_tier_create(mover->tier, &stream->move->object, head->bytes, &stream->sink) != KEEL_OK)
