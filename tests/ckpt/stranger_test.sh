@@ -91,7 +91,7 @@ check "more than that is not" refused 4 stranger rebuild "$set_of" 0
 check "a job runs" timeout 600 "$keel" run "$here/../../runtime/jobs/demo.conf" --ranks 2 --out "$root/run" \
     --set data.path="$here/../../ckpt/README.md" --set model.layers=1 --set model.width=64 --set model.heads=2 \
     --set model.block=16 --set train.steps=160 --set train.lr=1e-6 --set train.min_lr=1e-6 \
-    --set train.eval_every=0 --set snapshot.every=20 --set snapshot.codec=delta --set snapshot.keep=4
+    --set train.eval_every=0 --set snapshot.every=20 --set snapshot.codec=delta --set snapshot.keep=4 --set snapshot.background=no
 newest_delta() { # a save whose predecessor is not committed yet has none
     find "$root/run/ckpt/demo" -name manifest.json -exec dirname {} \; | sort -rV | while read -r directory; do
         "$keel" ckpt show "$directory" >"$root/shown"
