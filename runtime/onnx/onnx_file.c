@@ -211,8 +211,8 @@ static enum keel_status place_floats(struct keel_onnx_file *file, struct keel_on
         if (external->offset > map->count || wanted > map->count - external->offset ||
             (external->has_length && external->length != wanted))
             return keel_fail(KEEL_INVALID, "%s: %.*s has no %llu bytes from %llu on in %s", file->path,
-                             (int)tensor->name.bytes, tensor->name.at, (unsigned long long)wanted,
-                             (unsigned long long)external->offset, map->path);
+                             (int)(tensor->name.bytes < 200 ? tensor->name.bytes : 200), tensor->name.at,
+                             (unsigned long long)wanted, (unsigned long long)external->offset, map->path);
         tensor->bytes = (const uint8_t *)map->bytes + external->offset;
         return KEEL_OK;
     }
@@ -336,7 +336,6 @@ static enum keel_status read_attribute(struct keel_onnx_file *file, struct keel_
             KEEL_TRY(read_tensor(file, field.bytes, tensor));
             out->tensor = tensor;
         } else if (field.number == 8) {
-            out->is_list = true;
             KEEL_TRY(add_numbers(file, &list, &field));
         }
     }

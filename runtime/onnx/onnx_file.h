@@ -45,7 +45,6 @@ struct keel_onnx_attribute {
     float real;
     const int64_t *list; /* list_count integers */
     uint32_t list_count;
-    bool is_list;
     const struct keel_onnx_tensor *tensor; /* or NULL */
 };
 

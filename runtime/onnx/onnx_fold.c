@@ -33,6 +33,7 @@ static double element(const struct value *x, const struct value *of, uint64_t i)
 struct function {
     const char *name;
     double (*of)(const double x[3]);
+    uint32_t operands;
 };
 #define FUNCTION(name, value)                                                                                \
     static double name##_of(const double x[3])                                                               \
@@ -51,9 +52,9 @@ FUNCTION(modulo, x[0] - floor(x[0] / x[1]) * x[1])
 FUNCTION(negative, -x[0])
 FUNCTION(root, sqrt(x[0]))
 static const struct function functions[] = {
-    {"Add", add_of},   {"Div", divide_of},   {"Equal", equal_of},  {"Greater", greater_of},
-    {"Less", less_of}, {"Mod", modulo_of},   {"Mul", multiply_of}, {"Neg", negative_of},
-    {"Sqrt", root_of}, {"Sub", subtract_of}, {"Where", where_of},
+    {"Add", add_of, 2},   {"Div", divide_of, 2},   {"Equal", equal_of, 2},  {"Greater", greater_of, 2},
+    {"Less", less_of, 2}, {"Mod", modulo_of, 2},   {"Mul", multiply_of, 2}, {"Neg", negative_of, 1},
+    {"Sqrt", root_of, 1}, {"Sub", subtract_of, 2}, {"Where", where_of, 3},
 };
 enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
@@ -74,7 +75,7 @@ static bool elementwise(const struct fold *fold, const struct function *function
         whole.size[whole.dims - 1 - d] = size;
     }
     double *out = keel_onnx_give_numbers(fold->build, whole.dims, whole.size);
-    bool known = out != NULL && fold->count <= 3, real = false;
+    bool known = out != NULL, real = false;
     for (uint32_t i = 0; i < fold->count; i++)
         real = real || fold->in[i]->real;
     keel_onnx_result(fold->build)->real = real;
@@ -163,7 +164,7 @@ static bool slice(const struct fold *fold)
     uint32_t count;
     if (x->dims != 1 || fold->count < 3 || keel_onnx_integers(fold->build, 1, &from, 1, &count) != KEEL_OK ||
         count != 1 || keel_onnx_integers(fold->build, 2, &to, 1, &count) != KEEL_OK || count != 1 ||
-        (fold->count > 4 &&
+        (keel_onnx_has_operand(fold->build, 4) &&
          (keel_onnx_integers(fold->build, 4, &step, 1, &count) != KEEL_OK || count != 1)) ||
         step != 1)
         return false;
@@ -254,7 +255,7 @@ bool keel_onnx_fold_node(struct build *build, enum keel_status *status)
     for (uint32_t i = 0; i < FUNCTIONS && !ours; i++)
         if (keel_onnx_text_is(operation, functions[i].name)) {
             ours = true;
-            done = elementwise(&fold, &functions[i]);
+            done = fold.count == functions[i].operands && elementwise(&fold, &functions[i]);
         }
     *status = KEEL_OK;
     if (keel_onnx_text_is(operation, "Cast")) {
@@ -268,7 +269,8 @@ bool keel_onnx_fold_node(struct build *build, enum keel_status *status)
                                             : trunc(fold.in[0]->number[i]);
         keel_onnx_result(build)->real = to == KEEL_ONNX_FLOAT;
         ours = true;
-        done = out != NULL;
+        done = out != NULL && (to == KEEL_ONNX_FLOAT || to == KEEL_ONNX_INT32 || to == KEEL_ONNX_INT64 ||
+                               to == KEEL_ONNX_BOOL);
     } else if (keel_onnx_text_is(operation, "Concat")) {
         ours = true;
         done = concat(&fold);

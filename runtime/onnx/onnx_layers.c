@@ -133,6 +133,8 @@ static enum keel_status build_softmax(struct build *build)
     KEEL_TRY(keel_onnx_axis_of(build, keel_onnx_integer_attribute(build, "axis", -1), x->dims, &axis));
     if (axis != x->dims - 1)
         return keel_onnx_refuse_node(build, "axis %u of %u dimensions; the last is covered", axis, x->dims);
+    if (keel_onnx_place_of_dim(x, axis) == KEEL_DIMS_MAX)
+        return keel_onnx_refuse_node(build, "rows of 1 in more than four dimensions");
     KEEL_TRY(keel_onnx_plain(build, x, &at));
     return keel_onnx_give(build, keel_graph_softmax(build->graph, at), x->dims, x->size, false);
 }
@@ -145,11 +147,15 @@ static enum keel_status axes_to_reduce(struct build *build, const struct value *
     const struct keel_onnx_attribute *list = keel_onnx_attribute(build, "axes");
     int64_t axes[KEEL_ONNX_DIMS_MAX] = {0};
     uint32_t count = 0, axis;
-    if (list != NULL && list->list_count <= KEEL_ONNX_DIMS_MAX)
+    if (list != NULL && list->list_count > KEEL_ONNX_DIMS_MAX)
+        return keel_onnx_refuse_node(build, "%u axes of %u dimensions", list->list_count, x->dims);
+    if (list != NULL)
         for (; count < list->list_count; count++)
             axes[count] = list->list[count];
     else if (keel_onnx_has_operand(build, 1))
         KEEL_TRY(keel_onnx_integers(build, 1, axes, KEEL_ONNX_DIMS_MAX, &count));
+    if (count == 0 && keel_onnx_integer_attribute(build, "noop_with_empty_axes", 0) != 0)
+        return keel_onnx_refuse_node(build, "noop_with_empty_axes without axes is not covered");
     *out = count == 0 ? (1U << x->dims) - 1 : 0;
     for (uint32_t i = 0; i < count; i++) {
         KEEL_TRY(keel_onnx_axis_of(build, axes[i], x->dims, &axis));
@@ -162,7 +168,7 @@ static enum keel_status reduce(struct build *build, enum keel_reduce_kind kind)
 {
     struct value *x;
     uint64_t size[KEEL_ONNX_DIMS_MAX];
-    uint32_t axes, dims = 0;
+    uint32_t axes = 0, dims = 0;
     keel_value at;
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
     KEEL_TRY(axes_to_reduce(build, x, &axes));

@@ -45,14 +45,15 @@ static enum keel_status build_constant(struct build *build)
         (!keel_onnx_text_is(of->name, "value_int") && !keel_onnx_text_is(of->name, "value_float") &&
          !keel_onnx_text_is(of->name, "value_ints")))
         return keel_onnx_refuse_node(build, "a constant that is no tensor, integer or float");
+    const bool list = keel_onnx_text_is(of->name, "value_ints"); /* which may be empty */
     const uint64_t size = of->list_count;
-    double *number = keel_onnx_give_numbers(build, of->is_list, &size);
+    double *number = keel_onnx_give_numbers(build, list, &size);
     if (number == NULL)
         return keel_onnx_refuse_node(build, "no memory for its numbers");
     keel_onnx_result(build)->real = keel_onnx_text_is(of->name, "value_float");
-    for (uint32_t i = 0; of->is_list && i < of->list_count; i++)
+    for (uint32_t i = 0; list && i < of->list_count; i++)
         number[i] = (double)of->list[i];
-    if (!of->is_list)
+    if (!list)
         number[0] = keel_onnx_text_is(of->name, "value_int") ? (double)of->integer : (double)of->real;
     return KEEL_OK;
 }

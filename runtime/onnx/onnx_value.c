@@ -376,10 +376,16 @@ double *keel_onnx_give_numbers(struct build *build, uint32_t dims, const uint64_
 {
     struct value *out = keel_onnx_result(build);
     struct value as = {.dims = dims};
+    uint64_t most = 1; /* sizes of 0 aside: nothing that is made of these sizes wraps around */
     memcpy(as.size, size, dims * sizeof *size);
+    for (uint32_t i = 0; i < dims; i++) {
+        if (size[i] > KEEL_ONNX_NUMBERS_MAX / most)
+            return NULL;
+        most *= size[i] == 0 ? 1 : size[i];
+    }
     const uint64_t count = keel_onnx_count_of_value(&as);
     build->numbers += count;
-    double *number = count > KEEL_ONNX_NUMBERS_MAX || build->numbers > KEEL_ONNX_FOLDED_MAX
+    double *number = build->numbers > KEEL_ONNX_FOLDED_MAX
                          ? NULL
                          : keel_onnx_file_alloc(build->file, count == 0 ? 1 : count, sizeof *number);
     if (number == NULL)
@@ -421,6 +427,8 @@ enum keel_status keel_onnx_integers(struct build *build, uint32_t index, int64_t
             build, "operand %u must be known when the graph is read, %u integers at most", index, most);
     for (uint64_t i = 0; i < count; i++) {
         const double x = value->number[i];
+        if (isnan(x))
+            return keel_onnx_refuse_node(build, "operand %u holds what is no number", index);
         out[i] = x >= 9e18 ? INT64_MAX : x <= -9e18 ? INT64_MIN : (int64_t)x;
     }
     *out_count = (uint32_t)count;

@@ -280,9 +280,10 @@ static void put_message(struct message *m, uint32_t number, const struct message
     put_bytes(m, number, part->at, part->count);
 }
 
-/* operands and results: names by spaces */
-static void put_node(struct message *graph, const char *name, const char *operation, const char *in,
-                     const char *out)
+/* operands and results: names by spaces, of which two in a row leave one out; `attribute`: an integer, or
+ * NULL */
+static void put_node_with(struct message *graph, const char *name, const char *operation, const char *in,
+                          const char *out, const char *attribute, uint64_t value)
 {
     struct message node = {.count = 0};
     const char *const lists[] = {in, out};
@@ -294,7 +295,19 @@ static void put_node(struct message *graph, const char *name, const char *operat
         }
     put_text(&node, 3, name);
     put_text(&node, 4, operation);
+    if (attribute != NULL) {
+        struct message part = {.count = 0};
+        put_text(&part, 1, attribute);
+        put_integer(&part, 3, value);
+        put_message(&node, 5, &part);
+    }
     put_message(graph, 1, &node);
+}
+
+static void put_node(struct message *graph, const char *name, const char *operation, const char *in,
+                     const char *out)
+{
+    put_node_with(graph, name, operation, in, out, NULL, 0);
 }
 
 static void put_port(struct message *graph, uint32_t number, const char *name, uint32_t type, uint32_t dims,
@@ -395,6 +408,54 @@ START_TEST(what_is_not_covered_is_refused_by_node_and_operator)
 }
 END_TEST
 
+static void put_integers(struct message *graph, const char *name, uint64_t count, const int64_t *values)
+{
+    put_tensor(graph, name, KEEL_ONNX_INT64, 1, &count, values, count * sizeof *values, NULL);
+}
+
+/* Of operands that are known when the graph is read: sizes whose product wraps around 64 bits, what is no
+ * number, steps behind axes that are left out, types that are not read, operands that lack. */
+START_TEST(numbers_that_are_known_are_refused_where_they_would_be_others)
+{
+    static const int64_t huge[] = {65536, 65536, 65536, 65536}, counted[] = {0, 1, 2, 3}, from = 0, to = 4,
+                         two = 2, ones[] = {2, 3, 2, 2, 1};
+    static const uint64_t one = 1;
+    static const float nothing = NAN, half = 0.5F;
+    static const struct {
+        const char *operation, *in, *attribute;
+        uint64_t value;
+        const char *why;
+    } rows[] = {
+        {"ConstantOfShape", "huge", NULL, 0, "node last (ConstantOfShape): is not covered for operands"},
+        {"Reshape", "x nothing", NULL, 0, "node last (Reshape): operand 1 holds what is no number"},
+        {"Slice", "counted from to  two", NULL, 0, "node last (Slice): is not covered for operands"},
+        {"Cast", "half", "to", 11, "node last (Cast): is not covered for operands"},
+        {"Sub", " half", NULL, 0, "node last (Sub): is not covered for operands"},
+        {"Add", "half", NULL, 0, "node last (Add): is not covered for operands"},
+        {"Softmax", "five", NULL, 0, "node last (Softmax): rows of 1 in more than four dimensions"},
+        {"ReduceSum", "x", "noop_with_empty_axes", 1, "node last (ReduceSum): noop_with_empty_axes"},
+    };
+    struct message nodes, good = {.count = 0};
+    put_tensor(&good, "table", KEEL_ONNX_FLOAT, 2, table_shape, table, sizeof table, NULL);
+    put_integers(&good, "huge", 4, huge);
+    put_integers(&good, "counted", 4, counted);
+    put_integers(&good, "from", 1, &from);
+    put_integers(&good, "to", 1, &to);
+    put_integers(&good, "two", 1, &two);
+    put_integers(&good, "ones", 5, ones);
+    put_tensor(&good, "nothing", KEEL_ONNX_FLOAT, 1, &one, &nothing, sizeof nothing, NULL);
+    put_tensor(&good, "half", KEEL_ONNX_FLOAT, 1, &one, &half, sizeof half, NULL);
+    put_node(&good, "rows", "Gather", "table ids", "x");
+    put_node(&good, "more", "Reshape", "x ones", "five");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        nodes = good;
+        put_node_with(&nodes, "last", rows[i].operation, rows[i].in, "y", rows[i].attribute, rows[i].value);
+        put_node_with(&nodes, "copied", "Concat", "y", "logits", "axis", 1);
+        refuse_nodes(&nodes, rows[i].why);
+    }
+}
+END_TEST
+
 START_TEST(tensors_that_lie_are_refused)
 {
     static const uint64_t huge[] = {UINT64_C(1) << 50, 4}, wrong[] = {5, 5},
@@ -461,6 +522,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_model_that_is_cut_anywhere_is_refused);
     tcase_add_loop_test(tc, changed_bytes_do_no_harm, 0, MODELS);
     tcase_add_test(tc, what_is_not_covered_is_refused_by_node_and_operator);
+    tcase_add_test(tc, numbers_that_are_known_are_refused_where_they_would_be_others);
     tcase_add_test(tc, tensors_that_lie_are_refused);
     tcase_add_test(tc, weights_beside_the_file_are_read_and_no_others);
     tcase_add_test(tc, another_model_has_its_logits);
