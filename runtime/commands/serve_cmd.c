@@ -1,8 +1,9 @@
 /* serve_cmd.c - `keel serve JOB|SNAPSHOT`: texts by a snapshot for whoever asks over HTTP, until a signal
  * comes.
  *
- * Three threads: this one waits for signals and looks after clients, one of libmicrohttpd's speaks with them
- * (serve_http.c), and one computes (serve.c). */
+ * Three threads: this one waits for the end and looks after clients, one of libmicrohttpd's speaks with them
+ * (serve_http.c), and one computes (serve.c). Signals are held by the process's own handler and not read from
+ * a signalfd: drivers have threads that do not block them, and would take them first. */
 #include "serve_cmd.h"
 #include "serve_http.h"
 #include "trained.h"
@@ -10,11 +11,11 @@
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
+#include <keel/process.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 enum { PORT = 8080, SLOTS = 4, SLOTS_MAX = 64, QUEUE = 64, QUEUE_MAX = 65536, CONNECTIONS = 256 };
@@ -32,7 +33,8 @@ struct serving {
     struct keel_trained trained;
     struct keel_serve *serve;
     struct keel_http *http;
-    int signals, ended; /* descriptors; -1: not open */
+    int ended; /* a descriptor, which is read from once the computing thread has ended; -1: not open */
+    bool over; /* it has */
 };
 
 static enum keel_status check_options(const struct own *own)
@@ -54,20 +56,14 @@ static enum keel_status check_options(const struct own *own)
 
 /* ---- what there is to wait for ------------------------------------------------------------------------- */
 
+/* From now on the first signal is noted, and another one a second later ends the process (keel/process.h). */
 static enum keel_status take_signals(struct serving *serving)
 {
-    sigset_t ours;
-    sigemptyset(&ours);
-    sigaddset(&ours, SIGINT);
-    sigaddset(&ours, SIGTERM);
-    sigaddset(&ours, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &ours, NULL);
+    (void)keel_process_hold_interrupts(true);
     signal(SIGPIPE, SIG_IGN);
-    serving->signals = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
     serving->ended = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return serving->signals >= 0 && serving->ended >= 0
-               ? KEEL_OK
-               : keel_fail_errno(errno, "keel serve: no descriptors for signals");
+    return serving->ended >= 0 ? KEEL_OK
+                               : keel_fail_errno(errno, "keel serve: no descriptor for the computing thread");
 }
 
 static void on_ended(void *context)
@@ -76,17 +72,10 @@ static void on_ended(void *context)
     (void)!write(((const struct serving *)context)->ended, &one, sizeof one);
 }
 
-static bool has(int fd)
+static void wait_ms(struct serving *serving, int ms)
 {
-    uint64_t taken[sizeof(struct signalfd_siginfo) / sizeof(uint64_t)];
-    return read(fd, taken, sizeof taken) > 0;
-}
-
-static void wait_ms(const struct serving *serving, int ms)
-{
-    struct pollfd fds[] = {{.fd = serving->signals, .events = POLLIN},
-                           {.fd = serving->ended, .events = POLLIN}};
-    (void)poll(fds, 2, ms);
+    struct pollfd look = {.fd = serving->over ? -1 : serving->ended, .events = POLLIN};
+    serving->over = poll(&look, 1, ms) > 0 || serving->over;
 }
 
 /* ---- serving ------------------------------------------------------------------------------------------- */
@@ -139,26 +128,21 @@ static void tell_address(const struct serving *serving)
 /* Until a signal, or a failure of the device. */
 static void serve(struct serving *serving)
 {
-    while (!has(serving->signals) && !has(serving->ended)) {
+    while (!keel_process_interrupted() && !serving->over) {
         wait_ms(serving, SWEEP_MS);
         keel_http_sweep(serving->http);
     }
 }
 
-/* What was taken is done, and its clients take it; another signal ends that. INTERRUPTED. */
-static enum keel_status drain(struct serving *serving)
+/* What was taken is done, or has failed, and its clients take it. */
+static void drain(struct serving *serving)
 {
-    bool ended = false;
     keel_http_drain(serving->http);
     keel_serve_drain(serving->serve);
-    while (!ended || keel_http_is_busy(serving->http)) {
+    while (!serving->over || keel_http_is_busy(serving->http)) {
         wait_ms(serving, DRAIN_MS);
         keel_http_sweep(serving->http);
-        ended = has(serving->ended) || ended;
-        if (has(serving->signals))
-            return keel_fail(KEEL_INTERRUPTED, "keel serve: ended by a second signal");
     }
-    return KEEL_OK;
 }
 
 static void print_figures(const struct serving *serving, bool as_json)
@@ -197,7 +181,7 @@ static enum keel_status run_all(struct serving *serving, const struct keel_comma
     KEEL_TRY(start(serving));
     tell_address(serving);
     serve(serving);
-    KEEL_TRY(drain(serving));
+    drain(serving);
     print_figures(serving, command->json);
     return KEEL_OK;
 }
@@ -207,8 +191,6 @@ static enum keel_status unmake(struct serving *serving)
     keel_http_destroy(serving->http);
     const enum keel_status status = keel_serve_destroy(serving->serve);
     keel_trained_close(&serving->trained);
-    if (serving->signals >= 0)
-        close(serving->signals);
     if (serving->ended >= 0)
         close(serving->ended);
     return status;
@@ -221,10 +203,8 @@ static int run(const struct keel_command *command)
     if (status != KEEL_OK)
         return keel_command_report(command->set, status);
     serving->own = keel_command_own(command);
-    serving->signals = serving->ended = -1;
+    serving->ended = -1;
     status = run_all(serving, command);
-    if (status == KEEL_INTERRUPTED)
-        _exit(keel_command_report(command->set, status)); /* clients and threads end with the process */
     int code = status == KEEL_OK ? 0 : keel_command_report(command->set, status);
     status = unmake(serving);
     if (code == 0 && status != KEEL_OK)

@@ -13,12 +13,12 @@ struct keel_serve;
 struct keel_serve_ticket; /* of a request that was taken */
 
 struct keel_serve_config {
-    struct keel_inference *inference; /* borrowed, as data: for the thread alone until destroy */
-    const struct keel_data *data;
-    uint32_t block;     /* tokens that the model sees at once */
-    uint32_t slots;     /* texts at once; with keys and values as many as the inference keeps */
-    uint32_t queue_max; /* requests that wait */
-    bool decodes;       /* keel_inference_decode computes them, all together; else each is computed whole */
+    struct keel_inference *inference; /* borrowed: for the thread alone until destroy */
+    const struct keel_data *data;     /* borrowed: its texts are read on the callers' threads too */
+    uint32_t block;                   /* tokens that the model sees at once */
+    uint32_t slots;                   /* texts at once; with keys and values as many as the inference keeps */
+    uint32_t queue_max;               /* requests that wait */
+    bool decodes; /* keel_inference_decode computes them, all together; else each is computed whole */
     /* The thread has ended, by a failure or since all is done: called once, on it. */
     void (*ended)(void *context);
     void *context;

@@ -95,10 +95,15 @@ curl -sN --max-time 120 "http://127.0.0.1:$port/v1/completions" -d '{"max_tokens
 client=$!
 until grep -q data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
 kill -TERM $server
-sleep 0.5
+sleep 1.5 # within a second it counts as the first
 kill -TERM $server
 check "a second signal ends it at once" ended 5
 wait $client
+KEEL_DEVICE_FAULTS="error:launch=400" serve "$root/long" --device host
+ask '{"max_tokens":100}'
+check "a device that fails is said" grep -q '"code":500,"message":"the device has failed"' "$root/answer"
+check "and ends it" ended 1
+check "by its name" grep -q 'keel serve: the device failed: host: .* injected, number 400' "$root/errors"
 
 # ---- other models ----
 train moe-demo moe --set model.experts=4 --set model.capacity=0.5 --set train.batch=2
@@ -111,6 +116,10 @@ wanted=$(python3 -c 'import json, sys; print(json.loads(open(sys.argv[1]).readli
 check "and is served" [ "$(text_of "$root/answer")" = "$wanted" ]
 kill -TERM $server
 check "and ends" ended 0
+serve "$root/moe" --device pocl # whose threads take signals that they do not block
+kill -TERM $server
+check "a signal ends it when what was taken is done, whatever threads a driver has" ended 0
+check "and says so" grep -q 'keel serve: 0 requests' "$root/errors"
 
 # ---- what cannot be ----
 refused() { # NAME CODE WORDS ARGUMENTS...
