@@ -146,26 +146,46 @@ enum keel_status keel_committer_open(const struct keel_committer_config *config,
     return KEEL_OK;
 }
 
+/* With the lock held: the newest order, if it was not begun. */
+static struct order *newest_waiting(struct keel_committer *committer)
+{
+    return committer->ordered - committer->done >= 2
+               ? &committer->orders[(committer->ordered - 1) % ORDERS_MAX]
+               : NULL;
+}
+
 enum keel_status keel_committer_order(struct keel_committer *committer, uint64_t step, uint64_t attempt,
-                                      const struct keel_shard_summary *shards, uint32_t count)
+                                      const struct keel_shard_summary *shards, uint32_t count,
+                                      struct keel_committed *given_up)
 {
     KEEL_ASSERT(count <= KEEL_MEMBERS_MAX);
     keel_mutex_lock(&committer->lock);
-    bool full = committer->ordered - committer->taken == ORDERS_MAX;
-    if (!full) {
-        struct order *order = &committer->orders[committer->ordered % ORDERS_MAX];
-        *order = (struct order){.step = step, .attempt = attempt, .count = count};
+    const bool full = committer->ordered - committer->taken == ORDERS_MAX;
+    struct order *order =
+        full ? newest_waiting(committer) : &committer->orders[committer->ordered % ORDERS_MAX];
+    const bool takes_place = full && order != NULL;
+    *given_up = (struct keel_committed){.step = step, .attempt = attempt};
+    struct keel_bitset ranks = ranks_of(shards, count);
+    if (takes_place) {
+        *given_up = (struct keel_committed){.step = order->step, .attempt = order->attempt};
+        ranks = ranks_of(order->shards, order->count);
+    }
+    if (order != NULL) {
+        order->step = step;
+        order->attempt = attempt;
+        order->count = count;
         memcpy(order->shards, shards, count * sizeof shards[0]);
-        committer->ordered++;
+        committer->ordered += !full;
         keel_cond_broadcast(&committer->moved);
     }
     keel_mutex_unlock(&committer->lock);
     if (!full)
         return KEEL_OK;
-    const struct keel_bitset ranks = ranks_of(shards, count);
-    keel_committer_drop(committer, step, attempt, &ranks);
-    return keel_fail(KEEL_BUSY, "%d snapshots wait to be committed; step %llu is given up", ORDERS_MAX,
-                     (unsigned long long)step);
+    keel_committer_drop(committer, given_up->step, given_up->attempt, &ranks);
+    given_up->status = keel_fail(KEEL_BUSY, "%d snapshots wait to be committed; step %llu is given up",
+                                 ORDERS_MAX, (unsigned long long)given_up->step);
+    snprintf(given_up->detail, sizeof given_up->detail, "%s", keel_detail());
+    return given_up->status;
 }
 
 void keel_committer_drop(struct keel_committer *committer, uint64_t step, uint64_t attempt,

@@ -36,9 +36,13 @@ struct keel_committed {
 
 enum keel_status keel_committer_open(const struct keel_committer_config *config, struct keel_committer **out);
 
-/* Order a commit. Does not block; BUSY when four wait already (the disk is slower than the snapshots). */
+/* Order a commit. Does not block. When four wait already (the disk is slower than the snapshots) this one
+ * takes the place of the newest of them, so that the snapshot of a run's last step is never the one that is
+ * given up. BUSY: one was given up, and *given_up says which: that one, or this one, where results of the
+ * others wait to be taken. */
 enum keel_status keel_committer_order(struct keel_committer *committer, uint64_t step, uint64_t attempt,
-                                      const struct keel_shard_summary *shards, uint32_t count);
+                                      const struct keel_shard_summary *shards, uint32_t count,
+                                      struct keel_committed *given_up);
 
 /* Remove the shards of these ranks of an attempt that nobody orders any more; of one that is
  * committed they stay. Does not block. At most KEEL_DROPS_MAX wait, what is more stays until retention. */

@@ -131,18 +131,27 @@ static void effect_node_start(void *context, uint16_t node, uint32_t incarnation
     launcher->agents[node].unstarted = true;
 }
 
+static void report_snapshots(struct keel_launcher *launcher)
+{
+    struct keel_committed result;
+    while (launcher->committer != NULL && keel_committer_take(launcher->committer, &result))
+        launcher->report->snapshot(launcher->report->context, &result);
+}
+
 static void effect_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
                                    const struct keel_shard_summary *shards, uint32_t count)
 {
     struct keel_launcher *launcher = launcher_of(context);
-    enum keel_status status = launcher->committer == NULL
-                                  ? keel_fail(KEEL_INVALID, "a snapshot of a job that asks for none")
-                                  : keel_committer_order(launcher->committer, step, attempt, shards, count);
-    if (status == KEEL_OK)
-        return;
-    struct keel_committed failed = {.step = step, .attempt = attempt, .status = status};
-    snprintf(failed.detail, sizeof failed.detail, "%s", keel_detail());
-    launcher->report->snapshot(launcher->report->context, &failed);
+    struct keel_committed failed = {.step = step, .attempt = attempt};
+    if (launcher->committer != NULL) {
+        report_snapshots(launcher); /* results take room */
+        failed.status = keel_committer_order(launcher->committer, step, attempt, shards, count, &failed);
+    } else {
+        failed.status = keel_fail(KEEL_INVALID, "a snapshot of a job that asks for none");
+        snprintf(failed.detail, sizeof failed.detail, "%s", keel_detail());
+    }
+    if (failed.status != KEEL_OK)
+        launcher->report->snapshot(launcher->report->context, &failed);
 }
 
 static void effect_snapshot_drop(void *context, uint64_t step, uint64_t attempt,
@@ -198,13 +207,6 @@ static const struct keel_env effects = {
     .shortage = effect_shortage,
     .note = effect_note,
 };
-
-static void report_snapshots(struct keel_launcher *launcher)
-{
-    struct keel_committed result;
-    while (launcher->committer != NULL && keel_committer_take(launcher->committer, &result))
-        launcher->report->snapshot(launcher->report->context, &result);
-}
 
 /* ---- signals ------------------------------------------------------------------------------------------ */
 

@@ -5,6 +5,7 @@
 #include <keel/clock.h>
 #include <keel/file.h>
 #include <poll.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,6 +69,7 @@ static struct keel_shard_summary save_shard(uint64_t step)
     return save_filled(step, 1);
 }
 
+static struct keel_committed given_up;
 static struct keel_committed take(void)
 {
     struct keel_committed result;
@@ -81,7 +83,7 @@ START_TEST(commits_come_back_in_order_and_older_snapshots_go)
 {
     for (uint64_t step = 1; step <= 3; step++) {
         struct keel_shard_summary shard = save_shard(step);
-        ck_ok(keel_committer_order(committer, step, 1, &shard, 1));
+        ck_ok(keel_committer_order(committer, step, 1, &shard, 1, &given_up));
     }
     for (uint64_t step = 1; step <= 3; step++) {
         struct keel_committed result = take();
@@ -99,8 +101,8 @@ START_TEST(a_commit_that_fails_is_a_result_and_the_next_one_works)
 {
     struct keel_shard_summary lost = save_shard(5), shard = save_shard(6);
     lost.index_digest[0] ^= 1;
-    ck_ok(keel_committer_order(committer, 5, 1, &lost, 1));
-    ck_ok(keel_committer_order(committer, 6, 1, &shard, 1));
+    ck_ok(keel_committer_order(committer, 5, 1, &lost, 1, &given_up));
+    ck_ok(keel_committer_order(committer, 6, 1, &shard, 1, &given_up));
     ck_assert(keel_committer_drain(committer, soon()));
     struct keel_committed failed = take(), good = take();
     ck_assert_int_ne(failed.status, KEEL_OK);
@@ -112,8 +114,8 @@ END_TEST
 START_TEST(what_holds_nan_is_a_result_that_names_the_tensor)
 {
     struct keel_shard_summary bad = save_filled(5, 0xff), good = save_shard(6);
-    ck_ok(keel_committer_order(committer, 5, 1, &bad, 1));
-    ck_ok(keel_committer_order(committer, 6, 1, &good, 1));
+    ck_ok(keel_committer_order(committer, 5, 1, &bad, 1, &given_up));
+    ck_ok(keel_committer_order(committer, 6, 1, &good, 1, &given_up));
     struct keel_committed refused = take(), taken = take();
     ck_assert_int_eq(refused.status, KEEL_DIVERGED);
     ck_assert_ptr_nonnull(strstr(refused.detail, "tensor w"));
@@ -129,26 +131,68 @@ START_TEST(what_holds_nan_is_committed_where_the_job_allows_it)
     keel_committer_close(committer);
     ck_ok(keel_committer_open(&config, &committer));
     struct keel_shard_summary bad = save_filled(5, 0xff);
-    ck_ok(keel_committer_order(committer, 5, 1, &bad, 1));
+    ck_ok(keel_committer_order(committer, 5, 1, &bad, 1, &given_up));
     struct keel_committed taken = take();
     ck_assert_msg(taken.status == KEEL_OK, "%s", taken.detail);
 }
 END_TEST
 
-START_TEST(a_full_queue_refuses_and_takes_orders_again_once_results_were_taken)
+static sem_t begun, may_end;
+static enum keel_status hold(void *context, uint64_t step)
+{
+    (void)context;
+    (void)step;
+    sem_post(&begun);
+    while (sem_wait(&may_end) != 0)
+        ;
+    return KEEL_OK;
+}
+
+/* The newest snapshot is worth most, and may be the last of a run. */
+START_TEST(the_newest_order_takes_the_place_of_the_one_before_in_a_full_queue)
+{
+    static const char identity[KEEL_IDENTITY_BYTES] = "mine";
+    static const uint64_t committed[] = {7, 8, 9, 12};
+    const struct keel_committer_config config = {
+        .store = store, .identity = identity, .retention = {.keep_last = 9}, .settle = hold};
+    struct keel_shard_summary shards[6];
+    for (uint64_t i = 0; i < 6; i++)
+        shards[i] = save_shard(7 + i);
+    ck_assert_int_eq(sem_init(&begun, 0, 0), 0);
+    ck_assert_int_eq(sem_init(&may_end, 0, 0), 0);
+    keel_committer_close(committer);
+    ck_ok(keel_committer_open(&config, &committer));
+    for (uint64_t i = 0; i < 4; i++)
+        ck_ok(keel_committer_order(committer, 7 + i, 1, &shards[i], 1, &given_up));
+    while (sem_wait(&begun) != 0)
+        ;
+    for (uint64_t i = 4; i < 6; i++) {
+        ck_assert_int_eq(keel_committer_order(committer, 7 + i, 1, &shards[i], 1, &given_up), KEEL_BUSY);
+        ck_assert_uint_eq(given_up.step, 6 + i);
+        ck_assert_int_eq(given_up.status, KEEL_BUSY);
+    }
+    for (int i = 0; i < 4; i++)
+        sem_post(&may_end);
+    for (int i = 0; i < 4; i++) {
+        const struct keel_committed result = take();
+        ck_assert_uint_eq(result.step, committed[i]);
+        ck_assert_msg(result.status == KEEL_OK, "%s", result.detail);
+    }
+}
+END_TEST
+
+START_TEST(results_that_nobody_takes_leave_no_room)
 {
     struct keel_shard_summary shard = save_shard(7);
-    uint64_t ordered = 0;
-    enum keel_status status;
-    while ((status = keel_committer_order(committer, 7 + ordered, 1, &shard, 1)) == KEEL_OK)
-        ck_assert_uint_le(++ordered, 4);
-    ck_assert_int_eq(status, KEEL_BUSY);
-    ck_assert_uint_eq(ordered, 4);
+    for (uint64_t i = 0; i < 4; i++)
+        ck_ok(keel_committer_order(committer, 7 + i, 1, &shard, 1, &given_up));
     ck_assert(keel_committer_drain(committer, soon()));
-    for (uint64_t i = 0; i < ordered; i++)
+    ck_assert_int_eq(keel_committer_order(committer, 11, 1, &shard, 1, &given_up), KEEL_BUSY);
+    ck_assert_uint_eq(given_up.step, 11);
+    for (uint64_t i = 0; i < 4; i++)
         ck_assert_uint_eq(take().step, 7 + i);
-    ck_ok(keel_committer_order(committer, 7, 1, &shard, 1));
-    ck_assert_uint_eq(take().step, 7);
+    ck_ok(keel_committer_order(committer, 11, 1, &shard, 1, &given_up));
+    ck_assert_uint_eq(take().step, 11);
 }
 END_TEST
 
@@ -159,7 +203,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_commit_that_fails_is_a_result_and_the_next_one_works);
     tcase_add_test(tc, what_holds_nan_is_a_result_that_names_the_tensor);
     tcase_add_test(tc, what_holds_nan_is_committed_where_the_job_allows_it);
-    tcase_add_test(tc, a_full_queue_refuses_and_takes_orders_again_once_results_were_taken);
+    tcase_add_test(tc, the_newest_order_takes_the_place_of_the_one_before_in_a_full_queue);
+    tcase_add_test(tc, results_that_nobody_takes_leave_no_room);
 }
 
 KEEL_TEST_MAIN("committer", cases, 30)
