@@ -255,7 +255,8 @@ bool keel_onnx_fold_node(struct build *build, enum keel_status *status)
     for (uint32_t i = 0; i < FUNCTIONS && !ours; i++)
         if (keel_onnx_text_is(operation, functions[i].name)) {
             ours = true;
-            done = fold.count == functions[i].operands && elementwise(&fold, &functions[i]);
+            done = fold.count == functions[i].operands &&
+                   keel_onnx_integer_attribute(build, "fmod", 0) == 0 && elementwise(&fold, &functions[i]);
         }
     *status = KEEL_OK;
     if (keel_onnx_text_is(operation, "Cast")) {

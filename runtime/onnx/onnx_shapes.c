@@ -150,6 +150,8 @@ static enum keel_status build_reshape(struct build *build)
         }
         if (wanted[i] < 0 || (wanted[i] == 0 && i >= x->dims))
             return keel_onnx_refuse_node(build, "size %lld of dimension %u", (long long)wanted[i], i);
+        if (wanted[i] == 0 && keel_onnx_integer_attribute(build, "allowzero", 0) != 0)
+            return keel_onnx_refuse_node(build, "allowzero: dimensions without elements are not covered");
         size[i] = wanted[i] == 0 ? x->size[i] : (uint64_t)wanted[i];
         if (size[i] != 0 && known > (UINT64_C(1) << 40) / size[i])
             return keel_onnx_refuse_node(build, "a shape of more than 2^40 elements");

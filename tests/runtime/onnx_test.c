@@ -432,6 +432,8 @@ START_TEST(numbers_that_are_known_are_refused_where_they_would_be_others)
         {"Cast", "half", "to", 11, "node last (Cast): is not covered for operands"},
         {"Sub", " half", NULL, 0, "node last (Sub): is not covered for operands"},
         {"Add", "half", NULL, 0, "node last (Add): is not covered for operands"},
+        {"Reshape", "x counted", "allowzero", 1, "node last (Reshape): allowzero"},
+        {"Mod", "half half", "fmod", 1, "node last (Mod): is not covered for operands"},
         {"Softmax", "five", NULL, 0, "node last (Softmax): rows of 1 in more than four dimensions"},
         {"ReduceSum", "x", "noop_with_empty_axes", 1, "node last (ReduceSum): noop_with_empty_axes"},
     };
