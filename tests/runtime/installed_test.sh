@@ -74,6 +74,7 @@ awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick
     printf '[data]\npath = book.txt\n'
 } >my.conf
 cp "$here/../golden/bpe/tokenizer.json" .
+cp "$here/../golden/onnx/text.onnx" model.onnx
 export "PKG_CONFIG_PATH=$prefix/lib/pkgconfig" # where the template's Makefile finds the headers
 mkdir data
 for set in train val; do # numbers of 16 bits, as nanoGPT writes them
