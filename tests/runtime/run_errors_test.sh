@@ -74,7 +74,7 @@ timeout 600 "$KEEL" run "$job" --out >"$root/log" 2>&1; code=$?; expect "an opti
 try run "$job" "$job" --out "$root/x";                     expect "two job files" 2 "one word too many: $job"
 timeout 600 "$KEEL" run --out="$root/x" --ran=999 --set="data.path=$text" -- "$job" >"$root/log" 2>&1; code=$?
 expect "values behind '=', short names, the end of options" 2 "--ranks: cluster.ranks = 999: out of range"
-try run "$job" --drill -1 --out "$root/x";                 expect "a value that begins with a dash" 2 "--drill -1: \"-1\": wanted one of kill, stop, slow, disk-full, flip, sick, hang; examples: "
+try run "$job" --drill -1 --out "$root/x";                 expect "a value that begins with a dash" 2 "--drill -1: \"-1\": wanted one of kill, stop, slow, disk-full, flip, sick, hang, wipe; examples: "
 try run "$job" --passes-off fuse,fast --out "$root/x";     expect "a pass that there is not" 2 "fast is no pass that can be left out: these can, fuse, fuse-gelu"
 try run "$job" --dump-graph "" --out "$root/x";            expect "graphs to nowhere" 2 "--dump-graph: a directory is wanted"
 try run "$job" --trace-device= --out "$root/x";            expect "traces to nowhere" 2 "--trace-device: a directory is wanted"

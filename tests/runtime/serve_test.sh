@@ -79,7 +79,7 @@ check "and there is no other answer" [ "$(grep -hc '^HTTP/1.1 \(200\|503\)' "$ro
 # ---- the end ----
 curl -sN --max-time 120 "http://127.0.0.1:$port/v1/completions" -d '{"max_tokens":1500,"stream":true,"seed":3}' >"$root/stream" &
 client=$!
-until grep -q data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
+until grep -qs data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
 ask '{"max_tokens":700,"seed":4}' &
 second=$!
 sleep 0.5
@@ -93,7 +93,7 @@ check "figures are told" grep -q 'keel serve: [0-9]* requests, [0-9]* done, [0-9
 serve "$root/long" --device host
 curl -sN --max-time 120 "http://127.0.0.1:$port/v1/completions" -d '{"max_tokens":2000,"stream":true}' >"$root/stream" &
 client=$!
-until grep -q data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
+until grep -qs data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
 kill -TERM $server
 sleep 1.5 # within a second it counts as the first
 kill -TERM $server
