@@ -132,7 +132,7 @@ static const struct keel_command_kind import_kind = {
         "part of\n"
         "the run's identity, and whose weights are the first ones. Nothing is converted.\n",
     .examples = "  keel import-model resnet18.onnx > resnet18.conf\n"
-                "  keel run resnet18.conf --set data.path=build/data/images\n"
+                "  keel run resnet18.conf --set data.path=build/data/fashion\n"
                 "  keel import-model --operators\n",
     .options = options,
     .run = run};

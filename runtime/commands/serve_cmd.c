@@ -19,7 +19,13 @@
 #include <unistd.h>
 
 enum { PORT = 8080, SLOTS = 4, SLOTS_MAX = 64, QUEUE = 64, QUEUE_MAX = 65536, CONNECTIONS = 256 };
-enum { CONNECTIONS_MAX = 65536, BODY_BYTES = 1 << 20, BODY_BYTES_MAX = 1 << 26, CLIENT_S = 10 };
+enum {
+    CONNECTIONS_MAX = 65536,
+    BODY_BYTES = 1 << 20,
+    BODY_BYTES_MIN = 2,
+    BODY_BYTES_MAX = 1 << 26,
+    CLIENT_S = 10
+};
 enum { SWEEP_MS = 1000, DRAIN_MS = 50 };
 
 struct own {
@@ -51,6 +57,9 @@ static enum keel_status check_options(const struct own *own)
         if (limits[i].value > limits[i].most)
             return keel_fail(KEEL_INVALID, "%s %" PRIu64 ": at most %" PRIu64, limits[i].name,
                              limits[i].value, limits[i].most);
+    if (own->body_bytes < BODY_BYTES_MIN)
+        return keel_fail(KEEL_INVALID, "--max-body %" PRIu64 ": at least %d", own->body_bytes,
+                         BODY_BYTES_MIN);
     return KEEL_OK;
 }
 

@@ -72,7 +72,8 @@ static enum keel_status read_spares(const char *text, uint32_t *out)
     char *end;
     const unsigned long value = strtoul(text, &end, 10);
     if (strspn(text, "0123456789") == 0 || *end != '\0' || value > NODES_MAX)
-        return keel_fail(KEEL_INVALID, "--spares %.60s: a whole number from 0 on is wanted", text);
+        return keel_fail(KEEL_INVALID, "--spares %.60s: a whole number from 0 to %d is wanted", text,
+                         NODES_MAX);
     *out = (uint32_t)value;
     return KEEL_OK;
 }
@@ -422,7 +423,7 @@ static const struct keel_command_kind sim_kind = {
         "  keel sim job.conf --nodes 4096 --boards 8 --days 54 --failures llama3 --spares 16\n"
         "  keel sim job.conf --nodes 64 --failures my.failures --svg lost.svg\n"
         "  keel sim job.conf --nodes 512 --failures 3.8 --tiers local,partner,store --json | jq .goodput\n"
-        "  keel sim job.conf --cost run.step_s=2 --cost run.state_bytes=1.5e12 --spares 4\n",
+        "  keel sim job.conf --cost run.step_s=2 --cost run.state_bytes=1500000000000 --spares 4\n",
     .options = options,
     .begin = begin,
     .run = run};

@@ -149,6 +149,18 @@ static enum keel_status open_store(struct keel_trained *trained, const struct pl
                      trained->directory, config.run);
 }
 
+/* The run's own directory has none where its nodes keep them. */
+static enum keel_status tell_nodes(const struct keel_trained *trained)
+{
+    const struct keel_job *job = &trained->job;
+    return keel_fail(
+        KEEL_NOT_FOUND,
+        "%s: its nodes keep the snapshots (snapshot.local); name a directory that has all shards, %s "
+        "or one of %s/node-N, and --job %s/job.conf",
+        trained->directory, job->snapshot_store[0] != '\0' ? job->snapshot_store : "a store",
+        job->snapshot_local, trained->directory);
+}
+
 static enum keel_status find_in(const struct keel_trained_options *options, const char *path,
                                 struct keel_trained *trained)
 {
@@ -164,7 +176,10 @@ static enum keel_status find_in(const struct keel_trained_options *options, cons
             "the job's file by --job",
             path);
     KEEL_TRY(load_job(options, options->job != NULL ? options->job : conf, &trained->job));
-    return open_store(trained, &place);
+    const enum keel_status status = open_store(trained, &place);
+    return status == KEEL_NOT_FOUND && options->job == NULL && keel_job_has_local_snapshots(&trained->job)
+               ? tell_nodes(trained)
+               : status;
 }
 
 enum keel_status keel_trained_find(const struct keel_trained_options *options, const char *path,

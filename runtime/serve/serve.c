@@ -159,10 +159,11 @@ static enum keel_status encode(struct keel_serve *serve, struct keel_serve_ticke
     /* An empty prompt is the token that text goes on from; behind the last token nothing is computed. */
     const uint64_t all = (count > 0 ? count : 1) + (uint64_t)request->tokens - 1;
     if (all > block)
-        return keel_fail(
-            KEEL_INVALID,
-            "max_tokens: a prompt of %zu tokens and %u more are beyond the %u that the model sees at once",
-            count, request->tokens, block);
+        return keel_fail(KEEL_INVALID,
+                         "max_tokens: a prompt of %zu tokens and %u more are beyond the %u that the model "
+                         "can have together "
+                         "(model.block + 1; no prompt counts as one token)",
+                         count, request->tokens, block + 1);
     ticket->prompt_count = (uint32_t)count;
     return KEEL_OK;
 }

@@ -482,8 +482,9 @@ static enum keel_status start(struct keel_http *http)
                                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_END);
     if (http->daemon != NULL)
         return KEEL_OK;
-    return keel_fail(KEEL_IO, "%s port %u: cannot be listened at (%s); take another --port", config->address,
-                     config->port, errno != 0 ? strerror(errno) : "libmicrohttpd does not say why");
+    return keel_fail(KEEL_IO, "%s port %u: cannot be listened at (%s); take another --%s", config->address,
+                     config->port, errno != 0 ? strerror(errno) : "libmicrohttpd does not say why",
+                     errno == EADDRNOTAVAIL ? "bind" : "port");
 }
 
 enum keel_status keel_http_create(const struct keel_http_config *config, struct keel_http **out)

@@ -129,6 +129,8 @@ enum keel_status keel_serve_request_read(const char *text, size_t bytes, const c
     *out = (struct keel_serve_request){
         .tokens = KEEL_SERVE_TOKENS_DEFAULT,
         .sampling = {.temperature = KEEL_TEMPERATURE, .top_p = 1.0F, .seed = seed}};
+    if (bytes == 0)
+        return keel_fail(KEEL_INVALID, "no JSON: the request has no body; {} is the least");
     json_t *object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (object == NULL)
         return keel_fail(KEEL_INVALID, "no JSON: %.100s (line %d, column %d)", error.text, error.line,

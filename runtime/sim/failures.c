@@ -233,7 +233,8 @@ static enum keel_status read_rate(struct line *line, struct keel_failures *out)
     for (uint32_t i = 4; i < line->count; i++)
         KEEL_TRY(read_rate_word(line, line->words[i], &rate));
     if (rate.mean_ns < rate.median_ns || (rate.median_ns == 0 && rate.mean_ns > 0))
-        return bad_line(line, "mean of", line->words[3], "it is not below the median, which is not 0");
+        return bad_line(line, "mean of", line->words[3],
+                        "the mean is the median or more, and a median of 0 has no other");
     KEEL_TRY(check_factor(line, rate.kind, rate.factor_ppm));
     out->rates[out->rate_count++] = rate;
     return KEEL_OK;

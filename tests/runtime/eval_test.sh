@@ -130,6 +130,8 @@ refused "a store without its job" 3 "name the job's file by --job" "$root/alone"
 refused "a job that was never run" 3 "no run of" "$jobs/demo.conf" --out "$root/never"
 mkdir "$root/empty" && cp "$root/one/job.conf" "$root/empty"
 refused "a run without snapshots" 3 "holds no snapshots of demo" "$root/empty"
+mkdir "$root/nodes" && sed 's|^local = *$|local = /here|' "$root/one/job.conf" >"$root/nodes/job.conf"
+refused "a run whose nodes keep its snapshots" 3 "one of /here/node-N, and --job $root/nodes/job.conf" "$root/nodes"
 refused "another model" 4 "belongs to another job" "$root/one" --set model.layers=3
 refused "another model, on other data" 4 "the snapshot holds no tensor h.2.ln_1.weight of this job's model" "$root/other" --set model.layers=3 --data "$root/moved.txt"
 refused "a smaller model" 4 "tensor h.1.attn.c_attn.bias of the snapshot is none of this job's model" "$root/other" --set model.layers=1 --data "$root/moved.txt"

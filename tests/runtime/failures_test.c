@@ -38,7 +38,7 @@ START_TEST(lines_that_say_nothing_right_are_refused_by_number_and_next_move)
     refused("rate -3 node 5m\n", "my.failures:1: rate `-3`; a number of 0 to 1e+09 is wanted");
     refused("rate 3/0 node 5m\n", "thousand node-days `0`");
     refused("rate nan node 5m\n", "rate `nan`");
-    refused("rate 3 node 5m mean=4m\n", "mean of `5m`; it is not below the median");
+    refused("rate 3 node 5m mean=4m\n", "mean of `5m`; the mean is the median or more");
     refused("rate 3 node 5m shape=0\n", "shape `0`");
     refused("rate 3 node 5m every=2\n", "mean=, nodes=, shape= and factor= may stand here");
     refused("rate 3 node\n", "rate R KIND REPAIR is wanted");

@@ -136,6 +136,8 @@ refused "a port that is taken" 1 "127.0.0.1 port $port: cannot be listened at" "
 kill -TERM $server
 ended 0
 refused "no address" 2 "--bind here: an address of this host by its numbers" "$root/moe" --device host --bind here
+refused "an address of another host" 1 "take another --bind" "$root/moe" --device host --bind 192.0.2.1 --port 0
+refused "no bytes of a request" 2 "--max-body 0: at least 2" "$root/moe" --max-body 0
 refused "no port" 2 "--port 65536: at most 65535" "$root/moe" --port 65536
 refused "too many slots" 2 "--slots 65: at most 64" "$root/moe" --slots 65
 refused "no slots" 2 "--slots needs N" "$root/moe" --slots 0

@@ -67,7 +67,7 @@ says 3 "--failures none: neither a file nor llama3, lanl or gray" --failures non
 says 2 "--tiers partner,tape: \`tape\` is none; local, partner, erasure, store, or none, are" --tiers partner,tape
 says 2 "--days 0: days are wanted, up to 3650, or a time with its unit, as 36h" --days 0
 says 2 "--fewest 9: the run has 8 nodes" --nodes 8 --fewest 9
-says 2 "--spares x: a whole number from 0 on is wanted" --spares x
+says 2 "--spares x: a whole number from 0 to 1048576 is wanted" --spares x
 says 2 "--cost: unknown key recover.heal; the nearest known key is recover.heal_s" --cost recover.heal=1
 says 3 "no such costs" --costs "$root/no such costs"
 "$KEEL" sim >"$root/log" 2>&1
