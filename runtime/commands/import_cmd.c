@@ -16,10 +16,19 @@ struct own {
     bool operators;
 };
 
-static void print_operators(void)
+static void print_operators(bool as_json)
 {
+    if (!as_json) {
+        for (uint32_t i = 0; keel_onnx_operator(i) != NULL; i++)
+            printf("%s\n", keel_onnx_operator(i));
+        return;
+    }
+    struct keel_json json = keel_command_json(stdout);
+    keel_json_open(&json, "operators", '[');
     for (uint32_t i = 0; keel_onnx_operator(i) != NULL; i++)
-        printf("%s\n", keel_onnx_operator(i));
+        keel_json_text(&json, NULL, keel_onnx_operator(i));
+    keel_json_close(&json, ']');
+    keel_command_json_end(&json);
 }
 
 /* Inputs as the data will declare them, by the sizes that the file has. */
@@ -49,19 +58,49 @@ static enum keel_status make_task(struct keel_graph *graph, const struct keel_on
     return keel_graph_status(graph);
 }
 
+/* What is known of a model. */
+struct found {
+    uint64_t trained, numbers; /* parameters, and their elements */
+    uint64_t classes;          /* or tokens of the vocabulary */
+};
+
+static struct found look_at(const struct keel_graph *graph)
+{
+    const struct keel_shape output = keel_graph_shape(graph, graph->output);
+    struct found found = {.classes = output.size[output.dims - 1]};
+    for (uint32_t i = 0; i < graph->param_count; i++) {
+        if (graph->params[i].statistic)
+            continue;
+        found.trained++;
+        found.numbers += keel_shape_count(&graph->values[graph->params[i].value].shape);
+    }
+    return found;
+}
+
+static void print_json(const struct keel_graph *graph, const struct keel_onnx_graph *from,
+                       const struct keel_plugin_task *task, enum keel_plugin_data data)
+{
+    const struct found found = look_at(graph);
+    struct keel_json json = keel_command_json(stdout);
+    keel_json_text(&json, "file", from->path);
+    keel_json_number(&json, "opset", from->opset);
+    keel_json_number(&json, "nodes", from->node_count);
+    keel_json_number(&json, "parameters", found.trained);
+    keel_json_number(&json, "numbers", found.numbers);
+    keel_json_text(&json, "data", data == KEEL_PLUGIN_IMAGES ? "images" : "text");
+    keel_json_number(&json, data == KEEL_PLUGIN_IMAGES ? "classes" : "vocab", found.classes);
+    if (data == KEEL_PLUGIN_TEXT)
+        keel_json_number(&json, "block", task->block);
+    keel_json_number(&json, "batch", task->batch);
+    keel_command_json_end(&json);
+}
+
 /* A job file, with what is known of the model in its first lines. */
 static void print_job(const struct keel_graph *graph, const struct keel_onnx_graph *from,
                       const struct keel_plugin_task *task, enum keel_plugin_data data)
 {
-    uint64_t trained = 0, count = 0;
-    for (uint32_t i = 0; i < graph->param_count; i++) {
-        if (graph->params[i].statistic)
-            continue;
-        trained++;
-        count += keel_shape_count(&graph->values[graph->params[i].value].shape);
-    }
-    const struct keel_shape output = keel_graph_shape(graph, graph->output);
-    const uint64_t classes = output.size[output.dims - 1];
+    const struct found found = look_at(graph);
+    const uint64_t trained = found.trained, count = found.numbers, classes = found.classes;
     printf("# %s: opset %" PRIu64 ", %u nodes, %" PRIu64 " parameters of %" PRIu64 " numbers in all.\n",
            from->path, from->opset, from->node_count, trained, count);
     if (data == KEEL_PLUGIN_IMAGES)
@@ -78,7 +117,8 @@ static void print_job(const struct keel_graph *graph, const struct keel_onnx_gra
            task->batch);
 }
 
-static enum keel_status import(struct keel_onnx_file *file, struct keel_graph *graph, uint64_t batch)
+static enum keel_status import(struct keel_onnx_file *file, struct keel_graph *graph, uint64_t batch,
+                               bool as_json)
 {
     const struct keel_onnx_graph *from = keel_onnx_file_graph(file);
     const struct keel_onnx_port *in = NULL;
@@ -88,8 +128,11 @@ static enum keel_status import(struct keel_onnx_file *file, struct keel_graph *g
     KEEL_TRY(keel_onnx_find_input(from, &in));
     KEEL_TRY(make_task(graph, from, in, data, batch, &task));
     KEEL_TRY(keel_onnx_build(file, graph, &task));
-    print_job(graph, from, &task, data);
-    return KEEL_OK;
+    if (as_json)
+        print_json(graph, from, &task, data);
+    else
+        print_job(graph, from, &task, data);
+    return keel_command_printed();
 }
 
 static int run(const struct keel_command *command)
@@ -97,9 +140,13 @@ static int run(const struct keel_command *command)
     const struct own *own = keel_command_own(command);
     struct keel_onnx_file *file = NULL;
     struct keel_graph *graph = NULL;
+    if (own->operators && command->operand_count > 0)
+        return keel_command_wrong_use(command->set, "--operators lists those of any file: leave out ",
+                                      command->operands[0]);
     if (own->operators) {
-        print_operators();
-        return 0;
+        print_operators(command->json);
+        const enum keel_status printed = keel_command_printed();
+        return printed == KEEL_OK ? 0 : keel_command_report(command->set, printed);
     }
     enum keel_status status = command->operand_count == 1
                                   ? keel_onnx_file_open(command->operands[0], &file)
@@ -107,7 +154,7 @@ static int run(const struct keel_command *command)
     if (status == KEEL_OK)
         status = keel_graph_create(&graph);
     if (status == KEEL_OK)
-        status = import(file, graph, own->batch);
+        status = import(file, graph, own->batch, command->json);
     keel_graph_destroy(graph);
     keel_onnx_file_close(file);
     return status == KEEL_OK ? 0 : keel_command_report(command->set, status);

@@ -11,6 +11,10 @@ cp "$golden/text.onnx" "$golden/images.onnx" "$root"
 cd "$root" || exit 1
 
 check "the operators are listed" sh -c "'$KEEL' import-model --operators >log && grep -qx Softmax log"
+check "as JSON too" sh -c "'$KEEL' import-model --operators --json | python3 -c 'import json, sys; assert \"Softmax\" in json.load(sys.stdin)[\"operators\"]'"
+check "what is in a file as well" sh -c "'$KEEL' import-model text.onnx --json | python3 -c 'import json, sys; m = json.load(sys.stdin); assert (m[\"nodes\"], m[\"numbers\"], m[\"block\"]) == (86, 2896, 8)'"
+"$KEEL" import-model --operators text.onnx >log 2>&1
+check "a file beside --operators is refused" [ $? -eq 2 ]
 "$KEEL" import-model text.onnx >job.conf 2>log
 check "a job comes of the file" grep -q '^kind = ./text.onnx' job.conf
 check "which says what is in it" grep -q '86 nodes, 16 parameters of 2896 numbers' job.conf
