@@ -252,9 +252,7 @@ static void build_dense(struct keel_graph *graph, const struct refusal *row, con
     else if (row->op == KEEL_OP_ATTENTION)
         keel_graph_attention(graph, v[0],
                              &(struct keel_attention_spec){.heads = row->numbers[0], .dropout = row->rate});
-    else if (row->op == KEEL_OP_ATTENTION_DECODE)
-        decode(graph, row, v);
-    else if (row->op == KEEL_OP_ROTARY_DECODE)
+    else if (row->op == KEEL_OP_ATTENTION_DECODE || row->op == KEEL_OP_ROTARY_DECODE)
         decode(graph, row, v);
     else if (row->op == KEEL_OP_ROTARY)
         keel_graph_rotary(graph, v[0], row->numbers[0], row->rate);
