@@ -91,6 +91,7 @@ check "of all its tokens" grep -q '"completion_tokens":1500' "$root/stream"
 check "and a text" grep -q '"completion_tokens":700' "$root/answer"
 check "figures are told" grep -q 'keel serve: [0-9]* requests, [0-9]* done, [0-9]* given up, [0-9]* refused; [0-9]* tokens' "$root/errors"
 serve "$root/long" --device host
+rm "$root/stream" # what the one before left there is no sign of this one
 curl -sN --max-time 120 "http://127.0.0.1:$port/v1/completions" -d '{"max_tokens":2000,"stream":true}' >"$root/stream" &
 client=$!
 until grep -qs data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
