@@ -346,7 +346,7 @@ plans: deps
 	@KEEL_PLANS_CASES=$(or $(CASES),10000) KEEL_PLANS_SECONDS=0 KEEL_PLANS_FIRST=1000 \
 	  $(BUILD)/tests/runtime/plans_test
 
-# So many random products of the exact classes (CASES, 10000) on the host and on PoCL in three ways.
+# So many random products of the exact classes and of bf16 (CASES, 10000) on the host and on PoCL in three ways.
 exact8: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/kernels/exact8_test
 	@KEEL_EXACT8_TRIALS=$(or $(CASES),10000) $(BUILD)/tests/kernels/exact8_test

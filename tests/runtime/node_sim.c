@@ -318,12 +318,16 @@ static void pass_over(struct sim *sim, uint16_t leader, uint64_t until)
 }
 
 /* Invariant 5, and a gap only where nobody who lives holds the record. A step comes again where the leader
- * moved before it could say that it was delivered, or does not know yet that another leads. */
+ * moved before it could say that it was delivered, or does not know yet that another leads: with the same
+ * bits. */
 static void env_step_commit(void *context, const struct keel_step_record *record)
 {
     const struct sim_context *c = context;
     struct sim *sim = c->sim;
     if (record->step < sim->delivered_next && sim->moves > 0) {
+        const uint64_t digest = sim->delivered_digest[record->step % SIM_STEPS_MAX];
+        if (digest != 0 && record->digest != digest) /* 0: it was passed over, and its record has come late */
+            violate(sim, "step %" PRIu64 " delivered again, with other bits", record->step);
         sim->delivered_again++;
         return;
     }
@@ -331,6 +335,7 @@ static void env_step_commit(void *context, const struct keel_step_record *record
         violate(sim, "step %" PRIu64 " delivered, %" PRIu64 " wanted", record->step, sim->delivered_next);
     pass_over(sim, c->node, record->step);
     sim->delivered_next = record->step + 1;
+    sim->delivered_digest[record->step % SIM_STEPS_MAX] = record->digest;
     sim->delivered_count++;
     if (record->step == sim->config.last_step)
         sim->end_epoch = record->epoch;

@@ -93,10 +93,11 @@ struct sim {
     enum keel_cause last_cause;
     uint64_t change_ns[64]; /* when the first view changes came */
     uint64_t delivered_next, delivered_count, gaps;
-    uint64_t delivered_again; /* by a leader to which it was not told that the last one had */
-    uint32_t moves;           /* times that another node led than before */
-    uint16_t leader;          /* that led last */
-    bool over;                /* the run is: who led then ended so: */
+    uint64_t delivered_digest[SIM_STEPS_MAX]; /* of the weights, as the record of each step said first */
+    uint64_t delivered_again;                 /* by a leader to which it was not told that the last one had */
+    uint32_t moves;                           /* times that another node led than before */
+    uint16_t leader;                          /* that led last */
+    bool over;                                /* the run is: who led then ended so: */
     enum keel_status end_status;
     char end_detail[KEEL_WIRE_DETAIL_BYTES];
     uint64_t end_epoch;  /* the view of the last step's record */
