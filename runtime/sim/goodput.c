@@ -274,6 +274,12 @@ static void go_back(struct world *world, uint64_t step)
         world->tiers[i].durable_step = earlier(world->tiers[i].durable_step, step);
 }
 
+/* value * ppm / 1e6, without wrapping on the way. */
+static uint64_t part_of(uint64_t value, uint64_t ppm)
+{
+    return value / 1000000 * ppm + value % 1000000 * ppm / 1000000;
+}
+
 /* ---- failures ------------------------------------------------------------------------------------------ */
 
 static uint64_t noticed_after(const struct world *world, const struct keel_failure *failure)
@@ -361,12 +367,21 @@ static bool spend(struct world *world, enum keel_goodput_cause cause, uint64_t u
     }
 }
 
+/* Of the step that is under way so much is to be done again. */
+static void lose_step(struct world *world, uint64_t ppm)
+{
+    const uint64_t lost_ns = part_of(world->into_ns, ppm);
+    lose(world, KEEL_GOODPUT_REDO, lost_ns);
+    world->into_ns -= lost_ns;
+}
+
 static bool mend(struct world *world)
 {
     const struct keel_goodput_model *model = world->model;
     uint32_t tier = KEEL_GOODPUT_TIER_COUNT;
     world->incident.goes_back = world->incident.goes_back || is_state_lost(world);
     if (world->incident.goes_back) {
+        lose_step(world, KEEL_GOODPUT_REDO_ALL);
         tier = find_snapshot(world);
         if (tier == KEEL_GOODPUT_TIER_COUNT)
             go_back(world, 0);
@@ -388,10 +403,8 @@ static bool mend(struct world *world)
 static void recover(struct world *world)
 {
     struct incident *incident = &world->incident;
-    if (incident->breaks) {
-        lose(world, KEEL_GOODPUT_REDO, world->into_ns);
-        world->into_ns = 0;
-    }
+    if (incident->breaks)
+        lose_step(world, world->model->redo_ppm);
     if (!spend(world, KEEL_GOODPUT_DETECT, incident->noticed_ns) ||
         !spend(world, KEEL_GOODPUT_IDLE, incident->begun_ns))
         return;
@@ -410,12 +423,6 @@ static void recover(struct world *world)
 }
 
 /* ---- steps --------------------------------------------------------------------------------------------- */
-
-/* value * ppm / 1e6, without wrapping on the way. */
-static uint64_t part_of(uint64_t value, uint64_t ppm)
-{
-    return value / 1000000 * ppm + value % 1000000 * ppm / 1000000;
-}
 
 struct step {
     uint64_t slow_ns, fewer_ns, wall_ns;
@@ -495,6 +502,9 @@ static void run_steps(struct world *world)
     const struct keel_goodput_model *model = world->model;
     const struct step step = step_now(world);
     const uint64_t fails_ns = next_failure(world), change_ns = next_change(world);
+    const uint64_t kept_ns = earlier(world->into_ns, step.wall_ns); /* steps may be shorter now */
+    lose(world, KEEL_GOODPUT_REDO, world->into_ns - kept_ns);
+    world->into_ns = kept_ns;
     const uint64_t stop_ns = earlier(fails_ns, model->duration_ns);
     uint64_t steps = (stop_ns - world->now_ns + world->into_ns) / step.wall_ns;
     steps = earlier(steps, steps_to_snapshot(world));

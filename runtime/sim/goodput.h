@@ -2,12 +2,12 @@
  *
  * No message is simulated (tests/runtime/node_sim.h does that): a failure costs what was measured of real
  * ones. Steps follow one another; a snapshot stalls its step and is durable when its tier has drained it. A
- * failure interrupts the step, whose time is lost (redo). Then, one after the other: it is noticed (detect),
- * a view without the lost is agreed on (reconfigure), who takes over gets the state from who holds it (heal).
- * What fails meanwhile begins that anew. Where nobody holds a lost state any more, the newest snapshot that
- * is whole is read (restore), and the steps since are done again. A lost node's place goes to a spare;
- * without one the others share its shards, and steps are slower (fewer), or, below `fewest`, all wait
- * (spares).
+ * failure interrupts the step, whose time, or part of it, is lost (redo). Then, one after the other: it is
+ * noticed (detect), a view without the lost is agreed on (reconfigure), who takes over gets the state from
+ * who holds it (heal). What fails meanwhile begins that anew. Where nobody holds a lost state any more, the
+ * newest snapshot that is whole is read (restore), and the steps since are done again. A lost node's place
+ * goes to a spare; without one the others share its shards, and steps are slower (fewer), or, below `fewest`,
+ * all wait (spares).
  *
  * All times are whole nanoseconds, and every one of them has one cause: they add up to the wall time exactly.
  * Spares do not fail; a failure hits whoever carries the place. Any thread. */
@@ -25,7 +25,7 @@
     X(DETECT, "detect", "from a failure until it is noticed")                                                \
     X(RECONFIGURE, "reconfigure", "the new view, new connections")                                           \
     X(HEAL, "heal", "state from live holders to who takes over")                                             \
-    X(REDO, "redo", "the interrupted step, as far as it was")                                                \
+    X(REDO, "redo", "the interrupted step, as far as it was and has to be done again")                       \
     X(LOCAL, "restore_local", "reading a snapshot from each node's own disk")                                \
     X(PARTNER, "restore_partner", "reading one from copies on other nodes")                                  \
     X(ERASURE, "restore_erasure", "reading one from an erasure set")                                         \
@@ -61,6 +61,8 @@ struct keel_goodput_snapshots {
     uint64_t restore_ns;
 };
 
+enum { KEEL_GOODPUT_REDO_ALL = 1000000 };
+
 struct keel_goodput_model {
     uint64_t duration_ns;
     uint32_t nodes, spares, fewest;        /* fewest: that a plan is for */
@@ -68,6 +70,7 @@ struct keel_goodput_model {
     uint32_t shards_per_node;              /* what others can share of a lost node's work */
     uint64_t step_ns, overhead_ns;         /* of a step; overhead comes on top */
     uint64_t exit_ns, silence_ns, hang_ns; /* until a failure is noticed */
+    uint32_t redo_ppm;                     /* of an interrupted step: done again; at most REDO_ALL */
     uint64_t slow_ns;                      /* until a slow node is exchanged; 0: never */
     uint64_t reconfigure_ns, heal_ns, stall_ns;
     uint32_t set_nodes, set_lost; /* of an erasure set: its nodes, and how many of them may be lost */

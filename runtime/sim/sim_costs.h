@@ -16,7 +16,7 @@ struct keel_sim_costs {
     /* [detect] */
     double exit_s, silence_timeouts, hang_s, slow_s;
     /* [recover] */
-    double reconfigure_s, heal_s, heal_bytes_s;
+    double reconfigure_s, heal_s, heal_bytes_s, redo;
     /* [snapshot] */
     double capture_s, capture_bytes_s, restore_s;
     double every_s[KEEL_GOODPUT_TIER_COUNT]; /* 0: as the job says, in steps */

@@ -7,7 +7,7 @@ set -u
 . "$(dirname "$0")/../demo/lib.sh"
 BUILD=${BUILD:-build}
 root=${ROOT:-$BUILD/sim-check}
-runs=${RUNS:-8} state=${SEED:-1} steps=${STEPS:-180} job=$(dirname "$0")/../demo/drill.conf
+runs=${RUNS:-8} state=${SEED:-1} steps=${STEPS:-700} job=$(dirname "$0")/../demo/drill.conf
 rm -rf "$root"
 mkdir -p "$root"
 awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$root/text"
@@ -52,7 +52,14 @@ recoveries() { # recoveries FILE...
         { split("", of); for (i = 1; i <= NF; i++) { split($i, at, ":"); of[at[1]] = at[2] }
           print of["total_s"], of["detect_s"], of["reconfigure_s"] + of["sync_s"], of["heal_s"], of["before_s"] }'
 }
-median() { sort -g | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] : 0 }'; }
+# Until a killed worker's place has one again that says which board it has: of each kill the next such event.
+back_again() { # back_again RUN...
+    for run; do
+        { sed 's/$/ kill/' "$root/$run.kills"; sed -n 's/.*"event":"board".*"wall_ns":\([0-9]*\).*/\1 board/p' "$root/$run/events.jsonl"; } | sort -n |
+            awk '$2 == "kill" { at = $1 } $2 == "board" && at { print ($1 - at) / 1e9; at = 0 }'
+    done
+}
+median() { sort -g | awk '{ v[NR] = $1 } END { print NR ? (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 : 0 }'; }
 step_of() { sed -n 's/.*"seconds":\([0-9.e-]*\).*/\1/p' "$@" | median; }
 
 for run in $(seq "$runs"); do run_one "$run"; done
@@ -60,28 +67,34 @@ half=$((runs / 2)) first=
 for run in $(seq "$half"); do first="$first $root/$run/events.jsonl"; done
 # shellcheck disable=SC2086
 recoveries $first >"$root/costs"
+step=$(for run in $(seq "$half"); do cat "$root/$run/metrics.jsonl"; done | step_of -)
 {
     echo "[detect]"
     echo "exit_s = $(awk '{ print $2 }' "$root/costs" | median)"
     echo "[recover]"
     echo "reconfigure_s = $(awk '{ print $3 }' "$root/costs" | median)"
     echo "heal_s = $(awk '{ print $4 }' "$root/costs" | median)"
+    echo "redo = $(awk -v step="$step" '{ kept += $1 - step - $2 - $3 - $4 } END { redo = kept / NR / (step / 2); print (redo < 0 ? 0 : redo > 1 ? 1 : redo) }' "$root/costs")"
     echo "[run]"
-    echo "step_s = $(for run in $(seq "$half"); do cat "$root/$run/metrics.jsonl"; done | step_of -)"
+    echo "step_s = $step"
     echo "overhead = 0"
 } >"$root/costs.conf"
 cat "$root/costs.conf"
+# shellcheck disable=SC2046
+back=$(back_again $(seq "$half") | median)
+echo "a killed one is back after $back s"
+# Healing was measured with its bytes: the state counts as one byte.
 echo "run failures measured_s predicted_s error"
 for run in $(seq $((half + 1)) "$runs"); do
     step=$(step_of "$root/$run/metrics.jsonl")
     begun=$(sed -n 's/.*"event":"view".*"wall_ns":\([0-9]*\).*/\1/p' "$root/$run/events.jsonl" | head -n 1)
     # Who was a spare, or not there, cost nothing: of kills those count that a recovery followed before the next one.
     { sed 's/$/ kill/' "$root/$run.kills"; sed -n 's/.*"event":"recovery".*"wall_ns":\([0-9]*\).*/\1 recovery/p' "$root/$run/events.jsonl"; } | sort -n |
-        awk -v begun="$begun" '$2 == "kill" { at = $1 } $2 == "recovery" && at { printf "%.9f %d process 10\n", (at - begun) / 1e9, NR % 4; at = 0 }' >"$root/$run.failures"
+        awk -v begun="$begun" -v back="$back" '$2 == "kill" { at = $1 } $2 == "recovery" && at { printf "%.9f %d process %s\n", (at - begun) / 1e9, NR % 4, back; at = 0 }' >"$root/$run.failures"
     # A recovery lasts from commit to commit, one step of which is no loss.
     measured=$(recoveries "$root/$run/events.jsonl" | awk -v step="$step" '{ sum += $1 - step } END { print sum + 0 }')
     predicted=$("$KEEL" sim "$job" --set "data.path=$root/text" --nodes 4 --spares 4 --days 2h --quick --json --tiers none \
-        --costs "$root/costs.conf" --cost run.state_bytes=4000000 --failures "$root/$run.failures" |
+        --costs "$root/costs.conf" --cost run.state_bytes=1 --failures "$root/$run.failures" |
         python3 -c 'import json, sys; f = json.load(sys.stdin)["lost_seconds"]; print(sum(f[k] for k in ("detect", "reconfigure", "heal", "redo")))')
     echo "$run $(wc -l <"$root/$run.failures") $measured $predicted" |
         awk '{ error = ($4 - $3) / $3; print $0, error < 0 ? -error : error }' | tee -a "$root/errors"

@@ -25,7 +25,8 @@ static struct keel_goodput_model small_model(void)
                                        .silence_ns = 3 * S,
                                        .hang_ns = 5 * S,
                                        .reconfigure_ns = 2 * S,
-                                       .heal_ns = 4 * S};
+                                       .heal_ns = 4 * S,
+                                       .redo_ppm = KEEL_GOODPUT_REDO_ALL};
 }
 
 static struct keel_goodput run_trace(const struct keel_goodput_model *model, const char *trace)
@@ -85,6 +86,10 @@ START_TEST(a_lost_process_costs_its_step_and_one_recovery)
     struct keel_goodput run = run_trace(&model, "25 1 process 60\n");
     EXPECT(&run, IS(WORK, 980), IS(REDO, 5), IS(DETECT, 1), IS(RECONFIGURE, 2), IS(HEAL, 4), IS(END, 8));
     ck_assert_uint_eq(run.incidents, 1);
+    struct keel_goodput_model keeps = model;
+    keeps.redo_ppm = KEEL_GOODPUT_REDO_ALL / 5 * 2; /* 3 of the 5 s are kept: the step ends 3 s earlier */
+    run = run_trace(&keeps, "25 1 process 60\n");
+    EXPECT(&run, IS(WORK, 990), IS(REDO, 2), IS(DETECT, 1), IS(RECONFIGURE, 2), IS(HEAL, 4), IS(END, 1));
     run = run_trace(&model, "25 1 hang 60\n"); /* resumes at 36, 4 s are left at the end */
     EXPECT(&run, IS(WORK, 980), IS(REDO, 5), IS(DETECT, 5), IS(RECONFIGURE, 2), IS(HEAL, 4), IS(END, 4));
     run = run_trace(&model, "30 1 process 60\n"); /* between two steps: nothing is done again */
@@ -235,6 +240,7 @@ static struct keel_goodput_model random_model(bool with_tiers)
     model.reconfigure_ns = draw(5 * S);
     model.heal_ns = draw(20 * S);
     model.stall_ns = draw(S);
+    model.redo_ppm = (uint32_t)draw(KEEL_GOODPUT_REDO_ALL + 1);
     for (uint32_t tier = 0; tier < KEEL_GOODPUT_TIER_COUNT && with_tiers; tier++)
         if (draw(3) > 0)
             model.tiers[tier] = (struct keel_goodput_snapshots){
