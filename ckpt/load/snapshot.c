@@ -103,6 +103,27 @@ uint32_t keel_snapshot_missing(const struct keel_snapshot *snapshot)
     return snapshot->missing_count;
 }
 
+enum keel_status keel_snapshot_check_shard(struct keel_store *store, uint64_t step, uint64_t attempt,
+                                           uint32_t rank)
+{
+    struct keel_step_place place;
+    struct keel_manifest manifest = {.shards = NULL};
+    struct keel_shard shard;
+    KEEL_ASSERT(store != NULL && store->handle == KEEL_HANDLE_OPEN);
+    KEEL_TRY(keel_step_open(store, step, attempt, false, &place));
+    enum keel_status status = keel_manifest_read(store, &place, &manifest);
+    if (status == KEEL_OK && rank >= manifest.info.shard_count)
+        status = keel_fail(KEEL_MISMATCH, "%s: has %u shards, and none of rank %u", place.path,
+                           manifest.info.shard_count, rank);
+    if (status == KEEL_OK)
+        status = keel_shard_load_of(&place, &manifest, rank, &shard);
+    if (status == KEEL_OK)
+        keel_shard_unload(&shard);
+    keel_manifest_fini(&manifest);
+    keel_step_close(&place);
+    return status;
+}
+
 void keel_snapshot_close(struct keel_snapshot *snapshot)
 {
     if (snapshot == NULL)

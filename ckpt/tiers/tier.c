@@ -326,17 +326,22 @@ enum keel_status keel_source_copy(struct keel_tier_source *source, struct keel_t
     return status;
 }
 
+enum keel_status keel_tier_copy_source(struct keel_tier_source *source, struct keel_tier *to)
+{
+    const struct keel_tier *from = source->tier;
+    if (strcmp(from->run, to->run) != 0)
+        return keel_fail(KEEL_MISMATCH, "%s is of run %s, %s of run %s: copy within one run", from->name,
+                         from->run, to->name, to->run);
+    KEEL_TRY(keel_source_verify(source));
+    return keel_source_copy(source, to);
+}
+
 enum keel_status keel_tier_copy(struct keel_tier *from, const struct keel_object *object,
                                 struct keel_tier *to)
 {
     struct keel_tier_source *source;
-    if (strcmp(from->run, to->run) != 0)
-        return keel_fail(KEEL_MISMATCH, "%s is of run %s, %s of run %s: copy within one run", from->name,
-                         from->run, to->name, to->run);
     KEEL_TRY(keel_tier_open(from, object, &source));
-    enum keel_status status = keel_source_verify(source);
-    if (status == KEEL_OK)
-        status = keel_source_copy(source, to);
+    const enum keel_status status = keel_tier_copy_source(source, to);
     keel_tier_close_source(source);
     return status;
 }

@@ -290,14 +290,43 @@ static void see_loading(void *context, uint64_t done_bytes, uint64_t total_bytes
     keel_trained_meter_show(context, "MB loaded", done_bytes / 1000000, total_bytes / 1000000);
 }
 
+/* A node's directory has its own ranks' shards, copies and parity, and seldom all: after the reason for which
+ * it does not open, what would. */
+static enum keel_status tell_missing(const struct keel_trained *trained)
+{
+    char why[KEEL_DETAIL_BYTES];
+    struct keel_snapshot *snapshot;
+    snprintf(why, sizeof why, "%.300s", keel_detail());
+    if (keel_snapshot_open_here(trained->store, trained->info.step, trained->info.attempt, &snapshot) !=
+        KEEL_OK)
+        return keel_fail(KEEL_CORRUPT, "%s", why);
+    const uint32_t missing = keel_snapshot_missing(snapshot), all = keel_snapshot_info(snapshot)->shard_count;
+    keel_snapshot_close(snapshot);
+    if (missing == 0)
+        return keel_fail(KEEL_CORRUPT, "%s", why);
+    return keel_fail(
+        KEEL_CORRUPT,
+        "%s: has %" PRIu32 " of the %" PRIu32 " shards of step %" PRIu64
+        ": other nodes keep the rest (snapshot.local), and parity is not read here. Name "
+        "%.200s, or bring all into a new one: mkdir -p NEW/%s, then keel ckpt repair NEW --step %" PRIu64
+        " --from %s and so on for each node's directory",
+        trained->directory, all - missing, all, trained->info.step,
+        trained->job.snapshot_store[0] != '\0' ? trained->job.snapshot_store : "a directory that has all",
+        trained->job.name, trained->info.step, trained->directory);
+}
+
 static enum keel_status load(struct keel_trained *trained, const char *identity)
 {
     struct keel_trained_meter meter = keel_trained_meter();
     const struct keel_load_config config = {.progress = see_loading, .context = &meter};
     struct keel_snapshot *snapshot;
-    KEEL_TRY(keel_snapshot_open(trained->store, trained->info.step, trained->info.attempt, &snapshot));
+    enum keel_status status =
+        keel_snapshot_open(trained->store, trained->info.step, trained->info.attempt, &snapshot);
+    if (status == KEEL_CORRUPT && keel_job_has_local_snapshots(&trained->job))
+        return tell_missing(trained);
+    KEEL_TRY(status);
     trained->info = *keel_snapshot_info(snapshot);
-    enum keel_status status = check_identity(trained, identity);
+    status = check_identity(trained, identity);
     if (status == KEEL_OK)
         status = keel_inference_load(trained->inference, snapshot, &config);
     keel_trained_meter_hide(&meter);

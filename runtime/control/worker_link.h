@@ -13,6 +13,9 @@ enum { KEEL_LINK_FD = 3, KEEL_LINK_TEXT_BYTES = 1024 };
  * its user, and behind them what the launcher adds, --resume and --hosts with their values. */
 enum { KEEL_PASSED_BY_USER_MAX = 160, KEEL_PASSED_ON_MAX = KEEL_PASSED_BY_USER_MAX + 4 };
 
+/* Incarnation of a worker that was never started again, on a node that was not either. */
+enum { KEEL_WORKER_FIRST_INCARNATION = 1 << 8 };
+
 enum keel_link_kind {
     /* worker to agent */
     KEEL_LINK_READY = 1, /* address */

@@ -89,6 +89,20 @@ static struct worker *worker_of(struct agent *agent, uint8_t local)
 
 /* ---- effects ---------------------------------------------------------------------------------------- */
 
+/* Who is started again is told how far the run has come, as far as this node knows, and not how it began. */
+static void describe_progress(const struct agent *agent, char *out, size_t bytes)
+{
+    struct keel_node_progress progress = {.recorded = 0};
+    if (agent->control.node != NULL)
+        keel_node_progress(agent->control.node, &progress);
+    if (!progress.known)
+        snprintf(out, bytes, "auto");
+    else if (!progress.has_saved)
+        snprintf(out, bytes, "auto:%" PRIu64, progress.recorded);
+    else
+        snprintf(out, bytes, "auto:%" PRIu64 ":%" PRIu64, progress.recorded, progress.saved);
+}
+
 static enum keel_status spawn(struct agent *agent, uint8_t local, uint32_t incarnation)
 {
     struct worker *worker = worker_of(agent, local);
@@ -108,7 +122,7 @@ static enum keel_status spawn(struct agent *agent, uint8_t local, uint32_t incar
                      "--incarnation",
                      incarnation_text};
     enum { FIXED = sizeof fixed / sizeof fixed[0] };
-    char *argv[FIXED + 4 + KEEL_PASSED_ON_MAX + 1] = {0};
+    char *argv[FIXED + 6 + KEEL_PASSED_ON_MAX + 1] = {0}, progress[64];
     uint32_t count = FIXED;
     memcpy(argv, fixed, sizeof fixed);
     if (agent->dialed.fd >= 0) {
@@ -121,6 +135,12 @@ static enum keel_status spawn(struct agent *agent, uint8_t local, uint32_t incar
         argv[count++] = (char *)agent->options.store;
     }
     memcpy(argv + count, agent->options.passed_on, agent->options.passed_on_count * sizeof argv[0]);
+    count += agent->options.passed_on_count;
+    if (incarnation > KEEL_WORKER_FIRST_INCARNATION) {
+        describe_progress(agent, progress, sizeof progress);
+        argv[count++] = "--resume"; /* the last counts */
+        argv[count++] = progress;
+    }
     int pair[2];
     KEEL_TRY(keel_link_pair(pair));
     enum keel_status status = keel_process_spawn(argv, &pair[1], 1, -1, &worker->process);

@@ -199,6 +199,19 @@ static void take_shard(struct keel_node *node, const struct keel_node_event *eve
                                                   .step = event->value,
                                                   .attempt = event->attempt,
                                                   .summary = *event->summary}};
+    node->agent.saved_step = node->agent.has_saved && node->agent.saved_step > event->value
+                                 ? node->agent.saved_step
+                                 : event->value;
+    node->agent.has_saved = true;
+}
+
+void keel_node_progress(const struct keel_node *node, struct keel_node_progress *out)
+{
+    const struct keel_agent *agent = &node->agent;
+    *out = (struct keel_node_progress){
+        .known = agent->next_step > 0, .has_saved = agent->has_saved, .saved = agent->saved_step};
+    if (out->known)
+        out->recorded = agent->next_step - 1 > agent->saved_step ? agent->next_step - 1 : agent->saved_step;
 }
 
 static void take_note(struct keel_node *node, const struct keel_node_event *event)

@@ -53,10 +53,12 @@ struct keel_agent {
     uint64_t note_sent_ns; /* the oldest was sent then; 0: it was not */
     uint64_t sequence;
     bool report_due;
-    uint64_t beat_ns;       /* next heartbeat */
-    uint64_t leader_ns;     /* the leader was heard last */
-    uint64_t next_step;     /* that the leader wants, as far as known: those before it are delivered */
-    uint64_t first_step;    /* of the run, as the leader says */
+    uint64_t beat_ns;    /* next heartbeat */
+    uint64_t leader_ns;  /* the leader was heard last */
+    uint64_t next_step;  /* that the leader wants, as far as known: those before it are delivered */
+    uint64_t first_step; /* of the run, as the leader says */
+    uint64_t saved_step; /* newest of which a worker handed over its shard, if has_saved */
+    bool has_saved;
     uint64_t behind_ns;     /* predecessor in the ring was heard last */
     uint16_t behind, ahead; /* ring neighbours by the view; 0: none */
     bool stopping, ending;

@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 enum { HOST_NAME_BYTES = 65, TRACED_COMMANDS = 16384 };
-enum { FIRST_INCARNATION = 1 << 8 }; /* of a worker that was never started again, on such a node */
 
 /* ---- arguments ----------------------------------------------------------------------------------------- */
 
@@ -34,10 +33,10 @@ static enum keel_status take_resume(struct keel_worker *worker, const char *text
         struct keel_worker_tiers *tiers = &worker->tiers;
         worker->resume = KEEL_RESUME_AUTO;
         tiers->has_records = text[4] == ':';
-        if (tiers->has_records) {
-            tiers->records = strtoull(text + 5, &end, 10);
-            tiers->has_committed = *end == ':';
-            tiers->committed = tiers->has_committed ? strtoull(end + 1, NULL, 10) : 0;
+        tiers->records = tiers->has_records ? strtoull(text + 5, &end, 10) : 0;
+        if (tiers->has_records && *end == ':') { /* else as an earlier --resume said */
+            tiers->has_committed = true;
+            tiers->committed = strtoull(end + 1, NULL, 10);
         }
     } else if (strcmp(text, "none") == 0)
         worker->resume = KEEL_RESUME_NONE;
@@ -110,12 +109,14 @@ static enum keel_status parse_arguments(struct keel_worker *worker, int argc, ch
     if (words.operand_count == 0 || worker->directory == NULL)
         return keel_fail(KEEL_INVALID, "keel worker: is started by an agent; use keel run");
     worker->drills.directory = worker->directory;
-    if (worker->incarnation >
-        FIRST_INCARNATION) { /* --resume says how a run begins, and this one has begun */
+    KEEL_TRY(keel_job_load(words.operands[0], NULL, 0, &worker->job));
+    /* --resume says how a run begins, and this one has begun. Who needs to know how far it came is told so by
+     * the agent, behind that. */
+    if (worker->incarnation > KEEL_WORKER_FIRST_INCARNATION && !keel_job_has_local_snapshots(&worker->job)) {
         worker->resume = KEEL_RESUME_AUTO;
         worker->tiers.has_records = worker->tiers.has_committed = false;
     }
-    return keel_job_load(words.operands[0], NULL, 0, &worker->job);
+    return KEEL_OK;
 }
 
 /* Send a line for events.jsonl; takes the reference of `note`. */
@@ -636,9 +637,32 @@ static enum keel_status end_together(struct keel_worker *worker)
     return keel_group_run(worker->group, &all, keel_deadline_after_ns(patience_ns));
 }
 
+/* Others have begun the run: should it ever be begun here, then from what they left, however far they came.
+ */
+static void wait_for_others(struct keel_worker *worker)
+{
+    worker->resume = KEEL_RESUME_AUTO;
+    worker->tiers.has_records = false;
+}
+
+/* This rank has begun the run, however that was asked for, and goes back to nothing behind what it saw of it.
+ */
+static void note_begun(struct keel_worker *worker)
+{
+    struct keel_worker_tiers *tiers = &worker->tiers;
+    if (worker->resume == KEEL_RESUME_AUTO && !tiers->has_records)
+        return;
+    worker->resume = KEEL_RESUME_AUTO;
+    tiers->records =
+        tiers->has_records && tiers->records > worker->next_step ? tiers->records : worker->next_step;
+    tiers->has_records = true;
+}
+
 static enum keel_status live_in_view(struct keel_worker *worker)
 {
     enum keel_status status = keel_worker_join_view(worker);
+    if (status == KEEL_OK && worker->active)
+        note_begun(worker);
     if (worker->committed_ns == 0)
         worker->committed_ns = keel_now_ns(); /* the first step is not charged for set-up */
     if (status == KEEL_OK && worker->active)
@@ -652,9 +676,8 @@ static enum keel_status live_in_view(struct keel_worker *worker)
                  worker->next_step, keel_detail());
         status = accuse(worker, status);
     }
-    if (!worker
-             ->active) /* others have begun the run: should it ever be begun here, then from what they left */
-        worker->resume = KEEL_RESUME_AUTO;
+    if (!worker->active)
+        wait_for_others(worker);
     enum keel_status left = keel_worker_leave_view(worker);
     return left == KEEL_OK ? status : left;
 }

@@ -292,7 +292,7 @@ enum keel_status keel_file_link_open(struct keel_file_link *link, struct keel_ti
 
 enum keel_status keel_file_link_end(struct keel_file_link *link)
 {
-    return link_send(link, NULL, 0, KEEL_NEVER);
+    return pass(link, true, 2 * link->sent, &link->mover->nothing, sizeof link->mover->nothing);
 }
 
 /* ---- gathering ----------------------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@ struct keel_file_mover {
     struct keel_group *group;
     struct keel_tier *tier; /* of this node's directory; both borrowed */
     void *memory;           /* owned */
+    uint64_t nothing;       /* the length of what ends a link */
 };
 
 /* Numbers of calls below this one are of what goes on beside the steps, those from it on of restarts. */
@@ -44,7 +45,8 @@ struct keel_file_link {
     bool ended; /* the other said so */
 };
 enum keel_status keel_file_link_open(struct keel_file_link *link, struct keel_tier_link *out);
-/* To the other it is as if this rank were gone. */
+/* To the other it is as if this rank were gone. Also of one whose opening failed, for which the other waits.
+ */
 enum keel_status keel_file_link_end(struct keel_file_link *link);
 
 /* All ranks' `bytes` at `mine`, which are lent as above, into `all`. Alone (no group): a copy. */

@@ -234,12 +234,12 @@ static void *guard_thread(void *argument)
 
 /* ---- the store ----------------------------------------------------------------------------------------- */
 
+/* While it lasts retention may take the file, and not what is open. */
 static enum keel_status copy_to_store(struct keel_guard *guard)
 {
-    const struct keel_worker_tiers *tiers = &guard->worker->tiers;
-    const struct keel_object object = {
-        .step = guard->step, .attempt = guard->attempt, .kind = KEEL_OBJECT_SHARD, .member = guard->position};
-    return keel_tier_copy(tiers->near, &object, tiers->far);
+    if (guard->source == NULL)
+        return keel_fail(guard->status, "%s", guard->detail);
+    return keel_tier_copy_source(guard->source, guard->worker->tiers.far);
 }
 
 /* Committed from the shards that lie there, which are looked at once more. */
@@ -292,6 +292,14 @@ static void begin_store(struct keel_worker *worker)
     to->rank_count = from->rank_count;
     memcpy(to->all, from->all, sizeof to->all);
     to->at_fault = to->committed = false;
+    const struct keel_object object = {
+        .step = to->step, .attempt = to->attempt, .kind = KEEL_OBJECT_SHARD, .member = to->position};
+    const enum keel_status opened = keel_tier_open(worker->tiers.near, &object, &to->source);
+    if (opened != KEEL_OK) { /* said when all have come to it */
+        to->source = NULL;
+        to->status = opened;
+        snprintf(to->detail, sizeof to->detail, "%.400s", keel_detail());
+    }
     atomic_store(&to->ended, false);
     to->mover.group = worker->group;
     to->running = true;
@@ -307,6 +315,8 @@ static void end_store(struct keel_worker *worker)
     if (!storing->inline_run)
         keel_thread_join(&storing->thread);
     storing->inline_run = storing->running = false;
+    keel_tier_close_source(storing->source);
+    storing->source = NULL;
     if (storing->at_fault)
         keel_worker_note(worker, "store-failed", storing->step, storing->status, storing->detail);
     if (!storing->committed)
@@ -325,8 +335,6 @@ void keel_worker_guard_begin(struct keel_worker *worker, const struct keel_shard
     KEEL_ASSERT(!guard->running);
     if (snapshot->step == worker->job.steps) /* the end goes to the store whatever is on its way there */
         keel_worker_guard_drain(worker);
-    if (worker->tiers.records < snapshot->step) /* it is of this life, and may be gone back to */
-        worker->tiers.records = snapshot->step;
     guard->number = worker->tiers.begun;
     guard->step = snapshot->step;
     guard->attempt = snapshot->attempt;
@@ -354,6 +362,10 @@ static void end_guard(struct keel_worker *worker)
     if (!guard->inline_run)
         keel_thread_join(&guard->thread);
     guard->inline_run = guard->running = false;
+    if (!guard->committed || (worker->tiers.has_committed && worker->tiers.committed >= guard->step))
+        return;
+    worker->tiers.has_committed = true;
+    worker->tiers.committed = guard->step;
 }
 
 static void store_next(struct keel_worker *worker)

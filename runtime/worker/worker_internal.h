@@ -67,7 +67,8 @@ struct keel_guard {
     char detail[KEEL_DETAIL_BYTES];
     atomic_bool ended;
     struct keel_file_mover mover;
-    struct keel_file_move *moves; /* owned */
+    struct keel_file_move *moves;    /* owned */
+    struct keel_tier_source *source; /* owned: what is copied to the store; NULL: it could not be opened */
     /* Lent to operations. */
     struct keel_guard_record mine, all[KEEL_MEMBERS_MAX];
     struct keel_shard_summary summaries[KEEL_MEMBERS_MAX];
@@ -78,6 +79,8 @@ struct keel_guard {
 enum { KEEL_OFFERS_MAX = 8 };
 struct keel_tier_offer {
     uint64_t step, attempt;
+    uint64_t made_ns;               /* wall clock, of the newest manifest: of a run that was deleted
+                                       there may be files of one name. 0: there is no manifest */
     uint32_t shard_count;           /* 0: no manifest says it */
     uint32_t computed;              /* shards of these that were, from parity */
     bool used, parity;              /* some parity file of it is here */
@@ -86,6 +89,15 @@ struct keel_tier_offer {
 };
 struct keel_tier_offers {
     struct keel_tier_offer of[KEEL_OFFERS_MAX]; /* the newest */
+    uint64_t has_newest, newest;                /* step of all that is there, wanted or not */
+    uint64_t has_records, records;              /* of the rank, as below */
+};
+
+/* The directory of a node that is not in the view. */
+enum { KEEL_ADOPTED_MAX = 64 };
+struct keel_adopted {
+    struct keel_store *store;
+    struct keel_tier *tier;
 };
 
 /* snapshot.local. */
@@ -97,11 +109,15 @@ struct keel_worker_tiers {
     struct keel_guard guard, storing;
     struct keel_file_mover restoring;
     struct keel_tier_offers mine, *offers; /* of all positions, owned */
-    struct keel_tier_offer chosen;         /* what this view begins from, if `used` */
-    uint32_t from_nodes, from_store;       /* files that were brought for it */
+    struct keel_adopted adopted[KEEL_ADOPTED_MAX];
+    uint32_t adopted_count;
+    struct keel_tier_offer chosen; /* what this view begins from, if `used` */
+    uint64_t from_nodes[KEEL_MEMBERS_MAX / 64],
+        from_store[KEEL_MEMBERS_MAX / 64]; /* shards that were brought for it */
     bool said, heard[KEEL_MEMBERS_MAX];
-    /* Of the life before, from --resume auto:RECORDS[:COMMITTED]: the newest step on record, behind which no
-     * snapshot is taken, and the newest snapshot. What this life begins raises `records`. */
+    /* From --resume auto:RECORDS[:COMMITTED], as the agent knows it when it starts this worker: the newest
+     * step on record, behind which no snapshot is taken, and the newest snapshot. What this worker sees of
+     * the run raises both; who only waits does not know how far it comes. */
     uint64_t records, committed;
     bool has_records, has_committed;
 };
@@ -414,6 +430,12 @@ static inline bool keel_offer_has(const uint64_t *set, uint32_t shard)
 {
     return (set[shard / 64] >> shard % 64 & 1) != 0;
 }
+
+/* worker_adopt.c: snapshot.local: open what absent nodes left on this host, if it is this node's to adopt;
+ * close it; copy a file of theirs into this node's own directory, if they have it. */
+void keel_worker_adopt(struct keel_worker *worker);
+void keel_worker_adopt_end(struct keel_worker *worker);
+void keel_worker_adopt_file(struct keel_worker *worker, const struct keel_object *object);
 
 /* worker_tiers.c: snapshot.local, else nothing. All ranks of the view: find what they begin from, into
  * sync_all[0].snapshot_count and _step, and bring it to its nodes. CORRUPT: none is whole, and there was one.

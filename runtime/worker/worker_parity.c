@@ -223,7 +223,8 @@ static bool compute(struct keel_worker *worker, const struct links *links, const
         if (!search->sets[set] || keel_tier_erasure_open(links->tiers, links->count, search->step,
                                                          search->attempt, set, &tier) != KEEL_OK)
             continue;
-        done = keel_tier_copy(tier, &object, worker->tiers.near) == KEEL_OK;
+        done = keel_tier_copy(tier, &object, worker->tiers.near) == KEEL_OK &&
+               keel_snapshot_check_shard(worker->store, object.step, object.attempt, shard) == KEEL_OK;
         if (!done)
             keel_log(KEEL_LOG_INFO, "shard %u from set %u: %s", shard, set, keel_detail());
         keel_tier_end(tier);

@@ -195,6 +195,8 @@ void keel_worker_snapshot_begin(struct keel_worker *worker, bool again)
     worker->snapshot.tries = again ? worker->snapshot.tries + 1 : 0;
     worker->snapshot.failed = worker->snapshot.doomed = worker->snapshot.finished = false;
     worker->tiers.begun++;
+    if (worker->tiers.records < worker->next_step) /* it is of this life, and may be gone back to */
+        worker->tiers.records = worker->next_step;
     if (again && worker->position == 0) {
         char detail[64];
         snprintf(detail, sizeof detail, "a rank could not write the one before; try %u of %u",
@@ -329,6 +331,7 @@ static enum keel_status candidates(struct keel_worker *worker, struct keel_snaps
         if (worker->tiers.near != NULL
                 ? chosen->used && list[i].step == chosen->step && list[i].attempt == chosen->attempt
                 : (worker->resume == KEEL_RESUME_AUTO || list[i].step == worker->resume_step) &&
+                      (!worker->tiers.has_records || list[i].step <= worker->tiers.records) &&
                       (!worker->snapshot.has_bound || list[i].step < worker->snapshot.bound))
             list[kept++] = list[i];
     *out = list;

@@ -279,6 +279,7 @@ static enum keel_status stop_together(struct keel_worker *worker)
         keel_worker_snapshot_begin(worker, false);
         keel_worker_snapshot_poll(worker, true);
     }
+    keel_worker_guard_drain(worker);
     return keel_fail(KEEL_INTERRUPTED, "stopped behind step %llu", (unsigned long long)worker->next_step);
 }
 

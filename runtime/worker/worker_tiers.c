@@ -43,9 +43,7 @@ static bool is_wanted(const struct keel_worker *worker, uint64_t step)
 {
     if (worker->resume == KEEL_RESUME_NONE || (worker->snapshot.has_bound && step >= worker->snapshot.bound))
         return false;
-    if (worker->resume == KEEL_RESUME_STEP)
-        return step == worker->resume_step;
-    return !worker->tiers.has_records || step <= worker->tiers.records;
+    return worker->resume != KEEL_RESUME_STEP || step == worker->resume_step;
 }
 
 /* That of a generation, made in place of the oldest where there is no room; NULL: it is older than all. */
@@ -73,6 +71,9 @@ static enum keel_status see_file(void *context, const struct keel_object_info *i
     struct listing *listing = context;
     const struct keel_object *object = &info->object;
     struct keel_tier_offer *offer = NULL;
+    if (!listing->far && (listing->offers->has_newest == 0 || object->step > listing->offers->newest))
+        listing->offers->newest = object->step;
+    listing->offers->has_newest |= !listing->far;
     if (object->kind != KEEL_OBJECT_MANIFEST && object->member < KEEL_MEMBERS_MAX)
         offer = find_or_add(listing, object->step, object->attempt);
     if (offer != NULL && object->kind == KEEL_OBJECT_PARITY)
@@ -94,9 +95,12 @@ static enum keel_status list_store(struct listing *listing, struct keel_store *s
         struct keel_tier_offer *offer = list[i].shard_count <= KEEL_MEMBERS_MAX
                                             ? find_or_add(listing, list[i].step, list[i].attempt)
                                             : NULL;
-        if (offer == NULL)
+        if (offer == NULL || list[i].created_wall_ns < offer->made_ns)
             continue;
+        if (list[i].created_wall_ns > offer->made_ns)
+            offer->manifest = offer->stored_manifest = false;
         offer->shard_count = list[i].shard_count;
+        offer->made_ns = list[i].created_wall_ns;
         offer->manifest = offer->manifest || !listing->far;
         offer->stored_manifest = offer->stored_manifest || listing->far;
     }
@@ -105,11 +109,16 @@ static enum keel_status list_store(struct listing *listing, struct keel_store *s
 }
 
 /* The store, which all see, is looked at by one. */
-static enum keel_status list_offers(const struct keel_worker *worker, struct keel_tier_offers *out)
+static enum keel_status list_offers(struct keel_worker *worker, struct keel_tier_offers *out)
 {
     struct listing listing = {worker, out, false};
     memset(out, 0, sizeof *out);
+    out->has_records = worker->tiers.has_records;
+    out->records = worker->tiers.records;
     KEEL_TRY(list_store(&listing, worker->store, worker->tiers.near));
+    keel_worker_adopt(worker);
+    for (uint32_t i = 0; i < worker->tiers.adopted_count; i++)
+        KEEL_TRY(list_store(&listing, worker->tiers.adopted[i].store, worker->tiers.adopted[i].tier));
     listing.far = true;
     return worker->tiers.far == NULL || worker->position != 0
                ? KEEL_OK
@@ -118,17 +127,31 @@ static enum keel_status list_offers(const struct keel_worker *worker, struct kee
 
 /* ---- choosing ------------------------------------------------------------------------------------------ */
 
+/* When the newest manifest of that generation was made: what is of another one does not count. */
+static uint64_t made_ns_of(const struct keel_worker *worker, uint64_t step, uint64_t attempt)
+{
+    uint64_t made_ns = 0;
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, step, attempt);
+        if (offer != NULL && offer->made_ns > made_ns)
+            made_ns = offer->made_ns;
+    }
+    return made_ns;
+}
+
 /* What all nodes have of a generation. */
 static struct keel_tier_offer sum_up(const struct keel_worker *worker, uint64_t step, uint64_t attempt)
 {
-    struct keel_tier_offer all = {.used = true, .step = step, .attempt = attempt};
+    struct keel_tier_offer all = {
+        .used = true, .step = step, .attempt = attempt, .made_ns = made_ns_of(worker, step, attempt)};
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, step, attempt);
         if (offer == NULL)
             continue;
-        all.shard_count = offer->shard_count > all.shard_count ? offer->shard_count : all.shard_count;
-        all.manifest = all.manifest || offer->manifest;
-        all.stored_manifest = all.stored_manifest || offer->stored_manifest;
+        const bool same = offer->made_ns == all.made_ns;
+        all.shard_count = same ? offer->shard_count : all.shard_count;
+        all.manifest = all.manifest || (offer->manifest && same);
+        all.stored_manifest = all.stored_manifest || (offer->stored_manifest && same);
         all.parity = all.parity || offer->parity;
         all.computed += offer->computed;
         for (uint32_t i = 0; i < KEEL_MEMBERS_MAX / 64; i++) {
@@ -155,14 +178,29 @@ static bool is_complete(const struct keel_tier_offer *all)
            first_missing(all) == all->shard_count;
 }
 
+/* The step behind which no snapshot is taken: that of the rank that knows most of the run. */
+static uint64_t newest_allowed(const struct keel_worker *worker)
+{
+    uint64_t records = 0;
+    bool known = false;
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        const struct keel_tier_offers *offers = &worker->tiers.offers[p];
+        known = known || offers->has_records != 0;
+        if (offers->has_records != 0 && offers->records > records)
+            records = offers->records;
+    }
+    return known && worker->resume != KEEL_RESUME_STEP ? records : UINT64_MAX;
+}
+
 /* The newest below that one; `used` false: none. */
 static struct keel_tier_offer next_older(const struct keel_worker *worker, const struct keel_tier_offer *than)
 {
     struct keel_tier_offer best = {.used = false};
+    const uint64_t allowed = newest_allowed(worker);
     for (uint32_t p = 0; p < worker->rank_count; p++)
         for (uint32_t i = 0; i < KEEL_OFFERS_MAX; i++) {
             const struct keel_tier_offer *offer = &worker->tiers.offers[p].of[i];
-            if (offer->used &&
+            if (offer->used && offer->step <= allowed &&
                 (!best.used || is_newer(offer->step, offer->attempt, best.step, best.attempt)) &&
                 (!than->used || is_newer(than->step, than->attempt, offer->step, offer->attempt)))
                 best = *offer;
@@ -214,6 +252,19 @@ struct keel_tier_offer *keel_worker_own_offer(struct keel_worker *worker, uint64
     return find_or_add(&listing, step, attempt);
 }
 
+/* Whole, and of the snapshot of which the manifest here speaks. */
+static enum keel_status check_shard(struct keel_worker *worker, const struct keel_object *object)
+{
+    enum keel_status status = keel_tier_verify(worker->tiers.near, object);
+    if (status == KEEL_NOT_FOUND && worker->tiers.adopted_count > 0) {
+        keel_worker_adopt_file(worker, object);
+        status = keel_tier_verify(worker->tiers.near, object);
+    }
+    if (status == KEEL_OK)
+        status = keel_snapshot_check_shard(worker->store, object->step, object->attempt, object->member);
+    return status;
+}
+
 /* The ranks of a node share its files out; what is damaged is not here. */
 static void look_through(struct keel_worker *worker, const uint32_t *node, uint64_t step, uint64_t attempt)
 {
@@ -229,7 +280,7 @@ static void look_through(struct keel_worker *worker, const uint32_t *node, uint6
             .step = step, .attempt = attempt, .kind = KEEL_OBJECT_SHARD, .member = shard};
         if (!keel_offer_has(mine->have, shard))
             continue;
-        if (shard % here == index && keel_tier_verify(worker->tiers.near, &object) == KEEL_OK)
+        if (shard % here == index && check_shard(worker, &object) == KEEL_OK)
             continue;
         if (shard % here == index)
             keel_worker_note(worker, "shard-damaged", step, KEEL_CORRUPT, keel_detail());
@@ -239,40 +290,38 @@ static void look_through(struct keel_worker *worker, const uint32_t *node, uint6
 
 /* ---- bringing it here ---------------------------------------------------------------------------------- */
 
+static bool offers_file(const struct keel_worker *worker, uint32_t p, const struct keel_object *object)
+{
+    const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, object->step, object->attempt);
+    if (offer == NULL)
+        return false;
+    return object->kind == KEEL_OBJECT_MANIFEST
+               ? offer->manifest && offer->made_ns == worker->tiers.chosen.made_ns
+               : keel_offer_has(offer->have, object->member);
+}
+
 /* The first rank at or behind `from` whose node has the file; rank_count: none. */
 static uint32_t holder_of(const struct keel_worker *worker, const struct keel_object *object, uint32_t from)
 {
-    for (uint32_t d = 0; d < worker->rank_count; d++) {
-        const uint32_t p = (from + d) % worker->rank_count;
-        const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, object->step, object->attempt);
-        if (object->kind == KEEL_OBJECT_MANIFEST
-                ? offer != NULL && offer->manifest
-                : offer != NULL && keel_offer_has(offer->have, object->member))
-            return p;
-    }
+    for (uint32_t d = 0; d < worker->rank_count; d++)
+        if (offers_file(worker, (from + d) % worker->rank_count, object))
+            return (from + d) % worker->rank_count;
     return worker->rank_count;
 }
 
 static bool node_has(const struct keel_worker *worker, const uint32_t *node, const struct keel_object *object,
                      uint32_t position)
 {
-    for (uint32_t p = 0; p < worker->rank_count; p++) {
-        const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, object->step, object->attempt);
-        if (node[p] == node[position] && (object->kind == KEEL_OBJECT_MANIFEST
-                                              ? offer != NULL && offer->manifest
-                                              : offer != NULL && keel_offer_has(offer->have, object->member)))
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (node[p] == node[position] && offers_file(worker, p, object))
             return true;
-    }
     return false;
 }
 
-/* What is to go where. */
+/* What is to go where, the same list on all ranks; what comes from the store has no sender. */
 struct bringing {
-    struct keel_file_move *moves; /* owned */
-    size_t count, capacity;
-    struct keel_object *stored; /* owned: what this rank is to copy from the store */
-    size_t stored_count, stored_capacity;
-    uint32_t from_nodes, from_store; /* shards, of all ranks */
+    struct keel_file_move *moves, *stored; /* owned */
+    size_t count, capacity, stored_count, stored_capacity;
 };
 
 /* A file to the node of a rank, unless it has it. */
@@ -281,51 +330,57 @@ static enum keel_status want(struct keel_worker *worker, struct bringing *bring,
 {
     const uint32_t first = keel_worker_first_of_node(node, position);
     const uint32_t from = holder_of(worker, object, first);
+    const struct keel_file_move move = {.object = *object, .from = (uint16_t)from, .to = (uint16_t)first};
     if (node_has(worker, node, object, first))
         return KEEL_OK;
     if (from < worker->rank_count) {
         KEEL_TRY(keel_grow(&bring->moves, &bring->capacity, bring->count + 1, sizeof *bring->moves));
-        bring->moves[bring->count++] =
-            (struct keel_file_move){.object = *object, .from = (uint16_t)from, .to = (uint16_t)first};
-        bring->from_nodes += object->kind == KEEL_OBJECT_SHARD;
+        bring->moves[bring->count++] = move;
         return KEEL_OK;
     }
-    bring->from_store += object->kind == KEEL_OBJECT_SHARD;
-    if (first == worker->position) {
-        KEEL_TRY(keel_grow(&bring->stored, &bring->stored_capacity, bring->stored_count + 1,
-                           sizeof *bring->stored));
-        bring->stored[bring->stored_count++] = *object;
-    }
+    KEEL_TRY(
+        keel_grow(&bring->stored, &bring->stored_capacity, bring->stored_count + 1, sizeof *bring->stored));
+    bring->stored[bring->stored_count++] = move;
     return KEEL_OK;
 }
 
-/* The manifest to all nodes, and shards: those of each node's own ranks, or all. */
+/* The manifest, to all nodes; or shards: those of each node's own ranks, or all. */
+enum wanted { MANIFEST, OWN_SHARDS, ALL_SHARDS };
+
 static enum keel_status list_wants(struct keel_worker *worker, struct bringing *bring, const uint32_t *node,
-                                   bool all)
+                                   enum wanted wanted)
 {
     const struct keel_tier_offer *chosen = &worker->tiers.chosen;
-    struct keel_object object = {
-        .step = chosen->step, .attempt = chosen->attempt, .kind = KEEL_OBJECT_MANIFEST};
-    for (uint32_t p = 0; p < worker->rank_count; p++)
-        if (keel_worker_first_of_node(node, p) == p)
-            KEEL_TRY(want(worker, bring, node, &object, p));
-    object.kind = KEEL_OBJECT_SHARD;
-    for (object.member = 0; object.member < chosen->shard_count; object.member++)
+    struct keel_object object = {.step = chosen->step,
+                                 .attempt = chosen->attempt,
+                                 .kind = wanted == MANIFEST ? KEEL_OBJECT_MANIFEST : KEEL_OBJECT_SHARD};
+    const uint32_t count = wanted == MANIFEST ? 1 : chosen->shard_count;
+    for (object.member = 0; object.member < count; object.member++)
         for (uint32_t p = 0; p < worker->rank_count; p++)
-            if (all ? keel_worker_first_of_node(node, p) == p
-                    : chosen->shard_count == worker->rank_count && p == object.member)
+            if (wanted == OWN_SHARDS ? chosen->shard_count == worker->rank_count && p == object.member
+                                     : keel_worker_first_of_node(node, p) == p)
                 KEEL_TRY(want(worker, bring, node, &object, p));
     return KEEL_OK;
+}
+
+static enum keel_status copy_stored(struct keel_worker *worker, const struct keel_object *object)
+{
+    if (worker->tiers.far == NULL)
+        return keel_fail(KEEL_NOT_FOUND, "this node sees no store");
+    KEEL_TRY(keel_tier_copy(worker->tiers.far, object, worker->tiers.near));
+    return object->kind == KEEL_OBJECT_MANIFEST
+               ? KEEL_OK
+               : keel_snapshot_check_shard(worker->store, object->step, object->attempt, object->member);
 }
 
 static bool bring_from_store(struct keel_worker *worker, const struct bringing *bring)
 {
     bool ok = true;
     for (size_t i = 0; i < bring->stored_count; i++)
-        if (worker->tiers.far == NULL ||
-            keel_tier_copy(worker->tiers.far, &bring->stored[i], worker->tiers.near) != KEEL_OK) {
-            keel_worker_note(worker, "snapshot-refused", bring->stored[i].step, KEEL_CORRUPT,
-                             worker->tiers.far == NULL ? "this node sees no store" : keel_detail());
+        if (bring->stored[i].to == worker->position &&
+            copy_stored(worker, &bring->stored[i].object) != KEEL_OK) {
+            keel_worker_note(worker, "snapshot-refused", bring->stored[i].object.step, KEEL_CORRUPT,
+                             keel_detail());
             ok = false;
         }
     return ok;
@@ -342,8 +397,8 @@ static bool all_arrived(struct keel_worker *worker, const struct bringing *bring
     return ok;
 }
 
-/* All ranks know of it. */
-static void note_arrival(struct keel_worker *worker, const struct keel_file_move *move)
+/* All ranks know of it. `brought`: the shards that came from there. */
+static void note_arrival(struct keel_worker *worker, const struct keel_file_move *move, uint64_t *brought)
 {
     struct keel_tier_offer *offer = NULL;
     const struct keel_object *object = &move->object;
@@ -356,18 +411,22 @@ static void note_arrival(struct keel_worker *worker, const struct keel_file_move
         offer = &worker->tiers.offers[move->to].of[0]; /* the others are not looked at any more */
         *offer = (struct keel_tier_offer){.used = true, .step = object->step, .attempt = object->attempt};
     }
-    if (object->kind == KEEL_OBJECT_MANIFEST)
+    if (object->kind == KEEL_OBJECT_MANIFEST) {
         offer->manifest = true;
-    else
-        offer->have[object->member / 64] |= UINT64_C(1) << object->member % 64;
+        offer->made_ns = worker->tiers.chosen.made_ns;
+        offer->shard_count = worker->tiers.chosen.shard_count;
+        return;
+    }
+    offer->have[object->member / 64] |= UINT64_C(1) << object->member % 64;
+    brought[object->member / 64] |= UINT64_C(1) << object->member % 64;
 }
 
 /* *out: on all ranks, whether all is where it is to be. */
-static enum keel_status bring(struct keel_worker *worker, const uint32_t *node, bool all, bool *out)
+static enum keel_status bring(struct keel_worker *worker, const uint32_t *node, enum wanted wanted, bool *out)
 {
     struct keel_worker_tiers *tiers = &worker->tiers;
     struct bringing bring = {.moves = NULL};
-    enum keel_status status = list_wants(worker, &bring, node, all);
+    enum keel_status status = list_wants(worker, &bring, node, wanted);
     tiers->restoring.group = worker->group;
     if (status == KEEL_OK)
         status = keel_file_mover_run(&tiers->restoring, bring.moves, (uint32_t)bring.count,
@@ -378,10 +437,10 @@ static enum keel_status bring(struct keel_worker *worker, const uint32_t *node, 
     *out = status == KEEL_OK;
     for (uint32_t p = 0; p < worker->rank_count; p++)
         *out = *out && tiers->heard[p];
+    for (size_t i = 0; i < bring.stored_count && *out; i++)
+        note_arrival(worker, &bring.stored[i], tiers->from_store);
     for (size_t i = 0; i < bring.count && *out; i++)
-        note_arrival(worker, &bring.moves[i]);
-    tiers->from_nodes += bring.from_nodes;
-    tiers->from_store += bring.from_store;
+        note_arrival(worker, &bring.moves[i], tiers->from_nodes);
     keel_free(bring.moves);
     keel_free(bring.stored);
     return status;
@@ -389,14 +448,47 @@ static enum keel_status bring(struct keel_worker *worker, const uint32_t *node, 
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
+/* This node offers a manifest that an absent one left. */
+static void adopt_manifest(struct keel_worker *worker, const struct keel_tier_offer *all)
+{
+    const struct keel_tier_offer *mine = offer_of(&worker->tiers, worker->position, all->step, all->attempt);
+    const struct keel_object object = {
+        .step = all->step, .attempt = all->attempt, .kind = KEEL_OBJECT_MANIFEST};
+    if (worker->tiers.adopted_count > 0 && mine != NULL && mine->manifest &&
+        keel_tier_verify(worker->tiers.near, &object) != KEEL_OK)
+        keel_worker_adopt_file(worker, &object);
+}
+
+/* After the manifest is on all nodes, so that what is not its own counts nowhere. */
+static enum keel_status look_and_gather(struct keel_worker *worker, const uint32_t *node,
+                                        struct keel_tier_offer *all)
+{
+    struct keel_worker_tiers *tiers = &worker->tiers;
+    struct keel_tier_offer *mine = keel_worker_own_offer(worker, all->step, all->attempt);
+    if (mine != NULL) { /* as it was brought */
+        mine->manifest = true;
+        mine->made_ns = all->made_ns;
+        mine->shard_count = all->shard_count;
+    }
+    look_through(worker, node, all->step, all->attempt);
+    KEEL_TRY(gather(worker, &tiers->mine, sizeof tiers->mine, tiers->offers));
+    *all = sum_up(worker, all->step, all->attempt);
+    return KEEL_OK;
+}
+
 /* Looked through, and where it is to be: false in *out: it cannot be had. */
 static enum keel_status take(struct keel_worker *worker, const uint32_t *node, struct keel_tier_offer *all,
                              bool *out)
 {
     struct keel_worker_tiers *tiers = &worker->tiers;
-    look_through(worker, node, all->step, all->attempt);
-    KEEL_TRY(gather(worker, &tiers->mine, sizeof tiers->mine, tiers->offers));
-    *all = sum_up(worker, all->step, all->attempt);
+    tiers->chosen = *all;
+    memset(tiers->from_nodes, 0, sizeof tiers->from_nodes);
+    memset(tiers->from_store, 0, sizeof tiers->from_store);
+    adopt_manifest(worker, all);
+    KEEL_TRY(bring(worker, node, MANIFEST, out));
+    if (!*out)
+        return KEEL_OK;
+    KEEL_TRY(look_and_gather(worker, node, all));
     if (!is_complete(all) && all->parity) {
         KEEL_TRY(keel_worker_compute_shards(worker, all, KEEL_CALLS_OF_GUARDS + tiers->restores++));
         KEEL_TRY(gather(worker, &tiers->mine, sizeof tiers->mine, tiers->offers));
@@ -404,24 +496,42 @@ static enum keel_status take(struct keel_worker *worker, const uint32_t *node, s
     }
     *out = is_complete(all);
     tiers->chosen = *all;
-    tiers->from_nodes = tiers->from_store = 0;
-    return *out ? bring(worker, node, false, out) : KEEL_OK;
+    return *out ? bring(worker, node, OWN_SHARDS, out) : KEEL_OK;
 }
 
-static enum keel_status none_is_left(const struct keel_worker *worker)
+static enum keel_status none_is_left(const struct keel_worker *worker, uint64_t seen)
 {
+    const struct keel_worker_tiers *tiers = &worker->tiers;
     if (worker->resume == KEEL_RESUME_STEP && !worker->snapshot.has_bound)
         return keel_fail(KEEL_NOT_FOUND,
                          "--resume %" PRIu64 ": no node has a snapshot of that step that is whole",
                          worker->resume_step);
-    if (!worker->tiers.has_committed)
+    if (!tiers->has_committed && seen == 0)
         return KEEL_OK;
     return keel_fail(KEEL_CORRUPT,
                      "this run committed a snapshot of step %" PRIu64
                      ", and what the nodes here have (and the "
                      "store, if there is one) makes no whole one: bring back the nodes, or copies of their "
                      "directories, or give --resume none to begin at step 1",
-                     worker->tiers.committed);
+                     tiers->has_committed && tiers->committed > seen ? tiers->committed : seen);
+}
+
+/* The first view of a run's directory has epoch 1, as that of another directory had: what lies here is not of
+ * this run, and has the names that its own snapshots are to have. */
+static enum keel_status refuse_leftovers(const struct keel_worker *worker)
+{
+    for (uint32_t p = 0; p < worker->rank_count && worker->view.epoch == 1; p++) {
+        const struct keel_tier_offers *offers = &worker->tiers.offers[p];
+        if (offers->has_newest != 0 &&
+            (worker->resume != KEEL_RESUME_STEP || offers->newest > worker->resume_step))
+            return keel_fail(
+                KEEL_INVALID,
+                "snapshot.local = %.200s: rank %u's node has snapshots of a run %s, the newest of "
+                "step %" PRIu64 ", and this directory is of a new run: give that run's own "
+                "directory (--out) to go on with it, or another snapshot.local, or remove them",
+                worker->job.snapshot_local, worker->position_rank[p], worker->job.name, offers->newest);
+    }
+    return KEEL_OK;
 }
 
 enum keel_status keel_worker_tiers_choose(struct keel_worker *worker)
@@ -429,22 +539,27 @@ enum keel_status keel_worker_tiers_choose(struct keel_worker *worker)
     struct keel_worker_tiers *tiers = &worker->tiers;
     uint32_t node[KEEL_MEMBERS_MAX];
     struct keel_tier_offer all = {.used = false};
+    uint64_t seen = 0; /* the newest step of which there is a manifest */
     bool found = false;
     if (tiers->near == NULL)
         return KEEL_OK;
     keel_worker_nodes(worker, node);
     tiers->chosen = all;
     KEEL_TRY(gather_offers(worker));
+    KEEL_TRY(refuse_leftovers(worker));
     for (all = next_older(worker, &all); all.used && !found; all = found ? all : next_older(worker, &all)) {
+        const bool committed = all.manifest || all.stored_manifest;
         if (is_complete(&all) || (all.parity && all.shard_count > 0))
             KEEL_TRY(take(worker, node, &all, &found));
-        if (!found && (all.manifest || all.stored_manifest))
+        if (!found && committed)
             note_passed_over(worker, &all);
+        seen = committed && all.step > seen ? all.step : seen;
     }
+    keel_worker_adopt_end(worker);
     tiers->chosen.used = found;
     worker->sync_all[0].snapshot_count = found ? 1 : 0;
     worker->sync_all[0].snapshot_step = tiers->chosen.step;
-    return found ? KEEL_OK : none_is_left(worker);
+    return found ? KEEL_OK : none_is_left(worker, seen);
 }
 
 enum keel_status keel_worker_tiers_fetch_all(struct keel_worker *worker)
@@ -454,7 +569,15 @@ enum keel_status keel_worker_tiers_fetch_all(struct keel_worker *worker)
     if (worker->tiers.near == NULL || !worker->tiers.chosen.used)
         return KEEL_OK;
     keel_worker_nodes(worker, node);
-    return bring(worker, node, true, &all);
+    return bring(worker, node, ALL_SHARDS, &all);
+}
+
+static uint32_t count_shards(const uint64_t *set, const uint64_t *without)
+{
+    uint32_t count = 0;
+    for (uint32_t shard = 0; shard < KEEL_MEMBERS_MAX; shard++)
+        count += keel_offer_has(set, shard) && (without == NULL || !keel_offer_has(without, shard));
+    return count;
 }
 
 void keel_worker_tiers_text(const struct keel_worker *worker, char *out, size_t bytes)
@@ -464,13 +587,16 @@ void keel_worker_tiers_text(const struct keel_worker *worker, char *out, size_t 
     if (tiers->near == NULL || !tiers->chosen.used)
         return;
     const uint32_t computed = tiers->chosen.computed;
+    const uint32_t from_store =
+        count_shards(tiers->from_store, NULL); /* and then perhaps from node to node */
+    const uint32_t from_nodes = count_shards(tiers->from_nodes, tiers->from_store);
     if (computed > 0)
         snprintf(out, bytes, ", from the nodes' directories, with %u shards computed from parity", computed);
-    else if (tiers->from_nodes == 0 && tiers->from_store == 0)
+    else if (from_nodes == 0 && from_store == 0)
         snprintf(out, bytes, ", from the nodes' own directories");
     else
         snprintf(
             out, bytes,
             ", from the nodes' directories, with %u shards from copies on other nodes and %u from the store",
-            tiers->from_nodes, tiers->from_store);
+            from_nodes, from_store);
 }

@@ -131,7 +131,8 @@ check "a run that is over changes nothing" done_well
 # Stopped: all ranks end behind one step, and keep it.
 rm -rf "$root/nodes"
 "$KEEL" run "$here/../demo/drill.conf" --out "$root/stopped" --ranks $nodes --set "data.path=$text" --set cluster.device=host \
-    --set train.steps=100000 --set train.decay_steps=24 --set snapshot.every=100000 --set "snapshot.local=$root/nodes" >"$root/log" 2>&1 &
+    --set train.steps=100000 --set train.decay_steps=24 --set snapshot.every=100000 --set "snapshot.local=$root/nodes" \
+    --set "snapshot.store=$root/store" >"$root/log" 2>&1 &
 launcher=$! out=$root/stopped
 for _ in $(seq 600); do
     [ "$(cat "$out/metrics.jsonl" 2>/dev/null | wc -l)" -ge 10 ] && break
@@ -143,6 +144,7 @@ code=$?
 check "a run that is stopped says that it can go on" [ "$code" -eq 5 ]
 last=$(sed -n '$s/.*"step":\([0-9]*\),.*/\1/p' "$out/metrics.jsonl")
 check "and keeps the step where it was, $last" said snapshot "\"step\":$last,.*\"OK\""
+check "in the store, too" said stored "\"step\":$last,.*\"OK\""
 run stopped $((last + 4)) --set "snapshot.local=$root/nodes"
 check "from which it goes on" done_well
 check "without a step again" said resumed "\"step\":$last,"
@@ -172,14 +174,84 @@ check "from the newest snapshot of this run" said state-lost "to the newest snap
 # Fewer ranks, and pieces that each owns: each node gets all of it.
 rm -rf "$root/nodes" "$root/store"
 run fewer 16 --set "snapshot.local=$root/nodes" --set "snapshot.store=$root/store" --set parallel.zero=1
+cp -r "$root/nodes" "$root/all-nodes"
+cp -r "$root/fewer" "$root/adopting"
 nodes=2
+rm -r "$root/nodes/node-3"
 run fewer 24 --set "snapshot.local=$root/nodes" --set "snapshot.store=$root/store" --set parallel.zero=1
 check "fewer ranks go on to the end" done_well
 check "with the same bits" same_bits "$plain" "$out"
 check "from a snapshot" said resumed "and [1-9][0-9]* from the store"
 
+# The node that is no more had the only copy of its shard: a node of its host takes it over.
+rm -rf "$root/nodes" "$root/store"
+mv "$root/all-nodes" "$root/nodes"
+run adopting 24 --set "snapshot.local=$root/nodes" --set parallel.zero=1
+check "fewer nodes take over what the absent one left: the run goes on to the end" done_well
+check "with the same bits" same_bits "$plain" "$out"
+check "from the newest" said resumed "\"step\":16,.*from the nodes' directories.* and 0 from the store"
+check "whose file stays where it was" [ -f "$(find "$root/nodes/node-3" -path '*/step-16.*/rank-2.keel')" ]
+
+# All workers are lost within one life, and a node's disk with them: who comes back knows that there was a snapshot.
+# All die before a snapshot is whole where others keep the machine busy: then once more.
+# lose_all DIR WORDS...
+lose_all() {
+    lost=$1
+    shift
+    for _ in 1 2 3 4 5; do
+        rm -rf "$root/nodes" "${root:?}/$lost"
+        run "$lost" 24 --set "snapshot.local=$root/nodes" --drill kill:rank=0,step=20 --drill kill:rank=1,step=20 --drill kill:rank=2,step=20 "$@"
+        sed '/"lost_ranks":3/q' "$out/events.jsonl" | grep -q '"event":"snapshot"' && break
+    done
+}
+nodes=3
+lose_all forgot --drill wipe:node=2,step=18
+check "workers that are all started again do not begin at step 1 where there was a snapshot" [ "$code" -eq 4 ]
+check "and say so" grep -q "committed a snapshot of step [0-9]*, and what the nodes here have" "$root/log"
+
+# A run that was told to begin anew goes back to its own snapshots, as any other.
+lose_all anew --resume none
+check "--resume none, and all workers lost: the run goes on to the end" done_well
+check "with the same bits" same_bits "$plain" "$out"
+check "from what it committed itself" said resumed "\"step\":\(8\|16\),"
+
+# What lies in the directories is of a run whose own directory is gone: its names are those of the new one's snapshots.
+run leftover 24 --set "snapshot.local=$root/nodes"
+check "snapshots of another run in the nodes' directories are refused" [ "$code" -eq 2 ]
+check "by name, with the next move" grep -q "has snapshots of a run .* of step 24, and this directory is of a new run: give that" "$root/log"
+
+# A file of such a run under a name of this one's: sound, and of another snapshot.
+rm -rf "$root/nodes"
+run other 16 --set "snapshot.local=$root/nodes" --set job.seed=5
+stale=$(find "$root/nodes/node-2" -path '*/step-16.*/rank-1.keel')
+mv "$stale" "$root/stale.keel"
+rm -rf "$root/nodes"
+base local+partner
+run run 24 --set "snapshot.local=$root/nodes" --set snapshot.partner=yes --drill kill:all,step=20
+cp "$root/stale.keel" "$stale"
+run run 24 --set "snapshot.local=$root/nodes" --set snapshot.partner=yes
+check "a shard of another run: the run goes on to the end" done_well
+check "with the same bits" same_bits "$plain" "$out"
+check "it is told" said shard-damaged "is not the file that its summary describes"
+check "and the partner's copy taken" said resumed "\"step\":16,.*with 1 shards from copies on other nodes"
+
+# What a node's directory has of a run is not all, and who evaluates it is told what would be.
+"$KEEL" eval "$root/nodes/node-1" --job "$out/job.conf" >"$root/log" 2>&1
+code=$?
+check "keel eval of one node's directory is refused" [ "$code" -eq 4 ]
+check "with what it lacks" grep -q "has 2 of the 3 shards of step 24: other nodes keep the rest" "$root/log"
+mkdir -p "$root/whole/$(ls "$root/nodes/node-1")"
+"$KEEL" ckpt repair "$root/whole" --step 24 --from "$root/nodes/node-1" --from "$root/nodes/node-2" \
+    --from "$root/nodes/node-3" >"$root/log" 2>&1
+code=$?
+check "the nodes' directories together make it whole" [ "$code" -eq 0 ]
+"$KEEL" eval "$root/whole" --job "$out/job.conf" --device host >"$root/log" 2>&1
+code=$?
+check "which is read" [ "$code" -eq 0 ]
+
 # Slices, whose places all read what others wrote.
 rm -rf "$root/nodes"
+nodes=2
 run tensor 16 --set "snapshot.local=$root/nodes" --set job.tensor=2 --set parallel.tensor=2
 run tensor 24 --set "snapshot.local=$root/nodes" --set job.tensor=2 --set parallel.tensor=2
 check "ranks that share slices go on to the end" done_well

@@ -314,6 +314,11 @@ enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uin
 enum keel_status keel_snapshot_open_here(struct keel_store *store, uint64_t step, uint64_t attempt,
                                          struct keel_snapshot **out);
 uint32_t keel_snapshot_missing(const struct keel_snapshot *snapshot);
+/* Whether a shard that is here is the one of which the manifest that is here speaks: MISMATCH where files of
+ * two snapshots of one name were mixed. Header, index and footer are checked. CORRUPT, NOT_FOUND (no
+ * manifest). */
+enum keel_status keel_snapshot_check_shard(struct keel_store *store, uint64_t step, uint64_t attempt,
+                                           uint32_t rank);
 void keel_snapshot_close(struct keel_snapshot *snapshot);
 const struct keel_snapshot_info *keel_snapshot_info(const struct keel_snapshot *snapshot);
 const char *keel_snapshot_metadata(const struct keel_snapshot *snapshot); /* JSON object */

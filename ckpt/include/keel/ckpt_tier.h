@@ -147,6 +147,9 @@ enum keel_status keel_tier_look(struct keel_tier *tier, const struct keel_object
 /* Copy an object, verified at both ends: at `from` as by keel_tier_verify, at `to` by commit. */
 enum keel_status keel_tier_copy(struct keel_tier *from, const struct keel_object *object,
                                 struct keel_tier *to);
+/* The same of a source that is open, which the caller closes: of a directory it is copied also where its
+ * file is removed meanwhile. */
+enum keel_status keel_tier_copy_source(struct keel_tier_source *source, struct keel_tier *to);
 
 /* ---- tiers -------------------------------------------------------------------------------------------- */
 

@@ -229,6 +229,14 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
  * with a trace, not an error). Asserts its invariants. */
 int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event);
 
+/* How far the run has come, as an agent knows it: for workers that are started again. */
+struct keel_node_progress {
+    bool known, has_saved;
+    uint64_t recorded; /* known: steps up to this one are delivered, */
+    uint64_t saved;    /* has_saved: and the newest snapshot of which its workers handed over shards */
+};
+void keel_node_progress(const struct keel_node *node, struct keel_node_progress *out);
+
 KEEL_API_END
 
 #endif
