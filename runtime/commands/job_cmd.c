@@ -142,10 +142,13 @@ static const struct keel_command_kind status_kind = {
 /* Says how the run ended, and ends as that did. */
 static int run_attach(const struct keel_command *command)
 {
-    struct keel_run_look end;
+    struct keel_run_look end = {.state = KEEL_RUN_GOES_ON};
     const char *directory = command->operands[0];
-    enum keel_status status = command->json ? KEEL_OK : say(command);
-    if (status == KEEL_OK)
+    enum keel_status status = keel_run_look_at(directory, &end);
+    const bool goes_on = status == KEEL_OK && end.state == KEEL_RUN_GOES_ON; /* else it is told once */
+    if (goes_on && !command->json)
+        status = say(command);
+    if (status == KEEL_OK && goes_on)
         status = keel_job_follow(directory, command->json);
     if (status == KEEL_OK)
         status = say(command);
@@ -190,8 +193,9 @@ static enum keel_status await_end(const char *directory, const struct keel_proce
         if (poll(&ends, 1, keel_remaining_poll_ms(deadline_ns)) > 0)
             return KEEL_OK;
     return keel_fail(KEEL_TIMEOUT,
-                     "%s: process %ld was told to end, and still runs; wait longer (--wait), or kill it",
-                     directory, (long)process->pid);
+                     "%s: process %ld was told to end, and still runs after %" PRIu64
+                     " s; wait longer (--wait 30m, or 90s), or kill it",
+                     directory, (long)process->pid, wait_ns / KEEL_NS_PER_S);
 }
 
 static enum keel_status stop(const struct keel_command *command)

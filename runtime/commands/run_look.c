@@ -1,6 +1,7 @@
 /* run_look.c - see run_look.h. */
 #include "run_look.h"
 
+#include "jsonl.h"
 #include "launcher.h"
 #include <dirent.h>
 #include <errno.h>
@@ -125,6 +126,25 @@ static void take_event(struct keel_run_look *look, const json_t *line)
     }
 }
 
+/* Of the lines before the tail, which a run of months has left behind: its view and its newest snapshot. */
+static enum keel_status see_event(void *context, const json_t *line, uint64_t number)
+{
+    (void)number;
+    take_event(context, line);
+    return KEEL_OK;
+}
+
+static enum keel_status look_at_events(const char *path, struct keel_run_look *out, struct stat *seen)
+{
+    uint64_t skipped;
+    KEEL_TRY(read_lines(path, EVENTS_TAIL_BYTES, take_event, out, seen));
+    if (seen->st_size <= EVENTS_TAIL_BYTES || (out->view != 0 && out->snapshot != 0))
+        return KEEL_OK;
+    out->snapshot = 0;
+    out->state = KEEL_RUN_KILLED;
+    return keel_jsonl_read(path, see_event, out, &skipped);
+}
+
 /* ---- who holds it -------------------------------------------------------------------------------------- */
 
 static enum keel_status read_pid(const char *lock, pid_t *out)
@@ -190,7 +210,7 @@ static enum keel_status look_at_files(const char *directory, struct keel_run_loo
     struct stat events, metrics;
     KEEL_TRY(keel_path_join(path, directory, "events.jsonl"));
     out->state = KEEL_RUN_KILLED;
-    KEEL_TRY(read_lines(path, EVENTS_TAIL_BYTES, take_event, out, &events));
+    KEEL_TRY(look_at_events(path, out, &events));
     if (events.st_size == 0)
         return keel_fail(KEEL_NOT_FOUND,
                          "%s: no run began there; give the directory of a run (keel run --out)", directory);

@@ -4,6 +4,7 @@
 #include "model.h"
 #include "plan_axes.h"
 #include "trainer.h"
+#include <keel/log.h>
 
 void keel_run_plan_settle(const struct keel_plan_model *model, uint64_t layout, uint32_t ranks,
                           struct keel_job *job, struct keel_plan_table *out)
@@ -13,6 +14,11 @@ void keel_run_plan_settle(const struct keel_plan_model *model, uint64_t layout, 
     const bool chosen = keel_plan_settle(model, ranks, &asked, &instead_of);
     if (chosen)
         job->parallel = asked;
+    if (job->parallel.zero_group > 0 && job->parallel.zero <= KEEL_ZERO_NONE)
+        keel_log(KEEL_LOG_WARN,
+                 "parallel.zero_group = %u says nothing: parallel.zero = auto came to 0, which splits "
+                 "nothing; give parallel.zero = 1, 2 or 3, or leave the group out",
+                 job->parallel.zero_group);
     keel_plan_table_make(model, job, layout, ranks, out);
     if (chosen)
         out->instead_of = instead_of;

@@ -54,7 +54,11 @@ static enum keel_status read_tiers(const char *text, uint32_t *out)
                              text, word);
         *out |= UINT32_C(1) << tier;
     }
-    return KEEL_OK;
+    return *out != 0 ? KEEL_OK
+                     : keel_fail(KEEL_INVALID,
+                                 "--tiers %.60s: names no tier; some of local, partner, erasure, store, or "
+                                 "none, are wanted",
+                                 text);
 }
 
 static enum keel_status read_days(const char *text, uint64_t *out_ns)
@@ -280,6 +284,8 @@ static enum keel_status try_tiers(struct sim *sim)
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         struct keel_goodput_model model;
         cluster.tiers = sets[i].tiers;
+        if (keel_sim_check_tiers(&sim->job, &cluster) != KEEL_OK) /* so few nodes do not make them up */
+            continue;
         KEEL_TRY(keel_sim_model_make(&sim->job, &sim->costs, &cluster, sim->found.state_bytes, &model));
         KEEL_TRY(try_model(sim, &model, &sim->found.tiers, sets[i].label, sets[i].tiers));
     }
@@ -331,11 +337,16 @@ static enum keel_status write_file(const struct sim *sim, const char *path,
 
 static enum keel_status simulate(struct sim *sim, const char *path)
 {
+    const struct own *own = sim->own;
+    if (own->write_failures != NULL)
+        KEEL_TRY(keel_command_may_write(own->write_failures));
+    if (own->svg != NULL)
+        KEEL_TRY(keel_command_may_write(own->svg));
     KEEL_TRY(load(sim, path));
     KEEL_TRY(run_seeds(sim));
     KEEL_TRY(search(sim));
-    KEEL_TRY(write_file(sim, sim->own->write_failures, put_failures));
-    return write_file(sim, sim->own->svg, put_svg);
+    KEEL_TRY(write_file(sim, own->write_failures, put_failures));
+    return write_file(sim, own->svg, put_svg);
 }
 
 static void unmake(struct sim *sim)

@@ -293,6 +293,9 @@ static enum keel_status read_file(const char *path, uint32_t nodes, struct keel_
     else
         status = keel_failures_parse(text, path, nodes, out);
     keel_free(text);
+    if (status == KEEL_OK && out->count == 0 && out->rate_count == 0)
+        return keel_fail(KEEL_INVALID,
+                         "%s: names no failure and no rate; give --failures 0 for a run without any", path);
     return status;
 }
 

@@ -137,6 +137,30 @@ static void make_tiers(const struct keel_job *job, const struct keel_sim_costs *
     }
 }
 
+/* Of the job, or what is usual. */
+static void find_set(const struct keel_job *job, uint32_t *out_nodes, uint32_t *out_lost)
+{
+    if (keel_job_erasure(job, out_nodes, out_lost))
+        return;
+    *out_nodes = SET_NODES;
+    *out_lost = SET_PARITY;
+}
+
+enum keel_status keel_sim_check_tiers(const struct keel_job *job, const struct keel_sim_cluster *cluster)
+{
+    uint32_t nodes, lost;
+    find_set(job, &nodes, &lost);
+    if ((cluster->tiers >> KEEL_GOODPUT_TIER_PARTNER & 1) != 0 && cluster->nodes < 2)
+        return keel_fail(KEEL_INVALID, "tier partner: one node has no other to keep its copies; give --nodes "
+                                       "2 or more, or other --tiers");
+    if ((cluster->tiers >> KEEL_GOODPUT_TIER_ERASURE & 1) != 0 && cluster->nodes < nodes)
+        return keel_fail(KEEL_INVALID,
+                         "tier erasure: a set of %u+%u has %u nodes, and the run %u; give more --nodes, a "
+                         "smaller set (--set snapshot.erasure=K+M), or other --tiers",
+                         nodes - lost, lost, nodes, cluster->nodes);
+    return KEEL_OK;
+}
+
 enum keel_status keel_sim_model_make(const struct keel_job *job, const struct keel_sim_costs *costs,
                                      const struct keel_sim_cluster *cluster, uint64_t state_bytes,
                                      struct keel_goodput_model *out)
@@ -150,6 +174,7 @@ enum keel_status keel_sim_model_make(const struct keel_job *job, const struct ke
                          "parallel.tensor = %u is more than the %llu ranks of %u nodes with %u "
                          "boards; give --nodes or --boards",
                          job->parallel.tensor, (unsigned long long)ranks, cluster->nodes, cluster->boards);
+    KEEL_TRY(keel_sim_check_tiers(job, cluster));
     const uint32_t copies = copies_of(job, cluster);
     const double state = (double)state_bytes;
     const bool divided = job->parallel.zero > KEEL_ZERO_NONE;
@@ -174,10 +199,7 @@ enum keel_status keel_sim_model_make(const struct keel_job *job, const struct ke
         .reconfigure_ns = nanoseconds(costs->reconfigure_s),
         .heal_ns = nanoseconds(costs->heal_s + held / costs->heal_bytes_s),
         .stall_ns = nanoseconds(costs->capture_s + state / cluster->nodes / costs->capture_bytes_s)};
-    if (!keel_job_erasure(job, &out->set_nodes, &out->set_lost)) {
-        out->set_nodes = SET_NODES;
-        out->set_lost = SET_PARITY;
-    }
+    find_set(job, &out->set_nodes, &out->set_lost);
     make_tiers(job, costs, cluster->tiers, state, out);
     return KEEL_OK;
 }

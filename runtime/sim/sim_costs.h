@@ -38,6 +38,10 @@ struct keel_sim_cluster {
 /* Those that the job's own snapshots go to, as bits. */
 uint32_t keel_sim_job_tiers(const struct keel_job *job);
 
+/* Whether nodes of so few make up its tiers: a partner is another node, and an erasure set has as many as
+ * the job's snapshot.erasure says, or by default. INVALID. */
+enum keel_status keel_sim_check_tiers(const struct keel_job *job, const struct keel_sim_cluster *cluster);
+
 /* The model that goodput.h runs. `state_bytes` of all ranks together, each piece once. INVALID: the job and
  * the cluster do not fit together. */
 enum keel_status keel_sim_model_make(const struct keel_job *job, const struct keel_sim_costs *costs,

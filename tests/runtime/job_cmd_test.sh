@@ -63,6 +63,19 @@ code=$?
 check "a run that has ended is not stopped again" [ $code -eq 0 ]
 check "but told of" grep -q "stopped (INTERRUPTED)" "$root/log"
 
+"$KEEL" job attach "$out" >"$root/log" 2>&1
+code=$?
+check "a run that has ended is watched no longer, and ends as it did" [ $code -eq 5 ]
+check "told once" [ "$(grep -c "stopped (INTERRUPTED)" "$root/log")" -eq 1 ]
+
+# A run of months: its view and its newest snapshot are far from the end of its events.
+cp "$out/events.jsonl" "$root/events"
+grep -v '"event":"end"' "$root/events" >"$out/events.jsonl"
+python3 -c 'for i in range(60000): print("{\"event\":\"stored\",\"step\":%d,\"detail\":\"%s\"}" % (i, "x" * 60))' >>"$out/events.jsonl"
+status "$out"
+check "4 MiB of other events hide neither snapshot nor view" grep -q "^view .*; newest snapshot: step" "$root/log"
+cp "$root/events" "$out/events.jsonl"
+
 # The lock names a process that does not hold it: a number that is another's by now, or of another host.
 sleep 60 &
 other=$!

@@ -65,6 +65,12 @@ says 2 "f:1: rate \`-2\`; a number of 0 to 1e+09 is wanted" --nodes 8 --failures
 says 2 "--failures -2: a rate of 0 to 1e9 per 1,000 node-days is wanted" --failures=-2
 says 3 "--failures none: neither a file nor llama3, lanl or gray" --failures none
 says 2 "--tiers partner,tape: \`tape\` is none; local, partner, erasure, store, or none, are" --tiers partner,tape
+says 2 "--tiers : names no tier" --tiers ""
+says 2 "tier partner: one node has no other to keep its copies" --nodes 1 --tiers local,partner
+says 2 "tier erasure: a set of 8+2 has 10 nodes, and the run 4" --nodes 4 --tiers local,erasure
+: >"$root/f"
+says 2 "f: names no failure and no rate; give --failures 0" --nodes 8 --failures "$root/f"
+says 3 "no/lost.svg" --nodes 8 --svg "$root/no/lost.svg"
 says 2 "--days 0: days are wanted, up to 3650, or a time with its unit, as 36h" --days 0
 says 2 "--fewest 9: the run has 8 nodes" --nodes 8 --fewest 9
 says 2 "--spares x: a whole number from 0 to 1048576 is wanted" --spares x
