@@ -110,7 +110,7 @@ static enum keel_status parse_arguments(struct keel_worker *worker, int argc, ch
         return keel_fail(KEEL_INVALID, "keel worker: is started by an agent; use keel run");
     worker->drills.directory = worker->directory;
     KEEL_TRY(keel_job_load(words.operands[0], NULL, 0, &worker->job));
-    /* --resume says how a run begins, and this one has begun. Who needs to know how far it came is told so by
+    /* By --resume a run begins, and this one has begun. Who needs to know how far it came is told so by
      * the agent, behind that. */
     if (worker->incarnation > KEEL_WORKER_FIRST_INCARNATION && !keel_job_has_local_snapshots(&worker->job)) {
         worker->resume = KEEL_RESUME_AUTO;
