@@ -1,7 +1,6 @@
 /* sim_costs.h - what things cost, as keel sim takes it: a settings file, whose defaults were measured.
  *
- * Where each default is from: runtime/README.md, "What a failure costs". tests/bench/sim_costs.sh writes such
- * a file of what was measured here. */
+ * Where each default is from: README.md. tests/bench/sim_costs.sh writes such a file of what it measures. */
 #ifndef KEEL_SIM_COSTS_H
 #define KEEL_SIM_COSTS_H
 

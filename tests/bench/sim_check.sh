@@ -99,5 +99,7 @@ for run in $(seq $((half + 1)) "$runs"); do
     echo "$run $(wc -l <"$root/$run.failures") $measured $predicted" |
         awk '{ error = ($4 - $3) / $3; print $0, error < 0 ? -error : error }' | tee -a "$root/errors"
 done
+recoveries "$root"/[0-9]*/events.jsonl | sort -g | awk '{ total[NR] = $1 } END { print NR " losses, from commit to commit: median " total[int((NR + 1) / 2)] " s, 99th percentile " total[int(NR * 0.99)] ", longest " total[NR] }'
+recoveries "$root"/[0-9]*/events.jsonl | awk '{ print $2 }' | sort -g | awk '{ seen[NR] = $1 } END { print "noticed after: median " seen[int((NR + 1) / 2)] " s, 99th percentile " seen[int(NR * 0.99)] ", longest " seen[NR] }'
 echo "median error: $(awk '{ print $5 }' "$root/errors" | median)"
 awk '{ measured += $3; predicted += $4 } END { print "all together: measured " measured " s, predicted " predicted " s, error " (predicted > measured ? predicted - measured : measured - predicted) / measured }' "$root/errors"
