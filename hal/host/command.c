@@ -348,6 +348,27 @@ static enum keel_status find_option(const struct keel_command_option *options,
                      word);
 }
 
+/* What values of a type are. */
+static const char *range_of(enum keel_command_type type)
+{
+    switch (type) {
+    case KEEL_COMMAND_COUNT:
+        return ", a whole number";
+    case KEEL_COMMAND_POSITIVE:
+        return ", a whole number, 1 at least";
+    case KEEL_COMMAND_BYTES:
+        return ", a whole number of bytes, or of K, M or G";
+    case KEEL_COMMAND_DURATION:
+        return ", a whole number, 1 at least, of s, m, h or d";
+    case KEEL_COMMAND_FLAG:
+    case KEEL_COMMAND_TEXT:
+    case KEEL_COMMAND_TEXTS:
+    case KEEL_COMMAND_CALL:
+        break;
+    }
+    return "";
+}
+
 /* The words of one option, argv[*at] first; moves *at to its last. */
 static enum keel_status read_option(struct keel_command_words *words, int argc, char **argv, int *at)
 {
@@ -373,8 +394,8 @@ static enum keel_status read_option(struct keel_command_words *words, int argc, 
     if (value != NULL && option->type == KEEL_COMMAND_TEXTS) /* any text will do */
         return keel_fail(KEEL_LIMIT, "more than %d %s", (int)KEEL_COMMAND_TEXTS_MAX, option->name);
     const char *help = option->help != NULL ? option->help : "";
-    return keel_fail(KEEL_INVALID, "%s needs %s: %.*s", option->name, option->value, (int)strcspn(help, "\n"),
-                     help);
+    return keel_fail(KEEL_INVALID, "%s needs %s%s: %.*s", option->name, option->value, range_of(option->type),
+                     (int)strcspn(help, "\n"), help);
 }
 
 enum keel_status keel_command_read(struct keel_command_words *words, int argc, char **argv)

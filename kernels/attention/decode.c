@@ -27,7 +27,8 @@ uint64_t keel_attention_decode_workspace_bytes(const struct keel_attention_decod
 
 uint64_t keel_attention_decode_cache_bytes(const struct keel_attention_decode *op)
 {
-    return KEEL_BYTES(op->batch, 2, op->kv_heads, op->capacity, op->head_width, sizeof(float));
+    return KEEL_BYTES(op->slots > 0 ? op->slots : op->batch, 2, op->kv_heads, op->capacity, op->head_width,
+                      sizeof(float));
 }
 
 static enum keel_status check(const struct keel_attention_decode *op)
@@ -38,6 +39,8 @@ static enum keel_status check(const struct keel_attention_decode *op)
     return KEEL_CHECK_OPERANDS(
         "attention_decode", {"qkv", op->qkv, keel_plus(bytes, KEEL_BYTES(2, shared)), KEEL_READ},
         {"position", op->position, KEEL_BYTES(op->batch, sizeof(int32_t)), KEEL_READ},
+        {"slot", op->slot, op->slots > 0 ? KEEL_BYTES(op->batch, sizeof(int32_t)) : 0,
+         op->slots > 0 ? KEEL_READ : KEEL_OPTIONAL},
         {"cache", op->cache, keel_attention_decode_cache_bytes(op), KEEL_WRITTEN},
         {"out", op->out, bytes, KEEL_WRITTEN},
         {"workspace", op->workspace, keel_attention_decode_workspace_bytes(op), KEEL_WRITTEN});
@@ -56,22 +59,25 @@ enum keel_status keel_op_attention_decode(struct keel_kernels *kernels,
         .global = {op->head_width / KEEL_LANES + (op->head_width % KEEL_LANES != 0), op->heads, op->batch},
         .local = {1, 1, 1}};
     const float scale = keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width));
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_keep", &shared,
-                                 KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->cache),
-                                           keel_arg_buffer(op->position), keel_arg_u32(op->heads),
-                                           keel_arg_u32(op->kv_heads), keel_arg_u32(op->head_width),
-                                           keel_arg_u32(op->capacity))));
+    KEEL_TRY(keel_kernels_launch(
+        kernels, list, KEEL_MODULE_decode, "keel_decode_keep", &shared,
+        KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->cache), keel_arg_buffer(op->position),
+                  keel_arg_either(op->slot, op->position), keel_arg_u32(op->slots), keel_arg_u32(op->heads),
+                  keel_arg_u32(op->kv_heads), keel_arg_u32(op->head_width), keel_arg_u32(op->capacity))));
     KEEL_TRY(keel_kernels_launch(
         kernels, list, KEEL_MODULE_decode, "keel_decode_scores", &keys,
         KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->cache), keel_arg_buffer(op->workspace),
-                  keel_arg_buffer(op->position), keel_arg_u32(op->heads), keel_arg_u32(op->kv_heads),
+                  keel_arg_buffer(op->position), keel_arg_either(op->slot, op->position),
+                  keel_arg_u32(op->slots), keel_arg_u32(op->heads), keel_arg_u32(op->kv_heads),
                   keel_arg_u32(op->head_width), keel_arg_u32(op->capacity), keel_arg_f32(scale))));
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_weigh", &heads,
                                  KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->position),
+                                           keel_arg_either(op->slot, op->position), keel_arg_u32(op->slots),
                                            keel_arg_u32(op->heads), keel_arg_u32(op->capacity))));
     return keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_mix", &columns,
                                KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->cache),
                                          keel_arg_buffer(op->out), keel_arg_buffer(op->position),
+                                         keel_arg_either(op->slot, op->position), keel_arg_u32(op->slots),
                                          keel_arg_u32(op->heads), keel_arg_u32(op->kv_heads),
                                          keel_arg_u32(op->head_width), keel_arg_u32(op->capacity)));
 }

@@ -4,31 +4,39 @@
 
 extern const struct keel_packed_text keel_cl_decode;
 
-/* One head of one sequence. */
+/* One head of one row. */
 struct place {
-    uint64_t head, batch, number; /* number: of the head, over all sequences */
+    uint64_t head, batch, number; /* number: of the head, over all rows */
+    uint64_t sequence;            /* whose keys and values it has */
     uint64_t heads, kv_heads, width, capacity;
     uint64_t count; /* keys that there are, its own among them; 0: none */
 };
 
-static void find_place(struct place *place, const int32_t *position, uint64_t of, uint64_t number)
+/* `position` is an argument, and behind it are slot and slots. */
+static void find_place(struct place *place, void *const *arguments, int position, uint64_t of,
+                       uint64_t number)
 {
     place->number = number;
     place->head = number % of;
     place->batch = number / of;
-    const int32_t at = position[place->batch];
-    place->count = at >= 0 && (uint64_t)at < place->capacity ? (uint64_t)at + 1 : 0;
+    const int32_t at = ((const int32_t *)arguments[position])[place->batch];
+    const uint32_t slots = u32_at(arguments, position + 2);
+    place->sequence =
+        slots > 0 ? (uint32_t)((const int32_t *)arguments[position + 1])[place->batch] : place->batch;
+    const bool there = at >= 0 && (uint64_t)at < place->capacity && (slots == 0 || place->sequence < slots);
+    place->count = there ? (uint64_t)at + 1 : 0;
 }
 
-/* The scalars of a kernel: heads, kv_heads, width and capacity, from argument `first` on. `number` counts
- * heads of queries. */
-static struct place place_of(void *const *arguments, int position, int first, uint64_t number)
+/* The scalars of a kernel: heads, kv_heads, width and capacity, behind position, slot and slots. `number`
+ * counts heads of queries. */
+static struct place place_of(void *const *arguments, int position, uint64_t number)
 {
+    const int first = position + 3;
     struct place place = {.heads = u32_at(arguments, first),
                           .kv_heads = u32_at(arguments, first + 1),
                           .width = u32_at(arguments, first + 2),
                           .capacity = u32_at(arguments, first + 3)};
-    find_place(&place, arguments[position], place.heads, number);
+    find_place(&place, arguments, position, place.heads, number);
     return place;
 }
 
@@ -40,7 +48,7 @@ static const float *row_of(const struct place *place, const float *qkv, uint64_t
 /* Of the keys or values that a head of those has. */
 static uint64_t kept_at(const struct place *place, uint64_t part, uint64_t head)
 {
-    return ((place->batch * 2 + part) * place->kv_heads + head) * place->capacity * place->width;
+    return ((place->sequence * 2 + part) * place->kv_heads + head) * place->capacity * place->width;
 }
 
 static uint64_t shared_by(const struct place *place)
@@ -57,8 +65,8 @@ static void host_decode_keep(KEEL_HOST_ARGUMENTS)
 {
     float *cache = arguments[1];
     for (uint64_t number = 0; number < range->global[0] * range->global[1]; number++) {
-        struct place place = place_of(arguments, 2, 3, 0);
-        find_place(&place, arguments[2], place.kv_heads, number);
+        struct place place = place_of(arguments, 2, 0);
+        find_place(&place, arguments, 2, place.kv_heads, number);
         const float *k = row_of(&place, arguments[0], place.heads + place.head);
         const float *v = k + place.kv_heads * place.width;
         for (uint64_t d = 0; d < place.width && place.count > 0; d++) {
@@ -79,9 +87,9 @@ KEEL_HOST_KERNEL static float score(const struct place *place, const float *q, c
 static void host_decode_scores(KEEL_HOST_ARGUMENTS)
 {
     float *work = arguments[2];
-    const float scale = f32_at(arguments, 8);
+    const float scale = f32_at(arguments, 10);
     for (uint64_t number = 0; number < range->global[1] * range->global[2]; number++) {
-        const struct place place = place_of(arguments, 3, 4, number);
+        const struct place place = place_of(arguments, 3, number);
         const float *keys = (const float *)arguments[1] + kept_at(&place, 0, shared_by(&place));
         const float *q = row_of(&place, arguments[0], place.head);
         for (uint64_t j = 0; j < place.count; j++)
@@ -92,8 +100,8 @@ static void host_decode_scores(KEEL_HOST_ARGUMENTS)
 static void host_decode_weigh(KEEL_HOST_ARGUMENTS)
 {
     for (uint64_t number = 0; number < range->global[0] * range->global[1]; number++) {
-        struct place place = {.heads = u32_at(arguments, 2), .capacity = u32_at(arguments, 3)};
-        find_place(&place, arguments[1], place.heads, number);
+        struct place place = {.heads = u32_at(arguments, 4), .capacity = u32_at(arguments, 5)};
+        find_place(&place, arguments, 1, place.heads, number);
         float *row = (float *)arguments[0] + work_at(&place), largest = -INFINITY, sum = 0.0F;
         for (uint64_t j = 0; j < place.count; j++)
             largest = row[j] > largest ? row[j] : largest;
@@ -115,7 +123,7 @@ KEEL_HOST_KERNEL static void add_scaled(float a, const float *x, uint64_t width,
 static void host_decode_mix(KEEL_HOST_ARGUMENTS)
 {
     for (uint64_t number = 0; number < range->global[1] * range->global[2]; number++) {
-        const struct place place = place_of(arguments, 3, 4, number);
+        const struct place place = place_of(arguments, 3, number);
         const float *row = (const float *)arguments[0] + work_at(&place);
         const float *values = (const float *)arguments[1] + kept_at(&place, 1, shared_by(&place));
         float *o = (float *)arguments[2] + number * place.width;

@@ -170,6 +170,41 @@ canon_inline canon_real canon_log(canon_real x)
     return canon_as_real(r);
 }
 
+/* a^b. Whole b up to 64 in size go by products, square by square, so that what is exact is right, and a may
+ * be below 0; where that leaves the range, and for other b, it is e^(b ln |a|), with a's sign for an odd b.
+ * Of a below 0 and a b that is not whole no number; a^0 is 1. */
+canon_inline canon_real canon_power(canon_real a, canon_real b)
+{
+    canon_bits ua = canon_as_bits(a);
+    canon_real size = canon_as_real(canon_as_bits(b) & 0x7fffffffu), middle = 0.5f * size;
+    canon_real left = size, base = a, product = canon_as_real((canon_bits)(0x3f800000u));
+    for (int i = 0; i < 7; i++) {
+        canon_real most = 0.5f * left, next = (most + 0x1p+23f) - 0x1p+23f;
+        next = next > most ? next - 1.0f : next;
+        product = left - 2.0f * next != 0.0f ? canon_flush(product * base) : product;
+        base = canon_flush(base * base);
+        left = next;
+    }
+    canon_bits e = (canon_as_bits(product) >> 23) & 255u;
+    canon_bits by_products = canon_as_bits(b < 0.0f ? canon_divide(1.0f, product) : product);
+    canon_bits u = canon_as_bits(canon_exp(b * canon_log(canon_as_real(ua & 0x7fffffffu))));
+    u |= (size < 0x1p+24f) & ((middle + 0x1p+23f) - 0x1p+23f != middle) ? ua & 0x80000000u : (canon_bits)(0u);
+    u = (a < 0.0f) & (size < 0x1p+23f) & ((size + 0x1p+23f) - 0x1p+23f != size) ? (canon_bits)(0x7fc00000u)
+                                                                                : u;
+    u = ((a != a) | (b != b)) ? (canon_bits)(0x7fc00000u) : u;
+    u = (size <= 64.0f) & ((size + 0x1p+23f) - 0x1p+23f == size) & (e - 1u < 254u) ? by_products : u;
+    return canon_as_real(u);
+}
+
+/* dy times the slope of a^b along b: at a = 0 it is 0, below it no number. */
+canon_inline canon_real canon_power_slope(canon_real a, canon_real b, canon_real dy)
+{
+    canon_bits u = canon_as_bits(dy * (canon_log(a) * canon_power(a, b)));
+    u = a == 0.0f ? (canon_bits)(0u) : u;
+    u = a < 0.0f ? (canon_bits)(0x7fc00000u) : u;
+    return canon_as_real(u);
+}
+
 /* tanh(x): x + x^3 P(x^2) below 0.6, else 1 - 2 / (e^2|x| + 1), 1 above 9.1. */
 canon_inline canon_real canon_tanh(canon_real x)
 {

@@ -66,20 +66,24 @@ static enum keel_status rotary(struct golden_run *run, const uint32_t *shape)
     return golden_ready(run) ? keel_op_rotary(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
-/* batch, heads, width of a head, room, what positions are below, and heads of keys (0: as many). Keys and
- * values of tokens before are drawn. */
+/* batch, heads, width of a head, room, what positions are below, heads of keys (0: as many), and slots. Keys
+ * and values of tokens before are drawn. */
 static enum keel_status attention_decode(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_attention_decode op = {.batch = shape[0],
                                        .heads = shape[1],
                                        .kv_heads = shape[5] != 0 ? shape[5] : shape[1],
                                        .head_width = shape[2],
-                                       .capacity = shape[3]};
+                                       .capacity = shape[3],
+                                       .slots = shape[6]};
     const uint64_t count = (uint64_t)op.batch * op.heads * op.head_width;
     const uint64_t shared = (uint64_t)op.batch * op.kv_heads * op.head_width;
     op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, count + 2 * shared, -2.0F, 2.0F);
-    op.cache = golden_floats(run, "cache", GOLDEN_UPDATED, 2 * shared * op.capacity, -2.0F, 2.0F);
+    op.cache = golden_floats(run, "cache", GOLDEN_UPDATED,
+                             keel_attention_decode_cache_bytes(&op) / sizeof(float), -2.0F, 2.0F);
     op.position = golden_ids(run, "position", op.batch, shape[4]);
+    if (op.slots > 0)
+        op.slot = golden_ids(run, "slot", op.batch, op.slots + 1);
     op.out = golden_output(run, "out", count);
     op.workspace = golden_scratch(run, "workspace", keel_attention_decode_workspace_bytes(&op));
     return golden_ready(run) ? keel_op_attention_decode(run->kernels, &op, &run->list) : KEEL_OK;
@@ -104,6 +108,7 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(attention_decode, decode, "3x5x17-of-48", 0xfd8a119bed3a2880, 3, 5, 17, 48, 48),
     GOLDEN_CASE(attention_decode, decode, "2x2x64-of-272", 0xbe10900304cc7de8, 2, 2, 64, 272, 272),
     GOLDEN_CASE(attention_decode, decode, "3x6x17-of-48-by-2", 0x05a26305087f0453, 3, 6, 17, 48, 48, 2),
+    GOLDEN_CASE(attention_decode, decode, "5x2x17-of-32-in-3", 0x3e7d56e4bdf32511, 5, 2, 17, 32, 32, 1, 3),
     GOLDEN_CASE(rotary, rotary, "1x1x1x2", 0xde78e79658d63723, 1, 1, 1, 2, 10000, 0, 0),
     GOLDEN_CASE(rotary, rotary, "2x37x3x10", 0x67b823f092f7c5a7, 2, 37, 3, 10, 10000, 0, 0),
     GOLDEN_CASE(rotary, rotary, "1x1201x1x64-inverse", 0x816f5640f38400ea, 1, 1201, 1, 64, 500, 1, 0),

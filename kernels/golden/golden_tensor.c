@@ -22,23 +22,24 @@ static const bool smooth[KEEL_BINARY_COUNT] = {
 #define SMOOTH(kind, name, value, slope_a, slope_b, truth, low_a, low_b, smooth, ...) [kind] = smooth,
     KEEL_BINARY_TABLE(SMOOTH)};
 
-/* An operand; where steps are, of eight values, so that equals and zeros are among them. */
-static struct keel_buffer *operand(struct golden_run *run, const char *name, enum keel_binary_kind kind,
-                                   uint64_t count, float low)
+/* An operand; where there are steps, or whole powers, of eight values, so that equals and zeros are among
+ * them. */
+static struct keel_buffer *operand(struct golden_run *run, const char *name, uint64_t count, float low,
+                                   float step)
 {
-    if (smooth[kind])
+    if (step == 0.0F)
         return golden_floats(run, name, GOLDEN_INPUT, count, low, 4.0F);
     float *values;
     if (keel_alloc(count, sizeof *values, &values) != KEEL_OK)
         return NULL; /* which the operation refuses */
     for (uint64_t i = 0; i < count; i++)
-        values[i] = 0.5F * (float)((uint32_t)(i + count) * UINT32_C(2654435761) >> 29) - 2.0F;
+        values[i] = step * ((float)((uint32_t)(i + count) * UINT32_C(2654435761) >> 29) - 4.0F);
     struct keel_buffer *buffer = golden_bytes(run, name, GOLDEN_INPUT, values, count * sizeof *values);
     keel_free(values);
     return buffer;
 }
 
-/* The value and both slopes. shape: kind, layout */
+/* The value and both slopes. shape: kind, layout, and 1 for whole b. */
 static enum keel_status binary(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_binary op = layouts[shape[1]];
@@ -49,8 +50,9 @@ static enum keel_status binary(struct golden_run *run, const uint32_t *shape)
         counts[1] *= (op.b_dims >> d & 1) != 0 ? op.size[d] : 1;
     }
     op.kind = (enum keel_binary_kind)shape[0];
-    op.a = operand(run, "a", op.kind, counts[0], lows[op.kind][0]);
-    op.b = operand(run, "b", op.kind, counts[1], lows[op.kind][1]);
+    const bool steps = !smooth[op.kind] || shape[2] != 0;
+    op.a = operand(run, "a", counts[0], lows[op.kind][0], steps ? 0.5F : 0.0F);
+    op.b = operand(run, "b", counts[1], lows[op.kind][1], shape[2] != 0 ? 1.0F : steps ? 0.5F : 0.0F);
     op.dy = GOLDEN_FLOATS(run, "dy", count);
     struct keel_buffer *const results[KEEL_BINARY_RESULTS] = {
         golden_output(run, "y", count), golden_output(run, "da", count), golden_output(run, "db", count)};
@@ -102,5 +104,6 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(scale, tensor, "1", 0xd5f0a30b63e30070, 1),
     GOLDEN_CASE(scale, tensor, "67", 0x7726589e805af151, 67),
     GOLDEN_CASE(scale, tensor, "4115", 0x23cf62bc513120e3, 4115),
+    GOLDEN_CASE(binary, tensor, "power-2x3x4x19-whole", 0xd4a74177df936273, KEEL_POWER, 2, 1),
 };
 const struct golden_family golden_tensor = {cases, sizeof cases / sizeof cases[0], KEEL_CANONICAL};

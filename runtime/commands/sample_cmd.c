@@ -16,6 +16,7 @@ struct own {
     struct keel_trained_options trained; /* first */
     const char *prompt, *prompt_file, *temperature, *top_p, *seed;
     uint64_t tokens, top_k; /* top_k 0: not given */
+    struct keel_command_texts stop;
     bool no_cache;
 };
 
@@ -24,6 +25,8 @@ struct sample {
     bool json;
     struct keel_trained trained;
     struct keel_sampling sampling;
+    struct keel_stops stops;
+    bool stopped;
     char *prompt; /* owned, as what follows; NULL: none */
     size_t prompt_bytes;
     int32_t *prompt_tokens;
@@ -76,6 +79,12 @@ static enum keel_status read_sampling(struct sample *sample)
     if (own->prompt != NULL && own->prompt_file != NULL)
         return keel_fail(KEEL_INVALID, "--prompt and --prompt-file: one of them is wanted");
     out->top_k = (uint32_t)own->top_k;
+    sample->stops = (struct keel_stops){.texts = own->stop.at, .count = (uint32_t)own->stop.count};
+    if (keel_stops_check(&sample->stops) != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%.400s", keel_detail());
+        return keel_fail(KEEL_INVALID, "--stop: %s", why);
+    }
     return keel_sampling_check(out);
 }
 
@@ -170,6 +179,8 @@ static enum keel_status open_model(struct sample *sample, const char *path)
     KEEL_TRY(encode_prompt(sample));
     const uint64_t longest = (sample->prompt_count > 0 ? sample->prompt_count : 1) + sample->own->tokens;
     trained->decode = !sample->own->no_cache && keel_inference_decodes(&trained->job, trained->data);
+    if (trained->decode > 0 && sample->prompt_count > KEEL_PROMPT_LEAST)
+        trained->prompt_rows = keel_prompt_rows(trained->job.block);
     trained->only_decode = trained->decode > 0 && longest - 1 <= trained->job.block;
     return keel_trained_open(trained, &sample->own->trained, identity);
 }
@@ -177,6 +188,8 @@ static enum keel_status open_model(struct sample *sample, const char *path)
 static enum keel_status generate(struct sample *sample)
 {
     const struct keel_generator generation = {.sampling = sample->sampling,
+                                              .stops = sample->stops,
+                                              .out_stopped = &sample->stopped,
                                               .prompt = sample->prompt_tokens,
                                               .prompt_count = (uint32_t)sample->prompt_count,
                                               .tokens = (uint32_t)sample->own->tokens,
@@ -216,6 +229,7 @@ static void print_json(const struct sample *sample)
     for (size_t i = 0; i < sample->count; i++)
         keel_json_number(&json, NULL, sample->tokens[i]);
     keel_json_close(&json, ']');
+    keel_json_text(&json, "finish_reason", sample->stopped ? "stop" : "length");
     keel_json_bool(&json, "cache", sample->trained.decode > 0);
     keel_json_real(&json, "first_token_s", first_s(sample), 6);
     keel_json_real(&json, "tokens_per_s", tokens_per_s(sample), 3);
@@ -276,6 +290,8 @@ static const struct keel_command_option options[] = {
     {"--prompt-file", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, prompt_file),
      "or from what is in FILE; -: the standard input"},
     {"--tokens", "N", KEEL_COMMAND_POSITIVE, offsetof(struct own, tokens), "to generate; default 256"},
+    {"--stop", "TEXT", KEEL_COMMAND_TEXTS, offsetof(struct own, stop),
+     "end before this appears in the text; up to four of them"},
     {"--temperature", "T", KEEL_COMMAND_TEXT, offsetof(struct own, temperature),
      "divides the logits: 0 takes the likeliest token; default 0.8"},
     {"--top-k", "K", KEEL_COMMAND_POSITIVE, offsetof(struct own, top_k),

@@ -97,6 +97,7 @@ static enum keel_status open_model(struct serving *serving, const char *path)
     trained->decode =
         keel_inference_decodes(&trained->job, trained->data) ? (uint32_t)serving->own->slots : 0;
     trained->only_decode = trained->decode > 0;
+    trained->prompt_rows = trained->decode > 0 ? keel_prompt_rows(trained->job.block) : 0;
     return keel_trained_open(trained, &serving->own->trained, identity);
 }
 
@@ -108,6 +109,7 @@ static enum keel_status start(struct serving *serving)
                                              .data = trained->data,
                                              .block = trained->job.block,
                                              .slots = (uint32_t)own->slots,
+                                             .prompt_rows = trained->prompt_rows,
                                              .queue_max = (uint32_t)own->queue,
                                              .decodes = trained->decode > 0,
                                              .ended = on_ended,
@@ -263,7 +265,7 @@ static const struct keel_command_kind serve_kind = {
         "the\n"
         "run's directory that keel run makes for it. POST /v1/completions takes a JSON object (prompt, "
         "max_tokens,\n"
-        "temperature, top_k, top_p, seed, stream) and answers by one, or by events as the text comes "
+        "temperature, top_k, top_p, seed, stop, stream) and answers by one, or by events as the text comes "
         "(stream); "
         "GET\n"
         "/health and /metrics (for Prometheus) say how it is. The same request gives the same text whatever "

@@ -373,6 +373,7 @@ enum keel_status keel_trained_open(struct keel_trained *trained, const struct ke
                                                  .kernels = keel_board_kernels(trained->board),
                                                  .stall_ns = trained->stall_ns,
                                                  .decode = trained->decode,
+                                                 .prompt_rows = trained->prompt_rows,
                                                  .only_decode = trained->only_decode};
     KEEL_TRY(keel_inference_create(&config, &trained->inference));
     return load_meant(trained, identity);

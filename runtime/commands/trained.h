@@ -43,6 +43,7 @@ struct keel_trained {
     struct keel_snapshot_info info; /* what was loaded */
     uint64_t stall_ns;
     uint32_t decode; /* as struct keel_inference_config, with the next; for keel_trained_open */
+    uint32_t prompt_rows;
     bool only_decode;
 };
 /* PATH is a job file, the directory of a run, a store, a run in it or a snapshot. A job file names a

@@ -175,8 +175,13 @@ static void hash_words(const struct own *own, XXH3_state_t *hash)
     const uint64_t words[] = {samples->train_count, samples->val_count, samples->classes, samples->digest,
                               samples->input_count};
     XXH3_64bits_update(hash, words, sizeof words);
-    for (uint32_t i = 0; i < samples->input_count; i++)
-        XXH3_64bits_update(hash, samples->inputs[i].name, strlen(samples->inputs[i].name) + 1);
+    for (uint32_t i = 0; i < samples->input_count; i++) {
+        const struct keel_plugin_input *input = &samples->inputs[i];
+        const uint64_t kind[] = {input->dtype, input->dims};
+        XXH3_64bits_update(hash, input->name, strlen(input->name) + 1);
+        XXH3_64bits_update(hash, kind, sizeof kind);
+        XXH3_64bits_update(hash, input->size, input->dims * sizeof *input->size);
+    }
     XXH3_64bits_update(hash, own->bytes, sizeof own->bytes);
 }
 

@@ -72,6 +72,8 @@ static enum keel_status check_config(const struct keel_engine_config *config)
         (config->tensor_count == 0 && config->tensor_first != 0))
         return keel_fail(KEEL_INVALID, "engine: %u slices from %u on, of %u tensor slices",
                          config->tensor_count, config->tensor_first, of);
+    if (config->weights_of != NULL && config->training)
+        return keel_fail(KEEL_INVALID, "engine: weights of another engine are not trained");
     if ((config->windows || config->weight_windows) && !config->in_pieces)
         return keel_fail(KEEL_INVALID, "engine: gradients or weights in windows, which owners have, are "
                                        "wanted without pieces");
@@ -110,6 +112,7 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->optimizer = config->optimizer;
     engine->nesterov = config->nesterov;
     engine->training = config->training;
+    engine->weights_of = config->weights_of;
     engine->check_products = config->check_products;
     engine->plan_only = config->plan_only;
     engine->share_gradients = config->share_gradients;
@@ -160,7 +163,7 @@ static void destroy_buffers(struct keel_engine *engine)
                                      engine->weights_windowed ? engine->loss_scale : NULL,
                                      engine->norm,
                                      engine->digest,
-                                     engine->flat[KEEL_FLAT_WEIGHTS],
+                                     engine->weights_of == NULL ? engine->flat[KEEL_FLAT_WEIGHTS] : NULL,
                                      engine->flat[KEEL_FLAT_GRADIENTS],
                                      engine->flat[KEEL_FLAT_M],
                                      engine->flat[KEEL_FLAT_V]};
@@ -274,7 +277,8 @@ static uint64_t table_bytes(const struct keel_engine *engine)
     if (engine->plan_only)
         return 0;
     for (uint32_t i = 0; i < KEEL_FLAT_COUNT; i++)
-        if (engine->flat[i] != NULL && (i != KEEL_FLAT_GRADIENTS || engine->gradients_memory == NULL))
+        if (engine->flat[i] != NULL && (i != KEEL_FLAT_GRADIENTS || engine->gradients_memory == NULL) &&
+            (i != KEEL_FLAT_WEIGHTS || engine->weights_of == NULL))
             rest -= keel_buffer_bytes(engine->flat[i]);
     return rest - engine->pieces_flat_bytes - keel_engine_arena_bytes(engine) -
            engine->layout.uses_count * sizeof(float);

@@ -334,8 +334,27 @@ static bool has_flat(const struct keel_engine *engine, enum keel_engine_flat whi
     return keel_engine_keeps(engine, which) && (!engine->in_pieces || which < KEEL_FLAT_M);
 }
 
+/* Those of another engine, which have the same places. */
+static enum keel_status borrow_weights(struct keel_engine *engine)
+{
+    const struct keel_layout *own = &engine->layout, *other = &engine->weights_of->layout;
+    bool same = own->tile_count == other->tile_count && own->flat_count == other->flat_count;
+    for (uint32_t i = 0; i < own->tile_count && same; i++) {
+        const struct keel_engine_param *a = &own->params[own->tiles[i].param];
+        const struct keel_engine_param *b = &other->params[other->tiles[i].param];
+        same = own->tiles[i].offset == other->tiles[i].offset &&
+               own->tiles[i].count == other->tiles[i].count && strcmp(a->name, b->name) == 0;
+    }
+    if (!same)
+        return keel_fail(KEEL_INVALID, "engine: weights of an engine that has other parameters");
+    engine->flat[KEEL_FLAT_WEIGHTS] = engine->weights_of->flat[KEEL_FLAT_WEIGHTS];
+    return KEEL_OK;
+}
+
 static enum keel_status make_flat(struct keel_engine *engine, enum keel_engine_flat which)
 {
+    if (which == KEEL_FLAT_WEIGHTS && engine->weights_of != NULL)
+        return borrow_weights(engine);
     if (which == KEEL_FLAT_GRADIENTS)
         return make_gradients(engine, keel_engine_gradient_count(engine) * sizeof(float));
     const uint64_t count =

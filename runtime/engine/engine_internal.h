@@ -174,6 +174,7 @@ struct keel_engine {
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
     uint64_t slot_wait_ns;
+    const struct keel_engine *weights_of; /* borrowed, with its weights; NULL: they are its own */
     bool training, check_products, plan_only, share_gradients, in_pieces, windowed, weights_windowed;
     uint32_t ahead; /* of weights in windows: how far they are gathered ahead */
 

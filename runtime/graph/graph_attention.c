@@ -98,6 +98,15 @@ keel_value keel_graph_decode(struct keel_graph *graph, uint64_t batch, uint32_t 
     return graph->position;
 }
 
+keel_value keel_graph_decode_rows(struct keel_graph *graph, uint64_t rows, uint64_t sequences,
+                                  uint32_t tokens)
+{
+    keel_graph_decode(graph, rows, tokens);
+    graph->slot = keel_graph_input(graph, "slot", KEEL_I32, (struct keel_shape){2, {rows, 1}});
+    graph->slots = sequences;
+    return graph->slot;
+}
+
 /* Room in the cache, as the kernels take it. */
 static uint64_t capacity_of(uint32_t tokens)
 {
@@ -122,14 +131,14 @@ keel_value keel_graph_attention_decode(struct keel_graph *graph, keel_value qkv,
     const struct keel_param_spec kept = {
         .name = name,
         .shape = {2,
-                  {shape.size[0],
+                  {graph->slots > 0 ? graph->slots : shape.size[0],
                    2 * capacity_of(graph->decodes) * (width > 0 ? width * spec->kv_heads : 1)}},
         .statistic = true,
         .momentum = 1.0F};
     const keel_value cache = keel_graph_param(graph, &kept);
     if (cache != 0)
         graph->params[graph->param_count - 1].kept = true;
-    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION_DECODE, .in = {qkv, graph->position, cache},
+    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION_DECODE, .in = {qkv, graph->position, cache, graph->slot},
                      .attributes = {.attention = {.heads = spec->heads, .kv_heads = spec->kv_heads}});
 }
 
@@ -168,8 +177,10 @@ static enum keel_status emit_decode(struct keel_emit *emit, const struct keel_ir
         .kv_heads = kv_heads,
         .head_width = (uint32_t)head_width,
         .capacity = (uint32_t)(width_of(emit, node->in[2]) / (2 * head_width * kv_heads)),
+        .slots = node->in[3] != 0 ? (uint32_t)rows_of(emit, node->in[2]) : 0,
         .qkv = buffer_of(emit, node->in[0]),
         .position = buffer_of(emit, node->in[1]),
+        .slot = buffer_of(emit, node->in[3]),
         .cache = buffer_of(emit, node->in[2]),
         .out = buffer_of(emit, node->out[0]),
         .workspace = emit->workspace};
@@ -291,9 +302,9 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                 .describe = describe_rotary,
                                 .grad = grad_rotary,
                                 .emit = emit_rotary},
-    /* Operands: qkv, position, and the cache, to which it adds. */
+    /* Operands: qkv, position, the cache, to which it adds, and the sequence of each row. */
     [KEEL_OP_ATTENTION_DECODE - FIRST] = {.name = "attention_decode",
-                                          .rule = "btu,#bt,bc->btW",
+                                          .rule = "btu,#bt,sc,#bt?->btW",
                                           .flops = "2bc",
                                           .infer_dims = infer_decode,
                                           .describe = describe_attention,

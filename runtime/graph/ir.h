@@ -149,6 +149,8 @@ struct keel_graph {
     bool differentiated; /* autodiff is at work or through: nodes are passes', no more the model's */
     keel_value position; /* of the newest token (keel_graph_decode), or 0: all tokens are there */
     uint32_t decodes;    /* tokens that there is room for, with a position */
+    keel_value slot;     /* the sequence that a row is of (keel_graph_decode_rows), or 0: its own */
+    uint64_t slots;      /* sequences, with a slot */
     uint32_t kept_count; /* attention that keeps keys and values: their names */
     keel_value output;   /* what keel_engine_output reads, or 0 */
     keel_value loss;     /* the first loss, or 0 */

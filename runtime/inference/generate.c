@@ -20,6 +20,19 @@ enum keel_status keel_sampling_check(const struct keel_sampling *sampling)
     return KEEL_OK;
 }
 
+enum keel_status keel_stops_check(const struct keel_stops *stops)
+{
+    if (stops->count > KEEL_STOPS_MAX)
+        return keel_fail(KEEL_INVALID, "%u texts to stop at: at most %d", stops->count, KEEL_STOPS_MAX);
+    for (uint32_t i = 0; i < stops->count; i++) {
+        const size_t bytes = strlen(stops->texts[i]);
+        if (bytes == 0 || bytes > KEEL_STOP_BYTES_MAX)
+            return keel_fail(KEEL_INVALID, "a text to stop at of %zu bytes: 1 to %d are allowed", bytes,
+                             KEEL_STOP_BYTES_MAX);
+    }
+    return KEEL_OK;
+}
+
 /* The likeliest first, of equal ones that with the lower number. */
 static int compare(const void *a, const void *b)
 {
@@ -93,6 +106,7 @@ enum keel_status keel_writing_begin(struct keel_writing *text, const struct keel
     of->prompt = NULL; /* copied below */
     of->prompt_count += of->prompt_count == 0;
     KEEL_TRY(keel_sampling_check(&of->sampling));
+    KEEL_TRY(keel_stops_check(&of->stops));
     if (of->prompt_count > of->block)
         return keel_fail(
             KEEL_INVALID,
@@ -111,6 +125,39 @@ const int32_t *keel_writing_window(const struct keel_writing *text, uint32_t *le
     return text->tokens + (text->count - *length);
 }
 
+/* Where the first stop stands in what is held, whole or as far as that goes; held_bytes: there is none. */
+static size_t find_stop(const struct keel_writing *text, bool whole)
+{
+    const struct keel_stops *stops = &text->of.stops;
+    for (size_t at = 0; at < text->held_bytes; at++)
+        for (uint32_t i = 0; i < stops->count; i++) {
+            const size_t bytes = strlen(stops->texts[i]), left = text->held_bytes - at;
+            if ((whole ? bytes <= left : bytes > left) &&
+                memcmp(text->held + at, stops->texts[i], whole ? bytes : left) == 0)
+                return at;
+        }
+    return text->held_bytes;
+}
+
+/* Write a token's text, but for what a stop may begin with. */
+static enum keel_status write_held(struct keel_writing *text, uint32_t token, const char *more, size_t bytes)
+{
+    const struct keel_generator *of = &text->of;
+    if (of->stops.count == 0)
+        return of->write(of->context, token, more, bytes);
+    KEEL_TRY(keel_grow(&text->held, &text->held_capacity, text->held_bytes + bytes + 1, 1));
+    memcpy(text->held + text->held_bytes, more, bytes);
+    text->held_bytes += bytes;
+    size_t out = find_stop(text, true);
+    text->stopped = out < text->held_bytes;
+    if (!text->stopped && text->drawn < of->tokens)
+        out = find_stop(text, false);
+    const enum keel_status status = of->write(of->context, token, text->held, out);
+    text->held_bytes -= out;
+    memmove(text->held, text->held + out, text->held_bytes);
+    return status;
+}
+
 enum keel_status keel_writing_draw(struct keel_writing *text, const float *logits)
 {
     const struct keel_generator *of = &text->of;
@@ -125,12 +172,12 @@ enum keel_status keel_writing_draw(struct keel_writing *text, const float *logit
     text->tokens[text->count++] = (int32_t)token;
     text->drawn++;
     const char *written = keel_data_text_of(of->data, token, spelling, &bytes);
-    return of->write(of->context, token, written, bytes);
+    return write_held(text, token, written, bytes);
 }
 
 bool keel_writing_is_whole(const struct keel_writing *text)
 {
-    return text->drawn == text->of.tokens;
+    return text->stopped || text->drawn == text->of.tokens;
 }
 
 void keel_writing_end(struct keel_writing *text)
@@ -138,6 +185,7 @@ void keel_writing_end(struct keel_writing *text)
     keel_free(text->tokens);
     keel_free(text->scratch.weights);
     keel_free(text->scratch.order);
+    keel_free(text->held);
 }
 
 size_t keel_whole_characters(const char *text, size_t bytes)
@@ -163,6 +211,8 @@ enum keel_status keel_generate(const struct keel_generator *generation)
         if (status == KEEL_OK)
             status = keel_writing_draw(&text, logits);
     }
+    if (generation->out_stopped != NULL)
+        *generation->out_stopped = text.stopped;
     keel_writing_end(&text);
     return status;
 }

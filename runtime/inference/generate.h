@@ -20,6 +20,15 @@ struct keel_sampling {
 /* INVALID: a value out of its range. */
 enum keel_status keel_sampling_check(const struct keel_sampling *sampling);
 
+/* Texts at whose first appearance a text ends, without it; borrowed. */
+enum { KEEL_STOPS_MAX = 4, KEEL_STOP_BYTES_MAX = 1024 };
+struct keel_stops {
+    const char *const *texts;
+    uint32_t count;
+};
+/* INVALID: more than there may be, or one that is empty or too long. */
+enum keel_status keel_stops_check(const struct keel_stops *stops);
+
 /* One of `count` tokens, by a uniform number in [0, 1). The scratch has room for `count` of each. Pure. */
 struct keel_token_weight {
     float weight;
@@ -35,17 +44,20 @@ uint32_t keel_sampling_draw(const struct keel_sampling *sampling, const float *l
 struct keel_generator {
     const struct keel_data *data;
     struct keel_sampling sampling;
+    struct keel_stops stops;
+    bool *out_stopped;     /* by keel_generate: one of them has ended the text; may be NULL */
     const int32_t *prompt; /* NULL: the token that text goes on from (keel_data_first_token) */
     uint32_t prompt_count, tokens;
     uint32_t block; /* tokens that the model sees at once: the last ones */
     uint32_t vocab; /* logits, of which those that the data have are drawn from */
     /* The logits behind the last of `length` tokens, in memory of the callee; it has the same ones before. */
     enum keel_status (*predict)(void *context, const int32_t *window, uint32_t length, const float **out);
-    /* The next token, and its text. A status other than OK ends it. */
+    /* The next token, and text: its own but for an end that a stop may begin with, which comes with a later
+     * token. A status other than OK ends it. */
     enum keel_status (*write)(void *context, uint32_t token, const char *text, size_t bytes);
     void *context;
 };
-/* INVALID: sampling, or a prompt longer than `block`. Errors: of the callbacks; NO_MEMORY. */
+/* INVALID: sampling, stops, or a prompt longer than `block`. Errors: of the callbacks; NO_MEMORY. */
 enum keel_status keel_generate(const struct keel_generator *generation);
 
 /* The same text token by token, for who computes the logits of several texts at once (keel serve). */
@@ -54,6 +66,9 @@ struct keel_writing {
     int32_t *tokens; /* owned, as the scratch: prompt, and what was drawn */
     uint32_t count, drawn;
     struct keel_sampling_scratch scratch;
+    char *held; /* owned: text that a stop may begin with */
+    size_t held_bytes, held_capacity;
+    bool stopped;     /* by one of them */
     uint32_t choices; /* tokens that there are: a padded vocabulary has no text behind the rest */
 };
 /* `predict` is not called, and the prompt is copied. Errors as of keel_generate; keel_writing_end also then.

@@ -12,7 +12,8 @@ struct keel_inference {
     struct keel_kernels *kernels; /* owned, as the engine and what follows */
     struct keel_engine *engine;   /* of whole batches; NULL: only_decode */
     struct keel_engine *decoder;  /* of one token more of `slots` texts; NULL: none */
-    uint32_t slots;
+    struct keel_engine *prompter; /* of `rows` tokens of prompts, by the decoder's weights; NULL: none */
+    uint32_t slots, rows;
     int32_t
         *kept; /* tokens whose keys and values slot 0 has, in keel_inference_generate: room for model.block */
     uint32_t kept_count;
@@ -22,7 +23,7 @@ struct keel_inference {
 };
 
 static enum keel_status build_engine(const struct keel_inference *inference,
-                                     const struct keel_inference_config *from, uint32_t slots,
+                                     const struct keel_inference_config *from, uint32_t slots, uint32_t rows,
                                      struct keel_engine **out)
 {
     const struct keel_job *job = inference->job;
@@ -30,11 +31,12 @@ static enum keel_status build_engine(const struct keel_inference *inference,
                                         .kernels = inference->kernels,
                                         .tensor = job->tensor,
                                         .bucket_bytes = job->parallel.bucket_bytes,
+                                        .weights_of = rows > 0 ? inference->decoder : NULL,
                                         .slot_wait_ns = from->stall_ns};
     struct keel_graph *graph;
     KEEL_TRY(keel_graph_create(&graph));
     config.graph = graph;
-    enum keel_status status = slots > 0 ? keel_model_build_decode(graph, job, inference->data, slots)
+    enum keel_status status = slots > 0 ? keel_model_build_decode(graph, job, inference->data, slots, rows)
                                         : keel_model_build(graph, job, inference->data);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, out);
@@ -55,9 +57,11 @@ static enum keel_status build(struct keel_inference *inference, const struct kee
     options.numerics = (enum keel_class)inference->job->numerics;
     KEEL_TRY(keel_kernels_create_with(from->device, &options, &inference->kernels));
     if (!from->only_decode)
-        KEEL_TRY(build_engine(inference, from, 0, &inference->engine));
+        KEEL_TRY(build_engine(inference, from, 0, 0, &inference->engine));
     if (from->decode > 0)
-        KEEL_TRY(build_engine(inference, from, from->decode, &inference->decoder));
+        KEEL_TRY(build_engine(inference, from, from->decode, 0, &inference->decoder));
+    if (from->prompt_rows > 0)
+        KEEL_TRY(build_engine(inference, from, from->decode, from->prompt_rows, &inference->prompter));
     if (from->decode > 0)
         KEEL_TRY(keel_alloc(inference->job->block, sizeof *inference->kept, &inference->kept));
     for (uint32_t i = 0; i < keel_data_input_count(inference->data); i++)
@@ -74,12 +78,13 @@ enum keel_status keel_inference_create(const struct keel_inference_config *confi
 {
     struct keel_inference *inference;
     KEEL_ASSERT(config->decode == 0 || keel_model_decodes(config->job, config->data));
-    KEEL_ASSERT(config->decode > 0 || !config->only_decode);
+    KEEL_ASSERT(config->decode > 0 || (!config->only_decode && config->prompt_rows == 0));
     KEEL_TRY(keel_alloc(1, sizeof *inference, &inference));
     inference->job = config->job;
     inference->data = config->data;
     inference->stall_ns = config->stall_ns;
     inference->slots = config->decode;
+    inference->rows = config->prompt_rows;
     const enum keel_status status = build(inference, config);
     if (status != KEEL_OK) {
         keel_inference_destroy(inference);
@@ -94,6 +99,7 @@ void keel_inference_destroy(struct keel_inference *inference)
     if (inference == NULL)
         return;
     keel_engine_destroy(inference->engine);
+    keel_engine_destroy(inference->prompter); /* before whose weights it has */
     keel_engine_destroy(inference->decoder);
     keel_free(inference->kept);
     keel_kernels_destroy(inference->kernels);
@@ -200,6 +206,15 @@ enum keel_status keel_inference_decode(struct keel_inference *inference, const i
                               keel_deadline_after_ns(inference->stall_ns), inference->logits);
 }
 
+enum keel_status keel_inference_keep(struct keel_inference *inference, const int32_t *tokens,
+                                     const int32_t *positions, const int32_t *slots)
+{
+    const struct keel_engine_batch batch = {.inputs = (const void *[]){positions, slots, tokens, NULL},
+                                            .seed = inference->job->seed};
+    float loss; /* of no targets: what it is for was kept on the way */
+    return keel_engine_eval(inference->prompter, &batch, keel_deadline_after_ns(inference->stall_ns), &loss);
+}
+
 uint32_t keel_inference_logits(const struct keel_inference *inference)
 {
     const struct keel_shape shape = keel_engine_output_shape(any_engine(inference));
@@ -216,6 +231,21 @@ static enum keel_status decode_token(struct keel_inference *inference, int32_t t
     return KEEL_OK;
 }
 
+/* As many as a launch takes of the tokens of slot 0 that nobody asks the logits of. */
+static enum keel_status keep_tokens(struct keel_inference *inference, const int32_t *tokens, uint32_t count)
+{
+    int32_t ids[KEEL_PROMPT_ROWS] = {0}, positions[KEEL_PROMPT_ROWS], slots[KEEL_PROMPT_ROWS] = {0};
+    KEEL_ASSERT(inference->slots == 1 && inference->rows <= KEEL_PROMPT_ROWS);
+    for (uint32_t i = 0; i < inference->rows; i++)
+        positions[i] = i < count ? (int32_t)(inference->kept_count + i) : -1;
+    count = count < inference->rows ? count : inference->rows;
+    memcpy(ids, tokens, count * sizeof *tokens);
+    KEEL_TRY(keel_inference_keep(inference, ids, positions, slots));
+    memcpy(inference->kept + inference->kept_count, tokens, count * sizeof *tokens);
+    inference->kept_count += count;
+    return KEEL_OK;
+}
+
 /* A text that goes on: one whose window has moved has other positions, and is computed whole. */
 static bool goes_on(const struct keel_inference *inference, const int32_t *window, uint32_t length)
 {
@@ -228,6 +258,8 @@ static enum keel_status predict(void *context, const int32_t *window, uint32_t l
     struct keel_inference *inference = ((struct writing *)context)->inference;
     if (!goes_on(inference, window, length))
         return keel_inference_predict(inference, window, length, out);
+    while (inference->rows > 0 && inference->kept_count + KEEL_PROMPT_LEAST < length)
+        KEEL_TRY(keep_tokens(inference, window + inference->kept_count, length - 1 - inference->kept_count));
     while (inference->kept_count < length)
         KEEL_TRY(decode_token(inference, window[inference->kept_count], out));
     return KEEL_OK;

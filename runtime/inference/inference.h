@@ -20,11 +20,18 @@ struct keel_inference_config {
     struct keel_device *device;                 /* borrowed */
     const struct keel_kernels_options *kernels; /* of the board; NULL: defaults; borrowed for the call */
     uint64_t stall_ns;                          /* a device that makes no progress for so long is an error */
-    uint32_t decode;  /* texts at once whose keys and values are kept, where the model can
-                         (keel_inference_decodes); 0: of none */
+    uint32_t decode;      /* texts at once whose keys and values are kept, where the model can
+                             (keel_inference_decodes); 0: of none */
+    uint32_t prompt_rows; /* tokens of prompts that are kept at once (keel_inference_keep); 0: none are */
     bool only_decode; /* and no text becomes longer than model.block, nor are there scores: nothing else is
                          made */
 };
+enum { KEEL_PROMPT_ROWS = 32, KEEL_PROMPT_LEAST = 4 /* tokens that are worth a launch of so many rows */ };
+/* At most so many are worth it, of a model that sees `block` tokens. */
+static inline uint32_t keel_prompt_rows(uint32_t block)
+{
+    return block < KEEL_PROMPT_ROWS ? block : KEEL_PROMPT_ROWS;
+}
 /* Whether it can: the bits of text are the same. */
 bool keel_inference_decodes(const struct keel_job *job, const struct keel_data *data);
 /* Errors: of keel_engine_create and of the model. Blocks: kernels may be compiled. */
@@ -58,6 +65,11 @@ enum keel_status keel_inference_generate(struct keel_inference *inference,
  * the others are. Blocks. */
 enum keel_status keel_inference_decode(struct keel_inference *inference, const int32_t *tokens,
                                        const int32_t *positions, const float **out);
+/* Keep keys and values of config.prompt_rows tokens at once, each of any text of config.decode: `slots` says
+ * of which. A position below 0: none. In a text they stand in their order, and the caller has had those
+ * before them computed. The same bits as one by one. Blocks. */
+enum keel_status keel_inference_keep(struct keel_inference *inference, const int32_t *tokens,
+                                     const int32_t *positions, const int32_t *slots);
 /* The logits behind the last of `length` tokens, of a model that does not decode. Blocks. */
 enum keel_status keel_inference_predict(struct keel_inference *inference, const int32_t *window,
                                         uint32_t length, const float **out);

@@ -548,15 +548,21 @@ static bool is_product(const struct keel_job *job, uint32_t data, uint32_t tenso
     return tensor == 0 || ranks % tensor == 0;
 }
 
-/* "1, 2, 4": values of an axis with which `ranks` would be a product, the other axis as it is given. */
+/* "data could be 1, 2, 4": values of an axis with which `ranks` would be a product, the other axis as it is
+ * given. */
 static void list_axis(const struct keel_job *job, bool data, uint32_t ranks, char *out, size_t bytes)
 {
     const uint32_t most = data ? job->shards : job->tensor;
+    const char *axis = data ? "data" : "tensor";
     size_t used = 0;
-    snprintf(out, bytes, "none");
+    snprintf(out, bytes, "no %s will do", axis);
     for (uint32_t n = 1; n <= most && used + 16 < bytes; n++)
-        if (is_product(job, data ? n : job->parallel.data, data ? job->parallel.tensor : n, ranks))
-            used += (size_t)snprintf(out + used, bytes - used, "%s%u", used == 0 ? "" : ", ", n);
+        if (is_product(job, data ? n : job->parallel.data, data ? job->parallel.tensor : n, ranks)) {
+            if (used == 0)
+                used = (size_t)snprintf(out, bytes, "%s could be %u", axis, n);
+            else
+                used += (size_t)snprintf(out + used, bytes - used, ", %u", n);
+        }
 }
 
 enum { LIST_BYTES = 80 };
@@ -595,8 +601,8 @@ enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks
     return keel_fail(
         KEEL_INVALID,
         "cluster.ranks = %u is no product of parallel.data = %u and parallel.tensor = %u (0: "
-        "chosen, up to job.shards = %u and job.tensor = %u); with the other as it is, data could "
-        "be %s, and tensor %s; with both, cluster.ranks could be %u",
+        "chosen, up to job.shards = %u and job.tensor = %u); with the other as it is, %s, and %s; with both, "
+        "cluster.ranks could be %u",
         ranks, axes->data, axes->tensor, job->shards, job->tensor, data, tensor, could);
 }
 

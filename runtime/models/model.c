@@ -202,11 +202,14 @@ bool keel_model_decodes(const struct keel_job *job, const struct keel_data *data
 }
 
 enum keel_status keel_model_build_decode(struct keel_graph *graph, const struct keel_job *job,
-                                         const struct keel_data *data, uint32_t sequences)
+                                         const struct keel_data *data, uint32_t sequences, uint32_t rows)
 {
     struct keel_job one = *job;
     KEEL_ASSERT(keel_model_decodes(job, data));
-    one.batch = sequences;
-    keel_graph_decode(graph, sequences, job->block);
+    one.batch = rows > 0 ? rows : sequences;
+    if (rows > 0)
+        keel_graph_decode_rows(graph, rows, sequences, job->block);
+    else
+        keel_graph_decode(graph, sequences, job->block);
     return keel_model_build(graph, &one, data);
 }

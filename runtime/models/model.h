@@ -10,9 +10,11 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
 
 /* Whether the model can compute one token from what it keeps of those before it (keel_graph_decode), and the
  * graph that does, of the next token of each of `sequences`: inputs "position", "ids" and "targets" of
- * [sequences, 1]. Not where job.tensor cuts sums into slices, nor where experts may drop tokens. */
+ * [sequences, 1]. Not where job.tensor cuts sums into slices, nor where experts may drop tokens. With `rows`
+ * above 0: of so many tokens, each of any of the sequences (keel_graph_decode_rows), with an input "slot"
+ * behind the position. */
 bool keel_model_decodes(const struct keel_job *job, const struct keel_data *data);
 enum keel_status keel_model_build_decode(struct keel_graph *graph, const struct keel_job *job,
-                                         const struct keel_data *data, uint32_t sequences);
+                                         const struct keel_data *data, uint32_t sequences, uint32_t rows);
 
 #endif

@@ -121,7 +121,7 @@ static bool concat(const struct fold *fold)
 }
 
 /* Gather and GatherElements along an axis; Slice of the only dimension by steps of 1. */
-static bool gather(const struct fold *fold, bool elements)
+static bool pick(const struct fold *fold, bool elements)
 {
     const struct value *x = fold->in[0], *ids = fold->in[1];
     uint64_t size[KEEL_ONNX_DIMS_MAX], inner = 1, at = 0;
@@ -181,20 +181,20 @@ static bool slice(const struct fold *fold)
 }
 
 /* A shape that numbers are repeated to, or filled with one. */
-static bool fill(const struct fold *fold, bool expand)
+static bool fill_shape(const struct fold *fold, bool repeats)
 {
-    const struct value *wanted = fold->in[expand ? 1 : 0];
+    const struct value *wanted = fold->in[repeats ? 1 : 0];
     const struct keel_onnx_attribute *of = keel_onnx_attribute(fold->build, "value");
     struct value whole = {.dims = (uint32_t)keel_onnx_count_of_value(wanted)};
     double with = 0.0;
     float x;
     KEEL_ASSERT(wanted != NULL);
-    if (keel_onnx_count_of_value(wanted) > KEEL_ONNX_DIMS_MAX || (expand && fold->in[0]->dims > whole.dims))
+    if (keel_onnx_count_of_value(wanted) > KEEL_ONNX_DIMS_MAX || (repeats && fold->in[0]->dims > whole.dims))
         return false;
     for (uint32_t d = 0; d < whole.dims; d++) {
         const uint32_t right = whole.dims - 1 - d;
         const uint64_t own =
-            expand && right < fold->in[0]->dims ? fold->in[0]->size[fold->in[0]->dims - 1 - right] : 1;
+            repeats && right < fold->in[0]->dims ? fold->in[0]->size[fold->in[0]->dims - 1 - right] : 1;
         if (!(wanted->number[d] >= 1.0 && wanted->number[d] <= KEEL_ONNX_NUMBERS_MAX))
             return false;
         whole.size[d] = (uint64_t)wanted->number[d];
@@ -202,7 +202,7 @@ static bool fill(const struct fold *fold, bool expand)
             return false;
         whole.size[d] = whole.size[d] == 1 ? own : whole.size[d];
     }
-    if (!expand && of != NULL && of->tensor != NULL && of->tensor->count == 1) {
+    if (!repeats && of != NULL && of->tensor != NULL && of->tensor->count == 1) {
         if (of->tensor->type == KEEL_ONNX_FLOAT) {
             memcpy(&x, of->tensor->bytes, sizeof x);
             with = (double)x;
@@ -212,8 +212,25 @@ static bool fill(const struct fold *fold, bool expand)
     }
     double *out = keel_onnx_give_numbers(fold->build, whole.dims, whole.size);
     for (uint64_t i = 0; out != NULL && i < keel_onnx_count_of_value(&whole); i++)
-        out[i] = expand ? element(fold->in[0], &whole, i) : with;
+        out[i] = repeats ? element(fold->in[0], &whole, i) : with;
     return out != NULL;
+}
+
+static bool fill(const struct fold *fold)
+{
+    return fill_shape(fold, false);
+}
+static bool expand(const struct fold *fold)
+{
+    return fill_shape(fold, true);
+}
+static bool gather(const struct fold *fold)
+{
+    return pick(fold, false);
+}
+static bool gather_elements(const struct fold *fold)
+{
+    return pick(fold, true);
 }
 
 static bool range(const struct fold *fold)
@@ -232,65 +249,82 @@ static bool range(const struct fold *fold)
     return out != NULL;
 }
 
+static bool cast(const struct fold *fold)
+{
+    const struct value *x = fold->in[0];
+    const int64_t to = keel_onnx_integer_attribute(fold->build, "to", 0);
+    KEEL_ASSERT(x != NULL);
+    keel_onnx_give_same(fold->build, x);
+    double *out = keel_onnx_give_numbers(fold->build, x->dims, x->size);
+    for (uint64_t i = 0; out != NULL && i < keel_onnx_count_of_value(x); i++)
+        out[i] = to == KEEL_ONNX_FLOAT  ? (double)(float)x->number[i]
+                 : to == KEEL_ONNX_BOOL ? x->number[i] != 0.0
+                                        : trunc(x->number[i]);
+    keel_onnx_result(fold->build)->real = to == KEEL_ONNX_FLOAT;
+    return out != NULL &&
+           (to == KEEL_ONNX_FLOAT || to == KEEL_ONNX_INT32 || to == KEEL_ONNX_INT64 || to == KEEL_ONNX_BOOL);
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
+
+/* Operators by name, of so many operands (0: of any number); false: not covered. */
+static const struct operation {
+    const char *name;
+    uint32_t operands;
+    bool (*fold)(const struct fold *fold);
+} operations[] = {{"Cast", 1, cast},     {"Concat", 0, concat}, {"ConstantOfShape", 1, fill},
+                  {"Expand", 2, expand}, {"Gather", 2, gather}, {"GatherElements", 2, gather_elements},
+                  {"Range", 3, range},   {"Slice", 0, slice}};
+enum { OPERATIONS = sizeof operations / sizeof operations[0] };
+
+/* False: neither a function nor an operation; *out_done is whether it was covered. */
+static bool fold_one(const struct fold *fold, bool *out_done)
+{
+    const struct keel_onnx_text name = fold->build->node->operation;
+    for (uint32_t i = 0; i < FUNCTIONS; i++)
+        if (keel_onnx_text_is(name, functions[i].name)) {
+            *out_done = fold->count == functions[i].operands &&
+                        keel_onnx_integer_attribute(fold->build, "fmod", 0) == 0 &&
+                        elementwise(fold, &functions[i]);
+            return true;
+        }
+    for (uint32_t i = 0; i < OPERATIONS; i++)
+        if (keel_onnx_text_is(name, operations[i].name)) {
+            const uint32_t wanted = operations[i].operands;
+            *out_done = (wanted == 0 || fold->count == wanted) && operations[i].fold(fold);
+            return true;
+        }
+    return false;
+}
+
+/* The operands, where the graph knows all of them; false: it does not, or one cannot be had (*status). */
+static bool find_operands(struct fold *fold, enum keel_status *status)
+{
+    struct value *x;
+    if (fold->build->node->in_count > OPERANDS_MAX)
+        return false;
+    for (uint32_t i = 0; i < fold->build->node->in_count; i++) {
+        if (!keel_onnx_has_operand(fold->build, i))
+            continue;
+        *status = keel_onnx_operand(fold->build, i, &x);
+        if (*status != KEEL_OK || x->kind != VALUE_NUMBERS)
+            return false;
+        fold->in[fold->count++] = x;
+    }
+    return fold->count > 0;
+}
+
 bool keel_onnx_fold_node(struct build *build, enum keel_status *status)
 {
-    const struct keel_onnx_text operation = build->node->operation;
     struct fold fold = {.build = build};
-    struct value *x;
-    bool done = false, ours = false;
-    if (build->node->in_count == 0 || build->node->in_count > OPERANDS_MAX)
-        return false;
-    for (uint32_t i = 0; i < build->node->in_count; i++) {
-        if (!keel_onnx_has_operand(build, i))
-            continue;
-        *status = keel_onnx_operand(build, i, &x);
-        if (*status != KEEL_OK)
-            return true;
-        if (x->kind != VALUE_NUMBERS)
-            return false;
-        fold.in[fold.count++] = x;
-    }
-    if (fold.count == 0)
-        return false;
-    for (uint32_t i = 0; i < FUNCTIONS && !ours; i++)
-        if (keel_onnx_text_is(operation, functions[i].name)) {
-            ours = true;
-            done = fold.count == functions[i].operands &&
-                   keel_onnx_integer_attribute(build, "fmod", 0) == 0 && elementwise(&fold, &functions[i]);
-        }
+    bool done = false;
     *status = KEEL_OK;
-    if (keel_onnx_text_is(operation, "Cast")) {
-        KEEL_ASSERT(fold.in[0] != NULL);
-        keel_onnx_give_same(build, fold.in[0]);
-        const int64_t to = keel_onnx_integer_attribute(build, "to", 0);
-        double *out = keel_onnx_give_numbers(build, fold.in[0]->dims, fold.in[0]->size);
-        for (uint64_t i = 0; out != NULL && i < keel_onnx_count_of_value(fold.in[0]); i++)
-            out[i] = to == KEEL_ONNX_FLOAT  ? (double)(float)fold.in[0]->number[i]
-                     : to == KEEL_ONNX_BOOL ? fold.in[0]->number[i] != 0.0
-                                            : trunc(fold.in[0]->number[i]);
-        keel_onnx_result(build)->real = to == KEEL_ONNX_FLOAT;
-        ours = true;
-        done = out != NULL && (to == KEEL_ONNX_FLOAT || to == KEEL_ONNX_INT32 || to == KEEL_ONNX_INT64 ||
-                               to == KEEL_ONNX_BOOL);
-    } else if (keel_onnx_text_is(operation, "Concat")) {
-        ours = true;
-        done = concat(&fold);
-    } else if (keel_onnx_text_is(operation, "Gather") || keel_onnx_text_is(operation, "GatherElements")) {
-        ours = true;
-        done = fold.count == 2 && gather(&fold, operation.bytes > 6);
-    } else if (keel_onnx_text_is(operation, "Slice")) {
-        ours = true;
-        done = slice(&fold);
-    } else if (keel_onnx_text_is(operation, "Expand") || keel_onnx_text_is(operation, "ConstantOfShape")) {
-        ours = true;
-        done = fold.count == (keel_onnx_text_is(operation, "Expand") ? 2U : 1U) &&
-               fill(&fold, keel_onnx_text_is(operation, "Expand"));
-    } else if (keel_onnx_text_is(operation, "Range")) {
-        ours = true;
-        done = range(&fold);
-    }
-    if (ours && !done)
+    if (!find_operands(&fold, status))
+        return *status != KEEL_OK;
+    if (!fold_one(&fold, &done))
+        return false;
+    if (!done)
         *status =
             keel_onnx_refuse_node(build, "is not covered for operands that are known when the graph is read");
-    return ours;
+    return true;
 }

@@ -19,7 +19,7 @@ struct keel_serve_ticket {
     char *text;
     size_t bytes, capacity;
     uint32_t tokens;
-    bool waits, given_up, released, done;
+    bool waits, given_up, released, done, stopped;
     enum keel_status status;
 };
 
@@ -34,8 +34,8 @@ struct keel_serve {
     struct keel_serve_config config;
     struct keel_thread thread;
     bool started;
-    struct slot *slots; /* the thread's own, as the next two */
-    int32_t *tokens, *positions;
+    struct slot *slots;               /* the thread's own, as the next three */
+    int32_t *tokens, *positions, *of; /* of a step; the slot that a token of a prompt is of */
     struct keel_mutex lock;
     struct keel_cond work;
     /* Guarded by the lock. */
@@ -99,6 +99,7 @@ struct keel_serve_state keel_serve_ticket_look(struct keel_serve_ticket *ticket)
         .tokens = ticket->tokens,
         .seed = ticket->request.sampling.seed,
         .done = ticket->done,
+        .stopped = ticket->stopped,
         .status = ticket->status};
     keel_mutex_unlock(&ticket->serve->lock);
     return state;
@@ -145,9 +146,9 @@ void keel_serve_ticket_release(struct keel_serve_ticket *ticket)
 
 /* ---- taking -------------------------------------------------------------------------------------------- */
 
-static enum keel_status encode(struct keel_serve *serve, struct keel_serve_ticket *ticket)
+static enum keel_status encode(struct keel_serve *serve, const struct keel_serve_request *request,
+                               struct keel_serve_ticket *ticket)
 {
-    const struct keel_serve_request *request = &ticket->request;
     const uint32_t block = serve->config.block;
     size_t count;
     if (keel_data_encode(serve->config.data, request->prompt, request->prompt_bytes, &ticket->prompt,
@@ -195,7 +196,8 @@ enum keel_status keel_serve_submit(struct keel_serve *serve, struct keel_serve_r
     KEEL_TRY(keel_alloc(1, sizeof *ticket, &ticket));
     *ticket = (struct keel_serve_ticket){
         .serve = serve, .request = *request, .waiter = *waiter, .taken_ns = keel_now_ns()};
-    enum keel_status status = encode(serve, ticket);
+    ticket->request.prompt = NULL; /* stays the caller's: the tokens are what is kept */
+    enum keel_status status = encode(serve, request, ticket);
     if (status == KEEL_OK) {
         keel_mutex_lock(&serve->lock);
         status = append(serve, ticket);
@@ -203,11 +205,11 @@ enum keel_status keel_serve_submit(struct keel_serve *serve, struct keel_serve_r
         keel_mutex_unlock(&serve->lock);
     }
     if (status != KEEL_OK) {
-        ticket->request.prompt = NULL; /* stays the caller's */
+        memset(ticket->request.stops, 0, sizeof ticket->request.stops); /* the caller's */
         ticket_free(ticket);
         return status;
     }
-    request->prompt = NULL;
+    memset(request->stops, 0, sizeof request->stops);
     *out = ticket;
     return KEEL_OK;
 }
@@ -236,15 +238,17 @@ static enum keel_status write_token(void *context, uint32_t token, const char *t
 static enum keel_status begin_text(struct keel_serve *serve, struct slot *slot,
                                    struct keel_serve_ticket *ticket)
 {
-    const struct keel_generator of = {.data = serve->config.data,
-                                      .sampling = ticket->request.sampling,
-                                      .prompt = ticket->prompt,
-                                      .prompt_count = ticket->prompt_count,
-                                      .tokens = ticket->request.tokens,
-                                      .block = serve->config.block,
-                                      .vocab = keel_inference_logits(serve->config.inference),
-                                      .write = write_token,
-                                      .context = ticket};
+    const struct keel_generator of = {
+        .data = serve->config.data,
+        .sampling = ticket->request.sampling,
+        .stops = {(const char *const *)ticket->request.stops, ticket->request.stop_count},
+        .prompt = ticket->prompt,
+        .prompt_count = ticket->prompt_count,
+        .tokens = ticket->request.tokens,
+        .block = serve->config.block,
+        .vocab = keel_inference_logits(serve->config.inference),
+        .write = write_token,
+        .context = ticket};
     slot->ticket = ticket;
     slot->fed = 0;
     return keel_writing_begin(&slot->text, &of);
@@ -254,6 +258,7 @@ static void end_slot(struct keel_serve *serve, struct slot *slot, enum keel_stat
 {
     keel_writing_end(&slot->text);
     keel_mutex_lock(&serve->lock);
+    slot->ticket->stopped = slot->text.stopped;
     end_ticket(slot->ticket, status);
     serve->figures.active--;
     keel_mutex_unlock(&serve->lock);
@@ -314,11 +319,36 @@ static void draw(struct keel_serve *serve, struct slot *slot, const float *logit
         end_slot(serve, slot, status);
 }
 
+/* Tokens of prompts, as many as are kept at once: of the first slots that have some left beside the last one,
+ * whose logits are wanted. */
+static enum keel_status keep_prompts(struct keel_serve *serve)
+{
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < serve->config.slots; i++) {
+        struct slot *slot = &serve->slots[i];
+        if (slot->ticket == NULL || slot->text.count - slot->fed <= KEEL_PROMPT_LEAST)
+            continue;
+        for (; rows < serve->config.prompt_rows && slot->fed + 1 < slot->text.count; rows++, slot->fed++) {
+            serve->tokens[rows] = slot->text.tokens[slot->fed];
+            serve->positions[rows] = (int32_t)slot->fed;
+            serve->of[rows] = (int32_t)i;
+        }
+    }
+    if (rows == 0)
+        return KEEL_OK;
+    for (; rows < serve->config.prompt_rows; rows++) {
+        serve->tokens[rows] = serve->of[rows] = 0;
+        serve->positions[rows] = -1;
+    }
+    return keel_inference_keep(serve->config.inference, serve->tokens, serve->positions, serve->of);
+}
+
 /* One more token of each text, of its prompt or of its own. */
 static enum keel_status decode(struct keel_serve *serve)
 {
     const float *logits;
     const uint32_t row = keel_inference_logits(serve->config.inference);
+    KEEL_TRY(keep_prompts(serve));
     for (uint32_t i = 0; i < serve->config.slots; i++) {
         const struct slot *slot = &serve->slots[i];
         const bool there = slot->ticket != NULL;
@@ -432,8 +462,11 @@ static void *compute(void *context)
 static enum keel_status allocate(struct keel_serve *serve)
 {
     KEEL_TRY(keel_alloc(serve->config.slots, sizeof *serve->slots, &serve->slots));
-    KEEL_TRY(keel_alloc(serve->config.slots, sizeof *serve->tokens, &serve->tokens));
-    return keel_alloc(serve->config.slots, sizeof *serve->positions, &serve->positions);
+    const struct keel_serve_config *config = &serve->config;
+    const uint32_t rows = config->slots > config->prompt_rows ? config->slots : config->prompt_rows;
+    KEEL_TRY(keel_alloc(rows, sizeof *serve->tokens, &serve->tokens));
+    KEEL_TRY(keel_alloc(rows, sizeof *serve->positions, &serve->positions));
+    return keel_alloc(rows, sizeof *serve->of, &serve->of);
 }
 
 enum keel_status keel_serve_create(const struct keel_serve_config *config, struct keel_serve **out)
@@ -478,6 +511,7 @@ enum keel_status keel_serve_destroy(struct keel_serve *serve)
     keel_free(serve->slots);
     keel_free(serve->tokens);
     keel_free(serve->positions);
+    keel_free(serve->of);
     keel_free(serve);
     return status;
 }

@@ -17,6 +17,7 @@ struct keel_serve_config {
     const struct keel_data *data;     /* borrowed: its texts are read on the callers' threads too */
     uint32_t block;                   /* tokens that the model sees at once */
     uint32_t slots;                   /* texts at once; with keys and values as many as the inference keeps */
+    uint32_t prompt_rows;             /* tokens of prompts at once, as the inference keeps; 0: one by one */
     uint32_t queue_max;               /* requests that wait */
     bool decodes; /* keel_inference_decode computes them, all together; else each is computed whole */
     /* The thread has ended, by a failure or since all is done: called once, on it. */
@@ -36,9 +37,9 @@ struct keel_serve_waiter {
     void (*wake)(void *context);
     void *context;
 };
-/* Take a request, whose prompt is taken over where it is OK. INVALID: a prompt that the model does not have
- * tokens for, or more tokens than it sees at once. LIMIT: the queue is full. INTERRUPTED: nothing more is
- * taken. */
+/* Take a request, whose stops are taken over where it is OK; its prompt is read before the return. INVALID: a
+ * prompt that the model does not have tokens for, or more tokens than it sees at once. LIMIT: the queue is
+ * full. INTERRUPTED: nothing more is taken. */
 enum keel_status keel_serve_submit(struct keel_serve *serve, struct keel_serve_request *request,
                                    const struct keel_serve_waiter *waiter, struct keel_serve_ticket **out);
 
@@ -48,6 +49,7 @@ struct keel_serve_state {
     uint32_t prompt_tokens, tokens;
     uint64_t seed;
     bool done;
+    bool stopped;            /* by a text to stop at; else it has all of its tokens */
     enum keel_status status; /* once it is done: OK, or what has ended it */
 };
 struct keel_serve_state keel_serve_ticket_look(struct keel_serve_ticket *ticket);

@@ -156,6 +156,12 @@ static void print_choice(struct keel_json *json, const char *model, const char *
     keel_json_close(json, ']');
 }
 
+/* Why a text is whole, as OpenAI's API has it. */
+static const char *end_of(const struct keel_serve_state *state)
+{
+    return state->status != KEEL_OK ? "error" : state->stopped ? "stop" : "length";
+}
+
 static void print_usage(struct keel_json *json, const struct keel_serve_state *state)
 {
     keel_json_number(json, "seed", state->seed);
@@ -177,7 +183,7 @@ enum keel_status keel_answer_text(struct keel_serve_ticket *ticket, const char *
     if (status == KEEL_OK) {
         struct keel_json json = {.out = file};
         keel_json_open(&json, NULL, '{');
-        print_choice(&json, model, text, "length");
+        print_choice(&json, model, text, end_of(&state));
         print_usage(&json, &state);
         keel_json_close(&json, '}');
         fputc('\n', file);
@@ -199,7 +205,7 @@ static void print_event(FILE *file, const char *model, const char *text, const s
     struct keel_json json = {.out = file};
     fputs("data: ", file);
     keel_json_open(&json, NULL, '{');
-    print_choice(&json, model, text, !state->done ? NULL : state->status == KEEL_OK ? "length" : "error");
+    print_choice(&json, model, text, state->done ? end_of(state) : NULL);
     if (state->done)
         print_usage(&json, state);
     keel_json_close(&json, '}');

@@ -1,9 +1,13 @@
 /* serve_http.c - see serve_http.h.
  *
  * A connection has a deadline where the next move is its client's: for a whole request from when it was
- * opened or the last answer was taken, and for its answer once that is whole. Between the two it is
- * suspended, and costs nothing but memory. libmicrohttpd's own limit is of silence alone, so that one byte
- * now and then would hold a connection. */
+ * opened or the last answer was taken, for its answer once that is whole, and for each part of a stream.
+ * Between these it is suspended, and costs nothing but memory. libmicrohttpd's own limit is of silence alone,
+ * so that one byte now and then would hold a connection.
+ *
+ * Who sends no more may still read (TCP's half-close), and looks as who has closed does until something is
+ * sent to him: an answer, or a probe of TCP, which who is gone refuses once his system has forgotten the
+ * connection, within KEEP_S and a minute. */
 #include "serve_http.h"
 #include "http_library.h"
 #include "serve_answer.h"
@@ -12,6 +16,8 @@
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <keel/thread.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +89,21 @@ static void set_busy(struct keel_http *http, bool busy)
     keel_mutex_unlock(&http->lock);
 }
 
+/* A dead client is probed for, and what a slow one does not take does not pile up in the system. */
+static void set_limits(int fd)
+{
+    enum { KEEP_S = 10, PROBES = 3, SEND_BYTES = 1 << 16 };
+    const struct {
+        int level, name, value;
+    } all[] = {{SOL_SOCKET, SO_KEEPALIVE, 1},
+               {IPPROTO_TCP, TCP_KEEPIDLE, KEEP_S},
+               {IPPROTO_TCP, TCP_KEEPINTVL, KEEP_S},
+               {IPPROTO_TCP, TCP_KEEPCNT, PROBES},
+               {SOL_SOCKET, SO_SNDBUF, SEND_BYTES}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        (void)setsockopt(fd, all[i].level, all[i].name, &all[i].value, sizeof all[i].value);
+}
+
 static void open_link(struct keel_http *http, struct MHD_Connection *connection, void **context)
 {
     struct link *link;
@@ -93,6 +114,7 @@ static void open_link(struct keel_http *http, struct MHD_Connection *connection,
         return; /* its requests get no answer */
     link->fd = info->connect_fd;
     link->deadline_ns = keel_deadline_after_ns(http->config.client_ns);
+    set_limits(link->fd);
     keel_mutex_lock(&http->lock);
     link->next = http->links;
     if (http->links != NULL)
@@ -136,8 +158,17 @@ static struct link *link_of(struct keel_http *http, struct MHD_Connection *conne
 /* Nobody is there who could take an answer. */
 static bool has_left(int fd)
 {
-    struct pollfd look = {.fd = fd, .events = POLLRDHUP};
-    return poll(&look, 1, 0) > 0 && (look.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    struct pollfd look = {.fd = fd};
+    return poll(&look, 1, 0) > 0 && (look.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+/* At once, without waiting for what was sent to be taken. */
+static void cut_off(struct link *link)
+{
+    const struct linger now = {.l_onoff = 1, .l_linger = 0};
+    link->gone = true;
+    (void)setsockopt(link->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    shutdown(link->fd, SHUT_RDWR);
 }
 
 void keel_http_sweep(struct keel_http *http)
@@ -147,10 +178,8 @@ void keel_http_sweep(struct keel_http *http)
     for (struct link *link = http->links; link != NULL; link = link->next) {
         const bool late = link->deadline_ns != 0 && now_ns > link->deadline_ns;
         const bool left = link->ticket != NULL && has_left(link->fd);
-        if ((late || left) && !link->gone) {
-            link->gone = true;
-            shutdown(link->fd, SHUT_RDWR);
-        }
+        if ((late || left) && !link->gone)
+            cut_off(link);
         if (left)
             keel_serve_ticket_give_up(link->ticket);
     }
@@ -219,11 +248,8 @@ static void resume(void *context)
     exchange->http->mhd->resume_connection(exchange->connection);
 }
 
-/* More of a text that goes out as it comes. */
-static ssize_t read_stream(void *context, uint64_t position, char *out, size_t room)
+static ssize_t next_of_stream(struct exchange *exchange, char *out, size_t room)
 {
-    struct exchange *exchange = context;
-    (void)position;
     if (keel_answer_stream_is_out(&exchange->stream)) {
         if (exchange->stream.ended)
             return MHD_CONTENT_READER_END_OF_STREAM;
@@ -232,10 +258,18 @@ static ssize_t read_stream(void *context, uint64_t position, char *out, size_t r
         if (keel_answer_stream_more(&exchange->stream, exchange->ticket, exchange->http->config.model) !=
             KEEL_OK)
             return MHD_CONTENT_READER_END_WITH_ERROR;
-        if (exchange->stream.ended)
-            set_deadline(exchange->http, exchange->link, true);
     }
     return (ssize_t)keel_answer_stream_take(&exchange->stream, out, room);
+}
+
+/* More of a text that goes out as it comes: all that went before was taken. */
+static ssize_t read_stream(void *context, uint64_t position, char *out, size_t room)
+{
+    struct exchange *exchange = context;
+    (void)position;
+    const ssize_t bytes = next_of_stream(exchange, out, room);
+    set_deadline(exchange->http, exchange->link, bytes != 0);
+    return bytes;
 }
 
 static enum MHD_Result begin_stream(struct exchange *exchange)
@@ -287,6 +321,9 @@ static enum MHD_Result complete(struct exchange *exchange)
         return answer_text(exchange);
     enum keel_status status = keel_serve_request_read(exchange->body, exchange->bytes, http->config.model,
                                                       http->config.seed, &request);
+    keel_free(exchange->body);
+    exchange->body = NULL;
+    exchange->bytes = exchange->capacity = 0;
     if (status == KEEL_OK) {
         exchange->streams = request.stream;
         status = keel_serve_submit(http->config.serve, &request, &waiter, &exchange->ticket);
@@ -296,7 +333,9 @@ static enum MHD_Result complete(struct exchange *exchange)
         return answer_error(exchange, code_of(status), keel_detail());
     set_deadline(http, exchange->link, false);
     set_ticket(http, exchange->link, exchange->ticket);
-    return exchange->streams ? begin_stream(exchange) : answer_text(exchange);
+    /* Called again at once, to wait. Suspended in this call, it would still count as one that reads when it is
+     * resumed, and the end of what a client sends would close it (libmicrohttpd 0.9.75). */
+    return exchange->streams ? begin_stream(exchange) : MHD_YES;
 }
 
 /* ---- pages --------------------------------------------------------------------------------------------- */

@@ -77,6 +77,33 @@ static enum keel_status read_top_p(struct reading *reading, const json_t *value)
     return KEEL_OK;
 }
 
+static enum keel_status add_stop(struct keel_serve_request *out, const json_t *value)
+{
+    if (!json_is_string(value))
+        return wants("stop", "a text, or a list of texts,");
+    if (out->stop_count == KEEL_STOPS_MAX)
+        return keel_fail(KEEL_INVALID, "stop: more than %d texts", KEEL_STOPS_MAX);
+    return keel_strdup(json_string_value(value), &out->stops[out->stop_count++]);
+}
+
+/* A text, or several; null is none, as without the key. */
+static enum keel_status read_stop(struct reading *reading, const json_t *value)
+{
+    struct keel_serve_request *out = reading->out;
+    if (json_is_null(value))
+        return KEEL_OK;
+    if (!json_is_array(value))
+        KEEL_TRY(add_stop(out, value));
+    for (size_t i = 0; i < json_array_size(value); i++)
+        KEEL_TRY(add_stop(out, json_array_get(value, i)));
+    const struct keel_stops stops = {(const char *const *)out->stops, out->stop_count};
+    if (keel_stops_check(&stops) == KEEL_OK)
+        return KEEL_OK;
+    char why[KEEL_DETAIL_BYTES];
+    snprintf(why, sizeof why, "%.400s", keel_detail());
+    return keel_fail(KEEL_INVALID, "stop: %s", why);
+}
+
 static enum keel_status read_stream(struct reading *reading, const json_t *value)
 {
     if (!json_is_boolean(value))
@@ -98,7 +125,7 @@ static const struct key {
 } keys[] = {
     {"prompt", read_prompt}, {"max_tokens", read_tokens}, {"temperature", read_temperature},
     {"top_k", read_top_k},   {"top_p", read_top_p},       {"seed", read_seed},
-    {"stream", read_stream}, {"model", read_model},
+    {"stop", read_stop},     {"stream", read_stream},     {"model", read_model},
 };
 enum { KEY_COUNT = sizeof keys / sizeof keys[0] };
 
@@ -114,7 +141,7 @@ static enum keel_status read_keys(struct reading *reading, const json_t *object)
         if (k == KEY_COUNT)
             return keel_fail(KEEL_INVALID,
                              "unknown key %.40s; there are prompt, max_tokens, temperature, top_k, top_p, "
-                             "seed, stream and model",
+                             "seed, stop, stream and model",
                              name);
         KEEL_TRY(keys[k].read(reading, value));
     }
@@ -149,4 +176,7 @@ void keel_serve_request_free(struct keel_serve_request *request)
 {
     keel_free(request->prompt);
     request->prompt = NULL;
+    for (uint32_t i = 0; i < KEEL_STOPS_MAX; i++)
+        keel_free(request->stops[i]);
+    memset(request->stops, 0, sizeof request->stops);
 }

@@ -110,6 +110,55 @@ static float *attend_each(const struct shape *s, struct rig_device *on, const fl
     return out;
 }
 
+/* The same, SPAN tokens of a sequence at a time, the sequences by turns in one cache. */
+static float *attend_spans(const struct shape *s, struct rig_device *on, const float *qkv)
+{
+    enum { SPAN = 7 };
+    const uint64_t row = row_of(s), in = decoded_row(s);
+    struct keel_attention_decode op = {.batch = SPAN,
+                                       .heads = s->heads,
+                                       .kv_heads = s->kv_heads,
+                                       .head_width = s->width,
+                                       .capacity = s->capacity,
+                                       .slots = s->batch};
+    float *out = rig_numbers(0, s->batch * s->tokens * row), *now = rig_numbers(0, s->batch * in);
+    float *o = rig_numbers(0, SPAN * row), *rows = rig_numbers(0, SPAN * in);
+    op.cache = rig_buffer(on, NULL, keel_attention_decode_cache_bytes(&op));
+    op.qkv = rig_buffer(on, NULL, SPAN * in * sizeof *rows);
+    op.position = rig_buffer(on, NULL, SPAN * sizeof(int32_t));
+    op.slot = rig_buffer(on, NULL, SPAN * sizeof(int32_t));
+    op.out = rig_buffer(on, NULL, SPAN * row * sizeof *o);
+    op.workspace = rig_buffer(on, NULL, keel_attention_decode_workspace_bytes(&op));
+    struct keel_launch_list list = {0};
+    ck_ok(keel_op_attention_decode(on->kernels, &op, &list));
+    for (uint32_t first = 0; first < s->tokens; first += SPAN)
+        for (uint32_t b = 0; b < s->batch; b++) {
+            int32_t position[SPAN], slot[SPAN];
+            for (uint32_t i = 0; i < SPAN; i++) {
+                const bool there = first + i < s->tokens;
+                position[i] = there ? (int32_t)(first + i) : -1;
+                slot[i] = there ? (int32_t)b : (int32_t)s->batch; /* a sequence that is not there */
+                if (there)
+                    take_rows(s, qkv, first + i, now);
+                memcpy(rows + i * in, now + b * in, keel_size(in * sizeof *rows));
+            }
+            ck_ok(keel_queue_write(on->queue, op.qkv, 0, rows, SPAN * in * sizeof *rows, NULL, NULL));
+            ck_ok(keel_queue_write(on->queue, op.position, 0, position, sizeof position, NULL, NULL));
+            ck_ok(keel_queue_write(on->queue, op.slot, 0, slot, sizeof slot, NULL, NULL));
+            ck_ok(keel_launch_list_run(&list, on->queue));
+            rig_read(on, op.out, o);
+            for (uint32_t i = 0; i < SPAN && first + i < s->tokens; i++)
+                memcpy(out + ((uint64_t)b * s->tokens + first + i) * row, o + i * row,
+                       keel_size(row * sizeof *o));
+        }
+    keel_launch_list_fini(&list);
+    rig_clear(on);
+    free(now);
+    free(o);
+    free(rows);
+    return out;
+}
+
 static void attend_true(const struct shape *s, const float *qkv, double *out)
 {
     const uint64_t row = row_of(s);
@@ -156,6 +205,9 @@ START_TEST(each_token_has_the_bits_of_its_row_on_every_device)
             float *each = attend_each(s, &rig[d], qkv);
             rig_same_bits("attention_decode", d, each, host, count);
             free(each);
+            float *spans = attend_spans(s, &rig[d], qkv);
+            rig_same_bits("attention_decode of several tokens", d, spans, host, count);
+            free(spans);
         }
         free(qkv);
         free(host);
@@ -229,6 +281,9 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     ck_status(keel_op_attention_decode(on->kernels, &op, &list), KEEL_INVALID);
     op = right;
     op.batch = 3;
+    ck_status(keel_op_attention_decode(on->kernels, &op, &list), KEEL_INVALID);
+    op = right;
+    op.slots = 2; /* without saying whose rows they are */
     ck_status(keel_op_attention_decode(on->kernels, &op, &list), KEEL_INVALID);
     op = right;
     op.position = NULL;

@@ -140,16 +140,40 @@ START_TEST(random_shapes_of_each_function_are_right_and_equal_everywhere)
 }
 END_TEST
 
+enum { STEPS = 6 };
+
+static void check_steps(enum keel_binary_kind kind, enum keel_binary_result of, const float a[STEPS],
+                        const float b[STEPS], const float wanted[STEPS])
+{
+    static const float dy[STEPS] = {10, 20, 30, 40, 50, 60};
+    struct rig *rig = rig_shared(RIG_PTHREAD);
+    const struct keel_binary op = {.kind = kind,
+                                   .of = of,
+                                   .size = {1, 1, 1, STEPS},
+                                   .a_dims = 15,
+                                   .b_dims = 15,
+                                   .a = rig_bytes(rig, a, sizeof dy),
+                                   .b = rig_bytes(rig, b, sizeof dy),
+                                   .dy = rig_bytes(rig, dy, sizeof dy),
+                                   .y = rig_bytes(rig, NULL, sizeof dy)};
+    ck_ok(keel_op_binary(rig->kernels, &op, &rig->list));
+    rig_run(rig);
+    const float *y = rig_result(rig, op.y, sizeof dy);
+    for (int i = 0; i < STEPS; i++)
+        ck_assert_msg(isnan(wanted[i]) ? isnan(y[i])
+                                       : !(y[i] < wanted[i]) && !(y[i] > wanted[i]) && !isnan(y[i]),
+                      "%s, result %d of %g and %g is %g, not %g", keel_binary_name(kind), (int)of,
+                      (double)a[i], (double)b[i], (double)y[i], (double)wanted[i]);
+}
+
 /* Ties, steps, NaN: what finite differences do not see. */
 START_TEST(steps_have_the_slopes_that_the_table_says)
 {
-    static const float a[] = {1, 2, 3, NAN, 0, -0.0F}, b[] = {2, 2, 2, 2, NAN, 5},
-                       dy[] = {10, 20, 30, 40, 50, 60};
-    enum { COUNT = 6 };
+    static const float a[STEPS] = {1, 2, 3, NAN, 0, -0.0F}, b[STEPS] = {2, 2, 2, 2, NAN, 5};
     static const struct {
         enum keel_binary_kind kind;
         enum keel_binary_result of;
-        float wanted[COUNT];
+        float wanted[STEPS];
     } rows[] = {
         {KEEL_MAXIMUM, KEEL_BINARY_VALUE, {2, 2, 3, NAN, NAN, 5}},
         {KEEL_MAXIMUM, KEEL_BINARY_SLOPE_A, {0, 20, 30, 40, 0, 0}},
@@ -164,26 +188,34 @@ START_TEST(steps_have_the_slopes_that_the_table_says)
         {KEEL_WHERE_NOT, KEEL_BINARY_SLOPE_B, {0, 0, 0, 0, 50, 60}},
         {KEEL_WHERE, KEEL_BINARY_SLOPE_A, {0, 0, 0, 0, 0, 0}},
     };
-    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
-        struct rig *rig = rig_shared(RIG_PTHREAD);
-        const struct keel_binary op = {.kind = rows[r].kind,
-                                       .of = rows[r].of,
-                                       .size = {1, 1, 1, COUNT},
-                                       .a_dims = 15,
-                                       .b_dims = 15,
-                                       .a = rig_bytes(rig, a, sizeof a),
-                                       .b = rig_bytes(rig, b, sizeof b),
-                                       .dy = rig_bytes(rig, dy, sizeof dy),
-                                       .y = rig_bytes(rig, NULL, sizeof dy)};
-        ck_ok(keel_op_binary(rig->kernels, &op, &rig->list));
-        rig_run(rig);
-        const float *y = rig_result(rig, op.y, sizeof dy), *wanted = rows[r].wanted;
-        for (int i = 0; i < COUNT; i++)
-            ck_assert_msg(isnan(wanted[i]) ? isnan(y[i])
-                                           : !(y[i] < wanted[i]) && !(y[i] > wanted[i]) && !isnan(y[i]),
-                          "row %zu: %s, result %d of %g and %g is %g", r, keel_binary_name(op.kind), i,
-                          (double)a[i], (double)b[i], (double)y[i]);
-    }
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+        check_steps(rows[r].kind, rows[r].of, a, b, rows[r].wanted);
+}
+END_TEST
+
+/* Of what is below 0 too, where b is whole: exact where products are. */
+START_TEST(powers_are_numbers_where_there_is_one)
+{
+    static const struct {
+        enum keel_binary_result of;
+        float a[STEPS], b[STEPS], wanted[STEPS];
+    } rows[] = {
+        {KEEL_BINARY_VALUE,
+         {-2, -2, -3, 0, -0.5F, -2},
+         {4, 3, -2, 0, -1, 0.5F},
+         {16, -8, 1.0F / 9, 1, -2, NAN}},
+        {KEEL_BINARY_VALUE,
+         {0, -0.0F, 0, 3, -0.25F, NAN},
+         {-2, -3, 5, 15, 63, 0},
+         {INFINITY, -INFINITY, 0, 14348907, -0x1p-126F, 1}},
+        {KEEL_BINARY_SLOPE_A,
+         {-2, -2, -3, 0, -0.5F, -2},
+         {4, 3, -2, 0, -1, 0.5F},
+         {-320, 240, 30 * (-2 * (-1.0F / 27)), 0, -200, NAN}},
+        {KEEL_BINARY_SLOPE_B, {-2, 1, 0, 0, 1, 0}, {4, 3, 2, 0, -1, 0.5F}, {NAN, 0, 0, 0, 0, 0}},
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+        check_steps(KEEL_POWER, rows[r].of, rows[r].a, rows[r].b, rows[r].wanted);
 }
 END_TEST
 
@@ -332,6 +364,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, random_shapes_of_each_function_are_right_and_equal_everywhere, 0, RIG_DEVICES);
     tcase_add_test(tc, steps_have_the_slopes_that_the_table_says);
+    tcase_add_test(tc, powers_are_numbers_where_there_is_one);
     tcase_add_loop_test(tc, random_sums_are_right_and_equal_everywhere, 0, RIG_DEVICES);
     tcase_add_test(tc, a_nan_is_the_largest);
     tcase_add_loop_test(tc, scaling_rounds_once, 0, RIG_DEVICES);

@@ -244,6 +244,30 @@ START_TEST(what_is_for_evaluation_alone_is_not_trained)
     config.training = false;
     ck_ok(keel_engine_create(&config, &engine));
     ck_assert_uint_eq(keel_engine_input_count(engine), 3);
+    /* Tokens of prompts go by the same weights, keys and values, and by no others. */
+    struct keel_engine *prompter = NULL;
+    struct keel_graph *rows = NULL;
+    struct keel_gpt_config block = gpt;
+    for (uint32_t sequences = 1; sequences <= 2; sequences++) {
+        ck_ok(keel_graph_create(&rows));
+        block.batch = 3;
+        keel_graph_decode_rows(rows, block.batch, sequences, gpt.block);
+        ck_ok(keel_model_gpt(rows, &block));
+        config.graph = rows;
+        config.weights_of = engine;
+        ck_status(keel_engine_create(&config, &prompter), sequences == 1 ? KEEL_OK : KEEL_INVALID);
+        keel_graph_destroy(rows);
+        if (sequences == 1)
+            ck_assert_ptr_eq(keel_engine_flat(prompter, KEEL_FLAT_WEIGHTS),
+                             keel_engine_flat(engine, KEEL_FLAT_WEIGHTS));
+        else
+            ck_assert_ptr_nonnull(strstr(keel_detail(), "has other parameters"));
+        if (sequences == 1)
+            keel_engine_destroy(prompter);
+    }
+    config.graph = graph;
+    config.training = true;
+    ck_status(keel_engine_create(&config, &prompter), KEEL_INVALID);
     keel_engine_destroy(engine);
     keel_graph_destroy(graph);
     keel_kernels_destroy(kernels);

@@ -176,12 +176,78 @@ START_TEST(a_window_slides_over_the_text)
 }
 END_TEST
 
+static enum keel_status write_some(void *context, uint32_t token, const char *text, size_t bytes)
+{
+    struct asked *asked = context;
+    (void)token;
+    asked->calls++;
+    memcpy(asked->text + asked->written, text, bytes);
+    asked->written += (uint32_t)bytes;
+    return KEEL_OK;
+}
+
+/* The text is bcdabcdabcda, a token a letter: what a stop may begin with waits, and nothing of a stop comes.
+ */
+START_TEST(a_text_ends_before_a_stop)
+{
+    static const struct {
+        const char *stops[2], *text;
+        uint32_t calls;
+    } rows[] = {{{"dab"}, "bc", 5},
+                {{"c", "zz"}, "b", 2},
+                {{"bcdabcdabcdab"}, "bcdabcdabcda", 12},
+                {{"abcda", "dabx"}, "bcd", 8},
+                {{"dabcx", "cda"}, "b", 4},
+                {{"cdabcdabcda"}, "b", 12}};
+    char directory[] = "/tmp/keel-generate-XXXXXX";
+    struct keel_job job = {.kind = KEEL_MODEL_GPT, .block = BLOCK, .batch = 1};
+    struct keel_data *data;
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_ok(keel_path_join(job.path, directory, "text"));
+    ck_ok(keel_file_replace(job.path, "abcdabcd", 8, 0600));
+    ck_ok(keel_data_open_to_use(&job, &(struct keel_data_use){.val_path = NULL}, &data));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct asked in = {.calls = 0}, out = {.calls = 0};
+        bool stopped = false;
+        struct keel_writing text;
+        const struct keel_generator generation = {.data = data,
+                                                  .sampling = {.top_p = 1},
+                                                  .stops = {rows[i].stops, rows[i].stops[1] != NULL ? 2 : 1},
+                                                  .out_stopped = &stopped,
+                                                  .tokens = 12,
+                                                  .block = BLOCK,
+                                                  .vocab = 8,
+                                                  .write = write_some,
+                                                  .context = &out};
+        ck_ok(keel_writing_begin(&text, &generation));
+        while (!keel_writing_is_whole(&text)) {
+            const float *next;
+            uint32_t length;
+            const int32_t *window = keel_writing_window(&text, &length);
+            ck_ok(predict(&in, window, length, &next));
+            ck_ok(keel_writing_draw(&text, next));
+        }
+        ck_assert_msg(strcmp(out.text, rows[i].text) == 0 && out.calls == rows[i].calls &&
+                          text.stopped == (strlen(rows[i].text) < 12),
+                      "row %zu: %s, %u tokens", i, out.text, out.calls);
+        keel_writing_end(&text);
+    }
+    const char *const wrong[] = {"a", "b", "c", "d", ""};
+    ck_status(keel_stops_check(&(struct keel_stops){wrong, 5}), KEEL_INVALID);
+    ck_status(keel_stops_check(&(struct keel_stops){wrong + 4, 1}), KEEL_INVALID);
+    ck_ok(keel_stops_check(&(struct keel_stops){wrong, 4}));
+    keel_data_close(data);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, shares_are_those_of_the_softmax_of_what_is_left, 0, sizeof ways / sizeof ways[0]);
     tcase_add_test(tc, the_likeliest_is_taken_at_temperature_0_and_of_equal_ones_the_first);
     tcase_add_test(tc, settings_out_of_range_are_refused);
     tcase_add_test(tc, a_window_slides_over_the_text);
+    tcase_add_test(tc, a_text_ends_before_a_stop);
 }
 
 KEEL_TEST_MAIN("generate", cases, 30)

@@ -249,10 +249,10 @@ START_TEST(ranks_are_a_product_of_the_axes_or_what_could_be_is_named)
               {2, 2, 4, NULL},
               {0, 2, 6, NULL},
               {3, 0, 12, NULL},
-              {2, 2, 6, "data could be 3, and tensor 3"},
-              {0, 4, 6, "data could be none, and tensor 1, 2, 3"},
-              {3, 0, 15, "data could be 5, and tensor none"},
-              {4, 0, 6, "data could be 2, 3, 6, and tensor none"}};
+              {2, 2, 6, "data could be 3, and tensor could be 3"},
+              {0, 4, 6, "no data will do, and tensor could be 1, 2, 3"},
+              {3, 0, 15, "data could be 5, and no tensor will do"},
+              {4, 0, 6, "data could be 2, 3, 6, and no tensor will do"}};
     struct keel_job job;
     ck_ok(load("[job]\nshards = 8\ntensor = 4\n", NULL, &job));
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {

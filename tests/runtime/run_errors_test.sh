@@ -37,7 +37,7 @@ try run "$root/zero.conf" --out "$root/x";                 expect "a job file wi
 try run "$job" --set model.width=33 --out "$root/x";       expect "heads do not divide" 2 "does not divide into model.heads"
 try run "$job" --set train.lr=99 --out "$root/x";          expect "value out of range" 2 "train.lr = 99: out of range"
 try run "$job" --set job.tensor=2 --set parallel.tensor=2 --ranks 3 --out "$root/x"
-expect "ranks that are no product of the axes" 2 "with the other as it is, data could be none, and tensor 1; with both, cluster.ranks could be 2"
+expect "ranks that are no product of the axes" 2 "with the other as it is, no data will do, and tensor could be 1; with both, cluster.ranks could be 2"
 try run "$job" --set parallel.data=3 --ranks 4 --out "$root/x"
 expect "nor of data positions that are asked for" 2 "is no product of parallel.data = 3 and parallel.tensor = 0 (0: chosen, up to job.shards = 4 and job.tensor = 1); with the other as it is, data could be 4"
 try run "$job" --set parallel.data=5 --ranks 5 --out "$root/x"

@@ -69,10 +69,12 @@ cached "which ends where the block does" "$root/one" --tokens 16
 cached "or one behind" "$root/one" --tokens 17 --prompt a
 cached "or further on" "$root/one" --tokens 60 --device pocl:0
 cached "of a long prompt" "$root/one" --tokens 9 --prompt "in the beginning" --temperature 0
+cached "of a plug-in" "$root/plugin" --tokens 9 --prompt "in the begin"
 train demo wide --ranks 1 --set model.width=48 --set model.heads=3 --set model.block=40 --set model.tied=false --set model.bias=false \
     --set model.vocab=90 --set train.storage=bf16 --set model.dropout=0.1
 out=$root/wide
 cached "of other sizes" "$root/wide" --tokens 40 --device pocl:0 --seed 3
+cached "of a prompt in blocks" "$root/wide" --tokens 5 --prompt "in the beginning was the word and th" --device pocl:0 --seed 3
 cached "with candidates" "$root/wide" --tokens 38 --prompt "and " --top-k 9 --top-p 0.7 --seed 4
 keeps() { sample "$1" --tokens 2 --json && grep -q "\"cache\":$2" "$root/log"; }
 check "a model with learned positions keeps them" keeps "$root/wide" true
@@ -81,7 +83,7 @@ out=$root/shared
 cached "a llama whose heads share keys" "$root/shared" --tokens 24 --device pocl:0
 cached "further on" "$root/shared" --tokens 40 --prompt "in the " --seed 3
 check "which it keeps" keeps "$root/shared" true
-cached "experts that have places for all" "$root/moe" --tokens 16 --device pocl:0 --seed 5
+cached "experts that have places for all" "$root/moe" --tokens 7 --prompt "in the beg" --device pocl:0 --seed 5
 check "which are kept" keeps "$root/moe" true
 train moe-demo tight --ranks 1 --set model.capacity=0.5
 out=$root/tight
@@ -93,6 +95,12 @@ check "nor does who is asked not to" sh -c "'$KEEL' sample '$root/wide' --tokens
 # ---- settings ----
 out=$root/one
 sample "$out" --tokens 50 --seed 2 && cp "$root/log" "$root/second"
+half=$(cut -c 20-22 "$root/second" | head -n 1)
+awk -v stop="$half" '{ text = text (NR > 1 ? "\n" : "") $0 } END { printf "%s", substr(text, 1, index(text, stop) - 1) }' "$root/second" >"$root/until"
+sample "$out" --tokens 50 --seed 2 --stop "no such text" --stop "$half"
+check "a text ends before what it is to stop at" '[ -n "$half" ] && cmp -s "$root/log" "$root/until"'
+sample "$out" --tokens 50 --seed 2 --stop "$half" --json
+check "and says why" grep -q '"finish_reason":"stop"' "$root/log"
 check "another seed writes another text" '! cmp -s "$root/second" "$out/sample.txt"'
 sample "$out" --tokens 50 --temperature 0 && cp "$root/log" "$root/greedy"
 sample "$out" --tokens 50 --temperature 0 --seed 2
@@ -140,9 +148,11 @@ refused() { # NAME CODE WORDS ARGUMENTS...
 }
 refused "a temperature below 0" 2 "a temperature of -0.5: 0, for the likeliest token, to 1000 are allowed" "$root/one" --temperature -0.5
 refused "one that is no number" 2 "--temperature warm: a number is wanted" "$root/one" --temperature warm
-refused "no candidates" 2 "--top-k needs K" "$root/one" --top-k 0
+refused "no candidates" 2 "--top-k needs K, a whole number, 1 at least: draw" "$root/one" --top-k 0
 refused "candidates of no probability" 2 "a top p of 0: above 0, to 1" "$root/one" --top-p 0
 refused "of more than all" 2 "a top p of 1.5: above 0, to 1" "$root/one" --top-p 1.5
+refused "an empty text to stop at" 2 "--stop: a text to stop at of 0 bytes: 1 to 1024 are allowed" "$root/one" --stop ""
+refused "five of them" 2 "--stop: 5 texts to stop at: at most 4" "$root/one" --stop a --stop b --stop c --stop d --stop e
 refused "no tokens" 2 "--tokens needs N" "$root/one" --tokens 0
 refused "too many" 2 "--tokens 16777217: at most 16777216" "$root/one" --tokens 16777217
 refused "a seed below 0" 2 "--seed -1: a whole number below 2^64 is wanted" "$root/one" --seed -1

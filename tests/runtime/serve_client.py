@@ -4,7 +4,9 @@ impatient ones. serve_client.py PORT PID EXPECTED REQUESTS ROUNDS [figures]: EXP
 that is known. Prints what is wrong, and in the end a line of counts; or with `figures` how long requests took."""
 import json
 import random
+import select
 import socket
+import struct
 import sys
 import threading
 import time
@@ -121,7 +123,7 @@ def stream(n):
 
 BAD = [b"", b"{", b"[]", b"null", b'{"prompt":1}', b'{"prompt":"a","prompt":"b"}', b'{"max_tokens":0}', b'{"max_tokens":1.5}',
        b'{"temperature":-1}', b'{"temperature":"warm"}', b'{"top_p":0}', b'{"top_k":-1}', b'{"seed":-1}', b'{"stream":1}',
-       b'{"stop":"x"}', b'{"model":"another"}', b'{"prompt":"\xff"}', b'{"prompt":"a\\u0000b"}', b"[" * 3000,
+       b'{"stop":""}', b'{"stop":["a","b","c","d","e"]}', b'{"stop":[1]}', b'{"stop":7}', b'{"echo":true}', b'{"model":"another"}', b'{"prompt":"\xff"}', b'{"prompt":"a\\u0000b"}', b"[" * 3000,
        b'{"max_tokens":100000}', b'{"prompt":"\xc3\xa9"}']
 
 
@@ -175,11 +177,14 @@ def slow(n):
 
 
 def leaves(n):
-    """Asks for a long text, and goes; or goes in the middle of asking; or says something else."""
+    """Asks for a long text, and is gone, with a stream by an end that is as a half-close until something is sent; or goes
+    in the middle of asking; or says something else."""
     with connect() as s:
         if n % 3 == 0:
-            post(s, {"max_tokens": 1500})
+            post(s, {"max_tokens": 1500, "stream": n % 2 == 0})
             time.sleep(0.05)
+            if n % 2:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         elif n % 3 == 1:
             s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
         else:
@@ -188,12 +193,44 @@ def leaves(n):
     return note("leaves")
 
 
+def half(n):
+    """Says by the end of what it sends that it asks no more, and waits for its answer."""
+    want = expected[n % len(expected)]
+    for _ in range(100):
+        with connect() as s:
+            post(s, {k: v for k, v in want.items() if k != "text"})
+            s.shutdown(socket.SHUT_WR)
+            code, _, body = split(read_all(s))
+        if code != 503:
+            break
+        time.sleep(0.05 + random.random() * 0.2)
+    right = code == 200 and json.loads(body)["choices"][0]["text"] == want["text"]
+    return note("half", None if right else f"status {code} {body[:200]}")
+
+
+def stalls(n):
+    """Takes nothing of a stream that is more than the systems hold on the way: is let go, and not kept for ever."""
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        s.connect(("127.0.0.1", port))
+        s.settimeout(60)
+        post(s, {"max_tokens": 2000, "stream": True})
+        waiting = select.poll()
+        waiting.register(s, 0)  # what is over is always told
+        over = waiting.poll(120000)
+        data = read_all(s)
+    if b"503" in data[:20]:
+        return note("busy")
+    return note("stalls", None if over and b"[DONE]" not in data else f"was let in: {data[-60:]}")
+
+
 def mixed(n):
     turn = n % 10
     if figures:
         kind = good if turn else [broken, oversized, leaves, stream][n // 10 % 4]
     else:
-        kind = [good, good, stream, good, broken, stream, oversized, broken, leaves, slow if n % 20 == 9 else good][turn]
+        ninth = slow if n % 20 == 9 else {19: half, 39: stalls}.get(n % 80, good)
+        kind = [good, good, stream, good, broken, stream, oversized, broken, leaves, ninth][turn]
     try:
         kind(n // 10 + turn)
     except Exception as e:  # a client must not end by what it is told

@@ -60,8 +60,12 @@ check "at loopback alone" sh -c "grep -q 'at http://127.0.0.1:' '$root/errors'"
 python3 "$here/serve_client.py" "$port" $server "$root/expected" 100 2 >"$root/log" 2>&1
 check "200 requests of good, slow, broken, oversized and impatient clients" [ $? -eq 0 ]
 check "nothing is wrong with them" '! grep -q WRONG "$root/log"'
-check "there were all kinds" grep -q 'broken=.* good=.* leaves=.* oversized=.* slow=.* stream=' "$root/log"
+check "there were all kinds" grep -q 'broken=.* good=.* half=.* leaves=.* oversized=.* slow=.* stalls=.* stream=' "$root/log"
 sed -n 's/^counts/note: &/p' "$root/log"
+ask '{"prompt":"the ","max_tokens":12}'
+stop=$(text_of "$root/answer" | tr '\n' ' ' | cut -c 6-7)
+ask "{\"prompt\":\"the \",\"max_tokens\":12,\"stop\":[\"no such\",\"$stop\"]}"
+check "a text ends before what it is to stop at" '[ "${#stop}" -eq 2 ] && grep -q "\"finish_reason\":\"stop\"" "$root/answer"'
 check "health" sh -c "curl -s http://127.0.0.1:$port/health | grep -q '\"status\":\"ok\",\"model\":\"demo\",\"step\":1'"
 check "metrics have a type each" sh -c "curl -s http://127.0.0.1:$port/metrics | awk '/^# TYPE/ { t[\$3] = 1 } /^[a-z]/ { n = \$1; sub(/[{].*/, \"\", n); sub(/_(bucket|sum|count)\$/, \"\", n); if (!t[n]) exit 1 }'"
 curl -s "http://127.0.0.1:$port/metrics" >"$root/metrics"

@@ -48,10 +48,14 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *, const struct keel
  * kv_heads) * head_width]; position [batch] int32 says which token of its sequence each is, from 0: the
  * caller has had the tokens before it computed, in their order. Key and value are kept in the cache, [batch,
  * 2, kv_heads, capacity * head_width] (laid out as decode.cl says), which is read where it was written alone.
- * out is [batch, heads * head_width]: zeros for a position that is not below `capacity`, a multiple of 16. */
+ * out is [batch, heads * head_width]: zeros for a position that is not below `capacity`, a multiple of 16.
+ *
+ * With `slots` above 0 the cache has so many sequences, and row b is a token of sequence slot[b], int32: of
+ * one that is not below `slots` zeros. So several tokens of a sequence may be computed at once, as those of a
+ * prompt, with the same bits: keys and values of all rows are kept before any is read. */
 struct keel_attention_decode {
-    uint32_t batch, heads, kv_heads /* a divisor of heads */, head_width, capacity;
-    struct keel_buffer *qkv, *position, *cache, *out, *workspace;
+    uint32_t batch, heads, kv_heads /* a divisor of heads */, head_width, capacity, slots;
+    struct keel_buffer *qkv, *position, *slot /* or NULL, where slots is 0 */, *cache, *out, *workspace;
 };
 uint64_t keel_attention_decode_cache_bytes(const struct keel_attention_decode *);
 uint64_t keel_attention_decode_workspace_bytes(const struct keel_attention_decode *);

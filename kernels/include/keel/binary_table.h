@@ -23,10 +23,10 @@
     X(KEEL_DIVIDE, divide, canon_divide(a, b), canon_divide(dy, b),                                          \
       -canon_divide(dy *canon_divide(a, b), b), a / b, -4.0f, 0.5f, true,                                    \
       (0xe74946daccc8fd13, 0x0761bcba354f1ba2, 0x7adfe24c54cf40c2))                                          \
-    /* of a below 0 no number */                                                                             \
-    X(KEEL_POWER, power, canon_exp(b *canon_log(a)), dy *(b * canon_exp((b - 1.0f) * canon_log(a))),         \
-      dy *(canon_log(a) * canon_exp(b * canon_log(a))), pow(a, b), 0.5f, -2.0f, true,                        \
-      (0x63190d06cd822f44, 0x621f31c78ffce82a, 0x9d553c90b3d57e66))                                          \
+    /* of a below 0 a number where b is whole */                                                             \
+    X(KEEL_POWER, power, canon_power(a, b),                                                                  \
+      b == 0.0f ? (canon_real)(0.0f) : dy * (b * canon_power(a, b - 1.0f)), canon_power_slope(a, b, dy),     \
+      pow(a, b), 0.5f, -2.0f, true, (0x63190d06cd822f44, 0x621f31c78ffce82a, 0x9d553c90b3d57e66))            \
     /* of equal ones the slope is a's */                                                                     \
     X(KEEL_MAXIMUM, maximum, ((a < b) | (b != b)) ? b : a, ((a < b) | (b != b)) ? (canon_real)(0.0f) : dy,   \
       ((a < b) | (b != b)) ? dy : (canon_real)(0.0f), fmax(a, b), -4.0f, -4.0f, false,                       \

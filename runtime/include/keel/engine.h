@@ -43,8 +43,11 @@ struct keel_engine_config {
                                 loss is scaled */
     float loss_scale;        /* KEEL_F16: a power of two, for the whole run; 0: found by the engine */
     enum keel_optimizer optimizer;
-    bool nesterov;        /* SGD */
-    bool training;        /* false: eval alone, no gradients, no optimizer state */
+    bool nesterov;                        /* SGD */
+    bool training;                        /* false: eval alone, no gradients, no optimizer state */
+    const struct keel_engine *weights_of; /* without training: read the weights, and keys and values, of this
+                                             engine of the same parameters, which outlives the new one; not
+                                             both at a time. NULL: weights of its own */
     bool share_gradients; /* training: the gradients lie in memory that other ranks of this host read in
                              place (keel_shared_buffer), where the device takes it */
     bool in_pieces;       /* training: moments and updates are those of keel_engine_pieces alone */

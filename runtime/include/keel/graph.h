@@ -84,6 +84,11 @@ keel_value keel_graph_rotary(struct keel_graph *, keel_value qkv, uint32_t heads
  * one token: that is for the caller to know. For graphs that are evaluated: attention_decode has no gradient.
  */
 keel_value keel_graph_decode(struct keel_graph *, uint64_t batch, uint32_t tokens);
+/* The same of `rows` tokens of `sequences` of them, several of one perhaps, as those of a prompt: a second
+ * input "slot", int32 [rows, 1], which it returns, is the number of a row's sequence. What is kept is that of
+ * a graph of keel_graph_decode of so many sequences, and may be shared with it (struct keel_engine_config).
+ */
+keel_value keel_graph_decode_rows(struct keel_graph *, uint64_t rows, uint64_t sequences, uint32_t tokens);
 /* In such a graph: rotary positions and attention whose keys and values have fewer heads than queries: qkv
  * [batch, 1, (heads + 2 kv_heads) w]. The bits are those of keys and values that are repeated. */
 struct keel_decode_spec {
