@@ -238,6 +238,11 @@ static void print_text(const struct eval *eval)
            eval->batches, samples);
     if (tokens > samples)
         printf(", %" PRIu64 " tokens", tokens);
+    if (trained->quantise.bits > 0) {
+        const struct keel_trained_quantised found = keel_trained_quantised(trained);
+        printf("\nweights     %s, %u of %u tensors", eval->own->trained.weights, found.tensors,
+               found.of_tensors);
+    }
     printf("\nloss        %.6g\n", (double)eval->scores.loss);
     if (has_perplexity(eval))
         printf("perplexity  %.6g\n", perplexity(eval));
@@ -271,6 +276,7 @@ static void print_json(const struct eval *eval)
     keel_json_text(&json, "directory", trained->directory);
     keel_json_number(&json, "step", trained->info.step);
     keel_json_text(&json, "data", eval->own->data);
+    keel_json_text(&json, "weights", eval->own->trained.weights);
     keel_json_number(&json, "batches", eval->batches);
     keel_json_number(&json, "samples", samples_of(eval));
     keel_json_number(&json, "tokens", samples_of(eval) * keel_data_sample_tokens(trained->data));

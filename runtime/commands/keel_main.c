@@ -1,6 +1,7 @@
 /* keel_main.c - the one binary: picks the subcommand, each of which lives in its room. */
 #include "agent.h"
 #include "eval_cmd.h"
+#include "export_cmd.h"
 #include "import_cmd.h"
 #include "job_cmd.h"
 #include "plan_cmd.h"
@@ -31,6 +32,7 @@ static const struct command commands[] = {
     {"eval", keel_eval_main, "loss, perplexity or accuracy of a snapshot"},
     {"sample", keel_sample_main, "text by a snapshot of a language model"},
     {"serve", keel_serve_main, "texts by a snapshot of a language model, over HTTP"},
+    {"export", keel_export_main, "the weights of a snapshot for other programs, in few bits if asked to"},
     {"sim", keel_sim_main, "what failures will cost a run: goodput, lost seconds by cause"},
     {"import-model", keel_import_main, "look whether an .onnx file can be trained; a job for it"},
     {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},

@@ -222,6 +222,7 @@ static void print_json(const struct sample *sample)
     keel_json_text(&json, "job", sample->trained.job.name);
     keel_json_text(&json, "directory", sample->trained.directory);
     keel_json_number(&json, "step", sample->trained.info.step);
+    keel_json_text(&json, "weights", sample->own->trained.weights);
     keel_json_number(&json, "seed", sample->sampling.seed);
     keel_json_number(&json, "prompt_tokens", sample->prompt_count);
     keel_json_text(&json, "text", sample->text);

@@ -188,6 +188,7 @@ enum keel_status keel_trained_find(const struct keel_trained_options *options, c
     struct keel_job given;
     char directory[KEEL_PATH_BYTES];
     *out = (struct keel_trained){.step = options->step};
+    KEEL_TRY(keel_quantise_read(options->weights, &out->quantise));
     if (!keel_path_is_file(path))
         return options->out == NULL
                    ? find_in(options, path, out)
@@ -328,7 +329,7 @@ static enum keel_status load(struct keel_trained *trained, const char *identity)
     trained->info = *keel_snapshot_info(snapshot);
     status = check_identity(trained, identity);
     if (status == KEEL_OK)
-        status = keel_inference_load(trained->inference, snapshot, &config);
+        status = keel_inference_load(trained->inference, snapshot, &config, &trained->quantise);
     keel_trained_meter_hide(&meter);
     keel_snapshot_close(snapshot);
     return status;
@@ -377,6 +378,28 @@ enum keel_status keel_trained_open(struct keel_trained *trained, const struct ke
                                                  .only_decode = trained->only_decode};
     KEEL_TRY(keel_inference_create(&config, &trained->inference));
     return load_meant(trained, identity);
+}
+
+enum keel_status keel_trained_reload(struct keel_trained *trained)
+{
+    return load(trained, "");
+}
+
+struct keel_trained_quantised keel_trained_quantised(const struct keel_trained *trained)
+{
+    struct keel_trained_quantised found = {.tensors = 0};
+    for (uint32_t i = 0; i < keel_inference_weight_count(trained->inference); i++) {
+        const struct keel_engine_param *param;
+        struct keel_matrix matrix;
+        if (!keel_inference_weight(trained->inference, i, &param, &matrix))
+            continue;
+        const bool is_one = matrix.copies > 0 && trained->quantise.bits > 0;
+        found.of_tensors++;
+        found.of_numbers += param->count;
+        found.tensors += is_one;
+        found.numbers += is_one ? param->count : 0;
+    }
+    return found;
 }
 
 void keel_trained_close(struct keel_trained *trained)

@@ -10,8 +10,8 @@
 
 /* Options of these commands: the begin of each one's own struct. */
 struct keel_trained_options {
-    const char *out, *job, *device; /* NULL: not given */
-    uint64_t step;                  /* KEEL_TRAINED_NEWEST: not given */
+    const char *out, *job, *device, *weights; /* NULL: not given */
+    uint64_t step;                            /* KEEL_TRAINED_NEWEST: not given */
     struct keel_command_texts set;
 };
 #define KEEL_TRAINED_NEWEST UINT64_MAX
@@ -23,6 +23,8 @@ struct keel_trained_options {
      "with JOB.conf: the run's directory, as of keel run; default runs/NAME"}, \
     {"--job", "FILE", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, job), \
      "the job file of snapshots that lie in no directory of a run"}, \
+    {"--weights", "TYPE", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, weights), \
+     "int8 or int4: those of products as few bits stand for them; :32, :64 or :128 behind it: inputs to a scale"}, \
     {"--device", "NAME", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, device), \
      "device or board, as keel board list names them; default: the job's first"}, \
     {"--set", "section.key=value", KEEL_COMMAND_TEXTS, offsetof(struct keel_trained_options, set), \
@@ -42,7 +44,8 @@ struct keel_trained {
     struct keel_inference *inference;
     struct keel_snapshot_info info; /* what was loaded */
     uint64_t stall_ns;
-    uint32_t decode; /* as struct keel_inference_config, with the next; for keel_trained_open */
+    struct keel_quantise quantise; /* of weights, when they are loaded */
+    uint32_t decode;               /* as struct keel_inference_config, with the next; for keel_trained_open */
     uint32_t prompt_rows;
     bool only_decode;
 };
@@ -60,6 +63,14 @@ enum keel_status keel_trained_find_text(const struct keel_trained_options *optio
  * Blocks. MISMATCH: it is another job's. Errors as of boards, snapshots and keel_inference_create. */
 enum keel_status keel_trained_open(struct keel_trained *trained, const struct keel_trained_options *options,
                                    const char *identity);
+/* The weights of the same snapshot again, as `quantise` says now. Errors as before. Blocks. */
+enum keel_status keel_trained_reload(struct keel_trained *trained);
+/* How many of the model's tensors, and of their numbers, few bits stand for. */
+struct keel_trained_quantised {
+    uint32_t tensors, of_tensors;
+    uint64_t numbers, of_numbers;
+};
+struct keel_trained_quantised keel_trained_quantised(const struct keel_trained *trained);
 /* Also after a failure. */
 void keel_trained_close(struct keel_trained *trained);
 

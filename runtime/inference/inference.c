@@ -1,5 +1,6 @@
 /* inference.c - see inference.h. */
 #include "inference.h"
+#include "ir.h"
 #include "model.h"
 #include "weights.h"
 #include <keel/clock.h>
@@ -13,6 +14,10 @@ struct keel_inference {
     struct keel_engine *engine;   /* of whole batches; NULL: only_decode */
     struct keel_engine *decoder;  /* of one token more of `slots` texts; NULL: none */
     struct keel_engine *prompter; /* of `rows` tokens of prompts, by the decoder's weights; NULL: none */
+    struct matrices {
+        struct keel_matrix *of; /* owned: by parameter; copies 0: none */
+        uint32_t count;
+    } matrices, decoders; /* of the two that have weights */
     uint32_t slots, rows;
     int32_t
         *kept; /* tokens whose keys and values slot 0 has, in keel_inference_generate: room for model.block */
@@ -22,9 +27,21 @@ struct keel_inference {
     uint64_t stall_ns;
 };
 
+static enum keel_status find_matrices(const struct keel_graph *graph, struct matrices *out)
+{
+    if (out == NULL)
+        return KEEL_OK;
+    KEEL_TRY(keel_alloc(graph->param_count, sizeof *out->of, &out->of));
+    out->count = graph->param_count;
+    for (uint32_t i = 0; i < out->count; i++)
+        if (!keel_quantise_finds(graph, graph->params[i].name, &out->of[i]))
+            out->of[i].copies = 0;
+    return KEEL_OK;
+}
+
 static enum keel_status build_engine(const struct keel_inference *inference,
                                      const struct keel_inference_config *from, uint32_t slots, uint32_t rows,
-                                     struct keel_engine **out)
+                                     struct keel_engine **out, struct matrices *out_matrices)
 {
     const struct keel_job *job = inference->job;
     struct keel_engine_config config = {.device = from->device,
@@ -38,6 +55,8 @@ static enum keel_status build_engine(const struct keel_inference *inference,
     config.graph = graph;
     enum keel_status status = slots > 0 ? keel_model_build_decode(graph, job, inference->data, slots, rows)
                                         : keel_model_build(graph, job, inference->data);
+    if (status == KEEL_OK)
+        status = find_matrices(graph, out_matrices);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, out);
     keel_graph_destroy(graph);
@@ -57,11 +76,11 @@ static enum keel_status build(struct keel_inference *inference, const struct kee
     options.numerics = (enum keel_class)inference->job->numerics;
     KEEL_TRY(keel_kernels_create_with(from->device, &options, &inference->kernels));
     if (!from->only_decode)
-        KEEL_TRY(build_engine(inference, from, 0, 0, &inference->engine));
+        KEEL_TRY(build_engine(inference, from, 0, 0, &inference->engine, &inference->matrices));
     if (from->decode > 0)
-        KEEL_TRY(build_engine(inference, from, from->decode, 0, &inference->decoder));
+        KEEL_TRY(build_engine(inference, from, from->decode, 0, &inference->decoder, &inference->decoders));
     if (from->prompt_rows > 0)
-        KEEL_TRY(build_engine(inference, from, from->decode, from->prompt_rows, &inference->prompter));
+        KEEL_TRY(build_engine(inference, from, from->decode, from->prompt_rows, &inference->prompter, NULL));
     if (from->decode > 0)
         KEEL_TRY(keel_alloc(inference->job->block, sizeof *inference->kept, &inference->kept));
     for (uint32_t i = 0; i < keel_data_input_count(inference->data); i++)
@@ -102,6 +121,8 @@ void keel_inference_destroy(struct keel_inference *inference)
     keel_engine_destroy(inference->prompter); /* before whose weights it has */
     keel_engine_destroy(inference->decoder);
     keel_free(inference->kept);
+    keel_free(inference->matrices.of);
+    keel_free(inference->decoders.of);
     keel_kernels_destroy(inference->kernels);
     for (uint32_t i = 0; i < KEEL_DATA_INPUTS_MAX; i++)
         keel_free(inference->inputs[i]);
@@ -109,15 +130,69 @@ void keel_inference_destroy(struct keel_inference *inference)
     keel_free(inference);
 }
 
-enum keel_status keel_inference_load(struct keel_inference *inference, struct keel_snapshot *snapshot,
-                                     const struct keel_load_config *config)
+/* Rounding the weights of one engine. */
+struct rounding {
+    const struct keel_engine *engine;
+    const struct matrices *matrices;
+    const struct keel_quantise *how;
+};
+
+static enum keel_status round_weight(void *context, uint32_t param, float *values)
 {
-    const uint64_t deadline_ns = keel_deadline_after_ns(inference->stall_ns);
-    if (inference->engine != NULL)
-        KEEL_TRY(keel_weights_load(inference->engine, snapshot, config, deadline_ns));
-    if (inference->decoder != NULL)
-        KEEL_TRY(keel_weights_load(inference->decoder, snapshot, config, deadline_ns));
-    return KEEL_OK;
+    const struct rounding *rounding = context;
+    const struct matrices *matrices = rounding->matrices;
+    if (param >= matrices->count || matrices->of[param].copies == 0)
+        return KEEL_OK;
+    if (keel_quantise_round(rounding->how, &matrices->of[param], values) == KEEL_OK)
+        return KEEL_OK;
+    char why[KEEL_DETAIL_BYTES];
+    snprintf(why, sizeof why, "%.300s", keel_detail());
+    return keel_fail(KEEL_INVALID, "tensor %s: %s", keel_engine_param(rounding->engine, param)->name, why);
+}
+
+static enum keel_status load_engine(struct keel_inference *inference, struct keel_engine *engine,
+                                    struct keel_snapshot *snapshot, const struct keel_load_config *config,
+                                    struct rounding rounding)
+{
+    rounding.engine = engine;
+    const struct keel_weights_change change = {.change = round_weight, .context = &rounding};
+    const bool changes = rounding.how != NULL && rounding.how->bits > 0;
+    return engine == NULL ? KEEL_OK
+                          : keel_weights_load(engine, snapshot, config, changes ? &change : NULL,
+                                              keel_deadline_after_ns(inference->stall_ns));
+}
+
+enum keel_status keel_inference_load(struct keel_inference *inference, struct keel_snapshot *snapshot,
+                                     const struct keel_load_config *config, const struct keel_quantise *how)
+{
+    KEEL_TRY(load_engine(inference, inference->engine, snapshot, config,
+                         (struct rounding){.matrices = &inference->matrices, .how = how}));
+    return load_engine(inference, inference->decoder, snapshot, config,
+                       (struct rounding){.matrices = &inference->decoders, .how = how});
+}
+
+uint32_t keel_inference_weight_count(const struct keel_inference *inference)
+{
+    return keel_engine_tile_count(any_engine(inference));
+}
+
+bool keel_inference_weight(const struct keel_inference *inference, uint32_t index,
+                           const struct keel_engine_param **out, struct keel_matrix *out_matrix)
+{
+    const struct matrices *all = inference->engine != NULL ? &inference->matrices : &inference->decoders;
+    const uint32_t param = keel_engine_tile(any_engine(inference), index)->param;
+    *out = keel_engine_param(any_engine(inference), param);
+    *out_matrix = param < all->count ? all->of[param] : (struct keel_matrix){.copies = 0};
+    return !(*out)->kept;
+}
+
+enum keel_status keel_inference_read_weight(struct keel_inference *inference, uint32_t index, float *out)
+{
+    struct keel_engine *engine = inference->engine != NULL ? inference->engine : inference->decoder;
+    const struct keel_tile *tile = keel_engine_tile(engine, index);
+    KEEL_TRY(keel_queue_read(keel_engine_queue(engine), keel_engine_flat(engine, KEEL_FLAT_WEIGHTS),
+                             tile->offset * sizeof(float), out, tile->count * sizeof(float), NULL, NULL));
+    return keel_queue_finish(keel_engine_queue(engine), keel_deadline_after_ns(inference->stall_ns));
 }
 
 bool keel_inference_decodes(const struct keel_job *job, const struct keel_data *data)

@@ -7,6 +7,7 @@
 #define KEEL_INFERENCE_H
 
 #include "generate.h"
+#include "quantise.h"
 #include "score.h"
 #include <keel/ckpt.h>
 #include <keel/device.h>
@@ -39,9 +40,19 @@ enum keel_status keel_inference_create(const struct keel_inference_config *confi
                                        struct keel_inference **out);
 void keel_inference_destroy(struct keel_inference *inference);
 
-/* The weights of a snapshot. Errors: as of keel_weights_load. Blocks. */
+/* The weights of a snapshot, those of products rounded to what few bits stand for where `how` says so:
+ * results then have the bits of products with these integers and scales, whose memory is still that of
+ * floats. `how` may be NULL. Errors: as of keel_weights_load. Blocks. */
 enum keel_status keel_inference_load(struct keel_inference *inference, struct keel_snapshot *snapshot,
-                                     const struct keel_load_config *config);
+                                     const struct keel_load_config *config, const struct keel_quantise *how);
+
+/* A weight, in the order of the engine's parameters; false: it is of no model. *matrix: what
+ * keel_quantise_finds says, copies 0 where it finds nothing. */
+uint32_t keel_inference_weight_count(const struct keel_inference *inference);
+bool keel_inference_weight(const struct keel_inference *inference, uint32_t index,
+                           const struct keel_engine_param **out, struct keel_matrix *out_matrix);
+/* All of it, from the device. Blocks. */
+enum keel_status keel_inference_read_weight(struct keel_inference *inference, uint32_t index, float *out);
 
 /* Over so many batches of the data's validation samples, evenly spread. `right_of` and `count_of` as of
  * struct keel_scoring. `progress` may be NULL. Blocks. */

@@ -81,7 +81,8 @@ static enum keel_status to_device(struct keel_engine *engine, const float *value
 }
 
 enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snapshot *snapshot,
-                                   const struct keel_load_config *config, uint64_t deadline_ns)
+                                   const struct keel_load_config *config,
+                                   const struct keel_weights_change *change, uint64_t deadline_ns)
 {
     const uint32_t tiles = keel_engine_tile_count(engine);
     struct keel_load *loads = NULL;
@@ -102,6 +103,11 @@ enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snaps
         status = keel_snapshot_load(snapshot, loads, count, config, NULL);
     if (status == KEEL_NOT_FOUND)
         status = keel_weights_say_missing(snapshot, loads, count);
+    for (uint32_t i = 0; i < tiles && status == KEEL_OK && change != NULL; i++) {
+        const struct keel_tile *tile = keel_engine_tile(engine, i);
+        if (!keel_engine_param(engine, tile->param)->kept)
+            status = change->change(change->context, tile->param, values + tile->offset);
+    }
     if (status == KEEL_OK)
         status = to_device(engine, values, deadline_ns);
     keel_free(values);

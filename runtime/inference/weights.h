@@ -6,6 +6,12 @@
 #include <keel/ckpt.h>
 #include <keel/engine.h>
 
+/* Called for each weight that was read, before the device has it. */
+struct keel_weights_change {
+    enum keel_status (*change)(void *context, uint32_t param, float *values);
+    void *context;
+};
+
 /* What a snapshot calls the optimizer's moments of a parameter. */
 #define KEEL_WEIGHTS_M_PREFIX "adam.m/"
 #define KEEL_WEIGHTS_V_PREFIX "adam.v/"
@@ -22,9 +28,10 @@ enum keel_status keel_weights_say_missing(const struct keel_snapshot *snapshot, 
                                           uint32_t count);
 
 /* Read all weights of the snapshot into those of an engine that has all slices, and whole; what is the
- * engine's own and no model's (the loss scale) stays. `progress` may be NULL. Blocks. Errors: those above and
- * of keel_snapshot_load, NO_MEMORY. */
+ * engine's own and no model's (the loss scale) stays. `change` and `progress` may be NULL. Blocks. Errors:
+ * those above and of keel_snapshot_load, NO_MEMORY. */
 enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snapshot *snapshot,
-                                   const struct keel_load_config *config, uint64_t deadline_ns);
+                                   const struct keel_load_config *config,
+                                   const struct keel_weights_change *change, uint64_t deadline_ns);
 
 #endif

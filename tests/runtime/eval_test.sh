@@ -73,6 +73,32 @@ out=$root/plugin
     --set train.eval_every=3 --set snapshot.every=3 >"$out.log" 2>&1)
 agrees "a plug-in" loss val_loss
 
+# ---- weights in few bits ----
+few() { # CLAIM DIR TYPE BITS GROUP WAY MATRICES [OUT]: integers and scales by the definition, and what they are worth
+    claim=$1 from=$root/$2 type=$3
+    shift 3
+    timeout 300 "$KEEL" export "$from" "$root/plain.safetensors" --force --no-eval >"$root/log" 2>"$root/errors"
+    timeout 300 "$KEEL" export "$from" "$root/few.safetensors" --force --weights $type --json >"$root/log" 2>"$root/errors"
+    check "$claim: integers and scales" [ "$(python3 "$here/few_bits.py" "$root/plain.safetensors" "$root/few.safetensors" "$1" "$2" "$3" ${5:-} 2>>"$root/errors")" = "$4" ]
+    told=$(figure "$root/log" loss_quantised) whole=$(figure "$root/log" loss)
+    evaluate "$from" --json --weights $type --device pocl:0
+    check "$claim: their loss is told" same "$(figure "$root/log" loss)" "$told"
+    evaluate "$from" --json
+    check "$claim: beside that of all bits" same "$(figure "$root/log" loss)" "$whole"
+}
+few "a gpt in 8 bits" one int8 8 0 across 8 "$root/rounded.safetensors"
+few "in 4 bits" one int4 4 32 across 8
+few "a llama in 4 bits, an output's together" llama-demo int4:all 4 0 down 15
+few "images, by 64 inputs" fashion int8:64 8 64 across 7
+few "experts" moe-demo int8:32 8 32 across 9
+timeout 60 "$KEEL" ckpt import "$root/rounded.safetensors" "$root/rounded" >"$root/log" 2>&1
+evaluate "$root/rounded" --job "$root/one/job.conf" --json && cp "$root/log" "$root/first"
+evaluate "$root/one" --weights int8 --json
+check "they are those of the weights that they stand for, to the bit" '[ $was -eq 0 ] && [ "$(grep -o "\"loss_bits\":\"[0-9a-f]*\"" "$root/log")" = "$(grep -o "\"loss_bits\":\"[0-9a-f]*\"" "$root/first")" ]'
+timeout 60 "$KEEL" sample "$root/one" --weights int4 --tokens 40 --temperature 0 --json >"$root/log" 2>"$root/errors"
+timeout 60 "$KEEL" sample "$root/one" --weights int4 --tokens 40 --temperature 0 --no-cache --json >"$root/first" 2>>"$root/errors"
+check "text is written by them" '[ $was -eq 0 ] && [ "$(sed "s/.*\"text\"//; s/\"cache.*//" "$root/log")" = "$(sed "s/.*\"text\"//; s/\"cache.*//" "$root/first")" ]'
+
 # ---- what is told ----
 evaluate "$root/one"
 check "text for people" grep -q '^perplexity  [0-9.]*$' "$root/log"
@@ -139,6 +165,7 @@ refused "another width" 4 "wte.weight" "$root/other" --set model.width=32 --data
 refused "other data in the place of the job's" 4 "belongs to another job" "$root/one" --set "data.path=$root/moved.txt" --set data.vocab=byte
 refused "an option that says nothing" 2 "--format: says nothing without --data" "$root/one" --format text
 refused "a format that there is not" 2 "--format words: one of auto, text" "$root/one" --format words --data "$root/moved.txt"
+refused "weights of three bits" 2 "--weights int3: int8 (a scale for each output) or int4" "$root/one" --weights int3
 refused "two counts" 2 "--all and --batches" "$root/one" --all --batches 2
 refused "classes of a text" 2 "--per-class: the model of this job names no classes" "$root/one" --per-class
 refused "all of what has no end" 2 "--all: samples are drawn" "$root/dlrm-demo" --all
