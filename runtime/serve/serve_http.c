@@ -333,8 +333,8 @@ static enum MHD_Result complete(struct exchange *exchange)
         return answer_error(exchange, code_of(status), keel_detail());
     set_deadline(http, exchange->link, false);
     set_ticket(http, exchange->link, exchange->ticket);
-    /* Called again at once, to wait. Suspended in this call, it would still count as one that reads when it is
-     * resumed, and the end of what a client sends would close it (libmicrohttpd 0.9.75). */
+    /* Called again at once, to wait. Suspended in this call, it would still count as one that reads when it
+     * is resumed, and the end of what a client sends would close it (libmicrohttpd 0.9.75). */
     return exchange->streams ? begin_stream(exchange) : MHD_YES;
 }
 
