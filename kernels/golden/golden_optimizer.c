@@ -10,7 +10,8 @@ enum {
     NESTEROV = 2,
     BF16 = 4,
     F16 = 8,
-    MIXED = 16, /* a matrix, a bias, a statistic and a parameter that is kept, with gaps */
+    MIXED = 16,  /* a matrix, a bias, a statistic and a parameter that is kept, with gaps */
+    GROUPS = 32, /* the bias by a rate of its own, and no gradients behind the statistic */
     TENSORS_MAX = 4,
     PAGES_MAX = 16
 };
@@ -44,13 +45,17 @@ static uint32_t make_tensors(uint32_t count, uint32_t flags, struct keel_update_
 {
     const uint64_t next = keel_round_up(count, KEEL_UPDATE_PAGE);
     const struct keel_update_tensor all[TENSORS_MAX] = {
-        {.count = count, .kind = KEEL_TENSOR_DECAY, .tile = (flags & MIXED) != 0 ? 3 : 0},
-        {.offset = next, .count = 67, .first_element = UINT64_C(2) << 40, .kind = KEEL_TENSOR_PLAIN},
+        {.count = count, .kind = KEEL_TENSOR_DECAY, .tile = (flags & MIXED) != 0 ? 3 : 0, .factor = 1.0F},
+        {.offset = next,
+         .count = 67,
+         .first_element = UINT64_C(2) << 40,
+         .kind = KEEL_TENSOR_PLAIN,
+         .factor = (flags & GROUPS) != 0 ? 0x1.8p-3F : 1.0F},
         {.offset = next + KEEL_UPDATE_PAGE,
          .count = 33,
          .first_element = UINT64_C(7) << 40,
          .kind = KEEL_TENSOR_STATISTIC,
-         .momentum = 0x1.99999ap-4F,
+         .factor = 0x1.99999ap-4F,
          .tile = 1},
         {.offset = next + 2 * KEEL_UPDATE_PAGE,
          .count = 1,
@@ -133,11 +138,12 @@ static enum keel_status update(struct golden_run *run, const uint32_t *shape, en
     const uint64_t page_count = keel_update_page_count(op.count);
     KEEL_ASSERT(page_count <= PAGES_MAX && keel_update_scratch_bytes(&op) <= sizeof zeros);
     KEEL_TRY(keel_update_find_pages(tensors, op.tensor_count, op.count, pages));
+    op.held_count = (flags & GROUPS) != 0 ? tensors[TENSORS_MAX - 1].offset : op.count;
     op.w = golden_floats(run, "w", GOLDEN_UPDATED, op.count, -1.0F, 1.0F);
-    op.grad = GOLDEN_FLOATS(run, "grad", op.count);
-    op.m = golden_floats(run, "m", GOLDEN_UPDATED, op.count, -0.5F, 0.5F);
+    op.grad = GOLDEN_FLOATS(run, "grad", op.held_count);
+    op.m = golden_floats(run, "m", GOLDEN_UPDATED, op.held_count, -0.5F, 0.5F);
     if (keel_optimizer_has_v(optimizer))
-        op.v = golden_floats(run, "v", GOLDEN_UPDATED, op.count, 0.0F, 0.25F);
+        op.v = golden_floats(run, "v", GOLDEN_UPDATED, op.held_count, 0.0F, 0.25F);
     op.norm = golden_bytes(run, "norm", GOLDEN_INPUT, norms, sizeof norms);
     op.control = golden_control(run, 0.0F);
     op.tensors = golden_bytes(run, "tensors", GOLDEN_INPUT, tensors, op.tensor_count * sizeof *tensors);
@@ -202,13 +208,16 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(update_adamw, optimizer, "67-mixed", 0x3863c942b6bc0b78, 67, MIXED),
     GOLDEN_CASE(update_adamw, optimizer, "5003-mixed-bf16", 0xd6b708f980a11b17, 5003, MIXED | BF16),
     GOLDEN_CASE(update_adamw, optimizer, "1031-f16-refused", 0x207705ec7c188119, 1031, F16 | REFUSED),
+    GOLDEN_CASE(update_adamw, optimizer, "1031-groups", 0x68c773b5d2aed10b, 1031, MIXED | GROUPS),
     GOLDEN_CASE(adam, optimizer, "1", 0x49297cc411eb38b1, 1, 0),
     GOLDEN_CASE(adam, optimizer, "67", 0x35b63cd269cc274b, 67, 0),
     GOLDEN_CASE(adam, optimizer, "4115-mixed-f16", 0x1f68db2d91c6b2d8, 4115, MIXED | F16),
     GOLDEN_CASE(sgd, optimizer, "1", 0xac149c1b35fa7f2a, 1, 0),
     GOLDEN_CASE(sgd, optimizer, "1031-nesterov", 0x893c626a6aeff4f3, 1031, NESTEROV),
     GOLDEN_CASE(sgd, optimizer, "4115-mixed", 0xa28d394b28322d13, 4115, MIXED),
+    GOLDEN_CASE(sgd, optimizer, "1031-groups-nesterov", 0x20b5db25b14e1260, 1031, MIXED | GROUPS | NESTEROV),
     GOLDEN_CASE(lars, optimizer, "1", 0xaf8d5c2c5180caf6, 1, 0),
+    GOLDEN_CASE(lars, optimizer, "1031-groups", 0xce27691e872780e0, 1031, MIXED | GROUPS),
     GOLDEN_CASE(lars, optimizer, "67-refused", 0xa3eccaf56155d09a, 67, REFUSED),
     GOLDEN_CASE(lars, optimizer, "9001-mixed", 0x00d67e2d31a61f9e, 9001, MIXED),
     GOLDEN_CASE(lamb, optimizer, "1", 0x8cb6dd754fc99ec2, 1, 0),

@@ -96,8 +96,23 @@ static enum keel_status check_grad(const struct keel_layernorm_grad *op)
         {"dy", op->dy, KEEL_BYTES(op->rows, column_bytes), KEEL_READ},
         {"residual", op->residual, KEEL_BYTES(op->rows, column_bytes), KEEL_IN_PLACE | KEEL_OPTIONAL},
         {"dx", op->dx, KEEL_BYTES(op->rows, column_bytes), KEEL_WRITTEN | KEEL_IN_PLACE},
-        {"dgamma", op->dgamma, sums_bytes(op->n, &op->row_slices), KEEL_WRITTEN},
+        {"dgamma", op->dgamma, sums_bytes(op->n, &op->row_slices), KEEL_WRITTEN | KEEL_OPTIONAL},
         {"dbeta", op->dbeta, sums_bytes(op->n, &op->row_slices), KEEL_WRITTEN | KEEL_OPTIONAL});
+}
+
+/* dgamma and dbeta. */
+static enum keel_status launch_columns(struct keel_kernels *kernels, const struct keel_layernorm_grad *op,
+                                       struct keel_buffer *mean, struct keel_launch_list *list)
+{
+    const struct keel_slices *slices = &op->row_slices;
+    const struct keel_range range = columns_range(kernels, op->n, slices);
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad_columns", &range,
+        KEEL_ARGS(
+            keel_arg_buffer(op->x), keel_arg_buffer(mean), keel_arg_buffer(op->rstd), keel_arg_buffer(op->dy),
+            keel_arg_buffer(op->dgamma), keel_arg_either(op->dbeta, op->dgamma), keel_arg_u32(op->rows),
+            keel_arg_u32(op->n), keel_arg_u32(op->dbeta != NULL), keel_arg_u32(op->mean != NULL),
+            keel_arg_u32(keel_pack_slices(slices)), keel_arg_u32(slices->units), keel_arg_u32(slices->unit)));
 }
 
 enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const struct keel_layernorm_grad *op,
@@ -105,17 +120,9 @@ enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const stru
 {
     KEEL_TRY(check_grad(op));
     struct keel_buffer *mean = op->mean != NULL ? op->mean : op->rstd; /* not read unless centered */
-    const struct keel_slices *slices = &op->row_slices;
-    struct keel_range range = columns_range(kernels, op->n, slices);
-    KEEL_TRY(keel_kernels_launch(
-        kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad_columns", &range,
-        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(mean), keel_arg_buffer(op->rstd),
-                  keel_arg_buffer(op->dy), keel_arg_buffer(op->dgamma),
-                  keel_arg_either(op->dbeta, op->dgamma), keel_arg_u32(op->rows), keel_arg_u32(op->n),
-                  keel_arg_u32(op->dbeta != NULL), keel_arg_u32(op->mean != NULL),
-                  keel_arg_u32(keel_pack_slices(slices)), keel_arg_u32(slices->units),
-                  keel_arg_u32(slices->unit))));
-    range = rows_range(kernels, op->rows);
+    if (op->dgamma != NULL)
+        KEEL_TRY(launch_columns(kernels, op, mean, list));
+    const struct keel_range range = rows_range(kernels, op->rows);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad", &range,
                                KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->gamma),
                                          keel_arg_buffer(mean), keel_arg_buffer(op->rstd),

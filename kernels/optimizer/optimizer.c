@@ -57,15 +57,22 @@ static uint64_t pages_of(const struct keel_norm_tiles *op)
     return op->page_count > 0 ? op->page_count : keel_update_page_count(op->count);
 }
 
+/* Elements of gradients and moments. */
+static uint64_t held_of(uint64_t count, uint64_t held_count)
+{
+    return held_count > 0 && held_count < count ? held_count : count;
+}
+
 static enum keel_status check_norm_tiles(const struct keel_norm_tiles *op)
 {
+    const uint64_t held_bytes = KEEL_BYTES(held_of(op->count, op->held_count), sizeof(float));
     if (op->x == NULL && op->tiles == NULL)
         return keel_fail(KEEL_INVALID, "norm_tiles: neither gradients nor sums of tiles");
     if (op->count == 0 || op->tensor_count == 0 || op->tile_count == 0)
         return keel_fail(KEEL_INVALID, "norm_tiles: %u tensors and %u tiles in %llu elements",
                          op->tensor_count, op->tile_count, (unsigned long long)op->count);
     return KEEL_CHECK_OPERANDS(
-        "norm_tiles", {"x", op->x, KEEL_BYTES(op->count, sizeof(float)), KEEL_READ | KEEL_OPTIONAL},
+        "norm_tiles", {"x", op->x, held_bytes, KEEL_READ | KEEL_OPTIONAL},
         {"tensors", op->tensors, KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor)), KEEL_READ},
         {"pages", op->pages, KEEL_BYTES(pages_of(op), sizeof(uint32_t)), KEEL_READ},
         {"scratch", op->scratch, KEEL_BYTES(pages_of(op), sizeof(float)), KEEL_WRITTEN},
@@ -83,7 +90,7 @@ enum keel_status keel_op_norm_tiles(struct keel_kernels *kernels, const struct k
                                      KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->tensors),
                                                keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
                                                keel_arg_u64(page_count), keel_arg_u32(op->tensor_count),
-                                               keel_arg_u64(op->count))));
+                                               keel_arg_u64(held_of(op->count, op->held_count)))));
     if (op->tiles == NULL)
         return KEEL_OK;
     if (page_count > KEEL_BLOCK_ELEMENTS) /* fewer pages are one block, of whichever tensor they are */
@@ -201,6 +208,7 @@ enum keel_status keel_update_find_pages(const struct keel_update_tensor *tensors
 static enum keel_status check_update(const struct keel_update *op)
 {
     const uint64_t bytes = KEEL_BYTES(op->count, sizeof(float));
+    const uint64_t held_bytes = KEEL_BYTES(held_of(op->count, op->held_count), sizeof(float));
     if ((unsigned)op->optimizer >= KEEL_OPTIMIZER_COUNT)
         return keel_fail(KEEL_INVALID, "update: no optimizer has number %u", (unsigned)op->optimizer);
     if (op->count == 0 || op->tensor_count == 0)
@@ -210,9 +218,9 @@ static enum keel_status check_update(const struct keel_update *op)
         return keel_fail(KEEL_INVALID, "update: element type %d is none of 16 bits", (int)op->half_type);
     const bool has_v = keel_optimizer_has_v(op->optimizer);
     return KEEL_CHECK_OPERANDS(
-        "update", {"w", op->w, bytes, KEEL_WRITTEN}, {"grad", op->grad, bytes, KEEL_READ},
-        {"m", op->m, bytes, KEEL_WRITTEN},
-        {"v", op->v, has_v ? bytes : 0, has_v ? KEEL_WRITTEN : KEEL_WRITTEN | KEEL_OPTIONAL},
+        "update", {"w", op->w, bytes, KEEL_WRITTEN}, {"grad", op->grad, held_bytes, KEEL_READ},
+        {"m", op->m, held_bytes, KEEL_WRITTEN},
+        {"v", op->v, has_v ? held_bytes : 0, has_v ? KEEL_WRITTEN : KEEL_WRITTEN | KEEL_OPTIONAL},
         {"norm", op->norm, KEEL_BYTES(2, sizeof(float)), KEEL_READ},
         {"control", op->control, sizeof(struct keel_control), KEEL_READ},
         {"tensors", op->tensors, KEEL_BYTES(op->tensor_count, sizeof(struct keel_update_tensor)), KEEL_READ},
@@ -233,7 +241,7 @@ static enum keel_status launch_trust(struct keel_kernels *kernels, const struct 
                   keel_arg_either(op->v, op->m), keel_arg_buffer(op->norm), keel_arg_buffer(op->control),
                   keel_arg_buffer(op->tensors), keel_arg_buffer(op->pages), keel_arg_buffer(op->scratch),
                   keel_arg_u64(page_count), keel_arg_u32(op->tensor_count), keel_arg_u32(op->optimizer),
-                  keel_arg_u64(op->count))));
+                  keel_arg_u64(held_of(op->count, op->held_count)))));
     range = keel_kernels_lone_rows(kernels, op->tensor_count);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_trust_ratios", &range,
                                KEEL_ARGS(keel_arg_buffer(op->tensors), keel_arg_buffer(op->scratch),
@@ -262,7 +270,7 @@ enum keel_status keel_op_update(struct keel_kernels *kernels, const struct keel_
                   keel_arg_either(op->half, op->w), keel_arg_u64(op->count), keel_arg_u32(op->optimizer),
                   keel_arg_u32(op->nesterov),
                   keel_arg_u32(op->half != NULL ? (uint32_t)op->half_type : KEEL_F32), keel_arg_u32(block),
-                  keel_arg_u32(op->tensor_count))));
+                  keel_arg_u32(op->tensor_count), keel_arg_u64(held_of(op->count, op->held_count)))));
     range = keel_kernels_range(kernels, 1);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_optimizer, "keel_update_digest", &range,
                                KEEL_ARGS(keel_arg_buffer(op->scratch), keel_arg_buffer(op->digest)));

@@ -11,7 +11,8 @@
  *        A tensor with a row is a box of x: element i lies at offset + i / row * stride + i % row, and its pages
  *        begin with `page`.
  *
- * update, one element: x the weight, d the decay (0 for a plain tensor), all in this order:
+ * update, one element: x the weight, d the decay (0 for a plain tensor), rate = learning_rate * factor of the tensor,
+ * all in this order:
  *        g = grad * norm[1]
  *   Adam, AdamW, LAMB     (Adam: g = fma(d, x, g) first, and d = 0 from there on)
  *        m = flush(fma(beta1, m, (1 - beta1) * g))
@@ -21,7 +22,7 @@
  *   SGD  g = fma(d, x, g);  m = flush(fma(momentum, m, g))
  *        x = fma(-rate, m, x)                        Nesterov: x = fma(-rate, fma(momentum, m, g), x)
  *   LARS m = flush(fma(momentum, m, (rate * ratio) * fma(d, x, g)));  x = x - m
- *   statistic  x = fma(momentum of the tensor, grad - x, x)
+ *   statistic  x = fma(factor of the tensor, grad - x, x)
  *     When norm[1] is 0 the step was refused: x, m and v stay as they are.
  * trust, before the update: for each block of 4096 elements of a tensor the sums of squares of x and of g (LARS) or
  *     fma(d, x, u) (LAMB, whose m and v are made here), by fma in 16 lanes; then the tree over the blocks of each
@@ -45,7 +46,7 @@
 struct tensor {
     ulong offset, count, first;
     uint kind;
-    float momentum;
+    float factor;
     uint tile, page;
     ulong row, stride;
 };
@@ -461,7 +462,7 @@ static inline void add_to_slot(volatile __global uint *slots, uint number, ulong
 }
 
 /* n elements at i of a tensor, as they are now. */
-CANON_INLINE uint16 update_at(const struct rates *r, bool trained, bool statistic, float momentum, __global float *w,
+CANON_INLINE uint16 update_at(const struct rates *r, bool trained, bool statistic, float factor, __global float *w,
                             __global const float *grad, __global float *m, __global float *v,
                             __global ushort *half_copy, uint half_type, ulong i, const uint n)
 {
@@ -472,7 +473,7 @@ CANON_INLINE uint16 update_at(const struct rates *r, bool trained, bool statisti
                                                         : adam_step(r, x, g, m, v, i, n);
         part_store(x, w + i, n);
     } else if (statistic) {
-        x = fma((float16)(momentum), part_load(grad + i, n) - x, x);
+        x = fma((float16)(factor), part_load(grad + i, n) - x, x);
         part_store(x, w + i, n);
     }
     const uint16 words = as_uint16(x);
@@ -483,9 +484,11 @@ CANON_INLINE uint16 update_at(const struct rates *r, bool trained, bool statisti
     return words;
 }
 
-/* What is done to a tensor. */
+/* What is done to a tensor, up to element `stop`. */
 #define UPDATE_OF(t, number)                                                                                 \
-    const bool trained = t.kind <= DECAY && !refused, statistic = t.kind == STATISTIC && !refused;           \
+    const bool moves = !refused && stop <= held;                                                             \
+    const bool trained = t.kind <= DECAY && moves, statistic = t.kind == STATISTIC && moves;                 \
+    r.rate = control[4] * t.factor;                                                                          \
     r.decay = t.kind == DECAY ? control[12] : 0.0f;                                                          \
     r.ratio = trust ? scratch[SLOT_WORDS + number] : 1.0f;
 
@@ -493,7 +496,8 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
                           __global const float *norm, __global const float *control,
                           __global const struct tensor *tensors, __global const uint *pages,
                           __global const float *scratch, volatile __global uint *slots, __global ushort *half_copy,
-                          ulong count, uint optimizer, uint nesterov, uint half_type, uint block, uint tensor_count)
+                          ulong count, uint optimizer, uint nesterov, uint half_type, uint block, uint tensor_count,
+                          ulong held)
 {
     struct rates r = read_rates(norm, control, optimizer, nesterov);
     const bool refused = r.factor == 0.0f, trust = optimizer == LARS || optimizer == LAMB;
@@ -508,7 +512,7 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
         const ulong stop = min(min(count, (page + 1) * PAGE), t.offset + t.count);
         UPDATE_OF(t, number)
         if (i < stop) {
-            const uint16 words = update_at(&r, trained, statistic, t.momentum, w, grad, m, v, half_copy, half_type, i,
+            const uint16 words = update_at(&r, trained, statistic, t.factor, w, grad, m, v, half_copy, half_type, i,
                                            (uint)(stop - i));
             sum = mix_part(words, &t, i - t.offset, (uint)(stop - i));
         }
@@ -537,10 +541,10 @@ __kernel void keel_update(__global float *w, __global const float *grad, __globa
             CANON_FETCH(grad + i + PAGE);
             CANON_FETCH(m + i + PAGE);
             CANON_FETCH(v + i + PAGE);
-            update_at(&r, trained, statistic, t.momentum, w, grad, m, v, half_copy, half_type, i, 16);
+            update_at(&r, trained, statistic, t.factor, w, grad, m, v, half_copy, half_type, i, 16);
         }
         if (i < stop)
-            update_at(&r, trained, statistic, t.momentum, w, grad, m, v, half_copy, half_type, i, (uint)(stop - i));
+            update_at(&r, trained, statistic, t.factor, w, grad, m, v, half_copy, half_type, i, (uint)(stop - i));
         if (begin < stop)
             sums += mix_box((__global const uint *)w + begin, &t, begin - t.offset, (uint)(stop - begin));
         i = next;

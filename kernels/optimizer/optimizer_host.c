@@ -208,20 +208,23 @@ struct flats {
     const float *grad;
     uint16_t *half;
     uint32_t half_type;
+    uint64_t held; /* elements of grad, m, v */
 };
 
 static inline void update_tensor(const struct flats *flats, const struct keel_update_tensor *tensor,
                                  const struct rates *r)
 {
     const bool momentum = !keel_optimizer_has_v(r->optimizer);
+    const bool moves = r->factor != 0.0F && tensor->kind != KEEL_TENSOR_KEPT &&
+                       tensor->offset + tensor->count <= flats->held;
     for (uint64_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
         float x = flats->w[i];
-        const float g = flats->grad[i];
-        if (tensor->kind <= KEEL_TENSOR_DECAY && r->factor != 0.0F)
+        const float g = moves ? flats->grad[i] : 0.0F;
+        if (tensor->kind <= KEEL_TENSOR_DECAY && moves)
             x = momentum ? momentum_step(r, x, g * r->factor, &flats->m[i])
                          : adam_step(r, x, g * r->factor, &flats->m[i], &flats->v[i]);
-        if (tensor->kind == KEEL_TENSOR_STATISTIC && r->factor != 0.0F)
-            x = canon_fma(tensor->momentum, g - x, x);
+        if (tensor->kind == KEEL_TENSOR_STATISTIC && moves)
+            x = canon_fma(tensor->factor, g - x, x);
         flats->w[i] = x;
         if (flats->half_type == KEEL_BF16)
             flats->half[i] = (uint16_t)canon_to_bf16(canon_as_bits(x));
@@ -256,7 +259,8 @@ KEEL_HOST_KERNEL static void host_update(KEEL_HOST_ARGUMENTS)
                                 .m = arguments[2],
                                 .v = arguments[3],
                                 .half = arguments[10],
-                                .half_type = u32_at(arguments, 14)};
+                                .half_type = u32_at(arguments, 14),
+                                .held = u64_at(arguments, 17)};
     const struct keel_control *control = arguments[5];
     const struct map map = {arguments[6], arguments[7], u32_at(arguments, 16), u64_at(arguments, 11)};
     const float *ratios = (const float *)arguments[8] + SLOT_WORDS;
@@ -269,6 +273,7 @@ KEEL_HOST_KERNEL static void host_update(KEEL_HOST_ARGUMENTS)
         if (tensor == NULL)
             continue;
         const bool trust = r.optimizer == KEEL_OPTIMIZER_LARS || r.optimizer == KEEL_OPTIMIZER_LAMB;
+        r.rate = control->learning_rate * tensor->factor;
         r.decay = tensor->kind == KEEL_TENSOR_DECAY ? control->weight_decay : 0.0F;
         r.ratio = trust ? ratios[map.pages[p]] : 1.0F;
         update_tensor(&flats, tensor, &r);

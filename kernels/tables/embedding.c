@@ -15,13 +15,14 @@ static enum keel_status check(const char *name, const struct keel_embedding *op,
     if (op->first > 0 && (uint64_t)op->first + op->vocab > (uint64_t)INT32_MAX + 1)
         return keel_fail(KEEL_INVALID, "%s: %u rows from row %u on: ids are below 2^31", name, op->vocab,
                          op->first);
-    return KEEL_CHECK_OPERANDS(
-        name, {"ids", op->ids, KEEL_BYTES(rows, sizeof(int32_t)), KEEL_READ},
-        {grad ? "dtable" : "table", op->table, KEEL_BYTES(op->vocab, op->width, sizeof(float)), sums},
-        {grad ? "dpositions" : "positions", op->positions, KEEL_BYTES(op->tokens, op->width, sizeof(float)),
-         sums | KEEL_OPTIONAL},
-        {grad ? "dy" : "y", op->y, KEEL_BYTES(rows, op->width, sizeof(float)),
-         grad ? KEEL_READ : KEEL_WRITTEN});
+    return KEEL_CHECK_OPERANDS(name, {"ids", op->ids, KEEL_BYTES(rows, sizeof(int32_t)), KEEL_READ},
+                               {grad ? "dtable" : "table", op->table,
+                                KEEL_BYTES(op->vocab, op->width, sizeof(float)),
+                                grad ? KEEL_WRITTEN | KEEL_OPTIONAL : KEEL_READ},
+                               {grad ? "dpositions" : "positions", op->positions,
+                                KEEL_BYTES(op->tokens, op->width, sizeof(float)), sums | KEEL_OPTIONAL},
+                               {grad ? "dy" : "y", op->y, KEEL_BYTES(rows, op->width, sizeof(float)),
+                                grad ? KEEL_READ : KEEL_WRITTEN});
 }
 
 enum keel_status keel_op_embedding(struct keel_kernels *kernels, const struct keel_embedding *op,
@@ -48,6 +49,22 @@ static enum keel_status launch_positions(struct keel_kernels *kernels, const str
                                          keel_arg_u32(op->width)));
 }
 
+static enum keel_status launch_table(struct keel_kernels *kernels, const struct keel_embedding_grad *op,
+                                     struct keel_launch_list *list)
+{
+    const uint32_t rows = op->batch * op->tokens;
+    const bool cores = keel_kernels_item_elements(kernels) >= KEEL_BLOCK_ELEMENTS; /* all columns to one */
+    const uint32_t items_per_row = cores ? 1 : divide_up(op->width, GRAD_COLUMNS);
+    const struct keel_range range = keel_kernels_share_rows(kernels)
+                                        ? keel_kernels_groups(kernels, rows)
+                                        : keel_kernels_range(kernels, (uint64_t)rows * items_per_row);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_grad", &range,
+                               KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_buffer(op->dy),
+                                         keel_arg_buffer(op->dtable), keel_arg_u32(rows),
+                                         keel_arg_u32(op->width), keel_arg_u32(items_per_row),
+                                         keel_arg_u32(op->vocab), keel_arg_u32(op->first)));
+}
+
 enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const struct keel_embedding_grad *op,
                                         struct keel_launch_list *list)
 {
@@ -63,16 +80,7 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *kernels, const stru
         .y = op->dy,
     };
     KEEL_TRY(check("embedding_grad", &forward, true));
-    const uint32_t rows = op->batch * op->tokens;
-    const bool cores = keel_kernels_item_elements(kernels) >= KEEL_BLOCK_ELEMENTS; /* all columns to one */
-    const uint32_t items_per_row = cores ? 1 : divide_up(op->width, GRAD_COLUMNS);
-    const struct keel_range range = keel_kernels_share_rows(kernels)
-                                        ? keel_kernels_groups(kernels, rows)
-                                        : keel_kernels_range(kernels, (uint64_t)rows * items_per_row);
-    KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_embedding, "keel_embedding_grad", &range,
-                                 KEEL_ARGS(keel_arg_buffer(op->ids), keel_arg_buffer(op->dy),
-                                           keel_arg_buffer(op->dtable), keel_arg_u32(rows),
-                                           keel_arg_u32(op->width), keel_arg_u32(items_per_row),
-                                           keel_arg_u32(op->vocab), keel_arg_u32(op->first))));
+    if (op->dtable != NULL)
+        KEEL_TRY(launch_table(kernels, op, list));
     return op->dpositions != NULL ? launch_positions(kernels, op, list) : KEEL_OK;
 }

@@ -278,9 +278,17 @@ static uint64_t flat_bytes(const struct plan *plan)
     return keel_engine_flat_count(plan->engine) * sizeof(float);
 }
 
+/* Of what is summed over shards: without what is frozen, unless that has owners. */
+static uint64_t summed_bytes(const struct keel_engine *engine)
+{
+    const struct keel_engine_bucket *last = keel_engine_bucket(engine, keel_engine_bucket_count(engine) - 1);
+    return (last->offset + last->count) * sizeof(float);
+}
+
 static uint64_t optimizer_bytes(const struct plan *plan)
 {
-    return flat_bytes(plan) * (keel_optimizer_has_v((enum keel_optimizer)plan->job.optimizer) ? 2 : 1);
+    return summed_bytes(plan->engine) *
+           (keel_optimizer_has_v((enum keel_optimizer)plan->job.optimizer) ? 2 : 1);
 }
 
 /* Of all ranks but those alone: what one of them gives to, or gets of, the sums of a step. */
@@ -295,8 +303,8 @@ static uint64_t reduced_bytes(const struct plan *plan)
 /* What its slots take: a node is all buckets. */
 static uint64_t node_bytes(const struct plan *plan, uint32_t rank, uint32_t slots)
 {
-    const uint64_t flat = keel_engine_flat_count(place_of(plan, rank)->engine) * sizeof(float);
-    return slots * (plan->compressed ? reduced_bytes(plan) - sizeof(float) : flat);
+    return slots * (plan->compressed ? reduced_bytes(plan) - sizeof(float)
+                                     : summed_bytes(place_of(plan, rank)->engine));
 }
 
 /* "f32", or what gradients are compressed to. */
@@ -320,7 +328,9 @@ static void print_tiles(const struct plan *plan)
         const struct keel_engine_param *param = keel_engine_param(plan->engine, tile->param);
         printf("  %4" PRIu32 ".%" PRIu32 "  %-40s %10" PRIu64 " %8" PRIu64 " %8" PRIu64 "%s\n", tile->param,
                tile->slice, param->name, tile->count, tile->page_count, tile->first_page,
-               param->statistic ? "  statistic" : "");
+               param->statistic ? "  statistic"
+               : param->frozen  ? "  frozen"
+                                : "");
     }
 }
 
@@ -380,7 +390,7 @@ static enum keel_status print_text(struct plan *plan, bool dump)
            plan->job.shards, plan->job.microbatches, plan->job.batch);
     printf("\nmemory of a device that has all of it\n");
     print_bytes("weights", flat_bytes(plan));
-    print_bytes("gradients", flat_bytes(plan));
+    print_bytes("gradients", summed_bytes(plan->engine));
     print_bytes("accumulators", plan->facts.accumulator_bytes);
     print_bytes("optimizer", optimizer_bytes(plan));
     print_bytes("activations", plan->facts.activation_bytes);
@@ -419,6 +429,7 @@ static void put_tiles(const struct plan *plan, struct keel_json *json)
         keel_json_number(json, "first_page", tile->first_page);
         keel_json_number(json, "pages", tile->page_count);
         keel_json_bool(json, "statistic", param->statistic);
+        keel_json_bool(json, "frozen", param->frozen);
         keel_json_close(json, '}');
     }
     keel_json_close(json, ']');
@@ -473,7 +484,7 @@ static enum keel_status print_json(struct plan *plan, bool dump)
     keel_json_number(&json, "microbatches", plan->job.microbatches);
     keel_json_open(&json, "memory_bytes", '{');
     keel_json_number(&json, "weights", flat_bytes(plan));
-    keel_json_number(&json, "gradients", flat_bytes(plan));
+    keel_json_number(&json, "gradients", summed_bytes(plan->engine));
     keel_json_number(&json, "accumulators", plan->facts.accumulator_bytes);
     keel_json_number(&json, "optimizer", optimizer_bytes(plan));
     keel_json_number(&json, "activations", plan->facts.activation_bytes);

@@ -252,9 +252,14 @@ uint32_t keel_engine_bucket_count(const struct keel_engine *engine)
     return engine->layout.bucket_count;
 }
 
+uint32_t keel_engine_all_bucket_count(const struct keel_engine *engine)
+{
+    return engine->layout.all_buckets;
+}
+
 const struct keel_engine_bucket *keel_engine_bucket(const struct keel_engine *engine, uint32_t index)
 {
-    KEEL_ASSERT(index < engine->layout.bucket_count);
+    KEEL_ASSERT(index < engine->layout.all_buckets);
     return &engine->layout.buckets[index];
 }
 
@@ -296,8 +301,10 @@ void keel_engine_facts(const struct keel_engine *engine, struct keel_engine_fact
         .window_bytes = engine->windows.count * sizeof(float),
         .weight_window_bytes = engine->weight_windows.count * sizeof(float),
         .commands_update = engine->update.own.norm.count + engine->update.own.update.count};
-    for (uint32_t i = 0; i < engine->layout.param_count; i++)
+    for (uint32_t i = 0; i < engine->layout.param_count; i++) {
         out->parameters += engine->layout.params[i].statistic ? 0 : engine->layout.params[i].count;
+        out->frozen += engine->layout.params[i].frozen ? engine->layout.params[i].count : 0;
+    }
     const struct keel_engine_program *program = engine->training ? &engine->train : &engine->eval;
     out->gather_count = engine->train.gather_count;
     for (uint32_t g = 0; g < engine->train.gather_count; g++)

@@ -169,9 +169,11 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
         KEEL_TRY(keel_pass_amp_choose(train->graph, config->storage));
     KEEL_TRY(split(engine, train->graph));
     KEEL_TRY(dump(config, train, "train", 1, "autodiff"));
-    KEEL_TRY(keel_layout_init(&engine->layout, train->graph, &engine->tensor, config->bucket_bytes));
+    KEEL_TRY(keel_layout_init(&engine->layout, train->graph, &engine->tensor, config->bucket_bytes,
+                              engine->in_pieces));
     if (engine->layout.trained_tiles == 0)
-        return keel_fail(KEEL_INVALID, "the graph has no parameter to train");
+        return keel_fail(KEEL_INVALID, "the graph has no parameter to train%s",
+                         engine->layout.moved_tiles < engine->layout.tile_count ? ": all are frozen" : "");
     if (engine->training) {
         KEEL_TRY(finish_passes(config, train, "train", true));
         KEEL_TRY(keel_engine_plan_segments(engine, train));
@@ -237,13 +239,15 @@ static uint64_t place_of_tile(const struct keel_engine *engine, enum keel_engine
     return at * sizeof(float);
 }
 
+/* No gradients of what is frozen. */
 static enum keel_status slice_tiles(struct keel_engine *engine, enum keel_engine_flat which,
                                     struct keel_buffer ***out)
 {
     KEEL_TRY(keel_alloc(engine->layout.tile_count, sizeof(struct keel_buffer *), (void *)out));
     for (uint32_t i = 0; i < engine->layout.tile_count; i++)
-        KEEL_TRY(keel_buffer_slice(engine->flat[which], place_of_tile(engine, which, i),
-                                   engine->layout.tiles[i].count * sizeof(float), &(*out)[i]));
+        if (which == KEEL_FLAT_WEIGHTS || engine->layout.tiles[i].offset < engine->layout.moved_count)
+            KEEL_TRY(keel_buffer_slice(engine->flat[which], place_of_tile(engine, which, i),
+                                       engine->layout.tiles[i].count * sizeof(float), &(*out)[i]));
     return KEEL_OK;
 }
 
@@ -358,7 +362,7 @@ static enum keel_status make_flat(struct keel_engine *engine, enum keel_engine_f
     if (which == KEEL_FLAT_GRADIENTS)
         return make_gradients(engine, keel_engine_gradient_count(engine) * sizeof(float));
     const uint64_t count =
-        which == KEEL_FLAT_WEIGHTS ? keel_engine_weight_count(engine) : engine->layout.flat_count;
+        which == KEEL_FLAT_WEIGHTS ? keel_engine_weight_count(engine) : engine->layout.moved_count;
     return keel_engine_make_buffer(engine, count * sizeof(float), &engine->flat[which]);
 }
 

@@ -45,14 +45,19 @@ struct keel_layout {
     uint32_t *bucket_end; /* by bucket: how many tiles of `order` lie before its end */
     uint32_t param_count, tile_count, bucket_count;
     uint32_t trained_tiles; /* of `order`: statistics lie behind them */
+    uint32_t moved_tiles;   /* of `order`: what is frozen lies behind them */
+    uint32_t all_buckets;   /* with those of what is frozen, which are last */
     uint64_t flat_count;    /* elements */
+    uint64_t moved_count;   /* of which so many have gradients and moments */
     struct keel_use *uses;  /* ascending by parameter, then by part */
     uint32_t use_count;
     uint64_t uses_count; /* elements of them all, gaps included */
 };
-/* From the graph as autodiff left it, before fusion: so the layout depends on the model alone. */
+/* From the graph as autodiff left it, before fusion: so the layout depends on the model alone. `owned`: all
+ * that there is has owners, so what is frozen has gradients and moments too, of zeros, and counts among the
+ * buckets. */
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
-                                  const struct keel_slice_run *cut, uint64_t bucket_bytes);
+                                  const struct keel_slice_run *cut, uint64_t bucket_bytes, bool owned);
 void keel_layout_fini(struct keel_layout *layout);
 
 /* Whether an accumulator has a row for each slice, and how many these are; whether it is a keel_use. */
@@ -189,7 +194,7 @@ struct keel_engine {
     struct keel_buffer *flat[KEEL_FLAT_COUNT];
     void *gradients_memory;                 /* of the transport; NULL: the device's */
     struct keel_buffer **weights;           /* of the flat buffer, by tile */
-    struct keel_buffer **gradients;         /* likewise */
+    struct keel_buffer **gradients;         /* likewise; NULL of a tile behind layout.moved_count */
     struct keel_buffer *uses, **use_slices; /* of layout.uses; NULL: no parameter has two */
     struct keel_buffer *loss_scale;         /* one of the weights, or NULL; of weights in windows a copy */
     struct keel_buffer *arena, *workspace, *scratch;

@@ -1,9 +1,9 @@
 /* engine_layout.c - the tile table: where parameters lie in the flat buffers, and which ranges become final
  * together.
  *
- * Order: trained parameters, then statistics; among them by the node of the backward pass that adds last to
- * the gradient, then by number. Alignment: KEEL_FLAT_ALIGN, whatever the device. So a layout follows from the
- * model alone, and ranks on unlike boards can exchange whole buckets. */
+ * Order: trained parameters, then statistics, then what is frozen; among them by the node of the backward
+ * pass that adds last to the gradient, then by number. Alignment: KEEL_FLAT_ALIGN, whatever the device. So a
+ * layout follows from the model alone, and ranks on unlike boards can exchange whole buckets. */
 #include "engine_internal.h"
 #include "lower.h"
 
@@ -14,15 +14,15 @@ static const uint64_t default_bucket_bytes = UINT64_C(4) << 20;
 
 struct completion {
     uint32_t node, number;
-    bool statistic;
+    enum { TRAINED, STATISTIC, FROZEN } group;
 };
 
 static int compare_completions(const void *a, const void *b)
 {
     const struct completion *x = a;
     const struct completion *y = b;
-    if (x->statistic != y->statistic)
-        return y->statistic ? -1 : 1;
+    if (x->group != y->group)
+        return x->group < y->group ? -1 : 1;
     if (x->node != y->node)
         return x->node < y->node ? -1 : 1;
     return x->number < y->number ? -1 : x->number > y->number;
@@ -32,8 +32,11 @@ static int compare_completions(const void *a, const void *b)
 static void find_completions(const struct keel_graph *graph, struct completion *out)
 {
     for (uint32_t i = 0; i < graph->param_count; i++)
-        out[i] =
-            (struct completion){.node = UINT32_MAX, .number = i, .statistic = graph->params[i].statistic};
+        out[i] = (struct completion){.node = UINT32_MAX,
+                                     .number = i,
+                                     .group = graph->params[i].frozen      ? FROZEN
+                                              : graph->params[i].statistic ? STATISTIC
+                                                                           : TRAINED};
     for (uint32_t n = 0; n < graph->node_count; n++)
         for (uint32_t i = 0; i < KEEL_NODE_OUT_MAX; i++) {
             keel_value value = graph->nodes[n].out[i];
@@ -67,6 +70,8 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
         param->decay = graph->params[number].decay;
         param->statistic = graph->params[number].statistic;
         param->kept = graph->params[number].kept;
+        param->frozen = graph->params[number].frozen;
+        param->rate = graph->params[number].rate;
         param->fill = graph->params[number].fill;
         param->split = spec->kind == KEEL_SPLIT;
         param->split_dim = param->split ? spec->dim : 0;
@@ -74,8 +79,12 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
         param->place = keel_cut_place(&graph->params[number].whole, spec, cut);
         offset = keel_round_up(offset + param->count, KEEL_FLAT_ALIGN);
         layout->tiles[number].page_count = offset / KEEL_FLAT_ALIGN - layout->tiles[number].first_page;
-        if (!param->statistic)
+        if (completions[i].group == TRAINED)
             layout->trained_tiles = i + 1;
+        if (completions[i].group == FROZEN)
+            continue;
+        layout->moved_tiles = i + 1;
+        layout->moved_count = offset;
     }
     layout->flat_count = offset;
 }
@@ -90,20 +99,22 @@ static uint64_t whole_count(const struct keel_engine_param *param)
 }
 
 /* Tiles, until the bucket of an engine with all slices is as large as aimed at: engines of unequal cuts
- * exchange what is of one bucket, so they have the same. */
+ * exchange what is of one bucket, so they have the same. None has something frozen and something else. */
 static void cut_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
 {
     uint64_t begin = 0, whole = 0;
-    layout->bucket_count = 0;
+    layout->bucket_count = layout->all_buckets = 0;
     for (uint32_t i = 0; i < layout->tile_count; i++) {
-        bool last = i + 1 == layout->tile_count;
-        uint64_t end = last ? layout->flat_count : layout->tiles[layout->order[i + 1]].offset;
+        const bool last = i + 1 == layout->tile_count || i + 1 == layout->moved_tiles;
+        const uint64_t end =
+            i + 1 == layout->tile_count ? layout->flat_count : layout->tiles[layout->order[i + 1]].offset;
         whole += whole_count(&layout->params[layout->order[i]]);
         if (!last && whole * sizeof(float) < bucket_bytes)
             continue;
-        layout->buckets[layout->bucket_count] =
+        layout->buckets[layout->all_buckets] =
             (struct keel_engine_bucket){.offset = begin, .count = end - begin};
-        layout->bucket_end[layout->bucket_count++] = i + 1;
+        layout->bucket_end[layout->all_buckets++] = i + 1;
+        layout->bucket_count += i < layout->moved_tiles;
         begin = end;
         whole = 0;
     }
@@ -114,7 +125,7 @@ static void cut_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
 static void place_buckets(struct keel_layout *layout, uint64_t bucket_bytes)
 {
     cut_buckets(layout, bucket_bytes);
-    while (layout->bucket_count > KEEL_ENGINE_BUCKETS_MAX) {
+    while (layout->all_buckets > KEEL_ENGINE_BUCKETS_MAX) {
         bucket_bytes *= 2;
         cut_buckets(layout, bucket_bytes);
     }
@@ -177,7 +188,7 @@ static enum keel_status allocate(struct keel_layout *layout, const struct keel_g
 }
 
 enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_graph *graph,
-                                  const struct keel_slice_run *cut, uint64_t bucket_bytes)
+                                  const struct keel_slice_run *cut, uint64_t bucket_bytes, bool owned)
 {
     *layout = (struct keel_layout){.params = NULL};
     struct completion *completions = NULL;
@@ -190,6 +201,10 @@ enum keel_status keel_layout_init(struct keel_layout *layout, const struct keel_
         if (layout->uses != NULL)
             place_uses(layout, graph);
         place_buckets(layout, bucket_bytes != 0 ? bucket_bytes : default_bucket_bytes);
+        if (owned) {
+            layout->bucket_count = layout->all_buckets;
+            layout->moved_count = layout->flat_count;
+        }
     } else {
         keel_layout_fini(layout);
     }

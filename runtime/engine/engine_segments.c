@@ -57,7 +57,7 @@ static void walk_nodes(const struct keel_engine *engine, const struct keel_engin
 
 enum keel_status keel_engine_plan_segments(struct keel_engine *engine, struct keel_engine_program *program)
 {
-    const size_t buckets = engine->layout.bucket_count;
+    const size_t buckets = engine->layout.all_buckets;
     struct walk walk = {.segments = NULL};
     uint32_t *tables;
     KEEL_TRY(keel_alloc(3 * buckets, sizeof *tables, (void *)&tables));

@@ -35,16 +35,19 @@ struct keel_update_tensor keel_engine_describe_tile(const struct keel_engine *en
     const struct keel_tile *tile = &engine->layout.tiles[number];
     const struct keel_engine_param *param = &engine->layout.params[tile->param];
     enum keel_tensor_kind kind = param->decay ? KEEL_TENSOR_DECAY : KEEL_TENSOR_PLAIN;
+    if (param->frozen)
+        kind = KEEL_TENSOR_KEPT;
     if (param->statistic)
         kind = is_moved(engine->train.graph, tile->param) ? KEEL_TENSOR_STATISTIC : KEEL_TENSOR_KEPT;
-    return (struct keel_update_tensor){.offset = tile->offset,
-                                       .count = tile->count,
-                                       .first_element = digest_place(engine, tile),
-                                       .kind = kind,
-                                       .momentum = engine->train.graph->params[tile->param].momentum,
-                                       .row = param->place.row,
-                                       .stride = param->place.stride,
-                                       .tile = number};
+    return (struct keel_update_tensor){
+        .offset = tile->offset,
+        .count = tile->count,
+        .first_element = digest_place(engine, tile),
+        .kind = kind,
+        .factor = param->statistic ? engine->train.graph->params[tile->param].momentum : param->rate,
+        .row = param->place.row,
+        .stride = param->place.stride,
+        .tile = number};
 }
 
 /* Slice `slice` of a parameter, of which the engine has a run: the runs of its units, in all that is in front
@@ -203,7 +206,8 @@ static enum keel_status emit_digest(struct keel_engine *engine)
 /* By kernels: drivers of CPUs fill with one thread. */
 static enum keel_status emit_zero(struct keel_engine *engine)
 {
-    struct keel_fill gradients = {.count = engine->layout.flat_count, .y = engine->flat[KEEL_FLAT_GRADIENTS]};
+    struct keel_fill gradients = {.count = engine->layout.moved_count,
+                                  .y = engine->flat[KEEL_FLAT_GRADIENTS]};
     struct keel_fill loss = {.count = 1, .y = engine->loss};
     if (engine->windowed)
         KEEL_TRY(keel_engine_emit_windows(engine));
@@ -323,6 +327,7 @@ static enum keel_status emit_norm(struct keel_engine *engine, struct keel_buffer
     const bool shared = update->sums != NULL;
     const bool boxes = update->boxes != NULL;
     struct keel_norm_tiles tiles = {.count = engine->layout.flat_count,
+                                    .held_count = engine->layout.moved_count,
                                     .page_count = update->box_page_count,
                                     .tensor_count = update->box_count,
                                     .tile_count = update->norm_tiles,
@@ -360,6 +365,7 @@ static struct keel_update describe_update(const struct keel_engine *engine, stru
     return (struct keel_update){.optimizer = engine->optimizer,
                                 .nesterov = engine->nesterov,
                                 .count = engine->layout.flat_count,
+                                .held_count = engine->layout.moved_count,
                                 .tensor_count = engine->layout.tile_count,
                                 .w = engine->flat[KEEL_FLAT_WEIGHTS],
                                 .grad = gradients,
@@ -419,7 +425,7 @@ enum keel_status keel_engine_source_create(struct keel_engine *engine, struct ke
 {
     struct keel_engine_source *source;
     KEEL_ASSERT(engine->training && !engine->in_pieces &&
-                keel_buffer_bytes(gradients) >= engine->layout.flat_count * sizeof(float));
+                keel_buffer_bytes(gradients) >= engine->layout.moved_count * sizeof(float));
     KEEL_TRY(keel_alloc(1, sizeof *source, &source));
     enum keel_status status = emit_source(engine, gradients, source);
     if (status == KEEL_OK)

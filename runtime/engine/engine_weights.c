@@ -42,7 +42,7 @@ bool keel_weights_cut(const struct keel_engine *engine, const struct keel_graph 
 {
     const struct keel_ir_node *at = &graph->nodes[node];
     bool any = false, lacks = false;
-    for (uint32_t b = 0; b < engine->layout.bucket_count; b++)
+    for (uint32_t b = 0; b < engine->layout.all_buckets; b++)
         any = any || needs[b] == segment;
     for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++) {
         const uint32_t bucket = bucket_read(engine, graph, at, i);
@@ -155,7 +155,7 @@ static size_t count_needs(const struct needs *needs)
 
 static enum keel_status find_gathers(const struct keel_engine *engine, struct keel_engine_program *program)
 {
-    struct needs needs = {.engine = engine, .program = program, .buckets = engine->layout.bucket_count};
+    struct needs needs = {.engine = engine, .program = program, .buckets = engine->layout.all_buckets};
     enum keel_status status =
         keel_alloc((size_t)program->list_count * needs.buckets, sizeof *needs.at, (void *)&needs.at);
     if (status == KEEL_OK)
@@ -208,7 +208,7 @@ static uint32_t choose(const struct keel_engine *engine, const uint32_t *order, 
 /* By size, descending. */
 static void sort_buckets(const struct keel_layout *layout, uint32_t *order)
 {
-    for (uint32_t b = 0, at; b < layout->bucket_count; b++) {
+    for (uint32_t b = 0, at; b < layout->all_buckets; b++) {
         for (at = b; at > 0 && layout->buckets[order[at - 1]].count < layout->buckets[b].count; at--)
             order[at] = order[at - 1];
         order[at] = b;
@@ -221,7 +221,7 @@ static void place_buckets(struct keel_engine *engine, uint32_t *order)
     const struct keel_layout *layout = &engine->layout;
     uint32_t count = 0;
     sort_buckets(layout, order);
-    for (uint32_t i = 0; i < layout->bucket_count; i++) {
+    for (uint32_t i = 0; i < layout->all_buckets; i++) {
         const uint32_t window = choose(engine, order, i, count);
         windows->number[order[i]] = window;
         windows->at[order[i]] = windows->count; /* of a new one */
@@ -242,7 +242,7 @@ static void place_buckets(struct keel_engine *engine, uint32_t *order)
 enum keel_status keel_weight_windows_init(struct keel_engine *engine)
 {
     struct keel_weight_windows *windows = &engine->weight_windows;
-    const uint32_t buckets = engine->layout.bucket_count;
+    const uint32_t buckets = engine->layout.all_buckets;
     uint32_t *order = NULL;
     KEEL_TRY(find_gathers(engine, &engine->train));
     KEEL_TRY(find_gathers(engine, &engine->eval));
@@ -293,13 +293,13 @@ struct keel_buffer *keel_engine_weight_windows(const struct keel_engine *engine)
 
 uint64_t keel_engine_weights_at(const struct keel_engine *engine, uint32_t bucket)
 {
-    KEEL_ASSERT(engine->weights_windowed && bucket < engine->layout.bucket_count);
+    KEEL_ASSERT(engine->weights_windowed && bucket < engine->layout.all_buckets);
     return engine->weight_windows.at[bucket];
 }
 
 enum keel_status keel_engine_gathered(struct keel_engine *engine, uint32_t bucket)
 {
-    KEEL_ASSERT(engine->weights_windowed && bucket < engine->layout.bucket_count);
+    KEEL_ASSERT(engine->weights_windowed && bucket < engine->layout.all_buckets);
     for (uint32_t i = 0; i < engine->layout.tile_count && engine->loss_scale != NULL; i++)
         if (engine->layout.params[engine->layout.tiles[i].param].kept &&
             keel_bucket_of_tile(&engine->layout, i) == bucket)

@@ -159,7 +159,7 @@ uint64_t keel_engine_gradient_at(const struct keel_engine *engine, uint32_t buck
 
 uint64_t keel_engine_gradient_count(const struct keel_engine *engine)
 {
-    return engine->windowed ? engine->windows.count : engine->layout.flat_count;
+    return engine->windowed ? engine->windows.count : engine->layout.moved_count;
 }
 
 uint64_t keel_engine_gradient_of_tile(const struct keel_engine *engine, uint32_t tile)

@@ -29,7 +29,7 @@ static inline keel_value arrived(const struct keel_autodiff *autodiff, keel_valu
 }
 
 /* The accumulator of a parameter (a statistic has one too) for the forward node that is walked; 0 when
- * `value` is absent or no parameter. */
+ * `value` is absent, no parameter or frozen: then no node may be made for its gradient alone. */
 keel_value keel_gradient_accumulator(struct keel_autodiff *autodiff, keel_value value);
 static inline keel_value accumulator(struct keel_autodiff *autodiff, keel_value value)
 {

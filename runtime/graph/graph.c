@@ -227,6 +227,7 @@ keel_value keel_graph_param(struct keel_graph *graph, const struct keel_param_sp
                                     .deviation = spec->deviation,
                                     .fill = spec->fill,
                                     .values = spec->values,
+                                    .rate = 1.0F,
                                     .decay = spec->decay,
                                     .statistic = spec->statistic,
                                     .momentum = spec->momentum};

@@ -84,8 +84,9 @@ static void product_gradient(struct keel_autodiff *autodiff, const struct keel_i
     keel_value x = node->in[0];
     keel_value weight = node->in[1];
     keel_value dy = arrived(autodiff, node->out[0]);
-    KEEL_NODE(autodiff->graph, .op = dw, .in = {x, dy}, .into = {accumulator(autodiff, weight)});
-    if (node->in[2] != 0)
+    if (wanted(autodiff, weight))
+        KEEL_NODE(autodiff->graph, .op = dw, .in = {x, dy}, .into = {accumulator(autodiff, weight)});
+    if (wanted(autodiff, node->in[2]))
         KEEL_NODE(autodiff->graph, .op = KEEL_OP_BIAS_GRAD, .in = {dy},
                   .into = {accumulator(autodiff, node->in[2])});
     if (wanted(autodiff, x))
@@ -102,11 +103,19 @@ static void grad_linear_transposed(struct keel_autodiff *autodiff, const struct 
     product_gradient(autodiff, node, KEEL_OP_TRANSPOSED_DW, KEEL_OP_TRANSPOSED_DX);
 }
 
+/* Of a norm whose gamma is frozen beta alone has a sum to itself. */
 static void grad_layernorm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     const keel_value x = node->in[0], gamma = node->in[1], dy = arrived(autodiff, node->out[0]);
-    KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_LAYERNORM_GRAD, .in = {x, gamma, node->out[1], node->out[2], dy},
-                  .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, node->in[2])});
+    const keel_value beta = wanted(autodiff, node->in[2]) ? node->in[2] : 0;
+    if (beta != 0 && !wanted(autodiff, gamma))
+        KEEL_NODE(autodiff->graph, .op = KEEL_OP_BIAS_GRAD, .in = {dy},
+                  .into = {accumulator(autodiff, beta)});
+    if (wanted(autodiff, gamma) || wanted(autodiff, x))
+        KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_LAYERNORM_GRAD,
+                      .in = {x, gamma, node->out[1], node->out[2], dy},
+                      .into = {0, accumulator(autodiff, gamma),
+                               wanted(autodiff, gamma) ? accumulator(autodiff, beta) : 0});
 }
 
 static void grad_rms_norm(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
@@ -385,7 +394,7 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                    .emit = emit_norm},
     /* Operands: x, gamma, mean, 1 / deviation, dy, the gradient that by-passes the norm. */
     [KEEL_OP_LAYERNORM_GRAD - FIRST] = {.name = "layernorm_grad",
-                                        .rule = "*n,n,*,*,*n,*n?->*n,+n,+n?",
+                                        .rule = "*n,n,*,*,*n,*n?->*n,+n?,+n?",
                                         .split = "*",
                                         .in_place = "05",
                                         .emit = emit_norm_grad},
@@ -398,7 +407,7 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                   .emit = emit_norm},
     /* Operands: x, gamma, 1 / root of the mean square, dy, the gradient that by-passes the norm. */
     [KEEL_OP_RMS_NORM_GRAD - FIRST] = {.name = "rms_norm_grad",
-                                       .rule = "*n,n,*,*n,*n?->*n,+n",
+                                       .rule = "*n,n,*,*n,*n?->*n,+n?",
                                        .split = "*",
                                        .in_place = "04",
                                        .emit = emit_norm_grad},

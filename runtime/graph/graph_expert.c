@@ -84,9 +84,10 @@ static void grad_expert_linear(struct keel_autodiff *autodiff, const struct keel
     struct keel_graph *graph = autodiff->graph;
     keel_value x = node->in[0], weight = node->in[1], offsets = node->in[2], bias = node->in[3];
     keel_value dy = arrived(autodiff, node->out[0]);
-    KEEL_NODE(graph, .op = KEEL_OP_EXPERT_DW, .in = {x, dy, offsets},
-              .into = {accumulator(autodiff, weight)});
-    if (bias != 0)
+    if (wanted(autodiff, weight))
+        KEEL_NODE(graph, .op = KEEL_OP_EXPERT_DW, .in = {x, dy, offsets},
+                  .into = {accumulator(autodiff, weight)});
+    if (wanted(autodiff, bias))
         KEEL_NODE(graph, .op = KEEL_OP_EXPERT_BIAS_GRAD, .in = {dy, offsets},
                   .into = {accumulator(autodiff, bias)});
     if (wanted(autodiff, x))

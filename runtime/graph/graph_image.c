@@ -219,14 +219,26 @@ static void grad_conv2d(struct keel_autodiff *autodiff, const struct keel_ir_nod
 {
     const keel_value x = node->in[0], weight = node->in[1], bias = node->in[2];
     const keel_value dy = arrived(autodiff, node->out[0]);
-    KEEL_NODE(autodiff->graph, .op = KEEL_OP_CONV2D_DW, .in = {x, dy},
-              .into = {accumulator(autodiff, weight)}, .attributes = node->attributes);
-    if (bias != 0)
+    if (wanted(autodiff, weight))
+        KEEL_NODE(autodiff->graph, .op = KEEL_OP_CONV2D_DW, .in = {x, dy},
+                  .into = {accumulator(autodiff, weight)}, .attributes = node->attributes);
+    if (wanted(autodiff, bias))
         KEEL_NODE(autodiff->graph, .op = KEEL_OP_BIAS_GRAD, .in = {dy},
                   .into = {accumulator(autodiff, bias)});
     if (wanted(autodiff, x))
         KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_CONV2D_DX, .in = {dy, weight},
                       .attributes = node->attributes);
+}
+
+/* Where a sum goes that the gradient of x needs: to the parameter's accumulator, or of one that is frozen to
+ * a value that nobody reads. */
+static keel_value sum_of(struct keel_autodiff *autodiff, keel_value param)
+{
+    struct keel_graph *graph = autodiff->graph;
+    const keel_value sum = accumulator(autodiff, param);
+    return sum != 0 ? sum
+                    : keel_graph_value(graph, "frozen.grad", KEEL_F32, KEEL_VALUE_TEMP,
+                                       graph->values[param].shape, 0);
 }
 
 /* The forward node adds to the statistics, now that they have accumulators. */
@@ -238,7 +250,7 @@ static void grad_batch_norm(struct keel_autodiff *autodiff, const struct keel_ir
     forward->out[4] = accumulator(autodiff, node->in[4]);
     KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_BATCH_NORM_GRAD,
                   .in = {node->in[0], gamma, node->out[1], node->out[2], arrived(autodiff, node->out[0])},
-                  .into = {0, accumulator(autodiff, gamma), accumulator(autodiff, beta)});
+                  .into = {0, sum_of(autodiff, gamma), sum_of(autodiff, beta)});
 }
 
 static void pool_gradient(struct keel_autodiff *autodiff, const struct keel_ir_node *node, uint32_t op,

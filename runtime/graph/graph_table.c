@@ -43,7 +43,7 @@ static enum keel_status emit_embedding_grad(struct keel_emit *emit, const struct
     struct keel_embedding_grad op = {.batch = (uint32_t)dy->size[0],
                                      .tokens = (uint32_t)dy->size[1],
                                      .width = (uint32_t)dy->size[2],
-                                     .vocab = rows_of(emit, node->out[0]),
+                                     .vocab = node->out[0] != 0 ? rows_of(emit, node->out[0]) : 1,
                                      .first = (uint32_t)node->attributes.place.first,
                                      .ids = buffer_of(emit, node->in[0]),
                                      .dy = buffer_of(emit, node->in[1]),
@@ -195,7 +195,7 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                    .grad = grad_embedding,
                                    .emit = emit_embedding},
     [KEEL_OP_EMBEDDING_GRAD - FIRST] = {.name = "embedding_grad",
-                                        .rule = "#bt,btn->+vn,+tn?",
+                                        .rule = "#bt,btn->+vn?,+tn?",
                                         .split = "vn",
                                         .emit = emit_embedding_grad},
     /* An id that is no row of the table, as -1, is absent. */

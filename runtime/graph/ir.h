@@ -129,13 +129,16 @@ struct keel_ir_node {
 struct keel_ir_param {
     char name[KEEL_VALUE_NAME_BYTES];
     keel_value value;
-    keel_value gradient; /* of its first use, to which those of others are added; 0 until autodiff */
+    keel_value gradient; /* of its first use, to which those of others are added; 0 until autodiff, and of
+                            what is frozen */
     float deviation, fill;
     const void *values;      /* borrowed: first values, or NULL */
     float momentum;          /* of a statistic */
     struct keel_shape whole; /* keel_pass_lower: the shape of all its slices */
+    float rate;              /* that the learning rate is multiplied by: 1, unless the job says so */
     bool decay, statistic;
-    bool kept; /* a statistic that no mean moves: the engine's own */
+    bool kept;   /* a statistic that no mean moves: the engine's own */
+    bool frozen; /* no statistic, and not trained: no node makes its gradient */
 };
 
 struct keel_graph {

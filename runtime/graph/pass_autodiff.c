@@ -72,6 +72,8 @@ static keel_value make_accumulator(struct keel_graph *graph, uint32_t number, ui
 static enum keel_status make_accumulators(struct keel_graph *graph)
 {
     for (uint32_t i = 0; i < graph->param_count; i++) {
+        if (graph->params[i].frozen)
+            continue;
         graph->params[i].gradient = make_accumulator(graph, i, 0);
         if (graph->params[i].gradient == 0)
             return graph->status;
@@ -102,6 +104,8 @@ keel_value keel_gradient_accumulator(struct keel_autodiff *autodiff, keel_value 
     if (value == 0 || graph->values[value].kind != KEEL_VALUE_PARAM)
         return 0;
     const uint32_t number = graph->values[value].param;
+    if (graph->params[number].frozen)
+        return 0;
     struct keel_param_uses *uses = &autodiff->uses[number];
     if (uses->here == 0)
         uses->here = uses->before == 0 ? graph->params[number].gradient
@@ -116,7 +120,7 @@ static void mark_wanted(struct keel_autodiff *autodiff, uint32_t node_count)
 {
     const struct keel_graph *graph = autodiff->graph;
     for (uint32_t i = 0; i < graph->param_count; i++)
-        autodiff->wanted[graph->params[i].value] = !graph->params[i].statistic;
+        autodiff->wanted[graph->params[i].value] = !graph->params[i].statistic && !graph->params[i].frozen;
     for (uint32_t i = 0; i < node_count; i++) {
         const struct keel_ir_node *node = &graph->nodes[i];
         bool any = false;

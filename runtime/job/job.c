@@ -2,6 +2,7 @@
  *
  * One row per key: where it lies in struct keel_job, its type, default, range and help. Reading, checking
  * and writing walk that table (keel/ini.h), so a key is added in one place. */
+#include "job_internal.h"
 #include "plugin.h"
 #include <inttypes.h>
 #include <keel/ini.h>
@@ -21,6 +22,9 @@ _Static_assert((int)KEEL_OPTIMIZER_ADAMW == 0 && (int)KEEL_OPTIMIZER_ADAM == 1 &
                    (int)KEEL_OPTIMIZER_SGD == 2 && (int)KEEL_OPTIMIZER_LARS == 3 &&
                    (int)KEEL_OPTIMIZER_LAMB == 4,
                "the choices of train.optimizer");
+_Static_assert((int)KEEL_DECAY_COSINE == 0 && (int)KEEL_DECAY_LINEAR == 1 && (int)KEEL_DECAY_CONSTANT == 2 &&
+                   (int)KEEL_DECAY_WSD == 3,
+               "the choices of train.decay");
 _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)KEEL_CODEC_DELTA == 2,
                "the choices of snapshot.codec");
 
@@ -33,15 +37,18 @@ _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)K
 
 /* The mark: whether the bits of the run depend on the key, which is then part of the job's identity (LATER
  * too: only where it is not the default, so that runs begun before there was such a key are known); and which
- * models or optimizers use it, where not all do: elsewhere it is an error. */
-enum { FREE, BITS, LATER, MODELS_SHIFT = 8, OPTIMIZERS_SHIFT = 16, USERS_MASK = 255 };
+ * models, optimizers or schedules use it, where not all do: elsewhere it is an error. */
+enum { FREE, BITS, LATER, MODELS_SHIFT = 8, OPTIMIZERS_SHIFT = 16, DECAYS_SHIFT = 24, USERS_MASK = 255 };
 enum { GPT = 1 << KEEL_MODEL_GPT, RESNET = 1 << KEEL_MODEL_RESNET, BERT = 1 << KEEL_MODEL_BERT };
 enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, LLAMA = 1 << KEEL_MODEL_LLAMA };
 enum { GPTS = GPT | BERT | MOE, TEXT = GPTS | LLAMA };
 enum { SGD = 1 << KEEL_OPTIMIZER_SGD, LARS = 1 << KEEL_OPTIMIZER_LARS };
 enum { ADAMS = 1 << KEEL_OPTIMIZER_ADAMW | 1 << KEEL_OPTIMIZER_ADAM | 1 << KEEL_OPTIMIZER_LAMB };
+enum { COSINE = 1 << KEEL_DECAY_COSINE, WSD = 1 << KEEL_DECAY_WSD };
+enum { FALLING = COSINE | WSD | 1 << KEEL_DECAY_LINEAR };
 #define OF_MODELS(models)         ((models) << MODELS_SHIFT)
 #define OF_OPTIMIZERS(optimizers) ((optimizers) << OPTIMIZERS_SHIFT)
+#define OF_DECAYS(decays)         ((decays) << DECAYS_SHIFT)
 
 static const struct keel_ini_key keys[] = {
     {"job", "name", KEEL_INI_TEXT, FIELD(name), "run", 1, 0, NULL, FREE,
@@ -135,12 +142,33 @@ static const struct keel_ini_key keys[] = {
      "microbatches per shard and step"},
     {"train", "batch", KEEL_INI_U32, FIELD(batch), "4", 1, 65536, NULL, BITS, "samples per microbatch"},
     {"train", "lr", KEEL_INI_FLOAT, FIELD(learning_rate), "1e-3", 0, 10, NULL, BITS, "highest learning rate"},
-    {"train", "min_lr", KEEL_INI_FLOAT, FIELD(min_learning_rate), "1e-4", 0, 10, NULL, BITS,
-     "learning rate at the end of the decay"},
+    {"train", "decay", KEEL_INI_CHOICE, FIELD(decay), "cosine", 0, 0, "cosine|linear|constant|wsd",
+     BITS | LATER,
+     "of the learning rate behind the warm-up: half a cosine, or a line, to min_lr; constant: none; wsd: "
+     "none "
+     "until a line of train.cooldown_steps"},
+    {"train", "min_lr", KEEL_INI_FLOAT, FIELD(min_learning_rate), "1e-4", 0, 10, NULL,
+     BITS | OF_DECAYS(FALLING), "learning rate at the end of the decay"},
     {"train", "warmup_steps", KEEL_INI_U64, FIELD(warmup_steps), "20", 0, STEP_MAX, NULL, BITS,
      "linear warm-up"},
-    {"train", "decay_steps", KEEL_INI_U64, FIELD(decay_steps), "0", 0, STEP_MAX, NULL, BITS,
-     "cosine decay ends here; 0: at train.steps"},
+    {"train", "decay_steps", KEEL_INI_U64, FIELD(decay_steps), "0", 0, STEP_MAX, NULL,
+     BITS | OF_DECAYS(FALLING), "the decay ends here; 0: at train.steps"},
+    {"train", "restart_steps", KEEL_INI_U64, FIELD(restart_steps), "0", 0, STEP_MAX, NULL,
+     BITS | LATER | OF_DECAYS(COSINE), "the cosine begins anew after so many steps (SGDR); 0: never"},
+    {"train", "restart_growth", KEEL_INI_U32, FIELD(restart_growth), "1", 1, 16, NULL,
+     BITS | LATER | OF_DECAYS(COSINE), "and each next time after so many times as many"},
+    {"train", "cooldown_steps", KEEL_INI_U64, FIELD(cooldown_steps), "0", 0, STEP_MAX, NULL,
+     BITS | LATER | OF_DECAYS(WSD),
+     "wsd: steps of the decay, the last before decay_steps; 0: a tenth of them"},
+    {"train", "freeze", KEEL_INI_TEXT, FIELD(freeze), "", 0, 0, NULL, BITS | LATER,
+     "parameters that are not trained: names, or patterns as h.0.*, with commas; keel plan --dump lists the "
+     "names"},
+    {"train", "lr_scale", KEEL_INI_TEXT, FIELD(lr_scale), "", 0, 0, NULL, BITS | LATER,
+     "PATTERN:FACTOR with commas: parameters whose learning rate is so many times the others'; the last that "
+     "names "
+     "one counts"},
+    {"train", "no_decay", KEEL_INI_TEXT, FIELD(no_decay), "", 0, 0, NULL, BITS | LATER,
+     "matrices without weight decay, by patterns likewise; biases and norms have none"},
     {"train", "storage", KEEL_INI_CHOICE, FIELD(storage), "f32", 0, 0, "f32|bf16|f16", BITS,
      "of activations that wait for the backward pass; all arithmetic is of float32"},
     {"train", "loss_scale", KEEL_INI_FLOAT, FIELD(loss_scale), "0", 0, 16777216, NULL, BITS,
@@ -370,6 +398,7 @@ static bool is_text(const struct keel_job *job)
 static enum keel_status check_kind(const struct keel_job *job)
 {
     KEEL_TRY(check_users(job, MODELS_SHIFT, find_key(job, "model", "kind"), keel_job_data_kind(job)));
+    KEEL_TRY(check_users(job, DECAYS_SHIFT, find_key(job, "train", "decay"), job->decay));
     return check_users(job, OPTIMIZERS_SHIFT, find_key(job, "train", "optimizer"), job->optimizer);
 }
 
@@ -460,190 +489,6 @@ static bool is_scale(float scale)
     return scale <= 0.0F || (scale >= 1.0F && frexpf(scale, &exponent) <= 0.5F);
 }
 
-/* An entry of cluster.device: NAME, or COUNT*NAME for so many workers. */
-struct device_entry {
-    const char *name; /* within cluster.device, `length` bytes without the blanks around */
-    size_t length;
-    uint32_t count; /* 0: a count that cannot be */
-};
-
-/* Reads the entry at `at`; where the next one begins, NULL behind the last. */
-static const char *read_device(const char *at, struct device_entry *out)
-{
-    at += strspn(at, " ");
-    size_t digits = strspn(at, "0123456789");
-    out->count = 1;
-    if (digits > 0 && at[digits] == '*') {
-        uint64_t count = strtoull(at, NULL, 10);
-        out->count = count <= KEEL_MEMBERS_MAX ? (uint32_t)count : 0;
-        at += digits + 1;
-        at += strspn(at, " ");
-    }
-    size_t length = strcspn(at, ",");
-    const char *next = at[length] == ',' ? at + length + 1 : NULL;
-    while (length > 0 && at[length - 1] == ' ')
-        length--;
-    out->name = at;
-    out->length = length;
-    return next;
-}
-
-static uint32_t count_devices(const struct keel_job *job)
-{
-    struct device_entry entry;
-    uint32_t count = 0;
-    for (const char *at = job->device; at != NULL; count += entry.count)
-        at = read_device(at, &entry);
-    return count;
-}
-
-static enum keel_status check_devices(const struct keel_job *job)
-{
-    struct device_entry entry;
-    uint32_t count = count_devices(job), number = 0;
-    for (const char *at = job->device; at != NULL;) {
-        at = read_device(at, &entry);
-        number++;
-        if (entry.count == 0)
-            return keel_fail(KEEL_INVALID,
-                             "cluster.device = %.200s: entry %u: a count is 1 to %d, as in 4*host",
-                             job->device, number, KEEL_MEMBERS_MAX);
-        if (entry.length == 0 || entry.length >= KEEL_SELECTOR_BYTES)
-            return keel_fail(KEEL_INVALID,
-                             "cluster.device = %.200s: device %u has no name, or one of more than %d bytes",
-                             job->device, number, KEEL_SELECTOR_BYTES - 1);
-    }
-    if (count != 1 && count != job->ranks && count != job->ranks + job->spares)
-        return keel_fail(KEEL_INVALID,
-                         "cluster.device = %.200s: %u devices for %u ranks and %u spares; name one for all, "
-                         "or one for each rank (4*host is four), and then one for each spare if you like",
-                         job->device, count, job->ranks, job->spares);
-    return KEEL_OK;
-}
-
-void keel_job_device(const struct keel_job *job, uint32_t node, uint32_t local, char out[KEEL_SELECTOR_BYTES])
-{
-    uint32_t nodes = job->nodes != 0 ? job->nodes : job->ranks;
-    uint32_t worker =
-        node <= nodes ? (node - 1) * (job->ranks / nodes) + local : job->ranks + (node - nodes - 1);
-    uint32_t left = worker % count_devices(job);
-    struct device_entry entry;
-    const char *at = read_device(job->device, &entry);
-    for (; left >= entry.count; at = read_device(at, &entry))
-        left -= entry.count;
-    KEEL_ASSERT(entry.length < KEEL_SELECTOR_BYTES);
-    memcpy(out, entry.name, entry.length);
-    out[entry.length] = '\0';
-}
-
-/* ---- the axes ------------------------------------------------------------------------------------------ */
-
-/* Whether `ranks` are a product of the axes that are given, with one for the other that can be. */
-static bool is_product(const struct keel_job *job, uint32_t data, uint32_t tensor, uint32_t ranks)
-{
-    if (data > 0 && tensor > 0)
-        return data * tensor == ranks;
-    if (data > 0)
-        return ranks % data == 0 && ranks / data <= job->tensor;
-    return tensor == 0 || ranks % tensor == 0;
-}
-
-/* "data could be 1, 2, 4": values of an axis with which `ranks` would be a product, the other axis as it is
- * given. */
-static void list_axis(const struct keel_job *job, bool data, uint32_t ranks, char *out, size_t bytes)
-{
-    const uint32_t most = data ? job->shards : job->tensor;
-    const char *axis = data ? "data" : "tensor";
-    size_t used = 0;
-    snprintf(out, bytes, "no %s will do", axis);
-    for (uint32_t n = 1; n <= most && used + 16 < bytes; n++)
-        if (is_product(job, data ? n : job->parallel.data, data ? job->parallel.tensor : n, ranks)) {
-            if (used == 0)
-                used = (size_t)snprintf(out, bytes, "%s could be %u", axis, n);
-            else
-                used += (size_t)snprintf(out + used, bytes - used, ", %u", n);
-        }
-}
-
-enum { LIST_BYTES = 80 };
-
-/* Groups of owners that are as large as each other. Where neither axis is given ranks do not share slices. */
-static enum keel_status check_group(const struct keel_job *job, uint32_t ranks)
-{
-    const struct keel_parallel *axes = &job->parallel;
-    const uint32_t positions = axes->data > 0 ? axes->data : axes->tensor > 0 ? ranks / axes->tensor : ranks;
-    char groups[LIST_BYTES];
-    size_t used = 0;
-    if (axes->zero_group == 0 || positions % axes->zero_group == 0)
-        return KEEL_OK;
-    for (uint32_t n = 1; n <= positions && used + 16 < sizeof groups; n++)
-        if (positions % n == 0)
-            used += (size_t)snprintf(groups + used, sizeof groups - used, "%s%u", used == 0 ? "" : ", ", n);
-    return keel_fail(
-        KEEL_INVALID,
-        "parallel.zero_group = %u does not divide the %u data positions of %u ranks; it could be %s",
-        axes->zero_group, positions, ranks, groups);
-}
-
-enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks)
-{
-    char data[LIST_BYTES], tensor[LIST_BYTES];
-    const struct keel_parallel *axes = &job->parallel;
-    uint32_t could = ranks;
-    if (is_product(job, axes->data, axes->tensor, ranks))
-        return check_group(job, ranks);
-    while (could > 1 && !is_product(job, axes->data, axes->tensor, could))
-        could--;
-    if (could == 1)
-        could = (axes->data > 0 ? axes->data : 1) * (axes->tensor > 0 ? axes->tensor : 1);
-    list_axis(job, true, ranks, data, sizeof data);
-    list_axis(job, false, ranks, tensor, sizeof tensor);
-    return keel_fail(
-        KEEL_INVALID,
-        "cluster.ranks = %u is no product of parallel.data = %u and parallel.tensor = %u (0: "
-        "chosen, up to job.shards = %u and job.tensor = %u); with the other as it is, %s, and %s; with both, "
-        "cluster.ranks could be %u",
-        ranks, axes->data, axes->tensor, job->shards, job->tensor, data, tensor, could);
-}
-
-static enum keel_status check_parallel(const struct keel_job *job)
-{
-    const struct keel_parallel *axes = &job->parallel;
-    struct keel_compression compression;
-    if (axes->tensor > job->tensor)
-        return keel_fail(KEEL_INVALID,
-                         "parallel.tensor = %u is above job.tensor = %u, and a rank has one slice at least: "
-                         "give %u at most, or another job.tensor in a new directory",
-                         axes->tensor, job->tensor, job->tensor);
-    if (axes->data > job->shards)
-        return keel_fail(
-            KEEL_INVALID,
-            "parallel.data = %u is above job.shards = %u, and a position has one shard at least: "
-            "give %u at most, or another job.shards in a new directory",
-            axes->data, job->shards, job->shards);
-    if (axes->zero_group > 0 && axes->zero == KEEL_ZERO_NONE)
-        return keel_fail(
-            KEEL_INVALID,
-            "parallel.zero_group = %u: parallel.zero = 0 splits nothing; give 1, 2 or 3, or leave "
-            "the group out",
-            axes->zero_group);
-    if (axes->zero <= KEEL_ZERO_NONE)
-        return KEEL_OK;
-    if (job->optimizer == KEEL_OPTIMIZER_LARS || job->optimizer == KEEL_OPTIMIZER_LAMB)
-        return keel_fail(
-            KEEL_INVALID,
-            "parallel.zero = %u: train.optimizer = lars and lamb scale by norms of whole tensors, "
-            "which no rank has then; give parallel.zero = 0",
-            axes->zero - KEEL_ZERO_NONE);
-    if (keel_job_compression(job, &compression))
-        return keel_fail(
-            KEEL_INVALID,
-            "parallel.zero = %u: train.gradients = %s are summed on the host, whole; give exact, "
-            "or parallel.zero = 0",
-            axes->zero - KEEL_ZERO_NONE, job->gradients);
-    return KEEL_OK;
-}
-
 /* Keys of many hosts, in a job of one: were meant for something. */
 static enum keel_status check_launch(const struct keel_job *job)
 {
@@ -666,7 +511,7 @@ static enum keel_status check_job(const struct keel_job *job)
 {
     KEEL_TRY(check_name(job->name));
     KEEL_TRY(check_launch(job));
-    KEEL_TRY(check_devices(job));
+    KEEL_TRY(keel_job_check_devices(job));
     KEEL_TRY(check_kind(job));
     KEEL_TRY(check_vocabulary(job));
     if (job->val_path[0] != '\0' && !is_default(find_key(job, "data", "val_fraction"), job))
@@ -686,16 +531,15 @@ static enum keel_status check_job(const struct keel_job *job)
         return keel_fail(KEEL_INVALID, "cluster.ranks = %u does not divide over cluster.nodes = %u",
                          job->ranks, job->nodes);
     KEEL_TRY(keel_job_check_snapshots(job));
-    if (job->min_learning_rate > job->learning_rate)
-        return keel_fail(KEEL_INVALID, "train.min_lr = %g is above train.lr = %g",
-                         (double)job->min_learning_rate, (double)job->learning_rate);
+    KEEL_TRY(keel_job_check_schedule(job));
+    KEEL_TRY(keel_job_check_groups(job));
     if (job->loss_scale > 0.0F && job->storage != KEEL_F16)
         return keel_fail(KEEL_INVALID, "train.loss_scale = %g belongs to train.storage = f16",
                          (double)job->loss_scale);
     if (!is_scale(job->loss_scale))
         return keel_fail(KEEL_INVALID, "train.loss_scale = %g: a power of two, 1 at least, or 0",
                          (double)job->loss_scale);
-    return check_parallel(job);
+    return keel_job_check_parallel(job);
 }
 
 /* ---- plug-ins ------------------------------------------------------------------------------------------ */
@@ -811,7 +655,7 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
     const uint64_t steps_of_file = job.steps;
     for (uint32_t i = 0; i < override_count; i++)
         KEEL_TRY(keel_ini_override(table_of(&job), overrides[i], &job));
-    if (job.decay_steps == 0)
+    if (job.decay_steps == 0 && job.decay != KEEL_DECAY_CONSTANT)
         job.decay_steps =
             job.steps > 0 ? job.steps
                           : steps_of_file; /* settled here, so that a longer run later keeps its schedule */

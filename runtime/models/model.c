@@ -152,8 +152,8 @@ static enum keel_status build_plugin(struct keel_graph *graph, const struct keel
     return check_output(graph, job, data, &task);
 }
 
-enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
-                                  const struct keel_data *data)
+static enum keel_status build(struct keel_graph *graph, const struct keel_job *job,
+                              const struct keel_data *data)
 {
     struct keel_gpt_config gpt;
     struct keel_moe_config moe;
@@ -177,6 +177,13 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
         gpt = gpt_of(job, data);
         return keel_model_gpt(graph, &gpt);
     }
+}
+
+enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
+                                  const struct keel_data *data)
+{
+    KEEL_TRY(build(graph, job, data));
+    return keel_model_group(graph, job);
 }
 
 bool keel_model_decodes(const struct keel_job *job, const struct keel_data *data)

@@ -8,6 +8,10 @@
 enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
                                   const struct keel_data *data);
 
+/* What the job's patterns say of the parameters of a model that was built (train.freeze, train.no_decay,
+ * train.lr_scale). keel_model_build asks it. INVALID: a pattern that names none. (model_groups.c) */
+enum keel_status keel_model_group(struct keel_graph *graph, const struct keel_job *job);
+
 /* Whether the model can compute one token from what it keeps of those before it (keel_graph_decode), and the
  * graph that does, of the next token of each of `sequences`: inputs "position", "ids" and "targets" of
  * [sequences, 1]. Not where job.tensor cuts sums into slices, nor where experts may drop tokens. With `rows`

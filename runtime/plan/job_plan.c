@@ -171,17 +171,19 @@ static void share_out(const struct keel_plan_model *model, const struct keel_pla
     }
 }
 
-/* Elements of the flat buffer; what position `owner` of n has of them. */
+/* Elements of the flat buffer, those that are not frozen; what position `owner` of n has of all. */
 struct layout {
-    uint64_t whole, owned;
+    uint64_t whole, moved, owned;
 };
 
 static struct layout lay_out(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
                              uint32_t n, uint32_t owner)
 {
-    struct layout layout = {0, 0};
+    struct layout layout = {0, 0, 0};
     for (uint32_t i = 0; i < model->param_count; i = keel_plan_bucket_end(model, i)) {
-        layout.whole += keel_plan_share_begin(model, seat, i, n, n);
+        const uint64_t count = keel_plan_share_begin(model, seat, i, n, n);
+        layout.whole += count;
+        layout.moved += model->params[model->order[i]].frozen ? 0 : count;
         layout.owned += keel_plan_share_begin(model, seat, i, n, owner + 1) -
                         keel_plan_share_begin(model, seat, i, n, owner);
     }
@@ -254,19 +256,20 @@ static uint32_t count_slots(const struct keel_plan_model *model, const struct ke
     return most;
 }
 
-/* `whole`, `held`: bytes of all elements of the seat, and of those that it holds of what is divided. */
+/* `held`: bytes of the elements that the seat holds of what is divided. */
 static void count_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                        const struct keel_plan_seat *seat, uint64_t whole, uint64_t held,
-                        uint64_t out[KEEL_BYTES_KINDS])
+                        const struct keel_plan_seat *seat, const struct keel_plan_shares *shares,
+                        uint64_t held, uint64_t out[KEEL_BYTES_KINDS])
 {
+    const uint64_t whole = shares->whole, moved = plan->zero > 0 ? whole : shares->moved;
     const struct keel_plan_cut *cut = &model->cuts[seat->slice_count];
     /* Microbatches of a shard are added one after the other: the sum of several is whole on its rank. */
     const bool windows = plan->zero >= 2 && model->microbatches == 1;
     out[KEEL_BYTES_WEIGHTS] = plan->zero >= 3 ? held : whole;
-    out[KEEL_BYTES_GRADIENTS] = windows ? held : whole;
-    out[KEEL_BYTES_OPTIMIZER] = (plan->zero >= 1 ? held : whole) * (model->has_v ? 2 : 1);
+    out[KEEL_BYTES_GRADIENTS] = windows ? held : moved;
+    out[KEEL_BYTES_OPTIMIZER] = (plan->zero >= 1 ? held : moved) * (model->has_v ? 2 : 1);
     out[KEEL_BYTES_ACTIVATIONS] = cut->activation_bytes;
-    out[KEEL_BYTES_WORKSPACE] = cut->accumulator_bytes + count_slots(model, plan, seat, windows) * whole;
+    out[KEEL_BYTES_WORKSPACE] = cut->accumulator_bytes + count_slots(model, plan, seat, windows) * moved;
     if (plan->zero == 0)
         return;
     /* What is held has a place for its sum, and one for its weights, which go from there to all. What is
@@ -282,9 +285,12 @@ void keel_plan_shares(const struct keel_plan_model *model, const struct keel_job
     const struct keel_plan_seat seat = keel_plan_seat(model, plan, place);
     const struct keel_owners_map map = map_of(model, plan, node);
     const bool copied = keel_plan_copies(plan) > 0, grouped = plan->group < plan->data;
-    out->whole = 0;
-    for (uint32_t i = 0; i < model->param_count; i++)
-        out->whole += keel_plan_pages(model, i, &seat) * KEEL_FLAT_ALIGN * ELEMENT_BYTES;
+    out->whole = out->moved = 0;
+    for (uint32_t i = 0; i < model->param_count; i++) {
+        const uint64_t bytes = keel_plan_pages(model, i, &seat) * KEEL_FLAT_ALIGN * ELEMENT_BYTES;
+        out->whole += bytes;
+        out->moved += model->params[i].frozen ? 0 : bytes;
+    }
     if (plan->zero > 0)
         share_out(model, &seat, plan->data, out->owned);
     for (uint32_t p = 0; p < plan->data; p++)
@@ -301,7 +307,7 @@ void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel
                           uint64_t out[KEEL_BYTES_KINDS])
 {
     const struct keel_plan_seat of = keel_plan_seat(model, plan, seat);
-    count_bytes(model, plan, &of, shares->whole, shares->held[of.position], out);
+    count_bytes(model, plan, &of, shares, shares->held[of.position], out);
 }
 
 static uint64_t total_of(const uint64_t bytes[KEEL_BYTES_KINDS])
@@ -566,7 +572,7 @@ static uint64_t compressed_bytes(const struct keel_plan_model *model, const stru
     uint64_t elements = 0;
     for (uint32_t i = 0; i < model->param_count; i++) {
         const struct keel_plan_param *param = &model->params[i];
-        for (uint32_t s = 0; s < (param->units > 0 ? seat->slice_count : 1); s++) {
+        for (uint32_t s = 0; !param->frozen && s < (param->units > 0 ? seat->slice_count : 1); s++) {
             const struct keel_plan_seat one = {.first_slice = seat->first_slice + s, .slice_count = 1};
             elements += keel_compressed_count(&model->compression,
                                               param->rows * keel_plan_columns(model, param, &one));
@@ -580,7 +586,7 @@ void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_jo
 {
     const struct keel_plan_seat seat = keel_plan_seat(model, plan, 0);
     const struct layout own = lay_out(model, &seat, plan->data, plan->data - 1);
-    const uint64_t bytes = own.whole * ELEMENT_BYTES, buckets = model->bucket_count;
+    const uint64_t bytes = own.whole * ELEMENT_BYTES, buckets = model->owned_buckets;
     const uint64_t microbatches =
         (uint64_t)model->microbatches * ((model->shards + plan->data - 1) / plan->data);
     *out = (struct keel_plan_traffic){.shadow_bytes = keel_plan_copies(plan) * own.owned * ELEMENT_BYTES};
@@ -590,8 +596,8 @@ void keel_plan_traffic(const struct keel_plan_model *model, const struct keel_jo
     if (plan->data == 1)
         return;
     if (plan->zero == 0) {
-        add_exchange(&out->data[KEEL_EXCHANGE_ALL_REDUCE], buckets,
-                     model->compressed ? compressed_bytes(model, &seat) : bytes);
+        add_exchange(&out->data[KEEL_EXCHANGE_ALL_REDUCE], model->bucket_count,
+                     model->compressed ? compressed_bytes(model, &seat) : own.moved * ELEMENT_BYTES);
         return;
     }
     add_exchange(&out->data[KEEL_EXCHANGE_REDUCE_SCATTER], buckets, bytes);

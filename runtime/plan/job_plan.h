@@ -38,7 +38,7 @@ struct keel_plan_param {
     uint32_t units;
     uint64_t count; /* of all, in elements */
     uint32_t bucket;
-    bool statistic; /* the optimizer keeps nothing of it */
+    bool statistic, frozen; /* the optimizer keeps nothing of it */
     /* As a snapshot knows it: units are those of dimension split_dim, in each of `outer` parts side by side.
      */
     const char *name; /* of the engine */
@@ -78,6 +78,7 @@ struct keel_plan_model {
     struct keel_plan_param *params; /* owned; by number */
     uint32_t *order;                /* owned; numbers as they lie in the flat buffers, buckets ascending */
     uint32_t param_count, bucket_count;
+    uint32_t owned_buckets;     /* with zero > 0: with those of what is frozen */
     struct keel_plan_cut *cuts; /* owned; of 1 to `tensor` slices, [0] is none */
     struct keel_plan_exchange exchanges[KEEL_EXCHANGE_KINDS];
 };
@@ -142,6 +143,7 @@ struct keel_plan_seat keel_plan_seat(const struct keel_plan_model *model, const 
 /* Of a tensor place: bytes of its flat buffer, and of these what each data position owns, and with copies of
  * what others own holds. Of zero = 0 each has all. */
 struct keel_plan_shares {
+    uint64_t moved; /* of `whole`: what is not frozen */
     uint64_t whole, owned[KEEL_SHARDS_MAX], held[KEEL_SHARDS_MAX];
 };
 void keel_plan_shares(const struct keel_plan_model *model, const struct keel_job_plan *plan, uint32_t place,

@@ -74,7 +74,7 @@ static struct keel_plan_param describe(const struct keel_ir_value *value)
 static uint32_t bucket_at(const struct keel_engine *engine, uint64_t offset)
 {
     uint32_t bucket = 0;
-    while (bucket + 1 < keel_engine_bucket_count(engine) &&
+    while (bucket + 1 < keel_engine_all_bucket_count(engine) &&
            keel_engine_bucket(engine, bucket + 1)->offset <= offset)
         bucket++;
     return bucket;
@@ -114,6 +114,7 @@ static enum keel_status read_params(const struct keel_graph *graph, const struct
 {
     out->param_count = keel_engine_param_count(engine);
     out->bucket_count = keel_engine_bucket_count(engine);
+    out->owned_buckets = keel_engine_all_bucket_count(engine);
     KEEL_TRY(keel_alloc(out->param_count, sizeof *out->params, &out->params));
     KEEL_TRY(keel_alloc(out->param_count, sizeof *out->order, &out->order));
     for (uint32_t i = 0; i < out->param_count; i++) {
@@ -124,6 +125,7 @@ static enum keel_status read_params(const struct keel_graph *graph, const struct
                 : (struct keel_plan_param){.rows = 1, .count = param->count, .outer = 1}; /* loss scale */
         KEEL_ASSERT(out->params[i].count == param->count);
         out->params[i].statistic = param->statistic;
+        out->params[i].frozen = param->frozen;
         out->params[i].name = param->name;
         out->params[i].dims = param->dims;
         memcpy(out->params[i].shape, param->shape, sizeof param->shape);

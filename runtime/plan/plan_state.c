@@ -28,7 +28,7 @@ static enum keel_status put_run(const struct visit *visit, uint32_t part, uint32
     const struct keel_plan_param *p = &visit->model->params[param];
     const uint64_t all = p->rows * keel_plan_columns(visit->model, p, &visit->seat);
     struct run run = {part, param, from, to < all ? to : all};
-    if (p->statistic && part != KEEL_PLAN_WEIGHTS)
+    if ((p->statistic || p->frozen) && part != KEEL_PLAN_WEIGHTS)
         return KEEL_OK;
     /* What all tensor places have is written by each in part. */
     if (visit->writes && p->units == 0 && run.from < run.to) {

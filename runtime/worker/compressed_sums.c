@@ -106,7 +106,7 @@ static enum keel_status map_gradients(const struct keel_trainer *trainer, enum k
     struct keel_queue *queue = keel_engine_queue(trainer->engine);
     void *mapped;
     KEEL_TRY(keel_queue_map(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0,
-                            keel_flat_bytes(trainer), map, &mapped, NULL, NULL));
+                            keel_gradient_bytes(trainer), map, &mapped, NULL, NULL));
     *out = mapped;
     return keel_queue_finish(queue, keel_deadline_after_ns(trainer->stall_ns));
 }
@@ -199,7 +199,7 @@ enum keel_status keel_tape_decode(struct keel_tape_run *run, const struct keel_a
     uint8_t *from = action->slot == KEEL_SUM_ON_HOST ? sums->sum : sums->slots[action->slot].node;
     float *gradients;
     KEEL_TRY(map_gradients(trainer, KEEL_MAP_WRITE, &gradients));
-    memset(gradients, 0, keel_size(keel_flat_bytes(trainer)));
+    memset(gradients, 0, keel_size(keel_gradient_bytes(trainer)));
     const enum keel_status status = decode_boxes(trainer, from, gradients);
     const enum keel_status unmapped = unmap_gradients(trainer, gradients);
     return status != KEEL_OK ? status : unmapped;

@@ -440,7 +440,8 @@ enum keel_status keel_trainer_catch_up(struct keel_trainer *trainer, const struc
     struct keel_owned_layout *now = &trainer->owned.now;
     KEEL_ASSERT(now->filled && now->reduced);
     const struct keel_engine_update request = {.settings = trainer->job->update,
-                                               .learning_rate = keel_learning_rate(trainer->job, now->step),
+                                               .learning_rate =
+                                                   keel_job_learning_rate(trainer->job, now->step),
                                                .step = (uint32_t)now->step};
     keel_hang_enter(trainer->hangs, KEEL_HANG_UPDATE, keel_now_ns());
     enum keel_status status = keel_engine_pieces_update(now->pieces, &request, norm, soon(trainer));

@@ -40,7 +40,7 @@ static enum keel_status make_flat(const struct keel_trainer *trainer, uint64_t b
 static enum keel_status build_slot(struct keel_trainer *trainer, struct keel_partial_buffer *slot)
 {
     const uint32_t buckets = trainer->bucket_count;
-    const uint64_t bytes = keel_flat_bytes(trainer);
+    const uint64_t bytes = keel_gradient_bytes(trainer);
     KEEL_TRY(make_flat(trainer, bytes + KEEL_LOSS_FLOATS * sizeof(float), &slot->flat));
     KEEL_TRY(keel_alloc(buckets + 1, sizeof(struct keel_buffer *), &slot->slices));
     KEEL_TRY(keel_alloc(buckets + 1, sizeof(struct keel_launch_list), &slot->add));
@@ -128,9 +128,9 @@ enum keel_status keel_tape_store(struct keel_tape_run *run, const struct keel_ac
     struct keel_partial_buffer *slot = &trainer->slots[action->slot];
     KEEL_ASSERT(held != NULL && node_in(&trainer->hold, action->slot) == NULL && slot->flat.buffer != NULL);
     KEEL_TRY(keel_queue_copy(queue, keel_engine_flat(trainer->engine, KEEL_FLAT_GRADIENTS), 0,
-                             slot->flat.buffer, 0, keel_flat_bytes(trainer), NULL, NULL));
+                             slot->flat.buffer, 0, keel_gradient_bytes(trainer), NULL, NULL));
     KEEL_TRY(keel_queue_copy(queue, keel_engine_loss(trainer->engine), 0, slot->flat.buffer,
-                             keel_flat_bytes(trainer), sizeof(float), NULL, NULL));
+                             keel_gradient_bytes(trainer), sizeof(float), NULL, NULL));
     held->slot = action->slot;
     return KEEL_OK;
 }

@@ -115,7 +115,7 @@ enum keel_status keel_tape_update(struct keel_tape_run *run, const struct keel_a
     struct keel_trainer *trainer = run->trainer;
     const struct keel_job *job = trainer->job;
     struct keel_trainer_result *result = &run->result;
-    result->learning_rate = keel_learning_rate(job, run->step->step);
+    result->learning_rate = keel_job_learning_rate(job, run->step->step);
     struct keel_engine_update request = {.from =
                                              action->slot >= 0 ? trainer->slots[action->slot].source : NULL,
                                          .settings = job->update,

@@ -117,7 +117,7 @@ enum keel_status keel_tape_loss(struct keel_tape_run *run, const struct keel_act
         const bool apart = slot == KEEL_HOLD_GRADIENTS; /* the engine's loss is a buffer of its own */
         KEEL_TRY(keel_queue_read(keel_engine_queue(trainer->engine),
                                  apart ? keel_engine_loss(trainer->engine) : flat_of(trainer, slot),
-                                 apart ? 0 : keel_flat_bytes(trainer), &trainer->losses[i], sizeof(float),
+                                 apart ? 0 : keel_gradient_bytes(trainer), &trainer->losses[i], sizeof(float),
                                  NULL, NULL));
     }
     return KEEL_OK;

@@ -80,7 +80,7 @@ struct keel_engine_bucket keel_trainer_piece(const struct keel_trainer *trainer,
 {
     KEEL_ASSERT(piece <= trainer->bucket_count);
     if (piece == trainer->bucket_count)
-        return (struct keel_engine_bucket){.offset = trainer->flat_count, .count = 1};
+        return (struct keel_engine_bucket){.offset = trainer->summed_count, .count = 1};
     return *keel_engine_bucket(trainer->engine, piece);
 }
 
@@ -169,6 +169,8 @@ static enum keel_status build_rest(struct keel_trainer *trainer, const struct ke
     KEEL_TRY(build_engine(trainer, config));
     trainer->flat_count = keel_engine_flat_count(trainer->engine);
     trainer->bucket_count = keel_engine_bucket_count(trainer->engine);
+    const struct keel_engine_bucket *last = keel_engine_bucket(trainer->engine, trainer->bucket_count - 1);
+    trainer->summed_count = last->offset + last->count;
     trainer->hold.shard_count = trainer->job->shards;
     return allocate(trainer);
 }

@@ -154,9 +154,6 @@ void keel_trainer_drop(struct keel_trainer *trainer);
 /* Over the job's validation batches. */
 enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_scores *out);
 
-/* Learning rate of a step: linear warm-up, then cosine to min_lr at decay_steps. */
-float keel_learning_rate(const struct keel_job *job, uint64_t step);
-
 /* Generate `tokens` tokens, at least 1, at temperature 0.8: their text on the heap, with a NUL behind
  * *out_bytes. */
 enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t tokens, char **out,

@@ -129,6 +129,7 @@ struct keel_trainer {
     atomic_uint_fast64_t *progress;
     struct keel_trainer_phase phase;
     uint64_t flat_count;
+    uint64_t summed_count; /* of these, what is in buckets: the first */
     uint32_t bucket_count;
     struct keel_buffer **gradient_slices; /* by piece: the last is the engine's loss */
     void *inputs[KEEL_DATA_INPUTS_MAX];   /* one microbatch */
@@ -171,9 +172,10 @@ static inline const void *const *keel_trainer_inputs(const struct keel_trainer *
     return (const void *const *)trainer->inputs;
 }
 
-static inline uint64_t keel_flat_bytes(const struct keel_trainer *trainer)
+/* Of gradients, and of each node of the shard tree without its loss. */
+static inline uint64_t keel_gradient_bytes(const struct keel_trainer *trainer)
 {
-    return trainer->flat_count * sizeof(float);
+    return trainer->summed_count * sizeof(float);
 }
 
 static inline void keel_trainer_drill(const struct keel_trainer *trainer, enum keel_drill_phase at)

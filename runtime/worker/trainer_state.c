@@ -20,13 +20,13 @@ static uint32_t part_count(const struct keel_trainer *trainer)
     return keel_optimizer_has_v((enum keel_optimizer)trainer->job->optimizer) ? 3 : 2;
 }
 
-/* What the optimizer keeps of a tile it trains: of statistics, the loss scale among them, it keeps nothing.
- */
+/* What the optimizer keeps of a tile it trains: of statistics, the loss scale among them, and of what is
+ * frozen it keeps nothing. */
 bool keel_state_is_kept(const struct keel_trainer *trainer, uint32_t tile, uint32_t part)
 {
     const struct keel_tile *of = keel_engine_tile(trainer->engine, tile);
-    return part == KEEL_STATE_WEIGHTS ||
-           (part < part_count(trainer) && !keel_engine_param(trainer->engine, of->param)->statistic);
+    const struct keel_engine_param *param = keel_engine_param(trainer->engine, of->param);
+    return part == KEEL_STATE_WEIGHTS || (part < part_count(trainer) && !param->statistic && !param->frozen);
 }
 
 /* ---- copying ------------------------------------------------------------------------------------------- */

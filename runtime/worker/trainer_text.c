@@ -1,21 +1,9 @@
-/* trainer_text.c - learning rate, and what the loops of validation and generated text (score.h, generate.h)
- * ask of a rank. */
+/* trainer_text.c - what the loops of validation and generated text (score.h, generate.h) ask of a rank. */
 #include "generate.h"
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <string.h>
-
-float keel_learning_rate(const struct keel_job *job, uint64_t step)
-{
-    if (step < job->warmup_steps)
-        return job->learning_rate * (float)(step + 1) / (float)job->warmup_steps;
-    if (step >= job->decay_steps)
-        return job->min_learning_rate;
-    float done = (float)(step - job->warmup_steps) / (float)(job->decay_steps - job->warmup_steps);
-    float share = 0.5f * (1.0f + keel_canon_cos(3.14159265f * done));
-    return job->min_learning_rate + share * (job->learning_rate - job->min_learning_rate);
-}
 
 /* The loss of the batch in trainer->inputs, and its logits where accuracy is asked for. */
 static enum keel_status eval_batch(void *context, float *out_loss)

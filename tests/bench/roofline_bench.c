@@ -232,7 +232,7 @@ static enum keel_status build_mse(const struct row *row, struct keel_launch_list
 /* One tensor: all pages are number 0. */
 static enum keel_status write_tables(uint64_t count)
 {
-    static struct keel_update_tensor tensor = {.kind = KEEL_TENSOR_DECAY};
+    static struct keel_update_tensor tensor = {.kind = KEEL_TENSOR_DECAY, .factor = 1.0F};
     tensor.count = count;
     KEEL_TRY(keel_queue_write(queue, integers[0], 0, &tensor, sizeof tensor, NULL, NULL));
     return keel_queue_fill(queue, integers[1], 0, keel_update_page_count(count) * sizeof(uint32_t), 0, NULL,

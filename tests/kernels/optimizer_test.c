@@ -86,7 +86,7 @@ static struct state build_tensors(struct rig *rig, uint64_t count, const struct 
 /* AdamW of one matrix. */
 static struct state build(struct rig *rig, uint64_t count, const struct keel_control *control)
 {
-    const struct keel_update_tensor tensor = {.count = count, .kind = KEEL_TENSOR_DECAY};
+    const struct keel_update_tensor tensor = {.count = count, .kind = KEEL_TENSOR_DECAY, .factor = 1.0f};
     return build_tensors(rig, count, &tensor, 1, control, (struct keel_update){.nesterov = false});
 }
 
@@ -198,7 +198,7 @@ static void big_norm_body(struct rig *rig, const void *shape)
     ck_ok(keel_alloc(count, sizeof *x, &x));
     for (uint64_t i = 0; i < count; i++)
         x[i] = (float)(i % 1021) * 0x1p-10f - 0.5f;
-    const struct keel_update_tensor tensor = {.count = count, .kind = KEEL_TENSOR_DECAY};
+    const struct keel_update_tensor tensor = {.count = count, .kind = KEEL_TENSOR_DECAY, .factor = 1.0f};
     struct state s;
     build_norm(rig, count, &tensor, 1, &control, rig_bytes(rig, x, count * 4), &s);
     keel_free(x);
@@ -368,13 +368,19 @@ END_TEST
 /* Two matrices, a bias, a statistic and a parameter that is kept, with gaps between them. */
 enum { FLAT = 16 * 1024 + 700, TENSORS = 5 };
 static const struct keel_update_tensor tensors_of_test[TENSORS] = {
-    {.offset = 0, .count = 9001, .first_element = UINT64_C(3) << 40, .kind = KEEL_TENSOR_DECAY, .tile = 4},
+    {.offset = 0,
+     .count = 9001,
+     .first_element = UINT64_C(3) << 40,
+     .kind = KEEL_TENSOR_DECAY,
+     .tile = 4,
+     .factor = 1.0f},
     {.offset = 9 * 1024,
      .count = 67,
      .first_element = UINT64_C(1) << 40,
      .kind = KEEL_TENSOR_PLAIN,
-     .tile = 1},
-    {.offset = 10 * 1024, .count = 5003, .first_element = 0, .kind = KEEL_TENSOR_DECAY, .tile = 0},
+     .tile = 1,
+     .factor = 1.0f},
+    {.offset = 10 * 1024, .count = 5003, .first_element = 0, .kind = KEEL_TENSOR_DECAY, .factor = 1.0f},
     {.offset = 15 * 1024,
      .count = 1,
      .first_element = UINT64_C(9) << 40,
@@ -384,7 +390,7 @@ static const struct keel_update_tensor tensors_of_test[TENSORS] = {
      .count = 700,
      .first_element = UINT64_C(5) << 40,
      .kind = KEEL_TENSOR_STATISTIC,
-     .momentum = 0.1f,
+     .factor = 0.1f,
      .tile = 3},
 };
 static const struct variant {
@@ -442,8 +448,8 @@ static void true_step(const struct variant *variant, const struct keel_update_te
 {
     static double step[FLAT];
     const struct keel_control c = control_of(3);
-    const double rate = (double)c.learning_rate, b1 = (double)c.beta1, b2 = (double)c.beta2,
-                 mu = (double)c.momentum;
+    const double rate = (double)c.learning_rate * (double)tensor->factor, b1 = (double)c.beta1,
+                 b2 = (double)c.beta2, mu = (double)c.momentum;
     const double decay = tensor->kind == KEEL_TENSOR_DECAY ? (double)c.weight_decay : 0.0;
     const enum keel_optimizer optimizer = variant->optimizer;
     const double w_norm = square_root_of_squares(w, tensor->count);
@@ -509,7 +515,7 @@ START_TEST(every_optimizer_is_near_the_truth)
         if (tensor->kind <= KEEL_TENSOR_DECAY)
             true_step(variant, tensor, clip, w + at, g + at, m + at, v + at);
         for (uint64_t i = at; tensor->kind == KEEL_TENSOR_STATISTIC && i < at + tensor->count; i++)
-            w[i] += (double)tensor->momentum * (g[i] - w[i]);
+            w[i] += (double)tensor->factor * (g[i] - w[i]);
     }
     ck_assert_double_le(relative_error(rig_result(rig, s.update.w, FLAT * 4), w, FLAT), 1e-6);
     ck_assert_double_le(relative_error(rig_result(rig, s.update.m, FLAT * 4), m, FLAT), 1e-6);

@@ -100,6 +100,19 @@ static const struct bad bad[] = {
     {"[cluster]\nseal_payloads = true\n", NULL, "nearest known key is cluster.seal_payload"},
     {"[cluster]\nseal_payload = sometimes\n", NULL, "true or false"},
     {"[train]\nmin_lr = 1\n", NULL, "train.min_lr"},
+    {"[train]\ndecay = exponential\n", NULL, "one of cosine|linear|constant|wsd"},
+    {"[train]\ndecay = constant\nmin_lr = 1e-5\n", NULL,
+     "train.min_lr = 1e-05 says nothing to train.decay = constant"},
+    {"[train]\ndecay = constant\ndecay_steps = 9\n", NULL, "train.decay_steps = 9 says nothing"},
+    {"[train]\ndecay = linear\nrestart_steps = 9\n", NULL, "train.restart_steps = 9 says nothing"},
+    {"[train]\ncooldown_steps = 9\n", NULL, "train.cooldown_steps = 9 says nothing to train.decay = cosine"},
+    {"[train]\nrestart_growth = 2\n", NULL, "give train.restart_steps"},
+    {"[train]\ndecay = wsd\ncooldown_steps = 290\n", NULL, "more than the 300 steps"},
+    {"[train]\nlr_scale = *.bias\n", NULL, "PATTERN:FACTOR"},
+    {"[train]\nlr_scale = *.bias:0\n", NULL, "train.freeze is for 0"},
+    {"[train]\nlr_scale = *.bias:2,:3\n", NULL, "PATTERN:FACTOR"},
+    {"[train]\nlr_scale = *.bias:2x\n", NULL, "PATTERN:FACTOR"},
+    {"[train]\nlr_scale = *.bias:nan\n", NULL, "PATTERN:FACTOR"},
     {"[snapshot]\nbandwidth_bytes_s = 100\n", NULL, "65536 or more, or 0 for no cap"},
     {"[snapshot]\npartner = true\n", NULL, "give snapshot.local = DIR"},
     {"[snapshot]\nstore = /s\n", NULL, "give snapshot.local = DIR"},
@@ -203,6 +216,67 @@ START_TEST(a_missing_file_is_named)
     struct keel_job job;
     ck_status(keel_job_load("/nonexistent/x.conf", NULL, 0, &job), KEEL_NOT_FOUND);
     ck_assert(strstr(keel_detail(), "/nonexistent/x.conf") != NULL);
+}
+END_TEST
+
+/* Behind the warm-up: PyTorch 2.15's CosineAnnealingWarmRestarts and LinearLR, and a wsd of two of those. */
+static const struct schedule {
+    const char *keys;
+    uint64_t step;
+    double rate;
+} schedules[] = {
+    {"warmup_steps = 10\n", 0, 0.1},
+    {"warmup_steps = 10\n", 9, 1},
+    {"warmup_steps = 10\n", 10, 1},
+    {"warmup_steps = 10\n", 60, 0.55},
+    {"warmup_steps = 10\n", 110, 0.1},
+    {"warmup_steps = 10\n", 5000, 0.1},
+    {"warmup_steps = 10\nrestart_steps = 10\n", 19, 0.1220254037844386},
+    {"warmup_steps = 10\nrestart_steps = 10\n", 20, 1},
+    {"warmup_steps = 10\nrestart_steps = 10\n", 103, 0.8145033635316129},
+    {"warmup_steps = 10\nrestart_steps = 10\n", 110, 0.1},
+    {"warmup_steps = 10\nrestart_steps = 10\nrestart_growth = 2\n", 19, 0.1220254037844386},
+    {"warmup_steps = 10\nrestart_steps = 10\nrestart_growth = 2\n", 20, 1},
+    {"warmup_steps = 10\nrestart_steps = 10\nrestart_growth = 2\n", 30, 0.55},
+    {"warmup_steps = 10\nrestart_steps = 10\nrestart_growth = 2\n", 40, 1},
+    {"warmup_steps = 10\nrestart_steps = 10\nrestart_growth = 2\n", 79, 0.10138719982009242},
+    {"warmup_steps = 10\nrestart_steps = 10\nrestart_growth = 2\n", 80, 1},
+    {"warmup_steps = 10\ndecay = linear\n", 10, 1},
+    {"warmup_steps = 10\ndecay = linear\n", 35, 0.775},
+    {"warmup_steps = 10\ndecay = linear\n", 109, 0.109},
+    {"warmup_steps = 10\ndecay = linear\n", 110, 0.1},
+    {"warmup_steps = 10\ndecay = wsd\ncooldown_steps = 40\n", 70, 1},
+    {"warmup_steps = 10\ndecay = wsd\ncooldown_steps = 40\n", 90, 0.55},
+    {"warmup_steps = 10\ndecay = wsd\ncooldown_steps = 40\n", 111, 0.1},
+    {"warmup_steps = 10\ndecay = wsd\n", 99, 1},
+    {"warmup_steps = 10\ndecay = wsd\n", 110, 0.1},
+    {"warmup_steps = 109\ndecay = wsd\n", 108, 1},
+    {"warmup_steps = 109\ndecay = wsd\n", 109, 1},
+    {"warmup_steps = 500\n", 300, 0.602},
+};
+
+START_TEST(a_learning_rate_is_a_function_of_the_step)
+{
+    const struct schedule *of = &schedules[_i];
+    struct keel_job job;
+    char text[256];
+    snprintf(text, sizeof text, "[train]\nsteps = 110\nlr = 1\nmin_lr = 0.1\n%s", of->keys);
+    ck_ok(load(text, NULL, &job));
+    ck_assert_double_eq_tol((double)keel_job_learning_rate(&job, of->step), of->rate, 1e-6);
+}
+END_TEST
+
+/* So that more steps are asked for without another key, and are the same run. */
+START_TEST(a_constant_rate_does_not_depend_on_the_number_of_steps)
+{
+    struct keel_job job, longer;
+    char one[KEEL_IDENTITY_BYTES], other[KEEL_IDENTITY_BYTES];
+    ck_ok(load("[train]\ndecay = constant\nlr = 1e-5\n", NULL, &job));
+    ck_ok(load("[train]\ndecay = constant\nlr = 1e-5\n", "train.steps=9000", &longer));
+    keel_job_identity(&job, 1, one);
+    keel_job_identity(&longer, 1, other);
+    ck_assert_str_eq(one, other);
+    ck_assert_float_eq_tol(keel_job_learning_rate(&job, 8999), 1e-5F, 1e-12F);
 }
 END_TEST
 
@@ -435,6 +509,9 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_indented_line_is_a_key_and_not_more_of_the_value_above);
     tcase_add_test(tc, a_file_with_a_nul_is_refused_and_not_read_up_to_there);
     tcase_add_test(tc, a_missing_file_is_named);
+    tcase_add_loop_test(tc, a_learning_rate_is_a_function_of_the_step, 0,
+                        sizeof schedules / sizeof schedules[0]);
+    tcase_add_test(tc, a_constant_rate_does_not_depend_on_the_number_of_steps);
     tcase_add_test(tc, bulk_data_are_sealed_when_the_job_says_so);
     tcase_add_test(tc, identity_follows_what_the_bits_depend_on);
     tcase_add_test(tc, compressed_gradients_are_part_of_the_identity_and_exact_ones_are_what_was);

@@ -3,7 +3,10 @@
 #include "data.h"
 #include "harness.h"
 #include "ir.h"
+#include "model.h"
+#include "ops.h"
 #include "trainer.h"
+#include <fnmatch.h>
 #include <keel/clock.h>
 #include <keel/file.h>
 #include <keel/memory.h>
@@ -186,6 +189,197 @@ START_TEST(sixteen_bits_for_what_waits_change_little)
 }
 END_TEST
 
+/* ---- groups of parameters ---- */
+
+enum { WEIGHTS_MAX = 1 << 15 };
+
+/* The weights of all parameters behind `steps` steps of a job, by number; what the optimizer changes of one
+ * depends on its own gradient alone, since nothing is clipped. */
+static void weights_after(struct keel_job job, uint64_t steps, float *out)
+{
+    struct rig rig;
+    job.update.max_norm = 0.0F;
+    rig_open(&rig, &job, "host");
+    for (uint64_t step = 0; step < steps; step++)
+        run_step(&rig, step);
+    struct keel_engine *engine = keel_trainer_engine(rig.trainer);
+    for (uint32_t i = 0; i < keel_engine_tile_count(engine); i++) {
+        const struct keel_tile *tile = keel_engine_tile(engine, i);
+        ck_assert_uint_le(tile->count, WEIGHTS_MAX);
+        ck_ok(keel_queue_read(keel_engine_queue(engine), keel_engine_flat(engine, KEEL_FLAT_WEIGHTS),
+                              tile->offset * sizeof(float), out + (size_t)i * WEIGHTS_MAX,
+                              tile->count * sizeof(float), NULL, NULL));
+    }
+    ck_ok(keel_queue_finish(keel_engine_queue(engine), keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
+    rig_close(&rig);
+}
+
+/* Of two patterns at most. */
+static bool names(const char *patterns, const char *name)
+{
+    char first[64];
+    const char *comma = strchr(patterns, ',');
+    snprintf(first, sizeof first, "%.*s", comma != NULL ? (int)(comma - patterns) : 63, patterns);
+    return fnmatch(first, name, 0) == 0 || (comma != NULL && fnmatch(comma + 1, name, 0) == 0);
+}
+
+/* `own`: a job in which what `patterns` name has another rule. Behind one step that has the weights of a job
+ * in which all have the rule, and everything else those of a job in which nothing has. */
+static void expect_groups(struct keel_job job, struct keel_job own, struct keel_job all,
+                          uint64_t steps_of_all, const char *patterns)
+{
+    enum { PARAMS_MAX = 64 };
+    static float plain[PARAMS_MAX * WEIGHTS_MAX], grouped[PARAMS_MAX * WEIGHTS_MAX],
+        ruled[PARAMS_MAX * WEIGHTS_MAX];
+    struct keel_data *data;
+    struct keel_graph *graph;
+    uint32_t named = 0, moved = 0;
+    weights_after(job, 1, plain);
+    weights_after(own, 1, grouped);
+    weights_after(all, steps_of_all, ruled);
+    ck_ok(keel_data_open(&job, &data));
+    ck_ok(keel_graph_create(&graph));
+    ck_ok(keel_model_build(graph, &job, data));
+    ck_assert_uint_le(graph->param_count, PARAMS_MAX);
+    for (uint32_t i = 0; i < graph->param_count; i++) {
+        const struct keel_ir_param *param = &graph->params[i];
+        const size_t bytes = sizeof(float) * keel_shape_count(&graph->values[param->value].shape),
+                     at = (size_t)i * WEIGHTS_MAX;
+        if (param->statistic)
+            continue;
+        const bool is = names(patterns, param->name);
+        ck_assert_msg(memcmp(grouped + at, (is ? ruled : plain) + at, bytes) == 0, "%s differs", param->name);
+        named += is;
+        moved += is && memcmp(plain + at, ruled + at, bytes) != 0;
+    }
+    ck_assert_uint_gt(moved, 0);
+    ck_assert_uint_lt(named, graph->param_count);
+    keel_graph_destroy(graph);
+    keel_data_close(data);
+}
+
+static const struct {
+    enum keel_model_kind kind;
+    const char *patterns;
+} groups[] = {
+    {KEEL_MODEL_GPT,
+     "wpe.weight,h.0.*"},         /* the tied table is used in front of what is frozen, and behind it */
+    {KEEL_MODEL_GPT, "*.weight"}, /* biases alone are trained (Ben Zaken et al. 2022, "BitFit") */
+    {KEEL_MODEL_GPT, "wte.weight"},
+    {KEEL_MODEL_RESNET, "*.weight,conv*"},
+    {KEEL_MODEL_BERT, "*.weight"},
+    {KEEL_MODEL_MOE, "h.1.*"},
+    {KEEL_MODEL_LLAMA, "*norm.weight,model.embed_tokens.weight"},
+    {KEEL_MODEL_DLRM, "emb_l.weight,bot_l.*"},
+};
+
+START_TEST(what_is_frozen_stays_and_the_rest_has_the_bits_that_it_has_without)
+{
+    struct keel_job job = tiny(groups[_i].kind), own = job;
+    strcpy(own.freeze, groups[_i].patterns);
+    expect_groups(job, own, job, 0, groups[_i].patterns);
+}
+END_TEST
+
+START_TEST(a_group_has_the_learning_rate_of_a_job_of_that_rate)
+{
+    const enum keel_optimizer optimizers[] = {KEEL_OPTIMIZER_ADAMW, KEEL_OPTIMIZER_SGD, KEEL_OPTIMIZER_LAMB};
+    struct keel_job job = tiny(KEEL_MODEL_GPT), own, all;
+    job.optimizer = optimizers[_i];
+    own = all = job;
+    strcpy(own.lr_scale, "*:3,*.bias:0.5,h.1.mlp.*:0.5,*:1,*.bias:0.5,h.1.mlp.*:0.5");
+    all.learning_rate *= 0.5F;
+    all.min_learning_rate *= 0.5F;
+    expect_groups(job, own, all, 1, "*.bias,h.1.mlp.*");
+}
+END_TEST
+
+START_TEST(a_group_without_decay_is_that_of_a_job_without)
+{
+    struct keel_job job = tiny(KEEL_MODEL_GPT), own = job, all = job;
+    strcpy(own.no_decay, "wte.weight,h.0.attn.*");
+    all.update.weight_decay = 0.0F;
+    expect_groups(job, own, all, 1, "wte.weight,h.0.attn.*");
+}
+END_TEST
+
+static uint32_t count_backward(const struct keel_graph *graph, uint32_t op)
+{
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < graph->node_count; n++)
+        count += graph->nodes[n].backward && (op == KEEL_OP_NONE || graph->nodes[n].op == op);
+    return count;
+}
+
+START_TEST(what_only_frozen_parameters_would_need_is_not_computed)
+{
+    static const struct {
+        uint32_t op, all, rest;
+    } counts[] = {{KEEL_OP_LINEAR_DW, 8, 4},      {KEEL_OP_LINEAR_DX, 8, 4},
+                  {KEEL_OP_TRANSPOSED_DW, 1, 0},  {KEEL_OP_TRANSPOSED_DX, 1, 1},
+                  {KEEL_OP_ATTENTION_GRAD, 2, 1}, {KEEL_OP_LAYERNORM_GRAD, 5, 3},
+                  {KEEL_OP_EMBEDDING_GRAD, 1, 0}, {KEEL_OP_BIAS_GRAD, 8, 4}};
+    struct keel_job job = tiny(KEEL_MODEL_GPT);
+    struct keel_data *data;
+    ck_ok(keel_data_open(&job, &data));
+    for (int frozen = 0; frozen < 2; frozen++) {
+        struct keel_graph *graph;
+        ck_ok(keel_graph_create(&graph));
+        strcpy(job.freeze, frozen ? "wte.weight, wpe.weight, h.0.*" : "");
+        ck_ok(keel_model_build(graph, &job, data));
+        ck_ok(keel_pass_autodiff(graph));
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+            ck_assert_msg(count_backward(graph, counts[i].op) == (frozen ? counts[i].rest : counts[i].all),
+                          "%s: %u", keel_op_row(counts[i].op)->name, count_backward(graph, counts[i].op));
+        keel_graph_destroy(graph);
+    }
+    keel_data_close(data);
+}
+END_TEST
+
+START_TEST(what_is_frozen_has_neither_gradients_nor_moments)
+{
+    struct keel_job job = tiny(KEEL_MODEL_GPT);
+    uint64_t bytes[2], elements = 0;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        struct rig rig;
+        struct keel_engine_facts facts;
+        strcpy(job.freeze, frozen ? "h.*" : "");
+        rig_open(&rig, &job, "host");
+        struct keel_engine *engine = keel_trainer_engine(rig.trainer);
+        keel_engine_facts(engine, &facts);
+        bytes[frozen] = facts.planned_peak_bytes - facts.table_bytes - facts.activation_bytes;
+        for (uint32_t i = 0; frozen && i < keel_engine_tile_count(engine); i++)
+            elements += keel_engine_param(engine, i)->frozen
+                            ? keel_engine_tile(engine, i)->page_count * KEEL_FLAT_ALIGN
+                            : 0;
+        rig_close(&rig);
+    }
+    ck_assert_uint_gt(elements, 0);
+    ck_assert_uint_eq(bytes[0] - bytes[1], 3 * sizeof(float) * elements);
+}
+END_TEST
+
+START_TEST(a_pattern_that_names_nothing_is_refused)
+{
+    struct keel_job job = tiny(KEEL_MODEL_GPT), other = job;
+    struct keel_data *data;
+    ck_ok(keel_data_open(&job, &data));
+    strcpy(job.freeze, "wte.weight,layers.*");
+    strcpy(other.lr_scale, "head.*:2");
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    ck_status(keel_model_build(graph, &job, data), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "train.freeze: layers.* names no parameter of the model"));
+    keel_graph_destroy(graph);
+    ck_ok(keel_graph_create(&graph));
+    ck_status(keel_model_build(graph, &other, data), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "train.lr_scale: head.* names no parameter"));
+    keel_graph_destroy(graph);
+    keel_data_close(data);
+}
+END_TEST
+
 static uint64_t trained_elements(const struct keel_graph *graph)
 {
     uint64_t sum = 0;
@@ -327,6 +521,13 @@ static void cases(TCase *tc)
     tcase_add_test(tc, sizes_that_make_no_residual_network_are_refused_by_their_keys);
     tcase_add_test(tc, sizes_that_make_no_mixture_or_recommendation_are_refused_by_their_keys);
     tcase_add_checked_fixture(tc, make_data, remove_data);
+    tcase_add_loop_test(tc, what_is_frozen_stays_and_the_rest_has_the_bits_that_it_has_without, 0,
+                        sizeof groups / sizeof groups[0]);
+    tcase_add_loop_test(tc, a_group_has_the_learning_rate_of_a_job_of_that_rate, 0, 3);
+    tcase_add_test(tc, a_group_without_decay_is_that_of_a_job_without);
+    tcase_add_test(tc, what_only_frozen_parameters_would_need_is_not_computed);
+    tcase_add_test(tc, what_is_frozen_has_neither_gradients_nor_moments);
+    tcase_add_test(tc, a_pattern_that_names_nothing_is_refused);
     tcase_add_loop_test(tc, its_loss_falls_and_so_does_that_of_validation, 0, BUILT_IN);
     tcase_add_loop_test(tc, another_device_computes_the_same_bits, 0, BUILT_IN);
     tcase_add_loop_test(tc, sixteen_bits_for_what_waits_change_little, 0, BUILT_IN);

@@ -301,19 +301,6 @@ START_TEST(a_snapshot_of_three_ranks_gives_one_rank_the_same_future)
 }
 END_TEST
 
-START_TEST(rates_warm_up_and_decay)
-{
-    struct keel_job job = {
-        .learning_rate = 1.0f, .min_learning_rate = 0.1f, .warmup_steps = 10, .decay_steps = 110};
-    ck_assert_float_eq_tol(keel_learning_rate(&job, 0), 0.1f, 1e-6f);
-    ck_assert_float_eq_tol(keel_learning_rate(&job, 9), 1.0f, 1e-6f);
-    ck_assert_float_eq_tol(keel_learning_rate(&job, 10), 1.0f, 1e-6f);
-    ck_assert_float_eq_tol(keel_learning_rate(&job, 60), 0.55f, 1e-5f);
-    ck_assert_float_eq_tol(keel_learning_rate(&job, 110), 0.1f, 1e-6f);
-    ck_assert_float_eq_tol(keel_learning_rate(&job, 5000), 0.1f, 1e-6f);
-}
-END_TEST
-
 START_TEST(text_is_drawn_by_the_seed_alone)
 {
     struct rig rig;
@@ -345,7 +332,6 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, ranks_write_every_element_of_the_state_once, 0, OPTIMIZERS);
     tcase_add_test(tc, tiles_share_no_page_and_leave_none_out);
     tcase_add_test(tc, a_snapshot_of_three_ranks_gives_one_rank_the_same_future);
-    tcase_add_test(tc, rates_warm_up_and_decay);
     tcase_add_test(tc, text_is_drawn_by_the_seed_alone);
 }
 

@@ -307,8 +307,8 @@ enum keel_status keel_op_layernorm(struct keel_kernels *, const struct keel_laye
                                    struct keel_launch_list *);
 
 /* dx = gradient (+ residual, when not NULL: dx = residual + d, the gradient that by-passes the norm);
- * dgamma += , dbeta += (dbeta may be NULL), rows strictly ascending; with row_slices they are [count, n], as
- * out of keel_bias_grad is. dx may alias residual. */
+ * dgamma += , dbeta += (both may be NULL, or dbeta), rows strictly ascending; with row_slices they are
+ * [count, n], as out of keel_bias_grad is. dx may alias residual. */
 struct keel_layernorm_grad {
     uint32_t rows, n;
     struct keel_slices row_slices;
@@ -425,7 +425,7 @@ enum keel_status keel_op_embedding(struct keel_kernels *, const struct keel_embe
                                    struct keel_launch_list *);
 /* dtable[v, :] += sum over the rows with id first + v, rows ascending (s = 0 + ..; dtable = dtable + s; rows
  * of the table that do not occur are left untouched, ids outside [first, first + vocab) add nothing);
- * dpositions[t, :] += sum over b ascending. */
+ * dpositions[t, :] += sum over b ascending. Either may be NULL. */
 struct keel_embedding_grad {
     uint32_t batch, tokens, width, vocab;
     uint32_t first; /* as in keel_embedding */

@@ -27,7 +27,7 @@ enum keel_status keel_op_loss_scale(struct keel_kernels *, const struct keel_los
 enum keel_tensor_kind {
     KEEL_TENSOR_PLAIN,     /* trained, without weight decay and trust ratio: biases, norms */
     KEEL_TENSOR_DECAY,     /* trained */
-    KEEL_TENSOR_STATISTIC, /* w += momentum * (grad - w): grad is a mean over the batch, neither scaled nor
+    KEEL_TENSOR_STATISTIC, /* w += factor * (grad - w): grad is a mean over the batch, neither scaled nor
                               clipped; moments untouched */
     KEEL_TENSOR_KEPT,      /* stays as it is */
     KEEL_TENSOR_KIND_COUNT
@@ -40,7 +40,7 @@ struct keel_update_tensor {
     uint64_t count;         /* elements, at least 1 */
     uint64_t first_element; /* its place in the digest, as in keel_digest */
     uint32_t kind;          /* enum keel_tensor_kind */
-    float momentum;         /* of a statistic */
+    float factor;           /* of the learning rate, 1 but for groups of its own; of a statistic: momentum */
     uint32_t tile;          /* its place in the tree of the norm: parameters by number, then slices of each */
     uint32_t page;          /* of keel_norm_tiles, where row is above 0: that of its first sum */
     uint64_t row, stride;   /* 0, or of a box: in keel_update its number in the digest is that of keel_digest;
@@ -70,6 +70,7 @@ enum keel_status keel_update_find_pages(const struct keel_update_tensor *tensors
  * into scratch, which is `page_count` floats; without `x` they are there already, of all pages. */
 struct keel_norm_tiles {
     uint64_t count;      /* elements of the flat buffers, gaps included */
+    uint64_t held_count; /* of x, as in keel_update */
     uint64_t page_count; /* keel_norm_page_count, or 0 for tensors that are no boxes */
     uint32_t tensor_count, tile_count;
     struct keel_buffer *x, *tensors, *pages; /* as in keel_update; x may be NULL */
@@ -100,8 +101,8 @@ uint64_t keel_norm_scratch_bytes(uint32_t tile_count);
 enum keel_status keel_op_norm(struct keel_kernels *, const struct keel_norm *, struct keel_launch_list *);
 
 /* With g = grad * norm[1] (norm[1] 0: the step was refused, weights and moments stay), d =
- * control.weight_decay for KEEL_TENSOR_DECAY, else 0, and rate = control.learning_rate: ADAMW  m = b1 m +
- * (1-b1) g; v = b2 v + (1-b2) g g; u = m / bias1 / (sqrt(v / bias2) + epsilon); w -= rate (u + d w)
+ * control.weight_decay for KEEL_TENSOR_DECAY, else 0, and rate = control.learning_rate * factor: ADAMW  m =
+ * b1 m + (1-b1) g; v = b2 v + (1-b2) g g; u = m / bias1 / (sqrt(v / bias2) + epsilon); w -= rate (u + d w)
  * Loshchilov and Hutter 2019 ADAM   g += d w; then as ADAMW with no decay                        Kingma and
  * Ba 2015 SGD    g += d w; m = momentum m + g; w -= rate m; with nesterov w -= rate (g + momentum m)
  * Sutskever et al. 2013 LARS   r = trust |w| / (|g| + d |w|); g += d w; m = momentum m + rate r g; w -= m You
@@ -135,8 +136,9 @@ struct keel_control keel_update_control(const struct keel_update_settings *setti
 bool keel_optimizer_has_v(enum keel_optimizer optimizer);
 struct keel_update {
     enum keel_optimizer optimizer;
-    bool nesterov;  /* SGD */
-    uint64_t count; /* elements of the flat buffers, gaps included */
+    bool nesterov;       /* SGD */
+    uint64_t count;      /* elements of the flat buffers, gaps included */
+    uint64_t held_count; /* of which grad, m and v have so many: tensors beyond are kept; 0: count */
     uint32_t tensor_count;
     struct keel_buffer *w, *grad, *m, *v; /* v may be NULL where it is not needed */
     struct keel_buffer *norm, *control;

@@ -7,9 +7,11 @@
  * snapshots.
  *
  * Flat buffers. Parameters lie in one flat device buffer, in the order in which the backward pass
- * finishes their gradients, statistics last; gradients and the optimizer's m and v have the same layout. Gaps
- * for alignment are zero and stay zero. A *bucket* is a contiguous range of it whose gradients are final at
- * one point of the backward pass.
+ * finishes their gradients, statistics behind them and what is frozen last; gradients and the optimizer's m
+ * and v have the same layout, as far as something is not frozen. Gaps for alignment are zero and stay zero. A
+ * *bucket* is a contiguous range of it whose gradients are final at one point of the backward pass. What is
+ * frozen is in no bucket, but of an engine that is made `in_pieces`, where each bucket has owners: its
+ * gradients are zeros there.
  *
  * One thread at a time per engine. */
 #ifndef KEEL_ENGINE_H
@@ -97,6 +99,8 @@ struct keel_engine_param {
     bool statistic; /* not trained: follows a mean (keel_param_spec) */
     bool kept;      /* a statistic that no mean moves: the engine's own, of no model (the loss scale; keys and
                        values of keel_graph_attention_decode) */
+    bool frozen;    /* no statistic, and not trained either */
+    float rate;     /* that the learning rate is multiplied by */
     float fill;     /* what it begins with, unless first weights are drawn */
     bool split;     /* over the tensor axis: shape and count are those of the engine's slices, and `place` is
                        where these lie in the whole; else every engine has all of it */
@@ -146,6 +150,9 @@ struct keel_engine_bucket {
 /* At most so many: their sums are all in flight at once, and a group bounds what is. */
 enum { KEEL_ENGINE_BUCKETS_MAX = 192 };
 uint32_t keel_engine_bucket_count(const struct keel_engine *engine);
+/* With those of what is frozen, which an engine `in_pieces` counts anyway, as others would that have owners.
+ */
+uint32_t keel_engine_all_bucket_count(const struct keel_engine *engine);
 const struct keel_engine_bucket *keel_engine_bucket(const struct keel_engine *engine, uint32_t index);
 
 /* Where a bucket's gradients lie in the buffer of gradients, in elements: with `windows` several have the
@@ -391,7 +398,8 @@ uint64_t keel_engine_digest_shared(const struct keel_engine *engine);
 /* ---- facts for reports and tests ---- */
 
 struct keel_engine_facts {
-    uint64_t parameters;         /* elements that are trained: no statistics */
+    uint64_t parameters;         /* elements that are no statistics */
+    uint64_t frozen;             /* of these: not trained */
     uint64_t planned_peak_bytes; /* device memory by plan; equals the device's counter */
     uint64_t table_bytes;      /* of these: inputs, tables, scratch and workspace of kernels. All else are the
                                   flat buffers and pieces of them, activations, accumulators and windows */

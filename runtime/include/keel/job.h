@@ -20,7 +20,7 @@
 KEEL_API_BEGIN
 
 enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128, KEEL_SELECTORS_BYTES = 256 };
-enum { KEEL_JOB_GRADIENTS_BYTES = 32 };
+enum { KEEL_JOB_GRADIENTS_BYTES = 32, KEEL_JOB_PATTERNS_BYTES = 256 };
 
 /* Initial data.path: of the sources; an installed Keel has it in share/keel/data. */
 #define KEEL_JOB_TEXT "build/data/english.txt"
@@ -39,6 +39,8 @@ enum keel_model_kind {
     KEEL_MODEL_PLUGIN, /* of a file: keel_job_plugin */
     KEEL_MODEL_KIND_COUNT
 };
+/* What becomes of the learning rate behind the warm-up. */
+enum keel_decay { KEEL_DECAY_COSINE, KEEL_DECAY_LINEAR, KEEL_DECAY_CONSTANT, KEEL_DECAY_WSD };
 /* What is done about a loss that explodes. */
 enum keel_spike_policy { KEEL_SPIKE_WARN, KEEL_SPIKE_STOP, KEEL_SPIKE_BACK };
 /* Who starts the agents: the launcher, on its own host; people, and the launcher waits for them; the
@@ -102,13 +104,20 @@ struct keel_job {
     uint32_t microbatches; /* per shard and step */
     uint32_t batch;        /* sequences per microbatch */
     float learning_rate, min_learning_rate;
+    uint32_t decay;                     /* enum keel_decay */
     uint64_t warmup_steps, decay_steps; /* decay_steps 0: steps, of the file if an override makes them 0 */
+    uint64_t restart_steps;             /* of the cosine; 0: none */
+    uint32_t restart_growth;            /* each cosine is so many times as long as the one before */
+    uint64_t cooldown_steps;            /* wsd; 0: a tenth of decay_steps */
     uint32_t storage;                   /* enum keel_dtype: of what waits for the backward pass */
     float loss_scale;                   /* of storage f16; 0: found */
     uint32_t optimizer;                 /* enum keel_optimizer */
     bool nesterov;
-    struct keel_update_settings update; /* goes as it is to the kernels */
-    uint64_t eval_every;                /* 0: never */
+    struct keel_update_settings update;     /* goes as it is to the kernels */
+    char freeze[KEEL_JOB_PATTERNS_BYTES];   /* names of parameters, or globs of names, with commas */
+    char no_decay[KEEL_JOB_PATTERNS_BYTES]; /* likewise */
+    char lr_scale[KEEL_JOB_PATTERNS_BYTES]; /* each with :FACTOR behind it */
+    uint64_t eval_every;                    /* 0: never */
     uint32_t eval_batches;
     char gradients[KEEL_JOB_GRADIENTS_BYTES]; /* "" is "exact": keel_job_compression */
     bool check_products;                      /* checksums of the results of products of linear layers */
@@ -195,6 +204,19 @@ enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks
 /* What becomes of a shard's gradients before they are added to those of others (train.gradients). False: they
  * stay as they are, and *out too. The job was loaded. */
 bool keel_job_compression(const struct keel_job *job, struct keel_compression *out);
+
+/* The learning rate of a step, counted from 0: a function of the job and the step alone, so that every rank
+ * has it in every life. With lr, min_lr, warm-up W, decay_steps D: step < W   lr (step + 1) / W step >= D
+ * min_lr (constant: D is none) cosine     min_lr + (lr - min_lr) (1 + cos(pi t)) / 2, with t = (step - W) /
+ * (D - W)  (Loshchilov and Hutter 2017, "SGDR"); with restarts t = (step - begin) / length of the cosine that
+ * the step is in: they begin at W, the first is restart_steps long, the next restart_growth times as long as
+ * the one before linear     min_lr + (lr - min_lr) (1 - t) wsd        lr; in the last cooldown_steps C before
+ * D linear, with t = (step - (D - C)) / C  (Hu et al. 2024, "MiniCPM") in float32, with the canonical cosine.
+ */
+float keel_job_learning_rate(const struct keel_job *job, uint64_t step);
+
+/* PATTERN:FACTOR of train.lr_scale: the pattern is left in `text`. False: no factor above 0 is behind it. */
+bool keel_job_read_factor(char *text, float *out);
 
 /* What the tokens of the text are (data.vocab); of BPE *out_files names the tokenizer's, else it is NULL. The
  * job was loaded. */

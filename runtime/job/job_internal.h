@@ -1,0 +1,12 @@
+/* job_internal.h - what the files of a job check of it. Each: INVALID by the key. */
+#ifndef KEEL_JOB_INTERNAL_H
+#define KEEL_JOB_INTERNAL_H
+
+#include <keel/job.h>
+
+enum keel_status keel_job_check_devices(const struct keel_job *job);  /* job_devices.c */
+enum keel_status keel_job_check_parallel(const struct keel_job *job); /* job_axes.c */
+enum keel_status keel_job_check_schedule(const struct keel_job *job); /* job_schedule.c */
+enum keel_status keel_job_check_groups(const struct keel_job *job);   /* job_groups.c */
+
+#endif

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Training as people do it: what is frozen, groups with rules of their own, and schedules have the same bits on any
+# plan, through ranks that are killed and runs that are cut in two.
+set -u
+here=$(dirname "$0")
+. "$here/script.sh"
+
+train() { # DIR ARGUMENTS...: a small llama; they win over what is set here
+    out=$1
+    shift
+    for setting in model.width=16 model.heads=2 model.layers=2 model.block=16 train.batch=2 train.decay_steps=6 \
+        train.warmup_steps=2 train.eval_every=3 train.eval_batches=2 snapshot.every=3 job.shards=4 job.tensor=2 \
+        cluster.device=host cluster.timeout_s=1 parallel.bucket=4096; do
+        set -- --set "$setting" "$@"
+    done
+    timeout 600 "$KEEL" run "$here/../../runtime/jobs/llama-demo.conf" --out "$root/$out" "$@" >"$root/log" 2>&1
+}
+grouped() { # DIR ARGUMENTS...
+    out=$1
+    shift
+    train "$out" --set 'train.freeze=model.layers.0.*,model.embed_tokens.weight' --set 'train.lr_scale=*norm.weight:2' \
+        --set 'train.no_decay=*.o_proj.weight' --set train.decay=wsd --set train.cooldown_steps=2 --set train.steps=6 "$@"
+}
+
+grouped one
+check "a run of one rank" [ "$(steps "$root/one" | wc -l)" -eq 6 ]
+names() { "$KEEL" ckpt show "$root/one" | sed -n 's/.* f32 *\([^ ]*\) .*/\1/p'; }
+check "weights that are frozen are in its snapshots" [ "$(names | grep -c '^model.layers.0')" -eq 9 ]
+check "without moments" [ "$(names | grep -c '^adam.*\(layers.0\|embed_tokens\)')" -eq 0 ]
+check "which others have" [ "$(names | grep -c '^adam.m/model.layers.1')" -eq 9 ]
+grouped killed --ranks 3 --drill kill:rank=1,step=4
+check "three ranks, of which one is killed, have the same bits" same_bits "$root/one" "$root/killed"
+check "as well as its loss" grep -q '"event":"recovery"' "$root/killed/events.jsonl"
+grouped owned --ranks 3 --set parallel.zero=1 --drill kill:rank=1,step=4,at=spread
+check "or own pieces" same_bits "$root/one" "$root/owned"
+grouped gathered --ranks 2 --set parallel.zero=3
+check "or gather weights" same_bits "$root/one" "$root/gathered"
+grouped sliced --ranks 4 --set parallel.tensor=2 --set parallel.data=2 --drill kill:rank=3,step=5
+check "or share slices" same_bits "$root/one" "$root/sliced"
+grouped cut --set train.steps=4
+grouped cut --set train.steps=6 --ranks 2
+check "a run that was cut in two has them too" same_bits "$root/one" "$root/cut"
+grouped other --set train.freeze=model.layers.0.mlp.up_proj.weight --resume none
+check "what is frozen belongs to the run" [ "$(steps "$root/one" | tail -1)" != "$(steps "$root/other" | tail -1)" ]
+sent() { sed -n 's/^{"step":6,.*"sent_bytes":\([0-9]*\).*/\1/p' "$root/$1/metrics.jsonl"; }
+grouped both --ranks 2
+train whole --ranks 2 --set train.steps=6
+check "gradients of what is frozen are not sent" [ "$(sent both)" -lt $(($(sent whole) * 6 / 10)) ]
+# Fine-tuning: weights of another run, of which most stay.
+"$KEEL" ckpt export "$root/whole" "$root/w.safetensors" --only weights >"$root/log" 2>&1
+tune() { train tuned --set 'train.freeze=model.layers.*,model.embed_tokens.weight' --set train.steps=6 "$@"; }
+tune --prepare
+"$KEEL" ckpt import "$root/w.safetensors" "$root/tuned" --for-training >"$root/log" 2>&1
+tune --ranks 2 --drill kill:rank=1,step=3
+check "imported weights are tuned through a kill" [ "$(steps "$root/tuned" | wc -l)" -eq 6 ]
+"$KEEL" ckpt diff "$root/whole" "$root/tuned" | grep -v adam >"$root/log" 2>&1
+check "what is tuned moves" grep -q 'model.norm.weight' "$root/log"
+check "and nothing else does" [ "$(grep -c 'layers\|embed' "$root/log")" -eq 0 ]
+train bad --set train.steps=6 --set 'train.freeze=h.0.*'
+code=$?
+check "a pattern that names nothing is refused" [ "$code" -eq 2 ]
+check "by name" grep -qF "train.freeze: h.0.* names no parameter of the model" "$root/log"
+train bad --set train.steps=6 --set 'train.freeze=*'
+check "so is a model of which nothing is trained" grep -qF "the graph has no parameter to train: all are frozen" "$root/log"
+"$KEEL" plan "$root/one/job.conf" --ranks 2 --dump >"$root/plan" 2>&1
+check "keel plan says what is frozen" [ "$(grep -c '  frozen$' "$root/plan")" -eq 10 ]
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
