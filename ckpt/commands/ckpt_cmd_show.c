@@ -132,11 +132,13 @@ static enum keel_status show(void *context, const struct keel_cmd_place *places,
                              struct keel_snapshot *const *snapshots)
 {
     struct show *show = context;
+    struct keel_snapshot *whole;
     (void)places;
+    KEEL_TRY(keel_snapshot_whole(snapshots[0], &whole));
     if (show->json)
-        show->code = show_json(snapshots[0]);
+        show->code = show_json(whole);
     else
-        show_text(snapshots[0]);
+        show_text(whole);
     return KEEL_OK;
 }
 

@@ -42,8 +42,7 @@ static enum keel_status add_use(struct keel_load_plan *plan, const struct keel_l
 static enum keel_status add_uses(struct keel_load_plan *plan, uint32_t part_number)
 {
     const struct keel_load_part *part = &plan->parts[part_number];
-    const struct keel_piece *p = &plan->snapshot->pieces[part->piece];
-    struct piece own = piece_of(&plan->snapshot->shards[p->shard], p->record);
+    struct piece own = piece_of(&plan->snapshot->shards[part->shard], part->record);
     struct keel_box held = keel_record_box(own.record), box = part->box;
     uint32_t dims = own.record->dims;
     bool all = keel_box_elements(&box, dims) == own.elements;
@@ -51,7 +50,7 @@ static enum keel_status add_uses(struct keel_load_plan *plan, uint32_t part_numb
     while (at != UINT64_MAX) {
         uint64_t number = at / own.chunk_elements;
         uint64_t end = least((number + 1) * own.chunk_elements, own.elements);
-        struct keel_load_use use = {.shard = p->shard,
+        struct keel_load_use use = {.shard = part->shard,
                                     .chunk = (uint32_t)(own.record->first_chunk + number),
                                     .part = part_number,
                                     .copy_chunk = KEEL_USE_STORED};
@@ -79,7 +78,7 @@ void keel_load_use_range(const struct keel_load_plan *plan, const struct keel_lo
     uint64_t from = (use->chunk - own.record->first_chunk) * own.chunk_elements;
     uint64_t to = least(from + own.chunk_elements, own.elements);
     if (use->copy_chunk != KEEL_USE_STORED) {
-        struct piece copy = piece_of(shard, plan->snapshot->pieces[plan->parts[use->part].piece].record);
+        struct piece copy = piece_of(shard, plan->parts[use->part].record);
         uint64_t copy_from = use->copy_chunk * copy.chunk_elements;
         from = from > copy_from ? from : copy_from;
         to = least(to, copy_from + copy.chunk_elements);
@@ -122,6 +121,7 @@ size_t keel_load_plan_uses(const struct keel_load_plan *plan, size_t first)
 
 struct adding {
     struct keel_load_plan *plan;
+    const struct keel_tensor *tensor;
     uint32_t load, failed;
 };
 
@@ -132,9 +132,16 @@ static enum keel_status add_part(void *context, uint32_t piece, const struct kee
     if (plan->part_count >= KEEL_PART_NONE)
         return keel_fail(KEEL_LIMIT, "%s: the boxes fall into too many parts; load fewer at once",
                          plan->snapshot->place.path);
+    struct keel_merged_piece at;
+    KEEL_TRY(keel_snapshot_piece(plan->snapshot, adding->tensor, piece, &at));
+    KEEL_TRY(keel_snapshot_need(plan->snapshot, adding->tensor, &at));
     KEEL_TRY(keel_grow(&plan->parts, &plan->part_capacity, plan->part_count + 1, sizeof *plan->parts));
-    plan->parts[plan->part_count] =
-        (struct keel_load_part){.load = adding->load, .piece = piece, .failed = adding->failed, .box = *box};
+    plan->parts[plan->part_count] = (struct keel_load_part){.load = adding->load,
+                                                            .piece = piece,
+                                                            .shard = at.shard,
+                                                            .record = at.record,
+                                                            .failed = adding->failed,
+                                                            .box = *box};
     return add_uses(plan, (uint32_t)plan->part_count++);
 }
 
@@ -157,11 +164,10 @@ static enum keel_status find_tensor(const struct keel_snapshot *snapshot, const 
     if (tensor == NULL)
         return keel_fail(KEEL_NOT_FOUND, "%s: holds no tensor %s; see keel ckpt show for what it holds",
                          snapshot->place.path, box->name);
-    const struct keel_format_record *record = keel_snapshot_record(snapshot, tensor->first_piece);
-    if (record->dtype != (uint32_t)box->dtype || record->dims != box->dims ||
-        memcmp(record->shape, box->shape, box->dims * sizeof box->shape[0]) != 0) {
+    if (tensor->dtype != (uint32_t)box->dtype || tensor->dims != box->dims ||
+        memcmp(tensor->shape, box->shape, box->dims * sizeof box->shape[0]) != 0) {
         char stored[96], wanted[96];
-        describe(record->dtype, record->dims, record->shape, stored, sizeof stored);
+        describe(tensor->dtype, tensor->dims, tensor->shape, stored, sizeof stored);
         describe((uint32_t)box->dtype, box->dims, box->shape, wanted, sizeof wanted);
         return keel_fail(
             KEEL_MISMATCH,
@@ -178,8 +184,8 @@ static enum keel_status plan_all(struct keel_load_plan *plan)
     for (uint32_t i = 0; i < plan->load_count; i++) {
         const struct keel_region *region = &plan->loads[i].box;
         const struct keel_tensor *tensor = NULL;
-        struct adding adding = {plan, i, KEEL_PART_NONE};
         KEEL_TRY(find_tensor(plan->snapshot, region, &tensor));
+        struct adding adding = {plan, tensor, i, KEEL_PART_NONE};
         struct keel_box box = keel_box_of(region);
         plan->wanted_bytes += keel_region_bytes(region);
         KEEL_TRY(keel_snapshot_cover(plan->snapshot, tensor, &box, NULL, add_part, &adding));
@@ -191,7 +197,7 @@ static enum keel_status plan_all(struct keel_load_plan *plan)
     return KEEL_OK;
 }
 
-enum keel_status keel_load_plan_make(const struct keel_snapshot *snapshot, const struct keel_load *loads,
+enum keel_status keel_load_plan_make(struct keel_snapshot *snapshot, const struct keel_load *loads,
                                      uint32_t count, struct keel_load_plan *out)
 {
     struct keel_load_plan plan = {.snapshot = snapshot, .loads = loads, .load_count = count};
@@ -231,9 +237,9 @@ static enum keel_status failed_pieces(const struct keel_load_plan *plan, uint32_
 static enum keel_status replace_use(struct keel_load_plan *plan, const struct keel_load_use *use)
 {
     struct keel_load_part part = plan->parts[use->part]; /* parts may move */
-    const struct keel_format_record *record = keel_snapshot_record(plan->snapshot, part.piece);
+    const struct keel_format_record *record = &plan->snapshot->shards[part.shard].records[part.record];
     const struct keel_tensor *tensor = keel_tensor_find(plan->snapshot, record->name);
-    struct adding adding = {plan, part.load, use->part};
+    struct adding adding = {plan, tensor, part.load, use->part};
     struct keel_box boxes[KEEL_BOX_RANGE_MAX];
     struct keel_piece_chain *without;
     uint64_t from, to;

@@ -1,8 +1,9 @@
 /* load_plan.h - which chunks a set of boxes needs, in the order of the shards' tables, which is the one in
- * which our writers lay them down, and what of each goes where. Pure but for memory: no file is touched.
+ * which our writers lay them down, and what of each goes where. No chunk is read: of a merged index the parts
+ * that are asked for, and the indexes of shards that hold something.
  *
  * A chunk stands in the plan once, whatever number of boxes want something of it: all its uses follow each
- * other. A rounded copy (codec same) needs its master's chunks. 16 bytes a use, and 144 for each part of a
+ * other. A rounded copy (codec same) needs its master's chunks. 16 bytes a use, and 152 for each part of a
  * box that one piece holds. */
 #ifndef KEEL_CKPT_LOAD_PLAN_H
 #define KEEL_CKPT_LOAD_PLAN_H
@@ -15,6 +16,7 @@
 /* A part of a box, from one piece. */
 struct keel_load_part {
     uint32_t load, piece;
+    uint32_t shard, record; /* of the piece */
     uint32_t failed; /* the part that this one stands in for, or KEEL_PART_NONE: its piece is damaged here */
     struct keel_box box;
 };
@@ -26,7 +28,7 @@ struct keel_load_use {
 };
 
 struct keel_load_plan {
-    const struct keel_snapshot *snapshot; /* borrowed, as are loads */
+    struct keel_snapshot *snapshot; /* borrowed, as are loads */
     const struct keel_load *loads;
     uint32_t load_count;
     struct keel_load_part *parts; /* owned; only grows */
@@ -36,8 +38,9 @@ struct keel_load_plan {
     uint64_t needed_bytes; /* stored bytes of the chunks, each once; without bases */
 };
 
-/* NOT_FOUND, MISMATCH, INVALID: of a box; CORRUPT: a hole. */
-enum keel_status keel_load_plan_make(const struct keel_snapshot *snapshot, const struct keel_load *loads,
+/* NOT_FOUND, MISMATCH, INVALID: of a box; CORRUPT: a hole, or of a merged index or a shard that is opened for
+ * it. */
+enum keel_status keel_load_plan_make(struct keel_snapshot *snapshot, const struct keel_load *loads,
                                      uint32_t count, struct keel_load_plan *out);
 void keel_load_plan_fini(struct keel_load_plan *plan);
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <keel/disk.h>
 #include <keel/memory.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- open and close ------------------------------------------------------------------------------------ */
@@ -17,13 +18,12 @@ static bool is_here(const struct keel_step_place *place, uint32_t rank)
     return keel_disk_stat(place->fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
 }
 
-static enum keel_status load_shards(struct keel_snapshot *snapshot, bool elsewhere)
+static enum keel_status load_shards(struct keel_snapshot *snapshot, enum keel_open_how how)
 {
     const struct keel_manifest *manifest = &snapshot->manifest;
     uint32_t count = manifest->info.shard_count;
-    KEEL_TRY(keel_alloc(count, sizeof *snapshot->shards, &snapshot->shards));
     for (uint32_t i = 0; i < count; i++) {
-        if (elsewhere && !is_here(&snapshot->place, i)) {
+        if (how == KEEL_OPEN_HERE && !is_here(&snapshot->place, i)) {
             snapshot->missing_count++;
             continue;
         }
@@ -31,11 +31,21 @@ static enum keel_status load_shards(struct keel_snapshot *snapshot, bool elsewhe
         KEEL_ASSERT(snapshot->shards[i].header.rank == i && snapshot->shards[i].header.rank_count == count);
         KEEL_ASSERT(snapshot->shards[i].header.step == manifest->info.step);
     }
-    return KEEL_OK;
+    return keel_tensor_table_build(snapshot);
+}
+
+static enum keel_status load(struct keel_snapshot *snapshot, enum keel_open_how how)
+{
+    KEEL_TRY(keel_alloc(1, sizeof *snapshot->lock, &snapshot->lock));
+    keel_mutex_init(snapshot->lock);
+    KEEL_TRY(keel_alloc(snapshot->manifest.info.shard_count, sizeof *snapshot->shards, &snapshot->shards));
+    if (how == KEEL_OPEN_PART)
+        KEEL_TRY(keel_merged_open(snapshot));
+    return snapshot->merged != NULL ? KEEL_OK : load_shards(snapshot, how);
 }
 
 enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct keel_manifest *manifest,
-                                        bool elsewhere, struct keel_snapshot **out)
+                                        enum keel_open_how how, struct keel_snapshot **out)
 {
     struct keel_snapshot *snapshot;
     enum keel_status status = keel_alloc(1, sizeof *snapshot, &snapshot);
@@ -47,10 +57,7 @@ enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct ke
     snapshot->handle = KEEL_HANDLE_OPEN;
     snapshot->place = *place;
     snapshot->manifest = *manifest;
-    keel_mutex_init(&snapshot->base_lock);
-    status = load_shards(snapshot, elsewhere);
-    if (status == KEEL_OK)
-        status = keel_tensor_table_build(snapshot);
+    status = load(snapshot, how);
     if (status != KEEL_OK) {
         keel_snapshot_close(snapshot);
         return status;
@@ -60,7 +67,7 @@ enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct ke
 }
 
 static enum keel_status open_snapshot(struct keel_store *store, uint64_t step, uint64_t attempt,
-                                      bool elsewhere, struct keel_snapshot **out)
+                                      enum keel_open_how how, struct keel_snapshot **out)
 {
     struct keel_step_place place;
     struct keel_manifest manifest;
@@ -75,7 +82,7 @@ static enum keel_status open_snapshot(struct keel_store *store, uint64_t step, u
         return status;
     }
     struct keel_snapshot *snapshot;
-    KEEL_TRY(keel_snapshot_assemble(&place, &manifest, elsewhere, &snapshot));
+    KEEL_TRY(keel_snapshot_assemble(&place, &manifest, how, &snapshot));
     status = keel_snapshot_open_bases(store, snapshot);
     if (status != KEEL_OK) {
         keel_snapshot_close(snapshot);
@@ -88,13 +95,13 @@ static enum keel_status open_snapshot(struct keel_store *store, uint64_t step, u
 enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uint64_t attempt,
                                     struct keel_snapshot **out)
 {
-    return open_snapshot(store, step, attempt, false, out);
+    return open_snapshot(store, step, attempt, KEEL_OPEN_PART, out);
 }
 
 enum keel_status keel_snapshot_open_here(struct keel_store *store, uint64_t step, uint64_t attempt,
                                          struct keel_snapshot **out)
 {
-    return open_snapshot(store, step, attempt, true, out);
+    return open_snapshot(store, step, attempt, KEEL_OPEN_HERE, out);
 }
 
 uint32_t keel_snapshot_missing(const struct keel_snapshot *snapshot)
@@ -135,8 +142,12 @@ void keel_snapshot_close(struct keel_snapshot *snapshot)
     keel_free(snapshot->shards);
     keel_free(snapshot->pieces);
     keel_free(snapshot->tensors);
+    keel_snapshot_close(snapshot->whole);
+    keel_merged_close(snapshot->merged);
     keel_snapshot_close_bases(snapshot);
-    keel_mutex_fini(&snapshot->base_lock);
+    if (snapshot->lock != NULL)
+        keel_mutex_fini(snapshot->lock);
+    keel_free(snapshot->lock);
     keel_manifest_fini(&snapshot->manifest);
     keel_step_close(&snapshot->place);
     keel_free(snapshot);
@@ -168,8 +179,10 @@ enum keel_status keel_snapshot_tensor(const struct keel_snapshot *snapshot, uint
     if (index >= snapshot->tensor_count)
         return keel_fail(KEEL_NOT_FOUND, "%s: holds %u tensors, number %u is not there", snapshot->place.path,
                          snapshot->tensor_count, index);
-    keel_record_region(keel_snapshot_record(snapshot, snapshot->tensors[index].first_piece), out);
-    memset(out->offset, 0, sizeof out->offset);
-    memcpy(out->extent, out->shape, sizeof out->extent);
+    const struct keel_tensor *tensor = &snapshot->tensors[index];
+    *out = (struct keel_region){.dtype = (enum keel_ckpt_dtype)tensor->dtype, .dims = tensor->dims};
+    snprintf(out->name, sizeof out->name, "%s", tensor->name);
+    memcpy(out->shape, tensor->shape, sizeof out->shape);
+    memcpy(out->extent, tensor->shape, sizeof out->extent);
     return KEEL_OK;
 }

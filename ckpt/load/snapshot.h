@@ -1,12 +1,14 @@
 /* snapshot.h - inside of an open snapshot: what it consists of (snapshot.c), the table of tensors that spans
- * its shards (tensor_table.c), which pieces make up a box (tile_box.c), and the snapshots under its deltas
- * (snapshot_base.c). Reading is in chunk_batch.h and load_plan.h. */
+ * its shards (tensor_table.c), or their merged index (snapshot_index.c), which pieces make up a box
+ * (tile_box.c), and the snapshots under its deltas (snapshot_base.c). Reading is in chunk_batch.h and
+ * load_plan.h. */
 #ifndef KEEL_CKPT_SNAPSHOT_H
 #define KEEL_CKPT_SNAPSHOT_H
 
 #include "box.h"
 #include "handle.h"
 #include "manifest.h"
+#include "merged_index.h"
 #include "shard.h"
 
 #define KEEL_PIECE_NONE UINT32_MAX
@@ -20,6 +22,20 @@ struct keel_piece {
 struct keel_tensor {
     uint32_t first_piece, piece_count;
     uint32_t axis; /* the first dimension in which the pieces' offsets differ; they ascend in it */
+    uint32_t dtype, dims;
+    const char *name; /* of its first record, or in the merged index, as is the shape */
+    const uint64_t *shape;
+};
+
+/* A merged index, of which parts are read when they are asked for. */
+struct keel_merged {
+    int fd;
+    char path[KEEL_PATH_BYTES];
+    struct keel_merged_header header;
+    uint8_t *directory; /* owned; tensors and blocks point into it */
+    const struct keel_merged_tensor *tensors;
+    const struct keel_merged_block *blocks;
+    uint8_t **parts; /* owned, by block; under the snapshot's lock till read, then constant */
 };
 
 /* A snapshot that deltas need. */
@@ -27,28 +43,61 @@ struct keel_snapshot_base {
     struct keel_generation generation;
     struct keel_step_place place;
     struct keel_manifest manifest;
-    struct keel_shard *shards; /* one per rank; under the snapshot's base_lock till loaded, then constant */
+    struct keel_shard *shards; /* one per rank; under the snapshot's lock till loaded, then constant */
 };
 
 struct keel_snapshot {
     uint32_t handle;
     struct keel_step_place place;
     struct keel_manifest manifest;
-    struct keel_shard *shards; /* one per rank; without index and records: not in this store */
-    uint32_t missing_count;    /* of those */
-    struct keel_piece *pieces;
+    /* One per rank, under `lock` till loaded, then constant. Without index and records: not in this store,
+     * or, with a merged index, not asked for yet. */
+    struct keel_shard *shards;
+    uint32_t missing_count;      /* that are not in this store */
+    struct keel_merged *merged;  /* owned; NULL: all indexes are loaded */
+    struct keel_snapshot *whole; /* owned: the same with all indexes, once it was needed; under `lock` */
+    struct keel_piece *pieces;   /* without a merged index */
     struct keel_tensor *tensors;
     uint32_t piece_count, tensor_count;
     struct keel_snapshot_base *bases; /* those of its deltas, theirs, and so on */
     uint32_t base_count;
-    struct keel_mutex base_lock;
+    const struct keel_snapshot *bases_of; /* whose bases are meant; NULL: these */
+    struct keel_mutex *lock;              /* owned */
 };
 
+/* ALL: every shard's index. HERE: of those in this store, as the others lie in other ones. PART: by the
+ * merged index, where there is one, each when it is asked for. */
+enum keel_open_how { KEEL_OPEN_ALL, KEEL_OPEN_HERE, KEEL_OPEN_PART };
+
 /* Load the manifest's shards, see that they belong together, and build the table of tensors. Takes over
- * place and manifest, also when it fails. Its deltas cannot be read before its bases are open. `elsewhere`:
- * shards that are not in this store lie in others. */
+ * place and manifest, also when it fails. Its deltas cannot be read before its bases are open. */
 enum keel_status keel_snapshot_assemble(struct keel_step_place *place, struct keel_manifest *manifest,
-                                        bool elsewhere, struct keel_snapshot **out);
+                                        enum keel_open_how how, struct keel_snapshot **out);
+
+/* ---- merged index (snapshot_index.c) ------------------------------------------------------------------- */
+
+/* Into snapshot->merged and tensors, where there is one that fits: else they stay NULL, which is no error.
+ * NO_MEMORY. */
+enum keel_status keel_merged_open(struct keel_snapshot *snapshot);
+void keel_merged_close(struct keel_merged *merged);
+/* The file, of a snapshot with all indexes, on the heap. */
+enum keel_status keel_merged_make(const struct keel_snapshot *snapshot, uint8_t **out, size_t *out_bytes);
+/* The same snapshot with all indexes, which lives as long as this one. CORRUPT, MISMATCH: of a shard. Any
+ * thread. */
+enum keel_status keel_snapshot_whole(struct keel_snapshot *snapshot, struct keel_snapshot **out);
+
+/* It has been needed, or there is no merged index. */
+bool keel_snapshot_is_whole(const struct keel_snapshot *snapshot);
+
+/* A piece of a tensor: where it is, and its box. Any thread; CORRUPT of a merged index. */
+enum keel_status keel_snapshot_piece(const struct keel_snapshot *snapshot, const struct keel_tensor *tensor,
+                                     uint32_t piece, struct keel_merged_piece *out);
+/* A piece before which none reaches behind `from` along the tensor's axis. */
+uint32_t keel_snapshot_first_reaching(const struct keel_snapshot *snapshot, const struct keel_tensor *tensor,
+                                      uint64_t from);
+/* The piece's shard has its index from now on, in which the record is that piece. CORRUPT, MISMATCH. */
+enum keel_status keel_snapshot_need(struct keel_snapshot *snapshot, const struct keel_tensor *tensor,
+                                    const struct keel_merged_piece *piece);
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 
@@ -57,6 +106,7 @@ enum keel_status keel_tensor_table_build(struct keel_snapshot *snapshot);
 /* NULL when there is none of that name. */
 const struct keel_tensor *keel_tensor_find(const struct keel_snapshot *snapshot, const char *name);
 struct keel_box keel_record_box(const struct keel_format_record *record);
+/* Where all indexes are loaded. */
 const struct keel_format_record *keel_snapshot_record(const struct keel_snapshot *snapshot, uint32_t piece);
 
 /* ---- elements ------------------------------------------------------------------------------------------ */
@@ -113,6 +163,8 @@ struct keel_chunk_place {
  * base that is not there. */
 enum keel_status keel_snapshot_open_bases(const struct keel_store *store, struct keel_snapshot *snapshot);
 void keel_snapshot_close_bases(struct keel_snapshot *snapshot);
+/* Most bases under a chunk. */
+uint32_t keel_snapshot_longest_chain(const struct keel_snapshot *snapshot);
 
 /* The base of a chunk of codec delta, its index checked: as many raw bytes, and one base fewer under it.
  * CORRUPT without the place of the delta. Any thread. */

@@ -60,9 +60,9 @@ static enum keel_status open_bases_of(const struct keel_store *store, struct kee
     return KEEL_OK;
 }
 
-static uint32_t longest_chain(const struct keel_snapshot *snapshot)
+uint32_t keel_snapshot_longest_chain(const struct keel_snapshot *snapshot)
 {
-    uint32_t longest = 0;
+    uint32_t longest = snapshot->merged != NULL ? snapshot->merged->header.chain : 0;
     for (uint32_t s = 0; s < snapshot->manifest.info.shard_count; s++)
         for (uint32_t c = 0; c < snapshot->shards[s].footer.chunk_count; c++)
             if (snapshot->shards[s].chunks[c].chain > longest)
@@ -72,7 +72,7 @@ static uint32_t longest_chain(const struct keel_snapshot *snapshot)
 
 enum keel_status keel_snapshot_open_bases(const struct keel_store *store, struct keel_snapshot *snapshot)
 {
-    uint32_t levels = longest_chain(snapshot), done = 0;
+    uint32_t levels = keel_snapshot_longest_chain(snapshot), done = 0;
     if (levels == 0)
         return KEEL_OK;
     KEEL_TRY(open_bases_of(store, snapshot, &snapshot->manifest, snapshot->place.path));
@@ -107,15 +107,15 @@ void keel_snapshot_close_bases(struct keel_snapshot *snapshot)
 /* ---- chunks -------------------------------------------------------------------------------------------- */
 
 /* Under the lock only the first time that a shard is asked for takes long. */
-static enum keel_status base_shard(struct keel_snapshot *snapshot, struct keel_snapshot_base *base,
+static enum keel_status base_shard(const struct keel_snapshot *snapshot, struct keel_snapshot_base *base,
                                    uint32_t rank, const struct keel_shard **out)
 {
     struct keel_shard *shard = &base->shards[rank];
     enum keel_status status = KEEL_OK;
-    keel_mutex_lock(&snapshot->base_lock);
+    keel_mutex_lock(snapshot->lock);
     if (shard->index == NULL)
         status = keel_shard_load_of(&base->place, &base->manifest, rank, shard);
-    keel_mutex_unlock(&snapshot->base_lock);
+    keel_mutex_unlock(snapshot->lock);
     *out = shard;
     return status;
 }
@@ -126,14 +126,15 @@ enum keel_status keel_snapshot_base_of(struct keel_snapshot *snapshot, struct ke
     const struct keel_format_header *header = &delta.shard->header;
     const struct keel_format_chunk *chunk = &delta.shard->chunks[delta.chunk];
     const struct keel_generation wanted = {header->base_step, header->base_attempt};
-    struct keel_snapshot_base *base = find_base(snapshot, &wanted);
+    const struct keel_snapshot *owner = snapshot->bases_of != NULL ? snapshot->bases_of : snapshot;
+    struct keel_snapshot_base *base = find_base(owner, &wanted);
     const struct keel_shard *shard;
     KEEL_ASSERT(chunk->codec == KEEL_CODEC_DELTA);
     if (base == NULL || chunk->base_rank >= base->manifest.info.shard_count)
         return keel_fail(KEEL_CORRUPT, "its base, step-%llu.%llu rank %u, is not one that its manifest names",
                          (unsigned long long)header->base_step, (unsigned long long)header->base_attempt,
                          chunk->base_rank);
-    enum keel_status status = base_shard(snapshot, base, chunk->base_rank, &shard);
+    enum keel_status status = base_shard(owner, base, chunk->base_rank, &shard);
     if (status != KEEL_OK) {
         return keel_fail(status == KEEL_MISMATCH ? KEEL_CORRUPT : status, "its base: %s", keel_detail());
     }

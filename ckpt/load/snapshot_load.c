@@ -125,7 +125,7 @@ static uint64_t scatter_use(const struct keel_load_plan *plan, const struct keel
     elements.data_from =
         (use->chunk - stored->first_chunk) * (stored->chunk_bytes / keel_ckpt_dtype_bytes(elements.dtype));
     keel_load_use_range(plan, use, &elements.from, &elements.to);
-    struct keel_box held = keel_record_box(keel_snapshot_record(plan->snapshot, part->piece));
+    struct keel_box held = keel_record_box(&plan->snapshot->shards[part->shard].records[part->record]);
     struct keel_box into = keel_box_of(&load->box);
     return scatter(&elements, &held, &part->box, &into, load->box.dims, load->out);
 }
@@ -320,6 +320,18 @@ static enum keel_status run_all(struct run *run, uint32_t threads)
     return status;
 }
 
+/* The merged index led nowhere, or a shard is damaged: all indexes say which. */
+static enum keel_status load_whole(struct keel_snapshot *snapshot, const struct keel_load *loads,
+                                   uint32_t count, const struct keel_load_config *config,
+                                   struct keel_load_stats *out_stats)
+{
+    struct keel_snapshot *whole;
+    if (!keel_snapshot_is_whole(snapshot)) /* said once */
+        keel_log(KEEL_LOG_WARN, "%s (the indexes of all shards are read instead)", keel_detail());
+    KEEL_TRY(keel_snapshot_whole(snapshot, &whole));
+    return keel_snapshot_load(whole, loads, count, config, out_stats);
+}
+
 enum keel_status keel_snapshot_load(struct keel_snapshot *snapshot, const struct keel_load *loads,
                                     uint32_t count, const struct keel_load_config *config,
                                     struct keel_load_stats *out_stats)
@@ -329,7 +341,10 @@ enum keel_status keel_snapshot_load(struct keel_snapshot *snapshot, const struct
     KEEL_ASSERT(loads != NULL || count == 0);
     for (uint32_t i = 0; i < count; i++)
         KEEL_ASSERT(loads[i].out != NULL || keel_region_bytes(&loads[i].box) == 0);
-    KEEL_TRY(keel_load_plan_make(snapshot, loads, count, &run.plan));
+    const enum keel_status planned = keel_load_plan_make(snapshot, loads, count, &run.plan);
+    if (planned == KEEL_CORRUPT && snapshot->merged != NULL)
+        return load_whole(snapshot, loads, count, config, out_stats);
+    KEEL_TRY(planned);
     struct keel_load_stats stats = {.wanted_bytes = run.plan.wanted_bytes};
     run.direct = run.plan.needed_bytes >= direct_from_bytes;
     keel_mutex_init(&run.lock);

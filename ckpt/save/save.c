@@ -9,6 +9,7 @@
  * by progress of another one, or by `stopping`. Callers' waits have theirs. */
 #include "save.h"
 #include "chunk_seal.h"
+#include "merged_index.h"
 #include <errno.h>
 #include <keel/clock.h>
 #include <keel/disk.h>
@@ -409,6 +410,8 @@ enum keel_status keel_save_discard(struct keel_store *store, uint64_t step, uint
     status = keel_step_uncommitted(&place);
     if (status == KEEL_OK && keel_disk_unlink(place.fd, name, 0) != 0 && errno != ENOENT)
         status = keel_fail_errno(errno, "%s/%s: cannot be removed", place.path, name);
+    if (status == KEEL_OK) /* of a commit that failed; it follows from shards that go now */
+        keel_disk_unlink(place.fd, KEEL_MERGED_NAME, 0);
     if (status == KEEL_OK) /* others' files may be there yet */
         keel_disk_unlink(store->run_fd, place.name, AT_REMOVEDIR);
     keel_step_close(&place);

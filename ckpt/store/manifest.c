@@ -49,6 +49,29 @@ void keel_manifest_fini(struct keel_manifest *manifest)
     *manifest = (struct keel_manifest){0};
 }
 
+enum keel_status keel_manifest_copy(const struct keel_manifest *manifest, struct keel_manifest *out)
+{
+    struct keel_manifest copy = *manifest;
+    const uint32_t count = manifest->info.shard_count;
+    copy.shards = NULL;
+    copy.bases = NULL;
+    copy.metadata = NULL;
+    enum keel_status status = keel_alloc(count, sizeof *copy.shards, &copy.shards);
+    if (status == KEEL_OK && manifest->base_count > 0)
+        status = keel_alloc(manifest->base_count, sizeof *copy.bases, &copy.bases);
+    if (status == KEEL_OK)
+        status = keel_strdup(manifest->metadata, &copy.metadata);
+    if (status != KEEL_OK) {
+        keel_manifest_fini(&copy);
+        return status;
+    }
+    memcpy(copy.shards, manifest->shards, count * sizeof *copy.shards);
+    if (manifest->base_count > 0)
+        memcpy(copy.bases, manifest->bases, manifest->base_count * sizeof *copy.bases);
+    *out = copy;
+    return KEEL_OK;
+}
+
 /* ---- encode -------------------------------------------------------------------------------------------- */
 
 static json_t *u64_text(uint64_t value)

@@ -24,6 +24,9 @@ struct keel_manifest {
 };
 void keel_manifest_fini(struct keel_manifest *manifest);
 
+/* Its own memory; on failure there is nothing to undo. NO_MEMORY. */
+enum keel_status keel_manifest_copy(const struct keel_manifest *manifest, struct keel_manifest *out);
+
 /* Of a job: printable ASCII, possibly none, with its end. */
 bool keel_identity_valid(const char *identity);
 

@@ -3,6 +3,7 @@
 #include "store.h"
 #include "delta_base.h"
 #include "format.h"
+#include "merged_index.h"
 #include <errno.h>
 #include <keel/disk.h>
 #include <keel/memory.h>
@@ -354,6 +355,8 @@ enum keel_name_kind keel_name_kind_of(const char *name)
     const char *at = NULL;
     if (strncmp(name, KEEL_MANIFEST_NAME, strlen(KEEL_MANIFEST_NAME)) == 0)
         at = name + strlen(KEEL_MANIFEST_NAME);
+    else if (strncmp(name, KEEL_MERGED_NAME, strlen(KEEL_MERGED_NAME)) == 0)
+        at = name + strlen(KEEL_MERGED_NAME);
     else if (strncmp(name, "rank-", 5) == 0)
         at = pass_number(name + 5, ".keel");
     else if (strncmp(name, "parity-", 7) == 0 && (at = pass_number(name + 7, ".")) != NULL)

@@ -36,11 +36,11 @@ bool keel_object_file_parse(const char *name, struct keel_object *out)
     char again[KEEL_OBJECT_NAME_BYTES];
     if (strncmp(name, "rank-", 5) == 0) {
         object.kind = KEEL_OBJECT_SHARD;
-        if (sscanf(name, "rank-%4u.keel", &object.member) != 1)
+        if (sscanf(name, "rank-%5u.keel", &object.member) != 1)
             return false;
     } else if (strncmp(name, "parity-", 7) == 0) {
         object.kind = KEEL_OBJECT_PARITY;
-        if (sscanf(name, "parity-%4u.%4u.keel", &object.set, &object.member) != 2)
+        if (sscanf(name, "parity-%5u.%5u.keel", &object.set, &object.member) != 2)
             return false;
     }
     keel_object_file_name(&object, again);

@@ -29,7 +29,7 @@ enum {
     KEEL_CONNECTIONS_MAX = 256,
 
     /* Snapshots: ranks of one, and nodes of one set of parity. */
-    KEEL_SNAPSHOT_RANKS_MAX = 4096,
+    KEEL_SNAPSHOT_RANKS_MAX = 32768,
     KEEL_ERASURE_NODES_MAX = 64
 };
 

@@ -46,7 +46,7 @@ const struct keel_tensor *keel_tensor_find(const struct keel_snapshot *snapshot,
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         const struct keel_tensor *tensor = &snapshot->tensors[middle];
-        int order = strcmp(name, keel_snapshot_record(snapshot, tensor->first_piece)->name);
+        int order = strcmp(name, tensor->name);
         if (order == 0)
             return tensor;
         if (order < 0)
@@ -160,6 +160,10 @@ static enum keel_status join_pieces(struct keel_snapshot *snapshot, struct keel_
                 axis = d;
     }
     tensor->axis = axis < first->dims ? axis : 0;
+    tensor->dtype = first->dtype;
+    tensor->dims = first->dims;
+    tensor->name = first->name;
+    tensor->shape = first->shape;
     uint64_t reach = 0;
     for (uint32_t i = tensor->first_piece; i < end; i++) {
         const struct keel_format_record *record = keel_snapshot_record(snapshot, i);

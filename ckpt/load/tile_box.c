@@ -19,14 +19,17 @@ struct part {
     size_t first, count; /* its candidates; those of the topmost part end the list */
 };
 
+struct candidate {
+    uint32_t piece, shard;
+};
+
 struct cover {
     const struct keel_snapshot *snapshot;
-    const struct keel_format_record *tensor; /* any record of it: for name and dimensions */
-    uint32_t first_piece;                    /* of the tensor */
-    struct part *parts;                      /* owned, a stack */
-    uint32_t *candidates;                    /* owned, of all parts; each is an index into the two below */
-    uint32_t *pieces;                        /* owned */
-    uint64_t *edges; /* owned; close together, as they are looked at again and again */
+    const struct keel_tensor *tensor;
+    struct part *parts;      /* owned, a stack */
+    uint32_t *candidates;    /* owned, of all parts; each is an index into the two below */
+    struct candidate *found; /* owned */
+    uint64_t *edges;         /* owned; close together, as they are looked at again and again */
     size_t part_count, part_capacity, candidate_count, candidate_capacity;
     size_t piece_count, piece_capacity, edge_capacity;
     uint64_t work;
@@ -60,25 +63,11 @@ static bool is_without(const struct keel_piece_chain *without, uint32_t piece)
     return false;
 }
 
-/* The first piece that reaches behind `from` along the tensor's axis. */
-static uint32_t first_reaching(const struct keel_snapshot *snapshot, const struct keel_tensor *tensor,
-                               uint64_t from)
-{
-    uint32_t low = tensor->first_piece, high = low + tensor->piece_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (snapshot->pieces[middle].reach > from)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
-static enum keel_status add_candidate(struct cover *cover, uint32_t piece, const struct keel_box *held)
+static enum keel_status add_candidate(struct cover *cover, struct candidate candidate,
+                                      const struct keel_box *held)
 {
     size_t number = cover->piece_count, dims = cover->tensor->dims;
-    KEEL_TRY(keel_grow(&cover->pieces, &cover->piece_capacity, number + 1, sizeof *cover->pieces));
+    KEEL_TRY(keel_grow(&cover->found, &cover->piece_capacity, number + 1, sizeof *cover->found));
     KEEL_TRY(keel_grow(&cover->edges, &cover->edge_capacity, (number + 1) * 2 * dims, sizeof *cover->edges));
     KEEL_TRY(
         keel_grow(&cover->candidates, &cover->candidate_capacity, number + 1, sizeof *cover->candidates));
@@ -87,26 +76,27 @@ static enum keel_status add_candidate(struct cover *cover, uint32_t piece, const
         cover->edges[(number * dims + d) * 2 + 1] = held->offset[d] + held->extent[d];
     }
     cover->candidates[number] = (uint32_t)number;
-    cover->pieces[number] = piece;
+    cover->found[number] = candidate;
     cover->piece_count = cover->candidate_count = number + 1;
     return KEEL_OK;
 }
 
 /* The pieces that share an element with the box. */
-static enum keel_status find_candidates(struct cover *cover, const struct keel_tensor *tensor,
-                                        const struct keel_box *box, const struct keel_piece_chain *without)
+static enum keel_status find_candidates(struct cover *cover, const struct keel_box *box,
+                                        const struct keel_piece_chain *without)
 {
-    uint32_t dims = cover->tensor->dims, axis = tensor->axis, end = tensor->first_piece + tensor->piece_count;
-    uint32_t piece =
-        dims > 0 ? first_reaching(cover->snapshot, tensor, box->offset[axis]) : tensor->first_piece;
+    const struct keel_tensor *tensor = cover->tensor;
+    uint32_t dims = tensor->dims, axis = tensor->axis, end = tensor->first_piece + tensor->piece_count;
+    uint32_t piece = dims > 0 ? keel_snapshot_first_reaching(cover->snapshot, tensor, box->offset[axis])
+                              : tensor->first_piece;
     for (; piece < end; piece++) {
-        const struct keel_format_record *record = keel_snapshot_record(cover->snapshot, piece);
+        struct keel_merged_piece held;
         struct keel_box both;
-        if (dims > 0 && record->offset[axis] >= box->offset[axis] + box->extent[axis])
+        KEEL_TRY(keel_snapshot_piece(cover->snapshot, tensor, piece, &held));
+        if (dims > 0 && held.box.offset[axis] >= box->offset[axis] + box->extent[axis])
             break;
-        struct keel_box held = keel_record_box(record);
-        if (keel_box_intersect(&held, box, dims, &both) && !is_without(without, piece))
-            KEEL_TRY(add_candidate(cover, piece, &held));
+        if (keel_box_intersect(&held.box, box, dims, &both) && !is_without(without, piece))
+            KEEL_TRY(add_candidate(cover, (struct candidate){piece, held.shard}, &held.box));
     }
     return KEEL_OK;
 }
@@ -129,11 +119,11 @@ static uint32_t holder(const struct cover *cover, const struct part *part)
     for (size_t i = part->first; i < part->first + part->count; i++) {
         if (!contains(cover, cover->candidates[i], &part->box))
             continue;
-        uint32_t piece = cover->pieces[cover->candidates[i]];
-        uint32_t key[2] = {cover->first_piece, cover->snapshot->pieces[piece].shard};
+        const struct candidate *candidate = &cover->found[cover->candidates[i]];
+        uint32_t key[2] = {cover->tensor->first_piece, candidate->shard};
         uint64_t order = keel_format_check(key, sizeof key);
         if (best == KEEL_PIECE_NONE || order < best_order) {
-            best = piece;
+            best = candidate->piece;
             best_order = order;
         }
     }
@@ -259,12 +249,10 @@ enum keel_status keel_snapshot_cover(const struct keel_snapshot *snapshot, const
                                                                const struct keel_box *part),
                                      void *context)
 {
-    struct cover cover = {.snapshot = snapshot,
-                          .tensor = keel_snapshot_record(snapshot, tensor->first_piece),
-                          .first_piece = tensor->first_piece};
-    if (keel_box_empty(box, cover.tensor->dims))
+    struct cover cover = {.snapshot = snapshot, .tensor = tensor};
+    if (keel_box_empty(box, tensor->dims))
         return KEEL_OK;
-    enum keel_status status = find_candidates(&cover, tensor, box, without);
+    enum keel_status status = find_candidates(&cover, box, without);
     if (status == KEEL_OK)
         status = keel_grow(&cover.parts, &cover.part_capacity, 1, sizeof *cover.parts);
     if (status == KEEL_OK) {
@@ -273,7 +261,7 @@ enum keel_status keel_snapshot_cover(const struct keel_snapshot *snapshot, const
     }
     keel_free(cover.parts);
     keel_free(cover.candidates);
-    keel_free(cover.pieces);
+    keel_free(cover.found);
     keel_free(cover.edges);
     return status;
 }
