@@ -88,7 +88,7 @@ $(foreach room,$(ROOMS),$(eval $(room)_ALL := $($(room)_SRC)))
 $(foreach room,$(ROOMS),$(eval $(room)_SRC := $(filter-out $(patsubst $(room)/%,%,$(filter $(room)/%,$(excluded))),$($(room)_SRC))))
 # libkeel-ckpt takes hal's host folder alone, so it needs no device and no OpenCL, without settings files and faults, and
 # of ckpt all but the commands.
-hal_HOST_SRC := $(filter-out host/fault.c host/ini.c host/program_main.c,$(filter host/%,$(hal_SRC)))
+hal_HOST_SRC := $(filter-out host/fault.c host/ini.c host/library.c host/program_main.c,$(filter host/%,$(hal_SRC)))
 # The layer that plays other boards in tests (tests/emulated/layer.c): a library of its own, of Keel only the reader of
 # faults in it.
 emulated_SRC := $(wildcard tests/emulated/*.c)

@@ -112,9 +112,11 @@ static void print_job(const struct keel_graph *graph, const struct keel_onnx_gra
     printf("[job]\nname = imported\n\n[model]\nkind = %s%s\n", strchr(from->path, '/') == NULL ? "./" : "",
            from->path);
     if (data == KEEL_PLUGIN_TEXT)
-        printf("block = %u\nvocab = %" PRIu64 "\n", task->block, classes);
-    printf("\n[data]\n# path = what it is trained on (man keel-run)\n\n[train]\nsteps = 100\nbatch = %u\n",
-           task->batch);
+        printf("block = %u\n", task->block);
+    printf("vocab = %" PRIu64
+           "\n\n[data]\n# path = what it is trained on (man keel-run)\n\n[train]\nsteps = 100\n"
+           "batch = %u\n",
+           classes, task->batch);
 }
 
 static enum keel_status import(struct keel_onnx_file *file, struct keel_graph *graph, uint64_t batch,

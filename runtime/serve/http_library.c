@@ -1,39 +1,18 @@
-/* http_library.c - dlopen, once. */
+/* http_library.c - see http_library.h. */
 #include "http_library.h"
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-
-#define LIBRARY "libmicrohttpd.so.12"
+#include <keel/library.h>
 
 static struct keel_microhttpd functions;
-static char missing[256]; /* what stands in the way, after the attempt */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* A function's address fits a pointer to data (POSIX, dlsym). False: there is none. */
-static bool find(void *library, const char *name, void *out)
-{
-    void *address = dlsym(library, name);
-    memcpy(out, &address, sizeof address);
-    return address != NULL;
-}
-
-static void open_library(void)
-{
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    bool found = library != NULL;
-#define FIND(name) found = found && find(library, "MHD_" #name, &functions.name);
-    KEEL_MICROHTTPD(FIND)
-    if (!found)
-        snprintf(missing, sizeof missing, "%s", dlerror());
-}
+#define ENTRY(name) {"MHD_" #name, (void *)&functions.name},
+static const struct keel_library_entry entries[] = {KEEL_MICROHTTPD(ENTRY)};
+static struct keel_library library = {
+    .file = "libmicrohttpd.so.12", .entries = entries, .entry_count = sizeof entries / sizeof entries[0]};
 
 enum keel_status keel_microhttpd_open(const struct keel_microhttpd **out)
 {
-    pthread_once(&once, open_library);
-    if (missing[0] != '\0')
+    const char *missing = keel_library_open(&library);
+    if (missing != NULL)
         return keel_fail(KEEL_UNSUPPORTED,
                          "keel serve speaks HTTP by libmicrohttpd, which cannot be opened (%s): install it "
                          "(Debian: libmicrohttpd12)",

@@ -64,9 +64,8 @@ for kind in bert-demo moe-demo llama-demo; do
 done
 evaluate "$root/moe-demo"
 check "a mixture with a balance loss has no perplexity" '[ $was -eq 0 ] && ! grep -q perplexity "$root/log"'
-cp -r "$here/../../runtime/examples/mymodel" "$root/mymodel"
-rooms=$here/../..
-make -s -C "$root/mymodel" "KEEL_CFLAGS=-I$rooms/hal/include -I$rooms/kernels/include -I$rooms/transport/include -I$rooms/ckpt/include -I$rooms/runtime/include"
+template mymodel
+make -s -C "$template" "KEEL_CFLAGS=$include"
 out=$root/plugin
 (cd "$root/mymodel" && timeout 600 "$KEEL" run mymodel.conf --out "$out" --ranks 1 --set "data.path=$text" --set cluster.device=host --set model.width=16 \
     --set model.blocks=1 --set model.heads=2 --set model.block=16 --set train.steps=6 --set train.decay_steps=6 --set train.batch=2 \

@@ -37,6 +37,25 @@ train three --ranks 3 --drill kill:rank=1,step=4,at=reduce
 check "three ranks, of which one dies, commit the same bits" same_bits "$root/one" "$root/three"
 train pieces --ranks 2 --set parallel.zero=3 --drill kill:rank=0,step=6
 check "so do ranks that gather their weights" same_bits "$root/one" "$root/pieces"
+mkdir pictures
+python3 -c 'import random, struct
+for part, n in (("train", 40), ("t10k", 8)):
+    draw = random.Random(part)
+    for name, sizes in ((part + "-images-idx3-ubyte", (n, 10, 10)), (part + "-labels-idx1-ubyte", (n,))):
+        bytes_ = draw.randbytes(n * 100) if len(sizes) == 3 else bytes(i % 4 for i in range(n))
+        open("pictures/" + name, "wb").write(bytes([0, 0, 8, len(sizes)]) + struct.pack(">%dI" % len(sizes), *sizes) + bytes_)'
+"$KEEL" import-model images.onnx >images.conf 2>log
+pictures() { # DIR ARGUMENTS...
+    out=$root/$1
+    shift
+    timeout 600 "$KEEL" run images.conf --out "$out" --set data.path=pictures --set cluster.device=host --set cluster.timeout_s=1 --set train.steps=6 \
+        --set train.eval_every=3 --set snapshot.every=4 --set snapshot.first=true "$@" >log 2>&1
+    code=$?
+}
+pictures shown --ranks 1
+check "a model of images, of which the data lack a class, is trained" [ "$code" -eq 0 ]
+pictures again --ranks 3 --drill kill:rank=2,step=4,at=reduce
+check "and healed with the same bits" same_bits "$root/shown" "$root/again"
 "$KEEL" eval one >log 2>&1
 check "its snapshot is evaluated" grep -q 'perplexity' log
 "$KEEL" ckpt export one first.safetensors --step 0 --only weights >log 2>&1

@@ -6,10 +6,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/script.sh"
 case $KEEL in /*) ;; *) KEEL=$PWD/$KEEL ;; esac
-rooms=$here/../..
-include="-I$rooms/hal/include -I$rooms/kernels/include -I$rooms/transport/include -I$rooms/ckpt/include -I$rooms/runtime/include"
-template=$root/myreader
-cp -r "$rooms/runtime/examples/myreader" "$template"
+template myreader
 cd "$template" || exit 1
 
 train() { # DIR ARGUMENTS...
@@ -18,9 +15,6 @@ train() { # DIR ARGUMENTS...
     timeout 600 "$KEEL" run myreader.conf --out "$out" --set cluster.device=host --set cluster.timeout_s=1 --set model.hidden=8 \
         --set train.steps=12 --set train.decay_steps=12 --set train.eval_every=6 --set snapshot.every=4 "$@" >"$out.log" 2>&1
     code=$?
-}
-variant() { # NAME SED-SCRIPT: the template, changed
-    sed "$2" myreader.c >"$1.c" && ! cmp -s myreader.c "$1.c" && ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -fPIC -shared $include -o "$1.so" "$1.c"
 }
 
 check "the template is built by its Makefile" make -s "KEEL_CFLAGS=$include"

@@ -5,10 +5,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/script.sh"
 case $KEEL in /*) ;; *) KEEL=$PWD/$KEEL ;; esac
-rooms=$here/../..
-include="-I$rooms/hal/include -I$rooms/kernels/include -I$rooms/transport/include -I$rooms/ckpt/include -I$rooms/runtime/include"
-template=$root/mymodel
-cp -r "$rooms/runtime/examples/mymodel" "$template"
+template mymodel
 cd "$template" || exit 1
 
 train() { # DIR ARGUMENTS...
@@ -18,9 +15,6 @@ train() { # DIR ARGUMENTS...
         --set model.width=16 --set model.blocks=2 --set model.heads=2 --set model.block=16 --set train.steps=12 \
         --set train.decay_steps=12 --set train.batch=2 --set train.eval_every=6 --set snapshot.every=4 "$@" >"$out.log" 2>&1
     code=$?
-}
-variant() { # NAME SED-SCRIPT: the template, changed
-    sed "$2" mymodel.c >"$1.c" && ! cmp -s mymodel.c "$1.c" && ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -fPIC -shared $include -o "$1.so" "$1.c"
 }
 
 check "the template is built by its Makefile" make -s "KEEL_CFLAGS=$include"

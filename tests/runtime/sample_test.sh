@@ -47,9 +47,8 @@ train bpe-demo bpe --ranks 1 --set "data.path=$root/bible.txt" --set "data.vocab
 agrees "tokens of a tokenizer"
 rm "$out"/tokens-*.bin
 agrees "which wants no training data"
-cp -r "$here/../../runtime/examples/mymodel" "$root/mymodel"
-rooms=$here/../..
-make -s -C "$root/mymodel" "KEEL_CFLAGS=-I$rooms/hal/include -I$rooms/kernels/include -I$rooms/transport/include -I$rooms/ckpt/include -I$rooms/runtime/include"
+template mymodel
+make -s -C "$template" "KEEL_CFLAGS=$include"
 out=$root/plugin
 (cd "$root/mymodel" && timeout 600 "$KEEL" run mymodel.conf --out "$out" --ranks 1 --sample 60 --set "data.path=$text" --set cluster.device=host \
     --set model.width=16 --set model.blocks=1 --set model.heads=2 --set model.block=16 --set train.steps=4 --set train.decay_steps=4 \

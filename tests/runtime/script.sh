@@ -23,6 +23,18 @@ check() {
 }
 explain() { tail -n 5 "$root/log" "${out:-}.log"; }
 
+# Plug-ins: where the headers are, and what is made of the templates that come with Keel.
+rooms=$here/../..
+include="-I$rooms/hal/include -I$rooms/kernels/include -I$rooms/transport/include -I$rooms/ckpt/include -I$rooms/runtime/include"
+template() { # NAME: a copy of runtime/examples/NAME in $root
+    template=$root/$1
+    cp -r "$rooms/runtime/examples/$1" "$template"
+}
+variant() { # NAME SED-SCRIPT: the source of the template where we are, changed, as NAME.so
+    source=${template##*/}.c
+    sed "$2" "$source" >"$1.c" && ! cmp -s "$source" "$1.c" && ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -fPIC -shared $include -o "$1.so" "$1.c"
+}
+
 # drill DIR ARGUMENTS...: the small job
 drill() {
     out=$root/$1

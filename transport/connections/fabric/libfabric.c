@@ -1,52 +1,33 @@
-/* libfabric.c - dlopen, once. */
+/* libfabric.c - see libfabric.h. */
 #include "libfabric.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
+#include <keel/library.h>
 
-#define LIBRARY "libfabric.so.1"
-
-struct entries {
+static struct entries {
     int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **);
     struct fi_info *(*dupinfo)(const struct fi_info *);
     void (*freeinfo)(struct fi_info *);
     int (*fabric)(struct fi_fabric_attr *, struct fid_fabric **, void *);
     const char *(*strerror)(int);
-};
+} entries;
 
-static struct entries entries;
-static char missing[256]; /* what stands in the way, after the attempt */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-/* A function's address fits a pointer to data (POSIX, dlsym). False: there is none. */
-static bool find(void *library, const char *name, void *out)
-{
-    void *address = dlsym(library, name);
-    memcpy(out, &address, sizeof address);
-    return address != NULL;
-}
-
-static void open_library(void)
-{
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL || !find(library, "fi_getinfo", &entries.getinfo) ||
-        !find(library, "fi_dupinfo", &entries.dupinfo) || !find(library, "fi_freeinfo", &entries.freeinfo) ||
-        !find(library, "fi_fabric", &entries.fabric) || !find(library, "fi_strerror", &entries.strerror))
-        snprintf(missing, sizeof missing, "%s", dlerror());
-}
+static const struct keel_library_entry functions[] = {{"fi_getinfo", (void *)&entries.getinfo},
+                                                      {"fi_dupinfo", (void *)&entries.dupinfo},
+                                                      {"fi_freeinfo", (void *)&entries.freeinfo},
+                                                      {"fi_fabric", (void *)&entries.fabric},
+                                                      {"fi_strerror", (void *)&entries.strerror}};
+static struct keel_library library = {
+    .file = "libfabric.so.1", .entries = functions, .entry_count = sizeof functions / sizeof functions[0]};
 
 enum keel_status keel_libfabric_open(void)
 {
-    pthread_once(&once, open_library);
-    if (missing[0] != '\0')
-        return keel_fail(KEEL_UNSUPPORTED,
-                         "fabric: ranks talk over libfabric, which cannot be opened (%s): install it "
-                         "(Debian: libfabric1)",
-                         missing);
-    return KEEL_OK;
+    const char *missing = keel_library_open(&library);
+    if (missing == NULL)
+        return KEEL_OK;
+    return keel_fail(KEEL_UNSUPPORTED,
+                     "fabric: ranks talk over libfabric, which cannot be opened (%s): install it "
+                     "(Debian: libfabric1)",
+                     missing);
 }
 
 int keel_fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
