@@ -1,6 +1,7 @@
 /* export_cmd.c - `keel export JOB|SNAPSHOT OUT`: a model's weights as safetensors, in few bits where
  * --weights says so, with what that costs beside: the loss of both on the job's validation data. */
 #include "export_cmd.h"
+#include "export_lora.h"
 #include "trained.h"
 
 #include <inttypes.h>
@@ -15,13 +16,13 @@ struct own {
     struct keel_trained_options trained; /* first */
     const char *format;
     uint64_t batches; /* 0: not given */
-    bool force, no_eval;
+    bool force, no_eval, adapters;
 };
 
 /* A tensor of the file, made of a weight. */
 enum part { PLAIN, INTEGERS, PACKED, SCALES, SHAPE };
 struct item {
-    char name[KEEL_VALUE_NAME_BYTES + 16];
+    char name[KEEL_VALUE_NAME_BYTES + 32];
     enum part part;
     uint32_t weight; /* by its number */
     struct keel_matrix matrix;
@@ -80,6 +81,15 @@ static enum keel_status open_model(struct export *export, const char *path)
     export->scored = !own->no_eval && keel_data_val_samples(trained->data) > 0;
     if (keel_data_is_whole(trained->data))
         keel_job_identity(&trained->job, keel_data_digest(trained->data), identity);
+    if (own->adapters && trained->job.lora_rank == 0)
+        return keel_fail(KEEL_INVALID, "--adapters: the job %s has none (train.lora_rank = 0)",
+                         trained->job.name);
+    if (own->trained.weights != NULL && trained->job.lora_rank > 0)
+        return keel_fail(
+            KEEL_INVALID,
+            "--weights %.40s: the job %s has adapters, which are merged in float32: export that, import it "
+            "into a run of the same model without train.lora_rank, and export that in few bits",
+            own->trained.weights, trained->job.name);
     return keel_trained_open(trained, &own->trained, identity);
 }
 
@@ -113,6 +123,8 @@ static void add(struct export *export, const struct keel_engine_param *param, en
     *item = *like;
     item->part = part;
     snprintf(item->name, sizeof item->name, "%s%s", param->name, suffix);
+    if (export->own->adapters)
+        keel_lora_peft_name(&export->trained.job, param->name, item->name, sizeof item->name);
     tensor->name = item->name;
     tensor->dtype = part == INTEGERS ? KEEL_SAFETENSORS_I8
                     : part == PACKED ? KEEL_SAFETENSORS_I32
@@ -145,6 +157,8 @@ static enum keel_status choose(struct export *export)
         const struct keel_engine_param *param;
         struct item like = {.weight = i};
         if (!keel_inference_weight(export->trained.inference, i, &param, &like.matrix))
+            continue;
+        if (keel_lora_is_adapter(param->name) != export->own->adapters)
             continue;
         like.count = param->count;
         if (bits == 0 || like.matrix.copies == 0) {
@@ -222,6 +236,9 @@ static enum keel_status make(struct export *export, uint32_t index)
     enum keel_status status =
         keel_inference_read_weight(export->trained.inference, item->weight,
                                    item->part == PLAIN ? (float *)(void *)export->bytes : weight);
+    if (status == KEEL_OK && item->part == PLAIN)
+        status = keel_lora_merge(export->trained.inference, &export->trained.job, item->weight,
+                                 (float *)(void *)export->bytes);
     if (status == KEEL_OK && item->part != PLAIN)
         status = make_few(export, item, weight);
     keel_free(weight);
@@ -267,6 +284,16 @@ static enum keel_status write_out(struct export *export, const char *path)
     const enum keel_status status = keel_safetensors_write(&what, &export->written);
     keel_trained_meter_hide(&export->meter);
     return status;
+}
+
+/* Beside the adapters. */
+static enum keel_status write_adapter_config(struct export *export)
+{
+    char path[KEEL_PATH_BYTES];
+    const char *slash = strrchr(export->written.path, '/');
+    snprintf(path, sizeof path, "%.*sadapter_config.json",
+             slash != NULL ? (int)(slash - export->written.path) + 1 : 0, export->written.path);
+    return keel_lora_write_config(export->trained.inference, &export->trained.job, path);
 }
 
 /* ---- telling ------------------------------------------------------------------------------------------- */
@@ -347,6 +374,8 @@ static int run(const struct keel_command *command)
         status = compare(export);
     if (status == KEEL_OK)
         status = write_out(export, command->operands[1]);
+    if (status == KEEL_OK && export->own->adapters)
+        status = write_adapter_config(export);
     if (status == KEEL_OK && command->json)
         print_json(export);
     else if (status == KEEL_OK)
@@ -366,6 +395,8 @@ static const struct keel_command_option options[] = {
      "evaluate on so many batches; default: train.eval_batches"},
     {"--no-eval", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, no_eval),
      "do not say what the weights are worth, for which the job's data are read"},
+    {"--adapters", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, adapters),
+     "of a job with train.lora_rank: its adapters alone, by PEFT's names, with adapter_config.json beside"},
     {"--force", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, force), "replace what is there"},
     KEEL_TRAINED_OPTIONS,
     {.name = NULL}};

@@ -70,6 +70,7 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
         param->decay = graph->params[number].decay;
         param->statistic = graph->params[number].statistic;
         param->kept = graph->params[number].kept;
+        param->added = graph->params[number].added;
         param->frozen = graph->params[number].frozen;
         param->rate = graph->params[number].rate;
         param->fill = graph->params[number].fill;

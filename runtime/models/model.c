@@ -183,6 +183,8 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
                                   const struct keel_data *data)
 {
     KEEL_TRY(build(graph, job, data));
+    if (job->lora_rank > 0)
+        KEEL_TRY(keel_model_adapt(graph, job));
     return keel_model_group(graph, job);
 }
 

@@ -3,21 +3,6 @@
 #include "ir.h"
 #include "model.h"
 #include <fnmatch.h>
-#include <string.h>
-
-/* The next pattern of a list with commas; where the one after it begins, NULL behind the last. */
-static const char *next_pattern(const char *at, char out[KEEL_PATH_BYTES])
-{
-    at += strspn(at, ", ");
-    const size_t length = strcspn(at, ",");
-    size_t end = length;
-    while (end > 0 && at[end - 1] == ' ')
-        end--;
-    KEEL_ASSERT(end < KEEL_PATH_BYTES);
-    memcpy(out, at, end);
-    out[end] = '\0';
-    return end > 0 ? at + length : NULL;
-}
 
 /* What a list does to a parameter that it names. */
 typedef void rule_of(struct keel_ir_param *param, float factor);
@@ -55,8 +40,8 @@ static uint32_t apply(struct keel_graph *graph, const char *pattern, rule_of *ru
 
 static enum keel_status apply_list(struct keel_graph *graph, const char *key, const char *list, rule_of *rule)
 {
-    char pattern[KEEL_PATH_BYTES];
-    for (const char *at = list; (at = next_pattern(at, pattern)) != NULL;) {
+    char pattern[KEEL_JOB_PATTERNS_BYTES];
+    for (const char *at = list; (at = keel_job_next_pattern(at, pattern)) != NULL;) {
         float factor = 1.0F;
         if (rule == scale_rate)
             keel_job_read_factor(pattern, &factor);

@@ -19,25 +19,36 @@ struct keel_share {
     uint32_t count;
 };
 
-/* Is it the engine's own, of which an imported snapshot, that is of a model alone, has nothing? Of one that
- * is here in part nobody can tell. */
+/* Is it the engine's own, or the job's, of which an imported snapshot, that is of a model alone, has nothing?
+ * Of one that is here in part nobody can tell. */
 static bool begins_anew(const struct keel_trainer *trainer, const struct keel_snapshot *snapshot,
                         uint32_t tile)
 {
     const struct keel_engine_param *param =
         keel_engine_param(trainer->engine, keel_engine_tile(trainer->engine, tile)->param);
-    return param->kept && keel_snapshot_missing(snapshot) == 0 && !keel_weights_holds(snapshot, param->name);
+    return (param->kept || param->added) && keel_snapshot_missing(snapshot) == 0 &&
+           !keel_weights_holds(snapshot, param->name);
 }
 
-/* What no snapshot says: what the optimizer does not keep is zero already (keel_trainer_initialize), and what
- * begins anew. */
+/* What no snapshot says. What the job added is drawn, as it is without a snapshot; what is then in the
+ * snapshot replaces the rest. */
+static enum keel_status draw_added(struct keel_trainer *trainer, const struct keel_snapshot *snapshot)
+{
+    for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++)
+        if (keel_engine_param(trainer->engine, keel_engine_tile(trainer->engine, i)->param)->added &&
+            begins_anew(trainer, snapshot, i))
+            return keel_trainer_initialize(trainer);
+    return KEEL_OK;
+}
+
+/* What the optimizer does not keep is zero already (keel_trainer_initialize); and what begins anew. */
 static enum keel_status fill_rest(struct keel_trainer *trainer, const struct keel_snapshot *snapshot,
                                   float *values)
 {
     for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++) {
-        if (!begins_anew(trainer, snapshot, i))
-            continue;
         const struct keel_tile *tile = keel_engine_tile(trainer->engine, i);
+        if (keel_engine_param(trainer->engine, tile->param)->added || !begins_anew(trainer, snapshot, i))
+            continue;
         const struct keel_state_piece all = {.tile = i, .part = KEEL_STATE_WEIGHTS, .count = tile->count};
         for (uint64_t e = 0; e < tile->count; e++)
             values[e] = keel_engine_param(trainer->engine, tile->param)->fill;
@@ -100,6 +111,8 @@ enum keel_status keel_trainer_load(struct keel_trainer *trainer, struct keel_sna
         status = keel_alloc(share.count + 1, sizeof *share.loads, &share.loads);
     if (status == KEEL_OK)
         status = keel_alloc(trainer->flat_count, sizeof *values, &values);
+    if (status == KEEL_OK)
+        status = draw_added(trainer, snapshot);
     if (status == KEEL_OK)
         status = fill_rest(trainer, snapshot, values);
     for (uint32_t part = 0; part < KEEL_STATE_PARTS && status == KEEL_OK; part++)

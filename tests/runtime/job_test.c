@@ -109,6 +109,8 @@ static const struct bad bad[] = {
     {"[train]\nrestart_growth = 2\n", NULL, "give train.restart_steps"},
     {"[train]\ndecay = wsd\ncooldown_steps = 290\n", NULL, "more than the 300 steps"},
     {"[train]\nlr_scale = *.bias\n", NULL, "PATTERN:FACTOR"},
+    {"[train]\nlora_alpha = 8\n", NULL, "say nothing without train.lora_rank"},
+    {"[train]\nlora_rank = 8\nfreeze = h.0.*\n", NULL, "all but the adapters is frozen"},
     {"[train]\nlr_scale = *.bias:0\n", NULL, "train.freeze is for 0"},
     {"[train]\nlr_scale = *.bias:2,:3\n", NULL, "PATTERN:FACTOR"},
     {"[train]\nlr_scale = *.bias:2x\n", NULL, "PATTERN:FACTOR"},

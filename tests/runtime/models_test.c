@@ -360,6 +360,24 @@ START_TEST(what_is_frozen_has_neither_gradients_nor_moments)
 }
 END_TEST
 
+/* A model with adapters begins as the one without, whose parameters have the first bits that they have there.
+ */
+START_TEST(adapters_change_nothing_before_they_are_trained)
+{
+    struct keel_job job = tiny((enum keel_model_kind)_i), with = job;
+    struct keel_scores scores[2];
+    with.lora_rank = 2;
+    strcpy(with.lora_targets, "*");
+    for (int i = 0; i < 2; i++) {
+        struct rig rig;
+        rig_open(&rig, i == 0 ? &job : &with, "host");
+        ck_ok(keel_trainer_eval(rig.trainer, &scores[i]));
+        rig_close(&rig);
+    }
+    ck_assert_mem_eq(&scores[0].loss, &scores[1].loss, sizeof(float));
+}
+END_TEST
+
 START_TEST(a_pattern_that_names_nothing_is_refused)
 {
     struct keel_job job = tiny(KEEL_MODEL_GPT), other = job;
@@ -367,6 +385,10 @@ START_TEST(a_pattern_that_names_nothing_is_refused)
     ck_ok(keel_data_open(&job, &data));
     strcpy(job.freeze, "wte.weight,layers.*");
     strcpy(other.lr_scale, "head.*:2");
+    struct keel_job adapted = job;
+    adapted.freeze[0] = '\0';
+    adapted.lora_rank = 2;
+    strcpy(adapted.lora_targets, "wte.weight"); /* of two uses */
     struct keel_graph *graph = NULL;
     ck_ok(keel_graph_create(&graph));
     ck_status(keel_model_build(graph, &job, data), KEEL_INVALID);
@@ -375,6 +397,10 @@ START_TEST(a_pattern_that_names_nothing_is_refused)
     ck_ok(keel_graph_create(&graph));
     ck_status(keel_model_build(graph, &other, data), KEEL_INVALID);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "train.lr_scale: head.* names no parameter"));
+    keel_graph_destroy(graph);
+    ck_ok(keel_graph_create(&graph));
+    ck_status(keel_model_build(graph, &adapted, data), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "train.lora_targets = wte.weight names no weight"));
     keel_graph_destroy(graph);
     keel_data_close(data);
 }
@@ -528,6 +554,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_only_frozen_parameters_would_need_is_not_computed);
     tcase_add_test(tc, what_is_frozen_has_neither_gradients_nor_moments);
     tcase_add_test(tc, a_pattern_that_names_nothing_is_refused);
+    tcase_add_loop_test(tc, adapters_change_nothing_before_they_are_trained, 0, BUILT_IN);
     tcase_add_loop_test(tc, its_loss_falls_and_so_does_that_of_validation, 0, BUILT_IN);
     tcase_add_loop_test(tc, another_device_computes_the_same_bits, 0, BUILT_IN);
     tcase_add_loop_test(tc, sixteen_bits_for_what_waits_change_little, 0, BUILT_IN);

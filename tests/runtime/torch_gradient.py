@@ -28,8 +28,13 @@ def load(directory):
     return roles
 
 
+lora_scale = 1.0  # of adapters (Hu et al. 2021): alpha / rank
+
+
 def linear(w, prefix, x):
     y = x @ w[prefix + ".weight"]
+    if prefix + ".lora_A.weight" in w:
+        y = y + lora_scale * (x @ w[prefix + ".lora_A.weight"].T) @ w[prefix + ".lora_B.weight"].T
     return y + w[prefix + ".bias"] if prefix + ".bias" in w else y
 
 
@@ -190,6 +195,8 @@ def main():
     words = dict(option.split("=") for option in sys.argv[3:])
     path, case = words.pop("keep", None), words.pop("case", None)
     options = {key: float(value) for key, value in words.items()}
+    global lora_scale
+    lora_scale = options["lora"]
     torch.manual_seed(0)
     roles = load(directory)
     weights = {name: tensor.requires_grad_() for name, tensor in roles["weight"].items()}

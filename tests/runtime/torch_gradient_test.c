@@ -179,6 +179,8 @@ static void dump_gradients(struct side *side, struct dump *dump)
     for (uint32_t i = 0; i < keel_engine_param_count(side->engine); i++) {
         const struct keel_engine_param *param = keel_engine_param(side->engine, i);
         float *values;
+        if (param->frozen)
+            continue;
         ck_ok(keel_alloc(param->count, sizeof *values, &values));
         copy_param(side, KEEL_FLAT_GRADIENTS, keel_engine_tile(side->engine, i), values, false);
         dump_tensor(dump, "gradient", param->name, "f32", param->dims, param->shape, values);
@@ -226,8 +228,10 @@ static void compare_live(const struct side *side, const struct dump *dump, const
     if (keep_path != NULL)
         snprintf(keep, sizeof keep, "keep=%s case=%s", keep_path, name);
     snprintf(command, sizeof command,
-             "%s tests/runtime/torch_gradient.py %s %s heads=%u capacity=%g balance=%g %s", python(), model,
-             dump->directory, side->job.heads, (double)side->job.capacity, (double)side->job.balance, keep);
+             "%s tests/runtime/torch_gradient.py %s %s heads=%u capacity=%g balance=%g lora=%g %s", python(),
+             model, dump->directory, side->job.heads, (double)side->job.capacity, (double)side->job.balance,
+             side->job.lora_rank > 0 ? (double)(side->job.lora_alpha / (float)side->job.lora_rank) : 1.0,
+             keep);
     fflush(stdout);
     int code = system(command); // NOLINT(cert-env33-c): the program under comparison, named by the user
     ck_assert_msg(code == 0, "%s: PyTorch finds something else", name);
@@ -276,6 +280,19 @@ START_TEST(gpt)
     compare(&side, "gpt", "gpt");
     side.job.tied = false;
     compare(&side, "gpt", "gpt-untied");
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+/* Adapters whose second matrix is no longer zeros, and alone have gradients. */
+START_TEST(lora)
+{
+    char directory[64];
+    struct side side = {.job = text_job(directory)};
+    side.job.lora_rank = 3;
+    side.job.lora_alpha = 8.0f;
+    strcpy(side.job.lora_targets, "*.attn.*, h.1.mlp.*");
+    compare(&side, "gpt", "gpt-lora");
     ck_ok(keel_remove_tree(directory));
 }
 END_TEST
@@ -364,6 +381,7 @@ static void cases(TCase *tc)
                "KEEL_PYTHON\n",
                kept_path, python());
     tcase_add_test(tc, gpt);
+    tcase_add_test(tc, lora);
     tcase_add_test(tc, moe);
     tcase_add_test(tc, bert);
     tcase_add_test(tc, resnet);

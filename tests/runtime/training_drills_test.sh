@@ -56,6 +56,43 @@ check "imported weights are tuned through a kill" [ "$(steps "$root/tuned" | wc 
 "$KEEL" ckpt diff "$root/whole" "$root/tuned" | grep -v adam >"$root/log" 2>&1
 check "what is tuned moves" grep -q 'model.norm.weight' "$root/log"
 check "and nothing else does" [ "$(grep -c 'layers\|embed' "$root/log")" -eq 0 ]
+# LoRA: the same from imported weights, with dropout, and rates of their own as LoRA+ has them (Hayou et al. 2024).
+lora() { # DIR ARGUMENTS...
+    out=$1
+    shift
+    set -- --set train.lora_rank=4 --set train.lora_alpha=8 --set train.lora_dropout=0.1 --set 'train.lora_targets=*self_attn*' \
+        --set 'train.lr_scale=*.lora_B.weight:4' --set train.steps=6 "$@"
+    train "$out" --prepare "$@"
+    "$KEEL" ckpt import "$root/w.safetensors" "$root/$out" --for-training >"$root/log" 2>&1
+    train "$out" "$@"
+}
+lora lora-1
+check "adapters are trained beside imported weights" [ "$(steps "$root/lora-1" | wc -l)" -eq 6 ]
+lora lora-3 --ranks 3 --drill kill:rank=1,step=4
+check "they have the same bits on three ranks, of which one is killed" same_bits "$root/lora-1" "$root/lora-3"
+lora lora-owned --ranks 2 --set parallel.zero=1
+check "or own pieces" same_bits "$root/lora-1" "$root/lora-owned"
+lora lora-gathered --ranks 2 --set parallel.zero=3
+check "or gather weights" same_bits "$root/lora-1" "$root/lora-gathered"
+lora lora-sliced --ranks 2 --set parallel.tensor=2
+check "or share slices" same_bits "$root/lora-1" "$root/lora-sliced"
+"$KEEL" ckpt diff "$root/whole" "$root/lora-1" | grep -v adam >"$root/log" 2>&1
+check "adapters are in the snapshots" [ "$(grep -c 'self_attn.[qkvo]_proj.lora_[AB].weight' "$root/log")" -eq 16 ]
+check "beside weights that stay" [ "$(grep -v lora_ "$root/log" | grep -c 'weight')" -eq 0 ]
+# Out: merged, what they say in the model is in its weights; or alone, by PEFT's names.
+loss() { "$KEEL" eval "$root/$1" --json | sed -n 's/.*"loss": *\([0-9.]*\).*/\1/p'; }
+"$KEEL" export "$root/lora-1" "$root/merged.safetensors" --no-eval >"$root/log" 2>&1
+check "merged weights go out" grep -q ': 21 tensors' "$root/log"
+train merged --prepare
+"$KEEL" ckpt import "$root/merged.safetensors" "$root/merged" --for-training >"$root/log" 2>&1
+check "and are worth what the adapters were" awk "BEGIN { d = $(loss merged) - $(loss lora-1); exit !(d < 1e-5 && d > -1e-5) }"
+check "which is not what was before" awk "BEGIN { d = $(loss whole) - $(loss lora-1); exit !(d > 1e-5 || d < -1e-5) }"
+mkdir "$root/peft"
+"$KEEL" export "$root/lora-1" "$root/peft/adapter_model.safetensors" --adapters --no-eval >"$root/log" 2>&1
+check "adapters go out alone" grep -q ': 16 tensors' "$root/log"
+check "by PEFT's names" grep -qa '"base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight":{"dtype":"F32","shape":\[[0-9]*,4\]' "$root/peft/adapter_model.safetensors"
+tr -d ' \n' <"$root/peft/adapter_config.json" >"$root/peft.txt"
+check "with their configuration" grep -q '"r":4,"lora_alpha":8.*"target_modules":\["q_proj","k_proj","v_proj","o_proj"\]' "$root/peft.txt"
 train bad --set train.steps=6 --set 'train.freeze=h.0.*'
 code=$?
 check "a pattern that names nothing is refused" [ "$code" -eq 2 ]

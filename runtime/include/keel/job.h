@@ -117,7 +117,10 @@ struct keel_job {
     char freeze[KEEL_JOB_PATTERNS_BYTES];   /* names of parameters, or globs of names, with commas */
     char no_decay[KEEL_JOB_PATTERNS_BYTES]; /* likewise */
     char lr_scale[KEEL_JOB_PATTERNS_BYTES]; /* each with :FACTOR behind it */
-    uint64_t eval_every;                    /* 0: never */
+    uint32_t lora_rank;                     /* 0: no adapters */
+    float lora_alpha, lora_dropout;         /* alpha 0: the rank */
+    char lora_targets[KEEL_JOB_PATTERNS_BYTES];
+    uint64_t eval_every; /* 0: never */
     uint32_t eval_batches;
     char gradients[KEEL_JOB_GRADIENTS_BYTES]; /* "" is "exact": keel_job_compression */
     bool check_products;                      /* checksums of the results of products of linear layers */
@@ -215,6 +218,8 @@ bool keel_job_compression(const struct keel_job *job, struct keel_compression *o
  */
 float keel_job_learning_rate(const struct keel_job *job, uint64_t step);
 
+/* The next pattern of a list with commas; where the one after it is looked for, NULL: there was none. */
+const char *keel_job_next_pattern(const char *at, char out[KEEL_JOB_PATTERNS_BYTES]);
 /* PATTERN:FACTOR of train.lr_scale: the pattern is left in `text`. False: no factor above 0 is behind it. */
 bool keel_job_read_factor(char *text, float *out);
 
