@@ -85,8 +85,9 @@ static bool place_kept(const int *keep_fds, uint32_t count, int report)
 static _Noreturn void become(char *const argv[], const int *keep_fds, uint32_t count, int log_fd,
                              int report_fd, pid_t parent)
 {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) /* it died before the line above */
+    if (parent != 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (parent != 0 && getppid() != parent) /* it died before the line above */
         _exit(127);
     reset_signals();
     int report = park(report_fd, F_DUPFD_CLOEXEC);
@@ -132,14 +133,14 @@ static enum keel_status watch(pid_t pid, const char *name, struct keel_process *
     return KEEL_OK;
 }
 
-enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
-                                    int log_fd, struct keel_process *out)
+/* `parent`: with whom it dies; 0: with nobody. */
+static enum keel_status spawn(char *const argv[], const int *keep_fds, uint32_t keep_fd_count, int log_fd,
+                              pid_t parent, struct keel_process *out)
 {
     KEEL_ASSERT(keep_fd_count <= KEEP_FDS_MAX);
     int report[2];
     if (pipe2(report, O_CLOEXEC) != 0)
         return keel_fail_errno(errno, "%s: cannot be started", argv[0]);
-    pid_t parent = getpid();
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -158,6 +159,27 @@ enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uin
         return keel_fail_errno(exec_error, "%s: cannot be started", argv[0]);
     }
     return watch(pid, argv[0], out);
+}
+
+enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
+                                    int log_fd, struct keel_process *out)
+{
+    return spawn(argv, keep_fds, keep_fd_count, log_fd, getpid(), out);
+}
+
+enum keel_status keel_process_spawn_apart(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
+                                          struct keel_process *out)
+{
+    return spawn(argv, keep_fds, keep_fd_count, -1, 0, out);
+}
+
+enum keel_status keel_process_find(pid_t pid, struct keel_process *out)
+{
+    const int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pidfd < 0)
+        return keel_fail_errno(errno, "process %ld: cannot be watched", (long)pid);
+    *out = (struct keel_process){.pid = pid, .pidfd = pidfd};
+    return KEEL_OK;
 }
 
 enum keel_status keel_process_signal(const struct keel_process *process, int signal_number)
@@ -181,7 +203,12 @@ enum keel_status keel_process_wait(struct keel_process *process, uint64_t deadli
     if (ready < 0)
         return keel_fail_errno(errno, "process %d: cannot be watched", (int)process->pid);
     int code;
-    if (wait_retry(process->pid, &code) != process->pid)
+    const pid_t waited = wait_retry(process->pid, &code);
+    if (waited < 0 && errno == ECHILD) {
+        *out = (struct keel_process_end){.code = KEEL_PROCESS_CODE_UNKNOWN};
+        return KEEL_OK;
+    }
+    if (waited != process->pid)
         return keel_fail_errno(errno, "process %d: cannot be waited for", (int)process->pid);
     out->signaled = WIFSIGNALED(code);
     out->code = out->signaled ? WTERMSIG(code) : WEXITSTATUS(code);

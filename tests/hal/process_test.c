@@ -73,6 +73,16 @@ static int be_a_parent(void)
     return 0;
 }
 
+/* A child that starts another apart, tells its pid on descriptor 3, and ends. */
+static int be_gone(void)
+{
+    char *argv[] = {self, (char[]){"sleep"}, (char[]){"60"}, NULL};
+    struct keel_process other;
+    if (keel_process_spawn_apart(argv, NULL, 0, &other) != KEEL_OK)
+        return 1;
+    return write(3, &other.pid, sizeof other.pid) == (ssize_t)sizeof other.pid ? 0 : 1;
+}
+
 /* Exit code 0 when signals are as a new program expects them. */
 static int check_signals(void)
 {
@@ -128,6 +138,8 @@ static int play(const char *part, const char *word)
         return write_fds(atoi(word));
     if (strcmp(part, "parent") == 0)
         return be_a_parent();
+    if (strcmp(part, "gone") == 0)
+        return be_gone();
     if (strcmp(part, "signals") == 0)
         return check_signals();
     if (strcmp(part, "interrupted") == 0)
@@ -329,6 +341,25 @@ static void spawn_with_pipe(const char *part, const char *word, struct keel_proc
     *out_fd = ends[0];
 }
 
+START_TEST(one_that_is_started_apart_lives_on_and_is_watched_by_others)
+{
+    int ends[2];
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    struct keel_process parent, other;
+    struct keel_process_end end;
+    pid_t pid = 0;
+    spawn("gone", "", &ends[1], 1, -1, &parent);
+    ck_assert_int_eq(end_of(&parent).code, 0);
+    ck_assert_int_eq(read(ends[0], &pid, sizeof pid), sizeof pid);
+    ck_ok(keel_process_find(pid, &other));
+    ck_status(keel_process_wait(&other, keel_now_ns(), &end), KEEL_TIMEOUT); /* it lives */
+    ck_ok(keel_process_signal(&other, SIGKILL));
+    ck_assert_int_eq(end_of(&other).code, KEEL_PROCESS_CODE_UNKNOWN); /* no child of ours */
+    close(ends[0]);
+    close(ends[1]);
+}
+END_TEST
+
 START_TEST(an_interrupt_ends_with_the_code_for_it)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
@@ -403,6 +434,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_child_starts_with_its_own_signals);
     tcase_add_test(tc, what_cannot_be_executed_is_an_error_here);
     tcase_add_test(tc, a_child_dies_with_its_parent);
+    tcase_add_test(tc, one_that_is_started_apart_lives_on_and_is_watched_by_others);
     tcase_add_test(tc, an_interrupt_ends_with_the_code_for_it);
     tcase_add_test(tc, held_the_first_interrupt_is_noted_and_a_later_one_ends);
     tcase_add_test(tc, what_is_ignored_stays_so);

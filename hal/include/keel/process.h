@@ -1,8 +1,8 @@
 /* process.h - child processes, watched by pidfd.
  *
  * A child that keel_process_spawn started is killed by the kernel when its parent thread dies
- * (PR_SET_PDEATHSIG = SIGKILL), so that no worker outlives its agent and no agent its launcher;
- * spawn from a thread that lives as long as the process. Linux 5.4 or newer. */
+ * (PR_SET_PDEATHSIG = SIGKILL), so that no worker outlives its agent; spawn from a thread that lives as long
+ * as the process. Linux 5.4 or newer. */
 #ifndef KEEL_PROCESS_H
 #define KEEL_PROCESS_H
 
@@ -25,12 +25,21 @@ struct keel_process_end {
     bool signaled;
     int code; /* exit code or signal number */
 };
+enum { KEEL_PROCESS_CODE_UNKNOWN = -1 }; /* of one that was no child of this process */
 
 /* Start argv[0] (a path; argv ends with NULL). Descriptor keep_fds[i] of this process becomes
  * descriptor 3 + i of the child; all others from 3 up are closed. Standard input is /dev/null;
  * output is shared, or `log_fd` takes both when it is not negative. NOT_FOUND, DENIED, NO_MEMORY. */
 enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
                                     int log_fd, struct keel_process *out);
+
+/* The same, of a process that lives on when its parent dies, and that has to end by itself: its output is
+ * shared. */
+enum keel_status keel_process_spawn_apart(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
+                                          struct keel_process *out);
+
+/* One that somebody else started. NOT_FOUND when no process has that number. */
+enum keel_status keel_process_find(pid_t pid, struct keel_process *out);
 
 /* Signal through the pidfd: never hits a recycled pid. NOT_FOUND when it has ended. */
 enum keel_status keel_process_signal(const struct keel_process *process, int signal_number);
