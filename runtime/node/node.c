@@ -113,6 +113,8 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
     node->config = *config;
     node->leader = launcher ? &node->place : NULL;
     node->term.role = launcher ? KEEL_LEADS : KEEL_FOLLOWS;
+    if (launcher && !keel_node_moves(node))
+        node->term.ballot.counter = config->incarnation;
     node->agent.first_step = config->first_step > 0 ? config->first_step : 1;
     keel_times_derive(config->timeout_ns, &node->times);
     return KEEL_OK;
@@ -294,6 +296,7 @@ static int take_start(struct keel_node *node, const struct keel_node_event *even
     if (node->reg.value.bytes > 0 &&
         !keel_view_decode(node->reg.value.data, node->reg.value.bytes, &node->leader->earlier))
         keel_node_finish(node, KEEL_CORRUPT, "the stored view cannot be read; use a new output directory");
+    node->leader->took_over = node->config.takes_over;
     keel_leader_start(node, node->config.first_step);
     return KEEL_OK;
 }
@@ -346,6 +349,9 @@ static int take_event(struct keel_node *node, const struct keel_node_event *even
         return node->config.launcher ? keel_children_end(node, event->node) : KEEL_INVALID;
     case KEEL_EVENT_STOP:
         return node->config.launcher ? take_stop(node) : KEEL_INVALID;
+    case KEEL_EVENT_LEADER:
+        node->agent.leader_ns = node->now_ns;
+        return node->config.launcher ? KEEL_INVALID : KEEL_OK;
     case KEEL_EVENT_WORKER_READY:
     case KEEL_EVENT_WORKER_BEAT:
     case KEEL_EVENT_WORKER_STEP:
@@ -374,6 +380,11 @@ static void notice_own_stall(struct keel_node *node)
     if (keel_node_leads(node))
         keel_leader_reset_timers(node);
     keel_agent_reset_timers(node);
+}
+
+uint64_t keel_node_leader_ns(const struct keel_node *node)
+{
+    return node->agent.leader_ns;
 }
 
 int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event)

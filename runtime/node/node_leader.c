@@ -734,9 +734,8 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
         leader->first_ready_ns = node->now_ns;
     uint32_t wanted =
         (uint32_t)node->config.rank_count + (leader->awaiting_joins ? node->config.spare_count : 0);
-    if (leader->awaiting_joins && leader->took_over) {
-        const uint16_t members = leader->earlier.member_count;
-        wanted = members > 0 && members < wanted ? members : wanted;
+    if (leader->awaiting_joins && leader->took_over && leader->earlier.member_count > 0) {
+        wanted = leader->earlier.member_count < wanted ? leader->earlier.member_count : wanted;
         patience_ns = node->times.silence_ns;
     }
     uint64_t due_ns = leader->first_ready_ns + patience_ns;

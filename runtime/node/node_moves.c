@@ -1,5 +1,8 @@
 /* node_moves.c - who leads, where three holders or more keep the register: any holder may.
  *
+ * Where the launcher alone holds it, it leads, and its term is its incarnation: another process may take its
+ * place (succession.h), and agents send that one again what the last may have had alone.
+ *
  * Owns terms (node_state.h), and when a holder stands, leads, or follows again. A leader that is silent for a
  * lease (the timeout) is replaced by the next holder, by number; by the one after that when half a timeout
  * later nobody leads, and so on. Who stands asks a majority of the holders to read: from then on no earlier
@@ -64,9 +67,15 @@ static void follow(struct keel_node *node, const struct keel_ballot *ballot, uin
 bool keel_moves_follow(struct keel_node *node, uint16_t from, const struct keel_ballot *ballot)
 {
     struct keel_term *term = &node->term;
-    if (!keel_node_moves(node))
-        return from == 0 && !node->config.launcher;
     const int order = keel_ballot_compare(*ballot, term->ballot);
+    if (!keel_node_moves(node)) {
+        if (from != 0 || node->config.launcher || order < 0)
+            return false;
+        if (order > 0)
+            keel_agent_turn_to_leader(node);
+        term->ballot = *ballot;
+        return true;
+    }
     const bool same_life = from == term->leader && ballot->node == term->ballot.node;
     if (!is_of(ballot, from) || from >= node->config.holder_count ||
         (from == node->config.node && !keel_node_leads(node)))

@@ -130,8 +130,29 @@ START_TEST(of_two_attempts_at_the_last_snapshot_one_is_committed)
 }
 END_TEST
 
+/* At many moments around the end: shards of its snapshot were told to the one before, and to nobody else. */
+START_TEST(a_launcher_that_takes_over_at_the_end_commits_its_snapshot)
+{
+    for (uint64_t moment = 0; moment < 40; moment++) {
+        struct sim *sim = begin(sim_default(17 + moment));
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 100));
+        (void)sim_run(sim, sim->now_ns + moment * SIM_MS / 4);
+        if (!sim->over) {
+            sim_kill_node(sim, 0);
+            (void)sim_run(sim, sim->now_ns + 20 * SIM_MS);
+            sim_start_node(sim, 0, 0);
+        }
+        check_end(sim);
+        ck_assert_uint_eq(sim->snapshot_step, 100);
+        ck_assert_uint_eq(sim->worker_starts, 4);
+        sim_destroy(sim);
+    }
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_launcher_that_takes_over_at_the_end_commits_its_snapshot);
     tcase_add_test(tc, an_undisturbed_run_leaves_exactly_the_committed_generations);
     tcase_add_test(tc, a_rank_that_is_lost_leaves_no_attempt_of_the_others);
     tcase_add_test(tc, who_joins_at_the_end_does_not_begin_it_again_alone);

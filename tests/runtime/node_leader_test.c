@@ -244,8 +244,26 @@ START_TEST(without_most_holders_the_run_ends_as_resumable)
 }
 END_TEST
 
+START_TEST(a_stop_outlives_the_launcher_that_was_asked)
+{
+    struct sim *sim = begin(sim_default(18));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_user_stop(sim);
+    (void)sim_run(sim, sim->now_ns + 2 * SIM_MS);
+    sim_kill_node(sim, 0);
+    (void)sim_run(sim, sim->now_ns + 20 * SIM_MS);
+    sim_start_node(sim, 0, 0);
+    ck_assert(sim_run(sim, sim->now_ns + 60 * SECONDS));
+    ck_fine(sim);
+    ck_assert_int_eq(sim->end_status, KEEL_INTERRUPTED);
+    ck_assert_uint_eq(sim->take_overs, 1);
+    sim_destroy(sim);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_stop_outlives_the_launcher_that_was_asked);
     tcase_add_test(tc, when_the_launcher_dies_an_agent_leads_and_no_worker_notices_more_than_a_view);
     tcase_add_test(tc, leaders_die_one_after_the_other_and_the_run_goes_on);
     tcase_add_test(tc, whenever_the_launcher_dies_no_step_and_no_worker_is_lost);

@@ -324,7 +324,7 @@ static void env_step_commit(void *context, const struct keel_step_record *record
 {
     const struct sim_context *c = context;
     struct sim *sim = c->sim;
-    if (record->step < sim->delivered_next && sim->moves > 0) {
+    if (record->step < sim->delivered_next && sim->moves + sim->take_overs > 0) {
         const uint64_t digest = sim->delivered_digest[record->step % SIM_STEPS_MAX];
         if (digest != 0 && record->digest != digest) /* 0: it was passed over, and its record has come late */
             violate(sim, "step %" PRIu64 " delivered again, with other bits", record->step);
@@ -854,6 +854,12 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
     const struct sim_config *c = &sim->config;
     struct sim_node *n = &sim->nodes[node];
     KEEL_ASSERT(!n->running);
+    bool others = false; /* agents live: they told of a stop, and know what was delivered */
+    for (uint16_t i = 1; i < c->nodes; i++)
+        others = others || sim->nodes[i].running;
+    const bool takes_over = node == 0 && others && c->holders < KEEL_HOLDERS_TO_MOVE;
+    sim->first_step = node == 0 && !takes_over ? sim->delivered_next : sim->first_step;
+    sim->take_overs += takes_over ? 1 : 0;
     const struct keel_node_config config = {.node = node,
                                             .node_count = c->nodes,
                                             .holder_count = c->holders,
@@ -863,21 +869,19 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
                                             .shard_count = c->shards,
                                             .plans = sim->plans,
                                             .timeout_ns = c->timeout_ns,
-                                            .incarnation = incarnation,
-                                            .first_step = sim->delivered_next,
+                                            .incarnation = takes_over ? n->life + 1 : incarnation,
+                                            .first_step = sim->first_step,
                                             .last_step = c->last_step + 1,
                                             .respawn = c->respawn,
                                             .keeps_end = c->last_step % c->snapshot_every == 0,
-                                            .launcher = node == 0};
+                                            .launcher = node == 0,
+                                            .takes_over = takes_over};
     n->running = true;
     n->stopped = n->finished = false;
     n->incarnation = incarnation;
     n->life++;
     if (node == 0)
         sim->over = false;
-    bool others = false; /* agents that were told of a stop tell the new launcher */
-    for (uint16_t i = 1; i < c->nodes && c->holders >= KEEL_HOLDERS_TO_MOVE; i++)
-        others = others || sim->nodes[i].running;
     sim->user_stopped &= node != 0 || others;
     memset(n->held, 0, sizeof n->held);
     enum keel_status status = keel_node_init(n->state, &config);

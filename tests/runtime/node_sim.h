@@ -96,6 +96,8 @@ struct sim {
     uint64_t delivered_digest[SIM_STEPS_MAX]; /* of the weights, as the record of each step said first */
     uint64_t delivered_again;                 /* by a leader to which it was not told that the last one had */
     uint32_t moves;                           /* times that another node led than before */
+    uint32_t take_overs;                      /* launchers that were started where agents lived */
+    uint64_t first_step;                      /* of this life of the run */
     uint16_t leader;                          /* that led last */
     bool over;                                /* the run is: who led then ended so: */
     enum keel_status end_status;

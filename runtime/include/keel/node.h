@@ -119,6 +119,8 @@ struct keel_node_config {
                               five times each, with back-off */
     bool keeps_end;        /* the last step is followed by a snapshot */
     bool launcher;         /* leads at first, and starts agents again; always node 0 */
+    bool takes_over;       /* launcher: in place of one that ended, with a larger incarnation; agents and
+                              workers of the run live, and are kept */
 };
 
 /* ---- events: what happened ----------------------------------------------------------------------------- */
@@ -137,7 +139,8 @@ enum keel_event_kind {
     KEEL_EVENT_WORKER_DONE,    /* `local` has finished all steps and closed */
     KEEL_EVENT_WORKER_NOTE,    /* `local` has something to say for events.jsonl: JSON object in `data` */
     KEEL_EVENT_WORKER_FAILED,  /* `local` gives up: status in `value`, detail text in `data` */
-    KEEL_EVENT_STOP            /* the user asks for an orderly end (SIGINT) */
+    KEEL_EVENT_STOP,           /* the user asks for an orderly end (SIGINT) */
+    KEEL_EVENT_LEADER          /* agent: a process begins to lead, and has as long to be heard as any */
 };
 
 struct keel_node_event {
@@ -236,6 +239,9 @@ struct keel_node_progress {
     uint64_t saved;    /* has_saved: and the newest snapshot of which its workers handed over shards */
 };
 void keel_node_progress(const struct keel_node *node, struct keel_node_progress *out);
+
+/* Agent: when the leader was heard last, or a silence that was this node's own ended. */
+uint64_t keel_node_leader_ns(const struct keel_node *node);
 
 KEEL_API_END
 
