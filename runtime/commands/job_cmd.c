@@ -185,36 +185,36 @@ static void begin_stop(void *own)
     ((struct stop_options *)own)->wait_ns = 600 * KEEL_NS_PER_S;
 }
 
-static enum keel_status await_end(const char *directory, const struct keel_process *process, uint64_t wait_ns)
+/* Tell who leads, and wait until it has ended. */
+static enum keel_status stop_leader(const char *directory, uint64_t wait_ns, uint64_t deadline_ns)
 {
-    const uint64_t deadline_ns = keel_deadline_after_ns(wait_ns);
-    struct pollfd ends = {.fd = process->pidfd, .events = POLLIN};
-    while (keel_remaining_ns(deadline_ns) > 0)
-        if (poll(&ends, 1, keel_remaining_poll_ms(deadline_ns)) > 0)
-            return KEEL_OK;
-    return keel_fail(KEEL_TIMEOUT,
-                     "%s: process %ld was told to end, and still runs after %" PRIu64
-                     " s; wait longer (--wait 30m, or 90s), or kill it",
-                     directory, (long)process->pid, wait_ns / KEEL_NS_PER_S);
+    struct keel_process process;
+    KEEL_TRY(keel_run_find(directory, &process));
+    struct pollfd ends = {.fd = process.pidfd, .events = POLLIN};
+    enum keel_status status = keel_process_signal(&process, SIGTERM);
+    int ended = status == KEEL_OK ? 0 : 1;
+    while (ended <= 0 && keel_remaining_ns(deadline_ns) > 0)
+        ended = poll(&ends, 1, keel_remaining_poll_ms(deadline_ns));
+    keel_process_close(&process);
+    if (ended <= 0)
+        return keel_fail(KEEL_TIMEOUT,
+                         "%s: process %ld was told to end, and still runs after %" PRIu64
+                         " s; wait longer (--wait 30m, or 90s), or kill it",
+                         directory, (long)process.pid, wait_ns / KEEL_NS_PER_S);
+    return status == KEEL_NOT_FOUND ? KEEL_OK : status; /* it ended before it was told */
 }
 
 static enum keel_status stop(const struct keel_command *command)
 {
     const struct stop_options *options = keel_command_own(command);
+    const uint64_t deadline_ns = keel_deadline_after_ns(options->wait_ns);
     struct keel_run_look look;
-    struct keel_process process;
     KEEL_TRY(keel_run_look_at(command->operands[0], &look));
-    enum keel_status status = keel_run_find(command->operands[0], &process);
-    if (status == KEEL_NOT_FOUND) /* it has ended, which is what was asked for */
-        return say(command);
-    KEEL_TRY(status);
-    status = keel_process_signal(&process, SIGTERM);
-    if (status == KEEL_OK)
-        status = await_end(command->operands[0], &process, options->wait_ns);
-    keel_process_close(&process);
-    if (status != KEEL_NOT_FOUND)
-        KEEL_TRY(status);
-    return say(command);
+    enum keel_status status;
+    do /* one that was killed meanwhile has another in its place, which may not know of it */
+        status = stop_leader(command->operands[0], options->wait_ns, deadline_ns);
+    while (status == KEEL_OK);
+    return status == KEEL_NOT_FOUND ? say(command) : status; /* it has ended, which is what was asked for */
 }
 
 static int run_stop(const struct keel_command *command)

@@ -147,7 +147,7 @@ static enum keel_status read_on(struct follow *follow, struct tail *tail,
 static enum keel_status follow_to_end(struct follow *follow, const char *directory)
 {
     struct keel_process process = {.pidfd = -1};
-    const enum keel_status found = keel_run_find(directory, &process); /* on another host there is none */
+    enum keel_status found = keel_run_find(directory, &process); /* on another host there is none */
     enum keel_status status = KEEL_OK;
     while (status == KEEL_OK) {
         const bool held = keel_launch_is_locked(directory); /* before: what it says as it ends is told too */
@@ -160,8 +160,8 @@ static enum keel_status follow_to_end(struct follow *follow, const char *directo
             break;
         struct pollfd ends = {.fd = found == KEEL_OK ? process.pidfd : -1, .events = POLLIN};
         if (poll(&ends, 1, (int)(look_ns / KEEL_NS_PER_MS)) > 0 && found == KEEL_OK) {
-            keel_process_close(&process);
-            process.pidfd = -1;
+            keel_process_close(&process); /* another may lead now */
+            found = keel_run_find(directory, &process);
         }
     }
     if (process.pidfd >= 0)

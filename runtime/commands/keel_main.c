@@ -7,6 +7,7 @@
 #include "plan_cmd.h"
 #include "plugin_try.h"
 #include "run_cmd.h"
+#include "run_lives.h"
 #include "sample_cmd.h"
 #include "serve_cmd.h"
 #include "sim_cmd.h"
@@ -39,6 +40,7 @@ static const struct command commands[] = {
     {"net", keel_net_main, "who waits for whom; check and measure the network"},
     {"board", keel_board_main, "bring up, prove, measure and list boards"},
     {"agent", keel_agent_main, "one node of a run, on another host: dials in"},
+    {"lead", keel_lead_main, NULL},
     {"worker", keel_worker_main, NULL},
     {KEEL_PLUGIN_TRY_COMMAND, keel_plugin_try_main, NULL},
 };

@@ -6,7 +6,7 @@
 #include "jsonl.h"
 #include "plugin_try.h"
 #include "report.h"
-#include "run_output.h"
+#include "run_lives.h"
 #include "run_plan.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -20,57 +20,26 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OVERRIDES_MAX = 256 };
-/* Options that this file takes; those of the first four are written as overrides. */
-enum taken {
-    RANKS,
-    NODES,
-    SPARES,
-    SAMPLE,
-    MADE_COUNT,
-    SET = MADE_COUNT,
-    DRILL,
-    RESUME,
-    PASSES_OFF,
-    PASSED_ON
-};
-
-struct run {
-    const char *job_path;
-    const char *overrides[OVERRIDES_MAX];
-    uint32_t override_count;
-    char made[MADE_COUNT][64];           /* overrides made from --ranks and its like; "": not given */
-    const char *drills[KEEL_DRILLS_MAX]; /* for the checks: they are passed on too */
-    uint32_t drill_count;
-    const char *passed_on[KEEL_PASSED_BY_USER_MAX]; /* options of workers and their values */
-    uint32_t passed_on_count;
-    const char *out, *resume;
-    bool prepare_only;
-    struct keel_job job;
-    char directory[KEEL_PATH_BYTES], job_copy[KEEL_PATH_BYTES];
-    char identity[KEEL_IDENTITY_BYTES];
-    bool over;                  /* nothing is left to do */
-    struct keel_seen_step last; /* if so, its last step */
-    struct keel_plan_table plans;
-    int lock_fd; /* of the directory; -1: not locked */
-};
+/* Options that this file takes; those of the first are written as overrides. */
+enum taken { RANKS, NODES, SPARES, SAMPLE, SET = KEEL_RUN_MADE_COUNT, DRILL, RESUME, PASSES_OFF, PASSED_ON };
+_Static_assert((int)SAMPLE + 1 == (int)KEEL_RUN_MADE_COUNT, "those that make overrides come first");
 
 /* ---- arguments ----------------------------------------------------------------------------------------- */
 
-static enum keel_status add_override(struct run *run, const char *text)
+static enum keel_status add_override(struct keel_run *run, const char *text)
 {
-    if (run->override_count == OVERRIDES_MAX)
-        return keel_fail(KEEL_LIMIT, "more than %d --set", OVERRIDES_MAX);
+    if (run->override_count == KEEL_RUN_OVERRIDES_MAX)
+        return keel_fail(KEEL_LIMIT, "more than %d --set", KEEL_RUN_OVERRIDES_MAX);
     run->overrides[run->override_count++] = text;
     return KEEL_OK;
 }
 
 /* An option that is given again replaces what it said before. */
-static enum keel_status make_override(struct run *run, const struct keel_command_option *option,
+static enum keel_status make_override(struct keel_run *run, const struct keel_command_option *option,
                                       const char *value)
 {
-    static const char *const keys[MADE_COUNT] = {"cluster.ranks", "cluster.nodes", "cluster.spares",
-                                                 "train.sample"};
+    static const char *const keys[KEEL_RUN_MADE_COUNT] = {"cluster.ranks", "cluster.nodes", "cluster.spares",
+                                                          "train.sample"};
     char *text = run->made[option->offset];
     bool before = text[0] != '\0';
     int length = snprintf(text, sizeof run->made[0], "%s %s=%s", option->name, keys[option->offset], value);
@@ -79,7 +48,7 @@ static enum keel_status make_override(struct run *run, const struct keel_command
     return before ? KEEL_OK : add_override(run, text);
 }
 
-static enum keel_status add_drill(struct run *run, const char *text)
+static enum keel_status add_drill(struct keel_run *run, const char *text)
 {
     struct keel_drill checked;
     KEEL_TRY(keel_drill_parse(text, &checked));
@@ -89,7 +58,7 @@ static enum keel_status add_drill(struct run *run, const char *text)
     return KEEL_OK;
 }
 
-static enum keel_status take_resume(struct run *run, const char *text)
+static enum keel_status take_resume(struct keel_run *run, const char *text)
 {
     size_t digits = strspn(text, "0123456789");
     bool number = digits > 0 && digits < 20 && text[digits] == '\0';
@@ -99,7 +68,7 @@ static enum keel_status take_resume(struct run *run, const char *text)
     return KEEL_OK;
 }
 
-static enum keel_status pass_on(struct run *run, const char *name, const char *value)
+enum keel_status keel_run_pass_on(struct keel_run *run, const char *name, const char *value)
 {
     if (run->passed_on_count + 2 > KEEL_PASSED_BY_USER_MAX)
         return keel_fail(KEEL_LIMIT, "%s: more than %d options for workers", name,
@@ -111,7 +80,7 @@ static enum keel_status pass_on(struct run *run, const char *name, const char *v
 
 static enum keel_status take_option(void *own, const struct keel_command_option *option, char *value)
 {
-    struct run *run = own;
+    struct keel_run *run = own;
     switch ((enum taken)option->offset) {
     case RANKS:
     case NODES:
@@ -133,10 +102,10 @@ static enum keel_status take_option(void *own, const struct keel_command_option 
             return keel_fail(KEEL_INVALID, "%s: a directory is wanted", option->name);
         break;
     }
-    return pass_on(run, option->name, value); /* workers take these as they are */
+    return keel_run_pass_on(run, option->name, value); /* workers take these as they are */
 }
 
-#define INTO(field) offsetof(struct run, field)
+#define INTO(field) offsetof(struct keel_run, field)
 static const struct keel_command_option options[] = {
     {"--ranks", "N", KEEL_COMMAND_CALL, RANKS, "workers that carry the job's shards (cluster.ranks)"},
     {"--nodes", "N", KEEL_COMMAND_CALL, NODES, "nodes that the ranks are spread over; default: one per rank"},
@@ -196,7 +165,7 @@ static void print_help(void)
     keel_job_print_keys(stdout);
 }
 
-static enum keel_status parse_arguments(struct run *run, int argc, char **argv, bool *help)
+static enum keel_status parse_arguments(struct keel_run *run, int argc, char **argv, bool *help)
 {
     struct keel_command_words words = {
         .options = options, .own = run, .take = take_option, .operands_max = 1};
@@ -213,199 +182,9 @@ static enum keel_status parse_arguments(struct run *run, int argc, char **argv, 
     return KEEL_OK;
 }
 
-/* ---- snapshots that are there -------------------------------------------------------------------------- */
-
-enum { LISTED_MAX = 256, LIVES_MAX = 3 };
-#define NO_STEP UINT64_MAX
-
-/* NULL in *out: nothing is there yet. */
-static enum keel_status open_store(const struct run *run, struct keel_store **out)
-{
-    char root[KEEL_PATH_BYTES];
-    *out = NULL;
-    if (run->job.snapshot_store[0] != '\0')
-        memcpy(root, run->job.snapshot_store, sizeof root);
-    else
-        KEEL_TRY(keel_path_join(root, run->directory, "ckpt"));
-    struct keel_store_config config = {
-        .root = root, .run = run->job.name, .read_only = true, .key_file = keel_job_key_file(&run->job)};
-    enum keel_status status = keel_path_exists(root) ? keel_store_open(&config, out) : KEEL_OK;
-    return status == KEEL_NOT_FOUND ? KEEL_OK : status;
-}
-
-/* Will workers take it? Every chunk is read only when it lies behind the metrics: records of steps before
- * the first one are not delivered, and none that is missing there may be passed over. */
-static bool is_whole(struct keel_store *store, const struct keel_snapshot_info *info, uint64_t on_record)
-{
-    struct keel_snapshot *snapshot;
-    uint32_t damaged;
-    if (keel_snapshot_open(store, info->step, info->attempt, &snapshot) != KEEL_OK)
-        return false;
-    bool whole = info->step <= on_record || keel_snapshot_verify(snapshot, NULL, NULL, &damaged) == KEEL_OK;
-    keel_snapshot_close(snapshot);
-    return whole;
-}
-
-/* The step of the newest committed snapshot that is whole, NO_STEP when there is none; metrics go to
- * on_record.
- */
-static uint64_t newest_whole(struct keel_store *store, uint64_t on_record)
-{
-    struct keel_snapshot_info list[LISTED_MAX];
-    uint32_t count = 0, damaged = 0;
-    if (keel_store_list(store, list, LISTED_MAX, &count, &damaged) != KEEL_OK)
-        return NO_STEP;
-    if (damaged > 0)
-        keel_log(KEEL_LOG_WARN, "%u snapshots are passed over: their manifests are damaged", damaged);
-    for (uint32_t i = 0; i < count; i++)
-        if (is_whole(store, &list[i], on_record))
-            return list[i].step;
-    return NO_STEP;
-}
-
-static bool has_text(const json_t *line, const char *key, const char *text)
-{
-    const char *its = json_string_value(json_object_get(line, key));
-    return its != NULL && strcmp(its, text) == 0;
-}
-
-/* The step of the newest snapshot since the run was last begun at step 1. */
-static enum keel_status see_snapshot(void *context, const json_t *line, uint64_t number)
-{
-    uint64_t *step = context;
-    (void)number;
-    if (has_text(line, "event", "start") && has_text(line, "resume", "none"))
-        *step = NO_STEP;
-    if (has_text(line, "event", "snapshot"))
-        *step = (uint64_t)json_integer_value(json_object_get(line, "step"));
-    return KEEL_OK;
-}
-
-/* The newest that this run tells of; NO_STEP: none. */
-static enum keel_status last_told(const struct run *run, uint64_t *out)
-{
-    char path[KEEL_PATH_BYTES];
-    uint64_t skipped;
-    *out = NO_STEP;
-    KEEL_TRY(keel_path_join(path, run->directory, "events.jsonl"));
-    return keel_path_exists(path) ? keel_jsonl_read(path, see_snapshot, out, &skipped) : KEEL_OK;
-}
-
-/* A run that committed snapshots and finds none begins anew only when it is told to: they may be mended, or
- * lie elsewhere. */
-static enum keel_status refuse_to_begin_anew(const struct run *run, struct keel_store *store)
-{
-    struct keel_snapshot_info newest;
-    uint64_t step = NO_STEP;
-    uint32_t count = 0, damaged = 0;
-    if (store != NULL)
-        KEEL_TRY(keel_store_list(store, &newest, 1, &count, &damaged));
-    if (count > 0) /* the workers look at these, and name what is wrong */
-        return KEEL_OK;
-    if (damaged > 0)
-        return keel_fail(KEEL_CORRUPT,
-                         "%.300s: the manifests of all %" PRIu32
-                         " snapshots are damaged; mend them with keel ckpt repair, or "
-                         "give --resume none to begin at step 1",
-                         run->directory, damaged);
-    enum keel_status status = last_told(run, &step);
-    if (status != KEEL_OK || step == NO_STEP)
-        return status;
-    return keel_fail(
-        KEEL_CORRUPT,
-        "%.300s: this run committed a snapshot of step %" PRIu64
-        ", and none is there now: bring them back, or mend them with keel ckpt repair --from a copy, or "
-        "give --resume none to begin at step 1",
-        run->directory, step);
-}
-
-/* The first step that this life of the run commits. NOT_FOUND, CORRUPT: not the snapshot that was asked for.
- */
-static enum keel_status find_first_step(const struct run *run, const char *resume, uint64_t on_record,
-                                        uint64_t *out)
-{
-    struct keel_store *store;
-    *out = 1;
-    if (resume != NULL && strcmp(resume, "none") == 0)
-        return KEEL_OK;
-    bool newest = resume == NULL || strcmp(resume, "auto") == 0;
-    uint64_t step = newest ? 0 : strtoull(resume, NULL, 10);
-    KEEL_TRY(open_store(run, &store));
-    enum keel_status status = KEEL_OK;
-    struct keel_snapshot *asked = NULL;
-    if (newest) {
-        step = store != NULL ? newest_whole(store, on_record) : NO_STEP;
-        status = step == NO_STEP ? refuse_to_begin_anew(run, store) : KEEL_OK;
-        step = step == NO_STEP ? 0 : step;
-    } else
-        status = store == NULL ? keel_fail(KEEL_NOT_FOUND, "%s holds no snapshots", run->directory)
-                               : keel_snapshot_open(store, step, 0, &asked);
-    keel_snapshot_close(asked);
-    keel_store_close(store);
-    if (status != KEEL_OK && newest)
-        return status;
-    if (status != KEEL_OK) {
-        char why[KEEL_DETAIL_BYTES];
-        snprintf(why, sizeof why, "%.200s", keel_detail());
-        return keel_fail(status, "--resume %s: %s (keel ckpt ls %s/ckpt lists what there is)", resume, why,
-                         run->directory);
-    }
-    *out = step + 1;
-    return KEEL_OK;
-}
-
-/* snapshot.local: what nodes have they say themselves, once they are there. They are told how far the run
- * came, so that they take nothing that is newer, and what was committed, so that they do not begin anew where
- * that is gone: as --resume auto:RECORDS[:COMMITTED]. */
-static enum keel_status find_first_local_step(const struct run *run, const char *resume, uint64_t on_record,
-                                              uint64_t *out, char words[64])
-{
-    struct keel_store *store;
-    uint64_t told, stored;
-    const bool newest = resume == NULL || strcmp(resume, "auto") == 0;
-    snprintf(words, 64, "%s", newest ? "auto" : resume);
-    *out = newest || strcmp(resume, "none") == 0 ? 1 : strtoull(resume, NULL, 10) + 1;
-    if (!newest)
-        return KEEL_OK;
-    KEEL_TRY(last_told(run, &told));
-    KEEL_TRY(open_store(run, &store));
-    stored = store != NULL ? newest_whole(store, on_record) : NO_STEP;
-    keel_store_close(store);
-    /* In the store, too, what is newer than the records was committed by nodes; where there are none it
-     * counts. */
-    const uint64_t known = told != NO_STEP && told > on_record ? told : on_record;
-    if (stored != NO_STEP && (known == 0 || stored <= known) && (told == NO_STEP || stored > told))
-        told = stored;
-    if (told == NO_STEP) {
-        snprintf(words, 64, "auto:%" PRIu64, on_record);
-        return KEEL_OK;
-    }
-    *out = told + 1;
-    snprintf(words, 64, "auto:%" PRIu64 ":%" PRIu64, on_record > told ? on_record : told, told);
-    return KEEL_OK;
-}
-
-/* Is the end of the run durable? It is when it was to be: snapshot.every = 0 asks for nothing. Snapshots up
- * to the step on_record are looked at, those behind it are read. */
-static bool end_is_kept(const struct run *run, uint64_t on_record)
-{
-    struct keel_store *store;
-    uint64_t told;
-    if (run->job.snapshot_every == 0)
-        return true;
-    if (keel_job_has_local_snapshots(&run->job)) /* on all nodes, by their word */
-        return run->job.steps == 0 ||
-               (last_told(run, &told) == KEEL_OK && told != NO_STEP && told >= run->job.steps);
-    if (open_store(run, &store) != KEEL_OK || store == NULL)
-        return false;
-    uint64_t step = newest_whole(store, on_record);
-    keel_store_close(store);
-    return run->job.steps == 0 || (step != NO_STEP && step >= run->job.steps); /* 0: nothing is trained */
-}
-
 /* ---- a run that is over -------------------------------------------------------------------------------- */
 
-static bool is_of_this_job(const struct run *run)
+static bool is_of_this_job(const struct keel_run *run)
 {
     char path[KEEL_PATH_BYTES], *there;
     size_t bytes;
@@ -417,14 +196,14 @@ static bool is_of_this_job(const struct run *run)
     return same;
 }
 
-static bool is_there(const struct run *run, const char *name)
+static bool is_there(const struct keel_run *run, const char *name)
 {
     char path[KEEL_PATH_BYTES];
     return keel_path_join(path, run->directory, name) == KEEL_OK && keel_path_exists(path);
 }
 
 /* The text that the job asks for is that which lies there. */
-static bool sample_is_there(const struct run *run)
+static bool sample_is_there(const struct keel_run *run)
 {
     char path[KEEL_PATH_BYTES];
     struct keel_job there;
@@ -436,19 +215,19 @@ static bool sample_is_there(const struct run *run)
 
 /* Is all that the command asks for in the directory, whole? Reads, writes nothing. Whatever is in doubt is
  * left to a run, which mends it or says what is wrong. */
-static bool is_over(struct run *run)
+static bool is_over(struct keel_run *run)
 {
     bool asks_for_the_end = run->job.steps > 0 && run->drill_count == 0 && !run->prepare_only &&
                             (run->resume == NULL || strcmp(run->resume, "auto") == 0);
     if (!asks_for_the_end || !is_of_this_job(run) || keel_launch_is_locked(run->directory))
         return false;
     return keel_output_read_end(run->directory, &run->last) == KEEL_OK && run->last.step >= run->job.steps &&
-           is_there(run, "report.html") && sample_is_there(run) && end_is_kept(run, 0);
+           is_there(run, "report.html") && sample_is_there(run) && keel_run_end_is_kept(run, 0);
 }
 
 /* ---- before anything starts ---------------------------------------------------------------------------- */
 
-static enum keel_status check_drills(const struct run *run)
+static enum keel_status check_drills(const struct keel_run *run)
 {
     uint32_t nodes = run->job.nodes != 0 ? run->job.nodes : run->job.ranks;
     for (uint32_t i = 0; i < run->drill_count; i++) {
@@ -564,7 +343,7 @@ static void make_tokenizer_absolute(struct keel_job *job)
 static enum keel_status sweep_one(void *context, const char *name)
 {
     static const char suffix[] = ".tmp";
-    const struct run *run = context;
+    const struct keel_run *run = context;
     size_t length = strlen(name), digits = sizeof suffix - 1;
     if (length < digits || strcmp(name + length - digits, suffix) != 0)
         return KEEL_OK;
@@ -585,13 +364,13 @@ static enum keel_status sweep_one(void *context, const char *name)
 /* Before anything in the directory is written. */
 static enum keel_status hold_directory(void *context)
 {
-    struct run *run = context;
-    if (run->lock_fd >= 0)
+    struct keel_run *run = context;
+    if (run->locks.run_fd >= 0)
         return KEEL_OK;
     enum keel_status made = keel_mkdir_all(run->directory);
     if (made != KEEL_OK)
         return keel_fail(made, "--out: %s; give another --out", keel_detail());
-    KEEL_TRY(keel_launch_lock(run->directory, &run->lock_fd));
+    KEEL_TRY(keel_launch_lock(run->directory, &run->locks));
     return keel_dir_list(run->directory, sweep_one, run);
 }
 
@@ -604,7 +383,7 @@ static void tell_encoding(void *context, const char *path, uint64_t done_bytes, 
 }
 
 /* Read the data once here: a missing or short file is told before processes start. */
-static enum keel_status check_data(struct run *run)
+static enum keel_status check_data(struct keel_run *run)
 {
     const struct keel_encode_config encode = {
         .directory = run->directory, .make = hold_directory, .progress = tell_encoding, .context = run};
@@ -630,7 +409,7 @@ static enum keel_status check_data(struct run *run)
     return status;
 }
 
-static enum keel_status damaged_identity(const struct run *run)
+static enum keel_status damaged_identity(const struct keel_run *run)
 {
     return keel_fail(
         KEEL_CORRUPT,
@@ -639,12 +418,12 @@ static enum keel_status damaged_identity(const struct run *run)
 }
 
 /* Whether the newest snapshot bears this identity. */
-static bool snapshots_are_of(const struct run *run, const char *identity)
+static bool snapshots_are_of(const struct keel_run *run, const char *identity)
 {
     struct keel_store *store;
     struct keel_snapshot_info newest;
     uint32_t count = 0;
-    if (open_store(run, &store) != KEEL_OK || store == NULL)
+    if (keel_run_open_store(run, &store) != KEEL_OK || store == NULL)
         return false;
     bool same = keel_store_list(store, &newest, 1, &count, NULL) == KEEL_OK && count > 0 &&
                 strcmp(newest.identity, identity) == 0;
@@ -653,7 +432,7 @@ static bool snapshots_are_of(const struct run *run, const char *identity)
 }
 
 /* Its bits end where the program's changed. */
-static enum keel_status refuse_arithmetic(const struct run *run, bool has_weights)
+static enum keel_status refuse_arithmetic(const struct keel_run *run, bool has_weights)
 {
     if (!has_weights)
         return keel_fail(
@@ -671,7 +450,7 @@ static enum keel_status refuse_arithmetic(const struct run *run, bool has_weight
 }
 
 /* By which keys the run in the directory, of identity `old`, is another. */
-static enum keel_status refuse_other(const struct run *run, const char *old)
+static enum keel_status refuse_other(const struct keel_run *run, const char *old)
 {
     if (!keel_job_is_arithmetic(old) && snapshots_are_of(run, old))
         return refuse_arithmetic(run, true);
@@ -702,7 +481,7 @@ static enum keel_status refuse_other(const struct run *run, const char *old)
 }
 
 /* A directory belongs to one job for ever. */
-static enum keel_status check_identity(const struct run *run)
+static enum keel_status check_identity(const struct keel_run *run)
 {
     char path[KEEL_PATH_BYTES], *old = NULL;
     size_t bytes;
@@ -723,7 +502,7 @@ static enum keel_status check_identity(const struct run *run)
     return status;
 }
 
-static enum keel_status write_job(struct run *run)
+static enum keel_status write_job(struct keel_run *run)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -740,7 +519,7 @@ static enum keel_status write_job(struct run *run)
 }
 
 /* train.steps = 0 evaluates only: the schedule stays that of the run in the directory. */
-static void keep_schedule(struct run *run)
+static void keep_schedule(struct keel_run *run)
 {
     char path[KEEL_PATH_BYTES];
     struct keel_job there;
@@ -750,7 +529,7 @@ static void keep_schedule(struct run *run)
 }
 
 /* A name that begins with a dash gets ./ in front, since agents are given it as an argument. */
-static enum keel_status name_directory(struct run *run)
+static enum keel_status name_directory(struct keel_run *run)
 {
     const char *name = run->out != NULL ? run->out : run->job.name;
     if (name[0] == '\0')
@@ -762,7 +541,8 @@ static enum keel_status name_directory(struct run *run)
 }
 
 /* One of [snapshot]'s directories, which agents are told by its whole path. Other hosts have theirs. */
-static enum keel_status make_directory(const struct run *run, const char *key, char path[KEEL_PATH_BYTES])
+static enum keel_status make_directory(const struct keel_run *run, const char *key,
+                                       char path[KEEL_PATH_BYTES])
 {
     char probe[KEEL_PATH_BYTES];
     if (path[0] == '\0' || run->job.launch != KEEL_LAUNCH_LOCAL)
@@ -781,7 +561,7 @@ static enum keel_status make_directory(const struct run *run, const char *key, c
     return KEEL_OK;
 }
 
-static enum keel_status prepare(struct run *run)
+static enum keel_status prepare(struct keel_run *run)
 {
     KEEL_TRY(keel_plugin_try_load(run->job_path, run->overrides, run->override_count));
     KEEL_TRY(keel_job_load(run->job_path, run->overrides, run->override_count, &run->job));
@@ -807,121 +587,17 @@ static enum keel_status prepare(struct run *run)
     return write_job(run);
 }
 
-static void show_sample(const struct run *run)
-{
-    char path[KEEL_PATH_BYTES], *text;
-    size_t bytes;
-    if (run->job.sample_tokens == 0 || keel_path_join(path, run->directory, "sample.txt") != KEEL_OK ||
-        keel_file_read(path, 1 << 24, &text, &bytes) != KEEL_OK)
-        return;
-    printf("--- %u tokens from the trained model ---\n%s\n---\n", run->job.sample_tokens, text);
-    keel_free(text);
-}
-
-/* ---- the run ------------------------------------------------------------------------------------------- */
-
-/* One life. DONE is said when all steps are: whoever dies behind that takes his share of the last snapshot
- * with him, and *again says that it is to be made once more. */
-static enum keel_status live(struct run *run, struct keel_output *output, const char *resume, bool *again)
-{
-    bool signalled = false;
-    char words[64];
-    struct keel_launch_config config = {.job = &run->job,
-                                        .job_path = run->job_copy,
-                                        .directory = run->directory,
-                                        .identity = run->identity,
-                                        .plans = run->plans.numbers,
-                                        .passed_on = run->passed_on,
-                                        .passed_on_count = run->passed_on_count,
-                                        .resume = resume,
-                                        .report = keel_output_report(output),
-                                        .signalled = &signalled};
-    *again = false;
-    const uint64_t on_record = keel_output_next_step(output) - 1;
-    if (keel_job_has_local_snapshots(&run->job)) {
-        KEEL_TRY(find_first_local_step(run, resume, on_record, &config.first_step, words));
-        config.resume = words;
-    } else
-        KEEL_TRY(find_first_step(run, resume, on_record, &config.first_step));
-    KEEL_TRY(keel_output_resume(output, config.first_step));
-    enum keel_status status = keel_launch(&config);
-    enum keel_status spiked = keel_output_spike(output, again);
-    if (*again && signalled) {
-        *again = false;
-        return keel_fail(KEEL_INTERRUPTED,
-                         "stopped after the loss had exploded; the same command goes back to the "
-                         "snapshot before");
-    }
-    KEEL_TRY(spiked);
-    const bool differ = status == KEEL_MISMATCH || (status == KEEL_OK && keel_output_mismatches(output) > 0);
-    if (differ && !signalled && keel_output_dispute(output)) {
-        *again = true;
-        return status == KEEL_OK ? KEEL_MISMATCH : status;
-    }
-    KEEL_TRY(status);
-    if (keel_output_mismatches(output) > 0)
-        return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
-                         keel_output_mismatches(output), run->directory);
-    KEEL_TRY(keel_output_settle(output));
-    if (end_is_kept(run, run->job.steps))
-        return KEEL_OK;
-    enum keel_status failure = keel_output_snapshot_failure(output);
-    bool machine = failure == KEEL_NO_MEMORY || failure == KEEL_NO_SPACE || failure == KEEL_DENIED;
-    *again = failure == KEEL_OK;
-    return keel_fail(*again    ? KEEL_INTERRUPTED
-                     : machine ? failure
-                               : KEEL_IO,
-                     "all steps are done, but their end is not kept: %s; the same command makes it again",
-                     *again ? "the last snapshot was lost with its node" : keel_detail());
-}
-
-static enum keel_status run_lives(struct run *run, struct keel_output *output)
-{
-    bool again;
-    enum keel_status status = live(run, output, run->resume, &again);
-    for (uint32_t lives = 1; again && lives < LIVES_MAX; lives++) {
-        if (status != KEEL_DIVERGED && status != KEEL_MISMATCH)
-            keel_output_tell_end_again(output);
-        status = live(run, output, "auto", &again);
-    }
-    return status;
-}
-
-static enum keel_status run_job(struct run *run)
-{
-    struct keel_output *output;
-    KEEL_TRY(keel_output_open(run->directory, &run->job, run->resume, &output));
-    keel_output_tell_plans(output, &run->plans);
-    enum keel_status status = run_lives(run, output);
-    char detail[KEEL_DETAIL_BYTES];
-    snprintf(detail, sizeof detail, "%s", status == KEEL_OK ? "" : keel_detail());
-    keel_output_finish(output, status, detail);
-    keel_output_close(output);
-    enum keel_status written = keel_report_write(run->directory);
-    if (written == KEEL_NOT_FOUND && run->job.steps == 0)
-        ; /* no step, nothing to draw */
-    else if (written != KEEL_OK)
-        keel_log(KEEL_LOG_WARN, "no report: %s", keel_detail());
-    else
-        printf("report: %s/report.html\n", run->directory);
-    if (status != KEEL_OK)
-        keel_detail_set(detail);
-    else
-        show_sample(run);
-    return status;
-}
-
-static enum keel_status tell_over(const struct run *run)
+static enum keel_status tell_over(const struct keel_run *run)
 {
     char text[256];
     keel_output_end_text(&run->last, text, sizeof text);
     printf("%s; report: %s/report.html\n", text, run->directory);
-    show_sample(run);
+    keel_run_show_sample(run);
     return KEEL_OK;
 }
 
 /* A directory that snapshots can be imported into before the first step. */
-static enum keel_status prepare_store(const struct run *run)
+static enum keel_status prepare_store(const struct keel_run *run)
 {
     char root[KEEL_PATH_BYTES];
     struct keel_store *store;
@@ -933,20 +609,20 @@ static enum keel_status prepare_store(const struct run *run)
     return KEEL_OK;
 }
 
-static enum keel_status carry_out(struct run *run)
+static enum keel_status carry_out(struct keel_run *run)
 {
     if (run->over)
         return tell_over(run);
-    return run->prepare_only ? prepare_store(run) : run_job(run);
+    return run->prepare_only ? prepare_store(run) : keel_run_job(run);
 }
 
 int keel_run_main(int argc, char **argv)
 {
-    struct run *run;
+    struct keel_run *run;
     bool help = false;
     if (keel_alloc(1, sizeof *run, &run) != KEEL_OK)
         return keel_status_exit_code(KEEL_NO_MEMORY);
-    run->lock_fd = -1;
+    run->locks = (struct keel_launch_locks){.run_fd = -1, .leader_fd = -1};
     enum keel_status status = parse_arguments(run, argc, argv, &help);
     if (help)
         print_help();
@@ -956,8 +632,7 @@ int keel_run_main(int argc, char **argv)
         status = carry_out(run);
     if (status != KEEL_OK)
         fprintf(stderr, "keel run: %s: %s\n", keel_status_text(status), keel_detail());
-    if (run->lock_fd >= 0)
-        close(run->lock_fd);
+    keel_launch_unlock(&run->locks);
     keel_free(run);
     return keel_status_exit_code(status);
 }

@@ -3,7 +3,7 @@
 
 #include "jsonl.h"
 #include "launcher.h"
-#include <dirent.h>
+#include "run_locks.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -14,10 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-enum { METRICS_TAIL_BYTES = 256 << 10, EVENTS_TAIL_BYTES = 4 << 20, PID_BYTES = 32 };
+enum { METRICS_TAIL_BYTES = 256 << 10, EVENTS_TAIL_BYTES = 4 << 20 };
 
 const char *keel_run_state_name(enum keel_run_state state)
 {
@@ -147,59 +146,28 @@ static enum keel_status look_at_events(const char *path, struct keel_run_look *o
 
 /* ---- who holds it -------------------------------------------------------------------------------------- */
 
-static enum keel_status read_pid(const char *lock, pid_t *out)
-{
-    char text[PID_BYTES] = "";
-    const int fd = open(lock, O_RDONLY | O_CLOEXEC);
-    const ssize_t got = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : -1;
-    if (fd >= 0)
-        close(fd);
-    const long pid = got > 0 ? strtol(text, NULL, 10) : 0;
-    if (pid <= 0 || (long)(pid_t)pid != pid)
-        return keel_fail(KEEL_NOT_FOUND, "%s: names no process", lock);
-    *out = (pid_t)pid;
-    return KEEL_OK;
-}
+/* One leads until another does in its place: so long it is asked again. */
+static const uint64_t replace_ns = KEEL_NS_PER_S;
+static const uint64_t ask_ns = 20 * KEEL_NS_PER_MS;
 
-/* Has the process this file open? A pid alone may be another's by now, or of another host. */
-static bool has_open(pid_t pid, const struct stat *file)
+/* The process that the lock names is not there: it has ended, and is being replaced, or is on another host.
+ */
+static bool is_away(const char *lock)
 {
-    char folder[64], path[64 + 256];
-    bool has = false;
-    snprintf(folder, sizeof folder, "/proc/%ld/fd", (long)pid);
-    DIR *dir = opendir(folder);
-    for (struct dirent *entry; dir != NULL && !has && (entry = readdir(dir)) != NULL;) {
-        struct stat its;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        has = stat(path, &its) == 0 && its.st_dev == file->st_dev && its.st_ino == file->st_ino;
-    }
-    if (dir != NULL)
-        closedir(dir);
-    return has;
+    struct keel_lock_words words;
+    return !keel_lock_read(lock, &words) || keel_process_look_at((pid_t)words.pid).life == KEEL_PROCESS_DEAD;
 }
 
 enum keel_status keel_run_find(const char *directory, struct keel_process *out)
 {
     char lock[KEEL_PATH_BYTES];
-    struct stat file;
-    struct keel_process found = {.pidfd = -1};
+    const uint64_t until_ns = keel_deadline_after_ns(replace_ns);
     KEEL_TRY(keel_path_join(lock, directory, "run.lock"));
-    if (!keel_launch_is_locked(directory) || stat(lock, &file) != 0)
-        return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
-    if (read_pid(lock, &found.pid) != KEEL_OK)
-        return keel_fail(KEEL_BUSY, "%s: a run is beginning there; ask again", directory);
-    /* First a descriptor of whoever has the number, then whether that is the one: so it is no later one. */
-    found.pidfd = (int)syscall(SYS_pidfd_open, found.pid, 0);
-    if (found.pidfd < 0 || !has_open(found.pid, &file)) {
-        if (found.pidfd >= 0)
-            close(found.pidfd);
-        return keel_fail(KEEL_UNSUPPORTED,
-                         "%s: process %ld holds it, which cannot be reached from here; ask on its host, as "
-                         "its user",
-                         directory, (long)found.pid);
-    }
-    *out = found;
-    return KEEL_OK;
+    enum keel_status status;
+    while ((status = keel_lock_find(lock, out)) != KEEL_OK && status != KEEL_NOT_FOUND && is_away(lock) &&
+           keel_remaining_ns(until_ns) > 0)
+        keel_sleep_until_ns(keel_deadline_after_ns(ask_ns));
+    return status == KEEL_NOT_FOUND ? keel_fail(status, "%s: no run goes on there", directory) : status;
 }
 
 /* ---- the look ------------------------------------------------------------------------------------------ */
@@ -228,15 +196,15 @@ enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *o
     struct keel_run_look look = {.step = 0};
     struct keel_job *job;
     char path[KEEL_PATH_BYTES];
-    pid_t pid = 0;
+    struct keel_lock_words words;
     /* Who holds it is asked before and after: a run that ends meanwhile has said so. */
     bool held = keel_launch_is_locked(directory);
     KEEL_TRY(look_at_files(directory, &look));
     held = held && keel_launch_is_locked(directory);
     if (held) {
         KEEL_TRY(keel_path_join(path, directory, "run.lock"));
-        if (read_pid(path, &pid) == KEEL_OK)
-            look.pid = (uint64_t)pid;
+        if (keel_lock_read(path, &words))
+            look.pid = (uint64_t)words.pid;
         look.state = KEEL_RUN_GOES_ON;
     }
     KEEL_TRY(keel_path_join(path, directory, "job.conf"));

@@ -33,8 +33,9 @@ struct keel_run_look {
 /* NOT_FOUND: no run began there. CORRUPT, IO. Blocks. */
 enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *out);
 
-/* The process that holds the directory, by pidfd, which the caller closes (keel_process_close). NOT_FOUND:
- * nobody does. BUSY: it does not say yet who it is. UNSUPPORTED: it is on another host. */
+/* The process that leads the run, by pidfd, which the caller closes (keel_process_close); when it ends,
+ * another may. NOT_FOUND: no run goes on. BUSY: it does not say yet who leads. UNSUPPORTED: that is on
+ * another host. */
 enum keel_status keel_run_find(const char *directory, struct keel_process *out);
 
 #endif

@@ -1,71 +1,24 @@
 /* run_output.c - metrics, events and the terminal, from the launcher's callbacks. */
-#include "run_output.h"
 #include "drill.h"
-#include "incident.h"
-#include "jsonl.h"
 #include "run_agents.h"
 #include "run_bar.h"
 #include "run_fields.h"
-#include "spike.h"
+#include "run_output_state.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { FILE_NAME_BYTES = KEEL_PATH_BYTES };
-
-/* Where a worker computes, as it said itself; "" until then. */
-struct place {
-    char host[64], board[128], device[128];
-};
-
-struct keel_output {
-    const struct keel_job *job;
-    char directory[KEEL_PATH_BYTES];
-    struct keel_jsonl *metrics, *events;
-    struct keel_seen_step *seen; /* ascending; a step that nobody had a record of is missing */
-    uint64_t seen_count, seen_capacity;
-    uint64_t lines;                 /* of `seen`, from the first: their lines are in the file */
-    json_t **held;                  /* the lines of the others, until the hole before them is filled */
-    uint64_t held_next, held_count; /* of `held`: the line of seen[lines], and all */
-    uint64_t mismatches;
-    uint64_t disputed_step; /* the ranks do not agree about the state after it; 0: none */
-    uint64_t outvoted_step; /* the last about which most of them did */
-    uint64_t disputes;      /* for which the run went back */
-    uint64_t last_drill_ns; /* of a drill that was accounted for */
-    uint64_t started_ns, first_step_ns, steps_now, tokens_now;
-    uint64_t commit_ns;           /* of the newest step, or of the first view */
-    uint64_t view_ns, resumed_ns; /* first view of this life, newest restored snapshot; 0: none */
-    uint64_t down_ns;             /* from the last commit of the life before to the start of this one */
-    uint64_t last_snapshot;
-    struct keel_incident incident;
-    struct place
-        *places[KEEL_NODES_MAX]; /* by node: KEEL_WORKERS_PER_NODE of them, or NULL: it said nothing */
-    struct keel_step_record newest;
-    struct keel_spike spike;
-    struct keel_seen_step spiked;    /* the run is to end or go back for this; step 0: for nothing */
-    struct keel_seen_step went_back; /* the same, of the life before */
-    _Atomic uint64_t refused_step;   /* no snapshot from that step on; 0: none is refused */
-    bool terminal;
-    uint64_t steps_before, first_step;        /* on file when opened; the first that came in this life */
-    enum keel_status snapshot_status;         /* of the newest snapshot */
-    char snapshot_failure[KEEL_DETAIL_BYTES]; /* and why, when it failed */
-    uint16_t members, spares;
-    uint64_t epoch;
-    struct keel_member carriers[KEEL_MEMBERS_MAX]; /* `members` of them: of that view, by rank */
-};
-
 /* ---- events -------------------------------------------------------------------------------------------- */
 
 /* Write {"event": name, times, fields}; takes the reference of `fields`. */
-static void write_event(struct keel_output *output, const char *name, json_t *fields)
+void keel_output_event(struct keel_output *output, const char *name, json_t *fields)
 {
     json_t *line = json_pack("{s:s, s:I, s:I}", "event", name, "monotonic_ns", (json_int_t)keel_now_ns(),
                              "wall_ns", (json_int_t)keel_wall_ns());
@@ -76,11 +29,12 @@ static void write_event(struct keel_output *output, const char *name, json_t *fi
 }
 
 /* One line for people: above the bar on a terminal, plain otherwise. */
-static void say(struct keel_output *output, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct keel_output *output, const char *format, ...)
+void keel_output_say(struct keel_output *output, const char *format, ...)
 {
     char line[512];
     va_list arguments;
+    if (output->quiet)
+        return;
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
@@ -92,7 +46,7 @@ static void say(struct keel_output *output, const char *format, ...)
 /* ---- metrics ------------------------------------------------------------------------------------------- */
 
 /* The last step that has a line, 0 for none. */
-static uint64_t last_step(const struct keel_output *output)
+uint64_t keel_output_last_step(const struct keel_output *output)
 {
     return output->seen_count > 0 ? output->seen[output->seen_count - 1].step : 0;
 }
@@ -105,7 +59,7 @@ static uint64_t last_written(const struct keel_output *output)
 
 /* Behind the lines in the file, before those that are held. As much memory as there are lines, whatever steps
  * they claim. */
-static enum keel_status remember(struct keel_output *output, struct keel_seen_step seen)
+enum keel_status keel_output_remember(struct keel_output *output, struct keel_seen_step seen)
 {
     KEEL_ASSERT(seen.step > last_written(output));
     KEEL_ASSERT(output->lines == output->seen_count || seen.step < output->seen[output->lines].step);
@@ -133,30 +87,13 @@ static const struct keel_seen_step *find_seen(const struct keel_output *output, 
                                              sizeof output->seen[0], compare_step);
 }
 
-static enum keel_status take_old_metric(void *context, const json_t *line, uint64_t number)
-{
-    struct keel_output *output = context;
-    const char *loss = json_string_value(json_object_get(line, "loss_bits"));
-    const char *digest = json_string_value(json_object_get(line, "digest"));
-    json_int_t step = json_integer_value(json_object_get(line, "step"));
-    if (loss == NULL || digest == NULL || step < 1 || (uint64_t)step > UINT32_MAX ||
-        (uint64_t)step <= last_step(output))
-        return keel_fail(KEEL_CORRUPT,
-                         "%s/metrics.jsonl:%" PRIu64
-                         ": not a metric of Keel, or out of order; move the file away",
-                         output->directory, number);
-    struct keel_seen_step seen = {.step = (uint64_t)step,
-                                  .digest = strtoull(digest, NULL, 16),
-                                  .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
-    return remember(output, seen);
-}
-
 static void tell_skipped(struct keel_output *output, const struct keel_step_record *record)
 {
     double scale = (double)keel_float_of(record->loss_scale_bits);
-    write_event(output, "step-skipped",
-                json_pack("{s:I, s:f}", "step", (json_int_t)record->step, "loss_scale", scale));
-    say(output, "step %" PRIu64 ": a gradient overflowed at loss scale %g: skipped, and the scale is halved",
+    keel_output_event(output, "step-skipped",
+                      json_pack("{s:I, s:f}", "step", (json_int_t)record->step, "loss_scale", scale));
+    keel_output_say(
+        output, "step %" PRIu64 ": a gradient overflowed at loss scale %g: skipped, and the scale is halved",
         record->step, scale);
 }
 
@@ -184,7 +121,7 @@ static void write_metric(struct keel_output *output, const struct keel_step_reco
 /* ---- holes ---- */
 
 /* Lines that are held, up to that step. */
-static void write_held(struct keel_output *output, uint64_t step)
+void keel_output_write_held(struct keel_output *output, uint64_t step)
 {
     KEEL_ASSERT(output->seen_count - output->lines == output->held_count - output->held_next);
     while (output->lines < output->seen_count && output->seen[output->lines].step <= step) {
@@ -228,7 +165,7 @@ static void forget_held(struct keel_output *output, uint64_t keep)
 static enum keel_status fill_holes(struct keel_output *output, uint64_t first_step)
 {
     char path[FILE_NAME_BYTES];
-    write_held(output, UINT64_MAX);
+    keel_output_write_held(output, UINT64_MAX);
     const uint64_t line = line_behind_hole(output, first_step);
     if (line == output->seen_count)
         return KEEL_OK;
@@ -256,17 +193,18 @@ static void tell_mismatch(struct keel_output *output, uint64_t step, uint32_t lo
     char a[64], b[64];
     snprintf(a, sizeof a, "%08" PRIx32 "/%016" PRIx64, loss_a, digest_a);
     snprintf(b, sizeof b, "%08" PRIx32 "/%016" PRIx64, loss_b, digest_b);
-    write_event(output, "bits-differ",
-                json_pack("{s:I, s:s, s:s}", "step", (json_int_t)step, "first", a, "second", b));
-    say(output,
-        "step %" PRIu64 ": the bits differ (loss/digest %s, then %s): this run broke its promise; keep the "
-        "directory and report it",
-        step, a, b);
+    keel_output_event(output, "bits-differ",
+                      json_pack("{s:I, s:s, s:s}", "step", (json_int_t)step, "first", a, "second", b));
+    keel_output_say(output,
+                    "step %" PRIu64
+                    ": the bits differ (loss/digest %s, then %s): this run broke its promise; keep the "
+                    "directory and report it",
+                    step, a, b);
 }
 
 /* One of the ranks holds what is not the run's, and nobody here can tell which: no line from that step on is
  * worth its promise. */
-static void dispute(struct keel_output *output, uint64_t step)
+void keel_output_doubt(struct keel_output *output, uint64_t step)
 {
     if (step > 0 && (output->disputed_step == 0 || step < output->disputed_step))
         output->disputed_step = step;
@@ -283,10 +221,10 @@ static void on_mismatch(void *context, const struct keel_step_record *a, const s
     snprintf(other, sizeof other, "%016" PRIx64, b->digest);
     snprintf(loss, sizeof loss, "%08" PRIx32, a->loss_bits);
     snprintf(other_loss, sizeof other_loss, "%08" PRIx32, b->loss_bits);
-    write_event(output, "ranks-differ",
-                json_pack("{s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)a->step, "weights", one,
-                          "other_weights", other, "loss_bits", loss, "other_loss_bits", other_loss));
-    dispute(output, a->step);
+    keel_output_event(output, "ranks-differ",
+                      json_pack("{s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)a->step, "weights", one,
+                                "other_weights", other, "loss_bits", loss, "other_loss_bits", other_loss));
+    keel_output_doubt(output, a->step);
 }
 
 /* Cut the lines from that step on. */
@@ -297,13 +235,13 @@ static enum keel_status withdraw_from(struct keel_output *output, uint64_t step)
         keep++;
     enum keel_status status = keep < output->lines ? keel_jsonl_cut(output->metrics, keep) : KEEL_OK;
     if (status != KEEL_OK) {
-        say(output, "steps from %" PRIu64 " on cannot be withdrawn: %s", step, keel_detail());
+        keel_output_say(output, "steps from %" PRIu64 " on cannot be withdrawn: %s", step, keel_detail());
         return status;
     }
     output->lines = keep < output->lines ? keep : output->lines;
     forget_held(output, keep - output->lines);
     output->seen_count = keep;
-    write_event(output, "steps-withdrawn", json_pack("{s:I}", "step", (json_int_t)step));
+    keel_output_event(output, "steps-withdrawn", json_pack("{s:I}", "step", (json_int_t)step));
     return KEEL_OK;
 }
 
@@ -333,14 +271,15 @@ static void outvote(struct keel_output *output, uint64_t step, const json_t *not
         return;
     output->newest.digest = right.digest;
     output->newest.loss_bits = right.loss_bits;
-    if (remember(output, right) == KEEL_OK)
+    if (keel_output_remember(output, right) == KEEL_OK)
         write_metric(output, &output->newest);
 }
 
 static void withdraw_disputed(struct keel_output *output)
 {
     if (withdraw_from(output, output->disputed_step) == KEEL_OK)
-        say(output,
+        keel_output_say(
+            output,
             "after step %" PRIu64
             " the ranks held different weights or losses: a memory or a board is bad. That step is "
             "withdrawn; check the boards, and the same command goes on from the snapshot before",
@@ -355,11 +294,12 @@ static void compare_again(struct keel_output *output, const struct keel_seen_ste
     const struct keel_seen_step *before = &output->went_back;
     if (before->step == 0 || before->step != seen->step || explodes)
         return;
-    write_event(output, "loss-spike-gone", json_pack("{s:I}", "step", (json_int_t)seen->step));
-    say(output,
-        "step %" PRIu64 ": the loss is %.4f this time: what it was before came from a fault; check the "
-        "boards",
-        seen->step, (double)keel_float_of(seen->loss_bits));
+    keel_output_event(output, "loss-spike-gone", json_pack("{s:I}", "step", (json_int_t)seen->step));
+    keel_output_say(output,
+                    "step %" PRIu64
+                    ": the loss is %.4f this time: what it was before came from a fault; check the "
+                    "boards",
+                    seen->step, (double)keel_float_of(seen->loss_bits));
     output->went_back.step = 0;
 }
 
@@ -376,11 +316,11 @@ static void watch_loss(struct keel_output *output, const struct keel_seen_step *
     compare_again(output, seen, explodes);
     if (!explodes)
         return;
-    write_event(output, "loss-spike",
-                json_pack("{s:I, s:f, s:f, s:s}", "step", (json_int_t)seen->step, "loss", loss, "usual",
-                          output->spike.mean, "detail", moves[output->job->spike]));
-    say(output, "step %" PRIu64 ": the loss explodes: %.4f, where %.4f was usual; %s", seen->step, loss,
-        output->spike.mean, moves[output->job->spike]);
+    keel_output_event(output, "loss-spike",
+                      json_pack("{s:I, s:f, s:f, s:s}", "step", (json_int_t)seen->step, "loss", loss, "usual",
+                                output->spike.mean, "detail", moves[output->job->spike]));
+    keel_output_say(output, "step %" PRIu64 ": the loss explodes: %.4f, where %.4f was usual; %s", seen->step,
+                    loss, output->spike.mean, moves[output->job->spike]);
     if (output->job->spike == KEEL_SPIKE_WARN)
         return;
     output->spiked = *seen;
@@ -388,7 +328,7 @@ static void watch_loss(struct keel_output *output, const struct keel_seen_step *
 }
 
 /* Check the lines on file anew: the first, from the step `from` on, that begins a spike. */
-static const struct keel_seen_step *check_seen(struct keel_output *output, uint64_t from)
+const struct keel_seen_step *keel_output_check_seen(struct keel_output *output, uint64_t from)
 {
     memset(&output->spike, 0, sizeof output->spike);
     for (uint64_t i = 0; i < output->seen_count; i++)
@@ -401,14 +341,15 @@ static const struct keel_seen_step *check_seen(struct keel_output *output, uint6
 enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_step)
 {
     const struct keel_seen_step *found =
-        output->job->spike == KEEL_SPIKE_WARN ? NULL : check_seen(output, first_step);
+        output->job->spike == KEEL_SPIKE_WARN ? NULL : keel_output_check_seen(output, first_step);
     if (found != NULL) {
         output->went_back = *found;
-        say(output, "step %" PRIu64 ": the loss exploded in the life before: it is computed again",
-            found->step);
+        keel_output_say(output,
+                        "step %" PRIu64 ": the loss exploded in the life before: it is computed again",
+                        found->step);
         KEEL_TRY(withdraw_from(output, output->went_back.step));
-        output->steps_before = last_step(output);
-        check_seen(output, UINT64_MAX);
+        output->steps_before = keel_output_last_step(output);
+        keel_output_check_seen(output, UINT64_MAX);
     }
     return fill_holes(output, first_step);
 }
@@ -420,10 +361,11 @@ bool keel_output_dispute(struct keel_output *output)
         return false;
     output->disputed_step = output->mismatches = 0;
     output->incident.open = false;
-    say(output,
-        "after step %" PRIu64 " as many ranks had the one as the other: a memory or a board is bad, and "
-        "nobody can tell which. All go back to the newest snapshot, once",
-        step);
+    keel_output_say(output,
+                    "after step %" PRIu64
+                    " as many ranks had the one as the other: a memory or a board is bad, and "
+                    "nobody can tell which. All go back to the newest snapshot, once",
+                    step);
     return true;
 }
 
@@ -446,7 +388,7 @@ enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
     output->spiked.step = 0;
     output->incident.open = false;
     atomic_store(&output->refused_step, 0);
-    check_seen(output, UINT64_MAX);
+    keel_output_check_seen(output, UINT64_MAX);
     return keel_fail(KEEL_DIVERGED,
                      "the loss exploded at step %" PRIu64 " to %.4f%s; a lower train.lr, a longer warm-up or "
                      "train.clip may help, in another --out; train.spike = warn goes on through it",
@@ -478,8 +420,9 @@ static void tell_progress(struct keel_output *output, const struct keel_step_rec
         snprintf(accuracy, sizeof accuracy, "  accuracy %.4f",
                  (double)keel_float_of(record->val_accuracy_bits));
     if (record->has_val_loss)
-        say(output, "step %" PRIu64 "  loss %.4f  validation %.4f%s", record->step,
-            (double)keel_float_of(record->loss_bits), (double)keel_float_of(record->val_loss_bits), accuracy);
+        keel_output_say(output, "step %" PRIu64 "  loss %.4f  validation %.4f%s", record->step,
+                        (double)keel_float_of(record->loss_bits),
+                        (double)keel_float_of(record->val_loss_bits), accuracy);
     if (output->terminal)
         draw_bar(output);
 }
@@ -525,13 +468,14 @@ static void close_incident(struct keel_output *output, const struct keel_step_re
         "total_s", keel_seconds_of(total_ns), "redo_microbatches", (int)record->redo_microbatches,
         "heal_bytes", (json_int_t)record->heal_bytes, "heal_ranks", (int)record->heal_ranks);
     keel_put_parts(event, part_ns, words, sizeof words);
-    write_event(output, "recovery", event);
+    keel_output_event(output, "recovery", event);
     name_lost(output, incident, lost);
     if (record->heal_bytes > 0)
         snprintf(healed, sizeof healed, "; healed: %" PRIu64 " bytes from %" PRIu32 " ranks",
                  record->heal_bytes, record->heal_ranks);
-    say(output, "step %" PRIu64 " committed %.3f s after the last commit before the loss of %s: %s%s",
-        record->step, keel_seconds_of(total_ns), lost, words, healed);
+    keel_output_say(output,
+                    "step %" PRIu64 " committed %.3f s after the last commit before the loss of %s: %s%s",
+                    record->step, keel_seconds_of(total_ns), lost, words, healed);
 }
 
 /* The first new step after the run was started again: what the interruption cost, from the last commit of the
@@ -543,25 +487,27 @@ static void tell_restart(struct keel_output *output, uint64_t step)
     uint64_t view_ns = output->view_ns != 0 ? output->view_ns : now_ns;
     uint64_t resumed_ns = output->resumed_ns >= view_ns ? output->resumed_ns : view_ns;
     double spent = keel_seconds_of(now_ns - output->started_ns), down = keel_seconds_of(output->down_ns);
-    write_event(output, "restarted",
-                json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)step,
-                          "snapshot", (json_int_t)(output->first_step - 1), "steps_again", (json_int_t)again,
-                          "seconds", spent, "down_s", down, "start_s",
-                          keel_seconds_of(view_ns - output->started_ns), "restore_s",
-                          keel_seconds_of(resumed_ns - view_ns), "again_s",
-                          keel_seconds_of(now_ns - resumed_ns), "total_s", down + spent));
-    say(output, "step %" PRIu64 " is new again, %.2f s after the start; %" PRIu64 " steps were run twice",
-        step, spent, again);
+    keel_output_event(output, "restarted",
+                      json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)step,
+                                "snapshot", (json_int_t)(output->first_step - 1), "steps_again",
+                                (json_int_t)again, "seconds", spent, "down_s", down, "start_s",
+                                keel_seconds_of(view_ns - output->started_ns), "restore_s",
+                                keel_seconds_of(resumed_ns - view_ns), "again_s",
+                                keel_seconds_of(now_ns - resumed_ns), "total_s", down + spent));
+    keel_output_say(output,
+                    "step %" PRIu64 " is new again, %.2f s after the start; %" PRIu64 " steps were run twice",
+                    step, spent, again);
     output->steps_before = 0;
 }
 
 /* Steps that no line tells of: the file was lost or cut, and the snapshot is newer than what is left. */
 static void tell_hole(struct keel_output *output, uint64_t first, uint64_t last)
 {
-    write_event(output, "metrics-hole",
-                json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
-    say(output, "metrics.jsonl says nothing of steps %" PRIu64 " to %" PRIu64 ", and goes on behind them",
-        first, last);
+    keel_output_event(output, "metrics-hole",
+                      json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
+    keel_output_say(output,
+                    "metrics.jsonl says nothing of steps %" PRIu64 " to %" PRIu64 ", and goes on behind them",
+                    first, last);
 }
 
 static void on_step(void *context, const struct keel_step_record *record)
@@ -574,12 +520,12 @@ static void on_step(void *context, const struct keel_step_record *record)
     const struct keel_seen_step *old = find_seen(output, record->step);
     if (old != NULL && (old->digest != seen.digest || old->loss_bits != seen.loss_bits))
         tell_mismatch(output, record->step, old->loss_bits, old->digest, seen.loss_bits, seen.digest);
-    write_held(output, record->step);
+    keel_output_write_held(output, record->step);
     if (record->step > last_written(output)) {
-        const bool is_new = record->step > last_step(output);
+        const bool is_new = record->step > keel_output_last_step(output);
         if (record->step > last_written(output) + 1)
             tell_hole(output, last_written(output) + 1, record->step - 1);
-        if (remember(output, seen) == KEEL_OK)
+        if (keel_output_remember(output, seen) == KEEL_OK)
             write_metric(output, record);
         if (is_new)
             watch_loss(output, &seen);
@@ -619,6 +565,18 @@ static void begin_incident(struct keel_output *output, const struct keel_inciden
     keel_incident_begin(&output->incident, &full);
 }
 
+/* What a change of the leader cost: so long nobody could be replaced, and no snapshot committed. */
+static void tell_leader(struct keel_output *output)
+{
+    char detail[64];
+    snprintf(detail, sizeof detail, "process %ld leads the run", (long)getpid());
+    keel_output_event(output, "leader",
+                      json_pack("{s:I, s:I, s:f, s:s}", "process", (json_int_t)getpid(), "step",
+                                (json_int_t)keel_output_last_step(output), "seconds",
+                                keel_seconds_of(keel_now_ns() - output->heard_ns), "detail", detail));
+    output->heard_ns = 0;
+}
+
 static void on_view(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                     enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
 {
@@ -631,6 +589,8 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
                                             .evidence_ns = evidence_ns,
                                             .silence_ns = (uint64_t)(output->job->timeout_s * 1e9),
                                             .now_ns = keel_now_ns()};
+    if (output->heard_ns != 0)
+        tell_leader(output);
     uint32_t lost = keel_incident_find_lost(old_view, new_view, NULL, NULL);
     if (lost > 0)
         begin_incident(output, &loss);
@@ -647,19 +607,21 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
             output->carriers[output->members++] = new_view->members[i];
     char plan[20];
     snprintf(plan, sizeof plan, "%016" PRIx64, new_view->plan);
-    write_event(output, "view",
-                json_pack("{s:I, s:s, s:s, s:i, s:o, s:o}", "view", (json_int_t)new_view->epoch, "plan", plan,
-                          "cause", keel_cause_name(cause), "lost_ranks", (int)lost, "ranks",
-                          member_list(new_view, false), "spares", member_list(new_view, true)));
-    say(output, "view %" PRIu64 ": %u ranks, %u spares (%s%s)", new_view->epoch, output->members,
-        output->spares, keel_cause_name(cause), lost > 0 ? ", ranks were lost" : "");
+    keel_output_event(output, "view",
+                      json_pack("{s:I, s:s, s:s, s:i, s:o, s:o}", "view", (json_int_t)new_view->epoch, "plan",
+                                plan, "cause", keel_cause_name(cause), "lost_ranks", (int)lost, "ranks",
+                                member_list(new_view, false), "spares", member_list(new_view, true)));
+    keel_output_say(output, "view %" PRIu64 ": %u ranks, %u spares (%s%s)", new_view->epoch, output->members,
+                    output->spares, keel_cause_name(cause), lost > 0 ? ", ranks were lost" : "");
 }
 
 static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
 {
     struct keel_output *output = context;
-    write_event(output, "ranks-awaited", json_pack("{s:i, s:i}", "ranks", (int)ranks, "fewest", (int)fewest));
-    say(output, "%u of the %u ranks that the smallest plan needs are left: they keep their state and wait",
+    keel_output_event(output, "ranks-awaited",
+                      json_pack("{s:i, s:i}", "ranks", (int)ranks, "fewest", (int)fewest));
+    keel_output_say(
+        output, "%u of the %u ranks that the smallest plan needs are left: they keep their state and wait",
         ranks, fewest);
 }
 
@@ -667,13 +629,13 @@ void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_t
 {
     char text[480];
     keel_plans_describe(plans, text, sizeof text);
-    write_event(output, "plans", keel_plans_event(plans));
-    say(output, "%s", text);
+    keel_output_event(output, "plans", keel_plans_event(plans));
+    keel_output_say(output, "%s", text);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------------ */
 
-static void take_place(struct keel_output *output, uint16_t node, uint8_t local, const json_t *note)
+void keel_output_take_place(struct keel_output *output, uint16_t node, uint8_t local, const json_t *note)
 {
     const char *host = json_string_value(json_object_get(note, "host"));
     const char *board = json_string_value(json_object_get(note, "board"));
@@ -697,13 +659,13 @@ static void tell_scores(struct keel_output *output, uint64_t step, const json_t 
     if (accuracy != NULL)
         snprintf(more, sizeof more, "  accuracy %.4f", json_number_value(accuracy));
     if (loss != NULL)
-        say(output, "step %" PRIu64 "  validation %.4f%s", step, json_number_value(loss), more);
+        keel_output_say(output, "step %" PRIu64 "  validation %.4f%s", step, json_number_value(loss), more);
     else
-        say(output, "step %" PRIu64 ": there is nothing to validate with", step);
+        keel_output_say(output, "step %" PRIu64 ": there is nothing to validate with", step);
 }
 
 /* By its name; what nobody knows is IO. */
-static enum keel_status find_status(const char *name)
+enum keel_status keel_output_find_status(const char *name)
 {
     for (int status = KEEL_OK + 1; name != NULL && status < KEEL_STATUS_COUNT; status++)
         if (strcmp(name, keel_status_name((enum keel_status)status)) == 0)
@@ -724,7 +686,7 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     json_int_t step = json_integer_value(json_object_get(note, "step"));
     const char *status = json_string_value(json_object_get(note, "status"));
     if (strcmp(event, "worker-failed") == 0 && status != NULL && strcmp(status, "MISMATCH") == 0)
-        dispute(output, (uint64_t)step);
+        keel_output_doubt(output, (uint64_t)step);
     if (strcmp(event, "rank-outvoted") == 0)
         outvote(output, (uint64_t)step, note);
     if (strcmp(event, "resumed") == 0) {
@@ -733,14 +695,14 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
         keel_incident_resumed(&output->incident, (uint64_t)step, output->resumed_ns);
     }
     if (strcmp(event, "board") == 0)
-        take_place(output, node, local, note);
+        keel_output_take_place(output, node, local, note);
     else if (strcmp(event, "evaluated") == 0)
         tell_scores(output, (uint64_t)step, note);
     else if (strcmp(event, "memory") != 0)
-        say(output, "node %u: %s at step %lld: %s", node, event, (long long)step,
-            detail != NULL ? detail : "");
+        keel_output_say(output, "node %u: %s at step %lld: %s", node, event, (long long)step,
+                        detail != NULL ? detail : "");
     if (strcmp(event, "snapshot-failed") == 0) {
-        output->snapshot_status = find_status(status);
+        output->snapshot_status = keel_output_find_status(status);
         snprintf(output->snapshot_failure, sizeof output->snapshot_failure, "%s",
                  detail != NULL ? detail : event);
     }
@@ -748,7 +710,7 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     snprintf(name, sizeof name, "%s", event);
     json_object_set_new(note, "node", json_integer(node));
     json_object_set_new(note, "local", json_integer(local));
-    write_event(output, name, note);
+    keel_output_event(output, name, note);
 }
 
 static void on_snapshot(void *context, const struct keel_committed *snapshot)
@@ -759,52 +721,63 @@ static void on_snapshot(void *context, const struct keel_committed *snapshot)
         output->last_snapshot = snapshot->step;
     output->snapshot_status = snapshot->status;
     snprintf(output->snapshot_failure, sizeof output->snapshot_failure, "%s", good ? "" : snapshot->detail);
-    write_event(output, good ? "snapshot" : "snapshot-failed",
-                json_pack("{s:I, s:I, s:s, s:s}", "step", (json_int_t)snapshot->step, "attempt",
-                          (json_int_t)snapshot->attempt, "status", keel_status_name(snapshot->status),
-                          "detail", snapshot->detail));
+    keel_output_event(output, good ? "snapshot" : "snapshot-failed",
+                      json_pack("{s:I, s:I, s:s, s:s}", "step", (json_int_t)snapshot->step, "attempt",
+                                (json_int_t)snapshot->attempt, "status", keel_status_name(snapshot->status),
+                                "detail", snapshot->detail));
     if (!good)
-        say(output, "snapshot of step %" PRIu64 " failed; training goes on: %s", snapshot->step,
-            snapshot->detail);
+        keel_output_say(output, "snapshot of step %" PRIu64 " failed; training goes on: %s", snapshot->step,
+                        snapshot->detail);
 }
 
 static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
                           const struct keel_process_end *end)
 {
-    write_event(context, "agent-exit",
-                json_pack("{s:i, s:i, s:s, s:i}", "node", (int)node, "incarnation", (int)incarnation, "how",
-                          end->signaled ? "signal" : "exit", "code", end->code));
-    say(context, "node %u ended (%s %d)", node, end->signaled ? "signal" : "exit code", end->code);
+    const bool known = end->signaled || end->code != KEEL_PROCESS_CODE_UNKNOWN;
+    keel_output_event(context, "agent-exit",
+                      json_pack("{s:i, s:i, s:s, s:i}", "node", (int)node, "incarnation", (int)incarnation,
+                                "how",
+                                !known          ? "unknown"
+                                : end->signaled ? "signal"
+                                                : "exit",
+                                "code", end->code));
+    if (known)
+        keel_output_say(context, "node %u ended (%s %d)", node, end->signaled ? "signal" : "exit code",
+                        end->code);
+    else
+        keel_output_say(context, "node %u ended", node);
 }
 
 static void on_room(void *context, bool full, const char *detail)
 {
-    write_event(context, full ? "disk-full" : "disk-room",
-                full ? json_pack("{s:s}", "detail", detail) : NULL);
+    keel_output_event(context, full ? "disk-full" : "disk-room",
+                      full ? json_pack("{s:s}", "detail", detail) : NULL);
     if (full)
-        say(context, "the disk is full: the view cannot change before there is room: %s", detail);
+        keel_output_say(context, "the disk is full: the view cannot change before there is room: %s", detail);
     else
-        say(context, "the disk has room again: the run goes on");
+        keel_output_say(context, "the disk has room again: the run goes on");
 }
 
 static void on_stranger(void *context, const char *place, const char *reason, uint64_t total)
 {
-    write_event(context, "stranger",
-                json_pack("{s:s, s:s, s:I}", "from", place, "reason", reason, "total", (json_int_t)total));
-    say(context, "dropped a message of a stranger at %s: %s (%" PRIu64 " so far)", place, reason, total);
+    keel_output_event(
+        context, "stranger",
+        json_pack("{s:s, s:s, s:I}", "from", place, "reason", reason, "total", (json_int_t)total));
+    keel_output_say(context, "dropped a message of a stranger at %s: %s (%" PRIu64 " so far)", place, reason,
+                    total);
 }
 
 static void on_agent(void *context, const struct keel_gate_news *news)
 {
     char text[KEEL_AGENT_TEXT_BYTES];
-    write_event(context, keel_agent_news_event(news), keel_agent_news_fields(news));
+    keel_output_event(context, keel_agent_news_event(news), keel_agent_news_fields(news));
     keel_agent_news_text(news, text);
-    say(context, "%s", text);
+    keel_output_say(context, "%s", text);
 }
 
 static void on_tell(void *context, const char *text)
 {
-    say(context, "%s", text);
+    keel_output_say(context, "%s", text);
 }
 
 static enum keel_status on_settle(void *context, uint64_t step)
@@ -834,106 +807,11 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .settle = on_settle};
 }
 
-/* ---- open and close ------------------------------------------------------------------------------------ */
-
-static enum keel_status open_files(struct keel_output *output)
-{
-    char path[FILE_NAME_BYTES];
-    struct stat last;
-    KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
-    if (stat(path, &last) == 0) { /* its last line was written when the last step was committed */
-        uint64_t written_ns = (uint64_t)last.st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)last.st_mtim.tv_nsec;
-        uint64_t now_ns = keel_wall_ns();
-        output->down_ns = now_ns > written_ns ? now_ns - written_ns : 0;
-    }
-    KEEL_TRY(keel_jsonl_open(path, take_old_metric, output, &output->metrics));
-    KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
-    return keel_jsonl_open(path, NULL, NULL, &output->events);
-}
-
-enum keel_status keel_output_open(const char *directory, const struct keel_job *job, const char *resume,
-                                  struct keel_output **out)
-{
-    struct keel_output *output;
-    KEEL_TRY(keel_alloc(1, sizeof *output, &output));
-    output->job = job;
-    output->started_ns = keel_now_ns();
-    output->terminal = isatty(STDOUT_FILENO) != 0;
-    output->last_drill_ns = keel_drill_last_ns(directory);
-    snprintf(output->directory, sizeof output->directory, "%s", directory);
-    enum keel_status status = open_files(output);
-    if (status != KEEL_OK) {
-        keel_output_close(output);
-        return status;
-    }
-    output->steps_before = last_step(output);
-    check_seen(output, UINT64_MAX);
-    char model[160];
-    keel_job_describe(job, model, sizeof model);
-    write_event(output, "start",
-                json_pack("{s:I, s:s, s:s, s:i, s:i}", "next_step", (json_int_t)keel_output_next_step(output),
-                          "resume", resume != NULL ? resume : "auto", "model", model, "ranks",
-                          (int)job->ranks, "spares", (int)job->spares));
-    *out = output;
-    return KEEL_OK;
-}
-
-void keel_output_close(struct keel_output *output)
-{
-    if (output == NULL)
-        return;
-    write_held(output, UINT64_MAX);
-    keel_jsonl_close(output->metrics);
-    keel_jsonl_close(output->events);
-    for (uint32_t node = 0; node < KEEL_NODES_MAX; node++)
-        keel_free(output->places[node]);
-    keel_free(output->held);
-    keel_free(output->seen);
-    keel_free(output);
-}
-
-/* Did the newest life that there are events of end well? */
-static enum keel_status take_old_event(void *context, const json_t *line, uint64_t number)
-{
-    bool *well = context;
-    const char *event = json_string_value(json_object_get(line, "event"));
-    const char *status = json_string_value(json_object_get(line, "status"));
-    (void)number;
-    if (event != NULL && strcmp(event, "start") == 0)
-        *well = false;
-    if (event != NULL && strcmp(event, "end") == 0)
-        *well = status != NULL && strcmp(status, keel_status_name(KEEL_OK)) == 0;
-    return KEEL_OK;
-}
-
-static enum keel_status read_end(struct keel_output *output, struct keel_seen_step *out_last)
-{
-    char path[FILE_NAME_BYTES];
-    bool well = false;
-    uint64_t skipped;
-    KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
-    KEEL_TRY(keel_jsonl_read(path, take_old_event, &well, &skipped));
-    KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
-    KEEL_TRY(keel_jsonl_read(path, take_old_metric, output, NULL));
-    if (!well || output->seen_count == 0)
-        return keel_fail(KEEL_NOT_FOUND, "%s: no run ended well there", output->directory);
-    *out_last = output->seen[output->seen_count - 1];
-    return KEEL_OK;
-}
-
-enum keel_status keel_output_read_end(const char *directory, struct keel_seen_step *out_last)
-{
-    struct keel_output *output;
-    KEEL_TRY(keel_alloc(1, sizeof *output, &output));
-    snprintf(output->directory, sizeof output->directory, "%s", directory);
-    enum keel_status status = read_end(output, out_last);
-    keel_output_close(output);
-    return status;
-}
+/* ---- the end ------------------------------------------------------------------------------------------ */
 
 uint64_t keel_output_next_step(const struct keel_output *output)
 {
-    return last_step(output) + 1;
+    return keel_output_last_step(output) + 1;
 }
 
 enum keel_status keel_output_settle(struct keel_output *output)
@@ -948,8 +826,8 @@ uint64_t keel_output_mismatches(const struct keel_output *output)
 
 void keel_output_tell_end_again(struct keel_output *output)
 {
-    write_event(output, "end-again", json_pack("{s:I}", "step", (json_int_t)output->newest.step));
-    say(output, "the snapshot of the last step was lost with its node: it is made again");
+    keel_output_event(output, "end-again", json_pack("{s:I}", "step", (json_int_t)output->newest.step));
+    keel_output_say(output, "the snapshot of the last step was lost with its node: it is made again");
 }
 
 enum keel_status keel_output_snapshot_failure(const struct keel_output *output)
@@ -971,30 +849,30 @@ static void tell_done(struct keel_output *output)
 {
     const struct keel_step_record *newest = &output->newest;
     if (output->job->steps == 0) {
-        say(output, "done: evaluated, no step was trained (train.steps = 0)");
+        keel_output_say(output, "done: evaluated, no step was trained (train.steps = 0)");
     } else if (newest->step > 0) {
-        say(output, "done: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64, newest->step,
-            (double)keel_float_of(newest->loss_bits), newest->digest);
+        keel_output_say(output, "done: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64, newest->step,
+                        (double)keel_float_of(newest->loss_bits), newest->digest);
     } else if (output->seen_count > 0) {
         char text[256];
         keel_output_end_text(&output->seen[output->seen_count - 1], text, sizeof text);
-        say(output, "%s", text);
+        keel_output_say(output, "%s", text);
     } else {
-        say(output, "done before: the newest snapshot is of the last step");
+        keel_output_say(output, "done before: the newest snapshot is of the last step");
     }
 }
 
 void keel_output_finish(struct keel_output *output, enum keel_status status, const char *detail)
 {
     double elapsed = keel_seconds_of(keel_now_ns() - output->started_ns);
-    write_held(output, UINT64_MAX);
+    keel_output_write_held(output, UINT64_MAX);
     if (output->disputed_step > 0)
         withdraw_disputed(output);
-    write_event(output, "end",
-                json_pack("{s:s, s:s, s:f}", "status", keel_status_name(status), "detail", detail, "seconds",
-                          elapsed));
+    keel_output_event(output, "end",
+                      json_pack("{s:s, s:s, s:f}", "status", keel_status_name(status), "detail", detail,
+                                "seconds", elapsed));
     if (status == KEEL_OK)
         tell_done(output);
     else
-        say(output, "%s: %s", status == KEEL_INTERRUPTED ? "interrupted" : "failed", detail);
+        keel_output_say(output, "%s: %s", status == KEEL_INTERRUPTED ? "interrupted" : "failed", detail);
 }

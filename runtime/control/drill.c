@@ -1,12 +1,14 @@
 /* drill.c - parse, remember and fire drills. */
 #include "drill.h"
 #include "jsonl.h"
+#include "run_locks.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/disk.h>
 #include <keel/file.h>
+#include <keel/limits.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <signal.h>
@@ -153,17 +155,35 @@ uint64_t keel_drill_last_ns(const char *directory)
     return fired.last_ns;
 }
 
-/* The pid that holds DIR/run.lock: the launcher. 0 when unknown. */
-static pid_t launcher_pid(const char *directory)
+/* One that was just started says in a moment who it is. */
+static enum keel_status find_holder(const char *lock, struct keel_process *out)
 {
-    char path[KEEL_PATH_BYTES], *text;
-    size_t bytes;
-    if (keel_path_join(path, directory, "run.lock") != KEEL_OK ||
-        keel_file_read(path, 64, &text, &bytes) != KEEL_OK)
-        return 0;
-    long pid = strtol(text, NULL, 10);
-    keel_free(text);
-    return (pid_t)pid;
+    enum keel_status status = keel_lock_find(lock, out);
+    for (int looks = 0; looks < 50 && status == KEEL_BUSY; looks++) {
+        keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
+        status = keel_lock_find(lock, out);
+    }
+    return status;
+}
+
+/* All agents and who leads the run, at once: it would start agents again, and they would have another lead.
+ * That of this worker takes the worker along: it goes last, and does nothing meanwhile. */
+static void kill_all(const char *directory)
+{
+    char lock[KEEL_PATH_BYTES];
+    struct keel_process found[KEEL_NODES_MAX];
+    uint32_t count = 0;
+    const pid_t own = getppid();
+    kill(own, SIGSTOP);
+    for (uint32_t node = 1; node < KEEL_NODES_MAX; node++)
+        if (keel_lock_agent_path(directory, (uint16_t)node, lock) == KEEL_OK &&
+            find_holder(lock, &found[count]) == KEEL_OK)
+            count += found[count].pid != own ? 1 : 0;
+    if (keel_path_join(lock, directory, "run.lock") == KEEL_OK && find_holder(lock, &found[count]) == KEEL_OK)
+        count++;
+    for (uint32_t i = 0; i < count; i++)
+        (void)keel_process_signal(&found[i], SIGKILL);
+    kill(own, SIGKILL);
 }
 
 /* ---- a disk that is full ------------------------------------------------------------------------------- */
@@ -246,9 +266,8 @@ static bool may_fire(const struct keel_drill *drill, const char *directory)
 
 static void end_processes(const struct keel_drill *drill, const char *directory)
 {
-    pid_t launcher = drill->head.target == KEEL_DRILL_ALL ? launcher_pid(directory) : 0;
-    if (launcher > 1)
-        kill(launcher, SIGKILL);
+    if (drill->head.target == KEEL_DRILL_ALL)
+        kill_all(directory);
     if (drill->head.target == KEEL_DRILL_NODE)
         kill(getppid(), SIGKILL);
     kill(getpid(), drill->head.kind == KEEL_DRILL_STOP ? SIGSTOP : SIGKILL);

@@ -21,7 +21,8 @@ enum {
     CHANNEL_ECHO = 5,
     LAUNCHER = 0,
     TAKEN_PER_CALL = 64,
-    SOCKET_BUFFER_BYTES = 4 << 20
+    SOCKET_BUFFER_BYTES = 4 << 20,
+    VERSIONS_BITS = 20 /* of the directory, that one incarnation of the launcher counts */
 };
 
 /* A node may ask for the directory by every beat; it is answered no more often than this. */
@@ -261,6 +262,15 @@ uint64_t keel_mailbox_heard_ns(const struct keel_mailbox *mailbox, uint16_t node
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
+/* A launcher's, from the one whose place it takes. */
+static enum keel_status take_socket(struct keel_mailbox *mailbox, int fd)
+{
+    KEEL_TRY(keel_net_place_of_descriptor(fd, false, &mailbox->here));
+    mailbox->family = keel_net_place_family(&mailbox->here);
+    mailbox->fd = fd;
+    return KEEL_OK;
+}
+
 static enum keel_status open_socket(struct keel_mailbox *mailbox, const struct keel_net_place *place)
 {
     struct sockaddr_storage here;
@@ -292,6 +302,8 @@ enum keel_status keel_mailbox_open(const struct keel_mailbox_config *config, str
     mailbox->stranger = config->stranger;
     mailbox->context = config->context;
     keel_seal_init(&mailbox->seal, config->key, config->run, config->node, config->incarnation);
+    if (config->node == LAUNCHER && config->incarnation > 0) /* agents take a newer one alone */
+        mailbox->directory_version = (config->incarnation - 1) << VERSIONS_BITS;
     struct keel_net_place place = {.port = 0};
     enum keel_status status = KEEL_OK;
     if (config->launcher != NULL)
@@ -301,7 +313,7 @@ enum keel_status keel_mailbox_open(const struct keel_mailbox_config *config, str
     else if (status == KEEL_OK)
         status = keel_net_place_parse_ip("127.0.0.1", &place);
     if (status == KEEL_OK)
-        status = open_socket(mailbox, &place);
+        status = config->socket > 0 ? take_socket(mailbox, config->socket) : open_socket(mailbox, &place);
     if (status != KEEL_OK) {
         keel_mailbox_close(mailbox);
         return status;

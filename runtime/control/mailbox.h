@@ -2,10 +2,11 @@
  *
  * One UDP socket per agent and launcher; every datagram is sealed (seal.h). Messages may be lost,
  * repeated never, reordered: the control plane is made for that. Addresses: agents are told the
- * launcher's; the launcher learns an agent's address from the newest datagram that proved itself, and hands
- * the directory to all, so that agents reach one another. Each datagram says which directory its sender
- * has; the launcher answers an old one with the new one, so a lost directory repairs itself. IPv4 and IPv6.
- * Never blocks; one owner, not thread-safe. No heap after open. */
+ * launcher's, which stays when another process takes its place, since that takes its socket; the launcher
+ * learns an agent's address from the newest datagram that proved itself, and hands the directory to all, so
+ * that agents reach one another. Each datagram says which directory its sender has; the launcher answers an
+ * old one with the new one, so a lost directory repairs itself. IPv4 and IPv6. Never blocks; one owner, not
+ * thread-safe. No heap after open. */
 #ifndef KEEL_MAILBOX_H
 #define KEEL_MAILBOX_H
 
@@ -23,6 +24,7 @@ struct keel_mailbox_config {
     uint16_t node;      /* 0: the launcher, which keeps the directory */
     uint32_t incarnation;
     const char *launcher; /* "HOST:PORT", numeric; NULL on the launcher */
+    int socket;           /* launcher: of the one that it follows, taken over; 0: a new one */
     /* Something that does not belong came: at most once a second. May be NULL. */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
     void *context;

@@ -67,7 +67,9 @@ struct keel_seal_label {
 void keel_seal_init(struct keel_seal *seal, const uint8_t key[KEEL_SEAL_KEY_BYTES], uint64_t run,
                     uint16_t node, uint32_t incarnation);
 
-/* What tells this process from others of its node: 0 for the launcher, which the run's number tells. */
+/* What tells this process from others of its node: 0 for the launcher, which the run's number tells. One that
+ * takes its place opens what was sent to it, once more maybe: all that the control plane is told can come
+ * twice. */
 uint32_t keel_seal_tag(const struct keel_seal *seal);
 /* The tag of the process that spoke for a node last, as far as heard; 0: none. */
 uint32_t keel_seal_peer_tag(const struct keel_seal *seal, uint16_t node);

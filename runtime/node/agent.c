@@ -9,7 +9,8 @@
  *
  * The launcher's own agents ignore SIGINT, SIGTERM and SIGHUP, as workers do: on a terminal or under a
  * service manager they reach all processes of a run at once, and it is the launcher that turns them into an
- * orderly end. Such an agent ends when the launcher says so, falls silent, or dies (PR_SET_PDEATHSIG).
+ * orderly end. Such an agent ends when who leads says so, or when nobody leads for five timeouts; that
+ * somebody does, it sees to (succession.h).
  *
  * An agent that dials in (--join, dial.h) is its host's: a signal ends it, and the run goes on without that
  * node. When it loses the launcher it ends its workers and dials again: a host that was cut off comes back
@@ -19,6 +20,7 @@
 #include "control.h"
 #include "dial.h"
 #include "secret.h"
+#include "succession.h"
 #include "worker_link.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -67,9 +69,10 @@ struct agent {
     struct options options;
     struct keel_control_plane control;
     struct keel_mailbox *mailbox;
-    struct keel_dial_config dial; /* of one that dials in */
-    struct keel_dialed dialed;    /* likewise; fd -1: it is not connected */
-    struct keel_secret secret;    /* likewise */
+    struct keel_dial_config dial;      /* of one that dials in */
+    struct keel_dialed dialed;         /* likewise; fd -1: it is not connected */
+    struct keel_secret secret;         /* likewise */
+    struct keel_succession succession; /* of one that does not */
     bool deserted; /* of its own accord: by a signal, or since the launcher's last word ended it */
     char self[KEEL_PATH_BYTES];
     uint32_t worker_count;
@@ -343,7 +346,9 @@ static uint64_t prepare(const struct agent *agent, struct pollfd fds[FD_MAX])
 {
     uint64_t deadline_ns = agent->control.timer_ns;
     fds[FD_MAILBOX] = (struct pollfd){.fd = keel_mailbox_fd(agent->mailbox), .events = POLLIN};
-    fds[FD_LAUNCHER] = (struct pollfd){.fd = agent->dialed.fd, .events = POLLIN};
+    fds[FD_LAUNCHER] =
+        (struct pollfd){.fd = agent->options.join != NULL ? agent->dialed.fd : agent->succession.leader.pidfd,
+                        .events = POLLIN};
     for (uint32_t i = 0; i < agent->worker_count; i++) {
         const struct worker *worker = &agent->workers[i];
         bool due = worker->view_due || worker->stop_due;
@@ -412,6 +417,8 @@ static void loop(struct agent *agent)
         for (uint32_t i = 0; i < agent->worker_count; i++)
             serve_worker(agent, (uint8_t)i, &fds[FD_WORKERS + FDS_PER_WORKER * i]);
         keel_control_turn(&agent->control);
+        if (agent->options.join == NULL)
+            keel_succession_turn(&agent->succession, &agent->control, fds[FD_LAUNCHER].revents != 0);
     }
 }
 
@@ -597,6 +604,15 @@ static enum keel_status open_control(struct agent *agent)
                                  &node));
     if (agent->dialed.fd >= 0)
         KEEL_TRY(keel_dialed_probe(&agent->dialed, agent->mailbox, longest_message(&job)));
+    if (agent->options.join == NULL) {
+        agent->succession = (struct keel_succession){.directory = agent->options.directory,
+                                                     .self = agent->self,
+                                                     .passed_on = agent->options.passed_on,
+                                                     .passed_on_count = agent->options.passed_on_count,
+                                                     .run = agent->options.run,
+                                                     .timeout_ns = node.timeout_ns};
+        KEEL_TRY(keel_succession_begin(&agent->succession, node.node, node.incarnation));
+    }
     snprintf(name, sizeof name, "node-%u.state", node.node);
     KEEL_TRY(keel_path_join(state, agent->options.directory, name));
     memcpy(agent->plugin, job.plugin_path, sizeof agent->plugin);
@@ -652,9 +668,15 @@ static void set_name(uint64_t node)
 
 static enum keel_status live(struct agent *agent)
 {
+    char why[KEEL_DETAIL_BYTES];
     set_name(agent->options.node);
     keel_link_ignore_signals();
-    return run(agent);
+    const enum keel_status status = run(agent);
+    snprintf(why, sizeof why, "%s", status == KEEL_OK ? "" : keel_detail());
+    if (agent->control.finished && status != KEEL_PEER_LOST)
+        keel_succession_end(&agent->succession, status, why);
+    keel_detail_set(why);
+    return status;
 }
 
 /* ---- dialing in ---------------------------------------------------------------------------------------- */

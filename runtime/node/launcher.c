@@ -9,6 +9,7 @@
 
 #include "drill.h"
 #include "launcher_state.h"
+#include "run_locks.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -21,11 +22,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
-
-enum { AGENT_ARGS = 14 };
 
 /* At the end: for agents to go by themselves, and for snapshots under way. */
 static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
@@ -33,6 +31,9 @@ static const uint64_t kill_grace_ns = 5 * KEEL_NS_PER_S;
 static const uint64_t drain_grace_ns = 60 * KEEL_NS_PER_S;
 /* A second signal counts when it comes so long after the first. */
 static const uint64_t hurry_after_ns = 250 * KEEL_NS_PER_MS;
+
+/* Processes of a run that was killed as a whole are gone within that. */
+static const uint64_t dying_ns = 5 * KEEL_NS_PER_S;
 
 /* A port is tried until it is free for datagrams and connections. */
 enum { PORT_TRIES = 16 };
@@ -44,45 +45,9 @@ static struct keel_launcher *launcher_of(void *context)
 
 /* ---- agents ----------------------------------------------------------------------------------------- */
 
-static enum keel_status spawn_here(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)
-{
-    const struct keel_launch_config *config = launcher->config;
-    char node_text[12], incarnation_text[12], run_text[20], place[KEEL_PLACE_BYTES];
-    snprintf(node_text, sizeof node_text, "%u", node);
-    snprintf(incarnation_text, sizeof incarnation_text, "%" PRIu32, incarnation);
-    snprintf(run_text, sizeof run_text, "%016" PRIx64, launcher->run);
-    keel_mailbox_place(launcher->mailbox, place);
-    char *argv[AGENT_ARGS + KEEL_PASSED_ON_MAX] = {launcher->self,
-                                                   "agent",
-                                                   (char *)config->job_path,
-                                                   "--dir",
-                                                   (char *)config->directory,
-                                                   "--node",
-                                                   node_text,
-                                                   "--launcher",
-                                                   place,
-                                                   "--run",
-                                                   run_text,
-                                                   "--incarnation",
-                                                   incarnation_text};
-    uint32_t count = 13;
-    for (uint32_t i = 0; i < config->passed_on_count; i++)
-        argv[count++] = (char *)config->passed_on[i];
-    if (config->resume != NULL) {
-        argv[count++] = "--resume";
-        argv[count++] = (char *)config->resume;
-    }
-    KEEL_ASSERT(count < sizeof argv / sizeof argv[0]);
-    struct keel_launched_agent *agent = &launcher->agents[node];
-    KEEL_TRY(keel_process_spawn(argv, NULL, 0, -1, &agent->process));
-    agent->running = true;
-    agent->incarnation = incarnation;
-    return KEEL_OK;
-}
-
 static enum keel_status spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)
 {
-    return launcher->gate == NULL ? spawn_here(launcher, node, incarnation)
+    return launcher->gate == NULL ? keel_local_spawn(launcher, node, incarnation)
                                   : keel_remote_spawn(launcher, node, incarnation);
 }
 
@@ -111,8 +76,10 @@ static void reap(struct keel_launcher *launcher, uint16_t node)
         keel_remote_lose_starter(launcher, node, &end);
         return;
     }
-    launcher->refused_code = end.signaled ? 0 : end.code;
+    launcher->refused_code = end.signaled || end.code == KEEL_PROCESS_CODE_UNKNOWN ? 0 : end.code;
     int stopped_code = launcher->stopping ? keel_status_exit_code(KEEL_INTERRUPTED) : 0;
+    if (end.code == KEEL_PROCESS_CODE_UNKNOWN && keel_local_ended(launcher, node))
+        end.code = 0;
     if (end.signaled || (end.code != 0 && end.code != stopped_code))
         launcher->report->agent_exit(launcher->report->context, node, agent->incarnation, &end);
     keel_launcher_tell_exit(launcher, node);
@@ -461,42 +428,53 @@ static void end_snapshots(struct keel_launcher *launcher)
 
 /* ---- life --------------------------------------------------------------------------------------------- */
 
-/* Who looks whether it is held (keel_file_is_locked) holds it for a moment, too. */
-static bool lock_alone(int fd)
+/* Nobody leads, and something of an earlier run still ends: that is waited for. */
+static enum keel_status take_run_lock(const char *path, const char *leader_path, int *out_fd)
 {
-    bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
-    for (int try = 0; try < 10 && !locked; try++) {
-        keel_sleep_until_ns(keel_deadline_after_ns(5 * KEEL_NS_PER_MS));
-        locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
-    }
-    return locked;
+    const uint64_t until_ns = keel_deadline_after_ns(dying_ns);
+    enum keel_status status;
+    do
+        status = keel_lock_take(path, true, out_fd);
+    while (status == KEEL_BUSY && !keel_file_is_locked(leader_path) && keel_remaining_ns(until_ns) > 0);
+    return status;
 }
 
-enum keel_status keel_launch_lock(const char *directory, int *out_fd)
+enum keel_status keel_launch_lock(const char *directory, struct keel_launch_locks *out)
 {
-    char path[KEEL_PATH_BYTES], text[32] = "";
+    char path[KEEL_PATH_BYTES], leader_path[KEEL_PATH_BYTES];
+    struct keel_lock_words words;
+    struct keel_launch_locks locks = {.run_fd = -1, .leader_fd = -1};
     KEEL_TRY(keel_path_join(path, directory, "run.lock"));
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return keel_fail_errno(errno, "%s: cannot be opened; give another --out", path);
-    if (!lock_alone(fd)) {
-        ssize_t got = pread(fd, text, sizeof text - 1, 0);
-        close(fd);
-        int pid = got > 0 ? atoi(text) : 0;
-        return keel_fail(
-            KEEL_BUSY,
-            "%s: process %d runs in this directory; wait for it (keel job attach), or take another", path,
-            pid);
-    }
-    int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    enum keel_status status = ftruncate(fd, 0) == 0 ? keel_pwrite_all(fd, text, (size_t)length, 0, path)
-                                                    : keel_fail_errno(errno, "%s: cannot be written", path);
+    KEEL_TRY(keel_path_join(leader_path, directory, "leader.lock"));
+    enum keel_status status = take_run_lock(path, leader_path, &locks.run_fd);
+    if (status == KEEL_BUSY)
+        return keel_fail(KEEL_BUSY,
+                         "%s: a run goes on in this directory, led by process %ld; watch it (keel job "
+                         "attach), end it (keel job stop), or take another",
+                         path, keel_lock_read(path, &words) ? words.pid : 0L);
+    if (status != KEEL_OK)
+        return keel_fail(status, "%s; give another --out", keel_detail());
+    words = (struct keel_lock_words){.pid = (long)getpid()};
+    status = keel_lock_write(locks.run_fd, &words, path);
+    if (status == KEEL_OK)
+        status = keel_lock_take(leader_path, true, &locks.leader_fd);
+    if (status == KEEL_OK)
+        status = keel_lock_write(locks.leader_fd, &words, leader_path);
     if (status != KEEL_OK) {
-        close(fd);
+        keel_launch_unlock(&locks);
         return status;
     }
-    *out_fd = fd;
+    *out = locks;
     return KEEL_OK;
+}
+
+void keel_launch_unlock(struct keel_launch_locks *locks)
+{
+    if (locks->leader_fd >= 0)
+        keel_file_unlock(locks->leader_fd);
+    if (locks->run_fd >= 0)
+        keel_file_unlock(locks->run_fd);
+    *locks = (struct keel_launch_locks){.run_fd = -1, .leader_fd = -1};
 }
 
 bool keel_launch_is_locked(const char *directory)
@@ -510,13 +488,17 @@ static enum keel_status open_mailbox(struct keel_launcher *launcher)
     uint8_t key[KEEL_SECRET_BYTES];
     KEEL_TRY(keel_secret_load(launcher->config->directory, true, &launcher->secret));
     keel_secret_derive(&launcher->secret, "control", key);
+    const struct keel_take_over *over = launcher->config->take_over;
+    launcher->run = over != NULL ? over->run : 0;
+    launcher->incarnation = over != NULL ? over->incarnation : KEEL_FIRST_INCARNATION;
     while (launcher->run == 0)
         randombytes_buf(&launcher->run, sizeof launcher->run);
     const bool other_hosts = launcher->config->job->launch != KEEL_LAUNCH_LOCAL;
     const struct keel_mailbox_config config = {.bind = other_hosts ? &launcher->listen.bind : NULL,
                                                .key = key,
                                                .run = launcher->run,
-                                               .incarnation = KEEL_FIRST_INCARNATION,
+                                               .incarnation = launcher->incarnation,
+                                               .socket = over != NULL ? over->socket : 0,
                                                .stranger = launcher->report->stranger,
                                                .context = launcher->report->context};
     KEEL_TRY(keel_mailbox_open(&config, &launcher->mailbox));
@@ -554,7 +536,8 @@ static enum keel_status open_store(struct keel_launcher *launcher)
     const struct keel_store_config store = {
         .root = root, .run = job->name, .create = true, .key_file = keel_job_key_file(job)};
     KEEL_TRY(keel_store_open(&store, &launcher->store));
-    remove_leftovers(launcher);
+    if (launcher->config->take_over == NULL)
+        remove_leftovers(launcher);
     return job->launch == KEEL_LAUNCH_LOCAL ? KEEL_OK : keel_remote_name_store(launcher, root);
 }
 
@@ -587,7 +570,8 @@ static enum keel_status open_control(struct keel_launcher *launcher)
 {
     struct keel_node_config node;
     char state[KEEL_PATH_BYTES];
-    KEEL_TRY(keel_control_layout(launcher->config->job, 0, KEEL_FIRST_INCARNATION, &node));
+    KEEL_TRY(keel_control_layout(launcher->config->job, 0, launcher->incarnation, &node));
+    node.takes_over = launcher->config->take_over != NULL;
     node.first_step = launcher->config->first_step;
     node.plans = launcher->config->plans;
     KEEL_TRY(keel_path_join(state, launcher->config->directory, "register.state"));
@@ -597,6 +581,23 @@ static enum keel_status open_control(struct keel_launcher *launcher)
                                                .effects = &effects,
                                                .owner = launcher};
     return keel_control_init(&launcher->control, &config);
+}
+
+/* Agents live, or ended since; or the run had come to its end, and that alone is left to tell. */
+static enum keel_status take_over(struct keel_launcher *launcher, const struct keel_take_over *over)
+{
+    keel_local_adopt(launcher);
+    if (over->ended) {
+        launcher->control.finished = true;
+        launcher->control.status = over->status;
+        snprintf(launcher->control.detail, sizeof launcher->control.detail, "%s", over->detail);
+        return KEEL_OK;
+    }
+    KEEL_TRY(keel_control_start(&launcher->control));
+    for (uint16_t node = 1; node < launcher->node_count; node++)
+        if (!launcher->agents[node].running)
+            keel_launcher_tell_exit(launcher, node);
+    return KEEL_OK;
 }
 
 static enum keel_status start(struct keel_launcher *launcher)
@@ -610,6 +611,9 @@ static enum keel_status start(struct keel_launcher *launcher)
     KEEL_TRY(take_signals(launcher));
     if (launcher->gate != NULL)
         return keel_remote_begin(launcher);
+    KEEL_TRY(keel_local_begin(launcher));
+    if (launcher->config->take_over != NULL)
+        return take_over(launcher, launcher->config->take_over);
     KEEL_TRY(keel_control_start(&launcher->control));
     for (uint16_t node = 1; node < launcher->node_count && !launcher->control.finished; node++)
         KEEL_TRY(spawn(launcher, node, KEEL_FIRST_INCARNATION));

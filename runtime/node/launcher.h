@@ -2,8 +2,10 @@
  *
  * The launcher is node 0: it holds the register with the view, starts an agent per node (or has people, ssh
  * or Slurm start them on other hosts, and lets them in: gate.h, hosts.h), delivers committed steps and what
- * happened, commits snapshots, and ends the run. Training itself does not wait for it. When it dies,
- * everything of the run dies with it, and the same command goes on from the newest snapshot. */
+ * happened, commits snapshots, and ends the run. Training itself does not wait for it. When it dies
+ * one of its agents starts another in its place, which takes the run over as it is (succession.h). The agents
+ * of other hosts (cluster.launch) end their workers then, and the same command goes on from the newest
+ * snapshot. */
 #ifndef KEEL_LAUNCHER_H
 #define KEEL_LAUNCHER_H
 
@@ -45,6 +47,22 @@ struct keel_launch_report {
     enum keel_status (*settle)(void *context, uint64_t step);
 };
 
+/* Of a directory (run_locks.h), by descriptor; -1: not had. */
+struct keel_launch_locks {
+    int run_fd, leader_fd;
+};
+
+/* A run on this host whose launcher ended, handed over by one of its agents (succession.h): agents and
+ * workers live on. */
+struct keel_take_over {
+    uint64_t run;         /* its number */
+    uint32_t incarnation; /* of the launcher that takes over: larger than of any before */
+    int socket;           /* of the one before; goes over to the launcher */
+    bool ended;           /* it had told agents how the run ended, and that is all that is left: */
+    enum keel_status status;
+    const char *detail;
+};
+
 struct keel_launch_config {
     const struct keel_job *job;
     const char *job_path;  /* the job as agents and workers load it: DIR/job.conf, written by the caller */
@@ -52,19 +70,25 @@ struct keel_launch_config {
     const char *identity;  /* keel_job_identity, for manifests */
     const uint64_t *plans; /* by ranks, as in struct keel_node_config; of job->ranks and one */
     const char *metadata;  /* JSON object for manifests; NULL is {} */
-    const char *const *passed_on; /* options of `keel worker` and their values, one after the other */
-    uint32_t passed_on_count;     /* at most KEEL_PASSED_BY_USER_MAX */
-    const char *resume;           /* handed to workers as --resume; NULL: nothing */
-    uint64_t first_step;          /* steps before this one are not reported */
+    const char *const *passed_on;   /* options of `keel worker` and their values, one after the other */
+    uint32_t passed_on_count;       /* at most KEEL_PASSED_BY_USER_MAX */
+    const char *resume;             /* handed to workers as --resume; NULL: nothing */
+    uint64_t first_step;            /* steps before this one are not reported */
+    struct keel_launch_locks locks; /* of the directory; agents of this host share the first */
+    const struct keel_take_over *take_over; /* NULL: the run is begun */
     struct keel_launch_report report;
     bool *signalled; /* becomes true when a signal asked for the end, and not the caller's `stop` alone; may
                         be NULL */
 };
 
-/* One run per directory: lock it before anything in it is opened or written. The lock is DIR/run.lock, with
- * our pid in it; it goes when *out_fd is closed or the process ends, however that ends. BUSY names the
- * process that has it. */
-enum keel_status keel_launch_lock(const char *directory, int *out_fd);
+/* One run per directory: lock it before anything in it is opened or written. Its agents share the lock, so
+ * that it goes with the last of its processes, however they end. BUSY names the process that leads. */
+enum keel_status keel_launch_lock(const char *directory, struct keel_launch_locks *out);
+void keel_launch_unlock(struct keel_launch_locks *locks);
+
+/* What the launcher that began a run left to who takes it over: plans of 0 .. ranks. NOT_FOUND, CORRUPT. */
+enum keel_status keel_launch_read_state(const char *directory, uint32_t ranks, uint64_t *first_step,
+                                        uint64_t *plans);
 
 /* Does a process run in the directory now? Writes nothing there. */
 bool keel_launch_is_locked(const char *directory);

@@ -1,8 +1,8 @@
-/* launcher_state.h - what a launcher is inside, shared by launcher.c and launcher_remote.c.
+/* launcher_state.h - what a launcher is inside, shared by launcher.c, launcher_local.c and launcher_remote.c.
  *
- * launcher.c owns the loop, the register, reports and snapshots, and the agents of this host;
- * launcher_remote.c the agents of others: what starts them there, the wait until they have come, the gate's
- * news. Private to the two. */
+ * launcher.c owns the loop, the register, reports and snapshots; launcher_local.c the agents of this host;
+ * launcher_remote.c those of others: what starts them there, the wait until they have come, the gate's
+ * news. Private to the three. */
 #ifndef KEEL_LAUNCHER_STATE_H
 #define KEEL_LAUNCHER_STATE_H
 
@@ -44,6 +44,7 @@ struct keel_launcher {
     char store_path[KEEL_PATH_BYTES], *job_text;
     char self[KEEL_PATH_BYTES];
     uint64_t run;
+    uint32_t incarnation; /* of the launcher in this run */
     int signal_fd;
     sigset_t signals_before;
     bool stopping, hurried; /* by a signal; by a second one */
@@ -57,6 +58,17 @@ struct keel_launcher {
 
 /* launcher.c: the agent of a node is gone. */
 void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node);
+
+/* launcher_local.c */
+/* The run's number is known: say in the locks who leads what. */
+enum keel_status keel_local_begin(struct keel_launcher *launcher);
+/* Start the agent of a node, of this incarnation or a larger one. BUSY: one is there that is not ours; it is
+ * ended. */
+enum keel_status keel_local_spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation);
+/* Agents that the last leader started are ours from now on, those that ended since are not running. */
+void keel_local_adopt(struct keel_launcher *launcher);
+/* An agent of ours that was another's child said that it ends in order. */
+bool keel_local_ended(const struct keel_launcher *launcher, uint16_t node);
 
 /* launcher_remote.c */
 /* Before anything is opened: can the job run on other hosts? */

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Same bits under chaos: real runs of up to 8 ranks whose processes are killed and paused by a schedule drawn from a
-# seed: workers, agents, all agents together, the launcher, everything. A run whose launcher was killed is begun
-# again with the same command; any other end than a good one is a failure, and so is a step with other bits than in
-# an undisturbed run of one rank. Two of three schedules change the plan as well: the launcher is killed so that the
-# job goes on with 8, 7, 2 and 5 ranks in turn, each time on another mix of data positions, shared slices, pieces of
+# seed: workers, agents, all agents together, the launcher and whoever leads after it, everything. A run that was killed
+# as a whole is begun again with the same command; any other end than a good one is a failure, and so is a step with
+# other bits than in an undisturbed run of one rank. Two of three schedules change the plan as well: all is killed so that
+# the job goes on with 8, 7, 2 and 5 ranks in turn, each time on another mix of data positions, shared slices, pieces of
 # the optimizer's state, of gradients and of weights, groups of owners and holders. All of them evaluate now and then.
 # RUNS schedules (200) from SEED (1) on, JOBS (1) at a time; T is the run's timeout in seconds. With TIERS=1 snapshots lie
 # in directories of nodes, with partners' copies and a store behind them.
@@ -59,22 +59,28 @@ pause() {
 
 log() { echo "$name: $*" >>"$root/$name.schedule"; }
 
-# One fault, somewhere in the tree of processes.
+# Something of the run lives. A launcher that is beginning has no lock yet.
+goes_on() { kill -0 "$launcher" 2>/dev/null || { [ -f "$root/$name/run.lock" ] && ! flock -n "$root/$name/run.lock" true; }; }
+
+# One fault, somewhere among the run's processes.
 strike() {
-    agents=$(children "$launcher")
+    agents=$(lock_holders "$root/$name"/agent-*.lock)
+    leader=$(lock_holders "$root/$name/run.lock")
     # shellcheck disable=SC2086
     workers=$(children $agents)
-    draw 12
+    draw 14
     # shellcheck disable=SC2086
     case $drawn in
     0 | 1 | 2) pick $workers && [ -n "$picked" ] && log "kill worker $picked" && kill -KILL "$picked" ;;
     3) pick $agents && [ -n "$picked" ] && log "kill agent $picked" && kill -KILL "$picked" ;;
-    4) log "kill launcher" && killed=1 && kill -KILL "$launcher" ;;
+    4) log "kill everything" && killed=1 && { kill_run "$root/$name"; kill -KILL "$launcher"; } ;;
     5) pick $workers && [ -n "$picked" ] && pause "$picked" ;;
     6) pick $agents && [ -n "$picked" ] && pause "$picked" ;;
     7 | 8 | 9) [ -n "$agents" ] && pause $agents ;;
-    10) pause "$launcher" ;;
-    11) pause "$launcher" $agents $workers ;;
+    10) [ -n "$leader" ] && pause $leader ;;
+    11) [ -n "$leader" ] && pause $leader $agents $workers ;;
+    12) [ -n "$leader" ] && log "kill leader $leader" && kill -KILL $leader ;;
+    13) pick $agents && [ -n "$picked$leader" ] && log "kill leader $leader and agent $picked" && kill -KILL $picked $leader ;;
     esac 2>/dev/null
 }
 
@@ -98,7 +104,7 @@ draw_plan() {
 until_it_trains() {
     for try in $(seq 200); do
         [ "$(lines_of)" -gt "$before" ] && break
-        kill -0 $launcher 2>/dev/null || break
+        goes_on || break
         sleep 0.05
     done
 }
@@ -137,21 +143,23 @@ schedule() {
         (keel_run "$name" --ranks "$ranks" --spares "$spares" $plan >>"$root/$name.log" 2>&1) &
         launcher=$!
         until_it_trains
-        while [ $faults -gt 0 ] && [ $killed -eq 0 ] && kill -0 $launcher 2>/dev/null; do
+        while [ $faults -gt 0 ] && [ $killed -eq 0 ] && goes_on; do
             draw 10
             sleep "$(awk "BEGIN { print $drawn * $timeout / 10 }")"
             strike
             faults=$((faults - 1))
         done
-        if [ "$plans" -gt 0 ] && [ $life -lt 4 ] && [ $killed -eq 0 ] && kill -0 $launcher 2>/dev/null; then
-            log "kill launcher, for another plan"
+        if [ "$plans" -gt 0 ] && [ $life -lt 4 ] && [ $killed -eq 0 ] && goes_on; then
+            log "kill everything, for another plan"
             killed=1
-            kill -KILL $launcher
+            kill_run "$root/$name"
+            kill -KILL $launcher 2>/dev/null
         fi
-        (trap 'kill $!; exit' TERM; sleep "$limit" & wait $! && kill -KILL $launcher) >/dev/null 2>&1 &
+        (trap 'kill $!; exit' TERM; sleep "$limit" & wait $! && kill_run "$root/$name") >/dev/null 2>&1 &
         guard=$!
         wait $launcher
         code=$?
+        [ $killed -eq 0 ] && [ $code -eq 137 ] && { "$KEEL" job attach "$root/$name" >/dev/null 2>&1; code=$?; }
         kill $guard 2>/dev/null
         log "life $life ended with code $code"
         [ $killed -eq 1 ] || break

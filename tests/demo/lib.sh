@@ -23,3 +23,19 @@ gpt_job() {
     printf '[data]\npath = build/data/english.txt\n[train]\nsteps = %s\nbatch = %s\neval_every = 0\n' "$7" "$8"
     printf '[snapshot]\nevery = 0\n[cluster]\ntimeout_s = 60\n'
 }
+
+# lock_holders LOCK...: the processes that have these locks of a run, each as its lock names it.
+lock_holders() {
+    for lock; do [ -f "$lock" ] && ! flock -n "$lock" true && sed -n 's/^\([1-9][0-9]*\).*/\1/p' "$lock"; done
+}
+
+# kill_run DIR: all processes of the run there at once, as by a power failure: agents first, who would have another lead;
+# again where one was just being started.
+kill_run() {
+    for try in 1 2 3 4 5 6 7 8; do
+        [ -f "$1/run.lock" ] && ! flock -n "$1/run.lock" true || break
+        # shellcheck disable=SC2046 # words
+        kill -KILL $(lock_holders "$1"/agent-*.lock "$1/run.lock") 2>/dev/null
+        sleep 0.05
+    done
+}

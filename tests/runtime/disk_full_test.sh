@@ -15,7 +15,7 @@ if ! mount -t tmpfs -o size=8m tmpfs "$root/small" 2>/dev/null; then
     echo "0 passed, 0 failed, 20 skipped"
     exit 0
 fi
-trap '[ -n "$launcher" ] && kill -KILL $launcher 2>/dev/null; umount "$root/small"; rm -rf "$root"' EXIT
+trap 'for run in "$root"/small/*/; do kill_run "$run"; done; umount "$root/small"; rm -rf "$root"' EXIT
 
 children() { for parent; do cat "/proc/$parent/task/$parent/children" 2>/dev/null; done; }
 # begin NAME: on two ranks, for as long as it takes to be disturbed

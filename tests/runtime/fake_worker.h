@@ -228,7 +228,9 @@ static void fake_move(struct fake *fake)
         return;
     fake->done = next;
     fake->progress++;
-    fake->pace_ns = keel_deadline_after_ns(FAKE_PACE_MS * KEEL_NS_PER_MS);
+    const char *slower = getenv("FAKE_PACE_MS");
+    const uint64_t pace_ms = slower != NULL ? strtoull(slower, NULL, 10) : FAKE_PACE_MS;
+    fake->pace_ns = keel_deadline_after_ns(pace_ms * KEEL_NS_PER_MS);
     fake_report_step(fake);
     if (fake->job.snapshot_every > 0 && fake->done % fake->job.snapshot_every == 0)
         fake_report_shard(fake);

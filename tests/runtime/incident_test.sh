@@ -6,7 +6,7 @@ set -u
 here=$(dirname "$0")
 . "$here/script.sh"
 run=
-trap '[ -z "$run" ] || kill -9 "$run" 2>/dev/null; rm -rf "$root"' EXIT
+trap '[ -z "$run" ] || kill_run "$out"; rm -rf "$root"' EXIT
 
 explain() { grep -h '"recovery"\|"restarted"' "$out/events.jsonl"; }
 start() { # DIR ARGUMENTS...
@@ -106,10 +106,10 @@ stop
 check "the parts of the loss of all workers add up" sums recovery
 check "and tell restoring" between "$(field recovery restore_s)" 1e-9 "$(field recovery total_s)"
 
-# ---- the launcher is killed, and the same command goes on ----
+# ---- all is killed, and the same command goes on ----
 start everything --ranks 2
 after_steps 50
-kill -9 "$run"
+kill_run "$out"
 begun=$(now)
 wait "$run" 2>/dev/null
 sleep 1

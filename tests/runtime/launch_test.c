@@ -2,14 +2,17 @@
  *
  * This program is also the launcher, the agents and the workers of its runs: it starts itself again as
  * `run`, which calls keel_launch and writes what is reported to DIR/report; keel_launch starts it as
- * `agent`, and that as `worker` (fake_worker.h). Runs are children of the test, which ends only those. */
+ * `agent`, and that as `worker` (fake_worker.h), and as `lead` in the place of a launcher that ended. Runs
+ * are children of the test, which ends only those. */
 #include "launcher.h"
 
 #include "agent.h"
 #include "any_plan.h"
 #include "fake_worker.h"
 #include "harness.h"
+#include "run_locks.h"
 #include "seal.h"
+#include "succession.h"
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <keel/memory.h>
@@ -96,49 +99,73 @@ static void make_unwritable(const char *run_directory, const char *name)
     }
 }
 
-/* run DIR [--resume STEP | --drill SPEC | --unwritable NAME] */
-static int run_main(int argc, char **argv)
+static const struct keel_launch_report reports = {.step = on_step,
+                                                  .mismatch = on_mismatch,
+                                                  .view = on_view,
+                                                  .shortage = on_shortage,
+                                                  .note = on_note,
+                                                  .snapshot = on_snapshot,
+                                                  .agent_exit = on_agent_exit,
+                                                  .room = on_room,
+                                                  .stranger = on_stranger};
+
+/* What both have; ends with what keel_launch says. */
+static int launch(struct keel_launch_config *config, const char *run_directory)
 {
     char job_path[KEEL_PATH_BYTES], report_path[KEEL_PATH_BYTES];
     static struct keel_job job;
     static const char identity[KEEL_IDENTITY_BYTES] = "test";
+    if (keel_path_join(job_path, run_directory, "job.conf") != KEEL_OK ||
+        keel_path_join(report_path, run_directory, "report") != KEEL_OK ||
+        keel_job_load(job_path, NULL, 0, &job) != KEEL_OK)
+        return 90;
+    static uint64_t plans[KEEL_MEMBERS_MAX + 1];
+    enum keel_status status = config->take_over == NULL ? keel_launch_lock(run_directory, &config->locks)
+                                                        : keel_launch_read_state(run_directory, job.ranks,
+                                                                                 &config->first_step, plans);
+    config->plans = config->take_over == NULL ? any_plan() : plans;
+    report_file = fopen(report_path, "ae");
+    if (report_file == NULL)
+        return 91;
+    setvbuf(report_file, NULL, _IOLBF, 0);
+    config->job = &job;
+    config->job_path = job_path;
+    config->directory = run_directory;
+    config->identity = identity;
+    config->report = reports;
+    status = status == KEEL_OK ? keel_launch(config) : status;
+    fprintf(report_file, "end %s %s\n", keel_status_name(status), status == KEEL_OK ? "" : keel_detail());
+    fclose(report_file);
+    return keel_status_exit_code(status);
+}
+
+/* run DIR [--resume STEP | --drill SPEC | --unwritable NAME] */
+static int run_main(int argc, char **argv)
+{
     const char *run_directory = argv[2], *option = argc > 4 ? argv[3] : "";
     const char *resume = strcmp(option, "--resume") == 0 ? argv[4] : NULL;
     const char *const drill[] = {"--drill", argc > 4 ? argv[4] : NULL};
     if (strcmp(option, "--unwritable") == 0)
         make_unwritable(run_directory, argv[4]);
-    if (keel_path_join(job_path, run_directory, "job.conf") != KEEL_OK ||
-        keel_path_join(report_path, run_directory, "report") != KEEL_OK ||
-        keel_job_load(job_path, NULL, 0, &job) != KEEL_OK)
-        return 90;
-    int lock_fd; /* goes with the process */
-    enum keel_status lock_status = keel_launch_lock(run_directory, &lock_fd);
-    report_file = fopen(report_path, "ae");
-    if (report_file == NULL)
-        return 91;
-    setvbuf(report_file, NULL, _IOLBF, 0);
-    const struct keel_launch_config config = {.job = &job,
-                                              .job_path = job_path,
-                                              .directory = run_directory,
-                                              .identity = identity,
-                                              .plans = any_plan(),
-                                              .passed_on = drill,
-                                              .passed_on_count = strcmp(option, "--drill") == 0 ? 2 : 0,
-                                              .resume = resume,
-                                              .first_step = resume != NULL ? (uint64_t)atoi(resume) + 1 : 1,
-                                              .report = {.step = on_step,
-                                                         .mismatch = on_mismatch,
-                                                         .view = on_view,
-                                                         .shortage = on_shortage,
-                                                         .note = on_note,
-                                                         .snapshot = on_snapshot,
-                                                         .agent_exit = on_agent_exit,
-                                                         .room = on_room,
-                                                         .stranger = on_stranger}};
-    enum keel_status status = lock_status == KEEL_OK ? keel_launch(&config) : lock_status;
-    fprintf(report_file, "end %s %s\n", keel_status_name(status), status == KEEL_OK ? "" : keel_detail());
-    fclose(report_file);
-    return keel_status_exit_code(status);
+    struct keel_launch_config config = {.passed_on = drill,
+                                        .passed_on_count = strcmp(option, "--drill") == 0 ? 2 : 0,
+                                        .resume = resume,
+                                        .first_step = resume != NULL ? (uint64_t)atoi(resume) + 1 : 1};
+    return launch(&config, run_directory);
+}
+
+/* lead DIR --run HEX --incarnation I --heard NS [--ended STATUS --detail TEXT], of a run without drills */
+static int lead_main(int argc, char **argv)
+{
+    struct keel_take_over over = {.run = strtoull(argv[4], NULL, 16),
+                                  .incarnation = (uint32_t)atoi(argv[6]),
+                                  .socket = KEEL_LEAD_SOCKET_FD,
+                                  .ended = argc > 9 && strcmp(argv[9], "--ended") == 0,
+                                  .detail = argc > 12 ? argv[12] : ""};
+    over.status = over.ended && strcmp(argv[10], "OK") != 0 ? KEEL_INTERRUPTED : KEEL_OK;
+    struct keel_launch_config config = {
+        .locks = {.run_fd = KEEL_LEAD_RUN_FD, .leader_fd = KEEL_LEAD_LEADER_FD}, .take_over = &over};
+    return launch(&config, argv[2]);
 }
 
 /* ---- a run under test ---------------------------------------------------------------------------------- */
@@ -234,8 +261,9 @@ static void expect_exit(int code)
                   end.signaled ? "signal" : "code", end.code, code, report_tail());
 }
 
-/* Steps first .. last were reported once each, ascending, with their bits, and nothing disagreed. */
-static void expect_steps(uint64_t first, uint64_t last)
+/* Steps first .. last were reported once each, ascending, with their bits, and nothing disagreed; where the
+ * leader `moved`, maybe again. */
+static void expect_steps_of(uint64_t first, uint64_t last, bool moved)
 {
     uint64_t next = first;
     for (const char *at = read_report(); (at = strstr(at, "step ")) != NULL; at++) {
@@ -243,12 +271,19 @@ static void expect_steps(uint64_t first, uint64_t last)
             continue;
         uint64_t step, digest;
         ck_assert_int_eq(sscanf(at, "step %" SCNu64 " %" SCNx64, &step, &digest), 2);
-        ck_assert_uint_eq(step, next);
         ck_assert_uint_eq(digest, fake_record(step).digest);
+        if (moved && step < next)
+            continue;
+        ck_assert_uint_eq(step, next);
         next++;
     }
     ck_assert_msg(next == last + 1, "steps end at %" PRIu64 ":\n%s", next - 1, report_tail());
     ck_assert_ptr_null(strstr(report, "mismatch"));
+}
+
+static void expect_steps(uint64_t first, uint64_t last)
+{
+    expect_steps_of(first, last, false);
 }
 
 /* Signal a process that the run under test told of: never a group, never anybody else. */
@@ -385,11 +420,92 @@ START_TEST(a_killed_agent_stays_away_when_the_job_says_so)
 }
 END_TEST
 
-START_TEST(a_killed_launcher_takes_all_along_and_the_run_goes_on_when_started_again)
+/* Who leads, as the directory says. */
+static int leader(void)
+{
+    char path[KEEL_PATH_BYTES];
+    struct keel_lock_words words;
+    ck_ok(keel_path_join(path, directory, "leader.lock"));
+    ck_assert(keel_lock_read(path, &words));
+    return (int)words.pid;
+}
+
+/* Wait for a view of all four ranks behind that epoch. */
+static uint64_t await_whole_view(uint64_t epoch)
+{
+    const uint64_t deadline_ns = soon();
+    for (;;) {
+        for (const char *at = read_report(); (at = strstr(at, "view ")) != NULL; at++) {
+            uint64_t its;
+            int active;
+            if (sscanf(at, "view %" SCNu64 " after %*u active %d", &its, &active) == 2 && its > epoch &&
+                active == 4)
+                return its;
+        }
+        ck_assert_msg(keel_remaining_ns(deadline_ns) > 0, "no view behind %" PRIu64 ":\n%s", epoch,
+                      report_tail());
+        keel_sleep_until_ns(keel_deadline_after_ns(5 * KEEL_NS_PER_MS));
+    }
+}
+
+/* The run goes on without the process that began it: stop it, and see that all steps came. */
+static void stop_orphaned_run(void)
+{
+    hit(leader(), SIGINT);
+    await("end INTERRUPTED");
+    expect_all_gone();
+    uint64_t last = 0;
+    for (const char *at = read_report(); (at = strstr(at, "\nstep ")) != NULL; at++)
+        ck_assert_int_eq(sscanf(at, "\nstep %" SCNu64, &last), 1);
+    expect_steps_of(1, last, true);
+}
+
+START_TEST(a_killed_launcher_is_replaced_time_and_again_and_no_worker_is_started_anew)
+{
+    write_job("100000", "ranks = 4\n");
+    /* An agent keeps the records of 256 steps: fewer than come while a leader is silent, and another begins.
+     */
+    ck_assert_int_eq(setenv("FAKE_PACE_MS", "30", 1), 0);
+    start_run(NULL, NULL);
+    await("step 10 ");
+    int workers[5], agent = shared->agent_pid[3];
+    for (int node = 1; node <= 4; node++)
+        workers[node] = shared->worker_pid[node][0];
+    hit(launcher.pid, SIGKILL);
+    ck_assert(await_end().signaled);
+    await("view 2 after 1 active 4 ");
+    hit(agent, SIGKILL); /* who leads dies with an agent that it did not start */
+    hit(leader(), SIGKILL);
+    const uint64_t epoch = await_whole_view(2);
+    hit(leader(), SIGSTOP);
+    await_whole_view(epoch);
+    for (int node = 1; node <= 4; node++)
+        ck_assert_int_eq(shared->worker_pid[node][0] == workers[node], node != 3);
+    stop_orphaned_run();
+}
+END_TEST
+
+START_TEST(a_launcher_that_is_killed_before_the_first_view_is_replaced)
+{
+    write_job("100000", "ranks = 2\n");
+    start_run(NULL, NULL);
+    uint64_t deadline_ns = soon();
+    while (shared->agent_pid[1] == 0 && keel_remaining_ns(deadline_ns) > 0)
+        keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
+    hit(launcher.pid, SIGKILL);
+    ck_assert(await_end().signaled);
+    await("step 10 ");
+    stop_orphaned_run();
+}
+END_TEST
+
+START_TEST(when_all_are_killed_the_run_goes_on_when_started_again)
 {
     write_job("80", "ranks = 4\n");
     start_run(NULL, NULL);
     await("step 30 ");
+    for (int node = 1; node <= 4; node++)
+        hit(shared->agent_pid[node], SIGKILL);
     hit(launcher.pid, SIGKILL);
     ck_assert(await_end().signaled);
     expect_all_gone();
@@ -455,18 +571,18 @@ START_TEST(an_interrupt_ends_the_run_in_order)
 }
 END_TEST
 
-START_TEST(agents_of_a_silent_launcher_end_by_themselves_with_their_workers)
+START_TEST(agents_that_nobody_can_lead_end_by_themselves_with_their_workers)
 {
+    char path[KEEL_PATH_BYTES];
     write_job("100000", "ranks = 3\nrespawn = false\ntimeout_s = 0.5\n");
     start_run(NULL, NULL);
     await("step 20 ");
-    hit(launcher.pid, SIGSTOP);
+    ck_ok(keel_path_join(path, directory, "leader.state"));
+    ck_assert_int_eq(unlink(path), 0); /* each that is started in the launcher's place fails */
+    hit(launcher.pid, SIGKILL);
+    ck_assert(await_end().signaled);
     expect_all_gone();
-    hit(launcher.pid, SIGCONT);
-    struct keel_process_end end = await_end();
-    ck_assert(!end.signaled && end.code != 0);
-    expect("agent-exit");
-    expect("end ");
+    ck_assert(!keel_launch_is_locked(directory));
 }
 END_TEST
 
@@ -530,7 +646,7 @@ START_TEST(one_directory_has_one_run)
     char *argv[] = {self, "run", directory, NULL};
     ck_ok(keel_process_spawn(argv, NULL, 0, -1, &launcher));
     expect_exit(keel_status_exit_code(KEEL_BUSY));
-    snprintf(wanted, sizeof wanted, "process %d runs in this directory", (int)first.pid);
+    snprintf(wanted, sizeof wanted, "led by process %d;", (int)first.pid);
     expect("end BUSY");
     expect(wanted);
     launcher = first;
@@ -694,11 +810,13 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_spare_takes_the_place_of_a_killed_worker);
     tcase_add_test(tc, a_killed_agent_takes_its_workers_along_comes_back_and_joins);
     tcase_add_test(tc, a_killed_agent_stays_away_when_the_job_says_so);
-    tcase_add_test(tc, a_killed_launcher_takes_all_along_and_the_run_goes_on_when_started_again);
+    tcase_add_test(tc, a_killed_launcher_is_replaced_time_and_again_and_no_worker_is_started_anew);
+    tcase_add_test(tc, a_launcher_that_is_killed_before_the_first_view_is_replaced);
+    tcase_add_test(tc, when_all_are_killed_the_run_goes_on_when_started_again);
     tcase_add_test(tc, a_stopped_worker_is_replaced_and_never_left_behind);
     tcase_add_test(tc, a_stopped_agent_is_replaced_and_never_left_behind);
     tcase_add_test(tc, an_interrupt_ends_the_run_in_order);
-    tcase_add_test(tc, agents_of_a_silent_launcher_end_by_themselves_with_their_workers);
+    tcase_add_test(tc, agents_that_nobody_can_lead_end_by_themselves_with_their_workers);
     tcase_add_test(tc, a_second_interrupt_does_not_wait);
     tcase_add_test(tc, a_worker_that_cannot_begin_ends_the_run_with_its_words);
     tcase_add_test(tc, a_worker_that_gives_up_later_is_not_started_again_and_the_others_go_on);
@@ -723,6 +841,8 @@ int main(int argc, char **argv)
         return run_main(argc, argv);
     if (argc > 2 && strcmp(argv[1], "agent") == 0)
         return keel_agent_main(argc - 1, argv + 1);
+    if (argc > 8 && strcmp(argv[1], "lead") == 0)
+        return lead_main(argc, argv);
     if (argc > 2 && strcmp(argv[1], "worker") == 0)
         return fake_worker_main(argc - 1, argv + 1);
     return suite_main();

@@ -1,0 +1,223 @@
+/* run_output_files.c - opens what a run writes about itself: for a new life, for one who takes a run over,
+ * and to see how it ended. */
+#include "drill.h"
+#include "run_fields.h"
+#include "run_output_state.h"
+#include <inttypes.h>
+#include <keel/clock.h>
+#include <keel/memory.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static enum keel_status take_old_metric(void *context, const json_t *line, uint64_t number)
+{
+    struct keel_output *output = context;
+    const char *loss = json_string_value(json_object_get(line, "loss_bits"));
+    const char *digest = json_string_value(json_object_get(line, "digest"));
+    json_int_t step = json_integer_value(json_object_get(line, "step"));
+    if (loss == NULL || digest == NULL || step < 1 || (uint64_t)step > UINT32_MAX ||
+        (uint64_t)step <= keel_output_last_step(output))
+        return keel_fail(KEEL_CORRUPT,
+                         "%s/metrics.jsonl:%" PRIu64
+                         ": not a metric of Keel, or out of order; move the file away",
+                         output->directory, number);
+    struct keel_seen_step seen = {.step = (uint64_t)step,
+                                  .digest = strtoull(digest, NULL, 16),
+                                  .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
+    return keel_output_remember(output, seen);
+}
+
+/* ---- open and close ------------------------------------------------------------------------------------ */
+
+static enum keel_status open_files(struct keel_output *output)
+{
+    char path[FILE_NAME_BYTES];
+    struct stat last;
+    KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
+    if (stat(path, &last) == 0) { /* its last line was written when the last step was committed */
+        uint64_t written_ns = (uint64_t)last.st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)last.st_mtim.tv_nsec;
+        uint64_t now_ns = keel_wall_ns();
+        output->down_ns = now_ns > written_ns ? now_ns - written_ns : 0;
+    }
+    KEEL_TRY(keel_jsonl_open(path, take_old_metric, output, &output->metrics));
+    KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
+    return keel_jsonl_open(path, NULL, NULL, &output->events);
+}
+
+static enum keel_status open_output(const char *directory, const struct keel_job *job,
+                                    struct keel_output **out)
+{
+    struct keel_output *output;
+    KEEL_TRY(keel_alloc(1, sizeof *output, &output));
+    output->job = job;
+    output->started_ns = keel_now_ns();
+    output->last_drill_ns = keel_drill_last_ns(directory);
+    snprintf(output->directory, sizeof output->directory, "%s", directory);
+    enum keel_status status = open_files(output);
+    if (status != KEEL_OK)
+        keel_output_close(output);
+    else
+        *out = output;
+    return status;
+}
+
+enum keel_status keel_output_open(const char *directory, const struct keel_job *job, const char *resume,
+                                  struct keel_output **out)
+{
+    struct keel_output *output;
+    KEEL_TRY(open_output(directory, job, &output));
+    output->terminal = isatty(STDOUT_FILENO) != 0;
+    output->steps_before = keel_output_last_step(output);
+    keel_output_check_seen(output, UINT64_MAX);
+    char model[160];
+    keel_job_describe(job, model, sizeof model);
+    keel_output_event(output, "start",
+                      json_pack("{s:I, s:s, s:s, s:i, s:i}", "next_step",
+                                (json_int_t)keel_output_next_step(output), "resume",
+                                resume != NULL ? resume : "auto", "model", model, "ranks", (int)job->ranks,
+                                "spares", (int)job->spares));
+    *out = output;
+    return KEEL_OK;
+}
+
+/* ---- taking over --------------------------------------------------------------------------------------- */
+
+/* What went wrong so far decides how the run ends. */
+static void take_past_trouble(struct keel_output *output, const char *event, uint64_t step,
+                              const json_t *line)
+{
+    const char *status = json_string_value(json_object_get(line, "status"));
+    const char *detail = json_string_value(json_object_get(line, "detail"));
+    if (strcmp(event, "bits-differ") == 0 || strcmp(event, "ranks-differ") == 0)
+        output->mismatches++;
+    if (strcmp(event, "ranks-differ") == 0 ||
+        (strcmp(event, "worker-failed") == 0 && status != NULL && strcmp(status, "MISMATCH") == 0))
+        keel_output_doubt(output, step);
+    if (strcmp(event, "rank-outvoted") == 0) {
+        output->mismatches -= output->disputed_step == step && output->mismatches > 0 ? 1 : 0;
+        output->disputed_step = output->disputed_step == step ? 0 : output->disputed_step;
+        output->outvoted_step = step;
+    }
+    if (strcmp(event, "snapshot-failed") == 0) {
+        output->snapshot_status = keel_output_find_status(status);
+        snprintf(output->snapshot_failure, sizeof output->snapshot_failure, "%s",
+                 detail != NULL ? detail : event);
+    }
+}
+
+static enum keel_status take_past_event(void *context, const json_t *line, uint64_t number)
+{
+    struct keel_output *output = context;
+    const char *event = json_string_value(json_object_get(line, "event"));
+    const uint64_t step = (uint64_t)json_integer_value(json_object_get(line, "step"));
+    const uint64_t then_ns = (uint64_t)json_integer_value(json_object_get(line, "monotonic_ns"));
+    (void)number;
+    if (event == NULL)
+        return KEEL_OK;
+    if (strcmp(event, "start") == 0) {
+        output->started_ns = then_ns;
+        output->mismatches = output->disputed_step = output->outvoted_step = output->last_snapshot = 0;
+        output->snapshot_status = KEEL_OK;
+    } else if (strcmp(event, "view") == 0) {
+        output->last_drill_ns = then_ns; /* later ones are not accounted for */
+    } else if (strcmp(event, "board") == 0) {
+        keel_output_take_place(output, (uint16_t)json_integer_value(json_object_get(line, "node")),
+                               (uint8_t)json_integer_value(json_object_get(line, "local")), line);
+    } else if (strcmp(event, "snapshot") == 0) {
+        output->last_snapshot = step;
+        output->snapshot_status = KEEL_OK;
+    } else {
+        take_past_trouble(output, event, step, line);
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status read_past(struct keel_output *output, uint64_t first_step)
+{
+    char path[FILE_NAME_BYTES];
+    uint64_t skipped;
+    KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
+    KEEL_TRY(keel_jsonl_read(path, take_past_event, output, &skipped));
+    const struct keel_seen_step *found = keel_output_check_seen(output, first_step);
+    if (found == NULL || output->job->spike == KEEL_SPIKE_WARN)
+        return KEEL_OK;
+    output->spiked = *found;
+    atomic_store(&output->refused_step, found->step);
+    return KEEL_OK;
+}
+
+enum keel_status keel_output_take_over(const char *directory, const struct keel_job *job, uint64_t heard_ns,
+                                       uint64_t first_step, struct keel_output **out)
+{
+    struct keel_output *output;
+    KEEL_TRY(open_output(directory, job, &output));
+    const enum keel_status status = read_past(output, first_step);
+    if (status != KEEL_OK) {
+        keel_output_close(output);
+        return status;
+    }
+    output->heard_ns = heard_ns;
+    output->commit_ns = keel_now_ns() - output->down_ns;
+    keel_output_say(output, "process %ld takes the run over behind step %" PRIu64 ": keel job attach %s",
+                    (long)getpid(), keel_output_last_step(output), directory);
+    output->quiet = isatty(STDOUT_FILENO) != 0;
+    *out = output;
+    return KEEL_OK;
+}
+
+/* ---- closing ------------------------------------------------------------------------------------------- */
+
+void keel_output_close(struct keel_output *output)
+{
+    if (output == NULL)
+        return;
+    keel_output_write_held(output, UINT64_MAX);
+    keel_jsonl_close(output->metrics);
+    keel_jsonl_close(output->events);
+    for (uint32_t node = 0; node < KEEL_NODES_MAX; node++)
+        keel_free(output->places[node]);
+    keel_free(output->held);
+    keel_free(output->seen);
+    keel_free(output);
+}
+
+/* Did the newest life that there are events of end well? */
+static enum keel_status take_old_event(void *context, const json_t *line, uint64_t number)
+{
+    bool *well = context;
+    const char *event = json_string_value(json_object_get(line, "event"));
+    const char *status = json_string_value(json_object_get(line, "status"));
+    (void)number;
+    if (event != NULL && strcmp(event, "start") == 0)
+        *well = false;
+    if (event != NULL && strcmp(event, "end") == 0)
+        *well = status != NULL && strcmp(status, keel_status_name(KEEL_OK)) == 0;
+    return KEEL_OK;
+}
+
+static enum keel_status read_end(struct keel_output *output, struct keel_seen_step *out_last)
+{
+    char path[FILE_NAME_BYTES];
+    bool well = false;
+    uint64_t skipped;
+    KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
+    KEEL_TRY(keel_jsonl_read(path, take_old_event, &well, &skipped));
+    KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
+    KEEL_TRY(keel_jsonl_read(path, take_old_metric, output, NULL));
+    if (!well || output->seen_count == 0)
+        return keel_fail(KEEL_NOT_FOUND, "%s: no run ended well there", output->directory);
+    *out_last = output->seen[output->seen_count - 1];
+    return KEEL_OK;
+}
+
+enum keel_status keel_output_read_end(const char *directory, struct keel_seen_step *out_last)
+{
+    struct keel_output *output;
+    KEEL_TRY(keel_alloc(1, sizeof *output, &output));
+    snprintf(output->directory, sizeof output->directory, "%s", directory);
+    enum keel_status status = read_end(output, out_last);
+    keel_output_close(output);
+    return status;
+}
