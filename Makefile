@@ -136,7 +136,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim model plans mutants exact8 lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt deb deb-root profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim model plans mutants exact8 attention lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt deb deb-root profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -350,6 +350,11 @@ plans: deps
 exact8: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/kernels/exact8_test
 	@KEEL_EXACT8_TRIALS=$(or $(CASES),10000) $(BUILD)/tests/kernels/exact8_test
+
+# So many random descriptors of attention of each kind (CASES, 2000): windows, ALiBi, segments, keys of their own.
+attention: deps
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/kernels/attention_mask_test
+	@KEEL_ATTENTION_TRIALS=$(or $(CASES),2000) $(BUILD)/tests/kernels/attention_mask_test
 
 # Defects that are put in on purpose, one at a time, and what finds each (ONLY=word: those of a name, family or file).
 mutants: deps

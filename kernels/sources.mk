@@ -8,7 +8,9 @@ kernels_CL_gemm := common/canon_half.h gemm/gemm_tile.h gemm/gemm_part.h gemm/ge
 kernels_CL_elementwise := include/keel/activation_table.h
 kernels_CL_tensor := include/keel/binary_table.h
 kernels_CL_cast := common/canon_half.h
-kernels_CL_attention := common/turn_tile.h attention/attention_drop.h attention/attention_lanes.h
+kernels_CL_attention := common/turn_tile.h attention/alibi.h attention/attention_mask.h attention/attention_drop.h \
+	attention/attention_lanes.h
+kernels_CL_decode := attention/alibi.h
 kernels_CL_conv_tiles := common/turn_tile.h
 kernels_CL_shape := common/turn_tile.h
 kernels_CL_optimizer := common/canon_half.h

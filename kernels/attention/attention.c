@@ -1,18 +1,16 @@
-/* attention.c - self-attention and its gradient: checks, and descriptors to launches. The
+/* attention.c - attention and its gradient: checks, and descriptors to launches. The
  * arithmetic is in attention.cl. */
+#include "attention_internal.h"
 #include "kernels_internal.h"
-
-#include <keel/attention_ops.h>
 
 enum {
     LANES_SMALL = 16, /* LANES and WIDTH_MAX of attention.cl, */
     LANES_LARGE = 32, /* and where local memory is large */
     WIDTH_MAX_SMALL = 128,
     WIDTH_MAX_LARGE = 256,
-    PACKED_PARTS = 2,      /* keys and values, forward; */
-    PACKED_PARTS_GRAD = 5, /* and queries, dout and dq, backward */
     UNPACKED_TOKENS = 64,
-    WANT_QUERIES = 1, /* for keel_attention_grad */
+    TOKENS_MAX = 1 << 30, /* sums of two are an int, in the kernels */
+    WANT_QUERIES = 1,     /* for keel_attention_grad */
     WANT_KEYS = 2
 };
 
@@ -31,16 +29,52 @@ static bool many_items(const struct keel_kernels *kernels)
     return group_items(kernels) > 1;
 }
 
+/* Keys of a sequence: as many as queries where both come from qkv. */
+static uint32_t key_count(const struct keel_attention *op)
+{
+    return op->kv != NULL ? op->keys : op->tokens;
+}
+
 /* The probabilities of a head lie together. */
 static enum keel_status find_slice(const struct keel_attention *op, struct keel_random_slice *out)
 {
-    const uint64_t head = KEEL_BYTES(op->tokens, op->tokens);
+    const uint64_t head = KEEL_BYTES(op->tokens, key_count(op));
     *out = op->slice;
     if (out->row % head != 0)
         return keel_fail(KEEL_INVALID, "attention: a slice in rows of %llu probabilities, a head has %llu",
                          (unsigned long long)out->row, (unsigned long long)head);
     return keel_check_random("attention", KEEL_BYTES(op->batch, op->heads, head), KEEL_RANDOM_ELEMENTS_MAX,
                              out);
+}
+
+enum keel_status keel_check_alibi(const char *op, const struct keel_alibi *alibi, uint32_t heads)
+{
+    if (alibi->heads > KEEL_ALIBI_HEADS_MAX)
+        return keel_fail(KEEL_LIMIT, "%s: ALiBi of %u heads, at most %d", op, alibi->heads,
+                         KEEL_ALIBI_HEADS_MAX);
+    if (alibi->heads > 0 && (alibi->first > alibi->heads || heads > alibi->heads - alibi->first))
+        return keel_fail(KEEL_INVALID, "%s: ALiBi of %u heads from head %u on, there are %u", op, heads,
+                         alibi->first, alibi->heads);
+    return KEEL_OK;
+}
+
+static enum keel_status check_mask(const struct keel_attention *op)
+{
+    const struct keel_alibi *alibi = &op->alibi;
+    KEEL_TRY(keel_check_alibi("attention", alibi, op->heads));
+    if (op->tokens > TOKENS_MAX || op->keys > TOKENS_MAX)
+        return keel_fail(KEEL_LIMIT, "attention: %u tokens and %u keys, at most %d", op->tokens, op->keys,
+                         TOKENS_MAX);
+    if (op->kv == NULL && (op->keys != 0 || op->key_segments != NULL))
+        return keel_fail(KEEL_INVALID, "attention: %u keys or segments of keys, without kv", op->keys);
+    if (op->kv != NULL && (op->keys == 0 || !op->bidirectional || op->window != 0 || alibi->heads != 0))
+        return keel_fail(KEEL_INVALID,
+                         "attention: %u keys of their own%s%s%s: queries see all of them, by no distance",
+                         op->keys, op->bidirectional ? "" : ", causal", op->window != 0 ? ", a window" : "",
+                         alibi->heads != 0 ? ", ALiBi" : "");
+    if (op->kv != NULL && (op->segments == NULL) != (op->key_segments == NULL))
+        return keel_fail(KEEL_INVALID, "attention: segments of queries or of keys alone: give both");
+    return KEEL_OK;
 }
 
 static enum keel_status check_shape(const struct keel_kernels *kernels, const struct keel_attention *op)
@@ -56,13 +90,23 @@ static enum keel_status check_shape(const struct keel_kernels *kernels, const st
     if (!(op->dropout_rate >= 0.0F && op->dropout_rate < 1.0F))
         return keel_fail(KEEL_INVALID, "attention: dropout rate %g is not in [0, 1)",
                          (double)op->dropout_rate);
+    KEEL_TRY(check_mask(op));
     struct keel_random_slice slice;
     return op->dropout_rate > 0.0F ? find_slice(op, &slice) : KEEL_OK;
 }
 
+/* All queries, and all keys: floats of heads side by side. */
 static uint64_t tokens_bytes(const struct keel_attention *op)
 {
     return KEEL_BYTES(op->batch, op->tokens, op->heads, op->head_width, sizeof(float));
+}
+static uint64_t keys_bytes(const struct keel_attention *op)
+{
+    return KEEL_BYTES(op->batch, key_count(op), op->heads, op->head_width, sizeof(float));
+}
+static uint64_t qkv_bytes(const struct keel_attention *op)
+{
+    return KEEL_BYTES(op->kv != NULL ? 1 : 3, tokens_bytes(op));
 }
 
 /* Two floats for each row of probabilities. */
@@ -75,7 +119,7 @@ static uint64_t rows_bytes(const struct keel_attention *op)
  * so that sizes are known without one. Many work-items read whole lines where they are. */
 static bool has_room(const struct keel_attention *op)
 {
-    return op->heads > 1 && op->tokens > UNPACKED_TOKENS;
+    return op->heads > 1 && (op->tokens > UNPACKED_TOKENS || key_count(op) > UNPACKED_TOKENS);
 }
 static bool packed(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
@@ -87,9 +131,13 @@ static enum keel_status check_forward(const struct keel_kernels *kernels, const 
     KEEL_TRY(check_shape(kernels, op));
     const bool drops = op->dropout_rate > 0.0F;
     return KEEL_CHECK_OPERANDS(
-        "attention", {"qkv", op->qkv, KEEL_BYTES(3, tokens_bytes(op)), KEEL_READ},
+        "attention", {"qkv", op->qkv, qkv_bytes(op), KEEL_READ},
+        {"kv", op->kv, KEEL_BYTES(2, keys_bytes(op)), KEEL_OPTIONAL},
         {"out", op->out, tokens_bytes(op), KEEL_WRITTEN}, {"stats", op->stats, rows_bytes(op), KEEL_WRITTEN},
         {"control", op->control, drops ? sizeof(struct keel_control) : 0, drops ? KEEL_READ : KEEL_OPTIONAL},
+        {"segments", op->segments, KEEL_BYTES(op->batch, op->tokens, sizeof(int32_t)), KEEL_OPTIONAL},
+        {"key_segments", op->key_segments, KEEL_BYTES(op->batch, key_count(op), sizeof(int32_t)),
+         KEEL_OPTIONAL},
         {"workspace", op->workspace, keel_attention_workspace_bytes(kernels, op),
          KEEL_WRITTEN | (has_room(op) ? 0 : KEEL_OPTIONAL)});
 }
@@ -107,23 +155,36 @@ static uint32_t lanes_block(const struct keel_kernels *kernels)
 {
     return group_items(kernels) > 64 ? 64 : 32;
 }
-static uint32_t lanes_blocks(const struct keel_kernels *kernels, const struct keel_attention *op)
+static uint32_t lanes_blocks(const struct keel_kernels *kernels, const struct keel_attention *op,
+                             uint32_t rows)
 {
-    return divide_up(op->tokens, lanes_block(kernels)) * divide_up(op->head_width, lanes_block(kernels));
+    return divide_up(rows, lanes_block(kernels)) * divide_up(op->head_width, lanes_block(kernels));
 }
 
-/* Blocks of queries, or of keys. */
-static struct keel_range block_range(const struct keel_kernels *kernels, const struct keel_attention *op)
+/* Blocks of so many queries, or keys. */
+static struct keel_range block_range(const struct keel_kernels *kernels, const struct keel_attention *op,
+                                     uint32_t rows)
 {
     if (many_items(kernels))
-        return lanes_range(kernels, op, lanes_blocks(kernels, op));
-    const uint32_t lanes = large_local(kernels) ? LANES_LARGE : LANES_SMALL;
-    const uint32_t blocks = op->tokens / lanes + (op->tokens % lanes != 0);
+        return lanes_range(kernels, op, lanes_blocks(kernels, op, rows));
+    const uint32_t blocks = divide_up(rows, large_local(kernels) ? LANES_LARGE : LANES_SMALL);
     return (struct keel_range){.global = {blocks, op->heads, op->batch}, .local = {1, 1, 1}};
 }
 
-/* The scalars that the kernels end with. */
-enum { SCALAR_COUNT = 12 };
+/* The operands that the kernels begin with: those that are absent are not read. */
+enum { OPERAND_COUNT = 5 };
+static void set_operands(const struct keel_attention *op, struct keel_arg args[OPERAND_COUNT])
+{
+    struct keel_buffer *segments = op->segments != NULL ? op->segments : op->stats;
+    args[0] = keel_arg_buffer(op->qkv);
+    args[1] = keel_arg_either(op->kv, op->qkv);
+    args[2] = keel_arg_buffer(segments);
+    args[3] = keel_arg_either(op->key_segments, segments);
+    args[4] = keel_arg_buffer(op->dropout_rate > 0.0F ? op->control : op->stats);
+}
+
+/* The scalars that they end with. */
+enum { SCALAR_COUNT = 18 };
 static void set_scalars(const struct keel_kernels *kernels, const struct keel_attention *op,
                         struct keel_arg args[SCALAR_COUNT])
 {
@@ -132,42 +193,60 @@ static void set_scalars(const struct keel_kernels *kernels, const struct keel_at
         (void)find_slice(op, &slice); /* which the checks have done */
     args[0] = keel_arg_u32(packed(kernels, op));
     args[1] = keel_arg_u32(op->tokens);
-    args[2] = keel_arg_u32(op->heads);
-    args[3] = keel_arg_u32(op->head_width);
-    args[4] = keel_arg_u32(!op->bidirectional);
-    args[5] = keel_arg_f32(keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width)));
-    args[6] = keel_arg_f32(op->dropout_rate);
-    args[7] = keel_arg_f32(keel_canon_divide(1.0F, 1.0F - op->dropout_rate));
-    args[8] = keel_arg_u32(op->stream);
-    args[9] = keel_arg_u64(slice.first);
-    args[10] = keel_arg_u64(slice.row);
-    args[11] = keel_arg_u64(slice.stride);
-}
-
-/* Not read where there is no dropout. */
-static struct keel_arg control_arg(const struct keel_attention *op)
-{
-    return keel_arg_buffer(op->dropout_rate > 0.0F ? op->control : op->stats);
+    args[2] = keel_arg_u32(key_count(op));
+    args[3] = keel_arg_u32(op->heads);
+    args[4] = keel_arg_u32(op->head_width);
+    args[5] = keel_arg_u32(op->kv != NULL);
+    args[6] = keel_arg_u32(op->bidirectional ? keel_window_reach(op->window, key_count(op)) : 0);
+    args[7] = keel_arg_u32(keel_window_reach(op->window, op->tokens));
+    args[8] = keel_arg_u32(op->segments != NULL);
+    args[9] = keel_arg_u32(op->alibi.heads);
+    args[10] = keel_arg_u32(op->alibi.first);
+    args[11] = keel_arg_f32(keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width)));
+    args[12] = keel_arg_f32(op->dropout_rate);
+    args[13] = keel_arg_f32(keel_canon_divide(1.0F, 1.0F - op->dropout_rate));
+    args[14] = keel_arg_u32(op->stream);
+    args[15] = keel_arg_u64(slice.first);
+    args[16] = keel_arg_u64(slice.row);
+    args[17] = keel_arg_u64(slice.stride);
 }
 
 uint64_t keel_attention_workspace_bytes(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
     (void)kernels;
-    return has_room(op) ? KEEL_BYTES(PACKED_PARTS, tokens_bytes(op)) : 0;
+    return has_room(op) ? KEEL_BYTES(2, keys_bytes(op)) : 0;
 }
 
-/* `count` parts of rows of `parts`, from part `skip`, become parts `first`, ... of the workspace. */
+/* Parts of rows that are to lie together in the workspace: `count` from part `skip` on of rows of `parts`,
+ * from byte `at` on. */
+struct pack {
+    struct keel_buffer *from;
+    uint32_t tokens, parts, skip, count;
+    uint64_t at;
+};
 static enum keel_status launch_pack(struct keel_kernels *kernels, const struct keel_attention *op,
-                                    struct keel_buffer *from, const uint32_t parts_skip_count_first[4],
-                                    struct keel_launch_list *list)
+                                    const struct pack *pack, struct keel_launch_list *list)
 {
-    const struct keel_range range = block_range(kernels, op);
-    return keel_kernels_launch(
-        kernels, list, KEEL_MODULE_attention, "keel_attention_pack", &range,
-        KEEL_ARGS(keel_arg_buffer(from), keel_arg_buffer(op->workspace), keel_arg_u32(op->tokens),
-                  keel_arg_u32(op->heads), keel_arg_u32(op->head_width),
-                  keel_arg_u32(parts_skip_count_first[0]), keel_arg_u32(parts_skip_count_first[1]),
-                  keel_arg_u32(parts_skip_count_first[2]), keel_arg_u32(parts_skip_count_first[3])));
+    const struct keel_range range = block_range(kernels, op, pack->tokens);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_pack", &range,
+                               KEEL_ARGS(keel_arg_buffer(pack->from), keel_arg_buffer(op->workspace),
+                                         keel_arg_u32(pack->tokens), keel_arg_u32(op->heads),
+                                         keel_arg_u32(op->head_width), keel_arg_u32(pack->parts),
+                                         keel_arg_u32(pack->skip), keel_arg_u32(pack->count),
+                                         keel_arg_u64(pack->at / sizeof(float))));
+}
+/* Keys and values, from byte `at` on. */
+static enum keel_status pack_keys(struct keel_kernels *kernels, const struct keel_attention *op, uint64_t at,
+                                  struct keel_launch_list *list)
+{
+    const bool own = op->kv != NULL;
+    const struct pack pack = {.from = own ? op->kv : op->qkv,
+                              .tokens = key_count(op),
+                              .parts = own ? 2 : 3,
+                              .skip = own ? 0 : 1,
+                              .count = 2,
+                              .at = at};
+    return launch_pack(kernels, op, &pack, list);
 }
 
 enum keel_status keel_op_attention(struct keel_kernels *kernels, const struct keel_attention *op,
@@ -175,25 +254,35 @@ enum keel_status keel_op_attention(struct keel_kernels *kernels, const struct ke
 {
     KEEL_TRY(check_forward(kernels, op));
     if (packed(kernels, op))
-        KEEL_TRY(launch_pack(kernels, op, op->qkv, (const uint32_t[]){3, 1, PACKED_PARTS, 0}, list));
-    struct keel_arg args[5 + SCALAR_COUNT] = {
-        keel_arg_buffer(op->qkv), keel_arg_buffer(packed(kernels, op) ? op->workspace : op->qkv),
-        keel_arg_buffer(op->out), keel_arg_buffer(op->stats),
-        control_arg(op),
-    };
-    set_scalars(kernels, op, args + 5);
-    struct keel_range range = block_range(kernels, op);
+        KEEL_TRY(pack_keys(kernels, op, 0, list));
+    enum { OWN = 3 };
+    struct keel_arg args[OPERAND_COUNT + OWN + SCALAR_COUNT];
+    set_operands(op, args);
+    args[OPERAND_COUNT] = keel_arg_buffer(packed(kernels, op) ? op->workspace : op->qkv);
+    args[OPERAND_COUNT + 1] = keel_arg_buffer(op->out);
+    args[OPERAND_COUNT + 2] = keel_arg_buffer(op->stats);
+    set_scalars(kernels, op, args + OPERAND_COUNT + OWN);
+    const struct keel_range range = block_range(kernels, op, op->tokens);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention", &range, args,
                                KEEL_ARG_COUNT(args));
+}
+
+/* Of the gradient's workspace, where rows are packed: queries, keys, values, dout, dq. */
+static uint64_t packs_bytes(const struct keel_attention *op)
+{
+    return keel_plus(KEEL_BYTES(3, tokens_bytes(op)), KEEL_BYTES(2, keys_bytes(op)));
+}
+/* Behind it, of each row: 1 / sum, and dout . out. */
+static uint64_t rows_at(const struct keel_kernels *kernels, const struct keel_attention *op)
+{
+    return packed(kernels, op) ? packs_bytes(op) / sizeof(float) : 0;
 }
 
 uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *kernels,
                                              const struct keel_attention_grad *op)
 {
     (void)kernels;
-    const struct keel_attention *forward = &op->forward; /* rows: 1 / sum, and dout . out, of each */
-    return keel_plus(has_room(forward) ? KEEL_BYTES(PACKED_PARTS_GRAD, tokens_bytes(forward)) : 0,
-                     rows_bytes(forward));
+    return keel_plus(has_room(&op->forward) ? packs_bytes(&op->forward) : 0, rows_bytes(&op->forward));
 }
 
 static enum keel_status launch_rows(struct keel_kernels *kernels, const struct keel_attention_grad *op,
@@ -202,13 +291,27 @@ static enum keel_status launch_rows(struct keel_kernels *kernels, const struct k
     const struct keel_attention *forward = &op->forward;
     const struct keel_range range =
         many_items(kernels) ? lanes_range(kernels, forward, divide_up(forward->tokens, group_items(kernels)))
-                            : block_range(kernels, forward);
+                            : block_range(kernels, forward, forward->tokens);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_rows", &range,
                                KEEL_ARGS(keel_arg_buffer(forward->out), keel_arg_buffer(forward->stats),
                                          keel_arg_buffer(op->dout), keel_arg_buffer(forward->workspace),
-                                         keel_arg_u32(packed(kernels, forward)),
+                                         keel_arg_u64(rows_at(kernels, forward)),
                                          keel_arg_u32(forward->tokens), keel_arg_u32(forward->heads),
                                          keel_arg_u32(forward->head_width)));
+}
+
+static enum keel_status launch_packs(struct keel_kernels *kernels, const struct keel_attention_grad *op,
+                                     struct keel_launch_list *list)
+{
+    const struct keel_attention *forward = &op->forward;
+    const uint64_t queries = tokens_bytes(forward), keys = keys_bytes(forward);
+    const uint32_t parts = forward->kv != NULL ? 1 : 3;
+    KEEL_TRY(launch_pack(kernels, forward, &(struct pack){forward->qkv, forward->tokens, parts, 0, parts, 0},
+                         list));
+    if (forward->kv != NULL)
+        KEEL_TRY(pack_keys(kernels, forward, queries, list));
+    return launch_pack(kernels, forward,
+                       &(struct pack){op->dout, forward->tokens, 1, 0, 1, queries + 2 * keys}, list);
 }
 
 /* Whether a group for each head keeps the device as busy, at 5 products a head, as a group for each block of
@@ -225,15 +328,22 @@ static enum keel_status launch_grad(struct keel_kernels *kernels, const struct k
                                     uint32_t want, struct keel_launch_list *list)
 {
     const struct keel_attention *forward = &op->forward;
-    struct keel_arg args[6 + SCALAR_COUNT + 1] = {
-        keel_arg_buffer(forward->qkv), keel_arg_buffer(forward->stats),     control_arg(forward),
-        keel_arg_buffer(op->dout),     keel_arg_buffer(forward->workspace), keel_arg_buffer(op->dqkv),
-    };
-    set_scalars(kernels, forward, args + 6);
-    args[6 + SCALAR_COUNT] = keel_arg_u32(want);
-    struct keel_range range = block_range(kernels, forward);
+    enum { OWN = 5, SCALARS = OPERAND_COUNT + OWN };
+    struct keel_arg args[SCALARS + SCALAR_COUNT + 2];
+    set_operands(forward, args);
+    args[OPERAND_COUNT] = keel_arg_buffer(forward->stats);
+    args[OPERAND_COUNT + 1] = keel_arg_buffer(op->dout);
+    args[OPERAND_COUNT + 2] = keel_arg_buffer(forward->workspace);
+    args[OPERAND_COUNT + 3] = keel_arg_buffer(op->dqkv);
+    args[OPERAND_COUNT + 4] = keel_arg_buffer(forward->kv != NULL ? op->dkv : op->dqkv);
+    set_scalars(kernels, forward, args + SCALARS);
+    args[SCALARS + SCALAR_COUNT] = keel_arg_u64(rows_at(kernels, forward));
+    args[SCALARS + SCALAR_COUNT + 1] = keel_arg_u32(want);
+    const uint32_t tokens = forward->tokens, keys = key_count(forward);
+    struct keel_range range = block_range(kernels, forward, want == WANT_KEYS ? keys : tokens);
     if (many_items(kernels))
-        range = lanes_range(kernels, forward, 2 * lanes_blocks(kernels, forward));
+        range = lanes_range(kernels, forward,
+                            lanes_blocks(kernels, forward, tokens) + lanes_blocks(kernels, forward, keys));
     else if (want == (WANT_QUERIES | WANT_KEYS))
         range.global[0] = 1;
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_grad", &range, args,
@@ -246,16 +356,18 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const stru
     const struct keel_attention *forward = &op->forward;
     KEEL_TRY(check_forward(kernels, forward));
     KEEL_TRY(KEEL_CHECK_OPERANDS(
-        "attention_grad", {"qkv", forward->qkv, 0, KEEL_READ}, {"out", forward->out, 0, KEEL_READ},
-        {"stats", forward->stats, 0, KEEL_READ}, {"control", forward->control, 0, KEEL_OPTIONAL},
+        "attention_grad", {"qkv", forward->qkv, 0, KEEL_READ}, {"kv", forward->kv, 0, KEEL_OPTIONAL},
+        {"out", forward->out, 0, KEEL_READ}, {"stats", forward->stats, 0, KEEL_READ},
+        {"control", forward->control, 0, KEEL_OPTIONAL}, {"segments", forward->segments, 0, KEEL_OPTIONAL},
+        {"key_segments", forward->key_segments, 0, KEEL_OPTIONAL},
         {"dout", op->dout, tokens_bytes(forward), KEEL_READ},
-        {"dqkv", op->dqkv, KEEL_BYTES(3, tokens_bytes(forward)), KEEL_WRITTEN},
+        {"dqkv", op->dqkv, qkv_bytes(forward), KEEL_WRITTEN},
+        {"dkv", op->dkv, KEEL_BYTES(2, keys_bytes(forward)),
+         KEEL_WRITTEN | (forward->kv != NULL ? 0 : KEEL_OPTIONAL)},
         {"workspace", forward->workspace, keel_attention_grad_workspace_bytes(kernels, op), KEEL_WRITTEN}));
     KEEL_TRY(launch_rows(kernels, op, list));
-    if (packed(kernels, forward)) {
-        KEEL_TRY(launch_pack(kernels, forward, forward->qkv, (const uint32_t[]){3, 0, 3, 0}, list));
-        KEEL_TRY(launch_pack(kernels, forward, op->dout, (const uint32_t[]){1, 0, 1, 3}, list));
-    }
+    if (packed(kernels, forward))
+        KEEL_TRY(launch_packs(kernels, op, list));
     if (many_items(kernels) || heads_suffice(kernels, forward))
         return launch_grad(kernels, op, WANT_QUERIES | WANT_KEYS, list);
     KEEL_TRY(launch_grad(kernels, op, WANT_QUERIES, list));

@@ -1,10 +1,11 @@
-/* attention.cl - self-attention of one head at a time, and its gradient.
+/* attention.cl - attention of one head at a time, and its gradient.
  *
- * q, k, v, o, g (= dout) are rows of head_width floats of query i or key j. A causal query sees the keys
- * j <= i, a bidirectional one all:
+ * q, k, v, o, g (= dout) are rows of head_width floats of query i or key j. Query i sees key j where j - i <=
+ * ahead, i - j <= behind, and, with segments, both are of one (attention_mask.h). Of those:
  *
- *     s_ij   = (fma over d ascending of q_i[d] k_j[d], from 0) * scale
+ *     s_ij   = (fma over d ascending of q_i[d] k_j[d], from 0) * scale, with ALiBi fma(-slope, |i - j|, that)
  *     max_i  = largest s_ij, + 0                  sum_i = sum of e_ij, j ascending from 0
+ *     (max_i = 0 and sum_i = 1 where it sees no key)
  *     e_ij   = exp(s_ij - max_i)
  *     o_i[d] = (fma over j ascending of drop(e_ij) v_j[d], from 0) / sum_i + 0
  *
@@ -17,17 +18,19 @@
  *     dv_j[d] = (fma over i ascending of drop(p_ij) g_i[d], from 0) + 0
  *
  * drop(x) is x * keep_scale where uniform(element) >= rate, else 0; x itself where there is no dropout.
- * element is the number of ((b * heads + h) * tokens + i) * tokens + j in the whole tensor of probabilities
+ * element is the number of ((b * heads + h) * tokens + i) * keys + j in the whole tensor of probabilities
  * (canon_place): a head's lie together. The "+ 0" makes -0 to 0.
  *
- * A masked pair weighs 0 (e, p, ds). Sums take those of them whose query and key are of the same eight, i / 8 =
- * j / 8, on every device and at every tunable, and no others: fma(0, x, acc) changes no finite result, and makes
- * NaN where x is not finite.
+ * A masked pair weighs 0 (e, p, ds). Sums over keys go for all queries of an eight, i / 8 = e, over the keys from
+ * 8 e - behind to 8 e + 7 + ahead, sums over queries for all keys of an eight from 8 e - ahead to 8 e + 7 + behind,
+ * on every device and at every tunable: fma(0, x, acc) changes no finite result, and makes NaN where x is not
+ * finite.
  *
- * Shapes: qkv and dqkv [batch, tokens, 3, heads, head_width], out and dout [batch, tokens, heads,
- * head_width], stats (max, sum) and rows (inv, delta) [batch, heads, tokens, 2]. The rows of a head lie far
- * from each other there, so that caches hold few of them and prefetchers find none: where there are many,
- * keel_attention_pack copies them to the workspace, one head after the other, and they are read from there.
+ * Shapes: qkv and dqkv [batch, tokens, 3, heads, head_width], or q and dq [batch, tokens, heads, head_width] and
+ * kv and dkv [batch, keys, 2, heads, head_width]; out and dout as q, stats (max, sum) and rows (inv, delta)
+ * [batch, heads, tokens, 2]. The rows of a head lie far from each other there, so that caches hold few of them
+ * and prefetchers find none: where there are many, keel_attention_pack copies them to the workspace, one head
+ * after the other, and they are read from there.
  *
  * Work-items are alone in their groups and take LANES queries (forward) or keys (gradient) of a head at a
  * time: scores have one to a lane, sums one to a row. `lanes` arrays are [head_width][LANES]. BLOCK keys (or
@@ -56,15 +59,37 @@ enum { VECTORS = 1, WIDTH_MAX = 128, COPY_FLOATS = 1024 };
 #define SPACE __local
 #endif
 enum { LANES = 16 * VECTORS, BLOCK = KEEL_ATTENTION_BLOCK };
-enum { ALWAYS = 1 << 30 };                          /* further than any token */
 #define HALVES (VECTORS == 2 && KEEL_BY_LANE < 2) /* one vector alone where the mask leaves only that */
 enum { KEPT = KEEL_ATTENTION_KEPT < BLOCK ? BLOCK : KEEL_ATTENTION_KEPT };
-enum { Q, K, V, G, DQ, PARTS };           /* of the gradient's workspace, where it is packed */
 enum { WANT_QUERIES = 1, WANT_KEYS = 2 }; /* what keel_attention_grad is to compute */
 
 #define GROUP_FLOATS SPACE float __attribute__((aligned(64)))
 #define LANE_NUMBERS ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 #define EACH_8(X)    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+
+/* Which of sixteen pairs are seen: `apart` is query - key of each, `own` the segments of those in lanes, `other`
+ * that of the other side. */
+static int16 mask_sees(const struct mask *mask, int16 apart, int16 own, int other)
+{
+    const int16 near = (apart <= mask->behind) & (-apart <= mask->ahead);
+    return mask->segmented ? near & (own == other) : near;
+}
+
+/* Scores of sixteen pairs from their products. */
+static float16 mask_score(const struct mask *mask, int16 apart, float scale, float16 product)
+{
+    const float16 s = product * scale;
+    return mask->slope > 0.0f ? fma((float16)(-mask->slope), convert_float16(max(apart, -apart)), s) : s;
+}
+
+/* Segments of sixteen rows, the last again behind it. */
+static int16 mask_segments(const struct mask *mask, __global const int *segments, uint first, uint last)
+{
+    int lanes[16];
+    for (uint l = 0; l < 16; l++)
+        lanes[l] = mask->segmented ? segments[min(first + l, last)] : 0;
+    return vload16(0, lanes);
+}
 
 /* Which of sixteen probabilities are kept: all ones, else 0. Not called without dropout. */
 static int16 drop_kept(const struct drop *drop, ulong16 element)
@@ -261,15 +286,17 @@ CANON_INLINE void sum_rows(__global const float *rows, ulong step, uint count, u
     }
 }
 
-/* rows[i][d] = chain over the j <= i + `to` of weights[i][j] keys[j][d], going on from what rows holds, or
- * from 0. */
+/* rows[i][d] = chain over the j from i + `from` to i + `to` of weights[i][j] keys[j][d], going on from what rows
+ * holds, or from 0; for eight i at a time over the j of any of them. */
 CANON_INLINE void add_rows(SPACE const float *weights, uint count, SPACE const float *keys, uint key_count,
-                     int to, uint width, bool begin, __global float *rows, ulong step, SPACE float *tile)
+                     int from, int to, uint width, bool begin, __global float *rows, ulong step,
+                     SPACE float *tile)
 {
     const uint pitch = pitch_of(width);
     for (uint i = 0; i < count; i += 8) {
         const uint high = min(8u, count - i);
-        const uint end = min((int)key_count, (int)i + to + 8);
+        const int near = max((int)i + from, 0);
+        const int links = min((int)key_count, (int)i + to + 8) - near;
         for (uint d = 0; d < width; d += LANES) {
             __global float *corner = rows + i * step + d;
             for (uint at = 0; at < 8 * VECTORS; at++) {
@@ -279,7 +306,8 @@ CANON_INLINE void add_rows(SPACE const float *weights, uint count, SPACE const f
                              : canon_load(corner + at / VECTORS * step + v * 16, rest_of(width - d, v)),
                          at, tile);
             }
-            add_near(weights + i * LANES, LANES, 1, keys + d, pitch, end, tile, LANES);
+            add_near(weights + i * LANES + near, LANES, 1, keys + near * pitch + d, pitch, max(links, 0), tile,
+                     LANES);
             for (uint at = 0; at < high * VECTORS; at++) {
                 const uint v = at % VECTORS;
                 canon_store(vload16(at, tile), corner + at / VECTORS * step + v * 16, rest_of(width - d, v));
@@ -325,41 +353,52 @@ CANON_INLINE void score_keys(__global const float *keys, ulong step, uint count,
         dot_half(keys + near * step, step, count - near, width, q + 16, scores + near * LANES + 16);
 }
 
-/* A block of scores becomes scores * scale, and `largest` the largest of each query's. */
-CANON_INLINE void scale_scores(SPACE float *scores, uint count, float scale, bool masked, int first_key,
-                         int16 query, uint v, float16 *largest)
+/* Sixteen queries. */
+struct queries {
+    int16 number, segment;
+    float16 largest, sum; /* of scores, of exponentials */
+};
+
+/* A block of products becomes scores, and `largest` the largest of each query's. */
+CANON_INLINE void scale_scores(SPACE float *scores, uint count, float scale, const struct mask *mask, bool masked,
+                         uint first_key, uint v, struct queries *of)
 {
-    float16 most = *largest;
+    float16 most = of->largest;
     for (uint j = 0; j < count; j++) {
-        float16 s = vload16(j * VECTORS + v, scores) * scale;
+        const int16 apart = of->number - (int)(first_key + j);
+        const float16 s = mask_score(mask, apart, scale, vload16(j * VECTORS + v, scores));
         vstore16(s, j * VECTORS + v, scores);
         const int16 above = s > most;
-        most = (masked ? above & (query >= first_key + (int)j) : above) ? s : most;
+        most = (masked ? above & mask_sees(mask, apart, of->segment, mask_key(mask, first_key + j)) : above)
+                   ? s
+                   : most;
     }
-    *largest = most;
+    of->largest = most;
 }
 
 /* A block of scores becomes exponentials, those that dropout keeps; `sum` adds all of them. */
-CANON_INLINE void weigh_scores(SPACE float *scores, uint count, const struct drop *drop, bool masked,
-                         int first_key, int16 query, ulong16 element, uint v, float16 largest, float16 *sum)
+CANON_INLINE void weigh_scores(SPACE float *scores, uint count, const struct drop *drop, const struct mask *mask,
+                         bool masked, uint first_key, ulong16 element, uint v, struct queries *of)
 {
-    float16 total = *sum;
+    float16 total = of->sum;
     for (uint j = 0; j < count; j++) {
-        float16 e = canon_exp(vload16(j * VECTORS + v, scores) - largest);
+        float16 e = canon_exp(vload16(j * VECTORS + v, scores) - of->largest);
         if (masked)
-            e = query >= first_key + (int)j ? e : (float16)(0.0f);
+            e = mask_sees(mask, of->number - (int)(first_key + j), of->segment, mask_key(mask, first_key + j))
+                    ? e
+                    : (float16)(0.0f);
         total = total + e;
         if (drop->rate > 0.0f)
             e = drop_apply(drop, drop_kept(drop, element + (ulong)j), e);
         vstore16(e, j * VECTORS + v, scores);
     }
-    *sum = total;
+    of->sum = total;
 }
 
-/* How many of `count` keys from key j0 on the first vector of queries sees, in whole sixteens. */
-static uint near_of(uint first, uint j0, uint count)
+/* How many of `count` keys from key j0 on the first vector of queries sees, in whole eights. */
+static uint near_of(const struct mask *mask, uint first, uint j0, uint count)
 {
-    return HALVES ? min((uint)max((int)(first + 16) - (int)j0, 0), count) : count;
+    return HALVES ? min((uint)max((int)(first + 16) + mask->ahead - (int)j0 + 7, 0) / 8 * 8, count) : count;
 }
 
 /* Whether floats, sign apart, are 0 or in [2^-60, 2^60]: `most` is the largest of their bits, `least` the least
@@ -410,10 +449,8 @@ CANON_INLINE void divide_rows(SPACE const float *sums, SPACE const float *facts,
                 y + d, width - d);
 }
 
-__kernel void keel_attention(__global const float *qkv, __global const float *work, __global float *out,
-                             __global float *stats, __global const uint *control, uint packed, uint tokens,
-                             uint heads, uint width, uint causal, float scale, float rate, float keep_scale,
-                             uint stream, ulong slice_first, ulong slice_row, ulong slice_stride)
+__kernel void keel_attention(ATTENTION_OPERANDS, __global const float *work, __global float *out,
+                             __global float *stats, ATTENTION_SCALARS)
 {
     GROUP_FLOATS q[WIDTH_MAX * LANES];
     GROUP_FLOATS sums[WIDTH_MAX * LANES];
@@ -421,58 +458,62 @@ __kernel void keel_attention(__global const float *qkv, __global const float *wo
     GROUP_FLOATS scores[(KEPT + BLOCK) * LANES];
     const uint head = get_group_id(1), batch = get_group_id(2);
     const uint first = (get_num_groups(0) - 1 - get_group_id(0)) * LANES; /* the longest rows first */
-    const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
-    __global const float *qs = qkv + batch * tokens * step + head * width;
-    __global const float *ks = qs + out_step, *vs = ks + out_step;
+    const struct mask mask = MASK_OF(head, batch);
+    const struct places at = places_of(&mask, head, batch, heads, width, crossed);
+    const ulong out_step = (ulong)heads * width;
+    __global const float *ks = kv + at.k, *vs = ks + out_step;
     if (packed) {
-        ks = work + ((ulong)batch * heads + head) * tokens * width;
-        vs = ks + part_floats(tokens, heads, width);
+        ks = work + ((ulong)batch * heads + head) * mask.keys * width;
+        vs = ks + part_floats(mask.keys, heads, width);
     }
-    const ulong key_step = packed ? width : step;
-    const uint last = min(first + LANES - 1, tokens - 1), keys = causal ? last + 1 : tokens;
+    const ulong key_step = packed ? width : at.k_step;
+    const uint last = min(first + LANES - 1, tokens - 1);
+    const uint begin = max((int)first - mask.behind, 0), end = min(last + 1 + mask.ahead, mask.keys);
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
     struct drop drop;
     drop_init(&drop, rate, keep_scale, stream, control);
-    const ulong element0 = canon_place(row0 * tokens, slice_first, slice_row, slice_stride);
-    int16 query[VECTORS];
-    float16 largest[VECTORS], sum[VECTORS];
+    const ulong element0 = canon_place(row0 * mask.keys, slice_first, slice_row, slice_stride);
+    struct queries of[VECTORS];
     for (uint v = 0; v < VECTORS; v++) {
-        query[v] = LANE_NUMBERS + (int)(first + 16 * v);
-        largest[v] = (float16)(-INFINITY);
-        sum[v] = (float16)(0.0f);
+        of[v].number = LANE_NUMBERS + (int)(first + 16 * v);
+        of[v].segment = mask_segments(&mask, mask.query_segments, first + 16 * v, tokens - 1);
+        of[v].largest = (float16)(-INFINITY);
+        of[v].sum = (float16)(0.0f);
     }
 
-    load_lanes(qs, step, first, last, width, q);
+    load_lanes(q_in + at.q, at.q_step, first, last, width, q);
     zero_rows(sums, width);
-    for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
-        const uint count = min((uint)BLOCK, keys - j0), near = causal ? near_of(first, j0, count) : count;
-        GROUP_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
+    for (uint j0 = begin; j0 < end; j0 += BLOCK) {
+        const uint count = min((uint)BLOCK, end - j0), near = near_of(&mask, first, j0, count);
+        const bool masked = mask_cuts(&mask, first, LANES, j0, count);
+        GROUP_FLOATS *block = scores + min(j0 - begin, (uint)KEPT) * LANES;
         score_keys(ks + j0 * key_step, key_step, count, near, width, q, block);
         for (uint v = 0; v < VECTORS; v++)
-            scale_scores(block, v == 0 ? near : count, scale, causal && j0 + count > first + 1, (int)j0,
-                         query[v], v, &largest[v]);
+            scale_scores(block, v == 0 ? near : count, scale, &mask, masked, j0, v, &of[v]);
     }
     for (uint v = 0; v < VECTORS; v++)
-        largest[v] = canon_plus_zero(largest[v]);
-    for (uint j0 = 0; j0 < keys; j0 += BLOCK) {
-        const uint count = min((uint)BLOCK, keys - j0), near = causal ? near_of(first, j0, count) : count;
-        GROUP_FLOATS *block = scores + min(j0, (uint)KEPT) * LANES;
-        if (j0 >= KEPT && keys > KEPT + BLOCK) {
-            float16 known = (float16)(INFINITY);
+        of[v].largest = canon_plus_zero(of[v].largest);
+    for (uint j0 = begin; j0 < end; j0 += BLOCK) {
+        const uint count = min((uint)BLOCK, end - j0), near = near_of(&mask, first, j0, count);
+        const bool masked = mask_cuts(&mask, first, LANES, j0, count);
+        GROUP_FLOATS *block = scores + min(j0 - begin, (uint)KEPT) * LANES;
+        if (j0 - begin >= KEPT && end - begin > KEPT + BLOCK) {
             score_keys(ks + j0 * key_step, key_step, count, near, width, q, block);
-            for (uint v = 0; v < VECTORS; v++)
-                scale_scores(block, v == 0 ? near : count, scale, false, 0, query[v], v, &known);
+            for (uint v = 0; v < VECTORS; v++) {
+                struct queries known = of[v];
+                scale_scores(block, v == 0 ? near : count, scale, &mask, false, j0, v, &known);
+            }
         }
         for (uint v = 0; v < VECTORS; v++)
-            weigh_scores(block, v == 0 ? near : count, &drop, causal && j0 + count > first + 1, (int)j0,
-                         query[v], element0 + convert_ulong16(query[v]) * tokens + (ulong)j0, v, largest[v],
-                         &sum[v]);
-        sum_rows(vs + j0 * key_step, key_step, count, width, -ALWAYS, causal ? (int)first - (int)j0 : ALWAYS,
-                 block, copy, sums);
+            weigh_scores(block, v == 0 ? near : count, &drop, &mask, masked, j0,
+                         element0 + convert_ulong16(of[v].number) * mask.keys + (ulong)j0, v, &of[v]);
+        sum_rows(vs + j0 * key_step, key_step, count, width, (int)first - (int)j0 - mask.behind,
+                 (int)first - (int)j0 + mask.ahead, block, copy, sums);
     }
     for (uint v = 0; v < VECTORS; v++) {
-        vstore16(largest[v], v, scores);
-        vstore16(sum[v], VECTORS + v, scores);
+        const int16 none = of[v].sum == 0.0f;
+        vstore16(none ? (float16)(0.0f) : of[v].largest, v, scores);
+        vstore16(none ? (float16)(1.0f) : of[v].sum, VECTORS + v, scores);
     }
     divide_rows(sums, scores, last + 1 - first, width, copy,
                 out + (batch * tokens + first) * out_step + head * width, out_step);
@@ -483,7 +524,7 @@ __kernel void keel_attention(__global const float *qkv, __global const float *wo
 
 /* inv and delta of each row, for keel_attention_grad. */
 __kernel void keel_attention_rows(__global const float *out, __global const float *stats,
-                                  __global const float *dout, __global float *work, uint packed, uint tokens,
+                                  __global const float *dout, __global float *work, ulong rows_at, uint tokens,
                                   uint heads, uint width)
 {
     GROUP_FLOATS g[WIDTH_MAX * LANES];
@@ -503,30 +544,36 @@ __kernel void keel_attention_rows(__global const float *out, __global const floa
         vstore16(canon_divide((float16)(1.0f), vload16(VECTORS + v, facts)), v, facts);
         vstore16(delta, VECTORS + v, facts);
     }
-    __global float *rows = work + (packed ? PARTS * part_floats(tokens, heads, width) : 0);
-    store_facts(facts, rows + row0 * 2, first, last);
+    store_facts(facts, work + rows_at + row0 * 2, first, last);
 }
 
-/* Of queries `begin` to `count` of a block, and LANES keys: scores become ds, gains (g . v) become drop(p).
- * `stats` and `rows` are those of the first query. */
+/* Sixteen keys. */
+struct keys {
+    int16 number, segment;
+};
+
+/* Of queries `begin` to `count` of a block from first_query on, and LANES keys: products become ds, gains
+ * (g . v) become drop(p). `stats` and `rows` are those of the first query. */
 CANON_INLINE void weigh_block(SPACE float *scores, SPACE float *gains, uint begin, uint count,
                         const struct drop *drop, float scale, __global const float *stats,
-                        __global const float *rows, ulong element, ulong tokens, bool masked, int first_query,
-                        int16 key, uint v)
+                        __global const float *rows, ulong element, const struct mask *mask, bool masked,
+                        uint first_query, const struct keys *keys, uint v)
 {
     const float16 zero = (float16)(0.0f);
     for (uint r = begin; r < count; r++) {
         const uint at = r * VECTORS + v;
-        float16 p = canon_exp(vload16(at, scores) * scale - stats[r * 2]) * rows[r * 2];
+        const int16 apart = (int)(first_query + r) - keys->number;
+        float16 p = canon_exp(mask_score(mask, apart, scale, vload16(at, scores)) - stats[r * 2]) * rows[r * 2];
         float16 dp = vload16(at, gains), kept = p;
         if (drop->rate > 0.0f) {
-            const int16 keeps = drop_kept(drop, element + r * tokens + convert_ulong16(key));
+            const int16 keeps =
+                drop_kept(drop, element + (ulong)r * mask->keys + convert_ulong16(keys->number));
             dp = drop_apply(drop, keeps, dp);
             kept = drop_apply(drop, keeps, p);
         }
         float16 ds = p * (dp - rows[r * 2 + 1]);
         if (masked) {
-            const int16 active = key <= first_query + (int)r;
+            const int16 active = mask_sees(mask, apart, keys->segment, mask_query(mask, first_query + r));
             ds = active ? ds : zero;
             kept = active ? kept : zero;
         }
@@ -535,10 +582,10 @@ CANON_INLINE void weigh_block(SPACE float *scores, SPACE float *gains, uint begi
     }
 }
 
-/* How many of `count` queries from query i0 on only the first vector of keys concerns, in whole sixteens. */
-static uint first_of(uint key, uint i0, uint count)
+/* How many of `count` queries from query i0 on only the first vector of keys concerns, in whole eights. */
+static uint first_of(const struct mask *mask, uint key, uint i0, uint count)
 {
-    return HALVES ? min((uint)max((int)(key + 16) - (int)i0, 0), count) : 0;
+    return HALVES ? min((uint)max((int)(key + 16) - mask->ahead - (int)i0, 0) / 8 * 8, count) : 0;
 }
 
 /* Products of queries, or their dout, with the keys, or values, in lanes; of the first `few` with the first
@@ -553,13 +600,11 @@ CANON_INLINE void score_queries(__global const float *queries, ulong step, uint 
 }
 
 /* dq, dk and dv. Groups (x, head, batch): those of one x alone do a whole head; else x is a block of LANES
- * queries or keys, and `want` says whose gradient: dq, or dk and dv. All ways have the same chains. */
-__kernel void keel_attention_grad(__global const float *qkv, __global const float *stats,
-                                  __global const uint *control, __global const float *dout,
-                                  __global float *work, __global float *dqkv, uint packed, uint tokens,
-                                  uint heads, uint width, uint causal, float scale, float rate,
-                                  float keep_scale, uint stream, ulong slice_first, ulong slice_row,
-                                  ulong slice_stride, uint want)
+ * queries or keys, and `want` says whose gradient: dq, or dk and dv. All ways have the same chains. The first
+ * block of keys meets all queries, so that each row of dq begins with it. */
+__kernel void keel_attention_grad(ATTENTION_OPERANDS, __global const float *stats, __global const float *dout,
+                                  __global float *work, __global float *dq_out, __global float *dkv,
+                                  ATTENTION_SCALARS, ulong rows_at, uint want)
 {
     GROUP_FLOATS k[WIDTH_MAX * LANES];
     GROUP_FLOATS v[WIDTH_MAX * LANES];
@@ -571,70 +616,83 @@ __kernel void keel_attention_grad(__global const float *qkv, __global const floa
     GROUP_FLOATS scores[BLOCK * LANES];
     GROUP_FLOATS gains[BLOCK * LANES];
     const uint head = get_group_id(1), batch = get_group_id(2), own = get_group_id(0) * LANES;
-    const ulong step = 3 * (ulong)heads * width, out_step = (ulong)heads * width;
-    const ulong at = batch * tokens * step + head * width;
-    const ulong row0 = ((ulong)batch * heads + head) * tokens, part = part_floats(tokens, heads, width);
-    __global float *const pack = work + row0 * width, *const dq = packed ? pack + DQ * part : dqkv + at;
-    __global const float *const rows = work + (packed ? PARTS * part : 0);
-    __global const float *const qs = packed ? pack : qkv + at;
-    __global const float *const ks = packed ? pack + K * part : qs + out_step;
-    __global const float *const vs = packed ? pack + V * part : ks + out_step;
+    const struct mask mask = MASK_OF(head, batch);
+    const struct places at = places_of(&mask, head, batch, heads, width, crossed);
+    const struct packs pack = packs_of(&mask, head, batch, heads, width);
+    const ulong out_step = (ulong)heads * width, row0 = ((ulong)batch * heads + head) * tokens;
+    __global float *const dq = packed ? work + pack.dq : dq_out + at.q;
+    __global const float *const rows = work + rows_at;
+    __global const float *const qs = packed ? work + pack.q : q_in + at.q;
+    __global const float *const ks = packed ? work + pack.k : kv + at.k;
+    __global const float *const vs = packed ? work + pack.v : ks + out_step;
     __global const float *const gs =
-        packed ? pack + G * part : dout + batch * tokens * out_step + head * width;
-    const ulong q_step = packed ? width : step, g_step = packed ? width : out_step;
-    const uint own_end = min(own + LANES, tokens);
+        packed ? work + pack.g : dout + batch * tokens * out_step + head * width;
+    const ulong q_step = packed ? width : at.q_step, k_step = packed ? width : at.k_step,
+                g_step = packed ? width : out_step;
     const uint query_begin = want == WANT_QUERIES ? own : 0,
-               query_end = want == WANT_QUERIES ? own_end : tokens;
-    const uint key_begin = want == WANT_KEYS ? own : 0;
-    const uint key_end = want == WANT_KEYS ? own_end : causal ? query_end : tokens;
+               query_end = want == WANT_QUERIES ? min(own + LANES, tokens) : tokens;
+    uint key_begin = 0, key_end = mask.keys;
+    if (want == WANT_KEYS) {
+        key_begin = own;
+        key_end = min(own + LANES, mask.keys);
+    } else if (want == WANT_QUERIES) {
+        key_begin = max((int)query_begin - mask.behind, 0) / LANES * LANES;
+        key_end = min(query_end + mask.ahead, mask.keys);
+    }
     struct drop drop;
     drop_init(&drop, rate, keep_scale, stream, control);
-    const ulong element0 = canon_place(row0 * tokens, slice_first, slice_row, slice_stride);
+    const ulong element0 = canon_place(row0 * mask.keys, slice_first, slice_row, slice_stride);
 
     for (uint j0 = key_begin; j0 < key_end; j0 += LANES) {
-        const uint last = min(j0 + LANES, tokens) - 1;
-        load_lanes(ks, q_step, j0, last, width, k);
-        load_lanes(vs, q_step, j0, last, width, v);
+        const uint last = min(j0 + LANES, mask.keys) - 1;
+        const bool first = want != WANT_KEYS && j0 == key_begin;
+        const uint seen_from = max((int)j0 - mask.ahead, 0) / 8 * 8, seen_to = j0 + LANES + mask.behind;
+        struct keys of[VECTORS];
+        load_lanes(ks, k_step, j0, last, width, k);
+        load_lanes(vs, k_step, j0, last, width, v);
         if (want & WANT_QUERIES)
-            copy_rows(ks + j0 * q_step, q_step, last + 1 - j0, width, keys);
+            copy_rows(ks + j0 * k_step, k_step, last + 1 - j0, width, keys);
         zero_rows(dk, width);
         zero_rows(dv, width);
-        for (uint i0 = causal ? max(query_begin, j0) : query_begin; i0 < query_end; i0 += BLOCK) {
-            const uint count = min((uint)BLOCK, query_end - i0);
-            const uint few = causal ? first_of(j0, i0, count) : 0;
+        for (uint u = 0; u < VECTORS; u++) {
+            of[u].number = LANE_NUMBERS + (int)(j0 + 16 * u);
+            of[u].segment = mask_segments(&mask, mask.key_segments, j0 + 16 * u, mask.keys - 1);
+        }
+        const uint end = first ? query_end : min((seen_to + 7) / 8 * 8, query_end);
+        for (uint i0 = first ? query_begin : max(query_begin, seen_from); i0 < end; i0 += BLOCK) {
+            const uint count = min((uint)BLOCK, end - i0), few = first_of(&mask, j0, i0, count);
+            const bool masked = mask_cuts(&mask, i0, count, j0, LANES);
+            const int from = (int)j0 - (int)i0 - mask.ahead, to = (int)j0 - (int)i0 + mask.behind;
             score_queries(qs + i0 * q_step, q_step, count, few, width, k, scores);
             score_queries(gs + i0 * g_step, g_step, count, few, width, v, gains);
             for (uint u = 0; u < VECTORS; u++)
                 weigh_block(scores, gains, u == 0 ? 0 : few, count, &drop, scale, stats + (row0 + i0) * 2,
-                            rows + (row0 + i0) * 2, element0 + (ulong)i0 * tokens, tokens,
-                            causal && j0 + LANES > i0 + 1, (int)i0, LANE_NUMBERS + (int)(j0 + 16 * u), u);
-            const int from = (int)j0 - (int)i0;
+                            rows + (row0 + i0) * 2, element0 + (ulong)i0 * mask.keys, &mask, masked, i0,
+                            &of[u], u);
             if (want & WANT_KEYS) {
-                sum_rows(gs + i0 * g_step, g_step, count, width, causal ? from : -ALWAYS, ALWAYS, gains, copy,
-                         dv);
-                sum_rows(qs + i0 * q_step, q_step, count, width, causal ? from : -ALWAYS, ALWAYS, scores,
-                         copy, dk);
+                sum_rows(gs + i0 * g_step, g_step, count, width, from, to, gains, copy, dv);
+                sum_rows(qs + i0 * q_step, q_step, count, width, from, to, scores, copy, dk);
             }
             if (want & WANT_QUERIES)
-                add_rows(scores, count, keys, last + 1 - j0, causal ? -from : ALWAYS, width, j0 == 0,
-                         dq + i0 * q_step, q_step, tile);
+                add_rows(scores, count, keys, last + 1 - j0, -to, -from, width, first, dq + i0 * q_step,
+                         q_step, tile);
         }
         if (want & WANT_KEYS) {
-            __global float *to = dqkv + at + out_step + j0 * step;
-            store_rows(dk, last + 1 - j0, width, scale, to, step);
-            store_rows(dv, last + 1 - j0, width, 1.0f, to + out_step, step);
+            __global float *to = dkv + at.k + j0 * at.k_step;
+            store_rows(dk, last + 1 - j0, width, scale, to, at.k_step);
+            store_rows(dv, last + 1 - j0, width, 1.0f, to + out_step, at.k_step);
         }
     }
     if (want & WANT_QUERIES)
         scale_rows(dq + query_begin * q_step, q_step, query_end - query_begin, width, scale,
-                   dqkv + at + query_begin * step, step);
+                   dq_out + at.q + query_begin * at.q_step, at.q_step);
 }
 #endif
 
 /* Parts of rows that hold `parts` of them, heads side by side, become one head after the other: part `skip`
- * and `count - 1` more go to parts `first`, ... of `to`, each [batch, heads, tokens, width]. */
+ * and `count - 1` more go to `to`, from float `at` on, each [batch, heads, tokens, width]. */
 __kernel void keel_attention_pack(__global const float *from, __global float *to, uint tokens, uint heads,
-                                  uint width, uint parts, uint skip, uint count, uint first)
+                                  uint width, uint parts, uint skip, uint count, ulong at)
 {
     const uint head = get_group_id(1), batch = get_group_id(2), begin = get_group_id(0) * LANES;
     const uint end = min(begin + LANES, tokens);
@@ -642,7 +700,7 @@ __kernel void keel_attention_pack(__global const float *from, __global float *to
     for (uint p = 0; p < count; p++)
         for (uint t = begin; t < end; t++) {
             __global const float *x = from + (((ulong)batch * tokens + t) * parts + skip + p) * heads * width;
-            __global float *y = to + (first + p) * part + (row0 + t) * width;
+            __global float *y = to + at + p * part + (row0 + t) * width;
             for (uint d = 0; d < width; d += 16)
                 canon_store(canon_load(x + head * width + d, width - d), y + d, width - d);
         }

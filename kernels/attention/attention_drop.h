@@ -1,5 +1,4 @@
-/* attention_drop.h - dropout of probabilities, and the workspace, for attention.cl and attention_lanes.h
- * (OpenCL C only). */
+/* attention_drop.h - dropout of probabilities, for attention.cl and attention_lanes.h (OpenCL C only). */
 #ifndef KEEL_ATTENTION_ITEMS
 #define KEEL_ATTENTION_ITEMS 1 /* a tunable: work-items to a group */
 #endif
@@ -21,10 +20,4 @@ static void drop_init(struct drop *drop, float rate, float keep_scale, uint stre
         drop->step = control[2];
         drop->microbatch = control[3];
     }
-}
-
-/* Floats of all queries, say, when they are packed. */
-static ulong part_floats(uint tokens, uint heads, uint width)
-{
-    return (ulong)get_num_groups(2) * heads * tokens * width;
 }

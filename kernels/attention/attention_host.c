@@ -3,21 +3,29 @@
  * Element by element in the order that the head of attention.cl states; results are summed where they
  * are stored, and scores are computed anew wherever they are needed, so that there is no scratch. */
 #include "canon.h"
+
+#include "alibi.h"
 #include "kernels_internal.h"
 
 extern const struct keel_packed_text keel_cl_attention;
 
-/* The scalars that kernels end with, and one head of one sequence. */
+/* What kernels begin and end with, and one head of one sequence. */
+enum { OPERAND_COUNT = 5 };
 struct head {
-    uint32_t packed, tokens, heads, width, causal, stream;
-    float scale, rate, keep_scale;
+    const float *q, *kv; /* of all */
+    const int32_t *query_segments, *key_segments;
     const struct keel_control *control;
-    uint64_t step, out_step; /* floats from a token to the next in qkv, in out */
-    uint64_t at, out_at;     /* of the first token of this head */
-    uint64_t row;            /* number of its first row of probabilities */
-    uint64_t element0;       /* number of its first probability in the whole tensor, by `slice` */
+    uint32_t packed, tokens, keys, heads, width, crossed, ahead, behind, segmented, alibi_heads, alibi_first;
+    uint32_t stream;
+    float scale, rate, keep_scale, slope; /* slope: of this head */
     struct keel_random_slice slice;
-    uint64_t part; /* floats of all queries, say, when they are packed */
+    uint64_t q_step, k_step, out_step; /* floats from a token to the next in q, in kv, in out */
+    uint64_t q_at, k_at, out_at;       /* of the first token of this head */
+    uint64_t number;                   /* of this head among all */
+    uint64_t batch;
+    uint64_t row;               /* number of its first row of probabilities */
+    uint64_t element0;          /* number of its first probability in the whole tensor, by `slice` */
+    uint64_t queries, keys_all; /* floats of all queries, and of all keys */
 };
 
 /* Rows of one head, wherever they lie. */
@@ -29,68 +37,94 @@ static const float *row_of(struct rows rows, uint64_t i)
 {
     return rows.first + i * rows.step;
 }
-/* Part `number` of the workspace where it is packed, else those at `first`. */
-static struct rows rows_of(const struct head *head, const float *work, uint32_t number, const float *first,
-                           uint64_t step)
+/* Where it is packed, rows of `tokens` tokens that begin with float `at` of the workspace; else those at
+ * `first`. */
+static struct rows rows_of(const struct head *head, const float *work, uint64_t at, uint32_t tokens,
+                           const float *first, uint64_t step)
 {
     if (!head->packed)
         return (struct rows){first, step};
-    return (struct rows){work + number * head->part + head->row * head->width, head->width};
+    return (struct rows){work + at + head->number * tokens * head->width, head->width};
 }
 
-static struct head head_init(void *const *scalars, const struct keel_control *control,
-                             const struct keel_range *range)
+static struct head head_init(void *const *operands, void *const *scalars, const struct keel_range *range)
 {
     struct head head = {
-        .packed = *(const uint32_t *)scalars[0],
-        .tokens = *(const uint32_t *)scalars[1],
-        .heads = *(const uint32_t *)scalars[2],
-        .width = *(const uint32_t *)scalars[3],
-        .causal = *(const uint32_t *)scalars[4],
-        .scale = *(const float *)scalars[5],
-        .rate = *(const float *)scalars[6],
-        .keep_scale = *(const float *)scalars[7],
-        .stream = *(const uint32_t *)scalars[8],
-        .slice = {u64_at(scalars, 9), u64_at(scalars, 10), u64_at(scalars, 11)},
-        .control = control,
+        .q = operands[0],
+        .kv = operands[1],
+        .query_segments = operands[2],
+        .key_segments = operands[3],
+        .control = operands[4],
+        .packed = u32_at(scalars, 0),
+        .tokens = u32_at(scalars, 1),
+        .keys = u32_at(scalars, 2),
+        .heads = u32_at(scalars, 3),
+        .width = u32_at(scalars, 4),
+        .crossed = u32_at(scalars, 5),
+        .ahead = u32_at(scalars, 6),
+        .behind = u32_at(scalars, 7),
+        .segmented = u32_at(scalars, 8),
+        .alibi_heads = u32_at(scalars, 9),
+        .alibi_first = u32_at(scalars, 10),
+        .scale = f32_at(scalars, 11),
+        .rate = f32_at(scalars, 12),
+        .keep_scale = f32_at(scalars, 13),
+        .stream = u32_at(scalars, 14),
+        .slice = {u64_at(scalars, 15), u64_at(scalars, 16), u64_at(scalars, 17)},
     };
     head.out_step = (uint64_t)head.heads * head.width;
-    head.step = 3 * head.out_step;
-    head.part = range->global[2] * head.tokens * head.out_step;
+    head.q_step = (head.crossed ? 1 : 3) * head.out_step;
+    head.k_step = (head.crossed ? 2 : 3) * head.out_step;
+    head.queries = range->global[2] * head.tokens * head.out_step;
+    head.keys_all = range->global[2] * head.keys * head.out_step;
     return head;
 }
 
 static void head_move(struct head *head, uint64_t batch, uint64_t number)
 {
-    head->at = batch * head->tokens * head->step + number * head->width;
+    head->batch = batch;
+    head->number = batch * head->heads + number;
+    head->q_at = batch * head->tokens * head->q_step + number * head->width;
+    head->k_at =
+        batch * head->keys * head->k_step + number * head->width + (head->crossed ? 0 : head->out_step);
     head->out_at = batch * head->tokens * head->out_step + number * head->width;
-    head->row = (batch * head->heads + number) * head->tokens;
+    head->row = head->number * head->tokens;
     head->element0 =
-        canon_place(head->row * head->tokens, head->slice.first, head->slice.row, head->slice.stride);
+        canon_place(head->row * head->keys, head->slice.first, head->slice.row, head->slice.stride);
+    head->slope =
+        head->alibi_heads > 0 ? alibi_slope(head->alibi_first + (uint32_t)number, head->alibi_heads) : 0.0F;
 }
 
-/* Query i sees keys [0, keys_of(i)). */
-static uint32_t keys_of(const struct head *head, uint32_t i)
+/* Whether query i sees key j. */
+static bool sees(const struct head *head, uint32_t i, uint32_t j)
 {
-    return head->causal ? i + 1 : head->tokens;
+    return (j > i ? j - i <= head->ahead : i - j <= head->behind) &&
+           (!head->segmented || head->query_segments[head->batch * head->tokens + i] ==
+                                    head->key_segments[head->batch * head->keys + j]);
 }
 
-/* Masked pairs whose query and key are of the same eight are summed too, with a weight of 0: query i adds
- * keys [0, added_keys(i)), key j queries from added_from(j) on. */
-static uint32_t added_keys(const struct head *head, uint32_t i)
+static float score_of(const struct head *head, uint32_t i, uint32_t j, float product)
 {
-    return head->causal && (i | 7) < head->tokens ? (i | 7) + 1 : head->tokens;
+    const float s = product * head->scale, apart = (float)(i > j ? i - j : j - i);
+    return head->slope > 0.0F ? canon_fma(-head->slope, apart, s) : s;
 }
-static uint32_t added_from(const struct head *head, uint32_t j)
+
+/* [from, to) */
+struct span {
+    uint32_t from, to;
+};
+/* What rows around row i are added: all that one of its eight meets, `back` before it to `on` behind it. */
+static struct span span_of(uint32_t i, uint32_t back, uint32_t on, uint32_t count)
 {
-    return head->causal ? j & ~7U : 0;
+    const uint32_t first = i & ~7U, end = (i | 7) + 1;
+    return (struct span){first > back ? first - back : 0, end + on < count ? end + on : count};
 }
 
 static float drop(const struct head *head, uint32_t i, uint32_t j, float x)
 {
     if (head->rate == 0.0F)
         return x;
-    uint64_t element = head->element0 + (uint64_t)i * head->tokens + j;
+    uint64_t element = head->element0 + (uint64_t)i * head->keys + j;
     float uniform = keel_random_uniform(head->control, head->stream, element);
     return uniform >= head->rate ? x * head->keep_scale : 0.0F;
 }
@@ -139,12 +173,11 @@ static void host_attention_pack(KEEL_HOST_ARGUMENTS)
     const uint32_t tokens = u32_at(arguments, 2), heads = u32_at(arguments, 3);
     const uint32_t width = u32_at(arguments, 4), parts = u32_at(arguments, 5);
     const uint32_t skip = u32_at(arguments, 6), count = u32_at(arguments, 7);
-    const uint32_t first = u32_at(arguments, 8);
-    const uint64_t rows = range->global[2] * heads * tokens;
+    const uint64_t at = u64_at(arguments, 8), rows = range->global[2] * heads * tokens;
     for (uint32_t p = 0; p < count; p++)
         for (uint64_t row = 0; row < rows; row++) {
             uint64_t token = row / tokens / heads * tokens + row % tokens, head = row / tokens % heads;
-            memcpy(to + ((first + p) * rows + row) * width,
+            memcpy(to + at + (p * rows + row) * width,
                    from + ((token * parts + skip + p) * heads + head) * width, width * sizeof(float));
         }
 }
@@ -159,18 +192,25 @@ KEEL_HOST_KERNEL static void forward_row(const struct head *head, const struct f
 {
     const float *q = row_of(forward->q, i);
     float *o = forward->out + head->out_at + i * head->out_step;
+    const struct span keys = span_of(i, head->behind, head->ahead, head->keys);
     float largest = -INFINITY, sum = 0.0F;
-    for (uint32_t j = 0; j < keys_of(head, i); j++) {
-        float s = dot(q, row_of(forward->k, j), head->width) * head->scale;
+    for (uint32_t j = keys.from; j < keys.to; j++) {
+        if (!sees(head, i, j))
+            continue;
+        float s = score_of(head, i, j, dot(q, row_of(forward->k, j), head->width));
         largest = s > largest ? s : largest;
     }
     largest = largest + 0.0F;
     zero_row(head->width, o);
-    for (uint32_t j = 0; j < added_keys(head, i); j++) {
-        float s = dot(q, row_of(forward->k, j), head->width) * head->scale;
-        float e = j < keys_of(head, i) ? canon_exp(s - largest) : 0.0F;
+    for (uint32_t j = keys.from; j < keys.to; j++) {
+        float s = score_of(head, i, j, dot(q, row_of(forward->k, j), head->width));
+        float e = sees(head, i, j) ? canon_exp(s - largest) : 0.0F;
         sum = sum + e;
         add_scaled(drop(head, i, j, e), row_of(forward->v, j), head->width, o);
+    }
+    if (sum == 0.0F) { /* it sees none */
+        largest = 0.0F;
+        sum = 1.0F;
     }
     for (uint32_t d = 0; d < head->width; d++)
         o[d] = canon_divide(o[d], sum) + 0.0F;
@@ -180,24 +220,18 @@ KEEL_HOST_KERNEL static void forward_row(const struct head *head, const struct f
 
 static void host_attention(KEEL_HOST_ARGUMENTS)
 {
-    const float *qkv = arguments[0], *work = arguments[1];
-    struct head head = head_init(arguments + 5, arguments[4], range);
+    const float *work = arguments[OPERAND_COUNT];
+    struct head head = head_init(arguments, arguments + OPERAND_COUNT + 3, range);
     for (uint64_t number = 0; head_next(&head, &number, range);) {
-        const float *q = qkv + head.at, *k = q + head.out_step;
-        const struct forward forward = {.q = {q, head.step},
-                                        .k = rows_of(&head, work, 0, k, head.step),
-                                        .v = rows_of(&head, work, 1, k + head.out_step, head.step),
-                                        .out = arguments[2],
-                                        .stats = arguments[3]};
+        const float *k = head.kv + head.k_at, *v = k + head.out_step;
+        const struct forward forward = {.q = {head.q + head.q_at, head.q_step},
+                                        .k = rows_of(&head, work, 0, head.keys, k, head.k_step),
+                                        .v = rows_of(&head, work, head.keys_all, head.keys, v, head.k_step),
+                                        .out = arguments[OPERAND_COUNT + 1],
+                                        .stats = arguments[OPERAND_COUNT + 2]};
         for (uint32_t i = 0; i < head.tokens; i++)
             forward_row(&head, &forward, i);
     }
-}
-
-enum { Q, K, V, G, DQ, PARTS }; /* of the gradient's workspace, where it is packed */
-static uint64_t facts_at(const struct head *head)
-{
-    return head->packed ? PARTS * head->part : 0;
 }
 
 KEEL_HOST_KERNEL static void row_facts(const struct head *head, const float *out, const float *stats,
@@ -211,16 +245,14 @@ KEEL_HOST_KERNEL static void row_facts(const struct head *head, const float *out
 static void host_attention_rows(KEEL_HOST_ARGUMENTS)
 {
     struct head head = {.slice = {.row = 1}, /* draws nothing */
-                        .packed = u32_at(arguments, 4),
                         .tokens = u32_at(arguments, 5),
                         .heads = u32_at(arguments, 6),
                         .width = u32_at(arguments, 7)};
     head.out_step = (uint64_t)head.heads * head.width;
-    head.part = range->global[2] * head.tokens * head.out_step;
-    float *work = arguments[3];
+    float *rows = (float *)arguments[3] + u64_at(arguments, 4);
     for (uint64_t number = 0; head_next(&head, &number, range);)
         for (uint32_t i = 0; i < head.tokens; i++)
-            row_facts(&head, arguments[0], arguments[1], arguments[2], i, work + facts_at(&head));
+            row_facts(&head, arguments[0], arguments[1], arguments[2], i, rows);
 }
 
 /* What the gradient of one head reads. */
@@ -238,9 +270,9 @@ static struct pair pair_gradient(const struct head *head, const struct gradient 
 {
     const uint64_t row = head->row + i;
     struct pair pair = {0};
-    if (j >= keys_of(head, i))
+    if (!sees(head, i, j))
         return pair;
-    float s = dot(row_of(gradient->q, i), row_of(gradient->k, j), head->width) * head->scale;
+    float s = score_of(head, i, j, dot(row_of(gradient->q, i), row_of(gradient->k, j), head->width));
     pair.p = canon_exp(s - gradient->stats[row * 2]) * gradient->facts[row * 2];
     float dp = drop(head, i, j, dot(row_of(gradient->g, i), row_of(gradient->v, j), head->width));
     pair.ds = pair.p * (dp - gradient->facts[row * 2 + 1]);
@@ -248,22 +280,23 @@ static struct pair pair_gradient(const struct head *head, const struct gradient 
 }
 
 KEEL_HOST_KERNEL static void query_row(const struct head *head, const struct gradient *gradient, uint32_t i,
-                                       float *dqkv)
+                                       float *dq)
 {
-    float *dq = dqkv + head->at + i * head->step;
+    const struct span keys = span_of(i, head->behind, head->ahead, head->keys);
     zero_row(head->width, dq);
-    for (uint32_t j = 0; j < added_keys(head, i); j++)
+    for (uint32_t j = keys.from; j < keys.to; j++)
         add_scaled(pair_gradient(head, gradient, i, j).ds, row_of(gradient->k, j), head->width, dq);
     scale_row(head->scale, head->width, dq);
 }
 
 KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradient *gradient, uint32_t j,
-                                     float *dqkv)
+                                     float *dk)
 {
-    float *dk = dqkv + head->at + j * head->step + head->out_step, *dv = dk + head->out_step;
+    const struct span queries = span_of(j, head->ahead, head->behind, head->tokens);
+    float *dv = dk + head->out_step;
     zero_row(head->width, dk);
     zero_row(head->width, dv);
-    for (uint32_t i = added_from(head, j); i < head->tokens; i++) {
+    for (uint32_t i = queries.from; i < queries.to; i++) {
         struct pair pair = pair_gradient(head, gradient, i, j);
         add_scaled(drop(head, i, j, pair.p), row_of(gradient->g, i), head->width, dv);
         add_scaled(pair.ds, row_of(gradient->q, i), head->width, dk);
@@ -275,24 +308,25 @@ KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradi
 enum { WANT_QUERIES = 1, WANT_KEYS = 2 };
 static void host_attention_grad(KEEL_HOST_ARGUMENTS)
 {
-    struct head head = head_init(arguments + 6, arguments[2], range);
-    const float *dout = arguments[3], *work = arguments[4];
-    float *dqkv = arguments[5];
-    const uint32_t want = u32_at(arguments, 18);
+    enum { SCALARS = OPERAND_COUNT + 5, REST = SCALARS + 18 };
+    struct head head = head_init(arguments, arguments + SCALARS, range);
+    const float *dout = arguments[OPERAND_COUNT + 1], *work = arguments[OPERAND_COUNT + 2];
+    float *dq = arguments[OPERAND_COUNT + 3], *dkv = arguments[OPERAND_COUNT + 4];
+    const uint64_t k_at = head.queries, v_at = k_at + head.keys_all, g_at = v_at + head.keys_all;
+    const uint32_t want = u32_at(arguments, REST + 1);
     for (uint64_t number = 0; head_next(&head, &number, range);) {
-        const float *q = (const float *)arguments[0] + head.at, *k = q + head.out_step;
-        const struct gradient gradient = {.q = rows_of(&head, work, Q, q, head.step),
-                                          .k = rows_of(&head, work, K, k, head.step),
-                                          .v = rows_of(&head, work, V, k + head.out_step, head.step),
-                                          .g = rows_of(&head, work, G, dout + head.out_at, head.out_step),
-                                          .stats = arguments[1],
-                                          .facts = work + facts_at(&head)};
-        for (uint32_t t = 0; t < head.tokens; t++) {
-            if (want & WANT_QUERIES)
-                query_row(&head, &gradient, t, dqkv);
-            if (want & WANT_KEYS)
-                key_row(&head, &gradient, t, dqkv);
-        }
+        const float *q = head.q + head.q_at, *k = head.kv + head.k_at, *v = k + head.out_step;
+        const struct gradient gradient = {
+            .q = rows_of(&head, work, 0, head.tokens, q, head.q_step),
+            .k = rows_of(&head, work, k_at, head.keys, k, head.k_step),
+            .v = rows_of(&head, work, v_at, head.keys, v, head.k_step),
+            .g = rows_of(&head, work, g_at, head.tokens, dout + head.out_at, head.out_step),
+            .stats = arguments[OPERAND_COUNT],
+            .facts = work + u64_at(arguments, REST)};
+        for (uint32_t t = 0; want & WANT_QUERIES && t < head.tokens; t++)
+            query_row(&head, &gradient, t, dq + head.q_at + t * head.q_step);
+        for (uint32_t t = 0; want & WANT_KEYS && t < head.keys; t++)
+            key_row(&head, &gradient, t, dkv + head.k_at + t * head.k_step);
     }
 }
 

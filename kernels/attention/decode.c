@@ -1,8 +1,7 @@
 /* decode.c - attention of the newest token to keys and values that are kept: checks, and descriptor to
  * launches. The arithmetic is in decode.cl. */
+#include "attention_internal.h"
 #include "kernels_internal.h"
-
-#include <keel/attention_ops.h>
 
 static enum keel_status check_shape(const struct keel_attention_decode *op)
 {
@@ -13,6 +12,7 @@ static enum keel_status check_shape(const struct keel_attention_decode *op)
     if (op->kv_heads == 0 || op->heads % op->kv_heads != 0)
         return keel_fail(KEEL_INVALID, "attention_decode: %u heads of keys and values do not divide %u heads",
                          op->kv_heads, op->heads);
+    KEEL_TRY(keel_check_alibi("attention_decode", &op->alibi, op->heads));
     if (op->capacity % KEEL_LANES != 0 || op->capacity > INT32_MAX - KEEL_LANES)
         return keel_fail(KEEL_INVALID,
                          "attention_decode: room for %u tokens is no multiple of %d below 2^31: round it up",
@@ -58,6 +58,7 @@ enum keel_status keel_op_attention_decode(struct keel_kernels *kernels,
     const struct keel_range columns = {
         .global = {op->head_width / KEEL_LANES + (op->head_width % KEEL_LANES != 0), op->heads, op->batch},
         .local = {1, 1, 1}};
+    const uint32_t behind = keel_window_reach(op->window, op->capacity);
     const float scale = keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width));
     KEEL_TRY(keel_kernels_launch(
         kernels, list, KEEL_MODULE_decode, "keel_decode_keep", &shared,
@@ -69,15 +70,17 @@ enum keel_status keel_op_attention_decode(struct keel_kernels *kernels,
         KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->cache), keel_arg_buffer(op->workspace),
                   keel_arg_buffer(op->position), keel_arg_either(op->slot, op->position),
                   keel_arg_u32(op->slots), keel_arg_u32(op->heads), keel_arg_u32(op->kv_heads),
-                  keel_arg_u32(op->head_width), keel_arg_u32(op->capacity), keel_arg_f32(scale))));
+                  keel_arg_u32(op->head_width), keel_arg_u32(op->capacity), keel_arg_f32(scale),
+                  keel_arg_u32(behind), keel_arg_u32(op->alibi.heads), keel_arg_u32(op->alibi.first))));
     KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_weigh", &heads,
                                  KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->position),
                                            keel_arg_either(op->slot, op->position), keel_arg_u32(op->slots),
-                                           keel_arg_u32(op->heads), keel_arg_u32(op->capacity))));
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_decode, "keel_decode_mix", &columns,
-                               KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->cache),
-                                         keel_arg_buffer(op->out), keel_arg_buffer(op->position),
-                                         keel_arg_either(op->slot, op->position), keel_arg_u32(op->slots),
-                                         keel_arg_u32(op->heads), keel_arg_u32(op->kv_heads),
-                                         keel_arg_u32(op->head_width), keel_arg_u32(op->capacity)));
+                                           keel_arg_u32(op->heads), keel_arg_u32(op->capacity),
+                                           keel_arg_u32(behind))));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_decode, "keel_decode_mix", &columns,
+        KEEL_ARGS(keel_arg_buffer(op->workspace), keel_arg_buffer(op->cache), keel_arg_buffer(op->out),
+                  keel_arg_buffer(op->position), keel_arg_either(op->slot, op->position),
+                  keel_arg_u32(op->slots), keel_arg_u32(op->heads), keel_arg_u32(op->kv_heads),
+                  keel_arg_u32(op->head_width), keel_arg_u32(op->capacity), keel_arg_u32(behind)));
 }

@@ -1,5 +1,7 @@
 /* decode_host.c - decode.cl in C: the reference, and what the host device runs. */
 #include "canon.h"
+
+#include "alibi.h"
 #include "kernels_internal.h"
 
 extern const struct keel_packed_text keel_cl_decode;
@@ -10,6 +12,7 @@ struct place {
     uint64_t sequence;            /* whose keys and values it has */
     uint64_t heads, kv_heads, width, capacity;
     uint64_t count; /* keys that there are, its own among them; 0: none */
+    uint64_t begin; /* the first that it sees */
 };
 
 /* `position` is an argument, and behind it are slot and slots. */
@@ -25,6 +28,12 @@ static void find_place(struct place *place, void *const *arguments, int position
         slots > 0 ? (uint32_t)((const int32_t *)arguments[position + 1])[place->batch] : place->batch;
     const bool there = at >= 0 && (uint64_t)at < place->capacity && (slots == 0 || place->sequence < slots);
     place->count = there ? (uint64_t)at + 1 : 0;
+}
+
+/* The token sees so many keys before it. */
+static void look_behind(struct place *place, uint32_t behind)
+{
+    place->begin = place->count > (uint64_t)behind + 1 ? place->count - behind - 1 : 0;
 }
 
 /* The scalars of a kernel: heads, kv_heads, width and capacity, behind position, slot and slots. `number`
@@ -88,12 +97,17 @@ static void host_decode_scores(KEEL_HOST_ARGUMENTS)
 {
     float *work = arguments[2];
     const float scale = f32_at(arguments, 10);
+    const uint32_t heads = u32_at(arguments, 12), first = u32_at(arguments, 13);
     for (uint64_t number = 0; number < range->global[1] * range->global[2]; number++) {
-        const struct place place = place_of(arguments, 3, number);
+        struct place place = place_of(arguments, 3, number);
+        look_behind(&place, u32_at(arguments, 11));
+        const float slope = heads > 0 ? alibi_slope(first + (uint32_t)place.head, heads) : 0.0F;
         const float *keys = (const float *)arguments[1] + kept_at(&place, 0, shared_by(&place));
         const float *q = row_of(&place, arguments[0], place.head);
-        for (uint64_t j = 0; j < place.count; j++)
-            work[work_at(&place) + j] = score(&place, q, keys + j, scale);
+        for (uint64_t j = place.begin; j < place.count; j++) {
+            const float s = score(&place, q, keys + j, scale);
+            work[work_at(&place) + j] = heads > 0 ? canon_fma(-slope, (float)(place.count - 1 - j), s) : s;
+        }
     }
 }
 
@@ -102,11 +116,12 @@ static void host_decode_weigh(KEEL_HOST_ARGUMENTS)
     for (uint64_t number = 0; number < range->global[0] * range->global[1]; number++) {
         struct place place = {.heads = u32_at(arguments, 4), .capacity = u32_at(arguments, 5)};
         find_place(&place, arguments, 1, place.heads, number);
+        look_behind(&place, u32_at(arguments, 6));
         float *row = (float *)arguments[0] + work_at(&place), largest = -INFINITY, sum = 0.0F;
-        for (uint64_t j = 0; j < place.count; j++)
+        for (uint64_t j = place.begin; j < place.count; j++)
             largest = row[j] > largest ? row[j] : largest;
         largest = largest + 0.0F;
-        for (uint64_t j = 0; j < place.count; j++) {
+        for (uint64_t j = place.begin; j < place.count; j++) {
             row[j] = canon_exp(row[j] - largest);
             sum = sum + row[j];
         }
@@ -123,13 +138,14 @@ KEEL_HOST_KERNEL static void add_scaled(float a, const float *x, uint64_t width,
 static void host_decode_mix(KEEL_HOST_ARGUMENTS)
 {
     for (uint64_t number = 0; number < range->global[1] * range->global[2]; number++) {
-        const struct place place = place_of(arguments, 3, number);
+        struct place place = place_of(arguments, 3, number);
+        look_behind(&place, u32_at(arguments, 10));
         const float *row = (const float *)arguments[0] + work_at(&place);
         const float *values = (const float *)arguments[1] + kept_at(&place, 1, shared_by(&place));
         float *o = (float *)arguments[2] + number * place.width;
         for (uint64_t d = 0; d < place.width; d++)
             o[d] = 0.0F;
-        for (uint64_t j = 0; j < place.count; j++)
+        for (uint64_t j = place.begin; j < place.count; j++)
             add_scaled(row[j], values + j * place.width, place.width, o);
         for (uint64_t d = 0; d < place.width && place.count > 0; d++)
             o[d] = canon_divide(o[d], row[place.capacity]) + 0.0F;

@@ -4,17 +4,32 @@
 
 #include <keel/attention_ops.h>
 
-/* batch, tokens, heads, width of a head, percent of the probabilities that are dropped, whether
- * bidirectional */
+enum { BIDIRECTIONAL = 1, ALIBI = 2, SEGMENTS = 4 };
+/* batch, tokens, heads, width of a head, percent of the probabilities that are dropped, what of these,
+ * window, keys of their own */
 static struct keel_attention attention_operands(struct golden_run *run, const uint32_t *shape)
 {
-    struct keel_attention op = {
-        .batch = shape[0], .tokens = shape[1], .heads = shape[2], .head_width = shape[3]};
+    struct keel_attention op = {.batch = shape[0],
+                                .tokens = shape[1],
+                                .heads = shape[2],
+                                .head_width = shape[3],
+                                .window = shape[6],
+                                .keys = shape[7]};
     const uint64_t rows = (uint64_t)op.batch * op.tokens * op.heads;
     op.dropout_rate = (float)shape[4] * 0x1.47ae14p-7F;
     op.stream = 7;
-    op.bidirectional = shape[5] != 0;
-    op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, 3 * rows * op.head_width, -2.0F, 2.0F);
+    op.bidirectional = shape[5] & BIDIRECTIONAL;
+    if (shape[5] & ALIBI)
+        op.alibi = (struct keel_alibi){op.heads + 1, 1};
+    op.qkv =
+        golden_floats(run, "qkv", GOLDEN_INPUT, (op.keys > 0 ? 1 : 3) * rows * op.head_width, -2.0F, 2.0F);
+    if (op.keys > 0)
+        op.kv = golden_floats(run, "kv", GOLDEN_INPUT,
+                              (uint64_t)2 * op.batch * op.keys * op.heads * op.head_width, -2.0F, 2.0F);
+    if (shape[5] & SEGMENTS)
+        op.segments = golden_ids(run, "segments", (uint64_t)op.batch * op.tokens, 3);
+    if (shape[5] & SEGMENTS && op.keys > 0)
+        op.key_segments = golden_ids(run, "key_segments", (uint64_t)op.batch * op.keys, 3);
     op.out = golden_output(run, "out", rows * op.head_width);
     op.stats = golden_output(run, "stats", 2 * rows);
     if (shape[4])
@@ -37,7 +52,9 @@ static enum keel_status attention_grad(struct golden_run *run, const uint32_t *s
     struct keel_attention_grad op = {.forward = attention_operands(run, shape)};
     const uint64_t count = (uint64_t)shape[0] * shape[1] * shape[2] * shape[3];
     op.dout = GOLDEN_FLOATS(run, "dout", count);
-    op.dqkv = golden_output(run, "dqkv", 3 * count);
+    op.dqkv = golden_output(run, "dqkv", (op.forward.keys > 0 ? 1 : 3) * count);
+    if (op.forward.keys > 0)
+        op.dkv = golden_output(run, "dkv", 2 * count / shape[1] * shape[7]);
     op.forward.workspace =
         golden_scratch(run, "workspace", keel_attention_grad_workspace_bytes(run->kernels, &op));
     if (!golden_ready(run))
@@ -97,6 +114,15 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(attention, attention, "2x23x3x5-bidirectional-dropout", 0x53d5076942cb729f, 2, 23, 3, 5, 20,
                 1),
     GOLDEN_CASE(attention, attention, "1x67x5x17-bidirectional", 0xc80bb28a24ba3fd7, 1, 67, 5, 17, 0, 1),
+    GOLDEN_CASE(attention, attention, "2x41x2x5-window-6", 0xfeca8d9e933c08dd, 2, 41, 2, 5, 0, 0, 6),
+    GOLDEN_CASE(attention, attention, "1x70x3x9-bidirectional-window-19-alibi-dropout", 0x178713912d883940, 1,
+                70, 3, 9, 20, BIDIRECTIONAL | ALIBI, 19),
+    GOLDEN_CASE(attention, attention, "2x37x2x6-segments", 0x0cf0369460631a64, 2, 37, 2, 6, 0, SEGMENTS),
+    GOLDEN_CASE(attention, attention, "1x29x5x8-alibi", 0xf954df1dbdd830e3, 1, 29, 5, 8, 0, ALIBI),
+    GOLDEN_CASE(attention, attention, "2x19x3x7-of-71-keys-segments-dropout", 0x7f08a20662aee943, 2, 19, 3, 7,
+                20, BIDIRECTIONAL | SEGMENTS, 0, 71),
+    GOLDEN_CASE(attention, attention, "1x67x2x5-of-3-keys", 0xec608238d15b5770, 1, 67, 2, 5, 0, BIDIRECTIONAL,
+                0, 3),
     GOLDEN_CASE(attention_grad, attention, "1x1x1x1", 0x721b577c31a34ca9, 1, 1, 1, 1, 0),
     GOLDEN_CASE(attention_grad, attention, "2x17x2x5-dropout", 0xdc8eeb3261fc0cca, 2, 17, 2, 5, 20),
     GOLDEN_CASE(attention_grad, attention, "1x67x1x8", 0xa820b98dee93c0b4, 1, 67, 1, 8, 0),
@@ -104,6 +130,15 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(attention_grad, attention, "2x23x3x5-bidirectional-dropout", 0x11c8a1e61f8150ff, 2, 23, 3, 5,
                 20, 1),
     GOLDEN_CASE(attention_grad, attention, "1x67x5x17-bidirectional", 0xbf100891d1b6ce69, 1, 67, 5, 17, 0, 1),
+    GOLDEN_CASE(attention_grad, attention, "2x41x2x5-window-6", 0x5369c85f638bac16, 2, 41, 2, 5, 0, 0, 6),
+    GOLDEN_CASE(attention_grad, attention, "1x70x3x9-bidirectional-window-19-alibi-dropout",
+                0xd5cf313858ef4984, 1, 70, 3, 9, 20, BIDIRECTIONAL | ALIBI, 19),
+    GOLDEN_CASE(attention_grad, attention, "2x37x2x6-segments", 0x8dce372a6bfa6ebd, 2, 37, 2, 6, 0, SEGMENTS),
+    GOLDEN_CASE(attention_grad, attention, "1x29x5x8-alibi", 0x52470b2d80b12fc7, 1, 29, 5, 8, 0, ALIBI),
+    GOLDEN_CASE(attention_grad, attention, "2x19x3x7-of-71-keys-segments-dropout", 0xf70132056268caf8, 2, 19,
+                3, 7, 20, BIDIRECTIONAL | SEGMENTS, 0, 71),
+    GOLDEN_CASE(attention_grad, attention, "1x67x2x5-of-3-keys", 0x51e01cd8782f8561, 1, 67, 2, 5, 0,
+                BIDIRECTIONAL, 0, 3),
     GOLDEN_CASE(attention_decode, decode, "1x1x1-of-16", 0x53d43a2bf64b4814, 1, 1, 1, 16, 1),
     GOLDEN_CASE(attention_decode, decode, "3x5x17-of-48", 0xfd8a119bed3a2880, 3, 5, 17, 48, 48),
     GOLDEN_CASE(attention_decode, decode, "2x2x64-of-272", 0xbe10900304cc7de8, 2, 2, 64, 272, 272),

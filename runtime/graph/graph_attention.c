@@ -12,13 +12,28 @@ keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
                                 const struct keel_attention_spec *spec)
 {
     KEEL_ASSERT(spec != NULL);
-    if (graph->position != 0 && !spec->bidirectional)
+    if (graph->position != 0 && !spec->bidirectional && spec->segments == 0)
         return keel_graph_attention_decode(
-            graph, qkv, &(struct keel_decode_spec){.heads = spec->heads, .kv_heads = spec->heads});
+            graph, qkv,
+            &(struct keel_decode_spec){
+                .heads = spec->heads, .kv_heads = spec->heads, .window = spec->window, .alibi = spec->alibi});
     struct keel_attributes attributes = keel_graph_random(graph, spec->dropout);
     attributes.attention.heads = spec->heads;
     attributes.attention.bidirectional = spec->bidirectional;
-    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION, .in = {qkv}, .attributes = attributes);
+    attributes.attention.window = spec->window;
+    attributes.attention.alibi_heads = spec->alibi ? spec->heads : 0;
+    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION, .in = {qkv, spec->segments}, .attributes = attributes);
+}
+
+keel_value keel_graph_cross_attention(struct keel_graph *graph, keel_value q, keel_value kv,
+                                      const struct keel_cross_attention_spec *spec)
+{
+    KEEL_ASSERT(spec != NULL);
+    struct keel_attributes attributes = keel_graph_random(graph, spec->dropout);
+    attributes.attention.heads = spec->heads;
+    attributes.attention.bidirectional = true;
+    return KEEL_NODE(graph, .op = KEEL_OP_CROSS_ATTENTION, .in = {q, kv, spec->segments, spec->key_segments},
+                     .attributes = attributes);
 }
 
 /* A head must be a whole number of columns, as many as kernels have room for (a small device has less). */
@@ -30,63 +45,134 @@ static bool infer_attention(struct keel_infer *infer)
     if (heads == 0 || size['w'] % heads != 0)
         return keel_infer_refuse(infer, "the width %llu is no multiple of the heads, which are %u",
                                  (unsigned long long)size['w'], heads);
+    if (infer->node->attributes.attention.alibi_heads > KEEL_ALIBI_HEADS_MAX)
+        return keel_infer_refuse(infer, "ALiBi of %u heads, at most %d", heads, KEEL_ALIBI_HEADS_MAX);
     if (size['w'] / heads <= HEAD_WIDTH_MAX)
         return keel_check_rate(infer);
     return keel_infer_refuse(infer, "heads of %llu columns, at most %d: use more heads than %u",
                              (unsigned long long)(size['w'] / heads), HEAD_WIDTH_MAX, heads);
 }
 
+/* Segments of queries or of keys alone leave open what the others are. */
+static bool infer_cross_attention(struct keel_infer *infer)
+{
+    const struct keel_ir_node *node = infer->node;
+    const int segments = node->op == KEEL_OP_CROSS_ATTENTION ? 2 : 5;
+    if ((node->in[segments] == 0) != (node->in[segments + 1] == 0))
+        return keel_infer_refuse(infer, "segments of queries or of keys alone: give both");
+    return infer_attention(infer);
+}
+
 static void describe_attention(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
-    snprintf(text, text_bytes, " heads=%u%s", node->attributes.attention.heads,
-             node->attributes.attention.bidirectional ? " bidirectional" : "");
+    char window[32] = "";
+    if (node->attributes.attention.window > 0)
+        snprintf(window, sizeof window, " window=%u", node->attributes.attention.window);
+    snprintf(text, text_bytes, " heads=%u%s%s%s", node->attributes.attention.heads,
+             node->attributes.attention.bidirectional ? " bidirectional" : "", window,
+             node->attributes.attention.alibi_heads > 0 ? " alibi" : "");
 }
 
 static void grad_attention(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
-    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_ATTENTION_GRAD,
-                  .in = {node->in[0], node->out[0], node->out[1], arrived(autodiff, node->out[0])},
-                  .attributes = node->attributes);
+    KEEL_GRADIENT(
+        autodiff, node->in[0], .op = KEEL_OP_ATTENTION_GRAD,
+        .in = {node->in[0], node->out[0], node->out[1], arrived(autodiff, node->out[0]), node->in[1]},
+        .attributes = node->attributes);
+}
+
+static void grad_cross_attention(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    const keel_value dq = KEEL_NODE(autodiff->graph, .op = KEEL_OP_CROSS_ATTENTION_GRAD,
+                                    .in = {node->in[0], node->in[1], node->out[0], node->out[1],
+                                           arrived(autodiff, node->out[0]), node->in[2], node->in[3]},
+                                    .attributes = node->attributes);
+    const keel_value dkv = keel_graph_last_result(autodiff->graph, 1);
+    keel_gradient_add(autodiff, node->in[0], dq);
+    keel_gradient_add(autodiff, node->in[1], dkv);
 }
 
 /* The descriptor that both directions share. */
 static struct keel_attention attention(const struct keel_emit *emit, const struct keel_ir_node *node,
-                                       keel_value qkv, keel_value out, keel_value stats)
+                                       keel_value qkv, keel_value out, keel_value stats, keel_value segments)
 {
     const struct keel_shape *shape = shape_of(emit, out);
-    return (struct keel_attention){.batch = (uint32_t)shape->size[0],
-                                   .tokens = (uint32_t)shape->size[1],
-                                   .heads = node->attributes.attention.heads,
-                                   .head_width = (uint32_t)shape->size[2] / node->attributes.attention.heads,
-                                   .bidirectional = node->attributes.attention.bidirectional,
-                                   .dropout_rate = node->attributes.rate,
-                                   .stream = node->attributes.stream,
-                                   .slice = node->attributes.place,
-                                   .qkv = buffer_of(emit, qkv),
-                                   .out = buffer_of(emit, out),
-                                   .stats = buffer_of(emit, stats),
-                                   .control = emit->control,
-                                   .workspace = emit->workspace};
+    return (struct keel_attention){
+        .batch = (uint32_t)shape->size[0],
+        .tokens = (uint32_t)shape->size[1],
+        .heads = node->attributes.attention.heads,
+        .head_width = (uint32_t)shape->size[2] / node->attributes.attention.heads,
+        .bidirectional = node->attributes.attention.bidirectional,
+        .window = node->attributes.attention.window,
+        .alibi = {node->attributes.attention.alibi_heads, node->attributes.attention.alibi_first},
+        .dropout_rate = node->attributes.rate,
+        .stream = node->attributes.stream,
+        .slice = node->attributes.place,
+        .qkv = buffer_of(emit, qkv),
+        .out = buffer_of(emit, out),
+        .stats = buffer_of(emit, stats),
+        .segments = buffer_of(emit, segments),
+        .control = emit->control,
+        .workspace = emit->workspace};
+}
+
+/* Keys and values that are not those of the queries' tokens. */
+static void set_keys(const struct keel_emit *emit, keel_value kv, keel_value segments,
+                     struct keel_attention *op)
+{
+    op->kv = buffer_of(emit, kv);
+    op->keys = (uint32_t)shape_of(emit, kv)->size[1];
+    op->key_segments = buffer_of(emit, segments);
+}
+
+static enum keel_status append_attention(struct keel_emit *emit, const struct keel_attention *op)
+{
+    if (!emit->measure)
+        return keel_op_attention(emit->kernels, op, emit->list);
+    need_workspace(emit, keel_attention_workspace_bytes(emit->kernels, op));
+    return KEEL_OK;
+}
+static enum keel_status append_attention_grad(struct keel_emit *emit, const struct keel_attention_grad *op)
+{
+    if (!emit->measure)
+        return keel_op_attention_grad(emit->kernels, op, emit->list);
+    need_workspace(emit, keel_attention_grad_workspace_bytes(emit->kernels, op));
+    return KEEL_OK;
 }
 
 static enum keel_status emit_attention(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    struct keel_attention op = attention(emit, node, node->in[0], node->out[0], node->out[1]);
-    if (!emit->measure)
-        return keel_op_attention(emit->kernels, &op, emit->list);
-    need_workspace(emit, keel_attention_workspace_bytes(emit->kernels, &op));
-    return KEEL_OK;
+    const keel_value *in = node->in, *out = node->out;
+    const struct keel_attention op = attention(emit, node, in[0], out[0], out[1], in[1]);
+    return append_attention(emit, &op);
 }
 
 static enum keel_status emit_attention_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
-    struct keel_attention_grad op = {.forward = attention(emit, node, node->in[0], node->in[1], node->in[2]),
-                                     .dout = buffer_of(emit, node->in[3]),
-                                     .dqkv = buffer_of(emit, node->out[0])};
-    if (!emit->measure)
-        return keel_op_attention_grad(emit->kernels, &op, emit->list);
-    need_workspace(emit, keel_attention_grad_workspace_bytes(emit->kernels, &op));
-    return KEEL_OK;
+    const keel_value *in = node->in;
+    const struct keel_attention_grad op = {.forward = attention(emit, node, in[0], in[1], in[2], in[4]),
+                                           .dout = buffer_of(emit, in[3]),
+                                           .dqkv = buffer_of(emit, node->out[0])};
+    return append_attention_grad(emit, &op);
+}
+
+static enum keel_status emit_cross_attention(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const keel_value *in = node->in, *out = node->out;
+    struct keel_attention op = attention(emit, node, in[0], out[0], out[1], in[2]);
+    set_keys(emit, in[1], in[3], &op);
+    return append_attention(emit, &op);
+}
+
+static enum keel_status emit_cross_attention_grad(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const keel_value *in = node->in;
+    struct keel_attention_grad op = {.forward = attention(emit, node, in[0], in[2], in[3], in[5]),
+                                     .dout = buffer_of(emit, in[4]),
+                                     .dqkv = buffer_of(emit, node->out[0]),
+                                     .dkv = buffer_of(emit, node->out[1])};
+    set_keys(emit, in[1], in[6], &op.forward);
+    return append_attention_grad(emit, &op);
 }
 
 /* ---- the newest token ---------------------------------------------------------------------------------- */
@@ -139,7 +225,10 @@ keel_value keel_graph_attention_decode(struct keel_graph *graph, keel_value qkv,
     if (cache != 0)
         graph->params[graph->param_count - 1].kept = true;
     return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION_DECODE, .in = {qkv, graph->position, cache, graph->slot},
-                     .attributes = {.attention = {.heads = spec->heads, .kv_heads = spec->kv_heads}});
+                     .attributes = {.attention = {.heads = spec->heads,
+                                                  .kv_heads = spec->kv_heads,
+                                                  .window = spec->window,
+                                                  .alibi_heads = spec->alibi ? spec->heads : 0}});
 }
 
 /* One token, in a row of heads of queries, keys and values. */
@@ -178,6 +267,8 @@ static enum keel_status emit_decode(struct keel_emit *emit, const struct keel_ir
         .head_width = (uint32_t)head_width,
         .capacity = (uint32_t)(width_of(emit, node->in[2]) / (2 * head_width * kv_heads)),
         .slots = node->in[3] != 0 ? (uint32_t)rows_of(emit, node->in[2]) : 0,
+        .window = node->attributes.attention.window,
+        .alibi = {node->attributes.attention.alibi_heads, 0},
         .qkv = buffer_of(emit, node->in[0]),
         .position = buffer_of(emit, node->in[1]),
         .slot = buffer_of(emit, node->in[3]),
@@ -202,7 +293,8 @@ keel_value keel_graph_rotary_decode(struct keel_graph *graph, keel_value qkv,
 keel_value keel_graph_rotary(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base)
 {
     if (graph->position != 0)
-        return keel_graph_rotary_decode(graph, qkv, &(struct keel_decode_spec){heads, heads}, base);
+        return keel_graph_rotary_decode(graph, qkv,
+                                        &(struct keel_decode_spec){.heads = heads, .kv_heads = heads}, base);
     return KEEL_NODE(graph, .op = KEEL_OP_ROTARY, .in = {qkv},
                      .attributes = {.rotary = {.heads = heads, .base = base}});
 }
@@ -279,21 +371,39 @@ enum { FIRST = KEEL_OP_ATTENTION, LAST = KEEL_OP_ROTARY_DECODE };
 static const struct keel_op rows[LAST - FIRST + 1] = {
     /* Results: out, row maximum and sum. Scores and mixing are a product each, of t x t over w. */
     [KEEL_OP_ATTENTION - FIRST] = {.name = "attention",
-                                   .rule = "bt3w->btw,bHt2",
+                                   .rule = "bt3w,#bt?->btw,bHt2",
                                    .split = "bw/",
                                    .flops = "4bttw",
                                    .infer_dims = infer_attention,
                                    .describe = describe_attention,
                                    .grad = grad_attention,
                                    .emit = emit_attention},
-    /* Operands: qkv, out, row maximum and sum, dout. Four products; the recomputed one is not counted. */
+    /* Operands: qkv, out, row maximum and sum, dout, segments. Four products; the recomputed one is not
+       counted. */
     [KEEL_OP_ATTENTION_GRAD - FIRST] = {.name = "attention_grad",
-                                        .rule = "bt3w,btw,bHt2,btw->bt3w",
+                                        .rule = "bt3w,btw,bHt2,btw,#bt?->bt3w",
                                         .split = "bw/",
                                         .flops = "8bttw",
                                         .infer_dims = infer_attention,
                                         .describe = describe_attention,
                                         .emit = emit_attention_grad},
+    /* Operands: q, kv, segments of both. */
+    [KEEL_OP_CROSS_ATTENTION - FIRST] = {.name = "cross_attention",
+                                         .rule = "btw,bs2w,#bt?,#bs?->btw,bHt2",
+                                         .split = "bw/",
+                                         .flops = "4btsw",
+                                         .infer_dims = infer_cross_attention,
+                                         .describe = describe_attention,
+                                         .grad = grad_cross_attention,
+                                         .emit = emit_cross_attention},
+    /* Operands: q, kv, out, row maximum and sum, dout, segments of both. */
+    [KEEL_OP_CROSS_ATTENTION_GRAD - FIRST] = {.name = "cross_attention_grad",
+                                              .rule = "btw,bs2w,btw,bHt2,btw,#bt?,#bs?->btw,bs2w",
+                                              .split = "bw/",
+                                              .flops = "8btsw",
+                                              .infer_dims = infer_cross_attention,
+                                              .describe = describe_attention,
+                                              .emit = emit_cross_attention_grad},
     [KEEL_OP_ROTARY - FIRST] = {.name = "rotary",
                                 .rule = "bt3w->bt3w",
                                 .split = "bw/",

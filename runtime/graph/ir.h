@@ -58,6 +58,7 @@ struct keel_attributes {
             uint32_t heads;    /* letter H of the index rules */
             uint32_t kv_heads; /* of attention_decode */
             bool bidirectional;
+            uint32_t window, alibi_heads, alibi_first;
         } attention;
         struct {
             uint32_t heads;

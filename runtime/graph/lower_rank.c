@@ -342,16 +342,26 @@ static enum keel_status lower_product(struct rank *rank, const struct keel_ir_no
     return KEEL_OK;
 }
 
-/* Of attention: numbers of the probabilities, [batch, heads, tokens, tokens], which lie as the statistics of
- * rows do, [batch, heads, tokens, 2]. */
-static struct keel_random_slice place_of_scores(const struct rank *rank, keel_value statistics)
+/* Of attention: the rank's heads; and numbers of the probabilities, [batch, heads, tokens, keys], which lie
+ * as the statistics of rows do, [batch, heads, tokens, 2]. */
+static void localize_attention(const struct rank *rank, const struct keel_ir_node *old,
+                               struct keel_ir_node *node)
 {
-    const uint64_t tokens = rank->old->values[statistics].shape.size[2];
+    const bool crosses = old->op == KEEL_OP_CROSS_ATTENTION || old->op == KEEL_OP_CROSS_ATTENTION_GRAD;
+    const bool forward = old->op == KEEL_OP_ATTENTION || old->op == KEEL_OP_CROSS_ATTENTION;
+    const keel_value statistics = forward ? old->out[1] : old->in[crosses ? 3 : 2];
+    const uint64_t *rows = rank->old->values[statistics].shape.size;
+    const uint64_t keys = crosses ? rank->old->values[old->in[1]].shape.size[1] : rows[2];
+    const uint64_t mine = rank->graph->values[old->in[0]].shape.size[2],
+                   whole = rank->old->values[old->in[0]].shape.size[2];
     struct keel_random_slice place = place_of(rank, statistics);
-    place.first = place.first / 2 * tokens;
-    place.row = place.row / 2 * tokens;
-    place.stride = place.stride / 2 * tokens;
-    return place;
+    node->attributes.attention.heads = (uint32_t)(old->attributes.attention.heads * mine / whole);
+    if (old->attributes.attention.alibi_heads > 0)
+        node->attributes.attention.alibi_first = (uint32_t)(place.first / (2 * rows[2]) % rows[1]);
+    place.first = place.first / 2 * keys;
+    place.row = place.row / 2 * keys;
+    place.stride = place.stride / 2 * keys;
+    node->attributes.place = place;
 }
 
 /* What attributes say of the whole, of the rank's part. */
@@ -373,9 +383,9 @@ static void localize_attributes(const struct rank *rank, const struct keel_ir_no
         break;
     case KEEL_OP_ATTENTION:
     case KEEL_OP_ATTENTION_GRAD:
-        node->attributes.attention.heads = (uint32_t)(old->attributes.attention.heads * mine / whole);
-        node->attributes.place =
-            place_of_scores(rank, old->op == KEEL_OP_ATTENTION ? old->out[1] : old->in[2]);
+    case KEEL_OP_CROSS_ATTENTION:
+    case KEEL_OP_CROSS_ATTENTION_GRAD:
+        localize_attention(rank, old, node);
         break;
     case KEEL_OP_ROTARY:
         node->attributes.rotary.heads = (uint32_t)(old->attributes.rotary.heads * mine / whole);

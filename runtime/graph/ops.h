@@ -48,6 +48,8 @@ enum keel_op_id {
 
     KEEL_OP_ATTENTION, /* graph_attention.c */
     KEEL_OP_ATTENTION_GRAD,
+    KEEL_OP_CROSS_ATTENTION,
+    KEEL_OP_CROSS_ATTENTION_GRAD,
     KEEL_OP_ROTARY, /* its own gradient, turning back */
     KEEL_OP_ATTENTION_DECODE,
     KEEL_OP_ROTARY_DECODE,

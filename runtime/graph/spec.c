@@ -117,13 +117,14 @@ static bool find_mark(uint32_t op, char letter, char *mark)
     return true;
 }
 
-/* Of attention and of rotary positions, whose first operand is qkv. */
+/* Of attention and of rotary positions, whose first operand is qkv, or queries alone. */
 static uint64_t head_width(const struct keel_graph *graph, const struct keel_ir_node *node)
 {
     const struct keel_shape *qkv = &graph->values[node->in[0]].shape;
     const bool rotary = node->op == KEEL_OP_ROTARY;
+    const bool crosses = node->op == KEEL_OP_CROSS_ATTENTION || node->op == KEEL_OP_CROSS_ATTENTION_GRAD;
     const uint32_t heads = rotary ? node->attributes.rotary.heads : node->attributes.attention.heads;
-    return qkv->size[qkv->dims - 1] / 3 / heads;
+    return qkv->size[qkv->dims - 1] / (crosses ? 1 : 3) / heads;
 }
 
 /* How many dimensions of a value its rule's `*` takes. */

@@ -8,11 +8,12 @@
 #include <string.h>
 
 struct shape {
-    uint32_t batch, tokens, heads, kv_heads, width, capacity;
+    uint32_t batch, tokens, heads, kv_heads, width, capacity, window, alibi_heads;
 };
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 1, 16},   {2, 19, 3, 3, 5, 32}, {1, 40, 2, 2, 64, 48},
-    {3, 33, 1, 1, 17, 48}, {2, 21, 6, 2, 5, 32}, {1, 130, 2, 1, 16, 144},
+    {1, 1, 1, 1, 1, 16, 0, 0},   {2, 19, 3, 3, 5, 32, 0, 0},  {1, 40, 2, 2, 64, 48, 0, 0},
+    {3, 33, 1, 1, 17, 48, 0, 0}, {2, 21, 6, 2, 5, 32, 0, 0},  {1, 130, 2, 1, 16, 144, 0, 0},
+    {2, 45, 3, 3, 9, 48, 7, 0},  {1, 70, 6, 2, 5, 80, 33, 6},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -25,8 +26,12 @@ static uint64_t row_of(const struct shape *s)
 static float *attend_all(const struct shape *s, struct rig_device *on, const float *qkv)
 {
     struct keel_launch_list list = {0};
-    struct keel_attention op = {
-        .batch = s->batch, .tokens = s->tokens, .heads = s->heads, .head_width = s->width};
+    struct keel_attention op = {.batch = s->batch,
+                                .tokens = s->tokens,
+                                .heads = s->heads,
+                                .head_width = s->width,
+                                .window = s->window,
+                                .alibi = {s->alibi_heads, 0}};
     const uint64_t count = s->batch * s->tokens * row_of(s);
     float *out = rig_numbers(0, count);
     op.qkv = rig_buffer(on, qkv, 3 * count * sizeof *qkv);
@@ -80,7 +85,9 @@ static float *attend_each(const struct shape *s, struct rig_device *on, const fl
                                        .heads = s->heads,
                                        .kv_heads = s->kv_heads,
                                        .head_width = s->width,
-                                       .capacity = s->capacity};
+                                       .capacity = s->capacity,
+                                       .window = s->window,
+                                       .alibi = {s->alibi_heads, 0}};
     float *out = rig_numbers(0, s->tokens * rows), *now = rig_numbers(0, in), *o = rig_numbers(0, rows);
     float *dirty = rig_numbers(9, 2 * rows * s->capacity);
     int32_t position[4];
@@ -120,6 +127,8 @@ static float *attend_spans(const struct shape *s, struct rig_device *on, const f
                                        .kv_heads = s->kv_heads,
                                        .head_width = s->width,
                                        .capacity = s->capacity,
+                                       .window = s->window,
+                                       .alibi = {s->alibi_heads, 0},
                                        .slots = s->batch};
     float *out = rig_numbers(0, s->batch * s->tokens * row), *now = rig_numbers(0, s->batch * in);
     float *o = rig_numbers(0, SPAN * row), *rows = rig_numbers(0, SPAN * in);
@@ -159,6 +168,9 @@ static float *attend_spans(const struct shape *s, struct rig_device *on, const f
     return out;
 }
 
+/* Of six heads, as the paper's program gives them. */
+static const double slopes[6] = {0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125};
+
 static void attend_true(const struct shape *s, const float *qkv, double *out)
 {
     const uint64_t row = row_of(s);
@@ -170,14 +182,16 @@ static void attend_true(const struct shape *s, const float *qkv, double *out)
                 const float *q = qkv + (b * s->tokens + i) * 3 * row + h * s->width;
                 double sum = 0;
                 double *o = out + (b * s->tokens + i) * row + h * s->width;
-                for (uint64_t j = 0; j <= i; j++) {
+                const uint64_t first = s->window > 0 && i >= s->window ? i - s->window + 1 : 0;
+                for (uint64_t j = first; j <= i; j++) {
                     const float *k = qkv + (b * s->tokens + j) * 3 * row + row + h * s->width;
                     double dot = 0;
                     for (uint32_t d = 0; d < s->width; d++)
                         dot += (double)q[d] * (double)k[d];
-                    sum += e[j] = exp(dot / sqrt(s->width));
+                    const double bias = s->alibi_heads > 0 ? slopes[h] * (double)(i - j) : 0;
+                    sum += e[j] = exp(dot / sqrt(s->width) - bias);
                 }
-                for (uint64_t j = 0; j <= i; j++)
+                for (uint64_t j = first; j <= i; j++)
                     for (uint32_t d = 0; d < s->width; d++)
                         o[d] += e[j] / sum *
                                 (double)qkv[(b * s->tokens + j) * 3 * row + 2 * row + h * s->width + d];

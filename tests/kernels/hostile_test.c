@@ -21,9 +21,9 @@ enum { POOL = 20, GUARD_BYTES = 4096, DATA_BYTES_MAX = 65536 };
 
 /* ---- operations ---- */
 
-/* PITCH: from a row or a matrix to the next, or a number of tokens that comes in sixteens. SLICES: struct
- * keel_slices of the dimension at `sized`. */
-enum kind { NUMBER, PITCH, REAL, FLAG, BUFFER, SLICES };
+/* PITCH: from a row or a matrix to the next, or a number of tokens that comes in sixteens. OPTION: a number
+ * that is 0 where something is not wanted. SLICES: struct keel_slices of the dimension at `sized`. */
+enum kind { NUMBER, OPTION, PITCH, REAL, FLAG, BUFFER, SLICES };
 struct field {
     const char *name;
     size_t offset, bytes;
@@ -146,6 +146,7 @@ EACH_PLAIN(APPEND)
 #name, offsetof(struct type, name), sizeof(struct keel_slices), SLICES, offsetof(struct type, of)    \
     }
 #define N(type, name) FIELD(type, name, NUMBER)
+#define O(type, name) FIELD(type, name, OPTION)
 #define R(type, name) FIELD(type, name, REAL)
 #define F(type, name) FIELD(type, name, FLAG)
 #define B(type, name)                                                                                        \
@@ -168,8 +169,10 @@ EACH_PLAIN(APPEND)
         B(t, p residual), B(t, p checksums), CUT(t, p k_slices, p k)
 #define SLICE(t, p) N(t, p slice.first), N(t, p slice.row), N(t, p slice.stride)
 #define ATTEND(t, p)                                                                                         \
-    N(t, p batch), N(t, p tokens), N(t, p heads), N(t, p head_width), F(t, p bidirectional), SLICE(t, p),    \
-        R(t, p dropout_rate), B(t, p qkv), B(t, p out), B(t, p stats), B(t, p control), B(t, p workspace)
+    N(t, p batch), N(t, p tokens), N(t, p heads), N(t, p head_width), F(t, p bidirectional), O(t, p window), \
+        O(t, p alibi.heads), O(t, p alibi.first), O(t, p keys), SLICE(t, p), R(t, p dropout_rate),           \
+        B(t, p qkv), B(t, p kv), B(t, p out), B(t, p stats), B(t, p control), B(t, p segments),              \
+        B(t, p key_segments), B(t, p workspace)
 #define OP(name, writes, ...)                                                                                \
     {                                                                                                        \
 #name, writes, append_##name,                                                                        \
@@ -181,13 +184,14 @@ EACH_PLAIN(APPEND)
 
 static const struct operation operations[] = {
     OP(attention, "out stats workspace", ATTEND(T(attention), )),
-    OP(attention_grad, "dqkv workspace", ATTEND(T(attention_grad), forward.), B(T(attention_grad), dout),
-       B(T(attention_grad), dqkv)),
+    OP(attention_grad, "dqkv dkv workspace", ATTEND(T(attention_grad), forward.), B(T(attention_grad), dout),
+       B(T(attention_grad), dqkv), B(T(attention_grad), dkv)),
     OP(attention_decode, "cache out workspace", N(T(attention_decode), batch), N(T(attention_decode), heads),
-       N(T(attention_decode), kv_heads), N(T(attention_decode), head_width),
-       FIELD(T(attention_decode), capacity, PITCH), B(T(attention_decode), qkv),
-       B(T(attention_decode), position), B(T(attention_decode), cache), B(T(attention_decode), out),
-       B(T(attention_decode), workspace)),
+       N(T(attention_decode), kv_heads), N(T(attention_decode), head_width), O(T(attention_decode), window),
+       O(T(attention_decode), alibi.heads), O(T(attention_decode), alibi.first),
+       FIELD(T(attention_decode), capacity, PITCH), O(T(attention_decode), slots),
+       B(T(attention_decode), qkv), B(T(attention_decode), position), B(T(attention_decode), slot),
+       B(T(attention_decode), cache), B(T(attention_decode), out), B(T(attention_decode), workspace)),
     OP(rotary, "out:qkv", N(T(rotary), batch), N(T(rotary), tokens), N(T(rotary), heads),
        N(T(rotary), kv_heads), N(T(rotary), head_width), R(T(rotary), base), B(T(rotary), qkv),
        B(T(rotary), out), B(T(rotary), position)),
@@ -445,6 +449,8 @@ static uint64_t draw_whole(struct rig *rig, const struct field *field, bool tame
 {
     if (field->kind == FLAG)
         return draw(rig) % 2;
+    if (field->kind == OPTION && draw(rig) % 2 == 0)
+        return 0;
     if (field->kind == PITCH && tame)
         return field->bytes == 8 ? 64 : 16;
     return draw_number(rig, tame, field->bytes);

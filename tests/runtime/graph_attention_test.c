@@ -5,31 +5,46 @@
 enum { BATCH = 2, TOKENS = 4, HEADS = 2, HEAD_WIDTH = 4, WIDTH = HEADS * HEAD_WIDTH };
 static const float base = 20;
 
-/* out[b][t][h][:] of one token, causal or not. */
-static void attend(const double *q, const double *k, const double *v, int keys, double *out)
+/* out[b][t][h][:] of one token to `keys` keys that are `step` apart; scores have a bias, -INFINITY: not seen.
+ */
+static void attend(const double *q, const double *k, int step, int keys, const double *bias, double *out)
 {
+    const double *v = k + WIDTH;
     double p[TOKENS], sum = 0;
     for (int j = 0; j < keys; j++) {
         double s = 0;
         for (int d = 0; d < HEAD_WIDTH; d++)
-            s += q[d] * k[j * 3 * WIDTH + d];
-        p[j] = exp(s / sqrt(HEAD_WIDTH));
+            s += q[d] * k[j * step + d];
+        p[j] = exp(s / sqrt(HEAD_WIDTH) + bias[j]);
         sum += p[j];
     }
     for (int d = 0; d < HEAD_WIDTH; d++) {
         out[d] = 0;
         for (int j = 0; j < keys; j++)
-            out[d] += p[j] / sum * v[j * 3 * WIDTH + d];
+            out[d] += p[j] / sum * v[j * step + d];
     }
 }
 
-static void attention(const double *qkv, bool bidirectional, double *y)
+struct mask {
+    bool bidirectional;
+    int window;
+    double slope[HEADS];
+    const int32_t *segments;
+};
+static void attention(const double *qkv, const struct mask *mask, double *y)
 {
     for (int row = 0; row < BATCH * TOKENS; row++)
         for (int h = 0; h < HEADS; h++) {
+            const int i = row % TOKENS, first = row - i;
             const double *q = qkv + (ptrdiff_t)row * 3 * WIDTH + (ptrdiff_t)h * HEAD_WIDTH;
-            const double *k = q - (ptrdiff_t)(row % TOKENS) * 3 * WIDTH + WIDTH;
-            attend(q, k, k + WIDTH, bidirectional ? TOKENS : row % TOKENS + 1,
+            double bias[TOKENS];
+            for (int j = 0; j < TOKENS; j++)
+                bias[j] = (j > i && !mask->bidirectional) ||
+                                  (mask->window > 0 && abs(i - j) >= mask->window) ||
+                                  (mask->segments != NULL && mask->segments[row] != mask->segments[first + j])
+                              ? -INFINITY
+                              : -mask->slope[h] * abs(i - j);
+            attend(q, q - (ptrdiff_t)i * 3 * WIDTH + WIDTH, 3 * WIDTH, TOKENS, bias,
                    y + (ptrdiff_t)row * WIDTH + (ptrdiff_t)h * HEAD_WIDTH);
         }
 }
@@ -54,7 +69,7 @@ static keel_value build_causal(struct keel_graph *graph, const keel_value *p, ke
 }
 static void causal(const struct op_operands *o, double *y)
 {
-    attention(o->param[0], false, y);
+    attention(o->param[0], &(struct mask){.bidirectional = false}, y);
 }
 
 static keel_value build_bidirectional(struct keel_graph *graph, const keel_value *p, keel_value ids,
@@ -66,7 +81,48 @@ static keel_value build_bidirectional(struct keel_graph *graph, const keel_value
 }
 static void bidirectional(const struct op_operands *o, double *y)
 {
-    attention(o->param[0], true, y);
+    attention(o->param[0], &(struct mask){.bidirectional = true}, y);
+}
+
+static keel_value build_window(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                               keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_attention(graph, p[0],
+                                &(struct keel_attention_spec){.heads = HEADS, .window = 2, .alibi = true});
+}
+static void window(const struct op_operands *o, double *y)
+{
+    attention(o->param[0], &(struct mask){.window = 2, .slope = {0x1p-4, 0x1p-8}}, y);
+}
+
+static keel_value build_segments(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                                 keel_value input)
+{
+    (void)input;
+    return keel_graph_attention(
+        graph, p[0], &(struct keel_attention_spec){.heads = HEADS, .bidirectional = true, .segments = ids});
+}
+static void segments(const struct op_operands *o, double *y)
+{
+    attention(o->param[0], &(struct mask){.bidirectional = true, .segments = o->ids}, y);
+}
+
+enum { KEYS = 3 };
+static keel_value build_cross(struct keel_graph *graph, const keel_value *p, keel_value ids, keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_cross_attention(graph, p[0], p[1], &(struct keel_cross_attention_spec){.heads = HEADS});
+}
+static void cross(const struct op_operands *o, double *y)
+{
+    static const double none[KEYS];
+    for (ptrdiff_t row = 0; row < BATCH * TOKENS; row++)
+        for (ptrdiff_t h = 0; h < HEADS; h++) {
+            const ptrdiff_t at = row * WIDTH + h * HEAD_WIDTH;
+            attend(o->param[0] + at, o->param[1] + row / TOKENS * KEYS * 2 * WIDTH + h * HEAD_WIDTH,
+                   2 * WIDTH, KEYS, none, y + at);
+        }
 }
 
 static keel_value build_rotary(struct keel_graph *graph, const keel_value *p, keel_value ids,
@@ -93,7 +149,7 @@ static void both(const struct op_operands *o, double *y)
     turn(o->param[0], x);
     for (int e = 0; e < BATCH * TOKENS * 3 * WIDTH; e++)
         x[e] += o->param[0][e];
-    attention(x, false, y);
+    attention(x, &(struct mask){.bidirectional = false}, y);
 }
 
 #define QKV                                                                                                  \
@@ -116,6 +172,23 @@ static const struct op_case table[] = {
      .results = BATCH * TOKENS * WIDTH,
      .build = build_bidirectional,
      .forward = bidirectional},
+    {.name = "attention in a window, with ALiBi",
+     .params = QKV,
+     .results = BATCH * TOKENS * WIDTH,
+     .build = build_window,
+     .forward = window},
+    {.name = "attention in segments",
+     .params = QKV,
+     .ids = {2, {BATCH, TOKENS}},
+     .ids_below = 2,
+     .results = BATCH * TOKENS * WIDTH,
+     .build = build_segments,
+     .forward = segments},
+    {.name = "cross-attention",
+     .params = {{3, {BATCH, TOKENS, WIDTH}}, {3, {BATCH, KEYS, 2 * WIDTH}}},
+     .results = BATCH * TOKENS * WIDTH,
+     .build = build_cross,
+     .forward = cross},
     {.name = "rotary",
      .params = QKV,
      .results = BATCH * TOKENS * 3 * WIDTH,

@@ -72,6 +72,12 @@ static const struct refusal table[] = {
     {KEEL_OP_ATTENTION, "f2,3,36", "not in [0, 1)", {4}, NAN},
     {KEEL_OP_ATTENTION, "f2,3,771", "heads of 257 columns, at most 256", {1}, 0},
     {KEEL_OP_ATTENTION, "f2,3,768", "which are 257", {257}, 0},
+    {KEEL_OP_ATTENTION, "f2,3,36 f2,3", "must be int32", {4}, 0},
+    {KEEL_OP_ATTENTION, "f2,3,36 i2,4", "t is 3 and 4", {4}, 0},
+    {KEEL_OP_CROSS_ATTENTION, "f2,3,12 f2,5,36 - -", "w is 12 and 18", {3}, 0},
+    {KEEL_OP_CROSS_ATTENTION, "f2,3,12 f2,5,24 i2,3 -", "of queries or of keys alone", {3}, 0},
+    {KEEL_OP_CROSS_ATTENTION, "f2,3,12 f2,5,24 i2,3 i2,3", "s is 5 and 3", {3}, 0},
+    {KEEL_OP_CROSS_ATTENTION, "f2,3,12 f2,5,24", "which are 5", {5}, 0},
     {KEEL_OP_ROTARY, "f2,3,18", "the width 6 in 2 heads", {2}, 10000.0F},
     {KEEL_OP_ROTARY, "f2,3,24", "the base 0.5 is not in", {2}, 0.5F},
     {KEEL_OP_ROTARY, "f2,3,24", "the base 0 is not in", {2}, 0},
@@ -250,8 +256,13 @@ static void build_dense(struct keel_graph *graph, const struct refusal *row, con
     else if (row->op == KEEL_OP_MSE)
         keel_graph_mse(graph, v[0], v[1]);
     else if (row->op == KEEL_OP_ATTENTION)
-        keel_graph_attention(graph, v[0],
-                             &(struct keel_attention_spec){.heads = row->numbers[0], .dropout = row->rate});
+        keel_graph_attention(
+            graph, v[0],
+            &(struct keel_attention_spec){.heads = row->numbers[0], .dropout = row->rate, .segments = v[1]});
+    else if (row->op == KEEL_OP_CROSS_ATTENTION)
+        keel_graph_cross_attention(graph, v[0], v[1],
+                                   &(struct keel_cross_attention_spec){
+                                       .heads = row->numbers[0], .segments = v[2], .key_segments = v[3]});
     else if (row->op == KEEL_OP_ATTENTION_DECODE || row->op == KEEL_OP_ROTARY_DECODE)
         decode(graph, row, v);
     else if (row->op == KEEL_OP_ROTARY)

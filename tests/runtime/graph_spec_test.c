@@ -122,6 +122,10 @@ static const struct spec_case unsound[] = {
      .text = "f2,3,24:s2o3 > s2 s1",
      .says = "index w: whole heads only, of 2",
      .attributes = {.attention.heads = 4}},
+    {.op = KEEL_OP_CROSS_ATTENTION,
+     .text = "f2,3,8:s2u2 f2,5,16:s2u2 - - > s2u2 s1",
+     .says = "index w is split, so v2 must be split(2, outer 2, unit 2)",
+     .attributes = {.attention.heads = 4}},
     {.op = KEEL_OP_ATTENTION,
      .text = "f2,3,24:s1 > s1 s2",
      .says = "index t may not be split",
@@ -182,6 +186,12 @@ static const struct spec_case sound[] = {
     {.op = KEEL_OP_ATTENTION_GRAD,
      .text = "f2,3,24:s2o3u2 f2,3,8:s2u2 f2,4,3,2:s1 f2,3,8:s2u2 > s2o3u2",
      .attributes = {.attention.heads = 4}},
+    {.op = KEEL_OP_CROSS_ATTENTION,
+     .text = "f2,3,8:s2u2 f2,5,16:s2o2u2 - - > s2u2 s1",
+     .attributes = {.attention = {.heads = 4, .bidirectional = true}}},
+    {.op = KEEL_OP_CROSS_ATTENTION_GRAD,
+     .text = "f2,3,8:s2u2 f2,5,16:s2o2u2 f2,3,8:s2u2 f2,4,3,2:s1 f2,3,8:s2u2 i2,3:r i2,5:r > s2u2 s2o2u2",
+     .attributes = {.attention = {.heads = 4, .bidirectional = true}}},
     {.op = KEEL_OP_EMBEDDING, .text = "i2,3:r f8,6:s0 - > b"},
     {.op = KEEL_OP_EMBEDDING_GRAD, .text = "i2,3:r f2,3,6:r + f8,6:s0 f3,6:r > s0 r"},
     {.op = KEEL_OP_CROSS_ENTROPY, .text = "f4,6:s1 i4:r + f1:r > r s1", .attributes = {.loss.weight = 1}},
@@ -437,7 +447,7 @@ static void localize(const struct keel_graph *graph, struct problem *part, uint3
 {
     const struct keel_ir_node *node = &graph->nodes[0];
     const struct keel_axis_spec *x = &graph->values[node->in[0]].spec.axis[0];
-    const bool attends = node->op == KEEL_OP_ATTENTION || node->op == KEEL_OP_ATTENTION_GRAD;
+    const bool attends = node->op >= KEEL_OP_ATTENTION && node->op <= KEEL_OP_CROSS_ATTENTION_GRAD;
     const uint64_t was = graph->values[node->in[0]].shape.size[graph->values[node->in[0]].shape.dims - 1];
     const uint64_t is = part->value[0].shape.size[part->value[0].shape.dims - 1];
     if (attends || node->op == KEEL_OP_ROTARY)
@@ -553,6 +563,9 @@ static const struct spec_case drawn[] = {
     {.op = KEEL_OP_SWIGLU, .text = "f4,6:r f4,6:r > r"},
     {.op = KEEL_OP_ACCUMULATE, .text = "f4,6:r + f4,6:r > r"},
     {.op = KEEL_OP_ATTENTION, .text = "f2,3,24:r > r r", .attributes = {.attention.heads = 4}},
+    {.op = KEEL_OP_CROSS_ATTENTION,
+     .text = "f2,3,8:r f2,5,16:r i2,3:r i2,5:r > r r",
+     .attributes = {.attention = {.heads = 4, .bidirectional = true}}},
     {.op = KEEL_OP_ROTARY, .text = "f2,3,24:r > r", .attributes = {.rotary = {.heads = 4, .base = 100}}},
     {.op = KEEL_OP_EMBEDDING, .text = "i2,3:r f8,6:r f3,6:r > r"},
     {.op = KEEL_OP_EMBEDDING, .text = "i2,3:r f8,6:r - > r"},

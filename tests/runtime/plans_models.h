@@ -136,10 +136,13 @@ static keel_value attention(struct writer *writer, keel_value x, uint64_t width)
     split(writer, y, 2, 3, 4);
     if (draw_bool(&of->random))
         y = keel_graph_rotary(writer->graph, y, of->heads, 10000.0F);
+    const uint32_t kind = (uint32_t)(of->random >> 13) % 8; /* draws nothing: cases stay what they were */
     y = keel_graph_attention(writer->graph, y,
                              &(struct keel_attention_spec){.heads = of->heads,
                                                            .dropout = draw_bool(&of->random) ? 0.2F : 0.0F,
-                                                           .bidirectional = draw_bool(&of->random)});
+                                                           .bidirectional = draw_bool(&of->random),
+                                                           .window = kind == 1 ? 2 : 0,
+                                                           .alibi = kind > 5});
     return linear(writer, y, inner, width);
 }
 

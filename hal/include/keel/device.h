@@ -54,7 +54,7 @@ enum keel_device_kind {
 /* "host", "cpu", "gpu", "accelerator". */
 const char *keel_device_kind_name(enum keel_device_kind kind);
 
-enum { KEEL_DEVICE_NAME_BYTES = 128, KEEL_DEVICE_LIST_MAX = 64, KEEL_ARG_MAX = 24, KEEL_WAIT_MAX = 16 };
+enum { KEEL_DEVICE_NAME_BYTES = 128, KEEL_DEVICE_LIST_MAX = 64, KEEL_ARG_MAX = 32, KEEL_WAIT_MAX = 16 };
 enum { KEEL_COMMANDS_MAX = 1 << 20, KEEL_IMAGE_MAX = 64, KEEL_BANK_MAX = 64 };
 
 /* Forms of kernel code, as bits. OpenCL has no query for binary support, so every OpenCL device reports

@@ -9,52 +9,77 @@
 
 KEEL_API_BEGIN
 
-/* Self-attention (Vaswani et al. 2017): causal, so that token i attends to tokens 0..i, or bidirectional, to
- * all of them (Devlin et al. 2019). qkv is [batch, tokens, 3 * heads * head_width]: q, k, v one
- * after the other in each row, heads contiguous in each. out is [batch, tokens, heads * head_width]. stats is
- * [batch, heads, tokens, 2]: the row maximum and the sum of exponentials, kept for backward. Dropout (rate,
- * stream, control) acts on the probabilities, [batch, heads, tokens, tokens]; rate 0: control may be NULL.
- * Where `slice` says that they are some heads or batches of more, row is a multiple of tokens * tokens
- * (INVALID). Per row i: scores over the keys j that it attends to, by ascending fma over the head, scaled by
- * 1/sqrt(head_width); max; e_j = exp(s_j - max); sum ascending; out = (sum over j ascending of fma(e_j, v_j,
- * acc)) / sum. (Exact rules: attention.cl.) head_width is at most 128, and at most 256 on devices with 256
- * KiB of local memory and on the host (LIMIT). Memory is linear in the tokens: scores exist one
- * block at a time, in local memory. */
+/* Linear biases (Press, Smith, Lewis 2022): a score has -slope * |i - j| added, with a slope of each head
+ * that follows from its number. `heads` is how many there are in all, 0: no biases; `first` the number of the
+ * operation's first. Heads by a power of two are 2^(-8 (h + 1) / heads); of others see alibi.h. */
+struct keel_alibi {
+    uint32_t heads /* at most KEEL_ALIBI_HEADS_MAX */, first;
+};
+enum { KEEL_ALIBI_HEADS_MAX = 1 << 14 };
+
+/* Attention (Vaswani et al. 2017): causal, so that token i attends to tokens 0..i, or bidirectional, to all
+ * of them (Devlin et al. 2019). qkv is [batch, tokens, 3 * heads * head_width]: q, k, v one after the other
+ * in each row, heads contiguous in each. out is [batch, tokens, heads * head_width]. stats is [batch, heads,
+ * tokens, 2]: the row maximum and the sum of exponentials, kept for backward. Dropout (rate, stream, control)
+ * acts on the probabilities, [batch, heads, tokens, tokens]; rate 0: control may be NULL. Where `slice` says
+ * that they are some heads or batches of more, row is a multiple of tokens * tokens (INVALID). Per row i:
+ * scores over the keys j that it attends to, by ascending fma over the head, scaled by 1/sqrt(head_width);
+ * max; e_j = exp(s_j - max); sum ascending; out = (sum over j ascending of fma(e_j, v_j, acc)) / sum. (Exact
+ * rules: attention.cl.) head_width is at most 128, and at most 256 on devices with 256 KiB of local memory
+ * and on the host (LIMIT). Memory is linear in the tokens: scores exist one block at a time, in local memory.
+ *
+ * What a token attends to may be less:
+ *   window    only where |i - j| < window (sliding window; Beltagy, Peters, Cohan 2020); 0: all. Time is then
+ *             of tokens * window.
+ *   segments  [batch, tokens] int32, any numbers: only where both have the same. Sequences that are packed
+ *             into one row have a number each; padding has one of its own, so that nothing attends to it but
+ *             itself. NULL: none.
+ * Cross-attention: with `kv`, [batch, keys, 2 * heads * head_width], keys and values come from there, qkv is
+ * [batch, tokens, heads * head_width], queries alone, and probabilities are [batch, heads, tokens, keys]. It
+ * is bidirectional, without window and ALiBi (INVALID); with segments, key_segments [batch, keys] are those
+ * of the keys. A query that attends to no key has out 0, and gives no gradient. */
 struct keel_attention {
     uint32_t batch, tokens, heads, head_width;
     bool bidirectional;
+    uint32_t window;
+    struct keel_alibi alibi;
+    uint32_t keys; /* with kv; else 0 */
     float dropout_rate;
     uint32_t stream;
     struct keel_random_slice slice; /* of the probabilities */
-    struct keel_buffer *qkv, *out, *stats, *control;
+    struct keel_buffer *qkv, *kv, *out, *stats, *control, *segments, *key_segments;
     struct keel_buffer *workspace; /* keel_attention_workspace_bytes, may be NULL when 0 */
 };
 uint64_t keel_attention_workspace_bytes(const struct keel_kernels *, const struct keel_attention *);
 enum keel_status keel_op_attention(struct keel_kernels *, const struct keel_attention *,
                                    struct keel_launch_list *);
-/* dqkv (overwritten, layout of qkv) from dout; recomputes probabilities from qkv and stats. */
+/* dqkv and, with kv, dkv (overwritten, layouts of qkv and kv) from dout; recomputes probabilities from qkv
+ * and stats. */
 struct keel_attention_grad {
     struct keel_attention forward; /* the same descriptor; out is read */
-    struct keel_buffer *dout, *dqkv;
+    struct keel_buffer *dout, *dqkv, *dkv;
 };
 uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *, const struct keel_attention_grad *);
 enum keel_status keel_op_attention_grad(struct keel_kernels *, const struct keel_attention_grad *,
                                         struct keel_launch_list *);
 
-/* Causal attention of one token of each sequence, the one that comes next, to itself and to those before it,
- * whose keys and values `cache` holds (Pope et al. 2022): the last row of keel_op_attention over all of them,
- * to the bit, without dropout. Heads may share keys and values in groups (Ainslie et al. 2023), heads /
- * kv_heads to each: the bits are those of keys and values that are repeated. qkv is [batch, (heads + 2
- * kv_heads) * head_width]; position [batch] int32 says which token of its sequence each is, from 0: the
- * caller has had the tokens before it computed, in their order. Key and value are kept in the cache, [batch,
- * 2, kv_heads, capacity * head_width] (laid out as decode.cl says), which is read where it was written alone.
- * out is [batch, heads * head_width]: zeros for a position that is not below `capacity`, a multiple of 16.
+/* Causal attention, in a window and with ALiBi if so, of one token of each sequence, the one that comes next,
+ * to itself and to those before it, whose keys and values `cache` holds (Pope et al. 2022): the last row of
+ * keel_op_attention over all of them, to the bit, without dropout. Heads may share keys and values in groups
+ * (Ainslie et al. 2023), heads / kv_heads to each: the bits are those of keys and values that are repeated.
+ * qkv is [batch, (heads + 2 kv_heads) * head_width]; position [batch] int32 says which token of its sequence
+ * each is, from 0: the caller has had the tokens before it computed, in their order. Key and value are kept
+ * in the cache, [batch, 2, kv_heads, capacity * head_width] (laid out as decode.cl says), which is read where
+ * it was written alone. out is [batch, heads * head_width]: zeros for a position that is not below
+ * `capacity`, a multiple of 16.
  *
  * With `slots` above 0 the cache has so many sequences, and row b is a token of sequence slot[b], int32: of
  * one that is not below `slots` zeros. So several tokens of a sequence may be computed at once, as those of a
  * prompt, with the same bits: keys and values of all rows are kept before any is read. */
 struct keel_attention_decode {
     uint32_t batch, heads, kv_heads /* a divisor of heads */, head_width, capacity, slots;
+    uint32_t window; /* 0: all; as in keel_attention */
+    struct keel_alibi alibi;
     struct keel_buffer *qkv, *position, *slot /* or NULL, where slots is 0 */, *cache, *out, *workspace;
 };
 uint64_t keel_attention_decode_cache_bytes(const struct keel_attention_decode *);

@@ -65,13 +65,27 @@ keel_value keel_graph_layernorm_epsilon(struct keel_graph *, keel_value x, keel_
 keel_value keel_graph_rms_norm(struct keel_graph *, keel_value x, keel_value gamma);
 keel_value keel_graph_activation(struct keel_graph *, keel_value x, enum keel_activation_kind kind);
 keel_value keel_graph_swiglu(struct keel_graph *, keel_value a, keel_value b); /* silu(a) * b */
-/* Self-attention over qkv [batch, tokens, 3 width]. */
+/* Self-attention over qkv [batch, tokens, 3 width]. segments, int32 [batch, tokens], for sequences that are
+ * packed into one row, and for padding, whose number no token has: a token sees only those of its number. */
 struct keel_attention_spec {
     uint32_t heads;
-    float dropout;      /* on the probabilities */
-    bool bidirectional; /* else causal: a token sees those before it and itself */
+    float dropout;       /* on the probabilities */
+    bool bidirectional;  /* else causal: a token sees those before it and itself */
+    uint32_t window;     /* of those only the ones less than so far away; 0: all */
+    bool alibi;          /* scores fall with the distance (Press, Smith, Lewis 2022) */
+    keel_value segments; /* 0: none */
 };
 keel_value keel_graph_attention(struct keel_graph *, keel_value qkv, const struct keel_attention_spec *);
+/* Cross-attention: queries q [batch, tokens, width] see all keys of kv [batch, keys, 2 width], keys and
+ * values side by side; with segments [batch, tokens] and key_segments [batch, keys], both or neither, those
+ * of their own number, a query without any gives 0. */
+struct keel_cross_attention_spec {
+    uint32_t heads;
+    float dropout;
+    keel_value segments, key_segments;
+};
+keel_value keel_graph_cross_attention(struct keel_graph *, keel_value q, keel_value kv,
+                                      const struct keel_cross_attention_spec *);
 /* Rotary positions (Su et al. 2021): q and k of qkv [batch, tokens, 3 width] turned by angles that grow with
  * the token; base in (1, 1e9], usually 10,000. Heads must be of an even width, at most 256. */
 keel_value keel_graph_rotary(struct keel_graph *, keel_value qkv, uint32_t heads, float base);
@@ -93,6 +107,8 @@ keel_value keel_graph_decode_rows(struct keel_graph *, uint64_t rows, uint64_t s
  * [batch, 1, (heads + 2 kv_heads) w]. The bits are those of keys and values that are repeated. */
 struct keel_decode_spec {
     uint32_t heads, kv_heads; /* a divisor */
+    uint32_t window;          /* of attention, as above */
+    bool alibi;
 };
 keel_value keel_graph_rotary_decode(struct keel_graph *, keel_value qkv, const struct keel_decode_spec *,
                                     float base);
