@@ -208,9 +208,89 @@ static enum keel_status build_largest(struct build *build)
     return reduce(build, KEEL_REDUCE_MAXIMUM);
 }
 
+/* ---- attention (opset 23) ------------------------------------------------------------------------------ */
+
+/* Queries, keys or values as [batch, tokens, heads * width], of those or of [batch, heads, tokens, width]. */
+static enum keel_status heads_side_by_side(struct build *build, uint32_t index, uint32_t heads,
+                                           keel_value *out, struct keel_shape *shape)
+{
+    static const uint32_t tokens_first[] = {0, 2, 1, 3};
+    struct value *x;
+    KEEL_TRY(keel_onnx_operand(build, index, &x));
+    if (x->dims != 3 && (x->dims != 4 || x->size[1] != heads))
+        return keel_onnx_refuse_node(build, "operand %u of %u dimensions; 3, or 4 with %u heads, are covered",
+                                     index, x->dims, heads);
+    KEEL_TRY(keel_onnx_plain(build, x, out));
+    *shape = (struct keel_shape){3, {x->size[0], x->size[1], x->size[2]}};
+    if (x->dims == 3)
+        return KEEL_OK;
+    *shape = (struct keel_shape){3, {x->size[0], x->size[2], heads * x->size[3]}};
+    *out = keel_graph_reshape(build->graph, keel_graph_permute(build->graph, *out, tokens_first), *shape);
+    return keel_graph_status(build->graph);
+}
+
+/* Back to how the operands lay. */
+static enum keel_status give_attended(struct build *build, keel_value at, uint32_t dims, uint32_t heads)
+{
+    static const uint32_t heads_first[] = {0, 2, 1, 3};
+    const struct keel_shape lies = keel_graph_shape(build->graph, at);
+    const uint64_t width = lies.size[2] / heads;
+    if (dims == 3)
+        return keel_onnx_give(build, at, 3, lies.size, false);
+    at = keel_graph_reshape(build->graph, at,
+                            (struct keel_shape){4, {lies.size[0], lies.size[1], heads, width}});
+    const uint64_t size[4] = {lies.size[0], heads, lies.size[1], width};
+    return keel_onnx_give(build, keel_graph_permute(build->graph, at, heads_first), 4, size, false);
+}
+
+/* What the operator may say beside its operands: heads of one number, the usual scale, no mask, no cache. */
+static enum keel_status check_attention(struct build *build, uint32_t heads, uint64_t head_width)
+{
+    const float usual = 1.0F / sqrtf((float)head_width);
+    if (keel_onnx_has_operand(build, 3) || keel_onnx_has_operand(build, 4) || build->node->out_count > 1)
+        return keel_onnx_refuse_node(build, "a mask or a cache; is_causal is covered");
+    if (keel_onnx_integer_attribute(build, "kv_num_heads", heads) != heads)
+        return keel_onnx_refuse_node(build, "fewer heads of keys than of queries are not covered");
+    if (keel_onnx_real_attribute(build, "softcap", 0.0F) != 0.0F ||
+        fabsf(keel_onnx_real_attribute(build, "scale", usual) - usual) > 1e-6F * usual)
+        return keel_onnx_refuse_node(build, "softcap, or a scale that is not 1 / sqrt(%llu)",
+                                     (unsigned long long)head_width);
+    return KEEL_OK;
+}
+
+static enum keel_status build_attention(struct build *build)
+{
+    struct value *q;
+    keel_value part[3];
+    struct keel_shape shape[3];
+    KEEL_TRY(keel_onnx_operand(build, 0, &q));
+    const int64_t heads =
+        keel_onnx_integer_attribute(build, "q_num_heads", q->dims == 4 ? (int64_t)q->size[1] : 0);
+    const bool causal = keel_onnx_integer_attribute(build, "is_causal", 0) != 0;
+    if (heads < 1 || heads > INT32_MAX)
+        return keel_onnx_refuse_node(build, "q_num_heads = %lld", (long long)heads);
+    for (uint32_t i = 0; i < 3; i++)
+        KEEL_TRY(heads_side_by_side(build, i, (uint32_t)heads, &part[i], &shape[i]));
+    if (shape[0].size[2] != shape[1].size[2] || shape[0].size[2] != shape[2].size[2])
+        return keel_onnx_refuse_node(build, "heads of values, or of keys, that are of another width");
+    KEEL_TRY(check_attention(build, (uint32_t)heads, shape[0].size[2] / (uint64_t)heads));
+    if (causal && shape[0].size[1] != shape[1].size[1])
+        return keel_onnx_refuse_node(build, "is_causal with %llu queries and %llu keys",
+                                     (unsigned long long)shape[0].size[1],
+                                     (unsigned long long)shape[1].size[1]);
+    keel_value at;
+    if (causal)
+        at = keel_graph_attention(build->graph, keel_graph_concat(build->graph, part, 3, 2),
+                                  &(struct keel_attention_spec){.heads = (uint32_t)heads});
+    else
+        at =
+            keel_graph_cross_attention(build->graph, part[0], keel_graph_concat(build->graph, part + 1, 2, 2),
+                                       &(struct keel_cross_attention_spec){.heads = (uint32_t)heads});
+    return give_attended(build, at, q->dims, (uint32_t)heads);
+}
+
 const struct keel_onnx_operator keel_onnx_layers[] = {
-    {"Gemm", build_gemm},       {"LayerNormalization", build_layernorm},
-    {"MatMul", build_matmul},   {"ReduceMax", build_largest},
-    {"ReduceMean", build_mean}, {"ReduceSum", build_sum},
-    {"Softmax", build_softmax}, {NULL, NULL},
+    {"Attention", build_attention}, {"Gemm", build_gemm},         {"LayerNormalization", build_layernorm},
+    {"MatMul", build_matmul},       {"ReduceMax", build_largest}, {"ReduceMean", build_mean},
+    {"ReduceSum", build_sum},       {"Softmax", build_softmax},   {NULL, NULL},
 };

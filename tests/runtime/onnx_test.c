@@ -15,6 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LIMIT_NS (600 * KEEL_NS_PER_S)
 
@@ -280,10 +281,13 @@ static void put_message(struct message *m, uint32_t number, const struct message
     put_bytes(m, number, part->at, part->count);
 }
 
-/* operands and results: names by spaces, of which two in a row leave one out; `attribute`: an integer, or
- * NULL */
-static void put_node_with(struct message *graph, const char *name, const char *operation, const char *in,
-                          const char *out, const char *attribute, uint64_t value)
+/* operands and results: names by spaces, of which two in a row leave one out; attributes: integers */
+struct attribute {
+    const char *name; /* NULL: behind the last */
+    uint64_t value;
+};
+static void put_node_of(struct message *graph, const char *name, const char *operation, const char *in,
+                        const char *out, const struct attribute *attributes)
 {
     struct message node = {.count = 0};
     const char *const lists[] = {in, out};
@@ -295,13 +299,18 @@ static void put_node_with(struct message *graph, const char *name, const char *o
         }
     put_text(&node, 3, name);
     put_text(&node, 4, operation);
-    if (attribute != NULL) {
+    for (; attributes != NULL && attributes->name != NULL; attributes++) {
         struct message part = {.count = 0};
-        put_text(&part, 1, attribute);
-        put_integer(&part, 3, value);
+        put_text(&part, 1, attributes->name);
+        put_integer(&part, 3, attributes->value);
         put_message(&node, 5, &part);
     }
     put_message(graph, 1, &node);
+}
+static void put_node_with(struct message *graph, const char *name, const char *operation, const char *in,
+                          const char *out, const char *attribute, uint64_t value)
+{
+    put_node_of(graph, name, operation, in, out, (const struct attribute[]){{attribute, value}, {NULL, 0}});
 }
 
 static void put_node(struct message *graph, const char *name, const char *operation, const char *in,
@@ -378,6 +387,7 @@ START_TEST(what_is_not_covered_is_refused_by_node_and_operator)
         {"last", "Softmax", "", "node last (Softmax): operand 0 is missing"},
         {"last", "Conv", "x table", "node last (Conv): 3 dimensions; images [n, c, h, w] are covered"},
         {"last", "MatMul", "x x", "node last (MatMul): a product of 3 by 3 dimensions"},
+        {"last", "Attention", "x x x", "node last (Attention): q_num_heads = 0"},
         {"last", "Reshape", "x ids", "operand 1 must be known when the graph is read"},
         {"last", "Relu", "table", "its output has 2 dimensions, scores of classes for the data have 3"},
     };
@@ -405,6 +415,56 @@ START_TEST(what_is_not_covered_is_refused_by_node_and_operator)
     nodes = good;
     put_node(&nodes, "again", "Relu", "x", "x");
     refuse_nodes(&nodes, "node again (Relu): its result x is made already");
+}
+END_TEST
+
+/* ---- attention as one node ---- */
+
+/* Rows of the table attend to one another, as queries, keys and values alike; the first `rows` of a sequence.
+ */
+static void attend_true(const int64_t *ids, const float *rows, bool causal, float *out)
+{
+    for (int i = 0; i < 6; i++)
+        for (int h = 0; h < 2; h++) {
+            const float *q = rows + ids[i] * 4 + h * 2L;
+            double p[3], sum = 0.0;
+            for (int j = 0; j < 3; j++) {
+                const float *k = rows + ids[i / 3 * 3 + j] * 4 + h * 2L;
+                p[j] = causal && j > i % 3
+                           ? 0.0
+                           : exp(((double)q[0] * (double)k[0] + (double)q[1] * (double)k[1]) / sqrt(2));
+                sum += p[j];
+            }
+            for (int d = 0; d < 2; d++) {
+                double o = 0.0;
+                for (int j = 0; j < 3; j++)
+                    o += p[j] / sum * (double)rows[ids[i / 3 * 3 + j] * 4 + h * 2L + d];
+                out[i * 4 + h * 2 + d] = (float)o;
+            }
+        }
+}
+
+START_TEST(attention_as_one_node_has_its_logits)
+{
+    static const int64_t ids[6] = {0, 3, 1, 4, 4, 2};
+    static const struct attribute causal[] = {
+        {"q_num_heads", 2}, {"kv_num_heads", 2}, {"is_causal", 1}, {NULL, 0}};
+    static const struct attribute all[] = {{"q_num_heads", 2}, {"kv_num_heads", 2}, {NULL, 0}};
+    float rows[20], logits[24];
+    for (int i = 0; i < 20; i++)
+        rows[i] = (float)(i * 7 % 11 - 5) / 4;
+    struct message model, nodes = {.count = 0};
+    put_tensor(&nodes, "table", KEEL_ONNX_FLOAT, 2, table_shape, rows, sizeof rows, NULL);
+    put_node(&nodes, "rows", "Gather", "table ids", "x");
+    put_node_of(&nodes, "last", "Attention", "x x x", "logits", _i == 0 ? all : causal);
+    whole_model(&nodes, 23, &model);
+    attend_true(ids, rows, _i == 1, logits);
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/keel-onnx-attention-%d.onnx", (int)getpid());
+    ck_ok(keel_file_replace(path, model.at, model.count, 0600));
+    const struct sample sample = {(char *)(void *)(uintptr_t)ids, (char *)logits, sizeof ids, sizeof logits};
+    ck_assert_double_le(difference(path, "host", &sample), 1e-6);
+    unlink(path);
 }
 END_TEST
 
@@ -524,6 +584,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_model_that_is_cut_anywhere_is_refused);
     tcase_add_loop_test(tc, changed_bytes_do_no_harm, 0, MODELS);
     tcase_add_test(tc, what_is_not_covered_is_refused_by_node_and_operator);
+    tcase_add_loop_test(tc, attention_as_one_node_has_its_logits, 0, 2);
     tcase_add_test(tc, numbers_that_are_known_are_refused_where_they_would_be_others);
     tcase_add_test(tc, tensors_that_lie_are_refused);
     tcase_add_test(tc, weights_beside_the_file_are_read_and_no_others);
