@@ -22,14 +22,19 @@ enum { POOL = 20, GUARD_BYTES = 4096, DATA_BYTES_MAX = 65536 };
 /* ---- operations ---- */
 
 /* PITCH: from a row or a matrix to the next, or a number of tokens that comes in sixteens. OPTION: a number
- * that is 0 where something is not wanted. SLICES: struct keel_slices of the dimension at `sized`. */
-enum kind { NUMBER, OPTION, PITCH, REAL, FLAG, BUFFER, SLICES };
+ * that is 0 where something is not wanted; ABSENT: a buffer that is not there then. SLICES: struct
+ * keel_slices of the dimension at `sized`. */
+enum kind { NUMBER, OPTION, PITCH, REAL, FLAG, BUFFER, ABSENT, SLICES };
 struct field {
     const char *name;
     size_t offset, bytes;
     enum kind kind;
     size_t sized;
 };
+static bool is_buffer(const struct field *field)
+{
+    return field->kind == BUFFER || field->kind == ABSENT;
+}
 struct operation {
     const char *name;
     const char *writes; /* "out:in,in": what may be one buffer; "out": apart from all */
@@ -153,6 +158,10 @@ EACH_PLAIN(APPEND)
     {                                                                                                        \
 #name, offsetof(struct type, name), sizeof(void *), BUFFER, 0                                        \
     }
+#define A(type, name)                                                                                        \
+    {                                                                                                        \
+#name, offsetof(struct type, name), sizeof(void *), ABSENT, 0                                        \
+    }
 #define N2(t, a) N(t, a[0]), N(t, a[1])
 #define CONV(t)                                                                                              \
     N(t, shape.batch), N(t, shape.height), N(t, shape.width), N(t, shape.channels),                          \
@@ -171,8 +180,8 @@ EACH_PLAIN(APPEND)
 #define ATTEND(t, p)                                                                                         \
     N(t, p batch), N(t, p tokens), N(t, p heads), N(t, p head_width), F(t, p bidirectional), O(t, p window), \
         O(t, p alibi.heads), O(t, p alibi.first), O(t, p keys), SLICE(t, p), R(t, p dropout_rate),           \
-        B(t, p qkv), B(t, p kv), B(t, p out), B(t, p stats), B(t, p control), B(t, p segments),              \
-        B(t, p key_segments), B(t, p workspace)
+        B(t, p qkv), A(t, p kv), B(t, p out), B(t, p stats), B(t, p control), A(t, p segments),              \
+        A(t, p key_segments), B(t, p workspace)
 #define OP(name, writes, ...)                                                                                \
     {                                                                                                        \
 #name, writes, append_##name,                                                                        \
@@ -449,7 +458,7 @@ static uint64_t draw_whole(struct rig *rig, const struct field *field, bool tame
 {
     if (field->kind == FLAG)
         return draw(rig) % 2;
-    if (field->kind == OPTION && draw(rig) % 2 == 0)
+    if (field->kind == OPTION && draw(rig) % 4 > 0)
         return 0;
     if (field->kind == PITCH && tame)
         return field->bytes == 8 ? 64 : 16;
@@ -488,11 +497,11 @@ static void make(struct rig *rig, const struct operation *operation, unsigned ch
         const uint64_t number = draw_whole(rig, field, tame);
         const uint32_t narrow = (uint32_t)number;
         const float real = draw_real(rig, tame);
-        const bool none = draw(rig) % (tame ? 3 : 16) == 0;
+        const bool none = field->kind == ABSENT ? draw(rig) % 4 > 0 : draw(rig) % (tame ? 3 : 16) == 0;
         struct keel_buffer *buffer =
             none ? NULL : rig->pool[tame ? 4 + (uint64_t)i % (POOL - 4) : draw(rig) % POOL].data;
         ck_assert_uint_le(field->offset + field->bytes, STRUCT_BYTES);
-        if (field->kind == BUFFER)
+        if (is_buffer(field))
             memcpy(at, (const void *)&buffer, sizeof(void *));
         else if (field->kind == REAL)
             memcpy(at, &real, sizeof real);
@@ -669,8 +678,7 @@ static bool make_right(struct rig *rig, const struct operation *operation, unsig
         struct keel_launch_list list = {0};
         make(rig, operation, descriptor);
         for (int i = 0, next = 4; i < FIELDS_MAX && operation->fields[i].bytes != 0; i++)
-            if (operation->fields[i].kind == BUFFER &&
-                (*buffer_at(descriptor, &operation->fields[i]) != NULL))
+            if (is_buffer(&operation->fields[i]) && (*buffer_at(descriptor, &operation->fields[i]) != NULL))
                 *buffer_at(descriptor, &operation->fields[i]) = rig->pool[next++].data;
         const bool right = operation->append(rig->kernels, descriptor, &list) == KEEL_OK;
         keel_launch_list_fini(&list);
@@ -690,7 +698,7 @@ static void each_pair(struct rig *rig, const struct operation *operation, const 
             size_t length = 0;
             memcpy(descriptor, right, STRUCT_BYTES);
             const char *inputs = out->kind == BUFFER ? inputs_of(operation, out->name, &length) : NULL;
-            if (o == i || in->kind != BUFFER || inputs == NULL || *buffer_at(descriptor, out) == NULL ||
+            if (o == i || !is_buffer(in) || inputs == NULL || *buffer_at(descriptor, out) == NULL ||
                 *buffer_at(descriptor, in) == NULL)
                 continue;
             struct keel_launch_list list = {0};
