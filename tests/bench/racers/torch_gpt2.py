@@ -74,4 +74,5 @@ def main():
     print(f"race {statistics.median(seconds[2:]):.6f} {peak}")
 
 
-main()
+if __name__ == "__main__":
+    main()
