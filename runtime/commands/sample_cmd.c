@@ -179,8 +179,9 @@ static enum keel_status open_model(struct sample *sample, const char *path)
     KEEL_TRY(encode_prompt(sample));
     const uint64_t longest = (sample->prompt_count > 0 ? sample->prompt_count : 1) + sample->own->tokens;
     trained->decode = !sample->own->no_cache && keel_inference_decodes(&trained->job, trained->data);
-    if (trained->decode > 0 && sample->prompt_count > KEEL_PROMPT_LEAST)
-        trained->prompt_rows = keel_prompt_rows(trained->job.block);
+    if (trained->decode > 0 && sample->prompt_count > 0)
+        trained->prompt_rows =
+            keel_prompt_rows(sample->prompt_count - 1); /* the last one's logits are wanted */
     trained->only_decode = trained->decode > 0 && longest - 1 <= trained->job.block;
     return keel_trained_open(trained, &sample->own->trained, identity);
 }
@@ -222,7 +223,6 @@ static void print_json(const struct sample *sample)
     keel_json_text(&json, "job", sample->trained.job.name);
     keel_json_text(&json, "directory", sample->trained.directory);
     keel_json_number(&json, "step", sample->trained.info.step);
-    keel_json_text(&json, "weights", sample->own->trained.weights);
     keel_json_number(&json, "seed", sample->sampling.seed);
     keel_json_number(&json, "prompt_tokens", sample->prompt_count);
     keel_json_text(&json, "text", sample->text);
@@ -230,6 +230,7 @@ static void print_json(const struct sample *sample)
     for (size_t i = 0; i < sample->count; i++)
         keel_json_number(&json, NULL, sample->tokens[i]);
     keel_json_close(&json, ']');
+    keel_json_text(&json, "weights", sample->own->trained.weights);
     keel_json_text(&json, "finish_reason", sample->stopped ? "stop" : "length");
     keel_json_bool(&json, "cache", sample->trained.decode > 0);
     keel_json_real(&json, "first_token_s", first_s(sample), 6);

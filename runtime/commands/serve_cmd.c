@@ -97,7 +97,8 @@ static enum keel_status open_model(struct serving *serving, const char *path)
     trained->decode =
         keel_inference_decodes(&trained->job, trained->data) ? (uint32_t)serving->own->slots : 0;
     trained->only_decode = trained->decode > 0;
-    trained->prompt_rows = trained->decode > 0 ? keel_prompt_rows(trained->job.block) : 0;
+    if (trained->decode > 0)
+        trained->prompt_rows = trained->job.block < KEEL_PROMPT_ROWS ? trained->job.block : KEEL_PROMPT_ROWS;
     return keel_trained_open(trained, &serving->own->trained, identity);
 }
 

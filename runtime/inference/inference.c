@@ -195,6 +195,12 @@ enum keel_status keel_inference_read_weight(struct keel_inference *inference, ui
     return keel_queue_finish(keel_engine_queue(engine), keel_deadline_after_ns(inference->stall_ns));
 }
 
+uint32_t keel_prompt_rows(uint64_t tokens)
+{
+    const uint64_t launches = (tokens + KEEL_PROMPT_ROWS_MAX - 1) / KEEL_PROMPT_ROWS_MAX;
+    return tokens < KEEL_PROMPT_LEAST ? 0 : (uint32_t)((tokens + launches - 1) / launches);
+}
+
 bool keel_inference_decodes(const struct keel_job *job, const struct keel_data *data)
 {
     return keel_model_decodes(job, data);
@@ -309,8 +315,9 @@ static enum keel_status decode_token(struct keel_inference *inference, int32_t t
 /* As many as a launch takes of the tokens of slot 0 that nobody asks the logits of. */
 static enum keel_status keep_tokens(struct keel_inference *inference, const int32_t *tokens, uint32_t count)
 {
-    int32_t ids[KEEL_PROMPT_ROWS] = {0}, positions[KEEL_PROMPT_ROWS], slots[KEEL_PROMPT_ROWS] = {0};
-    KEEL_ASSERT(inference->slots == 1 && inference->rows <= KEEL_PROMPT_ROWS);
+    int32_t ids[KEEL_PROMPT_ROWS_MAX] = {0}, positions[KEEL_PROMPT_ROWS_MAX];
+    static const int32_t slots[KEEL_PROMPT_ROWS_MAX];
+    KEEL_ASSERT(inference->slots == 1 && inference->rows <= KEEL_PROMPT_ROWS_MAX);
     for (uint32_t i = 0; i < inference->rows; i++)
         positions[i] = i < count ? (int32_t)(inference->kept_count + i) : -1;
     count = count < inference->rows ? count : inference->rows;

@@ -27,12 +27,11 @@ struct keel_inference_config {
     bool only_decode; /* and no text becomes longer than model.block, nor are there scores: nothing else is
                          made */
 };
-enum { KEEL_PROMPT_ROWS = 32, KEEL_PROMPT_LEAST = 4 /* tokens that are worth a launch of so many rows */ };
-/* At most so many are worth it, of a model that sees `block` tokens. */
-static inline uint32_t keel_prompt_rows(uint32_t block)
-{
-    return block < KEEL_PROMPT_ROWS ? block : KEEL_PROMPT_ROWS;
-}
+/* Tokens of prompts at once: at most KEEL_PROMPT_ROWS where other texts wait for a launch, and MAX where none
+ * does; from LEAST on they are worth a launch of many rows. */
+enum { KEEL_PROMPT_LEAST = 4, KEEL_PROMPT_ROWS = 32, KEEL_PROMPT_ROWS_MAX = 128 };
+/* For so many tokens in the fewest launches, which are alike; 0: they are not worth one. */
+uint32_t keel_prompt_rows(uint64_t tokens);
 /* Whether it can: the bits of text are the same. */
 bool keel_inference_decodes(const struct keel_job *job, const struct keel_data *data);
 /* Errors: of keel_engine_create and of the model. Blocks: kernels may be compiled. */
