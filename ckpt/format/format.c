@@ -116,6 +116,18 @@ uint32_t keel_region_version(const struct keel_region *region)
                                                                             : KEEL_FORMAT_VERSION;
 }
 
+uint32_t keel_region_chunk_bytes(const struct keel_region *region)
+{
+    const uint64_t bytes = keel_region_bytes(region);
+    uint32_t chunk = KEEL_FORMAT_CHUNK_BYTES;
+    if (memcmp(region->extent, region->shape, region->dims * sizeof region->shape[0]) == 0 ||
+        bytes <= KEEL_FORMAT_CHUNK_BYTES_MIN)
+        return chunk;
+    while (chunk > KEEL_FORMAT_CHUNK_BYTES_MIN && chunk > bytes / 8)
+        chunk /= 2;
+    return chunk;
+}
+
 /* Bytes of the whole tensor must fit in 62 bits, so that no later product overflows. */
 static bool shape_fits(const struct keel_region *region)
 {
@@ -382,9 +394,11 @@ static enum keel_status check_record(const struct keel_format_record *record, ui
         !unused_dims_are_zero(record) || keel_region_version(&region) > version)
         return damaged(label, "a record's region makes no sense");
     uint64_t size = record->chunk_bytes;
-    if (record->raw_bytes != keel_region_bytes(&region) || size < KEEL_FORMAT_CHUNK_BYTES_MIN ||
-        size > KEEL_FORMAT_CHUNK_BYTES || size % KEEL_FORMAT_BLOCK_BYTES != 0 ||
-        record->first_chunk != first_chunk || record->chunk_count > chunk_count - first_chunk ||
+    const uint64_t least = version == KEEL_FORMAT_VERSION ? (uint64_t)KEEL_FORMAT_CHUNK_BYTES_MIN_1
+                                                          : (uint64_t)KEEL_FORMAT_CHUNK_BYTES_MIN;
+    if (record->raw_bytes != keel_region_bytes(&region) || size < least || size > KEEL_FORMAT_CHUNK_BYTES ||
+        size % KEEL_FORMAT_BLOCK_BYTES != 0 || record->first_chunk != first_chunk ||
+        record->chunk_count > chunk_count - first_chunk ||
         record->chunk_count != record->raw_bytes / size + (record->raw_bytes % size != 0))
         return damaged(label, "a record's chunks make no sense");
     if (!nonfinite_makes_sense(record))

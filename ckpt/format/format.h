@@ -19,11 +19,12 @@
 #include <stddef.h>
 
 enum {
-    KEEL_FORMAT_VERSION = 1,      /* of shards whose types and names are those of version 1, */
+    KEEL_FORMAT_VERSION = 1,      /* of shards whose types, names and chunks are those of version 1, */
     KEEL_FORMAT_VERSION_WIDE = 2, /* and of the others */
     KEEL_FORMAT_BLOCK_BYTES = 4096,
-    KEEL_FORMAT_CHUNK_BYTES_MIN = 1 << 18,
-    KEEL_FORMAT_CHUNK_BYTES = 1 << 20, /* of the writer; the largest that readers take */
+    KEEL_FORMAT_CHUNK_BYTES_MIN = 1 << 16,   /* in version 2, */
+    KEEL_FORMAT_CHUNK_BYTES_MIN_1 = 1 << 18, /* and in version 1 */
+    KEEL_FORMAT_CHUNK_BYTES = 1 << 20,       /* of the writer; the largest that readers take */
     KEEL_FORMAT_RECORDS_MAX = 1 << 20,
     KEEL_FORMAT_CHUNKS_MAX = 1 << 24,
     KEEL_FORMAT_CHAIN_MAX = 16,  /* bases under a delta chunk */
@@ -215,7 +216,10 @@ const struct keel_format_record *keel_format_record_of(const struct keel_format_
 
 /* UTF-8 of 1 to 127 bytes without control characters: names go into messages, JSON and terminals. */
 bool keel_tensor_name_valid(const char *name);
-/* The version of shards that such a region needs. */
+/* Of each chunk but the last, as our writer cuts it: of a part of a tensor an eighth, down to the smallest,
+ * as another plan wants parts of that; a power of two, so that those of copies and masters fall together. */
+uint32_t keel_region_chunk_bytes(const struct keel_region *region);
+/* The version of shards that such a region needs, by type and name. */
 uint32_t keel_region_version(const struct keel_region *region);
 /* A region that makes sense: name, dtype, dims, box inside the shape, no overflow. INVALID. */
 enum keel_status keel_region_check(const struct keel_region *region);

@@ -234,7 +234,8 @@ static enum keel_status make_save(struct keel_store *store, const struct keel_sa
                                                .rank_count = config->rank_count};
     memcpy(save->header.run, store->run, strlen(store->run)); /* zeros behind it */
     for (uint32_t i = 0; i < config->region_count; i++) {
-        uint32_t version = keel_region_version(&config->regions[i]);
+        const bool small = keel_region_chunk_bytes(&config->regions[i]) < KEEL_FORMAT_CHUNK_BYTES_MIN_1;
+        const uint32_t version = small ? KEEL_FORMAT_VERSION_WIDE : keel_region_version(&config->regions[i]);
         save->header.version = version > save->header.version ? version : save->header.version;
     }
     keel_shard_name(config->rank, save->shard_name);

@@ -95,7 +95,7 @@ static enum keel_status see_same(struct keel_save *save, const struct keel_save_
     enum keel_ckpt_dtype master_dtype = (enum keel_ckpt_dtype)master->dtype;
     uint64_t size = keel_ckpt_dtype_bytes(copy_dtype), master_size = keel_ckpt_dtype_bytes(master_dtype);
     uint64_t from = job->raw_offset / size * master_size, count = job->raw_bytes / size;
-    uint64_t last = (from + count * master_size - 1) / KEEL_FORMAT_CHUNK_BYTES;
+    uint64_t last = (from + count * master_size - 1) / master->chunk_bytes;
     KEEL_TRY(wait_captured(save, master->first_chunk + last + 1));
     const uint8_t *masters = save->arena + save->jobs[master->first_chunk].arena_at + from;
     *out = keel_codec_rounds_same(copy_dtype, master_dtype, save->arena + job->arena_at, masters,

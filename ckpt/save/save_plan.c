@@ -34,7 +34,7 @@ static enum keel_status check_regions(const struct keel_save_config *config)
     uint64_t chunks = 0;
     for (uint32_t i = 0; i < config->region_count; i++) {
         KEEL_TRY(keel_region_check(&config->regions[i]));
-        chunks += keel_region_bytes(&config->regions[i]) / KEEL_FORMAT_CHUNK_BYTES + 1;
+        chunks += keel_region_bytes(&config->regions[i]) / keel_region_chunk_bytes(&config->regions[i]) + 1;
     }
     if (chunks > KEEL_FORMAT_CHUNKS_MAX)
         return keel_fail(KEEL_LIMIT, "a shard holds at most %d chunks; use more ranks",
@@ -74,9 +74,9 @@ static void fill_record(const struct keel_region *region, uint64_t first_chunk,
     memcpy(record->extent, region->extent, used);
     record->raw_bytes = raw_bytes;
     record->first_chunk = first_chunk;
-    record->chunk_bytes = KEEL_FORMAT_CHUNK_BYTES;
+    record->chunk_bytes = keel_region_chunk_bytes(region);
     record->chunk_count =
-        (uint32_t)(raw_bytes / KEEL_FORMAT_CHUNK_BYTES + (raw_bytes % KEEL_FORMAT_CHUNK_BYTES != 0));
+        (uint32_t)(raw_bytes / record->chunk_bytes + (raw_bytes % record->chunk_bytes != 0));
 }
 
 static enum keel_status make_index(struct keel_save *save, const struct keel_save_config *config)
@@ -84,7 +84,8 @@ static enum keel_status make_index(struct keel_save *save, const struct keel_sav
     uint64_t chunks = 0;
     for (uint32_t i = 0; i < config->region_count; i++) {
         uint64_t bytes = keel_region_bytes(&config->regions[i]);
-        chunks += bytes / KEEL_FORMAT_CHUNK_BYTES + (bytes % KEEL_FORMAT_CHUNK_BYTES != 0);
+        uint32_t chunk_bytes = keel_region_chunk_bytes(&config->regions[i]);
+        chunks += bytes / chunk_bytes + (bytes % chunk_bytes != 0);
     }
     save->record_count = config->region_count;
     save->chunk_count = (uint32_t)chunks;
@@ -110,7 +111,7 @@ static void fill_jobs(struct keel_save *save, uint64_t wanted_arena_bytes)
     for (uint32_t r = 0; r < save->record_count; r++) {
         uint64_t left = save->records[r].raw_bytes;
         for (uint64_t at = 0; left > 0;) {
-            uint64_t bytes = left < KEEL_FORMAT_CHUNK_BYTES ? left : KEEL_FORMAT_CHUNK_BYTES;
+            uint64_t bytes = left < save->records[r].chunk_bytes ? left : save->records[r].chunk_bytes;
             uint64_t room = keel_round_up(bytes, KEEL_SAVE_ALIGNMENT_BYTES);
             save->jobs[next++] = (struct keel_save_job){
                 .record = r, .raw_offset = at, .raw_bytes = (uint32_t)bytes, .arena_at = all};

@@ -310,6 +310,28 @@ static const struct {
              {"other_s", "other"}};
 enum { PART_COUNT = sizeof parts / sizeof parts[0] };
 
+/* Where the state came from by which an incident ended: of live ranks, or of the snapshot that was taken
+ * since the one before it, the tier. */
+static void put_source(FILE *out, const struct report *report, size_t at)
+{
+    const json_t *incident = json_array_get(report->events, at);
+    const char *source = number(incident, "heal_bytes") > 0 ? "live ranks" : "";
+    while (at-- > 0) {
+        const json_t *event = json_array_get(report->events, at);
+        if (is_named(event, "recovery") || is_named(event, "restarted"))
+            break;
+        if (!is_named(event, "resumed"))
+            continue;
+        const char *detail = json_string_value(json_object_get(event, "detail"));
+        const char *from = detail != NULL ? strstr(detail, ", from ") : NULL;
+        source = from != NULL ? from + strlen(", from ") : "the run's directory";
+        break;
+    }
+    fputs("<td>", out);
+    put_escaped(out, source);
+    fputs("</td>", out);
+}
+
 /* Columns that are nothing in every incident are left out; so the parts of a row add up to its total. */
 static void put_incidents(FILE *out, const struct report *report)
 {
@@ -333,7 +355,7 @@ static void put_incidents(FILE *out, const struct report *report)
     }
     fputs("<p>Seconds from the last commit before a loss to the first commit after "
           "it.</p>\n<table><tr><th>step</th>"
-          "<th>lost</th><th>cause</th>",
+          "<th>lost</th><th>cause</th><th>state from</th>",
           out);
     for (size_t p = 0; p < PART_COUNT; p++)
         if (used[p])
@@ -347,6 +369,7 @@ static void put_incidents(FILE *out, const struct report *report)
         put_cell(out, json_object_get(event, "step"));
         put_lost(out, event);
         put_cell(out, json_object_get(event, "cause"));
+        put_source(out, report, i);
         for (size_t p = 0; p < PART_COUNT; p++)
             if (used[p])
                 put_cell(out, json_object_get(event, parts[p].field));

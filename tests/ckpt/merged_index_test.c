@@ -441,6 +441,7 @@ START_TEST(a_reshard_opens_the_shards_of_its_row)
     ck_ok(keel_snapshot_whole(snapshot, &all));
     const uint64_t indexes = end_count();
     ck_assert_uint_lt(merged, indexes / 4);
+    ck_assert_uint_lt(stats.read_bytes, stats.wanted_bytes + stats.wanted_bytes / 10);
     printf("note: a reshard of 8 x 8 to 64 x 1: %llu bytes read to open and find it, %llu of all indexes; of "
            "chunks %.2f times what is wanted\n",
            (unsigned long long)merged, (unsigned long long)indexes,

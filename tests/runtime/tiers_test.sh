@@ -157,6 +157,7 @@ check "a node that is wiped, and then all killed: the run goes on to the end" do
 check "with the same bits" same_bits "$plain" "$out"
 check "from the copy that its partner had" said resumed "with [12] shards from copies on other nodes"
 check "and its report says so" grep -q "shards from copies on other nodes" "$out/report.html"
+check "beside what it cost" grep -q "<td></td><td>the nodes' directories, with [12] shards from copies on other nodes and 0 from the store</td>" "$out/report.html"
 
 # Both holders of a piece die, and the run goes on: back to what it committed itself. One may die of the other's loss, or
 # before a snapshot is whole.
