@@ -210,17 +210,19 @@ def half(n):
 
 def stalls(n):
     """Takes nothing of a stream that is more than the systems hold on the way: is let go, and not kept for ever."""
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        s.connect(("127.0.0.1", port))
-        s.settimeout(60)
-        post(s, {"max_tokens": 2000, "stream": True})
-        waiting = select.poll()
-        waiting.register(s, 0)  # what is over is always told
-        over = waiting.poll(120000)
-        data = read_all(s)
-    if b"503" in data[:20]:
-        return note("busy")
+    for _ in range(100):
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            s.connect(("127.0.0.1", port))
+            s.settimeout(60)
+            post(s, {"max_tokens": 2000, "stream": True})
+            waiting = select.poll()
+            waiting.register(s, select.POLLRDHUP)  # its end, where it comes behind all data, or at once
+            over = waiting.poll(120000)
+            data = read_all(s)
+        if not data.startswith(b"HTTP/1.1 503"):
+            break
+        time.sleep(0.05 + random.random() * 0.2)
     return note("stalls", None if over and b"[DONE]" not in data else f"was let in: {data[-60:]}")
 
 
