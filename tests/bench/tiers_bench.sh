@@ -2,11 +2,11 @@
 # What snapshots on nodes cost beside training: bytes that a snapshot takes on all disks, over those of the state, and
 # processor seconds of all processes for each snapshot, over those of a step without any; by tier. Each mix in turn,
 # medians of three rounds. Goal (issue 16): 2% for copies and parity where a snapshot is taken every 50 steps.
-#   TIERS_SHAPE="2 8 256 64"   layers, heads, width, tokens of a sample
+#   TIERS_SHAPE="2 4 128 32"   layers, heads, width, tokens of a sample
 # room: runtime
 set -u
 . "$(dirname "$0")/../demo/lib.sh"
-set -- ${TIERS_SHAPE:-2 8 256 64}
+set -- ${TIERS_SHAPE:-2 4 128 32}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 gpt_job tiers $1 $2 $3 $4 1024 2 1 >"$work/job.conf"
