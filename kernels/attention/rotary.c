@@ -35,6 +35,18 @@ static double exponential(double y)
     return scale * sum;
 }
 
+static enum keel_status check_scaling(const struct keel_rotary_scaling *scaling)
+{
+    const float factor = scaling->factor, span = scaling->high - scaling->low;
+    if (factor != 0.0F && !(factor >= 1.0F && factor <= 0x1p16F))
+        return keel_fail(KEEL_INVALID, "rotary: scaling by %g, which is not in [1, 65536]", (double)factor);
+    if (scaling->context > 0 && !(scaling->low >= 0.0F && scaling->high <= 0x1p10F && span >= 0x1p-10F))
+        return keel_fail(KEEL_INVALID,
+                         "rotary: scaling between %g and %g turns, which are no two in [0, 1024]",
+                         (double)scaling->low, (double)scaling->high);
+    return KEEL_OK;
+}
+
 static enum keel_status check_rotary(const struct keel_rotary *op)
 {
     if (op->batch == 0 || op->tokens == 0 || op->heads == 0 || op->kv_heads == 0 || op->head_width == 0)
@@ -52,6 +64,7 @@ static enum keel_status check_rotary(const struct keel_rotary *op)
                          WIDTH_MAX);
     if (!(op->base > 1.0F && op->base <= 1e9F))
         return keel_fail(KEEL_INVALID, "rotary: base %g is not in (1, 1e9]", (double)op->base);
+    KEEL_TRY(check_scaling(&op->scaling));
     const uint64_t heads = op->heads + 2 * (uint64_t)op->kv_heads;
     const uint64_t bytes = KEEL_BYTES(op->batch, op->tokens, heads, op->head_width, sizeof(float));
     return KEEL_CHECK_OPERANDS(
@@ -65,7 +78,10 @@ enum keel_status keel_op_rotary(struct keel_kernels *kernels, const struct keel_
 {
     KEEL_TRY(check_rotary(op));
     const double ratio = exponential(logarithm((double)op->base) * 2 / op->head_width);
-    const bool given = op->position != NULL;
+    const struct keel_rotary_scaling *scaling = &op->scaling;
+    const double span = (double)scaling->high - (double)scaling->low;
+    const bool given = op->position != NULL, scaled = scaling->factor > 1.0F;
+    const bool mixed = scaled && scaling->context > 0;
     const struct keel_range range = {.global = {given ? op->batch : op->tokens, 1, 1}, .local = {1, 1, 1}};
     return keel_kernels_launch(
         kernels, list, KEEL_MODULE_rotary, "keel_rotary", &range,
@@ -73,5 +89,10 @@ enum keel_status keel_op_rotary(struct keel_kernels *kernels, const struct keel_
                   keel_arg_u32(given), keel_arg_u32(op->batch), keel_arg_u32(op->tokens),
                   keel_arg_u32(op->heads + op->kv_heads), keel_arg_u32(op->kv_heads),
                   keel_arg_u32(op->head_width), keel_arg_u64((uint64_t)(ratio * 0x1p64)),
-                  keel_arg_f32(op->inverse ? -1.0F : 1.0F)));
+                  keel_arg_f32(op->inverse ? -1.0F : 1.0F),
+                  keel_arg_u64(scaled ? (uint64_t)(0x1p64 / (double)scaling->factor) : 0),
+                  keel_arg_u32(mixed ? scaling->context : 0),
+                  keel_arg_u64(mixed ? (uint64_t)((double)scaling->low * 0x1p32) : 0),
+                  keel_arg_u64(mixed ? (uint64_t)(span * 0x1p32) : 0),
+                  keel_arg_u64(mixed ? (uint64_t)(0x1p32 / span) : 0)));
 }

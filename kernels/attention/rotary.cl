@@ -13,6 +13,8 @@
  * base^(-2 / head_width) (rotary.c), angle = t * step_i, what exceeds a turn drops out by itself. The nearest
  * quarter of a turn is taken off, and a polynomial takes the rest, in [-pi / 4, pi / 4].
  *
+ * With scaling (rotary_scale) the angle is t times a smaller step; the next step follows from the one before that.
+ *
  * Error of c and s: below 1e-7, against double, for t up to 2^20. A work-item is alone in its group and turns
  * token t of all sequences, or the token of one. Tunables: KEEL_BY_LANE. Tolerance against the host: none, equal bits. */
 
@@ -24,6 +26,17 @@ static ulong multiply_high(ulong a, ulong b)
     const ulong mask = 0xffffffffUL, a0 = a & mask, a1 = a >> 32, b0 = b & mask, b1 = b >> 32;
     const ulong middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (middle & mask);
     return a1 * b1 + (middle >> 32) + (other >> 32);
+}
+
+/* The step of a pair, slowed down: shares are in parts of 2^64, turns in a context in parts of 2^32. */
+static ulong rotary_scale(ulong step, ulong slow, uint context, ulong low, ulong span, ulong inverse)
+{
+    const ulong turns = multiply_high(step, (ulong)context << 32);
+    if (slow == 0 || (context > 0 && turns >= low + span))
+        return step;
+    if (context == 0 || turns <= low)
+        return multiply_high(step, slow);
+    return multiply_high(step, slow + multiply_high((turns - low) * inverse, 0UL - slow));
 }
 
 /* (cos, sin) of an angle in parts of 2^-64 of a turn. */
@@ -57,7 +70,7 @@ static inline float16 rotary_swap(float16 v)
 
 __kernel void keel_rotary(__global const float *x, __global float *y, __global const int *positions, uint given,
                           uint batch, uint tokens, uint turned, uint copied, uint width, ulong ratio,
-                          float direction)
+                          float direction, ulong slow, uint context, ulong low, ulong span, ulong inverse)
 {
     __local float cosines[WIDTH_MAX];
     __local float sines[WIDTH_MAX];
@@ -67,7 +80,7 @@ __kernel void keel_rotary(__global const float *x, __global float *y, __global c
     const uint token = given ? (uint)positions[item] : item, end = given ? item + 1 : batch;
     ulong step = 0x28be60db9391054aUL;
     for (uint d = 0; d < width; d += 2) {
-        const float2 turn = rotary_turn(token * step);
+        const float2 turn = rotary_turn(token * rotary_scale(step, slow, context, low, span, inverse));
         cosines[d] = turn.x;
         cosines[d + 1] = turn.x;
         sines[d] = -direction * turn.y;

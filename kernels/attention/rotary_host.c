@@ -11,6 +11,26 @@ static uint64_t multiply_high(uint64_t a, uint64_t b)
     return a1 * b1 + (middle >> 32) + (other >> 32);
 }
 
+/* Scaling, as the kernel is given it: shares in parts of 2^64, turns in parts of 2^32. */
+struct scaling {
+    uint64_t slow, low, span, inverse;
+    uint32_t context;
+};
+static uint64_t scale_step(const struct scaling *scaling, uint64_t step)
+{
+    if (scaling->slow == 0)
+        return step;
+    if (scaling->context == 0)
+        return multiply_high(step, scaling->slow);
+    const uint64_t turns = multiply_high(step, (uint64_t)scaling->context << 32);
+    if (turns <= scaling->low)
+        return multiply_high(step, scaling->slow);
+    if (turns - scaling->low >= scaling->span)
+        return step;
+    const uint64_t rest = multiply_high((turns - scaling->low) * scaling->inverse, 0 - scaling->slow);
+    return multiply_high(step, scaling->slow + rest);
+}
+
 struct turn {
     float cosine, sine;
 };
@@ -57,12 +77,17 @@ static void host_rotary(KEEL_HOST_ARGUMENTS)
     const uint32_t turned = u32_at(arguments, 6), width = u32_at(arguments, 8);
     const uint64_t ratio = u64_at(arguments, 9), copied = (uint64_t)u32_at(arguments, 7) * width;
     const float direction = f32_at(arguments, 10);
+    const struct scaling scaling = {.slow = u64_at(arguments, 11),
+                                    .context = u32_at(arguments, 12),
+                                    .low = u64_at(arguments, 13),
+                                    .span = u64_at(arguments, 14),
+                                    .inverse = u64_at(arguments, 15)};
     for (uint64_t row = 0; row < (uint64_t)batch * tokens; row++) {
         const uint64_t token = positions != NULL ? (uint32_t)positions[row] : row % tokens;
         const uint64_t begin = row * ((uint64_t)turned * width + copied);
         uint64_t step = UINT64_C(0x28be60db9391054a);
         for (uint32_t d = 0; d < width; d += 2, step = multiply_high(step, ratio)) {
-            struct turn turn = turn_of(token * step);
+            struct turn turn = turn_of(token * scale_step(&scaling, step));
             turn.sine = direction * turn.sine;
             for (uint64_t head = 0; head < turned; head++) {
                 const uint64_t at = begin + head * width + d;

@@ -63,8 +63,9 @@ static enum keel_status attention_grad(struct golden_run *run, const uint32_t *s
     return keel_op_attention_grad(run->kernels, &op, &run->list);
 }
 
-/* batch, tokens, heads, width of a head, base, whether inverse (1) or of positions (2), whether in place,
- * heads of keys (0: as many) */
+enum { IN_PLACE = 1, SLOWER = 2, LLAMA_3 = 4 };
+/* batch, tokens, heads, width of a head, base, whether inverse (1) or of positions (2), what of these, heads
+ * of keys (0: as many) */
 static enum keel_status rotary(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_rotary op = {.batch = shape[0],
@@ -74,12 +75,17 @@ static enum keel_status rotary(struct golden_run *run, const uint32_t *shape)
                              .head_width = shape[3],
                              .base = (float)shape[4],
                              .inverse = shape[5] == 1};
+    if (shape[6] & SLOWER)
+        op.scaling = (struct keel_rotary_scaling){.factor = 4.0F};
+    if (shape[6] & LLAMA_3)
+        op.scaling = (struct keel_rotary_scaling){8.0F, 1.0F, 4.0F, 256};
     const uint64_t heads = op.heads + 2 * (uint64_t)op.kv_heads;
     const uint64_t count = heads * op.batch * op.tokens * op.head_width;
-    op.qkv = golden_floats(run, "qkv", shape[6] ? GOLDEN_UPDATED : GOLDEN_INPUT, count, -2.0F, 2.0F);
+    op.qkv =
+        golden_floats(run, "qkv", shape[6] & IN_PLACE ? GOLDEN_UPDATED : GOLDEN_INPUT, count, -2.0F, 2.0F);
     if (shape[5] == 2)
         op.position = golden_ids(run, "position", op.batch, 70000);
-    op.out = shape[6] ? op.qkv : golden_output(run, "out", count);
+    op.out = shape[6] & IN_PLACE ? op.qkv : golden_output(run, "out", count);
     return golden_ready(run) ? keel_op_rotary(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
@@ -146,6 +152,8 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(attention_decode, decode, "5x2x17-of-32-in-3", 0x3e7d56e4bdf32511, 5, 2, 17, 32, 32, 1, 3),
     GOLDEN_CASE(rotary, rotary, "1x1x1x2", 0xde78e79658d63723, 1, 1, 1, 2, 10000, 0, 0),
     GOLDEN_CASE(rotary, rotary, "2x37x3x10", 0x67b823f092f7c5a7, 2, 37, 3, 10, 10000, 0, 0),
+    GOLDEN_CASE(rotary, rotary, "1x331x2x12-slower", 0x6aecea6b64d92e3a, 1, 331, 2, 12, 10000, 0, SLOWER),
+    GOLDEN_CASE(rotary, rotary, "2x1030x1x34-llama3", 0xd1bab7dc651389d4, 2, 1030, 1, 34, 500, 0, LLAMA_3),
     GOLDEN_CASE(rotary, rotary, "1x1201x1x64-inverse", 0x816f5640f38400ea, 1, 1201, 1, 64, 500, 1, 0),
     GOLDEN_CASE(rotary, rotary, "3x5x2x18-in-place", 0x1d7b751f06790194, 3, 5, 2, 18, 10000, 0, 1),
     GOLDEN_CASE(rotary, rotary, "5x1x4x34-by-2-positions", 0x02c24c8e3909cae8, 5, 1, 4, 34, 10000, 2, 0, 2),

@@ -16,6 +16,22 @@ static void print_tail(struct keel_json *json, const struct keel_job *job)
     keel_json_close(json, '}');
 }
 
+/* rope_scaling, as transformers reads it. */
+static void print_scaling(struct keel_json *json, const struct keel_job *job)
+{
+    if (job->rope_factor <= 1.0F)
+        return;
+    keel_json_open(json, "rope_scaling", '{');
+    keel_json_text(json, "rope_type", job->rope_context > 0 ? "llama3" : "linear");
+    keel_json_real(json, "factor", (double)job->rope_factor, DIGITS);
+    if (job->rope_context > 0) {
+        keel_json_real(json, "low_freq_factor", 1.0, DIGITS);
+        keel_json_real(json, "high_freq_factor", 4.0, DIGITS);
+        keel_json_number(json, "original_max_position_embeddings", job->rope_context);
+    }
+    keel_json_close(json, '}');
+}
+
 static void print_llama(struct keel_json *json, const struct keel_job *job, uint32_t vocab)
 {
     const struct keel_llama_config llama = {.width = job->width, .hidden = job->hidden};
@@ -30,6 +46,7 @@ static void print_llama(struct keel_json *json, const struct keel_job *job, uint
     keel_json_number(json, "max_position_embeddings", job->block);
     keel_json_real(json, "rms_norm_eps", norm_epsilon, DIGITS);
     keel_json_real(json, "rope_theta", (double)job->rope_base, DIGITS);
+    print_scaling(json, job);
     keel_json_text(json, "hidden_act", "silu");
     keel_json_bool(json, "attention_bias", false);
     keel_json_bool(json, "mlp_bias", false);

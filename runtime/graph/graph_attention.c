@@ -285,23 +285,37 @@ keel_value keel_graph_rotary_decode(struct keel_graph *graph, keel_value qkv,
                                     const struct keel_decode_spec *spec, float base)
 {
     KEEL_ASSERT(spec != NULL);
-    return KEEL_NODE(
-        graph, .op = KEEL_OP_ROTARY_DECODE, .in = {qkv, graph->position},
-        .attributes = {.rotary = {.heads = spec->heads, .kv_heads = spec->kv_heads, .base = base}});
+    return KEEL_NODE(graph, .op = KEEL_OP_ROTARY_DECODE, .in = {qkv, graph->position},
+                     .attributes = {.rotary = {.heads = spec->heads,
+                                               .kv_heads = spec->kv_heads,
+                                               .base = base,
+                                               .scaling = spec->scaling}});
+}
+
+keel_value keel_graph_rotary_scaled(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base,
+                                    const struct keel_rotary_scaling *scaling)
+{
+    KEEL_ASSERT(scaling != NULL);
+    if (graph->position != 0)
+        return keel_graph_rotary_decode(
+            graph, qkv, &(struct keel_decode_spec){.heads = heads, .kv_heads = heads, .scaling = *scaling},
+            base);
+    return KEEL_NODE(graph, .op = KEEL_OP_ROTARY, .in = {qkv},
+                     .attributes = {.rotary = {.heads = heads, .base = base, .scaling = *scaling}});
 }
 
 keel_value keel_graph_rotary(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base)
 {
-    if (graph->position != 0)
-        return keel_graph_rotary_decode(graph, qkv,
-                                        &(struct keel_decode_spec){.heads = heads, .kv_heads = heads}, base);
-    return KEEL_NODE(graph, .op = KEEL_OP_ROTARY, .in = {qkv},
-                     .attributes = {.rotary = {.heads = heads, .base = base}});
+    return keel_graph_rotary_scaled(graph, qkv, heads, base, &(struct keel_rotary_scaling){.factor = 1.0F});
 }
 
 static bool infer_base(struct keel_infer *infer)
 {
     const float base = infer->node->attributes.rotary.base;
+    const struct keel_rotary_scaling *scaling = &infer->node->attributes.rotary.scaling;
+    const float factor = scaling->factor;
+    if (factor != 0.0F && !(factor >= 1.0F && factor <= 0x1p16F))
+        return keel_infer_refuse(infer, "scaling by %g is not in [1, 65536]", (double)factor);
     return (base > 1.0F && base <= 1e9F) ||
            keel_infer_refuse(infer, "the base %g is not in (1, 1e9]", (double)base);
 }
@@ -358,6 +372,7 @@ static enum keel_status emit_rotary(struct keel_emit *emit, const struct keel_ir
                                    .head_width =
                                        (uint32_t)(shape->size[2] / (heads + 2 * (uint64_t)kv_heads)),
                                    .base = node->attributes.rotary.base,
+                                   .scaling = node->attributes.rotary.scaling,
                                    .inverse = node->attributes.rotary.inverse,
                                    .qkv = buffer_of(emit, node->in[0]),
                                    .out = buffer_of(emit, node->out[0]),

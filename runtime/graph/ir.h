@@ -64,6 +64,7 @@ struct keel_attributes {
             uint32_t heads;
             uint32_t kv_heads; /* of rotary_decode */
             float base;
+            struct keel_rotary_scaling scaling;
             bool inverse;
         } rotary;
         struct {

@@ -96,6 +96,13 @@ static const struct keel_ini_key keys[] = {
      "llama: width of the perceptron; 0: 8/3 of the width, in whole 32"},
     {"model", "rope_base", KEEL_INI_FLOAT, FIELD(rope_base), "10000", 1.5, 1e9, NULL,
      BITS | LATER | OF_MODELS(LLAMA), "llama: base of the rotary positions"},
+    {"model", "rope_factor", KEEL_INI_FLOAT, FIELD(rope_factor), "1", 1, 65536, NULL,
+     BITS | LATER | OF_MODELS(LLAMA), "llama: by how much rotary angles grow more slowly, for longer texts"},
+    {"model", "rope_context", KEEL_INI_U32, FIELD(rope_context), "0", 0, 1 << 30, NULL,
+     BITS | LATER | OF_MODELS(LLAMA),
+     "llama: with rope_factor, tokens that a model was made for: those that turn seldom in it are slower, as "
+     "in "
+     "Llama 3.1; 0: all are"},
     {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, KEEL_RESNET_STAGES_MAX, NULL,
      BITS | OF_MODELS(RESNET),
      "resnet: stages, each with twice the channels and half the height and width of the one before"},

@@ -76,6 +76,8 @@ static enum keel_status build_llama(struct keel_graph *graph, const struct keel_
                                              .kv_heads = job->kv_heads != 0 ? job->kv_heads : job->heads,
                                              .hidden = job->hidden,
                                              .rope_base = job->rope_base,
+                                             .rope_factor = job->rope_factor,
+                                             .rope_context = job->rope_context,
                                              .tied = job->tied};
     return keel_model_llama(graph, &config);
 }

@@ -65,13 +65,16 @@ static keel_value share_heads(const struct model *model, keel_value x)
 static keel_value attend_all(const struct model *model, keel_value qkv)
 {
     const struct keel_llama_config *config = model->config;
-    const struct keel_decode_spec shared = {.heads = config->heads, .kv_heads = config->kv_heads};
+    const struct keel_rotary_scaling scaling = {config->rope_factor, 1.0F, 4.0F, config->rope_context};
+    const struct keel_decode_spec shared = {
+        .heads = config->heads, .kv_heads = config->kv_heads, .scaling = scaling};
     const struct keel_attention_spec all = {.heads = config->heads};
     struct keel_graph *graph = model->graph;
     if (keel_part_decodes(graph))
         return keel_graph_attention_decode(
             graph, keel_graph_rotary_decode(graph, qkv, &shared, config->rope_base), &shared);
-    return keel_graph_attention(graph, keel_graph_rotary(graph, qkv, config->heads, config->rope_base), &all);
+    return keel_graph_attention(
+        graph, keel_graph_rotary_scaled(graph, qkv, config->heads, config->rope_base, &scaling), &all);
 }
 
 static keel_value attend(const struct model *model, uint32_t number, keel_value x)

@@ -7,10 +7,23 @@
 struct shape {
     uint32_t batch, tokens, heads, width;
     float base;
+    struct keel_rotary_scaling scaling;
 };
+#define AS_IS                                                                                                \
+    {                                                                                                        \
+        0, 0, 0, 0                                                                                           \
+    }
 static const struct shape shapes[] = {
-    {1, 1, 1, 2, 10000}, {2, 37, 3, 10, 10000}, {1, 130, 2, 64, 10000},
-    {1, 9, 1, 34, 1.5F}, {1, 3000, 1, 4, 2},    {1, 40, 1, 256, 1e9F},
+    {1, 1, 1, 2, 10000, AS_IS},
+    {2, 37, 3, 10, 10000, AS_IS},
+    {1, 130, 2, 64, 10000, AS_IS},
+    {1, 9, 1, 34, 1.5F, AS_IS},
+    {1, 3000, 1, 4, 2, AS_IS},
+    {1, 40, 1, 256, 1e9F, AS_IS},
+    {1, 900, 1, 8, 100, {1, 0, 0, 0}},
+    {1, 900, 2, 8, 100, {4, 0, 0, 0}},
+    {1, 2000, 1, 64, 500, {8, 1, 4, 256}},
+    {1, 70, 1, 34, 500000, {32, 0.5F, 3.25F, 64}},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -19,12 +32,24 @@ static uint64_t count_of(const struct shape *s)
     return 3 * (uint64_t)s->batch * s->tokens * s->heads * s->width;
 }
 
+/* Llama 3's recipe, by wavelengths. */
+static double scaled_true(const struct keel_rotary_scaling *scaling, double frequency)
+{
+    const double wave = 2 * 3.14159265358979323846 / frequency, turns = scaling->context / wave;
+    if (scaling->factor == 0)
+        return frequency;
+    if (scaling->context == 0 || turns < (double)scaling->low)
+        return frequency / (double)scaling->factor;
+    const double s = fmin((turns - (double)scaling->low) / (double)(scaling->high - scaling->low), 1);
+    return (1 - s) * frequency / (double)scaling->factor + s * frequency;
+}
+
 static void turn_true(const struct shape *s, const double *x, double *y)
 {
     const uint64_t part = (uint64_t)s->heads * s->width;
     for (uint64_t e = 0; e < count_of(s); e += 2) {
         const uint64_t t = e / (3 * part) % s->tokens, d = e % s->width;
-        double angle = (double)t * pow((double)s->base, -(double)d / s->width);
+        double angle = (double)t * scaled_true(&s->scaling, pow((double)s->base, -(double)d / s->width));
         if (e % (3 * part) >= 2 * part)
             angle = 0;
         y[e] = x[e] * cos(angle) - x[e + 1] * sin(angle);
@@ -41,6 +66,7 @@ static float *turn(const struct shape *s, struct rig_device *on, const float *x,
                              .kv_heads = s->heads,
                              .head_width = s->width,
                              .base = s->base,
+                             .scaling = s->scaling,
                              .inverse = inverse};
     float *y = rig_numbers(0, count_of(s));
     op.qkv = rig_buffer(on, x, count_of(s) * sizeof *x);
@@ -94,7 +120,7 @@ END_TEST
 START_TEST(cosines_and_sines_are_within_1e_7_far_out)
 {
     rig_open();
-    const struct shape s = {1, 1 << 20, 1, 2, 10000};
+    const struct shape s = {1, 1 << 20, 1, 2, 10000, AS_IS};
     float *x = calloc(count_of(&s), sizeof *x);
     ck_assert_ptr_nonnull(x);
     for (uint64_t t = 0; t < s.tokens; t++)
@@ -118,7 +144,7 @@ END_TEST
 START_TEST(the_gradient_turns_back)
 {
     rig_open();
-    const struct shape s = {2, 9, 2, 6, 100};
+    const struct shape s = {2, 9, 2, 6, 100, {8, 0.25F, 4, 3}};
     const uint64_t count = count_of(&s);
     float *x = rig_numbers(1, count), *dy = rig_numbers(2, count), *dx = turn(&s, &rig[0], dy, true, false);
     double *at = doubles(x, count), *y = doubles(NULL, count), worst = 0, largest = 0;
@@ -214,6 +240,15 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     for (size_t i = 0; i < sizeof bases / sizeof bases[0]; i++) {
         op.base = bases[i];
         ck_status(keel_op_rotary(on->kernels, &op, &list), KEEL_INVALID);
+    }
+    static const struct keel_rotary_scaling wrong[] = {
+        {0.5F, 0, 0, 0}, {NAN, 0, 0, 0},  {INFINITY, 0, 0, 0}, {0x1p17F, 0, 0, 0},
+        {8, 4, 1, 256},  {8, -1, 4, 256}, {8, 1, 2048, 256},   {8, NAN, 4, 256}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        op = right;
+        op.scaling = wrong[i];
+        ck_status(keel_op_rotary(on->kernels, &op, &list), KEEL_INVALID);
+        ck_assert_ptr_nonnull(strstr(keel_detail(), "rotary: scaling"));
     }
     op = right;
     op.head_width = 7;

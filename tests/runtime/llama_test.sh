@@ -33,8 +33,8 @@ heads = 4
 block = 24
 END
 }
-{ job grouped; printf 'kv_heads = 2\nwidth = 32\ntied = false\nhidden = 40\nrope_base = 5000\n'; } >"$root/grouped.conf"
-{ job tied; printf 'width = 24\n'; } >"$root/tied.conf"
+{ job grouped; printf 'kv_heads = 2\nwidth = 32\ntied = false\nhidden = 40\nrope_base = 5000\nrope_factor = 8\nrope_context = 16\n'; } >"$root/grouped.conf"
+{ job tied; printf 'width = 24\nrope_factor = 2\n'; } >"$root/tied.conf"
 
 for name in grouped tied; do
     "$KEEL" run "$root/$name.conf" --out "$root/$name" >"$root/log" 2>"$root/errors"
@@ -51,8 +51,10 @@ for name in grouped tied; do
     check "$name: with the same loss" grep -qFf "$root/log" "$root/$name.json"
 done
 check "the configuration says what the job does" grep -q '"hidden_size":32,"intermediate_size":40,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2' "$root/grouped-hf/config.json"
+check "and how positions are scaled" grep -q '"rope_scaling":{"rope_type":"llama3","factor":8.000000,"low_freq_factor":1.000000,"high_freq_factor":4.000000,"original_max_position_embeddings":16}' "$root/grouped-hf/config.json"
+check "all of them alike" grep -q '"rope_scaling":{"rope_type":"linear","factor":2.000000}' "$root/tied-hf/config.json"
 check "and what is a default" grep -q '"intermediate_size":64,.*"num_key_value_heads":4,.*"tie_word_embeddings":true' "$root/tied-hf/config.json"
-"$KEEL" plan "$root/tied/job.conf" --config-json --set model.kind=bert >"$root/log" 2>"$root/errors"
+"$KEEL" plan "$root/tied/job.conf" --config-json --set model.kind=bert --set model.rope_factor=1 >"$root/log" 2>"$root/errors"
 check "another model has none" grep -q 'of llama, and of gpt with model.bias, there is a config.json' "$root/errors"
 "$KEEL" eval "$root/tied-in" --set model.tied=false --data "$text" >"$root/log" 2>"$root/errors"
 check "a head of its own is missed by name" grep -q 'no tensor lm_head.weight' "$root/errors"

@@ -87,6 +87,16 @@ uint64_t keel_attention_decode_workspace_bytes(const struct keel_attention_decod
 enum keel_status keel_op_attention_decode(struct keel_kernels *, const struct keel_attention_decode *,
                                           struct keel_launch_list *);
 
+/* Angles of rotary positions that grow more slowly, for longer texts than a model was trained on. factor 1,
+ * or 0: as they are. context 0: all by 1 / factor (linear interpolation; Chen et al. 2023). Else as Llama 3
+ * does (Grattafiori et al. 2024): a pair that turns r times in `context` tokens, by 1 / factor where r <=
+ * low, not at all where r >= high, and between these by s + (1 - s) / factor with s = (r - low) / (high -
+ * low). factor is 1 to 2^16; 0 <= low < high <= 2^10, high - low at least 2^-10. */
+struct keel_rotary_scaling {
+    float factor, low, high;
+    uint32_t context;
+};
+
 /* Rotary position embedding (Su et al. 2021) of q and k in qkv, whose layout is that of attention: elements
  * 2i and 2i + 1 of each head of token t turn by the angle t * base^(-2i / head_width), base usually 10,000; v
  * is copied. `inverse` turns back: that is the gradient, and undoes the operation but for rounding. Angles
@@ -98,6 +108,7 @@ enum keel_status keel_op_attention_decode(struct keel_kernels *, const struct ke
 struct keel_rotary {
     uint32_t batch, tokens, heads, kv_heads, head_width;
     float base;
+    struct keel_rotary_scaling scaling;
     bool inverse;
     struct keel_buffer *qkv, *out, *position /* or NULL */;
 };

@@ -9,6 +9,7 @@
 #define KEEL_GRAPH_H
 
 #include <keel/api.h>
+#include <keel/attention_ops.h>
 #include <keel/kernels.h>
 #include <keel/status.h>
 #include <keel/tensor_ops.h>
@@ -89,6 +90,9 @@ keel_value keel_graph_cross_attention(struct keel_graph *, keel_value q, keel_va
 /* Rotary positions (Su et al. 2021): q and k of qkv [batch, tokens, 3 width] turned by angles that grow with
  * the token; base in (1, 1e9], usually 10,000. Heads must be of an even width, at most 256. */
 keel_value keel_graph_rotary(struct keel_graph *, keel_value qkv, uint32_t heads, float base);
+/* The same with angles that grow more slowly. */
+keel_value keel_graph_rotary_scaled(struct keel_graph *, keel_value qkv, uint32_t heads, float base,
+                                    const struct keel_rotary_scaling *);
 /* From here on the graph is of the newest token alone of each of `batch` sequences (Pope et al. 2022): its
  * values have 1 token where they had all. Causal attention is to it and to those before it, whose keys and
  * values the graph keeps from one evaluation to the next, for at most `tokens` of them, as parameters of no
@@ -109,6 +113,7 @@ struct keel_decode_spec {
     uint32_t heads, kv_heads; /* a divisor */
     uint32_t window;          /* of attention, as above */
     bool alibi;
+    struct keel_rotary_scaling scaling; /* of rotary positions */
 };
 keel_value keel_graph_rotary_decode(struct keel_graph *, keel_value qkv, const struct keel_decode_spec *,
                                     float base);

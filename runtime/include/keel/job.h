@@ -85,6 +85,8 @@ struct keel_job {
     bool bias, tied;
     uint32_t kv_heads, hidden;   /* llama; 0: as heads; 8/3 of the width */
     float rope_base;             /* llama */
+    float rope_factor;           /* llama */
+    uint32_t rope_context;       /* llama */
     uint32_t stages, stem;       /* resnet; enum keel_stem_kind */
     uint32_t experts;            /* moe */
     float capacity, balance;     /* moe: places of an expert over its fair share; weight of the loss */

@@ -59,6 +59,10 @@ struct keel_llama_config {
     uint32_t kv_heads; /* of keys and values, a divisor of heads, which are 64 at most */
     uint32_t hidden;   /* of a perceptron; 0: 8/3 of the width, in whole 32 */
     float rope_base;   /* of rotary positions */
+    /* Slower by this, 0 or 1: not; of a context of 0 tokens: all, else as Llama 3 does, between 1 and 4
+     * turns. */
+    float rope_factor;
+    uint32_t rope_context;
     bool tied;
 };
 /* Llama (Touvron et al. 2023) with the names and layouts of Hugging Face's LlamaForCausalLM; its rms_norm_eps
