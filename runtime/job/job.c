@@ -34,6 +34,7 @@ _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)K
 #define TOP_K_LEAST  0.0002 /* whose blocks are almost as long as they can be */
 #define TOP_K_MOST   0.5
 #define BYTES_MAX    1e15
+enum { MICROBATCHES_MAX = 65536 };
 
 /* The mark: whether the bits of the run depend on the key, which is then part of the job's identity (LATER
  * too: only where it is not the default, so that runs begun before there was such a key are known); and which
@@ -145,9 +146,11 @@ static const struct keel_ini_key keys[] = {
      "move training images by up to so many pixels, likewise"},
     {"train", "steps", KEEL_INI_U64, FIELD(steps), "300", 0, STEP_MAX, NULL, FREE,
      "optimizer steps of the run; 0: evaluate the newest snapshot, or the first weights, and end"},
-    {"train", "microbatches", KEEL_INI_U32, FIELD(microbatches), "1", 1, 65536, NULL, BITS,
+    {"train", "microbatches", KEEL_INI_U32, FIELD(microbatches), "1", 1, MICROBATCHES_MAX, NULL, BITS,
      "microbatches per shard and step"},
     {"train", "batch", KEEL_INI_U32, FIELD(batch), "4", 1, 65536, NULL, BITS, "samples per microbatch"},
+    {"train", "total_batch", KEEL_INI_U64, FIELD(total_batch), "0", 0, STEP_MAX, NULL, FREE,
+     "samples of a step, over all shards, of which train.microbatches follow; 0: shards x microbatches x batch"},
     {"train", "lr", KEEL_INI_FLOAT, FIELD(learning_rate), "1e-3", 0, 10, NULL, BITS, "highest learning rate"},
     {"train", "decay", KEEL_INI_CHOICE, FIELD(decay), "cosine", 0, 0, "cosine|linear|constant|wsd",
      BITS | LATER,
@@ -498,6 +501,26 @@ static enum keel_status settle_gradients(struct keel_job *job)
     return KEEL_OK;
 }
 
+/* The microbatches belong to the identity, whichever way they are asked for. */
+static enum keel_status settle_batch(struct keel_job *job)
+{
+    const uint64_t each = (uint64_t)job->shards * job->batch, microbatches = job->total_batch / each;
+    if (job->total_batch == 0)
+        return KEEL_OK;
+    if (job->total_batch % each != 0 || microbatches > MICROBATCHES_MAX)
+        return keel_fail(KEEL_INVALID,
+                         "train.total_batch = %" PRIu64 " is no multiple, up to %d times, of job.shards = %u x "
+                         "train.batch = %u: give a multiple of %" PRIu64 ", or another train.batch",
+                         job->total_batch, MICROBATCHES_MAX, job->shards, job->batch, each);
+    if (job->microbatches != 1 && job->microbatches != microbatches)
+        return keel_fail(KEEL_INVALID,
+                         "train.microbatches = %u and train.total_batch = %" PRIu64 ", of which %" PRIu64
+                         " follow, do not agree: leave one of them out",
+                         job->microbatches, job->total_batch, microbatches);
+    job->microbatches = (uint32_t)microbatches;
+    return KEEL_OK;
+}
+
 static bool is_scale(float scale)
 {
     int exponent;
@@ -675,6 +698,7 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
             job.steps > 0 ? job.steps
                           : steps_of_file; /* settled here, so that a longer run later keeps its schedule */
     KEEL_TRY(settle_gradients(&job));
+    KEEL_TRY(settle_batch(&job));
     KEEL_TRY(check_job(&job));
     *out = job;
     return KEEL_OK;

@@ -109,6 +109,9 @@ static const struct bad bad[] = {
     {"[train]\nrestart_growth = 2\n", NULL, "give train.restart_steps"},
     {"[train]\ndecay = wsd\ncooldown_steps = 290\n", NULL, "more than the 300 steps"},
     {"[train]\nlr_scale = *.bias\n", NULL, "PATTERN:FACTOR"},
+    {"[train]\ntotal_batch = 40\n", NULL, "give a multiple of 16, or another train.batch"},
+    {"[train]\ntotal_batch = 2000000\n", NULL, "no multiple, up to 65536 times"},
+    {"[train]\ntotal_batch = 48\nmicrobatches = 2\n", NULL, "of which 3 follow, do not agree"},
     {"[train]\nlora_alpha = 8\n", NULL, "say nothing without train.lora_rank"},
     {"[train]\nlora_rank = 8\nfreeze = h.0.*\n", NULL, "all but the adapters is frozen"},
     {"[train]\nlr_scale = *.bias:0\n", NULL, "train.freeze is for 0"},
@@ -265,6 +268,20 @@ START_TEST(a_learning_rate_is_a_function_of_the_step)
     snprintf(text, sizeof text, "[train]\nsteps = 110\nlr = 1\nmin_lr = 0.1\n%s", of->keys);
     ck_ok(load(text, NULL, &job));
     ck_assert_double_eq_tol((double)keel_job_learning_rate(&job, of->step), of->rate, 1e-6);
+}
+END_TEST
+
+START_TEST(microbatches_follow_from_the_samples_of_a_step)
+{
+    struct keel_job job, same;
+    char one[KEEL_IDENTITY_BYTES], other[KEEL_IDENTITY_BYTES];
+    ck_ok(load("[train]\ntotal_batch = 48\n", NULL, &job));
+    ck_assert_uint_eq(job.microbatches, 3);
+    ck_ok(load("[train]\nmicrobatches = 3\n", NULL, &same));
+    keel_job_identity(&job, 1, one);
+    keel_job_identity(&same, 1, other);
+    ck_assert_str_eq(one, other);
+    ck_ok(load("[train]\nmicrobatches = 3\n", "train.total_batch=48", &same));
 }
 END_TEST
 
@@ -513,6 +530,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_missing_file_is_named);
     tcase_add_loop_test(tc, a_learning_rate_is_a_function_of_the_step, 0,
                         sizeof schedules / sizeof schedules[0]);
+    tcase_add_test(tc, microbatches_follow_from_the_samples_of_a_step);
     tcase_add_test(tc, a_constant_rate_does_not_depend_on_the_number_of_steps);
     tcase_add_test(tc, bulk_data_are_sealed_when_the_job_says_so);
     tcase_add_test(tc, identity_follows_what_the_bits_depend_on);

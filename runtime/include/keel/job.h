@@ -104,6 +104,7 @@ struct keel_job {
     /* [train] */
     uint64_t steps;        /* 0: evaluate what there is */
     uint32_t microbatches; /* per shard and step */
+    uint64_t total_batch;  /* of which they follow; 0: they were given */
     uint32_t batch;        /* sequences per microbatch */
     float learning_rate, min_learning_rate;
     uint32_t decay;                     /* enum keel_decay */
