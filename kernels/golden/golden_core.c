@@ -342,11 +342,12 @@ static enum keel_status embedding_grad(struct golden_run *run, const uint32_t *s
 
 static const float grown_scale = 0x1.8p+15F; /* 2^15, and half of the good steps to the next */
 
-/* rows, vocabulary, with gradient, which is scaled; slices of the vocabulary */
+/* rows, vocabulary, with gradient, which is scaled; slices of the vocabulary; eighths of label smoothing */
 static enum keel_status cross_entropy(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_cross_entropy op = {.rows = shape[0], .vocab = shape[1], .scale = 0x1.1c71c8p-4F};
     op.vocab_slices = all_slices(shape[4], op.vocab);
+    op.smoothing = (float)shape[5] / 8.0F;
     const uint64_t count = (uint64_t)op.rows * op.vocab;
     op.logits = golden_floats(run, "logits", GOLDEN_INPUT, count, -9.0F, 9.0F);
     op.targets = golden_ids(run, "targets", op.rows, op.vocab);
@@ -558,6 +559,8 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(cross_entropy, cross_entropy, "5x131-2-slices", 0x5168662c04c3f495, 5, 131, 1, 0, 2),
     GOLDEN_CASE(cross_entropy, cross_entropy, "7x1009-7-slices", 0x878b912b025994df, 7, 1009, 1, 1, 7),
     GOLDEN_CASE(cross_entropy, cross_entropy, "3x67-64-slices-loss", 0xa44bd17ead0d4003, 3, 67, 0, 0, 64),
+    GOLDEN_CASE(cross_entropy, cross_entropy, "5x67-smoothed", 0xd78bcbb7f5e908c1, 5, 67, 1, 0, 0, 1),
+    GOLDEN_CASE(cross_entropy, cross_entropy, "31x1009-smoothed", 0xdabdfb02d3ede51a, 31, 1009, 1, 1, 0, 3),
     GOLDEN_CASE(cross_entropy_max, cross_entropy, "1x1", 0xdee0859b3e6b4709, 1, 1, 0, 0),
     GOLDEN_CASE(cross_entropy_max, cross_entropy, "7x67-of-200", 0x70e8ee068fcf4253, 7, 67, 90, 43),
     GOLDEN_CASE(cross_entropy_max, cross_entropy, "31x130-first", 0x685d203e4b3898ee, 31, 130, 0, 5),

@@ -18,6 +18,12 @@ static enum keel_status check(const struct keel_cross_entropy *op)
     if (op->rows == 0 || op->vocab == 0)
         return keel_fail(KEEL_INVALID, "cross_entropy: %u rows of %u", op->rows, op->vocab);
     KEEL_TRY(keel_check_finite("cross_entropy", "scale", op->scale));
+    if (!(op->smoothing >= 0.0F && op->smoothing < 1.0F) || (op->smoothing > 0.0F && op->vocab_slices.of > 1))
+        return keel_fail(
+            KEEL_INVALID,
+            "cross_entropy: a label smoothing of %g: 0 to below 1 is wanted, and 0 where the vocabulary is "
+            "in slices",
+            (double)op->smoothing);
     KEEL_TRY(keel_check_slices("cross_entropy", "vocab", &op->vocab_slices, op->vocab, true));
     return KEEL_CHECK_OPERANDS("cross_entropy",
                                {"logits", op->logits, KEEL_BYTES(op->vocab, row_bytes), KEEL_IN_PLACE},
@@ -61,7 +67,8 @@ enum keel_status keel_op_cross_entropy(struct keel_kernels *kernels, const struc
                   keel_arg_f32(op->scale), keel_arg_u32(op->dlogits != NULL),
                   keel_arg_either(op->loss_scale, op->row_loss), keel_arg_u32(op->loss_scale != NULL),
                   keel_arg_u32(keel_pack_slices(&op->vocab_slices)), keel_arg_u32(op->vocab_slices.units),
-                  keel_arg_u32(op->vocab_slices.unit), keel_arg_u32(per_item))));
+                  keel_arg_u32(op->vocab_slices.unit), keel_arg_u32(per_item),
+                  keel_arg_f32(1.0F - op->smoothing), keel_arg_f32(op->smoothing / (float)op->vocab))));
     return sum_of_rows(kernels, op->rows, op->scale, op->row_loss, op->loss, list);
 }
 

@@ -4,6 +4,9 @@
  *     row_loss = (log(s) + m) - x_target
  *     dlogits_j = (e_j * (1 / s) - onehot_j) * scale
  *     loss[0] = loss[0] + scale * sum(row_loss)
+ * With label smoothing t, hit = 1 - t and uniform = t / vocab (Szegedy et al. 2016), the target is mixed with all:
+ *     row_loss = (log(s) + m) - (uniform * sum(x) + hit * x_target), by fma; sum(x) is a run
+ *     dlogits_j = ((e_j * (1 / s) - uniform) - hit * onehot_j) * scale, hit + uniform rounded first at the target
  * with dlogits_j times the power of two of loss_scale, where there is one (optimizer_ops.h)
  *
  * Slices of the vocabulary: s is their sums, each a run of its own, added in the tree over slices. Where several
@@ -26,7 +29,7 @@ struct stages {
     __global const float *fresh;   /* its maximum is looked for; NaN are passed over and come back by the sum */
     __global const float *x;       /* its exponentials go to e */
     __global float *e, *d;         /* d, the e of the turn before, is scaled */
-    float m, share, scale;
+    float m, share, scale, uniform;
 };
 enum { AHEAD = 512 }; /* prefetchers stop at the end of a page, and there are many in a row */
 
@@ -48,7 +51,7 @@ CANON_INLINE void advance(const struct stages *s, uint i, const uint left, bool 
             row_store(e, s->e + i, left);
     }
     if (scaling)
-        row_store((row_load(s->d + i, left) * s->share) * s->scale, s->d + i, left);
+        row_store((row_load(s->d + i, left) * s->share - s->uniform) * s->scale, s->d + i, left);
 }
 
 CANON_INLINE void sweep(const struct stages *s, uint vocab, bool look, bool raise, bool keep, bool scaling,
@@ -63,6 +66,12 @@ CANON_INLINE void sweep(const struct stages *s, uint vocab, bool look, bool rais
         advance(s, i, 16, look, raise, keep, scaling, largest, lanes);
     if (i < vocab)
         advance(s, i, vocab - i, look, raise, keep, scaling, largest, lanes);
+}
+
+/* What of the logits is to be large: the target's, mixed with all of the row. */
+static inline float meant(float at_target, float total, float hit, float uniform)
+{
+    return uniform > 0.0f ? fma(uniform, total, hit * at_target) : at_target;
 }
 
 static struct stages stages_from(const struct stages *s, uint column)
@@ -128,14 +137,17 @@ CANON_INLINE float group_exponentials(__global const float *x, __global float *e
 __kernel void keel_cross_entropy(__global const float *logits, __global const int *targets,
                                  __global float *row_loss, __global float *dlogits, uint rows, uint vocab,
                                  float scale, uint has_gradient, __global const float *loss_scale,
-                                 uint has_scale, uint slices, uint units, uint unit, uint rows_per_item)
+                                 uint has_scale, uint slices, uint units, uint unit, uint rows_per_item, float hit,
+                                 float uniform)
 {
     ROW_FOLDS(folds);
     __local float chunks[2 * CHUNK_EACH * ROW_GROUP];
     const uint row = get_group_id(0), count = slices == 0 ? 1 : slices & 255, target = (uint)targets[row];
     __global const float *x = logits + (ulong)row * vocab;
     __global float *d = dlogits + (ulong)row * vocab;
-    const float at_target = target < vocab ? x[target] : NAN, m = group_largest(x, vocab, folds);
+    const float total = uniform > 0.0f ? row_sum_run(x, vocab, folds) : 0.0f;
+    const float at_target = meant(target < vocab ? x[target] : NAN, total, hit, uniform);
+    const float m = group_largest(x, vocab, folds);
     struct canon_waiting sums = {.count = 0};
     for (uint i = 0; i < count; i++) {
         const uint begin = slices == 0 ? 0 : canon_slice_begin(slices, units, unit, i);
@@ -151,19 +163,20 @@ __kernel void keel_cross_entropy(__global const float *logits, __global const in
     const float share = canon_divide(1.0f, target < vocab ? sum : NAN);
     const float by = has_scale ? scale * canon_power_of_two(loss_scale[0]) : scale;
     ROW_UNROLL for (uint i = get_local_id(0); i < vocab; i += get_local_size(0)) d[i] =
-        (i == target ? d[i] * share - 1.0f : d[i] * share) * by;
+        (d[i] * share - (i == target ? hit + uniform : uniform)) * by;
 }
 #else
 __kernel void keel_cross_entropy(__global const float *logits, __global const int *targets,
                                  __global float *row_loss, __global float *dlogits, uint rows, uint vocab,
                                  float scale, uint has_gradient, __global const float *loss_scale,
-                                 uint has_scale, uint slices, uint units, uint unit, uint rows_per_item)
+                                 uint has_scale, uint slices, uint units, uint unit, uint rows_per_item, float hit,
+                                 float uniform)
 {
     const uint count = slices == 0 ? 1 : slices & 255;
     const uint first = get_global_id(0) * rows_per_item, end = min(first + rows_per_item, rows);
     if (first >= rows)
         return;
-    struct stages s = {.scale = has_scale ? scale * canon_power_of_two(loss_scale[0]) : scale};
+    struct stages s = {.scale = has_scale ? scale * canon_power_of_two(loss_scale[0]) : scale, .uniform = uniform};
     float at_target = 0.0f, next_at_target = 0.0f;
     for (uint row = first; row < end + 1 + has_gradient; row++) {
         const bool look = row < end, raise = row > first && row <= end;
@@ -175,7 +188,8 @@ __kernel void keel_cross_entropy(__global const float *logits, __global const in
         const uint scaled_target = scaling ? (uint)targets[row - 2] : vocab;
         const float e_target = scaled_target < vocab ? s.d[scaled_target] : 0.0f;
         if (look)
-            next_at_target = (uint)targets[row] < vocab ? s.fresh[targets[row]] : NAN;
+            next_at_target = meant((uint)targets[row] < vocab ? s.fresh[targets[row]] : NAN,
+                                   uniform > 0.0f ? canon_sum_run(s.fresh, vocab) : 0.0f, hit, uniform);
         float16 largest = (float16)(look ? s.fresh[0] : 0.0f);
         struct canon_waiting sums = {.count = 0};
         for (uint i = 0; i < count; i++) {
@@ -190,7 +204,7 @@ __kernel void keel_cross_entropy(__global const float *logits, __global const in
             canon_give(&sums, canon_fold(lanes));
         }
         if (scaled_target < vocab)
-            s.d[scaled_target] = (e_target * s.share - 1.0f) * s.scale;
+            s.d[scaled_target] = (e_target * s.share - (hit + uniform)) * s.scale;
         if (raise) {
             const float sum = canon_take(&sums);
             row_loss[row - 1] = (canon_log(sum) + s.m) - at_target;

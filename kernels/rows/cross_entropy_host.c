@@ -46,25 +46,40 @@ KEEL_HOST_KERNEL static float row_sum(const float *x, float *d, const struct col
     return canon_take(&sums);
 }
 
+/* What of a row is its target's, and what is each column's. */
+struct labels {
+    float hit, uniform;
+};
+static const struct labels target_alone = {1.0F, 0.0F};
+
+static float meant(const float *x, uint32_t columns, float at_target, const struct labels *labels)
+{
+    if (labels->uniform > 0.0F)
+        return canon_fma(labels->uniform, canon_sum_run(x, columns), labels->hit * at_target);
+    return at_target;
+}
+
 /* Exponentials become gradients; a target that is not among the columns is none of theirs. */
-KEEL_HOST_KERNEL static void row_end(float *d, uint32_t columns, uint32_t target, float sum, float scale)
+KEEL_HOST_KERNEL static void row_end(float *d, uint32_t columns, uint32_t target, float sum, float scale,
+                                     const struct labels *labels)
 {
     const float share = canon_divide(1.0f, sum), e_target = target < columns ? d[target] : 0.0f;
     for (uint32_t i = 0; i < columns; i++)
-        d[i] = (d[i] * share) * scale;
+        d[i] = (d[i] * share - labels->uniform) * scale;
     if (target < columns)
-        d[target] = (e_target * share - 1.0f) * scale;
+        d[target] = (e_target * share - (labels->hit + labels->uniform)) * scale;
 }
 
 /* One row; d is NULL without gradient. Returns the loss. */
 static float row_cross_entropy(const float *x, float *d, const struct columns *columns, int32_t target,
-                               float scale)
+                               float scale, const struct labels *labels)
 {
     const bool known = (uint32_t)target < columns->count;
-    const float at_target = known ? x[target] : NAN, m = row_max(x, columns->count);
+    const float at_target = meant(x, columns->count, known ? x[target] : NAN, labels);
+    const float m = row_max(x, columns->count);
     const float s = row_sum(x, d, columns, m);
     if (d != NULL)
-        row_end(d, columns->count, (uint32_t)target, known ? s : NAN, scale);
+        row_end(d, columns->count, (uint32_t)target, known ? s : NAN, scale, labels);
     return (canon_log(s) + m) - at_target;
 }
 
@@ -84,10 +99,11 @@ static void host_cross_entropy(KEEL_HOST_ARGUMENTS)
     const struct columns columns = columns_at(arguments, 10, vocab);
     const float scale = scale_at(arguments, 6, 8);
     float *dlogits = u32_at(arguments, 7) != 0 ? arguments[3] : NULL;
+    const struct labels labels = {f32_at(arguments, 14), f32_at(arguments, 15)};
     for (uint32_t row = 0; row < rows; row++) {
         size_t base = (size_t)row * vocab;
         row_loss[row] = row_cross_entropy(logits + base, dlogits != NULL ? dlogits + base : NULL, &columns,
-                                          targets[row], scale);
+                                          targets[row], scale, &labels);
     }
 }
 
@@ -129,7 +145,7 @@ static void host_cross_entropy_end(KEEL_HOST_ARGUMENTS)
         row_loss[row] = (canon_log(sums[row]) + maxima[row]) - (known ? target_logits[row] : NAN);
         if (u32_at(arguments, 11) != 0)
             row_end(dlogits + (size_t)row * columns, columns, target, known ? sums[row] : NAN,
-                    scale_at(arguments, 10, 12));
+                    scale_at(arguments, 10, 12), &target_alone);
     }
 }
 

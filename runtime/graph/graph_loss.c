@@ -74,7 +74,10 @@ void keel_grad_loss(struct keel_autodiff *autodiff, const struct keel_ir_node *n
 
 void keel_describe_loss(const struct keel_ir_node *node, char *text, size_t text_bytes)
 {
-    snprintf(text, text_bytes, " weight=%g", (double)node->attributes.loss.weight);
+    const int used = snprintf(text, text_bytes, " weight=%g", (double)node->attributes.loss.weight);
+    if (node->attributes.loss.smoothing > 0.0F && used > 0 && (size_t)used < text_bytes)
+        snprintf(text + used, text_bytes - (size_t)used, " smoothing=%g",
+                 (double)node->attributes.loss.smoothing);
 }
 
 static enum keel_status emit_cross_entropy(struct keel_emit *emit, const struct keel_ir_node *node)
@@ -82,6 +85,7 @@ static enum keel_status emit_cross_entropy(struct keel_emit *emit, const struct 
     uint32_t rows = rows_of(emit, node->in[0]);
     struct keel_cross_entropy op = {.rows = rows,
                                     .vocab = width_of(emit, node->in[0]),
+                                    .smoothing = node->attributes.loss.smoothing,
                                     .vocab_slices = node->attributes.slices,
                                     .scale = scale_of_loss(emit, node, rows),
                                     .logits = buffer_of(emit, node->in[0]),
@@ -223,6 +227,7 @@ static enum keel_status emit_chunk(struct keel_emit *emit, const struct keel_ir_
                                 .c = logits};
     struct keel_cross_entropy loss = {.rows = rows,
                                       .vocab = n,
+                                      .smoothing = node->attributes.loss.smoothing,
                                       .vocab_slices = node->attributes.slices,
                                       .scale = scale_of_loss(emit, node, rows_of(emit, node->in[0])),
                                       .logits = logits,

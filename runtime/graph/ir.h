@@ -68,7 +68,8 @@ struct keel_attributes {
             bool inverse;
         } rotary;
         struct {
-            float weight; /* of this loss among several */
+            float weight;    /* of this loss among several */
+            float smoothing; /* of cross-entropy: what of a label is all classes' alike; 0 in an evaluation */
         } loss;
         struct {
             uint64_t size[2]; /* height and width of the image */

@@ -326,6 +326,8 @@ enum keel_status keel_pass_inference(struct keel_graph *graph)
         struct keel_ir_node *node = &graph->nodes[i];
         node->attributes.rate = 0.0F;
         node->attributes.stream = 0;
+        if (node->op == KEEL_OP_CROSS_ENTROPY)
+            node->attributes.loss.smoothing = 0.0F;
         if (node->op == KEEL_OP_BATCH_NORM) {
             node->op = KEEL_OP_BATCH_NORM_EVAL;
             memset(node->out + 1, 0, sizeof node->out - sizeof *node->out);

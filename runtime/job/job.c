@@ -150,7 +150,8 @@ static const struct keel_ini_key keys[] = {
      "microbatches per shard and step"},
     {"train", "batch", KEEL_INI_U32, FIELD(batch), "4", 1, 65536, NULL, BITS, "samples per microbatch"},
     {"train", "total_batch", KEEL_INI_U64, FIELD(total_batch), "0", 0, STEP_MAX, NULL, FREE,
-     "samples of a step, over all shards, of which train.microbatches follow; 0: shards x microbatches x batch"},
+     "samples of a step, over all shards, of which train.microbatches follow; 0: shards x microbatches x "
+     "batch"},
     {"train", "lr", KEEL_INI_FLOAT, FIELD(learning_rate), "1e-3", 0, 10, NULL, BITS, "highest learning rate"},
     {"train", "decay", KEEL_INI_CHOICE, FIELD(decay), "cosine", 0, 0, "cosine|linear|constant|wsd",
      BITS | LATER,
@@ -170,6 +171,9 @@ static const struct keel_ini_key keys[] = {
     {"train", "cooldown_steps", KEEL_INI_U64, FIELD(cooldown_steps), "0", 0, STEP_MAX, NULL,
      BITS | LATER | OF_DECAYS(WSD),
      "wsd: steps of the decay, the last before decay_steps; 0: a tenth of them"},
+    {"train", "label_smoothing", KEEL_INI_FLOAT, FIELD(label_smoothing), "0", 0, 0.95, NULL,
+     BITS | LATER | OF_MODELS(TEXT | RESNET),
+     "cross-entropy: so much of a label is all classes' alike; validation has the labels as they are"},
     {"train", "freeze", KEEL_INI_TEXT, FIELD(freeze), "", 0, 0, NULL, BITS | LATER,
      "parameters that are not trained: names, or patterns as h.0.*, with commas; keel plan --dump lists the "
      "names"},
@@ -509,7 +513,8 @@ static enum keel_status settle_batch(struct keel_job *job)
         return KEEL_OK;
     if (job->total_batch % each != 0 || microbatches > MICROBATCHES_MAX)
         return keel_fail(KEEL_INVALID,
-                         "train.total_batch = %" PRIu64 " is no multiple, up to %d times, of job.shards = %u x "
+                         "train.total_batch = %" PRIu64
+                         " is no multiple, up to %d times, of job.shards = %u x "
                          "train.batch = %u: give a multiple of %" PRIu64 ", or another train.batch",
                          job->total_batch, MICROBATCHES_MAX, job->shards, job->batch, each);
     if (job->microbatches != 1 && job->microbatches != microbatches)

@@ -53,5 +53,11 @@ enum keel_status keel_job_check_groups(const struct keel_job *job)
                 "train.lr_scale = %.200s: PATTERN:FACTOR, with commas, is wanted, with a factor from "
                 "1e-6 to 1e6 (train.freeze is for 0), as *.bias:2,h.0.*:0.1",
                 job->lr_scale);
+    if (job->label_smoothing > 0.0F && job->tensor > 1)
+        return keel_fail(
+            KEEL_INVALID,
+            "train.label_smoothing = %g: job.tensor = %u cuts the vocabulary into slices, whose sums of "
+            "logits no rank has; give job.tensor = 1",
+            (double)job->label_smoothing, job->tensor);
     return check_lora(job);
 }

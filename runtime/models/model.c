@@ -3,6 +3,7 @@
 #include "ir.h"
 #include "model_parts.h"
 #include "onnx.h"
+#include "ops.h"
 #include <keel/models.h>
 
 /* As the job wishes, or what the data needs. */
@@ -181,10 +182,27 @@ static enum keel_status build(struct keel_graph *graph, const struct keel_job *j
     }
 }
 
+/* train.label_smoothing, of every cross-entropy. */
+static enum keel_status smooth(struct keel_graph *graph, const struct keel_job *job)
+{
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < graph->node_count; n++) {
+        if (graph->nodes[n].op != KEEL_OP_CROSS_ENTROPY)
+            continue;
+        graph->nodes[n].attributes.loss.smoothing = job->label_smoothing;
+        count++;
+    }
+    return count > 0 ? KEEL_OK
+                     : keel_fail(KEEL_INVALID, "train.label_smoothing = %g: the model has no cross-entropy",
+                                 (double)job->label_smoothing);
+}
+
 enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
                                   const struct keel_data *data)
 {
     KEEL_TRY(build(graph, job, data));
+    if (job->label_smoothing > 0.0F)
+        KEEL_TRY(smooth(graph, job));
     if (job->lora_rank > 0)
         KEEL_TRY(keel_model_adapt(graph, job));
     return keel_model_group(graph, job);

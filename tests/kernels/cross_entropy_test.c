@@ -4,10 +4,11 @@
 struct shape {
     uint32_t rows, vocab;
     bool gradient, in_place;
+    float smoothing;
 };
-static const struct shape shapes[] = {{1, 1, true, false},     {3, 17, true, true},
-                                      {37, 1009, true, false}, {37, 1009, false, false},
-                                      {9, 50257, true, true},  {4099, 5, true, false}};
+static const struct shape shapes[] = {{1, 1, true, false, 0},     {3, 17, true, true, 0},
+                                      {37, 1009, true, false, 0}, {37, 1009, false, false, 0},
+                                      {9, 50257, true, true, 0},  {4099, 5, true, false, 0}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 static const float SCALE = 0.01f;
 
@@ -30,6 +31,7 @@ static void cross_entropy_body(struct rig *rig, const void *shape)
     struct keel_cross_entropy op = {
         .rows = s->rows,
         .vocab = s->vocab,
+        .smoothing = s->smoothing,
         .scale = SCALE,
         .logits = rig_random(rig, (uint64_t)s->rows * s->vocab, 1, -6.0f, 6.0f),
         .targets = rig_bytes(rig, targets, s->rows * sizeof *targets),
@@ -100,7 +102,8 @@ END_TEST
 /* Loss to 1e-6 relative; the gradient to 1e-6 of its largest value. */
 START_TEST(cross_entropy_is_near_the_truth)
 {
-    const struct shape s = {ROWS, VOCAB, true, false};
+    const double smoothing = _i == 0 ? 0.0 : 0.3;
+    const struct shape s = {ROWS, VOCAB, true, false, (float)smoothing};
     struct rig *rig = rig_shared(RIG_HOST);
     cross_entropy_body(rig, &s);
     const float *loss = rig->results[0], *dlogits = rig->results[1];
@@ -110,10 +113,13 @@ START_TEST(cross_entropy_is_near_the_truth)
     for (int row = 0; row < ROWS; row++) {
         for (int i = 0; i < VOCAB; i++)
             x[i] = (double)logits[row * VOCAB + i];
-        want += true_loss(x, VOCAB, targets[row]);
+        want += (1.0 - smoothing) * true_loss(x, VOCAB, targets[row]);
         true_gradient(x, VOCAB, targets[row], d);
-        for (int i = 0; i < VOCAB; i++)
-            d[i] *= (double)SCALE;
+        d[targets[row]] += smoothing;
+        for (int i = 0; i < VOCAB; i++) {
+            want += smoothing / VOCAB * true_loss(x, VOCAB, i);
+            d[i] = (d[i] - smoothing / VOCAB) * (double)SCALE;
+        }
         ck_assert_double_le(relative_error(dlogits + row * VOCAB, d, VOCAB), 1e-6);
     }
     want = 0.25 + (double)SCALE * want;
@@ -420,7 +426,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, a_target_out_of_range_makes_its_row_nan_and_no_other, 0, RIG_HOST + 1);
     tcase_add_loop_test(tc, cross_entropy_gives_the_same_bits, 0, RIG_DEVICES);
     tcase_add_test(tc, the_gradient_formula_is_the_finite_difference);
-    tcase_add_test(tc, cross_entropy_is_near_the_truth);
+    tcase_add_loop_test(tc, cross_entropy_is_near_the_truth, 0, 2);
     tcase_add_loop_test(tc, a_loss_without_a_gradient_leaves_its_logits_alone, 0, RIG_HOST + 1);
     tcase_add_test(tc, a_nan_among_the_logits_reaches_the_loss);
 }

@@ -89,7 +89,8 @@ def gpt(w, inputs, options):
         x = x + y
         block += 1
     logits = norm(w, "ln_f", x) @ w.get("lm_head.weight", w["wte.weight"]).t()
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) + balance, {}
+    smoothing = options["smoothing"]
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=smoothing) + balance, {}
 
 
 def bert(w, inputs, options):

@@ -227,11 +227,13 @@ static void compare_live(const struct side *side, const struct dump *dump, const
     const char *keep_path = getenv("KEEL_TORCH_KEEP");
     if (keep_path != NULL)
         snprintf(keep, sizeof keep, "keep=%s case=%s", keep_path, name);
-    snprintf(command, sizeof command,
-             "%s tests/runtime/torch_gradient.py %s %s heads=%u capacity=%g balance=%g lora=%g %s", python(),
-             model, dump->directory, side->job.heads, (double)side->job.capacity, (double)side->job.balance,
-             side->job.lora_rank > 0 ? (double)(side->job.lora_alpha / (float)side->job.lora_rank) : 1.0,
-             keep);
+    snprintf(
+        command, sizeof command,
+        "%s tests/runtime/torch_gradient.py %s %s heads=%u capacity=%g balance=%g lora=%g smoothing=%g %s",
+        python(), model, dump->directory, side->job.heads, (double)side->job.capacity,
+        (double)side->job.balance,
+        side->job.lora_rank > 0 ? (double)(side->job.lora_alpha / (float)side->job.lora_rank) : 1.0,
+        (double)side->job.label_smoothing, keep);
     fflush(stdout);
     int code = system(command); // NOLINT(cert-env33-c): the program under comparison, named by the user
     ck_assert_msg(code == 0, "%s: PyTorch finds something else", name);
@@ -280,6 +282,8 @@ START_TEST(gpt)
     compare(&side, "gpt", "gpt");
     side.job.tied = false;
     compare(&side, "gpt", "gpt-untied");
+    side.job.label_smoothing = 0.2F;
+    compare(&side, "gpt", "gpt-smoothed");
     ck_ok(keel_remove_tree(directory));
 }
 END_TEST

@@ -93,6 +93,17 @@ check "adapters go out alone" grep -q ': 16 tensors' "$root/log"
 check "by PEFT's names" grep -qa '"base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight":{"dtype":"F32","shape":\[[0-9]*,4\]' "$root/peft/adapter_model.safetensors"
 tr -d ' \n' <"$root/peft/adapter_config.json" >"$root/peft.txt"
 check "with their configuration" grep -q '"r":4,"lora_alpha":8.*"target_modules":\["q_proj","k_proj","v_proj","o_proj"\]' "$root/peft.txt"
+smooth() { # DIR ARGUMENTS...: labels that are smoothed, two microbatches a shard
+    out=$1
+    shift
+    train "$out" --set job.tensor=1 --set train.label_smoothing=0.1 --set train.total_batch=16 --set train.steps=6 "$@"
+}
+smooth smooth-1
+smooth smooth-2 --ranks 2 --set parallel.zero=1 --drill kill:rank=1,step=4
+check "smoothed labels have the same bits through a kill" same_bits "$root/smooth-1" "$root/smooth-2"
+check "in steps of so many samples" grep -q '^{"step":6,.*"tokens":1536' "$root/smooth-1/metrics.jsonl"
+validation() { sed -n 's/^{"step":6,.*"val_loss":\([0-9.]*\).*/\1/p' "$root/$1/metrics.jsonl"; }
+check "validation has labels as they are" awk "BEGIN { d = $(validation smooth-1) - $(loss smooth-1); exit !(d < 1e-6 && d > -1e-6) }"
 train bad --set train.steps=6 --set 'train.freeze=h.0.*'
 code=$?
 check "a pattern that names nothing is refused" [ "$code" -eq 2 ]

@@ -440,9 +440,12 @@ enum keel_status keel_op_embedding_grad(struct keel_kernels *, const struct keel
  * its loss NaN, so that the norm refuses the step. row_loss is scratch of `rows`. Rows may be taken in
  * pieces, with the bits of one: loss NULL leaves the losses of these rows in row_loss;
  * keel_op_cross_entropy_sum adds all of them at the end, and uses row_loss up. vocab_slices: the exponentials
- * of a row are summed slice by slice, each a run of its own, and the sums of slices in the tree over them. */
+ * of a row are summed slice by slice, each a run of its own, and the sums of slices in the tree over them.
+ * `smoothing`: of a row so much is of all of the vocabulary alike, and the rest of its target (Szegedy et al.
+ * 2016); not where the vocabulary is in slices. */
 struct keel_cross_entropy {
     uint32_t rows, vocab;
+    float smoothing; /* 0 to below 1 */
     struct keel_slices vocab_slices;
     float scale; /* usually 1 / (rows of the whole step) */
     struct keel_buffer *logits, *targets, *row_loss, *loss, *dlogits;

@@ -116,7 +116,8 @@ struct keel_job {
     float loss_scale;                   /* of storage f16; 0: found */
     uint32_t optimizer;                 /* enum keel_optimizer */
     bool nesterov;
-    struct keel_update_settings update;     /* goes as it is to the kernels */
+    struct keel_update_settings update; /* goes as it is to the kernels */
+    float label_smoothing;
     char freeze[KEEL_JOB_PATTERNS_BYTES];   /* names of parameters, or globs of names, with commas */
     char no_decay[KEEL_JOB_PATTERNS_BYTES]; /* likewise */
     char lr_scale[KEEL_JOB_PATTERNS_BYTES]; /* each with :FACTOR behind it */
