@@ -231,7 +231,7 @@ static void flow_part(struct flow *f, uint32_t bytes, uint8_t *part, uint8_t *da
 static void flow_register(struct flow *f, struct keel_wire_register *reg)
 {
     struct keel_register_head *head = &reg->head;
-    uint32_t kind = flow_choice(f, head->kind, KEEL_REGISTER_ACCEPTED + 1);
+    uint32_t kind = flow_choice(f, head->kind, KEEL_REGISTER_ABSTAINS + 1);
     if (kind < KEEL_REGISTER_PREPARE)
         refuse(f);
     head->kind = (enum keel_register_kind)kind;

@@ -150,7 +150,7 @@ void keel_register_begin(struct keel_register *reg)
     KEEL_ASSERT(keel_ballot_compare(reg->ballot, reg->seen) > 0);
     reg->newest = (struct keel_ballot){0};
     reg->proposal.bytes = 0;
-    reg->answers = reg->grown = 0;
+    reg->answers = reg->grown = reg->absent = 0;
     reg->committed = false;
     reg->phase = KEEL_REGISTER_READING;
 }
@@ -199,12 +199,30 @@ static bool phase_is_over(const struct keel_register *reg)
 {
     if (reg->phase == KEEL_REGISTER_WRITING)
         return majority(reg, reg->answers);
-    return majority(reg, reg->grown) || __builtin_popcount(reg->answers) == reg->holder_count;
+    return majority(reg, reg->grown) || (majority(reg, reg->answers) &&
+                                         __builtin_popcount(reg->answers | reg->absent) == reg->holder_count);
+}
+
+/* Of what was committed it is reminded no more. */
+static enum keel_register_outcome hear_abstention(struct keel_register *reg, uint16_t from)
+{
+    if (reg->phase == KEEL_REGISTER_IDLE)
+        reg->answers |= UINT32_C(1) << from;
+    if (reg->phase != KEEL_REGISTER_READING)
+        return KEEL_REGISTER_WAIT;
+    reg->absent |= UINT32_C(1) << from;
+    if (!phase_is_over(reg))
+        return KEEL_REGISTER_WAIT;
+    reg->phase = KEEL_REGISTER_READ;
+    return KEEL_REGISTER_HAVE;
 }
 
 enum keel_register_outcome keel_register_hear(struct keel_register *reg, uint16_t from,
                                               const struct keel_register_message *reply)
 {
+    if (reply->head.kind == KEEL_REGISTER_ABSTAINS && from < reg->holder_count &&
+        keel_ballot_compare(reply->head.ballot, reg->ballot) == 0)
+        return hear_abstention(reg, from);
     bool reading = reg->phase == KEEL_REGISTER_READING, writing = reg->phase == KEEL_REGISTER_WRITING;
     bool fits = (reading && reply->head.kind == KEEL_REGISTER_PROMISE) ||
                 (writing && reply->head.kind == KEEL_REGISTER_ACCEPTED);

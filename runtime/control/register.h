@@ -11,8 +11,9 @@
  * nonce in each. A holder that lost its disk answers like a new one and may have forgotten the newest value.
  * A read phase therefore needs a majority of holders that accepted something, or all holders. So the value
  * outlives the disks of any minority while there is one proposer, and the very first change needs every
- * holder. With several proposers it does not: a holder that comes back with an empty disk may accept an older
- * ballot that is still under way (tests/model/view.pml with WIPES=1). */
+ * holder. With several proposers that is not enough: a holder that comes back with an empty disk may accept
+ * an older ballot that is still under way (tests/model/view.pml with WIPES=1; none is found with ABSTAINS).
+ * Its user sees to it that it abstains then: it counts for "all", and for no majority. */
 #ifndef KEEL_REGISTER_H
 #define KEEL_REGISTER_H
 
@@ -39,7 +40,8 @@ enum keel_register_kind {
     KEEL_REGISTER_PREPARE = 1, /* ballot */
     KEEL_REGISTER_PROMISE,     /* ballot, ok, promised; accepted and value when ok */
     KEEL_REGISTER_ACCEPT,      /* ballot, value */
-    KEEL_REGISTER_ACCEPTED     /* ballot, ok, promised */
+    KEEL_REGISTER_ACCEPTED,    /* ballot, ok, promised */
+    KEEL_REGISTER_ABSTAINS /* ballot: in the place of either answer, by one that may have forgotten others */
 };
 
 struct keel_register_head {
@@ -75,6 +77,7 @@ struct keel_register {
     struct keel_register_value proposal; /* READING: newest value so far; WRITING: what is written */
     uint32_t grown;   /* bit per holder that answered the read phase and had accepted something */
     uint32_t answers; /* bit per holder that said yes in this phase */
+    uint32_t absent;  /* bit per holder that abstained in the read phase */
     bool committed;   /* IDLE: the proposal was, and `answers` are those who answered since, too */
 };
 

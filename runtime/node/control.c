@@ -133,7 +133,8 @@ enum keel_status keel_control_layout(const struct keel_job *job, uint16_t node, 
                                      .last_step = job->steps + 1, /* steps are numbered from 1 */
                                      .respawn = job->respawn,
                                      .keeps_end = job->snapshot_every > 0,
-                                     .launcher = node == 0};
+                                     .launcher = node == 0,
+                                     .again = incarnation > 1}; /* the first is 1 */
     return KEEL_OK;
 }
 

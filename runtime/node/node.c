@@ -168,15 +168,9 @@ void keel_node_finish(struct keel_node *node, enum keel_status status, const cha
 
 /* ---- register ------------------------------------------------------------------------------------------ */
 
-/* False: there is no room to make the answer durable, so there is none; the proposer asks again. */
-static bool answer_as_holder(struct keel_node *node, const struct keel_register_message *ask,
-                             struct keel_register_message *reply)
+/* Invariant 7: the environment stores before it sends. False: there is no room. */
+static bool store_register(struct keel_node *node)
 {
-    bool changed = false;
-    keel_register_answer(&node->reg, ask, reply, &changed);
-    if (!changed && !node->unstored)
-        return true;
-    /* Invariant 7: the environment stores before it sends. */
     uint8_t stored[KEEL_REGISTER_STORE_BYTES];
     uint32_t bytes = keel_register_store(&node->reg, stored);
     struct keel_register again = {.identity = node->reg.identity, .holder_count = node->reg.holder_count};
@@ -185,6 +179,21 @@ static bool answer_as_holder(struct keel_node *node, const struct keel_register_
     KEEL_ASSERT(keel_ballot_compare(again.accepted, node->reg.accepted) == 0);
     node->unstored = !node->env->persist(node->env->context, stored, bytes);
     return !node->unstored;
+}
+
+/* False: there is no room to make the answer durable, so there is none; the proposer asks again. */
+static bool answer_as_holder(struct keel_node *node, const struct keel_register_message *ask,
+                             struct keel_register_message *reply)
+{
+    bool changed = false;
+    if (node->abstains) {
+        memset(reply, 0, sizeof *reply);
+        reply->head.kind = KEEL_REGISTER_ABSTAINS;
+        reply->head.ballot = ask->head.ballot;
+        return true;
+    }
+    keel_register_answer(&node->reg, ask, reply, &changed);
+    return (!changed && !node->unstored) || store_register(node);
 }
 
 /* In as many messages as its value has parts. */
@@ -289,6 +298,12 @@ static int take_start(struct keel_node *node, const struct keel_node_event *even
         keel_node_finish(node, KEEL_CORRUPT, keel_detail());
         return KEEL_OK;
     }
+    /* Where the leader moves, an empty disk of a node that lived in this run has lost what it promised. */
+    node->abstains = holder && keel_node_moves(node) && event->bytes == 0 && node->config.again;
+    if (node->abstains)
+        keel_node_trace(node, "node %u lost its disk: it abstains", node->config.node);
+    else if (holder && keel_node_moves(node) && event->bytes == 0)
+        (void)store_register(node);
     if (!node->config.launcher) {
         keel_agent_start(node);
         return KEEL_OK;

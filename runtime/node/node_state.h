@@ -217,6 +217,7 @@ struct keel_node {
     uint64_t planned_ns;          /* the TICK asked for last; 0: none */
     bool started, finished;
     bool unstored; /* the register changed and could not be stored: no room */
+    bool abstains; /* a holder that may have forgotten what it promised: it votes no more in this run */
     struct keel_records records;
     struct keel_agent agent;
     struct keel_term term;

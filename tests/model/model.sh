@@ -48,6 +48,7 @@ replay() {
 echo "== every state of the models"
 explore right view -DB=3 -DCRASHES=2
 explore right view -DB=3 -DCRASHES=2 -DWIPES=1 -DONE_PROPOSER
+explore right view -DB=3 -DCRASHES=2 -DWIPES=1 -DABSTAINS
 explore right view -DB=3 -DCRASHES=1 -DSNAPSHOTS -DONE_PROPOSER
 explore right view -DB=3 -DCRASHES=1 -DLIVE
 explore right view -DB=3 -DCRASHES=2 -DLIVE -DH=5

@@ -11,7 +11,7 @@
  *   V4 no snapshot is committed by one leader and dropped by another (rule 7 of a leader that moves)
  *   V5 (LIVE) a majority that lives, with messages that come at last, chooses a view whose leader lives
  * Each transition is a pair of can_X and do_X; a trace of the C code is replayed by the same ones (TRACE, replay.awk).
- * Sizes: H holders, B ballots, CRASHES, WIPES (disks that are lost with their node). MUTANT=n seeds a defect that must be
+ * Sizes: H holders, B ballots, CRASHES, WIPES (disks that are lost with their node; ABSTAINS as keel_node does then). MUTANT=n seeds a defect that must be
  * found. model.sh runs it all. */
 #ifndef H
 #define H 3
@@ -67,7 +67,14 @@ inline count_bits(set)
 
 /* What its proposer still repeats, or what was sent to this process. */
 #define comes(n, b) (!wiped[n] || lives(b))
-#define can_promise(n, b) (alive[n] && at[b].owner != 0 && (b) > promised[n] && comes(n, b) && (!wiped[n] || !at[b].read))
+#ifdef ABSTAINS /* who lost its disk votes no more; it says so, which counts for "all" and for no majority */
+#define votes(n) (!wiped[n])
+#define abstainers (wiped[0] + 2 * wiped[1] + 4 * wiped[2])
+#else
+#define votes(n) true
+#define abstainers 0
+#endif
+#define can_promise(n, b) (votes(n) && alive[n] && at[b].owner != 0 && (b) > promised[n] && comes(n, b) && (!wiped[n] || !at[b].read))
 inline do_promise(n, b)
 {
     promised[n] = b;
@@ -101,7 +108,10 @@ inline do_begin(n, b)
 {
     at[b].owner = n + 1;
     current[n] = b;
-    do_promise(n, b) /* it is a holder */
+    if
+    :: votes(n) -> do_promise(n, b) /* it is a holder */
+    :: else
+    fi
 }
 
 /* The read phase is over when a majority of holders that had accepted something have answered, or all: a disk that was
@@ -135,6 +145,8 @@ inline do_read(n, b, set)
 /* Whether so many answers end it: by `grown`, which do_read counts. */
 #if MUTANT == 2
 #define over(set) (grown >= MAJORITY || (set) == ALL || count >= MAJORITY)
+#elif defined ABSTAINS
+#define over(set) (grown >= MAJORITY || (count >= MAJORITY && ((set) | abstainers) == ALL))
 #else
 #define over(set) (grown >= MAJORITY || (set) == ALL)
 #endif
@@ -150,7 +162,7 @@ inline do_write(n, b)
 #if MUTANT == 3
 #define can_accept(n, b) (alive[n] && at[b].wrote && accepted[n] < (b))
 #else
-#define can_accept(n, b) (alive[n] && at[b].wrote && (b) >= promised[n] && accepted[n] < (b) && comes(n, b))
+#define can_accept(n, b) (votes(n) && alive[n] && at[b].wrote && (b) >= promised[n] && accepted[n] < (b) && comes(n, b))
 #endif
 inline do_accept(n, b)
 {
@@ -298,6 +310,9 @@ inline read_phase(n, b)
 #define is_chosen(b) (bits(at[b].accepted) >= MAJORITY)
 #if MUTANT == 2
 #define enough(b) (answers(b) >= MAJORITY)
+#elif defined ABSTAINS
+#define told(b, n) (answered(b, n) || wiped[n])
+#define enough(b) (growns(b) >= MAJORITY || (answers(b) >= MAJORITY && told(b, 0) && told(b, 1) && told(b, 2)))
 #else
 #define enough(b) (growns(b) >= MAJORITY || answers(b) == H)
 #endif

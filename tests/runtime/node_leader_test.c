@@ -261,8 +261,42 @@ START_TEST(a_stop_outlives_the_launcher_that_was_asked)
 }
 END_TEST
 
+START_TEST(a_holder_that_loses_its_disk_votes_no_more_and_the_run_goes_on)
+{
+    struct sim *sim = begin(with_holders(11, 3));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    ck_assert_uint_gt(sim->nodes[1].disk_bytes, 0);
+    sim_kill_node(sim, 1); /* it is started again */
+    sim->nodes[1].disk_bytes = 0;
+    check_end(sim);
+    ck_assert_uint_eq(sim->nodes[1].disk_bytes, 0);
+    ck_assert_uint_gt(sim->view_changes, 1);
+    sim_destroy(sim);
+}
+END_TEST
+
+/* One accepted the view and lost its disk, one has it, one has not: the two that remember go on from it. */
+START_TEST(two_that_remember_go_on_where_the_third_forgot)
+{
+    struct sim *sim = begin(with_holders(12, 3));
+    sim_partition(sim, 0, 2, true); /* the first view is accepted by 0 and 1 alone */
+    sim_partition(sim, 1, 2, true);
+    (void)sim_run(sim, sim->now_ns + sim->config.timeout_ns / 4);
+    sim_kill_node(sim, 0);
+    sim->nodes[0].disk_bytes = 0;
+    sim_partition(sim, 0, 2, false);
+    sim_partition(sim, 1, 2, false);
+    sim_start_node(sim, 0, 0);
+    check_end(sim);
+    ck_assert_uint_eq(sim->nodes[0].disk_bytes, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_holder_that_loses_its_disk_votes_no_more_and_the_run_goes_on);
+    tcase_add_test(tc, two_that_remember_go_on_where_the_third_forgot);
     tcase_add_test(tc, a_stop_outlives_the_launcher_that_was_asked);
     tcase_add_test(tc, when_the_launcher_dies_an_agent_leads_and_no_worker_notices_more_than_a_view);
     tcase_add_test(tc, leaders_die_one_after_the_other_and_the_run_goes_on);

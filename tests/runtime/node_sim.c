@@ -854,9 +854,7 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
     const struct sim_config *c = &sim->config;
     struct sim_node *n = &sim->nodes[node];
     KEEL_ASSERT(!n->running);
-    bool others = false; /* agents live: they told of a stop, and know what was delivered */
-    for (uint16_t i = 1; i < c->nodes; i++)
-        others = others || sim->nodes[i].running;
+    const bool others = sim_agents_live(sim); /* they know of a stop, and what was delivered */
     const bool takes_over = node == 0 && others && c->holders < KEEL_HOLDERS_TO_MOVE;
     sim->first_step = node == 0 && !takes_over ? sim->delivered_next : sim->first_step;
     sim->take_overs += takes_over ? 1 : 0;
@@ -875,6 +873,7 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
                                             .respawn = c->respawn,
                                             .keeps_end = c->last_step % c->snapshot_every == 0,
                                             .launcher = node == 0,
+                                            .again = n->lives_here++ > 0,
                                             .takes_over = takes_over};
     n->running = true;
     n->stopped = n->finished = false;
@@ -919,6 +918,7 @@ void sim_kill_all(struct sim *sim)
 {
     for (uint16_t i = 0; i < sim->config.nodes; i++)
         sim_kill_node(sim, i);
+    sim_forget_lives(sim);
     for (uint32_t i = 0; i < sim->queue_count; i++)
         keel_free(sim->queue[i].data);
     for (uint32_t i = 0; i < sim->deferred_count; i++)

@@ -48,6 +48,7 @@ struct sim_node {
     struct sim_worker workers[SIM_LOCALS];
     uint8_t disk[KEEL_REGISTER_STORE_BYTES];
     uint32_t disk_bytes;
+    uint32_t lives_here;                           /* lives in this run (sim_kill_all) */
     bool disk_full;                                /* what is stored from now on finds no room */
     uint8_t held[SIM_STEPS_MAX];                   /* records that this process was given */
     uint64_t notes_said, notes_heard, newest_note; /* by sim_say; the newest that this leader heard */
@@ -120,6 +121,7 @@ struct sim {
     uint64_t bad_digest_step;
     int bad_digest_node;             /* -1: nobody computes wrongly */
     uint64_t trace_hash, view_chain; /* over all lines of trace; over all views, in their order */
+    bool wiped;                      /* a holder lost its disk in this run */
     bool verbose;
     bool user_stopped;   /* sim_user_stop was called in this life of the launcher */
     char violation[256]; /* "" while all is well */
@@ -212,6 +214,22 @@ static inline void sim_count(struct sim *sim, uint16_t from, const uint8_t *data
     sim->sent_by[from] += bytes;
     sim->view_bytes_by[from] += kind >= KEEL_WIRE_VIEW ? bytes : 0;
     sim->largest = bytes > sim->largest ? bytes : sim->largest;
+}
+
+static inline bool sim_agents_live(const struct sim *sim)
+{
+    for (uint16_t i = 1; i < sim->config.nodes; i++)
+        if (sim->nodes[i].running)
+            return true;
+    return false;
+}
+
+/* Another run begins, with the disks of the one before. */
+static inline void sim_forget_lives(struct sim *sim)
+{
+    for (uint16_t i = 0; i < sim->config.nodes; i++)
+        sim->nodes[i].lives_here = 0;
+    sim->wiped = false;
 }
 
 /* Of a life of a node, among all; not 0. */

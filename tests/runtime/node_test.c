@@ -751,6 +751,10 @@ static void inject(struct sim *sim)
         break;
     case 13:
         sim_kill_node(sim, sim->leader);
+        if (sim->config.holders >= 3 && !sim->wiped && sim_random(sim, 2) == 0) { /* of a minority */
+            sim->wiped = true;
+            sim->nodes[sim->leader].disk_bytes = 0;
+        }
         if (sim_random(sim, 2) == 0)
             (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
         if (sim->config.holders < 3 || sim_random(sim, 2) == 0)

@@ -251,6 +251,35 @@ START_TEST(a_holder_that_lacks_what_was_committed_is_reminded_of_it)
 }
 END_TEST
 
+START_TEST(one_that_abstains_counts_for_all_and_for_no_majority)
+{
+    static struct keel_register nodes[2];
+    struct keel_register_message ask, replies[2], none = {.head.kind = KEEL_REGISTER_ABSTAINS};
+    bool changed = false;
+    for (uint16_t i = 0; i < 2; i++)
+        keel_register_init(&nodes[i], i, 3, 9);
+    keel_register_begin(&nodes[0]);
+    ck_assert(keel_register_ask(&nodes[0], &ask));
+    none.head.ballot = ask.head.ballot;
+    for (uint16_t i = 0; i < 2; i++)
+        keel_register_answer(&nodes[i], &ask, &replies[i], &changed);
+    ck_assert_int_eq(keel_register_hear(&nodes[0], 0, &replies[0]), KEEL_REGISTER_WAIT);
+    ck_assert_int_eq(keel_register_hear(&nodes[0], 1, &none), KEEL_REGISTER_WAIT);
+    ck_assert_int_eq(keel_register_hear(&nodes[0], 2, &none), KEEL_REGISTER_WAIT); /* no majority */
+    ck_assert_int_eq(keel_register_hear(&nodes[0], 1, &replies[1]), KEEL_REGISTER_HAVE);
+    keel_register_write(&nodes[0], (const uint8_t *)"one", 3);
+    ck_assert(keel_register_ask(&nodes[0], &ask));
+    for (uint16_t i = 0; i < 2; i++)
+        keel_register_answer(&nodes[i], &ask, &replies[i], &changed);
+    ck_assert_int_eq(keel_register_hear(&nodes[0], 0, &replies[0]), KEEL_REGISTER_WAIT);
+    ck_assert_int_eq(keel_register_hear(&nodes[0], 2, &none), KEEL_REGISTER_WAIT);
+    ck_assert_int_eq(keel_register_hear(&nodes[0], 1, &replies[1]), KEEL_REGISTER_COMMITTED);
+    ck_assert(keel_register_remind(&nodes[0], 2, &ask));
+    (void)keel_register_hear(&nodes[0], 2, &none);
+    ck_assert(!keel_register_remind(&nodes[0], 2, &ask));
+}
+END_TEST
+
 START_TEST(an_acceptor_never_takes_back_a_promise)
 {
     static struct keel_register reg;
@@ -307,6 +336,7 @@ static void cases(TCase *tc)
                         2);
     tcase_add_test(tc, a_lone_holder_commits_at_once);
     tcase_add_test(tc, a_holder_that_lacks_what_was_committed_is_reminded_of_it);
+    tcase_add_test(tc, one_that_abstains_counts_for_all_and_for_no_majority);
     tcase_add_test(tc, an_acceptor_never_takes_back_a_promise);
     tcase_add_test(tc, a_stored_state_comes_back_or_is_refused_as_a_whole);
 }

@@ -119,6 +119,7 @@ struct keel_node_config {
                               five times each, with back-off */
     bool keeps_end;        /* the last step is followed by a snapshot */
     bool launcher;         /* leads at first, and starts agents again; always node 0 */
+    bool again;            /* another life of this node was in this run */
     bool takes_over;       /* launcher: in place of one that ended, with a larger incarnation; agents and
                               workers of the run live, and are kept */
 };
