@@ -4,8 +4,10 @@
 #ifndef KEEL_LIBRARY_H
 #define KEEL_LIBRARY_H
 
+#include <keel/api.h>
 #include <stddef.h>
-#include <stdint.h>
+
+KEEL_API_BEGIN
 
 /* A function of it: the name, and the pointer to a function that it is put into. */
 struct keel_library_entry {
@@ -26,5 +28,7 @@ struct keel_library {
 /* NULL: all entries are there. Else what stands in the way, in the dynamic linker's words. The library stays
  * open, and is tried once. Any thread. */
 const char *keel_library_open(struct keel_library *library);
+
+KEEL_API_END
 
 #endif
