@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char weight_end[] = ".weight", prefix[] = "base_model.model.";
+static const char prefix[] = "base_model.model.";
+enum { WEIGHT_END_BYTES = sizeof ".weight" - 1 };
 enum { NAME_BYTES = KEEL_VALUE_NAME_BYTES + 16, DIGITS = 6, TARGETS_MAX = 64 };
 
 bool keel_lora_is_adapter(const char *name)
@@ -25,7 +26,7 @@ void keel_lora_peft_name(const struct keel_job *job, const char *name, char *out
 static bool find(struct keel_inference *inference, const char *weight, char which, uint32_t *out,
                  const struct keel_engine_param **out_param)
 {
-    const size_t length = strlen(weight), end = sizeof weight_end - 1;
+    const size_t length = strlen(weight), end = WEIGHT_END_BYTES;
     struct keel_matrix matrix;
     char name[NAME_BYTES];
     if (length <= end)
