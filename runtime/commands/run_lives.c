@@ -76,8 +76,10 @@ static enum keel_status see_snapshot(void *context, const json_t *line, uint64_t
     (void)number;
     if (has_text(line, "event", "start") && has_text(line, "resume", "none"))
         *step = NO_STEP;
-    if (has_text(line, "event", "snapshot"))
-        *step = (uint64_t)json_integer_value(json_object_get(line, "step"));
+    const uint64_t its = (uint64_t)json_integer_value(json_object_get(line, "step"));
+    const bool resumed = has_text(line, "event", "resumed"); /* who was to tell of it died first */
+    if (has_text(line, "event", "snapshot") || (resumed && (*step == NO_STEP || its > *step)))
+        *step = its;
     return KEEL_OK;
 }
 
