@@ -11,6 +11,7 @@
 #include <keel/limits.h>
 #include <keel/log.h>
 #include <keel/memory.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000 };
+enum { DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000, AGENT_ENDS_MS = 5000 };
 
 /* ---- the language -------------------------------------------------------------------------------------- */
 
@@ -166,24 +167,38 @@ static enum keel_status find_holder(const char *lock, struct keel_process *out)
     return status;
 }
 
-/* All agents and who leads the run, at once: it would start agents again, and they would have another lead.
- * That of this worker takes the worker along: it goes last, and does nothing meanwhile. */
+/* All agents and who leads the run. Who leads does nothing meanwhile, or it would start agents again, and
+ * ends last: then the locks of the run are free, and whoever waited for it can begin another. This worker's
+ * agent takes the worker along, so a child sees to the rest; it has no other threads, and calls nothing but
+ * the kernel. */
 static void kill_all(const char *directory)
 {
     char lock[KEEL_PATH_BYTES];
-    struct keel_process found[KEEL_NODES_MAX];
+    struct keel_process leader, agents[KEEL_NODES_MAX];
     uint32_t count = 0;
     const pid_t own = getppid();
     kill(own, SIGSTOP);
+    const bool led =
+        keel_path_join(lock, directory, "run.lock") == KEEL_OK && find_holder(lock, &leader) == KEEL_OK;
+    if (led)
+        (void)keel_process_signal(&leader, SIGSTOP);
     for (uint32_t node = 1; node < KEEL_NODES_MAX; node++)
         if (keel_lock_agent_path(directory, (uint16_t)node, lock) == KEEL_OK &&
-            find_holder(lock, &found[count]) == KEEL_OK)
-            count += found[count].pid != own ? 1 : 0;
-    if (keel_path_join(lock, directory, "run.lock") == KEEL_OK && find_holder(lock, &found[count]) == KEEL_OK)
-        count++;
+            find_holder(lock, &agents[count]) == KEEL_OK)
+            count++;
+    const pid_t child = fork();
+    while (child > 0)
+        pause();
+    if (child < 0 && led)
+        (void)keel_process_signal(&leader, SIGKILL);
     for (uint32_t i = 0; i < count; i++)
-        (void)keel_process_signal(&found[i], SIGKILL);
+        (void)keel_process_signal(&agents[i], SIGKILL);
     kill(own, SIGKILL);
+    for (uint32_t i = 0; i < count; i++)
+        (void)poll(&(struct pollfd){.fd = agents[i].pidfd, .events = POLLIN}, 1, AGENT_ENDS_MS);
+    if (led)
+        (void)keel_process_signal(&leader, SIGKILL);
+    _exit(0);
 }
 
 /* ---- a disk that is full ------------------------------------------------------------------------------- */
