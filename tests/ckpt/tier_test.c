@@ -488,9 +488,9 @@ END_TEST
 
 START_TEST(names_of_files_are_read_back_exactly)
 {
-    static const char *const wrong[] = {"rank-01.keel",     "rank-32768.keel",    "rank-.keel",
-                                        "rank-1.keel.tmp",  "rank- 1.keel",       "rank-+1.keel",
-                                        "parity-1.keel",    "parity-1.2.keel~",   "manifest",
+    static const char *const wrong[] = {"rank-01.keel",     "rank-32768.keel",     "rank-.keel",
+                                        "rank-1.keel.tmp",  "rank- 1.keel",        "rank-+1.keel",
+                                        "parity-1.keel",    "parity-1.2.keel~",    "manifest",
                                         "parity-0.00.keel", "parity-32768.0.keel", ""};
     struct keel_object object, again;
     char name[KEEL_OBJECT_NAME_BYTES];

@@ -306,8 +306,9 @@ struct keel_snapshot;
 /* Open one (attempt 0: the newest of that step): reads the manifest, every shard's header, index and
  * footer, and checks them. NOT_FOUND, CORRUPT (names the file), VERSION; with a key AUTH (as above) and
  * FORGED: every check fits, but whoever made it had no key. Thread-safe afterwards.
- * A snapshot of many shards has a merged index (ckpt/README.md): then the shards are opened, and what is wrong
- * with them is told, when something of them is read. What is in memory follows from what was asked for. */
+ * A snapshot of many shards has a merged index (ckpt/README.md): then the shards are opened, and what is
+ * wrong with them is told, when something of them is read. What is in memory follows from what was asked for.
+ */
 enum keel_status keel_snapshot_open(struct keel_store *store, uint64_t step, uint64_t attempt,
                                     struct keel_snapshot **out);
 /* The same with those of its shards alone that are in this store (keel_commit.elsewhere); how many are not.
