@@ -303,6 +303,7 @@ static enum keel_status run_lives(struct keel_run *run, struct keel_output *outp
 enum keel_status keel_run_job(struct keel_run *run)
 {
     struct keel_output *output;
+    const bool quiet = run->takes_over && isatty(STDOUT_FILENO) != 0; /* others use it now */
     if (run->takes_over) {
         KEEL_TRY(keel_output_take_over(run->directory, &run->job, run->heard_ns, run->first_step, &output));
     } else {
@@ -319,11 +320,11 @@ enum keel_status keel_run_job(struct keel_run *run)
         ; /* no step, nothing to draw */
     else if (written != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "no report: %s", keel_detail());
-    else
+    else if (!quiet)
         printf("report: %s/report.html\n", run->directory);
     if (status != KEEL_OK)
         keel_detail_set(detail);
-    else
+    else if (!quiet)
         keel_run_show_sample(run);
     return status;
 }

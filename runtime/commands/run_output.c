@@ -361,6 +361,7 @@ bool keel_output_dispute(struct keel_output *output)
         return false;
     output->disputed_step = output->mismatches = 0;
     output->incident.open = false;
+    keel_output_event(output, "went-back", json_pack("{s:I}", "step", (json_int_t)step));
     keel_output_say(output,
                     "after step %" PRIu64
                     " as many ranks had the one as the other: a memory or a board is bad, and "

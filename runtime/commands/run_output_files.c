@@ -95,6 +95,10 @@ static void take_past_trouble(struct keel_output *output, const char *event, uin
     if (strcmp(event, "ranks-differ") == 0 ||
         (strcmp(event, "worker-failed") == 0 && status != NULL && strcmp(status, "MISMATCH") == 0))
         keel_output_doubt(output, step);
+    if (strcmp(event, "went-back") == 0) {
+        output->mismatches = output->disputed_step = 0;
+        output->disputes++;
+    }
     if (strcmp(event, "rank-outvoted") == 0) {
         output->mismatches -= output->disputed_step == step && output->mismatches > 0 ? 1 : 0;
         output->disputed_step = output->disputed_step == step ? 0 : output->disputed_step;
@@ -119,6 +123,7 @@ static enum keel_status take_past_event(void *context, const json_t *line, uint6
     if (strcmp(event, "start") == 0) {
         output->started_ns = then_ns;
         output->mismatches = output->disputed_step = output->outvoted_step = output->last_snapshot = 0;
+        output->disputes = 0;
         output->snapshot_status = KEEL_OK;
     } else if (strcmp(event, "view") == 0) {
         output->last_drill_ns = then_ns; /* later ones are not accounted for */

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -48,9 +49,9 @@ enum keel_status keel_lock_write(int fd, const struct keel_lock_words *words, co
     if (words->run != 0)
         bytes = snprintf(text, sizeof text, "%ld %" PRIu32 " %016" PRIx64 "\n", words->pid,
                          words->incarnation, words->run);
-    if (ftruncate(fd, 0) != 0)
-        return keel_fail_errno(errno, "%s: cannot be written", path);
-    return keel_pwrite_all(fd, text, (uint64_t)bytes, 0, path);
+    /* Over what was there: a disk that is full takes that, and nobody finds no line meanwhile. */
+    KEEL_TRY(keel_pwrite_all(fd, text, (uint64_t)bytes, 0, path));
+    return ftruncate(fd, bytes) == 0 ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be written", path);
 }
 
 bool keel_lock_read(const char *path, struct keel_lock_words *out)
@@ -61,6 +62,7 @@ bool keel_lock_read(const char *path, struct keel_lock_words *out)
     if (fd >= 0)
         close(fd);
     *out = (struct keel_lock_words){.pid = 0};
+    text[strcspn(text, "\n")] = '\0'; /* what follows is of a longer line that was there */
     return got > 0 &&
            sscanf(text, "%ld %" SCNu32 " %" SCNx64, &out->pid, &out->incarnation, &out->run) >= 1 &&
            out->pid > 0 && (long)(pid_t)out->pid == out->pid;

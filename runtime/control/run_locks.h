@@ -28,7 +28,8 @@ enum keel_status keel_lock_take(const char *path, bool patient, int *out_fd);
  * BUSY: a third one has it. */
 enum keel_status keel_lock_claim(int fd, const char *path);
 
-/* What it says, into an open file; and out of one that may not be there. False: nothing that can be read. */
+/* What it says, into an open file; and out of one that may not be there. False: no process; the rest is told
+ * all the same, as far as it is there. */
 enum keel_status keel_lock_write(int fd, const struct keel_lock_words *words, const char *path);
 bool keel_lock_read(const char *path, struct keel_lock_words *out);
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    HOLDER_COUNT = 1,        /* the launcher alone: when it goes, all goes */
+    HOLDER_COUNT = 1,        /* who leads, alone (succession.h) */
     OUTBOX_BYTES = 64 << 10, /* at first */
     /* What a change of the view costs its sender at most (node_views.c), and a word to every node. */
     OUTBOX_BYTES_MAX = (2 << 20) + KEEL_NODES_MAX * 2048,

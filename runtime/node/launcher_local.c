@@ -134,7 +134,6 @@ static enum keel_status start(struct keel_launcher *launcher, uint16_t node, int
 
 enum keel_status keel_local_spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)
 {
-    static const struct keel_lock_words nobody = {.pid = 0};
     struct keel_launched_agent *agent = &launcher->agents[node];
     char path[KEEL_PATH_BYTES];
     int lock_fd;
@@ -145,6 +144,7 @@ enum keel_status keel_local_spawn(struct keel_launcher *launcher, uint16_t node,
     KEEL_TRY(status);
     /* Of one that ended under another leader the node knows nothing. */
     agent->incarnation = incarnation > agent->incarnation ? incarnation : agent->incarnation + 1;
+    const struct keel_lock_words nobody = {.incarnation = agent->incarnation, .run = launcher->run};
     status = keel_lock_write(lock_fd, &nobody, path);
     if (status == KEEL_OK)
         status = start(launcher, node, lock_fd);
@@ -173,8 +173,8 @@ void keel_local_adopt(struct keel_launcher *launcher)
         if (keel_lock_agent_path(launcher->config->directory, node, path) != KEEL_OK)
             continue;
         agent->running = find(path, &agent->process) == KEEL_OK;
-        agent->incarnation =
-            keel_lock_read(path, &words) && words.run == launcher->run ? words.incarnation : 0;
+        (void)keel_lock_read(path, &words); /* also of one that is gone */
+        agent->incarnation = words.run == launcher->run ? words.incarnation : 0;
     }
 }
 

@@ -42,6 +42,7 @@ enum keel_status keel_succession_begin(struct keel_succession *succession, uint1
         .pid = (long)getpid(), .incarnation = incarnation, .run = succession->run};
     succession->started.pidfd = succession->leader.pidfd = -1;
     succession->change_ns = keel_now_ns();
+    succession->incarnation = incarnation;
     if (lock_path(succession, path) && keel_lock_read(path, &words))
         watch(succession, words.pid);
     KEEL_TRY(keel_lock_agent_path(succession->directory, node, path));
@@ -170,7 +171,7 @@ void keel_succession_end(struct keel_succession *succession, enum keel_status st
     char path[KEEL_PATH_BYTES];
     int fd;
     const struct last_words last = {.status = keel_status_name(status), .detail = detail};
-    const struct keel_lock_words ended = {.run = succession->run};
+    const struct keel_lock_words ended = {.incarnation = succession->incarnation, .run = succession->run};
     (void)keel_lock_write(KEEL_AGENT_LOCK_FD, &ended, "agent.lock");
     if (!lock_path(succession, path) || keel_lock_take(path, false, &fd) != KEEL_OK)
         return;

@@ -22,6 +22,7 @@ struct keel_succession {
     char *const *passed_on;       /* options of workers */
     uint32_t passed_on_count;
     uint64_t run, timeout_ns;
+    uint32_t incarnation;       /* of this agent */
     uint64_t look_ns;           /* not before */
     uint64_t change_ns;         /* another led then than before */
     struct keel_process leader; /* who leads, as leader.lock says; pidfd -1: its end was seen, or cannot be */

@@ -635,6 +635,31 @@ START_TEST(a_worker_that_closes_its_link_but_stays_is_killed)
 }
 END_TEST
 
+START_TEST(a_lock_says_who_has_it_and_which_life_it_was_when_nobody_has)
+{
+    const struct keel_lock_words agent = {.pid = 4194303, .incarnation = 70000, .run = UINT64_MAX};
+    const struct keel_lock_words ended = {.incarnation = 7, .run = 5}, leader = {.pid = 12};
+    struct keel_lock_words words;
+    char path[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    int fd;
+    ck_ok(keel_lock_agent_path(directory, 1, path));
+    ck_ok(keel_lock_take(path, false, &fd));
+    ck_assert(!keel_lock_read(path, &words));
+    ck_ok(keel_lock_write(fd, &agent, path));
+    ck_assert(keel_lock_read(path, &words));
+    ck_assert(words.pid == agent.pid && words.incarnation == agent.incarnation && words.run == agent.run);
+    ck_ok(keel_lock_write(fd, &ended, path));
+    ck_assert(!keel_lock_read(path, &words));
+    ck_assert(words.incarnation == ended.incarnation && words.run == ended.run);
+    ck_ok(keel_lock_write(fd, &leader, path));
+    ck_ok(keel_file_read(path, 64, &text, &bytes));
+    ck_assert_str_eq(text, "12\n");
+    keel_free(text);
+    keel_file_unlock(fd);
+}
+END_TEST
+
 START_TEST(one_directory_has_one_run)
 {
     write_job("100000", "ranks = 2\n");
@@ -821,6 +846,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_worker_that_cannot_begin_ends_the_run_with_its_words);
     tcase_add_test(tc, a_worker_that_gives_up_later_is_not_started_again_and_the_others_go_on);
     tcase_add_test(tc, a_worker_that_closes_its_link_but_stays_is_killed);
+    tcase_add_test(tc, a_lock_says_who_has_it_and_which_life_it_was_when_nobody_has);
     tcase_add_test(tc, one_directory_has_one_run);
     tcase_add_test(tc, snapshots_are_committed_beside_the_run_the_last_one_too);
     tcase_add_test(tc, a_snapshot_that_fails_is_told_and_harms_nothing);

@@ -162,6 +162,35 @@ START_TEST(what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends)
 }
 END_TEST
 
+/* It went back, for which the ranks disagreed, and was killed then. */
+START_TEST(what_was_gone_back_for_counts_no_more_for_who_takes_over)
+{
+    struct keel_output *output;
+    char text[256];
+    begin("");
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
+    for (uint64_t step = 1; step <= 4; step++)
+        give(output, step, step);
+    const struct keel_step_record ours = {.step = 3, .digest = 3}, theirs = {.step = 3, .digest = 7};
+    struct keel_launch_report report = keel_output_report(output);
+    report.mismatch(report.context, &ours, &theirs);
+    ck_assert(keel_output_dispute(output));
+    give(output, 3, 3);
+    keel_output_close(output);
+    ck_ok(keel_output_take_over(directory, &job, 1, 1, &output));
+    ck_assert_uint_eq(keel_output_mismatches(output), 0);
+    give(output, 4, 4);
+    keel_output_finish(output, KEEL_OK, "");
+    steps_on_file(text, sizeof text);
+    ck_assert_str_eq(text, " 1 2 3 4");
+    report = keel_output_report(output);
+    report.mismatch(report.context, &ours, &theirs);
+    ck_assert(!keel_output_dispute(output)); /* once */
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void give_loss(struct keel_output *output, uint64_t step, float loss)
 {
     const struct keel_launch_report report = keel_output_report(output);
@@ -260,6 +289,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_spike_that_does_not_come_again_was_a_fault);
     tcase_add_test(tc, steps_without_a_line_get_one_when_they_are_computed_again);
     tcase_add_test(tc, what_is_held_behind_a_hole_is_withdrawn_with_the_rest);
+    tcase_add_test(tc, what_was_gone_back_for_counts_no_more_for_who_takes_over);
     tcase_add_test(tc, what_the_ranks_disagree_about_is_withdrawn_when_the_run_ends);
     tcase_add_test(tc, memory_follows_the_lines_on_file_not_the_steps_they_claim);
     tcase_add_test(tc, steps_out_of_order_are_refused_with_their_line);
