@@ -12,6 +12,17 @@
 
 /* ---- telling agents ------------------------------------------------------------------------------------ */
 
+/* What the ranks save as they stop counts in their view alone: who takes over tells them when they are in its
+ * own, as a step shows; or when they had time for that. */
+static bool tells_stop(const struct keel_node *node)
+{
+    const struct keel_leader *leader = node->leader;
+    if (!leader->stopping || !leader->took_over)
+        return leader->stopping;
+    return !leader->awaiting_joins &&
+           (leader->front_step > 0 || keel_node_due(node, leader->view_ns + node->times.silence_ns));
+}
+
 static void tell(struct keel_node *node, uint16_t to, bool missing)
 {
     const struct keel_leader *leader = node->leader;
@@ -20,7 +31,7 @@ static void tell(struct keel_node *node, uint16_t to, bool missing)
     out->first_step = node->config.first_step;
     out->next_step = leader->next_step;
     out->missing = missing;
-    out->stop = leader->stopping;
+    out->stop = tells_stop(node);
     out->end = leader->ending;
     out->note = leader->notes[to];
     out->status = leader->end_status;
@@ -832,7 +843,8 @@ void keel_leader_work(struct keel_node *node)
         enum keel_status failure =
             begins && anew ? keel_membership_failure(&node->leader->membership, NULL, &detail) : KEEL_OK;
         bool some_done = verdict->done_count > 0 || ended_before(node, verdict);
-        bool idle = begins || (verdict->remaining == 0 && !some_done && verdict->spares == 0);
+        bool unheard = leader->awaiting_joins && verdict->unheard > 0; /* those may be at work */
+        bool idle = begins || (verdict->remaining == 0 && !some_done && verdict->spares == 0 && !unheard);
         bool over = is_over(node);
         if (failure != KEEL_OK && failure != KEEL_CORRUPT)
             end_run(node, failure, detail);

@@ -261,6 +261,28 @@ START_TEST(a_stop_outlives_the_launcher_that_was_asked)
 }
 END_TEST
 
+/* Before it has heard anybody: what they save as they stop counts in its own view alone. */
+START_TEST(a_stop_of_who_takes_over_waits_for_its_view)
+{
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct sim *sim = begin(sim_default(40 + seed));
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+        const uint64_t epoch = sim->view.epoch;
+        sim_kill_node(sim, 0);
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 20 * SIM_MS));
+        sim_start_node(sim, 0, 0);
+        sim_user_stop(sim);
+        ck_assert(sim_run(sim, sim->now_ns + 60 * SECONDS));
+        ck_fine(sim);
+        ck_assert_int_eq(sim->end_status, KEEL_INTERRUPTED);
+        ck_assert_uint_eq(sim->take_overs, 1);
+        ck_assert_uint_eq(sim->view.epoch, epoch + 1);
+        ck_assert_uint_eq(sim->kills, 0);
+        sim_destroy(sim);
+    }
+}
+END_TEST
+
 START_TEST(a_holder_that_loses_its_disk_votes_no_more_and_the_run_goes_on)
 {
     struct sim *sim = begin(with_holders(11, 3));
@@ -295,6 +317,7 @@ END_TEST
 
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_stop_of_who_takes_over_waits_for_its_view);
     tcase_add_test(tc, a_holder_that_loses_its_disk_votes_no_more_and_the_run_goes_on);
     tcase_add_test(tc, two_that_remember_go_on_where_the_third_forgot);
     tcase_add_test(tc, a_stop_outlives_the_launcher_that_was_asked);
