@@ -305,7 +305,8 @@ enum keel_status keel_run_job(struct keel_run *run)
     struct keel_output *output;
     const bool quiet = run->takes_over && isatty(STDOUT_FILENO) != 0; /* others use it now */
     if (run->takes_over) {
-        KEEL_TRY(keel_output_take_over(run->directory, &run->job, run->heard_ns, run->first_step, &output));
+        KEEL_TRY(keel_output_take_over(run->directory, &run->job, run->heard_ns, run->first_step,
+                                       run->locks.leader_fd, &output));
     } else {
         KEEL_TRY(keel_output_open(run->directory, &run->job, run->resume, &output));
         keel_output_tell_plans(output, &run->plans);

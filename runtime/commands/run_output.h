@@ -34,10 +34,12 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
 void keel_output_close(struct keel_output *output);
 
 /* The same for who takes a run over, whose leader was heard last at `heard_ns` (monotonic) and computes from
- * first_step on: what that one knew is read from what it wrote. The event `leader` comes with the first view.
- * Where the output is a terminal, whoever sits there has other things to read: a line says where to look. */
+ * first_step on: what that one knew is read from what it wrote; meanwhile `lock_fd`, of who
+ * leads, is touched, so that agents wait (run_locks.h; 0: none). The event `leader` comes with the first
+ * view. Where the output is a terminal, whoever sits there has other things to read: a line says where to
+ * look. */
 enum keel_status keel_output_take_over(const char *directory, const struct keel_job *job, uint64_t heard_ns,
-                                       uint64_t first_step, struct keel_output **out);
+                                       uint64_t first_step, int lock_fd, struct keel_output **out);
 
 /* Which plans the run has: the event `plans`, and a line. */
 void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_table *plans);

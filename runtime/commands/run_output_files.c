@@ -2,6 +2,7 @@
  * and to see how it ended. */
 #include "drill.h"
 #include "run_fields.h"
+#include "run_locks.h"
 #include "run_output_state.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -11,12 +12,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { LINES_A_TOUCH = 1024 }; /* some milliseconds */
+
+static void show_life(const struct keel_output *output, uint64_t number)
+{
+    if (output->lock_fd > 0 && number % LINES_A_TOUCH == 0)
+        keel_lock_touch(output->lock_fd);
+}
+
 static enum keel_status take_old_metric(void *context, const json_t *line, uint64_t number)
 {
     struct keel_output *output = context;
     const char *loss = json_string_value(json_object_get(line, "loss_bits"));
     const char *digest = json_string_value(json_object_get(line, "digest"));
     json_int_t step = json_integer_value(json_object_get(line, "step"));
+    show_life(output, number);
     if (loss == NULL || digest == NULL || step < 1 || (uint64_t)step > UINT32_MAX ||
         (uint64_t)step <= keel_output_last_step(output))
         return keel_fail(KEEL_CORRUPT,
@@ -46,12 +56,13 @@ static enum keel_status open_files(struct keel_output *output)
     return keel_jsonl_open(path, NULL, NULL, &output->events);
 }
 
-static enum keel_status open_output(const char *directory, const struct keel_job *job,
+static enum keel_status open_output(const char *directory, const struct keel_job *job, int lock_fd,
                                     struct keel_output **out)
 {
     struct keel_output *output;
     KEEL_TRY(keel_alloc(1, sizeof *output, &output));
     output->job = job;
+    output->lock_fd = lock_fd;
     output->started_ns = keel_now_ns();
     output->last_drill_ns = keel_drill_last_ns(directory);
     snprintf(output->directory, sizeof output->directory, "%s", directory);
@@ -67,7 +78,7 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
                                   struct keel_output **out)
 {
     struct keel_output *output;
-    KEEL_TRY(open_output(directory, job, &output));
+    KEEL_TRY(open_output(directory, job, 0, &output));
     output->terminal = isatty(STDOUT_FILENO) != 0;
     output->steps_before = keel_output_last_step(output);
     keel_output_check_seen(output, UINT64_MAX);
@@ -117,7 +128,7 @@ static enum keel_status take_past_event(void *context, const json_t *line, uint6
     const char *event = json_string_value(json_object_get(line, "event"));
     const uint64_t step = (uint64_t)json_integer_value(json_object_get(line, "step"));
     const uint64_t then_ns = (uint64_t)json_integer_value(json_object_get(line, "monotonic_ns"));
-    (void)number;
+    show_life(output, number);
     if (event == NULL)
         return KEEL_OK;
     if (strcmp(event, "start") == 0) {
@@ -154,10 +165,10 @@ static enum keel_status read_past(struct keel_output *output, uint64_t first_ste
 }
 
 enum keel_status keel_output_take_over(const char *directory, const struct keel_job *job, uint64_t heard_ns,
-                                       uint64_t first_step, struct keel_output **out)
+                                       uint64_t first_step, int lock_fd, struct keel_output **out)
 {
     struct keel_output *output;
-    KEEL_TRY(open_output(directory, job, &output));
+    KEEL_TRY(open_output(directory, job, lock_fd, &output));
     const enum keel_status status = read_past(output, first_step);
     if (status != KEEL_OK) {
         keel_output_close(output);

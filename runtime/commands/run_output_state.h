@@ -44,6 +44,7 @@ struct keel_output {
     struct keel_seen_step went_back; /* the same, of the life before */
     _Atomic uint64_t refused_step;   /* no snapshot from that step on; 0: none is refused */
     uint64_t heard_ns; /* who led before was heard last, until that is told; 0: nobody did, or it is */
+    int lock_fd;       /* to be touched while files are read; 0: none */
     bool terminal, quiet;
     uint64_t steps_before, first_step;        /* on file when opened; the first that came in this life */
     enum keel_status snapshot_status;         /* of the newest snapshot */

@@ -33,6 +33,11 @@ enum keel_status keel_lock_claim(int fd, const char *path);
 enum keel_status keel_lock_write(int fd, const struct keel_lock_words *words, const char *path);
 bool keel_lock_read(const char *path, struct keel_lock_words *out);
 
+/* A sign of life of who has it and cannot be heard yet; and whether there was one, or another line, since
+ * *last_ns, which becomes that of the newest. */
+void keel_lock_touch(int fd);
+bool keel_lock_touched(const char *path, uint64_t *last_ns);
+
 /* The process that it names, which has it: NOT_FOUND when nobody has it; BUSY when it does not say yet who;
  * UNSUPPORTED when the one that it names has not, as far as it can be seen from here: it is on another host,
  * or another user's. */

@@ -45,6 +45,7 @@ enum keel_status keel_succession_begin(struct keel_succession *succession, uint1
     succession->incarnation = incarnation;
     if (lock_path(succession, path) && keel_lock_read(path, &words))
         watch(succession, words.pid);
+    (void)keel_lock_touched(path, &succession->touched_ns);
     KEEL_TRY(keel_lock_agent_path(succession->directory, node, path));
     KEEL_TRY(keel_lock_claim(KEEL_AGENT_LOCK_FD, path));
     return keel_lock_write(KEEL_AGENT_LOCK_FD, &own, path);
@@ -134,6 +135,9 @@ static void look_at_leader(struct keel_succession *succession, struct keel_contr
         succession->hasty = hasty ? succession->hasty + 1 : 0;
         succession->change_ns = now_ns;
         watch(succession, words.pid);
+        (void)keel_lock_touched(path, &succession->touched_ns);
+        keel_control_step(control, &(struct keel_node_event){.kind = KEEL_EVENT_LEADER});
+    } else if (keel_lock_touched(path, &succession->touched_ns)) {
         keel_control_step(control, &(struct keel_node_event){.kind = KEEL_EVENT_LEADER});
     } else if (silent_ns >= TIMEOUTS_HELD * succession->timeout_ns &&
                keel_lock_find(path, &process) == KEEL_OK) {

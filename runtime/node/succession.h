@@ -4,7 +4,8 @@
  * (run_locks.h) to the first agent that asks, and that agent starts another process in its place, with the
  * lock, the launcher's socket and what makes it lead the same run (keel lead). So there are never two, and no
  * clock decides whether one is there: its end is seen at once, by pidfd. One that has the lock but is silent
- * for three timeouts (it was stopped, or hangs) is killed first.
+ * for three timeouts (it was stopped, or hangs) is killed first; but as long as it reads what the one before
+ * wrote, which takes a while after millions of steps, it touches the lock's file instead.
  *
  * Agents of other hosts have no share in it: they dial the launcher again. Private to node/. */
 #ifndef KEEL_SUCCESSION_H
@@ -25,6 +26,7 @@ struct keel_succession {
     uint32_t incarnation;       /* of this agent */
     uint64_t look_ns;           /* not before */
     uint64_t change_ns;         /* another led then than before */
+    uint64_t touched_ns;        /* leader.lock was, by the file system's clock */
     struct keel_process leader; /* who leads, as leader.lock says; pidfd -1: its end was seen, or cannot be */
     uint32_t hasty;             /* so many in a row came soon after the one before */
     struct keel_process started; /* pidfd -1: none is to be reaped */

@@ -163,6 +163,11 @@ static int lead_main(int argc, char **argv)
                                   .ended = argc > 9 && strcmp(argv[9], "--ended") == 0,
                                   .detail = argc > 12 ? argv[12] : ""};
     over.status = over.ended && strcmp(argv[10], "OK") != 0 ? KEEL_INTERRUPTED : KEEL_OK;
+    const char *reads_ms = getenv("LEAD_READS_MS"); /* so long it reads before it begins */
+    const uint64_t until_ns =
+        keel_now_ns() + (reads_ms != NULL ? (uint64_t)atoi(reads_ms) : 0) * KEEL_NS_PER_MS;
+    for (; keel_remaining_ns(until_ns) > 0; keel_sleep_until_ns(keel_deadline_after_ns(20 * KEEL_NS_PER_MS)))
+        keel_lock_touch(KEEL_LEAD_LEADER_FD);
     struct keel_launch_config config = {
         .locks = {.run_fd = KEEL_LEAD_RUN_FD, .leader_fd = KEEL_LEAD_LEADER_FD}, .take_over = &over};
     return launch(&config, argv[2]);
@@ -495,6 +500,26 @@ START_TEST(a_launcher_that_is_killed_before_the_first_view_is_replaced)
     hit(launcher.pid, SIGKILL);
     ck_assert(await_end().signaled);
     await("step 10 ");
+    stop_orphaned_run();
+}
+END_TEST
+
+START_TEST(who_reads_for_long_before_it_leads_is_waited_for)
+{
+    struct keel_lock_words words;
+    char path[KEEL_PATH_BYTES];
+    write_job("100000", "ranks = 2\n");
+    ck_assert_int_eq(setenv("FAKE_PACE_MS", "60", 1), 0); /* agents keep 256 records */
+    ck_assert_int_eq(setenv("LEAD_READS_MS", "6000", 1),
+                     0); /* more than the five timeouts for which they live */
+    start_run(NULL, NULL);
+    await("step 10 ");
+    hit(launcher.pid, SIGKILL);
+    ck_assert(await_end().signaled);
+    await("view 2 after 1 active 2 ");
+    ck_ok(keel_path_join(path, directory, "leader.lock"));
+    ck_assert(keel_lock_read(path, &words));
+    ck_assert_uint_eq(words.incarnation, 2); /* no other was started */
     stop_orphaned_run();
 }
 END_TEST
@@ -837,6 +862,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_killed_agent_stays_away_when_the_job_says_so);
     tcase_add_test(tc, a_killed_launcher_is_replaced_time_and_again_and_no_worker_is_started_anew);
     tcase_add_test(tc, a_launcher_that_is_killed_before_the_first_view_is_replaced);
+    tcase_add_test(tc, who_reads_for_long_before_it_leads_is_waited_for);
     tcase_add_test(tc, when_all_are_killed_the_run_goes_on_when_started_again);
     tcase_add_test(tc, a_stopped_worker_is_replaced_and_never_left_behind);
     tcase_add_test(tc, a_stopped_agent_is_replaced_and_never_left_behind);

@@ -177,7 +177,7 @@ START_TEST(what_was_gone_back_for_counts_no_more_for_who_takes_over)
     ck_assert(keel_output_dispute(output));
     give(output, 3, 3);
     keel_output_close(output);
-    ck_ok(keel_output_take_over(directory, &job, 1, 1, &output));
+    ck_ok(keel_output_take_over(directory, &job, 1, 1, 0, &output));
     ck_assert_uint_eq(keel_output_mismatches(output), 0);
     give(output, 4, 4);
     keel_output_finish(output, KEEL_OK, "");
