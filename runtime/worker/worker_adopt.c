@@ -26,13 +26,14 @@ static bool shares_host(const struct keel_worker *worker, uint32_t a, uint32_t b
            keel_job_host_of(&worker->job, worker->host_count, b);
 }
 
-/* Of the nodes of a host the first adopts. */
+/* Of the nodes of a host the first adopts, that is all of its ranks, which share its files out. */
 static bool adopts(const struct keel_worker *worker)
 {
     uint32_t node[KEEL_MEMBERS_MAX];
     keel_worker_nodes(worker, node);
-    for (uint32_t p = 0; p < worker->position; p++)
-        if (node[p] != worker->node && shares_host(worker, node[p], worker->node))
+    const uint32_t first = keel_worker_first_of_node(node, worker->position);
+    for (uint32_t p = 0; p < first; p++)
+        if (shares_host(worker, node[p], worker->node))
             return false;
     return true;
 }
