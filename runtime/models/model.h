@@ -9,8 +9,8 @@ enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_jo
                                   const struct keel_data *data);
 
 /* Adapters of train.lora_rank beside the products of a model that was built, all of whose parameters are
- * frozen then. keel_model_build asks it. INVALID: train.lora_targets names no weight of one product alone.
- * (model_lora.c) */
+ * frozen then. keel_model_build asks it. INVALID: a pattern of train.lora_targets names no weight of one
+ * product alone. (model_lora.c) */
 enum keel_status keel_model_adapt(struct keel_graph *graph, const struct keel_job *job);
 
 /* What the job's patterns say of the parameters of a model that was built (train.freeze, train.no_decay,

@@ -22,7 +22,6 @@ struct adapt {
     keel_value *stands;         /* owned: by value of before, what is read in its place */
     uint32_t *uses;             /* owned: by parameter of before, nodes that read it */
     uint32_t node_count, param_count;
-    uint32_t count; /* of adapters */
 };
 
 static bool ends_in_weight(const char *name)
@@ -97,7 +96,6 @@ static keel_value add_adapter(struct adapt *adapt, const struct keel_ir_node *no
     lie_like(graph, x, node->out[0]);
     x = keel_graph_add(graph, node->out[0], x);
     lie_like(graph, x, node->out[0]);
-    adapt->count++;
     return x;
 }
 
@@ -131,6 +129,25 @@ static void count_uses(struct adapt *adapt)
         }
 }
 
+/* Each pattern names one at least. */
+static enum keel_status check_targets(const struct adapt *adapt)
+{
+    char pattern[KEEL_JOB_PATTERNS_BYTES];
+    for (const char *at = adapt->job->lora_targets; (at = keel_job_next_pattern(at, pattern)) != NULL;) {
+        bool found = false;
+        for (uint32_t n = 0; n < adapt->node_count && !found; n++) {
+            const uint32_t number = target_of(adapt, &adapt->nodes[n]);
+            found = number != UINT32_MAX && fnmatch(pattern, adapt->graph->params[number].name, 0) == 0;
+        }
+        if (!found)
+            return keel_fail(KEEL_INVALID,
+                             "train.lora_targets = %.200s names no weight that one linear layer alone has; "
+                             "keel plan JOB --dump lists the names",
+                             pattern);
+    }
+    return KEEL_OK;
+}
+
 static enum keel_status adapt_all(struct adapt *adapt)
 {
     struct keel_graph *graph = adapt->graph;
@@ -143,13 +160,7 @@ static enum keel_status adapt_all(struct adapt *adapt)
     count_uses(adapt);
     graph->node_count = 0;
     KEEL_TRY(rewrite(adapt));
-    if (adapt->count == 0)
-        return keel_fail(
-            KEEL_INVALID,
-            "train.lora_targets = %.200s names no weight that one linear layer alone has; keel plan JOB "
-            "--dump lists the names",
-            adapt->job->lora_targets);
-    return KEEL_OK;
+    return check_targets(adapt);
 }
 
 enum keel_status keel_model_adapt(struct keel_graph *graph, const struct keel_job *job)

@@ -247,7 +247,10 @@ static enum keel_status give_attended(struct build *build, keel_value at, uint32
 static enum keel_status check_attention(struct build *build, uint32_t heads, uint64_t head_width)
 {
     const float usual = 1.0F / sqrtf((float)head_width);
-    if (keel_onnx_has_operand(build, 3) || keel_onnx_has_operand(build, 4) || build->node->out_count > 1)
+    bool more = build->node->out_count > 1;
+    for (uint32_t i = 3; i < build->node->in_count; i++)
+        more = more || keel_onnx_has_operand(build, i);
+    if (more)
         return keel_onnx_refuse_node(build, "a mask or a cache; is_causal is covered");
     if (keel_onnx_integer_attribute(build, "kv_num_heads", heads) != heads)
         return keel_onnx_refuse_node(build, "fewer heads of keys than of queries are not covered");

@@ -22,9 +22,9 @@ enum { POOL = 20, GUARD_BYTES = 4096, DATA_BYTES_MAX = 65536 };
 /* ---- operations ---- */
 
 /* PITCH: from a row or a matrix to the next, or a number of tokens that comes in sixteens. OPTION: a number
- * that is 0 where something is not wanted; ABSENT: a buffer that is not there then. SLICES: struct
- * keel_slices of the dimension at `sized`. */
-enum kind { NUMBER, OPTION, PITCH, REAL, FLAG, BUFFER, ABSENT, SLICES };
+ * that is 0 where something is not wanted; ABSENT: a buffer that is not there then. LARGE, RATE: a REAL that
+ * is to be above 1, or below it and is mostly 0. SLICES: struct keel_slices of the dimension at `sized`. */
+enum kind { NUMBER, OPTION, PITCH, REAL, LARGE, RATE, FLAG, BUFFER, ABSENT, SLICES };
 struct field {
     const char *name;
     size_t offset, bytes;
@@ -179,7 +179,7 @@ EACH_PLAIN(APPEND)
 #define SLICE(t, p) N(t, p slice.first), N(t, p slice.row), N(t, p slice.stride)
 #define ATTEND(t, p)                                                                                         \
     N(t, p batch), N(t, p tokens), N(t, p heads), N(t, p head_width), F(t, p bidirectional), O(t, p window), \
-        O(t, p alibi.heads), O(t, p alibi.first), O(t, p keys), SLICE(t, p), R(t, p dropout_rate),           \
+        O(t, p alibi.heads), O(t, p alibi.first), O(t, p keys), SLICE(t, p), FIELD(t, p dropout_rate, RATE), \
         B(t, p qkv), A(t, p kv), B(t, p out), B(t, p stats), B(t, p control), A(t, p segments),              \
         A(t, p key_segments), B(t, p workspace)
 #define OP(name, writes, ...)                                                                                \
@@ -202,8 +202,9 @@ static const struct operation operations[] = {
        B(T(attention_decode), qkv), B(T(attention_decode), position), B(T(attention_decode), slot),
        B(T(attention_decode), cache), B(T(attention_decode), out), B(T(attention_decode), workspace)),
     OP(rotary, "out:qkv", N(T(rotary), batch), N(T(rotary), tokens), N(T(rotary), heads),
-       N(T(rotary), kv_heads), N(T(rotary), head_width), R(T(rotary), base), O(T(rotary), scaling.context),
-       B(T(rotary), qkv), B(T(rotary), out), B(T(rotary), position)),
+       N(T(rotary), kv_heads), N(T(rotary), head_width), FIELD(T(rotary), base, LARGE),
+       O(T(rotary), scaling.context), FIELD(T(rotary), scaling.factor, LARGE), R(T(rotary), scaling.low),
+       FIELD(T(rotary), scaling.high, LARGE), B(T(rotary), qkv), B(T(rotary), out), A(T(rotary), position)),
     OP(conv2d, "y", CONV(T(conv2d)), B(T(conv2d), x), B(T(conv2d), weight), B(T(conv2d), bias),
        B(T(conv2d), y)),
     OP(conv2d_grad_data, "dx", CONV(T(conv2d_grad_data)), B(T(conv2d_grad_data), dy),
@@ -465,10 +466,18 @@ static uint64_t draw_whole(struct rig *rig, const struct field *field, bool tame
     return draw_number(rig, tame, field->bytes);
 }
 
-static float draw_real(struct rig *rig, bool tame)
+static bool is_real(const struct field *field)
+{
+    return field->kind == REAL || field->kind == LARGE || field->kind == RATE;
+}
+
+static float draw_real(struct rig *rig, const struct field *field, bool tame)
 {
     static const float values[] = {0.5F, 0.25F, 2, 0, -1, 0x1p127F, NAN, INFINITY, -INFINITY};
-    return values[draw(rig) % (tame ? 2 : sizeof values / sizeof values[0])];
+    if (field->kind == RATE && draw(rig) % 4 > 0)
+        return 0.0F;
+    const float value = values[draw(rig) % (tame ? 2 : sizeof values / sizeof values[0])];
+    return tame && field->kind == LARGE ? 1.0F / value : value;
 }
 
 /* None, all of a dimension of so many, or anything. */
@@ -496,14 +505,14 @@ static void make(struct rig *rig, const struct operation *operation, unsigned ch
         unsigned char *at = descriptor + field->offset;
         const uint64_t number = draw_whole(rig, field, tame);
         const uint32_t narrow = (uint32_t)number;
-        const float real = draw_real(rig, tame);
-        const bool none = field->kind == ABSENT ? draw(rig) % 4 > 0 : draw(rig) % (tame ? 3 : 16) == 0;
+        const float real = draw_real(rig, field, tame);
+        const bool none = field->kind == ABSENT ? draw(rig) % 4 > 0 : draw(rig) % (tame ? 8 : 16) == 0;
         struct keel_buffer *buffer =
             none ? NULL : rig->pool[tame ? 4 + (uint64_t)i % (POOL - 4) : draw(rig) % POOL].data;
         ck_assert_uint_le(field->offset + field->bytes, STRUCT_BYTES);
         if (is_buffer(field))
             memcpy(at, (const void *)&buffer, sizeof(void *));
-        else if (field->kind == REAL)
+        else if (is_real(field))
             memcpy(at, &real, sizeof real);
         else if (field->kind == SLICES) {
             uint32_t size;
@@ -542,6 +551,7 @@ static void one_operation(struct rig *rig, const struct operation *operation, in
         keel_launch_list_fini(&list);
     }
     printf("%s: %u of %d accepted\n", operation->name, accepted, descriptors);
+    ck_assert_msg(accepted > 0 || descriptors < DESCRIPTORS, "%s: none is accepted", operation->name);
     fflush(stdout);
 }
 

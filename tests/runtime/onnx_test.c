@@ -407,6 +407,10 @@ START_TEST(what_is_not_covered_is_refused_by_node_and_operator)
         put_node(&nodes, last[i].name, last[i].operation, last[i].in, "logits");
         refuse_nodes(&nodes, last[i].why);
     }
+    nodes = good; /* operand 6 of opset 24 says how many keys there are */
+    put_node_of(&nodes, "last", "Attention", "x x x    ids", "logits",
+                (const struct attribute[]){{"q_num_heads", 2}, {NULL, 0}});
+    refuse_nodes(&nodes, "node last (Attention): a mask or a cache");
     nodes = good; /* a and b are made of one another */
     put_node(&nodes, "first", "Add", "x b", "a");
     put_node(&nodes, "second", "Relu", "a", "b");
