@@ -189,8 +189,10 @@ canon_inline canon_real canon_power(canon_real a, canon_real b)
     canon_bits e = (canon_as_bits(product) >> 23) & 255u;
     canon_bits by_products = canon_as_bits(b < 0.0f ? canon_divide(1.0f, product) : product);
     canon_bits u = canon_as_bits(canon_exp(b * canon_log(canon_as_real(ua & 0x7fffffffu))));
-    u |= ((size < 0x1p+24f) & ((middle + 0x1p+23f) - 0x1p+23f != middle)) ? ua & 0x80000000u
-                                                                          : (canon_bits)(0u);
+    u |= ((size < 0x1p+24f) & ((middle + 0x1p+23f) - 0x1p+23f != middle) &
+          ((size >= 0x1p+23f) | ((size + 0x1p+23f) - 0x1p+23f == size)))
+             ? ua & 0x80000000u
+             : (canon_bits)(0u);
     u = ((a < 0.0f) & (size < 0x1p+23f) & ((size + 0x1p+23f) - 0x1p+23f != size)) ? (canon_bits)(0x7fc00000u)
                                                                                   : u;
     u = ((a != a) | (b != b)) ? (canon_bits)(0x7fc00000u) : u;

@@ -208,6 +208,10 @@ START_TEST(powers_are_numbers_where_there_is_one)
          {0, -0.0F, 0, 3, -0.25F, NAN},
          {-2, -3, 5, 15, 63, 0},
          {INFINITY, -INFINITY, 0, 14348907, -0x1p-126F, 1}},
+        {KEEL_BINARY_VALUE, /* the sign of -0 is that of an odd b alone */
+         {-0.0F, -0.0F, -0.0F, -0.0F, -1, -1},
+         {-0.5F, -1.5F, -65, -66, 8388609, 0x1p24F},
+         {INFINITY, INFINITY, -INFINITY, INFINITY, -1, 1}},
         {KEEL_BINARY_SLOPE_A,
          {-2, -2, -3, 0, -0.5F, -2},
          {4, 3, -2, 0, -1, 0.5F},
