@@ -297,7 +297,7 @@ static const struct {
     {"artifacts/1/programs/1/module", "\"mul\"", "given twice"},
     {"artifacts/0/programs/0/kernels", "[]", "kernels must be"},
     {"artifacts/0/programs/0/kernels/0/name", "\"\"", "identifier"},
-    {"artifacts/0/programs/0/kernels/0/args", "25", "args must be"},
+    {"artifacts/0/programs/0/kernels/0/args", "33", "args must be"},
     {"artifacts/0/programs/0/kernels/0/args", "-1", "args must be"},
     {"artifacts/0/programs/0/kernels/0/local", "[64, 1]", "three numbers"},
     {"artifacts/0/programs/0/kernels/0/local", "[64, 1, 0]", "three numbers"},

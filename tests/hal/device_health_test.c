@@ -182,7 +182,7 @@ START_TEST(a_wrong_plan_names_its_wrong_word)
                                            {"flip:map=1", "map"},
                                            {"flip:any=1", "any"},
                                            {"flip:read=1,arg=0", "arg"},
-                                           {"flip:launch=1,arg=24", "24"},
+                                           {"flip:launch=1,arg=32", "32"},
                                            {"hang:buffer=1", "buffer"},
                                            {"error:read=1,kernel=gemm", "kernel"},
                                            {"error:launch=1,kernel=", ""},
