@@ -33,17 +33,22 @@ static void close_between(unsigned first, unsigned last)
 }
 
 /* Signals as a new program expects them. All are blocked until their handlers, which are the parent's,
- * are gone. */
-static void reset_signals(void)
+ * are gone; those that ask to end stay so when `held`. */
+static void reset_signals(bool held)
 {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = SIG_DFL;
     for (int signal_number = 1; signal_number < NSIG; signal_number++)
         sigaction(signal_number, &action, NULL); /* fails for SIGKILL, SIGSTOP and the C library's own */
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    if (held) {
+        sigaddset(&blocked, SIGINT);
+        sigaddset(&blocked, SIGTERM);
+        sigaddset(&blocked, SIGHUP);
+    }
+    sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 
 /* Standard input from nowhere; output to log_fd when there is one. */
@@ -83,13 +88,13 @@ static bool place_kept(const int *keep_fds, uint32_t count, int report)
 
 /* In the child, all signals blocked. Reports errno on `report_fd` when exec fails. */
 static _Noreturn void become(char *const argv[], const int *keep_fds, uint32_t count, int log_fd,
-                             int report_fd, pid_t parent)
+                             int report_fd, pid_t parent, bool held)
 {
     if (parent != 0)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (parent != 0 && getppid() != parent) /* it died before the line above */
         _exit(127);
-    reset_signals();
+    reset_signals(held);
     int report = park(report_fd, F_DUPFD_CLOEXEC);
     if (report >= 0 && place_standard(log_fd) && place_kept(keep_fds, count, report))
         execv(argv[0], argv);
@@ -135,7 +140,7 @@ static enum keel_status watch(pid_t pid, const char *name, struct keel_process *
 
 /* `parent`: with whom it dies; 0: with nobody. */
 static enum keel_status spawn(char *const argv[], const int *keep_fds, uint32_t keep_fd_count, int log_fd,
-                              pid_t parent, struct keel_process *out)
+                              pid_t parent, bool held, struct keel_process *out)
 {
     KEEL_ASSERT(keep_fd_count <= KEEP_FDS_MAX);
     int report[2];
@@ -147,7 +152,7 @@ static enum keel_status spawn(char *const argv[], const int *keep_fds, uint32_t 
     pid_t pid = fork();
     int fork_error = errno;
     if (pid == 0)
-        become(argv, keep_fds, keep_fd_count, log_fd, report[1], parent);
+        become(argv, keep_fds, keep_fd_count, log_fd, report[1], parent, held);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     close(report[1]);
     int exec_error = pid > 0 ? read_report(report[0]) : 0;
@@ -164,13 +169,13 @@ static enum keel_status spawn(char *const argv[], const int *keep_fds, uint32_t 
 enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
                                     int log_fd, struct keel_process *out)
 {
-    return spawn(argv, keep_fds, keep_fd_count, log_fd, getpid(), out);
+    return spawn(argv, keep_fds, keep_fd_count, log_fd, getpid(), false, out);
 }
 
 enum keel_status keel_process_spawn_apart(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
-                                          struct keel_process *out)
+                                          bool held, struct keel_process *out)
 {
-    return spawn(argv, keep_fds, keep_fd_count, -1, 0, out);
+    return spawn(argv, keep_fds, keep_fd_count, -1, 0, held, out);
 }
 
 enum keel_status keel_process_find(pid_t pid, struct keel_process *out)

@@ -439,6 +439,13 @@ static enum keel_status take_run_lock(const char *path, const char *leader_path,
     return status;
 }
 
+static enum keel_status refuse_second(const char *path, const char *next)
+{
+    struct keel_lock_words words;
+    return keel_fail(KEEL_BUSY, "%s: a run goes on in this directory, led by process %ld; %s", path,
+                     keel_lock_read(path, &words) ? words.pid : 0L, next);
+}
+
 enum keel_status keel_launch_lock(const char *directory, struct keel_launch_locks *out)
 {
     char path[KEEL_PATH_BYTES], leader_path[KEEL_PATH_BYTES];
@@ -448,16 +455,15 @@ enum keel_status keel_launch_lock(const char *directory, struct keel_launch_lock
     KEEL_TRY(keel_path_join(leader_path, directory, "leader.lock"));
     enum keel_status status = take_run_lock(path, leader_path, &locks.run_fd);
     if (status == KEEL_BUSY)
-        return keel_fail(KEEL_BUSY,
-                         "%s: a run goes on in this directory, led by process %ld; watch it (keel job "
-                         "attach), end it (keel job stop), or take another",
-                         path, keel_lock_read(path, &words) ? words.pid : 0L);
+        return refuse_second(path, "watch it (keel job attach), end it (keel job stop), or take another");
     if (status != KEEL_OK)
         return keel_fail(status, "%s; give another --out", keel_detail());
     words = (struct keel_lock_words){.pid = (long)getpid()};
     status = keel_lock_write(locks.run_fd, &words, path);
     if (status == KEEL_OK)
         status = keel_lock_take(leader_path, true, &locks.leader_fd);
+    if (status == KEEL_BUSY) /* so run.lock was removed, and who leads has another file open */
+        status = refuse_second(leader_path, "run.lock was removed: end it by a signal, or take another");
     if (status == KEEL_OK)
         status = keel_lock_write(locks.leader_fd, &words, leader_path);
     if (status != KEEL_OK) {

@@ -129,7 +129,8 @@ static enum keel_status start(struct keel_launcher *launcher, uint16_t node, int
     KEEL_ASSERT(count < sizeof argv / sizeof argv[0]);
     const int kept[KEEL_AGENT_FDS_END - KEEL_AGENT_RUN_FD] = {config->locks.run_fd,
                                                               keel_mailbox_fd(launcher->mailbox), lock_fd};
-    return keel_process_spawn_apart(argv, kept, KEEL_AGENT_FDS_END - KEEL_AGENT_RUN_FD, &agent->process);
+    return keel_process_spawn_apart(argv, kept, KEEL_AGENT_FDS_END - KEEL_AGENT_RUN_FD, false,
+                                    &agent->process);
 }
 
 enum keel_status keel_local_spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)

@@ -92,7 +92,9 @@ static enum keel_status start(struct keel_succession *succession, int lock_fd,
     const int kept[KEEL_LEAD_FDS_END - KEEL_LEAD_RUN_FD] = {KEEL_AGENT_RUN_FD, lock_fd, KEEL_AGENT_SOCKET_FD};
     if (succession->started.pidfd >= 0)
         keel_process_close(&succession->started);
-    return keel_process_spawn_apart(argv, kept, KEEL_LEAD_FDS_END - KEEL_LEAD_RUN_FD, &succession->started);
+    /* The locks name it at once, and a stop that comes while it starts is not to end it alone. */
+    return keel_process_spawn_apart(argv, kept, KEEL_LEAD_FDS_END - KEEL_LEAD_RUN_FD, true,
+                                    &succession->started);
 }
 
 /* The lock is ours, and so nobody leads. Who reads the locks finds the new process at once. */

@@ -78,7 +78,7 @@ static int be_gone(void)
 {
     char *argv[] = {self, (char[]){"sleep"}, (char[]){"60"}, NULL};
     struct keel_process other;
-    if (keel_process_spawn_apart(argv, NULL, 0, &other) != KEEL_OK)
+    if (keel_process_spawn_apart(argv, NULL, 0, false, &other) != KEEL_OK)
         return 1;
     return write(3, &other.pid, sizeof other.pid) == (ssize_t)sizeof other.pid ? 0 : 1;
 }
@@ -288,6 +288,10 @@ START_TEST(a_child_starts_with_its_own_signals)
     sigprocmask(SIG_BLOCK, NULL, &now); /* and ours are as they were */
     ck_assert_int_eq(sigismember(&now, SIGTERM), 1);
     ck_assert_int_eq(sigismember(&now, SIGINT), 0);
+    /* Started apart and held, those that ask to end wait for it; no others do. */
+    char *argv[] = {self, (char[]){"signals"}, (char[]){""}, NULL};
+    ck_assert_int_eq(keel_process_spawn_apart(argv, NULL, 0, true, &process), KEEL_OK);
+    ck_assert_int_eq(end_of(&process).code, 1);
 }
 END_TEST
 

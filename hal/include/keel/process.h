@@ -34,9 +34,9 @@ enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uin
                                     int log_fd, struct keel_process *out);
 
 /* The same, of a process that lives on when its parent dies, and that has to end by itself: its output is
- * shared. */
+ * shared. `held`: INT, TERM and HUP are blocked from its first moment, and wait until it takes them. */
 enum keel_status keel_process_spawn_apart(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
-                                          struct keel_process *out);
+                                          bool held, struct keel_process *out);
 
 /* One that somebody else started. NOT_FOUND when no process has that number. */
 enum keel_status keel_process_find(pid_t pid, struct keel_process *out);
