@@ -35,6 +35,7 @@ host first --drill hang:rank=1,step=1
 check "a run whose board hangs in the first step ended otherwise, or has other bits" 'same_bits "$root/plain" "$root/first"'
 check "that board is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":\"board host (.*) hangs: the gradients of a step" "$root/first/events.jsonl"'
 host copy --drill hang:rank=1,step=4,at=capture
+grep "worker-failed" "$root/copy/events.jsonl" >>"$root/copy.log" # for when it is not
 check "a run whose board hangs in a snapshot ended otherwise, or has other bits" 'same_bits "$root/plain" "$root/copy"'
 check "the copy is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":\"board host (.*) hangs: a copy for a snapshot" "$root/copy/events.jsonl"'
 # A driver that hangs inside the call that launches, where no wait has a deadline.
