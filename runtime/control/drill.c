@@ -187,8 +187,9 @@ static void kill_all(const char *directory)
             find_holder(lock, &agents[count]) == KEEL_OK)
             count++;
     const pid_t child = fork();
-    while (child > 0)
-        pause();
+    if (child > 0)
+        for (;;)
+            pause();
     if (child < 0 && led)
         (void)keel_process_signal(&leader, SIGKILL);
     for (uint32_t i = 0; i < count; i++)

@@ -45,6 +45,7 @@ static uint32_t count_devices(const struct keel_job *job)
 enum keel_status keel_job_check_devices(const struct keel_job *job)
 {
     struct device_entry entry;
+    KEEL_ASSERT(job != NULL);
     uint32_t count = count_devices(job), number = 0;
     for (const char *at = job->device; at != NULL;) {
         at = read_device(at, &entry);

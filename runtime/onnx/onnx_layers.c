@@ -264,8 +264,8 @@ static enum keel_status check_attention(struct build *build, uint32_t heads, uin
 static enum keel_status build_attention(struct build *build)
 {
     struct value *q;
-    keel_value part[3];
-    struct keel_shape shape[3];
+    keel_value part[3] = {0};
+    struct keel_shape shape[3] = {0};
     KEEL_TRY(keel_onnx_operand(build, 0, &q));
     const int64_t heads =
         keel_onnx_integer_attribute(build, "q_num_heads", q->dims == 4 ? (int64_t)q->size[1] : 0);

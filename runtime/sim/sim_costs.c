@@ -180,8 +180,9 @@ enum keel_status keel_sim_model_make(const struct keel_job *job, const struct ke
     const bool divided = job->parallel.zero > KEEL_ZERO_NONE;
     const uint32_t tensor = job->parallel.tensor > 1 ? job->parallel.tensor : 1;
     const double held = divided ? state * copies / cluster->nodes : state * cluster->boards / tensor;
-    const uint32_t shards =
-        costs->shards_per_node > 0 ? costs->shards_per_node : job->shards / cluster->nodes;
+    const uint32_t nodes = cluster->nodes;
+    KEEL_ASSERT(nodes > 0);
+    const uint32_t shards = costs->shards_per_node > 0 ? costs->shards_per_node : job->shards / nodes;
     *out = (struct keel_goodput_model){
         .duration_ns = cluster->duration_ns,
         .nodes = cluster->nodes,
