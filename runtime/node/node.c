@@ -324,8 +324,11 @@ static bool is_for_agent(enum keel_wire_kind kind)
 
 static int take_message(struct keel_node *node, const struct keel_node_event *event)
 {
-    if (event->node >= KEEL_NODES_MAX || (event->node == node->config.node && !keel_node_moves(node)))
+    const bool own = event->node == node->config.node;
+    if (event->node >= KEEL_NODES_MAX || (own && !keel_node_moves(node)))
         return KEEL_INVALID;
+    if (own && !keel_node_leads(node)) /* what it told itself as the leader that it is no more */
+        return KEEL_OK;
     if (!keel_wire_decode(event->data, event->bytes, &node->scratch->in)) {
         keel_node_trace(node, "drop malformed message of %u bytes from node %u", event->bytes, event->node);
         return KEEL_OK;
