@@ -4,8 +4,23 @@
 
 #include <check.h>
 #include <keel/status.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+
+/* Check writes to a pipe where it is after each assertion that holds: a system call for every element that is
+ * compared, a third of the suite's processor time. Here each place of an assertion writes when it is passed
+ * first. */
+#undef ck_assert_msg
+#define ck_assert_msg(expr, ...)                                                                             \
+    __extension__({                                                                                          \
+        static _Thread_local bool ck_marked_;                                                                \
+        if (!(expr))                                                                                         \
+            _ck_assert_failed(__FILE__, __LINE__, "Assertion '" #expr "' failed", ##__VA_ARGS__);            \
+        if (!ck_marked_)                                                                                     \
+            _mark_point(__FILE__, __LINE__);                                                                 \
+        ck_marked_ = true;                                                                                   \
+    })
 
 /* A status that must be OK; prints the detail when it is not. */
 #define ck_ok(call)                                                                                          \

@@ -201,7 +201,7 @@ lose_all() {
     shift
     for _ in 1 2 3 4 5; do
         rm -rf "$root/nodes" "${root:?}/$lost"
-        run "$lost" 24 --set "snapshot.local=$root/nodes" --drill kill:rank=0,step=20 --drill kill:rank=1,step=20 --drill kill:rank=2,step=20 "$@"
+        run "$lost" 24 --set "snapshot.local=$root/nodes" --set snapshot.background=no --drill kill:rank=0,step=20 --drill kill:rank=1,step=20 --drill kill:rank=2,step=20 "$@"
         sed '/"lost_ranks":3/q' "$out/events.jsonl" | grep -q '"event":"snapshot"' && break
     done
 }
