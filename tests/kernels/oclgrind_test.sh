@@ -79,8 +79,9 @@ verdict "on Oclgrind all golden cases have their hashes, with folds by lane"
 [ $ended -eq 0 ] && [ ! -s "$scratch/log" ]
 verdict "no golden case uses what nobody wrote, races, leaves its buffers, or meets a barrier alone"
 # What many work-items do together, by local memory: on Oclgrind every device has the same facts.
-for op in add bias gelu layernorm embedding digest norm update gemm attention/1x67x1x8 attention_grad/1x67x1x8 attention_grad/2x17 \
-    ${KEEL_TEST_LONG:+cross_entropy attention}; do
+some="gemm/13x48 gemm/33x101 gemm/2 gemm/17x96x131 gemm_grouped norm/ norm_tiles/67 norm_boxes/37"
+[ -z "${KEEL_TEST_LONG:-}" ] || some="gemm norm cross_entropy attention"
+for op in add bias gelu layernorm embedding digest update attention/1x67x1x8 attention_grad/1x67x1x8 attention_grad/2x17 $some; do
     GOLDEN_LANES=1 GOLDEN_ITEMS=64 GOLDEN_ONLY=$op simulate --uninitialized "$build/tests/kernels/golden_test"
     ended=$?
     (exit $ended)
