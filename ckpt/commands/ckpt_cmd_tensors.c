@@ -51,7 +51,7 @@ bool keel_cmd_is_optimizers(const char *name)
 {
     return strncmp(name, KEEL_CMD_ADAM_M, strlen(KEEL_CMD_ADAM_M)) == 0 ||
            strncmp(name, KEEL_CMD_ADAM_V, strlen(KEEL_CMD_ADAM_V)) == 0 ||
-           strcmp(name, KEEL_CMD_LOSS_SCALE) == 0;
+           strncmp(name, KEEL_CMD_EMA, strlen(KEEL_CMD_EMA)) == 0 || strcmp(name, KEEL_CMD_LOSS_SCALE) == 0;
 }
 
 bool keel_cmd_selects(const char *only, const char *name)

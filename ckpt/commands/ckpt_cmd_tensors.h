@@ -10,6 +10,7 @@
  * weight's name. */
 #define KEEL_CMD_ADAM_M     "adam.m/"
 #define KEEL_CMD_ADAM_V     "adam.v/"
+#define KEEL_CMD_EMA        "ema/"
 #define KEEL_CMD_LOSS_SCALE "loss_scale" /* of a run with storage of f16 */
 
 enum keel_cmd_names { KEEL_CMD_NAMES_KEEL, KEEL_CMD_NAMES_GPT2 };
@@ -21,7 +22,7 @@ enum keel_status keel_cmd_parse_float(const char *word, uint32_t *out_dtype);
 /* 5GB, 500MB (thousands), 4GiB, 512MiB (1024), 4096 (bytes). */
 enum keel_status keel_cmd_parse_size(const char *word, uint64_t *out_bytes);
 
-/* A moment, or the scale of a loss: what training needs and no model has. */
+/* A moment, an average of a weight, or the scale of a loss: what training keeps and no model has. */
 bool keel_cmd_is_optimizers(const char *name);
 /* Does --only mean this tensor? "weights": all but those; else what begins so; NULL: all. */
 bool keel_cmd_selects(const char *only, const char *name);

@@ -23,6 +23,11 @@ float keel_canon_cos(float x)
     return canon_cos(x);
 }
 
+float keel_canon_log(float x)
+{
+    return canon_log(x);
+}
+
 float keel_adam_bias(float beta, uint32_t t)
 {
     double power = 1.0, base = (double)beta;

@@ -243,6 +243,8 @@ static void print_text(const struct eval *eval)
         printf("\nweights     %s, %u of %u tensors", eval->own->trained.weights, found.tensors,
                found.of_tensors);
     }
+    if (trained->averages)
+        printf("\nweights     their average, of decay %g", (double)trained->job.ema);
     printf("\nloss        %.6g\n", (double)eval->scores.loss);
     if (has_perplexity(eval))
         printf("perplexity  %.6g\n", perplexity(eval));
@@ -277,6 +279,8 @@ static void print_json(const struct eval *eval)
     keel_json_number(&json, "step", trained->info.step);
     keel_json_text(&json, "data", eval->own->data);
     keel_json_text(&json, "weights", eval->own->trained.weights);
+    if (trained->averages)
+        keel_json_real(&json, "ema", (double)trained->job.ema, DIGITS);
     keel_json_number(&json, "batches", eval->batches);
     keel_json_number(&json, "samples", samples_of(eval));
     keel_json_number(&json, "tokens", samples_of(eval) * keel_data_sample_tokens(trained->data));

@@ -287,8 +287,7 @@ static uint64_t summed_bytes(const struct keel_engine *engine)
 
 static uint64_t optimizer_bytes(const struct plan *plan)
 {
-    return summed_bytes(plan->engine) *
-           (keel_optimizer_has_v((enum keel_optimizer)plan->job.optimizer) ? 2 : 1);
+    return summed_bytes(plan->engine) * (keel_job_state_parts(&plan->job) - 1);
 }
 
 /* Of all ranks but those alone: what one of them gives to, or gets of, the sums of a step. */

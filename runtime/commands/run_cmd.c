@@ -222,7 +222,8 @@ static bool is_over(struct keel_run *run)
     if (!asks_for_the_end || !is_of_this_job(run) || keel_launch_is_locked(run->directory))
         return false;
     return keel_output_read_end(run->directory, &run->last) == KEEL_OK && run->last.step >= run->job.steps &&
-           is_there(run, "report.html") && sample_is_there(run) && keel_run_end_is_kept(run, 0);
+           is_there(run, "report.html") && sample_is_there(run) &&
+           keel_run_end_is_kept(run, 0, run->job.steps);
 }
 
 /* ---- before anything starts ---------------------------------------------------------------------------- */

@@ -187,9 +187,9 @@ static enum keel_status find_first_local_step(const struct keel_run *run, const 
     return KEEL_OK;
 }
 
-/* Is the end of the run durable? It is when it was to be: snapshot.every = 0 asks for nothing. Snapshots up
- * to the step on_record are looked at, those behind it are read. */
-bool keel_run_end_is_kept(const struct keel_run *run, uint64_t on_record)
+/* Is the end of the run, of that step, durable? It is when it was to be: snapshot.every = 0 asks for nothing.
+ * Snapshots up to the step on_record are looked at, those behind it are read. */
+bool keel_run_end_is_kept(const struct keel_run *run, uint64_t on_record, uint64_t end_step)
 {
     struct keel_store *store;
     uint64_t told;
@@ -197,12 +197,12 @@ bool keel_run_end_is_kept(const struct keel_run *run, uint64_t on_record)
         return true;
     if (keel_job_has_local_snapshots(&run->job)) /* on all nodes, by their word */
         return run->job.steps == 0 ||
-               (last_told(run, &told) == KEEL_OK && told != NO_STEP && told >= run->job.steps);
+               (last_told(run, &told) == KEEL_OK && told != NO_STEP && told >= end_step);
     if (keel_run_open_store(run, &store) != KEEL_OK || store == NULL)
         return false;
     uint64_t step = newest_whole(store, on_record);
     keel_store_close(store);
-    return run->job.steps == 0 || (step != NO_STEP && step >= run->job.steps); /* 0: nothing is trained */
+    return run->job.steps == 0 || (step != NO_STEP && step >= end_step); /* 0: nothing is trained */
 }
 
 void keel_run_show_sample(const struct keel_run *run)
@@ -231,6 +231,11 @@ static enum keel_status begin_life(const struct keel_run *run, struct keel_outpu
     return keel_output_resume(output, config->first_step);
 }
 
+static bool is_early(const struct keel_run *run, const struct keel_output *output)
+{
+    return keel_output_end_step(output) < run->job.steps;
+}
+
 /* One life. DONE is said when all steps are: whoever dies behind that takes his share of the last snapshot
  * with him, and *again says that it is to be made once more. */
 static enum keel_status live(struct keel_run *run, struct keel_output *output, const char *resume,
@@ -250,6 +255,10 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
                                         .report = keel_output_report(output),
                                         .signalled = &signalled};
     *again = false;
+    const bool goes_on = resume == NULL || strcmp(resume, "auto") == 0;
+    if (!run->takes_over && goes_on && is_early(run, output) &&
+        keel_run_end_is_kept(run, 0, keel_output_end_step(output)))
+        return KEEL_OK;
     if (run->takes_over) {
         config.take_over = &run->take_over;
         config.first_step = run->first_step;
@@ -266,6 +275,8 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
                          "snapshot before");
     }
     KEEL_TRY(spiked);
+    if (status == KEEL_INTERRUPTED && !signalled && is_early(run, output))
+        status = KEEL_OK;
     const bool differ = status == KEEL_MISMATCH || (status == KEEL_OK && keel_output_mismatches(output) > 0);
     if (differ && !signalled && keel_output_dispute(output)) {
         *again = true;
@@ -276,7 +287,7 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
         return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
                          keel_output_mismatches(output), run->directory);
     KEEL_TRY(keel_output_settle(output));
-    if (keel_run_end_is_kept(run, run->job.steps))
+    if (keel_run_end_is_kept(run, keel_output_end_step(output), keel_output_end_step(output)))
         return KEEL_OK;
     enum keel_status failure = keel_output_snapshot_failure(output);
     bool machine = failure == KEEL_NO_MEMORY || failure == KEEL_NO_SPACE || failure == KEEL_DENIED;

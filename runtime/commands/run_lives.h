@@ -43,7 +43,7 @@ enum keel_status keel_run_pass_on(struct keel_run *run, const char *name, const 
 enum keel_status keel_run_open_store(const struct keel_run *run, struct keel_store **out);
 /* Is the end of the run durable? It is when it was to be: snapshot.every = 0 asks for nothing. Snapshots up
  * to the step on_record are looked at, those behind it are read. */
-bool keel_run_end_is_kept(const struct keel_run *run, uint64_t on_record);
+bool keel_run_end_is_kept(const struct keel_run *run, uint64_t on_record, uint64_t end_step);
 /* The text that the job asked for, on the standard output. */
 void keel_run_show_sample(const struct keel_run *run);
 

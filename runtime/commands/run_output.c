@@ -104,6 +104,31 @@ static const struct place *place_of(const struct keel_output *output, const stru
     return row != NULL ? &row[member->local] : &unknown;
 }
 
+/* ---- a validation that gets no better ---- */
+
+bool keel_output_evaluated(struct keel_output *output, uint64_t step, float loss)
+{
+    if (keel_early_stop_add(&output->early, step, loss) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "train.patience: %s", keel_detail());
+    const bool ends = output->early.end_step != 0 && atomic_load(&output->end_step) == 0;
+    atomic_store(&output->end_step, output->early.end_step);
+    return ends;
+}
+
+static void tell_early(struct keel_output *output)
+{
+    const struct keel_evaluation *best = &output->early.best;
+    char detail[160];
+    snprintf(detail, sizeof detail,
+             "validation was not below %.4f, that of step %" PRIu64 ", %u times in a row (train.patience)",
+             (double)best->loss, best->step, output->job->patience);
+    keel_output_event(output, "early-stop",
+                      json_pack("{s:I, s:I, s:f, s:s}", "step", (json_int_t)output->early.end_step,
+                                "best_step", (json_int_t)best->step, "best_val_loss", (double)best->loss,
+                                "detail", detail));
+    keel_output_say(output, "step %" PRIu64 ": %s: the run ends here", output->early.end_step, detail);
+}
+
 /* With the devices of the ranks of that view, in order. */
 static void write_metric(struct keel_output *output, const struct keel_step_record *record)
 {
@@ -116,6 +141,9 @@ static void write_metric(struct keel_output *output, const struct keel_step_reco
         json_object_set(line, "boards", boards);
     json_decref(boards);
     keel_jsonl_write(output->metrics, line);
+    if (record->has_val_loss &&
+        keel_output_evaluated(output, record->step, keel_float_of(record->val_loss_bits)))
+        tell_early(output);
 }
 
 /* ---- holes ---- */
@@ -241,6 +269,8 @@ static enum keel_status withdraw_from(struct keel_output *output, uint64_t step)
     output->lines = keep < output->lines ? keep : output->lines;
     forget_held(output, keep - output->lines);
     output->seen_count = keep;
+    keel_early_stop_withdraw(&output->early, step);
+    atomic_store(&output->end_step, output->early.end_step);
     keel_output_event(output, "steps-withdrawn", json_pack("{s:I}", "step", (json_int_t)step));
     return KEEL_OK;
 }
@@ -342,6 +372,7 @@ enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_s
 {
     const struct keel_seen_step *found =
         output->job->spike == KEEL_SPIKE_WARN ? NULL : keel_output_check_seen(output, first_step);
+    output->end_missed = false;
     if (found != NULL) {
         output->went_back = *found;
         keel_output_say(output,
@@ -370,10 +401,13 @@ bool keel_output_dispute(struct keel_output *output)
     return true;
 }
 
+/* A run that ends early does when the snapshot of its last step is kept, or cannot be in this life. */
 static bool on_stop(void *context)
 {
     const struct keel_output *output = context;
-    return output->spiked.step != 0;
+    const uint64_t end_step = atomic_load(&output->end_step);
+    return output->spiked.step != 0 ||
+           (end_step != 0 && (output->last_snapshot >= end_step || output->end_missed));
 }
 
 enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
@@ -516,7 +550,8 @@ static void on_step(void *context, const struct keel_step_record *record)
     struct keel_output *output = context;
     const struct keel_seen_step seen = {
         .step = record->step, .digest = record->digest, .loss_bits = record->loss_bits};
-    if (record->step == 0)
+    const uint64_t end_step = atomic_load(&output->end_step);
+    if (record->step == 0 || (end_step != 0 && record->step > end_step))
         return;
     const struct keel_seen_step *old = find_seen(output, record->step);
     if (old != NULL && (old->digest != seen.digest || old->loss_bits != seen.loss_bits))
@@ -718,6 +753,11 @@ static void on_snapshot(void *context, const struct keel_committed *snapshot)
 {
     struct keel_output *output = context;
     bool good = snapshot->status == KEEL_OK;
+    const uint64_t end_step = atomic_load(&output->end_step);
+    if (end_step != 0 && snapshot->step > end_step) { /* refused: steps that are not kept */
+        output->end_missed = true;
+        return;
+    }
     if (good)
         output->last_snapshot = snapshot->step;
     output->snapshot_status = snapshot->status;
@@ -784,7 +824,9 @@ static void on_tell(void *context, const char *text)
 static enum keel_status on_settle(void *context, uint64_t step)
 {
     struct keel_output *output = context;
-    uint64_t refused = atomic_load(&output->refused_step);
+    const uint64_t refused = atomic_load(&output->refused_step), end_step = atomic_load(&output->end_step);
+    if (end_step != 0 && step > end_step)
+        return keel_fail(KEEL_DIVERGED, "the run ended early, at step %" PRIu64, end_step);
     if (refused != 0 && step >= refused)
         return keel_fail(KEEL_DIVERGED, "the loss exploded: the newest snapshot stays one from before");
     return keel_output_settle(context);
@@ -809,6 +851,12 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------ */
+
+uint64_t keel_output_end_step(const struct keel_output *output)
+{
+    const uint64_t end_step = atomic_load(&output->end_step);
+    return end_step != 0 ? end_step : output->job->steps;
+}
 
 uint64_t keel_output_next_step(const struct keel_output *output)
 {
@@ -849,6 +897,12 @@ void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t 
 static void tell_done(struct keel_output *output)
 {
     const struct keel_step_record *newest = &output->newest;
+    if (output->early.end_step != 0)
+        keel_output_say(output,
+                        "ended early, at step %" PRIu64 ": validation was best at step %" PRIu64
+                        ", %.4f: keel eval, sample, export %s --step %" PRIu64,
+                        output->early.end_step, output->early.best.step, (double)output->early.best.loss,
+                        output->directory, output->early.best.step);
     if (output->job->steps == 0) {
         keel_output_say(output, "done: evaluated, no step was trained (train.steps = 0)");
     } else if (newest->step > 0) {

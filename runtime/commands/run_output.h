@@ -46,6 +46,8 @@ void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_t
 
 /* One more than the last step on file. */
 uint64_t keel_output_next_step(const struct keel_output *output);
+/* The last step of the run: train.steps, or where it ended early (train.patience). */
+uint64_t keel_output_end_step(const struct keel_output *output);
 
 /* The callbacks of the launcher. */
 struct keel_launch_report keel_output_report(struct keel_output *output);

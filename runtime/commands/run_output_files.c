@@ -36,6 +36,14 @@ static enum keel_status take_old_metric(void *context, const json_t *line, uint6
     struct keel_seen_step seen = {.step = (uint64_t)step,
                                   .digest = strtoull(digest, NULL, 16),
                                   .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
+    const json_t *val_loss = json_object_get(line, "val_loss");
+    const uint64_t end_step = atomic_load(&output->end_step);
+    if (end_step != 0 && seen.step > end_step) { /* the run went on, without that rule: it begins anew */
+        keel_early_stop_withdraw(&output->early, 0);
+        atomic_store(&output->end_step, 0);
+    }
+    if (json_is_real(val_loss)) /* written in so many digits that it comes back the same */
+        (void)keel_output_evaluated(output, seen.step, (float)json_real_value(val_loss));
     return keel_output_remember(output, seen);
 }
 
@@ -65,6 +73,7 @@ static enum keel_status open_output(const char *directory, const struct keel_job
     output->lock_fd = lock_fd;
     output->started_ns = keel_now_ns();
     output->last_drill_ns = keel_drill_last_ns(directory);
+    output->early = (struct keel_early_stop){.patience = job->patience, .min_delta = job->min_delta};
     snprintf(output->directory, sizeof output->directory, "%s", directory);
     enum keel_status status = open_files(output);
     if (status != KEEL_OK)
@@ -195,6 +204,7 @@ void keel_output_close(struct keel_output *output)
     for (uint32_t node = 0; node < KEEL_NODES_MAX; node++)
         keel_free(output->places[node]);
     keel_free(output->held);
+    keel_early_stop_fini(&output->early);
     keel_free(output->seen);
     keel_free(output);
 }

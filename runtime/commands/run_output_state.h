@@ -3,6 +3,7 @@
 #ifndef KEEL_RUN_OUTPUT_STATE_H
 #define KEEL_RUN_OUTPUT_STATE_H
 
+#include "early_stop.h"
 #include "incident.h"
 #include "jsonl.h"
 #include "run_output.h"
@@ -43,6 +44,9 @@ struct keel_output {
     struct keel_seen_step spiked;    /* the run is to end or go back for this; step 0: for nothing */
     struct keel_seen_step went_back; /* the same, of the life before */
     _Atomic uint64_t refused_step;   /* no snapshot from that step on; 0: none is refused */
+    struct keel_early_stop early;    /* of the evaluations that have lines */
+    _Atomic uint64_t end_step; /* where the run ended early: what comes behind is not kept; 0: it did not */
+    bool end_missed;           /* of that step there will be no snapshot in this life */
     uint64_t heard_ns; /* who led before was heard last, until that is told; 0: nobody did, or it is */
     int lock_fd;       /* to be touched while files are read; 0: none */
     bool terminal, quiet;
@@ -66,6 +70,8 @@ uint64_t keel_output_last_step(const struct keel_output *output); /* that has a 
 void keel_output_write_held(struct keel_output *output, uint64_t step);
 /* The ranks differ about that step. */
 void keel_output_doubt(struct keel_output *output, uint64_t step);
+/* The validation loss of the next step that has one. True: the run ends there. */
+bool keel_output_evaluated(struct keel_output *output, uint64_t step, float loss);
 /* Check the lines on file anew: the first, from the step `from` on, that begins a spike. */
 const struct keel_seen_step *keel_output_check_seen(struct keel_output *output, uint64_t from);
 void keel_output_take_place(struct keel_output *output, uint16_t node, uint8_t local, const json_t *note);

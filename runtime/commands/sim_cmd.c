@@ -120,8 +120,7 @@ static enum keel_status count_state(const struct keel_job *job, uint64_t *out_by
             job, data, (struct keel_engine_config){.device = device, .plan_only = true}, &engine);
     if (status == KEEL_OK) {
         keel_engine_facts(engine, &facts);
-        const uint64_t kept = keel_optimizer_has_v((enum keel_optimizer)job->optimizer) ? 3 : 2;
-        *out_bytes = facts.parameters * kept * sizeof(float);
+        *out_bytes = facts.parameters * keel_job_state_parts(job) * sizeof(float);
     }
     keel_engine_destroy(engine);
     if (device != NULL)

@@ -328,6 +328,9 @@ static enum keel_status load(struct keel_trained *trained, const char *identity)
     KEEL_TRY(status);
     trained->info = *keel_snapshot_info(snapshot);
     status = check_identity(trained, identity);
+    if (status == KEEL_OK && trained->averages && trained->info.step == 0)
+        status = keel_fail(KEEL_INVALID, "--ema: the average of the weights begins with the first step, and "
+                                         "this snapshot is of step 0");
     if (status == KEEL_OK)
         status = keel_inference_load(trained->inference, snapshot, &config, &trained->quantise);
     keel_trained_meter_hide(&meter);
@@ -367,6 +370,10 @@ enum keel_status keel_trained_open(struct keel_trained *trained, const struct ke
                                    const char *identity)
 {
     trained->stall_ns = (uint64_t)(trained->job.timeout_s * 1e9) * KEEL_STALL_TIMEOUTS;
+    trained->averages = options->ema;
+    if (options->ema && trained->job.ema <= 0.0F)
+        return keel_fail(KEEL_INVALID,
+                         "--ema: the run keeps no average of its weights (train.ema): leave it out");
     KEEL_TRY(open_device(trained, options));
     const struct keel_inference_config config = {.job = &trained->job,
                                                  .data = trained->data,
@@ -375,6 +382,7 @@ enum keel_status keel_trained_open(struct keel_trained *trained, const struct ke
                                                  .stall_ns = trained->stall_ns,
                                                  .decode = trained->decode,
                                                  .prompt_rows = trained->prompt_rows,
+                                                 .averages = options->ema,
                                                  .only_decode = trained->only_decode};
     KEEL_TRY(keel_inference_create(&config, &trained->inference));
     return load_meant(trained, identity);

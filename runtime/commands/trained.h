@@ -12,6 +12,7 @@
 struct keel_trained_options {
     const char *out, *job, *device, *weights; /* NULL: not given */
     uint64_t step;                            /* KEEL_TRAINED_NEWEST: not given */
+    bool ema;
     struct keel_command_texts set;
 };
 #define KEEL_TRAINED_NEWEST UINT64_MAX
@@ -25,6 +26,8 @@ struct keel_trained_options {
      "the job file of snapshots that lie in no directory of a run"}, \
     {"--weights", "TYPE", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, weights), \
      "int8 or int4: those of products as few bits stand for them; :32, :64 or :128 behind it: inputs to a scale"}, \
+    {"--ema", NULL, KEEL_COMMAND_FLAG, offsetof(struct keel_trained_options, ema), \
+     "of a job with train.ema: the average of its weights in their place"}, \
     {"--device", "NAME", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, device), \
      "device or board, as keel board list names them; default: the job's first"}, \
     {"--set", "section.key=value", KEEL_COMMAND_TEXTS, offsetof(struct keel_trained_options, set), \
@@ -47,7 +50,7 @@ struct keel_trained {
     struct keel_quantise quantise; /* of weights, when they are loaded */
     uint32_t decode;               /* as struct keel_inference_config, with the next; for keel_trained_open */
     uint32_t prompt_rows;
-    bool only_decode;
+    bool only_decode, averages; /* averages: --ema */
 };
 /* PATH is a job file, the directory of a run, a store, a run in it or a snapshot. A job file names a
  * directory

@@ -7,14 +7,19 @@ enum { ROUNDS = 6 };
 #define ROW(kind, reader) [kind] = &(reader),
 static const struct keel_reader *const readers[KEEL_MODEL_KIND_COUNT] = {KEEL_READERS(ROW)};
 
-static enum keel_status open_data(const struct keel_job *job, const struct keel_data_use *use,
-                                  struct keel_data **out)
+static const struct keel_reader *reader_of(const struct keel_job *job)
 {
     const enum keel_model_kind kind = keel_job_data_kind(job);
     KEEL_ASSERT(kind < KEEL_MODEL_KIND_COUNT && readers[kind] != NULL);
+    return kind == KEEL_MODEL_DLRM && keel_job_reads_clicks(job) ? &keel_click_reader : readers[kind];
+}
+
+static enum keel_status open_data(const struct keel_job *job, const struct keel_data_use *use,
+                                  struct keel_data **out)
+{
     struct keel_data *data;
     KEEL_TRY(keel_alloc(1, sizeof *data, &data));
-    *data = (struct keel_data){.reader = readers[kind],
+    *data = (struct keel_data){.reader = reader_of(job),
                                .use = use,
                                .whole = true,
                                .seed = job->seed,

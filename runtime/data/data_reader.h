@@ -55,6 +55,8 @@ struct keel_data {
     X(KEEL_MODEL_LLAMA, keel_text_reader)                                                                    \
     X(KEEL_MODEL_DLRM, keel_teacher_reader)                                                                  \
     X(KEEL_MODEL_PLUGIN, keel_plugin_data_reader)
+/* The same kind of samples, where data.format names a log of clicks. */
+extern const struct keel_reader keel_click_reader;
 #define KEEL_READER_DECLARED(kind, reader) extern const struct keel_reader reader;
 KEEL_READERS(KEEL_READER_DECLARED)
 
@@ -66,6 +68,13 @@ void keel_data_add_input(struct keel_data *data, const char *name, enum keel_dty
 uint64_t keel_data_draw(uint64_t key, uint64_t number, uint64_t index);
 /* Below `count`, from 32 of them (Lemire's multiplication; the bias is below count / 2^32). */
 uint32_t keel_data_below(uint64_t draw, uint32_t count);
+
+/* What readers of clicks share (data_teacher.c): numbers, rows of ids and labels as inputs; INVALID: more
+ * rows than ids count; and whether a click was foreseen. */
+enum keel_status keel_click_check_rows(const struct keel_job *job);
+void keel_click_declare(struct keel_data *data, const struct keel_job *job);
+bool keel_click_is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes);
+uint32_t keel_click_class_of(void *const *inputs, uint32_t row);
 
 /* Where a logit is the highest, the first of equals. */
 uint32_t keel_data_highest(const float *logits, uint32_t classes);

@@ -27,6 +27,23 @@ static float normal(uint64_t draw)
     return ((float)sum - 131070.0f) * (1.7320508f / 65536.0f);
 }
 
+enum keel_status keel_click_check_rows(const struct keel_job *job)
+{
+    if ((uint64_t)job->tables * job->categories <= INT32_MAX)
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID,
+                     "model.tables = %u of model.categories = %u: more rows than an id counts; use fewer",
+                     job->tables, job->categories);
+}
+
+void keel_click_declare(struct keel_data *data, const struct keel_job *job)
+{
+    const uint64_t dense = job->dense, bag = job->bag, one = 1;
+    keel_data_add_input(data, "dense", KEEL_F32, 1, 1, &dense);
+    keel_data_add_input(data, "ids", KEEL_I32, job->tables, 1, &bag);
+    keel_data_add_input(data, "labels", KEEL_F32, 1, 1, &one);
+}
+
 static enum keel_status open_teacher(struct keel_data *data, const struct keel_job *job)
 {
     struct teacher *teacher;
@@ -41,17 +58,11 @@ static enum keel_status open_teacher(struct keel_data *data, const struct keel_j
     data->val_count = KEEL_DATA_DRAWN;
     data->digest = TEACHER_VERSION;
     if (data->use != NULL && data->use->val_path != NULL)
-        return keel_fail(KEEL_UNSUPPORTED, "%s: dlrm reads no file: its samples are drawn",
+        return keel_fail(KEEL_UNSUPPORTED,
+                         "%s: this dlrm reads no file: its samples are drawn (data.format = criteo, csv do)",
                          data->use->val_path);
-    if ((uint64_t)job->tables * job->categories > INT32_MAX)
-        return keel_fail(KEEL_INVALID,
-                         "model.tables = %u of model.categories = %u: more rows than an id counts; "
-                         "use fewer",
-                         job->tables, job->categories);
-    const uint64_t dense = job->dense, bag = job->bag, one = 1;
-    keel_data_add_input(data, "dense", KEEL_F32, 1, 1, &dense);
-    keel_data_add_input(data, "ids", KEEL_I32, job->tables, 1, &bag);
-    keel_data_add_input(data, "labels", KEEL_F32, 1, 1, &one);
+    KEEL_TRY(keel_click_check_rows(job));
+    keel_click_declare(data, job);
     return KEEL_OK;
 }
 
@@ -111,19 +122,19 @@ static enum keel_status fill_sample(const struct keel_data *data, const struct k
     return KEEL_OK;
 }
 
-static uint32_t class_of(void *const *inputs, uint32_t row)
+uint32_t keel_click_class_of(void *const *inputs, uint32_t row)
 {
     return ((const float *)inputs[2])[row] > 0.5f;
 }
 
-static bool is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)
+bool keel_click_is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)
 {
     (void)classes;
-    return (logits[0] > 0.0f) == (class_of(inputs, row) != 0);
+    return (logits[0] > 0.0f) == (keel_click_class_of(inputs, row) != 0);
 }
 
 const struct keel_reader keel_teacher_reader = {.open = open_teacher,
                                                 .close = close_teacher,
                                                 .fill = fill_sample,
-                                                .is_right = is_right,
-                                                .class_of = class_of};
+                                                .is_right = keel_click_is_right,
+                                                .class_of = keel_click_class_of};

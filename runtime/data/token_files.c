@@ -1,6 +1,5 @@
 /* token_files.c - see token_files.h. */
 #include "token_files.h"
-#include <errno.h>
 #include <fnmatch.h>
 #include <keel/disk.h>
 #include <keel/memory.h>
@@ -56,55 +55,17 @@ enum keel_status keel_token_layout_parse(const void *head, size_t count, uint64_
     return KEEL_OK;
 }
 
-/* Errors of the file's own are told by errno; a pipe may never end. */
-static enum keel_status open_file(const char *path, struct stat *out_info, int *out)
-{
-    int fd = keel_disk_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
-    if (fd < 0)
-        return keel_fail_errno(errno, "%s: cannot be opened", path);
-    enum keel_status status = KEEL_OK;
-    if (keel_disk_fstat(fd, out_info) != 0)
-        status = keel_fail_errno(errno, "%s: cannot be looked at", path);
-    else if (!S_ISREG(out_info->st_mode))
-        status =
-            keel_fail(KEEL_INVALID, "%s: no regular file (every worker reads it); name token files", path);
-    if (status == KEEL_OK)
-        *out = fd;
-    else
-        keel_disk_close(fd);
-    return status;
-}
-
-static enum keel_status read_layout(struct keel_token_file *file, uint32_t width)
+static enum keel_status read_layout(const char *path, uint32_t width, struct keel_token_file *file)
 {
     uint8_t head[KEEL_TOKEN_HEAD_BYTES];
-    struct stat info = {.st_size = 0};
     int fd = -1;
-    KEEL_TRY(open_file(file->path, &info, &fd));
-    file->bytes = (uint64_t)info.st_size;
-    file->modified_s = info.st_mtim.tv_sec;
-    file->modified_ns = info.st_mtim.tv_nsec;
-    const size_t count = file->bytes < sizeof head ? (size_t)file->bytes : sizeof head;
-    enum keel_status status = keel_pread_all(fd, head, count, 0, file->path);
+    KEEL_TRY(keel_data_file_open(path, &file->of, &fd));
+    const size_t count = file->of.bytes < sizeof head ? (size_t)file->of.bytes : sizeof head;
+    enum keel_status status = keel_pread_all(fd, head, count, 0, path);
     keel_disk_close(fd);
     if (status != KEEL_OK)
         return status;
-    return keel_token_layout_parse(head, count, file->bytes, width, file->path, &file->layout);
-}
-
-/* Open it again, if it is the one that it was. */
-static enum keel_status open_again(const struct keel_token_file *file, int *out)
-{
-    struct stat info = {.st_size = 0};
-    KEEL_TRY(open_file(file->path, &info, out));
-    if ((uint64_t)info.st_size == file->bytes && info.st_mtim.tv_sec == file->modified_s &&
-        info.st_mtim.tv_nsec == file->modified_ns)
-        return KEEL_OK;
-    keel_disk_close(*out);
-    return keel_fail(KEEL_MISMATCH,
-                     "%s: was written to, cut or replaced while it is read (%llu bytes at first, %lld now); "
-                     "put back what the run began with, then give the same command again",
-                     file->path, (unsigned long long)file->bytes, (long long)info.st_size);
+    return keel_token_layout_parse(head, count, file->of.bytes, width, path, &file->layout);
 }
 
 static enum keel_status refuse_token(const struct keel_token_file *file, uint64_t index, uint32_t token,
@@ -114,7 +75,7 @@ static enum keel_status refuse_token(const struct keel_token_file *file, uint64_
     return keel_fail(KEEL_INVALID,
                      "%s: token %u at byte %llu (number %llu) is beyond the vocabulary of %u; give the "
                      "model.vocab that the file was written for, or another data.format",
-                     file->path, token, (unsigned long long)offset, (unsigned long long)index, vocab);
+                     file->of.path, token, (unsigned long long)offset, (unsigned long long)index, vocab);
 }
 
 enum keel_status keel_token_file_read(const struct keel_token_file *file, uint64_t first, uint32_t count,
@@ -129,12 +90,12 @@ enum keel_status keel_token_file_read(const struct keel_token_file *file, uint64
     if (out_first == NULL)
         out_first = next++;
     KEEL_ASSERT(first <= layout->count && count <= layout->count - first);
-    KEEL_TRY(open_again(file, &fd));
+    KEEL_TRY(keel_data_file_again(&file->of, &fd));
     for (uint32_t done = 0; done < count && status == KEEL_OK;) {
         const uint32_t now = count - done < most ? count - done : most;
         const uint64_t index = first + done;
-        status =
-            keel_pread_all(fd, chunk, (uint64_t)now * width, layout->first_byte + index * width, file->path);
+        status = keel_pread_all(fd, chunk, (uint64_t)now * width, layout->first_byte + index * width,
+                                file->of.path);
         for (uint32_t t = 0; t < now && status == KEEL_OK; t++) {
             const uint32_t token = little_endian(chunk + (size_t)t * width, width);
             if (token >= vocab)
@@ -155,12 +116,11 @@ static enum keel_status add_file(struct keel_token_files *files, const char *pat
         return keel_fail(KEEL_LIMIT, "%s: more than %d token files; join some", path, FILES_MAX);
     KEEL_TRY(keel_grow(&files->files, &files->capacity, files->count + 1, sizeof *files->files));
     struct keel_token_file *file = &files->files[files->count];
-    *file = (struct keel_token_file){.path = NULL};
-    KEEL_TRY(keel_strdup(path, &file->path));
+    *file = (struct keel_token_file){.of = {.path = NULL}};
     files->count++; /* fini frees it from here on */
-    KEEL_TRY(read_layout(file, width));
+    KEEL_TRY(read_layout(path, width, file));
     files->tokens += file->layout.count;
-    files->bytes += file->bytes;
+    files->bytes += file->of.bytes;
     return KEEL_OK;
 }
 
@@ -204,7 +164,7 @@ enum keel_status keel_token_files_add(struct keel_token_files *files, const char
 void keel_token_files_fini(struct keel_token_files *files)
 {
     for (size_t f = 0; f < files->count; f++)
-        keel_free(files->files[f].path);
+        keel_data_file_fini(&files->files[f].of);
     keel_free(files->files);
     *files = (struct keel_token_files){.files = NULL};
 }
@@ -222,7 +182,7 @@ static enum keel_status survey_block(struct survey *survey, const struct keel_to
                                      uint64_t offset, uint64_t bytes)
 {
     const struct keel_token_layout *layout = &file->layout;
-    KEEL_TRY(keel_pread_all(fd, survey->block, bytes, offset, file->path));
+    KEEL_TRY(keel_pread_all(fd, survey->block, bytes, offset, file->of.path));
     XXH3_64bits_update(survey->digest, survey->block, (size_t)bytes);
     uint64_t at = offset < layout->first_byte ? layout->first_byte - offset : 0;
     for (; at + layout->width <= bytes; at += layout->width) {
@@ -239,18 +199,18 @@ static enum keel_status survey_block(struct survey *survey, const struct keel_to
 static enum keel_status survey_file(struct survey *survey, const struct keel_token_file *file,
                                     uint64_t blocks)
 {
-    const uint64_t whole = (file->bytes + SURVEY_BLOCK_BYTES - 1) / SURVEY_BLOCK_BYTES;
+    const uint64_t whole = (file->of.bytes + SURVEY_BLOCK_BYTES - 1) / SURVEY_BLOCK_BYTES;
     const bool all = survey->whole || blocks >= whole;
     enum keel_status status = KEEL_OK;
     int fd = -1;
-    KEEL_TRY(open_again(file, &fd));
+    KEEL_TRY(keel_data_file_again(&file->of, &fd));
     for (uint64_t b = 0; b < (all ? whole : blocks) && status == KEEL_OK; b++) {
         /* Blocks begin at whole tokens: the head and a block's bytes are multiples of either width. */
         uint64_t offset =
-            all ? b * SURVEY_BLOCK_BYTES : (file->bytes - SURVEY_BLOCK_BYTES) / (blocks - 1) * b / 4 * 4;
+            all ? b * SURVEY_BLOCK_BYTES : (file->of.bytes - SURVEY_BLOCK_BYTES) / (blocks - 1) * b / 4 * 4;
         if (!all && b == blocks - 1)
-            offset = (file->bytes - SURVEY_BLOCK_BYTES) / file->layout.width * file->layout.width;
-        const uint64_t left = file->bytes - offset;
+            offset = (file->of.bytes - SURVEY_BLOCK_BYTES) / file->layout.width * file->layout.width;
+        const uint64_t left = file->of.bytes - offset;
         status =
             survey_block(survey, file, fd, offset, left < SURVEY_BLOCK_BYTES ? left : SURVEY_BLOCK_BYTES);
     }
@@ -269,7 +229,7 @@ static enum keel_status survey_all(struct survey *survey, const struct keel_toke
         const struct keel_token_file *file = &files->files[f];
         const uint64_t facts[] = {file->layout.first_byte, file->layout.count, file->layout.width};
         const uint64_t blocks =
-            2 + (uint64_t)((double)SURVEY_BLOCKS * (double)file->bytes / (double)files->bytes);
+            2 + (uint64_t)((double)SURVEY_BLOCKS * (double)file->of.bytes / (double)files->bytes);
         XXH3_64bits_update(survey->digest, facts, sizeof facts);
         KEEL_TRY(survey_file(survey, file, blocks));
     }

@@ -4,10 +4,8 @@
  * 256 numbers of 32 bits, of which the first three are the magic 20240520, version 1 and the count of tokens
  * of 16 bits; or 20240801, version 7, of 32 bits.
  *
- * Files are read with pread, a window at a time: memory does not grow with them, one that is cut gives an
- * error where a mapping would give a signal, and a 32-bit machine reads files that its addresses do not
- * reach. No descriptor is kept, so their number has no limit but FILES_MAX. Each read compares size and time
- * of the file with those at open.
+ * Files are read a window at a time (data_file.h), so their number has no limit but FILES_MAX. Each read
+ * compares size and time of the file with those at open.
  *
  * What is looked at when they are opened: all of them up to KEEL_TOKENS_WHOLE_BYTES together. Above that, of
  * each file the head, the end, and blocks of 64 KiB evenly between, about 1,024 over all files: enough to
@@ -17,7 +15,7 @@
 #ifndef KEEL_TOKEN_FILES_H
 #define KEEL_TOKEN_FILES_H
 
-#include <keel/file.h>
+#include "data_file.h"
 
 enum { KEEL_TOKEN_HEAD_BYTES = 1024, KEEL_TOKENS_WHOLE_BYTES = 1 << 28 };
 
@@ -33,10 +31,8 @@ enum keel_status keel_token_layout_parse(const void *head, size_t count, uint64_
                                          const char *name, struct keel_token_layout *out);
 
 struct keel_token_file {
-    char *path; /* owned */
+    struct keel_data_file of;
     struct keel_token_layout layout;
-    uint64_t bytes;
-    int64_t modified_s, modified_ns;
 };
 struct keel_token_files {
     struct keel_token_file *files; /* owned */

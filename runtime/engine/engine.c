@@ -64,6 +64,9 @@ static enum keel_status check_config(const struct keel_engine_config *config)
                          "engine: storage %d is none: KEEL_F32, KEEL_BF16 or KEEL_F16 is wanted", storage);
     if (optimizer < 0 || optimizer >= KEEL_OPTIMIZER_COUNT)
         return keel_fail(KEEL_INVALID, "engine: there is no optimizer %d", optimizer);
+    if (!(config->average >= 0.0F && config->average < 1.0F))
+        return keel_fail(KEEL_INVALID, "engine: an average of weights with decay %g: from 0 to below 1",
+                         (double)config->average);
     if (config->tensor > KEEL_SLICES_MAX)
         return keel_fail(KEEL_INVALID, "engine: %u tensor slices; at most %d", config->tensor,
                          KEEL_SLICES_MAX);
@@ -111,6 +114,7 @@ enum keel_status keel_engine_create(const struct keel_engine_config *config, str
     engine->fixed_scale = config->loss_scale > 0.0F;
     engine->optimizer = config->optimizer;
     engine->nesterov = config->nesterov;
+    engine->average = config->training ? config->average : 0.0F;
     engine->training = config->training;
     engine->weights_of = config->weights_of;
     engine->check_products = config->check_products;
@@ -166,7 +170,8 @@ static void destroy_buffers(struct keel_engine *engine)
                                      engine->weights_of == NULL ? engine->flat[KEEL_FLAT_WEIGHTS] : NULL,
                                      engine->flat[KEEL_FLAT_GRADIENTS],
                                      engine->flat[KEEL_FLAT_M],
-                                     engine->flat[KEEL_FLAT_V]};
+                                     engine->flat[KEEL_FLAT_V],
+                                     engine->flat[KEEL_FLAT_EMA]};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (buffers[i] != NULL)
             keel_buffer_destroy(buffers[i]);

@@ -328,11 +328,14 @@ static enum keel_status make_gradients(struct keel_engine *engine, uint64_t byte
 
 bool keel_engine_keeps(const struct keel_engine *engine, enum keel_engine_flat which)
 {
-    return engine->training ? which != KEEL_FLAT_V || keel_optimizer_has_v(engine->optimizer)
-                            : which == KEEL_FLAT_WEIGHTS;
+    if (which == KEEL_FLAT_WEIGHTS || !engine->training)
+        return which == KEEL_FLAT_WEIGHTS;
+    if (which == KEEL_FLAT_V)
+        return keel_optimizer_has_v(engine->optimizer);
+    return which != KEEL_FLAT_EMA || engine->average > 0.0F;
 }
 
-/* Moments lie with pieces, where there are such. */
+/* What an update keeps lies with pieces, where there are such. */
 static bool has_flat(const struct keel_engine *engine, enum keel_engine_flat which)
 {
     return keel_engine_keeps(engine, which) && (!engine->in_pieces || which < KEEL_FLAT_M);

@@ -107,6 +107,13 @@ struct keel_engine_source {
     struct keel_launch_list norm, update;
 };
 
+/* The average of weights (engine_average.c): what it is made of, nothing where the engine has none. */
+struct keel_engine_average {
+    struct keel_engine_run *trained; /* owned; tensors of the flat buffers that have one */
+    uint32_t trained_count;
+    struct keel_buffer *tensors, *digest; /* of its update; nobody reads that digest */
+};
+
 /* What is not of the graph: zeroing, and the update from the engine's own gradients. `digest` is for weights
  * that came from elsewhere. */
 struct keel_update_lists {
@@ -115,6 +122,7 @@ struct keel_update_lists {
     struct keel_launch_list *join; /* by segment: uses of its bucket into the gradients; last, the losses
                                       into one */
     struct keel_engine_source own;
+    struct keel_engine_average average;
     struct keel_buffer *tensors, *pages, *scratch; /* of keel_update */
     struct keel_buffer *tiles;                     /* of keel_norm: a sum for each */
     struct keel_buffer *boxes, *box_pages; /* of keel_norm_tiles where the mesh has slices, else NULL */
@@ -178,6 +186,7 @@ struct keel_engine {
     enum keel_dtype storage;
     enum keel_optimizer optimizer;
     bool nesterov, fixed_scale;
+    float average; /* decay; 0: there is none */
     uint64_t slot_wait_ns;
     const struct keel_engine *weights_of; /* borrowed, with its weights; NULL: they are its own */
     bool training, check_products, plan_only, share_gradients, in_pieces, windowed, weights_windowed;
@@ -323,6 +332,24 @@ enum keel_status keel_engine_feed_update(struct keel_engine *engine, const struc
 enum keel_status keel_engine_judge_norm(struct keel_engine *engine, const struct keel_engine_update *update,
                                         uint64_t deadline_ns, struct keel_engine_updated *out);
 enum keel_status keel_engine_run_list(struct keel_engine *engine, const struct keel_launch_list *list);
+
+/* ---- the average of the weights (engine_average.c) ---- */
+
+/* Of `count` tensors, as the update has them. Blocks. Give it to fini, also after a failure. */
+enum keel_status keel_engine_average_make(struct keel_engine *engine,
+                                          const struct keel_update_tensor *tensors, uint32_t count,
+                                          struct keel_engine_average *out);
+uint64_t keel_engine_average_bytes(const struct keel_engine_average *average);
+void keel_engine_average_fini(struct keel_engine_average *average);
+/* Behind an update in its list: `count` elements of e, NULL where there is none. */
+enum keel_status keel_engine_emit_average(struct keel_engine *engine,
+                                          const struct keel_engine_average *average,
+                                          const struct keel_update *update, struct keel_buffer *e,
+                                          uint64_t count, struct keel_launch_list *list);
+/* Before that list: the first of them begins with the weights. Enqueues. */
+enum keel_status keel_engine_begin_average(struct keel_engine *engine,
+                                           const struct keel_engine_average *average, struct keel_buffer *w,
+                                           struct keel_buffer *e, uint32_t step);
 
 /* The lists of engine->update; all other buffers are there. */
 enum keel_status keel_engine_emit_update(struct keel_engine *engine);

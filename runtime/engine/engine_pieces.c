@@ -22,8 +22,9 @@ struct keel_engine_pieces {
     struct keel_buffer *flat[KEEL_FLAT_COUNT], *loss_scale; /* loss_scale: a slice, or NULL */
     struct keel_buffer *tensors, *pages, *boxes, *box_pages, *squares, *scratch;
     struct keel_launch_list square, tiles, norm, update; /* tiles: of an engine with some slices */
-    struct keel_buffer *digest_scratch;                  /* of weights in windows */
-    struct keel_parts digested;                          /* likewise: slices of the weights */
+    struct keel_engine_average average;
+    struct keel_buffer *digest_scratch;     /* of weights in windows */
+    struct keel_parts digested;             /* likewise: slices of the weights */
     struct keel_launch_list digest, shared; /* of those of the first runs, one a bucket; shared: of what the
                                                engines of all slices have whole */
 };
@@ -390,6 +391,12 @@ static enum keel_status emit_update(struct keel_engine_pieces *pieces, const str
     op.scratch = pieces->scratch;
     KEEL_TRY(emit_loss_scale(pieces));
     KEEL_TRY(keel_op_update(engine->kernels, &op, &pieces->update));
+    const enum keel_status status =
+        keel_engine_average_make(engine, parts->tensors, parts->tensor_count, &pieces->average);
+    pieces->bytes += keel_engine_average_bytes(&pieces->average);
+    KEEL_TRY(status);
+    KEEL_TRY(keel_engine_emit_average(engine, &pieces->average, &op, pieces->flat[KEEL_FLAT_EMA],
+                                      pieces->count, &pieces->update));
     return keel_launch_list_seal(&pieces->update, engine->kernels);
 }
 
@@ -530,7 +537,9 @@ void keel_engine_pieces_destroy(struct keel_engine_pieces *pieces)
                                      pieces->flat[KEEL_FLAT_WEIGHTS],
                                      pieces->flat[KEEL_FLAT_GRADIENTS],
                                      pieces->flat[KEEL_FLAT_M],
-                                     pieces->flat[KEEL_FLAT_V]};
+                                     pieces->flat[KEEL_FLAT_V],
+                                     pieces->flat[KEEL_FLAT_EMA]};
+    keel_engine_average_fini(&pieces->average);
     keel_launch_list_fini(&pieces->square);
     keel_launch_list_fini(&pieces->tiles);
     keel_launch_list_fini(&pieces->norm);
@@ -606,6 +615,8 @@ enum keel_status keel_engine_pieces_update(struct keel_engine_pieces *pieces,
     memcpy(engine->landing.norm, norm->values, sizeof norm->values);
     KEEL_TRY(keel_queue_write(engine->queue, engine->norm, 0, engine->landing.norm, sizeof norm->values, NULL,
                               NULL));
+    KEEL_TRY(keel_engine_begin_average(engine, &pieces->average, pieces->flat[KEEL_FLAT_WEIGHTS],
+                                       pieces->flat[KEEL_FLAT_EMA], update->step));
     KEEL_TRY(keel_engine_run_list(engine, &pieces->update));
     return keel_queue_finish(engine->queue, deadline_ns);
 }

@@ -192,6 +192,8 @@ enum keel_status keel_engine_update(struct keel_engine *engine, const struct kee
     KEEL_TRY(keel_engine_feed_update(engine, update));
     KEEL_TRY(keel_engine_run_list(engine, &from->norm));
     KEEL_TRY(keel_engine_judge_norm(engine, update, deadline_ns, &updated));
+    KEEL_TRY(keel_engine_begin_average(engine, &engine->update.average, engine->flat[KEEL_FLAT_WEIGHTS],
+                                       engine->flat[KEEL_FLAT_EMA], update->step));
     KEEL_TRY(keel_engine_run_list(engine, &from->update));
     KEEL_TRY(read_digest(engine));
     KEEL_TRY(keel_queue_finish(engine->queue, deadline_ns));

@@ -164,7 +164,8 @@ static enum keel_status upload_tables(struct keel_engine *engine, struct keel_up
     KEEL_TRY(
         keel_queue_write(engine->queue, update->tensors, 0, tensors, count * sizeof *tensors, NULL, NULL));
     KEEL_TRY(keel_queue_write(engine->queue, update->pages, 0, pages, page_bytes, NULL, NULL));
-    return keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
+    KEEL_TRY(keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns)));
+    return engine->in_pieces ? KEEL_OK : keel_engine_average_make(engine, tensors, count, &update->average);
 }
 
 static enum keel_status make_tables(struct keel_engine *engine)
@@ -390,6 +391,8 @@ static enum keel_status emit_source(struct keel_engine *engine, struct keel_buff
         KEEL_TRY(keel_op_loss_scale(engine->kernels, &scale, &source->update));
     }
     KEEL_TRY(keel_op_update(engine->kernels, &op, &source->update));
+    KEEL_TRY(keel_engine_emit_average(engine, &engine->update.average, &op, engine->flat[KEEL_FLAT_EMA],
+                                      engine->layout.moved_count, &source->update));
     return keel_launch_list_seal(&source->update, engine->kernels);
 }
 
@@ -453,6 +456,7 @@ void keel_update_lists_fini(struct keel_update_lists *update, uint32_t segment_c
         keel_launch_list_fini(&update->join[b]);
     keel_free(update->join);
     source_fini(&update->own);
+    keel_engine_average_fini(&update->average);
     keel_launch_list_fini(&update->digest);
     keel_engine_sums_fini(update->sums);
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)

@@ -24,6 +24,7 @@ struct keel_inference {
     uint32_t kept_count;
     void *inputs[KEEL_DATA_INPUTS_MAX]; /* of a batch */
     float *logits;                      /* of a batch, where there is an accuracy; of a token, else */
+    bool averages;                      /* are what is loaded */
     uint64_t stall_ns;
 };
 
@@ -104,6 +105,7 @@ enum keel_status keel_inference_create(const struct keel_inference_config *confi
     inference->stall_ns = config->stall_ns;
     inference->slots = config->decode;
     inference->rows = config->prompt_rows;
+    inference->averages = config->averages;
     const enum keel_status status = build(inference, config);
     if (status != KEEL_OK) {
         keel_inference_destroy(inference);
@@ -157,9 +159,10 @@ static enum keel_status load_engine(struct keel_inference *inference, struct kee
     rounding.engine = engine;
     const struct keel_weights_change change = {.change = round_weight, .context = &rounding};
     const bool changes = rounding.how != NULL && rounding.how->bits > 0;
-    return engine == NULL ? KEEL_OK
-                          : keel_weights_load(engine, snapshot, config, changes ? &change : NULL,
-                                              keel_deadline_after_ns(inference->stall_ns));
+    return engine == NULL
+               ? KEEL_OK
+               : keel_weights_load(engine, snapshot, inference->averages, config, changes ? &change : NULL,
+                                   keel_deadline_after_ns(inference->stall_ns));
 }
 
 enum keel_status keel_inference_load(struct keel_inference *inference, struct keel_snapshot *snapshot,

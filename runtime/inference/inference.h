@@ -24,6 +24,7 @@ struct keel_inference_config {
     uint32_t decode;      /* texts at once whose keys and values are kept, where the model can
                              (keel_inference_decodes); 0: of none */
     uint32_t prompt_rows; /* tokens of prompts that are kept at once (keel_inference_keep); 0: none are */
+    bool averages;        /* of a job with train.ema: what is loaded are those of the weights */
     bool only_decode; /* and no text becomes longer than model.block, nor are there scores: nothing else is
                          made */
 };

@@ -33,7 +33,8 @@ enum keel_status keel_weights_check(const struct keel_engine *engine, const stru
         KEEL_TRY(keel_snapshot_tensor(snapshot, i, &tensor));
         const bool known = tensor.dtype != KEEL_CKPT_F32 || strcmp(tensor.name, KEEL_LOSS_SCALE_NAME) == 0 ||
                            begins(tensor.name, KEEL_WEIGHTS_M_PREFIX) ||
-                           begins(tensor.name, KEEL_WEIGHTS_V_PREFIX) || is_of_model(engine, tensor.name);
+                           begins(tensor.name, KEEL_WEIGHTS_V_PREFIX) ||
+                           begins(tensor.name, KEEL_WEIGHTS_EMA_PREFIX) || is_of_model(engine, tensor.name);
         if (!known)
             return keel_fail(
                 KEEL_MISMATCH,
@@ -56,10 +57,11 @@ enum keel_status keel_weights_say_missing(const struct keel_snapshot *snapshot, 
     return KEEL_NOT_FOUND;
 }
 
-static struct keel_region region_of(const struct keel_engine_param *param)
+static struct keel_region region_of(const struct keel_engine_param *param, bool averages)
 {
     struct keel_region region = {.dtype = KEEL_CKPT_F32, .dims = param->dims};
-    snprintf(region.name, sizeof region.name, "%s", param->name);
+    const bool average = averages && !param->statistic && !param->frozen;
+    snprintf(region.name, sizeof region.name, "%s%s", average ? KEEL_WEIGHTS_EMA_PREFIX : "", param->name);
     for (uint32_t d = 0; d < param->dims; d++) {
         KEEL_ASSERT(param->shape[d] == param->whole[d]);
         region.shape[d] = region.extent[d] = param->shape[d];
@@ -80,7 +82,7 @@ static enum keel_status to_device(struct keel_engine *engine, const float *value
     return keel_queue_finish(queue, deadline_ns);
 }
 
-enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snapshot *snapshot,
+enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snapshot *snapshot, bool averages,
                                    const struct keel_load_config *config,
                                    const struct keel_weights_change *change, uint64_t deadline_ns)
 {
@@ -97,7 +99,8 @@ enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snaps
         const struct keel_engine_param *param = keel_engine_param(engine, tile->param);
         KEEL_ASSERT(tile->count == param->count);
         if (!param->kept)
-            loads[count++] = (struct keel_load){.box = region_of(param), .out = values + tile->offset};
+            loads[count++] =
+                (struct keel_load){.box = region_of(param, averages), .out = values + tile->offset};
     }
     if (status == KEEL_OK)
         status = keel_snapshot_load(snapshot, loads, count, config, NULL);

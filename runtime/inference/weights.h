@@ -15,11 +15,13 @@ struct keel_weights_change {
 /* What a snapshot calls the optimizer's moments of a parameter. */
 #define KEEL_WEIGHTS_M_PREFIX "adam.m/"
 #define KEEL_WEIGHTS_V_PREFIX "adam.v/"
+/* And the average of it (train.ema). */
+#define KEEL_WEIGHTS_EMA_PREFIX "ema/"
 
 bool keel_weights_holds(const struct keel_snapshot *snapshot, const char *name);
 
-/* MISMATCH: the snapshot has floats that are no parameter, moment or loss scale of the engine's: it may be
- * another model's, of more layers, say, which would be left behind unsaid. */
+/* MISMATCH: the snapshot has floats that are no parameter, moment, average or loss scale of the engine's: it
+ * may be another model's, of more layers, say, which would be left behind unsaid. */
 enum keel_status keel_weights_check(const struct keel_engine *engine, const struct keel_snapshot *snapshot);
 
 /* After a load whose first `count` boxes were not all found: MISMATCH with the tensor that the snapshot
@@ -27,10 +29,11 @@ enum keel_status keel_weights_check(const struct keel_engine *engine, const stru
 enum keel_status keel_weights_say_missing(const struct keel_snapshot *snapshot, const struct keel_load *loads,
                                           uint32_t count);
 
-/* Read all weights of the snapshot into those of an engine that has all slices, and whole; what is the
- * engine's own and no model's (the loss scale) stays. `change` and `progress` may be NULL. Blocks. Errors:
+/* Read all weights of the snapshot into those of an engine that has all slices, and whole, or with `averages`
+ * what it has of what is trained under KEEL_WEIGHTS_EMA_PREFIX; what is the engine's own and no model's (the
+ * loss scale) stays. `change` and `progress` may be NULL. Blocks. Errors:
  * those above and of keel_snapshot_load, NO_MEMORY. */
-enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snapshot *snapshot,
+enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snapshot *snapshot, bool averages,
                                    const struct keel_load_config *config,
                                    const struct keel_weights_change *change, uint64_t deadline_ns);
 

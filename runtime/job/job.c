@@ -125,18 +125,20 @@ static const struct keel_ini_key keys[] = {
      "dlrm: categories of a feature in one sample, at most"},
     {"data", "path", KEEL_INI_TEXT, FIELD(path), KEEL_JOB_TEXT, 1, 0, NULL, FREE,
      "to train on: a text, or token files, where DIR/*.bin names several; resnet: directory of IDX files; "
-     "dlrm: not read"},
-    {"data", "val_path", KEEL_INI_TEXT, FIELD(val_path), "", 0, 0, NULL, OF_MODELS(TEXT),
+     "dlrm: a log of clicks, where data.format names one"},
+    {"data", "val_path", KEEL_INI_TEXT, FIELD(val_path), "", 0, 0, NULL, OF_MODELS(TEXT | DLRM),
      "to validate with, as data.path; empty: the share of data.path that data.val_fraction says"},
-    {"data", "format", KEEL_INI_CHOICE, FIELD(format), "auto", 0, 0, "auto|text|uint16|uint32",
-     OF_MODELS(TEXT),
+    {"data", "format", KEEL_INI_CHOICE, FIELD(format), "auto", 0, 0, "auto|text|uint16|uint32|criteo|csv",
+     OF_MODELS(TEXT | DLRM),
      "of data.path and data.val_path: text; uint16, uint32: token files, whose own header wins; auto: uint16 "
-     "where the name ends in .bin, else text"},
+     "where the name ends in .bin, else text. dlrm: criteo: label, whole numbers and hexadecimal categories "
+     "between tabs; csv: label, numbers and categories between commas; auto: samples are drawn"},
     {"data", "vocab", KEEL_INI_TEXT, FIELD(vocabulary), "char", 1, 0, NULL, BITS | OF_MODELS(TEXT),
      "char: the bytes that occur in the text; byte: all 256; bpe:tokenizer.json or "
      "bpe:vocab.json,merges.txt: "
      "tokens of GPT-2's byte-level BPE, into which a text is encoded first"},
-    {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL, BITS | OF_MODELS(TEXT),
+    {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL,
+     BITS | OF_MODELS(TEXT | DLRM),
      "share at the end of data.path kept for validation, where there is no data.val_path"},
     {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: samples of the synthetic training set"},
@@ -171,6 +173,9 @@ static const struct keel_ini_key keys[] = {
     {"train", "cooldown_steps", KEEL_INI_U64, FIELD(cooldown_steps), "0", 0, STEP_MAX, NULL,
      BITS | LATER | OF_DECAYS(WSD),
      "wsd: steps of the decay, the last before decay_steps; 0: a tenth of them"},
+    {"train", "ema", KEEL_INI_FLOAT, FIELD(ema), "0", 0, 0.9999999, NULL, BITS | LATER,
+     "decay of an exponential moving average of the weights, kept beside them: 0.999, say; --ema of keel "
+     "eval, sample, export and serve takes it; 0: none"},
     {"train", "label_smoothing", KEEL_INI_FLOAT, FIELD(label_smoothing), "0", 0, 0.95, NULL,
      BITS | LATER | OF_MODELS(TEXT | RESNET),
      "cross-entropy: so much of a label is all classes' alike; validation has the labels as they are"},
@@ -222,6 +227,11 @@ static const struct keel_ini_key keys[] = {
      "validation loss every so many steps; 0: never"},
     {"train", "eval_batches", KEEL_INI_U32, FIELD(eval_batches), "8", 1, 65536, NULL, FREE,
      "microbatches of one validation"},
+    {"train", "patience", KEEL_INI_U32, FIELD(patience), "0", 0, 10000, NULL, FREE,
+     "end the run when so many validations in a row were no better than the best, whose snapshot is kept; 0: "
+     "never"},
+    {"train", "min_delta", KEEL_INI_FLOAT, FIELD(min_delta), "0", 0, 1e6, NULL, FREE,
+     "with patience: better is what is below the best by more than this"},
     {"train", "check_products", KEEL_INI_BOOL, FIELD(check_products), "false", 0, 0, NULL, FREE,
      "notice when the memory of a board changes the result of a product of linear layers (not of "
      "convolutions, "
@@ -412,6 +422,34 @@ enum keel_model_kind keel_job_data_kind(const struct keel_job *job)
     return job->plugin != NULL ? kinds[job->plugin->entry->data] : (enum keel_model_kind)job->kind;
 }
 
+bool keel_job_reads_clicks(const struct keel_job *job)
+{
+    return job->format == KEEL_DATA_CRITEO || job->format == KEEL_DATA_CSV;
+}
+
+/* A file of clicks, of tokens or none; and keys of the files that there are. */
+static enum keel_status check_format(const struct keel_job *job)
+{
+    static const char *const names[] = {"val_path", "val_fraction"};
+    const bool clicks = keel_job_data_kind(job) == KEEL_MODEL_DLRM, reads = keel_job_reads_clicks(job);
+    char value[KEEL_INI_VALUE_BYTES];
+    print_value(find_key(job, "data", "format"), job, value);
+    if (clicks != reads && job->format != KEEL_DATA_AUTO)
+        return keel_fail(KEEL_INVALID, "data.format = %s: %s is wanted by this model", value,
+                         clicks ? "criteo, csv, or auto for samples that are drawn"
+                                : "text, uint16 or uint32");
+    for (size_t i = 0; clicks && !reads && i < sizeof names / sizeof names[0]; i++)
+        if (!is_default(find_key(job, "data", names[i]), job))
+            return keel_fail(KEEL_INVALID,
+                             "data.%s says nothing where samples are drawn: give data.format = "
+                             "criteo or csv, or leave it out",
+                             names[i]);
+    if (reads && !is_default(find_key(job, "data", "samples"), job))
+        return keel_fail(KEEL_INVALID, "data.samples = %llu says nothing where data.format = %s is read",
+                         (unsigned long long)job->samples, value);
+    return KEEL_OK;
+}
+
 static bool is_text(const struct keel_job *job)
 {
     return (TEXT & 1U << keel_job_data_kind(job)) != 0;
@@ -557,6 +595,7 @@ static enum keel_status check_job(const struct keel_job *job)
     KEEL_TRY(keel_job_check_devices(job));
     KEEL_TRY(check_kind(job));
     KEEL_TRY(check_vocabulary(job));
+    KEEL_TRY(check_format(job));
     if (job->val_path[0] != '\0' && !is_default(find_key(job, "data", "val_fraction"), job))
         return keel_fail(
             KEEL_INVALID,
@@ -714,6 +753,12 @@ enum keel_status keel_job_write(const struct keel_job *job, FILE *out)
     return keel_ini_write(table_of(job), job, out);
 }
 
+uint32_t keel_job_state_parts(const struct keel_job *job)
+{
+    return 2 + (keel_optimizer_has_v((enum keel_optimizer)job->optimizer) ? 1U : 0U) +
+           (job->ema > 0.0F ? 1U : 0U);
+}
+
 const char *keel_job_unit(const struct keel_job *job)
 {
     return is_text(job) ? "tokens" : "samples";
@@ -822,6 +867,25 @@ static bool has_keys_of(const struct keel_job *there, const struct keel_job *her
     return strcmp(there->plugin->digest, here->plugin->digest) == 0;
 }
 
+/* What a job says of a key, as "train.lr is 0.1 there": of microbatches that follow from train.total_batch in
+ * one of the two, which of these. */
+static const struct keel_ini_key *told_key(const struct keel_ini_key *key, const struct keel_job *there,
+                                           const struct keel_job *here)
+{
+    const bool of_total = there->total_batch > 0 || here->total_batch > 0;
+    return of_total && key->offset == offsetof(struct keel_job, microbatches)
+               ? find_key(here, "train", "total_batch")
+               : key;
+}
+
+static void print_told(const struct keel_ini_key *key, const struct keel_job *job,
+                       char out[KEEL_INI_VALUE_BYTES])
+{
+    struct keel_job settled = *job;
+    settled.total_batch = (uint64_t)job->shards * job->microbatches * job->batch;
+    print_value(key, &settled, out);
+}
+
 uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job *here, char *out,
                              size_t bytes)
 {
@@ -842,10 +906,11 @@ uint32_t keel_job_difference(const struct keel_job *there, const struct keel_job
         format_bits(&all->keys[i], here, b);
         if ((all->keys[i].mark & BITS) == 0 || strcmp(a, b) == 0 || count++ >= TOLD_MAX || used >= bytes)
             continue;
-        print_value(&all->keys[i], there, a);
-        print_value(&all->keys[i], here, b);
+        const struct keel_ini_key *told = told_key(&all->keys[i], there, here);
+        print_told(told, there, a);
+        print_told(told, here, b);
         used += (size_t)snprintf(out + used, bytes - used, "%s%s.%s is %s there and %s here",
-                                 used == 0 ? "" : ", ", all->keys[i].section, all->keys[i].name, a, b);
+                                 used == 0 ? "" : ", ", told->section, told->name, a, b);
     }
     if (count > TOLD_MAX && used < bytes)
         snprintf(out + used, bytes - used, ", and %u more", count - TOLD_MAX);

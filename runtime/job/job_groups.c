@@ -27,6 +27,18 @@ bool keel_job_read_factor(char *text, float *out)
     return *end == '\0' && *out >= least && *out <= most;
 }
 
+/* A list that is given and names nothing was meant to name something. */
+static enum keel_status check_list(const char *key, const char *list)
+{
+    char pattern[KEEL_JOB_PATTERNS_BYTES];
+    if (list[0] == '\0' || keel_job_next_pattern(list, pattern) != NULL)
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID,
+                     "train.%s = %.200s: has no pattern; give some, with commas between, or "
+                     "leave it out",
+                     key, list);
+}
+
 static enum keel_status check_lora(const struct keel_job *job)
 {
     const bool given =
@@ -46,6 +58,10 @@ enum keel_status keel_job_check_groups(const struct keel_job *job)
 {
     char pattern[KEEL_JOB_PATTERNS_BYTES];
     float factor;
+    KEEL_TRY(check_list("freeze", job->freeze));
+    KEEL_TRY(check_list("lr_scale", job->lr_scale));
+    KEEL_TRY(check_list("no_decay", job->no_decay));
+    KEEL_TRY(check_list("lora_targets", job->lora_targets));
     for (const char *at = job->lr_scale; (at = keel_job_next_pattern(at, pattern)) != NULL;)
         if (!keel_job_read_factor(pattern, &factor))
             return keel_fail(

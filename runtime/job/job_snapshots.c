@@ -10,9 +10,16 @@ bool keel_job_takes_snapshots(const struct keel_job *job)
     return job->snapshot_every > 0 || job->snapshot_first;
 }
 
+/* With train.patience those from the best evaluation to the newest, which has at most so many behind it. */
+static uint32_t keep_last(const struct keel_job *job)
+{
+    const uint64_t best = job->patience > 0 ? job->patience * (job->eval_every / job->snapshot_every) + 2 : 0;
+    return best <= job->snapshot_keep ? job->snapshot_keep : best < UINT32_MAX ? (uint32_t)best : UINT32_MAX;
+}
+
 struct keel_retention keel_job_retention(const struct keel_job *job)
 {
-    return (struct keel_retention){.keep_last = job->snapshot_keep,
+    return (struct keel_retention){.keep_last = keep_last(job),
                                    .keep_every_steps = job->snapshot_keep_every,
                                    .keep_within_ns = (uint64_t)(job->snapshot_keep_within_s * 1e9)};
 }
@@ -49,6 +56,28 @@ bool keel_job_erasure(const struct keel_job *job, uint32_t *out_nodes, uint32_t 
     *out_nodes = some ? (uint32_t)(k + m) : 0;
     *out_parity = some ? (uint32_t)m : 0;
     return some;
+}
+
+/* The best evaluation is one whose weights are kept. */
+static enum keel_status check_patience(const struct keel_job *job)
+{
+    if (job->patience == 0 && job->min_delta > 0.0F)
+        return keel_fail(KEEL_INVALID, "train.min_delta = %g says nothing without train.patience",
+                         (double)job->min_delta);
+    if (job->patience > 0 &&
+        (job->eval_every == 0 || job->snapshot_every == 0 || job->eval_every % job->snapshot_every != 0))
+        return keel_fail(KEEL_INVALID,
+                         "train.patience = %u: the snapshot of the best evaluation is kept, and with "
+                         "train.eval_every = %llu and snapshot.every = %llu there may be none; give an "
+                         "eval_every that is a multiple of snapshot.every",
+                         job->patience, (unsigned long long)job->eval_every,
+                         (unsigned long long)job->snapshot_every);
+    if (job->patience > 0 && keel_job_has_local_snapshots(job))
+        return keel_fail(KEEL_INVALID,
+                         "train.patience = %u: is not there yet with snapshot.local, where "
+                         "nodes commit by themselves",
+                         job->patience);
+    return KEEL_OK;
 }
 
 static uint32_t node_count(const struct keel_job *job)
@@ -123,5 +152,6 @@ enum keel_status keel_job_check_snapshots(const struct keel_job *job)
                          "snapshot.store_every = %llu: of which store? Give snapshot.store = DIR",
                          (unsigned long long)job->snapshot_store_every);
     KEEL_TRY(check_erasure(job));
+    KEEL_TRY(check_patience(job));
     return local ? check_local(job) : KEEL_OK;
 }

@@ -267,7 +267,8 @@ static void count_bytes(const struct keel_plan_model *model, const struct keel_j
     const bool windows = plan->zero >= 2 && model->microbatches == 1;
     out[KEEL_BYTES_WEIGHTS] = plan->zero >= 3 ? held : whole;
     out[KEEL_BYTES_GRADIENTS] = windows ? held : moved;
-    out[KEEL_BYTES_OPTIMIZER] = (plan->zero >= 1 ? held : moved) * (model->has_v ? 2 : 1);
+    out[KEEL_BYTES_OPTIMIZER] =
+        (plan->zero >= 1 ? held : moved) * (1U + (model->has_v ? 1U : 0U) + (model->has_ema ? 1U : 0U));
     out[KEEL_BYTES_ACTIVATIONS] = cut->activation_bytes;
     out[KEEL_BYTES_WORKSPACE] = cut->accumulator_bytes + count_slots(model, plan, seat, windows) * moved;
     if (plan->zero == 0)

@@ -29,7 +29,7 @@
 enum { KEEL_PLAN_SEATS_MAX = KEEL_SHARDS_MAX * KEEL_SLICES_MAX };
 
 /* Kinds of state, as the parts of snapshots and healing are numbered. */
-enum keel_plan_part { KEEL_PLAN_WEIGHTS, KEEL_PLAN_M, KEEL_PLAN_V, KEEL_PLAN_PARTS };
+enum keel_plan_part { KEEL_PLAN_WEIGHTS, KEEL_PLAN_M, KEEL_PLAN_V, KEEL_PLAN_EMA, KEEL_PLAN_PARTS };
 
 /* A parameter as rows of units, of which tensor slices have some: tile (param, slice) is rows * (its units) *
  * unit elements, row-major; what a seat has is a box of so many rows, too. units 0: not split; one tile. */
@@ -71,7 +71,7 @@ struct keel_plan_cut {
 struct keel_plan_model {
     uint32_t shards, tensor, microbatches; /* microbatches: of a shard */
     uint32_t per_node;                     /* seats side by side on one node or host; 0: each is on its own */
-    bool has_v;
+    bool has_v, has_ema;
     bool compressed;                     /* gradients are: nodes that wait lie on the host */
     struct keel_compression compression; /* if so */
     uint32_t zero_most;             /* 0: the optimizer, or how gradients are summed, wants whole tensors */

@@ -155,6 +155,7 @@ static void read_job(const struct keel_job *job, struct keel_plan_model *out)
     out->microbatches = job->microbatches;
     out->per_node = seats_together(job);
     out->has_v = keel_optimizer_has_v((enum keel_optimizer)job->optimizer);
+    out->has_ema = job->ema > 0.0F;
     out->zero_most = whole ? 0 : 3;
 }
 

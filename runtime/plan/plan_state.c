@@ -75,8 +75,9 @@ static enum keel_status put_part(const struct visit *visit, uint32_t part)
 
 static enum keel_status visit_all(const struct visit *visit)
 {
-    for (uint32_t part = 0; part < (visit->model->has_v ? KEEL_PLAN_PARTS : KEEL_PLAN_V); part++)
-        KEEL_TRY(put_part(visit, part));
+    for (uint32_t part = 0; part < KEEL_PLAN_PARTS; part++)
+        if ((part != KEEL_PLAN_V || visit->model->has_v) && (part != KEEL_PLAN_EMA || visit->model->has_ema))
+            KEEL_TRY(put_part(visit, part));
     return KEEL_OK;
 }
 
@@ -184,7 +185,7 @@ struct rectangle {
 static void name_region(const struct keel_plan_param *p, const struct local *local, uint32_t part,
                         const struct rectangle *of, struct keel_plan_region *out)
 {
-    static const char *const prefixes[KEEL_PLAN_PARTS] = {"", "adam.m/", "adam.v/"};
+    static const char *const prefixes[KEEL_PLAN_PARTS] = {"", "adam.m/", "adam.v/", "ema/"};
     struct keel_region *region = &out->box;
     *region = (struct keel_region){.dtype = KEEL_CKPT_F32, .dims = p->dims};
     snprintf(region->name, sizeof region->name, "%s%s", prefixes[part], p->name);

@@ -18,7 +18,8 @@ struct keel_owned_digest {
     uint64_t values[DIGESTS]; /* where the device writes them */
 };
 
-static const enum keel_engine_flat parts[KEEL_STATE_PARTS] = {KEEL_FLAT_WEIGHTS, KEEL_FLAT_M, KEEL_FLAT_V};
+static const enum keel_engine_flat parts[KEEL_STATE_PARTS] = {KEEL_FLAT_WEIGHTS, KEEL_FLAT_M, KEEL_FLAT_V,
+                                                              KEEL_FLAT_EMA};
 
 static uint64_t share_begin(const struct keel_trainer *trainer, const struct keel_owned_layout *layout,
                             uint32_t share)

@@ -169,6 +169,7 @@ static enum keel_status carry(struct keel_trainer *trainer)
     for (uint32_t r = 0; r < now->share_count * trainer->bucket_count; r++) {
         KEEL_TRY(carry_run(trainer, r, KEEL_FLAT_M));
         KEEL_TRY(carry_run(trainer, r, KEEL_FLAT_V));
+        KEEL_TRY(carry_run(trainer, r, KEEL_FLAT_EMA));
         if (trainer->gathered.on)
             KEEL_TRY(carry_run(trainer, r, KEEL_FLAT_WEIGHTS));
     }

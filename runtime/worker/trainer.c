@@ -44,6 +44,7 @@ enum keel_status keel_trainer_build_engine(const struct keel_job *job, const str
     config.loss_scale = job->loss_scale;
     config.optimizer = (enum keel_optimizer)job->optimizer;
     config.nesterov = job->nesterov;
+    config.average = job->ema;
     config.training = true;
     config.check_products = job->check_products;
     config.in_pieces = job->parallel.zero > KEEL_ZERO_NONE;

@@ -256,9 +256,9 @@ uint64_t keel_trainer_whole_digest(const struct keel_trainer_axes *axes, const u
 
 /* ---- state: weights and optimizer, for healing and snapshots ---- */
 
-/* State is (tile, which): of each tile its weights, m, and v where the optimizer has one. Of statistics the
- * optimizer keeps nothing: their m and v stay zero. */
-enum keel_state_part { KEEL_STATE_WEIGHTS, KEEL_STATE_M, KEEL_STATE_V, KEEL_STATE_PARTS };
+/* State is (tile, which): of each tile its weights, m, v where the optimizer has one, and their average with
+ * train.ema. Of statistics the optimizer keeps nothing: all but their weights stays zero. */
+enum keel_state_part { KEEL_STATE_WEIGHTS, KEEL_STATE_M, KEEL_STATE_V, KEEL_STATE_EMA, KEEL_STATE_PARTS };
 
 /* A box of one tile of the state: whole rows, or within one; or of parts that are cut alike what one has of
  * each row. */
@@ -300,7 +300,7 @@ enum keel_status keel_trainer_write_piece(struct keel_trainer *trainer, const st
  * (keel_trainer_read_pieces). NO_MEMORY. */
 enum {
     KEEL_PARTS_WEIGHTS = 1 << KEEL_STATE_WEIGHTS,
-    KEEL_PARTS_MOMENTS = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V
+    KEEL_PARTS_MOMENTS = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V | 1 << KEEL_STATE_EMA /* what owners keep */
 };
 enum keel_status keel_trainer_extents(const struct keel_trainer *trainer, const struct keel_engine_run *runs,
                                       uint32_t run_count, uint32_t parts, struct keel_extents *out);

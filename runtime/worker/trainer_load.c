@@ -69,13 +69,15 @@ static float *place_of(const struct keel_trainer *trainer, const struct keel_sta
     return values + keel_engine_tile(trainer->engine, piece->tile)->offset + first;
 }
 
-/* The pieces of one of weights, m and v into `values`, and to the device. */
+/* The pieces of one part of the state into `values`, and to the device. */
 static enum keel_status load_part(struct keel_trainer *trainer, struct keel_snapshot *snapshot, uint32_t part,
                                   const struct keel_share *share, float *values, uint64_t *read_bytes)
 {
     const struct keel_load_config config = {.progress = see_progress, .context = trainer};
     struct keel_load_stats stats = {0};
     uint32_t count = 0;
+    if (part == KEEL_STATE_EMA && keel_snapshot_info(snapshot)->step == 0)
+        return KEEL_OK; /* the first step writes it; what was imported has none */
     for (uint32_t i = 0; i < share->count; i++) {
         const struct keel_state_piece *piece = &share->pieces[i];
         if (piece->part != part || begins_anew(trainer, snapshot, piece->tile))

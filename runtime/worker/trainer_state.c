@@ -11,13 +11,17 @@ static const struct {
      * which is that of Adam for all: so what one optimizer has trained, or what was imported, another can go
      * on from. */
     const char *prefix;
-} parts[KEEL_STATE_PARTS] = {
-    {KEEL_FLAT_WEIGHTS, ""}, {KEEL_FLAT_M, KEEL_WEIGHTS_M_PREFIX}, {KEEL_FLAT_V, KEEL_WEIGHTS_V_PREFIX}};
+} parts[KEEL_STATE_PARTS] = {{KEEL_FLAT_WEIGHTS, ""},
+                             {KEEL_FLAT_M, KEEL_WEIGHTS_M_PREFIX},
+                             {KEEL_FLAT_V, KEEL_WEIGHTS_V_PREFIX},
+                             {KEEL_FLAT_EMA, KEEL_WEIGHTS_EMA_PREFIX}};
 
-/* Weights, m, and v where the optimizer has one: state that nobody reads is neither kept nor sent. */
-static uint32_t part_count(const struct keel_trainer *trainer)
+/* State that nobody reads is neither kept nor sent. */
+static bool has_part(const struct keel_trainer *trainer, uint32_t part)
 {
-    return keel_optimizer_has_v((enum keel_optimizer)trainer->job->optimizer) ? 3 : 2;
+    if (part == KEEL_STATE_EMA)
+        return trainer->job->ema > 0.0F;
+    return part != KEEL_STATE_V || keel_optimizer_has_v((enum keel_optimizer)trainer->job->optimizer);
 }
 
 /* What the optimizer keeps of a tile it trains: of statistics, the loss scale among them, and of what is
@@ -26,7 +30,7 @@ bool keel_state_is_kept(const struct keel_trainer *trainer, uint32_t tile, uint3
 {
     const struct keel_tile *of = keel_engine_tile(trainer->engine, tile);
     const struct keel_engine_param *param = keel_engine_param(trainer->engine, of->param);
-    return part == KEEL_STATE_WEIGHTS || (part < part_count(trainer) && !param->statistic && !param->frozen);
+    return part == KEEL_STATE_WEIGHTS || (has_part(trainer, part) && !param->statistic && !param->frozen);
 }
 
 /* ---- copying ------------------------------------------------------------------------------------------- */

@@ -261,6 +261,15 @@ static bool snapshot_due(const struct keel_worker *worker)
            (worker->next_step % job->snapshot_every == 0 || worker->next_step == job->steps);
 }
 
+/* One that no other stands in the way of: the last, and with train.patience that of an evaluation, which may
+ * be the best. */
+static bool snapshot_is_sure(const struct keel_worker *worker)
+{
+    const struct keel_job *job = &worker->job;
+    return snapshot_due(worker) && (worker->next_step == job->steps ||
+                                    (job->patience > 0 && worker->next_step % job->eval_every == 0));
+}
+
 /* train.steps = 0: no step, but what the weights are worth as they are. */
 static enum keel_status evaluate_only(struct keel_worker *worker)
 {
@@ -303,11 +312,12 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
         bool last = worker->next_step == worker->job.steps;
         if ((flags & KEEL_STEP_FLAG_FAILED) != 0)
             keel_worker_snapshot_give_up(worker);
-        keel_worker_snapshot_poll(worker, last && snapshot_due(worker));
+        keel_worker_snapshot_poll(worker, snapshot_is_sure(worker));
         KEEL_TRY(keel_worker_guard_broken(worker));
         keel_worker_snapshot_age(worker);
-        /* All ranks begin one, or none does: at the end each has waited for its own. */
-        bool due = snapshot_due(worker), wait = (flags & KEEL_STEP_FLAG_WAIT) != 0 && !(last && due);
+        /* All ranks begin one, or none does: of one that is sure each has waited for its own before. */
+        bool due = snapshot_due(worker),
+             wait = (flags & KEEL_STEP_FLAG_WAIT) != 0 && !snapshot_is_sure(worker);
         if (due && wait)
             keel_worker_snapshot_skip(worker);
         else if (due || ((flags & KEEL_STEP_FLAG_SNAPSHOT) != 0 && !wait))

@@ -35,13 +35,10 @@ struct rank {
 };
 
 static const struct keel_job job = {
-    RIG_JOB(STEPS),
-    .width = 64,
-    .block = 16,
-    .batch = 2,
-    .gradients = "exact",
-    .tensor = 1,
-    .parallel = {.zero = KEEL_ZERO_WEIGHTS, .bucket_bytes = 65536, .ahead = 1}};
+    RIG_JOB(STEPS),       .width = 64,
+    .block = 16,          .batch = 2,
+    .gradients = "exact", .ema = 0.9F,
+    .tensor = 1,          .parallel = {.zero = KEEL_ZERO_WEIGHTS, .bucket_bytes = 65536, .ahead = 1}};
 
 static void open_rank_of(struct rank *rank, const struct keel_job *of, uint32_t position, uint32_t count,
                          uint32_t shards, uint32_t microbatches, uint32_t zero)
@@ -417,9 +414,10 @@ static void copy_state(struct rank *rank, float **parts, bool out)
 {
     struct keel_engine *engine = keel_trainer_engine(rank->trainer);
     struct keel_queue *queue = keel_engine_queue(engine);
-    static const enum keel_engine_flat flats[] = {KEEL_FLAT_WEIGHTS, KEEL_FLAT_M, KEEL_FLAT_V};
+    static const enum keel_engine_flat flats[KEEL_STATE_PARTS] = {KEEL_FLAT_WEIGHTS, KEEL_FLAT_M, KEEL_FLAT_V,
+                                                                  KEEL_FLAT_EMA};
     const uint64_t bytes = keel_engine_flat_count(engine) * sizeof(float);
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < KEEL_STATE_PARTS; i++) {
         struct keel_buffer *flat = keel_engine_pieces_flat(rank->trainer->owned.now.pieces, flats[i]);
         ck_ok(out ? keel_queue_read(queue, flat, 0, parts[i], bytes, NULL, NULL)
                   : keel_queue_write(queue, flat, 0, parts[i], bytes, NULL, NULL));
@@ -439,11 +437,11 @@ static void run_step(struct rank *rank, uint64_t n)
 START_TEST(who_has_the_sums_does_the_step_with_the_norm_of_another)
 {
     static struct rank one;
-    float *before[3], *after[3];
+    float *before[KEEL_STATE_PARTS], *after[KEEL_STATE_PARTS];
     struct keel_owned_record records[2];
     open_rank(&one, 0, 1, 2, 1, KEEL_ZERO_OPTIMIZER + (uint32_t)_i);
     const uint64_t bytes = keel_engine_flat_count(keel_trainer_engine(one.trainer)) * sizeof(float);
-    for (uint32_t i = 0; i < 3; i++)
+    for (uint32_t i = 0; i < KEEL_STATE_PARTS; i++)
         ck_assert((before[i] = malloc(bytes)) != NULL && (after[i] = malloc(bytes)) != NULL);
     begin(&one, 1);
     run_step(&one, 0);
@@ -462,7 +460,7 @@ START_TEST(who_has_the_sums_does_the_step_with_the_norm_of_another)
     keel_trainer_owns(one.trainer, records);
     ck_assert(records[0].step == 2 && records[0].has_norm && !records[0].complete && !records[0].reduced);
     copy_state(&one, before, true);
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < KEEL_STATE_PARTS; i++) {
         ck_assert(memcmp(before[i], after[i], bytes) == 0);
         free(before[i]);
         free(after[i]);
@@ -611,16 +609,17 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     keel_plan_seat_bytes(&model, &plan, &shares, ranks * tensor - 1, bytes);
     const uint64_t state =
         bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] + bytes[KEEL_BYTES_OPTIMIZER];
-    const uint64_t formula = 16 * facts.parameters * copies / ranks;
+    const uint64_t each = 16 + 4; /* weights, gradients, two moments, an average */
+    const uint64_t formula = each * facts.parameters * copies / ranks;
     ck_assert_uint_eq(bytes[KEEL_BYTES_ACTIVATIONS], facts.activation_bytes);
     ck_assert_uint_eq(bytes[KEEL_BYTES_WORKSPACE],
                       facts.accumulator_bytes + facts.window_bytes + facts.weight_window_bytes);
     const uint64_t named = state + bytes[KEEL_BYTES_ACTIVATIONS] + bytes[KEEL_BYTES_WORKSPACE];
-    const uint64_t own = 16 * held;
+    const uint64_t own = each * held;
     const uint64_t rest =
         facts.planned_peak_bytes - own - facts.activation_bytes - bytes[KEEL_BYTES_WORKSPACE];
     printf(
-        "note: %u owners, groups of %u, %u holders, tensor %u: %llu bytes of state (16 P / n: %llu), %llu of "
+        "note: %u owners, groups of %u, %u holders, tensor %u: %llu bytes of state (20 P / n: %llu), %llu of "
         "windows of weights, %llu of windows of gradients, %llu of activations, %llu accumulators, %llu "
         "else\n",
         ranks, group, copies, tensor, (unsigned long long)own, (unsigned long long)formula,

@@ -113,6 +113,18 @@ static const struct bad bad[] = {
     {"[train]\ntotal_batch = 2000000\n", NULL, "no multiple, up to 65536 times"},
     {"[train]\ntotal_batch = 48\nmicrobatches = 2\n", NULL, "of which 3 follow, do not agree"},
     {"[train]\nlabel_smoothing = 0.1\n[job]\ntensor = 2\n", NULL, "give job.tensor = 1"},
+    {"[train]\nema = 1\n", NULL, "ema = 1: out of range"},
+    {"[data]\nformat = criteo\n", NULL, "data.format = criteo: text, uint16 or uint32 is wanted"},
+    {"[model]\nkind = dlrm\n[data]\nformat = uint16\n", NULL, "criteo, csv, or auto for samples"},
+    {"[model]\nkind = dlrm\n[data]\nval_path = x\n", NULL,
+     "data.val_path says nothing where samples are drawn"},
+    {"[model]\nkind = dlrm\n[data]\nformat = csv\nsamples = 9\n", NULL, "data.samples = 9 says nothing"},
+    {"[train]\nmin_delta = 0.1\n", NULL, "says nothing without train.patience"},
+    {"[train]\npatience = 3\neval_every = 70\n", NULL, "an eval_every that is a multiple of snapshot.every"},
+    {"[train]\npatience = 3\n[snapshot]\nevery = 0\n", NULL, "the snapshot of the best evaluation is kept"},
+    {"[train]\npatience = 3\n[snapshot]\nlocal = /tmp/x\n", NULL, "not there yet with snapshot.local"},
+    {"[train]\nfreeze = ,\n", NULL, "train.freeze = ,: has no pattern"},
+    {"[train]\nno_decay = , ,\n", NULL, "train.no_decay = , ,: has no pattern"},
     {"[train]\nlabel_smoothing = 1\n", NULL, "label_smoothing = 1: out of range"},
     {"[model]\nkind = dlrm\n[train]\nlabel_smoothing = 0.1\n", NULL, "label_smoothing = 0.1 says nothing"},
     {"[train]\nlora_alpha = 8\n", NULL, "say nothing without train.lora_rank"},
@@ -285,6 +297,33 @@ START_TEST(microbatches_follow_from_the_samples_of_a_step)
     keel_job_identity(&same, 1, other);
     ck_assert_str_eq(one, other);
     ck_ok(load("[train]\nmicrobatches = 3\n", "train.total_batch=48", &same));
+}
+END_TEST
+
+START_TEST(a_difference_is_told_by_the_key_that_was_written)
+{
+    struct keel_job job, other;
+    char text[256];
+    ck_ok(load("[train]\ntotal_batch = 48\n", NULL, &job));
+    ck_ok(load("[train]\ntotal_batch = 64\n", NULL, &other));
+    ck_assert_uint_eq(keel_job_difference(&job, &other, text, sizeof text), 1);
+    ck_assert_str_eq(text, "train.total_batch is 48 there and 64 here");
+    ck_ok(load("[train]\nmicrobatches = 2\n", NULL, &other));
+    ck_assert_uint_eq(keel_job_difference(&job, &other, text, sizeof text), 1);
+    ck_assert_str_eq(text, "train.total_batch is 48 there and 32 here");
+    ck_ok(load("[train]\nmicrobatches = 3\n", NULL, &job));
+    ck_assert_uint_eq(keel_job_difference(&job, &other, text, sizeof text), 1);
+    ck_assert_str_eq(text, "train.microbatches is 3 there and 2 here");
+}
+END_TEST
+
+START_TEST(what_was_best_is_among_the_snapshots_that_stay)
+{
+    struct keel_job job;
+    ck_ok(load("[train]\npatience = 4\neval_every = 30\n[snapshot]\nevery = 10\n", NULL, &job));
+    ck_assert_uint_eq(keel_job_retention(&job).keep_last, 4 * 3 + 2);
+    ck_ok(load("[train]\npatience = 4\neval_every = 30\n[snapshot]\nevery = 10\nkeep = 50\n", NULL, &job));
+    ck_assert_uint_eq(keel_job_retention(&job).keep_last, 50);
 }
 END_TEST
 
@@ -534,6 +573,8 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, a_learning_rate_is_a_function_of_the_step, 0,
                         sizeof schedules / sizeof schedules[0]);
     tcase_add_test(tc, microbatches_follow_from_the_samples_of_a_step);
+    tcase_add_test(tc, a_difference_is_told_by_the_key_that_was_written);
+    tcase_add_test(tc, what_was_best_is_among_the_snapshots_that_stay);
     tcase_add_test(tc, a_constant_rate_does_not_depend_on_the_number_of_steps);
     tcase_add_test(tc, bulk_data_are_sealed_when_the_job_says_so);
     tcase_add_test(tc, identity_follows_what_the_bits_depend_on);

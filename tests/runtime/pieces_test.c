@@ -27,6 +27,8 @@ static const struct keel_update_settings settings = {.beta1 = 0.9F,
 struct outcome {
     float norms[STEPS], scales[STEPS];
     uint64_t digests[STEPS];
+    float
+        average[WEIGHTS_MAX]; /* of the weights, as they lie in the flat buffers; zeros where none is kept */
 };
 
 /* What holders have, all of one engine: who gets what over the network is another's test. */
@@ -95,11 +97,34 @@ static struct keel_engine_update update_of(uint32_t step)
     return (struct keel_engine_update){.settings = settings, .learning_rate = 1e-2F, .step = step};
 }
 
+/* What it is by definition: the weights at first, then e + (1 - decay) (w - e), rounded once. Of a statistic,
+ * the loss scale, there is none. */
+static void follow(struct engine_rig *rig, float decay, bool first, float *average)
+{
+    static float weights[WEIGHTS_MAX];
+    const uint64_t count = keel_engine_flat_count(rig->engine);
+    ck_assert_uint_le(count, WEIGHTS_MAX);
+    read_floats(rig, keel_engine_flat(rig->engine, KEEL_FLAT_WEIGHTS), 0, weights, count);
+    for (uint32_t i = 0; i < keel_engine_tile_count(rig->engine); i++) {
+        const struct keel_tile *tile = keel_engine_tile(rig->engine, i);
+        const bool kept = !keel_engine_param(rig->engine, tile->param)->statistic;
+        for (uint64_t e = tile->offset; kept && e < tile->offset + tile->count; e++)
+            average[e] = first ? weights[e] : fmaf(1.0F - decay, weights[e] - average[e], average[e]);
+    }
+}
+
 static void train_whole(struct keel_engine_config config, struct outcome *out)
 {
     struct engine_rig rig;
+    static float average[WEIGHTS_MAX];
     engine_rig_open(&rig, "host", small, config);
     ck_ok(keel_engine_initialize(rig.engine, 42));
+    memset(out->average, 0, sizeof out->average);
+    memset(average, 0, sizeof average);
+    struct keel_buffer *flat = keel_engine_flat(rig.engine, KEEL_FLAT_EMA);
+    ck_assert(config.average > 0.0F ? flat != NULL : flat == NULL);
+    if (flat != NULL)
+        follow(&rig, config.average, true, average);
     for (uint32_t step = 0; step < STEPS; step++) {
         const struct keel_engine_update update = update_of(step);
         struct keel_engine_updated updated;
@@ -108,8 +133,27 @@ static void train_whole(struct keel_engine_config config, struct outcome *out)
         out->norms[step] = updated.grad_norm;
         out->scales[step] = updated.loss_scale;
         out->digests[step] = updated.digest;
+        if (flat != NULL && !updated.skipped)
+            follow(&rig, config.average, false, average);
+    }
+    if (flat != NULL) {
+        read_floats(&rig, flat, 0, out->average, keel_engine_flat_count(rig.engine));
+        ck_assert_mem_eq(out->average, average, sizeof average);
     }
     engine_rig_close(&rig);
+}
+
+/* Of all holders together. */
+static void gather_average(struct engine_rig *rig, const struct holder *holders, uint32_t count, float *out)
+{
+    memset(out, 0, WEIGHTS_MAX * sizeof *out);
+    for (uint32_t h = 0; h < count; h++) {
+        struct keel_buffer *own = keel_engine_pieces_flat(holders[h].pieces, KEEL_FLAT_EMA);
+        for (uint32_t b = 0; own != NULL && b < keel_engine_bucket_count(rig->engine); b++)
+            if (holders[h].runs[b].count > 0)
+                read_floats(rig, own, keel_engine_pieces_at(holders[h].pieces, b),
+                            out + holders[h].runs[b].first, holders[h].runs[b].count);
+    }
 }
 
 /* Runs of a holder between the flat buffer and its own. */
@@ -232,6 +276,7 @@ static void train_in_pieces(struct keel_engine_config config, uint32_t count, st
     }
     if (count > 1)
         compare_shadows(&rig, holders, count);
+    gather_average(&rig, holders, count, out->average);
     keel_engine_facts(rig.engine, &facts);
     ck_assert_uint_eq(facts.planned_peak_bytes, keel_device_stats(rig.device).live_bytes);
     for (uint32_t h = 0; h < count; h++) {
@@ -245,7 +290,7 @@ static void train_in_pieces(struct keel_engine_config config, uint32_t count, st
 
 static void compare(struct keel_engine_config config)
 {
-    struct outcome whole, pieces;
+    static struct outcome whole, pieces;
     const bool windows = config.windows;
     config.windows = false;
     train_whole(config, &whole);
@@ -255,6 +300,7 @@ static void compare(struct keel_engine_config config)
         ck_assert_mem_eq(whole.norms, pieces.norms, sizeof whole.norms);
         ck_assert_mem_eq(whole.scales, pieces.scales, sizeof whole.scales);
         ck_assert_mem_eq(whole.digests, pieces.digests, sizeof whole.digests);
+        ck_assert_mem_eq(whole.average, pieces.average, sizeof whole.average);
     }
 }
 
@@ -275,6 +321,24 @@ START_TEST(pieces_keep_the_loss_scale_and_do_without_a_second_moment)
     compare((struct keel_engine_config){.microbatches = 2, .storage = KEEL_F16, .training = true});
     compare((struct keel_engine_config){
         .microbatches = 2, .tensor = 3, .optimizer = KEEL_OPTIMIZER_SGD, .nesterov = true, .training = true});
+}
+END_TEST
+
+START_TEST(an_average_of_the_weights_has_its_bits_by_definition_whole_and_in_pieces)
+{
+    compare((struct keel_engine_config){.microbatches = 2, .average = 0.75F, .training = true});
+    compare((struct keel_engine_config){.microbatches = 2,
+                                        .tensor = 5,
+                                        .average = 0.999F,
+                                        .optimizer = KEEL_OPTIMIZER_SGD,
+                                        .bucket_bytes = 1 << 15,
+                                        .training = true});
+    compare((struct keel_engine_config){.microbatches = 1,
+                                        .average = 0.5F,
+                                        .storage = KEEL_F16,
+                                        .windows = true,
+                                        .bucket_bytes = 1 << 14,
+                                        .training = true});
 }
 END_TEST
 
@@ -373,6 +437,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, pieces_update_to_the_bits_of_the_whole);
     tcase_add_test(tc, pieces_keep_the_loss_scale_and_do_without_a_second_moment);
+    tcase_add_test(tc, an_average_of_the_weights_has_its_bits_by_definition_whole_and_in_pieces);
     tcase_add_test(tc, gradients_in_windows_have_the_bits_of_a_whole_buffer);
     tcase_add_test(tc, windows_are_three_buckets_at_most);
     tcase_add_test(tc, memory_is_that_of_the_formula);

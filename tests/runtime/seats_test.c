@@ -28,6 +28,7 @@ static struct keel_plan_model draw_model(void)
                                     .tensor = 1 + next_random(6),
                                     .microbatches = 1,
                                     .has_v = next_random(2) == 1,
+                                    .has_ema = next_random(2) == 1,
                                     .zero_most = 3,
                                     .params = params,
                                     .order = order,
@@ -196,9 +197,10 @@ static void check_holding(const struct keel_plan_model *model, const struct keel
     uint32_t count, twice = 0;
     memset(wanted, 0, sizeof wanted);
     memset(got, 0, sizeof got);
-    for (uint32_t part = 0; part < (model->has_v ? 3u : 2u); part++)
-        expect_part(model, plan, seat, plan->zero >= (part == KEEL_PLAN_WEIGHTS ? 3u : 1u),
-                    part == KEEL_PLAN_WEIGHTS, wanted[part]);
+    for (uint32_t part = 0; part < KEEL_PLAN_PARTS; part++)
+        if ((part != KEEL_PLAN_V || model->has_v) && (part != KEEL_PLAN_EMA || model->has_ema))
+            expect_part(model, plan, seat, plan->zero >= (part == KEEL_PLAN_WEIGHTS ? 3u : 1u),
+                        part == KEEL_PLAN_WEIGHTS, wanted[part]);
     ck_ok(keel_plan_holding(model, plan, seat, &extents, &count));
     for (uint32_t i = 0; i < count; i++)
         for (uint64_t e = extents[i].first; e < extents[i].first + extents[i].count; e++)
@@ -312,7 +314,8 @@ static uint64_t mark_regions(const struct keel_plan_model *model, const struct k
 
 static bool is_kept(const struct keel_plan_model *model, uint32_t part, uint32_t param)
 {
-    return part == KEEL_PLAN_WEIGHTS || (!params[param].statistic && (part == KEEL_PLAN_M || model->has_v));
+    const bool has = part == KEEL_PLAN_V ? model->has_v : part != KEEL_PLAN_EMA || model->has_ema;
+    return part == KEEL_PLAN_WEIGHTS || (!params[param].statistic && has);
 }
 
 START_TEST(a_snapshot_has_everything_once_whoever_writes_it_and_anybody_reads_what_he_holds)
@@ -361,21 +364,25 @@ START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
                                      {.rows = 1, .count = PAGES * 1024, .bucket = 1}};
     uint32_t in_order[2] = {0, 1};
     struct keel_plan_cut none[2] = {{.window_bytes = 0}, {.window_bytes = 512, .weight_window_bytes = 768}};
-    const struct keel_plan_model model = {.shards = N,
-                                          .tensor = 1,
-                                          .microbatches = 1,
-                                          .has_v = true,
-                                          .zero_most = 3,
-                                          .params = one,
-                                          .order = in_order,
-                                          .cuts = none,
-                                          .param_count = 2,
-                                          .bucket_count = 2};
+    struct keel_plan_model model = {.shards = N,
+                                    .tensor = 1,
+                                    .microbatches = 1,
+                                    .has_v = true,
+                                    .zero_most = 3,
+                                    .params = one,
+                                    .order = in_order,
+                                    .cuts = none,
+                                    .param_count = 2,
+                                    .bucket_count = 2};
     const uint64_t p = 2 * PAGES * 1024;
-    for (uint32_t i = 0; i < 5; i++) {
-        const uint32_t group = N >> (i < 2 ? 0 : i - 1), holders = i == 0 ? 1 : 2; /* all, or 4, 2 and 1 */
+    for (uint32_t i = 0; i < 10; i++) {
+        const uint32_t group = N >> (i % 5 < 2 ? 0 : i % 5 - 1); /* all, or 4, 2 and 1 */
+        const uint32_t holders = i % 5 == 0 ? 1 : 2;
         const uint64_t part = group < N ? p / group : holders * p / N; /* elements of what is divided */
-        const uint64_t wanted[] = {16 * p, 8 * p + 8 * part, 4 * p + 12 * part, 16 * part};
+        const uint64_t ema = i < 5 ? 0 : 4; /* bytes of an average, which is divided as moments are */
+        const uint64_t wanted[] = {(16 + ema) * p, 8 * p + (8 + ema) * part, 4 * p + (12 + ema) * part,
+                                   (16 + ema) * part};
+        model.has_ema = ema > 0;
         for (uint32_t zero = 0; zero < 4; zero++)
             for (uint32_t seat = 0; seat < N; seat++) {
                 uint64_t bytes[KEEL_BYTES_KINDS];

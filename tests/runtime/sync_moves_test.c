@@ -68,6 +68,7 @@ static void map_tile(struct keel_engine *engine, const struct keel_tile *tile)
         kept[KEEL_STATE_M][at] = !statistic;
         kept[KEEL_STATE_V][at] =
             !statistic && keel_optimizer_has_v((enum keel_optimizer)worker.job.optimizer);
+        kept[KEEL_STATE_EMA][at] = !statistic && worker.job.ema > 0.0F;
         page_end[at] = (uint32_t)(tile->offset + end);
     }
 }
@@ -82,6 +83,7 @@ static void open_worker(enum keel_zero zero, uint32_t tensor, enum keel_optimize
     worker.job.tensor = tensor;
     worker.job.optimizer = optimizer;
     worker.job.storage = storage;
+    worker.job.ema = storage == KEEL_F32 ? 0.9F : 0.0F;
     make_text(path);
     strcpy(worker.job.path, path);
     ck_ok(keel_data_open(&worker.job, &worker.data));
@@ -301,7 +303,8 @@ static void draw_view(void)
 
 static void need_by_definition(void)
 {
-    const uint32_t moments = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V, weights = 1 << KEEL_STATE_WEIGHTS;
+    const uint32_t moments = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V | 1 << KEEL_STATE_EMA;
+    const uint32_t weights = 1 << KEEL_STATE_WEIGHTS;
     const bool whole = worker.job.parallel.zero <= KEEL_ZERO_NONE;
     for (uint32_t i = 0; i < column; i++) {
         mark_all(need[column_at[i]], whole ? weights | moments : gathers() ? 0 : weights);

@@ -373,15 +373,15 @@ START_TEST(twelve_gigabytes_are_opened_and_read_in_little_memory)
     /* what nobody looked at is checked when it is read. */
     write_at("1.bin", UINT64_C(100001) * 65536 / 2, "\0\1", 2);
     open_as("?.bin", KEEL_DATA_AUTO);
-    struct keel_token_file file = {.bytes = 0};
+    struct keel_token_file file = {.of = {.bytes = 0}};
     struct stat info;
     in_directory(job.path, "1.bin");
     ck_assert_int_eq(stat(job.path, &info), 0);
-    file = (struct keel_token_file){.path = job.path,
-                                    .layout = {0, bytes / 2, 2},
-                                    .bytes = bytes,
-                                    .modified_s = info.st_mtim.tv_sec,
-                                    .modified_ns = info.st_mtim.tv_nsec};
+    file = (struct keel_token_file){.of = {.path = job.path,
+                                           .bytes = bytes,
+                                           .modified_s = info.st_mtim.tv_sec,
+                                           .modified_ns = info.st_mtim.tv_nsec},
+                                    .layout = {0, bytes / 2, 2}};
     int32_t tokens[9];
     const uint64_t index = UINT64_C(100001) * 65536 / 4;
     ck_ok(keel_token_file_read(&file, index - 9, 9, 256, NULL, tokens));

@@ -19,8 +19,10 @@ grouped() { # DIR ARGUMENTS...
     out=$1
     shift
     train "$out" --set 'train.freeze=model.layers.0.*,model.embed_tokens.weight' --set 'train.lr_scale=*norm.weight:2' \
-        --set 'train.no_decay=*.o_proj.weight' --set train.decay=wsd --set train.cooldown_steps=2 --set train.steps=6 "$@"
+        --set 'train.no_decay=*.o_proj.weight' --set train.decay=wsd --set train.cooldown_steps=2 --set train.steps=6 \
+        --set train.ema=0.9 "$@"
 }
+same_state() { "$KEEL" ckpt diff "$root/one" "$root/$1" >"$root/log" 2>&1; } # averages and moments are in no digest
 
 grouped one
 check "a run of one rank" [ "$(steps "$root/one" | wc -l)" -eq 6 ]
@@ -28,24 +30,40 @@ names() { "$KEEL" ckpt show "$root/one" | sed -n 's/.* f32 *\([^ ]*\) .*/\1/p'; 
 check "weights that are frozen are in its snapshots" [ "$(names | grep -c '^model.layers.0')" -eq 9 ]
 check "without moments" [ "$(names | grep -c '^adam.*\(layers.0\|embed_tokens\)')" -eq 0 ]
 check "which others have" [ "$(names | grep -c '^adam.m/model.layers.1')" -eq 9 ]
+check "and an average" [ "$(names | grep -c '^ema/')" -eq "$(names | grep -c '^adam.m/')" ]
 grouped killed --ranks 3 --drill kill:rank=1,step=4
 check "three ranks, of which one is killed, have the same bits" same_bits "$root/one" "$root/killed"
+check "of all of the state" same_state killed
 check "as well as its loss" grep -q '"event":"recovery"' "$root/killed/events.jsonl"
 grouped owned --ranks 3 --set parallel.zero=1 --drill kill:rank=1,step=4,at=spread
 check "or own pieces" same_bits "$root/one" "$root/owned"
+check "of all of the state too" same_state owned
 grouped gathered --ranks 2 --set parallel.zero=3
 check "or gather weights" same_bits "$root/one" "$root/gathered"
+check "of all of the state likewise" same_state gathered
 grouped sliced --ranks 4 --set parallel.tensor=2 --set parallel.data=2 --drill kill:rank=3,step=5
 check "or share slices" same_bits "$root/one" "$root/sliced"
+check "of all that they share" same_state sliced
 grouped cut --set train.steps=4
 grouped cut --set train.steps=6 --ranks 2
 check "a run that was cut in two has them too" same_bits "$root/one" "$root/cut"
+check "and all of its state" same_state cut
 grouped other --set train.freeze=model.layers.0.mlp.up_proj.weight --resume none
 check "what is frozen belongs to the run" [ "$(steps "$root/one" | tail -1)" != "$(steps "$root/other" | tail -1)" ]
 sent() { sed -n 's/^{"step":6,.*"sent_bytes":\([0-9]*\).*/\1/p' "$root/$1/metrics.jsonl"; }
 grouped both --ranks 2
 train whole --ranks 2 --set train.steps=6
 check "gradients of what is frozen are not sent" [ "$(sent both)" -lt $(($(sent whole) * 6 / 10)) ]
+# The average of the weights, in their place.
+loss() { of=$1; shift; "$KEEL" eval "$root/$of" --json "$@" | sed -n 's/.*"loss": *\([0-9.]*\).*/\1/p'; }
+check "an average has a loss of its own" [ "$(loss one --ema)" != "$(loss one)" ]
+check "which is that of any plan" [ "$(loss one --ema)" = "$(loss sliced --ema)" ]
+"$KEEL" export "$root/one" "$root/average.safetensors" --ema --no-eval >"$root/log" 2>&1
+train average --prepare
+"$KEEL" ckpt import "$root/average.safetensors" "$root/average" --for-training >"$root/log" 2>&1
+check "it goes out as weights" [ "$(loss one --ema)" = "$(loss average)" ]
+"$KEEL" eval "$root/whole" --ema >"$root/log" 2>&1
+check "where there is none it is refused" grep -qF "keeps no average of its weights (train.ema)" "$root/log"
 # Fine-tuning: weights of another run, of which most stay.
 "$KEEL" ckpt export "$root/whole" "$root/w.safetensors" --only weights >"$root/log" 2>&1
 tune() { train tuned --set 'train.freeze=model.layers.*,model.embed_tokens.weight' --set train.steps=6 "$@"; }
@@ -80,7 +98,6 @@ check "or share slices" same_bits "$root/lora-1" "$root/lora-sliced"
 check "adapters are in the snapshots" [ "$(grep -c 'self_attn.[qkvo]_proj.lora_[AB].weight' "$root/log")" -eq 16 ]
 check "beside weights that stay" [ "$(grep -v lora_ "$root/log" | grep -c 'weight')" -eq 0 ]
 # Out: merged, what they say in the model is in its weights; or alone, by PEFT's names.
-loss() { "$KEEL" eval "$root/$1" --json | sed -n 's/.*"loss": *\([0-9.]*\).*/\1/p'; }
 "$KEEL" export "$root/lora-1" "$root/merged.safetensors" --no-eval >"$root/log" 2>&1
 check "merged weights go out" grep -q ': 21 tensors' "$root/log"
 train merged --prepare

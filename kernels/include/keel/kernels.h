@@ -535,6 +535,7 @@ float keel_canon_sqrt(float x);
 float keel_canon_divide(float a, float b);
 /* cos on [0, pi], for schedules; 1 - beta^t by repeated squaring in double. */
 float keel_canon_cos(float x);
+float keel_canon_log(float x); /* natural; x > 0 */
 float keel_adam_bias(float beta, uint32_t t);
 
 KEEL_API_END

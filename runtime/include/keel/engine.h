@@ -46,6 +46,8 @@ struct keel_engine_config {
     float loss_scale;        /* KEEL_F16: a power of two, for the whole run; 0: found by the engine */
     enum keel_optimizer optimizer;
     bool nesterov;                        /* SGD */
+    float average;                        /* training: keep an exponential moving average of the weights, of
+                                             this decay, below 1; 0: none */
     bool training;                        /* false: eval alone, no gradients, no optimizer state */
     const struct keel_engine *weights_of; /* without training: read the weights, and keys and values, of this
                                              engine of the same parameters, which outlives the new one; not
@@ -136,9 +138,18 @@ struct keel_engine_box {
 enum keel_status keel_engine_boxes(const struct keel_engine *engine, struct keel_engine_box **out,
                                    uint32_t *out_count);
 
-enum keel_engine_flat { KEEL_FLAT_WEIGHTS, KEEL_FLAT_GRADIENTS, KEEL_FLAT_M, KEEL_FLAT_V, KEEL_FLAT_COUNT };
+enum keel_engine_flat {
+    KEEL_FLAT_WEIGHTS,
+    KEEL_FLAT_GRADIENTS,
+    KEEL_FLAT_M,
+    KEEL_FLAT_V,
+    KEEL_FLAT_EMA, /* e = e + (1 - average) (w - e) behind each update, with one rounding of the product and
+                      the sum; before the first it is the weights, which that one writes. Of what is trained
+                      alone: elsewhere zeros */
+    KEEL_FLAT_COUNT
+};
 /* NULL for all but the weights when the engine does not train, for V where the optimizer has none, for
- * the moments where they are in pieces, and for weights that lie in windows. */
+ * EMA without `average`, for these three where they are in pieces, and for weights that lie in windows. */
 struct keel_buffer *keel_engine_flat(struct keel_engine *engine, enum keel_engine_flat which);
 uint64_t keel_engine_flat_count(const struct keel_engine *engine); /* elements, gaps included */
 
@@ -342,7 +353,7 @@ struct keel_engine_pieces;
 enum keel_status keel_engine_pieces_create(struct keel_engine *engine, const struct keel_engine_run *runs,
                                            uint32_t run_count, struct keel_engine_pieces **out);
 void keel_engine_pieces_destroy(struct keel_engine_pieces *pieces);
-/* Their own; NULL for V where the optimizer has none. */
+/* Their own; NULL for V where the optimizer has none, and for EMA without `average`. */
 struct keel_buffer *keel_engine_pieces_flat(const struct keel_engine_pieces *pieces,
                                             enum keel_engine_flat which);
 /* Where run `run` begins there, in elements. */

@@ -27,7 +27,14 @@ enum { KEEL_JOB_GRADIENTS_BYTES = 32, KEEL_JOB_PATTERNS_BYTES = 256 };
 
 enum keel_vocab_kind { KEEL_VOCAB_CHAR, KEEL_VOCAB_BYTE, KEEL_VOCAB_BPE };
 /* What the files of data.path hold. */
-enum keel_data_format { KEEL_DATA_AUTO, KEEL_DATA_TEXT, KEEL_DATA_UINT16, KEEL_DATA_UINT32 };
+enum keel_data_format {
+    KEEL_DATA_AUTO,
+    KEEL_DATA_TEXT,
+    KEEL_DATA_UINT16,
+    KEEL_DATA_UINT32,
+    KEEL_DATA_CRITEO,
+    KEEL_DATA_CSV
+};
 
 enum keel_model_kind {
     KEEL_MODEL_GPT,
@@ -117,6 +124,7 @@ struct keel_job {
     uint32_t optimizer;                 /* enum keel_optimizer */
     bool nesterov;
     struct keel_update_settings update; /* goes as it is to the kernels */
+    float ema;                          /* decay of the average of the weights; 0: none */
     float label_smoothing;
     char freeze[KEEL_JOB_PATTERNS_BYTES];   /* names of parameters, or globs of names, with commas */
     char no_decay[KEEL_JOB_PATTERNS_BYTES]; /* likewise */
@@ -126,6 +134,8 @@ struct keel_job {
     char lora_targets[KEEL_JOB_PATTERNS_BYTES];
     uint64_t eval_every; /* 0: never */
     uint32_t eval_batches;
+    uint32_t patience; /* evaluations without a better one after which the run ends; 0: it does not */
+    float min_delta;   /* by which one has to be below the best to be better */
     char gradients[KEEL_JOB_GRADIENTS_BYTES]; /* "" is "exact": keel_job_compression */
     bool check_products;                      /* checksums of the results of products of linear layers */
     uint32_t sample_tokens;                   /* generated at the end */
@@ -222,6 +232,9 @@ bool keel_job_compression(const struct keel_job *job, struct keel_compression *o
  */
 float keel_job_learning_rate(const struct keel_job *job, uint64_t step);
 
+/* Floats of the state for each parameter that is trained: itself, the optimizer's moments, its average. */
+uint32_t keel_job_state_parts(const struct keel_job *job);
+
 /* The next pattern of a list with commas; where the one after it is looked for, NULL: there was none. */
 const char *keel_job_next_pattern(const char *at, char out[KEEL_JOB_PATTERNS_BYTES]);
 /* PATTERN:FACTOR of train.lr_scale: the pattern is left in `text`. False: no factor above 0 is behind it. */
@@ -232,6 +245,9 @@ bool keel_job_read_factor(char *text, float *out);
 enum keel_vocab_kind keel_job_vocab(const struct keel_job *job, const char **out_files);
 /* Bytes of a token in files of data.path without a header of their own; 0: it is a text (data.format). */
 uint32_t keel_job_token_width(const struct keel_job *job);
+
+/* Whether data.format is one of logs of clicks. */
+bool keel_job_reads_clicks(const struct keel_job *job);
 
 /* The plug-in that model.kind names, whose keys are in job->settings, else NULL. */
 const struct keel_model_plugin *keel_job_plugin(const struct keel_job *job);

@@ -1,0 +1,42 @@
+/* click_log.h - lines of logs of clicks: a label, numbers, categories.
+ *
+ * Criteo's (the Kaggle set and the terabyte set): fields between tabs, a label 0 or 1, `dense` whole numbers,
+ * `tables` categories of up to 8 hexadecimal digits. A number x becomes log(1 + max(x, 0)), in canonical
+ * arithmetic, as Facebook's DLRM has it (Naumov et al. 2019, data_utils.py); a category its number modulo
+ * `categories`.
+ *
+ * CSV: the same between commas, without quotation marks. Numbers are decimal, and taken as they are; a
+ * category is a whole number, modulo `categories`, or any other text, by XXH3-64.
+ *
+ * Either way a field that is empty is a number 0, or no category (-1). A line ends with \n, or \r\n. */
+#ifndef KEEL_CLICK_LOG_H
+#define KEEL_CLICK_LOG_H
+
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { KEEL_CLICK_LINE_BYTES = 1 << 16 }; /* of a line, at most */
+
+struct keel_click_log_format {
+    bool csv; /* else Criteo's */
+    uint32_t dense, tables, categories;
+};
+
+/* Which line of which file, for messages: from 1. */
+struct keel_click_log_line {
+    const char *file;
+    uint64_t number;
+};
+
+/* `bytes` of a line, without its end: label 0 or 1, dense[format->dense], and ids[table * id_stride] of each
+ * table, rows of all tables numbered through, or -1. INVALID names file, line and field. Pure. */
+enum keel_status keel_click_log_parse(const struct keel_click_log_format *format, const char *text,
+                                      size_t bytes, const struct keel_click_log_line *line, float *out_label,
+                                      float *dense, int32_t *ids, size_t id_stride);
+
+/* Is it a line of names, as CSV files begin with? */
+bool keel_click_log_is_head(const struct keel_click_log_format *format, const char *text, size_t bytes);
+
+#endif
