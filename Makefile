@@ -136,7 +136,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim model plans mutants exact8 attention lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt deb deb-root profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim model plans mutants exact8 attention image-ops lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt deb deb-root profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -355,6 +355,11 @@ exact8: deps
 attention: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/kernels/attention_mask_test
 	@KEEL_ATTENTION_TRIALS=$(or $(CASES),2000) $(BUILD)/tests/kernels/attention_mask_test
+
+# So many random transposed convolutions, group norms and upsamplings (CASES, 2000 of each).
+image-ops: deps
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/image_ops_test
+	@KEEL_IMAGE_OPS_TRIALS=$(or $(CASES),2000) $(BUILD)/tests/runtime/image_ops_test
 
 # Defects that are put in on purpose, one at a time, and what finds each (ONLY=word: those of a name, family or file).
 mutants: deps

@@ -138,7 +138,7 @@ static enum keel_status gemm_check(struct golden_run *run, const uint32_t *shape
 
 /* ---- rows: rows, n, flags ---- */
 
-enum { BETA = 1, RESIDUAL = 2, RMS = 4 };
+enum { BETA = 1, RESIDUAL = 2, RMS = 4, PLAIN = 8 /* without gamma */ };
 
 /* The last of the shape, here and below: slices of the rows, 0 for none. */
 static enum keel_status bias_grad(struct golden_run *run, const uint32_t *shape)
@@ -156,7 +156,8 @@ static enum keel_status layernorm(struct golden_run *run, const uint32_t *shape)
     struct keel_layernorm op = {.rows = shape[0], .n = shape[1], .epsilon = 0x1.4f8b58p-17F};
     const uint64_t count = (uint64_t)op.rows * op.n;
     op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 5.0F);
-    op.gamma = GOLDEN_FLOATS(run, "gamma", op.n);
+    if (!(shape[2] & PLAIN))
+        op.gamma = GOLDEN_FLOATS(run, "gamma", op.n);
     if (shape[2] & BETA)
         op.beta = GOLDEN_FLOATS(run, "beta", op.n);
     op.y = golden_output(run, "y", count);
@@ -172,7 +173,8 @@ static enum keel_status layernorm_grad(struct golden_run *run, const uint32_t *s
         .rows = shape[0], .n = shape[1], .row_slices = all_slices(shape[3], shape[0])};
     const uint64_t count = (uint64_t)op.rows * op.n, sums = (shape[3] > 0 ? shape[3] : 1) * (uint64_t)op.n;
     op.x = golden_floats(run, "x", GOLDEN_INPUT, count, -3.0F, 5.0F);
-    op.gamma = GOLDEN_FLOATS(run, "gamma", op.n);
+    if (!(shape[2] & PLAIN))
+        op.gamma = GOLDEN_FLOATS(run, "gamma", op.n);
     if (!(shape[2] & RMS))
         op.mean = golden_floats(run, "mean", GOLDEN_INPUT, op.rows, 0.5F, 1.5F);
     op.rstd = golden_floats(run, "rstd", GOLDEN_INPUT, op.rows, 0.3F, 0.6F);
@@ -180,7 +182,8 @@ static enum keel_status layernorm_grad(struct golden_run *run, const uint32_t *s
     if (shape[2] & RESIDUAL)
         op.residual = GOLDEN_FLOATS(run, "residual", count);
     op.dx = golden_output(run, "dx", count);
-    op.dgamma = golden_floats(run, "dgamma", GOLDEN_UPDATED, sums, -1.0F, 1.0F);
+    if (!(shape[2] & PLAIN))
+        op.dgamma = golden_floats(run, "dgamma", GOLDEN_UPDATED, sums, -1.0F, 1.0F);
     if (shape[2] & BETA)
         op.dbeta = golden_floats(run, "dbeta", GOLDEN_UPDATED, sums, -1.0F, 1.0F);
     return golden_ready(run) ? keel_op_layernorm_grad(run->kernels, &op, &run->list) : KEEL_OK;
@@ -502,6 +505,12 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(layernorm_grad, layernorm, "rms-1x1", 0x72a2f7c96fbeb278, 1, 1, RMS),
     GOLDEN_CASE(layernorm_grad, layernorm, "rms-5x67", 0x748276b79f807420, 5, 67, RMS | RESIDUAL),
     GOLDEN_CASE(layernorm_grad, layernorm, "rms-3x130", 0x84bdca52b7de93a8, 3, 130, RMS),
+    GOLDEN_CASE(layernorm, layernorm, "plain-1x3", 0xa5a140daef82627d, 1, 3, PLAIN),
+    GOLDEN_CASE(layernorm, layernorm, "plain-5x67", 0x7c24c236835a5cab, 5, 67, PLAIN),
+    GOLDEN_CASE(layernorm, layernorm, "plain-3x2050", 0x45fd4c9f7374922a, 3, 2050, PLAIN),
+    GOLDEN_CASE(layernorm_grad, layernorm, "plain-1x3", 0x978e5ab304069173, 1, 3, PLAIN),
+    GOLDEN_CASE(layernorm_grad, layernorm, "plain-5x67-residual", 0xcb15a1d7d41c67dd, 5, 67, PLAIN | RESIDUAL),
+    GOLDEN_CASE(layernorm_grad, layernorm, "plain-3x2050", 0x3cdbcdbf30494fe6, 3, 2050, PLAIN),
     KEEL_ACTIVATION_TABLE(ACTIVATION_CASES) GOLDEN_CASE(swiglu, elementwise, "1", 0x25bf927b4f9a1774, 1),
     GOLDEN_CASE(swiglu, elementwise, "67", 0x937a6fe909f9c27f, 67),
     GOLDEN_CASE(swiglu, elementwise, "4115", 0xb32a4bbc8987f7d5, 4115),

@@ -60,6 +60,14 @@ enum keel_status keel_op_bias_grad(struct keel_kernels *kernels, const struct ke
                                          keel_arg_u32(slices->unit)));
 }
 
+/* What is added belongs to what is multiplied: a row says t alone, or both. */
+static enum keel_status check_gamma(const char *op, const struct keel_buffer *gamma, bool others)
+{
+    if (gamma == NULL && others)
+        return keel_fail(KEEL_INVALID, "%s: beta, or a gradient of gamma or beta, without gamma", op);
+    return KEEL_OK;
+}
+
 enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct keel_layernorm *op,
                                    struct keel_launch_list *list)
 {
@@ -67,8 +75,9 @@ enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct ke
                    column_bytes = KEEL_BYTES(op->n, sizeof(float));
     KEEL_TRY(check_shape("layernorm", op->rows, op->n));
     KEEL_TRY(keel_check_finite("layernorm", "epsilon", op->epsilon));
+    KEEL_TRY(check_gamma("layernorm", op->gamma, op->beta != NULL));
     KEEL_TRY(KEEL_CHECK_OPERANDS("layernorm", {"x", op->x, KEEL_BYTES(op->rows, column_bytes), KEEL_READ},
-                                 {"gamma", op->gamma, column_bytes, KEEL_READ},
+                                 {"gamma", op->gamma, column_bytes, KEEL_OPTIONAL},
                                  {"beta", op->beta, column_bytes, KEEL_OPTIONAL},
                                  {"y", op->y, KEEL_BYTES(op->rows, column_bytes), KEEL_WRITTEN},
                                  {"mean", op->mean, row_bytes, KEEL_WRITTEN | KEEL_OPTIONAL},
@@ -76,11 +85,11 @@ enum keel_status keel_op_layernorm(struct keel_kernels *kernels, const struct ke
     struct keel_range range = rows_range(kernels, op->rows);
     return keel_kernels_launch(
         kernels, list, KEEL_MODULE_layernorm, "keel_layernorm", &range,
-        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->gamma), keel_arg_either(op->beta, op->gamma),
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_either(op->gamma, op->x), keel_arg_either(op->beta, op->x),
                   keel_arg_buffer(op->y), keel_arg_either(op->mean, op->rstd), keel_arg_buffer(op->rstd),
                   keel_arg_u32(op->rows), keel_arg_u32(op->n), keel_arg_f32(op->epsilon),
                   keel_arg_u32(op->beta != NULL), keel_arg_u32(op->mean != NULL),
-                  keel_arg_u32(rows_per_item(kernels, op->rows))));
+                  keel_arg_u32(op->gamma != NULL), keel_arg_u32(rows_per_item(kernels, op->rows))));
 }
 
 static enum keel_status check_grad(const struct keel_layernorm_grad *op)
@@ -89,9 +98,10 @@ static enum keel_status check_grad(const struct keel_layernorm_grad *op)
                    column_bytes = KEEL_BYTES(op->n, sizeof(float));
     KEEL_TRY(check_shape("layernorm_grad", op->rows, op->n));
     KEEL_TRY(keel_check_slices("layernorm_grad", "rows", &op->row_slices, op->rows, false));
+    KEEL_TRY(check_gamma("layernorm_grad", op->gamma, op->dgamma != NULL || op->dbeta != NULL));
     return KEEL_CHECK_OPERANDS(
         "layernorm_grad", {"x", op->x, KEEL_BYTES(op->rows, column_bytes), KEEL_READ},
-        {"gamma", op->gamma, column_bytes, KEEL_READ}, {"mean", op->mean, row_bytes, KEEL_OPTIONAL},
+        {"gamma", op->gamma, column_bytes, KEEL_OPTIONAL}, {"mean", op->mean, row_bytes, KEEL_OPTIONAL},
         {"rstd", op->rstd, row_bytes, KEEL_READ},
         {"dy", op->dy, KEEL_BYTES(op->rows, column_bytes), KEEL_READ},
         {"residual", op->residual, KEEL_BYTES(op->rows, column_bytes), KEEL_IN_PLACE | KEEL_OPTIONAL},
@@ -123,11 +133,11 @@ enum keel_status keel_op_layernorm_grad(struct keel_kernels *kernels, const stru
     if (op->dgamma != NULL)
         KEEL_TRY(launch_columns(kernels, op, mean, list));
     const struct keel_range range = rows_range(kernels, op->rows);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad", &range,
-                               KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_buffer(op->gamma),
-                                         keel_arg_buffer(mean), keel_arg_buffer(op->rstd),
-                                         keel_arg_buffer(op->dy), keel_arg_either(op->residual, op->dy),
-                                         keel_arg_buffer(op->dx), keel_arg_u32(op->rows), keel_arg_u32(op->n),
-                                         keel_arg_u32(op->residual != NULL), keel_arg_u32(op->mean != NULL),
-                                         keel_arg_u32(rows_per_item(kernels, op->rows))));
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_layernorm, "keel_layernorm_grad", &range,
+        KEEL_ARGS(keel_arg_buffer(op->x), keel_arg_either(op->gamma, op->x), keel_arg_buffer(mean),
+                  keel_arg_buffer(op->rstd), keel_arg_buffer(op->dy), keel_arg_either(op->residual, op->dy),
+                  keel_arg_buffer(op->dx), keel_arg_u32(op->rows), keel_arg_u32(op->n),
+                  keel_arg_u32(op->residual != NULL), keel_arg_u32(op->mean != NULL),
+                  keel_arg_u32(op->gamma != NULL), keel_arg_u32(rows_per_item(kernels, op->rows))));
 }

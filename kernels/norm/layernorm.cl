@@ -1,7 +1,7 @@
 /* layernorm.cl - layer normalisation (Ba, Kiros, Hinton 2016), its gradient, and column sums.
  *
  *     mean = sum(x) / n     var = sum((x - mean)^2) / n     rstd = 1 / sqrt(var + epsilon)
- *     t = (x - mean) * rstd     y = fma(t, gamma, beta), or t * gamma without beta
+ *     t = (x - mean) * rstd     y = fma(t, gamma, beta), or t * gamma without beta, or t without gamma
  *     layernorm_grad: g = dy * gamma, a = sum(g) / n, b = sum(g * t) / n,
  *                     d = fma(-t, b, g - a) * rstd, dx = d, or residual + d
  *     layernorm_grad_columns: dgamma += sum of fma(dy, t, s), dbeta += sum of dy, rows ascending from +0
@@ -75,8 +75,8 @@ CANON_INLINE void row_rsqrts(float *x, float epsilon)
  * are not there. */
 CANON_INLINE void layernorm_rows(__global const float *x, __global const float *gamma, __global const float *beta,
                                  __global float *y, __global float *mean_out, __global float *rstd_out, uint n,
-                                 uint columns, float epsilon, uint has_beta, uint centered, ulong ahead,
-                                 const uint count, __local float *folds)
+                                 uint columns, float epsilon, uint has_beta, uint centered, uint has_gamma,
+                                 ulong ahead, const uint count, __local float *folds)
 {
     row_real sums[4];
     float mean[4] = {0.0f, 0.0f, 0.0f, 0.0f}, rstd[4];
@@ -95,7 +95,7 @@ CANON_INLINE void layernorm_rows(__global const float *x, __global const float *
     row_means(sums, rstd, n, count, folds);
     row_rsqrts(rstd, epsilon);
     ALONG(columns, {
-        const row_real g = row_load(gamma + i, left);
+        const row_real g = has_gamma ? row_load(gamma + i, left) : (row_real)(1.0f);
         const row_real b = has_beta ? row_load(beta + i, left) : g;
         EACH(r, count) {
             const row_real t = (row_load(x + (ulong)r * n + i, left) - mean[r]) * rstd[r];
@@ -138,18 +138,19 @@ CANON_INLINE void layernorm_rows(__global const float *x, __global const float *
 
 __kernel void keel_layernorm(__global const float *x, __global const float *gamma, __global const float *beta,
                              __global float *y, __global float *mean_out, __global float *rstd_out, uint rows,
-                             uint n, float epsilon, uint has_beta, uint centered, uint rows_per_item)
+                             uint n, float epsilon, uint has_beta, uint centered, uint has_gamma,
+                             uint rows_per_item)
 {
     ROW_FOLDS(folds);
     EACH_ROWS(layernorm_rows(x + at, gamma, beta, y + at, mean_out + row, rstd_out + row, n, columns, epsilon, has_beta,
-                             centered, ahead, count, folds))
+                             centered, has_gamma, ahead, count, folds))
 }
 
 CANON_INLINE void layernorm_grad_rows(__global const float *x, __global const float *gamma,
                                       __global const float *mean_in, __global const float *rstd_in,
                                       __global const float *dy, __global const float *residual, __global float *dx,
-                                      uint n, uint columns, uint has_residual, uint centered, ulong ahead,
-                                      const uint count, __local float *folds)
+                                      uint n, uint columns, uint has_residual, uint centered, uint has_gamma,
+                                      ulong ahead, const uint count, __local float *folds)
 {
     row_real sum_g[4], sum_gt[4];
     float mean[4], rstd[4], a[4] = {0.0f, 0.0f, 0.0f, 0.0f}, b[4];
@@ -159,7 +160,7 @@ CANON_INLINE void layernorm_grad_rows(__global const float *x, __global const fl
         rstd[r] = rstd_in[r];
     }
     ALONG(columns, {
-        const row_real scale = row_load(gamma + i, left);
+        const row_real scale = has_gamma ? row_load(gamma + i, left) : (row_real)(1.0f);
         EACH(r, count) {
             const row_real g = row_load(dy + (ulong)r * n + i, left) * scale;
             const row_real t = (row_load(x + (ulong)r * n + i, left) - mean[r]) * rstd[r];
@@ -171,7 +172,7 @@ CANON_INLINE void layernorm_grad_rows(__global const float *x, __global const fl
     if (centered)
         row_means(sum_g, a, n, count, folds);
     ALONG(columns, {
-        const row_real scale = row_load(gamma + i, left);
+        const row_real scale = has_gamma ? row_load(gamma + i, left) : (row_real)(1.0f);
         EACH(r, count) {
             const ulong at = (ulong)r * n + i;
             CANON_FETCH(x + ahead + at);
@@ -188,11 +189,11 @@ __kernel void keel_layernorm_grad(__global const float *x, __global const float 
                                   __global const float *mean, __global const float *rstd,
                                   __global const float *dy, __global const float *residual,
                                   __global float *dx, uint rows, uint n, uint has_residual, uint centered,
-                                  uint rows_per_item)
+                                  uint has_gamma, uint rows_per_item)
 {
     ROW_FOLDS(folds);
     EACH_ROWS(layernorm_grad_rows(x + at, gamma, mean + row, rstd + row, dy + at, residual + at, dx + at, n, columns,
-                                  has_residual, centered, ahead, count, folds))
+                                  has_residual, centered, has_gamma, ahead, count, folds))
 }
 
 /* The sums down columns take COLUMNS neighbouring columns at once, so that a row gives whole cache lines; what is

@@ -15,8 +15,8 @@ KEEL_HOST_KERNEL static void row_forward(const float *x, const float *gamma, con
     }
     const float rstd = canon_rsqrt(canon_divide(canon_fold(lanes), (float)n) + epsilon);
     for (uint32_t i = 0; i < n; i++) {
-        float t = (x[i] - mean) * rstd;
-        y[i] = beta != NULL ? canon_fma(t, gamma[i], beta[i]) : t * gamma[i];
+        const float t = (x[i] - mean) * rstd, g = gamma != NULL ? gamma[i] : 1.0f;
+        y[i] = beta != NULL ? canon_fma(t, g, beta[i]) : t * g;
     }
     if (mean_out != NULL)
         *mean_out = mean;
@@ -28,10 +28,11 @@ static void host_layernorm(KEEL_HOST_ARGUMENTS)
     const float *x = arguments[0];
     float *y = arguments[3], *mean = arguments[4], *rstd = arguments[5];
     uint32_t rows = u32_at(arguments, 6), n = u32_at(arguments, 7);
+    const float *gamma = u32_at(arguments, 11) != 0 ? arguments[1] : NULL;
     const float *beta = u32_at(arguments, 9) != 0 ? arguments[2] : NULL;
     for (uint32_t row = 0; row < rows; row++) {
         size_t base = (size_t)row * n;
-        row_forward(x + base, arguments[1], beta, y + base, n, f32_at(arguments, 8),
+        row_forward(x + base, gamma, beta, y + base, n, f32_at(arguments, 8),
                     u32_at(arguments, 10) != 0 ? &mean[row] : NULL, &rstd[row]);
     }
 }
@@ -43,14 +44,14 @@ KEEL_HOST_KERNEL static void row_backward(const float *x, const float *gamma, co
     const float mean = mean_in != NULL ? *mean_in : 0.0f;
     float sum_g[KEEL_LANES] = {0}, sum_gt[KEEL_LANES] = {0};
     for (uint32_t i = 0; i < n; i++) {
-        float g = dy[i] * gamma[i], t = (x[i] - mean) * rstd;
+        float g = gamma != NULL ? dy[i] * gamma[i] : dy[i], t = (x[i] - mean) * rstd;
         sum_g[i % KEEL_LANES] += g;
         sum_gt[i % KEEL_LANES] = canon_fma(g, t, sum_gt[i % KEEL_LANES]);
     }
     const float a = mean_in != NULL ? canon_divide(canon_fold(sum_g), (float)n) : 0.0f;
     const float b = canon_divide(canon_fold(sum_gt), (float)n);
     for (uint32_t i = 0; i < n; i++) {
-        float g = dy[i] * gamma[i], t = (x[i] - mean) * rstd;
+        float g = gamma != NULL ? dy[i] * gamma[i] : dy[i], t = (x[i] - mean) * rstd;
         float d = canon_fma(-t, b, g - a) * rstd;
         dx[i] = residual != NULL ? residual[i] + d : d;
     }
@@ -59,13 +60,13 @@ KEEL_HOST_KERNEL static void row_backward(const float *x, const float *gamma, co
 static void host_layernorm_grad(KEEL_HOST_ARGUMENTS)
 {
     const float *x = arguments[0], *mean = arguments[2], *rstd = arguments[3], *dy = arguments[4];
-    const float *residual = arguments[5];
+    const float *residual = arguments[5], *gamma = u32_at(arguments, 11) != 0 ? arguments[1] : NULL;
     float *dx = arguments[6];
     uint32_t rows = u32_at(arguments, 7), n = u32_at(arguments, 8), has_residual = u32_at(arguments, 9);
     for (uint32_t row = 0; row < rows; row++) {
         size_t base = (size_t)row * n;
-        row_backward(x + base, arguments[1], u32_at(arguments, 10) != 0 ? &mean[row] : NULL, rstd[row],
-                     dy + base, has_residual != 0 ? residual + base : NULL, dx + base, n);
+        row_backward(x + base, gamma, u32_at(arguments, 10) != 0 ? &mean[row] : NULL, rstd[row], dy + base,
+                     has_residual != 0 ? residual + base : NULL, dx + base, n);
     }
 }
 

@@ -12,7 +12,15 @@ keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
                                 const struct keel_attention_spec *spec)
 {
     KEEL_ASSERT(spec != NULL);
-    if (graph->position != 0 && !spec->bidirectional && spec->segments == 0)
+    if (graph->position != 0 && (spec->bidirectional || spec->segments != 0)) {
+        keel_graph_refuse(graph,
+                          keel_fail(KEEL_INVALID,
+                                    "attention: %s in a graph of the newest token (keel_graph_decode), which "
+                                    "sees those before it and no others: such a model cannot decode",
+                                    spec->bidirectional ? "in both directions" : "segments"));
+        return 0;
+    }
+    if (graph->position != 0)
         return keel_graph_attention_decode(
             graph, qkv,
             &(struct keel_decode_spec){

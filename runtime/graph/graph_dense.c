@@ -34,6 +34,12 @@ keel_value keel_graph_layernorm_epsilon(struct keel_graph *graph, keel_value x, 
     return 0;
 }
 
+static bool infer_layernorm(struct keel_infer *infer)
+{
+    const keel_value *in = infer->node->in;
+    return in[1] != 0 || in[2] == 0 || keel_infer_refuse(infer, "beta without gamma");
+}
+
 keel_value keel_graph_rms_norm(struct keel_graph *graph, keel_value x, keel_value gamma)
 {
     return KEEL_NODE(graph, .op = KEEL_OP_RMS_NORM, .in = {x, gamma});
@@ -385,16 +391,17 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                        .emit = emit_transposed_dw},
     [KEEL_OP_BIAS_GRAD -
         FIRST] = {.name = "bias_grad", .rule = "*n->+n", .split = "*n", .emit = emit_bias_grad},
-    /* Results: y, mean, 1 / deviation. */
+    /* Operands: x, gamma, beta: the last, or both, may be absent. Results: y, mean, 1 / deviation. */
     [KEEL_OP_LAYERNORM - FIRST] = {.name = "layernorm",
-                                   .rule = "*n,n,n?->*n,*,*",
+                                   .rule = "*n,n?,n?->*n,*,*",
                                    .split = "*",
                                    .params = "12",
+                                   .infer_dims = infer_layernorm,
                                    .grad = grad_layernorm,
                                    .emit = emit_norm},
     /* Operands: x, gamma, mean, 1 / deviation, dy, the gradient that by-passes the norm. */
     [KEEL_OP_LAYERNORM_GRAD - FIRST] = {.name = "layernorm_grad",
-                                        .rule = "*n,n,*,*,*n,*n?->*n,+n?,+n?",
+                                        .rule = "*n,n?,*,*,*n,*n?->*n,+n?,+n?",
                                         .split = "*",
                                         .in_place = "05",
                                         .emit = emit_norm_grad},

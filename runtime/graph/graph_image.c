@@ -1,4 +1,5 @@
-/* graph_image.c - convolution, batch norm, pools: builder functions, gradients, launches. */
+/* graph_image.c - convolution, batch norm, pools: builder functions, gradients, launches; and group norm and
+ * upsampling, of operations that are there. */
 #include "autodiff.h"
 #include "emit.h"
 
@@ -84,6 +85,84 @@ static void describe_conv2d(const struct keel_ir_node *node, char *text, size_t 
     snprintf(text, text_bytes, " stride=%ux%u pad=%ux%u dilation=%ux%u groups=%u", a->image.stride[0],
              a->image.stride[1], a->image.pad[0], a->image.pad[1], a->image.dilation[0], a->image.dilation[1],
              a->image.groups);
+}
+
+/* How far a transposed convolution of `size` pixels reaches along an axis; 0: nothing is left. */
+static uint64_t reach_back(uint64_t size, uint64_t taps, const struct keel_conv2d_transposed_spec *spec,
+                           int axis)
+{
+    const uint64_t whole = (size - 1) * or_one(spec->stride[axis]) +
+                           (taps - 1) * or_one(spec->dilation[axis]) + 1 + spec->extra[axis],
+                   cut = 2 * (uint64_t)spec->pad[axis];
+    return whole > cut ? whole - cut : 0;
+}
+
+keel_value keel_graph_conv2d_transposed(struct keel_graph *graph, keel_value x, keel_value weight,
+                                        keel_value bias, const struct keel_conv2d_transposed_spec *spec)
+{
+    KEEL_ASSERT(spec != NULL);
+    const struct keel_shape from = keel_graph_shape(graph, x), taps = keel_graph_shape(graph, weight);
+    struct keel_attributes attributes = {.image = {.groups = or_one(spec->groups)}};
+    for (int axis = 0; axis < 2; axis++) {
+        attributes.image.size[axis] = reach_back(from.size[1 + axis], taps.size[axis], spec, axis);
+        attributes.image.stride[axis] = or_one(spec->stride[axis]);
+        attributes.image.dilation[axis] = or_one(spec->dilation[axis]);
+        attributes.image.pad[axis] = spec->pad[axis];
+    }
+    const keel_value y =
+        KEEL_NODE(graph, .op = KEEL_OP_CONV2D_TRANSPOSED, .in = {x, weight}, .attributes = attributes);
+    return bias == 0 ? y : keel_graph_binary(graph, y, bias, KEEL_ADD);
+}
+
+/* ---- group norm and upsampling ------------------------------------------------------------------------- */
+
+/* Channels of a group side by side, and those of all its pixels: its numbers are one row of a layer norm. */
+keel_value keel_graph_group_norm(struct keel_graph *graph, keel_value x, keel_value gamma, keel_value beta,
+                                 uint32_t groups, float epsilon)
+{
+    static const uint32_t swap[] = {0, 2, 1, 3};
+    const struct keel_shape image = keel_graph_shape(graph, x);
+    const uint64_t channels = image.dims > 1 ? image.size[image.dims - 1] : 0;
+    if (x == 0 || groups == 0 || channels == 0 || channels % groups != 0) {
+        keel_graph_refuse(graph,
+                          keel_fail(KEEL_INVALID, "group_norm: %u groups of %llu channels of %u dimensions",
+                                    groups, (unsigned long long)channels, image.dims));
+        return 0;
+    }
+    const uint64_t batch = image.size[0], pixels = keel_shape_count(&image) / batch / channels,
+                   width = channels / groups;
+    const bool apart = groups > 1 && pixels > 1; /* else they lie so */
+    keel_value y = keel_graph_reshape(graph, x, (struct keel_shape){4, {batch, pixels, groups, width}});
+    y = apart ? keel_graph_permute(graph, y, swap) : y;
+    y = keel_graph_reshape(graph, y, (struct keel_shape){2, {batch * groups, pixels * width}});
+    y = keel_graph_layernorm_epsilon(graph, y, 0, 0, epsilon);
+    y = keel_graph_reshape(graph, y, (struct keel_shape){4, {batch, groups, pixels, width}});
+    y = apart ? keel_graph_permute(graph, y, swap) : y;
+    y = keel_graph_reshape(graph, y, image);
+    y = gamma == 0 ? y : keel_graph_binary(graph, y, gamma, KEEL_MULTIPLY);
+    return beta == 0 ? y : keel_graph_binary(graph, y, beta, KEEL_ADD);
+}
+
+/* Pixels across first, then whole rows, whose runs are longer. */
+keel_value keel_graph_upsample(struct keel_graph *graph, keel_value x, const uint32_t factor[2])
+{
+    KEEL_ASSERT(factor != NULL);
+    const struct keel_shape image = keel_graph_shape(graph, x);
+    if (x == 0 || image.dims != 4 || factor[0] == 0 || factor[1] == 0) {
+        keel_graph_refuse(graph, keel_fail(KEEL_INVALID, "upsample: %u x %u times an image of %u dimensions",
+                                           factor[0], factor[1], image.dims));
+        return 0;
+    }
+    const uint64_t rows = image.size[0] * image.size[1], pixels = rows * image.size[2],
+                   channels = image.size[3], line = image.size[2] * factor[1] * channels;
+    keel_value y = keel_graph_reshape(graph, x, (struct keel_shape){3, {pixels, 1, channels}});
+    y = keel_graph_expand(graph, y, (struct keel_shape){3, {pixels, factor[1], channels}});
+    y = keel_graph_reshape(graph, y, (struct keel_shape){3, {rows, 1, line}});
+    y = keel_graph_expand(graph, y, (struct keel_shape){3, {rows, factor[0], line}});
+    return keel_graph_reshape(
+        graph, y,
+        (struct keel_shape){4,
+                            {image.size[0], image.size[1] * factor[0], image.size[2] * factor[1], channels}});
 }
 
 /* ---- batch norm and pools: builder and shapes ---------------------------------------------------------- */
@@ -228,6 +307,17 @@ static void grad_conv2d(struct keel_autodiff *autodiff, const struct keel_ir_nod
     if (wanted(autodiff, x))
         KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_CONV2D_DX, .in = {dy, weight},
                       .attributes = node->attributes);
+}
+
+/* What it was the gradient of is its own gradient. */
+static void grad_conv2d_transposed(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    const keel_value x = node->in[0], weight = node->in[1], dy = arrived(autodiff, node->out[0]);
+    if (wanted(autodiff, weight))
+        KEEL_NODE(autodiff->graph, .op = KEEL_OP_CONV2D_DW, .in = {dy, x},
+                  .into = {accumulator(autodiff, weight)}, .attributes = node->attributes);
+    if (wanted(autodiff, x))
+        KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_CONV2D, .in = {dy, weight}, .attributes = node->attributes);
 }
 
 /* Where a sum goes that the gradient of x needs: to the parameter's accumulator, or of one that is frozen to
@@ -454,6 +544,14 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                    .infer_dims = infer_conv2d,
                                    .describe = describe_conv2d,
                                    .emit = emit_conv2d_dw},
+    [KEEL_OP_CONV2D_TRANSPOSED - FIRST] = {.name = "conv2d_transposed",
+                                           .rule = "bPQo,ijdo->bHWC",
+                                           .params = "1",
+                                           .flops = "2bPQijdo",
+                                           .infer_dims = infer_conv2d,
+                                           .describe = describe_conv2d,
+                                           .grad = grad_conv2d_transposed,
+                                           .emit = emit_conv2d_dx},
     /* Operands: x, gamma, beta, running mean and variance, what is added to the result; results: y, mean, 1 /
        deviation, and what the statistics get. */
     [KEEL_OP_BATCH_NORM - FIRST] = {.name = "batch_norm",

@@ -170,17 +170,17 @@ static enum keel_status emit_cross_entropy_end(struct keel_emit *emit, const str
 
 /* What linear_cross_entropy needs beside its operands, in floats: each region begins at a part. */
 struct regions {
-    uint64_t gradient; /* of the table, as the chain over the rows stands; at 0 */
+    uint64_t gradient; /* of the table, as the chain over the rows stands; at 0; of none that is frozen */
     uint64_t logits;   /* of a chunk, begins here */
     uint64_t row_loss; /* of all rows, begins here */
     uint64_t end;
 };
 
-static struct regions find_regions(uint64_t rows, uint64_t n, uint64_t k)
+static struct regions find_regions(const struct keel_ir_node *node, uint64_t rows, uint64_t n, uint64_t k)
 {
     const uint64_t align = KEEL_PART_ALIGN / sizeof(float);
     struct regions regions = {.gradient = 0};
-    regions.logits = keel_round_up(n * k, align);
+    regions.logits = node->out[1] != 0 ? keel_round_up(n * k, align) : 0;
     regions.row_loss = keel_round_up(regions.logits + KEEL_LOSS_CHUNK_ROWS * n, align);
     regions.end = regions.row_loss + rows;
     return regions;
@@ -190,7 +190,8 @@ static bool infer_linear_cross_entropy(struct keel_infer *infer)
 {
     uint64_t *size = infer->size;
     uint64_t rows = keel_shape_count(&infer->graph->values[infer->node->in[0]].shape) / size['k'];
-    size['S'] = find_regions(rows, size['n'], size['k']).end;
+    size['S'] = find_regions(infer->node, rows, size['n'], size['k']).end;
+    size['G'] = 2U + (infer->node->out[1] != 0 ? 2U : 0U) + (infer->node->out[3] != 0 ? 2U : 0U);
     if (size['S'] <= UINT32_MAX)
         return true;
     return keel_infer_refuse(infer, "more than 2^32 - 1 elements of scratch");
@@ -202,13 +203,14 @@ static enum keel_status emit_chunk(struct keel_emit *emit, const struct keel_ir_
 {
     uint32_t k = width_of(emit, node->in[0]);
     uint32_t n = rows_of(emit, node->in[1]);
-    struct regions regions = find_regions(rows_of(emit, node->in[0]), n, k);
+    struct regions regions = find_regions(node, rows_of(emit, node->in[0]), n, k);
     uint64_t row_bytes = k * sizeof(float);
     struct keel_buffer *x = NULL, *targets = NULL, *logits = NULL, *row_loss = NULL, *sum = NULL, *dx = NULL;
     if (!emit->measure) {
         KEEL_TRY(keel_emit_part(emit, node->in[0], first * row_bytes, rows * row_bytes, &x));
         KEEL_TRY(keel_emit_part(emit, node->in[2], first * sizeof(float), rows * sizeof(float), &targets));
-        KEEL_TRY(keel_emit_part(emit, node->out[2], 0, (uint64_t)n * row_bytes, &sum));
+        if (node->out[1] != 0)
+            KEEL_TRY(keel_emit_part(emit, node->out[2], 0, (uint64_t)n * row_bytes, &sum));
         KEEL_TRY(keel_emit_part(emit, node->out[2], regions.logits * sizeof(float),
                                 (uint64_t)rows * n * sizeof(float), &logits));
         KEEL_TRY(keel_emit_part(emit, node->out[2], (regions.row_loss + first) * sizeof(float),
@@ -257,7 +259,8 @@ static enum keel_status emit_chunk(struct keel_emit *emit, const struct keel_ir_
     KEEL_TRY(keel_emit_product(emit, &forward));
     if (!emit->measure)
         KEEL_TRY(keel_op_cross_entropy(emit->kernels, &loss, emit->list));
-    KEEL_TRY(keel_emit_product(emit, &weights));
+    if (node->out[1] != 0)
+        KEEL_TRY(keel_emit_product(emit, &weights));
     return node->out[3] != 0 ? keel_emit_product(emit, &back) : KEEL_OK;
 }
 
@@ -277,10 +280,12 @@ static enum keel_status emit_linear_cross_entropy(struct keel_emit *emit, const 
     struct keel_cross_entropy_sum sum = {
         .rows = rows, .scale = scale_of_loss(emit, node, rows), .loss = buffer_of(emit, node->out[0])};
     struct keel_add add = {.count = (uint64_t)n * k, .a = gradient, .y = gradient};
-    KEEL_TRY(keel_emit_part(emit, node->out[2], find_regions(rows, n, k).row_loss * sizeof(float),
+    KEEL_TRY(keel_emit_part(emit, node->out[2], find_regions(node, rows, n, k).row_loss * sizeof(float),
                             rows * sizeof(float), &sum.row_loss));
-    KEEL_TRY(keel_emit_part(emit, node->out[2], 0, add.count * sizeof(float), &add.b));
     KEEL_TRY(keel_op_cross_entropy_sum(emit->kernels, &sum, emit->list));
+    if (gradient == NULL)
+        return KEEL_OK;
+    KEEL_TRY(keel_emit_part(emit, node->out[2], 0, add.count * sizeof(float), &add.b));
     return keel_op_add(emit->kernels, &add, emit->list);
 }
 
@@ -316,8 +321,8 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
      * there; made by keel_pass_fuse. Operands: x, table, targets. Results: loss, gradient of the table,
      * scratch, gradient of x. */
     [KEEL_OP_LINEAR_CROSS_ENTROPY - FIRST] = {.name = "linear_cross_entropy",
-                                              .rule = "*k,nk,#*->+1,+nk,S,*k?",
-                                              .flops = "6*nk",
+                                              .rule = "*k,nk,#*->+1,+nk?,S,*k?",
+                                              .flops = "G*nk", /* products that there are, times two */
                                               .infer_dims = infer_linear_cross_entropy,
                                               .describe = keel_describe_loss,
                                               .scaled = true,

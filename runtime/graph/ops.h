@@ -89,6 +89,7 @@ enum keel_op_id {
     KEEL_OP_CONV2D, /* graph_image.c */
     KEEL_OP_CONV2D_DX,
     KEEL_OP_CONV2D_DW,
+    KEEL_OP_CONV2D_TRANSPOSED,
     KEEL_OP_BATCH_NORM,
     KEEL_OP_BATCH_NORM_EVAL,
     KEEL_OP_BATCH_NORM_GRAD,

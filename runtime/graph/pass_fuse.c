@@ -136,9 +136,10 @@ static void fuse_norm_grad(struct keel_graph *graph, struct links *links, struct
     }
 }
 
-/* What becomes one linear_cross_entropy: numbers of nodes. */
+/* What becomes one linear_cross_entropy: numbers of nodes. NOBODY where nobody wants the gradient: of a table
+ * that is frozen, or of x. */
 struct loss_parts {
-    uint32_t product, loss, weights, back; /* back: NOBODY when nobody wants the gradient of x */
+    uint32_t product, loss, weights, back;
 };
 
 /* The product and the gradients around a cross_entropy, if the logits are seen by nobody else. */
@@ -159,14 +160,14 @@ static bool find_loss_parts(const struct keel_graph *graph, const struct links *
         if (reader->op == KEEL_OP_TRANSPOSED_DX && reader->in[0] == dlogits)
             out->back = n, readers++;
     }
-    return out->weights != NOBODY && readers == links->uses[dlogits];
+    return readers > 0 && readers == links->uses[dlogits];
 }
 
-/* Whether a node from `first` to `last`, other than the parts, adds to `value`. */
+/* Whether a node from the product to `last`, other than the parts, adds to `value`. */
 static bool others_add(const struct keel_graph *graph, const struct loss_parts *parts, uint32_t last,
                        keel_value value)
 {
-    for (uint32_t n = parts->product; n <= last; n++)
+    for (uint32_t n = parts->product; n <= last && value != 0; n++)
         for (uint32_t k = 0; k < KEEL_NODE_OUT_MAX; k++)
             if (graph->nodes[n].out[k] == value && n != parts->loss && n != parts->weights)
                 return true;
@@ -174,7 +175,8 @@ static bool others_add(const struct keel_graph *graph, const struct loss_parts *
 }
 
 /* All logits at once are large: taken in chunks of rows they are not, when there are more rows than a chunk
- * has and the scratch gradient of the table counts for. Stands where the last of its parts stood. */
+ * has and the scratch gradient of the table, if it is wanted, counts for. Stands where the last of its parts
+ * stood. */
 static enum keel_status fuse_loss(struct keel_graph *graph, const struct links *links, uint32_t loss)
 {
     struct loss_parts parts;
@@ -182,11 +184,13 @@ static enum keel_status fuse_loss(struct keel_graph *graph, const struct links *
         return KEEL_OK;
     const struct keel_ir_node *product = &graph->nodes[parts.product];
     struct keel_shape x = keel_graph_shape(graph, product->in[0]);
-    uint64_t width = x.size[x.dims - 1];
-    uint32_t last = parts.weights > parts.back || parts.back == NOBODY ? parts.weights : parts.back;
-    keel_value dtable = graph->nodes[parts.weights].out[0], sum = graph->nodes[loss].out[0];
-    if (keel_shape_count(&x) / width <= KEEL_LOSS_CHUNK_ROWS + width ||
-        others_add(graph, &parts, last, dtable) || others_add(graph, &parts, last, sum))
+    const bool trained = parts.weights != NOBODY;
+    const uint64_t width = x.size[x.dims - 1], least = KEEL_LOSS_CHUNK_ROWS + (trained ? width : 0);
+    uint32_t last =
+        trained && (parts.back == NOBODY || parts.weights > parts.back) ? parts.weights : parts.back;
+    keel_value dtable = trained ? graph->nodes[parts.weights].out[0] : 0, sum = graph->nodes[loss].out[0];
+    if (keel_shape_count(&x) / width <= least || others_add(graph, &parts, last, dtable) ||
+        others_add(graph, &parts, last, sum))
         return KEEL_OK;
     struct keel_shape shapes[KEEL_NODE_OUT_MAX];
     struct keel_ir_node node = {.op = KEEL_OP_LINEAR_CROSS_ENTROPY,
@@ -198,10 +202,10 @@ static enum keel_status fuse_loss(struct keel_graph *graph, const struct links *
     node.out[2] =
         keel_graph_value(graph, "linear_cross_entropy.scratch", KEEL_F32, KEEL_VALUE_TEMP, shapes[2], 0);
     node.out[3] = parts.back == NOBODY ? 0 : graph->nodes[parts.back].out[0];
-    graph->nodes[parts.product].op = graph->nodes[parts.loss].op = graph->nodes[parts.weights].op =
-        KEEL_OP_NONE;
-    if (parts.back != NOBODY)
-        graph->nodes[parts.back].op = KEEL_OP_NONE;
+    const uint32_t old[] = {parts.product, parts.loss, parts.weights, parts.back};
+    for (uint32_t i = 0; i < sizeof old / sizeof old[0]; i++)
+        if (old[i] != NOBODY)
+            graph->nodes[old[i]].op = KEEL_OP_NONE;
     graph->nodes[last] = node;
     return graph->status;
 }

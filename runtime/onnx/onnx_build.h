@@ -96,6 +96,8 @@ void keel_onnx_give_same(struct build *build, const struct value *value);
 /* All integers of an operand that must be known. */
 enum keel_status keel_onnx_integers(struct build *build, uint32_t index, int64_t *out, uint32_t most,
                                     uint32_t *out_count);
+/* Floats of a Constant node, and no initializer of the file: nothing that a model trains. */
+bool keel_onnx_is_constant(const struct build *build, const struct value *value);
 /* A number that is known and the only one of its operand. */
 bool keel_onnx_is_number(const struct value *value, double *out);
 

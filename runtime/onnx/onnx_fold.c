@@ -12,6 +12,7 @@ struct fold {
     struct build *build;
     const struct value *in[OPERANDS_MAX];
     uint32_t count;
+    struct value made[OPERANDS_MAX]; /* of constants: as numbers */
 };
 
 /* The element of an operand for element i of a result: sizes of 1, and missing ones in front, are repeated.
@@ -297,6 +298,26 @@ static bool fold_one(const struct fold *fold, bool *out_done)
     return false;
 }
 
+/* A few floats of a Constant node, as numbers: factors by which an image grows. NULL: it is no such thing. */
+static const struct value *as_numbers(struct fold *fold, const struct value *x)
+{
+    struct value *made = &fold->made[fold->count];
+    if (x->kind == VALUE_NUMBERS)
+        return x;
+    if (!keel_onnx_is_constant(fold->build, x) || x->tensor->count > KEEL_ONNX_DIMS_MAX)
+        return NULL;
+    *made = *x;
+    made->kind = VALUE_NUMBERS;
+    made->real = true;
+    made->number = keel_onnx_file_alloc(fold->build->file, x->tensor->count, sizeof *made->number);
+    for (uint64_t i = 0; made->number != NULL && i < x->tensor->count; i++) {
+        float number;
+        memcpy(&number, x->tensor->bytes + sizeof number * i, sizeof number);
+        made->number[i] = (double)number;
+    }
+    return made->number != NULL ? made : NULL;
+}
+
 /* The operands, where the graph knows all of them; false: it does not, or one cannot be had (*status). */
 static bool find_operands(struct fold *fold, enum keel_status *status)
 {
@@ -307,9 +328,10 @@ static bool find_operands(struct fold *fold, enum keel_status *status)
         if (!keel_onnx_has_operand(fold->build, i))
             continue;
         *status = keel_onnx_operand(fold->build, i, &x);
-        if (*status != KEEL_OK || x->kind != VALUE_NUMBERS)
+        const struct value *known = *status == KEEL_OK ? as_numbers(fold, x) : NULL;
+        if (known == NULL)
             return false;
-        fold->in[fold->count++] = x;
+        fold->in[fold->count++] = known;
     }
     return fold->count > 0;
 }

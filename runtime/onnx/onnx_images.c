@@ -61,30 +61,204 @@ static enum keel_status padding(struct build *build, uint32_t out[2])
     return KEEL_OK;
 }
 
-static enum keel_status build_conv(struct build *build)
+/* The operands and attributes of Conv and ConvTranspose, whose weights lie alike: what the one calls outputs
+ * is what the other reads. */
+struct conv {
+    keel_value x, weights, bias;
+    struct keel_conv2d_spec spec;
+};
+
+static enum keel_status read_conv(struct build *build, struct conv *out)
 {
     static const uint32_t from_oihw[] = {2, 3, 1, 0};
-    struct keel_conv2d_spec spec = {.groups = 0};
     struct value *x, *w, *b;
-    keel_value at = 0, weights = 0, bias = 0;
-    KEEL_TRY(image(build, &x, &at));
+    KEEL_TRY(image(build, &x, &out->x));
     KEEL_TRY(keel_onnx_operand(build, 1, &w));
     if (w->dims != 4)
         return keel_onnx_refuse_node(build, "a weight of %u dimensions; convolutions of images are covered",
                                      w->dims);
-    KEEL_TRY(pair(build, "strides", 1, spec.stride));
-    KEEL_TRY(pair(build, "dilations", 1, spec.dilation));
-    KEEL_TRY(padding(build, spec.pad));
+    KEEL_TRY(pair(build, "strides", 1, out->spec.stride));
+    KEEL_TRY(pair(build, "dilations", 1, out->spec.dilation));
+    KEEL_TRY(padding(build, out->spec.pad));
     const int64_t groups = keel_onnx_integer_attribute(build, "group", 1);
     if (groups < 1 || groups > INT32_MAX)
         return keel_onnx_refuse_node(build, "%lld groups", (long long)groups);
-    spec.groups = (uint32_t)groups;
-    KEEL_TRY(keel_onnx_turned_weight(build, w, from_oihw, &weights));
-    if (keel_onnx_has_operand(build, 2)) {
-        KEEL_TRY(keel_onnx_operand(build, 2, &b));
-        KEEL_TRY(keel_onnx_weight(build, b, "bias", &bias));
+    out->spec.groups = (uint32_t)groups;
+    KEEL_TRY(keel_onnx_turned_weight(build, w, from_oihw, &out->weights));
+    if (!keel_onnx_has_operand(build, 2))
+        return KEEL_OK;
+    KEEL_TRY(keel_onnx_operand(build, 2, &b));
+    return keel_onnx_weight(build, b, "bias", &out->bias);
+}
+
+static enum keel_status build_conv(struct build *build)
+{
+    struct conv conv = {.x = 0};
+    KEEL_TRY(read_conv(build, &conv));
+    return give_image(build, keel_graph_conv2d(build->graph, conv.x, conv.weights, conv.bias, &conv.spec));
+}
+
+static enum keel_status build_conv_transposed(struct build *build)
+{
+    struct conv conv = {.x = 0};
+    struct keel_conv2d_transposed_spec spec;
+    if (keel_onnx_attribute(build, "output_shape") != NULL)
+        return keel_onnx_refuse_node(build, "output_shape; give pads and output_padding instead");
+    KEEL_TRY(read_conv(build, &conv));
+    KEEL_TRY(pair(build, "output_padding", 0, spec.extra));
+    memcpy(spec.stride, conv.spec.stride, sizeof spec.stride);
+    memcpy(spec.pad, conv.spec.pad, sizeof spec.pad);
+    memcpy(spec.dilation, conv.spec.dilation, sizeof spec.dilation);
+    spec.groups = conv.spec.groups;
+    return give_image(build,
+                      keel_graph_conv2d_transposed(build->graph, conv.x, conv.weights, conv.bias, &spec));
+}
+
+/* ---- norms by groups of channels ----------------------------------------------------------------------- */
+
+/* Of [n, channels, l]: channels in front are rows of a group already, and gamma and beta are columns. */
+static keel_value norm_of_rows(struct keel_graph *graph, keel_value at, const struct value *x,
+                               uint32_t groups, const keel_value affine[2], float epsilon)
+{
+    const struct keel_shape lies = {3, {x->size[0], x->size[1], x->size[2]}};
+    static const enum keel_binary_kind kinds[] = {KEEL_MULTIPLY, KEEL_ADD};
+    at = keel_graph_reshape(
+        graph, at, (struct keel_shape){2, {lies.size[0] * groups, lies.size[1] / groups * lies.size[2]}});
+    at = keel_graph_reshape(graph, keel_graph_layernorm_epsilon(graph, at, 0, 0, epsilon), lies);
+    for (uint32_t i = 0; i < 2; i++)
+        if (affine[i] != 0)
+            at = keel_graph_binary(
+                graph, at, keel_graph_reshape(graph, affine[i], (struct keel_shape){2, {lies.size[1], 1}}),
+                kinds[i]);
+    return at;
+}
+
+/* A scale of ones and a bias of zeros that are constants and no initializers: so exporters write a norm that
+ * has neither. */
+static bool says_nothing(const struct build *build, const struct value *value, float what)
+{
+    const struct keel_onnx_tensor *tensor = value->tensor;
+    bool all = keel_onnx_is_constant(build, value);
+    for (uint64_t i = 0; all && i < tensor->count; i++) {
+        float x;
+        memcpy(&x, tensor->bytes + sizeof x * i, sizeof x);
+        all = x == what;
     }
-    return give_image(build, keel_graph_conv2d(build->graph, at, weights, bias, &spec));
+    return all;
+}
+
+/* Scale and bias are numbers of channels: GroupNormalization of opset 18 had one for each group. */
+static enum keel_status norm_by_groups(struct build *build, int64_t groups)
+{
+    static const char *const names[] = {"scale", "bias"};
+    const float epsilon = keel_onnx_real_attribute(build, "epsilon", 1e-5F);
+    struct value *x, *part[2];
+    keel_value at = 0, affine[2] = {0, 0};
+    KEEL_TRY(keel_onnx_operand(build, 0, &x));
+    if ((x->dims != 3 && x->dims != 4) || groups < 1 || x->size[1] % (uint64_t)groups != 0)
+        return keel_onnx_refuse_node(build,
+                                     "%lld groups of channels, %u dimensions; three and four are covered",
+                                     (long long)groups, x->dims);
+    for (uint32_t i = 0; i < 2; i++) {
+        KEEL_TRY(keel_onnx_operand(build, 1 + i, &part[i]));
+        if (keel_onnx_count_of_value(part[i]) != x->size[1])
+            return keel_onnx_refuse_node(
+                build, "a %s of %llu numbers; one for each of %llu channels is covered", names[i],
+                (unsigned long long)keel_onnx_count_of_value(part[i]), (unsigned long long)x->size[1]);
+    }
+    const bool bare = says_nothing(build, part[0], 1.0F) && says_nothing(build, part[1], 0.0F);
+    for (uint32_t i = 0; i < 2 && !bare; i++)
+        KEEL_TRY(keel_onnx_weight(build, part[i], names[i], &affine[i]));
+    if (x->dims == 3) {
+        KEEL_TRY(keel_onnx_plain(build, x, &at));
+        at = norm_of_rows(build->graph, at, x, (uint32_t)groups, affine, epsilon);
+        return keel_onnx_give(build, at, 3, x->size, false);
+    }
+    KEEL_TRY(image(build, &x, &at));
+    return give_image(
+        build, keel_graph_group_norm(build->graph, at, affine[0], affine[1], (uint32_t)groups, epsilon));
+}
+
+static enum keel_status build_group_norm(struct build *build)
+{
+    const int64_t groups = keel_onnx_integer_attribute(build, "num_groups", 0);
+    return norm_by_groups(build, groups > INT32_MAX ? 0 : groups);
+}
+
+static enum keel_status build_instance_norm(struct build *build)
+{
+    struct value *x;
+    KEEL_TRY(keel_onnx_operand(build, 0, &x));
+    return norm_by_groups(build, x->dims > 1 && x->size[1] <= INT32_MAX ? (int64_t)x->size[1] : 0);
+}
+
+/* ---- larger images ------------------------------------------------------------------------------------- */
+
+static bool attribute_is(const struct build *build, const char *name, const char *otherwise, const char *word)
+{
+    const struct keel_onnx_attribute *of = keel_onnx_attribute(build, name);
+    return of != NULL && of->text.bytes > 0 ? keel_onnx_text_is(of->text, word)
+                                            : strcmp(otherwise, word) == 0;
+}
+
+/* Whether the nearest pixel, of those that a whole factor puts in its place, is the one that it is of. */
+static bool repeats_pixels(const struct build *build)
+{
+    static const char *const middles[] = {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"};
+    static const char *const modes[] = {"round_prefer_floor", "round_prefer_ceil", "floor"};
+    const char *place = "coordinate_transformation_mode";
+    bool middle = false, mode[3];
+    for (size_t i = 0; i < 3; i++) {
+        middle = middle || attribute_is(build, place, middles[0], middles[i]);
+        mode[i] = attribute_is(build, "nearest_mode", modes[0], modes[i]);
+    }
+    return attribute_is(build, "mode", "nearest", "nearest") &&
+           (middle ? mode[0] || mode[1] : attribute_is(build, place, middles[0], "asymmetric") && mode[2]);
+}
+
+/* By what each dimension grows, of operand `index`: floats, or integers that are sizes. */
+static enum keel_status growth(struct build *build, uint32_t index, const struct value *x, double out[4])
+{
+    struct value *of;
+    int64_t sizes[4];
+    uint32_t count = 0;
+    KEEL_TRY(keel_onnx_operand(build, index, &of));
+    if (index == 3) {
+        KEEL_TRY(keel_onnx_integers(build, index, sizes, 4, &count));
+        for (uint32_t i = 0; i < count && i < 4; i++)
+            out[i] = (double)sizes[i] / (double)x->size[i];
+    } else {
+        count = (uint32_t)(keel_onnx_count_of_value(of) == 4 ? 4 : 0);
+        for (uint32_t i = 0; i < count; i++) {
+            float scale = of->kind == VALUE_NUMBERS ? (float)of->number[i] : 0.0F;
+            if (of->kind == VALUE_INITIALIZER && of->tensor->bytes != NULL)
+                memcpy(&scale, of->tensor->bytes + sizeof scale * i, sizeof scale);
+            out[i] = (double)scale;
+        }
+    }
+    return count == 4 ? KEEL_OK : keel_onnx_refuse_node(build, "factors of other than four dimensions");
+}
+
+static enum keel_status build_resize(struct build *build)
+{
+    const bool sizes = keel_onnx_has_operand(build, 3);
+    struct value *x;
+    keel_value at = 0;
+    double by[4] = {0, 0, 0, 0};
+    KEEL_TRY(image(build, &x, &at));
+    if (!repeats_pixels(build))
+        return keel_onnx_refuse_node(
+            build,
+            "a mode that does not repeat pixels: nearest, asymmetric with floor or half_pixel, is covered");
+    KEEL_TRY(growth(build, sizes ? 3 : 2, x, by));
+    bool whole = by[0] == 1.0 && by[1] == 1.0;
+    for (uint32_t i = 2; i < 4; i++)
+        whole = whole && by[i] >= 1.0 && by[i] <= INT32_MAX && by[i] == floor(by[i]);
+    if (!whole)
+        return keel_onnx_refuse_node(build, "factors of %g, %g, %g and %g; 1, 1 and whole ones are covered",
+                                     by[0], by[1], by[2], by[3]);
+    return give_image(
+        build, keel_graph_upsample(build->graph, at, (const uint32_t[]){(uint32_t)by[2], (uint32_t)by[3]}));
 }
 
 static enum keel_status build_batch_norm(struct build *build)
@@ -160,7 +334,11 @@ const struct keel_onnx_operator keel_onnx_images[] = {
     {"AveragePool", build_avg_pool},
     {"BatchNormalization", build_batch_norm},
     {"Conv", build_conv},
+    {"ConvTranspose", build_conv_transposed},
     {"GlobalAveragePool", build_global_avg_pool},
+    {"GroupNormalization", build_group_norm},
+    {"InstanceNormalization", build_instance_norm},
     {"MaxPool", build_max_pool},
+    {"Resize", build_resize},
     {NULL, NULL},
 };

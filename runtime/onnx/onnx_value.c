@@ -407,6 +407,13 @@ void keel_onnx_give_same(struct build *build, const struct value *value)
     out->param = 0;
 }
 
+bool keel_onnx_is_constant(const struct build *build, const struct value *value)
+{
+    const struct keel_onnx_tensor *of = build->from->tensor;
+    return value->kind == VALUE_INITIALIZER && value->tensor->bytes != NULL &&
+           !(value->tensor >= of && value->tensor < of + build->from->tensor_count);
+}
+
 bool keel_onnx_is_number(const struct value *value, double *out)
 {
     if (value->kind != VALUE_NUMBERS || keel_onnx_count_of_value(value) != 1)

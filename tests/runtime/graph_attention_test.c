@@ -238,10 +238,30 @@ START_TEST(what_makes_no_sense_is_refused_by_name_and_shape)
 }
 END_TEST
 
+/* It sees the tokens before it alone: what it would make of others is no row of all tokens. */
+START_TEST(attention_that_sees_more_is_refused_where_the_newest_token_is_alone)
+{
+    static const char *const says[] = {"attention: in both directions in a graph of the newest token",
+                                       "attention: segments in a graph of the newest token"};
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_graph_decode(graph, 2, 16);
+    const keel_value qkv = keel_graph_input(graph, "qkv", KEEL_F32, (struct keel_shape){3, {2, 1, 24}}),
+                     ids = keel_graph_input(graph, "ids", KEEL_I32, (struct keel_shape){2, {2, 1}});
+    const struct keel_attention_spec specs[] = {{.heads = 2, .bidirectional = true},
+                                                {.heads = 2, .segments = ids}};
+    keel_graph_attention(graph, qkv, &specs[_i]);
+    ck_status(keel_graph_status(graph), KEEL_INVALID);
+    ck_assert_msg(strstr(keel_detail(), says[_i]) != NULL, "%s", keel_detail());
+    keel_graph_destroy(graph);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, the_gradient_of_an_operation_equals_finite_differences, 0,
                         sizeof table / sizeof *table);
     tcase_add_test(tc, what_makes_no_sense_is_refused_by_name_and_shape);
+    tcase_add_loop_test(tc, attention_that_sees_more_is_refused_where_the_newest_token_is_alone, 0, 2);
 }
 KEEL_TEST_MAIN("graph_attention", cases, 60)

@@ -65,6 +65,101 @@ CONV(dilated, O)
 CONV(depthwise, C)
 CONV(one, O)
 
+/* ---- transposed convolution: each pixel of x adds the weight to what it reaches ---- */
+
+static const struct geometry up = {{2, 1}, {1, 0}, {1, 1}, 1, {3, 2}},
+                             up_groups = {{1, 1}, {2, 1}, {2, 1}, 2, {3, 3}};
+static const int up_extra[2] = {1, 0}, no_extra[2] = {0, 0};
+
+static keel_value build_back(struct keel_graph *graph, const keel_value *p, const struct geometry *g,
+                             const int *extra)
+{
+    struct keel_conv2d_transposed_spec spec = {.groups = (uint32_t)g->groups};
+    for (int axis = 0; axis < 2; axis++) {
+        spec.stride[axis] = (uint32_t)g->stride[axis];
+        spec.pad[axis] = (uint32_t)g->pad[axis];
+        spec.dilation[axis] = (uint32_t)g->dilation[axis];
+        spec.extra[axis] = (uint32_t)extra[axis];
+    }
+    return keel_graph_conv2d_transposed(graph, p[0], p[1], p[2], &spec);
+}
+
+/* Of all but the last `outs` results, which begin as the bias. */
+static void back_of(const struct op_operands *op, const struct geometry *g, const int *extra, int outs,
+                    double *y)
+{
+    const int high =
+        (H - 1) * g->stride[0] + g->dilation[0] * (g->kernel[0] - 1) + 1 + extra[0] - 2 * g->pad[0];
+    const int wide =
+        (W - 1) * g->stride[1] + g->dilation[1] * (g->kernel[1] - 1) + 1 + extra[1] - 2 * g->pad[1];
+    const int to = outs / g->groups, from = C / g->groups, taps = g->kernel[0] * g->kernel[1];
+    for (int at = 0; at < B * high * wide * outs; at++)
+        y[at] = op->param[2] != NULL ? op->param[2][at % outs] : 0;
+    for (int at = 0; at < IMAGE * taps * to; at++) {
+        const int d = at % to, tap = at / to % taps, pixel = at / to / taps, c = pixel % C;
+        const int u = pixel / C / W % H * g->stride[0] + tap / g->kernel[1] * g->dilation[0] - g->pad[0];
+        const int v = pixel / C % W * g->stride[1] + tap % g->kernel[1] * g->dilation[1] - g->pad[1];
+        if (u >= 0 && v >= 0 && u < high && v < wide)
+            y[((pixel / C / W / H * high + u) * wide + v) * outs + c / from * to + d] +=
+                op->param[0][pixel] * op->param[1][(tap * to + d) * C + c];
+    }
+}
+
+#define BACK(name, extra)                                                                                    \
+    static keel_value build_##name(struct keel_graph *graph, const keel_value *p, keel_value ids,            \
+                                   keel_value input)                                                         \
+    {                                                                                                        \
+        (void)ids, (void)input;                                                                              \
+        return build_back(graph, p, &name, extra);                                                           \
+    }                                                                                                        \
+    static void back_##name(const struct op_operands *op, double *y)                                         \
+    {                                                                                                        \
+        back_of(op, &name, extra, O, y);                                                                     \
+    }
+BACK(up, up_extra)
+BACK(up_groups, no_extra)
+
+/* ---- group norm, upsampling ---- */
+
+static keel_value build_group_norm(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                                   keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_group_norm(graph, p[0], p[1], p[2], 3, 1e-3F);
+}
+static void group_norm(const struct op_operands *op, double *y)
+{
+    enum { GROUPS = 3, WIDTH = C / GROUPS, N = H * W * WIDTH };
+    for (int g = 0; g < B * GROUPS; g++) {
+        const int first = g / GROUPS * H * W * C + g % GROUPS * WIDTH;
+        double mean = 0, square = 0;
+        for (int i = 0; i < N; i++)
+            mean += op->param[0][first + i / WIDTH * C + i % WIDTH] / N;
+        for (int i = 0; i < N; i++)
+            square += pow(op->param[0][first + i / WIDTH * C + i % WIDTH] - mean, 2) / N;
+        for (int i = 0; i < N; i++) {
+            const int at = first + i / WIDTH * C + i % WIDTH;
+            y[at] =
+                (op->param[0][at] - mean) / sqrt(square + 1e-3) * op->param[1][at % C] + op->param[2][at % C];
+        }
+    }
+}
+
+static const uint32_t twice_thrice[2] = {2, 3};
+static keel_value build_upsample(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                                 keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_upsample(graph, p[0], twice_thrice);
+}
+static void upsample(const struct op_operands *op, double *y)
+{
+    for (int at = 0; at < 6 * IMAGE; at++) {
+        const int v = at / C % (3 * W), u = at / C / (3 * W) % (2 * H), b = at / C / (3 * W) / (2 * H);
+        y[at] = op->param[0][((b * H + u / 2) * W + v / 3) * C + at % C];
+    }
+}
+
 /* ---- batch norm ---- */
 
 static keel_value statistic(struct keel_graph *graph, const char *name, float fill)
@@ -183,6 +278,26 @@ static const struct op_case table[] = {
      .results = B * H * W * O,
      .build = build_one,
      .forward = conv_one},
+    {.name = "conv2d_transposed",
+     .params = {SHAPE(B, H, W, C), SHAPE(3, 2, O, C), SHAPE(O)},
+     .results = B * 10 * 5 * O,
+     .build = build_up,
+     .forward = back_up},
+    {.name = "conv2d_transposed, dilated, 2 groups",
+     .params = {SHAPE(B, H, W, C), SHAPE(3, 3, O / 2, C)},
+     .results = B * H * W * O,
+     .build = build_up_groups,
+     .forward = back_up_groups},
+    {.name = "group_norm",
+     .params = {SHAPE(B, H, W, C), SHAPE(C), SHAPE(C)},
+     .results = IMAGE,
+     .build = build_group_norm,
+     .forward = group_norm},
+    {.name = "upsample",
+     .params = {SHAPE(B, H, W, C)},
+     .results = 6 * IMAGE,
+     .build = build_upsample,
+     .forward = upsample},
     {.name = "batch_norm",
      .params = {SHAPE(B, H, W, C), SHAPE(C), SHAPE(C)},
      .results = IMAGE,
@@ -608,6 +723,33 @@ START_TEST(what_makes_no_sense_is_refused_when_the_graph_is_built)
 }
 END_TEST
 
+START_TEST(groups_and_factors_that_make_no_sense_are_refused_by_name)
+{
+    static const struct {
+        uint32_t groups, factor[2];
+        float epsilon;
+        const char *says;
+    } wrong[] = {
+        {4, {0, 0}, 1e-5F, "group_norm: 4 groups of 6 channels of 4 dimensions"},
+        {0, {0, 2}, 0, "upsample: 0 x 2 times an image of 4 dimensions"},
+        {0, {UINT32_MAX, 2}, 0, "[10,4294967295,48]: a tensor has 1 to 4 dimensions"},
+        {2, {0, 0}, 0.0F, "layernorm: the epsilon 0 is not in (0, 1)"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct keel_graph *graph = NULL;
+        ck_ok(keel_graph_create(&graph));
+        keel_value x = keel_graph_input(graph, "x", KEEL_F32, (struct keel_shape)SHAPE(B, H, W, C));
+        if (wrong[i].groups > 0)
+            keel_graph_group_norm(graph, x, 0, 0, wrong[i].groups, wrong[i].epsilon);
+        else
+            keel_graph_upsample(graph, x, wrong[i].factor);
+        ck_status(keel_graph_status(graph), KEEL_INVALID);
+        ck_assert_msg(strstr(keel_detail(), wrong[i].says) != NULL, "%s", keel_detail());
+        keel_graph_destroy(graph);
+    }
+}
+END_TEST
+
 START_TEST(batch_norm_without_statistics_is_refused)
 {
     struct keel_graph *graph = NULL;
@@ -651,6 +793,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_statistic_that_no_batch_moves_stays);
     tcase_add_loop_test(tc, what_makes_no_sense_is_refused_when_the_graph_is_built, 0,
                         sizeof bad / sizeof *bad);
+    tcase_add_test(tc, groups_and_factors_that_make_no_sense_are_refused_by_name);
     tcase_add_test(tc, batch_norm_without_statistics_is_refused);
     tcase_add_loop_test(tc, a_statistic_of_another_batch_norm_is_refused_by_name, 0, 2);
 }

@@ -45,6 +45,7 @@ static const struct refusal table[] = {
     {KEEL_OP_LINEAR_TRANSPOSED, "f4,16 -", "an operand is missing", {0}, 0},
     {KEEL_OP_LAYERNORM, "f4,16 p15 p16", "n is 16 and 15", {0}, 0},
     {KEEL_OP_LAYERNORM, "f4,16 p16 p15", "n is 16 and 15", {0}, 0},
+    {KEEL_OP_LAYERNORM, "f4,16 - p16", "beta without gamma", {0}, 0},
     {KEEL_OP_RMS_NORM, "f4,16 p4,16", "has 2 dimensions", {0}, 0},
     {KEEL_OP_ACTIVATION, "l1", "a loss is no operand", {0}, 0},
     {KEEL_OP_ACTIVATION, "i4,16", "must be float32", {0}, 0},
@@ -129,6 +130,11 @@ static const struct refusal table[] = {
     {KEEL_OP_CONV2D, "f2,8,8,6 p3,3,5,4 -", "5 channels in 1 groups, the image has 6", {1, 0, 1}, 0},
     {KEEL_OP_CONV2D, "f2,2,2,6 p3,3,6,4 -", "stride 1 x 1, padding 0 x 0", {1, 0, 1}, 0},
     {KEEL_OP_CONV2D, "f2,8,8,6 p3,3,6,4 p5", "o is 4 and 5", {1, 0, 1}, 0},
+    {KEEL_OP_CONV2D_TRANSPOSED, "f2,8,8,6 f3,3,5,6", "v1 must be a parameter", {1, 0, 1, 0}, 0},
+    {KEEL_OP_CONV2D_TRANSPOSED, "f2,8,8,6 p3,3,5,4", "o is 6 and 4", {1, 0, 1, 0}, 0},
+    {KEEL_OP_CONV2D_TRANSPOSED, "f2,8,8,6 p3,3,5,6", "the groups do not divide", {1, 0, 4, 0}, 0},
+    {KEEL_OP_CONV2D_TRANSPOSED, "f2,8,8,6 p3,3,5,6", "P is 8 and must be 9", {2, 0, 1, 2}, 0},
+    {KEEL_OP_CONV2D_TRANSPOSED, "f2,2,2,6 p3,3,5,6", "nothing to compute", {1, 2, 1, 0}, 0},
     {KEEL_OP_BATCH_NORM, "f4,6 p5 p6 s6 s6", "n is 6 and 5", {0}, 0},
     {KEEL_OP_BATCH_NORM, "f4,6 p6 p6 p6 s6", "is no statistic", {0}, 0},
     {KEEL_OP_MAX_POOL, "f2,3,3,6", "windows of 4 x 4", {4, 1, 0}, 0},
@@ -332,6 +338,11 @@ static void build_image(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_conv2d(
             graph, v[0], v[1], v[2],
             &(struct keel_conv2d_spec){.stride = {n[0], n[0]}, .pad = {n[1], n[1]}, .groups = n[2]});
+    else if (row->op == KEEL_OP_CONV2D_TRANSPOSED)
+        keel_graph_conv2d_transposed(
+            graph, v[0], v[1], 0,
+            &(struct keel_conv2d_transposed_spec){
+                .stride = {n[0], n[0]}, .pad = {n[1], n[1]}, .extra = {n[3], n[3]}, .groups = n[2]});
     else if (row->op == KEEL_OP_BATCH_NORM)
         keel_graph_batch_norm(graph, v[0], v[1], v[2], v[3], v[4]);
     else if (row->op == KEEL_OP_MAX_POOL)

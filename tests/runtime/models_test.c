@@ -337,6 +337,41 @@ START_TEST(what_only_frozen_parameters_would_need_is_not_computed)
 }
 END_TEST
 
+/* Rows beyond a chunk: the table's gradient is not made, nor room for it, and never are all logits there. */
+START_TEST(a_frozen_table_leaves_the_loss_in_chunks)
+{
+    struct keel_job job = tiny(KEEL_MODEL_GPT), own;
+    struct keel_data *data;
+    job.batch = 140;
+    own = job;
+    strcpy(own.freeze, "wte.weight");
+    expect_groups(job, own, job, 0, "wte.weight");
+    ck_ok(keel_data_open(&own, &data));
+    for (int frozen = 0; frozen < 2; frozen++) {
+        struct keel_graph *graph;
+        const struct keel_ir_node *loss = NULL;
+        ck_ok(keel_graph_create(&graph));
+        ck_ok(keel_model_build(graph, frozen ? &own : &job, data));
+        ck_ok(keel_pass_autodiff(graph));
+        ck_ok(keel_pass_fuse(graph, KEEL_FUSE_ALL));
+        for (uint32_t n = 0; n < graph->node_count; n++)
+            if (graph->nodes[n].op == KEEL_OP_LINEAR_CROSS_ENTROPY)
+                loss = &graph->nodes[n];
+        ck_assert_ptr_nonnull(loss);
+        ck_assert((loss->out[1] == 0) == (frozen != 0) && loss->out[3] != 0);
+        const struct keel_shape table = graph->values[loss->in[1]].shape,
+                                x = graph->values[loss->in[0]].shape;
+        ck_assert_uint_eq(keel_op_flops(graph, loss),
+                          (frozen ? 4U : 6U) * keel_shape_count(&x) * table.size[0]);
+        const uint64_t scratch = keel_shape_count(&graph->values[loss->out[2]].shape),
+                       chunk = KEEL_LOSS_CHUNK_ROWS * table.size[0];
+        ck_assert_uint_lt(scratch, chunk + 8 * 1024 + (frozen ? 0 : keel_shape_count(&table)));
+        keel_graph_destroy(graph);
+    }
+    keel_data_close(data);
+}
+END_TEST
+
 START_TEST(what_is_frozen_has_neither_gradients_nor_moments)
 {
     struct keel_job job = tiny(KEEL_MODEL_GPT);
@@ -552,6 +587,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, a_group_has_the_learning_rate_of_a_job_of_that_rate, 0, 3);
     tcase_add_test(tc, a_group_without_decay_is_that_of_a_job_without);
     tcase_add_test(tc, what_only_frozen_parameters_would_need_is_not_computed);
+    tcase_add_test(tc, a_frozen_table_leaves_the_loss_in_chunks);
     tcase_add_test(tc, what_is_frozen_has_neither_gradients_nor_moments);
     tcase_add_test(tc, a_pattern_that_names_nothing_is_refused);
     tcase_add_loop_test(tc, adapters_change_nothing_before_they_are_trained, 0, BUILT_IN);

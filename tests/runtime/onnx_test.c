@@ -132,8 +132,8 @@ static double difference(const char *path, const char *device_name, const struct
     return worst / largest;
 }
 
-static const char *const models[] = {"text", "images"}, *const devices[] = {"host", "pocl"};
-enum { MODELS = 2, DEVICES = 2 };
+static const char *const models[] = {"text", "images", "larger"}, *const devices[] = {"host", "pocl"};
+enum { MODELS = 3, DEVICES = 2 };
 
 static void path_of(const char *name, const char *ending, char out[128])
 {
@@ -386,6 +386,12 @@ START_TEST(what_is_not_covered_is_refused_by_node_and_operator)
         {"turn", "GridSample", "x", "node turn (GridSample): this operator of ONNX is not covered"},
         {"last", "Softmax", "", "node last (Softmax): operand 0 is missing"},
         {"last", "Conv", "x table", "node last (Conv): 3 dimensions; images [n, c, h, w] are covered"},
+        {"last", "ConvTranspose", "x table", "node last (ConvTranspose): 3 dimensions; images [n, c, h, w]"},
+        {"last", "Resize", "x", "node last (Resize): 3 dimensions; images [n, c, h, w] are covered"},
+        {"last", "GroupNormalization", "x table table",
+         "node last (GroupNormalization): 0 groups of channels, 3 dimensions; three and four are covered"},
+        {"last", "InstanceNormalization", "x table table",
+         "node last (InstanceNormalization): a scale of 20 numbers; one for each of 3 channels is covered"},
         {"last", "MatMul", "x x", "node last (MatMul): a product of 3 by 3 dimensions"},
         {"last", "Attention", "x x x", "node last (Attention): q_num_heads = 0"},
         {"last", "Reshape", "x ids", "operand 1 must be known when the graph is read"},

@@ -296,8 +296,9 @@ enum keel_status keel_op_bias_grad(struct keel_kernels *, const struct keel_bias
                                    struct keel_launch_list *);
 
 /* y = (x - mean) * rstd * gamma + beta per row of n; keeps mean and rstd (rows each). beta may be
- * NULL. Sums in the fixed-shape tree of canon_tree (kernels/README.md). mean NULL: RMS norm (Zhang and
- * Sennrich 2019), the same with a mean of 0; then it is NULL in the gradient too. */
+ * NULL, or both: then y = (x - mean) * rstd. Sums in the fixed-shape tree of canon_tree (kernels/README.md).
+ * mean NULL: RMS norm (Zhang and Sennrich 2019), the same with a mean of 0; then it is NULL in the gradient
+ * too. */
 struct keel_layernorm {
     uint32_t rows, n;
     float epsilon;
@@ -307,8 +308,8 @@ enum keel_status keel_op_layernorm(struct keel_kernels *, const struct keel_laye
                                    struct keel_launch_list *);
 
 /* dx = gradient (+ residual, when not NULL: dx = residual + d, the gradient that by-passes the norm);
- * dgamma += , dbeta += (both may be NULL, or dbeta), rows strictly ascending; with row_slices they are
- * [count, n], as out of keel_bias_grad is. dx may alias residual. */
+ * dgamma += , dbeta += (both may be NULL, or dbeta; they are where gamma is), rows strictly ascending; with
+ * row_slices they are [count, n], as out of keel_bias_grad is. dx may alias residual. */
 struct keel_layernorm_grad {
     uint32_t rows, n;
     struct keel_slices row_slices;

@@ -59,6 +59,7 @@ keel_value keel_graph_param(struct keel_graph *, const struct keel_param_spec *)
 keel_value keel_graph_embedding(struct keel_graph *, keel_value ids, keel_value table, keel_value positions);
 keel_value keel_graph_linear(struct keel_graph *, keel_value x, keel_value weight, keel_value bias);
 keel_value keel_graph_linear_transposed(struct keel_graph *, keel_value x, keel_value table); /* x table^T */
+/* gamma and beta, or beta, may be 0: the row alone, or times gamma. */
 keel_value keel_graph_layernorm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta);
 /* The same with another epsilon than 1e-5, in (0, 1). */
 keel_value keel_graph_layernorm_epsilon(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta,
@@ -99,7 +100,8 @@ keel_value keel_graph_rotary_scaled(struct keel_graph *, keel_value qkv, uint32_
  * model, so that snapshots need not have them; rotary and learned positions are those of the token. Returns
  * the graph's input "position", int32 [batch, 1], which is to be the first: the token's number, from 0; below
  * 0: none. The bits are those of the row of a graph of all tokens, where no other operation reads more than
- * one token: that is for the caller to know. For graphs that are evaluated: attention_decode has no gradient.
+ * one token: that is for the caller to know; attention in both directions, or of segments, is refused. For
+ * graphs that are evaluated: attention_decode has no gradient.
  */
 keel_value keel_graph_decode(struct keel_graph *, uint64_t batch, uint32_t tokens);
 /* The same of `rows` tokens of `sequences` of them, several of one perhaps, as those of a prompt: a second
@@ -128,6 +130,22 @@ struct keel_conv2d_spec {
 };
 keel_value keel_graph_conv2d(struct keel_graph *, keel_value x, keel_value weight, keel_value bias,
                              const struct keel_conv2d_spec *);
+/* Transposed convolution (Zeiler et al. 2010), what takes a convolution's result back to its image: the
+ * gradient to data of keel_graph_conv2d with this weight. weight [kernel down, kernel across, outputs /
+ * groups, channels of x]. The result is (size - 1) stride + dilation (kernel - 1) + 1 + extra - 2 pad high
+ * and wide; extra is below stride. */
+struct keel_conv2d_transposed_spec {
+    uint32_t stride[2], pad[2], dilation[2], extra[2], groups; /* 0 is 1, but of pad and extra */
+};
+keel_value keel_graph_conv2d_transposed(struct keel_graph *, keel_value x, keel_value weight, keel_value bias,
+                                        const struct keel_conv2d_transposed_spec *);
+/* Group norm (Wu and He 2018) of x [batch, ..., channels]: each group of neighbouring channels of an image is
+ * normalised by its own mean and variance; then times gamma plus beta, [channels], or 0. With as many groups
+ * as channels it is instance norm. epsilon in (0, 1). */
+keel_value keel_graph_group_norm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta,
+                                 uint32_t groups, float epsilon);
+/* Each pixel factor[0] times down and factor[1] times across (the nearest neighbour). */
+keel_value keel_graph_upsample(struct keel_graph *, keel_value x, const uint32_t factor[2]);
 /* Over all but the last dimension (Ioffe and Szegedy 2015). running_mean and running_variance are statistics
  * that belong to this batch norm alone; evaluation normalises with them. Where no gradient reaches the node
  * they are not updated. */

@@ -53,6 +53,22 @@ class Images(nn.Module):
         return self.fc(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
+class Larger(nn.Module):
+    """What makes images larger again: transposed convolutions in groups, the nearest neighbour; norms by groups of channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.gn_1 = nn.Conv2d(1, 6, 3, 2, 1), nn.GroupNorm(3, 6, eps=1e-4)
+        self.up_1, self.norm = nn.ConvTranspose2d(6, 4, 3, 2, 1, 1, groups=2), nn.InstanceNorm2d(4, affine=True)
+        self.up_2, self.down, self.gn_2 = nn.Upsample(scale_factor=2), nn.Conv2d(4, 6, 2, 2), nn.GroupNorm(2, 6, affine=False)
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x):
+        x = self.norm(self.up_1(self.gn_1(self.stem(x)).relu()))
+        x = self.gn_2(self.down(self.up_2(x).relu()))
+        return self.fc(nn.functional.adaptive_avg_pool2d(x.relu(), 1).flatten(1))
+
+
 def save(folder, name, model, x):
     with torch.no_grad():
         for key, p in model.named_parameters():  # no two alike: exporters share equal initializers
@@ -71,3 +87,4 @@ if __name__ == "__main__":
     torch.manual_seed(1)
     save(sys.argv[1], "text", Text(), torch.randint(0, 32, (2, 8)))
     save(sys.argv[1], "images", Images(), torch.randn(2, 1, 10, 10))
+    save(sys.argv[1], "larger", Larger(), torch.randn(2, 1, 10, 10))
