@@ -3,6 +3,7 @@
 #include "float_convert.h"
 #include "gpt2_names.h"
 #include "snapshot.h"
+#include "torch_layout.h"
 #include <inttypes.h>
 #include <keel/memory.h>
 #include <keel/process.h>
@@ -39,6 +40,7 @@ struct export
     uint32_t count, dropped;
     uint64_t overflowed; /* finite numbers that the new type does not hold */
     uint8_t *block;
+    struct keel_torch_turned turned; /* with --names torch */
     struct keel_cmd_meter meter;
 };
 
@@ -54,7 +56,8 @@ static enum keel_status name_item(struct export *e, struct item *item, bool *out
         return KEEL_OK;
     if (keel_cmd_is_optimizers(name))
         *out_keep = false;
-    else if (keel_gpt2_name(name, &known) != KEEL_GPT2_PARAMETER || known != name)
+    else if (e->names == KEEL_CMD_NAMES_GPT2 &&
+             (keel_gpt2_name(name, &known) != KEEL_GPT2_PARAMETER || known != name))
         return keel_fail(KEEL_MISMATCH,
                          "tensor %s: is none of GPT-2's; export with --names keel, or choose with --only",
                          name);
@@ -64,7 +67,7 @@ static enum keel_status name_item(struct export *e, struct item *item, bool *out
 static enum keel_status choose(struct export *e)
 {
     uint32_t all = keel_snapshot_tensor_count(e->snapshot);
-    bool head = false;
+    bool head = false, images = false;
     KEEL_TRY(keel_alloc(all, sizeof *e->items, &e->items));
     KEEL_TRY(keel_alloc(all, sizeof *e->tensors, &e->tensors));
     for (uint32_t i = 0; i < all; i++) {
@@ -78,6 +81,7 @@ static enum keel_status choose(struct export *e)
         if (e->dtype != 0 && keel_is_float(item->to))
             item->to = (enum keel_ckpt_dtype)e->dtype;
         head = head || strcmp(item->name, KEEL_GPT2_HEAD) == 0;
+        images = images || item->tensor.dims == KEEL_TORCH_CONVOLUTION;
         e->count++;
     }
     e->dropped = all - e->count;
@@ -86,6 +90,10 @@ static enum keel_status choose(struct export *e)
         if (strcmp(e->items[i].name, KEEL_GPT2_HEAD) != 0)
             snprintf(e->items[i].name, sizeof e->items[i].name, KEEL_GPT2_PREFIX "%s",
                      e->items[i].tensor.name);
+    if (e->names == KEEL_CMD_NAMES_TORCH && !images && e->count > 0 && e->options->only == NULL)
+        return keel_fail(KEEL_MISMATCH,
+                         "no tensor is a convolution's: --names torch is for models of images; "
+                         "export with --names keel, or choose with --only");
     if (e->count == 0)
         return keel_fail(KEEL_NOT_FOUND, "no tensor is meant by --only %s; keel ckpt show lists the names",
                          e->options->only != NULL ? e->options->only : "");
@@ -99,12 +107,15 @@ static void describe(struct export *e)
         e->tensors[i] = (struct keel_safetensors_tensor){
             .name = item->name, .dtype = keel_safetensors_from_ckpt(item->to), .dims = item->tensor.dims};
         memcpy(e->tensors[i].shape, item->tensor.shape, sizeof e->tensors[i].shape);
+        if (e->names == KEEL_CMD_NAMES_TORCH)
+            keel_torch_shape(true, item->tensor.dims, item->tensor.shape, e->tensors[i].shape);
     }
 }
 
 /* ---- their bytes --------------------------------------------------------------------------------------- */
 
-static enum keel_status read_tensor(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
+/* As the snapshot has them. */
+static enum keel_status read_plain(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
 {
     struct export *e = context;
     const struct item *item = &e->items[index];
@@ -126,6 +137,16 @@ static enum keel_status read_tensor(void *context, uint32_t index, uint64_t offs
     return KEEL_OK;
 }
 
+static enum keel_status read_tensor(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
+{
+    struct export *e = context;
+    struct keel_region region = e->items[index].tensor;
+    if (e->names != KEEL_CMD_NAMES_TORCH)
+        return read_plain(context, index, offset, bytes, out);
+    region.dtype = e->items[index].to;
+    return keel_torch_read(&e->turned, true, &region, index, offset, bytes, out, read_plain, e);
+}
+
 static void progress(void *context, uint64_t done, uint64_t total)
 {
     struct export *e = context;
@@ -138,7 +159,7 @@ static uint32_t make_notes(const struct export *e, const char *run, char numbers
                            struct keel_safetensors_note *out)
 {
     const struct keel_snapshot_info *info = keel_snapshot_info(e->snapshot);
-    bool whole = e->dropped == 0 && e->dtype == 0;
+    bool whole = e->dropped == 0 && e->dtype == 0 && e->names != KEEL_CMD_NAMES_TORCH;
     uint32_t count = 0;
     snprintf(numbers[0], 24, "%" PRIu64, info->step);
     snprintf(numbers[1], 24, "%" PRIu64, info->attempt);
@@ -154,6 +175,7 @@ static uint32_t make_notes(const struct export *e, const char *run, char numbers
 
 static void forget(struct export *e)
 {
+    keel_torch_forget(&e->turned);
     keel_free(e->items);
     keel_free(e->tensors);
     e->items = NULL;
@@ -245,7 +267,10 @@ static int run(const struct keel_command *cmd)
 static const struct keel_command_option options[] = {
     KEEL_CMD_STEP,
     {"--names", "NAMES", KEEL_COMMAND_TEXT, offsetof(struct export_options, names),
-     "keel (default): as in the snapshot; gpt2: the parameters of a GPT-2, as its published files"},
+     "keel (default): as in the snapshot; gpt2: the parameters of a GPT-2, as its published files; torch: "
+     "those "
+     "of a model of images, with convolutions and matrices turned, as torchvision and Hugging Face have "
+     "them"},
     {"--dtype", "TYPE", KEEL_COMMAND_TEXT, offsetof(struct export_options, dtype),
      "f32, bf16 or f16: round or widen floating-point tensors to it"},
     {"--only", "PREFIX", KEEL_COMMAND_TEXT, offsetof(struct export_options, only),
@@ -261,10 +286,13 @@ const struct keel_command_kind keel_cmd_export = {
     .operands_min = 2,
     .operands_max = 2,
     .summary = "write a snapshot's tensors as safetensors",
-    .details = "OUT is NAME.safetensors, or a directory: model.safetensors in it (NAME/ makes one).\n"
-               "With --names gpt2 the files are those of the Hugging Face programs, which also want a\n"
-               "config.json; the optimizer's state goes along with --names keel alone.\n"
-               "What is exported from a sealed snapshot is not sealed.\n",
+    .details =
+        "OUT is NAME.safetensors, or a directory: model.safetensors in it (NAME/ makes one).\n"
+        "With --names gpt2 the files are those of the Hugging Face programs, which also want a\n"
+        "config.json; the optimizer's state goes along with --names keel alone. With --names torch a\n"
+        "resnet is torchvision's and a vit Hugging Face's: convolutions [out, in, height, width], matrices\n"
+        "[out, in].\n"
+        "What is exported from a sealed snapshot is not sealed.\n",
     .examples = "  keel ckpt export out weights.safetensors --only weights --dtype bf16\n"
                 "  keel ckpt export out hf/ --names gpt2 --shard-size 5GB\n",
     .options = options,

@@ -10,6 +10,7 @@
 #include "gpt2_names.h"
 #include "manifest.h"
 #include "safetensors_header.h"
+#include "torch_layout.h"
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -51,6 +52,7 @@ struct import {
     uint32_t count, left_out;
     uint64_t raw_bytes, overflowed;
     uint8_t *block;
+    struct keel_torch_turned turned; /* with --names torch */
 
     struct keel_import_place place;
     struct keel_cmd_meter meter;
@@ -137,8 +139,12 @@ static enum keel_status make_region(struct import *im, const struct keel_safeten
             keel_safetensors_shown(name).text, keel_safetensors_dtype_name(tensor->dtype));
     if (im->dtype != 0 && keel_is_float(out->dtype))
         out->dtype = (enum keel_ckpt_dtype)im->dtype;
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        out->shape[d] = out->extent[d] = tensor->shape[d];
+    const bool torch = im->names == KEEL_CMD_NAMES_TORCH;
+    for (uint32_t d = 0; d < tensor->dims && !torch; d++)
+        out->shape[d] = tensor->shape[d];
+    if (torch)
+        keel_torch_shape(false, tensor->dims, tensor->shape, out->shape);
+    memcpy(out->extent, out->shape, sizeof out->extent);
     if (!keel_tensor_name_valid(out->name)) /* no other build takes it either: not UNSUPPORTED */
         return keel_fail(KEEL_INVALID,
                          "tensor %s: a snapshot's names are not empty and have no control characters; rename "
@@ -188,11 +194,23 @@ static enum keel_status see_tensor(struct import *im, uint32_t index)
         leave_out(im, name, "--for-training begins with moments of zero");
         return KEEL_OK;
     }
+    if (im->names == KEEL_CMD_NAMES_TORCH && keel_torch_is_counter(name)) {
+        leave_out(im, name, "counts batches, of which nothing here depends");
+        return KEEL_OK;
+    }
     if (im->names == KEEL_CMD_NAMES_GPT2) {
         keep = false;
         KEEL_TRY(see_gpt2(im, index, &name, &keep));
     }
     return keep ? add_tensor(im, index, name) : KEEL_OK;
+}
+
+static bool has_convolution(const struct import *im)
+{
+    bool has = false;
+    for (uint32_t i = 0; i < im->count; i++)
+        has = has || im->regions[i].dims == KEEL_TORCH_CONVOLUTION;
+    return has;
 }
 
 static enum keel_status choose(struct import *im)
@@ -204,6 +222,11 @@ static enum keel_status choose(struct import *im)
         KEEL_TRY(keel_alloc(1, sizeof *im->model, &im->model));
     for (uint32_t i = 0; i < all; i++)
         KEEL_TRY(see_tensor(im, i));
+    if (im->names == KEEL_CMD_NAMES_TORCH && im->options->only == NULL && !has_convolution(im))
+        return keel_fail(KEEL_MISMATCH,
+                         "%s: no tensor is a convolution's: --names torch is for models of images; import "
+                         "with --names keel, or choose with --only",
+                         im->cmd->operands[0]);
     if (im->count == 0)
         return keel_fail(KEEL_NOT_FOUND, "%s: no tensor is left to import", im->cmd->operands[0]);
     return im->model != NULL && im->options->only == NULL ? keel_gpt2_check(im->model) : KEEL_OK;
@@ -246,7 +269,8 @@ static enum keel_status settle_step(struct import *im)
 
 /* ---- the save ----------------------------------------------------------------------------------------- */
 
-static enum keel_status read_region(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
+/* As it lies in the file, in the region's type. */
+static enum keel_status read_plain(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
 {
     struct import *im = context;
     const struct source *source = &im->sources[index];
@@ -269,6 +293,17 @@ static enum keel_status read_region(void *context, uint32_t index, uint64_t offs
         done += here * size;
     }
     return KEEL_OK;
+}
+
+static enum keel_status read_region(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
+{
+    struct import *im = context;
+    struct keel_region lies = im->regions[index];
+    if (im->names != KEEL_CMD_NAMES_TORCH || im->sources[index].tensor == ZEROS)
+        return read_plain(context, index, offset, bytes, out);
+    keel_torch_shape(true, lies.dims, im->regions[index].shape, lies.shape);
+    memcpy(lies.extent, lies.shape, sizeof lies.extent);
+    return keel_torch_read(&im->turned, false, &lies, index, offset, bytes, out, read_plain, im);
 }
 
 static enum keel_status wait_for(struct import *im, struct keel_save *save, struct keel_shard_summary *out)
@@ -409,6 +444,7 @@ static int run(const struct keel_command *cmd)
     int code = status == KEEL_OK ? print_end(&im, attempt) : keel_cmd_report(status);
     keel_cmd_close(&im.place.at);
     keel_safetensors_close(im.file);
+    keel_torch_forget(&im.turned);
     keel_free(im.model);
     keel_free(im.regions);
     keel_free(im.sources);
@@ -418,7 +454,8 @@ static int run(const struct keel_command *cmd)
 
 static const struct keel_command_option options[] = {
     {"--names", "NAMES", KEEL_COMMAND_TEXT, offsetof(struct import_options, names),
-     "keel (default): as in the file; gpt2: a whole GPT-2, with or without the prefix transformer."},
+     "keel (default): as in the file; gpt2: a whole GPT-2, with or without the prefix transformer.; torch: a "
+     "model of images, with convolutions and matrices turned"},
     {"--for-training", NULL, KEEL_COMMAND_FLAG, offsetof(struct import_options, for_training),
      "make what a job begins from: f32 weights, Adam's moments of zero, step 0"},
     {"--dtype", "TYPE", KEEL_COMMAND_TEXT, offsetof(struct import_options, dtype),
@@ -446,6 +483,7 @@ const struct keel_command_kind keel_cmd_import = {
         "with --for-training: `keel run JOB --prepare --out DIR` makes DIR, import fills it, `keel run JOB\n"
         "--out DIR` trains. Without that a snapshot is for `keel ckpt` and for programs of your own.\n",
     .examples = "  keel ckpt import gpt2/ out --names gpt2 --for-training\n"
+                "  keel ckpt import resnet50.safetensors out --names torch --for-training\n"
                 "  keel ckpt import weights.safetensors store/tuned --step 120\n",
     .options = options,
     .run = run};

@@ -6,10 +6,16 @@
 
 enum keel_status keel_cmd_parse_names(const char *word, enum keel_cmd_names *out)
 {
-    *out = word != NULL && strcmp(word, "gpt2") == 0 ? KEEL_CMD_NAMES_GPT2 : KEEL_CMD_NAMES_KEEL;
-    if (word != NULL && strcmp(word, "gpt2") != 0 && strcmp(word, "keel") != 0)
-        return keel_fail(KEEL_INVALID, "--names %s: keel or gpt2 is wanted", word);
-    return KEEL_OK;
+    static const char *const words[] = {"keel", "gpt2", "torch"};
+    *out = KEEL_CMD_NAMES_KEEL;
+    for (uint32_t i = 0; word != NULL && i < sizeof words / sizeof words[0]; i++) {
+        if (strcmp(word, words[i]) != 0)
+            continue;
+        *out = (enum keel_cmd_names)i;
+        return KEEL_OK;
+    }
+    return word == NULL ? KEEL_OK
+                        : keel_fail(KEEL_INVALID, "--names %s: keel, gpt2 or torch is wanted", word);
 }
 
 enum keel_status keel_cmd_parse_float(const char *word, uint32_t *out_dtype)

@@ -13,7 +13,7 @@
 #define KEEL_CMD_EMA        "ema/"
 #define KEEL_CMD_LOSS_SCALE "loss_scale" /* of a run with storage of f16 */
 
-enum keel_cmd_names { KEEL_CMD_NAMES_KEEL, KEEL_CMD_NAMES_GPT2 };
+enum keel_cmd_names { KEEL_CMD_NAMES_KEEL, KEEL_CMD_NAMES_GPT2, KEEL_CMD_NAMES_TORCH };
 
 /* INVALID says what is wanted. `word` is NULL where the option was not given: the first, or 0. */
 enum keel_status keel_cmd_parse_names(const char *word, enum keel_cmd_names *out);

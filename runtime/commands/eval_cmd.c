@@ -4,16 +4,17 @@
 #include "encode_text.h"
 #include "trained.h"
 #include <inttypes.h>
+#include <keel/file.h>
 #include <keel/memory.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DIGITS = 12 }; /* behind the point: a float, and more */
+enum { DIGITS = 12, NPY_HEADER = 128 }; /* behind the point: a float, and more; bytes */
 
 struct own {
     struct keel_trained_options trained; /* first */
-    const char *data, *format;
+    const char *data, *format, *logits;
     uint64_t batches; /* 0: not given */
     bool all, per_class;
 };
@@ -25,6 +26,8 @@ struct eval {
     struct keel_trained_meter meter;
     uint32_t batches;
     uint64_t *right_of, *count_of; /* by class; owned; NULL: not asked for */
+    uint8_t *logits;               /* a file of them, behind room for its header; owned; NULL: none yet */
+    uint64_t logit_count;
     struct keel_scores scores;
 };
 
@@ -159,12 +162,57 @@ static enum keel_status check_options(const struct own *own)
 static enum keel_status prepare_classes(struct eval *eval)
 {
     const struct keel_data *data = eval->trained.data;
-    if (!eval->own->per_class)
+    if (!eval->own->per_class && eval->own->logits == NULL)
         return KEEL_OK;
     if (!keel_data_has_accuracy(data))
-        return keel_fail(KEEL_INVALID, "--per-class: the model of this job names no classes");
+        return keel_fail(KEEL_INVALID, "%s: the model of this job names no classes",
+                         eval->own->per_class ? "--per-class" : "--logits");
+    if (!eval->own->per_class)
+        return KEEL_OK;
     KEEL_TRY(keel_alloc(keel_data_class_count(data), sizeof *eval->right_of, &eval->right_of));
     return keel_alloc(keel_data_class_count(data), sizeof *eval->count_of, &eval->count_of);
+}
+
+static uint64_t samples_of(const struct eval *eval)
+{
+    return (uint64_t)eval->batches * eval->trained.job.batch;
+}
+
+/* All of them at the end; numbers of NumPy's file lie as this machine has them, of which Keel has no other
+ * than the lowest byte first. */
+static enum keel_status keep_logits(void *context, const float *logits, uint64_t count)
+{
+    struct eval *eval = context;
+    if (eval->own->logits == NULL)
+        return KEEL_OK;
+    if (eval->logits == NULL)
+        KEEL_TRY(
+            keel_alloc(NPY_HEADER + keel_size(count * eval->batches * sizeof *logits), 1, &eval->logits));
+    memcpy(eval->logits + NPY_HEADER + eval->logit_count * sizeof *logits, logits,
+           keel_size(count * sizeof *logits));
+    eval->logit_count += count;
+    return KEEL_OK;
+}
+
+/* Format 1.0: magic and version, the length of the text behind them, the text, and the numbers. */
+static enum keel_status write_logits(struct eval *eval)
+{
+    static const char magic[] = "\x93NUMPY\x01";
+    enum { FRONT = 10 };
+    char text[NPY_HEADER];
+    if (eval->logits == NULL)
+        return KEEL_OK;
+    snprintf(text, sizeof text,
+             "{'descr': '<f4', 'fortran_order': False, 'shape': (%" PRIu64 ", %" PRIu64 "), }",
+             samples_of(eval), eval->logit_count / samples_of(eval));
+    memset(eval->logits, 0, FRONT);
+    memcpy(eval->logits, magic, sizeof magic - 1);
+    eval->logits[FRONT - 2] = NPY_HEADER - FRONT;
+    memset(eval->logits + FRONT, ' ', NPY_HEADER - FRONT);
+    memcpy(eval->logits + FRONT, text, strlen(text));
+    eval->logits[NPY_HEADER - 1] = '\n';
+    return keel_file_replace(eval->own->logits, eval->logits,
+                             NPY_HEADER + keel_size(eval->logit_count * sizeof(float)), 0666);
 }
 
 static enum keel_status evaluate(struct eval *eval, const char *path)
@@ -182,11 +230,12 @@ static enum keel_status evaluate(struct eval *eval, const char *path)
     const struct keel_inference_scoring scoring = {.batches = eval->batches,
                                                    .right_of = eval->right_of,
                                                    .count_of = eval->count_of,
+                                                   .keep = keep_logits,
                                                    .progress = see_batch,
                                                    .context = eval};
     const enum keel_status status = keel_inference_score(trained->inference, &scoring, &eval->scores);
     keel_trained_meter_hide(&eval->meter);
-    return status;
+    return status == KEEL_OK ? write_logits(eval) : status;
 }
 
 static void unmake(struct eval *eval)
@@ -194,6 +243,7 @@ static void unmake(struct eval *eval)
     keel_trained_close(&eval->trained);
     keel_free(eval->right_of);
     keel_free(eval->count_of);
+    keel_free(eval->logits);
     if (eval->temporary[0] != '\0' && keel_remove_tree(eval->temporary) != KEEL_OK)
         fprintf(stderr, "keel eval: %s stays: %s\n", eval->temporary, keel_detail());
 }
@@ -210,11 +260,6 @@ static bool has_perplexity(const struct eval *eval)
 static double perplexity(const struct eval *eval)
 {
     return exp((double)eval->scores.loss);
-}
-
-static uint64_t samples_of(const struct eval *eval)
-{
-    return (uint64_t)eval->batches * eval->trained.job.batch;
 }
 
 static void print_classes(const struct eval *eval)
@@ -332,6 +377,9 @@ static const struct keel_command_option options[] = {
      "as many as predict every token, or name every image, about once"},
     {"--per-class", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, per_class),
      "accuracy of each class too, where the model names classes"},
+    {"--logits", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, logits),
+     "write the scores of all classes to FILE.npy, a row for each sample, in the order of the data with "
+     "--all"},
     KEEL_TRAINED_OPTIONS,
     {.name = NULL}};
 

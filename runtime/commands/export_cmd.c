@@ -1,7 +1,9 @@
-/* export_cmd.c - `keel export JOB|SNAPSHOT OUT`: a model's weights as safetensors, in few bits where
- * --weights says so, with what that costs beside: the loss of both on the job's validation data. */
+/* export_cmd.c - `keel export JOB|SNAPSHOT OUT`: a model's weights as safetensors, or the model as ONNX; in
+ * few bits where --weights says so, with what that costs beside: the loss of both on the job's validation
+ * data. */
 #include "export_cmd.h"
 #include "export_lora.h"
+#include "export_onnx.h"
 #include "trained.h"
 
 #include <inttypes.h>
@@ -41,6 +43,7 @@ struct export
     uint32_t count, made; /* made: the item whose bytes are there, and 1; 0: of none */
     uint8_t *bytes;
     struct keel_safetensors_written written;
+    struct keel_export_onnx onnx; /* instead, with --format onnx */
     struct keel_trained_meter meter;
 };
 
@@ -61,15 +64,22 @@ static enum keel_status score(struct export *export, struct keel_scores *out)
     return status;
 }
 
+static bool is_onnx(const struct own *own)
+{
+    return own->format != NULL && strcmp(own->format, "onnx") == 0;
+}
+
 static enum keel_status open_model(struct export *export, const char *path)
 {
     struct keel_trained *trained = &export->trained;
     const struct own *own = export->own;
     const struct keel_data_use only_vocab = {.val_path = NULL};
     char identity[KEEL_IDENTITY_BYTES] = "";
-    if (own->format != NULL && strcmp(own->format, "safetensors") != 0)
-        return keel_fail(KEEL_INVALID, "--format %.40s: safetensors is written, and nothing else",
-                         own->format);
+    if (own->format != NULL && strcmp(own->format, "safetensors") != 0 && !is_onnx(own))
+        return keel_fail(KEEL_INVALID, "--format %.40s: safetensors or onnx is wanted", own->format);
+    if (is_onnx(own) && (own->adapters || own->trained.weights != NULL))
+        return keel_fail(KEEL_INVALID, "--format onnx: all weights are written, as float32; leave out %s",
+                         own->adapters ? "--adapters" : "--weights");
     if (own->batches > UINT32_MAX)
         return keel_fail(KEEL_INVALID, "--batches %" PRIu64 ": at most %u", own->batches, UINT32_MAX);
     if (own->no_eval && own->batches > 0)
@@ -311,8 +321,12 @@ static void print_text(const struct export *export)
     const struct keel_trained *trained = &export->trained;
     const char *weights = export->own->trained.weights;
     const struct keel_trained_quantised found = keel_trained_quantised(trained);
-    printf("step %" PRIu64 ": %u tensors, %" PRIu64 " bytes: %s\n", trained->info.step, export->count,
-           export->written.tensor_bytes, export->written.path);
+    if (is_onnx(export->own))
+        printf("step %" PRIu64 ": %u nodes, %" PRIu64 " bytes: %s\n", trained->info.step, export->onnx.nodes,
+               export->onnx.bytes, export->onnx.path);
+    else
+        printf("step %" PRIu64 ": %u tensors, %" PRIu64 " bytes: %s\n", trained->info.step, export->count,
+               export->written.tensor_bytes, export->written.path);
     if (weights != NULL)
         printf("%s: %u of %u weights, %" PRIu64 " of %" PRIu64 " numbers\n", weights, found.tensors,
                found.of_tensors, found.numbers, found.of_numbers);
@@ -341,12 +355,13 @@ static void print_json(const struct export *export)
     const struct keel_trained *trained = &export->trained;
     const char *weights = export->own->trained.weights;
     const struct keel_trained_quantised found = keel_trained_quantised(trained);
+    const bool onnx = is_onnx(export->own);
     struct keel_json json = keel_command_json(stdout);
-    keel_json_text(&json, "path", export->written.path);
+    keel_json_text(&json, "path", onnx ? export->onnx.path : export->written.path);
     keel_json_text(&json, "job", trained->job.name);
     keel_json_number(&json, "step", trained->info.step);
-    keel_json_number(&json, "tensors", export->count);
-    keel_json_number(&json, "bytes", export->written.tensor_bytes);
+    keel_json_number(&json, onnx ? "nodes" : "tensors", onnx ? export->onnx.nodes : export->count);
+    keel_json_number(&json, "bytes", onnx ? export->onnx.bytes : export->written.tensor_bytes);
     keel_json_text(&json, "weights", weights != NULL ? weights : "float32");
     keel_json_number(&json, "quantised", found.numbers);
     keel_json_number(&json, "numbers", found.of_numbers);
@@ -373,7 +388,9 @@ static int run(const struct keel_command *command)
     if (status == KEEL_OK)
         status = compare(export);
     if (status == KEEL_OK)
-        status = write_out(export, command->operands[1]);
+        status = is_onnx(export->own) ? keel_export_onnx(&export->trained, command->operands[1],
+                                                         export->own->force, &export->onnx)
+                                      : write_out(export, command->operands[1]);
     if (status == KEEL_OK && export->own->adapters)
         status = write_adapter_config(export);
     if (status == KEEL_OK && command->json)
@@ -390,7 +407,8 @@ static int run(const struct keel_command *command)
 }
 
 static const struct keel_command_option options[] = {
-    {"--format", "F", KEEL_COMMAND_TEXT, offsetof(struct own, format), "safetensors (default)"},
+    {"--format", "F", KEEL_COMMAND_TEXT, offsetof(struct own, format),
+     "safetensors (default); onnx: the model too, for ONNX Runtime and others, its batch open"},
     {"--batches", "N", KEEL_COMMAND_POSITIVE, offsetof(struct own, batches),
      "evaluate on so many batches; default: train.eval_batches"},
     {"--no-eval", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, no_eval),
@@ -410,7 +428,8 @@ static const struct keel_command_kind export_kind = {
     .details =
         "PATH is the directory of a run, a snapshot in it, or a store or run of snapshots; JOB.conf means "
         "the\n"
-        "run's directory that keel run makes for it. OUT is NAME.safetensors, or a directory. With --weights "
+        "run's directory that keel run makes for it. OUT is NAME.safetensors, or a directory; with --format "
+        "onnx NAME.onnx. With --weights "
         "the\n"
         "matrices that products alone read become integers, with scales beside them, and the loss on the "
         "job's\n"
@@ -419,6 +438,7 @@ static const struct keel_command_kind export_kind = {
         "bits.\n",
     .examples =
         "  keel export runs/demo demo.safetensors\n"
+        "  keel export runs/fashion fashion.onnx --format onnx\n"
         "  keel export runs/demo demo-int8.safetensors --weights int8\n"
         "  keel export runs/demo demo-int4.safetensors --weights int4:64 --json | jq .loss_quantised\n",
     .options = options,

@@ -3,7 +3,7 @@
 #include <keel/json.h>
 #include <keel/models.h>
 
-enum { DIGITS = 6 };
+enum { DIGITS = 6, VIT_EPSILON_DIGITS = 14 };
 static const double norm_epsilon = 1e-5; /* of all: graph_dense.c */
 
 static void print_tail(struct keel_json *json, const struct keel_job *job)
@@ -66,21 +66,72 @@ static void print_gpt(struct keel_json *json, const struct keel_job *job, uint32
     print_tail(json, job);
 }
 
+static void print_labels(struct keel_json *json, uint32_t classes)
+{
+    char number[16], label[24];
+    keel_json_open(json, "id2label", '{');
+    for (uint32_t i = 0; i < classes; i++) {
+        snprintf(number, sizeof number, "%u", i);
+        snprintf(label, sizeof label, "LABEL_%u", i);
+        keel_json_text(json, number, label);
+    }
+    keel_json_close(json, '}');
+    keel_json_open(json, "label2id", '{');
+    for (uint32_t i = 0; i < classes; i++) {
+        snprintf(label, sizeof label, "LABEL_%u", i);
+        keel_json_number(json, label, i);
+    }
+    keel_json_close(json, '}');
+}
+
+static void print_vit(struct keel_json *json, const struct keel_job *job, const struct keel_data *data,
+                      uint32_t classes)
+{
+    const struct keel_vit_config vit = {.width = job->width, .hidden = job->hidden};
+    const uint64_t *size = keel_data_input(data, 0)->shape.size; /* [batch, height, width, channels] */
+    keel_json_text(json, "model_type", "vit");
+    keel_json_number(json, "hidden_size", job->width);
+    keel_json_number(json, "intermediate_size", keel_vit_hidden(&vit));
+    keel_json_number(json, "num_hidden_layers", job->layers);
+    keel_json_number(json, "num_attention_heads", job->heads);
+    keel_json_open(json, "image_size", '[');
+    keel_json_number(json, NULL, size[1]);
+    keel_json_number(json, NULL, size[2]);
+    keel_json_close(json, ']');
+    keel_json_number(json, "num_channels", size[3]);
+    keel_json_number(json, "patch_size", job->patch);
+    keel_json_bool(json, "qkv_bias", true);
+    keel_json_text(json, "hidden_act", "gelu");
+    keel_json_real(json, "layer_norm_eps", 1e-12, VIT_EPSILON_DIGITS);
+    keel_json_real(json, "hidden_dropout_prob", (double)job->dropout, DIGITS);
+    keel_json_real(json, "attention_probs_dropout_prob", (double)job->dropout, DIGITS);
+    print_labels(json, classes);
+    keel_json_text(json, "dtype", "float32");
+    keel_json_text(json, "torch_dtype", "float32");
+    keel_json_close(json, '}');
+}
+
 enum keel_status keel_hf_config_print(const struct keel_job *job, const struct keel_data *data, FILE *out)
 {
     struct keel_json json = {.out = out};
     const uint32_t vocab = job->vocab != 0 ? job->vocab : keel_data_vocab(data);
-    const bool llama = job->kind == KEEL_MODEL_LLAMA;
-    if (!llama && (job->kind != KEEL_MODEL_GPT || !job->bias))
+    const char *class = job->kind == KEEL_MODEL_LLAMA              ? "LlamaForCausalLM"
+                        : job->kind == KEEL_MODEL_VIT              ? "ViTForImageClassification"
+                        : job->kind == KEEL_MODEL_GPT && job->bias ? "GPT2LMHeadModel"
+                                                                   : NULL;
+    if (class == NULL)
         return keel_fail(
             KEEL_UNSUPPORTED,
-            "--config-json: job %s: of llama, and of gpt with model.bias, there is a config.json", job->name);
+            "--config-json: job %s: of llama, vit, and gpt with model.bias, there is a config.json",
+            job->name);
     keel_json_open(&json, NULL, '{');
     keel_json_open(&json, "architectures", '[');
-    keel_json_text(&json, NULL, llama ? "LlamaForCausalLM" : "GPT2LMHeadModel");
+    keel_json_text(&json, NULL, class);
     keel_json_close(&json, ']');
-    if (llama)
+    if (job->kind == KEEL_MODEL_LLAMA)
         print_llama(&json, job, vocab);
+    else if (job->kind == KEEL_MODEL_VIT)
+        print_vit(&json, job, data, vocab);
     else
         print_gpt(&json, job, vocab);
     fputc('\n', out);

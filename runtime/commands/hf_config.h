@@ -6,7 +6,8 @@
 #include "data.h"
 #include <stdio.h>
 
-/* Of a llama or a gpt, whose weights keel ckpt export writes under the names that are wanted there.
+/* Of a llama, a vit or a gpt, whose weights keel ckpt export writes under the names that are wanted there (of
+ * a vit with --names torch).
  * UNSUPPORTED: another model, or one that is none of theirs (a gpt without biases). */
 enum keel_status keel_hf_config_print(const struct keel_job *job, const struct keel_data *data, FILE *out);
 

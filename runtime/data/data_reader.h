@@ -54,6 +54,7 @@ struct keel_data {
     X(KEEL_MODEL_MOE, keel_text_reader)                                                                      \
     X(KEEL_MODEL_LLAMA, keel_text_reader)                                                                    \
     X(KEEL_MODEL_DLRM, keel_teacher_reader)                                                                  \
+    X(KEEL_MODEL_VIT, keel_image_reader)                                                                     \
     X(KEEL_MODEL_PLUGIN, keel_plugin_data_reader)
 /* The same kind of samples, where data.format names a log of clicks. */
 extern const struct keel_reader keel_click_reader;

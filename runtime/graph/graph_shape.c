@@ -63,19 +63,25 @@ static bool infer_reshape(struct keel_infer *infer)
 }
 
 /* The dimensions that are split must be, together, as many dimensions of the result, with as much in front of
- * them. */
+ * them; or what is beside one another in them becomes a dimension in front of them, or was one: [.., 3 w] of
+ * outer 3 is [.., 3, w]. */
 static bool move_reshape(const struct keel_graph *graph, const struct keel_ir_node *node,
                          struct keel_axis_spec *split)
 {
     const struct keel_shape *x = operand_shape(graph, node->in[0]), *y = operand_shape(graph, node->out[0]);
     const uint64_t before = volume(x, 0, split->dim),
-                   within = volume(x, split->dim, split->dim + split->dims);
+                   within = volume(x, split->dim, split->dim + split->dims), outer = split->outer;
     for (uint32_t first = y->dims; first-- > 0;)
         for (uint32_t end = first + 1; end <= y->dims; end++) {
-            if (volume(y, 0, first) != before || volume(y, first, end) != within)
+            const uint64_t front = volume(y, 0, first), inside = volume(y, first, end);
+            const bool apart = front == before * outer && inside * outer == within,
+                       joined = outer == 1 && before == front * (inside / within) && inside % within == 0 &&
+                                inside / within <= UINT8_MAX;
+            if (!(front == before && inside == within) && !apart && !joined)
                 continue;
             split->dim = (uint8_t)first;
             split->dims = (uint8_t)(end - first);
+            split->outer = (uint8_t)(apart ? 1 : joined ? inside / within : outer);
             return true;
         }
     return false;

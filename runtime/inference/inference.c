@@ -233,6 +233,12 @@ static enum keel_status evaluate(void *context, float *out_loss)
     return keel_engine_evaluated(inference->engine, 0, inference->job->batch, deadline_ns, inference->logits);
 }
 
+static enum keel_status keep_logits(void *context, const float *logits, uint64_t count)
+{
+    const struct keel_inference_scoring *how = ((struct score *)context)->how;
+    return how->keep != NULL ? how->keep(how->context, logits, count) : KEEL_OK;
+}
+
 static void see_progress(void *context, uint32_t done)
 {
     const struct keel_inference_scoring *how = ((struct score *)context)->how;
@@ -254,6 +260,7 @@ enum keel_status keel_inference_score(struct keel_inference *inference,
                                          .classes = shape.dims > 0 ? (uint32_t)shape.size[shape.dims - 1] : 0,
                                          .right_of = how->right_of,
                                          .count_of = how->count_of,
+                                         .keep = keep_logits,
                                          .evaluate = evaluate,
                                          .progress = see_progress,
                                          .context = &score};

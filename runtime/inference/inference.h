@@ -54,11 +54,12 @@ bool keel_inference_weight(const struct keel_inference *inference, uint32_t inde
 /* All of it, from the device. Blocks. */
 enum keel_status keel_inference_read_weight(struct keel_inference *inference, uint32_t index, float *out);
 
-/* Over so many batches of the data's validation samples, evenly spread. `right_of` and `count_of` as of
- * struct keel_scoring. `progress` may be NULL. Blocks. */
+/* Over so many batches of the data's validation samples, evenly spread. `right_of`, `count_of` and `keep` as
+ * of struct keel_scoring. `progress` may be NULL. Blocks. */
 struct keel_inference_scoring {
     uint32_t batches;
     uint64_t *right_of, *count_of;
+    enum keel_status (*keep)(void *context, const float *logits, uint64_t count);
     void (*progress)(void *context, uint32_t done);
     void *context;
 };

@@ -29,6 +29,9 @@ enum keel_status keel_score(const struct keel_scoring *scoring, struct keel_scor
         KEEL_TRY(scoring->evaluate(scoring->context, &loss));
         if (scoring->logits != NULL)
             count_right(scoring, &right);
+        if (scoring->logits != NULL && scoring->keep != NULL)
+            KEEL_TRY(scoring->keep(scoring->context, scoring->logits,
+                                   (uint64_t)scoring->batch * scoring->classes));
         sum += loss;
         scoring->progress(scoring->context, i + 1);
     }

@@ -20,6 +20,8 @@ struct keel_scoring {
     const float *logits;     /* of a batch, where `evaluate` puts them; NULL: accuracy is not asked for */
     uint32_t classes;        /* logits of a sample */
     uint64_t *right_of, *count_of; /* by class: added to; NULL: not asked for */
+    /* Gets the logits of each batch, where there are any; NULL: nobody does. */
+    enum keel_status (*keep)(void *context, const float *logits, uint64_t count);
     /* The mean loss of the batch in `inputs`. */
     enum keel_status (*evaluate)(void *context, float *out_loss);
     void (*progress)(void *context, uint32_t done); /* batches */

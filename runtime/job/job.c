@@ -42,6 +42,7 @@ enum { MICROBATCHES_MAX = 65536 };
 enum { FREE, BITS, LATER, MODELS_SHIFT = 8, OPTIMIZERS_SHIFT = 16, DECAYS_SHIFT = 24, USERS_MASK = 255 };
 enum { GPT = 1 << KEEL_MODEL_GPT, RESNET = 1 << KEEL_MODEL_RESNET, BERT = 1 << KEEL_MODEL_BERT };
 enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, LLAMA = 1 << KEEL_MODEL_LLAMA };
+enum { VIT = 1 << KEEL_MODEL_VIT, IMAGES = RESNET | VIT };
 enum { GPTS = GPT | BERT | MOE, TEXT = GPTS | LLAMA };
 enum { SGD = 1 << KEEL_OPTIMIZER_SGD, LARS = 1 << KEEL_OPTIMIZER_LARS };
 enum { ADAMS = 1 << KEEL_OPTIMIZER_ADAMW | 1 << KEEL_OPTIMIZER_ADAM | 1 << KEEL_OPTIMIZER_LAMB };
@@ -66,26 +67,27 @@ static const struct keel_ini_key keys[] = {
     {"job", "shards", KEEL_INI_U32, FIELD(shards), "4", 1, KEEL_SHARDS_MAX, NULL, BITS,
      "logical shards of the data; ranks carry them"},
     {"job", "tensor", KEEL_INI_U32, FIELD(tensor), "1", 1, KEEL_SLICES_MAX, NULL,
-     BITS | LATER | OF_MODELS(TEXT),
+     BITS | LATER | OF_MODELS(TEXT | VIT),
      "slices that heads, hidden layers and vocabulary are cut into: sums over them go slice by slice, then "
      "by a "
      "tree, whatever holds them"},
-    {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm|llama", BITS,
-     "gpt; resnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation; llama; or a file, "
+    {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm|llama|vit", BITS,
+     "gpt; resnet, vit: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation; llama; or a "
+     "file, "
      "./mymodel.so: a plug-in (keel/model_plugin.h) with keys of its own; ./model.onnx: `keel import-model` "
      "says what is "
      "covered"},
     {"model", "layers", KEEL_INI_U32, FIELD(layers), "4", 1, KEEL_MODEL_LAYERS_MAX, NULL, BITS,
      "transformer blocks; resnet: blocks of each stage; dlrm: hidden layers of each perceptron"},
-    {"model", "heads", KEEL_INI_U32, FIELD(heads), "4", 1, 256, NULL, BITS | OF_MODELS(TEXT),
+    {"model", "heads", KEEL_INI_U32, FIELD(heads), "4", 1, 256, NULL, BITS | OF_MODELS(TEXT | VIT),
      "attention heads"},
     {"model", "width", KEEL_INI_U32, FIELD(width), "128", 1, 65536, NULL, BITS,
      "embedding width; resnet: channels of the first stage"},
     {"model", "block", KEEL_INI_U32, FIELD(block), "64", 1, 65536, NULL, BITS | OF_MODELS(TEXT),
      "tokens of context"},
-    {"model", "vocab", KEEL_INI_U32, FIELD(vocab), "0", 0, 1 << 20, NULL, BITS | OF_MODELS(TEXT | RESNET),
+    {"model", "vocab", KEEL_INI_U32, FIELD(vocab), "0", 0, 1 << 20, NULL, BITS | OF_MODELS(TEXT | IMAGES),
      "vocabulary, or classes; 0: what the data needs. Larger sizes train on the same data"},
-    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL, BITS | OF_MODELS(GPTS),
+    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL, BITS | OF_MODELS(GPTS | VIT),
      "dropout rate"},
     {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, BITS | OF_MODELS(GPTS),
      "bias in products and norms"},
@@ -93,8 +95,9 @@ static const struct keel_ini_key keys[] = {
      "output uses the embedding table"},
     {"model", "kv_heads", KEEL_INI_U32, FIELD(kv_heads), "0", 0, 64, NULL, BITS | LATER | OF_MODELS(LLAMA),
      "llama: heads of keys and values, which heads share in groups; 0: one for each head"},
-    {"model", "hidden", KEEL_INI_U32, FIELD(hidden), "0", 0, 1 << 20, NULL, BITS | LATER | OF_MODELS(LLAMA),
-     "llama: width of the perceptron; 0: 8/3 of the width, in whole 32"},
+    {"model", "hidden", KEEL_INI_U32, FIELD(hidden), "0", 0, 1 << 20, NULL,
+     BITS | LATER | OF_MODELS(LLAMA | VIT),
+     "llama, vit: width of the perceptron; 0: 8/3 of the width, in whole 32; vit: 4 widths"},
     {"model", "rope_base", KEEL_INI_FLOAT, FIELD(rope_base), "10000", 1.5, 1e9, NULL,
      BITS | LATER | OF_MODELS(LLAMA), "llama: base of the rotary positions"},
     {"model", "rope_factor", KEEL_INI_FLOAT, FIELD(rope_factor), "1", 1, 65536, NULL,
@@ -104,6 +107,12 @@ static const struct keel_ini_key keys[] = {
      "llama: with rope_factor, tokens that a model was made for: those that turn seldom in it are slower, as "
      "in "
      "Llama 3.1; 0: all are"},
+    {"model", "depth", KEEL_INI_U32, FIELD(depth), "0", 0, 152, NULL, BITS | LATER | OF_MODELS(RESNET),
+     "resnet: 18, 34, 50, 101 or 152 layers in 4 stages, as torchvision has them (width = 64, stem = large); "
+     "0: "
+     "model.stages of model.layers blocks"},
+    {"model", "patch", KEEL_INI_U32, FIELD(patch), "4", 1, 1024, NULL, BITS | LATER | OF_MODELS(VIT),
+     "vit: pixels of a token, down and across; they divide an image's"},
     {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, KEEL_RESNET_STAGES_MAX, NULL,
      BITS | OF_MODELS(RESNET),
      "resnet: stages, each with twice the channels and half the height and width of the one before"},
@@ -124,7 +133,7 @@ static const struct keel_ini_key keys[] = {
     {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: categories of a feature in one sample, at most"},
     {"data", "path", KEEL_INI_TEXT, FIELD(path), KEEL_JOB_TEXT, 1, 0, NULL, FREE,
-     "to train on: a text, or token files, where DIR/*.bin names several; resnet: directory of IDX files; "
+     "to train on: a text, or token files, where DIR/*.bin names several; images: directory of IDX files; "
      "dlrm: a log of clicks, where data.format names one"},
     {"data", "val_path", KEEL_INI_TEXT, FIELD(val_path), "", 0, 0, NULL, OF_MODELS(TEXT | DLRM),
      "to validate with, as data.path; empty: the share of data.path that data.val_fraction says"},
@@ -142,9 +151,9 @@ static const struct keel_ini_key keys[] = {
      "share at the end of data.path kept for validation, where there is no data.val_path"},
     {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: samples of the synthetic training set"},
-    {"data", "flip", KEEL_INI_BOOL, FIELD(flip), "false", 0, 0, NULL, BITS | OF_MODELS(RESNET),
+    {"data", "flip", KEEL_INI_BOOL, FIELD(flip), "false", 0, 0, NULL, BITS | OF_MODELS(IMAGES),
      "mirror every second training image, drawn by sample and pass"},
-    {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS | OF_MODELS(RESNET),
+    {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS | OF_MODELS(IMAGES),
      "move training images by up to so many pixels, likewise"},
     {"train", "steps", KEEL_INI_U64, FIELD(steps), "300", 0, STEP_MAX, NULL, FREE,
      "optimizer steps of the run; 0: evaluate the newest snapshot, or the first weights, and end"},
@@ -177,7 +186,7 @@ static const struct keel_ini_key keys[] = {
      "decay of an exponential moving average of the weights, kept beside them: 0.999, say; --ema of keel "
      "eval, sample, export and serve takes it; 0: none"},
     {"train", "label_smoothing", KEEL_INI_FLOAT, FIELD(label_smoothing), "0", 0, 0.95, NULL,
-     BITS | LATER | OF_MODELS(TEXT | RESNET),
+     BITS | LATER | OF_MODELS(TEXT | IMAGES),
      "cross-entropy: so much of a label is all classes' alike; validation has the labels as they are"},
     {"train", "freeze", KEEL_INI_TEXT, FIELD(freeze), "", 0, 0, NULL, BITS | LATER,
      "parameters that are not trained: names, or patterns as h.0.*, with commas; keel plan --dump lists the "
@@ -201,7 +210,7 @@ static const struct keel_ini_key keys[] = {
     {"train", "loss_scale", KEEL_INI_FLOAT, FIELD(loss_scale), "0", 0, 16777216, NULL, BITS,
      "storage = f16: a power of two; 0: halved when a gradient overflows, doubled after 2048 good steps"},
     {"train", "gradients", KEEL_INI_TEXT, FIELD(gradients), EXACT, 1, 0, NULL,
-     BITS | LATER | OF_MODELS(TEXT | DLRM),
+     BITS | LATER | OF_MODELS(TEXT | DLRM | VIT),
      "summed over shards: exact; int8: with 8 bits a number; topk:FRACTION, 0.0002 to 0.5: only the largest, "
      "so "
      "many of each shard's"},
@@ -588,12 +597,36 @@ static enum keel_status check_launch(const struct keel_job *job)
     return KEEL_OK;
 }
 
+/* Keys of a model that say nothing beside another one of it, as that is. */
+static enum keel_status check_model(const struct keel_job *job)
+{
+    static const char *const names[] = {"layers", "stages"};
+    char value[KEEL_INI_VALUE_BYTES];
+    for (size_t i = 0; job->depth > 0 && i < sizeof names / sizeof names[0]; i++) {
+        const struct keel_ini_key *key = find_key(job, "model", names[i]);
+        if (is_default(key, job))
+            continue;
+        keel_ini_format(key, job, value);
+        return keel_fail(KEEL_INVALID,
+                         "model.%s = %s says nothing beside model.depth = %u, of which stages and blocks "
+                         "follow: leave one of them out",
+                         key->name, value, job->depth);
+    }
+    if (job->rope_context > 0 && job->rope_factor <= 1.0F)
+        return keel_fail(KEEL_INVALID,
+                         "model.rope_context = %u says nothing without model.rope_factor above 1: give one, "
+                         "or leave it out",
+                         job->rope_context);
+    return KEEL_OK;
+}
+
 static enum keel_status check_job(const struct keel_job *job)
 {
     KEEL_TRY(check_name(job->name));
     KEEL_TRY(check_launch(job));
     KEEL_TRY(keel_job_check_devices(job));
     KEEL_TRY(check_kind(job));
+    KEEL_TRY(check_model(job));
     KEEL_TRY(check_vocabulary(job));
     KEEL_TRY(check_format(job));
     if (job->val_path[0] != '\0' && !is_default(find_key(job, "data", "val_fraction"), job))
@@ -772,7 +805,8 @@ void keel_job_describe(const struct keel_job *job, char *out, size_t bytes)
         snprintf(out, bytes, "%s", kind);
         return;
     }
-    int length = snprintf(out, bytes, "%s, %u layers, width %u", kind, job->layers, job->width);
+    int length = snprintf(out, bytes, "%s, %u layers, width %u", kind,
+                          job->depth > 0 ? job->depth : job->layers, job->width);
     if (is_text(job) && length > 0 && (size_t)length < bytes)
         snprintf(out + length, bytes - (size_t)length, ", %u heads, %u tokens of context", job->heads,
                  job->block);

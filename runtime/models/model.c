@@ -29,7 +29,8 @@ static enum keel_status build_resnet(struct keel_graph *graph, const struct keel
                                      const struct keel_data *data)
 {
     const struct keel_shape *pixels = &keel_data_input(data, 0)->shape;
-    const struct keel_resnet_config config = {.stages = job->stages,
+    const struct keel_resnet_config config = {.depth = job->depth,
+                                              .stages = job->stages,
                                               .blocks = job->layers,
                                               .width = job->width,
                                               .large_stem = job->stem == KEEL_STEM_LARGE,
@@ -39,6 +40,24 @@ static enum keel_status build_resnet(struct keel_graph *graph, const struct keel
                                               .classes = vocab_of(job, data),
                                               .batch = job->batch};
     return keel_model_resnet(graph, &config);
+}
+
+static enum keel_status build_vit(struct keel_graph *graph, const struct keel_job *job,
+                                  const struct keel_data *data)
+{
+    const struct keel_shape *pixels = &keel_data_input(data, 0)->shape;
+    const struct keel_vit_config config = {.layers = job->layers,
+                                           .heads = job->heads,
+                                           .width = job->width,
+                                           .hidden = job->hidden,
+                                           .patch = job->patch,
+                                           .height = (uint32_t)pixels->size[1],
+                                           .image_width = (uint32_t)pixels->size[2],
+                                           .channels = (uint32_t)pixels->size[3],
+                                           .classes = vocab_of(job, data),
+                                           .batch = job->batch,
+                                           .dropout = job->dropout};
+    return keel_model_vit(graph, &config);
 }
 
 static enum keel_status build_bert(struct keel_graph *graph, const struct keel_job *job,
@@ -163,6 +182,8 @@ static enum keel_status build(struct keel_graph *graph, const struct keel_job *j
     switch ((enum keel_model_kind)job->kind) {
     case KEEL_MODEL_RESNET:
         return build_resnet(graph, job, data);
+    case KEEL_MODEL_VIT:
+        return build_vit(graph, job, data);
     case KEEL_MODEL_BERT:
         return build_bert(graph, job, data);
     case KEEL_MODEL_MOE:
@@ -222,6 +243,7 @@ bool keel_model_decodes(const struct keel_job *job, const struct keel_data *data
     case KEEL_MODEL_PLUGIN:
         return keel_job_plugin(job)->decodes && keel_job_plugin(job)->data == KEEL_PLUGIN_TEXT;
     case KEEL_MODEL_RESNET:
+    case KEEL_MODEL_VIT:
     case KEEL_MODEL_BERT:
     case KEEL_MODEL_DLRM:
     case KEEL_MODEL_KIND_COUNT:

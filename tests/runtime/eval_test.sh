@@ -104,6 +104,10 @@ check "text for people" grep -q '^perplexity  [0-9.]*$' "$root/log"
 check "names step and counts" grep -q 'one, step 6, on its validation data: 3 batches, 6 samples, 96 tokens' "$root/log"
 evaluate "$root/fashion" --per-class --json --batches 25
 check "classes are counted" grep -q '"samples":100,.*"classes":\[{"class":0,"right":[0-9]*,"samples":[0-9]*},' "$root/log"
+evaluate "$root/fashion" --batches 25 --logits "$root/logits.npy"
+check "the scores of all classes are written" [ "$(wc -c <"$root/logits.npy")" -eq $((128 + 100 * 10 * 4)) ]
+check "as NumPy reads them" grep -aq "'descr': '<f4', 'fortran_order': False, 'shape': (100, 10), }" "$root/logits.npy"
+evaluate "$root/fashion" --per-class --json --batches 25
 check "each sample once" [ "$(sed 's/.*"classes"//' "$root/log" | grep -o '"samples":[0-9]*' | awk -F: '{ n += $2 } END { print n }')" -eq 100 ]
 right=$(sed 's/.*"classes"//' "$root/log" | grep -o '"right":[0-9]*' | awk -F: '{ n += $2 } END { print n / 100 }')
 check "and their right ones are the accuracy" same "$(awk -v x="$right" 'BEGIN { printf "%.6g", x }')" "$(awk -v x="$(figure "$root/log" accuracy)" 'BEGIN { printf "%.6g", x }')"
@@ -166,6 +170,7 @@ refused "an option that says nothing" 2 "--format: says nothing without --data" 
 refused "a format that there is not" 2 "--format words: one of auto, text" "$root/one" --format words --data "$root/moved.txt"
 refused "weights of three bits" 2 "--weights int3: int8 (a scale for each output) or int4" "$root/one" --weights int3
 refused "two counts" 2 "--all and --batches" "$root/one" --all --batches 2
+refused "logits of a text" 2 "--logits: the model of this job names no classes" "$root/one" --logits "$root/x.npy"
 refused "classes of a text" 2 "--per-class: the model of this job names no classes" "$root/one" --per-class
 refused "all of what has no end" 2 "--all: samples are drawn" "$root/dlrm-demo" --all
 refused "data for a model that reads none" 3 "dlrm reads no file" "$root/dlrm-demo" --data "$root/moved.txt"

@@ -214,6 +214,16 @@ static struct keel_graph *model_of(uint32_t kind, bool tied)
                                               .channels = 3,
                                               .classes = 5,
                                               .batch = 2};
+    const struct keel_vit_config vit = {.layers = 2,
+                                        .heads = 4,
+                                        .width = 16,
+                                        .patch = 2,
+                                        .height = 4,
+                                        .image_width = 6,
+                                        .channels = 3,
+                                        .classes = 5,
+                                        .batch = 2,
+                                        .dropout = 0.1F};
     const struct keel_dlrm_config dlrm = {
         .dense = 3, .tables = 2, .bag = 2, .categories = 7, .width = 4, .layers = 1, .batch = 4};
     switch (kind) {
@@ -227,6 +237,9 @@ static struct keel_graph *model_of(uint32_t kind, bool tied)
         ck_ok(keel_model_moe(graph, &moe));
         break;
     case 3:
+        ck_ok(keel_model_vit(graph, &vit));
+        break;
+    case 4:
         ck_ok(keel_model_resnet(graph, &resnet));
         break;
     default:
@@ -237,8 +250,8 @@ static struct keel_graph *model_of(uint32_t kind, bool tied)
 
 START_TEST(the_annotations_of_every_model_are_sound)
 {
-    static const char *const names[] = {"gpt", "bert", "moe", "resnet", "dlrm"};
-    for (uint32_t kind = 0; kind < 10; kind++)
+    static const char *const names[] = {"gpt", "bert", "moe", "vit", "resnet", "dlrm"};
+    for (uint32_t kind = 0; kind < 12; kind++)
         for (uint32_t slices = 2; slices <= 4; slices++) {
             struct keel_graph *graph = model_of(kind / 2, kind % 2 == 0);
             uint32_t cut = 0;
@@ -247,7 +260,7 @@ START_TEST(the_annotations_of_every_model_are_sound)
             ck_ok(keel_pass_check(graph, &slices));
             for (uint32_t p = 0; p < graph->param_count; p++)
                 cut += graph->values[graph->params[p].value].spec.axis[0].kind == KEEL_SPLIT;
-            ck_assert_msg((kind < 6) == (cut > 0), "%s: %u parameters are split", names[kind / 2], cut);
+            ck_assert_msg((kind < 8) == (cut > 0), "%s: %u parameters are split", names[kind / 2], cut);
             keel_graph_destroy(graph);
         }
 }

@@ -55,7 +55,7 @@ check "and how positions are scaled" grep -q '"rope_scaling":{"rope_type":"llama
 check "all of them alike" grep -q '"rope_scaling":{"rope_type":"linear","factor":2.000000}' "$root/tied-hf/config.json"
 check "and what is a default" grep -q '"intermediate_size":64,.*"num_key_value_heads":4,.*"tie_word_embeddings":true' "$root/tied-hf/config.json"
 "$KEEL" plan "$root/tied/job.conf" --config-json --set model.kind=bert --set model.rope_factor=1 >"$root/log" 2>"$root/errors"
-check "another model has none" grep -q 'of llama, and of gpt with model.bias, there is a config.json' "$root/errors"
+check "another model has none" grep -q 'of llama, vit, and gpt with model.bias, there is a config.json' "$root/errors"
 "$KEEL" eval "$root/tied-in" --set model.tied=false --data "$text" >"$root/log" 2>"$root/errors"
 check "a head of its own is missed by name" grep -q 'no tensor lm_head.weight' "$root/errors"
 

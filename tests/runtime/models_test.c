@@ -77,6 +77,8 @@ static struct keel_job tiny(enum keel_model_kind kind)
         [KEEL_MODEL_GPT] = "[model]\nlayers = 2\nheads = 2\nwidth = 16\nblock = 8\n[data]\npath = %s/text\n",
         [KEEL_MODEL_RESNET] = "[model]\nkind = resnet\nlayers = 1\nwidth = 4\nstages = 2\n[data]\npath = %s\n"
                               "flip = true\nshift = 1\n",
+        [KEEL_MODEL_VIT] = "[model]\nkind = vit\nlayers = 1\nheads = 2\nwidth = 32\npatch = 4\n[data]\n"
+                           "path = %s\n",
         [KEEL_MODEL_BERT] = "[model]\nkind = bert\nlayers = 2\nheads = 2\nwidth = 16\nblock = 16\n[data]\n"
                             "path = %s/text\n",
         [KEEL_MODEL_MOE] = "[model]\nkind = moe\nlayers = 2\nheads = 2\nwidth = 16\nblock = 8\nexperts = 3\n"
@@ -86,15 +88,16 @@ static struct keel_job tiny(enum keel_model_kind kind)
             "tied = false\n[data]\npath = %s/text\n",
         [KEEL_MODEL_DLRM] = "[model]\nkind = dlrm\nlayers = 1\nwidth = 4\ndense = 3\ntables = 3\n"
                             "categories = 20\nbag = 3\n[data]\npath = %s\n"};
-    static const char *const common = "[job]\nshards = 2\n[train]\nsteps = 60\nwarmup_steps = 5\nlr = 1e-2\n"
+    static const char *const common = "[job]\nshards = 2\n[train]\nsteps = 60\nwarmup_steps = 5\nlr = %s\n"
                                       "min_lr = 1e-3\neval_batches = 2\nbatch = %u\n";
     char path[KEEL_PATH_BYTES], text[2048];
     struct keel_job job;
     int length = snprintf(text, sizeof text, settings[kind], directory);
     static const uint32_t batch[BUILT_IN] = {
-        [KEEL_MODEL_GPT] = 4, [KEEL_MODEL_RESNET] = 8, [KEEL_MODEL_BERT] = 32,
-        [KEEL_MODEL_MOE] = 4, [KEEL_MODEL_LLAMA] = 4,  [KEEL_MODEL_DLRM] = 64};
-    length += snprintf(text + length, sizeof text - (size_t)length, common, batch[kind]);
+        [KEEL_MODEL_GPT] = 4,   [KEEL_MODEL_RESNET] = 8, [KEEL_MODEL_BERT] = 32, [KEEL_MODEL_MOE] = 4,
+        [KEEL_MODEL_LLAMA] = 4, [KEEL_MODEL_DLRM] = 64,  [KEEL_MODEL_VIT] = 8};
+    length += snprintf(text + length, sizeof text - (size_t)length, common,
+                       kind == KEEL_MODEL_VIT ? "3e-3" : "1e-2", batch[kind]);
     ck_ok(keel_path_join(path, directory, "job.conf"));
     ck_ok(keel_file_replace(path, text, (size_t)length, 0600));
     ck_ok(keel_job_load(path, NULL, 0, &job));
@@ -139,7 +142,8 @@ START_TEST(its_loss_falls_and_so_does_that_of_validation)
     rig_open(&rig, &job, "host");
     ck_ok(keel_trainer_eval(rig.trainer, &before));
     ck_assert(before.has_loss);
-    ck_assert_int_eq(before.has_accuracy, _i == KEEL_MODEL_RESNET || _i == KEEL_MODEL_DLRM);
+    ck_assert_int_eq(before.has_accuracy,
+                     _i == KEEL_MODEL_RESNET || _i == KEEL_MODEL_DLRM || _i == KEEL_MODEL_VIT);
     float first = run_step(&rig, 0).loss, last = 0;
     for (uint64_t step = 1; step < job.steps; step++)
         last = run_step(&rig, step).loss;
@@ -268,6 +272,7 @@ static const struct {
     {KEEL_MODEL_GPT, "wte.weight"},
     {KEEL_MODEL_RESNET, "*.weight,conv*"},
     {KEEL_MODEL_BERT, "*.weight"},
+    {KEEL_MODEL_VIT, "vit.embeddings.*,*.weight"},
     {KEEL_MODEL_MOE, "h.1.*"},
     {KEEL_MODEL_LLAMA, "*norm.weight,model.embed_tokens.weight"},
     {KEEL_MODEL_DLRM, "emb_l.weight,bot_l.*"},
@@ -453,11 +458,16 @@ static uint64_t trained_elements(const struct keel_graph *graph)
 START_TEST(residual_networks_have_the_published_numbers_of_parameters)
 {
     static const struct keel_resnet_config configs[] = {
-        {4, 2, 64, true, 224, 224, 3, 1000, 2}, /* ResNet-18 */
-        {4, 2, 64, true, 33, 47, 3, 1000, 1},   /* whatever the size of the images */
-        {3, 3, 16, false, 32, 32, 3, 10, 2},    /* ResNet-20, with shortcuts that are convolutions */
+        {4, 2, 64, true, 224, 224, 3, 1000, 2, 0}, /* ResNet-18 */
+        {4, 2, 64, true, 33, 47, 3, 1000, 1, 0},   /* whatever the size of the images */
+        {3, 3, 16, false, 32, 32, 3, 10, 2, 0},    /* ResNet-20, with shortcuts that are convolutions */
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 18},  {0, 0, 64, true, 64, 64, 3, 1000, 1, 34},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 50},  {0, 0, 64, true, 64, 64, 3, 1000, 1, 101},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 152},
     };
-    static const uint64_t parameters[] = {11689512, 11689512, 269722 + 16 * 32 + 32 * 64 + 2 * (32 + 64)};
+    static const uint64_t parameters[] = {11689512, 11689512, 269722 + 16 * 32 + 32 * 64 + 2 * (32 + 64),
+                                          11689512, 21797672, 25557032,
+                                          44549160, 60192808};
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
         struct keel_graph *graph;
         ck_ok(keel_graph_create(&graph));
@@ -532,20 +542,43 @@ START_TEST(sizes_that_make_no_residual_network_are_refused_by_their_keys)
         struct keel_resnet_config config;
         const char *says;
     } bad[] = {
-        {{33, 1, 4, false, 28, 28, 1, 10, 1}, "model.stages = 33 is out of range: 1 to 5"},
-        {{0, 1, 4, false, 28, 28, 1, 10, 1}, "model.stages = 0"},
-        {{3, 0, 4, false, 28, 28, 1, 10, 1}, "model.layers = 0"},
-        {{3, 1, 0, false, 28, 28, 1, 10, 1}, "model.width = 0"},
-        {{3, 1, 4, false, 28, 28, 0, 10, 1}, "channels of an image = 0"},
-        {{3, 1, 4, false, 28, 28, 1, 0, 1}, "model.vocab (classes) = 0"},
-        {{3, 1, 4, false, 28, 28, 1, 10, 0}, "train.batch = 0"},
-        {{3, 1, 4, false, 3, 9, 1, 10, 1},
+        {{33, 1, 4, false, 28, 28, 1, 10, 1, 0}, "model.stages = 33 is out of range: 1 to 5"},
+        {{0, 1, 4, false, 28, 28, 1, 10, 1, 0}, "model.stages = 0"},
+        {{3, 0, 4, false, 28, 28, 1, 10, 1, 0}, "model.layers = 0"},
+        {{3, 1, 0, false, 28, 28, 1, 10, 1, 0}, "model.width = 0"},
+        {{3, 1, 4, false, 28, 28, 0, 10, 1, 0}, "channels of an image = 0"},
+        {{3, 1, 4, false, 28, 28, 1, 0, 1, 0}, "model.vocab (classes) = 0"},
+        {{3, 1, 4, false, 28, 28, 1, 10, 0, 0}, "train.batch = 0"},
+        {{3, 1, 4, false, 3, 9, 1, 10, 1, 0},
          "images of 3x9 are too small for model.stages = 3, which take 4x4"},
-        {{3, 1, 4, true, 15, 20, 1, 10, 1}, "with model.stem = large, which take 16x16"},
+        {{3, 1, 4, false, 28, 28, 1, 10, 1, 51}, "model.depth = 51: one of 18, 34, 50, 101, 152 is known"},
+        {{3, 1, 4, true, 31, 40, 1, 10, 1, 50},
+         "too small for model.depth = 50 with model.stem = large, which take 32x32"},
+        {{3, 1, 4, true, 15, 20, 1, 10, 1, 0}, "with model.stem = large, which take 16x16"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct keel_graph *graph = empty_graph();
         expect_refusal(graph, keel_model_resnet(graph, &bad[i].config), bad[i].says);
+    }
+}
+END_TEST
+
+START_TEST(sizes_that_make_no_vision_transformer_are_refused_by_their_keys)
+{
+    static const struct {
+        struct keel_vit_config config;
+        const char *says;
+    } bad[] = {
+        {{0, 2, 8, 0, 4, 8, 8, 1, 10, 1, 0}, "vit: model.layers = 0"},
+        {{1, 3, 8, 0, 4, 8, 8, 1, 10, 1, 0}, "model.width = 8 does not divide into model.heads = 3"},
+        {{1, 2, 8, 0, 0, 8, 8, 1, 10, 1, 0}, "model.patch = 0"},
+        {{1, 2, 8, 0, 16, 8, 8, 1, 10, 1, 0}, "images of 8x8 do not divide into patches of model.patch = 16"},
+        {{1, 2, 8, 0, 4, 8, 10, 1, 10, 1, 0}, "images of 8x10 do not divide"},
+        {{1, 2, 8, 0, 4, 8, 8, 1, 0, 1, 0}, "model.vocab (classes) = 0"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct keel_graph *graph = empty_graph();
+        expect_refusal(graph, keel_model_vit(graph, &bad[i].config), bad[i].says);
     }
 }
 END_TEST
@@ -580,6 +613,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, residual_networks_have_the_published_numbers_of_parameters);
     tcase_add_test(tc, sizes_that_make_no_text_model_are_refused_by_their_keys);
     tcase_add_test(tc, sizes_that_make_no_residual_network_are_refused_by_their_keys);
+    tcase_add_test(tc, sizes_that_make_no_vision_transformer_are_refused_by_their_keys);
     tcase_add_test(tc, sizes_that_make_no_mixture_or_recommendation_are_refused_by_their_keys);
     tcase_add_checked_fixture(tc, make_data, remove_data);
     tcase_add_loop_test(tc, what_is_frozen_stays_and_the_rest_has_the_bits_that_it_has_without, 0,

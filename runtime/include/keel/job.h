@@ -43,6 +43,7 @@ enum keel_model_kind {
     KEEL_MODEL_MOE,
     KEEL_MODEL_DLRM,
     KEEL_MODEL_LLAMA,
+    KEEL_MODEL_VIT,
     KEEL_MODEL_PLUGIN, /* of a file: keel_job_plugin */
     KEEL_MODEL_KIND_COUNT
 };
@@ -90,11 +91,14 @@ struct keel_job {
     uint32_t vocab; /* 0: taken from the data; set for random-data benches */
     float dropout;
     bool bias, tied;
-    uint32_t kv_heads, hidden;   /* llama; 0: as heads; 8/3 of the width */
+    uint32_t kv_heads;           /* llama; 0: as heads */
+    uint32_t hidden;             /* llama, vit; 0: 8/3, 4 of the width */
     float rope_base;             /* llama */
     float rope_factor;           /* llama */
     uint32_t rope_context;       /* llama */
+    uint32_t depth;              /* resnet; 0: stages of layers blocks */
     uint32_t stages, stem;       /* resnet; enum keel_stem_kind */
+    uint32_t patch;              /* vit: pixels of a token, down and across */
     uint32_t experts;            /* moe */
     float capacity, balance;     /* moe: places of an expert over its fair share; weight of the loss */
     uint32_t dense, tables, bag; /* dlrm: features, embedding tables, ids of each in a sample at most */

@@ -29,10 +29,13 @@ struct keel_resnet_config {
     uint32_t width;          /* channels of the first stage, twice as many in each next */
     bool large_stem;         /* 7x7 by stride 2 and a max pool, for large images */
     uint32_t height, image_width, channels, classes, batch;
+    uint32_t
+        depth; /* 18, 34, 50, 101, 152: torchvision's network, whatever stages and blocks are; 0: theirs */
 };
-/* A residual network (He et al. 2016): 3 stages of width 16 for 28x28; ResNet-18 is 4 stages of 2 blocks,
- * width 64, with the large stem. Inputs "images" [batch, height, image_width, channels] and "labels" [batch].
- */
+/* A residual network (He et al. 2016), of stages of blocks of two convolutions (3 stages of width 16 for
+ * 28x28), or of a depth, whose blocks are bottlenecks from 50 on. torchvision's are of width 64 with the
+ * large stem, and have these names. Inputs "images" [batch, height, image_width, channels] and "labels"
+ * [batch]. */
 enum keel_status keel_model_resnet(struct keel_graph *graph, const struct keel_resnet_config *config);
 
 struct keel_bert_config {
@@ -44,6 +47,19 @@ struct keel_bert_config {
 /* A masked language model (Devlin et al. 2019), post-norm. Inputs "ids" [batch, block], "positions" [batch,
  * masked], rows of the flattened ids that are asked for, and "targets" [batch, masked]. */
 enum keel_status keel_model_bert(struct keel_graph *graph, const struct keel_bert_config *config);
+
+struct keel_vit_config {
+    uint32_t layers, heads, width;
+    uint32_t hidden; /* of a perceptron; 0: 4 widths */
+    uint32_t patch;  /* pixels of a token, down and across */
+    uint32_t height, image_width, channels, classes, batch;
+    float dropout;
+};
+/* A vision transformer (Dosovitskiy et al. 2021) with the names of Hugging Face's ViTForImageClassification:
+ * pre-norm, GELU by its definition, learned positions, and the class from a token of its own. Matrices are
+ * [in, out], the patches' convolution [down, across, channels, width]. Inputs as a residual network's. */
+enum keel_status keel_model_vit(struct keel_graph *graph, const struct keel_vit_config *config);
+uint32_t keel_vit_hidden(const struct keel_vit_config *config); /* of a perceptron, also where hidden is 0 */
 
 struct keel_moe_config {
     struct keel_gpt_config gpt;
