@@ -36,7 +36,7 @@ static void reverse(const uint8_t *x, uint64_t a, uint64_t b, uint64_t c, uint32
 
 static enum keel_status
 turn(struct keel_torch_turned *turned, bool to_torch, const struct keel_region *region, uint32_t index,
-     enum keel_status (*read)(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out),
+     enum keel_status (*fetch)(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out),
      void *context)
 {
     const uint64_t bytes = keel_region_bytes(region), *shape = region->shape;
@@ -48,7 +48,7 @@ turn(struct keel_torch_turned *turned, bool to_torch, const struct keel_region *
     KEEL_TRY(keel_alloc(keel_size(bytes), 1, &turned->bytes));
     enum keel_status status = keel_alloc(keel_size(bytes), 1, &plain);
     if (status == KEEL_OK)
-        status = read(context, index, 0, bytes, plain);
+        status = fetch(context, index, 0, bytes, plain);
     if (status == KEEL_OK && to_torch)
         reverse(plain, area, first, second, keel_ckpt_dtype_bytes(region->dtype), turned->bytes);
     else if (status == KEEL_OK)
@@ -61,14 +61,14 @@ turn(struct keel_torch_turned *turned, bool to_torch, const struct keel_region *
 enum keel_status keel_torch_read(struct keel_torch_turned *turned, bool to_torch,
                                  const struct keel_region *region, uint32_t index, uint64_t offset,
                                  uint64_t bytes, void *out,
-                                 enum keel_status (*read)(void *context, uint32_t index, uint64_t offset,
-                                                          uint64_t bytes, void *out),
+                                 enum keel_status (*fetch)(void *context, uint32_t index, uint64_t offset,
+                                                           uint64_t bytes, void *out),
                                  void *context)
 {
     if (!keel_torch_turns(region->dims))
-        return read(context, index, offset, bytes, out);
+        return fetch(context, index, offset, bytes, out);
     if (turned->index != index + 1)
-        KEEL_TRY(turn(turned, to_torch, region, index, read, context));
+        KEEL_TRY(turn(turned, to_torch, region, index, fetch, context));
     memcpy(out, turned->bytes + offset, keel_size(bytes));
     return KEEL_OK;
 }

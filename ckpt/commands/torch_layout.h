@@ -21,12 +21,12 @@ struct keel_torch_turned {
     uint32_t index; /* the tensor's, and 1; 0: none */
 };
 /* Bytes [offset, offset + bytes) of tensor `index` in its new layout. `region`: type and shape that it has
- * before; `read` gives all of it. Errors: NO_MEMORY, and what `read` returns. */
+ * before; `fetch` gives all of it. Errors: NO_MEMORY, and what `fetch` returns. */
 enum keel_status keel_torch_read(struct keel_torch_turned *turned, bool to_torch,
                                  const struct keel_region *region, uint32_t index, uint64_t offset,
                                  uint64_t bytes, void *out,
-                                 enum keel_status (*read)(void *context, uint32_t index, uint64_t offset,
-                                                          uint64_t bytes, void *out),
+                                 enum keel_status (*fetch)(void *context, uint32_t index, uint64_t offset,
+                                                           uint64_t bytes, void *out),
                                  void *context);
 void keel_torch_forget(struct keel_torch_turned *turned);
 

@@ -346,8 +346,9 @@ static enum keel_status put_angles(struct export *export, uint64_t tokens, uint6
     KEEL_TRY(keel_alloc(keel_size(tokens * pairs), sizeof *table, &table));
     for (uint32_t which = 0; which < 2; which++) {
         for (uint64_t i = 0; i < tokens * pairs; i++) {
+            const uint64_t token = i / pairs;
             const double angle =
-                (double)(i / pairs) * step_of(attributes, head_width, i % pairs % (head_width / 2));
+                (double)token * step_of(attributes, head_width, i % pairs % (head_width / 2));
             table[i] = (float)(which == 0 ? cos(angle) : sin(angle));
         }
         out[which] = keel_onnx_fresh(export);
