@@ -1,8 +1,9 @@
 /* job_cmd.c - `keel job status|attach|stop DIR`: a run asked, watched and ended from other terminals than the
- * one it began in. */
+ * one it began in. Its nodes leave and come back in job_members.c. */
 #include "job_cmd.h"
 
 #include "job_follow.h"
+#include "job_members.h"
 #include "run_look.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -15,7 +16,8 @@
 enum { DIGITS = 6 };
 
 static const struct keel_command_kind status_kind, attach_kind, stop_kind;
-static const struct keel_command_kind *const kinds[] = {&status_kind, &attach_kind, &stop_kind};
+static const struct keel_command_kind *const kinds[] = {&status_kind, &attach_kind, &stop_kind,
+                                                        &keel_job_drain_kind, &keel_job_add_kind};
 static const struct keel_command_set job = {
     .name = "keel job", .kinds = kinds, .kind_count = sizeof kinds / sizeof kinds[0]};
 

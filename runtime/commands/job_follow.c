@@ -3,8 +3,7 @@
 
 #include "launcher.h"
 #include "run_look.h"
-#include <errno.h>
-#include <fcntl.h>
+#include "run_tail.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/clock.h>
@@ -12,33 +11,18 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { CHUNK_BYTES = 256 << 10 };
 static const uint64_t look_ns = KEEL_NS_PER_S;
 static const uint64_t pause_ns = 10 * KEEL_NS_PER_S; /* between lines that tell of steps */
 
-/* A file of lines, from where it was read last. */
-struct tail {
-    char path[KEEL_PATH_BYTES];
-    uint64_t at;
-};
-
 struct follow {
-    struct tail events, metrics;
-    char *chunk;
+    struct keel_run_tail events, metrics;
     uint64_t step, steps, told_ns;
     double loss;
     bool quiet, terminal;
 };
-
-static uint64_t bytes_of(const char *path)
-{
-    struct stat seen;
-    return stat(path, &seen) == 0 ? (uint64_t)seen.st_size : 0;
-}
 
 /* ---- lines for people ---------------------------------------------------------------------------------- */
 
@@ -72,8 +56,9 @@ static void print_snapshot(const json_t *line)
 }
 
 /* Of what has no words here, those that it brings: an event without any is for programs. */
-static void take_event(struct follow *follow, const json_t *line)
+static void take_event(void *context, const json_t *line)
 {
+    struct follow *follow = context;
     const char *event = text_of(line, "event"), *detail = text_of(line, "detail");
     const bool view = strcmp(event, "view") == 0, snapshot = strcmp(event, "snapshot") == 0;
     const bool recovery = strcmp(event, "recovery") == 0, left = strcmp(event, "agent-exit") == 0;
@@ -97,8 +82,9 @@ static void take_event(struct follow *follow, const json_t *line)
         printf("%s: %s\n", event, detail);
 }
 
-static void take_metric(struct follow *follow, const json_t *line)
+static void take_metric(void *context, const json_t *line)
 {
+    struct follow *follow = context;
     follow->step = number_of(line, "step");
     follow->loss = json_number_value(json_object_get(line, "loss"));
 }
@@ -114,36 +100,6 @@ static void print_step(struct follow *follow)
 
 /* ---- following ----------------------------------------------------------------------------------------- */
 
-/* What came since, as far as it is whole lines. */
-static enum keel_status read_on(struct follow *follow, struct tail *tail,
-                                void (*take)(struct follow *follow, const json_t *line))
-{
-    const uint64_t whole = bytes_of(tail->path);
-    tail->at = tail->at > whole ? whole : tail->at; /* lines were withdrawn */
-    if (tail->at == whole)
-        return KEEL_OK;
-    const int fd = open(tail->path, O_RDONLY | O_CLOEXEC);
-    const ssize_t got = fd >= 0 ? pread(fd, follow->chunk, CHUNK_BYTES, (off_t)tail->at) : -1;
-    const int error = errno;
-    if (fd >= 0)
-        close(fd);
-    if (got < 0)
-        return keel_fail_errno(error, "%s: cannot be read", tail->path);
-    follow->chunk[got] = '\0';
-    char *line = follow->chunk;
-    for (char *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
-        json_error_t why;
-        *end = '\0';
-        json_t *object = json_loads(line, 0, &why);
-        if (json_is_object(object))
-            take(follow, object);
-        json_decref(object);
-    }
-    const uint64_t used = (uint64_t)(line - follow->chunk);
-    tail->at += used > 0 || got < CHUNK_BYTES ? used : (uint64_t)got; /* no line is so long */
-    return KEEL_OK;
-}
-
 static enum keel_status follow_to_end(struct follow *follow, const char *directory)
 {
     struct keel_process process = {.pidfd = -1};
@@ -151,9 +107,9 @@ static enum keel_status follow_to_end(struct follow *follow, const char *directo
     enum keel_status status = KEEL_OK;
     while (status == KEEL_OK) {
         const bool held = keel_launch_is_locked(directory); /* before: what it says as it ends is told too */
-        status = read_on(follow, &follow->events, take_event);
+        status = keel_run_tail_read(&follow->events, take_event, follow);
         if (status == KEEL_OK)
-            status = read_on(follow, &follow->metrics, take_metric);
+            status = keel_run_tail_read(&follow->metrics, take_metric, follow);
         print_step(follow);
         (void)fflush(stdout);
         if (!held)
@@ -180,16 +136,13 @@ enum keel_status keel_job_follow(const char *directory, bool quiet)
     follow->quiet = quiet;
     follow->terminal = isatty(STDOUT_FILENO) == 1;
     follow->steps = look.steps;
-    enum keel_status status = keel_alloc(1, CHUNK_BYTES + 1, &follow->chunk);
+    enum keel_status status = keel_run_tail_open(&follow->events, directory, "events.jsonl");
     if (status == KEEL_OK)
-        status = keel_path_join(follow->events.path, directory, "events.jsonl");
-    if (status == KEEL_OK)
-        status = keel_path_join(follow->metrics.path, directory, "metrics.jsonl");
-    follow->events.at = bytes_of(follow->events.path);
-    follow->metrics.at = bytes_of(follow->metrics.path);
+        status = keel_run_tail_open(&follow->metrics, directory, "metrics.jsonl");
     if (status == KEEL_OK)
         status = follow_to_end(follow, directory);
-    keel_free(follow->chunk);
+    keel_run_tail_close(&follow->events);
+    keel_run_tail_close(&follow->metrics);
     keel_free(follow);
     return status;
 }

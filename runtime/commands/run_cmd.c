@@ -1,6 +1,7 @@
 /* run_cmd.c - the command line of `keel run`, and what is checked before any process starts. */
 #include "run_cmd.h"
 #include "data.h"
+#include "drains.h"
 #include "drill.h"
 #include "encode_text.h"
 #include "jsonl.h"
@@ -372,6 +373,7 @@ static enum keel_status hold_directory(void *context)
     if (made != KEEL_OK)
         return keel_fail(made, "--out: %s; give another --out", keel_detail());
     KEEL_TRY(keel_launch_lock(run->directory, &run->locks));
+    KEEL_TRY(keel_drains_clear(run->directory));
     return keel_dir_list(run->directory, sweep_one, run);
 }
 

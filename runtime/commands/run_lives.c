@@ -242,6 +242,7 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
                              bool *again)
 {
     bool signalled = false;
+    run->left = false;
     char words[64];
     struct keel_launch_config config = {.job = &run->job,
                                         .job_path = run->job_copy,
@@ -253,6 +254,7 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
                                         .resume = resume,
                                         .locks = run->locks,
                                         .report = keel_output_report(output),
+                                        .left = &run->left,
                                         .signalled = &signalled};
     *again = false;
     const bool goes_on = resume == NULL || strcmp(resume, "auto") == 0;
@@ -262,11 +264,14 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
     if (run->takes_over) {
         config.take_over = &run->take_over;
         config.first_step = run->first_step;
+        config.kept_step = keel_output_last_snapshot(output);
     } else {
         KEEL_TRY(begin_life(run, output, &config, words));
     }
     enum keel_status status = keel_launch(&config);
     run->takes_over = false; /* another life is one of our own */
+    if (run->left)
+        return status;
     enum keel_status spiked = keel_output_spike(output, again);
     if (*again && signalled) {
         *again = false;
@@ -311,6 +316,22 @@ static enum keel_status run_lives(struct keel_run *run, struct keel_output *outp
     return status;
 }
 
+/* Who led before may have been killed between a commit and its event. */
+static void tell_kept(const struct keel_run *run, struct keel_output *output)
+{
+    struct keel_store *store;
+    struct keel_snapshot_info list[LISTED_MAX];
+    uint32_t count = 0;
+    if (!keel_job_takes_snapshots(&run->job) || keel_job_has_local_snapshots(&run->job) ||
+        keel_run_open_store(run, &store) != KEEL_OK || store == NULL)
+        return;
+    if (keel_store_list(store, list, LISTED_MAX, &count, NULL) != KEEL_OK)
+        count = 0;
+    while (count-- > 0) /* the newest comes first in the list */
+        keel_output_found_snapshot(output, list[count].step, list[count].attempt);
+    keel_store_close(store);
+}
+
 enum keel_status keel_run_job(struct keel_run *run)
 {
     struct keel_output *output;
@@ -322,7 +343,13 @@ enum keel_status keel_run_job(struct keel_run *run)
         KEEL_TRY(keel_output_open(run->directory, &run->job, run->resume, &output));
         keel_output_tell_plans(output, &run->plans);
     }
+    if (run->takes_over)
+        tell_kept(run, output);
     enum keel_status status = run_lives(run, output);
+    if (run->left) { /* nothing ended: another may lead */
+        keel_output_close(output);
+        return status;
+    }
     char detail[KEEL_DETAIL_BYTES];
     snprintf(detail, sizeof detail, "%s", status == KEEL_OK ? "" : keel_detail());
     keel_output_finish(output, status, detail);

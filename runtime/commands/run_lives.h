@@ -33,6 +33,7 @@ struct keel_run {
     struct keel_launch_locks locks; /* of the directory */
     bool takes_over;                /* a run whose launcher ended: */
     struct keel_take_over take_over;
+    bool left;                     /* and which could not be taken over: it is another's still */
     uint64_t heard_ns, first_step; /* that one was heard last; its life began with this step */
 };
 

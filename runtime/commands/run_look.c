@@ -176,6 +176,9 @@ static enum keel_status look_at_files(const char *directory, struct keel_run_loo
 {
     char path[KEEL_PATH_BYTES];
     struct stat events, metrics;
+    if (keel_path_is_file(directory))
+        return keel_fail(KEEL_INVALID, "%s: is a file; give the directory of a run (keel run --out)",
+                         directory);
     KEEL_TRY(keel_path_join(path, directory, "events.jsonl"));
     out->state = KEEL_RUN_KILLED;
     KEEL_TRY(look_at_events(path, out, &events));

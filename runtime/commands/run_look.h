@@ -30,7 +30,7 @@ struct keel_run_look {
     uint64_t snapshot;            /* newest that was committed; 0: likewise */
 };
 
-/* NOT_FOUND: no run began there. CORRUPT, IO. Blocks. */
+/* NOT_FOUND: no run began there. INVALID: it is no directory. CORRUPT, IO. Blocks. */
 enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *out);
 
 /* The process that leads the run, by pidfd, which the caller closes (keel_process_close); when it ends,

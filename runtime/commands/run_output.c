@@ -346,9 +346,13 @@ static void watch_loss(struct keel_output *output, const struct keel_seen_step *
     compare_again(output, seen, explodes);
     if (!explodes)
         return;
+    char loss_bits[12], digest[20];
+    snprintf(loss_bits, sizeof loss_bits, "%08" PRIx32, seen->loss_bits);
+    snprintf(digest, sizeof digest, "%016" PRIx64, seen->digest);
     keel_output_event(output, "loss-spike",
-                      json_pack("{s:I, s:f, s:f, s:s}", "step", (json_int_t)seen->step, "loss", loss, "usual",
-                                output->spike.mean, "detail", moves[output->job->spike]));
+                      json_pack("{s:I, s:f, s:f, s:s, s:s, s:s}", "step", (json_int_t)seen->step, "loss",
+                                loss, "usual", output->spike.mean, "detail", moves[output->job->spike],
+                                "loss_bits", loss_bits, "digest", digest));
     keel_output_say(output, "step %" PRIu64 ": the loss explodes: %.4f, where %.4f was usual; %s", seen->step,
                     loss, output->spike.mean, moves[output->job->spike]);
     if (output->job->spike == KEEL_SPIKE_WARN)
@@ -648,7 +652,8 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
                                 plan, "cause", keel_cause_name(cause), "lost_ranks", (int)lost, "ranks",
                                 member_list(new_view, false), "spares", member_list(new_view, true)));
     keel_output_say(output, "view %" PRIu64 ": %u ranks, %u spares (%s%s)", new_view->epoch, output->members,
-                    output->spares, keel_cause_name(cause), lost > 0 ? ", ranks were lost" : "");
+                    output->spares, keel_cause_name(cause),
+                    lost > 0 && cause != KEEL_CAUSE_DRAINED ? ", ranks were lost" : "");
 }
 
 static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
@@ -709,12 +714,40 @@ enum keel_status keel_output_find_status(const char *name)
     return KEEL_IO;
 }
 
+static char *text_of(json_t *line)
+{
+    json_object_del(line, "monotonic_ns");
+    json_object_del(line, "wall_ns");
+    return json_dumps(line, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
+}
+
+/* An agent hands over one note after the other. The last that who led before wrote may not have been
+ * acknowledged: then it comes again, before any other of that node. */
+static bool is_told(struct keel_output *output, uint16_t node, const json_t *note)
+{
+    json_t *last = output->past_notes[node], *copy = last != NULL ? json_copy((json_t *)note) : NULL;
+    if (last == NULL || copy == NULL)
+        return false;
+    output->past_notes[node] = NULL;
+    char *was = text_of(last), *is = text_of(copy);
+    const bool same = was != NULL && is != NULL && strcmp(was, is) == 0;
+    free(was); /* Jansson's own allocations */
+    free(is);
+    json_decref(last);
+    json_decref(copy);
+    return same;
+}
+
 static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     struct keel_output *output = context;
     json_t *note = json_loadb((const char *)data, bytes, 0, NULL);
     const char *event = json_string_value(json_object_get(note, "event"));
-    if (event == NULL) {
+    if (event != NULL) {
+        json_object_set_new(note, "node", json_integer(node));
+        json_object_set_new(note, "local", json_integer(local));
+    }
+    if (event == NULL || is_told(output, node, note)) {
         json_decref(note);
         return;
     }
@@ -744,8 +777,6 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     }
     char name[64];
     snprintf(name, sizeof name, "%s", event);
-    json_object_set_new(note, "node", json_integer(node));
-    json_object_set_new(note, "local", json_integer(local));
     keel_output_event(output, name, note);
 }
 
@@ -758,8 +789,10 @@ static void on_snapshot(void *context, const struct keel_committed *snapshot)
         output->end_missed = true;
         return;
     }
-    if (good)
-        output->last_snapshot = snapshot->step;
+    if (good) {
+        output->last_snapshot = output->told_step = snapshot->step;
+        output->told_attempt = snapshot->attempt;
+    }
     output->snapshot_status = snapshot->status;
     snprintf(output->snapshot_failure, sizeof output->snapshot_failure, "%s", good ? "" : snapshot->detail);
     keel_output_event(output, good ? "snapshot" : "snapshot-failed",
@@ -769,6 +802,39 @@ static void on_snapshot(void *context, const struct keel_committed *snapshot)
     if (!good)
         keel_output_say(output, "snapshot of step %" PRIu64 " failed; training goes on: %s", snapshot->step,
                         snapshot->detail);
+}
+
+void keel_output_found_snapshot(struct keel_output *output, uint64_t step, uint64_t attempt)
+{
+    const struct keel_committed found = {.step = step, .attempt = attempt};
+    if (attempt > output->told_attempt || (attempt == output->told_attempt && step > output->told_step))
+        on_snapshot(output, &found);
+}
+
+uint64_t keel_output_last_snapshot(const struct keel_output *output)
+{
+    return output->last_snapshot;
+}
+
+static void on_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest)
+{
+    static const char *const names[] = {"drained", "drain-waits", "drain-over"};
+    struct keel_output *output = context;
+    char detail[160];
+    const bool told = keel_bitset_has(&output->past_drained, node);
+    keel_bitset_remove(&output->past_drained, node);
+    if (told && news == KEEL_DRAIN_LEFT)
+        return;
+    if (news == KEEL_DRAIN_LEFT)
+        snprintf(detail, sizeof detail, "node %u has left the run; keel job add brings it back", node);
+    else if (news == KEEL_DRAIN_OVER)
+        snprintf(detail, sizeof detail, "node %u is wanted again", node);
+    else
+        snprintf(detail, sizeof detail,
+                 "node %u stays for now: without it %u ranks are left, and the smallest plan needs %u", node,
+                 ranks, fewest);
+    keel_output_event(context, names[news], json_pack("{s:i, s:s}", "node", (int)node, "detail", detail));
+    keel_output_say(context, "%s", detail);
 }
 
 static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
@@ -839,6 +905,7 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .mismatch = on_mismatch,
                                        .view = on_view,
                                        .shortage = on_shortage,
+                                       .drain = on_drain,
                                        .note = on_note,
                                        .snapshot = on_snapshot,
                                        .agent_exit = on_agent_exit,

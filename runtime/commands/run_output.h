@@ -41,6 +41,12 @@ void keel_output_close(struct keel_output *output);
 enum keel_status keel_output_take_over(const char *directory, const struct keel_job *job, uint64_t heard_ns,
                                        uint64_t first_step, int lock_fd, struct keel_output **out);
 
+/* Of a run that was taken over: a snapshot that is in the store, in the order in which they were made. One
+ * that is newer than those that were told of is told of now. */
+void keel_output_found_snapshot(struct keel_output *output, uint64_t step, uint64_t attempt);
+/* The newest that was told of in this life of the run; 0: none. */
+uint64_t keel_output_last_snapshot(const struct keel_output *output);
+
 /* Which plans the run has: the event `plans`, and a line. */
 void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_table *plans);
 

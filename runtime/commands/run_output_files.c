@@ -94,10 +94,10 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
     char model[160];
     keel_job_describe(job, model, sizeof model);
     keel_output_event(output, "start",
-                      json_pack("{s:I, s:s, s:s, s:i, s:i}", "next_step",
+                      json_pack("{s:I, s:s, s:s, s:i, s:i, s:f}", "next_step",
                                 (json_int_t)keel_output_next_step(output), "resume",
                                 resume != NULL ? resume : "auto", "model", model, "ranks", (int)job->ranks,
-                                "spares", (int)job->spares));
+                                "spares", (int)job->spares, "down_s", keel_seconds_of(output->down_ns)));
     *out = output;
     return KEEL_OK;
 }
@@ -131,6 +131,62 @@ static void take_past_trouble(struct keel_output *output, const char *event, uin
     }
 }
 
+/* The life that is taken over begins: what is behind it counts no more. */
+static void take_past_start(struct keel_output *output, const json_t *line, uint64_t then_ns)
+{
+    const json_int_t next = json_integer_value(json_object_get(line, "next_step"));
+    output->started_ns = then_ns;
+    output->past_down_ns = (uint64_t)(json_number_value(json_object_get(line, "down_s")) * 1e9);
+    output->steps_before = next > 0 ? (uint64_t)next - 1 : 0;
+    output->first_step = output->view_ns = output->resumed_ns = output->went_back.step = 0;
+    output->mismatches = output->disputed_step = output->outvoted_step = output->last_snapshot = 0;
+    output->disputes = 0;
+    output->snapshot_status = KEEL_OK;
+    memset(&output->past_drained, 0, sizeof output->past_drained);
+}
+
+static uint64_t hex_of(const json_t *line, const char *key)
+{
+    const char *text = json_string_value(json_object_get(line, key));
+    return text != NULL ? strtoull(text, NULL, 16) : 0;
+}
+
+/* What it went back from, and how far it is behind that. */
+static void take_past_return(struct keel_output *output, const char *event, uint64_t step, const json_t *line)
+{
+    if (strcmp(event, "loss-spike") == 0)
+        output->past_spike = (struct keel_seen_step){
+            .step = step, .digest = hex_of(line, "digest"), .loss_bits = (uint32_t)hex_of(line, "loss_bits")};
+    if (strcmp(event, "steps-withdrawn") == 0 && step == output->past_spike.step)
+        output->went_back = output->past_spike;
+    if (strcmp(event, "steps-withdrawn") == 0 && step <= output->steps_before)
+        output->steps_before = step - 1;
+    if (strcmp(event, "loss-spike-gone") == 0)
+        output->went_back.step = 0;
+    if (strcmp(event, "restarted") == 0)
+        output->steps_before = 0;
+}
+
+static void take_past_drain(struct keel_output *output, const char *event, const json_t *line)
+{
+    const json_int_t node = json_integer_value(json_object_get(line, "node"));
+    if (node < 1 || node >= KEEL_NODES_MAX)
+        return;
+    if (strcmp(event, "drained") == 0)
+        keel_bitset_add(&output->past_drained, (uint32_t)node);
+    if (strcmp(event, "drain-over") == 0)
+        keel_bitset_remove(&output->past_drained, (uint32_t)node);
+}
+
+static void take_past_note(struct keel_output *output, const json_t *line)
+{
+    const json_int_t node = json_integer_value(json_object_get(line, "node"));
+    if (json_object_get(line, "local") == NULL || node < 1 || node >= KEEL_NODES_MAX)
+        return;
+    json_decref(output->past_notes[node]);
+    output->past_notes[node] = json_incref((json_t *)line);
+}
+
 static enum keel_status take_past_event(void *context, const json_t *line, uint64_t number)
 {
     struct keel_output *output = context;
@@ -140,21 +196,26 @@ static enum keel_status take_past_event(void *context, const json_t *line, uint6
     show_life(output, number);
     if (event == NULL)
         return KEEL_OK;
+    take_past_note(output, line);
     if (strcmp(event, "start") == 0) {
-        output->started_ns = then_ns;
-        output->mismatches = output->disputed_step = output->outvoted_step = output->last_snapshot = 0;
-        output->disputes = 0;
-        output->snapshot_status = KEEL_OK;
+        take_past_start(output, line, then_ns);
     } else if (strcmp(event, "view") == 0) {
         output->last_drill_ns = then_ns; /* later ones are not accounted for */
+        output->view_ns = output->view_ns != 0 ? output->view_ns : then_ns;
+    } else if (strcmp(event, "resumed") == 0) {
+        output->first_step = step + 1;
+        output->resumed_ns = then_ns;
     } else if (strcmp(event, "board") == 0) {
         keel_output_take_place(output, (uint16_t)json_integer_value(json_object_get(line, "node")),
                                (uint8_t)json_integer_value(json_object_get(line, "local")), line);
     } else if (strcmp(event, "snapshot") == 0) {
-        output->last_snapshot = step;
+        output->last_snapshot = output->told_step = step;
+        output->told_attempt = (uint64_t)json_integer_value(json_object_get(line, "attempt"));
         output->snapshot_status = KEEL_OK;
     } else {
         take_past_trouble(output, event, step, line);
+        take_past_return(output, event, step, line);
+        take_past_drain(output, event, line);
     }
     return KEEL_OK;
 }
@@ -184,7 +245,9 @@ enum keel_status keel_output_take_over(const char *directory, const struct keel_
         return status;
     }
     output->heard_ns = heard_ns;
-    output->commit_ns = keel_now_ns() - output->down_ns;
+    output->commit_ns = keel_now_ns() - output->down_ns; /* of the last line */
+    output->down_ns = output->past_down_ns;
+    output->first_step = output->first_step > 0 ? output->first_step : first_step;
     keel_output_say(output, "process %ld takes the run over behind step %" PRIu64 ": keel job attach %s",
                     (long)getpid(), keel_output_last_step(output), directory);
     output->quiet = isatty(STDOUT_FILENO) != 0;
@@ -201,8 +264,10 @@ void keel_output_close(struct keel_output *output)
     keel_output_write_held(output, UINT64_MAX);
     keel_jsonl_close(output->metrics);
     keel_jsonl_close(output->events);
-    for (uint32_t node = 0; node < KEEL_NODES_MAX; node++)
+    for (uint32_t node = 0; node < KEEL_NODES_MAX; node++) {
         keel_free(output->places[node]);
+        json_decref(output->past_notes[node]);
+    }
     keel_free(output->held);
     keel_early_stop_fini(&output->early);
     keel_free(output->seen);

@@ -3,6 +3,7 @@
 #ifndef KEEL_RUN_OUTPUT_STATE_H
 #define KEEL_RUN_OUTPUT_STATE_H
 
+#include "bitset.h"
 #include "early_stop.h"
 #include "incident.h"
 #include "jsonl.h"
@@ -32,10 +33,15 @@ struct keel_output {
     uint64_t disputes;      /* for which the run went back */
     uint64_t last_drill_ns; /* of a drill that was accounted for */
     uint64_t started_ns, first_step_ns, steps_now, tokens_now;
-    uint64_t commit_ns;           /* of the newest step, or of the first view */
-    uint64_t view_ns, resumed_ns; /* first view of this life, newest restored snapshot; 0: none */
-    uint64_t down_ns;             /* from the last commit of the life before to the start of this one */
-    uint64_t last_snapshot;
+    uint64_t commit_ns;                 /* of the newest step, or of the first view */
+    uint64_t view_ns, resumed_ns;       /* first view of this life, newest restored snapshot; 0: none */
+    uint64_t down_ns;                   /* from the last commit of the life before to the start of this one */
+    uint64_t last_snapshot;             /* of this life of the run */
+    uint64_t told_step, told_attempt;   /* of the newest snapshot that there is an event of */
+    json_t *past_notes[KEEL_NODES_MAX]; /* of a run that was taken over, by node: the last line; or NULL */
+    struct keel_bitset past_drained;    /* likewise: nodes that left, and that is told */
+    struct keel_seen_step past_spike;   /* likewise, while events are read: the newest explosion */
+    uint64_t past_down_ns;              /* likewise */
     struct keel_incident incident;
     struct place
         *places[KEEL_NODES_MAX]; /* by node: KEEL_WORKERS_PER_NODE of them, or NULL: it said nothing */

@@ -148,6 +148,18 @@ void keel_membership_clear_evidence(struct keel_membership *m)
     m->changed = true;
 }
 
+bool keel_membership_stay(struct keel_membership *m, const struct keel_view *view)
+{
+    bool some = false;
+    for (uint16_t i = 0; i < view->member_count; i++)
+        if (m->evicted[i] == KEEL_CAUSE_DRAINED) {
+            m->evicted[i] = KEEL_CAUSE_NONE;
+            keel_bitset_remove(&m->leaving, view->members[i].node);
+            some = m->changed = true;
+        }
+    return some;
+}
+
 void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < KEEL_NODES_MAX; i++)
@@ -223,11 +235,13 @@ static bool ring_says_silent(struct look *look, uint16_t node)
     return keel_bitset_has(&look->silent, node);
 }
 
-/* Rules 2 and 3. */
+/* Rules 2 to 4. */
 static enum keel_cause evidence_against(struct look *look, const struct keel_member *member)
 {
     const struct keel_seen_node *seen = &look->m->nodes[member->node];
     const struct keel_wire_worker *w = worker_of(look->m, member);
+    if (keel_bitset_has(&look->m->leaving, member->node))
+        return KEEL_CAUSE_DRAINED;
     if (seen->exited || seen->ended || seen->incarnation > member->incarnation >> 8)
         return KEEL_CAUSE_EXIT;
     if (w && w->incarnation > member->incarnation)
@@ -262,7 +276,7 @@ static void evict(struct look *look, uint16_t index, enum keel_cause cause)
     }
 }
 
-/* ---- accusations by peers: rules 4 and 5 --------------------------------------------------------------- */
+/* ---- accusations by peers: rules 5 and 6 --------------------------------------------------------------- */
 
 /* Whom this member accuses, by index: only what an active one says of the present view counts. */
 static uint16_t whom_it_accuses(const struct look *look, uint16_t from)
@@ -310,7 +324,7 @@ static void evict_node(struct look *look, uint16_t node)
     }
 }
 
-/* One accused member; true when it may be evicted by rule 5. Sets *wake_ns to when it must be looked
+/* One accused member; true when it may be evicted by rule 6. Sets *wake_ns to when it must be looked
  * at again. */
 static bool weigh_accused(struct look *look, uint16_t index, uint32_t others, struct keel_verdict *out)
 {
@@ -401,6 +415,7 @@ static bool reinstate(const struct look *look)
             continue;
         m->evicted[i] = KEEL_CAUSE_NONE;
         m->accused_ns[i] = 0;
+        keel_bitset_remove(&m->leaving, member->node); /* it may go when others are there */
         reinstated = true;
     }
     for (int i = 0; reinstated && i < view->member_count; i++) {
@@ -461,7 +476,7 @@ static void list_newcomers(const struct look *look, struct keel_verdict *out)
                 out->unheard++;
             continue;
         }
-        for (uint8_t local = 0; local < seen->worker_count; local++)
+        for (uint8_t local = 0; local < seen->worker_count && !keel_bitset_has(&m->leaving, node); local++)
             list_worker(look, node, local, out);
     }
 }
@@ -520,7 +535,7 @@ static void collect_members(const struct look *look, struct keel_verdict *out)
     KEEL_ASSERT(out->remaining + out->spares + gone_or_done == view->member_count);
 }
 
-/* Rules 1 to 3, for one member. */
+/* Rules 1 to 4, for one member. */
 static void look_at_member(struct look *look, uint16_t index, struct keel_verdict *out)
 {
     const struct keel_member *member = &look->view->members[index];

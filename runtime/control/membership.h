@@ -47,6 +47,7 @@ struct keel_membership {
     uint64_t alive_ns[KEEL_MEMBERS_MAX];   /* of the evicted: last sign of life; 0: none was heard */
     uint64_t accused_ns[KEEL_MEMBERS_MAX]; /* first accusation by a peer; 0: none */
     uint64_t join_ns;                      /* first time that a newcomer waited; 0: none */
+    struct keel_bitset leaving;            /* nodes whose members go, and that nobody joins from */
     /* What was seen at the last look is another since: */
     bool changed;                   /* look at once: a process ended or was started, the view is another */
     bool stale;                     /* look soon: a report says something else than the one before */
@@ -96,15 +97,20 @@ void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint
                                   uint64_t now_ns);
 /* The view changed: evidence was about members of the old one. */
 void keel_membership_clear_evidence(struct keel_membership *m);
+/* Those of leaving nodes that no view is without yet stay, and their nodes with them: true, if there are
+ * such.
+ */
+bool keel_membership_stay(struct keel_membership *m, const struct keel_view *view);
 /* This process itself was stopped for a while: what it did not hear proves nothing. */
 void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns);
 
 /* Find suspects among the members of `view` and list who could join. Rules, first that fits:
  *  1 done: the worker said so; it leaves with the next change, and at once when somebody accuses it
- *  2 its process ended, or its node's process, or was started again       -> gone
- *  3 its node was silent for `silence`, or for half of it and its ring successor says the same -> gone
- *  4 accused by active peers of this epoch, and its node silent for `probe` since -> the node's all gone
- *  5 accused although it lives, for `probe` by at least half of the other active ranks, or for `silence` by
+ *  2 its node is leaving                                                -> gone
+ *  3 its process ended, or its node's process, or was started again       -> gone
+ *  4 its node was silent for `silence`, or for half of it and its ring successor says the same -> gone
+ *  5 accused by active peers of this epoch, and its node silent for `probe` since -> the node's all gone
+ *  6 accused although it lives, for `probe` by at least half of the other active ranks, or for `silence` by
  *    anyone: a network matter. Only the most accused goes (highest rank among equals), and its own
  *    accusations with it.
  * When these leave nobody, members that are alive and ready stay after all, and those that were only silent

@@ -188,6 +188,7 @@ static void flow_leader(struct flow *f, struct keel_wire_leader *leader)
     flow_bool(f, &leader->missing);
     flow_bool(f, &leader->stop);
     flow_bool(f, &leader->end);
+    flow_bool(f, &leader->leave);
     flow_u64(f, &leader->note);
     leader->status = (enum keel_status)flow_choice(f, leader->status, KEEL_STATUS_COUNT);
     flow_text(f, leader->detail, sizeof leader->detail);

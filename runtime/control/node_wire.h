@@ -85,6 +85,7 @@ struct keel_wire_leader {
     bool missing;            /* records from next_step on are missing: send them at once */
     bool stop;               /* orderly end: workers finish the step */
     bool end;                /* the run is over: `status`, `detail` */
+    bool leave;              /* this node alone leaves: its agent ends */
     uint64_t note;           /* number of the newest note that came from this agent; 0: none */
     enum keel_status status;
     char detail[KEEL_WIRE_DETAIL_BYTES];

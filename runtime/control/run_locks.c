@@ -68,6 +68,26 @@ bool keel_lock_read(const char *path, struct keel_lock_words *out)
            out->pid > 0 && (long)(pid_t)out->pid == out->pid;
 }
 
+static bool is_there(int fd, const char *path)
+{
+    struct stat ours, named;
+    return fstat(fd, &ours) != 0 ||
+           (stat(path, &named) == 0 && named.st_dev == ours.st_dev && named.st_ino == ours.st_ino);
+}
+
+enum keel_status keel_lock_keep(int fd, const struct keel_lock_words *words, const char *path)
+{
+    int again;
+    if (is_there(fd, path))
+        return KEEL_OK;
+    KEEL_TRY(keel_lock_take(path, true, &again));
+    enum keel_status status = keel_lock_write(again, words, path);
+    if (status == KEEL_OK && dup2(again, fd) < 0)
+        status = keel_fail_errno(errno, "%s: cannot be kept", path);
+    close(again); /* `fd` has the lock */
+    return status;
+}
+
 void keel_lock_touch(int fd)
 {
     (void)futimens(fd, NULL); /* where that fails, who has it counts as silent */

@@ -28,6 +28,11 @@ enum keel_status keel_lock_take(const char *path, bool patient, int *out_fd);
  * BUSY: a third one has it. */
 enum keel_status keel_lock_claim(int fd, const char *path);
 
+/* Who holds a lock looks now and then whether it is still there by its name: a file that somebody removed
+ * says nothing to others. If so it is made anew, taken and written, on the same descriptor; processes that
+ * shared the lock have no part in the new one. BUSY: another has taken it since. */
+enum keel_status keel_lock_keep(int fd, const struct keel_lock_words *words, const char *path);
+
 /* What it says, into an open file; and out of one that may not be there. False: no process; the rest is told
  * all the same, as far as it is there. */
 enum keel_status keel_lock_write(int fd, const struct keel_lock_words *words, const char *path);

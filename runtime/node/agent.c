@@ -73,6 +73,7 @@ struct agent {
     struct keel_dialed dialed;         /* likewise; fd -1: it is not connected */
     struct keel_secret secret;         /* likewise */
     struct keel_succession succession; /* of one that does not */
+    bool drained;                      /* by itself, while the run goes on */
     bool deserted; /* of its own accord: by a signal, or since the launcher's last word ended it */
     char self[KEEL_PATH_BYTES];
     uint32_t worker_count;
@@ -641,6 +642,9 @@ static enum keel_status run(struct agent *agent)
     loop(agent);
     end_workers(agent);
     enum keel_status status = agent->control.status;
+    agent->drained = status == KEEL_OK && strcmp(agent->control.detail, KEEL_NODE_DRAINED) == 0;
+    if (agent->drained)
+        keel_log(KEEL_LOG_WARN, "%s", agent->control.detail);
     return status == KEEL_OK ? KEEL_OK : keel_fail(status, "%s", agent->control.detail);
 }
 
@@ -673,7 +677,9 @@ static enum keel_status live(struct agent *agent)
     keel_link_ignore_signals();
     const enum keel_status status = run(agent);
     snprintf(why, sizeof why, "%s", status == KEEL_OK ? "" : keel_detail());
-    if (agent->control.finished && status != KEEL_PEER_LOST)
+    if (agent->drained)
+        keel_succession_leave(&agent->succession);
+    else if (agent->control.finished && status != KEEL_PEER_LOST)
         keel_succession_end(&agent->succession, status, why);
     keel_detail_set(why);
     return status;

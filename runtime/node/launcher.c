@@ -158,6 +158,13 @@ static void effect_shortage(void *context, uint16_t ranks, uint16_t fewest)
     report->shortage(report->context, ranks, fewest);
 }
 
+static void effect_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks,
+                         uint16_t fewest)
+{
+    const struct keel_launch_report *report = launcher_of(context)->report;
+    report->drain(report->context, node, news, ranks, fewest);
+}
+
 static void effect_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     const struct keel_launch_report *report = launcher_of(context)->report;
@@ -172,6 +179,7 @@ static const struct keel_env effects = {
     .mismatch = effect_mismatch,
     .view_change = effect_view_change,
     .shortage = effect_shortage,
+    .drain = effect_drain,
     .note = effect_note,
 };
 
@@ -342,6 +350,7 @@ static void loop(struct keel_launcher *launcher)
             continue;
         }
         keel_control_turn(&launcher->control);
+        keel_launcher_watch(launcher);
         serve_caller(launcher);
         report_room(launcher);
     }
@@ -579,6 +588,7 @@ static enum keel_status open_control(struct keel_launcher *launcher)
     KEEL_TRY(keel_control_layout(launcher->config->job, 0, launcher->incarnation, &node));
     node.takes_over = launcher->config->take_over != NULL;
     node.first_step = launcher->config->first_step;
+    node.kept_step = launcher->config->kept_step;
     node.plans = launcher->config->plans;
     KEEL_TRY(keel_path_join(state, launcher->config->directory, "register.state"));
     const struct keel_control_config config = {.node = &node,
@@ -600,6 +610,7 @@ static enum keel_status take_over(struct keel_launcher *launcher, const struct k
         return KEEL_OK;
     }
     KEEL_TRY(keel_control_start(&launcher->control));
+    keel_launcher_watch(launcher); /* before the ends of those that left */
     for (uint16_t node = 1; node < launcher->node_count; node++)
         if (!launcher->agents[node].running)
             keel_launcher_tell_exit(launcher, node);
@@ -658,11 +669,16 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     enum keel_status status = start(launcher);
     char start_detail[KEEL_DETAIL_BYTES];
     snprintf(start_detail, sizeof start_detail, "%s", keel_detail());
+    const bool left = status != KEEL_OK && config->take_over != NULL;
+    if (config->left != NULL)
+        *config->left = left;
     if (status == KEEL_OK)
         loop(launcher);
-    end_agents(launcher);
-    keel_remote_take_sample(launcher);
-    end_snapshots(launcher);
+    if (!left) {
+        end_agents(launcher);
+        keel_remote_take_sample(launcher);
+        end_snapshots(launcher);
+    }
     give_signals_back(launcher);
     keel_detail_set(start_detail);
     status = outcome(launcher, status);

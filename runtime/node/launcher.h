@@ -25,6 +25,7 @@ struct keel_launch_report {
     void (*view)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                  enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns);
     void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
+    void (*drain)(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest);
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
     /* A snapshot was committed, or was not (status, detail); the run goes on either way. */
     void (*snapshot)(void *context, const struct keel_committed *snapshot);
@@ -74,9 +75,12 @@ struct keel_launch_config {
     uint32_t passed_on_count;       /* at most KEEL_PASSED_BY_USER_MAX */
     const char *resume;             /* handed to workers as --resume; NULL: nothing */
     uint64_t first_step;            /* steps before this one are not reported */
+    uint64_t kept_step;             /* of a run that is taken over: newest of which a snapshot is committed */
     struct keel_launch_locks locks; /* of the directory; agents of this host share the first */
     const struct keel_take_over *take_over; /* NULL: the run is begun */
     struct keel_launch_report report;
+    bool *left;      /* becomes true when a run that was to be taken over could not be: its processes live on,
+                        and another may try; may be NULL */
     bool *signalled; /* becomes true when a signal asked for the end, and not the caller's `stop` alone; may
                         be NULL */
 };

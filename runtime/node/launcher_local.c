@@ -69,18 +69,39 @@ enum keel_status keel_launch_read_state(const char *directory, uint32_t ranks, u
 
 /* ---- locks ---- */
 
+/* Who leads, in the locks of the directory; with other hosts nobody takes over, and the processes are all
+ * there is to say. */
+static struct keel_lock_words own_words(const struct keel_launcher *launcher)
+{
+    const bool local = launcher->gate == NULL;
+    return (struct keel_lock_words){.pid = (long)getpid(),
+                                    .incarnation = local ? launcher->incarnation : 0,
+                                    .run = local ? launcher->run : 0};
+}
+
 enum keel_status keel_local_begin(struct keel_launcher *launcher)
 {
     const struct keel_launch_config *config = launcher->config;
-    const struct keel_lock_words words = {
-        .pid = (long)getpid(), .incarnation = launcher->incarnation, .run = launcher->run};
-    const struct keel_lock_words holder = {.pid = words.pid};
+    const struct keel_lock_words words = own_words(launcher), holder = {.pid = words.pid};
     KEEL_TRY(keel_lock_claim(config->locks.leader_fd, "leader.lock"));
     KEEL_TRY(keel_lock_claim(config->locks.run_fd, "run.lock"));
     if (config->take_over == NULL)
         KEEL_TRY(write_state(launcher));
     KEEL_TRY(keel_lock_write(config->locks.run_fd, &holder, "run.lock"));
     return keel_lock_write(config->locks.leader_fd, &words, "leader.lock");
+}
+
+enum keel_status keel_local_keep_locks(struct keel_launcher *launcher)
+{
+    const struct keel_launch_locks *locks = &launcher->config->locks;
+    const struct keel_lock_words words = own_words(launcher), holder = {.pid = words.pid};
+    char path[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(path, launcher->config->directory, "leader.lock"));
+    KEEL_TRY(keel_lock_keep(locks->leader_fd, &words, path));
+    KEEL_TRY(keel_path_join(path, launcher->config->directory, "run.lock"));
+    KEEL_TRY(keel_lock_keep(locks->run_fd, &holder, path));
+    KEEL_TRY(keel_path_join(path, launcher->config->directory, "leader.state"));
+    return launcher->gate != NULL || keel_path_exists(path) ? KEEL_OK : write_state(launcher);
 }
 
 /* Somebody is the agent of this node, and nobody here knows it: an earlier leader was killed as it started

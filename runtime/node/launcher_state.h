@@ -2,7 +2,7 @@
  *
  * launcher.c owns the loop, the register, reports and snapshots; launcher_local.c the agents of this host;
  * launcher_remote.c those of others: what starts them there, the wait until they have come, the gate's
- * news. Private to the three. */
+ * news; launcher_watch.c what people do in the directory meanwhile. Private to the four. */
 #ifndef KEEL_LAUNCHER_STATE_H
 #define KEEL_LAUNCHER_STATE_H
 
@@ -52,6 +52,9 @@ struct keel_launcher {
     bool began;             /* there was a view */
     int refused_code;       /* the newest exit code of an agent that ended by itself, 0 for none */
     uint64_t stopped_ns;
+    uint64_t watch_ns;          /* the directory is looked at again then */
+    uint64_t unkept_ns;         /* since then another has our locks; 0: nobody has */
+    struct keel_bitset drained; /* as it was looked at last */
     uint16_t node_count;
     struct keel_launched_agent agents[KEEL_NODES_MAX]; /* by node; [0] is not used */
 };
@@ -59,9 +62,16 @@ struct keel_launcher {
 /* launcher.c: the agent of a node is gone. */
 void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node);
 
+/* launcher_watch.c */
+/* Once a beat: keep the locks, and tell the node which nodes are to leave, or to come back. */
+void keel_launcher_watch(struct keel_launcher *launcher);
+
 /* launcher_local.c */
 /* The run's number is known: say in the locks who leads what. */
 enum keel_status keel_local_begin(struct keel_launcher *launcher);
+/* At each beat: what somebody removed of that is made anew. BUSY: another run began in the directory since.
+ */
+enum keel_status keel_local_keep_locks(struct keel_launcher *launcher);
 /* Start the agent of a node, of this incarnation or a larger one. BUSY: one is there that is not ours; it is
  * ended. */
 enum keel_status keel_local_spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation);

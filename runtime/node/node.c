@@ -365,6 +365,9 @@ static int take_event(struct keel_node *node, const struct keel_node_event *even
         return take_message(node, event);
     case KEEL_EVENT_NODE_EXIT:
         return node->config.launcher ? keel_children_end(node, event->node) : KEEL_INVALID;
+    case KEEL_EVENT_DRAIN:
+        return node->config.launcher ? keel_children_drain(node, event->node, event->value != 0)
+                                     : KEEL_INVALID;
     case KEEL_EVENT_STOP:
         return node->config.launcher ? take_stop(node) : KEEL_INVALID;
     case KEEL_EVENT_LEADER:

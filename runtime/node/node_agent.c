@@ -36,6 +36,12 @@ static void start_worker(struct keel_node *node, uint8_t local)
     node->env->worker_start(node->env->context, local, w->incarnation);
 }
 
+/* No worker is started any more. */
+static bool is_ending(const struct keel_node *node)
+{
+    return node->agent.stopping || node->agent.ending || node->agent.leaving;
+}
+
 static void add_note(struct keel_node *node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     struct keel_agent *agent = &node->agent;
@@ -80,7 +86,7 @@ static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause
     if (node->now_ns - w->started_ns >= node->times.join_wait_ns)
         w->strikes = 0;
     bool left = w->strikes < KEEL_RESTARTS_MAX && w->restarts < KEEL_RESTARTS_EVER;
-    bool again = node->config.respawn && left && !node->agent.stopping && !node->agent.ending;
+    bool again = node->config.respawn && left && !is_ending(node);
     w->state = again ? KEEL_WORKER_OFF : KEEL_WORKER_GONE;
     w->restart_ns = node->now_ns + (node->times.backoff_ns << w->strikes);
     KEEL_ASSERT(again || w->state == KEEL_WORKER_GONE);
@@ -478,6 +484,11 @@ static void take_leader(struct keel_node *node, const struct keel_wire_leader *l
         agent->stopping = true;
     if (leader->end)
         take_end(node, leader);
+    else if (leader->leave && !agent->leaving && !agent->ending) {
+        agent->leaving = true;
+        agent->end_ns = node->now_ns + node->times.silence_ns;
+        keel_node_trace(node, "node %u leaves", node->config.node);
+    }
     send_lacking_records(node, leader->missing);
 }
 
@@ -546,7 +557,7 @@ void keel_agent_reset_timers(struct keel_node *node)
 static void watch_worker(struct keel_node *node, uint8_t local)
 {
     struct keel_local *w = &node->agent.locals[local];
-    if (w->state == KEEL_WORKER_OFF && !w->running && !node->agent.stopping) {
+    if (w->state == KEEL_WORKER_OFF && !w->running && !is_ending(node)) {
         if (keel_node_due(node, w->restart_ns)) {
             w->restarts++;
             w->strikes++;
@@ -657,6 +668,10 @@ void keel_agent_work(struct keel_node *node)
         watch_worker(node, local);
         if (agent->stopping)
             tell_stop(node, local);
+    }
+    if (agent->leaving && !agent->ending && (agent->notes.count == 0 || keel_node_due(node, agent->end_ns))) {
+        finish_agent(node, KEEL_OK, KEEL_NODE_DRAINED);
+        return;
     }
     if (agent->ending) {
         work_on_end(node);

@@ -33,6 +33,7 @@ static void tell(struct keel_node *node, uint16_t to, bool missing)
     out->missing = missing;
     out->stop = tells_stop(node);
     out->end = leader->ending;
+    out->leave = keel_leaving_may_go(node, to);
     out->note = leader->notes[to];
     out->status = leader->end_status;
     memcpy(out->detail, leader->end_detail, sizeof out->detail);
@@ -350,14 +351,17 @@ static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step,
 
 /* The view whose ranks make a snapshot: NULL when its time is over. Who did the last step may be done with
  * it, so that its snapshot counts until the next view but one; and it is kept once, whoever begins it again.
- */
+ * So does what a process that ended had not committed yet when another took its place: those who stopped for
+ * it save nothing more. */
 static const struct keel_view *view_of_snapshot(const struct keel_node *node, uint64_t step, uint64_t attempt)
 {
     const struct keel_leader *leader = node->leader;
     const bool is_last = step + 1 == node->config.last_step;
     const bool present = attempt == node->view.epoch;
-    const bool at_end = attempt == leader->before.epoch && is_last;
-    if (attempt == 0 || (is_last && leader->end_kept) || (!present && !at_end))
+    const bool taken_over = node->config.takes_over && leader->first_epoch == node->view.epoch;
+    const bool earlier =
+        attempt == leader->before.epoch && (is_last || (taken_over && step > node->config.kept_step));
+    if (attempt == 0 || (is_last && leader->end_kept) || (!present && !earlier))
         return NULL;
     return present ? &node->view : &leader->before;
 }
@@ -446,7 +450,7 @@ static void collect_shard(struct keel_node *node, const struct keel_wire_shard *
 /* ---- the end in sight ---------------------------------------------------------------------------------- */
 
 /* Did this life of the run see its last step committed? */
-static bool all_delivered(const struct keel_node *node)
+bool keel_leader_has_delivered(const struct keel_node *node)
 {
     const struct keel_leader *leader = node->leader;
     return !leader->awaiting_joins && leader->next_step > node->config.first_step &&
@@ -456,7 +460,7 @@ static bool all_delivered(const struct keel_node *node)
 /* The ranks that committed the last step write its snapshot by themselves: a rank that joins has no work. */
 static bool is_finishing(const struct keel_node *node)
 {
-    return all_delivered(node) && node->leader->carrier_left;
+    return keel_leader_has_delivered(node) && node->leader->carrier_left;
 }
 
 /* True if no rank that took part in the last step is still at work. Its snapshot was committed, or was lost
@@ -465,7 +469,7 @@ static bool is_finishing(const struct keel_node *node)
 static bool is_over(const struct keel_node *node)
 {
     bool kept = node->leader->end_kept || !node->config.keeps_end;
-    return all_delivered(node) && !node->leader->carrier_left &&
+    return keel_leader_has_delivered(node) && !node->leader->carrier_left &&
            (kept || node->leader->membership.done_count > 0);
 }
 
@@ -667,7 +671,7 @@ static void conclude(struct keel_node *node)
         end_run(node, KEEL_OK, "all steps are done; the records of the last ones died with their nodes");
 }
 
-static uint16_t fewest_ranks(const struct keel_node *node)
+uint16_t keel_leader_fewest_ranks(const struct keel_node *node)
 {
     uint16_t fewest = 1;
     while (node->config.plans[fewest] == 0) /* keel_node_init saw one */
@@ -680,7 +684,7 @@ static void end_without_workers(struct keel_node *node, uint16_t ranks)
     const char *detail;
     const struct keel_view *of = node->leader->awaiting_joins ? NULL : &node->view;
     const enum keel_status failure = keel_membership_failure(&node->leader->membership, of, &detail);
-    const uint16_t fewest = fewest_ranks(node);
+    const uint16_t fewest = keel_leader_fewest_ranks(node);
     if (failure != KEEL_OK && ranks == 0) {
         end_run(node, failure, detail);
         return;
@@ -705,8 +709,9 @@ static void tell_shortage(struct keel_node *node, uint16_t ranks)
         (leader->awaiting_joins && !keel_node_due(node, leader->start_ns + node->times.grace_ns)))
         return;
     leader->short_told = true;
-    keel_node_trace(node, "%u ranks, and the smallest plan is for %u: wait", ranks, fewest_ranks(node));
-    node->env->shortage(node->env->context, ranks, fewest_ranks(node));
+    keel_node_trace(node, "%u ranks, and the smallest plan is for %u: wait", ranks,
+                    keel_leader_fewest_ranks(node));
+    node->env->shortage(node->env->context, ranks, keel_leader_fewest_ranks(node));
 }
 
 /* No plan is for so few as are there: wait for those who may come, or end by themselves. What the last ranks
@@ -830,8 +835,10 @@ void keel_leader_work(struct keel_node *node)
 {
     struct keel_leader *leader = node->leader;
     if (!leader->ending) {
-        const bool anew = judge(node);
+        bool anew = judge(node);
         const struct keel_verdict *verdict = &leader->verdict;
+        if (is_short(node, verdict) && keel_membership_stay(&leader->membership, &node->view))
+            anew = judge(node); /* others were lost: who was to leave is needed */
         if (anew && verdict->probes)
             probe(node, &verdict->probe);
         if (verdict->remaining > 0 && !leader->awaiting_joins && !is_short(node, verdict))
@@ -858,6 +865,8 @@ void keel_leader_work(struct keel_node *node)
         else
             watch_view(node, verdict);
     }
+    if (!leader->ending)
+        keel_leaving_work(node);
     if (!leader->ending)
         push_change(node);
     if (!leader->ending)

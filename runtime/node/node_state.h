@@ -1,9 +1,9 @@
-/* node_state.h - what a keel_node is inside, shared by node.c, node_views.c, node_agent.c, node_leader.c and
- * node_moves.c.
+/* node_state.h - what a keel_node is inside, shared by node.c, node_views.c, node_agent.c, node_leader.c,
+ * node_leaving.c, node_children.c and node_moves.c.
  *
  * node.c owns the entry, the clockwork and the register; node_views.c how a view comes from node to node;
  * node_agent.c the part that every node plays that does not lead, or has workers; node_leader.c the part of
- * the one that leads; node_moves.c who that is. Private to these. */
+ * the one that leads; node_leaving.c which nodes leave it; node_moves.c who leads. Private to these. */
 #ifndef KEEL_NODE_STATE_H
 #define KEEL_NODE_STATE_H
 
@@ -62,6 +62,7 @@ struct keel_agent {
     uint64_t behind_ns;     /* predecessor in the ring was heard last */
     uint16_t behind, ahead; /* ring neighbours by the view; 0: none */
     bool stopping, ending;
+    bool leaving;    /* this node alone ends; by `end_ns` at the latest */
     bool over;       /* it has ended; on a node that leads, the leader still waits for others */
     uint64_t end_ns; /* kill what still runs then */
     enum keel_status end_status;
@@ -193,8 +194,13 @@ struct keel_respawn {
 };
 
 struct keel_children {
-    uint32_t count;  /* agents that are to be started again */
-    uint64_t due_ns; /* none of them before */
+    uint32_t count;             /* agents that are to be started again */
+    uint64_t due_ns;            /* none of them before */
+    struct keel_bitset drained; /* nodes that are to be away: not started again; `drained_count` of them */
+    struct keel_bitset told;    /* of those: that they cannot leave yet */
+    struct keel_bitset ended;   /* nodes without a process, as far as it is known */
+    uint32_t drained_count;
+    uint64_t drain_ns; /* a node that waits to leave is looked at again then */
     struct keel_respawn nodes[KEEL_NODES_MAX];
 };
 
@@ -284,16 +290,27 @@ void keel_agent_work(struct keel_node *node); /* all that is due now */
 /* After what the register held: `earlier` of the leader's cleared state. */
 void keel_leader_start(struct keel_node *node, uint64_t next_step);
 void keel_leader_tell(struct keel_node *node, uint16_t to);
-void keel_leader_stop(struct keel_node *node);                 /* the user asks for it */
-void keel_leader_lose(struct keel_node *node, uint16_t which); /* its process ended */
+void keel_leader_stop(struct keel_node *node);                   /* the user asks for it */
+void keel_leader_lose(struct keel_node *node, uint16_t which);   /* its process ended */
+uint16_t keel_leader_fewest_ranks(const struct keel_node *node); /* that have a plan */
+/* Did this life of the run see its last step committed? */
+bool keel_leader_has_delivered(const struct keel_node *node);
 void keel_leader_message(struct keel_node *node, uint16_t from);
 void keel_leader_reset_timers(struct keel_node *node);
 void keel_leader_work(struct keel_node *node);
 void keel_leader_register(struct keel_node *node, enum keel_register_outcome outcome);
 
+/* node_leaving.c */
+/* A node is to leave when it can, or to stay. */
+void keel_leaving_drain(struct keel_node *node, uint16_t which, bool away);
+/* It is to leave, and no rank is there any more: its agent may end. */
+bool keel_leaving_may_go(const struct keel_node *node, uint16_t which);
+void keel_leaving_work(struct keel_node *node);
+
 /* node_children.c: of a launcher, whether it leads or not. */
 int keel_children_end(struct keel_node *node, uint16_t which); /* NODE_EXIT */
 void keel_children_work(struct keel_node *node);
+int keel_children_drain(struct keel_node *node, uint16_t which, bool away); /* DRAIN */
 /* Is it to be started again, and was not yet? Of nobody, where this is no launcher. */
 bool keel_children_await(const struct keel_node *node, uint16_t which);
 uint32_t keel_children_awaited(const struct keel_node *node);

@@ -1,7 +1,6 @@
 /* succession.c - see succession.h. */
 #include "succession.h"
 
-#include "run_locks.h"
 #include "worker_link.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -25,12 +24,13 @@ static bool lock_path(const struct keel_succession *succession, char out[KEEL_PA
 }
 
 /* Watched from now on, if it is on this host and lives. */
-static void watch(struct keel_succession *succession, long pid)
+static void watch(struct keel_succession *succession, const struct keel_lock_words *words)
 {
+    succession->words = *words;
     if (succession->leader.pidfd >= 0)
         keel_process_close(&succession->leader);
-    if (keel_process_find((pid_t)pid, &succession->leader) != KEEL_OK)
-        succession->leader = (struct keel_process){.pid = (pid_t)pid, .pidfd = -1};
+    if (keel_process_find((pid_t)words->pid, &succession->leader) != KEEL_OK)
+        succession->leader = (struct keel_process){.pid = (pid_t)words->pid, .pidfd = -1};
 }
 
 enum keel_status keel_succession_begin(struct keel_succession *succession, uint16_t node,
@@ -43,8 +43,9 @@ enum keel_status keel_succession_begin(struct keel_succession *succession, uint1
     succession->started.pidfd = succession->leader.pidfd = -1;
     succession->change_ns = keel_now_ns();
     succession->incarnation = incarnation;
+    succession->node = node;
     if (lock_path(succession, path) && keel_lock_read(path, &words))
-        watch(succession, words.pid);
+        watch(succession, &words);
     (void)keel_lock_touched(path, &succession->touched_ns);
     KEEL_TRY(keel_lock_agent_path(succession->directory, node, path));
     KEEL_TRY(keel_lock_claim(KEEL_AGENT_LOCK_FD, path));
@@ -97,14 +98,37 @@ static enum keel_status start(struct keel_succession *succession, int lock_fd,
                                     &succession->started);
 }
 
+static void keep(int fd, const struct keel_lock_words *words, const char *path)
+{
+    if (keel_lock_keep(fd, words, path) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "%s", keel_detail());
+}
+
+/* Of this agent: the next leader is to find it. */
+static void keep_lock(const struct keel_succession *succession, const struct keel_control_plane *control)
+{
+    char path[KEEL_PATH_BYTES];
+    const struct keel_lock_words own = {
+        .pid = (long)getpid(), .incarnation = succession->incarnation, .run = succession->run};
+    if (!control->finished && keel_lock_agent_path(succession->directory, succession->node, path) == KEEL_OK)
+        keep(KEEL_AGENT_LOCK_FD, &own, path);
+}
+
 /* The lock is ours, and so nobody leads. Who reads the locks finds the new process at once. */
 static void replace(struct keel_succession *succession, int lock_fd, uint64_t heard_ns,
                     const struct last_words *last)
 {
-    char path[KEEL_PATH_BYTES];
+    char path[KEEL_PATH_BYTES], run_path[KEEL_PATH_BYTES];
     struct keel_lock_words words;
-    if (!lock_path(succession, path) || !keel_lock_read(path, &words) || words.run != succession->run)
+    if (!lock_path(succession, path) ||
+        keel_path_join(run_path, succession->directory, "run.lock") != KEEL_OK)
         return;
+    if (!keel_lock_read(path, &words) && words.run == 0) /* the file was removed, and this one is new */
+        words = succession->words;
+    if (words.pid == 0 || words.run != succession->run)
+        return;
+    keep(KEEL_AGENT_RUN_FD, &(struct keel_lock_words){.pid = words.pid},
+         run_path); /* the leader made it anew */
     if (start(succession, lock_fd, &words, heard_ns, last) != KEEL_OK) {
         keel_log(KEEL_LOG_ERROR, "process %ld led and has ended, and none can take its place: %s", words.pid,
                  keel_detail());
@@ -135,10 +159,10 @@ static void look_at_leader(struct keel_succession *succession, struct keel_contr
         const uint64_t now_ns = keel_now_ns();
         const bool hasty = now_ns - succession->change_ns < HASTY_TIMEOUTS * succession->timeout_ns;
         succession->hasty = hasty ? succession->hasty + 1 : 0;
-        succession->change_ns = now_ns;
-        watch(succession, words.pid);
+        watch(succession, &words);
         (void)keel_lock_touched(path, &succession->touched_ns);
         keel_control_step(control, &(struct keel_node_event){.kind = KEEL_EVENT_LEADER});
+        succession->change_ns = keel_now_ns(); /* who is heard later leads */
     } else if (keel_lock_touched(path, &succession->touched_ns)) {
         keel_control_step(control, &(struct keel_node_event){.kind = KEEL_EVENT_LEADER});
     } else if (silent_ns >= TIMEOUTS_HELD * succession->timeout_ns &&
@@ -158,10 +182,16 @@ void keel_succession_turn(struct keel_succession *succession, struct keel_contro
     const uint64_t heard_ns = keel_node_leader_ns(control->node);
     const uint64_t silent_ns = now_ns > heard_ns ? now_ns - heard_ns : 0;
     reap(succession);
-    if (gone)
+    if (now_ns >= succession->keep_ns) {
+        succession->keep_ns = now_ns + beat_ns;
+        keep_lock(succession, control);
+    }
+    if (gone) { /* what one could not begin for may pass */
         keel_process_close(&succession->leader);
+        succession->look_ns = now_ns + (heard_ns > succession->change_ns ? 0 : succession->hasty * beat_ns);
+    }
     const bool doubt = silent_ns >= BEATS_SILENT * beat_ns || succession->leader.pidfd < 0;
-    const bool due = gone || (doubt && now_ns >= succession->look_ns);
+    const bool due = doubt && now_ns >= succession->look_ns;
     if (control->finished || !due || succession->hasty > HASTY_MAX || !lock_path(succession, path))
         return;
     succession->look_ns = now_ns + beat_ns;
@@ -172,13 +202,18 @@ void keel_succession_turn(struct keel_succession *succession, struct keel_contro
     look_at_leader(succession, control, path, silent_ns);
 }
 
+void keel_succession_leave(const struct keel_succession *succession)
+{
+    const struct keel_lock_words ended = {.incarnation = succession->incarnation, .run = succession->run};
+    (void)keel_lock_write(KEEL_AGENT_LOCK_FD, &ended, "agent.lock");
+}
+
 void keel_succession_end(struct keel_succession *succession, enum keel_status status, const char *detail)
 {
     char path[KEEL_PATH_BYTES];
     int fd;
     const struct last_words last = {.status = keel_status_name(status), .detail = detail};
-    const struct keel_lock_words ended = {.incarnation = succession->incarnation, .run = succession->run};
-    (void)keel_lock_write(KEEL_AGENT_LOCK_FD, &ended, "agent.lock");
+    keel_succession_leave(succession);
     if (!lock_path(succession, path) || keel_lock_take(path, false, &fd) != KEEL_OK)
         return;
     replace(succession, fd, keel_now_ns(), &last);

@@ -12,6 +12,7 @@
 #define KEEL_SUCCESSION_H
 
 #include "control.h"
+#include "run_locks.h"
 #include <keel/process.h>
 
 /* Descriptors that a launcher hands to agents of its host; and an agent to the process that it has lead. */
@@ -23,10 +24,13 @@ struct keel_succession {
     char *const *passed_on;       /* options of workers */
     uint32_t passed_on_count;
     uint64_t run, timeout_ns;
-    uint32_t incarnation;       /* of this agent */
-    uint64_t look_ns;           /* not before */
-    uint64_t change_ns;         /* another led then than before */
-    uint64_t touched_ns;        /* leader.lock was, by the file system's clock */
+    uint16_t node;                /* of this agent, */
+    uint32_t incarnation;         /* and which life of it */
+    uint64_t keep_ns;             /* its lock is looked at again then */
+    uint64_t look_ns;             /* not before */
+    uint64_t change_ns;           /* another led then than before */
+    uint64_t touched_ns;          /* leader.lock was, by the file system's clock */
+    struct keel_lock_words words; /* of leader.lock, as they were read last */
     struct keel_process leader; /* who leads, as leader.lock says; pidfd -1: its end was seen, or cannot be */
     uint32_t hasty;             /* so many in a row came soon after the one before */
     struct keel_process started; /* pidfd -1: none is to be reaped */
@@ -37,6 +41,8 @@ enum keel_status keel_succession_begin(struct keel_succession *succession, uint1
                                        uint32_t incarnation);
 /* Once a turn of the agent's loop. `gone`: the leader's pidfd is readable. */
 void keel_succession_turn(struct keel_succession *succession, struct keel_control_plane *control, bool gone);
+/* This agent ends in order, though the run goes on. */
+void keel_succession_leave(const struct keel_succession *succession);
 /* The leader told this agent how the run ended, and this agent has ended its workers: if the leader is gone,
  * another says it in its place. */
 void keel_succession_end(struct keel_succession *succession, enum keel_status status, const char *detail);

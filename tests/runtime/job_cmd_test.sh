@@ -11,6 +11,9 @@ status "$root"
 code=$?
 check "a directory without a run is refused" [ $code -eq 3 ]
 check "and named" grep -q "$root: no run began there" "$root/log"
+status "$text"
+code=$?
+check "a file is refused" '[ $code -eq 2 ] && grep -q "$text: is a file; give the directory of a run" "$root/log"'
 "$KEEL" job >"$root/log" 2>&1
 code=$?
 check "no command is wrong use" [ $code -eq 2 ]

@@ -8,8 +8,10 @@
 
 #include "agent.h"
 #include "any_plan.h"
+#include "drains.h"
 #include "fake_worker.h"
 #include "harness.h"
+#include "launch_report.h"
 #include "run_locks.h"
 #include "seal.h"
 #include "succession.h"
@@ -22,72 +24,6 @@
 
 /* ---- the process that launches ------------------------------------------------------------------------ */
 
-static FILE *report_file;
-
-static void on_step(void *context, const struct keel_step_record *record)
-{
-    (void)context;
-    fprintf(report_file, "step %" PRIu64 " %016" PRIx64 "\n", record->step, record->digest);
-}
-
-static void on_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
-{
-    (void)context;
-    fprintf(report_file, "mismatch %" PRIu64 " %" PRIu64 "\n", a->step, b->step);
-}
-
-static void on_view(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
-                    enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns)
-{
-    (void)context;
-    int active = 0;
-    for (uint16_t i = 0; i < new_view->member_count; i++)
-        active += !new_view->members[i].spare;
-    fprintf(report_file, "view %" PRIu64 " after %" PRIu64 " active %d spare %d cause %s evidence %d\n",
-            new_view->epoch, old_view->epoch, active, new_view->member_count - active, keel_cause_name(cause),
-            evidence_ns > 0 && alive_ns <= evidence_ns);
-}
-
-static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
-{
-    (void)context;
-    fprintf(report_file, "shortage %u %u\n", ranks, fewest);
-}
-
-static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
-{
-    (void)context;
-    fprintf(report_file, "note %u.%u %.*s\n", node, local, (int)bytes, (const char *)data);
-}
-
-static void on_snapshot(void *context, const struct keel_committed *snapshot)
-{
-    (void)context;
-    fprintf(report_file, "snapshot %" PRIu64 " %s %s\n", snapshot->step, keel_status_name(snapshot->status),
-            snapshot->detail);
-}
-
-static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
-                          const struct keel_process_end *end)
-{
-    (void)context;
-    fprintf(report_file, "agent-exit %u.%u %s %d\n", node, incarnation, end->signaled ? "signal" : "code",
-            end->code);
-}
-
-static void on_room(void *context, bool full, const char *detail)
-{
-    (void)context;
-    fprintf(report_file, "room %s %s\n", full ? "none" : "again", detail);
-}
-
-static void on_stranger(void *context, const char *place, const char *reason, uint64_t total)
-{
-    (void)context;
-    (void)place;
-    fprintf(report_file, "stranger %" PRIu64 " %s\n", total, reason);
-}
-
 /* Make keel_file_replace of DIR/NAME fail in this process, for root too: its temporary names are taken. */
 static void make_unwritable(const char *run_directory, const char *name)
 {
@@ -98,16 +34,6 @@ static void make_unwritable(const char *run_directory, const char *name)
             exit(92);
     }
 }
-
-static const struct keel_launch_report reports = {.step = on_step,
-                                                  .mismatch = on_mismatch,
-                                                  .view = on_view,
-                                                  .shortage = on_shortage,
-                                                  .note = on_note,
-                                                  .snapshot = on_snapshot,
-                                                  .agent_exit = on_agent_exit,
-                                                  .room = on_room,
-                                                  .stranger = on_stranger};
 
 /* What both have; ends with what keel_launch says. */
 static int launch(struct keel_launch_config *config, const char *run_directory)
@@ -626,6 +552,115 @@ START_TEST(a_second_interrupt_does_not_wait)
 }
 END_TEST
 
+START_TEST(a_second_interrupt_ends_one_that_took_the_run_over)
+{
+    write_job("100000", "ranks = 2\ntimeout_s = 5\n");
+    ck_assert_int_eq(setenv("FAKE_PACE_MS", "30", 1), 0);
+    start_run(NULL, NULL);
+    await("step 10 ");
+    hit(launcher.pid, SIGKILL);
+    ck_assert(await_end().signaled);
+    await("view 2 after 1 active 2 ");
+    hit(shared->worker_pid[1][0], SIGSTOP);
+    hit(leader(), SIGINT);
+    keel_sleep_until_ns(keel_deadline_after_ns(400 * KEEL_NS_PER_MS));
+    hit(leader(), SIGINT);
+    await("end INTERRUPTED killed by a second signal");
+    expect_all_gone();
+}
+END_TEST
+
+START_TEST(one_that_cannot_take_a_run_over_leaves_it_to_the_next)
+{
+    char path[KEEL_PATH_BYTES], kept[KEEL_PATH_BYTES];
+    write_job("100000", "ranks = 2\n");
+    ck_assert_int_eq(setenv("FAKE_PACE_MS", "30", 1), 0);
+    start_run(NULL, NULL);
+    await("step 10 ");
+    const int workers[] = {shared->worker_pid[1][0], shared->worker_pid[2][0]};
+    ck_ok(keel_path_join(path, directory, "register.state"));
+    ck_ok(keel_path_join(kept, directory, "register.kept"));
+    ck_assert_int_eq(rename(path, kept), 0);
+    ck_ok(keel_mkdir_all(path)); /* which cannot be read */
+    hit(launcher.pid, SIGKILL);
+    ck_assert(await_end().signaled);
+    await("end ");
+    expect_not("view 2");
+    ck_assert_int_eq(rmdir(path), 0);
+    ck_assert_int_eq(rename(kept, path), 0);
+    await("view 2 after 1 active 2 ");
+    for (int node = 1; node <= 2; node++)
+        ck_assert_int_eq(shared->worker_pid[node][0], workers[node - 1]);
+    stop_orphaned_run();
+}
+END_TEST
+
+static bool is_taken(const char *name)
+{
+    char path[KEEL_PATH_BYTES];
+    ck_ok(keel_path_join(path, directory, name));
+    return keel_file_is_locked(path);
+}
+
+START_TEST(locks_that_somebody_removes_are_made_anew)
+{
+    static const char *const names[] = {"run.lock", "leader.lock", "agent-1.lock", "leader.state"};
+    char path[KEEL_PATH_BYTES], self[KEEL_PATH_BYTES];
+    const uint64_t deadline_ns = soon();
+    write_job("100000", "ranks = 2\n");
+    ck_assert_int_eq(setenv("FAKE_PACE_MS", "30", 1), 0);
+    start_run(NULL, NULL);
+    await("step 10 ");
+    for (int i = 0; i < 4; i++) {
+        ck_ok(keel_path_join(path, directory, names[i]));
+        ck_assert_int_eq(unlink(path), 0);
+    }
+    while (!is_taken(names[0]) || !is_taken(names[1]) || !is_taken(names[2]) || !keel_path_exists(path)) {
+        ck_assert(keel_remaining_ns(deadline_ns) > 0);
+        keel_sleep_until_ns(keel_deadline_after_ns(5 * KEEL_NS_PER_MS));
+    }
+    ck_assert_int_eq(leader(), (int)launcher.pid);
+    struct keel_process first = launcher;
+    ck_ok(keel_self_path(self, sizeof self));
+    char *argv[] = {self, "run", directory, NULL};
+    ck_ok(keel_process_spawn(argv, NULL, 0, -1, &launcher));
+    expect_exit(keel_status_exit_code(KEEL_BUSY));
+    launcher = first;
+    hit(launcher.pid, SIGKILL);
+    ck_assert(await_end().signaled);
+    await("view 2 after 1 active 2 ");
+    ck_assert(is_taken(names[0]) && leader() != (int)first.pid);
+    stop_orphaned_run();
+}
+END_TEST
+
+/* Its rank goes to nobody, and comes back. Others may lead meanwhile. */
+START_TEST(a_drained_node_leaves_in_order_stays_away_and_comes_back)
+{
+    write_job("100000", "ranks = 3\n");
+    ck_assert_int_eq(setenv("FAKE_PACE_MS", "30", 1), 0);
+    start_run(NULL, NULL);
+    await("step 10 ");
+    const int agent = shared->agent_pid[2], others[] = {shared->worker_pid[1][0], shared->worker_pid[3][0]};
+    ck_ok(keel_drain_add(directory, 2));
+    await("drain 2 left");
+    expect("view 2 after 1 active 2 spare 0 cause drained");
+    expect_not("agent-exit");
+    ck_assert(!alive(agent) && !is_taken("agent-2.lock"));
+    hit(launcher.pid, SIGKILL);
+    ck_assert(await_end().signaled);
+    await("view 3 after 2 active 2 ");
+    ck_assert_int_eq(shared->agent_pid[2], agent);
+    ck_ok(keel_drain_remove(directory, 2));
+    await("drain 2 over");
+    await("view 4 after 3 active 3 ");
+    ck_assert_int_ne(shared->agent_pid[2], agent);
+    ck_assert_int_eq(shared->worker_pid[1][0], others[0]);
+    ck_assert_int_eq(shared->worker_pid[3][0], others[1]);
+    stop_orphaned_run();
+}
+END_TEST
+
 START_TEST(a_worker_that_cannot_begin_ends_the_run_with_its_words)
 {
     write_job("1000", "ranks = 4\n");
@@ -869,6 +904,10 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_interrupt_ends_the_run_in_order);
     tcase_add_test(tc, agents_that_nobody_can_lead_end_by_themselves_with_their_workers);
     tcase_add_test(tc, a_second_interrupt_does_not_wait);
+    tcase_add_test(tc, a_second_interrupt_ends_one_that_took_the_run_over);
+    tcase_add_test(tc, one_that_cannot_take_a_run_over_leaves_it_to_the_next);
+    tcase_add_test(tc, locks_that_somebody_removes_are_made_anew);
+    tcase_add_test(tc, a_drained_node_leaves_in_order_stays_away_and_comes_back);
     tcase_add_test(tc, a_worker_that_cannot_begin_ends_the_run_with_its_words);
     tcase_add_test(tc, a_worker_that_gives_up_later_is_not_started_again_and_the_others_go_on);
     tcase_add_test(tc, a_worker_that_closes_its_link_but_stays_is_killed);

@@ -261,6 +261,29 @@ START_TEST(a_stop_outlives_the_launcher_that_was_asked)
 }
 END_TEST
 
+/* They had saved and were waiting for it to be committed. */
+START_TEST(what_was_saved_for_a_stop_is_kept_by_who_takes_over)
+{
+    struct sim_config config = sim_default(19);
+    config.snapshot_every = 1000;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    const uint64_t step = sim->nodes[sim->view.members[0].node].workers[0].next_step - 1;
+    sim_kill_node(sim, 0);
+    for (uint16_t rank = 0; rank < active(sim); rank++)
+        sim_save(sim, sim->view.members[rank].node, 0, rank, step);
+    (void)sim_run(sim, sim->now_ns + 20 * SIM_MS);
+    sim_start_node(sim, 0, 0);
+    sim_user_stop(sim);
+    ck_assert(sim_run(sim, sim->now_ns + 60 * SECONDS));
+    ck_fine(sim);
+    ck_assert_int_eq(sim->end_status, KEEL_INTERRUPTED);
+    ck_assert_uint_eq(sim->snapshot_step, step);
+    ck_assert_uint_eq(sim->snapshot_count, 1);
+    sim_destroy(sim);
+}
+END_TEST
+
 /* Before it has heard anybody: what they save as they stop counts in its own view alone. */
 START_TEST(a_stop_of_who_takes_over_waits_for_its_view)
 {
@@ -317,6 +340,7 @@ END_TEST
 
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, what_was_saved_for_a_stop_is_kept_by_who_takes_over);
     tcase_add_test(tc, a_stop_of_who_takes_over_waits_for_its_view);
     tcase_add_test(tc, a_holder_that_loses_its_disk_votes_no_more_and_the_run_goes_on);
     tcase_add_test(tc, two_that_remember_go_on_where_the_third_forgot);

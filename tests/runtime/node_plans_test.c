@@ -287,8 +287,93 @@ START_TEST(a_launcher_without_any_plan_is_refused)
 }
 END_TEST
 
+/* ---- nodes that are to leave --------------------------------------------------------------------------- */
+
+static void drain(struct sim *sim, uint16_t node, bool away)
+{
+    (void)sim_give(sim, 0, &(struct keel_node_event){.kind = KEEL_EVENT_DRAIN, .node = node, .value = away});
+}
+
+static bool have_left(const struct sim *sim, uint64_t count)
+{
+    return sim->drains[KEEL_DRAIN_LEFT] >= count;
+}
+
+START_TEST(a_spare_takes_the_rank_of_a_node_that_leaves_and_no_step_is_lost)
+{
+    struct sim_config config = four(20, 4);
+    config.nodes = 6;
+    config.spares = 1;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    drain(sim, 2, true);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, have_left, 1));
+    ck_assert_int_eq(sim->last_cause, KEEL_CAUSE_DRAINED);
+    ck_assert_uint_eq(active(sim), 4);
+    ck_assert_uint_eq(sim->view.members[1].node, 5);
+    check_end(sim);
+    ck_assert_uint_eq(sim->view_changes, 2);
+    ck_assert_uint_eq(sim->node_starts, 0);
+    ck_assert_uint_eq(sim->gaps, 0);
+    ck_assert_int_eq(sim->nodes[2].finish_status, KEEL_OK);
+    ck_assert_str_eq(sim->nodes[2].finish_detail, KEEL_NODE_DRAINED);
+    sim_destroy(sim);
+}
+END_TEST
+
+/* Two at once go one after the other; a third is needed, until the first is back. Who takes over is told
+ * anew. */
+START_TEST(nodes_leave_as_far_as_there_are_plans_for_those_who_stay)
+{
+    struct sim *sim = begin(four(21, 2));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    for (uint16_t node = 1; node <= 3; node++)
+        drain(sim, node, true);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, have_left, 2));
+    (void)sim_run(sim, sim->now_ns + SECONDS);
+    ck_assert_uint_eq(active(sim), 2);
+    ck_assert_uint_eq(sim->view_changes, 3);
+    ck_assert_uint_eq(sim->drains[KEEL_DRAIN_WAITS], 1);
+    ck_assert(sim->nodes[3].running && !sim->nodes[1].running);
+    sim_kill_node(sim, 0);
+    (void)sim_run(sim, sim->now_ns + 20 * SIM_MS);
+    sim_start_node(sim, 0, 0);
+    for (uint16_t node = 1; node <= 3; node++)
+        drain(sim, node, true);
+    for (uint16_t node = 1; node <= 2; node++) /* as it finds them */
+        (void)sim_give(sim, 0, &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT, .node = node});
+    ck_assert_uint_eq(sim->drains[KEEL_DRAIN_LEFT], 4);
+    drain(sim, 1, false);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, have_left, 5));
+    check_end(sim);
+    ck_assert(sim->nodes[1].running || sim->nodes[1].finished);
+    ck_assert_uint_eq(sim->gaps, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
+/* At any moment: the run goes on with whoever is left. */
+START_TEST(who_is_lost_while_others_leave_is_replaced_by_them)
+{
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        struct sim *sim = begin(four(3000 + seed, 3));
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10 + sim_random(sim, 10)));
+        drain(sim, 2, true);
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 30 * SIM_MS));
+        sim_kill_worker(sim, (uint16_t)(3 + sim_random(sim, 2)), 0);
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 30 * SIM_MS));
+        drain(sim, 2, false);
+        check_end(sim);
+        sim_destroy(sim);
+    }
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_spare_takes_the_rank_of_a_node_that_leaves_and_no_step_is_lost);
+    tcase_add_test(tc, nodes_leave_as_far_as_there_are_plans_for_those_who_stay);
+    tcase_add_test(tc, who_is_lost_while_others_leave_is_replaced_by_them);
     tcase_add_test(tc, too_few_for_any_plan_wait_for_others_and_keep_their_step);
     tcase_add_test(tc, with_the_smallest_plan_the_run_goes_on_at_once);
     tcase_add_test(tc, a_spare_takes_any_seat_without_a_wait);

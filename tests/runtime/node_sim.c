@@ -2,7 +2,6 @@
 #include "node_sim_queue.h"
 #include <inttypes.h>
 #include <keel/memory.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,32 +10,9 @@ enum {
     HURRIED_MAX = 1000 /* timers at once, in a row */
 };
 
-/* ---- chance, complaints -------------------------------------------------------------------------------- */
-
 uint64_t sim_random(struct sim *sim, uint64_t below)
 {
     return below == 0 ? 0 : draw(sim) % below;
-}
-
-static bool chance(struct sim *sim, uint32_t ppm)
-{
-    return sim_random(sim, 1000000) < ppm;
-}
-
-static void violate(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void violate(struct sim *sim, const char *format, ...)
-{
-    if (sim->violation[0] != '\0')
-        return;
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(sim->violation, sizeof sim->violation, format, arguments);
-    va_end(arguments);
-}
-
-static uint64_t later(struct sim *sim, uint64_t most_ns)
-{
-    return sim->now_ns + 1 + sim_random(sim, most_ns);
 }
 
 /* ---- effects of a node --------------------------------------------------------------------------------- */
@@ -278,7 +254,11 @@ static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
     const struct sim_context *c = context;
     struct sim *sim = c->sim;
     const struct keel_node *node = sim->nodes[c->node].state;
-    const bool late = step == sim->config.last_step && attempt == node->leader->before.epoch;
+    /* Of the view before: the end; and, in the place of a process that ended, what that one had not
+     * committed. */
+    const bool late = attempt == node->leader->before.epoch &&
+                      (step == sim->config.last_step ||
+                       (node->config.takes_over && node->leader->first_epoch == node->view.epoch));
     const struct keel_view *view = late ? sim->views[attempt % SIM_EPOCHS_MAX] : &node->view;
     if (attempt != node->view.epoch && !late)
         violate(sim, "snapshot %" PRIu64 ".%" PRIu64 " of a view that is over", step, attempt);
@@ -388,6 +368,16 @@ static void env_shortage(void *context, uint16_t ranks, uint16_t fewest)
     sim->shortages++;
 }
 
+static void env_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks,
+                      uint16_t fewest)
+{
+    struct sim *sim = ((struct sim_context *)context)->sim;
+    if (node == 0 || node >= sim->config.nodes || (news == KEEL_DRAIN_LEFT && sim->nodes[node].running) ||
+        (news == KEEL_DRAIN_WAITS && ranks >= fewest))
+        violate(sim, "drain news %d of node %u", (int)news, node);
+    sim->drains[news]++;
+}
+
 static void env_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
 {
     const struct sim_context *c = context;
@@ -488,6 +478,7 @@ static int give(struct sim *sim, uint16_t node, struct keel_node_event *event)
                                  .mismatch = env_mismatch,
                                  .view_change = env_view_change,
                                  .shortage = env_shortage,
+                                 .drain = env_drain,
                                  .note = env_note,
                                  .lead_place = env_lead_place,
                                  .finish = env_finish,
@@ -874,7 +865,8 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
                                             .keeps_end = c->last_step % c->snapshot_every == 0,
                                             .launcher = node == 0,
                                             .again = n->lives_here++ > 0,
-                                            .takes_over = takes_over};
+                                            .takes_over = takes_over,
+                                            .kept_step = takes_over ? sim->snapshot_step : 0};
     n->running = true;
     n->stopped = n->finished = false;
     n->incarnation = incarnation;

@@ -5,6 +5,8 @@
 #include "node_sim.h"
 
 #include <keel/memory.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 enum sim_kind {
     SIM_MESSAGE,
@@ -99,6 +101,27 @@ static struct sim_event own_data(struct sim_event event, const uint8_t *data)
     KEEL_ASSERT(status == KEEL_OK);
     memcpy(event.data, data, event.bytes);
     return event;
+}
+
+static inline bool chance(struct sim *sim, uint32_t ppm)
+{
+    return sim_random(sim, 1000000) < ppm;
+}
+
+static inline void violate(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static inline void violate(struct sim *sim, const char *format, ...)
+{
+    if (sim->violation[0] != '\0')
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(sim->violation, sizeof sim->violation, format, arguments);
+    va_end(arguments);
+}
+
+static inline uint64_t later(struct sim *sim, uint64_t most_ns)
+{
+    return sim->now_ns + 1 + sim_random(sim, most_ns);
 }
 
 #endif

@@ -235,6 +235,86 @@ START_TEST(a_spike_that_does_not_come_again_was_a_fault)
 }
 END_TEST
 
+static uint32_t count_events(const char *wanted)
+{
+    char *text, path[KEEL_PATH_BYTES];
+    size_t bytes;
+    uint32_t count = 0;
+    ck_ok(keel_path_join(path, directory, "events.jsonl"));
+    ck_ok(keel_file_read(path, 1 << 20, &text, &bytes));
+    for (const char *at = text; (at = strstr(at, wanted)) != NULL; at++)
+        count++;
+    keel_free(text);
+    return count;
+}
+
+/* Its leader was killed after it had written a note, of which the agent does not know that; and after it had
+ * committed a snapshot, before it could tell of it. */
+START_TEST(who_takes_over_tells_each_note_and_each_snapshot_once)
+{
+    static const char note[] = "{\"event\":\"memory\",\"step\":0,\"bytes\":123.25}";
+    struct keel_output *output;
+    begin("");
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
+    struct keel_launch_report report = keel_output_report(output);
+    report.note(report.context, 1, 0, (const uint8_t *)note, sizeof note - 1);
+    report.note(report.context, 2, 0, (const uint8_t *)note, sizeof note - 1);
+    report.snapshot(report.context, &(struct keel_committed){.step = 20, .attempt = 3});
+    keel_output_close(output);
+    ck_ok(keel_output_take_over(directory, &job, 1, 1, 0, &output));
+    ck_assert_uint_eq(keel_output_last_snapshot(output), 20);
+    report = keel_output_report(output);
+    report.note(report.context, 1, 0, (const uint8_t *)note, sizeof note - 1); /* again */
+    ck_assert_uint_eq(count_events("\"memory\""), 2);
+    report.note(report.context, 1, 0, (const uint8_t *)note,
+                sizeof note - 1); /* another, that says the same */
+    ck_assert_uint_eq(count_events("\"memory\""), 3);
+    keel_output_found_snapshot(output, 10, 3);
+    keel_output_found_snapshot(output, 20, 3);
+    keel_output_found_snapshot(output, 60, 2); /* of a life that was gone back from */
+    ck_assert_uint_eq(count_events("\"snapshot\""), 1);
+    keel_output_found_snapshot(output, 40, 3);
+    ck_assert_uint_eq(count_events("\"snapshot\""), 2);
+    ck_assert_uint_eq(keel_output_last_snapshot(output), 40);
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+/* It had gone back, and was behind the lines on file, when its leader was killed. */
+START_TEST(who_takes_over_knows_what_was_gone_back_from_and_what_is_run_again)
+{
+    static const struct keel_job goes_back = {.ranks = 2, .spike = KEEL_SPIKE_BACK};
+    struct keel_output *output;
+    bool back;
+    begin("");
+    ck_ok(keel_output_open(directory, &goes_back, NULL, &output));
+    for (uint64_t step = 1; step <= 20; step++)
+        give_loss(output, step, 2.0F);
+    keel_output_close(output);
+    ck_ok(keel_output_open(directory, &goes_back, NULL, &output)); /* a life that computes 16 to 20 again */
+    ck_ok(keel_output_resume(output, 16));
+    give_loss(output, 16, 2.0F);
+    keel_output_close(output);
+    ck_ok(keel_output_take_over(directory, &goes_back, 1, 16, 0, &output));
+    for (uint64_t step = 16; step <= 20; step++)
+        give_loss(output, step, 2.0F);
+    ck_assert_uint_eq(count_events("\"restarted\""), 0);
+    give_loss(output, 21, 50.0F);
+    ck_assert_uint_eq(count_events("\"restarted\""), 1);
+    ck_assert_uint_eq(count_events("\"steps_again\":5"), 1);
+    ck_status(keel_output_spike(output, &back), KEEL_DIVERGED);
+    ck_assert(back);
+    keel_output_close(output);
+    ck_ok(keel_output_take_over(directory, &goes_back, 1, 16, 0, &output));
+    give_loss(output, 21, 50.0F);
+    ck_status(keel_output_spike(output, &back), KEEL_DIVERGED);
+    ck_assert(!back); /* the same bits twice */
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 /* A launcher that is killed between the line of a spike and its withdrawal leaves this. */
 static void begin_with_spike(void)
 {
@@ -284,6 +364,8 @@ END_TEST
 
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, who_takes_over_tells_each_note_and_each_snapshot_once);
+    tcase_add_test(tc, who_takes_over_knows_what_was_gone_back_from_and_what_is_run_again);
     tcase_add_test(tc, a_spike_that_a_killed_launcher_left_is_judged_again);
     tcase_add_test(tc, a_spike_on_file_stays_where_the_job_goes_on_through_it);
     tcase_add_test(tc, a_spike_that_does_not_come_again_was_a_fault);

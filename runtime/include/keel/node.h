@@ -33,6 +33,9 @@ enum {
     KEEL_NODE_TEXT_BYTES = 256
 };
 
+/* The detail with which an agent finishes (OK) whose node left: the run goes on. */
+#define KEEL_NODE_DRAINED "this node was drained: its agent ends, and the run goes on without it"
+
 #define KEEL_RANK_NONE UINT16_MAX
 
 /* One worker in the view. A rank is a stable name of a place in the run: active ranks are below
@@ -88,7 +91,8 @@ struct keel_step_record {
     X(SILENCE, "heartbeat-missed")                                                                           \
     X(STUCK, "no-progress")                                                                                  \
     X(JOIN, "join")                                                                                          \
-    X(FINISHED, "finished")
+    X(FINISHED, "finished")                                                                                  \
+    X(DRAINED, "drained")
 enum keel_cause {
 #define KEEL_CAUSE_ENUM(name, text) KEEL_CAUSE_##name,
     KEEL_CAUSE_TABLE(KEEL_CAUSE_ENUM)
@@ -122,6 +126,7 @@ struct keel_node_config {
     bool again;            /* another life of this node was in this run */
     bool takes_over;       /* launcher: in place of one that ended, with a larger incarnation; agents and
                               workers of the run live, and are kept */
+    uint64_t kept_step;    /* likewise: newest step of which a snapshot is committed; 0: none */
 };
 
 /* ---- events: what happened ----------------------------------------------------------------------------- */
@@ -141,7 +146,8 @@ enum keel_event_kind {
     KEEL_EVENT_WORKER_NOTE,    /* `local` has something to say for events.jsonl: JSON object in `data` */
     KEEL_EVENT_WORKER_FAILED,  /* `local` gives up: status in `value`, detail text in `data` */
     KEEL_EVENT_STOP,           /* the user asks for an orderly end (SIGINT) */
-    KEEL_EVENT_LEADER          /* agent: a process begins to lead, and has as long to be heard as any */
+    KEEL_EVENT_LEADER,         /* agent: a process begins to lead, and has as long to be heard as any */
+    KEEL_EVENT_DRAIN /* launcher: `node` is to leave the run in order (value 1), or to come back (0) */
 };
 
 struct keel_node_event {
@@ -161,6 +167,12 @@ struct keel_node_event {
 /* ---- environment: all effects -------------------------------------------------------------------------- */
 
 struct keel_bitset; /* control/bitset.h */
+
+enum keel_drain_news {
+    KEEL_DRAIN_LEFT,  /* its agent has ended */
+    KEEL_DRAIN_WAITS, /* it stays until others have come */
+    KEEL_DRAIN_OVER   /* it may come back, or stay */
+};
 
 struct keel_env {
     void *context;
@@ -208,6 +220,9 @@ struct keel_env {
     /* Leader: no plan is for so few as are left: no view begins before others come. `ranks` are there,
      * `fewest` have a plan. Once for each time. */
     void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
+    /* Launcher: what became of a node that is to leave (DRAIN). Of one that stays for now: `ranks` would be
+     * left without it, and the smallest plan is for `fewest`; once. NULL: nobody asks. */
+    void (*drain)(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest);
     /* Leader: a note of a worker arrived: each once while the same node leads, and an agent's in their
      * order. Lost are only those that an agent had not handed over when it died, or of more than 64
      * or 8 KiB that wait. */

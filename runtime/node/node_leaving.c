@@ -1,0 +1,78 @@
+/* node_leaving.c - nodes that are to leave the run in order (DRAIN), as who leads sees them.
+ *
+ * Owns when one may go: its members are evicted then as lost ones are, and their agent is told to end once no
+ * rank is there any more. That it is not started again is up to node_children.c. */
+#include "node_state.h"
+
+/* It is to leave, and no rank is there any more; a spare has nothing to hand over. */
+bool keel_leaving_may_go(const struct keel_node *node, uint16_t which)
+{
+    if (!keel_bitset_has(&node->leader->membership.leaving, which) || node->leader->awaiting_joins)
+        return false;
+    for (uint16_t i = 0; i < node->leader->active_count; i++)
+        if (node->view.members[i].node == which)
+            return false;
+    return true;
+}
+
+/* Its workers of the view and of those who wait for one. */
+static uint16_t workers_on(const struct keel_node *node, uint16_t which, bool *carries)
+{
+    const struct keel_verdict *verdict = &node->leader->verdict;
+    uint16_t count = 0;
+    *carries = false;
+    for (uint16_t i = 0; i < node->view.member_count; i++) {
+        const struct keel_member *member = &node->view.members[i];
+        if (member->node != which || keel_bitset_has(&verdict->gone, i) || keel_bitset_has(&verdict->done, i))
+            continue;
+        *carries = *carries || !member->spare;
+        count++;
+    }
+    for (uint16_t i = 0; i < verdict->join_count; i++)
+        count = (uint16_t)(count + (verdict->joins[i].node == which ? 1 : 0));
+    return count;
+}
+
+/* One after the other, where those who stay have a plan; and not before they have done a step in the present
+ * view, by which they have copies of what the last one that left had. */
+void keel_leaving_work(struct keel_node *node)
+{
+    struct keel_leader *leader = node->leader;
+    const struct keel_verdict *verdict = &leader->verdict;
+    struct keel_children *children = &node->children;
+    bool carries;
+    if (!node->config.launcher || children->drained_count == 0 || !keel_node_due(node, children->drain_ns))
+        return;
+    children->drain_ns = node->now_ns + node->times.beat_ns;
+    if (leader->awaiting_joins || leader->changing || leader->stopping || verdict->active_gone ||
+        keel_leader_has_delivered(node))
+        return;
+    uint32_t which = keel_bitset_next(&children->drained, 1);
+    while (which < KEEL_NODES_MAX && keel_bitset_has(&leader->membership.leaving, which))
+        which = keel_bitset_next(&children->drained, which + 1);
+    if (which >= KEEL_NODES_MAX)
+        return;
+    const uint32_t its = workers_on(node, (uint16_t)which, &carries);
+    const uint32_t all = (uint32_t)verdict->remaining + verdict->spares + verdict->join_count;
+    const uint16_t left = (uint16_t)(all - its);
+    if (carries && leader->front_step == 0)
+        return;
+    if (keel_view_seats(node->config.plans, node->config.rank_count, left) > 0) {
+        keel_bitset_add(&leader->membership.leaving, which);
+        leader->membership.changed = true;
+        keel_node_wake(node, node->now_ns);
+    } else if (!keel_bitset_has(&children->told, which)) {
+        keel_bitset_add(&children->told, which);
+        if (node->env->drain != NULL)
+            node->env->drain(node->env->context, (uint16_t)which, KEEL_DRAIN_WAITS, left,
+                             keel_leader_fewest_ranks(node));
+    }
+}
+
+void keel_leaving_drain(struct keel_node *node, uint16_t which, bool away)
+{
+    if (!away)
+        keel_bitset_remove(&node->leader->membership.leaving, which);
+    node->leader->membership.changed = true;
+    node->children.drain_ns = 0;
+}
