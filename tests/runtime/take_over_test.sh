@@ -16,7 +16,7 @@ begin() { # begin NAME: on three ranks, as $run
 lines() { { cat "$out/metrics.jsonl" 2>/dev/null || :; } | wc -l; }
 leads() { lock_holders "$out/run.lock"; }
 led() { grep -c '"event":"leader"' "$out/events.jsonl"; } # how many took over
-goes_on() { ! flock -n "$out/run.lock" true; }
+goes_on() { kill -0 $run 2>/dev/null || ! flock -n "$out/run.lock" true; } # also before it has its lock
 after() { # after N: more steps are there, or the run is over
     wanted=$(($(lines) + $1))
     while [ "$(lines)" -lt $wanted ] && goes_on; do sleep 0.02; done
