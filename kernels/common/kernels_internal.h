@@ -14,6 +14,7 @@
 #define KEEL_MODULE_TABLE(X)                                                                                 \
     X(elementwise)                                                                                           \
     X(gemm)                                                                                                  \
+    X(quantised)                                                                                             \
     X(attention)                                                                                             \
     X(rotary)                                                                                                \
     X(dropout)                                                                                               \

@@ -81,6 +81,52 @@ static enum keel_status gemm_exact(struct golden_run *run, const uint32_t *shape
     return gemm(run, exact);
 }
 
+/* Integers and scales that are made from their numbers, as the operation has them; NULL: no memory. */
+static uint32_t *quantised_words(const struct keel_gemm_quantised *op, uint64_t count)
+{
+    const uint32_t groups = op->group == 0 ? 1 : (op->k + op->group - 1) / op->group;
+    const uint64_t all = (uint64_t)op->n * op->k, scale_count = (uint64_t)op->n * groups;
+    int8_t *integers = NULL;
+    float *scales = NULL;
+    uint32_t *words = NULL;
+    if (keel_alloc(all, 1, &integers) == KEEL_OK &&
+        keel_alloc(scale_count, sizeof *scales, &scales) == KEEL_OK &&
+        keel_alloc(count, sizeof *words, &words) == KEEL_OK) {
+        for (uint64_t i = 0; i < all; i++) {
+            const uint32_t x = (uint32_t)(i + all) * UINT32_C(2654435761) >> (32 - op->bits);
+            integers[i] = (int8_t)((int32_t)x - (INT32_C(1) << (op->bits - 1)));
+        }
+        for (uint64_t i = 0; i < scale_count; i++)
+            scales[i] = (float)(1 + i % 97) * 0x1.23456p-9F;
+        keel_quantised_pack(op, integers, scales, words);
+    }
+    keel_free(integers);
+    keel_free(scales);
+    return words;
+}
+
+/* m, n, k, bits, group, whether there is a bias */
+static enum keel_status gemm_quantised(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_gemm_quantised op = {
+        .m = shape[0], .n = shape[1], .k = shape[2], .bits = shape[3], .group = shape[4]};
+    uint64_t count;
+    KEEL_TRY(keel_quantised_words(&op, &count));
+    uint32_t *words = quantised_words(&op, count);
+    if (words == NULL)
+        return KEEL_NO_MEMORY;
+    op.a = GOLDEN_FLOATS(run, "a", (uint64_t)op.m * op.k);
+    op.weights = golden_bytes(run, "weights", GOLDEN_INPUT, words, count * sizeof *words);
+    keel_free(words);
+    op.c = golden_output(run, "c", (uint64_t)op.m * op.n);
+    if (shape[5])
+        op.bias = GOLDEN_FLOATS(run, "bias", op.n);
+    const uint64_t workspace = keel_gemm_quantised_workspace_bytes(&op);
+    if (workspace > 0)
+        op.workspace = golden_scratch(run, "workspace", workspace);
+    return golden_ready(run) ? keel_op_gemm_quantised(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
 /* rows, n, k, flags, over k; of four groups the second is empty, and the last rows belong to none. */
 static enum keel_status gemm_grouped(struct golden_run *run, const uint32_t *shape)
 {
@@ -482,6 +528,12 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(gemm_grouped, gemm, "29x13x19-over-k", 0xb763a11d841f2f26, 29, 13, 19, ACCUMULATE, 1),
     GOLDEN_CASE(gemm_grouped, gemm, "7x97x5-over-k", 0xe0451387ced75ccd, 7, 97, 5, 0, 1),
     GOLDEN_CASE(gemm, gemm, "3*5x49x18-nt-padded", 0xdba11c0879b6fcb5, 5, 49, 18, 3, TB, 1),
+    GOLDEN_CASE(gemm_quantised, quantised, "1x1x1-4", 0xa633808a05db98c2, 1, 1, 1, 4, 0),
+    GOLDEN_CASE(gemm_quantised, quantised, "1x115x77-4-by-32-bias", 0x96acad9478154fe9, 1, 115, 77, 4, 32, 1),
+    GOLDEN_CASE(gemm_quantised, quantised, "2x37x70-8-bias", 0x1e9fd08eff326073, 2, 37, 70, 8, 0, 1),
+    GOLDEN_CASE(gemm_quantised, quantised, "3x17x9-8-by-4", 0xfeefa2d4352d4e00, 3, 17, 9, 8, 4),
+    GOLDEN_CASE(gemm_quantised, quantised, "7x16x130-4-by-64", 0x9a0ab3d234a18abe, 7, 16, 130, 4, 64),
+    GOLDEN_CASE(gemm_quantised, quantised, "19x35x67-4-bias", 0x48c85878907adf99, 19, 35, 67, 4, 0, 1),
     GOLDEN_CASE(bias_grad, layernorm, "1x1", 0x9398197ea3c42480, 1, 1),
     GOLDEN_CASE(bias_grad, layernorm, "70001x1", 0x506405b1d2bb47c8, 70001, 1),
     GOLDEN_CASE(bias_grad, layernorm, "7x67", 0x181556db386f1de8, 7, 67),

@@ -285,8 +285,9 @@ static void print_text(const struct eval *eval)
         printf(", %" PRIu64 " tokens", tokens);
     if (trained->quantise.bits > 0) {
         const struct keel_trained_quantised found = keel_trained_quantised(trained);
-        printf("\nweights     %s, %u of %u tensors", eval->own->trained.weights, found.tensors,
-               found.of_tensors);
+        printf("\nweights     %s, %u of %u tensors; %.6g MB on the device, %.6g as floats",
+               eval->own->trained.weights, found.tensors, found.of_tensors, (double)found.bytes / 1e6,
+               (double)found.of_bytes / 1e6);
     }
     if (trained->averages)
         printf("\nweights     their average, of decay %g", (double)trained->job.ema);
@@ -326,6 +327,7 @@ static void print_json(const struct eval *eval)
     keel_json_text(&json, "weights", eval->own->trained.weights);
     if (trained->averages)
         keel_json_real(&json, "ema", (double)trained->job.ema, DIGITS);
+    keel_json_number(&json, "weight_bytes", keel_trained_quantised(trained).bytes);
     keel_json_number(&json, "batches", eval->batches);
     keel_json_number(&json, "samples", samples_of(eval));
     keel_json_number(&json, "tokens", samples_of(eval) * keel_data_sample_tokens(trained->data));

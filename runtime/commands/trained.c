@@ -332,7 +332,7 @@ static enum keel_status load(struct keel_trained *trained, const char *identity)
         status = keel_fail(KEEL_INVALID, "--ema: the average of the weights begins with the first step, and "
                                          "this snapshot is of step 0");
     if (status == KEEL_OK)
-        status = keel_inference_load(trained->inference, snapshot, &config, &trained->quantise);
+        status = keel_inference_load(trained->inference, snapshot, &config);
     keel_trained_meter_hide(&meter);
     keel_snapshot_close(snapshot);
     return status;
@@ -366,6 +366,21 @@ static enum keel_status load_meant(struct keel_trained *trained, const char *ide
     }
 }
 
+static enum keel_status create_inference(struct keel_trained *trained)
+{
+    const struct keel_inference_config config = {.job = &trained->job,
+                                                 .data = trained->data,
+                                                 .device = keel_board_device(trained->board),
+                                                 .kernels = keel_board_kernels(trained->board),
+                                                 .stall_ns = trained->stall_ns,
+                                                 .decode = trained->decode,
+                                                 .prompt_rows = trained->prompt_rows,
+                                                 .averages = trained->averages,
+                                                 .quantise = trained->quantise,
+                                                 .only_decode = trained->only_decode};
+    return keel_inference_create(&config, &trained->inference);
+}
+
 enum keel_status keel_trained_open(struct keel_trained *trained, const struct keel_trained_options *options,
                                    const char *identity)
 {
@@ -375,21 +390,15 @@ enum keel_status keel_trained_open(struct keel_trained *trained, const struct ke
         return keel_fail(KEEL_INVALID,
                          "--ema: the run keeps no average of its weights (train.ema): leave it out");
     KEEL_TRY(open_device(trained, options));
-    const struct keel_inference_config config = {.job = &trained->job,
-                                                 .data = trained->data,
-                                                 .device = keel_board_device(trained->board),
-                                                 .kernels = keel_board_kernels(trained->board),
-                                                 .stall_ns = trained->stall_ns,
-                                                 .decode = trained->decode,
-                                                 .prompt_rows = trained->prompt_rows,
-                                                 .averages = options->ema,
-                                                 .only_decode = trained->only_decode};
-    KEEL_TRY(keel_inference_create(&config, &trained->inference));
+    KEEL_TRY(create_inference(trained));
     return load_meant(trained, identity);
 }
 
 enum keel_status keel_trained_reload(struct keel_trained *trained)
 {
+    keel_inference_destroy(trained->inference);
+    trained->inference = NULL;
+    KEEL_TRY(create_inference(trained));
     return load(trained, "");
 }
 
@@ -402,10 +411,14 @@ struct keel_trained_quantised keel_trained_quantised(const struct keel_trained *
         if (!keel_inference_weight(trained->inference, i, &param, &matrix))
             continue;
         const bool is_one = matrix.copies > 0 && trained->quantise.bits > 0;
+        const uint64_t count =
+            matrix.copies > 0 ? matrix.copies * matrix.inputs * matrix.outputs : param->count;
         found.of_tensors++;
-        found.of_numbers += param->count;
+        found.of_numbers += count;
         found.tensors += is_one;
-        found.numbers += is_one ? param->count : 0;
+        found.numbers += is_one ? count : 0;
+        found.bytes += param->count * sizeof(float);
+        found.of_bytes += count * sizeof(float);
     }
     return found;
 }

@@ -47,7 +47,7 @@ struct keel_trained {
     struct keel_inference *inference;
     struct keel_snapshot_info info; /* what was loaded */
     uint64_t stall_ns;
-    struct keel_quantise quantise; /* of weights, when they are loaded */
+    struct keel_quantise quantise; /* of weights, when the model is opened */
     uint32_t decode;               /* as struct keel_inference_config, with the next; for keel_trained_open */
     uint32_t prompt_rows;
     bool only_decode, averages; /* averages: --ema */
@@ -66,12 +66,14 @@ enum keel_status keel_trained_find_text(const struct keel_trained_options *optio
  * Blocks. MISMATCH: it is another job's. Errors as of boards, snapshots and keel_inference_create. */
 enum keel_status keel_trained_open(struct keel_trained *trained, const struct keel_trained_options *options,
                                    const char *identity);
-/* The weights of the same snapshot again, as `quantise` says now. Errors as before. Blocks. */
+/* The model and the weights of the same snapshot again, as `quantise` says now. Errors as before. Blocks. */
 enum keel_status keel_trained_reload(struct keel_trained *trained);
-/* How many of the model's tensors, and of their numbers, few bits stand for. */
+/* How many of the model's tensors, and of their numbers, few bits stand for; and what all take on the device,
+ * of what they would as floats. */
 struct keel_trained_quantised {
     uint32_t tensors, of_tensors;
     uint64_t numbers, of_numbers;
+    uint64_t bytes, of_bytes;
 };
 struct keel_trained_quantised keel_trained_quantised(const struct keel_trained *trained);
 /* Also after a failure. */

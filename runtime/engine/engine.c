@@ -77,6 +77,8 @@ static enum keel_status check_config(const struct keel_engine_config *config)
                          config->tensor_count, config->tensor_first, of);
     if (config->weights_of != NULL && config->training)
         return keel_fail(KEEL_INVALID, "engine: weights of another engine are not trained");
+    if (config->only_keeps && config->training)
+        return keel_fail(KEEL_INVALID, "engine: what only keeps keys and values is not trained");
     if ((config->windows || config->weight_windows) && !config->in_pieces)
         return keel_fail(KEEL_INVALID, "engine: gradients or weights in windows, which owners have, are "
                                        "wanted without pieces");

@@ -142,15 +142,29 @@ static enum keel_status split(const struct keel_engine *engine, struct keel_grap
     return keel_pass_lower(graph, cut);
 }
 
-/* It hands no gradient on: what lies before it would stay as it is, unsaid. */
-static enum keel_status refuse_decoding(const struct keel_graph *graph)
+/* What hands no gradient on: what lies before it would stay as it is, unsaid. */
+static enum keel_status refuse_evaluated(const struct keel_graph *graph)
 {
-    for (uint32_t i = 0; i < graph->node_count; i++)
-        if (graph->nodes[i].op == KEEL_OP_ATTENTION_DECODE)
-            return keel_fail(
-                KEEL_UNSUPPORTED,
-                "attention_decode: is for graphs that are evaluated, and has no gradient; train with "
-                "keel_graph_attention, over all tokens");
+    for (uint32_t i = 0; i < graph->node_count; i++) {
+        const struct keel_op *op = keel_op_row(graph->nodes[i].op);
+        if (op->instead != NULL)
+            return keel_fail(KEEL_UNSUPPORTED,
+                             "%s: is for graphs that are evaluated, and has no gradient; train with %s",
+                             op->name, op->instead);
+    }
+    return KEEL_OK;
+}
+
+/* Keys and values of all layers are kept then; what is behind would be read by nobody. */
+static enum keel_status cut_behind_kept(struct keel_graph *graph)
+{
+    uint32_t count = graph->node_count;
+    while (count > 0 && graph->nodes[count - 1].op != KEEL_OP_ATTENTION_DECODE)
+        count--;
+    if (count == 0)
+        return keel_fail(KEEL_INVALID, "engine: the graph keeps no keys and values (keel_graph_decode)");
+    graph->node_count = count;
+    graph->output = 0;
     return KEEL_OK;
 }
 
@@ -159,7 +173,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     struct keel_engine_program *train = &engine->train;
     struct keel_engine_program *eval = &engine->eval;
     if (engine->training)
-        KEEL_TRY(refuse_decoding(config->graph));
+        KEEL_TRY(refuse_evaluated(config->graph));
     KEEL_TRY(keel_graph_copy(config->graph, &train->graph));
     if (engine->training && config->storage == KEEL_F16)
         KEEL_TRY(add_loss_scale(train->graph, config->loss_scale));
@@ -171,7 +185,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     KEEL_TRY(dump(config, train, "train", 1, "autodiff"));
     KEEL_TRY(keel_layout_init(&engine->layout, train->graph, &engine->tensor, config->bucket_bytes,
                               engine->in_pieces));
-    if (engine->layout.trained_tiles == 0)
+    if (engine->training && engine->layout.trained_tiles == 0)
         return keel_fail(KEEL_INVALID, "the graph has no parameter to train%s",
                          engine->layout.moved_tiles < engine->layout.tile_count ? ": all are frozen" : "");
     if (engine->training) {
@@ -182,6 +196,8 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     KEEL_TRY(keel_graph_copy(config->graph, &eval->graph));
     KEEL_TRY(keel_pass_inference(eval->graph));
     KEEL_TRY(split(engine, eval->graph));
+    if (config->only_keeps)
+        KEEL_TRY(cut_behind_kept(eval->graph));
     KEEL_TRY(dump(config, eval, "eval", 1, "inference"));
     KEEL_TRY(finish_passes(config, eval, "eval", false));
     KEEL_TRY(keel_engine_plan_segments(engine, eval));

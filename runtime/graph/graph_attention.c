@@ -440,6 +440,7 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                           .rule = "btu,#bt,sc,#bt?->btW",
                                           .flops = "2bc",
                                           .infer_dims = infer_decode,
+                                          .instead = "keel_graph_attention, over all tokens",
                                           .describe = describe_attention,
                                           .emit = emit_decode},
     [KEEL_OP_ROTARY_DECODE - FIRST] = {.name = "rotary_decode",

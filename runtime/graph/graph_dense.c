@@ -219,6 +219,44 @@ static enum keel_status emit_by_transposed(struct keel_emit *emit, const struct 
                         (struct keel_gemm){.transpose_b = true, .k_slices = node->attributes.slices});
 }
 
+/* y = x W' + bias, with W' in few bits; the parameter has as many words as that takes. */
+static bool infer_quantised(struct keel_infer *infer)
+{
+    const struct keel_attributes *attributes = &infer->node->attributes;
+    const struct keel_gemm_quantised op = {.n = attributes->quantised.outputs,
+                                           .k = (uint32_t)infer->size['k'],
+                                           .bits = attributes->quantised.bits,
+                                           .group = attributes->quantised.group};
+    uint64_t words;
+    if (keel_quantised_words(&op, &words) != KEEL_OK)
+        return keel_infer_refuse(infer, "%.100s", keel_detail());
+    infer->size['N'] = op.n;
+    return words == infer->size['w'] || keel_infer_refuse(infer, "%u x %u in %u bits take %llu words", op.k,
+                                                          op.n, op.bits, (unsigned long long)words);
+}
+
+static void describe_quantised(const struct keel_ir_node *node, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, " bits=%u group=%u", node->attributes.quantised.bits,
+             node->attributes.quantised.group);
+}
+
+static enum keel_status emit_quantised(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const struct keel_gemm_quantised op = {.m = rows_of(emit, node->in[0]),
+                                           .n = node->attributes.quantised.outputs,
+                                           .k = width_of(emit, node->in[0]),
+                                           .bits = node->attributes.quantised.bits,
+                                           .group = node->attributes.quantised.group,
+                                           .a = buffer_of(emit, node->in[0]),
+                                           .weights = buffer_of(emit, node->in[1]),
+                                           .c = buffer_of(emit, node->out[0]),
+                                           .bias = buffer_of(emit, node->in[2]),
+                                           .workspace = emit->workspace};
+    need_workspace(emit, keel_gemm_quantised_workspace_bytes(&op));
+    return emit->measure ? KEEL_OK : keel_op_gemm_quantised(emit->kernels, &op, emit->list);
+}
+
 /* dx = dy table */
 static enum keel_status emit_transposed_dx(struct keel_emit *emit, const struct keel_ir_node *node)
 {
@@ -389,6 +427,15 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                        .split = "kn",
                                        .half = "01",
                                        .emit = emit_transposed_dw},
+    /* Operands: x, weights in few bits, bias. Only keel_pass_quantise makes it. */
+    [KEEL_OP_LINEAR_QUANTISED - FIRST] = {.name = "linear_quantised",
+                                          .rule = "*k,w,N?->*N",
+                                          .flops = "2*kN",
+                                          .split = "*",
+                                          .infer_dims = infer_quantised,
+                                          .describe = describe_quantised,
+                                          .instead = "weights in floats",
+                                          .emit = emit_quantised},
     [KEEL_OP_BIAS_GRAD -
         FIRST] = {.name = "bias_grad", .rule = "*n->+n", .split = "*n", .emit = emit_bias_grad},
     /* Operands: x, gamma, beta: the last, or both, may be absent. Results: y, mean, 1 / deviation. */

@@ -76,6 +76,9 @@ struct keel_attributes {
             uint32_t kernel[2] /* of a pool */, stride[2], pad[2], dilation[2], groups;
         } image;
         bool relu; /* of batch norm: only keel_pass_fuse sets it */
+        struct {
+            uint32_t outputs, bits, group;
+        } quantised; /* of linear_quantised: keel_pass_quantise sets it */
         enum keel_activation_kind activation;
         struct {
             enum keel_binary_kind kind;
@@ -246,6 +249,12 @@ struct keel_slice_run {
  * as its slices are, and KEEL_OP_EXCHANGE stands where it needs what others have. UNSUPPORTED names a split
  * that no kernel sums over, or that only a rank with all slices can compute. (pass_lower.c, lower_rank.c) */
 enum keel_status keel_pass_lower(struct keel_graph *graph, const struct keel_slice_run cut[KEEL_MESH_AXES]);
+
+/* quantise: products with this parameter have it in few bits, as keel_quantised_pack lays it out: its shape
+ * is [words] from then on, and it is frozen. Of a model's graph, before any other pass. *out false: something
+ * else than linear layers reads it, and nothing was changed. (pass_quantise.c) */
+enum keel_status keel_pass_quantise(struct keel_graph *graph, uint32_t param, uint32_t bits, uint32_t group,
+                                    bool *out);
 
 /* fuse: those of the fusions that are asked for. Same bits, whichever. */
 enum keel_fusions {

@@ -25,6 +25,7 @@ enum keel_op_id {
     KEEL_OP_LINEAR_TRANSPOSED,
     KEEL_OP_TRANSPOSED_DX,
     KEEL_OP_TRANSPOSED_DW,
+    KEEL_OP_LINEAR_QUANTISED,
     KEEL_OP_BIAS_GRAD,
     KEEL_OP_LAYERNORM,
     KEEL_OP_LAYERNORM_GRAD,
@@ -165,7 +166,9 @@ struct keel_op {
     bool (*move)(const struct keel_graph *, const struct keel_ir_node *, struct keel_axis_spec *split);
     /* of an operation that only moves elements, and so takes what is partial: how a
        split of its operands becomes that of the result; false: it does not */
-    bool scaled; /* a loss: its gradient is multiplied by emit->loss_scale */
+    bool scaled;         /* a loss: its gradient is multiplied by emit->loss_scale */
+    const char *instead; /* of an operation for evaluation alone, which hands no gradient on: what is trained;
+                            NULL: it may be in a graph that is trained */
     void (*grad)(struct keel_autodiff *, const struct keel_ir_node *);
     enum keel_status (*emit)(struct keel_emit *, const struct keel_ir_node *);
 };

@@ -15,9 +15,15 @@ struct keel_inference {
     struct keel_engine *decoder;  /* of one token more of `slots` texts; NULL: none */
     struct keel_engine *prompter; /* of `rows` tokens of prompts, by the decoder's weights; NULL: none */
     struct matrices {
-        struct keel_matrix *of; /* owned: by parameter; copies 0: none */
+        struct matrix {
+            struct keel_matrix is;   /* copies 0: none */
+            struct keel_shape shape; /* in snapshots */
+            bool frozen;             /* in the job */
+            bool packed;             /* the engine has it in few bits */
+        } * of;                      /* owned: by parameter */
         uint32_t count;
     } matrices, decoders; /* of the two that have weights */
+    struct keel_quantise quantise;
     uint32_t slots, rows;
     int32_t
         *kept; /* tokens whose keys and values slot 0 has, in keel_inference_generate: room for model.block */
@@ -28,15 +34,29 @@ struct keel_inference {
     uint64_t stall_ns;
 };
 
-static enum keel_status find_matrices(const struct keel_graph *graph, struct matrices *out)
+/* Whether products are those of floats in one chain, which alone those in few bits are, too. */
+static bool packs(const struct keel_inference *inference)
 {
-    if (out == NULL)
-        return KEEL_OK;
+    return inference->quantise.bits > 0 && inference->job->tensor <= 1 &&
+           inference->job->numerics == KEEL_CANONICAL;
+}
+
+/* The matrices of a model's graph, which has those of linear layers in few bits then, if it is to be. */
+static enum keel_status find_matrices(const struct keel_inference *inference, struct keel_graph *graph,
+                                      struct matrices *out)
+{
     KEEL_TRY(keel_alloc(graph->param_count, sizeof *out->of, &out->of));
     out->count = graph->param_count;
-    for (uint32_t i = 0; i < out->count; i++)
-        if (!keel_quantise_finds(graph, graph->params[i].name, &out->of[i]))
-            out->of[i].copies = 0;
+    for (uint32_t i = 0; i < out->count; i++) {
+        struct matrix *matrix = &out->of[i];
+        matrix->shape = keel_graph_shape(graph, graph->params[i].value);
+        matrix->frozen = graph->params[i].frozen;
+        if (!keel_quantise_finds(graph, graph->params[i].name, &matrix->is))
+            matrix->is.copies = 0;
+        else if (packs(inference))
+            KEEL_TRY(keel_pass_quantise(graph, i, inference->quantise.bits, inference->quantise.group,
+                                        &matrix->packed));
+    }
     return KEEL_OK;
 }
 
@@ -50,16 +70,19 @@ static enum keel_status build_engine(const struct keel_inference *inference,
                                         .tensor = job->tensor,
                                         .bucket_bytes = job->parallel.bucket_bytes,
                                         .weights_of = rows > 0 ? inference->decoder : NULL,
+                                        .only_keeps = rows > 0,
                                         .slot_wait_ns = from->stall_ns};
     struct keel_graph *graph;
+    struct matrices own = {.of = NULL};
     KEEL_TRY(keel_graph_create(&graph));
     config.graph = graph;
     enum keel_status status = slots > 0 ? keel_model_build_decode(graph, job, inference->data, slots, rows)
                                         : keel_model_build(graph, job, inference->data);
     if (status == KEEL_OK)
-        status = find_matrices(graph, out_matrices);
+        status = find_matrices(inference, graph, out_matrices != NULL ? out_matrices : &own);
     if (status == KEEL_OK)
         status = keel_engine_create(&config, out);
+    keel_free(own.of);
     keel_graph_destroy(graph);
     return status;
 }
@@ -103,6 +126,7 @@ enum keel_status keel_inference_create(const struct keel_inference_config *confi
     inference->job = config->job;
     inference->data = config->data;
     inference->stall_ns = config->stall_ns;
+    inference->quantise = config->quantise;
     inference->slots = config->decode;
     inference->rows = config->prompt_rows;
     inference->averages = config->averages;
@@ -132,46 +156,71 @@ void keel_inference_destroy(struct keel_inference *inference)
     keel_free(inference);
 }
 
-/* Rounding the weights of one engine. */
-struct rounding {
+/* The weights of one engine, in few bits. */
+struct quantising {
+    const struct keel_inference *inference;
     const struct keel_engine *engine;
     const struct matrices *matrices;
-    const struct keel_quantise *how;
 };
+
+static bool is_packed(void *context, uint32_t param, struct keel_engine_param *out)
+{
+    const struct quantising *of = context;
+    const struct matrix *matrix = param < of->matrices->count ? &of->matrices->of[param] : NULL;
+    if (matrix == NULL || !matrix->packed)
+        return false;
+    *out = (struct keel_engine_param){.name = keel_engine_param(of->engine, param)->name,
+                                      .dims = matrix->shape.dims,
+                                      .count = keel_shape_count(&matrix->shape),
+                                      .frozen = matrix->frozen};
+    memcpy(out->shape, matrix->shape.size, sizeof out->shape);
+    memcpy(out->whole, matrix->shape.size, sizeof out->whole);
+    return true;
+}
+
+static enum keel_status name_weight(const struct quantising *of, uint32_t param, enum keel_status status)
+{
+    char why[KEEL_DETAIL_BYTES];
+    if (status == KEEL_OK)
+        return status;
+    snprintf(why, sizeof why, "%.300s", keel_detail());
+    return keel_fail(status, "tensor %s: %s", keel_engine_param(of->engine, param)->name, why);
+}
+
+static enum keel_status pack_weight(void *context, uint32_t param, const float *values, void *out)
+{
+    const struct quantising *of = context;
+    return name_weight(
+        of, param, keel_quantise_pack(&of->inference->quantise, &of->matrices->of[param].is, values, out));
+}
 
 static enum keel_status round_weight(void *context, uint32_t param, float *values)
 {
-    const struct rounding *rounding = context;
-    const struct matrices *matrices = rounding->matrices;
-    if (param >= matrices->count || matrices->of[param].copies == 0)
+    const struct quantising *of = context;
+    if (param >= of->matrices->count || of->matrices->of[param].is.copies == 0)
         return KEEL_OK;
-    if (keel_quantise_round(rounding->how, &matrices->of[param], values) == KEEL_OK)
-        return KEEL_OK;
-    char why[KEEL_DETAIL_BYTES];
-    snprintf(why, sizeof why, "%.300s", keel_detail());
-    return keel_fail(KEEL_INVALID, "tensor %s: %s", keel_engine_param(rounding->engine, param)->name, why);
+    return name_weight(of, param,
+                       keel_quantise_round(&of->inference->quantise, &of->matrices->of[param].is, values));
 }
 
 static enum keel_status load_engine(struct keel_inference *inference, struct keel_engine *engine,
-                                    struct keel_snapshot *snapshot, const struct keel_load_config *config,
-                                    struct rounding rounding)
+                                    const struct matrices *matrices, struct keel_snapshot *snapshot,
+                                    const struct keel_load_config *config)
 {
-    rounding.engine = engine;
-    const struct keel_weights_change change = {.change = round_weight, .context = &rounding};
-    const bool changes = rounding.how != NULL && rounding.how->bits > 0;
-    return engine == NULL
-               ? KEEL_OK
-               : keel_weights_load(engine, snapshot, inference->averages, config, changes ? &change : NULL,
-                                   keel_deadline_after_ns(inference->stall_ns));
+    struct quantising of = {inference, engine, matrices};
+    const struct keel_weights_change change = {
+        .is_packed = is_packed, .pack = pack_weight, .change = round_weight, .context = &of};
+    return engine == NULL ? KEEL_OK
+                          : keel_weights_load(engine, snapshot, inference->averages, config,
+                                              inference->quantise.bits > 0 ? &change : NULL,
+                                              keel_deadline_after_ns(inference->stall_ns));
 }
 
 enum keel_status keel_inference_load(struct keel_inference *inference, struct keel_snapshot *snapshot,
-                                     const struct keel_load_config *config, const struct keel_quantise *how)
+                                     const struct keel_load_config *config)
 {
-    KEEL_TRY(load_engine(inference, inference->engine, snapshot, config,
-                         (struct rounding){.matrices = &inference->matrices, .how = how}));
-    return load_engine(inference, inference->decoder, snapshot, config,
-                       (struct rounding){.matrices = &inference->decoders, .how = how});
+    KEEL_TRY(load_engine(inference, inference->engine, &inference->matrices, snapshot, config));
+    return load_engine(inference, inference->decoder, &inference->decoders, snapshot, config);
 }
 
 uint32_t keel_inference_weight_count(const struct keel_inference *inference)
@@ -185,7 +234,7 @@ bool keel_inference_weight(const struct keel_inference *inference, uint32_t inde
     const struct matrices *all = inference->engine != NULL ? &inference->matrices : &inference->decoders;
     const uint32_t param = keel_engine_tile(any_engine(inference), index)->param;
     *out = keel_engine_param(any_engine(inference), param);
-    *out_matrix = param < all->count ? all->of[param] : (struct keel_matrix){.copies = 0};
+    *out_matrix = param < all->count ? all->of[param].is : (struct keel_matrix){.copies = 0};
     return !(*out)->kept;
 }
 

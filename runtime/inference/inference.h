@@ -25,6 +25,11 @@ struct keel_inference_config {
                              (keel_inference_decodes); 0: of none */
     uint32_t prompt_rows; /* tokens of prompts that are kept at once (keel_inference_keep); 0: none are */
     bool averages;        /* of a job with train.ema: what is loaded are those of the weights */
+    struct keel_quantise
+        quantise;     /* bits 0: weights are floats. Else those of products are what few bits stand
+                         for: linear layers have them as they are, and read as many bytes; those of
+                         convolutions and experts, of job.tensor above 1 and of other numerics than
+                         canonical are floats, rounded. The bits of results are the same */
     bool only_decode; /* and no text becomes longer than model.block, nor are there scores: nothing else is
                          made */
 };
@@ -40,18 +45,17 @@ enum keel_status keel_inference_create(const struct keel_inference_config *confi
                                        struct keel_inference **out);
 void keel_inference_destroy(struct keel_inference *inference);
 
-/* The weights of a snapshot, those of products rounded to what few bits stand for where `how` says so:
- * results then have the bits of products with these integers and scales, whose memory is still that of
- * floats. `how` may be NULL. Errors: as of keel_weights_load. Blocks. */
+/* The weights of a snapshot, in few bits if config.quantise says so. Errors: as of keel_weights_load. Blocks.
+ */
 enum keel_status keel_inference_load(struct keel_inference *inference, struct keel_snapshot *snapshot,
-                                     const struct keel_load_config *config, const struct keel_quantise *how);
+                                     const struct keel_load_config *config);
 
 /* A weight, in the order of the engine's parameters; false: it is of no model. *matrix: what
  * keel_quantise_finds says, copies 0 where it finds nothing. */
 uint32_t keel_inference_weight_count(const struct keel_inference *inference);
 bool keel_inference_weight(const struct keel_inference *inference, uint32_t index,
                            const struct keel_engine_param **out, struct keel_matrix *out_matrix);
-/* All of it, from the device. Blocks. */
+/* All of it, from the device: of one that is in few bits its words. Blocks. */
 enum keel_status keel_inference_read_weight(struct keel_inference *inference, uint32_t index, float *out);
 
 /* Over so many batches of the data's validation samples, evenly spread. `right_of`, `count_of` and `keep` as

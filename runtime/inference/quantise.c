@@ -3,6 +3,7 @@
 #include "ops.h"
 
 #include <float.h>
+#include <keel/kernels.h>
 #include <keel/memory.h>
 #include <math.h>
 #include <string.h>
@@ -154,4 +155,27 @@ enum keel_status keel_quantise_round(const struct keel_quantise *how, const stru
                                      float *weights)
 {
     return each_group(how, matrix, weights, NULL, NULL, weights);
+}
+
+enum keel_status keel_quantise_pack(const struct keel_quantise *how, const struct keel_matrix *matrix,
+                                    const float *weights, uint32_t *out)
+{
+    const struct keel_gemm_quantised like = {.n = (uint32_t)matrix->outputs,
+                                             .k = (uint32_t)matrix->inputs,
+                                             .bits = how->bits,
+                                             .group = how->group};
+    int8_t *integers = NULL;
+    float *scales = NULL;
+    KEEL_ASSERT(matrix->copies == 1);
+    enum keel_status status = keel_alloc(keel_size(matrix->outputs * matrix->inputs), 1, &integers);
+    if (status == KEEL_OK)
+        status = keel_alloc(keel_size(matrix->outputs * keel_quantise_groups(how, matrix)), sizeof *scales,
+                            &scales);
+    if (status == KEEL_OK)
+        status = keel_quantise(how, matrix, weights, integers, scales);
+    if (status == KEEL_OK)
+        keel_quantised_pack(&like, integers, scales, out);
+    keel_free(integers);
+    keel_free(scales);
+    return status;
 }

@@ -36,6 +36,10 @@ uint64_t keel_quantise_groups(const struct keel_quantise *how, const struct keel
  * INVALID: one is no finite number. */
 enum keel_status keel_quantise(const struct keel_quantise *how, const struct keel_matrix *matrix,
                                const float *weights, int8_t *out, float *out_scales);
+/* The same as the words of a product with weights in few bits (keel_quantised_pack), of one copy. Errors as
+ * before; NO_MEMORY. */
+enum keel_status keel_quantise_pack(const struct keel_quantise *how, const struct keel_matrix *matrix,
+                                    const float *weights, uint32_t *out);
 /* What these stand for, in place. */
 enum keel_status keel_quantise_round(const struct keel_quantise *how, const struct keel_matrix *matrix,
                                      float *weights);

@@ -82,6 +82,46 @@ static enum keel_status to_device(struct keel_engine *engine, const float *value
     return keel_queue_finish(queue, deadline_ns);
 }
 
+static bool is_packed(const struct keel_weights_change *change, uint32_t param, struct keel_engine_param *out)
+{
+    return change != NULL && change->is_packed(change->context, param, out);
+}
+
+/* One that the engine has in few bits, and snapshots as `param` says. */
+static enum keel_status load_packed(struct keel_snapshot *snapshot, const struct keel_load *load,
+                                    const struct keel_load_config *config,
+                                    const struct keel_weights_change *change, uint32_t param, float *out)
+{
+    enum keel_status status = keel_snapshot_load(snapshot, load, 1, config, NULL);
+    if (status == KEEL_NOT_FOUND)
+        status = keel_weights_say_missing(snapshot, load, 1);
+    return status == KEEL_OK ? change->pack(change->context, param, load->out, out) : status;
+}
+
+/* Behind those that were read as they are. */
+static enum keel_status change_all(const struct keel_engine *engine, struct keel_snapshot *snapshot,
+                                   bool averages, const struct keel_load_config *config,
+                                   const struct keel_weights_change *change, float *values)
+{
+    enum keel_status status = KEEL_OK;
+    for (uint32_t i = 0; i < keel_engine_tile_count(engine) && status == KEEL_OK; i++) {
+        const struct keel_tile *tile = keel_engine_tile(engine, i);
+        struct keel_engine_param packed;
+        float *floats = NULL;
+        if (keel_engine_param(engine, tile->param)->kept)
+            continue;
+        if (!is_packed(change, tile->param, &packed)) {
+            status = change->change(change->context, tile->param, values + tile->offset);
+            continue;
+        }
+        KEEL_TRY(keel_alloc(keel_size(packed.count), sizeof *floats, &floats));
+        const struct keel_load load = {.box = region_of(&packed, averages), .out = floats};
+        status = load_packed(snapshot, &load, config, change, tile->param, values + tile->offset);
+        keel_free(floats);
+    }
+    return status;
+}
+
 enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snapshot *snapshot, bool averages,
                                    const struct keel_load_config *config,
                                    const struct keel_weights_change *change, uint64_t deadline_ns)
@@ -97,8 +137,9 @@ enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snaps
     for (uint32_t i = 0; i < tiles && status == KEEL_OK; i++) {
         const struct keel_tile *tile = keel_engine_tile(engine, i);
         const struct keel_engine_param *param = keel_engine_param(engine, tile->param);
+        struct keel_engine_param packed;
         KEEL_ASSERT(tile->count == param->count);
-        if (!param->kept)
+        if (!param->kept && !is_packed(change, tile->param, &packed))
             loads[count++] =
                 (struct keel_load){.box = region_of(param, averages), .out = values + tile->offset};
     }
@@ -106,11 +147,8 @@ enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snaps
         status = keel_snapshot_load(snapshot, loads, count, config, NULL);
     if (status == KEEL_NOT_FOUND)
         status = keel_weights_say_missing(snapshot, loads, count);
-    for (uint32_t i = 0; i < tiles && status == KEEL_OK && change != NULL; i++) {
-        const struct keel_tile *tile = keel_engine_tile(engine, i);
-        if (!keel_engine_param(engine, tile->param)->kept)
-            status = change->change(change->context, tile->param, values + tile->offset);
-    }
+    if (status == KEEL_OK && change != NULL)
+        status = change_all(engine, snapshot, averages, config, change, values);
     if (status == KEEL_OK)
         status = to_device(engine, values, deadline_ns);
     keel_free(values);

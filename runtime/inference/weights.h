@@ -6,8 +6,14 @@
 #include <keel/ckpt.h>
 #include <keel/engine.h>
 
-/* Called for each weight that was read, before the device has it. */
+/* What becomes of weights that were read, before the device has them. */
 struct keel_weights_change {
+    /* Of a parameter that the engine has in few bits: true, with what it is in snapshots (name, shape, count,
+     * whether it is trained), */
+    bool (*is_packed)(void *context, uint32_t param, struct keel_engine_param *out);
+    /* and what the engine has of it, in its tile's room. */
+    enum keel_status (*pack)(void *context, uint32_t param, const float *values, void *out);
+    /* Each other one, in place. */
     enum keel_status (*change)(void *context, uint32_t param, float *values);
     void *context;
 };
@@ -31,8 +37,8 @@ enum keel_status keel_weights_say_missing(const struct keel_snapshot *snapshot, 
 
 /* Read all weights of the snapshot into those of an engine that has all slices, and whole, or with `averages`
  * what it has of what is trained under KEEL_WEIGHTS_EMA_PREFIX; what is the engine's own and no model's (the
- * loss scale) stays. `change` and `progress` may be NULL. Blocks. Errors:
- * those above and of keel_snapshot_load, NO_MEMORY. */
+ * loss scale) stays. What the engine has in few bits is in floats here one after the other. `change` and
+ * `progress` may be NULL. Blocks. Errors: those above and of keel_snapshot_load, NO_MEMORY. */
 enum keel_status keel_weights_load(struct keel_engine *engine, struct keel_snapshot *snapshot, bool averages,
                                    const struct keel_load_config *config,
                                    const struct keel_weights_change *change, uint64_t deadline_ns);

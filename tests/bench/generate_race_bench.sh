@@ -1,6 +1,6 @@
 #!/bin/sh
 # Text of a GPT-2 124M, float32, with keys and values kept: keel sample (one text) and keel serve (four at once) against
-# PyTorch. A prompt of 256 tokens, 64 more behind it, greedy. The programs run in turn; figures are medians over rounds. What
+# PyTorch; and one text by weights in 4 and 8 bits against Keel's own in float32. A prompt of 256 tokens, 64 more behind it, greedy. The programs run in turn; figures are medians over rounds. What
 # it obeys says racers/race.sh, and:
 #   RACE_RUN=DIR            a run of that model that is there; without it a step is trained, to have its weights
 # Both programs have as many processors as threads, the same. With one thread times are the processor's, which other programs
@@ -12,7 +12,7 @@ set -u
 PROMPT=256 TOKENS=64 TEXTS=4
 
 cores="taskset -c 0-$((threads - 1))"
-home=${RACE_RUN:-$work/run}
+home=${RACE_RUN:-$work/run} weights=
 
 model() { # weights that a step has made: what they are says nothing of the speed
     gpt_job texts 12 12 768 1024 50257 1 1 >"$work/job.conf"
@@ -25,7 +25,7 @@ model() { # weights that a step has made: what they are says nothing of the spee
 # processor PID: seconds that it has spent
 processor() { awk '{ print ($14 + $15) / 100 }' "/proc/$1/stat"; }
 # sample TOKENS PROMPT-FILE: seconds of processor
-sample() { spent $cores "$KEEL" sample "$home" --prompt-file "$2" --tokens "$1" --temperature 0 --json 4>&1 >"$work/json" 2>"$work/err"; }
+sample() { spent $cores "$KEEL" sample "$home" $weights --prompt-file "$2" --tokens "$1" --temperature 0 --json 4>&1 >"$work/json" 2>"$work/err"; }
 # keel_one: "race seconds-of-a-token seconds-of-the-prompt"
 keel_one() {
     all=$(sample $TOKENS "$work/prompt") || return 1
@@ -36,6 +36,7 @@ keel_one() {
     first=$(sample 1 "$work/prompt") && begin=$(sample 1 "$work/letter") || return 1
     echo "$all $first $begin" | awk -v n=$TOKENS '{ printf "race %f %f\n", ($1 - $2) / (n - 1), $2 - $3 }'
 }
+few() { weights="--weights $1"; keel_one; } # TYPE
 # keel_four: "race seconds-of-a-step 0", of those that have no prompt
 keel_four() {
     $cores "$KEEL" serve "$home" --port 0 --slots $TEXTS --json >"$work/served" 2>"$work/err" &
@@ -61,6 +62,7 @@ model || exit 1
 for _ in $(seq "$rounds"); do
     run keel one keel_one
     [ $peer = none ] || run torch one $cores "$PYTHON" "$racers/torch_generate.py" 1 $PROMPT $TOKENS "$threads"
+    for type in int8 int4; do run keel $type few $type; done
     run keel four keel_four
     [ $peer = none ] || run torch four $cores "$PYTHON" "$racers/torch_generate.py" $TEXTS 1 $TOKENS "$threads"
 done
@@ -68,4 +70,8 @@ theirs() { [ $peer = none ] && echo 0 || rate "$@"; } # AMOUNT FILE [COLUMN]
 line "text of gpt2-124m, one, $threads threads" "$(rate 1 "$work/keel.one")" tokens/s $peer "$(theirs 1 "$work/torch.one")" 1 more
 line "prompt of gpt2-124m, $PROMPT tokens, $threads threads" "$(rate $PROMPT "$work/keel.one" 2)" tokens/s $peer "$(theirs $PROMPT "$work/torch.one" 2)" 1 more
 line "text of gpt2-124m, $TEXTS at once, $threads threads" "$(rate $TEXTS "$work/keel.four")" tokens/s $peer "$(theirs $TEXTS "$work/torch.four")" 1 more
+for type in int8 int4; do
+    line "text of gpt2-124m, one, $type, $threads threads" "$(rate 1 "$work/keel.$type")" tokens/s float32 "$(rate 1 "$work/keel.one")" 1 more
+    line "prompt of gpt2-124m, $PROMPT tokens, $type, $threads threads" "$(rate $PROMPT "$work/keel.$type" 2)" tokens/s float32 "$(rate $PROMPT "$work/keel.one" 2)" 1 more
+done
 all_raced

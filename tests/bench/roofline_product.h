@@ -43,6 +43,35 @@ static enum keel_status build_few_turned(const struct row *row, struct keel_laun
     return append_few(row, true, list, work);
 }
 
+/* The same by weights in few bits, of which a scale for each 32 inputs, or for all. */
+static enum keel_status append_quantised(const struct row *row, uint32_t bits, uint32_t group,
+                                         struct keel_launch_list *list, struct work *work)
+{
+    const double m = (double)row->rows, n = (double)row->n, k = (double)row->k;
+    const struct keel_gemm_quantised op = {.m = (uint32_t)row->rows,
+                                           .n = (uint32_t)row->n,
+                                           .k = (uint32_t)row->k,
+                                           .bits = bits,
+                                           .group = group,
+                                           .a = pool[1],
+                                           .weights = pool[2],
+                                           .c = pool[0],
+                                           .workspace = pool[3]};
+    uint64_t words;
+    KEEL_TRY(keel_quantised_words(&op, &words));
+    *work =
+        (struct work){.stream = STREAM_READ, .bytes = 4 * (m * k + (double)words + m * n), .ops = m * n * k};
+    return keel_op_gemm_quantised(kernels, &op, list);
+}
+static enum keel_status build_int4(const struct row *row, struct keel_launch_list *list, struct work *work)
+{
+    return append_quantised(row, 4, 32, list, work);
+}
+static enum keel_status build_int8(const struct row *row, struct keel_launch_list *list, struct work *work)
+{
+    return append_quantised(row, 8, 0, list, work);
+}
+
 /* rows: tokens of each of four texts. Of the products only what the causal mask leaves, and no exponential;
  * each operand once, of which there are so many of the width of all heads. */
 static struct work attention_work(const struct row *row, int operands, int products)
@@ -77,6 +106,9 @@ static enum keel_status build_attention_grad(const struct row *row, struct keel_
 #define ROOFLINE_PRODUCT                                                                                     \
     BOTH("gemm", build_gemm, HIDDEN, WIDTH), {"gemm few", build_few, 1, 4 * HIDDEN, HIDDEN},                 \
         {"gemm few", build_few, 4, 4 * HIDDEN, HIDDEN}, {"gemm few", build_few, 8, 4 * HIDDEN, HIDDEN},      \
+        {"gemm int4", build_int4, 1, 4 * HIDDEN, HIDDEN}, {"gemm int4", build_int4, 4, 4 * HIDDEN, HIDDEN},  \
+        {"gemm int4", build_int4, 128, 4 * HIDDEN, HIDDEN},                                                  \
+        {"gemm int8", build_int8, 1, 4 * HIDDEN, HIDDEN}, {"gemm int8", build_int8, 4, 4 * HIDDEN, HIDDEN},  \
         {"gemm few, turned", build_few_turned, 1, VOCAB, WIDTH},                                             \
         {"gemm few, turned", build_few_turned, 4, VOCAB, WIDTH},                                             \
         {"gemm few, turned", build_few_turned, 8, VOCAB, WIDTH},                                             \

@@ -92,6 +92,7 @@ static enum keel_status append_concat(struct keel_kernels *kernels, const void *
     X(global_avg_pool_grad)                                                                                  \
     X(gemm)                                                                                                  \
     X(gemm_grouped)                                                                                          \
+    X(gemm_quantised)                                                                                        \
     X(bias)                                                                                                  \
     X(bias_grad)                                                                                             \
     X(layernorm)                                                                                             \
@@ -238,6 +239,10 @@ static const struct operation operations[] = {
     OP(gemm, "c:residual pre checksums", GEMM(T(gemm), )),
     OP(gemm_grouped, "c:residual pre checksums", GEMM(T(gemm_grouped), product.), N(T(gemm_grouped), groups),
        F(T(gemm_grouped), over_k), B(T(gemm_grouped), offsets)),
+    OP(gemm_quantised, "c workspace", N(T(gemm_quantised), m), N(T(gemm_quantised), n),
+       N(T(gemm_quantised), k), N(T(gemm_quantised), bits), O(T(gemm_quantised), group),
+       B(T(gemm_quantised), a), B(T(gemm_quantised), weights), B(T(gemm_quantised), c),
+       B(T(gemm_quantised), bias), B(T(gemm_quantised), workspace)),
     OP(gemm_check, "report", GEMM(gemm_check, product.), B(gemm_check, report), N(gemm_check, report_index)),
     OP(bias, "y:x", N(T(bias), rows), N(T(bias), n), B(T(bias), x), B(T(bias), bias), B(T(bias), y)),
     OP(bias_grad, "out", N(T(bias_grad), rows), N(T(bias_grad), n), B(T(bias_grad), x), B(T(bias_grad), out),

@@ -1,6 +1,7 @@
 /* engine_door_test.c - what an engine promises of graphs that are no transformer: inputs of any number and
  * type, several losses, statistics. */
 #include "harness.h"
+#include "ir.h"
 
 #include <keel/clock.h>
 #include <keel/engine.h>
@@ -255,6 +256,7 @@ START_TEST(what_is_for_evaluation_alone_is_not_trained)
         ck_ok(keel_model_gpt(rows, &block));
         config.graph = rows;
         config.weights_of = engine;
+        config.only_keeps = true;
         ck_status(keel_engine_create(&config, &prompter), sequences == 1 ? KEEL_OK : KEEL_INVALID);
         keel_graph_destroy(rows);
         if (sequences == 1)
@@ -262,13 +264,61 @@ START_TEST(what_is_for_evaluation_alone_is_not_trained)
                              keel_engine_flat(engine, KEEL_FLAT_WEIGHTS));
         else
             ck_assert_ptr_nonnull(strstr(keel_detail(), "has other parameters"));
+        if (sequences == 1) { /* whose logits nobody asks for: they are not computed */
+            struct keel_engine_facts all, kept;
+            keel_engine_facts(engine, &all);
+            keel_engine_facts(prompter, &kept);
+            ck_assert_uint_lt(kept.commands_eval + 6, all.commands_eval);
+            ck_assert_uint_eq(keel_engine_output_shape(prompter).dims, 0);
+        }
         if (sequences == 1)
             keel_engine_destroy(prompter);
     }
     config.graph = graph;
     config.training = true;
     ck_status(keel_engine_create(&config, &prompter), KEEL_INVALID);
+    config.weights_of = NULL;
+    ck_status(keel_engine_create(&config, &prompter), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "what only keeps keys and values is not trained"));
     keel_engine_destroy(engine);
+    keel_graph_destroy(graph);
+    keel_kernels_destroy(kernels);
+    keel_device_close(device);
+}
+END_TEST
+
+START_TEST(weights_in_few_bits_are_not_trained_and_take_their_words)
+{
+    struct keel_device *device = NULL;
+    struct keel_kernels *kernels = NULL;
+    struct keel_graph *graph = NULL;
+    struct keel_engine *engine = NULL;
+    const struct keel_gpt_config gpt = {
+        .layers = 1, .heads = 2, .width = 32, .block = 4, .vocab = 5, .batch = 1, .tied = true};
+    ck_ok(keel_device_open("host", NULL, &device));
+    ck_ok(keel_kernels_create(device, &kernels));
+    ck_ok(keel_graph_create(&graph));
+    ck_ok(keel_model_gpt(graph, &gpt));
+    uint32_t changed = 0, param = 0;
+    for (uint32_t i = 0; i < graph->param_count; i++) {
+        bool done;
+        ck_ok(keel_pass_quantise(graph, i, 4, 32, &done));
+        changed += done;
+        if (strcmp(graph->params[i].name, "h.0.mlp.c_fc.weight") == 0)
+            param = i;
+    }
+    ck_assert_uint_eq(changed, 4); /* the table of words is read by the embedding too */
+    struct keel_engine_config config = {
+        .device = device, .kernels = kernels, .graph = graph, .training = true};
+    ck_status(keel_engine_create(&config, &engine), KEEL_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "linear_quantised: is for graphs that are evaluated"));
+    config.training = false;
+    ck_ok(keel_engine_create(&config, &engine));
+    ck_assert_uint_eq(keel_engine_param(engine, param)->count, 128 * (1 + 32 / 8)); /* of 32 x 128 */
+    keel_engine_destroy(engine);
+    config.only_keeps = true;
+    ck_status(keel_engine_create(&config, &engine), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "the graph keeps no keys and values"));
     keel_graph_destroy(graph);
     keel_kernels_destroy(kernels);
     keel_device_close(device);
@@ -364,6 +414,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_input_that_is_absent_is_zeros);
     tcase_add_test(tc, statistics_lie_last_are_in_no_norm_and_follow_their_mean);
     tcase_add_test(tc, gradients_and_losses_are_means_over_the_microbatches_of_the_step);
+    tcase_add_test(tc, weights_in_few_bits_are_not_trained_and_take_their_words);
     tcase_add_test(tc, a_graph_without_anything_to_train_or_to_read_is_refused);
     tcase_add_test(tc, what_is_for_evaluation_alone_is_not_trained);
     tcase_add_test(tc, a_statistic_needs_a_momentum_and_nothing_of_a_trained_parameter);

@@ -94,6 +94,7 @@ timeout 60 "$KEEL" ckpt import "$root/rounded.safetensors" "$root/rounded" >"$ro
 evaluate "$root/rounded" --job "$root/one/job.conf" --json && cp "$root/log" "$root/first"
 evaluate "$root/one" --weights int8 --json
 check "they are those of the weights that they stand for, to the bit" '[ $was -eq 0 ] && [ "$(grep -o "\"loss_bits\":\"[0-9a-f]*\"" "$root/log")" = "$(grep -o "\"loss_bits\":\"[0-9a-f]*\"" "$root/first")" ]'
+check "in the memory of integers, but for a table that is an embedding too" [ "$(figure "$root/log" weight_bytes)" -lt "$(($(figure "$root/first" weight_bytes) * 2 / 3))" ]
 timeout 60 "$KEEL" sample "$root/one" --weights int4 --tokens 40 --temperature 0 --json >"$root/log" 2>"$root/errors"
 timeout 60 "$KEEL" sample "$root/one" --weights int4 --tokens 40 --temperature 0 --no-cache --json >"$root/first" 2>>"$root/errors"
 check "text is written by them" '[ $was -eq 0 ] && [ "$(sed "s/.*\"text\"//; s/\"cache.*//" "$root/log")" = "$(sed "s/.*\"text\"//; s/\"cache.*//" "$root/first")" ]'

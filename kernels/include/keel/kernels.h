@@ -241,6 +241,30 @@ uint64_t keel_gemm_planes_bytes(const struct keel_kernels *kernels, const struct
 enum keel_status keel_op_gemm(struct keel_kernels *kernels, const struct keel_gemm *op,
                               struct keel_launch_list *list);
 
+/* C = A W' (+ bias), where W is k x n in few bits: an integer q for each element, and a scale for each
+ * `group` of k of a column, of which the last may be shorter (Dettmers et al. 2022; Frantar et al. 2023). w'
+ * = (float)q * scale, rounded once; C has the bits that keel_op_gemm gives for w'. A is m x k and C m x n,
+ * rows behind each other. For evaluation: there is no gradient. INVALID: other bits; a group that 32 / bits
+ * does not divide. */
+struct keel_gemm_quantised {
+    uint32_t m, n, k;
+    uint32_t bits;                       /* 4 or 8 */
+    uint32_t group;                      /* 0: a scale for each column */
+    struct keel_buffer *a, *weights, *c; /* weights: keel_quantised_words of 32 bits, as keel_quantised_pack
+                                            lays them out */
+    struct keel_buffer *bias;            /* n, or NULL */
+    struct keel_buffer *workspace;       /* of that many bytes; may be NULL where they are 0 */
+};
+uint64_t keel_gemm_quantised_workspace_bytes(const struct keel_gemm_quantised *op);
+enum keel_status keel_op_gemm_quantised(struct keel_kernels *kernels, const struct keel_gemm_quantised *op,
+                                        struct keel_launch_list *list);
+/* How many words the weights take, of n, k, bits and group. INVALID as above. Pure. */
+enum keel_status keel_quantised_words(const struct keel_gemm_quantised *op, uint64_t *out);
+/* Integers [n, k], of `bits` each, and scales [n, groups] as so many words. The op is one that has them.
+ * Pure. */
+void keel_quantised_pack(const struct keel_gemm_quantised *of, const int8_t *integers, const float *scales,
+                         uint32_t *out);
+
 /* Products of a mixture of experts: rows are sorted by group, and offsets (int32, groups + 1, ascending from
  * 0, on the device) says that rows offsets[g] to offsets[g + 1] - 1 belong to group g. Groups may be empty;
  * offsets beyond the rows are cut there. In element order as keel_gemm. Rows of C (over_k false): y = x W_g

@@ -52,6 +52,8 @@ struct keel_engine_config {
     const struct keel_engine *weights_of; /* without training: read the weights, and keys and values, of this
                                              engine of the same parameters, which outlives the new one; not
                                              both at a time. NULL: weights of its own */
+    bool only_keeps;      /* without training: evaluate up to the last attention that keeps keys and values
+                             (keel_graph_decode), and nothing behind it: there is no output, and a loss of 0 */
     bool share_gradients; /* training: the gradients lie in memory that other ranks of this host read in
                              place (keel_shared_buffer), where the device takes it */
     bool in_pieces;       /* training: moments and updates are those of keel_engine_pieces alone */
