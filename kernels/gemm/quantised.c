@@ -87,7 +87,7 @@ static enum keel_status check(const struct keel_gemm_quantised *op)
         {"weights", op->weights, KEEL_BYTES(words, sizeof(uint32_t)), KEEL_READ},
         {"bias", op->bias, KEEL_BYTES(op->n, sizeof(float)), KEEL_OPTIONAL},
         {"C", op->c, KEEL_BYTES(op->m, op->n, sizeof(float)), KEEL_WRITTEN},
-        {"workspace", op->workspace, workspace, workspace > 0 ? KEEL_WRITTEN : KEEL_OPTIONAL});
+        {"workspace", op->workspace, workspace, workspace > 0 ? KEEL_WRITTEN : KEEL_WRITTEN | KEEL_OPTIONAL});
 }
 
 /* As quantised.cl has them. */
