@@ -148,6 +148,7 @@ static enum keel_status each_group(const struct keel_quantise *how, const struct
 enum keel_status keel_quantise(const struct keel_quantise *how, const struct keel_matrix *matrix,
                                const float *weights, int8_t *out, float *out_scales)
 {
+    KEEL_ASSERT(out != NULL && out_scales != NULL);
     return each_group(how, matrix, weights, out, out_scales, NULL);
 }
 
