@@ -11,7 +11,19 @@ static const struct keel_reader *reader_of(const struct keel_job *job)
 {
     const enum keel_model_kind kind = keel_job_data_kind(job);
     KEEL_ASSERT(kind < KEEL_MODEL_KIND_COUNT && readers[kind] != NULL);
-    return kind == KEEL_MODEL_DLRM && keel_job_reads_clicks(job) ? &keel_click_reader : readers[kind];
+    switch ((enum keel_data_format)job->format) { /* of which the model's own is one, where it says so */
+    case KEEL_DATA_CRITEO:
+    case KEEL_DATA_CSV:
+        return &keel_click_reader;
+    case KEEL_DATA_FOLDERS:
+        return &keel_folder_reader;
+    case KEEL_DATA_AUTO:
+    case KEEL_DATA_TEXT:
+    case KEEL_DATA_UINT16:
+    case KEEL_DATA_UINT32:
+    default:
+        return readers[kind];
+    }
 }
 
 static enum keel_status open_data(const struct keel_job *job, const struct keel_data_use *use,

@@ -202,27 +202,22 @@ static void close_images(struct keel_data *data)
 
 /* ---- batches ------------------------------------------------------------------------------------------- */
 
-struct view {
-    bool mirrored;
-    int32_t down, right; /* moved by */
-};
-
-static struct view draw_view(const struct keel_data *data, const struct images *images,
-                             const struct keel_sample *sample)
+struct keel_image_view keel_image_view(const struct keel_data *data, const struct keel_sample *sample,
+                                       bool flip, uint32_t shift)
 {
-    struct view view = {.mirrored = false};
+    struct keel_image_view view = {.mirrored = false};
     if (sample->validation)
         return view;
     uint64_t key = keel_data_draw(data->seed, AUGMENT_STREAM, sample->number);
-    uint32_t ways = 2 * images->shift + 1;
-    view.mirrored = images->flip && (keel_data_draw(key, 0, 0) >> 63) != 0;
-    view.down = (int32_t)keel_data_below(keel_data_draw(key, 0, 1), ways) - (int32_t)images->shift;
-    view.right = (int32_t)keel_data_below(keel_data_draw(key, 0, 2), ways) - (int32_t)images->shift;
+    uint32_t ways = 2 * shift + 1;
+    view.mirrored = flip && (keel_data_draw(key, 0, 0) >> 63) != 0;
+    view.down = (int32_t)keel_data_below(keel_data_draw(key, 0, 1), ways) - (int32_t)shift;
+    view.right = (int32_t)keel_data_below(keel_data_draw(key, 0, 2), ways) - (int32_t)shift;
     return view;
 }
 
 static void copy_image(const struct images *images, const struct keel_idx *from, uint64_t item,
-                       struct view view, float *out)
+                       struct keel_image_view view, float *out)
 {
     int32_t height = (int32_t)images->height, width = (int32_t)images->width;
     uint64_t first = item * images->height * images->width * images->channels;
@@ -244,24 +239,24 @@ static enum keel_status fill_image(const struct keel_data *data, const struct ke
     const struct images *images = data->own;
     const struct set *set = &images->sets[sample->validation ? VAL : TRAIN];
     uint64_t elements = (uint64_t)images->height * images->width * images->channels;
-    copy_image(images, &set->images, sample->item, draw_view(data, images, sample),
+    copy_image(images, &set->images, sample->item, keel_image_view(data, sample, images->flip, images->shift),
                (float *)inputs[0] + slot * elements);
     ((int32_t *)inputs[1])[slot] = set->labels.elements[sample->item];
     return KEEL_OK;
 }
 
-static uint32_t class_of(void *const *inputs, uint32_t row)
+uint32_t keel_image_class_of(void *const *inputs, uint32_t row)
 {
     return (uint32_t)((const int32_t *)inputs[1])[row];
 }
 
-static bool is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)
+bool keel_image_is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes)
 {
-    return keel_data_highest(logits, classes) == class_of(inputs, row);
+    return keel_data_highest(logits, classes) == keel_image_class_of(inputs, row);
 }
 
 const struct keel_reader keel_image_reader = {.open = open_images,
                                               .close = close_images,
                                               .fill = fill_image,
-                                              .is_right = is_right,
-                                              .class_of = class_of};
+                                              .is_right = keel_image_is_right,
+                                              .class_of = keel_image_class_of};

@@ -56,8 +56,8 @@ struct keel_data {
     X(KEEL_MODEL_DLRM, keel_teacher_reader)                                                                  \
     X(KEEL_MODEL_VIT, keel_image_reader)                                                                     \
     X(KEEL_MODEL_PLUGIN, keel_plugin_data_reader)
-/* The same kind of samples, where data.format names a log of clicks. */
-extern const struct keel_reader keel_click_reader;
+/* The same kinds of samples, where data.format names logs of clicks, or folders of images. */
+extern const struct keel_reader keel_click_reader, keel_folder_reader;
 #define KEEL_READER_DECLARED(kind, reader) extern const struct keel_reader reader;
 KEEL_READERS(KEEL_READER_DECLARED)
 
@@ -76,6 +76,17 @@ enum keel_status keel_click_check_rows(const struct keel_job *job);
 void keel_click_declare(struct keel_data *data, const struct keel_job *job);
 bool keel_click_is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes);
 uint32_t keel_click_class_of(void *const *inputs, uint32_t row);
+
+/* What readers of images share (data_images.c): how a sample is seen, as it is to validate with; and its
+ * label. */
+struct keel_image_view {
+    bool mirrored;
+    int32_t down, right; /* moved by */
+};
+struct keel_image_view keel_image_view(const struct keel_data *data, const struct keel_sample *sample,
+                                       bool flip, uint32_t shift);
+bool keel_image_is_right(void *const *inputs, uint32_t row, const float *logits, uint32_t classes);
+uint32_t keel_image_class_of(void *const *inputs, uint32_t row);
 
 /* Where a logit is the highest, the first of equals. */
 uint32_t keel_data_highest(const float *logits, uint32_t classes);

@@ -133,21 +133,22 @@ static const struct keel_ini_key keys[] = {
     {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: categories of a feature in one sample, at most"},
     {"data", "path", KEEL_INI_TEXT, FIELD(path), KEEL_JOB_TEXT, 1, 0, NULL, FREE,
-     "to train on: a text, or token files, where DIR/*.bin names several; images: directory of IDX files; "
-     "dlrm: a log of clicks, where data.format names one"},
-    {"data", "val_path", KEEL_INI_TEXT, FIELD(val_path), "", 0, 0, NULL, OF_MODELS(TEXT | DLRM),
+     "to train on: a text, or token files, where DIR/*.bin names several; images: directory of IDX files, "
+     "or of folders of images; dlrm: a log of clicks, where data.format names one"},
+    {"data", "val_path", KEEL_INI_TEXT, FIELD(val_path), "", 0, 0, NULL, OF_MODELS(TEXT | DLRM | IMAGES),
      "to validate with, as data.path; empty: the share of data.path that data.val_fraction says"},
-    {"data", "format", KEEL_INI_CHOICE, FIELD(format), "auto", 0, 0, "auto|text|uint16|uint32|criteo|csv",
-     OF_MODELS(TEXT | DLRM),
+    {"data", "format", KEEL_INI_CHOICE, FIELD(format), "auto", 0, 0,
+     "auto|text|uint16|uint32|criteo|csv|folders", OF_MODELS(TEXT | DLRM | IMAGES),
      "of data.path and data.val_path: text; uint16, uint32: token files, whose own header wins; auto: uint16 "
      "where the name ends in .bin, else text. dlrm: criteo: label, whole numbers and hexadecimal categories "
-     "between tabs; csv: label, numbers and categories between commas; auto: samples are drawn"},
+     "between tabs; csv: label, numbers and categories between commas; auto: samples are drawn. Images: "
+     "folders: of PNG and JPEG, one for each class; auto: IDX files"},
     {"data", "vocab", KEEL_INI_TEXT, FIELD(vocabulary), "char", 1, 0, NULL, BITS | OF_MODELS(TEXT),
      "char: the bytes that occur in the text; byte: all 256; bpe:tokenizer.json or "
      "bpe:vocab.json,merges.txt: "
      "tokens of GPT-2's byte-level BPE, into which a text is encoded first"},
     {"data", "val_fraction", KEEL_INI_FLOAT, FIELD(val_fraction), "0.1", 0, 0.9, NULL,
-     BITS | OF_MODELS(TEXT | DLRM),
+     BITS | OF_MODELS(TEXT | DLRM | IMAGES),
      "share at the end of data.path kept for validation, where there is no data.val_path"},
     {"data", "samples", KEEL_INI_U64, FIELD(samples), "262144", 1, STEP_MAX, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: samples of the synthetic training set"},
@@ -155,6 +156,9 @@ static const struct keel_ini_key keys[] = {
      "mirror every second training image, drawn by sample and pass"},
     {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS | OF_MODELS(IMAGES),
      "move training images by up to so many pixels, likewise"},
+    {"data", "image_size", KEEL_INI_U32, FIELD(image_size), "224", 8, 1024, NULL,
+     BITS | LATER | OF_MODELS(IMAGES),
+     "folders: an image is the square in its middle, of so many pixels a side"},
     {"train", "steps", KEEL_INI_U64, FIELD(steps), "300", 0, STEP_MAX, NULL, FREE,
      "optimizer steps of the run; 0: evaluate the newest snapshot, or the first weights, and end"},
     {"train", "microbatches", KEEL_INI_U32, FIELD(microbatches), "1", 1, MICROBATCHES_MAX, NULL, BITS,
@@ -431,29 +435,29 @@ enum keel_model_kind keel_job_data_kind(const struct keel_job *job)
     return job->plugin != NULL ? kinds[job->plugin->entry->data] : (enum keel_model_kind)job->kind;
 }
 
-bool keel_job_reads_clicks(const struct keel_job *job)
-{
-    return job->format == KEEL_DATA_CRITEO || job->format == KEEL_DATA_CSV;
-}
-
-/* A file of clicks, of tokens or none; and keys of the files that there are. */
+/* data.format is one of the model's, and keys of files that are read are there where such are. */
 static enum keel_status check_format(const struct keel_job *job)
 {
-    static const char *const names[] = {"val_path", "val_fraction"};
-    const bool clicks = keel_job_data_kind(job) == KEEL_MODEL_DLRM, reads = keel_job_reads_clicks(job);
+    enum { TOKENS = 1 << KEEL_DATA_TEXT | 1 << KEEL_DATA_UINT16 | 1 << KEEL_DATA_UINT32 };
+    enum { CLICKS = 1 << KEEL_DATA_CRITEO | 1 << KEEL_DATA_CSV, FOLDERS = 1 << KEEL_DATA_FOLDERS };
+    static const char *const names[] = {"val_path", "val_fraction", "image_size"};
+    const enum keel_model_kind kind = keel_job_data_kind(job);
+    const bool clicks = kind == KEEL_MODEL_DLRM, images = (IMAGES & 1U << kind) != 0;
+    const bool set = job->format != KEEL_DATA_AUTO;
     char value[KEEL_INI_VALUE_BYTES];
     print_value(find_key(job, "data", "format"), job, value);
-    if (clicks != reads && job->format != KEEL_DATA_AUTO)
+    if (set && ((clicks ? CLICKS : images ? FOLDERS : TOKENS) & 1 << job->format) == 0)
         return keel_fail(KEEL_INVALID, "data.format = %s: %s is wanted by this model", value,
-                         clicks ? "criteo, csv, or auto for samples that are drawn"
-                                : "text, uint16 or uint32");
-    for (size_t i = 0; clicks && !reads && i < sizeof names / sizeof names[0]; i++)
+                         clicks   ? "criteo, csv, or auto for samples that are drawn"
+                         : images ? "folders, or auto for IDX files"
+                                  : "text, uint16 or uint32");
+    for (size_t i = 0; (clicks || images) && !set && i < sizeof names / sizeof names[0]; i++)
         if (!is_default(find_key(job, "data", names[i]), job))
             return keel_fail(KEEL_INVALID,
-                             "data.%s says nothing where samples are drawn: give data.format = "
-                             "criteo or csv, or leave it out",
-                             names[i]);
-    if (reads && !is_default(find_key(job, "data", "samples"), job))
+                             "data.%s says nothing where data.format = auto: give data.format = %s, or leave "
+                             "it out",
+                             names[i], clicks ? "criteo or csv" : "folders");
+    if (clicks && set && !is_default(find_key(job, "data", "samples"), job))
         return keel_fail(KEEL_INVALID, "data.samples = %llu says nothing where data.format = %s is read",
                          (unsigned long long)job->samples, value);
     return KEEL_OK;

@@ -33,7 +33,8 @@ enum keel_data_format {
     KEEL_DATA_UINT16,
     KEEL_DATA_UINT32,
     KEEL_DATA_CRITEO,
-    KEEL_DATA_CSV
+    KEEL_DATA_CSV,
+    KEEL_DATA_FOLDERS
 };
 
 enum keel_model_kind {
@@ -109,9 +110,10 @@ struct keel_job {
     uint32_t format;                  /* enum keel_data_format */
     char vocabulary[KEEL_PATH_BYTES]; /* data.vocab, "" is "char": keel_job_vocab */
     float val_fraction;
-    uint64_t samples; /* dlrm: that the teacher labels for training */
-    bool flip;        /* images: every second one mirrored, by sample and pass */
-    uint32_t shift;   /* images: moved by so many pixels at most */
+    uint64_t samples;    /* dlrm: that the teacher labels for training */
+    bool flip;           /* images: every second one mirrored, by sample and pass */
+    uint32_t shift;      /* images: moved by so many pixels at most */
+    uint32_t image_size; /* of folders: pixels a side */
     /* [train] */
     uint64_t steps;        /* 0: evaluate what there is */
     uint32_t microbatches; /* per shard and step */
@@ -249,9 +251,6 @@ bool keel_job_read_factor(char *text, float *out);
 enum keel_vocab_kind keel_job_vocab(const struct keel_job *job, const char **out_files);
 /* Bytes of a token in files of data.path without a header of their own; 0: it is a text (data.format). */
 uint32_t keel_job_token_width(const struct keel_job *job);
-
-/* Whether data.format is one of logs of clicks. */
-bool keel_job_reads_clicks(const struct keel_job *job);
 
 /* The plug-in that model.kind names, whose keys are in job->settings, else NULL. */
 const struct keel_model_plugin *keel_job_plugin(const struct keel_job *job);
