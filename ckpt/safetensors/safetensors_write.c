@@ -160,6 +160,8 @@ static enum keel_status split_path(struct writing *w)
                          path);
     snprintf(w->directory, sizeof w->directory, "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1,
              slash == NULL ? "." : path);
+    if (keel_disk_stat(AT_FDCWD, w->directory, &info, 0) != 0 && errno == ENOENT)
+        return keel_fail(KEEL_NOT_FOUND, "%s: no such directory, for %s: make it first", w->directory, name);
     snprintf(w->stem, sizeof w->stem, "%.*s", (int)(named - SUFFIX_BYTES), name);
     return KEEL_OK;
 }

@@ -210,6 +210,8 @@ enum keel_status keel_file_replace(const char *path, const void *data, uint64_t 
         return keel_fail(KEEL_LIMIT, "%s: path longer than %d bytes", path, KEEL_PATH_BYTES);
     keel_disk_unlink(AT_FDCWD, temporary, 0); /* left by an earlier process of the same number */
     int fd = keel_disk_open(AT_FDCWD, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (fd < 0 && errno == ENOENT)
+        return keel_fail(KEEL_NOT_FOUND, "%s: its directory is not there: make it first", path);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: cannot be created", temporary);
     enum keel_status status = keel_pwrite_all(fd, data, bytes, 0, temporary);

@@ -331,7 +331,8 @@ static void print_text(const struct export *export)
         printf("%s: %u of %u weights, %" PRIu64 " of %" PRIu64 " numbers\n", weights, found.tensors,
                found.of_tensors, found.numbers, found.of_numbers);
     if (!export->scored) {
-        printf("there are no validation data to say what they are worth\n");
+        if (!export->own->no_eval)
+            printf("there are no validation data to say what they are worth\n");
         return;
     }
     print_scores("float32", &export->plain);

@@ -87,6 +87,38 @@ def try_onnx(what, run, images, wanted):
     far(what + ", onnxruntime", session.run(None, {session.get_inputs()[0].name: images})[0], wanted)
 
 
+def gradients(name, data, model_keys, model, images):
+    """A step of plain SGD at rate 1 takes the gradient off the weights: Keel's beside torch's, tensor by tensor."""
+    job, run = write_job(name, data, model_keys), os.path.join(root, name)
+    with open(job) as old:
+        text = old.read()
+    with open(job, "w") as out:
+        out.write(text.replace("batch = 2", f"batch = {len(images)}\noptimizer = sgd\nmomentum = 0\nlr = 1\ndecay = constant\n"
+                               "clip = 0\nweight_decay = 0").replace("[data]", "shards = 1\n[data]"))
+    model.save_pretrained(run + "-before")
+    come_in(job, run, run + "-before/model.safetensors")
+    keel_run("run", job, "--out", run)
+    keel_run("ckpt", "export", run, run + "-after/", "--names", "torch")
+    exact = copy.deepcopy(model).double().train()
+    torch.nn.functional.cross_entropy(exact(images.double()).logits, torch.arange(len(images))).backward()
+    with torch.no_grad():
+        for p in exact.parameters():
+            p.copy_(p.grad)
+    exact.save_pretrained(run + "-gradient")
+    before, after, wanted = (load_file(f"{run}-{of}/model.safetensors") for of in ("before", "after", "gradient"))
+    if after.keys() != wanted.keys():
+        sys.exit(f"{name}: other tensors")
+    worst = 0.0
+    for key in wanted:
+        norm, weight = wanted[key].double().norm().item(), before[key].double()
+        found = (weight - after[key].double() - wanted[key].double()).norm().item()
+        lost = weight.norm().item() * 2**-24  # what float32 drops of a weight less its gradient
+        worst = max(worst, (found - lost) / max(norm, 1e-6))  # keys' biases have none, but for rounding
+    print(f"{name}: gradients {worst:.1e} of a tensor's norm")
+    if not worst < 1e-4:
+        sys.exit(f"{name}: gradients are others")
+
+
 def resnets():
     data, images = make_images("pictures", 64, 64)
     for depth in DEPTHS:
@@ -111,10 +143,6 @@ def resnets():
             sys.exit(name + ": other tensors came back")
         far(name + " out", ours, run_model(fresh, images))
         try_onnx(name, run, images.numpy(), wanted)
-    keel_run("run", job, "--out", run)
-    keel_run("ckpt", "export", run, run + "-trained/", "--names", "torch")
-    fresh.load_state_dict(load_file(run + "-trained/model.safetensors"), strict=True)
-    far(name + " trained by Keel, out", logits_of(run), run_model(fresh, images))
 
 
 def vit():
@@ -138,6 +166,7 @@ def vit():
         sys.exit(f"vit: keys: {info}")
     far("vit out", ours, run_model(fresh, images))
     try_onnx("vit", run, images.numpy(), run_model(model, images))
+    gradients("vit-step", data, "kind = vit\nlayers = 3\nheads = 4\nwidth = 48\nhidden = 80\npatch = 8\nvocab = 10\n", model, images)
 
 
 resnets()

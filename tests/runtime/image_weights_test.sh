@@ -99,8 +99,8 @@ refused "torch's layouts of a text" 4 "no tensor is a convolution's" ckpt import
 refused "names that there are not" 2 "keel, gpt2 or torch is wanted" ckpt export "$root/deep" "$root/x/" --names tensorflow
 refused "another ending" 2 "a name that ends in .onnx is wanted" export "$root/deep" "$root/deep.bin" --format onnx --no-eval
 refused "a file that is there" 2 "is there already; --force replaces it" export "$root/deep" "$root/deep.onnx" --format onnx --no-eval
-refused "a folder that is not there" 3 "$root/none" export "$root/deep" "$root/none/deep.onnx" --format onnx --no-eval
-refused "the same of weights" 3 "$root/none" export "$root/deep" "$root/none/deep.safetensors" --no-eval
+refused "a folder that is not there" 3 "none/deep.onnx: its directory is not there: make it first" export "$root/deep" "$root/none/deep.onnx" --format onnx --no-eval
+refused "the same of weights" 3 "none/: no such directory, for deep.safetensors: make it first" export "$root/deep" "$root/none/deep.safetensors" --no-eval
 refused "few bits" 2 "leave out --weights" export "$root/deep" "$root/few.onnx" --format onnx --weights int8
 
 if [ -n "${KEEL_PYTHON:-}" ] && "$KEEL_PYTHON" -c 'import torchvision, transformers, safetensors' 2>/dev/null; then

@@ -86,6 +86,20 @@ for name in ("grouped", "tied"):
     if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]: sys.exit("keys: %s" % info)
     near(name + " out", json.load(open(root + "/" + name + ".json"))["loss"], loss(model, 24))
     if json.load(open(root + "/" + name + ".text"))["tokens"] != greedy(model, b"the quick ", 14): sys.exit(name + ": another text")
+    try:
+        import onnx, onnxruntime
+    except ImportError:
+        continue
+    file = root + "/" + name + ".onnx"
+    subprocess.run([keel, "export", root + "/" + name, file, "--format", "onnx", "--no-eval"], check=True, stdout=subprocess.DEVNULL)
+    onnx.checker.check_model(file, full_check=True)
+    ids = torch.tensor([list(kept[n * 31:][:24]) for n in range(3)])
+    with torch.no_grad():
+        wanted = model(ids).logits.double().numpy()
+    found = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]).run(None, {"ids": ids.numpy()})[0]
+    difference = abs(found - wanted).max() / abs(wanted).max()
+    print(name, "out as ONNX, under onnxruntime:", difference)
+    if not difference < 1e-5: sys.exit(name + ": onnxruntime has other logits")
 for name in ("grouped", "tied"):
     model = LlamaForCausalLM(LlamaConfig.from_pretrained(root + "/" + name + "-hf"))
     with torch.no_grad():
