@@ -14,6 +14,7 @@
 #include <string.h>
 
 enum { DIGITS = 6 };
+static const uint64_t look_ns = 100 * KEEL_NS_PER_MS;
 
 static const struct keel_command_kind status_kind, attach_kind, stop_kind;
 static const struct keel_command_kind *const kinds[] = {&status_kind, &attach_kind, &stop_kind,
@@ -43,7 +44,7 @@ static void print_text(const char *directory, const struct keel_run_look *look)
 {
     printf("%s: %s", directory, keel_run_state_name(look->state));
     if (look->pid != 0)
-        printf(", process %" PRIu64, look->pid);
+        printf(", process %" PRIu64 "%s%s", look->pid, look->host[0] != '\0' ? " of " : "", look->host);
     if (look->state == KEEL_RUN_KILLED)
         printf(" without a word; the same command resumes it");
     if (look->state == KEEL_RUN_FAILED || look->state == KEEL_RUN_STOPPED)
@@ -75,6 +76,8 @@ static void print_json(const char *directory, const struct keel_run_look *look)
     keel_json_text(&json, "state", keel_run_state_name(look->state));
     if (look->pid != 0)
         keel_json_number(&json, "pid", look->pid);
+    if (look->host[0] != '\0')
+        keel_json_text(&json, "host", look->host);
     if (look->state != KEEL_RUN_GOES_ON && look->state != KEEL_RUN_KILLED) {
         keel_json_text(&json, "status", keel_status_name(look->status));
         keel_json_text(&json, "detail", look->detail);
@@ -206,6 +209,24 @@ static enum keel_status stop_leader(const char *directory, uint64_t wait_ns, uin
     return status == KEEL_NOT_FOUND ? KEEL_OK : status; /* it ended before it was told */
 }
 
+/* Who leads is elsewhere, and looks into the store. */
+static enum keel_status stop_led(const char *directory, uint64_t wait_ns, uint64_t deadline_ns)
+{
+    struct keel_run_led led;
+    if (!keel_run_is_led(directory, &led))
+        return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
+    KEEL_TRY(keel_remote_leader_ask_stop(led.store, led.leader.run));
+    while (keel_run_is_led(directory, &led)) {
+        if (keel_remaining_ns(deadline_ns) == 0)
+            return keel_fail(KEEL_TIMEOUT,
+                             "%s: process %ld of %s was asked to end, and still runs after %" PRIu64
+                             " s; wait longer (--wait 30m, or 90s)",
+                             directory, led.leader.pid, led.leader.host, wait_ns / KEEL_NS_PER_S);
+        keel_sleep_until_ns(keel_deadline_after_ns(look_ns));
+    }
+    return KEEL_OK;
+}
+
 static enum keel_status stop(const struct keel_command *command)
 {
     const struct stop_options *options = keel_command_own(command);
@@ -216,6 +237,9 @@ static enum keel_status stop(const struct keel_command *command)
     do /* one that was killed meanwhile has another in its place, which may not know of it */
         status = stop_leader(command->operands[0], options->wait_ns, deadline_ns);
     while (status == KEEL_OK);
+    if (status == KEEL_NOT_FOUND &&
+        stop_led(command->operands[0], options->wait_ns, deadline_ns) == KEEL_TIMEOUT)
+        return KEEL_TIMEOUT;
     return status == KEEL_NOT_FOUND ? say(command) : status; /* it has ended, which is what was asked for */
 }
 

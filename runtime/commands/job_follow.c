@@ -100,14 +100,37 @@ static void print_step(struct follow *follow)
 
 /* ---- following ----------------------------------------------------------------------------------------- */
 
+/* Where who leads writes. A node of another host has files of its own, which are read from their beginning.
+ */
+static enum keel_status turn_to(struct follow *follow, const char *directory, bool anew)
+{
+    char events[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(events, directory, "events.jsonl"));
+    if (strcmp(events, follow->events.path) == 0)
+        return KEEL_OK;
+    keel_run_tail_close(&follow->events);
+    keel_run_tail_close(&follow->metrics);
+    KEEL_TRY(keel_run_tail_open(&follow->events, directory, "events.jsonl"));
+    KEEL_TRY(keel_run_tail_open(&follow->metrics, directory, "metrics.jsonl"));
+    if (anew)
+        follow->events.at = follow->metrics.at = 0;
+    return KEEL_OK;
+}
+
 static enum keel_status follow_to_end(struct follow *follow, const char *directory)
 {
+    struct keel_run_led led = {.folder = ""};
     struct keel_process process = {.pidfd = -1};
     enum keel_status found = keel_run_find(directory, &process); /* on another host there is none */
     enum keel_status status = KEEL_OK;
     while (status == KEEL_OK) {
-        const bool held = keel_launch_is_locked(directory); /* before: what it says as it ends is told too */
-        status = keel_run_tail_read(&follow->events, take_event, follow);
+        /* Before: what it says as it ends is told too. */
+        const bool elsewhere = keel_run_is_led(directory, &led),
+                   held = elsewhere || keel_launch_is_locked(directory);
+        if (held)
+            status = turn_to(follow, elsewhere ? led.folder : directory, elsewhere);
+        if (status == KEEL_OK)
+            status = keel_run_tail_read(&follow->events, take_event, follow);
         if (status == KEEL_OK)
             status = keel_run_tail_read(&follow->metrics, take_metric, follow);
         print_step(follow);
@@ -136,9 +159,7 @@ enum keel_status keel_job_follow(const char *directory, bool quiet)
     follow->quiet = quiet;
     follow->terminal = isatty(STDOUT_FILENO) == 1;
     follow->steps = look.steps;
-    enum keel_status status = keel_run_tail_open(&follow->events, directory, "events.jsonl");
-    if (status == KEEL_OK)
-        status = keel_run_tail_open(&follow->metrics, directory, "metrics.jsonl");
+    enum keel_status status = turn_to(follow, directory, false);
     if (status == KEEL_OK)
         status = follow_to_end(follow, directory);
     keel_run_tail_close(&follow->events);

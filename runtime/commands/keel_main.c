@@ -1,5 +1,4 @@
 /* keel_main.c - the one binary: picks the subcommand, each of which lives in its room. */
-#include "agent.h"
 #include "eval_cmd.h"
 #include "export_cmd.h"
 #include "import_cmd.h"
@@ -7,6 +6,7 @@
 #include "plan_cmd.h"
 #include "plugin_try.h"
 #include "run_cmd.h"
+#include "run_led.h"
 #include "run_lives.h"
 #include "sample_cmd.h"
 #include "serve_cmd.h"
@@ -39,7 +39,7 @@ static const struct command commands[] = {
     {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
     {"net", keel_net_main, "who waits for whom; check and measure the network"},
     {"board", keel_board_main, "bring up, prove, measure and list boards"},
-    {"agent", keel_agent_main, "one node of a run, on another host: dials in"},
+    {"agent", keel_led_agent_main, "one node of a run, on another host: dials in"},
     {"lead", keel_lead_main, NULL},
     {"worker", keel_worker_main, NULL},
     {KEEL_PLUGIN_TRY_COMMAND, keel_plugin_try_main, NULL},

@@ -4,10 +4,14 @@
 #include "drains.h"
 #include "drill.h"
 #include "encode_text.h"
+#include "job_follow.h"
 #include "jsonl.h"
 #include "plugin_try.h"
+#include "remote_leader.h"
 #include "report.h"
+#include "run_led.h"
 #include "run_lives.h"
+#include "run_look.h"
 #include "run_plan.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -23,6 +27,8 @@
 
 /* Options that this file takes; those of the first are written as overrides. */
 enum taken { RANKS, NODES, SPARES, SAMPLE, SET = KEEL_RUN_MADE_COUNT, DRILL, RESUME, PASSES_OFF, PASSED_ON };
+enum { LEASE_TIMEOUTS = 4 }; /* so long after who led a node does; five without one end all agents */
+static const uint64_t leader_look_ns = 100 * KEEL_NS_PER_MS;
 _Static_assert((int)SAMPLE + 1 == (int)KEEL_RUN_MADE_COUNT, "those that make overrides come first");
 
 /* ---- arguments ----------------------------------------------------------------------------------------- */
@@ -220,7 +226,8 @@ static bool is_over(struct keel_run *run)
 {
     bool asks_for_the_end = run->job.steps > 0 && run->drill_count == 0 && !run->prepare_only &&
                             (run->resume == NULL || strcmp(run->resume, "auto") == 0);
-    if (!asks_for_the_end || !is_of_this_job(run) || keel_launch_is_locked(run->directory))
+    if (!asks_for_the_end || !is_of_this_job(run) ||
+        (run->locks.run_fd < 0 && keel_launch_is_locked(run->directory)))
         return false;
     return keel_output_read_end(run->directory, &run->last) == KEEL_OK && run->last.step >= run->job.steps &&
            is_there(run, "report.html") && sample_is_there(run) &&
@@ -383,6 +390,55 @@ static void tell_encoding(void *context, const char *path, uint64_t done_bytes, 
     printf("data: %s: %" PRIu64 " of %" PRIu64 " MB encoded (%.0f%%)\n", path, done_bytes / 1000000,
            bytes / 1000000, 100.0 * (double)done_bytes / (double)bytes);
     fflush(stdout);
+}
+
+/* Its launcher was killed a moment ago, and a node has so long to lead. */
+static bool may_yet_be_led(const struct keel_run *run)
+{
+    struct keel_run_look look;
+    return run->job.holders > 1 && keel_run_look_at(run->directory, &look) == KEEL_OK &&
+           look.state == KEEL_RUN_KILLED && look.age_s < LEASE_TIMEOUTS * run->job.timeout_s;
+}
+
+/* A run that goes on without its launcher is watched until it is over. */
+static enum keel_status follow_led(const struct keel_run *run, const char *store)
+{
+    struct keel_remote_leader leader;
+    if (may_yet_be_led(run))
+        printf("%s: its launcher was killed just now: waits until a node leads, or none does\n",
+               run->directory);
+    fflush(stdout);
+    while (!keel_remote_leader_lives(store, run->job.timeout_s, &leader) && may_yet_be_led(run))
+        keel_sleep_until_ns(keel_deadline_after_ns(leader_look_ns));
+    while (keel_remote_leader_lives(store, run->job.timeout_s, &leader)) {
+        printf("%s: the run goes on without its launcher, led by node %u on %s (process %ld): this command "
+               "follows it to "
+               "its end, an interrupt ends it alone; keel job stop ends the run\n",
+               run->directory, leader.node, leader.host, leader.pid);
+        KEEL_TRY(keel_job_follow(run->directory, false));
+    }
+    return KEEL_OK;
+}
+
+/* Nodes of other hosts led this run after its launcher had ended (cluster.holders): what they wrote comes
+ * here. */
+static enum keel_status take_led(struct keel_run *run)
+{
+    char store[KEEL_PATH_BYTES];
+    bool taken;
+    uint64_t differing;
+    KEEL_TRY(keel_run_store_root(run, store));
+    if (!keel_path_exists(store) || keel_launch_is_locked(run->directory)) /* that is refused below */
+        return KEEL_OK;
+    KEEL_TRY(follow_led(run, store));
+    KEEL_TRY(hold_directory(run));
+    KEEL_TRY(keel_led_take(run->directory, store, &taken, &differing));
+    if (differing > 0)
+        return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
+                         differing, run->directory);
+    if (taken && keel_report_write(run->directory) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "no report: %s", keel_detail());
+    return KEEL_OK;
 }
 
 /* Read the data once here: a missing or short file is told before processes start. */
@@ -572,6 +628,7 @@ static enum keel_status prepare(struct keel_run *run)
     KEEL_TRY(check_drills(run));
     KEEL_TRY(name_directory(run));
     keep_schedule(run);
+    KEEL_TRY(take_led(run));
     KEEL_TRY(check_data(run));
     if (run->over)
         return KEEL_OK;

@@ -1,6 +1,7 @@
 /* run_lives.c - see run_lives.h. */
 #include "run_lives.h"
 #include "jsonl.h"
+#include "remote_leader.h"
 #include "report.h"
 #include "succession.h"
 #include <inttypes.h>
@@ -18,15 +19,20 @@
 enum { LISTED_MAX = 256, LIVES_MAX = 3 };
 #define NO_STEP UINT64_MAX
 
+enum keel_status keel_run_store_root(const struct keel_run *run, char out[KEEL_PATH_BYTES])
+{
+    if (run->job.snapshot_store[0] == '\0')
+        return keel_path_join(out, run->directory, "ckpt");
+    memcpy(out, run->job.snapshot_store, KEEL_PATH_BYTES);
+    return KEEL_OK;
+}
+
 /* NULL in *out: nothing is there yet. */
 enum keel_status keel_run_open_store(const struct keel_run *run, struct keel_store **out)
 {
     char root[KEEL_PATH_BYTES];
     *out = NULL;
-    if (run->job.snapshot_store[0] != '\0')
-        memcpy(root, run->job.snapshot_store, sizeof root);
-    else
-        KEEL_TRY(keel_path_join(root, run->directory, "ckpt"));
+    KEEL_TRY(keel_run_store_root(run, root));
     struct keel_store_config config = {
         .root = root, .run = run->job.name, .read_only = true, .key_file = keel_job_key_file(&run->job)};
     enum keel_status status = keel_path_exists(root) ? keel_store_open(&config, out) : KEEL_OK;
@@ -236,6 +242,22 @@ static bool is_early(const struct keel_run *run, const struct keel_output *outpu
     return keel_output_end_step(output) < run->job.steps;
 }
 
+/* Where another led at the end of this life, or before. Is one still there, from whom this host is cut off,
+ * they stay with it. */
+static enum keel_status take_led(const struct keel_run *run, struct keel_output *output)
+{
+    struct keel_remote_leader leader;
+    char root[KEEL_PATH_BYTES], why[KEEL_DETAIL_BYTES];
+    snprintf(why, sizeof why, "%s", keel_detail());
+    if (run->job.holders > 1) {
+        KEEL_TRY(keel_run_store_root(run, root));
+        if (!keel_remote_leader_lives(root, run->job.timeout_s, &leader))
+            KEEL_TRY(keel_output_take_led(output, root));
+    }
+    keel_detail_set(why); /* of how the life ended */
+    return KEEL_OK;
+}
+
 /* One life. DONE is said when all steps are: whoever dies behind that takes his share of the last snapshot
  * with him, and *again says that it is to be made once more. */
 static enum keel_status live(struct keel_run *run, struct keel_output *output, const char *resume,
@@ -272,6 +294,7 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
     run->takes_over = false; /* another life is one of our own */
     if (run->left)
         return status;
+    KEEL_TRY(take_led(run, output));
     enum keel_status spiked = keel_output_spike(output, again);
     if (*again && signalled) {
         *again = false;

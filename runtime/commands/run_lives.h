@@ -40,6 +40,8 @@ struct keel_run {
 /* An option for workers, and its value. LIMIT. */
 enum keel_status keel_run_pass_on(struct keel_run *run, const char *name, const char *value);
 
+/* Where its snapshots are. */
+enum keel_status keel_run_store_root(const struct keel_run *run, char out[KEEL_PATH_BYTES]);
 /* NULL in *out: nothing is there yet. */
 enum keel_status keel_run_open_store(const struct keel_run *run, struct keel_store **out);
 /* Is the end of the run durable? It is when it was to be: snapshot.every = 0 asks for nothing. Snapshots up

@@ -194,9 +194,78 @@ static enum keel_status look_at_files(const char *directory, struct keel_run_loo
     return KEEL_OK;
 }
 
+/* Where the snapshots of a run are that others may lead. */
+static bool find_store(const char *directory, char store[KEEL_PATH_BYTES], double *timeout_s)
+{
+    char path[KEEL_PATH_BYTES];
+    struct keel_job *job;
+    if (keel_path_join(path, directory, "job.conf") != KEEL_OK || !keel_path_exists(path) ||
+        keel_alloc(1, sizeof *job, &job) != KEEL_OK)
+        return false;
+    bool moves = keel_job_load(path, NULL, 0, job) == KEEL_OK && job->holders > 1;
+    if (moves && job->snapshot_store[0] != '\0')
+        memcpy(store, job->snapshot_store, sizeof job->snapshot_store);
+    else
+        moves = moves && keel_path_join(store, directory, "ckpt") == KEEL_OK;
+    *timeout_s = job->timeout_s;
+    keel_free(job);
+    return moves;
+}
+
+bool keel_run_is_led(const char *directory, struct keel_run_led *out)
+{
+    double timeout_s;
+    return find_store(directory, out->store, &timeout_s) &&
+           keel_remote_leader_lives(out->store, timeout_s, &out->leader) &&
+           keel_remote_leader_path(out->store, out->leader.folder, out->folder) == KEEL_OK;
+}
+
+static enum keel_status see_folder(void *context, const char *name)
+{
+    char *last = context; /* names begin with the time, and come in order */
+    if (strchr(name, '-') != NULL && strlen(name) < KEEL_PATH_BYTES)
+        memcpy(last, name, strlen(name) + 1);
+    return KEEL_OK;
+}
+
+/* Of nodes that led and do not any more: the folder of the last, which `keel run` has not taken in yet. */
+static bool was_led(const char *directory, char folder[KEEL_PATH_BYTES])
+{
+    char store[KEEL_PATH_BYTES], all[KEEL_PATH_BYTES], last[KEEL_PATH_BYTES] = "";
+    double timeout_s;
+    return find_store(directory, store, &timeout_s) &&
+           keel_path_join(all, store, KEEL_REMOTE_LEADER_FOLDER) == KEEL_OK && keel_path_exists(all) &&
+           keel_dir_list(all, see_folder, last) == KEEL_OK && last[0] != '\0' &&
+           keel_path_join(folder, all, last) == KEEL_OK;
+}
+
+/* Its lines are the newest; of what it has not told yet those of the directory are. */
+static void look_at_led(const char *folder, struct keel_run_look *look)
+{
+    struct keel_run_look its = {.step = 0};
+    if (look_at_files(folder, &its) != KEEL_OK)
+        return;
+    look->state = its.state;
+    look->status = its.status;
+    memcpy(look->detail, its.detail, sizeof look->detail);
+    if (its.step > look->step) {
+        look->step = its.step;
+        look->loss = its.loss;
+        look->step_s = its.step_s;
+        look->age_s = its.age_s;
+    }
+    if (its.view > look->view) {
+        look->view = its.view;
+        look->ranks = its.ranks;
+        look->spares = its.spares;
+    }
+    look->snapshot = its.snapshot > look->snapshot ? its.snapshot : look->snapshot;
+}
+
 enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *out)
 {
     struct keel_run_look look = {.step = 0};
+    struct keel_run_led led = {.folder = ""};
     struct keel_job *job;
     char path[KEEL_PATH_BYTES];
     struct keel_lock_words words;
@@ -209,6 +278,14 @@ enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *o
         if (keel_lock_read(path, &words))
             look.pid = (uint64_t)words.pid;
         look.state = KEEL_RUN_GOES_ON;
+    }
+    if (keel_run_is_led(directory, &led)) {
+        look_at_led(led.folder, &look);
+        look.state = KEEL_RUN_GOES_ON;
+        look.pid = (uint64_t)led.leader.pid;
+        snprintf(look.host, sizeof look.host, "%s", led.leader.host);
+    } else if (!held && was_led(directory, led.folder)) {
+        look_at_led(led.folder, &look);
     }
     KEEL_TRY(keel_path_join(path, directory, "job.conf"));
     KEEL_TRY(keel_alloc(1, sizeof *job, &job));

@@ -563,7 +563,7 @@ static void on_step(void *context, const struct keel_step_record *record)
     keel_output_write_held(output, record->step);
     if (record->step > last_written(output)) {
         const bool is_new = record->step > keel_output_last_step(output);
-        if (record->step > last_written(output) + 1)
+        if (record->step > last_written(output) + 1 && !output->moves)
             tell_hole(output, last_written(output) + 1, record->step - 1);
         if (keel_output_remember(output, seen) == KEEL_OK)
             write_metric(output, record);
@@ -608,8 +608,11 @@ static void begin_incident(struct keel_output *output, const struct keel_inciden
 /* What a change of the leader cost: so long nobody could be replaced, and no snapshot committed. */
 static void tell_leader(struct keel_output *output)
 {
-    char detail[64];
-    snprintf(detail, sizeof detail, "process %ld leads the run", (long)getpid());
+    char detail[128], host[65] = "";
+    if (output->moves && gethostname(host, sizeof host - 1) != 0)
+        host[0] = '\0';
+    snprintf(detail, sizeof detail, "process %ld%s%s leads the run", (long)getpid(),
+             host[0] != '\0' ? " of " : "", host);
     keel_output_event(output, "leader",
                       json_pack("{s:I, s:I, s:f, s:s}", "process", (json_int_t)getpid(), "step",
                                 (json_int_t)keel_output_last_step(output), "seconds",

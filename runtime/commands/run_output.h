@@ -46,6 +46,11 @@ enum keel_status keel_output_take_over(const char *directory, const struct keel_
 void keel_output_found_snapshot(struct keel_output *output, uint64_t step, uint64_t attempt);
 /* The newest that was told of in this life of the run; 0: none. */
 uint64_t keel_output_last_snapshot(const struct keel_output *output);
+/* For a node that leads on another host than the launcher's: into files of its own, with no line yet. */
+enum keel_status keel_output_lead(const char *directory, const struct keel_job *job, uint64_t heard_ns,
+                                  struct keel_output **out);
+/* What such nodes wrote into `store` comes into the files (run_led.h). Between lives. */
+enum keel_status keel_output_take_led(struct keel_output *output, const char *store);
 
 /* Which plans the run has: the event `plans`, and a line. */
 void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_table *plans);

@@ -2,6 +2,7 @@
  * and to see how it ended. */
 #include "drill.h"
 #include "run_fields.h"
+#include "run_led.h"
 #include "run_locks.h"
 #include "run_output_state.h"
 #include <inttypes.h>
@@ -71,6 +72,7 @@ static enum keel_status open_output(const char *directory, const struct keel_job
     KEEL_TRY(keel_alloc(1, sizeof *output, &output));
     output->job = job;
     output->lock_fd = lock_fd;
+    output->moves = job->holders > 1;
     output->started_ns = keel_now_ns();
     output->last_drill_ns = keel_drill_last_ns(directory);
     output->early = (struct keel_early_stop){.patience = job->patience, .min_delta = job->min_delta};
@@ -253,6 +255,57 @@ enum keel_status keel_output_take_over(const char *directory, const struct keel_
     output->quiet = isatty(STDOUT_FILENO) != 0;
     *out = output;
     return KEEL_OK;
+}
+
+/* ---- other hosts lead ---------------------------------------------------------------------------------- */
+
+enum keel_status keel_output_lead(const char *directory, const struct keel_job *job, uint64_t heard_ns,
+                                  struct keel_output **out)
+{
+    KEEL_TRY(open_output(directory, job, 0, out));
+    (*out)->heard_ns = heard_ns;
+    (*out)->commit_ns = keel_now_ns();
+    return KEEL_OK;
+}
+
+/* The files are other ones now: what was open is closed once they are. */
+static enum keel_status open_again(struct keel_output *output)
+{
+    struct keel_jsonl *metrics = output->metrics, *events = output->events;
+    output->seen_count = output->lines = 0;
+    output->metrics = output->events = NULL;
+    const enum keel_status status = open_files(output);
+    if (status != KEEL_OK) {
+        keel_jsonl_close(output->metrics);
+        output->metrics = metrics;
+        output->events = events;
+        return status;
+    }
+    keel_jsonl_close(metrics);
+    keel_jsonl_close(events);
+    return KEEL_OK;
+}
+
+enum keel_status keel_output_take_led(struct keel_output *output, const char *store)
+{
+    bool taken;
+    uint64_t differing;
+    keel_output_write_held(output, UINT64_MAX);
+    KEEL_TRY(keel_jsonl_sync(output->metrics));
+    KEEL_TRY(keel_jsonl_sync(output->events));
+    enum keel_status status = keel_led_take(output->directory, store, &taken, &differing);
+    output->mismatches += differing;
+    if (taken) {
+        const enum keel_status opened = open_again(output);
+        status = status == KEEL_OK ? opened : status;
+    }
+    const struct keel_seen_step *last = output->seen_count > 0 ? &output->seen[output->seen_count - 1] : NULL;
+    if (last != NULL && last->step > output->newest.step) {
+        output->newest.step = last->step;
+        output->newest.loss_bits = last->loss_bits;
+        output->newest.digest = last->digest;
+    }
+    return status;
 }
 
 /* ---- closing ------------------------------------------------------------------------------------------- */

@@ -56,6 +56,7 @@ struct keel_output {
     uint64_t heard_ns; /* who led before was heard last, until that is told; 0: nobody did, or it is */
     int lock_fd;       /* to be touched while files are read; 0: none */
     bool terminal, quiet;
+    bool moves; /* others may lead between: a step that has no line here may have one there */
     uint64_t steps_before, first_step;        /* on file when opened; the first that came in this life */
     enum keel_status snapshot_status;         /* of the newest snapshot */
     char snapshot_failure[KEEL_DETAIL_BYTES]; /* and why, when it failed */

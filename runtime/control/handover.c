@@ -208,7 +208,7 @@ static const char *read_text(struct keel_wire_reader *reader)
 
 uint32_t keel_handed_job_bytes(const struct keel_handed_job *job)
 {
-    const char *const texts[] = {job->job, job->identity, job->store};
+    const char *const texts[] = {job->job, job->identity, job->store, job->state};
     size_t bytes = 2 + 4 + 8 + 4;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         bytes += 4 + strlen(texts[i]) + 1;
@@ -228,6 +228,7 @@ uint32_t keel_handed_job_write(const struct keel_handed_job *job, uint8_t *out, 
     write_text(&writer, job->job);
     write_text(&writer, job->identity);
     write_text(&writer, job->store);
+    write_text(&writer, job->state);
     for (uint32_t i = 0; i < job->word_count; i++)
         write_text(&writer, job->words[i]);
     return writer.failed ? 0 : writer.bytes;
@@ -247,6 +248,7 @@ bool keel_handed_job_read(const uint8_t *data, uint32_t bytes, struct keel_hande
     job.job = read_text(&reader);
     job.identity = read_text(&reader);
     job.store = read_text(&reader);
+    job.state = read_text(&reader);
     for (uint32_t i = 0; i < job.word_count; i++)
         job.words[i] = read_text(&reader);
     if (!keel_reader_complete(&reader))

@@ -98,6 +98,7 @@ struct keel_handed_job {
     uint64_t run;
     const char *job, *identity; /* contents of DIR/job.conf and DIR/identity */
     const char *store; /* directory of the snapshots, as the launcher's host calls it; "": there is none */
+    const char *state; /* contents of DIR/leader.state, for nodes that may lead; "": none does */
     const char *words[KEEL_PASSED_ON_MAX]; /* options of the workers */
     uint32_t word_count;
 };

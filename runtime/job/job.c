@@ -319,6 +319,10 @@ static const struct keel_ini_key keys[] = {
      "who starts the agents: local: the launcher, all on its host; none: you, by the commands that it "
      "prints; "
      "ssh, slurm: the launcher, on cluster.hosts"},
+    {"cluster", "holders", KEEL_INI_U32, FIELD(holders), "1", 1, KEEL_HOLDERS_MAX, NULL, FREE,
+     "nodes that keep the register, and may lead: 1 is the launcher alone; with 3 or 5, of launcher and "
+     "first "
+     "nodes, another leads when who leads is gone"},
     {"cluster", "hosts", KEEL_INI_TEXT, FIELD(hosts), "", 0, 0, NULL, FREE,
      "hosts of the nodes, neighbours together: a,b,c, or a file (with a / in its name) of one a line; slurm: "
      "empty takes those of the allocation"},
@@ -598,7 +602,7 @@ static enum keel_status check_launch(const struct keel_job *job)
                 names[i], job->launch == KEEL_LAUNCH_LOCAL ? "local" : "none", i > 2 ? "" : " or none");
     if (job->launch == KEEL_LAUNCH_SSH && job->hosts[0] == '\0')
         return keel_fail(KEEL_INVALID, "cluster.launch = ssh: which hosts? Give cluster.hosts = a,b,c");
-    return KEEL_OK;
+    return keel_job_check_holders(job);
 }
 
 /* Keys of a model that say nothing beside another one of it, as that is. */

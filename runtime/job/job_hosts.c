@@ -1,5 +1,5 @@
-/* job_hosts.c - which nodes of a job share a host: those fail together. */
-#include <keel/job.h>
+/* job_hosts.c - which nodes of a job share a host: those fail together; and which of them may lead. */
+#include "job_internal.h"
 
 #include <string.h>
 
@@ -22,4 +22,36 @@ uint32_t keel_job_host_of(const struct keel_job *job, uint32_t host_count, uint3
 {
     const uint32_t nodes = keel_job_node_count(job);
     return host_count == 0 || node == 0 || node > nodes ? node : (node - 1) * host_count / nodes;
+}
+
+enum keel_status keel_job_check_holders(const struct keel_job *job)
+{
+    if (job->holders == 1)
+        return KEEL_OK;
+    if (job->holders % 2 == 0)
+        return keel_fail(
+            KEEL_INVALID,
+            "cluster.holders = %u: a majority decides, so one more serves no better; give 1, 3 or 5",
+            job->holders);
+    if (job->launch == KEEL_LAUNCH_LOCAL)
+        return keel_fail(
+            KEEL_INVALID,
+            "cluster.holders = %u is not used by cluster.launch = local, where a lock says who leads; "
+            "give launch = ssh, slurm or none, or leave it out",
+            job->holders);
+    if (job->holders > keel_job_node_count(job) + 1)
+        return keel_fail(KEEL_INVALID, "cluster.holders = %u: the launcher and %u nodes are %u", job->holders,
+                         keel_job_node_count(job), keel_job_node_count(job) + 1);
+    if (!keel_job_takes_snapshots(job) || keel_job_has_local_snapshots(job))
+        return keel_fail(
+            KEEL_INVALID,
+            "cluster.holders = %u: a node that leads commits snapshots, and writes its lines, in the "
+            "common store; give snapshot.every and no snapshot.local, or holders = 1",
+            job->holders);
+    if (job->spike != KEEL_SPIKE_WARN || job->patience > 0)
+        return keel_fail(KEEL_INVALID,
+                         "cluster.holders = %u: a node that leads does not know the losses before; leave "
+                         "%s out, or give holders = 1",
+                         job->holders, job->patience > 0 ? "train.patience" : "train.spike");
+    return KEEL_OK;
 }

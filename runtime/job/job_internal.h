@@ -8,5 +8,6 @@ enum keel_status keel_job_check_devices(const struct keel_job *job);  /* job_dev
 enum keel_status keel_job_check_parallel(const struct keel_job *job); /* job_axes.c */
 enum keel_status keel_job_check_schedule(const struct keel_job *job); /* job_schedule.c */
 enum keel_status keel_job_check_groups(const struct keel_job *job);   /* job_groups.c */
+enum keel_status keel_job_check_holders(const struct keel_job *job);  /* job_hosts.c */
 
 #endif

@@ -14,9 +14,11 @@
  *
  * An agent that dials in (--join, dial.h) is its host's: a signal ends it, and the run goes on without that
  * node. When it loses the launcher it ends its workers and dials again: a host that was cut off comes back
- * so. */
+ * so. Where the leader moves (cluster.holders) it goes on without the launcher, and dials again when nobody
+ * leads for five timeouts. */
 #include "agent.h"
 
+#include "agent_lead.h"
 #include "control.h"
 #include "dial.h"
 #include "secret.h"
@@ -74,6 +76,10 @@ struct agent {
     struct keel_secret secret;         /* likewise */
     struct keel_succession succession; /* of one that does not */
     bool drained;                      /* by itself, while the run goes on */
+    struct keel_job job;
+    struct keel_agent_lead lead; /* of a node that may lead */
+    char keep[KEEL_PATH_BYTES];  /* the directory of what a holder must not forget */
+    bool alone;                  /* it dialed in, and the connection has ended */
     bool deserted; /* of its own accord: by a signal, or since the launcher's last word ended it */
     char self[KEEL_PATH_BYTES];
     uint32_t worker_count;
@@ -89,6 +95,11 @@ static struct worker *worker_of(struct agent *agent, uint8_t local)
 {
     KEEL_ASSERT(local < agent->worker_count);
     return &agent->workers[local];
+}
+
+static bool may_lead(const struct agent *agent)
+{
+    return agent->lead.job != NULL;
 }
 
 /* ---- effects ---------------------------------------------------------------------------------------- */
@@ -129,7 +140,7 @@ static enum keel_status spawn(struct agent *agent, uint8_t local, uint32_t incar
     char *argv[FIXED + 6 + KEEL_PASSED_ON_MAX + 1] = {0}, progress[64];
     uint32_t count = FIXED;
     memcpy(argv, fixed, sizeof fixed);
-    if (agent->dialed.fd >= 0) {
+    if (agent->options.join != NULL) {
         keel_net_place_print_ip(&agent->dialed.here, address);
         argv[count++] = "--address";
         argv[count++] = address;
@@ -337,6 +348,7 @@ static void report_unstarted(struct agent *agent, uint8_t local)
 enum {
     FD_MAILBOX,
     FD_LAUNCHER,
+    FD_COMMITTER,
     FD_WORKERS,
     FDS_PER_WORKER = 2,
     FD_MAX = FD_WORKERS + FDS_PER_WORKER * KEEL_WORKERS_PER_NODE
@@ -347,9 +359,10 @@ static uint64_t prepare(const struct agent *agent, struct pollfd fds[FD_MAX])
 {
     uint64_t deadline_ns = agent->control.timer_ns;
     fds[FD_MAILBOX] = (struct pollfd){.fd = keel_mailbox_fd(agent->mailbox), .events = POLLIN};
-    fds[FD_LAUNCHER] =
-        (struct pollfd){.fd = agent->options.join != NULL ? agent->dialed.fd : agent->succession.leader.pidfd,
-                        .events = POLLIN};
+    const int launcher = agent->alone ? -1 : agent->dialed.fd;
+    fds[FD_LAUNCHER] = (struct pollfd){
+        .fd = agent->options.join != NULL ? launcher : agent->succession.leader.pidfd, .events = POLLIN};
+    fds[FD_COMMITTER] = (struct pollfd){.fd = keel_agent_lead_fd(&agent->lead), .events = POLLIN};
     for (uint32_t i = 0; i < agent->worker_count; i++) {
         const struct worker *worker = &agent->workers[i];
         bool due = worker->view_due || worker->stop_due;
@@ -400,8 +413,22 @@ static void look_around(struct agent *agent, const struct pollfd *launcher)
         give_up(agent, KEEL_INTERRUPTED, "interrupted: the run goes on without this node");
     else if (launcher->revents != 0) {
         enum keel_status status = keel_dialed_hear(&agent->dial, &agent->dialed);
+        if (status == KEEL_PEER_LOST && agent->job.holders > 1) {
+            keel_log(KEEL_LOG_WARN, "the launcher is gone: the run goes on without it");
+            agent->alone = true;
+            return;
+        }
         give_up(agent, status, status == KEEL_PEER_LOST ? "the launcher is gone" : keel_detail());
     }
+}
+
+static void look_at_lead(struct agent *agent)
+{
+    if (agent->control.finished || !may_lead(agent))
+        return;
+    const enum keel_status status = keel_agent_lead_turn(&agent->lead);
+    if (status != KEEL_OK)
+        give_up(agent, status, keel_detail());
 }
 
 static void loop(struct agent *agent)
@@ -418,6 +445,7 @@ static void loop(struct agent *agent)
         for (uint32_t i = 0; i < agent->worker_count; i++)
             serve_worker(agent, (uint8_t)i, &fds[FD_WORKERS + FDS_PER_WORKER * i]);
         keel_control_turn(&agent->control);
+        look_at_lead(agent);
         if (agent->options.join == NULL)
             keel_succession_turn(&agent->succession, &agent->control, fds[FD_LAUNCHER].revents != 0);
     }
@@ -597,14 +625,21 @@ static uint32_t longest_message(const struct keel_job *job)
 
 static enum keel_status open_control(struct agent *agent)
 {
-    struct keel_job job;
+    struct keel_job *job = &agent->job;
     struct keel_node_config node;
-    char state[KEEL_PATH_BYTES], name[32];
-    KEEL_TRY(keel_job_load(agent->options.job_path, NULL, 0, &job));
-    KEEL_TRY(keel_control_layout(&job, (uint16_t)agent->options.node, (uint32_t)agent->options.incarnation,
-                                 &node));
+    struct keel_env env = effects;
+    KEEL_TRY(keel_job_load(agent->options.job_path, NULL, 0, job));
+    KEEL_TRY(
+        keel_control_layout(job, (uint16_t)agent->options.node, (uint32_t)agent->options.incarnation, &node));
     if (agent->dialed.fd >= 0)
-        KEEL_TRY(keel_dialed_probe(&agent->dialed, agent->mailbox, longest_message(&job)));
+        KEEL_TRY(keel_dialed_probe(&agent->dialed, agent->mailbox, longest_message(job)));
+    if (node.node < node.holder_count) {
+        agent->lead.control = &agent->control;
+        agent->lead.store_path = agent->options.store;
+        agent->lead.words.run = agent->options.run;
+        KEEL_TRY(keel_agent_lead_init(&agent->lead, job, agent->options.directory, agent->keep, &node));
+        keel_agent_lead_fill(&env);
+    }
     if (agent->options.join == NULL) {
         agent->succession = (struct keel_succession){.directory = agent->options.directory,
                                                      .self = agent->self,
@@ -614,16 +649,15 @@ static enum keel_status open_control(struct agent *agent)
                                                      .timeout_ns = node.timeout_ns};
         KEEL_TRY(keel_succession_begin(&agent->succession, node.node, node.incarnation));
     }
-    snprintf(name, sizeof name, "node-%u.state", node.node);
-    KEEL_TRY(keel_path_join(state, agent->options.directory, name));
-    memcpy(agent->plugin, job.plugin_path, sizeof agent->plugin);
+    memcpy(agent->plugin, job->plugin_path, sizeof agent->plugin);
     agent->worker_count = node.worker_count;
     for (uint32_t i = 0; i < agent->worker_count; i++)
         agent->workers[i] = (struct worker){.link = -1, .kill_ns = KEEL_NEVER, .process.pidfd = -1};
     const struct keel_control_config config = {.node = &node,
                                                .mailbox = agent->mailbox,
-                                               .state_path = node.node < node.holder_count ? state : NULL,
-                                               .effects = &effects,
+                                               .leading = may_lead(agent) ? &agent->lead.leading : NULL,
+                                               .state_path = may_lead(agent) ? agent->lead.state_path : NULL,
+                                               .effects = &env,
                                                .owner = agent};
     return keel_control_init(&agent->control, &config);
 }
@@ -645,6 +679,12 @@ static enum keel_status run(struct agent *agent)
     agent->drained = status == KEEL_OK && strcmp(agent->control.detail, KEEL_NODE_DRAINED) == 0;
     if (agent->drained)
         keel_log(KEEL_LOG_WARN, "%s", agent->control.detail);
+    if (may_lead(agent)) {
+        const bool lost = agent->deserted || agent->drained || status == KEEL_PEER_LOST;
+        status = keel_agent_lead_end(&agent->lead, lost, status, agent->control.detail);
+        if (status != agent->control.status) /* which has its own detail */
+            return status;
+    }
     return status == KEEL_OK ? KEEL_OK : keel_fail(status, "%s", agent->control.detail);
 }
 
@@ -653,6 +693,7 @@ static void close_node(struct agent *agent)
     keel_control_fini(&agent->control);
     keel_mailbox_close(agent->mailbox);
     agent->mailbox = NULL;
+    keel_agent_lead_fini(&agent->lead);
 }
 
 /* How the run ended is the launcher's to say; what ended this agent alone is ours. */
@@ -713,7 +754,7 @@ static enum keel_status live_as_node(struct agent *agent, const char *directory,
                                      bool *again)
 {
     char launcher[KEEL_PLACE_BYTES], job_path[KEEL_PATH_BYTES], why[KEEL_DETAIL_BYTES];
-    agent->deserted = false;
+    agent->deserted = agent->alone = false;
     enum keel_status status = take_job(agent, directory, own_store, launcher, job_path);
     set_name(agent->options.node);
     if (status == KEEL_OK)
@@ -722,7 +763,7 @@ static enum keel_status live_as_node(struct agent *agent, const char *directory,
     *again = agent->control.finished && status == KEEL_PEER_LOST;
     if (*again)
         keel_log(KEEL_LOG_WARN, "%s; dialing %s again", why, agent->options.join);
-    if (!*again && !agent->deserted)
+    if (!*again && !agent->deserted && !agent->alone)
         keel_dialed_leave(&agent->dialed, agent->control.finished ? KEEL_OK : status, why);
     close_node(agent);
     keel_dialed_close(&agent->dialed);
@@ -753,15 +794,17 @@ static enum keel_status dial_and_live(struct agent *agent, const char *directory
 }
 
 /* The node's own directory, which holds its key. */
-static enum keel_status own_directory(const struct agent *agent, char out[KEEL_PATH_BYTES], bool *made)
+static enum keel_status own_directory(struct agent *agent, char out[KEEL_PATH_BYTES], bool *made)
 {
     const char *parent = getenv("TMPDIR");
+    parent = parent != NULL && parent[0] != '\0' ? parent : "/tmp";
     *made = agent->options.directory == NULL;
+    snprintf(agent->keep, sizeof agent->keep, "%s", *made ? parent : agent->options.directory);
     if (!*made) {
         snprintf(out, KEEL_PATH_BYTES, "%s", agent->options.directory);
         return keel_mkdir_all(out);
     }
-    KEEL_TRY(keel_path_join(out, parent != NULL && parent[0] != '\0' ? parent : "/tmp", "keel-agent-XXXXXX"));
+    KEEL_TRY(keel_path_join(out, parent, "keel-agent-XXXXXX"));
     return mkdtemp(out) != NULL ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be made; give --dir", out);
 }
 
@@ -793,13 +836,14 @@ static enum keel_status join(struct agent *agent)
     return status;
 }
 
-int keel_agent_main(int argc, char **argv)
+int keel_agent_main(const struct keel_agent_output *output, int argc, char **argv)
 {
     struct agent *agent;
     bool help = false;
     if (keel_alloc(1, sizeof *agent, &agent) != KEEL_OK)
         return keel_status_exit_code(KEEL_NO_MEMORY);
     agent->dialed.fd = -1;
+    agent->lead = (struct keel_agent_lead){.output = output, .lock_fd = -1};
     agent->options.wait_s = WAIT_S;
     enum keel_status status = parse(argc, argv, &agent->options, &help);
     if (help)

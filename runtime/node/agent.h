@@ -2,10 +2,22 @@
 #ifndef KEEL_AGENT_H
 #define KEEL_AGENT_H
 
+#include "launcher.h"
+
+/* What is told people of a run by an agent whose node leads it (cluster.holders). */
+struct keel_agent_output {
+    /* Into `folder`, which exists; who led before was heard last at `heard_ns`. Its callbacks go to *out. */
+    enum keel_status (*open)(const char *folder, const struct keel_job *job, uint64_t heard_ns,
+                             struct keel_launch_report *out);
+    /* `ended`: the run has, and so; else another leads. How it ended comes back: bits that differ are
+     * found here. */
+    enum keel_status (*close)(void *context, bool ended, enum keel_status status, const char *detail);
+};
+
 /* keel agent --join HOST:PORT --key-file FILE [--node N]: dials in. keel agent JOB --dir DIR --node N
  * --launcher HOST:PORT --run HEX --incarnation I [--drill SPEC]... [--resume WHAT] and what else workers
  * take: as the launcher starts it on its own host; the job key is read from DIR/job.key. argv[0] is "agent".
- * Returns the exit code. */
-int keel_agent_main(int argc, char **argv);
+ * `output` may be NULL: then its node cannot lead. Returns the exit code. */
+int keel_agent_main(const struct keel_agent_output *output, int argc, char **argv);
 
 #endif

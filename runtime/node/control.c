@@ -11,7 +11,6 @@
 #include <string.h>
 
 enum {
-    HOLDER_COUNT = 1,        /* who leads, alone (succession.h) */
     OUTBOX_BYTES = 64 << 10, /* at first */
     /* What a change of the view costs its sender at most (node_views.c), and a word to every node. */
     OUTBOX_BYTES_MAX = (2 << 20) + KEEL_NODES_MAX * 2048,
@@ -34,17 +33,22 @@ static uint64_t effect_random(void *context)
     return number;
 }
 
-static bool make_room(struct keel_control_plane *control, uint32_t bytes)
+/* Put a message behind those that are in a box. False: it is lost. */
+static bool put(uint8_t **box, uint32_t *used, uint32_t *capacity, const struct outbox_head *head,
+                const uint8_t *data)
 {
-    uint32_t wider = control->outbox_capacity;
+    const uint32_t bytes = *used + (uint32_t)sizeof *head + head->bytes;
+    uint32_t wider = *capacity > 0 ? *capacity : OUTBOX_BYTES;
     while (wider < bytes)
         wider *= 2;
-    if (wider == control->outbox_capacity)
-        return true;
-    if (bytes > OUTBOX_BYTES_MAX ||
-        keel_realloc(&control->outbox, control->outbox_capacity, wider, 1) != KEEL_OK)
-        return false;
-    control->outbox_capacity = wider;
+    if (wider != *capacity) {
+        if (bytes > OUTBOX_BYTES_MAX || keel_realloc(box, *capacity, wider, 1) != KEEL_OK)
+            return false;
+        *capacity = wider;
+    }
+    memcpy(*box + *used, head, sizeof *head);
+    memcpy(*box + *used + sizeof *head, data, head->bytes);
+    *used = bytes;
     return true;
 }
 
@@ -53,13 +57,8 @@ static void effect_send(void *context, uint16_t node, const uint8_t *data, uint3
     struct keel_control_plane *control = context;
     const struct outbox_head head = {.bytes = bytes, .node = node};
     KEEL_ASSERT(bytes <= KEEL_MESSAGE_BYTES && node < KEEL_NODES_MAX);
-    if (!make_room(control, control->outbox_bytes + (uint32_t)sizeof head + bytes)) {
+    if (!put(&control->outbox, &control->outbox_bytes, &control->outbox_capacity, &head, data))
         keel_log(KEEL_LOG_WARN, "outbox full: a message to node %u is lost", node);
-        return;
-    }
-    memcpy(control->outbox + control->outbox_bytes, &head, sizeof head);
-    memcpy(control->outbox + control->outbox_bytes + sizeof head, data, bytes);
-    control->outbox_bytes += (uint32_t)sizeof head + bytes;
 }
 
 static void effect_timer(void *context, uint64_t deadline_ns)
@@ -123,7 +122,7 @@ enum keel_status keel_control_layout(const struct keel_job *job, uint16_t node, 
     uint32_t workers = node == 0 ? 0 : node <= nodes ? job->ranks / nodes : 1;
     *out = (struct keel_node_config){.node = node,
                                      .node_count = (uint16_t)node_count,
-                                     .holder_count = HOLDER_COUNT,
+                                     .holder_count = (uint16_t)job->holders,
                                      .worker_count = (uint16_t)workers,
                                      .rank_count = (uint16_t)job->ranks,
                                      .spare_count = (uint16_t)job->spares,
@@ -155,8 +154,11 @@ static void fill_effects(struct keel_control_plane *control, const struct keel_e
 enum keel_status keel_control_init(struct keel_control_plane *control,
                                    const struct keel_control_config *config)
 {
-    *control = (struct keel_control_plane){
-        .owner = config->owner, .mailbox = config->mailbox, .timer_ns = KEEL_NEVER};
+    *control = (struct keel_control_plane){.owner = config->owner,
+                                           .leading = config->leading,
+                                           .self = config->node->node,
+                                           .mailbox = config->mailbox,
+                                           .timer_ns = KEEL_NEVER};
     if (config->state_path != NULL)
         snprintf(control->state_path, sizeof control->state_path, "%s", config->state_path);
     fill_effects(control, config->effects);
@@ -174,8 +176,9 @@ enum keel_status keel_control_init(struct keel_control_plane *control,
 void keel_control_fini(struct keel_control_plane *control)
 {
     keel_free(control->outbox);
+    keel_free(control->inbox);
     keel_free(control->node);
-    control->outbox = NULL;
+    control->outbox = control->inbox = NULL;
     control->node = NULL;
 }
 
@@ -206,13 +209,17 @@ static void empty_outbox(struct keel_control_plane *control)
         at += (uint32_t)sizeof head;
         KEEL_ASSERT(head.node < KEEL_NODES_MAX && head.bytes <= KEEL_MESSAGE_BYTES);
         KEEL_ASSERT(head.bytes <= control->outbox_bytes - at); /* as effect_send wrote it */
-        keel_mailbox_send(control->mailbox, head.node, control->outbox + at, head.bytes);
+        if (head.node != control->self)
+            keel_mailbox_send(control->mailbox, head.node, control->outbox + at, head.bytes);
+        else if (!put(&control->inbox, &control->inbox_bytes, &control->inbox_capacity, &head,
+                      control->outbox + at))
+            keel_log(KEEL_LOG_WARN, "inbox full: a message of this node to itself is lost");
         at += head.bytes;
     }
     control->outbox_bytes = 0;
 }
 
-void keel_control_step(struct keel_control_plane *control, const struct keel_node_event *event)
+static void step(struct keel_control_plane *control, const struct keel_node_event *event)
 {
     if (control->finished)
         return;
@@ -221,6 +228,22 @@ void keel_control_step(struct keel_control_plane *control, const struct keel_nod
     if (status != KEEL_OK)
         keel_log(KEEL_LOG_DEBUG, "event %d: %s", (int)event->kind, keel_status_name(status));
     empty_outbox(control);
+}
+
+/* What this node tells itself is answered within, and those answers end: each asks for less than it. */
+void keel_control_step(struct keel_control_plane *control, const struct keel_node_event *event)
+{
+    uint8_t data[KEEL_MESSAGE_BYTES];
+    step(control, event);
+    for (uint32_t at = 0; at < control->inbox_bytes;) {
+        struct outbox_head head;
+        memcpy(&head, control->inbox + at, sizeof head);
+        memcpy(data, control->inbox + at + sizeof head, head.bytes); /* the box may move meanwhile */
+        at += (uint32_t)sizeof head + head.bytes;
+        step(control, &(struct keel_node_event){
+                          .kind = KEEL_EVENT_MESSAGE, .node = head.node, .data = data, .bytes = head.bytes});
+    }
+    control->inbox_bytes = 0;
 }
 
 void keel_control_turn(struct keel_control_plane *control)

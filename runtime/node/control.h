@@ -12,8 +12,12 @@
 #include <keel/job.h>
 #include <keel/node.h>
 
+struct keel_leading;
+
 struct keel_control_plane {
-    void *owner; /* for the owner's effects: the context of all effects is the control */
+    void *owner;                  /* for the owner's effects: the context of all effects is the control */
+    struct keel_leading *leading; /* for those of who leads (leading.h); NULL: this node never does */
+    uint16_t self;                /* this node */
     struct keel_node *node;
     struct keel_mailbox *mailbox; /* borrowed */
     struct keel_env env;
@@ -21,6 +25,9 @@ struct keel_control_plane {
     char state_path[KEEL_PATH_BYTES]; /* "": holds no state */
     uint8_t *outbox;                  /* what this step sends; heap */
     uint32_t outbox_bytes, outbox_capacity;
+    uint8_t *inbox; /* of that, what this node told itself: its agent tells the leader on it, and that one it;
+                       heap */
+    uint32_t inbox_bytes, inbox_capacity;
     bool undurable; /* a persist of this step failed */
     bool unstored;  /* the newest persist found no room (`detail` says where); it is tried again */
     bool finished;
@@ -30,11 +37,12 @@ struct keel_control_plane {
 
 struct keel_control_config {
     const struct keel_node_config *node;
+    struct keel_leading *leading; /* of a node that may lead; borrowed until fini */
     struct keel_mailbox *mailbox; /* borrowed until fini */
     const char *state_path;       /* where persist writes; NULL for a node that does not hold the register */
-    const struct keel_env
-        *effects; /* the owner's: tell_*, worker_*, node_start, snapshot_commit,
-                     step_commit, mismatch, view_change, shortage, note; the rest is filled here */
+    const struct keel_env *
+        effects; /* the owner's: tell_*, worker_*, node_start, snapshot_commit,
+                    step_commit, mismatch, view_change, shortage, note, lead_place; the rest is filled here */
     void *owner;
 };
 

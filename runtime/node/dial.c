@@ -293,6 +293,8 @@ enum keel_status keel_dialed_settle(const struct keel_dialed *dialed, const stru
 {
     KEEL_TRY(put(directory, "job.conf", dialed->job.job));
     KEEL_TRY(put(directory, "identity", dialed->job.identity));
+    if (dialed->job.state[0] != '\0')
+        KEEL_TRY(put(directory, "leader.state", dialed->job.state));
     return keel_secret_save(secret, directory);
 }
 

@@ -610,12 +610,17 @@ enum keel_status keel_gate_open(const struct keel_gate_config *config, struct ke
 
 void keel_gate_close(struct keel_gate *gate)
 {
+    for (struct caller *at = gate != NULL ? gate->callers : NULL; at != NULL; at = at->next)
+        say_farewell(gate, at, KEEL_INTERRUPTED, "is not wanted any more: the run is over");
+    keel_gate_leave(gate);
+}
+
+void keel_gate_leave(struct keel_gate *gate)
+{
     if (gate == NULL)
         return;
-    while (gate->callers != NULL) {
-        say_farewell(gate, gate->callers, KEEL_INTERRUPTED, "is not wanted any more: the run is over");
+    while (gate->callers != NULL)
         drop(gate, gate->callers);
-    }
     if (gate->listener >= 0)
         close(gate->listener);
     if (gate->epoll >= 0)

@@ -54,6 +54,8 @@ struct keel_gate;
 enum keel_status keel_gate_open(const struct keel_gate_config *config, struct keel_gate **out);
 /* Agents that are still connected are told that the run is over here, so that they do not dial again. */
 void keel_gate_close(struct keel_gate *gate);
+/* The run goes on, or is ended, without this launcher: nobody is told anything. */
+void keel_gate_leave(struct keel_gate *gate);
 
 int keel_gate_fd(const struct keel_gate *gate);               /* to poll for reading */
 uint64_t keel_gate_deadline_ns(const struct keel_gate *gate); /* turn then at the latest; KEEL_NEVER */

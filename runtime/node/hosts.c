@@ -337,7 +337,10 @@ enum keel_status keel_host_start(const struct keel_job *job, const char *host,
         words[count++] = agent.at[k];
     int fd = -1;
     KEEL_TRY(key_descriptor(key_text, &fd));
-    enum keel_status status = keel_process_spawn((char *const *)(uintptr_t)words, &fd, 1, -1, out);
+    char *const *argv = (char *const *)(uintptr_t)words;
+    /* Where another may lead, its end is not theirs. */
+    enum keel_status status = job->holders > 1 ? keel_process_spawn_apart(argv, &fd, 1, false, out)
+                                               : keel_process_spawn(argv, &fd, 1, -1, out);
     close(fd);
     return status;
 }

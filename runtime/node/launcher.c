@@ -9,6 +9,7 @@
 
 #include "drill.h"
 #include "launcher_state.h"
+#include "remote_leader.h"
 #include "run_locks.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +30,7 @@
 static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
 static const uint64_t kill_grace_ns = 5 * KEEL_NS_PER_S;
 static const uint64_t drain_grace_ns = 60 * KEEL_NS_PER_S;
+static const uint64_t leader_look_ns = 50 * KEEL_NS_PER_MS;
 /* A second signal counts when it comes so long after the first. */
 static const uint64_t hurry_after_ns = 250 * KEEL_NS_PER_MS;
 
@@ -97,91 +99,6 @@ static void effect_node_start(void *context, uint16_t node, uint32_t incarnation
     keel_log(KEEL_LOG_ERROR, "agent %u: %s", node, keel_detail());
     launcher->agents[node].unstarted = true;
 }
-
-static void report_snapshots(struct keel_launcher *launcher)
-{
-    struct keel_committed result;
-    while (launcher->committer != NULL && keel_committer_take(launcher->committer, &result))
-        launcher->report->snapshot(launcher->report->context, &result);
-}
-
-static void effect_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
-                                   const struct keel_shard_summary *shards, uint32_t count)
-{
-    struct keel_launcher *launcher = launcher_of(context);
-    struct keel_committed failed = {.step = step, .attempt = attempt};
-    if (launcher->committer != NULL) {
-        report_snapshots(launcher); /* results take room */
-        failed.status = keel_committer_order(launcher->committer, step, attempt, shards, count, &failed);
-    } else {
-        failed.status = keel_fail(KEEL_INVALID, "a snapshot of a job that asks for none");
-        snprintf(failed.detail, sizeof failed.detail, "%s", keel_detail());
-    }
-    if (failed.status != KEEL_OK)
-        launcher->report->snapshot(launcher->report->context, &failed);
-}
-
-static void effect_snapshot_drop(void *context, uint64_t step, uint64_t attempt,
-                                 const struct keel_bitset *ranks)
-{
-    struct keel_launcher *launcher = launcher_of(context);
-    if (launcher->committer != NULL)
-        keel_committer_drop(launcher->committer, step, attempt, ranks);
-}
-
-static void effect_step_commit(void *context, const struct keel_step_record *record)
-{
-    const struct keel_launch_report *report = launcher_of(context)->report;
-    report->step(report->context, record);
-}
-
-static void effect_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
-{
-    const struct keel_launch_report *report = launcher_of(context)->report;
-    report->mismatch(report->context, a, b);
-}
-
-static void effect_view_change(void *context, const struct keel_view *old_view,
-                               const struct keel_view *new_view, enum keel_cause cause, uint64_t alive_ns,
-                               uint64_t evidence_ns)
-{
-    const struct keel_launch_report *report = launcher_of(context)->report;
-    if (((struct keel_control_plane *)context)->undurable)
-        return; /* it never comes to be: nobody is told */
-    launcher_of(context)->began = true;
-    report->view(report->context, old_view, new_view, cause, alive_ns, evidence_ns);
-}
-
-static void effect_shortage(void *context, uint16_t ranks, uint16_t fewest)
-{
-    const struct keel_launch_report *report = launcher_of(context)->report;
-    report->shortage(report->context, ranks, fewest);
-}
-
-static void effect_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks,
-                         uint16_t fewest)
-{
-    const struct keel_launch_report *report = launcher_of(context)->report;
-    report->drain(report->context, node, news, ranks, fewest);
-}
-
-static void effect_note(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes)
-{
-    const struct keel_launch_report *report = launcher_of(context)->report;
-    report->note(report->context, node, local, data, bytes);
-}
-
-static const struct keel_env effects = {
-    .node_start = effect_node_start,
-    .snapshot_commit = effect_snapshot_commit,
-    .snapshot_drop = effect_snapshot_drop,
-    .step_commit = effect_step_commit,
-    .mismatch = effect_mismatch,
-    .view_change = effect_view_change,
-    .shortage = effect_shortage,
-    .drain = effect_drain,
-    .note = effect_note,
-};
 
 /* ---- signals ------------------------------------------------------------------------------------------ */
 
@@ -271,6 +188,34 @@ static void report_room(struct keel_launcher *launcher)
     launcher->report->room(launcher->report->context, launcher->full, launcher->full ? control->detail : "");
 }
 
+/* ---- who leads ---- */
+
+/* Where the leader moves this launcher may follow. */
+static void watch_leader(struct keel_launcher *launcher)
+{
+    const uint16_t leader = keel_node_leader(launcher->control.node);
+    char text[KEEL_PATH_BYTES + 128];
+    if (leader == launcher->leader)
+        return;
+    launcher->leader = leader;
+    if (leader == 0)
+        snprintf(text, sizeof text, "this launcher leads the run again");
+    else if (leader == KEEL_NODE_NONE)
+        snprintf(text, sizeof text,
+                 "most nodes are silent: this launcher leads no more, and waits for one that does");
+    else
+        snprintf(text, sizeof text,
+                 "node %u leads the run; its lines are in %s/" KEEL_REMOTE_LEADER_FOLDER
+                 " and come back here",
+                 leader, launcher->store_path);
+    launcher->report->tell(launcher->report->context, text);
+}
+
+static bool is_ours(const struct keel_launcher *launcher)
+{
+    return launcher->leader == 0 || launcher->hurried;
+}
+
 /* ---- loop --------------------------------------------------------------------------------------------- */
 
 enum { FD_MAILBOX, FD_SIGNALS, FD_COMMITTER, FD_GATE, FD_AGENTS, FD_MAX = FD_AGENTS + KEEL_NODES_MAX };
@@ -282,7 +227,8 @@ static nfds_t prepare(const struct keel_launcher *launcher, struct pollfd fds[FD
         .fd = launcher->mailbox != NULL ? keel_mailbox_fd(launcher->mailbox) : -1, .events = POLLIN};
     fds[FD_SIGNALS] = (struct pollfd){.fd = launcher->signal_fd, .events = POLLIN};
     fds[FD_COMMITTER] = (struct pollfd){
-        .fd = launcher->committer != NULL ? keel_committer_fd(launcher->committer) : -1, .events = POLLIN};
+        .fd = launcher->leading.committer != NULL ? keel_committer_fd(launcher->leading.committer) : -1,
+        .events = POLLIN};
     fds[FD_GATE] =
         (struct pollfd){.fd = launcher->gate != NULL ? keel_gate_fd(launcher->gate) : -1, .events = POLLIN};
     for (uint16_t node = 0; node < launcher->node_count; node++) {
@@ -343,7 +289,7 @@ static void loop(struct keel_launcher *launcher)
         if (fds[FD_SIGNALS].revents != 0)
             serve_signals(launcher);
         if (fds[FD_COMMITTER].revents != 0)
-            report_snapshots(launcher);
+            keel_leading_report_snapshots(&launcher->leading);
         serve_agents(launcher, fds);
         if (launcher->gathering) {
             keel_remote_gather(launcher);
@@ -351,6 +297,7 @@ static void loop(struct keel_launcher *launcher)
         }
         keel_control_turn(&launcher->control);
         keel_launcher_watch(launcher);
+        watch_leader(launcher);
         serve_caller(launcher);
         report_room(launcher);
     }
@@ -388,8 +335,28 @@ static void await_agents(struct keel_launcher *launcher, uint64_t deadline_ns, b
     }
 }
 
+/* Another leads, and told how the run ends, or nobody does: agents end by themselves, who leads last, when
+ * the last snapshot is committed. */
+static void leave_agents(struct keel_launcher *launcher)
+{
+    const bool told = launcher->control.finished && launcher->leader != KEEL_NODE_NONE;
+    const uint64_t until_ns = keel_deadline_after_ns(told ? drain_grace_ns : end_grace_ns);
+    struct keel_remote_leader leader;
+    await_agents(launcher, until_ns, true);
+    while (told &&
+           keel_remote_leader_lives(launcher->store_path, launcher->config->job->timeout_s, &leader) &&
+           keel_remaining_ns(until_ns) > 0) /* its connection had ended before */
+        keel_sleep_until_ns(keel_deadline_after_ns(leader_look_ns));
+    keel_gate_leave(launcher->gate);
+    launcher->gate = NULL;
+}
+
 static void end_agents(struct keel_launcher *launcher)
 {
+    if (!is_ours(launcher)) {
+        leave_agents(launcher);
+        return;
+    }
     bool patient = launcher->control.finished && !launcher->hurried;
     if (patient)
         await_agents(launcher, keel_deadline_after_ns(end_grace_ns), true);
@@ -421,17 +388,17 @@ static void remove_leftovers(struct keel_launcher *launcher)
 /* The run's last snapshots are worth a wait; a disk that hangs is not worth waiting for for ever. */
 static void end_snapshots(struct keel_launcher *launcher)
 {
-    if (launcher->committer == NULL)
+    if (launcher->leading.committer == NULL)
         return;
-    bool drained = keel_committer_drain(launcher->committer, keel_deadline_after_ns(drain_grace_ns));
-    report_snapshots(launcher);
-    if (drained && launcher->store != NULL)
+    bool drained = keel_committer_drain(launcher->leading.committer, keel_deadline_after_ns(drain_grace_ns));
+    keel_leading_report_snapshots(&launcher->leading);
+    if (drained && launcher->store != NULL && is_ours(launcher))
         remove_leftovers(launcher);
     if (drained)
         return;
     keel_log(KEEL_LOG_ERROR, "the last snapshot is still being committed after %d s: the disk hangs",
              (int)(drain_grace_ns / KEEL_NS_PER_S));
-    launcher->committer = NULL; /* it and the store stay the stuck thread's until the process ends */
+    launcher->leading.committer = NULL; /* it and the store stay the stuck thread's until the process ends */
     launcher->store = NULL;
 }
 
@@ -570,7 +537,7 @@ static enum keel_status open_snapshots(struct keel_launcher *launcher)
                                                  .allow_nonfinite = job->snapshot_allow_nonfinite,
                                                  .settle = launcher->report->settle,
                                                  .context = launcher->report->context};
-    return keel_committer_open(&config, &launcher->committer);
+    return keel_committer_open(&config, &launcher->leading.committer);
 }
 
 static enum keel_status count_nodes(struct keel_launcher *launcher)
@@ -591,7 +558,10 @@ static enum keel_status open_control(struct keel_launcher *launcher)
     node.kept_step = launcher->config->kept_step;
     node.plans = launcher->config->plans;
     KEEL_TRY(keel_path_join(state, launcher->config->directory, "register.state"));
+    struct keel_env effects = {.node_start = effect_node_start};
+    keel_leading_fill(&effects);
     const struct keel_control_config config = {.node = &node,
+                                               .leading = &launcher->leading,
                                                .mailbox = launcher->mailbox,
                                                .state_path = state,
                                                .effects = &effects,
@@ -649,7 +619,7 @@ static enum keel_status outcome(struct keel_launcher *launcher, enum keel_status
     static const enum keel_status refusals[] = {
         [2] = KEEL_INVALID, [3] = KEEL_UNSUPPORTED, [4] = KEEL_CORRUPT};
     int code = launcher->refused_code;
-    if (!launcher->began && !launcher->stopping && launcher->control.status == KEEL_INTERRUPTED &&
+    if (!launcher->leading.began && !launcher->stopping && launcher->control.status == KEEL_INTERRUPTED &&
         code >= 2 && code <= 4) /* the same command would end the same way */
         return keel_fail(refusals[code],
                          "no agent stays: each ends with exit code %d, for the reason that it logs", code);
@@ -664,7 +634,7 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     struct keel_launcher *launcher;
     KEEL_TRY(keel_alloc(1, sizeof *launcher, &launcher));
     launcher->config = config;
-    launcher->report = &config->report;
+    launcher->report = launcher->leading.report = &config->report;
     launcher->signal_fd = -1;
     enum keel_status status = start(launcher);
     char start_detail[KEEL_DETAIL_BYTES];
@@ -683,12 +653,13 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     keel_detail_set(start_detail);
     status = outcome(launcher, status);
     keel_control_fini(&launcher->control);
-    keel_committer_close(launcher->committer);
+    keel_committer_close(launcher->leading.committer);
     keel_store_close(launcher->store);
     keel_mailbox_close(launcher->mailbox);
     keel_hosts_free(&launcher->hosts);
     keel_secret_wipe(&launcher->secret);
     keel_free(launcher->job_text);
+    keel_free(launcher->state_text);
     keel_free(launcher);
     return status;
 }

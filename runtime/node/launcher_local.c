@@ -26,18 +26,28 @@ static const uint64_t name_look_ns = 10 * KEEL_NS_PER_MS;
 
 enum { STATE_LINE_BYTES = 24, STATE_BYTES = STATE_LINE_BYTES * (KEEL_MEMBERS_MAX + 3) };
 
-static enum keel_status write_state(const struct keel_launcher *launcher)
+enum keel_status keel_local_state_text(const struct keel_launch_config *config, char **out)
 {
-    const struct keel_launch_config *config = launcher->config;
-    char path[KEEL_PATH_BYTES], text[STATE_BYTES];
+    char *text;
+    KEEL_TRY(keel_alloc(1, STATE_BYTES, &text));
     uint32_t bytes =
-        (uint32_t)snprintf(text, sizeof text, "%" PRIu64 "\n%u\n", config->first_step, config->job->ranks);
+        (uint32_t)snprintf(text, STATE_BYTES, "%" PRIu64 "\n%u\n", config->first_step, config->job->ranks);
     for (uint32_t ranks = 0; ranks <= config->job->ranks; ranks++)
         bytes +=
-            (uint32_t)snprintf(text + bytes, sizeof text - bytes, "%016" PRIx64 "\n", config->plans[ranks]);
-    KEEL_ASSERT(bytes < sizeof text);
-    KEEL_TRY(keel_path_join(path, config->directory, "leader.state"));
-    return keel_file_replace(path, text, bytes, 0666);
+            (uint32_t)snprintf(text + bytes, STATE_BYTES - bytes, "%016" PRIx64 "\n", config->plans[ranks]);
+    KEEL_ASSERT(bytes < STATE_BYTES);
+    *out = text;
+    return KEEL_OK;
+}
+
+static enum keel_status write_state(const struct keel_launcher *launcher)
+{
+    char path[KEEL_PATH_BYTES], *text;
+    KEEL_TRY(keel_path_join(path, launcher->config->directory, "leader.state"));
+    KEEL_TRY(keel_local_state_text(launcher->config, &text));
+    const enum keel_status status = keel_file_replace(path, text, strlen(text), 0666);
+    keel_free(text);
+    return status;
 }
 
 static enum keel_status read_state(char *text, const char *path, uint32_t ranks, uint64_t *first_step,

@@ -263,18 +263,22 @@ enum keel_status keel_remote_open_gate(struct keel_launcher *launcher)
     const struct keel_launch_config *config = launcher->config;
     struct keel_net_place bind;
     KEEL_TRY(keel_net_place_parse(launcher->place, &bind));
-    struct keel_gate_config gate = {.bind = &bind,
-                                    .advertised = &launcher->listen.advertised,
-                                    .secret = &launcher->secret,
-                                    .release = KEEL_RELEASE,
-                                    .node_count = launcher->node_count,
-                                    .job = {.run = launcher->run,
-                                            .job = launcher->job_text,
-                                            .identity = config->identity,
-                                            .store = launcher->store_path},
-                                    .context = launcher,
-                                    .news = take_news,
-                                    .silent = is_silent};
+    if (config->job->holders > 1 && launcher->state_text == NULL)
+        KEEL_TRY(keel_local_state_text(config, &launcher->state_text));
+    struct keel_gate_config gate = {
+        .bind = &bind,
+        .advertised = &launcher->listen.advertised,
+        .secret = &launcher->secret,
+        .release = KEEL_RELEASE,
+        .node_count = launcher->node_count,
+        .job = {.run = launcher->run,
+                .job = launcher->job_text,
+                .identity = config->identity,
+                .store = launcher->store_path,
+                .state = launcher->state_text != NULL ? launcher->state_text : ""},
+        .context = launcher,
+        .news = take_news,
+        .silent = is_silent};
     fill_words(launcher, &gate.job, &gate.first_words);
     KEEL_TRY(keel_gate_open(&gate, &launcher->gate));
     struct keel_net_place place = launcher->listen.advertised;

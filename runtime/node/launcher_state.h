@@ -9,6 +9,7 @@
 #include "control.h"
 #include "hosts.h"
 #include "launcher.h"
+#include "leading.h"
 #include "secret.h"
 #include <signal.h>
 
@@ -30,8 +31,9 @@ struct keel_launcher {
     struct keel_control_plane control;
     struct keel_mailbox *mailbox;
     struct keel_store *store;
-    struct keel_committer *committer; /* NULL: the job makes no snapshots */
-    struct keel_gate *gate;           /* NULL: all agents are on this host */
+    struct keel_leading leading; /* its committer is NULL where the job makes no snapshots */
+    uint16_t leader;             /* the node that leads, as people were told last */
+    struct keel_gate *gate;      /* NULL: all agents are on this host */
     struct keel_hosts hosts;
     char host_count[12]; /* as text */
     struct keel_secret secret;
@@ -41,7 +43,7 @@ struct keel_launcher {
     enum keel_status gather_status;         /* why it does not begin, */
     char gather_detail[KEEL_DETAIL_BYTES];  /* in words */
     char place[KEEL_PLACE_BYTES];           /* where agents dial in */
-    char store_path[KEEL_PATH_BYTES], *job_text;
+    char store_path[KEEL_PATH_BYTES], *job_text, *state_text;
     char self[KEEL_PATH_BYTES];
     uint64_t run;
     uint32_t incarnation; /* of the launcher in this run */
@@ -49,7 +51,6 @@ struct keel_launcher {
     sigset_t signals_before;
     bool stopping, hurried; /* by a signal; by a second one */
     bool full;              /* the disk, as the caller was told last */
-    bool began;             /* there was a view */
     int refused_code;       /* the newest exit code of an agent that ended by itself, 0 for none */
     uint64_t stopped_ns;
     uint64_t watch_ns;          /* the directory is looked at again then */
@@ -67,6 +68,8 @@ void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node);
 void keel_launcher_watch(struct keel_launcher *launcher);
 
 /* launcher_local.c */
+/* The contents of leader.state; the caller frees it. */
+enum keel_status keel_local_state_text(const struct keel_launch_config *config, char **out);
 /* The run's number is known: say in the locks who leads what. */
 enum keel_status keel_local_begin(struct keel_launcher *launcher);
 /* At each beat: what somebody removed of that is made anew. BUSY: another run began in the directory since.

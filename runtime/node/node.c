@@ -369,7 +369,7 @@ static int take_event(struct keel_node *node, const struct keel_node_event *even
         return node->config.launcher ? keel_children_drain(node, event->node, event->value != 0)
                                      : KEEL_INVALID;
     case KEEL_EVENT_STOP:
-        return node->config.launcher ? take_stop(node) : KEEL_INVALID;
+        return node->config.launcher || keel_node_leads(node) ? take_stop(node) : KEEL_INVALID;
     case KEEL_EVENT_LEADER:
         node->agent.leader_ns = node->now_ns;
         return node->config.launcher ? KEEL_INVALID : KEEL_OK;
@@ -406,6 +406,13 @@ static void notice_own_stall(struct keel_node *node)
 uint64_t keel_node_leader_ns(const struct keel_node *node)
 {
     return node->agent.leader_ns;
+}
+
+uint16_t keel_node_leader(const struct keel_node *node)
+{
+    if (keel_node_leads(node))
+        return node->config.node;
+    return node->term.leader != node->config.node ? node->term.leader : KEEL_NODE_NONE;
 }
 
 int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event)

@@ -55,7 +55,7 @@ static void setup(void)
             .secret = &secret,
             .release = "1",
             .node_count = NODES + 1,
-            .job = {.run = 9, .job = job_text, .identity = "i", .store = ""},
+            .job = {.run = 9, .job = job_text, .identity = "i", .store = "", .state = ""},
             .news = on_news,
             .silent = is_silent};
         enum keel_status status = keel_gate_open(&config, &gate);

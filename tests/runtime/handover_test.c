@@ -134,6 +134,7 @@ START_TEST(a_job_comes_over_as_it_was)
                                   .job = "[job]\nname = x\n",
                                   .identity = "abc",
                                   .store = "/shared/ckpt",
+                                  .state = "1\n0\n",
                                   .words = {"--resume", "auto"},
                                   .word_count = 2};
     struct keel_handed_job back;
@@ -147,6 +148,7 @@ START_TEST(a_job_comes_over_as_it_was)
     ck_assert_str_eq(back.job, job.job);
     ck_assert_str_eq(back.identity, "abc");
     ck_assert_str_eq(back.store, "/shared/ckpt");
+    ck_assert_str_eq(back.state, job.state);
     ck_assert_str_eq(back.words[1], "auto");
     for (uint32_t shorter = 0; shorter < bytes; shorter++)
         ck_assert(!keel_handed_job_read(data, shorter, &back));

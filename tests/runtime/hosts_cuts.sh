@@ -86,6 +86,29 @@ steps=$(committed)
 reference "$steps"
 check "through all of it the bits are those of one rank ($steps steps)" same_bits "$root/reference-$steps" "$out"
 
+# The launcher's host, h4, is cut off for five timeouts: a node leads, and the launcher follows it when it is back.
+# shellcheck disable=SC2086
+on="ip netns exec h4"
+begin apart --ranks 3 --set cluster.launch=ssh --set "cluster.shell=sh $root/enter %h" --set cluster.hosts=h1,h2,h3 \
+    --set cluster.bind=10.77.0.14 --set cluster.holders=3 --set train.steps=400 $holders
+on=
+await_ranks 3 1
+await "$out/metrics.jsonl" '"step":10,'
+since=$(now)
+cut h4
+check "the launcher's host is cut off, and a node leads" await_led events.jsonl '"event":"leader"' 1
+took "a node leads after" "$since"
+check "snapshots go on" await_led events.jsonl '"event":"snapshot"' 3
+sleep 5 # five timeouts, with what went by
+heal h4
+check "and the launcher follows, once it is back" await "$out.log" 'node [1-3] leads the run'
+finish
+check "it ends with the run" [ $code -eq 0 ]
+check "and has all lines then" [ "$(committed)" -eq 400 ]
+check "no rank was lost by it" [ "$(lost)" -eq 0 ]
+reference 400
+check "with the bits of one rank" same_bits "$root/reference-400" "$out"
+
 # A bridge whose port takes no long frames, as a switch does: what is longer is dropped, and nobody says so.
 for k in 1 2 3 4; do ip -n h$k link set eth0 mtu 9000; done
 begin long --set cluster.launch=ssh --set "cluster.shell=sh $root/enter %h" --set cluster.hosts=h1,h2,h3,h4 \

@@ -32,11 +32,12 @@ exec ip netns exec "$host" sh -c "$*"
 END
 
 job="--set job.seed=1 --set train.decay_steps=1000 --set data.path=$text"
+on= # what starts the launcher on its host
 begin() { # begin DIR WORDS...: a run that waits for agents, in the background
     out=$root/$1
     shift
     # shellcheck disable=SC2086
-    "$KEEL" run "$here/../demo/drill.conf" $job --ranks 4 --out "$out" "$@" >"$out.log" 2>&1 &
+    $on "$KEEL" run "$here/../demo/drill.conf" $job --ranks 4 --out "$out" "$@" >"$out.log" 2>&1 &
     launcher=$!
 }
 await() { # await FILE PATTERN [COUNT]: until so many lines of a file have it; not for ever
@@ -133,6 +134,11 @@ check "an address that is every one" says 2 'is every address' \
     run --set cluster.launch=none --set cluster.bind=0.0.0.0 --set cluster.advertise=0.0.0.0
 check "an address of another host" says 1 'cannot' run --set cluster.launch=none --set cluster.bind=192.0.2.7
 check "slurm without Slurm" says 3 'no allocation of Slurm' run --set cluster.launch=slurm
+check "holders on one host" says 2 'is not used by cluster.launch = local' run --set cluster.holders=3
+check "an even number of them" says 2 'a majority decides' run --set cluster.holders=2
+check "more of them than nodes" says 2 'the launcher and 2 nodes are 3' run --set cluster.launch=none --set cluster.holders=5
+check "holders without a common store" says 2 'in the common store' run --set cluster.launch=none --set cluster.holders=3 --set snapshot.every=0
+check "holders that would judge losses" says 2 'leave train.spike out' run --set cluster.launch=none --set cluster.holders=3 --set train.spike=stop
 check "a command that starts nothing" says 5 'ended (exit code 1) before' \
     run --set cluster.launch=ssh --set cluster.hosts=127.0.0.1 --set cluster.bind=127.0.0.1 --set cluster.shell=false
 check "a text without a store" says 2 'train.sample = 8' \
@@ -275,6 +281,8 @@ reference 40
 check "with the same bits" same_bits "$root/reference-40" "$out"
 check "two ranks were lost" [ "$(lost)" -ge 2 ]
 check "and no state with them: copies are on the other host" [ "$(events state-lost)" -eq 0 ]
+
+. "$here/hosts_leads.sh"
 
 # ---- network namespaces -----------------------------------------------------------------------------------------------
 

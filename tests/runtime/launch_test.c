@@ -931,7 +931,7 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(argv[1], "run") == 0)
         return run_main(argc, argv);
     if (argc > 2 && strcmp(argv[1], "agent") == 0)
-        return keel_agent_main(argc - 1, argv + 1);
+        return keel_agent_main(NULL, argc - 1, argv + 1);
     if (argc > 8 && strcmp(argv[1], "lead") == 0)
         return lead_main(argc, argv);
     if (argc > 2 && strcmp(argv[1], "worker") == 0)

@@ -1,5 +1,6 @@
 /* run_output_test.c - what an earlier run left in metrics.jsonl is believed no further than it goes. */
 #include "harness.h"
+#include "remote_leader.h"
 #include "run_output.h"
 #include <keel/file.h>
 #include <keel/memory.h>
@@ -362,10 +363,69 @@ START_TEST(a_spike_on_file_stays_where_the_job_goes_on_through_it)
 }
 END_TEST
 
+START_TEST(lines_of_a_node_that_led_come_between_those_of_the_launcher)
+{
+    static const char there[] = "{\"step\":2,\"loss_bits\":\"1\",\"digest\":\"b\"}\n"
+                                "{\"step\":3,\"loss_bits\":\"1\",\"digest\":\"c\"}\n"
+                                "{\"step\":4,\"loss_bits\":\"1\",\"digest\":\"d\"}\n"
+                                "{\"step\":5,\"loss_bits\":\"1\",\"digest\":\"other\"}\n"
+                                "{\"step\":6,\"loss_bits\":\"1\",\"digest\":\"f\"}\n"
+                                "{\"step\":7,\"loss_"; /* it was killed */
+    char store[KEEL_PATH_BYTES], folder[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES], steps[64];
+    struct keel_output *output;
+    begin("{\"step\":1,\"loss_bits\":\"1\",\"digest\":\"a\"}\n{\"step\":2,\"loss_bits\":\"1\",\"digest\":"
+          "\"b\"}\n{\"step\":5,\"loss_bits\":\"1\",\"digest\":\"e\"}\n");
+    ck_ok(keel_path_join(store, directory, "ckpt"));
+    ck_ok(keel_remote_leader_path(store, "0000000000000001-1", folder));
+    ck_ok(keel_mkdir_all(folder));
+    ck_ok(keel_path_join(path, folder, "metrics.jsonl"));
+    ck_ok(keel_file_replace(path, there, sizeof there - 1, 0644));
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
+    ck_ok(keel_output_take_led(output, store));
+    ck_assert_uint_eq(keel_output_mismatches(output), 1);
+    ck_assert_uint_eq(keel_output_next_step(output), 7);
+    steps_on_file(steps, sizeof steps);
+    ck_assert_str_eq(steps, " 1 2 3 4 5 6");
+    ck_assert(!keel_path_exists(folder));
+    give(output, 7, 0x9); /* into the file as it is now */
+    steps_on_file(steps, sizeof steps);
+    ck_assert_str_eq(steps, " 1 2 3 4 5 6 7");
+    ck_ok(keel_output_take_led(output, store)); /* nothing is there any more */
+    ck_assert_uint_eq(keel_output_mismatches(output), 1);
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
+START_TEST(who_leads_elsewhere_is_known_as_long_as_it_says_so)
+{
+    const struct keel_remote_leader first = {.run = 7, .node = 2, .pid = 99, .host = "h2", .folder = "1-2"};
+    const struct keel_remote_leader next = {.run = 7, .node = 1, .pid = 98, .host = "h1", .folder = "2-1"};
+    struct keel_remote_leader leader;
+    begin("");
+    ck_assert(!keel_remote_leader_lives(directory, 5, &leader));
+    ck_ok(keel_remote_leader_begin(directory, &first));
+    ck_assert(keel_remote_leader_lives(directory, 5, &leader));
+    ck_assert(leader.run == 7 && leader.node == 2 && leader.pid == 99 && strcmp(leader.host, "h2") == 0);
+    ck_assert(!keel_remote_leader_lives(directory, 0, &leader)); /* it is silent for too long */
+    ck_ok(keel_remote_leader_begin(directory, &next));
+    keel_remote_leader_end(directory, &first); /* of another nothing is changed */
+    ck_assert(keel_remote_leader_lives(directory, 5, &leader) && leader.node == 1);
+    ck_assert(!keel_remote_leader_is_to_stop(directory, 7));
+    ck_ok(keel_remote_leader_ask_stop(directory, 7));
+    ck_assert(keel_remote_leader_is_to_stop(directory, 7) && !keel_remote_leader_is_to_stop(directory, 8));
+    keel_remote_leader_end(directory, &next);
+    ck_assert(!keel_remote_leader_lives(directory, 5, &leader));
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, who_takes_over_tells_each_note_and_each_snapshot_once);
     tcase_add_test(tc, who_takes_over_knows_what_was_gone_back_from_and_what_is_run_again);
+    tcase_add_test(tc, lines_of_a_node_that_led_come_between_those_of_the_launcher);
+    tcase_add_test(tc, who_leads_elsewhere_is_known_as_long_as_it_says_so);
     tcase_add_test(tc, a_spike_that_a_killed_launcher_left_is_judged_again);
     tcase_add_test(tc, a_spike_on_file_stays_where_the_job_goes_on_through_it);
     tcase_add_test(tc, a_spike_that_does_not_come_again_was_a_fault);

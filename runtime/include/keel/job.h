@@ -174,6 +174,7 @@ struct keel_job {
     bool seal_payload;                   /* between ranks, bulk data too */
     bool respawn;                    /* start a node again when it died, to join as a spare or to grow back */
     uint32_t launch;                 /* enum keel_launch_kind */
+    uint32_t holders;                /* nodes that keep the register, the launcher included */
     char hosts[KEEL_PATH_BYTES];     /* names, or a file of them: node/hosts.h */
     char bind[KEEL_PATH_BYTES];      /* ADDRESS, or ADDRESS:PORT, where the launcher listens; "": chosen */
     char advertise[KEEL_PATH_BYTES]; /* where agents reach it; "": where it listens */

@@ -145,7 +145,7 @@ enum keel_event_kind {
     KEEL_EVENT_WORKER_DONE,    /* `local` has finished all steps and closed */
     KEEL_EVENT_WORKER_NOTE,    /* `local` has something to say for events.jsonl: JSON object in `data` */
     KEEL_EVENT_WORKER_FAILED,  /* `local` gives up: status in `value`, detail text in `data` */
-    KEEL_EVENT_STOP,           /* the user asks for an orderly end (SIGINT) */
+    KEEL_EVENT_STOP,           /* launcher, or who leads: the user asks for an orderly end (SIGINT) */
     KEEL_EVENT_LEADER,         /* agent: a process begins to lead, and has as long to be heard as any */
     KEEL_EVENT_DRAIN /* launcher: `node` is to leave the run in order (value 1), or to come back (0) */
 };
@@ -258,6 +258,11 @@ void keel_node_progress(const struct keel_node *node, struct keel_node_progress 
 
 /* Agent: when the leader was heard last, or a silence that was this node's own ended. */
 uint64_t keel_node_leader_ns(const struct keel_node *node);
+
+/* Who leads, as far as this node knows: itself only when it does. KEEL_NODE_NONE: it led, and waits for
+ * another to. */
+#define KEEL_NODE_NONE UINT16_MAX
+uint16_t keel_node_leader(const struct keel_node *node);
 
 KEEL_API_END
 

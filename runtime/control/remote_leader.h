@@ -1,0 +1,47 @@
+/* remote_leader.h - a node of another host than the launcher's leads (cluster.holders): what the common store
+ * of snapshots says of it, for the launcher's host, which may have no connection to it.
+ *
+ *   STORE/.leader/leader      who leads: run, node, process, host, folder; touched each half timeout
+ *   STORE/.leader/stop        the number of the run that is to be ended (keel job stop)
+ *   STORE/.leader/TIME-NODE/  metrics.jsonl and events.jsonl of one that led, until `keel run` takes them
+ * over
+ *
+ * Nothing is decided by it: who leads is told by the register (node_moves.c). Blocks as the file system does;
+ * any thread. */
+#ifndef KEEL_REMOTE_LEADER_H
+#define KEEL_REMOTE_LEADER_H
+
+#include <keel/file.h>
+#include <keel/status.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define KEEL_REMOTE_LEADER_FOLDER ".leader"
+
+struct keel_remote_leader {
+    uint64_t run;
+    uint16_t node;
+    long pid;
+    char host[65];
+    char folder[48]; /* its name in STORE/.leader */
+};
+
+/* The path of what lies in STORE/.leader under this name. LIMIT. */
+enum keel_status keel_remote_leader_path(const char *store, const char *name, char out[KEEL_PATH_BYTES]);
+
+/* It leads from now on: makes its folder. DENIED, IO, NO_SPACE. */
+enum keel_status keel_remote_leader_begin(const char *store, const struct keel_remote_leader *leader);
+/* It still does. */
+void keel_remote_leader_touch(const char *store);
+/* It does no more; its lines stay. Of another one nothing is changed. */
+void keel_remote_leader_end(const char *store, const struct keel_remote_leader *leader);
+
+/* Who leads: false when nobody wrote there for six timeouts, after which agents have ended too. By this
+ * host's clock. */
+bool keel_remote_leader_lives(const char *store, double timeout_s, struct keel_remote_leader *out);
+
+/* Ask it to end this run; and was it? */
+enum keel_status keel_remote_leader_ask_stop(const char *store, uint64_t run);
+bool keel_remote_leader_is_to_stop(const char *store, uint64_t run);
+
+#endif

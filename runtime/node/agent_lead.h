@@ -1,0 +1,49 @@
+/* agent_lead.h - an agent whose node may lead (cluster.holders), and what it does while it does.
+ *
+ * Holds the register's state, and once the node leads, what people are told of the run and the snapshots, in
+ * the common store (remote_leader.h). What does not cease there, a store that is gone, or another run that
+ * was begun in its place, ends the agent: another leads then. Private to node/. */
+#ifndef KEEL_AGENT_LEAD_H
+#define KEEL_AGENT_LEAD_H
+
+#include "agent.h"
+#include "leading.h"
+#include "remote_leader.h"
+
+struct keel_agent_lead {
+    struct keel_leading leading; /* first: found by it */
+    const struct keel_agent_output *output;
+    const struct keel_job *job;         /* borrowed, as the next */
+    const char *directory, *store_path; /* of the node; of the snapshots */
+    struct keel_control_plane *control;
+    struct keel_remote_leader words;
+    struct keel_launch_report report;
+    struct keel_store *store;
+    char identity[KEEL_IDENTITY_BYTES];
+    char state_path[KEEL_PATH_BYTES], lock_path[KEEL_PATH_BYTES]; /* of the register; "": has none */
+    int lock_fd;
+    void *place;       /* of keel_env.lead_place; heap */
+    uint64_t *plans;   /* heap */
+    uint64_t heard_ns; /* who led before, last */
+    uint64_t look_ns;  /* at the store, not before */
+    bool leads;
+    enum keel_status status; /* why it cannot lead, */
+    char detail[KEEL_DETAIL_BYTES];
+};
+
+/* From what was handed over to it: job, options and node's directory live as long. `keep`: the directory in
+ * which the register's state outlives the agent's process. `node` is completed. */
+enum keel_status keel_agent_lead_init(struct keel_agent_lead *lead, const struct keel_job *job,
+                                      const char *directory, const char *keep, struct keel_node_config *node);
+/* The effects of who leads, beside the agent's. */
+void keel_agent_lead_fill(struct keel_env *effects);
+/* Once a turn of the agent's loop. Not OK: it ends, and the run goes on without this node. */
+enum keel_status keel_agent_lead_turn(struct keel_agent_lead *lead);
+int keel_agent_lead_fd(const struct keel_agent_lead *lead); /* turn when it is readable; -1 */
+/* The node is over: `deserted` when the run is not. If it led, the last snapshot is committed and the end
+ * told; how it ended comes back. */
+enum keel_status keel_agent_lead_end(struct keel_agent_lead *lead, bool deserted, enum keel_status status,
+                                     const char *detail);
+void keel_agent_lead_fini(struct keel_agent_lead *lead);
+
+#endif

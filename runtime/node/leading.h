@@ -1,0 +1,26 @@
+/* leading.h - what only a node that leads does: it has steps, views and notes told, and snapshots committed.
+ *
+ * The launcher leads, and where the leader moves (cluster.holders) an agent may: both fill their effects from
+ * here. Found by the control plane's `leading`. Private to node/. */
+#ifndef KEEL_LEADING_H
+#define KEEL_LEADING_H
+
+#include "committer.h"
+#include "control.h"
+#include "launcher.h"
+
+struct keel_leading {
+    const struct keel_launch_report *report; /* NULL: nobody is told */
+    struct keel_committer *committer;        /* NULL: nothing is committed */
+    bool began;                              /* there was a view */
+    /* Called before each effect: it opens what is wanted only by who leads. False: that cannot be had. NULL:
+     * all is there. */
+    bool (*open)(struct keel_leading *leading);
+};
+
+/* node_start is not among them. */
+void keel_leading_fill(struct keel_env *effects);
+/* Results of snapshots that wait are told. */
+void keel_leading_report_snapshots(struct keel_leading *leading);
+
+#endif
