@@ -55,6 +55,7 @@ struct taking {
     uint64_t next;          /* of them */
     FILE *merged;
     struct keel_jsonl *events;
+    int node; /* whose folder it is */
     bool taken;
     uint64_t differing;
 };
@@ -154,7 +155,9 @@ static enum keel_status copy_event(void *context, const json_t *line, uint64_t n
 {
     struct taking *taking = context;
     (void)number;
-    keel_jsonl_write(taking->events, json_deep_copy(line));
+    json_t *event = json_deep_copy(line);
+    json_object_set_new(event, "led_by", json_integer(taking->node));
+    keel_jsonl_write(taking->events, event);
     return KEEL_OK;
 }
 
@@ -182,8 +185,10 @@ static enum keel_status see_entry(void *context, const char *name)
 {
     struct taking *taking = context;
     char folder[KEEL_PATH_BYTES];
-    if (strchr(name, '-') == NULL) /* leader, stop */
+    const char *node = strchr(name, '-');
+    if (node == NULL) /* leader, stop */
         return KEEL_OK;
+    taking->node = atoi(node + 1);
     KEEL_TRY(keel_remote_leader_path(taking->store, name, folder));
     return take_folder(taking, folder);
 }

@@ -6,7 +6,8 @@
 #include "agent.h"
 #include <stdint.h>
 
-/* Take them in: lines of metrics.jsonl by their steps, events behind those that are there. Of a step of which
+/* Take them in: lines of metrics.jsonl by their steps, events behind those that are there, with the node in
+ * `led_by`. Of a step of which
  * both have a line that of the directory stays; *out_differing counts those whose bits differ, each with its
  * event. Nobody has the files of `directory` open to write, or he opens them anew. *out_taken: there were
  * some. Blocks. CORRUPT, IO, NO_SPACE: what was not taken stays. */

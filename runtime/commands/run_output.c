@@ -608,11 +608,8 @@ static void begin_incident(struct keel_output *output, const struct keel_inciden
 /* What a change of the leader cost: so long nobody could be replaced, and no snapshot committed. */
 static void tell_leader(struct keel_output *output)
 {
-    char detail[128], host[65] = "";
-    if (output->moves && gethostname(host, sizeof host - 1) != 0)
-        host[0] = '\0';
-    snprintf(detail, sizeof detail, "process %ld%s%s leads the run", (long)getpid(),
-             host[0] != '\0' ? " of " : "", host);
+    char detail[64];
+    snprintf(detail, sizeof detail, "process %ld leads the run", (long)getpid());
     keel_output_event(output, "leader",
                       json_pack("{s:I, s:I, s:f, s:s}", "process", (json_int_t)getpid(), "step",
                                 (json_int_t)keel_output_last_step(output), "seconds",
