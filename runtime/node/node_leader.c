@@ -287,11 +287,12 @@ static void skip_hole(struct keel_node *node)
     find_held(node);
     const uint64_t mine = keel_records_first(&node->records, leader->next_step);
     const uint64_t lowest = mine < leader->held_first ? mine : leader->held_first;
-    if (lowest == UINT64_MAX) { /* who told of a later one died with it */
+    /* Who told of a later one died with it; or somebody came meanwhile who was not heard and may hold it. */
+    if (lowest == UINT64_MAX || lowest <= leader->next_step) {
         leader->hole_ns = 0;
         return;
     }
-    KEEL_ASSERT(lowest > leader->next_step && leader->hole_step == leader->next_step);
+    KEEL_ASSERT(leader->hole_step == leader->next_step);
     keel_node_trace(node, "records of steps %" PRIu64 " to %" PRIu64 " are lost", leader->next_step,
                     lowest - 1);
     leader->next_step = lowest;
