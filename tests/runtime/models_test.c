@@ -478,6 +478,22 @@ START_TEST(residual_networks_have_the_published_numbers_of_parameters)
 }
 END_TEST
 
+START_TEST(vision_transformers_have_the_published_numbers_of_parameters)
+{
+    static const struct keel_vit_config configs[] = {
+        {12, 12, 768, 0, 16, 224, 224, 3, 1000, 1, 0},      /* ViT-B/16 */
+        {24, 16, 1024, 4096, 16, 224, 224, 3, 1000, 1, 0}}; /* ViT-L/16 */
+    static const uint64_t parameters[] = {86567656, 304326632};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        struct keel_graph *graph;
+        ck_ok(keel_graph_create(&graph));
+        ck_ok(keel_model_vit(graph, &configs[i]));
+        ck_assert_uint_eq(trained_elements(graph), parameters[i]);
+        keel_graph_destroy(graph);
+    }
+}
+END_TEST
+
 /* What a model refuses is said by the call, and by the graph. */
 static void expect_refusal(struct keel_graph *graph, enum keel_status status, const char *says)
 {
@@ -611,6 +627,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, residual_networks_have_the_published_numbers_of_parameters);
+    tcase_add_test(tc, vision_transformers_have_the_published_numbers_of_parameters);
     tcase_add_test(tc, sizes_that_make_no_text_model_are_refused_by_their_keys);
     tcase_add_test(tc, sizes_that_make_no_residual_network_are_refused_by_their_keys);
     tcase_add_test(tc, sizes_that_make_no_vision_transformer_are_refused_by_their_keys);
