@@ -280,3 +280,34 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
         "keel_conv2d_grad_weight_tiles", s->out_channels / s->groups, weight_rows(s), 1, {24, 48, 192}};
     return launch_tiles(kernels, list, s, &tiles, args);
 }
+
+enum keel_status keel_op_conv2d_unfold(struct keel_kernels *kernels, const struct keel_conv2d_unfold *op,
+                                       struct keel_launch_list *list)
+{
+    const struct keel_conv_shape *s = &op->shape;
+    KEEL_TRY(check("conv2d_unfold", s));
+    const uint32_t pixels = op->back ? s->batch * s->height * s->width : out_pixels(s);
+    const uint32_t taps = s->kernel[0] * s->kernel[1], line = op->back ? s->out_channels : s->channels;
+    const uint64_t count = KEEL_BYTES(op->rows, taps, line);
+    if (op->rows == 0 || op->first >= pixels || op->rows > pixels - op->first)
+        return keel_fail(KEEL_INVALID, "conv2d_unfold: %u rows from %u on of %u", op->rows, op->first,
+                         pixels);
+    KEEL_TRY(KEEL_CHECK_OPERANDS("conv2d_unfold",
+                                 {"x", op->x, op->back ? out_bytes(s) : in_bytes(s), KEEL_READ},
+                                 {"to", op->to, KEEL_BYTES(count, sizeof(float)), KEEL_WRITTEN}));
+    struct keel_arg args[CONV_ARGS + 4];
+    fill_args(args, s, op->x, op->x, NULL, op->to);
+    args[CONV_ARGS - 1] = keel_arg_u32(op->back);
+    args[CONV_ARGS] = keel_arg_u32(op->first);
+    args[CONV_ARGS + 1] = keel_arg_u32(op->rows);
+    args[CONV_ARGS + 2] = keel_arg_u64(count);
+    args[CONV_ARGS + 3] = keel_arg_u32(keel_kernels_item_elements(kernels));
+    return keel_kernels_launch_flat(kernels, list, KEEL_MODULE_conv, "keel_conv2d_unfold", count, args,
+                                    KEEL_ARG_COUNT(args));
+}
+
+bool keel_conv2d_unfolds(const struct keel_kernels *kernels, const struct keel_conv_shape *shape)
+{
+    const struct keel_gemm one = {.m = 1, .n = 1, .k = 1, .batch = 1};
+    return keel_gemm_planes_bytes(kernels, &one) > 0 && !is_narrow(shape);
+}

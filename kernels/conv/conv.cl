@@ -3,6 +3,7 @@
  *     forward      s = fma(x, w, s) over taps i, j and channels c of the group, ascending from +0; y = s (+ bias)
  *     grad_data    s = fma(dy, w, s) over taps i, j that meet the pixel's stride, and outputs o of the group
  *     grad_weight  s = fma(x, dy, s) over batch, p, q; dw = dw + s
+ *     unfold       rows of the product that a convolution is: what taps and channels of a group say to a pixel
  *
  * Shapes: x, dx [batch, height, width, channels]; y, dy [batch, out_h, out_w, out_channels]; w, dw [kernel_h,
  * kernel_w, channels / groups, out_channels]. A pixel outside of the image, or of dy, counts as 0. Each s ends with
@@ -134,4 +135,58 @@ __kernel void keel_conv2d_grad_weight_plain(__global const float *x, __global co
             }
     dw += (ulong)row * out_channels + o;
     canon_store(canon_load(dw, n) + canon_plus_zero(s), dw, n);
+}
+
+/* ---- unfold ---- */
+
+/* Along one axis: what tap `tap` of output `at` sees, or, `back`, which output is seen by tap `tap` of pixel `at`;
+ * UINT_MAX: none. `size` is that of the image, or of the output. */
+static inline uint unfold_from(uint at, uint tap, uint stride, uint pad, uint dilation, uint size, uint back)
+{
+    const uint reach = tap * dilation;
+    const uint from = back ? at + pad - reach : at * stride + reach - pad;
+    const bool outside = back ? at + pad < reach || from % stride != 0 : at * stride + reach < pad;
+    const uint found = back ? from / stride : from;
+    return outside || found >= size ? UINT_MAX : found;
+}
+
+/* to[g, r, tap, c], flat: pixels first + r of all images, each of `out` of them; channels of a group side by side. A
+ * work-item takes `block` elements, runs of channels at a time; or, where lanes are many, every element of its group's
+ * that its number comes to. */
+__kernel void keel_conv2d_unfold(__global const float *x, __global const float *unused, __global const float *bias,
+                                 __global float *to, GEOMETRY, uint back, uint first, uint rows, ulong count,
+                                 uint block)
+{
+    const uint each = (back ? out_channels : channels) / groups, taps = kernel_h * kernel_w;
+    const uint high = back ? height : out_h, wide = back ? width : out_w;
+    const uint from_high = back ? out_h : height, from_wide = back ? out_w : width;
+#if KEEL_ROW_ITEMS > 1
+    const uint step = get_local_size(0);
+    const ulong begin = (ulong)get_group_id(0) * step * block, end = min(begin + (ulong)step * block, count);
+    ulong at = begin + get_local_id(0);
+#else
+    ulong at = (ulong)get_global_id(0) * block;
+    const ulong end = min(at + block, count);
+#endif
+    while (at < end) {
+        const ulong line = at / each, row = line / taps;
+        const uint c = (uint)(at % each), tap = (uint)(line % taps), g = (uint)(row / rows);
+        const uint pixel = first + (uint)(row % rows);
+        const uint u = unfold_from(pixel / wide % high, tap / kernel_w, stride_h, pad_h, dilation_h, from_high, back);
+        const uint v = unfold_from(pixel % wide, tap % kernel_w, stride_w, pad_w, dilation_w, from_wide, back);
+        const bool inside = u != UINT_MAX && v != UINT_MAX;
+        const ulong from = ((ulong)(pixel / wide / high) * from_high + u) * from_wide + v;
+        __global const float *seen = x + (inside ? (from * groups + g) * each : 0);
+#if KEEL_ROW_ITEMS > 1
+        to[at] = inside ? seen[c] : 0.0f;
+        at += step;
+#else
+        const uint n = (uint)min((ulong)(each - c), end - at);
+        for (uint l = 0; l < n; l += 16) {
+            const float16 values = inside ? canon_load(seen + c + l, n - l) : (float16)(0.0f);
+            canon_store(values, to + at + l, n - l);
+        }
+        at += n;
+#endif
+    }
 }

@@ -132,10 +132,47 @@ KEEL_HOST_KERNEL static void host_grad_weight(KEEL_HOST_ARGUMENTS)
         }
 }
 
+/* The number of a pixel along an axis that a row has from a tap; false: none. */
+static bool unfold_from(uint32_t at, uint32_t tap, uint32_t stride, uint32_t pad, uint32_t dilation,
+                        uint32_t size, bool back, uint32_t *out)
+{
+    const int64_t reach = (int64_t)tap * dilation;
+    const int64_t from = back ? (int64_t)at + pad - reach : (int64_t)at * stride + reach - pad;
+    if (from < 0 || (back && from % stride != 0))
+        return false;
+    *out = (uint32_t)(back ? from / stride : from);
+    return (back ? from / stride : from) < size;
+}
+
+static void host_unfold(KEEL_HOST_ARGUMENTS)
+{
+    const struct geometry g = read_geometry(arguments);
+    const bool back = u32_at(arguments, 20) != 0;
+    const uint32_t first = u32_at(arguments, 21), rows = u32_at(arguments, 22);
+    const uint32_t high = back ? g.height : g.out_h, wide = back ? g.width : g.out_w;
+    const uint32_t from_high = back ? g.out_h : g.height, from_wide = back ? g.out_w : g.width;
+    const uint32_t each = (back ? g.out_channels : g.channels) / g.groups, taps = g.kernel_h * g.kernel_w;
+    const float *x = arguments[0];
+    float *to = arguments[3];
+    for (uint64_t line = 0; line < (uint64_t)g.groups * rows * taps; line++, to += each) {
+        const uint32_t tap = (uint32_t)(line % taps), group = (uint32_t)(line / taps / rows);
+        const uint32_t pixel = first + (uint32_t)(line / taps % rows);
+        uint32_t u = 0, v = 0;
+        const bool inside = unfold_from(pixel / wide % high, tap / g.kernel_w, g.stride_h, g.pad_h,
+                                        g.dilation_h, from_high, back, &u) &&
+                            unfold_from(pixel % wide, tap % g.kernel_w, g.stride_w, g.pad_w, g.dilation_w,
+                                        from_wide, back, &v);
+        const uint64_t from = ((uint64_t)(pixel / wide / high) * from_high + u) * from_wide + v;
+        for (uint32_t c = 0; c < each; c++)
+            to[c] = inside ? x[(from * g.groups + group) * each + c] : 0.0F;
+    }
+}
+
 static const struct keel_module_kernel conv_kernels[] = {
     {"keel_conv2d_plain", host_forward},
     {"keel_conv2d_grad_data_plain", host_grad_data},
     {"keel_conv2d_grad_weight_plain", host_grad_weight},
+    {"keel_conv2d_unfold", host_unfold},
 };
 
 const struct keel_module keel_module_conv = KEEL_MODULE("conv", keel_cl_conv, conv_kernels);

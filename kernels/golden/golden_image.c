@@ -5,7 +5,7 @@
 
 /* Kernels, strides, paddings and dilations are digits, down and across: 32 is 3 down, 2 across. GROUPED: the
  * groups are as many as the channels say. */
-enum { BIAS = 1, RELU = 1, RESIDUAL = 2, STATISTICS = 4 };
+enum { BIAS = 1, BACK = 1, RELU = 1, RESIDUAL = 2, STATISTICS = 4 };
 
 static void pair(uint32_t out[2], uint32_t digits)
 {
@@ -69,6 +69,21 @@ static enum keel_status conv2d_grad_weight(struct golden_run *run, const uint32_
     op.dy = GOLDEN_FLOATS(run, "dy", result(&op.shape));
     op.dweight = golden_floats(run, "dweight", GOLDEN_UPDATED, weights(&op.shape), -1.0F, 1.0F);
     return golden_ready(run) ? keel_op_conv2d_grad_weight(run->kernels, &op, &run->list) : KEEL_OK;
+}
+
+/* The rows of the middle, so that the first is none of the first pixel; BACK in the flags. */
+static enum keel_status conv2d_unfold(struct golden_run *run, const uint32_t *shape)
+{
+    struct keel_conv2d_unfold op = {.shape = conv_shape(shape), .back = (shape[7] & BACK) != 0};
+    const struct keel_conv_shape *s = &op.shape;
+    const uint64_t from = op.back ? result(s) : image(s), to = op.back ? image(s) : result(s);
+    const uint32_t line = op.back ? s->out_channels : s->channels;
+    const uint32_t pixels = (uint32_t)(to / (op.back ? s->channels : s->out_channels));
+    op.first = pixels / 3;
+    op.rows = pixels - op.first;
+    op.x = GOLDEN_FLOATS(run, "x", from);
+    op.to = golden_output(run, "to", (uint64_t)op.rows * s->kernel[0] * s->kernel[1] * line);
+    return golden_ready(run) ? keel_op_conv2d_unfold(run->kernels, &op, &run->list) : KEEL_OK;
 }
 
 /* rows, channels, flags */
@@ -231,6 +246,11 @@ static const struct golden_case cases[] = {
                 2, 0),
     GOLDEN_CASE(conv2d_grad_weight, conv, "2*3x5x17-7-product", 0x5df80cf2ba2ffa39, 20305, 17, 7, 11, 11, 11,
                 1, 0),
+    GOLDEN_CASE(conv2d_unfold, conv, "1-of-1", 0x7e3546f6b8dc2bfa, 10101, 1, 1, 11, 11, 1111, 1, 0),
+    GOLDEN_CASE(conv2d_unfold, conv, "9x11x19-33-dilated", 0xe9b3f51e2ef362e4, 10911, 19, 33, 32, 21, 2112, 1, 0),
+    GOLDEN_CASE(conv2d_unfold, conv, "2*5x6x34-66-groups", 0x99e604482633cc7b, 20506, 34, 66, 33, 12, 1111, 2, 0),
+    GOLDEN_CASE(conv2d_unfold, conv, "9x11x33-19-dilated-back", 0x026b8102f937321b, 10911, 33, 19, 32, 21, 2112, 1, BACK),
+    GOLDEN_CASE(conv2d_unfold, conv, "2*5x6x34-66-groups-back", 0x325639e13d06e286, 20506, 34, 66, 33, 22, 1111, 2, BACK),
     GOLDEN_CASE(batch_norm, batch_norm, "1x1", 0xebcbcde34ea1cfd2, 1, 1, STATISTICS),
     GOLDEN_CASE(batch_norm, batch_norm, "67x5-relu", 0xa47231d05aed4231, 67, 5, RELU),
     GOLDEN_CASE(batch_norm, batch_norm, "131x83-residual-relu", 0xc0794ce3ddc1691b, 131, 83,

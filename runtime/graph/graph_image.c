@@ -1,6 +1,7 @@
 /* graph_image.c - convolution, batch norm, pools: builder functions, gradients, launches; and group norm and
  * upsampling, of operations that are there. */
 #include "autodiff.h"
+#include "conv_unfold.h"
 #include "emit.h"
 
 #include <keel/image_ops.h>
@@ -392,6 +393,8 @@ static enum keel_status emit_conv2d(struct keel_emit *emit, const struct keel_ir
                              .weight = buffer_of(emit, node->in[1]),
                              .bias = buffer_of(emit, node->in[2]),
                              .y = buffer_of(emit, node->out[0])};
+    if (keel_conv2d_unfolds(emit->kernels, &op.shape))
+        return keel_emit_unfolded(emit, &op, node->in[0], node->out[0]);
     KEEL_TRY(conv_workspace(emit, &op.shape, false, &op.workspace));
     return emit->measure ? KEEL_OK : keel_op_conv2d(emit->kernels, &op, emit->list);
 }
@@ -402,6 +405,8 @@ static enum keel_status emit_conv2d_dx(struct keel_emit *emit, const struct keel
                                        .dy = buffer_of(emit, node->in[0]),
                                        .weight = buffer_of(emit, node->in[1]),
                                        .dx = buffer_of(emit, node->out[0])};
+    if (keel_conv2d_unfolds(emit->kernels, &op.shape))
+        return keel_emit_unfolded_data(emit, &op, node->in[0], node->out[0]);
     KEEL_TRY(conv_workspace(emit, &op.shape, true, &op.workspace));
     return emit->measure ? KEEL_OK : keel_op_conv2d_grad_data(emit->kernels, &op, emit->list);
 }
@@ -412,6 +417,8 @@ static enum keel_status emit_conv2d_dw(struct keel_emit *emit, const struct keel
                                                .x = buffer_of(emit, node->in[0]),
                                                .dy = buffer_of(emit, node->in[1]),
                                                .dweight = buffer_of(emit, node->out[0])};
+    if (keel_conv2d_unfolds(emit->kernels, &op.shape))
+        return keel_emit_unfolded_weight(emit, &op, node->in[0], node->in[1]);
     return emit->measure ? KEEL_OK : keel_op_conv2d_grad_weight(emit->kernels, &op, emit->list);
 }
 

@@ -381,6 +381,9 @@ static enum keel_status emit_matmul(struct keel_emit *emit, const struct keel_ir
     op.stride_a = volume(a, a->dims - 2, a->dims);
     op.stride_b = volume(b, b->dims - 2, b->dims);
     op.stride_c = volume(c, c->dims - 2, c->dims);
+    const uint64_t planes = keel_gemm_planes_bytes(emit->kernels, &op);
+    need_workspace(emit, planes);
+    op.planes = planes > 0 ? emit->workspace : NULL;
     return emit->measure ? KEEL_OK : keel_op_gemm(emit->kernels, &op, emit->list);
 }
 

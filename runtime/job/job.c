@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <keel/ini.h>
 #include <keel/job.h>
+#include <keel/kernels.h>
 #include <keel/models.h>
 #include <keel/node.h>
 #include <keel/optimizer_ops.h>
@@ -877,6 +878,14 @@ uint64_t keel_job_plan_keys(const struct keel_job *job)
     return out;
 }
 
+/* Models with convolutions were canonical there in every class before; what was begun so goes on with no
+ * other bits. All other runs are what they were, so that the version stays. */
+static bool has_convolutions_of_class(const struct keel_job *job)
+{
+    return job->numerics != KEEL_CANONICAL && job->numerics != KEEL_NATIVE &&
+           (job->kind == KEEL_MODEL_RESNET || job->plugin != NULL);
+}
+
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES])
 {
     const struct keel_ini_table *const all = table_of(job);
@@ -889,6 +898,8 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
             hash_key(&state, &all->keys[i], job);
     int length = snprintf(line, sizeof line, "data=%016" PRIx64 "\n", data_digest);
     crypto_generichash_update(&state, (const unsigned char *)line, (unsigned long long)length);
+    if (has_convolutions_of_class(job))
+        crypto_generichash_update(&state, (const unsigned char *)"convolutions=class\n", 19);
     crypto_generichash_final(&state, hash, sizeof hash);
     sodium_bin2hex(out, KEEL_IDENTITY_BYTES, hash, sizeof hash);
     snprintf(out + HASH_DIGITS, VERSION_DIGITS + 1, "%0*x", VERSION_DIGITS, ARITHMETIC_VERSION);

@@ -3,6 +3,7 @@
 #include "op_fixture.h"
 
 #include <keel/image_ops.h>
+#include <keel/shape_ops.h>
 
 static const struct keel_conv_shape shapes[] = {
     {1, 1, 1, 1, 1, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
@@ -79,6 +80,59 @@ START_TEST(convolution_and_its_gradients_give_the_bits_of_the_host)
         snprintf(name, sizeof name, "conv2d, shape %d", i);
         equal_bits((enum rig_kind)_i, name, body, &shapes[i]);
     }
+}
+END_TEST
+
+/* Zeros of what a tap does not meet change no sum. One group. */
+static void unfolded_body(struct rig *rig, const void *shape)
+{
+    const struct keel_conv_shape *s = shape;
+    struct results own = run_all(rig, s);
+    const uint32_t outs = s->out_channels, taps = s->kernel[0] * s->kernel[1];
+    const uint32_t pixels[2] = {(uint32_t)(y_count(s) / outs), (uint32_t)(x_count(s) / s->channels)};
+    for (int back = 0; back < 2; back++) {
+        const uint32_t k = taps * (back ? outs : s->channels), n = back ? s->channels : outs;
+        struct keel_buffer *weight = rig_random(rig, w_count(s), 2, -1.0f, 1.0f), *turned = weight,
+                           *c = rig_bytes(rig, NULL, (uint64_t)pixels[back] * n * 4);
+        if (back) {
+            turned = rig_bytes(rig, NULL, w_count(s) * 4);
+            const struct keel_permute turn = {
+                .dims = 3, .size = {taps, s->channels, outs}, .order = {0, 2, 1}, .x = weight, .y = turned};
+            ck_ok(keel_op_permute(rig->kernels, &turn, &rig->list));
+        }
+        struct keel_conv2d_unfold op = {.shape = *s, .back = back != 0};
+        op.x = rig_random(rig, back ? y_count(s) : x_count(s), back ? 4 : 1, -1.0f, 1.0f);
+        op.rows = pixels[back];
+        op.to = rig_bytes(rig, NULL, (uint64_t)op.rows * k * 4);
+        const struct keel_gemm gemm = {.m = op.rows,
+                                       .n = n,
+                                       .k = k,
+                                       .batch = 1,
+                                       .lda = k,
+                                       .ldb = n,
+                                       .ldc = n,
+                                       .a = op.to,
+                                       .b = turned,
+                                       .c = c,
+                                       .bias = back ? NULL : rig_random(rig, outs, 3, -1.0f, 1.0f)};
+        ck_ok(keel_op_conv2d_unfold(rig->kernels, &op, &rig->list));
+        ck_ok(keel_op_gemm(rig->kernels, &gemm, &rig->list));
+        rig_run(rig);
+        const float *made = rig_result(rig, c, (uint64_t)pixels[back] * n * 4),
+                    *wanted = back ? own.dx : own.y;
+        for (uint64_t i = 0; i < (uint64_t)pixels[back] * n; i++)
+            ck_assert_msg(made[i] == wanted[i], "%a and %a, back %d, element %u", (double)made[i],
+                          (double)wanted[i], back, (unsigned)i);
+    }
+}
+
+START_TEST(a_convolution_is_the_product_of_its_unfolded_rows)
+{
+    for (int i = 0; i < SHAPES; i++)
+        if (shapes[i].groups == 1) {
+            rig_clear(rig_shared((enum rig_kind)_i));
+            unfolded_body(rig_shared((enum rig_kind)_i), &shapes[i]);
+        }
 }
 END_TEST
 
@@ -249,6 +303,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, large_strides_and_dilations_reach_the_pixels_that_they_should, 0, RIG_DEVICES);
     tcase_add_loop_test(tc, convolution_and_its_gradients_give_the_bits_of_the_host, 0, RIG_DEVICES);
+    tcase_add_loop_test(tc, a_convolution_is_the_product_of_its_unfolded_rows, 0, RIG_DEVICES);
     tcase_add_test(tc, results_are_near_the_truth);
     tcase_add_test(tc, gradients_are_the_finite_differences);
     tcase_add_test(tc, shapes_that_make_no_sense_are_refused_by_name);

@@ -81,6 +81,7 @@ static enum keel_status append_concat(struct keel_kernels *kernels, const void *
     X(conv2d)                                                                                                \
     X(conv2d_grad_data)                                                                                      \
     X(conv2d_grad_weight)                                                                                    \
+    X(conv2d_unfold)                                                                                         \
     X(batch_norm)                                                                                            \
     X(batch_norm_eval)                                                                                       \
     X(batch_norm_grad)                                                                                       \
@@ -212,6 +213,8 @@ static const struct operation operations[] = {
        B(T(conv2d_grad_data), weight), B(T(conv2d_grad_data), dx)),
     OP(conv2d_grad_weight, "dweight", CONV(T(conv2d_grad_weight)), B(T(conv2d_grad_weight), x),
        B(T(conv2d_grad_weight), dy), B(T(conv2d_grad_weight), dweight)),
+    OP(conv2d_unfold, "to", CONV(T(conv2d_unfold)), F(T(conv2d_unfold), back), N(T(conv2d_unfold), first),
+       N(T(conv2d_unfold), rows), B(T(conv2d_unfold), x), B(T(conv2d_unfold), to)),
     OP(batch_norm, "y:x,residual mean rstd running_mean running_variance scratch", N(T(batch_norm), rows),
        N(T(batch_norm), n), R(T(batch_norm), epsilon), R(T(batch_norm), scale), F(T(batch_norm), relu),
        B(T(batch_norm), x), B(T(batch_norm), gamma), B(T(batch_norm), beta), B(T(batch_norm), residual),

@@ -555,6 +555,97 @@ START_TEST(native_kernels_give_an_engine_the_gradients_within_their_tolerance)
 }
 END_TEST
 
+/* ---- classes of numerics ---- */
+
+/* A tap in every place that a convolution may have one: groups, strides, one tap, transposed; of the second
+ * there are more rows than are unfolded at a time; then two products of activations. */
+enum { CLASS_SIDE = 40, CLASS_C = 32, CLASS_IMAGE = B * CLASS_SIDE * CLASS_SIDE * 8 };
+static keel_value conv_of_class(struct keel_graph *graph, keel_value x, const char *name,
+                                struct keel_shape taps, struct keel_conv2d_spec spec)
+{
+    char bias[24];
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    const keel_value w = param(graph, name, taps, 0),
+                     b = param(graph, bias, (struct keel_shape)SHAPE(taps.size[3]), 0);
+    return keel_graph_activation(graph, keel_graph_conv2d(graph, x, w, b, &spec), KEEL_TANH);
+}
+static struct keel_graph *class_network(void)
+{
+    struct keel_graph *graph = NULL;
+    ck_ok(keel_graph_create(&graph));
+    keel_value y =
+        keel_graph_input(graph, "x", KEEL_F32, (struct keel_shape)SHAPE(B, CLASS_SIDE, CLASS_SIDE, 8));
+    y = conv_of_class(graph, y, "a", (struct keel_shape)SHAPE(1, 1, 8, CLASS_C),
+                      (struct keel_conv2d_spec){.groups = 1});
+    y = conv_of_class(graph, y, "b", (struct keel_shape)SHAPE(3, 3, CLASS_C, CLASS_C),
+                      (struct keel_conv2d_spec){.pad = {1, 1}});
+    y = conv_of_class(graph, y, "c", (struct keel_shape)SHAPE(3, 2, CLASS_C / 2, 16),
+                      (struct keel_conv2d_spec){.stride = {3, 2}, .pad = {2, 0}, .groups = 2});
+    y = keel_graph_conv2d_transposed(graph, y, param(graph, "d", (struct keel_shape)SHAPE(3, 3, C, 16), 0), 0,
+                                     &(struct keel_conv2d_transposed_spec){.stride = {2, 1}, .pad = {1, 1}});
+    static const uint32_t turn[] = {0, 2, 1};
+    const struct keel_shape shape = keel_graph_shape(graph, y);
+    const uint64_t pixels = shape.size[1] * shape.size[2];
+    y = keel_graph_reshape(graph, y, (struct keel_shape)SHAPE(B, pixels, C));
+    const keel_value pairs = keel_graph_matmul(graph, keel_graph_permute(graph, y, turn), y);
+    y = keel_graph_matmul(graph, y, keel_graph_scale(graph, pairs, 1.0F / (float)pixels, 1.0F));
+    keel_graph_cross_entropy(graph, keel_graph_reduce(graph, y, KEEL_REDUCE_MEAN, 1, 1),
+                             keel_graph_input(graph, "labels", KEEL_I32, (struct keel_shape)SHAPE(B)));
+    ck_ok(keel_graph_status(graph));
+    return graph;
+}
+static float *class_gradients(const char *selector, enum keel_class numerics, uint64_t *count)
+{
+    static float x[CLASS_IMAGE];
+    const struct keel_control draw = {.seed_lo = 5};
+    const int32_t labels[B] = {3, 1};
+    struct keel_graph *graph = class_network();
+    struct net net;
+    ck_ok(keel_device_open(selector, NULL, &net.device));
+    ck_ok(keel_kernels_create_with(net.device, &(struct keel_kernels_options){.numerics = numerics},
+                                   &net.kernels));
+    const struct keel_engine_config config = {
+        .device = net.device, .kernels = net.kernels, .graph = graph, .training = true, .microbatches = 1};
+    ck_ok(keel_engine_create(&config, &net.engine));
+    keel_graph_destroy(graph);
+    ck_ok(keel_engine_initialize(net.engine, 7));
+    for (uint32_t i = 0; i < CLASS_IMAGE; i++)
+        x[i] = 0.2F * keel_random_uniform(&draw, 1, i) - 0.1F;
+    net.inputs[0] = x;
+    net.inputs[1] = labels;
+    net.batch = (struct keel_engine_batch){.inputs = net.inputs};
+    *count = keel_engine_flat_count(net.engine);
+    float *gradients = net_gradients(&net);
+    net_close(&net);
+    return gradients;
+}
+
+START_TEST(products_of_images_and_activations_have_the_bits_of_their_class_everywhere)
+{
+    static const struct {
+        enum keel_class numerics;
+        double bound; /* of the largest gradient */
+    } classes[] = {{KEEL_EXACT8X2, 1e-3}, {KEEL_EXACT8X3, 3e-6}, {KEEL_CLASS_BF16, 3e-2}};
+    uint64_t count = 0;
+    float *canonical = class_gradients("pocl", KEEL_CANONICAL, &count),
+          *host = class_gradients("host", classes[_i].numerics, &count),
+          *pocl = class_gradients("pocl", classes[_i].numerics, &count);
+    double worst = 0, largest = 0;
+    ck_assert_mem_eq(host, pocl, count * sizeof *host);
+    for (uint64_t i = 0; i < count; i++) {
+        worst = fmax(worst, fabs((double)host[i] - (double)canonical[i]));
+        largest = fmax(largest, fabs((double)canonical[i]));
+    }
+    printf("note: %s: gradients differ by %.2g of the largest\n", keel_class_name(classes[_i].numerics),
+           worst / largest);
+    ck_assert_double_gt(worst, 0); /* or they are canonical */
+    ck_assert_double_le(worst, classes[_i].bound * largest);
+    free(canonical);
+    free(host);
+    free(pocl);
+}
+END_TEST
+
 static uint32_t nodes_of(const struct keel_graph *graph, const char *name)
 {
     char line[512];
@@ -788,6 +879,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, fused_passes_leave_every_bit_as_it_was);
     tcase_add_test(tc, fused_passes_leave_every_bit_with_f16_storage);
     tcase_add_test(tc, native_kernels_give_an_engine_the_gradients_within_their_tolerance);
+    tcase_add_loop_test(tc, products_of_images_and_activations_have_the_bits_of_their_class_everywhere, 0, 3);
     tcase_add_test(tc, batch_norm_takes_in_the_addition_and_the_relu_after_it);
     tcase_add_test(tc, statistics_get_the_share_of_the_batch_that_the_step_has);
     tcase_add_test(tc, a_statistic_that_no_batch_moves_stays);

@@ -80,6 +80,24 @@ struct keel_conv2d_grad_weight {
 enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *, const struct keel_conv2d_grad_weight *,
                                             struct keel_launch_list *);
 
+/* The matrix whose product with the weights a convolution is (Chellapilla et al. 2006), some rows at a time:
+ * to[g, r, (i, j), c] of [groups, rows, taps, channels of the group] is what tap (i, j) of output pixel first
+ * + r sees, pixels being counted through all images, or +0 in the padding. back: what pixel first + r of the
+ * image gets by tap (i, j) from dy, which is x here: [.., taps, outputs of the group], or +0 where the tap
+ * does not meet the stride, or leads outside. For products of another class than canonical (README.md).
+ * INVALID: rows that there are not. */
+struct keel_conv2d_unfold {
+    struct keel_conv_shape shape;
+    bool back;
+    uint32_t first, rows;
+    struct keel_buffer *x, *to;
+};
+enum keel_status keel_op_conv2d_unfold(struct keel_kernels *, const struct keel_conv2d_unfold *,
+                                       struct keel_launch_list *);
+/* Whether a convolution of these kernels' class is products of unfolded rows: that of a class with planes, of
+ * groups of eight channels and outputs at least; others are canonical in every class. */
+bool keel_conv2d_unfolds(const struct keel_kernels *, const struct keel_conv_shape *);
+
 /* ---- batch norm (Ioffe and Szegedy 2015) --------------------------------------------------------------- */
 
 /* Sums down a channel go by blocks of KEEL_NORM_ROWS rows: within a block rows ascend from +0, then the sums
