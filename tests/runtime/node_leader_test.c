@@ -338,6 +338,29 @@ START_TEST(two_that_remember_go_on_where_the_third_forgot)
 }
 END_TEST
 
+/* A leader's messages to itself may come when it leads no more. Found by node_fuzz: it answered itself. */
+START_TEST(what_a_node_told_itself_while_it_led_is_dropped_when_it_leads_no_more)
+{
+    struct sim *sim = begin(with_holders(13, 3));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 5));
+    ck_assert_uint_eq(sim->leader, 0);
+    const struct keel_register *reg = &sim->nodes[1].state->reg;
+    const struct keel_ballot promised = reg->promised;
+    static struct keel_wire_message own = {.kind = KEEL_WIRE_REGISTER};
+    own.as.reg.head = (struct keel_register_head){.kind = KEEL_REGISTER_ACCEPT, .ballot = promised};
+    own.as.reg.head.ballot.counter++;
+    own.as.reg.value_bytes = reg->value.bytes;
+    memcpy(own.as.reg.data, reg->value.data, reg->value.bytes);
+    static uint8_t bytes[KEEL_MESSAGE_BYTES];
+    struct keel_node_event message = {.kind = KEEL_EVENT_MESSAGE, .node = 1, .data = bytes};
+    message.bytes = keel_wire_encode(&own, bytes);
+    ck_assert_int_eq(sim_give(sim, 1, &message), KEEL_OK);
+    ck_assert_int_eq(keel_ballot_compare(reg->promised, promised), 0);
+    check_end(sim);
+    sim_destroy(sim);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, what_was_saved_for_a_stop_is_kept_by_who_takes_over);
@@ -355,6 +378,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_agent_that_starts_again_after_the_launcher_died_finds_who_leads);
     tcase_add_test(tc, under_loss_and_duplication_leaders_move_and_every_step_arrives);
     tcase_add_test(tc, without_most_holders_the_run_ends_as_resumable);
+    tcase_add_test(tc, what_a_node_told_itself_while_it_led_is_dropped_when_it_leads_no_more);
 }
 
 KEEL_TEST_MAIN("node_leader", cases, 60)
