@@ -90,7 +90,7 @@ check "through all of it the bits are those of one rank ($steps steps)" same_bit
 # shellcheck disable=SC2086
 on="ip netns exec h4"
 begin apart --ranks 3 --set cluster.launch=ssh --set "cluster.shell=sh $root/enter %h" --set cluster.hosts=h1,h2,h3 \
-    --set cluster.bind=10.77.0.14 --set cluster.holders=3 --set train.steps=400 $holders
+    --set cluster.bind=10.77.0.14 --set cluster.holders=3 --set train.steps=200 $holders
 on=
 await_ranks 3 1
 await "$out/metrics.jsonl" '"step":10,'
@@ -104,10 +104,10 @@ heal h4
 check "and the launcher follows, once it is back" await "$out.log" 'node [1-3] leads the run'
 finish
 check "it ends with the run" [ $code -eq 0 ]
-check "and has all lines then" [ "$(committed)" -eq 400 ]
+check "and has all lines then" [ "$(committed)" -eq 200 ]
 check "no rank was lost by it" [ "$(lost)" -eq 0 ]
-reference 400
-check "with the bits of one rank" same_bits "$root/reference-400" "$out"
+reference 200
+check "with the bits of one rank" same_bits "$root/reference-200" "$out"
 
 # A bridge whose port takes no long frames, as a switch does: what is longer is dropped, and nobody says so.
 for k in 1 2 3 4; do ip -n h$k link set eth0 mtu 9000; done

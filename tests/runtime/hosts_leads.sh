@@ -15,9 +15,9 @@ await_led() { # await_led FILE PATTERN COUNT
 lost_led() { cat "$out/events.jsonl" "$out"/ckpt/.leader/*/events.jsonl 2>/dev/null | grep -c '"lost_ranks":[1-9]'; }
 leads() { sed 's/^[^ ]* [^ ]* \([0-9]*\) .*/\1/' "$out/ckpt/.leader/leader"; } # its process
 
-holders="--set cluster.timeout_s=2 --set snapshot.every=10 --drill slow:rank=0,step=1,ms=40,steps=1000"
+holders="--set cluster.timeout_s=2 --set snapshot.every=10 --drill slow:rank=0,step=1,ms=80,steps=1000"
 # shellcheck disable=SC2086
-begin led --set cluster.launch=none --set cluster.bind=127.0.0.1 --set cluster.holders=5 --set train.steps=220 $holders
+begin led --set cluster.launch=none --set cluster.bind=127.0.0.1 --set cluster.holders=5 --set train.steps=140 $holders
 place
 agents=
 for k in 1 2 3 4; do join $k --address 127.0.0.$k; agents="$agents $agent"; done
@@ -28,7 +28,7 @@ finish
 check "a launcher of other hosts is killed" [ $code -eq 137 ]
 # shellcheck disable=SC2086
 "$KEEL" run "$here/../demo/drill.conf" $job --ranks 4 --out "$out" --set cluster.launch=none --set cluster.bind=127.0.0.1 \
-    --set cluster.holders=5 --set train.steps=220 --set cluster.timeout_s=2 --set snapshot.every=10 >"$out.again.log" 2>&1 &
+    --set cluster.holders=5 --set train.steps=140 --set cluster.timeout_s=2 --set snapshot.every=10 >"$out.again.log" 2>&1 &
 again=$!
 check "and a node leads" await_led events.jsonl '"event":"leader"' 1
 awk -v since="$since" -v now="$(date +%s.%N)" 'BEGIN { printf "note: a node led after %.1f timeouts\n", (now - since) / 2 }'
@@ -44,9 +44,9 @@ for pid in $agents; do wait "$pid"; [ $? -eq 0 ] && left=$((left + 1)); done
 check "the three others end with the run" [ $left -eq 3 ]
 wait $again
 check "the same command, given again at once, followed the run" '[ $? -eq 0 ] && grep -q "led by node 1" "$out.again.log"'
-check "and has all lines then, and nothing is left to do" grep -q 'done before: 220 steps' "$out.again.log"
-reference 220
-check "with the bits of one rank" same_bits "$root/reference-220" "$out"
+check "and has all lines then, and nothing is left to do" grep -q 'done before: 140 steps' "$out.again.log"
+reference 140
+check "with the bits of one rank" same_bits "$root/reference-140" "$out"
 check "the report is there" [ -s "$out/report.html" ]
 
 # shellcheck disable=SC2086
