@@ -3,6 +3,7 @@
 #include "eval_cmd.h"
 #include "encode_text.h"
 #include "trained.h"
+#include <float.h>
 #include <inttypes.h>
 #include <keel/file.h>
 #include <keel/memory.h>
@@ -326,7 +327,7 @@ static void print_json(const struct eval *eval)
     keel_json_text(&json, "data", eval->own->data);
     keel_json_text(&json, "weights", eval->own->trained.weights);
     if (trained->averages)
-        keel_json_real(&json, "ema", (double)trained->job.ema, DIGITS);
+        keel_json_real(&json, "ema", (double)trained->job.ema, FLT_DIG);
     keel_json_number(&json, "weight_bytes", keel_trained_quantised(trained).bytes);
     keel_json_number(&json, "batches", eval->batches);
     keel_json_number(&json, "samples", samples_of(eval));

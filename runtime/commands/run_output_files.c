@@ -273,6 +273,8 @@ static enum keel_status open_again(struct keel_output *output)
 {
     struct keel_jsonl *metrics = output->metrics, *events = output->events;
     output->seen_count = output->lines = 0;
+    keel_early_stop_withdraw(&output->early, 0);
+    atomic_store(&output->end_step, 0);
     output->metrics = output->events = NULL;
     const enum keel_status status = open_files(output);
     if (status != KEEL_OK) {

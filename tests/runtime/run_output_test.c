@@ -397,6 +397,72 @@ START_TEST(lines_of_a_node_that_led_come_between_those_of_the_launcher)
 }
 END_TEST
 
+static void give_evaluated(struct keel_output *output, uint64_t step, float loss)
+{
+    const struct keel_launch_report report = keel_output_report(output);
+    struct keel_step_record record = {.step = step, .digest = step, .has_val_loss = 1};
+    memcpy(&record.val_loss_bits, &loss, sizeof loss);
+    report.step(report.context, &record);
+}
+
+static void give_snapshot(struct keel_output *output, uint64_t step, enum keel_status status)
+{
+    const struct keel_launch_report report = keel_output_report(output);
+    const struct keel_committed committed = {.step = step, .status = status};
+    report.snapshot(report.context, &committed);
+}
+
+/* Evaluations at 2, 4, 6: the second in a row that is no better than the first is the end, at 6. */
+START_TEST(an_early_end_is_in_the_lines_whoever_reads_them)
+{
+    static const struct keel_job patient = {.ranks = 1, .steps = 100, .patience = 2};
+    struct keel_output *output;
+    char text[256];
+    begin("");
+    ck_ok(keel_output_open(directory, &patient, NULL, &output));
+    struct keel_launch_report report = keel_output_report(output);
+    for (uint64_t step = 1; step <= 5; step++)
+        if (step % 2 == 0)
+            give_evaluated(output, step, step == 2 ? 0.1F : 0.1F + (float)step);
+        else
+            give(output, step, step);
+    ck_assert_uint_eq(keel_output_end_step(output), 100);
+    keel_output_close(output);
+    ck_ok(keel_output_take_over(directory, &patient, 1, 1, 0, &output)); /* who led died */
+    report = keel_output_report(output);
+    give_evaluated(output, 6, 0.1F);
+    ck_assert_uint_eq(keel_output_end_step(output), 6);
+    give(output, 7, 7);
+    ck_ok(report.settle(report.context, 6));
+    ck_status(report.settle(report.context, 7), KEEL_DIVERGED);
+    ck_assert(!report.stop(report.context)); /* its snapshot is to come */
+    give_snapshot(output, 6, KEEL_OK);
+    ck_assert(report.stop(report.context));
+    keel_output_close(output);
+    steps_on_file(text, sizeof text);
+    ck_assert_str_eq(text, " 1 2 3 4 5 6");
+    ck_ok(keel_output_open(directory, &patient, NULL, &output));
+    report = keel_output_report(output);
+    ck_assert_uint_eq(keel_output_end_step(output), 6);
+    ck_assert(!report.stop(report.context)); /* a life that is to make that snapshot */
+    give_snapshot(output, 8, KEEL_DIVERGED);
+    ck_assert(report.stop(report.context)); /* and missed it: another does */
+    ck_ok(keel_output_resume(output, 5));
+    ck_assert(!report.stop(report.context));
+    keel_output_close(output);
+    const struct keel_job more = {.ranks = 1, .steps = 100, .patience = 3};
+    ck_ok(keel_output_open(directory, &more, NULL, &output));
+    ck_assert_uint_eq(keel_output_end_step(output), 100);
+    give(output, 7, 7);
+    keel_output_close(output);
+    ck_ok(keel_output_open(directory, &patient, NULL,
+                           &output)); /* it went on behind that end: anew from there */
+    ck_assert_uint_eq(keel_output_end_step(output), 100);
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 START_TEST(who_leads_elsewhere_is_known_as_long_as_it_says_so)
 {
     const struct keel_remote_leader first = {.run = 7, .node = 2, .pid = 99, .host = "h2", .folder = "1-2"};
@@ -436,6 +502,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, memory_follows_the_lines_on_file_not_the_steps_they_claim);
     tcase_add_test(tc, steps_out_of_order_are_refused_with_their_line);
     tcase_add_test(tc, a_step_run_again_is_compared_with_its_line_and_with_none_where_there_was_none);
+    tcase_add_test(tc, an_early_end_is_in_the_lines_whoever_reads_them);
 }
 
 KEEL_TEST_MAIN("run_output", cases, 60)
