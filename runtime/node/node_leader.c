@@ -191,24 +191,6 @@ static void set_carriers(struct keel_node *node, const struct keel_view *view)
     node->leader->carrier_left = carrier_remains(node);
 }
 
-static void take_record(struct keel_node *node, const struct keel_step_record *record)
-{
-    struct keel_leader *leader = node->leader;
-    if (record->epoch == node->view.epoch && record->step > leader->front_step)
-        leader->front_step = record->step;
-    const struct keel_view *view = record->epoch == node->view.epoch ? &node->view : &leader->before;
-    if (record->epoch == view->epoch && record->epoch > leader->carriers.epoch)
-        set_carriers(node, view);
-    if (record->step >= leader->next_step + KEEL_RECORDS_MAX)
-        return; /* would push out what is still wanted; it is sent again */
-    if (keel_records_put(&node->records, record, node->now_ns) == KEEL_RECORD_DIFFERENT) {
-        const struct keel_step_record *other = &keel_records_get(&node->records, record->step)->record;
-        keel_node_trace(node, "step %" PRIu64 ": the bits of two ranks differ", record->step);
-        node->env->mismatch(node->env->context, other, record);
-    }
-    deliver_steps(node);
-}
-
 /* A record came that is further than the next one: ask for what lies between, not too often. */
 static void ask_for_hole(struct keel_node *node, uint16_t from, uint64_t step)
 {
@@ -267,6 +249,43 @@ static bool is_lost(struct keel_node *node)
         (leader->held_first <= leader->next_step && first_held(node, leader->held_by) > leader->next_step))
         find_held(node);
     return leader->held_first > leader->next_step;
+}
+
+/* The run is further than agents keep records, and the next one is lost: what they keep is lost too before it
+ * could be asked for, if it is left to the timeout of a hole, or if steps are fast. So most of it is asked
+ * for once; and when that came too late, delivery goes on with the record that is here. */
+static void catch_up(struct keel_node *node, uint64_t step)
+{
+    struct keel_leader *leader = node->leader;
+    const bool again =
+        leader->behind_ns != 0 && !keel_node_due(node, leader->behind_ns + node->times.silence_ns);
+    const uint64_t next = again ? step : step - KEEL_RECORDS_ASKED;
+    leader->behind_ns = node->now_ns;
+    keel_node_trace(node, "records of steps %" PRIu64 " to %" PRIu64 " are lost: the run is at %" PRIu64,
+                    leader->next_step, next - 1, step);
+    KEEL_ASSERT(next > leader->next_step); /* invariant 5 */
+    leader->next_step = next;
+}
+
+static void take_record(struct keel_node *node, const struct keel_step_record *record)
+{
+    struct keel_leader *leader = node->leader;
+    if (record->epoch == node->view.epoch && record->step > leader->front_step)
+        leader->front_step = record->step;
+    const struct keel_view *view = record->epoch == node->view.epoch ? &node->view : &leader->before;
+    if (record->epoch == view->epoch && record->epoch > leader->carriers.epoch)
+        set_carriers(node, view);
+    if (record->step >= leader->next_step + KEEL_RECORDS_MAX && record->epoch == node->view.epoch &&
+        is_lost(node))
+        catch_up(node, record->step);
+    if (record->step >= leader->next_step + KEEL_RECORDS_MAX)
+        return; /* would push out what is still wanted; it is sent again */
+    if (keel_records_put(&node->records, record, node->now_ns) == KEEL_RECORD_DIFFERENT) {
+        const struct keel_step_record *other = &keel_records_get(&node->records, record->step)->record;
+        keel_node_trace(node, "step %" PRIu64 ": the bits of two ranks differ", record->step);
+        node->env->mismatch(node->env->context, other, record);
+    }
+    deliver_steps(node);
 }
 
 /* When nobody who lives holds the next record and the present epoch is past it, the run went on without it:
@@ -672,20 +691,12 @@ static void conclude(struct keel_node *node)
         end_run(node, KEEL_OK, "all steps are done; the records of the last ones died with their nodes");
 }
 
-uint16_t keel_leader_fewest_ranks(const struct keel_node *node)
-{
-    uint16_t fewest = 1;
-    while (node->config.plans[fewest] == 0) /* keel_node_init saw one */
-        fewest++;
-    return fewest;
-}
-
 static void end_without_workers(struct keel_node *node, uint16_t ranks)
 {
     const char *detail;
     const struct keel_view *of = node->leader->awaiting_joins ? NULL : &node->view;
     const enum keel_status failure = keel_membership_failure(&node->leader->membership, of, &detail);
-    const uint16_t fewest = keel_leader_fewest_ranks(node);
+    const uint16_t fewest = keel_node_fewest_ranks(node);
     if (failure != KEEL_OK && ranks == 0) {
         end_run(node, failure, detail);
         return;
@@ -711,8 +722,8 @@ static void tell_shortage(struct keel_node *node, uint16_t ranks)
         return;
     leader->short_told = true;
     keel_node_trace(node, "%u ranks, and the smallest plan is for %u: wait", ranks,
-                    keel_leader_fewest_ranks(node));
-    node->env->shortage(node->env->context, ranks, keel_leader_fewest_ranks(node));
+                    keel_node_fewest_ranks(node));
+    node->env->shortage(node->env->context, ranks, keel_node_fewest_ranks(node));
 }
 
 /* No plan is for so few as are there: wait for those who may come, or end by themselves. What the last ranks

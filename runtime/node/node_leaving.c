@@ -65,7 +65,7 @@ void keel_leaving_work(struct keel_node *node)
         keel_bitset_add(&children->told, which);
         if (node->env->drain != NULL)
             node->env->drain(node->env->context, (uint16_t)which, KEEL_DRAIN_WAITS, left,
-                             keel_leader_fewest_ranks(node));
+                             keel_node_fewest_ranks(node));
     }
 }
 

@@ -18,7 +18,8 @@ enum {
     KEEL_RESTARTS_EVER = 255, /* of one worker in its agent's life: they fill a byte of its incarnation */
     KEEL_SHARDS_PENDING = 4,  /* snapshots in flight, per worker and at the launcher */
     KEEL_RECORD_BURST = 64,   /* records sent again at once */
-    KEEL_HOLDERS_TO_MOVE = 3  /* with so many the leader moves: with fewer none may be missing */
+    KEEL_RECORDS_ASKED = KEEL_RECORDS_MAX / 4 * 3, /* of those that agents keep, by who was too far behind */
+    KEEL_HOLDERS_TO_MOVE = 3 /* with so many the leader moves: with fewer none may be missing */
 };
 
 /* ---- agent --------------------------------------------------------------------------------------------- */
@@ -159,6 +160,7 @@ struct keel_leader {
     uint64_t next_step;
     uint64_t front_step; /* highest committed in the present epoch, as far as heard */
     uint64_t hole_ns, hole_step, hole_asked_ns;
+    uint64_t behind_ns; /* so many records were lacking that not all are kept any more, last; 0: never */
     /* What is known of who holds the records from step `held_from` on; 0: nothing. */
     uint64_t held_from, held_first; /* the lowest that is held, or one that is not above held_from */
     uint16_t held_by;               /* whose that is */
@@ -260,6 +262,14 @@ static inline bool keel_node_leads(const struct keel_node *node)
 {
     return node->term.role == KEEL_LEADS;
 }
+/* That have a plan: there is one, as keel_node_init saw. */
+static inline uint16_t keel_node_fewest_ranks(const struct keel_node *node)
+{
+    uint16_t fewest = 1;
+    while (node->config.plans[fewest] == 0)
+        fewest++;
+    return fewest;
+}
 /* Is the leader one that moves? */
 static inline bool keel_node_moves(const struct keel_node *node)
 {
@@ -290,9 +300,8 @@ void keel_agent_work(struct keel_node *node); /* all that is due now */
 /* After what the register held: `earlier` of the leader's cleared state. */
 void keel_leader_start(struct keel_node *node, uint64_t next_step);
 void keel_leader_tell(struct keel_node *node, uint16_t to);
-void keel_leader_stop(struct keel_node *node);                   /* the user asks for it */
-void keel_leader_lose(struct keel_node *node, uint16_t which);   /* its process ended */
-uint16_t keel_leader_fewest_ranks(const struct keel_node *node); /* that have a plan */
+void keel_leader_stop(struct keel_node *node);                 /* the user asks for it */
+void keel_leader_lose(struct keel_node *node, uint16_t which); /* its process ended */
 /* Did this life of the run see its last step committed? */
 bool keel_leader_has_delivered(const struct keel_node *node);
 void keel_leader_message(struct keel_node *node, uint16_t from);

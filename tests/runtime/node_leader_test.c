@@ -261,6 +261,31 @@ START_TEST(a_stop_outlives_the_launcher_that_was_asked)
 }
 END_TEST
 
+static bool at_work(const struct sim *sim, uint64_t step)
+{
+    return sim->nodes[1].workers[0].next_step > step;
+}
+
+/* Faster than a hole is waited for: it would be behind for good, and commit no snapshot. */
+START_TEST(who_takes_over_further_behind_than_records_are_kept_catches_up)
+{
+    struct sim_config config = sim_default(19);
+    config.last_step = 1000;
+    config.timeout_ns = 1000 * config.step_ns;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    sim_kill_node(sim, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, at_work, 400));
+    sim_start_node(sim, 0, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, at_work, 700));
+    ck_assert_uint_gt(sim->delivered_next, 690);
+    ck_assert_uint_gt(sim->snapshot_step, 650);
+    check_end(sim);
+    ck_assert_uint_lt(sim->gaps, 400 - KEEL_RECORDS_ASKED + 100);
+    sim_destroy(sim);
+}
+END_TEST
+
 /* They had saved and were waiting for it to be committed. */
 START_TEST(what_was_saved_for_a_stop_is_kept_by_who_takes_over)
 {
@@ -363,6 +388,7 @@ END_TEST
 
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, who_takes_over_further_behind_than_records_are_kept_catches_up);
     tcase_add_test(tc, what_was_saved_for_a_stop_is_kept_by_who_takes_over);
     tcase_add_test(tc, a_stop_of_who_takes_over_waits_for_its_view);
     tcase_add_test(tc, a_holder_that_loses_its_disk_votes_no_more_and_the_run_goes_on);
