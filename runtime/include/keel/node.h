@@ -205,9 +205,9 @@ struct keel_env {
      * snapshot_commit was already called for this attempt. */
     void (*snapshot_drop)(void *context, uint64_t step, uint64_t attempt, const struct keel_bitset *ranks);
     /* Leader: a step is committed; called once per step, ascending; without a gap unless
-     * nobody alive has the record any more, or who leads lacked more than agents keep. A new leader begins with steps that the last one delivered, if
-     * that was told to nobody; and one that does not know yet that another leads may call it too. It is the
-     * same record. */
+     * nobody alive has the record any more, or who leads lacked more than agents keep. A new leader begins
+     * with steps that the last one delivered, if that was told to nobody; and one that does not know yet that
+     * another leads may call it too. It is the same record. */
     void (*step_commit)(void *context, const struct keel_step_record *record);
     /* Leader: two ranks disagree on the bits of a step. */
     void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
