@@ -478,6 +478,45 @@ START_TEST(attention_as_one_node_has_its_logits)
 }
 END_TEST
 
+/* Three tokens as channels of four: in one group, and each alone. */
+START_TEST(group_normalization_has_its_logits)
+{
+    static const int64_t ids[6] = {0, 3, 1, 4, 4, 2};
+    static const float scale[3] = {0.5F, -2.0F, 1.25F}, bias[3] = {0.25F, 0.0F, -1.0F};
+    static const uint64_t three = 3;
+    const int groups = _i == 0 ? 1 : 3, n = 12 / groups;
+    float rows[20], x[24], logits[24];
+    for (int i = 0; i < 20; i++)
+        rows[i] = (float)(i * 7 % 11 - 5) / 4;
+    for (int i = 0; i < 24; i++)
+        x[i] = rows[ids[i / 4] * 4 + i % 4];
+    for (int i = 0; i < 24; i++) {
+        const float *first = x + i / n * n;
+        double mean = 0, square = 0;
+        for (int k = 0; k < n; k++)
+            mean += (double)first[k] / n;
+        for (int k = 0; k < n; k++)
+            square += pow((double)first[k] - mean, 2) / n;
+        logits[i] = (float)(((double)x[i] - mean) / sqrt(square + 1e-5) * (double)scale[i / 4 % 3] +
+                            (double)bias[i / 4 % 3]);
+    }
+    struct message model, nodes = {.count = 0};
+    put_tensor(&nodes, "table", KEEL_ONNX_FLOAT, 2, table_shape, rows, sizeof rows, NULL);
+    put_tensor(&nodes, "scale", KEEL_ONNX_FLOAT, 1, &three, scale, sizeof scale, NULL);
+    put_tensor(&nodes, "bias", KEEL_ONNX_FLOAT, 1, &three, bias, sizeof bias, NULL);
+    put_node(&nodes, "rows", "Gather", "table ids", "x");
+    put_node_with(&nodes, "last", "GroupNormalization", "x scale bias", "logits", "num_groups",
+                  (uint64_t)groups);
+    whole_model(&nodes, 21, &model);
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/keel-onnx-groups-%d.onnx", (int)getpid());
+    ck_ok(keel_file_replace(path, model.at, model.count, 0600));
+    const struct sample sample = {(char *)(void *)(uintptr_t)ids, (char *)logits, sizeof ids, sizeof logits};
+    ck_assert_double_le(difference(path, "host", &sample), 1e-6);
+    unlink(path);
+}
+END_TEST
+
 static void put_integers(struct message *graph, const char *name, uint64_t count, const int64_t *values)
 {
     put_tensor(graph, name, KEEL_ONNX_INT64, 1, &count, values, count * sizeof *values, NULL);
@@ -595,6 +634,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, changed_bytes_do_no_harm, 0, MODELS);
     tcase_add_test(tc, what_is_not_covered_is_refused_by_node_and_operator);
     tcase_add_loop_test(tc, attention_as_one_node_has_its_logits, 0, 2);
+    tcase_add_loop_test(tc, group_normalization_has_its_logits, 0, 2);
     tcase_add_test(tc, numbers_that_are_known_are_refused_where_they_would_be_others);
     tcase_add_test(tc, tensors_that_lie_are_refused);
     tcase_add_test(tc, weights_beside_the_file_are_read_and_no_others);
