@@ -1,7 +1,8 @@
 #!/bin/sh
-# Text of a GPT-2 124M, float32, with keys and values kept: keel sample (one text) and keel serve (four at once) against
-# PyTorch; and one text by weights in 4 and 8 bits against Keel's own in float32. A prompt of 256 tokens, 64 more behind it, greedy. The programs run in turn; figures are medians over rounds. What
-# it obeys says racers/race.sh, and:
+# Text of a GPT-2 124M, with keys and values kept: keel sample (one text) and keel serve (four at once) against PyTorch and
+# GGML in float32, and one text by weights in 4 and 8 bits against Keel's own in float32 and GGML's. A prompt of 256 tokens, 64
+# more behind it, greedy. The programs run in turn; figures are medians over rounds. What it obeys says racers/race.sh, and:
+#   GGML_PYTHON=python3     an interpreter that has ctransformers, with GGML in its wheel; left out when it has not
 #   RACE_RUN=DIR            a run of that model that is there; without it a step is trained, to have its weights
 # Both programs have as many processors as threads, the same. With one thread times are the processor's, which other programs
 # disturb less.
@@ -56,13 +57,21 @@ keel_four() {
         awk -v spent="$spent_s" -v threads="$threads" '{ printf "race %f 0\n", (threads > 1 ? $2 : spent) / $1 }'
 }
 
-peer=none
+GGML=${GGML_PYTHON:-python3}
+# ggml TYPE NAME
+ggml() { [ $ggml = none ] || run ggml "$2" $cores "$GGML" "$racers/ggml_generate.py" "$1" $PROMPT $TOKENS "$threads"; }
+
+peer=none ggml=none
 has_torch && peer=torch
+if "$GGML" -c 'import ctransformers' 2>/dev/null; then ggml=ggml; else left_out GGML "$GGML has no ctransformers (GGML_PYTHON names another)"; fi
 model || exit 1
 for _ in $(seq "$rounds"); do
     run keel one keel_one
     [ $peer = none ] || run torch one $cores "$PYTHON" "$racers/torch_generate.py" 1 $PROMPT $TOKENS "$threads"
+    ggml f32 one
     for type in int8 int4; do run keel $type few $type; done
+    ggml q8_0 int8
+    ggml q4_0 int4
     run keel four keel_four
     [ $peer = none ] || run torch four $cores "$PYTHON" "$racers/torch_generate.py" $TEXTS 1 $TOKENS "$threads"
 done
@@ -70,6 +79,11 @@ theirs() { [ $peer = none ] && echo 0 || rate "$@"; } # AMOUNT FILE [COLUMN]
 line "text of gpt2-124m, one, $threads threads" "$(rate 1 "$work/keel.one")" tokens/s $peer "$(theirs 1 "$work/torch.one")" 1 more
 line "prompt of gpt2-124m, $PROMPT tokens, $threads threads" "$(rate $PROMPT "$work/keel.one" 2)" tokens/s $peer "$(theirs $PROMPT "$work/torch.one" 2)" 1 more
 line "text of gpt2-124m, $TEXTS at once, $threads threads" "$(rate $TEXTS "$work/keel.four")" tokens/s $peer "$(theirs $TEXTS "$work/torch.four")" 1 more
+for type in one int8 int4; do
+    [ -s "$work/ggml.$type" ] || continue
+    line "text of gpt2-124m, $type, $threads threads, beside GGML" "$(rate 1 "$work/keel.$type")" tokens/s ggml "$(rate 1 "$work/ggml.$type")" 1 more
+    line "prompt of gpt2-124m, $PROMPT tokens, $type, $threads threads, beside GGML" "$(rate $PROMPT "$work/keel.$type" 2)" tokens/s ggml "$(rate $PROMPT "$work/ggml.$type" 2)" 1 more
+done
 for type in int8 int4; do
     line "text of gpt2-124m, one, $type, $threads threads" "$(rate 1 "$work/keel.$type")" tokens/s float32 "$(rate 1 "$work/keel.one")" 1 more
     line "prompt of gpt2-124m, $PROMPT tokens, $type, $threads threads" "$(rate $PROMPT "$work/keel.$type" 2)" tokens/s float32 "$(rate $PROMPT "$work/keel.one" 2)" 1 more

@@ -11,6 +11,7 @@ import time
 
 from ctransformers import AutoModelForCausalLM
 
+BATCH = 64  # tokens of a prompt at once: it has no room for 256
 VOCAB, BLOCK, WIDTH, HEADS, LAYERS = 50257, 1024, 768, 12, 12
 # Number of the type of tensors, and of a file that is of it; bytes of a block of 32.
 TYPES = {"f32": (0, 0, 128), "q4_0": (2, 2, 18), "q8_0": (8, 7, 34)}
@@ -59,10 +60,10 @@ def main():
         model = AutoModelForCausalLM.from_pretrained(out.name, model_type="gpt2", local_files_only=True,
                                                      context_length=BLOCK)
     ids = [i % 1000 + 1 for i in range(prompt)]
-    model.eval(ids, batch_size=prompt, threads=threads)  # warm
+    model.eval(ids, batch_size=BATCH, threads=threads)  # warm
     model.reset()
     begun = clock()
-    model.eval(ids, batch_size=prompt, threads=threads)
+    model.eval(ids, batch_size=BATCH, threads=threads)
     first = clock()
     for _ in range(tokens - 1):
         model.eval([model.sample(top_k=1, temperature=0.01)], threads=threads)
