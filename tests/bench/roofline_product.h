@@ -107,8 +107,8 @@ static enum keel_status build_attention_grad(const struct row *row, struct keel_
     BOTH("gemm", build_gemm, HIDDEN, WIDTH), {"gemm few", build_few, 1, 4 * HIDDEN, HIDDEN},                 \
         {"gemm few", build_few, 4, 4 * HIDDEN, HIDDEN}, {"gemm few", build_few, 8, 4 * HIDDEN, HIDDEN},      \
         {"gemm int4", build_int4, 1, 4 * HIDDEN, HIDDEN}, {"gemm int4", build_int4, 4, 4 * HIDDEN, HIDDEN},  \
-        {"gemm int4", build_int4, 128, 4 * HIDDEN, HIDDEN},                                                  \
-        {"gemm int8", build_int8, 1, 4 * HIDDEN, HIDDEN}, {"gemm int8", build_int8, 4, 4 * HIDDEN, HIDDEN},  \
+        {"gemm int4", build_int4, 256, HIDDEN, WIDTH}, {"gemm int8", build_int8, 1, 4 * HIDDEN, HIDDEN},     \
+        {"gemm int8", build_int8, 4, 4 * HIDDEN, HIDDEN},                                                    \
         {"gemm few, turned", build_few_turned, 1, VOCAB, WIDTH},                                             \
         {"gemm few, turned", build_few_turned, 4, VOCAB, WIDTH},                                             \
         {"gemm few, turned", build_few_turned, 8, VOCAB, WIDTH},                                             \
