@@ -219,6 +219,7 @@ static void result_fini(struct result *r)
 
 struct truth {
     double *y, *gradient[OPERANDS];
+    double *terms[OPERANDS]; /* of sums that may vanish: without signs; else 0 */
 };
 static double *doubles(uint64_t count)
 {
@@ -295,6 +296,8 @@ static void group_true(const struct trial *t, struct truth *of, uint64_t g)
         b += dy * gamma * h / (double)n;
         of->gradient[1][t->gamma ? c : 0] += dy * h;
         of->gradient[2][t->count[2] > 0 ? c : 0] += dy;
+        of->terms[1][t->gamma ? c : 0] += fabs(dy * h);
+        of->terms[2][t->count[2] > 0 ? c : 0] += fabs(dy);
     }
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t at = member(t, g, i);
@@ -320,7 +323,7 @@ static struct truth truth_of(const struct trial *t)
 {
     struct truth of = {.y = doubles(t->results)};
     for (int i = 0; i < OPERANDS; i++)
-        of.gradient[i] = doubles(t->count[i]);
+        of.gradient[i] = doubles(t->count[i]), of.terms[i] = doubles(t->count[i]);
     if (t->kind == TRANSPOSED)
         transposed_true(t, &of);
     else if (t->kind == UPSAMPLE)
@@ -341,15 +344,15 @@ static void print_trial(const struct trial *t, char text[200])
              (unsigned)t->taps[1], t->groups, draws);
 }
 
-/* Within so much of the largest true value. */
+/* Within so much of the largest true value, or of the terms of its sum. */
 static void check_close(const struct trial *t, const char *what, const float *x, const double *truth,
-                        uint64_t count, double bound)
+                        const double *terms, uint64_t count, double bound)
 {
     double worst = 0, largest = 0;
     char text[200];
     for (uint64_t i = 0; i < count; i++) {
         worst = fmax(worst, fabs((double)x[i] - truth[i]));
-        largest = fmax(largest, fabs(truth[i]));
+        largest = fmax(largest, fmax(fabs(truth[i]), terms != NULL ? terms[i] : 0));
     }
     print_trial(t, text);
     ck_assert_msg(worst <= bound * largest, "%s: %s: error %g of %g", text, what, worst, largest);
@@ -368,9 +371,10 @@ static void check_trial(const struct trial *t, double bound)
 {
     struct result host = run(t, &devices[0]);
     struct truth truth = truth_of(t);
-    check_close(t, "y", host.y, truth.y, t->results, bound);
+    check_close(t, "y", host.y, truth.y, NULL, t->results, bound);
     for (int i = 0; i < OPERANDS; i++)
-        check_close(t, operand_names[i], host.gradient[i], truth.gradient[i], t->count[i], bound);
+        check_close(t, operand_names[i], host.gradient[i], truth.gradient[i], truth.terms[i], t->count[i],
+                    bound);
     for (int d = 1; d < DEVICES; d++) {
         struct result other = run(t, &devices[d]);
         check_bits(t, "y", d, other.y, host.y, t->results);
@@ -379,8 +383,10 @@ static void check_trial(const struct trial *t, double bound)
         result_fini(&other);
     }
     free(truth.y);
-    for (int i = 0; i < OPERANDS; i++)
+    for (int i = 0; i < OPERANDS; i++) {
         free(truth.gradient[i]);
+        free(truth.terms[i]);
+    }
     result_fini(&host);
 }
 
