@@ -112,6 +112,10 @@ static const struct keel_ini_key keys[] = {
      "resnet: 18, 34, 50, 101 or 152 layers in 4 stages, as torchvision has them (width = 64, stem = large); "
      "0: "
      "model.stages of model.layers blocks"},
+    {"model", "bottleneck", KEEL_INI_BOOL, FIELD(bottleneck), "false", 0, 0, NULL,
+     BITS | LATER | OF_MODELS(RESNET),
+     "resnet: blocks of 1x1, 3x3 and 1x1 convolutions, which make 4 times the channels; those of model.depth "
+     "have them from 50 on"},
     {"model", "patch", KEEL_INI_U32, FIELD(patch), "4", 1, 1024, NULL, BITS | LATER | OF_MODELS(VIT),
      "vit: pixels of a token, down and across; they divide an image's"},
     {"model", "stages", KEEL_INI_U32, FIELD(stages), "3", 1, KEEL_RESNET_STAGES_MAX, NULL,
@@ -609,7 +613,7 @@ static enum keel_status check_launch(const struct keel_job *job)
 /* Keys of a model that say nothing beside another one of it, as that is. */
 static enum keel_status check_model(const struct keel_job *job)
 {
-    static const char *const names[] = {"layers", "stages"};
+    static const char *const names[] = {"layers", "stages", "bottleneck"};
     char value[KEEL_INI_VALUE_BYTES];
     for (size_t i = 0; job->depth > 0 && i < sizeof names / sizeof names[0]; i++) {
         const struct keel_ini_key *key = find_key(job, "model", names[i]);

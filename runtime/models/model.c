@@ -32,6 +32,7 @@ static enum keel_status build_resnet(struct keel_graph *graph, const struct keel
     const struct keel_resnet_config config = {.depth = job->depth,
                                               .stages = job->stages,
                                               .blocks = job->layers,
+                                              .bottleneck = job->bottleneck,
                                               .width = job->width,
                                               .large_stem = job->stem == KEEL_STEM_LARGE,
                                               .height = (uint32_t)pixels->size[1],

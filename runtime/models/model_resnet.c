@@ -27,7 +27,7 @@ static const struct depth {
               {101, true, {3, 4, 23, 3}},
               {152, true, {3, 8, 36, 3}}};
 
-/* What a configuration asks for: a row of the table, or so many blocks of two convolutions in each stage. */
+/* What a configuration asks for: a row of the table, or so many blocks in each stage. */
 struct plan {
     uint32_t stages;
     bool bottleneck;
@@ -123,7 +123,7 @@ static enum keel_status make_plan(const struct keel_resnet_config *config, struc
     const size_t count = sizeof depths / sizeof depths[0];
     char known[64];
     size_t length = 0;
-    *out = (struct plan){.stages = config->stages};
+    *out = (struct plan){.stages = config->stages, .bottleneck = config->bottleneck};
     for (uint32_t stage = 0; config->depth == 0 && stage < KEEL_RESNET_STAGES_MAX; stage++)
         out->blocks[stage] = config->blocks;
     if (config->depth == 0)

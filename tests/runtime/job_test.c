@@ -167,6 +167,8 @@ static const struct bad bad[] = {
     {"[job]\nnumerics = fast\n", NULL, "one of canonical|native"},
     {"[model]\nkind = resnet\ndepth = 50\nlayers = 2\n", NULL,
      "model.layers = 2 says nothing beside model.depth = 50"},
+    {"[model]\nkind = resnet\ndepth = 18\nbottleneck = true\n", NULL,
+     "model.bottleneck = true says nothing beside model.depth = 18"},
     {"[model]\nkind = llama\nrope_context = 64\n", NULL,
      "model.rope_context = 64 says nothing without model.rope_factor"},
     {"[model]\nkind = vit\nblock = 32\n", NULL, "model.block = 32 says nothing"},

@@ -458,16 +458,19 @@ static uint64_t trained_elements(const struct keel_graph *graph)
 START_TEST(residual_networks_have_the_published_numbers_of_parameters)
 {
     static const struct keel_resnet_config configs[] = {
-        {4, 2, 64, true, 224, 224, 3, 1000, 2, 0}, /* ResNet-18 */
-        {4, 2, 64, true, 33, 47, 3, 1000, 1, 0},   /* whatever the size of the images */
-        {3, 3, 16, false, 32, 32, 3, 10, 2, 0},    /* ResNet-20, with shortcuts that are convolutions */
-        {0, 0, 64, true, 64, 64, 3, 1000, 1, 18},  {0, 0, 64, true, 64, 64, 3, 1000, 1, 34},
-        {0, 0, 64, true, 64, 64, 3, 1000, 1, 50},  {0, 0, 64, true, 64, 64, 3, 1000, 1, 101},
-        {0, 0, 64, true, 64, 64, 3, 1000, 1, 152},
+        {4, 2, 64, true, 224, 224, 3, 1000, 2, 0, false}, /* ResNet-18 */
+        {4, 2, 64, true, 33, 47, 3, 1000, 1, 0, false},   /* whatever the size of the images */
+        {3, 3, 16, false, 32, 32, 3, 10, 2, 0, false}, /* ResNet-20, with shortcuts that are convolutions */
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 18, false},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 34, false},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 50, false},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 101, false},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 152, false},
+        {3, 18, 16, false, 32, 32, 3, 10, 2, 0, true}, /* 164 layers for CIFAR, of bottlenecks: 1.7 million */
     };
     static const uint64_t parameters[] = {11689512, 11689512, 269722 + 16 * 32 + 32 * 64 + 2 * (32 + 64),
                                           11689512, 21797672, 25557032,
-                                          44549160, 60192808};
+                                          44549160, 60192808, 1704154};
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
         struct keel_graph *graph;
         ck_ok(keel_graph_create(&graph));
@@ -558,19 +561,20 @@ START_TEST(sizes_that_make_no_residual_network_are_refused_by_their_keys)
         struct keel_resnet_config config;
         const char *says;
     } bad[] = {
-        {{33, 1, 4, false, 28, 28, 1, 10, 1, 0}, "model.stages = 33 is out of range: 1 to 5"},
-        {{0, 1, 4, false, 28, 28, 1, 10, 1, 0}, "model.stages = 0"},
-        {{3, 0, 4, false, 28, 28, 1, 10, 1, 0}, "model.layers = 0"},
-        {{3, 1, 0, false, 28, 28, 1, 10, 1, 0}, "model.width = 0"},
-        {{3, 1, 4, false, 28, 28, 0, 10, 1, 0}, "channels of an image = 0"},
-        {{3, 1, 4, false, 28, 28, 1, 0, 1, 0}, "model.vocab (classes) = 0"},
-        {{3, 1, 4, false, 28, 28, 1, 10, 0, 0}, "train.batch = 0"},
-        {{3, 1, 4, false, 3, 9, 1, 10, 1, 0},
+        {{33, 1, 4, false, 28, 28, 1, 10, 1, 0, false}, "model.stages = 33 is out of range: 1 to 5"},
+        {{0, 1, 4, false, 28, 28, 1, 10, 1, 0, false}, "model.stages = 0"},
+        {{3, 0, 4, false, 28, 28, 1, 10, 1, 0, false}, "model.layers = 0"},
+        {{3, 1, 0, false, 28, 28, 1, 10, 1, 0, false}, "model.width = 0"},
+        {{3, 1, 4, false, 28, 28, 0, 10, 1, 0, false}, "channels of an image = 0"},
+        {{3, 1, 4, false, 28, 28, 1, 0, 1, 0, false}, "model.vocab (classes) = 0"},
+        {{3, 1, 4, false, 28, 28, 1, 10, 0, 0, false}, "train.batch = 0"},
+        {{3, 1, 4, false, 3, 9, 1, 10, 1, 0, false},
          "images of 3x9 are too small for model.stages = 3, which take 4x4"},
-        {{3, 1, 4, false, 28, 28, 1, 10, 1, 51}, "model.depth = 51: one of 18, 34, 50, 101, 152 is known"},
-        {{3, 1, 4, true, 31, 40, 1, 10, 1, 50},
+        {{3, 1, 4, false, 28, 28, 1, 10, 1, 51, false},
+         "model.depth = 51: one of 18, 34, 50, 101, 152 is known"},
+        {{3, 1, 4, true, 31, 40, 1, 10, 1, 50, false},
          "too small for model.depth = 50 with model.stem = large, which take 32x32"},
-        {{3, 1, 4, true, 15, 20, 1, 10, 1, 0}, "with model.stem = large, which take 16x16"},
+        {{3, 1, 4, true, 15, 20, 1, 10, 1, 0, false}, "with model.stem = large, which take 16x16"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct keel_graph *graph = empty_graph();

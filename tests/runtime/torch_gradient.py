@@ -1,6 +1,6 @@
-"""Loss and gradients of models by PyTorch, from the weights and the batch in a directory that torch_gradient_test.c
-wrote; compared with those that lie beside them. Written from the papers; shares nothing with Keel but the names
-and layouts of tensors: matrices [in, out], convolutions [height, width, in, out], images [n, h, w, c].
+"""Loss and gradients of models by PyTorch in float64, from the weights and the batch in a directory that
+torch_gradient_test.c wrote; compared with those that lie beside them. Written from the papers; shares nothing with Keel
+but the names and layouts of tensors: matrices [in, out], convolutions [height, width, in, out], images [n, h, w, c].
 
 With keep=FILE and case=NAME PyTorch's result is also appended to FILE: a line a tensor with its name, number of
 elements, norm, and the elements at sampled places. torch_gradient_test.c reads it where there is no PyTorch."""
@@ -24,6 +24,7 @@ def load(directory):
             sizes = [int(size) for size in sizes]
             raw = bytearray(data.read(4 * math.prod(sizes)))
             tensor = torch.frombuffer(raw, dtype=torch.int32 if dtype == "i32" else torch.float32)
+            tensor = tensor if dtype == "i32" else tensor.double()
             roles.setdefault(role, {})[name] = tensor.reshape(sizes).clone()
     return roles
 
@@ -143,8 +144,11 @@ def resnet(w, inputs, _):
         while f"layer{stage}.{number}.conv1.weight" in w:
             p = f"layer{stage}.{number}."
             stride = 2 if stage > 1 and number == 0 else 1
-            y = F.relu(batch_norm(p + "bn1", conv(p + "conv1", x, stride)))
-            y = batch_norm(p + "bn2", conv(p + "conv2", y, 1))
+            deep = p + "conv3.weight" in w  # a bottleneck, whose convolution of 3x3 has the stride
+            y = F.relu(batch_norm(p + "bn1", conv(p + "conv1", x, 1 if deep else stride)))
+            y = batch_norm(p + "bn2", conv(p + "conv2", y, stride if deep else 1))
+            if deep:
+                y = batch_norm(p + "bn3", conv(p + "conv3", F.relu(y), 1))
             if p + "downsample.0.weight" in w:
                 x = batch_norm(p + "downsample.1", conv(p + "downsample.0", x, stride))
             x = F.relu(x + y)

@@ -98,6 +98,7 @@ struct keel_job {
     float rope_factor;           /* llama */
     uint32_t rope_context;       /* llama */
     uint32_t depth;              /* resnet; 0: stages of layers blocks */
+    bool bottleneck;             /* resnet, with depth 0: blocks of three convolutions */
     uint32_t stages, stem;       /* resnet; enum keel_stem_kind */
     uint32_t patch;              /* vit: pixels of a token, down and across */
     uint32_t experts;            /* moe */

@@ -31,11 +31,11 @@ struct keel_resnet_config {
     uint32_t height, image_width, channels, classes, batch;
     uint32_t
         depth; /* 18, 34, 50, 101, 152: torchvision's network, whatever stages and blocks are; 0: theirs */
+    bool bottleneck; /* with depth 0: blocks of three convolutions, which make 4 times the channels */
 };
-/* A residual network (He et al. 2016), of stages of blocks of two convolutions (3 stages of width 16 for
- * 28x28), or of a depth, whose blocks are bottlenecks from 50 on. torchvision's are of width 64 with the
- * large stem, and have these names. Inputs "images" [batch, height, image_width, channels] and "labels"
- * [batch]. */
+/* A residual network (He et al. 2016), of stages of blocks (3 stages of width 16 for 28x28), or of a depth,
+ * whose blocks are bottlenecks from 50 on. torchvision's are of width 64 with the large stem, and have these
+ * names. Inputs "images" [batch, height, image_width, channels] and "labels" [batch]. */
 enum keel_status keel_model_resnet(struct keel_graph *graph, const struct keel_resnet_config *config);
 
 struct keel_bert_config {
