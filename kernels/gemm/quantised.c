@@ -93,7 +93,7 @@ static enum keel_status check(const struct keel_gemm_quantised *op)
 /* As quantised.cl has them. */
 static uint32_t columns_of_item(const struct keel_kernels *kernels, uint32_t block)
 {
-    if (keel_kernels_share_rows(kernels) || keel_kernels_setting(kernels, KEEL_TUNABLE_BY_LANE) >= 2)
+    if (keel_kernels_share_rows(kernels))
         return 1;
     return KEEL_LANES * (block == 1 ? 4 : block == 2 ? 2 : 1);
 }

@@ -12,8 +12,9 @@
  * reads one stream from its begin to its end, each word once for `block` rows, and unpacks an integer by a shift.
  *
  * A's rows come in blocks of 1, 2, 4, 8 or 16, turned (keel_quantised_turn): [blocks][k][block], rows that lack
- * are 0; blocks of 1 are A as it is. A work-item has a block of rows, and sixteen columns for each of TILES (quantised.c has the same numbers);
- * where lanes are many and narrow (KEEL_ROW_ITEMS), or vectors are taken apart (KEEL_BY_LANE), one column.
+ * are 0; blocks of 1 are A as it is. A work-item has a block of rows, and sixteen columns for each of TILES
+ * (quantised.c has the same numbers); where lanes are many and narrow (KEEL_ROW_ITEMS), one column. Where
+ * vectors are taken apart (KEEL_BY_LANE) it takes its columns one after the other: who launches need not know.
  * Sums are in registers from begin to end. Tolerance against the host: none, equal bits. */
 
 #if KEEL_ROW_ITEMS > 1 || KEEL_BY_LANE >= 2
@@ -100,32 +101,33 @@ __kernel void keel_gemm_quantised(__global const float *a, __global const uint *
                                   uint block, uint biased, uint tile_words)
 {
     const uint tiles = block == 1 ? TILES_OF_1 : block == 2 ? TILES_OF_2 : 1;
+    const uint columns = KEEL_ROW_ITEMS > 1 ? 1 : 16 * (block == 1 ? 4 : block == 2 ? 2 : 1);
     const uint row = get_global_id(1) * block;
-    const ulong column = (ulong)get_global_id(0) * tiles * COLUMNS;
-    if (column >= n)
-        return;
-    const struct product g = {.a = a + (ulong)row * k,
-                              .weights = weights + column / 16 * tile_words + column % 16,
-                              .c = c + (ulong)row * n + column,
-                              .bias = bias + column,
-                              .rows = min(block, m - row),
-                              .columns = (uint)min((ulong)tiles * COLUMNS, n - column),
-                              .n = n,
-                              .k = k,
-                              .bits = bits,
-                              .group = group,
-                              .tile_words = tile_words,
-                              .biased = biased};
-    if (block == 1)
-        product_1(&g);
-    else if (block == 2)
-        product_2(&g);
-    else if (block == 4)
-        product_4(&g);
-    else if (block == 8)
-        product_8(&g);
-    else
-        product_16(&g);
+    const ulong first = (ulong)get_global_id(0) * columns, end = min(first + columns, (ulong)n);
+    for (ulong column = first; column < end; column += tiles * COLUMNS) {
+        const struct product g = {.a = a + (ulong)row * k,
+                                  .weights = weights + column / 16 * tile_words + column % 16,
+                                  .c = c + (ulong)row * n + column,
+                                  .bias = bias + column,
+                                  .rows = min(block, m - row),
+                                  .columns = (uint)min((ulong)tiles * COLUMNS, n - column),
+                                  .n = n,
+                                  .k = k,
+                                  .bits = bits,
+                                  .group = group,
+                                  .tile_words = tile_words,
+                                  .biased = biased};
+        if (block == 1)
+            product_1(&g);
+        else if (block == 2)
+            product_2(&g);
+        else if (block == 4)
+            product_4(&g);
+        else if (block == 8)
+            product_8(&g);
+        else
+            product_16(&g);
+    }
 }
 
 /* turned [blocks][k][block] of A's rows: a work-item has a stretch of `depth` of k of a block. */

@@ -512,7 +512,7 @@ END_TEST
 START_TEST(gaps_between_parameters_stay_zero)
 {
     struct engine_rig rig;
-    engine_rig_open(&rig, "host", tiny_gpt, (struct keel_engine_config){.training = true});
+    engine_rig_open(&rig, "host", tiny_gpt, (struct keel_engine_config){.training = true, .average = 0.5F});
     ck_ok(keel_engine_initialize(rig.engine, 7));
     run_step(&rig, 0);
     run_step(&rig, 1);
