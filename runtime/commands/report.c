@@ -42,7 +42,7 @@ static double number(const json_t *line, const char *key)
 
 static double number_or_nan(const json_t *line, const char *key)
 {
-    return json_object_get(line, key) != NULL ? number(line, key) : NAN;
+    return json_is_number(json_object_get(line, key)) ? number(line, key) : NAN;
 }
 
 static enum keel_status take_metric(void *context, const json_t *line, uint64_t row)

@@ -23,6 +23,13 @@ bool keel_step_skipped(const struct keel_step_record *record)
     return !isfinite(keel_float_of(record->grad_norm_bits));
 }
 
+/* JSON has no words for what is no number, and null is one of its. */
+static json_t *real_of(uint32_t bits)
+{
+    const float value = keel_float_of(bits);
+    return isfinite(value) ? json_real((double)value) : json_null();
+}
+
 json_t *keel_metric_of(const struct keel_job *job, const struct keel_step_record *record)
 {
     char loss_bits[16], digest[24];
@@ -31,17 +38,17 @@ json_t *keel_metric_of(const struct keel_job *job, const struct keel_step_record
     json_t *line = json_pack(
         "{s:I, s:f, s:s, s:o, s:f, s:I, s:f, s:I, s:s, s:f, s:f, s:I}", "step", (json_int_t)record->step,
         "loss", (double)keel_float_of(record->loss_bits), "loss_bits", loss_bits, "grad_norm",
-        keel_step_skipped(record) ? json_null() : json_real((double)keel_float_of(record->grad_norm_bits)),
-        "lr", (double)keel_float_of(record->learning_rate_bits), "tokens", (json_int_t)record->tokens,
-        "seconds", keel_seconds_of(record->duration_ns), "view", (json_int_t)record->epoch, "digest", digest,
-        "exposed_comm_s", keel_seconds_of(record->exposed_comm_ns), "snapshot_stall_s",
+        real_of(record->grad_norm_bits), "lr", (double)keel_float_of(record->learning_rate_bits), "tokens",
+        (json_int_t)record->tokens, "seconds", keel_seconds_of(record->duration_ns), "view",
+        (json_int_t)record->epoch, "digest", digest, "exposed_comm_s",
+        keel_seconds_of(record->exposed_comm_ns), "snapshot_stall_s",
         keel_seconds_of(record->snapshot_stall_ns), "sent_bytes", (json_int_t)record->sent_bytes);
     if (line != NULL && strcmp(keel_job_unit(job), "tokens") != 0) /* a sample counts as one token */
         json_object_set_new(line, keel_job_unit(job), json_integer((json_int_t)record->tokens));
     if (line != NULL && record->loss_scale_bits != 0)
         json_object_set_new(line, "loss_scale", json_real((double)keel_float_of(record->loss_scale_bits)));
     if (line != NULL && record->has_val_loss)
-        json_object_set_new(line, "val_loss", json_real((double)keel_float_of(record->val_loss_bits)));
+        json_object_set_new(line, "val_loss", real_of(record->val_loss_bits));
     if (line != NULL && record->has_val_accuracy)
         json_object_set_new(line, "val_accuracy",
                             json_real((double)keel_float_of(record->val_accuracy_bits)));

@@ -118,10 +118,11 @@ bool keel_output_evaluated(struct keel_output *output, uint64_t step, float loss
 static void tell_early(struct keel_output *output)
 {
     const struct keel_evaluation *best = &output->early.best;
-    char detail[160];
-    snprintf(detail, sizeof detail,
-             "validation was not below %.4f, that of step %" PRIu64 ", %u times in a row (train.patience)",
-             (double)best->loss, best->step, output->job->patience);
+    char detail[160], than[64] = "a number";
+    if (best->step != 0)
+        snprintf(than, sizeof than, "below %.4f, that of step %" PRIu64, (double)best->loss, best->step);
+    snprintf(detail, sizeof detail, "validation was not %s, %u times in a row (train.patience)", than,
+             output->job->patience);
     keel_output_event(output, "early-stop",
                       json_pack("{s:I, s:I, s:f, s:s}", "step", (json_int_t)output->early.end_step,
                                 "best_step", (json_int_t)best->step, "best_val_loss", (double)best->loss,
@@ -961,15 +962,25 @@ void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t 
              last->step, (double)keel_float_of(last->loss_bits), last->digest);
 }
 
+static void tell_early_done(struct keel_output *output)
+{
+    const struct keel_evaluation *best = &output->early.best;
+    if (best->step == 0)
+        keel_output_say(output, "ended early, at step %" PRIu64 ": no validation was a number",
+                        output->early.end_step);
+    else
+        keel_output_say(output,
+                        "ended early, at step %" PRIu64 ": validation was best at step %" PRIu64
+                        ", %.4f: keel eval, sample, export %s --step %" PRIu64,
+                        output->early.end_step, best->step, (double)best->loss, output->directory,
+                        best->step);
+}
+
 static void tell_done(struct keel_output *output)
 {
     const struct keel_step_record *newest = &output->newest;
     if (output->early.end_step != 0)
-        keel_output_say(output,
-                        "ended early, at step %" PRIu64 ": validation was best at step %" PRIu64
-                        ", %.4f: keel eval, sample, export %s --step %" PRIu64,
-                        output->early.end_step, output->early.best.step, (double)output->early.best.loss,
-                        output->directory, output->early.best.step);
+        tell_early_done(output);
     if (output->job->steps == 0) {
         keel_output_say(output, "done: evaluated, no step was trained (train.steps = 0)");
     } else if (newest->step > 0) {

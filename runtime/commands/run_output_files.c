@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -43,8 +44,9 @@ static enum keel_status take_old_metric(void *context, const json_t *line, uint6
         keel_early_stop_withdraw(&output->early, 0);
         atomic_store(&output->end_step, 0);
     }
-    if (json_is_real(val_loss)) /* written in so many digits that it comes back the same */
-        (void)keel_output_evaluated(output, seen.step, (float)json_real_value(val_loss));
+    if (val_loss != NULL) /* in so many digits that it comes back the same; null is no number */
+        (void)keel_output_evaluated(output, seen.step,
+                                    json_is_real(val_loss) ? (float)json_real_value(val_loss) : NAN);
     return keel_output_remember(output, seen);
 }
 

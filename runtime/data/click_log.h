@@ -6,7 +6,7 @@
  * `categories`.
  *
  * CSV: the same between commas, without quotation marks. Numbers are decimal, and taken as they are; a
- * category is a whole number, modulo `categories`, or any other text, by XXH3-64.
+ * category is a whole number of up to 18 digits, modulo `categories`, or any other text, by XXH3-64.
  *
  * Either way a field that is empty is a number 0, or no category (-1). A line ends with \n, or \r\n. */
 #ifndef KEEL_CLICK_LOG_H

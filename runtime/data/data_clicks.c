@@ -184,8 +184,8 @@ static enum keel_status read_line(const struct log *log, uint64_t index, char *t
     KEEL_TRY(keel_data_file_again(&log->file, &fd));
     const enum keel_status status = keel_pread_all(fd, text, bytes, start, log->file.path);
     keel_disk_close(fd);
-    while (bytes > 0 && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r'))
-        bytes--;
+    bytes -= bytes > 0 && text[bytes - 1] == '\n'; /* as see_line and see_lines take it off */
+    bytes -= bytes > 0 && text[bytes - 1] == '\r';
     *out_bytes = bytes;
     return status;
 }

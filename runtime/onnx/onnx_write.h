@@ -1,5 +1,9 @@
 /* onnx_write.h - writing the wire format of Protocol Buffers, for .onnx files (onnx_wire.h reads it).
  *
+ * A writer of its own and not protobuf-c, which packs a message from structures that hold all of it, so that
+ * each weight would lie in memory twice, and wants onnx.proto and its generator in the build: these calls are
+ * all that a file takes, and a weight is read, written and let go.
+ *
  * A message within a message begins before its length is known: five bytes are kept for that, and filled in
  * at its end. The first failure is kept and all later calls do nothing: ask once, at the end. */
 #ifndef KEEL_ONNX_WRITE_H

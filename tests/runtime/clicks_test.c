@@ -98,6 +98,11 @@ START_TEST(csv_has_decimal_numbers_names_and_a_head)
     ck_assert_int_eq(batch.ids[0][0][0], 5);
     ck_assert_int_eq(batch.ids[0][1][0], CATEGORIES + (int32_t)(XXH3_64bits("Oslo", 4) % CATEGORIES));
     ck_assert_int_eq(batch.ids[0][2][0], -1);
+    ck_ok(open_text("1,1,2,1,123456789012345678,1234567890123456789\r\r\n")); /* one \r is of the end */
+    ck_ok(keel_data_train_batch(data, 0, 0, 1, inputs()));
+    ck_assert_int_eq(batch.ids[0][1][0], CATEGORIES + 78);
+    ck_assert_int_eq(batch.ids[0][2][0],
+                     2 * CATEGORIES + (int32_t)(XXH3_64bits("1234567890123456789\r", 20) % CATEGORIES));
 }
 END_TEST
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <zlib.h>
 
 enum { SIZE = 8, BATCH = 4, END_BYTES = 12 };
 
@@ -172,6 +173,21 @@ START_TEST(a_png_has_its_pixels_and_a_jpeg_about)
 }
 END_TEST
 
+static void put_word(uint8_t *at, uint32_t word)
+{
+    for (int i = 0; i < 4; i++)
+        at[i] = (uint8_t)(word >> (24 - 8 * i));
+}
+
+/* A PNG's first chunk, with its sum. */
+static void set_sides(uint8_t *bytes, uint32_t side)
+{
+    enum { KIND = 12, WIDTH = 16, HEIGHT = 20, SUM = 29 };
+    put_word(bytes + WIDTH, side);
+    put_word(bytes + HEIGHT, side);
+    put_word(bytes + SUM, (uint32_t)crc32(0, bytes + KIND, SUM - KIND));
+}
+
 /* 65,000 by 65,000 pixels in a file of some bytes. */
 START_TEST(a_bomb_is_refused_before_its_pixels_have_memory)
 {
@@ -186,6 +202,14 @@ START_TEST(a_bomb_is_refused_before_its_pixels_have_memory)
         }
     ck_status(keel_image_decode(bytes, count, "bomb.jpg", &image), KEEL_INVALID);
     ck_assert_msg(strstr(keel_detail(), "bomb.jpg: 65000 x 65000 pixels") != NULL, "%s", keel_detail());
+    free(bytes);
+    bytes = encode_png(pixels, 16, 16, &count);
+    set_sides(bytes, 65000);
+    ck_status(keel_image_decode(bytes, count, "bomb.png", &image), KEEL_INVALID);
+    ck_assert_msg(strstr(keel_detail(), "bomb.png: 65000 x 65000 pixels") != NULL, "%s", keel_detail());
+    set_sides(bytes, 16); /* as it was */
+    ck_ok(keel_image_decode(bytes, count, "x.png", &image));
+    keel_free(image.pixels);
     free(bytes);
     free(pixels);
     ck_status(keel_image_decode("GIF89a..", 8, "x.png", &image), KEEL_INVALID);

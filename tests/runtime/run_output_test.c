@@ -4,6 +4,7 @@
 #include "run_output.h"
 #include <keel/file.h>
 #include <keel/memory.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -463,6 +464,31 @@ START_TEST(an_early_end_is_in_the_lines_whoever_reads_them)
 }
 END_TEST
 
+/* Those at 4 and 6 are no numbers: no better than the first, for who heard them and for who reads of them. */
+START_TEST(a_validation_that_is_no_number_counts_for_who_takes_over_too)
+{
+    static const struct keel_job patient = {.ranks = 1, .steps = 100, .patience = 2};
+    struct keel_output *output;
+    begin("");
+    ck_ok(keel_output_open(directory, &patient, NULL, &output));
+    for (uint64_t step = 1; step <= 5; step++)
+        if (step % 2 == 0)
+            give_evaluated(output, step, step == 2 ? 0.1F : INFINITY);
+        else
+            give(output, step, step);
+    keel_output_close(output);
+    ck_ok(keel_output_take_over(directory, &patient, 1, 1, 0, &output));
+    ck_assert_uint_eq(keel_output_end_step(output), 100);
+    give_evaluated(output, 6, NAN);
+    ck_assert_uint_eq(keel_output_end_step(output), 6);
+    keel_output_close(output);
+    ck_ok(keel_output_open(directory, &patient, NULL, &output));
+    ck_assert_uint_eq(keel_output_end_step(output), 6);
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 START_TEST(who_leads_elsewhere_is_known_as_long_as_it_says_so)
 {
     const struct keel_remote_leader first = {.run = 7, .node = 2, .pid = 99, .host = "h2", .folder = "1-2"};
@@ -503,6 +529,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, steps_out_of_order_are_refused_with_their_line);
     tcase_add_test(tc, a_step_run_again_is_compared_with_its_line_and_with_none_where_there_was_none);
     tcase_add_test(tc, an_early_end_is_in_the_lines_whoever_reads_them);
+    tcase_add_test(tc, a_validation_that_is_no_number_counts_for_who_takes_over_too);
 }
 
 KEEL_TEST_MAIN("run_output", cases, 60)
