@@ -301,6 +301,7 @@ static enum keel_status put_graph(struct export *export)
 {
     const struct keel_graph *graph = export->graph;
     const struct keel_shape logits = keel_graph_shape(graph, graph->output);
+    const uint64_t *lies = logits.size, nchw[] = {lies[0], lies[3], lies[1], lies[2]};
     keel_onnx_put_text(&export->writer, GRAPH_NAME, export->how->name);
     KEEL_TRY(put_input(export));
     for (uint32_t n = 0; n < graph->node_count; n++) {
@@ -312,7 +313,8 @@ static enum keel_status put_graph(struct export *export)
     }
     if (!export->place[graph->output].made || strcmp(export->place[graph->output].name.text, "logits") != 0)
         return keel_fail(KEEL_UNSUPPORTED, "%s: no operation makes the model's output", export->how->name);
-    put_port(export, GRAPH_OUTPUT, "logits", KEEL_ONNX_FLOAT, logits.dims, logits.size);
+    put_port(export, GRAPH_OUTPUT, "logits", KEEL_ONNX_FLOAT, logits.dims,
+             export->place[graph->output].image ? nchw : lies);
     return export->writer.status;
 }
 

@@ -209,6 +209,8 @@ static enum keel_status put_layernorm(struct export *export)
 {
     const bool shifted = operand(export, 2) != 0;
     struct keel_onnx_name x, gamma, beta = {""};
+    if (operand(export, 1) == 0)
+        return keel_onnx_export_refuse(export, " has no gamma, which the operator wants: not covered");
     KEEL_TRY(keel_onnx_plain_name(export, operand(export, 0), &x));
     KEEL_TRY(keel_onnx_plain_name(export, operand(export, 1), &gamma));
     if (shifted)
@@ -529,8 +531,11 @@ static enum keel_status put_conv2d(struct export *export)
 
 static enum keel_status put_batch_norm(struct export *export)
 {
-    const bool image = shape_of(export, operand(export, 0))->dims == 4;
+    const uint32_t dims = shape_of(export, operand(export, 0))->dims;
+    const bool image = dims == 4;
     struct keel_onnx_name x, part[4];
+    if (dims != 2 && !image) /* the operator's channels are the second dimension */
+        return keel_onnx_export_refuse(export, " is of other than two or four dimensions: not covered");
     if (export->node->attributes.relu)
         return keel_onnx_export_refuse(export, " is fused with what is behind it");
     KEEL_TRY(image ? keel_onnx_image_name(export, operand(export, 0), &x)

@@ -236,10 +236,77 @@ START_TEST(what_has_no_operator_is_refused_by_its_name)
 }
 END_TEST
 
+/* Of images [BATCH, SIDE, SIDE, CHANNELS]: a norm of groups, or class by class for each pixel. */
+static struct keel_graph *image_graph(bool norm)
+{
+    struct keel_graph *graph;
+    const struct keel_shape images = {4, {BATCH, SIDE, SIDE, CHANNELS}},
+                            classes = {4, {BATCH, SIDE, SIDE, CLASSES}};
+    ck_ok(keel_graph_create(&graph));
+    keel_value x = keel_graph_input(graph, "images", KEEL_F32, images);
+    const keel_value weight = keel_graph_param(
+        graph, &(struct keel_param_spec){
+                   .name = "weight", .shape = {4, {1, 1, CHANNELS, CLASSES}}, .deviation = 0.1F});
+    if (norm)
+        x = keel_graph_group_norm(graph, x, 0, 0, CHANNELS, 1e-5F);
+    x = keel_graph_conv2d(graph, x, weight, 0, &(struct keel_conv2d_spec){.groups = 1});
+    keel_graph_output(graph, x);
+    keel_graph_mse(graph, x, keel_graph_input(graph, "targets", KEEL_F32, classes));
+    ck_ok(keel_graph_status(graph));
+    return graph;
+}
+
+START_TEST(a_norm_without_gamma_is_refused_by_its_name)
+{
+    struct keel_graph *graph = image_graph(true);
+    struct rig model;
+    uint8_t *bytes = NULL;
+    uint64_t count;
+    uint32_t nodes;
+    rig_open(&model, graph);
+    const struct keel_onnx_export how = {
+        .graph = graph, .name = "model", .read = read_param, .context = &model};
+    ck_status(keel_onnx_export(&how, &bytes, &count, &nodes), KEEL_UNSUPPORTED);
+    ck_assert_msg(strstr(keel_detail(), "the model's operation layernorm has no gamma") != NULL, "%s",
+                  keel_detail());
+    rig_close(&model);
+    keel_graph_destroy(graph);
+}
+END_TEST
+
+START_TEST(an_output_of_images_is_told_as_it_lies)
+{
+    struct keel_graph *graph = image_graph(false);
+    struct rig model;
+    struct keel_onnx_file *file;
+    uint8_t *bytes;
+    uint64_t count;
+    uint32_t nodes;
+    rig_open(&model, graph);
+    const struct keel_onnx_export how = {
+        .graph = graph, .name = "model", .read = read_param, .context = &model};
+    ck_ok(keel_onnx_export(&how, &bytes, &count, &nodes));
+    ck_assert_uint_eq(nodes, 1);
+    ck_ok(keel_onnx_file_read("exported", bytes, count, false, &file));
+    const struct keel_onnx_graph *found = keel_onnx_file_graph(file);
+    ck_assert_uint_eq(found->out_count, 1);
+    ck_assert_uint_eq(found->out[0].dims, 4);
+    ck_assert_uint_eq(found->out[0].size[1], CLASSES);
+    ck_assert_uint_eq(found->out[0].size[2], SIDE);
+    ck_assert_uint_eq(found->out[0].size[3], SIDE);
+    keel_onnx_file_close(file);
+    keel_free(bytes);
+    rig_close(&model);
+    keel_graph_destroy(graph);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, what_is_written_has_the_same_logits_for_any_batch, 0, MODELS);
     tcase_add_loop_test(tc, what_has_no_operator_is_refused_by_its_name, 0, 2);
+    tcase_add_test(tc, a_norm_without_gamma_is_refused_by_its_name);
+    tcase_add_test(tc, an_output_of_images_is_told_as_it_lies);
 }
 
 KEEL_TEST_MAIN("onnx_export", cases, 120)
