@@ -887,7 +887,7 @@ uint64_t keel_job_plan_keys(const struct keel_job *job)
 static bool has_convolutions_of_class(const struct keel_job *job)
 {
     return job->numerics != KEEL_CANONICAL && job->numerics != KEEL_NATIVE &&
-           (job->kind == KEEL_MODEL_RESNET || job->plugin != NULL);
+           (job->kind == KEEL_MODEL_RESNET || job->kind == KEEL_MODEL_VIT || job->plugin != NULL);
 }
 
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES])

@@ -463,6 +463,29 @@ START_TEST(identities_of_runs_stay_and_end_with_the_version)
 }
 END_TEST
 
+/* The golden ones are those of before, when convolutions were canonical in every class. */
+START_TEST(images_in_a_class_of_numerics_are_other_runs_than_with_canonical_convolutions)
+{
+    static const struct {
+        const char *model, *canonical, *of_class;
+    } before[] = {
+        {"[model]\nkind = resnet\n", "4c5780388d9b5bf8036230349fea9d2d41ab242b78374bf8ec819825dee20002",
+         "62a4be1923a8168db6a1444e7ed3d7a8d4510c107824f07a2c307a3ad43d0002"},
+        {"[model]\nkind = vit\n", "a24b515bab0307ea78d7548a5d3a68fd211a0ebd68fd40b27fbfbf79baef0002",
+         "b48b34ed67f806e350264ba1a44e91230e55a174415f1ebb0ba8a9ff808c0002"}};
+    char identity[KEEL_IDENTITY_BYTES];
+    for (size_t i = 0; i < sizeof before / sizeof before[0]; i++) {
+        struct keel_job job;
+        ck_ok(load(before[i].model, NULL, &job));
+        keel_job_identity(&job, 1, identity);
+        ck_assert_str_eq(identity, before[i].canonical);
+        ck_ok(load(before[i].model, "job.numerics=exact8x2", &job));
+        keel_job_identity(&job, 1, identity);
+        ck_assert_str_ne(identity, before[i].of_class);
+    }
+}
+END_TEST
+
 /* Runs that were begun before there was the key are exact ones: the golden identity above is theirs. */
 START_TEST(compressed_gradients_are_part_of_the_identity_and_exact_ones_are_what_was)
 {
@@ -588,6 +611,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_constant_rate_does_not_depend_on_the_number_of_steps);
     tcase_add_test(tc, bulk_data_are_sealed_when_the_job_says_so);
     tcase_add_test(tc, identity_follows_what_the_bits_depend_on);
+    tcase_add_test(tc, images_in_a_class_of_numerics_are_other_runs_than_with_canonical_convolutions);
     tcase_add_test(tc, compressed_gradients_are_part_of_the_identity_and_exact_ones_are_what_was);
     tcase_add_test(tc, an_identity_of_another_arithmetic_is_known);
     tcase_add_test(tc, identities_of_runs_stay_and_end_with_the_version);

@@ -94,8 +94,8 @@ struct keel_conv2d_unfold {
 };
 enum keel_status keel_op_conv2d_unfold(struct keel_kernels *, const struct keel_conv2d_unfold *,
                                        struct keel_launch_list *);
-/* Whether a convolution of these kernels' class is products of unfolded rows: that of a class with planes, of
- * groups of eight channels and outputs at least; others are canonical in every class. */
+/* Whether a convolution of these kernels' class is products of unfolded rows: that of a class with planes, in
+ * one group, or in groups of eight channels and outputs at least; others are canonical in every class. */
 bool keel_conv2d_unfolds(const struct keel_kernels *, const struct keel_conv_shape *);
 
 /* ---- batch norm (Ioffe and Szegedy 2015) --------------------------------------------------------------- */
