@@ -250,7 +250,8 @@ static void result_fini(struct result *r)
 
 /* The largest difference from the true values: a share of the largest of them, and, where terms cancel, four
  * units in the last place (2^-24 each) of the largest sum of magnitudes: the product, its partner's, the
- * exponential, the sum. */
+ * exponential, the sum. Chosen so, and not proved, since a proof's bound grows with the number of terms: of
+ * 1,350 results of random descriptors the worst had a quarter of it. */
 static void check_close(const char *what, const struct shape *s, const float *x, const struct truth *truth,
                         uint64_t count)
 {
