@@ -53,24 +53,43 @@ static enum keel_status find_node(const struct keel_command *command, uint16_t *
 
 struct wait {
     uint16_t node;
-    const char *event; /* is waited for, */
-    uint64_t since_ns; /* by the wall clock, from then on */
+    const char *event, *undone; /* is waited for; and what comes of the opposite */
+    char stays[160];            /* why it does for now; "": that was said, or it does not */
     bool json, came;
 };
 
+/* As the lines follow upon another: their clocks may be those of several hosts. */
 static void take_event(void *context, const json_t *line)
 {
     struct wait *wait = context;
     const char *event = json_string_value(json_object_get(line, "event"));
     const char *detail = json_string_value(json_object_get(line, "detail"));
-    if (event == NULL || json_integer_value(json_object_get(line, "node")) != wait->node ||
-        (uint64_t)json_integer_value(json_object_get(line, "wall_ns")) < wait->since_ns)
+    const bool starts = event != NULL && strcmp(event, "start") == 0; /* anew, with all nodes */
+    if (event == NULL || (!starts && json_integer_value(json_object_get(line, "node")) != wait->node))
         return;
-    wait->came = wait->came || strcmp(event, wait->event) == 0;
-    if (strcmp(event, "drain-waits") == 0 && !wait->json && detail != NULL) {
-        printf("%s\n", detail);
+    const bool done = strcmp(event, wait->event) == 0;
+    const bool undone = starts || strcmp(event, wait->undone) == 0;
+    wait->came = done || (wait->came && !undone);
+    if (done || undone)
+        wait->stays[0] = '\0';
+    if (strcmp(event, "drain-waits") == 0 && detail != NULL)
+        snprintf(wait->stays, sizeof wait->stays, "%s", detail);
+}
+
+/* All that is there; and says what of it was not said yet. */
+static enum keel_status read_on(struct keel_run_tail *events, struct wait *wait)
+{
+    uint64_t at;
+    do {
+        at = events->at;
+        KEEL_TRY(keel_run_tail_read(events, take_event, wait));
+    } while (events->at != at);
+    if (wait->stays[0] != '\0' && !wait->json) {
+        printf("%s\n", wait->stays);
         fflush(stdout);
     }
+    wait->stays[0] = '\0';
+    return KEEL_OK;
 }
 
 static enum keel_status await(const char *directory, struct keel_run_tail *events, struct wait *wait,
@@ -79,8 +98,9 @@ static enum keel_status await(const char *directory, struct keel_run_tail *event
     const uint64_t until_ns = keel_deadline_after_ns(wait_ns);
     bool goes_on = true;
     for (;;) {
-        const bool held = keel_launch_is_locked(directory); /* before: what it says as it ends is read too */
-        KEEL_TRY(keel_run_tail_read(events, take_event, wait));
+        struct keel_run_led led; /* before: what it says as it ends is read too */
+        const bool held = keel_launch_is_locked(directory) || keel_run_is_led(directory, &led);
+        KEEL_TRY(read_on(events, wait));
         if (wait->came)
             return KEEL_OK;
         if (!held && !goes_on) /* twice: another may just take its place */
@@ -123,12 +143,11 @@ static enum keel_status drain(const struct keel_command *command)
 {
     const struct drain_options *options = keel_command_own(command);
     const char *directory = command->operands[0];
-    struct wait wait = {.event = "drained", .json = command->json};
+    struct wait wait = {.event = "drained", .undone = "drain-over", .json = command->json};
     struct keel_run_tail events;
     KEEL_TRY(find_node(command, &wait.node));
     enum keel_status status = keel_run_tail_open(&events, directory, "events.jsonl");
-    wait.since_ns = keel_drain_since_ns(directory, wait.node);
-    if (wait.since_ns != 0) /* it was asked for before, and may have left */
+    if (keel_drain_is_asked(directory, wait.node)) /* before, and it may have left */
         events.at = 0;
     else if (status == KEEL_OK)
         status = keel_drain_add(directory, wait.node);
@@ -172,10 +191,10 @@ const struct keel_command_kind keel_job_drain_kind = {
 static enum keel_status add(const struct keel_command *command)
 {
     const char *directory = command->operands[0];
-    struct wait wait = {.event = "drain-over", .json = command->json};
+    struct wait wait = {.event = "drain-over", .undone = "drained", .json = command->json};
     struct keel_run_tail events;
     KEEL_TRY(find_node(command, &wait.node));
-    if (keel_drain_since_ns(directory, wait.node) == 0)
+    if (!keel_drain_is_asked(directory, wait.node))
         return keel_fail(KEEL_INVALID, "NODE %u: was not drained, and is started again by itself", wait.node);
     enum keel_status status = keel_run_tail_open(&events, directory, "events.jsonl");
     if (status == KEEL_OK)

@@ -424,14 +424,21 @@ static enum keel_status follow_led(const struct keel_run *run, const char *store
  * here. */
 static enum keel_status take_led(struct keel_run *run)
 {
-    char store[KEEL_PATH_BYTES];
+    char store[KEEL_PATH_BYTES], lines[KEEL_PATH_BYTES];
+    struct keel_remote_leader leader;
     bool taken;
     uint64_t differing;
     KEEL_TRY(keel_run_store_root(run, store));
-    if (!keel_path_exists(store) || keel_launch_is_locked(run->directory)) /* that is refused below */
+    KEEL_TRY(keel_path_join(lines, store, KEEL_REMOTE_LEADER_FOLDER));
+    if (!keel_path_exists(store) || (run->job.holders == 1 && !keel_path_exists(lines)))
         return KEEL_OK;
-    KEEL_TRY(follow_led(run, store));
+    if (!keel_launch_is_locked(run->directory)) /* else it is refused */
+        KEEL_TRY(follow_led(run, store));
     KEEL_TRY(hold_directory(run));
+    if (keel_remote_leader_lives(store, run->job.timeout_s, &leader)) /* its lines are not whole */
+        return keel_fail(KEEL_BUSY,
+                         "%s: node %u on %s has begun to lead the run; the same command follows it",
+                         run->directory, leader.node, leader.host);
     KEEL_TRY(keel_led_take(run->directory, store, &taken, &differing));
     if (differing > 0)
         return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
@@ -629,6 +636,7 @@ static enum keel_status prepare(struct keel_run *run)
     KEEL_TRY(name_directory(run));
     keep_schedule(run);
     KEEL_TRY(take_led(run));
+    const bool held = run->locks.run_fd < 0 && keel_launch_is_locked(run->directory);
     KEEL_TRY(check_data(run));
     if (run->over)
         return KEEL_OK;
@@ -637,7 +645,10 @@ static enum keel_status prepare(struct keel_run *run)
         KEEL_TRY(keel_costs_read(run->job.network_costs, &costs));
     if (keel_job_key_file(&run->job) != NULL)
         KEEL_TRY(keel_key_check(keel_job_key_file(&run->job)));
-    KEEL_TRY(hold_directory(run)); /* before anything there is touched */
+    KEEL_TRY(hold_directory(run));    /* before anything there is touched */
+    run->over = held && is_over(run); /* who held it may have ended meanwhile, and well */
+    if (run->over)
+        return KEEL_OK;
     keel_launch_hold_signals();
     KEEL_TRY(make_directory(run, "local", run->job.snapshot_local));
     KEEL_TRY(make_directory(run, "store", run->job.snapshot_store));

@@ -817,27 +817,6 @@ uint64_t keel_output_last_snapshot(const struct keel_output *output)
     return output->last_snapshot;
 }
 
-static void on_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest)
-{
-    static const char *const names[] = {"drained", "drain-waits", "drain-over"};
-    struct keel_output *output = context;
-    char detail[160];
-    const bool told = keel_bitset_has(&output->past_drained, node);
-    keel_bitset_remove(&output->past_drained, node);
-    if (told && news == KEEL_DRAIN_LEFT)
-        return;
-    if (news == KEEL_DRAIN_LEFT)
-        snprintf(detail, sizeof detail, "node %u has left the run; keel job add brings it back", node);
-    else if (news == KEEL_DRAIN_OVER)
-        snprintf(detail, sizeof detail, "node %u is wanted again", node);
-    else
-        snprintf(detail, sizeof detail,
-                 "node %u stays for now: without it %u ranks are left, and the smallest plan needs %u", node,
-                 ranks, fewest);
-    keel_output_event(context, names[news], json_pack("{s:i, s:s}", "node", (int)node, "detail", detail));
-    keel_output_say(context, "%s", detail);
-}
-
 static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
                           const struct keel_process_end *end)
 {
@@ -906,7 +885,7 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .mismatch = on_mismatch,
                                        .view = on_view,
                                        .shortage = on_shortage,
-                                       .drain = on_drain,
+                                       .drain = keel_output_drain,
                                        .note = on_note,
                                        .snapshot = on_snapshot,
                                        .agent_exit = on_agent_exit,

@@ -182,6 +182,33 @@ static void take_past_drain(struct keel_output *output, const char *event, const
         keel_bitset_remove(&output->past_drained, (uint32_t)node);
 }
 
+void keel_output_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks,
+                       uint16_t fewest)
+{
+    static const char *const names[] = {"drained", "drain-waits", "drain-over", "drain-waits"};
+    struct keel_output *output = context;
+    char detail[160];
+    const bool told = keel_bitset_has(&output->past_drained, node);
+    keel_bitset_remove(&output->past_drained, node);
+    if (told && news == KEEL_DRAIN_LEFT)
+        return;
+    if (news == KEEL_DRAIN_LEFT)
+        snprintf(detail, sizeof detail, "node %u has left the run; keel job add brings it back", node);
+    else if (news == KEEL_DRAIN_OVER)
+        snprintf(detail, sizeof detail, "node %u is wanted again", node);
+    else if (news == KEEL_DRAIN_HOLDS)
+        snprintf(detail, sizeof detail,
+                 "node %u stays for now: without it %u holders of the view are left, and %u decide "
+                 "(cluster.holders)",
+                 node, ranks, fewest);
+    else
+        snprintf(detail, sizeof detail,
+                 "node %u stays for now: without it %u ranks are left, and the smallest plan needs %u", node,
+                 ranks, fewest);
+    keel_output_event(context, names[news], json_pack("{s:i, s:s}", "node", (int)node, "detail", detail));
+    keel_output_say(context, "%s", detail);
+}
+
 static void take_past_note(struct keel_output *output, const json_t *line)
 {
     const json_int_t node = json_integer_value(json_object_get(line, "node"));

@@ -75,6 +75,9 @@ enum keel_status keel_output_remember(struct keel_output *output, struct keel_se
 uint64_t keel_output_last_step(const struct keel_output *output); /* that has a line; 0: none */
 /* Lines that are held, up to that step. */
 void keel_output_write_held(struct keel_output *output, uint64_t step);
+/* What became of a node that is to leave: a callback of the launcher. */
+void keel_output_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks,
+                       uint16_t fewest);
 /* The ranks differ about that step. */
 void keel_output_doubt(struct keel_output *output, uint64_t step);
 /* The validation loss of the next step that has one. True: the run ends there. */

@@ -2,12 +2,10 @@
 #include "drains.h"
 
 #include <errno.h>
-#include <keel/clock.h>
 #include <keel/file.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const char folder_name[] = "drained";
@@ -29,13 +27,10 @@ enum keel_status keel_drain_add(const char *directory, uint16_t node)
     return keel_file_replace(path, "", 0, 0666);
 }
 
-uint64_t keel_drain_since_ns(const char *directory, uint16_t node)
+bool keel_drain_is_asked(const char *directory, uint16_t node)
 {
     char folder[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
-    struct stat file;
-    return file_of(directory, node, folder, path) == KEEL_OK && stat(path, &file) == 0
-               ? (uint64_t)file.st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)file.st_mtim.tv_nsec
-               : 0;
+    return file_of(directory, node, folder, path) == KEEL_OK && keel_path_exists(path);
 }
 
 enum keel_status keel_drain_remove(const char *directory, uint16_t node)

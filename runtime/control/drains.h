@@ -9,8 +9,7 @@
 #include <keel/status.h>
 
 enum keel_status keel_drain_add(const char *directory, uint16_t node);
-/* When it was asked for, by the file system's clock; 0: it is not. */
-uint64_t keel_drain_since_ns(const char *directory, uint16_t node);
+bool keel_drain_is_asked(const char *directory, uint16_t node);
 /* OK also where it is not there. */
 enum keel_status keel_drain_remove(const char *directory, uint16_t node);
 /* All of them; what has no name of a node is passed over. */

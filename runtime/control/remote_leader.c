@@ -1,6 +1,7 @@
 /* remote_leader.c - see remote_leader.h. */
 #include "remote_leader.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -32,14 +33,35 @@ enum keel_status keel_remote_leader_begin(const char *store, const struct keel_r
     return keel_file_replace(path, words, (uint64_t)bytes, 0666);
 }
 
-void keel_remote_leader_touch(const char *store)
+void keel_remote_leader_touch(const char *store, const struct keel_remote_leader *leader)
 {
     char path[KEEL_PATH_BYTES];
-    if (keel_remote_leader_path(store, "leader", path) == KEEL_OK)
-        (void)utimensat(AT_FDCWD, path, NULL, 0); /* where that fails it counts as silent */
+    if (keel_remote_leader_path(store, "leader", path) == KEEL_OK &&
+        utimensat(AT_FDCWD, path, NULL, 0) != 0 && errno == ENOENT)
+        (void)keel_remote_leader_begin(store, leader); /* where that fails it counts as silent */
 }
 
-/* The file's modification, by the wall clock, goes to *written_ns. */
+static uint64_t written_at(const struct stat *file)
+{
+    return (uint64_t)file->st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)file->st_mtim.tv_nsec;
+}
+
+/* By the clock that dates files there, as far as it can be asked: a server's may be another than this host's.
+ */
+static uint64_t store_now_ns(const char *store)
+{
+    char path[KEEL_PATH_BYTES];
+    struct stat file;
+    if (keel_remote_leader_path(store, "now", path) != KEEL_OK)
+        return keel_wall_ns();
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    const bool dated = fd >= 0 && futimens(fd, NULL) == 0 && fstat(fd, &file) == 0;
+    if (fd >= 0)
+        close(fd);
+    return dated ? written_at(&file) : keel_wall_ns();
+}
+
+/* The file's modification goes to *written_ns. */
 static bool read_leader(const char *store, struct keel_remote_leader *out, uint64_t *written_ns)
 {
     char path[KEEL_PATH_BYTES], *text;
@@ -57,7 +79,7 @@ static bool read_leader(const char *store, struct keel_remote_leader *out, uint6
     keel_free(text);
     if (!whole || stat(path, &file) != 0)
         return false;
-    *written_ns = (uint64_t)file.st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)file.st_mtim.tv_nsec;
+    *written_ns = written_at(&file);
     return true;
 }
 
@@ -75,7 +97,7 @@ bool keel_remote_leader_lives(const char *store, double timeout_s, struct keel_r
 {
     uint64_t written_ns;
     const uint64_t limit_ns = (uint64_t)(timeout_s * TIMEOUTS_SILENT * (double)KEEL_NS_PER_S);
-    return read_leader(store, out, &written_ns) && keel_wall_ns() < written_ns + limit_ns;
+    return read_leader(store, out, &written_ns) && store_now_ns(store) < written_ns + limit_ns;
 }
 
 static void number_text(uint64_t run, char out[NUMBER_BYTES])

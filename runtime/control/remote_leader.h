@@ -3,6 +3,7 @@
  *
  *   STORE/.leader/leader      who leads: run, node, process, host, folder; touched each half timeout
  *   STORE/.leader/stop        the number of the run that is to be ended (keel job stop)
+ *   STORE/.leader/now         touched by who asks whether it leads still
  *   STORE/.leader/TIME-NODE/  metrics.jsonl and events.jsonl of one that led, until `keel run` takes them
  * over
  *
@@ -31,13 +32,13 @@ enum keel_status keel_remote_leader_path(const char *store, const char *name, ch
 
 /* It leads from now on: makes its folder. DENIED, IO, NO_SPACE. */
 enum keel_status keel_remote_leader_begin(const char *store, const struct keel_remote_leader *leader);
-/* It still does. */
-void keel_remote_leader_touch(const char *store);
+/* It still does: says so anew where another, that ended at the same moment, or somebody removed the file. */
+void keel_remote_leader_touch(const char *store, const struct keel_remote_leader *leader);
 /* It does no more; its lines stay. Of another one nothing is changed. */
 void keel_remote_leader_end(const char *store, const struct keel_remote_leader *leader);
 
-/* Who leads: false when nobody wrote there for six timeouts, after which agents have ended too. By this
- * host's clock. */
+/* Who leads: false when nobody wrote there for six timeouts, after which agents have ended too. By the clock
+ * of the store; by this host's, where that file cannot be written. */
 bool keel_remote_leader_lives(const char *store, double timeout_s, struct keel_remote_leader *out);
 
 /* Ask it to end this run; and was it? */

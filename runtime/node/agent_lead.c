@@ -34,7 +34,8 @@ static enum keel_status hold_state(struct keel_agent_lead *lead, const char *kee
         return status;
     keel_log(KEEL_LOG_WARN, "%s: another process has it; this one begins without what it knew",
              lead->state_path);
-    return keel_path_join(lead->state_path, lead->directory, "register.state");
+    KEEL_TRY(keel_path_join(lead->state_path, lead->directory, "register.state"));
+    return keel_remove_tree(lead->state_path); /* one may be there of another run, in --dir */
 }
 
 static enum keel_status read_identity(struct keel_agent_lead *lead)
@@ -160,7 +161,7 @@ enum keel_status keel_agent_lead_turn(struct keel_agent_lead *lead)
         lead->look_ns = keel_deadline_after_ns(half_ns);
         lead->status = keel_store_check(lead->store_path, lead->words.run);
         snprintf(lead->detail, sizeof lead->detail, "%s", lead->status != KEEL_OK ? keel_detail() : "");
-        keel_remote_leader_touch(lead->store_path);
+        keel_remote_leader_touch(lead->store_path, &lead->words);
         if (keel_remote_leader_is_to_stop(lead->store_path, lead->words.run))
             keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
     }

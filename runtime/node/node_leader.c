@@ -270,16 +270,18 @@ static void catch_up(struct keel_node *node, uint64_t step)
 static void take_record(struct keel_node *node, const struct keel_step_record *record)
 {
     struct keel_leader *leader = node->leader;
+    if (record->step >= node->config.last_step) /* of no step of this run */
+        return;
     if (record->epoch == node->view.epoch && record->step > leader->front_step)
         leader->front_step = record->step;
     const struct keel_view *view = record->epoch == node->view.epoch ? &node->view : &leader->before;
     if (record->epoch == view->epoch && record->epoch > leader->carriers.epoch)
         set_carriers(node, view);
-    if (record->step >= leader->next_step + KEEL_RECORDS_MAX && record->epoch == node->view.epoch &&
-        is_lost(node))
-        catch_up(node, record->step);
-    if (record->step >= leader->next_step + KEEL_RECORDS_MAX)
+    const bool far = record->step > leader->next_step && record->step - leader->next_step >= KEEL_RECORDS_MAX;
+    if (far && (record->epoch != node->view.epoch || !is_lost(node)))
         return; /* would push out what is still wanted; it is sent again */
+    if (far)
+        catch_up(node, record->step);
     if (keel_records_put(&node->records, record, node->now_ns) == KEEL_RECORD_DIFFERENT) {
         const struct keel_step_record *other = &keel_records_get(&node->records, record->step)->record;
         keel_node_trace(node, "step %" PRIu64 ": the bits of two ranks differ", record->step);

@@ -33,6 +33,50 @@ static uint16_t workers_on(const struct keel_node *node, uint16_t which, bool *c
     return count;
 }
 
+static void tell_once(struct keel_node *node, uint16_t which, enum keel_drain_news news, uint16_t left,
+                      uint16_t fewest)
+{
+    if (keel_bitset_has(&node->children.told, which))
+        return;
+    keel_bitset_add(&node->children.told, which);
+    if (node->env->drain != NULL)
+        node->env->drain(node->env->context, which, news, left, fewest);
+}
+
+/* Holders that answer, and would without this node. */
+static uint16_t holders_without(const struct keel_node *node, uint16_t which)
+{
+    const struct keel_membership *m = &node->leader->membership;
+    uint16_t count = 1; /* this one */
+    for (uint16_t i = 0; i < node->config.holder_count; i++) {
+        const struct keel_seen_node *seen = &m->nodes[i];
+        const bool away = !seen->heard || seen->exited || seen->ended || keel_bitset_has(&m->leaving, i) ||
+                          (node->reg.absent >> i & 1) != 0 ||
+                          keel_node_due(node, seen->heard_ns + node->times.silence_ns);
+        count = (uint16_t)(count + (i != node->config.node && i != which && !away ? 1 : 0));
+    }
+    return count;
+}
+
+/* The first that is to leave, did not yet, and leaves a majority of the holders behind: without one no view
+ * could change any more. */
+static uint32_t next_to_go(struct keel_node *node)
+{
+    const uint16_t majority = (uint16_t)(node->config.holder_count / 2 + 1);
+    uint32_t which = keel_bitset_next(&node->children.drained, 1);
+    for (; which < KEEL_NODES_MAX; which = keel_bitset_next(&node->children.drained, which + 1)) {
+        if (keel_bitset_has(&node->leader->membership.leaving, which))
+            continue;
+        if (which >= node->config.holder_count)
+            break;
+        const uint16_t left = holders_without(node, (uint16_t)which);
+        if (left >= majority)
+            break;
+        tell_once(node, (uint16_t)which, KEEL_DRAIN_HOLDS, left, majority);
+    }
+    return which;
+}
+
 /* One after the other, where those who stay have a plan; and not before they have done a step in the present
  * view, by which they have copies of what the last one that left had. */
 void keel_leaving_work(struct keel_node *node)
@@ -47,9 +91,7 @@ void keel_leaving_work(struct keel_node *node)
     if (leader->awaiting_joins || leader->changing || leader->stopping || verdict->active_gone ||
         keel_leader_has_delivered(node))
         return;
-    uint32_t which = keel_bitset_next(&children->drained, 1);
-    while (which < KEEL_NODES_MAX && keel_bitset_has(&leader->membership.leaving, which))
-        which = keel_bitset_next(&children->drained, which + 1);
+    const uint32_t which = next_to_go(node);
     if (which >= KEEL_NODES_MAX)
         return;
     const uint32_t its = workers_on(node, (uint16_t)which, &carries);
@@ -61,11 +103,8 @@ void keel_leaving_work(struct keel_node *node)
         keel_bitset_add(&leader->membership.leaving, which);
         leader->membership.changed = true;
         keel_node_wake(node, node->now_ns);
-    } else if (!keel_bitset_has(&children->told, which)) {
-        keel_bitset_add(&children->told, which);
-        if (node->env->drain != NULL)
-            node->env->drain(node->env->context, (uint16_t)which, KEEL_DRAIN_WAITS, left,
-                             keel_node_fewest_ranks(node));
+    } else {
+        tell_once(node, (uint16_t)which, KEEL_DRAIN_WAITS, left, keel_node_fewest_ranks(node));
     }
 }
 

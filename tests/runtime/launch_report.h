@@ -40,7 +40,7 @@ static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
 
 static void on_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest)
 {
-    static const char *const names[] = {"left", "waits", "over"};
+    static const char *const names[] = {"left", "waits", "over", "holds"};
     (void)context;
     fprintf(report_file, "drain %u %s %u %u\n", node, names[news], ranks, fewest);
 }

@@ -286,6 +286,29 @@ START_TEST(who_takes_over_further_behind_than_records_are_kept_catches_up)
 }
 END_TEST
 
+/* Whatever it says of it: what comes behind the last step is of another run, or no step. */
+START_TEST(no_record_of_a_step_behind_the_last_is_caught_up_with)
+{
+    static const uint64_t far[] = {UINT64_MAX, UINT64_MAX - KEEL_RECORDS_MAX, 100000, 300};
+    static struct keel_wire_message forged = {.kind = KEEL_WIRE_STEP};
+    static uint8_t bytes[KEEL_MESSAGE_BYTES];
+    struct sim_config config = sim_default(23);
+    config.step_ns = config.timeout_ns / 2; /* between two steps all have said that they hold none */
+    struct sim *sim = begin(config);
+    for (uint64_t step = 2; step < 20; step++) {
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, step));
+        (void)sim_run(sim, sim->now_ns + config.timeout_ns / 4);
+        forged.as.step = (struct keel_step_record){.step = far[step % 4], .epoch = sim->view.epoch};
+        struct keel_node_event message = {.kind = KEEL_EVENT_MESSAGE, .node = 1, .data = bytes};
+        message.bytes = keel_wire_encode(&forged, bytes);
+        ck_assert_int_eq(sim_give(sim, 0, &message), KEEL_OK);
+    }
+    check_end(sim);
+    ck_assert_uint_eq(sim->gaps, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
 /* They had saved and were waiting for it to be committed. */
 START_TEST(what_was_saved_for_a_stop_is_kept_by_who_takes_over)
 {
@@ -389,6 +412,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, who_takes_over_further_behind_than_records_are_kept_catches_up);
+    tcase_add_test(tc, no_record_of_a_step_behind_the_last_is_caught_up_with);
     tcase_add_test(tc, what_was_saved_for_a_stop_is_kept_by_who_takes_over);
     tcase_add_test(tc, a_stop_of_who_takes_over_waits_for_its_view);
     tcase_add_test(tc, a_holder_that_loses_its_disk_votes_no_more_and_the_run_goes_on);

@@ -352,6 +352,27 @@ START_TEST(nodes_leave_as_far_as_there_are_plans_for_those_who_stay)
 }
 END_TEST
 
+/* Without a majority of the holders no view could change any more; and it is not waited for with the others.
+ */
+START_TEST(of_the_holders_of_the_view_a_majority_stays)
+{
+    struct sim_config config = four(22, 1);
+    config.holders = 3;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
+    for (uint16_t node = 1; node <= 3; node++)
+        drain(sim, node, true);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, have_left, 2));
+    (void)sim_run(sim, sim->now_ns + SECONDS);
+    ck_assert_uint_eq(sim->drains[KEEL_DRAIN_LEFT], 2);
+    ck_assert_uint_eq(sim->drains[KEEL_DRAIN_HOLDS], 1);
+    ck_assert(!sim->nodes[1].running && sim->nodes[2].running && !sim->nodes[3].running);
+    check_end(sim);
+    ck_assert_uint_eq(sim->gaps, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
 /* At any moment: the run goes on with whoever is left. */
 START_TEST(who_is_lost_while_others_leave_is_replaced_by_them)
 {
@@ -373,6 +394,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_spare_takes_the_rank_of_a_node_that_leaves_and_no_step_is_lost);
     tcase_add_test(tc, nodes_leave_as_far_as_there_are_plans_for_those_who_stay);
+    tcase_add_test(tc, of_the_holders_of_the_view_a_majority_stays);
     tcase_add_test(tc, who_is_lost_while_others_leave_is_replaced_by_them);
     tcase_add_test(tc, too_few_for_any_plan_wait_for_others_and_keep_their_step);
     tcase_add_test(tc, with_the_smallest_plan_the_run_goes_on_at_once);

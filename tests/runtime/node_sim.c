@@ -381,7 +381,7 @@ static void env_drain(void *context, uint16_t node, enum keel_drain_news news, u
 {
     struct sim *sim = ((struct sim_context *)context)->sim;
     if (node == 0 || node >= sim->config.nodes || (news == KEEL_DRAIN_LEFT && sim->nodes[node].running) ||
-        (news == KEEL_DRAIN_WAITS && ranks >= fewest))
+        ((news == KEEL_DRAIN_WAITS || news == KEEL_DRAIN_HOLDS) && ranks >= fewest))
         violate(sim, "drain news %d of node %u", (int)news, node);
     sim->drains[news]++;
 }

@@ -111,7 +111,7 @@ struct sim {
     uint32_t dropped;                                       /* shards that the launcher gave up */
     uint64_t plans[KEEL_MEMBERS_MAX + 1];                   /* by ranks: the number of their plan, 0: none */
     uint32_t shortages;                                     /* that the launcher told of */
-    uint32_t drains[KEEL_DRAIN_OVER + 1];                   /* likewise, by news */
+    uint32_t drains[KEEL_DRAIN_HOLDS + 1];                  /* likewise, by news */
     /* Messages and bytes that were sent, by kind, and bytes by sender; and the largest message. */
     uint64_t sent[KEEL_WIRE_KIND_COUNT], sent_bytes[KEEL_WIRE_KIND_COUNT];
     uint32_t largest;

@@ -2,12 +2,14 @@
 #include "harness.h"
 #include "remote_leader.h"
 #include "run_output.h"
+#include <fcntl.h>
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const struct keel_job job = {.ranks = 2};
@@ -502,6 +504,16 @@ START_TEST(who_leads_elsewhere_is_known_as_long_as_it_says_so)
     ck_assert(!keel_remote_leader_lives(directory, 0, &leader)); /* it is silent for too long */
     ck_ok(keel_remote_leader_begin(directory, &next));
     keel_remote_leader_end(directory, &first); /* of another nothing is changed */
+    ck_assert(keel_remote_leader_lives(directory, 5, &leader) && leader.node == 1);
+    char path[KEEL_PATH_BYTES];
+    const struct timespec past[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    ck_ok(keel_remote_leader_path(directory, "leader", path));
+    ck_assert_int_eq(utimensat(AT_FDCWD, path, past, 0), 0);
+    ck_assert(!keel_remote_leader_lives(directory, 5, &leader));
+    keel_remote_leader_touch(directory, &next);
+    ck_assert(keel_remote_leader_lives(directory, 5, &leader) && leader.node == 1);
+    ck_assert_int_eq(unlink(path), 0); /* by one that ended at the same moment */
+    keel_remote_leader_touch(directory, &next);
     ck_assert(keel_remote_leader_lives(directory, 5, &leader) && leader.node == 1);
     ck_assert(!keel_remote_leader_is_to_stop(directory, 7));
     ck_ok(keel_remote_leader_ask_stop(directory, 7));

@@ -171,7 +171,8 @@ struct keel_bitset; /* control/bitset.h */
 enum keel_drain_news {
     KEEL_DRAIN_LEFT,  /* its agent has ended */
     KEEL_DRAIN_WAITS, /* it stays until others have come */
-    KEEL_DRAIN_OVER   /* it may come back, or stay */
+    KEEL_DRAIN_OVER,  /* it may come back, or stay */
+    KEEL_DRAIN_HOLDS  /* it stays until other holders of the view are there: too few would be left */
 };
 
 struct keel_env {
@@ -221,7 +222,8 @@ struct keel_env {
      * `fewest` have a plan. Once for each time. */
     void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
     /* Launcher: what became of a node that is to leave (DRAIN). Of one that stays for now: `ranks` would be
-     * left without it, and the smallest plan is for `fewest`; once. NULL: nobody asks. */
+     * left without it, and the smallest plan is for `fewest`, or `ranks` holders, and a majority is
+     * `fewest`; once. NULL: nobody asks. */
     void (*drain)(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest);
     /* Leader: a note of a worker arrived: each once while the same node leads, and an agent's in their
      * order. Lost are only those that an agent had not handed over when it died, or of more than 64
