@@ -104,32 +104,6 @@ static const struct place *place_of(const struct keel_output *output, const stru
     return row != NULL ? &row[member->local] : &unknown;
 }
 
-/* ---- a validation that gets no better ---- */
-
-bool keel_output_evaluated(struct keel_output *output, uint64_t step, float loss)
-{
-    if (keel_early_stop_add(&output->early, step, loss) != KEEL_OK)
-        keel_log(KEEL_LOG_WARN, "train.patience: %s", keel_detail());
-    const bool ends = output->early.end_step != 0 && atomic_load(&output->end_step) == 0;
-    atomic_store(&output->end_step, output->early.end_step);
-    return ends;
-}
-
-static void tell_early(struct keel_output *output)
-{
-    const struct keel_evaluation *best = &output->early.best;
-    char detail[160], than[64] = "a number";
-    if (best->step != 0)
-        snprintf(than, sizeof than, "below %.4f, that of step %" PRIu64, (double)best->loss, best->step);
-    snprintf(detail, sizeof detail, "validation was not %s, %u times in a row (train.patience)", than,
-             output->job->patience);
-    keel_output_event(output, "early-stop",
-                      json_pack("{s:I, s:I, s:f, s:s}", "step", (json_int_t)output->early.end_step,
-                                "best_step", (json_int_t)best->step, "best_val_loss", (double)best->loss,
-                                "detail", detail));
-    keel_output_say(output, "step %" PRIu64 ": %s: the run ends here", output->early.end_step, detail);
-}
-
 /* With the devices of the ranks of that view, in order. */
 static void write_metric(struct keel_output *output, const struct keel_step_record *record)
 {
@@ -144,7 +118,7 @@ static void write_metric(struct keel_output *output, const struct keel_step_reco
     keel_jsonl_write(output->metrics, line);
     if (record->has_val_loss &&
         keel_output_evaluated(output, record->step, keel_float_of(record->val_loss_bits)))
-        tell_early(output);
+        keel_output_tell_early(output);
 }
 
 /* ---- holes ---- */
@@ -941,25 +915,11 @@ void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t 
              last->step, (double)keel_float_of(last->loss_bits), last->digest);
 }
 
-static void tell_early_done(struct keel_output *output)
-{
-    const struct keel_evaluation *best = &output->early.best;
-    if (best->step == 0)
-        keel_output_say(output, "ended early, at step %" PRIu64 ": no validation was a number",
-                        output->early.end_step);
-    else
-        keel_output_say(output,
-                        "ended early, at step %" PRIu64 ": validation was best at step %" PRIu64
-                        ", %.4f: keel eval, sample, export %s --step %" PRIu64,
-                        output->early.end_step, best->step, (double)best->loss, output->directory,
-                        best->step);
-}
-
 static void tell_done(struct keel_output *output)
 {
     const struct keel_step_record *newest = &output->newest;
     if (output->early.end_step != 0)
-        tell_early_done(output);
+        keel_output_tell_early_done(output);
     if (output->job->steps == 0) {
         keel_output_say(output, "done: evaluated, no step was trained (train.steps = 0)");
     } else if (newest->step > 0) {

@@ -82,6 +82,9 @@ void keel_output_drain(void *context, uint16_t node, enum keel_drain_news news, 
 void keel_output_doubt(struct keel_output *output, uint64_t step);
 /* The validation loss of the next step that has one. True: the run ends there. */
 bool keel_output_evaluated(struct keel_output *output, uint64_t step, float loss);
+/* That it does, when it is decided, and at its end. */
+void keel_output_tell_early(struct keel_output *output);
+void keel_output_tell_early_done(struct keel_output *output);
 /* Check the lines on file anew: the first, from the step `from` on, that begins a spike. */
 const struct keel_seen_step *keel_output_check_seen(struct keel_output *output, uint64_t from);
 void keel_output_take_place(struct keel_output *output, uint16_t node, uint8_t local, const json_t *note);

@@ -173,8 +173,9 @@ static enum keel_status open_set(struct keel_data *data, struct folders *folders
     if (snprintf(look.path, sizeof look.path, "%s", path) >= (int)sizeof look.path)
         return keel_fail(KEEL_LIMIT, "%.200s...: path longer than %d bytes", path, KEEL_PATH_BYTES - 1);
     if (!keel_path_exists(path) || keel_path_is_file(path))
-        return keel_fail(KEEL_NOT_FOUND, "%s: no folder of folders of images, one for each class, is there",
-                         path);
+        return keel_fail(KEEL_NOT_FOUND, "%s: no folder of folders of images, one for each class, is there%s",
+                         path,
+                         set == &folders->sets[TRAIN] ? " (data.path, which says what classes are)" : "");
     KEEL_TRY(keel_dir_list(path, see_class, &look));
     if (set->count == 0)
         return keel_fail(KEEL_INVALID, "%s: holds no folder of images: one for each class is wanted", path);
