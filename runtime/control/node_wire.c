@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define WIRE_MAGIC UINT32_C(0x374e454b) /* "KEN7": the digit is the version */
+#define WIRE_MAGIC UINT32_C(0x384e454b) /* "KEN8": the digit is the version */
 
 enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 136, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
 
