@@ -66,7 +66,7 @@ check "as wrong use" [ "$code" -eq 2 ]
 tokens beside --set data.val_fraction=0.2
 check "two ways to validate are one too many" grep -q 'data.val_fraction = 0.2 says nothing beside data.val_path' "$out.log"
 train images --set model.kind=resnet --set model.bias=true --set "data.path=$root/data" --set data.val_path=x
-check "images have no file of their own to validate with" grep -q 'says nothing to model.kind = resnet' "$out.log"
+check "images of one file have no file of their own to validate with" grep -q 'data.val_path says nothing where data.format = auto: give data.format = folders' "$out.log"
 
 # ---- a file that is cut during the run ----
 cp "$root/data/train.bin" "$root/whole.bin"
