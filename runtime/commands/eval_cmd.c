@@ -168,6 +168,8 @@ static enum keel_status prepare_classes(struct eval *eval)
     if (!keel_data_has_accuracy(data))
         return keel_fail(KEEL_INVALID, "%s: the model of this job names no classes",
                          eval->own->per_class ? "--per-class" : "--logits");
+    if (eval->own->logits != NULL)
+        KEEL_TRY(keel_command_may_write(eval->own->logits));
     if (!eval->own->per_class)
         return KEEL_OK;
     KEEL_TRY(keel_alloc(keel_data_class_count(data), sizeof *eval->right_of, &eval->right_of));
@@ -212,8 +214,8 @@ static enum keel_status write_logits(struct eval *eval)
     memset(eval->logits + FRONT, ' ', NPY_HEADER - FRONT);
     memcpy(eval->logits + FRONT, text, strlen(text));
     eval->logits[NPY_HEADER - 1] = '\n';
-    return keel_file_replace(eval->own->logits, eval->logits,
-                             NPY_HEADER + keel_size(eval->logit_count * sizeof(float)), 0666);
+    return keel_command_write_file(eval->own->logits, eval->logits,
+                                   NPY_HEADER + keel_size(eval->logit_count * sizeof(float)));
 }
 
 static enum keel_status evaluate(struct eval *eval, const char *path)

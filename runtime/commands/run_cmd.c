@@ -292,16 +292,18 @@ static void tell_data(const struct keel_job *job, const struct keel_data *data)
             "model.vocab = %u, but the data have %u different tokens: weights that come from elsewhere were "
             "trained with another vocabulary, which data.vocab = bpe:FILES names",
             job->vocab, vocab);
-    if (val == 0 && job->eval_every > 0 && job->val_path[0] != '\0')
-        keel_log(KEEL_LOG_WARN,
-                 "train.eval_every = %" PRIu64 ", but data.val_path = %s has no whole block (model.block = "
-                 "%u); no validation loss will be told",
-                 job->eval_every, job->val_path, job->block);
-    else if (val == 0 && job->eval_every > 0)
-        keel_log(KEEL_LOG_WARN,
-                 "train.eval_every = %" PRIu64 ", but nothing is kept to validate with: data.val_fraction = "
-                 "%g leaves %s no whole block (model.block = %u); no validation loss will be told",
-                 job->eval_every, (double)job->val_fraction, job->path, job->block);
+    if (val == 0 && job->eval_every > 0) {
+        char kept[KEEL_PATH_BYTES + 96], block[48] = "no sample";
+        if (text)
+            snprintf(block, sizeof block, "no whole block (model.block = %u)", job->block);
+        if (job->val_path[0] != '\0')
+            snprintf(kept, sizeof kept, "data.val_path = %s has", job->val_path);
+        else
+            snprintf(kept, sizeof kept, "nothing is kept to validate with: data.val_fraction = %g leaves %s",
+                     (double)job->val_fraction, job->path);
+        keel_log(KEEL_LOG_WARN, "train.eval_every = %" PRIu64 ", but %s %s; no validation loss will be told",
+                 job->eval_every, kept, block);
+    }
 }
 
 /* The text that a job trains on which names none, where Keel is installed. */
@@ -661,7 +663,7 @@ static enum keel_status prepare(struct keel_run *run)
 static enum keel_status tell_over(const struct keel_run *run)
 {
     char text[256];
-    keel_output_end_text(&run->last, text, sizeof text);
+    keel_output_end_text(&run->last, false, text, sizeof text);
     printf("%s; report: %s/report.html\n", text, run->directory);
     keel_run_show_sample(run);
     return KEEL_OK;

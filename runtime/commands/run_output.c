@@ -907,12 +907,12 @@ enum keel_status keel_output_snapshot_failure(const struct keel_output *output)
                : keel_fail(output->snapshot_status, "%s", output->snapshot_failure);
 }
 
-void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t bytes)
+void keel_output_end_text(const struct keel_seen_step *last, bool early, char *text, size_t bytes)
 {
     snprintf(text, bytes,
-             "done before: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64
-             "; for more, raise train.steps (and set train.decay_steps to what train.steps was)",
-             last->step, (double)keel_float_of(last->loss_bits), last->digest);
+             "done before: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64 "; for more, raise %s",
+             last->step, (double)keel_float_of(last->loss_bits), last->digest,
+             early ? "train.patience" : "train.steps (and set train.decay_steps to what train.steps was)");
 }
 
 static void tell_done(struct keel_output *output)
@@ -927,7 +927,8 @@ static void tell_done(struct keel_output *output)
                         (double)keel_float_of(newest->loss_bits), newest->digest);
     } else if (output->seen_count > 0) {
         char text[256];
-        keel_output_end_text(&output->seen[output->seen_count - 1], text, sizeof text);
+        keel_output_end_text(&output->seen[output->seen_count - 1], output->early.end_step != 0, text,
+                             sizeof text);
         keel_output_say(output, "%s", text);
     } else {
         keel_output_say(output, "done before: the newest snapshot is of the last step");

@@ -25,7 +25,7 @@ struct keel_seen_step {
 enum keel_status keel_output_read_end(const char *directory, struct keel_seen_step *out_last);
 
 /* A line for people about a run that was over before this command. */
-void keel_output_end_text(const struct keel_seen_step *last, char *text, size_t bytes);
+void keel_output_end_text(const struct keel_seen_step *last, bool early, char *text, size_t bytes);
 
 /* Open or create the files of `directory`. `resume`: what --resume said, for the event `start`; NULL:
  * nothing. Blocks. CORRUPT when metrics.jsonl holds what is no metric. */

@@ -46,6 +46,13 @@ static enum keel_status see_line(struct pass *pass, const char *text, size_t byt
     const struct keel_click_log_line line = {pass->log->file.path, ++pass->line};
     const struct clicks *clicks = pass->clicks;
     float label;
+    static const char mark[] = {'\xef', '\xbb',
+                                '\xbf'}; /* of UTF-8: spreadsheets write it before the first line */
+    if (pass->line == 1 && bytes >= sizeof mark && memcmp(text, mark, sizeof mark) == 0) {
+        text += sizeof mark;
+        bytes -= sizeof mark;
+        start += sizeof mark;
+    }
     if (bytes > 0 && text[bytes - 1] == '\r')
         bytes--;
     if (pass->line == 1 && keel_click_log_is_head(&clicks->format, text, bytes))

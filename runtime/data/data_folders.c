@@ -235,6 +235,11 @@ static enum keel_status open_folders(struct keel_data *data, const struct keel_j
     if (data->vocab < folders->class_count)
         return keel_fail(KEEL_INVALID, "%s: has %zu folders of classes, and model.vocab = %u", job->path,
                          folders->class_count, job->vocab);
+    if (data->vocab < 2)
+        return keel_fail(KEEL_INVALID,
+                         "%s: holds one folder: there is nothing to tell its class from; name the folder "
+                         "that has a folder for each class",
+                         job->path);
     data->absent_classes = data->vocab - (uint32_t)folders->class_count;
     data->train_count = folders->sets[TRAIN].count;
     data->val_count = folders->sets[VAL].count;

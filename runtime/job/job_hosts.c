@@ -40,8 +40,10 @@ enum keel_status keel_job_check_holders(const struct keel_job *job)
             "give launch = ssh, slurm or none, or leave it out",
             job->holders);
     if (job->holders > keel_job_node_count(job) + 1)
-        return keel_fail(KEEL_INVALID, "cluster.holders = %u: the launcher and %u nodes are %u", job->holders,
-                         keel_job_node_count(job), keel_job_node_count(job) + 1);
+        return keel_fail(KEEL_INVALID,
+                         "cluster.holders = %u: the launcher and %u nodes are %u; give fewer holders, or "
+                         "more nodes (--spares)",
+                         job->holders, keel_job_node_count(job), keel_job_node_count(job) + 1);
     if (!keel_job_takes_snapshots(job) || keel_job_has_local_snapshots(job))
         return keel_fail(
             KEEL_INVALID,

@@ -106,6 +106,20 @@ START_TEST(csv_has_decimal_numbers_names_and_a_head)
 }
 END_TEST
 
+START_TEST(a_mark_of_utf8_is_no_head)
+{
+    job.batch = 1;
+    job.val_fraction = 0.0F;
+    job.format = KEEL_DATA_CSV;
+    ck_ok(open_text("\xef\xbb\xbf"
+                    "1,-1.5,2e3,205,Oslo,\n"));
+    ck_assert_uint_eq(keel_data_train_samples(data), 1);
+    ck_ok(keel_data_train_batch(data, 0, 0, 1, inputs()));
+    ck_assert_float_eq(batch.labels[0], 1.0F);
+    ck_assert_float_eq(batch.dense[0][0], -1.5F);
+}
+END_TEST
+
 START_TEST(the_last_lines_are_validated_with_and_never_trained_on)
 {
     bool seen[8] = {false};
@@ -213,6 +227,7 @@ static void cases(TCase *tc)
     tcase_add_checked_fixture(tc, set_up, tear_down);
     tcase_add_test(tc, numbers_are_logarithms_and_categories_rows_of_their_tables);
     tcase_add_test(tc, csv_has_decimal_numbers_names_and_a_head);
+    tcase_add_test(tc, a_mark_of_utf8_is_no_head);
     tcase_add_test(tc, the_last_lines_are_validated_with_and_never_trained_on);
     tcase_add_loop_test(tc, what_is_wrong_is_told_by_file_line_and_field, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, a_line_that_never_ends_is_refused);

@@ -31,6 +31,7 @@ told=$(sed -n 's/^{"step":2,.*"val_loss":\([0-9.]*\).*/\1/p' "$root/one/metrics.
 check "and is worth what it was" awk "BEGIN { d = $best - $told; exit !(d < 1e-5 && d > -1e-5) }"
 run one
 check "the same command finds it ended" grep -q 'ended early, at step 6' "$root/log"
+check "and says what would go on" grep -q 'done before: 6 steps.*raise train.patience$' "$root/log"
 check "and trains no step" [ "$(steps "$root/one" | wc -l) $(stops one)" = "6 1" ]
 # A rank is lost on the way, then all of them and the launcher as the end is decided.
 run killed --ranks 3 --drill kill:rank=1,step=3 --drill kill:all,step=6

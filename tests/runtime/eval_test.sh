@@ -108,6 +108,13 @@ check "classes are counted" grep -q '"samples":100,.*"classes":\[{"class":0,"rig
 evaluate "$root/fashion" --batches 25 --logits "$root/logits.npy"
 check "the scores of all classes are written" [ "$(wc -c <"$root/logits.npy")" -eq $((128 + 100 * 10 * 4)) ]
 check "as NumPy reads them" grep -aq "'descr': '<f4', 'fortran_order': False, 'shape': (100, 10), }" "$root/logits.npy"
+mkfifo "$root/pipe"
+cat "$root/pipe" >"$root/piped.npy" &
+reader=$!
+evaluate "$root/fashion" --batches 25 --logits "$root/pipe"
+check "what is no regular file is written to, and not replaced" [ -p "$root/pipe" ]
+[ -p "$root/pipe" ] && wait $reader || kill $reader
+check "with the same bytes" cmp -s "$root/logits.npy" "$root/piped.npy"
 evaluate "$root/fashion" --per-class --json --batches 25
 check "each sample once" [ "$(sed 's/.*"classes"//' "$root/log" | grep -o '"samples":[0-9]*' | awk -F: '{ n += $2 } END { print n }')" -eq 100 ]
 right=$(sed 's/.*"classes"//' "$root/log" | grep -o '"right":[0-9]*' | awk -F: '{ n += $2 } END { print n / 100 }')
@@ -172,6 +179,7 @@ refused "a format that there is not" 2 "--format words: one of auto, text" "$roo
 refused "weights of three bits" 2 "--weights int3: int8 (a scale for each output) or int4" "$root/one" --weights int3
 refused "two counts" 2 "--all and --batches" "$root/one" --all --batches 2
 refused "logits of a text" 2 "--logits: the model of this job names no classes" "$root/one" --logits "$root/x.npy"
+refused "logits into a directory" 2 "$root: is a directory; name a file" "$root/fashion" --logits "$root"
 refused "classes of a text" 2 "--per-class: the model of this job names no classes" "$root/one" --per-class
 refused "all of what has no end" 2 "--all: samples are drawn" "$root/dlrm-demo" --all
 refused "data for a model that reads none" 3 "dlrm reads no file" "$root/dlrm-demo" --data "$root/moved.txt"

@@ -299,6 +299,8 @@ START_TEST(what_is_wrong_is_told_by_its_file)
     refused(KEEL_INVALID, "images: holds no folder of images");
     write_bytes("images/ant/notes.txt", "none", 4);
     refused(KEEL_INVALID, "images/ant: holds no .png, .jpg or .jpeg");
+    write_plain("images/ant/a.png", 1);
+    refused(KEEL_INVALID, "images: holds one folder: there is nothing to tell its class from");
     write_six();
     write_plain("val/dog/x.png", 1);
     ck_ok(keel_path_join(job.val_path, directory, "val"));
