@@ -151,6 +151,21 @@ static void begin_or_end(struct keel_agent_lead *lead, bool leads)
     }
 }
 
+/* Another run's store ends it at once. One that cannot be read (its server starts again) is looked at again:
+ * the others would find no more. */
+static void look_at_store(struct keel_agent_lead *lead)
+{
+    enum { BLIND_MAX = 10 }; /* five timeouts, as without a leader */
+    const enum keel_status found = keel_store_check(lead->store_path, lead->words.run);
+    lead->blind = found == KEEL_NOT_FOUND ? lead->blind + 1 : 0;
+    if (lead->blind == 1)
+        keel_log(KEEL_LOG_WARN, "%s", keel_detail());
+    if (found == KEEL_OK || (lead->blind > 0 && lead->blind < BLIND_MAX))
+        return;
+    lead->status = found;
+    snprintf(lead->detail, sizeof lead->detail, "%s", keel_detail());
+}
+
 enum keel_status keel_agent_lead_turn(struct keel_agent_lead *lead)
 {
     const uint64_t half_ns = (uint64_t)(lead->job->timeout_s * (double)KEEL_NS_PER_S) / 2;
@@ -159,8 +174,7 @@ enum keel_status keel_agent_lead_turn(struct keel_agent_lead *lead)
     begin_or_end(lead, keel_node_leader(lead->control->node) == lead->words.node);
     if (lead->status == KEEL_OK && lead->leads && keel_remaining_ns(lead->look_ns) == 0) {
         lead->look_ns = keel_deadline_after_ns(half_ns);
-        lead->status = keel_store_check(lead->store_path, lead->words.run);
-        snprintf(lead->detail, sizeof lead->detail, "%s", lead->status != KEEL_OK ? keel_detail() : "");
+        look_at_store(lead);
         keel_remote_leader_touch(lead->store_path, &lead->words);
         if (keel_remote_leader_is_to_stop(lead->store_path, lead->words.run))
             keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});

@@ -26,6 +26,7 @@ struct keel_agent_lead {
     uint64_t *plans;   /* heap */
     uint64_t heard_ns; /* who led before, last */
     uint64_t look_ns;  /* at the store, not before */
+    uint32_t blind;    /* looks in a row that did not find it */
     bool leads;
     enum keel_status status; /* why it cannot lead, */
     char detail[KEEL_DETAIL_BYTES];

@@ -324,7 +324,7 @@ enum keel_status keel_store_check(const char *store, uint64_t run)
     if (same)
         return KEEL_OK;
     return keel_fail(
-        KEEL_NOT_FOUND,
+        status == KEEL_OK ? KEEL_MISMATCH : KEEL_NOT_FOUND,
         "%s on this host is not where the launcher commits snapshots (%s); mount it, give --store "
         "DIR where it is, or train without snapshots (snapshot.every = 0)",
         store, status == KEEL_OK ? "it is another run's" : "it has no .run");

@@ -40,7 +40,8 @@ void keel_dialed_close(struct keel_dialed *dialed);
 /* Write what agent and workers read into `directory`: job.conf, identity, job.key. */
 enum keel_status keel_dialed_settle(const struct keel_dialed *dialed, const struct keel_secret *secret,
                                     const char *directory);
-/* Is `store` the directory that the launcher commits snapshots in? NOT_FOUND says where it was looked for. */
+/* Is `store` the directory that the launcher commits snapshots in? NOT_FOUND says where it was looked for;
+ * MISMATCH: it is another run's. */
 enum keel_status keel_store_check(const char *store, uint64_t run);
 /* Launcher: make it known as that. */
 enum keel_status keel_store_mark(const char *store, uint64_t run);

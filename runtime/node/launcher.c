@@ -392,7 +392,7 @@ static void end_snapshots(struct keel_launcher *launcher)
         return;
     bool drained = keel_committer_drain(launcher->leading.committer, keel_deadline_after_ns(drain_grace_ns));
     keel_leading_report_snapshots(&launcher->leading);
-    if (drained && launcher->store != NULL && is_ours(launcher))
+    if (drained && launcher->store != NULL && launcher->leader == 0) /* who leads elsewhere saves there */
         remove_leftovers(launcher);
     if (drained)
         return;
