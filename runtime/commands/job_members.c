@@ -31,6 +31,19 @@ static enum keel_status count_nodes(const char *directory, uint32_t *out)
     return status;
 }
 
+/* Who leads from another host has not this directory, and would not see what is asked for. */
+static enum keel_status refuse_led(const char *directory)
+{
+    struct keel_run_led led;
+    return !keel_run_is_led(directory, &led)
+               ? KEEL_OK
+               : keel_fail(KEEL_UNSUPPORTED,
+                           "%s: a node leads the run (process %" PRIu64
+                           " of %s), and nodes leave and come back where keel run does: end it "
+                           "(keel job stop), and give the same command",
+                           directory, (uint64_t)led.leader.pid, led.leader.host);
+}
+
 /* A run goes on in the directory, and has this node. */
 static enum keel_status find_node(const struct keel_command *command, uint16_t *out)
 {
@@ -41,6 +54,7 @@ static enum keel_status find_node(const struct keel_command *command, uint16_t *
     KEEL_TRY(keel_run_look_at(directory, &look));
     if (look.state != KEEL_RUN_GOES_ON)
         return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
+    KEEL_TRY(refuse_led(directory));
     KEEL_TRY(count_nodes(directory, &count));
     const unsigned long node = strtoul(text, &end, 10);
     if (text[0] < '1' || text[0] > '9' || *end != '\0' || node > count)
@@ -103,8 +117,10 @@ static enum keel_status await(const char *directory, struct keel_run_tail *event
         KEEL_TRY(read_on(events, wait));
         if (wait->came)
             return KEEL_OK;
-        if (!held && !goes_on) /* twice: another may just take its place */
+        if (!held && !goes_on) { /* twice: another may just take its place */
+            KEEL_TRY(refuse_led(directory));
             return keel_fail(KEEL_NOT_FOUND, "%s: the run ended first", directory);
+        }
         goes_on = held;
         if (keel_remaining_ns(until_ns) == 0)
             return keel_fail(KEEL_TIMEOUT,

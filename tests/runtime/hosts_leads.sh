@@ -58,5 +58,7 @@ await "$out/metrics.jsonl" '"step":5,'
 kill -KILL "$launcher"
 finish
 await_led metrics.jsonl '"step"' 20
+check "no node is drained there" says 3 'a node leads the run' "$KEEL" job drain "$out" 2
+check "nor is one asked for" [ ! -e "$out/drained/2" ]
 check "a run that a node leads is stopped from where it began" says 0 'stopped (INTERRUPTED)' "$KEEL" job stop "$out"
 check "and its agents end so" agents_end 5
