@@ -90,7 +90,7 @@ static uint64_t limit_of(struct keel_hang_watch *watch, enum keel_hang_section s
 bool keel_hang_watch_tick(struct keel_hang_watch *watch, uint64_t now_ns, struct keel_hang *out)
 {
     const uint64_t most_ns = KEEL_HANG_TICK_MAX * watch->tick_ns;
-    uint64_t passed_ns = now_ns - watch->ticked_ns;
+    uint64_t passed_ns = now_ns - watch->ticked_ns, oldest_ns = 0;
     bool found = false;
     watch->ticked_ns = now_ns;
     if (passed_ns > most_ns)
@@ -105,9 +105,11 @@ bool keel_hang_watch_tick(struct keel_hang_watch *watch, uint64_t now_ns, struct
             continue;
         uint64_t waited_ns = atomic_fetch_add(&timer->counted_ns, passed_ns) + passed_ns;
         uint64_t limit_ns = limit_of(watch, section);
-        if (waited_ns <= limit_ns || found)
+        found = found || waited_ns > limit_ns;
+        if (waited_ns < oldest_ns)
             continue;
-        found = true;
+        oldest_ns =
+            waited_ns; /* what hung first is the cause: it may have a longer limit than what waits for it */
         *out = (struct keel_hang){.section = section,
                                   .waited_ns = waited_ns,
                                   .limit_ns = limit_ns,

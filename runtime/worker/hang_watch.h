@@ -80,7 +80,8 @@ void keel_hang_trust(struct keel_hang_watch *watch, enum keel_hang_section secti
 /* What comes next there may compile kernels: no longer so, until trusted again. */
 void keel_hang_distrust(struct keel_hang_watch *watch, enum keel_hang_section section);
 
-/* Look. True when a section has been inside for longer than its limit; *out says which. */
+/* Look. True when a section has been inside for longer than its limit; then *out says which has been inside
+ * longest: what waits for it may have the shorter limit. */
 bool keel_hang_watch_tick(struct keel_hang_watch *watch, uint64_t now_ns, struct keel_hang *out);
 
 /* "the gradients of a step": static. */

@@ -132,6 +132,25 @@ START_TEST(sections_are_measured_each_for_itself)
 }
 END_TEST
 
+/* The first copy for a snapshot has a longer limit than the step that waits for it. */
+START_TEST(what_hung_first_is_named_though_what_waits_for_it_is_over_its_limit)
+{
+    struct bench bench;
+    set_up(&bench);
+    go_through(&bench, KEEL_HANG_WARM, 40 * MS);
+    keel_hang_trust(&bench.watch, KEEL_HANG_COMPUTE);
+    go_through(&bench, KEEL_HANG_COMPUTE, 40 * MS);
+    const uint64_t since_ns = bench.now_ns;
+    keel_hang_enter(&bench.watch, KEEL_HANG_CAPTURE, since_ns);
+    ck_assert(!pass(&bench, 100 * MS));
+    keel_hang_enter(&bench.watch, KEEL_HANG_COMPUTE, bench.now_ns);
+    ck_assert(pass(&bench, 2 * stall_ns));
+    ck_assert_int_eq(bench.hang.section, KEEL_HANG_CAPTURE);
+    ck_assert_uint_le(bench.now_ns - since_ns, timeout_ns + 4 * tick_ns);
+    ck_assert_uint_gt(bench.hang.limit_ns, timeout_ns);
+}
+END_TEST
+
 /* A copy may wait behind the kernels of the step. */
 START_TEST(a_snapshots_copy_has_its_own_measure_and_at_least_the_time_of_the_step)
 {
@@ -154,6 +173,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_may_compile_has_time_as_the_warm_up_had);
     tcase_add_test(tc, time_in_which_nobody_looked_is_not_the_devices);
     tcase_add_test(tc, sections_are_measured_each_for_itself);
+    tcase_add_test(tc, what_hung_first_is_named_though_what_waits_for_it_is_over_its_limit);
 }
 
 KEEL_TEST_MAIN("hang_watch", cases, 60)
