@@ -162,13 +162,16 @@ static bool has_left(int fd)
     return poll(&look, 1, 0) > 0 && (look.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-/* At once, without waiting for what was sent to be taken. */
+/* At once, without waiting for what was sent to be taken: a reset. The end that shutdown(2) sends would stand
+ * behind that. */
 static void cut_off(struct link *link)
 {
     const struct linger now = {.l_onoff = 1, .l_linger = 0};
+    const struct sockaddr none = {.sa_family = AF_UNSPEC};
     link->gone = true;
     (void)setsockopt(link->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-    shutdown(link->fd, SHUT_RDWR);
+    if (connect(link->fd, &none, sizeof none) != 0)
+        shutdown(link->fd, SHUT_RDWR);
 }
 
 void keel_http_sweep(struct keel_http *http)
