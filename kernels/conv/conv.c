@@ -81,8 +81,7 @@ static uint64_t weight_bytes(const struct keel_conv_shape *s)
     return KEEL_BYTES(weight_rows(s), s->out_channels, sizeof(float));
 }
 
-/* A product of matrices as it is: pixels by channels. */
-static bool is_product(const struct keel_conv_shape *s)
+bool keel_conv_is_product(const struct keel_conv_shape *s)
 {
     return s->kernel[0] == 1 && s->kernel[1] == 1 && s->stride[0] == 1 && s->stride[1] == 1 &&
            s->pad[0] == 0 && s->pad[1] == 0 && s->groups == 1;
@@ -194,7 +193,7 @@ enum keel_status keel_op_conv2d(struct keel_kernels *kernels, const struct keel_
         "conv2d", {"x", op->x, in_bytes(s), KEEL_READ}, {"weight", op->weight, weight_bytes(s), KEEL_READ},
         {"bias", op->bias, KEEL_BYTES(s->out_channels, sizeof(float)), KEEL_OPTIONAL},
         {"y", op->y, out_bytes(s), KEEL_WRITTEN}));
-    if (is_product(s))
+    if (keel_conv_is_product(s))
         return append_product(kernels,
                               (struct keel_gemm){.m = out_pixels(s),
                                                  .n = s->out_channels,
@@ -226,7 +225,7 @@ enum keel_status keel_op_conv2d_grad_data(struct keel_kernels *kernels,
     KEEL_TRY(KEEL_CHECK_OPERANDS("conv2d_grad_data", {"dy", op->dy, out_bytes(s), KEEL_READ},
                                  {"weight", op->weight, weight_bytes(s), KEEL_READ},
                                  {"dx", op->dx, in_bytes(s), KEEL_WRITTEN}));
-    if (is_product(s))
+    if (keel_conv_is_product(s))
         return append_product(kernels,
                               (struct keel_gemm){.m = out_pixels(s),
                                                  .n = s->channels,
@@ -260,7 +259,7 @@ enum keel_status keel_op_conv2d_grad_weight(struct keel_kernels *kernels,
     KEEL_TRY(KEEL_CHECK_OPERANDS("conv2d_grad_weight", {"x", op->x, in_bytes(s), KEEL_READ},
                                  {"dy", op->dy, out_bytes(s), KEEL_READ},
                                  {"dweight", op->dweight, weight_bytes(s), KEEL_WRITTEN}));
-    if (is_product(s))
+    if (keel_conv_is_product(s))
         return append_product(kernels,
                               (struct keel_gemm){.m = s->channels,
                                                  .n = s->out_channels,

@@ -21,13 +21,6 @@ struct unfolded {
     struct keel_buffer *part, *planes;
 };
 
-/* Of one tap that meets every pixel, and no groups, the rows are the image's own. */
-static bool lies_unfolded(const struct keel_conv_shape *s)
-{
-    return s->kernel[0] == 1 && s->kernel[1] == 1 && s->stride[0] == 1 && s->stride[1] == 1 &&
-           s->pad[0] == 0 && s->pad[1] == 0 && s->groups == 1;
-}
-
 /* Rows from `at` on in the workspace. */
 static struct unfolded unfold(const struct keel_conv_shape *s, bool back, keel_value of,
                               struct keel_buffer *whole, uint64_t at)
@@ -45,7 +38,8 @@ static struct unfolded unfold(const struct keel_conv_shape *s, bool back, keel_v
     const uint64_t row = (uint64_t)u.line * s->groups, fit = PART_FLOATS / row / ROWS * ROWS;
     u.step = (uint32_t)(fit < ROWS ? ROWS : fit);
     u.step = u.step < u.rows ? u.step : u.rows;
-    u.planes_at = at + (lies_unfolded(s) ? 0 : keel_round_up(u.step * row * sizeof(float), KEEL_PART_ALIGN));
+    u.planes_at =
+        at + (keel_conv_is_product(s) ? 0 : keel_round_up(u.step * row * sizeof(float), KEEL_PART_ALIGN));
     return u;
 }
 

@@ -4,8 +4,6 @@
 
 #include <stdio.h>
 
-static const float norm_epsilon = 1e-5F; /* as in the published GPT-2 */
-
 /* ---- builder ------------------------------------------------------------------------------------------- */
 
 keel_value keel_graph_linear(struct keel_graph *graph, keel_value x, keel_value weight, keel_value bias)
@@ -296,7 +294,7 @@ static enum keel_status emit_norm(struct keel_emit *emit, const struct keel_ir_n
     const struct keel_layernorm op = {.rows = rows_of(emit, node->in[0]),
                                       .n = width_of(emit, node->in[0]),
                                       .epsilon = node->attributes.epsilon > 0.0F ? node->attributes.epsilon
-                                                                                 : norm_epsilon,
+                                                                                 : KEEL_NORM_EPSILON,
                                       .x = buffer_of(emit, node->in[0]),
                                       .gamma = buffer_of(emit, node->in[1]),
                                       .beta = buffer_of(emit, node->in[2]),

@@ -12,6 +12,9 @@
 
 #include <keel/graph.h>
 
+/* As in the published GPT-2. */
+#define KEEL_NORM_EPSILON 1e-5F
+
 enum {
     KEEL_GRAPH_ITEMS_MAX = 1 << 16, /* values, and nodes */
     KEEL_GRAPH_PARAMS_MAX = 1 << 12,
@@ -91,7 +94,7 @@ struct keel_attributes {
         struct {
             float factor, addend;
         } scale;
-        float epsilon;           /* of a norm; 0: the usual one */
+        float epsilon;           /* of a norm; 0: KEEL_NORM_EPSILON */
         struct keel_shape shape; /* of a reshape's or an expansion's result */
         struct {
             uint32_t axis;

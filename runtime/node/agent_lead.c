@@ -13,8 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const uint64_t drain_grace_ns = 60 * KEEL_NS_PER_S;
-
 _Static_assert(offsetof(struct keel_agent_lead, leading) == 0, "found by its first field");
 
 /* ---- what it has before it leads ----------------------------------------------------------------------- */
@@ -188,13 +186,7 @@ static void close_committer(struct keel_agent_lead *lead)
 {
     if (lead->leading.committer == NULL)
         return;
-    const bool drained =
-        keel_committer_drain(lead->leading.committer, keel_deadline_after_ns(drain_grace_ns));
-    keel_leading_report_snapshots(&lead->leading);
-    if (!drained) {
-        keel_log(KEEL_LOG_ERROR, "the last snapshot is still being committed after %d s: the store hangs",
-                 (int)(drain_grace_ns / KEEL_NS_PER_S));
-        lead->leading.committer = NULL; /* it and the store stay the stuck thread's until the process ends */
+    if (!keel_leading_drain(&lead->leading)) {
         lead->store = NULL;
         return;
     }

@@ -29,7 +29,7 @@
 /* At the end: for agents to go by themselves, and for snapshots under way. */
 static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
 static const uint64_t kill_grace_ns = 5 * KEEL_NS_PER_S;
-static const uint64_t drain_grace_ns = 60 * KEEL_NS_PER_S;
+static const uint64_t drain_grace_ns = KEEL_LEADING_DRAIN_S * KEEL_NS_PER_S;
 static const uint64_t leader_look_ns = 50 * KEEL_NS_PER_MS;
 /* A second signal counts when it comes so long after the first. */
 static const uint64_t hurry_after_ns = 250 * KEEL_NS_PER_MS;
@@ -390,16 +390,10 @@ static void end_snapshots(struct keel_launcher *launcher)
 {
     if (launcher->leading.committer == NULL)
         return;
-    bool drained = keel_committer_drain(launcher->leading.committer, keel_deadline_after_ns(drain_grace_ns));
-    keel_leading_report_snapshots(&launcher->leading);
-    if (drained && launcher->store != NULL && launcher->leader == 0) /* who leads elsewhere saves there */
+    if (!keel_leading_drain(&launcher->leading))
+        launcher->store = NULL;
+    else if (launcher->store != NULL && launcher->leader == 0) /* who leads elsewhere saves there */
         remove_leftovers(launcher);
-    if (drained)
-        return;
-    keel_log(KEEL_LOG_ERROR, "the last snapshot is still being committed after %d s: the disk hangs",
-             (int)(drain_grace_ns / KEEL_NS_PER_S));
-    launcher->leading.committer = NULL; /* it and the store stay the stuck thread's until the process ends */
-    launcher->store = NULL;
 }
 
 /* ---- life --------------------------------------------------------------------------------------------- */

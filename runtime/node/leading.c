@@ -1,6 +1,8 @@
 /* leading.c - see leading.h. */
 #include "leading.h"
 
+#include <keel/clock.h>
+#include <keel/log.h>
 #include <stdio.h>
 
 /* NULL: it cannot do what who leads does. */
@@ -15,6 +17,19 @@ void keel_leading_report_snapshots(struct keel_leading *leading)
     struct keel_committed result;
     while (leading->committer != NULL && keel_committer_take(leading->committer, &result))
         leading->report->snapshot(leading->report->context, &result);
+}
+
+bool keel_leading_drain(struct keel_leading *leading)
+{
+    const bool drained = keel_committer_drain(leading->committer,
+                                              keel_deadline_after_ns(KEEL_LEADING_DRAIN_S * KEEL_NS_PER_S));
+    keel_leading_report_snapshots(leading);
+    if (!drained) {
+        keel_log(KEEL_LOG_ERROR, "the last snapshot is still being committed after %d s: the disk hangs",
+                 KEEL_LEADING_DRAIN_S);
+        leading->committer = NULL;
+    }
+    return drained;
 }
 
 static void effect_snapshot_commit(void *context, uint64_t step, uint64_t attempt,

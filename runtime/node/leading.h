@@ -22,5 +22,10 @@ struct keel_leading {
 void keel_leading_fill(struct keel_env *effects);
 /* Results of snapshots that wait are told. */
 void keel_leading_report_snapshots(struct keel_leading *leading);
+/* At the end: the last snapshots are committed and told. False: the disk hangs, and committer and store stay
+ * its thread's until the process ends; the caller forgets the store. Blocks for KEEL_LEADING_DRAIN_S at most.
+ */
+enum { KEEL_LEADING_DRAIN_S = 60 };
+bool keel_leading_drain(struct keel_leading *leading);
 
 #endif

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const float norm_epsilon = 1e-5F; /* of all norms that say nothing else (graph_dense.c) */
 static const double pi = 3.14159265358979323846;
 
 static const struct keel_shape *shape_of(const struct export *export, keel_value value)
@@ -202,7 +201,7 @@ static enum keel_status put_matmul(struct export *export)
 static float epsilon_of(const struct export *export)
 {
     const float epsilon = export->node->attributes.epsilon;
-    return epsilon > 0.0F ? epsilon : norm_epsilon;
+    return epsilon > 0.0F ? epsilon : KEEL_NORM_EPSILON;
 }
 
 static enum keel_status put_layernorm(struct export *export)
@@ -545,7 +544,7 @@ static enum keel_status put_batch_norm(struct export *export)
     keel_onnx_node(export, "BatchNormalization",
                    NAMES(x.text, part[0].text, part[1].text, part[2].text, part[3].text),
                    NAMES(keel_onnx_make(export, result(export), image).text),
-                   ATTRIBUTES(ONE_REAL("epsilon", norm_epsilon)));
+                   ATTRIBUTES(ONE_REAL("epsilon", KEEL_NORM_EPSILON)));
     return KEEL_OK;
 }
 

@@ -511,31 +511,39 @@ static struct keel_graph *wide_network(void)
     ck_ok(keel_graph_status(graph));
     return graph;
 }
-static float *wide_gradients(bool native, uint64_t *count)
+/* Of a network, which is taken, with images of so many elements in [-scale / 2, scale / 2). */
+static float *gradients_of(struct keel_graph *graph, const char *selector, enum keel_class numerics,
+                           const int32_t *labels, uint32_t elements, float scale, uint64_t *count)
 {
-    static float x[WIDE_IMAGE];
-    const int32_t labels[WIDE_B] = {3, 30};
+    float *x = malloc(elements * sizeof *x);
     const struct keel_control draw = {.seed_lo = 5};
-    struct keel_graph *graph = wide_network();
     struct net net;
-    ck_ok(keel_device_open("pocl", NULL, &net.device));
-    ck_ok(keel_kernels_create_with(
-        net.device, &(struct keel_kernels_options){.numerics = native ? KEEL_NATIVE : KEEL_CANONICAL},
-        &net.kernels));
+    ck_assert_ptr_nonnull(x);
+    ck_ok(keel_device_open(selector, NULL, &net.device));
+    ck_ok(keel_kernels_create_with(net.device, &(struct keel_kernels_options){.numerics = numerics},
+                                   &net.kernels));
     const struct keel_engine_config config = {
         .device = net.device, .kernels = net.kernels, .graph = graph, .training = true, .microbatches = 1};
     ck_ok(keel_engine_create(&config, &net.engine));
     keel_graph_destroy(graph);
     ck_ok(keel_engine_initialize(net.engine, 7));
-    for (uint32_t i = 0; i < WIDE_IMAGE; i++)
-        x[i] = 0.02F * keel_random_uniform(&draw, 1, i) - 0.01F;
+    for (uint32_t i = 0; i < elements; i++)
+        x[i] = scale * keel_random_uniform(&draw, 1, i) - scale / 2;
     net.inputs[0] = x;
     net.inputs[1] = labels;
     net.batch = (struct keel_engine_batch){.inputs = net.inputs};
     *count = keel_engine_flat_count(net.engine);
     float *gradients = net_gradients(&net);
     net_close(&net);
+    free(x);
     return gradients;
+}
+
+static float *wide_gradients(bool native, uint64_t *count)
+{
+    static const int32_t labels[WIDE_B] = {3, 30};
+    return gradients_of(wide_network(), "pocl", native ? KEEL_NATIVE : KEEL_CANONICAL, labels, WIDE_IMAGE,
+                        0.02F, count);
 }
 
 /* Three convolutions in a row, each within 2^-19 sqrt(32) of its largest (keel/image_ops.h). */
@@ -596,28 +604,8 @@ static struct keel_graph *class_network(void)
 }
 static float *class_gradients(const char *selector, enum keel_class numerics, uint64_t *count)
 {
-    static float x[CLASS_IMAGE];
-    const struct keel_control draw = {.seed_lo = 5};
-    const int32_t labels[B] = {3, 1};
-    struct keel_graph *graph = class_network();
-    struct net net;
-    ck_ok(keel_device_open(selector, NULL, &net.device));
-    ck_ok(keel_kernels_create_with(net.device, &(struct keel_kernels_options){.numerics = numerics},
-                                   &net.kernels));
-    const struct keel_engine_config config = {
-        .device = net.device, .kernels = net.kernels, .graph = graph, .training = true, .microbatches = 1};
-    ck_ok(keel_engine_create(&config, &net.engine));
-    keel_graph_destroy(graph);
-    ck_ok(keel_engine_initialize(net.engine, 7));
-    for (uint32_t i = 0; i < CLASS_IMAGE; i++)
-        x[i] = 0.2F * keel_random_uniform(&draw, 1, i) - 0.1F;
-    net.inputs[0] = x;
-    net.inputs[1] = labels;
-    net.batch = (struct keel_engine_batch){.inputs = net.inputs};
-    *count = keel_engine_flat_count(net.engine);
-    float *gradients = net_gradients(&net);
-    net_close(&net);
-    return gradients;
+    static const int32_t labels[B] = {3, 1};
+    return gradients_of(class_network(), selector, numerics, labels, CLASS_IMAGE, 0.2F, count);
 }
 
 START_TEST(products_of_images_and_activations_have_the_bits_of_their_class_everywhere)

@@ -28,6 +28,9 @@ uint32_t keel_conv_out(const struct keel_conv_shape *shape, int axis);
  * of groups of 0, groups that do not divide the channels, a kernel larger than the padded image, more than
  * 2^31 pixels. Any thread. */
 const char *keel_conv_fault(const struct keel_conv_shape *shape);
+/* Whether it is a product of matrices as it is, pixels by channels: one tap that meets every pixel, no
+ * groups. */
+bool keel_conv_is_product(const struct keel_conv_shape *shape);
 
 /* What native kernels (KEEL_NATIVE) need for a convolution of 3 x 3 and stride 1, where
  * Winograd's F(4 x 4, 3 x 3) is faster (Lavin and Gray 2016: 36 multiplications for 16 outputs instead of
