@@ -5,7 +5,7 @@
 #   make demo       the three stories, on real text       make test      all tests
 #   make chaos      random kills and pauses, same bits    make test-long  in full what `make test` does in part
 #   make drill      faults at every phase, same bits      make bench     figures (ROOM=ckpt for one room)
-#   make tiers      lost and damaged snapshots of nodes, same bits (make chaos TIERS=1: under chaos)
+#   make tiers      lost and damaged snapshots of nodes, same bits (make chaos WORLDS=tiers: under chaos)
 #   make asan | ubsan | tsan    tests under a sanitizer   make lint | format
 #   make cross      the same bits on ARM, emulated (ARCH=arm64)
 #   make sweep      devices of 32 KiB to 2 MiB, 1 to 8 processors (SWEEP="64K:4 1M:2")
@@ -136,7 +136,7 @@ LIB_OBJ := $(filter-out $(MAIN_OBJ) $(SMALL_MAIN_OBJ),$(foreach room,$(ROOMS),$(
 CKPT_COMMANDS := $(filter $(BUILD)/obj/ckpt/commands/%,$(LIB_OBJ))
 CKPT_OBJ := $(patsubst %.c,$(BUILD)/obj/hal/%.o,$(hal_HOST_SRC)) $(filter-out $(CKPT_COMMANDS) $(SMALL_MAIN_OBJ),$(call objects_of,ckpt))
 
-.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim model plans mutants exact8 attention image-ops lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt deb deb-root profiles print-build clean data help
+.PHONY: all keel-board keel-ckpt examples deps lint-deps bench-deps demo test test-long run-tests sweep cross drill chaos tiers bench bench-data run-bench asan ubsan tsan fuzz fuzz-programs sim model plans mutants exact8 attention image-ops weights lint format layers sizes names exports reachable reached doors tidy install install-board install-ckpt deb deb-root profiles print-build clean data help
 .DEFAULT_GOAL := all
 .SECONDARY:
 
@@ -235,23 +235,27 @@ endef
 $(foreach room,$(ROOMS),$(eval $(call test_rules,$(room))))
 # A NAME_sim.c beside NAME_test.c belongs to that program.
 $(foreach sim,$(wildcard tests/*/*_sim.c),$(eval $(BUILD)/$(sim:_sim.c=_test): $(sim)))
-$(BUILD)/tests/ckpt/fault_test $(BUILD)/tests/ckpt/safetensors_disk_test $(BUILD)/tests/ckpt/tier_crash_test: tests/ckpt/disk_sim.c
+$(BUILD)/tests/ckpt/fault_test $(BUILD)/tests/ckpt/safetensors_disk_test $(BUILD)/tests/ckpt/tier_crash_test: tests/ckpt/disk_sim.c $(wildcard tests/*.h tests/ckpt/*.h)
 $(BUILD)/tests/runtime/node_pause_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_plans_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_end_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_leader_test: tests/runtime/node_sim.c
+$(BUILD)/tests/runtime/node_quiet_test: tests/runtime/node_sim.c
+$(BUILD)/tests/runtime/node_holders_test: tests/runtime/node_sim.c
 node_SRC := $(addprefix runtime/control/,bitset.c membership.c node_wire.c register.c view.c view_delta.c wire_bytes.c) $(wildcard runtime/node/node*.c)
-# The control plane with room for 4,096 ranks, in a world that charges.
+# The control plane with room for 32,768 ranks, in a world that charges.
 $(BUILD)/tests/runtime/node_costs_test: tests/runtime/node_costs_test.c tests/runtime/node_sim.c $(node_SRC) $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=4096 $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=32768 $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 # The control plane with views in many small parts.
 $(BUILD)/tests/runtime/node_parts_test: tests/runtime/node_parts_test.c tests/runtime/node_test.c tests/runtime/node_sim.c $(node_SRC) $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=32 -DKEEL_LIMIT_PART=72 -DKEEL_LIMIT_VIEW=60 -DKEEL_LIMIT_FAN_OUT=2 -DKEEL_LIMIT_HAND_ON=16384 $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter-out %/node_test.c,$(filter %.c,$^)) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 $(BUILD)/tests/runtime/node_large_test: tests/runtime/node_sim.c
+# Of more sources in one call the compiler tells what the last includes.
+$(filter $(BUILD)/tests/runtime/node_%,$(test_programs)): $(wildcard tests/*.h tests/runtime/node_*.h)
 
 # The examples are built as a stranger would: public headers and the library, nothing else.
 examples_SRC := $(wildcard $(ROOMS:=/examples/*.c))
@@ -276,9 +280,9 @@ tests_of = $(filter $(foreach t,$(1),tests/$(t) $(BUILD)/tests/$(t)),$(test_scri
 first_tests := $(foreach t,$(test_FIRST),$(call tests_of,$(t)))
 chosen_tests := $(call tests_of,$(or $(ROOM),%)$(if $(ROOM),/%))
 chosen_tests := $(if $(ONLY),$(foreach t,$(chosen_tests),$(if $(findstring $(ONLY),$t),$t)),$(chosen_tests))
-# How tests/mutants/mutants.sh compiles a source of any room, and links.
-mutants run-tests: export CC_ALL = $(CC) $(CFLAGS_ALL) $(call include_of,runtime) $(foreach room,$(ROOMS),$(call private_of,$(room))) -Itests
-mutants run-tests: export LIBS_ALL = $(LDFLAGS_ALL) $(CHECK_LIBS) $(ALL_LIBS)
+# How tests/mutants/mutants.sh and tests/model/model.sh compile a source of any room, and link.
+mutants model run-tests: export CC_ALL = $(CC) $(CFLAGS_ALL) $(call include_of,runtime) $(foreach room,$(ROOMS),$(call private_of,$(room))) -Itests
+mutants model run-tests: export LIBS_ALL = $(LDFLAGS_ALL) $(CHECK_LIBS) $(ALL_LIBS)
 run-tests: all data examples $(filter $(chosen_tests),$(test_programs))
 	@BUILD=$(BUILD) SAN=$(SAN) sh tests/run.sh $(filter $(chosen_tests),$(first_tests) $(filter-out $(first_tests),$(test_scripts) $(test_programs)))
 
@@ -334,32 +338,49 @@ model: deps
 	@sh tests/setup/deps.sh model
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/model/node_trace
 	@BUILD=$(BUILD) CC="$(CC)" sh tests/model/model.sh
-model_WRAPPED := init load begin write answer hear
+model: export TRACE_WRAPS = $(model_WRAPS)
+model_WRAPS := $(patsubst %,-Wl$(comma)--wrap=keel_register_%,init load begin write answer hear)
 $(BUILD)/model/node_trace: tests/model/node_trace.c tests/runtime/node_sim.c $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) $(call private_of,runtime) -Itests/runtime -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a $(model_WRAPPED:%=-Wl$(comma)--wrap=keel_register_%) -Wl,--as-needed $(ALL_LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) $(call include_of,runtime) $(call private_of,runtime) -Itests/runtime -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a $(model_WRAPS) -Wl,--as-needed $(ALL_LIBS)
 
+# Without processes for tests: of one that takes over 35 minutes Check cannot write the time down (31 bits of microseconds).
 # So many random models and plans (CASES, 10000) against one device, however long it takes.
 plans: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/plans_test
-	@KEEL_PLANS_CASES=$(or $(CASES),10000) KEEL_PLANS_SECONDS=0 KEEL_PLANS_FIRST=1000 \
+	@CK_FORK=no KEEL_PLANS_CASES=$(or $(CASES),10000) KEEL_PLANS_SECONDS=0 KEEL_PLANS_FIRST=1000 \
 	  $(BUILD)/tests/runtime/plans_test
 
-# So many random products of the exact classes and of bf16 (CASES, 10000) on the host and on PoCL in three ways.
+# So many random products of the exact classes and of bf16 (CASES, 10000) on the host and on PoCL in three ways; and of weights in
+# few bits (CASES, 2000).
 exact8: deps
-	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/kernels/exact8_test
-	@KEEL_EXACT8_TRIALS=$(or $(CASES),10000) $(BUILD)/tests/kernels/exact8_test
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/kernels/exact8_test $(BUILD)/tests/kernels/quantised_test
+	@CK_FORK=no KEEL_QUANTISED_TRIALS=$(or $(CASES),2000) $(BUILD)/tests/kernels/quantised_test
+	@CK_FORK=no KEEL_EXACT8_TRIALS=$(or $(CASES),10000) $(BUILD)/tests/kernels/exact8_test
 
-# So many random descriptors of attention of each kind (CASES, 2000): windows, ALiBi, segments, keys of their own.
+# So many random descriptors of attention of each kind (CASES, 2000): windows, ALiBi, segments, keys of their own; in each class.
 attention: deps
-	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/kernels/attention_mask_test
-	@KEEL_ATTENTION_TRIALS=$(or $(CASES),2000) $(BUILD)/tests/kernels/attention_mask_test
+	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/kernels/attention_mask_test $(BUILD)/tests/kernels/attention_class_test
+	@CK_FORK=no KEEL_ATTENTION_TRIALS=$(or $(CASES),2000) $(BUILD)/tests/kernels/attention_mask_test
+	@CK_FORK=no KEEL_ATTENTION_TRIALS=$(or $(CASES),2000) $(BUILD)/tests/kernels/attention_class_test
 
 # So many random transposed convolutions, group norms and upsamplings (CASES, 2000 of each).
 image-ops: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/tests/runtime/image_ops_test
-	@KEEL_IMAGE_OPS_TRIALS=$(or $(CASES),2000) $(BUILD)/tests/runtime/image_ops_test
+	@CK_FORK=no KEEL_IMAGE_OPS_TRIALS=$(or $(CASES),2000) $(BUILD)/tests/runtime/image_ops_test
+
+# Random models of Hugging Face and torchvision in and out, by their logits: a line of each model (PYTHON: one that has
+# transformers and torchvision; DEPTHS: which residual networks, else all).
+weights: deps
+	@$(MAKE) -s --no-print-directory -j$$(nproc) all
+	@"$(or $(PYTHON),$(KEEL_PYTHON),python3)" -c 'import torchvision, transformers' || \
+	  { echo "make weights: PYTHON=... that has torchvision and transformers is wanted"; exit 3; }
+	@set -e; for kind in hf image; do folder=$$(mktemp -d); \
+	  head -c 60000 build/data/english.txt >$$folder/text; \
+	  DEPTHS="$(or $(DEPTHS),18 34 50 101 152)" "$(or $(PYTHON),$(KEEL_PYTHON),python3)" tests/runtime/$${kind}_weights.py \
+	    $$folder $(CURDIR)/$(BUILD)/keel $$folder/text || { rm -rf $$folder; exit 1; }; \
+	  rm -rf $$folder; done
 
 # Defects that are put in on purpose, one at a time, and what finds each (ONLY=word: those of a name, family or file).
 mutants: deps
@@ -400,10 +421,10 @@ demo: deps
 drill: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) all data
 	@BUILD=$(BUILD) sh tests/demo/drill.sh
-# Random schedules of kills and pauses on real processes: RUNS of them (200) from SEED (1) on, JOBS (1) at a time.
+# Random schedules of faults on real processes: RUNS of them (300) from SEED (1) on, JOBS (1) at a time, in WORLDS (all).
 chaos: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/keel
-	@BUILD=$(BUILD) RUNS=$(or $(RUNS),200) SEED=$(or $(SEED),1) JOBS=$(or $(JOBS),1) sh tests/demo/chaos.sh
+	@BUILD=$(BUILD) RUNS=$(or $(RUNS),300) SEED=$(or $(SEED),1) JOBS=$(or $(JOBS),1) sh tests/demo/chaos.sh
 # Snapshots in directories of nodes: tier x damage x moment, 240 cases on real processes.
 tiers: deps
 	@$(MAKE) -s --no-print-directory -j$$(nproc) $(BUILD)/keel
@@ -436,7 +457,7 @@ $(BUILD)/bench/%: tests/bench/%.c $(BUILD)/libkeel.a
 # These benches use private headers of their room.
 $(BUILD)/bench/ckpt_codec_bench $(BUILD)/bench/ckpt_erasure_bench $(BUILD)/bench/ckpt_load_bench \
   $(BUILD)/bench/ckpt_seal_bench: CFLAGS_ALL += $(call private_of,ckpt)
-$(BUILD)/bench/node_costs_bench: CFLAGS_ALL += $(call private_of,runtime)
+$(BUILD)/bench/node_costs_bench $(BUILD)/bench/view_change_bench: CFLAGS_ALL += $(call private_of,runtime)
 $(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transport_recorder_bench \
   $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += $(call private_of,transport)
 # The control plane with room for 4,096 ranks; and again, with a call at each basic block.
@@ -464,9 +485,20 @@ tidy_stamps += $(patsubst %.c,$(BUILD)/lint/%.tidy,$(examples_SRC))
 $(BUILD)/lint/ckpt/examples/heat_mpi.tidy: LINT_CFLAGS = $(MPI_CFLAGS)
 door_stamps := $(foreach room,$(ROOMS),$(patsubst %,$(BUILD)/lint/%.door,$(wildcard $(room)/include/keel/*.h)))
 man_pages := $(wildcard $(ROOMS:=/man/*.[1-8]))
-lint: lint-deps
+# A page of section 3 for each public header, made of its comments.
+public_headers := $(wildcard $(ROOMS:=/include/keel/*.h))
+header_pages := $(patsubst %.h,$(BUILD)/man/keel-%.3,$(notdir $(public_headers)))
+PAGES_DATE := November 27, 2026
+define header_page_rule
+$(BUILD)/man/keel-$(basename $(notdir $(1))).3: $(1) tests/setup/header_page.awk
+	@mkdir -p $$(@D)
+	$$(call say,MAN,$$<)
+	$$(Q)awk -v header=$(basename $(notdir $(1))) -v date="$(PAGES_DATE)" -f tests/setup/header_page.awk $$< >$$@
+endef
+$(foreach header,$(public_headers),$(eval $(call header_page_rule,$(header))))
+lint: lint-deps $(header_pages)
 	@clang-format --dry-run --Werror $(c_files)
-	@mandoc -T lint -W warning $(man_pages)
+	@mandoc -T lint -W warning $(man_pages) $(header_pages)
 	@$(MAKE) --no-print-directory -k -j$$(nproc) layers sizes names exports reachable doors tidy
 	@echo "lint: clean"
 format:
@@ -563,7 +595,7 @@ define install_boards
 for file in $(board_files); do install -D -m 644 "$$file" "$(DESTDIR)$(PREFIX)/share/keel/$$file" || exit 1; done
 sed 's|runtime/jobs/|$(PREFIX)/share/keel/jobs/|' boards/README.md > $(DESTDIR)$(PREFIX)/share/keel/boards/README.md
 endef
-install: all
+install: all $(header_pages)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs $(DESTDIR)$(PREFIX)/share/keel/examples
 	install -m 755 $(BUILD)/keel $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(BUILD)/libkeel.a $(BUILD)/libkeel-ckpt.a $(DESTDIR)$(PREFIX)/lib/
@@ -574,7 +606,7 @@ ifeq ($(STATIC),no)
 	ln -sf libkeel-ckpt.so.0 $(DESTDIR)$(PREFIX)/lib/libkeel-ckpt.so
 endif
 	install -m 644 $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h)) $(DESTDIR)$(PREFIX)/include/keel/
-	$(call install_pages,$(man_pages))
+	$(call install_pages,$(man_pages) $(header_pages))
 	for job in runtime/jobs/*.conf; do \
 	  sed 's|build/data/|$(PREFIX)/share/keel/data/|' "$$job" > "$(DESTDIR)$(PREFIX)/share/keel/jobs/$${job##*/}" && \
 	  chmod 644 "$(DESTDIR)$(PREFIX)/share/keel/jobs/$${job##*/}" || exit 1; \

@@ -10,7 +10,9 @@ kernels_CL_tensor := include/keel/binary_table.h
 kernels_CL_cast := common/canon_half.h
 kernels_CL_attention := common/turn_tile.h attention/alibi.h attention/attention_mask.h attention/attention_drop.h \
 	attention/attention_lanes.h
-kernels_CL_decode := attention/alibi.h
+kernels_CL_attention_class := planes/planes_math.h planes/exact8_math.h attention/alibi.h attention/attention_mask.h \
+	attention/attention_drop.h
+kernels_CL_decode := common/canon_half.h attention/alibi.h planes/planes_math.h planes/exact8_math.h planes/bf16_math.h
 kernels_CL_conv_tiles := common/turn_tile.h
 kernels_CL_shape := common/turn_tile.h
 kernels_CL_optimizer := common/canon_half.h

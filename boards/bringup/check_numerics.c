@@ -7,8 +7,8 @@
 #include "probe.h"
 #include <inttypes.h>
 #include <keel/attention_ops.h>
+#include <keel/bits.h>
 #include <math.h>
-#include <string.h>
 
 enum { ROUNDS = 3, ROUNDS_QUICK = 2, VALUES_MAX = 1024 };
 
@@ -116,13 +116,6 @@ static bool go(struct values *values, enum keel_status appended, const char *wha
     return !keel_check_failed(values->run) && keel_step_launch(values->run, values->list, appended, what);
 }
 
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 /* Code that a driver builds for finite values alone (-cl-finite-math-only) takes nothing for not-a-number,
  * nor for infinite. Keel's operations look at bits, so that their hashes show little of it. */
 static void classes(struct values *values)
@@ -203,10 +196,10 @@ static void rounding(struct keel_check_run *run)
     gemm.c = put(&values, NULL, 2);
     if (go(&values, keel_op_gemm(values.kernels, &gemm, values.list), "gemm") &&
         get(&values, gemm.c, got, 2)) {
-        if (bits_of(got[0]) != bits_of(wanted[0]))
+        if (keel_bits_of(got[0]) != keel_bits_of(wanted[0]))
             keel_check_fail(run, "a product and sum is %a, not %a: fma rounds twice, or is not one", got[0],
                             wanted[0]);
-        if (bits_of(got[1]) != bits_of(wanted[1]))
+        if (keel_bits_of(got[1]) != keel_bits_of(wanted[1]))
             keel_check_fail(run, "1 + 2^-24 is %a: not rounded to even", got[1]);
     }
     drop_to(&values, 0);

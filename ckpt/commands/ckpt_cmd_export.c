@@ -1,7 +1,9 @@
 /* ckpt_cmd_export.c - `keel ckpt export`: a snapshot's tensors as safetensors, for other programs. */
+#include "bert_names.h"
 #include "ckpt_cmd_tensors.h"
 #include "float_convert.h"
 #include "gpt2_names.h"
+#include "mixtral_names.h"
 #include "snapshot.h"
 #include "torch_layout.h"
 #include <inttypes.h>
@@ -23,6 +25,8 @@ struct export_options {
 struct item {
     struct keel_region tensor;
     enum keel_ckpt_dtype to;
+    uint64_t first; /* element of the tensor with which it begins: of an expert, which is a part of it */
+    bool part, turned;
     char name[KEEL_TENSOR_NAME_BYTES + sizeof KEEL_GPT2_PREFIX];
 };
 
@@ -40,7 +44,7 @@ struct export
     uint32_t count, dropped;
     uint64_t overflowed; /* finite numbers that the new type does not hold */
     uint8_t *block;
-    struct keel_torch_turned turned; /* with --names torch */
+    struct keel_torch_turned turned;
     struct keel_cmd_meter meter;
 };
 
@@ -56,58 +60,126 @@ static enum keel_status name_item(struct export *e, struct item *item, bool *out
         return KEEL_OK;
     if (keel_cmd_is_optimizers(name))
         *out_keep = false;
-    else if (e->names == KEEL_CMD_NAMES_GPT2 &&
-             (keel_gpt2_name(name, &known) != KEEL_GPT2_PARAMETER || known != name))
+    else if (e->names == KEEL_CMD_NAMES_BERT) {
+        struct keel_bert_name bert;
+        keel_bert_name(name, &bert);
+        if (strcmp(bert.text, name) != 0 || bert.left_out != NULL || bert.copy_of != NULL)
+            return keel_fail(KEEL_MISMATCH,
+                             "tensor %s: is none of BERT's; export with --names keel, or choose with --only",
+                             name);
+    } else if (e->names == KEEL_CMD_NAMES_GPT2 &&
+               (keel_gpt2_name(name, &known) != KEEL_GPT2_PARAMETER || known != name))
         return keel_fail(KEEL_MISMATCH,
                          "tensor %s: is none of GPT-2's; export with --names keel, or choose with --only",
                          name);
     return KEEL_OK;
 }
 
+/* Expert after expert of a tensor that holds all of a layer, of which *item is the first. */
+static enum keel_status add_experts(struct export *e, struct item *item)
+{
+    const uint64_t count = item->tensor.shape[0];
+    const struct item whole = *item;
+    for (uint64_t expert = 0; expert < count; expert++) {
+        item = &e->items[e->count++];
+        *item = whole;
+        item->part = true;
+        item->first =
+            expert * (keel_region_bytes(&whole.tensor) / keel_ckpt_dtype_bytes(whole.tensor.dtype) / count);
+        if (!keel_mixtral_expert_name(whole.tensor.name, (uint32_t)expert, item->name, sizeof item->name))
+            return keel_fail(KEEL_LIMIT, "tensor %s: the name of an expert of it is too long",
+                             whole.tensor.name);
+    }
+    return KEEL_OK;
+}
+
+static bool has_experts(const struct export *e, const struct keel_region *tensor)
+{
+    return e->names == KEEL_CMD_NAMES_MIXTRAL && keel_mixtral_is_stack(tensor->name, tensor->dims);
+}
+
+/* How many tensors of the file those of the snapshot are. */
+static enum keel_status count_items(const struct export *e, uint64_t *out)
+{
+    *out = 0;
+    for (uint32_t i = 0; i < keel_snapshot_tensor_count(e->snapshot); i++) {
+        struct keel_region tensor;
+        KEEL_TRY(keel_snapshot_tensor(e->snapshot, i, &tensor));
+        *out += has_experts(e, &tensor) ? tensor.shape[0] : 1;
+    }
+    return *out <= UINT32_MAX ? KEEL_OK : keel_fail(KEEL_LIMIT, "too many experts");
+}
+
+/* Names of torch's layouts and of experts say nothing to other models. */
+static enum keel_status check_model(const struct export *e)
+{
+    bool images = false, experts = false;
+    for (uint32_t i = 0; i < e->count; i++) {
+        images = images || e->items[i].tensor.dims == KEEL_TORCH_CONVOLUTION;
+        experts = experts || e->items[i].part;
+    }
+    if (e->count == 0)
+        return keel_fail(KEEL_NOT_FOUND, "no tensor is meant by --only %s; keel ckpt show lists the names",
+                         e->options->only != NULL ? e->options->only : "");
+    if (e->options->only != NULL)
+        return KEEL_OK;
+    if (e->names == KEEL_CMD_NAMES_TORCH && !images)
+        return keel_fail(KEEL_MISMATCH,
+                         "no tensor is a convolution's: --names torch is for models of images; "
+                         "export with --names keel, or choose with --only");
+    return e->names == KEEL_CMD_NAMES_MIXTRAL && !experts
+               ? keel_fail(KEEL_MISMATCH, "no tensor is of experts: --names mixtral is for a mixtral; "
+                                          "export with --names keel, or choose with --only")
+               : KEEL_OK;
+}
+
 static enum keel_status choose(struct export *e)
 {
-    uint32_t all = keel_snapshot_tensor_count(e->snapshot);
-    bool head = false, images = false;
-    KEEL_TRY(keel_alloc(all, sizeof *e->items, &e->items));
-    KEEL_TRY(keel_alloc(all, sizeof *e->tensors, &e->tensors));
+    const uint32_t all = keel_snapshot_tensor_count(e->snapshot);
+    uint64_t most;
+    uint32_t kept = 0;
+    bool head = false;
+    KEEL_TRY(count_items(e, &most));
+    KEEL_TRY(keel_alloc(keel_size(most), sizeof *e->items, &e->items));
+    KEEL_TRY(keel_alloc(keel_size(most), sizeof *e->tensors, &e->tensors));
     for (uint32_t i = 0; i < all; i++) {
         struct item *item = &e->items[e->count];
         bool keep = false;
+        *item = (struct item){.first = 0};
         KEEL_TRY(keel_snapshot_tensor(e->snapshot, i, &item->tensor));
         KEEL_TRY(name_item(e, item, &keep));
         if (!keep)
             continue;
+        kept++;
         item->to = item->tensor.dtype;
         if (e->dtype != 0 && keel_is_float(item->to))
             item->to = (enum keel_ckpt_dtype)e->dtype;
+        item->turned = keel_cmd_turns(e->names, item->name, item->tensor.dims);
         head = head || strcmp(item->name, KEEL_GPT2_HEAD) == 0;
-        images = images || item->tensor.dims == KEEL_TORCH_CONVOLUTION;
-        e->count++;
+        if (has_experts(e, &item->tensor))
+            KEEL_TRY(add_experts(e, item));
+        else
+            e->count++;
     }
-    e->dropped = all - e->count;
+    e->dropped = all - kept;
     /* With an output layer of its own the model's part has the prefix, as those programs save it. */
     for (uint32_t i = 0; i < e->count && head && e->names == KEEL_CMD_NAMES_GPT2; i++)
         if (strcmp(e->items[i].name, KEEL_GPT2_HEAD) != 0)
             snprintf(e->items[i].name, sizeof e->items[i].name, KEEL_GPT2_PREFIX "%s",
                      e->items[i].tensor.name);
-    if (e->names == KEEL_CMD_NAMES_TORCH && !images && e->count > 0 && e->options->only == NULL)
-        return keel_fail(KEEL_MISMATCH,
-                         "no tensor is a convolution's: --names torch is for models of images; "
-                         "export with --names keel, or choose with --only");
-    if (e->count == 0)
-        return keel_fail(KEEL_NOT_FOUND, "no tensor is meant by --only %s; keel ckpt show lists the names",
-                         e->options->only != NULL ? e->options->only : "");
-    return KEEL_OK;
+    return check_model(e);
 }
 
 static void describe(struct export *e)
 {
     for (uint32_t i = 0; i < e->count; i++) {
         const struct item *item = &e->items[i];
+        const uint32_t dims = item->tensor.dims - (item->part ? 1 : 0);
         e->tensors[i] = (struct keel_safetensors_tensor){
-            .name = item->name, .dtype = keel_safetensors_from_ckpt(item->to), .dims = item->tensor.dims};
-        memcpy(e->tensors[i].shape, item->tensor.shape, sizeof e->tensors[i].shape);
-        if (e->names == KEEL_CMD_NAMES_TORCH)
+            .name = item->name, .dtype = keel_safetensors_from_ckpt(item->to), .dims = dims};
+        memcpy(e->tensors[i].shape, item->tensor.shape + (item->part ? 1 : 0),
+               dims * sizeof *e->tensors[i].shape);
+        if (item->turned)
             keel_torch_shape(true, item->tensor.dims, item->tensor.shape, e->tensors[i].shape);
     }
 }
@@ -120,7 +192,7 @@ static enum keel_status read_plain(void *context, uint32_t index, uint64_t offse
     struct export *e = context;
     const struct item *item = &e->items[index];
     uint32_t size = keel_ckpt_dtype_bytes(item->to);
-    uint64_t first = offset / size, count = bytes / size;
+    uint64_t first = item->first + offset / size, count = bytes / size;
     uint8_t *at = out;
     if (keel_process_interrupted())
         return keel_fail(KEEL_INTERRUPTED, "export: stopped by a signal, nothing was written");
@@ -141,7 +213,7 @@ static enum keel_status read_tensor(void *context, uint32_t index, uint64_t offs
 {
     struct export *e = context;
     struct keel_region region = e->items[index].tensor;
-    if (e->names != KEEL_CMD_NAMES_TORCH)
+    if (!e->items[index].turned)
         return read_plain(context, index, offset, bytes, out);
     region.dtype = e->items[index].to;
     return keel_torch_read(&e->turned, true, &region, index, offset, bytes, out, read_plain, e);
@@ -159,8 +231,10 @@ static uint32_t make_notes(const struct export *e, const char *run, char numbers
                            struct keel_safetensors_note *out)
 {
     const struct keel_snapshot_info *info = keel_snapshot_info(e->snapshot);
-    bool whole = e->dropped == 0 && e->dtype == 0 && e->names != KEEL_CMD_NAMES_TORCH;
+    bool whole = e->dropped == 0 && e->dtype == 0;
     uint32_t count = 0;
+    for (uint32_t i = 0; i < e->count; i++)
+        whole = whole && !e->items[i].turned && !e->items[i].part;
     snprintf(numbers[0], 24, "%" PRIu64, info->step);
     snprintf(numbers[1], 24, "%" PRIu64, info->attempt);
     out[count++] = (struct keel_safetensors_note){"format", "pt"}; /* without it some readers refuse */
@@ -202,10 +276,10 @@ static enum keel_status write_out(struct export *e, const char *path, const char
                                           .read = read_tensor,
                                           .progress = progress,
                                           .context = e};
-    keel_process_hold_interrupts(true); /* temporary files are to be removed */
-    enum keel_status status = keel_safetensors_write(&what, out);
-    keel_process_hold_interrupts(false);
-    return status;
+    /* To the end: temporary files are to be removed, and a signal that comes when the files are written does
+     * not say that they are not. */
+    keel_process_hold_interrupts(true);
+    return keel_safetensors_write(&what, out);
 }
 
 /* ---- the command --------------------------------------------------------------------------------------- */
@@ -267,10 +341,10 @@ static int run(const struct keel_command *cmd)
 static const struct keel_command_option options[] = {
     KEEL_CMD_STEP,
     {"--names", "NAMES", KEEL_COMMAND_TEXT, offsetof(struct export_options, names),
-     "keel (default): as in the snapshot; gpt2: the parameters of a GPT-2, as its published files; torch: "
-     "those "
-     "of a model of images, with convolutions and matrices turned, as torchvision and Hugging Face have "
-     "them"},
+     "keel (default): as in the snapshot; gpt2, bert, mixtral: the parameters of such a model, as its "
+     "published "
+     "files; torch: those of a model of images, with convolutions and matrices turned, as torchvision and "
+     "Hugging Face have them"},
     {"--dtype", "TYPE", KEEL_COMMAND_TEXT, offsetof(struct export_options, dtype),
      "f32, bf16 or f16: round or widen floating-point tensors to it"},
     {"--only", "PREFIX", KEEL_COMMAND_TEXT, offsetof(struct export_options, only),
@@ -288,10 +362,10 @@ const struct keel_command_kind keel_cmd_export = {
     .summary = "write a snapshot's tensors as safetensors",
     .details =
         "OUT is NAME.safetensors, or a directory: model.safetensors in it (NAME/ makes one).\n"
-        "With --names gpt2 the files are those of the Hugging Face programs, which also want a\n"
-        "config.json; the optimizer's state goes along with --names keel alone. With --names torch a\n"
-        "resnet is torchvision's and a vit Hugging Face's: convolutions [out, in, height, width], matrices\n"
-        "[out, in].\n"
+        "With --names gpt2, bert or mixtral the files are those of the Hugging Face programs, which also\n"
+        "want a config.json (keel plan JOB --config-json); the optimizer's state goes along with --names\n"
+        "keel alone. With --names torch a resnet or alexnet is torchvision's and a vit Hugging Face's:\n"
+        "convolutions [out, in, height, width], matrices [out, in]; so are bert's matrices.\n"
         "What is exported from a sealed snapshot is not sealed.\n",
     .examples = "  keel ckpt export out weights.safetensors --only weights --dtype bf16\n"
                 "  keel ckpt export out hf/ --names gpt2 --shard-size 5GB\n",

@@ -3,12 +3,15 @@
  * Streaming: the save's capture reads from the files as it goes. What a job needs to begin from weights is
  * made by --for-training (runtime/worker/trainer_state.c: float32 weights, and Adam's two moments for each).
  */
+#include "bert_names.h"
 #include "ckpt_cmd_import_place.h"
 #include "ckpt_cmd_tensors.h"
+#include "few_bits.h"
 #include "float_convert.h"
 #include "format.h"
 #include "gpt2_names.h"
 #include "manifest.h"
+#include "mixtral_names.h"
 #include "safetensors_header.h"
 #include "torch_layout.h"
 #include <inttypes.h>
@@ -37,6 +40,9 @@ struct import_options {
 struct source {
     int64_t tensor; /* of the file, or ZEROS */
     enum keel_ckpt_dtype from;
+    uint32_t few;     /* of the matrices in few bits, and 1; 0: it is as it lies in the file */
+    uint32_t experts; /* tensors that it is made of, of which `tensor` is the first; 0: that one alone */
+    bool turned;
 };
 
 struct import {
@@ -52,7 +58,10 @@ struct import {
     uint32_t count, left_out;
     uint64_t raw_bytes, overflowed;
     uint8_t *block;
-    struct keel_torch_turned turned; /* with --names torch */
+    struct keel_torch_turned turned;
+    struct keel_few *fews;        /* owned, as what follows */
+    float *floats;                /* of one of them: */
+    uint32_t few_count, unpacked; /* the region's, and 1; 0: of none */
 
     struct keel_import_place place;
     struct keel_cmd_meter meter;
@@ -67,30 +76,100 @@ static void leave_out(struct import *im, const char *name, const char *why)
         printf("left out: %s: %s\n", keel_safetensors_shown(name).text, why);
 }
 
-/* The output layer, when it is the embedding table once more. */
-static enum keel_status is_tied(struct import *im, uint32_t head, bool *out)
+/* Whether two tensors of the file are equal, bit for bit. */
+static enum keel_status are_equal(struct import *im, uint32_t first, uint32_t second, bool *out)
 {
-    uint32_t table = keel_safetensors_find(im->file, KEEL_GPT2_TABLE);
+    const struct keel_safetensors_tensor *x = keel_safetensors_tensor(im->file, first),
+                                         *y = keel_safetensors_tensor(im->file, second);
     uint8_t *a = im->block, *b = im->block + BLOCK_BYTES / 2;
+    const uint64_t bytes = keel_safetensors_bytes(x);
     *out = false;
-    if (table == UINT32_MAX)
-        table = keel_safetensors_find(im->file, KEEL_GPT2_PREFIX KEEL_GPT2_TABLE);
-    if (table == UINT32_MAX)
-        return KEEL_OK;
-    const struct keel_safetensors_tensor *x = keel_safetensors_tensor(im->file, head),
-                                         *y = keel_safetensors_tensor(im->file, table);
-    uint64_t bytes = keel_safetensors_bytes(x);
     if (x->dtype != y->dtype || bytes != keel_safetensors_bytes(y))
         return KEEL_OK;
     for (uint64_t at = 0; at < bytes;) {
         uint64_t here = bytes - at < BLOCK_BYTES / 2 ? bytes - at : BLOCK_BYTES / 2;
-        KEEL_TRY(keel_safetensors_read(im->file, head, at, here, a));
-        KEEL_TRY(keel_safetensors_read(im->file, table, at, here, b));
+        KEEL_TRY(keel_safetensors_read(im->file, first, at, here, a));
+        KEEL_TRY(keel_safetensors_read(im->file, second, at, here, b));
         if (memcmp(a, b, keel_size(here)) != 0)
             return KEEL_OK;
         at += here;
     }
     *out = true;
+    return KEEL_OK;
+}
+
+/* The output layer, when it is the embedding table once more. */
+static enum keel_status is_tied(struct import *im, uint32_t head, bool *out)
+{
+    uint32_t table = keel_safetensors_find(im->file, KEEL_GPT2_TABLE);
+    *out = false;
+    if (table == UINT32_MAX)
+        table = keel_safetensors_find(im->file, KEEL_GPT2_PREFIX KEEL_GPT2_TABLE);
+    return table == UINT32_MAX ? KEEL_OK : are_equal(im, head, table, out);
+}
+
+/* BERT's files: *name becomes what Keel calls it. A tensor that is another one once more stands for that
+ * where the file has it alone. */
+static enum keel_status see_bert(struct import *im, uint32_t index, struct keel_bert_name *bert,
+                                 bool *out_keep)
+{
+    const char *name = keel_safetensors_tensor(im->file, index)->name;
+    keel_bert_name(name, bert);
+    if (bert->text[0] == '\0')
+        return keel_fail(KEEL_MISMATCH,
+                         "tensor %s: is none of BERT's; import with --names keel, or choose with --only",
+                         keel_safetensors_shown(name).text);
+    if (bert->left_out != NULL) {
+        leave_out(im, name, bert->left_out);
+        return KEEL_OK;
+    }
+    *out_keep = true;
+    if (bert->copy_of == NULL)
+        return KEEL_OK;
+    uint32_t same = keel_safetensors_find(im->file, bert->copy_of);
+    bool equal = false;
+    if (same == UINT32_MAX)
+        same = keel_safetensors_find(im->file, keel_bert_bare_name(bert->copy_of));
+    snprintf(bert->text, sizeof bert->text, "%s", bert->copy_of);
+    if (same == UINT32_MAX)
+        return KEEL_OK;
+    *out_keep = false;
+    KEEL_TRY(are_equal(im, index, same, &equal));
+    if (!equal)
+        return keel_fail(KEEL_MISMATCH,
+                         "tensor %s: is not %s once more: bert's output layer is its table of words here "
+                         "(tie_word_embeddings)",
+                         name, bert->copy_of);
+    leave_out(im, name, "the same as another, which is there");
+    return KEEL_OK;
+}
+
+/* Mixtral's files: the first expert of a layer stands for all of them, *experts: how many; the others come
+ * with it. */
+static enum keel_status see_mixtral(struct import *im, uint32_t index, uint32_t *experts, bool *out_keep)
+{
+    const struct keel_safetensors_tensor *tensor = keel_safetensors_tensor(im->file, index);
+    char name[KEEL_TENSOR_NAME_BYTES];
+    uint32_t expert;
+    *experts = 0;
+    *out_keep = true;
+    if (!keel_mixtral_is_expert(tensor->name, &expert))
+        return KEEL_OK;
+    *out_keep = expert == 0;
+    if (expert > 0 && (!keel_mixtral_expert_name(tensor->name, expert - 1, name, sizeof name) ||
+                       keel_safetensors_find(im->file, name) == UINT32_MAX))
+        return keel_fail(KEEL_MISMATCH, "tensor %s: the expert before it is missing",
+                         keel_safetensors_shown(tensor->name).text);
+    for (uint32_t found = index; expert == 0 && found != UINT32_MAX;) {
+        const struct keel_safetensors_tensor *other = keel_safetensors_tensor(im->file, found);
+        if (other->dtype != tensor->dtype || other->dims != 2 ||
+            memcmp(other->shape, tensor->shape, 2 * sizeof *other->shape) != 0)
+            return keel_fail(KEEL_MISMATCH, "tensor %s: is no matrix like that of the first expert",
+                             other->name);
+        found = keel_mixtral_expert_name(tensor->name, ++*experts, name, sizeof name)
+                    ? keel_safetensors_find(im->file, name)
+                    : UINT32_MAX;
+    }
     return KEEL_OK;
 }
 
@@ -122,9 +201,11 @@ static enum keel_status see_gpt2(struct import *im, uint32_t index, const char *
 }
 
 static enum keel_status make_region(struct import *im, const struct keel_safetensors_tensor *tensor,
-                                    const char *prefix, const char *name, struct keel_region *out)
+                                    const char *prefix, const char *name, const struct source *source,
+                                    struct keel_region *out)
 {
-    *out = (struct keel_region){.dims = tensor->dims};
+    const uint32_t before = source->experts > 0 ? 1 : 0;
+    *out = (struct keel_region){.dims = before + tensor->dims, .shape[0] = source->experts};
     int length = snprintf(out->name, sizeof out->name, "%s%s", prefix, name);
     if (length < 0 || (size_t)length >= sizeof out->name)
         return keel_fail(
@@ -139,10 +220,9 @@ static enum keel_status make_region(struct import *im, const struct keel_safeten
             keel_safetensors_shown(name).text, keel_safetensors_dtype_name(tensor->dtype));
     if (im->dtype != 0 && keel_is_float(out->dtype))
         out->dtype = (enum keel_ckpt_dtype)im->dtype;
-    const bool torch = im->names == KEEL_CMD_NAMES_TORCH;
-    for (uint32_t d = 0; d < tensor->dims && !torch; d++)
-        out->shape[d] = tensor->shape[d];
-    if (torch)
+    for (uint32_t d = 0; d < tensor->dims && !source->turned; d++)
+        out->shape[before + d] = tensor->shape[d];
+    if (source->turned)
         keel_torch_shape(false, tensor->dims, tensor->shape, out->shape);
     memcpy(out->extent, out->shape, sizeof out->extent);
     if (!keel_tensor_name_valid(out->name)) /* no other build takes it either: not UNSUPPORTED */
@@ -160,21 +240,39 @@ static enum keel_status make_region(struct import *im, const struct keel_safeten
     return status;
 }
 
-static enum keel_status add_tensor(struct import *im, uint32_t index, const char *name)
+/* What it is in the model. */
+static struct keel_safetensors_tensor describe(const struct import *im, uint32_t index, uint32_t few)
+{
+    struct keel_safetensors_tensor tensor = *keel_safetensors_tensor(im->file, index);
+    if (few == 0)
+        return tensor;
+    tensor.name = im->fews[few - 1].name;
+    tensor.dtype = KEEL_SAFETENSORS_F32;
+    tensor.dims = im->fews[few - 1].dims;
+    memcpy(tensor.shape, im->fews[few - 1].shape, sizeof tensor.shape);
+    return tensor;
+}
+
+/* `few`, `experts`: as struct source has them. */
+static enum keel_status add_tensor(struct import *im, uint32_t index, const char *name, uint32_t few,
+                                   uint32_t experts)
 {
     static const char *const prefixes[PARTS] = {"", KEEL_CMD_ADAM_M, KEEL_CMD_ADAM_V};
-    const struct keel_safetensors_tensor *tensor = keel_safetensors_tensor(im->file, index);
+    const struct keel_safetensors_tensor whole = describe(im, index, few), *tensor = &whole;
     bool training = im->options->for_training;
     for (uint32_t part = 0; part < (training ? PARTS : 1); part++) {
         struct keel_region *region = &im->regions[im->count];
         struct source *source = &im->sources[im->count];
-        KEEL_TRY(make_region(im, tensor, prefixes[part], name, region));
+        *source = (struct source){.tensor = part == 0 ? (int64_t)index : ZEROS,
+                                  .experts = experts,
+                                  .turned = keel_cmd_turns(im->names, name, tensor->dims)};
+        KEEL_TRY(make_region(im, tensor, prefixes[part], name, source, region));
         if (training && region->dtype != KEEL_CKPT_F32)
             return keel_fail(KEEL_UNSUPPORTED,
                              "tensor %s: %s: only floating-point tensors are trained; choose with "
                              "--only",
                              name, keel_ckpt_dtype_name(region->dtype));
-        source->tensor = part == 0 ? (int64_t)index : ZEROS;
+        source->few = part == 0 ? few : 0;
         (void)keel_safetensors_to_ckpt(tensor->dtype, &source->from);
         im->raw_bytes += keel_region_bytes(region);
         im->count++;
@@ -182,14 +280,34 @@ static enum keel_status add_tensor(struct import *im, uint32_t index, const char
     return KEEL_OK;
 }
 
+/* Integers of a matrix become its weights; what belongs to them is left out, unsaid. */
+static enum keel_status see_few(struct import *im, uint32_t index, enum keel_few_role *out)
+{
+    KEEL_TRY(keel_few_find(im->file, index, out, &im->fews[im->few_count]));
+    if (*out == KEEL_FEW_MATRIX && im->names != KEEL_CMD_NAMES_KEEL)
+        return keel_fail(KEEL_UNSUPPORTED, "tensor %s: is of few bits, which are imported with --names keel",
+                         keel_safetensors_shown(im->fews[im->few_count].name).text);
+    im->few_count += *out == KEEL_FEW_MATRIX ? 1 : 0;
+    return KEEL_OK;
+}
+
 static enum keel_status see_tensor(struct import *im, uint32_t index)
 {
     const char *name = keel_safetensors_tensor(im->file, index)->name;
     bool keep = keel_cmd_selects(im->options->only, name);
+    enum keel_few_role role;
+    struct keel_bert_name bert;
+    char stack[KEEL_TENSOR_NAME_BYTES];
+    uint32_t experts = 0;
     if (!keep) {
         im->left_out++;
         return KEEL_OK;
     }
+    KEEL_TRY(see_few(im, index, &role));
+    if (role == KEEL_FEW_MATRIX)
+        return add_tensor(im, index, im->fews[im->few_count - 1].name, im->few_count, 0);
+    if (role == KEEL_FEW_PART)
+        return KEEL_OK;
     if (im->options->for_training && keel_cmd_is_optimizers(name)) {
         leave_out(im, name, "--for-training begins with moments of zero");
         return KEEL_OK;
@@ -202,7 +320,18 @@ static enum keel_status see_tensor(struct import *im, uint32_t index)
         keep = false;
         KEEL_TRY(see_gpt2(im, index, &name, &keep));
     }
-    return keep ? add_tensor(im, index, name) : KEEL_OK;
+    if (im->names == KEEL_CMD_NAMES_BERT) {
+        keep = false;
+        KEEL_TRY(see_bert(im, index, &bert, &keep));
+        name = bert.text;
+    }
+    if (im->names == KEEL_CMD_NAMES_MIXTRAL)
+        KEEL_TRY(see_mixtral(im, index, &experts, &keep));
+    if (experts > 0) {
+        keel_mixtral_stack_name(name, stack);
+        name = stack;
+    }
+    return keep ? add_tensor(im, index, name, 0, experts) : KEEL_OK;
 }
 
 static bool has_convolution(const struct import *im)
@@ -213,11 +342,20 @@ static bool has_convolution(const struct import *im)
     return has;
 }
 
+static bool has_experts(const struct import *im)
+{
+    bool has = false;
+    for (uint32_t i = 0; i < im->count; i++)
+        has = has || im->sources[i].experts > 0;
+    return has;
+}
+
 static enum keel_status choose(struct import *im)
 {
     uint32_t all = keel_safetensors_count(im->file), room = all * (im->options->for_training ? PARTS : 1);
     KEEL_TRY(keel_alloc(room, sizeof *im->regions, &im->regions));
     KEEL_TRY(keel_alloc(room, sizeof *im->sources, &im->sources));
+    KEEL_TRY(keel_alloc((size_t)all + 1, sizeof *im->fews, &im->fews));
     if (im->names == KEEL_CMD_NAMES_GPT2)
         KEEL_TRY(keel_alloc(1, sizeof *im->model, &im->model));
     for (uint32_t i = 0; i < all; i++)
@@ -226,6 +364,11 @@ static enum keel_status choose(struct import *im)
         return keel_fail(KEEL_MISMATCH,
                          "%s: no tensor is a convolution's: --names torch is for models of images; import "
                          "with --names keel, or choose with --only",
+                         im->cmd->operands[0]);
+    if (im->names == KEEL_CMD_NAMES_MIXTRAL && im->options->only == NULL && !has_experts(im))
+        return keel_fail(KEEL_MISMATCH,
+                         "%s: no tensor is of experts: --names mixtral is for a mixtral; import with --names "
+                         "keel, or choose with --only",
                          im->cmd->operands[0]);
     if (im->count == 0)
         return keel_fail(KEEL_NOT_FOUND, "%s: no tensor is left to import", im->cmd->operands[0]);
@@ -269,28 +412,67 @@ static enum keel_status settle_step(struct import *im)
 
 /* ---- the save ----------------------------------------------------------------------------------------- */
 
-/* As it lies in the file, in the region's type. */
-static enum keel_status read_plain(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
+/* Bytes of one tensor of the file, in the region's type. */
+static enum keel_status read_part(struct import *im, uint32_t tensor, enum keel_ckpt_dtype from,
+                                  enum keel_ckpt_dtype to, uint64_t offset, uint64_t bytes, void *out)
 {
-    struct import *im = context;
-    const struct source *source = &im->sources[index];
-    enum keel_ckpt_dtype to = im->regions[index].dtype;
-    uint32_t size = keel_ckpt_dtype_bytes(to), from_size = keel_ckpt_dtype_bytes(source->from);
-    if (source->tensor == ZEROS) {
-        memset(out, 0, keel_size(bytes));
-        return KEEL_OK;
-    }
-    uint32_t tensor = (uint32_t)source->tensor;
-    if (to == source->from)
+    const uint32_t size = keel_ckpt_dtype_bytes(to), from_size = keel_ckpt_dtype_bytes(from);
+    if (to == from)
         return keel_safetensors_read(im->file, tensor, offset, bytes, out);
     for (uint64_t done = 0; done < bytes;) {
         uint64_t left = (bytes - done) / size, most = BLOCK_BYTES / from_size,
                  here = left < most ? left : most;
         KEEL_TRY(keel_safetensors_read(im->file, tensor, (offset + done) / size * from_size, here * from_size,
                                        im->block));
-        im->overflowed +=
-            keel_float_convert(to, source->from, im->block, keel_size(here), (uint8_t *)out + done);
+        im->overflowed += keel_float_convert(to, from, im->block, keel_size(here), (uint8_t *)out + done);
         done += here * size;
+    }
+    return KEEL_OK;
+}
+
+/* A matrix is unpacked whole. */
+static enum keel_status read_few(struct import *im, uint32_t index, uint64_t offset, uint64_t bytes,
+                                 void *out)
+{
+    const struct keel_region *region = &im->regions[index];
+    const uint32_t size = keel_ckpt_dtype_bytes(region->dtype);
+    if (im->unpacked != index + 1) {
+        keel_free(im->floats);
+        im->floats = NULL;
+        im->unpacked = 0;
+        KEEL_TRY(keel_alloc(keel_size(keel_region_bytes(region) / size), sizeof *im->floats, &im->floats));
+        KEEL_TRY(keel_few_read(im->file, &im->fews[im->sources[index].few - 1], im->floats));
+        im->unpacked = index + 1;
+    }
+    im->overflowed += keel_float_convert(region->dtype, KEEL_CKPT_F32, im->floats + offset / size,
+                                         keel_size(bytes / size), out);
+    return KEEL_OK;
+}
+
+/* As it lies in the file: expert after expert, where it is made of those. */
+static enum keel_status read_plain(void *context, uint32_t index, uint64_t offset, uint64_t bytes, void *out)
+{
+    struct import *im = context;
+    const struct source *source = &im->sources[index];
+    const enum keel_ckpt_dtype to = im->regions[index].dtype;
+    const uint64_t each =
+        keel_region_bytes(&im->regions[index]) / (source->experts > 0 ? source->experts : 1);
+    char name[KEEL_TENSOR_NAME_BYTES];
+    if (source->tensor == ZEROS) {
+        memset(out, 0, keel_size(bytes));
+        return KEEL_OK;
+    }
+    for (uint64_t done = 0, here; done < bytes; done += here) {
+        const uint64_t at = (offset + done) % each, expert = (offset + done) / each;
+        uint32_t tensor = (uint32_t)source->tensor;
+        here = each - at < bytes - done ? each - at : bytes - done;
+        if (expert > 0) {
+            (void)keel_mixtral_expert_name(keel_safetensors_tensor(im->file, tensor)->name, (uint32_t)expert,
+                                           name, sizeof name);
+            tensor = keel_safetensors_find(im->file, name);
+            KEEL_ASSERT(tensor != UINT32_MAX); /* see_mixtral has seen it */
+        }
+        KEEL_TRY(read_part(im, tensor, source->from, to, at, here, (uint8_t *)out + done));
     }
     return KEEL_OK;
 }
@@ -299,7 +481,9 @@ static enum keel_status read_region(void *context, uint32_t index, uint64_t offs
 {
     struct import *im = context;
     struct keel_region lies = im->regions[index];
-    if (im->names != KEEL_CMD_NAMES_TORCH || im->sources[index].tensor == ZEROS)
+    if (im->sources[index].few != 0)
+        return read_few(im, index, offset, bytes, out);
+    if (!im->sources[index].turned || im->sources[index].tensor == ZEROS)
         return read_plain(context, index, offset, bytes, out);
     keel_torch_shape(true, lies.dims, im->regions[index].shape, lies.shape);
     memcpy(lies.extent, lies.shape, sizeof lies.extent);
@@ -413,14 +597,14 @@ static enum keel_status save_locked(struct import *im, uint64_t attempt)
     return status;
 }
 
-/* What was made is removed when it does not come to its end, a signal included. */
+/* What was made is removed when it does not come to its end, a signal included. A signal that comes after
+ * the end does not say that the import failed. */
 static enum keel_status save_or_undo(struct import *im, uint64_t attempt)
 {
     keel_process_hold_interrupts(true);
     enum keel_status status = save_locked(im, attempt);
     if (status != KEEL_OK)
         keel_import_place_undo(&im->place);
-    keel_process_hold_interrupts(false);
     return status;
 }
 
@@ -445,6 +629,8 @@ static int run(const struct keel_command *cmd)
     keel_cmd_close(&im.place.at);
     keel_safetensors_close(im.file);
     keel_torch_forget(&im.turned);
+    keel_free(im.fews);
+    keel_free(im.floats);
     keel_free(im.model);
     keel_free(im.regions);
     keel_free(im.sources);
@@ -454,8 +640,10 @@ static int run(const struct keel_command *cmd)
 
 static const struct keel_command_option options[] = {
     {"--names", "NAMES", KEEL_COMMAND_TEXT, offsetof(struct import_options, names),
-     "keel (default): as in the file; gpt2: a whole GPT-2, with or without the prefix transformer.; torch: a "
-     "model of images, with convolutions and matrices turned"},
+     "keel (default): as in the file; gpt2: a whole GPT-2, with or without the prefix transformer.; bert, "
+     "mixtral: as Hugging Face's programs save them; torch: a model of images, with convolutions and "
+     "matrices "
+     "turned"},
     {"--for-training", NULL, KEEL_COMMAND_FLAG, offsetof(struct import_options, for_training),
      "make what a job begins from: f32 weights, Adam's moments of zero, step 0"},
     {"--dtype", "TYPE", KEEL_COMMAND_TEXT, offsetof(struct import_options, dtype),
@@ -478,6 +666,7 @@ const struct keel_command_kind keel_cmd_import = {
     .summary = "make a committed snapshot of safetensors",
     .details =
         "IN is a .safetensors file, a .safetensors.index.json, or a directory with the one or the other.\n"
+        "Weights in few bits (keel export --weights, compressed-tensors) become the floats they stand for.\n"
         "PATH is a run in a store (ROOT/RUN, made when missing), or the directory of a keel run.\n"
         "A job goes on from its own whole state, as export --names keel writes it, and begins from weights\n"
         "with --for-training: `keel run JOB --prepare --out DIR` makes DIR, import fills it, `keel run JOB\n"

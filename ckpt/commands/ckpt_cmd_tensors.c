@@ -1,12 +1,14 @@
 /* ckpt_cmd_tensors.c - options that choose and change tensors, as words. */
 #include "ckpt_cmd_tensors.h"
+#include "bert_names.h"
+#include "torch_layout.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 enum keel_status keel_cmd_parse_names(const char *word, enum keel_cmd_names *out)
 {
-    static const char *const words[] = {"keel", "gpt2", "torch"};
+    static const char *const words[] = {"keel", "gpt2", "torch", "bert", "mixtral"};
     *out = KEEL_CMD_NAMES_KEEL;
     for (uint32_t i = 0; word != NULL && i < sizeof words / sizeof words[0]; i++) {
         if (strcmp(word, words[i]) != 0)
@@ -14,8 +16,16 @@ enum keel_status keel_cmd_parse_names(const char *word, enum keel_cmd_names *out
         *out = (enum keel_cmd_names)i;
         return KEEL_OK;
     }
-    return word == NULL ? KEEL_OK
-                        : keel_fail(KEEL_INVALID, "--names %s: keel, gpt2 or torch is wanted", word);
+    return word == NULL
+               ? KEEL_OK
+               : keel_fail(KEEL_INVALID, "--names %s: keel, gpt2, torch, bert or mixtral is wanted", word);
+}
+
+bool keel_cmd_turns(enum keel_cmd_names names, const char *name, uint32_t dims)
+{
+    return names == KEEL_CMD_NAMES_TORCH  ? keel_torch_turns(dims)
+           : names == KEEL_CMD_NAMES_BERT ? keel_bert_turns(name, dims)
+                                          : false;
 }
 
 enum keel_status keel_cmd_parse_float(const char *word, uint32_t *out_dtype)

@@ -13,10 +13,18 @@
 #define KEEL_CMD_EMA        "ema/"
 #define KEEL_CMD_LOSS_SCALE "loss_scale" /* of a run with storage of f16 */
 
-enum keel_cmd_names { KEEL_CMD_NAMES_KEEL, KEEL_CMD_NAMES_GPT2, KEEL_CMD_NAMES_TORCH };
+enum keel_cmd_names {
+    KEEL_CMD_NAMES_KEEL,
+    KEEL_CMD_NAMES_GPT2,
+    KEEL_CMD_NAMES_TORCH,
+    KEEL_CMD_NAMES_BERT,
+    KEEL_CMD_NAMES_MIXTRAL
+};
 
 /* INVALID says what is wanted. `word` is NULL where the option was not given: the first, or 0. */
 enum keel_status keel_cmd_parse_names(const char *word, enum keel_cmd_names *out);
+/* Whether a tensor of these names lies the other way round in the files (torch_layout.h). */
+bool keel_cmd_turns(enum keel_cmd_names names, const char *name, uint32_t dims);
 /* f32, bf16 or f16; 0 for NULL: as they are. */
 enum keel_status keel_cmd_parse_float(const char *word, uint32_t *out_dtype);
 /* 5GB, 500MB (thousands), 4GiB, 512MiB (1024), 4096 (bytes). */

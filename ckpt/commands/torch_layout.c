@@ -65,8 +65,6 @@ enum keel_status keel_torch_read(struct keel_torch_turned *turned, bool to_torch
                                                            uint64_t bytes, void *out),
                                  void *context)
 {
-    if (!keel_torch_turns(region->dims))
-        return fetch(context, index, offset, bytes, out);
     if (turned->index != index + 1)
         KEEL_TRY(turn(turned, to_torch, region, index, fetch, context));
     memcpy(out, turned->bytes + offset, keel_size(bytes));

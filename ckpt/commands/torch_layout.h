@@ -20,8 +20,8 @@ struct keel_torch_turned {
     uint8_t *bytes; /* owned */
     uint32_t index; /* the tensor's, and 1; 0: none */
 };
-/* Bytes [offset, offset + bytes) of tensor `index` in its new layout. `region`: type and shape that it has
- * before; `fetch` gives all of it. Errors: NO_MEMORY, and what `fetch` returns. */
+/* Bytes [offset, offset + bytes) of tensor `index`, which is turned, in its new layout. `region`: type and
+ * shape that it has before; `fetch` gives all of it. Errors: NO_MEMORY, and what `fetch` returns. */
 enum keel_status keel_torch_read(struct keel_torch_turned *turned, bool to_torch,
                                  const struct keel_region *region, uint32_t index, uint64_t offset,
                                  uint64_t bytes, void *out,

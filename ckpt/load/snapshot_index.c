@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <keel/disk.h>
+#include <keel/file.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <string.h>
@@ -282,4 +283,36 @@ enum keel_status keel_merged_make(const struct keel_snapshot *snapshot, uint8_t 
         status = keel_merged_encode(&writer, out, out_bytes);
     keel_merged_writer_fini(&writer);
     return status;
+}
+
+/* So much of indexes is read sooner than a merged one is looked into. */
+static const uint64_t merged_from_bytes = UINT64_C(1) << 20;
+
+static bool wants_merged(const struct keel_snapshot *snapshot)
+{
+    uint64_t bytes = 0;
+    const uint32_t count = snapshot->manifest.info.shard_count;
+    if (count == 1 || snapshot->missing_count > 0 || snapshot->manifest.info.sealed)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += snapshot->shards[i].footer.index_bytes;
+    return bytes >= merged_from_bytes;
+}
+
+void keel_merged_write(const struct keel_snapshot *snapshot)
+{
+    char path[KEEL_PATH_BYTES];
+    uint8_t *data = NULL;
+    size_t bytes = 0;
+    if (!wants_merged(snapshot))
+        return;
+    enum keel_status status = keel_path_join(path, snapshot->place.path, KEEL_MERGED_NAME);
+    if (status == KEEL_OK)
+        status = keel_merged_make(snapshot, &data, &bytes);
+    if (status == KEEL_OK)
+        status = keel_file_replace(path, data, bytes, 0666);
+    keel_free(data);
+    if (status != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "the snapshot of step %llu has no merged index: %s",
+                 (unsigned long long)snapshot->manifest.info.step, keel_detail());
 }

@@ -139,39 +139,6 @@ static enum keel_status read_back(const struct keel_step_place *place, const cha
                             "%s: what was read back is not what was written; look after this disk", path);
 }
 
-/* So much of indexes is read sooner than a merged one is looked into. */
-static const uint64_t merged_from_bytes = UINT64_C(1) << 20;
-
-static bool wants_merged(const struct keel_snapshot *snapshot)
-{
-    uint64_t bytes = 0;
-    const uint32_t count = snapshot->manifest.info.shard_count;
-    if (count == 1 || snapshot->missing_count > 0 || snapshot->manifest.info.sealed)
-        return false;
-    for (uint32_t i = 0; i < count; i++)
-        bytes += snapshot->shards[i].footer.index_bytes;
-    return bytes >= merged_from_bytes;
-}
-
-/* The snapshot is whole without it: what fails here is told, and is no reason not to commit. */
-static void write_merged(const struct keel_snapshot *snapshot)
-{
-    char path[KEEL_PATH_BYTES];
-    uint8_t *data = NULL;
-    size_t bytes = 0;
-    if (!wants_merged(snapshot))
-        return;
-    enum keel_status status = keel_path_join(path, snapshot->place.path, KEEL_MERGED_NAME);
-    if (status == KEEL_OK)
-        status = keel_merged_make(snapshot, &data, &bytes);
-    if (status == KEEL_OK)
-        status = keel_file_replace(path, data, bytes, 0666);
-    keel_free(data);
-    if (status != KEEL_OK)
-        keel_log(KEEL_LOG_WARN, "the snapshot of step %llu has no merged index: %s",
-                 (unsigned long long)snapshot->manifest.info.step, keel_detail());
-}
-
 static enum keel_status publish(const struct keel_store *store, const struct keel_snapshot *snapshot)
 {
     char path[KEEL_PATH_BYTES], *text;
@@ -183,7 +150,7 @@ static enum keel_status publish(const struct keel_store *store, const struct kee
         (keel_disk_fsync(snapshot->place.fd) != 0 || keel_disk_fsync(store->run_fd) != 0))
         status = keel_fail_errno(errno, "%s: cannot be synced", snapshot->place.path);
     if (status == KEEL_OK) {
-        write_merged(snapshot);
+        keel_merged_write(snapshot);
         status = keel_file_replace(path, text, bytes, 0666);
     }
     if (status == KEEL_OK)

@@ -5,11 +5,14 @@
 #include "format.h"
 #include "merged_index.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <keel/disk.h>
+#include <keel/log.h>
 #include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* ---- the store ----------------------------------------------------------------------------------------- */
 
@@ -370,13 +373,34 @@ enum keel_name_kind keel_name_kind_of(const char *name)
     return at != NULL && *at == '\0' ? KEEL_NAME_TEMPORARY : KEEL_NAME_FOREIGN;
 }
 
+/* Somebody removed the run's directory while it is open: what is saved from now on lies in a new one, under
+ * the same descriptor. */
+static enum keel_status make_again(const struct keel_store *store)
+{
+    char root[KEEL_PATH_BYTES];
+    int fd = -1;
+    memcpy(root, store->path, sizeof root);
+    *strrchr(root, '/') = '\0'; /* there is one, before the run's name */
+    keel_log(KEEL_LOG_WARN, "%s: was removed, and is made again", store->path);
+    KEEL_TRY(open_run(root, store->path, store->run, true, &fd));
+    const bool taken = dup3(fd, store->run_fd, O_CLOEXEC) >= 0;
+    const int error = errno;
+    keel_disk_close(fd);
+    return taken ? KEEL_OK : keel_fail_errno(error, "%s: cannot be used again", store->path);
+}
+
 enum keel_status keel_step_open(const struct keel_store *store, uint64_t step, uint64_t attempt, bool create,
                                 struct keel_step_place *out)
 {
     struct keel_step_place place;
     keel_step_name(step, attempt, place.name);
     KEEL_TRY(keel_path_join(place.path, store->path, place.name));
-    if (create && keel_disk_mkdir(store->run_fd, place.name, 0777) != 0 && errno != EEXIST)
+    bool made = !create || keel_disk_mkdir(store->run_fd, place.name, 0777) == 0 || errno == EEXIST;
+    if (!made && errno == ENOENT) {
+        KEEL_TRY(make_again(store));
+        made = keel_disk_mkdir(store->run_fd, place.name, 0777) == 0 || errno == EEXIST;
+    }
+    if (!made)
         return keel_fail_errno(errno, "%s: cannot be made", place.path);
     place.fd = keel_disk_open(store->run_fd, place.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
     if (place.fd < 0)

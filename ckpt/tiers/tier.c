@@ -276,8 +276,8 @@ enum keel_status keel_tier_remove_generation(struct keel_tier *tier, uint64_t st
 /* ---- copying ------------------------------------------------------------------------------------------- */
 
 struct copy {
+    uint8_t piece[KEEL_TIER_PIECE_BYTES]; /* begins with a page (tier_directory.c) */
     struct keel_digest_stream digest;
-    uint8_t piece[KEEL_TIER_PIECE_BYTES];
 };
 
 static enum keel_status transfer(struct copy *copy, struct keel_tier_source *source,

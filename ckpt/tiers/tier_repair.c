@@ -2,6 +2,7 @@
  *
  * Bases first, then shards, then parity, and the manifest last: so at every moment the store holds what it
  * held before, or more, and a snapshot that was not committed here becomes so when all of it is there. */
+#include "snapshot.h"
 #include "tier_repair_shard.h"
 #include <errno.h>
 #include <keel/disk.h>
@@ -387,6 +388,22 @@ static enum keel_status finish_manifest(struct repair *repair, const struct keel
     return KEEL_OK;
 }
 
+/* As a commit leaves it. One that fits is left as it is, and a snapshot that cannot be read here has none.
+ * NO_MEMORY. */
+static enum keel_status write_merged(struct repair *repair, const struct keel_object *object)
+{
+    struct keel_snapshot *snapshot;
+    if (repair->config->dry_run)
+        return KEEL_OK;
+    enum keel_status status = keel_snapshot_open(repair->store, object->step, object->attempt, &snapshot);
+    if (status != KEEL_OK)
+        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+    if (snapshot->merged == NULL)
+        keel_merged_write(snapshot);
+    keel_snapshot_close(snapshot);
+    return KEEL_OK;
+}
+
 /* Remember a generation. False when it was met before. LIMIT. */
 static enum keel_status meet(struct repair *repair, struct keel_generation generation, bool *out_new)
 {
@@ -448,6 +465,8 @@ static enum keel_status repair_generation(struct repair *repair, uint64_t step, 
         status = in_directory(repair, step, attempt, sync_name, true);
     if (status == KEEL_OK)
         status = finish_manifest(repair, &object, &found, lost_before);
+    if (status == KEEL_OK && repair->result.lost == lost_before)
+        status = write_merged(repair, &object);
     forget_manifest(&found);
     return status;
 }

@@ -4,6 +4,7 @@
 #include "tier_wire.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +22,22 @@ struct handle {
     char detail[KEEL_DETAIL_BYTES];
 };
 
+/* Its payload begins with a page (tier_directory.c), where this does. */
+struct placed_message {
+    uint8_t before[KEEL_PAGE_BYTES - sizeof(struct keel_wire_header)];
+    struct keel_tier_message message;
+};
+_Static_assert(offsetof(struct placed_message, message.payload) == KEEL_PAGE_BYTES &&
+                   sizeof(struct placed_message) % KEEL_PAGE_BYTES == 0,
+               "a page in front of the payload");
+
 struct server {
+    struct placed_message request, answer;
     struct keel_tier *tier;
     const struct keel_tier_link *link;
     uint64_t idle_timeout_ns;
     struct handle handles[HANDLES_MAX];
     uint64_t last_number;
-    struct keel_tier_message request, answer;
 };
 
 /* ---- handles ------------------------------------------------------------------------------------------- */
@@ -64,7 +74,7 @@ static void drop_handle(struct handle *handle)
 
 static bool wanted_object(const struct server *server, struct keel_object *out)
 {
-    if (keel_wire_object_to(&server->request.header.object, out))
+    if (keel_wire_object_to(&server->request.message.header.object, out))
         return true;
     (void)keel_fail(KEEL_INVALID, "%s: no object has such numbers", server->tier->name);
     return false;
@@ -101,9 +111,9 @@ static enum keel_status add_to_page(void *context, const struct keel_object_info
 static enum keel_status answer_list(struct server *server)
 {
     struct page *page;
-    struct keel_wire_header *answer = &server->answer.header;
+    struct keel_wire_header *answer = &server->answer.message.header;
     KEEL_TRY(keel_alloc(1, sizeof *page, &page));
-    page->from_first = (server->request.header.flags & KEEL_WIRE_AFTER) == 0;
+    page->from_first = (server->request.message.header.flags & KEEL_WIRE_AFTER) == 0;
     enum keel_status status = KEEL_OK;
     if (!page->from_first && !wanted_object(server, &page->after))
         status = KEEL_INVALID;
@@ -115,7 +125,7 @@ static enum keel_status answer_list(struct server *server)
                                       .bytes = info->bytes,
                                       .flags = info->digest_known ? KEEL_WIRE_DIGEST : 0};
         memcpy(wire.digest, info->digest, sizeof wire.digest);
-        memcpy(server->answer.payload + i * sizeof wire, &wire, sizeof wire);
+        memcpy(server->answer.message.payload + i * sizeof wire, &wire, sizeof wire);
         answer->payload_bytes += (uint32_t)sizeof wire;
     }
     answer->flags = page->more ? KEEL_WIRE_MORE : 0;
@@ -126,7 +136,7 @@ static enum keel_status answer_list(struct server *server)
 static enum keel_status answer_open(struct server *server)
 {
     struct keel_object object;
-    struct keel_wire_header *answer = &server->answer.header;
+    struct keel_wire_header *answer = &server->answer.message.header;
     struct handle *handle = new_handle(server);
     if (handle == NULL)
         return KEEL_LIMIT;
@@ -143,14 +153,15 @@ static enum keel_status answer_open(struct server *server)
 
 static enum keel_status answer_read(struct server *server)
 {
-    const struct keel_wire_header *request = &server->request.header;
+    const struct keel_wire_header *request = &server->request.message.header;
     const struct handle *handle = find_handle(server, request->handle, false);
     if (handle == NULL)
         return KEEL_INVALID;
     if (request->bytes > KEEL_WIRE_PAYLOAD_MAX)
         return keel_fail(KEEL_INVALID, "%s: more is asked for than a message holds", server->tier->name);
-    KEEL_TRY(keel_tier_read(handle->source, request->offset, server->answer.payload, (size_t)request->bytes));
-    server->answer.header.payload_bytes = (uint32_t)request->bytes;
+    KEEL_TRY(keel_tier_read(handle->source, request->offset, server->answer.message.payload,
+                            (size_t)request->bytes));
+    server->answer.message.header.payload_bytes = (uint32_t)request->bytes;
     return KEEL_OK;
 }
 
@@ -162,34 +173,35 @@ static enum keel_status answer_create(struct server *server)
         return KEEL_LIMIT;
     if (!wanted_object(server, &object))
         return KEEL_INVALID;
-    KEEL_TRY(keel_tier_create(server->tier, &object, server->request.header.bytes, &handle->sink));
+    KEEL_TRY(keel_tier_create(server->tier, &object, server->request.message.header.bytes, &handle->sink));
     handle->number = ++server->last_number;
-    server->answer.header.handle = handle->number;
+    server->answer.message.header.handle = handle->number;
     return KEEL_OK;
 }
 
 /* Nobody waits for it: what fails is kept for the commit. */
 static void take_write(struct server *server)
 {
-    const struct keel_wire_header *request = &server->request.header;
+    const struct keel_wire_header *request = &server->request.message.header;
     struct handle *handle = find_handle(server, request->handle, true);
     if (handle == NULL || handle->failed != KEEL_OK)
         return;
-    handle->failed = request->offset == handle->sink->written_bytes
-                         ? keel_tier_write(handle->sink, server->request.payload, request->payload_bytes)
-                         : keel_fail(KEEL_INVALID, "%s: a piece of an object is missing", server->tier->name);
+    handle->failed =
+        request->offset == handle->sink->written_bytes
+            ? keel_tier_write(handle->sink, server->request.message.payload, request->payload_bytes)
+            : keel_fail(KEEL_INVALID, "%s: a piece of an object is missing", server->tier->name);
     if (handle->failed != KEEL_OK)
         snprintf(handle->detail, sizeof handle->detail, "%s", keel_detail());
 }
 
 static enum keel_status answer_commit(struct server *server)
 {
-    struct handle *handle = find_handle(server, server->request.header.handle, true);
+    struct handle *handle = find_handle(server, server->request.message.header.handle, true);
     if (handle == NULL)
         return KEEL_INVALID;
     enum keel_status status = handle->failed;
     if (status == KEEL_OK) {
-        status = keel_tier_commit(handle->sink, server->request.header.digest);
+        status = keel_tier_commit(handle->sink, server->request.message.header.digest);
         handle->sink = NULL;
         *handle = (struct handle){0};
         return status;
@@ -207,7 +219,7 @@ static enum keel_status answer_remove(struct server *server)
 
 static void take_drop(struct server *server, bool sink)
 {
-    struct handle *handle = find_handle(server, server->request.header.handle, sink);
+    struct handle *handle = find_handle(server, server->request.message.header.handle, sink);
     if (handle != NULL)
         drop_handle(handle);
 }
@@ -216,7 +228,7 @@ static void take_drop(struct server *server, bool sink)
 
 static enum keel_status answer_one(struct server *server)
 {
-    const struct keel_wire_header *request = &server->request.header;
+    const struct keel_wire_header *request = &server->request.message.header;
     if (strncmp(request->run, server->tier->run, sizeof request->run) != 0)
         return keel_fail(KEEL_MISMATCH, "%s: is of run %s, run %.63s was asked for", server->tier->name,
                          server->tier->run, request->run);
@@ -243,18 +255,18 @@ static enum keel_status answer_one(struct server *server)
 /* A detail longer than is kept anyway is cut. */
 static void tell_failure(struct server *server, enum keel_status status)
 {
-    struct keel_wire_header *answer = &server->answer.header;
+    struct keel_wire_header *answer = &server->answer.message.header;
     size_t bytes = strnlen(keel_detail(), KEEL_DETAIL_BYTES);
     answer->status = status;
     answer->payload_bytes = (uint32_t)bytes;
-    memcpy(server->answer.payload, keel_detail(), bytes);
+    memcpy(server->answer.message.payload, keel_detail(), bytes);
 }
 
 static enum keel_status serve_one(struct server *server)
 {
-    const struct keel_wire_header *request = &server->request.header;
-    KEEL_TRY(
-        keel_wire_receive(server->link, &server->request, keel_deadline_after_ns(server->idle_timeout_ns)));
+    const struct keel_wire_header *request = &server->request.message.header;
+    KEEL_TRY(keel_wire_receive(server->link, &server->request.message,
+                               keel_deadline_after_ns(server->idle_timeout_ns)));
     if (request->op == KEEL_WIRE_WRITE) {
         take_write(server);
         return KEEL_OK;
@@ -263,18 +275,21 @@ static enum keel_status serve_one(struct server *server)
         take_drop(server, request->op == KEEL_WIRE_ABORT);
         return KEEL_OK;
     }
-    keel_wire_begin(&server->answer, request->op | KEEL_WIRE_ANSWER, request->serial, server->tier->run);
+    keel_wire_begin(&server->answer.message, request->op | KEEL_WIRE_ANSWER, request->serial,
+                    server->tier->run);
     enum keel_status status = answer_one(server);
     if (status != KEEL_OK)
         tell_failure(server, status);
-    return keel_wire_send(server->link, &server->answer, keel_deadline_after_ns(server->idle_timeout_ns));
+    return keel_wire_send(server->link, &server->answer.message,
+                          keel_deadline_after_ns(server->idle_timeout_ns));
 }
 
 enum keel_status keel_tier_serve(struct keel_tier *tier, const struct keel_tier_link *link,
                                  uint64_t idle_timeout_ns)
 {
     struct server *server;
-    KEEL_TRY(keel_alloc(1, sizeof *server, &server));
+    KEEL_TRY(keel_alloc_aligned(KEEL_PAGE_BYTES, sizeof *server, &server));
+    memset(server, 0, sizeof *server);
     server->tier = tier;
     server->link = link;
     server->idle_timeout_ns = idle_timeout_ns;

@@ -92,9 +92,9 @@ static enum keel_status check_stored(struct keel_tier_source *source, const stru
 
 /* A shard that is looked through, from its begin to its end: parts follow each other without a gap. */
 struct look {
-    struct keel_digest_stream digest; /* of what has been seen */
+    uint8_t buffer[KEEL_FORMAT_CHUNK_BYTES + 2 * KEEL_FORMAT_BLOCK_BYTES]; /* begins with a page */
+    struct keel_digest_stream digest;                                      /* of what has been seen */
     bool wanted;
-    uint8_t buffer[KEEL_FORMAT_CHUNK_BYTES + 2 * KEEL_FORMAT_BLOCK_BYTES];
 };
 
 static void note_bytes(struct look *look, const void *data, size_t bytes)

@@ -410,6 +410,13 @@ enum keel_status keel_event_wait(struct keel_event *event, uint64_t deadline_ns)
     return waited(queue, sequence, began_ns, queue->device->ops->event_wait(event, deadline_ns));
 }
 
+enum keel_status keel_event_look(struct keel_event *event, uint64_t until_ns)
+{
+    struct keel_queue *queue = event->queue;
+    const uint64_t sequence = atomic_load_explicit(&event->sequence, memory_order_relaxed);
+    return waited(queue, sequence, 0, queue->device->ops->event_wait(event, until_ns));
+}
+
 bool keel_event_done(struct keel_event *event)
 {
     struct keel_queue *queue = event->queue;

@@ -472,8 +472,10 @@ enum keel_status keel_command_write_file(const char *path, const void *data, siz
 enum keel_status keel_command_may_write(const char *path)
 {
     char inside[KEEL_PATH_BYTES];
+    if (path[0] == '\0')
+        return keel_fail(KEEL_INVALID, "a file is to be written whose name is empty; name one");
     KEEL_TRY(keel_path_join(inside, path, "."));
-    if (path[0] != '\0' && keel_path_exists(inside))
+    if (keel_path_exists(inside))
         return keel_fail(KEEL_INVALID, "%s: is a directory; name a file", path);
     if (is_special(path))
         return KEEL_OK;

@@ -157,6 +157,10 @@ static enum keel_status spawn(char *const argv[], const int *keep_fds, uint32_t 
     close(report[1]);
     int exec_error = pid > 0 ? read_report(report[0]) : 0;
     close(report[0]);
+    if (pid < 0 && fork_error == EAGAIN) /* of the user, of the container (pids.max), or of the machine */
+        return keel_fail(KEEL_EXHAUSTED,
+                         "%s: cannot be started: no further process is allowed; raise the limit (ulimit -u)",
+                         argv[0]);
     if (pid < 0)
         return keel_fail_errno(fork_error, "%s: cannot be started", argv[0]);
     if (exec_error != 0) {
@@ -358,16 +362,27 @@ static bool is_ignored(int signal_number)
     return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-static void take_interrupts(void)
+static void take_interrupt(int signal_number)
 {
-    static const int interrupts[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
     action.sa_flags = SA_RESTART;
+    sigaction(signal_number, &action, NULL);
+}
+
+static void take_interrupts(void)
+{
+    static const int interrupts[] = {SIGINT, SIGTERM, SIGHUP};
     for (size_t i = 0; i < sizeof interrupts / sizeof interrupts[0]; i++)
         if (!is_ignored(interrupts[i]))
-            sigaction(interrupts[i], &action, NULL);
+            take_interrupt(interrupts[i]);
+}
+
+void keel_process_heed_interrupts(void)
+{
+    take_interrupt(SIGINT);
+    take_interrupt(SIGTERM);
 }
 
 void keel_process_begin(void)

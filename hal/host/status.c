@@ -85,6 +85,9 @@ static enum keel_status status_of_errno(int error_number)
         return KEEL_INTERRUPTED;
     case ENAMETOOLONG:
         return KEEL_LIMIT;
+    case EMFILE:
+    case ENFILE:
+        return KEEL_EXHAUSTED;
     default:
         return KEEL_IO;
     }

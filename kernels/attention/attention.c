@@ -1,5 +1,5 @@
 /* attention.c - attention and its gradient: checks, and descriptors to launches. The
- * arithmetic is in attention.cl. */
+ * arithmetic is in attention.cl; products of a class have launches of their own (attention_class.c). */
 #include "attention_internal.h"
 #include "kernels_internal.h"
 
@@ -123,7 +123,12 @@ static bool has_room(const struct keel_attention *op)
 }
 static bool packed(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
-    return !many_items(kernels) && has_room(op);
+    return !many_items(kernels) && has_room(op) && !keel_attention_in_class(kernels, op);
+}
+
+bool keel_attention_in_class(const struct keel_kernels *kernels, const struct keel_attention *op)
+{
+    return op->of_class && keel_planes_digits(kernels) > 0;
 }
 
 static enum keel_status check_forward(const struct keel_kernels *kernels, const struct keel_attention *op)
@@ -139,7 +144,7 @@ static enum keel_status check_forward(const struct keel_kernels *kernels, const 
         {"key_segments", op->key_segments, KEEL_BYTES(op->batch, key_count(op), sizeof(int32_t)),
          KEEL_OPTIONAL},
         {"workspace", op->workspace, keel_attention_workspace_bytes(kernels, op),
-         KEEL_WRITTEN | (has_room(op) ? 0 : KEEL_OPTIONAL)});
+         KEEL_WRITTEN | (keel_attention_workspace_bytes(kernels, op) > 0 ? 0 : KEEL_OPTIONAL)});
 }
 
 /* Groups for `blocks` blocks of queries or keys of each head. */
@@ -184,9 +189,8 @@ static void set_operands(const struct keel_attention *op, struct keel_arg args[O
 }
 
 /* The scalars that they end with. */
-enum { SCALAR_COUNT = 18 };
-static void set_scalars(const struct keel_kernels *kernels, const struct keel_attention *op,
-                        struct keel_arg args[SCALAR_COUNT])
+void keel_attention_scalars(const struct keel_kernels *kernels, const struct keel_attention *op,
+                            struct keel_arg args[KEEL_ATTENTION_SCALARS])
 {
     struct keel_random_slice slice = {.row = 1};
     if (op->dropout_rate > 0.0F)
@@ -213,8 +217,7 @@ static void set_scalars(const struct keel_kernels *kernels, const struct keel_at
 
 uint64_t keel_attention_workspace_bytes(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
-    (void)kernels;
-    return has_room(op) ? KEEL_BYTES(2, keys_bytes(op)) : 0;
+    return has_room(op) && !keel_attention_in_class(kernels, op) ? KEEL_BYTES(2, keys_bytes(op)) : 0;
 }
 
 /* Parts of rows that are to lie together in the workspace: `count` from part `skip` on of rows of `parts`,
@@ -253,15 +256,18 @@ enum keel_status keel_op_attention(struct keel_kernels *kernels, const struct ke
                                    struct keel_launch_list *list)
 {
     KEEL_TRY(check_forward(kernels, op));
+    KEEL_TRY(keel_attention_check_parts(kernels, op, false));
+    if (keel_attention_in_class(kernels, op))
+        return keel_attention_class_append(kernels, op, list);
     if (packed(kernels, op))
         KEEL_TRY(pack_keys(kernels, op, 0, list));
     enum { OWN = 3 };
-    struct keel_arg args[OPERAND_COUNT + OWN + SCALAR_COUNT];
+    struct keel_arg args[OPERAND_COUNT + OWN + KEEL_ATTENTION_SCALARS];
     set_operands(op, args);
     args[OPERAND_COUNT] = keel_arg_buffer(packed(kernels, op) ? op->workspace : op->qkv);
     args[OPERAND_COUNT + 1] = keel_arg_buffer(op->out);
     args[OPERAND_COUNT + 2] = keel_arg_buffer(op->stats);
-    set_scalars(kernels, op, args + OPERAND_COUNT + OWN);
+    keel_attention_scalars(kernels, op, args + OPERAND_COUNT + OWN);
     const struct keel_range range = block_range(kernels, op, op->tokens);
     return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention", &range, args,
                                KEEL_ARG_COUNT(args));
@@ -281,8 +287,8 @@ static uint64_t rows_at(const struct keel_kernels *kernels, const struct keel_at
 uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *kernels,
                                              const struct keel_attention_grad *op)
 {
-    (void)kernels;
-    return keel_plus(has_room(&op->forward) ? packs_bytes(&op->forward) : 0, rows_bytes(&op->forward));
+    const bool packs = has_room(&op->forward) && !keel_attention_in_class(kernels, &op->forward);
+    return keel_plus(packs ? packs_bytes(&op->forward) : 0, rows_bytes(&op->forward));
 }
 
 static enum keel_status launch_rows(struct keel_kernels *kernels, const struct keel_attention_grad *op,
@@ -329,16 +335,16 @@ static enum keel_status launch_grad(struct keel_kernels *kernels, const struct k
 {
     const struct keel_attention *forward = &op->forward;
     enum { OWN = 5, SCALARS = OPERAND_COUNT + OWN };
-    struct keel_arg args[SCALARS + SCALAR_COUNT + 2];
+    struct keel_arg args[SCALARS + KEEL_ATTENTION_SCALARS + 2];
     set_operands(forward, args);
     args[OPERAND_COUNT] = keel_arg_buffer(forward->stats);
     args[OPERAND_COUNT + 1] = keel_arg_buffer(op->dout);
     args[OPERAND_COUNT + 2] = keel_arg_buffer(forward->workspace);
     args[OPERAND_COUNT + 3] = keel_arg_buffer(op->dqkv);
     args[OPERAND_COUNT + 4] = keel_arg_buffer(forward->kv != NULL ? op->dkv : op->dqkv);
-    set_scalars(kernels, forward, args + SCALARS);
-    args[SCALARS + SCALAR_COUNT] = keel_arg_u64(rows_at(kernels, forward));
-    args[SCALARS + SCALAR_COUNT + 1] = keel_arg_u32(want);
+    keel_attention_scalars(kernels, forward, args + SCALARS);
+    args[SCALARS + KEEL_ATTENTION_SCALARS] = keel_arg_u64(rows_at(kernels, forward));
+    args[SCALARS + KEEL_ATTENTION_SCALARS + 1] = keel_arg_u32(want);
     const uint32_t tokens = forward->tokens, keys = key_count(forward);
     struct keel_range range = block_range(kernels, forward, want == WANT_KEYS ? keys : tokens);
     if (many_items(kernels))
@@ -365,7 +371,10 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const stru
         {"dkv", op->dkv, KEEL_BYTES(2, keys_bytes(forward)),
          KEEL_WRITTEN | (forward->kv != NULL ? 0 : KEEL_OPTIONAL)},
         {"workspace", forward->workspace, keel_attention_grad_workspace_bytes(kernels, op), KEEL_WRITTEN}));
+    KEEL_TRY(keel_attention_check_parts(kernels, forward, true));
     KEEL_TRY(launch_rows(kernels, op, list));
+    if (keel_attention_in_class(kernels, forward))
+        return keel_attention_class_append_grad(kernels, op, list);
     if (packed(kernels, forward))
         KEEL_TRY(launch_packs(kernels, op, list));
     if (many_items(kernels) || heads_suffice(kernels, forward))

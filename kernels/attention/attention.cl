@@ -91,17 +91,6 @@ static int16 mask_segments(const struct mask *mask, __global const int *segments
     return vload16(0, lanes);
 }
 
-/* Which of sixteen probabilities are kept: all ones, else 0. Not called without dropout. */
-static int16 drop_kept(const struct drop *drop, ulong16 element)
-{
-    uint16 c[4] = {convert_uint16(element >> 2), (uint16)(drop->stream), (uint16)(drop->microbatch),
-                   (uint16)(drop->step)};
-    canon_philox(c, drop->seed_lo, drop->seed_hi);
-    const uint16 word = convert_uint16(element) & 3u;
-    const uint16 pair0 = word == 0u ? c[0] : c[1], pair1 = word == 2u ? c[2] : c[3];
-    return canon_uniform(word < 2u ? pair0 : pair1) >= drop->rate;
-}
-
 static float16 drop_apply(const struct drop *drop, int16 kept, float16 x)
 {
     return drop->rate == 0.0f ? x : kept ? x * drop->keep_scale : (float16)(0.0f);

@@ -111,13 +111,6 @@ CANON_INLINE void put_rows(const struct sums *s, float factor, __global float *y
         y[(first + 4 * TY + r) * step + column + 4 * TX + c] = canon_plus_zero(s->v[r][c] * factor);
 }
 
-static bool drop_keeps(const struct drop *drop, ulong element)
-{
-    uint c[4] = {(uint)(element >> 2), drop->stream, drop->microbatch, drop->step};
-    canon_philox(c, drop->seed_lo, drop->seed_hi);
-    const uint word = (uint)element & 3u;
-    return canon_uniform(word == 0u ? c[0] : word == 1u ? c[1] : word == 2u ? c[2] : c[3]) >= drop->rate;
-}
 static float drop_of(const struct drop *drop, ulong element, float x)
 {
     return drop->rate == 0.0f ? x : drop_keeps(drop, element) ? x * drop->keep_scale : 0.0f;

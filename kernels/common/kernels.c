@@ -44,9 +44,23 @@ const struct keel_device_info *keel_kernels_info(const struct keel_kernels *kern
     return &kernels->info;
 }
 
+uint32_t keel_planes_class_digits(enum keel_class numerics)
+{
+    static const uint32_t digits[KEEL_CLASSES] = {
+        [KEEL_EXACT8X2] = 2, [KEEL_EXACT8X3] = 3, [KEEL_CLASS_BF16] = 1};
+    return digits[numerics];
+}
+
+uint32_t keel_planes_digits(const struct keel_kernels *kernels)
+{
+    return keel_planes_class_digits(kernels->numerics);
+}
+
 uint32_t keel_kernels_part_count(const struct keel_kernels *kernels)
 {
-    return KEEL_MODULE_CANONICAL_COUNT + (kernels->numerics != KEEL_CANONICAL);
+    const uint32_t own = keel_planes_digits(kernels) > 0 ? KEEL_MODULE_COUNT - KEEL_MODULE_planes
+                                                         : kernels->numerics == KEEL_NATIVE;
+    return KEEL_MODULE_CANONICAL_COUNT + own;
 }
 
 enum keel_module_id keel_kernels_part_module(const struct keel_kernels *kernels, uint32_t index)
@@ -54,7 +68,9 @@ enum keel_module_id keel_kernels_part_module(const struct keel_kernels *kernels,
     KEEL_ASSERT(index < keel_kernels_part_count(kernels));
     if (index < KEEL_MODULE_CANONICAL_COUNT)
         return (enum keel_module_id)index;
-    return kernels->numerics == KEEL_NATIVE ? KEEL_MODULE_winograd : KEEL_MODULE_planes;
+    return kernels->numerics == KEEL_NATIVE
+               ? KEEL_MODULE_winograd
+               : (enum keel_module_id)(index - KEEL_MODULE_CANONICAL_COUNT + KEEL_MODULE_planes);
 }
 
 struct keel_kernels_part keel_kernels_part(const struct keel_kernels *kernels, uint32_t index)

@@ -39,7 +39,7 @@
 /* Those that only native kernels have: their results are not canonical. */
 #define KEEL_NATIVE_MODULE_TABLE(X) X(winograd)
 /* Those of the exact classes and of bf16 alone. */
-#define KEEL_PLANES_MODULE_TABLE(X) X(planes)
+#define KEEL_PLANES_MODULE_TABLE(X) X(planes) X(attention_class)
 
 enum keel_module_id {
 #define KEEL_MODULE_ENUM(name) KEEL_MODULE_##name,
@@ -106,6 +106,10 @@ void keel_tunables_build_options(const struct keel_device_info *info, enum keel_
 struct keel_planes_way {
     uint32_t items, dot;
 };
+/* Digits of a product of a class, or of these kernels, whose `planes` are given: 1, it is of bf16; 0,
+ * canonical. */
+uint32_t keel_planes_class_digits(enum keel_class numerics);
+uint32_t keel_planes_digits(const struct keel_kernels *kernels);
 struct keel_planes_way keel_planes_way(const struct keel_device_info *info, enum keel_class numerics,
                                        const uint32_t values[KEEL_TUNABLE_COUNT]);
 
@@ -125,6 +129,7 @@ struct keel_kernels {
     struct keel_device *device;   /* borrowed */
     struct keel_device_info info; /* of the device that they are for */
     enum keel_class numerics;
+    bool chosen; /* tunables are not all the defaults, and are those of the open device */
     struct keel_planes_way planes;
     uint64_t provider_digest;     /* of CLBlast's parameters; 0: none were given */
     struct keel_clblast *clblast; /* NULL: products are our own */

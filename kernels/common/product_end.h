@@ -16,6 +16,7 @@ enum {
     GEMM_CHAIN = 64,
     GEMM_RESIDUAL = 128,
     GEMM_OVER_K = 16384,
+    GEMM_FRESH = 32768, /* with ACCUMULATE: C counts as +0 */
     GEMM_A_TYPE_AT = 8, /* two bits each: enum keel_dtype */
     GEMM_B_TYPE_AT = 10,
     GEMM_C_TYPE_AT = 12,
@@ -50,7 +51,7 @@ static inline void product_finish(const struct product_end *to, uint64_t at, uin
     if (to->flags & GEMM_BIAS)
         s = s + to->bias[j];
     if (to->flags & GEMM_ACCUMULATE)
-        s = product_get(to->c, at, to->type) + s;
+        s = (to->flags & GEMM_FRESH ? 0.0F : product_get(to->c, at, to->type)) + s;
     if (to->flags & GEMM_RESIDUAL)
         s = product_get(to->pre, at, to->type) + s;
     if (to->flags & GEMM_PRE) {

@@ -129,8 +129,8 @@ bool keel_clblast_takes(const struct keel_clblast *clblast, const struct keel_ge
     const bool floats = op->a_type == KEEL_F32 && op->b_type == KEEL_F32 && op->c_type == KEEL_F32;
     const bool ends = op->bias != NULL || op->residual != NULL || op->pre != NULL;
     const bool dense = op->ldc == op->n && (op->batch == 1 || op->stride_c == (uint64_t)op->m * op->n);
-    if (clblast == NULL || !floats || op->checksums != NULL || op->k_slices.count > 0 || (ends && !dense) ||
-        !all_countable(op))
+    if (clblast == NULL || !floats || op->checksums != NULL || op->k_slices.count > 0 ||
+        ((ends || op->fresh) && !dense) || !all_countable(op))
         return false;
     /* What waits for GELU lies in `pre`, and C's old values do not; a residual takes their place. */
     return !(op->pre != NULL && (op->accumulate || op->chain)) && !(op->residual != NULL && op->chain);
@@ -141,6 +141,8 @@ enum keel_status keel_clblast_append(const struct keel_clblast *clblast, struct 
 {
     const uint64_t rows = (uint64_t)op->m * op->batch, count = rows * op->n;
     struct keel_buffer *sum = op->pre != NULL ? op->pre : op->c;
+    if (op->fresh) /* its beta of 0 would leave a sum of -0 as it is */
+        KEEL_TRY(keel_op_fill(kernels, &(struct keel_fill){.count = count, .y = op->c}, list));
     /* Before the product, since C may be the residual by another slice. */
     if (op->residual != NULL && op->residual != op->c)
         KEEL_TRY(

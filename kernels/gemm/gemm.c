@@ -159,6 +159,10 @@ static enum keel_status check_shape(const struct keel_gemm *op)
     if (op->chain && op->k_slices.count > 0)
         return keel_fail(KEEL_INVALID, "gemm: %u x %u x %u: a chain over pieces of k has no slices of k",
                          op->m, op->n, op->k);
+    if (op->fresh && !op->accumulate)
+        return keel_fail(KEEL_INVALID,
+                         "gemm: %u x %u x %u: fresh says of accumulate that C counts as zero: set both",
+                         op->m, op->n, op->k);
     if (op->residual != NULL && (op->pre != NULL || op->accumulate))
         return keel_fail(KEEL_INVALID, "gemm: %u x %u x %u: a residual goes with neither pre nor accumulate",
                          op->m, op->n, op->k);
@@ -219,11 +223,11 @@ static enum keel_status check_operands(const char *name, const struct keel_gemm 
 static uint32_t flags_of(const struct keel_gemm *op)
 {
     return (op->transpose_a ? GEMM_TRANSPOSE_A : 0U) | (op->transpose_b ? GEMM_TRANSPOSE_B : 0U) |
-           (op->accumulate ? GEMM_ACCUMULATE : 0U) | (op->bias != NULL ? GEMM_BIAS : 0U) |
-           (op->pre != NULL ? GEMM_PRE : 0U) | (op->checksums != NULL ? GEMM_CHECKSUM : 0U) |
-           (op->chain ? GEMM_CHAIN : 0U) | (op->residual != NULL ? GEMM_RESIDUAL : 0U) |
-           (uint32_t)op->a_type << GEMM_A_TYPE_AT | (uint32_t)op->b_type << GEMM_B_TYPE_AT |
-           (uint32_t)op->c_type << GEMM_C_TYPE_AT;
+           (op->accumulate ? GEMM_ACCUMULATE : 0U) | (op->fresh ? GEMM_FRESH : 0U) |
+           (op->bias != NULL ? GEMM_BIAS : 0U) | (op->pre != NULL ? GEMM_PRE : 0U) |
+           (op->checksums != NULL ? GEMM_CHECKSUM : 0U) | (op->chain ? GEMM_CHAIN : 0U) |
+           (op->residual != NULL ? GEMM_RESIDUAL : 0U) | (uint32_t)op->a_type << GEMM_A_TYPE_AT |
+           (uint32_t)op->b_type << GEMM_B_TYPE_AT | (uint32_t)op->c_type << GEMM_C_TYPE_AT;
 }
 
 /* Many work-items add to a tile's checksum; one work-item makes it. */
@@ -285,13 +289,13 @@ enum keel_status keel_op_gemm_grouped(struct keel_kernels *kernels, const struct
 {
     struct keel_gemm one = op->product; /* as large as a group is, where all are alike */
     KEEL_TRY(check_shape(&op->product));
-    if (op->groups == 0 || op->product.batch != 1 || op->product.checksums != NULL ||
+    if (op->groups == 0 || op->product.batch != 1 || op->product.checksums != NULL || op->product.fresh ||
         op->product.k_slices.count > 0 ||
         (op->over_k && (!op->product.transpose_a || op->product.transpose_b)))
         return keel_fail(
             KEEL_INVALID,
             "gemm_grouped: %u groups of %u x %u x %u, batch %u: wants groups, batch 1, no checksums, "
-            "no slices, and rows of A and B as stored where k is cut",
+            "nothing fresh, no slices, and rows of A and B as stored where k is cut",
             op->groups, one.m, one.n, one.k, one.batch);
     KEEL_TRY(check_operands("gemm_grouped", &op->product, 0, op->groups, op->over_k, op->offsets));
     one.batch = op->groups;

@@ -2,7 +2,7 @@
  *
  *     s = fma(a_0, b_0, 0); s = fma(a_i, b_i, s), i ascending to k - 1; with CHAIN begun at C, not 0
  *     s = s + bias[n]          (BIAS)
- *     s = C + s                (ACCUMULATE)
+ *     s = C + s                (ACCUMULATE; FRESH: 0 + s)
  *     s = residual + s         (RESIDUAL: `pre` is the residual)
  *     pre = s; s = gelu(pre)   (PRE)
  *     C = s

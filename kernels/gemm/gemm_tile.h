@@ -14,7 +14,7 @@
 
 enum { TILE_ROWS = 8, TILE_COLUMNS = 48 };
 /* What tile_finish does with the sums, in `flags`. */
-enum { ACCUMULATE = 4, BIAS = 8, PRE = 16, RESIDUAL = 128 };
+enum { ACCUMULATE = 4, BIAS = 8, PRE = 16, RESIDUAL = 128, FRESH = 32768 };
 /* Whether strips of so many columns go by vectors; else they go as those of fewer than 48 do. */
 #define WHOLE(columns) (KEEL_BY_LANE < 2 && (columns) == TILE_COLUMNS)
 
@@ -349,7 +349,7 @@ CANON_INLINE uint16 finish_16(__local const float *sums, const struct tile_end *
     if (to->flags & BIAS)
         s = s + vload16(0, to->bias + j);
     if (to->flags & ACCUMULATE)
-        s = canon_get_x16(to->c, at, to->type) + s;
+        s = to->flags & FRESH ? canon_plus_zero(s) : canon_get_x16(to->c, at, to->type) + s;
     if (to->flags & RESIDUAL)
         s = canon_get_x16(to->pre, at, to->type) + s;
     if (to->flags & PRE) {
@@ -364,7 +364,7 @@ static inline uint finish_1(float s, const struct tile_end *to, ulong at, uint j
     if (to->flags & BIAS)
         s = s + to->bias[j];
     if (to->flags & ACCUMULATE)
-        s = canon_get(to->c, at, to->type) + s;
+        s = to->flags & FRESH ? canon_plus_zero(s) : canon_get(to->c, at, to->type) + s;
     if (to->flags & RESIDUAL)
         s = canon_get(to->pre, at, to->type) + s;
     if (to->flags & PRE) {
@@ -378,16 +378,17 @@ static inline uint finish_1(float s, const struct tile_end *to, ulong at, uint j
 CANON_INLINE uint tile_finish(__local const float *sums, uint rows, uint columns, const struct tile_end *to,
                               ulong at)
 {
-    if (WHOLE(columns)) {
-        uint16 h[3] = {(uint16)(0), (uint16)(0), (uint16)(0)};
-        for (uint r = 0; r < rows; r++, at += to->ldc)
-            for (uint v = 0; v < 3; v++)
-                h[v] = rotate(h[v], (uint16)(CHECKSUM_TURN)) +
-                       finish_16(sums + r * TILE_COLUMNS + 16 * v, to, at + 16 * v, 16 * v);
-        return checksum_fold(h[0], h[1], h[2]);
-    }
+    const uint vectors = KEEL_BY_LANE < 2 ? columns / 16 : 0;
     uint sum = 0;
-    for (uint j = 0; j < columns; j++) {
+    if (vectors > 0) {
+        uint16 h[3] = {(uint16)(0), (uint16)(0), (uint16)(0)};
+        for (uint r = 0; r < rows; r++)
+            _Pragma("unroll") for (uint v = 0; v < 3; v++) if (v < vectors) h[v] =
+                rotate(h[v], (uint16)(CHECKSUM_TURN)) +
+                finish_16(sums + r * TILE_COLUMNS + 16 * v, to, at + (ulong)r * to->ldc + 16 * v, 16 * v);
+        sum = checksum_fold(h[0], h[1], h[2]);
+    }
+    for (uint j = 16 * vectors; j < columns; j++) {
         uint h = 0;
         for (uint r = 0; r < rows; r++)
             h = rotate(h, (uint)CHECKSUM_TURN) +

@@ -4,7 +4,10 @@
 
 #include <string.h>
 
-enum { WORD_BITS = 32, BLOCK_MAX = 16, TURN_DEPTH = 64 };
+enum { WORD_BITS = 32, BLOCK_MAX = 16 };
+/* Of k, to a work-item that turns rows: a stretch; where lanes are many, one, so that neighbours read
+ * neighbours. */
+enum { TURN_DEPTH = 64, TURN_DEPTH_LANES = 1 };
 
 /* Integers to a word. */
 static uint32_t step_of(uint32_t bits)
@@ -103,15 +106,16 @@ enum keel_status keel_op_gemm_quantised(struct keel_kernels *kernels, const stru
 {
     KEEL_TRY(check(op));
     const uint32_t block = block_of(op->m), blocks = divide_up(op->m, block);
-    struct keel_range turn = keel_kernels_range(kernels, divide_up(op->k, TURN_DEPTH));
+    const uint32_t depth = keel_kernels_share_rows(kernels) ? TURN_DEPTH_LANES : TURN_DEPTH;
+    struct keel_range turn = keel_kernels_range(kernels, divide_up(op->k, depth));
     struct keel_range range = keel_kernels_range(kernels, divide_up(op->n, columns_of_item(kernels, block)));
     struct keel_buffer *a = block > 1 ? op->workspace : op->a;
     turn.global[1] = range.global[1] = blocks;
     if (block > 1)
-        KEEL_TRY(keel_kernels_launch(kernels, list, KEEL_MODULE_quantised, "keel_quantised_turn", &turn,
-                                     KEEL_ARGS(keel_arg_buffer(op->a), keel_arg_buffer(a),
-                                               keel_arg_u32(op->m), keel_arg_u32(op->k), keel_arg_u32(block),
-                                               keel_arg_u32(TURN_DEPTH))));
+        KEEL_TRY(
+            keel_kernels_launch(kernels, list, KEEL_MODULE_quantised, "keel_quantised_turn", &turn,
+                                KEEL_ARGS(keel_arg_buffer(op->a), keel_arg_buffer(a), keel_arg_u32(op->m),
+                                          keel_arg_u32(op->k), keel_arg_u32(block), keel_arg_u32(depth))));
     return keel_kernels_launch(
         kernels, list, KEEL_MODULE_quantised, "keel_gemm_quantised", &range,
         KEEL_ARGS(

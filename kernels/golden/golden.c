@@ -4,6 +4,7 @@
 #include "golden_internal.h"
 
 #include <inttypes.h>
+#include <keel/bits.h>
 #include <keel/health.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,14 +25,6 @@ static uint32_t next_word(struct golden_run *run)
     run->random += UINT64_C(0x9e3779b97f4a7c15);
     return (uint32_t)(mix(run->random) >> 32);
 }
-
-static uint64_t hash_bytes(uint64_t hash, const uint8_t *data, uint64_t bytes)
-{
-    for (uint64_t i = 0; i < bytes; i++)
-        hash = (hash ^ data[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
 
 /* What lies at byte `at` of operand `operand`, where that is a guard: neighbours differ, so that what is
  * copied from guard to guard shows as well. */
@@ -224,11 +217,11 @@ static enum keel_status execute(const struct golden_run *run, struct keel_queue 
 
 static uint64_t hash_written(const struct golden_run *run)
 {
-    uint64_t hash = hash_start;
+    uint64_t hash = KEEL_FNV1A_BEGIN;
     for (uint32_t i = 0; i < run->operand_count; i++) {
         const struct golden_operand *operand = &run->operands[i];
         if (operand->role == GOLDEN_OUTPUT || operand->role == GOLDEN_UPDATED)
-            hash = hash_bytes(hash, operand->back + run->guard_bytes, operand->bytes);
+            hash = keel_fnv1a(hash, operand->back + run->guard_bytes, keel_size(operand->bytes));
     }
     return hash;
 }
@@ -309,7 +302,7 @@ static const struct golden_case *find_case(enum keel_class numerics, uint32_t in
 enum keel_status golden_build(struct golden_run *run, uint32_t index)
 {
     const struct golden_case *golden = find_case(run->numerics, index);
-    run->random = hash_bytes(hash_start, (const uint8_t *)golden->name, strlen(golden->name));
+    run->random = keel_fnv1a(KEEL_FNV1A_BEGIN, golden->name, strlen(golden->name));
     enum keel_status status = golden->build(run, golden->shape);
     return run->status != KEEL_OK ? run->status : status;
 }

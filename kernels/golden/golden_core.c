@@ -642,6 +642,7 @@ static const struct golden_case cases[] = {
     GOLDEN_CASE(loss, loss, "mse-1", 0xd4b3d1814bf370e2, 1, KEEL_LOSS_MSE, 1),
     GOLDEN_CASE(loss, loss, "mse-67", 0x9129a0781c91b154, 67, KEEL_LOSS_MSE, 0),
     GOLDEN_CASE(loss, loss, "mse-4115", 0x5ae7f2a520f7f56b, 4115, KEEL_LOSS_MSE, 1),
+    GOLDEN_CASE(loss, loss, "product-67", 0x063507367f8142c0, 67, KEEL_LOSS_PRODUCT, 1),
 };
 const struct golden_family golden_core = {cases, sizeof cases / sizeof cases[0], KEEL_CANONICAL};
 

@@ -13,7 +13,7 @@
 
 #include <keel/golden.h>
 
-enum { GOLDEN_OPERANDS_MAX = 12, GOLDEN_SHAPE_MAX = 8 };
+enum { GOLDEN_OPERANDS_MAX = 20, GOLDEN_SHAPE_MAX = 8 };
 
 enum golden_role {
     GOLDEN_INPUT,   /* filled, must stay as it is */
@@ -53,7 +53,12 @@ struct golden_case {
 /* The cases of one family of operations: a table of its own beside the builders, in golden_NAME.c. To add
  * one: a line here. Cases are numbered through all families in this order. */
 #define GOLDEN_FAMILIES(X)                                                                                   \
-    X(core) X(tensor) X(attention) X(table) X(image) X(optimizer) X(exact8x2) X(exact8x3) X(bf16)
+    X(core)                                                                                                  \
+    X(tensor)                                                                                                \
+    X(attention)                                                                                             \
+    X(table)                                                                                                 \
+    X(image)                                                                                                 \
+    X(optimizer) X(exact8x2) X(exact8x3) X(bf16) X(attention_exact8x2) X(attention_exact8x3) X(attention_bf16)
 struct golden_family {
     const struct golden_case *cases;
     uint32_t count;

@@ -18,7 +18,7 @@
         return TO_BF16((bits & 0x7fffffffu) < 0x00800000u ? bits & 0x80000000u : bits);                      \
     }                                                                                                        \
     /* A sum, as a chain begins with it. */                                                                  \
-    static inline REAL bf16_begin##SUFFIX(REAL sum)                                                          \
+    static inline __attribute__((unused)) REAL bf16_begin##SUFFIX(REAL sum)                                  \
     {                                                                                                        \
         const UINT bits = BITS(sum);                                                                         \
         return AS_REAL((bits & 0x7fffffffu) < 0x00800000u ? bits & 0x80000000u : bits);                      \

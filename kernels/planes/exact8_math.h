@@ -11,7 +11,8 @@
 
 enum {
     EXACT8_DIGITS_MAX = 3,
-    EXACT8_NOT_FINITE = 65536 /* exponent of a block with an infinity or a NaN */
+    EXACT8_NOT_FINITE = 65536, /* exponent of a block with an infinity or a NaN */
+    EXACT8_UNIT = 0x3f7e0000   /* the pattern of 127/128, which lines of a fixed exponent 0 are below */
 };
 
 /* ---- digits ---- */
@@ -23,6 +24,12 @@ static inline planes_int exact8_exponent(canon_word most)
     return most < 0x00800000u    ? 0
            : most >= 0x7f800000u ? EXACT8_NOT_FINITE
                                  : (planes_int)((most + 0x20000u) >> 23) - 126;
+}
+
+/* The same of lines whose exponent is fixed, or not. */
+static inline planes_int exact8_exponent_of(canon_word most, bool unit)
+{
+    return !unit ? exact8_exponent(most) : most < EXACT8_UNIT ? 0 : EXACT8_NOT_FINITE;
 }
 
 /* x * 2^(8 digits - 1 - e) to the nearest integer, halves away from zero, of the pattern of x; and the last
@@ -50,11 +57,11 @@ static inline planes_int exact8_exponent(canon_word most)
 /* Sums of pairs of digits i, j with i + j = level, for level 0 to digits - 1, to a float, from the last level
  * up; then times 2^e, where e is the sum of both exponents - 8 digits - 6. What is below 2^-126 is +0. */
 #define EXACT8_VALUE(REAL, UINT, INT, BITS, AS_UINT, AS_INT, AS_REAL, TO_REAL, FMA, SUFFIX)                  \
-    static inline REAL exact8_float##SUFFIX(INT s)                                                           \
+    static inline __attribute__((unused)) REAL exact8_float##SUFFIX(INT s)                                   \
     {                                                                                                        \
         return FMA(TO_REAL(s >> 12), (REAL)(4096.0f), TO_REAL(s & 4095));                                    \
     }                                                                                                        \
-    static inline REAL exact8_scale##SUFFIX(REAL r, INT e)                                                   \
+    static inline __attribute__((unused)) REAL exact8_scale##SUFFIX(REAL r, INT e)                           \
     {                                                                                                        \
         const UINT bits = BITS(r), sign = bits & 0x80000000u;                                                \
         const INT field = AS_INT((bits >> 23) & 255u), moved = field + e;                                    \

@@ -31,30 +31,30 @@ CANON_INLINE int16 dot_x16(int16 sum, uint16 b, uint a)
 #endif
 
 /* Sums of a block of k become values: they are added to the chains, of which they are the first with `first`.
- */
+ * Of the VECTORS of a tile the first `vectors` are there. */
 CANON_INLINE void strip_block(const struct strip *s, const struct planes_block *k, uint number, uint r0,
-                              bool first, const int *rows_of_digits, __local float *sums)
+                              bool first, const int *rows_of_digits, __local float *sums, const uint vectors)
 {
     __global const uint *a = s->a + (ulong)k->word * PLANES_LINES + r0;
     int16 acc[ROWS][VECTORS][LEVELS];
-    _Pragma("unroll") for (uint r = 0; r < ROWS; r++) _Pragma("unroll") for (uint v = 0; v < VECTORS; v++)
+    _Pragma("unroll") for (uint r = 0; r < ROWS; r++) _Pragma("unroll") for (uint v = 0; v < vectors; v++)
         _Pragma("unroll") for (uint l = 0; l < LEVELS; l++) acc[r][v][l] = (int16)(0);
     const uint words = planes_words(k->length, PER_WORD);
     ulong at = (ulong)k->word * PLANES_LINES;
     for (uint w = 0; w < words; w++, a += PLANES_LINES, at += PLANES_LINES) {
         uint16 b[VECTORS][DIGITS];
-        _Pragma("unroll") for (uint v = 0; v < VECTORS; v++)
+        _Pragma("unroll") for (uint v = 0; v < vectors; v++)
             _Pragma("unroll") for (uint d = 0; d < DIGITS; d++) b[v][d] =
                 vload16(0, s->b[v] + d * s->b_step + at) ^ BIAS_BYTES;
         _Pragma("unroll") for (uint r = 0; r < ROWS; r++) _Pragma("unroll") for (uint i = 0; i < DIGITS; i++)
         {
             const uint digits = a[i * s->a_step + r];
             _Pragma("unroll") for (uint j = 0; i + j < DIGITS; j++)
-                _Pragma("unroll") for (uint v = 0; v < VECTORS; v++) acc[r][v][i + j] =
+                _Pragma("unroll") for (uint v = 0; v < vectors; v++) acc[r][v][i + j] =
                     dot_x16(acc[r][v][i + j], b[v][j], digits);
         }
     }
-    _Pragma("unroll") for (uint v = 0; v < VECTORS; v++)
+    _Pragma("unroll") for (uint v = 0; v < vectors; v++)
     {
         const int16 eb = vload16(0, s->b_exponents[v] + (ulong)number * s->b_lines);
         _Pragma("unroll") for (uint r = 0; r < ROWS; r++)

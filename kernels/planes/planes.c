@@ -17,18 +17,6 @@ enum {
     UNITS_ROWS_3 = 64
 };
 
-uint32_t keel_planes_class_digits(enum keel_class numerics)
-{
-    static const uint32_t digits[KEEL_CLASSES] = {
-        [KEEL_EXACT8X2] = 2, [KEEL_EXACT8X3] = 3, [KEEL_CLASS_BF16] = 1};
-    return digits[numerics];
-}
-
-uint32_t keel_planes_digits(const struct keel_kernels *kernels)
-{
-    return keel_planes_class_digits(kernels->numerics);
-}
-
 struct keel_planes_way keel_planes_way(const struct keel_device_info *info, enum keel_class numerics,
                                        const uint32_t values[KEEL_TUNABLE_COUNT])
 {
@@ -84,7 +72,7 @@ struct operand {
     struct keel_buffer *x;
     uint32_t lines, row;
     uint64_t stride, exponents_at, digits_at;
-    bool down;
+    bool down, unit;
     enum keel_dtype type;
 };
 
@@ -96,7 +84,8 @@ static enum keel_status cut(struct keel_kernels *kernels, const struct keel_gemm
     const struct keel_range range = {
         .global = {keel_size(KEEL_BYTES(divide_up(of->lines, PLANES_LINES), items)), blocks, op->batch},
         .local = {items, 1, 1}};
-    const uint32_t flags = (of->down ? PLANES_DOWN : 0U) | (uint32_t)of->type << PLANES_TYPE_AT;
+    const uint32_t flags =
+        (of->down ? PLANES_DOWN : 0U) | (uint32_t)of->type << PLANES_TYPE_AT | (of->unit ? PLANES_UNIT : 0U);
     const struct planes_k k = k_of(op, keel_planes_digits(kernels));
     return keel_kernels_launch(
         kernels, list, KEEL_MODULE_planes, "keel_planes_cut", &range,
@@ -166,6 +155,7 @@ enum keel_status keel_planes_append(struct keel_kernels *kernels, const struct k
                               .exponents_at = l.b_exponents,
                               .digits_at = l.b_digits,
                               .down = op->transpose_b,
+                              .unit = op->b_unit,
                               .type = op->b_type};
     KEEL_ASSERT(digits > 0 && KEEL_BYTES(l.end, sizeof(uint32_t)) == keel_planes_bytes(op, digits));
     KEEL_TRY(cut(kernels, op, &a, blocks, words, list));

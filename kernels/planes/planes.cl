@@ -84,7 +84,7 @@ CANON_INLINE void group_multiply(PRODUCT_PARAMETERS, bool sliced, __local float 
             if (at < STAGE_ROWS)
                 arena[at * GROUP_COLUMNS + own_column(e)] = sums[e];
         }
-        barrier(CLK_LOCAL_MEM_FENCE);
+        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); /* C is stored by others than who read it */
         stage_end(PRODUCT_ARGUMENTS, first_row, arena);
     }
 }
@@ -118,7 +118,8 @@ __kernel GROUP_SIZE void keel_planes_cut(__global const void *x, __global uint *
     const struct cut_source s = {.x = x,
                                  .at = batch * stride + (down ? (ulong)line * row + b.first : (ulong)b.first * row + line),
                                  .row = row,
-                                 .type = flags >> PLANES_TYPE_AT,
+                                 .type = flags >> PLANES_TYPE_AT & PLANES_TYPE_MASK,
+                                 .unit = flags & PLANES_UNIT,
                                  .lines = min(lines - line, (uint)PLANES_LINES),
                                  .down = down};
     cut_lines(&s, b.length, (__global int *)planes + exponents_at + ((ulong)batch * blocks + number) * all + line,

@@ -8,7 +8,7 @@ struct cut_source {
     __global const void *x;
     ulong at;
     uint row, type, lines; /* of the 16, those that there are */
-    bool down;
+    bool down, unit;
 };
 
 CANON_INLINE uint cut_bits(const struct cut_source *s, uint line, uint p)
@@ -102,6 +102,8 @@ CANON_INLINE void cut_across(const struct cut_source *s, uint length, __global i
     int16 e = as_int16(((most + 0x20000u) >> 23) - 126u);
     e = most >= 0x7f800000u ? (int16)(EXACT8_NOT_FINITE) : e;
     e = most < 0x00800000u ? (int16)(0) : e;
+    if (s->unit)
+        e = most < EXACT8_UNIT ? (int16)(0) : (int16)(EXACT8_NOT_FINITE);
     vstore16(e, 0, exponents);
     const uint words = planes_words(length, PER_WORD);
     for (uint w = 0; w < words; w++, to += PLANES_LINES) {
@@ -138,7 +140,7 @@ CANON_INLINE void cut_line(const struct cut_source *s, uint line, uint length, _
         most = max(most, lanes[l]);
     for (; p < length; p++)
         most = max(most, cut_bits(s, line, p) & 0x7fffffffu);
-    const int e = exact8_exponent(most);
+    const int e = exact8_exponent_of(most, s->unit);
     *exponent = e;
     const uint words = planes_words(length, PER_WORD);
     uint w = 0;
@@ -181,7 +183,7 @@ CANON_INLINE void cut_lines(const struct cut_source *s, uint length, __global in
         own = max(own, cut_bits(s, line, p) & 0x7fffffffu);
     atomic_max(&most[line], own);
     barrier(CLK_LOCAL_MEM_FENCE);
-    const int e = exact8_exponent(most[line]);
+    const int e = exact8_exponent_of(most[line], s->unit);
     if (t == 0)
         exponents[line] = e;
     const uint words = planes_words(length, PER_WORD);

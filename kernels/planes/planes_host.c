@@ -18,6 +18,7 @@ struct source {
     const void *x;
     uint64_t at, line_step, k_step; /* elements */
     uint32_t type, lines;
+    bool unit;
 };
 
 static uint32_t bits_of(const struct source *s, uint32_t line, uint32_t p)
@@ -36,7 +37,7 @@ static int32_t cut_line(const struct source *s, uint32_t line, const struct plan
         const uint32_t a = bits_of(s, line, b->first + p) & 0x7fffffffU;
         most = a > most ? a : most;
     }
-    const int32_t e = exact8_exponent(most);
+    const int32_t e = exact8_exponent_of(most, s->unit);
     const uint32_t words = planes_words(b->length, planes_per_word(digits));
     for (uint32_t w = 0; w < words; w++, to += PLANES_LINES) {
         for (uint32_t d = 0; d < digits; d++)
@@ -74,8 +75,9 @@ static void host_planes_cut(KEEL_HOST_ARGUMENTS)
                                      .at = batch * u64_at(arguments, 5),
                                      .line_step = down ? row : 1,
                                      .k_step = down ? 1 : row,
-                                     .type = flags >> PLANES_TYPE_AT,
-                                     .lines = lines};
+                                     .type = flags >> PLANES_TYPE_AT & PLANES_TYPE_MASK,
+                                     .lines = lines,
+                                     .unit = flags & PLANES_UNIT};
             struct planes_block b = planes_first(&k);
             for (uint32_t number = 0; number < blocks; number++, planes_next(&k, &b)) {
                 const uint64_t block = (uint64_t)batch * blocks + number;

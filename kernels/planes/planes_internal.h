@@ -5,12 +5,8 @@
 #include "kernels_internal.h"
 
 /* Of flags of products, those of gemm_internal.h, whose ends they are; of keel_planes_cut, its own. */
-enum { PLANES_DOWN = 1 /* k by k in memory */, PLANES_TYPE_AT = 1 };
+enum { PLANES_DOWN = 1 /* k by k in memory */, PLANES_TYPE_AT = 1, PLANES_TYPE_MASK = 3, PLANES_UNIT = 8 };
 
-/* Digits of a product of a class, or of these kernels, whose `planes` are given: 1, it is of bf16; 0,
- * canonical. */
-uint32_t keel_planes_class_digits(enum keel_class numerics);
-uint32_t keel_planes_digits(const struct keel_kernels *kernels);
 /* What the compiler is told for kernels of a class that has planes. */
 void keel_planes_build_options(const struct keel_kernels *kernels, char out[KEEL_BUILD_OPTIONS_BYTES]);
 /* Bytes of the planes of a product in so many digits. */

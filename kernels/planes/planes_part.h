@@ -24,7 +24,7 @@
 #define ITEMS      KEEL_PLANES_ITEMS
 #define GROUP_SIZE __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 enum { CHECKSUM = 32, CHAIN = 64, C_TYPE_AT = 12, TYPE_MASK = 3 };
-enum { PLANES_DOWN = 1, PLANES_TYPE_AT = 1 };
+enum { PLANES_DOWN = 1, PLANES_TYPE_AT = 1, PLANES_TYPE_MASK = 3, PLANES_UNIT = 8 };
 /* Processors get loops: their compilers take long for what is unrolled of a work-item of many. */
 #if defined(__x86_64__) || defined(__aarch64__) || defined(__arm__)
 #define UNROLL _Pragma("nounroll")

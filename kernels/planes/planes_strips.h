@@ -4,9 +4,10 @@
 #if ITEMS == 1
 enum { ARENA = TILE_ROWS * TILE_COLUMNS * (1 + PLANES_WAITING) /* sums, and those that wait */ };
 
-/* The sums of a tile of 8 rows, those from line `from` of 16 on. */
+/* The sums of a tile of 8 rows, those from line `from` of 16 on, and of `vectors` of 16 columns: what is
+ * narrow, as few channels and heads are, takes no time for columns that are not there. */
 CANON_INLINE void strip_tile(const struct strip *s, const struct planes_k *k, uint from, bool chain,
-                             bool sliced, __local float *sums, __local float *waiting)
+                             bool sliced, uint vectors, __local float *sums, __local float *waiting)
 {
     struct planes_block b = planes_first(k);
     bool first = !chain;
@@ -23,7 +24,12 @@ CANON_INLINE void strip_tile(const struct strip *s, const struct planes_k *k, ui
         }
 #endif
         for (uint r = 0; r < TILE_ROWS; r += ROWS)
-            strip_block(s, &b, number, from + r, first, rows_of_digits, sums);
+            if (vectors == 1)
+                strip_block(s, &b, number, from + r, first, rows_of_digits, sums, 1);
+            else if (vectors == 2)
+                strip_block(s, &b, number, from + r, first, rows_of_digits, sums, 2);
+            else
+                strip_block(s, &b, number, from + r, first, rows_of_digits, sums, VECTORS);
         first = false;
         if (sliced && planes_ends_slice(&b)) {
             const bool last = b.end == k->size;
@@ -33,12 +39,14 @@ CANON_INLINE void strip_tile(const struct strip *s, const struct planes_k *k, ui
             while (last ? height > 0 : (b.slice >> joins & 1) != 0) {
                 height--;
                 joins++;
-                for (uint i = 0; i < TILE_ROWS * 3; i++)
-                    vstore16(vload16(i, waiting + height * TILE_ROWS * TILE_COLUMNS) + vload16(i, sums), i,
-                             sums);
+                for (uint i = 0; i < TILE_ROWS * VECTORS; i++)
+                    if (i % VECTORS < vectors)
+                        vstore16(vload16(i, waiting + height * TILE_ROWS * TILE_COLUMNS) + vload16(i, sums),
+                                 i, sums);
             }
-            for (uint i = 0; !last && i < TILE_ROWS * 3; i++)
-                vstore16(vload16(i, sums), i, waiting + height * TILE_ROWS * TILE_COLUMNS);
+            for (uint i = 0; !last && i < TILE_ROWS * VECTORS; i++)
+                if (i % VECTORS < vectors)
+                    vstore16(vload16(i, sums), i, waiting + height * TILE_ROWS * TILE_COLUMNS);
             first = true;
         }
         planes_next(k, &b);
@@ -78,7 +86,7 @@ CANON_INLINE void group_multiply(PRODUCT_PARAMETERS, bool sliced, __local float 
             s.a_exponents = (__global const int *)planes + (ulong)batch * blocks * l.a_lines + line;
             if (flags & CHAIN)
                 tile_begin(c, at, end.type, rows, columns, ldc, arena);
-            strip_tile(&s, &of_k, i % PLANES_LINES, flags & CHAIN, sliced, arena,
+            strip_tile(&s, &of_k, i % PLANES_LINES, flags & CHAIN, sliced, (columns + 15) / 16, arena,
                        arena + TILE_ROWS * TILE_COLUMNS);
             const uint checksum = tile_finish(arena, rows, columns, &end, at);
             if (flags & CHECKSUM)

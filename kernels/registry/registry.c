@@ -8,6 +8,7 @@
 #include "planes_internal.h"
 
 #include <inttypes.h>
+#include <keel/bits.h>
 #include <keel/log.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +32,23 @@ static void note_local(const struct keel_kernels *kernels, const struct keel_ker
                  keel_kernel_name(kernel), takes, kernels->info.selector, kernels->info.local_bytes);
 }
 
+/* A kernel by many work-items whose registers do not hold its sums is slower than one with fewer of them: who
+ * chose so is told. What the defaults spill is the compiler's doing, and goes on. */
+static enum keel_status check_spill(const struct keel_kernels *kernels, enum keel_module_id id,
+                                    const struct keel_kernel *kernel)
+{
+    const struct keel_kernel_info info = keel_kernel_info(kernel);
+    const bool attention = id == KEEL_MODULE_attention;
+    if (!kernels->chosen || kernels->info.kind != KEEL_DEVICE_GPU || (id != KEEL_MODULE_gemm && !attention) ||
+        info.local[0] <= 1 || info.private_bytes == 0)
+        return KEEL_OK;
+    return keel_fail(
+        KEEL_LIMIT,
+        "%s: kernel %s spills %" PRIu64 " bytes of a work-item's registers on %s: set smaller ones",
+        attention ? "attention.items" : "gemm.items, gemm.item_rows, gemm.item_columns and gemm.item_depth",
+        keel_kernel_name(kernel), info.private_bytes, kernels->info.selector);
+}
+
 static enum keel_status build_module(const struct keel_kernels *kernels, enum keel_module_id id,
                                      struct keel_built_module *out)
 {
@@ -47,6 +65,7 @@ static enum keel_status build_module(const struct keel_kernels *kernels, enum ke
         KEEL_TRY(keel_kernel_create(out->program, module->kernels[i].name, &out->kernels[i]));
         KEEL_ASSERT(strcmp(keel_kernel_name(out->kernels[i]), module->kernels[i].name) == 0);
         note_local(kernels, out->kernels[i]);
+        KEEL_TRY(check_spill(kernels, id, out->kernels[i]));
     }
     return KEEL_OK;
 }
@@ -87,18 +106,15 @@ enum keel_status keel_kernels_create(struct keel_device *device, struct keel_ker
     return keel_kernels_create_with(device, &(struct keel_kernels_options){0}, out);
 }
 
-/* FNV-1a of a text with its zero, so that two that follow each other are not one. */
+/* Of a text with its zero, so that two that follow each other are not one. */
 static uint64_t mix_text(uint64_t digest, const char *text)
 {
-    do
-        digest = (digest ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    while (*text++ != '\0');
-    return digest;
+    return keel_fnv1a(digest, text, strlen(text) + 1);
 }
 
 static uint64_t parameter_digest(const struct keel_kernels_options *options)
 {
-    uint64_t digest = options->provider_parameter_count > 0 ? UINT64_C(0xcbf29ce484222325) : 0;
+    uint64_t digest = options->provider_parameter_count > 0 ? KEEL_FNV1A_BEGIN : 0;
     for (uint32_t i = 0; i < options->provider_parameter_count; i++) {
         const struct keel_provider_parameters *of = &options->provider_parameters[i];
         digest = mix_text(digest, of->kernel);
@@ -123,6 +139,7 @@ enum keel_status keel_kernels_create_with(struct keel_device *device,
     KEEL_TRY(keel_alloc(1, sizeof *kernels, &kernels));
     kernels->device = device;
     kernels->numerics = options->numerics;
+    kernels->chosen = options->setting_count > 0 && options->target == NULL;
     kernels->provider_digest = parameter_digest(options);
     kernels->info = options->target != NULL ? *options->target : *keel_device_info(device);
     if (kernels->info.compute_units == 0) /* some driver's word; work is divided by it */

@@ -3,7 +3,9 @@
 
 static const struct loss {
     const char *op, *kernel;
-} losses[KEEL_LOSS_COUNT] = {[KEEL_LOSS_BCE] = {"bce", "keel_bce"}, [KEEL_LOSS_MSE] = {"mse", "keel_mse"}};
+} losses[KEEL_LOSS_COUNT] = {[KEEL_LOSS_BCE] = {"bce", "keel_bce"},
+                             [KEEL_LOSS_MSE] = {"mse", "keel_mse"},
+                             [KEEL_LOSS_PRODUCT] = {"product", "keel_product"}};
 
 static uint64_t blocks_of(uint64_t count)
 {

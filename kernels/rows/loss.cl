@@ -2,6 +2,7 @@
  *
  *     bce   l = fma(-x, t, max(x, 0)) + log(exp(-|x|) + 1)     g = sigmoid(x) - t
  *     mse   d = x - t, l = d d                                  g = d + d
+ *     product   l = x t                                         g = t
  *     dx = g * scale (times the power of two of loss_scale, where there is one), loss[0] += scale * sum(l)
  *
  * Shapes: flat arrays of `count`; x is a logit in bce, t a probability. Sums are the tree of a whole tensor
@@ -25,6 +26,14 @@ static inline float16 mse_x16(float16 x, float16 t)
 static inline float16 mse_slope_x16(float16 x, float16 t)
 {
     return (x - t) + (x - t);
+}
+static inline float16 product_x16(float16 x, float16 t)
+{
+    return x * t;
+}
+static inline float16 product_slope_x16(float16 x, float16 t)
+{
+    return t;
 }
 
 #define LOSS(name)                                                                                           \
@@ -50,3 +59,4 @@ static inline float16 mse_slope_x16(float16 x, float16 t)
     }
 LOSS(bce)
 LOSS(mse)
+LOSS(product)

@@ -22,6 +22,15 @@ static inline float mse_slope(float x, float t)
 {
     return (x - t) + (x - t);
 }
+static inline float product(float x, float t)
+{
+    return x * t;
+}
+static inline float product_slope(float x, float t)
+{
+    (void)x;
+    return t;
+}
 
 #define LOSS(name)                                                                                           \
     KEEL_HOST_KERNEL static void host_##name(KEEL_HOST_ARGUMENTS)                                            \
@@ -45,7 +54,9 @@ static inline float mse_slope(float x, float t)
     }
 LOSS(bce)
 LOSS(mse)
+LOSS(product)
 
-static const struct keel_module_kernel loss_kernels[] = {{"keel_bce", host_bce}, {"keel_mse", host_mse}};
+static const struct keel_module_kernel loss_kernels[] = {
+    {"keel_bce", host_bce}, {"keel_mse", host_mse}, {"keel_product", host_product}};
 
 const struct keel_module keel_module_loss = KEEL_MODULE("loss", keel_cl_loss, loss_kernels);

@@ -17,7 +17,7 @@ struct own {
     struct keel_trained_options trained; /* first */
     const char *data, *format, *logits;
     uint64_t batches; /* 0: not given */
-    bool all, per_class;
+    bool all, per_class, force;
 };
 
 struct eval {
@@ -165,13 +165,15 @@ static enum keel_status prepare_classes(struct eval *eval)
     const struct keel_data *data = eval->trained.data;
     if (!eval->own->per_class && eval->own->logits == NULL)
         return KEEL_OK;
-    if (!keel_data_has_accuracy(data))
-        return keel_fail(KEEL_INVALID, "%s: the model of this job names no classes",
-                         eval->own->per_class ? "--per-class" : "--logits");
+    if (eval->own->logits != NULL && !eval->own->force && keel_path_is_file(eval->own->logits))
+        return keel_fail(KEEL_INVALID, "--logits %s: something is there; name another file, or give --force",
+                         eval->own->logits);
     if (eval->own->logits != NULL)
         KEEL_TRY(keel_command_may_write(eval->own->logits));
     if (!eval->own->per_class)
         return KEEL_OK;
+    if (!keel_data_has_accuracy(data))
+        return keel_fail(KEEL_INVALID, "--per-class: the model of this job names no classes");
     KEEL_TRY(keel_alloc(keel_data_class_count(data), sizeof *eval->right_of, &eval->right_of));
     return keel_alloc(keel_data_class_count(data), sizeof *eval->count_of, &eval->count_of);
 }
@@ -186,8 +188,6 @@ static uint64_t samples_of(const struct eval *eval)
 static enum keel_status keep_logits(void *context, const float *logits, uint64_t count)
 {
     struct eval *eval = context;
-    if (eval->own->logits == NULL)
-        return KEEL_OK;
     if (eval->logits == NULL)
         KEEL_TRY(
             keel_alloc(NPY_HEADER + keel_size(count * eval->batches * sizeof *logits), 1, &eval->logits));
@@ -233,7 +233,7 @@ static enum keel_status evaluate(struct eval *eval, const char *path)
     const struct keel_inference_scoring scoring = {.batches = eval->batches,
                                                    .right_of = eval->right_of,
                                                    .count_of = eval->count_of,
-                                                   .keep = keep_logits,
+                                                   .keep = eval->own->logits != NULL ? keep_logits : NULL,
                                                    .progress = see_batch,
                                                    .context = eval};
     const enum keel_status status = keel_inference_score(trained->inference, &scoring, &eval->scores);
@@ -383,8 +383,9 @@ static const struct keel_command_option options[] = {
     {"--per-class", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, per_class),
      "accuracy of each class too, where the model names classes"},
     {"--logits", "FILE", KEEL_COMMAND_TEXT, offsetof(struct own, logits),
-     "write the scores of all classes to FILE.npy, a row for each sample, in the order of the data with "
-     "--all"},
+     "write the scores of all classes, or of all tokens of a text, to FILE as NumPy's .npy, a row for each "
+     "sample or token; with --all in the order of the data"},
+    {"--force", NULL, KEEL_COMMAND_FLAG, offsetof(struct own, force), "replace the file of --logits"},
     KEEL_TRAINED_OPTIONS,
     {.name = NULL}};
 
@@ -398,7 +399,9 @@ static const struct keel_command_kind eval_kind = {
         "PATH is the directory of a run, a snapshot in it, or a store or run of snapshots; JOB.conf means "
         "the\n"
         "run's directory that keel run makes for it. One device evaluates, whatever plan has trained, and\n"
-        "without other options the loss is the run's own of that step, to the bit. With --data the job's\n"
+        "without other options the loss is the run's own of that step, to the bit (of a job with train.ema "
+        "with\n"
+        "--ema). With --data the job's\n"
         "training data are read only where the vocabulary follows from them (data.vocab = char; token files\n"
         "without a tokenizer; images without model.vocab). A text for a job with a tokenizer becomes tokens "
         "in\n"

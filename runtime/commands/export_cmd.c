@@ -7,9 +7,11 @@
 #include "trained.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <keel/memory.h>
 #include <keel/safetensors.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { DIGITS = 9, NUMBERS_A_WORD = 8 /* of 4 bits, in an int32 */ };
@@ -271,27 +273,57 @@ static void see_writing(void *context, uint64_t done, uint64_t total)
     keel_trained_meter_show(&export->meter, "MB written", done / 1000000, total / 1000000);
 }
 
+/* Of matrices that the model has in another shape than their integers: which, and how; NULL: of none. So
+ * keel ckpt import brings them back without knowing the model. The caller frees it. */
+static char *tell_shapes(const struct export *export)
+{
+    json_t *all = json_object();
+    for (uint32_t i = 0; i < export->count; i++) {
+        const struct item *item = &export->items[i];
+        const struct keel_engine_param *param;
+        struct keel_matrix matrix;
+        if ((item->part != INTEGERS && item->part != PACKED) ||
+            !keel_inference_weight(export->trained.inference, item->weight, &param, &matrix))
+            continue;
+        const uint32_t dims = matrix.copies > 1 ? 3 : 2;
+        if (!matrix.across && param->dims == dims)
+            continue;
+        json_t *shape = json_array();
+        for (uint32_t d = 0; d < param->dims; d++)
+            json_array_append_new(shape, json_integer((json_int_t)param->shape[d]));
+        json_object_set_new(all, param->name,
+                            json_pack("{s:o, s:b}", "shape", shape, "across", matrix.across));
+    }
+    char *text = json_object_size(all) > 0 ? json_dumps(all, JSON_COMPACT) : NULL;
+    json_decref(all);
+    return text;
+}
+
 static enum keel_status write_out(struct export *export, const char *path)
 {
     const struct keel_trained *trained = &export->trained;
     const char *weights = export->own->trained.weights;
     char step[24];
     snprintf(step, sizeof step, "%" PRIu64, trained->info.step);
+    KEEL_TRY(choose(export));
+    char *shapes = tell_shapes(export);
     const struct keel_safetensors_note notes[] = {{"format", "pt"},
                                                   {"keel.run", trained->job.name},
                                                   {"keel.step", step},
-                                                  {"keel.weights", weights != NULL ? weights : "float32"}};
-    KEEL_TRY(choose(export));
+                                                  {"keel.weights", weights != NULL ? weights : "float32"},
+                                                  {"keel.shapes", shapes}};
     const struct keel_safetensors_write what = {.path = path,
                                                 .tensors = export->tensors,
                                                 .tensor_count = export->count,
                                                 .notes = notes,
-                                                .note_count = sizeof notes / sizeof notes[0],
+                                                .note_count =
+                                                    sizeof notes / sizeof notes[0] - (shapes == NULL ? 1 : 0),
                                                 .replace = export->own->force,
                                                 .read = read_item,
                                                 .progress = see_writing,
                                                 .context = export};
     const enum keel_status status = keel_safetensors_write(&what, &export->written);
+    free(shapes); /* jansson's own allocation */
     keel_trained_meter_hide(&export->meter);
     return status;
 }

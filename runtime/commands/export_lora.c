@@ -113,7 +113,10 @@ static void print_config(struct keel_json *json, struct keel_inference *inferenc
     keel_json_open(json, NULL, '{');
     keel_json_text(json, "peft_type", "LORA");
     keel_json_text(json, "task_type",
-                   job->kind == KEEL_MODEL_GPT || job->kind == KEEL_MODEL_LLAMA ? "CAUSAL_LM" : NULL);
+                   job->kind == KEEL_MODEL_GPT || job->kind == KEEL_MODEL_LLAMA ||
+                           job->kind == KEEL_MODEL_MIXTRAL
+                       ? "CAUSAL_LM"
+                       : NULL);
     keel_json_number(json, "r", job->lora_rank);
     keel_json_real(json, "lora_alpha", (double)alpha, DIGITS);
     keel_json_real(json, "lora_dropout", (double)job->lora_dropout, DIGITS);

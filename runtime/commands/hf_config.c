@@ -3,8 +3,8 @@
 #include <keel/json.h>
 #include <keel/models.h>
 
-enum { DIGITS = 6, VIT_EPSILON_DIGITS = 14 };
-static const double norm_epsilon = 1e-5; /* of all: graph_dense.c */
+enum { DIGITS = 6, EPSILON_DIGITS = 14 };
+static const double norm_epsilon = 1e-5; /* of all but vit and bert: graph_dense.c */
 
 static void print_tail(struct keel_json *json, const struct keel_job *job)
 {
@@ -35,7 +35,8 @@ static void print_scaling(struct keel_json *json, const struct keel_job *job)
 static void print_llama(struct keel_json *json, const struct keel_job *job, uint32_t vocab)
 {
     const struct keel_llama_config llama = {.width = job->width, .hidden = job->hidden};
-    keel_json_text(json, "model_type", "llama");
+    const bool experts = job->kind == KEEL_MODEL_MIXTRAL;
+    keel_json_text(json, "model_type", experts ? "mixtral" : "llama");
     keel_json_number(json, "vocab_size", vocab);
     keel_json_number(json, "hidden_size", job->width);
     keel_json_number(json, "intermediate_size", keel_llama_hidden(&llama));
@@ -50,6 +51,30 @@ static void print_llama(struct keel_json *json, const struct keel_job *job, uint
     keel_json_text(json, "hidden_act", "silu");
     keel_json_bool(json, "attention_bias", false);
     keel_json_bool(json, "mlp_bias", false);
+    if (experts) {
+        keel_json_number(json, "num_local_experts", job->experts);
+        keel_json_number(json, "num_experts_per_tok", job->top_k);
+        keel_json_text(json, "sliding_window", NULL);
+    }
+    print_tail(json, job);
+}
+
+static void print_bert(struct keel_json *json, const struct keel_job *job, uint32_t vocab)
+{
+    const struct keel_bert_config bert = {.width = job->width, .hidden = job->hidden};
+    keel_json_text(json, "model_type", "bert");
+    keel_json_number(json, "vocab_size", vocab);
+    keel_json_number(json, "hidden_size", job->width);
+    keel_json_number(json, "intermediate_size", keel_bert_hidden(&bert));
+    keel_json_number(json, "num_hidden_layers", job->layers);
+    keel_json_number(json, "num_attention_heads", job->heads);
+    keel_json_number(json, "max_position_embeddings", job->block);
+    keel_json_number(json, "type_vocab_size", 2);
+    keel_json_text(json, "hidden_act", "gelu");
+    keel_json_real(json, "layer_norm_eps", 1e-12, EPSILON_DIGITS);
+    keel_json_real(json, "hidden_dropout_prob", (double)job->dropout, DIGITS);
+    keel_json_real(json, "attention_probs_dropout_prob", (double)job->dropout, DIGITS);
+    keel_json_text(json, "pad_token_id", NULL);
     print_tail(json, job);
 }
 
@@ -102,7 +127,7 @@ static void print_vit(struct keel_json *json, const struct keel_job *job, const 
     keel_json_number(json, "patch_size", job->patch);
     keel_json_bool(json, "qkv_bias", true);
     keel_json_text(json, "hidden_act", "gelu");
-    keel_json_real(json, "layer_norm_eps", 1e-12, VIT_EPSILON_DIGITS);
+    keel_json_real(json, "layer_norm_eps", 1e-12, EPSILON_DIGITS);
     keel_json_real(json, "hidden_dropout_prob", (double)job->dropout, DIGITS);
     keel_json_real(json, "attention_probs_dropout_prob", (double)job->dropout, DIGITS);
     print_labels(json, classes);
@@ -113,27 +138,38 @@ static void print_vit(struct keel_json *json, const struct keel_job *job, const 
 
 enum keel_status keel_hf_config_print(const struct keel_job *job, const struct keel_data *data, FILE *out)
 {
+    static const char *const classes[KEEL_MODEL_KIND_COUNT] = {[KEEL_MODEL_LLAMA] = "LlamaForCausalLM",
+                                                               [KEEL_MODEL_MIXTRAL] = "MixtralForCausalLM",
+                                                               [KEEL_MODEL_VIT] = "ViTForImageClassification",
+                                                               [KEEL_MODEL_BERT] = "BertForMaskedLM",
+                                                               [KEEL_MODEL_GPT] = "GPT2LMHeadModel"};
     struct keel_json json = {.out = out};
     const uint32_t vocab = job->vocab != 0 ? job->vocab : keel_data_vocab(data);
-    const char *class = job->kind == KEEL_MODEL_LLAMA              ? "LlamaForCausalLM"
-                        : job->kind == KEEL_MODEL_VIT              ? "ViTForImageClassification"
-                        : job->kind == KEEL_MODEL_GPT && job->bias ? "GPT2LMHeadModel"
-                                                                   : NULL;
+    const char *class = job->kind != KEEL_MODEL_GPT || job->bias ? classes[job->kind] : NULL;
     if (class == NULL)
         return keel_fail(
             KEEL_UNSUPPORTED,
-            "--config-json: job %s: of llama, vit, and gpt with model.bias, there is a config.json",
+            "--config-json: job %s: of llama, mixtral, bert, vit, and gpt with model.bias, there "
+            "is a config.json",
             job->name);
     keel_json_open(&json, NULL, '{');
     keel_json_open(&json, "architectures", '[');
     keel_json_text(&json, NULL, class);
     keel_json_close(&json, ']');
-    if (job->kind == KEEL_MODEL_LLAMA)
+    switch (job->kind) {
+    case KEEL_MODEL_LLAMA:
+    case KEEL_MODEL_MIXTRAL:
         print_llama(&json, job, vocab);
-    else if (job->kind == KEEL_MODEL_VIT)
+        break;
+    case KEEL_MODEL_BERT:
+        print_bert(&json, job, vocab);
+        break;
+    case KEEL_MODEL_VIT:
         print_vit(&json, job, data, vocab);
-    else
+        break;
+    default:
         print_gpt(&json, job, vocab);
+    }
     fputc('\n', out);
     return KEEL_OK;
 }

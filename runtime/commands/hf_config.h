@@ -6,9 +6,9 @@
 #include "data.h"
 #include <stdio.h>
 
-/* Of a llama, a vit or a gpt, whose weights keel ckpt export writes under the names that are wanted there (of
- * a vit with --names torch).
- * UNSUPPORTED: another model, or one that is none of theirs (a gpt without biases). */
+/* Of a llama, mixtral, bert, vit or gpt, whose weights keel ckpt export writes under the names that are
+ * wanted there (with --names mixtral, bert, torch, gpt2). UNSUPPORTED: another model, or one that is none of
+ * theirs (a gpt without biases). */
 enum keel_status keel_hf_config_print(const struct keel_job *job, const struct keel_data *data, FILE *out);
 
 #endif

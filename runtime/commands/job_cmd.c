@@ -4,6 +4,7 @@
 
 #include "job_follow.h"
 #include "job_members.h"
+#include "metric_lines.h"
 #include "run_look.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -40,19 +41,32 @@ static double left_s(const struct keel_run_look *look)
     return look->steps > look->step ? (double)(look->steps - look->step) * look->step_s : 0;
 }
 
+static void print_lines(const char *directory, const struct keel_run_look *look)
+{
+    if (look->damaged[0] != '\0')
+        printf(KEEL_METRIC_DAMAGED "\n", look->damaged, look->damaged_at, look->damaged_at);
+    if (look->steps_lacking > 0)
+        printf(KEEL_METRIC_LACKING "\n", directory, look->lacking);
+}
+
 static void print_text(const char *directory, const struct keel_run_look *look)
 {
     printf("%s: %s", directory, keel_run_state_name(look->state));
     if (look->pid != 0)
-        printf(", process %" PRIu64 "%s%s", look->pid, look->host[0] != '\0' ? " of " : "", look->host);
+        printf(", process %" PRIu64 "%s%s%s%s", look->pid, look->host[0] != '\0' ? " of " : "", look->host,
+               look->place[0] != '\0' ? ", agents dial in at " : "", look->place);
+    if (look->state == KEEL_RUN_DONE && look->detail[0] != '\0')
+        printf(": %s", look->detail);
+    if (look->waits)
+        printf(": its launcher was killed just now, and no node leads yet");
     if (look->state == KEEL_RUN_KILLED)
         printf(" without a word; the same command resumes it");
     if (look->state == KEEL_RUN_FAILED || look->state == KEEL_RUN_STOPPED)
         printf(" (%s): %s", keel_status_name(look->status), look->detail);
     printf("\nstep %" PRIu64 " of %" PRIu64, look->step, look->steps);
-    if (look->step > 0)
+    if (look->line_step > 0 && look->line_step == look->step)
         printf(", loss %.4f, %.3g s a step", look->loss, look->step_s);
-    if (look->state == KEEL_RUN_GOES_ON && look->step > 0) {
+    if (look->state == KEEL_RUN_GOES_ON && look->line_step > 0) {
         printf(", committed ");
         print_duration(look->age_s);
         printf(" ago, ");
@@ -67,6 +81,7 @@ static void print_text(const char *directory, const struct keel_run_look *look)
         printf("newest snapshot: step %" PRIu64 "\n", look->snapshot);
     else
         printf("no snapshot yet\n");
+    print_lines(directory, look);
 }
 
 static void print_json(const char *directory, const struct keel_run_look *look)
@@ -78,18 +93,20 @@ static void print_json(const char *directory, const struct keel_run_look *look)
         keel_json_number(&json, "pid", look->pid);
     if (look->host[0] != '\0')
         keel_json_text(&json, "host", look->host);
+    if (look->place[0] != '\0')
+        keel_json_text(&json, "place", look->place);
     if (look->state != KEEL_RUN_GOES_ON && look->state != KEEL_RUN_KILLED) {
         keel_json_text(&json, "status", keel_status_name(look->status));
         keel_json_text(&json, "detail", look->detail);
     }
     keel_json_number(&json, "step", look->step);
     keel_json_number(&json, "steps", look->steps);
-    if (look->step > 0) {
+    if (look->line_step > 0 && look->line_step == look->step) {
         keel_json_real(&json, "loss", look->loss, DIGITS);
         keel_json_real(&json, "step_s", look->step_s, DIGITS);
         keel_json_real(&json, "age_s", look->age_s, DIGITS);
     }
-    if (look->state == KEEL_RUN_GOES_ON && look->step > 0)
+    if (look->state == KEEL_RUN_GOES_ON && look->line_step > 0)
         keel_json_real(&json, "left_s", left_s(look), DIGITS);
     if (look->view != 0) {
         keel_json_number(&json, "view", look->view);
@@ -98,6 +115,12 @@ static void print_json(const char *directory, const struct keel_run_look *look)
     }
     if (look->snapshot != 0)
         keel_json_number(&json, "snapshot", look->snapshot);
+    if (look->steps_lacking > 0)
+        keel_json_number(&json, "steps_lacking", look->steps_lacking);
+    if (look->damaged[0] != '\0') {
+        keel_json_text(&json, "damaged", look->damaged);
+        keel_json_number(&json, "damaged_at", look->damaged_at);
+    }
     keel_command_json_end(&json);
 }
 
@@ -149,6 +172,7 @@ static int run_attach(const struct keel_command *command)
 {
     struct keel_run_look end = {.state = KEEL_RUN_GOES_ON};
     const char *directory = command->operands[0];
+    keel_process_heed_interrupts();
     enum keel_status status = keel_run_look_at(directory, &end);
     const bool goes_on = status == KEEL_OK && end.state == KEEL_RUN_GOES_ON; /* else it is told once */
     if (goes_on && !command->json)
@@ -213,8 +237,11 @@ static enum keel_status stop_leader(const char *directory, uint64_t wait_ns, uin
 static enum keel_status stop_led(const char *directory, uint64_t wait_ns, uint64_t deadline_ns)
 {
     struct keel_run_led led;
-    if (!keel_run_is_led(directory, &led))
-        return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
+    while (!keel_run_is_led(directory, &led)) {
+        if (!keel_run_waits_for_leader(directory))
+            return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
+        keel_sleep_until_ns(keel_deadline_after_ns(look_ns));
+    }
     KEEL_TRY(keel_remote_leader_ask_stop(led.store, led.leader.run));
     while (keel_run_is_led(directory, &led)) {
         if (keel_remaining_ns(deadline_ns) == 0)
@@ -225,6 +252,16 @@ static enum keel_status stop_led(const char *directory, uint64_t wait_ns, uint64
         keel_sleep_until_ns(keel_deadline_after_ns(look_ns));
     }
     return KEEL_OK;
+}
+
+/* It ended, but its last steps were not saved in time (run_lives.c). */
+static enum keel_status unsaved(const char *directory)
+{
+    struct keel_run_look look;
+    KEEL_TRY(keel_run_look_at(directory, &look));
+    return look.state == KEEL_RUN_FAILED && look.status == KEEL_TIMEOUT
+               ? keel_fail(look.status, "%s: %s", directory, look.detail)
+               : KEEL_OK;
 }
 
 static enum keel_status stop(const struct keel_command *command)
@@ -240,7 +277,10 @@ static enum keel_status stop(const struct keel_command *command)
     if (status == KEEL_NOT_FOUND &&
         stop_led(command->operands[0], options->wait_ns, deadline_ns) == KEEL_TIMEOUT)
         return KEEL_TIMEOUT;
-    return status == KEEL_NOT_FOUND ? say(command) : status; /* it has ended, which is what was asked for */
+    if (status != KEEL_NOT_FOUND)
+        return status;
+    KEEL_TRY(say(command)); /* it has ended, which is what was asked for */
+    return unsaved(command->operands[0]);
 }
 
 static int run_stop(const struct keel_command *command)

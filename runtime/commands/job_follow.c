@@ -125,9 +125,9 @@ static enum keel_status follow_to_end(struct follow *follow, const char *directo
     enum keel_status status = KEEL_OK;
     while (status == KEEL_OK) {
         /* Before: what it says as it ends is told too. */
-        const bool elsewhere = keel_run_is_led(directory, &led),
-                   held = elsewhere || keel_launch_is_locked(directory);
-        if (held)
+        const bool elsewhere = keel_run_is_led(directory, &led), here = keel_launch_is_locked(directory),
+                   held = elsewhere || here || keel_run_waits_for_leader(directory);
+        if (elsewhere || here)
             status = turn_to(follow, elsewhere ? led.folder : directory, elsewhere);
         if (status == KEEL_OK)
             status = keel_run_tail_read(&follow->events, take_event, follow);

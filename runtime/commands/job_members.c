@@ -31,17 +31,34 @@ static enum keel_status count_nodes(const char *directory, uint32_t *out)
     return status;
 }
 
-/* Who leads from another host has not this directory, and would not see what is asked for. */
-static enum keel_status refuse_led(const char *directory)
+/* Where it is asked for, and where it is told what came of it: a launcher that leads looks into the run's
+ * directory, a node that leads from another host into the common store. */
+struct asked {
+    const char *directory;
+    char store[KEEL_PATH_BYTES]; /* "": nobody leads from there */
+    char told[KEEL_PATH_BYTES];  /* directory of events.jsonl */
+};
+
+static enum keel_status find_asked(const char *directory, struct asked *out)
 {
     struct keel_run_led led;
-    return !keel_run_is_led(directory, &led)
-               ? KEEL_OK
-               : keel_fail(KEEL_UNSUPPORTED,
-                           "%s: a node leads the run (process %" PRIu64
-                           " of %s), and nodes leave and come back where keel run does: end it "
-                           "(keel job stop), and give the same command",
-                           directory, (uint64_t)led.leader.pid, led.leader.host);
+    char store[KEEL_PATH_BYTES];
+    *out = (struct asked){.directory = directory};
+    const bool moves = keel_run_store_of_leaders(directory, store);
+    if (moves)
+        KEEL_TRY(keel_path_join(out->store, store, KEEL_REMOTE_LEADER_FOLDER));
+    snprintf(out->told, sizeof out->told, "%s",
+             moves && keel_run_is_led(directory, &led) ? led.folder : directory);
+    return KEEL_OK;
+}
+
+/* Both: whoever leads next finds it. */
+static enum keel_status ask(const struct asked *asked, uint16_t node, bool away)
+{
+    KEEL_TRY(away ? keel_drain_add(asked->directory, node) : keel_drain_remove(asked->directory, node));
+    if (asked->store[0] == '\0')
+        return KEEL_OK;
+    return away ? keel_drain_add(asked->store, node) : keel_drain_remove(asked->store, node);
 }
 
 /* A run goes on in the directory, and has this node. */
@@ -54,7 +71,6 @@ static enum keel_status find_node(const struct keel_command *command, uint16_t *
     KEEL_TRY(keel_run_look_at(directory, &look));
     if (look.state != KEEL_RUN_GOES_ON)
         return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
-    KEEL_TRY(refuse_led(directory));
     KEEL_TRY(count_nodes(directory, &count));
     const unsigned long node = strtoul(text, &end, 10);
     if (text[0] < '1' || text[0] > '9' || *end != '\0' || node > count)
@@ -113,14 +129,13 @@ static enum keel_status await(const char *directory, struct keel_run_tail *event
     bool goes_on = true;
     for (;;) {
         struct keel_run_led led; /* before: what it says as it ends is read too */
-        const bool held = keel_launch_is_locked(directory) || keel_run_is_led(directory, &led);
+        const bool held = keel_launch_is_locked(directory) || keel_run_is_led(directory, &led) ||
+                          keel_run_waits_for_leader(directory);
         KEEL_TRY(read_on(events, wait));
         if (wait->came)
             return KEEL_OK;
-        if (!held && !goes_on) { /* twice: another may just take its place */
-            KEEL_TRY(refuse_led(directory));
+        if (!held && !goes_on) /* twice: another may just take its place */
             return keel_fail(KEEL_NOT_FOUND, "%s: the run ended first", directory);
-        }
         goes_on = held;
         if (keel_remaining_ns(until_ns) == 0)
             return keel_fail(KEEL_TIMEOUT,
@@ -161,12 +176,14 @@ static enum keel_status drain(const struct keel_command *command)
     const char *directory = command->operands[0];
     struct wait wait = {.event = "drained", .undone = "drain-over", .json = command->json};
     struct keel_run_tail events;
+    struct asked asked;
     KEEL_TRY(find_node(command, &wait.node));
-    enum keel_status status = keel_run_tail_open(&events, directory, "events.jsonl");
+    KEEL_TRY(find_asked(directory, &asked));
+    enum keel_status status = keel_run_tail_open(&events, asked.told, "events.jsonl");
     if (keel_drain_is_asked(directory, wait.node)) /* before, and it may have left */
         events.at = 0;
     else if (status == KEEL_OK)
-        status = keel_drain_add(directory, wait.node);
+        status = ask(&asked, wait.node, true);
     if (status == KEEL_OK)
         status = await(directory, &events, &wait, options->wait_ns);
     keel_run_tail_close(&events);
@@ -209,12 +226,14 @@ static enum keel_status add(const struct keel_command *command)
     const char *directory = command->operands[0];
     struct wait wait = {.event = "drain-over", .undone = "drained", .json = command->json};
     struct keel_run_tail events;
+    struct asked asked;
     KEEL_TRY(find_node(command, &wait.node));
+    KEEL_TRY(find_asked(directory, &asked));
     if (!keel_drain_is_asked(directory, wait.node))
         return keel_fail(KEEL_INVALID, "NODE %u: was not drained, and is started again by itself", wait.node);
-    enum keel_status status = keel_run_tail_open(&events, directory, "events.jsonl");
+    enum keel_status status = keel_run_tail_open(&events, asked.told, "events.jsonl");
     if (status == KEEL_OK)
-        status = keel_drain_remove(directory, wait.node);
+        status = ask(&asked, wait.node, false);
     if (status == KEEL_OK)
         status = await(directory, &events, &wait, heed_ns);
     keel_run_tail_close(&events);

@@ -26,35 +26,39 @@ static uint32_t find_neighbours(const struct keel_job_plan *plan, uint32_t out[2
     return count;
 }
 
+/* What a seat of the plan has, by another number. */
+static enum keel_status put_seat(const struct keel_plan_axes *axes, uint32_t plan_seat, uint32_t seat,
+                                 struct keel_holdings *list)
+{
+    struct keel_extents what = {.at = NULL};
+    KEEL_TRY(keel_plan_holding(&axes->model, keel_plan_chosen(axes), plan_seat, &what));
+    return keel_holdings_put(list, &what, &seat, 1);
+}
+
 /* The state of the last seat, from its neighbours to a newcomer. */
 static enum keel_status find_loss(struct keel_plan_axes *axes)
 {
-    struct keel_holding have[2 * NEIGHBOURS + 1] = {{NULL, 0}}, need[2 * NEIGHBOURS + 1] = {{NULL, 0}};
-    struct keel_extent *extents[2 * NEIGHBOURS + 1] = {NULL};
-    uint32_t seats[2 * NEIGHBOURS + 1];
+    struct keel_holdings have = {.at = NULL}, need = {.at = NULL};
+    uint32_t seats[2 * NEIGHBOURS];
     struct keel_moves moves = {.moves = NULL};
     const struct keel_job_plan *plan = keel_plan_chosen(axes);
     const uint32_t count = find_neighbours(plan, seats);
-    enum keel_status status = KEEL_OK;
-    seats[count] = plan->seats - 1;
-    for (uint32_t i = 0; i <= count && status == KEEL_OK; i++) {
-        struct keel_holding *of = i < count ? &have[i] : &need[i];
-        status = keel_plan_holding(&axes->model, plan, seats[i], &extents[i], &of->count);
-        of->extents = extents[i];
-    }
+    enum keel_status status = put_seat(axes, plan->seats - 1, count, &need);
+    for (uint32_t i = 0; i < count && status == KEEL_OK; i++)
+        status = put_seat(axes, seats[i], i, &have);
     if (status == KEEL_OK)
-        status = keel_moves_find(have, need, count + 1, &moves);
-    for (uint32_t i = 0; i < count && status == KEEL_OK; i++) {
+        status = keel_moves_find(&have, &need, count + 1, KEEL_SEAT_NONE, &moves);
+    axes->loss.bytes = moves.elements * sizeof(float);
+    axes->loss.holders = moves.senders;
+    for (uint32_t i = 0; i < count; i++) {
         const uint64_t sent = keel_moves_sent(&moves, i) * sizeof(float);
-        axes->loss.bytes += sent;
-        axes->loss.holders += sent > 0;
         axes->loss.most_bytes = sent > axes->loss.most_bytes ? sent : axes->loss.most_bytes;
     }
     for (size_t i = 0; i < moves.missing_count; i++)
         axes->loss.missing_bytes += moves.missing[i].what.count * sizeof(float);
     keel_moves_fini(&moves);
-    for (uint32_t i = 0; i <= count; i++)
-        keel_free(extents[i]);
+    keel_holdings_fini(&have);
+    keel_holdings_fini(&need);
     return status;
 }
 

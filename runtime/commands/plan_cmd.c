@@ -64,13 +64,16 @@ static enum keel_status make_override(const char *option, const char *key, const
     return KEEL_OK;
 }
 
-/* Ranks of a plan, where they are more than a run can have; else 0. */
+/* Tapes of all ranks are made, and simulated together: of so many. */
+enum { TAPES_MAX = 512 };
+
+/* Ranks of a plan, where they are too many for that; else 0. */
 static uint32_t many_ranks(const char *text)
 {
     const size_t digits = text != NULL ? strspn(text, "0123456789") : 0;
     const unsigned long ranks =
         digits > 0 && digits < 9 && text[digits] == '\0' ? strtoul(text, NULL, 10) : 0;
-    return ranks > KEEL_MEMBERS_MAX && ranks <= KEEL_PLAN_SEATS_MAX ? (uint32_t)ranks : 0;
+    return ranks > TAPES_MAX && ranks <= KEEL_PLAN_SEATS_MAX ? (uint32_t)ranks : 0;
 }
 
 static enum keel_status load_job(const struct own *own, const char *path, struct keel_job *out)
@@ -104,7 +107,7 @@ static enum keel_status make_axes(struct plan *plan, uint32_t many)
     return status;
 }
 
-/* Whether a run can have so many ranks: then there are tapes. */
+/* Whether these are the job's ranks: then there are tapes. */
 static bool has_tapes(const struct plan *plan)
 {
     return plan->axes.seats == plan->job.ranks;
@@ -207,17 +210,15 @@ static void unmake(struct plan *plan)
     keel_data_close(plan->data);
 }
 
-/* Rounds of gathers: microbatches of the position that has most shards. */
+/* Rounds of gathers: microbatches of the position that has most shards, which lie side by side. */
 static uint32_t count_rounds(const struct plan *plan)
 {
-    uint32_t most = 1;
-    for (uint32_t position = 0; position < plan->job.ranks; position++) {
-        uint32_t shards = 0;
-        for (uint32_t s = 0; s < plan->job.shards; s++)
-            shards += plan->shard_position[s] == position;
-        most = shards * plan->job.microbatches > most ? shards * plan->job.microbatches : most;
+    uint32_t most = 1, shards = 0;
+    for (uint32_t s = 0; s < plan->job.shards; s++) {
+        shards = s > 0 && plan->shard_position[s] == plan->shard_position[s - 1] ? shards + 1 : 1;
+        most = shards > most ? shards : most;
     }
-    return most;
+    return most * plan->job.microbatches;
 }
 
 static const struct place *place_of(const struct plan *plan, uint32_t rank)
@@ -480,6 +481,7 @@ static enum keel_status print_json(struct plan *plan, bool dump)
     keel_json_number(&json, "parameters", plan->facts.parameters);
     keel_json_number(&json, "shards", plan->job.shards);
     keel_json_number(&json, "tensor", plan->job.tensor);
+    keel_json_number(&json, "run_ranks_max", KEEL_MEMBERS_MAX);
     keel_json_number(&json, "microbatches", plan->job.microbatches);
     keel_json_open(&json, "memory_bytes", '{');
     keel_json_number(&json, "weights", flat_bytes(plan));
@@ -522,6 +524,18 @@ static enum keel_status print_config(const struct keel_job *job)
     return status;
 }
 
+/* Behind all that is printed, which is long. */
+static void tell_limit(uint32_t ranks)
+{
+    if (ranks <= KEEL_MEMBERS_MAX)
+        return;
+    fflush(stdout);
+    fprintf(stderr,
+            "keel plan: %" PRIu32 " ranks are a plan alone: a run has %d at most, and keel run refuses more "
+            "(cluster.ranks)\n",
+            ranks, KEEL_MEMBERS_MAX);
+}
+
 static int run(const struct keel_command *command)
 {
     const struct own *own = keel_command_own(command);
@@ -536,6 +550,8 @@ static int run(const struct keel_command *command)
         status = make(plan, many_ranks(own->ranks));
     if (status == KEEL_OK && !own->config_json)
         status = command->json ? print_json(plan, own->dump) : print_text(plan, own->dump);
+    if (status == KEEL_OK && !own->config_json)
+        tell_limit(plan->axes.seats);
     int code = status == KEEL_OK ? 0 : keel_command_report(command->set, status);
     unmake(plan);
     keel_free(plan);
@@ -544,7 +560,8 @@ static int run(const struct keel_command *command)
 
 static const struct keel_command_option options[] = {
     {"--ranks", "N", KEEL_COMMAND_TEXT, offsetof(struct own, ranks),
-     "ranks that share the job (cluster.ranks); of a plan alone, also more than a run can have"},
+     "ranks that share the job (cluster.ranks); of a plan alone, also more than a run can have, which is "
+     "4096"},
     {"--memory", "BYTES", KEEL_COMMAND_TEXT, offsetof(struct own, memory),
      "that a rank may use (parallel.memory): plans that do not fit say what they lack"},
     {"--set", "section.key=value", KEEL_COMMAND_TEXTS, offsetof(struct own, set),

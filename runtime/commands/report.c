@@ -567,6 +567,9 @@ static void put_page(FILE *out, const struct report *report, const char *directo
             report->last_digest, report->last_tokens, report->unit);
     if (!isnan(report->last_accuracy))
         fprintf(out, ", validation accuracy %.4f", report->last_accuracy);
+    if (last->step > (double)report->count)
+        fprintf(out, "; %.0f of these steps have no line in metrics.jsonl, and are not drawn",
+                last->step - (double)report->count);
     fputs(".</p>\n", out);
     put_head(out, report);
     fputs("<p class=\"key\"><span style=\"color:#1f5fa8\">training loss, speed</span>"
@@ -629,8 +632,8 @@ static enum keel_status read_run(struct report *report, const char *directory)
     KEEL_TRY(keel_path_join(path, directory, "events.jsonl"));
     KEEL_TRY(keel_jsonl_read(path, take_event, report, &report->events_skipped));
     if (report->count == 0)
-        return keel_fail(KEEL_NOT_FOUND, "%s: no step was committed yet, so there is nothing to draw",
-                         directory);
+        return keel_fail(KEEL_NOT_FOUND,
+                         "%s: metrics.jsonl has no line of a step, so there is nothing to draw", directory);
     sum_steps(report);
     return KEEL_OK;
 }

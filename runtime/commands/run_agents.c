@@ -40,7 +40,7 @@ void keel_agent_news_text(const struct keel_gate_news *news, char out[KEEL_AGENT
         break;
     case KEEL_GATE_LEFT:
         snprintf(out, KEEL_AGENT_TEXT_BYTES, "node %u: its agent on %s (%s) is gone%s%s", news->node, host,
-                 news->place, why ? ": " : "", why ? news->text : "");
+                 news->place[0] != '\0' ? news->place : "?", why ? ": " : "", why ? news->text : "");
         break;
     case KEEL_GATE_WAITS:
         snprintf(out, KEEL_AGENT_TEXT_BYTES, "an agent on %s (%s) waits for a node to be free", host,

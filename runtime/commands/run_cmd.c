@@ -13,6 +13,7 @@
 #include "run_lives.h"
 #include "run_look.h"
 #include "run_plan.h"
+#include "slow_watch.h"
 #include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/command.h>
@@ -27,7 +28,6 @@
 
 /* Options that this file takes; those of the first are written as overrides. */
 enum taken { RANKS, NODES, SPARES, SAMPLE, SET = KEEL_RUN_MADE_COUNT, DRILL, RESUME, PASSES_OFF, PASSED_ON };
-enum { LEASE_TIMEOUTS = 4 }; /* so long after who led a node does; five without one end all agents */
 static const uint64_t leader_look_ns = 100 * KEEL_NS_PER_MS;
 _Static_assert((int)SAMPLE + 1 == (int)KEEL_RUN_MADE_COUNT, "those that make overrides come first");
 
@@ -134,7 +134,8 @@ static const struct keel_command_option options[] = {
     {"--resume", "auto|none|STEP", KEEL_COMMAND_CALL, RESUME,
      "newest snapshot (default), from the beginning, or that of a step"},
     {"--prepare", NULL, KEEL_COMMAND_FLAG, INTO(prepare_only),
-     "make DIR and an empty store in it, and end: for keel ckpt import"},
+     "make DIR and an empty store in it, for keel ckpt import, look at all of the data (every image, every "
+     "token of files), and end"},
     {"--sample", "N", KEEL_COMMAND_CALL, SAMPLE, "generate N tokens of text at the end (DIR/sample.txt)"},
     {"--dump-graph", "DIR", KEEL_COMMAND_CALL, PASSED_ON,
      "each worker writes its graph after each pass into DIR/NODE.LOCAL"},
@@ -229,9 +230,10 @@ static bool is_over(struct keel_run *run)
     if (!asks_for_the_end || !is_of_this_job(run) ||
         (run->locks.run_fd < 0 && keel_launch_is_locked(run->directory)))
         return false;
-    return keel_output_read_end(run->directory, &run->last) == KEEL_OK && run->last.step >= run->job.steps &&
-           is_there(run, "report.html") && sample_is_there(run) &&
-           keel_run_end_is_kept(run, 0, run->job.steps);
+    keel_step_ranges_free(&run->end.lacks);
+    return keel_output_read_end(run->directory, &run->end) == KEEL_OK &&
+           run->end.last.seen.step >= run->job.steps && is_there(run, "report.html") &&
+           sample_is_there(run) && keel_run_end_is_kept(run, 0, run->job.steps);
 }
 
 /* ---- before anything starts ---------------------------------------------------------------------------- */
@@ -394,29 +396,23 @@ static void tell_encoding(void *context, const char *path, uint64_t done_bytes, 
     fflush(stdout);
 }
 
-/* Its launcher was killed a moment ago, and a node has so long to lead. */
-static bool may_yet_be_led(const struct keel_run *run)
-{
-    struct keel_run_look look;
-    return run->job.holders > 1 && keel_run_look_at(run->directory, &look) == KEEL_OK &&
-           look.state == KEEL_RUN_KILLED && look.age_s < LEASE_TIMEOUTS * run->job.timeout_s;
-}
-
 /* A run that goes on without its launcher is watched until it is over. */
 static enum keel_status follow_led(const struct keel_run *run, const char *store)
 {
     struct keel_remote_leader leader;
-    if (may_yet_be_led(run))
+    if (keel_run_waits_for_leader(run->directory))
         printf("%s: its launcher was killed just now: waits until a node leads, or none does\n",
                run->directory);
     fflush(stdout);
-    while (!keel_remote_leader_lives(store, run->job.timeout_s, &leader) && may_yet_be_led(run))
+    while (!keel_remote_leader_lives(store, run->job.timeout_s, &leader) &&
+           keel_run_waits_for_leader(run->directory))
         keel_sleep_until_ns(keel_deadline_after_ns(leader_look_ns));
     while (keel_remote_leader_lives(store, run->job.timeout_s, &leader)) {
-        printf("%s: the run goes on without its launcher, led by node %u on %s (process %ld): this command "
-               "follows it to "
-               "its end, an interrupt ends it alone; keel job stop ends the run\n",
-               run->directory, leader.node, leader.host, leader.pid);
+        printf("%s: the run goes on without its launcher, led by node %u on %s (process %ld), "
+               "which lets agents in at %s: this command follows it to its end, an interrupt ends it alone; "
+               "keel job "
+               "stop ends the run\n",
+               run->directory, leader.node, leader.host, leader.pid, leader.place);
         KEEL_TRY(keel_job_follow(run->directory, false));
     }
     return KEEL_OK;
@@ -432,7 +428,12 @@ static enum keel_status take_led(struct keel_run *run)
     uint64_t differing;
     KEEL_TRY(keel_run_store_root(run, store));
     KEEL_TRY(keel_path_join(lines, store, KEEL_REMOTE_LEADER_FOLDER));
-    if (!keel_path_exists(store) || (run->job.holders == 1 && !keel_path_exists(lines)))
+    struct keel_slow_watch watch = {.path = store};
+    keel_slow_begin(&watch);
+    const bool nobody_led =
+        !keel_path_exists(store) || (keel_job_holders(&run->job) == 1 && !keel_path_exists(lines));
+    keel_slow_end(&watch);
+    if (nobody_led)
         return KEEL_OK;
     if (!keel_launch_is_locked(run->directory)) /* else it is refused */
         KEEL_TRY(follow_led(run, store));
@@ -441,6 +442,7 @@ static enum keel_status take_led(struct keel_run *run)
         return keel_fail(KEEL_BUSY,
                          "%s: node %u on %s has begun to lead the run; the same command follows it",
                          run->directory, leader.node, leader.host);
+    KEEL_TRY(keel_drains_clear(lines));
     KEEL_TRY(keel_led_take(run->directory, store, &taken, &differing));
     if (differing > 0)
         return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",
@@ -448,6 +450,20 @@ static enum keel_status take_led(struct keel_run *run)
     if (taken && keel_report_write(run->directory) != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "no report: %s", keel_detail());
     return KEEL_OK;
+}
+
+static void tell_checking(void *context, uint64_t done, uint64_t of, const char *unit)
+{
+    (void)context;
+    printf("data: %" PRIu64 " of %" PRIu64 " %s checked (%.0f%%)\n", done, of, unit,
+           100.0 * (double)done / (double)of);
+    fflush(stdout);
+}
+
+static void tell_wrong(void *context, const char *detail)
+{
+    (void)context;
+    printf("data: %s\n", detail);
 }
 
 /* Read the data once here: a missing or short file is told before processes start. */
@@ -467,11 +483,15 @@ static enum keel_status check_data(struct keel_run *run)
         KEEL_TRY(keel_plugin_try_graph(&run->job));
     struct keel_data *data;
     KEEL_TRY(keel_data_open(&run->job, &data));
-    keel_job_identity(&run->job, keel_data_digest(data), run->identity);
+    run->data_digest = keel_data_digest(data);
+    keel_job_identity(&run->job, run->data_digest, run->identity);
     /* Every worker builds the model; what makes none, or does not fit, is told before processes start. */
     enum keel_status status = keel_run_plan_make(&run->job, data, &run->plans);
     run->over = status == KEEL_OK && is_over(run);
-    if (status == KEEL_OK && !run->prepare_only && !run->over)
+    const struct keel_data_watch watch = {.progress = tell_checking, .wrong = tell_wrong};
+    if (status == KEEL_OK && run->prepare_only)
+        status = keel_data_check(data, &watch);
+    else if (status == KEEL_OK && !run->over)
         tell_data(&run->job, data);
     keel_data_close(data);
     return status;
@@ -522,6 +542,16 @@ static enum keel_status refuse_other(const struct keel_run *run, const char *old
 {
     if (!keel_job_is_arithmetic(old) && snapshots_are_of(run, old))
         return refuse_arithmetic(run, true);
+    if (keel_job_is_older_class(&run->job, run->data_digest, old))
+        return keel_fail(KEEL_MISMATCH,
+                         "%.200s holds a run of when fewer products were of the class job.numerics = %s (not "
+                         "those of attention, or "
+                         "of convolutions), which cannot go on to the bit; its weights can begin a new one: "
+                         "keel ckpt export DIR "
+                         "W.safetensors --only weights; keel run JOB --out NEW --prepare; keel ckpt import "
+                         "W.safetensors NEW "
+                         "--for-training; keel run JOB --out NEW",
+                         run->directory, keel_class_name((enum keel_class)run->job.numerics));
     char path[KEEL_PATH_BYTES], why[KEEL_DETAIL_BYTES - 128], move[64] = "give the job as it was";
     struct keel_job there;
     uint32_t count = 0;
@@ -615,9 +645,12 @@ static enum keel_status make_directory(const struct keel_run *run, const char *k
     char probe[KEEL_PATH_BYTES];
     if (path[0] == '\0' || run->job.launch != KEEL_LAUNCH_LOCAL)
         return KEEL_OK;
+    struct keel_slow_watch watch = {.path = path, .by_signal = true};
+    keel_slow_begin(&watch);
     enum keel_status status = keel_mkdir_all(path);
     if (status == KEEL_OK && (status = keel_path_join(probe, path, ".writable")) == KEEL_OK)
         status = keel_file_replace(probe, "", 0, 0666);
+    keel_slow_end(&watch);
     if (status != KEEL_OK) {
         char why[KEEL_DETAIL_BYTES];
         snprintf(why, sizeof why, "%.300s", keel_detail());
@@ -662,9 +695,13 @@ static enum keel_status prepare(struct keel_run *run)
 
 static enum keel_status tell_over(const struct keel_run *run)
 {
-    char text[256];
-    keel_output_end_text(&run->last, false, text, sizeof text);
+    char text[256], lacks[KEEL_STEP_RANGES_TEXT];
+    keel_output_end_text(&run->end.last.seen, false, text, sizeof text);
     printf("%s; report: %s/report.html\n", text, run->directory);
+    if (run->end.lacks.count > 0) {
+        keel_step_ranges_text(&run->end.lacks, lacks);
+        printf(KEEL_METRIC_LACKING "\n", run->directory, lacks);
+    }
     keel_run_show_sample(run);
     return KEEL_OK;
 }
@@ -693,6 +730,7 @@ int keel_run_main(int argc, char **argv)
 {
     struct keel_run *run;
     bool help = false;
+    keel_process_heed_interrupts(); /* also who watches, as who leads does (launcher.h) */
     if (keel_alloc(1, sizeof *run, &run) != KEEL_OK)
         return keel_status_exit_code(KEEL_NO_MEMORY);
     run->locks = (struct keel_launch_locks){.run_fd = -1, .leader_fd = -1};
@@ -706,6 +744,7 @@ int keel_run_main(int argc, char **argv)
     if (status != KEEL_OK)
         fprintf(stderr, "keel run: %s: %s\n", keel_status_text(status), keel_detail());
     keel_launch_unlock(&run->locks);
+    keel_step_ranges_free(&run->end.lacks);
     keel_free(run);
     return keel_status_exit_code(status);
 }

@@ -2,42 +2,32 @@
  * words. */
 #include "run_output_state.h"
 #include <inttypes.h>
-#include <keel/log.h>
-
-bool keel_output_evaluated(struct keel_output *output, uint64_t step, float loss)
-{
-    if (keel_early_stop_add(&output->early, step, loss) != KEEL_OK)
-        keel_log(KEEL_LOG_WARN, "train.patience: %s", keel_detail());
-    const bool ends = output->early.end_step != 0 && atomic_load(&output->end_step) == 0;
-    atomic_store(&output->end_step, output->early.end_step);
-    return ends;
-}
 
 void keel_output_tell_early(struct keel_output *output)
 {
-    const struct keel_evaluation *best = &output->early.best;
+    const struct keel_evaluation *best = &output->past.early.best;
     char detail[160], than[64] = "a number";
     if (best->step != 0)
         snprintf(than, sizeof than, "below %.4f, that of step %" PRIu64, (double)best->loss, best->step);
     snprintf(detail, sizeof detail, "validation was not %s, %u times in a row (train.patience)", than,
              output->job->patience);
     keel_output_event(output, "early-stop",
-                      json_pack("{s:I, s:I, s:f, s:s}", "step", (json_int_t)output->early.end_step,
+                      json_pack("{s:I, s:I, s:f, s:s}", "step", (json_int_t)output->past.early.end_step,
                                 "best_step", (json_int_t)best->step, "best_val_loss", (double)best->loss,
                                 "detail", detail));
-    keel_output_say(output, "step %" PRIu64 ": %s: the run ends here", output->early.end_step, detail);
+    keel_output_say(output, "step %" PRIu64 ": %s: the run ends here", output->past.early.end_step, detail);
 }
 
 void keel_output_tell_early_done(struct keel_output *output)
 {
-    const struct keel_evaluation *best = &output->early.best;
+    const struct keel_evaluation *best = &output->past.early.best;
     if (best->step == 0)
         keel_output_say(output, "ended early, at step %" PRIu64 ": no validation was a number",
-                        output->early.end_step);
+                        output->past.early.end_step);
     else
         keel_output_say(output,
                         "ended early, at step %" PRIu64 ": validation was best at step %" PRIu64
                         ", %.4f: keel eval, sample, export %s --step %" PRIu64,
-                        output->early.end_step, best->step, (double)best->loss, output->directory,
+                        output->past.early.end_step, best->step, (double)best->loss, output->directory,
                         best->step);
 }

@@ -1,17 +1,11 @@
 /* run_fields.c - see run_fields.h. */
 #include "run_fields.h"
 #include <inttypes.h>
+#include <keel/bits.h>
 #include <keel/clock.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-float keel_float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 double keel_seconds_of(uint64_t ns)
 {
@@ -52,6 +46,8 @@ json_t *keel_metric_of(const struct keel_job *job, const struct keel_step_record
     if (line != NULL && record->has_val_accuracy)
         json_object_set_new(line, "val_accuracy",
                             json_real((double)keel_float_of(record->val_accuracy_bits)));
+    if (line != NULL && job->ema > 0.0F && (record->has_val_loss || record->has_val_accuracy))
+        json_object_set_new(line, "val_of", json_string("ema"));
     return line;
 }
 

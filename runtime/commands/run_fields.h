@@ -10,7 +10,6 @@
 #include <keel/job.h>
 #include <stdbool.h>
 
-float keel_float_of(uint32_t bits);
 double keel_seconds_of(uint64_t ns);
 
 /* A scaled gradient overflowed: the step counts and moved nothing. */

@@ -3,6 +3,7 @@
 #include "jsonl.h"
 #include "remote_leader.h"
 #include "report.h"
+#include "slow_watch.h"
 #include "succession.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -27,7 +28,6 @@ enum keel_status keel_run_store_root(const struct keel_run *run, char out[KEEL_P
     return KEEL_OK;
 }
 
-/* NULL in *out: nothing is there yet. */
 enum keel_status keel_run_open_store(const struct keel_run *run, struct keel_store **out)
 {
     char root[KEEL_PATH_BYTES];
@@ -35,7 +35,10 @@ enum keel_status keel_run_open_store(const struct keel_run *run, struct keel_sto
     KEEL_TRY(keel_run_store_root(run, root));
     struct keel_store_config config = {
         .root = root, .run = run->job.name, .read_only = true, .key_file = keel_job_key_file(&run->job)};
-    enum keel_status status = keel_path_exists(root) ? keel_store_open(&config, out) : KEEL_OK;
+    struct keel_slow_watch watch = {.path = root, .by_signal = !run->takes_over};
+    keel_slow_begin(&watch);
+    const enum keel_status status = keel_path_exists(root) ? keel_store_open(&config, out) : KEEL_OK;
+    keel_slow_end(&watch);
     return status == KEEL_NOT_FOUND ? KEEL_OK : status;
 }
 
@@ -244,18 +247,35 @@ static bool is_early(const struct keel_run *run, const struct keel_output *outpu
 
 /* Where another led at the end of this life, or before. Is one still there, from whom this host is cut off,
  * they stay with it. */
-static enum keel_status take_led(const struct keel_run *run, struct keel_output *output)
+static enum keel_status take_led(const struct keel_run *run, struct keel_output *output, uint64_t first_step)
 {
     struct keel_remote_leader leader;
     char root[KEEL_PATH_BYTES], why[KEEL_DETAIL_BYTES];
     snprintf(why, sizeof why, "%s", keel_detail());
-    if (run->job.holders > 1) {
+    if (keel_job_holders(&run->job) > 1) {
         KEEL_TRY(keel_run_store_root(run, root));
         if (!keel_remote_leader_lives(root, run->job.timeout_s, &leader))
-            KEEL_TRY(keel_output_take_led(output, root));
+            KEEL_TRY(keel_output_take_led(output, root, first_step));
     }
     keel_detail_set(why); /* of how the life ended */
     return KEEL_OK;
+}
+
+/* A stop was heard, and its snapshot did not come. OK: no step needs one. */
+static enum keel_status tell_unsaved(const struct keel_run *run, const struct keel_output *output)
+{
+    const uint64_t last = keel_output_next_step(output) - 1;
+    uint64_t told, kept;
+    if (run->job.snapshot_every == 0 || last_told(run, &told) != KEEL_OK)
+        return KEEL_OK;
+    kept = told == NO_STEP ? 0 : told;
+    return last <= kept ? KEEL_OK
+                        : keel_fail(KEEL_TIMEOUT,
+                                    "stopped without its last snapshot, which did not come in time: the "
+                                    "store of snapshots hangs, or a step is longer than six timeouts; bring "
+                                    "the store back, and the same command computes steps %" PRIu64
+                                    " to %" PRIu64 " again",
+                                    kept + 1, last);
 }
 
 /* One life. DONE is said when all steps are: whoever dies behind that takes his share of the last snapshot
@@ -263,7 +283,7 @@ static enum keel_status take_led(const struct keel_run *run, struct keel_output 
 static enum keel_status live(struct keel_run *run, struct keel_output *output, const char *resume,
                              bool *again)
 {
-    bool signalled = false;
+    bool signalled = false, unsaved = false;
     run->left = false;
     char words[64];
     struct keel_launch_config config = {.job = &run->job,
@@ -277,7 +297,8 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
                                         .locks = run->locks,
                                         .report = keel_output_report(output),
                                         .left = &run->left,
-                                        .signalled = &signalled};
+                                        .signalled = &signalled,
+                                        .unsaved = &unsaved};
     *again = false;
     const bool goes_on = resume == NULL || strcmp(resume, "auto") == 0;
     if (!run->takes_over && goes_on && is_early(run, output) &&
@@ -289,12 +310,16 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
         config.kept_step = keel_output_last_snapshot(output);
     } else {
         KEEL_TRY(begin_life(run, output, &config, words));
+        if (keel_job_holders(&run->job) >
+            1) /* views of nodes that led, of which the launcher's host has heard only so */
+            KEEL_TRY(keel_output_past_epoch(output, &config.past_epoch));
     }
     enum keel_status status = keel_launch(&config);
     run->takes_over = false; /* another life is one of our own */
     if (run->left)
         return status;
-    KEEL_TRY(take_led(run, output));
+    if (!unsaved) /* else the store may hang, and they are taken by the next */
+        KEEL_TRY(take_led(run, output, config.first_step));
     enum keel_status spiked = keel_output_spike(output, again);
     if (*again && signalled) {
         *again = false;
@@ -305,6 +330,8 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
     KEEL_TRY(spiked);
     if (status == KEEL_INTERRUPTED && !signalled && is_early(run, output))
         status = KEEL_OK;
+    if (status == KEEL_INTERRUPTED && signalled && unsaved)
+        KEEL_TRY(tell_unsaved(run, output));
     const bool differ = status == KEEL_MISMATCH || (status == KEEL_OK && keel_output_mismatches(output) > 0);
     if (differ && !signalled && keel_output_dispute(output)) {
         *again = true;
@@ -452,7 +479,9 @@ static enum keel_status prepare_lead(struct lead *lead, const char *directory)
     KEEL_TRY(keel_file_read(path, KEEL_IDENTITY_BYTES, &identity, &bytes));
     snprintf(run->identity, sizeof run->identity, "%s", identity);
     keel_free(identity);
-    return keel_launch_read_state(directory, run->job.ranks, &run->first_step, run->plans.numbers);
+    uint64_t past_epoch; /* where agents may lead, nobody takes over here */
+    return keel_launch_read_state(directory, run->job.ranks, &run->first_step, &past_epoch,
+                                  run->plans.numbers);
 }
 
 int keel_lead_main(int argc, char **argv)

@@ -27,8 +27,9 @@ struct keel_run {
     struct keel_job job;
     char directory[KEEL_PATH_BYTES], job_copy[KEEL_PATH_BYTES];
     char identity[KEEL_IDENTITY_BYTES];
-    bool over;                  /* nothing is left to do */
-    struct keel_seen_step last; /* if so, its last step */
+    uint64_t data_digest;        /* of which the identity is; not known to who takes over */
+    bool over;                   /* nothing is left to do */
+    struct keel_metric_file end; /* if so, its lines */
     struct keel_plan_table plans;
     struct keel_launch_locks locks; /* of the directory */
     bool takes_over;                /* a run whose launcher ended: */

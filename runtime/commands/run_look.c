@@ -3,6 +3,7 @@
 
 #include "jsonl.h"
 #include "launcher.h"
+#include "metric_lines.h"
 #include "run_locks.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { METRICS_TAIL_BYTES = 256 << 10, EVENTS_TAIL_BYTES = 4 << 20 };
+enum { EVENTS_TAIL_BYTES = 4 << 20 };
+enum { LEASE_TIMEOUTS = 4 }; /* so long after who led a node does; five without one end all agents */
 
 const char *keel_run_state_name(enum keel_run_state state)
 {
@@ -88,13 +90,6 @@ static const char *text_of(const json_t *line, const char *key)
     return text != NULL ? text : "";
 }
 
-static void take_metric(struct keel_run_look *look, const json_t *line)
-{
-    look->step = number_of(line, "step");
-    look->loss = json_number_value(json_object_get(line, "loss"));
-    look->step_s = json_number_value(json_object_get(line, "seconds"));
-}
-
 static enum keel_status status_named(const char *name)
 {
     for (int status = 0; status < KEEL_STATUS_COUNT; status++)
@@ -109,6 +104,8 @@ static void take_event(struct keel_run_look *look, const json_t *line)
     if (strcmp(event, "start") == 0) {
         look->state = KEEL_RUN_KILLED;
         look->view = look->ranks = look->spares = 0;
+        look->detail[0] = '\0';
+        look->done_step = 0;
         look->snapshot = strcmp(text_of(line, "resume"), "none") == 0 ? 0 : look->snapshot;
     } else if (strcmp(event, "view") == 0) {
         look->view = number_of(line, "view");
@@ -121,27 +118,133 @@ static void take_event(struct keel_run_look *look, const json_t *line)
         look->state = look->status == KEEL_OK            ? KEEL_RUN_DONE
                       : look->status == KEEL_INTERRUPTED ? KEEL_RUN_STOPPED
                                                          : KEEL_RUN_FAILED;
+        if (look->status != KEEL_OK) /* else it is why it ended early, if it did */
+            snprintf(look->detail, sizeof look->detail, "%s", text_of(line, "detail"));
+        look->done_step = look->status == KEEL_OK ? number_of(line, "step") : 0;
+    } else if (strcmp(event, "early-stop") == 0) {
         snprintf(look->detail, sizeof look->detail, "%s", text_of(line, "detail"));
     }
 }
 
-/* Of the lines before the tail, which a run of months has left behind: its view and its newest snapshot. */
-static enum keel_status see_event(void *context, const json_t *line, uint64_t number)
+struct old_event {
+    uint64_t begin; /* in the file */
+    json_t *line;   /* NULL: there is none among 64 MiB */
+};
+
+static struct old_event find_before(const char *path, uint64_t before, const char *with)
 {
-    (void)number;
-    take_event(context, line);
-    return KEEL_OK;
+    struct keel_jsonl_place place = {.begin = 0};
+    struct old_event found = {.line = NULL};
+    if (keel_jsonl_find_back(path, before, with, &found.line, &place) == KEEL_OK)
+        found.begin = place.begin;
+    return found;
 }
 
-static enum keel_status look_at_events(const char *path, struct keel_run_look *out, struct stat *seen)
+/* Of the lines before the tail, which a run of months has left behind: its view and its newest snapshot. */
+static void take_old_events(const char *path, uint64_t before, struct keel_run_look *look)
 {
-    uint64_t skipped;
-    KEEL_TRY(read_lines(path, EVENTS_TAIL_BYTES, take_event, out, seen));
-    if (seen->st_size <= EVENTS_TAIL_BYTES || (out->view != 0 && out->snapshot != 0))
+    const struct old_event start = find_before(path, before, "\"event\":\"start\""),
+                           view = find_before(path, before, "\"event\":\"view\""),
+                           snapshot = find_before(path, before, "\"event\":\"snapshot\"");
+    if (snapshot.begin < start.begin)
+        take_event(look, snapshot.line);
+    take_event(look, start.line);
+    if (view.begin >= start.begin)
+        take_event(look, view.line);
+    if (snapshot.begin >= start.begin)
+        take_event(look, snapshot.line);
+    json_decref(start.line);
+    json_decref(view.line);
+    json_decref(snapshot.line);
+}
+
+/* *bytes: of the file; 0: nothing is there. */
+static enum keel_status look_at_events(const char *directory, struct keel_run_look *out, uint64_t *bytes)
+{
+    char path[KEEL_PATH_BYTES];
+    struct stat seen;
+    KEEL_TRY(keel_path_join(path, directory, "events.jsonl"));
+    const struct keel_run_look before = *out;
+    KEEL_TRY(read_lines(path, EVENTS_TAIL_BYTES, take_event, out, &seen));
+    *bytes = (uint64_t)seen.st_size;
+    if (*bytes <= EVENTS_TAIL_BYTES || (out->view != 0 && out->snapshot != 0))
         return KEEL_OK;
-    out->snapshot = 0;
-    out->state = KEEL_RUN_KILLED;
-    return keel_jsonl_read(path, see_event, out, &skipped);
+    *out = before;
+    take_old_events(path, *bytes - EVENTS_TAIL_BYTES, out);
+    return read_lines(path, EVENTS_TAIL_BYTES, take_event, out, &seen);
+}
+
+/* ---- lines of steps ------------------------------------------------------------------------------------ */
+
+/* Of which steps some metrics.jsonl has a line is taken out of `lacks`. */
+static enum keel_status take_metrics(const char *directory, struct keel_run_look *look,
+                                     struct keel_step_ranges *lacks)
+{
+    struct keel_metric_file file;
+    struct keel_step_ranges has = {.at = NULL};
+    KEEL_TRY(keel_metric_look(directory, &file));
+    const uint64_t step = file.last.seen.step;
+    if (step > look->line_step) {
+        look->line_step = step;
+        look->loss = file.loss;
+        look->step_s = file.seconds;
+        look->age_s = file.age_s;
+    }
+    if (file.damaged) {
+        look->damaged_at = file.damaged_at;
+        snprintf(look->damaged, sizeof look->damaged, "%s", directory);
+    }
+    enum keel_status status = step > 0 ? keel_step_ranges_add(&has, 1, step) : KEEL_OK;
+    if (status == KEEL_OK && file.damaged) /* nobody knows what is behind that */
+        status = keel_step_ranges_add(&has, step + 1, UINT64_MAX - 1);
+    if (status == KEEL_OK)
+        status = keel_step_ranges_subtract(&has, &file.lacks);
+    if (status == KEEL_OK)
+        status = keel_step_ranges_subtract(lacks, &has);
+    keel_step_ranges_free(&has);
+    keel_step_ranges_free(&file.lacks);
+    return status;
+}
+
+struct led_lines {
+    const char *all;
+    struct keel_run_look *look;
+    struct keel_step_ranges *lacks;
+};
+
+static enum keel_status see_lines(void *context, const char *name)
+{
+    const struct led_lines *lines = context;
+    char folder[KEEL_PATH_BYTES];
+    if (strchr(name, '-') == NULL) /* leader, stop */
+        return KEEL_OK;
+    KEEL_TRY(keel_path_join(folder, lines->all, name));
+    return take_metrics(folder, lines->look, lines->lacks);
+}
+
+/* Of the directory, after those of nodes that led, which are taken in there meanwhile, and after the events,
+ * which follow the lines. */
+static enum keel_status look_at_metrics(const char *directory, struct keel_run_look *look)
+{
+    char store[KEEL_PATH_BYTES], all[KEEL_PATH_BYTES];
+    struct keel_step_ranges lacks = {.at = NULL};
+    struct led_lines lines = {.all = all, .look = look, .lacks = &lacks};
+    enum keel_status status = keel_step_ranges_add(&lacks, 1, UINT64_MAX - 1);
+    if (status == KEEL_OK && keel_run_store_of_leaders(directory, store) &&
+        keel_path_join(all, store, KEEL_REMOTE_LEADER_FOLDER) == KEEL_OK && keel_path_exists(all))
+        status = keel_dir_list(all, see_lines, &lines);
+    if (status == KEEL_OK)
+        status = take_metrics(directory, look, &lacks);
+    look->step = look->line_step > look->snapshot ? look->line_step : look->snapshot;
+    look->step = look->done_step > look->step ? look->done_step : look->step;
+    if (status == KEEL_OK)
+        status = keel_step_ranges_remove(&lacks, look->step + 1, UINT64_MAX);
+    if (status == KEEL_OK && lacks.count > 0) {
+        look->steps_lacking = keel_step_ranges_total(&lacks);
+        keel_step_ranges_text(&lacks, look->lacking);
+    }
+    keel_step_ranges_free(&lacks);
+    return status;
 }
 
 /* ---- who holds it -------------------------------------------------------------------------------------- */
@@ -174,23 +277,15 @@ enum keel_status keel_run_find(const char *directory, struct keel_process *out)
 
 static enum keel_status look_at_files(const char *directory, struct keel_run_look *out)
 {
-    char path[KEEL_PATH_BYTES];
-    struct stat events, metrics;
+    uint64_t bytes;
     if (keel_path_is_file(directory))
         return keel_fail(KEEL_INVALID, "%s: is a file; give the directory of a run (keel run --out)",
                          directory);
-    KEEL_TRY(keel_path_join(path, directory, "events.jsonl"));
     out->state = KEEL_RUN_KILLED;
-    KEEL_TRY(look_at_events(path, out, &events));
-    if (events.st_size == 0)
+    KEEL_TRY(look_at_events(directory, out, &bytes));
+    if (bytes == 0)
         return keel_fail(KEEL_NOT_FOUND,
                          "%s: no run began there; give the directory of a run (keel run --out)", directory);
-    KEEL_TRY(keel_path_join(path, directory, "metrics.jsonl"));
-    KEEL_TRY(read_lines(path, METRICS_TAIL_BYTES, take_metric, out, &metrics));
-    const uint64_t now_ns = keel_wall_ns();
-    const uint64_t then_ns =
-        (uint64_t)metrics.st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)metrics.st_mtim.tv_nsec;
-    out->age_s = now_ns > then_ns ? (double)(now_ns - then_ns) / (double)KEEL_NS_PER_S : 0;
     return KEEL_OK;
 }
 
@@ -202,7 +297,7 @@ static bool find_store(const char *directory, char store[KEEL_PATH_BYTES], doubl
     if (keel_path_join(path, directory, "job.conf") != KEEL_OK || !keel_path_exists(path) ||
         keel_alloc(1, sizeof *job, &job) != KEEL_OK)
         return false;
-    bool moves = keel_job_load(path, NULL, 0, job) == KEEL_OK && job->holders > 1;
+    bool moves = keel_job_load(path, NULL, 0, job) == KEEL_OK && keel_job_holders(job) > 1;
     if (moves && job->snapshot_store[0] != '\0')
         memcpy(store, job->snapshot_store, sizeof job->snapshot_store);
     else
@@ -210,6 +305,12 @@ static bool find_store(const char *directory, char store[KEEL_PATH_BYTES], doubl
     *timeout_s = job->timeout_s;
     keel_free(job);
     return moves;
+}
+
+bool keel_run_store_of_leaders(const char *directory, char store[KEEL_PATH_BYTES])
+{
+    double timeout_s;
+    return find_store(directory, store, &timeout_s);
 }
 
 bool keel_run_is_led(const char *directory, struct keel_run_led *out)
@@ -239,6 +340,27 @@ static bool was_led(const char *directory, char folder[KEEL_PATH_BYTES])
            keel_path_join(folder, all, last) == KEEL_OK;
 }
 
+/* The launcher of a run that others may lead touches its lock each beat (launcher_watch.c). */
+static bool was_held_just_now(const char *directory)
+{
+    char path[KEEL_PATH_BYTES];
+    struct stat lock;
+    double timeout_s;
+    if (!find_store(directory, path, &timeout_s) || keel_path_join(path, directory, "run.lock") != KEEL_OK ||
+        stat(path, &lock) != 0)
+        return false;
+    const uint64_t then_ns = (uint64_t)lock.st_mtim.tv_sec * KEEL_NS_PER_S + (uint64_t)lock.st_mtim.tv_nsec;
+    const uint64_t now_ns = keel_wall_ns();
+    return now_ns < then_ns ||
+           (double)(now_ns - then_ns) / (double)KEEL_NS_PER_S < LEASE_TIMEOUTS * timeout_s;
+}
+
+bool keel_run_waits_for_leader(const char *directory)
+{
+    struct keel_run_look look;
+    return keel_run_look_at(directory, &look) == KEEL_OK && look.waits;
+}
+
 /* Its lines are the newest; of what it has not told yet those of the directory are. */
 static void look_at_led(const char *folder, struct keel_run_look *look)
 {
@@ -248,18 +370,13 @@ static void look_at_led(const char *folder, struct keel_run_look *look)
     look->state = its.state;
     look->status = its.status;
     memcpy(look->detail, its.detail, sizeof look->detail);
-    if (its.step > look->step) {
-        look->step = its.step;
-        look->loss = its.loss;
-        look->step_s = its.step_s;
-        look->age_s = its.age_s;
-    }
     if (its.view > look->view) {
         look->view = its.view;
         look->ranks = its.ranks;
         look->spares = its.spares;
     }
     look->snapshot = its.snapshot > look->snapshot ? its.snapshot : look->snapshot;
+    look->done_step = its.done_step;
 }
 
 enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *out)
@@ -284,15 +401,24 @@ enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *o
         look.state = KEEL_RUN_GOES_ON;
         look.pid = (uint64_t)led.leader.pid;
         snprintf(look.host, sizeof look.host, "%s", led.leader.host);
+        snprintf(look.place, sizeof look.place, "%s", led.leader.place);
     } else if (!held && was_led(directory, led.folder)) {
         look_at_led(led.folder, &look);
     }
+    /* A node that begins to lead has a folder before it says so: nothing of it says yet how it ended. */
+    if (look.state == KEEL_RUN_KILLED && was_held_just_now(directory)) {
+        look.state = KEEL_RUN_GOES_ON;
+        look.waits = true;
+    }
+    KEEL_TRY(look_at_metrics(directory, &look));
     KEEL_TRY(keel_path_join(path, directory, "job.conf"));
     KEEL_TRY(keel_alloc(1, sizeof *job, &job));
     const enum keel_status status = keel_job_load(path, NULL, 0, job);
     look.steps = status == KEEL_OK ? job->steps : 0;
     keel_free(job);
     KEEL_TRY(status);
+    if (look.state == KEEL_RUN_DONE && look.step >= look.steps)
+        look.detail[0] = '\0'; /* it went on behind that */
     *out = look;
     return KEEL_OK;
 }

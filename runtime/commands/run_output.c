@@ -6,6 +6,7 @@
 #include "run_output_state.h"
 #include <inttypes.h>
 #include <jansson.h>
+#include <keel/bits.h>
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
@@ -31,7 +32,7 @@ void keel_output_event(struct keel_output *output, const char *name, json_t *fie
 /* One line for people: above the bar on a terminal, plain otherwise. */
 void keel_output_say(struct keel_output *output, const char *format, ...)
 {
-    char line[512];
+    char line[1024];
     va_list arguments;
     if (output->quiet)
         return;
@@ -44,48 +45,6 @@ void keel_output_say(struct keel_output *output, const char *format, ...)
 }
 
 /* ---- metrics ------------------------------------------------------------------------------------------- */
-
-/* The last step that has a line, 0 for none. */
-uint64_t keel_output_last_step(const struct keel_output *output)
-{
-    return output->seen_count > 0 ? output->seen[output->seen_count - 1].step : 0;
-}
-
-/* The last step whose line is in the file, and not held back. */
-static uint64_t last_written(const struct keel_output *output)
-{
-    return output->lines > 0 ? output->seen[output->lines - 1].step : 0;
-}
-
-/* Behind the lines in the file, before those that are held. As much memory as there are lines, whatever steps
- * they claim. */
-enum keel_status keel_output_remember(struct keel_output *output, struct keel_seen_step seen)
-{
-    KEEL_ASSERT(seen.step > last_written(output));
-    KEEL_ASSERT(output->lines == output->seen_count || seen.step < output->seen[output->lines].step);
-    if (output->seen_count == output->seen_capacity) {
-        uint64_t more = output->seen_capacity * 2 + 1024;
-        KEEL_TRY(keel_realloc(&output->seen, output->seen_capacity, more, sizeof *output->seen));
-        output->seen_capacity = more;
-    }
-    struct keel_seen_step *at = &output->seen[output->lines++];
-    memmove(at + 1, at, keel_size(output->seen_count++ + 1 - output->lines) * sizeof *at);
-    *at = seen;
-    return KEEL_OK;
-}
-
-static int compare_step(const void *step, const void *seen)
-{
-    const uint64_t wanted = *(const uint64_t *)step, its = ((const struct keel_seen_step *)seen)->step;
-    return (wanted > its) - (wanted < its);
-}
-
-static const struct keel_seen_step *find_seen(const struct keel_output *output, uint64_t step)
-{
-    return output->seen_count == 0 ? NULL
-                                   : bsearch(&step, output->seen, keel_size(output->seen_count),
-                                             sizeof output->seen[0], compare_step);
-}
 
 static void tell_skipped(struct keel_output *output, const struct keel_step_record *record)
 {
@@ -105,7 +64,7 @@ static const struct place *place_of(const struct keel_output *output, const stru
 }
 
 /* With the devices of the ranks of that view, in order. */
-static void write_metric(struct keel_output *output, const struct keel_step_record *record)
+static void write_metric(struct keel_output *output, const struct keel_step_record *record, bool is_new)
 {
     json_t *line = keel_metric_of(output->job, record), *boards = json_array();
     for (uint32_t i = 0; i < output->members; i++) {
@@ -115,78 +74,16 @@ static void write_metric(struct keel_output *output, const struct keel_step_reco
     if (line != NULL && record->epoch == output->epoch)
         json_object_set(line, "boards", boards);
     json_decref(boards);
-    keel_jsonl_write(output->metrics, line);
-    if (record->has_val_loss &&
-        keel_output_evaluated(output, record->step, keel_float_of(record->val_loss_bits)))
-        keel_output_tell_early(output);
+    keel_output_put(output, line, is_new);
 }
 
-/* ---- holes ---- */
-
-/* Lines that are held, up to that step. */
-void keel_output_write_held(struct keel_output *output, uint64_t step)
+static struct keel_line line_of(const struct keel_step_record *record)
 {
-    KEEL_ASSERT(output->seen_count - output->lines == output->held_count - output->held_next);
-    while (output->lines < output->seen_count && output->seen[output->lines].step <= step) {
-        keel_jsonl_write(output->metrics, output->held[output->held_next++]);
-        output->lines++;
-    }
-}
-
-/* The first line behind a step, from `first_step` on, that has none; seen_count when there is no such hole.
- */
-static uint64_t line_behind_hole(const struct keel_output *output, uint64_t first_step)
-{
-    uint64_t line = 0, next = first_step;
-    while (line < output->seen_count && output->seen[line].step <= next) {
-        next = output->seen[line].step >= next ? output->seen[line].step + 1 : next;
-        line++;
-    }
-    return line;
-}
-
-static enum keel_status hold_line(void *context, const json_t *line, uint64_t number)
-{
-    struct keel_output *output = context;
-    if (number <= output->lines)
-        return KEEL_OK;
-    json_t *copy = json_deep_copy(line);
-    if (copy == NULL)
-        return keel_fail(KEEL_NO_MEMORY, "a line of %s/metrics.jsonl", output->directory);
-    output->held[output->held_count++] = copy;
-    return KEEL_OK;
-}
-
-static void forget_held(struct keel_output *output, uint64_t keep)
-{
-    while (output->held_count - output->held_next > keep)
-        json_decref(output->held[--output->held_count]);
-}
-
-/* Steps from first_step on are computed again: lines behind one of which nobody had a record are taken out of
- * the file, and put back when the run has come so far, behind those that were missing. */
-static enum keel_status fill_holes(struct keel_output *output, uint64_t first_step)
-{
-    char path[FILE_NAME_BYTES];
-    keel_output_write_held(output, UINT64_MAX);
-    const uint64_t line = line_behind_hole(output, first_step);
-    if (line == output->seen_count)
-        return KEEL_OK;
-    keel_free(output->held);
-    output->held = NULL;
-    output->held_next = output->held_count = 0;
-    KEEL_TRY(keel_alloc(keel_size(output->seen_count - line), sizeof(json_t *), &output->held));
-    KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
-    KEEL_TRY(keel_jsonl_sync(output->metrics));
-    output->lines = line;
-    enum keel_status status = keel_jsonl_read(path, hold_line, output, NULL);
-    if (status == KEEL_OK)
-        status = keel_jsonl_cut(output->metrics, line);
-    if (status != KEEL_OK) { /* all are in the file still */
-        forget_held(output, 0);
-        output->lines = output->seen_count;
-    }
-    return status;
+    return (struct keel_line){
+        .seen = {.step = record->step, .digest = record->digest, .loss_bits = record->loss_bits},
+        .val_loss_bits = record->val_loss_bits,
+        .has_val_loss = record->has_val_loss != 0,
+        .a_step = record->step > 0 ? record->tokens / record->step : 0};
 }
 
 static void tell_mismatch(struct keel_output *output, uint64_t step, uint32_t loss_a, uint64_t digest_a,
@@ -230,22 +127,13 @@ static void on_mismatch(void *context, const struct keel_step_record *a, const s
     keel_output_doubt(output, a->step);
 }
 
-/* Cut the lines from that step on. */
 static enum keel_status withdraw_from(struct keel_output *output, uint64_t step)
 {
-    uint64_t keep = 0;
-    while (keep < output->seen_count && output->seen[keep].step < step)
-        keep++;
-    enum keel_status status = keep < output->lines ? keel_jsonl_cut(output->metrics, keep) : KEEL_OK;
+    const enum keel_status status = keel_output_cut(output, step);
     if (status != KEEL_OK) {
         keel_output_say(output, "steps from %" PRIu64 " on cannot be withdrawn: %s", step, keel_detail());
         return status;
     }
-    output->lines = keep < output->lines ? keep : output->lines;
-    forget_held(output, keep - output->lines);
-    output->seen_count = keep;
-    keel_early_stop_withdraw(&output->early, step);
-    atomic_store(&output->end_step, output->early.end_step);
     keel_output_event(output, "steps-withdrawn", json_pack("{s:I}", "step", (json_int_t)step));
     return KEEL_OK;
 }
@@ -260,7 +148,7 @@ static uint64_t hex_of(const json_t *note, const char *key)
  * more, and if its line is that of the rank that is wrong, theirs takes its place. */
 static void outvote(struct keel_output *output, uint64_t step, const json_t *note)
 {
-    const struct keel_seen_step *old = find_seen(output, step);
+    const struct keel_seen_step *old = keel_output_find(output, step);
     struct keel_seen_step right = {.step = step, .digest = hex_of(note, "digest")};
     if (output->disputed_step == step) {
         output->disputed_step = 0;
@@ -276,8 +164,11 @@ static void outvote(struct keel_output *output, uint64_t step, const json_t *not
         return;
     output->newest.digest = right.digest;
     output->newest.loss_bits = right.loss_bits;
-    if (keel_output_remember(output, right) == KEEL_OK)
-        write_metric(output, &output->newest);
+    const struct keel_line line = line_of(&output->newest);
+    if (keel_output_remember(output, &line) == KEEL_OK) {
+        (void)keel_output_judge(output, &line);
+        write_metric(output, &output->newest, true);
+    }
 }
 
 static void withdraw_disputed(struct keel_output *output)
@@ -309,7 +200,7 @@ static void compare_again(struct keel_output *output, const struct keel_seen_ste
 }
 
 /* Each new step, once. */
-static void watch_loss(struct keel_output *output, const struct keel_seen_step *seen)
+static void watch_loss(struct keel_output *output, const struct keel_seen_step *seen, bool explodes)
 {
     static const char *const moves[] = {"the run goes on (train.spike = warn)",
                                         "the run ends, at the snapshot before (train.spike = stop)",
@@ -317,7 +208,6 @@ static void watch_loss(struct keel_output *output, const struct keel_seen_step *
     double loss = (double)keel_float_of(seen->loss_bits);
     if (output->spiked.step != 0)
         return;
-    bool explodes = keel_spike_add(&output->spike, keel_float_of(seen->loss_bits));
     compare_again(output, seen, explodes);
     if (!explodes)
         return;
@@ -326,42 +216,33 @@ static void watch_loss(struct keel_output *output, const struct keel_seen_step *
     snprintf(digest, sizeof digest, "%016" PRIx64, seen->digest);
     keel_output_event(output, "loss-spike",
                       json_pack("{s:I, s:f, s:f, s:s, s:s, s:s}", "step", (json_int_t)seen->step, "loss",
-                                loss, "usual", output->spike.mean, "detail", moves[output->job->spike],
+                                loss, "usual", output->past.spike.mean, "detail", moves[output->job->spike],
                                 "loss_bits", loss_bits, "digest", digest));
     keel_output_say(output, "step %" PRIu64 ": the loss explodes: %.4f, where %.4f was usual; %s", seen->step,
-                    loss, output->spike.mean, moves[output->job->spike]);
+                    loss, output->past.spike.mean, moves[output->job->spike]);
     if (output->job->spike == KEEL_SPIKE_WARN)
         return;
     output->spiked = *seen;
     atomic_store(&output->refused_step, seen->step); /* before this step's snapshot can be ordered */
 }
 
-/* Check the lines on file anew: the first, from the step `from` on, that begins a spike. */
-const struct keel_seen_step *keel_output_check_seen(struct keel_output *output, uint64_t from)
-{
-    memset(&output->spike, 0, sizeof output->spike);
-    for (uint64_t i = 0; i < output->seen_count; i++)
-        if (keel_spike_add(&output->spike, keel_float_of(output->seen[i].loss_bits)) &&
-            output->seen[i].step >= from)
-            return &output->seen[i];
-    return NULL;
-}
-
 enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_step)
 {
-    const struct keel_seen_step *found =
-        output->job->spike == KEEL_SPIKE_WARN ? NULL : keel_output_check_seen(output, first_step);
+    KEEL_TRY(keel_output_reach(output, first_step));
+    const struct keel_line *found =
+        output->job->spike == KEEL_SPIKE_WARN ? NULL : keel_output_judge_again(output, first_step);
     output->end_missed = false;
+    output->apart = output->moves;
     if (found != NULL) {
-        output->went_back = *found;
+        output->went_back = found->seen;
         keel_output_say(output,
                         "step %" PRIu64 ": the loss exploded in the life before: it is computed again",
-                        found->step);
+                        found->seen.step);
         KEEL_TRY(withdraw_from(output, output->went_back.step));
         output->steps_before = keel_output_last_step(output);
-        keel_output_check_seen(output, UINT64_MAX);
     }
-    return fill_holes(output, first_step);
+    KEEL_TRY(keel_step_ranges_remove(&output->told, first_step, UINT64_MAX)); /* they come again */
+    return keel_output_fill_holes(output, first_step);
 }
 
 bool keel_output_dispute(struct keel_output *output)
@@ -389,6 +270,19 @@ static bool on_stop(void *context)
            (end_step != 0 && (output->last_snapshot >= end_step || output->end_missed));
 }
 
+enum keel_status keel_output_led_end(const struct keel_output *output, enum keel_status status)
+{
+    if (status == KEEL_INTERRUPTED && output->spiked.step != 0)
+        return keel_fail(
+            KEEL_DIVERGED,
+            "the loss exploded at step %" PRIu64
+            " to %.4f (train.spike), and who began the run is to begin its next life: where that "
+            "launcher or the same command watches, it does so now; else give the same command "
+            "(keel run): it goes on from the snapshot before",
+            output->spiked.step, (double)keel_float_of(output->spiked.loss_bits));
+    return status == KEEL_INTERRUPTED && output->past.early.end_step != 0 ? KEEL_OK : status;
+}
+
 enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
 {
     const struct keel_seen_step spiked = output->spiked, before = output->went_back;
@@ -402,7 +296,6 @@ enum keel_status keel_output_spike(struct keel_output *output, bool *out_back)
     output->spiked.step = 0;
     output->incident.open = false;
     atomic_store(&output->refused_step, 0);
-    keel_output_check_seen(output, UINT64_MAX);
     return keel_fail(KEEL_DIVERGED,
                      "the loss exploded at step %" PRIu64 " to %.4f%s; a lower train.lr, a longer warm-up or "
                      "train.clip may help, in another --out; train.spike = warn goes on through it",
@@ -514,39 +407,86 @@ static void tell_restart(struct keel_output *output, uint64_t step)
     output->steps_before = 0;
 }
 
-/* Steps that no line tells of: the file was lost or cut, and the snapshot is newer than what is left. */
-static void tell_hole(struct keel_output *output, uint64_t first, uint64_t last)
+static void tell_hole(struct keel_output *output, const struct keel_step_range *hole)
 {
-    keel_output_event(output, "metrics-hole",
-                      json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
-    keel_output_say(output,
-                    "metrics.jsonl says nothing of steps %" PRIu64 " to %" PRIu64 ", and goes on behind them",
+    (void)keel_step_ranges_add(&output->told, hole->first, hole->last);
+    keel_output_event(output, "metrics-hole", keel_metric_hole_event(hole->first, hole->last));
+}
+
+/* Steps of which whoever leads lost the records: a callback of the launcher. */
+static void on_hole(void *context, uint64_t first, uint64_t last)
+{
+    const struct keel_step_range hole = {first, last};
+    tell_hole(context, &hole);
+    keel_output_say(context,
+                    "steps %" PRIu64 " to %" PRIu64
+                    " came faster than their lines could be written: they are lost",
                     first, last);
+}
+
+/* Up to that step; without what was told: *news. */
+static enum keel_status find_lacking(const struct keel_output *output, uint64_t last,
+                                     struct keel_step_ranges *all, struct keel_step_ranges *news)
+{
+    KEEL_TRY(keel_output_find_lacking(output, all));
+    KEEL_TRY(keel_metric_skip(all, keel_output_last_step(output), last + 1));
+    KEEL_TRY(keel_step_ranges_remove(all, last + 1, UINT64_MAX));
+    KEEL_TRY(keel_step_ranges_copy(all, news));
+    return keel_step_ranges_subtract(news, &output->told);
+}
+
+/* Who had their records is lost, or the file was cut or removed. */
+void keel_output_tell_lacking(struct keel_output *output, uint64_t last, bool at_end)
+{
+    char text[KEEL_STEP_RANGES_TEXT];
+    struct keel_step_ranges all = {.at = NULL}, news = {.at = NULL};
+    const bool known = !output->apart && find_lacking(output, last, &all, &news) == KEEL_OK;
+    for (uint64_t i = 0; i < news.count && known; i++)
+        tell_hole(output, &news.at[i]);
+    if (known && (at_end ? all.count : news.count) > 0) {
+        keel_step_ranges_text(&all, text);
+        keel_output_say(output, KEEL_METRIC_LACKING, output->directory, text);
+    }
+    keel_step_ranges_free(&all);
+    keel_step_ranges_free(&news);
+}
+
+/* The line of a step that has none in the file. */
+static void tell_step(struct keel_output *output, const struct keel_step_record *record)
+{
+    const struct keel_line line = line_of(record);
+    const bool is_new = record->step > keel_output_last_step(output);
+    const uint64_t end_step = atomic_load(&output->end_step);
+    const bool behind_hole = record->step > keel_output_last_written(output) + 1;
+    if (is_new)
+        keel_output_miss(output, record->step);
+    if (keel_output_remember(output, &line) == KEEL_OK) {
+        if (behind_hole)
+            keel_output_tell_lacking(output, record->step, false);
+        const bool explodes = is_new && keel_output_judge(output, &line);
+        write_metric(output, record, is_new);
+        if (end_step == 0 && atomic_load(&output->end_step) != 0)
+            keel_output_tell_early(output);
+        if (is_new)
+            watch_loss(output, &line.seen, explodes);
+    }
+    if (keel_step_skipped(record))
+        tell_skipped(output, record);
+    keel_output_trim(output, record->step);
 }
 
 static void on_step(void *context, const struct keel_step_record *record)
 {
     struct keel_output *output = context;
-    const struct keel_seen_step seen = {
-        .step = record->step, .digest = record->digest, .loss_bits = record->loss_bits};
     const uint64_t end_step = atomic_load(&output->end_step);
     if (record->step == 0 || (end_step != 0 && record->step > end_step))
         return;
-    const struct keel_seen_step *old = find_seen(output, record->step);
-    if (old != NULL && (old->digest != seen.digest || old->loss_bits != seen.loss_bits))
-        tell_mismatch(output, record->step, old->loss_bits, old->digest, seen.loss_bits, seen.digest);
+    const struct keel_seen_step *old = keel_output_find(output, record->step);
+    if (old != NULL && (old->digest != record->digest || old->loss_bits != record->loss_bits))
+        tell_mismatch(output, record->step, old->loss_bits, old->digest, record->loss_bits, record->digest);
     keel_output_write_held(output, record->step);
-    if (record->step > last_written(output)) {
-        const bool is_new = record->step > keel_output_last_step(output);
-        if (record->step > last_written(output) + 1 && !output->moves)
-            tell_hole(output, last_written(output) + 1, record->step - 1);
-        if (keel_output_remember(output, seen) == KEEL_OK)
-            write_metric(output, record);
-        if (is_new)
-            watch_loss(output, &seen);
-        if (keel_step_skipped(record))
-            tell_skipped(output, record);
-    }
+    if (record->step > keel_output_last_written(output))
+        tell_step(output, record);
     if (output->steps_now++ == 0) {
         output->first_step_ns = keel_now_ns();
         output->first_step = output->first_step > 0 ? output->first_step : record->step;
@@ -604,6 +544,7 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
                                             .evidence_ns = evidence_ns,
                                             .silence_ns = (uint64_t)(output->job->timeout_s * 1e9),
                                             .now_ns = keel_now_ns()};
+    const bool begins = cause == KEEL_CAUSE_START && output->heard_ns == 0;
     if (output->heard_ns != 0)
         tell_leader(output);
     uint32_t lost = keel_incident_find_lost(old_view, new_view, NULL, NULL);
@@ -629,6 +570,9 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
     keel_output_say(output, "view %" PRIu64 ": %u ranks, %u spares (%s%s)", new_view->epoch, output->members,
                     output->spares, keel_cause_name(cause),
                     lost > 0 && cause != KEEL_CAUSE_DRAINED ? ", ranks were lost" : "");
+    if (begins && (output->members < output->job->ranks || output->spares < output->job->spares))
+        keel_output_tell_missing(output, new_view);
+    keel_output_forgive(output);
 }
 
 static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
@@ -731,6 +675,8 @@ static void on_note(void *context, uint16_t node, uint8_t local, const uint8_t *
     const char *status = json_string_value(json_object_get(note, "status"));
     if (strcmp(event, "worker-failed") == 0 && status != NULL && strcmp(status, "MISMATCH") == 0)
         keel_output_doubt(output, (uint64_t)step);
+    if (strcmp(event, "worker-failed") == 0 || strcmp(event, "worker-given-up") == 0)
+        keel_output_blame(output, node, detail != NULL ? detail : event);
     if (strcmp(event, "rank-outvoted") == 0)
         outvote(output, (uint64_t)step, note);
     if (strcmp(event, "resumed") == 0) {
@@ -802,11 +748,12 @@ static void on_agent_exit(void *context, uint16_t node, uint32_t incarnation,
                                 : end->signaled ? "signal"
                                                 : "exit",
                                 "code", end->code));
+    char how[48] = "its agent ended";
     if (known)
-        keel_output_say(context, "node %u ended (%s %d)", node, end->signaled ? "signal" : "exit code",
-                        end->code);
-    else
-        keel_output_say(context, "node %u ended", node);
+        snprintf(how, sizeof how, "its agent ended (%s %d)", end->signaled ? "signal" : "exit code",
+                 end->code);
+    keel_output_say(context, "node %u: %s", node, how);
+    keel_output_blame(context, node, how);
 }
 
 static void on_room(void *context, bool full, const char *detail)
@@ -832,6 +779,11 @@ static void on_agent(void *context, const struct keel_gate_news *news)
 {
     char text[KEEL_AGENT_TEXT_BYTES];
     keel_output_event(context, keel_agent_news_event(news), keel_agent_news_fields(news));
+    if (news->kind == KEEL_GATE_JOINED || news->kind == KEEL_GATE_LEFT)
+        keel_output_blame(context, news->node,
+                          news->kind == KEEL_GATE_JOINED ? ""
+                          : news->status != KEEL_OK      ? news->text
+                                                         : "its agent is gone");
     keel_agent_news_text(news, text);
     keel_output_say(context, "%s", text);
 }
@@ -856,6 +808,7 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
 {
     return (struct keel_launch_report){.context = output,
                                        .step = on_step,
+                                       .hole = on_hole,
                                        .mismatch = on_mismatch,
                                        .view = on_view,
                                        .shortage = on_shortage,
@@ -868,6 +821,8 @@ struct keel_launch_report keel_output_report(struct keel_output *output)
                                        .agent = on_agent,
                                        .tell = on_tell,
                                        .stop = on_stop,
+                                       .past = keel_output_past,
+                                       .learn = keel_output_learn,
                                        .settle = on_settle};
 }
 
@@ -918,20 +873,21 @@ void keel_output_end_text(const struct keel_seen_step *last, bool early, char *t
 static void tell_done(struct keel_output *output)
 {
     const struct keel_step_record *newest = &output->newest;
-    if (output->early.end_step != 0)
+    if (output->past.early.end_step != 0)
         keel_output_tell_early_done(output);
     if (output->job->steps == 0) {
         keel_output_say(output, "done: evaluated, no step was trained (train.steps = 0)");
     } else if (newest->step > 0) {
         keel_output_say(output, "done: %" PRIu64 " steps, loss %.4f, weights %016" PRIx64, newest->step,
                         (double)keel_float_of(newest->loss_bits), newest->digest);
-    } else if (output->seen_count > 0) {
+    } else if (keel_output_last_step(output) >= keel_output_end_step(output)) {
         char text[256];
-        keel_output_end_text(&output->seen[output->seen_count - 1], output->early.end_step != 0, text,
+        keel_output_end_text(&keel_output_last(output)->seen, output->past.early.end_step != 0, text,
                              sizeof text);
         keel_output_say(output, "%s", text);
     } else {
-        keel_output_say(output, "done before: the newest snapshot is of the last step");
+        keel_output_say(output, "done before: the newest snapshot is of the last step, %" PRIu64,
+                        keel_output_end_step(output));
     }
 }
 
@@ -941,9 +897,11 @@ void keel_output_finish(struct keel_output *output, enum keel_status status, con
     keel_output_write_held(output, UINT64_MAX);
     if (output->disputed_step > 0)
         withdraw_disputed(output);
+    const uint64_t last = status == KEEL_OK ? keel_output_end_step(output) : keel_output_last_step(output);
+    keel_output_tell_lacking(output, last, true);
     keel_output_event(output, "end",
-                      json_pack("{s:s, s:s, s:f}", "status", keel_status_name(status), "detail", detail,
-                                "seconds", elapsed));
+                      json_pack("{s:s, s:s, s:f, s:I}", "status", keel_status_name(status), "detail", detail,
+                                "seconds", elapsed, "step", (json_int_t)last));
     if (status == KEEL_OK)
         tell_done(output);
     else

@@ -8,21 +8,16 @@
 #define KEEL_RUN_OUTPUT_H
 
 #include "launcher.h"
+#include "metric_lines.h"
 #include "plan_table.h"
 #include <keel/job.h>
 #include <stdio.h>
 
 struct keel_output;
 
-/* What metrics.jsonl says of a step. */
-struct keel_seen_step {
-    uint64_t step, digest;
-    uint32_t loss_bits;
-};
-
-/* Read where the run in `directory` ended; nothing is written. NOT_FOUND: it did not end well, or it goes on,
- * or has no step on record; CORRUPT as for keel_output_open. Blocks. */
-enum keel_status keel_output_read_end(const char *directory, struct keel_seen_step *out_last);
+/* Read where the run in `directory` ended; nothing is written. *out is the caller's to free (lacks).
+ * NOT_FOUND: it did not end well, or it goes on, or its lines are not whole. Blocks. */
+enum keel_status keel_output_read_end(const char *directory, struct keel_metric_file *out);
 
 /* A line for people about a run that was over before this command. */
 void keel_output_end_text(const struct keel_seen_step *last, bool early, char *text, size_t bytes);
@@ -49,14 +44,19 @@ uint64_t keel_output_last_snapshot(const struct keel_output *output);
 /* For a node that leads on another host than the launcher's: into files of its own, with no line yet. */
 enum keel_status keel_output_lead(const char *directory, const struct keel_job *job, uint64_t heard_ns,
                                   struct keel_output **out);
-/* What such nodes wrote into `store` comes into the files (run_led.h). Between lives. */
-enum keel_status keel_output_take_led(struct keel_output *output, const char *store);
+/* How its run ended, where its own `stop` ended it: done early, or the loss exploded. */
+enum keel_status keel_output_led_end(const struct keel_output *output, enum keel_status status);
+/* What such nodes wrote into `store` comes into the files (run_led.h). Between lives: behind one that
+ * computed from first_step on. */
+enum keel_status keel_output_take_led(struct keel_output *output, const char *store, uint64_t first_step);
 
 /* Which plans the run has: the event `plans`, and a line. */
 void keel_output_tell_plans(struct keel_output *output, const struct keel_plan_table *plans);
 
 /* One more than the last step on file. */
 uint64_t keel_output_next_step(const struct keel_output *output);
+/* The newest view that there is an event of, in any life; 0: none. Blocks. */
+enum keel_status keel_output_past_epoch(const struct keel_output *output, uint64_t *out);
 /* The last step of the run: train.steps, or where it ended early (train.patience). */
 uint64_t keel_output_end_step(const struct keel_output *output);
 

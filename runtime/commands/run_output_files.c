@@ -14,42 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LINES_A_TOUCH = 1024 }; /* some milliseconds */
-
-static void show_life(const struct keel_output *output, uint64_t number)
-{
-    if (output->lock_fd > 0 && number % LINES_A_TOUCH == 0)
-        keel_lock_touch(output->lock_fd);
-}
-
-static enum keel_status take_old_metric(void *context, const json_t *line, uint64_t number)
-{
-    struct keel_output *output = context;
-    const char *loss = json_string_value(json_object_get(line, "loss_bits"));
-    const char *digest = json_string_value(json_object_get(line, "digest"));
-    json_int_t step = json_integer_value(json_object_get(line, "step"));
-    show_life(output, number);
-    if (loss == NULL || digest == NULL || step < 1 || (uint64_t)step > UINT32_MAX ||
-        (uint64_t)step <= keel_output_last_step(output))
-        return keel_fail(KEEL_CORRUPT,
-                         "%s/metrics.jsonl:%" PRIu64
-                         ": not a metric of Keel, or out of order; move the file away",
-                         output->directory, number);
-    struct keel_seen_step seen = {.step = (uint64_t)step,
-                                  .digest = strtoull(digest, NULL, 16),
-                                  .loss_bits = (uint32_t)strtoul(loss, NULL, 16)};
-    const json_t *val_loss = json_object_get(line, "val_loss");
-    const uint64_t end_step = atomic_load(&output->end_step);
-    if (end_step != 0 && seen.step > end_step) { /* the run went on, without that rule: it begins anew */
-        keel_early_stop_withdraw(&output->early, 0);
-        atomic_store(&output->end_step, 0);
-    }
-    if (val_loss != NULL) /* in so many digits that it comes back the same; null is no number */
-        (void)keel_output_evaluated(output, seen.step,
-                                    json_is_real(val_loss) ? (float)json_real_value(val_loss) : NAN);
-    return keel_output_remember(output, seen);
-}
-
 /* ---- open and close ------------------------------------------------------------------------------------ */
 
 static enum keel_status open_files(struct keel_output *output)
@@ -62,7 +26,8 @@ static enum keel_status open_files(struct keel_output *output)
         uint64_t now_ns = keel_wall_ns();
         output->down_ns = now_ns > written_ns ? now_ns - written_ns : 0;
     }
-    KEEL_TRY(keel_jsonl_open(path, take_old_metric, output, &output->metrics));
+    KEEL_TRY(keel_jsonl_open(path, NULL, NULL, &output->metrics));
+    KEEL_TRY(keel_output_read_metrics(output));
     KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
     return keel_jsonl_open(path, NULL, NULL, &output->events);
 }
@@ -74,10 +39,10 @@ static enum keel_status open_output(const char *directory, const struct keel_job
     KEEL_TRY(keel_alloc(1, sizeof *output, &output));
     output->job = job;
     output->lock_fd = lock_fd;
-    output->moves = job->holders > 1;
+    output->moves = keel_job_holders(job) > 1;
     output->started_ns = keel_now_ns();
     output->last_drill_ns = keel_drill_last_ns(directory);
-    output->early = (struct keel_early_stop){.patience = job->patience, .min_delta = job->min_delta};
+    keel_loss_past_begin(&output->past, job->patience, job->min_delta);
     snprintf(output->directory, sizeof output->directory, "%s", directory);
     enum keel_status status = open_files(output);
     if (status != KEEL_OK)
@@ -94,7 +59,6 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
     KEEL_TRY(open_output(directory, job, 0, &output));
     output->terminal = isatty(STDOUT_FILENO) != 0;
     output->steps_before = keel_output_last_step(output);
-    keel_output_check_seen(output, UINT64_MAX);
     char model[160];
     keel_job_describe(job, model, sizeof model);
     keel_output_event(output, "start",
@@ -102,6 +66,7 @@ enum keel_status keel_output_open(const char *directory, const struct keel_job *
                                 (json_int_t)keel_output_next_step(output), "resume",
                                 resume != NULL ? resume : "auto", "model", model, "ranks", (int)job->ranks,
                                 "spares", (int)job->spares, "down_s", keel_seconds_of(output->down_ns)));
+    keel_output_tell_lacking(output, keel_output_last_step(output), false);
     *out = output;
     return KEEL_OK;
 }
@@ -224,7 +189,7 @@ static enum keel_status take_past_event(void *context, const json_t *line, uint6
     const char *event = json_string_value(json_object_get(line, "event"));
     const uint64_t step = (uint64_t)json_integer_value(json_object_get(line, "step"));
     const uint64_t then_ns = (uint64_t)json_integer_value(json_object_get(line, "monotonic_ns"));
-    show_life(output, number);
+    keel_output_show_life(output, number);
     if (event == NULL)
         return KEEL_OK;
     take_past_note(output, line);
@@ -251,17 +216,100 @@ static enum keel_status take_past_event(void *context, const json_t *line, uint6
     return KEEL_OK;
 }
 
-static enum keel_status read_past(struct keel_output *output, uint64_t first_step)
+/* Where the newest life of the run begins; 0: that is not among the last 64 MiB, so that all is to be read.
+ */
+static uint64_t find_start(const char *path)
+{
+    struct keel_jsonl_place place = {.begin = 0};
+    json_t *line;
+    const bool found =
+        keel_jsonl_find_back(path, UINT64_MAX, "\"event\":\"start\"", &line, &place) == KEEL_OK;
+    json_decref(line);
+    return found ? place.begin : 0;
+}
+
+/* Of the lives before, what counts in the newest one too. */
+static void take_last_before(struct keel_output *output, const char *path, uint64_t start, const char *with)
+{
+    struct keel_jsonl_place place;
+    json_t *line = NULL;
+    if (start > 0 && keel_jsonl_find_back(path, start, with, &line, &place) == KEEL_OK)
+        (void)take_past_event(output, line, 0);
+    json_decref(line);
+}
+
+/* From that place on; lines that are no JSON are passed over. */
+static enum keel_status read_events(const char *path, uint64_t from,
+                                    enum keel_status (*take)(void *, const json_t *, uint64_t), void *context)
+{
+    struct keel_jsonl_reader reader;
+    const char *text;
+    size_t bytes;
+    json_error_t error;
+    KEEL_TRY(keel_jsonl_begin(&reader, path, from));
+    enum keel_status status;
+    while ((status = keel_jsonl_next(&reader, &text, &bytes)) == KEEL_OK && text != NULL) {
+        json_t *line = json_loadb(text, bytes, 0, &error);
+        if (line != NULL)
+            status = take(context, line, reader.number);
+        json_decref(line);
+        if (status != KEEL_OK)
+            break;
+    }
+    keel_jsonl_end(&reader);
+    return status;
+}
+
+static enum keel_status take_past_view(void *context, const json_t *line, uint64_t number)
+{
+    uint64_t *newest = context;
+    const char *event = json_string_value(json_object_get(line, "event"));
+    const json_int_t view = json_integer_value(json_object_get(line, "view"));
+    const json_int_t most = (json_int_t)1 << 48; /* out of reach by counting */
+    (void)number;
+    if (event != NULL && strcmp(event, "view") == 0 && view > 0 && view < most && (uint64_t)view > *newest)
+        *newest = (uint64_t)view;
+    return KEEL_OK;
+}
+
+enum keel_status keel_output_past_epoch(const struct keel_output *output, uint64_t *out)
 {
     char path[FILE_NAME_BYTES];
     uint64_t skipped;
+    *out = 0;
     KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
-    KEEL_TRY(keel_jsonl_read(path, take_past_event, output, &skipped));
-    const struct keel_seen_step *found = keel_output_check_seen(output, first_step);
-    if (found == NULL || output->job->spike == KEEL_SPIKE_WARN)
+    return keel_jsonl_read(path, take_past_view, out, &skipped);
+}
+
+/* One that was on file before the last that agents may still tell of has ended its life. */
+static enum keel_status find_spike(struct keel_output *output, uint64_t first_step,
+                                   const struct keel_line **out)
+{
+    const uint64_t last = keel_output_last_step(output);
+    const uint64_t near = last > KEEL_RECORDS_MAX ? last - KEEL_RECORDS_MAX : 1;
+    const uint64_t from = first_step > near ? first_step : near;
+    KEEL_TRY(keel_output_reach(output, from));
+    *out = keel_output_judge_again(output, from);
+    return KEEL_OK;
+}
+
+static enum keel_status read_past(struct keel_output *output, uint64_t first_step)
+{
+    char path[FILE_NAME_BYTES];
+    KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
+    const uint64_t start = find_start(path);
+    take_last_before(output, path, start, "\"event\":\"snapshot\"");
+    if (output->job->spike != KEEL_SPIKE_WARN)
+        take_last_before(output, path, start, "\"event\":\"loss-spike\"");
+    KEEL_TRY(read_events(path, start, take_past_event, output));
+    if (output->job->spike == KEEL_SPIKE_WARN)
         return KEEL_OK;
-    output->spiked = *found;
-    atomic_store(&output->refused_step, found->step);
+    const struct keel_line *found;
+    KEEL_TRY(find_spike(output, first_step, &found));
+    if (found == NULL)
+        return KEEL_OK;
+    output->spiked = found->seen;
+    atomic_store(&output->refused_step, found->seen.step);
     return KEEL_OK;
 }
 
@@ -275,6 +323,7 @@ enum keel_status keel_output_take_over(const char *directory, const struct keel_
         keel_output_close(output);
         return status;
     }
+    (void)keel_output_find_lacking(output, &output->told); /* who led before has told these */
     output->heard_ns = heard_ns;
     output->commit_ns = keel_now_ns() - output->down_ns; /* of the last line */
     output->down_ns = output->past_down_ns;
@@ -294,6 +343,7 @@ enum keel_status keel_output_lead(const char *directory, const struct keel_job *
     KEEL_TRY(open_output(directory, job, 0, out));
     (*out)->heard_ns = heard_ns;
     (*out)->commit_ns = keel_now_ns();
+    (*out)->others_led = (*out)->apart = true;
     return KEEL_OK;
 }
 
@@ -301,9 +351,7 @@ enum keel_status keel_output_lead(const char *directory, const struct keel_job *
 static enum keel_status open_again(struct keel_output *output)
 {
     struct keel_jsonl *metrics = output->metrics, *events = output->events;
-    output->seen_count = output->lines = 0;
-    keel_early_stop_withdraw(&output->early, 0);
-    atomic_store(&output->end_step, 0);
+    output->others_led = false; /* what they have is there now */
     output->metrics = output->events = NULL;
     const enum keel_status status = open_files(output);
     if (status != KEEL_OK) {
@@ -317,7 +365,19 @@ static enum keel_status open_again(struct keel_output *output)
     return KEEL_OK;
 }
 
-enum keel_status keel_output_take_led(struct keel_output *output, const char *store)
+/* What a node that led ended the run for is in its lines. */
+static enum keel_status take_led_spike(struct keel_output *output, uint64_t first_step)
+{
+    const struct keel_line *found;
+    if (output->job->spike == KEEL_SPIKE_WARN || output->spiked.step != 0)
+        return KEEL_OK;
+    KEEL_TRY(find_spike(output, first_step, &found));
+    if (found != NULL)
+        output->spiked = found->seen;
+    return KEEL_OK;
+}
+
+enum keel_status keel_output_take_led(struct keel_output *output, const char *store, uint64_t first_step)
 {
     bool taken;
     uint64_t differing;
@@ -327,15 +387,20 @@ enum keel_status keel_output_take_led(struct keel_output *output, const char *st
     enum keel_status status = keel_led_take(output->directory, store, &taken, &differing);
     output->mismatches += differing;
     if (taken) {
-        const enum keel_status opened = open_again(output);
+        enum keel_status opened = open_again(output);
+        if (opened == KEEL_OK)
+            opened = take_led_spike(output, first_step);
         status = status == KEEL_OK ? opened : status;
     }
-    const struct keel_seen_step *last = output->seen_count > 0 ? &output->seen[output->seen_count - 1] : NULL;
-    if (last != NULL && last->step > output->newest.step) {
+    const struct keel_seen_step *last = &keel_output_last(output)->seen;
+    if (last->step > output->newest.step) {
         output->newest.step = last->step;
         output->newest.loss_bits = last->loss_bits;
         output->newest.digest = last->digest;
     }
+    output->apart = output->apart && status != KEEL_OK;
+    if (status == KEEL_OK)
+        keel_output_tell_lacking(output, last->step, false);
     return status;
 }
 
@@ -348,13 +413,15 @@ void keel_output_close(struct keel_output *output)
     keel_output_write_held(output, UINT64_MAX);
     keel_jsonl_close(output->metrics);
     keel_jsonl_close(output->events);
+    keel_output_forgive(output);
     for (uint32_t node = 0; node < KEEL_NODES_MAX; node++) {
         keel_free(output->places[node]);
         json_decref(output->past_notes[node]);
     }
     keel_free(output->held);
-    keel_early_stop_fini(&output->early);
     keel_free(output->seen);
+    keel_step_ranges_free(&output->base_lacks);
+    keel_step_ranges_free(&output->told);
     keel_free(output);
 }
 
@@ -365,34 +432,21 @@ static enum keel_status take_old_event(void *context, const json_t *line, uint64
     const char *event = json_string_value(json_object_get(line, "event"));
     const char *status = json_string_value(json_object_get(line, "status"));
     (void)number;
-    if (event != NULL && strcmp(event, "start") == 0)
-        *well = false;
     if (event != NULL && strcmp(event, "end") == 0)
         *well = status != NULL && strcmp(status, keel_status_name(KEEL_OK)) == 0;
     return KEEL_OK;
 }
 
-static enum keel_status read_end(struct keel_output *output, struct keel_seen_step *out_last)
+enum keel_status keel_output_read_end(const char *directory, struct keel_metric_file *out)
 {
     char path[FILE_NAME_BYTES];
     bool well = false;
-    uint64_t skipped;
-    KEEL_TRY(keel_path_join(path, output->directory, "events.jsonl"));
-    KEEL_TRY(keel_jsonl_read(path, take_old_event, &well, &skipped));
-    KEEL_TRY(keel_path_join(path, output->directory, "metrics.jsonl"));
-    KEEL_TRY(keel_jsonl_read(path, take_old_metric, output, NULL));
-    if (!well || output->seen_count == 0)
-        return keel_fail(KEEL_NOT_FOUND, "%s: no run ended well there", output->directory);
-    *out_last = output->seen[output->seen_count - 1];
-    return KEEL_OK;
-}
-
-enum keel_status keel_output_read_end(const char *directory, struct keel_seen_step *out_last)
-{
-    struct keel_output *output;
-    KEEL_TRY(keel_alloc(1, sizeof *output, &output));
-    snprintf(output->directory, sizeof output->directory, "%s", directory);
-    enum keel_status status = read_end(output, out_last);
-    keel_output_close(output);
-    return status;
+    KEEL_TRY(keel_path_join(path, directory, "events.jsonl"));
+    KEEL_TRY(read_events(path, find_start(path), take_old_event, &well));
+    KEEL_TRY(well ? KEEL_OK : keel_fail(KEEL_NOT_FOUND, "%s: no run ended well there", directory));
+    KEEL_TRY(keel_metric_look(directory, out));
+    if (out->last.seen.step > 0 && !out->damaged)
+        return KEEL_OK;
+    keel_step_ranges_free(&out->lacks);
+    return keel_fail(KEEL_NOT_FOUND, "%s: its lines are not whole", directory);
 }

@@ -206,17 +206,18 @@ enum keel_status keel_trained_find(const struct keel_trained_options *options, c
 static enum keel_status check_model(const struct keel_job *job)
 {
     const enum keel_model_kind kind = keel_job_data_kind(job);
-    if (kind == KEEL_MODEL_GPT || kind == KEEL_MODEL_MOE || kind == KEEL_MODEL_LLAMA)
+    if (kind == KEEL_MODEL_GPT || kind == KEEL_MODEL_MOE || kind == KEEL_MODEL_LLAMA ||
+        kind == KEEL_MODEL_MIXTRAL)
         return KEEL_OK;
     return keel_fail(KEEL_INVALID,
                      "job %s: its model predicts no next token: keel eval says what it is worth", job->name);
 }
 
-/* A row of the logits of GPT or Llama depends on its own sequence alone, so that one is computed and not a
- * batch; experts have places for the tokens of a batch, and of a plug-in nothing is known. */
+/* A row of the logits of GPT, Llama or Mixtral depends on its own sequence alone, so that one is computed and
+ * not a batch; moe's experts have places for the tokens of a batch, and of a plug-in nothing is known. */
 static void choose_batch(struct keel_job *job)
 {
-    if (job->kind == KEEL_MODEL_GPT || job->kind == KEEL_MODEL_LLAMA)
+    if (job->kind == KEEL_MODEL_GPT || job->kind == KEEL_MODEL_LLAMA || job->kind == KEEL_MODEL_MIXTRAL)
         job->batch = 1;
 }
 
@@ -277,6 +278,13 @@ static enum keel_status check_identity(const struct keel_trained *trained, const
                  " was trained by another version of Keel's arithmetic: figures may differ in "
                  "the last bits from those of its run",
                  info->step);
+    else if (identity[0] != '\0' &&
+             keel_job_is_older_class(&trained->job, keel_data_digest(trained->data), info->identity))
+        keel_log(KEEL_LOG_WARN,
+                 "step %" PRIu64
+                 " was trained when fewer products were of the class job.numerics = %s: figures may "
+                 "differ in the last bits from those of its run",
+                 info->step, keel_class_name((enum keel_class)trained->job.numerics));
     else if (identity[0] != '\0' && strcmp(identity, info->identity) != 0)
         return keel_fail(KEEL_MISMATCH,
                          "the snapshot of step %" PRIu64

@@ -29,10 +29,12 @@ struct keel_committer {
     struct keel_committer_config config;
     char identity[KEEL_IDENTITY_BYTES];
     struct keel_thread thread;
+    enum keel_status open_status; /* of `open`, for the thread alone */
+    char open_detail[KEEL_DETAIL_BYTES];
     int event_fd;
     struct keel_mutex lock; /* guards all below */
     struct keel_cond moved; /* an order came, or a result, or `ending` */
-    bool ending;
+    bool opened, discarding, ending;
     /* Ring of slots: [taken, done) hold results, [done, ordered) hold orders; the counters only grow. */
     uint64_t ordered, done, taken;
     struct order orders[ORDERS_MAX];
@@ -75,7 +77,9 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
         result->stored_bytes += order->shards[i].stored_bytes;
     }
     uint64_t begin_ns = keel_now_ns();
-    if (committer->config.settle != NULL)
+    if (committer->open_status != KEEL_OK)
+        result->status = keel_fail(committer->open_status, "%s", committer->open_detail);
+    if (result->status == KEEL_OK && committer->config.settle != NULL)
         result->status = committer->config.settle(committer->config.context, order->step);
     if (result->status == KEEL_OK && committer->config.store != NULL)
         result->status = keel_store_commit(committer->config.store, &commit);
@@ -91,17 +95,31 @@ static void commit_one(struct keel_committer *committer, const struct order *ord
         snprintf(result->detail, sizeof result->detail, "older snapshots stay: %s", keel_detail());
 }
 
+static void open_store(struct keel_committer *committer)
+{
+    committer->open_status = committer->config.open(committer->config.context, &committer->config.store);
+    if (committer->open_status != KEEL_OK)
+        snprintf(committer->open_detail, sizeof committer->open_detail, "%s", keel_detail());
+}
+
 static void *work(void *argument)
 {
     struct keel_committer *committer = argument;
+    if (committer->config.open != NULL)
+        open_store(committer);
     keel_mutex_lock(&committer->lock);
+    committer->opened = true;
+    keel_cond_broadcast(&committer->moved);
     while (!committer->ending) {
         const bool idle = committer->done == committer->ordered;
         if (idle && committer->drop_count > 0) {
             const struct drop drop = committer->drops[--committer->drop_count];
+            committer->discarding = true;
             keel_mutex_unlock(&committer->lock);
             discard(committer, &drop);
             keel_mutex_lock(&committer->lock);
+            committer->discarding = false;
+            keel_cond_broadcast(&committer->moved);
             continue;
         }
         if (idle) {
@@ -218,13 +236,20 @@ bool keel_committer_take(struct keel_committer *committer, struct keel_committed
     return some;
 }
 
+/* With the lock held. */
+static bool is_at_rest(const struct keel_committer *committer)
+{
+    return committer->opened && committer->done == committer->ordered && committer->drop_count == 0 &&
+           !committer->discarding;
+}
+
 bool keel_committer_drain(struct keel_committer *committer, uint64_t deadline_ns)
 {
     keel_mutex_lock(&committer->lock);
     bool in_time = true;
-    while (committer->done != committer->ordered && in_time)
+    while (!is_at_rest(committer) && in_time)
         in_time = keel_cond_wait(&committer->moved, &committer->lock, deadline_ns);
-    bool drained = committer->done == committer->ordered;
+    bool drained = is_at_rest(committer);
     keel_mutex_unlock(&committer->lock);
     return drained;
 }

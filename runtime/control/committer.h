@@ -16,13 +16,16 @@ struct keel_committer;
 struct keel_committer_config {
     struct keel_store *store; /* borrowed until the committer is closed; NULL: nodes commit into their own
                                * directories (snapshot.local), and what is ordered is told of alone */
-    const char *identity;     /* of the job, KEEL_IDENTITY_BYTES; copied */
-    const char *metadata;     /* JSON object for the manifest; NULL is {}; borrowed likewise */
+    /* Called on the thread first, where the caller must not wait for the store: gives it, to be closed after
+     * the committer. What fails there fails every commit. NULL: `store` is what there is. */
+    enum keel_status (*open)(void *context, struct keel_store **out);
+    const char *identity;            /* of the job, KEEL_IDENTITY_BYTES; copied */
+    const char *metadata;            /* JSON object for the manifest; NULL is {}; borrowed likewise */
     struct keel_retention retention; /* what stays */
     bool allow_nonfinite;            /* commit what holds NaN or infinity */
     /* Called on the thread before each commit; what fails there fails the commit. NULL: nothing. */
     enum keel_status (*settle)(void *context, uint64_t step);
-    void *context;
+    void *context; /* of both */
 };
 
 struct keel_committed {
@@ -54,7 +57,8 @@ void keel_committer_drop(struct keel_committer *committer, uint64_t step, uint64
 int keel_committer_fd(const struct keel_committer *committer);
 /* The next result, in the order of the orders; false when there is none. Does not block. */
 bool keel_committer_take(struct keel_committer *committer, struct keel_committed *out);
-/* Wait until every order has its result: false when the deadline passed. */
+/* Wait until every order has its result and nothing else is under way (the store is open, what was dropped is
+ * gone): closing does not wait then. False when the deadline passed. */
 bool keel_committer_drain(struct keel_committer *committer, uint64_t deadline_ns);
 
 /* End the thread; orders not begun are dropped. Waits for a commit that is under way. */

@@ -11,8 +11,8 @@ enum { MAGIC_BYTES = 8, TAG_BYTES = 16, KIND_BYTES = 1 };
 
 /* The last letter is the role. */
 static const char magics[][MAGIC_BYTES] = {
-    [KEEL_HANDOVER_LAUNCHER] = {'K', 'E', 'E', 'L', 'J', 'O', '1', 'L'},
-    [KEEL_HANDOVER_AGENT] = {'K', 'E', 'E', 'L', 'J', 'O', '1', 'A'},
+    [KEEL_HANDOVER_LAUNCHER] = {'K', 'E', 'E', 'L', 'J', 'O', '2', 'L'},
+    [KEEL_HANDOVER_AGENT] = {'K', 'E', 'E', 'L', 'J', 'O', '2', 'A'},
 };
 
 _Static_assert((int)TAG_BYTES == (int)crypto_aead_xchacha20poly1305_ietf_ABYTES, "a tag behind each frame");
@@ -208,8 +208,8 @@ static const char *read_text(struct keel_wire_reader *reader)
 
 uint32_t keel_handed_job_bytes(const struct keel_handed_job *job)
 {
-    const char *const texts[] = {job->job, job->identity, job->store, job->state};
-    size_t bytes = 2 + 4 + 8 + 4;
+    const char *const texts[] = {job->launcher, job->job, job->identity, job->store, job->hosts, job->state};
+    size_t bytes = 2 + 4 + 8 + 2 + 4 + 4;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         bytes += 4 + strlen(texts[i]) + 1;
     for (uint32_t i = 0; i < job->word_count; i++)
@@ -224,10 +224,14 @@ uint32_t keel_handed_job_write(const struct keel_handed_job *job, uint8_t *out, 
     keel_writer_number(&writer, job->node, 2);
     keel_writer_number(&writer, job->incarnation, 4);
     keel_writer_number(&writer, job->run, 8);
+    keel_writer_number(&writer, job->by, 2);
+    keel_writer_number(&writer, job->by_tag, 4);
     keel_writer_number(&writer, job->word_count, 4);
+    write_text(&writer, job->launcher);
     write_text(&writer, job->job);
     write_text(&writer, job->identity);
     write_text(&writer, job->store);
+    write_text(&writer, job->hosts);
     write_text(&writer, job->state);
     for (uint32_t i = 0; i < job->word_count; i++)
         write_text(&writer, job->words[i]);
@@ -241,13 +245,18 @@ bool keel_handed_job_read(const uint8_t *data, uint32_t bytes, struct keel_hande
     job.node = (uint16_t)keel_reader_number(&reader, 2);
     job.incarnation = (uint32_t)keel_reader_number(&reader, 4);
     job.run = keel_reader_number(&reader, 8);
+    job.by = (uint16_t)keel_reader_number(&reader, 2);
+    job.by_tag = (uint32_t)keel_reader_number(&reader, 4);
     job.word_count = (uint32_t)keel_reader_number(&reader, 4);
     if (reader.failed || job.word_count > KEEL_PASSED_ON_MAX || job.node == 0 || job.node >= KEEL_NODES_MAX ||
-        job.incarnation == 0 || job.incarnation >= UINT32_C(1) << 24 || job.run == 0)
+        job.incarnation == 0 || job.incarnation >= UINT32_C(1) << 24 || job.run == 0 ||
+        job.by >= KEEL_NODES_MAX || job.by == job.node)
         return false;
+    job.launcher = read_text(&reader);
     job.job = read_text(&reader);
     job.identity = read_text(&reader);
     job.store = read_text(&reader);
+    job.hosts = read_text(&reader);
     job.state = read_text(&reader);
     for (uint32_t i = 0; i < job.word_count; i++)
         job.words[i] = read_text(&reader);

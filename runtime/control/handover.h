@@ -1,4 +1,5 @@
-/* handover.h - what a launcher and an agent that dials in say to each other before there is a node.
+/* handover.h - what a launcher and an agent that dials in say to each other before there is a node. Where
+ * another node than the launcher leads (cluster.holders), it speaks the launcher's part.
  *
  * Over one stream, each side first sends an opening in the clear: its role, its release, and a fresh public
  * key (X25519). Then all goes in frames that are sealed with keys made from the job key, both openings and
@@ -11,7 +12,7 @@
  *     launcher                      agent
  *     opening   ------------------>
  *               <------------------  opening, FACTS
- *     JOB or REFUSED ------------->  (JOB as soon as the node is wanted)
+ *     JOB or REFUSED ------------->  (JOB as soon as the node is wanted; ELSEWHERE from who does not lead)
  *               <------------------  FAILED, where it cannot begin; BYE, at the end of the run
  *
  * The connection stays: that it ends tells each that the other's process did. The release comes first in the
@@ -46,7 +47,8 @@ enum keel_handover_kind {
     KEEL_HANDOVER_JOB,       /* struct keel_handed_job */
     KEEL_HANDOVER_REFUSED,   /* struct keel_handover_reason: do not come again */
     KEEL_HANDOVER_FAILED,    /* the same: this node cannot begin */
-    KEEL_HANDOVER_BYE        /* empty: this node ends as it was told to */
+    KEEL_HANDOVER_BYE,       /* empty: this node ends as it was told to */
+    KEEL_HANDOVER_ELSEWHERE  /* struct keel_handover_reason: its text is the place of who leads; "": nobody */
 };
 
 struct keel_handover {
@@ -96,8 +98,13 @@ struct keel_handed_job {
     uint16_t node;
     uint32_t incarnation;
     uint64_t run;
+    uint16_t by;                /* the node that lets it in, 0: the launcher; */
+    uint32_t by_tag;            /* and its process (keel_seal_tag) */
+    const char *launcher;       /* where the launcher is reached; "": it is who lets in */
     const char *job, *identity; /* contents of DIR/job.conf and DIR/identity */
     const char *store; /* directory of the snapshots, as the launcher's host calls it; "": there is none */
+    const char
+        *hosts; /* names, where the job starts agents on them: for a node that leads; "": it does not */
     const char *state; /* contents of DIR/leader.state, for nodes that may lead; "": none does */
     const char *words[KEEL_PASSED_ON_MAX]; /* options of the workers */
     uint32_t word_count;

@@ -9,10 +9,15 @@
 #include <keel/thread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#define FILE_BYTES_MAX (UINT64_C(1) << 32)
-enum { WAITING_BYTES_MAX = 64 << 20 };
+enum {
+    WAITING_BYTES_MAX = 64 << 20,
+    CHUNK_BYTES = 256 << 10,
+    LINE_BYTES_MAX = 64 << 20, /* a metric that names 4,096 boards has half a megabyte */
+    BACK_BYTES_MAX = 64 << 20  /* so far back a line is looked for */
+};
 
 struct keel_jsonl {
     char path[KEEL_PATH_BYTES];
@@ -23,78 +28,255 @@ struct keel_jsonl {
     bool failing, lost; /* the last write failed; a line could not be kept */
 };
 
-/* Each whole line to `take`; *whole_bytes is where the last whole line ends. skipped: NULL, or counts lines
- * that are no JSON. */
-static enum keel_status walk(const char *path, const char *text, size_t bytes,
-                             enum keel_status (*take)(void *, const json_t *, uint64_t), void *context,
-                             size_t *whole_bytes, uint64_t *skipped)
+/* A file, and no pipe that somebody made in its place, which would be waited for. *out is -1 where it fails.
+ */
+static enum keel_status open_file(const char *path, int flags, const char *instead, int *out)
 {
-    uint64_t number = 0;
-    size_t at = 0;
-    for (const char *end; (end = memchr(text + at, '\n', bytes - at)) != NULL;
-         at = (size_t)(end - text) + 1) {
-        number++;
-        if (take == NULL)
-            continue;
-        json_error_t error;
-        json_t *line = json_loadb(text + at, (size_t)(end - text) - at, 0, &error);
-        if (line == NULL && skipped != NULL) {
-            ++*skipped;
-            continue;
-        }
-        enum keel_status status =
-            line != NULL
-                ? take(context, line, number)
-                : keel_fail(KEEL_CORRUPT, "%s:%" PRIu64 ": not a line of JSON (%s); move the file away", path,
-                            number, error.text);
-        json_decref(line);
-        if (status != KEEL_OK)
-            return status;
+    struct stat seen;
+    const int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0666);
+    const bool there = fd >= 0 && fstat(fd, &seen) == 0;
+    *out = fd;
+    if (there && S_ISREG(seen.st_mode))
+        return KEEL_OK;
+    const enum keel_status status =
+        there ? keel_fail(KEEL_INVALID, "%s: is no regular file; move it away", path)
+              : keel_fail_errno(errno, "%s: cannot be opened%s", path, instead);
+    if (fd >= 0)
+        close(fd);
+    *out = -1;
+    return status;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------- */
+
+enum keel_status keel_jsonl_begin(struct keel_jsonl_reader *reader, const char *path, uint64_t from)
+{
+    *reader = (struct keel_jsonl_reader){.path = path, .end = from, .read_to = from};
+    return open_file(path, O_RDONLY, "", &reader->fd);
+}
+
+void keel_jsonl_end(struct keel_jsonl_reader *reader)
+{
+    if (reader->fd >= 0)
+        close(reader->fd);
+    keel_free(reader->chunk);
+    *reader = (struct keel_jsonl_reader){.fd = -1};
+}
+
+/* What is behind the chunk, after what is left of it. *more: false at the end of the file. */
+static enum keel_status read_more(struct keel_jsonl_reader *reader, bool *more)
+{
+    const size_t left = reader->bytes - reader->at;
+    if (reader->at > 0 && left > 0)
+        memmove(reader->chunk, reader->chunk + reader->at, left);
+    reader->at = 0;
+    reader->bytes = left;
+    if (left + CHUNK_BYTES > reader->capacity) {
+        const size_t wider = reader->capacity > 0 ? 2 * reader->capacity : 2 * CHUNK_BYTES;
+        if (wider > LINE_BYTES_MAX)
+            return keel_fail(KEEL_CORRUPT, "%s: a line of more than %zu bytes; move the file away",
+                             reader->path, left);
+        KEEL_TRY(keel_realloc(&reader->chunk, reader->capacity, wider, 1));
+        reader->capacity = wider;
     }
-    *whole_bytes = at;
+    const ssize_t got = pread(reader->fd, reader->chunk + left, CHUNK_BYTES, (off_t)reader->read_to);
+    if (got < 0 && errno != EINTR)
+        return keel_fail_errno(errno, "%s: cannot be read", reader->path);
+    *more = got != 0;
+    reader->bytes += got > 0 ? (size_t)got : 0;
+    reader->read_to += got > 0 ? (uint64_t)got : 0;
     return KEEL_OK;
 }
 
-static enum keel_status walk_file(const char *path,
-                                  enum keel_status (*take)(void *, const json_t *, uint64_t), void *context,
-                                  size_t *whole_bytes, size_t *bytes, uint64_t *skipped)
+enum keel_status keel_jsonl_next(struct keel_jsonl_reader *reader, const char **text, size_t *bytes)
 {
-    char *text;
-    KEEL_TRY(keel_file_read(path, FILE_BYTES_MAX, &text, bytes));
-    enum keel_status status = walk(path, text, *bytes, take, context, whole_bytes, skipped);
-    keel_free(text);
+    bool more = true;
+    size_t looked = 0;
+    const char *end = NULL;
+    *text = NULL;
+    while (more) {
+        const size_t left = reader->bytes - reader->at;
+        end = left > looked ? memchr(reader->chunk + reader->at + looked, '\n', left - looked) : NULL;
+        if (end != NULL)
+            break;
+        looked = left;
+        KEEL_TRY(read_more(reader, &more));
+    }
+    if (end == NULL)
+        return KEEL_OK;
+    *text = reader->chunk + reader->at;
+    *bytes = (size_t)(end - *text);
+    reader->at += *bytes + 1;
+    reader->end += *bytes + 1;
+    reader->number++;
+    return KEEL_OK;
+}
+
+static enum keel_status take_line(const struct keel_jsonl_reader *reader, const char *text, size_t bytes,
+                                  enum keel_status (*take)(void *, const json_t *, uint64_t), void *context,
+                                  uint64_t *skipped)
+{
+    json_error_t error;
+    json_t *line = json_loadb(text, bytes, 0, &error);
+    if (line == NULL && skipped != NULL) {
+        ++*skipped;
+        return KEEL_OK;
+    }
+    const enum keel_status status =
+        line != NULL ? take(context, line, reader->number)
+                     : keel_fail(KEEL_CORRUPT, "%s:%" PRIu64 ": not a line of JSON (%s); move the file away",
+                                 reader->path, reader->number, error.text);
+    json_decref(line);
     return status;
 }
 
 enum keel_status keel_jsonl_read(const char *path, enum keel_status (*take)(void *, const json_t *, uint64_t),
                                  void *context, uint64_t *out_skipped)
 {
-    size_t whole, bytes;
-    return walk_file(path, take, context, &whole, &bytes, out_skipped);
+    struct keel_jsonl_reader reader;
+    const char *text;
+    size_t bytes;
+    KEEL_TRY(keel_jsonl_begin(&reader, path, 0));
+    enum keel_status status;
+    while ((status = keel_jsonl_next(&reader, &text, &bytes)) == KEEL_OK && text != NULL &&
+           (status = take_line(&reader, text, bytes, take, context, out_skipped)) == KEEL_OK)
+        ;
+    keel_jsonl_end(&reader);
+    return status;
 }
 
-static enum keel_status mend(const char *path, enum keel_status (*take)(void *, const json_t *, uint64_t),
-                             void *context)
+/* ---- the end of a file --------------------------------------------------------------------------------- */
+
+/* The last of the `bytes` at `text` where `what` begins, or NULL. */
+static const char *last_of(const char *text, size_t bytes, const char *what)
 {
-    size_t whole, bytes;
-    KEEL_TRY(walk_file(path, take, context, &whole, &bytes, NULL));
-    if (whole == bytes)
-        return KEEL_OK;
-    keel_log(KEEL_LOG_INFO, "%s: cut off a torn last line of %zu bytes", path, bytes - whole);
-    return truncate(path, (off_t)whole) == 0 ? KEEL_OK : keel_fail_errno(errno, "%s: cannot be mended", path);
+    const size_t length = strlen(what);
+    for (size_t at = bytes >= length ? bytes - length + 1 : 0; at > 0; at--)
+        if (text[at - 1] == what[0] && memcmp(text + at - 1, what, length) == 0)
+            return text + at - 1;
+    return NULL;
 }
+
+/* Of what ends at `before`, `bytes` at *out, with a zero behind; the caller frees it. */
+static enum keel_status read_back(int fd, const char *path, uint64_t before, size_t bytes, char **out)
+{
+    KEEL_TRY(keel_alloc(1, bytes + 1, out));
+    const enum keel_status status = keel_pread_all(fd, *out, bytes, before - bytes, path);
+    if (status != KEEL_OK)
+        keel_free(*out);
+    return status;
+}
+
+/* In a text that begins where a line does if `whole`. What is torn at its end is none. */
+static bool find_line_back(const char *text, size_t bytes, const char *with, bool whole, size_t *begin,
+                           size_t *end)
+{
+    const char *last = last_of(text, bytes, "\n");
+    const char *found = last != NULL ? last_of(text, (size_t)(last - text), with) : NULL;
+    if (found == NULL)
+        return false;
+    const char *newline = last_of(text, (size_t)(found - text), "\n");
+    const char *behind = memchr(found, '\n', bytes - (size_t)(found - text));
+    if ((newline == NULL && !whole) || behind == NULL)
+        return false;
+    *begin = newline != NULL ? (size_t)(newline - text) + 1 : 0;
+    *end = (size_t)(behind - text) + 1;
+    return true;
+}
+
+static enum keel_status find_back(int fd, const char *path, uint64_t before, const char *with, json_t **line,
+                                  struct keel_jsonl_place *place)
+{
+    const uint64_t most = before < BACK_BYTES_MAX ? before : BACK_BYTES_MAX;
+    for (uint64_t bytes = most < CHUNK_BYTES ? most : CHUNK_BYTES; bytes > 0;) {
+        char *text;
+        size_t begin, end;
+        json_error_t error;
+        KEEL_TRY(read_back(fd, path, before, keel_size(bytes), &text));
+        if (find_line_back(text, keel_size(bytes), with, bytes == before, &begin, &end)) {
+            *line = json_loadb(text + begin, end - begin - 1, 0, &error);
+            *place = (struct keel_jsonl_place){before - bytes + begin, before - bytes + end};
+        }
+        keel_free(text);
+        if (*line != NULL)
+            return KEEL_OK;
+        if (bytes == most)
+            break;
+        bytes = 2 * bytes < most ? 2 * bytes : most;
+    }
+    return keel_fail(KEEL_NOT_FOUND, "%s: no line with %s", path, with);
+}
+
+enum keel_status keel_jsonl_find_back(const char *path, uint64_t before, const char *with, json_t **line,
+                                      struct keel_jsonl_place *place)
+{
+    struct stat seen;
+    int fd;
+    *line = NULL;
+    KEEL_TRY(open_file(path, O_RDONLY, "", &fd));
+    if (fstat(fd, &seen) != 0) {
+        const enum keel_status status = keel_fail_errno(errno, "%s: cannot be read", path);
+        close(fd);
+        return status;
+    }
+    const uint64_t size = (uint64_t)seen.st_size;
+    const enum keel_status status = find_back(fd, path, before < size ? before : size, with, line, place);
+    close(fd);
+    return status;
+}
+
+/* Where the last whole line ends. */
+static enum keel_status whole_bytes(int fd, const char *path, uint64_t size, uint64_t *out)
+{
+    *out = 0;
+    for (uint64_t at = size; at > 0;) {
+        const uint64_t bytes = at < CHUNK_BYTES ? at : CHUNK_BYTES;
+        char *text;
+        KEEL_TRY(read_back(fd, path, at, keel_size(bytes), &text));
+        const char *newline = last_of(text, keel_size(bytes), "\n");
+        const bool found = newline != NULL;
+        *out = found ? at - bytes + (uint64_t)(newline - text) + 1 : 0;
+        keel_free(text);
+        if (found)
+            break;
+        at -= bytes;
+    }
+    return KEEL_OK;
+}
+
+static enum keel_status mend(const char *path)
+{
+    struct stat seen = {.st_size = 0};
+    uint64_t whole = 0;
+    int fd;
+    KEEL_TRY(open_file(path, O_RDWR, "; give another --out", &fd));
+    enum keel_status status = fstat(fd, &seen) != 0 ? keel_fail_errno(errno, "%s: cannot be read", path)
+                                                    : whole_bytes(fd, path, (uint64_t)seen.st_size, &whole);
+    if (status == KEEL_OK && whole < (uint64_t)seen.st_size) {
+        keel_log(KEEL_LOG_INFO, "%s: cut off a torn last line of %" PRIu64 " bytes", path,
+                 (uint64_t)seen.st_size - whole);
+        if (ftruncate(fd, (off_t)whole) != 0)
+            status = keel_fail_errno(errno, "%s: cannot be mended", path);
+    }
+    close(fd);
+    return status;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 enum keel_status keel_jsonl_open(const char *path, enum keel_status (*take)(void *, const json_t *, uint64_t),
                                  void *context, struct keel_jsonl **out)
 {
-    if (keel_path_exists(path))
-        KEEL_TRY(mend(path, take, context));
+    if (keel_path_exists(path)) {
+        KEEL_TRY(mend(path));
+        KEEL_TRY(take != NULL ? keel_jsonl_read(path, take, context, NULL) : KEEL_OK);
+    }
     struct keel_jsonl *file;
     KEEL_TRY(keel_alloc(1, sizeof *file, &file));
     snprintf(file->path, sizeof file->path, "%s", path);
-    file->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file->fd < 0) {
-        enum keel_status status = keel_fail_errno(errno, "%s: cannot be opened; give another --out", path);
+    const enum keel_status status =
+        open_file(path, O_WRONLY | O_CREAT | O_APPEND, "; give another --out", &file->fd);
+    if (status != KEEL_OK) {
         keel_free(file);
         return status;
     }
@@ -172,16 +354,19 @@ enum keel_status keel_jsonl_sync(struct keel_jsonl *file)
     return status;
 }
 
-enum keel_status keel_jsonl_cut(struct keel_jsonl *file, uint64_t lines)
+uint64_t keel_jsonl_bytes(struct keel_jsonl *file)
 {
-    char *text;
-    size_t bytes, at = 0;
+    keel_mutex_lock(&file->lock);
+    const off_t written = lseek(file->fd, 0, SEEK_END);
+    const uint64_t bytes = (written > 0 ? (uint64_t)written : 0) + file->waiting_bytes;
+    keel_mutex_unlock(&file->lock);
+    return bytes;
+}
+
+enum keel_status keel_jsonl_cut(struct keel_jsonl *file, uint64_t bytes)
+{
     KEEL_TRY(keel_jsonl_sync(file));
-    KEEL_TRY(keel_file_read(file->path, FILE_BYTES_MAX, &text, &bytes));
-    for (const char *end; lines > 0 && (end = memchr(text + at, '\n', bytes - at)) != NULL; lines--)
-        at = (size_t)(end - text) + 1;
-    keel_free(text);
-    if (ftruncate(file->fd, (off_t)at) != 0 || (fdatasync(file->fd) != 0 && errno != EINVAL))
+    if (ftruncate(file->fd, (off_t)bytes) != 0 || (fdatasync(file->fd) != 0 && errno != EINVAL))
         return keel_fail_errno(errno, "%s: cannot be cut", file->path);
     return KEEL_OK;
 }

@@ -26,7 +26,9 @@ void keel_times_derive(uint64_t timeout_ns, struct keel_times *out)
 void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint32_t incarnation,
                           uint64_t now_ns)
 {
-    memset(m, 0, sizeof *m);
+    keel_membership_clear_evidence(m);
+    memset(m->nodes, 0, m->node_count * sizeof m->nodes[0]);
+    memset(m, 0, offsetof(struct keel_membership, evicted));
     m->node_count = node_count;
     for (uint16_t node = 1; node < node_count; node++)
         m->nodes[node].incarnation = incarnation;
@@ -57,11 +59,19 @@ static bool says_the_same(const struct keel_membership *m, const struct keel_see
 {
     bool same = seen->heard && !seen->exited && seen->ended == status->ended &&
                 seen->incarnation == status->incarnation && seen->silent_node == status->silent_node &&
-                seen->worker_count == status->worker_count && now_ns - seen->heard_ns < times->silence_ns / 2;
+                seen->disk == status->disk && seen->worker_count == status->worker_count &&
+                now_ns - seen->heard_ns < times->silence_ns / 2;
     for (uint8_t i = 0; i < status->worker_count && same; i++)
         same = looks_alike(&seen->workers[i], &status->workers[i]) &&
                accuses_alike(&seen->workers[i], &status->workers[i], m->look_epoch);
     return same;
+}
+
+/* One more than was known. */
+static void admit(struct keel_membership *m, uint16_t node, uint64_t now_ns)
+{
+    for (; m->node_count <= node; m->node_count++)
+        m->nodes[m->node_count].heard_ns = now_ns;
 }
 
 static uint32_t done_workers(const struct keel_seen_node *seen)
@@ -77,6 +87,7 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
 {
     KEEL_ASSERT(node < KEEL_NODES_MAX);
     struct keel_seen_node *seen = &m->nodes[node];
+    admit(m, node, now_ns);
     bool older = status->incarnation < seen->incarnation;
     bool same = status->incarnation == seen->incarnation;
     KEEL_ASSERT(status->worker_count <= KEEL_WORKERS_PER_NODE); /* the decoder saw to it */
@@ -92,12 +103,11 @@ bool keel_membership_report(struct keel_membership *m, uint16_t node, const stru
     seen->heard_ns = now_ns;
     seen->first_record = status->first_record;
     seen->silent_node = status->silent_node;
+    seen->disk = status->disk;
     seen->worker_count = status->worker_count;
     memcpy(seen->workers, status->workers, sizeof seen->workers);
     memcpy(seen->detail, status->detail, sizeof seen->detail);
     m->done_count += done_workers(seen);
-    if (node >= m->node_count)
-        m->node_count = (uint16_t)(node + 1);
     for (uint8_t i = 0; i < status->worker_count; i++)
         if (status->workers[i].state == KEEL_WORKER_READY)
             seen->alive_ns[i] = now_ns;
@@ -141,9 +151,11 @@ void keel_membership_node_started(struct keel_membership *m, uint16_t node, uint
 
 void keel_membership_clear_evidence(struct keel_membership *m)
 {
-    memset(m->evicted, 0, sizeof m->evicted);
-    memset(m->evicted_ns, 0, sizeof m->evicted_ns);
-    memset(m->accused_ns, 0, sizeof m->accused_ns);
+    memset(m->evicted, 0, m->judged * sizeof m->evicted[0]);
+    memset(m->evicted_ns, 0, m->judged * sizeof m->evicted_ns[0]);
+    memset(m->alive_ns, 0, m->judged * sizeof m->alive_ns[0]);
+    memset(m->accused_ns, 0, m->judged * sizeof m->accused_ns[0]);
+    m->judged = 0;
     m->join_ns = 0;
     m->changed = true;
 }
@@ -162,7 +174,7 @@ bool keel_membership_stay(struct keel_membership *m, const struct keel_view *vie
 
 void keel_membership_reset_timers(struct keel_membership *m, uint64_t now_ns)
 {
-    for (uint32_t i = 0; i < KEEL_NODES_MAX; i++)
+    for (uint32_t i = 0; i < m->node_count; i++)
         m->nodes[i].heard_ns = now_ns;
     m->changed = true;
 }
@@ -207,6 +219,7 @@ static void begin_look(struct look *look, struct keel_membership *m, const struc
                        const struct keel_times *times, uint64_t now_ns)
 {
     KEEL_ASSERT(view->member_count <= KEEL_MEMBERS_MAX && m->node_count <= KEEL_NODES_MAX);
+    m->judged = view->member_count > m->judged ? view->member_count : m->judged;
     look->m = m;
     look->view = view;
     look->times = times;

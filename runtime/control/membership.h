@@ -31,6 +31,7 @@ struct keel_seen_node {
     uint64_t sequence, heard_ns;
     uint64_t first_record; /* lowest step record it holds that the launcher lacks */
     uint16_t silent_node;  /* whom it accuses of silence */
+    uint32_t disk;         /* as in struct keel_wire_status */
     uint8_t worker_count;
     struct keel_wire_worker workers[KEEL_WORKERS_PER_NODE];
     uint64_t alive_ns[KEEL_WORKERS_PER_NODE]; /* newest report of each as running, by its agent's pidfd */
@@ -38,20 +39,22 @@ struct keel_seen_node {
 };
 
 struct keel_membership {
-    struct keel_seen_node nodes[KEEL_NODES_MAX];
     uint16_t node_count; /* nodes[0 .. node_count) may be heard of; 0 is the launcher, without workers */
+    uint16_t judged;     /* what is known of members is written below it */
     uint32_t done_count; /* workers of all nodes that said last that they are DONE */
-    /* About the members of the present view, by index; cleared when the view changes. */
-    enum keel_cause evicted[KEEL_MEMBERS_MAX];
-    uint64_t evicted_ns[KEEL_MEMBERS_MAX];
-    uint64_t alive_ns[KEEL_MEMBERS_MAX];   /* of the evicted: last sign of life; 0: none was heard */
-    uint64_t accused_ns[KEEL_MEMBERS_MAX]; /* first accusation by a peer; 0: none */
-    uint64_t join_ns;                      /* first time that a newcomer waited; 0: none */
-    struct keel_bitset leaving;            /* nodes whose members go, and that nobody joins from */
+    uint64_t join_ns;    /* first time that a newcomer waited; 0: none */
+    struct keel_bitset leaving; /* nodes whose members go, and that nobody joins from */
     /* What was seen at the last look is another since: */
     bool changed;                   /* look at once: a process ended or was started, the view is another */
     bool stale;                     /* look soon: a report says something else than the one before */
     uint64_t looked_ns, look_epoch; /* when that was, and at the members of which view */
+    /* Large; written as far as there are members and nodes, and zero behind. About the members of the present
+     * view, by index, cleared when it changes: */
+    enum keel_cause evicted[KEEL_MEMBERS_MAX];
+    uint64_t evicted_ns[KEEL_MEMBERS_MAX];
+    uint64_t alive_ns[KEEL_MEMBERS_MAX];   /* of the evicted: last sign of life; 0: none was heard */
+    uint64_t accused_ns[KEEL_MEMBERS_MAX]; /* first accusation by a peer; 0: none */
+    struct keel_seen_node nodes[KEEL_NODES_MAX];
 };
 
 struct keel_verdict {
@@ -75,8 +78,8 @@ struct keel_verdict {
     struct keel_member joins[KEEL_MEMBERS_MAX]; /* join_count of them; what follows is not written */
 };
 
-/* All nodes were started under this incarnation: what a process that ended unheard had sent is late, and who
- * is started in its place is told from it. */
+/* *m is zeroed, or was in use before. All nodes were started under this incarnation: what a process that
+ * ended unheard had sent is late, and who is started in its place is told from it. */
 void keel_membership_init(struct keel_membership *m, uint16_t node_count, uint32_t incarnation,
                           uint64_t now_ns);
 

@@ -107,19 +107,41 @@ static enum keel_status look_up(const char *host, struct keel_net_place *out)
     return KEEL_OK;
 }
 
-enum keel_status keel_net_place_resolve(const char *text, struct keel_net_place *out)
+/* The address, unless it is a name, and the port. */
+static enum keel_status take_apart(const char *text, char host[NAME_BYTES], struct keel_net_place *out,
+                                   bool *named)
 {
-    char host[NAME_BYTES];
     const char *port = NULL;
-    struct keel_net_place place;
+    struct keel_net_place place = {.port = 0};
     uint16_t number = 0;
     KEEL_TRY(split(text, host, &port));
     if (port != NULL)
         KEEL_TRY(parse_port(text, port, &number));
-    const bool numeric = strchr(host, ':') != NULL || strspn(host, "0123456789.") == strlen(host);
-    KEEL_TRY(numeric ? keel_net_place_parse_ip(host, &place) : look_up(host, &place));
+    *named = strchr(host, ':') == NULL && strspn(host, "0123456789.") != strlen(host);
+    if (!*named)
+        KEEL_TRY(keel_net_place_parse_ip(host, &place));
     place.port = number;
     *out = place;
+    return KEEL_OK;
+}
+
+enum keel_status keel_net_place_check(const char *text, struct keel_net_place *out, bool *named)
+{
+    char host[NAME_BYTES];
+    return take_apart(text, host, out, named);
+}
+
+enum keel_status keel_net_place_resolve(const char *text, struct keel_net_place *out)
+{
+    char host[NAME_BYTES];
+    struct keel_net_place place, found;
+    bool named;
+    KEEL_TRY(take_apart(text, host, &place, &named));
+    found = place;
+    if (named)
+        KEEL_TRY(look_up(host, &found));
+    found.port = place.port;
+    *out = found;
     return KEEL_OK;
 }
 

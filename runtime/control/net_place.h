@@ -27,6 +27,9 @@ struct keel_net_place {
 /* Numeric: "10.0.0.1:4711" or "[fd00::1]:4711"; an address alone. INVALID. */
 enum keel_status keel_net_place_parse(const char *text, struct keel_net_place *out);
 enum keel_status keel_net_place_parse_ip(const char *text, struct keel_net_place *out);
+/* What can be said of any of them without a look-up: *named, and then only the port is known; 0 where none is
+ * given. INVALID. */
+enum keel_status keel_net_place_check(const char *text, struct keel_net_place *out, bool *named);
 /* The same, with names, which are looked up; the port may be left out, and is 0 then. INVALID, NOT_FOUND. */
 enum keel_status keel_net_place_resolve(const char *text, struct keel_net_place *out);
 

@@ -8,18 +8,19 @@
 #include <stddef.h>
 #include <string.h>
 
-#define WIRE_MAGIC UINT32_C(0x384e454b) /* "KEN8": the digit is the version */
+#define WIRE_MAGIC UINT32_C(0x394e454b) /* "KEN9": the digit is the version */
 
 enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 136, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
 
-_Static_assert(HEAD_BYTES + 58 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_BYTES +
+_Static_assert(HEAD_BYTES + 62 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_BYTES +
                        KEEL_WIRE_DETAIL_BYTES <
                    KEEL_MESSAGE_BYTES,
                "a status fits");
 _Static_assert(HEAD_BYTES + 36 + KEEL_WIRE_VIEW_BYTES + 2 * KEEL_NODES_MAX <= KEEL_MESSAGE_BYTES,
                "what is other in a view fits, with all to whom it is handed on");
-_Static_assert(HEAD_BYTES + 64 + KEEL_WIRE_PART_BYTES <= KEEL_MESSAGE_BYTES, "a part fits");
-_Static_assert(KEEL_WIRE_PARTS_MAX <= 64, "parts are bits of 64");
+_Static_assert(HEAD_BYTES + 68 + KEEL_WIRE_PART_BYTES <= KEEL_MESSAGE_BYTES, "a part fits");
+_Static_assert((int)KEEL_WIRE_PARTS_MAX <= 256 && (int)KEEL_WIRE_PARTS_MAX <= (int)KEEL_BITSET_BITS,
+               "a part's number is a byte, and parts make a set");
 
 /* ---- both directions ----------------------------------------------------------------------------------- */
 
@@ -167,6 +168,7 @@ static void flow_status(struct flow *f, struct keel_wire_status *status)
         refuse(f);
     flow_u64(f, &status->sequence);
     flow_bool(f, &status->ended);
+    flow_u32(f, &status->disk);
     flow_u16(f, &status->silent_node);
     if (status->silent_node >= KEEL_NODES_MAX && status->silent_node != KEEL_RANK_NONE)
         refuse(f);
@@ -232,11 +234,14 @@ static void flow_part(struct flow *f, uint32_t bytes, uint8_t *part, uint8_t *da
 static void flow_register(struct flow *f, struct keel_wire_register *reg)
 {
     struct keel_register_head *head = &reg->head;
-    uint32_t kind = flow_choice(f, head->kind, KEEL_REGISTER_ABSTAINS + 1);
+    uint32_t kind = flow_choice(f, head->kind, KEEL_REGISTER_ACCEPTED + 1);
     if (kind < KEEL_REGISTER_PREPARE)
         refuse(f);
     head->kind = (enum keel_register_kind)kind;
     flow_bool(f, &head->ok);
+    flow_u32(f, &head->disk);
+    if (head->disk == KEEL_DISK_NONE)
+        refuse(f);
     flow_ballot(f, &head->ballot);
     flow_ballot(f, &head->promised);
     flow_ballot(f, &head->accepted);
@@ -277,6 +282,7 @@ static void flow_view(struct flow *f, struct keel_wire_view *view)
 static void flow_pull(struct flow *f, struct keel_wire_pull *pull)
 {
     flow_name(f, &pull->name);
+    flow_u8(f, &pull->first);
     flow_u64(f, &pull->parts);
 }
 
@@ -284,6 +290,13 @@ static void flow_view_part(struct flow *f, struct keel_wire_part *part)
 {
     flow_name(f, &part->name);
     flow_part(f, part->name.bytes, &part->part, part->data);
+}
+
+static void flow_past(struct flow *f, struct keel_wire_past *past)
+{
+    flow_u64(f, &past->step);
+    past->bytes = (uint16_t)flow_choice(f, past->bytes, KEEL_PAST_BYTES_MAX + 1);
+    flow_bytes(f, past->data, past->bytes);
 }
 
 static void flow_message(struct flow *f, struct keel_wire_message *message)
@@ -327,6 +340,9 @@ static void flow_message(struct flow *f, struct keel_wire_message *message)
     case KEEL_WIRE_PART:
         flow_view_part(f, &message->as.part);
         break;
+    case KEEL_WIRE_PAST:
+        flow_past(f, &message->as.past);
+        break;
     case KEEL_WIRE_KIND_COUNT:
     default:
         refuse(f);
@@ -357,6 +373,8 @@ static size_t cleared_bytes(enum keel_wire_kind kind)
         return sizeof(struct keel_wire_pull);
     case KEEL_WIRE_PART:
         return offsetof(struct keel_wire_part, data);
+    case KEEL_WIRE_PAST:
+        return sizeof(struct keel_wire_past);
     case KEEL_WIRE_BEAT:
     case KEEL_WIRE_KIND_COUNT:
     default:

@@ -36,6 +36,7 @@ enum keel_wire_kind {
     KEEL_WIRE_VIEW,       /* from who has a view: here it is, or what is other in it, or ask for its parts */
     KEEL_WIRE_PULL,       /* to who has a view: send these parts of it */
     KEEL_WIRE_PART,       /* a part of a view */
+    KEEL_WIRE_PAST,       /* leader to holders: what the next one must know */
     KEEL_WIRE_KIND_COUNT
 };
 
@@ -68,6 +69,7 @@ struct keel_wire_status {
     uint32_t incarnation;    /* of the node */
     uint64_t sequence;       /* grows within the incarnation; older ones are dropped */
     bool ended;              /* its workers are gone, it ends */
+    uint32_t disk;           /* by which it would hold the register; KEEL_DISK_NONE: it cannot */
     uint16_t silent_node;    /* predecessor in the ring that is silent; KEEL_RANK_NONE: none */
     uint64_t first_record;   /* lowest step record held that the launcher lacks; UINT64_MAX: none */
     bool has_newest;
@@ -131,13 +133,20 @@ struct keel_wire_view {
 
 struct keel_wire_pull {
     struct keel_wire_view_name name;
-    uint64_t parts; /* bit per part that is wanted */
+    uint8_t first;  /* the lowest part that is wanted; */
+    uint64_t parts; /* bit i: part first + i is */
 };
 
 struct keel_wire_part {
     struct keel_wire_view_name name;
     uint8_t part;
     uint8_t data[KEEL_WIRE_PART_BYTES];
+};
+
+struct keel_wire_past {
+    uint64_t step; /* as of this one */
+    uint16_t bytes;
+    uint8_t data[KEEL_PAST_BYTES_MAX];
 };
 
 struct keel_wire_message {
@@ -153,6 +162,7 @@ struct keel_wire_message {
         struct keel_wire_view view;
         struct keel_wire_pull pull;
         struct keel_wire_part part;
+        struct keel_wire_past past;
     } as;
 };
 

@@ -27,8 +27,8 @@ enum keel_status keel_remote_leader_begin(const char *store, const struct keel_r
     KEEL_TRY(keel_remote_leader_path(store, leader->folder, path));
     KEEL_TRY(keel_mkdir_all(path));
     const int bytes =
-        snprintf(words, sizeof words, "%016" PRIx64 " %u %ld %s %s\n", leader->run, leader->node, leader->pid,
-                 leader->host[0] != '\0' ? leader->host : "?", leader->folder);
+        snprintf(words, sizeof words, "%016" PRIx64 " %u %ld %s %s %s\n", leader->run, leader->node,
+                 leader->pid, leader->host[0] != '\0' ? leader->host : "?", leader->folder, leader->place);
     KEEL_TRY(keel_remote_leader_path(store, "leader", path));
     return keel_file_replace(path, words, (uint64_t)bytes, 0666);
 }
@@ -72,8 +72,8 @@ static bool read_leader(const char *store, struct keel_remote_leader *out, uint6
     if (keel_remote_leader_path(store, "leader", path) != KEEL_OK ||
         keel_file_read(path, WORDS_BYTES, &text, &bytes) != KEEL_OK)
         return false;
-    const bool whole = sscanf(text, "%16" SCNx64 " %u %ld %64s %47s", &out->run, &node, &out->pid, out->host,
-                              out->folder) == 5 &&
+    const bool whole = sscanf(text, "%16" SCNx64 " %u %ld %64s %47s %55s", &out->run, &node, &out->pid,
+                              out->host, out->folder, out->place) >= 5 &&
                        node <= UINT16_MAX && out->folder[0] != '.' && strchr(out->folder, '/') == NULL;
     out->node = whole ? (uint16_t)node : 0;
     keel_free(text);
@@ -81,6 +81,12 @@ static bool read_leader(const char *store, struct keel_remote_leader *out, uint6
         return false;
     *written_ns = written_at(&file);
     return true;
+}
+
+bool keel_remote_leader_read(const char *store, struct keel_remote_leader *out)
+{
+    uint64_t written_ns;
+    return read_leader(store, out, &written_ns);
 }
 
 void keel_remote_leader_end(const char *store, const struct keel_remote_leader *leader)

@@ -83,7 +83,8 @@ static enum keel_status parse_key(const char text[FILE_BYTES], const char *path,
 static enum keel_status read_key(const char *path, const char *instead, struct keel_secret *out)
 {
     char text[FILE_BYTES];
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe is refused, not waited for */
     if (fd < 0)
         return keel_fail_errno(errno, "%s: the job key cannot be opened", path);
     enum keel_status status = check_owner(fd, path, instead);

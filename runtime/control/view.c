@@ -1,8 +1,17 @@
 /* view.c - see view.h. */
 #include "view.h"
 
+#include <stddef.h>
 #include <string.h>
 #include <xxhash.h>
+
+void keel_view_copy(struct keel_view *out, const struct keel_view *view)
+{
+    KEEL_ASSERT(view->member_count <= KEEL_MEMBERS_MAX && view->shard_count <= KEEL_SHARDS_MAX);
+    memcpy(out, view, offsetof(struct keel_view, members));
+    memcpy(out->members, view->members, view->member_count * sizeof out->members[0]);
+    memcpy(out->shard_rank, view->shard_rank, view->shard_count * sizeof out->shard_rank[0]);
+}
 
 int keel_view_find_rank(const struct keel_view *view, uint16_t rank)
 {
@@ -101,11 +110,11 @@ uint16_t keel_view_seats(const uint64_t *plans, uint16_t rank_count, uint32_t wo
     return seats;
 }
 
-/* Those who wait for a place: active ranks beyond the plan's, spares that stay, by rank, then joins. */
+/* Those who wait for a place: active ranks beyond the plan's, spares that stay, by rank, then joins, which
+ * have no name yet. */
 struct candidates {
-    struct keel_member list[2 * KEEL_MEMBERS_MAX];
-    bool fresh[2 * KEEL_MEMBERS_MAX]; /* a join: has no name yet */
-    uint16_t count;
+    const struct keel_member *list[2 * KEEL_MEMBERS_MAX]; /* borrowed */
+    uint32_t stay_count, count;
 };
 
 static uint16_t count_staying(const struct keel_view *old, const struct keel_bitset *gone)
@@ -121,39 +130,39 @@ static uint16_t count_staying(const struct keel_view *old, const struct keel_bit
 static void seat_members(const struct keel_view *old, const struct keel_view_change *change, uint16_t seats,
                          struct keel_view *next)
 {
-    struct candidates waiting = {.count = 0};
+    struct candidates waiting;        /* large */
     struct keel_bitset ranks = {{0}}; /* that are given */
     uint16_t highest = 0;
+    waiting.count = 0;
     for (uint16_t i = 0; i < old->member_count; i++) {
         if (keel_bitset_has(&change->gone, i))
             continue;
         if (old->members[i].spare || next->member_count == seats)
-            waiting.list[waiting.count++] = old->members[i];
+            waiting.list[waiting.count++] = &old->members[i];
         else
             add_member(next, &ranks, &old->members[i], highest = old->members[i].rank, false);
     }
+    waiting.stay_count = waiting.count;
     for (uint16_t i = 0; i < change->join_count && i < KEEL_MEMBERS_MAX; i++) {
         const struct keel_member *join = &change->joins[i], *last = i > 0 ? join - 1 : NULL;
         KEEL_ASSERT(last == NULL || last->node < join->node ||
                     (last->node == join->node && last->local < join->local));
-        waiting.fresh[waiting.count] = true;
-        waiting.list[waiting.count++] = *join;
+        waiting.list[waiting.count++] = join;
     }
-    uint16_t seated = 0;
+    uint32_t seated = 0;
     for (uint16_t rank = 0; rank < change->rank_count && next->member_count < seats; rank++)
-        if (!keel_bitset_has(&ranks, rank))
-            add_member(next, &ranks, &waiting.list[seated++], rank, false);
-    for (uint16_t i = seated; i < waiting.count; i++)
-        if (!waiting.fresh[i])
-            add_member(next, &ranks, &waiting.list[i], waiting.list[i].rank, true);
+        if (!keel_bitset_has(&ranks, rank)) {
+            KEEL_ASSERT(seated < waiting.count);
+            add_member(next, &ranks, waiting.list[seated++], rank, false);
+        }
+    for (uint32_t i = seated; i < waiting.stay_count; i++)
+        add_member(next, &ranks, waiting.list[i], waiting.list[i]->rank, true);
     uint16_t rank = change->rank_count > highest ? change->rank_count : (uint16_t)(highest + 1);
-    for (uint16_t i = seated; i < waiting.count; i++) {
-        if (!waiting.fresh[i])
-            continue;
+    for (uint32_t i = seated > waiting.stay_count ? seated : waiting.stay_count; i < waiting.count; i++) {
         while (rank < KEEL_MEMBERS_MAX && keel_bitset_has(&ranks, rank))
             rank++;
         if (rank < KEEL_MEMBERS_MAX)
-            add_member(next, &ranks, &waiting.list[i], rank, true);
+            add_member(next, &ranks, waiting.list[i], rank, true);
     }
     sort_members(next, &ranks);
 }
@@ -297,12 +306,16 @@ bool keel_view_next(const struct keel_view *old, const struct keel_view_change *
     KEEL_ASSERT(change->rank_count > 0 && change->rank_count <= KEEL_MEMBERS_MAX);
     KEEL_ASSERT(change->shard_count > 0 && change->shard_count <= KEEL_SHARDS_MAX);
     KEEL_ASSERT(change->plans != NULL);
-    struct keel_view next = {.epoch = old->epoch + 1, .shard_count = change->shard_count};
+    struct keel_view next; /* large: what there is of it is written */
     const uint32_t workers = (uint32_t)count_staying(old, &change->gone) + change->join_count;
     const uint16_t seats = keel_view_seats(change->plans, change->rank_count, workers);
     if (seats == 0)
         return false;
+    next.epoch = old->epoch + 1;
     next.plan = change->plans[seats];
+    next.member_count = 0;
+    next.shard_count = change->shard_count;
+    next.before = next.holders = (struct keel_view_holders){.count = 0};
     seat_members(old, change, seats, &next);
     KEEL_ASSERT(keel_view_active_count(&next) == seats);
     const bool move = old->shard_count == next.shard_count && any_active_stays(old, &change->gone);
@@ -312,7 +325,7 @@ bool keel_view_next(const struct keel_view *old, const struct keel_view_change *
         lay_out_anew(&next);
     KEEL_ASSERT(keel_view_valid(&next));
     KEEL_ASSERT(follows(old, change, &next, move));
-    *out = next;
+    keel_view_copy(out, &next);
     return true;
 }
 
@@ -320,36 +333,109 @@ bool keel_view_next(const struct keel_view *old, const struct keel_view_change *
 
 static bool members_valid(const struct keel_view *view)
 {
-    bool taken[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE] = {{false}};
+    uint16_t taken[KEEL_NODES_MAX]; /* bits by local number; of nodes below `rows` */
+    _Static_assert(KEEL_WORKERS_PER_NODE <= 8 * sizeof taken[0], "a bit for each");
+    uint32_t rows = 0;
     for (uint16_t i = 0; i < view->member_count; i++) {
         const struct keel_member *m = &view->members[i];
+        for (; rows <= m->node && rows < KEEL_NODES_MAX; rows++)
+            taken[rows] = 0;
         if (m->rank >= KEEL_MEMBERS_MAX || m->node >= KEEL_NODES_MAX || m->local >= KEEL_WORKERS_PER_NODE ||
             m->spare > 1 || m->data.bytes > KEEL_ADDRESS_BYTES)
             return false;
         const struct keel_member *last = i > 0 ? m - 1 : NULL;
-        if ((last != NULL && (last->rank >= m->rank || last->spare > m->spare)) || taken[m->node][m->local])
+        if ((last != NULL && (last->rank >= m->rank || last->spare > m->spare)) ||
+            (taken[m->node] >> m->local & 1) != 0)
             return false;
-        taken[m->node][m->local] = true;
+        taken[m->node] |= (uint16_t)(1U << m->local);
     }
     return true;
 }
 
+bool keel_view_holders_valid(const struct keel_view_holders *holders)
+{
+    if (holders->count > KEEL_HOLDERS_MAX || (holders->count > 0 && holders->count % 2 == 0))
+        return false;
+    for (uint8_t i = 0; i < holders->count; i++) {
+        if (holders->at[i].node >= KEEL_NODES_MAX || holders->at[i].disk == KEEL_DISK_NONE)
+            return false;
+        for (uint8_t before = 0; before < i; before++)
+            if (holders->at[before].node == holders->at[i].node)
+                return false;
+    }
+    return true;
+}
+
+bool keel_view_holders_same(const struct keel_view_holders *a, const struct keel_view_holders *b)
+{
+    bool same = a->count == b->count;
+    for (uint8_t i = 0; i < a->count && same; i++)
+        same = a->at[i].node == b->at[i].node && a->at[i].disk == b->at[i].disk;
+    return same;
+}
+
+bool keel_view_holders_has(const struct keel_view_holders *holders, uint16_t node)
+{
+    for (uint8_t i = 0; i < holders->count; i++)
+        if (holders->at[i].node == node)
+            return true;
+    return false;
+}
+
 bool keel_view_valid(const struct keel_view *view)
 {
+    if (!keel_view_holders_valid(&view->before) || !keel_view_holders_valid(&view->holders))
+        return false;
     if (view->epoch == 0 || view->epoch > KEEL_EPOCH_MAX || view->plan == 0 || view->member_count == 0 ||
         view->member_count > KEEL_MEMBERS_MAX || view->shard_count == 0 ||
         view->shard_count > KEEL_SHARDS_MAX || !members_valid(view))
         return false;
-    bool active[KEEL_MEMBERS_MAX] = {false};
-    for (uint16_t i = 0; i < view->member_count; i++)
-        active[view->members[i].rank] = view->members[i].spare == 0;
+    struct keel_bitset active = {{0}};
+    for (uint16_t i = 0; i < view->member_count && !view->members[i].spare; i++)
+        keel_bitset_add(&active, view->members[i].rank);
     for (uint16_t s = 0; s < view->shard_count; s++)
-        if (view->shard_rank[s] >= KEEL_MEMBERS_MAX || !active[view->shard_rank[s]])
+        if (view->shard_rank[s] >= KEEL_MEMBERS_MAX || !keel_bitset_has(&active, view->shard_rank[s]))
             return false;
     return true;
 }
 
-/* ---- bytes: epoch 8, plan 8, members 2, shards 2, members, shard_rank 2 each --------------------------- */
+/* ---- bytes: epoch 8, plan 8, members 2, shards 2, holders before and now, members, shard_rank 2 each --- */
+
+void keel_view_holders_write(struct keel_writer *w, const struct keel_view_holders *holders)
+{
+    keel_writer_number(w, holders->count, 1);
+    for (uint8_t i = 0; i < holders->count; i++) {
+        keel_writer_number(w, holders->at[i].node, 2);
+        keel_writer_number(w, holders->at[i].disk, 4);
+    }
+}
+
+void keel_view_holders_read(struct keel_wire_reader *r, struct keel_view_holders *out)
+{
+    *out = (struct keel_view_holders){.count = (uint8_t)keel_reader_number(r, 1)};
+    if (out->count > KEEL_HOLDERS_MAX) {
+        out->count = 0;
+        r->failed = true;
+    }
+    for (uint8_t i = 0; i < out->count; i++) {
+        out->at[i].node = (uint16_t)keel_reader_number(r, 2);
+        out->at[i].disk = (uint32_t)keel_reader_number(r, 4);
+    }
+}
+
+uint64_t keel_view_peek(const uint8_t *data, uint32_t bytes, struct keel_view_holders *before,
+                        struct keel_view_holders *holders)
+{
+    struct keel_wire_reader head = {.data = data, .bytes = bytes};
+    const uint64_t epoch = keel_reader_number(&head, 8);
+    struct keel_wire_reader r = {.data = data, .bytes = bytes, .at = KEEL_VIEW_HEAD_BYTES};
+    r.failed = bytes < KEEL_VIEW_HEAD_BYTES;
+    keel_view_holders_read(&r, before);
+    keel_view_holders_read(&r, holders);
+    if (r.failed)
+        before->count = holders->count = 0;
+    return head.failed ? 0 : epoch;
+}
 
 void keel_view_write_member(struct keel_writer *w, const struct keel_member *m)
 {
@@ -374,6 +460,8 @@ uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
     keel_writer_number(&w, view->plan, 8);
     keel_writer_number(&w, view->member_count, 2);
     keel_writer_number(&w, view->shard_count, 2);
+    keel_view_holders_write(&w, &view->before);
+    keel_view_holders_write(&w, &view->holders);
     for (uint16_t i = 0; i < view->member_count; i++)
         keel_view_write_member(&w, &view->members[i]);
     for (uint16_t s = 0; s < view->shard_count; s++)
@@ -390,7 +478,7 @@ void keel_view_read_member(struct keel_wire_reader *reader, struct keel_member *
     out->local = (uint8_t)keel_reader_number(reader, 1);
     out->spare = (uint8_t)keel_reader_number(reader, 1);
     out->incarnation = (uint32_t)keel_reader_number(reader, 4);
-    out->data.bytes = (uint32_t)keel_reader_number(reader, 1);
+    out->data = (struct keel_address){.bytes = (uint32_t)keel_reader_number(reader, 1)};
     if (out->data.bytes > KEEL_ADDRESS_BYTES)
         reader->failed = true;
     else
@@ -400,21 +488,20 @@ void keel_view_read_member(struct keel_wire_reader *reader, struct keel_member *
 bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out)
 {
     struct keel_wire_reader r = {.data = data, .bytes = bytes};
-    struct keel_view view = {.epoch = keel_reader_number(&r, 8)};
-    view.plan = keel_reader_number(&r, 8);
-    view.member_count = (uint16_t)keel_reader_number(&r, 2);
-    view.shard_count = (uint16_t)keel_reader_number(&r, 2);
-    if (view.member_count > KEEL_MEMBERS_MAX || view.shard_count > KEEL_SHARDS_MAX)
+    out->epoch = keel_reader_number(&r, 8);
+    out->plan = keel_reader_number(&r, 8);
+    out->member_count = (uint16_t)keel_reader_number(&r, 2);
+    out->shard_count = (uint16_t)keel_reader_number(&r, 2);
+    keel_view_holders_read(&r, &out->before);
+    keel_view_holders_read(&r, &out->holders);
+    if (out->member_count > KEEL_MEMBERS_MAX || out->shard_count > KEEL_SHARDS_MAX)
         return false;
-    for (uint16_t i = 0; i < view.member_count && !r.failed; i++)
-        keel_view_read_member(&r, &view.members[i]);
-    for (uint16_t s = 0; s < view.shard_count && !r.failed; s++)
-        view.shard_rank[s] = (uint16_t)keel_reader_number(&r, 2);
+    for (uint16_t i = 0; i < out->member_count && !r.failed; i++)
+        keel_view_read_member(&r, &out->members[i]);
+    for (uint16_t s = 0; s < out->shard_count && !r.failed; s++)
+        out->shard_rank[s] = (uint16_t)keel_reader_number(&r, 2);
     if (!keel_reader_complete(&r))
         return false;
-    bool empty = view.epoch == 0 && view.plan == 0 && view.member_count == 0 && view.shard_count == 0;
-    if (!empty && !keel_view_valid(&view))
-        return false;
-    *out = view;
-    return true;
+    const bool empty = out->epoch == 0 && out->plan == 0 && out->member_count == 0 && out->shard_count == 0;
+    return empty || keel_view_valid(out);
 }

@@ -12,7 +12,10 @@
 
 enum {
     KEEL_VIEW_MEMBER_BYTES = 2 + 2 + 1 + 1 + 4 + 1 + KEEL_ADDRESS_BYTES,
-    KEEL_VIEW_BYTES_MAX = 20 + KEEL_MEMBERS_MAX * KEEL_VIEW_MEMBER_BYTES + KEEL_SHARDS_MAX * 2
+    KEEL_VIEW_HEAD_BYTES = 20, /* what stands before the holders */
+    KEEL_VIEW_HOLDERS_BYTES = 1 + KEEL_HOLDERS_MAX * 6,
+    KEEL_VIEW_BYTES_MAX = KEEL_VIEW_HEAD_BYTES + 2 * KEEL_VIEW_HOLDERS_BYTES +
+                          KEEL_MEMBERS_MAX * KEEL_VIEW_MEMBER_BYTES + KEEL_SHARDS_MAX * 2
 };
 
 #define KEEL_EPOCH_MAX (UINT64_C(1) << 62) /* out of reach by counting: what is above is damage */
@@ -39,6 +42,7 @@ uint16_t keel_view_seats(const uint64_t *plans, uint16_t rank_count, uint32_t wo
  *   one that carries a neighbouring shard.
  * - Then, while two ranks differ by more than one shard, the fullest gives one to the emptiest.
  * - Where nobody of the old view's active ranks stays, shards are laid out anew: contiguous, balanced.
+ * - Who holds it is not said: the first nodes.
  * False when no number of those who are there has a plan; *out is written only on true. */
 bool keel_view_next(const struct keel_view *old, const struct keel_view_change *change,
                     struct keel_view *out);
@@ -51,8 +55,11 @@ static inline uint32_t keel_view_first_place(uint32_t shard, uint32_t shard_coun
 
 /* Epoch 1 .. KEEL_EPOCH_MAX; a plan; ranks below KEEL_MEMBERS_MAX, unique and ascending, those of spares
  * above all others; spares carry nothing; every shard is owned by one active member; (node, local) unique;
- * addresses within their size. */
+ * addresses within their size; holders that keel_view_holders_valid. */
 bool keel_view_valid(const struct keel_view *view);
+
+/* What there is of `view`: a struct has room for the largest, and is not copied whole. */
+void keel_view_copy(struct keel_view *out, const struct keel_view *view);
 
 /* Index of the member with this rank, or of this worker; -1 when there is none. */
 int keel_view_find_rank(const struct keel_view *view, uint16_t rank);
@@ -71,13 +78,24 @@ void keel_view_find_places(const struct keel_view *view, uint32_t least_rows, st
 uint16_t keel_view_active_count(const struct keel_view *view);
 
 /* Little-endian bytes. Encode returns the bytes written (at most KEEL_VIEW_BYTES_MAX). Decode takes
- * exactly `bytes` and gives only valid views (or one of epoch 0, empty); false leaves *out alone. */
+ * exactly `bytes` and gives only valid views (or one of epoch 0, empty); after false *out is undefined. */
 uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out);
 bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out);
 
 /* By which a view is told from every other (XXH3 of its bytes): for what came in parts, or as a delta. It is
  * no proof: who speaks is proved by the datagram's seal. */
 uint64_t keel_view_digest(const uint8_t *data, uint32_t bytes);
+
+/* No two of one node, and an odd number of them, or none. */
+bool keel_view_holders_valid(const struct keel_view_holders *holders);
+bool keel_view_holders_same(const struct keel_view_holders *a, const struct keel_view_holders *b);
+bool keel_view_holders_has(const struct keel_view_holders *holders, uint16_t node);
+void keel_view_holders_write(struct keel_writer *writer, const struct keel_view_holders *holders);
+void keel_view_holders_read(struct keel_wire_reader *reader, struct keel_view_holders *out);
+/* What the register wants to know of a view's bytes: its epoch, and whose majorities it needs. Of bytes that
+ * are no view the holders are none. */
+uint64_t keel_view_peek(const uint8_t *data, uint32_t bytes, struct keel_view_holders *before,
+                        struct keel_view_holders *holders);
 
 /* One member of those bytes. */
 void keel_view_write_member(struct keel_writer *writer, const struct keel_member *member);

@@ -1,8 +1,8 @@
 /* view_delta.c - see view_delta.h.
  *
- * Epoch 8, plan 8, shards 2; then three lists, each with its length in 2 bytes, ascending: ranks of the old
- * view that are not in the new one, 2 each; members that are new or another than before, as in a view; shards
- * that another rank carries, and who, 2 and 2. */
+ * Epoch 8, plan 8, shards 2, holders before and now as in a view; then three lists, each with its length in 2
+ * bytes, ascending: ranks of the old view that are not in the new one, 2 each; members that are new or
+ * another than before, as in a view; shards that another rank carries, and who, 2 and 2. */
 #include "view_delta.h"
 
 #include <string.h>
@@ -80,6 +80,8 @@ uint32_t keel_view_delta(const struct keel_view *old, const struct keel_view *ne
     keel_writer_number(&w, next->epoch, 8);
     keel_writer_number(&w, next->plan, 8);
     keel_writer_number(&w, next->shard_count, 2);
+    keel_view_holders_write(&w, &next->before);
+    keel_view_holders_write(&w, &next->holders);
     write_gone(&w, old, next);
     write_others(&w, old, next);
     write_shards(&w, old, next);
@@ -161,6 +163,8 @@ bool keel_view_apply(const struct keel_view *old, const uint8_t *data, uint32_t 
     out->epoch = keel_reader_number(&r, 8);
     out->plan = keel_reader_number(&r, 8);
     out->shard_count = (uint16_t)keel_reader_number(&r, 2);
+    keel_view_holders_read(&r, &out->before);
+    keel_view_holders_read(&r, &out->holders);
     if (r.failed || out->shard_count > KEEL_SHARDS_MAX)
         return false;
     read_gone(&r, old, out);

@@ -2,11 +2,14 @@
  *
  * A SOCK_SEQPACKET pair, descriptor 3 of the worker; one struct keel_link_message per packet. Both ends
  * are the same binary on the same machine, so plain structs do; the socket is inherited, never named, so
- * nobody else can speak on it. The agent never blocks on it; a worker that finds it closed ends at once. */
+ * nobody else can speak on it. The agent never blocks on it; a worker that finds it closed ends at once.
+ *
+ * A view goes as a file without a name, of its bytes (view.h), which the workers of an agent share: of
+ * thousands of members no socket takes one at once, and each packet would need room for it. */
 #ifndef KEEL_WORKER_LINK_H
 #define KEEL_WORKER_LINK_H
 
-#include <keel/node.h>
+#include "view.h"
 
 enum { KEEL_LINK_FD = 3, KEEL_LINK_TEXT_BYTES = 1024 };
 /* Words of options that `keel run` hands to workers through launcher and agents, names and values: those of
@@ -27,7 +30,7 @@ enum keel_link_kind {
     KEEL_LINK_FAILED,    /* value: enum keel_status, text: detail; the process exits next */
     KEEL_LINK_DONE,      /* all steps done, snapshots finished; the process exits 0 next */
     /* agent to worker */
-    KEEL_LINK_VIEW = 64, /* view */
+    KEEL_LINK_VIEW = 64, /* view_file */
     KEEL_LINK_STOP       /* orderly end: finish the step, then DONE */
 };
 
@@ -40,7 +43,7 @@ struct keel_link_message {
         struct keel_address address;
         struct keel_step_record record;
         struct keel_shard_summary summary;
-        struct keel_view view;
+        int view_file; /* sent, it stays the caller's; received, it is the receiver's */
         char text[KEEL_LINK_TEXT_BYTES];
     } as;
 };
@@ -58,5 +61,10 @@ enum keel_status keel_link_pair(int out[2]);
  * the other end is gone, CORRUPT for a packet that is none. On a text, what follows its NUL is not sent. */
 enum keel_status keel_link_send(int fd, const struct keel_link_message *message, uint64_t deadline_ns);
 enum keel_status keel_link_receive(int fd, struct keel_link_message *out, uint64_t deadline_ns);
+
+/* A view as a file, the caller's to close; and back, which closes it. IO, NO_MEMORY, LIMIT (descriptors);
+ * CORRUPT. */
+enum keel_status keel_link_view_file(const struct keel_view *view, int *out_file);
+enum keel_status keel_link_take_view(int file, struct keel_view *out);
 
 #endif

@@ -113,21 +113,41 @@ static enum keel_status take_numbers(const struct keel_click_log_format *format,
     return KEEL_OK;
 }
 
+/* The categories of a field, each below `rows`, numbered from `first` on; what the bag has beside is -1. */
+static enum keel_status read_bag(const struct keel_click_log_format *format, const struct field *field,
+                                 const struct keel_click_log_line *line, const struct fields *fields,
+                                 uint64_t first, uint32_t rows, int32_t *ids)
+{
+    struct fields parts = {.at = field->text, .end = field->text + field->bytes, .separator = '|'};
+    struct field part;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < format->bag; i++)
+        ids[i] = -1;
+    while (field->bytes > 0 && take_field(&parts, &part)) {
+        uint64_t value = 0;
+        if (count == format->bag)
+            return keel_fail(KEEL_INVALID, "%s:%llu: field %u has more than model.bag = %u categories",
+                             line->file, (unsigned long long)line->number, fields->number, format->bag);
+        if (format->csv && !read_digits(&part, &value))
+            value = XXH3_64bits(part.text, part.bytes);
+        if (!format->csv && !read_hex(&part, &value))
+            return refuse(line, fields, "category of up to 8 hexadecimal digits");
+        ids[count++] = (int32_t)(first + value % rows);
+    }
+    return KEEL_OK;
+}
+
 static enum keel_status take_categories(const struct keel_click_log_format *format, struct fields *fields,
-                                        const struct keel_click_log_line *line, int32_t *ids,
-                                        size_t id_stride)
+                                        const struct keel_click_log_line *line, int32_t *ids)
 {
     struct field field;
+    uint64_t first = 0;
     for (uint32_t t = 0; t < format->tables; t++) {
-        uint64_t value = 0;
         if (!take_field(fields, &field))
             return refuse_count(format, line, fields, false);
-        if (field.bytes > 0 && format->csv && !read_digits(&field, &value))
-            value = XXH3_64bits(field.text, field.bytes);
-        if (field.bytes > 0 && !format->csv && !read_hex(&field, &value))
-            return refuse(line, fields, "category of up to 8 hexadecimal digits");
-        ids[t * id_stride] =
-            field.bytes == 0 ? -1 : (int32_t)(t * format->categories + value % format->categories);
+        KEEL_TRY(
+            read_bag(format, &field, line, fields, first, format->rows[t], ids + (size_t)t * format->bag));
+        first += format->rows[t];
     }
     return KEEL_OK;
 }
@@ -144,7 +164,7 @@ static struct fields fields_of(const struct keel_click_log_format *format, const
 
 enum keel_status keel_click_log_parse(const struct keel_click_log_format *format, const char *text,
                                       size_t bytes, const struct keel_click_log_line *line, float *out_label,
-                                      float *dense, int32_t *ids, size_t id_stride)
+                                      float *dense, int32_t *ids)
 {
     struct fields fields = fields_of(format, text, bytes);
     struct field label = {.text = text}, rest;
@@ -153,13 +173,15 @@ enum keel_status keel_click_log_parse(const struct keel_click_log_format *format
                          "%s:%llu: has quotation marks, which are not read: write the fields without them",
                          line->file, (unsigned long long)line->number);
     (void)take_field(&fields, &label); /* there is one, if an empty one */
-    if (!is_label(&label))
-        return refuse(line, &fields, "label, which is 0 or 1");
+    if (format->real_labels ? !read_real(&label, out_label) : !is_label(&label))
+        return refuse(line, &fields,
+                      format->real_labels ? "label, which is a finite number" : "label, which is 0 or 1");
+    const float value = format->real_labels ? *out_label : label.text[0] == '1' ? 1.0F : 0.0F;
     KEEL_TRY(take_numbers(format, &fields, line, dense));
-    KEEL_TRY(take_categories(format, &fields, line, ids, id_stride));
+    KEEL_TRY(take_categories(format, &fields, line, ids));
     if (take_field(&fields, &rest))
         return refuse_count(format, line, &(struct fields){.number = fields.number - 1}, true);
-    *out_label = label.text[0] == '1' ? 1.0F : 0.0F;
+    *out_label = value;
     return KEEL_OK;
 }
 
@@ -167,7 +189,7 @@ bool keel_click_log_is_head(const struct keel_click_log_format *format, const ch
 {
     struct fields fields = fields_of(format, text, bytes);
     struct field first = {.text = text};
-    uint64_t number;
+    float number;
     (void)take_field(&fields, &first);
-    return format->csv && first.bytes > 0 && !read_digits(&first, &number);
+    return format->csv && first.bytes > 0 && !read_real(&first, &number);
 }

@@ -1,6 +1,8 @@
 /* data.c - which reader, and which sample comes when. */
 #include "data_reader.h"
+#include <keel/clock.h>
 #include <keel/memory.h>
+#include <stdio.h>
 
 enum { ROUNDS = 6 };
 
@@ -59,6 +61,39 @@ enum keel_status keel_data_open_to_use(const struct keel_job *job, const struct 
                                        struct keel_data **out)
 {
     return open_data(job, use, out);
+}
+
+/* ---- a check of all ------------------------------------------------------------------------------------ */
+
+enum keel_status keel_data_checked(struct keel_data_checking *check, uint64_t count, enum keel_status status)
+{
+    const struct keel_data_watch *watch = check->watch;
+    const uint64_t now_ns = keel_now_ns();
+    check->done += count;
+    if (watch->progress != NULL && now_ns - check->told_ns >= KEEL_NS_PER_S) {
+        check->told_ns = now_ns;
+        watch->progress(watch->context, check->done, check->of, check->unit);
+    }
+    if (status != KEEL_CORRUPT && status != KEEL_MISMATCH && status != KEEL_INVALID)
+        return status;
+    if (check->wrong++ == 0) {
+        check->first = status;
+        snprintf(check->detail, sizeof check->detail, "%s", keel_detail());
+    }
+    watch->wrong(watch->context, keel_detail());
+    return KEEL_OK;
+}
+
+enum keel_status keel_data_check(const struct keel_data *data, const struct keel_data_watch *watch)
+{
+    struct keel_data_checking check = {.watch = watch, .told_ns = keel_now_ns()};
+    if (data->reader->check == NULL)
+        return KEEL_OK;
+    KEEL_TRY(data->reader->check(data, &check));
+    return check.wrong == 0 ? KEEL_OK
+                            : keel_fail(check.first, "%llu of %llu %s cannot be trained on, the first: %s",
+                                        (unsigned long long)check.wrong, (unsigned long long)check.of,
+                                        check.unit, check.detail);
 }
 
 bool keel_data_is_whole(const struct keel_data *data)

@@ -35,6 +35,17 @@ enum keel_status keel_data_open_to_use(const struct keel_job *job, const struct 
 /* All of the job's data were read: the digest is that of its identity. */
 bool keel_data_is_whole(const struct keel_data *data);
 
+/* Look at what is else looked at when its sample comes: decode every image of folders, compare every token of
+ * files with the vocabulary. Progress comes once a second at most, and each file that is wrong is told; all
+ * of them are looked at. CORRUPT, MISMATCH, INVALID: the first of these, with how many there are; IO and the
+ * like. Data of which nothing is left to look at: OK. Blocks. */
+struct keel_data_watch {
+    void (*progress)(void *context, uint64_t done, uint64_t of, const char *unit); /* NULL: none */
+    void (*wrong)(void *context, const char *detail);
+    void *context;
+};
+enum keel_status keel_data_check(const struct keel_data *data, const struct keel_data_watch *watch);
+
 /* The tensors of a microbatch, in the order in which the model declares them. */
 enum { KEEL_DATA_INPUTS_MAX = 4 };
 struct keel_data_input {
@@ -59,8 +70,8 @@ uint32_t keel_data_sample_tokens(const struct keel_data *data); /* 1 where a sam
 
 /* Microbatch number `microbatch` of step `step` into inputs[i], of keel_data_input(i)->bytes. The samples of
  * a step are numbered through all microbatches of all shards (`per_step`). Token files are read here:
- * MISMATCH, one was written to, cut or replaced since open; INVALID, a token beyond the vocabulary, with file
- * and offset; what reading gives. */
+ * MISMATCH, one was written to, cut or replaced since open, or an image is damaged; INVALID, a token beyond
+ * the vocabulary, with file and offset; what reading gives. */
 enum keel_status keel_data_train_batch(const struct keel_data *data, uint64_t step, uint32_t microbatch,
                                        uint32_t per_step, void *const *inputs);
 

@@ -22,7 +22,7 @@ struct log {
 };
 struct clicks {
     struct keel_click_log_format format;
-    uint32_t bag;
+    uint32_t rows[KEEL_JOB_TABLES_MAX];
     struct log logs[LOGS];
     uint64_t val_first; /* of logs[TRAIN], where there is no other to validate with */
     float *dense;       /* owned, as ids: of the line that is looked at when files are opened */
@@ -57,8 +57,7 @@ static enum keel_status see_line(struct pass *pass, const char *text, size_t byt
         bytes--;
     if (pass->line == 1 && keel_click_log_is_head(&clicks->format, text, bytes))
         return KEEL_OK;
-    KEEL_TRY(
-        keel_click_log_parse(&clicks->format, text, bytes, &line, &label, clicks->dense, clicks->ids, 1));
+    KEEL_TRY(keel_click_log_parse(&clicks->format, text, bytes, &line, &label, clicks->dense, clicks->ids));
     struct log *log = pass->log;
     KEEL_TRY(keel_grow(&log->starts, &log->capacity, log->count + 1, sizeof *log->starts));
     log->first_line = log->count == 0 ? pass->line : log->first_line;
@@ -154,11 +153,13 @@ static enum keel_status open_clicks(struct keel_data *data, const struct keel_jo
     clicks->format = (struct keel_click_log_format){.csv = job->format == KEEL_DATA_CSV,
                                                     .dense = job->dense,
                                                     .tables = job->tables,
-                                                    .categories = job->categories};
-    clicks->bag = job->bag;
+                                                    .rows = clicks->rows,
+                                                    .bag = job->bag,
+                                                    .real_labels = job->click_loss == KEEL_CLICK_MSE};
+    keel_job_tables(job, clicks->rows);
     KEEL_TRY(keel_click_check_rows(job));
     KEEL_TRY(keel_alloc(job->dense, sizeof(float), &clicks->dense));
-    KEEL_TRY(keel_alloc(job->tables, sizeof(int32_t), &clicks->ids));
+    KEEL_TRY(keel_alloc((size_t)job->tables * job->bag, sizeof(int32_t), &clicks->ids));
     KEEL_TRY(open_logs(data, clicks, job));
     keel_click_declare(data, job);
     return KEEL_OK;
@@ -207,17 +208,14 @@ static enum keel_status fill_clicks(const struct keel_data *data, const struct k
     const uint64_t index = sample->item + (sample->validation && !other ? clicks->val_first : 0);
     const struct keel_click_log_line line = {log->file.path, log->first_line + index};
     float *dense = (float *)inputs[0] + (size_t)slot * format->dense;
-    const size_t of_sample = (size_t)format->tables * clicks->bag;
+    const size_t of_sample = (size_t)format->tables * format->bag;
     int32_t *ids = (int32_t *)inputs[1] + slot * of_sample;
     char *text;
     size_t bytes = 0;
-    for (size_t i = 0; i < of_sample; i++)
-        ids[i] = -1;
     KEEL_TRY(keel_alloc(KEEL_CLICK_LINE_BYTES, 1, &text));
     enum keel_status status = read_line(log, index, text, &bytes);
     if (status == KEEL_OK)
-        status = keel_click_log_parse(format, text, bytes, &line, &((float *)inputs[2])[slot], dense, ids,
-                                      clicks->bag);
+        status = keel_click_log_parse(format, text, bytes, &line, &((float *)inputs[2])[slot], dense, ids);
     keel_free(text);
     return status;
 }

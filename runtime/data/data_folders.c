@@ -5,18 +5,21 @@
  * A file is decoded when its sample comes (image_file.h): to a square of data.image pixels a side, in three
  * colours of 0 to 1. data.val_path, of the same classes, is validated with, or else the last files of each
  * class, as data.val_fraction says. What is trained on is mirrored and moved as other images are
- * (data_images.c). In the digest are the names and sizes of all files, and what is in them where they are 256
- * MiB together at most. */
+ * (data_images.c). In the digest are the names and sizes of all files, and what is in them: in all where they
+ * are 256 MiB together at most, else in about 1,024, evenly taken, so that another set, or another encoding,
+ * is told in a time that does not grow with it. A file that is damaged is found by keel_data_check, or else
+ * when its sample comes. */
 #include "data_file.h"
 #include "data_reader.h"
 #include "image_file.h"
 #include <keel/disk.h>
 #include <keel/memory.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <xxhash.h>
 
-enum { TRAIN, VAL, SETS, CLASSES_MAX = 1 << 20, DIGESTED_BYTES = 1 << 28 };
+enum { TRAIN, VAL, SETS, CLASSES_MAX = 1 << 20, DIGESTED_BYTES = 1 << 28, DIGESTED_FILES = 1024 };
 
 struct item {
     struct keel_data_file file;
@@ -31,8 +34,8 @@ struct folders {
     char **classes; /* owned: names, ascending */
     size_t class_count, class_capacity;
     struct set sets[SETS];
-    uint32_t size, shift;
-    bool flip;
+    uint32_t size;
+    struct keel_augment augment;
 };
 
 /* ---- what there is ------------------------------------------------------------------------------------- */
@@ -151,13 +154,15 @@ static enum keel_status read_item(const struct item *item, char **out, size_t *o
 /* Names are those within `directory`, so that another place is not another set. */
 static enum keel_status digest_set(const struct set *set, const char *directory, uint64_t *digest)
 {
+    const size_t stride =
+        set->bytes > DIGESTED_BYTES ? (set->count + DIGESTED_FILES - 1) / DIGESTED_FILES : 1;
     for (size_t i = 0; i < set->count; i++) {
         const struct item *item = &set->items[i];
         const char *name = item->file.path + strlen(directory);
         char *bytes;
         size_t count;
         *digest = XXH3_64bits_withSeed(name, strlen(name), *digest + item->file.bytes);
-        if (set->bytes > DIGESTED_BYTES)
+        if (i % stride != 0)
             continue;
         KEEL_TRY(read_item(item, &bytes, &count));
         *digest = XXH3_64bits_withSeed(bytes, count, *digest);
@@ -224,8 +229,6 @@ static enum keel_status open_folders(struct keel_data *data, const struct keel_j
     KEEL_TRY(keel_alloc(1, sizeof *folders, &folders));
     data->own = folders;
     folders->size = job->image_size;
-    folders->shift = job->shift;
-    folders->flip = job->flip;
     KEEL_TRY(keel_image_library_open());
     if (job->shift >= job->image_size)
         return keel_fail(KEEL_INVALID, "data.shift = %u moves images of %ux%u out of sight; use less",
@@ -243,8 +246,8 @@ static enum keel_status open_folders(struct keel_data *data, const struct keel_j
     data->absent_classes = data->vocab - (uint32_t)folders->class_count;
     data->train_count = folders->sets[TRAIN].count;
     data->val_count = folders->sets[VAL].count;
-    keel_data_add_input(data, "images", KEEL_F32, 1, 3, sizes);
-    keel_data_add_input(data, "labels", KEEL_I32, 1, 0, sizes);
+    folders->augment = keel_augment_of(job, data->vocab);
+    keel_image_declare(data, &folders->augment, sizes);
     return KEEL_OK;
 }
 
@@ -265,53 +268,102 @@ static void close_folders(struct keel_data *data)
 
 /* ---- samples ------------------------------------------------------------------------------------------- */
 
-static void copy_pixels(const struct folders *folders, const uint8_t *pixels, struct keel_image_view view,
-                        float *out)
+static void copy_pixels(const struct folders *folders, const uint8_t *pixels,
+                        const struct keel_image_view *view, float *out)
 {
     const int32_t size = (int32_t)folders->size;
     for (int32_t y = 0; y < size; y++)
         for (int32_t x = 0; x < size; x++) {
-            const int32_t at_y = y - view.down, moved = x - view.right;
+            const int32_t at_y = y - view->down, moved = x - view->right;
             const bool inside = at_y >= 0 && at_y < size && moved >= 0 && moved < size;
-            const int32_t at_x = view.mirrored ? size - 1 - moved : moved;
+            const int32_t at_x = view->mirrored ? size - 1 - moved : moved;
             for (int32_t c = 0; c < 3; c++)
                 *out++ = inside ? (float)pixels[(at_y * size + at_x) * 3 + c] / 255.0F : 0.0F;
         }
 }
 
-static enum keel_status load_pixels(const struct item *item, uint32_t size, uint8_t **out)
+static enum keel_status decode_item(const struct item *item, struct keel_image *out)
 {
-    struct keel_image image;
     char *bytes;
     size_t count;
     KEEL_TRY(read_item(item, &bytes, &count));
-    enum keel_status status = keel_image_decode(bytes, count, item->file.path, &image);
+    const enum keel_status status = keel_image_decode(bytes, count, item->file.path, out);
     keel_free(bytes);
+    return status;
+}
+
+static enum keel_status check_folders(const struct keel_data *data, struct keel_data_checking *check)
+{
+    const struct folders *folders = data->own;
+    check->unit = "images";
+    check->of = folders->sets[TRAIN].count + folders->sets[VAL].count;
+    for (int s = 0; s < SETS; s++)
+        for (size_t i = 0; i < folders->sets[s].count; i++) {
+            struct keel_image image = {.pixels = NULL};
+            const enum keel_status status = decode_item(&folders->sets[s].items[i], &image);
+            keel_free(image.pixels);
+            KEEL_TRY(keel_data_checked(check, 1, status));
+        }
+    return KEEL_OK;
+}
+
+static enum keel_status load_pixels(const struct folders *folders, const struct item *item,
+                                    const struct keel_image_view *view, uint8_t **out)
+{
+    const uint32_t size = folders->size;
+    struct keel_image image;
+    enum keel_status status = decode_item(item, &image);
+    if (status ==
+        KEEL_CORRUPT) /* of a worker it would be its board's; the data are not what they were to be */
+        status = KEEL_MISMATCH;
     KEEL_TRY(status);
+    const struct keel_image_box box =
+        keel_image_crop(&folders->augment, view, image.width, image.height, size);
     status = keel_alloc((size_t)size * size, 3, out);
     if (status == KEEL_OK)
-        keel_image_fit(&image, size, *out);
+        keel_image_fit(&image, &box, size, *out);
     keel_free(image.pixels);
     return status;
+}
+
+/* The items of which samples of one kind are. */
+struct source {
+    const struct folders *folders;
+    const struct set *set;
+};
+
+static enum keel_status copy_item(void *context, uint64_t item, const struct keel_image_view *view,
+                                  float *out)
+{
+    const struct source *source = context;
+    uint8_t *pixels;
+    KEEL_TRY(load_pixels(source->folders, &source->set->items[item], view, &pixels));
+    copy_pixels(source->folders, pixels, view, out);
+    keel_free(pixels);
+    return KEEL_OK;
+}
+
+static int32_t label_of(void *context, uint64_t item)
+{
+    return (int32_t)((const struct source *)context)->set->items[item].class;
 }
 
 static enum keel_status fill_folders(const struct keel_data *data, const struct keel_sample *sample,
                                      uint32_t slot, void *const *inputs)
 {
     const struct folders *folders = data->own;
-    const struct item *item = &folders->sets[sample->validation ? VAL : TRAIN].items[sample->item];
-    const size_t elements = (size_t)folders->size * folders->size * 3;
-    uint8_t *pixels;
-    KEEL_TRY(load_pixels(item, folders->size, &pixels));
-    copy_pixels(folders, pixels, keel_image_view(data, sample, folders->flip, folders->shift),
-                (float *)inputs[0] + slot * elements);
-    ((int32_t *)inputs[1])[slot] = (int32_t)item->class;
-    keel_free(pixels);
-    return KEEL_OK;
+    struct source source = {folders, &folders->sets[sample->validation ? VAL : TRAIN]};
+    const struct keel_image_source images = {.context = &source,
+                                             .copy = copy_item,
+                                             .label = label_of,
+                                             .elements = (uint64_t)folders->size * folders->size * 3};
+    const struct keel_image_parts parts = keel_image_draw(data, sample, &folders->augment);
+    return keel_image_fill(&folders->augment, &parts, &images, slot, inputs);
 }
 
 const struct keel_reader keel_folder_reader = {.open = open_folders,
                                                .close = close_folders,
                                                .fill = fill_folders,
+                                               .check = check_folders,
                                                .is_right = keel_image_is_right,
                                                .class_of = keel_image_class_of};

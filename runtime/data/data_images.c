@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-enum { TRAIN, VAL, SETS, AUGMENT_STREAM = 3 };
+enum { TRAIN, VAL, SETS };
 
 struct set {
     char *image_bytes, *label_bytes; /* owned */
@@ -20,8 +20,7 @@ struct set {
 struct images {
     struct set sets[SETS];
     uint32_t height, width, channels;
-    uint32_t shift;
-    bool flip;
+    struct keel_augment augment;
 };
 
 static const char *const names[SETS][2] = {{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
@@ -140,14 +139,15 @@ static enum keel_status check_sets(const struct images *images, const struct kee
     return KEEL_OK;
 }
 
-static void declare(struct keel_data *data, struct images *images, const struct keel_idx *from)
+static void declare(struct keel_data *data, struct images *images, const struct keel_job *job,
+                    const struct keel_idx *from)
 {
     images->height = from->size[1];
     images->width = from->size[2];
     images->channels = from->size[3];
     const uint64_t sizes[3] = {images->height, images->width, images->channels};
-    keel_data_add_input(data, "images", KEEL_F32, 1, 3, sizes);
-    keel_data_add_input(data, "labels", KEEL_I32, 1, 0, sizes);
+    images->augment = keel_augment_of(job, data->vocab);
+    keel_image_declare(data, &images->augment, sizes);
 }
 
 /* Images that a trained model is to name. Only the labels for training say how many classes there are, where
@@ -165,7 +165,7 @@ static enum keel_status open_other(struct keel_data *data, struct images *images
     KEEL_TRY(read_set(data, directory, set, names[VAL]));
     KEEL_TRY(check_classes(set, data->vocab, directory, names[VAL][1]));
     data->val_count = set->images.size[0];
-    declare(data, images, &set->images);
+    declare(data, images, job, &set->images);
     return KEEL_OK;
 }
 
@@ -182,11 +182,9 @@ static enum keel_status open_images(struct keel_data *data, const struct keel_jo
     data->vocab = job->vocab != 0 ? job->vocab : highest_label(&images->sets[TRAIN].labels) + 1;
     KEEL_TRY(check_sets(images, job, data->vocab));
     data->absent_classes = count_absent(&images->sets[TRAIN].labels, data->vocab);
-    images->shift = job->shift;
-    images->flip = job->flip;
     data->train_count = train->size[0];
     data->val_count = images->sets[VAL].images.size[0];
-    declare(data, images, train);
+    declare(data, images, job, train);
     return KEEL_OK;
 }
 
@@ -202,47 +200,50 @@ static void close_images(struct keel_data *data)
 
 /* ---- batches ------------------------------------------------------------------------------------------- */
 
-struct keel_image_view keel_image_view(const struct keel_data *data, const struct keel_sample *sample,
-                                       bool flip, uint32_t shift)
-{
-    struct keel_image_view view = {.mirrored = false};
-    if (sample->validation)
-        return view;
-    uint64_t key = keel_data_draw(data->seed, AUGMENT_STREAM, sample->number);
-    uint32_t ways = 2 * shift + 1;
-    view.mirrored = flip && (keel_data_draw(key, 0, 0) >> 63) != 0;
-    view.down = (int32_t)keel_data_below(keel_data_draw(key, 0, 1), ways) - (int32_t)shift;
-    view.right = (int32_t)keel_data_below(keel_data_draw(key, 0, 2), ways) - (int32_t)shift;
-    return view;
-}
+/* The items of which samples of one kind are. */
+struct source {
+    const struct images *images;
+    const struct set *set;
+};
 
-static void copy_image(const struct images *images, const struct keel_idx *from, uint64_t item,
-                       struct keel_image_view view, float *out)
+static enum keel_status copy_image(void *context, uint64_t item, const struct keel_image_view *view,
+                                   float *out)
 {
+    const struct source *source = context;
+    const struct images *images = source->images;
     int32_t height = (int32_t)images->height, width = (int32_t)images->width;
     uint64_t first = item * images->height * images->width * images->channels;
     for (int32_t y = 0; y < height; y++)
         for (int32_t x = 0; x < width; x++) {
-            int32_t at_y = y - view.down, at_x = x - view.right;
+            int32_t at_y = y - view->down, at_x = x - view->right;
             bool inside = at_y >= 0 && at_y < height && at_x >= 0 && at_x < width;
-            at_x = view.mirrored ? width - 1 - at_x : at_x;
+            at_x = view->mirrored ? width - 1 - at_x : at_x;
             for (uint32_t c = 0; c < images->channels; c++)
-                *out++ = inside ? keel_idx_number(
-                                      from, first + (uint64_t)(at_y * width + at_x) * images->channels + c)
-                                : 0.0f;
+                *out++ = inside
+                             ? keel_idx_number(&source->set->images,
+                                               first + (uint64_t)(at_y * width + at_x) * images->channels + c)
+                             : 0.0f;
         }
+    return KEEL_OK;
+}
+
+static int32_t label_of(void *context, uint64_t item)
+{
+    return ((const struct source *)context)->set->labels.elements[item];
 }
 
 static enum keel_status fill_image(const struct keel_data *data, const struct keel_sample *sample,
                                    uint32_t slot, void *const *inputs)
 {
     const struct images *images = data->own;
-    const struct set *set = &images->sets[sample->validation ? VAL : TRAIN];
-    uint64_t elements = (uint64_t)images->height * images->width * images->channels;
-    copy_image(images, &set->images, sample->item, keel_image_view(data, sample, images->flip, images->shift),
-               (float *)inputs[0] + slot * elements);
-    ((int32_t *)inputs[1])[slot] = set->labels.elements[sample->item];
-    return KEEL_OK;
+    struct source source = {images, &images->sets[sample->validation ? VAL : TRAIN]};
+    const struct keel_image_source all = {.context = &source,
+                                          .copy = copy_image,
+                                          .label = label_of,
+                                          .elements =
+                                              (uint64_t)images->height * images->width * images->channels};
+    const struct keel_image_parts parts = keel_image_draw(data, sample, &images->augment);
+    return keel_image_fill(&images->augment, &parts, &all, slot, inputs);
 }
 
 uint32_t keel_image_class_of(void *const *inputs, uint32_t row)

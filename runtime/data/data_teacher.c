@@ -14,8 +14,10 @@ enum { DENSE_STREAM = 4, CATEGORY_STREAM, LABEL_STREAM, TEACHER_STREAM, TEACHER_
 #define VALIDATION_ITEM (UINT64_C(1) << 40) /* items from here on are validated with */
 
 struct teacher {
-    uint32_t dense, tables, categories, bag;
-    float *weights; /* of the numbers; owned */
+    uint32_t dense, tables, bag;
+    uint32_t rows[KEEL_JOB_TABLES_MAX],
+        first[KEEL_JOB_TABLES_MAX]; /* of each table: how many, and from where */
+    float *weights;                 /* of the numbers; owned */
 };
 
 /* About standard normal: four uniform numbers of 16 bits, scaled to variance 1 (their sum's is 1/3). */
@@ -29,7 +31,12 @@ static float normal(uint64_t draw)
 
 enum keel_status keel_click_check_rows(const struct keel_job *job)
 {
-    if ((uint64_t)job->tables * job->categories <= INT32_MAX)
+    uint32_t rows[KEEL_JOB_TABLES_MAX];
+    uint64_t all = 0;
+    keel_job_tables(job, rows);
+    for (uint32_t t = 0; t < job->tables; t++)
+        all += rows[t];
+    if (all <= INT32_MAX)
         return KEEL_OK;
     return keel_fail(KEEL_INVALID,
                      "model.tables = %u of model.categories = %u: more rows than an id counts; use fewer",
@@ -49,8 +56,7 @@ static enum keel_status open_teacher(struct keel_data *data, const struct keel_j
     struct teacher *teacher;
     KEEL_TRY(keel_alloc(1, sizeof *teacher, &teacher));
     data->own = teacher;
-    *teacher = (struct teacher){
-        .dense = job->dense, .tables = job->tables, .categories = job->categories, .bag = job->bag};
+    *teacher = (struct teacher){.dense = job->dense, .tables = job->tables, .bag = job->bag};
     KEEL_TRY(keel_alloc(job->dense, sizeof(float), &teacher->weights));
     for (uint32_t d = 0; d < job->dense; d++)
         teacher->weights[d] = normal(keel_data_draw(0, TEACHER_STREAM, d));
@@ -62,6 +68,9 @@ static enum keel_status open_teacher(struct keel_data *data, const struct keel_j
                          "%s: this dlrm reads no file: its samples are drawn (data.format = criteo, csv do)",
                          data->use->val_path);
     KEEL_TRY(keel_click_check_rows(job));
+    keel_job_tables(job, teacher->rows);
+    for (uint32_t t = 1; t < job->tables; t++)
+        teacher->first[t] = teacher->first[t - 1] + teacher->rows[t - 1];
     keel_click_declare(data, job);
     return KEEL_OK;
 }
@@ -78,8 +87,8 @@ static void close_teacher(struct keel_data *data)
 static uint32_t draw_id(const struct teacher *teacher, uint32_t table, uint64_t draw)
 {
     uint64_t u = draw >> 43; /* 21 bits, so that the cube fits */
-    uint32_t id = (uint32_t)(((u * u >> 21) * u >> 21) * teacher->categories >> 21);
-    return table * teacher->categories + id;
+    uint32_t id = (uint32_t)(((u * u >> 21) * u >> 21) * teacher->rows[table] >> 21);
+    return teacher->first[table] + id;
 }
 
 /* Ids of one feature; returns the means of the teacher's weight and factor over them. */

@@ -370,6 +370,28 @@ static const struct run *find_run(const struct text *text, int set, uint64_t win
     return &text->runs[set][low];
 }
 
+/* Every token of files, of which open may have looked at some. */
+static enum keel_status check_files(const struct keel_data *data, struct keel_data_checking *check)
+{
+    enum { AT_ONCE = 1 << 16 };
+    const struct text *text = data->own;
+    int32_t *tokens;
+    check->unit = "tokens of files";
+    check->of = text->files.tokens;
+    KEEL_TRY(keel_alloc(AT_ONCE, sizeof *tokens, &tokens));
+    enum keel_status status = KEEL_OK;
+    for (size_t f = 0; f < text->files.count && status == KEEL_OK; f++) {
+        const struct keel_token_file *file = &text->files.files[f];
+        for (uint64_t at = 0, count; at < file->layout.count && status == KEEL_OK; at += count) {
+            count = file->layout.count - at < AT_ONCE ? file->layout.count - at : AT_ONCE;
+            status = keel_token_file_read(file, at, (uint32_t)count, text->read_below, NULL, tokens);
+            status = keel_data_checked(check, count, status);
+        }
+    }
+    keel_free(tokens);
+    return status;
+}
+
 /* The first `count` tokens of the sample's window, of which there is one behind `block`: as
  * keel_token_file_read gives them. */
 static enum keel_status read_tokens(const struct text *text, const struct keel_sample *sample, uint32_t count,
@@ -517,7 +539,9 @@ static enum keel_status encode(const struct keel_data *data, const char *text, s
 const struct keel_reader keel_text_reader = {.open = open_next,
                                              .close = close_text,
                                              .fill = fill_next,
+                                             .check = check_files,
                                              .text_of = text_of,
                                              .first_token = first_token,
                                              .encode = encode};
-const struct keel_reader keel_masked_reader = {.open = open_masked, .close = close_text, .fill = fill_masked};
+const struct keel_reader keel_masked_reader = {
+    .open = open_masked, .close = close_text, .fill = fill_masked, .check = check_files};

@@ -1,7 +1,7 @@
 /* idx.c - see idx.h. */
 #include "idx.h"
 
-#include <string.h>
+#include <keel/bits.h>
 
 enum { HEAD_BYTES = 4, SIZE_BYTES = 4, BYTE_MAX = 255 };
 
@@ -41,7 +41,7 @@ enum keel_status keel_idx_parse(const void *bytes, size_t count, const char *nam
     struct keel_idx idx = {.type = (enum keel_idx_type)at[2], .dims = at[3], .count = 1};
     size_t head = HEAD_BYTES + (size_t)idx.dims * SIZE_BYTES;
     if (count < head)
-        return keel_fail(KEEL_INVALID, "%s: ends within its head; write it again", name);
+        return keel_fail(KEEL_CORRUPT, "%s: ends within its head; write it again", name);
     uint64_t element_bytes = idx.type == KEEL_IDX_F32 ? sizeof(float) : 1;
     uint64_t most = (count - head) / element_bytes;
     for (uint32_t d = 0; d < KEEL_IDX_DIMS_MAX; d++) {
@@ -50,7 +50,7 @@ enum keel_status keel_idx_parse(const void *bytes, size_t count, const char *nam
             return keel_fail(KEEL_INVALID, "%s: dimension %u is 0: it holds nothing; name another file", name,
                              d);
         if (idx.count > most / idx.size[d])
-            return keel_fail(KEEL_INVALID,
+            return keel_fail(KEEL_CORRUPT,
                              "%s: is cut short: %zu bytes, its head tells of more; write it again", name,
                              count);
         idx.count *= idx.size[d];
@@ -67,8 +67,5 @@ float keel_idx_number(const struct keel_idx *idx, uint64_t index)
 {
     if (idx->type == KEEL_IDX_U8)
         return (float)idx->elements[index] / (float)BYTE_MAX;
-    uint32_t bits = big_endian(idx->elements + index * sizeof(float));
-    float number;
-    memcpy(&number, &bits, sizeof number);
-    return number;
+    return keel_float_of(big_endian(idx->elements + index * sizeof(float)));
 }

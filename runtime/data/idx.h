@@ -18,7 +18,9 @@ struct keel_idx {
     const uint8_t *elements;          /* within the bytes that were given */
 };
 
-/* INVALID says what is wrong with the bytes of file `name`, and what to do. */
+/* INVALID, and CORRUPT of one that is cut short, say what is wrong with the bytes of file `name`, and what to
+ * do.
+ */
 enum keel_status keel_idx_parse(const void *bytes, size_t count, const char *name, struct keel_idx *out);
 
 /* Element `index` as a number: bytes as 0 to 1, floats as they are. */

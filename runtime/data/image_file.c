@@ -100,7 +100,7 @@ static enum keel_status make_room(uint64_t width, uint64_t height, const char *n
 
 static enum keel_status refuse(const char *name, const char *kind, const char *why)
 {
-    return keel_fail(KEEL_INVALID,
+    return keel_fail(KEEL_CORRUPT,
                      "%s: no %s that can be read (%s): it was cut or damaged; mend it, or leave it out", name,
                      kind, why);
 }
@@ -151,7 +151,9 @@ enum keel_status keel_image_decode(const void *bytes, size_t count, const char *
                is_jpeg = count >= sizeof jpg && memcmp(bytes, jpg, sizeof jpg) == 0;
     struct keel_image image = {.pixels = NULL};
     if (!is_png && !is_jpeg)
-        return keel_fail(KEEL_INVALID, "%s: neither a PNG nor a JPEG by what it begins with", name);
+        return keel_fail(KEEL_INVALID,
+                         "%s: neither a PNG nor a JPEG by what it begins with; convert it, or leave it out",
+                         name);
     KEEL_TRY(keel_image_library_open());
     void *reader = is_png ? spng.ctx_new(0) : jpeg.init();
     enum keel_status status =
@@ -182,23 +184,18 @@ static uint64_t cover(uint64_t at, uint64_t side, uint64_t begin, uint64_t size,
     return to > from ? to - from : 0;
 }
 
-/* The square in the middle: `side` pixels, from `left` and `top` in parts of `size` to the pixel. */
-struct square {
-    uint64_t side, left, top, size;
-};
-
-static void mean_of(const struct keel_image *image, const struct square *square, uint64_t x, uint64_t y,
-                    uint8_t out[3])
+static void mean_of(const struct keel_image *image, const struct keel_image_box *box, uint64_t size,
+                    uint64_t x, uint64_t y, uint8_t out[3])
 {
-    const uint64_t side = square->side, size = square->size, all = side * side;
-    const uint64_t y_end = (square->top + (y + 1) * side + size - 1) / size,
-                   x_end = (square->left + (x + 1) * side + size - 1) / size;
+    const uint64_t all = box->width * box->height;
+    const uint64_t y_end = (box->top + (y + 1) * box->height + size - 1) / size,
+                   x_end = (box->left + (x + 1) * box->width + size - 1) / size;
     uint64_t red = 0, green = 0, blue = 0;
     KEEL_ASSERT(all > 0);
-    for (uint64_t v = (square->top + y * side) / size; v < y_end; v++)
-        for (uint64_t u = (square->left + x * side) / size; u < x_end; u++) {
+    for (uint64_t v = (box->top + y * box->height) / size; v < y_end; v++)
+        for (uint64_t u = (box->left + x * box->width) / size; u < x_end; u++) {
             const uint64_t weight =
-                cover(y, side, square->top, size, v) * cover(x, side, square->left, size, u);
+                cover(y, box->height, box->top, size, v) * cover(x, box->width, box->left, size, u);
             const uint8_t *pixel = image->pixels + (v * image->width + u) * 3;
             red += weight * pixel[0];
             green += weight * pixel[1];
@@ -209,14 +206,17 @@ static void mean_of(const struct keel_image *image, const struct square *square,
     out[2] = (uint8_t)((blue + all / 2) / all);
 }
 
-void keel_image_fit(const struct keel_image *image, uint32_t size, uint8_t *out)
+struct keel_image_box keel_image_middle(uint32_t width, uint32_t height, uint32_t size)
 {
-    const uint64_t side = image->width < image->height ? image->width : image->height;
-    const struct square square = {.side = side,
-                                  .left = (image->width - side) * size / 2,
-                                  .top = (image->height - side) * size / 2,
-                                  .size = size};
+    const uint64_t side = width < height ? width : height;
+    return (struct keel_image_box){
+        .width = side, .height = side, .left = (width - side) * size / 2, .top = (height - side) * size / 2};
+}
+
+void keel_image_fit(const struct keel_image *image, const struct keel_image_box *box, uint32_t size,
+                    uint8_t *out)
+{
     for (uint64_t y = 0; y < size; y++)
         for (uint64_t x = 0; x < size; x++)
-            mean_of(image, &square, x, y, out + (y * size + x) * 3);
+            mean_of(image, box, size, x, y, out + (y * size + x) * 3);
 }

@@ -27,12 +27,20 @@ struct keel_image {
 enum keel_status keel_image_library_open(void);
 
 /* By what the bytes begin with, whatever the name. Grey becomes three alike; of what is transparent the
- * colour counts; 16 bits become 8; an orientation that a camera notes is not looked at. INVALID names the
- * file and what is wrong. Any thread. */
+ * colour counts; 16 bits become 8; an orientation that a camera notes is not looked at. CORRUPT, of what is
+ * cut or damaged, and INVALID, of what is no such image, of inks, or larger than the limits, name the file
+ * and what is wrong. Any thread. */
 enum keel_status keel_image_decode(const void *bytes, size_t count, const char *name, struct keel_image *out);
 
-/* The square in the middle, as wide as the shorter side, on size x size pixels: each the mean of the area
- * that it covers, by integers, halves up. out: size * size * 3. */
-void keel_image_fit(const struct keel_image *image, uint32_t size, uint8_t *out);
+/* A rectangle of an image: pixels, and where it begins, in parts of `size` to the pixel. */
+struct keel_image_box {
+    uint64_t width, height, left, top;
+};
+/* The square in the middle, as wide as the shorter side. */
+struct keel_image_box keel_image_middle(uint32_t width, uint32_t height, uint32_t size);
+/* A rectangle within the image on size x size pixels: each the mean of the area that it covers, by integers,
+ * halves up. out: size * size * 3. */
+void keel_image_fit(const struct keel_image *image, const struct keel_image_box *box, uint32_t size,
+                    uint8_t *out);
 
 #endif

@@ -15,7 +15,8 @@
 
 struct keel_tokenizer;
 
-/* `files`: "tokenizer.json", or "vocab.json,merges.txt". NOT_FOUND; INVALID names file and place. */
+/* `files`: "tokenizer.json", or "vocab.json,merges.txt". NOT_FOUND; CORRUPT, no JSON, and INVALID name file
+ * and place. */
 enum keel_status keel_tokenizer_open(const char *files, struct keel_tokenizer **out);
 /* The same of texts in memory, which are not changed; `merges` NULL: `json` is that of a tokenizer.json. The
  * names are for messages. */

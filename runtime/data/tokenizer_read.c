@@ -317,7 +317,7 @@ enum keel_status keel_tokenizer_parse(const struct keel_tokenizer_source *source
     struct reading reading = {.source = source};
     json_t *root = json_loadb(source->json, source->json_bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL)
-        return keel_fail(KEEL_INVALID, "%s:%d: is no JSON: %s; write it again", source->json_name, error.line,
+        return keel_fail(KEEL_CORRUPT, "%s:%d: is no JSON: %s; write it again", source->json_name, error.line,
                          error.text);
     number_bytes(&reading);
     enum keel_status status = keel_alloc(1, sizeof *reading.tokenizer, &reading.tokenizer);

@@ -6,6 +6,9 @@
  * it. That is what the update does to statistics, so it is one more update, of e as the weights and w as
  * their gradients, with a table of its own. A step that is refused changes neither. (Polyak and Juditsky
  * 1992; Tarvainen and Valpola 2017.)
+ *
+ * To evaluate the average it changes places with the weights, and back: what was compiled for them reads it
+ * then, and nothing of either is rounded or lost.
  */
 #include "engine_internal.h"
 
@@ -98,5 +101,32 @@ enum keel_status keel_engine_begin_average(struct keel_engine *engine,
         KEEL_TRY(keel_queue_copy(engine->queue, w, at, e, at, average->trained[i].count * sizeof(float), NULL,
                                  NULL));
     }
+    return KEEL_OK;
+}
+
+/* By way of the arena, which is nobody's between two batches. */
+static enum keel_status swap_run(struct keel_engine *engine, struct keel_buffer *w, struct keel_buffer *e,
+                                 const struct keel_engine_run *run)
+{
+    const uint64_t room = keel_buffer_bytes(engine->arena), end = (run->first + run->count) * sizeof(float);
+    for (uint64_t at = run->first * sizeof(float), bytes; at < end; at += bytes) {
+        bytes = end - at < room ? end - at : room;
+        KEEL_TRY(keel_queue_copy(engine->queue, w, at, engine->arena, 0, bytes, NULL, NULL));
+        KEEL_TRY(keel_queue_copy(engine->queue, e, at, w, at, bytes, NULL, NULL));
+        KEEL_TRY(keel_queue_copy(engine->queue, engine->arena, 0, e, at, bytes, NULL, NULL));
+    }
+    return KEEL_OK;
+}
+
+enum keel_status keel_engine_swap_average(struct keel_engine *engine, struct keel_engine_pieces *pieces)
+{
+    const struct keel_engine_average *average =
+        pieces != NULL ? keel_engine_pieces_average(pieces) : &engine->update.average;
+    struct keel_buffer *w =
+        pieces != NULL ? keel_engine_pieces_flat(pieces, KEEL_FLAT_WEIGHTS) : engine->flat[KEEL_FLAT_WEIGHTS];
+    struct keel_buffer *e =
+        pieces != NULL ? keel_engine_pieces_flat(pieces, KEEL_FLAT_EMA) : engine->flat[KEEL_FLAT_EMA];
+    for (uint32_t i = 0; e != NULL && i < average->trained_count; i++)
+        KEEL_TRY(swap_run(engine, w, e, &average->trained[i]));
     return KEEL_OK;
 }

@@ -531,19 +531,20 @@ static enum keel_status emit_end(struct keel_engine *engine, struct keel_engine_
     return KEEL_OK;
 }
 
-/* Append nodes to the program's lists, by segments. */
+/* Append nodes to lists, by segments. */
 static enum keel_status emit_nodes(struct keel_engine *engine, struct keel_emit *emit,
-                                   struct keel_engine_program *program)
+                                   struct keel_engine_program *program, struct keel_launch_list *lists)
 {
     emit->node = 0;
     for (uint32_t segment = 0; segment < program->list_count; segment++) {
-        emit->list = &program->lists[segment];
+        emit->list = &lists[segment];
         for (; emit->node < program->segments[segment].end; emit->node++) {
             KEEL_TRY(emit_checks(emit, false));
             KEEL_TRY(emit_node(emit));
             KEEL_TRY(emit_checks(emit, true));
         }
-        KEEL_TRY(emit_end(engine, program, segment));
+        if (!emit->fresh)
+            KEEL_TRY(emit_end(engine, program, segment));
     }
     return KEEL_OK;
 }
@@ -574,17 +575,34 @@ static enum keel_status measure(struct keel_engine *engine, struct keel_engine_p
     return KEEL_OK;
 }
 
+static enum keel_status seal_lists(struct keel_engine *engine, struct keel_launch_list *lists, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        KEEL_TRY(keel_launch_list_seal(&lists[i], engine->kernels));
+    return KEEL_OK;
+}
+
 static enum keel_status emit_program(struct keel_engine *engine, struct keel_engine_program *program)
 {
     bool train = program == &engine->train;
     struct keel_emit emit = emitter(engine, program);
-    enum keel_status status = emit_nodes(engine, &emit, program);
-    if (status == KEEL_OK && !train)
-        status = keel_engine_emit_losses(engine, program, engine->eval_loss,
-                                         &program->lists[program->list_count - 1]);
-    for (uint32_t i = 0; i < program->list_count && status == KEEL_OK; i++)
-        status = keel_launch_list_seal(&program->lists[i], engine->kernels);
-    return status;
+    KEEL_TRY(emit_nodes(engine, &emit, program, program->lists));
+    if (!train)
+        KEEL_TRY(keel_engine_emit_losses(engine, program, engine->eval_loss,
+                                         &program->lists[program->list_count - 1]));
+    return seal_lists(engine, program->lists, program->list_count);
+}
+
+static enum keel_status emit_first(struct keel_engine *engine)
+{
+    struct keel_engine_program *train = &engine->train;
+    struct keel_emit emit = emitter(engine, train);
+    emit.fresh = true;
+    if (!keel_engine_has_first(engine))
+        return KEEL_OK;
+    KEEL_TRY(keel_alloc(train->list_count, sizeof *train->first, (void *)&train->first));
+    KEEL_TRY(emit_nodes(engine, &emit, train, train->first));
+    return seal_lists(engine, train->first, train->list_count);
 }
 
 static enum keel_status compile(struct keel_engine *engine, const struct keel_engine_config *config)
@@ -609,6 +627,8 @@ static enum keel_status compile(struct keel_engine *engine, const struct keel_en
     KEEL_TRY(emit_program(engine, &engine->eval));
     if (engine->training)
         KEEL_TRY(emit_program(engine, &engine->train));
+    if (engine->training)
+        KEEL_TRY(emit_first(engine));
     return keel_engine_emit_update(engine);
 }
 
@@ -664,6 +684,9 @@ void keel_program_fini(struct keel_engine_program *program)
 {
     for (uint32_t i = 0; i < program->list_count; i++)
         keel_launch_list_fini(&program->lists[i]);
+    for (uint32_t i = 0; program->first != NULL && i < program->list_count; i++)
+        keel_launch_list_fini(&program->first[i]);
+    keel_free(program->first);
     keel_free(program->lists);
     keel_free(program->segments);
     keel_free(program->gathers);

@@ -3,7 +3,8 @@
  * engine.c         life, parameters, facts
  * engine_layout.c  where parameters lie, and buckets
  * engine_compile.c graph -> passes -> buffers -> lists
- * engine_update.c  zeroing, the end of a shard, norm, update, digest
+ * engine_begin.c   how a step's gradients begin
+ * engine_update.c  the end of a shard, norm, update, digest
  * engine_pieces.c  the same of pieces of the flat buffers
  * engine_segments.c where the lists of a program end
  * engine_windows.c where gradients lie that are summed to owners bucket by bucket
@@ -95,6 +96,8 @@ struct keel_engine_program {
     struct keel_buffer *losses,
         **loss_slices; /* by part, each at a place of its own; none where there is one loss */
     struct keel_launch_list *lists;
+    struct keel_launch_list
+        *first; /* likewise, of a step's first microbatch (engine_begin.c); NULL: the same */
     struct keel_program_segment *segments; /* by list */
     uint32_t list_count;                   /* 1, or one a bucket and the rest; and one an exchange */
     struct keel_engine_gather *gathers;    /* of weights in windows, in the order of begin and of first */
@@ -117,8 +120,8 @@ struct keel_engine_average {
 /* What is not of the graph: zeroing, and the update from the engine's own gradients. `digest` is for weights
  * that came from elsewhere. */
 struct keel_update_lists {
-    struct keel_launch_list zero, digest;
-    struct keel_launch_list shard; /* zeroes what the next joins: uses but the first, losses */
+    struct keel_launch_list zero, digest; /* zero: what the first microbatch does not overwrite */
+    struct keel_launch_list shard;        /* zeroes what the next joins: uses but the first, losses */
     struct keel_launch_list *join; /* by segment: uses of its bucket into the gradients; last, the losses
                                       into one */
     struct keel_engine_source own;
@@ -218,6 +221,8 @@ struct keel_engine {
     uint8_t *staging; /* of all slots */
     struct keel_feed_slot slots[KEEL_ENGINE_SLOTS];
     uint32_t next_slot;
+    uint32_t next_segment; /* of the microbatch that was fed last */
+    bool begun;            /* a microbatch has run since keel_engine_zero */
     bool joined; /* the last microbatch of a shard was fed: its segments add up uses and losses, which are
                     zeroed before the next */
     struct {     /* where blocking reads land: must live until the queue has ended */
@@ -255,6 +260,13 @@ static inline bool keel_engine_is_whole(const struct keel_engine *engine)
 /* By bucket: how many nodes of the train graph must have run before it is final. Ascending. */
 void keel_engine_bucket_nodes(const struct keel_layout *layout, const struct keel_graph *graph,
                               uint32_t *out_nodes);
+
+/* ---- how gradients begin (engine_begin.c) ---- */
+
+/* Whether there are lists of a first microbatch. After the passes. */
+bool keel_engine_has_first(const struct keel_engine *engine);
+/* The list of keel_engine_zero, and that of a shard behind another. */
+enum keel_status keel_engine_emit_begin(struct keel_engine *engine);
 
 /* ---- windows (engine_windows.c) ---- */
 
@@ -347,6 +359,8 @@ enum keel_status keel_engine_emit_average(struct keel_engine *engine,
                                           const struct keel_update *update, struct keel_buffer *e,
                                           uint64_t count, struct keel_launch_list *list);
 /* Before that list: the first of them begins with the weights. Enqueues. */
+/* Of pieces: nothing is in it where they have no tensor. */
+const struct keel_engine_average *keel_engine_pieces_average(const struct keel_engine_pieces *pieces);
 enum keel_status keel_engine_begin_average(struct keel_engine *engine,
                                            const struct keel_engine_average *average, struct keel_buffer *w,
                                            struct keel_buffer *e, uint32_t step);

@@ -213,17 +213,17 @@ static enum keel_status parts_init(const struct keel_engine *engine, const struc
 static uint64_t cut(const struct keel_engine *engine, const struct whole *whole, uint64_t element)
 {
     const struct keel_layout *layout = &engine->layout;
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < layout->tile_count; i++) {
-        const struct keel_tile *tile = &layout->tiles[layout->order[i]];
-        if (tile->offset > element)
-            break;
-        const uint64_t size = atom(engine, whole, layout->order[i]), within = element - tile->offset;
-        const uint64_t most =
-            within < tile->count ? within : tile->count - 1; /* gaps go with what is before */
-        at = tile->offset + most / size * size;
+    uint32_t low = 0, end = layout->tile_count; /* the last tile at or before it is one of these */
+    while (end - low > 1) {
+        const uint32_t middle = low + (end - low) / 2;
+        *(layout->tiles[layout->order[middle]].offset <= element ? &low : &end) = middle;
     }
-    return at;
+    if (end == 0 || layout->tiles[layout->order[low]].offset > element)
+        return 0;
+    const struct keel_tile *tile = &layout->tiles[layout->order[low]];
+    const uint64_t size = atom(engine, whole, layout->order[low]), within = element - tile->offset;
+    const uint64_t most = within < tile->count ? within : tile->count - 1; /* gaps go with what is before */
+    return tile->offset + most / size * size;
 }
 
 /* Where position `position` of `of` begins in a bucket. */
@@ -563,6 +563,11 @@ struct keel_buffer *keel_engine_pieces_flat(const struct keel_engine_pieces *pie
 {
     KEEL_ASSERT(which < KEEL_FLAT_COUNT);
     return pieces->flat[which];
+}
+
+const struct keel_engine_average *keel_engine_pieces_average(const struct keel_engine_pieces *pieces)
+{
+    return &pieces->average;
 }
 
 uint64_t keel_engine_pieces_at(const struct keel_engine_pieces *pieces, uint32_t run)

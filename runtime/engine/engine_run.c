@@ -65,15 +65,15 @@ static enum keel_status feed_control(struct keel_engine *engine, const struct ke
 enum keel_status keel_engine_zero(struct keel_engine *engine)
 {
     KEEL_ASSERT(engine->training);
-    engine->joined = false;
-    KEEL_TRY(keel_engine_run_list(engine, &engine->update.zero));
-    return keel_engine_run_list(engine, &engine->update.shard);
+    engine->joined = engine->begun = false;
+    return keel_engine_run_list(engine, &engine->update.zero);
 }
 
 enum keel_status keel_engine_feed(struct keel_engine *engine, const struct keel_engine_batch *batch)
 {
     KEEL_ASSERT(engine->training && !(engine->windowed && batch->more));
     KEEL_TRY(feed_batch(engine, batch));
+    engine->next_segment = 0; /* also where one that was interrupted had others before it */
     if (engine->joined)
         KEEL_TRY(keel_engine_run_list(engine, &engine->update.shard));
     engine->joined = !batch->more;
@@ -92,10 +92,16 @@ static uint32_t first_of_bucket(const struct keel_engine *engine, uint32_t segme
 enum keel_status keel_engine_segment(struct keel_engine *engine, uint32_t segment)
 {
     KEEL_ASSERT(engine->training && segment < engine->train.list_count);
+    /* One microbatch after the other: the first one's gradients overwrite what another has put there. */
+    KEEL_ASSERT(segment == engine->next_segment);
+    engine->next_segment++;
     const uint32_t bucket = first_of_bucket(engine, segment);
     if (engine->windowed && bucket < engine->layout.bucket_count)
         KEEL_TRY(keel_engine_run_list(engine, &engine->windows.clear[bucket]));
-    KEEL_TRY(keel_engine_run_list(engine, &engine->train.lists[segment]));
+    const bool first = !engine->begun && engine->train.first != NULL;
+    KEEL_TRY(
+        keel_engine_run_list(engine, first ? &engine->train.first[segment] : &engine->train.lists[segment]));
+    engine->begun = engine->begun || segment + 1 == engine->train.list_count;
     return engine->joined ? keel_engine_run_list(engine, &engine->update.join[segment]) : KEEL_OK;
 }
 

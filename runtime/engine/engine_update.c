@@ -1,13 +1,13 @@
-/* engine_update.c - what is not of the graph: zeroing, the end of a shard, norm, update, digest.
+/* engine_update.c - what is not of the graph: the end of a shard, norm, update, digest.
  *
  * Owns the lists of keel_update_lists and what the update is told of the tiles. One launch updates all
  * of them (keel/optimizer_ops.h); what changes from step to step lies in the control block. */
 #include "engine_internal.h"
 #include "lower.h"
 
+#include <keel/bits.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
-#include <string.h>
 
 static const uint64_t blocking_limit_ns = 600 * KEEL_NS_PER_S;
 
@@ -204,34 +204,6 @@ static enum keel_status emit_digest(struct keel_engine *engine)
     return keel_launch_list_seal(&engine->update.digest, engine->kernels);
 }
 
-/* By kernels: drivers of CPUs fill with one thread. */
-static enum keel_status emit_zero(struct keel_engine *engine)
-{
-    struct keel_fill gradients = {.count = engine->layout.moved_count,
-                                  .y = engine->flat[KEEL_FLAT_GRADIENTS]};
-    struct keel_fill loss = {.count = 1, .y = engine->loss};
-    if (engine->windowed)
-        KEEL_TRY(keel_engine_emit_windows(engine));
-    else
-        KEEL_TRY(keel_op_fill(engine->kernels, &gradients, &engine->update.zero));
-    KEEL_TRY(keel_op_fill(engine->kernels, &loss, &engine->update.zero));
-    return keel_launch_list_seal(&engine->update.zero, engine->kernels);
-}
-
-/* What a shard begins with, beside `zero`. */
-static enum keel_status emit_shard(struct keel_engine *engine)
-{
-    struct keel_fill uses = {.count = engine->layout.uses_count, .y = engine->uses};
-    struct keel_fill losses = {.y = engine->train.losses};
-    if (uses.y != NULL)
-        KEEL_TRY(keel_op_fill(engine->kernels, &uses, &engine->update.shard));
-    if (losses.y != NULL) {
-        losses.count = keel_buffer_bytes(losses.y) / sizeof(float);
-        KEEL_TRY(keel_op_fill(engine->kernels, &losses, &engine->update.shard));
-    }
-    return keel_launch_list_seal(&engine->update.shard, engine->kernels);
-}
-
 enum keel_status keel_engine_emit_losses(struct keel_engine *engine,
                                          const struct keel_engine_program *program, struct keel_buffer *loss,
                                          struct keel_launch_list *list)
@@ -246,9 +218,7 @@ enum keel_status keel_engine_emit_losses(struct keel_engine *engine,
 /* A row of as many ones as there are slices: the product with it adds slices in the tree. */
 static enum keel_status make_ones(struct keel_engine *engine)
 {
-    uint32_t slices = 1, bits;
-    const float one = 1.0F;
-    memcpy(&bits, &one, sizeof bits);
+    uint32_t slices = 1;
     bool rows = false;
     for (uint32_t u = 0; u < engine->layout.use_count; u++) {
         slices = engine->layout.uses[u].slices > slices ? engine->layout.uses[u].slices : slices;
@@ -257,8 +227,8 @@ static enum keel_status make_ones(struct keel_engine *engine)
     if (!rows)
         return KEEL_OK;
     KEEL_TRY(keel_engine_make_buffer(engine, slices * sizeof(float), &engine->update.ones));
-    KEEL_TRY(
-        keel_queue_fill(engine->queue, engine->update.ones, 0, slices * sizeof(float), bits, NULL, NULL));
+    KEEL_TRY(keel_queue_fill(engine->queue, engine->update.ones, 0, slices * sizeof(float),
+                             keel_bits_of(1.0F), NULL, NULL));
     return keel_queue_finish(engine->queue, keel_deadline_after_ns(blocking_limit_ns));
 }
 
@@ -406,8 +376,7 @@ enum keel_status keel_engine_emit_update(struct keel_engine *engine)
     KEEL_TRY(keel_engine_emit_shared(engine));
     if (!engine->training)
         return KEEL_OK;
-    KEEL_TRY(emit_zero(engine));
-    KEEL_TRY(emit_shard(engine));
+    KEEL_TRY(keel_engine_emit_begin(engine));
     KEEL_TRY(emit_join(engine));
     if (engine->in_pieces)
         return KEEL_OK;

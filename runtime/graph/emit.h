@@ -31,6 +31,7 @@ struct keel_emit {
     struct keel_buffer *workspace;
     struct keel_buffer *loss_scale;     /* multiplies the gradients of losses (keel_cross_entropy), or NULL */
     uint32_t microbatches;              /* of the whole step: the mean is over all of them */
+    bool fresh;                         /* operations that can (begins, ops.h) overwrite their accumulators */
     bool measure;                       /* only find workspace_bytes, append nothing */
     uint64_t workspace_bytes;           /* the most that a node needs */
     struct keel_launch_list *list;      /* where launches go */

@@ -3,6 +3,7 @@
 #include "emit.h"
 
 #include <keel/attention_ops.h>
+#include <keel/memory.h>
 
 #include <stdio.h>
 
@@ -121,7 +122,8 @@ static struct keel_attention attention(const struct keel_emit *emit, const struc
         .stats = buffer_of(emit, stats),
         .segments = buffer_of(emit, segments),
         .control = emit->control,
-        .workspace = emit->workspace};
+        .workspace = emit->workspace,
+        .of_class = true};
 }
 
 /* Keys and values that are not those of the queries' tokens. */
@@ -133,34 +135,50 @@ static void set_keys(const struct keel_emit *emit, keel_value kv, keel_value seg
     op->key_segments = buffer_of(emit, segments);
 }
 
-static enum keel_status append_attention(struct keel_emit *emit, const struct keel_attention *op)
+/* The workspace: what both passes have of it, and behind it the parts of a class. */
+static enum keel_status find_parts(struct keel_emit *emit, struct keel_attention *op, bool gradient,
+                                   uint64_t at)
 {
-    if (!emit->measure)
-        return keel_op_attention(emit->kernels, op, emit->list);
-    need_workspace(emit, keel_attention_workspace_bytes(emit->kernels, op));
+    uint64_t bytes[KEEL_ATTENTION_PARTS];
+    keel_attention_part_bytes(emit->kernels, op, gradient, bytes);
+    for (int i = 0; i < KEEL_ATTENTION_PARTS; i++) {
+        at = keel_round_up(at, KEEL_PART_ALIGN);
+        if (bytes[i] > 0 && !emit->measure)
+            KEEL_TRY(keel_emit_workspace_part(emit, at, bytes[i], &op->parts[i]));
+        at += bytes[i];
+    }
+    need_workspace(emit, at);
     return KEEL_OK;
 }
-static enum keel_status append_attention_grad(struct keel_emit *emit, const struct keel_attention_grad *op)
+
+static enum keel_status append_attention(struct keel_emit *emit, struct keel_attention *op)
 {
-    if (!emit->measure)
-        return keel_op_attention_grad(emit->kernels, op, emit->list);
-    need_workspace(emit, keel_attention_grad_workspace_bytes(emit->kernels, op));
-    return KEEL_OK;
+    KEEL_TRY(find_parts(emit, op, false, keel_attention_workspace_bytes(emit->kernels, op)));
+    return emit->measure ? KEEL_OK : keel_op_attention(emit->kernels, op, emit->list);
+}
+static enum keel_status append_attention_grad(struct keel_emit *emit, struct keel_attention_grad *op)
+{
+    const uint64_t rows = keel_attention_grad_workspace_bytes(emit->kernels, op);
+    KEEL_TRY(find_parts(emit, &op->forward, true, rows));
+    if (emit->measure)
+        return KEEL_OK;
+    KEEL_TRY(keel_emit_workspace_part(emit, 0, rows, &op->forward.workspace));
+    return keel_op_attention_grad(emit->kernels, op, emit->list);
 }
 
 static enum keel_status emit_attention(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const keel_value *in = node->in, *out = node->out;
-    const struct keel_attention op = attention(emit, node, in[0], out[0], out[1], in[1]);
+    struct keel_attention op = attention(emit, node, in[0], out[0], out[1], in[1]);
     return append_attention(emit, &op);
 }
 
 static enum keel_status emit_attention_grad(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const keel_value *in = node->in;
-    const struct keel_attention_grad op = {.forward = attention(emit, node, in[0], in[1], in[2], in[4]),
-                                           .dout = buffer_of(emit, in[3]),
-                                           .dqkv = buffer_of(emit, node->out[0])};
+    struct keel_attention_grad op = {.forward = attention(emit, node, in[0], in[1], in[2], in[4]),
+                                     .dout = buffer_of(emit, in[3]),
+                                     .dqkv = buffer_of(emit, node->out[0])};
     return append_attention_grad(emit, &op);
 }
 
@@ -277,6 +295,7 @@ static enum keel_status emit_decode(struct keel_emit *emit, const struct keel_ir
         .slots = node->in[3] != 0 ? (uint32_t)rows_of(emit, node->in[2]) : 0,
         .window = node->attributes.attention.window,
         .alibi = {node->attributes.attention.alibi_heads, 0},
+        .of_class = true,
         .qkv = buffer_of(emit, node->in[0]),
         .position = buffer_of(emit, node->in[1]),
         .slot = buffer_of(emit, node->in[3]),

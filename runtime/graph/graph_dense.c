@@ -13,7 +13,13 @@ keel_value keel_graph_linear(struct keel_graph *graph, keel_value x, keel_value 
 
 keel_value keel_graph_linear_transposed(struct keel_graph *graph, keel_value x, keel_value table)
 {
-    return KEEL_NODE(graph, .op = KEEL_OP_LINEAR_TRANSPOSED, .in = {x, table});
+    return keel_graph_linear_transposed_bias(graph, x, table, 0);
+}
+
+keel_value keel_graph_linear_transposed_bias(struct keel_graph *graph, keel_value x, keel_value table,
+                                             keel_value bias)
+{
+    return KEEL_NODE(graph, .op = KEEL_OP_LINEAR_TRANSPOSED, .in = {x, table, bias});
 }
 
 keel_value keel_graph_layernorm(struct keel_graph *graph, keel_value x, keel_value gamma, keel_value beta)
@@ -210,11 +216,13 @@ static enum keel_status emit_linear(struct keel_emit *emit, const struct keel_ir
                                            .pre = buffer_of(emit, node->out[1])});
 }
 
-/* y = x table^T, and dx = dy weight^T */
+/* y = x table^T + bias, and dx = dy weight^T */
 static enum keel_status emit_by_transposed(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     return emit_product(emit, node->in[0], node->in[1], node->out[0],
-                        (struct keel_gemm){.transpose_b = true, .k_slices = node->attributes.slices});
+                        (struct keel_gemm){.transpose_b = true,
+                                           .k_slices = node->attributes.slices,
+                                           .bias = buffer_of(emit, node->in[2])});
 }
 
 /* y = x W' + bias, with W' in few bits; the parameter has as many words as that takes. */
@@ -266,12 +274,12 @@ static enum keel_status emit_transposed_dx(struct keel_emit *emit, const struct 
 static enum keel_status emit_linear_dw(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     return emit_product(emit, node->in[0], node->in[1], node->out[0],
-                        (struct keel_gemm){.transpose_a = true, .accumulate = true});
+                        (struct keel_gemm){.transpose_a = true, .accumulate = true, .fresh = emit->fresh});
 }
 static enum keel_status emit_transposed_dw(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     return emit_product(emit, node->in[1], node->in[0], node->out[0],
-                        (struct keel_gemm){.transpose_a = true, .accumulate = true});
+                        (struct keel_gemm){.transpose_a = true, .accumulate = true, .fresh = emit->fresh});
 }
 
 static enum keel_status emit_bias_grad(struct keel_emit *emit, const struct keel_ir_node *node)
@@ -407,12 +415,16 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                 .emit = emit_linear},
     [KEEL_OP_LINEAR_DX - FIRST] =
         {.name = "linear_dx", .rule = "*n,kn->*k", .split = "kn", .half = "0", .emit = emit_by_transposed},
-    [KEEL_OP_LINEAR_DW - FIRST] =
-        {.name = "linear_dw", .rule = "*k,*n->+kn", .split = "kn", .half = "01", .emit = emit_linear_dw},
+    [KEEL_OP_LINEAR_DW - FIRST] = {.name = "linear_dw",
+                                   .rule = "*k,*n->+kn",
+                                   .split = "kn",
+                                   .half = "01",
+                                   .begins = true,
+                                   .emit = emit_linear_dw},
     [KEEL_OP_LINEAR_TRANSPOSED - FIRST] = {.name = "linear_transposed",
-                                           .rule = "*k,nk->*n",
+                                           .rule = "*k,nk,n?->*n",
                                            .split = "kn",
-                                           .params = "1",
+                                           .params = "12",
                                            .grad = grad_linear_transposed,
                                            .emit = emit_by_transposed},
     [KEEL_OP_TRANSPOSED_DX - FIRST] = {.name = "transposed_dx",
@@ -424,6 +436,7 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                        .rule = "*k,*n->+nk",
                                        .split = "kn",
                                        .half = "01",
+                                       .begins = true,
                                        .emit = emit_transposed_dw},
     /* Operands: x, weights in few bits, bias. Only keel_pass_quantise makes it. */
     [KEEL_OP_LINEAR_QUANTISED - FIRST] = {.name = "linear_quantised",

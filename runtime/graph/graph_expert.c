@@ -72,6 +72,12 @@ keel_value keel_graph_expert_linear(struct keel_graph *graph, keel_value sorted,
     return KEEL_NODE(graph, .op = KEEL_OP_EXPERT_LINEAR, .in = {sorted, weight, offsets, bias});
 }
 
+keel_value keel_graph_expert_linear_transposed(struct keel_graph *graph, keel_value sorted, keel_value weight,
+                                               keel_value offsets)
+{
+    return KEEL_NODE(graph, .op = KEEL_OP_EXPERT_TRANSPOSED, .in = {sorted, weight, offsets});
+}
+
 /* One offset more than experts. */
 static bool infer_expert(struct keel_infer *infer)
 {
@@ -92,6 +98,18 @@ static void grad_expert_linear(struct keel_autodiff *autodiff, const struct keel
                   .into = {accumulator(autodiff, bias)});
     if (wanted(autodiff, x))
         KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_EXPERT_DX, .in = {dy, weight, offsets});
+}
+
+/* dweight += dy^T x, and dx = dy weight: the products of a layer that is not transposed. */
+static void grad_expert_transposed(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    const keel_value x = node->in[0], weight = node->in[1], offsets = node->in[2];
+    const keel_value dy = arrived(autodiff, node->out[0]);
+    if (wanted(autodiff, weight))
+        KEEL_NODE(autodiff->graph, .op = KEEL_OP_EXPERT_DW, .in = {dy, x, offsets},
+                  .into = {accumulator(autodiff, weight)});
+    if (wanted(autodiff, x))
+        KEEL_GRADIENT(autodiff, x, .op = KEEL_OP_EXPERT_LINEAR, .in = {dy, weight, offsets});
 }
 
 /* The product of operands 0 and 1, expert by expert: `product` says what is transposed, `offsets` whose rows
@@ -125,7 +143,7 @@ static enum keel_status emit_expert_linear(struct keel_emit *emit, const struct 
     return emit_grouped(emit, node, (struct keel_gemm){.bias = buffer_of(emit, node->in[3])});
 }
 
-/* dx = dy weight^T, and dweight += x^T dy */
+/* dx = dy weight^T, and of a layer that is transposed y = x weight^T; dweight += x^T dy */
 static enum keel_status emit_expert_dx(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     return emit_grouped(emit, node, (struct keel_gemm){.transpose_b = true});
@@ -246,6 +264,14 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                        .infer_dims = infer_expert,
                                        .grad = grad_expert_linear,
                                        .emit = emit_expert_linear},
+    /* Weights are [experts, n, k]. */
+    [KEEL_OP_EXPERT_TRANSPOSED - FIRST] = {.name = "expert_transposed",
+                                           .rule = "sk,enk,#O->sn",
+                                           .params = "1",
+                                           .flops = "2skn",
+                                           .infer_dims = infer_expert,
+                                           .grad = grad_expert_transposed,
+                                           .emit = emit_expert_dx},
     [KEEL_OP_EXPERT_DX - FIRST] = {.name = "expert_dx",
                                    .rule = "sn,ekn,#O->sk",
                                    .flops = "2skn",

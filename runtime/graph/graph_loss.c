@@ -51,6 +51,13 @@ keel_value keel_graph_mse(struct keel_graph *graph, keel_value x, keel_value tar
     return output_loss(graph, KEEL_OP_MSE, x, targets);
 }
 
+keel_value keel_graph_product_loss(struct keel_graph *graph, keel_value x, keel_value factors, float weight)
+{
+    return keel_graph_add_loss(graph, &(struct keel_node_request){.op = KEEL_OP_PRODUCT_LOSS,
+                                                                  .in = {x, factors},
+                                                                  .attributes.loss.weight = weight});
+}
+
 /* ---- gradients ----------------------------------------------------------------------------------------- */
 
 /* The forward node makes it, for operand 0 alone. */
@@ -293,7 +300,9 @@ static enum keel_status emit_loss(struct keel_emit *emit, const struct keel_ir_n
 {
     uint64_t count = count_of(emit, node->in[0]);
     struct keel_loss op = {.count = count,
-                           .kind = node->op == KEEL_OP_BCE ? KEEL_LOSS_BCE : KEEL_LOSS_MSE,
+                           .kind = node->op == KEEL_OP_BCE   ? KEEL_LOSS_BCE
+                                   : node->op == KEEL_OP_MSE ? KEEL_LOSS_MSE
+                                                             : KEEL_LOSS_PRODUCT,
                            .scale = scale_of_loss(emit, node, count),
                            .x = buffer_of(emit, node->in[0]),
                            .targets = buffer_of(emit, node->in[1]),
@@ -341,6 +350,13 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                              .grad = keel_grad_loss,
                              .scaled = true,
                              .emit = emit_loss},
+    [KEEL_OP_PRODUCT_LOSS - FIRST] = {.name = "product_loss",
+                                      .rule = "*,*->+1,*?",
+                                      .in_place = "10",
+                                      .describe = keel_describe_loss,
+                                      .grad = keel_grad_loss,
+                                      .scaled = true,
+                                      .emit = emit_loss},
     /* cross_entropy of a rank that has some columns of the logits, between whose three steps ranks exchange
      * (keel/kernels.h). Operands: logits, targets; results: maxima, bits of the targets' logits. */
     [KEEL_OP_CROSS_ENTROPY_MAX -

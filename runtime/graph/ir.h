@@ -146,9 +146,8 @@ struct keel_ir_param {
     struct keel_shape whole; /* keel_pass_lower: the shape of all its slices */
     float rate;              /* that the learning rate is multiplied by: 1, unless the job says so */
     bool decay, statistic;
-    bool kept; /* a statistic that no mean moves: the engine's own */
-    bool
-        added; /* to the model, by the job: weights from elsewhere may lack it, and then it begins as drawn */
+    bool kept;   /* a statistic that no mean moves: the engine's own */
+    bool added;  /* weights from elsewhere may lack it, and then it begins as drawn: an adapter, a head */
     bool frozen; /* no statistic, and not trained: no node makes its gradient */
 };
 

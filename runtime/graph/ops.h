@@ -43,6 +43,7 @@ enum keel_op_id {
     KEEL_OP_LINEAR_CROSS_ENTROPY,
     KEEL_OP_BCE,
     KEEL_OP_MSE,
+    KEEL_OP_PRODUCT_LOSS,
     KEEL_OP_CROSS_ENTROPY_MAX,
     KEEL_OP_CROSS_ENTROPY_PART,
     KEEL_OP_CROSS_ENTROPY_END,
@@ -80,6 +81,7 @@ enum keel_op_id {
 
     KEEL_OP_DISPATCH, /* graph_expert.c */
     KEEL_OP_EXPERT_LINEAR,
+    KEEL_OP_EXPERT_TRANSPOSED,
     KEEL_OP_EXPERT_DX,
     KEEL_OP_EXPERT_DW,
     KEEL_OP_EXPERT_BIAS_GRAD,
@@ -166,7 +168,8 @@ struct keel_op {
     bool (*move)(const struct keel_graph *, const struct keel_ir_node *, struct keel_axis_spec *split);
     /* of an operation that only moves elements, and so takes what is partial: how a
        split of its operands becomes that of the result; false: it does not */
-    bool scaled;         /* a loss: its gradient is multiplied by emit->loss_scale */
+    bool begins; /* with emit->fresh result 0, an accumulator, is overwritten with +0 + what is added */
+    bool scaled; /* a loss: its gradient is multiplied by emit->loss_scale */
     const char *instead; /* of an operation for evaluation alone, which hands no gradient on: what is trained;
                             NULL: it may be in a graph that is trained */
     void (*grad)(struct keel_autodiff *, const struct keel_ir_node *);

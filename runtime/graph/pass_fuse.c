@@ -150,6 +150,8 @@ static bool find_loss_parts(const struct keel_graph *graph, const struct links *
     keel_value logits = node->in[0], dlogits = node->out[1];
     if (dlogits == 0 || links->uses[logits] != 1 || !made_by(graph, links, logits, KEEL_OP_LINEAR_TRANSPOSED))
         return false;
+    if (graph->nodes[links->maker[logits]].in[2] != 0) /* chunks of rows have no bias */
+        return false;
     *out =
         (struct loss_parts){.product = links->maker[logits], .loss = loss, .weights = NOBODY, .back = NOBODY};
     uint32_t readers = 0;

@@ -114,14 +114,18 @@ static uint64_t place_all(struct place *places, uint32_t count, struct place *pl
     return arena_bytes;
 }
 
-static uint64_t find_floor(const struct keel_graph *graph, const struct place *places, uint32_t count)
+/* The most that lives at one node. `live`: room for a number more than there are nodes, and one behind. */
+static uint64_t find_floor(const struct keel_graph *graph, const struct place *places, uint32_t count,
+                           uint64_t *live)
 {
-    uint64_t floor_bytes = 0;
+    uint64_t floor_bytes = 0, now = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        live[places[i].first] += places[i].bytes;
+        live[places[i].last + 1] -= places[i].bytes; /* modulo 2^64 */
+    }
     for (uint32_t n = 0; n <= graph->node_count; n++) {
-        uint64_t live = 0;
-        for (uint32_t i = 0; i < count; i++)
-            live += places[i].first <= n && n <= places[i].last ? places[i].bytes : 0;
-        floor_bytes = live > floor_bytes ? live : floor_bytes;
+        now += live[n];
+        floor_bytes = now > floor_bytes ? now : floor_bytes;
     }
     return floor_bytes;
 }
@@ -143,9 +147,10 @@ static void check_places(const struct place *places, uint32_t count,
     }
 }
 
-/* With `places` by value and room for as many in `placed`. */
+/* With `places` by value and room for as many in `placed`; `live`: of find_floor, zeroes. */
 static void make_plan(const struct keel_graph *graph, const struct keel_memory_options *options,
-                      struct place *places, struct place *placed, struct keel_memory_plan *out)
+                      struct place *places, struct place *placed, uint64_t *live,
+                      struct keel_memory_plan *out)
 {
     find_lifetimes(graph, options, places);
     for (uint32_t i = 0; i < graph->value_count; i++)
@@ -158,7 +163,7 @@ static void make_plan(const struct keel_graph *graph, const struct keel_memory_o
             places[count++] = places[i];
     qsort(places, count, sizeof *places, compare_places);
     out->arena_bytes = place_all(places, count, placed, options->reuse);
-    out->floor_bytes = find_floor(graph, places, count);
+    out->floor_bytes = find_floor(graph, places, count, live);
     check_places(places, count, options, out->arena_bytes);
     KEEL_ASSERT(out->floor_bytes <= out->arena_bytes);
     for (uint32_t i = 0; i < count; i++)
@@ -173,18 +178,22 @@ enum keel_status keel_pass_memory(const struct keel_graph *graph, const struct k
                                   struct keel_memory_plan *out)
 {
     struct place *places = NULL;
+    uint64_t *live = NULL;
     struct keel_memory_plan made = {.offset = NULL};
     enum keel_status status = keel_alloc((size_t)graph->value_count * 2, sizeof *places, (void *)&places);
+    if (status == KEEL_OK)
+        status = keel_alloc((uint64_t)graph->node_count + 2, sizeof *live, &live);
     if (status == KEEL_OK)
         status = keel_alloc(graph->value_count, sizeof *made.offset, (void *)&made.offset);
     if (status == KEEL_OK)
         status = keel_alloc(graph->value_count, sizeof *made.storage, (void *)&made.storage);
     if (status == KEEL_OK) {
-        make_plan(graph, options, places, places + graph->value_count, &made);
+        make_plan(graph, options, places, places + graph->value_count, live, &made);
         *out = made;
     } else {
         keel_memory_plan_fini(&made);
     }
+    keel_free(live);
     keel_free(places);
     return status;
 }

@@ -290,7 +290,7 @@ static enum keel_status lay_operand(struct shard *shard, keel_value old, struct 
 /* What is added to a partial sum, taken off the node: operand `at`, or 0. */
 static uint32_t take_addend(struct keel_ir_node *node, uint32_t *op)
 {
-    const bool product = node->op == KEEL_OP_LINEAR;
+    const bool product = node->op == KEEL_OP_LINEAR || node->op == KEEL_OP_LINEAR_TRANSPOSED;
     const uint32_t at = (product || node->op == KEEL_OP_EMBEDDING) && node->in[2] != 0 ? 2 : 0;
     *op = at == 0 ? KEEL_OP_NONE : product ? KEEL_OP_ADD_BIAS : KEEL_OP_ADD_POSITIONS;
     return at;

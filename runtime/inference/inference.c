@@ -269,14 +269,22 @@ static struct keel_engine_batch batch_of(const struct keel_inference *inference)
 struct score {
     struct keel_inference *inference;
     const struct keel_inference_scoring *how;
+    float *output; /* owned: all of a batch's, where there is no accuracy and somebody wants it; else NULL */
+    uint64_t rows, columns; /* of it */
 };
 
 static enum keel_status evaluate(void *context, float *out_loss)
 {
-    struct keel_inference *inference = ((struct score *)context)->inference;
+    const struct score *score = context;
+    struct keel_inference *inference = score->inference;
     const struct keel_engine_batch batch = batch_of(inference);
     const uint64_t deadline_ns = keel_deadline_after_ns(inference->stall_ns);
     KEEL_TRY(keel_engine_eval(inference->engine, &batch, deadline_ns, out_loss));
+    if (score->output != NULL) {
+        KEEL_TRY(
+            keel_engine_evaluated(inference->engine, 0, (uint32_t)score->rows, deadline_ns, score->output));
+        return score->how->keep(score->how->context, score->output, score->rows * score->columns);
+    }
     if (!keel_data_has_accuracy(inference->data))
         return KEEL_OK;
     return keel_engine_evaluated(inference->engine, 0, inference->job->batch, deadline_ns, inference->logits);
@@ -298,8 +306,14 @@ static void see_progress(void *context, uint32_t done)
 enum keel_status keel_inference_score(struct keel_inference *inference,
                                       const struct keel_inference_scoring *how, struct keel_scores *out)
 {
-    struct score score = {.inference = inference, .how = how};
     const struct keel_shape shape = keel_engine_output_shape(inference->engine);
+    const uint64_t columns = shape.dims > 0 ? shape.size[shape.dims - 1] : 1;
+    struct score score = {.inference = inference,
+                          .how = how,
+                          .rows = shape.dims > 0 ? keel_shape_count(&shape) / columns : 0,
+                          .columns = columns};
+    if (how->keep != NULL && !keel_data_has_accuracy(inference->data))
+        KEEL_TRY(keel_alloc(keel_size(score.rows * columns), sizeof(float), &score.output));
     const struct keel_scoring scoring = {.data = inference->data,
                                          .batch = inference->job->batch,
                                          .batches = how->batches,
@@ -313,7 +327,9 @@ enum keel_status keel_inference_score(struct keel_inference *inference,
                                          .evaluate = evaluate,
                                          .progress = see_progress,
                                          .context = &score};
-    return keel_score(&scoring, out);
+    const enum keel_status status = keel_score(&scoring, out);
+    keel_free(score.output);
+    return status;
 }
 
 /* ---- text ---------------------------------------------------------------------------------------------- */

@@ -58,8 +58,9 @@ bool keel_inference_weight(const struct keel_inference *inference, uint32_t inde
 /* All of it, from the device: of one that is in few bits its words. Blocks. */
 enum keel_status keel_inference_read_weight(struct keel_inference *inference, uint32_t index, float *out);
 
-/* Over so many batches of the data's validation samples, evenly spread. `right_of`, `count_of` and `keep` as
- * of struct keel_scoring. `progress` may be NULL. Blocks. */
+/* Over so many batches of the data's validation samples, evenly spread. `right_of` and `count_of` as of
+ * struct keel_scoring. `keep`: gets all logits of each batch, also where there is no accuracy; NULL: nobody
+ * wants them. `progress` may be NULL. Blocks. */
 struct keel_inference_scoring {
     uint32_t batches;
     uint64_t *right_of, *count_of;

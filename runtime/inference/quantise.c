@@ -50,6 +50,10 @@ static bool matrix_of(const struct keel_ir_node *node, uint32_t in, const struct
         out->copies = shape->size[0];
         out->inputs = shape->size[1];
         return true;
+    case KEEL_OP_EXPERT_TRANSPOSED:
+        *out = (struct keel_matrix){
+            .copies = shape->size[0], .inputs = shape->size[2], .outputs = shape->size[1]};
+        return true;
     case KEEL_OP_LINEAR_TRANSPOSED:
         *out = (struct keel_matrix){.copies = 1, .inputs = shape->size[1], .outputs = shape->size[0]};
         return true;

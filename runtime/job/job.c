@@ -31,27 +31,32 @@ _Static_assert((int)KEEL_CODEC_RAW == 0 && (int)KEEL_CODEC_PLANES == 1 && (int)K
 
 #define FIELD(field) offsetof(struct keel_job, field), sizeof(((struct keel_job *)0)->field)
 #define STEP_MAX     4294967295.0
-#define EXACT        "exact"
-#define TOP_K_LEAST  0.0002 /* whose blocks are almost as long as they can be */
-#define TOP_K_MOST   0.5
 #define BYTES_MAX    1e15
+#define MIXUP_LEAST  0.001F
 enum { MICROBATCHES_MAX = 65536 };
 
 /* The mark: whether the bits of the run depend on the key, which is then part of the job's identity (LATER
  * too: only where it is not the default, so that runs begun before there was such a key are known); and which
  * models, optimizers or schedules use it, where not all do: elsewhere it is an error. */
-enum { FREE, BITS, LATER, MODELS_SHIFT = 8, OPTIMIZERS_SHIFT = 16, DECAYS_SHIFT = 24, USERS_MASK = 255 };
+enum { FREE, BITS, LATER };
+struct users {
+    unsigned shift, count; /* bits of the mark, a bit a choice */
+};
+static const struct users of_models = {2, 18}, of_optimizers = {20, 6}, of_decays = {26, 6};
 enum { GPT = 1 << KEEL_MODEL_GPT, RESNET = 1 << KEEL_MODEL_RESNET, BERT = 1 << KEEL_MODEL_BERT };
 enum { MOE = 1 << KEEL_MODEL_MOE, DLRM = 1 << KEEL_MODEL_DLRM, LLAMA = 1 << KEEL_MODEL_LLAMA };
-enum { VIT = 1 << KEEL_MODEL_VIT, IMAGES = RESNET | VIT };
-enum { GPTS = GPT | BERT | MOE, TEXT = GPTS | LLAMA };
+enum { VIT = 1 << KEEL_MODEL_VIT, ALEXNET = 1 << KEEL_MODEL_ALEXNET, MIXTRAL = 1 << KEEL_MODEL_MIXTRAL };
+enum { IMAGES = RESNET | VIT | ALEXNET, LLAMAS = LLAMA | MIXTRAL, GPTS = GPT | MOE };
+enum { TEXT = GPTS | BERT | LLAMAS };
 enum { SGD = 1 << KEEL_OPTIMIZER_SGD, LARS = 1 << KEEL_OPTIMIZER_LARS };
 enum { ADAMS = 1 << KEEL_OPTIMIZER_ADAMW | 1 << KEEL_OPTIMIZER_ADAM | 1 << KEEL_OPTIMIZER_LAMB };
 enum { COSINE = 1 << KEEL_DECAY_COSINE, WSD = 1 << KEEL_DECAY_WSD };
 enum { FALLING = COSINE | WSD | 1 << KEEL_DECAY_LINEAR };
-#define OF_MODELS(models)         ((models) << MODELS_SHIFT)
-#define OF_OPTIMIZERS(optimizers) ((optimizers) << OPTIMIZERS_SHIFT)
-#define OF_DECAYS(decays)         ((decays) << DECAYS_SHIFT)
+#define OF_MODELS(models)         ((unsigned)(models) << 2)
+#define OF_OPTIMIZERS(optimizers) ((unsigned)(optimizers) << 20)
+#define OF_DECAYS(decays)         ((unsigned)(decays) << 26)
+_Static_assert(KEEL_MODEL_KIND_COUNT <= 18 && KEEL_OPTIMIZER_COUNT <= 6 && KEEL_DECAY_WSD < 6,
+               "bits of a key's mark");
 
 static const struct keel_ini_key keys[] = {
     {"job", "name", KEEL_INI_TEXT, FIELD(name), "run", 1, 0, NULL, FREE,
@@ -72,9 +77,11 @@ static const struct keel_ini_key keys[] = {
      "slices that heads, hidden layers and vocabulary are cut into: sums over them go slice by slice, then "
      "by a "
      "tree, whatever holds them"},
-    {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0, "gpt|resnet|bert|moe|dlrm|llama|vit", BITS,
-     "gpt; resnet, vit: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation; llama; or a "
-     "file, "
+    {"model", "kind", KEEL_INI_CHOICE, FIELD(kind), "gpt", 0, 0,
+     "gpt|resnet|bert|moe|dlrm|llama|vit|mixtral|alexnet", BITS,
+     "gpt; resnet, vit, alexnet: images; bert: masked text; moe: a gpt of experts; dlrm: recommendation; "
+     "llama; "
+     "mixtral: a llama of experts; or a file, "
      "./mymodel.so: a plug-in (keel/model_plugin.h) with keys of its own; ./model.onnx: `keel import-model` "
      "says what is "
      "covered"},
@@ -88,23 +95,24 @@ static const struct keel_ini_key keys[] = {
      "tokens of context"},
     {"model", "vocab", KEEL_INI_U32, FIELD(vocab), "0", 0, 1 << 20, NULL, BITS | OF_MODELS(TEXT | IMAGES),
      "vocabulary, or classes; 0: what the data needs. Larger sizes train on the same data"},
-    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL, BITS | OF_MODELS(GPTS | VIT),
-     "dropout rate"},
+    {"model", "dropout", KEEL_INI_FLOAT, FIELD(dropout), "0", 0, 0.95, NULL,
+     BITS | OF_MODELS(GPTS | BERT | VIT | ALEXNET), "dropout rate"},
     {"model", "bias", KEEL_INI_BOOL, FIELD(bias), "true", 0, 0, NULL, BITS | OF_MODELS(GPTS),
      "bias in products and norms"},
-    {"model", "tied", KEEL_INI_BOOL, FIELD(tied), "true", 0, 0, NULL, BITS | OF_MODELS(TEXT),
+    {"model", "tied", KEEL_INI_BOOL, FIELD(tied), "true", 0, 0, NULL, BITS | OF_MODELS(GPTS | LLAMAS),
      "output uses the embedding table"},
-    {"model", "kv_heads", KEEL_INI_U32, FIELD(kv_heads), "0", 0, 64, NULL, BITS | LATER | OF_MODELS(LLAMA),
+    {"model", "kv_heads", KEEL_INI_U32, FIELD(kv_heads), "0", 0, 64, NULL, BITS | LATER | OF_MODELS(LLAMAS),
      "llama: heads of keys and values, which heads share in groups; 0: one for each head"},
     {"model", "hidden", KEEL_INI_U32, FIELD(hidden), "0", 0, 1 << 20, NULL,
-     BITS | LATER | OF_MODELS(LLAMA | VIT),
-     "llama, vit: width of the perceptron; 0: 8/3 of the width, in whole 32; vit: 4 widths"},
+     BITS | LATER | OF_MODELS(LLAMAS | BERT | VIT),
+     "llama, mixtral, vit, bert: width of the perceptron; 0: 8/3 of the width, in whole 32; vit, bert: 4 "
+     "widths"},
     {"model", "rope_base", KEEL_INI_FLOAT, FIELD(rope_base), "10000", 1.5, 1e9, NULL,
-     BITS | LATER | OF_MODELS(LLAMA), "llama: base of the rotary positions"},
+     BITS | LATER | OF_MODELS(LLAMAS), "llama: base of the rotary positions"},
     {"model", "rope_factor", KEEL_INI_FLOAT, FIELD(rope_factor), "1", 1, 65536, NULL,
-     BITS | LATER | OF_MODELS(LLAMA), "llama: by how much rotary angles grow more slowly, for longer texts"},
+     BITS | LATER | OF_MODELS(LLAMAS), "llama: by how much rotary angles grow more slowly, for longer texts"},
     {"model", "rope_context", KEEL_INI_U32, FIELD(rope_context), "0", 0, 1 << 30, NULL,
-     BITS | LATER | OF_MODELS(LLAMA),
+     BITS | LATER | OF_MODELS(LLAMAS),
      "llama: with rope_factor, tokens that a model was made for: those that turn seldom in it are slower, as "
      "in "
      "Llama 3.1; 0: all are"},
@@ -123,18 +131,30 @@ static const struct keel_ini_key keys[] = {
      "resnet: stages, each with twice the channels and half the height and width of the one before"},
     {"model", "stem", KEEL_INI_CHOICE, FIELD(stem), "small", 0, 0, "small|large", BITS | OF_MODELS(RESNET),
      "resnet begins with: small: 3x3 convolution; large: 7x7 by stride 2 and a max pool"},
-    {"model", "experts", KEEL_INI_U32, FIELD(experts), "8", 2, 256, NULL, BITS | OF_MODELS(MOE),
-     "moe: experts of every second block"},
+    {"model", "experts", KEEL_INI_U32, FIELD(experts), "8", 2, 256, NULL, BITS | OF_MODELS(MOE | MIXTRAL),
+     "moe: experts of every second block; mixtral: of each"},
+    {"model", "top_k", KEEL_INI_U32, FIELD(top_k), "2", 1, KEEL_MIXTRAL_TOP_MAX, NULL,
+     BITS | LATER | OF_MODELS(MIXTRAL), "mixtral: experts that a token goes to"},
     {"model", "capacity", KEEL_INI_FLOAT, FIELD(capacity), "1.25", 0.25, KEEL_MOE_CAPACITY_MAX, NULL,
      BITS | OF_MODELS(MOE), "moe: tokens that an expert takes, over its fair share"},
-    {"model", "balance", KEEL_INI_FLOAT, FIELD(balance), "0.01", 0, 10, NULL, BITS | OF_MODELS(MOE),
-     "moe: weight of the loss that spreads tokens over experts"},
+    {"model", "balance", KEEL_INI_FLOAT, FIELD(balance), "0.01", 0, 10, NULL, BITS | OF_MODELS(MOE | MIXTRAL),
+     "moe, mixtral: weight of the loss that spreads tokens over experts"},
     {"model", "dense", KEEL_INI_U32, FIELD(dense), "13", 1, 4096, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: features that are numbers"},
     {"model", "tables", KEEL_INI_U32, FIELD(tables), "8", 1, 256, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: features that are categories, each with an embedding table"},
     {"model", "categories", KEEL_INI_U32, FIELD(categories), "1000", 1, 1 << 24, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: rows of a table"},
+    {"model", "table_rows", KEEL_INI_TEXT, FIELD(table_rows), "", 0, 0, NULL, BITS | LATER | OF_MODELS(DLRM),
+     "dlrm: rows of each table, as 1460-583-305; empty: model.categories"},
+    {"model", "mlp_bot", KEEL_INI_TEXT, FIELD(mlp_bot), "", 0, 0, NULL, BITS | LATER | OF_MODELS(DLRM),
+     "dlrm: sizes of the perceptron of numbers, from model.dense to model.width, as 13-512-64-16; empty: "
+     "model.layers of 4 widths"},
+    {"model", "mlp_top", KEEL_INI_TEXT, FIELD(mlp_top), "", 0, 0, NULL, BITS | LATER | OF_MODELS(DLRM),
+     "dlrm: sizes of the second perceptron behind what it is given, as 512-256-1; empty: likewise"},
+    {"model", "loss", KEEL_INI_CHOICE, FIELD(click_loss), "bce", 0, 0, "bce|mse",
+     BITS | LATER | OF_MODELS(DLRM),
+     "dlrm: binary cross-entropy; or the squared error of the sigmoid, whose labels may be any numbers"},
     {"model", "bag", KEEL_INI_U32, FIELD(bag), "4", 1, 256, NULL, BITS | OF_MODELS(DLRM),
      "dlrm: categories of a feature in one sample, at most"},
     {"data", "path", KEEL_INI_TEXT, FIELD(path), KEEL_JOB_TEXT, 1, 0, NULL, FREE,
@@ -161,6 +181,14 @@ static const struct keel_ini_key keys[] = {
      "mirror every second training image, drawn by sample and pass"},
     {"data", "shift", KEEL_INI_U32, FIELD(shift), "0", 0, 64, NULL, BITS | OF_MODELS(IMAGES),
      "move training images by up to so many pixels, likewise"},
+    {"data", "crop", KEEL_INI_FLOAT, FIELD(crop), "0", 0, 1, NULL, BITS | LATER | OF_MODELS(IMAGES),
+     "folders: of an image that is trained on a part is seen, drawn likewise: its area from this share of "
+     "the "
+     "whole up, its sides from 3:4 to 4:3; 0.08 is usual; 0: the square in its middle"},
+    {"data", "mixup", KEEL_INI_FLOAT, FIELD(mixup), "0", 0, 1, NULL, BITS | LATER | OF_MODELS(IMAGES),
+     "each image that is trained on, and its label, is mixed with another, by shares that are drawn "
+     "likewise, of "
+     "a Beta distribution with this parameter twice; 0.2 is usual; 0: none is"},
     {"data", "image_size", KEEL_INI_U32, FIELD(image_size), "224", 8, 1024, NULL,
      BITS | LATER | OF_MODELS(IMAGES),
      "folders: an image is the square in its middle, of so many pixels a side"},
@@ -192,8 +220,8 @@ static const struct keel_ini_key keys[] = {
      BITS | LATER | OF_DECAYS(WSD),
      "wsd: steps of the decay, the last before decay_steps; 0: a tenth of them"},
     {"train", "ema", KEEL_INI_FLOAT, FIELD(ema), "0", 0, 0.9999999, NULL, BITS | LATER,
-     "decay of an exponential moving average of the weights, kept beside them: 0.999, say; --ema of keel "
-     "eval, sample, export and serve takes it; 0: none"},
+     "decay of an exponential moving average of the weights, kept beside them: 0.999, say; it is what the "
+     "run evaluates, and --ema of keel eval, sample, export and serve takes it; 0: none"},
     {"train", "label_smoothing", KEEL_INI_FLOAT, FIELD(label_smoothing), "0", 0, 0.95, NULL,
      BITS | LATER | OF_MODELS(TEXT | IMAGES),
      "cross-entropy: so much of a label is all classes' alike; validation has the labels as they are"},
@@ -218,7 +246,7 @@ static const struct keel_ini_key keys[] = {
      "of activations that wait for the backward pass; all arithmetic is of float32"},
     {"train", "loss_scale", KEEL_INI_FLOAT, FIELD(loss_scale), "0", 0, 16777216, NULL, BITS,
      "storage = f16: a power of two; 0: halved when a gradient overflows, doubled after 2048 good steps"},
-    {"train", "gradients", KEEL_INI_TEXT, FIELD(gradients), EXACT, 1, 0, NULL,
+    {"train", "gradients", KEEL_INI_TEXT, FIELD(gradients), "exact", 1, 0, NULL,
      BITS | LATER | OF_MODELS(TEXT | DLRM | VIT),
      "summed over shards: exact; int8: with 8 bits a number; topk:FRACTION, 0.0002 to 0.5: only the largest, "
      "so "
@@ -254,8 +282,8 @@ static const struct keel_ini_key keys[] = {
      "notice when the memory of a board changes the result of a product of linear layers (not of "
      "convolutions, "
      "attention or experts), before it is trained on"},
-    {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL,
-     OF_MODELS(GPT | MOE | LLAMA), "tokens of text to generate when the run ends"},
+    {"train", "sample", KEEL_INI_U32, FIELD(sample_tokens), "0", 0, 1 << 20, NULL, OF_MODELS(GPTS | LLAMAS),
+     "tokens of text to generate when the run ends"},
     {"train", "spike", KEEL_INI_CHOICE, FIELD(spike), "warn", 0, 0, "warn|stop|back", FREE,
      "a loss that explodes without being infinite: warn; stop: end at the snapshot before it; back: go back "
      "to "
@@ -324,10 +352,10 @@ static const struct keel_ini_key keys[] = {
      "who starts the agents: local: the launcher, all on its host; none: you, by the commands that it "
      "prints; "
      "ssh, slurm: the launcher, on cluster.hosts"},
-    {"cluster", "holders", KEEL_INI_U32, FIELD(holders), "1", 1, KEEL_HOLDERS_MAX, NULL, FREE,
-     "nodes that keep the register, and may lead: 1 is the launcher alone; with 3 or 5, of launcher and "
-     "first "
-     "nodes, another leads when who leads is gone"},
+    {"cluster", "holders", KEEL_INI_U32, FIELD(holders), "0", 0, KEEL_HOLDERS_MAX, NULL, FREE,
+     "nodes that hold the view, on different hosts, of which another leads when who leads is gone: 3 or 5; "
+     "1: the launcher alone; 0: 3 where launch is not local, there are three hosts, and snapshots go into "
+     "the common store"},
     {"cluster", "hosts", KEEL_INI_TEXT, FIELD(hosts), "", 0, 0, NULL, FREE,
      "hosts of the nodes, neighbours together: a,b,c, or a file (with a / in its name) of one a line; slurm: "
      "empty takes those of the allocation"},
@@ -416,15 +444,21 @@ static void print_value(const struct keel_ini_key *key, const struct keel_job *j
     snprintf(out, KEEL_INI_VALUE_BYTES, "%g", (double)value);
 }
 
-/* INVALID: a key that is set and that the chosen model or optimizer does not use. `shift`: where the marks
- * say who does; `by`: the key that chooses; `choice`: what it says. */
-static enum keel_status check_users(const struct keel_job *job, unsigned shift, const struct keel_ini_key *by,
-                                    uint32_t choice)
+/* A bit for each choice that uses the key; 0: all do. */
+static unsigned users_of(const struct keel_ini_key *key, const struct users *users)
+{
+    return key->mark >> users->shift & ((1U << users->count) - 1);
+}
+
+/* INVALID: a key that is set and that the chosen model or optimizer does not use. `who`: where the marks say
+ * who does; `by`: the key that chooses; `choice`: what it says. */
+static enum keel_status check_users(const struct keel_job *job, const struct users *who,
+                                    const struct keel_ini_key *by, uint32_t choice)
 {
     char value[KEEL_INI_VALUE_BYTES], chosen[KEEL_INI_VALUE_BYTES];
     for (size_t i = 0; i < table_of(job)->key_count; i++) {
         const struct keel_ini_key *key = &table_of(job)->keys[i];
-        const unsigned users = key->mark >> shift & USERS_MASK;
+        const unsigned users = users_of(key, who);
         if (users == 0 || (users & 1U << choice) != 0 || is_default(key, job))
             continue;
         print_value(key, job, value);
@@ -449,7 +483,7 @@ static enum keel_status check_format(const struct keel_job *job)
 {
     enum { TOKENS = 1 << KEEL_DATA_TEXT | 1 << KEEL_DATA_UINT16 | 1 << KEEL_DATA_UINT32 };
     enum { CLICKS = 1 << KEEL_DATA_CRITEO | 1 << KEEL_DATA_CSV, FOLDERS = 1 << KEEL_DATA_FOLDERS };
-    static const char *const names[] = {"val_path", "val_fraction", "image_size"};
+    static const char *const names[] = {"val_path", "val_fraction", "image_size", "crop"};
     const enum keel_model_kind kind = keel_job_data_kind(job);
     const bool clicks = kind == KEEL_MODEL_DLRM, images = (IMAGES & 1U << kind) != 0;
     const bool set = job->format != KEEL_DATA_AUTO;
@@ -466,6 +500,13 @@ static enum keel_status check_format(const struct keel_job *job)
                              "data.%s says nothing where data.format = auto: give data.format = %s, or leave "
                              "it out",
                              names[i], clicks ? "criteo or csv" : "folders");
+    if (job->mixup > 0.0F && job->mixup < MIXUP_LEAST) /* whose powers float32 has not, even as logarithms */
+        return keel_fail(KEEL_INVALID, "data.mixup = %g: out of range: 0, or %g to 1", (double)job->mixup,
+                         (double)MIXUP_LEAST);
+    if (job->mixup > 0.0F && job->plugin != NULL)
+        return keel_fail(KEEL_INVALID,
+                         "data.mixup = %g: the model of a file has labels of its own; leave it out",
+                         (double)job->mixup);
     if (clicks && set && !is_default(find_key(job, "data", "samples"), job))
         return keel_fail(KEEL_INVALID, "data.samples = %llu says nothing where data.format = %s is read",
                          (unsigned long long)job->samples, value);
@@ -479,90 +520,9 @@ static bool is_text(const struct keel_job *job)
 
 static enum keel_status check_kind(const struct keel_job *job)
 {
-    KEEL_TRY(check_users(job, MODELS_SHIFT, find_key(job, "model", "kind"), keel_job_data_kind(job)));
-    KEEL_TRY(check_users(job, DECAYS_SHIFT, find_key(job, "train", "decay"), job->decay));
-    return check_users(job, OPTIMIZERS_SHIFT, find_key(job, "train", "optimizer"), job->optimizer);
-}
-
-/* The fraction of "topk:FRACTION"; what a block of it has is what an element keeps. */
-static bool is_top_k(const char *text, double *out)
-{
-    static const char word[] = "topk:";
-    char *end;
-    if (strncmp(text, word, sizeof word - 1) != 0)
-        return false;
-    *out = strtod(text + sizeof word - 1, &end);
-    return *end == '\0' && *out >= TOP_K_LEAST && *out <= TOP_K_MOST; /* NaN is neither */
-}
-
-bool keel_job_compression(const struct keel_job *job, struct keel_compression *out)
-{
-    double fraction;
-    if (strcmp(job->gradients, "int8") == 0)
-        *out = (struct keel_compression){KEEL_ELEMENT_I8_BLOCK, KEEL_I8_BLOCK_FLOATS};
-    else if (is_top_k(job->gradients, &fraction))
-        *out = (struct keel_compression){KEEL_ELEMENT_TOP_K, (uint32_t)lround(KEEL_TOP_K_KEPT / fraction)};
-    else
-        return false;
-    return true;
-}
-
-#define BPE "bpe:"
-static const char *const vocabularies[] = {"char", "byte"};
-
-enum keel_vocab_kind keel_job_vocab(const struct keel_job *job, const char **out_files)
-{
-    const bool bpe = strncmp(job->vocabulary, BPE, sizeof BPE - 1) == 0;
-    *out_files = bpe ? job->vocabulary + sizeof BPE - 1 : NULL;
-    if (bpe)
-        return KEEL_VOCAB_BPE;
-    return strcmp(job->vocabulary, vocabularies[KEEL_VOCAB_BYTE]) == 0 ? KEEL_VOCAB_BYTE : KEEL_VOCAB_CHAR;
-}
-
-static enum keel_status check_vocabulary(const struct keel_job *job)
-{
-    const char *files;
-    const enum keel_vocab_kind kind = keel_job_vocab(job, &files);
-    if (kind == KEEL_VOCAB_BPE ? files[0] != '\0' : strcmp(job->vocabulary, vocabularies[kind]) == 0)
-        return KEEL_OK;
-    return keel_fail(
-        KEEL_INVALID,
-        "data.vocab = %.200s: one of char, byte, bpe:tokenizer.json, bpe:vocab.json,merges.txt is "
-        "wanted",
-        job->vocabulary);
-}
-
-uint32_t keel_job_token_width(const struct keel_job *job)
-{
-    static const char suffix[] = ".bin";
-    const size_t length = strlen(job->path), end = sizeof suffix - 1;
-    switch ((enum keel_data_format)job->format) {
-    case KEEL_DATA_UINT16:
-        return 2;
-    case KEEL_DATA_UINT32:
-        return 4;
-    case KEEL_DATA_AUTO:
-        return length > end && strcmp(job->path + length - end, suffix) == 0 ? 2 : 0;
-    case KEEL_DATA_TEXT:
-    default:
-        return 0;
-    }
-}
-
-/* Written in one way: it belongs to the identity. */
-static enum keel_status settle_gradients(struct keel_job *job)
-{
-    double fraction;
-    if (strcmp(job->gradients, EXACT) == 0 || strcmp(job->gradients, "int8") == 0)
-        return KEEL_OK;
-    if (!is_top_k(job->gradients, &fraction))
-        return keel_fail(
-            KEEL_INVALID,
-            "train.gradients = %s: exact, int8, or topk:FRACTION with a fraction from %g to %g, as "
-            "topk:0.01",
-            job->gradients, TOP_K_LEAST, TOP_K_MOST);
-    snprintf(job->gradients, sizeof job->gradients, "topk:%g", fraction);
-    return KEEL_OK;
+    KEEL_TRY(check_users(job, &of_models, find_key(job, "model", "kind"), keel_job_data_kind(job)));
+    KEEL_TRY(check_users(job, &of_decays, find_key(job, "train", "decay"), job->decay));
+    return check_users(job, &of_optimizers, find_key(job, "train", "optimizer"), job->optimizer);
 }
 
 /* The microbatches belong to the identity, whichever way they are asked for. */
@@ -625,6 +585,13 @@ static enum keel_status check_model(const struct keel_job *job)
                          "follow: leave one of them out",
                          key->name, value, job->depth);
     }
+    if (job->table_rows[0] != '\0' && !is_default(find_key(job, "model", "categories"), job))
+        return keel_fail(KEEL_INVALID,
+                         "model.categories = %u says nothing beside model.table_rows: leave one of "
+                         "them out",
+                         job->categories);
+    if (job->plugin == NULL)
+        KEEL_TRY(keel_job_check_sizes(job));
     if (job->rope_context > 0 && job->rope_factor <= 1.0F)
         return keel_fail(KEEL_INVALID,
                          "model.rope_context = %u says nothing without model.rope_factor above 1: give one, "
@@ -640,7 +607,7 @@ static enum keel_status check_job(const struct keel_job *job)
     KEEL_TRY(keel_job_check_devices(job));
     KEEL_TRY(check_kind(job));
     KEEL_TRY(check_model(job));
-    KEEL_TRY(check_vocabulary(job));
+    KEEL_TRY(keel_job_check_vocabulary(job));
     KEEL_TRY(check_format(job));
     if (job->val_path[0] != '\0' && !is_default(find_key(job, "data", "val_fraction"), job))
         return keel_fail(
@@ -685,8 +652,9 @@ struct keel_onnx_file *keel_job_onnx(const struct keel_job *job)
 /* Whether a key of [model] is of the data, and not of a model that comes with Keel. */
 static bool is_of_data(const struct keel_ini_key *key, enum keel_model_kind kind)
 {
-    static const char *const names[] = {"kind", "block", "vocab", "dense", "tables", "categories", "bag"};
-    const unsigned users = key->mark >> MODELS_SHIFT & USERS_MASK;
+    static const char *const names[] = {"kind",   "block",      "vocab",      "dense",
+                                        "tables", "categories", "table_rows", "bag"};
+    const unsigned users = users_of(key, &of_models);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(key->name, names[i]) == 0)
             return users == 0 || (users & 1U << kind) != 0;
@@ -787,7 +755,7 @@ enum keel_status keel_job_load(const char *path, const char *const *overrides, u
         job.decay_steps =
             job.steps > 0 ? job.steps
                           : steps_of_file; /* settled here, so that a longer run later keeps its schedule */
-    KEEL_TRY(settle_gradients(&job));
+    KEEL_TRY(keel_job_settle_gradients(&job));
     KEEL_TRY(settle_batch(&job));
     KEEL_TRY(check_job(&job));
     *out = job;
@@ -847,8 +815,9 @@ static void format_bits(const struct keel_ini_key *key, const struct keel_job *j
     keel_ini_format(key, job, out);
     if (key->offset == offsetof(struct keel_job, plugin_path))
         snprintf(out, KEEL_INI_VALUE_BYTES, "plugin:%s", job->plugin->digest);
-    if (key->offset == offsetof(struct keel_job, vocabulary) && strncmp(out, BPE, sizeof BPE - 1) == 0)
-        out[sizeof BPE - 1] = '\0';
+    if (key->offset == offsetof(struct keel_job, vocabulary) &&
+        strncmp(out, KEEL_JOB_BPE, sizeof KEEL_JOB_BPE - 1) == 0)
+        out[sizeof KEEL_JOB_BPE - 1] = '\0';
 }
 
 static void hash_key(crypto_generichash_state *state, const struct keel_ini_key *key,
@@ -882,15 +851,25 @@ uint64_t keel_job_plan_keys(const struct keel_job *job)
     return out;
 }
 
-/* Models with convolutions were canonical there in every class before; what was begun so goes on with no
- * other bits. All other runs are what they were, so that the version stays. */
-static bool has_convolutions_of_class(const struct keel_job *job)
+/* What the same settings compute otherwise than before, told from it so that what was begun then goes on with
+ * no other bits: a BERT, which is Hugging Face's now; in a class of numerics convolutions, which were
+ * canonical before, and then attention. All other runs are what they were, so that the version stays. */
+enum of_class { LINEAR_OF_CLASS, CONVOLUTIONS_OF_CLASS, ATTENTION_OF_CLASS };
+
+static void hash_class(crypto_generichash_state *state, const struct keel_job *job, enum of_class most)
 {
-    return job->numerics != KEEL_CANONICAL && job->numerics != KEEL_NATIVE &&
-           (job->kind == KEEL_MODEL_RESNET || job->kind == KEEL_MODEL_VIT || job->plugin != NULL);
+    static const char convolutions[] = "convolutions=class\n", attention[] = "attention=class\n";
+    const uint32_t none = RESNET | ALEXNET | DLRM;
+    if (job->numerics == KEEL_CANONICAL || job->numerics == KEEL_NATIVE)
+        return;
+    if (most >= CONVOLUTIONS_OF_CLASS && ((IMAGES & 1U << job->kind) != 0 || job->plugin != NULL))
+        crypto_generichash_update(state, (const unsigned char *)convolutions, sizeof convolutions - 1);
+    if (most >= ATTENTION_OF_CLASS && (none & 1U << job->kind) == 0)
+        crypto_generichash_update(state, (const unsigned char *)attention, sizeof attention - 1);
 }
 
-void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES])
+static void identity_of(const struct keel_job *job, uint64_t data_digest, enum of_class most,
+                        char out[KEEL_IDENTITY_BYTES])
 {
     const struct keel_ini_table *const all = table_of(job);
     crypto_generichash_state state;
@@ -902,11 +881,26 @@ void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char ou
             hash_key(&state, &all->keys[i], job);
     int length = snprintf(line, sizeof line, "data=%016" PRIx64 "\n", data_digest);
     crypto_generichash_update(&state, (const unsigned char *)line, (unsigned long long)length);
-    if (has_convolutions_of_class(job))
-        crypto_generichash_update(&state, (const unsigned char *)"convolutions=class\n", 19);
+    hash_class(&state, job, most);
+    if (job->kind == KEEL_MODEL_BERT)
+        crypto_generichash_update(&state, (const unsigned char *)"bert=2\n", 7);
     crypto_generichash_final(&state, hash, sizeof hash);
     sodium_bin2hex(out, KEEL_IDENTITY_BYTES, hash, sizeof hash);
     snprintf(out + HASH_DIGITS, VERSION_DIGITS + 1, "%0*x", VERSION_DIGITS, ARITHMETIC_VERSION);
+}
+
+void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES])
+{
+    identity_of(job, data_digest, ATTENTION_OF_CLASS, out);
+}
+
+bool keel_job_is_older_class(const struct keel_job *job, uint64_t data_digest, const char *identity)
+{
+    char own[KEEL_IDENTITY_BYTES], older[2][KEEL_IDENTITY_BYTES];
+    keel_job_identity(job, data_digest, own);
+    identity_of(job, data_digest, LINEAR_OF_CLASS, older[0]);
+    identity_of(job, data_digest, CONVOLUTIONS_OF_CLASS, older[1]);
+    return strcmp(identity, own) != 0 && (strcmp(identity, older[0]) == 0 || strcmp(identity, older[1]) == 0);
 }
 
 bool keel_job_is_arithmetic(const char *identity)

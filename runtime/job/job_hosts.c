@@ -24,9 +24,34 @@ uint32_t keel_job_host_of(const struct keel_job *job, uint32_t host_count, uint3
     return host_count == 0 || node == 0 || node > nodes ? node : (node - 1) * host_count / nodes;
 }
 
+/* What a node that leads from another host cannot do; NULL: nothing that this job wants. */
+static const char *not_led(const struct keel_job *job)
+{
+    return !keel_job_takes_snapshots(job)
+               ? "a node that leads writes its lines, and commits snapshots, in the common store; give "
+                 "snapshot.every, or holders = 1"
+           : keel_job_has_local_snapshots(job) && job->snapshot_store[0] == '\0'
+               ? "a node that leads writes its lines into a store that all hosts have, the launcher's too, "
+                 "and "
+                 "snapshot.local does without; give snapshot.store = DIR, or holders = 1"
+               : NULL;
+}
+
+uint32_t keel_job_holders(const struct keel_job *job)
+{
+    enum { AS_A_RULE = 3 }; /* on as many hosts: of two, one has the majority */
+    const uint32_t nodes = keel_job_node_count(job), known = keel_job_host_count(job);
+    const uint32_t hosts = known > 0 && known < nodes ? known : nodes;
+    if (job->holders != 0)
+        return job->holders;
+    /* A store beside directories of nodes need not be one that the launcher's host has. */
+    const bool may = not_led(job) == NULL && !keel_job_has_local_snapshots(job);
+    return job->launch != KEEL_LAUNCH_LOCAL && hosts >= AS_A_RULE && may ? AS_A_RULE : 1;
+}
+
 enum keel_status keel_job_check_holders(const struct keel_job *job)
 {
-    if (job->holders == 1)
+    if (job->holders <= 1)
         return KEEL_OK;
     if (job->holders % 2 == 0)
         return keel_fail(
@@ -44,16 +69,8 @@ enum keel_status keel_job_check_holders(const struct keel_job *job)
                          "cluster.holders = %u: the launcher and %u nodes are %u; give fewer holders, or "
                          "more nodes (--spares)",
                          job->holders, keel_job_node_count(job), keel_job_node_count(job) + 1);
-    if (!keel_job_takes_snapshots(job) || keel_job_has_local_snapshots(job))
-        return keel_fail(
-            KEEL_INVALID,
-            "cluster.holders = %u: a node that leads commits snapshots, and writes its lines, in the "
-            "common store; give snapshot.every and no snapshot.local, or holders = 1",
-            job->holders);
-    if (job->spike != KEEL_SPIKE_WARN || job->patience > 0)
-        return keel_fail(KEEL_INVALID,
-                         "cluster.holders = %u: a node that leads does not know the losses before; leave "
-                         "%s out, or give holders = 1",
-                         job->holders, job->patience > 0 ? "train.patience" : "train.spike");
+    const char *reason = not_led(job);
+    if (reason != NULL)
+        return keel_fail(KEEL_INVALID, "cluster.holders = %u: %s", job->holders, reason);
     return KEEL_OK;
 }

@@ -39,7 +39,8 @@ static enum keel_status build_resnet(struct keel_graph *graph, const struct keel
                                               .image_width = (uint32_t)pixels->size[2],
                                               .channels = (uint32_t)pixels->size[3],
                                               .classes = vocab_of(job, data),
-                                              .batch = job->batch};
+                                              .batch = job->batch,
+                                              .mixed = job->mixup > 0.0F};
     return keel_model_resnet(graph, &config);
 }
 
@@ -57,7 +58,8 @@ static enum keel_status build_vit(struct keel_graph *graph, const struct keel_jo
                                            .channels = (uint32_t)pixels->size[3],
                                            .classes = vocab_of(job, data),
                                            .batch = job->batch,
-                                           .dropout = job->dropout};
+                                           .dropout = job->dropout,
+                                           .mixed = job->mixup > 0.0F};
     return keel_model_vit(graph, &config);
 }
 
@@ -71,9 +73,8 @@ static enum keel_status build_bert(struct keel_graph *graph, const struct keel_j
                                             .vocab = vocab_of(job, data),
                                             .batch = job->batch,
                                             .masked = (uint32_t)keel_data_input(data, 1)->shape.size[1],
-                                            .dropout = job->dropout,
-                                            .bias = job->bias,
-                                            .tied = job->tied};
+                                            .hidden = job->hidden,
+                                            .dropout = job->dropout};
     return keel_model_bert(graph, &config);
 }
 
@@ -85,33 +86,56 @@ static struct keel_moe_config moe_of(const struct keel_job *job, const struct ke
                                     .balance = job->balance};
 }
 
-static enum keel_status build_llama(struct keel_graph *graph, const struct keel_job *job,
-                                    const struct keel_data *data)
+static struct keel_llama_config llama_of(const struct keel_job *job, const struct keel_data *data)
 {
-    const struct keel_llama_config config = {.layers = job->layers,
-                                             .heads = job->heads,
-                                             .width = job->width,
-                                             .block = job->block,
-                                             .vocab = vocab_of(job, data),
-                                             .batch = job->batch,
-                                             .kv_heads = job->kv_heads != 0 ? job->kv_heads : job->heads,
-                                             .hidden = job->hidden,
-                                             .rope_base = job->rope_base,
-                                             .rope_factor = job->rope_factor,
-                                             .rope_context = job->rope_context,
-                                             .tied = job->tied};
-    return keel_model_llama(graph, &config);
+    return (struct keel_llama_config){.layers = job->layers,
+                                      .heads = job->heads,
+                                      .width = job->width,
+                                      .block = job->block,
+                                      .vocab = vocab_of(job, data),
+                                      .batch = job->batch,
+                                      .kv_heads = job->kv_heads != 0 ? job->kv_heads : job->heads,
+                                      .hidden = job->hidden,
+                                      .rope_base = job->rope_base,
+                                      .rope_factor = job->rope_factor,
+                                      .rope_context = job->rope_context,
+                                      .tied = job->tied};
+}
+
+static enum keel_status build_alexnet(struct keel_graph *graph, const struct keel_job *job,
+                                      const struct keel_data *data)
+{
+    const struct keel_shape *pixels = &keel_data_input(data, 0)->shape;
+    const struct keel_alexnet_config config = {.width = job->width,
+                                               .height = (uint32_t)pixels->size[1],
+                                               .image_width = (uint32_t)pixels->size[2],
+                                               .channels = (uint32_t)pixels->size[3],
+                                               .classes = vocab_of(job, data),
+                                               .batch = job->batch,
+                                               .dropout = job->dropout,
+                                               .mixed = job->mixup > 0.0F};
+    return keel_model_alexnet(graph, &config);
 }
 
 static enum keel_status build_dlrm(struct keel_graph *graph, const struct keel_job *job)
 {
+    uint32_t rows[KEEL_JOB_TABLES_MAX], bot[KEEL_JOB_MLP_MAX], top[KEEL_JOB_MLP_MAX];
+    keel_job_tables(job, rows);
+    const uint32_t bot_count = keel_job_read_sizes(job->mlp_bot, bot, KEEL_JOB_MLP_MAX);
     const struct keel_dlrm_config config = {.dense = job->dense,
                                             .tables = job->tables,
                                             .bag = job->bag,
                                             .categories = job->categories,
                                             .width = job->width,
                                             .layers = job->layers,
-                                            .batch = job->batch};
+                                            .batch = job->batch,
+                                            .rows = rows,
+                                            .bot = bot + 1, /* behind what it is given */
+                                            .bot_count = bot_count > 0 ? bot_count - 1 : 0,
+                                            .top = top,
+                                            .top_count =
+                                                keel_job_read_sizes(job->mlp_top, top, KEEL_JOB_MLP_MAX),
+                                            .squared = job->click_loss == KEEL_CLICK_MSE};
     return keel_model_dlrm(graph, &config);
 }
 
@@ -180,6 +204,7 @@ static enum keel_status build(struct keel_graph *graph, const struct keel_job *j
 {
     struct keel_gpt_config gpt;
     struct keel_moe_config moe;
+    struct keel_llama_config llama;
     switch ((enum keel_model_kind)job->kind) {
     case KEEL_MODEL_RESNET:
         return build_resnet(graph, job, data);
@@ -193,7 +218,15 @@ static enum keel_status build(struct keel_graph *graph, const struct keel_job *j
     case KEEL_MODEL_DLRM:
         return build_dlrm(graph, job);
     case KEEL_MODEL_LLAMA:
-        return build_llama(graph, job, data);
+        llama = llama_of(job, data);
+        return keel_model_llama(graph, &llama);
+    case KEEL_MODEL_MIXTRAL:
+        return keel_model_mixtral(graph, &(struct keel_mixtral_config){.llama = llama_of(job, data),
+                                                                       .experts = job->experts,
+                                                                       .top_k = job->top_k,
+                                                                       .balance = job->balance});
+    case KEEL_MODEL_ALEXNET:
+        return build_alexnet(graph, job, data);
     case KEEL_MODEL_PLUGIN:
         return build_plugin(graph, job, data);
     case KEEL_MODEL_GPT:
@@ -238,6 +271,7 @@ bool keel_model_decodes(const struct keel_job *job, const struct keel_data *data
     switch ((enum keel_model_kind)job->kind) {
     case KEEL_MODEL_GPT:
     case KEEL_MODEL_LLAMA:
+    case KEEL_MODEL_MIXTRAL:
         return true;
     case KEEL_MODEL_MOE:
         return keel_moe_keeps_first(&moe);
@@ -245,6 +279,7 @@ bool keel_model_decodes(const struct keel_job *job, const struct keel_data *data
         return keel_job_plugin(job)->decodes && keel_job_plugin(job)->data == KEEL_PLUGIN_TEXT;
     case KEEL_MODEL_RESNET:
     case KEEL_MODEL_VIT:
+    case KEEL_MODEL_ALEXNET:
     case KEEL_MODEL_BERT:
     case KEEL_MODEL_DLRM:
     case KEEL_MODEL_KIND_COUNT:

@@ -10,13 +10,13 @@
 struct model {
     struct keel_graph *graph;
     const struct keel_gpt_config *config;
-    const struct keel_gpt_variant *variant;
+    const struct keel_part_variant *variant;
     float residual_deviation;
 };
 
 static keel_value norm(const struct model *model, const char *prefix, keel_value x)
 {
-    return keel_part_layernorm(model->graph, prefix, x, model->config->width, model->config->bias);
+    return keel_part_layernorm(model->graph, prefix, x, model->config->width, model->config->bias, 0.0F);
 }
 
 static keel_value linear(const struct model *model, const char *prefix, keel_value x, uint64_t in,
@@ -30,7 +30,7 @@ static keel_value linear(const struct model *model, const char *prefix, keel_val
 static keel_value perceptron(const struct model *model, uint32_t number, keel_value x)
 {
     const uint64_t width = model->config->width;
-    const struct keel_gpt_variant *variant = model->variant;
+    const struct keel_part_variant *variant = model->variant;
     keel_value y = variant->mlp != NULL ? variant->mlp(variant->context, model->graph, number, x) : 0;
     if (y != 0)
         return y;
@@ -75,7 +75,7 @@ static enum keel_status check_config(const struct keel_gpt_config *config, const
 }
 
 enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_config *config,
-                                const struct keel_gpt_variant *variant)
+                                const struct keel_part_variant *variant)
 {
     KEEL_TRY(keel_part_keep(graph, check_config(config, variant->name)));
     struct model model = {.graph = graph,
@@ -106,5 +106,5 @@ enum keel_status keel_gpt_build(struct keel_graph *graph, const struct keel_gpt_
 
 enum keel_status keel_model_gpt(struct keel_graph *graph, const struct keel_gpt_config *config)
 {
-    return keel_gpt_build(graph, config, &(struct keel_gpt_variant){.name = "gpt"});
+    return keel_gpt_build(graph, config, &(struct keel_part_variant){.name = "gpt"});
 }

@@ -14,6 +14,7 @@ enum { PARTS_MAX = 64, HIDDEN_UNIT = 32 };
 struct model {
     struct keel_graph *graph;
     const struct keel_llama_config *config;
+    const struct keel_part_variant *variant;
     uint64_t tokens, head_width, kv_width, hidden;
     float residual_deviation;
 };
@@ -93,6 +94,8 @@ static keel_value attend(const struct model *model, uint32_t number, keel_value 
 static keel_value perceptron(const struct model *model, uint32_t number, keel_value x)
 {
     const uint64_t width = model->config->width, hidden = model->hidden;
+    if (model->variant->mlp != NULL)
+        return model->variant->mlp(model->variant->context, model->graph, number, x);
     keel_value gate = project(model, number, "mlp.gate_proj", x, width, hidden, KEEL_PART_DEVIATION);
     keel_value up = project(model, number, "mlp.up_proj", x, width, hidden, KEEL_PART_DEVIATION);
     keel_part_split(model->graph, gate, 2, 1, 1);
@@ -101,7 +104,7 @@ static keel_value perceptron(const struct model *model, uint32_t number, keel_va
                    model->residual_deviation);
 }
 
-static enum keel_status check_config(const struct keel_llama_config *config)
+static enum keel_status check_config(const struct keel_llama_config *config, const char *name)
 {
     const struct keel_part_size sizes[] = {{"model.layers", config->layers, 1, KEEL_MODEL_LAYERS_MAX},
                                            {"model.heads", config->heads, 1, PARTS_MAX},
@@ -110,14 +113,14 @@ static enum keel_status check_config(const struct keel_llama_config *config)
                                            {"model.block", config->block, 1, UINT32_MAX},
                                            {"model.vocab", config->vocab, 1, UINT32_MAX},
                                            {"train.batch", config->batch, 1, UINT32_MAX}};
-    KEEL_TRY(keel_part_check("llama", sizes, sizeof sizes / sizeof sizes[0]));
-    KEEL_TRY(keel_part_check_heads("llama", config->width, config->heads));
+    KEEL_TRY(keel_part_check(name, sizes, sizeof sizes / sizeof sizes[0]));
+    KEEL_TRY(keel_part_check_heads(name, config->width, config->heads));
     if (config->heads % config->kv_heads != 0)
-        return keel_fail(KEEL_INVALID, "llama: model.kv_heads = %u does not divide model.heads = %u",
+        return keel_fail(KEEL_INVALID, "%s: model.kv_heads = %u does not divide model.heads = %u", name,
                          config->kv_heads, config->heads);
     return config->width / config->heads % 2 == 0
                ? KEEL_OK
-               : keel_fail(KEEL_INVALID, "llama: heads of %u elements, which cannot be turned in pairs",
+               : keel_fail(KEEL_INVALID, "%s: heads of %u elements, which cannot be turned in pairs", name,
                            config->width / config->heads);
 }
 
@@ -129,10 +132,12 @@ uint32_t keel_llama_hidden(const struct keel_llama_config *config)
     return (uint32_t)(((uint64_t)config->width * 8 / 3 + HIDDEN_UNIT - 1) / HIDDEN_UNIT * HIDDEN_UNIT);
 }
 
-static struct model model_of(struct keel_graph *graph, const struct keel_llama_config *config)
+static struct model model_of(struct keel_graph *graph, const struct keel_llama_config *config,
+                             const struct keel_part_variant *variant)
 {
     struct model model = {.graph = graph,
                           .config = config,
+                          .variant = variant,
                           .tokens = keel_part_tokens(graph, config->block),
                           .head_width = config->width / config->heads,
                           .hidden = keel_llama_hidden(config),
@@ -141,10 +146,11 @@ static struct model model_of(struct keel_graph *graph, const struct keel_llama_c
     return model;
 }
 
-enum keel_status keel_model_llama(struct keel_graph *graph, const struct keel_llama_config *config)
+enum keel_status keel_llama_build(struct keel_graph *graph, const struct keel_llama_config *config,
+                                  const struct keel_part_variant *variant)
 {
-    KEEL_TRY(keel_part_keep(graph, check_config(config)));
-    const struct model model = model_of(graph, config);
+    KEEL_TRY(keel_part_keep(graph, check_config(config, variant->name)));
+    const struct model model = model_of(graph, config, variant);
     const struct keel_shape tokens = {2, {config->batch, model.tokens}};
     const struct keel_shape table_shape = {2, {config->vocab, config->width}};
     keel_value ids = keel_graph_input(graph, "ids", KEEL_I32, tokens);
@@ -166,4 +172,9 @@ enum keel_status keel_model_llama(struct keel_graph *graph, const struct keel_ll
     keel_part_split(graph, head, 0, 1, 1);
     keel_graph_cross_entropy(graph, keel_graph_linear_transposed(graph, x, head), targets);
     return keel_graph_status(graph);
+}
+
+enum keel_status keel_model_llama(struct keel_graph *graph, const struct keel_llama_config *config)
+{
+    return keel_llama_build(graph, config, &(struct keel_part_variant){.name = "llama"});
 }

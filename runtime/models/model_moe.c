@@ -86,5 +86,5 @@ enum keel_status keel_model_moe(struct keel_graph *graph, const struct keel_moe_
     KEEL_TRY(keel_part_keep(graph, check_config(config)));
     struct experts experts = {.config = config};
     return keel_gpt_build(graph, &config->gpt,
-                          &(struct keel_gpt_variant){.name = "moe", .mlp = mlp, .context = &experts});
+                          &(struct keel_part_variant){.name = "moe", .mlp = mlp, .context = &experts});
 }

@@ -186,6 +186,6 @@ enum keel_status keel_model_resnet(struct keel_graph *graph, const struct keel_r
         graph, "fc", keel_graph_global_avg_pool(graph, x),
         &(struct keel_part_linear){
             .in = width, .out = config->classes, .deviation = classifier_deviation, .bias = true});
-    keel_graph_cross_entropy(graph, x, labels);
+    keel_part_classify(graph, x, labels, config->mixed);
     return keel_graph_status(graph);
 }

@@ -29,10 +29,7 @@ static keel_value linear(const struct model *model, const char *prefix, keel_val
 
 static keel_value norm(const struct model *model, const char *prefix, keel_value x)
 {
-    const uint64_t width = model->config->width;
-    keel_value gamma = keel_part_vector(model->graph, keel_part_name("%s.weight", prefix).text, width, 1.0F);
-    keel_value beta = keel_part_vector(model->graph, keel_part_name("%s.bias", prefix).text, width, 0.0F);
-    return keel_graph_layernorm_epsilon(model->graph, x, gamma, beta, norm_epsilon);
+    return keel_part_layernorm(model->graph, prefix, x, model->config->width, true, norm_epsilon);
 }
 
 /* Learned, and added as it is: does not decay. */
@@ -66,26 +63,16 @@ static keel_value embed(const struct model *model, keel_value images)
                              KEEL_ADD);
 }
 
-/* q, k and v side by side: joined along a dimension of their own, so that each stays split by heads. */
 static keel_value attend(const struct model *model, const char *prefix, keel_value x)
 {
-    static const char *const names[] = {"query", "key", "value"};
     const struct keel_vit_config *config = model->config;
-    struct keel_graph *graph = model->graph;
     const uint64_t width = config->width;
-    keel_value parts[3];
-    for (uint32_t i = 0; i < 3; i++) {
-        const struct keel_part_name name = keel_part_name("%s.attention.attention.%s", prefix, names[i]);
-        parts[i] = linear(model, name.text, x, width, width);
-        keel_part_split(graph, parts[i], 2, 1, width / config->heads);
-        parts[i] = keel_graph_reshape(graph, parts[i],
-                                      (struct keel_shape){4, {config->batch, model->tokens, 1, width}});
-    }
-    x = keel_graph_reshape(graph, keel_graph_concat(graph, parts, 3, 2),
-                           (struct keel_shape){3, {config->batch, model->tokens, 3 * width}});
-    x = keel_graph_attention(graph, x,
-                             &(struct keel_attention_spec){
-                                 .heads = config->heads, .dropout = config->dropout, .bidirectional = true});
+    const struct keel_part_attention sizes = {.batch = config->batch,
+                                              .tokens = model->tokens,
+                                              .width = width,
+                                              .heads = config->heads,
+                                              .dropout = config->dropout};
+    x = keel_part_attention(model->graph, keel_part_name("%s.attention.attention", prefix).text, x, &sizes);
     return linear(model, keel_part_name("%s.attention.output.dense", prefix).text, x, width, width);
 }
 
@@ -147,7 +134,7 @@ enum keel_status keel_model_vit(struct keel_graph *graph, const struct keel_vit_
     x = norm(&model, "vit.layernorm", x);
     x = keel_graph_reshape(graph, keel_graph_slice(graph, x, 1, 0, 1),
                            (struct keel_shape){2, {config->batch, width}});
-    keel_graph_cross_entropy(graph, linear(&model, "classifier", x, width, config->classes), labels);
+    keel_part_classify(graph, linear(&model, "classifier", x, width, config->classes), labels, config->mixed);
     return keel_graph_status(graph);
 }
 

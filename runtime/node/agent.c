@@ -18,10 +18,12 @@
  * leads for five timeouts. */
 #include "agent.h"
 
+#include "agent_gate.h"
 #include "agent_lead.h"
 #include "control.h"
 #include "dial.h"
 #include "secret.h"
+#include "slow_watch.h"
 #include "succession.h"
 #include "worker_link.h"
 #include <errno.h>
@@ -39,7 +41,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PACKETS_PER_TURN = 64, PACKETS_AT_EXIT = 4096, WAIT_S = 60, WAIT_MAX_S = 30 * 86400 };
+enum { PORT_TRIES = 16, PACKETS_PER_TURN = 64, PACKETS_AT_EXIT = 4096, WAIT_S = 60, WAIT_MAX_S = 30 * 86400 };
 
 /* From the end of a link to SIGKILL; and for all workers to go once the node is finished. */
 static const uint64_t link_grace_ns = KEEL_NS_PER_S;
@@ -52,9 +54,8 @@ struct worker {
     bool unstarted; /* could not be started: to be told once the step is over */
     enum keel_status start_status;
     char start_detail[KEEL_DETAIL_BYTES];
-    uint64_t kill_ns; /* when its grace ends; KEEL_NEVER */
-    bool view_due, stop_due;
-    struct keel_view view; /* the newest, while view_due */
+    uint64_t kill_ns;        /* when its grace ends; KEEL_NEVER */
+    bool view_due, stop_due; /* view_due: the newest is to be sent, which is the agent's view_file */
 };
 
 struct options {
@@ -77,11 +78,17 @@ struct agent {
     struct keel_succession succession; /* of one that does not */
     bool drained;                      /* by itself, while the run goes on */
     struct keel_job job;
-    struct keel_agent_lead lead; /* of a node that may lead */
-    char keep[KEEL_PATH_BYTES];  /* the directory of what a holder must not forget */
-    bool alone;                  /* it dialed in, and the connection has ended */
+    struct keel_agent_lead lead; /* of a node that may lead, as the next */
+    struct keel_agent_gate gate;
+    char known[KEEL_NODE_CANDIDATES_MAX *
+               KEEL_PLACE_BYTES]; /* who leads or may, of the last life: HOST:PORT,... */
+    char store[KEEL_PATH_BYTES];  /* of the last life; "" */
+    char keep[KEEL_PATH_BYTES];   /* the directory of what a holder must not forget */
+    bool alone;                   /* it dialed in, and the connection has ended */
     bool deserted; /* of its own accord: by a signal, or since the launcher's last word ended it */
     char self[KEEL_PATH_BYTES];
+    int view_file; /* the newest view that a worker was told; -1: none was, or there is no file for it */
+    uint64_t view_epoch; /* of that */
     uint32_t worker_count;
     struct worker workers[KEEL_WORKERS_PER_NODE];
 };
@@ -185,19 +192,20 @@ static void effect_worker_start(void *context, uint8_t local, uint32_t incarnati
 static void effect_worker_kill(void *context, uint8_t local)
 {
     struct worker *worker = worker_of(agent_of(context), local);
+    worker->view_due = false; /* the next may be without it */
     if (worker->running)
         keel_process_signal(&worker->process, SIGKILL);
 }
 
 /* Send what is due as far as the link takes it. */
-static void write_link(struct worker *worker)
+static void write_link(const struct agent *agent, struct worker *worker)
 {
     struct keel_link_message message;
     memset(&message, 0, sizeof message);
     enum keel_status status = KEEL_OK;
     if (worker->link >= 0 && worker->view_due) {
         message.kind = KEEL_LINK_VIEW;
-        message.as.view = worker->view;
+        message.as.view_file = agent->view_file;
         status = keel_link_send(worker->link, &message, 0);
         worker->view_due = status == KEEL_TIMEOUT;
     }
@@ -210,19 +218,48 @@ static void write_link(struct worker *worker)
         keel_log(KEEL_LOG_WARN, "%s", keel_detail()); /* its end shows when it is read */
 }
 
+static void forget_view_file(struct agent *agent)
+{
+    if (agent->view_file >= 0)
+        close(agent->view_file);
+    agent->view_file = -1;
+}
+
+/* All workers of a node are told the same one: false, if there is no file for it. */
+static bool renew_view_file(struct agent *agent, const struct keel_view *view)
+{
+    if (agent->view_file >= 0 && agent->view_epoch == view->epoch)
+        return true;
+    forget_view_file(agent);
+    agent->view_epoch = view->epoch;
+    return keel_link_view_file(view, &agent->view_file) == KEEL_OK;
+}
+
 static void effect_tell_view(void *context, uint8_t local, const struct keel_view *view)
 {
-    struct worker *worker = worker_of(agent_of(context), local);
-    worker->view = *view;
+    struct agent *agent = agent_of(context);
+    struct worker *worker = worker_of(agent, local);
+    if (!renew_view_file(agent, view)) { /* it would wait, and others for it: it is started again */
+        keel_log(KEEL_LOG_ERROR, "worker %u cannot be told a view: %s; it is killed", local, keel_detail());
+        effect_worker_kill(context, local);
+        return;
+    }
     worker->view_due = true;
-    write_link(worker);
+    write_link(agent, worker);
 }
 
 static void effect_tell_stop(void *context, uint8_t local)
 {
-    struct worker *worker = worker_of(agent_of(context), local);
+    struct agent *agent = agent_of(context);
+    struct worker *worker = worker_of(agent, local);
     worker->stop_due = true;
-    write_link(worker);
+    write_link(agent, worker);
+}
+
+/* Where this node leads. */
+static void effect_node_start(void *context, uint16_t node, uint32_t incarnation)
+{
+    keel_agent_gate_want(&agent_of(context)->gate, node, incarnation);
 }
 
 static const struct keel_env effects = {
@@ -296,6 +333,8 @@ static void read_link(struct agent *agent, uint8_t local, int limit)
             keel_control_step(&agent->control, &event);
             continue;
         }
+        if (status == KEEL_OK && message.kind == KEEL_LINK_VIEW)
+            close(message.as.view_file);
         if (status != KEEL_PEER_LOST)
             keel_log(KEEL_LOG_ERROR, "worker %u: %s; its link is closed", local,
                      status == KEEL_OK ? "says what workers do not say" : keel_detail());
@@ -349,6 +388,8 @@ enum {
     FD_MAILBOX,
     FD_LAUNCHER,
     FD_COMMITTER,
+    FD_GATE,
+    FD_STARTERS,
     FD_WORKERS,
     FDS_PER_WORKER = 2,
     FD_MAX = FD_WORKERS + FDS_PER_WORKER * KEEL_WORKERS_PER_NODE
@@ -357,12 +398,15 @@ enum {
 /* Fill the poll table (negative descriptors are skipped by poll) and tell the next deadline. */
 static uint64_t prepare(const struct agent *agent, struct pollfd fds[FD_MAX])
 {
-    uint64_t deadline_ns = agent->control.timer_ns;
+    const uint64_t gate_ns = keel_agent_gate_deadline_ns(&agent->gate);
+    uint64_t deadline_ns = gate_ns < agent->control.timer_ns ? gate_ns : agent->control.timer_ns;
     fds[FD_MAILBOX] = (struct pollfd){.fd = keel_mailbox_fd(agent->mailbox), .events = POLLIN};
     const int launcher = agent->alone ? -1 : agent->dialed.fd;
     fds[FD_LAUNCHER] = (struct pollfd){
         .fd = agent->options.join != NULL ? launcher : agent->succession.leader.pidfd, .events = POLLIN};
     fds[FD_COMMITTER] = (struct pollfd){.fd = keel_agent_lead_fd(&agent->lead), .events = POLLIN};
+    fds[FD_GATE] = (struct pollfd){.fd = keel_agent_gate_fd(&agent->gate), .events = POLLIN};
+    fds[FD_STARTERS] = (struct pollfd){.fd = keel_agent_gate_starters_fd(&agent->gate), .events = POLLIN};
     for (uint32_t i = 0; i < agent->worker_count; i++) {
         const struct worker *worker = &agent->workers[i];
         bool due = worker->view_due || worker->stop_due;
@@ -381,7 +425,7 @@ static void serve_worker(struct agent *agent, uint8_t local, const struct pollfd
 {
     struct worker *worker = worker_of(agent, local);
     if (pair[1].revents & POLLOUT)
-        write_link(worker);
+        write_link(agent, worker);
     if (pair[1].revents & (POLLIN | POLLHUP | POLLERR))
         read_link(agent, local, PACKETS_PER_TURN);
     if (pair[0].revents != 0)
@@ -412,8 +456,8 @@ static void look_around(struct agent *agent, const struct pollfd *launcher)
     if (keel_process_interrupted())
         give_up(agent, KEEL_INTERRUPTED, "interrupted: the run goes on without this node");
     else if (launcher->revents != 0) {
-        enum keel_status status = keel_dialed_hear(&agent->dial, &agent->dialed);
-        if (status == KEEL_PEER_LOST && agent->job.holders > 1) {
+        enum keel_status status = keel_dialed_hear(&agent->dialed);
+        if (status == KEEL_PEER_LOST && keel_job_holders(&agent->job) > 1) {
             keel_log(KEEL_LOG_WARN, "the launcher is gone: the run goes on without it");
             agent->alone = true;
             return;
@@ -446,6 +490,7 @@ static void loop(struct agent *agent)
             serve_worker(agent, (uint8_t)i, &fds[FD_WORKERS + FDS_PER_WORKER * i]);
         keel_control_turn(&agent->control);
         look_at_lead(agent);
+        keel_agent_gate_turn(&agent->gate);
         if (agent->options.join == NULL)
             keel_succession_turn(&agent->succession, &agent->control, fds[FD_LAUNCHER].revents != 0);
     }
@@ -480,8 +525,9 @@ static enum keel_status parse_number(const char *name, const char *text, int bas
 {
     char *end;
     unsigned long long value = strtoull(text, &end, base);
-    if (text[0] == '-' || text[0] == '\0' || *end != '\0' || value > limit)
-        return keel_fail(KEEL_INVALID, "%s %s: not a number it can be", name, text);
+    if (text[0] < '0' || *end != '\0' || value > limit)
+        return keel_fail(KEEL_INVALID, "%s %.60s: a whole number up to %" PRIu64 " is wanted", name, text,
+                         limit);
     *out = value;
     return KEEL_OK;
 }
@@ -491,16 +537,20 @@ static enum keel_status take_option(void *own, const struct keel_command_option 
     struct options *options = own;
     switch ((enum taken)option->offset) {
     case NODE:
-        KEEL_TRY(parse_number(option->name, value, 10, KEEL_NODES_MAX - 1, &options->node));
-        return options->node > 0
-                   ? KEEL_OK
-                   : keel_fail(KEEL_INVALID, "--node 0: nodes count from 1, node 0 is the launcher");
+        if (parse_number(option->name, value, 10, KEEL_NODES_MAX - 1, &options->node) != KEEL_OK ||
+            options->node == 0)
+            return keel_fail(
+                KEEL_INVALID,
+                "--node %.60s: a number from 1 to %d is wanted (node 0 is the launcher); without "
+                "--node it is one that the run wants",
+                value, KEEL_NODES_MAX - 1);
+        return KEEL_OK;
     case INCARNATION:
         return parse_number(option->name, value, 10, UINT32_MAX >> 8, &options->incarnation);
     case RUN:
         return parse_number(option->name, value, 16, UINT64_MAX, &options->run);
     case WAIT:
-        return parse_number(option->name, value, 10, WAIT_MAX_S, &options->wait_s);
+        return parse_number("--wait (seconds)", value, 10, WAIT_MAX_S, &options->wait_s);
     case PASSED_ON:
         break;
     }
@@ -513,15 +563,18 @@ static enum keel_status take_option(void *own, const struct keel_command_option 
 
 #define INTO(field) offsetof(struct options, field)
 static const struct keel_command_option agent_options[] = {
-    {"--join", "HOST:PORT", KEEL_COMMAND_TEXT, INTO(join),
-     "dial in to a run: where its launcher listens, as keel run prints it ([IPv6]:PORT)"},
+    {"--join", "HOST:PORT,...", KEEL_COMMAND_TEXT, INTO(join),
+     "dial in to a run: where its launcher listens, as keel run prints it ([IPv6]:PORT), and agents that may "
+     "lead in its place (cluster.holders)"},
     {"--key-file", "FILE", KEEL_COMMAND_TEXT, INTO(key_file),
      "a copy of job.key of the run's directory, which only its owner can read; - is the standard input"},
     {"--node", "N", KEEL_COMMAND_CALL, NODE, "be this node, from 1; without it, one that is wanted"},
-    {"--address", "ADDRESS", KEEL_COMMAND_TEXT, INTO(address),
-     "of this host, by which the others reach it; without it, that on the way to the launcher"},
+    {"--address", "ADDRESS[:PORT]", KEEL_COMMAND_TEXT, INTO(address),
+     "of this host, by which the others reach it; without it, that on the way to the launcher, and any port"},
     {"--store", "DIR", KEEL_COMMAND_TEXT, INTO(store),
-     "where this host has the run's snapshots (DIR/ckpt of keel run), if it is another path here"},
+     "where this host has the run's snapshots (DIR/ckpt of keel run), if it is another path here; it also "
+     "says "
+     "who leads, when none of the places does"},
     {"--dir", "DIR", KEEL_COMMAND_TEXT, INTO(directory),
      "for this node's own files; without it, one in $TMPDIR or /tmp that goes at the end"},
     {"--wait", "SECONDS", KEEL_COMMAND_CALL, WAIT, "dial so long where nobody answers (60)"},
@@ -536,7 +589,7 @@ static const struct keel_command_option agent_options[] = {
     {.name = NULL},
 };
 
-static const char usage[] = "keel agent --join HOST:PORT --key-file FILE [--node N]";
+static const char usage[] = "keel agent --join HOST:PORT[,HOST:PORT]... --key-file FILE [--node N]";
 
 static void print_help(void)
 {
@@ -573,7 +626,7 @@ static const char *wrong_words(const struct options *options, uint32_t operand_c
     if (options->join == NULL &&
         (operand_count == 0 || options->directory == NULL || options->launcher == NULL ||
          options->node == 0 || options->incarnation == 0 || options->run == 0))
-        return "--join HOST:PORT and --key-file FILE are wanted";
+        return "--join HOST:PORT[,HOST:PORT]... and --key-file FILE are wanted";
     return NULL;
 }
 
@@ -583,14 +636,18 @@ static enum keel_status parse(int argc, char **argv, struct options *out, bool *
         .options = agent_options, .own = out, .take = take_option, .operands_max = 1};
     enum keel_status status = keel_command_read(&words, argc, argv);
     *help = words.help;
-    if (status != KEEL_OK) {
-        char why[KEEL_DETAIL_BYTES];
-        snprintf(why, sizeof why, "%.200s", keel_detail());
-        return keel_fail(status, "keel agent: %s; %s", why, usage);
-    }
     out->job_path = words.operands[0];
-    const char *wrong = words.help ? NULL : wrong_words(out, words.operand_count);
-    return wrong == NULL ? KEEL_OK : keel_fail(KEEL_INVALID, "keel agent: %s; %s", wrong, usage);
+    const char *wrong = words.help || status != KEEL_OK ? NULL : wrong_words(out, words.operand_count);
+    if (wrong != NULL)
+        status = keel_fail(KEEL_INVALID, "%s", wrong);
+    const char *move = status != KEEL_OK ? usage : ""; /* else what it is to be is said */
+    if (status == KEEL_OK && !words.help && out->join != NULL)
+        status = keel_dial_check(out->join, out->address);
+    if (status == KEEL_OK)
+        return KEEL_OK;
+    char why[KEEL_DETAIL_BYTES];
+    snprintf(why, sizeof why, "%.480s", keel_detail());
+    return keel_fail(status, "keel agent: %s%s%s", why, move[0] != '\0' ? "; " : "", move);
 }
 
 static void on_stranger(void *context, const char *place, const char *reason, uint64_t total)
@@ -612,8 +669,38 @@ static enum keel_status open_mailbox(struct agent *agent)
                                                .node = (uint16_t)agent->options.node,
                                                .incarnation = (uint32_t)agent->options.incarnation,
                                                .launcher = agent->options.launcher,
+                                               .by = agent->dialed.job.by,
+                                               .by_tag = agent->dialed.job.by_tag,
+                                               .by_place = agent->dialed.launcher,
                                                .stranger = on_stranger};
     return keel_mailbox_open(&config, &agent->mailbox);
+}
+
+/* One port for datagrams and connections, as the launcher's: where the kernel chose one that others have,
+ * another. */
+static enum keel_status open_network(struct agent *agent, const struct keel_node_config *node)
+{
+    KEEL_TRY(open_mailbox(agent));
+    if (keel_job_holders(&agent->job) == 1)
+        return KEEL_OK;
+    for (int tries = 0;; tries++) {
+        const struct keel_agent_gate_config config = {.dialed = &agent->dialed,
+                                                      .launcher = agent->options.launcher,
+                                                      .secret = &agent->secret,
+                                                      .job = &agent->job,
+                                                      .program = agent->self,
+                                                      .control = &agent->control,
+                                                      .leading = &agent->lead.leading,
+                                                      .mailbox = agent->mailbox,
+                                                      .node_count = node->node_count,
+                                                      .timeout_ns = node->timeout_ns};
+        const enum keel_status status = keel_agent_gate_open(&agent->gate, &config);
+        if (status != KEEL_BUSY || agent->dialed.here.port != 0 || tries == PORT_TRIES)
+            return status;
+        keel_mailbox_close(agent->mailbox);
+        agent->mailbox = NULL;
+        KEEL_TRY(open_mailbox(agent));
+    }
 }
 
 /* The longest datagram that is sent in this run is one that carries a view. */
@@ -628,17 +715,22 @@ static enum keel_status open_control(struct agent *agent)
     struct keel_job *job = &agent->job;
     struct keel_node_config node;
     struct keel_env env = effects;
-    KEEL_TRY(keel_job_load(agent->options.job_path, NULL, 0, job));
     KEEL_TRY(
         keel_control_layout(job, (uint16_t)agent->options.node, (uint32_t)agent->options.incarnation, &node));
+    KEEL_TRY(open_network(agent, &node));
+    node.leader = agent->dialed.job.by;
     if (agent->dialed.fd >= 0)
         KEEL_TRY(keel_dialed_probe(&agent->dialed, agent->mailbox, longest_message(job)));
-    if (node.node < node.holder_count) {
+    if (keel_job_holders(job) > 1) { /* it may be given the register, and lead */
         agent->lead.control = &agent->control;
         agent->lead.store_path = agent->options.store;
         agent->lead.words.run = agent->options.run;
+        keel_mailbox_place(agent->mailbox, agent->lead.words.place);
+        if (strcmp(agent->keep, agent->options.directory) != 0) /* $TMPDIR is everybody's */
+            KEEL_TRY(keel_dir_private(agent->keep));
         KEEL_TRY(keel_agent_lead_init(&agent->lead, job, agent->options.directory, agent->keep, &node));
         keel_agent_lead_fill(&env);
+        env.node_start = effect_node_start;
     }
     if (agent->options.join == NULL) {
         agent->succession = (struct keel_succession){.directory = agent->options.directory,
@@ -651,6 +743,7 @@ static enum keel_status open_control(struct agent *agent)
     }
     memcpy(agent->plugin, job->plugin_path, sizeof agent->plugin);
     agent->worker_count = node.worker_count;
+    forget_view_file(agent); /* of another run, maybe */
     for (uint32_t i = 0; i < agent->worker_count; i++)
         agent->workers[i] = (struct worker){.link = -1, .kill_ns = KEEL_NEVER, .process.pidfd = -1};
     const struct keel_control_config config = {.node = &node,
@@ -665,7 +758,7 @@ static enum keel_status open_control(struct agent *agent)
 static enum keel_status start(struct agent *agent)
 {
     KEEL_TRY(keel_self_path(agent->self, sizeof agent->self));
-    KEEL_TRY(open_mailbox(agent));
+    KEEL_TRY(keel_job_load(agent->options.job_path, NULL, 0, &agent->job));
     KEEL_TRY(open_control(agent));
     return keel_control_start(&agent->control);
 }
@@ -690,6 +783,9 @@ static enum keel_status run(struct agent *agent)
 
 static void close_node(struct agent *agent)
 {
+    const bool over = agent->control.finished && !agent->deserted && !agent->drained &&
+                      agent->control.status != KEEL_PEER_LOST;
+    keel_agent_gate_close(&agent->gate, over);
     keel_control_fini(&agent->control);
     keel_mailbox_close(agent->mailbox);
     agent->mailbox = NULL;
@@ -736,7 +832,10 @@ static enum keel_status take_job(struct agent *agent, const char *directory, con
     struct options *options = &agent->options;
     KEEL_TRY(keel_dialed_settle(&agent->dialed, &agent->secret, directory));
     KEEL_TRY(keel_path_join(job_path, directory, "job.conf"));
-    keel_net_place_print(&agent->dialed.launcher, launcher);
+    if (job->launcher[0] != '\0')
+        snprintf(launcher, KEEL_PLACE_BYTES, "%.*s", KEEL_PLACE_BYTES - 1, job->launcher);
+    else
+        keel_net_place_print(&agent->dialed.launcher, launcher);
     options->job_path = job_path;
     options->directory = directory;
     options->launcher = launcher;
@@ -746,7 +845,32 @@ static enum keel_status take_job(struct agent *agent, const char *directory, con
     options->store = job->store[0] == '\0' ? NULL : own_store != NULL ? own_store : job->store;
     memcpy(options->passed_on, job->words, job->word_count * sizeof job->words[0]);
     options->passed_on_count = job->word_count;
-    return options->store == NULL ? KEEL_OK : keel_store_check(options->store, options->run);
+    snprintf(agent->store, sizeof agent->store, "%s", options->store != NULL ? options->store : "");
+    if (options->store == NULL)
+        return KEEL_OK;
+    struct keel_slow_watch watch = {
+        .path = options->store,
+        .move = "bring it back, and this node begins; or end this agent, and give another --store"};
+    keel_slow_begin(&watch);
+    const enum keel_status status = keel_store_check(options->store, options->run);
+    keel_slow_end(&watch);
+    return status;
+}
+
+/* For the next life: who let this one in may be gone then. */
+static void remember_places(struct agent *agent)
+{
+    uint16_t nodes[KEEL_NODE_CANDIDATES_MAX];
+    if (!may_lead(agent) || agent->control.node == NULL)
+        return;
+    const uint32_t count = keel_node_candidates(agent->control.node, nodes);
+    size_t used = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        char place[KEEL_PLACE_BYTES];
+        if (nodes[i] != agent->options.node && keel_mailbox_place_of(agent->mailbox, nodes[i], place))
+            used += (size_t)snprintf(agent->known + used, sizeof agent->known - used, "%s%s",
+                                     used > 0 ? "," : "", place);
+    }
 }
 
 /* One life as a node. `*again`: the launcher was lost. */
@@ -760,9 +884,10 @@ static enum keel_status live_as_node(struct agent *agent, const char *directory,
     if (status == KEEL_OK)
         status = run(agent);
     snprintf(why, sizeof why, "%s", keel_detail());
-    *again = agent->control.finished && status == KEEL_PEER_LOST;
+    *again = status == KEEL_PEER_LOST && !agent->lead.abandoned; /* also before it began */
     if (*again)
         keel_log(KEEL_LOG_WARN, "%s; dialing %s again", why, agent->options.join);
+    remember_places(agent);
     if (!*again && !agent->deserted && !agent->alone)
         keel_dialed_leave(&agent->dialed, agent->control.finished ? KEEL_OK : status, why);
     close_node(agent);
@@ -774,7 +899,9 @@ static enum keel_status live_as_node(struct agent *agent, const char *directory,
 static enum keel_status dial_and_live(struct agent *agent, const char *directory)
 {
     const char *own_store = agent->options.store;
-    agent->dial = (struct keel_dial_config){.place = agent->options.join,
+    agent->dial = (struct keel_dial_config){.places = agent->options.join,
+                                            .known = agent->known,
+                                            .store = own_store,
                                             .address = agent->options.address,
                                             .secret = &agent->secret,
                                             .release = KEEL_RELEASE,
@@ -789,6 +916,7 @@ static enum keel_status dial_and_live(struct agent *agent, const char *directory
         status = keel_dial(&agent->dial, &agent->dialed);
         if (status == KEEL_OK)
             status = live_as_node(agent, directory, own_store, &again);
+        agent->dial.store = agent->store[0] != '\0' ? agent->store : own_store;
     } while (again);
     return status;
 }
@@ -799,7 +927,11 @@ static enum keel_status own_directory(struct agent *agent, char out[KEEL_PATH_BY
     const char *parent = getenv("TMPDIR");
     parent = parent != NULL && parent[0] != '\0' ? parent : "/tmp";
     *made = agent->options.directory == NULL;
-    snprintf(agent->keep, sizeof agent->keep, "%s", *made ? parent : agent->options.directory);
+    if (*made)
+        snprintf(agent->keep, sizeof agent->keep, "%.*s/keel-holders-%ld", KEEL_PATH_BYTES - 64, parent,
+                 (long)geteuid());
+    else
+        snprintf(agent->keep, sizeof agent->keep, "%s", agent->options.directory);
     if (!*made) {
         snprintf(out, KEEL_PATH_BYTES, "%s", agent->options.directory);
         return keel_mkdir_all(out);
@@ -816,6 +948,7 @@ static enum keel_status join(struct agent *agent)
     keel_log_set_name("agent");
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+    keel_process_heed_interrupts();
     (void)keel_process_hold_interrupts(true);
     KEEL_TRY(keel_secret_read(agent->options.key_file, &agent->secret));
     KEEL_TRY(own_directory(agent, directory, &made));
@@ -842,7 +975,7 @@ int keel_agent_main(const struct keel_agent_output *output, int argc, char **arg
     bool help = false;
     if (keel_alloc(1, sizeof *agent, &agent) != KEEL_OK)
         return keel_status_exit_code(KEEL_NO_MEMORY);
-    agent->dialed.fd = -1;
+    agent->dialed.fd = agent->view_file = -1;
     agent->lead = (struct keel_agent_lead){.output = output, .lock_fd = -1};
     agent->options.wait_s = WAIT_S;
     enum keel_status status = parse(argc, argv, &agent->options, &help);
@@ -856,6 +989,8 @@ int keel_agent_main(const struct keel_agent_output *output, int argc, char **arg
     }
     close_node(agent);
     keel_secret_wipe(&agent->secret);
+    if (agent->lead.abandoned) /* a thread of it may yet look at the agent */
+        _exit(keel_status_exit_code(status));
     keel_free(agent);
     return keel_status_exit_code(status);
 }

@@ -2,6 +2,7 @@
 #include "agent_lead.h"
 
 #include "dial.h"
+#include "drains.h"
 #include "launcher.h"
 #include "run_locks.h"
 #include <inttypes.h>
@@ -56,55 +57,130 @@ enum keel_status keel_agent_lead_init(struct keel_agent_lead *lead, const struct
     lead->directory = directory;
     lead->words.node = node->node;
     lead->words.pid = (long)getpid();
+    node->run = lead->words.run;
     lead->leading = (struct keel_leading){.open = open_all};
     lead->lock_fd = -1;
     if (gethostname(lead->words.host, sizeof lead->words.host - 1) != 0)
         lead->words.host[0] = '\0';
     KEEL_TRY(read_identity(lead));
     KEEL_TRY(keel_alloc(job->ranks + 1, sizeof *lead->plans, &lead->plans));
-    KEEL_TRY(keel_launch_read_state(directory, job->ranks, &node->first_step, lead->plans));
+    KEEL_TRY(
+        keel_launch_read_state(directory, job->ranks, &node->first_step, &node->past_epoch, lead->plans));
     node->plans = lead->plans;
     return hold_state(lead, keep);
 }
 
 /* ---- leading ------------------------------------------------------------------------------------------- */
 
-static enum keel_status open_committer(struct keel_agent_lead *lead)
+/* On the committer's thread. */
+static enum keel_status open_store(void *context, struct keel_store **out)
 {
-    const struct keel_job *job = lead->job;
-    const struct keel_store_config store = {
-        .root = lead->store_path, .run = job->name, .create = true, .key_file = keel_job_key_file(job)};
+    struct keel_agent_lead *lead = context;
+    const struct keel_store_config store = {.root = lead->store_path,
+                                            .run = lead->job->name,
+                                            .create = true,
+                                            .key_file = keel_job_key_file(lead->job)};
     KEEL_TRY(keel_store_open(&store, &lead->store));
-    const struct keel_committer_config config = {.store = lead->store,
-                                                 .identity = lead->identity,
-                                                 .retention = keel_job_retention(job),
-                                                 .allow_nonfinite = job->snapshot_allow_nonfinite,
-                                                 .settle = lead->report.settle,
-                                                 .context = lead->report.context};
-    return keel_committer_open(&config, &lead->leading.committer);
+    *out = lead->store;
+    return KEEL_OK;
 }
 
-static enum keel_status try_open(struct keel_agent_lead *lead)
+static enum keel_status settle(void *context, uint64_t step)
 {
+    const struct keel_agent_lead *lead = context;
+    return lead->report.settle(lead->report.context, step);
+}
+
+/* On the teller's thread, as all from here to look. */
+static enum keel_status open_words(void *context, struct keel_launch_report *out)
+{
+    struct keel_agent_lead *lead = context;
     char folder[KEEL_PATH_BYTES];
-    if (lead->output == NULL)
-        return keel_fail(KEEL_UNSUPPORTED, "this program cannot lead a run");
     KEEL_TRY(keel_store_check(lead->store_path, lead->words.run));
     snprintf(lead->words.folder, sizeof lead->words.folder, "%016" PRIx64 "-%u", keel_wall_ns(),
              lead->words.node);
     KEEL_TRY(keel_remote_leader_begin(lead->store_path, &lead->words));
+    lead->says_so = true;
     KEEL_TRY(keel_remote_leader_path(lead->store_path, lead->words.folder, folder));
-    KEEL_TRY(lead->output->open(folder, lead->job, lead->heard_ns, &lead->report));
+    KEEL_TRY(lead->output->open(folder, lead->job, lead->heard_ns, out));
+    keel_log(KEEL_LOG_WARN, "this node leads the run: its lines go to %s/" KEEL_REMOTE_LEADER_FOLDER "/%s",
+             lead->store_path, lead->words.folder);
+    return KEEL_OK;
+}
+
+/* Another run's store ends it at once. One that cannot be read (its server starts again) is looked at again:
+ * the others would find no more. */
+static enum keel_status check_store(struct keel_agent_lead *lead)
+{
+    enum { BLIND_MAX = 10 }; /* five timeouts, as without a leader */
+    const enum keel_status found = keel_store_check(lead->store_path, lead->words.run);
+    lead->blind = found == KEEL_NOT_FOUND ? lead->blind + 1 : 0;
+    if (lead->blind == 1)
+        keel_log(KEEL_LOG_WARN, "%s", keel_detail());
+    return lead->blind > 0 && lead->blind < BLIND_MAX ? KEEL_OK : found;
+}
+
+static void look_at_drains(struct keel_agent_lead *lead)
+{
+    char folder[KEEL_PATH_BYTES];
+    struct keel_bitset away;
+    if (keel_path_join(folder, lead->store_path, KEEL_REMOTE_LEADER_FOLDER) != KEEL_OK ||
+        keel_drains_read(folder, &away) != KEEL_OK)
+        return; /* tried again */
+    for (uint32_t i = 0; i < KEEL_BITSET_WORDS; i++)
+        atomic_store(&lead->away[i], away.words[i]);
+}
+
+/* Say who leads, and hear what is asked of it. */
+static enum keel_status look(void *context)
+{
+    struct keel_agent_lead *lead = context;
+    const bool leads = atomic_load(&lead->leads_now);
+    if (!leads && lead->says_so)
+        keel_remote_leader_end(lead->store_path, &lead->words);
+    if (leads && !lead->says_so)
+        (void)keel_remote_leader_begin(lead->store_path, &lead->words); /* another may have led between */
+    lead->says_so = leads;
+    if (!leads)
+        return KEEL_OK;
+    KEEL_TRY(check_store(lead));
+    keel_remote_leader_touch(lead->store_path, &lead->words);
+    look_at_drains(lead);
+    if (keel_remote_leader_is_to_stop(lead->store_path, lead->words.run))
+        atomic_store(&lead->is_to_stop, true);
+    return KEEL_OK;
+}
+
+static enum keel_status begin_to_tell(struct keel_agent_lead *lead)
+{
+    const struct keel_job *job = lead->job;
+    if (lead->output == NULL)
+        return keel_fail(KEEL_UNSUPPORTED, "this program cannot lead a run");
+    const struct keel_teller_config teller = {.context = lead,
+                                              .open = open_words,
+                                              .look = look,
+                                              .look_ns =
+                                                  (uint64_t)(job->timeout_s * (double)KEEL_NS_PER_S) / 2};
+    atomic_store(&lead->leads_now, true);
+    KEEL_TRY(keel_teller_open(&teller, &lead->teller));
+    lead->report = keel_teller_report(lead->teller);
     lead->leading.report = &lead->report;
-    return open_committer(lead);
+    const struct keel_committer_config committer = {.identity = lead->identity,
+                                                    .retention = keel_job_retention(job),
+                                                    .allow_nonfinite = job->snapshot_allow_nonfinite,
+                                                    .open =
+                                                        keel_job_has_local_snapshots(job) ? NULL : open_store,
+                                                    .settle = settle,
+                                                    .context = lead};
+    return keel_committer_open(&committer, &lead->leading.committer);
 }
 
 /* Once: what fails ends the agent in its next turn. */
 static bool open_all(struct keel_leading *leading)
 {
     struct keel_agent_lead *lead = (struct keel_agent_lead *)leading;
-    if (lead->status == KEEL_OK && leading->report == NULL) {
-        lead->status = try_open(lead);
+    if (lead->status == KEEL_OK && lead->teller == NULL) {
+        lead->status = begin_to_tell(lead);
         snprintf(lead->detail, sizeof lead->detail, "%s", lead->status != KEEL_OK ? keel_detail() : "");
     }
     return leading->report != NULL && lead->status == KEEL_OK;
@@ -137,57 +213,79 @@ static void begin_or_end(struct keel_agent_lead *lead, bool leads)
     if (leads == lead->leads)
         return;
     lead->leads = leads;
-    lead->look_ns = 0;
-    if (leads && open_all(&lead->leading)) {
-        (void)keel_remote_leader_begin(lead->store_path, &lead->words); /* another may have led between */
-        keel_log(KEEL_LOG_WARN,
-                 "this node leads the run: its lines go to %s/" KEEL_REMOTE_LEADER_FOLDER "/%s",
-                 lead->store_path, lead->words.folder);
-    } else if (!leads) {
+    /* Another leadership knows of nothing that was asked, and what an earlier one saw may be over. */
+    memset(&lead->asked, 0, sizeof lead->asked);
+    for (uint32_t i = 0; i < KEEL_BITSET_WORDS && leads; i++)
+        atomic_store(&lead->away[i], 0);
+    atomic_store(&lead->leads_now, leads);
+    if (leads)
+        (void)open_all(&lead->leading);
+    else
         keel_log(KEEL_LOG_WARN, "this node leads the run no more");
-        keel_remote_leader_end(lead->store_path, &lead->words);
-    }
 }
 
-/* Another run's store ends it at once. One that cannot be read (its server starts again) is looked at again:
- * the others would find no more. */
-static void look_at_store(struct keel_agent_lead *lead)
+/* Of who tells: where the run ends, and what the next one must know that leads. */
+static void hear_teller(struct keel_agent_lead *lead)
 {
-    enum { BLIND_MAX = 10 }; /* five timeouts, as without a leader */
-    const enum keel_status found = keel_store_check(lead->store_path, lead->words.run);
-    lead->blind = found == KEEL_NOT_FOUND ? lead->blind + 1 : 0;
-    if (lead->blind == 1)
-        keel_log(KEEL_LOG_WARN, "%s", keel_detail());
-    if (found == KEEL_OK || (lead->blind > 0 && lead->blind < BLIND_MAX))
+    struct keel_teller_words words;
+    if (!keel_teller_take(lead->teller, &words))
         return;
-    lead->status = found;
-    snprintf(lead->detail, sizeof lead->detail, "%s", keel_detail());
+    if (words.past_bytes > 0)
+        keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_PAST,
+                                                                   .value = words.past_step,
+                                                                   .data = words.past,
+                                                                   .bytes = words.past_bytes});
+    if (words.stop)
+        keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+}
+
+static void hear_what_is_asked(struct keel_agent_lead *lead)
+{
+    hear_teller(lead);
+    if (atomic_exchange(&lead->is_to_stop, false))
+        keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+    struct keel_bitset away;
+    for (uint32_t i = 0; i < KEEL_BITSET_WORDS; i++)
+        away.words[i] = atomic_load(&lead->away[i]);
+    if (memcmp(&away, &lead->asked, sizeof away) == 0)
+        return;
+    for (uint32_t node = 1; node < KEEL_NODES_MAX; node++) {
+        const bool wanted = keel_bitset_has(&away, node);
+        if (wanted != keel_bitset_has(&lead->asked, node))
+            keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_DRAIN,
+                                                                       .node = (uint16_t)node,
+                                                                       .value = wanted ? 1 : 0});
+    }
+    lead->asked = away;
 }
 
 enum keel_status keel_agent_lead_turn(struct keel_agent_lead *lead)
 {
-    const uint64_t half_ns = (uint64_t)(lead->job->timeout_s * (double)KEEL_NS_PER_S) / 2;
     if (lead->leading.report != NULL)
         keel_leading_report_snapshots(&lead->leading);
     begin_or_end(lead, keel_node_leader(lead->control->node) == lead->words.node);
-    if (lead->status == KEEL_OK && lead->leads && keel_remaining_ns(lead->look_ns) == 0) {
-        lead->look_ns = keel_deadline_after_ns(half_ns);
-        look_at_store(lead);
-        keel_remote_leader_touch(lead->store_path, &lead->words);
-        if (keel_remote_leader_is_to_stop(lead->store_path, lead->words.run))
-            keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+    if (lead->teller != NULL && lead->status == KEEL_OK) {
+        lead->status = keel_teller_failure(lead->teller);
+        snprintf(lead->detail, sizeof lead->detail, "%s", lead->status != KEEL_OK ? keel_detail() : "");
     }
+    if (lead->status == KEEL_OK && lead->leads)
+        hear_what_is_asked(lead);
     return lead->status == KEEL_OK ? KEEL_OK : keel_fail(lead->status, "%s", lead->detail);
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
 
-static void close_committer(struct keel_agent_lead *lead)
+/* From the end on for both threads: what hangs there is the same store. One that only committed for so long
+ * has its lines still to write. */
+static const uint64_t drain_ns = KEEL_LEADING_DRAIN_S * KEEL_NS_PER_S;
+static const uint64_t last_lines_ns = 5 * KEEL_NS_PER_S;
+
+static void close_committer(struct keel_agent_lead *lead, uint64_t deadline_ns)
 {
     if (lead->leading.committer == NULL)
         return;
-    if (!keel_leading_drain(&lead->leading)) {
-        lead->store = NULL;
+    if (!keel_leading_drain(&lead->leading, deadline_ns)) {
+        lead->abandoned = true;
         return;
     }
     keel_committer_close(lead->leading.committer);
@@ -202,11 +300,23 @@ enum keel_status keel_agent_lead_end(struct keel_agent_lead *lead, bool deserted
         unlink(lead->state_path);
         unlink(lead->lock_path);
     }
-    if (lead->leading.report == NULL)
+    if (lead->teller == NULL)
         return status;
-    close_committer(lead);
+    const uint64_t deadline_ns = keel_deadline_after_ns(drain_ns);
+    close_committer(lead, deadline_ns);
+    const uint64_t least_ns = keel_deadline_after_ns(last_lines_ns);
     lead->leading.report = NULL;
-    status = lead->output->close(lead->report.context, leads, status, detail);
+    if (!keel_teller_drain(lead->teller, deadline_ns > least_ns ? deadline_ns : least_ns)) {
+        keel_log(KEEL_LOG_ERROR, "the store hangs: the last lines of this node are not there");
+        lead->abandoned = true;
+        lead->teller = NULL;
+        return status;
+    }
+    const struct keel_launch_report output = *keel_teller_opened(lead->teller);
+    keel_teller_close(lead->teller);
+    lead->teller = NULL;
+    if (output.context != NULL)
+        status = lead->output->close(output.context, leads, status, detail);
     if (leads)
         keel_remote_leader_end(lead->store_path, &lead->words);
     return status;
@@ -214,8 +324,10 @@ enum keel_status keel_agent_lead_end(struct keel_agent_lead *lead, bool deserted
 
 void keel_agent_lead_fini(struct keel_agent_lead *lead)
 {
-    if (lead->leading.report != NULL) /* it could not begin */
-        (void)lead->output->close(lead->report.context, false, KEEL_OK, "");
+    if (lead->teller != NULL) /* it could not begin */
+        (void)keel_agent_lead_end(lead, true, KEEL_OK, "");
+    if (lead->abandoned)
+        return;
     keel_committer_close(lead->leading.committer);
     keel_store_close(lead->store);
     if (lead->lock_fd >= 0)

@@ -91,6 +91,13 @@ static bool effect_persist(void *context, const uint8_t *data, uint32_t bytes)
     return true; /* the node is at its end: nobody hears what it still says */
 }
 
+/* Nodes at one address are on one host. */
+static uint32_t effect_domain(void *context, uint16_t node)
+{
+    const struct keel_control_plane *control = context;
+    return node < KEEL_NODES_MAX ? keel_mailbox_host(control->mailbox, node) : node;
+}
+
 static void effect_finish(void *context, enum keel_status status, const char *detail)
 {
     end(context, status, detail);
@@ -115,14 +122,16 @@ enum keel_status keel_control_layout(const struct keel_job *job, uint16_t node, 
     if (node_count > KEEL_NODES_MAX || job->ranks + job->spares > KEEL_MEMBERS_MAX ||
         job->ranks / nodes > KEEL_WORKERS_PER_NODE)
         return keel_fail(
-            KEEL_LIMIT, "%u ranks on %u nodes and %u spares: at most %d workers on %d nodes, %d on one",
+            KEEL_LIMIT,
+            "%u ranks on %u nodes and %u spares: at most %d workers on %d nodes, %d on one; give more "
+            "cluster.nodes, or fewer ranks",
             job->ranks, nodes, job->spares, KEEL_MEMBERS_MAX, KEEL_NODES_MAX - 1, KEEL_WORKERS_PER_NODE);
     if (node >= node_count)
         return keel_fail(KEEL_INVALID, "node %u: the run has nodes 0 to %u", node, node_count - 1);
     uint32_t workers = node == 0 ? 0 : node <= nodes ? job->ranks / nodes : 1;
     *out = (struct keel_node_config){.node = node,
                                      .node_count = (uint16_t)node_count,
-                                     .holder_count = (uint16_t)job->holders,
+                                     .holder_count = (uint16_t)keel_job_holders(job),
                                      .worker_count = (uint16_t)workers,
                                      .rank_count = (uint16_t)job->ranks,
                                      .spare_count = (uint16_t)job->spares,
@@ -147,6 +156,7 @@ static void fill_effects(struct keel_control_plane *control, const struct keel_e
     control->env.send = effect_send;
     control->env.timer = effect_timer;
     control->env.persist = effect_persist;
+    control->env.domain = effect_domain;
     control->env.finish = effect_finish;
     control->env.trace = effect_trace;
 }

@@ -1,6 +1,7 @@
 /* dial.c - see dial.h. */
 #include "dial.h"
 
+#include "remote_leader.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -19,7 +20,9 @@ enum { SMALL_PROBE_BYTES = 64, ALIVE_AFTER_S = 10, ALIVE_EVERY_S = 5, ALIVE_TRIE
 
 static const uint64_t look_ns = 200 * KEEL_NS_PER_MS; /* at whether the process was interrupted */
 static const uint64_t again_ns = 200 * KEEL_NS_PER_MS;
-static const uint64_t connect_patience_ns = 5 * KEEL_NS_PER_S;
+/* The kernel asks again 1 s, 3 s and 7 s after the first time: where a network has just come back, who calls
+ * anew is there sooner. */
+static const uint64_t connect_patience_ns = KEEL_NS_PER_S;
 static const uint64_t opening_patience_ns = 10 * KEEL_NS_PER_S;
 static const uint64_t probe_patience_ns = 10 * KEEL_NS_PER_S;
 static const char marker[] = ".run"; /* of a store that a launcher commits in: the run's number */
@@ -71,20 +74,48 @@ static enum keel_status give(int fd, const uint8_t *data, uint32_t bytes, uint64
 
 /* ---- the way there ------------------------------------------------------------------------------------- */
 
-static enum keel_status bind_to(int fd, const struct keel_dial_config *config, sa_family_t family)
+static enum keel_status bind_to(int fd, const struct keel_dial_config *config, const char *name,
+                                const struct keel_net_place *place, sa_family_t family)
 {
     struct keel_net_place own;
     struct sockaddr_storage address;
     if (config->address == NULL)
         return KEEL_OK;
-    KEEL_TRY(keel_net_place_parse_ip(config->address, &own));
+    if (keel_net_place_resolve(config->address, &own) != KEEL_OK)
+        return keel_dial_refuse_address(config->address, "is no name that this host knows");
+    own.port = 0; /* that is for who dials in here */
     const socklen_t bytes = keel_net_place_to_socket(&own, family, &address);
     if (bytes == 0 || keel_net_place_family(&own) != family)
-        return keel_fail(KEEL_INVALID, "--address %s and --join %s are of two families of addresses",
-                         config->address, config->place);
+        return keel_fail(KEEL_INVALID,
+                         "--address %s and --join %s are of two families of addresses; give both by IPv4, or "
+                         "both by IPv6",
+                         config->address, name);
+    if (keel_net_place_is_loopback(&own) && !keel_net_place_is_loopback(place))
+        return keel_dial_refuse_address(config->address, "is loopback, where no other host reaches this one");
     if (bind(fd, (const struct sockaddr *)&address, bytes) != 0)
-        return keel_fail(KEEL_INVALID, "--address %s: is no address of this host", config->address);
+        return keel_dial_refuse_address(config->address, "is no address of this host");
     return KEEL_OK;
+}
+
+/* At which others are to find this agent; 0: any. */
+static uint16_t own_port(const struct keel_dial_config *config)
+{
+    struct keel_net_place own = {.port = 0};
+    if (config->address != NULL)
+        (void)keel_net_place_resolve(config->address, &own);
+    return own.port;
+}
+
+/* A name that is loopback here is no other host's, whatever it is there. */
+static enum keel_status miss(const struct keel_net_place *place, const char *name, const char *why)
+{
+    struct keel_net_place found;
+    char host[KEEL_HOST_BYTES];
+    bool named = false;
+    if (keel_net_place_check(name, &found, &named) != KEEL_OK || !named || !keel_net_place_is_loopback(place))
+        return keel_fail(KEEL_PEER_LOST, "%s: %s", name, why);
+    keel_net_place_print_ip(place, host);
+    return keel_fail(KEEL_PEER_LOST, "%s: %s; on this host that name is %s, loopback", name, why, host);
 }
 
 /* PEER_LOST: nobody there. */
@@ -97,13 +128,13 @@ static enum keel_status reach(int fd, const struct keel_net_place *place, sa_fam
     const socklen_t bytes = keel_net_place_to_socket(place, family, &address);
     if (connect(fd, (const struct sockaddr *)&address, bytes) != 0) {
         if (errno != EINPROGRESS)
-            return keel_fail(KEEL_PEER_LOST, "%s: %s", name, strerror(errno));
+            return miss(place, name, strerror(errno));
         enum keel_status status = await(fd, POLLOUT, keel_deadline_after_ns(connect_patience_ns));
         if (status == KEEL_TIMEOUT)
-            return keel_fail(KEEL_PEER_LOST, "%s: no answer", name);
+            return miss(place, name, "no answer");
         KEEL_TRY(status);
         if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0 || error != 0)
-            return keel_fail(KEEL_PEER_LOST, "%s: %s", name, strerror(error));
+            return miss(place, name, strerror(error));
     }
     return KEEL_OK;
 }
@@ -121,18 +152,16 @@ static void keep_alive(int fd, bool yes)
 static enum keel_status call(const struct keel_dial_config *config, struct keel_dialed *dialed)
 {
     struct keel_net_place place;
-    KEEL_TRY(keel_net_place_resolve(config->place, &place));
-    if (place.port == 0)
-        return keel_fail(KEEL_INVALID, "--join %s: not HOST:PORT", config->place);
+    KEEL_TRY(keel_net_place_resolve(dialed->place, &place));
     const sa_family_t family = keel_net_place_family(&place);
     dialed->fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (dialed->fd < 0)
         return keel_fail_errno(errno, "no socket");
-    KEEL_TRY(bind_to(dialed->fd, config, family));
-    KEEL_TRY(reach(dialed->fd, &place, family, config->place));
+    KEEL_TRY(bind_to(dialed->fd, config, dialed->place, &place, family));
+    KEEL_TRY(reach(dialed->fd, &place, family, dialed->place));
     keep_alive(dialed->fd, true);
     KEEL_TRY(keel_net_place_of_descriptor(dialed->fd, false, &dialed->here));
-    dialed->here.port = 0;
+    dialed->here.port = own_port(config);
     return keel_net_place_of_descriptor(dialed->fd, true, &dialed->launcher);
 }
 
@@ -150,19 +179,25 @@ static enum keel_status say_facts(const struct keel_dial_config *config, struct 
     return give(dialed->fd, frame, frame_bytes, keel_deadline_after_ns(opening_patience_ns));
 }
 
-static enum keel_status take_refusal(const struct keel_dial_config *config, const uint8_t *payload,
-                                     uint32_t bytes)
+static enum keel_status take_refusal(struct keel_dialed *dialed, enum keel_handover_kind kind,
+                                     const uint8_t *payload, uint32_t bytes)
 {
     struct keel_handover_reason reason;
     if (!keel_handover_reason_read(payload, bytes, &reason))
-        return keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", config->place);
-    return keel_fail(reason.status, "%s does not take this agent: it %s", config->place, reason.text);
+        return keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", dialed->place);
+    dialed->refused = kind == KEEL_HANDOVER_REFUSED;
+    if (dialed->refused)
+        return keel_fail(reason.status, "%s does not take this agent: it %s", dialed->place, reason.text);
+    snprintf(dialed->elsewhere, sizeof dialed->elsewhere, "%.*s", (int)sizeof dialed->elsewhere - 1,
+             reason.text);
+    return keel_fail(KEEL_PEER_LOST, "%s does not lead the run: %s%s", dialed->place,
+                     reason.text[0] != '\0' ? "who does is at " : "nobody does now", reason.text);
 }
 
-/* The launcher's next frame, which goes to dialed->frame; its head comes by head_ns. */
-static enum keel_status take_frame(const struct keel_dial_config *config, struct keel_dialed *dialed,
-                                   uint64_t head_ns, enum keel_handover_kind *kind, const uint8_t **payload,
-                                   uint32_t *bytes)
+/* The launcher's next frame, which goes to *frame, the caller's to free whatever is returned; its head comes
+ * by head_ns. */
+static enum keel_status take_frame(struct keel_dialed *dialed, uint64_t head_ns, uint8_t **frame,
+                                   enum keel_handover_kind *kind, const uint8_t **payload, uint32_t *bytes)
 {
     uint8_t head[KEEL_FRAME_HEAD_BYTES];
     uint32_t other_key;
@@ -171,41 +206,44 @@ static enum keel_status take_frame(const struct keel_dial_config *config, struct
     if (other_key == KEEL_FRAME_OTHER_KEY)
         return keel_fail(KEEL_AUTH,
                          "%s does not know this agent's key: copy job.key of the run's directory again",
-                         config->place);
+                         dialed->place);
     const uint32_t frame_bytes = keel_frame_bytes(head, sizeof head, KEEL_FRAME_BYTES);
     if (frame_bytes == 0)
-        return keel_fail(KEEL_CORRUPT, "%s: sends what is no frame of Keel", config->place);
-    keel_free(dialed->frame);
-    dialed->frame = NULL;
-    KEEL_TRY(keel_alloc(1, frame_bytes, &dialed->frame));
-    memcpy(dialed->frame, head, sizeof head);
-    KEEL_TRY(take(dialed->fd, dialed->frame + sizeof head, frame_bytes - KEEL_FRAME_HEAD_BYTES,
+        return keel_fail(KEEL_CORRUPT, "%s: sends what is no frame of Keel", dialed->place);
+    KEEL_TRY(keel_alloc(1, frame_bytes, frame));
+    memcpy(*frame, head, sizeof head);
+    KEEL_TRY(take(dialed->fd, *frame + sizeof head, frame_bytes - KEEL_FRAME_HEAD_BYTES,
                   keel_deadline_after_ns(opening_patience_ns)));
-    if (!keel_frame_open(&dialed->handover, dialed->frame, frame_bytes, kind, payload, bytes))
-        return keel_fail(KEEL_AUTH, "%s does not prove that it knows the job key", config->place);
-    return *kind == KEEL_HANDOVER_REFUSED ? take_refusal(config, *payload, *bytes) : KEEL_OK;
+    if (!keel_frame_open(&dialed->handover, *frame, frame_bytes, kind, payload, bytes))
+        return keel_fail(KEEL_AUTH, "%s does not prove that it knows the job key", dialed->place);
+    return *kind == KEEL_HANDOVER_REFUSED || *kind == KEEL_HANDOVER_ELSEWHERE
+               ? take_refusal(dialed, *kind, *payload, *bytes)
+               : KEEL_OK;
 }
 
 /* Wait to be wanted: as long as the launcher is there. */
-static enum keel_status take_answer(const struct keel_dial_config *config, struct keel_dialed *dialed)
+static enum keel_status take_answer(struct keel_dialed *dialed)
 {
     enum keel_handover_kind kind = KEEL_HANDOVER_REFUSED;
     const uint8_t *payload = NULL;
     uint32_t bytes = 0;
-    KEEL_TRY(take_frame(config, dialed, KEEL_NEVER, &kind, &payload, &bytes));
+    KEEL_TRY(take_frame(dialed, KEEL_NEVER, &dialed->frame, &kind, &payload, &bytes));
     if (kind != KEEL_HANDOVER_JOB || !keel_handed_job_read(payload, bytes, &dialed->job))
-        return keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", config->place);
+        return keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", dialed->place);
     return KEEL_OK;
 }
 
-enum keel_status keel_dialed_hear(const struct keel_dial_config *config, struct keel_dialed *dialed)
+/* The job that was handed over stays: this node goes on by it. */
+enum keel_status keel_dialed_hear(struct keel_dialed *dialed)
 {
+    uint8_t *frame = NULL;
     enum keel_handover_kind kind = KEEL_HANDOVER_REFUSED;
     const uint8_t *payload = NULL;
     uint32_t bytes = 0;
     enum keel_status status =
-        take_frame(config, dialed, keel_deadline_after_ns(opening_patience_ns), &kind, &payload, &bytes);
-    return status == KEEL_OK ? keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", config->place)
+        take_frame(dialed, keel_deadline_after_ns(opening_patience_ns), &frame, &kind, &payload, &bytes);
+    keel_free(frame);
+    return status == KEEL_OK ? keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", dialed->place)
                              : status;
 }
 
@@ -221,16 +259,16 @@ static enum keel_status talk(const struct keel_dial_config *config, struct keel_
     if (status != KEEL_OK) {
         char why[KEEL_DETAIL_BYTES];
         snprintf(why, sizeof why, "%.400s", keel_detail());
-        return keel_fail(status, "%s: %s", config->place, why);
+        return keel_fail(status, "%s: %s", dialed->place, why);
     }
     KEEL_TRY(say_facts(config, dialed));
     char host[KEEL_HOST_BYTES];
     struct keel_network network = {.name = "?"};
     (void)keel_network_of(&dialed->here, &network);
     keel_net_place_print_ip(&dialed->here, host);
-    keel_log(KEEL_LOG_INFO, "%s hears us; this host is %s there (%s, MTU %" PRIu32 ")", config->place, host,
+    keel_log(KEEL_LOG_INFO, "%s hears us; this host is %s there (%s, MTU %" PRIu32 ")", dialed->place, host,
              network.name, network.mtu_bytes);
-    KEEL_TRY(take_answer(config, dialed));
+    KEEL_TRY(take_answer(dialed));
     keep_alive(dialed->fd, false); /* datagrams tell from here on; a cut for a while must not end this */
     return KEEL_OK;
 }
@@ -250,27 +288,111 @@ static bool may_come(enum keel_status status)
     return status == KEEL_PEER_LOST || status == KEEL_TIMEOUT || status == KEEL_NOT_FOUND;
 }
 
+/* Who leads, as the store says; "": it does not. */
+static void look_into_store(const struct keel_dial_config *config, char out[KEEL_DIAL_PLACE_BYTES])
+{
+    struct keel_remote_leader leader;
+    const bool some = config->store != NULL && keel_remote_leader_read(config->store, &leader);
+    snprintf(out, KEEL_DIAL_PLACE_BYTES, "%s", some ? leader.place : "");
+}
+
+static enum keel_status try_place(const struct keel_dial_config *config, const char *place,
+                                  struct keel_dialed *out)
+{
+    *out = (struct keel_dialed){.fd = -1};
+    snprintf(out->place, sizeof out->place, "%s", place);
+    return talk(config, out);
+}
+
+/* What more tries do not change. */
+static bool is_final(enum keel_status status, const struct keel_dialed *dialed)
+{
+    return status == KEEL_OK || status == KEEL_INTERRUPTED || status == KEEL_INVALID || dialed->refused;
+}
+
+/* One place, and where who is there points. */
+static enum keel_status follow_place(const struct keel_dial_config *config, const char *place,
+                                     struct keel_dialed *out, bool *there)
+{
+    char elsewhere[KEEL_PLACE_BYTES];
+    enum keel_status status = try_place(config, place, out);
+    /* Who starts anew is waited for anew; who refuses this agent is not waited for. */
+    *there = *there || (out->handover.agreed && may_come(status));
+    if (is_final(status, out) || out->elsewhere[0] == '\0')
+        return status;
+    memcpy(elsewhere, out->elsewhere, sizeof elsewhere);
+    keel_dialed_close(out);
+    return try_place(config, elsewhere, out);
+}
+
+/* Each place once. What is wrong at one of several is told, and another tried; if none is only away, it comes
+ * back. */
+static enum keel_status try_all(const struct keel_dial_config *config, struct keel_dialed *out, bool tell,
+                                bool *there)
+{
+    char place[KEEL_DIAL_PLACE_BYTES], stored[KEEL_DIAL_PLACE_BYTES], away[KEEL_DETAIL_BYTES] = "";
+    enum keel_status status = KEEL_NOT_FOUND, away_status = KEEL_OK;
+    const char *const lists[] = {config->places, config->known, stored};
+    const bool several = strchr(config->places, ',') != NULL || config->known[0] != '\0';
+    for (uint32_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        if (lists[i] == stored) /* last: it may hang */
+            look_into_store(config, stored);
+        for (const char *list = lists[i]; keel_dial_next_place(&list, place);) {
+            status = follow_place(config, place, out, there);
+            if (is_final(status, out))
+                return status;
+            keel_dialed_close(out);
+            if (may_come(status)) {
+                const size_t used = strlen(away);
+                away_status = away_status == KEEL_OK || status != KEEL_NOT_FOUND ? status : away_status;
+                if (strstr(away, keel_detail()) == NULL) /* a place may be in two lists */
+                    snprintf(away + used, sizeof away - used, "%s%.200s", used > 0 ? "; " : "",
+                             keel_detail());
+            } else if (several && tell) {
+                keel_log(KEEL_LOG_WARN, "%s", keel_detail());
+            }
+        }
+    }
+    if (away_status == KEEL_OK)
+        return status;
+    keel_detail_set(away);
+    return away_status;
+}
+
+/* With why nobody took it, of each place. */
+static enum keel_status give_up(const struct keel_dial_config *config, enum keel_status status)
+{
+    char why[KEEL_DETAIL_BYTES];
+    snprintf(why, sizeof why, "%.240s", keel_detail());
+    const uint64_t seconds = config->patience_ns / KEEL_NS_PER_S;
+    if (status == KEEL_NOT_FOUND)
+        return keel_fail(status,
+                         "--join %.100s: no place has a host that is known here, for %" PRIu64
+                         " s (%s); give a name that this host knows, or the address that keel run prints",
+                         config->places, seconds, why);
+    return keel_fail(KEEL_TIMEOUT,
+                     "--join %.100s: nobody took this agent in %" PRIu64
+                     " s (%s): does keel run listen there, or a node that leads, and does every firewall let "
+                     "TCP and UDP of that port pass?",
+                     config->places, seconds, why);
+}
+
 enum keel_status keel_dial(const struct keel_dial_config *config, struct keel_dialed *out)
 {
     uint64_t give_up_ns = keel_deadline_after_ns(config->patience_ns);
-    for (;;) {
-        *out = (struct keel_dialed){.fd = -1};
-        enum keel_status status = talk(config, out);
+    *out = (struct keel_dialed){.fd = -1};
+    for (bool first = true;; first = false) {
+        bool there = false;
+        enum keel_status status = try_all(config, out, first, &there);
         if (status == KEEL_OK)
             return KEEL_OK;
-        if (out->handover.agreed) /* it was there: who starts anew is waited for anew */
-            give_up_ns = keel_deadline_after_ns(config->patience_ns);
         keel_dialed_close(out);
         if (!may_come(status))
             return status;
+        if (there)
+            give_up_ns = keel_deadline_after_ns(config->patience_ns);
         if (keel_remaining_ns(give_up_ns) == 0) {
-            char why[KEEL_DETAIL_BYTES];
-            snprintf(why, sizeof why, "%.300s", keel_detail());
-            return keel_fail(status == KEEL_NOT_FOUND ? status : KEEL_TIMEOUT,
-                             "%s: nobody took this agent in %" PRIu64
-                             " s (%s): does keel run listen there, and "
-                             "does every firewall let TCP and UDP of that port pass?",
-                             config->place, config->patience_ns / KEEL_NS_PER_S, why);
+            return give_up(config, status);
         }
         const uint64_t next_ns = keel_deadline_after_ns(again_ns);
         keel_sleep_until_ns(next_ns < give_up_ns ? next_ns : give_up_ns);
@@ -332,40 +454,50 @@ enum keel_status keel_store_check(const char *store, uint64_t run)
 
 /* ---- datagrams ----------------------------------------------------------------------------------------- */
 
-static bool passes(struct keel_mailbox *mailbox, uint32_t bytes)
+/* TIMEOUT: they do not. PEER_LOST, or its last word: who let this agent in has gone meanwhile. */
+static enum keel_status pass(struct keel_dialed *dialed, struct keel_mailbox *mailbox, uint32_t bytes)
 {
     uint8_t message[KEEL_MESSAGE_BYTES];
     uint16_t node;
     uint32_t got;
     const uint64_t deadline_ns = keel_deadline_after_ns(probe_patience_ns);
     while (keel_remaining_ns(deadline_ns) > 0 && !keel_process_interrupted()) {
+        struct pollfd ready[2] = {{.fd = keel_mailbox_fd(mailbox), .events = POLLIN},
+                                  {.fd = dialed->fd, .events = POLLIN}};
         keel_mailbox_probe(mailbox, bytes);
-        (void)await(keel_mailbox_fd(mailbox), POLLIN, keel_deadline_after_ns(again_ns));
+        (void)poll(ready, 2, keel_remaining_poll_ms(keel_deadline_after_ns(again_ns)));
         while (keel_mailbox_receive(mailbox, &node, message,
                                     &got)) /* nothing is decided here yet: beats repeat */
             ;
         if (keel_mailbox_echoed(mailbox) >= bytes)
-            return true;
+            return KEEL_OK;
+        const enum keel_status word = ready[1].revents != 0 ? keel_dialed_hear(dialed) : KEEL_OK;
+        if (word == KEEL_PEER_LOST)
+            return keel_fail(word, "%s is gone, to which datagrams were tried", dialed->place);
+        if (word != KEEL_OK)
+            return word;
     }
-    return false;
+    return KEEL_TIMEOUT;
 }
 
-enum keel_status keel_dialed_probe(const struct keel_dialed *dialed, struct keel_mailbox *mailbox,
-                                   uint32_t bytes)
+enum keel_status keel_dialed_probe(struct keel_dialed *dialed, struct keel_mailbox *mailbox, uint32_t bytes)
 {
     char here[KEEL_HOST_BYTES], there[KEEL_PLACE_BYTES];
     struct keel_network network = {.name = "?"};
     keel_net_place_print_ip(&dialed->here, here);
     keel_net_place_print(&dialed->launcher, there);
     (void)keel_network_of(&dialed->here, &network);
-    if (!passes(mailbox, SMALL_PROBE_BYTES))
+    enum keel_status status = pass(dialed, mailbox, SMALL_PROBE_BYTES);
+    if (status == KEEL_TIMEOUT)
         return keel_fail(
             KEEL_UNSUPPORTED,
             "no datagram from %s comes back from %s, though TCP passes: let UDP of all ports pass "
             "between the hosts",
             here, there);
-    if (passes(mailbox, bytes))
-        return KEEL_OK;
+    if (status == KEEL_OK)
+        status = pass(dialed, mailbox, bytes);
+    if (status != KEEL_TIMEOUT)
+        return status;
     return keel_fail(
         KEEL_UNSUPPORTED,
         "datagrams of %" PRIu32 " bytes do not pass between %s (%s, MTU %" PRIu32 ") and %s, those "

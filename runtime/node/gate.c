@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 enum {
+    SILENT_TIMEOUTS = 2,
     STRANGERS_MAX = 64, /* beyond one for each node: all may dial at once */
     WAITING_MAX = 64,   /* agents beyond those that are wanted */
     EVENTS_PER_TURN = 256,
@@ -54,6 +55,7 @@ struct seat {
     struct caller *caller;
     uint32_t incarnation; /* that is wanted, or that has it */
     bool wanted;          /* and there is none */
+    bool presumed;        /* it may be there, without a connection */
 };
 
 struct keel_gate {
@@ -151,8 +153,8 @@ static bool say(struct caller *caller, enum keel_handover_kind kind, const uint8
     return true;
 }
 
-static void say_farewell(struct keel_gate *gate, struct caller *caller, enum keel_status status,
-                         const char *text)
+static void say_farewell(struct keel_gate *gate, struct caller *caller, enum keel_handover_kind kind,
+                         enum keel_status status, const char *text)
 {
     struct keel_handover_reason reason = {.status = status};
     uint8_t payload[OUT_SMALL_BYTES];
@@ -160,7 +162,7 @@ static void say_farewell(struct keel_gate *gate, struct caller *caller, enum kee
         return;
     snprintf(reason.text, sizeof reason.text, "%s", text);
     const uint32_t bytes = keel_handover_reason_write(&reason, payload, sizeof payload);
-    if (say(caller, KEEL_HANDOVER_REFUSED, payload, bytes))
+    if (say(caller, kind, payload, bytes))
         (void)flush(gate, caller); /* short: an empty socket takes it at once */
 }
 
@@ -169,7 +171,7 @@ static void say_farewell(struct keel_gate *gate, struct caller *caller, enum kee
 static void refuse(struct keel_gate *gate, struct caller *caller, enum keel_status status, const char *text)
 {
     gate->refused++;
-    say_farewell(gate, caller, status, text);
+    say_farewell(gate, caller, KEEL_HANDOVER_REFUSED, status, text);
     const uint64_t now_ns = keel_now_ns();
     if (caller->handover.opened > 0 || gate->told_ns[status] == 0 ||
         now_ns - gate->told_ns[status] >= stranger_pause_ns) {
@@ -269,7 +271,7 @@ static void seat(struct keel_gate *gate, struct caller *caller, uint16_t node)
     set_state(gate, caller, CALLER_SEATED);
     caller->node = node;
     seat->caller = caller;
-    seat->wanted = false;
+    seat->wanted = seat->presumed = false;
     tell(gate, KEEL_GATE_JOINED, caller, node, KEEL_OK, "");
     if (gate->released && !hand_over(gate, caller))
         shutdown(caller->fd, SHUT_RDWR);
@@ -284,6 +286,32 @@ static void unseat(struct keel_gate *gate, struct caller *caller, enum keel_stat
     tell(gate, KEEL_GATE_LEFT, caller, caller->node, status, text);
 }
 
+/* Nobody is connected, and who may be there is silent. */
+static bool is_deserted(const struct keel_gate *gate, uint16_t node)
+{
+    return gate->seats[node].presumed && gate->config.silent(gate->config.context, node);
+}
+
+/* Its owner wants the node behind that. */
+static void desert(struct keel_gate *gate, uint16_t node)
+{
+    gate->seats[node].presumed = false;
+    gate->config.news(gate->config.context, &(struct keel_gate_news){.kind = KEEL_GATE_LEFT,
+                                                                     .node = node,
+                                                                     .status = KEEL_PEER_LOST,
+                                                                     .host = "",
+                                                                     .place = "",
+                                                                     .text = "it is silent"});
+}
+
+bool keel_gate_gives_up(const struct keel_node *node, uint16_t which, uint64_t heard_ns, uint64_t since_ns,
+                        uint64_t timeout_ns)
+{
+    const uint64_t silent_ns = keel_now_ns() - (heard_ns > since_ns ? heard_ns : since_ns);
+    return silent_ns > SILENT_TIMEOUTS * timeout_ns ||
+           (silent_ns > timeout_ns && heard_ns > since_ns && !keel_node_has_member(node, which));
+}
+
 /* The seat that somebody who waits may have, 0 for none. Of one that is silent, or that it had itself, the
  * agent goes first, and the node is wanted again behind that. */
 static uint16_t find_seat(struct keel_gate *gate, const struct caller *caller)
@@ -295,6 +323,10 @@ static uint16_t find_seat(struct keel_gate *gate, const struct caller *caller)
             return node;
     for (uint16_t node = first; node < end; node++) {
         struct caller *there = gate->seats[node].caller;
+        if (is_deserted(gate, node)) {
+            desert(gate, node);
+            return gate->seats[node].wanted ? node : 0;
+        }
         if (there == NULL || (there->facts.instance != caller->facts.instance &&
                               (!there->handed || !gate->config.silent(gate->config.context, node))))
             continue;
@@ -327,6 +359,26 @@ static void seat_those_who_wait(struct keel_gate *gate)
     }
 }
 
+/* Who waited, or would, is told where to dial: true, if this one does not let in. */
+static bool redirect(struct keel_gate *gate, struct caller *caller)
+{
+    char place[KEEL_PLACE_BYTES] = "";
+    if (gate->config.leads(gate->config.context, place))
+        return false;
+    say_farewell(gate, caller, KEEL_HANDOVER_ELSEWHERE, KEEL_BUSY, place);
+    drop(gate, caller);
+    return true;
+}
+
+static void redirect_those_who_wait(struct keel_gate *gate)
+{
+    for (struct caller *at = gate->callers, *next; at != NULL && gate->waiting > 0; at = next) {
+        next = at->next;
+        if (at->state == CALLER_WAITING && !redirect(gate, at))
+            return;
+    }
+}
+
 /* ---- what callers say ---------------------------------------------------------------------------------- */
 
 /* NULL, or why it cannot be reached as the others are. */
@@ -334,13 +386,13 @@ static const char *wrong_way(const struct keel_gate *gate, const struct caller *
 {
     const struct keel_net_place *advertised = gate->config.advertised;
     if (keel_net_place_is_v4(&caller->place) != keel_net_place_is_v4(advertised))
-        return "comes by the other family of addresses than this launcher advertises: ranks reach one "
+        return "comes by the other family of addresses than the one advertised here: ranks reach one "
                "another by "
-               "one family alone; dial the address that the launcher prints";
+               "one family alone; dial the address that is advertised";
     if (keel_net_place_is_loopback(&caller->place) != keel_net_place_is_loopback(advertised))
         return "comes by another network than the one advertised, one of the two is loopback: other hosts "
                "could "
-               "not reach its ranks; dial the address that the launcher prints";
+               "not reach its ranks; dial the address that is advertised";
     return NULL;
 }
 
@@ -355,6 +407,8 @@ static void take_facts(struct keel_gate *gate, struct caller *caller, const uint
     }
     const uint16_t node = caller->facts.node;
     const struct caller *there = node < gate->config.node_count ? gate->seats[node].caller : NULL;
+    if (redirect(gate, caller))
+        return;
     if (wrong_way(gate, caller) != NULL) {
         refuse(gate, caller, KEEL_INVALID, wrong_way(gate, caller));
     } else if (node >= gate->config.node_count) {
@@ -497,6 +551,7 @@ void keel_gate_turn(struct keel_gate *gate)
     if (gate->listen_ns != 0 && keel_remaining_ns(gate->listen_ns) == 0)
         listen_again(gate, true);
     drop_the_slow(gate);
+    redirect_those_who_wait(gate);
     seat_those_who_wait(gate);
 }
 
@@ -513,9 +568,24 @@ uint64_t keel_gate_deadline_ns(const struct keel_gate *gate)
 
 void keel_gate_want(struct keel_gate *gate, uint16_t node, uint32_t incarnation)
 {
-    KEEL_ASSERT(node > 0 && node < gate->config.node_count && gate->seats[node].caller == NULL);
-    gate->seats[node].incarnation = incarnation;
-    gate->seats[node].wanted = true;
+    struct seat *seat = &gate->seats[node];
+    KEEL_ASSERT(node > 0 && node < gate->config.node_count);
+    if (seat->caller != NULL) { /* its owner took it for gone: it is silent */
+        drop(gate, seat->caller);
+        seat->caller = NULL;
+    }
+    seat->incarnation = incarnation;
+    seat->wanted = true;
+    seat->presumed = false;
+}
+
+void keel_gate_presume(struct keel_gate *gate)
+{
+    for (uint16_t node = 1; node < gate->config.node_count; node++) {
+        struct seat *seat = &gate->seats[node];
+        seat->wanted = false;
+        seat->presumed = seat->caller == NULL && node != gate->config.job.by; /* which is here */
+    }
 }
 
 void keel_gate_unwant(struct keel_gate *gate, uint16_t node)
@@ -611,7 +681,8 @@ enum keel_status keel_gate_open(const struct keel_gate_config *config, struct ke
 void keel_gate_close(struct keel_gate *gate)
 {
     for (struct caller *at = gate != NULL ? gate->callers : NULL; at != NULL; at = at->next)
-        say_farewell(gate, at, KEEL_INTERRUPTED, "is not wanted any more: the run is over");
+        say_farewell(gate, at, KEEL_HANDOVER_REFUSED, KEEL_INTERRUPTED,
+                     "is not wanted any more: the run is over");
     keel_gate_leave(gate);
 }
 

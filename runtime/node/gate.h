@@ -1,4 +1,5 @@
-/* gate.h - the launcher's door for agents that dial in from other hosts.
+/* gate.h - the door for agents that dial in from other hosts: of the launcher, and where another may lead
+ * (cluster.holders) of each agent. Who leads lets them in, and the others say who that is.
  *
  * Owns the listening socket and the connections of agents, from their opening to their end. Promises that
  * only who proves the job key becomes a node (handover.h), that a node has one agent at a time, and that no
@@ -7,13 +8,15 @@
  *
  * A node is open when an agent is wanted for it (keel_gate_want): the one that asks for it by its number, or
  * who asks for any. Agents beyond that wait, and take the place of one that ended, or of one that is silent.
- * That an agent's connection ended is told; its node is open again when it is wanted again. One owner, one
- * thread; never blocks. */
+ * That an agent's connection ended is told; its node is open again when it is wanted again. Of a node that
+ * another let in there is no connection: its agent is taken for gone only when it is silent, and somebody
+ * waits. One owner, one thread; never blocks. */
 #ifndef KEEL_GATE_H
 #define KEEL_GATE_H
 
 #include "handover.h"
 #include "net_place.h"
+#include <keel/node.h>
 
 /* What is told; texts live until the callback returns. */
 enum keel_gate_news_kind {
@@ -46,7 +49,15 @@ struct keel_gate_config {
     void (*news)(void *context, const struct keel_gate_news *news);
     /* Nothing was heard of the agent of `node` for so long that another may take its place. */
     bool (*silent)(void *context, uint16_t node);
+    /* Does this one let in? False: `out` becomes the place of who leads, "" if nobody does. */
+    bool (*leads)(void *context, char out[KEEL_PLACE_BYTES]);
 };
+
+/* `silent`, by the view that `node` knows: for two timeouts, of an agent that was heard last at heard_ns, and
+ * joined, or is waited for, since since_ns; for one, where the view has lost its ranks meanwhile: nobody
+ * waits for it any more. */
+bool keel_gate_gives_up(const struct keel_node *node, uint16_t which, uint64_t heard_ns, uint64_t since_ns,
+                        uint64_t timeout_ns);
 
 struct keel_gate;
 
@@ -63,6 +74,8 @@ uint64_t keel_gate_deadline_ns(const struct keel_gate *gate); /* turn then at th
 /* An agent is wanted for this node, of this incarnation; or no longer. */
 void keel_gate_want(struct keel_gate *gate, uint16_t node, uint32_t incarnation);
 void keel_gate_unwant(struct keel_gate *gate, uint16_t node);
+/* Its owner leads from now on, and another did before: nodes without a connection may be there. */
+void keel_gate_presume(struct keel_gate *gate);
 /* Jobs are handed over from now on; before, agents are only let in. */
 void keel_gate_release(struct keel_gate *gate);
 /* The lowest wanted node, of `from` on, that has no agent; 0: none. */

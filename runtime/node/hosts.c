@@ -41,11 +41,12 @@ static enum keel_status split(struct keel_hosts *hosts)
     return KEEL_OK;
 }
 
-/* What `scontrol show hostnames` makes of SLURM_JOB_NODELIST. */
+/* What `scontrol show hostnames` makes of SLURM_JOB_NODELIST, which it does not look at by itself. */
 static enum keel_status ask_slurm(char **out)
 {
-    const char *const argv[] = {"/usr/bin/env", "scontrol", "show", "hostnames", NULL};
-    if (getenv("SLURM_JOB_NODELIST") == NULL)
+    const char *const list = getenv("SLURM_JOB_NODELIST");
+    const char *const argv[] = {"/usr/bin/env", "scontrol", "show", "hostnames", list, NULL};
+    if (list == NULL || list[0] == '\0')
         return keel_fail(KEEL_NOT_FOUND, "cluster.launch = slurm: this is no allocation of Slurm "
                                          "(SLURM_JOB_NODELIST is not set); use salloc or sbatch, or give "
                                          "cluster.hosts");
@@ -91,6 +92,30 @@ enum keel_status keel_hosts_read(const struct keel_job *job, struct keel_hosts *
     return status;
 }
 
+enum keel_status keel_hosts_parse(const char *text, struct keel_hosts *out)
+{
+    *out = (struct keel_hosts){.count = 0};
+    if (text[0] == '\0')
+        return KEEL_OK;
+    KEEL_TRY(keel_alloc(1, strlen(text) + 1, &out->text));
+    memcpy(out->text, text, strlen(text) + 1);
+    const enum keel_status status = split(out);
+    if (status != KEEL_OK)
+        keel_hosts_free(out);
+    return status;
+}
+
+enum keel_status keel_hosts_text(const struct keel_hosts *hosts, char **out)
+{
+    size_t bytes = 1, used = 0;
+    for (uint32_t i = 0; i < hosts->count; i++)
+        bytes += strlen(hosts->names[i]) + 1;
+    KEEL_TRY(keel_alloc(1, bytes, out));
+    for (uint32_t i = 0; i < hosts->count; i++)
+        used += (size_t)snprintf(*out + used, bytes - used, "%s%s", i > 0 ? "," : "", hosts->names[i]);
+    return KEEL_OK;
+}
+
 void keel_hosts_free(struct keel_hosts *hosts)
 {
     keel_free(hosts->text);
@@ -105,7 +130,7 @@ const char *keel_hosts_of(const struct keel_hosts *hosts, const struct keel_job 
 
 /* ---- where the launcher is reached --------------------------------------------------------------------- */
 
-static void list_networks(char *out, size_t out_bytes, const struct keel_net_place *but)
+void keel_hosts_list_networks(char *out, size_t out_bytes, const struct keel_net_place *but)
 {
     struct keel_network networks[KEEL_NETWORKS_MAX];
     const uint32_t count = keel_networks_list(networks);
@@ -126,7 +151,7 @@ void keel_hosts_network_text(const struct keel_net_place *advertised, char *out,
 {
     struct keel_network network;
     char others[256];
-    list_networks(others, sizeof others, advertised);
+    keel_hosts_list_networks(others, sizeof others, advertised);
     const bool known = keel_network_of(advertised, &network);
     const char *more = others[0] != '\0' && !keel_net_place_is_loopback(advertised) ? others : "";
     if (known)
@@ -142,7 +167,7 @@ static enum keel_status refuse_loopback(const char *what, const char *name,
 {
     char host[KEEL_HOST_BYTES], networks[256];
     keel_net_place_print_ip(place, host);
-    list_networks(networks, sizeof networks, NULL);
+    keel_hosts_list_networks(networks, sizeof networks, NULL);
     return keel_fail(KEEL_INVALID,
                      "%s %s is %s, loopback: agents on other hosts do not reach the launcher there; give "
                      "cluster.advertise = an address of this host (%s)",
@@ -339,8 +364,8 @@ enum keel_status keel_host_start(const struct keel_job *job, const char *host,
     KEEL_TRY(key_descriptor(key_text, &fd));
     char *const *argv = (char *const *)(uintptr_t)words;
     /* Where another may lead, its end is not theirs. */
-    enum keel_status status = job->holders > 1 ? keel_process_spawn_apart(argv, &fd, 1, false, out)
-                                               : keel_process_spawn(argv, &fd, 1, -1, out);
+    enum keel_status status = keel_job_holders(job) > 1 ? keel_process_spawn_apart(argv, &fd, 1, false, out)
+                                                        : keel_process_spawn(argv, &fd, 1, -1, out);
     close(fd);
     return status;
 }

@@ -9,8 +9,10 @@
 
 #include "drill.h"
 #include "launcher_state.h"
+#include "membership.h"
 #include "remote_leader.h"
 #include "run_locks.h"
+#include "slow_watch.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -23,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -53,14 +56,25 @@ static enum keel_status spawn(struct keel_launcher *launcher, uint16_t node, uin
                                   : keel_remote_spawn(launcher, node, incarnation);
 }
 
-void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node)
+void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)
 {
     launcher->agents[node].unstarted = false;
     if (launcher->gate != NULL) /* wanted again when the node is to be started again */
         keel_gate_unwant(launcher->gate, node);
-    keel_control_step(
-        &launcher->control,
-        &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT, .node = node, .cause = KEEL_CAUSE_EXIT});
+    keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT,
+                                                                    .node = node,
+                                                                    .value = incarnation,
+                                                                    .cause = KEEL_CAUSE_EXIT});
+}
+
+void keel_launcher_await(struct keel_launcher *launcher, uint16_t node)
+{
+    struct keel_launched_agent *agent = &launcher->agents[node];
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = node};
+    agent->running = true;
+    if (epoll_ctl(launcher->agents_fd, EPOLL_CTL_ADD, agent->process.pidfd, &event) != 0)
+        keel_log(KEEL_LOG_ERROR, "agent %u cannot be watched: %s; its end shows by its silence", node,
+                 strerror(errno));
 }
 
 static void reap(struct keel_launcher *launcher, uint16_t node)
@@ -74,17 +88,13 @@ static void reap(struct keel_launcher *launcher, uint16_t node)
         keel_log(KEEL_LOG_ERROR, "agent %u ended: %s", node, keel_detail());
     keel_process_close(&agent->process);
     agent->running = false;
-    if (launcher->gate != NULL) {
-        keel_remote_lose_starter(launcher, node, &end);
-        return;
-    }
     launcher->refused_code = end.signaled || end.code == KEEL_PROCESS_CODE_UNKNOWN ? 0 : end.code;
     int stopped_code = launcher->stopping ? keel_status_exit_code(KEEL_INTERRUPTED) : 0;
     if (end.code == KEEL_PROCESS_CODE_UNKNOWN && keel_local_ended(launcher, node))
         end.code = 0;
     if (end.signaled || (end.code != 0 && end.code != stopped_code))
         launcher->report->agent_exit(launcher->report->context, node, agent->incarnation, &end);
-    keel_launcher_tell_exit(launcher, node);
+    keel_launcher_tell_exit(launcher, node, 0);
 }
 
 /* ---- effects ---------------------------------------------------------------------------------------- */
@@ -98,6 +108,7 @@ static void effect_node_start(void *context, uint16_t node, uint32_t incarnation
         return;
     keel_log(KEEL_LOG_ERROR, "agent %u: %s", node, keel_detail());
     launcher->agents[node].unstarted = true;
+    launcher->look_ns = 0;
 }
 
 /* ---- signals ------------------------------------------------------------------------------------------ */
@@ -144,6 +155,7 @@ static void read_signals(struct keel_launcher *launcher)
         else if (keel_now_ns() - launcher->stopped_ns >= hurry_after_ns)
             launcher->hurried = true;
         launcher->stopping = true;
+        keel_stop_guard_take(&launcher->guard);
         if (launcher->config->signalled != NULL)
             *launcher->config->signalled = true;
     }
@@ -171,12 +183,35 @@ static void serve_caller(struct keel_launcher *launcher)
     keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }
 
+/* So long workers have from a stop on (keel_times). */
+static uint64_t stop_grace_ns(const struct keel_launcher *launcher)
+{
+    struct keel_times times;
+    keel_times_derive((uint64_t)(launcher->config->job->timeout_s * (double)KEEL_NS_PER_S), &times);
+    return times.grace_ns;
+}
+
+/* It was waited for to the end; where the disk is full nothing can be. */
+static bool is_unsaved(const struct keel_launcher *launcher)
+{
+    return launcher->stopping && launcher->control.finished && !launcher->hurried && !launcher->full &&
+           launcher->control.status == KEEL_INTERRUPTED &&
+           keel_now_ns() - launcher->stopped_ns >= stop_grace_ns(launcher);
+}
+
 static void serve_signals(struct keel_launcher *launcher)
 {
     bool before = launcher->stopping;
+    char text[160];
     read_signals(launcher);
-    if (launcher->stopping && !before && !launcher->gathering)
-        keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+    if (!launcher->stopping || before || launcher->gathering)
+        return;
+    snprintf(text, sizeof text,
+             "told to end: what the last steps made is saved first, for %.0f s at most; a second signal ends "
+             "the run at once",
+             (double)stop_grace_ns(launcher) / (double)KEEL_NS_PER_S + KEEL_LEADING_DRAIN_S);
+    launcher->report->tell(launcher->report->context, text);
+    keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }
 
 static void report_room(struct keel_launcher *launcher)
@@ -198,6 +233,13 @@ static void watch_leader(struct keel_launcher *launcher)
     if (leader == launcher->leader)
         return;
     launcher->leader = leader;
+    if (launcher->gate != NULL) {
+        keel_mailbox_keep(launcher->mailbox, leader == 0);
+        if (leader == 0) {
+            launcher->lead_ns = keel_now_ns(); /* who talked to another leader until now is not silent */
+            keel_gate_presume(launcher->gate);
+        }
+    }
     if (leader == 0)
         snprintf(text, sizeof text, "this launcher leads the run again");
     else if (leader == KEEL_NODE_NONE)
@@ -211,6 +253,23 @@ static void watch_leader(struct keel_launcher *launcher)
     launcher->report->tell(launcher->report->context, text);
 }
 
+/* To those who may lead next. */
+static void tell_past(struct keel_launcher *launcher)
+{
+    const struct keel_launch_report *report = launcher->report;
+    uint8_t data[KEEL_PAST_BYTES_MAX];
+    uint32_t bytes = 0;
+    if (launcher->leader != 0 || report->past == NULL || keel_job_holders(launcher->config->job) < 2)
+        return;
+    const uint64_t step = report->past(report->context, data, &bytes);
+    if (step <= launcher->past_step)
+        return;
+    launcher->past_step = step;
+    keel_control_step(
+        &launcher->control,
+        &(struct keel_node_event){.kind = KEEL_EVENT_PAST, .value = step, .data = data, .bytes = bytes});
+}
+
 static bool is_ours(const struct keel_launcher *launcher)
 {
     return launcher->leader == 0 || launcher->hurried;
@@ -218,10 +277,10 @@ static bool is_ours(const struct keel_launcher *launcher)
 
 /* ---- loop --------------------------------------------------------------------------------------------- */
 
-enum { FD_MAILBOX, FD_SIGNALS, FD_COMMITTER, FD_GATE, FD_AGENTS, FD_MAX = FD_AGENTS + KEEL_NODES_MAX };
+enum { FD_MAILBOX, FD_SIGNALS, FD_COMMITTER, FD_GATE, FD_AGENTS, FD_MAX, ENDED_AT_ONCE = 64 };
 
-/* Fill the poll table (negative descriptors are skipped by poll); how many there are. */
-static nfds_t prepare(const struct keel_launcher *launcher, struct pollfd fds[FD_MAX])
+/* Fill the poll table (negative descriptors are skipped by poll). */
+static void prepare(const struct keel_launcher *launcher, struct pollfd fds[FD_MAX])
 {
     fds[FD_MAILBOX] = (struct pollfd){
         .fd = launcher->mailbox != NULL ? keel_mailbox_fd(launcher->mailbox) : -1, .events = POLLIN};
@@ -231,20 +290,21 @@ static nfds_t prepare(const struct keel_launcher *launcher, struct pollfd fds[FD
         .events = POLLIN};
     fds[FD_GATE] =
         (struct pollfd){.fd = launcher->gate != NULL ? keel_gate_fd(launcher->gate) : -1, .events = POLLIN};
-    for (uint16_t node = 0; node < launcher->node_count; node++) {
-        const struct keel_launched_agent *agent = &launcher->agents[node];
-        fds[FD_AGENTS + node] =
-            (struct pollfd){.fd = agent->running ? agent->process.pidfd : -1, .events = POLLIN};
-    }
-    return (nfds_t)FD_AGENTS + launcher->node_count;
+    fds[FD_AGENTS] = (struct pollfd){.fd = launcher->starters != NULL ? keel_starters_fd(launcher->starters)
+                                                                      : launcher->agents_fd,
+                                     .events = POLLIN};
 }
 
-static bool some_unstarted(const struct keel_launcher *launcher)
+/* Nodes whose process has ended, some of them. */
+static uint32_t find_ended(const struct keel_launcher *launcher, uint16_t out[ENDED_AT_ONCE])
 {
-    for (uint16_t node = 1; node < launcher->node_count; node++)
-        if (launcher->agents[node].unstarted)
-            return true;
-    return false;
+    struct epoll_event events[ENDED_AT_ONCE];
+    uint32_t count = 0;
+    const int ready = epoll_wait(launcher->agents_fd, events, ENDED_AT_ONCE, 0);
+    for (int i = 0; i < ready; i++)
+        if (launcher->agents[events[i].data.u32].running)
+            out[count++] = (uint16_t)events[i].data.u32;
+    return count;
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------ */
@@ -252,29 +312,36 @@ static bool some_unstarted(const struct keel_launcher *launcher)
 static int wait_ms(const struct keel_launcher *launcher)
 {
     uint64_t deadline_ns = launcher->gathering ? launcher->gather_until_ns : launcher->control.timer_ns;
-    if (some_unstarted(launcher))
-        return 0;
+    deadline_ns = launcher->look_ns < deadline_ns ? launcher->look_ns : deadline_ns;
     if (launcher->gathering && launcher->remind_at_ns < deadline_ns)
         deadline_ns = launcher->remind_at_ns;
     if (launcher->gate != NULL && keel_gate_deadline_ns(launcher->gate) < deadline_ns)
         deadline_ns = keel_gate_deadline_ns(launcher->gate);
-    for (uint16_t node = 1; node < launcher->node_count; node++)
-        if (launcher->agents[node].retry_ns != 0 && launcher->agents[node].retry_ns < deadline_ns)
-            deadline_ns = launcher->agents[node].retry_ns;
+    if (launcher->starters != NULL && keel_starters_deadline_ns(launcher->starters) < deadline_ns)
+        deadline_ns = keel_starters_deadline_ns(launcher->starters);
     return keel_remaining_poll_ms(deadline_ns);
 }
 
-static void serve_agents(struct keel_launcher *launcher, const struct pollfd fds[FD_MAX])
+/* What is due of all agents; what becomes due meanwhile is looked at in the next turn. */
+static void look_at_agents(struct keel_launcher *launcher)
 {
-    for (uint16_t node = 1; node < launcher->node_count; node++) {
-        if (fds[FD_AGENTS + node].revents != 0)
-            reap(launcher, node);
-        struct keel_launched_agent *agent = &launcher->agents[node];
-        if (agent->retry_ns != 0 && keel_remaining_ns(agent->retry_ns) == 0)
-            keel_remote_start_again(launcher, node);
-        if (agent->unstarted)
-            keel_launcher_tell_exit(launcher, node);
-    }
+    if (keel_remaining_ns(launcher->look_ns) > 0)
+        return;
+    launcher->look_ns = KEEL_NEVER;
+    for (uint16_t node = 1; node < launcher->node_count; node++)
+        if (launcher->agents[node].unstarted)
+            keel_launcher_tell_exit(launcher, node, 0);
+}
+
+static void serve_agents(struct keel_launcher *launcher, bool some_ended)
+{
+    uint16_t ended[ENDED_AT_ONCE];
+    const uint32_t count = some_ended ? find_ended(launcher, ended) : 0;
+    for (uint32_t i = 0; i < count; i++)
+        reap(launcher, ended[i]);
+    look_at_agents(launcher);
+    if (launcher->starters != NULL)
+        keel_starters_turn(launcher->starters);
     if (launcher->gate != NULL)
         keel_gate_turn(launcher->gate);
 }
@@ -283,14 +350,15 @@ static void loop(struct keel_launcher *launcher)
 {
     struct pollfd fds[FD_MAX];
     while (!launcher->control.finished && !launcher->hurried && launcher->gather_status == KEEL_OK) {
-        nfds_t count = prepare(launcher, fds);
-        if (poll(fds, count, wait_ms(launcher)) < 0)
+        atomic_store(&launcher->guard.turn, keel_now_ns());
+        prepare(launcher, fds);
+        if (poll(fds, FD_MAX, wait_ms(launcher)) < 0)
             continue; /* EINTR */
         if (fds[FD_SIGNALS].revents != 0)
             serve_signals(launcher);
         if (fds[FD_COMMITTER].revents != 0)
             keel_leading_report_snapshots(&launcher->leading);
-        serve_agents(launcher, fds);
+        serve_agents(launcher, fds[FD_AGENTS].revents != 0);
         if (launcher->gathering) {
             keel_remote_gather(launcher);
             continue;
@@ -298,9 +366,39 @@ static void loop(struct keel_launcher *launcher)
         keel_control_turn(&launcher->control);
         keel_launcher_watch(launcher);
         watch_leader(launcher);
+        tell_past(launcher);
         serve_caller(launcher);
         report_room(launcher);
     }
+}
+
+/* On the guard's thread, while the loop stands in a call to the disk: so the list of agents does not change.
+ */
+static void give_up_loop(void *context, uint64_t still_ns)
+{
+    const struct keel_launcher *launcher = context;
+    const bool others = launcher->gate != NULL && keel_job_holders(launcher->config->job) > 1;
+    for (uint16_t node = 1; node < launcher->node_count; node++)
+        if (launcher->agents[node].running)
+            (void)keel_process_signal(&launcher->agents[node].process, SIGKILL);
+    fprintf(stderr,
+            "keel: told to end, and %s has not answered for %.0f s: ended without a last snapshot; bring the "
+            "disk or its server back, and the same command goes on from the newest%s\n",
+            launcher->config->directory, (double)still_ns / (double)KEEL_NS_PER_S,
+            others ? "; nodes of other hosts may go on until then (keel job stop)" : "");
+    _exit(keel_status_exit_code(KEEL_TIMEOUT));
+}
+
+/* Agents replace who leads when it is silent for longer. */
+static void loop_guarded(struct keel_launcher *launcher)
+{
+    launcher->guard.signal_fd = launcher->signal_fd;
+    launcher->guard.still_ns = (uint64_t)(launcher->config->job->timeout_s * 2.0 * (double)KEEL_NS_PER_S);
+    launcher->guard.give_up = give_up_loop;
+    launcher->guard.context = launcher;
+    keel_stop_guard_begin(&launcher->guard);
+    loop(launcher);
+    keel_stop_guard_end(&launcher->guard);
 }
 
 /* ---- end ---------------------------------------------------------------------------------------------- */
@@ -310,12 +408,15 @@ static void await_agents(struct keel_launcher *launcher, uint64_t deadline_ns, b
 {
     struct pollfd fds[FD_MAX];
     for (;;) {
-        nfds_t count = prepare(launcher, fds);
+        uint16_t ended[ENDED_AT_ONCE];
+        prepare(launcher, fds);
         fds[FD_MAILBOX].fd = fds[FD_COMMITTER].fd = -1;
         bool some = launcher->gate != NULL && keel_gate_has_some(launcher->gate);
         for (uint16_t node = 1; node < launcher->node_count; node++)
             some = some || launcher->agents[node].running;
-        if (!some || poll(fds, count, keel_remaining_poll_ms(deadline_ns)) == 0)
+        if (launcher->starters != NULL && keel_starters_rest(launcher->starters))
+            some = true;
+        if (!some || poll(fds, FD_MAX, keel_remaining_poll_ms(deadline_ns)) == 0)
             return;
         if (fds[FD_SIGNALS].revents != 0)
             read_signals(launcher);
@@ -323,11 +424,13 @@ static void await_agents(struct keel_launcher *launcher, uint64_t deadline_ns, b
             return;
         if (launcher->gate != NULL)
             keel_gate_turn(launcher->gate);
-        for (uint16_t node = 1; node < launcher->node_count; node++) {
-            struct keel_launched_agent *agent = &launcher->agents[node];
+        if (launcher->starters != NULL)
+            keel_starters_turn(launcher->starters);
+        const uint32_t count = find_ended(launcher, ended);
+        for (uint32_t i = 0; i < count; i++) {
+            struct keel_launched_agent *agent = &launcher->agents[ended[i]];
             struct keel_process_end end;
-            if (fds[FD_AGENTS + node].revents == 0 ||
-                keel_process_wait(&agent->process, keel_now_ns(), &end) == KEEL_TIMEOUT)
+            if (keel_process_wait(&agent->process, keel_now_ns(), &end) == KEEL_TIMEOUT)
                 continue;
             keel_process_close(&agent->process);
             agent->running = false;
@@ -373,6 +476,8 @@ static void end_agents(struct keel_launcher *launcher)
             keel_log(KEEL_LOG_WARN, "agent %u does not end: killed", node);
         keel_process_signal(&launcher->agents[node].process, SIGKILL);
     }
+    if (launcher->starters != NULL)
+        keel_starters_kill(launcher->starters);
     await_agents(launcher, keel_deadline_after_ns(kill_grace_ns), false);
 }
 
@@ -385,15 +490,17 @@ static void remove_leftovers(struct keel_launcher *launcher)
         keel_log(KEEL_LOG_WARN, "what failed snapshots left stays: %s", keel_detail());
 }
 
-/* The run's last snapshots are worth a wait; a disk that hangs is not worth waiting for for ever. */
-static void end_snapshots(struct keel_launcher *launcher)
+/* The run's last snapshots are worth a wait; a disk that hangs is not worth waiting for for ever: false. */
+static bool end_snapshots(struct keel_launcher *launcher)
 {
     if (launcher->leading.committer == NULL)
-        return;
-    if (!keel_leading_drain(&launcher->leading))
+        return true;
+    const bool drained = keel_leading_drain(&launcher->leading, keel_deadline_after_ns(drain_grace_ns));
+    if (!drained)
         launcher->store = NULL;
     else if (launcher->store != NULL && launcher->leader == 0) /* who leads elsewhere saves there */
         remove_leftovers(launcher);
+    return drained;
 }
 
 /* ---- life --------------------------------------------------------------------------------------------- */
@@ -503,18 +610,40 @@ static enum keel_status open_network(struct keel_launcher *launcher)
     }
 }
 
-/* In the run's directory, for all nodes. */
-static enum keel_status open_store(struct keel_launcher *launcher)
+static enum keel_status open_store_at(struct keel_launcher *launcher, const char *root)
 {
     const struct keel_job *job = launcher->config->job;
-    char root[KEEL_PATH_BYTES];
-    KEEL_TRY(keel_path_join(root, launcher->config->directory, "ckpt"));
     const struct keel_store_config store = {
         .root = root, .run = job->name, .create = true, .key_file = keel_job_key_file(job)};
     KEEL_TRY(keel_store_open(&store, &launcher->store));
     if (launcher->config->take_over == NULL)
         remove_leftovers(launcher);
     return job->launch == KEEL_LAUNCH_LOCAL ? KEEL_OK : keel_remote_name_store(launcher, root);
+}
+
+/* In the run's directory, for all nodes. Agents come later. */
+static enum keel_status open_store(struct keel_launcher *launcher)
+{
+    char root[KEEL_PATH_BYTES];
+    KEEL_TRY(keel_path_join(root, launcher->config->directory, "ckpt"));
+    struct keel_slow_watch watch = {.path = root, .by_signal = launcher->config->take_over == NULL};
+    keel_slow_begin(&watch);
+    const enum keel_status status = open_store_at(launcher, root);
+    keel_slow_end(&watch);
+    return status;
+}
+
+/* Nodes commit by themselves; but one that leads writes its lines there. */
+static enum keel_status name_common_store(struct keel_launcher *launcher)
+{
+    const char *root = launcher->config->job->snapshot_store;
+    struct keel_slow_watch watch = {.path = root, .by_signal = true};
+    keel_slow_begin(&watch);
+    enum keel_status status = keel_mkdir_all(root);
+    if (status == KEEL_OK)
+        status = keel_remote_name_store(launcher, root);
+    keel_slow_end(&watch);
+    return status;
 }
 
 static enum keel_status open_snapshots(struct keel_launcher *launcher)
@@ -524,6 +653,8 @@ static enum keel_status open_snapshots(struct keel_launcher *launcher)
         return KEEL_OK;
     if (!keel_job_has_local_snapshots(job))
         KEEL_TRY(open_store(launcher));
+    else if (keel_job_holders(job) > 1)
+        KEEL_TRY(name_common_store(launcher));
     const struct keel_committer_config config = {.store = launcher->store,
                                                  .identity = launcher->config->identity,
                                                  .metadata = launcher->config->metadata,
@@ -548,7 +679,9 @@ static enum keel_status open_control(struct keel_launcher *launcher)
     char state[KEEL_PATH_BYTES];
     KEEL_TRY(keel_control_layout(launcher->config->job, 0, launcher->incarnation, &node));
     node.takes_over = launcher->config->take_over != NULL;
+    node.run = launcher->run;
     node.first_step = launcher->config->first_step;
+    node.past_epoch = launcher->config->past_epoch;
     node.kept_step = launcher->config->kept_step;
     node.plans = launcher->config->plans;
     KEEL_TRY(keel_path_join(state, launcher->config->directory, "register.state"));
@@ -577,7 +710,7 @@ static enum keel_status take_over(struct keel_launcher *launcher, const struct k
     keel_launcher_watch(launcher); /* before the ends of those that left */
     for (uint16_t node = 1; node < launcher->node_count; node++)
         if (!launcher->agents[node].running)
-            keel_launcher_tell_exit(launcher, node);
+            keel_launcher_tell_exit(launcher, node, 0);
     return KEEL_OK;
 }
 
@@ -630,19 +763,25 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     launcher->config = config;
     launcher->report = launcher->leading.report = &config->report;
     launcher->signal_fd = -1;
-    enum keel_status status = start(launcher);
+    launcher->agents_fd = epoll_create1(EPOLL_CLOEXEC);
+    enum keel_status status = launcher->agents_fd >= 0
+                                  ? start(launcher)
+                                  : keel_fail_errno(errno, "launcher: agents cannot be watched");
     char start_detail[KEEL_DETAIL_BYTES];
     snprintf(start_detail, sizeof start_detail, "%s", keel_detail());
     const bool left = status != KEEL_OK && config->take_over != NULL;
     if (config->left != NULL)
         *config->left = left;
     if (status == KEEL_OK)
-        loop(launcher);
+        loop_guarded(launcher);
+    bool unsaved = status == KEEL_OK && is_unsaved(launcher);
     if (!left) {
         end_agents(launcher);
         keel_remote_take_sample(launcher);
-        end_snapshots(launcher);
+        unsaved = !end_snapshots(launcher) || unsaved;
     }
+    if (config->unsaved != NULL)
+        *config->unsaved = unsaved;
     give_signals_back(launcher);
     keel_detail_set(start_detail);
     status = outcome(launcher, status);
@@ -650,10 +789,14 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     keel_committer_close(launcher->leading.committer);
     keel_store_close(launcher->store);
     keel_mailbox_close(launcher->mailbox);
+    keel_starters_close(launcher->starters);
     keel_hosts_free(&launcher->hosts);
     keel_secret_wipe(&launcher->secret);
     keel_free(launcher->job_text);
     keel_free(launcher->state_text);
+    keel_free(launcher->hosts_text);
+    if (launcher->agents_fd >= 0)
+        close(launcher->agents_fd);
     keel_free(launcher);
     return status;
 }

@@ -21,6 +21,8 @@ struct keel_launch_report {
     void *context;
     /* As in struct keel_env. */
     void (*step)(void *context, const struct keel_step_record *record);
+    /* Steps that were committed, of which `step` will not be called: what waited to be told was too much. */
+    void (*hole)(void *context, uint64_t first, uint64_t last);
     void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
     void (*view)(void *context, const struct keel_view *old_view, const struct keel_view *new_view,
                  enum keel_cause cause, uint64_t alive_ns, uint64_t evidence_ns);
@@ -43,6 +45,11 @@ struct keel_launch_report {
     void (*tell)(void *context, const char *text);
     /* True: the run is to be ended in order, as by a signal. NULL: never. */
     bool (*stop)(void *context);
+    /* Where others may lead (cluster.holders): what the next one must know of the steps so far, at most
+     * KEEL_PAST_BYTES_MAX of it into `out`, and of which step that is, 0: nothing. Then `learn` gives it to
+     * who leads next, before any step. NULL: nothing is to be known. */
+    uint64_t (*past)(void *context, uint8_t *out, uint32_t *bytes);
+    void (*learn)(void *context, const uint8_t *data, uint32_t bytes);
     /* Make durable what was told of steps: a snapshot is committed behind that, so that no resume leaves a
      * hole. On the committer's thread, may block; what fails fails the snapshot. NULL: nothing to do. */
     enum keel_status (*settle)(void *context, uint64_t step);
@@ -75,6 +82,7 @@ struct keel_launch_config {
     uint32_t passed_on_count;       /* at most KEEL_PASSED_BY_USER_MAX */
     const char *resume;             /* handed to workers as --resume; NULL: nothing */
     uint64_t first_step;            /* steps before this one are not reported */
+    uint64_t past_epoch;            /* as in struct keel_node_config */
     uint64_t kept_step;             /* of a run that is taken over: newest of which a snapshot is committed */
     struct keel_launch_locks locks; /* of the directory; agents of this host share the first */
     const struct keel_take_over *take_over; /* NULL: the run is begun */
@@ -83,6 +91,8 @@ struct keel_launch_config {
                         and another may try; may be NULL */
     bool *signalled; /* becomes true when a signal asked for the end, and not the caller's `stop` alone; may
                         be NULL */
+    bool *unsaved;   /* becomes true when the end came before all that was to be saved was: the store hangs,
+                        or steps are longer than the wait for who stops; may be NULL */
 };
 
 /* One run per directory: lock it before anything in it is opened or written. Its agents share the lock, so
@@ -92,7 +102,7 @@ void keel_launch_unlock(struct keel_launch_locks *locks);
 
 /* What the launcher that began a run left to who takes it over: plans of 0 .. ranks. NOT_FOUND, CORRUPT. */
 enum keel_status keel_launch_read_state(const char *directory, uint32_t ranks, uint64_t *first_step,
-                                        uint64_t *plans);
+                                        uint64_t *past_epoch, uint64_t *plans);
 
 /* Does a process run in the directory now? Writes nothing there. */
 bool keel_launch_is_locked(const char *directory);

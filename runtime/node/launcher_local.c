@@ -30,8 +30,8 @@ enum keel_status keel_local_state_text(const struct keel_launch_config *config, 
 {
     char *text;
     KEEL_TRY(keel_alloc(1, STATE_BYTES, &text));
-    uint32_t bytes =
-        (uint32_t)snprintf(text, STATE_BYTES, "%" PRIu64 "\n%u\n", config->first_step, config->job->ranks);
+    uint32_t bytes = (uint32_t)snprintf(text, STATE_BYTES, "%" PRIu64 " %" PRIu64 "\n%u\n",
+                                        config->first_step, config->past_epoch, config->job->ranks);
     for (uint32_t ranks = 0; ranks <= config->job->ranks; ranks++)
         bytes +=
             (uint32_t)snprintf(text + bytes, STATE_BYTES - bytes, "%016" PRIx64 "\n", config->plans[ranks]);
@@ -51,10 +51,11 @@ static enum keel_status write_state(const struct keel_launcher *launcher)
 }
 
 static enum keel_status read_state(char *text, const char *path, uint32_t ranks, uint64_t *first_step,
-                                   uint64_t *plans)
+                                   uint64_t *past_epoch, uint64_t *plans)
 {
     char *at = text;
     *first_step = strtoull(at, &at, 10);
+    *past_epoch = strtoull(at, &at, 10);
     bool fine = *at == '\n' && strtoull(at, &at, 10) == ranks && *at == '\n';
     for (uint32_t i = 0; i <= ranks && fine; i++) {
         plans[i] = strtoull(at, &at, 16);
@@ -65,14 +66,14 @@ static enum keel_status read_state(char *text, const char *path, uint32_t ranks,
 }
 
 enum keel_status keel_launch_read_state(const char *directory, uint32_t ranks, uint64_t *first_step,
-                                        uint64_t *plans)
+                                        uint64_t *past_epoch, uint64_t *plans)
 {
     char path[KEEL_PATH_BYTES], *text;
     size_t bytes;
     KEEL_ASSERT(ranks <= KEEL_MEMBERS_MAX);
     KEEL_TRY(keel_path_join(path, directory, "leader.state"));
     KEEL_TRY(keel_file_read(path, STATE_BYTES, &text, &bytes));
-    const enum keel_status status = read_state(text, path, ranks, first_step, plans);
+    const enum keel_status status = read_state(text, path, ranks, first_step, past_epoch, plans);
     keel_free(text);
     return status;
 }
@@ -181,7 +182,8 @@ enum keel_status keel_local_spawn(struct keel_launcher *launcher, uint16_t node,
     if (status == KEEL_OK)
         status = start(launcher, node, lock_fd);
     keel_file_unlock(lock_fd); /* the agent has it */
-    agent->running = status == KEEL_OK;
+    if (status == KEEL_OK)
+        keel_launcher_await(launcher, node);
     return status;
 }
 
@@ -204,7 +206,8 @@ void keel_local_adopt(struct keel_launcher *launcher)
         char path[KEEL_PATH_BYTES];
         if (keel_lock_agent_path(launcher->config->directory, node, path) != KEEL_OK)
             continue;
-        agent->running = find(path, &agent->process) == KEEL_OK;
+        if (find(path, &agent->process) == KEEL_OK)
+            keel_launcher_await(launcher, node);
         (void)keel_lock_read(path, &words); /* also of one that is gone */
         agent->incarnation = words.run == launcher->run ? words.incarnation : 0;
     }

@@ -16,14 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SILENT_TIMEOUTS = 2, GATHER_TIMEOUTS = 60, AGENT_WAIT_TIMEOUTS = 12, AGENT_WAIT_MIN_S = 20 };
+enum { GATHER_TIMEOUTS = 60 };
 static const uint64_t gather_min_ns = 60 * KEEL_NS_PER_S;
 static const uint64_t remind_ns = 30 * KEEL_NS_PER_S;
-/* A host that is away: its agent is started again after so long, twice as long each time. */
-static const uint64_t retry_min_ns = 2 * KEEL_NS_PER_S;
-enum { RETRY_DOUBLINGS = 5 };
-/* An agent is gone, and what started it runs on: so long may it come back by itself. */
-static const uint64_t starter_grace_ns = 10 * KEEL_NS_PER_S;
 
 /* ---- starting them ---- */
 
@@ -32,54 +27,12 @@ static const char *host_of(const struct keel_launcher *launcher, uint16_t node)
     return keel_hosts_of(&launcher->hosts, launcher->config->job, node);
 }
 
-static struct keel_host_command command_of(const struct keel_launcher *launcher, uint16_t node)
-{
-    const struct keel_job *job = launcher->config->job;
-    const uint64_t wait_s = (uint64_t)(job->timeout_s * AGENT_WAIT_TIMEOUTS);
-    const bool ours = job->launch != KEEL_LAUNCH_NONE;
-    return (struct keel_host_command){.program = job->command[0] != '\0' ? job->command : launcher->self,
-                                      .place = launcher->place,
-                                      .key_file = ours ? "-" : "job.key",
-                                      .node = node,
-                                      .wait_s = !ours                       ? 0
-                                                : wait_s > AGENT_WAIT_MIN_S ? (uint32_t)wait_s
-                                                                            : AGENT_WAIT_MIN_S};
-}
-
-/* On its host, where this is ours to do. What was started there before may still run: its agent dials again.
- */
-static enum keel_status start_agent(struct keel_launcher *launcher, uint16_t node)
-{
-    const struct keel_job *job = launcher->config->job;
-    struct keel_launched_agent *agent = &launcher->agents[node];
-    agent->retry_ns = agent->running ? keel_deadline_after_ns(starter_grace_ns) : 0;
-    if (job->launch == KEEL_LAUNCH_NONE || agent->running)
-        return KEEL_OK;
-    const struct keel_host_command command = command_of(launcher, node);
-    char key[KEEL_SECRET_TEXT_BYTES];
-    keel_secret_text(&launcher->secret, key);
-    enum keel_status status = keel_host_start(job, host_of(launcher, node), &command, key, &agent->process);
-    sodium_memzero(key, sizeof key);
-    agent->running = status == KEEL_OK;
-    return status;
-}
-
 enum keel_status keel_remote_spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)
 {
     keel_gate_want(launcher->gate, node, incarnation);
-    return start_agent(launcher, node);
-}
-
-void keel_remote_start_again(struct keel_launcher *launcher, uint16_t node)
-{
-    struct keel_launched_agent *agent = &launcher->agents[node];
-    if (agent->running) { /* its end is told when it is reaped */
-        agent->retry_ns = 0;
-        keel_process_signal(&agent->process, SIGKILL);
-    } else if (start_agent(launcher, node) != KEEL_OK) {
-        keel_log(KEEL_LOG_ERROR, "node %u: %s", node, keel_detail());
-        agent->unstarted = true;
-    }
+    if (launcher->starters != NULL)
+        keel_starters_start(launcher->starters, node);
+    return KEEL_OK;
 }
 
 static void give_up_gathering(struct keel_launcher *launcher, enum keel_status status, const char *detail)
@@ -90,27 +43,30 @@ static void give_up_gathering(struct keel_launcher *launcher, enum keel_status s
     launcher->gather_status = status;
 }
 
-/* What started an agent on its host has ended. Where the agent is here, its connection tells of its end. */
-void keel_remote_lose_starter(struct keel_launcher *launcher, uint16_t node,
-                              const struct keel_process_end *end)
+static bool lose_starter(void *context, uint16_t node, enum keel_status status, const char *why)
 {
-    const char *host = host_of(launcher, node);
-    char why[KEEL_DETAIL_BYTES];
+    struct keel_launcher *launcher = context;
     if (keel_gate_has(launcher->gate, node) || !keel_gate_wants(launcher->gate, node) ||
         (launcher->stopping && !launcher->gathering))
-        return;
-    snprintf(why, sizeof why, "node %u: what starts its agent on %.64s ended (%s %d) before that came", node,
-             host, end->signaled ? "signal" : "exit code", end->code);
-    if (launcher->gathering) {
-        bool could_not = !end->signaled && end->code == keel_status_exit_code(KEEL_UNSUPPORTED);
-        give_up_gathering(launcher, could_not ? KEEL_UNSUPPORTED : KEEL_PEER_LOST, why);
-        return;
-    }
-    struct keel_launched_agent *agent = &launcher->agents[node];
-    agent->retry_ns = keel_deadline_after_ns(retry_min_ns << agent->retries);
-    agent->retries += agent->retries < RETRY_DOUBLINGS;
-    keel_log(KEEL_LOG_WARN, "%s; it is started again in %d s", why,
-             (int)(keel_remaining_ns(agent->retry_ns) / KEEL_NS_PER_S + 1));
+        return false;
+    if (launcher->gathering)
+        give_up_gathering(launcher, status, why);
+    return !launcher->gathering;
+}
+
+static enum keel_status open_starters(struct keel_launcher *launcher)
+{
+    const struct keel_starters_config config = {.job = launcher->config->job,
+                                                .hosts = &launcher->hosts,
+                                                .secret = &launcher->secret,
+                                                .program = launcher->self,
+                                                .place = launcher->place,
+                                                .node_count = launcher->node_count,
+                                                .context = launcher,
+                                                .lost = lose_starter};
+    return launcher->config->job->launch == KEEL_LAUNCH_NONE
+               ? KEEL_OK
+               : keel_starters_open(&config, &launcher->starters);
 }
 
 /* ---- gathering: they come before the run begins ---- */
@@ -147,7 +103,12 @@ static void tell_commands(struct keel_launcher *launcher)
              "copy %.300s/job.key to each host (mode 600), and start there:", launcher->config->directory);
     tell(launcher, line);
     for (uint16_t node = 1; node < launcher->node_count; node++) {
-        const struct keel_host_command words = command_of(launcher, node);
+        const struct keel_job *job = launcher->config->job;
+        const struct keel_host_command words = {.program =
+                                                    job->command[0] != '\0' ? job->command : launcher->self,
+                                                .place = launcher->place,
+                                                .key_file = "job.key",
+                                                .node = node};
         const char *host = host_of(launcher, node);
         if (keel_host_command_line(&words, command, sizeof command) != KEEL_OK)
             continue;
@@ -201,6 +162,7 @@ enum keel_status keel_remote_begin(struct keel_launcher *launcher)
             ? KEEL_NEVER
             : keel_deadline_after_ns(patience_ns > gather_min_ns ? patience_ns : gather_min_ns);
     tell_commands(launcher);
+    KEEL_TRY(open_starters(launcher));
     for (uint16_t node = 1; node < launcher->node_count; node++)
         KEEL_TRY(keel_remote_spawn(launcher, node, KEEL_FIRST_INCARNATION));
     return KEEL_OK;
@@ -211,10 +173,22 @@ enum keel_status keel_remote_begin(struct keel_launcher *launcher)
 static bool is_silent(void *context, uint16_t node)
 {
     const struct keel_launcher *launcher = context;
-    const uint64_t heard_ns = keel_mailbox_heard_ns(launcher->mailbox, node);
     const uint64_t joined_ns = launcher->agents[node].joined_ns;
-    const double limit_ns = SILENT_TIMEOUTS * launcher->config->job->timeout_s * (double)KEEL_NS_PER_S;
-    return (double)(keel_now_ns() - (heard_ns > joined_ns ? heard_ns : joined_ns)) > limit_ns;
+    return keel_gate_gives_up(launcher->control.node, node, keel_mailbox_heard_ns(launcher->mailbox, node),
+                              joined_ns > launcher->lead_ns ? joined_ns : launcher->lead_ns,
+                              (uint64_t)(launcher->config->job->timeout_s * (double)KEEL_NS_PER_S));
+}
+
+/* Another node may, where one can (cluster.holders). */
+static bool leads(void *context, char out[KEEL_PLACE_BYTES])
+{
+    const struct keel_launcher *launcher = context;
+    const uint16_t leader = keel_node_leader(launcher->control.node);
+    if (leader == 0)
+        return true;
+    if (leader == KEEL_NODE_NONE || !keel_mailbox_place_of(launcher->mailbox, leader, out))
+        out[0] = '\0';
+    return false;
 }
 
 static void take_news(void *context, const struct keel_gate_news *news)
@@ -225,12 +199,13 @@ static void take_news(void *context, const struct keel_gate_news *news)
     if (news->kind == KEEL_GATE_JOINED) {
         launcher->agents[news->node].incarnation = news->incarnation;
         launcher->agents[news->node].joined_ns = keel_now_ns();
-        launcher->agents[news->node].retry_ns = launcher->agents[news->node].retries = 0;
+        if (launcher->starters != NULL)
+            keel_starters_came(launcher->starters, news->node);
     }
     if (news->kind != KEEL_GATE_LEFT || launcher->gathering)
         return;
     launcher->refused_code = keel_status_exit_code(news->status);
-    keel_launcher_tell_exit(launcher, news->node);
+    keel_launcher_tell_exit(launcher, news->node, news->incarnation);
 }
 
 /* What workers are told, with what is for a node's first life alone at the end: that a drill fired is on
@@ -263,8 +238,11 @@ enum keel_status keel_remote_open_gate(struct keel_launcher *launcher)
     const struct keel_launch_config *config = launcher->config;
     struct keel_net_place bind;
     KEEL_TRY(keel_net_place_parse(launcher->place, &bind));
-    if (config->job->holders > 1 && launcher->state_text == NULL)
+    if (keel_job_holders(config->job) > 1 && launcher->state_text == NULL)
         KEEL_TRY(keel_local_state_text(config, &launcher->state_text));
+    if (launcher->hosts_text == NULL)
+        KEEL_TRY(keel_hosts_text(&launcher->hosts, &launcher->hosts_text));
+    const bool starts = config->job->launch != KEEL_LAUNCH_NONE && keel_job_holders(config->job) > 1;
     struct keel_gate_config gate = {
         .bind = &bind,
         .advertised = &launcher->listen.advertised,
@@ -272,13 +250,16 @@ enum keel_status keel_remote_open_gate(struct keel_launcher *launcher)
         .release = KEEL_RELEASE,
         .node_count = launcher->node_count,
         .job = {.run = launcher->run,
+                .launcher = "",
                 .job = launcher->job_text,
                 .identity = config->identity,
                 .store = launcher->store_path,
+                .hosts = starts ? launcher->hosts_text : "",
                 .state = launcher->state_text != NULL ? launcher->state_text : ""},
         .context = launcher,
         .news = take_news,
-        .silent = is_silent};
+        .silent = is_silent,
+        .leads = leads};
     fill_words(launcher, &gate.job, &gate.first_words);
     KEEL_TRY(keel_gate_open(&gate, &launcher->gate));
     struct keel_net_place place = launcher->listen.advertised;

@@ -11,18 +11,18 @@
 #include "launcher.h"
 #include "leading.h"
 #include "secret.h"
+#include "starters.h"
+#include "stop_guard.h"
 #include <signal.h>
 
 enum { KEEL_FIRST_INCARNATION = 1 };
 
 struct keel_launched_agent {
-    struct keel_process process; /* the agent, or what started it on its host */
+    struct keel_process process; /* of this host */
     uint32_t incarnation;
     bool running;
     bool unstarted; /* could not be started: to be told once the step is over */
     uint64_t joined_ns;
-    uint64_t retry_ns; /* what starts it on its host is to be started again then; 0: is not */
-    uint32_t retries;
 };
 
 struct keel_launcher {
@@ -31,9 +31,12 @@ struct keel_launcher {
     struct keel_control_plane control;
     struct keel_mailbox *mailbox;
     struct keel_store *store;
-    struct keel_leading leading; /* its committer is NULL where the job makes no snapshots */
-    uint16_t leader;             /* the node that leads, as people were told last */
-    struct keel_gate *gate;      /* NULL: all agents are on this host */
+    struct keel_leading leading;    /* its committer is NULL where the job makes no snapshots */
+    uint16_t leader;                /* the node that leads, as people were told last */
+    uint64_t lead_ns;               /* this one does again since then; 0: it did from the start */
+    uint64_t past_step;             /* of what the next one must know, as the node was told last */
+    struct keel_gate *gate;         /* NULL: all agents are on this host */
+    struct keel_starters *starters; /* NULL: these are, or people start them */
     struct keel_hosts hosts;
     char host_count[12]; /* as text */
     struct keel_secret secret;
@@ -43,25 +46,31 @@ struct keel_launcher {
     enum keel_status gather_status;         /* why it does not begin, */
     char gather_detail[KEEL_DETAIL_BYTES];  /* in words */
     char place[KEEL_PLACE_BYTES];           /* where agents dial in */
-    char store_path[KEEL_PATH_BYTES], *job_text, *state_text;
+    char store_path[KEEL_PATH_BYTES], *job_text, *state_text, *hosts_text;
     char self[KEEL_PATH_BYTES];
     uint64_t run;
     uint32_t incarnation; /* of the launcher in this run */
     int signal_fd;
     sigset_t signals_before;
-    bool stopping, hurried; /* by a signal; by a second one */
-    bool full;              /* the disk, as the caller was told last */
-    int refused_code;       /* the newest exit code of an agent that ended by itself, 0 for none */
+    bool stopping, hurried;       /* by a signal; by a second one */
+    struct keel_stop_guard guard; /* while the loop turns */
+    bool full;                    /* the disk, as the caller was told last */
+    int refused_code;             /* the newest exit code of an agent that ended by itself, 0 for none */
     uint64_t stopped_ns;
     uint64_t watch_ns;          /* the directory is looked at again then */
     uint64_t unkept_ns;         /* since then another has our locks; 0: nobody has */
     struct keel_bitset drained; /* as it was looked at last */
     uint16_t node_count;
+    int agents_fd; /* epoll: by node, processes of agents that have ended; of thousands each is not asked */
+    uint64_t look_ns; /* all agents are looked at again then, for what is due; 0: now */
     struct keel_launched_agent agents[KEEL_NODES_MAX]; /* by node; [0] is not used */
 };
 
-/* launcher.c: the agent of a node is gone. */
-void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node);
+/* launcher.c */
+/* The agent of a node is gone, of this incarnation; 0: whichever it is. */
+void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation);
+/* Its process runs, and is waited for from now on. */
+void keel_launcher_await(struct keel_launcher *launcher, uint16_t node);
 
 /* launcher_watch.c */
 /* Once a beat: keep the locks, and tell the node which nodes are to leave, or to come back. */
@@ -96,10 +105,6 @@ enum keel_status keel_remote_begin(struct keel_launcher *launcher);
 void keel_remote_gather(struct keel_launcher *launcher);
 /* Let an agent of this incarnation in, and start it where that is ours to do. */
 enum keel_status keel_remote_spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation);
-/* What started the agent of a node has ended; and retry_ns has come. */
-void keel_remote_lose_starter(struct keel_launcher *launcher, uint16_t node,
-                              const struct keel_process_end *end);
-void keel_remote_start_again(struct keel_launcher *launcher, uint16_t node);
 void keel_remote_take_sample(const struct keel_launcher *launcher);
 
 #endif

@@ -5,6 +5,7 @@
 #include "launcher_state.h"
 
 #include "drains.h"
+#include "run_locks.h"
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <stdio.h>
@@ -53,5 +54,7 @@ void keel_launcher_watch(struct keel_launcher *launcher)
     launcher->watch_ns =
         keel_deadline_after_ns((uint64_t)(launcher->config->job->timeout_s * (double)KEEL_NS_PER_S) / 10);
     keep_locks(launcher);
+    if (keel_job_holders(launcher->config->job) > 1) /* who asks later knows by it when this one ended */
+        keel_lock_touch(launcher->config->locks.run_fd);
     look_at_drains(launcher);
 }

@@ -19,10 +19,9 @@ void keel_leading_report_snapshots(struct keel_leading *leading)
         leading->report->snapshot(leading->report->context, &result);
 }
 
-bool keel_leading_drain(struct keel_leading *leading)
+bool keel_leading_drain(struct keel_leading *leading, uint64_t deadline_ns)
 {
-    const bool drained = keel_committer_drain(leading->committer,
-                                              keel_deadline_after_ns(KEEL_LEADING_DRAIN_S * KEEL_NS_PER_S));
+    const bool drained = keel_committer_drain(leading->committer, deadline_ns);
     keel_leading_report_snapshots(leading);
     if (!drained) {
         keel_log(KEEL_LOG_ERROR, "the last snapshot is still being committed after %d s: the disk hangs",
@@ -63,6 +62,13 @@ static void effect_step_commit(void *context, const struct keel_step_record *rec
     struct keel_leading *leading = leading_of(context);
     if (leading != NULL)
         leading->report->step(leading->report->context, record);
+}
+
+static void effect_past(void *context, const uint8_t *data, uint32_t bytes)
+{
+    struct keel_leading *leading = leading_of(context);
+    if (leading != NULL && leading->report->learn != NULL)
+        leading->report->learn(leading->report->context, data, bytes);
 }
 
 static void effect_mismatch(void *context, const struct keel_step_record *a, const struct keel_step_record *b)
@@ -110,6 +116,7 @@ void keel_leading_fill(struct keel_env *effects)
     effects->snapshot_commit = effect_snapshot_commit;
     effects->snapshot_drop = effect_snapshot_drop;
     effects->step_commit = effect_step_commit;
+    effects->past = effect_past;
     effects->mismatch = effect_mismatch;
     effects->view_change = effect_view_change;
     effects->shortage = effect_shortage;

@@ -23,9 +23,9 @@ void keel_leading_fill(struct keel_env *effects);
 /* Results of snapshots that wait are told. */
 void keel_leading_report_snapshots(struct keel_leading *leading);
 /* At the end: the last snapshots are committed and told. False: the disk hangs, and committer and store stay
- * its thread's until the process ends; the caller forgets the store. Blocks for KEEL_LEADING_DRAIN_S at most.
- */
+ * its thread's until the process ends; the caller forgets the store. Blocks until the deadline at most, which
+ * is KEEL_LEADING_DRAIN_S from the end on, for all that may hang there. */
 enum { KEEL_LEADING_DRAIN_S = 60 };
-bool keel_leading_drain(struct keel_leading *leading);
+bool keel_leading_drain(struct keel_leading *leading, uint64_t deadline_ns);
 
 #endif

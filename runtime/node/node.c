@@ -64,12 +64,38 @@ const char *keel_cause_name(enum keel_cause cause)
     return (unsigned)cause < KEEL_CAUSE_COUNT ? cause_names[cause] : "unknown";
 }
 
+/* Where the leader moves, any node may be given the register to hold, and lead. */
+static bool may_hold(const struct keel_node_config *config)
+{
+    return config->node < config->holder_count || config->holder_count >= KEEL_HOLDERS_TO_MOVE;
+}
+
 size_t keel_node_bytes(const struct keel_node_config *config)
 {
     if (config->launcher)
         return sizeof(struct keel_node);
-    return config->node < config->holder_count ? offsetof(struct keel_node, place)
-                                               : offsetof(struct keel_node, reg);
+    return may_hold(config) ? offsetof(struct keel_node, place) : offsetof(struct keel_node, reg);
+}
+
+/* Long arrays are cleared as far as they were written, and their pages are not there before. */
+static void clear(struct keel_node *node, const struct keel_node_config *config)
+{
+    const uint16_t node_count = node->config.node_count; /* when it was in use before */
+    memset(node, 0, offsetof(struct keel_node, view));
+    memset(&node->view, 0, offsetof(struct keel_view, members));
+    memset(&node->news, 0, offsetof(struct keel_view_news, data));
+    memset(&node->fetch, 0, offsetof(struct keel_view_fetch, nodes));
+    if (may_hold(config)) {
+        keel_register_init(&node->reg, config->node, 1, 0);
+        memset(&node->ask.have, 0, sizeof node->ask.have);
+        memset(&node->ask.message.head, 0, sizeof node->ask.message.head);
+        node->ask.message.value.bytes = 0;
+    }
+    if (!config->launcher)
+        return;
+    keel_moves_clear(&node->place);
+    memset(node->children.nodes, 0, node_count * sizeof node->children.nodes[0]);
+    memset(&node->children, 0, offsetof(struct keel_children, nodes));
 }
 
 enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config)
@@ -95,24 +121,19 @@ enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_c
                          "and %d shards",
                          config->rank_count, config->spare_count, config->shard_count, KEEL_MEMBERS_MAX,
                          KEEL_SHARDS_MAX);
-    const bool may_lead =
-        launcher || (config->node < config->holder_count && config->holder_count >= KEEL_HOLDERS_TO_MOVE);
-    if (may_lead && (config->plans == NULL ||
-                     keel_view_seats(config->plans, config->rank_count, config->rank_count) == 0))
+    if ((launcher || may_hold(config)) &&
+        (config->plans == NULL ||
+         keel_view_seats(config->plans, config->rank_count, config->rank_count) == 0))
         return keel_fail(KEEL_INVALID, "control plane: no number of ranks up to %u has a plan",
                          config->rank_count);
     if (config->timeout_ns < UINT64_C(1000000) || config->timeout_ns > UINT64_C(1) << 53 ||
         config->incarnation >= UINT32_C(1) << 24)
         return keel_fail(KEEL_INVALID, "control plane: the timeout must be 1 ms to 100 days");
-    /* Long arrays are written before they are read, and their pages are not there until then. */
-    memset(node, 0, offsetof(struct keel_node, view));
-    memset(&node->view, 0, offsetof(struct keel_view, members));
-    memset(&node->news, 0, offsetof(struct keel_view_news, data));
-    memset(&node->fetch, 0, offsetof(struct keel_view_fetch, nodes));
-    memset(&node->reg, 0, keel_node_bytes(config) - offsetof(struct keel_node, reg));
+    clear(node, config);
     node->config = *config;
     node->leader = launcher ? &node->place : NULL;
     node->term.role = launcher ? KEEL_LEADS : KEEL_FOLLOWS;
+    node->term.leader = launcher ? 0 : config->leader;
     if (launcher && !keel_node_moves(node))
         node->term.ballot.counter = config->incarnation;
     node->agent.first_step = config->first_step > 0 ? config->first_step : 1;
@@ -173,7 +194,8 @@ static bool store_register(struct keel_node *node)
 {
     uint8_t stored[KEEL_REGISTER_STORE_BYTES];
     uint32_t bytes = keel_register_store(&node->reg, stored);
-    struct keel_register again = {.identity = node->reg.identity, .holder_count = node->reg.holder_count};
+    struct keel_register again; /* large: a load writes what it is asked for */
+    again.identity = node->reg.identity;
     KEEL_ASSERT(keel_register_load(&again, stored, bytes) == KEEL_OK);
     KEEL_ASSERT(keel_ballot_compare(again.promised, node->reg.promised) == 0);
     KEEL_ASSERT(keel_ballot_compare(again.accepted, node->reg.accepted) == 0);
@@ -186,12 +208,6 @@ static bool answer_as_holder(struct keel_node *node, const struct keel_register_
                              struct keel_register_message *reply)
 {
     bool changed = false;
-    if (node->abstains) {
-        memset(reply, 0, sizeof *reply);
-        reply->head.kind = KEEL_REGISTER_ABSTAINS;
-        reply->head.ballot = ask->head.ballot;
-        return true;
-    }
     keel_register_answer(&node->reg, ask, reply, &changed);
     return (!changed && !node->unstored) || store_register(node);
 }
@@ -214,7 +230,8 @@ static void send_register(struct keel_node *node, uint16_t to, const struct keel
 
 static bool same_head(const struct keel_register_head *a, const struct keel_register_head *b)
 {
-    return a->kind == b->kind && a->ok == b->ok && keel_ballot_compare(a->ballot, b->ballot) == 0 &&
+    return a->kind == b->kind && a->ok == b->ok && a->disk == b->disk &&
+           keel_ballot_compare(a->ballot, b->ballot) == 0 &&
            keel_ballot_compare(a->promised, b->promised) == 0 &&
            keel_ballot_compare(a->accepted, b->accepted) == 0;
 }
@@ -224,16 +241,15 @@ static bool hear_part(struct keel_register_parts *parts, const struct keel_wire_
 {
     struct keel_register_message *whole = &parts->message;
     if (!same_head(&whole->head, &in->head) || whole->value.bytes != in->value_bytes)
-        parts->have = 0;
+        memset(&parts->have, 0, sizeof parts->have);
     whole->head = in->head;
     whole->value.bytes = in->value_bytes;
     memcpy(whole->value.data + in->part * KEEL_WIRE_PART_BYTES, in->data,
            keel_wire_part_bytes(in->value_bytes, in->part));
-    parts->have |= UINT64_C(1) << in->part;
-    const uint32_t count = keel_wire_parts(in->value_bytes);
-    if ((uint32_t)__builtin_popcountll(parts->have) < count)
+    keel_bitset_add(&parts->have, in->part);
+    if (keel_bitset_count(&parts->have) < keel_wire_parts(in->value_bytes))
         return false;
-    parts->have = 0;
+    memset(&parts->have, 0, sizeof parts->have);
     struct keel_view view;
     return in->value_bytes == 0 || keel_view_decode(whole->value.data, in->value_bytes, &view);
 }
@@ -241,13 +257,13 @@ static bool hear_part(struct keel_register_parts *parts, const struct keel_wire_
 void keel_node_ask_holders(struct keel_node *node)
 {
     struct keel_register_message ask;
+    uint16_t asked[KEEL_REGISTER_ASKED_MAX];
     if (!keel_register_ask(&node->reg, &ask))
         return;
-    for (uint16_t holder = 0; holder < node->config.holder_count; holder++) {
-        if (holder == node->config.node)
-            continue;
-        send_register(node, holder, &ask);
-    }
+    const uint32_t count = keel_register_asked(&node->reg, asked);
+    for (uint32_t i = 0; i < count; i++)
+        if (asked[i] != node->config.node)
+            send_register(node, asked[i], &ask);
     struct keel_register_message reply;
     if (answer_as_holder(node, &ask, &reply))
         keel_moves_register(node, keel_register_hear(&node->reg, node->config.node, &reply));
@@ -256,54 +272,116 @@ void keel_node_ask_holders(struct keel_node *node)
 void keel_node_remind_holders(struct keel_node *node)
 {
     struct keel_register_message value;
-    for (uint16_t holder = 0; holder < node->config.holder_count; holder++)
-        if (holder != node->config.node && keel_register_remind(&node->reg, holder, &value))
-            send_register(node, holder, &value);
+    uint16_t asked[KEEL_REGISTER_ASKED_MAX];
+    const uint32_t count = keel_register_asked(&node->reg, asked);
+    for (uint32_t i = 0; i < count; i++)
+        if (asked[i] != node->config.node && keel_register_remind(&node->reg, asked[i], &value))
+            send_register(node, asked[i], &value);
+}
+
+/* Where the parts of its answer are put together: in the place of one who is not asked any more. */
+static struct keel_register_parts *parts_of(struct keel_node *node, uint16_t from)
+{
+    uint16_t asked[KEEL_REGISTER_ASKED_MAX];
+    const uint32_t count = keel_register_asked(&node->reg, asked);
+    struct keel_leader *leader = node->leader;
+    uint32_t at = KEEL_REGISTER_ASKED_MAX;
+    for (uint32_t i = 0; i < KEEL_REGISTER_ASKED_MAX; i++) {
+        bool wanted = false;
+        if (leader->reply_from[i] == from + 1U)
+            return &leader->replies[i];
+        for (uint32_t k = 0; k < count; k++)
+            wanted = wanted || asked[k] + 1U == leader->reply_from[i];
+        at = wanted ? at : i;
+    }
+    if (at == KEEL_REGISTER_ASKED_MAX) /* all are asked: this one is not */
+        return NULL;
+    leader->reply_from[at] = from + 1U;
+    memset(&leader->replies[at].have, 0, sizeof leader->replies[at].have);
+    return &leader->replies[at];
 }
 
 static void take_register(struct keel_node *node, uint16_t from)
 {
     const struct keel_wire_register *in = &node->scratch->in.as.reg;
     const bool ask = in->head.kind == KEEL_REGISTER_PREPARE || in->head.kind == KEEL_REGISTER_ACCEPT;
-    const uint16_t holders = node->config.holder_count;
-    const bool proposer = keel_node_moves(node) ? from < holders : from == 0;
-    if (ask && proposer && node->config.node < holders) {
+    const bool proposer = keel_node_moves(node) || from == 0;
+    if (ask && proposer && may_hold(&node->config)) {
         struct keel_register_message reply;
         if (in->head.kind == KEEL_REGISTER_PREPARE && !keel_moves_may_read(node, from)) {
             if (keel_node_leads(node)) /* which `from` does not hear */
                 keel_leader_tell(node, from);
             return;
         }
+        /* A majority let its node lead: one that led before, and was cut off since, hears of it by nobody
+         * else. */
+        if (in->head.kind == KEEL_REGISTER_ACCEPT)
+            (void)keel_moves_hear(node, &in->head.ballot);
         if (hear_part(&node->ask, in) && answer_as_holder(node, &node->ask.message, &reply))
             send_register(node, from, &reply);
-    } else if (!ask && node->leader != NULL && from < holders) {
-        struct keel_register_parts *parts = &node->leader->replies[from];
-        if (hear_part(parts, in))
+    } else if (!ask && node->leader != NULL) {
+        struct keel_register_parts *parts = parts_of(node, from);
+        if (parts != NULL && hear_part(parts, in))
             keel_moves_register(node, keel_register_hear(&node->reg, from, &parts->message));
     }
 }
 
 /* ---- events -------------------------------------------------------------------------------------------- */
 
+/* Holders of another run are not those of this one. */
+static void forget_holders(struct keel_register_value *value)
+{
+    struct keel_view view;
+    if (value->bytes == 0 || !keel_view_decode(value->data, value->bytes, &view))
+        return;
+    view.before.count = view.holders.count = 0;
+    value->bytes = keel_view_encode(&view, value->data);
+}
+
+/* Where the leader moves. An empty disk of a node that lived in this run has lost what it promised: it is
+ * another holder, of which nobody has heard. Stored before it answers anything, so that an empty disk means
+ * that. */
+static void begin_to_hold(struct keel_node *node, bool empty)
+{
+    struct keel_register *reg = &node->reg;
+    if (!node->config.again) {
+        reg->disk = 0;
+        forget_holders(&reg->value);
+    } else if (empty) {
+        reg->disk = (uint32_t)(node->env->random(node->env->context) % (KEEL_DISK_NONE - 1)) + 1;
+        keel_node_trace(node, "node %u lost its disk: it is another holder", node->config.node);
+    }
+    if (!node->config.again || empty)
+        (void)store_register(node);
+}
+
 static int take_start(struct keel_node *node, const struct keel_node_event *event)
 {
     if (node->started)
         return KEEL_INVALID;
     node->started = true;
-    const bool holder = node->config.node < node->config.holder_count;
+    const bool holder = may_hold(&node->config);
     const uint64_t nonce = node->env->random(node->env->context);
     if (holder)
-        keel_register_init(&node->reg, node->config.node, node->config.holder_count, nonce);
-    if (holder && event->bytes > 0 && keel_register_load(&node->reg, event->data, event->bytes) != KEEL_OK) {
+        keel_register_init(&node->reg, node->config.node, 1, nonce);
+    /* What an agent held in an earlier run is not of this register: its ballots may be above those of this
+     * run, whose launcher need not have seen them, and a read phase would take its view for the newest. It
+     * may be there still although the node lived in this run, where the disk was full so long. The launcher
+     * begins above what its own disk holds. */
+    const bool known = node->config.launcher || node->config.again;
+    bool empty = event->bytes == 0;
+    if (holder && known && !empty && keel_register_load(&node->reg, event->data, event->bytes) != KEEL_OK) {
         keel_node_finish(node, KEEL_CORRUPT, keel_detail());
         return KEEL_OK;
     }
-    /* Where the leader moves, an empty disk of a node that lived in this run has lost what it promised. */
-    node->abstains = holder && keel_node_moves(node) && event->bytes == 0 && node->config.again;
-    if (node->abstains)
-        keel_node_trace(node, "node %u lost its disk: it abstains", node->config.node);
-    else if (holder && keel_node_moves(node) && event->bytes == 0)
-        (void)store_register(node);
+    if (holder && known && !node->config.launcher && !empty && node->reg.run != node->config.run) {
+        keel_register_init(&node->reg, node->config.node, 1, nonce);
+        empty = true;
+    }
+    if (holder) /* others have no register: their storage ends before it */
+        node->reg.run = node->config.run;
+    if (holder && keel_node_moves(node))
+        begin_to_hold(node, empty);
     if (!node->config.launcher) {
         keel_agent_start(node);
         return KEEL_OK;
@@ -335,6 +413,8 @@ static int take_message(struct keel_node *node, const struct keel_node_event *ev
     }
     if (node->scratch->in.kind == KEEL_WIRE_REGISTER)
         take_register(node, event->node);
+    else if (node->scratch->in.kind == KEEL_WIRE_PAST)
+        keel_past_message(node, event->node);
     else if (node->scratch->in.kind >= KEEL_WIRE_VIEW)
         keel_views_message(node, event->node);
     else if (keel_node_leads(node) && !is_for_agent(node->scratch->in.kind))
@@ -364,10 +444,15 @@ static int take_event(struct keel_node *node, const struct keel_node_event *even
     case KEEL_EVENT_MESSAGE:
         return take_message(node, event);
     case KEEL_EVENT_NODE_EXIT:
-        return node->config.launcher ? keel_children_end(node, event->node) : KEEL_INVALID;
+        if (keel_node_leads(node))
+            return keel_children_end(node, event->node, event->value);
+        return node->config.launcher ? KEEL_OK : KEEL_INVALID; /* who leads sees it by its silence */
     case KEEL_EVENT_DRAIN:
-        return node->config.launcher ? keel_children_drain(node, event->node, event->value != 0)
-                                     : KEEL_INVALID;
+        return node->config.launcher || keel_node_leads(node)
+                   ? keel_children_drain(node, event->node, event->value != 0)
+                   : KEEL_INVALID;
+    case KEEL_EVENT_PAST:
+        return keel_past_take(node, event);
     case KEEL_EVENT_STOP:
         return node->config.launcher || keel_node_leads(node) ? take_stop(node) : KEEL_INVALID;
     case KEEL_EVENT_LEADER:
@@ -415,6 +500,24 @@ uint16_t keel_node_leader(const struct keel_node *node)
     return node->term.leader != node->config.node ? node->term.leader : KEEL_NODE_NONE;
 }
 
+uint32_t keel_node_candidates(const struct keel_node *node, uint16_t out[KEEL_NODE_CANDIDATES_MAX])
+{
+    const struct keel_view_holders *holders = keel_node_holders(node);
+    uint32_t count = 0;
+    out[count++] = node->term.leader;
+    for (uint8_t i = 0; i < holders->count; i++)
+        out[count++] = holders->at[i].node;
+    return count;
+}
+
+bool keel_node_has_member(const struct keel_node *node, uint16_t which)
+{
+    for (uint16_t i = 0; i < node->view.member_count; i++)
+        if (node->view.members[i].node == which)
+            return true;
+    return false;
+}
+
 int keel_node_step(struct keel_node *node, const struct keel_env *env, const struct keel_node_event *event)
 {
     if (node->finished || (!node->started && event->kind != KEEL_EVENT_START))
@@ -430,12 +533,14 @@ int keel_node_step(struct keel_node *node, const struct keel_env *env, const str
     int result = take_event(node, event);
     if (!node->finished)
         keel_moves_work(node);
-    if (!node->finished && node->config.launcher)
+    if (!node->finished && keel_node_leads(node))
         keel_children_work(node);
     if (!node->finished && !(node->config.launcher && keel_node_leads(node)))
         keel_agent_work(node);
     if (!node->finished && keel_node_leads(node))
         keel_leader_work(node);
+    if (!node->finished && keel_node_leads(node))
+        keel_past_work(node);
     KEEL_ASSERT(node->view.epoch >= epoch);
     KEEL_ASSERT(node->view.epoch == epoch || keel_view_valid(&node->view));
     if (!node->finished) {

@@ -15,6 +15,12 @@ static uint8_t worker_count(const struct keel_node *node)
     return (uint8_t)node->config.worker_count; /* at most KEEL_WORKERS_PER_NODE, by keel_node_init */
 }
 
+/* Places of shards that workers may take. */
+static uint32_t pending_count(const struct keel_node *node)
+{
+    return node->config.worker_count * (uint32_t)KEEL_SHARDS_PENDING;
+}
+
 /* ---- workers: start, end, restart ---------------------------------------------------------------------- */
 
 static void start_worker(struct keel_node *node, uint8_t local)
@@ -69,17 +75,14 @@ static void tell_given_up(struct keel_node *node, uint8_t local)
     add_note(node, local, (const uint8_t *)text, (uint32_t)bytes);
 }
 
-/* The worker is out of the run: by its end, or because it is being killed. */
+/* The worker is out of the run: by its end, or because it is being killed. Its shards are durable without it:
+ * the leader hears of them, and says whether they count. */
 static void retire_worker(struct keel_node *node, uint8_t local, enum keel_cause cause)
 {
     struct keel_local *w = &node->agent.locals[local];
     w->cause = cause;
     w->accused_epoch = 0;
     node->agent.report_due = true;
-    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
-        if (node->agent.pending[i].used && node->agent.pending[i].shard.local == local &&
-            w->state != KEEL_WORKER_DONE)
-            node->agent.pending[i].used = false;
     if (w->state == KEEL_WORKER_DONE || w->state == KEEL_WORKER_FAILED)
         return;
     w->sent_epoch = 0;
@@ -177,18 +180,20 @@ static void take_step(struct keel_node *node, uint8_t local, const struct keel_s
         send_record(node, record);
 }
 
-/* Which of two shards of a worker gives way when there are too many: one that the leader has, of those the
- * older. */
+/* Which of two shards of a worker gives way when there are too many: the older, whether the leader has it or
+ * not. The leader gives up what is older than its newest four (node_snapshots.c), and a worker hands shards
+ * over in their order: so what one leader gave up is never whole again for the next. */
 static bool gives_way(const struct keel_pending_shard *p, const struct keel_pending_shard *to)
 {
-    return to == NULL || (p->taken != to->taken ? p->taken : p->shard.step < to->shard.step);
+    return to == NULL ||
+           keel_snapshot_precedes(p->shard.attempt, p->shard.step, to->shard.attempt, to->shard.step);
 }
 
 static void take_shard(struct keel_node *node, const struct keel_node_event *event)
 {
     struct keel_pending_shard *slot = NULL;
     uint32_t of_local = 0;
-    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++) {
+    for (uint32_t i = 0; i < pending_count(node); i++) {
         struct keel_pending_shard *p = &node->agent.pending[i];
         bool mine = p->used && p->shard.local == event->local;
         of_local += mine ? 1 : 0;
@@ -196,7 +201,7 @@ static void take_shard(struct keel_node *node, const struct keel_node_event *eve
             slot = p;
     }
     if (of_local < KEEL_SHARDS_PENDING)
-        for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
+        for (uint32_t i = 0; i < pending_count(node); i++)
             if (!node->agent.pending[i].used)
                 slot = &node->agent.pending[i];
     KEEL_ASSERT(slot);
@@ -308,7 +313,7 @@ int keel_agent_event(struct keel_node *node, const struct keel_node_event *event
 static bool has_pending(const struct keel_node *node, uint8_t local)
 {
     const struct keel_agent *agent = &node->agent;
-    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++)
+    for (uint32_t i = 0; i < pending_count(node); i++)
         if (agent->pending[i].used && !agent->pending[i].taken && agent->pending[i].shard.local == local)
             return true;
     return keel_notes_has(&agent->notes, local);
@@ -340,6 +345,7 @@ static void make_report(struct keel_node *node, bool ended)
     status->incarnation = node->config.incarnation;
     status->sequence = ++agent->sequence;
     status->ended = ended;
+    status->disk = keel_node_moves(node) ? node->reg.disk : KEEL_DISK_NONE;
     bool silent = agent->behind != 0 && node->now_ns - agent->behind_ns >= node->times.silence_ns;
     status->silent_node = silent ? agent->behind : KEEL_RANK_NONE;
     status->first_record = keel_records_first(&node->records, agent->next_step);
@@ -361,9 +367,11 @@ static void ask_who_leads(struct keel_node *node)
     struct keel_term *term = &node->term;
     if (!keel_node_moves(node) || !keel_node_due(node, node->agent.leader_ns + node->times.silence_ns / 2))
         return;
-    term->asked = (uint16_t)((term->asked + 1U) % node->config.holder_count);
-    if (term->asked != node->config.node && term->asked != term->leader)
-        keel_node_send(node, term->asked);
+    const struct keel_view_holders *holders = keel_node_holders(node);
+    term->asked = (uint16_t)((term->asked + 1U) % holders->count);
+    const uint16_t to = holders->at[term->asked].node;
+    if (to != node->config.node && to != term->leader)
+        keel_node_send(node, to);
 }
 
 static void send_report(struct keel_node *node, bool ended)
@@ -413,7 +421,7 @@ static void find_neighbours(struct keel_node *node)
 void keel_agent_adopt(struct keel_node *node, const struct keel_view *view)
 {
     KEEL_ASSERT(view->epoch > node->view.epoch); /* invariant 1 */
-    node->view = *view;
+    keel_view_copy(&node->view, view);
     find_neighbours(node);
     for (uint8_t local = 0; local < worker_count(node); local++) {
         struct keel_local *w = &node->agent.locals[local];
@@ -494,7 +502,7 @@ static void take_leader(struct keel_node *node, const struct keel_wire_leader *l
 
 static void take_shard_ack(struct keel_node *node, const struct keel_wire_shard *ack)
 {
-    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++) {
+    for (uint32_t i = 0; i < pending_count(node); i++) {
         struct keel_pending_shard *p = &node->agent.pending[i];
         if (!p->used || p->shard.local != ack->local || p->shard.step != ack->step ||
             p->shard.attempt != ack->attempt)
@@ -528,7 +536,7 @@ void keel_agent_turn_to_leader(struct keel_node *node)
     agent->leader_ns = node->now_ns;
     agent->note_sent_ns = 0;
     agent->report_due = true;
-    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++) {
+    for (uint32_t i = 0; i < pending_count(node); i++) {
         agent->pending[i].taken = false;
         agent->pending[i].sent_ns = 0;
     }
@@ -587,7 +595,7 @@ static void tell_stop(struct keel_node *node, uint8_t local)
 
 static void send_pending_shards(struct keel_node *node)
 {
-    for (uint32_t i = 0; i < KEEL_WORKERS_PER_NODE * KEEL_SHARDS_PENDING; i++) {
+    for (uint32_t i = 0; i < pending_count(node); i++) {
         struct keel_pending_shard *p = &node->agent.pending[i];
         if (!p->used || p->taken ||
             (p->sent_ns != 0 && !keel_node_due(node, p->sent_ns + node->times.beat_ns)))

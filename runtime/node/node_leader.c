@@ -6,9 +6,10 @@
 #include "node_state.h"
 
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { SOUGHT_MAX = 64 }; /* nodes that are looked at in a beat */
 
 /* ---- telling agents ------------------------------------------------------------------------------------ */
 
@@ -78,13 +79,14 @@ static void tell_view(struct keel_node *node, const struct keel_view *old)
     keel_views_hand_on(node, have, have_count, lack_count);
 }
 
-/* A node has an older view, and the present one had time to come to it: it is told by us, and pointed to one
- * who has the parts. */
+/* A node has an older view, and the present one had time to come to it, in parts a beat (who is pointed to us
+ * meanwhile holds up all others): it is told by us, and pointed to one who has the parts. */
 static void repair_view(struct keel_node *node, uint16_t to, uint64_t epoch)
 {
     struct keel_leader *leader = node->leader;
     keel_bitset_remove(&leader->informed, to);
-    if (!keel_node_due(node, leader->view_ns + node->times.gather_ns))
+    const bool parts = keel_wire_parts(node->news.name.bytes) > 1;
+    if (!keel_node_due(node, leader->view_ns + (parts ? node->times.beat_ns : node->times.gather_ns)))
         return;
     const uint64_t any = node->env->random(node->env->context) % node->leader->membership.node_count;
     uint32_t source = keel_bitset_next(&leader->informed, (uint32_t)any); /* another each time */
@@ -146,18 +148,20 @@ static void work_on_end(struct keel_node *node)
 
 /* ---- steps --------------------------------------------------------------------------------------------- */
 
-static void commit_snapshots(struct keel_node *node);
+static void deliver(struct keel_node *node, const struct keel_step_record *record)
+{
+    KEEL_ASSERT(record->step == node->leader->next_step); /* invariant 5 */
+    node->leader->next_step++;
+    node->leader->over_ns = 0; /* progress: the last ones may take their time */
+    node->env->step_commit(node->env->context, record);
+}
 
 static void deliver_steps(struct keel_node *node)
 {
     const struct keel_record_slot *slot;
-    while ((slot = keel_records_get(&node->records, node->leader->next_step)) != NULL) {
-        KEEL_ASSERT(slot->record.step == node->leader->next_step); /* invariant 5 */
-        node->leader->next_step++;
-        node->leader->over_ns = 0; /* progress: the last ones may take their time */
-        node->env->step_commit(node->env->context, &slot->record);
-    }
-    commit_snapshots(node);
+    while ((slot = keel_records_get(&node->records, node->leader->next_step)) != NULL)
+        deliver(node, &slot->record);
+    keel_snapshots_commit(node);
 }
 
 /* Somebody who took part in the steps is still at work. Who joined while the last one was committed did not.
@@ -218,8 +222,7 @@ static void find_held(struct keel_node *node)
     struct keel_leader *leader = node->leader;
     leader->held_from = leader->next_step;
     leader->held_first = UINT64_MAX;
-    for (uint16_t i = 0; i < node->leader->membership.node_count && leader->held_first > leader->next_step;
-         i++) {
+    for (uint16_t i = 0; i < leader->membership.node_count && leader->held_first > leader->next_step; i++) {
         const uint64_t first = first_held(node, i);
         if (first >= leader->held_first)
             continue;
@@ -282,7 +285,11 @@ static void take_record(struct keel_node *node, const struct keel_step_record *r
         return; /* would push out what is still wanted; it is sent again */
     if (far)
         catch_up(node, record->step);
-    if (keel_records_put(&node->records, record, node->now_ns) == KEEL_RECORD_DIFFERENT) {
+    const enum keel_record_fate fate = keel_records_put(&node->records, record, node->now_ns);
+    /* Its own workers are past that by more than is kept, and one that led before has it. */
+    if (fate == KEEL_RECORD_OLD && record->step == leader->next_step)
+        deliver(node, record);
+    if (fate == KEEL_RECORD_DIFFERENT) {
         const struct keel_step_record *other = &keel_records_get(&node->records, record->step)->record;
         keel_node_trace(node, "step %" PRIu64 ": the bits of two ranks differ", record->step);
         node->env->mismatch(node->env->context, other, record);
@@ -290,12 +297,31 @@ static void take_record(struct keel_node *node, const struct keel_step_record *r
     deliver_steps(node);
 }
 
-/* When nobody who lives holds the next record and the present epoch is past it, the run went on without it:
- * it is lost, and delivery goes on behind the hole after a timeout. */
-static void skip_hole(struct keel_node *node)
+/* Delivery goes on behind the next hole. False: it may be none. */
+static bool pass_hole(struct keel_node *node)
 {
     struct keel_leader *leader = node->leader;
-    if (leader->front_step <= leader->next_step || !is_lost(node)) {
+    find_held(node);
+    const uint64_t mine = keel_records_first(&node->records, leader->next_step);
+    const uint64_t lowest = mine < leader->held_first ? mine : leader->held_first;
+    /* Who told of a later one died with it; or somebody came meanwhile who was not heard and may hold it. */
+    if (lowest == UINT64_MAX || lowest <= leader->next_step)
+        return false;
+    keel_node_trace(node, "records of steps %" PRIu64 " to %" PRIu64 " are lost", leader->next_step,
+                    lowest - 1);
+    leader->next_step = lowest;
+    deliver_steps(node);
+    return true;
+}
+
+/* When nobody who lives holds the next record and the present epoch is past it, or its workers are done, the
+ * run went on without it: it is lost, and delivery goes on behind the hole after a timeout. So it does behind
+ * further holes, as far as nobody held a record in that time. */
+static void skip_holes(struct keel_node *node)
+{
+    struct keel_leader *leader = node->leader;
+    const bool over = leader->over_ns != 0;
+    if ((leader->front_step <= leader->next_step && !over) || !is_lost(node)) {
         leader->hole_ns = 0;
         return;
     }
@@ -305,19 +331,10 @@ static void skip_hole(struct keel_node *node)
     }
     if (!keel_node_due(node, leader->hole_ns + node->times.silence_ns))
         return;
-    find_held(node);
-    const uint64_t mine = keel_records_first(&node->records, leader->next_step);
-    const uint64_t lowest = mine < leader->held_first ? mine : leader->held_first;
-    /* Who told of a later one died with it; or somebody came meanwhile who was not heard and may hold it. */
-    if (lowest == UINT64_MAX || lowest <= leader->next_step) {
-        leader->hole_ns = 0;
-        return;
-    }
-    KEEL_ASSERT(leader->hole_step == leader->next_step);
-    keel_node_trace(node, "records of steps %" PRIu64 " to %" PRIu64 " are lost", leader->next_step,
-                    lowest - 1);
-    leader->next_step = lowest;
-    deliver_steps(node);
+    leader->hole_ns = 0;
+    const uint64_t until = leader->held_first; /* the lowest that anybody held since */
+    while (leader->next_step < until && (leader->front_step > leader->next_step || over) && pass_hole(node))
+        continue;
 }
 
 /* No node that may live holds a record that was not delivered. */
@@ -329,144 +346,6 @@ static bool records_settled(const struct keel_node *node)
             return false;
     }
     return true;
-}
-
-/* ---- snapshots ----------------------------------------------------------------------------------------- */
-
-/* Nobody commits these any more: they go. What was begun under another leader may have been committed by it,
- * and stays. */
-static void drop_shards(struct keel_node *node, uint64_t step, uint64_t attempt,
-                        const struct keel_bitset *ranks)
-{
-    const uint64_t first = node->leader->first_epoch;
-    if (first != 0 && attempt >= first)
-        node->env->snapshot_drop(node->env->context, step, attempt, ranks);
-}
-
-static void drop_set(struct keel_node *node, struct keel_snapshot_set *set)
-{
-    if (set->used && set->have_count > 0)
-        drop_shards(node, set->step, set->attempt, &set->have);
-    memset(set, 0, offsetof(struct keel_snapshot_set, shards));
-}
-
-static struct keel_snapshot_set *find_set(struct keel_node *node, uint64_t step, uint64_t attempt)
-{
-    struct keel_leader *leader = node->leader;
-    struct keel_snapshot_set *oldest = &leader->snapshots[0];
-    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
-        struct keel_snapshot_set *set = &leader->snapshots[i];
-        if (set->used && set->step == step && set->attempt == attempt)
-            return set;
-        if (!set->used || (oldest->used && set->step < oldest->step))
-            oldest = set;
-    }
-    if (oldest->used && oldest->step > step)
-        return NULL;
-    drop_set(node, oldest);
-    oldest->used = true;
-    oldest->step = step;
-    oldest->attempt = attempt;
-    KEEL_ASSERT(oldest->have_count == 0 && keel_bitset_count(&oldest->have) == 0);
-    return oldest;
-}
-
-/* The view whose ranks make a snapshot: NULL when its time is over. Who did the last step may be done with
- * it, so that its snapshot counts until the next view but one; and it is kept once, whoever begins it again.
- * So does what a process that ended had not committed yet when another took its place: those who stopped for
- * it save nothing more. */
-static const struct keel_view *view_of_snapshot(const struct keel_node *node, uint64_t step, uint64_t attempt)
-{
-    const struct keel_leader *leader = node->leader;
-    const bool is_last = step + 1 == node->config.last_step;
-    const bool present = attempt == node->view.epoch;
-    const bool taken_over = node->config.takes_over && leader->first_epoch == node->view.epoch;
-    const bool earlier =
-        attempt == leader->before.epoch && (is_last || (taken_over && step > node->config.kept_step));
-    if (attempt == 0 || (is_last && leader->end_kept) || (!present && !earlier))
-        return NULL;
-    return present ? &node->view : &leader->before;
-}
-
-/* Of the present view or that before: counted when it came. */
-static uint16_t active_count(const struct keel_node *node, const struct keel_view *view)
-{
-    return view == &node->view ? node->leader->active_count : node->leader->before_count;
-}
-
-/* The lowest step whose set is whole and whose records are delivered. */
-static struct keel_snapshot_set *ready_set(struct keel_node *node)
-{
-    struct keel_leader *leader = node->leader;
-    struct keel_snapshot_set *ready = NULL;
-    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
-        struct keel_snapshot_set *set = &leader->snapshots[i];
-        bool delivered = leader->next_step > set->step || leader->next_step >= node->config.last_step;
-        const struct keel_view *view = set->used ? view_of_snapshot(node, set->step, set->attempt) : NULL;
-        bool whole = view != NULL && set->have_count == active_count(node, view);
-        if (whole && delivered && (!ready || set->step < ready->step))
-            ready = set;
-    }
-    return ready;
-}
-
-/* Another attempt at the same step, in the view after or before, and earlier steps that are not whole. */
-static void drop_passed_sets(struct keel_node *node)
-{
-    struct keel_leader *leader = node->leader;
-    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
-        struct keel_snapshot_set *set = &leader->snapshots[i];
-        if (set->used && set->step <= leader->committed_step)
-            drop_set(node, set);
-    }
-}
-
-/* Invariant 6. A snapshot waits for the records of the steps before it: after a resume nobody could
- * deliver them any more. */
-static void commit_snapshots(struct keel_node *node)
-{
-    struct keel_leader *leader = node->leader;
-    struct keel_snapshot_set *set;
-    while ((set = ready_set(node)) != NULL) {
-        const struct keel_view *view = view_of_snapshot(node, set->step, set->attempt);
-        KEEL_ASSERT(view != NULL && view->epoch == set->attempt); /* invariant 6 */
-        KEEL_ASSERT(!leader->committed_any || set->step > leader->committed_step);
-        for (uint16_t rank = 0; rank < active_count(node, view); rank++)
-            KEEL_ASSERT(keel_bitset_has(&set->have, rank) && set->shards[rank].rank == rank);
-        set->used = false;
-        leader->committed_any = true;
-        leader->committed_step = set->step;
-        leader->end_kept = leader->end_kept || set->step + 1 >= node->config.last_step;
-        keel_node_trace(node, "snapshot of step %" PRIu64 " epoch %" PRIu64 " is complete", set->step,
-                        set->attempt);
-        node->env->snapshot_commit(node->env->context, set->step, set->attempt, set->shards,
-                                   active_count(node, view));
-        drop_passed_sets(node);
-    }
-}
-
-/* A message may come again, after its snapshot was ordered or from a view that is over. */
-static void collect_shard(struct keel_node *node, const struct keel_wire_shard *shard)
-{
-    struct keel_leader *leader = node->leader;
-    const struct keel_view *view = view_of_snapshot(node, shard->step, shard->attempt);
-    const uint32_t rank = shard->summary.rank;
-    struct keel_snapshot_set *set = NULL;
-    if (rank >= KEEL_MEMBERS_MAX || shard->attempt > node->view.epoch ||
-        (view != NULL && rank >= active_count(node, view)))
-        return;
-    if (view != NULL && (!leader->committed_any || shard->step > leader->committed_step))
-        set = find_set(node, shard->step, shard->attempt);
-    if (set == NULL) {
-        struct keel_bitset alone = {{0}};
-        keel_bitset_add(&alone, rank);
-        drop_shards(node, shard->step, shard->attempt, &alone);
-        return;
-    }
-    set->have_count += keel_bitset_has(&set->have, rank) ? 0 : 1;
-    keel_bitset_add(&set->have, rank);
-    set->shards[rank] = shard->summary;
-    commit_snapshots(node);
 }
 
 /* ---- the end in sight ---------------------------------------------------------------------------------- */
@@ -559,9 +438,14 @@ static void propose(struct keel_node *node, enum keel_cause cause, uint64_t aliv
     leader->evidence_ns = evidence_ns;
     leader->resend_ns = node->now_ns + node->times.beat_ns / 2;
     keel_node_trace(node, "propose after epoch %" PRIu64 ": %s", node->view.epoch, keel_cause_name(cause));
-    keel_register_begin(&node->reg);
+    keel_register_begin(&node->reg, node->view.epoch, &node->view.holders);
     KEEL_ASSERT(node->reg.phase == KEEL_REGISTER_READING);
     keel_node_ask_holders(node);
+}
+
+void keel_leader_ask(struct keel_node *node)
+{
+    propose(node, KEEL_CAUSE_START, 0, 0);
 }
 
 /* Of this run, as its job is now. */
@@ -571,28 +455,52 @@ static bool has_plan(const struct keel_node *node, const struct keel_view *view)
     return active <= node->config.rank_count && view->plan == node->config.plans[active];
 }
 
+/* By the rules of register.h: others than now only where that is known to be committed, or needs no others.
+ */
+static void name_holders(const struct keel_node *node, struct keel_view *next)
+{
+    const struct keel_view_holders *sets = node->reg.sets;
+    if (!keel_node_moves(node))
+        return;
+    next->before = sets[0];
+    next->holders = sets[1];
+    if (keel_view_holders_same(&sets[0], &sets[1]))
+        keel_holders_choose(node, &sets[1], &next->holders);
+}
+
 /* The read phase gave the present value: make the next of it. A value that is newer than the view known
  * was left by a ballot that was cut short; it is committed as it is, before anything new. */
 static void write_next(struct keel_node *node)
 {
     struct keel_leader *leader = node->leader;
     struct keel_register_value *value = &node->reg.proposal;
-    struct keel_view base = {.epoch = 0}, next;
+    struct keel_view base, next; /* large */
+    memset(&base, 0, offsetof(struct keel_view, members));
     bool fine = value->bytes == 0 || keel_view_decode(value->data, value->bytes, &base);
     keel_moves_raise(node);
+    if (fine && base.epoch < node->view.epoch && node->reg.known_epoch < node->view.epoch) {
+        keel_register_rest(&node->reg); /* another has made a view since it was asked */
+        leader->changing = false;
+        return;
+    }
     if (!fine || base.epoch < node->view.epoch || base.epoch == KEEL_EPOCH_MAX) {
         end_run(node, KEEL_CORRUPT, "the holders of the view lost it; resume from the newest snapshot");
         return;
     }
     if (!leader->awaiting_joins && base.epoch > node->view.epoch &&
         base.shard_count == node->config.shard_count && has_plan(node, &base)) {
-        next = base;
+        if (keel_node_moves(
+                node)) /* who wrote it led meanwhile, and may have committed what was begun before */
+            leader->first_epoch = base.epoch + 1;
+        keel_view_copy(&next, &base);
     } else {
         struct keel_verdict *verdict = &leader->verdict;
+        if (leader->awaiting_joins && base.epoch < node->config.past_epoch)
+            base.epoch = node->config.past_epoch; /* of views that nobody remembers who is asked */
         if (leader->took_over && leader->awaiting_joins) {
             if (base.epoch != leader->earlier.epoch) /* of which nobody said yet that it has it */
                 memset(&leader->told, 0, sizeof leader->told);
-            leader->earlier = base;
+            keel_view_copy(&leader->earlier, &base);
         }
         suspect(node, &base, verdict);
         node->leader->membership.changed = true; /* `base` may be another view than is judged next */
@@ -608,6 +516,7 @@ static void write_next(struct keel_node *node)
             leader->changing = false;
             return;
         }
+        name_holders(node, &next);
     }
     KEEL_ASSERT(next.epoch > node->view.epoch && keel_view_valid(&next)); /* invariants 1 and 3 */
     KEEL_ASSERT(has_plan(node, &next));                                   /* invariant 9 */
@@ -622,35 +531,29 @@ static void install(struct keel_node *node)
 {
     struct keel_leader *leader = node->leader;
     const bool is_first = leader->awaiting_joins;
-    struct keel_view old = is_first && leader->took_over ? leader->earlier : node->view;
+    const struct keel_view *old = &leader->before;
     struct keel_view next;
     bool fine = keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, &next);
-    KEEL_ASSERT(fine && next.epoch > old.epoch); /* we wrote it; invariant 1 */
+    keel_view_copy(&leader->before, is_first && leader->took_over ? &leader->earlier : &node->view);
+    KEEL_ASSERT(fine && next.epoch > old->epoch); /* we wrote it; invariant 1 */
     KEEL_ASSERT(node->reg.phase == KEEL_REGISTER_IDLE && leader->changing);
     KEEL_ASSERT(next.shard_count == node->config.shard_count);
-    leader->before = old;
-    leader->before_count = is_first ? keel_view_active_count(&old) : leader->active_count;
+    leader->before_count = is_first ? keel_view_active_count(old) : leader->active_count;
     leader->first_epoch = is_first ? next.epoch : leader->first_epoch;
     if (node->config.launcher)
-        node->view = next;
+        keel_view_copy(&node->view, &next);
     else
         keel_agent_adopt(node, &next);
     leader->active_count = keel_view_active_count(&next);
     leader->remind_ns = node->now_ns + node->times.beat_ns;
     leader->awaiting_joins = leader->changing = leader->short_told = false;
-    leader->first_ready_ns = 0;
-    leader->over_ns = leader->front_step = 0;
-    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++) {
-        struct keel_snapshot_set *set = &leader->snapshots[i];
-        if (view_of_snapshot(node, set->step, set->attempt) == NULL)
-            drop_set(node, set);
-    }
-    leader->committed_any = false;
+    leader->first_ready_ns = leader->over_ns = leader->front_step = 0;
+    keel_snapshots_turn(node);
     keel_membership_clear_evidence(&node->leader->membership);
     keel_node_trace(node, "view epoch %" PRIu64 ": %u active, %u members, after %s", next.epoch,
                     keel_view_active_count(&next), next.member_count, keel_cause_name(leader->change_cause));
-    tell_view(node, &old);
-    node->env->view_change(node->env->context, &old, &node->view, leader->change_cause, leader->alive_ns,
+    tell_view(node, old);
+    node->env->view_change(node->env->context, old, &node->view, leader->change_cause, leader->alive_ns,
                            leader->evidence_ns);
 }
 
@@ -660,6 +563,7 @@ void keel_leader_register(struct keel_node *node, enum keel_register_outcome out
         return;
     switch (outcome) {
     case KEEL_REGISTER_WAIT:
+    case KEEL_REGISTER_OTHERS:
         break;
     case KEEL_REGISTER_HAVE:
         write_next(node);
@@ -748,6 +652,19 @@ static void await_enough(struct keel_node *node, const struct keel_verdict *verd
         end_without_workers(node, ranks);
 }
 
+/* Who takes over has heard of each member of the view before, or knows that its node ended: until then nobody
+ * takes the place of one that lives. */
+static bool hears_members(const struct keel_node *node)
+{
+    const struct keel_leader *leader = node->leader;
+    for (uint16_t i = 0; i < leader->earlier.member_count; i++) {
+        const struct keel_seen_node *seen = &leader->membership.nodes[leader->earlier.members[i].node];
+        if (!seen->heard && !seen->exited)
+            return false;
+    }
+    return true;
+}
+
 /* Nobody carries the run: wait for enough of those who may come, but not for long once one is there. */
 static void await_joins(struct keel_node *node, const struct keel_verdict *verdict)
 {
@@ -767,6 +684,7 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
     if (leader->awaiting_joins && leader->took_over && leader->earlier.member_count > 0) {
         wanted = leader->earlier.member_count < wanted ? leader->earlier.member_count : wanted;
         patience_ns = node->times.silence_ns;
+        ready -= hears_members(node) ? 0 : verdict->join_count;
     }
     uint64_t due_ns = leader->first_ready_ns + patience_ns;
     bool lost = !leader->awaiting_joins && verdict->active_gone;
@@ -828,6 +746,43 @@ static void push_change(struct keel_node *node)
         keel_node_wake(node, next_ns);
 }
 
+/* The view may stay, but not all who hold it are there. Looked at once a beat: it may take all nodes. */
+static void watch_holders(struct keel_node *node)
+{
+    struct keel_leader *leader = node->leader;
+    if (!keel_node_moves(node) || !keel_node_due(node, leader->holders_ns))
+        return;
+    leader->holders_ns = node->now_ns + node->times.beat_ns;
+    if (!leader->awaiting_joins && !leader->changing && !leader->stopping && !leader->verdict.active_gone &&
+        leader->verdict.done_count == 0 && keel_holders_due(node))
+        propose(node, KEEL_CAUSE_HOLDER, 0, node->now_ns);
+}
+
+/* Who is silent may know nobody who holds the view now: one after the other, one a beat, is told who leads;
+ * and one that was silent for too long counts as ended. */
+static void seek_silent(struct keel_node *node)
+{
+    struct keel_leader *leader = node->leader;
+    const uint16_t count = leader->membership.node_count;
+    if (!keel_node_moves(node) || !keel_node_due(node, leader->sought_ns + node->times.beat_ns))
+        return;
+    leader->sought_ns = node->now_ns;
+    for (uint32_t i = 0; i < SOUGHT_MAX && i < count; i++) {
+        leader->sought = (uint16_t)((leader->sought + 1U) % count);
+        const struct keel_seen_node *seen = &leader->membership.nodes[leader->sought];
+        const bool silent = keel_node_due(node, seen->heard_ns + node->times.silence_ns);
+        if (leader->sought == node->config.node || seen->exited || (!silent && !seen->ended) ||
+            keel_children_want(node, leader->sought))
+            continue;
+        if (keel_children_miss(node, leader->sought))
+            return;
+        if (seen->ended)
+            continue;
+        tell(node, leader->sought, false);
+        return;
+    }
+}
+
 static void probe(struct keel_node *node, const struct keel_bitset *nodes)
 {
     for (uint32_t i = keel_bitset_next(nodes, 1); i < node->leader->membership.node_count;
@@ -882,9 +837,13 @@ void keel_leader_work(struct keel_node *node)
     if (!leader->ending)
         keel_leaving_work(node);
     if (!leader->ending)
+        watch_holders(node);
+    if (!leader->ending)
+        seek_silent(node);
+    if (!leader->ending)
         push_change(node);
     if (!leader->ending)
-        skip_hole(node);
+        skip_holes(node);
     if (leader->ending)
         work_on_end(node);
 }
@@ -929,12 +888,15 @@ void keel_leader_lose(struct keel_node *node, uint16_t which)
     keel_bitset_remove(&node->leader->told, which);
 }
 
-/* Another who led had delivered all steps before this one. */
+/* Another who led had delivered all steps before this one: before this node did, or where the leader moves,
+ * maybe meanwhile. */
 static void pass_over(struct keel_node *node, uint64_t step)
 {
     struct keel_leader *leader = node->leader;
-    if (!leader->took_over || step <= leader->next_step || step > node->config.last_step)
+    if ((!leader->took_over && !keel_node_moves(node)) || step <= leader->next_step ||
+        step > node->config.last_step)
         return;
+    keel_past_replay(node, leader->next_step, step);
     leader->next_step = step;
     deliver_steps(node);
 }
@@ -986,7 +948,7 @@ void keel_leader_message(struct keel_node *node, uint16_t from)
     case KEEL_WIRE_SHARD:
         if (node->leader->awaiting_joins && node->leader->took_over)
             break; /* of which view it counts is not known yet: it comes again */
-        collect_shard(node, &in->as.shard);
+        keel_snapshots_collect(node, &in->as.shard);
         keel_node_message(node, KEEL_WIRE_SHARD_ACK)->as.shard = in->as.shard;
         keel_node_send(node, from);
         break;

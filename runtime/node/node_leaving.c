@@ -46,28 +46,24 @@ static void tell_once(struct keel_node *node, uint16_t which, enum keel_drain_ne
 /* Holders that answer, and would without this node. */
 static uint16_t holders_without(const struct keel_node *node, uint16_t which)
 {
-    const struct keel_membership *m = &node->leader->membership;
-    uint16_t count = 1; /* this one */
-    for (uint16_t i = 0; i < node->config.holder_count; i++) {
-        const struct keel_seen_node *seen = &m->nodes[i];
-        const bool away = !seen->heard || seen->exited || seen->ended || keel_bitset_has(&m->leaving, i) ||
-                          (node->reg.absent >> i & 1) != 0 ||
-                          keel_node_due(node, seen->heard_ns + node->times.silence_ns);
-        count = (uint16_t)(count + (i != node->config.node && i != which && !away ? 1 : 0));
-    }
+    const struct keel_view_holders *holders = keel_node_holders(node);
+    uint16_t count = 0;
+    for (uint8_t i = 0; i < holders->count; i++)
+        if (holders->at[i].node != which && keel_holders_lives(node, &holders->at[i]))
+            count++;
     return count;
 }
 
 /* The first that is to leave, did not yet, and leaves a majority of the holders behind: without one no view
- * could change any more. */
+ * could change any more. Others hold it in its place from the next view on. */
 static uint32_t next_to_go(struct keel_node *node)
 {
-    const uint16_t majority = (uint16_t)(node->config.holder_count / 2 + 1);
+    const uint16_t majority = (uint16_t)(keel_node_holders(node)->count / 2 + 1);
     uint32_t which = keel_bitset_next(&node->children.drained, 1);
     for (; which < KEEL_NODES_MAX; which = keel_bitset_next(&node->children.drained, which + 1)) {
         if (keel_bitset_has(&node->leader->membership.leaving, which))
             continue;
-        if (which >= node->config.holder_count)
+        if (!keel_view_holders_has(keel_node_holders(node), (uint16_t)which))
             break;
         const uint16_t left = holders_without(node, (uint16_t)which);
         if (left >= majority)
@@ -75,6 +71,22 @@ static uint32_t next_to_go(struct keel_node *node)
         tell_once(node, (uint16_t)which, KEEL_DRAIN_HOLDS, left, majority);
     }
     return which;
+}
+
+/* Of an agent that leads: it hears of no process that it ended. */
+static void tell_who_left(struct keel_node *node)
+{
+    struct keel_children *children = &node->children;
+    for (uint32_t which = keel_bitset_next(&children->drained, 1); which < KEEL_NODES_MAX;
+         which = keel_bitset_next(&children->drained, which + 1)) {
+        const struct keel_seen_node *seen = &node->leader->membership.nodes[which];
+        if (keel_bitset_has(&children->ended, which) || !keel_leaving_may_go(node, (uint16_t)which) ||
+            !(seen->ended || keel_node_due(node, seen->heard_ns + node->times.silence_ns)))
+            continue;
+        keel_bitset_add(&children->ended, which);
+        if (node->env->drain != NULL)
+            node->env->drain(node->env->context, (uint16_t)which, KEEL_DRAIN_LEFT, 0, 0);
+    }
 }
 
 /* One after the other, where those who stay have a plan; and not before they have done a step in the present
@@ -85,9 +97,12 @@ void keel_leaving_work(struct keel_node *node)
     const struct keel_verdict *verdict = &leader->verdict;
     struct keel_children *children = &node->children;
     bool carries;
-    if (!node->config.launcher || children->drained_count == 0 || !keel_node_due(node, children->drain_ns))
+    if ((!node->config.launcher && !keel_node_moves(node)) || children->drained_count == 0 ||
+        !keel_node_due(node, children->drain_ns))
         return;
     children->drain_ns = node->now_ns + node->times.beat_ns;
+    if (!node->config.launcher)
+        tell_who_left(node);
     if (leader->awaiting_joins || leader->changing || leader->stopping || verdict->active_gone ||
         keel_leader_has_delivered(node))
         return;

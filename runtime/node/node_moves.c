@@ -22,7 +22,7 @@ static uint16_t node_of(const struct keel_ballot *ballot)
 
 static bool may_lead(const struct keel_node *node)
 {
-    return keel_node_moves(node) && node->config.node < node->config.holder_count;
+    return keel_node_moves(node) && keel_view_holders_has(keel_node_holders(node), node->config.node);
 }
 
 /* A term of 0 is the launcher's, before its first view. */
@@ -77,8 +77,7 @@ bool keel_moves_follow(struct keel_node *node, uint16_t from, const struct keel_
         return true;
     }
     const bool same_life = from == term->leader && ballot->node == term->ballot.node;
-    if (!is_of(ballot, from) || from >= node->config.holder_count ||
-        (from == node->config.node && !keel_node_leads(node)))
+    if (!is_of(ballot, from) || (from == node->config.node && !keel_node_leads(node)))
         return false; /* or said when this node led */
     if (order > 0 && !same_life)
         follow(node, ballot, from);
@@ -98,7 +97,7 @@ bool keel_moves_follow(struct keel_node *node, uint16_t from, const struct keel_
 bool keel_moves_hear(struct keel_node *node, const struct keel_ballot *ballot)
 {
     if (!keel_node_moves(node) || keel_ballot_compare(*ballot, node->term.ballot) <= 0 ||
-        node_of(ballot) == node->config.node || node_of(ballot) >= node->config.holder_count)
+        node_of(ballot) == node->config.node || node_of(ballot) >= KEEL_NODES_MAX)
         return true; /* of an earlier life of this node, maybe: its next change raises the term */
     follow(node, ballot, node_of(ballot));
     return false;
@@ -106,14 +105,44 @@ bool keel_moves_hear(struct keel_node *node, const struct keel_ballot *ballot)
 
 /* ---- standing ------------------------------------------------------------------------------------------ */
 
+static uint8_t place_among(const struct keel_view_holders *holders, uint16_t node)
+{
+    for (uint8_t i = 0; i < holders->count; i++)
+        if (holders->at[i].node == node)
+            return i;
+    return 0;
+}
+
 /* For the first in the round after the leader a lease after it was heard. */
 static uint64_t stand_ns(const struct keel_node *node)
 {
-    const uint16_t holders = node->config.holder_count;
-    const uint32_t away = (node->config.node + (uint32_t)holders - node->term.leader) % holders;
+    const struct keel_view_holders *holders = keel_node_holders(node);
+    const uint32_t self = place_among(holders, node->config.node),
+                   its = place_among(holders, node->term.leader);
+    const uint32_t away = (self + holders->count - its) % holders->count;
     const uint64_t lease_ns = node->agent.leader_ns + node->times.silence_ns;
     const uint64_t due_ns = lease_ns + (away > 0 ? away - 1 : 0) * node->times.silence_ns / 2;
     return due_ns > node->term.stand_ns ? due_ns : node->term.stand_ns;
+}
+
+void keel_moves_clear(struct keel_leader *leader)
+{
+    struct keel_carriers *carriers = &leader->carriers;
+    memset(carriers->incarnation, 0, carriers->rows * sizeof carriers->incarnation[0]);
+    memset(carriers, 0, offsetof(struct keel_carriers, incarnation));
+    memset(leader->notes, 0, sizeof leader->notes);
+    keel_membership_init(&leader->membership, 0, 0, 0);
+    memset(&leader->earlier, 0, offsetof(struct keel_view, members));
+    memset(&leader->before, 0, offsetof(struct keel_view, members));
+    memset(&leader->verdict, 0, offsetof(struct keel_verdict, joins));
+    for (uint32_t i = 0; i < KEEL_SHARDS_PENDING; i++)
+        memset(&leader->snapshots[i], 0, offsetof(struct keel_snapshot_set, shards));
+    for (uint32_t i = 0; i < KEEL_REGISTER_ASKED_MAX; i++) {
+        memset(&leader->replies[i].have, 0, sizeof leader->replies[i].have);
+        memset(&leader->replies[i].message.head, 0, sizeof leader->replies[i].message.head);
+        leader->replies[i].message.value.bytes = 0;
+    }
+    memset(leader, 0, offsetof(struct keel_leader, earlier));
 }
 
 static void stand(struct keel_node *node)
@@ -125,13 +154,13 @@ static void stand(struct keel_node *node)
         term->stand_ns = node->now_ns + node->times.silence_ns;
         return;
     }
-    memset(node->leader, 0, sizeof *node->leader);
+    keel_moves_clear(node->leader);
     keel_node_trace(node, "node %u stands for leader: node %u is silent", node->config.node, term->leader);
     term->role = KEEL_STANDS;
     term->resend_ns = node->now_ns + node->times.beat_ns / 2;
     if (keel_ballot_compare(term->ballot, node->reg.seen) > 0)
         node->reg.seen = term->ballot;
-    keel_register_begin(&node->reg);
+    keel_register_begin(&node->reg, node->view.epoch, &node->view.holders);
     keel_node_ask_holders(node);
 }
 
@@ -165,6 +194,7 @@ static void lead(struct keel_node *node)
     node->term.leader = node->config.node;
     keel_moves_raise(node);
     keel_register_rest(&node->reg);
+    keel_children_begin(node);
     leader->took_over = true;
     leader->stopping = node->agent.stopping && !node->agent.ending;
     leader->stop_ns = node->now_ns;
@@ -172,6 +202,7 @@ static void lead(struct keel_node *node)
         node->config.first_step = node->agent.first_step;
     keel_leader_start(node, node->agent.next_step > node->config.first_step ? node->agent.next_step
                                                                             : node->config.first_step);
+    keel_past_hand_over(node);
     keel_agent_turn_to_leader(node);
     announce(node);
 }
@@ -184,9 +215,22 @@ void keel_moves_raise(struct keel_node *node)
     node->term.ballot = node->reg.ballot;
 }
 
+uint32_t keel_moves_lives(const struct keel_node *node)
+{
+    enum { LIVES = 8, PLACES = 8 };
+    _Static_assert((int)KEEL_HOLDERS_MAX <= (int)PLACES, "each holder has lives of its own");
+    const uint64_t counter = node->term.ballot.counter; /* two that have the same are two holders */
+    if (counter >= (UINT64_C(1) << 24) / (LIVES * PLACES))
+        return 0;
+    return (uint32_t)counter * LIVES * PLACES +
+           place_among(keel_node_holders(node), node->config.node) * LIVES;
+}
+
 void keel_moves_register(struct keel_node *node, enum keel_register_outcome outcome)
 {
-    if (keel_node_leads(node)) {
+    if (outcome == KEEL_REGISTER_OTHERS) {
+        keel_node_ask_holders(node);
+    } else if (keel_node_leads(node)) {
         keel_leader_register(node, outcome);
     } else if (node->term.role == KEEL_STANDS && outcome == KEEL_REGISTER_HAVE) {
         lead(node);
@@ -201,13 +245,16 @@ static bool is_cut_off(const struct keel_node *node)
 {
     const struct keel_membership *m = &node->leader->membership;
     const struct keel_view *view = node->leader->awaiting_joins ? &node->leader->earlier : &node->view;
+    const struct keel_view_holders *all = keel_node_holders(node);
     uint32_t holders = 0, members = 0;
-    for (uint16_t i = 0; i < node->config.holder_count; i++)
-        holders += i != node->config.node && !m->nodes[i].exited &&
-                           keel_node_due(node, m->nodes[i].heard_ns + node->times.silence_ns)
+    for (uint8_t i = 0; i < all->count; i++) {
+        const struct keel_seen_node *seen = &m->nodes[all->at[i].node];
+        holders += all->at[i].node != node->config.node && !seen->exited &&
+                           keel_node_due(node, seen->heard_ns + node->times.silence_ns)
                        ? 1
                        : 0;
-    if (holders * 2 < node->config.holder_count)
+    }
+    if (holders == 0 || holders * 2 < all->count)
         return false;
     for (uint16_t i = 0; i < view->member_count; i++) {
         const struct keel_seen_node *seen = &m->nodes[view->members[i].node];

@@ -9,6 +9,9 @@ enum keel_record_fate keel_records_put(struct keel_records *records, const struc
         return KEEL_RECORD_OLD;
     if (!slot->used || slot->record.step < record->step) {
         *slot = (struct keel_record_slot){.used = true, .since_ns = now_ns, .record = *record};
+        const struct keel_step_record *newest = keel_records_newest(records);
+        if (newest == NULL || newest->step <= record->step)
+            records->newest = (uint32_t)(record->step % KEEL_RECORDS_MAX) + 1;
         KEEL_ASSERT(keel_records_get(records, record->step) == slot);
         return KEEL_RECORD_NEW;
     }
@@ -29,7 +32,10 @@ const struct keel_record_slot *keel_records_get(const struct keel_records *recor
 
 uint64_t keel_records_first(const struct keel_records *records, uint64_t step)
 {
+    const struct keel_step_record *newest = keel_records_newest(records);
     uint64_t first = UINT64_MAX;
+    if (newest == NULL || newest->step < step) /* in a steady run at each beat */
+        return first;
     for (uint32_t i = 0; i < KEEL_RECORDS_MAX; i++) {
         const struct keel_record_slot *slot = &records->slots[i];
         if (slot->used && slot->record.step >= step && slot->record.step < first)
@@ -40,11 +46,5 @@ uint64_t keel_records_first(const struct keel_records *records, uint64_t step)
 
 const struct keel_step_record *keel_records_newest(const struct keel_records *records)
 {
-    const struct keel_step_record *newest = NULL;
-    for (uint32_t i = 0; i < KEEL_RECORDS_MAX; i++) {
-        const struct keel_record_slot *slot = &records->slots[i];
-        if (slot->used && (!newest || slot->record.step > newest->step))
-            newest = &slot->record;
-    }
-    return newest;
+    return records->newest == 0 ? NULL : &records->slots[records->newest - 1].record;
 }

@@ -14,6 +14,7 @@ struct keel_record_slot {
 };
 struct keel_records {
     struct keel_record_slot slots[KEEL_RECORDS_MAX]; /* slot of a step: step % KEEL_RECORDS_MAX */
+    uint32_t newest;                                 /* one more than the slot of the highest step; 0: none */
 };
 
 enum keel_record_fate {

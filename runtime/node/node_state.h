@@ -1,9 +1,10 @@
 /* node_state.h - what a keel_node is inside, shared by node.c, node_views.c, node_agent.c, node_leader.c,
- * node_leaving.c, node_children.c and node_moves.c.
+ * node_snapshots.c, node_leaving.c, node_children.c, node_holders.c, node_past.c and node_moves.c.
  *
  * node.c owns the entry, the clockwork and the register; node_views.c how a view comes from node to node;
  * node_agent.c the part that every node plays that does not lead, or has workers; node_leader.c the part of
- * the one that leads; node_leaving.c which nodes leave it; node_moves.c who leads. Private to these. */
+ * the one that leads; node_snapshots.c its snapshots; node_leaving.c which nodes leave it; node_holders.c
+ * which hold the register; node_moves.c who leads. Private to these. */
 #ifndef KEEL_NODE_STATE_H
 #define KEEL_NODE_STATE_H
 
@@ -45,6 +46,15 @@ struct keel_pending_shard {
     uint64_t sent_ns;
     struct keel_wire_shard shard;
 };
+
+/* Of two snapshots of a worker or of a leader, was this one begun first? A later view may do earlier steps
+ * again.
+ */
+static inline bool keel_snapshot_precedes(uint64_t attempt, uint64_t step, uint64_t other_attempt,
+                                          uint64_t other_step)
+{
+    return attempt != other_attempt ? attempt < other_attempt : step < other_step;
+}
 
 struct keel_agent {
     struct keel_local locals[KEEL_WORKERS_PER_NODE];
@@ -89,7 +99,7 @@ struct keel_view_news {
 struct keel_view_fetch {
     struct keel_wire_view_name name; /* epoch 0: none does */
     uint16_t source;
-    uint64_t have, asked;            /* bit per part that came, and that was asked for last and did not */
+    struct keel_bitset have, asked;  /* parts that came, and that were asked for last and did not */
     uint64_t asked_ns;               /* last; or a part came then */
     uint64_t heard_ns;               /* a part came last, or its source is new */
     uint16_t have_count, lack_count; /* as in struct keel_wire_view */
@@ -99,7 +109,7 @@ struct keel_view_fetch {
 
 /* A message of the register that comes in parts. */
 struct keel_register_parts {
-    uint64_t have; /* bit per part that came; 0: nothing of it */
+    struct keel_bitset have; /* parts that came */
     struct keel_register_message message;
 };
 
@@ -123,6 +133,14 @@ struct keel_term {
     uint16_t asked;       /* the holder that was asked last who leads */
 };
 
+/* What who leads next must know, newest that was heard; opaque here. */
+struct keel_past {
+    uint64_t step; /* as of this one */
+    uint64_t sent_ns;
+    uint32_t bytes; /* 0: nothing was heard */
+    uint8_t data[KEEL_PAST_BYTES_MAX];
+};
+
 /* ---- leader -------------------------------------------------------------------------------------------- */
 
 struct keel_snapshot_set {
@@ -141,15 +159,12 @@ struct keel_carriers {
 };
 
 struct keel_leader {
-    struct keel_membership membership;
     bool awaiting_joins;               /* no view of this leadership yet */
     bool took_over;                    /* another led before, in this life of the run */
     uint64_t first_epoch;              /* of the first view of this leadership; 0: none yet */
     uint64_t lead_ns;                  /* it began then */
     uint64_t announced_ns;             /* those who were not heard were told who leads last */
-    struct keel_view earlier;          /* what the register held when it began; epoch 0: nothing */
     uint64_t start_ns, first_ready_ns; /* start_ns: there were enough for a view last */
-    struct keel_verdict verdict;       /* of the newest look at members and newcomers (judge) */
     bool short_told;                   /* of the present view: that too few are left for any plan */
     /* the change under way */
     bool changing;
@@ -164,15 +179,11 @@ struct keel_leader {
     /* What is known of who holds the records from step `held_from` on; 0: nothing. */
     uint64_t held_from, held_first; /* the lowest that is held, or one that is not above held_from */
     uint16_t held_by;               /* whose that is */
-    struct keel_view before;        /* the view that the present one replaced */
-    struct keel_carriers carriers;
-    bool carrier_left; /* of them somebody is still at work, as far as the newest look says */
+    bool carrier_left;              /* of them somebody is still at work, as far as the newest look says */
     uint16_t active_count, before_count; /* active members of the present view, and of that before */
     /* snapshots of the present epoch */
-    struct keel_snapshot_set snapshots[KEEL_SHARDS_PENDING];
     bool committed_any;
     uint64_t committed_step;
-    uint64_t notes[KEEL_NODES_MAX]; /* number of the newest that came, by node */
     bool end_kept; /* that of the last step was handed over, in this view or an earlier one */
     /* end */
     bool stopping, ending;
@@ -180,13 +191,25 @@ struct keel_leader {
     uint16_t end_awaited; /* a node that was waited for last */
     enum keel_status end_status;
     char end_detail[KEEL_WIRE_DETAIL_BYTES];
-    struct keel_bitset told;     /* nodes that were told of the present view: most have it */
-    struct keel_bitset informed; /* nodes that said that they have it */
-    uint64_t view_ns;            /* when it was committed */
-    struct keel_register_parts replies[KEEL_HOLDERS_MAX]; /* by holder */
+    struct keel_bitset told;                      /* nodes that were told of the present view: most have it */
+    struct keel_bitset informed;                  /* nodes that said that they have it */
+    uint64_t view_ns;                             /* when it was committed */
+    uint64_t holders_ns;                          /* are they all there? Looked at again then */
+    uint64_t sought_ns;                           /* one who is silent was told who leads last, */
+    uint16_t sought;                              /* this one */
+    uint32_t reply_from[KEEL_REGISTER_ASKED_MAX]; /* whose `replies` are: the node plus one; 0: nobody's */
+    /* Large: what is read of these was written, or is zero since the storage was new (keel_moves_clear). */
+    struct keel_view earlier;    /* what the register held when it began; epoch 0: nothing */
+    struct keel_view before;     /* the view that the present one replaced */
+    struct keel_verdict verdict; /* of the newest look at members and newcomers (judge) */
+    struct keel_carriers carriers;
+    struct keel_snapshot_set snapshots[KEEL_SHARDS_PENDING];
+    struct keel_register_parts replies[KEEL_REGISTER_ASKED_MAX];
+    uint64_t notes[KEEL_NODES_MAX]; /* number of the newest that came, by node */
+    struct keel_membership membership;
 };
 
-/* ---- launcher: the agents that it started -------------------------------------------------------------- */
+/* ---- who leads: agents that are to be started, or let in; and who is to leave -------------------------- */
 
 struct keel_respawn {
     uint32_t count;       /* in a row */
@@ -225,10 +248,10 @@ struct keel_node {
     uint64_t planned_ns;          /* the TICK asked for last; 0: none */
     bool started, finished;
     bool unstored; /* the register changed and could not be stored: no room */
-    bool abstains; /* a holder that may have forgotten what it promised: it votes no more in this run */
     struct keel_records records;
     struct keel_agent agent;
     struct keel_term term;
+    struct keel_past past;
     struct keel_leader *leader; /* NULL: it does not lead, nor stands */
     struct keel_view view;      /* newest committed one known */
     struct keel_view_news news;
@@ -236,9 +259,9 @@ struct keel_node {
     /* From here on of those who hold the register: the storage of others ends before it (keel_node_bytes). */
     struct keel_register reg;
     struct keel_register_parts ask; /* of the proposer */
+    struct keel_children children;
     /* And from here on of the launcher: others are lent a place when they stand. */
     struct keel_leader place;
-    struct keel_children children;
 };
 _Static_assert(offsetof(struct keel_node, view) <= 64 << 10, "what an agent keeps beside the view");
 
@@ -275,6 +298,11 @@ static inline bool keel_node_moves(const struct keel_node *node)
 {
     return node->config.holder_count >= KEEL_HOLDERS_TO_MOVE;
 }
+/* Those of the newest view known. Of a node that may hold the register. */
+static inline const struct keel_view_holders *keel_node_holders(const struct keel_node *node)
+{
+    return keel_register_holders(&node->reg, &node->view.holders);
+}
 
 /* node_views.c */
 /* Leader: node->view is new, and `old` was the one before. */
@@ -302,12 +330,19 @@ void keel_leader_start(struct keel_node *node, uint64_t next_step);
 void keel_leader_tell(struct keel_node *node, uint16_t to);
 void keel_leader_stop(struct keel_node *node);                 /* the user asks for it */
 void keel_leader_lose(struct keel_node *node, uint16_t which); /* its process ended */
+void keel_leader_ask(struct keel_node *node); /* the holders for the present view: does this node lead yet? */
 /* Did this life of the run see its last step committed? */
 bool keel_leader_has_delivered(const struct keel_node *node);
 void keel_leader_message(struct keel_node *node, uint16_t from);
 void keel_leader_reset_timers(struct keel_node *node);
 void keel_leader_work(struct keel_node *node);
 void keel_leader_register(struct keel_node *node, enum keel_register_outcome outcome);
+
+/* node_snapshots.c */
+void keel_snapshots_collect(struct keel_node *node, const struct keel_wire_shard *shard);
+/* Those that are whole, and whose steps are delivered. */
+void keel_snapshots_commit(struct keel_node *node);
+void keel_snapshots_turn(struct keel_node *node); /* the view is new */
 
 /* node_leaving.c */
 /* A node is to leave when it can, or to stay. */
@@ -316,15 +351,41 @@ void keel_leaving_drain(struct keel_node *node, uint16_t which, bool away);
 bool keel_leaving_may_go(const struct keel_node *node, uint16_t which);
 void keel_leaving_work(struct keel_node *node);
 
-/* node_children.c: of a launcher, whether it leads or not. */
-int keel_children_end(struct keel_node *node, uint16_t which); /* NODE_EXIT */
+/* node_children.c: of who leads; DRAIN also of a launcher that follows. */
+void keel_children_begin(struct keel_node *node);                                    /* another led before */
+int keel_children_end(struct keel_node *node, uint16_t which, uint64_t incarnation); /* NODE_EXIT */
 void keel_children_work(struct keel_node *node);
 int keel_children_drain(struct keel_node *node, uint16_t which, bool away); /* DRAIN */
-/* Is it to be started again, and was not yet? Of nobody, where this is no launcher. */
+/* Is it to be started again, and was not yet? */
 bool keel_children_await(const struct keel_node *node, uint16_t which);
 uint32_t keel_children_awaited(const struct keel_node *node);
+/* It is wanted, and nobody came yet: whoever was there before is not told who leads, so that it ends. */
+bool keel_children_want(const struct keel_node *node, uint16_t which);
+/* It is silent: is that for too long where the leader moves? Then it counts as ended. */
+bool keel_children_miss(struct keel_node *node, uint16_t which);
+
+/* node_holders.c */
+/* Of the next view, by who is there; those of the present one where that is as well. */
+void keel_holders_choose(const struct keel_node *node, const struct keel_view_holders *now,
+                         struct keel_view_holders *out);
+/* A view is wanted for their sake alone: one is lost, or more could hold it. */
+bool keel_holders_due(const struct keel_node *node);
+/* Is it there, with the disk by which it is named? */
+bool keel_holders_lives(const struct keel_node *node, const struct keel_view_holder *holder);
+
+/* node_past.c */
+int keel_past_take(struct keel_node *node, const struct keel_node_event *event);
+void keel_past_message(struct keel_node *node, uint16_t from);
+/* Leader: what is due. */
+void keel_past_work(struct keel_node *node);
+/* Leader: this node begins to lead, and nothing was delivered yet. */
+void keel_past_hand_over(struct keel_node *node);
+/* Leader: deliver steps from `from` on, below `to`, again that another did, and whose records are here. */
+void keel_past_replay(struct keel_node *node, uint64_t from, uint64_t to);
 
 /* node_moves.c */
+/* What is zero, or was in use: as far as it was written, which is as far as that run was large. */
+void keel_moves_clear(struct keel_leader *leader);
 /* What the holders answered to this node. */
 void keel_moves_register(struct keel_node *node, enum keel_register_outcome outcome);
 /* May it be answered who asks to read? Then nobody else leads, as far as this holder knows. */
@@ -336,5 +397,8 @@ bool keel_moves_follow(struct keel_node *node, uint16_t from, const struct keel_
 /* A report named this term: false when another leads by it, and this node does not any more. */
 bool keel_moves_hear(struct keel_node *node, const struct keel_ballot *term);
 void keel_moves_work(struct keel_node *node);
+/* Of a node that leads where the leader moves: which lives of nodes it may start. Those of two leaders
+ * differ, and those of a later one are greater. 0: it led too often. */
+uint32_t keel_moves_lives(const struct keel_node *node);
 
 #endif

@@ -2,9 +2,10 @@
  *
  * A view is told by epoch and digest, with what is other in it than in the one before, or whole where that is
  * short; else its parts are asked for. Who is told is given nodes to hand it on to: a few are told at once,
- * many through FAN_OUT heads or, where parts must follow, through as many as HAND_ON_BYTES allow. So nobody
- * sends more than that for a change, with one node or with thousands. What is lost on the way is repaired by
- * reports: the leader answers the report of a node that has an older view (node_leader.c).
+ * many through FAN_OUT heads or, where parts must follow, through as many as HAND_ON_BYTES allow, or two. So
+ * nobody sends more than that for a change, or two views where one is longer than a third of it, with one
+ * node or with thousands. What is lost on the way is repaired by reports: the leader answers the report of a
+ * node that has an older view (node_leader.c).
  *
  * Parts are asked for, a WINDOW at once, so that a receiver's buffer holds what comes; a source that is
  * silent is asked again, and exchanged when the leader names another. What comes is compared with the
@@ -81,6 +82,19 @@ static void tell_head(struct keel_node *node, const uint16_t *have, uint32_t hav
         keel_node_send(node, head);
 }
 
+/* To one that has none, in parts or not. */
+static uint64_t bytes_of_whole(const struct keel_view_news *news)
+{
+    return news->name.bytes + keel_wire_parts(news->name.bytes) * (uint64_t)HEAD_BYTES;
+}
+
+/* In a beat, of parts: two views at least, or a chain would have a link for each node. */
+static uint64_t most_served(const struct keel_view_news *news)
+{
+    const uint64_t two = 2 * bytes_of_whole(news);
+    return two > SERVED_BYTES ? two : SERVED_BYTES;
+}
+
 void keel_views_hand_on(struct keel_node *node, const uint16_t *nodes, uint16_t have, uint16_t lack)
 {
     const struct keel_view_news *news = &node->news;
@@ -88,15 +102,17 @@ void keel_views_hand_on(struct keel_node *node, const uint16_t *nodes, uint16_t 
         lack = (uint16_t)(lack + have);
         have = 0;
     }
-    const uint64_t delta_bytes = HEAD_BYTES + news->data_bytes, whole_bytes = HEAD_BYTES + news->name.bytes;
+    const uint64_t delta_bytes = HEAD_BYTES + news->data_bytes, whole_bytes = bytes_of_whole(news);
     const uint32_t count = (uint32_t)have + lack;
-    if (count <= FAN_OUT && have * delta_bytes + lack * whole_bytes <= HAND_ON_BYTES) {
+    if (count <= FAN_OUT && have * delta_bytes + lack * whole_bytes <= HAND_ON_BYTES &&
+        lack * whole_bytes <=
+            most_served(news)) { /* who asks for more than is served waits for half a beat */
         for (uint32_t i = 0; i < count; i++)
             tell_head(node, nodes + i, i < have ? 1 : 0, nodes + i, i < have ? 0 : 1);
         return;
     }
     const uint32_t heads = have > 0 ? within(HAND_ON_BYTES / 8 / delta_bytes, 2, FAN_OUT)
-                                    : within(SERVED_BYTES / whole_bytes, 1, FAN_OUT);
+                                    : within(SERVED_BYTES / whole_bytes, 2, FAN_OUT);
     const uint32_t parts = within(heads, 1, have > 0 ? have : lack);
     for (uint32_t i = 0; i < parts; i++) {
         const uint32_t have_at = i * have / parts, have_end = (i + 1) * have / parts;
@@ -149,11 +165,16 @@ static void pull(struct keel_node *node)
 {
     struct keel_view_fetch *fetch = &node->fetch;
     const uint32_t count = keel_wire_parts(fetch->name.bytes);
-    fetch->asked = 0;
-    for (uint32_t part = 0, wanted = 0; part < count && wanted < WINDOW; part++) {
-        if ((fetch->have >> part & 1) != 0)
+    uint32_t first = 0, wanted = 0;
+    uint64_t parts = 0;
+    while (first < count && keel_bitset_has(&fetch->have, first))
+        first++;
+    memset(&fetch->asked, 0, sizeof fetch->asked);
+    for (uint32_t part = first; part < count && part < first + 64 && wanted < WINDOW; part++) {
+        if (keel_bitset_has(&fetch->have, part))
             continue;
-        fetch->asked |= UINT64_C(1) << part;
+        keel_bitset_add(&fetch->asked, part);
+        parts |= UINT64_C(1) << (part - first);
         wanted++;
     }
     fetch->asked_ns = node->now_ns;
@@ -161,7 +182,8 @@ static void pull(struct keel_node *node)
         return;
     struct keel_wire_pull *out = &keel_node_message(node, KEEL_WIRE_PULL)->as.pull;
     out->name = fetch->name;
-    out->parts = fetch->asked;
+    out->first = (uint8_t)first;
+    out->parts = parts;
     keel_node_send(node, fetch->source);
 }
 
@@ -176,7 +198,7 @@ static void begin_fetch(struct keel_node *node, const struct keel_wire_view *in)
         return;
     if (!same) {
         fetch->name = in->name;
-        fetch->have = 0;
+        memset(&fetch->have, 0, sizeof fetch->have);
     }
     if (!same || in->have_count + in->lack_count > 0) {
         fetch->have_count = in->have_count;
@@ -219,11 +241,11 @@ static void take_part(struct keel_node *node, const struct keel_wire_part *in)
         return;
     memcpy(fetch->data + in->part * KEEL_WIRE_PART_BYTES, in->data,
            keel_wire_part_bytes(fetch->name.bytes, in->part));
-    fetch->have |= UINT64_C(1) << in->part;
-    fetch->asked &= ~fetch->have;
+    keel_bitset_add(&fetch->have, in->part);
+    keel_bitset_remove(&fetch->asked, in->part);
     fetch->asked_ns = fetch->heard_ns = node->now_ns;
-    if ((uint32_t)__builtin_popcountll(fetch->have) < count) {
-        if (fetch->asked == 0)
+    if (keel_bitset_count(&fetch->have) < count) {
+        if (keel_bitset_next(&fetch->asked, 0) == KEEL_BITSET_BITS)
             pull(node);
         return;
     }
@@ -257,9 +279,10 @@ static void serve(struct keel_node *node, uint16_t to, const struct keel_wire_pu
     uint8_t bytes[KEEL_VIEW_BYTES_MAX];
     encode_view(node, bytes);
     const uint32_t count = keel_wire_parts(news->name.bytes);
-    for (uint32_t part = 0, sent = 0; part < count && sent < WINDOW; part++) {
-        const uint32_t part_bytes = keel_wire_part_bytes(news->name.bytes, part);
-        if ((in->parts >> part & 1) == 0 || news->served_bytes + part_bytes > SERVED_BYTES)
+    const uint64_t most = most_served(news);
+    for (uint32_t i = 0, sent = 0; i < 64 && in->first + i < count && sent < WINDOW; i++) {
+        const uint32_t part = in->first + i, part_bytes = keel_wire_part_bytes(news->name.bytes, part);
+        if ((in->parts >> i & 1) == 0 || news->served_bytes + HEAD_BYTES + part_bytes > most)
             continue;
         struct keel_wire_part *out = &keel_node_message(node, KEEL_WIRE_PART)->as.part;
         out->name = news->name;

@@ -154,6 +154,17 @@ static enum keel_status put_dropout(struct export *export)
 
 /* ---- products and norms -------------------------------------------------------------------------------- */
 
+/* y = x weight, and + bias. */
+static void put_product(struct export *export, const struct keel_onnx_name *x,
+                        const struct keel_onnx_name *weight, const struct keel_onnx_name *bias,
+                        const struct keel_onnx_name *y)
+{
+    const struct keel_onnx_name product = bias != NULL ? keel_onnx_fresh(export) : *y;
+    keel_onnx_node(export, "MatMul", NAMES(x->text, weight->text), NAMES(product.text), NULL);
+    if (bias != NULL)
+        keel_onnx_node(export, "Add", NAMES(product.text, bias->text), NAMES(y->text), NULL);
+}
+
 static enum keel_status put_linear(struct export *export)
 {
     const bool biased = operand(export, 2) != 0;
@@ -167,10 +178,7 @@ static enum keel_status put_linear(struct export *export)
         keel_onnx_node(export, "Gemm", NAMES(x.text, weight.text, bias.text), NAMES(y.text), NULL);
         return KEEL_OK;
     }
-    const struct keel_onnx_name product = biased ? keel_onnx_fresh(export) : y;
-    keel_onnx_node(export, "MatMul", NAMES(x.text, weight.text), NAMES(product.text), NULL);
-    if (biased)
-        keel_onnx_node(export, "Add", NAMES(product.text, bias.text), NAMES(y.text), NULL);
+    put_product(export, &x, &weight, biased ? &bias : NULL, &y);
     return KEEL_OK;
 }
 
@@ -178,13 +186,16 @@ static enum keel_status put_linear_transposed(struct export *export)
 {
     static const int64_t turned[] = {1, 0};
     const struct keel_onnx_name weight = keel_onnx_fresh(export);
-    struct keel_onnx_name x, table;
+    const bool biased = operand(export, 2) != 0;
+    struct keel_onnx_name x, table, bias;
     KEEL_TRY(keel_onnx_plain_name(export, operand(export, 0), &x));
     KEEL_TRY(keel_onnx_plain_name(export, operand(export, 1), &table));
+    if (biased)
+        KEEL_TRY(keel_onnx_plain_name(export, operand(export, 2), &bias));
     keel_onnx_node(export, "Transpose", NAMES(table.text), NAMES(weight.text),
                    ATTRIBUTES(INTEGERS("perm", turned, 2)));
-    keel_onnx_node(export, "MatMul", NAMES(x.text, weight.text),
-                   NAMES(keel_onnx_make(export, result(export), false).text), NULL);
+    const struct keel_onnx_name y = keel_onnx_make(export, result(export), false);
+    put_product(export, &x, &weight, biased ? &bias : NULL, &y);
     return KEEL_OK;
 }
 

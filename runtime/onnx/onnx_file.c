@@ -51,14 +51,18 @@ static enum keel_status refuse(const struct keel_onnx_file *file, const char *wh
 {
     return keel_fail(KEEL_INVALID, "%s: %s", file->path, what);
 }
-#define BROKEN "is no ONNX model, or cut off: export it again"
+
+static enum keel_status broken(const struct keel_onnx_file *file)
+{
+    return keel_fail(KEEL_CORRUPT, "%s: is no ONNX model, or cut off: export it again", file->path);
+}
 
 static struct keel_onnx_text text_of(struct keel_wire bytes)
 {
     return (struct keel_onnx_text){(const char *)bytes.at, (size_t)(bytes.end - bytes.at)};
 }
 
-/* How many fields of this number a message has, BROKEN ones not counted: they are found when it is read. */
+/* How many fields of this number a message has, broken ones not counted: they are found when it is read. */
 static uint32_t count_fields(struct keel_wire message, uint32_t number)
 {
     struct keel_wire_field field;
@@ -113,10 +117,10 @@ static enum keel_status add_numbers(struct keel_onnx_file *file, struct numbers 
     if (field->type == KEEL_WIRE_VARINT)
         return add_number(file, numbers, field->value);
     if (field->type != KEEL_WIRE_BYTES)
-        return refuse(file, BROKEN);
+        return broken(file);
     while (packed.at < packed.end) {
         if (!keel_wire_varint(&packed, &value))
-            return refuse(file, BROKEN);
+            return broken(file);
         KEEL_TRY(add_number(file, numbers, value));
     }
     return KEEL_OK;
@@ -158,7 +162,7 @@ static enum keel_status read_external(struct keel_onnx_file *file, struct keel_w
         good = read_decimal(value, &out->offset);
     else if (good && keel_onnx_text_is(key, "length"))
         good = out->has_length = read_decimal(value, &out->length);
-    return good ? KEEL_OK : refuse(file, BROKEN);
+    return good ? KEEL_OK : broken(file);
 }
 
 /* A name of a file in the folder of the model, and no way out of it. */
@@ -210,7 +214,7 @@ static enum keel_status place_floats(struct keel_onnx_file *file, struct keel_on
         KEEL_ASSERT(map != NULL);
         if (external->offset > map->count || wanted > map->count - external->offset ||
             (external->has_length && external->length != wanted))
-            return keel_fail(KEEL_INVALID, "%s: %.*s has no %llu bytes from %llu on in %s", file->path,
+            return keel_fail(KEEL_CORRUPT, "%s: %.*s has no %llu bytes from %llu on in %s", file->path,
                              (int)(tensor->name.bytes < 200 ? tensor->name.bytes : 200), tensor->name.at,
                              (unsigned long long)wanted, (unsigned long long)external->offset, map->path);
         tensor->bytes = (const uint8_t *)map->bytes + external->offset;
@@ -232,7 +236,7 @@ static enum keel_status place_integers(struct keel_onnx_file *file, struct keel_
     for (const uint8_t *at = raw.at; at != NULL && at < raw.end; at += width) {
         uint64_t value = 0;
         if ((size_t)(raw.end - at) < width)
-            return refuse(file, BROKEN);
+            return broken(file);
         for (uint32_t i = 0; i < width; i++)
             value |= (uint64_t)at[i] << (8 * i);
         if (width == 4)
@@ -295,7 +299,7 @@ static enum keel_status read_tensor(struct keel_onnx_file *file, struct keel_wir
             KEEL_TRY(read_external(file, field.bytes, &external));
     }
     if (result == KEEL_WIRE_BROKEN)
-        return refuse(file, BROKEN);
+        return broken(file);
     KEEL_TRY(set_shape(file, out, &dims));
     if (out->type == KEEL_ONNX_FLOAT)
         return place_floats(file, out, floats.at != NULL ? floats : raw, &external);
@@ -341,7 +345,7 @@ static enum keel_status read_attribute(struct keel_onnx_file *file, struct keel_
     }
     out->list = list.at;
     out->list_count = (uint32_t)list.count;
-    return result == KEEL_WIRE_END ? KEEL_OK : refuse(file, BROKEN);
+    return result == KEEL_WIRE_END ? KEEL_OK : broken(file);
 }
 
 /* NodeProto: input 1, output 2, name 3, op_type 4, attribute 5, domain 7. */
@@ -375,7 +379,7 @@ static enum keel_status read_node(struct keel_onnx_file *file, struct keel_wire 
         else if (field.number == 7)
             out->domain = text_of(field.bytes);
     }
-    return result == KEEL_WIRE_END ? KEEL_OK : refuse(file, BROKEN);
+    return result == KEEL_WIRE_END ? KEEL_OK : broken(file);
 }
 
 /* ---- inputs and outputs -------------------------------------------------------------------------------- */
@@ -401,7 +405,7 @@ static enum keel_status read_port(struct keel_onnx_file *file, struct keel_wire 
     *out = (struct keel_onnx_port){.type = 0};
     if (!find_field(message, 1, &name) || !find_field(message, 2, &type) || !find_field(type, 1, &tensor) ||
         !find_field(tensor, 2, &shape))
-        return refuse(file, BROKEN);
+        return broken(file);
     out->name = text_of(name);
     while (keel_wire_next(&tensor, &field) == KEEL_WIRE_FIELD)
         if (field.number == 1 && field.type == KEEL_WIRE_VARINT)
@@ -419,7 +423,7 @@ static enum keel_status read_port(struct keel_onnx_file *file, struct keel_wire 
         if (result == KEEL_WIRE_BROKEN)
             break;
     }
-    return result == KEEL_WIRE_END ? KEEL_OK : refuse(file, BROKEN);
+    return result == KEEL_WIRE_END ? KEEL_OK : broken(file);
 }
 
 /* GraphProto: node 1, initializer 5, input 11, output 12. */
@@ -448,7 +452,7 @@ static enum keel_status read_graph(struct keel_onnx_file *file, struct keel_wire
         else if (field.number == 12)
             KEEL_TRY(read_port(file, field.bytes, &graph->out[graph->out_count++]));
     }
-    return result == KEEL_WIRE_END ? KEEL_OK : refuse(file, BROKEN);
+    return result == KEEL_WIRE_END ? KEEL_OK : broken(file);
 }
 
 /* ModelProto: graph 7, opset_import 8 (domain 1, version 2). */
@@ -473,7 +477,7 @@ static enum keel_status read_model(struct keel_onnx_file *file)
             file->graph.opset = version;
     }
     if (result == KEEL_WIRE_BROKEN || graph.at == NULL)
-        return refuse(file, BROKEN);
+        return broken(file);
     if (file->graph.opset < 13)
         return keel_fail(KEEL_INVALID, "%s: is of opset %llu, from 13 on they are read: export it anew",
                          file->path, (unsigned long long)file->graph.opset);

@@ -63,9 +63,9 @@ struct keel_onnx_port {
 };
 
 struct keel_onnx_file;
-/* INVALID, with the path and the place: not ONNX, cut, beyond the limits above, weights outside of the file's
- * folder, element types that are not read. NOT_FOUND. A file that changes while it is mapped ends the
- * process. */
+/* CORRUPT: not ONNX, or cut, or weights beside it are. INVALID, with the path and the place: beyond the
+ * limits above, weights outside of the file's folder, element types that are not read. NOT_FOUND. A file that
+ * changes while it is mapped ends the process. */
 enum keel_status keel_onnx_file_open(const char *path, struct keel_onnx_file **out);
 /* The same of bytes in memory, which must stay; `path` is for messages and, with `beside`, for weights in
  * files beside it. */

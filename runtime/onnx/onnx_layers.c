@@ -22,9 +22,7 @@ static enum keel_status by_weight(struct build *build, struct value *x, struct v
     if (!w->transposed)
         return keel_onnx_give_reshaped(build, keel_graph_linear(build->graph, at, weights, bias), x->dims,
                                        size);
-    at = keel_graph_linear_transposed(build->graph, at, weights);
-    if (bias != 0)
-        at = keel_graph_binary(build->graph, at, bias, KEEL_ADD);
+    at = keel_graph_linear_transposed_bias(build->graph, at, weights, bias);
     return keel_onnx_give_reshaped(build, at, x->dims, size);
 }
 

@@ -1,6 +1,7 @@
 /* onnx_write.c - see onnx_write.h. */
 #include "onnx_write.h"
 #include "onnx_wire.h"
+#include <keel/bits.h>
 #include <keel/memory.h>
 #include <string.h>
 
@@ -70,9 +71,8 @@ void keel_onnx_put_integer(struct keel_onnx_writer *writer, uint32_t field, uint
 
 void keel_onnx_put_real(struct keel_onnx_writer *writer, uint32_t field, float value)
 {
-    uint32_t word;
+    const uint32_t word = keel_bits_of(value);
     uint8_t bytes[sizeof word];
-    memcpy(&word, &value, sizeof word);
     for (uint32_t i = 0; i < sizeof word; i++)
         bytes[i] = (uint8_t)(word >> 8 * i);
     put_key(writer, field, KEEL_WIRE_32);

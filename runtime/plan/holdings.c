@@ -1,33 +1,65 @@
 /* holdings.c - moves from holders to those who need: a sweep over the ends of all runs of a tile.
  *
- * Between two ends next to each other the same seats have, and the same need, all elements: a piece. Round
- * one deals with pieces that one seat alone has, whose load is thereby known; round two pours the others over
- * their holders, as water finds its level. */
+ * Between two ends next to each other the same holdings reach over all elements: a piece. Pieces over which
+ * the same holdings reach are of one kind: the same seats have them, and the same need them. So seats are
+ * looked at once a kind, and not once a piece. Round one deals with kinds that one seat alone has, whose load
+ * is thereby known; round two pours the others over their holders, as water finds its level: for each
+ * receiver all pieces of a kind are one line, which is cut once. */
 #include "holdings.h"
+#include <keel/bits.h>
 #include <keel/memory.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
+/* A run of a holding. Keys are those of `have`, twice, and of `need`, twice plus one. */
 struct item {
     struct keel_extent what;
-    uint32_t seat;
-    bool need;
+    uint32_t key;
 };
 
-/* What is at work: the runs that reach over the piece, and of each seat what the piece wants to know. */
+struct piece {
+    struct keel_extent what;
+    size_t next; /* of its kind; NONE: it is the last */
+};
+#define NONE SIZE_MAX
+
+struct kind {
+    size_t keys, key_count; /* in the sweep's keys, ascending */
+    size_t first, last;     /* pieces */
+    uint64_t elements;      /* of them */
+    bool wanted, alone;     /* some seat lacks it; no two have it */
+};
+
+struct holder {
+    uint64_t load;
+    uint32_t seat;
+};
+
 struct sweep {
+    const struct keel_holdings *have, *need;
+    uint32_t seat_count, seat;
     struct item *items; /* all runs, by tile, then by first element */
     size_t item_count;
     struct item **active; /* those over the piece */
     size_t active_count;
-    uint64_t *load;      /* of each seat: elements to send */
-    uint8_t *has;        /* of each seat: HAS, NEEDS, over the piece */
-    uint32_t *holders;   /* of the piece */
+    struct piece *pieces;
+    size_t piece_count, piece_capacity;
+    struct kind *kinds; /* in the order of their first pieces */
+    size_t kind_count, kind_capacity;
+    uint32_t *keys; /* of all kinds, and behind key_count those of the piece */
+    size_t key_count, key_capacity;
+    size_t *slots; /* kinds by the hash of their keys; 0: none, else one more */
+    size_t slot_count;
+    uint64_t *load; /* of each seat: elements to send */
+    uint8_t *has;   /* of each seat: HAS, NEEDS, over the kind; GETS: something */
+    /* Of the kind. */
+    struct holder *holders;
     uint32_t *receivers; /* who need it and have it not */
-    uint32_t holder_count, receiver_count, seat_count;
+    uint32_t holder_count, receiver_count;
     struct keel_moves *moves;
 };
-enum { HAS = 1, NEEDS = 2 };
+enum { HAS = 1, NEEDS = 2, GETS = 4 };
 
 static int compare_numbers(uint64_t a, uint64_t b)
 {
@@ -53,7 +85,19 @@ static int compare_items(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
     const int extents = compare_extents(&x->what, &y->what);
-    return extents != 0 ? extents : compare_numbers(x->seat, y->seat);
+    return extents != 0 ? extents : compare_numbers(x->key, y->key);
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    const uint32_t *x = a, *y = b;
+    return compare_numbers(*x, *y);
+}
+
+static int compare_holders(const void *a, const void *b)
+{
+    const struct holder *x = a, *y = b;
+    return x->load != y->load ? compare_numbers(x->load, y->load) : compare_numbers(x->seat, y->seat);
 }
 
 static int compare_moves(const void *a, const void *b)
@@ -67,7 +111,122 @@ static uint64_t end_of(const struct keel_extent *extent)
     return extent->first + extent->count;
 }
 
-/* ---- one piece ----------------------------------------------------------------------------------------- */
+/* ---- the seats of a kind ------------------------------------------------------------------------------- */
+
+static const struct keel_holding *holding_of(const struct sweep *s, uint32_t key)
+{
+    return &(key % 2 == 0 ? s->have : s->need)->at[key / 2];
+}
+
+/* Who has, and who lacks, what these holdings have in common; ascending. */
+static void find_seats(struct sweep *s, const uint32_t *keys, size_t key_count)
+{
+    uint32_t low = s->seat_count, end = 0;
+    for (size_t k = 0; k < key_count; k++) {
+        const struct keel_holding *holding = holding_of(s, keys[k]);
+        for (uint32_t i = 0; i < holding->seat_count; i++) {
+            const uint32_t seat = holding->seats[i];
+            KEEL_ASSERT(seat < s->seat_count);
+            s->has[seat] |= keys[k] % 2 == 0 ? HAS : NEEDS;
+            low = seat < low ? seat : low;
+            end = seat >= end ? seat + 1 : end;
+        }
+    }
+    s->holder_count = s->receiver_count = 0;
+    for (uint32_t seat = low; seat < end; seat++) {
+        if ((s->has[seat] & HAS) != 0)
+            s->holders[s->holder_count++] = (struct holder){s->load[seat], seat};
+        else if ((s->has[seat] & NEEDS) != 0)
+            s->receivers[s->receiver_count++] = seat;
+        s->has[seat] &= GETS;
+    }
+}
+
+/* ---- kinds --------------------------------------------------------------------------------------------- */
+
+static size_t *slot_of(const struct sweep *s, const uint32_t *keys, size_t key_count)
+{
+    size_t at = (size_t)keel_fnv1a(KEEL_FNV1A_BEGIN, keys, key_count * sizeof *keys) % s->slot_count;
+    while (s->slots[at] != 0) {
+        const struct kind *kind = &s->kinds[s->slots[at] - 1];
+        if (kind->key_count == key_count && memcmp(s->keys + kind->keys, keys, key_count * sizeof *keys) == 0)
+            break;
+        at = (at + 1) % s->slot_count;
+    }
+    return &s->slots[at];
+}
+
+static enum keel_status grow_slots(struct sweep *s)
+{
+    if (s->kind_count * 2 < s->slot_count)
+        return KEEL_OK;
+    keel_free(s->slots);
+    s->slots = NULL;
+    s->slot_count = 4 * s->kind_count + 64;
+    KEEL_TRY(keel_alloc(s->slot_count, sizeof *s->slots, &s->slots));
+    for (size_t k = 0; k < s->kind_count; k++)
+        *slot_of(s, s->keys + s->kinds[k].keys, s->kinds[k].key_count) = k + 1;
+    return KEEL_OK;
+}
+
+/* Of the runs over the piece the holdings, each once, behind the keys that are kept. */
+static enum keel_status put_keys(struct sweep *s, size_t *out_count)
+{
+    size_t count = 0;
+    KEEL_TRY(keel_grow(&s->keys, &s->key_capacity, s->key_count + s->active_count, sizeof *s->keys));
+    uint32_t *keys = s->keys + s->key_count;
+    for (size_t i = 0; i < s->active_count; i++)
+        keys[i] = s->active[i]->key;
+    if (s->active_count > 1)
+        qsort(keys, s->active_count, sizeof *keys, compare_keys);
+    for (size_t i = 0; i < s->active_count; i++)
+        if (count == 0 || keys[count - 1] != keys[i])
+            keys[count++] = keys[i];
+    *out_count = count;
+    return KEEL_OK;
+}
+
+static enum keel_status find_kind(struct sweep *s, size_t *out)
+{
+    size_t count;
+    KEEL_TRY(put_keys(s, &count));
+    KEEL_TRY(grow_slots(s));
+    const uint32_t *keys = s->keys + s->key_count;
+    size_t *slot = slot_of(s, keys, count);
+    if (*slot == 0) {
+        KEEL_TRY(keel_grow(&s->kinds, &s->kind_capacity, s->kind_count + 1, sizeof *s->kinds));
+        find_seats(s, keys, count);
+        s->kinds[s->kind_count++] = (struct kind){.keys = s->key_count,
+                                                  .key_count = count,
+                                                  .first = NONE,
+                                                  .wanted = s->receiver_count > 0,
+                                                  .alone = s->holder_count <= 1};
+        s->key_count += count;
+        *slot = s->kind_count;
+    }
+    *out = *slot - 1;
+    return KEEL_OK;
+}
+
+static enum keel_status put_piece(struct sweep *s, const struct keel_extent *what)
+{
+    size_t number;
+    KEEL_TRY(find_kind(s, &number));
+    struct kind *kind = &s->kinds[number];
+    if (!kind->wanted)
+        return KEEL_OK;
+    KEEL_TRY(keel_grow(&s->pieces, &s->piece_capacity, s->piece_count + 1, sizeof *s->pieces));
+    s->pieces[s->piece_count] = (struct piece){*what, NONE};
+    if (kind->first == NONE)
+        kind->first = s->piece_count;
+    else
+        s->pieces[kind->last].next = s->piece_count;
+    kind->last = s->piece_count++;
+    kind->elements += what->count;
+    return KEEL_OK;
+}
+
+/* ---- moves --------------------------------------------------------------------------------------------- */
 
 static enum keel_status put(struct keel_move **moves, size_t *count, size_t *capacity, struct keel_move move)
 {
@@ -76,36 +235,36 @@ static enum keel_status put(struct keel_move **moves, size_t *count, size_t *cap
     return KEEL_OK;
 }
 
-/* Who has, and who lacks, what all active runs reach over. */
-static void find_seats(struct sweep *s)
+static bool is_kept(const struct sweep *s, uint32_t from, uint32_t to)
 {
-    s->holder_count = s->receiver_count = 0;
-    for (size_t i = 0; i < s->active_count; i++)
-        s->has[s->active[i]->seat] |= s->active[i]->need ? NEEDS : HAS;
-    for (size_t i = 0; i < s->active_count; i++) {
-        const uint32_t seat = s->active[i]->seat;
-        if ((s->has[seat] & HAS) != 0)
-            s->holders[s->holder_count++] = seat;
-        else if (s->has[seat] != 0)
-            s->receivers[s->receiver_count++] = seat;
-        s->has[seat] = 0;
-    }
+    return s->seat == KEEL_SEAT_NONE || from == s->seat || to == s->seat;
 }
 
-/* Holders by load, then by number. Insertion: they are almost in order from one receiver to the next. */
-static void sort_holders(struct sweep *s)
+static enum keel_status put_move(struct sweep *s, uint32_t from, uint32_t to, const struct keel_extent *what)
 {
-    for (uint32_t i = 1; i < s->holder_count; i++) {
-        const uint32_t seat = s->holders[i];
-        uint32_t at = i;
-        for (; at > 0; at--) {
-            const uint32_t before = s->holders[at - 1];
-            if (s->load[before] < s->load[seat] || (s->load[before] == s->load[seat] && before < seat))
-                break;
-            s->holders[at] = before;
+    struct keel_moves *moves = s->moves;
+    const struct keel_move move = {.from = from, .to = to, .what = *what};
+    if (from == KEEL_SEAT_NONE)
+        return put(&moves->missing, &moves->missing_count, &moves->missing_capacity, move);
+    return is_kept(s, from, to) ? put(&moves->moves, &moves->move_count, &moves->move_capacity, move)
+                                : KEEL_OK;
+}
+
+/* What one seat has, or nobody, to all who lack it. */
+static enum keel_status give_alone(struct sweep *s, const struct kind *kind)
+{
+    const uint32_t from = s->holder_count > 0 ? s->holders[0].seat : KEEL_SEAT_NONE;
+    for (uint32_t r = 0; r < s->receiver_count; r++) {
+        const uint32_t to = s->receivers[r];
+        const bool kept = from == KEEL_SEAT_NONE || is_kept(s, from, to);
+        if (from != KEEL_SEAT_NONE) {
+            s->load[from] += kind->elements;
+            s->has[to] |= GETS;
         }
-        s->holders[at] = seat;
+        for (size_t p = kind->first; kept && p != NONE; p = s->pieces[p].next)
+            KEEL_TRY(put_move(s, from, to, &s->pieces[p].what));
     }
+    return KEEL_OK;
 }
 
 /* How many of the holders, the least loaded first, share in `count` elements: all that lie below the level
@@ -114,49 +273,79 @@ static uint32_t find_level(const struct sweep *s, uint64_t count, uint64_t *out_
 {
     uint64_t total = count;
     uint32_t sharing = 0;
-    while (sharing < s->holder_count && (sharing == 0 || s->load[s->holders[sharing]] < total / sharing))
-        total += s->load[s->holders[sharing++]];
+    while (sharing < s->holder_count && (sharing == 0 || s->holders[sharing].load < total / sharing))
+        total += s->holders[sharing++].load;
     *out_total = total;
     return sharing;
 }
 
-/* The piece to one who lacks it: from each holder below the level a run that ends with a page of the tile. */
-static enum keel_status pour(struct sweep *s, const struct keel_extent *piece, uint32_t to)
+/* The pieces of a kind, one behind the other: how far they are given. */
+struct line {
+    size_t piece;    /* NONE: to the end */
+    uint64_t before; /* elements before that piece */
+    uint64_t at;     /* the element of its tile that comes next */
+};
+
+/* The line to one who lacks it, up to `until` and to the end of the page there. */
+static enum keel_status give(struct sweep *s, struct line *line, uint64_t until, struct holder *holder,
+                             uint32_t to)
 {
-    uint64_t total, at = piece->first, ideal = piece->first;
-    sort_holders(s);
-    const uint32_t sharing = find_level(s, piece->count, &total);
-    for (uint32_t i = 0; i < sharing && at < end_of(piece); i++) {
-        const uint32_t from = s->holders[i];
-        const uint64_t level = (total + sharing - 1) / sharing;
-        ideal += level > s->load[from] ? level - s->load[from] : 0;
-        uint64_t end = keel_round_up(ideal, KEEL_MOVE_PAGE);
-        if (end > end_of(piece) || i + 1 == sharing)
-            end = end_of(piece);
-        if (end <= at)
-            continue;
-        struct keel_move move = {.from = from, .to = to, .what = *piece};
-        move.what.first = at;
-        move.what.count = end - at;
-        KEEL_TRY(put(&s->moves->moves, &s->moves->move_count, &s->moves->move_capacity, move));
-        s->load[from] += move.what.count;
-        at = end;
+    while (line->piece != NONE && until > line->before) {
+        const struct piece *piece = &s->pieces[line->piece];
+        const uint64_t left = until - line->before;
+        uint64_t end = end_of(&piece->what);
+        if (left < piece->what.count) {
+            const uint64_t page_end = keel_round_up(piece->what.first + left, KEEL_MOVE_PAGE);
+            end = page_end < end ? page_end : end;
+        }
+        if (end > line->at) {
+            struct keel_extent what = piece->what;
+            what.first = line->at;
+            what.count = end - line->at;
+            KEEL_TRY(put_move(s, holder->seat, to, &what));
+            holder->load += what.count;
+            line->at = end;
+        }
+        if (end < end_of(&piece->what))
+            break;
+        line->before += piece->what.count;
+        line->piece = piece->next;
+        line->at = line->piece != NONE ? s->pieces[line->piece].what.first : 0;
     }
     return KEEL_OK;
 }
 
-static enum keel_status deal(struct sweep *s, const struct keel_extent *piece, bool alone)
+/* From each holder below the level a part of the line, which ends with a page of a tile. What no whole level
+ * divides goes to the first ones, an element each: to the last of thousands it would be pages. */
+static enum keel_status pour(struct sweep *s, const struct kind *kind, uint32_t to)
 {
-    find_seats(s);
-    if ((s->holder_count <= 1) != alone)
-        return KEEL_OK;
-    for (uint32_t r = 0; r < s->receiver_count; r++) {
-        if (s->holder_count > 0) {
-            KEEL_TRY(pour(s, piece, s->receivers[r]));
+    uint64_t total, ideal = 0;
+    struct line line = {kind->first, 0, s->pieces[kind->first].what.first};
+    qsort(s->holders, s->holder_count, sizeof *s->holders, compare_holders);
+    const uint32_t sharing = find_level(s, kind->elements, &total);
+    KEEL_ASSERT(sharing > 0); /* of two or more, of some elements */
+    for (uint32_t i = 0; i < sharing; i++) {
+        struct holder *holder = &s->holders[i];
+        const uint64_t level = total / sharing + (i < total % sharing ? 1 : 0);
+        ideal += level > holder->load ? level - holder->load : 0;
+        KEEL_TRY(give(s, &line, i + 1 == sharing ? kind->elements : ideal, holder, to));
+        s->load[holder->seat] = holder->load;
+    }
+    s->has[to] |= GETS;
+    return KEEL_OK;
+}
+
+static enum keel_status deal_all(struct sweep *s, bool alone)
+{
+    for (size_t k = 0; k < s->kind_count; k++) {
+        const struct kind *kind = &s->kinds[k];
+        if (!kind->wanted || kind->alone != alone)
             continue;
-        }
-        const struct keel_move missing = {.from = KEEL_SEAT_NONE, .to = s->receivers[r], .what = *piece};
-        KEEL_TRY(put(&s->moves->missing, &s->moves->missing_count, &s->moves->missing_capacity, missing));
+        find_seats(s, s->keys + kind->keys, kind->key_count);
+        if (alone)
+            KEEL_TRY(give_alone(s, kind));
+        for (uint32_t r = 0; !alone && r < s->receiver_count; r++)
+            KEEL_TRY(pour(s, kind, s->receivers[r]));
     }
     return KEEL_OK;
 }
@@ -180,7 +369,7 @@ static uint64_t drop_ended(struct sweep *s, uint64_t at)
 }
 
 /* The items of one tile, [i, end): every piece between two ends. */
-static enum keel_status sweep_tile(struct sweep *s, size_t i, size_t end, bool alone)
+static enum keel_status sweep_tile(struct sweep *s, size_t i, size_t end)
 {
     uint64_t at = s->items[i].what.first;
     s->active_count = 0;
@@ -194,51 +383,51 @@ static enum keel_status sweep_tile(struct sweep *s, size_t i, size_t end, bool a
             struct keel_extent piece = s->active[0]->what;
             piece.first = at;
             piece.count = next - at;
-            KEEL_TRY(deal(s, &piece, alone));
+            KEEL_TRY(put_piece(s, &piece));
         }
         at = next;
     }
     return KEEL_OK;
 }
 
-static enum keel_status sweep_all(struct sweep *s, bool alone)
+static enum keel_status sweep_all(struct sweep *s)
 {
     for (size_t i = 0, end; i < s->item_count; i = end) {
         for (end = i + 1; end < s->item_count; end++)
             if (compare_tiles(&s->items[i].what, &s->items[end].what) != 0)
                 break;
-        KEEL_TRY(sweep_tile(s, i, end, alone));
+        KEEL_TRY(sweep_tile(s, i, end));
     }
     return KEEL_OK;
 }
 
-static size_t add_items(struct sweep *s, const struct keel_holding *of, bool need)
+static size_t count_extents(const struct keel_holdings *list)
 {
     size_t count = 0;
-    for (uint32_t seat = 0; seat < s->seat_count; seat++)
-        for (uint32_t e = 0; e < of[seat].count; e++) {
-            if (of[seat].extents[e].count == 0)
-                continue;
-            count++;
-            if (s->items != NULL)
-                s->items[s->item_count++] =
-                    (struct item){.what = of[seat].extents[e], .seat = seat, .need = need};
-        }
+    for (size_t h = 0; h < list->count; h++)
+        count += list->at[h].count;
     return count;
 }
 
-static enum keel_status prepare(struct sweep *s, const struct keel_holding *have,
-                                const struct keel_holding *need)
+static void add_items(struct sweep *s, const struct keel_holdings *list, uint32_t side)
 {
-    const size_t count = add_items(s, have, false) + add_items(s, need, true);
+    for (size_t h = 0; h < list->count; h++)
+        for (uint32_t e = 0; e < list->at[h].count; e++)
+            if (list->at[h].extents[e].count > 0)
+                s->items[s->item_count++] = (struct item){list->at[h].extents[e], (uint32_t)(2 * h) + side};
+}
+
+static enum keel_status prepare(struct sweep *s)
+{
+    const size_t count = count_extents(s->have) + count_extents(s->need);
     KEEL_TRY(keel_alloc(count, sizeof *s->items, &s->items));
     KEEL_TRY(keel_alloc(count, sizeof(struct item *), (void *)&s->active));
     KEEL_TRY(keel_alloc(s->seat_count, sizeof *s->load, &s->load));
     KEEL_TRY(keel_alloc(s->seat_count, sizeof *s->has, &s->has));
     KEEL_TRY(keel_alloc(s->seat_count, sizeof *s->holders, &s->holders));
     KEEL_TRY(keel_alloc(s->seat_count, sizeof *s->receivers, &s->receivers));
-    add_items(s, have, false);
-    add_items(s, need, true);
+    add_items(s, s->have, 0);
+    add_items(s, s->need, 1);
     qsort(s->items, s->item_count, sizeof *s->items, compare_items);
     return KEEL_OK;
 }
@@ -260,20 +449,37 @@ static size_t join(struct keel_move *moves, size_t count)
     return kept;
 }
 
-enum keel_status keel_moves_find(const struct keel_holding *have, const struct keel_holding *need,
-                                 uint32_t seat_count, struct keel_moves *out)
+static void add_up(const struct sweep *s, struct keel_moves *out)
 {
-    *out = (struct keel_moves){.moves = NULL};
-    struct sweep s = {.seat_count = seat_count, .moves = out};
-    enum keel_status status = prepare(&s, have, need);
-    if (status == KEEL_OK)
-        status = sweep_all(&s, true);
-    if (status == KEEL_OK)
-        status = sweep_all(&s, false);
+    for (uint32_t seat = 0; seat < s->seat_count; seat++) {
+        out->elements += s->load[seat];
+        out->senders += s->load[seat] > 0;
+        out->receivers += s->has[seat] != 0;
+    }
     out->move_count = join(out->moves, out->move_count);
     out->missing_count = join(out->missing, out->missing_count);
+}
+
+enum keel_status keel_moves_find(const struct keel_holdings *have, const struct keel_holdings *need,
+                                 uint32_t seat_count, uint32_t seat, struct keel_moves *out)
+{
+    *out = (struct keel_moves){.moves = NULL};
+    struct sweep s = {.have = have, .need = need, .seat_count = seat_count, .seat = seat, .moves = out};
+    enum keel_status status = prepare(&s);
+    if (status == KEEL_OK)
+        status = sweep_all(&s);
+    if (status == KEEL_OK)
+        status = deal_all(&s, true);
+    if (status == KEEL_OK)
+        status = deal_all(&s, false);
+    if (status == KEEL_OK)
+        add_up(&s, out);
     keel_free(s.items);
     keel_free(s.active);
+    keel_free(s.pieces);
+    keel_free(s.kinds);
+    keel_free(s.keys);
+    keel_free(s.slots);
     keel_free(s.load);
     keel_free(s.has);
     keel_free(s.holders);
@@ -296,15 +502,6 @@ uint64_t keel_moves_sent(const struct keel_moves *moves, uint32_t seat)
     return elements;
 }
 
-uint64_t keel_moves_between(const struct keel_moves *moves, uint32_t from, uint32_t to)
-{
-    uint64_t elements = 0;
-    for (size_t i = 0; i < moves->move_count; i++)
-        if (moves->moves[i].from == from && moves->moves[i].to == to)
-            elements += moves->moves[i].what.count;
-    return elements;
-}
-
 /* ---- lists, and who holds what twice ------------------------------------------------------------------- */
 
 enum keel_status keel_extents_put(struct keel_extents *list, const struct keel_extent *extent)
@@ -321,9 +518,53 @@ enum keel_status keel_extents_put(struct keel_extents *list, const struct keel_e
     return KEEL_OK;
 }
 
-struct keel_holding keel_extents_holding(const struct keel_extents *list)
+enum keel_status keel_holdings_put(struct keel_holdings *list, struct keel_extents *what,
+                                   const uint32_t *seats, uint32_t seat_count)
 {
-    return (struct keel_holding){.extents = list->at, .count = (uint32_t)list->count};
+    uint32_t *copy = NULL;
+    enum keel_status status = KEEL_OK;
+    const bool empty = what->count == 0 || seat_count == 0;
+    if (!empty)
+        status = keel_grow(&list->at, &list->capacity, list->count + 1, sizeof *list->at);
+    if (!empty && status == KEEL_OK)
+        status = keel_alloc(seat_count, sizeof *copy, &copy);
+    if (empty || status != KEEL_OK) {
+        keel_free(what->at);
+        *what = (struct keel_extents){.at = NULL};
+        return status;
+    }
+    memcpy(copy, seats, seat_count * sizeof *copy);
+    list->at[list->count++] = (struct keel_holding){
+        .extents = what->at, .seats = copy, .count = (uint32_t)what->count, .seat_count = seat_count};
+    *what = (struct keel_extents){.at = NULL};
+    return KEEL_OK;
+}
+
+void keel_holdings_fini(struct keel_holdings *list)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        keel_free((void *)(uintptr_t)list->at[i].extents);
+        keel_free((void *)(uintptr_t)list->at[i].seats);
+    }
+    keel_free(list->at);
+    *list = (struct keel_holdings){.at = NULL};
+}
+
+/* No position before it is on its node. Positions of a node lie together, in most runs. */
+static bool begins_node(const uint32_t *node, uint32_t position)
+{
+    uint32_t p = position;
+    while (p > 0 && node[p - 1] != node[position])
+        p--;
+    return p == 0;
+}
+
+static bool is_one_node(const uint32_t *node, uint32_t count)
+{
+    uint32_t p = 1;
+    while (p < count && node[p] == node[0])
+        p++;
+    return p == count;
 }
 
 /* How many of the positions below `end` are on a node. */
@@ -340,14 +581,16 @@ uint32_t keel_second_holder(uint32_t position, uint32_t count, const uint32_t *n
     uint32_t at = 0;
     if (count < 2)
         return KEEL_SEAT_NONE;
-    if (node == NULL || count_on(node[position], node, count) == count)
+    if (node == NULL || is_one_node(node, count))
         return (position + 1) % count;
     while (node[at] != node[position])
         at++;
     do
         at = (at + 1) % count;
-    while (count_on(node[at], node, at) > 0); /* until a node begins: the next one */
-    uint32_t turn = count_on(node[position], node, position) % count_on(node[at], node, count);
+    while (!begins_node(node, at)); /* the next one */
+    const uint32_t there = count_on(node[at], node, count);
+    KEEL_ASSERT(there > 0);
+    uint32_t turn = count_on(node[position], node, position) % there;
     for (const uint32_t on = node[at]; turn > 0; turn -= node[at] == on)
         at++;
     return at;
@@ -360,6 +603,18 @@ bool keel_has_share(const struct keel_owners_map *map, uint32_t holder, uint32_t
     if (map->group < map->count)
         return holder % map->group == owner % map->group;
     return map->holders > 1 && keel_second_holder(owner, map->count, map->node) == holder;
+}
+
+uint32_t keel_share_holders(const struct keel_owners_map *map, uint32_t owner, uint32_t *out)
+{
+    uint32_t count = 0;
+    out[count++] = owner;
+    if (map->group == map->count && map->holders > 1 && map->count > 1)
+        out[count++] = keel_second_holder(owner, map->count, map->node);
+    for (uint32_t p = owner % map->group; map->group < map->count && p < map->count; p += map->group)
+        if (p != owner)
+            out[count++] = p;
+    return count;
 }
 
 uint32_t keel_zero_group(uint32_t count, uint32_t asked)

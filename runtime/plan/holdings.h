@@ -22,12 +22,6 @@ struct keel_extent {
     uint64_t first, count;
 };
 
-/* What one seat has, or needs: in any order, and also twice. */
-struct keel_holding {
-    const struct keel_extent *extents;
-    uint32_t count;
-};
-
 /* One that grows; zero it first. An extent that goes on where the last one ended lengthens that. NO_MEMORY.
  */
 struct keel_extents {
@@ -35,7 +29,24 @@ struct keel_extents {
     size_t count, capacity;
 };
 enum keel_status keel_extents_put(struct keel_extents *list, const struct keel_extent *extent);
-struct keel_holding keel_extents_holding(const struct keel_extents *list);
+
+/* What some seats have, or need, each of them all of it: extents in any order, and also twice. Where
+ * thousands have the same they are one holding. */
+struct keel_holding {
+    const struct keel_extent *extents;
+    const uint32_t *seats; /* each once */
+    uint32_t count, seat_count;
+};
+
+/* What all have, or need; a seat may be of several. Zero it first. keel_holdings_put takes the memory of
+ * `what`, also when it fails, and copies the seats; of nothing, or of nobody, it keeps nothing. NO_MEMORY. */
+struct keel_holdings {
+    struct keel_holding *at; /* of keel_holdings_put: owned, with what they point to */
+    size_t count, capacity;
+};
+enum keel_status keel_holdings_put(struct keel_holdings *list, struct keel_extents *what,
+                                   const uint32_t *seats, uint32_t seat_count);
+void keel_holdings_fini(struct keel_holdings *list);
 
 /* Who has a copy of what position `position` of `count` owns: its node's positions, one after the other,
  * those of the next node, in the order of their first positions. So a node's loss takes no element with it,
@@ -57,6 +68,8 @@ struct keel_owners_map {
 };
 /* Has position `holder` the share of `owner`? */
 bool keel_has_share(const struct keel_owners_map *map, uint32_t holder, uint32_t owner);
+/* All that have it, the owner first: how many, at most map->count. */
+uint32_t keel_share_holders(const struct keel_owners_map *map, uint32_t owner, uint32_t *out);
 /* Positions of a group: of so many as were asked for (0: all), or as few more as divide `count`. */
 uint32_t keel_zero_group(uint32_t count, uint32_t asked);
 
@@ -70,23 +83,28 @@ struct keel_moves {
     struct keel_move *moves;   /* owned */
     struct keel_move *missing; /* owned; from is KEEL_SEAT_NONE */
     size_t move_count, move_capacity, missing_count, missing_capacity;
+    /* Of the moves of all seats, also where those of one were asked for: */
+    uint64_t elements;
+    uint32_t senders, receivers;
 };
 
 /* No page of so many elements of a tile is cut between two senders. */
 enum { KEEL_MOVE_PAGE = 1024 };
 
-/* What each seat lacks of what it needs: from whom it gets it. have, need: seat_count of each. Nobody sends
- * what it has not, nobody gets what it has, and nothing is sent twice to one. What only one has goes first;
- * of what several have those send most that have least to send, in runs as long as that allows: where all
- * have all, no two differ by more than two pages. *out is to be given to keel_moves_fini, also after a
- * failure. NO_MEMORY. */
-enum keel_status keel_moves_find(const struct keel_holding *have, const struct keel_holding *need,
-                                 uint32_t seat_count, struct keel_moves *out);
+/* What each seat lacks of what it needs: from whom it gets it. Seats are below seat_count. Nobody sends what
+ * it has not, nobody gets what it has, and nothing is sent twice to one. What only one has goes first; of
+ * what several have those send most that have least to send, in runs as long as that allows: where all have
+ * all, no two differ by more than two pages. `seat`: keep the moves from it and to it alone, as its worker
+ * needs them; KEEL_SEAT_NONE: all. What is missing is kept of all. *out is to be given to keel_moves_fini,
+ * also after a failure. NO_MEMORY.
+ *
+ * Time grows with the extents of all holdings, and, of what somebody lacks, with the seats that have it and
+ * those that get it: one newcomer among 4,096 replicas costs about as much as among 8. */
+enum keel_status keel_moves_find(const struct keel_holdings *have, const struct keel_holdings *need,
+                                 uint32_t seat_count, uint32_t seat, struct keel_moves *out);
 void keel_moves_fini(struct keel_moves *moves);
 
-/* Elements that `seat` sends. */
+/* Elements that `seat` sends in the moves that are kept. */
 uint64_t keel_moves_sent(const struct keel_moves *moves, uint32_t seat);
-/* Those that go from one to the other. */
-uint64_t keel_moves_between(const struct keel_moves *moves, uint32_t from, uint32_t to);
 
 #endif

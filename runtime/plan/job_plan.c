@@ -25,6 +25,13 @@ const char *keel_exchange_name(enum keel_exchange_kind kind)
 
 /* ---- seats --------------------------------------------------------------------------------------------- */
 
+/* As keel_view_first_place lays shards out: the first one whose place is not below the position. */
+static uint32_t first_shard(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                            uint32_t position)
+{
+    return (uint32_t)(((uint64_t)position * model->shards + plan->data - 1) / plan->data);
+}
+
 struct keel_plan_seat keel_plan_seat(const struct keel_plan_model *model, const struct keel_job_plan *plan,
                                      uint32_t seat)
 {
@@ -32,10 +39,8 @@ struct keel_plan_seat keel_plan_seat(const struct keel_plan_model *model, const 
     struct keel_plan_seat out = {.position = seat / plan->tensor, .place = seat % plan->tensor};
     out.first_slice = keel_slice_begin(model->tensor, plan->tensor, out.place);
     out.slice_count = keel_slice_begin(model->tensor, plan->tensor, out.place + 1) - out.first_slice;
-    /* As keel_view_first_place lays shards out: the first one whose place is not below the position. */
-    const uint64_t s = model->shards, n = plan->data;
-    out.first_shard = (uint32_t)((out.position * s + n - 1) / n);
-    out.shard_count = (uint32_t)(((out.position + 1) * s + n - 1) / n) - out.first_shard;
+    out.first_shard = first_shard(model, plan, out.position);
+    out.shard_count = first_shard(model, plan, out.position + 1) - out.first_shard;
     return out;
 }
 
@@ -148,27 +153,70 @@ uint64_t keel_plan_share_begin(const struct keel_plan_model *model, const struct
     }
 }
 
-/* Elements of the flat buffer that each of n positions owns, in one pass. */
+/* Buckets that are cut alike, whatever the seat: from number `first` of the order on, `times` of them. */
+struct like {
+    uint32_t first, times;
+};
+enum { LIKES_MAX = 32 };
+
+static bool are_alike(const struct keel_plan_param *a, const struct keel_plan_param *b)
+{
+    return a->rows == b->rows && a->unit == b->unit && a->units == b->units && a->count == b->count;
+}
+
+/* Whether the bucket [first, end) of the order is cut as that which begins with number `other`, before it. */
+static bool is_cut_alike(const struct keel_plan_model *model, uint32_t other, uint32_t first, uint32_t end)
+{
+    uint32_t i = first;
+    while (i < end &&
+           are_alike(&model->params[model->order[i]], &model->params[model->order[other + i - first]]))
+        i++;
+    return i == end && keel_plan_bucket_end(model, other) == other + end - first;
+}
+
+/* Adds to out what each of n positions owns of buckets that are cut alike. */
+static void share_out_likes(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
+                            uint32_t n, const struct like *like, uint64_t out[KEEL_SHARDS_MAX])
+{
+    const uint32_t end = keel_plan_bucket_end(model, like->first);
+    const uint64_t count = keel_plan_share_begin(model, seat, like->first, n, n);
+    uint64_t at = 0, before = 0;
+    uint32_t number = 1;
+    for (uint32_t i = like->first; i < end; i++) {
+        const struct box box = box_of(model, model->order[i], seat);
+        for (uint64_t wanted; number < n && (wanted = wanted_begin(count, n, number)) < at + box.room;
+             number++) {
+            const uint64_t begin = at + begin_within(&box, wanted - at);
+            out[number - 1] += (begin - before) * like->times;
+            before = begin;
+        }
+        at += box.room;
+    }
+    out[n - 1] += (count - before) * like->times;
+}
+
+/* Elements of the flat buffer that each of n positions owns. A model has few kinds of buckets: its layers are
+ * alike. */
 static void share_out(const struct keel_plan_model *model, const struct keel_plan_seat *seat, uint32_t n,
                       uint64_t out[KEEL_SHARDS_MAX])
 {
+    struct like likes[LIKES_MAX];
+    uint32_t kinds = 0;
     memset(out, 0, KEEL_SHARDS_MAX * sizeof *out);
     for (uint32_t i = 0, end; i < model->param_count; i = end) {
-        const uint64_t count = keel_plan_share_begin(model, seat, i, n, n);
-        uint64_t at = 0, before = 0;
-        uint32_t number = 1;
+        uint32_t kind = 0;
         end = keel_plan_bucket_end(model, i);
-        for (uint32_t j = i; j < end; j++) {
-            const struct box box = box_of(model, model->order[j], seat);
-            for (; number < n && wanted_begin(count, n, number) < at + box.room; number++) {
-                const uint64_t begin = at + begin_within(&box, wanted_begin(count, n, number) - at);
-                out[number - 1] += begin - before;
-                before = begin;
-            }
-            at += box.room;
-        }
-        out[n - 1] += count - before;
+        while (kind < kinds && !is_cut_alike(model, likes[kind].first, i, end))
+            kind++;
+        if (kind < kinds)
+            likes[kind].times++;
+        else if (kinds < LIKES_MAX)
+            likes[kinds++] = (struct like){i, 1};
+        else
+            share_out_likes(model, seat, n, &(struct like){i, 1}, out);
     }
+    for (uint32_t kind = 0; kind < kinds; kind++)
+        share_out_likes(model, seat, n, &likes[kind], out);
 }
 
 /* Elements of the flat buffer, those that are not frozen; what position `owner` of n has of all. */
@@ -256,12 +304,12 @@ static uint32_t count_slots(const struct keel_plan_model *model, const struct ke
     return most;
 }
 
-/* `held`: bytes of the elements that the seat holds of what is divided. */
-static void count_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                        const struct keel_plan_seat *seat, const struct keel_plan_shares *shares,
-                        uint64_t held, uint64_t out[KEEL_BYTES_KINDS])
+void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
+                          const struct keel_plan_shares *shares, const struct keel_plan_seat *seat,
+                          uint64_t out[KEEL_BYTES_KINDS])
 {
     const uint64_t whole = shares->whole, moved = plan->zero > 0 ? whole : shares->moved;
+    const uint64_t held = shares->held[seat->position]; /* of what is divided */
     const struct keel_plan_cut *cut = &model->cuts[seat->slice_count];
     /* Microbatches of a shard are added one after the other: the sum of several is whole on its rank. */
     const bool windows = plan->zero >= 2 && model->microbatches == 1;
@@ -303,14 +351,6 @@ void keel_plan_shares(const struct keel_plan_model *model, const struct keel_job
             out->held[p] += q != p ? out->owned[q] : 0;
 }
 
-void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                          const struct keel_plan_shares *shares, uint32_t seat,
-                          uint64_t out[KEEL_BYTES_KINDS])
-{
-    const struct keel_plan_seat of = keel_plan_seat(model, plan, seat);
-    count_bytes(model, plan, &of, shares, shares->held[of.position], out);
-}
-
 static uint64_t total_of(const uint64_t bytes[KEEL_BYTES_KINDS])
 {
     uint64_t total = 0;
@@ -323,13 +363,31 @@ static uint64_t total_of(const uint64_t bytes[KEEL_BYTES_KINDS])
 static void take_largest(const struct keel_plan_model *model, uint32_t place,
                          const struct keel_plan_shares *shares, struct keel_job_plan *plan)
 {
+    struct keel_plan_seat seat = keel_plan_seat(model, plan, place);
     uint64_t bytes[KEEL_BYTES_KINDS];
     for (uint32_t p = 0; p < plan->data; p++) {
-        keel_plan_seat_bytes(model, plan, shares, p * plan->tensor + place, bytes);
+        seat.position = p;
+        seat.shard_count = first_shard(model, plan, p + 1) - seat.first_shard;
+        keel_plan_seat_bytes(model, plan, shares, &seat, bytes);
         if (total_of(bytes) > plan->total_bytes)
             memcpy(plan->bytes, bytes, sizeof bytes);
         plan->total_bytes = total_of(plan->bytes);
+        seat.first_shard += seat.shard_count;
     }
+}
+
+/* Whether `units` are cut into slices of the same widths for both. */
+static bool is_cut_the_same(const struct keel_plan_model *model, uint32_t units,
+                            const struct keel_plan_seat *a, const struct keel_plan_seat *b)
+{
+    bool same = a->slice_count == b->slice_count;
+    for (uint32_t s = 0; s < a->slice_count && same; s++) {
+        const uint32_t one = a->first_slice + s, other = b->first_slice + s;
+        same =
+            keel_slice_begin(units, model->tensor, one + 1) - keel_slice_begin(units, model->tensor, one) ==
+            keel_slice_begin(units, model->tensor, other + 1) - keel_slice_begin(units, model->tensor, other);
+    }
+    return same;
 }
 
 /* Whether a tensor place has slices as wide as the one before has, of all parameters: then it takes as much.
@@ -340,13 +398,12 @@ static bool is_like_before(const struct keel_plan_model *model, const struct kee
     const struct keel_plan_seat seat = keel_plan_seat(model, plan, place),
                                 before = keel_plan_seat(model, plan, place == 0 ? 0 : place - 1);
     bool alike = place > 0 && seat.slice_count == before.slice_count;
-    for (uint32_t i = 0; i < model->param_count && alike; i++)
-        for (uint32_t s = 0; s < seat.slice_count && alike && model->params[i].units > 0; s++) {
-            const struct keel_plan_param *param = &model->params[i];
-            const uint32_t one = seat.first_slice + s, other = before.first_slice + s;
-            alike = keel_plan_column(model, param, one + 1) - keel_plan_column(model, param, one) ==
-                    keel_plan_column(model, param, other + 1) - keel_plan_column(model, param, other);
-        }
+    uint32_t seen = 0; /* units that are */
+    for (uint32_t i = 0; i < model->param_count && alike; i++) {
+        alike =
+            model->params[i].units == seen || is_cut_the_same(model, model->params[i].units, &seat, &before);
+        seen = model->params[i].units;
+    }
     return alike;
 }
 

@@ -150,11 +150,12 @@ void keel_plan_shares(const struct keel_plan_model *model, const struct keel_job
                       struct keel_plan_shares *out);
 /* Bytes of one seat, by kind; shares: of its place. */
 void keel_plan_seat_bytes(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                          const struct keel_plan_shares *shares, uint32_t seat,
+                          const struct keel_plan_shares *shares, const struct keel_plan_seat *seat,
                           uint64_t out[KEEL_BYTES_KINDS]);
-/* What a seat has of the state between two steps: parts KEEL_PLAN_*. Heap, owned by the caller. */
+/* What a seat has of the state between two steps: parts KEEL_PLAN_*. Owned by the caller; *out is empty after
+ * a failure. NO_MEMORY. */
 enum keel_status keel_plan_holding(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                                   uint32_t seat, struct keel_extent **out, uint32_t *out_count);
+                                   uint32_t seat, struct keel_extents *out);
 /* A box of a parameter, or of its m or v, and where its elements lie in the seat's box of it: element e is
  * number first + e / row * stride + e % row; all together where row is 0. */
 struct keel_plan_region {

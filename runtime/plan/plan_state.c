@@ -83,23 +83,23 @@ static enum keel_status visit_all(const struct visit *visit)
 
 /* ---- as runs of tiles ---------------------------------------------------------------------------------- */
 
-/* Elements [from, to) of the seat's box that are of one slice: row by row, joined where rows are whole. */
-static enum keel_status put_slice(const struct keel_plan_model *model, const struct keel_plan_seat *seat,
-                                  uint32_t param, uint32_t slice, uint64_t from, uint64_t to, uint32_t part,
-                                  struct keel_extents *out)
+/* Elements [from, to) of the seat's box that are of one slice: they lie together in its tile. */
+static enum keel_status put_slice(const struct visit *visit, const struct run *run, uint32_t slice)
 {
-    const struct keel_plan_param *p = &model->params[param];
-    const uint64_t width = keel_plan_columns(model, p, seat);
-    const uint64_t begin = keel_plan_column(model, p, slice) - keel_plan_column(model, p, seat->first_slice);
+    const struct keel_plan_model *model = visit->model;
+    const struct keel_plan_param *p = &model->params[run->param];
+    const uint64_t ends[2] = {run->from, run->to};
+    const uint64_t begin =
+        keel_plan_column(model, p, slice) - keel_plan_column(model, p, visit->seat.first_slice);
     const uint64_t own = keel_plan_column(model, p, slice + 1) - keel_plan_column(model, p, slice);
-    for (uint64_t row = from / width; row * width < to; row++) {
-        const uint64_t base = row * width + begin;
-        const uint64_t first = base > from ? base : from, end = base + own < to ? base + own : to;
-        if (first < end)
-            KEEL_TRY(keel_extents_put(
-                out, &(struct keel_extent){part, param, slice, row * own + first - base, end - first}));
+    const uint64_t width = keel_plan_columns(model, p, &visit->seat);
+    uint64_t before[2]; /* so many of the slice's own */
+    for (int i = 0; i < 2; i++) {
+        const uint64_t column = ends[i] % width, within = column > begin ? column - begin : 0;
+        before[i] = ends[i] / width * own + (within < own ? within : own);
     }
-    return KEEL_OK;
+    return keel_extents_put(
+        visit->into, &(struct keel_extent){run->part, run->param, slice, before[0], before[1] - before[0]});
 }
 
 static enum keel_status put_tiles(const struct visit *visit, const struct run *run)
@@ -108,28 +108,25 @@ static enum keel_status put_tiles(const struct visit *visit, const struct run *r
         return keel_extents_put(
             visit->into, &(struct keel_extent){run->part, run->param, 0, run->from, run->to - run->from});
     for (uint32_t i = 0; i < visit->seat.slice_count; i++)
-        KEEL_TRY(put_slice(visit->model, &visit->seat, run->param, visit->seat.first_slice + i, run->from,
-                           run->to, run->part, visit->into));
+        KEEL_TRY(put_slice(visit, run, visit->seat.first_slice + i));
     return KEEL_OK;
 }
 
 enum keel_status keel_plan_holding(const struct keel_plan_model *model, const struct keel_job_plan *plan,
-                                   uint32_t seat, struct keel_extent **out, uint32_t *out_count)
+                                   uint32_t seat, struct keel_extents *out)
 {
-    struct keel_extents extents = {.at = NULL};
+    *out = (struct keel_extents){.at = NULL};
     const struct visit visit = {.model = model,
                                 .plan = plan,
                                 .seat = keel_plan_seat(model, plan, seat),
                                 .put = put_tiles,
-                                .into = &extents};
+                                .into = out};
     const enum keel_status status = visit_all(&visit);
     if (status != KEEL_OK) {
-        keel_free(extents.at);
-        return status;
+        keel_free(out->at);
+        *out = (struct keel_extents){.at = NULL};
     }
-    *out = extents.at;
-    *out_count = (uint32_t)extents.count;
-    return KEEL_OK;
+    return status;
 }
 
 /* ---- as regions ---------------------------------------------------------------------------------------- */

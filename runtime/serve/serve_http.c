@@ -467,10 +467,15 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     struct keel_http *http = context;
     struct exchange *exchange = *own;
     (void)connection;
-    (void)code;
     if (exchange == NULL)
         return;
     *own = NULL;
+    /* Its limit of silence came before the sweep, as on a busy machine it may: its end, too, would stand
+     * behind what was not taken. */
+    keel_mutex_lock(&http->lock);
+    if (code == MHD_REQUEST_TERMINATED_TIMEOUT_REACHED && !exchange->link->gone)
+        cut_off(exchange->link);
+    keel_mutex_unlock(&http->lock);
     set_ticket(http, exchange->link, NULL);
     set_deadline(http, exchange->link, true);
     set_busy(http, false);

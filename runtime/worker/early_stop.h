@@ -7,7 +7,6 @@
 #ifndef KEEL_EARLY_STOP_H
 #define KEEL_EARLY_STOP_H
 
-#include <keel/status.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,19 +15,18 @@ struct keel_evaluation {
     float loss;
 };
 
-struct keel_early_stop {                 /* zeros, and the rule, to begin with */
-    uint32_t patience;                   /* 0: the run never ends so */
-    float min_delta;                     /* as struct keel_job has it */
-    struct keel_evaluation *evaluations; /* owned; ascending by step */
-    uint64_t count, capacity;
+struct keel_early_stop {         /* zeros, and the rule, to begin with; may be copied */
+    uint32_t patience;           /* 0: the run never ends so */
+    float min_delta;             /* as struct keel_job has it */
+    uint64_t step;               /* of the newest evaluation; 0: there was none */
+    uint32_t worse;              /* the newest so many were not better */
     uint64_t end_step;           /* where it ends; 0: it goes on */
     struct keel_evaluation best; /* of those up to there; step 0: none was a number */
 };
 
-/* The next evaluation; of a step that was added before, or behind the end, it is left out. NO_MEMORY. */
-enum keel_status keel_early_stop_add(struct keel_early_stop *stop, uint64_t step, float loss);
-/* Forget those from a step on: it is done again. */
-void keel_early_stop_withdraw(struct keel_early_stop *stop, uint64_t from_step);
-void keel_early_stop_fini(struct keel_early_stop *stop);
+/* The next evaluation; of a step that was added before, or behind the end, it is left out. */
+void keel_early_stop_add(struct keel_early_stop *stop, uint64_t step, float loss);
+/* All but the rule. */
+void keel_early_stop_forget(struct keel_early_stop *stop);
 
 #endif

@@ -42,8 +42,9 @@ static uint64_t soon(const struct keel_trainer *trainer)
 enum keel_status keel_gathered_prepare(struct keel_trainer *trainer)
 {
     struct keel_gathered *gathered = &trainer->gathered;
+    const bool averages = trainer->job->parallel.zero > KEEL_ZERO_NONE && trainer->job->ema > 0.0F;
     gathered->on = trainer->job->parallel.zero >= KEEL_ZERO_WEIGHTS;
-    if (!gathered->on)
+    if (!gathered->on && !averages)
         return KEEL_OK;
     KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof *gathered->until, &gathered->until));
     KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof(struct keel_event *), &gathered->after));
@@ -80,14 +81,19 @@ void keel_trainer_gather_over(struct keel_trainer *trainer, struct keel_group *g
     gathered->group = group;
     gathered->begun = 0;
     keel_gathered_forget(trainer); /* of an evaluation, or of text, that the end of a view interrupted */
-    for (uint32_t b = 0; gathered->on && b < trainer->bucket_count; b++)
+    for (uint32_t b = 0; gathered->until != NULL && b < trainer->bucket_count; b++)
         gathered->until[b] = 0;
 }
 
 /* ---- a gather ------------------------------------------------------------------------------------------ */
 
+/* Where a bucket's weights are gathered: its window, or its place among all. */
 static struct keel_device_place window_of(const struct keel_trainer *trainer, uint32_t bucket)
 {
+    if (!trainer->gathered.on)
+        return (struct keel_device_place){keel_engine_flat(trainer->engine, KEEL_FLAT_WEIGHTS),
+                                          keel_engine_bucket(trainer->engine, bucket)->offset *
+                                              sizeof(float)};
     return (struct keel_device_place){keel_engine_weight_windows(trainer->engine),
                                       keel_engine_weights_at(trainer->engine, bucket) * sizeof(float)};
 }
@@ -179,7 +185,7 @@ enum keel_status keel_gathered_await(struct keel_trainer *trainer, uint32_t buck
     while (gathered->awaited < gathered->until[bucket])
         KEEL_TRY(await_oldest(trainer, deadline_ns));
     forget_event(trainer, bucket);
-    return keel_engine_gathered(trainer->engine, bucket);
+    return gathered->on ? keel_engine_gathered(trainer->engine, bucket) : KEEL_OK;
 }
 
 enum keel_status keel_tape_weights(struct keel_tape_run *run, const struct keel_action *action)
@@ -292,6 +298,42 @@ enum keel_status keel_gathered_evaluate(struct keel_trainer *trainer, uint32_t s
         if (gathers[g].first == segment)
             status = keel_gathered_await(trainer, gathers[g].bucket, deadline_ns);
     keel_hang_enter(trainer->hangs, KEEL_HANG_EVAL, keel_now_ns());
+    return status;
+}
+
+/* parallel.zero = 1 and 2: weights of all pieces to all ranks, as behind an update. */
+static enum keel_status spread(struct keel_trainer *trainer)
+{
+    enum keel_status status = trainer->gathered.group != NULL ? keel_tape_prepare_sums(trainer) : KEEL_OK;
+    for (uint32_t b = 0; b < trainer->bucket_count && status == KEEL_OK; b++)
+        status = begin(trainer, b, KEEL_HANG_EVAL);
+    for (uint32_t b = 0; b < trainer->bucket_count && status == KEEL_OK; b++)
+        status = keel_gathered_await(trainer, b, soon(trainer));
+    return status;
+}
+
+/* While averages lie in the flat weights this rank counts as one that has not all of them: a view that begins
+ * then brings them from the pieces, where they lie in their own place by that time, whatever went wrong. */
+enum keel_status keel_trainer_with_averages(struct keel_trainer *trainer,
+                                            enum keel_status (*score)(void *context), void *context)
+{
+    struct keel_owned *owned = &trainer->owned;
+    struct keel_engine_pieces *pieces = owned->on ? owned->now.pieces : NULL;
+    const bool spreads = owned->on && !trainer->gathered.on;
+    KEEL_ASSERT(!owned->on || owned->now.complete);
+    enum keel_status status = keel_engine_swap_average(trainer->engine, pieces);
+    if (spreads) {
+        owned->now.complete = false;
+        status = status == KEEL_OK ? spread(trainer) : status;
+    }
+    if (status == KEEL_OK)
+        status = score(context);
+    const enum keel_status back = keel_engine_swap_average(trainer->engine, pieces);
+    status = status == KEEL_OK ? back : status;
+    if (status == KEEL_OK && spreads) {
+        status = spread(trainer);
+        owned->now.complete = status == KEEL_OK;
+    }
     return status;
 }
 

@@ -24,7 +24,7 @@ enum keel_status keel_trainer_extents(const struct keel_trainer *trainer, const 
                                       uint32_t run_count, uint32_t parts, struct keel_extents *out)
 {
     for (uint32_t r = 0; r < run_count; r++)
-        for (uint32_t i = 0; i < keel_engine_tile_count(trainer->engine); i++)
+        for (uint32_t i = 0; runs[r].count > 0 && i < keel_engine_tile_count(trainer->engine); i++)
             KEEL_TRY(put_tile(trainer, i, &runs[r], parts, out));
     return KEEL_OK;
 }

@@ -3,6 +3,7 @@
 #include "trainer_internal.h"
 #include <keel/clock.h>
 #include <stdio.h>
+#include <string.h>
 
 static uint64_t flags_now(const struct keel_trainer_step *step)
 {
@@ -178,9 +179,9 @@ static enum keel_status check_said(struct keel_tape_run *run,
     return outvoted ? vote_out(run, wrong, board, evidence) : differ(run, evidence);
 }
 
-/* Whose pieces `position` has copies of, in words. A digest is that of all of them: nobody knows of which
- * one. */
-static void name_owners(const struct keel_tape_run *run, uint32_t position, char *out, size_t capacity)
+/* Whose pieces `position` has copies of, in words, and how many they are. A digest is that of all of them:
+ * nobody knows of which one. */
+static uint32_t name_owners(const struct keel_tape_run *run, uint32_t position, char *out, size_t capacity)
 {
     const struct keel_owned_layout *now = &run->trainer->owned.now;
     uint32_t count = 0;
@@ -189,6 +190,24 @@ static void name_owners(const struct keel_tape_run *run, uint32_t position, char
         if (keel_owned_copies(now, position, p) && used < capacity)
             used += (size_t)snprintf(out + used, capacity - used, count++ == 0 ? "%u" : ", %u",
                                      rank_of(run->step, p));
+    return count;
+}
+
+/* By position: the sum of the digests of those of whose pieces it has copies. */
+static void sum_copies(const struct keel_tape_run *run, uint64_t sums[KEEL_MEMBERS_MAX])
+{
+    const struct keel_owned_layout *now = &run->trainer->owned.now;
+    const struct keel_commit_record *records = run->trainer->records;
+    const uint32_t count = run->step->rank_count, group = now->owners.of.group;
+    uint64_t all[KEEL_MEMBERS_MAX] = {0}; /* groups: of the positions with the same number in each */
+    memset(sums, 0, count * sizeof *sums);
+    for (uint32_t p = 0; p < count; p++) {
+        all[p % group] += records[p].own;
+        if (group == now->owners.of.count && now->second[p] != KEEL_SEAT_NONE)
+            sums[now->second[p]] += records[p].own;
+    }
+    for (uint32_t p = 0; p < count && group < now->owners.of.count; p++)
+        sums[p] = all[p % group] - records[p].own;
 }
 
 /* parallel.zero: what a rank has of others is what they have. Nobody can tell who is right. */
@@ -196,27 +215,21 @@ static enum keel_status check_copies(struct keel_tape_run *run)
 {
     const struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_step *step = run->step;
-    const struct keel_owned_layout *now = &trainer->owned.now;
-    for (uint32_t r = 0; r < step->rank_count; r++) {
-        uint64_t sum = 0;
-        uint32_t owners = 0;
-        for (uint32_t p = 0; p < step->rank_count; p++)
-            if (keel_owned_copies(now, r, p)) {
-                sum += trainer->records[p].own;
-                owners++;
-            }
-        if (sum == trainer->records[r].copies)
-            continue;
-        char evidence[KEEL_DETAIL_BYTES], names[128] = "?";
-        name_owners(run, r, names, sizeof names);
-        snprintf(evidence, sizeof evidence,
-                 "after step %llu rank %u has other pieces of the state of rank%s %s than %s: one of them is "
-                 "wrong, and nobody can tell which",
-                 (unsigned long long)step->step, rank_of(step, r), owners > 1 ? "s" : "", names,
-                 owners > 1 ? "those have" : "that has");
-        return differ(run, evidence);
-    }
-    return KEEL_OK;
+    uint64_t sums[KEEL_MEMBERS_MAX];
+    uint32_t r = 0;
+    sum_copies(run, sums);
+    while (r < step->rank_count && sums[r] == trainer->records[r].copies)
+        r++;
+    if (r == step->rank_count)
+        return KEEL_OK;
+    char evidence[KEEL_DETAIL_BYTES], names[128] = "?";
+    const bool several = name_owners(run, r, names, sizeof names) > 1;
+    snprintf(evidence, sizeof evidence,
+             "after step %llu rank %u has other pieces of the state of rank%s %s than %s: one of them is "
+             "wrong, and nobody can tell which",
+             (unsigned long long)step->step, rank_of(step, r), several ? "s" : "", names,
+             several ? "those have" : "that has");
+    return differ(run, evidence);
 }
 
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action)

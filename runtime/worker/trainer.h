@@ -154,6 +154,12 @@ void keel_trainer_drop(struct keel_trainer *trainer);
 /* Over the job's validation batches. */
 enum keel_status keel_trainer_eval(struct keel_trainer *trainer, struct keel_scores *out);
 
+/* `score` while the averages of the weights (train.ema) are in their place; the weights are back behind it,
+ * whatever it returns. Some step was done, and no capture of a snapshot is under way. With parallel.zero all
+ * ranks do this together: another error than the first of `score` is one of a group, and ends the view. */
+enum keel_status keel_trainer_with_averages(struct keel_trainer *trainer,
+                                            enum keel_status (*score)(void *context), void *context);
+
 /* Generate `tokens` tokens, at least 1, at temperature 0.8: their text on the heap, with a NUL behind
  * *out_bytes. */
 enum keel_status keel_trainer_sample(struct keel_trainer *trainer, uint32_t tokens, char **out,

@@ -340,7 +340,7 @@ static enum keel_status split_by_owner(const struct keel_trainer *trainer, uint3
     if (status == KEEL_OK)
         status = keel_alloc(((size_t)tiles + buckets) * most_pieces(trainer), sizeof *pieces, &pieces);
     for (uint32_t b = 0; status == KEEL_OK && b < buckets; b++)
-        for (uint32_t i = 0; i < tiles; i++)
+        for (uint32_t i = 0; i < tiles && runs[b].count > 0; i++)
             count += cut_run(trainer, i, &runs[b], turn, pieces + count);
     keel_free(runs);
     if (status == KEEL_OK) {

@@ -7,6 +7,7 @@
  * compiled kernels outlive all views. */
 #include "worker.h"
 #include "secret.h"
+#include "slow_watch.h"
 #include "worker_internal.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -155,13 +156,8 @@ static enum keel_status open_local_store(struct keel_worker *worker, const char 
     return keel_worker_tiers_open(worker, shared);
 }
 
-static enum keel_status open_store(struct keel_worker *worker)
+static enum keel_status open_store_at(struct keel_worker *worker, const char *root)
 {
-    char root[KEEL_PATH_BYTES];
-    if (worker->store_path != NULL)
-        snprintf(root, sizeof root, "%s", worker->store_path);
-    else
-        KEEL_TRY(keel_path_join(root, worker->directory, "ckpt"));
     if (keel_job_has_local_snapshots(&worker->job))
         return open_local_store(worker, root);
     if (!keel_job_takes_snapshots(&worker->job) && !keel_path_exists(root))
@@ -169,6 +165,29 @@ static enum keel_status open_store(struct keel_worker *worker)
     struct keel_store_config config = {
         .root = root, .run = worker->job.name, .create = true, .key_file = keel_job_key_file(&worker->job)};
     return keel_store_open(&config, &worker->store);
+}
+
+static void tell_slow_store(void *context, const char *text)
+{
+    send_note(context, json_pack("{s:s, s:i, s:s}", "event", "store-slow", "step", 0, "detail", text));
+}
+
+static enum keel_status open_store(struct keel_worker *worker)
+{
+    char root[KEEL_PATH_BYTES];
+    if (worker->store_path != NULL)
+        snprintf(root, sizeof root, "%s", worker->store_path);
+    else
+        KEEL_TRY(keel_path_join(root, worker->directory, "ckpt"));
+    struct keel_slow_watch watch = {
+        .path = keel_job_has_local_snapshots(&worker->job) ? worker->job.snapshot_local : root,
+        .move = "bring it back, and this worker begins; or end the run, and give another",
+        .tell = tell_slow_store,
+        .context = worker};
+    keel_slow_begin(&watch);
+    const enum keel_status status = open_store_at(worker, root);
+    keel_slow_end(&watch);
+    return status;
 }
 
 /* What was written to DIR before, by this worker or another, may be of an earlier life: it is replaced. */
@@ -362,16 +381,36 @@ static enum keel_status build_trainer(struct keel_worker *worker)
     return status == KEEL_OK ? take_likely_place(worker) : status;
 }
 
-/* The identity says native, and not who computes the products: two runs with other bits differ here. */
-static void note_native(struct keel_worker *worker)
+/* The identity says native, and neither on which type of board nor who computes the products, on which the
+ * bits depend: that is written down by whoever begins the run, in DIR/native, and others are refused. Of
+ * several that begin at once with unlike boards one is refused here, or by its first update (worker_sync.c).
+ */
+static enum keel_status settle_native(struct keel_worker *worker)
 {
     const struct keel_kernels *kernels = keel_trainer_kernels(worker->trainer);
-    char provider[KEEL_PROVIDER_TEXT_BYTES], detail[KEEL_PROVIDER_TEXT_BYTES + 16];
+    char provider[KEEL_PROVIDER_TEXT_BYTES], path[KEEL_PATH_BYTES], *there;
+    char mine[KEEL_DEVICE_NAME_BYTES + KEEL_PROVIDER_TEXT_BYTES + 16];
+    size_t bytes;
     if (keel_kernels_class(kernels) != KEEL_NATIVE)
-        return;
+        return KEEL_OK;
     keel_kernels_provider(kernels, provider);
-    snprintf(detail, sizeof detail, "products by %s", provider);
-    keel_worker_note(worker, "native", worker->next_step, KEEL_OK, detail);
+    snprintf(mine, sizeof mine, "%s, products by %s", keel_device_info(worker->device)->name, provider);
+    KEEL_TRY(keel_path_join(path, worker->directory, "native"));
+    if (!keel_path_exists(path))
+        KEEL_TRY(keel_file_replace(path, mine, strlen(mine), 0666));
+    KEEL_TRY(keel_file_read(path, sizeof mine, &there, &bytes));
+    const bool same = strcmp(there, mine) == 0;
+    enum keel_status status = KEEL_OK;
+    if (!same)
+        status = keel_fail(
+            KEEL_MISMATCH,
+            "job.numerics = native has the same bits on one type of board alone: %.200s has the run of "
+            "%.200s, and this is %.200s; give boards of that type (cluster.device), or another --out",
+            worker->directory, there, mine);
+    keel_free(there);
+    if (same)
+        keel_worker_note(worker, "native", worker->next_step, KEEL_OK, mine);
+    return status;
 }
 
 /* Where this rank computes, and what a step costs: so that a report can name the board of a rank that was
@@ -493,7 +532,7 @@ static enum keel_status set_up(struct keel_worker *worker)
     KEEL_TRY(check_identity(worker));
     KEEL_TRY(open_device(worker));
     KEEL_TRY(build_trainer(worker));
-    note_native(worker);
+    KEEL_TRY(settle_native(worker));
     note_board(worker);
     KEEL_TRY(open_screen(worker));
     KEEL_TRY(open_store(worker));

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_in_view(const struct keel_worker *worker, uint32_t node)
+bool keel_worker_sees_node(const struct keel_worker *worker, uint32_t node)
 {
     for (uint32_t i = 0; i < worker->view.member_count; i++)
         if (worker->view.members[i].node == node)
@@ -67,7 +67,8 @@ static enum keel_status see_directory(void *context, const char *name)
         return KEEL_OK;
     const uint32_t node = (uint32_t)strtoul(name + 5, NULL, 10);
     snprintf(again, sizeof again, "node-%u", node);
-    if (strcmp(name, again) == 0 && !is_in_view(worker, node) && open_one(worker, name, node) != KEEL_OK)
+    if (strcmp(name, again) == 0 && !keel_worker_sees_node(worker, node) &&
+        open_one(worker, name, node) != KEEL_OK)
         keel_log(KEEL_LOG_INFO, "%s of snapshot.local is not looked at: %s", name, keel_detail());
     return KEEL_OK;
 }

@@ -309,7 +309,7 @@ static enum keel_status heal(struct keel_worker *worker, uint64_t step)
     if (status == KEEL_OK)
         status = keel_worker_make_moves(worker, &moves);
     if (status == KEEL_OK)
-        worker->healed = keel_worker_count_moves(worker, &moves);
+        worker->healed = keel_worker_count_moves(&moves);
     keel_moves_fini(&moves);
     KEEL_TRY(status);
     if (!worker->has_state)

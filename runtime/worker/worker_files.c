@@ -33,9 +33,13 @@ struct file_head {
     uint8_t digest[KEEL_OBJECT_DIGEST_BYTES];
 };
 
+/* Pieces begin with a page: they go to and from the disk past the page cache. */
 struct lent {
-    struct file_head head;
     uint8_t piece[PIECE_BYTES];
+    union {
+        struct file_head head;
+        uint8_t page[KEEL_PAGE_BYTES];
+    };
 };
 
 struct stream {

@@ -290,7 +290,7 @@ static void begin_store(struct keel_worker *worker)
     to->attempt = from->attempt;
     to->position = from->position;
     to->rank_count = from->rank_count;
-    memcpy(to->all, from->all, sizeof to->all);
+    memcpy(to->all, from->all, from->rank_count * sizeof to->all[0]);
     to->at_fault = to->committed = false;
     const struct keel_object object = {
         .step = to->step, .attempt = to->attempt, .kind = KEEL_OBJECT_SHARD, .member = to->position};

@@ -4,16 +4,19 @@
 #include <keel/log.h>
 #include <unistd.h>
 
-static void take_view(struct keel_inbox *inbox, const struct keel_view *view)
+static enum keel_status take_view(struct keel_inbox *inbox, int file)
 {
+    struct keel_view view; /* large */
+    KEEL_TRY(keel_link_take_view(file, &view));
     keel_mutex_lock(&inbox->mutex);
-    if (view->epoch > inbox->view.epoch) {
-        inbox->view = *view;
-        if (inbox->group != NULL && inbox->group_epoch < view->epoch)
+    if (view.epoch > inbox->view.epoch) {
+        keel_view_copy(&inbox->view, &view);
+        if (inbox->group != NULL && inbox->group_epoch < view.epoch)
             keel_group_revoke(inbox->group);
         keel_cond_broadcast(&inbox->changed);
     }
     keel_mutex_unlock(&inbox->mutex);
+    return KEEL_OK;
 }
 
 enum { STOP_SILENCES = 3 }; /* keel_inbox_end_together */
@@ -53,6 +56,8 @@ static void *listen_to_agent(void *argument)
     while (!is_closing(inbox)) {
         enum keel_status status =
             keel_link_receive(inbox->fd, &message, keel_deadline_after_ns(inbox->times.beat_ns));
+        if (status == KEEL_OK && message.kind == KEEL_LINK_VIEW)
+            status = take_view(inbox, message.as.view_file);
         if (status == KEEL_TIMEOUT) {
             message =
                 (struct keel_link_message){.kind = KEEL_LINK_BEAT, .value = atomic_load(&inbox->progress)};
@@ -62,10 +67,9 @@ static void *listen_to_agent(void *argument)
         } else if (status != KEEL_OK) {
             if (is_closing(inbox))
                 break;
-            keel_log(KEEL_LOG_INFO, "the agent is gone; this worker ends");
+            keel_log(KEEL_LOG_INFO, "the agent is gone, or not to be understood (%s); this worker ends",
+                     keel_detail());
             _exit(keel_status_exit_code(KEEL_INTERRUPTED));
-        } else if (message.kind == KEEL_LINK_VIEW) {
-            take_view(inbox, &message.as.view);
         } else if (message.kind == KEEL_LINK_STOP) {
             take_stop(inbox);
         }
@@ -76,7 +80,10 @@ static void *listen_to_agent(void *argument)
 enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, const struct keel_times *times,
                                   void (*beat)(void *context), void *context)
 {
-    *inbox = (struct keel_inbox){.fd = fd, .times = *times, .beat = beat, .context = context};
+    inbox->fd = fd;
+    inbox->times = *times;
+    inbox->beat = beat;
+    inbox->context = context;
     keel_mutex_init(&inbox->mutex);
     keel_cond_init(&inbox->changed);
     return keel_thread_create(&inbox->thread, "keel-inbox", listen_to_agent, inbox);
@@ -102,7 +109,7 @@ enum keel_status keel_inbox_wait(struct keel_inbox *inbox, uint64_t epoch, uint6
     bool newer = inbox->view.epoch > epoch;
     *stop = inbox->stop;
     if (newer)
-        *out = inbox->view;
+        keel_view_copy(out, &inbox->view);
     keel_mutex_unlock(&inbox->mutex);
     if (newer || *stop)
         return KEEL_OK;

@@ -29,7 +29,7 @@ struct keel_inbox {
     bool ends_together;      /* ranks that are to stop do one step more, and take a snapshot in their view */
 };
 
-/* `times` is copied. */
+/* *inbox is zeroed: it has room for the largest view, and is not cleared here. `times` is copied. */
 enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, const struct keel_times *times,
                                   void (*beat)(void *context), void *context);
 void keel_inbox_end(struct keel_inbox *inbox);

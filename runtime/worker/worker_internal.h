@@ -177,10 +177,10 @@ struct keel_worker_axes {
     uint64_t evaluations;        /* so far in the view */
 };
 
-/* Who has what of the state, and who needs what, by position: runs of tiles (state_extents.c). Zero it first.
- */
+/* Who has what of the state, and who needs what: positions, and runs of tiles (state_extents.c). Zero it
+ * first. */
 struct keel_holders {
-    struct keel_extents have[KEEL_MEMBERS_MAX], need[KEEL_MEMBERS_MAX];
+    struct keel_holdings have, need;
 };
 struct keel_worker {
     struct keel_job job;
@@ -254,17 +254,26 @@ struct keel_sdc_check_config keel_worker_screen(struct keel_worker *worker);
 enum keel_status keel_worker_join_view(struct keel_worker *worker);
 enum keel_status keel_worker_leave_view(struct keel_worker *worker);
 
-/* worker_moves.c: the same on all ranks of the view, from the same holders, *out to be given to
- * keel_moves_fini. Then the moves are made, if nothing is missing: point to point, on the engine's queue.
- * Blocks; of moves that failed, what came is there in part. */
-enum keel_status keel_worker_find_moves(const struct keel_worker *worker, const struct keel_holders *holders,
-                                        struct keel_moves *out);
+/* worker_moves.c: these seats have, or need, the given parts of the whole state, or of the share of one owner
+ * `of` so many; and this one has what number `index` of `count` reads of a snapshot. NO_MEMORY. */
+enum keel_status keel_worker_put_all(const struct keel_worker *worker, uint32_t parts, const uint32_t *seats,
+                                     uint32_t seat_count, struct keel_holdings *list);
+enum keel_status keel_worker_put_share(const struct keel_worker *worker, uint32_t owner, uint32_t of,
+                                       uint32_t parts, const uint32_t *seats, uint32_t seat_count,
+                                       struct keel_holdings *list);
+enum keel_status keel_worker_put_read(const struct keel_worker *worker, uint32_t index, uint32_t count,
+                                      uint32_t seat, struct keel_holdings *list);
+/* The moves of this rank, as all ranks of the view find them from the same holders, which are freed; *out to
+ * be given to keel_moves_fini. `listed`: what filling the holders came to, which is returned where it failed.
+ * Then the moves are made, if nothing is missing: point to point, on the engine's queue. Blocks; of moves
+ * that failed, what came is there in part. */
+enum keel_status keel_worker_find_moves(const struct keel_worker *worker, enum keel_status listed,
+                                        struct keel_holders *holders, struct keel_moves *out);
 enum keel_status keel_worker_make_moves(struct keel_worker *worker, const struct keel_moves *moves);
-struct keel_moved keel_worker_count_moves(const struct keel_worker *worker, const struct keel_moves *moves);
-void keel_holders_fini(struct keel_holders *holders);
+struct keel_moved keel_worker_count_moves(const struct keel_moves *moves);
 
-/* From what all ranks said (sync_all) to the moves that follow within a column, the same on all its ranks;
- * pure. *out is to be given to keel_moves_fini. NO_MEMORY.
+/* From what all ranks said (sync_all) to the moves that follow within a column, as all its ranks find them;
+ * pure. *out, with those of this rank, is to be given to keel_moves_fini. NO_MEMORY.
  *   healing: whoever has not the state of the step gets all from those that have it;
  *   shares: what each read of a snapshot goes to who needs it;
  *   owned: parallel.zero: from the layout of an epoch, at a step, to that of the view. */
@@ -299,11 +308,17 @@ uint32_t keel_worker_index(const struct keel_worker *worker, uint32_t *out_count
 /* parallel.zero: who owns what in this rank's column, whose nodes are in `nodes`. */
 struct keel_owners_map keel_worker_owners(const struct keel_worker *worker, uint32_t nodes[KEEL_MEMBERS_MAX]);
 /* What each rank of this one's column is to have in this view. */
-enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders);
+enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holdings *needs);
 /* parallel.zero = 3: weights are pieces, too, and whatever reads them gathers them: all ranks together. */
 static inline bool keel_worker_gathers(const struct keel_worker *worker)
 {
     return worker->job.parallel.zero >= KEEL_ZERO_WEIGHTS;
+}
+/* Whether an evaluation takes all ranks for what each has of the weights, or of their averages. */
+static inline bool keel_worker_evaluates_together(const struct keel_worker *worker)
+{
+    return keel_worker_gathers(worker) ||
+           (worker->job.parallel.zero > KEEL_ZERO_NONE && worker->job.ema > 0.0F);
 }
 /* Whether a position said that it has the state of that step. */
 bool keel_worker_has_newest(const struct keel_worker *worker, uint32_t p, uint64_t step);
@@ -436,6 +451,8 @@ static inline bool keel_offer_has(const uint64_t *set, uint32_t shard)
 void keel_worker_adopt(struct keel_worker *worker);
 void keel_worker_adopt_end(struct keel_worker *worker);
 void keel_worker_adopt_file(struct keel_worker *worker, const struct keel_object *object);
+/* Is one of the view's members on that node? */
+bool keel_worker_sees_node(const struct keel_worker *worker, uint32_t node);
 
 /* worker_tiers.c: snapshot.local, else nothing. All ranks of the view: find what they begin from, into
  * sync_all[0].snapshot_count and _step, and bring it to its nodes. CORRUPT: none is whole, and there was one.

@@ -22,15 +22,17 @@ struct message {
     uint64_t number, bytes; /* of the chunk */
 };
 
-/* How far a stream is: in the list of moves, and in the move. */
+/* How far a stream is: at which move, and in it. */
 struct stream {
-    size_t move;
-    uint64_t done_bytes;
+    size_t move; /* NONE: at its end */
+    uint64_t done_bytes, all_bytes;
 };
+#define NONE SIZE_MAX
 
 struct transfer {
     struct keel_worker *worker;
     const struct keel_moves *moves;
+    size_t *next;                                              /* owned: by move, the next of its stream */
     struct stream out[KEEL_MEMBERS_MAX], in[KEEL_MEMBERS_MAX]; /* by the other position */
     struct message *messages;                                  /* owned: of this rank, in the order of all */
     size_t message_count, capacity;
@@ -39,31 +41,76 @@ struct transfer {
 
 /* ---- who has what, and what is to go where ------------------------------------------------------------- */
 
-void keel_holders_fini(struct keel_holders *holders)
+static enum keel_status put_holding(enum keel_status listed, struct keel_extents *what, const uint32_t *seats,
+                                    uint32_t seat_count, struct keel_holdings *list)
 {
-    for (uint32_t p = 0; p < KEEL_MEMBERS_MAX; p++) {
-        keel_free(holders->have[p].at);
-        keel_free(holders->need[p].at);
-    }
-    memset(holders, 0, sizeof *holders);
+    const enum keel_status status = keel_holdings_put(list, what, seats, seat_count);
+    return listed == KEEL_OK ? status : listed;
 }
 
-enum keel_status keel_worker_find_moves(const struct keel_worker *worker, const struct keel_holders *holders,
-                                        struct keel_moves *out)
+enum keel_status keel_worker_put_all(const struct keel_worker *worker, uint32_t parts, const uint32_t *seats,
+                                     uint32_t seat_count, struct keel_holdings *list)
 {
-    struct keel_holding have[KEEL_MEMBERS_MAX], need[KEEL_MEMBERS_MAX];
-    for (uint32_t p = 0; p < worker->rank_count; p++) {
-        have[p] = keel_extents_holding(&holders->have[p]);
-        need[p] = keel_extents_holding(&holders->need[p]);
-    }
-    return keel_moves_find(have, need, worker->rank_count, out);
+    struct keel_extents what = {.at = NULL};
+    return put_holding(keel_trainer_all_extents(worker->trainer, parts, &what), &what, seats, seat_count,
+                       list);
+}
+
+enum keel_status keel_worker_put_share(const struct keel_worker *worker, uint32_t owner, uint32_t of,
+                                       uint32_t parts, const uint32_t *seats, uint32_t seat_count,
+                                       struct keel_holdings *list)
+{
+    struct keel_extents what = {.at = NULL};
+    return put_holding(keel_trainer_share_extents(worker->trainer, owner, of, parts, &what), &what, seats,
+                       seat_count, list);
+}
+
+enum keel_status keel_worker_put_read(const struct keel_worker *worker, uint32_t index, uint32_t count,
+                                      uint32_t seat, struct keel_holdings *list)
+{
+    struct keel_extents what = {.at = NULL};
+    return put_holding(keel_trainer_read_extents(worker->trainer, index, count, &what), &what, &seat, 1,
+                       list);
+}
+
+enum keel_status keel_worker_find_moves(const struct keel_worker *worker, enum keel_status listed,
+                                        struct keel_holders *holders, struct keel_moves *out)
+{
+    *out = (struct keel_moves){.moves = NULL};
+    const enum keel_status status =
+        listed != KEEL_OK
+            ? listed
+            : keel_moves_find(&holders->have, &holders->need, worker->rank_count, worker->position, out);
+    keel_holdings_fini(&holders->have);
+    keel_holdings_fini(&holders->need);
+    return status;
 }
 
 /* ---- the order ----------------------------------------------------------------------------------------- */
 
+static struct stream *stream_of(struct transfer *t, uint32_t from, uint32_t to)
+{
+    return from == t->worker->position ? &t->out[to] : &t->in[from];
+}
+
+static enum keel_status find_streams(struct transfer *t)
+{
+    KEEL_TRY(keel_alloc(t->moves->move_count, sizeof *t->next, &t->next));
+    for (uint32_t p = 0; p < t->worker->rank_count; p++)
+        t->out[p].move = t->in[p].move = NONE;
+    for (size_t i = t->moves->move_count; i-- > 0;) {
+        const struct keel_move *move = &t->moves->moves[i];
+        struct stream *stream = stream_of(t, move->from, move->to);
+        t->next[i] = stream->move;
+        stream->move = i;
+        stream->all_bytes += move->what.count * sizeof(float);
+    }
+    return KEEL_OK;
+}
+
 static enum keel_status put_message(struct transfer *t, uint32_t from, uint32_t to, uint64_t number)
 {
-    const uint64_t bytes = keel_moves_between(t->moves, from, to) * sizeof(float), at = number * CHUNK_BYTES;
+    const uint64_t bytes = stream_of(t, from, to)->all_bytes, at = number * CHUNK_BYTES;
     if (at >= bytes)
         return KEEL_OK;
     KEEL_TRY(keel_grow(&t->messages, &t->capacity, t->message_count + 1, sizeof *t->messages));
@@ -89,7 +136,8 @@ static enum keel_status put_messages(struct transfer *t, uint64_t number)
 
 static enum keel_status list_messages(struct transfer *t)
 {
-    size_t before = SIZE_MAX;
+    size_t before = NONE;
+    KEEL_TRY(find_streams(t));
     for (uint64_t number = 0; before != t->message_count; number++) {
         before = t->message_count;
         KEEL_TRY(put_messages(t, number));
@@ -100,26 +148,24 @@ static enum keel_status list_messages(struct transfer *t)
 /* ---- chunks -------------------------------------------------------------------------------------------- */
 
 /* The next `bytes` of a stream between the state and the chunk. */
-static enum keel_status pass(struct transfer *t, const struct message *message, struct stream *at, bool give,
-                             uint8_t *chunk)
+static enum keel_status pass(struct transfer *t, const struct message *message, bool give, uint8_t *chunk)
 {
     struct keel_trainer *trainer = t->worker->trainer;
+    struct stream *at = stream_of(t, message->from, message->to);
     struct keel_queue *queue = keel_engine_queue(keel_trainer_engine(trainer));
     for (uint64_t done = 0; done < message->bytes;) {
-        const struct keel_move *move = &t->moves->moves[at->move];
-        const struct keel_state_piece piece = keel_trainer_piece_of(trainer, &move->what);
+        KEEL_ASSERT(at->move != NONE);
+        const struct keel_state_piece piece = keel_trainer_piece_of(trainer, &t->moves->moves[at->move].what);
         const uint64_t left = keel_piece_bytes(&piece) - at->done_bytes, room = message->bytes - done;
         const uint64_t now = left < room ? left : room;
-        if (move->from != message->from || move->to != message->to) {
-            *at = (struct stream){.move = at->move + 1};
-            continue;
-        }
         KEEL_TRY(give ? keel_trainer_read_piece(trainer, queue, &piece, at->done_bytes, now, chunk + done)
                       : keel_trainer_write_piece(trainer, &piece, at->done_bytes, now, chunk + done));
         done += now;
         at->done_bytes += now;
-        if (now == left)
-            *at = (struct stream){.move = at->move + 1};
+        if (now == left) {
+            at->move = t->next[at->move];
+            at->done_bytes = 0;
+        }
     }
     return KEEL_OK;
 }
@@ -148,7 +194,7 @@ static enum keel_status begin(struct transfer *t, size_t number)
                                          .part_count = give ? 1 : 0,
                                          .result = give ? NULL : chunk};
     if (give)
-        KEEL_TRY(pass(t, message, &t->out[message->to], true, chunk));
+        KEEL_TRY(pass(t, message, true, chunk));
     return keel_group_begin(worker->group, &what, &t->window[number % WINDOW]);
 }
 
@@ -159,7 +205,7 @@ static enum keel_status end(struct transfer *t, size_t number)
     struct keel_operation *operation = t->window[number % WINDOW];
     KEEL_TRY(keel_operation_wait(operation, keel_deadline_after_ns(worker->stall_ns)));
     if (message->to == worker->position)
-        KEEL_TRY(pass(t, message, &t->in[message->from], false, chunk_of(t, number)));
+        KEEL_TRY(pass(t, message, false, chunk_of(t, number)));
     atomic_fetch_add(&worker->inbox.progress, 1);
     return KEEL_OK;
 }
@@ -178,20 +224,10 @@ static enum keel_status run(struct transfer *t)
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
-struct keel_moved keel_worker_count_moves(const struct keel_worker *worker, const struct keel_moves *moves)
+struct keel_moved keel_worker_count_moves(const struct keel_moves *moves)
 {
-    struct keel_moved out = {.bytes = 0};
-    bool gets[KEEL_MEMBERS_MAX] = {false};
-    for (uint32_t p = 0; p < worker->rank_count; p++) {
-        const uint64_t sent = keel_moves_sent(moves, p) * sizeof(float);
-        out.bytes += sent;
-        out.senders += sent > 0;
-    }
-    for (size_t i = 0; i < moves->move_count; i++)
-        gets[moves->moves[i].to] = true;
-    for (uint32_t p = 0; p < worker->rank_count; p++)
-        out.receivers += gets[p];
-    return out;
+    return (struct keel_moved){
+        .bytes = moves->elements * sizeof(float), .senders = moves->senders, .receivers = moves->receivers};
 }
 
 enum keel_status keel_worker_make_moves(struct keel_worker *worker, const struct keel_moves *moves)
@@ -209,6 +245,7 @@ enum keel_status keel_worker_make_moves(struct keel_worker *worker, const struct
         status = keel_alloc_aligned(KEEL_PAGE_BYTES, (size_t)WINDOW * CHUNK_BYTES, &worker->chunks);
     if (status == KEEL_OK)
         status = run(t);
+    keel_free(t->next);
     keel_free(t->messages);
     keel_free(t);
     return status;

@@ -47,10 +47,11 @@ static uint32_t who_did(const struct keel_worker *worker, const struct keel_owne
                         uint64_t step)
 {
     uint32_t p = 0;
+    if (behind->of == 0 || !behind->reduced || behind->step + 1 != step)
+        return worker->rank_count;
     for (; p < worker->rank_count; p++) {
         const struct keel_owned_record *other = &worker->sync_all[p].owned[0];
-        if (behind->of > 0 && behind->reduced && behind->step + 1 == step && other->of > 0 &&
-            other->epoch == behind->epoch && other->step == step && other->has_norm)
+        if (other->of > 0 && other->epoch == behind->epoch && other->step == step && other->has_norm)
             break;
     }
     return p;
@@ -84,24 +85,53 @@ static const struct keel_owned_record *record_of(const struct keel_worker *worke
     return NULL;
 }
 
-/* What the ranks of this column that were in that layout hold of it. */
-static enum keel_status list_held(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
-                                  struct keel_holders *holders)
+/* A column, and what its ranks hold of a layout; NULL: nothing. */
+struct held {
+    uint32_t count, of; /* of the layout */
+    const struct keel_owned_record *record[KEEL_MEMBERS_MAX];
+    uint16_t position[KEEL_MEMBERS_MAX];
+    uint32_t seats[KEEL_MEMBERS_MAX]; /* of a share */
+};
+
+static void find_held(const struct keel_worker *worker, uint64_t epoch, uint64_t step, struct held *held)
 {
-    const struct keel_trainer *trainer = worker->trainer;
-    uint16_t column[KEEL_MEMBERS_MAX];
-    const uint32_t count = keel_worker_column(worker, worker->axes.place, column);
-    for (uint32_t i = 0; i < count; i++) {
-        const struct keel_owned_record *record = record_of(worker, column[i], epoch, step);
-        struct keel_extents *have = &holders->have[column[i]];
-        if (record == NULL)
-            continue;
-        if (record->complete && !keel_worker_gathers(worker))
-            KEEL_TRY(keel_trainer_all_extents(trainer, KEEL_PARTS_WEIGHTS, have));
-        for (uint32_t share = 0; share < record->of; share++)
-            if (has_share(record, share))
-                KEEL_TRY(keel_trainer_share_extents(trainer, share, record->of,
-                                                    KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS, have));
+    held->count = keel_worker_column(worker, worker->axes.place, held->position);
+    held->of = 0;
+    for (uint32_t i = 0; i < held->count; i++) {
+        held->record[i] = record_of(worker, held->position[i], epoch, step);
+        held->of = held->record[i] != NULL ? held->record[i]->of : held->of;
+    }
+}
+
+/* Positions with all weights, or, where `share` is one of the layout's, with that; without who has all. */
+static uint32_t list_seats(struct held *held, uint32_t share, bool without)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < held->count; i++) {
+        const struct keel_owned_record *record = held->record[i];
+        if (record != NULL && (share == held->of ? record->complete : has_share(record, share)) &&
+            !(without && record->complete))
+            held->seats[count++] = held->position[i];
+    }
+    return count;
+}
+
+/* Where weights are not gathered, who has them all has those of his shares among them. */
+static enum keel_status list_held(const struct keel_worker *worker, struct held *held,
+                                  struct keel_holdings *have)
+{
+    const bool gathers = keel_worker_gathers(worker);
+    const uint32_t parts = gathers ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_MOMENTS;
+    if (!gathers)
+        KEEL_TRY(keel_worker_put_all(worker, KEEL_PARTS_WEIGHTS, held->seats,
+                                     list_seats(held, held->of, false), have));
+    for (uint32_t share = 0; share < held->of; share++) {
+        uint32_t count = list_seats(held, share, false);
+        KEEL_TRY(keel_worker_put_share(worker, share, held->of, parts, held->seats, count, have));
+        count = gathers ? 0 : list_seats(held, share, true);
+        if (count > 0)
+            KEEL_TRY(
+                keel_worker_put_share(worker, share, held->of, KEEL_PARTS_WEIGHTS, held->seats, count, have));
     }
     return KEEL_OK;
 }
@@ -110,16 +140,17 @@ static enum keel_status list_held(const struct keel_worker *worker, uint64_t epo
 enum keel_status keel_worker_find_owned(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
                                         struct keel_moves *out)
 {
-    struct keel_holders *holders;
-    KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
-    enum keel_status status = keel_worker_list_needs(worker, holders);
+    struct keel_holders holders = {.have = {.at = NULL}};
+    struct held *held = NULL;
+    enum keel_status status = keel_alloc(1, sizeof *held, &held);
+    if (status == KEEL_OK) {
+        find_held(worker, epoch, step, held);
+        status = list_held(worker, held, &holders.have);
+    }
     if (status == KEEL_OK)
-        status = list_held(worker, epoch, step, holders);
-    if (status == KEEL_OK)
-        status = keel_worker_find_moves(worker, holders, out);
-    keel_holders_fini(holders);
-    keel_free(holders);
-    return status;
+        status = keel_worker_list_needs(worker, &holders.need);
+    keel_free(held);
+    return keel_worker_find_moves(worker, status, &holders, out);
 }
 
 /* Of a place: the newest layout of that step which is older than `epoch`; of 0: none. */
@@ -137,24 +168,27 @@ static struct keel_owned_record newest_before(const struct keel_worker *worker, 
     return best;
 }
 
-/* Whether a rank of the place, which is none of `without`, has the share of that layout. */
-static bool is_held(const struct keel_worker *worker, uint32_t place, const struct keel_owned_record *layout,
-                    uint32_t share, const bool *without)
+/* By share of the layout: how many ranks of the place have it. */
+static void count_holders(const struct keel_worker *worker, uint32_t place,
+                          const struct keel_owned_record *layout, uint16_t holders[KEEL_MEMBERS_MAX])
 {
+    KEEL_ASSERT(layout->of <= KEEL_MEMBERS_MAX);
+    memset(holders, 0, layout->of * sizeof *holders);
     for (uint32_t p = 0; p < worker->rank_count; p++) {
-        const struct keel_owned_record *record = record_of(worker, p, layout->epoch, layout->step);
-        if (worker->sync_all[p].place == place && (without == NULL || !without[p]) && record != NULL &&
-            has_share(record, share))
-            return true;
+        const struct keel_owned_record *record =
+            worker->sync_all[p].place == place ? record_of(worker, p, layout->epoch, layout->step) : NULL;
+        for (uint32_t share = 0; record != NULL && share < layout->of; share++)
+            holders[share] += has_share(record, share);
     }
-    return false;
 }
 
 static bool is_covered(const struct keel_worker *worker, uint32_t place,
-                       const struct keel_owned_record *layout, const bool *without)
+                       const struct keel_owned_record *layout)
 {
+    uint16_t holders[KEEL_MEMBERS_MAX];
     uint32_t share = 0;
-    while (share < layout->of && is_held(worker, place, layout, share, without))
+    count_holders(worker, place, layout, holders);
+    while (share < layout->of && holders[share] > 0)
         share++;
     return share == layout->of;
 }
@@ -163,7 +197,7 @@ struct keel_owned_record keel_worker_choose_owned(const struct keel_worker *work
                                                   uint64_t step)
 {
     struct keel_owned_record chosen = newest_before(worker, place, UINT64_MAX, step);
-    while (chosen.of > 0 && !is_covered(worker, place, &chosen, NULL))
+    while (chosen.of > 0 && !is_covered(worker, place, &chosen))
         chosen = newest_before(worker, place, chosen.epoch, step);
     return chosen;
 }
@@ -187,17 +221,35 @@ bool keel_worker_is_whole(const struct keel_worker *worker, uint64_t step)
     return true;
 }
 
+/* Others have all shares of the record; then they are without it. */
+static bool can_spare(const struct keel_owned_record *record, uint32_t of, uint16_t *holders)
+{
+    for (uint32_t share = 0; record != NULL && share < of; share++)
+        if (has_share(record, share) && holders[share] == 1)
+            return false;
+    for (uint32_t share = 0; record != NULL && share < of; share++)
+        holders[share] -= has_share(record, share);
+    return true;
+}
+
 /* The last ones first: so are they asked to go. */
 void keel_worker_find_spare_holders(const struct keel_worker *worker, uint64_t step,
                                     bool out[KEEL_MEMBERS_MAX])
 {
-    for (uint32_t p = 0; p < worker->rank_count; p++)
-        out[p] = false;
-    for (uint32_t p = worker->rank_count; p-- > 0;) {
-        const uint32_t place = worker->sync_all[p].place;
+    uint16_t holders[KEEL_MEMBERS_MAX];
+    bool seen[KEEL_SLICES_MAX] = {false};
+    for (uint32_t last = worker->rank_count; last-- > 0;) {
+        const uint32_t place = worker->sync_all[last].place;
+        KEEL_ASSERT(place < KEEL_SLICES_MAX);
+        if (seen[place])
+            continue;
+        seen[place] = true;
         const struct keel_owned_record chosen = keel_worker_choose_owned(worker, place, step);
-        out[p] = true;
-        out[p] = chosen.of == 0 || is_covered(worker, place, &chosen, out);
+        count_holders(worker, place, &chosen, holders);
+        for (uint32_t p = last + 1; p-- > 0;)
+            if (worker->sync_all[p].place == place)
+                out[p] = chosen.of == 0 ||
+                         can_spare(record_of(worker, p, chosen.epoch, chosen.step), chosen.of, holders);
     }
 }
 
@@ -287,7 +339,7 @@ static enum keel_status move(struct keel_worker *worker, uint64_t epoch, uint64_
         status = keel_worker_make_moves(worker, &moves);
     if (status == KEEL_OK)
         status = keel_worker_settle(worker, step);
-    worker->healed = keel_worker_count_moves(worker, &moves);
+    worker->healed = keel_worker_count_moves(&moves);
     keel_moves_fini(&moves);
     return status;
 }
@@ -308,12 +360,12 @@ enum keel_status keel_worker_move_owned(struct keel_worker *worker, uint64_t ste
 }
 
 /* What was left unsaid of the step that led here; of another one it is not true any more. Where an evaluation
- * gathers weights all have a part in it. */
+ * gathers weights, or averages, all have a part in it. */
 static enum keel_status say_rest(struct keel_worker *worker)
 {
     bool any = false;
     worker->unsaid.digest = worker->digest;
-    for (uint32_t p = 0; p < worker->rank_count && keel_worker_gathers(worker); p++)
+    for (uint32_t p = 0; p < worker->rank_count && keel_worker_evaluates_together(worker); p++)
         any = any || worker->sync_all[p].has_unsaid;
     if (any)
         KEEL_TRY(keel_worker_say_rest(worker));

@@ -33,25 +33,24 @@ static uint32_t rank_of(const struct layout *layout, uint32_t number, uint32_t l
     return layout->rank_count;
 }
 
-/* How many nodes before that position's are on its host. */
-static uint32_t turn_of(const struct keel_worker *worker, const struct layout *layout, uint32_t position)
-{
-    uint32_t turn = 0;
-    const uint32_t host = keel_job_host_of(&worker->job, worker->host_count, layout->node[position]);
-    for (uint32_t p = 0; p < position; p++)
-        turn += keel_worker_first_of_node(layout->node, p) == p &&
-                keel_job_host_of(&worker->job, worker->host_count, layout->node[p]) == host;
-    return turn;
-}
-
+/* The first node of each host, then the second of each, and so on. */
 static void find_layout(const struct keel_worker *worker, struct layout *out)
 {
-    memset(out, 0, sizeof *out);
+    uint32_t firsts[KEEL_MEMBERS_MAX],
+        turns[KEEL_MEMBERS_MAX]; /* by node: its first position, and its turn */
+    uint32_t on_host[KEEL_NODES_MAX] = {0}, nodes = 0;
     out->rank_count = keel_worker_nodes(worker, out->node);
-    for (uint32_t turn = 0; turn < out->rank_count; turn++)
-        for (uint32_t p = 0; p < out->rank_count; p++)
-            if (keel_worker_first_of_node(out->node, p) == p && turn_of(worker, out, p) == turn)
-                out->first[out->count++] = p;
+    out->count = out->most = 0;
+    for (uint32_t p = 0; p < out->rank_count; p++) {
+        if (keel_worker_first_of_node(out->node, p) != p)
+            continue;
+        turns[nodes] = on_host[keel_job_host_of(&worker->job, worker->host_count, out->node[p])]++;
+        firsts[nodes++] = p;
+    }
+    for (uint32_t turn = 0; out->count < nodes; turn++)
+        for (uint32_t i = 0; i < nodes; i++)
+            if (turns[i] == turn)
+                out->first[out->count++] = firsts[i];
     for (uint32_t i = 0; i < out->count; i++)
         while (rank_of(out, i, out->most) < out->rank_count)
             out->most++;

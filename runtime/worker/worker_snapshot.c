@@ -371,6 +371,15 @@ static enum keel_status restore_one(struct keel_worker *worker, const struct kee
             "cannot go on from to the bit; its weights can begin one: keel ckpt export %s/ckpt, then "
             "keel ckpt import --for-training into a new --out",
             info->step, worker->directory);
+    if (keel_job_is_older_class(&worker->job, keel_data_digest(worker->data), info->identity))
+        return keel_fail(
+            KEEL_MISMATCH,
+            "snapshot of step %" PRIu64
+            " was made when fewer products were of the class job.numerics = %s (not those "
+            "of attention, or of convolutions), and this run cannot go on from it to the bit; its weights "
+            "can "
+            "begin one: keel ckpt export %s/ckpt, then keel ckpt import --for-training into a new --out",
+            info->step, keel_class_name((enum keel_class)worker->job.numerics), worker->directory);
     if (strcmp(identity, info->identity) != 0)
         return keel_fail(KEEL_MISMATCH,
                          "snapshot of step %" PRIu64 " belongs to another job (model, data, seed or training "

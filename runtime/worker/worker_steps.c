@@ -1,5 +1,6 @@
 /* worker_steps.c - the step loop: train, commit, report, snapshot. */
 #include "worker_internal.h"
+#include <keel/bits.h>
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <string.h>
@@ -47,13 +48,6 @@ static enum keel_status judge(void *context, const struct keel_trainer_vote *vot
     return keel_fail(KEEL_PEER_LOST, "%s: the others do the step without it", vote->evidence);
 }
 
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 /* Steps are numbered from 1 for people: step n leads to the state that a snapshot calls step n. */
 static struct keel_step_record record_of(const struct keel_worker *worker,
                                          const struct keel_trainer_result *result, uint64_t now_ns)
@@ -63,9 +57,9 @@ static struct keel_step_record record_of(const struct keel_worker *worker,
         (uint64_t)job->batch * keel_data_sample_tokens(worker->data) * job->microbatches * job->shards;
     struct keel_step_record record = {.step = worker->next_step + 1,
                                       .loss_bits = worker->loss_bits,
-                                      .grad_norm_bits = bits_of(result->grad_norm),
-                                      .learning_rate_bits = bits_of(result->learning_rate),
-                                      .loss_scale_bits = bits_of(result->loss_scale),
+                                      .grad_norm_bits = keel_bits_of(result->grad_norm),
+                                      .learning_rate_bits = keel_bits_of(result->learning_rate),
+                                      .loss_scale_bits = keel_bits_of(result->loss_scale),
                                       .tokens = tokens * (worker->next_step + 1),
                                       .epoch = worker->view.epoch,
                                       .digest = result->digest,
@@ -97,7 +91,7 @@ static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_
         KEEL_TRY(keel_trainer_give_weights(worker->trainer, worker->job.eval_batches, KEEL_AT_EVAL));
     if (axes->tensor == 1 || map->ranks == map->data * map->tensor)
         return KEEL_OK;
-    axes->scores = (uint64_t)out->has_loss << 32 | bits_of(out->loss);
+    axes->scores = (uint64_t)out->has_loss << 32 | keel_bits_of(out->loss);
     const struct keel_collective all = {.kind = KEEL_BROADCAST,
                                         .sequence = KEEL_SEQUENCE_SCORES + axes->evaluations++,
                                         .element = KEEL_ELEMENT_U8,
@@ -113,11 +107,30 @@ static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_
     return KEEL_OK;
 }
 
+struct scoring {
+    struct keel_worker *worker;
+    struct keel_scores *out;
+};
+
+static enum keel_status score(void *context)
+{
+    const struct scoring *scoring = context;
+    return keel_worker_shares(scoring->worker) ? evaluate_shared(scoring->worker, scoring->out)
+                                               : keel_trainer_eval(scoring->worker->trainer, scoring->out);
+}
+
+/* With train.ema of the averages, which is what such a run is for; before the first step there is none. */
 static enum keel_status find_scores(struct keel_worker *worker, struct keel_scores *out)
 {
+    struct scoring scoring = {worker, out};
     *out = (struct keel_scores){.has_loss = false};
-    return keel_worker_shares(worker) ? evaluate_shared(worker, out)
-                                      : keel_trainer_eval(worker->trainer, out);
+    if (worker->job.ema <= 0.0F || worker->next_step == 0)
+        return score(&scoring);
+    if (worker->snapshot.save != NULL && /* a capture may still read the weights */
+        keel_save_wait_captured(worker->snapshot.save, keel_deadline_after_ns(worker->stall_ns)) ==
+            KEEL_TIMEOUT)
+        return KEEL_TIMEOUT;
+    return keel_trainer_with_averages(worker->trainer, score, &scoring);
 }
 
 static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_record *record)
@@ -130,9 +143,9 @@ static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_re
     struct keel_scores scores;
     KEEL_TRY(find_scores(worker, &scores));
     record->has_val_loss = scores.has_loss;
-    record->val_loss_bits = bits_of(scores.loss);
+    record->val_loss_bits = keel_bits_of(scores.loss);
     record->has_val_accuracy = scores.has_accuracy;
-    record->val_accuracy_bits = bits_of(scores.accuracy);
+    record->val_accuracy_bits = keel_bits_of(scores.accuracy);
     return KEEL_OK;
 }
 
@@ -148,7 +161,7 @@ static enum keel_status say_healed(struct keel_worker *worker, const struct keel
 {
     struct keel_link_message message = {.kind = KEEL_LINK_STEP};
     const uint64_t now_ns = keel_now_ns();
-    worker->loss_bits = bits_of(result->loss);
+    worker->loss_bits = keel_bits_of(result->loss);
     worker->loss_step = worker->next_step--; /* as when it was done */
     message.as.record = record_of(worker, result, now_ns);
     worker->next_step++;
@@ -180,7 +193,7 @@ static void leave_unsaid(struct keel_worker *worker, const struct keel_trainer_r
 {
     worker->unsaid = *result;
     worker->unsaid_step = worker->next_step;
-    worker->loss_bits = bits_of(result->loss);
+    worker->loss_bits = keel_bits_of(result->loss);
     worker->loss_step = worker->next_step;
 }
 
@@ -229,7 +242,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
         }
         return status;
     }
-    worker->loss_bits = bits_of(result.loss);
+    worker->loss_bits = keel_bits_of(result.loss);
     worker->loss_step = worker->next_step + 1;
     keel_worker_drill(worker, KEEL_AT_COMMIT);
     uint64_t now_ns = keel_now_ns();
@@ -245,7 +258,7 @@ static enum keel_status one_step(struct keel_worker *worker, uint64_t *out_flags
         keel_worker_note_memory(worker);
     worker->first_step_of_view = worker->interrupted = false;
     status = evaluate(worker, &record);
-    if (status != KEEL_OK && (keel_worker_shares(worker) || keel_worker_gathers(worker)))
+    if (status != KEEL_OK && (keel_worker_shares(worker) || keel_worker_evaluates_together(worker)))
         leave_unsaid(worker, &result);
     KEEL_TRY(status);
     message.as.record = record;

@@ -212,22 +212,24 @@ uint32_t keel_worker_index(const struct keel_worker *worker, uint32_t *out_count
 
 /* All of it, or with parallel.zero the moments of what a rank owns or has copies of, and all weights; of 3
  * those of that alone. */
-enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holders *holders)
+enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holdings *needs)
 {
     const bool whole = worker->job.parallel.zero <= KEEL_ZERO_NONE, gathers = keel_worker_gathers(worker);
     const uint32_t share = gathers ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_MOMENTS;
+    const uint32_t all = whole ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_WEIGHTS;
     uint16_t column[KEEL_MEMBERS_MAX];
-    uint32_t node[KEEL_MEMBERS_MAX];
+    uint32_t node[KEEL_MEMBERS_MAX], seats[KEEL_MEMBERS_MAX];
     const uint32_t count = keel_worker_column(worker, worker->axes.place, column);
     const struct keel_owners_map owners = keel_worker_owners(worker, node);
-    for (uint32_t i = 0; i < count; i++) {
-        struct keel_extents *need = &holders->need[column[i]];
-        if (!gathers)
-            KEEL_TRY(keel_trainer_all_extents(
-                worker->trainer, whole ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_WEIGHTS, need));
-        for (uint32_t owner = 0; owner < count && !whole; owner++)
-            if (keel_has_share(&owners, i, owner))
-                KEEL_TRY(keel_trainer_share_extents(worker->trainer, owner, count, share, need));
+    for (uint32_t i = 0; i < count; i++)
+        seats[i] = column[i];
+    if (!gathers)
+        KEEL_TRY(keel_worker_put_all(worker, all, seats, count, needs));
+    for (uint32_t owner = 0; owner < count && !whole; owner++) {
+        const uint32_t holders = keel_share_holders(&owners, owner, seats);
+        for (uint32_t i = 0; i < holders; i++)
+            seats[i] = column[seats[i]];
+        KEEL_TRY(keel_worker_put_share(worker, owner, count, share, seats, holders, needs));
     }
     return KEEL_OK;
 }
@@ -253,10 +255,13 @@ static enum keel_status check_healed(struct keel_worker *worker, const struct ke
                                      uint32_t best)
 {
     const struct keel_sync_record *record = &worker->sync_all[best];
+    bool gave[KEEL_MEMBERS_MAX] = {false};
     char from[64] = "";
     size_t used = 0;
+    for (size_t i = 0; i < moves->move_count; i++)
+        gave[moves->moves[i].from] = true; /* to this rank: who lacks the state gives nothing */
     for (uint32_t p = 0; p < worker->rank_count && used < sizeof from - 8; p++)
-        if (keel_moves_between(moves, p, worker->position) > 0)
+        if (gave[p])
             used += (size_t)snprintf(from + used, sizeof from - used, " %u", worker->position_rank[p]);
     KEEL_TRY(keel_trainer_digest(worker->trainer, &worker->digest));
     if (worker->digest != record->digest)
@@ -271,20 +276,18 @@ static enum keel_status check_healed(struct keel_worker *worker, const struct ke
 enum keel_status keel_worker_find_healing(const struct keel_worker *worker, uint64_t step,
                                           struct keel_moves *out)
 {
+    struct keel_holders holders = {.have = {.at = NULL}};
     uint16_t column[KEEL_MEMBERS_MAX];
+    uint32_t seats[KEEL_MEMBERS_MAX], have = 0;
     const uint32_t count = keel_worker_column(worker, worker->axes.place, column);
-    struct keel_holders *holders;
-    KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
-    enum keel_status status = keel_worker_list_needs(worker, holders);
-    for (uint32_t i = 0; i < count && status == KEEL_OK; i++)
+    for (uint32_t i = 0; i < count; i++)
         if (keel_worker_has_newest(worker, column[i], step))
-            status = keel_trainer_all_extents(worker->trainer, KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS,
-                                              &holders->have[column[i]]);
+            seats[have++] = column[i];
+    enum keel_status status = keel_worker_list_needs(worker, &holders.need);
     if (status == KEEL_OK)
-        status = keel_worker_find_moves(worker, holders, out);
-    keel_holders_fini(holders);
-    keel_free(holders);
-    return status;
+        status =
+            keel_worker_put_all(worker, KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS, seats, have, &holders.have);
+    return keel_worker_find_moves(worker, status, &holders, out);
 }
 
 /* Everybody behind the furthest step is healed by those that have it, evenly. */
@@ -301,7 +304,7 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
     if (status == KEEL_OK && behind)
         status = check_healed(worker, &moves, best);
     if (status == KEEL_OK)
-        keel_worker_note_healed(worker, keel_worker_count_moves(worker, &moves));
+        keel_worker_note_healed(worker, keel_worker_count_moves(&moves));
     keel_moves_fini(&moves);
     return status;
 }
@@ -310,18 +313,13 @@ static enum keel_status heal(struct keel_worker *worker, uint32_t best)
 
 enum keel_status keel_worker_find_shares(const struct keel_worker *worker, struct keel_moves *out)
 {
+    struct keel_holders holders = {.have = {.at = NULL}};
     uint16_t column[KEEL_MEMBERS_MAX];
     const uint32_t count = keel_worker_column(worker, worker->axes.place, column);
-    struct keel_holders *holders;
-    KEEL_TRY(keel_alloc(1, sizeof *holders, &holders));
-    enum keel_status status = keel_worker_list_needs(worker, holders);
+    enum keel_status status = keel_worker_list_needs(worker, &holders.need);
     for (uint32_t i = 0; i < count && status == KEEL_OK; i++)
-        status = keel_trainer_read_extents(worker->trainer, i, count, &holders->have[column[i]]);
-    if (status == KEEL_OK)
-        status = keel_worker_find_moves(worker, holders, out);
-    keel_holders_fini(holders);
-    keel_free(holders);
-    return status;
+        status = keel_worker_put_read(worker, i, count, column[i], &holders.have);
+    return keel_worker_find_moves(worker, status, &holders, out);
 }
 
 enum keel_status keel_worker_spread_shares(struct keel_worker *worker)
@@ -401,7 +399,9 @@ static uint32_t right_probe(const struct keel_worker *worker)
     right = worker->position;
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         uint32_t votes = 0;
-        for (uint32_t i = 0; i < worker->rank_count && all[p].warm == warm; i++)
+        if (all[p].warm != warm || (most > 0 && all[p].probe == all[right].probe))
+            continue; /* most are like one that was counted: thousands of ranks are looked at once or twice */
+        for (uint32_t i = 0; i < worker->rank_count; i++)
             if (all[i].probe == all[p].probe && all[i].warm == warm)
                 votes += strcmp(all[i].board, "host") == 0 ? worker->rank_count : 1;
         right = votes > most ? p : right;

@@ -192,17 +192,28 @@ static uint64_t newest_allowed(const struct keel_worker *worker)
     return known && worker->resume != KEEL_RESUME_STEP ? records : UINT64_MAX;
 }
 
-/* The newest below that one; `used` false: none. */
-static struct keel_tier_offer next_older(const struct keel_worker *worker, const struct keel_tier_offer *than)
+static bool offer_is_newer(const struct keel_tier_offer *offer, const struct keel_tier_offer *than)
+{
+    return is_newer(offer->step, offer->attempt, than->step, than->attempt);
+}
+
+/* Of those up to the records the newest below `than`, or of those `behind` them the oldest above it, which
+ * lacks the fewest steps; `used` false: none. */
+static struct keel_tier_offer next_offer(const struct keel_worker *worker, const struct keel_tier_offer *than,
+                                         bool behind)
 {
     struct keel_tier_offer best = {.used = false};
     const uint64_t allowed = newest_allowed(worker);
     for (uint32_t p = 0; p < worker->rank_count; p++)
         for (uint32_t i = 0; i < KEEL_OFFERS_MAX; i++) {
             const struct keel_tier_offer *offer = &worker->tiers.offers[p].of[i];
-            if (offer->used && offer->step <= allowed &&
-                (!best.used || is_newer(offer->step, offer->attempt, best.step, best.attempt)) &&
-                (!than->used || is_newer(than->step, than->attempt, offer->step, offer->attempt)))
+            if (!offer->used || (offer->step > allowed) != behind)
+                continue;
+            const bool nearer =
+                !best.used || (behind ? offer_is_newer(&best, offer) : offer_is_newer(offer, &best));
+            const bool beyond =
+                !than->used || (behind ? offer_is_newer(offer, than) : offer_is_newer(than, offer));
+            if (nearer && beyond)
                 best = *offer;
         }
     return best.used ? sum_up(worker, best.step, best.attempt) : best;
@@ -217,10 +228,10 @@ static void note_passed_over(struct keel_worker *worker, const struct keel_tier_
     if (missing < all->shard_count)
         snprintf(detail, sizeof detail,
                  "shard %" PRIu32 " of %" PRIu32
-                 " is on no node that is here, and in no store: an older one is taken",
+                 " is on no node that is here, and in no store: another is taken",
                  missing, all->shard_count);
     else
-        snprintf(detail, sizeof detail, "it could not be brought to its nodes: an older one is taken");
+        snprintf(detail, sizeof detail, "it could not be brought to its nodes: another is taken");
     keel_worker_note(worker, "snapshot-passed-over", all->step, KEEL_NOT_FOUND, detail);
 }
 
@@ -499,16 +510,39 @@ static enum keel_status take(struct keel_worker *worker, const uint32_t *node, s
     return *out ? bring(worker, node, OWN_SHARDS, out) : KEEL_OK;
 }
 
+/* A node of the job is not in the view: it may have what is missing. */
+static bool is_some_absent(const struct keel_worker *worker)
+{
+    for (uint32_t node = 1; node <= keel_job_node_count(&worker->job); node++)
+        if (!keel_worker_sees_node(worker, node))
+            return true;
+    return false;
+}
+
+/* This run took a snapshot, as far as is known here; or began without this rank, which was a spare. */
+static bool may_have_committed(const struct keel_worker *worker)
+{
+    const struct keel_worker_tiers *tiers = &worker->tiers;
+    if (worker->resume == KEEL_RESUME_NONE)
+        return false;
+    return tiers->has_records != 0 ? tiers->records >= worker->job.snapshot_every : worker->view.epoch > 1;
+}
+
+/* PEER_LOST: the next view is waited for, and who is still away then, as by restarts of workers. */
 static enum keel_status none_is_left(const struct keel_worker *worker, uint64_t seen)
 {
     const struct keel_worker_tiers *tiers = &worker->tiers;
+    const bool known = tiers->has_committed || seen > 0, absent = is_some_absent(worker);
     if (worker->resume == KEEL_RESUME_STEP && !worker->snapshot.has_bound)
         return keel_fail(KEEL_NOT_FOUND,
                          "--resume %" PRIu64 ": no node has a snapshot of that step that is whole",
                          worker->resume_step);
-    if (!tiers->has_committed && seen == 0)
+    if (!known && absent && may_have_committed(worker))
+        return keel_fail(KEEL_PEER_LOST, "no node here has a snapshot, and nodes are away that may have: "
+                                         "they are waited for");
+    if (!known)
         return KEEL_OK;
-    return keel_fail(KEEL_CORRUPT,
+    return keel_fail(absent ? KEEL_PEER_LOST : KEEL_CORRUPT,
                      "this run committed a snapshot of step %" PRIu64
                      ", and what the nodes here have (and the "
                      "store, if there is one) makes no whole one: bring back the nodes, or copies of their "
@@ -534,27 +568,41 @@ static enum keel_status refuse_leftovers(const struct keel_worker *worker)
     return KEEL_OK;
 }
 
+/* The first whole one up to the records, or `behind` them, its files brought; what is damaged is passed over.
+ * *seen: the newest step of which there is a manifest. */
+static enum keel_status take_first(struct keel_worker *worker, const uint32_t *node, bool behind,
+                                   uint64_t *seen, bool *found)
+{
+    struct keel_tier_offer all = {.used = false};
+    for (all = next_offer(worker, &all, behind); all.used && !*found;
+         all = *found ? all : next_offer(worker, &all, behind)) {
+        const bool committed = all.manifest || all.stored_manifest;
+        if (is_complete(&all) || (all.parity && all.shard_count > 0))
+            KEEL_TRY(take(worker, node, &all, found));
+        if (!*found && committed)
+            note_passed_over(worker, &all);
+        *seen = committed && all.step > *seen ? all.step : *seen;
+    }
+    return KEEL_OK;
+}
+
+/* Where the nodes have committed for so long without a leader that heard of steps that nothing older is kept,
+ * the run goes on from what there is, and metrics.jsonl lacks these steps. */
 enum keel_status keel_worker_tiers_choose(struct keel_worker *worker)
 {
     struct keel_worker_tiers *tiers = &worker->tiers;
     uint32_t node[KEEL_MEMBERS_MAX];
-    struct keel_tier_offer all = {.used = false};
-    uint64_t seen = 0; /* the newest step of which there is a manifest */
+    uint64_t seen = 0;
     bool found = false;
     if (tiers->near == NULL)
         return KEEL_OK;
     keel_worker_nodes(worker, node);
-    tiers->chosen = all;
+    tiers->chosen = (struct keel_tier_offer){.used = false};
     KEEL_TRY(gather_offers(worker));
     KEEL_TRY(refuse_leftovers(worker));
-    for (all = next_older(worker, &all); all.used && !found; all = found ? all : next_older(worker, &all)) {
-        const bool committed = all.manifest || all.stored_manifest;
-        if (is_complete(&all) || (all.parity && all.shard_count > 0))
-            KEEL_TRY(take(worker, node, &all, &found));
-        if (!found && committed)
-            note_passed_over(worker, &all);
-        seen = committed && all.step > seen ? all.step : seen;
-    }
+    KEEL_TRY(take_first(worker, node, false, &seen, &found));
+    if (!found && (seen == 0 || !is_some_absent(worker))) /* else who is away may have what is missing */
+        KEEL_TRY(take_first(worker, node, true, &seen, &found));
     keel_worker_adopt_end(worker);
     tiers->chosen.used = found;
     worker->sync_all[0].snapshot_count = found ? 1 : 0;

@@ -4,7 +4,8 @@
 #   LLMC=directory          a checkout of github.com/karpathy/llm.c; left out without it
 # and what racers/race.sh says. llm.c runs 4 x 64 alone: at 1024 tokens it keeps all probabilities, some 15 GiB.
 # Behind each product OpenBLAS's threads yield in turns for 2^26 ticks, and those of OpenMP spin, each in the way of
-# the other's. So llm.c races twice: as it comes, and told to let them sleep soon. The faster is the peer.
+# the other's. So llm.c, and PyTorch for its OpenMP, race twice: as they come, and told to let threads sleep soon.
+# The faster of both is the peer.
 # room: runtime
 set -u
 . "$(dirname "$0")/racers/race.sh"
@@ -32,20 +33,23 @@ one() {
     llmc-sleeps) [ "$2" = 1024 ] || run llmc-sleeps "$2" env OPENBLAS_THREAD_TIMEOUT=20 OMP_WAIT_POLICY=passive \
         "$work/llmc" 4 "$2" "$3" "$threads" ;;
     torch) run torch "$2" "$PYTHON" "$racers/torch_gpt2.py" 4 "$2" "$3" "$threads" plain ;;
+    torch-sleeps) run torch-sleeps "$2" env OMP_WAIT_POLICY=passive \
+        "$PYTHON" "$racers/torch_gpt2.py" 4 "$2" "$3" "$threads" plain ;;
     compiled) run compiled "$2" "$PYTHON" "$racers/torch_gpt2.py" 4 "$2" "$3" "$threads" compiled ;;
     esac
 }
 
-# slower_llmc TOKENS: of the two where both ran
-slower_llmc() {
-    [ -s "$work/llmc.$1" ] && [ -s "$work/llmc-sleeps.$1" ] || return
-    echo "$(median 1 "$work/llmc.$1") $(median 1 "$work/llmc-sleeps.$1")" | awk '{ print ($1 > $2 ? "llmc" : "llmc-sleeps") }'
+# slower NAME TOKENS: of NAME and NAME-sleeps where both ran
+slower() {
+    [ -s "$work/$1.$2" ] && [ -s "$work/$1-sleeps.$2" ] || return
+    echo "$(median 1 "$work/$1.$2") $(median 1 "$work/$1-sleeps.$2")" |
+        awk -v name="$1" '{ print ($1 > $2 ? name : name "-sleeps") }'
 }
 
 peers=
 build_llmc && peers="llmc llmc-sleeps"
 if has_torch; then
-    peers="$peers torch"
+    peers="$peers torch torch-sleeps"
     [ "${RACE_COMPILE:-1}" = 0 ] || peers="$peers compiled"
 fi
 for tokens in ${RACE_TOKENS:-64 1024}; do
@@ -54,9 +58,10 @@ for tokens in ${RACE_TOKENS:-64 1024}; do
             one "$name" "$tokens" "$([ "$tokens" = 64 ] && echo 5 || echo 2)"
         done
     done
-    slower=$(slower_llmc "$tokens")
+    slower="$(slower llmc "$tokens") $(slower torch "$tokens")"
     for peer in ${peers:-none}; do
-        case $peer in "$slower") continue ;; llmc*) goal=2.5 ;; *) goal=1 ;; esac
+        case " $slower " in *" $peer "*) continue ;; esac
+        case $peer in llmc*) goal=1.3 ;; *) goal=1.35 ;; esac
         report "gpt2-124m 4x$tokens" "$tokens" $((4 * tokens)) tokens/s "$peer" $goal
     done
 done

@@ -26,6 +26,19 @@ static void print_line(const char *figure, uint32_t bytes, uint64_t value)
            bytes, figure, (double)value / 1000);
 }
 
+/* Of the table by which simulated nodes pay: of a datagram, and of a byte of it. */
+static void print_costs(const char *name, uint64_t small_ns, uint64_t large_ns)
+{
+    const uint64_t byte_ps = large_ns > small_ns ? (large_ns - small_ns) * 1000 / (LARGE - SMALL) : 0;
+    const uint64_t values[] = {small_ns - SMALL * byte_ps / 1000, byte_ps};
+    for (int i = 0; i < 2; i++)
+        printf(
+            "{\"room\": \"runtime\", \"figure\": \"a simulated node pays: %s_%s\", \"value\": %llu, "
+            "\"unit\": \"\", \"peer\": null, \"peer_value\": null, \"ratio\": null, \"goal\": null, \"met\": "
+            "null}\n",
+            name, i == 0 ? "ns" : "ps", (unsigned long long)values[i]);
+}
+
 static struct cost measure(int fd, const struct sockaddr_in *here, uint32_t bytes)
 {
     struct cost least = {UINT64_MAX, UINT64_MAX};
@@ -62,12 +75,13 @@ int main(void)
     KEEL_ASSERT(getsockname(fd, (struct sockaddr *)&here, &here_bytes) == 0);
     keel_seal_init(&from, key, 1, 1, 0);
     keel_seal_init(&to, key, 1, 0, 0);
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t bytes = i == 0 ? SMALL : LARGE;
-        const struct cost cost = measure(fd, &here, bytes);
-        print_line("sealed and sent", bytes, cost.send_ns);
-        print_line("received and opened", bytes, cost.receive_ns);
-    }
+    const struct cost small = measure(fd, &here, SMALL), large = measure(fd, &here, LARGE);
+    print_line("sealed and sent", SMALL, small.send_ns);
+    print_line("received and opened", SMALL, small.receive_ns);
+    print_line("sealed and sent", LARGE, large.send_ns);
+    print_line("received and opened", LARGE, large.receive_ns);
+    print_costs("send", small.send_ns, large.send_ns);
+    print_costs("receive", small.receive_ns, large.receive_ns);
     close(fd);
     return 0;
 }

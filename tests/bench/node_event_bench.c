@@ -4,6 +4,7 @@
  * and what was sent. One JSON object a line; the peer is the same event with 64 ranks. */
 #include "node_event.h"
 
+#include <inttypes.h>
 #include <keel/file.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -41,12 +42,26 @@ static void print_state(const char *of, uint64_t bytes)
            of, EVENT_RANKS_MAX, (double)bytes / 1024);
 }
 
+/* Of the table by which simulated nodes pay (node_costs.h). */
+static void print_cost(const char *name, enum event_kind kind)
+{
+    const struct event_cost cost = event_measure(EVENT_RANKS_MAX, kind);
+    if (cost.blocks == 0) /* else this program counts, and is slower for it */
+        printf("{\"room\": \"runtime\", \"figure\": \"a simulated node pays: %s\", \"value\": %" PRIu64
+               ", \"unit\": \"\", \"peer\": null, \"peer_value\": null, \"ratio\": null, \"goal\": null, "
+               "\"met\": null}\n",
+               name, cost.ns / 1000);
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
     event_open();
     for (int kind = 0; kind < EVENT_COUNT; kind++)
         print_kind((enum event_kind)kind);
+    print_cost("event_ns", EVENT_STATUS);
+    print_cost("make_ns", EVENT_CHANGE);
+    print_cost("take_ns", EVENT_AGENT_VIEW);
     print_state("state of a launcher", sizeof(struct keel_node));
     print_state("state of an agent, the view aside", offsetof(struct keel_node, view));
     print_state("views of an agent: its own, and one on its way",

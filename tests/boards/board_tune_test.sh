@@ -104,6 +104,16 @@ if [ -z "${SAN:-}" ]; then # a crash that a sanitizer catches is another exit
     EMULATED_FAULTS="crash:launch=3,once=$scratch/sick" "$keel" board tune test/board --seconds 3600 >"$scratch/out" 2>&1 &&
         grep -q 'died of signal' "$scratch/out" && [ -e "$scratch/roots/test/board/tune.conf" ]
     verdict "what was measured outlives a value that kills the driver: $(cat "$scratch/out")"
+    # what spills, or does not fit local memory, is refused when the board is opened, with the figure
+    chosen() { # chosen SED-SCRIPT FACTS WORDS
+        conf ''
+        sed -i "$1" "$scratch/roots/test/board/board.conf"
+        EMULATED_INFO=$2 "$keel" board check test/board --level 4.1 >"$scratch/out" 2>&1
+        [ $? -ne 0 ] && grep -q "$3" "$scratch/out"
+        verdict "$3: $(cat "$scratch/out")"
+    }
+    chosen 's/gemm.items = 1/gemm.items = 64/' 'type=4;private=48' "kernel keel_gemm[a-z_]* spills 48 bytes of a work-item's registers"
+    chosen 's/gemm.rows = 32/gemm.rows = 512/' local=16384 "gemm.rows and gemm.strips: take [0-9]* bytes of local memory, .* has 16384"
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

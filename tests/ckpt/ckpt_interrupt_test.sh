@@ -70,6 +70,34 @@ done
 check "some were struck ($struck)" test $struck -ge 3
 check "and the store is as it was" "$keel" ckpt verify "$root/store" >"$root/log"
 
+# late FILE WORDS...: the exit code of the command, signalled when its work is done and it waits to say so, since
+# nobody reads what it prints
+cat >"$root/late.py" <<'EOF'
+import os, signal, subprocess, sys, time
+out, full = os.pipe()
+os.set_blocking(full, False)
+try:
+    while True:
+        os.write(full, b"." * 4096)
+except BlockingIOError:
+    os.set_blocking(full, True)
+command = subprocess.Popen(sys.argv[1:], stdout=full)
+def prints():
+    with open("/proc/%d/syscall" % command.pid) as now:
+        return now.read().split()[1:2] == ["0x1"]
+while not prints():
+    time.sleep(0.01)
+command.send_signal(signal.SIGTERM)
+os.close(full)
+while os.read(out, 65536):
+    pass
+sys.exit(command.wait())
+EOF
+python3 "$root/late.py" "$keel" ckpt export "$root/store" "$root/late.safetensors" >"$root/log" 2>&1
+check "an export that is done says so, signal or not" test $? -eq 0 -a -s "$root/late.safetensors"
+python3 "$root/late.py" "$keel" ckpt import "$root/big.safetensors" "$root/late/run" >"$root/log" 2>&1
+check "an import that is done says so" test $? -eq 0
+
 # A reader that goes away stops nothing half-way.
 small="$root/small.safetensors"
 python3 -c 'import struct, sys

@@ -41,7 +41,9 @@ for command in $commands; do
     check "$command --help gives an example" grep -q "^  keel ckpt $command " "$root/help"
 done
 echo help >>"$root/all"
-"$keel" run --help | grep -oE -- '--[a-z-]+' | sed 's/--//' >>"$root/all" # which the page mentions
+for command in run export; do # which the page mentions
+    "$keel" $command --help | grep -oE -- '--[a-z-]+' | sed 's/--//' >>"$root/all"
+done
 for option in $(grep -o 'Fl -[a-z-]*' "$man/keel-ckpt.1" | sed 's/Fl -//' | sort -u); do
     check "--$option of the page exists" grep -qx -- "$option" "$root/all"
 done

@@ -4,6 +4,7 @@
 #include "merged_index.h"
 #include "sample.h"
 #include "snapshot.h"
+#include <keel/ckpt_tier.h>
 #include <keel/disk.h>
 
 enum { RANKS = 16, TENSORS = 160, ROWS = 320 };
@@ -287,6 +288,28 @@ START_TEST(it_goes_with_its_snapshot)
 }
 END_TEST
 
+START_TEST(a_repair_makes_it_where_it_is_gone_or_damaged)
+{
+    const struct keel_repair_config config = {.step = 3, .attempt = 1};
+    size_t bytes, again_bytes;
+    char path[KEEL_PATH_BYTES];
+    uint8_t *data = read_index(&bytes);
+    path_of(KEEL_MERGED_NAME, path);
+    for (int turn = 0; turn < 2; turn++) {
+        if (turn == 0)
+            ck_assert_int_eq(unlink(path), 0);
+        else
+            write_index((const uint8_t[4096]){1}, 4096);
+        ck_ok(keel_store_repair(store, &config, NULL));
+        uint8_t *again = read_index(&again_bytes);
+        ck_assert_uint_eq(again_bytes, bytes);
+        ck_assert_mem_eq(again, data, bytes);
+        keel_free(again);
+    }
+    keel_free(data);
+}
+END_TEST
+
 static uint64_t resident_bytes(void)
 {
     unsigned long long pages = 0;
@@ -461,6 +484,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_wrong_index_leads_to_no_wrong_byte);
     tcase_add_test(tc, without_it_all_indexes_are_read);
     tcase_add_test(tc, it_goes_with_its_snapshot);
+    tcase_add_test(tc, a_repair_makes_it_where_it_is_gone_or_damaged);
     tcase_add_test(tc, a_rank_of_4096_reads_little_and_holds_little);
     tcase_add_test(tc, there_are_32768_ranks);
     tcase_add_test(tc, a_reshard_opens_the_shards_of_its_row);

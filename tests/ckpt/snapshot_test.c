@@ -404,6 +404,31 @@ START_TEST(a_store_is_created_with_all_directories_above_it)
 }
 END_TEST
 
+START_TEST(a_directory_that_somebody_removed_is_made_again)
+{
+    char root[KEEL_PATH_BYTES];
+    struct keel_region tensors[4];
+    uint64_t state = 1;
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    const uint32_t count = small_tensors(tensors);
+    for (uint64_t step = 10; step <= 20; step += 10) {
+        struct sample_save how = {
+            .step = step, .attempt = 1, .salt = step, .rank_count = 2, .codec = KEEL_CODEC_PLANES};
+        ck_ok(save_snapshot(store, &how, tensors, count, 6, &state));
+        if (step == 10)
+            ck_ok(keel_remove_tree(root));
+    }
+    struct keel_snapshot_info infos[2];
+    uint32_t listed, damaged;
+    ck_ok(keel_store_list(store, infos, 2, &listed, &damaged));
+    ck_assert_uint_eq(listed, 1);
+    ck_assert_uint_eq(infos[0].step, 20);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 START_TEST(a_shard_of_no_regions_and_of_empty_ones_is_a_shard)
 {
     char root[KEEL_PATH_BYTES];
@@ -441,6 +466,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, bad_names_and_regions_are_refused);
     tcase_add_test(tc, the_only_run_is_found_and_several_must_be_named);
     tcase_add_test(tc, a_store_is_created_with_all_directories_above_it);
+    tcase_add_test(tc, a_directory_that_somebody_removed_is_made_again);
     tcase_add_test(tc, a_shard_of_no_regions_and_of_empty_ones_is_a_shard);
 }
 

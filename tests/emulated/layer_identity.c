@@ -45,6 +45,7 @@ static const struct fact facts[] = {
     {"local", CL_DEVICE_LOCAL_MEM_SIZE, FACT_ULONG, NULL, NULL},
     {"local_type", CL_DEVICE_LOCAL_MEM_TYPE, FACT_UINT, NULL, NULL},
     {"lanes", CL_DEVICE_PREFERRED_WORK_GROUP_SIZE_MULTIPLE, FACT_SIZE, NULL, NULL},
+    {"private", CL_KERNEL_PRIVATE_MEM_SIZE, FACT_ULONG, NULL, NULL}, /* of each kernel */
     {"memory", CL_DEVICE_GLOBAL_MEM_SIZE, FACT_ULONG, NULL, NULL},
     {"buffer", CL_DEVICE_MAX_MEM_ALLOC_SIZE, FACT_ULONG, NULL, NULL},
     /* Round to nearest, infinities and not-a-numbers; neither denormals nor fma. */
@@ -255,10 +256,22 @@ static cl_int CL_API_CALL get_platform_info(cl_platform_id platform, cl_platform
     return layer_next->clGetPlatformInfo(platform, param, value_bytes, value, value_bytes_ret);
 }
 
+static cl_int CL_API_CALL get_work_group_info(cl_kernel kernel, cl_device_id device,
+                                              cl_kernel_work_group_info param, size_t value_bytes,
+                                              void *value, size_t *value_bytes_ret)
+{
+    size_t length;
+    const char *text = param == CL_KERNEL_PRIVATE_MEM_SIZE ? said("private", &length) : NULL;
+    if (text != NULL)
+        return answer_number(FACT_ULONG, strtoull(text, NULL, 10), value_bytes, value, value_bytes_ret);
+    return layer_next->clGetKernelWorkGroupInfo(kernel, device, param, value_bytes, value, value_bytes_ret);
+}
+
 void layer_identity_install(struct _cl_icd_dispatch *table)
 {
     table->clGetPlatformIDs = get_platform_ids;
     table->clGetPlatformInfo = get_platform_info;
     table->clGetDeviceIDs = get_device_ids;
     table->clGetDeviceInfo = get_device_info;
+    table->clGetKernelWorkGroupInfo = get_work_group_info;
 }

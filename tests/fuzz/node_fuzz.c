@@ -90,8 +90,9 @@ static void on_commit(void *context, uint64_t step, uint64_t attempt, const stru
                       uint32_t count)
 {
     (void)context;
-    (void)step;
-    KEEL_ASSERT(attempt == world.node->view.epoch && count > 0 && count <= KEEL_MEMBERS_MAX);
+    const struct keel_node *node = world.node;
+    const bool last = step + 1 == world.config.last_step && attempt == node->leader->before.epoch;
+    KEEL_ASSERT((attempt == node->view.epoch || last) && count > 0 && count <= KEEL_MEMBERS_MAX);
     for (uint32_t i = 0; i < count; i++)
         KEEL_ASSERT(shards[i].rank < count);
 }
@@ -145,6 +146,19 @@ static void *on_lead_place(void *context, size_t bytes)
     return &place;
 }
 
+static uint32_t on_domain(void *context, uint16_t node)
+{
+    (void)context;
+    return node / 2;
+}
+
+static void on_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest)
+{
+    (void)context;
+    KEEL_ASSERT(node > 0 && node < KEEL_NODES_MAX && news <= KEEL_DRAIN_HOLDS);
+    KEEL_ASSERT((news != KEEL_DRAIN_WAITS && news != KEEL_DRAIN_HOLDS) || ranks < fewest);
+}
+
 static void on_finish(void *context, enum keel_status status, const char *detail)
 {
     (void)context;
@@ -178,6 +192,8 @@ static int give(const struct keel_node_event *event)
                                  .shortage = on_shortage,
                                  .note = on_note,
                                  .lead_place = on_lead_place,
+                                 .domain = on_domain,
+                                 .drain = on_drain,
                                  .finish = on_finish,
                                  .trace = on_trace};
     return keel_node_step(world.node, &env, event);
@@ -198,7 +214,7 @@ static void begin(uint8_t setup)
 {
     struct keel_node *node = world.node;
     if (node == NULL)
-        node = malloc(keel_node_bytes(&(struct keel_node_config){.launcher = true}));
+        node = calloc(1, keel_node_bytes(&(struct keel_node_config){.launcher = true}));
     KEEL_ASSERT(node != NULL);
     memset(&world, 0, sizeof world);
     world.node = node;
@@ -273,6 +289,7 @@ static void shape_status(struct fuzz_input *in, struct keel_wire_status *status)
     status->incarnation = fuzz_take_u8(in) % 4;
     status->sequence = fuzz_take_u16(in);
     status->ended = bits % 8 == 7;
+    status->disk = bits % 16 == 3 ? KEEL_DISK_NONE : fuzz_take_u8(in) % 3;
     status->silent_node = (bits & 8) != 0 ? fuzz_take_u8(in) % FROM_MAX : KEEL_RANK_NONE;
     status->first_record = (bits & 16) != 0 ? fuzz_take_u8(in) : UINT64_MAX;
     status->has_newest = (bits & 32) != 0;
@@ -290,6 +307,15 @@ static void shape_status(struct fuzz_input *in, struct keel_wire_status *status)
             .accused_epoch = fuzz_take_u8(in) % 8,
             .accused_rank = fuzz_take_u8(in) % 8,
             .address = take_address(in)};
+}
+
+static void shape_holders(struct fuzz_input *in, struct keel_view_holders *holders)
+{
+    const uint8_t bits = fuzz_take_u8(in);
+    *holders = (struct keel_view_holders){.count = (uint8_t)((bits & 3) == 0 ? 0 : bits % 2 == 0 ? 3 : 1)};
+    for (uint8_t i = 0; i < holders->count; i++)
+        holders->at[i] =
+            (struct keel_view_holder){.node = (uint16_t)((bits / 4 + i) % FROM_MAX), .disk = bits / 128};
 }
 
 /* A view that the launcher could have made of these members. */
@@ -312,6 +338,8 @@ static void shape_view(struct fuzz_input *in, struct keel_view *view)
                                             .shard_count = (uint16_t)(1 + fuzz_take_u8(in) % 9),
                                             .plans = every};
     KEEL_ASSERT(keel_view_next(&old, &change, view));
+    shape_holders(in, &view->before);
+    shape_holders(in, &view->holders);
 }
 
 static void shape_register(struct fuzz_input *in, struct keel_wire_register *message)
@@ -320,6 +348,7 @@ static void shape_register(struct fuzz_input *in, struct keel_wire_register *mes
     struct keel_register_head *reg = &message->head;
     reg->kind = (enum keel_register_kind)(KEEL_REGISTER_PREPARE + fuzz_take_u8(in) % 4);
     reg->ok = fuzz_take_u8(in) % 2 == 0;
+    reg->disk = fuzz_take_u8(in) % 3 / 2;
     reg->ballot = take_ballot(in);
     reg->promised = take_ballot(in);
     if (reg->kind != KEEL_REGISTER_ACCEPT && fuzz_take_u8(in) % 2 == 0)
@@ -377,6 +406,7 @@ static void shape_pull(struct fuzz_input *in, struct keel_wire_pull *out)
     out->name = world.node->news.name;
     if (out->name.epoch == 0 || fuzz_take_u8(in) % 4 == 0)
         out->name = (struct keel_wire_view_name){.epoch = 1 + fuzz_take_u8(in) % 8U, .bytes = 100};
+    out->first = fuzz_take_u8(in) % 4;
     out->parts = fuzz_take_u8(in);
 }
 
@@ -426,6 +456,10 @@ static void shape(struct fuzz_input *in, struct keel_wire_message *message)
     case KEEL_WIRE_PART:
         shape_part(in, &message->as.part);
         break;
+    case KEEL_WIRE_PAST:
+        message->as.past.step = fuzz_take_u8(in);
+        message->as.past.bytes = fuzz_take_u16(in) % (KEEL_PAST_BYTES_MAX + 1);
+        break;
     default:
         break;
     }
@@ -459,24 +493,29 @@ static void send_raw(struct fuzz_input *in)
 static void local_event(struct fuzz_input *in)
 {
     static const uint8_t text[] = "{\"a\":1}";
-    struct keel_node_event event = {
-        .kind = (enum keel_event_kind)(KEEL_EVENT_WORKER_READY + fuzz_take_u8(in) % 10),
-        .local = fuzz_take_u8(in) % LOCALS,
-        .node = fuzz_take_u8(in) % NODES,
-        .rank = fuzz_take_u8(in) % 8,
-        .cause = (enum keel_cause)(fuzz_take_u8(in) % KEEL_CAUSE_COUNT),
-        .value = fuzz_take_u8(in),
-        .attempt = fuzz_take_u8(in) % 8,
-        .address = take_address(in),
-        .data = text,
-        .bytes = sizeof text - 1};
+    static const enum keel_event_kind kinds[] = {
+        KEEL_EVENT_WORKER_READY, KEEL_EVENT_WORKER_BEAT,    KEEL_EVENT_WORKER_STEP, KEEL_EVENT_WORKER_SHARD,
+        KEEL_EVENT_WORKER_EXIT,  KEEL_EVENT_WORKER_ACCUSES, KEEL_EVENT_NODE_EXIT,   KEEL_EVENT_WORKER_DONE,
+        KEEL_EVENT_WORKER_NOTE,  KEEL_EVENT_WORKER_FAILED,  KEEL_EVENT_DRAIN};
+    struct keel_node_event event = {.kind = kinds[fuzz_take_u8(in) % (sizeof kinds / sizeof kinds[0])],
+                                    .local = fuzz_take_u8(in) % LOCALS,
+                                    .node = fuzz_take_u8(in) % NODES,
+                                    .rank = fuzz_take_u8(in) % 8,
+                                    .cause = (enum keel_cause)(fuzz_take_u8(in) % KEEL_CAUSE_COUNT),
+                                    .value = fuzz_take_u8(in),
+                                    .attempt = fuzz_take_u8(in) % 8,
+                                    .address = take_address(in),
+                                    .data = text,
+                                    .bytes = sizeof text - 1};
     const struct keel_step_record record = take_record(in);
     const struct keel_shard_summary summary = {.rank = event.rank, .record_count = 1};
     event.record = &record;
     event.summary = &summary;
     if (event.kind == KEEL_EVENT_WORKER_FAILED)
         event.value %= KEEL_STATUS_COUNT;
-    bool of_worker = event.kind != KEEL_EVENT_NODE_EXIT;
+    if (event.kind == KEEL_EVENT_DRAIN)
+        event.value %= 2;
+    bool of_worker = event.kind != KEEL_EVENT_NODE_EXIT && event.kind != KEEL_EVENT_DRAIN;
     if (of_worker && !world.running[event.local])
         return; /* the environment promises this */
     if (event.kind == KEEL_EVENT_WORKER_EXIT)

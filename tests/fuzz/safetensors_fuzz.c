@@ -1,9 +1,10 @@
 /* safetensors_fuzz.c - any bytes as a safetensors header, index or file: refused, or understood so that every
  * byte belongs to one tensor, every tensor can be read, no file's name leads out of its directory, and
- * writing it again says the same.
+ * writing it again says the same; and so weights in few bits of it.
  *
  * First byte of an input: 0 a header (then 4 bytes: how much data follows it), 1 an index, 2 a whole file, 3
  * an index beside two files. The mutator of 2 keeps the length of the header right. */
+#include "few_bits.h"
 #include "fuzz.h"
 #include "safetensors_header.h"
 #include <keel/memory.h>
@@ -101,6 +102,23 @@ static void try_index(const uint8_t *data, size_t bytes)
 
 /* ---- files -------------------------------------------------------------------------------------------- */
 
+/* Weights in few bits: refused, or as many floats as their shape says. */
+static void read_few(const struct keel_safetensors *file, uint32_t index)
+{
+    struct keel_few few;
+    enum keel_few_role role;
+    uint64_t count = 1;
+    float *floats;
+    if (keel_few_find(file, index, &role, &few) != KEEL_OK || role != KEEL_FEW_MATRIX)
+        return;
+    for (uint32_t d = 0; d < few.dims; d++)
+        count *= few.shape[d];
+    KEEL_ASSERT(count > 0 && count == few.copies * few.outputs * few.inputs);
+    KEEL_ASSERT(keel_alloc(count, sizeof *floats, &floats) == KEEL_OK);
+    (void)keel_few_read(file, &few, floats);
+    keel_free(floats);
+}
+
 static void read_all(const char *path)
 {
     struct keel_safetensors *file;
@@ -114,6 +132,7 @@ static void read_all(const char *path)
         KEEL_ASSERT(keel_safetensors_read(file, i, 0, bytes, data) == KEEL_OK);
         KEEL_ASSERT(keel_safetensors_find(file, tensor->name) == i);
         keel_free(data);
+        read_few(file, i);
     }
     keel_safetensors_close(file);
 }

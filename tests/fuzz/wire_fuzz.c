@@ -58,6 +58,9 @@ static void check_limits(const struct keel_wire_message *m)
         check_name(&m->as.part.name);
         KEEL_ASSERT(m->as.part.part == 0 || m->as.part.part < keel_wire_parts(m->as.part.name.bytes));
         break;
+    case KEEL_WIRE_PAST:
+        KEEL_ASSERT(m->as.past.bytes <= KEEL_PAST_BYTES_MAX);
+        break;
     default:
         break;
     }

@@ -401,6 +401,9 @@ START_TEST(a_hang_lets_every_call_back_in_its_time_and_names_the_board)
     ck_ok(keel_queue_fill(board.queue, board.buffer, 0, BYTES, 9, NULL, &after));
     ck_ok(add(&board, board.second, board.other, after, &elsewhere));
     struct keel_event *events[] = {stuck, after, elsewhere};
+    for (int looks = 0; looks < 4; looks++)
+        ck_status(keel_event_look(stuck, keel_deadline_after_ns(HUNG_NS / 2)), KEEL_TIMEOUT);
+    ck_assert_int_eq(health_of(&board, NULL), KEEL_HEALTH_OK); /* who looks up does not complain */
     for (int i = 0; i < 3; i++) {
         check_in_time(events[i], NULL);
         ck_assert_ptr_nonnull(strstr(keel_detail(), board.device->info.selector));

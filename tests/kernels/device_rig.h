@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define RIG_LIMIT_NS patience_ns(60 * KEEL_NS_PER_S)
-enum { RIG_DEVICES = 3, RIG_BUFFERS_MAX = 16, RIG_KERNELS_MAX = 4 };
+enum { RIG_DEVICES = 3, RIG_BUFFERS_MAX = 24, RIG_KERNELS_MAX = 4 };
 
 struct rig_device {
     struct keel_device *device;
@@ -25,15 +25,21 @@ struct rig_device {
 static struct rig_device rig[RIG_DEVICES]; /* [0] is the host */
 static const char *const rig_selectors[RIG_DEVICES] = {"host", "pocl:0", "pocl:1"};
 
-static void rig_open(void)
+static inline void rig_open_class(enum keel_class numerics)
 {
+    const struct keel_kernels_options options = {.numerics = numerics};
     setenv("POCL_DEVICES", "pthread basic", 1);
     for (int i = 0; i < RIG_DEVICES; i++) {
         ck_ok(keel_device_open(rig_selectors[i], NULL, &rig[i].device));
-        ck_ok(keel_kernels_create(rig[i].device, &rig[i].kernels));
+        ck_ok(keel_kernels_create_with(rig[i].device, &options, &rig[i].kernels));
         ck_ok(keel_queue_create(rig[i].device, &rig[i].queue));
     }
     ck_assert_str_ne(keel_device_info(rig[1].device)->name, keel_device_info(rig[2].device)->name);
+}
+
+static inline void rig_open(void)
+{
+    rig_open_class(KEEL_CANONICAL);
 }
 
 /* Frees all buffers of a device. */

@@ -408,6 +408,34 @@ START_TEST(a_chain_over_pieces_of_k_has_the_bits_of_one)
 }
 END_TEST
 
+/* C is not read, so that what it had does not matter, and a sum of -0 becomes +0. */
+START_TEST(a_fresh_sum_has_the_bits_of_one_that_is_added_to_zeros)
+{
+    static const struct shape odd[] = {{1, 1, 1, 1, 0}, {9, 97, 19, 2, 0}, {67, 144, 260, 1, 0}};
+    rig_open();
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        for (int d = 0; d < RIG_DEVICES; d++) {
+            struct product p = product_init(&odd[i], true, false, ACCUMULATE);
+            float *wanted = rig_numbers(0, p.c_count), *got = rig_numbers(0, p.c_count),
+                  *pre = rig_numbers(0, p.c_count);
+            p.a[0] = -0x1p-100F;
+            p.b[0] = 0x1p-100F;
+            memset(p.c, 0, p.c_count * sizeof(float));
+            product_run(&p, &rig[d], false, wanted, pre);
+            memset(p.c, 0xff, p.c_count * sizeof(float)); /* NaN */
+            p.op.fresh = true;
+            product_run(&p, &rig[d], false, got, pre);
+            rig_same_bits("fresh", d, got, wanted, p.c_count);
+            ck_assert(i > 0 || (got[0] == 0.0F && !signbit(got[0])));
+            free(wanted);
+            free(got);
+            free(pre);
+            product_fini(&p);
+        }
+    rig_close();
+}
+END_TEST
+
 /* ---- slices of k ---- */
 
 /* One, powers of two, and counts that are none; slices of one unit; parts of a dimension, of which the last
@@ -798,6 +826,9 @@ START_TEST(wrong_descriptors_are_refused_by_name)
     op.m = 10;
     ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
     op = right;
+    op.fresh = true; /* of nothing that is added to */
+    ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
+    op = right;
     op.residual = op.c;
     op.accumulate = true;
     ck_status(keel_op_gemm(on->kernels, &op, &list), KEEL_INVALID);
@@ -828,6 +859,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_number_of_rows_changes_no_bit);
     tcase_add_test(tc, a_residual_has_the_bits_of_an_addition_behind);
     tcase_add_test(tc, a_chain_over_pieces_of_k_has_the_bits_of_one);
+    tcase_add_test(tc, a_fresh_sum_has_the_bits_of_one_that_is_added_to_zeros);
     tcase_add_test(tc, slices_of_k_are_chains_whose_sums_join_in_the_tree);
     tcase_add_test(tc, slices_of_k_have_room_in_every_local_memory);
     tcase_add_test(tc, nodes_of_slices_add_up_to_the_whole);

@@ -3,6 +3,7 @@
  * (oclgrind_test.sh), which runs this program with GOLDEN_DEVICE. */
 #include "golden_internal.h"
 #include "harness.h"
+#include "planes_internal.h"
 
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -344,9 +345,14 @@ START_TEST(names_are_unique_and_each_operation_has_three_shapes)
             same_op += strcmp(golden.op, keel_golden_get(KEEL_CANONICAL, j).op) == 0;
         }
         ck_assert_msg(same_op >= 3, "%s: %u shapes", golden.op, same_op);
-        ck_assert_uint_gt(golden.bytes, 0);
-        ck_assert_uint_le(golden.bytes, KEEL_GOLDEN_BYTES_MAX);
     }
+    for (enum keel_class numerics = KEEL_CANONICAL; numerics < KEEL_CLASSES; numerics++)
+        for (uint32_t i = 0; i < keel_golden_count(numerics); i++) {
+            const struct keel_golden golden = keel_golden_get(numerics, i);
+            ck_assert_uint_gt(golden.bytes, 0);
+            ck_assert_msg(golden.bytes <= KEEL_GOLDEN_BYTES_MAX, "%s: %" PRIu64 " bytes", golden.name,
+                          golden.bytes);
+        }
 }
 END_TEST
 
@@ -469,6 +475,7 @@ START_TEST(classes_with_planes_have_hashes_of_their_own)
     ck_assert_uint_gt(keel_golden_count(numerics), keel_golden_count(KEEL_CANONICAL));
     ck_assert_uint_eq(keel_golden_count(KEEL_NATIVE), keel_golden_count(KEEL_CANONICAL));
     some_cases(&stacks[_i / 3], &rig, 256, "gemm");
+    some_cases(&stacks[_i / 3], &rig, 256, "attention");
     some_cases(&stacks[_i / 3], &rig, 256, keel_class_name(numerics));
     rig_close(&rig);
 }
@@ -525,14 +532,19 @@ START_TEST(the_texts_for_a_gpu_are_written)
                                          .local_dedicated = true,
                                          .max_group_items = 1024,
                                          .numerics = KEEL_NUMERICS_FMA};
-    struct rig rig = rig_open("host", NULL, 0);
-    uint32_t values[KEEL_TUNABLE_COUNT];
-    ck_ok(keel_tunables_apply(&gpu, NULL, 0, values));
+    struct rig rig = rig_open_class("host", KEEL_EXACT8X2, UINT32_MAX, NULL, 0);
+    struct keel_kernels there = {.info = gpu, .numerics = KEEL_EXACT8X2}; /* only options are asked of it */
+    ck_ok(keel_tunables_apply(&gpu, NULL, 0, there.tuned));
+    there.planes = keel_planes_way(&gpu, there.numerics, there.tuned);
     for (uint32_t p = 0; p < keel_kernels_part_count(rig.kernels); p++) {
         const struct keel_kernels_part part = keel_kernels_part(rig.kernels, p);
+        const enum keel_module_id module = keel_kernels_part_module(rig.kernels, p);
         char options[KEEL_BUILD_OPTIONS_BYTES], *text;
         ck_ok(keel_module_source(part.module, &text));
-        keel_tunables_build_options(&gpu, (enum keel_module_id)p, values, options);
+        if (module == KEEL_MODULE_planes)
+            keel_planes_build_options(&there, options);
+        else
+            keel_tunables_build_options(&gpu, module, there.tuned, options);
         write_text(getenv("KERNELS_FOR_GPU"), part.module->name, "cl", text);
         write_text(getenv("KERNELS_FOR_GPU"), part.module->name, "options", options);
         keel_free(text);

@@ -78,7 +78,9 @@ amd() { # amd MODULE
         /^    \.vgpr_spill_count:/ { print "gfx90a", kernel, registers, 4 * $2, local }' "$scratch/$1.gfx90a"
 }
 
-for module in gemm attention layernorm embedding cross_entropy digest optimizer elementwise tensor ${KEEL_GPU_MODULES:-row}; do
+# Of the classes the module planes is of exact8x2, in plain C: matrix units have one of their own (exact8_mma.h).
+for module in gemm quantised attention decode planes attention_class layernorm embedding cross_entropy digest optimizer elementwise tensor \
+    ${KEEL_GPU_MODULES:-row}; do
     compile "$module" nvptx64--nvidiacl sm_80 nvptx64--nvidiacl.bc
     verdict "$module compiles for sm_80: $(head -n 5 "$scratch/log")"
     inner_loops "$scratch/$module.sm_80" >>"$scratch/loops"
@@ -116,7 +118,7 @@ awk -v items="$items" -v attention="$(option attention KEEL_ATTENTION_ITEMS)" -v
     BEGIN { while ((getline line < loops) > 0) { split(line, p, " "); fma[p[1]] = p[3] > 0 ? p[2] / p[3] : 0 } }
     {
         product = $2 == "keel_gemm" || $2 == "keel_gemm_small" || $2 == "keel_gemm_sliced"
-        many = $2 !~ /softmax|top_k|cumsum|pack|gemm_check|trust_blocks|update_digest|loss/
+        many = $2 !~ /softmax|top_k|cumsum|pack|gemm_check|trust_blocks|update_digest|loss|decode/
         r = $2 == "keel_gemm" ? rows : 4
         c = $2 == "keel_gemm" ? columns : 4
         group = $2 == "keel_gemm" ? items : product ? (items > 64 ? items / 2 : 64) : $2 ~ /attention/ ? attention : 64

@@ -21,15 +21,24 @@ static struct keel_loss build(struct rig *rig, uint64_t count, int kind, bool gr
     return op;
 }
 
-static void loss_body(struct rig *rig, const void *shape)
+static void bodies(struct rig *rig, uint64_t count, int first, int last)
 {
-    uint64_t count = *(const uint64_t *)shape;
-    for (int kind = 0; kind < KEEL_LOSS_COUNT; kind++) {
+    for (int kind = first; kind <= last; kind++) {
         struct keel_loss with = build(rig, count, kind, true), without = build(rig, count, kind, false);
         const float *a = rig_result(rig, with.loss, 4), *b = rig_result(rig, without.loss, 4);
         ck_assert_mem_eq(a, b, 4);
         rig_result(rig, with.dx, count * 4);
     }
+}
+
+static void loss_body(struct rig *rig, const void *shape)
+{
+    bodies(rig, *(const uint64_t *)shape, KEEL_LOSS_BCE, KEEL_LOSS_MSE);
+}
+
+static void product_body(struct rig *rig, const void *shape)
+{
+    bodies(rig, *(const uint64_t *)shape, KEEL_LOSS_PRODUCT, KEEL_LOSS_PRODUCT);
 }
 
 START_TEST(losses_give_the_same_bits)
@@ -38,6 +47,8 @@ START_TEST(losses_give_the_same_bits)
         char name[64];
         snprintf(name, sizeof name, "loss %llu", (unsigned long long)counts[c]);
         same_bits((enum rig_kind)_i, name, loss_body, &counts[c]);
+        snprintf(name, sizeof name, "product loss %llu", (unsigned long long)counts[c]);
+        same_bits((enum rig_kind)_i, name, product_body, &counts[c]);
     }
 }
 END_TEST
@@ -46,6 +57,8 @@ static double truth(int kind, double x, double t)
 {
     if (kind == KEEL_LOSS_MSE)
         return (x - t) * (x - t);
+    if (kind == KEEL_LOSS_PRODUCT)
+        return x * t;
     return fmax(x, 0) - x * t + log1p(exp(-fabs(x)));
 }
 

@@ -89,5 +89,23 @@ for op in add bias gelu layernorm embedding digest update attention/1x67x1x8 att
     [ $ended -eq 0 ] && [ ! -s "$scratch/log" ]
     verdict "work-items of $op do not race, leave their buffers, or meet a barrier alone"
 done
+# The classes whose products have planes, by one work-item and by many; in full in the long run. In the short one each class
+# has a product, and one of them, by many work-items, attention and its gradient: what others of the group store is read there.
+for class in exact8x2 exact8x3 bf16; do
+    some="$class/13x48"
+    [ $class = exact8x2 ] && some="$some $class-attention/2x17 $class-attention_grad/2x37"
+    [ -z "${KEEL_TEST_LONG:-}" ] || some=$class
+    for op in $some; do
+        for items in ${KEEL_TEST_LONG:+1} 64; do
+            [ $items = 1 ] && unset GOLDEN_ITEMS || export GOLDEN_ITEMS=$items
+            GOLDEN_CLASS=$class GOLDEN_LANES=1 GOLDEN_ONLY=$op simulate --uninitialized "$build/tests/kernels/golden_test"
+            ended=$?
+            (exit $ended)
+            verdict "on Oclgrind $op by $items has its hashes"
+            [ $ended -eq 0 ] && [ ! -s "$scratch/log" ]
+            verdict "work-items of $op by $items do not race, leave their buffers, or meet a barrier alone"
+        done
+    done
+done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

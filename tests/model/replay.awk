@@ -1,4 +1,4 @@
-# replay.awk - a trace of node_trace.c as numbers for view.pml: WHAT NODE BALLOT X. Ballots become their ranks. What the model
+# replay.awk - a trace of node_trace.c as numbers for holders.pml: WHAT NODE BALLOT X BEFORE HOLDERS. Ballots become their ranks. What the model
 # leaves out is compared here: contents of views by their digests, and steps. A trace that breaks a rule has one line on
 # the standard error, and exit code 1.
 #     awk -f replay.awk TRACE TRACE >numbers
@@ -7,6 +7,7 @@ function ballot(text, at) { split(text, at, "."); return sprintf("%012d.%020s", 
 NR == FNR { # ballots first
     if ($1 ~ /^(begin|promise|read|write|accept|commit|load)$/) seen[ballot($3)] = 1
     if ($1 == "load") seen[ballot($4)] = 1
+    if ($1 == "read") seen[ballot($6)] = 1
     next
 }
 FNR == 1 {
@@ -16,15 +17,16 @@ FNR == 1 {
     for (i = 1; i <= count; i++) rank[list[i]] = i
     rank[ballot("0.0")] = 0
 }
-function say(what, node, b, x) { print what, node, b, x }
+function say(what, node, b, x) { print what, node, b, x, 0, 0 }
 function same(epoch, digest) { # a view of one number has one content
     if (epoch in content && content[epoch] != digest) refuse("another view of epoch " epoch)
     content[epoch] = digest
 }
-$1 == "begin" { say(1, $2, rank[ballot($3)], 0) }
+$1 == "begin" { say(1, $2, rank[ballot($3)], $4) }
 $1 == "promise" { say(2, $2, rank[ballot($3)], 0) }
-$1 == "read" { say(3, $2, rank[ballot($3)], $4) }
-$1 == "write" { b = rank[ballot($3)]; wrote[b] = $5; say(4, $2, b, $4) }
+$1 == "read" { print 3, $2, rank[ballot($3)], $4, rank[ballot($6)], $5 }
+$1 == "write" { b = rank[ballot($3)]; wrote[b] = $5; epoch[b] = $4 }
+$1 == "holders" { b = rank[ballot($3)]; print 4, $2, b, epoch[b], $4, $5 }
 $1 == "accept" {
     b = rank[ballot($3)]
     if (wrote[b] != $5) refuse("not what that ballot wrote")

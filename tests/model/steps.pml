@@ -10,6 +10,8 @@
  *   S3 steps are delivered in order, also where the leader moves
  *   S4 a record is given up only when nobody who lives has it, and it was delivered or all who had it died
  *   S5 when nothing can happen any more and somebody lives, all steps are delivered or given up, and the run is at its end
+ *   S6 when a new leader has heard all who live it can rebuild what the last one knew: each step that one of them did it either passes
+ *      over, as delivered, or somebody has its record
  * MUTANT=n seeds a defect that must be found. */
 #ifndef A
 #define A 3
@@ -37,6 +39,7 @@ bool synced;              /* all members were told, and agreed where to go on */
 byte start;               /* there */
 byte given[S + 1];        /* bit per member: its part of the step, in this view */
 byte leader, next;        /* the present leader, and the step that it wants; A: nobody leads */
+byte heard;               /* bit per agent whose report it has */
 bool delivered[S + 1];
 bool lost[S + 1];         /* the record was given up */
 byte did[S + 1];          /* bit per agent that did it, and did not die since */
@@ -119,10 +122,17 @@ inline ack(a)
     wants[a] = acknowledged(a);
     record[a] = (record[a] >> wants[a]) << wants[a]
 }
-/* Nobody who lives has it, and the run is past it. */
+/* Nobody who lives has it, as far as all have said, and the run is past it. */
 #define kept(s) ((alive[0] && has(record[0], s)) || (alive[1] && has(record[1], s)) || (alive[2] && has(record[2], s)))
+#define holds(a, s) (alive[a] && has(heard, a) && has(record[a], s))
+#define kept_by_heard(s) (holds(0, s) || holds(1, s) || holds(2, s))
+#if MUTANT == 4
+#define all_heard true
+#else
+#define all_heard ((all_living & ~heard) == 0)
+#endif
 #define past(s) ((alive[0] && done[0] >= (s)) || (alive[1] && done[1] >= (s)) || (alive[2] && done[2] >= (s)))
-#define can_skip(s) (leads && next == (s) && !kept(s) && past(s))
+#define can_skip(s) (leads && next == (s) && all_heard && !kept_by_heard(s) && past(s))
 inline skip_hole(s)
 {
     /* S4: who did it and lives keeps its record until it was delivered. */
@@ -131,21 +141,27 @@ inline skip_hole(s)
     next++
 }
 
-/* A new leader rebuilds what the last one wanted of what agents heard. */
+/* A new leader rebuilds what the last one wanted of what agents say that they heard, itself first. */
 inline take_over(a)
 {
     leader = a;
+    heard = 0;
     next = 1;
-    for (i : 0 .. A - 1) {
-        if
+    hear(a)
+}
+#define can_hear(a) (leads && alive[a] && !has(heard, a))
 #if MUTANT == 3
-        :: alive[i] && done[i] + 1 > next -> next = done[i] + 1
+#define said(a) (done[a] + 1)
+#elif MUTANT == 5
+#define said(a) (a == leader -> wants[a] : 0)
 #else
-        :: alive[i] && wants[i] > next -> next = wants[i]
+#define said(a) wants[a]
 #endif
-        :: else
-        fi
-    }
+inline hear(a)
+{
+    heard = heard | (1 << a);
+    next = (said(a) > next -> said(a) : next);
+    for (i : 1 .. S) { assert((all_living & ~heard) != 0 || i < next || (did[i] & all_living) == 0 || kept(i)) } /* S6 */
     i = 0
 }
 inline crash(a)
@@ -155,6 +171,7 @@ inline crash(a)
     done[a] = 0;
     record[a] = 0;
     wants[a] = 0;
+    heard = heard & ~(1 << a);
     for (i : 1 .. S) { did[i] = did[i] & ~(1 << a) }
     i = 0;
     crashes++
@@ -179,6 +196,7 @@ proctype agent(byte a)
     :: atomic { can_ack(a) -> ack(a) }
     :: atomic { leader == a && can_change -> find_living(); new_view(most); most = 0 }
     :: atomic { alive[a] && !leads -> take_over(a) }
+    :: atomic { can_hear(a) -> hear(a) }
     :: atomic { alive[a] && crashes < CRASHES -> crash(a) }
     :: atomic { !alive[a] && restarts < RESTARTS -> alive[a] = true; restarts++ } /* with nothing */
     od

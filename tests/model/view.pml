@@ -10,7 +10,7 @@
  *   V3 what a leader says is committed was accepted by a majority
  *   V4 no snapshot is committed by one leader and dropped by another (rule 7 of a leader that moves)
  *   V5 (LIVE) a majority that lives, with messages that come at last, chooses a view whose leader lives
- * Each transition is a pair of can_X and do_X; a trace of the C code is replayed by the same ones (TRACE, replay.awk).
+ * The holders are the same for all values; holders.pml has those that change, and replays traces of the C code.
  * Sizes: H holders, B ballots, CRASHES, WIPES (disks that are lost with their node; ABSTAINS as keel_node does then). MUTANT=n seeds a defect that must be
  * found. model.sh runs it all. */
 #ifndef H
@@ -201,9 +201,7 @@ inline do_commit(n, b)
     assert(count >= MAJORITY); /* V3 */
     count = 0;
     at[b].committed = true;
-#ifndef TRACE
     mine[n] = mine[n] | (1 << (b))
-#endif
 }
 
 /* A leader commits and drops snapshots of views that it made in this leadership alone. */
@@ -251,7 +249,6 @@ inline do_wipe(n)
 
 /* ---- all runs ---- */
 
-#ifndef TRACE
 inline read_phase(n, b)
 {
     /* Any set of answers that ends it. */
@@ -348,61 +345,3 @@ init {
     timeout -> assert(led(1) || led(2) || led(3) || led(B))
 #endif
 }
-#else
-
-/* ---- one run of the C code: replay.awk says it as numbers, on the standard input ---- */
-
-chan STDIN;
-int c, word;
-inline read_word()
-{
-    word = 0;
-    do
-    :: STDIN?c;
-       if
-       :: c >= '0' && c <= '9' -> word = 10 * word + c - '0'
-       :: else -> break
-       fi
-    od
-}
-/* A view that some node was told is one that was committed. */
-inline find_committed(e)
-{
-    count = 0;
-    for (other : 1 .. B) { count = count + (at[other].committed && at[other].epoch == (e) -> 1 : 0) }
-    other = 0
-}
-
-init {
-    byte what, n, b;
-    int x, line = 0;
-    for (n : 0 .. H - 1) { alive[n] = true }
-    do
-    :: read_word(); what = word;
-       if
-       :: what == 0 -> break
-       :: else
-       fi;
-       read_word(); n = word;
-       read_word(); b = word;
-       read_word(); x = word;
-       line++;
-       if
-       :: what == 1 && can_begin(n, b) -> do_begin(n, b)
-       :: what == 2 && can_promise(n, b) -> do_promise(n, b)
-       :: what == 3 && can_read(n, b) ->
-          do_read(n, b, x);
-          count = 0;
-          assert(over(x))
-       :: what == 4 && can_write(n, b) -> do_write(n, b); assert(at[b].epoch == x)
-       :: what == 5 && can_accept(n, b) && at[b].epoch == x -> do_accept(n, b)
-       :: what == 6 && can_commit(n, b) -> do_commit(n, b)
-       :: what == 7 -> find_committed(x); assert(count == 1); count = 0
-       :: what == 8 -> current[n] = 0 /* another life of the process */
-       :: what == 9 && promised[n] == b && accepted[n] == x -> skip /* what its disk held */
-       :: else -> printf("line %d: the model does not do this\n", line); assert(false)
-       fi
-    od;
-    printf("accepted: %d actions\n", line)
-}
-#endif

@@ -70,6 +70,26 @@ lying most "flip:launch=2,kernel=keel_gemm\$,arg=2,bit=22,once=$root/flipped" --
 check "a run with one of three boards wrong once ended with $?" '[ $? -eq 0 ]'
 check "a run with one of three boards wrong once has other bits" 'same_bits "$root/host" "$root/most"'
 check "the one of three is not named" 'named most "computes other bits than board pocl:0 of rank"'
+rm -rf "$KEEL_STATE"
+# In a class of numerics boards are admitted by its golden hashes: one whose products of that class alone are wrong is left out.
+run class --set cluster.device=host --set job.numerics=exact8x2
+lying wrong_class 'flip:launch=*,kernel=keel_planes$,arg=1,bit=22' --set cluster.device=host,pocl:0 --set job.numerics=exact8x2
+check "a run in a class with one wrong board ended with $?" '[ $? -eq 0 ]'
+check "a run in a class with one wrong board has other bits" 'same_bits "$root/class" "$root/wrong_class"'
+check "the board that is wrong in the class is not named" 'named wrong_class "computes wrong bits: golden operation exact8x2"'
+rm -rf "$KEEL_STATE"
+# A board that cannot do a class is refused with those that it can.
+OPENCL_LAYERS=$BUILD/libkeel-emulated.so EMULATED_FAULTS='error:kernel=*,kernel=keel_planes' \
+    "$BUILD/keel-board" check pocl:0 --level 4.1 --numerics bf16 >"$root/cannot" 2>&1
+code=$?
+check "a board that cannot do a class: $code, $(cat "$root/cannot")" \
+    '[ $code -ne 0 ] && grep -q "cannot do numerics bf16: .*it can do: canonical, native" "$root/cannot"'
+# Native bits are those of one type of board: its name is written down, and another type does not go on.
+run native --set cluster.device=host --set job.numerics=native --set snapshot.every=4 --set train.steps=8
+run native --set cluster.device=pocl:0 --set job.numerics=native --set snapshot.every=4 --set train.steps=12 --set train.decay_steps=8
+code=$?
+check "a native run on another type of board: $code, $(tail -n 3 "$root/native.log")" \
+    '[ $code -ne 0 ] && grep -q "has the run of .*, products by Keel, and this is pthread" "$root/native/events.jsonl"'
 # PoCL beside Mesa's software renderer, which compiles for minutes: only on demand.
 if [ -n "${KEEL_TEST_MESA:-}" ] && RUSTICL_ENABLE=llvmpipe "$KEEL" board list 2>/dev/null | grep -q '^mesa:0 '; then
     tiny() {

@@ -67,7 +67,7 @@ refused "a tokenizer that is not there" 3 "$root/none.json" --set "data.vocab=bp
 refused "a text that is not there" 3 "data.path = $root/none.txt" --set "data.path=$root/none.txt"
 refused "a vocabulary that there is not" 2 "data.vocab = words: one of char, byte, bpe:tokenizer.json" --set data.vocab=words
 head -c 100 "$golden/tokenizer.json" >"$root/cut.json"
-refused "a tokenizer that is cut" 2 "cut.json:7: is no JSON" --set "data.vocab=bpe:$root/cut.json"
+refused "a tokenizer that is cut" 4 "cut.json:7: is no JSON" --set "data.vocab=bpe:$root/cut.json"
 { head -c 150000 "$bible"; printf '\377'; cat "$bible"; } >"$root/latin.txt"
 refused "a text that is no UTF-8" 2 "latin.txt: is no UTF-8 at byte 150000" --set "data.path=$root/latin.txt"
 check "nothing half of it stays" [ -z "$(ls "$root/bad" | grep tmp)" ]

@@ -196,6 +196,33 @@ START_TEST(results_that_nobody_takes_leave_no_room)
 }
 END_TEST
 
+static enum keel_status open_late(void *context, struct keel_store **out)
+{
+    (void)context;
+    while (sem_wait(&may_end) != 0)
+        ;
+    *out = store;
+    return KEEL_OK;
+}
+
+/* Nothing was ordered, and whoever closed it would wait for the store. */
+START_TEST(a_store_that_hangs_as_it_is_opened_is_seen)
+{
+    static const char identity[KEEL_IDENTITY_BYTES] = "mine";
+    const struct keel_committer_config config = {
+        .open = open_late, .identity = identity, .retention = {.keep_last = 9}};
+    ck_assert_int_eq(sem_init(&may_end, 0, 0), 0);
+    keel_committer_close(committer);
+    ck_ok(keel_committer_open(&config, &committer));
+    ck_assert(!keel_committer_drain(committer, keel_now_ns()));
+    sem_post(&may_end);
+    ck_assert(keel_committer_drain(committer, soon()));
+    struct keel_shard_summary shard = save_shard(7);
+    ck_ok(keel_committer_order(committer, 7, 1, &shard, 1, &given_up));
+    ck_assert_int_eq(take().status, KEEL_OK);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, setup, teardown);
@@ -205,6 +232,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_holds_nan_is_committed_where_the_job_allows_it);
     tcase_add_test(tc, the_newest_order_takes_the_place_of_the_one_before_in_a_full_queue);
     tcase_add_test(tc, results_that_nobody_takes_leave_no_room);
+    tcase_add_test(tc, a_store_that_hangs_as_it_is_opened_is_seen);
 }
 
 KEEL_TEST_MAIN("committer", cases, 30)

@@ -22,6 +22,8 @@ check "a run that ends early ends well" [ $? -eq 0 ]
 check "where so many evaluations were no better" [ "$(steps "$root/one" | wc -l)" -eq 6 ]
 check "which is an event" grep -q '"event":"early-stop".*"step":6.*"best_step":2' "$root/one/events.jsonl"
 check "and a line of the report" grep -q 'early-stop' "$root/one/report.html"
+"$KEEL" job status "$root/one" >"$root/said"
+check "and who asks later is told why it ended" grep -q 'one: done: validation was not below .*(train.patience)' "$root/said"
 check "it says what was best" grep -q 'ended early, at step 6: validation was best at step 2' "$root/log"
 newest() { "$KEEL" ckpt ls "$root/$1" --json | grep -o '"step": *[0-9]*' | head -n 1 | tr -dc '0-9'; }
 check "its newest snapshot is that of its end" [ "$(newest one)" -eq 6 ]

@@ -4,6 +4,7 @@
 
 #include <keel/file.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -509,6 +510,26 @@ START_TEST(a_deep_model_has_no_more_buckets_than_a_group_can_sum_at_once)
 }
 END_TEST
 
+/* Else gradients of one microbatch would be overwritten by those of the other. No plan has it:
+ * keel_tape_check sees to the order of every tape that is run. */
+START_TEST(microbatches_that_are_interleaved_are_an_error_of_the_program)
+{
+    struct engine_rig rig;
+    engine_rig_open(&rig, "host", tiny_gpt,
+                    (struct keel_engine_config){.training = true, .bucket_bytes = 3 * 4096});
+    ck_ok(keel_engine_initialize(rig.engine, 7));
+    static struct tokens tokens;
+    fill_tokens(&rig, 0, &tokens);
+    ck_ok(keel_engine_zero(rig.engine));
+    for (uint32_t m = 0; m < 2; m++) {
+        struct keel_engine_batch batch = batch_of(&tokens, 0, m);
+        ck_ok(keel_engine_feed(rig.engine, &batch));
+        ck_ok(keel_engine_segment(rig.engine, 0));
+    }
+    (void)keel_engine_segment(rig.engine, 2);
+}
+END_TEST
+
 START_TEST(gaps_between_parameters_stay_zero)
 {
     struct engine_rig rig;
@@ -731,6 +752,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_full_ring_times_out_and_the_microbatch_can_be_tried_again);
     tcase_add_test(tc, buckets_cover_all_and_are_final_when_they_are_said_to_be);
     tcase_add_test(tc, a_deep_model_has_no_more_buckets_than_a_group_can_sum_at_once);
+    tcase_add_test_raise_signal(tc, microbatches_that_are_interleaved_are_an_error_of_the_program, SIGABRT);
     tcase_add_test(tc, gaps_between_parameters_stay_zero);
     tcase_add_test(tc, the_digest_is_that_of_the_weights_by_parameter_and_index);
     tcase_add_test(tc, eval_is_training_s_loss_without_dropout_and_the_softmax_of_the_logits);

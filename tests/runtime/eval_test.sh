@@ -84,6 +84,10 @@ few() { # CLAIM DIR TYPE BITS GROUP WAY MATRICES [OUT]: integers and scales by t
     check "$claim: their loss is told" same "$(figure "$root/log" loss)" "$told"
     evaluate "$from" --json
     check "$claim: beside that of all bits" same "$(figure "$root/log" loss)" "$whole"
+    rm -rf "$root/back"
+    timeout 60 "$KEEL" ckpt import "$root/few.safetensors" "$root/back" >"$root/log" 2>"$root/errors"
+    evaluate "$root/back" --job "$from/job.conf" --json
+    check "$claim: what was written is loaded again" same "$(figure "$root/log" loss)" "$told"
 }
 few "a gpt in 8 bits" one int8 8 0 across 8 "$root/rounded.safetensors"
 few "in 4 bits" one int4 4 32 across 8
@@ -178,8 +182,14 @@ refused "an option that says nothing" 2 "--format: says nothing without --data" 
 refused "a format that there is not" 2 "--format words: one of auto, text" "$root/one" --format words --data "$root/moved.txt"
 refused "weights of three bits" 2 "--weights int3: int8 (a scale for each output) or int4" "$root/one" --weights int3
 refused "two counts" 2 "--all and --batches" "$root/one" --all --batches 2
-refused "logits of a text" 2 "--logits: the model of this job names no classes" "$root/one" --logits "$root/x.npy"
+refused "scores over a file that is there" 2 "logits.npy: something is there; name another file, or give --force" \
+    "$root/fashion" --batches 25 --logits "$root/logits.npy"
+evaluate "$root/fashion" --batches 25 --logits "$root/logits.npy" --force
+check "are written if that is asked for" '[ $was -eq 0 ]'
+"$KEEL" eval "$root/one" --logits "$root/x.npy" >"$root/log" 2>"$root/errors"
+check "logits of a text are written, a row for each sample" '[ $was -eq 0 ] && head -c 128 "$root/x.npy" | grep -aq "(6, [1-9][0-9]*)"'
 refused "logits into a directory" 2 "$root: is a directory; name a file" "$root/fashion" --logits "$root"
+refused "logits to a file without a name" 2 "whose name is empty; name one" "$root/fashion" --logits ""
 refused "classes of a text" 2 "--per-class: the model of this job names no classes" "$root/one" --per-class
 refused "all of what has no end" 2 "--all: samples are drawn" "$root/dlrm-demo" --all
 refused "data for a model that reads none" 3 "dlrm reads no file" "$root/dlrm-demo" --data "$root/moved.txt"

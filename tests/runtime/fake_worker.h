@@ -184,9 +184,11 @@ static void fake_report_shard(struct fake *fake)
     fake_send(&message);
 }
 
-static void fake_take_view(struct fake *fake, const struct keel_view *view)
+static void fake_take_view(struct fake *fake, int file)
 {
-    fake->view = *view;
+    const struct keel_view *view = &fake->view;
+    if (keel_link_take_view(file, &fake->view) != KEEL_OK)
+        _exit(9);
     fake->active = fake->synced = false;
     for (uint16_t i = 0; i < view->member_count; i++) {
         const struct keel_member *member = &view->members[i];
@@ -245,7 +247,7 @@ static void fake_live(struct fake *fake)
         if (status == KEEL_PEER_LOST)
             _exit(7);
         if (status == KEEL_OK && message.kind == KEEL_LINK_VIEW)
-            fake_take_view(fake, &message.as.view);
+            fake_take_view(fake, message.as.view_file);
         if (status == KEEL_OK && message.kind == KEEL_LINK_STOP)
             fake->stopping = true;
         if (fake->active)

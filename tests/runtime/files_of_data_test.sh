@@ -51,6 +51,13 @@ images one
 check "folders of images are trained on" [ "$(steps "$root/one" | wc -l)" -eq 6 ]
 images killed --ranks 3 --drill kill:rank=1,step=4
 check "and have the same bits when a rank is lost" same_bits "$root/one" "$root/killed"
+images seen --set data.crop=0.3 --set data.mixup=0.4 --set train.label_smoothing=0.1
+check "parts of images are trained on, mixed with others" [ "$(steps "$root/seen" | wc -l)" -eq 6 ]
+images seen-killed --set data.crop=0.3 --set data.mixup=0.4 --set train.label_smoothing=0.1 --set parallel.zero=1 --ranks 3 --drill kill:rank=2,step=4
+check "with the same bits over owners, of whom one is lost" same_bits "$root/seen" "$root/seen-killed"
+check "which are other bits" '! same_bits "$root/one" "$root/seen"'
+images bad --set data.format=auto --set data.path="$here/../../build/data/fashion" --set data.image_size=224 --set data.crop=0.3
+check "crops of images that are of one size already are refused" grep -q 'data.crop says nothing where data.format = auto' "$root/log.txt"
 check "the accuracy of each class is told" [ "$("$KEEL" eval "$root/one" --per-class | grep -c 'class')" -eq 3 ]
 clicks of-one
 check "so are logs of clicks" [ "$(steps "$root/of-one" | wc -l)" -eq 6 ]

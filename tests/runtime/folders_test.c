@@ -156,7 +156,7 @@ START_TEST(a_png_has_its_pixels_and_a_jpeg_about)
     for (size_t cut = 0; cut < count - END_BYTES;
          cut++) { /* of what is in front of the end, which has no pixels */
         const enum keel_status status = keel_image_decode(bytes, cut, "x.png", &image);
-        ck_assert_msg(status == KEEL_INVALID, "%zu of %zu bytes", cut, count);
+        ck_assert_msg(status == (cut < 4 ? KEEL_INVALID : KEEL_CORRUPT), "%zu of %zu bytes", cut, count);
     }
     free(bytes);
     memset(pixels, 200, 13 * 5 * 3);
@@ -165,9 +165,9 @@ START_TEST(a_png_has_its_pixels_and_a_jpeg_about)
     for (int i = 0; i < 13 * 5 * 3; i++)
         ck_assert_int_le(abs(image.pixels[i] - 200), 2);
     keel_free(image.pixels);
-    ck_status(keel_image_decode(bytes, count - 2, "x.jpg", &image), KEEL_INVALID);
+    ck_status(keel_image_decode(bytes, count - 2, "x.jpg", &image), KEEL_CORRUPT);
     ck_assert_ptr_nonnull(strstr(keel_detail(), "x.jpg: no JPEG that can be read"));
-    ck_status(keel_image_decode(bytes, count / 2, "x.jpg", &image), KEEL_INVALID);
+    ck_status(keel_image_decode(bytes, count / 2, "x.jpg", &image), KEEL_CORRUPT);
     free(bytes);
     free(pixels);
 }
@@ -241,7 +241,8 @@ START_TEST(a_pixel_is_the_mean_of_what_it_covers)
         const uint32_t size = sides[i][2];
         struct keel_image image = {sides[i][0], sides[i][1], make_pixels(sides[i][0], sides[i][1], 5)};
         uint8_t out[9 * 9 * 3];
-        keel_image_fit(&image, size, out);
+        const struct keel_image_box middle = keel_image_middle(image.width, image.height, size);
+        keel_image_fit(&image, &middle, size, out);
         for (uint32_t p = 0; p < size * size * 3; p++)
             ck_assert_int_le(abs(out[p] - mean_at(&image, size, p / 3 % size, p / 3 / size, p % 3)),
                              i < 2 ? 0 : 1);
@@ -318,8 +319,39 @@ START_TEST(what_is_wrong_is_told_by_its_file)
     enum keel_status status = KEEL_OK;
     for (uint64_t step = 0; step < 2 && status == KEEL_OK; step++)
         status = keel_data_train_batch(data, step, 0, 1, inputs);
-    ck_status(status, KEEL_INVALID);
+    ck_status(status, KEEL_MISMATCH); /* a worker's CORRUPT would be its board's */
     ck_assert_msg(strstr(keel_detail(), "images/ant/a.png: no PNG that can be read") != NULL, "%s",
+                  keel_detail());
+}
+END_TEST
+
+static uint32_t told;
+
+static void see_wrong(void *context, const char *detail)
+{
+    (void)context;
+    told += strstr(detail, "images/cat/2.png: no PNG that can be read") != NULL ||
+            strstr(detail, "images/ant/c.png: is a JPEG of inks (CMYK)") != NULL;
+}
+
+/* One that was cut, and one of inks, whose head says so. */
+START_TEST(all_of_a_folder_is_looked_at_before_it_is_trained_on)
+{
+    static const uint8_t inks[] = {0xff, 0xd8, 0xff, 0xc0, 0, 20,   8, 0, 8,    0, 8,    4,    1, 0x11,
+                                   0,    2,    0x11, 0,    3, 0x11, 0, 4, 0x11, 0, 0xff, 0xda, 0, 14,
+                                   4,    1,    0,    2,    0, 3,    0, 4, 0,    0, 63,   0};
+    const struct keel_data_watch watch = {.wrong = see_wrong};
+    write_six();
+    ck_ok(keel_data_open(&job, &data));
+    ck_ok(keel_data_check(data, &watch));
+    keel_data_close(data);
+    data = NULL;
+    write_bytes("images/cat/2.png", "\x89PNG\r\n", 6);
+    write_bytes("images/ant/c.png", inks, sizeof inks);
+    ck_ok(keel_data_open(&job, &data));
+    ck_status(keel_data_check(data, &watch), KEEL_CORRUPT); /* of the first */
+    ck_assert_uint_eq(told, 2);
+    ck_assert_msg(strstr(keel_detail(), "2 of 6 images cannot be trained on, the first: ") != NULL, "%s",
                   keel_detail());
 }
 END_TEST
@@ -341,6 +373,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_pixel_is_the_mean_of_what_it_covers);
     tcase_add_test(tc, classes_and_files_come_by_name_and_the_last_of_each_are_kept);
     tcase_add_test(tc, what_is_wrong_is_told_by_its_file);
+    tcase_add_test(tc, all_of_a_folder_is_looked_at_before_it_is_trained_on);
     tcase_add_test(tc, a_file_that_is_replaced_is_noticed);
 }
 

@@ -21,6 +21,7 @@ static uint32_t joined[NODES + 1], left[NODES + 1], waiting, refused;
 static enum keel_status refused_status;
 static char refused_text[KEEL_REASON_BYTES];
 static uint16_t silent_node;
+static const char *another; /* who leads; NULL: the gate's owner does */
 
 static void on_news(void *context, const struct keel_gate_news *news)
 {
@@ -41,23 +42,37 @@ static bool is_silent(void *context, uint16_t node)
     return node == silent_node;
 }
 
+static bool leads(void *context, char out[KEEL_PLACE_BYTES])
+{
+    (void)context;
+    snprintf(out, KEEL_PLACE_BYTES, "%s", another != NULL ? another : "");
+    return another == NULL;
+}
+
 static void setup(void)
 {
     ck_assert(sodium_init() >= 0);
+    another = NULL;
     memset(job_text, 'j', JOB_TEXT_BYTES);
     for (uint16_t port = 20000;; port++) { /* one that is free */
         char text[32];
         snprintf(text, sizeof text, "127.0.0.1:%d", port + getpid() % 20000);
         ck_ok(keel_net_place_parse(text, &place));
-        const struct keel_gate_config config = {
-            .bind = &place,
-            .advertised = &place,
-            .secret = &secret,
-            .release = "1",
-            .node_count = NODES + 1,
-            .job = {.run = 9, .job = job_text, .identity = "i", .store = "", .state = ""},
-            .news = on_news,
-            .silent = is_silent};
+        const struct keel_gate_config config = {.bind = &place,
+                                                .advertised = &place,
+                                                .secret = &secret,
+                                                .release = "1",
+                                                .node_count = NODES + 1,
+                                                .job = {.run = 9,
+                                                        .launcher = "",
+                                                        .job = job_text,
+                                                        .identity = "i",
+                                                        .store = "",
+                                                        .hosts = "",
+                                                        .state = ""},
+                                                .news = on_news,
+                                                .silent = is_silent,
+                                                .leads = leads};
         enum keel_status status = keel_gate_open(&config, &gate);
         if (status == KEEL_OK)
             break;
@@ -391,6 +406,80 @@ START_TEST(an_agent_that_cannot_begin_says_why_and_nonsense_ends_it)
 }
 END_TEST
 
+static void expect_elsewhere(struct agent *agent, const char *where)
+{
+    const uint8_t *payload;
+    uint32_t bytes;
+    struct keel_handover_reason reason;
+    ck_assert_int_eq(next_frame(agent, &payload, &bytes), KEEL_HANDOVER_ELSEWHERE);
+    ck_assert(keel_handover_reason_read(payload, bytes, &reason));
+    ck_assert_str_eq(reason.text, where);
+    ck_assert_int_eq(next_frame(agent, &payload, &bytes), 0);
+    close(agent->fd);
+}
+
+START_TEST(who_does_not_lead_says_who_does_to_who_proves_the_key_alone)
+{
+    struct agent agent = dial(&secret), stranger = dial(&other_secret), later = dial(&secret);
+    uint8_t head[KEEL_FRAME_HEAD_BYTES];
+    keel_gate_release(gate);
+    another = "10.0.0.3:4711";
+    introduce(&agent, 7, 1);
+    expect_elsewhere(&agent, "10.0.0.3:4711");
+    introduce(&stranger, 7, 2);
+    ck_assert(hear(&stranger, head, sizeof head));
+    ck_assert(!hear(&stranger, head, 1));
+    ck_assert(refused == 1 && refused_status == KEEL_AUTH);
+    another = ""; /* nobody leads now */
+    introduce(&later, 0, 3);
+    expect_elsewhere(&later, "");
+    ck_assert(refused == 1 && joined[7] == 0 && !keel_gate_has(gate, 7) && keel_gate_wants(gate, 7));
+    close(stranger.fd);
+}
+END_TEST
+
+START_TEST(who_waits_is_sent_on_when_another_leads)
+{
+    struct agent agent = dial(&secret);
+    for (uint16_t node = 1; node <= NODES; node++)
+        keel_gate_unwant(gate, node);
+    keel_gate_release(gate);
+    introduce(&agent, 0, 1);
+    settle();
+    ck_assert_uint_eq(waiting, 1);
+    another = "10.0.0.3:4711";
+    expect_elsewhere(&agent, another);
+}
+END_TEST
+
+/* Another let them in, so their connections are not here. */
+START_TEST(who_leads_in_anothers_place_gives_away_nodes_that_are_silent_alone)
+{
+    struct agent agent = dial(&secret), named = dial(&secret);
+    keel_gate_release(gate);
+    keel_gate_presume(gate);
+    for (uint16_t node = 1; node <= NODES; node++)
+        ck_assert(!keel_gate_wants(gate, node));
+    introduce(&named, 8, 1);
+    introduce(&agent, 0, 2);
+    settle();
+    ck_assert(waiting == 2 && refused == 0);
+    silent_node = 7;
+    settle();
+    ck_assert(left[7] == 1 && left[8] == 0); /* told once, until it is wanted */
+    settle();
+    ck_assert_uint_eq(left[7], 1);
+    keel_gate_want(gate, 7, 64);
+    expect_job(&agent, 7, 64);
+    ck_assert(!keel_gate_has(gate, 8));
+    keel_gate_want(gate, 7, 65); /* its owner takes it for gone */
+    ck_assert(!keel_gate_has(gate, 7) && left[7] == 1);
+    silent_node = 0;
+    close(agent.fd);
+    close(named.fd);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, setup, teardown);
@@ -404,6 +493,9 @@ static void cases(TCase *tc)
     tcase_add_test(tc, mute_callers_take_no_place_from_agents);
     tcase_add_test(tc, who_cannot_be_heard_for_want_of_descriptors_is_heard_later);
     tcase_add_test(tc, an_agent_that_cannot_begin_says_why_and_nonsense_ends_it);
+    tcase_add_test(tc, who_does_not_lead_says_who_does_to_who_proves_the_key_alone);
+    tcase_add_test(tc, who_waits_is_sent_on_when_another_leads);
+    tcase_add_test(tc, who_leads_in_anothers_place_gives_away_nodes_that_are_silent_alone);
 }
 
 KEEL_TEST_MAIN("gate", cases, 120)

@@ -606,7 +606,8 @@ START_TEST(memory_of_a_rank_is_what_the_plan_says)
     plan_model(&large, data, device, kernels, engine, &model);
     keel_plan_make(&model, ranks, tensor, 3, owners.holders, group, &plan);
     keel_plan_shares(&model, &plan, tensor - 1, &shares);
-    keel_plan_seat_bytes(&model, &plan, &shares, ranks * tensor - 1, bytes);
+    const struct keel_plan_seat last = keel_plan_seat(&model, &plan, ranks * tensor - 1);
+    keel_plan_seat_bytes(&model, &plan, &shares, &last, bytes);
     const uint64_t state =
         bytes[KEEL_BYTES_WEIGHTS] + bytes[KEEL_BYTES_GRADIENTS] + bytes[KEEL_BYTES_OPTIMIZER];
     const uint64_t each = 16 + 4; /* weights, gradients, two moments, an average */

@@ -42,6 +42,12 @@ static const struct refusal table[] = {
     {KEEL_OP_BATCH_NORM, "f4,6 f6 p6 s6 s6", "v1 must be a parameter", {0}, 0},
     {KEEL_OP_BATCH_NORM, "f4,6 p6 s6 s6 s6", "v2 is a statistic", {0}, 0},
     {KEEL_OP_LINEAR_TRANSPOSED, "f4,16 p48,17", "k is 16 and 17", {0}, 0},
+    {KEEL_OP_LINEAR_TRANSPOSED, "f4,16 p48,16 p47", "n is 48 and 47", {0}, 0},
+    {KEEL_OP_LINEAR_TRANSPOSED, "f4,16 p48,16 f48", "v2 must be a parameter", {0}, 0},
+    {KEEL_OP_EXPERT_TRANSPOSED, "f8,6 f3,5,6 i4", "v1 must be a parameter", {0}, 0},
+    {KEEL_OP_EXPERT_TRANSPOSED, "f8,6 p3,5,6 i3", "O is 3 and must be 4", {0}, 0},
+    {KEEL_OP_EXPERT_TRANSPOSED, "f8,6 p3,5,7 i4", "k is 6 and 7", {0}, 0},
+    {KEEL_OP_PRODUCT_LOSS, "f4,6 f4,5", "leading dimensions differ", {0}, 1.0F},
     {KEEL_OP_LINEAR_TRANSPOSED, "f4,16 -", "an operand is missing", {0}, 0},
     {KEEL_OP_LAYERNORM, "f4,16 p15 p16", "n is 16 and 15", {0}, 0},
     {KEEL_OP_LAYERNORM, "f4,16 p16 p15", "n is 16 and 15", {0}, 0},
@@ -243,7 +249,7 @@ static void build_dense(struct keel_graph *graph, const struct refusal *row, con
     if (row->op == KEEL_OP_LINEAR)
         keel_graph_linear(graph, v[0], v[1], v[2]);
     else if (row->op == KEEL_OP_LINEAR_TRANSPOSED)
-        keel_graph_linear_transposed(graph, v[0], v[1]);
+        keel_graph_linear_transposed_bias(graph, v[0], v[1], v[2]);
     else if (row->op == KEEL_OP_LAYERNORM)
         keel_graph_layernorm(graph, v[0], v[1], v[2]);
     else if (row->op == KEEL_OP_RMS_NORM)
@@ -262,6 +268,8 @@ static void build_dense(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_bce(graph, v[0], v[1]);
     else if (row->op == KEEL_OP_MSE)
         keel_graph_mse(graph, v[0], v[1]);
+    else if (row->op == KEEL_OP_PRODUCT_LOSS)
+        keel_graph_product_loss(graph, v[0], v[1], row->rate);
     else if (row->op == KEEL_OP_ATTENTION)
         keel_graph_attention(
             graph, v[0],
@@ -310,6 +318,8 @@ static void build_table(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_dispatch(graph, v[0], v[1], n[0], n[1], &out[0], &out[1], &out[2]);
     else if (row->op == KEEL_OP_EXPERT_LINEAR)
         keel_graph_expert_linear(graph, v[0], v[1], v[3], v[2]);
+    else if (row->op == KEEL_OP_EXPERT_TRANSPOSED)
+        keel_graph_expert_linear_transposed(graph, v[0], v[1], v[2]);
     else if (row->op == KEEL_OP_COMBINE)
         keel_graph_combine(graph, v[0], v[1], v[2]);
     else if (row->op == KEEL_OP_BALANCE_LOSS)

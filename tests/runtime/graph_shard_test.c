@@ -59,14 +59,14 @@ static keel_value block(const struct written *model, uint32_t number, keel_value
     const struct keel_axis_spec qkv = split(1, 3, head), up = split(1, 1, 1);
     struct keel_graph *graph = model->graph;
     keel_value y =
-        keel_part_layernorm(graph, keel_part_name("h.%u.ln_1", number).text, x, width, config->bias);
+        keel_part_layernorm(graph, keel_part_name("h.%u.ln_1", number).text, x, width, config->bias, 0.0F);
     y = linear(model, keel_part_name("h.%u.attn.c_attn", number).text, by_hand(model, y, whole), width,
                3 * width, KEEL_PART_DEVIATION, &qkv);
     y = keel_graph_attention(
         graph, y, &(struct keel_attention_spec){.heads = config->heads, .dropout = config->dropout});
     y = linear(model, keel_part_name("h.%u.attn.c_proj", number).text, y, width, width, residual, NULL);
     x = keel_graph_add(graph, x, keel_graph_dropout(graph, by_hand(model, y, rows), config->dropout));
-    y = keel_part_layernorm(graph, keel_part_name("h.%u.ln_2", number).text, x, width, config->bias);
+    y = keel_part_layernorm(graph, keel_part_name("h.%u.ln_2", number).text, x, width, config->bias, 0.0F);
     y = linear(model, keel_part_name("h.%u.mlp.c_fc", number).text, by_hand(model, y, whole), width,
                4 * width, KEEL_PART_DEVIATION, &up);
     y = keel_graph_activation(graph, y, KEEL_GELU);
@@ -93,7 +93,7 @@ static void write_gpt(const struct written *model)
     x = keel_graph_dropout(graph, by_hand(model, x, rows), config->dropout);
     for (uint32_t i = 0; i < config->layers; i++)
         x = block(model, i, x);
-    x = keel_part_layernorm(graph, "ln_f", x, config->width, config->bias);
+    x = keel_part_layernorm(graph, "ln_f", x, config->width, config->bias, 0.0F);
     keel_graph_cross_entropy(graph, keel_graph_linear_transposed(graph, by_hand(model, x, whole), table),
                              targets);
 }
@@ -202,9 +202,7 @@ static struct keel_graph *model_of(uint32_t kind, bool tied)
                                           .vocab = 11,
                                           .batch = 2,
                                           .masked = 2,
-                                          .dropout = 0.1F,
-                                          .bias = true,
-                                          .tied = tied};
+                                          .dropout = 0.1F};
     const struct keel_moe_config moe = {.gpt = gpt, .experts = 2, .capacity = 1.5F, .balance = 0.01F};
     const struct keel_resnet_config resnet = {.stages = 2,
                                               .blocks = 1,

@@ -131,9 +131,13 @@ START_TEST(a_job_comes_over_as_it_was)
     struct keel_handed_job job = {.node = 3,
                                   .incarnation = 2,
                                   .run = 77,
+                                  .by = 5,
+                                  .by_tag = 99,
+                                  .launcher = "10.0.0.1:4711",
                                   .job = "[job]\nname = x\n",
                                   .identity = "abc",
                                   .store = "/shared/ckpt",
+                                  .hosts = "h1,h2",
                                   .state = "1\n0\n",
                                   .words = {"--resume", "auto"},
                                   .word_count = 2};
@@ -145,14 +149,20 @@ START_TEST(a_job_comes_over_as_it_was)
     keel_handed_job_write(&job, data, sizeof data);
     ck_assert(keel_handed_job_read(data, bytes, &back));
     ck_assert(back.node == 3 && back.incarnation == 2 && back.run == 77 && back.word_count == 2);
+    ck_assert(back.by == 5 && back.by_tag == 99);
+    ck_assert_str_eq(back.launcher, job.launcher);
     ck_assert_str_eq(back.job, job.job);
     ck_assert_str_eq(back.identity, "abc");
     ck_assert_str_eq(back.store, "/shared/ckpt");
+    ck_assert_str_eq(back.hosts, "h1,h2");
     ck_assert_str_eq(back.state, job.state);
     ck_assert_str_eq(back.words[1], "auto");
     for (uint32_t shorter = 0; shorter < bytes; shorter++)
         ck_assert(!keel_handed_job_read(data, shorter, &back));
     ck_assert(!keel_handed_job_read(data, bytes + 1, &back));
+    job.by = job.node; /* nobody lets itself in */
+    keel_handed_job_write(&job, data, sizeof data);
+    ck_assert(!keel_handed_job_read(data, bytes, &back));
 }
 END_TEST
 

@@ -9,10 +9,13 @@
 enum { SEATS = 7, PARTS = 3, PARAMS = 2, SLICES = 2, ELEMENTS = 5000, EXTENTS = 40 };
 enum { TILES = PARTS * PARAMS * SLICES };
 
-/* A seat's extents, and the same as a flag for each element. */
+/* Holdings: number s < SEATS is seat s's alone, the others are of several; and the same as a flag for each
+ * element of each seat. */
+enum { SHARED = 5, HOLDINGS = SEATS + SHARED };
 struct side {
-    struct keel_extent extents[SEATS][EXTENTS];
-    struct keel_holding of[SEATS];
+    struct keel_extent extents[HOLDINGS][EXTENTS];
+    uint32_t seats[HOLDINGS][SEATS];
+    struct keel_holding of[HOLDINGS];
     uint8_t flags[SEATS][TILES][ELEMENTS];
 };
 static struct side have, need;
@@ -35,18 +38,22 @@ static void clear(void)
 {
     memset(&have, 0, sizeof have);
     memset(&need, 0, sizeof need);
-    for (uint32_t s = 0; s < SEATS; s++) {
-        have.of[s].extents = have.extents[s];
-        need.of[s].extents = need.extents[s];
+    for (uint32_t h = 0; h < HOLDINGS; h++) {
+        have.seats[h][0] = need.seats[h][0] = h;
+        have.of[h] = (struct keel_holding){
+            .extents = have.extents[h], .seats = have.seats[h], .seat_count = h < SEATS};
+        need.of[h] = (struct keel_holding){
+            .extents = need.extents[h], .seats = need.seats[h], .seat_count = h < SEATS};
     }
 }
 
-static void give(struct side *side, uint32_t seat, struct keel_extent extent)
+static void give(struct side *side, uint32_t h, struct keel_extent extent)
 {
-    ck_assert_uint_lt(side->of[seat].count, EXTENTS);
-    side->extents[seat][side->of[seat].count++] = extent;
-    if (extent.count > 0)
-        memset(&side->flags[seat][tile_of(&extent)][extent.first], 1, (size_t)extent.count);
+    struct keel_holding *holding = &side->of[h];
+    ck_assert_uint_lt(holding->count, EXTENTS);
+    side->extents[h][holding->count++] = extent;
+    for (uint32_t i = 0; i < holding->seat_count && extent.count > 0; i++)
+        memset(&side->flags[side->seats[h][i]][tile_of(&extent)][extent.first], 1, (size_t)extent.count);
 }
 
 static struct keel_extent draw_extent(void)
@@ -62,11 +69,29 @@ static void draw(void)
     clear();
     for (uint32_t seat = 0; seat < SEATS; seat++) {
         const bool lost = next_random(4) == 0;
-        const uint32_t held = lost ? 0 : next_random(EXTENTS), needed = next_random(EXTENTS);
+        const uint32_t held = lost ? 0 : next_random(EXTENTS / 4), needed = next_random(EXTENTS / 4);
         for (uint32_t i = 0; i < held; i++)
             give(&have, seat, draw_extent());
         for (uint32_t i = 0; i < needed; i++)
             give(&need, seat, draw_extent());
+    }
+}
+
+/* And what several have, or need: as one holding, or each by itself. */
+static void draw_shared(struct side *side, bool together)
+{
+    for (uint32_t h = SEATS; h < HOLDINGS; h++) {
+        struct keel_holding *holding = &side->of[h];
+        for (uint32_t seat = 0; seat < SEATS; seat++)
+            if (next_random(2) == 0)
+                side->seats[h][holding->seat_count++] = seat;
+        for (uint32_t i = next_random(6); i > 0; i--) {
+            const struct keel_extent extent = draw_extent();
+            for (uint32_t s = 0; s < holding->seat_count && !together; s++)
+                give(side, side->seats[h][s], extent);
+            if (together)
+                give(side, h, extent);
+        }
     }
 }
 
@@ -113,11 +138,30 @@ static void check_against_brute_force(const struct keel_moves *moves)
             }
 }
 
-static struct keel_moves find(void)
+static struct keel_moves find_of(uint32_t seat)
 {
     struct keel_moves moves;
-    ck_ok(keel_moves_find(have.of, need.of, SEATS, &moves));
+    const struct keel_holdings given = {.at = have.of, .count = HOLDINGS},
+                               wanted = {.at = need.of, .count = HOLDINGS};
+    ck_ok(keel_moves_find(&given, &wanted, SEATS, seat, &moves));
+    return moves;
+}
+
+static struct keel_moves find(void)
+{
+    struct keel_moves moves = find_of(KEEL_SEAT_NONE);
+    bool sends[SEATS] = {false}, gets[SEATS] = {false};
+    uint64_t elements = 0;
     check_against_brute_force(&moves);
+    for (size_t i = 0; i < moves.move_count; i++) {
+        elements += moves.moves[i].what.count;
+        sends[moves.moves[i].from] = gets[moves.moves[i].to] = true;
+    }
+    for (uint32_t seat = 0; seat < SEATS; seat++) {
+        moves.senders -= sends[seat];
+        moves.receivers -= gets[seat];
+    }
+    ck_assert_msg(moves.elements == elements && moves.senders == 0 && moves.receivers == 0, "sums differ");
     return moves;
 }
 
@@ -127,6 +171,8 @@ START_TEST(moves_give_everybody_what_he_lacks_once_and_name_what_nobody_has)
     for (random_state = 1; random_state <= 300; random_state++) {
         const uint32_t seed = random_state;
         draw();
+        draw_shared(&have, seed % 4 > 0);
+        draw_shared(&need, seed % 8 > 1);
         struct keel_moves moves = find();
         moved += moves.move_count;
         missing += moves.missing_count;
@@ -137,34 +183,76 @@ START_TEST(moves_give_everybody_what_he_lacks_once_and_name_what_nobody_has)
 }
 END_TEST
 
+static bool same_move(const struct keel_move *x, const struct keel_move *y)
+{
+    return x->from == y->from && x->to == y->to && tile_of(&x->what) == tile_of(&y->what) &&
+           x->what.first == y->what.first && x->what.count == y->what.count;
+}
+
 static bool same_moves(const struct keel_moves *a, const struct keel_moves *b)
 {
     if (a->move_count != b->move_count)
         return false;
-    for (size_t i = 0; i < a->move_count; i++) {
-        const struct keel_move *x = &a->moves[i], *y = &b->moves[i];
-        if (x->from != y->from || x->to != y->to || tile_of(&x->what) != tile_of(&y->what) ||
-            x->what.first != y->what.first || x->what.count != y->what.count)
+    for (size_t i = 0; i < a->move_count; i++)
+        if (!same_move(&a->moves[i], &b->moves[i]))
             return false;
-    }
     return true;
 }
 
 static void reverse(struct side *side)
 {
-    for (uint32_t seat = 0; seat < SEATS; seat++)
-        for (uint32_t i = 0, j = side->of[seat].count; i + 1 < j; i++) {
-            const struct keel_extent swapped = side->extents[seat][i];
-            side->extents[seat][i] = side->extents[seat][--j];
-            side->extents[seat][j] = swapped;
+    for (uint32_t h = 0; h < HOLDINGS; h++) {
+        const struct keel_holding *holding = &side->of[h];
+        for (uint32_t i = 0, j = holding->count; i + 1 < j; i++) {
+            const struct keel_extent swapped = side->extents[h][i];
+            side->extents[h][i] = side->extents[h][--j];
+            side->extents[h][j] = swapped;
         }
+        for (uint32_t i = 0, j = holding->seat_count; i + 1 < j; i++) {
+            const uint32_t swapped = side->seats[h][i];
+            side->seats[h][i] = side->seats[h][--j];
+            side->seats[h][j] = swapped;
+        }
+    }
+    for (uint32_t i = 0, j = HOLDINGS; i + 1 < j; i++) {
+        const struct keel_holding swapped = side->of[i];
+        side->of[i] = side->of[--j];
+        side->of[j] = swapped;
+    }
 }
+
+/* Each worker asks for its own, and all mean the same ones. */
+START_TEST(moves_of_a_seat_are_those_of_all_that_it_has_part_in)
+{
+    for (random_state = 2000; random_state < 2040; random_state++) {
+        const uint32_t seed = random_state;
+        draw();
+        draw_shared(&have, true);
+        draw_shared(&need, true);
+        struct keel_moves all = find();
+        for (uint32_t seat = 0; seat < SEATS; seat++) {
+            struct keel_moves own = find_of(seat);
+            size_t at = 0;
+            for (size_t i = 0; i < all.move_count; i++)
+                if (all.moves[i].from == seat || all.moves[i].to == seat)
+                    ck_assert(at < own.move_count && same_move(&own.moves[at++], &all.moves[i]));
+            ck_assert_uint_eq(at, own.move_count);
+            ck_assert(own.elements == all.elements && own.missing_count == all.missing_count);
+            keel_moves_fini(&own);
+        }
+        keel_moves_fini(&all);
+        random_state = seed;
+    }
+}
+END_TEST
 
 START_TEST(moves_do_not_depend_on_the_order_in_which_holdings_are_listed)
 {
     for (random_state = 1000; random_state < 1020; random_state++) {
         const uint32_t seed = random_state;
         draw();
+        draw_shared(&have, true);
+        draw_shared(&need, true);
         struct keel_moves once = find();
         reverse(&have);
         reverse(&need);
@@ -207,6 +295,30 @@ START_TEST(replicas_send_equally_much_to_newcomers)
             ck_assert_uint_eq(moves.moves[i].what.first % KEEL_MOVE_PAGE, 0);
         keel_moves_fini(&moves);
     }
+}
+END_TEST
+
+/* One element more than all have equally many of: the last of thousands is not to pay for the rounding. */
+START_TEST(thousands_of_replicas_send_equally_much)
+{
+    enum { MANY = 4096, EACH = 5000 };
+    static uint32_t seats[MANY];
+    const struct keel_extent all = {0, 0, 0, 0, (uint64_t)(MANY - 1) * EACH + 1};
+    uint64_t least = UINT64_MAX, most = 0;
+    struct keel_moves moves;
+    for (uint32_t seat = 0; seat < MANY; seat++)
+        seats[seat] = seat;
+    struct keel_holding of[2] = {{&all, seats, 1, MANY - 1}, {&all, seats, 1, MANY}};
+    const struct keel_holdings given = {.at = &of[0], .count = 1}, wanted = {.at = &of[1], .count = 1};
+    ck_ok(keel_moves_find(&given, &wanted, MANY, KEEL_SEAT_NONE, &moves));
+    ck_assert_uint_eq(moves.senders, MANY - 1);
+    ck_assert_uint_eq(moves.move_count, MANY - 1); /* by sender, as the sums below are */
+    for (size_t i = 0; i < moves.move_count; i++) {
+        least = moves.moves[i].what.count < least ? moves.moves[i].what.count : least;
+        most = moves.moves[i].what.count > most ? moves.moves[i].what.count : most;
+    }
+    ck_assert_uint_le(most - least, 2 * KEEL_MOVE_PAGE);
+    keel_moves_fini(&moves);
 }
 END_TEST
 
@@ -305,12 +417,41 @@ START_TEST(a_second_holder_is_on_another_node_and_nobody_has_more_than_his_part)
 }
 END_TEST
 
+START_TEST(the_holders_of_a_share_are_those_that_have_it)
+{
+    for (uint32_t trial = 0; trial < 2000; trial++) {
+        uint32_t node[24], holders[24];
+        const uint32_t count = 1 + next_random(24);
+        const struct keel_owners_map map = {.count = count,
+                                            .group = keel_zero_group(count, next_random(count + 1)),
+                                            .holders = 1 + next_random(2),
+                                            .node = node};
+        for (uint32_t p = 0; p < count; p++)
+            node[p] = next_random(6);
+        for (uint32_t owner = 0; owner < count; owner++) {
+            bool listed[24] = {false};
+            const uint32_t several = keel_share_holders(&map, owner, holders);
+            ck_assert(several >= 1 && several <= count && holders[0] == owner);
+            for (uint32_t i = 0; i < several; i++) {
+                ck_assert(holders[i] < count && !listed[holders[i]]);
+                listed[holders[i]] = true;
+            }
+            for (uint32_t p = 0; p < count; p++)
+                ck_assert_int_eq(listed[p], keel_has_share(&map, p, owner));
+        }
+    }
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_second_holder_is_on_another_node_and_nobody_has_more_than_his_part);
+    tcase_add_test(tc, the_holders_of_a_share_are_those_that_have_it);
     tcase_add_test(tc, moves_give_everybody_what_he_lacks_once_and_name_what_nobody_has);
+    tcase_add_test(tc, moves_of_a_seat_are_those_of_all_that_it_has_part_in);
     tcase_add_test(tc, moves_do_not_depend_on_the_order_in_which_holdings_are_listed);
     tcase_add_test(tc, replicas_send_equally_much_to_newcomers);
+    tcase_add_test(tc, thousands_of_replicas_send_equally_much);
     tcase_add_test(tc, who_alone_has_something_sends_nothing_of_what_others_have_too);
     tcase_add_test(tc, shadows_survive_one_loss_and_two_neighbours_lost_are_named);
     tcase_add_test(tc, who_has_what_he_needs_gets_nothing);

@@ -36,6 +36,7 @@ on= # what starts the launcher on its host
 begin() { # begin DIR WORDS...: a run that waits for agents, in the background
     out=$root/$1
     shift
+    rm -f "$out.log" # of the life before, in which place would find the old one
     # shellcheck disable=SC2086
     $on "$KEEL" run "$here/../demo/drill.conf" $job --ranks 4 --out "$out" "$@" >"$out.log" 2>&1 &
     launcher=$!
@@ -79,6 +80,7 @@ finish
 check "four agents dial in, and the run is done" [ $code -eq 0 ]
 check "with the bits of one rank on one host" same_bits "$root/reference-12" "$out"
 check "and the agents end with it" agents_end 0
+check "nobody is told to be missing" [ "$(events ranks-missing)" -eq 0 ]
 check "what they had of their own is gone" [ "$(find "$root" -maxdepth 1 -name 'keel-agent-*' | wc -l)" -eq 0 ]
 check "the text comes by the store" [ -s "$out/sample.txt" ]
 check "it is told who came, and from where" grep -q '"event":"agent-joined".*"from":"127.0.0.3:' "$out/events.jsonl"
@@ -138,7 +140,8 @@ check "holders on one host" says 2 'is not used by cluster.launch = local' run -
 check "an even number of them" says 2 'a majority decides' run --set cluster.holders=2
 check "more of them than nodes" says 2 'the launcher and 2 nodes are 3' run --set cluster.launch=none --set cluster.holders=5
 check "holders without a common store" says 2 'in the common store' run --set cluster.launch=none --set cluster.holders=3 --set snapshot.every=0
-check "holders that would judge losses" says 2 'leave train.spike out' run --set cluster.launch=none --set cluster.holders=3 --set train.spike=stop
+check "holders, and directories of nodes alone" says 2 'give snapshot.store = DIR' \
+    run --set cluster.launch=none --set cluster.holders=3 --set "snapshot.local=$root/alone"
 check "a command that starts nothing" says 5 'ended (exit code 1) before' \
     run --set cluster.launch=ssh --set cluster.hosts=127.0.0.1 --set cluster.bind=127.0.0.1 --set cluster.shell=false
 check "a text without a store" says 2 'train.sample = 8' \
@@ -155,9 +158,17 @@ chmod 600 "$root/short.key"
 check "a key file that holds none" says 4 'a key has 65' agent --key-file "$root/short.key"
 check "a key that ends early on the standard input" says 4 'standard input' agent --key-file - </dev/null
 check "nobody there" says 1 'nobody took this agent' agent --key-file "$out/job.key"
-check "no place" says 2 'not HOST:PORT' "$KEEL" agent --join 127.0.0.1 --key-file "$out/job.key"
+check "a name that nobody knows" says 3 '--join no.such.host.invalid:9: no place has a host that is known here, for 1 s' \
+    "$KEEL" agent --join no.such.host.invalid:9 --key-file "$out/job.key" --wait 1
+check "a name that is loopback here, and nobody there" says 1 'on this host that name is 127.0.0.1, loopback' \
+    "$KEEL" agent --join localhost:9 --key-file "$out/job.key" --wait 1
+check "of nine places each is named" says 1 '127.0.0.1:6: Connection refused; 127.0.0.1:5: Connection refused; ' "$KEEL" agent --wait 1 \
+    --key-file "$out/job.key" --join 127.0.0.1:9,127.0.0.1:8,127.0.0.1:7,127.0.0.1:6,127.0.0.1:5,127.0.0.1:4,127.0.0.1:3,127.0.0.1:2,127.0.0.1:1
 check "an address of two families" says 2 'two families' agent --key-file "$out/job.key" --address ::1
 check "an address that is not here" says 2 'is no address of this host' agent --key-file "$out/job.key" --address 192.0.2.9
+check "an address that is none" says 2 'is no name that this host knows; give one of this host' agent --key-file "$out/job.key" --address no.such.host.invalid
+check "an address that others do not reach" says 2 '--address 127.0.0.1: is loopback' \
+    "$KEEL" agent --join 192.0.2.7:9 --wait 1 --key-file "$out/job.key" --address 127.0.0.1
 check "two ways to be an agent" says 2 'no JOB' "$KEEL" agent job.conf --join 127.0.0.1:9 --key-file "$out/job.key"
 
 begin busy --set cluster.launch=none --set cluster.bind=127.0.0.1
@@ -214,7 +225,7 @@ import socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
 open(sys.argv[1], "w").write("%d\n" % listener.getsockname()[1])
 s = listener.accept()[0]
-s.sendall(b"KEELJO1L" + b"9.9.9".ljust(32, b"\0") + bytes(32))
+s.sendall(b"KEELJO2L" + b"9.9.9".ljust(32, b"\0") + bytes(32))
 s.recv(1000)
 END
     await "$root/old.port" .
@@ -251,6 +262,9 @@ check "which says where it looked" grep -q 'elsewhere on this host is not where 
 check "and so does the launcher" await "$out.log" 'node 1: .*elsewhere on this host'
 finish
 check "and the others train" [ $code -eq 0 ]
+check "which is told as they begin, with who is missing and why" \
+    '[ "$(grep -A2 "the run begins with 3 of 4 ranks; missing:" "$out.log" | grep -c "  node 1: .*elsewhere on this host is not where\|  who comes later joins.*keel job stop $out")" -eq 2 ]'
+check "and in events.jsonl" grep -q '"event":"ranks-missing",.*"ranks":3,"wanted":4,.*"nodes":\[{"node":1,"why":"[^{}]*elsewhere[^{}]*"}\]' "$out/events.jsonl"
 check "with the same bits" same_bits "$root/reference-12" "$out"
 agents_end 0
 
@@ -261,13 +275,6 @@ cat >"$root/local" <<'END'
 shift
 exec sh -c "$*"
 END
-agents_of() { # the agents of these nodes of the present run
-    for node; do
-        for pid in /proc/[0-9]*; do
-            { tr '\0' ' ' <"$pid/cmdline"; } 2>/dev/null | grep -q "^[^ ]*keel agent --join $place .*--node $node " && echo "${pid##*/}"
-        done
-    done
-}
 begin domains --set cluster.launch=ssh --set "cluster.shell=sh $root/local %h" --set cluster.hosts=127.0.0.1,127.0.0.2 \
     --set cluster.bind=127.0.0.1 --set parallel.zero=1 --set parallel.holders=2 --set train.steps=40 --set snapshot.every=0 \
     --drill slow:rank=3,step=1,ms=100,steps=1000
@@ -282,13 +289,30 @@ check "with the same bits" same_bits "$root/reference-40" "$out"
 check "two ranks were lost" [ "$(lost)" -ge 2 ]
 check "and no state with them: copies are on the other host" [ "$(events state-lost)" -eq 0 ]
 
+# Both nodes that train are lost, each with the only copy of its shard, and a spare on a third host is left: it waits for them.
+# Which snapshot is the first that they have is up to the disk: of a step that comes while one is written there is none.
+begin lone --ranks 2 --spares 1 --set cluster.launch=ssh --set "cluster.shell=sh $root/local %h" --set cluster.hosts=127.0.0.1,127.0.0.2,127.0.0.3 \
+    --set cluster.bind=127.0.0.1 --set "snapshot.local=$root/lone-nodes" --set snapshot.every=4 --set train.steps=40 \
+    --drill slow:rank=0,step=1,ms=300,steps=1000
+place
+await "$out/events.jsonl" '"event":"snapshot",.*"step":[1-9]'
+# shellcheck disable=SC2046
+kill -KILL $(agents_of 1 2)
+finish
+check "all who have a snapshot are lost, and the run is done" [ $code -eq 0 ]
+check "with the same bits" same_bits "$root/reference-40" "$out"
+check "from their snapshot, once they are back" grep -q '"event":"resumed".*"step":[1-9]' "$out/events.jsonl"
+
 . "$here/hosts_leads.sh"
+. "$here/hosts_gate.sh"
+. "$here/hosts_hangs.sh"
 
 # ---- network namespaces -----------------------------------------------------------------------------------------------
 
 skipped=0
 if [ -n "${KEEL_HOSTS_INSIDE:-}" ] && make_hosts; then
     . "$here/hosts_cuts.sh"
+    . "$here/hosts_lost.sh"
 else
     skipped=12
     echo "note: network namespaces are not allowed here, or ip is not installed: hosts were addresses of loopback"

@@ -72,11 +72,43 @@ check "and patches" header vit '"vit.embeddings.patch_embeddings.projection.weig
 "$KEEL" plan "$root/vit/job.conf" --config-json >"$root/vit-torch/config.json" 2>"$root/errors"
 check "and a config.json" grep -q '"ViTForImageClassification".*"intermediate_size":64,.*"image_size":\[28,28\],.*"patch_size":7,' "$root/vit-torch/config.json"
 
+{ job alexnet | sed "s|^path = .*|path = $root/large|"; printf 'kind = alexnet\nwidth = 4\ndropout = 0.5\n'; } >"$root/alexnet.conf"
+python3 - "$root/large" <<'END'
+import os, random, struct, sys
+random.seed(3)
+os.makedirs(sys.argv[1])
+for part, count in (("train", 12), ("t10k", 6)):
+    with open(f"{sys.argv[1]}/{part}-images-idx3-ubyte", "wb") as out:
+        out.write(bytes([0, 0, 8, 4]) + struct.pack(">IIII", count, 70, 80, 3) + bytes(random.randrange(256) for _ in range(count * 70 * 80 * 3)))
+    with open(f"{sys.argv[1]}/{part}-labels-idx1-ubyte", "wb") as out:
+        out.write(bytes([0, 0, 8, 1]) + struct.pack(">I", count) + bytes(i % 5 for i in range(count)))
+END
+train alexnet alexnet
+check "an AlexNet is trained" [ $? -eq 0 ]
+train alexnet alexnet-killed --set parallel.zero=2 --ranks 3 --drill kill:rank=1,step=3
+check "over owners through a kill, dropout and all" same_bits "$root/alexnet" "$root/alexnet-killed"
+there_and_back alexnet alexnet
+check "an AlexNet has torchvision's convolutions" header alexnet '"features.3.weight":{"dtype":"F32","shape":[12,4,5,5]'
+check "and its perceptron" header alexnet '"classifier.1.weight":{"dtype":"F32","shape":[256,576]'
+train alexnet mixed --set data.mixup=0.5
+check "its labels may be soft" [ $? -eq 0 ]
+train alexnet mixed-killed --set data.mixup=0.5 --ranks 2 --drill kill:rank=1,step=3
+check "with the same bits through a kill" same_bits "$root/mixed" "$root/mixed-killed"
+"$KEEL" export "$root/mixed" "$root/mixed.onnx" --format onnx --no-eval >"$root/log" 2>"$root/errors"
+check "and goes out as ONNX without them" grep -q 'nodes, .*mixed.onnx' "$root/log"
+
 # ---- ONNX ----
 "$KEEL" export "$root/deep" "$root/deep.onnx" --format onnx --no-eval >"$root/log" 2>"$root/errors"
 check "an .onnx file is written" grep -q 'nodes, .*deep.onnx' "$root/log"
 "$KEEL" import-model "$root/deep.onnx" --json >"$root/log" 2>"$root/errors"
 check "which is a model to import" grep -q '"data": *"images", *"classes": *10' "$root/log"
+nodes=$(sed -n 's/.*"nodes":\([0-9]*\).*/\1/p' "$root/log")
+if command -v protoc >/dev/null; then # Debian's protobuf-compiler: another reader, which knows no ONNX
+    protoc --decode_raw <"$root/deep.onnx" >"$root/raw"
+    check "protoc reads it too, with as many nodes" '[ $was -eq 0 ] && [ "$(sed -n "/^7 {/,/^}/p" "$root/raw" | grep -c "^  1 {")" -eq "$nodes" ]'
+else
+    echo "note: no protoc here (protobuf-compiler)"
+fi
 { job onnx | sed 's/^steps = .*/steps = 0/'; printf 'kind = %s\nvocab = 10\n' "$root/deep.onnx"; } >"$root/onnx.conf"
 train onnx onnx
 check "and has its loss" awk -v a="$(sed -n 's/.*validation \([0-9.]*\).*/\1/p' "$root/log")" \
@@ -94,9 +126,10 @@ refused() { # CLAIM CODE WORDS COMMAND...
 }
 refused "a depth that is none" 2 "model.depth = 42: one of 18, 34, 50, 101, 152 is known" run "$root/deep.conf" --out "$root/bad" --set model.depth=42
 refused "stages beside a depth" 2 "model.stages = 2 says nothing beside model.depth = 50" run "$root/deep.conf" --out "$root/bad" --set model.stages=2
+refused "images too small for an AlexNet" 2 "alexnet: images of 28x28 are too small: it takes 63x63 at least" run "$root/alexnet.conf" --out "$root/bad" --set "data.path=$data"
 refused "patches that do not divide" 2 "images of 28x28 do not divide into patches of model.patch = 5" run "$root/vit.conf" --out "$root/bad" --set model.patch=5
 refused "torch's layouts of a text" 4 "no tensor is a convolution's" ckpt import "$here/../golden/safetensors/gpt2.safetensors" "$root/none/run" --names torch
-refused "names that there are not" 2 "keel, gpt2 or torch is wanted" ckpt export "$root/deep" "$root/x/" --names tensorflow
+refused "names that there are not" 2 "keel, gpt2, torch, bert or mixtral is wanted" ckpt export "$root/deep" "$root/x/" --names tensorflow
 refused "another ending" 2 "a name that ends in .onnx is wanted" export "$root/deep" "$root/deep.bin" --format onnx --no-eval
 refused "a file that is there" 2 "is there already; --force replaces it" export "$root/deep" "$root/deep.onnx" --format onnx --no-eval
 refused "a folder that is not there" 3 "none/deep.onnx: its directory is not there: make it first" export "$root/deep" "$root/none/deep.onnx" --format onnx --no-eval

@@ -77,6 +77,11 @@ cp "$here/../golden/bpe/tokenizer.json" .
 cp "$here/../golden/onnx/text.onnx" model.onnx
 export "PKG_CONFIG_PATH=$prefix/lib/pkgconfig" # where the template's Makefile finds the headers
 mkdir data
+pageless=$(for header in "$prefix"/include/keel/*.h; do
+    name=$(basename "$header" .h)
+    grep -q "^\.In keel/$name\.h" "$prefix/share/man/man3/keel-$name.3" 2>/dev/null || echo "$name"
+done)
+check "each public header has a page of section 3: ${pageless:-all}" [ -z "$pageless" ]
 for set in train val; do # numbers of 16 bits, as nanoGPT writes them
     LC_ALL=C awk 'BEGIN { srand(2); for (i = 0; i < 4000; i++) printf "%c%c", 65 + rand() * 9, 65 }' >data/$set.bin
 done
@@ -97,6 +102,7 @@ for page in "$prefix"/share/man/man1/*.1; do
         *launch=none*) # waits for the agents of the next line, as many as its ranks
             sh -c "$line --out hosts" >launcher.log 2>&1 3<&- & launcher=$!
             continue ;;
+        *"agent --join h1:"*) continue ;; # three hosts: hosts_gate.sh has them
         *"agent --join"*)
             until [ -s hosts/job.key ] || ! kill -0 $launcher; do sleep 0.1; done
             for node in 1 2 3 4; do $line --node $node --key-file hosts/job.key >"agent$node.log" 2>&1 3<&- & done

@@ -79,6 +79,22 @@ status "$out"
 check "4 MiB of other events hide neither snapshot nor view" grep -q "^view .*; newest snapshot: step" "$root/log"
 cp "$root/events" "$out/events.jsonl"
 
+# Lines that are not there, by whoever's doing, and a step that nobody did.
+cp "$out/metrics.jsonl" "$root/metrics"
+sed '5,8d;12,15d' "$root/metrics" >"$out/metrics.jsonl"
+status "$out"
+check "steps without lines are told" grep -q "run/metrics.jsonl lacks 8 steps (5 to 8, 12 to 15)" "$root/log"
+status "$out" --json
+check "in numbers too" [ "$(field steps_lacking)" = 8 ]
+sed '$s/"step":[0-9]*/"step":90000/' "$root/metrics" >"$out/metrics.jsonl"
+status "$out"
+check "a step that its tokens belie is not believed" '! grep -q 90000 "$root/log"'
+bytes=$(sed -n 's/.*begins at byte \([0-9]*\) is not a metric.*/\1/p' "$root/log")
+check "and where it is is said" [ "$bytes" = "$(sed '$d' "$root/metrics" | wc -c)" ]
+status "$out" --json
+check "in numbers too" [ "$(field damaged_at)" = "$bytes" ]
+cp "$root/metrics" "$out/metrics.jsonl"
+
 # The lock names a process that does not hold it: a number that is another's by now, or of another host.
 sleep 60 &
 other=$!
@@ -98,5 +114,36 @@ kill $other
 sed -i '$d' "$out/events.jsonl"
 status "$out" --json
 check "a run that ended without a word was killed" [ "$(field state)" = killed ]
+
+# A run that is done, and whose lines are gone, in part or all: who asks is told, who repeats the command too, and the
+# next move that both name helps.
+again() {
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set data.path="$text" --out "$root/done" \
+        --set cluster.device=host --ranks 2 "$@" >"$root/log" 2>&1
+}
+lines=$root/done/metrics.jsonl
+again
+cut -d, -f1-3 "$lines" >"$root/whole"
+sed -i 5,7d "$lines"
+again
+code=$?
+check "a run that is done stays done" [ $code -eq 0 ]
+check "and says that lines lack" grep -q "^$lines lacks 3 steps (5 to 7)" "$root/log"
+check "beside what is there" grep -q "^done before: 12 steps" "$root/log"
+rm "$lines"
+status "$root/done"
+check "where no line is left, the steps count all the same" grep -q "^step 12 of 12$" "$root/log"
+check "and all lack" grep -q "^$lines lacks 12 steps (1 to 12), which were done" "$root/log"
+for time in first second; do
+    again
+    code=$?
+    check "without lines it is done, the $time time" [ $code -eq 0 ]
+    check "which is said with the step" grep -q "done before: the newest snapshot is of the last step, 12" "$root/log"
+    check "and that all lines lack" grep -q "$lines lacks 12 steps (1 to 12)" "$root/log"
+done
+again --resume none
+check "they are computed again" '[ $? -eq 0 ] && cut -d, -f1-3 "$lines" | cmp -s - "$root/whole"'
+status "$root/done"
+check "and lack no more" '! grep -q lacks "$root/log"'
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

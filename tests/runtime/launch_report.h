@@ -32,6 +32,12 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
             evidence_ns > 0 && alive_ns <= evidence_ns);
 }
 
+static void on_tell(void *context, const char *text)
+{
+    (void)context;
+    fprintf(report_file, "tell %s\n", text);
+}
+
 static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
 {
     (void)context;
@@ -83,6 +89,7 @@ static const struct keel_launch_report reports = {.step = on_step,
                                                   .mismatch = on_mismatch,
                                                   .view = on_view,
                                                   .shortage = on_shortage,
+                                                  .tell = on_tell,
                                                   .drain = on_drain,
                                                   .note = on_note,
                                                   .snapshot = on_snapshot,

@@ -54,8 +54,8 @@ check "the configuration says what the job does" grep -q '"hidden_size":32,"inte
 check "and how positions are scaled" grep -q '"rope_scaling":{"rope_type":"llama3","factor":8.000000,"low_freq_factor":1.000000,"high_freq_factor":4.000000,"original_max_position_embeddings":16}' "$root/grouped-hf/config.json"
 check "all of them alike" grep -q '"rope_scaling":{"rope_type":"linear","factor":2.000000}' "$root/tied-hf/config.json"
 check "and what is a default" grep -q '"intermediate_size":64,.*"num_key_value_heads":4,.*"tie_word_embeddings":true' "$root/tied-hf/config.json"
-"$KEEL" plan "$root/tied/job.conf" --config-json --set model.kind=bert --set model.rope_factor=1 >"$root/log" 2>"$root/errors"
-check "another model has none" grep -q 'of llama, vit, and gpt with model.bias, there is a config.json' "$root/errors"
+"$KEEL" plan "$root/tied/job.conf" --config-json --set model.kind=moe --set model.rope_factor=1 >"$root/log" 2>"$root/errors"
+check "another model has none" grep -q 'of llama, mixtral, bert, vit, and gpt with model.bias, there is a config.json' "$root/errors"
 "$KEEL" eval "$root/tied-in" --set model.tied=false --data "$text" >"$root/log" 2>"$root/errors"
 check "a head of its own is missed by name" grep -q 'no tensor lm_head.weight' "$root/errors"
 

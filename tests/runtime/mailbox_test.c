@@ -181,6 +181,42 @@ START_TEST(a_lost_directory_is_sent_again_when_its_lack_shows)
 }
 END_TEST
 
+/* The launcher is gone: node 1 leads, and node 3 that it let in reaches node 2, and the other way round. */
+START_TEST(who_leads_keeps_the_directory_in_the_launchers_place)
+{
+    struct keel_mailbox *one = open_node(1, 1), *two = open_node(2, 1), *three;
+    char place[KEEL_PLACE_BYTES];
+    uint16_t node;
+    uint32_t bytes;
+    ck_assert(nothing_waits(launcher) && nothing_waits(one) && nothing_waits(two));
+    keel_mailbox_keep(one, true);
+    ck_assert(keel_mailbox_place_of(two, 1, place));
+    struct keel_mailbox_config config = {.key = key,
+                                         .run = RUN,
+                                         .node = 3,
+                                         .incarnation = 64,
+                                         .launcher = launcher_place,
+                                         .by = 1,
+                                         .by_tag = keel_mailbox_tag(one)};
+    ck_ok(keel_net_place_parse(place, &config.by_place));
+    ck_ok(keel_mailbox_open(&config, &three));
+    keel_mailbox_send(two, 1, (const uint8_t *)"beat", 4);
+    ck_assert(next(one, &node, &bytes) && node == 2); /* behind the hello of node 3 */
+    ck_assert(nothing_waits(two) && nothing_waits(three));
+    keel_mailbox_send(two, 3, (const uint8_t *)"you", 3);
+    ck_assert(next(three, &node, &bytes) && node == 2 && bytes == 3);
+    keel_mailbox_send(three, 2, (const uint8_t *)"me", 2);
+    ck_assert(next(two, &node, &bytes) && node == 3 && bytes == 2);
+    keel_mailbox_probe(three, 1000);
+    ck_assert(nothing_waits(one) && nothing_waits(three));
+    ck_assert_uint_eq(keel_mailbox_echoed(three), 1000);
+    ck_assert(!keel_mailbox_place_of(two, 4, place));
+    keel_mailbox_close(one);
+    keel_mailbox_close(two);
+    keel_mailbox_close(three);
+}
+END_TEST
+
 START_TEST(strangers_are_dropped_counted_and_told_at_most_once_a_second)
 {
     struct keel_mailbox *one = open_node(1, 1);
@@ -253,6 +289,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, agents_reach_one_another_once_the_launcher_has_heard_both);
     tcase_add_test(tc, a_restarted_agent_is_found_at_its_new_place);
     tcase_add_test(tc, a_lost_directory_is_sent_again_when_its_lack_shows);
+    tcase_add_test(tc, who_leads_keeps_the_directory_in_the_launchers_place);
     tcase_add_test(tc, strangers_are_dropped_counted_and_told_at_most_once_a_second);
     tcase_add_test(tc, a_recorded_datagram_played_again_is_dropped);
     tcase_add_test(tc, an_address_that_is_none_is_refused);

@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct rig {
     struct keel_data *data;
@@ -24,6 +25,8 @@ struct rig {
 
 static char directory[64];
 
+enum { SIDE = 16, LARGE = 4 * SIDE };
+
 /* Four textures: stripes across, down and aslant, and squares; moved about, with some noise. */
 static uint8_t pixel_of(uint32_t image, uint32_t x, uint32_t y)
 {
@@ -32,20 +35,24 @@ static uint8_t pixel_of(uint32_t image, uint32_t x, uint32_t y)
     return (uint8_t)(((along[kind] + phase) % 4 < 2 ? 200 : 20) + (x * 7 + y * 5 + image * 13) % 40);
 }
 
-static void write_set(const char *images, const char *labels, uint8_t count)
+/* Images of `side`, each pixel as often as that is SIDE. */
+static void write_set(const char *folder, const char *images, const char *labels, uint8_t count,
+                      uint32_t side)
 {
-    static uint8_t bytes[16 + 200 * 256];
+    static uint8_t bytes[16 + 200 * LARGE * LARGE];
     char path[KEEL_PATH_BYTES];
-    memcpy(bytes, (uint8_t[]){0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, 16, 0, 0, 0, 16}, 16);
+    const uint32_t pixels = side * side, times = side / SIDE;
+    memcpy(bytes, (uint8_t[]){0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, (uint8_t)side, 0, 0, 0, (uint8_t)side},
+           16);
     for (uint32_t i = 0; i < count; i++)
-        for (uint32_t p = 0; p < 256; p++)
-            bytes[16 + i * 256 + p] = pixel_of(i, p % 16, p / 16);
-    ck_ok(keel_path_join(path, directory, images));
-    ck_ok(keel_file_replace(path, bytes, 16 + (size_t)count * 256, 0600));
+        for (uint32_t p = 0; p < pixels; p++)
+            bytes[16 + i * pixels + p] = pixel_of(i, p % side / times, p / side / times);
+    ck_ok(keel_path_join(path, folder, images));
+    ck_ok(keel_file_replace(path, bytes, 16 + (size_t)count * pixels, 0600));
     memcpy(bytes, (uint8_t[]){0, 0, 8, 1, 0, 0, 0, count}, 8);
     for (uint32_t i = 0; i < count; i++)
         bytes[8 + i] = (uint8_t)(i % 4);
-    ck_ok(keel_path_join(path, directory, labels));
+    ck_ok(keel_path_join(path, folder, labels));
     ck_ok(keel_file_replace(path, bytes, 8 + (size_t)count, 0600));
 }
 
@@ -58,8 +65,12 @@ static void make_data(void)
         text[i] = "it was the best of times\n"[i % 25];
     ck_ok(keel_path_join(path, directory, "text"));
     ck_ok(keel_file_replace(path, text, sizeof text, 0600));
-    write_set("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 160);
-    write_set("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 40);
+    write_set(directory, "train-images-idx3-ubyte", "train-labels-idx1-ubyte", 160, SIDE);
+    write_set(directory, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 40, SIDE);
+    ck_ok(keel_path_join(path, directory, "large"));
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    write_set(path, "train-images-idx3-ubyte", "train-labels-idx1-ubyte", 160, LARGE);
+    write_set(path, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 40, LARGE);
 }
 
 static void remove_data(void)
@@ -86,6 +97,10 @@ static struct keel_job tiny(enum keel_model_kind kind)
         [KEEL_MODEL_LLAMA] =
             "[model]\nkind = llama\nlayers = 2\nheads = 4\nkv_heads = 2\nwidth = 16\nblock = 8\n"
             "tied = false\n[data]\npath = %s/text\n",
+        [KEEL_MODEL_MIXTRAL] =
+            "[model]\nkind = mixtral\nlayers = 2\nheads = 4\nkv_heads = 2\nwidth = 16\nhidden = 24\n"
+            "block = 8\nexperts = 3\n[data]\npath = %s/text\n",
+        [KEEL_MODEL_ALEXNET] = "[model]\nkind = alexnet\nwidth = 2\ndropout = 0.1\n[data]\npath = %s/large\n",
         [KEEL_MODEL_DLRM] = "[model]\nkind = dlrm\nlayers = 1\nwidth = 4\ndense = 3\ntables = 3\n"
                             "categories = 20\nbag = 3\n[data]\npath = %s\n"};
     static const char *const common = "[job]\nshards = 2\n[train]\nsteps = 60\nwarmup_steps = 5\nlr = %s\n"
@@ -94,10 +109,11 @@ static struct keel_job tiny(enum keel_model_kind kind)
     struct keel_job job;
     int length = snprintf(text, sizeof text, settings[kind], directory);
     static const uint32_t batch[BUILT_IN] = {
-        [KEEL_MODEL_GPT] = 4,   [KEEL_MODEL_RESNET] = 8, [KEEL_MODEL_BERT] = 32, [KEEL_MODEL_MOE] = 4,
-        [KEEL_MODEL_LLAMA] = 4, [KEEL_MODEL_DLRM] = 64,  [KEEL_MODEL_VIT] = 8};
+        [KEEL_MODEL_GPT] = 4, [KEEL_MODEL_RESNET] = 8,  [KEEL_MODEL_BERT] = 32,
+        [KEEL_MODEL_MOE] = 4, [KEEL_MODEL_LLAMA] = 4,   [KEEL_MODEL_DLRM] = 64,
+        [KEEL_MODEL_VIT] = 8, [KEEL_MODEL_MIXTRAL] = 4, [KEEL_MODEL_ALEXNET] = 8};
     length += snprintf(text + length, sizeof text - (size_t)length, common,
-                       kind == KEEL_MODEL_VIT ? "3e-3" : "1e-2", batch[kind]);
+                       kind == KEEL_MODEL_VIT || kind == KEEL_MODEL_ALEXNET ? "3e-3" : "1e-2", batch[kind]);
     ck_ok(keel_path_join(path, directory, "job.conf"));
     ck_ok(keel_file_replace(path, text, (size_t)length, 0600));
     ck_ok(keel_job_load(path, NULL, 0, &job));
@@ -142,8 +158,8 @@ START_TEST(its_loss_falls_and_so_does_that_of_validation)
     rig_open(&rig, &job, "host");
     ck_ok(keel_trainer_eval(rig.trainer, &before));
     ck_assert(before.has_loss);
-    ck_assert_int_eq(before.has_accuracy,
-                     _i == KEEL_MODEL_RESNET || _i == KEEL_MODEL_DLRM || _i == KEEL_MODEL_VIT);
+    ck_assert_int_eq(before.has_accuracy, _i == KEEL_MODEL_RESNET || _i == KEEL_MODEL_DLRM ||
+                                              _i == KEEL_MODEL_VIT || _i == KEEL_MODEL_ALEXNET);
     float first = run_step(&rig, 0).loss, last = 0;
     for (uint64_t step = 1; step < job.steps; step++)
         last = run_step(&rig, step).loss;
@@ -180,6 +196,7 @@ START_TEST(sixteen_bits_for_what_waits_change_little)
 {
     float losses[2];
     struct keel_job job = tiny((enum keel_model_kind)_i);
+    job.top_k = job.experts; /* a choice of some experts is a step: with little a token goes to others */
     for (int i = 0; i < 2; i++) {
         struct rig rig;
         job.storage = i == 0 ? KEEL_F32 : KEEL_BF16;
@@ -195,7 +212,7 @@ END_TEST
 
 /* ---- groups of parameters ---- */
 
-enum { WEIGHTS_MAX = 1 << 15 };
+enum { WEIGHTS_MAX = 1 << 16 };
 
 /* The weights of all parameters behind `steps` steps of a job, by number; what the optimizer changes of one
  * depends on its own gradient alone, since nothing is clipped. */
@@ -275,6 +292,8 @@ static const struct {
     {KEEL_MODEL_VIT, "vit.embeddings.*,*.weight"},
     {KEEL_MODEL_MOE, "h.1.*"},
     {KEEL_MODEL_LLAMA, "*norm.weight,model.embed_tokens.weight"},
+    {KEEL_MODEL_MIXTRAL, "*.experts.w1.weight,*.gate.weight"},
+    {KEEL_MODEL_ALEXNET, "features.*"},
     {KEEL_MODEL_DLRM, "emb_l.weight,bot_l.*"},
 };
 
@@ -458,15 +477,17 @@ static uint64_t trained_elements(const struct keel_graph *graph)
 START_TEST(residual_networks_have_the_published_numbers_of_parameters)
 {
     static const struct keel_resnet_config configs[] = {
-        {4, 2, 64, true, 224, 224, 3, 1000, 2, 0, false}, /* ResNet-18 */
-        {4, 2, 64, true, 33, 47, 3, 1000, 1, 0, false},   /* whatever the size of the images */
-        {3, 3, 16, false, 32, 32, 3, 10, 2, 0, false}, /* ResNet-20, with shortcuts that are convolutions */
-        {0, 0, 64, true, 64, 64, 3, 1000, 1, 18, false},
-        {0, 0, 64, true, 64, 64, 3, 1000, 1, 34, false},
-        {0, 0, 64, true, 64, 64, 3, 1000, 1, 50, false},
-        {0, 0, 64, true, 64, 64, 3, 1000, 1, 101, false},
-        {0, 0, 64, true, 64, 64, 3, 1000, 1, 152, false},
-        {3, 18, 16, false, 32, 32, 3, 10, 2, 0, true}, /* 164 layers for CIFAR, of bottlenecks: 1.7 million */
+        {4, 2, 64, true, 224, 224, 3, 1000, 2, 0, false, false}, /* ResNet-18 */
+        {4, 2, 64, true, 33, 47, 3, 1000, 1, 0, false, false},   /* whatever the size of the images */
+        {3, 3, 16, false, 32, 32, 3, 10, 2, 0, false,
+         false}, /* ResNet-20, with shortcuts that are convolutions */
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 18, false, false},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 34, false, false},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 50, false, false},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 101, false, false},
+        {0, 0, 64, true, 64, 64, 3, 1000, 1, 152, false, false},
+        {3, 18, 16, false, 32, 32, 3, 10, 2, 0, true,
+         false}, /* 164 layers for CIFAR, of bottlenecks: 1.7 million */
     };
     static const uint64_t parameters[] = {11689512, 11689512, 269722 + 16 * 32 + 32 * 64 + 2 * (32 + 64),
                                           11689512, 21797672, 25557032,
@@ -484,8 +505,8 @@ END_TEST
 START_TEST(vision_transformers_have_the_published_numbers_of_parameters)
 {
     static const struct keel_vit_config configs[] = {
-        {12, 12, 768, 0, 16, 224, 224, 3, 1000, 1, 0},      /* ViT-B/16 */
-        {24, 16, 1024, 4096, 16, 224, 224, 3, 1000, 1, 0}}; /* ViT-L/16 */
+        {12, 12, 768, 0, 16, 224, 224, 3, 1000, 1, 0, false},      /* ViT-B/16 */
+        {24, 16, 1024, 4096, 16, 224, 224, 3, 1000, 1, 0, false}}; /* ViT-L/16 */
     static const uint64_t parameters[] = {86567656, 304326632};
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
         struct keel_graph *graph;
@@ -555,26 +576,45 @@ START_TEST(sizes_that_make_no_text_model_are_refused_by_their_keys)
 }
 END_TEST
 
+START_TEST(an_alexnet_has_the_published_number_of_parameters)
+{
+    const struct keel_alexnet_config config = {
+        .width = 64, .height = 224, .image_width = 224, .channels = 3, .classes = 1000, .batch = 1};
+    struct keel_alexnet_config bad = config;
+    struct keel_graph *graph = empty_graph();
+    ck_ok(keel_model_alexnet(graph, &config));
+    ck_assert_uint_eq(trained_elements(graph), 61100840);
+    keel_graph_destroy(graph);
+    bad.image_width = 62;
+    graph = empty_graph();
+    expect_refusal(graph, keel_model_alexnet(graph, &bad), "images of 224x62 are too small: it takes 63x63");
+    bad = config;
+    bad.width = 0;
+    graph = empty_graph();
+    expect_refusal(graph, keel_model_alexnet(graph, &bad), "alexnet: model.width = 0");
+}
+END_TEST
+
 START_TEST(sizes_that_make_no_residual_network_are_refused_by_their_keys)
 {
     static const struct {
         struct keel_resnet_config config;
         const char *says;
     } bad[] = {
-        {{33, 1, 4, false, 28, 28, 1, 10, 1, 0, false}, "model.stages = 33 is out of range: 1 to 5"},
-        {{0, 1, 4, false, 28, 28, 1, 10, 1, 0, false}, "model.stages = 0"},
-        {{3, 0, 4, false, 28, 28, 1, 10, 1, 0, false}, "model.layers = 0"},
-        {{3, 1, 0, false, 28, 28, 1, 10, 1, 0, false}, "model.width = 0"},
-        {{3, 1, 4, false, 28, 28, 0, 10, 1, 0, false}, "channels of an image = 0"},
-        {{3, 1, 4, false, 28, 28, 1, 0, 1, 0, false}, "model.vocab (classes) = 0"},
-        {{3, 1, 4, false, 28, 28, 1, 10, 0, 0, false}, "train.batch = 0"},
-        {{3, 1, 4, false, 3, 9, 1, 10, 1, 0, false},
+        {{33, 1, 4, false, 28, 28, 1, 10, 1, 0, false, false}, "model.stages = 33 is out of range: 1 to 5"},
+        {{0, 1, 4, false, 28, 28, 1, 10, 1, 0, false, false}, "model.stages = 0"},
+        {{3, 0, 4, false, 28, 28, 1, 10, 1, 0, false, false}, "model.layers = 0"},
+        {{3, 1, 0, false, 28, 28, 1, 10, 1, 0, false, false}, "model.width = 0"},
+        {{3, 1, 4, false, 28, 28, 0, 10, 1, 0, false, false}, "channels of an image = 0"},
+        {{3, 1, 4, false, 28, 28, 1, 0, 1, 0, false, false}, "model.vocab (classes) = 0"},
+        {{3, 1, 4, false, 28, 28, 1, 10, 0, 0, false, false}, "train.batch = 0"},
+        {{3, 1, 4, false, 3, 9, 1, 10, 1, 0, false, false},
          "images of 3x9 are too small for model.stages = 3, which take 4x4"},
-        {{3, 1, 4, false, 28, 28, 1, 10, 1, 51, false},
+        {{3, 1, 4, false, 28, 28, 1, 10, 1, 51, false, false},
          "model.depth = 51: one of 18, 34, 50, 101, 152 is known"},
-        {{3, 1, 4, true, 31, 40, 1, 10, 1, 50, false},
+        {{3, 1, 4, true, 31, 40, 1, 10, 1, 50, false, false},
          "too small for model.depth = 50 with model.stem = large, which take 32x32"},
-        {{3, 1, 4, true, 15, 20, 1, 10, 1, 0, false}, "with model.stem = large, which take 16x16"},
+        {{3, 1, 4, true, 15, 20, 1, 10, 1, 0, false, false}, "with model.stem = large, which take 16x16"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct keel_graph *graph = empty_graph();
@@ -589,12 +629,13 @@ START_TEST(sizes_that_make_no_vision_transformer_are_refused_by_their_keys)
         struct keel_vit_config config;
         const char *says;
     } bad[] = {
-        {{0, 2, 8, 0, 4, 8, 8, 1, 10, 1, 0}, "vit: model.layers = 0"},
-        {{1, 3, 8, 0, 4, 8, 8, 1, 10, 1, 0}, "model.width = 8 does not divide into model.heads = 3"},
-        {{1, 2, 8, 0, 0, 8, 8, 1, 10, 1, 0}, "model.patch = 0"},
-        {{1, 2, 8, 0, 16, 8, 8, 1, 10, 1, 0}, "images of 8x8 do not divide into patches of model.patch = 16"},
-        {{1, 2, 8, 0, 4, 8, 10, 1, 10, 1, 0}, "images of 8x10 do not divide"},
-        {{1, 2, 8, 0, 4, 8, 8, 1, 0, 1, 0}, "model.vocab (classes) = 0"},
+        {{0, 2, 8, 0, 4, 8, 8, 1, 10, 1, 0, false}, "vit: model.layers = 0"},
+        {{1, 3, 8, 0, 4, 8, 8, 1, 10, 1, 0, false}, "model.width = 8 does not divide into model.heads = 3"},
+        {{1, 2, 8, 0, 0, 8, 8, 1, 10, 1, 0, false}, "model.patch = 0"},
+        {{1, 2, 8, 0, 16, 8, 8, 1, 10, 1, 0, false},
+         "images of 8x8 do not divide into patches of model.patch = 16"},
+        {{1, 2, 8, 0, 4, 8, 10, 1, 10, 1, 0, false}, "images of 8x10 do not divide"},
+        {{1, 2, 8, 0, 4, 8, 8, 1, 0, 1, 0, false}, "model.vocab (classes) = 0"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct keel_graph *graph = empty_graph();
@@ -620,7 +661,9 @@ START_TEST(sizes_that_make_no_mixture_or_recommendation_are_refused_by_their_key
         struct keel_graph *graph = empty_graph();
         expect_refusal(graph, keel_model_moe(graph, &moe[i]), says[i]);
     }
-    const struct keel_dlrm_config dlrm[] = {{1, 1, 0, 1, 1, 0, 1}, {1, 1, 1, 1, 1, 999, 1}};
+    const struct keel_dlrm_config dlrm[] = {
+        {.dense = 1, .tables = 1, .categories = 1, .width = 1, .batch = 1},
+        {.dense = 1, .tables = 1, .bag = 1, .categories = 1, .width = 1, .layers = 999, .batch = 1}};
     struct keel_graph *graph = empty_graph();
     expect_refusal(graph, keel_model_dlrm(graph, &dlrm[0]), "dlrm: model.bag = 0 is out of range: 1 or more");
     graph = empty_graph();
@@ -632,6 +675,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, residual_networks_have_the_published_numbers_of_parameters);
     tcase_add_test(tc, vision_transformers_have_the_published_numbers_of_parameters);
+    tcase_add_test(tc, an_alexnet_has_the_published_number_of_parameters);
     tcase_add_test(tc, sizes_that_make_no_text_model_are_refused_by_their_keys);
     tcase_add_test(tc, sizes_that_make_no_residual_network_are_refused_by_their_keys);
     tcase_add_test(tc, sizes_that_make_no_vision_transformer_are_refused_by_their_keys);

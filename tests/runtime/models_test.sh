@@ -58,7 +58,7 @@ refused() { # NAME CODE WORDS KIND ARGUMENTS...
 mkdir "$root/images"
 refused "images that are not there" 3 "$root/images: no file train-images-idx3-ubyte there" fashion --set "data.path=$root/images"
 cp build/data/fashion/* "$root/images" && head -c 1000000 build/data/fashion/t10k-images-idx3-ubyte >"$root/images/t10k-images-idx3-ubyte"
-refused "images cut short" 2 "t10k-images-idx3-ubyte: is cut short" fashion --set "data.path=$root/images"
+refused "images cut short" 4 "t10k-images-idx3-ubyte: is cut short" fashion --set "data.path=$root/images"
 refused "classes that labels exceed" 2 "out of range: there are 7 classes" fashion --set model.vocab=7
 train fashion bad --set train.steps=1 --set model.vocab=12
 check "classes that no image has are told" grep -qF "2 of the 12 classes have no image to train on" "$root/log"

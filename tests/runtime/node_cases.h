@@ -3,7 +3,8 @@
 #define KEEL_TESTS_NODE_CASES_H
 
 #include "harness.h"
-#include "node_sim.h"
+#include "node_sim_gate.h"
+#include "node_sim_holders.h"
 
 #include <inttypes.h>
 

@@ -1,7 +1,12 @@
 /* node_sim.c - see node_sim.h. */
+#include "node_sim_gate.h"
+#include "node_sim_holders.h"
+#include "node_sim_past.h"
 #include "node_sim_queue.h"
 #include <inttypes.h>
+#include <keel/bits.h>
 #include <keel/memory.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,7 +42,7 @@ static uint64_t env_random(void *context)
 static void deliver(struct sim *sim, uint16_t from, uint16_t to, const uint8_t *data, uint32_t bytes,
                     uint64_t late_ns)
 {
-    if (sim->blocked[from][to] || chance(sim, sim->loss_ppm))
+    if (sim->blocked[from][to] || chance(sim, sim_link_loss(sim, from, to, &late_ns)))
         return;
     uint64_t spread_ns = sim->config.delay_max_ns - sim->config.delay_min_ns;
     struct sim_event event = {.kind = SIM_MESSAGE, .node = to, .from = from, .bytes = bytes};
@@ -120,14 +125,14 @@ static void see_view(struct sim *sim, const struct keel_view *view)
     if (view->plan != sim->plans[keel_view_active_count(view)])
         violate(sim, "view of epoch %" PRIu64 " has %u ranks and plan %" PRIu64, view->epoch,
                 keel_view_active_count(view), view->plan);
-    uint64_t hash = hash_bytes(UINT64_C(0xcbf29ce484222325), bytes, keel_view_encode(view, bytes)) | 1;
+    uint64_t hash = keel_fnv1a(KEEL_FNV1A_BEGIN, bytes, keel_view_encode(view, bytes)) | 1;
     if (sim->view_hash[view->epoch] != 0 && sim->view_hash[view->epoch] != hash)
         violate(sim, "two views of epoch %" PRIu64, view->epoch);
     sim->view_hash[view->epoch] = hash;
     if (sim->views[view->epoch] == NULL) {
         enum keel_status status = keel_alloc(1, sizeof *view, &sim->views[view->epoch]);
         KEEL_ASSERT(status == KEEL_OK);
-        *sim->views[view->epoch] = *view;
+        keel_view_copy(sim->views[view->epoch], view);
     }
 }
 
@@ -214,16 +219,8 @@ static void env_worker_kill(void *context, uint8_t local)
 
 static void env_node_start(void *context, uint16_t node, uint32_t incarnation)
 {
-    struct sim_context *c = context;
-    c->sim->node_starts++;
-    if (c->sim->nodes[node].running) {
-        violate(c->sim, "node %u is started twice", node);
-        return;
-    }
-    /* A launcher that was started again may not know of the last agent that ran there. */
-    uint32_t least = c->sim->nodes[node].incarnation + 1;
-    incarnation = incarnation < least ? least : incarnation;
-    sim_start_node(c->sim, node, incarnation);
+    const struct sim_context *c = context;
+    sim_await_agent(c->sim, c->node, node, incarnation);
 }
 
 /* ---- the disk of the snapshots ------------------------------------------------------------------------- */
@@ -240,8 +237,9 @@ static void env_snapshot_drop(void *context, uint64_t step, uint64_t attempt, co
     if (dropped->committed && !ours)
         violate(sim, "node %u drops shards of %" PRIu64 ".%" PRIu64 ", which another committed", c->node,
                 step, attempt);
-    for (uint32_t rank = 0; rank < KEEL_MEMBERS_MAX && !dropped->committed; rank++)
-        if (keel_bitset_has(ranks, rank) && dropped->there[rank]) {
+    for (uint32_t rank = keel_bitset_next(ranks, 0); rank < KEEL_MEMBERS_MAX && !dropped->committed;
+         rank = keel_bitset_next(ranks, rank + 1))
+        if (dropped->there[rank]) {
             dropped->there[rank] = false;
             sim->dropped++;
         }
@@ -285,22 +283,14 @@ static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
     sim->snapshot_step = step;
 }
 
-/* Of those that it keeps the oldest may be past asking for. */
-static bool holds(const struct sim_node *node, uint64_t step)
-{
-    const uint64_t later = step + KEEL_RECORDS_ASKED;
-    return node->held[step] &&
-           (later >= SIM_STEPS_MAX || memchr(node->held + later, 1, SIM_STEPS_MAX - later) == NULL);
-}
-
 /* Steps before `until` are given up: nobody who lives may hold their records. */
 static void pass_over(struct sim *sim, uint16_t leader, uint64_t until)
 {
     for (uint64_t step = sim->delivered_next; step < until && step < SIM_STEPS_MAX; step++) {
         sim->gaps++;
         for (uint16_t i = 1; i < sim->config.nodes; i++)
-            if (sim->nodes[i].running && !sim->nodes[i].stopped && !sim->blocked[i][leader] &&
-                holds(&sim->nodes[i], step))
+            if (sim->nodes[i].running && !sim_counts_as_ended(sim, &sim->nodes[i]) &&
+                sim_talk(sim, i, leader) && sim_holds(&sim->nodes[i], step))
                 violate(sim, "step %" PRIu64 " skipped, yet node %u holds it", step, i);
     }
 }
@@ -312,6 +302,7 @@ static void env_step_commit(void *context, const struct keel_step_record *record
 {
     const struct sim_context *c = context;
     struct sim *sim = c->sim;
+    sim_past_step(sim, c->node, record->step);
     if (record->step < sim->delivered_next && sim->moves + sim->take_overs > 0) {
         const uint64_t digest = sim->delivered_digest[record->step % SIM_STEPS_MAX];
         if (digest != 0 && record->digest != digest) /* 0: it was passed over, and its record has come late */
@@ -344,12 +335,16 @@ static void env_view_change(void *context, const struct keel_view *old_view, con
     struct sim *sim = c->sim;
     const struct keel_ballot ballot = sim->nodes[c->node].state->reg.ballot;
     see_view(sim, new_view);
+    const char *wrong =
+        sim->config.holders >= KEEL_HOLDERS_TO_MOVE ? wrong_holders(sim, c->node, new_view) : NULL;
+    if (wrong != NULL)
+        violate(sim, "the holders of epoch %" PRIu64 " %s", new_view->epoch, wrong);
     sim->now_ns += new_view->member_count * sim->config.costs.make_ns;
     const bool late = sim->moves > 0 && new_view->epoch <= sim->newest_epoch; /* another has made the next */
     const int order = keel_ballot_compare(ballot, sim->view_ballot);
     if (new_view->epoch < sim->newest_epoch ? order >= 0 : order <= 0)
         violate(sim, "epoch %" PRIu64 " under a ballot that does not fit", new_view->epoch);
-    if (late)
+    if (late || new_view->epoch >= SIM_EPOCHS_MAX) /* the latter is a lie, and a violation already */
         return;
     if (new_view->epoch <= sim->newest_epoch || (old_view->epoch != 0 && old_view->epoch >= new_view->epoch))
         violate(sim, "epoch %" PRIu64 " after %" PRIu64, new_view->epoch, sim->newest_epoch);
@@ -357,10 +352,11 @@ static void env_view_change(void *context, const struct keel_view *old_view, con
         violate(sim, "a view change without cause or from the future");
     sim->newest_epoch = new_view->epoch;
     sim->view_ballot = ballot;
+    sim->view_ns = sim->now_ns;
     sim->view_chain =
-        hash_bytes(sim->view_chain, &sim->view_hash[new_view->epoch], sizeof sim->view_hash[new_view->epoch]);
-    sim->view_before = sim->view;
-    sim->view = *new_view;
+        keel_fnv1a(sim->view_chain, &sim->view_hash[new_view->epoch], sizeof sim->view_hash[new_view->epoch]);
+    keel_view_copy(&sim->view_before, &sim->view);
+    keel_view_copy(&sim->view, new_view);
     sim->last_cause = cause;
     if (sim->view_changes < 64)
         sim->change_ns[sim->view_changes] = sim->now_ns;
@@ -404,7 +400,8 @@ static void check_nobody_lives(struct sim *sim, uint16_t leader, const char *det
     for (uint16_t i = 1; i < sim->config.nodes; i++)
         for (uint8_t local = 0; local < sim->config.workers_per_node; local++) {
             const struct sim_worker *w = &sim->nodes[i].workers[local];
-            if (sim->nodes[i].running && w->running && !w->stopped && !sim->blocked[leader][i])
+            if (sim->nodes[i].running && w->running && !w->stopped && sim_talk(sim, leader, i) &&
+                sim_may_be_known(sim, leader, i))
                 alive++;
         }
     if (keel_view_seats(sim->plans, sim->config.ranks, alive) > 0)
@@ -436,9 +433,9 @@ static void env_trace(void *context, const char *line)
 {
     struct sim_context *c = context;
     struct sim *sim = c->sim;
-    sim->trace_hash = hash_bytes(sim->trace_hash, &sim->now_ns, sizeof sim->now_ns);
-    sim->trace_hash = hash_bytes(sim->trace_hash, &c->node, sizeof c->node);
-    sim->trace_hash = hash_bytes(sim->trace_hash, line, strlen(line));
+    sim->trace_hash = keel_fnv1a(sim->trace_hash, &sim->now_ns, sizeof sim->now_ns);
+    sim->trace_hash = keel_fnv1a(sim->trace_hash, &c->node, sizeof c->node);
+    sim->trace_hash = keel_fnv1a(sim->trace_hash, line, strlen(line));
     if (sim->verbose)
         printf("%9.3f ms  node %u  %s\n", (double)sim->now_ns / 1e6, c->node, line);
 }
@@ -455,6 +452,17 @@ static void check_evicted(struct sim *sim, uint16_t node)
             violate(sim, "worker %u.%u of epoch %" PRIu64 " lives in epoch %" PRIu64, node, local,
                     w->sent_epoch, view->epoch);
     }
+}
+
+static uint32_t env_domain(void *context, uint16_t node)
+{
+    const uint16_t nodes = ((struct sim_context *)context)->sim->config.domain;
+    return nodes == 0 ? node : node / nodes;
+}
+
+static void env_past(void *context, const uint8_t *data, uint32_t bytes)
+{
+    sim_past_learn(self(context), data, bytes);
 }
 
 static void *env_lead_place(void *context, size_t bytes)
@@ -483,12 +491,14 @@ static int give(struct sim *sim, uint16_t node, struct keel_node_event *event)
                                  .snapshot_commit = env_snapshot_commit,
                                  .snapshot_drop = env_snapshot_drop,
                                  .step_commit = env_step_commit,
+                                 .past = env_past,
                                  .mismatch = env_mismatch,
                                  .view_change = env_view_change,
                                  .shortage = env_shortage,
                                  .drain = env_drain,
                                  .note = env_note,
                                  .lead_place = env_lead_place,
+                                 .domain = env_domain,
                                  .finish = env_finish,
                                  .trace = env_trace};
     int result = keel_node_step(n->state, &env, event);
@@ -518,6 +528,13 @@ int sim_give(struct sim *sim, uint16_t node, struct keel_node_event *event)
     sim->now_ns = begin_ns + costs->event_ns;
     sim->now_ns += message ? costs->receive_ns + event->bytes * costs->receive_ps / 1000 : 0;
     const int result = give(sim, node, event);
+    struct sim_node *n = &sim->nodes[node];
+    if (sim_past_news(sim, n))
+        (void)give(sim, node,
+                   &(struct keel_node_event){.kind = KEEL_EVENT_PAST,
+                                             .value = n->past_step,
+                                             .data = (const uint8_t *)&n->past_step,
+                                             .bytes = sizeof n->past_step});
     meter->busy_ns = sim->now_ns;
     meter->worked_ns += sim->now_ns - begin_ns;
     sim->now_ns = now_ns;
@@ -621,7 +638,7 @@ static void run_group(struct sim *sim, uint64_t epoch)
         event.value = step;
         event.from = position++;
         event.kind = stop || step > sim->config.last_step ? SIM_DONE : SIM_COMMIT;
-        event.at_ns = later(sim, sim->config.step_ns / 2);
+        event.at_ns = later(sim, sim->config.spread_ns > 0 ? sim->config.spread_ns : sim->config.step_ns / 2);
         if (event.kind == SIM_DONE)
             event.at_ns += 2 * sim->config.step_ns; /* not before its snapshots are finished */
         if (event.kind == SIM_DONE && !stop)
@@ -669,8 +686,9 @@ static void do_worker(struct sim *sim, const struct sim_event *event)
     switch (event->kind) {
     case SIM_READY:
         w->ready = true;
+        w->ready_ns = sim->now_ns;
         given.kind = KEEL_EVENT_WORKER_READY;
-        given.address = (struct keel_address){.bytes = 8};
+        given.address.bytes = sim->config.address_bytes != 0 ? sim->config.address_bytes : 8;
         memcpy(given.address.data, &w->life, 4);
         given.address.data[4] = (uint8_t)event->node;
         given.address.data[5] = event->local;
@@ -687,7 +705,7 @@ static void do_worker(struct sim *sim, const struct sim_event *event)
         commit_step(sim, event, w);
         return;
     case SIM_SHARD:
-        generation_of(sim, event->value, event->epoch)->there[event->from] = true;
+        sim_saved(sim, event->value, event->epoch, event->from);
         given.kind = KEEL_EVENT_WORKER_SHARD;
         given.value = event->value;
         given.attempt = event->epoch;
@@ -718,11 +736,6 @@ static void do_worker(struct sim *sim, const struct sim_event *event)
 
 /* ---- the world turns ----------------------------------------------------------------------------------- */
 
-static bool waits_for_agent(const struct sim_event *event)
-{
-    return event->kind != SIM_GROUP && event->kind != SIM_NODE_EXIT;
-}
-
 static void do_event(struct sim *sim, struct sim_event *event)
 {
     struct sim_node *n = &sim->nodes[event->node];
@@ -748,10 +761,10 @@ static void do_event(struct sim *sim, struct sim_event *event)
             (void)sim_give(sim, event->node, &given);
         break;
     case SIM_NODE_EXIT:
-        given.kind = KEEL_EVENT_NODE_EXIT;
-        given.node = event->from;
-        if (sim->nodes[event->from].life == event->life)
-            (void)sim_give(sim, 0, &given);
+        sim_see_exit(sim, event);
+        break;
+    case SIM_ARRIVE:
+        sim_arrive(sim, event);
         break;
     case SIM_GROUP:
         run_group(sim, event->epoch);
@@ -777,7 +790,11 @@ static bool step_world(struct sim *sim, uint64_t until_ns)
     sim->now_ns = event.at_ns > sim->now_ns ? event.at_ns : sim->now_ns;
     sim->events_done++;
     if (sim->nodes[event.node].stopped && waits_for_agent(&event)) {
-        grow(&sim->deferred, sim->deferred_count, &sim->deferred_capacity);
+        if (event.kind == SIM_MESSAGE && !sim_socket_holds(sim, event.node, event.bytes)) {
+            keel_free(event.data);
+            return true;
+        }
+        grow(&sim->deferred, sim->deferred_count, &sim->deferred_capacity, sizeof *sim->deferred);
         sim->deferred[sim->deferred_count++] = event;
         return true;
     }
@@ -807,6 +824,7 @@ bool sim_run_until(struct sim *sim, uint64_t until_ns,
 struct sim *sim_create(const struct sim_config *config)
 {
     KEEL_ASSERT(config->nodes <= SIM_NODES && config->workers_per_node <= SIM_LOCALS);
+    KEEL_ASSERT(mallopt(M_MMAP_THRESHOLD, 256 << 10) == 1); /* most of what is large is never written */
     struct sim *sim = NULL;
     enum keel_status status = keel_alloc(1, sizeof *sim, &sim);
     KEEL_ASSERT(status == KEEL_OK);
@@ -831,10 +849,7 @@ struct sim *sim_create(const struct sim_config *config)
 
 void sim_destroy(struct sim *sim)
 {
-    for (uint32_t i = 0; i < sim->queue_count; i++)
-        keel_free(sim->queue[i].data);
-    for (uint32_t i = 0; i < sim->deferred_count; i++)
-        keel_free(sim->deferred[i].data);
+    sim_forget_events(sim);
     for (uint16_t i = 0; i < sim->config.nodes; i++) {
         keel_free(sim->nodes[i].state);
         keel_free(sim->nodes[i].place);
@@ -844,6 +859,8 @@ void sim_destroy(struct sim *sim)
         keel_free(sim->views[epoch]);
     keel_free(sim->nodes);
     keel_free(sim->queue);
+    keel_free(sim->events);
+    keel_free(sim->free_events);
     keel_free(sim->deferred);
     keel_free(sim);
 }
@@ -869,16 +886,21 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
                                             .incarnation = takes_over ? n->life + 1 : incarnation,
                                             .first_step = sim->first_step,
                                             .last_step = c->last_step + 1,
+                                            .leader = node == 0 ? 0 : n->let_in_by,
                                             .respawn = c->respawn,
                                             .keeps_end = c->last_step % c->snapshot_every == 0,
                                             .launcher = node == 0,
+                                            .run = sim->run,
                                             .again = n->lives_here++ > 0,
                                             .takes_over = takes_over,
+                                            .past_epoch = sim->past_epoch,
                                             .kept_step = takes_over ? sim->snapshot_step : 0};
     n->running = true;
     n->stopped = n->finished = false;
     n->incarnation = incarnation;
     n->life++;
+    n->started_ns = sim->now_ns;
+    n->deferred_bytes = 0;
     if (node == 0)
         sim->over = false;
     sim->user_stopped &= node != 0 || others;
@@ -889,13 +911,6 @@ void sim_start_node(struct sim *sim, uint16_t node, uint32_t incarnation)
     memcpy(disk, n->disk, n->disk_bytes);
     (void)sim_give(sim, node,
                    &(struct keel_node_event){.kind = KEEL_EVENT_START, .data = disk, .bytes = n->disk_bytes});
-}
-
-void sim_start_all(struct sim *sim)
-{
-    for (uint16_t i = 0; i < sim->config.nodes; i++)
-        if (!sim->nodes[i].running)
-            sim_start_node(sim, i, sim->nodes[i].life == 0 || i == 0 ? 0 : sim->nodes[i].incarnation + 1);
 }
 
 void sim_kill_node(struct sim *sim, uint16_t node)
@@ -909,8 +924,7 @@ void sim_kill_node(struct sim *sim, uint16_t node)
         n->workers[local].life++;
     }
     if (node != 0)
-        push(sim, (struct sim_event){
-                      .at_ns = later(sim, 2 * SIM_MS), .kind = SIM_NODE_EXIT, .from = node, .life = n->life});
+        sim_end_connection(sim, node);
 }
 
 /* The next start is another run to the mailboxes: what is on the way does not reach it. */
@@ -919,11 +933,7 @@ void sim_kill_all(struct sim *sim)
     for (uint16_t i = 0; i < sim->config.nodes; i++)
         sim_kill_node(sim, i);
     sim_forget_lives(sim);
-    for (uint32_t i = 0; i < sim->queue_count; i++)
-        keel_free(sim->queue[i].data);
-    for (uint32_t i = 0; i < sim->deferred_count; i++)
-        keel_free(sim->deferred[i].data);
-    sim->queue_count = sim->deferred_count = 0;
+    sim_forget_events(sim);
 }
 
 void sim_kill_worker(struct sim *sim, uint16_t node, uint8_t local)
@@ -934,11 +944,14 @@ void sim_kill_worker(struct sim *sim, uint16_t node, uint8_t local)
 void sim_stop_node(struct sim *sim, uint16_t node)
 {
     sim->nodes[node].stopped = sim->nodes[node].running;
+    sim->nodes[node].stopped_ns = sim->now_ns;
 }
 
 void sim_wake_node(struct sim *sim, uint16_t node)
 {
     sim->nodes[node].stopped = false;
+    sim->nodes[node].woke_ns = sim->now_ns;
+    sim->nodes[node].deferred_bytes = 0;
     uint32_t kept = 0, count = sim->deferred_count;
     for (uint32_t i = 0; i < count; i++) {
         struct sim_event event = sim->deferred[i];
@@ -950,22 +963,6 @@ void sim_wake_node(struct sim *sim, uint16_t node)
         push(sim, event);
     }
     sim->deferred_count = kept;
-}
-
-void sim_partition(struct sim *sim, uint16_t a, uint16_t b, bool blocked)
-{
-    sim->blocked[a][b] = sim->blocked[b][a] = blocked;
-}
-
-void sim_accuse(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank)
-{
-    const struct sim_worker *w = &sim->nodes[node].workers[local];
-    (void)sim_give(sim, node,
-                   &(struct keel_node_event){.kind = KEEL_EVENT_WORKER_ACCUSES,
-                                             .local = local,
-                                             .rank = rank,
-                                             .value = w->sent_epoch,
-                                             .cause = KEEL_CAUSE_CONNECTION});
 }
 
 void sim_fail_worker(struct sim *sim, uint16_t node, uint8_t local, enum keel_status status)
@@ -991,10 +988,4 @@ void sim_save(struct sim *sim, uint16_t node, uint8_t local, uint16_t rank, uint
     event.value = step;
     event.epoch = w->sent_epoch;
     do_worker(sim, &event);
-}
-
-void sim_user_stop(struct sim *sim)
-{
-    sim->user_stopped = true;
-    (void)sim_give(sim, 0, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }

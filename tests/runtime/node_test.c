@@ -1,5 +1,5 @@
 /* node_test.c - the control plane under faults, in the world of node_sim.h. */
-#include "node_cases.h"
+#include "node_worlds.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -115,9 +115,12 @@ START_TEST(a_node_with_all_its_workers_is_lost_in_one_change_and_comes_back)
     config.workers_per_node = 2;
     struct sim *sim = begin(config);
     ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    ck_assert(keel_node_has_member(sim->nodes[0].state, 2));
     sim_kill_node(sim, 2);
     ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, views, 2));
     ck_assert_uint_eq(active(sim), 2);
+    ck_assert(keel_node_has_member(sim->nodes[0].state, 1));
+    ck_assert(!keel_node_has_member(sim->nodes[0].state, 2));
     check_end(sim);
     ck_assert_uint_eq(sim->node_starts, 1);
     ck_assert_uint_eq(active(sim), 4);
@@ -516,7 +519,10 @@ START_TEST(a_change_that_was_refused_and_is_not_wanted_any_more_makes_no_busy_lo
     config.holders = 3;
     struct sim *sim = begin(config);
     const struct keel_register *reg = &sim->nodes[0].state->reg;
-    while (reg->phase != KEEL_REGISTER_READING)
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 5));
+    sim_kill_worker(sim, 2, 0);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, views, 2));
+    while (reg->phase != KEEL_REGISTER_READING) /* it is back, and wants to join */
         (void)sim_run(sim, sim->now_ns + SIM_MS / 10);
     static struct keel_wire_message no = {.kind = KEEL_WIRE_REGISTER};
     no.as.reg.head = (struct keel_register_head){.kind = KEEL_REGISTER_PROMISE, .ballot = reg->ballot};
@@ -526,9 +532,9 @@ START_TEST(a_change_that_was_refused_and_is_not_wanted_any_more_makes_no_busy_lo
     refusal.bytes = keel_wire_encode(&no, bytes);
     ck_assert_int_eq(sim_give(sim, 0, &refusal), KEEL_OK);
     ck_assert_int_eq(reg->phase, KEEL_REGISTER_IDLE);
-    sim_kill_worker(sim, 2, 0); /* one fewer than are waited for */
+    sim_kill_worker(sim, 2, 0);
     check_end(sim);
-    ck_assert_uint_eq(sim->view_changes, 1);
+    ck_assert_uint_eq(sim->view_changes, 3);
     sim_destroy(sim);
 }
 END_TEST
@@ -642,252 +648,6 @@ END_TEST
 
 /* ---- random faults ------------------------------------------------------------------------------------- */
 
-static struct sim_config random_config(struct sim *dice)
-{
-    struct sim_config c = sim_default(sim_random(dice, UINT64_MAX));
-    c.nodes = (uint16_t)(2 + sim_random(dice, 5));
-    c.workers_per_node = (uint16_t)(1 + sim_random(dice, 2));
-    uint64_t workers = (uint64_t)(c.nodes - 1) * c.workers_per_node;
-    c.ranks = (uint16_t)(1 + sim_random(dice, workers));
-    c.spares = (uint16_t)(workers - c.ranks);
-    c.shards = (uint16_t)(1 + sim_random(dice, c.ranks + 8U)); /* some ranks may have none */
-    c.fewest = (uint16_t)(sim_random(dice, 2) == 0 ? 1 : 1 + sim_random(dice, c.ranks));
-    c.holes = sim_random(dice, 2) == 0 ? 0 : sim_random(dice, UINT64_C(1) << c.ranks); /* never all of them */
-    c.holders = c.nodes < 3 || sim_random(dice, 2) == 0 ? 1 : 3;
-    c.timeout_ns = (200 + sim_random(dice, 800)) * SIM_MS;
-    c.loss_ppm = sim_random(dice, 2) == 0 ? 0 : (uint32_t)sim_random(dice, 200000);
-    c.duplicate_ppm = (uint32_t)sim_random(dice, 200000);
-    c.delay_max_ns = (1 + sim_random(dice, 20)) * SIM_MS;
-    c.last_step = 60 + sim_random(dice, 100);
-    c.snapshot_every = 5 + sim_random(dice, 20);
-    c.respawn = sim_random(dice, 4) != 0;
-    return c;
-}
-
-static void restart_everything(struct sim *sim)
-{
-    sim_kill_all(sim);
-    sim_start_all(sim);
-}
-
-/* A rack: several at once, and again while the change is under way. */
-static void kill_in_a_burst(struct sim *sim)
-{
-    uint64_t count = 1 + sim_random(sim, 5);
-    for (uint64_t i = 0; i < count; i++) {
-        uint16_t node = (uint16_t)(1 + sim_random(sim, sim->config.nodes - 1U));
-        if (sim_random(sim, 3) == 0)
-            sim_kill_node(sim, node);
-        else
-            sim_kill_worker(sim, node, (uint8_t)sim_random(sim, sim->config.workers_per_node));
-        (void)sim_run(sim, sim->now_ns + sim_random(sim, 40 * SIM_MS));
-    }
-}
-
-/* Some or all of the processes are stopped together, the launcher maybe among them, and come back one after
- * the other: a terminal, a debugger, a switch that starts again. With workers, the machine was suspended. */
-static void pause_some(struct sim *sim)
-{
-    uint64_t all = (UINT64_C(1) << sim->config.nodes) - 1;
-    uint64_t mask = sim_random(sim, 2) == 0 ? all - sim_random(sim, 2) : sim_random(sim, all + 1);
-    bool workers = sim_random(sim, 2) == 0;
-    uint64_t timeouts = sim_random(sim, 4) == 0 ? 30 : 4;
-    for (uint16_t node = 0; node < sim->config.nodes; node++)
-        if (mask >> node & 1) {
-            sim_stop_node(sim, node);
-            for (uint8_t local = 0; workers && local < sim->config.workers_per_node; local++)
-                sim_stop_worker(sim, node, local);
-        }
-    (void)sim_run(sim, sim->now_ns + sim_random(sim, timeouts * sim->config.timeout_ns));
-    uint64_t apart_ns = sim_random(sim, 3) == 0 ? 2 * sim->config.timeout_ns : 10 * SIM_MS;
-    for (uint16_t i = 0, first = (uint16_t)sim_random(sim, sim->config.nodes); i < sim->config.nodes; i++) {
-        uint16_t node = (uint16_t)((first + i) % sim->config.nodes);
-        if (!(mask >> node & 1))
-            continue;
-        for (uint8_t local = 0; workers && local < sim->config.workers_per_node; local++)
-            sim_wake_worker(sim, node, local);
-        sim_wake_node(sim, node);
-        (void)sim_run(sim, sim->now_ns + sim_random(sim, apart_ns));
-    }
-}
-
-static void inject(struct sim *sim)
-{
-    uint16_t node = (uint16_t)(1 + sim_random(sim, sim->config.nodes - 1U));
-    uint16_t other = (uint16_t)sim_random(sim, sim->config.nodes);
-    uint8_t local = (uint8_t)sim_random(sim, sim->config.workers_per_node);
-    switch (sim_random(sim, 24)) {
-    case 0:
-    case 1:
-    case 2:
-        sim_kill_worker(sim, node, local);
-        break;
-    case 3:
-    case 4:
-        sim_kill_node(sim, node);
-        break;
-    case 5:
-        sim_stop_node(sim, node);
-        break;
-    case 6:
-    case 7:
-        sim_wake_node(sim, node);
-        break;
-    case 8:
-        sim_stop_worker(sim, node, local);
-        break;
-    case 9:
-        sim_wake_worker(sim, node, local);
-        break;
-    case 10:
-        if (node != other)
-            sim_partition(sim, node, other, sim_random(sim, 2) == 0);
-        break;
-    case 11:
-        sim->loss_ppm = sim_random(sim, 2) == 0 ? 600000 : sim->config.loss_ppm;
-        break;
-    case 12:
-        sim_accuse(sim, node, local, (uint16_t)sim_random(sim, sim->config.ranks));
-        break;
-    case 13:
-        sim_kill_node(sim, sim->leader);
-        if (sim->config.holders >= 3 && !sim->wiped && sim_random(sim, 2) == 0) { /* of a minority */
-            sim->wiped = true;
-            sim->nodes[sim->leader].disk_bytes = 0;
-        }
-        if (sim_random(sim, 2) == 0)
-            (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
-        if (sim->config.holders < 3 || sim_random(sim, 2) == 0)
-            sim_start_all(sim);
-        break;
-    case 14:
-        other = sim->leader;
-        sim_stop_node(sim, other);
-        (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
-        sim_wake_node(sim, other);
-        break;
-    case 15:
-        if (sim_random(sim, 4) == 0)
-            restart_everything(sim);
-        break;
-    case 16:
-        if (sim->view_changes > 0 && sim_random(sim, 4) == 0)
-            sim_fail_worker(sim, node, local, KEEL_DEVICE_LOST);
-        break;
-    case 17:
-        if (sim_random(sim, 8) == 0)
-            sim_user_stop(sim);
-        break;
-    case 18:
-        kill_in_a_burst(sim);
-        break;
-    case 19:
-    case 20:
-    case 21:
-        pause_some(sim);
-        break;
-    case 22:
-        sim->nodes[sim_random(sim, 2) == 0 ? 0 : other].disk_full = sim_random(sim, 3) != 0;
-        break;
-    default:
-        sim->duplicate_ppm = (uint32_t)sim_random(sim, 500000);
-        break;
-    }
-}
-
-static void end_faults(struct sim *sim)
-{
-    sim->loss_ppm = sim->duplicate_ppm = 0;
-    memset(sim->blocked, 0, sizeof sim->blocked);
-    for (uint16_t node = 0; node < sim->config.nodes; node++) {
-        sim->nodes[node].disk_full = false;
-        sim_wake_node(sim, node);
-        for (uint8_t local = 0; local < sim->config.workers_per_node; local++)
-            sim_wake_worker(sim, node, local);
-    }
-}
-
-/* Somebody leads, or may yet. */
-static bool goes_on(const struct sim *sim)
-{
-    bool some = sim->nodes[0].running;
-    for (uint16_t node = 1; sim->config.holders >= 3 && node < sim->config.nodes; node++)
-        some = some || sim->nodes[node].running;
-    return some && !sim->over;
-}
-
-/* An end that is not the end of the training is resumed, as its user would. */
-static void resume_if_ended(struct sim *sim)
-{
-    if (goes_on(sim))
-        return;
-    ck_assert_msg(!sim->over || sim->end_status == KEEL_OK || sim->end_status == KEEL_INTERRUPTED ||
-                      sim->end_status == KEEL_TIMEOUT,
-                  "%s", sim->end_detail);
-    if (!sim->over || sim->end_status != KEEL_OK)
-        restart_everything(sim);
-}
-
-/* SIM_LOG=FILE: a line for each seed, by which two builds of the control plane are compared. */
-static void log_run(uint64_t seed, const struct sim *sim)
-{
-    FILE *log = getenv("SIM_LOG") != NULL ? fopen(getenv("SIM_LOG"), "a") : NULL;
-    if (log == NULL)
-        return;
-    (void)fprintf(log,
-                  "%" PRIu64 " views %u epoch %" PRIu64 " chain %016" PRIx64 " trace %016" PRIx64
-                  " events %" PRIu64 " ended %" PRIu64 "\n",
-                  seed, sim->view_changes, sim->newest_epoch, sim->view_chain, sim->trace_hash,
-                  sim->events_done, sim->now_ns);
-    (void)fclose(log);
-}
-
-static uint64_t random_run(uint64_t seed, bool verbose)
-{
-    struct sim_config small = sim_default(seed);
-    struct sim *dice = sim_create(&small);
-    struct sim *sim = NULL;
-    struct sim_config config = random_config(dice);
-    sim_destroy(dice);
-    sim = sim_create(&config);
-    sim->verbose = verbose;
-    sim_start_all(sim);
-    uint64_t faults = sim_random(sim, 12);
-    for (uint64_t i = 0; i < faults && sim->violation[0] == '\0'; i++) {
-        (void)sim_run(sim, sim->now_ns + sim_random(sim, 1500 * SIM_MS));
-        resume_if_ended(sim);
-        if (!sim->over)
-            inject(sim);
-    }
-    end_faults(sim);
-    bool over = false;
-    for (uint32_t attempt = 0; attempt < 3 && !over && sim->violation[0] == '\0'; attempt++) {
-        resume_if_ended(sim);
-        over = sim_run(sim, sim->now_ns + 60 * config.timeout_ns + 2 * config.last_step * config.step_ns) &&
-               sim->end_status == KEEL_OK;
-    }
-    ck_assert_msg(sim->violation[0] == '\0', "seed %" PRIu64 ": %s", seed, sim->violation);
-    if (!over && verbose)
-        for (uint16_t n = 0; n < config.nodes; n++)
-            printf(
-                "node %u running %d stopped %d finished %d worker running %d stopped %d done %d told %" PRIu64
-                " next %" PRIu64 " group %" PRIu64 " now %" PRIu64 "\n",
-                n, sim->nodes[n].running, sim->nodes[n].stopped, sim->nodes[n].finished,
-                sim->nodes[n].workers[0].running, sim->nodes[n].workers[0].stopped,
-                sim->nodes[n].workers[0].done, sim->nodes[n].workers[0].sent_epoch,
-                sim->nodes[n].workers[0].next_step, sim->group_epoch, sim->now_ns);
-    ck_assert_msg(over, "seed %" PRIu64 ": not over, %" PRIu64 " of %" PRIu64 " steps, epoch %" PRIu64, seed,
-                  sim->delivered_next, config.last_step, sim->newest_epoch);
-    ck_assert_msg(sim->delivered_count + sim->gaps == config.last_step, "seed %" PRIu64 ": %" PRIu64 " steps",
-                  seed, sim->delivered_count);
-    ck_assert_msg(sim->mismatches == 0, "seed %" PRIu64 ": bits differ", seed);
-    ck_assert_msg(sim->spins == 0, "seed %" PRIu64 ": a node spins", seed);
-    log_run(seed, sim);
-    uint64_t hash = sim->trace_hash;
-    sim_destroy(sim);
-    return hash;
-}
-
 /* Well-formed lies from those who hold the key are outside of the promise to train right, not of the promise
  * to stay within memory and bounds: no assertion fails, no sanitizer speaks, queues stay bounded. */
 START_TEST(lies_in_messages_crash_nobody)
@@ -924,7 +684,34 @@ START_TEST(random_faults_break_no_invariant_and_the_run_ends_once_they_stop)
 {
     uint64_t runs = setting("SIM_RUNS", 500);
     for (uint64_t i = 0; i < runs; i++)
-        (void)random_run((uint64_t)_i * runs + i + 1, false);
+        (void)random_run(setting("SIM_FIRST", 1) + (uint64_t)_i * runs + i, false);
+    ck_assert(runs < 2500 || worlds_arrivals > 0); /* about one in 200 worlds */
+}
+END_TEST
+
+/* Seeds that failed: a shard went with its worker, which was killed before the leader had heard of it; an
+ * agent that somebody else started 2 ms before the last worker that was known ended; the records of a run
+ * whose workers were done behind a hole, which the new leader did not pass; a launcher that was stopped while
+ * another led to the end, and took that one's snapshot for one of its own to drop; one that began again, and
+ * asked no holder whether it leads while too few ranks were there; records that one who led before had alone
+ * among the living, of steps that the next one's own workers were past by more than it keeps; a snapshot that
+ * a leader had given up, which an agent told who took over of; steps that another had delivered, as all said
+ * to a launcher that began again, and that it waited for; one that was asked what it knows though of
+ * three holders another was gone, and its own disk was lost; one that was stopped, and saw the end of its
+ * agents all the same; one that was stopped, and led on when another had led for 8 ms, and delivered. */
+START_TEST(seeds_that_failed_break_no_invariant)
+{
+    (void)random_run(31705, false);
+    (void)random_run(83703, false);
+    (void)random_run(46332, false);
+    (void)random_run(88327, false);
+    (void)random_run(33612, false);
+    (void)random_run(1655, false);
+    (void)random_run(37638, false);
+    (void)random_run(12807, false);
+    (void)random_run(64309, false);
+    (void)random_run(169548, false);
+    (void)random_run(145094, false);
 }
 END_TEST
 
@@ -944,8 +731,9 @@ START_TEST(the_same_seed_gives_the_same_trace)
 }
 END_TEST
 
-/* SIM_SEED=n replays one seed with its trace, and nothing else; SIM_RUNS=n runs four times n seeds, and
- * nothing else; with SIM_LOG=FILE, what came out of each seed goes there. `make sim` sets them. */
+/* SIM_SEED=n replays one seed with its trace, and nothing else; SIM_RUNS=n runs four times n seeds from
+ * SIM_FIRST (1) on, and nothing else; with SIM_LOG=FILE, what came out of each seed goes there. `make sim`
+ * sets them. */
 static void cases(TCase *tc)
 {
     if (getenv("SIM_SEED") != NULL) {
@@ -955,6 +743,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, random_faults_break_no_invariant_and_the_run_ends_once_they_stop, 0, 4);
     if (getenv("SIM_RUNS") != NULL)
         return;
+    tcase_add_test(tc, seeds_that_failed_break_no_invariant);
     tcase_add_test(tc, a_run_without_faults_has_one_view_and_delivers_every_step_once);
     tcase_add_test(tc, a_killed_worker_leaves_and_comes_back_to_its_place);
     tcase_add_test(tc, a_spare_takes_the_number_and_all_shards_of_a_lost_rank);

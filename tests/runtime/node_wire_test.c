@@ -142,12 +142,18 @@ static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
         break;
     case KEEL_WIRE_PULL:
         fill_name(&m->as.pull.name);
+        m->as.pull.first = (uint8_t)draw(256);
         m->as.pull.parts = draw(1 << 20);
         break;
     case KEEL_WIRE_PART:
         fill_name(&m->as.part.name);
         m->as.part.part = (uint8_t)draw(keel_wire_parts(m->as.part.name.bytes));
         memset(m->as.part.data, 7, sizeof m->as.part.data);
+        break;
+    case KEEL_WIRE_PAST:
+        m->as.past =
+            (struct keel_wire_past){.step = draw(1 << 30), .bytes = (uint16_t)draw(KEEL_PAST_BYTES_MAX + 1)};
+        memset(m->as.past.data, 9, m->as.past.bytes);
         break;
     case KEEL_WIRE_BEAT:
     case KEEL_WIRE_KIND_COUNT:
@@ -302,6 +308,8 @@ static void check_accepted(const struct keel_wire_message *m)
         ck_assert_uint_lt(m->as.shard.local, KEEL_WORKERS_PER_NODE);
     if (m->kind == KEEL_WIRE_NOTE)
         ck_assert_uint_le(m->as.note.bytes, KEEL_WIRE_NOTE_BYTES);
+    if (m->kind == KEEL_WIRE_PAST)
+        ck_assert_uint_le(m->as.past.bytes, KEEL_PAST_BYTES_MAX);
 }
 
 START_TEST(a_hundred_thousand_mutations_are_dropped_or_harmless)

@@ -222,9 +222,7 @@ START_TEST(what_has_no_operator_is_refused_by_its_name)
                                                                 .block = BLOCK,
                                                                 .vocab = VOCAB,
                                                                 .batch = BATCH,
-                                                                .masked = 2,
-                                                                .bias = true,
-                                                                .tied = true}));
+                                                                .masked = 2}));
     rig_open(&model, graph);
     const struct keel_onnx_export how = {
         .graph = graph, .name = "model", .read = read_param, .context = &model};

@@ -157,6 +157,11 @@ plan --ranks 2 --memory 1000
 check "memory that no plan fits" '[ $code -eq 3 ] && has "the nearest, data 2, tensor 1, zero 0, needs" && has "optimizer" && has "no number of ranks does"'
 plan --ranks 1 --set job.tensor=2 --memory 1200000
 check "memory that more ranks would suffice for" '[ $code -eq 3 ] && has "no plan of 1 ranks fits 1200000 bytes a rank; the nearest, data 1, tensor 1, zero 0, needs" && has "; 2 ranks do"'
+"$KEEL" plan "$job" --set "data.path=$text" --ranks 4097 --json >"$root/log" 2>"$root/err"
+check "more ranks than a run can have are planned, which is said" \
+    '[ $? -eq 0 ] && grep -qF "\"run_ranks_max\":4096" "$root/log" && grep -qxF "keel plan: 4097 ranks are a plan alone: a run has 4096 at most, and keel run refuses more (cluster.ranks)" "$root/err"'
+"$KEEL" plan "$job" --set "data.path=$text" --ranks 4096 --json >"$root/log" 2>"$root/err"
+check "as many as it can have are no more" '[ $? -eq 0 ] && [ ! -s "$root/err" ]'
 plan --ranks 1 --set job.tensor=2 --set parallel.tensor=1 --set parallel.zero=0 --memory 800000
 check "memory that no plan fits as its axes were asked for" '[ $code -eq 3 ] && has "no number of ranks does so; 8 with parallel.tensor = 2 and parallel.zero = 1 fit"'
 plan --ranks 1 --memory 2000000000000000

@@ -233,8 +233,8 @@ static struct keel_graph *write_model(struct plan_case *of)
     if (kind == 0) {
         ck_ok(keel_model_gpt(graph, &gpt));
     } else if (kind == 1) {
-        const struct keel_bert_config bert = {gpt.layers, gpt.heads, gpt.width,   gpt.block, gpt.vocab,
-                                              gpt.batch,  masked,    gpt.dropout, gpt.bias,  gpt.tied};
+        const struct keel_bert_config bert = {gpt.layers, gpt.heads, gpt.width, gpt.block,  gpt.vocab,
+                                              gpt.batch,  masked,    0,         gpt.dropout};
         ck_ok(keel_model_bert(graph, &bert));
         of->classes = of->batch * of->tokens < of->classes ? of->batch * of->tokens : of->classes;
     } else if (kind == 2) {

@@ -49,7 +49,7 @@ START_TEST(steps_out_of_order_are_refused_with_their_line)
     begin("{\"step\":2,\"loss_bits\":\"1\",\"digest\":\"1\"}\n{\"step\":2,\"loss_bits\":\"1\",\"digest\":"
           "\"1\"}\n");
     ck_status(keel_output_open(directory, &job, NULL, &output), KEEL_CORRUPT);
-    ck_assert_ptr_nonnull(strstr(keel_detail(), "metrics.jsonl:2"));
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "metrics.jsonl: the line that begins at byte "));
     ck_ok(keel_remove_tree(directory));
 }
 END_TEST
@@ -374,7 +374,8 @@ START_TEST(lines_of_a_node_that_led_come_between_those_of_the_launcher)
                                 "{\"step\":5,\"loss_bits\":\"1\",\"digest\":\"other\"}\n"
                                 "{\"step\":6,\"loss_bits\":\"1\",\"digest\":\"f\"}\n"
                                 "{\"step\":7,\"loss_"; /* it was killed */
-    char store[KEEL_PATH_BYTES], folder[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES], steps[64];
+    char store[KEEL_PATH_BYTES], folder[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES], steps[64], *text;
+    size_t bytes;
     struct keel_output *output;
     begin("{\"step\":1,\"loss_bits\":\"1\",\"digest\":\"a\"}\n{\"step\":2,\"loss_bits\":\"1\",\"digest\":"
           "\"b\"}\n{\"step\":5,\"loss_bits\":\"1\",\"digest\":\"e\"}\n");
@@ -384,7 +385,7 @@ START_TEST(lines_of_a_node_that_led_come_between_those_of_the_launcher)
     ck_ok(keel_path_join(path, folder, "metrics.jsonl"));
     ck_ok(keel_file_replace(path, there, sizeof there - 1, 0644));
     ck_ok(keel_output_open(directory, &job, NULL, &output));
-    ck_ok(keel_output_take_led(output, store));
+    ck_ok(keel_output_take_led(output, store, 1));
     ck_assert_uint_eq(keel_output_mismatches(output), 1);
     ck_assert_uint_eq(keel_output_next_step(output), 7);
     steps_on_file(steps, sizeof steps);
@@ -393,9 +394,28 @@ START_TEST(lines_of_a_node_that_led_come_between_those_of_the_launcher)
     give(output, 7, 0x9); /* into the file as it is now */
     steps_on_file(steps, sizeof steps);
     ck_assert_str_eq(steps, " 1 2 3 4 5 6 7");
-    ck_ok(keel_output_take_led(output, store)); /* nothing is there any more */
+    ck_ok(keel_output_take_led(output, store, 1)); /* nothing is there any more */
     ck_assert_uint_eq(keel_output_mismatches(output), 1);
+    /* Two that led, and of steps 8 and 11 neither has a line. */
+    static const char *const lines[] = {"{\"step\":9,\"loss_bits\":\"1\",\"digest\":\"9\"}\n"
+                                        "{\"step\":12,\"loss_bits\":\"1\",\"digest\":\"c\"}\n",
+                                        "{\"step\":10,\"loss_bits\":\"1\",\"digest\":\"a\"}\n"};
+    for (int i = 0; i < 2; i++) {
+        ck_ok(keel_remote_leader_path(store, i == 0 ? "0000000000000002-1" : "0000000000000003-2", folder));
+        ck_ok(keel_mkdir_all(folder));
+        ck_ok(keel_path_join(path, folder, "metrics.jsonl"));
+        ck_ok(keel_file_replace(path, lines[i], strlen(lines[i]), 0644));
+    }
+    ck_ok(keel_output_take_led(output, store, 1));
+    steps_on_file(steps, sizeof steps);
+    ck_assert_str_eq(steps, " 1 2 3 4 5 6 7 9 10 12");
     keel_output_close(output);
+    ck_ok(keel_path_join(path, directory, "events.jsonl"));
+    ck_ok(keel_file_read(path, 1 << 20, &text, &bytes));
+    ck_assert_ptr_nonnull(strstr(text, "\"first\":8,\"last\":8,"));
+    ck_assert_ptr_nonnull(strstr(text, "\"first\":11,\"last\":11,"));
+    ck_assert_ptr_null(strstr(strstr(text, "\"first\":11") + 1, "metrics-hole"));
+    keel_free(text);
     ck_ok(keel_remove_tree(directory));
 }
 END_TEST

@@ -69,3 +69,14 @@ survived() {
     check "$1: nothing is lost" [ $? -ne 0 ]
     rm -rf "$out"
 }
+
+# agents_of NODE...: the agents of these nodes of the run whose agents dial in at $place; in few processes, as a run does not wait.
+agents_of() {
+    for at in $(grep -lzxF -e "$place" /proc/[0-9]*/cmdline 2>/dev/null); do
+        words=$({ tr '\0' ' ' <"$at"; } 2>/dev/null) at=${at#/proc/}
+        case ${words%% *} in *keel) ;; *) continue ;; esac # not what started it
+        for node; do
+            case $words in *"keel agent --join $place "*"--node $node "*) echo "${at%/cmdline}" ;; esac
+        done
+    done
+}

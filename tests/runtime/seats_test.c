@@ -193,19 +193,21 @@ static void check_holding(const struct keel_plan_model *model, const struct keel
                           uint32_t seat)
 {
     static flags wanted[KEEL_PLAN_PARTS], got[KEEL_PLAN_PARTS];
-    struct keel_extent *extents;
-    uint32_t count, twice = 0;
+    struct keel_extents extents;
+    uint32_t twice = 0;
     memset(wanted, 0, sizeof wanted);
     memset(got, 0, sizeof got);
     for (uint32_t part = 0; part < KEEL_PLAN_PARTS; part++)
         if ((part != KEEL_PLAN_V || model->has_v) && (part != KEEL_PLAN_EMA || model->has_ema))
             expect_part(model, plan, seat, plan->zero >= (part == KEEL_PLAN_WEIGHTS ? 3u : 1u),
                         part == KEEL_PLAN_WEIGHTS, wanted[part]);
-    ck_ok(keel_plan_holding(model, plan, seat, &extents, &count));
-    for (uint32_t i = 0; i < count; i++)
-        for (uint64_t e = extents[i].first; e < extents[i].first + extents[i].count; e++)
-            twice += got[extents[i].part][extents[i].param][extents[i].slice][e]++ != 0;
-    keel_free(extents);
+    ck_ok(keel_plan_holding(model, plan, seat, &extents));
+    for (size_t i = 0; i < extents.count; i++) {
+        const struct keel_extent *what = &extents.at[i];
+        for (uint64_t e = what->first; e < what->first + what->count; e++)
+            twice += got[what->part][what->param][what->slice][e]++ != 0;
+    }
+    keel_free(extents.at);
     ck_assert_uint_eq(twice, 0);
     ck_assert(memcmp(got, wanted, sizeof got) == 0);
 }
@@ -223,28 +225,20 @@ START_TEST(a_seat_holds_its_slices_and_the_pages_that_it_owns_or_shadows)
 }
 END_TEST
 
-static void free_holdings(struct keel_holding *of, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        keel_free((void *)(uintptr_t)of[i].extents);
-}
-
 static void hold_all(const struct keel_plan_model *model, const struct keel_job_plan *plan, uint32_t lost,
-                     struct keel_holding out[SEATS_MAX])
+                     struct keel_holdings *out)
 {
-    memset(out, 0, SEATS_MAX * sizeof *out);
     for (uint32_t seat = 0; seat < plan->seats; seat++) {
-        struct keel_extent *extents;
+        struct keel_extents extents;
         if (seat == lost)
             continue;
-        ck_ok(keel_plan_holding(model, plan, seat, &extents, &out[seat].count));
-        out[seat].extents = extents;
+        ck_ok(keel_plan_holding(model, plan, seat, &extents));
+        ck_ok(keel_holdings_put(out, &extents, &seat, 1));
     }
 }
 
 START_TEST(any_plan_becomes_any_other_and_one_loss_with_two_holders_loses_nothing)
 {
-    struct keel_holding have[SEATS_MAX], need[SEATS_MAX];
     for (uint32_t seed = 500; seed < 650; seed++) {
         random_state = seed;
         const struct keel_plan_model model = draw_model();
@@ -252,14 +246,15 @@ START_TEST(any_plan_becomes_any_other_and_one_loss_with_two_holders_loses_nothin
         const bool survives =
             from.data > 1 && (from.zero == 0 || from.holders == 2 || from.group < from.data);
         const uint32_t lost = survives ? next_random(from.seats) : SEATS_MAX;
+        struct keel_holdings have = {.at = NULL}, need = {.at = NULL};
         struct keel_moves moves;
-        hold_all(&model, &from, lost, have);
-        hold_all(&model, &to, SEATS_MAX, need);
-        ck_ok(keel_moves_find(have, need, SEATS_MAX, &moves));
+        hold_all(&model, &from, lost, &have);
+        hold_all(&model, &to, SEATS_MAX, &need);
+        ck_ok(keel_moves_find(&have, &need, SEATS_MAX, KEEL_SEAT_NONE, &moves));
         ck_assert_uint_eq(moves.missing_count, 0);
         keel_moves_fini(&moves);
-        free_holdings(have, SEATS_MAX);
-        free_holdings(need, SEATS_MAX);
+        keel_holdings_fini(&have);
+        keel_holdings_fini(&need);
     }
 }
 END_TEST
@@ -325,7 +320,7 @@ START_TEST(a_snapshot_has_everything_once_whoever_writes_it_and_anybody_reads_wh
         random_state = seed;
         const struct keel_plan_model model = draw_model();
         const struct keel_job_plan from = draw_plan(&model), to = draw_plan(&model);
-        uint32_t wrong = 0, count;
+        uint32_t wrong = 0;
         memset(marks, 0, sizeof marks);
         for (uint32_t seat = 0; seat < from.seats; seat++)
             mark_regions(&model, &from, seat, true, marks);
@@ -335,13 +330,13 @@ START_TEST(a_snapshot_has_everything_once_whoever_writes_it_and_anybody_reads_wh
                     wrong += marks[part][i][e] != is_kept(&model, part, i);
         ck_assert_uint_eq(wrong, 0);
         const uint32_t reader = next_random(to.seats);
-        struct keel_extent *extents;
+        struct keel_extents extents;
         uint64_t held = 0;
         memset(marks, 0, sizeof marks);
-        ck_ok(keel_plan_holding(&model, &to, reader, &extents, &count));
-        for (uint32_t i = 0; i < count; i++)
-            held += extents[i].count * sizeof(float);
-        keel_free(extents);
+        ck_ok(keel_plan_holding(&model, &to, reader, &extents));
+        for (size_t i = 0; i < extents.count; i++)
+            held += extents.at[i].count * sizeof(float);
+        keel_free(extents.at);
         ck_assert_uint_eq(mark_regions(&model, &to, reader, false, marks), held);
     }
 }
@@ -353,8 +348,9 @@ static void seat_bytes(const struct keel_plan_model *model, const struct keel_jo
                        uint64_t out[KEEL_BYTES_KINDS])
 {
     struct keel_plan_shares shares;
-    keel_plan_shares(model, plan, seat % plan->tensor, &shares);
-    keel_plan_seat_bytes(model, plan, &shares, seat, out);
+    const struct keel_plan_seat of = keel_plan_seat(model, plan, seat);
+    keel_plan_shares(model, plan, of.place, &shares);
+    keel_plan_seat_bytes(model, plan, &shares, &of, out);
 }
 
 START_TEST(bytes_of_state_are_those_of_the_zero_papers_formulas)
@@ -581,12 +577,11 @@ START_TEST(seats_of_a_gpt_have_their_slices_of_what_is_split)
     struct keel_plan_model model = model_of(2, device);
     keel_plan_make(&model, 2, 4, 0, 2, 0, &plan);
     for (uint32_t seat = 0; seat < 4; seat++) {
-        struct keel_extent *extents;
-        uint32_t count;
-        ck_ok(keel_plan_holding(&model, &plan, seat, &extents, &count));
-        for (uint32_t i = 0; i < count; i++)
-            elements += extents[i].part == KEEL_PLAN_WEIGHTS ? extents[i].count : 0;
-        keel_free(extents);
+        struct keel_extents extents;
+        ck_ok(keel_plan_holding(&model, &plan, seat, &extents));
+        for (size_t i = 0; i < extents.count; i++)
+            elements += extents.at[i].part == KEEL_PLAN_WEIGHTS ? extents.at[i].count : 0;
+        keel_free(extents.at);
     }
     for (uint32_t i = 0; i < model.param_count; i++)
         wanted += model.params[i].count * (model.params[i].units == 0 ? 4 : 1);

@@ -229,7 +229,8 @@ def stalls(n):
 def mixed(n):
     turn = n % 10
     if figures:
-        kind = good if turn else [broken, oversized, leaves, stream][n // 10 % 4]
+        tenth, rare, usual = n // 10, [slow, half, stalls], [broken, oversized, leaves, stream]
+        kind = good if turn else rare[tenth // 16 % 3] if tenth % 16 == 0 else usual[tenth % 4]
     else:
         ninth = slow if n % 20 == 9 else {19: half, 39: stalls}.get(n % 80, good)
         kind = [good, good, stream, good, broken, stream, oversized, broken, leaves, ninth][turn]

@@ -6,13 +6,13 @@ here=$(dirname "$0")
 for program in slurmctld slurmd munged salloc srun; do
     if ! PATH=$PATH:/usr/sbin command -v $program >/dev/null; then
         echo "note: $program is not installed (Debian: slurmctld slurmd slurm-client munge): nothing was tried"
-        echo "0 passed, 0 failed, 6 skipped"
+        echo "0 passed, 0 failed, 18 skipped"
         exit 0
     fi
 done
 if [ "$(id -u)" -ne 0 ]; then
     echo "note: slurmd runs as root alone: nothing was tried"
-    echo "0 passed, 0 failed, 6 skipped"
+    echo "0 passed, 0 failed, 18 skipped"
     exit 0
 fi
 . "$here/script.sh"
@@ -55,7 +55,8 @@ PartitionName=all Nodes=n[1-4] Default=YES State=UP
 END
 export SLURM_CONF="$root/slurm.conf"
 slurmctld -D >"$root/slurmctld.log" 2>&1 &
-daemons="$daemons $!"
+controller=$!
+daemons="$daemons $controller"
 start_slurmd() {
     slurmd -D -N "$1" >"$root/$1.log" 2>&1 &
     eval "$1=$!"
@@ -85,7 +86,8 @@ victims() { # all that a slurmd has started: its stepd, the agent, and its worke
         for child in $(cat "/proc/$parent/task/$parent/children" 2>/dev/null); do victims "$child"; echo "$child"; done
     done
 }
-third=$(for pid in /proc/[0-9]*; do { tr '\0' ' ' <"$pid/cmdline"; } 2>/dev/null | grep -q "^[^ ]*keel agent --join 127.0.0.1:.* --node 3 " && echo "${pid##*/}"; done | head -n 1)
+place=$(sed -n 's/.*agents dial in at \([^ ]*\).*/\1/p' "$out.log")
+third=$(agents_of 3)
 stepd=$(awk '/^PPid/ { print $2 }' "/proc/$third/status")
 # shellcheck disable=SC2046,SC2154
 kill -KILL "$n3" "$stepd" "$third" $(victims "$third")
@@ -94,6 +96,31 @@ check "a slurmd is killed with its step: the others go on" [ $? -eq 0 ]
 start_slurmd n3
 await ranks 4
 check "it is started again, and its node is back" [ $? -eq 0 ]
+
+# Slurm's controller is away: the run does not mind, and a node that is lost then is back once the controller is.
+kill -KILL $controller
+kill -KILL "$(agents_of 2)"
+await ranks 3
+check "without Slurm's controller a lost node is left out" [ $? -eq 0 ]
+before=$(wc -l <"$out/metrics.jsonl")
+goes_on() { [ "$(wc -l <"$out/metrics.jsonl")" -gt $((before + 20)) ]; }
+await goes_on
+check "and the others go on" [ $? -eq 0 ]
+slurmctld -D >>"$root/slurmctld.log" 2>&1 &
+controller=$!
+daemons="$daemons $controller"
+await ranks 4
+check "its node is back with the controller" [ $? -eq 0 ]
+
+# The allocation shrinks to three nodes: Slurm ends what ran on the fourth, which cannot be started again.
+scontrol update "JobId=$(squeue -h -o %A)" NumNodes=3 >"$root/log" 2>&1
+check "the allocation is shrunk" [ $? -eq 0 ]
+await ranks 3
+check "the others go on without the node that Slurm took" [ $? -eq 0 ]
+await grep -q 'node 4: what starts its agent on n4 ended' "$out.log"
+check "and it is said why it does not come back" [ $? -eq 0 ]
+before=$(wc -l <"$out/metrics.jsonl")
+await goes_on
 kill -INT "$(cat "$out/run.lock")"
 wait $salloc
 check "the run is ended in order" [ $? -eq 5 ]
@@ -101,5 +128,49 @@ steps=$(wc -l <"$out/metrics.jsonl")
 # shellcheck disable=SC2086
 "$KEEL" run "$here/../demo/drill.conf" $job --set "train.steps=$steps" --out "$root/reference" >"$root/log" 2>&1
 check "and the bits are those of one rank ($steps steps)" same_bits "$root/reference" "$out"
+
+# The launcher of three holders is killed, and a node after it, which who leads starts again by srun. The allocation is
+# nobody's child (--no-shell): Slurm ends one with the command that salloc was given.
+await idle
+salloc -N4 --no-kill --no-shell >"$root/log" 2>&1
+SLURM_JOB_ID=$(squeue -h -o %A) SLURM_JOB_NODELIST=$(squeue -h -o %N)
+export SLURM_JOB_ID SLURM_JOB_NODELIST
+out=$root/leads
+leads() { # a run of three holders, in the background
+    # shellcheck disable=SC2086
+    "$KEEL" run "$here/../demo/drill.conf" $job --ranks 4 --out "$out" --set cluster.launch=slurm --set cluster.advertise=127.0.0.1 \
+        --set cluster.holders=3 --set snapshot.every=50 --set train.steps=100000 --drill slow:rank=0,step=1,ms=60,steps=100000 \
+        >>"$out.log" 2>&1 &
+    launcher=$!
+}
+led() { cat "$out"/ckpt/.leader/*/"$1" 2>/dev/null; }
+ranks_led() { [ "$(led events.jsonl | grep '"event":"view"' | tail -n 1 | sed 's/.*"ranks":\[\([0-9,]*\)\].*/\1/' | tr ',' '\n' | grep -c .)" -eq "$1" ]; }
+leads
+await ranks 4
+place=$(sed -n 's/.*agents dial in at \([^ ]*\).*/\1/p' "$out.log")
+await grep -q '"step":10,' "$out/metrics.jsonl"
+kill -KILL $launcher
+wait $launcher
+await ranks_led 4
+check "the launcher is killed, a node leads, and no rank is lost" [ "$(led events.jsonl | grep -c '"lost_ranks":[1-9]')" -eq 0 ]
+lost=$(($(sed 's/^[^ ]* \([0-9]*\) .*/\1/' "$out/ckpt/.leader/leader") % 4 + 1))
+kill -KILL "$(agents_of $lost)"
+await ranks_led 3
+check "a node is lost after that" [ $? -eq 0 ]
+await ranks_led 4
+check "and is back, started by who leads" grep -q "node $lost: its agent came" "$out.log"
+"$KEEL" job stop "$out" >"$root/log" 2>&1
+check "the run is stopped" [ $? -eq 0 ]
+: >"$out.log"
+leads # it takes the lines of who led in, and begins anew
+await grep -q '] agents dial in at' "$out.log"
+kill -INT $launcher
+wait $launcher
+check "and can be begun again" [ $? -eq 5 ]
+steps=$(wc -l <"$out/metrics.jsonl")
+# shellcheck disable=SC2086
+"$KEEL" run "$here/../demo/drill.conf" $job --set "train.steps=$steps" --out "$root/reference2" >"$root/log" 2>&1
+check "with the bits of one rank ($steps steps)" same_bits "$root/reference2" "$out"
+scancel "$SLURM_JOB_ID"
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -382,7 +382,108 @@ START_TEST(what_ranks_read_of_a_snapshot_reaches_all_who_need_it)
 }
 END_TEST
 
+/* ---- thousands ----------------------------------------------------------------------------------------- */
+
+enum { NEWCOMER = 7 };
+
+/* As many ranks as there may be, each on a node of its own. */
+static void fill_view(void)
+{
+    struct keel_view *view = &worker.view;
+    memset(worker.sync_all, 0, sizeof worker.sync_all);
+    worker.rank_count = KEEL_MEMBERS_MAX;
+    worker.axes.map.tensor = 1;
+    view->member_count = KEEL_MEMBERS_MAX;
+    for (uint32_t p = 0; p < KEEL_MEMBERS_MAX; p++) {
+        view->members[p] = (struct keel_member){.rank = (uint16_t)p, .node = (uint16_t)(1 + p)};
+        worker.axes.map.place[p] = 0;
+        worker.sync_all[p].has_state = p != NEWCOMER;
+        worker.sync_all[p].next_step = p != NEWCOMER ? 7 : 0;
+    }
+}
+
+static uint64_t count_kept(void)
+{
+    uint64_t elements = 0;
+    for (uint32_t part = 0; part < KEEL_STATE_PARTS; part++)
+        for (uint32_t e = 0; e < flat_count; e++)
+            elements += kept[part][e];
+    return elements;
+}
+
+/* All that it needs, in no more runs than there are senders and tiles. A list for each rank of what it has
+ * would take `lists` bytes: it takes no tenth of that to find the moves. */
+static void check_thousands(enum keel_status (*find)(struct keel_moves *), uint64_t wanted)
+{
+    struct keel_extents all = {.at = NULL};
+    struct keel_moves moves;
+    uint64_t came = 0;
+    ck_ok(keel_trainer_all_extents(worker.trainer, UINT32_MAX, &all));
+    const uint64_t lists = (uint64_t)KEEL_MEMBERS_MAX * all.count * sizeof *all.at;
+    worker.position = NEWCOMER;
+    const struct keel_memory_stats before = keel_memory_stats();
+    ck_assert_uint_lt(before.peak_bytes, before.live_bytes + lists / 20); /* so that a new peak shows */
+    ck_ok(find(&moves));
+    ck_assert_uint_lt(keel_memory_stats().peak_bytes - before.live_bytes, lists / 10);
+    for (size_t i = 0; i < moves.move_count; i++)
+        came += moves.moves[i].to == NEWCOMER ? moves.moves[i].what.count : 0;
+    ck_assert_uint_eq(moves.missing_count, 0);
+    ck_assert_uint_eq(came, wanted);
+    ck_assert_uint_eq(moves.elements, wanted);
+    ck_assert_uint_eq(moves.receivers, 1);
+    ck_assert_uint_le(moves.move_count, moves.senders + all.count);
+    keel_moves_fini(&moves);
+    keel_free(all.at);
+}
+
+static enum keel_status find_healing(struct keel_moves *out)
+{
+    return keel_worker_find_healing(&worker, 7, out);
+}
+
+START_TEST(one_newcomer_among_thousands_of_replicas)
+{
+    fill_view();
+    check_thousands(find_healing, count_kept());
+}
+END_TEST
+
 /* ---- owned pieces -------------------------------------------------------------------------------------- */
+
+static enum keel_status find_owned(struct keel_moves *out)
+{
+    return keel_worker_find_owned(&worker, 3, 7, out);
+}
+
+/* It was an owner of what it needs; weights it gets from all, moments from who has copies. */
+START_TEST(one_newcomer_among_thousands_of_owners)
+{
+    struct keel_extents own = {.at = NULL}, copies = {.at = NULL}, weights = {.at = NULL};
+    uint64_t wanted = 0;
+    fill_view();
+    for (uint32_t p = 0; p < KEEL_MEMBERS_MAX; p++) {
+        struct keel_owned_record *record = &worker.sync_all[p].owned[0];
+        const uint32_t before = (p + KEEL_MEMBERS_MAX - 1) % KEEL_MEMBERS_MAX;
+        if (p == NEWCOMER)
+            continue;
+        *record = (struct keel_owned_record){
+            .epoch = 3, .step = 7, .of = KEEL_MEMBERS_MAX, .position = p, .complete = 1};
+        record->shares[p / 8] |= (uint8_t)(1 << p % 8);
+        record->shares[before / 8] |= (uint8_t)(1 << before % 8);
+    }
+    const uint32_t moments = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V | 1 << KEEL_STATE_EMA;
+    ck_ok(keel_trainer_share_extents(worker.trainer, NEWCOMER, KEEL_MEMBERS_MAX, moments, &own));
+    ck_ok(keel_trainer_share_extents(worker.trainer, NEWCOMER - 1, KEEL_MEMBERS_MAX, moments, &copies));
+    ck_ok(keel_trainer_all_extents(worker.trainer, KEEL_PARTS_WEIGHTS, &weights));
+    const struct keel_extents *parts[] = {&own, &copies, &weights};
+    for (uint32_t k = 0; k < 3; k++) {
+        for (size_t i = 0; i < parts[k]->count; i++)
+            wanted += parts[k]->at[i].count;
+        keel_free(parts[k]->at);
+    }
+    check_thousands(find_owned, wanted);
+}
+END_TEST
 
 /* A view that was: the positions of a place in it, and where the ranks of now stood. */
 struct layout {
@@ -773,17 +874,19 @@ int main(void)
 {
     Suite *suite = suite_create("sync_moves");
     const TTest *const whole[] = {whoever_is_behind_gets_all_from_those_who_are_furthest,
-                                  what_ranks_read_of_a_snapshot_reaches_all_who_need_it};
+                                  what_ranks_read_of_a_snapshot_reaches_all_who_need_it,
+                                  one_newcomer_among_thousands_of_replicas};
     const TTest *const owned[] = {pieces_come_once_from_live_holders_of_the_newest_layout_that_is_whole,
                                   what_ranks_read_of_a_snapshot_reaches_all_who_need_it,
-                                  a_layout_is_whole_when_all_are_where_they_were_with_all_weights};
+                                  a_layout_is_whole_when_all_are_where_they_were_with_all_weights,
+                                  one_newcomer_among_thousands_of_owners};
     const TTest *const gathered[] = {the_digest_of_a_piece_is_not_said_to_be_that_of_the_model};
     const TTest *const sliced[] = {
         slices_come_from_their_own_column_alone, what_ranks_read_of_a_snapshot_reaches_all_who_need_it,
         who_is_a_step_behind_and_has_its_sums_catches_up, nobody_is_missed_where_all_are_there};
-    add_case(suite, "replicas", open_replicas, whole, 2);
+    add_case(suite, "replicas", open_replicas, whole, 3);
     add_case(suite, "momentum", open_momentum, whole, 2);
-    add_case(suite, "owned", open_owned, owned, 3);
+    add_case(suite, "owned", open_owned, owned, 4);
     add_case(suite, "sliced", open_sliced, sliced, 4);
     add_case(suite, "sliced-owned", open_sliced_owned, owned, 3);
     add_case(suite, "gathered", open_gathered, gathered, 1);

@@ -58,6 +58,18 @@ check "gradients of what is frozen are not sent" [ "$(sent both)" -lt $(($(sent 
 loss() { of=$1; shift; "$KEEL" eval "$root/$of" --json "$@" | sed -n 's/.*"loss": *\([0-9.]*\).*/\1/p'; }
 check "an average has a loss of its own" [ "$(loss one --ema)" != "$(loss one)" ]
 check "which is that of any plan" [ "$(loss one --ema)" = "$(loss sliced --ema)" ]
+# The run evaluates the average, where all ranks have all of it, slices or pieces, and through a loss in the middle of it.
+told() { sed -n 's/^{"step":'"$2"',.*"val_loss":\([0-9.]*\).*"val_of":"ema".*/\1/p' "$root/$1/metrics.jsonl"; }
+near() { awk "BEGIN { d = $1 - $2; exit !(d < 1e-6 && d > -1e-6) }"; }
+check "the run's own validation is of the average" near "$(told one 6)" "$(loss one --ema)"
+check "at each of them" near "$(told one 3)" "$(loss one --ema --step 3)"
+for zero in 1 2 3; do
+    grouped "eval-$zero" --ranks 3 --set "parallel.zero=$zero" --drill kill:rank=1,step=3,at=eval
+    check "a rank that is lost in an evaluation of pieces, zero = $zero, costs no bit" same_bits "$root/one" "$root/eval-$zero"
+    check "of the state" same_state "eval-$zero"
+    check "and no digit of what comes out" [ "$(told "eval-$zero" 3) $(told "eval-$zero" 6)" = "$(told one 3) $(told one 6)" ]
+done
+check "or of slices" [ "$(told sliced 3) $(told sliced 6)" = "$(told one 3) $(told one 6)" ]
 "$KEEL" export "$root/one" "$root/average.safetensors" --ema --no-eval >"$root/log" 2>&1
 train average --prepare
 "$KEEL" ckpt import "$root/average.safetensors" "$root/average" --for-training >"$root/log" 2>&1

@@ -41,8 +41,8 @@ Version: $version
 Architecture: $arch
 Maintainer: Keel <keel@packages.debian.org>
 Installed-Size: $(du -k -s --apparent-size "$root/usr" | cut -f1)
-Depends: $needs, libfabric1
-Recommends: pocl-opencl-icd | opencl-icd, libmicrohttpd12, libspng0, libturbojpeg0
+Depends: $needs
+Recommends: libfabric1, pocl-opencl-icd | opencl-icd, libmicrohttpd12, libspng0, libturbojpeg0
 Suggests: gcc, make, pkg-config
 Section: science
 Priority: optional

@@ -503,7 +503,7 @@ static int destitute_body(struct rank *me)
     if (me->rank == 0) {
         rank_check(me, setrlimit(RLIMIT_NOFILE, &none) == 0);
         rank_ok(me, receive_begin(group, 1, 1, &byte, 1, &operation));
-        rank_check(me, keel_operation_wait(operation, in_seconds(20)) == KEEL_IO);
+        rank_check(me, keel_operation_wait(operation, in_seconds(20)) == KEEL_EXHAUSTED);
         rank_check(me, !keel_group_lost(group, &lost));
         rank_check(me, setrlimit(RLIMIT_NOFILE, &before) == 0);
     }

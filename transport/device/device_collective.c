@@ -634,11 +634,11 @@ static void sleep_on(struct keel_device_operation *operation, uint64_t deadline_
         begin_writing(operation, status);
         return;
     }
-    uint64_t look_ns = keel_deadline_after_ns(LOOK_NS);
+    struct keel_event *event = operation->events[operation->settled];
+    const uint64_t look_ns = keel_deadline_after_ns(LOOK_NS);
     const char *doing = operation->state == READING ? "read from the device" : "write to the device";
-    if (look_ns > deadline_ns)
-        look_ns = deadline_ns;
-    if (keel_event_wait(operation->events[operation->settled], look_ns) != KEEL_TIMEOUT)
+    if ((look_ns < deadline_ns ? keel_event_look(event, look_ns) : keel_event_wait(event, deadline_ns)) !=
+        KEEL_TIMEOUT)
         return; /* a failure too: who collects it tells */
     if (keel_group_over(operation->group))
         fail(operation, keel_fail(KEEL_REVOKED, "the epoch is over; open the next group"), doing);

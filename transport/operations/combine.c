@@ -64,10 +64,10 @@ static inline bool f64_nan(uint64_t bits)
 /* The less of two, or the greater. Of equals, -0 is the less: its sign bit survives OR, and falls to AND. */
 static inline float f32_extreme(float a, float b, bool least)
 {
-    uint32_t x = f32_bits(a), y = f32_bits(b), equal = least ? x | y : x & y;
+    uint32_t x = keel_bits_of(a), y = keel_bits_of(b), equal = least ? x | y : x & y;
     uint32_t extreme = (least ? a < b : a > b) ? x : equal;
     extreme = (least ? b < a : b > a) ? y : extreme;
-    return f32_of(f32_nan(x) || f32_nan(y) ? F32_NAN : extreme);
+    return keel_float_of(f32_nan(x) || f32_nan(y) ? F32_NAN : extreme);
 }
 
 static inline double f64_sum(double a, double b)

@@ -31,7 +31,7 @@ static_assert(sizeof(struct top_k) == KEEL_COMPRESSED_BYTES, "the element has a 
 
 static inline uint32_t size_of(float value)
 {
-    return f32_bits(value) & UINT32_C(0x7fffffff);
+    return keel_bits_of(value) & UINT32_C(0x7fffffff);
 }
 
 /* ---- 8 bits -------------------------------------------------------------------------------------------- */
@@ -39,9 +39,9 @@ static inline uint32_t size_of(float value)
 /* 127 steps must not pass the largest float, so that all that is finite decodes to what is. */
 static inline float scale_of(uint32_t largest_bits)
 {
-    float scale = f32_of(largest_bits) / 127.0f;
-    if ((f32_bits(scale * 127.0f) & UINT32_C(0x7fffffff)) >= F32_INFINITY)
-        scale = f32_of(f32_bits(scale) - 1);
+    float scale = keel_float_of(largest_bits) / 127.0f;
+    if ((keel_bits_of(scale * 127.0f) & UINT32_C(0x7fffffff)) >= F32_INFINITY)
+        scale = keel_float_of(keel_bits_of(scale) - 1);
     return scale;
 }
 
@@ -65,7 +65,7 @@ static inline void i8_make(const float *values, struct i8_block *out)
         largest = size > largest ? size : largest;
     }
     const bool finite = largest < F32_INFINITY;
-    const float scale = finite ? scale_of(largest) : f32_of(F32_NAN);
+    const float scale = finite ? scale_of(largest) : keel_float_of(F32_NAN);
     *out = (struct i8_block){.scale = scale};
     if (!finite || size_of(scale) == 0)
         return;
@@ -78,7 +78,7 @@ static inline void i8_make(const float *values, struct i8_block *out)
 static inline float i8_value(const struct i8_block *block, uint32_t i)
 {
     const float value = block->scale * (float)block->steps[i];
-    return f32_nan(f32_bits(value)) ? f32_of(F32_NAN) : value;
+    return f32_nan(keel_bits_of(value)) ? keel_float_of(F32_NAN) : value;
 }
 
 CLONES static void i8_encode(const float *in, uint64_t floats, uint8_t *out)
@@ -171,7 +171,7 @@ static inline void choice_offer(struct choice *choice, uint16_t place, float val
         return;
     if (choice->count == KEEL_TOP_K_KEPT)
         make_place(choice);
-    choice->top.value[choice->count] = f32_nan(f32_bits(value)) ? f32_of(F32_NAN) : value;
+    choice->top.value[choice->count] = f32_nan(keel_bits_of(value)) ? keel_float_of(F32_NAN) : value;
     choice->top.place[choice->count++] = place;
     if (choice->count == KEEL_TOP_K_KEPT)
         choice->least = least_of(choice);

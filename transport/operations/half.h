@@ -6,9 +6,9 @@
 #ifndef KEEL_TRANSPORT_HALF_H
 #define KEEL_TRANSPORT_HALF_H
 
+#include <keel/bits.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 
 /* Clones are chosen before a sanitizer is up: the build says KEEL_ONE_CLONE under one. */
 #if defined __x86_64__ && defined __GNUC__ && !defined __clang__ && !defined KEEL_ONE_CLONE
@@ -24,20 +24,6 @@
 
 #define F32_NAN UINT32_C(0x7fc00000)
 
-static inline uint32_t f32_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static inline float f32_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static inline bool f32_nan(uint32_t bits)
 {
     return (bits & UINT32_C(0x7fffffff)) > UINT32_C(0x7f800000);
@@ -45,8 +31,8 @@ static inline bool f32_nan(uint32_t bits)
 
 static inline float f32_sum(float a, float b)
 {
-    uint32_t sum = f32_bits(a + b);
-    return f32_of(f32_nan(sum) ? F32_NAN : sum);
+    uint32_t sum = keel_bits_of(a + b);
+    return keel_float_of(f32_nan(sum) ? F32_NAN : sum);
 }
 
 /* ---- half precision in 32-bit arithmetic, without branches ---- */
@@ -55,18 +41,18 @@ static inline float f32_sum(float a, float b)
 static inline float f16_wide(uint16_t half)
 {
     uint32_t size = half & UINT32_C(0x7fff), sign = (uint32_t)(half & UINT32_C(0x8000)) << 16;
-    uint32_t bits = f32_bits(f32_of(size << 13) * 0x1p112f);
+    uint32_t bits = keel_bits_of(keel_float_of(size << 13) * 0x1p112f);
     bits |= size >= UINT32_C(0x7c00) ? UINT32_C(0x7f800000) : 0;
-    return f32_of(bits | sign);
+    return keel_float_of(bits | sign);
 }
 
 /* Nearest, ties to even: by the carry of an integer addition where the half is normal (overflow becomes
  * infinity by the same carry), by the addition of 0.5, whose last place is the half's, where it is not. */
 static inline uint16_t f16_narrow(float value)
 {
-    uint32_t bits = f32_bits(value), size = bits & UINT32_C(0x7fffffff);
+    uint32_t bits = keel_bits_of(value), size = bits & UINT32_C(0x7fffffff);
     uint32_t normal = (size - UINT32_C(0x38000000) + UINT32_C(0xfff) + ((size >> 13) & 1)) >> 13;
-    uint32_t small = f32_bits(f32_of(size) + 0.5f) - UINT32_C(0x3f000000);
+    uint32_t small = keel_bits_of(keel_float_of(size) + 0.5f) - UINT32_C(0x3f000000);
     uint32_t half = size < UINT32_C(0x38800000) ? small : normal;
     half = size >= UINT32_C(0x477ff000) ? UINT32_C(0x7c00) : half;
     half |= (bits >> 16) & UINT32_C(0x8000);
@@ -75,12 +61,12 @@ static inline uint16_t f16_narrow(float value)
 
 static inline float bf16_wide(uint16_t half)
 {
-    return f32_of((uint32_t)half << 16);
+    return keel_float_of((uint32_t)half << 16);
 }
 
 static inline uint16_t bf16_narrow(float value)
 {
-    uint32_t bits = f32_bits(value);
+    uint32_t bits = keel_bits_of(value);
     uint32_t half = (bits + UINT32_C(0x7fff) + ((bits >> 16) & 1)) >> 16;
     return (uint16_t)(f32_nan(bits) ? UINT32_C(0x7fc0) : half);
 }

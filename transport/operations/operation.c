@@ -4,6 +4,7 @@
  * where nobody owns progress at that moment the caller lets it out himself. Waiting is wait.c. */
 #include "group.h"
 
+#include <keel/bits.h>
 #include <keel/memory.h>
 #include <string.h>
 
@@ -226,14 +227,6 @@ static enum keel_status obtain(struct keel_group *group, struct keel_plan *plan,
 
 /* ---- the data ------------------------------------------------------------------------------------------ */
 
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
-{
-    const uint8_t *at = data;
-    for (size_t k = 0; k < bytes; k++)
-        hash = (hash ^ at[k]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 static struct keel_cut cut_vector(uint64_t count, uint64_t element_bytes, uint32_t blocks)
 {
     uint64_t share = blocks > 1 ? keel_slice_of(count, 0, blocks).count : count;
@@ -340,7 +333,7 @@ static void sign(struct keel_operation *operation, const struct keel_collective 
                                 .map_hash = group->members_hash ^ (sums ? group->map_hash : 0)};
     if (tables && what->kind != KEEL_ALL_TO_ALL_V)
         operation->signature.counts_hash =
-            hash_bytes(1, what->counts_out, group->rank_count * sizeof *what->counts_out);
+            keel_fnv1a(1, what->counts_out, group->rank_count * sizeof *what->counts_out);
 }
 
 static uint64_t divisor_of(const struct keel_group *group, const struct keel_collective *what)

@@ -368,7 +368,7 @@ static void dial(struct keel_group *group, uint32_t rank)
         dial_later(session);
     } else if (status != KEEL_OK) {
         session_destroy(session);
-        cannot_dial(group, rank, status == KEEL_BUSY ? KEEL_IO : status, keel_detail());
+        cannot_dial(group, rank, status == KEEL_BUSY ? KEEL_EXHAUSTED : status, keel_detail());
     } else {
         peer->busy_dials = 0;
     }

@@ -6,6 +6,7 @@
 #include "recorder_file.h"
 #include "recording.h"
 
+#include <keel/bits.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <keel/process.h>
@@ -79,21 +80,13 @@ void keel_recorder_close(struct keel_recorder *recorder)
 
 /* ---- groups ---- */
 
-static uint64_t mix(uint64_t hash, const void *data, size_t bytes)
-{
-    const uint8_t *at = data;
-    for (size_t k = 0; k < bytes; k++)
-        hash = (hash ^ at[k]) * UINT64_C(0x100000001b3); /* FNV-1a; it names, it proves nothing */
-    return hash;
-}
-
 uint64_t keel_recorder_identity(uint64_t parent, const struct keel_address *addresses, uint32_t rank_count,
                                 uint64_t epoch)
 {
-    uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), &parent, sizeof parent);
-    hash = mix(hash, &epoch, sizeof epoch);
+    uint64_t hash = keel_fnv1a(KEEL_FNV1A_BEGIN, &parent, sizeof parent);
+    hash = keel_fnv1a(hash, &epoch, sizeof epoch);
     for (uint32_t rank = 0; rank < rank_count && addresses != NULL; rank++)
-        hash = mix(hash, addresses[rank].data, addresses[rank].bytes);
+        hash = keel_fnv1a(hash, addresses[rank].data, addresses[rank].bytes);
     return hash;
 }
 

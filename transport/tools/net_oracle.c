@@ -3,6 +3,7 @@
 #include "net_oracle.h"
 
 #include <inttypes.h>
+#include <keel/bits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,20 +28,6 @@ static bool is_float(enum keel_element element)
     return element <= KEEL_ELEMENT_BF16;
 }
 
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 static double double_of(uint64_t bits)
 {
     double value;
@@ -60,9 +47,9 @@ static float half_value(uint32_t half)
 {
     uint32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
     if (exponent == 31)
-        return float_of(sign | 0x7f800000 | fraction << 13);
+        return keel_float_of(sign | 0x7f800000 | fraction << 13);
     if (exponent > 0)
-        return float_of(sign | (exponent + 112) << 23 | fraction << 13);
+        return keel_float_of(sign | (exponent + 112) << 23 | fraction << 13);
     float tiny = (float)fraction * 0x1p-24F;
     return sign != 0 ? -tiny : tiny;
 }
@@ -70,7 +57,7 @@ static float half_value(uint32_t half)
 /* Nearest binary16, ties to even. */
 static uint32_t half_bits(float value)
 {
-    uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    uint32_t bits = keel_bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000)
         return sign | 0x7e00;
     if (magnitude >= 0x477ff000) /* from here on nearer to infinity, 65520 included */
@@ -89,7 +76,7 @@ static uint32_t half_bits(float value)
 
 static uint32_t brain_bits(float value)
 {
-    uint32_t bits = bits_of(value);
+    uint32_t bits = keel_bits_of(value);
     if ((bits & 0x7fffffff) > 0x7f800000)
         return bits >> 16 | 0x40;
     uint32_t rest = bits & 0xffff, kept = bits >> 16;
@@ -101,14 +88,14 @@ static float narrow_value(enum keel_element element, uint64_t bits)
 {
     if (element == KEEL_ELEMENT_F16)
         return half_value((uint32_t)bits);
-    return float_of(element == KEEL_ELEMENT_BF16 ? (uint32_t)bits << 16 : (uint32_t)bits);
+    return keel_float_of(element == KEEL_ELEMENT_BF16 ? (uint32_t)bits << 16 : (uint32_t)bits);
 }
 
 static uint64_t narrow_bits(enum keel_element element, float value)
 {
     if (element == KEEL_ELEMENT_F16)
         return half_bits(value);
-    return element == KEEL_ELEMENT_BF16 ? brain_bits(value) : bits_of(value);
+    return element == KEEL_ELEMENT_BF16 ? brain_bits(value) : keel_bits_of(value);
 }
 
 static double float_value(enum keel_element element, uint64_t bits)
@@ -153,7 +140,7 @@ uint64_t keel_oracle_input(enum keel_element element, enum keel_reduction reduct
         return element == KEEL_ELEMENT_F64 ? bits_of_double(-0.0) : narrow_bits(element, -0.0F);
     if (ordered && random % 509 == 2)
         return element == KEEL_ELEMENT_F64 ? UINT64_C(0x7ff8000000000000)
-                                           : narrow_bits(element, float_of(0x7fc00000));
+                                           : narrow_bits(element, keel_float_of(0x7fc00000));
     int64_t mantissa = (int64_t)(random >> 11) - (INT64_C(1) << 52);
     double value = (double)mantissa * 0x1p-52 * (double)(1 << (random & 7) % 6);
     return element == KEEL_ELEMENT_F64 ? bits_of_double(value) : narrow_bits(element, (float)value);

@@ -18,8 +18,8 @@ struct opencl_device {
     struct keel_device head;
     cl_device_id id;
     cl_context context;
-    atomic_uint late_callbacks;    /* waits in a row that ended by a look, before the driver called back */
-    struct keel_mutex zero_lock;   /* PoCL 3.1 deadlocks when two threads share a queue */
+    atomic_int prompt_callbacks; /* waits in a row that the driver's callback ended in time; below 0: late */
+    struct keel_mutex zero_lock; /* PoCL 3.1 deadlocks when two threads share a queue */
     struct keel_queue *zero_queue; /* zeroes new buffers; guarded by zero_lock */
     struct opencl_buffer *kept;    /* new ones that the driver never zeroed, and may yet; as zero_queue */
     struct keel_mutex image_lock;  /* held while one is built or loaded; then place_lock */

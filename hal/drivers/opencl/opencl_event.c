@@ -6,7 +6,8 @@
  * for the callback that is owed, and goes back to its queue's pool with the last.
  *
  * A driver may call back late, or never: so who waits also looks, each time after a share of the time that
- * the wait has lasted. Where looks keep finding what no callback has told, no callback is asked for any more.
+ * the wait has lasted. Where looks keep finding what no callback has told, no callback is asked for any more;
+ * where callbacks keep coming in time, looks are rare.
  *
  * Lock order: event.lock, then nothing; pool.lock, then nothing. No driver call is made under a lock. */
 #include "opencl_backend.h"
@@ -207,31 +208,45 @@ static cl_int sleep_until_fired(struct opencl_event *event, uint64_t deadline_ns
 
 /* When to look: first after FIRST_LOOK_NS, then after a LOOK_SHARE-th of the time waited so far, so that a
  * wait is that much too long at most and looks grow with its logarithm. NVIDIA's driver calls back up to 5 ms
- * late, from a thread that spins until then. */
-enum { FIRST_LOOK_NS = 20000, LOOK_SHARE = 16 };
-/* So many waits in a row that a look ended: the device's callbacks are late. */
-enum { LATE_CALLBACKS = 8 };
+ * late, from a thread that spins until then. PoCL calls back at once, and each look takes a processor from
+ * its kernels: 20% of a millisecond's. Where callbacks are known to be prompt looks are rare. */
+enum { FIRST_LOOK_NS = 20000, RARE_LOOK_NS = 20000000, LOOK_SHARE = 16 };
+/* A callback that comes so long after a look has found the event done is late; so many in a row are believed.
+ */
+enum { PROMPT_NS = 1000000, BELIEVED = 8 };
+
+/* Of a wait that the driver ended in time, or a look. */
+static void note_callback(atomic_int *prompt, bool in_time)
+{
+    const int now = atomic_load_explicit(prompt, memory_order_relaxed);
+    const int next = in_time ? (now > 0 ? now : 0) + 1 : (now < 0 ? now : 0) - 1;
+    if (next >= -BELIEVED && next <= BELIEVED)
+        atomic_store_explicit(prompt, next, memory_order_relaxed);
+}
 
 /* CL_COMPLETE or less, or more at the deadline. */
 static cl_int sleep_until_done(struct opencl_event *event, uint64_t deadline_ns)
 {
-    atomic_uint *late = &((struct opencl_device *)event->head.queue->device)->late_callbacks;
-    const bool asks = atomic_load_explicit(late, memory_order_relaxed) < LATE_CALLBACKS;
+    atomic_int *prompt = &((struct opencl_device *)event->head.queue->device)->prompt_callbacks;
+    const int known = atomic_load_explicit(prompt, memory_order_relaxed);
+    const uint64_t first_ns = known == BELIEVED ? RARE_LOOK_NS : FIRST_LOOK_NS;
+    const bool asks = known > -BELIEVED;
     if (asks)
         arm(event);
     const uint64_t began_ns = keel_now_ns();
     for (uint64_t now_ns = began_ns;; now_ns = keel_now_ns()) {
         const uint64_t share_ns = (now_ns - began_ns) / LOOK_SHARE,
-                       look_ns = now_ns + (share_ns > FIRST_LOOK_NS ? share_ns : FIRST_LOOK_NS);
+                       look_ns = now_ns + (share_ns > first_ns ? share_ns : first_ns);
         cl_int state = sleep_until_fired(event, look_ns < deadline_ns ? look_ns : deadline_ns);
         if (state <= CL_COMPLETE) {
-            atomic_store_explicit(late, 0, memory_order_relaxed);
+            note_callback(prompt, true);
             return state;
         }
         state = state_of(event);
         if (state <= CL_COMPLETE) {
             if (asks)
-                atomic_fetch_add_explicit(late, 1, memory_order_relaxed);
+                note_callback(prompt,
+                              sleep_until_fired(event, keel_deadline_after_ns(PROMPT_NS)) <= CL_COMPLETE);
             return state;
         }
         if (keel_remaining_ns(deadline_ns) == 0) {

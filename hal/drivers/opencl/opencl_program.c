@@ -417,7 +417,7 @@ static enum keel_status ask_kernel(const struct opencl_device *device, struct op
 {
     struct keel_kernel_info *info = &kernel->head.info;
     size_t local[3] = {0}, group_items = 0;
-    cl_ulong local_bytes = 0;
+    cl_ulong local_bytes = 0, private_bytes = 0;
     cl_int error =
         clGetKernelInfo(kernel->native, CL_KERNEL_NUM_ARGS, sizeof info->arg_count, &info->arg_count, NULL);
     if (error != CL_SUCCESS || info->arg_count > KEEL_ARG_MAX)
@@ -432,7 +432,10 @@ static enum keel_status ask_kernel(const struct opencl_device *device, struct op
     clGetKernelWorkGroupInfo(kernel->native, device->id, CL_KERNEL_LOCAL_MEM_SIZE, sizeof local_bytes,
                              &local_bytes, NULL);
     info->max_group_items = (uint32_t)group_items;
+    clGetKernelWorkGroupInfo(kernel->native, device->id, CL_KERNEL_PRIVATE_MEM_SIZE, sizeof private_bytes,
+                             &private_bytes, NULL);
     info->local_bytes = local_bytes;
+    info->private_bytes = private_bytes;
     for (int i = 0; i < 3; i++)
         info->local[i] = (uint32_t)local[i];
     return KEEL_OK;

@@ -375,6 +375,8 @@ struct keel_kernel_info {
     uint32_t local[3];        /* the only group it takes; zeros: any */
     uint32_t max_group_items; /* of this kernel */
     uint64_t local_bytes;     /* of a group */
+    uint64_t private_bytes;   /* of a work-item in memory: arrays, and registers that are spilled; 0 where
+                                 nobody tells */
 };
 struct keel_kernel_info keel_kernel_info(const struct keel_kernel *kernel);
 
@@ -434,6 +436,9 @@ enum keel_status keel_queue_mark(struct keel_queue *queue, struct keel_event **o
 
 /* Wait (any thread). DEVICE_LOST when the command failed, TIMEOUT when it still runs. */
 enum keel_status keel_event_wait(struct keel_event *event, uint64_t deadline_ns);
+/* The same, of who looks up from a longer wait: that the command still runs then is no evidence against the
+ * device (keel/health.h). */
+enum keel_status keel_event_look(struct keel_event *event, uint64_t until_ns);
 bool keel_event_done(struct keel_event *event);
 void keel_event_destroy(struct keel_event *event); /* NULL is accepted; never blocks */
 

@@ -10,11 +10,11 @@
  *     QUARANTINED  somebody reported that it is not to be trusted (wrong results ...)
  *
  * Automatic transitions: OK, DEGRADED -> SUSPECT -> HUNG when waits pass their deadline (a wait with a
- * deadline of now does not count). SUSPECT -> its earlier state, and HUNG -> DEGRADED, once every queue on
- * which a wait timed out has completed that command or a later one, or was destroyed. OK -> DEGRADED when a
- * command fails (a SUSPECT device then returns to DEGRADED); any -> LOST when the driver reports it. By
- * keel_device_report: any state but LOST -> any but HUNG, but HUNG -> OK, DEGRADED or SUSPECT only by a
- * command that comes back; LOST -> QUARANTINED, and no way back while the device is open.
+ * deadline of now, and keel_event_look, do not count). SUSPECT -> its earlier state, and HUNG -> DEGRADED,
+ * once every queue on which a wait timed out has completed that command or a later one, or was destroyed. OK
+ * -> DEGRADED when a command fails (a SUSPECT device then returns to DEGRADED); any -> LOST when the driver
+ * reports it. By keel_device_report: any state but LOST -> any but HUNG, but HUNG -> OK, DEGRADED or SUSPECT
+ * only by a command that comes back; LOST -> QUARANTINED, and no way back while the device is open.
  *
  * A device that is LOST or QUARANTINED refuses every new command and every new object with DEVICE_LOST and
  * the evidence; one that is HUNG refuses new buffers, queues and programs, and takes commands, which wait

@@ -6,16 +6,29 @@
 #ifndef KEEL_LIMITS_H
 #define KEEL_LIMITS_H
 
-/* Workers of a run, spares included. Tests and a bench of the control plane are built with more or fewer;
- * then all must be that includes this. */
+/* Workers of a run, spares included, and nodes that they are on. Tests and benches of the control plane are
+ * built with more or fewer; then all must be that includes this. */
 #ifndef KEEL_LIMIT_MEMBERS
-#define KEEL_LIMIT_MEMBERS 512
+#define KEEL_LIMIT_MEMBERS 4096
+#endif
+#ifndef KEEL_LIMIT_NODES
+#if KEEL_LIMIT_MEMBERS < 4096
+#define KEEL_LIMIT_NODES KEEL_LIMIT_MEMBERS
+#else
+#define KEEL_LIMIT_NODES 4096
+#endif
+#endif
+#if KEEL_LIMIT_MEMBERS > 4096
+#define KEEL_LIMIT_GROUP KEEL_LIMIT_MEMBERS
+#else
+#define KEEL_LIMIT_GROUP 4096
 #endif
 
 enum {
-    /* A run under the control plane. Its state is arrays of these sizes: no allocation while it runs. */
-    KEEL_MEMBERS_MAX = KEEL_LIMIT_MEMBERS,   /* ranks are below it */
-    KEEL_NODES_MAX = 1 + KEEL_LIMIT_MEMBERS, /* nodes of a run, launcher included */
+    /* A run under the control plane. Its state is arrays of these sizes: no allocation while it runs; what a
+     * run does not need of them is never written, and takes no memory. */
+    KEEL_MEMBERS_MAX = KEEL_LIMIT_MEMBERS, /* ranks are below it */
+    KEEL_NODES_MAX = 1 + KEEL_LIMIT_NODES, /* nodes of a run, launcher included */
     KEEL_WORKERS_PER_NODE = 16,
     KEEL_HOLDERS_MAX = 5,   /* nodes that hold the register */
     KEEL_SHARDS_MAX = 1024, /* logical shards of a job */
@@ -24,7 +37,7 @@ enum {
 
     /* Collectives. A rank of a group has at most KEEL_CONNECTIONS_MAX connections in an epoch, for which
      * queues are made when an endpoint is opened; schedules that are chosen automatically need 63. */
-    KEEL_GROUP_RANKS_MAX = 4096,
+    KEEL_GROUP_RANKS_MAX = KEEL_LIMIT_GROUP,
     KEEL_GROUP_SHARDS_MAX = 4096,
     KEEL_CONNECTIONS_MAX = 256,
 

@@ -78,6 +78,10 @@ struct keel_process_look keel_process_look_at(pid_t pid);
  */
 void keel_process_begin(void);
 
+/* INT and TERM end it even where it was started with them ignored, as a script's background jobs are with
+ * INT: for commands that say that these end them. */
+void keel_process_heed_interrupts(void);
+
 /* While held, the first of these signals only sets a flag, so that work that must be undone can poll
  * keel_process_interrupted. A second signal more than a second later ends the process. The flag is never
  * cleared. Returns whether they were held before. One thread at a time. */

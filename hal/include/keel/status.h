@@ -45,7 +45,8 @@ enum keel_next {
     X(MISMATCH, 18, FIX, 4, "two things that must agree do not")                                             \
     X(INTERNAL, 19, FATAL, 1, "an invariant of Keel does not hold; please report it")                        \
     X(DIVERGED, 20, FIX, 1, "the training diverges")                                                         \
-    X(FORGED, 21, FIX, 4, "data was altered by somebody without the key")
+    X(FORGED, 21, FIX, 4, "data was altered by somebody without the key")                                    \
+    X(EXHAUSTED, 22, FIX, 3, "a limit of this machine or of its user is used up")
 
 enum keel_status {
 #define KEEL_STATUS_ENUM(name, value, next, code, text) KEEL_##name = (value),

@@ -17,6 +17,19 @@ struct keel_alibi {
 };
 enum { KEEL_ALIBI_HEADS_MAX = 1 << 14 };
 
+/* Scratch of attention in a class: rows of queries or of dout, and results; rows of keys or values; scores
+ * and weights; gains and sums of the gradient alone; the products' planes. */
+enum keel_attention_part {
+    KEEL_ATTENTION_OWN,
+    KEEL_ATTENTION_OTHER,
+    KEEL_ATTENTION_WEIGHTS,
+    KEEL_ATTENTION_GAINS,
+    KEEL_ATTENTION_KEYS_GRAD,
+    KEEL_ATTENTION_VALUES_GRAD,
+    KEEL_ATTENTION_PLANES,
+    KEEL_ATTENTION_PARTS
+};
+
 /* Attention (Vaswani et al. 2017): causal, so that token i attends to tokens 0..i, or bidirectional, to all
  * of them (Devlin et al. 2019). qkv is [batch, tokens, 3 * heads * head_width]: q, k, v one after the other
  * in each row, heads contiguous in each. out is [batch, tokens, heads * head_width]. stats is [batch, heads,
@@ -49,7 +62,14 @@ struct keel_attention {
     struct keel_random_slice slice; /* of the probabilities */
     struct keel_buffer *qkv, *kv, *out, *stats, *control, *segments, *key_segments;
     struct keel_buffer *workspace; /* keel_attention_workspace_bytes, may be NULL when 0 */
+    bool of_class; /* products are of the kernels' class, exact8x2, exact8x3 or bf16, as README.md,
+                      "Attention in classes", defines them; others do not look at it */
+    struct keel_buffer *parts[KEEL_ATTENTION_PARTS]; /* keel_attention_part_bytes: scratch of the class's */
 };
+/* What attention in a class needs of scratch, and with its gradient: bytes of each part, 0 where it has none.
+ * Of heads and queries as many as make some 32 MiB of weights lie there at a time. */
+void keel_attention_part_bytes(const struct keel_kernels *, const struct keel_attention *, bool gradient,
+                               uint64_t bytes[KEEL_ATTENTION_PARTS]);
 uint64_t keel_attention_workspace_bytes(const struct keel_kernels *, const struct keel_attention *);
 enum keel_status keel_op_attention(struct keel_kernels *, const struct keel_attention *,
                                    struct keel_launch_list *);
@@ -80,6 +100,7 @@ struct keel_attention_decode {
     uint32_t batch, heads, kv_heads /* a divisor of heads */, head_width, capacity, slots;
     uint32_t window; /* 0: all; as in keel_attention */
     struct keel_alibi alibi;
+    bool of_class; /* as in keel_attention, whose bits it then has; head_width is at most 256 (LIMIT) */
     struct keel_buffer *qkv, *position, *slot /* or NULL, where slots is 0 */, *cache, *out, *workspace;
 };
 uint64_t keel_attention_decode_cache_bytes(const struct keel_attention_decode *);

@@ -210,6 +210,8 @@ enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
  * product of its own in ascending order, with the bits of one product of the whole k, where the first piece
  * is without `chain`, and only the last has bias, pre and residual.
  *
+ * `fresh`, with `accumulate`: C_old counts as +0, and is not read: what a first of several sums begins with.
+ *
  * k_slices: k consists of slices. Each is a chain of its own, begun at 0, and their sums are added in the
  * tree over slices; bias and all that follows as above. Not with `chain`, nor in a grouped product.
  *
@@ -220,7 +222,9 @@ enum keel_dtype { KEEL_F32, KEEL_BF16, KEEL_F16, KEEL_I32, KEEL_DTYPE_COUNT };
  * bias, residual or pre goes with a C that has gaps stay canonical. */
 struct keel_gemm {
     uint32_t m, n, k, batch;
-    bool transpose_a, transpose_b, accumulate, chain;
+    bool transpose_a, transpose_b, accumulate, fresh, chain;
+    bool b_unit; /* with planes of an exact class: B is below 127/128, and its lines have exponent 0 whatever
+                    they hold; a line that is not so makes NaN */
     struct keel_slices k_slices;
     enum keel_dtype a_type, b_type, c_type; /* KEEL_F32 (which is 0), KEEL_BF16 or KEEL_F16 */
     uint32_t lda, ldb, ldc;
@@ -525,8 +529,8 @@ enum keel_status keel_op_cross_entropy_sum(struct keel_kernels *, const struct k
 
 /* A loss of each value against its target: loss[0] += scale * (sum over all in the fixed tree). When dx is
  * not NULL it gets the gradient times scale. BCE: x is a logit, the target a probability, l = max(x, 0) - x t
- * + log(1 + exp(-|x|)). MSE: l = (x - t)^2. dx may alias x. */
-enum keel_loss_kind { KEEL_LOSS_BCE, KEEL_LOSS_MSE, KEEL_LOSS_COUNT };
+ * + log(1 + exp(-|x|)). MSE: l = (x - t)^2. PRODUCT: l = x t. dx may alias x. */
+enum keel_loss_kind { KEEL_LOSS_BCE, KEEL_LOSS_MSE, KEEL_LOSS_PRODUCT, KEEL_LOSS_COUNT };
 struct keel_loss {
     uint64_t count;
     enum keel_loss_kind kind;

@@ -217,8 +217,9 @@ struct keel_engine_batch {
     bool more; /* another microbatch of the same shard follows */
 };
 
-/* Set gradients and the loss accumulator to zero; with `windows` a bucket's are when its first segment runs.
- */
+/* Begin a step: gradients and the loss are zero as of now. Those that the next microbatch overwrites keep in
+ * memory what they had until its segments have run; with `windows` a bucket's do until its first segment
+ * runs. */
 enum keel_status keel_engine_zero(struct keel_engine *engine);
 
 /* Forward and backward of one microbatch, added to the gradients and to the loss accumulator: feed, then all
@@ -387,6 +388,11 @@ enum keel_status keel_engine_pieces_update(struct keel_engine_pieces *pieces,
  * all weights. With `weight_windows`. Blocks. */
 enum keel_status keel_engine_pieces_digest(struct keel_engine_pieces *pieces, uint64_t deadline_ns,
                                            uint64_t *out, uint64_t *out_shared);
+
+/* Weights and their average change places, of what is trained, in the engine or, where it is made
+ * `in_pieces`, in pieces; nothing happens without `average`. Enqueued: what is enqueued later reads them so.
+ * Do it again before the next update, digest or snapshot. */
+enum keel_status keel_engine_swap_average(struct keel_engine *engine, struct keel_engine_pieces *pieces);
 
 /* Mean loss of one batch, dropout off; blocks. */
 enum keel_status keel_engine_eval(struct keel_engine *engine, const struct keel_engine_batch *batch,

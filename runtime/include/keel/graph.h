@@ -59,6 +59,8 @@ keel_value keel_graph_param(struct keel_graph *, const struct keel_param_spec *)
 keel_value keel_graph_embedding(struct keel_graph *, keel_value ids, keel_value table, keel_value positions);
 keel_value keel_graph_linear(struct keel_graph *, keel_value x, keel_value weight, keel_value bias);
 keel_value keel_graph_linear_transposed(struct keel_graph *, keel_value x, keel_value table); /* x table^T */
+keel_value keel_graph_linear_transposed_bias(struct keel_graph *, keel_value x, keel_value table,
+                                             keel_value bias);
 /* gamma and beta, or beta, may be 0: the row alone, or times gamma. */
 keel_value keel_graph_layernorm(struct keel_graph *, keel_value x, keel_value gamma, keel_value beta);
 /* The same with another epsilon than 1e-5, in (0, 1). */
@@ -209,6 +211,9 @@ void keel_graph_dispatch(struct keel_graph *, keel_value x, keel_value choice, u
 /* Each expert's own layer: rows of `sorted` [s, k] by weight [experts, k, n] and bias [experts, n], or 0. */
 keel_value keel_graph_expert_linear(struct keel_graph *, keel_value sorted, keel_value weight,
                                     keel_value bias, keel_value offsets);
+/* The same of weights [experts, n, k], without bias. */
+keel_value keel_graph_expert_linear_transposed(struct keel_graph *, keel_value sorted, keel_value weight,
+                                               keel_value offsets);
 keel_value keel_graph_combine(struct keel_graph *, keel_value y, keel_value place, keel_value weights);
 keel_value keel_graph_balance_loss(struct keel_graph *, keel_value probabilities, keel_value choice,
                                    float weight);
@@ -219,6 +224,8 @@ keel_value keel_graph_balance_loss(struct keel_graph *, keel_value probabilities
 keel_value keel_graph_cross_entropy(struct keel_graph *, keel_value logits, keel_value targets);
 keel_value keel_graph_bce(struct keel_graph *, keel_value logits, keel_value targets); /* targets: floats */
 keel_value keel_graph_mse(struct keel_graph *, keel_value x, keel_value targets);      /* of x's shape */
+/* weight times the mean of x * factors, of one shape: a loss whose gradient is known. It makes no output. */
+keel_value keel_graph_product_loss(struct keel_graph *, keel_value x, keel_value factors, float weight);
 
 /* The logical mesh that the values of a model may be split over: an axis has as many slices as the job says
  * (job.tensor), which one device may hold all of. How a value lies over an axis:

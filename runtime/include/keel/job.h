@@ -21,6 +21,7 @@ KEEL_API_BEGIN
 
 enum { KEEL_JOB_NAME_BYTES = KEEL_RUN_NAME_BYTES, KEEL_SELECTOR_BYTES = 128, KEEL_SELECTORS_BYTES = 256 };
 enum { KEEL_JOB_GRADIENTS_BYTES = 32, KEEL_JOB_PATTERNS_BYTES = 256 };
+enum { KEEL_JOB_SIZES_BYTES = 192, KEEL_JOB_TABLES_MAX = 256, KEEL_JOB_MLP_MAX = 16 };
 
 /* Initial data.path: of the sources; an installed Keel has it in share/keel/data. */
 #define KEEL_JOB_TEXT "build/data/english.txt"
@@ -45,6 +46,8 @@ enum keel_model_kind {
     KEEL_MODEL_DLRM,
     KEEL_MODEL_LLAMA,
     KEEL_MODEL_VIT,
+    KEEL_MODEL_MIXTRAL,
+    KEEL_MODEL_ALEXNET,
     KEEL_MODEL_PLUGIN, /* of a file: keel_job_plugin */
     KEEL_MODEL_KIND_COUNT
 };
@@ -55,6 +58,8 @@ enum keel_spike_policy { KEEL_SPIKE_WARN, KEEL_SPIKE_STOP, KEEL_SPIKE_BACK };
 /* Who starts the agents: the launcher, on its own host; people, and the launcher waits for them; the
  * launcher, through another program. */
 enum keel_launch_kind { KEEL_LAUNCH_LOCAL, KEEL_LAUNCH_NONE, KEEL_LAUNCH_SSH, KEEL_LAUNCH_SLURM };
+/* Of a dlrm: binary cross-entropy, or the squared error of the sigmoid. */
+enum keel_click_loss { KEEL_CLICK_BCE, KEEL_CLICK_MSE };
 enum keel_stem_kind { KEEL_STEM_SMALL, KEEL_STEM_LARGE };
 /* What is split over the data positions instead of being on each of them, each with what is above it. */
 enum keel_zero {
@@ -93,7 +98,7 @@ struct keel_job {
     float dropout;
     bool bias, tied;
     uint32_t kv_heads;           /* llama; 0: as heads */
-    uint32_t hidden;             /* llama, vit; 0: 8/3, 4 of the width */
+    uint32_t hidden;             /* llama, mixtral, vit, bert; 0: 8/3, 4 of the width */
     float rope_base;             /* llama */
     float rope_factor;           /* llama */
     uint32_t rope_context;       /* llama */
@@ -101,19 +106,26 @@ struct keel_job {
     bool bottleneck;             /* resnet, with depth 0: blocks of three convolutions */
     uint32_t stages, stem;       /* resnet; enum keel_stem_kind */
     uint32_t patch;              /* vit: pixels of a token, down and across */
-    uint32_t experts;            /* moe */
+    uint32_t experts;            /* moe, mixtral */
+    uint32_t top_k;              /* mixtral: experts of a token */
     float capacity, balance;     /* moe: places of an expert over its fair share; weight of the loss */
     uint32_t dense, tables, bag; /* dlrm: features, embedding tables, ids of each in a sample at most */
     uint32_t categories;         /* dlrm: rows of a table */
+    char table_rows[KEEL_JOB_SIZES_BYTES]; /* dlrm: of each; "": categories (keel_job_tables) */
+    char mlp_bot[KEEL_JOB_SIZES_BYTES];    /* dlrm: "": layers of 4 widths */
+    char mlp_top[KEEL_JOB_SIZES_BYTES];    /* likewise */
+    uint32_t click_loss;                   /* dlrm: enum keel_click_loss */
     /* [data] */
     char path[KEEL_PATH_BYTES];
     char val_path[KEEL_PATH_BYTES];   /* text: to validate with; "": val_fraction of path */
     uint32_t format;                  /* enum keel_data_format */
     char vocabulary[KEEL_PATH_BYTES]; /* data.vocab, "" is "char": keel_job_vocab */
     float val_fraction;
-    uint64_t samples;    /* dlrm: that the teacher labels for training */
-    bool flip;           /* images: every second one mirrored, by sample and pass */
-    uint32_t shift;      /* images: moved by so many pixels at most */
+    uint64_t samples; /* dlrm: that the teacher labels for training */
+    bool flip;        /* images: every second one mirrored, by sample and pass */
+    uint32_t shift;   /* images: moved by so many pixels at most */
+    float crop;  /* images of folders: least share of the area that is seen; 0: the square in the middle */
+    float mixup; /* images: parameter of the Beta distribution of two images' shares; 0: none is mixed */
     uint32_t image_size; /* of folders: pixels a side */
     /* [train] */
     uint64_t steps;        /* 0: evaluate what there is */
@@ -175,7 +187,7 @@ struct keel_job {
     bool seal_payload;                   /* between ranks, bulk data too */
     bool respawn;                    /* start a node again when it died, to join as a spare or to grow back */
     uint32_t launch;                 /* enum keel_launch_kind */
-    uint32_t holders;                /* nodes that keep the register, the launcher included */
+    uint32_t holders;                /* as the job says: keel_job_holders */
     char hosts[KEEL_PATH_BYTES];     /* names, or a file of them: node/hosts.h */
     char bind[KEEL_PATH_BYTES];      /* ADDRESS, or ADDRESS:PORT, where the launcher listens; "": chosen */
     char advertise[KEEL_PATH_BYTES]; /* where agents reach it; "": where it listens */
@@ -206,6 +218,10 @@ enum keel_status keel_job_write(const struct keel_job *job, FILE *out);
  * snapshots), as 64 hex digits: a hash, and the version of the arithmetic in the last four. data_digest: of
  * keel_data_digest. */
 void keel_job_identity(const struct keel_job *job, uint64_t data_digest, char out[KEEL_IDENTITY_BYTES]);
+
+/* Whether an identity is that of this job in its class of numerics, as the class was before products of
+ * convolutions, or of attention, were of it: such a run cannot go on to the bit either. */
+bool keel_job_is_older_class(const struct keel_job *job, uint64_t data_digest, const char *identity);
 
 /* Whether an identity is of this program's arithmetic. A run of another cannot go on: what is left of it are
  * its weights (keel ckpt export, keel ckpt import --for-training into a new directory). */
@@ -243,6 +259,11 @@ float keel_job_learning_rate(const struct keel_job *job, uint64_t step);
 /* Floats of the state for each parameter that is trained: itself, the optimizer's moments, its average. */
 uint32_t keel_job_state_parts(const struct keel_job *job);
 
+/* The whole numbers above 0 of "4-3-2"; 0: it is no such list, or has more than `capacity`. */
+uint32_t keel_job_read_sizes(const char *text, uint32_t *out, uint32_t capacity);
+/* The rows of each embedding table of a dlrm, job->tables of them. The job was loaded. */
+void keel_job_tables(const struct keel_job *job, uint32_t out[KEEL_JOB_TABLES_MAX]);
+
 /* The next pattern of a list with commas; where the one after it is looked for, NULL: there was none. */
 const char *keel_job_next_pattern(const char *at, char out[KEEL_JOB_PATTERNS_BYTES]);
 /* PATTERN:FACTOR of train.lr_scale: the pattern is left in `text`. False: no factor above 0 is behind it. */
@@ -264,6 +285,9 @@ enum keel_model_kind keel_job_data_kind(const struct keel_job *job);
 
 /* Nodes of the run, spares too, the launcher not. */
 uint32_t keel_job_node_count(const struct keel_job *job);
+/* Nodes that hold the view, of which another leads when who leads is gone: as the job says, or as many as its
+ * hosts and its snapshots allow, 3 or 1. */
+uint32_t keel_job_holders(const struct keel_job *job);
 /* Hosts that cluster.hosts lists itself; 0: none, or a file or Slurm does. */
 uint32_t keel_job_host_count(const struct keel_job *job);
 /* Which of so many hosts a node is on: they have neighbours in blocks. With host_count 0 each node is a host

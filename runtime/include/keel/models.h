@@ -13,6 +13,7 @@ KEEL_API_BEGIN
 
 /* Of what a model is made of step by step; other sizes have the limits of tensors. */
 enum { KEEL_MODEL_LAYERS_MAX = 256, KEEL_RESNET_STAGES_MAX = 5, KEEL_MOE_CAPACITY_MAX = 64 };
+enum { KEEL_MIXTRAL_TOP_MAX = 16 };
 
 struct keel_gpt_config {
     uint32_t layers, heads, width, block, vocab, batch;
@@ -32,6 +33,7 @@ struct keel_resnet_config {
     uint32_t
         depth; /* 18, 34, 50, 101, 152: torchvision's network, whatever stages and blocks are; 0: theirs */
     bool bottleneck; /* with depth 0: blocks of three convolutions, which make 4 times the channels */
+    bool mixed; /* labels are soft: with an input "mix" [batch, classes], 1 at the label less the soft one */
 };
 /* A residual network (He et al. 2016), of stages of blocks (3 stages of width 16 for 28x28), or of a depth,
  * whose blocks are bottlenecks from 50 on. torchvision's are of width 64 with the large stem, and have these
@@ -41,12 +43,15 @@ enum keel_status keel_model_resnet(struct keel_graph *graph, const struct keel_r
 struct keel_bert_config {
     uint32_t layers, heads, width, block, vocab, batch;
     uint32_t masked; /* tokens of a sample that are asked for */
+    uint32_t hidden; /* of a perceptron; 0: 4 widths */
     float dropout;
-    bool bias, tied;
 };
-/* A masked language model (Devlin et al. 2019), post-norm. Inputs "ids" [batch, block], "positions" [batch,
- * masked], rows of the flattened ids that are asked for, and "targets" [batch, masked]. */
+/* A masked language model (Devlin et al. 2019) with the names of Hugging Face's BertForMaskedLM; matrices are
+ * [in, out]. Inputs "ids" [batch, block], "positions" [batch, masked], rows of the flattened ids that are
+ * asked for, and "targets" [batch, masked]. */
 enum keel_status keel_model_bert(struct keel_graph *graph, const struct keel_bert_config *config);
+uint32_t
+keel_bert_hidden(const struct keel_bert_config *config); /* of a perceptron, also where hidden is 0 */
 
 struct keel_vit_config {
     uint32_t layers, heads, width;
@@ -54,6 +59,7 @@ struct keel_vit_config {
     uint32_t patch;  /* pixels of a token, down and across */
     uint32_t height, image_width, channels, classes, batch;
     float dropout;
+    bool mixed; /* as above */
 };
 /* A vision transformer (Dosovitskiy et al. 2021) with the names of Hugging Face's ViTForImageClassification:
  * pre-norm, GELU by its definition, learned positions, and the class from a token of its own. Matrices are
@@ -87,12 +93,37 @@ enum keel_status keel_model_llama(struct keel_graph *graph, const struct keel_ll
 uint32_t
 keel_llama_hidden(const struct keel_llama_config *config); /* of a perceptron, also where hidden is 0 */
 
+struct keel_mixtral_config {
+    struct keel_llama_config llama; /* hidden is an expert's */
+    uint32_t experts;
+    uint32_t top_k; /* experts of a token: 1 to KEEL_MIXTRAL_TOP_MAX */
+    float balance;  /* weight of the loss that spreads tokens over experts, in each layer */
+};
+/* A Llama of experts in each block (Jiang et al. 2024) with the names of Hugging Face's MixtralForCausalLM,
+ * but that the experts of a layer share a tensor: block_sparse_moe.experts.w1.weight is [experts, hidden,
+ * width]. No token is dropped. Inputs as GPT's. */
+enum keel_status keel_model_mixtral(struct keel_graph *graph, const struct keel_mixtral_config *config);
+
+struct keel_alexnet_config {
+    uint32_t width; /* channels of the first convolution: 64 is torchvision's */
+    uint32_t height, image_width, channels, classes, batch;
+    float dropout; /* 0.5 there */
+    bool mixed;    /* as above */
+};
+/* AlexNet (Krizhevsky 2014) with the names of torchvision's, for images of 63x63 and more. Inputs as a
+ * residual network's. */
+enum keel_status keel_model_alexnet(struct keel_graph *graph, const struct keel_alexnet_config *config);
+
 struct keel_dlrm_config {
     uint32_t dense;         /* features that are numbers */
     uint32_t tables, bag;   /* features that are categories; most of them in one sample */
     uint32_t categories;    /* rows of a table */
     uint32_t width, layers; /* of a vector; hidden layers of each perceptron, of 4 width */
     uint32_t batch;
+    const uint32_t *rows;          /* of each table; NULL: categories */
+    const uint32_t *bot, *top;     /* widths of the perceptrons' layers: the last is width, and 1 */
+    uint32_t bot_count, top_count; /* how many; 0: as layers says */
+    bool squared;                  /* the loss: the squared error of the sigmoid, and not BCE */
 };
 /* A recommendation model (Naumov et al. 2019). Inputs "dense" f32 [batch, dense], "ids" [batch tables, bag]
  * of rows counted through all tables, -1 for none, and "labels" f32 [batch, 1]. */

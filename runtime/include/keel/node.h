@@ -13,7 +13,8 @@
  *
  * The view is one value in a compare-and-swap register (CASPaxos, Rystsov 2018) held by
  * `holder_count` nodes; the launcher alone in the simplest set-up. With three holders or more any of them may
- * lead: when the leader is silent the next one takes over, and the run goes on. */
+ * lead: when the leader is silent the next one takes over, and the run goes on. Each view names its holders,
+ * and one that is lost is replaced with the next view. */
 #ifndef KEEL_NODE_H
 #define KEEL_NODE_H
 
@@ -29,7 +30,8 @@
 KEEL_API_BEGIN
 
 enum {
-    KEEL_RECORDS_MAX = 256, /* step records kept by an agent until the launcher has them */
+    KEEL_PAST_BYTES_MAX = 384, /* what who leads next must know (KEEL_EVENT_PAST) */
+    KEEL_RECORDS_MAX = 256,    /* step records kept by an agent until the launcher has them */
     KEEL_NODE_TEXT_BYTES = 256
 };
 
@@ -51,10 +53,22 @@ struct keel_member {
     struct keel_address data; /* fabric address */
 };
 
+/* Those who hold the register in which the view is. A holder is a node with its disk: one that lost what it
+ * had stored is another holder of the same node. */
+struct keel_view_holders {
+    uint8_t count; /* odd; 0: the launcher alone, as the run began */
+    struct keel_view_holder {
+        uint16_t node;
+        uint32_t disk; /* 0: the first that the node had in this run; KEEL_DISK_NONE: it holds nothing */
+    } at[KEEL_HOLDERS_MAX];
+};
+#define KEEL_DISK_NONE UINT32_MAX
+
 struct keel_view {
     uint64_t epoch; /* 0: no view yet */
     uint64_t plan;  /* number of the plan that its active ranks work by (struct keel_node_config); not 0 */
     uint16_t member_count, shard_count;
+    struct keel_view_holders before, holders; /* it was committed by a majority of either (register.h) */
     struct keel_member members[KEEL_MEMBERS_MAX];
     uint16_t shard_rank[KEEL_SHARDS_MAX]; /* rank (not member index) of each shard */
 };
@@ -92,7 +106,8 @@ struct keel_step_record {
     X(STUCK, "no-progress")                                                                                  \
     X(JOIN, "join")                                                                                          \
     X(FINISHED, "finished")                                                                                  \
-    X(DRAINED, "drained")
+    X(DRAINED, "drained")                                                                                    \
+    X(HOLDER, "holder-lost")
 enum keel_cause {
 #define KEEL_CAUSE_ENUM(name, text) KEEL_CAUSE_##name,
     KEEL_CAUSE_TABLE(KEEL_CAUSE_ENUM)
@@ -104,9 +119,10 @@ const char *keel_cause_name(enum keel_cause cause);
 /* ---- configuration ------------------------------------------------------------------------------------- */
 
 struct keel_node_config {
-    uint16_t node;         /* this node; 0 is the launcher */
-    uint16_t node_count;   /* nodes the run starts with, launcher included */
-    uint16_t holder_count; /* nodes 0 .. holder_count - 1 hold the register */
+    uint16_t node;       /* this node; 0 is the launcher */
+    uint16_t node_count; /* nodes the run starts with, launcher included */
+    uint16_t
+        holder_count; /* so many hold the register, of those who are there; at first the launcher alone */
     uint16_t worker_count; /* workers on this node (0 on a launcher) */
     uint16_t rank_count;   /* active ranks wanted: the world */
     uint16_t spare_count;  /* further workers wanted as spares */
@@ -117,16 +133,20 @@ struct keel_node_config {
     uint64_t timeout_ns;   /* the one timeout of the user; every other derives from it */
     uint32_t incarnation;  /* of this node: counts its restarts, below 2^24; an agent that is started
                               again within one life of the launcher must get a larger one */
+    uint16_t leader;       /* agent: the node that let it in, and leads as far as it knows */
     uint64_t first_step;   /* launcher: step_commit is wanted from this step on */
     uint64_t last_step;    /* the run is over when all steps below this one are committed */
-    bool respawn;          /* start workers (agent) and agents (launcher) again when they end; at most
+    bool respawn;          /* start workers (agent) and agents (who leads) again when they end; at most
                               five times each, with back-off */
     bool keeps_end;        /* the last step is followed by a snapshot */
-    bool launcher;         /* leads at first, and starts agents again; always node 0 */
+    bool launcher;         /* leads at first; always node 0 */
+    uint64_t run;          /* its number: of what a node stored, that of another run is not believed */
     bool again;            /* another life of this node was in this run */
     bool takes_over;       /* launcher: in place of one that ended, with a larger incarnation; agents and
                               workers of the run live, and are kept */
     uint64_t kept_step;    /* likewise: newest step of which a snapshot is committed; 0: none */
+    uint64_t past_epoch;   /* of who may lead: the newest view that earlier lives of the run are known to have
+                              had; 0: none. Those of this one come after it, whatever its holders remember */
 };
 
 /* ---- events: what happened ----------------------------------------------------------------------------- */
@@ -141,13 +161,17 @@ enum keel_event_kind {
     KEEL_EVENT_WORKER_SHARD,   /* `summary` of snapshot (`value` = step, `attempt`) is durable */
     KEEL_EVENT_WORKER_ACCUSES, /* `local` says rank `rank` of epoch `value` is gone (`cause`) */
     KEEL_EVENT_WORKER_EXIT,    /* process of `local` ended (pidfd) */
-    KEEL_EVENT_NODE_EXIT,      /* launcher: the agent of `node` ended (pidfd) */
-    KEEL_EVENT_WORKER_DONE,    /* `local` has finished all steps and closed */
-    KEEL_EVENT_WORKER_NOTE,    /* `local` has something to say for events.jsonl: JSON object in `data` */
-    KEEL_EVENT_WORKER_FAILED,  /* `local` gives up: status in `value`, detail text in `data` */
-    KEEL_EVENT_STOP,           /* launcher, or who leads: the user asks for an orderly end (SIGINT) */
-    KEEL_EVENT_LEADER,         /* agent: a process begins to lead, and has as long to be heard as any */
-    KEEL_EVENT_DRAIN /* launcher: `node` is to leave the run in order (value 1), or to come back (0) */
+    KEEL_EVENT_NODE_EXIT,     /* launcher, or who leads: the agent of `node` ended, of incarnation `value` (0:
+                                 whichever was there) */
+    KEEL_EVENT_WORKER_DONE,   /* `local` has finished all steps and closed */
+    KEEL_EVENT_WORKER_NOTE,   /* `local` has something to say for events.jsonl: JSON object in `data` */
+    KEEL_EVENT_WORKER_FAILED, /* `local` gives up: status in `value`, detail text in `data` */
+    KEEL_EVENT_STOP,          /* launcher, or who leads: the user asks for an orderly end (SIGINT) */
+    KEEL_EVENT_LEADER,        /* agent: a process begins to lead, and has as long to be heard as any */
+    KEEL_EVENT_PAST, /* who leads, where others may: what the next one must know, in `data`, as of step
+                        `value`; see keel_env.past */
+    KEEL_EVENT_DRAIN /* launcher, or who leads (who forgets it when it leads no more): `node` is to leave the
+                        run in order (value 1), or to come back (0) */
 };
 
 struct keel_node_event {
@@ -194,8 +218,9 @@ struct keel_env {
      * Every other event about a worker must be about the incarnation started last. */
     void (*worker_start)(void *context, uint8_t local, uint32_t incarnation);
     void (*worker_kill)(void *context, uint8_t local);
-    /* Launcher: start the agent of `node` again, after its NODE_EXIT and a back-off. NULL: whoever started
-     * the agents does that. */
+    /* Launcher, or who leads: start the agent of `node` again, or let one in, after its NODE_EXIT, or when it
+     * was silent for five timeouts where the leader moves, and a back-off. NULL: whoever started the agents
+     * does that. */
     void (*node_start)(void *context, uint16_t node, uint32_t incarnation);
     /* Leader: write the manifest of a snapshot whose shards are all durable. Of the last step it may have
      * been written when another led: then nothing is to be done. */
@@ -210,6 +235,10 @@ struct keel_env {
      * with steps that the last one delivered, if that was told to nobody; and one that does not know yet that
      * another leads may call it too. It is the same record. */
     void (*step_commit)(void *context, const struct keel_step_record *record);
+    /* Leader: another led before, and this is what it said last that the next one must know, as far as it
+     * came here (0 bytes: nothing did). Of steps behind that, step_commit is called for those whose records
+     * are here, though they were delivered. Before any step. NULL: nobody asks. */
+    void (*past)(void *context, const uint8_t *data, uint32_t bytes);
     /* Leader: two ranks disagree on the bits of a step. */
     void (*mismatch)(void *context, const struct keel_step_record *a, const struct keel_step_record *b);
     /* Leader: the view changed. Lost are the members of the old view whose (node, local, incarnation) is
@@ -221,17 +250,21 @@ struct keel_env {
     /* Leader: no plan is for so few as are left: no view begins before others come. `ranks` are there,
      * `fewest` have a plan. Once for each time. */
     void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
-    /* Launcher: what became of a node that is to leave (DRAIN). Of one that stays for now: `ranks` would be
-     * left without it, and the smallest plan is for `fewest`, or `ranks` holders, and a majority is
-     * `fewest`; once. NULL: nobody asks. */
+    /* Launcher, or who leads: what became of a node that is to leave (DRAIN). Of one that stays for now:
+     * `ranks` would be left without it, and the smallest plan is for `fewest`, or `ranks` holders, and a
+     * majority is `fewest`; once. NULL: nobody asks. */
     void (*drain)(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest);
     /* Leader: a note of a worker arrived: each once while the same node leads, and an agent's in their
      * order. Lost are only those that an agent had not handed over when it died, or of more than 64
      * or 8 KiB that wait. */
     void (*note)(void *context, uint16_t node, uint8_t local, const uint8_t *data, uint32_t bytes);
     /* A holder, where there are three or more: a place of so many bytes for what who leads keeps, while this
-     * node leads or stands for it; the same each time. NULL: there is none, and another leads. */
+     * node leads or stands for it: zeroed at first, and the same each time. NULL: there is none, and another
+     * leads. */
     void *(*lead_place)(void *context, size_t bytes);
+    /* Leader: a number that nodes have in common which fail together (a host, a rack). NULL: each node fails
+     * by itself. */
+    uint32_t (*domain)(void *context, uint16_t node);
     /* The run is over for this node (finished, stopped, failed, launcher lost): its workers are gone or
      * were killed; end after this call. Called once. */
     void (*finish)(void *context, enum keel_status status, const char *detail);
@@ -241,8 +274,10 @@ struct keel_env {
 
 /* ---- the function -------------------------------------------------------------------------------------- */
 
-struct keel_node; /* caller's storage of a fixed size: an agent's, one's that holds the register, or a
-                     launcher's */
+/* Caller's storage of a fixed size: an agent's, one's that holds the register, or a launcher's. Zeroed, or of
+ * a node of the same kind before. It has room for the largest run, of which a smaller one writes nothing:
+ * from keel_alloc (memory.h) that takes no memory. */
+struct keel_node;
 size_t keel_node_bytes(const struct keel_node_config *config);
 enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config);
 
@@ -265,6 +300,12 @@ uint64_t keel_node_leader_ns(const struct keel_node *node);
  * another to. */
 #define KEEL_NODE_NONE UINT16_MAX
 uint16_t keel_node_leader(const struct keel_node *node);
+/* An agent that may lead: those that do, or may, as far as it knows; returns how many. */
+enum { KEEL_NODE_CANDIDATES_MAX = KEEL_HOLDERS_MAX + 1 };
+uint32_t keel_node_candidates(const struct keel_node *node, uint16_t out[KEEL_NODE_CANDIDATES_MAX]);
+
+/* Is a worker of `which` a member of the newest view that this node knows? */
+bool keel_node_has_member(const struct keel_node *node, uint16_t which);
 
 KEEL_API_END
 

@@ -2,10 +2,10 @@
  * its two matrix products by OpenBLAS.
  *
  * Built by gpt2_race_bench.sh with the user's copy of train_gpt2.c, whose definitions of matmul_forward and
- * matmul_backward were renamed, so that those below are called. Everything else is llm.c's, its optimizer of
- * one thread too. Weights are made as gpt2_build_from_checkpoint makes them from a file, with random numbers.
- * Prints "seconds-of-a-step peak-KiB", the median of STEPS after one that warms up: llmc_racer BATCH TOKENS
- * STEPS THREADS; with one thread the time is the processor's. */
+ * matmul_backward were renamed, so that those below are called. Its AdamW has one thread: here it is by all.
+ * Everything else is llm.c's. Weights are made as gpt2_build_from_checkpoint makes them from a file, with
+ * random numbers. Prints "seconds-of-a-step peak-KiB", the median of STEPS after one that warms up:
+ * llmc_racer BATCH TOKENS STEPS THREADS; with one thread the time is the processor's. */
 void matmul_forward(float *out, const float *inp, const float *weight, const float *bias, int B, int T, int C,
                     int OC);
 void matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
@@ -42,6 +42,23 @@ void matmul_backward(float *dinp, float *dweight, float *dbias, const float *dou
         for (int row = 0; row < B * T; row++)
             for (int o = block; o < OC && o < block + 64; o++)
                 dbias[o] += dout[(size_t)row * OC + o];
+}
+
+/* What llm.c's gpt2_update does, by all threads. */
+static void adamw(GPT2 *model, float rate, float beta1, float beta2, float eps, float decay, int t)
+{
+    if (model->m_memory == NULL) {
+        model->m_memory = calloc(model->num_parameters, sizeof(float));
+        model->v_memory = calloc(model->num_parameters, sizeof(float));
+    }
+    float *p = model->params_memory, *g = model->grads_memory, *m = model->m_memory, *v = model->v_memory;
+    const float first = 1.0f / (1.0f - powf(beta1, t)), second = 1.0f / (1.0f - powf(beta2, t));
+#pragma omp parallel for simd
+    for (size_t i = 0; i < model->num_parameters; i++) {
+        m[i] = beta1 * m[i] + (1.0f - beta1) * g[i];
+        v[i] = beta2 * v[i] + (1.0f - beta2) * g[i] * g[i];
+        p[i] -= rate * (m[i] * first / (sqrtf(v[i] * second) + eps) + decay * p[i]);
+    }
 }
 
 static void random_model(GPT2 *model)
@@ -91,7 +108,7 @@ int main(int argc, char **argv)
         gpt2_forward(&model, tokens, tokens + 1, B, T);
         gpt2_zero_grad(&model);
         gpt2_backward(&model);
-        gpt2_update(&model, 1e-4f, 0.9f, 0.999f, 1e-8f, 0.0f, step + 2);
+        adamw(&model, 1e-4f, 0.9f, 0.999f, 1e-8f, 0.0f, step + 2);
         clock_gettime(clock, &end);
         if (step >= 0)
             seconds[step] =

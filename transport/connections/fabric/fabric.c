@@ -74,6 +74,8 @@ static struct link *link_of(struct keel_connection *connection)
 
 static enum keel_status fabric_fail(ssize_t error, const char *what)
 {
+    if (-error < FI_ERRNO_OFFSET) /* the system's own: a limit that is used up has a status of its own */
+        return keel_fail_errno((int)-error, "fabric: %s", what);
     return keel_fail(KEEL_IO, "fabric: %s: %s", what, keel_fi_strerror((int)-error));
 }
 
