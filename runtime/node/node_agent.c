@@ -522,8 +522,7 @@ void keel_agent_message(struct keel_node *node, uint16_t from)
     } else if (in->kind == KEEL_WIRE_LEADER && keel_moves_follow(node, from, &in->as.leader.term)) {
         take_leader(node, &in->as.leader);
     } else if (in->kind == KEEL_WIRE_SHARD_ACK && from == node->term.leader) {
-        node->agent.leader_ns = node->now_ns;
-        take_shard_ack(node, &in->as.shard);
+        take_shard_ack(node, &in->as.shard); /* it names no term: no word of who leads */
     } else {
         keel_node_trace(node, "drop message kind %d from node %u: not its part", (int)in->kind, from);
     }

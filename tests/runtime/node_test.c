@@ -698,7 +698,8 @@ END_TEST
  * a leader had given up, which an agent told who took over of; steps that another had delivered, as all said
  * to a launcher that began again, and that it waited for; one that was asked what it knows though of
  * three holders another was gone, and its own disk was lost; one that was stopped, and saw the end of its
- * agents all the same; one that was stopped, and led on when another had led for 8 ms, and delivered. */
+ * agents all the same; one that was stopped, and led on when another had led for 8 ms, and delivered; one
+ * that was back without its disk, and kept the others from leading by taking their shards. */
 START_TEST(seeds_that_failed_break_no_invariant)
 {
     (void)random_run(31705, false);
@@ -712,6 +713,7 @@ START_TEST(seeds_that_failed_break_no_invariant)
     (void)random_run(64309, false);
     (void)random_run(169548, false);
     (void)random_run(145094, false);
+    (void)random_run(183239, false);
 }
 END_TEST
 
