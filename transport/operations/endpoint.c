@@ -87,6 +87,13 @@ bool keel_endpoint_claim(struct keel_endpoint *endpoint, uint64_t deadline_ns)
     return take_progress(endpoint);
 }
 
+/* Whose progress this was looked into what ranks of this host share, so these do not ring any more: the
+ * thread that still sleeps would hear of what is left under way at its next tick alone. */
+static bool leaves_work(const struct keel_endpoint *endpoint)
+{
+    return endpoint->current != NULL && endpoint->current->active > 0;
+}
+
 void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)
 {
     KEEL_ASSERT(endpoint->driving);
@@ -97,7 +104,8 @@ void keel_endpoint_undrive(struct keel_endpoint *endpoint, bool soon)
         keel_cond_broadcast(&endpoint->changed);
     if (endpoint->thread_parked && (now || endpoint->thread_deep))
         keel_cond_signal(&endpoint->parked);
-    if (endpoint->thread_polling && (endpoint->wanted || endpoint->tick_ns < endpoint->thread_until_ns))
+    if (endpoint->thread_polling &&
+        (now || leaves_work(endpoint) || endpoint->tick_ns < endpoint->thread_until_ns))
         ring(endpoint);
 }
 
@@ -196,8 +204,9 @@ void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
 
 /* ---- sleeping ------------------------------------------------------------------------------------------ */
 
-/* True: something woke it. */
-static bool poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
+/* True: something woke it. Who does not own progress leaves the bell to who does: it may be for him, and he
+ * may be about to sleep. */
+static bool poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns, bool owns)
 {
     struct pollfd fds[KEEL_BACKENDS_DESCRIPTORS_MAX + 1];
     uint32_t count = keel_backends_descriptors(&endpoint->backends, fds);
@@ -211,7 +220,8 @@ static bool poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns)
         return true;
     keel_mutex_lock(
         &endpoint->lock); /* it may ring without mail: for a tick, or for the thread to take over */
-    hush(endpoint);
+    if (owns || !endpoint->driving)
+        hush(endpoint);
     keel_mutex_unlock(&endpoint->lock);
     return true;
 }
@@ -230,11 +240,11 @@ void keel_endpoint_sleep(struct keel_endpoint *endpoint, uint64_t deadline_ns)
     keel_trace_idle(endpoint);
     if (holds(endpoint)) {
         uint64_t hold_ns = keel_deadline_after_ns(KEEL_HOLD_NS);
-        if (poll_until(endpoint, hold_ns < until_ns ? hold_ns : until_ns))
+        if (poll_until(endpoint, hold_ns < until_ns ? hold_ns : until_ns, true))
             return;
         keel_protocol_rest(endpoint->current);
     }
-    poll_until(endpoint, until_ns);
+    poll_until(endpoint, until_ns, true);
 }
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */
@@ -273,7 +283,7 @@ static void own_turn(struct keel_endpoint *endpoint)
     endpoint->thread_polling = true;
     endpoint->thread_until_ns = until_ns;
     keel_mutex_unlock(&endpoint->lock);
-    poll_until(endpoint, until_ns);
+    poll_until(endpoint, until_ns, false);
     keel_mutex_lock(&endpoint->lock);
     endpoint->thread_polling = false;
 }
@@ -288,7 +298,7 @@ static void see_off(struct keel_endpoint *endpoint)
         if (!keel_session_lingers(endpoint) || keel_remaining_ns(until_ns) == 0)
             return;
         if (keel_backends_may_sleep(&endpoint->backends))
-            poll_until(endpoint, endpoint->tick_ns < until_ns ? endpoint->tick_ns : until_ns);
+            poll_until(endpoint, endpoint->tick_ns < until_ns ? endpoint->tick_ns : until_ns, true);
     }
 }
 

@@ -1,0 +1,122 @@
+/* wakeup_test.c - who sleeps is woken: the owner of progress for what other threads ask, and the endpoint's
+ * own thread for what a caller leaves under way. A wake-up that is lost shows as a wait until the next look
+ * for signs of life, up to 50 ms; most of some rounds are looked at, so that a busy machine fails nobody. */
+#include "group.h"
+#include "ranks.h"
+
+#include <keel/memory.h>
+#include <poll.h>
+
+enum { ROUNDS = 24, BYTES = 2 << 20 };
+#define SOON_NS (8 * KEEL_NS_PER_MS)
+
+static void sleep_ms(uint64_t ms)
+{
+    keel_sleep_until_ns(keel_deadline_after_ns(ms * KEEL_NS_PER_MS));
+}
+
+/* ---- a bell for whoever owns progress ---- */
+
+static bool thread_sleeps(struct keel_endpoint *endpoint)
+{
+    keel_mutex_lock(&endpoint->lock);
+    bool sleeps = endpoint->thread_polling;
+    keel_mutex_unlock(&endpoint->lock);
+    return sleeps;
+}
+
+/* A caller owns progress and is about to sleep when another thread asks for something. */
+static int two_that_hear_a_bell(struct rank *me)
+{
+    struct keel_endpoint *endpoint = me->endpoint;
+    struct pollfd bell = {.fd = endpoint->wake_fd, .events = POLLIN};
+    while (!thread_sleeps(endpoint))
+        sleep_ms(1);
+    keel_mutex_lock(&endpoint->lock);
+    rank_check(me, keel_endpoint_drive(endpoint));
+    keel_endpoint_wake(endpoint);
+    keel_mutex_unlock(&endpoint->lock);
+    while (thread_sleeps(endpoint))
+        sleep_ms(1);
+    sleep_ms(10);
+    rank_check(me, poll(&bell, 1, 0) == 1); /* the endpoint's own thread has left it to the owner */
+    keel_endpoint_sleep(endpoint, KEEL_NEVER);
+    keel_mutex_lock(&endpoint->lock);
+    keel_endpoint_undrive(endpoint, false);
+    keel_mutex_unlock(&endpoint->lock);
+    return 0;
+}
+
+START_TEST(a_bell_for_who_owns_progress_is_not_taken_by_another_thread)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 1, 1, NULL, two_that_hear_a_bell);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+/* ---- what is left under way ---- */
+
+/* Look for messages as callers do that have other work, while the endpoint's own thread sleeps, and leave a
+ * long operation behind. */
+static void leave_one(struct rank *me, struct keel_group *group, uint64_t round, uint8_t *data)
+{
+    struct keel_collective what = {.kind = KEEL_BARRIER, .sequence = 2 * round + 2};
+    struct keel_operation *operation;
+    enum keel_status status;
+    rank_ok(me, keel_group_begin(group, &what, &operation));
+    sleep_ms(5);
+    while (!keel_operation_test(operation, &status))
+        keel_sleep_until_ns(keel_deadline_after_ns(50 * KEEL_NS_PER_US));
+    rank_ok(me, status);
+    rank_ok(me, broadcast_begin(group, 2 * round + 1, 0, data, BYTES, &operation));
+    sleep_ms(80);
+    rank_ok(me, keel_operation_wait(operation, in_seconds(60)));
+}
+
+/* How long it takes for who waits for it. */
+static uint64_t take_one(struct rank *me, struct keel_group *group, uint64_t round, uint8_t *data)
+{
+    struct keel_operation *operation;
+    sleep_ms(10);
+    rank_ok(me, barrier(group, 2 * round + 2, in_seconds(60)));
+    uint64_t began_ns = keel_now_ns();
+    rank_ok(me, broadcast_begin(group, 2 * round + 1, 0, data, BYTES, &operation));
+    rank_ok(me, keel_operation_wait(operation, in_seconds(60)));
+    uint64_t took_ns = keel_now_ns() - began_ns;
+    sleep_ms(80);
+    return took_ns;
+}
+
+static int a_rank_that_computes(struct rank *me)
+{
+    const uint16_t own[] = {0, 1};
+    struct keel_group *group = rank_group(me, 1, me->rank_count, own);
+    uint32_t soon = 0;
+    uint8_t *data;
+    rank_ok(me, keel_transport_alloc(BYTES, &data));
+    for (uint64_t round = 0; round < ROUNDS; round++)
+        if (me->rank == 0)
+            leave_one(me, group, round, data);
+        else
+            soon += take_one(me, group, round, data) < SOON_NS;
+    rank_check(me, me->rank == 0 || soon > ROUNDS / 2);
+    keel_group_close(group);
+    keel_transport_free(data);
+    return 0;
+}
+
+START_TEST(a_long_operation_goes_on_while_its_caller_computes)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 2, 1, NULL, a_rank_that_computes);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
+static void cases(TCase *tc)
+{
+    tcase_add_test(tc, a_bell_for_who_owns_progress_is_not_taken_by_another_thread);
+    tcase_add_test(tc, a_long_operation_goes_on_while_its_caller_computes);
+}
+KEEL_TEST_MAIN("transport wakeup", cases, 60)
