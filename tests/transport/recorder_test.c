@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
+#include <keel/transport.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -282,6 +283,53 @@ START_TEST(what_is_no_recording_is_refused)
 }
 END_TEST
 
+/* Of one epoch in which this rank waits for another that never comes, and which is revoked. */
+static void epoch_in_vain(struct keel_endpoint *endpoint, uint64_t epoch)
+{
+    struct keel_address addresses[2] = {{0}};
+    keel_endpoint_address(endpoint, &addresses[1]);
+    struct keel_group_config config = {.epoch = epoch,
+                                       .rank = 1,
+                                       .rank_count = 2,
+                                       .addresses = addresses,
+                                       .shard_count = 2,
+                                       .shard_rank = (const uint16_t[]){0, 1}};
+    struct keel_group *group;
+    struct keel_operation *operation;
+    ck_ok(keel_group_open(endpoint, &config, &group));
+    ck_ok(keel_group_begin(group, &(struct keel_collective){.kind = KEEL_BARRIER, .sequence = epoch},
+                           &operation));
+    keel_group_revoke(group);
+    ck_status(keel_operation_wait(operation, KEEL_NEVER), KEEL_REVOKED);
+    keel_group_close(group);
+}
+
+/* The recording has room for so many operations under way, and an epoch that ended has none. */
+START_TEST(an_epoch_that_ends_leaves_nothing_under_way)
+{
+    enter();
+    setenv("KEEL_NET_DIR", directory, 1);
+    struct keel_endpoint *endpoint;
+    ck_ok(keel_endpoint_open(&(struct keel_endpoint_config){.node = NULL}, &endpoint));
+    for (uint64_t epoch = 1; epoch <= KEEL_RECORD_OPERATIONS + 8; epoch++)
+        epoch_in_vain(endpoint, epoch);
+    struct keel_recording *recording;
+    ck_ok(keel_recording_read(the_file(), &recording));
+    uint32_t live = 0, newest = 0;
+    for (uint32_t k = 0; k < KEEL_RECORD_OPERATIONS; k++) {
+        const struct keel_record_operation *operation = &recording->record.operations[k];
+        live += operation->state == KEEL_RECORD_LIVE;
+        newest = operation->sequence > newest ? (uint32_t)operation->sequence : newest;
+    }
+    ck_assert_uint_eq(live, 0);
+    ck_assert_uint_eq(newest, KEEL_RECORD_OPERATIONS + 8);
+    keel_free(recording);
+    keel_endpoint_close(endpoint);
+    unsetenv("KEEL_NET_DIR");
+    leave();
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, what_is_recorded_is_read);
@@ -291,6 +339,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_the_dead_left_is_bounded);
     tcase_add_test(tc, no_place_for_a_file_is_no_reason_not_to_record);
     tcase_add_test(tc, what_is_no_recording_is_refused);
+    tcase_add_test(tc, an_epoch_that_ends_leaves_nothing_under_way);
 }
 
 KEEL_TEST_MAIN("recorder", cases, 30)

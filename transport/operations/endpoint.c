@@ -145,8 +145,10 @@ static void current_closing(struct keel_endpoint *endpoint)
 {
     struct keel_group *group = endpoint->current;
     uint64_t now = keel_now_ns();
-    if (group->close_ns == 0)
+    if (group->close_ns == 0) {
+        keel_protocol_close(group);
         keel_session_group_closing(group, now);
+    }
     if (!keel_session_group_closed(group, now))
         return;
     endpoint->current = NULL;

@@ -455,6 +455,8 @@ void keel_protocol_left(struct keel_group *whole, uint32_t rank);
 /* The rank will say nothing more: end what still awaits it with this status. */
 void keel_protocol_without(struct keel_group *whole, uint32_t rank, enum keel_status status);
 void keel_protocol_end(struct keel_operation *operation, enum keel_status status);
+/* The epoch closes: end what is under way. */
+void keel_protocol_close(struct keel_group *whole);
 /* Groups were revoked: tell their ranks, or one of them. */
 void keel_protocol_revoked(struct keel_group *whole);
 void keel_protocol_tell_revoked(const struct keel_group *group, struct keel_peer *peer);

@@ -211,6 +211,14 @@ void keel_protocol_without(struct keel_group *whole, uint32_t rank, enum keel_st
         drop_firsts(peer);
 }
 
+/* Its waiters are gone or about to; the recording is to have nothing of it under way. */
+void keel_protocol_close(struct keel_group *whole)
+{
+    for (uint32_t slot = 0; slot < KEEL_TABLE_SLOTS; slot++)
+        for (struct keel_operation *at = whole->table[slot]; at != NULL; at = at->next_in_table)
+            keel_protocol_end(at, KEEL_REVOKED);
+}
+
 /* ---- disagreement -------------------------------------------------------------------------------------- */
 
 static struct keel_signature signature_for(const struct keel_flow *flow)
