@@ -291,6 +291,58 @@ START_TEST(a_driver_that_never_calls_back_is_waited_for_by_looks)
 }
 END_TEST
 
+/* A driver that cannot register a callback says nothing of the command, which runs on. */
+START_TEST(a_driver_that_takes_no_callback_is_waited_for_by_looks)
+{
+    struct board board = open_sick("error:callback=*");
+    uint32_t host[WORDS];
+    struct keel_event *event = NULL;
+    memset(host, 0xee, BYTES);
+    spin(&board, board.queue, board.other, ROUNDS, NULL);
+    ck_ok(keel_queue_read(board.queue, board.buffer, 0, host, BYTES, NULL, &event));
+    ck_status(keel_event_look(event, keel_deadline_after_ns(10 * KEEL_NS_PER_MS)), KEEL_TIMEOUT);
+    ck_ok(keel_event_wait(event, keel_deadline_after_ns(LIMIT_NS)));
+    ck_assert_uint_eq(host[WORDS - 1], 0);
+    keel_event_destroy(event);
+    close_board(&board);
+}
+END_TEST
+
+/* Where the driver refuses the mark that says when a queue has ended, nobody knows when it does: host memory
+ * must be kept, which only a lost device says. The first marks are those of new buffers. */
+START_TEST(a_queue_whose_end_cannot_be_told_loses_its_device)
+{
+    struct board board = open_sick("error:mark=3+");
+    struct keel_health_report report;
+    static uint32_t host[WORDS];
+    memset(host, 0xee, BYTES);
+    spin(&board, board.queue, board.other, ROUNDS, NULL);
+    ck_ok(keel_queue_read(board.queue, board.buffer, 0, host, BYTES, NULL, NULL));
+    if (_i == 0) {
+        ck_status(keel_queue_finish(board.queue, keel_deadline_after_ns(LIMIT_NS)), KEEL_DEVICE_LOST);
+        ck_assert_ptr_nonnull(strstr(keel_detail(), "clEnqueueMarkerWithWaitList failed (error -5)"));
+    } else {
+        keel_queue_destroy(board.queue);
+    }
+    ck_assert_uint_eq(host[0], 0xeeeeeeee); /* it still runs */
+    keel_device_health(board.device, &report);
+    ck_assert_int_eq(report.health, KEEL_HEALTH_LOST);
+}
+END_TEST
+
+/* The driver may still write a new buffer that it was not seen to zero. */
+START_TEST(a_new_buffer_that_may_yet_be_written_is_kept)
+{
+    struct board board = open_sick("stall:fill=3,ms=300;error:mark=3+");
+    const struct keel_buffer_options options = {.bytes = BYTES, .memory = KEEL_MEMORY_SHARED};
+    struct keel_buffer *buffer = NULL;
+    const struct keel_memory_stats before = keel_memory_stats();
+    ck_status(keel_buffer_create_in(board.device, &options, &buffer), KEEL_DEVICE_LOST);
+    ck_assert_uint_eq(keel_memory_stats().live_blocks, before.live_blocks + 2); /* it, and its pages */
+    keel_sleep_until_ns(keel_deadline_after_ns(600 * KEEL_NS_PER_MS));
+}
+END_TEST
+
 enum { STEPS = 5 };
 
 static struct keel_commands *add_often(const struct board *board)
@@ -350,6 +402,9 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_queue_that_ends_in_its_destruction_is_no_doubt_any_more);
     tcase_add_test(tc, a_new_buffer_that_is_never_zeroed_makes_hung);
     tcase_add_test(tc, a_driver_that_never_calls_back_is_waited_for_by_looks);
+    tcase_add_test(tc, a_driver_that_takes_no_callback_is_waited_for_by_looks);
+    tcase_add_loop_test(tc, a_queue_whose_end_cannot_be_told_loses_its_device, 0, 2);
+    tcase_add_test(tc, a_new_buffer_that_may_yet_be_written_is_kept);
     tcase_add_loop_test(tc, half_a_list_fails_its_queue, 0, 2);
     tcase_add_loop_test(tc, a_list_of_which_nothing_was_done_may_be_tried_again, 0, 2);
 }

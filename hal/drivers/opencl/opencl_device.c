@@ -149,18 +149,17 @@ static enum keel_status buffer_create(struct keel_device *device, const struct k
     buffer->head.bytes = options->bytes;
     keel_mutex_lock(&own->zero_lock);
     status = zero(own, buffer);
-    if (status == KEEL_TIMEOUT) { /* buffer and queue stay, and so the device */
+    const bool kept = status != KEEL_OK && !keel_device_answers(device);
+    if (kept) { /* the driver may still write it: buffer and queue stay, and so the device */
         atomic_store(&device->left_behind, true);
         buffer->next = own->kept;
         own->kept = buffer;
     }
     keel_mutex_unlock(&own->zero_lock);
-    if (status == KEEL_TIMEOUT)
-        return status;
-    if (status != KEEL_OK)
-        buffer_destroy(&buffer->head);
-    else
+    if (status == KEEL_OK)
         *out = &buffer->head;
+    else if (!kept)
+        buffer_destroy(&buffer->head);
     return status;
 }
 

@@ -184,9 +184,8 @@ static void arm(struct opencl_event *event)
     keel_mutex_unlock(&event->lock);
     if (!first)
         return;
-    cl_int error = clSetEventCallback(event->native, CL_COMPLETE, on_complete, event);
-    if (error != CL_SUCCESS)
-        on_complete(event->native, error, event);
+    if (clSetEventCallback(event->native, CL_COMPLETE, on_complete, event) != CL_SUCCESS)
+        release(event); /* none is owed; that says nothing of the command, and who waits looks */
 }
 
 /* The standard's word for a command whose wait list failed, and PoCL 3.1's. */

@@ -74,13 +74,21 @@ enum keel_status keel_opencl_queue_flush(struct keel_queue *queue)
     return error == CL_SUCCESS ? KEEL_OK : keel_opencl_command_fail(queue, error, "clFlush");
 }
 
+/* Where the driver takes no mark nobody knows when what runs ends; that memory must be kept then, a lost
+ * device says. */
 enum keel_status keel_opencl_queue_finish(struct keel_queue *queue, uint64_t deadline_ns)
 {
-    struct keel_event *end = NULL;
-    const struct keel_device_command mark = {.queue = queue, .kind = KEEL_COMMAND_MARK, .out_event = &end};
-    KEEL_TRY(keel_opencl_enqueue(&mark));
-    enum keel_status status = keel_opencl_event_wait(end, deadline_ns);
-    keel_opencl_event_destroy(end);
+    struct opencl_event *end = NULL;
+    cl_event native;
+    KEEL_TRY(keel_opencl_event_take(opencl_queue(queue), &end));
+    cl_int error = clEnqueueMarkerWithWaitList(opencl_queue(queue)->native, 0, NULL, &native);
+    if (error != CL_SUCCESS) {
+        keel_opencl_event_put(end);
+        return keel_device_lose(queue, "clEnqueueMarkerWithWaitList", error);
+    }
+    struct keel_event *event = keel_opencl_event_fill(end, native);
+    enum keel_status status = keel_opencl_event_wait(event, deadline_ns);
+    keel_opencl_event_destroy(event);
     return status;
 }
 
