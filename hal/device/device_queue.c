@@ -136,20 +136,13 @@ static enum keel_status check_inside(const struct keel_device *device, const str
     return KEEL_OK;
 }
 
-/* The same memory: two slices, or a slice and its buffer, are not compared. */
-static bool overlap(const struct keel_buffer *a, uint64_t a_offset, const struct keel_buffer *b,
-                    uint64_t b_offset, uint64_t bytes)
-{
-    return a == b && a_offset < b_offset + bytes && b_offset < a_offset + bytes;
-}
-
 static enum keel_status check_copy(const struct keel_device_command *command)
 {
     const struct keel_device *device = command->queue->device;
     const uint64_t from = command->source_offset_bytes, to = command->offset_bytes, bytes = command->bytes;
     KEEL_TRY(check_inside(device, command->source, from, bytes));
     KEEL_TRY(check_inside(device, command->buffer, to, bytes));
-    if (overlap(command->source, from, command->buffer, to, bytes))
+    if (keel_buffer_ranges_overlap(command->source, from, bytes, command->buffer, to, bytes))
         return keel_fail(KEEL_INVALID,
                          "a copy of %" PRIu64 " bytes from %" PRIu64 " to %" PRIu64 " overlaps itself", bytes,
                          from, to);

@@ -299,6 +299,23 @@ START_TEST(a_copy_moves_exactly_its_range)
 }
 END_TEST
 
+/* Where the bytes lie counts, not by which view they are named. */
+START_TEST(a_copy_onto_itself_through_slices_is_refused)
+{
+    uint32_t align_bytes = keel_device_info(device)->base_align_bytes;
+    struct keel_buffer *buffer = buffer_of(4 * align_bytes), *first = NULL, *second = NULL;
+    ck_ok(keel_buffer_slice(buffer, 0, 3 * align_bytes, &first));
+    ck_ok(keel_buffer_slice(buffer, align_bytes, 3 * align_bytes, &second));
+    ck_status(keel_queue_copy(queue, first, 0, second, 0, align_bytes + 4, NULL, NULL), KEEL_INVALID);
+    ck_status(keel_queue_copy(queue, second, 0, buffer, align_bytes, 4, NULL, NULL), KEEL_INVALID);
+    ck_ok(keel_queue_copy(queue, first, 0, second, 0, align_bytes, NULL, NULL));
+    ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(LIMIT_NS)));
+    keel_buffer_destroy(second);
+    keel_buffer_destroy(first);
+    keel_buffer_destroy(buffer);
+}
+END_TEST
+
 START_TEST(a_fill_repeats_its_pattern_in_its_range)
 {
     uint32_t out[6], wanted[6] = {0, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef, 0, 0};
@@ -910,6 +927,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_is_written_is_read_back);
     tcase_add_test(tc, a_wrong_slice_is_refused);
     tcase_add_test(tc, a_copy_moves_exactly_its_range);
+    tcase_add_test(tc, a_copy_onto_itself_through_slices_is_refused);
     tcase_add_test(tc, a_fill_repeats_its_pattern_in_its_range);
     tcase_add_test(tc, a_transfer_outside_its_buffer_is_refused);
     tcase_add_test(tc, what_is_mapped_is_what_commands_see);
