@@ -6,6 +6,7 @@
 
 #include <keel/memory.h>
 #include <poll.h>
+#include <sys/resource.h>
 
 enum { ROUNDS = 24, BYTES = 2 << 20 };
 #define SOON_NS (8 * KEEL_NS_PER_MS)
@@ -114,9 +115,64 @@ START_TEST(a_long_operation_goes_on_while_its_caller_computes)
 }
 END_TEST
 
+/* ---- what wakes in vain ---- */
+
+#define WITHOUT_MS  2000
+#define PROCESSOR_S 0.1
+
+static double processor_s(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+}
+
+/* A call waits that this process has no descriptor for. */
+static void have_no_descriptor(struct rank *me)
+{
+    struct rlimit before;
+    int next = dup(STDIN_FILENO);
+    rank_check(me, next >= 0 && close(next) == 0 && getrlimit(RLIMIT_NOFILE, &before) == 0);
+    struct rlimit none = {.rlim_cur = (rlim_t)next, .rlim_max = before.rlim_max};
+    rank_check(me, setrlimit(RLIMIT_NOFILE, &none) == 0);
+    rank_say(me, 'n');
+    double before_s = processor_s();
+    sleep_ms(WITHOUT_MS);
+    double took_s = processor_s() - before_s;
+    rank_check(me, setrlimit(RLIMIT_NOFILE, &before) == 0);
+    rank_check(me, took_s < PROCESSOR_S);
+}
+
+static int one_without_descriptors(struct rank *me)
+{
+    const uint16_t own[] = {0, 1};
+    struct keel_group *group = rank_group(me, 1, me->rank_count, own);
+    if (me->rank == 1)
+        have_no_descriptor(me);
+    else
+        rank_hear(me);
+    rank_ok(me, barrier(group, 1, in_seconds(60)));
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(who_cannot_take_a_caller_in_does_not_spin)
+{
+    struct ranks ranks;
+    if (_i == 1)
+        setenv("KEEL_SHARED_MEMORY", "0", 1);
+    ranks_start(&ranks, 2, 1, NULL, one_without_descriptors);
+    ranks_listen(&ranks, 1);
+    ranks_tell(&ranks, 0, 'g');
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_bell_for_who_owns_progress_is_not_taken_by_another_thread);
     tcase_add_test(tc, a_long_operation_goes_on_while_its_caller_computes);
+    tcase_add_loop_test(tc, who_cannot_take_a_caller_in_does_not_spin, 0, 2);
 }
 KEEL_TEST_MAIN("transport wakeup", cases, 60)

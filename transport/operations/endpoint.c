@@ -191,8 +191,10 @@ void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
         keel_backends_progress(&endpoint->backends);
     else
         keel_backends_progress_data(&endpoint->backends);
-    if (endpoint->events != events)
+    if (endpoint->events != events) {
         endpoint->idle_passes = 0;
+        atomic_store_explicit(&endpoint->vain_wakes, 0, memory_order_relaxed);
+    }
     if (atomic_load(&endpoint->mail)) {
         endpoint->idle_passes = 0;
         keel_mutex_lock(&endpoint->lock);
@@ -206,26 +208,59 @@ void keel_endpoint_pass(struct keel_endpoint *endpoint, bool connections)
 
 /* ---- sleeping ------------------------------------------------------------------------------------------ */
 
-/* True: something woke it. Who does not own progress leaves the bell to who does: it may be for him, and he
- * may be about to sleep. */
+/* Wakes in a row by descriptors that had nothing for us, and what is slept then on the bell alone. A message
+ * in its smallest packets takes a quarter of them; a caller that cannot be taken in, since the process has no
+ * descriptor left, wakes without end. */
+enum { VAIN_WAKES = 1000 };
+#define VAIN_NS       (4 * KEEL_NS_PER_MS)
+#define VAIN_SLEEP_NS (100 * KEEL_NS_PER_US)
+
+static bool is_vain(struct keel_endpoint *endpoint)
+{
+    return atomic_load_explicit(&endpoint->vain_wakes, memory_order_relaxed) >= VAIN_WAKES;
+}
+
+/* It slept for so long, and a descriptor woke it. */
+static void note_wake(struct keel_endpoint *endpoint, uint64_t slept_ns)
+{
+    if (slept_ns >= VAIN_SLEEP_NS)
+        atomic_store_explicit(&endpoint->vain_wakes, 0, memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(&endpoint->vain_wakes, 1, memory_order_relaxed);
+}
+
+/* The bell has rung. Who does not own progress leaves it to who does: it may be for him, and he may be about
+ * to sleep. */
+static void hear_bell(struct keel_endpoint *endpoint, bool owns)
+{
+    keel_mutex_lock(&endpoint->lock);
+    if (owns || !endpoint->driving) /* it may ring without mail: for a tick, or for the thread to take over */
+        hush(endpoint);
+    keel_mutex_unlock(&endpoint->lock);
+}
+
+/* True: something woke it. */
 static bool poll_until(struct keel_endpoint *endpoint, uint64_t deadline_ns, bool owns)
 {
     struct pollfd fds[KEEL_BACKENDS_DESCRIPTORS_MAX + 1];
-    uint32_t count = keel_backends_descriptors(&endpoint->backends, fds);
-    uint64_t left = keel_remaining_ns(deadline_ns);
+    uint32_t count = 0;
+    uint64_t began_ns = keel_now_ns();
+    if (!is_vain(endpoint))
+        count = keel_backends_descriptors(&endpoint->backends, fds);
+    else if (deadline_ns > began_ns + VAIN_NS)
+        deadline_ns = began_ns + VAIN_NS;
+    uint64_t left = deadline_ns > began_ns ? deadline_ns - began_ns : 0;
     struct timespec wait = {.tv_sec = (time_t)(left / KEEL_NS_PER_S),
                             .tv_nsec = (long)(left % KEEL_NS_PER_S)};
-    fds[count++] = (struct pollfd){.fd = endpoint->wake_fd, .events = POLLIN};
-    if (ppoll(fds, count, deadline_ns == KEEL_NEVER ? NULL : &wait, NULL) <= 0)
-        return false;
-    if (fds[count - 1].revents == 0)
-        return true;
-    keel_mutex_lock(
-        &endpoint->lock); /* it may ring without mail: for a tick, or for the thread to take over */
-    if (owns || !endpoint->driving)
-        hush(endpoint);
-    keel_mutex_unlock(&endpoint->lock);
-    return true;
+    fds[count] = (struct pollfd){.fd = endpoint->wake_fd, .events = POLLIN};
+    int ready = ppoll(fds, count + 1, deadline_ns == KEEL_NEVER ? NULL : &wait, NULL);
+    if (count == 0) /* the next one is for all, once */
+        atomic_store_explicit(&endpoint->vain_wakes, VAIN_WAKES - 1, memory_order_relaxed);
+    if (ready > 0 && fds[count].revents != 0)
+        hear_bell(endpoint, owns);
+    else if (ready > 0)
+        note_wake(endpoint, keel_now_ns() - began_ns);
+    return ready > 0;
 }
 
 static bool holds(const struct keel_endpoint *endpoint)

@@ -293,6 +293,7 @@ struct keel_endpoint {
     uint64_t events;      /* messages that came, sends that completed */
     _Atomic uint64_t stale_dropped, data_sent, data_copied;
     _Atomic uint32_t connections;
+    _Atomic uint32_t vain_wakes; /* sleeps in a row that a descriptor ended at once, for nothing */
     /* lock */
     struct keel_mutex lock;
     struct keel_cond changed; /* an outcome, the group, or who owns progress */
