@@ -1,5 +1,5 @@
 /* board_list_test.c - `keel board list` says what is there, to people and to programs. */
-#include "harness.h"
+#include "driver_folder.h"
 #include <fcntl.h>
 #include <jansson.h>
 #include <keel/board_cmd.h>
@@ -9,43 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-static char folder[] = "/tmp/keel-icd-XXXXXX";
-static struct keel_device_info devices[KEEL_DEVICE_LIST_MAX];
-static uint32_t count;
-static char loader[KEEL_DEVICE_NAME_BYTES];
-
-static void set_up(void)
-{
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void tear_down(void)
-{
-    ck_ok(keel_remove_tree(folder));
-}
-
-static void put(const char *name, const char *text)
-{
-    char path[KEEL_PATH_BYTES];
-    ck_ok(keel_path_join(path, folder, name));
-    ck_ok(keel_file_append(path, text, strlen(text), false));
-}
-
-/* A folder of drivers: PoCL's own file, and whatever the test put there. */
-static void add_pocl(void)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    ck_ok(keel_file_read("/etc/OpenCL/vendors/pocl.icd", 4096, &text, &bytes));
-    put("pocl.icd", text);
-    keel_free(text);
-}
-
-static void list(void)
-{
-    ck_ok(keel_device_list(devices, KEEL_DEVICE_LIST_MAX, &count, loader));
-}
 
 /* What a call of `keel board` prints, from a file; *code is its exit code. */
 static char *board_output(int argc, char **argv, int *code)

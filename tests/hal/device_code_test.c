@@ -1,11 +1,9 @@
 /* device_code_test.c - code in every form: from a provider or from source, images that programs share and
  * that take each other's place, groups that are fixed. On PoCL, with calls of the compiler counted in front
  * of it, and built-in kernels put there. */
-#define CL_TARGET_OPENCL_VERSION 120
+#include "compile_count.h"
 #include "device_backend.h"
 #include "harness.h"
-#include <CL/cl.h>
-#include <dlfcn.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <stdio.h>
@@ -13,35 +11,6 @@
 
 #define LIMIT_NS (60 * KEEL_NS_PER_S)
 enum { ITEMS = 64, BYTES = ITEMS * (int)sizeof(uint32_t) };
-
-static uint32_t from_source, from_binary;
-
-static void *next_of(const char *name)
-{
-    return dlsym(RTLD_NEXT, name);
-}
-
-cl_program clCreateProgramWithSource(cl_context context, cl_uint count, const char **strings,
-                                     const size_t *lengths, cl_int *errcode_ret)
-{
-    cl_program (*next)(cl_context, cl_uint, const char **, const size_t *, cl_int *);
-    void *found = next_of("clCreateProgramWithSource");
-    memcpy(&next, &found, sizeof next);
-    from_source++;
-    return next(context, count, strings, lengths, errcode_ret);
-}
-
-cl_program clCreateProgramWithBinary(cl_context context, cl_uint num_devices, const cl_device_id *device_list,
-                                     const size_t *lengths, const unsigned char **binaries,
-                                     cl_int *binary_status, cl_int *errcode_ret)
-{
-    cl_program (*next)(cl_context, cl_uint, const cl_device_id *, const size_t *, const unsigned char **,
-                       cl_int *, cl_int *);
-    void *found = next_of("clCreateProgramWithBinary");
-    memcpy(&next, &found, sizeof next);
-    from_binary++;
-    return next(context, num_devices, device_list, lengths, binaries, binary_status, errcode_ret);
-}
 
 /* A board with two kernels built in; other names are for the driver to refuse. */
 static char built_in_names[64];
