@@ -33,7 +33,7 @@
  *
  * CALL is buffer queue program build kernel launch read write copy fill map unmap mark flush, or any of
  * these; or slice (clCreateSubBuffer), arg (clSetKernelArg), wait (clWaitForEvents), callback
- * (clSetEventCallback), context (clCreateContext), free (clReleaseMemObject), close-queue, close-program,
+ * (clSetEventCallback), look (clGetEventInfo of what became of a command), context (clCreateContext), free (clReleaseMemObject), close-queue, close-program,
  * close-kernel, close (clReleaseContext), exit (the driver's own handler at the end of the process). WHEN
  * counts, in this process, the calls that match the fault's filters. Filters kernel=PART       of the
  * kernel's name (PART$: its end) device=N, bank=N  a buffer of the command lies in that bank once=FILE not if
@@ -332,6 +332,15 @@ static cl_int CL_API_CALL set_callback(cl_event event, cl_int type,
     return layer_next->clSetEventCallback(event, type, notify, user);
 }
 
+static cl_int CL_API_CALL get_event_info(cl_event event, cl_event_info name, size_t bytes, void *out,
+                                         size_t *out_bytes)
+{
+    cl_int error = CL_SUCCESS;
+    if (name == CL_EVENT_COMMAND_EXECUTION_STATUS)
+        error = layer_before_call(CALL_LOOK, NULL, NULL);
+    return error != CL_SUCCESS ? error : layer_next->clGetEventInfo(event, name, bytes, out, out_bytes);
+}
+
 static void at_exit(void)
 {
     (void)layer_before_call(CALL_EXIT, NULL, NULL);
@@ -577,6 +586,7 @@ static void install(struct _cl_icd_dispatch *table)
     table->clReleaseContext = release_context;
     table->clWaitForEvents = wait_for_events;
     table->clSetEventCallback = set_callback;
+    table->clGetEventInfo = get_event_info;
     table->clEnqueueReadBuffer = enqueue_read;
     table->clEnqueueWriteBuffer = enqueue_write;
     table->clEnqueueCopyBuffer = enqueue_copy;

@@ -49,6 +49,7 @@ enum {
     X(ARG, "arg")                                                                                            \
     X(WAIT, "wait")                                                                                          \
     X(CALLBACK, "callback")                                                                                  \
+    X(LOOK, "look")                                                                                          \
     X(CONTEXT, "context")                                                                                    \
     X(FREE, "free")                                                                                          \
     X(CLOSE_QUEUE, "close-queue")                                                                            \

@@ -308,6 +308,29 @@ START_TEST(a_driver_that_takes_no_callback_is_waited_for_by_looks)
 }
 END_TEST
 
+/* Nor one that does not say what became of it: it may run. */
+START_TEST(a_command_of_which_the_driver_does_not_tell_loses_its_device)
+{
+    struct board board = open_sick("error:look=*,live=2"); /* from the third buffer on */
+    static uint32_t host[WORDS];
+    struct keel_health_report report;
+    struct keel_buffer *third = NULL;
+    struct keel_event *event = NULL;
+    void *memory = NULL;
+    memset(host, 0xee, BYTES);
+    ck_ok(keel_alloc_aligned(KEEL_PAGE_BYTES, BYTES, &memory));
+    ck_ok(keel_buffer_wrap(board.device, memory, BYTES, &third));
+    spin(&board, board.queue, board.other, ROUNDS, NULL);
+    ck_ok(keel_queue_read(board.queue, board.buffer, 0, host, BYTES, NULL, &event));
+    ck_ok(keel_queue_flush(board.queue));
+    ck_status(keel_event_wait(event, keel_deadline_after_ns(LIMIT_NS)), KEEL_DEVICE_LOST);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "clGetEventInfo failed (error -5)"));
+    ck_assert_uint_eq(host[0], 0xeeeeeeee); /* it still runs */
+    keel_device_health(board.device, &report);
+    ck_assert_int_eq(report.health, KEEL_HEALTH_LOST);
+}
+END_TEST
+
 /* Where the driver refuses the mark that says when a queue has ended, nobody knows when it does: host memory
  * must be kept, which only a lost device says. The first marks are those of new buffers. */
 START_TEST(a_queue_whose_end_cannot_be_told_loses_its_device)
@@ -403,6 +426,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_new_buffer_that_is_never_zeroed_makes_hung);
     tcase_add_test(tc, a_driver_that_never_calls_back_is_waited_for_by_looks);
     tcase_add_test(tc, a_driver_that_takes_no_callback_is_waited_for_by_looks);
+    tcase_add_test(tc, a_command_of_which_the_driver_does_not_tell_loses_its_device);
     tcase_add_loop_test(tc, a_queue_whose_end_cannot_be_told_loses_its_device, 0, 2);
     tcase_add_test(tc, a_new_buffer_that_may_yet_be_written_is_kept);
     tcase_add_loop_test(tc, half_a_list_fails_its_queue, 0, 2);

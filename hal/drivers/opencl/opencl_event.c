@@ -165,13 +165,17 @@ cl_event keel_opencl_event_native(struct keel_event *event, const struct keel_qu
     return own->native;
 }
 
-/* CL_COMPLETE, more while it runs, less when it failed. */
+/* CL_COMPLETE, more while it runs, less when it failed; or when the driver does not tell: then it may run,
+ * and that its memory must be kept, a lost device says. */
 static cl_int state_of(const struct opencl_event *event)
 {
     cl_int state = CL_COMPLETE;
     cl_int error =
         clGetEventInfo(event->native, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
-    return error == CL_SUCCESS ? state : error;
+    if (error == CL_SUCCESS)
+        return state;
+    (void)keel_device_lose(event->head.queue, "clGetEventInfo", error);
+    return error;
 }
 
 /* Register the callback, unless that has been done. */
