@@ -6,6 +6,7 @@
 
 #include <keel/memory.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 enum { ROUNDS = 24, BYTES = 2 << 20 };
@@ -115,6 +116,67 @@ START_TEST(a_long_operation_goes_on_while_its_caller_computes)
 }
 END_TEST
 
+/* ---- what one hears and the others are to know ---- */
+
+enum { EPOCHS = 16, STRANGER = 2 };
+
+/* Rank 1 finds out, by calling it, that the last rank is in another group; rank 0, which only listens to rank
+ * 1, learns it from there. When it does, or did not. */
+static uint64_t learn(struct keel_group *group, uint64_t until_ns)
+{
+    uint32_t lost;
+    while (!keel_group_lost(group, &lost) && keel_now_ns() < until_ns)
+        keel_sleep_until_ns(keel_deadline_after_ns(100 * KEEL_NS_PER_US));
+    return keel_now_ns();
+}
+
+static int one_that_is_told(struct rank *me)
+{
+    const uint16_t own[] = {0, 1, 2}, others[] = {0, 2, 1};
+    uint64_t *found_ns = (uint64_t *)(uintptr_t)me->seed; /* shared by all: when rank 1 has found out */
+    uint32_t soon = 0;
+    for (uint64_t epoch = 1; epoch <= EPOCHS; epoch++) {
+        struct keel_group *group = rank_group(me, epoch, 3, me->rank == STRANGER ? others : own);
+        struct keel_operation *operation;
+        uint8_t word = 0;
+        rank_say(me, 'o');
+        rank_hear(me);
+        if (me->rank == 1) {
+            rank_ok(me, send_begin(group, 1, 0, &word, 1, &operation));
+            rank_ok(me, keel_operation_wait(operation, in_seconds(60)));
+            rank_ok(me, send_begin(group, 2, STRANGER, &word, 1, &operation));
+            rank_check(me, keel_operation_wait(operation, in_seconds(60)) == KEEL_MISMATCH);
+            found_ns[epoch] = keel_now_ns();
+        } else if (me->rank == 0) {
+            rank_ok(me, receive_begin(group, 1, 1, &word, 1, &operation));
+            rank_ok(me, keel_operation_wait(operation, in_seconds(60)));
+            uint64_t learned_ns = learn(group, in_seconds(60));
+            rank_say(me, 'l');
+            rank_hear(me);
+            soon += learned_ns < found_ns[epoch] + SOON_NS;
+        }
+        if (me->rank != 0) {
+            rank_say(me, 'l');
+            rank_hear(me);
+        }
+        keel_group_close(group);
+    }
+    rank_check(me, me->rank != 0 || soon > EPOCHS / 2);
+    return 0;
+}
+
+START_TEST(what_a_refusal_tells_is_passed_on_at_once)
+{
+    struct ranks ranks;
+    void *shared = mmap(NULL, KEEL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(shared, MAP_FAILED);
+    ranks_start(&ranks, 3, (uintptr_t)shared, NULL, one_that_is_told);
+    for (uint32_t turn = 0; turn < 2 * EPOCHS; turn++)
+        ranks_together(&ranks);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 /* ---- what wakes in vain ---- */
 
 #define WITHOUT_MS  2000
@@ -173,6 +235,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_bell_for_who_owns_progress_is_not_taken_by_another_thread);
     tcase_add_test(tc, a_long_operation_goes_on_while_its_caller_computes);
+    tcase_add_test(tc, what_a_refusal_tells_is_passed_on_at_once);
     tcase_add_loop_test(tc, who_cannot_take_a_caller_in_does_not_spin, 0, 2);
 }
 KEEL_TEST_MAIN("transport wakeup", cases, 60)

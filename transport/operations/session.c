@@ -701,10 +701,17 @@ static bool on_asked(void *context, struct keel_connection *link)
     return true;
 }
 
+/* What came set off goes out at once, to whomever it may be. */
+static void pump_all(const struct keel_endpoint *endpoint)
+{
+    if (endpoint->current != NULL)
+        keel_session_pump(endpoint->current);
+}
+
 static void on_opened(void *context, struct keel_connection *link)
 {
-    (void)context;
     pump_session(link->owner);
+    pump_all(context);
 }
 
 /* A message of the epoch: false when it breaks the rules. */
@@ -738,7 +745,6 @@ static void up_arrived(struct keel_session *session, const struct keel_message *
         drop(session, "a message of another epoch");
     else if (!take_message(session, message, payload))
         keel_session_break(session, "a message that fits no operation");
-    keel_session_pump(group);
 }
 
 static void on_arrived(void *context, struct keel_connection *link, const struct keel_message *message,
@@ -755,29 +761,24 @@ static void on_arrived(void *context, struct keel_connection *link, const struct
         atomic_fetch_add(&endpoint->stale_dropped, 1);
     else if (!handshake_arrived(session, message, payload))
         drop(session, "a message out of turn");
+    pump_all(endpoint);
 }
 
 static void on_sent(void *context, struct keel_connection *link, void *owner)
 {
-    (void)context;
+    struct keel_endpoint *endpoint = context;
     struct keel_session *session = link->owner;
-    struct keel_group *group = session->group;
-    session->endpoint->events++;
+    endpoint->events++;
     if (owner != NULL && session->state == KEEL_SESSION_UP)
         keel_protocol_sent(owner);
     pump_session(session);
-    if (group != NULL)
-        keel_session_pump(group);
+    pump_all(endpoint);
 }
 
 static void on_broke(void *context, struct keel_connection *link, const char *why)
 {
-    (void)context;
-    struct keel_session *session = link->owner;
-    struct keel_group *group = session->group;
-    keel_session_break(session, why);
-    if (group != NULL)
-        keel_session_pump(group);
+    keel_session_break(link->owner, why);
+    pump_all(context);
 }
 
 const struct keel_connection_calls keel_session_calls = {on_asked, on_opened, on_arrived, on_sent, on_broke};
