@@ -11,8 +11,10 @@
 #include <keel/memory.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -177,6 +179,31 @@ START_TEST(nonsense_ends_its_own_connection_only)
 }
 END_TEST
 
+/* A caller waits that the process has no descriptor for; the listener stays readable meanwhile. */
+START_TEST(a_host_without_descriptors_does_not_spin)
+{
+    struct keel_rendezvous_host *host = host_open(1);
+    struct keel_rendezvous_event event;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct rusage before, after;
+    struct rlimit limit;
+    at.sin_port = htons((in_port_t)strtoul(strrchr(keel_rendezvous_host_place(host), ':') + 1, NULL, 10));
+    int caller = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), next = dup(caller);
+    ck_assert(caller >= 0 && next >= 0 && close(next) == 0);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = (rlim_t)next;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_int_eq(connect(caller, (const struct sockaddr *)&at, sizeof at), 0);
+    getrusage(RUSAGE_SELF, &before);
+    ck_status(keel_rendezvous_host_next(host, in_seconds(2), &event), KEEL_TIMEOUT);
+    getrusage(RUSAGE_SELF, &after);
+    const struct timeval *from = &before.ru_stime, *to = &after.ru_stime;
+    ck_assert_int_lt((to->tv_sec - from->tv_sec) * 1000 + (to->tv_usec - from->tv_usec) / 1000, 50);
+    close(caller);
+    keel_rendezvous_host_close(host);
+}
+END_TEST
+
 START_TEST(a_frame_cannot_come_twice_nor_changed)
 {
     int pair[2];
@@ -253,6 +280,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, who_does_not_belong_is_kept_out_and_the_rest_meet);
     tcase_add_test(tc, a_member_does_not_follow_a_host_without_the_key);
     tcase_add_test(tc, nonsense_ends_its_own_connection_only);
+    tcase_add_test(tc, a_host_without_descriptors_does_not_spin);
     tcase_add_test(tc, a_frame_cannot_come_twice_nor_changed);
     tcase_add_test(tc, a_key_file_is_for_its_owner_alone_and_well_formed);
     tcase_add_test(tc, places_that_are_none_are_refused);

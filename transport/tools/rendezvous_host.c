@@ -21,6 +21,7 @@
 /* A member opens its endpoint between the greeting and its answer; where there are many more of them than
  * processors that takes long. */
 #define STRANGER_NS (30 * KEEL_NS_PER_S)
+#define FULL_NS     (50 * KEEL_NS_PER_MS) /* nobody is taken in so long after the process had no descriptor */
 
 struct seat {
     struct keel_rendezvous_wire *wire; /* NULL: free */
@@ -41,6 +42,7 @@ struct keel_rendezvous_host {
     struct seat *seats;
     struct pollfd *polls; /* the listener's, then one for each seat */
     uint32_t seat_count, next;
+    uint64_t full_until_ns;
     struct seat *heard; /* whose frame the user has now */
 };
 
@@ -192,6 +194,8 @@ static void welcome_stranger(struct keel_rendezvous_host *host)
 {
     int fd = accept4(host->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     struct seat *seat = NULL;
+    if (fd < 0 && errno != EAGAIN)
+        host->full_until_ns = keel_deadline_after_ns(FULL_NS);
     if (fd < 0)
         return;
     for (uint32_t k = 0; k < host->seat_count && seat == NULL; k++)
@@ -333,7 +337,9 @@ static void wait_for_any(struct keel_rendezvous_host *host, uint64_t deadline_ns
         if (seat->wire != NULL && !seat->joined && seat->deadline_ns < until_ns)
             until_ns = seat->deadline_ns;
     }
-    host->polls[0] = (struct pollfd){.fd = host->listener, .events = POLLIN};
+    const bool full = keel_remaining_ns(host->full_until_ns) > 0;
+    host->polls[0] = (struct pollfd){.fd = full ? -1 : host->listener, .events = POLLIN};
+    until_ns = full && host->full_until_ns < until_ns ? host->full_until_ns : until_ns;
     poll(host->polls, used + 1, keel_remaining_poll_ms(until_ns));
     for (uint32_t k = 0; k < host->seat_count; k++)
         if (host->seats[k].wire != NULL && !host->seats[k].joined &&
