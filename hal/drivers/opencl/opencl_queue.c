@@ -176,11 +176,12 @@ static cl_int enqueue_call(const struct keel_device_command *command, const stru
     return error;
 }
 
-static cl_int enqueue_map(const struct keel_device_command *command, const struct opencl_launch *launch)
+static cl_int enqueue_map(const struct keel_device_command *command, const struct opencl_launch *launch,
+                          cl_mem mem)
 {
     cl_int error;
     void *pointer =
-        clEnqueueMapBuffer(opencl_queue(command->queue)->native, mem_of(command->buffer), CL_FALSE,
+        clEnqueueMapBuffer(opencl_queue(command->queue)->native, mem, CL_FALSE,
                            command->map == KEEL_MAP_READ ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION,
                            keel_size(command->offset_bytes), keel_size(command->bytes), command->wait_count,
                            launch->wait_list, launch->native_address, &error);
@@ -218,7 +219,7 @@ static cl_int enqueue_native(const struct keel_device_command *command, const st
         return clEnqueueFillBuffer(queue, mem, &command->pattern, sizeof command->pattern, offset, bytes,
                                    count, waits, event);
     case KEEL_COMMAND_MAP:
-        return enqueue_map(command, launch);
+        return enqueue_map(command, launch, mem);
     case KEEL_COMMAND_UNMAP:
         return clEnqueueUnmapMemObject(queue, mem, command->memory, count, waits, event);
     case KEEL_COMMAND_LAUNCH:
