@@ -109,16 +109,19 @@ enum keel_status keel_engine_boxes(const struct keel_engine *engine, struct keel
 {
     struct keel_update_tensor *tensors;
     struct keel_engine_box *boxes;
-    uint32_t all;
-    KEEL_TRY(list_boxes(engine, false, &tensors, out_count, &all));
-    enum keel_status status = keel_alloc(*out_count, sizeof *boxes, (void *)&boxes);
-    for (uint32_t i = 0; i < *out_count && status == KEEL_OK; i++)
-        boxes[i] =
-            (struct keel_engine_box){tensors[i].offset, tensors[i].count, tensors[i].row, tensors[i].stride};
+    uint32_t all, listed, count = 0;
+    KEEL_TRY(list_boxes(engine, false, &tensors, &listed, &all));
+    enum keel_status status = keel_alloc(listed, sizeof *boxes, (void *)&boxes);
+    for (uint32_t i = 0; i < listed && status == KEEL_OK; i++)
+        if (tensors[i].offset < engine->layout.moved_count)
+            boxes[count++] = (struct keel_engine_box){tensors[i].offset, tensors[i].count, tensors[i].row,
+                                                      tensors[i].stride};
     keel_free(tensors);
-    if (status == KEEL_OK)
-        *out = boxes;
-    return status;
+    if (status != KEEL_OK)
+        return status;
+    *out = boxes;
+    *out_count = count;
+    return KEEL_OK;
 }
 
 /* The table of the norm's boxes, where it is not that of the update. */

@@ -170,6 +170,22 @@ for gradients in int8 topk:0.05; do
         echo "FAIL: $gradients: other bits where ranks were lost, or those of exact sums"
     fi
 done
+# Nor do they have elements of what is frozen.
+for frozen in freeze=wpe.weight,h.0.* lora_rank=2; do
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set cluster.device=host --set train.gradients=int8 \
+        --set "train.$frozen" --out "$root/frozen-1" >/dev/null 2>&1
+    code=$?
+    "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set cluster.device=host --set train.gradients=int8 \
+        --set "train.$frozen" --ranks 2 --out "$root/frozen-2" >/dev/null 2>&1
+    if [ $code -eq 0 ] && same_bits "$root/frozen-1" "$root/frozen-2" &&
+        ! same_bits "$root/frozen-1" "$root/auto/1/reference"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL: train.$frozen with int8: code $code, other bits of two ranks, or those of exact sums"
+    fi
+    rm -rf "$root/frozen-1" "$root/frozen-2"
+done
 # What goes between hosts may be sealed whole.
 KEEL_SHARED_MEMORY=0 "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --ranks 2 --set cluster.seal_payload=true \
     --out "$root/sealed" >/dev/null 2>&1

@@ -396,6 +396,22 @@ START_TEST(a_frozen_table_leaves_the_loss_in_chunks)
 }
 END_TEST
 
+/* What compressed sums read and write of the gradients: all that is trained, and nothing behind their end. */
+static void boxes_lie_in_gradients(struct keel_engine *engine)
+{
+    const uint64_t end = keel_buffer_bytes(keel_engine_flat(engine, KEEL_FLAT_GRADIENTS)) / sizeof(float);
+    uint64_t in_boxes = 0, trained = 0;
+    struct keel_engine_box *boxes;
+    uint32_t count;
+    ck_ok(keel_engine_boxes(engine, &boxes, &count));
+    for (uint32_t i = 0; i < count; in_boxes += boxes[i++].count)
+        ck_assert_uint_le(boxes[i].offset + boxes[i].count, end);
+    for (uint32_t i = 0; i < keel_engine_tile_count(engine); i++)
+        trained += keel_engine_param(engine, i)->frozen ? 0 : keel_engine_tile(engine, i)->count;
+    ck_assert_uint_eq(in_boxes, trained);
+    keel_free(boxes);
+}
+
 START_TEST(what_is_frozen_has_neither_gradients_nor_moments)
 {
     struct keel_job job = tiny(KEEL_MODEL_GPT);
@@ -412,6 +428,7 @@ START_TEST(what_is_frozen_has_neither_gradients_nor_moments)
             elements += keel_engine_param(engine, i)->frozen
                             ? keel_engine_tile(engine, i)->page_count * KEEL_FLAT_ALIGN
                             : 0;
+        boxes_lie_in_gradients(engine);
         rig_close(&rig);
     }
     ck_assert_uint_gt(elements, 0);

@@ -132,7 +132,7 @@ const struct keel_tile *keel_engine_tile(const struct keel_engine *engine, uint3
 /* What one logical slice has of a parameter, of those that the engine has: element i lies at offset +
  * i / row * stride + i % row of the flat buffers, or in one piece where row is 0. Of a slice they are the
  * same elements in the same order, however many slices the engine has beside it; what is not split is one
- * box. */
+ * box. Of what has gradients alone: what is frozen lies behind their end, and is no box. */
 struct keel_engine_box {
     uint64_t offset, count, row, stride;
 };
