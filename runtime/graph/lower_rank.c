@@ -376,8 +376,8 @@ static void localize_attributes(const struct rank *rank, const struct keel_ir_no
         node->attributes.place = place_of(rank, old->in[0]);
         break;
     case KEEL_OP_EMBEDDING:
-    case KEEL_OP_EMBEDDING_GRAD: /* rows; of columns all have all */
-        if (spec_of(rank, table)->dim == 0)
+    case KEEL_OP_EMBEDDING_GRAD: /* rows; of columns all have all; of a table that is frozen there is none */
+        if (table != 0 && spec_of(rank, table)->dim == 0)
             node->attributes.place.first =
                 place_of(rank, table).first / rank->old->values[table].shape.size[1];
         break;

@@ -4,6 +4,7 @@
 #define KEEL_PLANS_MODELS_H
 
 #include "harness.h"
+#include "ir.h"
 
 #include <keel/models.h>
 #include <stdio.h>
@@ -42,6 +43,7 @@ struct plan_case {
     bool gathers;            /*   and of the weights, which others have while they read them, */
     uint32_t ahead;          /*   and so much before */
     bool checked;            /* products have checksums */
+    bool freezes;            /* some parameters are not trained */
     uint32_t batch, tokens, heads, width, vocab;
     uint32_t classes; /* that ids and targets are below */
     enum keel_dtype storage;
@@ -222,6 +224,14 @@ static struct keel_gpt_config gpt_of(struct plan_case *of)
                                     .tied = draw_bool(&of->random)};
 }
 
+/* About every third parameter, but for the last, with numbers of its own: cases stay what they were. */
+static void freeze_some(const struct plan_case *of, struct keel_graph *graph)
+{
+    uint64_t random = of->random;
+    for (uint32_t p = 0; of->freezes && p + 1 < graph->param_count; p++)
+        graph->params[p].frozen = !graph->params[p].statistic && draw_of(&random, 0, 2) == 0;
+}
+
 static struct keel_graph *write_model(struct plan_case *of)
 {
     struct keel_graph *graph;
@@ -245,6 +255,7 @@ static struct keel_graph *write_model(struct plan_case *of)
         write_free(&(struct writer){.graph = graph, .of = of});
         ck_ok(keel_graph_status(graph));
     }
+    freeze_some(of, graph);
     const size_t used = strlen(of->what);
     snprintf(of->what + used, sizeof of->what - used, " %s [%u,%u,%u] heads %u vocab %u", name, of->batch,
              of->tokens, of->width, of->heads, of->vocab);

@@ -5,7 +5,7 @@
  * have an engine, or one has, which own a share each of the optimizer's state of that run: another may have a
  * copy, and squares and weights go round in plain C. They are held against one engine with all: the losses,
  * the norms and the digests of the weights of each step, and the loss of an evaluation, bit for bit. In every
- * third their products have checksums, which find nothing.
+ * third their products have checksums, which find nothing; in every fourth some parameters are frozen.
  *
  * KEEL_PLANS_CASES (1,000) and KEEL_PLANS_SECONDS (300, but none for `make test-long`): what ends first,
  * though not before a tenth of the cases. KEEL_PLANS_FIRST: the number of the first case, so that one that
@@ -632,8 +632,11 @@ static void draw_cut(struct plan_case *of)
 static struct plan_case draw_case(uint64_t number)
 {
     static const char *const off[] = {NULL, "", "fuse", "plan-memory"};
-    struct plan_case of = {
-        .random = number * 7919 + 13, .places = 1, .positions = 1, .checked = number % 3 == 0};
+    struct plan_case of = {.random = number * 7919 + 13,
+                           .places = 1,
+                           .positions = 1,
+                           .checked = number % 3 == 0,
+                           .freezes = number % 4 == 1};
     of.slices = draw_of(&of.random, 1, SLICES);
     if (of.slices > 1 && draw_of(&of.random, 0, 3) > 0)
         draw_cut(&of);
@@ -656,8 +659,9 @@ static struct plan_case draw_case(uint64_t number)
     for (uint32_t k = 1; k < of.places; k++)
         used +=
             (size_t)snprintf(of.what + used, sizeof of.what - used, k == 1 ? "cut %u" : " %u", of.begin[k]);
-    snprintf(of.what + used, sizeof of.what - used, " storage %d off %s%s", (int)of.storage,
-             of.passes_off == NULL ? "-" : of.passes_off, of.checked ? " checked" : "");
+    snprintf(of.what + used, sizeof of.what - used, " storage %d off %s%s%s", (int)of.storage,
+             of.passes_off == NULL ? "-" : of.passes_off, of.checked ? " checked" : "",
+             of.freezes ? " freezes" : "");
     return of;
 }
 
