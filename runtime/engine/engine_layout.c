@@ -46,6 +46,27 @@ static void find_completions(const struct keel_graph *graph, struct completion *
     qsort(out, graph->param_count, sizeof *out, compare_completions);
 }
 
+/* Of rows of several dimensions, split as one, one alone is longer than 1 (pass_shard.c), which the rank's
+ * value has in place of them: as the whole's dimensions they are the same elements. */
+static void shape_param(const struct keel_shape *whole, const struct keel_shape *held,
+                        const struct keel_axis_spec *spec, struct keel_engine_param *param)
+{
+    const uint32_t last = (uint32_t)spec->dim + spec->dims - 1;
+    param->split = spec->kind == KEEL_SPLIT;
+    param->dims = whole->dims;
+    for (uint32_t d = 0; d < whole->dims; d++) {
+        param->whole[d] = whole->size[d];
+        param->shape[d] = whole->dims == held->dims ? held->size[d] : whole->size[d];
+    }
+    if (!param->split)
+        return;
+    param->split_dim = spec->dim;
+    while (param->split_dim < last && whole->size[param->split_dim] == 1)
+        param->split_dim++;
+    if (whole->dims != held->dims)
+        param->shape[param->split_dim] = held->size[spec->dim];
+}
+
 static void place_params(struct keel_layout *layout, const struct keel_graph *graph,
                          const struct keel_slice_run *cut, const struct completion *completions)
 {
@@ -61,11 +82,7 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
                                                    .offset = offset,
                                                    .count = keel_shape_count(shape),
                                                    .first_page = offset / KEEL_FLAT_ALIGN};
-        param->dims = shape->dims;
-        for (uint32_t d = 0; d < shape->dims; d++) {
-            param->shape[d] = shape->size[d];
-            param->whole[d] = graph->params[number].whole.size[d];
-        }
+        shape_param(&graph->params[number].whole, shape, spec, param);
         param->count = keel_shape_count(shape);
         param->decay = graph->params[number].decay;
         param->statistic = graph->params[number].statistic;
@@ -74,8 +91,6 @@ static void place_params(struct keel_layout *layout, const struct keel_graph *gr
         param->frozen = graph->params[number].frozen;
         param->rate = graph->params[number].rate;
         param->fill = graph->params[number].fill;
-        param->split = spec->kind == KEEL_SPLIT;
-        param->split_dim = param->split ? spec->dim : 0;
         param->outer = param->split && spec->outer > 1 ? spec->outer : 1;
         param->place = keel_cut_place(&graph->params[number].whole, spec, cut);
         offset = keel_round_up(offset + param->count, KEEL_FLAT_ALIGN);

@@ -202,7 +202,16 @@ static struct keel_axis_spec find_destination(const struct shard *shard, keel_va
 
 /* ---- which index of a node is split -------------------------------------------------------------------- */
 
-/* Whether a parameter, or the accumulator of one, may be so. */
+/* Whether one of the dimensions that are split as one is all of them, as where a batch is of one sample. */
+static bool splits_one(const struct keel_shape *shape, const struct keel_axis_spec *split)
+{
+    uint32_t longer = 0;
+    for (uint32_t d = split->dim; d < (uint32_t)split->dim + split->dims; d++)
+        longer += shape->size[d] > 1;
+    return split->dims == 1 || longer <= 1;
+}
+
+/* Whether a parameter, or the accumulator of one, may be so. Tiles are cut along one dimension. */
 static bool param_may(const struct shard *shard, keel_value old, const struct keel_axis_spec *wanted)
 {
     const struct keel_ir_value *v = &shard->old->values[old];
@@ -210,8 +219,9 @@ static bool param_may(const struct shard *shard, keel_value old, const struct ke
         return true;
     const keel_value param = shard->old->params[v->param].value;
     const bool summands = v->kind == KEEL_VALUE_GRADIENT && keel_is_partial(wanted);
-    return !shard->laid[param].decided ||
-           keel_axis_spec_equal(lies(shard, param), summands ? &replicated : wanted);
+    if (!shard->laid[param].decided)
+        return wanted->kind != KEEL_SPLIT || splits_one(&v->shape, wanted);
+    return keel_axis_spec_equal(lies(shard, param), summands ? &replicated : wanted);
 }
 
 /* Whether all that the node touches can lie as the index wants. */

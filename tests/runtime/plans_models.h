@@ -69,6 +69,14 @@ static keel_value param(struct writer *writer, uint32_t dims, uint64_t rows, uin
     return keel_graph_param(writer->graph, &spec);
 }
 
+static keel_value positions(struct writer *writer)
+{
+    const struct plan_case *of = writer->of;
+    return keel_graph_param(writer->graph, &(struct keel_param_spec){.name = "positions",
+                                                                     .shape = {3, {1, of->tokens, of->width}},
+                                                                     .deviation = 0.2F});
+}
+
 static void split(struct writer *writer, keel_value value, uint8_t dim, uint8_t outer, uint64_t unit)
 {
     keel_graph_shard(
@@ -194,6 +202,8 @@ static void write_free(struct writer *writer)
     } else {
         x = linear(writer, keel_graph_input(graph, "x", KEEL_F32, values), of->width, of->width);
     }
+    if (rows && of->freezes) /* of one sample it is an add like any other, and so cut with the rows */
+        x = keel_graph_binary(graph, x, positions(writer), KEEL_ADD);
     if (rows)
         split_rows(writer, x);
     for (uint32_t blocks = draw_of(&of->random, 1, 3); blocks > 0; blocks--)

@@ -696,6 +696,24 @@ static void count_memory(const struct plan_case *of, const struct positions *one
                   (unsigned long long)keel_device_stats(device).live_bytes);
 }
 
+/* A rank knows the parameters by the shapes that they have as a whole: by these plans and snapshots do. */
+static void compare_params(const struct plan_case *of, const struct positions *one,
+                           const struct positions *many)
+{
+    const struct keel_engine *all = one->at[0].engines[0];
+    for (uint32_t r = 0; r < many->at[0].count; r++)
+        for (uint32_t i = 0; i < keel_engine_param_count(all); i++) {
+            const struct keel_engine_param *a = keel_engine_param(all, i),
+                                           *b = keel_engine_param(many->at[0].engines[r], i);
+            uint64_t held = 1;
+            for (uint32_t d = 0; d < b->dims; held *= b->shape[d++])
+                ck_assert(b->shape[d] == b->whole[d] || d == b->split_dim);
+            ck_assert_msg(a->dims == b->dims && held == b->count &&
+                              memcmp(a->whole, b->whole, a->dims * sizeof a->whole[0]) == 0,
+                          "%s: place %u has another shape of %s", of->what, r, a->name);
+        }
+}
+
 /* Whether the model could be cut; a split that is refused says so by name. */
 static bool run_case(uint64_t number)
 {
@@ -709,6 +727,7 @@ static bool run_case(uint64_t number)
     ck_assert_msg(status == KEEL_OK || status == KEEL_UNSUPPORTED, "%s: %s", of.what, keel_detail());
     if (status == KEEL_OK) {
         count_memory(&of, &whole, &ranks);
+        compare_params(&of, &whole, &ranks);
         train(&whole, &one);
         train(&ranks, &many);
         compare(&of, &one, &many);
