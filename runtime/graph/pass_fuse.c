@@ -95,7 +95,7 @@ static bool fuse_residual(struct keel_graph *graph, const struct links *links, s
 {
     for (uint32_t i = 0; i < 2; i++) {
         keel_value y = add->in[i];
-        if (!made_by(graph, links, y, KEEL_OP_LINEAR) || links->uses[y] != 1)
+        if (!made_by(graph, links, y, KEEL_OP_LINEAR) || links->uses[y] != 1 || y == graph->output)
             continue;
         struct keel_ir_node *linear = &graph->nodes[links->maker[y]];
         if (linear->in[3] != 0 || linear->out[1] != 0 || linear->out[0] != y)

@@ -46,6 +46,20 @@ static void find_lifetimes(const struct keel_graph *graph, const struct keel_mem
     places[0].value = 0;
 }
 
+/* Whether the result may take the place of each operand that is this value: a residual may be what the
+ * product reads, too. */
+static bool may_replace(const struct keel_ir_node *node, char result, keel_value operand)
+{
+    bool may = true;
+    for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++) {
+        bool listed = false;
+        for (const char *pair = keel_op_row(node->op)->in_place; *pair != '\0'; pair += 2)
+            listed = listed || (pair[0] == result && (uint32_t)(pair[1] - '0') == i);
+        may = may && (listed || node->in[i] != operand);
+    }
+    return may;
+}
+
 /* Let results take the place of operands that end with their node. */
 static void share_in_place(const struct keel_graph *graph, struct place *places, uint32_t *storage)
 {
@@ -59,7 +73,8 @@ static void share_in_place(const struct keel_graph *graph, struct place *places,
                 continue; /* a result that nothing reads would free the place for the next pair at the same
                              node */
             struct place *place = &places[storage[operand]];
-            if (place->value == 0 || place->last != n || place->bytes != places[result].bytes)
+            if (place->value == 0 || place->last != n || place->bytes != places[result].bytes ||
+                !may_replace(node, pair[0], operand))
                 continue;
             place->last = places[result].last;
             places[result].value = 0;

@@ -152,6 +152,109 @@ START_TEST(switching_passes_off_leaves_the_bits)
 }
 END_TEST
 
+/* Models that hand an operation one value twice, and make known what a fused operation would swallow: each
+ * has a result [ROWS, WIDTH]. */
+enum twice {
+    NORM_AND_ITS_OPERAND,
+    RMS_AND_ITS_OPERAND,
+    PRODUCT_AND_ITS_OPERAND,
+    GATE_OF_ITSELF,
+    SQUARE,
+    DOUBLE,
+    OUTPUT_OF_A_PRODUCT,
+    TWICES
+};
+enum { ROWS = 3, WIDTH = 5 };
+static keel_value weights(struct keel_graph *graph, const char *name, uint32_t dims)
+{
+    return keel_graph_param(graph, &(struct keel_param_spec){.name = name,
+                                                             .shape = {dims, {WIDTH, dims > 1 ? WIDTH : 0}},
+                                                             .deviation = 0.5F});
+}
+static keel_value read_twice(struct keel_graph *graph, enum twice which, keel_value x)
+{
+    keel_value y;
+    switch (which) {
+    case NORM_AND_ITS_OPERAND:
+        return keel_graph_add(graph, x, keel_graph_layernorm(graph, x, weights(graph, "gamma", 1), 0));
+    case RMS_AND_ITS_OPERAND:
+        return keel_graph_add(graph, keel_graph_rms_norm(graph, x, weights(graph, "gamma", 1)), x);
+    case PRODUCT_AND_ITS_OPERAND:
+        return keel_graph_add(graph, keel_graph_linear(graph, x, weights(graph, "w", 2), 0), x);
+    case GATE_OF_ITSELF:
+        return keel_graph_swiglu(graph, x, x);
+    case SQUARE:
+        return keel_graph_multiply(graph, x, x);
+    case DOUBLE:
+        return keel_graph_add(graph, x, x);
+    case OUTPUT_OF_A_PRODUCT:
+    case TWICES:
+    default:
+        y = keel_graph_linear(graph, x, weights(graph, "w", 2), 0);
+        keel_graph_output(graph, y);
+        return keel_graph_add(graph, y, x);
+    }
+}
+
+/* Loss, norm and output of a step of one of them. */
+struct twice_result {
+    float loss, norm, eval, output[ROWS * WIDTH];
+};
+static void train_twice(enum twice which, const char *passes_off, struct twice_result *out)
+{
+    struct engine_rig rig = {.engine = NULL};
+    struct keel_graph *graph;
+    const struct keel_shape shape = {2, {ROWS, WIDTH}};
+    float x[ROWS * WIDTH], target[ROWS * WIDTH];
+    for (uint32_t i = 0; i < ROWS * WIDTH; i++) {
+        x[i] = (float)(i * 7 % 11) / 8.0F - 0.5F;
+        target[i] = (float)(i * 5 % 13) / 8.0F;
+    }
+    const void *const inputs[] = {x, target};
+    const struct keel_engine_batch batch = {.inputs = inputs, .seed = 42};
+    ck_ok(keel_device_open("host", NULL, &rig.device));
+    ck_ok(keel_kernels_create(rig.device, &rig.kernels));
+    ck_ok(keel_graph_create(&graph));
+    keel_value first = keel_graph_input(graph, "x", KEEL_F32, shape);
+    keel_value goal = keel_graph_input(graph, "goal", KEEL_F32, shape);
+    keel_value y = read_twice(graph, which, keel_graph_linear(graph, first, weights(graph, "in", 2), 0));
+    if (which != OUTPUT_OF_A_PRODUCT)
+        keel_graph_output(graph, y);
+    keel_graph_mse(graph, y, goal);
+    const struct keel_engine_config config = {.device = rig.device,
+                                              .kernels = rig.kernels,
+                                              .graph = graph,
+                                              .training = true,
+                                              .microbatches = 1,
+                                              .passes_off = passes_off};
+    ck_assert_msg(keel_engine_create(&config, &rig.engine) == KEEL_OK, "model %d without %s: %s", which,
+                  passes_off, keel_detail());
+    keel_graph_destroy(graph);
+    ck_ok(keel_engine_initialize(rig.engine, 42));
+    ck_ok(keel_engine_output(rig.engine, &batch, 0, ROWS, soon(), out->output));
+    ck_ok(keel_engine_eval(rig.engine, &batch, soon(), &out->eval));
+    ck_ok(keel_engine_zero(rig.engine));
+    ck_ok(keel_engine_microbatch(rig.engine, &batch));
+    const struct keel_engine_update update = {.settings = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F},
+                                              .learning_rate = 1e-2F};
+    struct keel_engine_updated updated;
+    ck_ok(keel_engine_update(rig.engine, &update, soon(), &updated));
+    out->norm = updated.grad_norm;
+    read_floats(&rig, keel_engine_loss(rig.engine), 0, &out->loss, 1);
+    engine_rig_close(&rig);
+}
+
+START_TEST(a_value_that_a_node_reads_twice_stays_until_it_is_read)
+{
+    struct twice_result all, none;
+    train_twice((enum twice)_i, "fuse,plan-memory", &none);
+    train_twice((enum twice)_i, "", &all);
+    ck_assert_msg(memcmp(&all, &none, sizeof all) == 0, "model %d: loss %g, norm %g; by itself %g, %g", _i,
+                  (double)all.loss, (double)all.norm, (double)none.loss, (double)none.norm);
+    ck_assert(none.norm > 0.0F && none.output[0] != 0.0F);
+}
+END_TEST
+
 /* 2,100 rows: two chunks of logits and a rest, of two microbatches that add to the same gradient. */
 START_TEST(logits_taken_in_chunks_of_rows_leave_the_bits_and_take_less_memory)
 {
@@ -740,6 +843,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, five_steps_have_the_host_s_bits_on_one_thread_of_pocl);
     tcase_add_test(tc, five_steps_have_the_host_s_bits_on_pocl_basic);
     tcase_add_test(tc, switching_passes_off_leaves_the_bits);
+    tcase_add_loop_test(tc, a_value_that_a_node_reads_twice_stays_until_it_is_read, 0, TWICES);
     tcase_add_test(tc, logits_taken_in_chunks_of_rows_leave_the_bits_and_take_less_memory);
     tcase_add_test(tc, the_first_loss_is_the_logarithm_of_the_vocabulary);
     tcase_add_test(tc, first_weights_are_the_generator_s_numbers_however_many_threads_draw);
