@@ -172,16 +172,18 @@ static enum keel_status check_files(struct check *check, bool parity_only)
 static enum keel_status check_snapshot(struct check *check)
 {
     const struct keel_snapshot_info *info = &check->attempt->info;
-    struct keel_snapshot *snapshot;
+    struct keel_snapshot *snapshot = NULL, *whole;
     enum keel_status opened = keel_snapshot_open(check->place->store, info->step, info->attempt, &snapshot);
+    if (opened == KEEL_OK) /* by a merged index it opens without any shard having been looked at */
+        opened = keel_snapshot_whole(snapshot, &whole);
     if (opened == KEEL_OK) {
         uint32_t damaged;
-        enum keel_status status =
-            keel_snapshot_verify_each(snapshot, see_progress, see_damage, check, &damaged);
+        enum keel_status status = keel_snapshot_verify_each(whole, see_progress, see_damage, check, &damaged);
         keel_snapshot_close(snapshot);
         return status == KEEL_OK || status == KEEL_CORRUPT || status == KEEL_FORGED ? check_files(check, true)
                                                                                     : status;
     }
+    keel_snapshot_close(snapshot);
     if (opened != KEEL_CORRUPT && opened != KEEL_FORGED && opened != KEEL_MISMATCH && opened != KEEL_VERSION)
         return opened;
     char reason[KEEL_DETAIL_BYTES];

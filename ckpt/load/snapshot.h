@@ -82,8 +82,10 @@ enum keel_status keel_merged_open(struct keel_snapshot *snapshot);
 void keel_merged_close(struct keel_merged *merged);
 /* The file, of a snapshot with all indexes, on the heap. */
 enum keel_status keel_merged_make(const struct keel_snapshot *snapshot, uint8_t **out, size_t *out_bytes);
-/* Into the snapshot's directory, where its indexes are large enough. The snapshot is whole without it: what
- * fails is told in the log alone. */
+/* Whether there is such a file in the snapshot's directory, of these bytes. */
+bool keel_merged_is(const struct keel_snapshot *snapshot, const uint8_t *wanted, size_t bytes);
+/* Into the snapshot's directory, where its indexes are large enough and it is not there already. The snapshot
+ * is whole without it: what fails is told in the log alone. */
 void keel_merged_write(const struct keel_snapshot *snapshot);
 /* The same snapshot with all indexes, which lives as long as this one. CORRUPT, MISMATCH: of a shard. Any
  * thread. */

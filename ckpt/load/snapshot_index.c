@@ -299,6 +299,28 @@ static bool wants_merged(const struct keel_snapshot *snapshot)
     return bytes >= merged_from_bytes;
 }
 
+static bool is_same(int fd, const char *path, const uint8_t *wanted, size_t bytes)
+{
+    uint8_t piece[KEEL_FORMAT_BLOCK_BYTES];
+    bool same = true;
+    for (size_t at = 0; at < bytes && same; at += sizeof piece) {
+        const size_t left = bytes - at, some = left < sizeof piece ? left : sizeof piece;
+        same = keel_pread_all(fd, piece, some, at, path) == KEEL_OK && memcmp(piece, wanted + at, some) == 0;
+    }
+    return same;
+}
+
+bool keel_merged_is(const struct keel_snapshot *snapshot, const uint8_t *wanted, size_t bytes)
+{
+    int fd;
+    uint64_t file_bytes;
+    if (keel_step_open_file(&snapshot->place, KEEL_MERGED_NAME, &fd, &file_bytes) != KEEL_OK)
+        return false;
+    const bool same = file_bytes == bytes && is_same(fd, KEEL_MERGED_NAME, wanted, bytes);
+    keel_disk_close(fd);
+    return same;
+}
+
 void keel_merged_write(const struct keel_snapshot *snapshot)
 {
     char path[KEEL_PATH_BYTES];
@@ -309,7 +331,7 @@ void keel_merged_write(const struct keel_snapshot *snapshot)
     enum keel_status status = keel_path_join(path, snapshot->place.path, KEEL_MERGED_NAME);
     if (status == KEEL_OK)
         status = keel_merged_make(snapshot, &data, &bytes);
-    if (status == KEEL_OK)
+    if (status == KEEL_OK && !keel_merged_is(snapshot, data, bytes))
         status = keel_file_replace(path, data, bytes, 0666);
     keel_free(data);
     if (status != KEEL_OK)

@@ -232,42 +232,24 @@ static enum keel_status verify_all(const struct keel_snapshot *snapshot, struct 
     return KEEL_OK;
 }
 
-static bool is_same(int fd, uint64_t file_bytes, const char *path, const uint8_t *wanted, size_t bytes)
-{
-    uint8_t piece[KEEL_FORMAT_BLOCK_BYTES];
-    bool same = file_bytes == bytes;
-    for (size_t at = 0; at < bytes && same; at += sizeof piece) {
-        const size_t left = bytes - at, some = left < sizeof piece ? left : sizeof piece;
-        same = keel_pread_all(fd, piece, some, at, path) == KEEL_OK && memcmp(piece, wanted + at, some) == 0;
-    }
-    return same;
-}
-
 /* The merged index, if there is one, is what the shards make it. */
 static enum keel_status verify_merged(const struct keel_snapshot *snapshot, struct verify *verify)
 {
-    char path[KEEL_PATH_BYTES];
     uint8_t *wanted;
     size_t bytes;
-    int fd;
-    uint64_t file_bytes;
+    struct stat info;
     struct keel_damage damage = {.chunk = KEEL_DAMAGE_RECORD};
     if (snapshot->manifest.info.sealed ||
-        keel_step_open_file(&snapshot->place, KEEL_MERGED_NAME, &fd, &file_bytes) != KEEL_OK)
+        keel_disk_stat(snapshot->place.fd, KEEL_MERGED_NAME, &info, AT_SYMLINK_NOFOLLOW) != 0)
         return KEEL_OK;
-    enum keel_status status = keel_path_join(path, snapshot->place.path, KEEL_MERGED_NAME);
-    if (status == KEEL_OK)
-        status = keel_merged_make(snapshot, &wanted, &bytes);
-    if (status == KEEL_OK) {
-        if (!is_same(fd, file_bytes, path, wanted, bytes))
-            damage.status =
-                keel_fail(KEEL_CORRUPT,
-                          "%s: is not what the shards say; remove it, which costs nothing but time", path);
-        keel_free(wanted);
-        status = note(verify, &damage);
-    }
-    keel_disk_close(fd);
-    return status;
+    KEEL_TRY(keel_merged_make(snapshot, &wanted, &bytes));
+    const bool same = keel_merged_is(snapshot, wanted, bytes);
+    keel_free(wanted);
+    if (!same)
+        damage.status = keel_fail(
+            KEEL_CORRUPT, "%s/%s: is not what the shards say; remove it, which costs nothing but time",
+            snapshot->place.path, KEEL_MERGED_NAME);
+    return note(verify, &damage);
 }
 
 enum keel_status keel_snapshot_verify_each(struct keel_snapshot *snapshot,
@@ -278,13 +260,16 @@ enum keel_status keel_snapshot_verify_each(struct keel_snapshot *snapshot,
 {
     struct verify *verify;
     KEEL_ASSERT(snapshot != NULL && snapshot->handle == KEEL_HANDLE_OPEN);
-    KEEL_TRY(keel_snapshot_whole(snapshot, &snapshot));
+    enum keel_status status = keel_snapshot_whole(snapshot, &snapshot);
+    if (status == KEEL_CORRUPT && out_damaged != NULL)
+        *out_damaged = 1;
+    KEEL_TRY(status);
     KEEL_TRY(keel_alloc(1, sizeof *verify, &verify));
     *verify = (struct verify){.progress = progress,
                               .damaged_each = damaged,
                               .context = context,
                               .total_bytes = snapshot->manifest.info.raw_bytes};
-    enum keel_status status =
+    status =
         keel_batch_reader_init(&verify->reader, snapshot, true, KEEL_BATCH_BYTES_MAX, KEEL_BATCH_CHUNKS_MAX);
     if (status == KEEL_OK) {
         verify->reader.stored_only = snapshot->manifest.info.sealed && snapshot->place.key == NULL;

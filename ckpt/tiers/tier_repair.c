@@ -392,16 +392,16 @@ static enum keel_status finish_manifest(struct repair *repair, const struct keel
  * NO_MEMORY. */
 static enum keel_status write_merged(struct repair *repair, const struct keel_object *object)
 {
-    struct keel_snapshot *snapshot;
+    struct keel_snapshot *snapshot = NULL, *whole;
     if (repair->config->dry_run)
         return KEEL_OK;
     enum keel_status status = keel_snapshot_open(repair->store, object->step, object->attempt, &snapshot);
-    if (status != KEEL_OK)
-        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
-    if (snapshot->merged == NULL)
-        keel_merged_write(snapshot);
+    if (status == KEEL_OK)
+        status = keel_snapshot_whole(snapshot, &whole);
+    if (status == KEEL_OK)
+        keel_merged_write(whole);
     keel_snapshot_close(snapshot);
-    return KEEL_OK;
+    return status == KEEL_NO_MEMORY ? status : KEEL_OK;
 }
 
 /* Remember a generation. False when it was met before. LIMIT. */

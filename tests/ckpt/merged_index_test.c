@@ -1,5 +1,6 @@
 /* merged_index_test.c - index.keel: of many shards a reader opens those that hold something, and an index
  * that is damaged, of other shards, or wrong costs time and no byte. */
+#include "command.h"
 #include "manifest.h"
 #include "merged_index.h"
 #include "sample.h"
@@ -295,11 +296,16 @@ START_TEST(a_repair_makes_it_where_it_is_gone_or_damaged)
     char path[KEEL_PATH_BYTES];
     uint8_t *data = read_index(&bytes);
     path_of(KEEL_MERGED_NAME, path);
-    for (int turn = 0; turn < 2; turn++) {
+    for (int turn = 0; turn < 3; turn++) {
         if (turn == 0)
             ck_assert_int_eq(unlink(path), 0);
-        else
+        else if (turn == 1)
             write_index((const uint8_t[4096]){1}, 4096);
+        else { /* a byte of a block, which opening does not look at */
+            data[bytes - 9] ^= 1;
+            write_index(data, bytes);
+            data[bytes - 9] ^= 1;
+        }
         ck_ok(keel_store_repair(store, &config, NULL));
         uint8_t *again = read_index(&again_bytes);
         ck_assert_uint_eq(again_bytes, bytes);
@@ -307,6 +313,33 @@ START_TEST(a_repair_makes_it_where_it_is_gone_or_damaged)
         keel_free(again);
     }
     keel_free(data);
+}
+END_TEST
+
+/* A snapshot whose merged index is sound opens without any shard being looked at. */
+START_TEST(verify_tells_a_shard_that_is_gone_or_damaged)
+{
+    char path[KEEL_PATH_BYTES], snapshot[KEEL_PATH_BYTES];
+    path_of("rank-7.keel", path);
+    path_of("", snapshot);
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pwrite(fd, "x", 1, 200), 1); /* in the zeros of its header */
+    ck_assert_int_eq(close(fd), 0);
+    for (int turn = 0; turn < 2; turn++) {
+        struct output out = COMMAND("verify", snapshot);
+        ck_assert_msg(out.code == 4, "%d: %s%s", out.code, out.text, out.errors);
+        ck_assert_ptr_nonnull(strstr(out.errors, "rank-7.keel"));
+        ck_assert_ptr_nonnull(strstr(out.text, "1 parts are damaged"));
+        struct keel_snapshot *there;
+        uint32_t damaged = 0;
+        ck_ok(keel_snapshot_open(store, 3, 1, &there));
+        ck_assert_int_eq(keel_snapshot_verify(there, NULL, NULL, &damaged), KEEL_CORRUPT);
+        ck_assert_uint_eq(damaged, 1);
+        keel_snapshot_close(there);
+        if (turn == 0)
+            ck_assert_int_eq(unlink(path), 0);
+    }
 }
 END_TEST
 
@@ -480,6 +513,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, only_shards_that_hold_something_are_opened);
     tcase_add_test(tc, boxes_are_what_they_are_by_all_indexes);
     tcase_add_test(tc, a_shard_that_is_gone_is_told_where_it_is_needed);
+    tcase_add_test(tc, verify_tells_a_shard_that_is_gone_or_damaged);
     tcase_add_test(tc, a_damaged_index_costs_no_byte);
     tcase_add_test(tc, a_wrong_index_leads_to_no_wrong_byte);
     tcase_add_test(tc, without_it_all_indexes_are_read);
