@@ -4,6 +4,11 @@
 #include <stddef.h>
 #include <string.h>
 
+static bool is_of(const struct keel_base *base, const struct keel_base *other)
+{
+    return base->step == other->step && base->attempt == other->attempt;
+}
+
 static struct keel_base *unlink_base(struct keel_store *store, uint32_t rank)
 {
     struct keel_base **at = &store->bases;
@@ -14,6 +19,25 @@ static struct keel_base *unlink_base(struct keel_store *store, uint32_t rank)
         *at = base->next;
         base->next = NULL;
     }
+    return base;
+}
+
+/* One of neither of the two snapshots that were captured last: its rank has not saved since, so it is another
+ * process's by now. NULL: there is none. */
+static struct keel_base *unlink_stale(struct keel_store *store)
+{
+    const struct keel_base *newest = store->bases, *before = NULL;
+    struct keel_base **at = &store->bases;
+    for (; *at != NULL; at = &(*at)->next) {
+        if (is_of(*at, newest) || (before != NULL && is_of(*at, before)))
+            continue;
+        if (before != NULL)
+            break;
+        before = *at;
+    }
+    struct keel_base *base = *at;
+    if (base != NULL)
+        *at = base->next;
     return base;
 }
 
@@ -34,7 +58,12 @@ void keel_base_hold(struct keel_store *store, struct keel_base *base)
     base->next = store->bases;
     store->bases = base;
     keel_mutex_unlock(&store->lock);
-    keel_base_drop(store, old);
+    do {
+        keel_base_drop(store, old);
+        keel_mutex_lock(&store->lock);
+        old = unlink_stale(store);
+        keel_mutex_unlock(&store->lock);
+    } while (old != NULL);
 }
 
 void keel_base_return(struct keel_store *store, struct keel_base *base)

@@ -246,6 +246,31 @@ START_TEST(deltas_take_one_more_copy_of_the_state)
 }
 END_TEST
 
+/* Ranks are numbered anew when one is lost or comes back: a worker is another one then. */
+START_TEST(a_process_that_becomes_another_rank_holds_no_more)
+{
+    enum { RANKS = 8 };
+    struct fixture f = make_fixture();
+    struct keel_shard_summary shard;
+    uint64_t state_bytes = 4 * (uint64_t)ELEMENTS, before = keel_memory_stats().live_bytes, step = 0;
+    for (uint32_t i = 0; i < 2 * RANKS; i++) {
+        struct keel_save_config config = state_config(&f.state, ++step, KEEL_CODEC_DELTA);
+        config.rank = i / 2; /* twice each */
+        config.rank_count = RANKS;
+        ck_ok(save_state(f.store, &config, &shard));
+    }
+    for (uint32_t i = 0; i < RANKS; i++) {
+        struct keel_save_config config = state_config(&f.state, ++step, KEEL_CODEC_DELTA);
+        config.rank = i;
+        config.rank_count = RANKS;
+        ck_ok(save_state(f.store, &config, &shard));
+    }
+    uint64_t overhead = 3 * 16 * MIB + 8 * MIB;
+    ck_assert_uint_le(keel_memory_stats().live_bytes - before, 3 * state_bytes + overhead);
+    end_fixture(&f);
+}
+END_TEST
+
 START_TEST(ranks_of_one_store_hold_a_base_each)
 {
     enum { RANKS = 3 };
@@ -288,6 +313,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_commit_without_its_base_is_refused);
     tcase_add_test(tc, a_save_that_is_cancelled_leaves_the_base_to_the_next);
     tcase_add_test(tc, deltas_take_one_more_copy_of_the_state);
+    tcase_add_test(tc, a_process_that_becomes_another_rank_holds_no_more);
     tcase_add_test(tc, ranks_of_one_store_hold_a_base_each);
 }
 
