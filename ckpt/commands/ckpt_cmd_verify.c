@@ -114,7 +114,7 @@ static enum keel_status see_file(void *context, const char *name)
     object.step = files->check->attempt->info.step;
     object.attempt = files->check->attempt->info.attempt;
     enum keel_status status = keel_tier_verify(files->tier, &object);
-    if (status == KEEL_NO_MEMORY)
+    if (keel_is_shortage(status))
         return status;
     if (status != KEEL_OK)
         add(files->check, status, name, NULL, NULL);

@@ -102,7 +102,7 @@ enum keel_status keel_merged_open(struct keel_snapshot *snapshot)
         return KEEL_OK;
     }
     keel_merged_close(merged);
-    if (status == KEEL_NO_MEMORY)
+    if (keel_is_shortage(status))
         return status;
     if (there)
         keel_log(KEEL_LOG_WARN, "%s (the indexes of all shards are read instead)", keel_detail());

@@ -44,6 +44,8 @@ static enum keel_status see_shard(void *context, const char *name)
     }
     if (status == KEEL_OK)
         status = keel_format_header_open(block, name, &header);
+    if (keel_is_shortage(status))
+        return status;
     if (status == KEEL_VERSION || (status != KEEL_OK && search->attempt->state == KEEL_GENERATION_DAMAGED))
         search->attempt->bases_unknown = true;
     if (status != KEEL_OK || (header.flags & KEEL_HEADER_BASE) == 0)
@@ -68,20 +70,23 @@ static mode_t kind_of(int at, const char *name)
     return there ? info.st_mode & S_IFMT : 0;
 }
 
-/* NO_MEMORY: not known, so nothing may be removed for want of a shard. */
+/* One that may not be read, lies on a bad disk, or is of a newer version may be sound: only what is seen to
+ * be missing or damaged is a reason to remove the others. */
 static enum keel_status has_all_shards(const struct keel_step_place *place, bool *out)
 {
     uint32_t rank_count = 1;
-    *out = false;
-    for (uint32_t rank = 0; rank < rank_count; rank++) {
+    *out = true;
+    for (uint32_t rank = 0; rank < rank_count && *out; rank++) {
         struct keel_shard shard;
         enum keel_status status = keel_shard_load(place, rank, &shard);
+        if (keel_is_shortage(status))
+            return status;
+        *out = status != KEEL_CORRUPT;
         if (status != KEEL_OK)
-            return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+            return KEEL_OK;
         rank_count = shard.header.rank_count;
         keel_shard_unload(&shard);
     }
-    *out = true;
     return KEEL_OK;
 }
 
@@ -90,7 +95,7 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
 {
     struct keel_manifest manifest;
     enum keel_status status = keel_manifest_read(scan->store, place, &manifest);
-    if (status == KEEL_NO_MEMORY ||
+    if (keel_is_shortage(status) ||
         status == KEEL_AUTH) /* with another key it is no way back, but is there */
         return status;
     if (status == KEEL_DENIED && kind_of(place->fd, KEEL_MANIFEST_NAME) != S_IFLNK)
@@ -115,7 +120,7 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
     status = keel_dir_list(place->path, see_shard, &search);
     if (status != KEEL_OK && out->state == KEEL_GENERATION_DAMAGED)
         out->bases_unknown = true;
-    return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+    return keel_is_shortage(status) ? status : KEEL_OK;
 }
 
 /* *out_gone: somebody removed it after it was listed. */
@@ -132,7 +137,7 @@ static enum keel_status look_at(const struct scan *scan, uint64_t step, uint64_t
         keel_step_close(&place);
         return status;
     }
-    if (status == KEEL_NO_MEMORY || status == KEEL_DENIED)
+    if (keel_is_shortage(status) || status == KEEL_DENIED)
         return status;
     /* A link, or no directory, is nothing to read and nothing to remove; a bad disk hides what it needs. */
     keel_step_name(step, number, name);

@@ -19,7 +19,7 @@ struct keel_generation_entry {
     uint32_t base_count;
     bool newer;         /* damaged as far as this program can tell: its manifest is of a newer version */
     bool bases_unknown; /* it is of a newer version, or unreadable: it may need any */
-    bool whole;         /* not committed, but every rank's shard is sound: perhaps its manifest was lost */
+    bool whole; /* not committed, and no shard of it is known to be bad: perhaps its manifest was lost */
 };
 
 struct keel_generation_index {
@@ -28,8 +28,8 @@ struct keel_generation_index {
 };
 
 /* Look at all of them; `headers`: also for the bases of those that are not committed, in their shards. Free
- * with keel_generation_index_fini. AUTH, and DENIED: what may not be read is no damage, and no older one its
- * stand-in. */
+ * with keel_generation_index_fini. AUTH, DENIED, and a shortage: what may or can not be read is no damage,
+ * and no older one its stand-in. */
 enum keel_status keel_generation_index_scan(struct keel_store *store, bool headers,
                                             struct keel_generation_index *out);
 struct keel_generation_counts {

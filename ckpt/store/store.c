@@ -50,7 +50,7 @@ static enum keel_status see_run(void *context, const char *name)
     if (keel_disk_stat(AT_FDCWD, path, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(info.st_mode))
         return KEEL_OK;
     enum keel_status status = keel_dir_list(path, see_entry, &contents);
-    if (status == KEEL_NO_MEMORY || (contents.others && !contents.steps))
+    if (keel_is_shortage(status) || (contents.others && !contents.steps))
         return status;
     const bool empty = status == KEEL_OK && !contents.steps;
     search->count += !empty;

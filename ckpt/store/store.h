@@ -93,6 +93,13 @@ enum keel_status keel_step_open_file(const struct keel_step_place *place, const 
  * reading it says what is wrong. NOT_FOUND. */
 enum keel_status keel_store_newest_attempt(struct keel_store *store, uint64_t step, uint64_t *out_attempt);
 
+/* This process has no memory or no descriptor left: what it could not look at for that may be there, and
+ * sound. So it is neither missing nor damaged, and no other may pass for it. */
+static inline bool keel_is_shortage(enum keel_status status)
+{
+    return status == KEEL_NO_MEMORY || status == KEEL_EXHAUSTED;
+}
+
 /* INVALID when the store was opened read-only. Asserts that it is open. */
 enum keel_status keel_store_writable(const struct keel_store *store);
 

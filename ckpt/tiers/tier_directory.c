@@ -118,11 +118,11 @@ static enum keel_status see_file(void *context, const char *name)
     struct directory_source file = {.source = {.tier = listing->tier, .info = {.object = object}}};
     enum keel_status status = open_file(&listing->place, &file);
     if (status != KEEL_OK) /* gone meanwhile, or nothing that a store holds */
-        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+        return keel_is_shortage(status) ? status : KEEL_OK;
     status = keel_source_quick_check(&file.source);
     keel_disk_close(file.fd);
     if (status != KEEL_OK)
-        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+        return keel_is_shortage(status) ? status : KEEL_OK;
     return listing->visit(listing->context, &file.source.info);
 }
 
@@ -134,7 +134,7 @@ static enum keel_status see_step(void *context, const char *name)
     enum keel_status status =
         keel_step_open(store_of(listing->tier), listing->step, listing->attempt, false, &listing->place);
     if (status != KEEL_OK) /* removed meanwhile, or no directory */
-        return KEEL_OK;
+        return keel_is_shortage(status) ? status : KEEL_OK;
     status = keel_dir_list(listing->place.path, see_file, listing);
     keel_step_close(&listing->place);
     return status == KEEL_NOT_FOUND ? KEEL_OK : status;

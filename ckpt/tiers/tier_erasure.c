@@ -295,14 +295,15 @@ static void find_footer(struct keel_erasure_set *set)
         }
 }
 
-/* A candidate with another size is none, nor is one that cannot be opened; without memory nobody can tell. */
+/* A candidate with another size is none, nor is one that cannot be opened; without memory or a
+ * descriptor nobody can tell. */
 static enum keel_status open_candidate(struct keel_tier *tier, const struct keel_object *object,
                                        uint64_t wanted_bytes, struct keel_erasure_candidate *out)
 {
     struct keel_tier_source *source;
     enum keel_status status = keel_tier_open(tier, object, &source);
     if (status != KEEL_OK)
-        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+        return keel_is_shortage(status) ? status : KEEL_OK;
     if (wanted_bytes == UINT64_MAX || source->info.bytes == wanted_bytes)
         out->source = source;
     else

@@ -67,7 +67,7 @@ static enum keel_status read_manifest(const struct offers *offers, const struct 
                                       struct keel_manifest *out)
 {
     enum keel_status status = KEEL_NOT_FOUND;
-    for (uint32_t i = 0; i < offers->tier_count && status != KEEL_OK && status != KEEL_NO_MEMORY; i++)
+    for (uint32_t i = 0; i < offers->tier_count && status != KEEL_OK && !keel_is_shortage(status); i++)
         status = keel_manifest_from_tier(offers->tiers[i], object, out, NULL, NULL);
     return status;
 }
@@ -84,7 +84,7 @@ static enum keel_status decide(struct offers *offers, size_t number)
         return KEEL_OK;
     enum keel_status status = read_manifest(offers, &object, &manifest);
     if (status != KEEL_OK)
-        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+        return keel_is_shortage(status) ? status : KEEL_OK;
     int latency = seen->shard_latency;
     for (uint32_t b = 0; b < manifest.base_count && latency != LATENCY_NONE; b++) {
         const struct seen *base = find(offers, &manifest.bases[b]);
@@ -102,13 +102,13 @@ enum keel_status keel_tier_inventory(struct keel_tier *const *tiers, uint32_t ti
     struct offers offers = {.rank = rank, .tiers = tiers, .tier_count = tier_count};
     enum keel_status status = KEEL_OK;
     uint32_t count = 0;
-    for (uint32_t i = 0; i < tier_count && status != KEEL_NO_MEMORY; i++) {
+    for (uint32_t i = 0; i < tier_count && !keel_is_shortage(status); i++) {
         offers.tier = tiers[i];
         status = keel_tier_list(tiers[i], see, &offers);
     }
     if (offers.count > 0)
         qsort(offers.seen, offers.count, sizeof *offers.seen, newest_first);
-    for (size_t i = offers.count; i-- > 0 && status != KEEL_NO_MEMORY;)
+    for (size_t i = offers.count; i-- > 0 && !keel_is_shortage(status);)
         status = decide(&offers, i);
     for (size_t i = 0; i < offers.count && count < capacity; i++)
         if (offers.seen[i].latency != LATENCY_NONE)
@@ -116,7 +116,7 @@ enum keel_status keel_tier_inventory(struct keel_tier *const *tiers, uint32_t ti
                                                .attempt = offers.seen[i].generation.attempt,
                                                .latency = (enum keel_tier_latency)offers.seen[i].latency};
     keel_free(offers.seen);
-    if (status == KEEL_NO_MEMORY)
+    if (keel_is_shortage(status))
         return status;
     *out_count = count;
     return KEEL_OK;

@@ -8,6 +8,7 @@
  * recovers is heard, and one that hangs costs its timeout once. After a failure that leaves the link in doubt
  * (sending timed out, the peer is gone, a malformed message) the tier is broken: every later call fails at
  * once. */
+#include "store.h"
 #include "tier.h"
 #include "tier_wire.h"
 #include <keel/clock.h>
@@ -75,9 +76,9 @@ static enum keel_status pass_on(struct remote_tier *remote)
         char c = (char)remote->message->payload[i];
         detail[i] = c >= ' ' && c <= '~' ? c : '?';
     }
-    /* Memory that is short over there is not short here, where it would end more than this call. */
-    return keel_fail(header->status == KEEL_NO_MEMORY ? KEEL_IO : (enum keel_status)header->status, "%s: %s",
-                     remote->tier.name, detail);
+    /* What is short over there is not short here, where it would end more than this call. */
+    const enum keel_status status = (enum keel_status)header->status;
+    return keel_fail(keel_is_shortage(status) ? KEEL_IO : status, "%s: %s", remote->tier.name, detail);
 }
 
 /* The answer to a call that gave up is here. What was opened for that call nobody else would close, and what

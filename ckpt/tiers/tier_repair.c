@@ -40,7 +40,7 @@ static void report(struct repair *repair, const struct keel_object *object, enum
         repair->config->report(repair->config->context, object, outcome, detail);
 }
 
-/* What a repair may survive and go on after: one file is lost. Anything else ends it, above all NO_MEMORY:
+/* What a repair may survive and go on after: one file is lost. Anything else ends it, above all a shortage:
  * what merely could not be looked at is not lost. */
 static bool is_loss(enum keel_status status)
 {
@@ -75,7 +75,7 @@ static enum keel_status find_manifest(struct repair *repair, const struct keel_o
         enum keel_status status =
             keel_manifest_from_tier(repair->tiers[i], object, &out->manifest, &out->text, &out->text_bytes);
         out->from = repair->tiers[i];
-        if (status == KEEL_OK || status == KEEL_NO_MEMORY)
+        if (status == KEEL_OK || keel_is_shortage(status))
             return status;
         if (first == KEEL_OK || (first == KEEL_NOT_FOUND && status != KEEL_NOT_FOUND)) {
             first = status;
@@ -114,10 +114,10 @@ static enum keel_status note_set(void *context, const struct keel_object_info *i
 /* Of what cannot be listed or opened no parity is used. */
 static enum keel_status find_sets(struct repair *repair, struct sets *sets)
 {
-    for (uint32_t i = 0; i < repair->tier_count; i++)
-        if (keel_tier_list(repair->tiers[i], note_set, sets) == KEEL_NO_MEMORY)
-            return KEEL_NO_MEMORY;
-    return KEEL_OK;
+    enum keel_status status = KEEL_OK;
+    for (uint32_t i = 0; i < repair->tier_count && !keel_is_shortage(status); i++)
+        status = keel_tier_list(repair->tiers[i], note_set, sets);
+    return keel_is_shortage(status) ? status : KEEL_OK;
 }
 
 /* *out is NULL when it cannot be opened. */
@@ -127,7 +127,7 @@ static enum keel_status open_set(struct repair *repair, const struct sets *sets,
     *out = NULL;
     enum keel_status status =
         keel_tier_erasure_open(repair->tiers, repair->tier_count, sets->step, sets->attempt, number, out);
-    return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+    return keel_is_shortage(status) ? status : KEEL_OK;
 }
 
 static enum keel_status note_member_rank(void *context, const struct keel_object_info *info)
@@ -212,7 +212,7 @@ static enum keel_status repair_shard(struct repair *repair, struct keel_repair_s
     enum keel_status status = keel_repair_shard_check(shard_repair, repair->self, rank);
     if (status == KEEL_OK)
         report(repair, &object, KEEL_REPAIR_SOUND, "");
-    if (status == KEEL_OK || status == KEEL_NO_MEMORY)
+    if (status == KEEL_OK || keel_is_shortage(status))
         return status;
     KEEL_TRY(find_members(repair, sets));
     status = open_sets_of(repair, sets, rank, &open);
@@ -237,12 +237,12 @@ static enum keel_status repair_parity(struct repair *repair, struct keel_tier *s
     struct keel_tier_source *source;
     enum keel_status status = keel_tier_open(repair->self, object, &source);
     if (status != KEEL_OK)
-        return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+        return keel_is_shortage(status) ? status : KEEL_OK;
     status = keel_source_verify(source);
     keel_tier_close_source(source);
     if (status == KEEL_OK)
         report(repair, object, KEEL_REPAIR_SOUND, "");
-    if (status == KEEL_OK || status == KEEL_NO_MEMORY)
+    if (status == KEEL_OK || keel_is_shortage(status))
         return status;
     status =
         repair->config->dry_run ? keel_tier_verify(set, object) : keel_tier_copy(set, object, repair->self);
@@ -389,7 +389,7 @@ static enum keel_status finish_manifest(struct repair *repair, const struct keel
 }
 
 /* As a commit leaves it. One that fits is left as it is, and a snapshot that cannot be read here has none.
- * NO_MEMORY. */
+ * A shortage alone is an error. */
 static enum keel_status write_merged(struct repair *repair, const struct keel_object *object)
 {
     struct keel_snapshot *snapshot = NULL, *whole;
@@ -401,7 +401,7 @@ static enum keel_status write_merged(struct repair *repair, const struct keel_ob
     if (status == KEEL_OK)
         keel_merged_write(whole);
     keel_snapshot_close(snapshot);
-    return status == KEEL_NO_MEMORY ? status : KEEL_OK;
+    return keel_is_shortage(status) ? status : KEEL_OK;
 }
 
 /* Remember a generation. False when it was met before. LIMIT. */

@@ -97,38 +97,48 @@ static enum keel_status copy_whole(const struct keel_repair_shard *shard_repair,
 
 /* ---- replicas ------------------------------------------------------------------------------------------ */
 
-static struct keel_snapshot *open_snapshot(struct keel_repair_shard *shard_repair)
+/* Tried once; NULL when it cannot be had. */
+static enum keel_status open_snapshot(struct keel_repair_shard *shard_repair, struct keel_snapshot **out)
 {
+    enum keel_status status = KEEL_OK;
     if (!shard_repair->snapshot_tried)
-        (void)keel_snapshot_open(shard_repair->store, shard_repair->manifest->info.step,
-                                 shard_repair->manifest->info.attempt, &shard_repair->snapshot);
+        status = keel_snapshot_open(shard_repair->store, shard_repair->manifest->info.step,
+                                    shard_repair->manifest->info.attempt, &shard_repair->snapshot);
+    if (keel_is_shortage(status))
+        return status;
     shard_repair->snapshot_tried = true;
-    return shard_repair->snapshot;
+    *out = shard_repair->snapshot;
+    return KEEL_OK;
 }
 
-/* Into assembly->chunk, as it was stored. Not for deltas and sealed chunks, whose bytes follow from more than
- * their elements. */
-static bool compute_chunk(struct assembly *assembly, const struct keel_format_record *record,
-                          const struct keel_format_chunk *chunk, uint32_t number)
+/* Into assembly->chunk, as it was stored; *out_made false: no replica gives it. Not for deltas and sealed
+ * chunks, whose bytes follow from more than their elements. */
+static enum keel_status compute_chunk(struct assembly *assembly, const struct keel_format_record *record,
+                                      const struct keel_format_chunk *chunk, uint32_t number, bool *out_made)
 {
     const uint32_t element_bytes = keel_ckpt_dtype_bytes((enum keel_ckpt_dtype)record->dtype);
-    struct keel_snapshot *snapshot = open_snapshot(assembly->shard_repair);
+    struct keel_snapshot *snapshot = NULL;
     struct keel_region box;
     enum keel_codec codec;
-    if (snapshot == NULL || (chunk->flags & KEEL_CHUNK_SEALED) != 0 ||
+    *out_made = false;
+    if ((chunk->flags & KEEL_CHUNK_SEALED) != 0 ||
         (chunk->codec != KEEL_CODEC_RAW && chunk->codec != KEEL_CODEC_PLANES))
-        return false;
+        return KEEL_OK;
+    KEEL_TRY(open_snapshot(assembly->shard_repair, &snapshot));
+    if (snapshot == NULL)
+        return KEEL_OK;
     uint64_t first = number * (uint64_t)record->chunk_bytes / element_bytes;
     keel_record_region(record, &box);
-    if (keel_snapshot_read_elements(snapshot, &box, first, chunk->raw_bytes / element_bytes, assembly->raw) !=
-            KEEL_OK ||
-        keel_format_check(assembly->raw, chunk->raw_bytes) != chunk->raw_check)
-        return false;
+    enum keel_status status =
+        keel_snapshot_read_elements(snapshot, &box, first, chunk->raw_bytes / element_bytes, assembly->raw);
+    if (status != KEEL_OK || keel_format_check(assembly->raw, chunk->raw_bytes) != chunk->raw_check)
+        return keel_is_shortage(status) ? status : KEEL_OK;
     uint32_t stored_bytes =
         keel_codec_encode((enum keel_codec)chunk->codec, element_bytes, assembly->raw, NULL, chunk->raw_bytes,
                           assembly->chunk, assembly->scratch, &codec);
-    return stored_bytes == chunk->stored_bytes && (uint32_t)codec == chunk->codec &&
-           keel_format_check(assembly->chunk, stored_bytes) == chunk->stored_check;
+    *out_made = stored_bytes == chunk->stored_bytes && (uint32_t)codec == chunk->codec &&
+                keel_format_check(assembly->chunk, stored_bytes) == chunk->stored_check;
+    return KEEL_OK;
 }
 
 /* ---- assembling ---------------------------------------------------------------------------------------- */
@@ -143,6 +153,8 @@ static enum keel_status open_sources(struct assembly *assembly, uint32_t rank)
             keel_tier_open(i == 0 ? shard_repair->self : shard_repair->tiers[i - 1], &object, &source);
         if (status == KEEL_DENIED && assembly->denied[0] == '\0')
             snprintf(assembly->denied, sizeof assembly->denied, "%s", keel_detail());
+        if (keel_is_shortage(status))
+            return status;
         if (status != KEEL_OK)
             continue;
         if (source->info.bytes == shard_repair->manifest->shards[rank].file_bytes)
@@ -157,7 +169,7 @@ static enum keel_status find_frame(struct assembly *assembly, uint32_t rank)
 {
     for (uint32_t i = 0; i < assembly->source_count; i++) {
         enum keel_status status = keel_frame_load(assembly->sources[i], &assembly->frame);
-        if (status == KEEL_NO_MEMORY)
+        if (keel_is_shortage(status))
             return status;
         if (status != KEEL_OK)
             continue;
@@ -219,7 +231,9 @@ static enum keel_status put_chunk(struct assembly *assembly, uint32_t number)
         const struct keel_format_record *record =
             keel_format_record_of(keel_format_records(frame->index), frame->footer.record_count, number);
         uint32_t of_record = number - (uint32_t)record->first_chunk;
-        if (!compute_chunk(assembly, record, chunk, of_record)) {
+        bool made;
+        KEEL_TRY(compute_chunk(assembly, record, chunk, of_record, &made));
+        if (!made) {
             char name[KEEL_OBJECT_NAME_BYTES];
             const struct keel_object object = shard_of(assembly->shard_repair, frame->header.rank);
             keel_object_name(&object, name);
@@ -276,7 +290,7 @@ enum keel_status keel_repair_shard_run(struct keel_repair_shard *shard_repair, u
     char parity[KEEL_DETAIL_BYTES] = ""; /* why a set could not compute it */
     for (uint32_t i = 0; i < shard_repair->tier_count; i++) {
         enum keel_status status = copy_whole(shard_repair, shard_repair->tiers[i], rank);
-        if (status == KEEL_NO_MEMORY)
+        if (keel_is_shortage(status))
             return status;
         if (status != KEEL_OK && shard_repair->tiers[i]->latency == KEEL_LATENCY_ERASURE)
             snprintf(parity, sizeof parity, "%s", keel_detail());

@@ -496,6 +496,71 @@ START_TEST(a_delta_is_restored_with_its_bases)
 }
 END_TEST
 
+static uint32_t opens_left; /* before one fails for want of a descriptor */
+
+static int open_that_fails(int at, const char *path, int flags, unsigned mode)
+{
+    if (opens_left-- != 0)
+        return keel_disk_posix.open(at, path, flags, mode);
+    errno = EMFILE;
+    return -1;
+}
+
+static void protect(const struct origin *origin)
+{
+    struct keel_tier *tiers[5] = {origin->tier, origin->tier, origin->tier, origin->tier, origin->tier};
+    const struct keel_erasure_config config = {
+        .step = 5,
+        .attempt = 2,
+        .node_count = 5,
+        .parity_count = 2,
+        .ranks = (const uint32_t[]){0, 1, 2, KEEL_ERASURE_NO_SHARD, KEEL_ERASURE_NO_SHARD},
+        .from = tiers,
+        .to = tiers};
+    ck_ok(keel_erasure_protect(&config));
+}
+
+/* One shard is gone, one damaged: a copy elsewhere, or parity, brings them back. */
+static void spoil(const struct origin *origin)
+{
+    const struct keel_object gone = shard_object(5, 2, 1), damaged = shard_object(5, 2, 2);
+    remove_file(origin, &gone);
+    flip_byte(origin, &damaged, 4100, 1);
+}
+
+START_TEST(without_descriptors_nothing_is_said_to_be_lost)
+{
+    struct origin origin = make_origin(), other = make_empty_origin();
+    struct keel_disk_ops ops = keel_disk_posix;
+    struct note note;
+    copy_step(&origin, other.tier, 5);
+    ops.open = open_that_fails;
+    for (int by_parity = 0; by_parity < 2; by_parity++) {
+        struct keel_tier *source = by_parity ? NULL : other.tier;
+        uint32_t struck = 0;
+        if (by_parity)
+            protect(&origin);
+        for (bool more = true; more; struck += more) {
+            spoil(&origin);
+            opens_left = struck;
+            keel_disk_use(&ops);
+            enum keel_status status = repair_from(&origin, source, false, &note);
+            keel_disk_use(NULL);
+            more = opens_left > UINT32_MAX / 2;
+            ck_assert_msg(status == KEEL_EXHAUSTED || status == KEEL_OK, "open %u: %s: %s", struck,
+                          keel_status_name(status), keel_detail());
+            ck_assert_uint_eq(note.outcomes[KEEL_REPAIR_LOST], 0);
+            if (status != KEEL_OK)
+                ck_ok(repair_from(&origin, source, false, &note));
+        }
+        ck_assert_uint_ge(struck, 10);
+        ck_ok(load_step(&origin, 5));
+    }
+    end_origin(&origin);
+    end_origin(&other);
+}
+END_TEST
+
 START_TEST(another_runs_tier_or_snapshot_is_refused)
 {
     struct origin origin = make_origin(), other = make_empty_origin();
@@ -534,6 +599,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, parity_in_the_store_mends_it_and_is_mended);
     tcase_add_test(tc, any_number_of_sets_mends_what_it_can);
     tcase_add_test(tc, a_delta_is_restored_with_its_bases);
+    tcase_add_test(tc, without_descriptors_nothing_is_said_to_be_lost);
     tcase_add_test(tc, another_runs_tier_or_snapshot_is_refused);
 }
 

@@ -523,6 +523,97 @@ START_TEST(what_is_committed_while_others_are_looked_at_is_no_leftover)
 }
 END_TEST
 
+static uint32_t opens_left; /* before one fails, */
+static int open_error;      /* so */
+
+static int open_that_fails(int at, const char *path, int flags, unsigned mode)
+{
+    if (opens_left-- != 0)
+        return keel_disk_posix.open(at, path, flags, mode);
+    errno = open_error;
+    return -1;
+}
+
+/* From here on open number `number` fails; afterwards whether it did. */
+static void break_open(uint32_t number, int error)
+{
+    static struct keel_disk_ops ops;
+    ops = keel_disk_posix;
+    ops.open = open_that_fails;
+    opens_left = number;
+    open_error = error;
+    keel_disk_use(&ops);
+}
+
+static bool mend_open(void)
+{
+    keel_disk_use(NULL);
+    return opens_left > UINT32_MAX / 2;
+}
+
+/* Two committed snapshots, and a later one whose shards are sound and whose manifest is lost. */
+static struct keel_store *begin_with_a_lost_manifest(char root[KEEL_PATH_BYTES])
+{
+    struct keel_region tensors[4];
+    uint64_t state = 7;
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    for (uint64_t step = 100; step <= 300; step += 100) {
+        struct sample_save how = {
+            .step = step, .attempt = 3, .salt = 1, .rank_count = 2, .codec = KEEL_CODEC_PLANES};
+        ck_ok(save_snapshot(store, &how, tensors, small_tensors(tensors), 2, &state));
+    }
+    char path[KEEL_PATH_BYTES];
+    ck_ok(keel_path_join(path, root, "sample/step-300.3/manifest.json"));
+    ck_assert_int_eq(unlink(path), 0);
+    return store;
+}
+
+START_TEST(a_snapshot_that_cannot_be_looked_at_for_want_of_descriptors_is_not_passed_over)
+{
+    char root[KEEL_PATH_BYTES];
+    struct keel_store *store = begin_with_a_lost_manifest(root);
+    uint32_t struck = 0;
+    for (bool more = true; more; struck += more) {
+        struct keel_snapshot_info infos[4];
+        uint32_t count = 0, damaged = 0;
+        break_open(struck, EMFILE);
+        enum keel_status status = keel_store_list(store, infos, 4, &count, &damaged);
+        more = mend_open();
+        ck_assert_msg(status == (more ? KEEL_EXHAUSTED : KEEL_OK), "open %u: %s, %u listed, %u damaged",
+                      struck, keel_status_name(status), count, damaged);
+        ck_assert_uint_eq(count, more ? 0 : 2);
+    }
+    ck_assert_uint_ge(struck, 6);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
+START_TEST(an_attempt_of_which_nobody_can_tell_whether_it_is_whole_stays)
+{
+    static const int errors[] = {EMFILE, EACCES, EIO};
+    char root[KEEL_PATH_BYTES];
+    struct keel_store *store = begin_with_a_lost_manifest(root);
+    const struct keel_retention rules = {.keep_last = 2, .idle = true};
+    for (size_t e = 0; e < sizeof errors / sizeof errors[0]; e++) {
+        uint32_t struck = 0;
+        for (bool more = true; more; struck += more) {
+            break_open(struck, errors[e]);
+            (void)keel_store_retain(store, &rules, NULL);
+            more = mend_open();
+            ck_assert_msg(is_there(store, "step-300.3/rank-0.keel") &&
+                              is_there(store, "step-300.3/rank-1.keel"),
+                          "open %u: %s", struck, strerror(errors[e]));
+        }
+        ck_assert_uint_ge(struck, 8);
+    }
+    ck_assert(is_there(store, "step-100.3") && is_there(store, "step-200.3"));
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 static uint64_t room; /* of the disk, in bytes */
 
 static int room_of(int fd, uint64_t *out_bytes)
@@ -626,6 +717,8 @@ static void cases(TCase *tc)
     tcase_add_test(tc, bases_of_a_damaged_snapshot_stay_by_its_headers);
     tcase_add_test(tc, a_link_in_place_of_an_attempt_or_a_file_is_never_followed);
     tcase_add_test(tc, what_is_committed_while_others_are_looked_at_is_no_leftover);
+    tcase_add_test(tc, a_snapshot_that_cannot_be_looked_at_for_want_of_descriptors_is_not_passed_over);
+    tcase_add_test(tc, an_attempt_of_which_nobody_can_tell_whether_it_is_whole_stays);
     tcase_add_test(tc, room_is_made_before_a_save_by_what_would_go_behind_it_and_no_more);
     tcase_add_test(tc, room_is_made_by_the_size_of_the_snapshot_before_and_never_of_what_it_needs);
     tcase_add_test(tc, fewer_than_two_is_refused_and_so_is_a_store_opened_to_read);

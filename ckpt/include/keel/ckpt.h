@@ -260,8 +260,9 @@ struct keel_retention {
     uint64_t keep_within_ns;   /* and those younger than this; 0: none */
     uint64_t keep_spaced_ns;   /* and of older ones the first of every such span of time; 0: none */
     /* No process saves into this run now, so every uncommitted attempt is a leftover and is removed whatever
-     * its step. Exception: those of the last committed step or later whose shards are all sound may have lost
-     * only their manifest; they stay for repair. Set by a program that starts, before its first save. */
+     * its step. Exception: those of the last committed step or later of which no shard is seen to be
+     * missing or damaged may have lost only their manifest; they stay for repair. Set by a program that
+     * starts, before its first save. */
     bool idle;
     bool dry_run;                                                    /* remove nothing, tell what would go */
     void (*removed)(void *context, const struct keel_removed *what); /* for all that went; may be NULL */
@@ -296,8 +297,8 @@ struct keel_snapshot_info {
 };
 /* Committed snapshots, newest (highest step, then attempt) first. Damaged and forged manifests
  * are skipped and counted in *out_damaged (may be NULL). *out_count is at most `capacity`. AUTH: sealed with
- * another key than the store's, or plain where that is not accepted. DENIED: one may not be looked at, and
- * an older one must not pass for the newest. */
+ * another key than the store's, or plain where that is not accepted. DENIED, EXHAUSTED (of descriptors),
+ * NO_MEMORY: one may or can not be looked at, and an older one must not pass for the newest. */
 enum keel_status keel_store_list(struct keel_store *store, struct keel_snapshot_info *out, uint32_t capacity,
                                  uint32_t *out_count, uint32_t *out_damaged);
 

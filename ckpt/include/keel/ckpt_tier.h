@@ -255,7 +255,8 @@ void keel_tier_choice_text(const struct keel_choice *choice, const struct keel_r
 /* What `rank` can have from these tiers: generations of which the manifest and the rank's shard are listed,
  * and so of all bases under them, each in any of the tiers. `latency` is that of the shard; with bases, of
  * the one that is furthest away. Into `out`, newest first, at most `capacity`; *out_count. A tier that cannot
- * be listed offers nothing, nor does a manifest that cannot be read. NO_MEMORY. */
+ * be listed offers nothing, nor does a manifest that cannot be read. NO_MEMORY, EXHAUSTED (of descriptors):
+ * nobody can tell then. */
 enum keel_status keel_tier_inventory(struct keel_tier *const *tiers, uint32_t tier_count, uint32_t rank,
                                      struct keel_offer *out, uint32_t capacity, uint32_t *out_count);
 
