@@ -216,14 +216,14 @@ static void remove_all(struct removal *removal, const struct keel_generation_ind
 /* What the snapshot made last takes, and an eighth; 0: there is none. */
 static uint64_t estimate(const struct keel_generation_index *generations)
 {
-    const struct keel_snapshot_info *last = NULL;
+    const struct keel_generation_entry *last = NULL;
     for (size_t i = 0; i < generations->count; i++) {
         const struct keel_generation_entry *attempt = &generations->at[i];
         if (attempt->state == KEEL_GENERATION_COMMITTED &&
-            (last == NULL || attempt->info.created_wall_ns > last->created_wall_ns))
-            last = &attempt->info;
+            (last == NULL || attempt->info.created_wall_ns > last->info.created_wall_ns))
+            last = attempt;
     }
-    return last == NULL ? 0 : last->stored_bytes + last->stored_bytes / 8;
+    return last == NULL ? 0 : last->file_bytes + last->file_bytes / 8;
 }
 
 static enum keel_status let_go(struct removal *removal, const struct keel_generation_index *generations,

@@ -106,6 +106,8 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
         out->bases = manifest.bases; /* taken over */
         out->base_count = manifest.base_count;
         manifest.bases = NULL;
+        for (uint32_t i = 0; i < manifest.info.shard_count; i++)
+            out->file_bytes += manifest.shards[i].file_bytes;
         keel_manifest_fini(&manifest);
         return KEEL_OK;
     }

@@ -14,6 +14,7 @@ enum keel_generation_state {
 struct keel_generation_entry {
     struct keel_snapshot_info info; /* step and attempt in any state, the rest when committed */
     enum keel_generation_state state;
+    uint64_t file_bytes; /* of the shards, when committed: with what lies between and behind the chunks */
     /* Which snapshots its deltas refer to: by its manifest, else by the headers that can be read. */
     struct keel_generation *bases; /* owned by the list */
     uint32_t base_count;
