@@ -52,8 +52,10 @@ uint64_t keel_batch_room(const struct keel_format_chunk *chunk)
 enum keel_status keel_batch_reader_init(struct keel_batch_reader *reader, struct keel_snapshot *snapshot,
                                         bool direct, uint64_t room_bytes, uint64_t chunk_count)
 {
+    const struct keel_snapshot *based = snapshot->bases_of != NULL ? snapshot->bases_of : snapshot;
     struct keel_batch_reader fresh = {
         .snapshot = snapshot,
+        .file_count = 2 * (based->chain + 1),
         .direct = direct,
         .room_bytes = room_bytes < KEEL_BATCH_BYTES_MAX ? room_bytes : KEEL_BATCH_BYTES_MAX,
         .slot_count = (uint32_t)(chunk_count < KEEL_BATCH_CHUNKS_MAX ? chunk_count : KEEL_BATCH_CHUNKS_MAX)};
@@ -83,7 +85,7 @@ static void close_file(struct keel_batch_file *file)
 
 void keel_batch_reader_fini(struct keel_batch_reader *reader)
 {
-    for (uint32_t i = 0; i < KEEL_BATCH_FILES; i++)
+    for (uint32_t i = 0; i < reader->file_count; i++)
         close_file(&reader->files[i]);
     keel_free(reader->slots);
     keel_free(reader->memory);
@@ -92,7 +94,7 @@ void keel_batch_reader_fini(struct keel_batch_reader *reader)
 static enum keel_status open_file(struct keel_batch_reader *reader, const struct keel_shard *shard,
                                   struct keel_batch_file **out)
 {
-    for (uint32_t i = 0; i < KEEL_BATCH_FILES; i++)
+    for (uint32_t i = 0; i < reader->file_count; i++)
         if (reader->files[i].shard == shard) {
             *out = &reader->files[i];
             return KEEL_OK;
@@ -104,7 +106,7 @@ static enum keel_status open_file(struct keel_batch_reader *reader, const struct
     *file = (struct keel_batch_file){.shard = shard, .fd = fd};
     if (reader->direct)
         file->direct = keel_disk_set_direct(file->fd, true);
-    reader->next_file = (reader->next_file + 1) % KEEL_BATCH_FILES;
+    reader->next_file = (reader->next_file + 1) % reader->file_count;
     *out = file;
     return KEEL_OK;
 }
@@ -184,7 +186,8 @@ static enum keel_status fail_slot(struct batch *batch, uint32_t index, uint32_t 
     const char *why = reason;
     if (strncmp(reason, path, strlen(path)) == 0 && reason[strlen(path)] == ':')
         why = reason + strlen(path) + strspn(reason + strlen(path), ": ");
-    bool advised = status == KEEL_AUTH || strstr(why, "; use another") != NULL; /* it wants the key as well */
+    bool advised = status == KEEL_AUTH || keel_is_shortage(status) || /* another would need as much */
+                   strstr(why, "; use another") != NULL;
     keel_fail(status, "%s: tensor %s, chunk %llu of %u: %s%s%s", path, record->name,
               (unsigned long long)(place->chunk - record->first_chunk), record->chunk_count, base, why,
               advised ? "" : "; use another snapshot");

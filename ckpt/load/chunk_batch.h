@@ -30,6 +30,7 @@ struct keel_batch_reader {
     uint64_t read_bytes; /* all that was read from files */
     uint64_t base_bytes; /* stored bytes of the bases that were needed */
     struct keel_batch_file files[KEEL_BATCH_FILES];
+    uint32_t file_count;           /* of them: a shard and its bases, and as many of the one before */
     uint32_t next_file;            /* the one that goes next */
     struct keel_batch_slot *slots; /* owned, as is the memory below */
     void *memory;

@@ -61,7 +61,8 @@ struct keel_snapshot {
     uint32_t piece_count, tensor_count;
     struct keel_snapshot_base *bases; /* those of its deltas, theirs, and so on */
     uint32_t base_count;
-    const struct keel_snapshot *bases_of; /* whose bases are meant; NULL: these */
+    uint32_t chain;                       /* the most bases under a chunk, once they are open */
+    const struct keel_snapshot *bases_of; /* whose bases, and chain, are meant; NULL: these */
     struct keel_mutex *lock;              /* owned */
 };
 

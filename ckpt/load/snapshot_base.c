@@ -73,6 +73,7 @@ uint32_t keel_snapshot_longest_chain(const struct keel_snapshot *snapshot)
 enum keel_status keel_snapshot_open_bases(const struct keel_store *store, struct keel_snapshot *snapshot)
 {
     uint32_t levels = keel_snapshot_longest_chain(snapshot), done = 0;
+    snapshot->chain = levels;
     if (levels == 0)
         return KEEL_OK;
     KEEL_TRY(open_bases_of(store, snapshot, &snapshot->manifest, snapshot->place.path));

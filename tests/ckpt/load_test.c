@@ -6,6 +6,7 @@
 #include <keel/log.h>
 #include <keel/thread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 /* ---- a disk that counts and fails ---------------------------------------------------------------------- */
 
@@ -591,6 +592,46 @@ END_TEST
 
 /* ---- wrong wishes -------------------------------------------------------------------------------------- */
 
+/* One thread of many: they hold the rest of what a process may have open. */
+START_TEST(a_thread_holds_few_files_of_many_shards)
+{
+    enum { RANKS = 40, FILES = 16 };
+    char root[KEEL_PATH_BYTES];
+    struct keel_shard_summary shards[RANKS];
+    struct keel_region tensors[RANKS];
+    struct keel_load loads[RANKS];
+    uint8_t out[RANKS][64];
+    struct keel_snapshot *snapshot;
+    struct rlimit limit;
+    make_directory(root);
+    struct keel_store *store = open_store(root, true);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        char name[16];
+        snprintf(name, sizeof name, "t%u", r);
+        tensors[r] = whole(name, KEEL_CKPT_U8, 1, (const uint64_t[]){sizeof out[r]});
+        loads[r] = (struct keel_load){.box = tensors[r], .out = out[r]};
+        const struct sample_save how = {.step = 5, .attempt = 2, .salt = 5, .rank = r, .rank_count = RANKS};
+        ck_ok(save_rank(store, &how, &tensors[r], 1, &shards[r]));
+    }
+    ck_ok(commit_all(store, 5, 2, shards, RANKS));
+    ck_ok(keel_snapshot_open(store, 5, 2, &snapshot));
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const struct rlimit few = {FILES, limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    enum keel_status status = keel_snapshot_load(snapshot, loads, RANKS, NULL, NULL);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_msg(status == KEEL_OK, "%s: %s", keel_status_name(status), keel_detail());
+    for (uint32_t r = 0; r < RANKS; r++) {
+        uint8_t wanted[sizeof out[r]];
+        sample_bytes(&tensors[r], 5, 0, sizeof wanted, wanted);
+        ck_assert_mem_eq(out[r], wanted, sizeof wanted);
+    }
+    keel_snapshot_close(snapshot);
+    keel_store_close(store);
+    ck_ok(keel_remove_tree(root));
+}
+END_TEST
+
 START_TEST(a_tensor_that_does_not_fit_is_told_with_both_shapes_and_dtypes)
 {
     struct fixture f = make_replicas(1);
@@ -625,6 +666,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, damage_in_a_base_names_tensor_chunk_and_base);
     tcase_add_test(tc, a_base_that_is_gone_is_told_when_the_snapshot_is_opened);
     tcase_add_test(tc, a_base_of_the_right_name_with_other_contents_is_refused);
+    tcase_add_test(tc, a_thread_holds_few_files_of_many_shards);
     tcase_add_test(tc, a_tensor_that_does_not_fit_is_told_with_both_shapes_and_dtypes);
 }
 
