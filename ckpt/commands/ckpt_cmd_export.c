@@ -140,8 +140,8 @@ static enum keel_status choose(struct export *e)
     uint32_t kept = 0;
     bool head = false;
     KEEL_TRY(count_items(e, &most));
-    KEEL_TRY(keel_alloc(keel_size(most), sizeof *e->items, &e->items));
-    KEEL_TRY(keel_alloc(keel_size(most), sizeof *e->tensors, &e->tensors));
+    KEEL_TRY(keel_alloc(most, sizeof *e->items, &e->items));
+    KEEL_TRY(keel_alloc(most, sizeof *e->tensors, &e->tensors));
     for (uint32_t i = 0; i < all; i++) {
         struct item *item = &e->items[e->count];
         bool keep = false;

@@ -440,7 +440,7 @@ static enum keel_status read_few(struct import *im, uint32_t index, uint64_t off
         keel_free(im->floats);
         im->floats = NULL;
         im->unpacked = 0;
-        KEEL_TRY(keel_alloc(keel_size(keel_region_bytes(region) / size), sizeof *im->floats, &im->floats));
+        KEEL_TRY(keel_alloc(keel_region_bytes(region) / size, sizeof *im->floats, &im->floats));
         KEEL_TRY(keel_few_read(im->file, &im->fews[im->sources[index].few - 1], im->floats));
         im->unpacked = index + 1;
     }

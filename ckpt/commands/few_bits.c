@@ -179,10 +179,10 @@ static enum keel_status read_scales(const struct keel_safetensors *file, const s
     uint8_t *raw;
     if (!keel_safetensors_to_ckpt(tensor->dtype, &dtype) || !keel_is_float(dtype))
         return refuse(few->name, "its scales are no floats");
-    KEEL_TRY(keel_alloc(keel_size(bytes), 1, &raw));
+    KEEL_TRY(keel_alloc(bytes, 1, &raw));
     enum keel_status status = keel_safetensors_read(file, few->scales, 0, bytes, raw);
     if (status == KEEL_OK)
-        status = keel_alloc(keel_size(count), sizeof **out, out);
+        status = keel_alloc(count, sizeof **out, out);
     if (status == KEEL_OK)
         (void)keel_float_convert(KEEL_CKPT_F32, dtype, raw, keel_size(count), *out);
     keel_free(raw);
@@ -205,7 +205,7 @@ enum keel_status keel_few_read(const struct keel_safetensors *file, const struct
     const uint64_t bytes = keel_safetensors_bytes(keel_safetensors_tensor(file, few->integers));
     float *scales = NULL;
     uint8_t *integers;
-    KEEL_TRY(keel_alloc(keel_size(bytes), 1, &integers));
+    KEEL_TRY(keel_alloc(bytes, 1, &integers));
     enum keel_status status = keel_safetensors_read(file, few->integers, 0, bytes, integers);
     if (status == KEEL_OK)
         status = read_scales(file, few, &scales);

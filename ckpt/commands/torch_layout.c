@@ -45,8 +45,8 @@ turn(struct keel_torch_turned *turned, bool to_torch, const struct keel_region *
     const uint64_t first = shape[matrix || !to_torch ? 0 : 2], second = shape[matrix || !to_torch ? 1 : 3];
     uint8_t *plain = NULL;
     keel_torch_forget(turned);
-    KEEL_TRY(keel_alloc(keel_size(bytes), 1, &turned->bytes));
-    enum keel_status status = keel_alloc(keel_size(bytes), 1, &plain);
+    KEEL_TRY(keel_alloc(bytes, 1, &turned->bytes));
+    enum keel_status status = keel_alloc(bytes, 1, &plain);
     if (status == KEEL_OK)
         status = fetch(context, index, 0, bytes, plain);
     if (status == KEEL_OK && to_torch)

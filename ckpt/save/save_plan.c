@@ -142,9 +142,9 @@ static enum keel_status plan_copies(struct keel_save *save, const struct keel_sa
     return KEEL_OK;
 }
 
-static size_t workspace_bytes(const struct keel_save *save)
+static uint64_t workspace_bytes(const struct keel_save *save)
 {
-    return keel_size(KEEL_STREAM_MEMORY_BYTES + save->arena_bytes);
+    return KEEL_STREAM_MEMORY_BYTES + save->arena_bytes;
 }
 
 /* A run that went back makes earlier steps than its last. Bases are of earlier ones only, so that they can be

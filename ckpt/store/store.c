@@ -231,7 +231,8 @@ static struct keel_workspace swap_spare(struct keel_store *store, struct keel_wo
     return old;
 }
 
-enum keel_status keel_store_take_workspace(struct keel_store *store, size_t bytes, struct keel_workspace *out)
+enum keel_status keel_store_take_workspace(struct keel_store *store, uint64_t bytes,
+                                           struct keel_workspace *out)
 {
     struct keel_workspace workspace = swap_spare(store, (struct keel_workspace){0});
     if (workspace.bytes < bytes) {
@@ -239,15 +240,15 @@ enum keel_status keel_store_take_workspace(struct keel_store *store, size_t byte
         uint8_t *memory; /* not touched before it is used, as memory allocated with alignment would be */
         KEEL_TRY(keel_alloc(bytes + KEEL_PAGE_BYTES, 1, &memory));
         size_t skip = -(uintptr_t)memory % KEEL_PAGE_BYTES;
-        workspace = (struct keel_workspace){memory, memory + skip, bytes};
+        workspace = (struct keel_workspace){memory, memory + skip, keel_size(bytes)};
         if (bytes >= HUGE_FROM_BYTES) /* a hint: fewer page faults while capturing */
-            (void)madvise(workspace.data, bytes, MADV_HUGEPAGE);
+            (void)madvise(workspace.data, workspace.bytes, MADV_HUGEPAGE);
     }
     *out = workspace;
     return KEEL_OK;
 }
 
-bool keel_store_has_workspace(struct keel_store *store, size_t bytes)
+bool keel_store_has_workspace(struct keel_store *store, uint64_t bytes)
 {
     keel_mutex_lock(&store->lock);
     bool ready = store->spare.bytes >= bytes;

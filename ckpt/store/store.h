@@ -47,10 +47,10 @@ struct keel_store {
 /* One save more that has begun, or that has ended. */
 void keel_store_count_saves(struct keel_store *store, bool more);
 /* At least `bytes` from `data` on; contents unspecified. Give it back when the save ends. NO_MEMORY. */
-enum keel_status keel_store_take_workspace(struct keel_store *store, size_t bytes,
+enum keel_status keel_store_take_workspace(struct keel_store *store, uint64_t bytes,
                                            struct keel_workspace *out);
 /* Whether one of that size lies ready. */
-bool keel_store_has_workspace(struct keel_store *store, size_t bytes);
+bool keel_store_has_workspace(struct keel_store *store, uint64_t bytes);
 void keel_store_give_workspace(struct keel_store *store, struct keel_workspace *workspace);
 
 /* This store has committed that attempt; and whether it has, among the last so many. The manifest tells it,
