@@ -341,13 +341,18 @@ static inline bool sim_counts_as_ended(const struct sim *sim, const struct sim_n
 }
 
 /* A node that the launcher starts it waits for. One that somebody else starts it knows when it has heard that
- * life of it, and no later than a timeout after the start, or after a cut network is whole. */
+ * life of it, and no later than a timeout after the start, or after a cut network is whole. All of that as of
+ * when it decided to end the run: one that is started behind that, while the others end, is too late. */
 static inline bool sim_may_be_known(const struct sim *sim, uint16_t leader, uint16_t node)
 {
     const struct sim_node *its = &sim->nodes[node];
-    const struct keel_seen_node *seen = &sim->nodes[leader].state->leader->membership.nodes[node];
+    const struct keel_leader *of = sim->nodes[leader].state->leader;
+    const struct keel_seen_node *seen = &of->membership.nodes[node];
     const uint64_t could_be_heard_ns = sim->healed_ns > its->started_ns ? sim->healed_ns : its->started_ns;
-    return sim->config.respawn || could_be_heard_ns + sim->config.timeout_ns <= sim->now_ns ||
+    const uint64_t decided_ns = of->ending ? of->end_ns : sim->now_ns;
+    if (its->started_ns > decided_ns)
+        return false;
+    return sim->config.respawn || could_be_heard_ns + sim->config.timeout_ns <= decided_ns ||
            (seen->heard && seen->incarnation == its->incarnation);
 }
 

@@ -699,7 +699,8 @@ END_TEST
  * to a launcher that began again, and that it waited for; one that was asked what it knows though of
  * three holders another was gone, and its own disk was lost; one that was stopped, and saw the end of its
  * agents all the same; one that was stopped, and led on when another had led for 8 ms, and delivered; one
- * that was back without its disk, and kept the others from leading by taking their shards. */
+ * that was back without its disk, and kept the others from leading by taking their shards; agents that
+ * somebody started while a run ended for want of them. */
 START_TEST(seeds_that_failed_break_no_invariant)
 {
     (void)random_run(31705, false);
@@ -714,6 +715,7 @@ START_TEST(seeds_that_failed_break_no_invariant)
     (void)random_run(169548, false);
     (void)random_run(145094, false);
     (void)random_run(183239, false);
+    (void)random_run(228882, false);
 }
 END_TEST
 
