@@ -187,6 +187,7 @@ static void flow_leader(struct flow *f, struct keel_wire_leader *leader)
     flow_ballot(f, &leader->term);
     flow_u64(f, &leader->first_step);
     flow_u64(f, &leader->next_step);
+    flow_u64(f, &leader->lacks_to);
     flow_bool(f, &leader->missing);
     flow_bool(f, &leader->stop);
     flow_bool(f, &leader->end);

@@ -84,7 +84,8 @@ struct keel_wire_leader {
     struct keel_ballot term; /* by which it leads */
     uint64_t first_step;     /* of this life of the run */
     uint64_t next_step;      /* wanted next */
-    bool missing;            /* records from next_step on are missing: send them at once */
+    uint64_t lacks_to;       /* records from next_step on are missing up to this one; UINT64_MAX: all are */
+    bool missing;            /* send those at once */
     bool stop;               /* orderly end: workers finish the step */
     bool end;                /* the run is over: `status`, `detail` */
     bool leave;              /* this node alone leaves: its agent ends */

@@ -441,12 +441,14 @@ void keel_agent_adopt(struct keel_node *node, const struct keel_view *view)
     }
 }
 
-static void send_lacking_records(struct keel_node *node, bool at_once)
+/* Up to the first that the leader has: of a hole that nobody can fill nothing is sent, however much lies
+ * behind it. */
+static void send_lacking_records(struct keel_node *node, uint64_t to, bool at_once)
 {
     uint64_t step = node->agent.next_step;
     for (uint32_t sent = 0; sent < KEEL_RECORD_BURST; sent++) {
         step = keel_records_first(&node->records, step);
-        if (step == UINT64_MAX)
+        if (step >= to)
             return;
         const struct keel_record_slot *slot = keel_records_get(&node->records, step);
         if (!at_once && node->now_ns - slot->since_ns < node->times.record_ns)
@@ -497,7 +499,7 @@ static void take_leader(struct keel_node *node, const struct keel_wire_leader *l
         agent->end_ns = node->now_ns + node->times.silence_ns;
         keel_node_trace(node, "node %u leaves", node->config.node);
     }
-    send_lacking_records(node, leader->missing);
+    send_lacking_records(node, leader->lacks_to, leader->missing);
 }
 
 static void take_shard_ack(struct keel_node *node, const struct keel_wire_shard *ack)

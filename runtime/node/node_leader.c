@@ -31,6 +31,7 @@ static void tell(struct keel_node *node, uint16_t to, bool missing)
     out->term = node->term.ballot;
     out->first_step = node->config.first_step;
     out->next_step = leader->next_step;
+    out->lacks_to = keel_records_first(&node->records, leader->next_step);
     out->missing = missing;
     out->stop = tells_stop(node);
     out->end = leader->ending;

@@ -365,6 +365,7 @@ static void shape_lead(struct fuzz_input *in, struct keel_wire_leader *leader)
         leader->term = take_ballot(in);
     leader->first_step = bits & 3;
     leader->next_step = leader->note = fuzz_take_u8(in);
+    leader->lacks_to = (bits & 8) != 0 ? UINT64_MAX : fuzz_take_u8(in);
     leader->missing = (bits & 1) != 0;
     leader->stop = (bits & 2) != 0;
     leader->end = bits % 16 == 12;

@@ -116,8 +116,10 @@ static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
         fill_status(&m->as.status);
         break;
     case KEEL_WIRE_LEADER:
-        m->as.leader =
-            (struct keel_wire_leader){.next_step = draw(1 << 30), .stop = true, .note = draw(1 << 30)};
+        m->as.leader = (struct keel_wire_leader){.next_step = draw(1 << 30),
+                                                 .stop = true,
+                                                 .note = draw(1 << 30),
+                                                 .lacks_to = draw(2) == 0 ? UINT64_MAX : draw(100)};
         strcpy(m->as.leader.detail, "stopped");
         break;
     case KEEL_WIRE_STEP:
