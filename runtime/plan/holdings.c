@@ -596,6 +596,66 @@ uint32_t keel_second_holder(uint32_t position, uint32_t count, const uint32_t *n
     return at;
 }
 
+/* A position and its node; and of a node's first position, in another list, where its entries begin. */
+struct seated {
+    uint32_t node, position;
+};
+
+static int compare_seated(const void *a, const void *b)
+{
+    const struct seated *x = a, *y = b;
+    return x->node != y->node ? compare_numbers(x->node, y->node) : compare_numbers(x->position, y->position);
+}
+
+/* `entries` by node: each node's positions in turn to those of the node that begins next. starts: by
+ * position, the entry with which a node begins there, plus one; 0: none does. */
+static void take_turns(const struct seated *entries, uint32_t count, uint32_t *starts, uint32_t *out)
+{
+    uint32_t next = UINT32_MAX; /* the first entry of the node that begins next */
+    for (uint32_t i = 0; i < count; i++)
+        if (i == 0 || entries[i].node != entries[i - 1].node)
+            starts[entries[i].position] = i + 1;
+    for (uint32_t p = 2 * count; p-- > 0;) {
+        const uint32_t start = starts[p % count];
+        if (start == 0)
+            continue;
+        const uint32_t begin = start - 1;
+        uint32_t size = 0, there = 0;
+        while (begin + size < count && entries[begin + size].node == entries[begin].node)
+            size++;
+        for (; next != UINT32_MAX && next + there < count && entries[next + there].node == entries[next].node;
+             there++)
+            ;
+        for (uint32_t k = 0; k < size && there > 0; k++)
+            out[entries[begin + k].position] = entries[next + k % there].position;
+        next = begin;
+    }
+}
+
+enum keel_status keel_second_holders(const struct keel_owners_map *map, uint32_t *out)
+{
+    const uint32_t count = map->count;
+    struct seated *entries = NULL;
+    uint32_t *starts = NULL;
+    const bool one = map->node == NULL || is_one_node(map->node, count);
+    for (uint32_t p = 0; p < count; p++)
+        out[p] = map->holders < 2 || count < 2 ? KEEL_SEAT_NONE : (p + 1) % count;
+    if (map->holders < 2 || count < 2 || one)
+        return KEEL_OK;
+    enum keel_status status = keel_alloc(count, sizeof *entries, &entries);
+    if (status == KEEL_OK)
+        status = keel_alloc(count, sizeof *starts, &starts);
+    for (uint32_t p = 0; status == KEEL_OK && p < count; p++)
+        entries[p] = (struct seated){map->node[p], p};
+    if (status == KEEL_OK) {
+        qsort(entries, count, sizeof *entries, compare_seated);
+        take_turns(entries, count, starts, out);
+    }
+    keel_free(entries);
+    keel_free(starts);
+    return status;
+}
+
 bool keel_has_share(const struct keel_owners_map *map, uint32_t holder, uint32_t owner)
 {
     if (holder == owner)

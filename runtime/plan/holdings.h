@@ -66,6 +66,9 @@ struct keel_owners_map {
     uint32_t holders;
     const uint32_t *node; /* as above */
 };
+/* keel_second_holder of all positions, in time that grows with them as sorting does; out: count.
+ * KEEL_SEAT_NONE, too, where holders is 1. NO_MEMORY. */
+enum keel_status keel_second_holders(const struct keel_owners_map *map, uint32_t *out);
 /* Has position `holder` the share of `owner`? */
 bool keel_has_share(const struct keel_owners_map *map, uint32_t holder, uint32_t owner);
 /* All that have it, the owner first: how many, at most map->count. */

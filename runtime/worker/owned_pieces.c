@@ -11,6 +11,7 @@
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static uint64_t soon(const struct keel_trainer *trainer)
@@ -25,6 +26,8 @@ static void layout_destroy(struct keel_owned_layout *layout)
     keel_owned_digest_destroy(layout->digest);
     keel_engine_pieces_destroy(layout->pieces);
     keel_free(layout->second);
+    keel_free(layout->held);
+    keel_free(layout->empties);
     keel_free(layout->copies);
     keel_free(layout->shares);
     keel_free(layout->runs);
@@ -81,8 +84,7 @@ static enum keel_status list_holders(const struct keel_owners_map *map, struct k
     KEEL_TRY(keel_alloc(map->count, sizeof *layout->second, &layout->second));
     KEEL_TRY(keel_alloc(map->count, sizeof *layout->shares, &layout->shares));
     KEEL_TRY(keel_alloc(map->count, sizeof *layout->copies, &layout->copies));
-    for (uint32_t p = 0; p < map->count; p++)
-        layout->second[p] = map->holders > 1 ? keel_second_holder(p, map->count, map->node) : KEEL_SEAT_NONE;
+    KEEL_TRY(keel_second_holders(map, layout->second));
     layout->shares[layout->share_count++] = position;
     for (uint32_t p = 0; p < map->count; p++) {
         if (keel_owned_copies(layout, position, p))
@@ -90,6 +92,41 @@ static enum keel_status list_holders(const struct keel_owners_map *map, struct k
         if (keel_owned_copies(layout, p, position))
             layout->copies[layout->copy_count++] = p;
     }
+    return KEEL_OK;
+}
+
+static int compare_shares(const void *a, const void *b)
+{
+    const uint32_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* Whether a share has no element: then everybody has all of it. */
+static bool is_empty(const struct keel_trainer *trainer, const struct keel_owned_layout *layout,
+                     uint32_t share)
+{
+    uint64_t count = 0;
+    for (uint32_t b = 0; b < trainer->bucket_count; b++)
+        count += layout->counts[(size_t)b * layout->owners.of.count + share];
+    return count == 0;
+}
+
+/* What others are told of it. */
+static enum keel_status list_held(const struct keel_trainer *trainer, struct keel_owned_layout *layout)
+{
+    const uint32_t of = layout->owners.of.count;
+    uint32_t *list, count = 0;
+    KEEL_TRY(keel_alloc(layout->share_count, sizeof *layout->held, &layout->held));
+    KEEL_TRY(keel_alloc(of, sizeof *layout->empties, &layout->empties));
+    KEEL_TRY(keel_alloc(of, sizeof *list, &list));
+    memcpy(list, layout->shares, layout->share_count * sizeof *list);
+    qsort(list, layout->share_count, sizeof *list, compare_shares);
+    layout->held_count = keel_share_runs_make(list, layout->share_count, layout->held);
+    for (uint32_t p = 0; p < of; p++)
+        if (is_empty(trainer, layout, p))
+            list[count++] = p;
+    layout->empty_count = keel_share_runs_make(list, count, layout->empties);
+    keel_free(list);
     return KEEL_OK;
 }
 
@@ -117,6 +154,7 @@ static enum keel_status layout_make(struct keel_trainer *trainer, const struct k
                         &layout->gathered));
     KEEL_TRY(list_pages(trainer, layout));
     KEEL_TRY(list_holders(&owners->of, layout));
+    KEEL_TRY(list_held(trainer, layout));
     KEEL_TRY(list_runs(trainer, layout));
     /* As those know who wait for its sums. */
     KEEL_ASSERT(owners->of.group < of || layout->copy_count == (owners->of.holders > 1 && of > 1 ? 1 : 0));
@@ -602,16 +640,6 @@ enum keel_status keel_owned_probe(struct keel_trainer *trainer, const struct kee
     return status;
 }
 
-/* Whether a share has no element: then everybody has all of it. */
-static bool is_empty(const struct keel_trainer *trainer, const struct keel_owned_layout *layout,
-                     uint32_t share)
-{
-    uint64_t count = 0;
-    for (uint32_t b = 0; b < trainer->bucket_count; b++)
-        count += layout->counts[(size_t)b * layout->owners.of.count + share];
-    return count == 0;
-}
-
 void keel_trainer_owns(const struct keel_trainer *trainer, struct keel_owned_record out[2])
 {
     const struct keel_owned_layout *layouts[2] = {&trainer->owned.now, &trainer->owned.before};
@@ -623,14 +651,20 @@ void keel_trainer_owns(const struct keel_trainer *trainer, struct keel_owned_rec
                                             .step = layouts[i]->step,
                                             .of = layouts[i]->owners.of.count,
                                             .position = layouts[i]->owners.position,
+                                            .run_count = (uint16_t)layouts[i]->held_count,
+                                            .empty_count = (uint16_t)layouts[i]->empty_count,
                                             .reduced = layouts[i]->reduced,
                                             .complete = layouts[i]->complete,
                                             .has_norm = layouts[i]->has_norm,
                                             .norm = layouts[i]->norm};
-        for (uint32_t s = 0; s < layouts[i]->share_count; s++)
-            out[i].shares[layouts[i]->shares[s] / 8] |= (uint8_t)(1U << layouts[i]->shares[s] % 8);
-        for (uint32_t p = 0; p < out[i].of; p++)
-            if (is_empty(trainer, layouts[i], p))
-                out[i].shares[p / 8] |= (uint8_t)(1U << p % 8);
     }
+}
+
+void keel_trainer_owned_runs(const struct keel_trainer *trainer, uint32_t record,
+                             const struct keel_share_run **out_runs,
+                             const struct keel_share_run **out_empties)
+{
+    const struct keel_owned_layout *layout = record == 0 ? &trainer->owned.now : &trainer->owned.before;
+    *out_runs = layout->held;
+    *out_empties = layout->empties;
 }

@@ -15,6 +15,7 @@
 #include "hang_watch.h"
 #include "holdings.h"
 #include "score.h"
+#include "share_runs.h"
 #include <keel/ckpt.h>
 #include <keel/device.h>
 #include <keel/engine.h>
@@ -184,17 +185,24 @@ void keel_trainer_forget_before(struct keel_trainer *trainer);
 /* Forget all layouts but that of an epoch. */
 void keel_trainer_keep(struct keel_trainer *trainer, uint64_t epoch);
 
-/* What this rank has, as others may ask for it; over the wire between equal binaries. */
+/* What this rank has, as others may ask for it; over the wire between equal binaries. Which shares it holds
+ * are runs, which go beside the records (worker_shares.c), and so are those without elements: they are
+ * everybody's, and the same for all of a layout. */
 struct keel_owned_record {
-    uint64_t epoch;        /* of the layout */
-    uint64_t step;         /* updates that the pieces have seen */
-    uint32_t of, position; /* in the layout; of 0: nothing is held */
-    uint32_t reduced, complete, has_norm;
-    struct keel_engine_norm norm;         /* of the newest update */
-    uint8_t shares[KEEL_MEMBERS_MAX / 8]; /* bit k: the share of position k, or it has no elements */
+    uint64_t epoch;               /* of the layout */
+    uint64_t step;                /* updates that the pieces have seen */
+    uint32_t of, position;        /* in the layout; of 0: nothing is held */
+    struct keel_engine_norm norm; /* of the newest update */
+    uint32_t runs_at, empties_at; /* where they are among those of all; said by nobody */
+    uint16_t run_count, empty_count;
+    bool reduced, complete, has_norm;
 };
 /* Of the view now, and of the one before while it is not forgotten. */
 void keel_trainer_owns(const struct keel_trainer *trainer, struct keel_owned_record out[2]);
+/* The runs of record 0 or 1: of what is held, and of what has no elements. Until the layouts change. */
+void keel_trainer_owned_runs(const struct keel_trainer *trainer, uint32_t record,
+                             const struct keel_share_run **out_runs,
+                             const struct keel_share_run **out_empties);
 /* Did the view before end between the update of a step and its weights? Then this is what nobody has said of
  * it, but for the digest. Ask before a new layout is made. */
 bool keel_trainer_unfinished(const struct keel_trainer *trainer, struct keel_trainer_result *out);
@@ -213,8 +221,9 @@ enum keel_status keel_trainer_give_weights(struct keel_trainer *trainer, uint32_
 /* ---- parallel.tensor: some slices of the tensor axis ---- */
 
 /* Numbers of a view's collectives: each is begun once in a group. Agreeing has the first few (worker_sync.c);
- * a step has (step + 1) << 20 and what follows for its sums (tape_sum.c), (step + 1) << 24 for what slices
+ * a step has (step + 1) << 24 and what follows for its sums (tape_sum.c), and in another group for what slices
  * exchange in it. Then, each kind above all before: */
+#define KEEL_SEQUENCE_SHARES     (UINT64_C(5) << 60) /* behind records: rounds are below its second bit */
 #define KEEL_SEQUENCE_FILES      (UINT64_C(1) << 57) /* of snapshots, from node to node */
 #define KEEL_SEQUENCE_END        (UINT64_C(1) << 58) /* nothing is left to be done in the view */
 #define KEEL_SEQUENCE_WEIGHTS    (UINT64_C(1) << 59) /* weights that are gathered, in steps and beside them */

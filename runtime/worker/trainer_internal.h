@@ -59,6 +59,8 @@ struct keel_owned_layout {
     struct keel_engine_pieces *pieces; /* of these runs; NULL: there is no layout */
     struct keel_owned_digest *digest;  /* of the pieces: owned_digest.c */
     uint32_t *second;                  /* by position: who has a copy; UINT32_MAX: nobody, or groups do */
+    struct keel_share_run *held, *empties; /* the shares, as others are told; and those without elements */
+    uint32_t held_count, empty_count;
     uint64_t *counts;                  /* by bucket and position: elements that it owns */
     struct keel_engine_run *pages;     /* of the norm, by position: */
     uint32_t *page_first;              /*   rank_count + 1, into pages */
@@ -235,7 +237,7 @@ enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct
 
 /* No collectives of a tape: what all know before one leaves; what each has to compute. */
 enum {
-    KEEL_PIECE_BITS = 20, /* of a number: the rest is the step */
+    KEEL_PIECE_BITS = 24, /* of a number: the rest is the step */
     KEEL_PIECE_MEETING = (1 << KEEL_PIECE_BITS) - 1,
     KEEL_PIECE_ROUNDS = KEEL_PIECE_MEETING - 1
 };

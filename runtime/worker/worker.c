@@ -776,6 +776,9 @@ static void tear_down(struct keel_worker *worker)
     write_trace(worker);
     if (worker->endpoint != NULL)
         keel_endpoint_close(worker->endpoint);
+    keel_free(worker->shares.all);
+    keel_free(worker->shares.mine);
+    keel_free(worker->shares.counts);
     if (worker->store != NULL)
         keel_store_close(worker->store);
     keel_sdc_check_destroy(worker->screen);

@@ -142,20 +142,30 @@ struct keel_moved {
 /* What a rank says when a view begins; over the wire between equal binaries. `probe` is the digest of the
  * weights after the trial update of the warm-up: boards of one run agree about it. */
 struct keel_sync_record {
-    uint64_t has_state, next_step, digest, digest_of, snapshot_count, probe;
-    uint64_t has_share;     /* its share of a snapshot is read */
-    uint64_t snapshot_step; /* the newest of the snapshot_count */
-    char board[64];
-    struct keel_owned_record owned[2]; /* parallel.zero */
-    /* parallel.tensor: the cut of the state, or of the engine; of the weights the digest of the slices, with
-     * that of what all have of it */
-    uint32_t tensor, place, warm; /* warm: of the probe */
-    uint32_t is_ready;            /* for the step after next_step (keel_trainer_is_ready) */
-    uint32_t has_unsaid;          /* of next_step */
-    uint64_t did_step;            /* the last step that it did itself; 0: none yet */
+    uint64_t next_step, digest, digest_of, probe;
+    uint64_t snapshot_count, snapshot_step; /* and the newest of them */
+    uint64_t did_step;      /* the last step that it did itself; 0: none yet */
+    /* parallel.tensor: of the weights the digest of the slices, with that of what all have of it; the cut of
+     * the state, or of the engine */
     uint64_t part, shared;
     struct keel_moved healed; /* within the column of this rank, */
     uint64_t heal_ns;         /* and how long that took */
+    uint8_t tensor, place, warm; /* warm: of the probe */
+    bool has_state;
+    bool has_share;  /* its share of a snapshot is read */
+    bool is_ready;   /* for the step after next_step (keel_trainer_is_ready) */
+    bool has_unsaid; /* of next_step */
+    char board[25];
+    struct keel_owned_record owned[2]; /* parallel.zero; of others nobody sends it */
+};
+_Static_assert(KEEL_SLICES_MAX < UINT8_MAX, "a place is a byte, and warm one more");
+
+/* parallel.zero: the runs of shares of all that records speak of, in their order: of each record what is
+ * held, and of the first of a layout also what has no elements. worker_shares.c. */
+struct keel_worker_shares {
+    struct keel_share_run *all, *mine; /* owned; lent to the group's operations */
+    uint64_t *counts;                  /* owned: by position, how many of them */
+    size_t all_capacity, mine_capacity, count_capacity;
 };
 
 /* parallel.tensor: this rank in the view. */
@@ -227,6 +237,7 @@ struct keel_worker {
     struct keel_group *group; /* NULL when alone */
     /* Lent to the group's operations: after one that failed the transport may use them until it is closed. */
     struct keel_sync_record sync_mine, sync_all[KEEL_MEMBERS_MAX];
+    struct keel_worker_shares shares;
     void *chunks;                         /* owned: of moves; NULL when no state was moved in this view */
     uint64_t move_round;                  /* how often it was, so far */
     uint64_t sync_ns, heal_ns;            /* what this view has cost so far */
@@ -254,13 +265,13 @@ struct keel_sdc_check_config keel_worker_screen(struct keel_worker *worker);
 enum keel_status keel_worker_join_view(struct keel_worker *worker);
 enum keel_status keel_worker_leave_view(struct keel_worker *worker);
 
-/* worker_moves.c: these seats have, or need, the given parts of the whole state, or of the share of one owner
- * `of` so many; and this one has what number `index` of `count` reads of a snapshot. NO_MEMORY. */
+/* worker_moves.c: these seats have, or need, the given parts of the whole state, or of the shares of owners
+ * of so many (`of`); and this one has what number `index` of `count` reads of a snapshot. NO_MEMORY. */
 enum keel_status keel_worker_put_all(const struct keel_worker *worker, uint32_t parts, const uint32_t *seats,
                                      uint32_t seat_count, struct keel_holdings *list);
-enum keel_status keel_worker_put_share(const struct keel_worker *worker, uint32_t owner, uint32_t of,
-                                       uint32_t parts, const uint32_t *seats, uint32_t seat_count,
-                                       struct keel_holdings *list);
+enum keel_status keel_worker_put_shares(const struct keel_worker *worker, const struct keel_share_run *owners,
+                                        uint32_t of, uint32_t parts, const uint32_t *seats,
+                                        uint32_t seat_count, struct keel_holdings *list);
 enum keel_status keel_worker_put_read(const struct keel_worker *worker, uint32_t index, uint32_t count,
                                       uint32_t seat, struct keel_holdings *list);
 /* The moves of this rank, as all ranks of the view find them from the same holders, which are freed; *out to
@@ -343,6 +354,24 @@ enum keel_status keel_worker_open_sharers(struct keel_worker *worker);
 /* Whose pieces others have too, so that they may go elsewhere: all of these at once. */
 void keel_worker_find_spare_holders(const struct keel_worker *worker, uint64_t step,
                                     bool out[KEEL_MEMBERS_MAX]);
+
+/* worker_shares.c: once sync_all is filled, on all ranks: the runs of the shares in it. `sequence` is that of
+ * the records, which the group's numbers for runs follow from. */
+enum keel_status keel_worker_gather_shares(struct keel_worker *worker, uint64_t sequence);
+/* Where each record's runs lie among those of all; counts: by position, how many it gives. Returns how many
+ * there are. */
+uint32_t keel_worker_number_shares(struct keel_worker *worker, uint64_t *counts);
+/* Those of a record, and of what has no elements in its layout. */
+static inline const struct keel_share_run *keel_worker_runs(const struct keel_worker *worker,
+                                                            const struct keel_owned_record *record)
+{
+    return worker->shares.all + record->runs_at;
+}
+static inline const struct keel_share_run *keel_worker_empties(const struct keel_worker *worker,
+                                                               const struct keel_owned_record *record)
+{
+    return worker->shares.all + record->empties_at;
+}
 
 /* worker_axes.c: parallel.tensor: whether ranks share slices; the same once all have said what they have,
  * with the groups that the ranks of a view exchange in. */

@@ -13,9 +13,8 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 4 << 20, WINDOW = 4 };
-enum { SEQUENCE_ROUND = 48, SEQUENCE_PAIR = 24 }; /* first bits: which moves of the view; between whom */
-_Static_assert(KEEL_MEMBERS_MAX *KEEL_MEMBERS_MAX <= 1 << (SEQUENCE_ROUND - SEQUENCE_PAIR),
-               "no two pairs of a view have one number, nor two rounds");
+/* First bit of which moves of the view; below it is the chunk's number. Each pair of ranks has its own. */
+enum { SEQUENCE_ROUND = 48 };
 
 struct message {
     uint32_t from, to;
@@ -56,13 +55,16 @@ enum keel_status keel_worker_put_all(const struct keel_worker *worker, uint32_t 
                        list);
 }
 
-enum keel_status keel_worker_put_share(const struct keel_worker *worker, uint32_t owner, uint32_t of,
-                                       uint32_t parts, const uint32_t *seats, uint32_t seat_count,
-                                       struct keel_holdings *list)
+enum keel_status keel_worker_put_shares(const struct keel_worker *worker, const struct keel_share_run *owners,
+                                        uint32_t of, uint32_t parts, const uint32_t *seats,
+                                        uint32_t seat_count, struct keel_holdings *list)
 {
     struct keel_extents what = {.at = NULL};
-    return put_holding(keel_trainer_share_extents(worker->trainer, owner, of, parts, &what), &what, seats,
-                       seat_count, list);
+    enum keel_status status = KEEL_OK;
+    for (uint32_t k = 0; k < owners->count && status == KEEL_OK; k++)
+        status = keel_trainer_share_extents(worker->trainer, owners->first + k * owners->stride, of, parts,
+                                            &what);
+    return put_holding(status, &what, seats, seat_count, list);
 }
 
 enum keel_status keel_worker_put_read(const struct keel_worker *worker, uint32_t index, uint32_t count,
@@ -180,13 +182,11 @@ static enum keel_status begin(struct transfer *t, size_t number)
     struct keel_worker *worker = t->worker;
     const struct message *message = &t->messages[number];
     const bool give = message->from == worker->position;
-    const uint64_t pair = (uint64_t)message->from * worker->rank_count + message->to;
     uint8_t *chunk = chunk_of(t, number);
     const void *parts[] = {chunk};
     const struct keel_collective what = {.kind = give ? KEEL_SEND : KEEL_RECEIVE,
                                          .sequence = KEEL_SEQUENCE_MOVE +
-                                                     (worker->move_round << SEQUENCE_ROUND) +
-                                                     (pair << SEQUENCE_PAIR) + message->number,
+                                                     (worker->move_round << SEQUENCE_ROUND) + message->number,
                                          .element = KEEL_ELEMENT_U8,
                                          .root = give ? message->to : message->from,
                                          .count = message->bytes,

@@ -16,15 +16,11 @@
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Subgroups of a view: above those of slices (worker_axes.c). */
 #define SEQUENCE_SHARERS (UINT64_C(1) << 17)
-
-static bool has_share(const struct keel_owned_record *record, uint32_t share)
-{
-    return (record->shares[share / 8] >> share % 8 & 1) != 0;
-}
 
 bool keel_worker_furthest_owned(const struct keel_worker *worker, uint64_t *out_step)
 {
@@ -42,16 +38,13 @@ bool keel_worker_furthest_owned(const struct keel_worker *worker, uint64_t *out_
 
 /* ---- catching up --------------------------------------------------------------------------------------- */
 
-/* Whose norm leads from the record's step to `step`; rank_count: nobody's. */
-static uint32_t who_did(const struct keel_worker *worker, const struct keel_owned_record *behind,
-                        uint64_t step)
+/* A rank whose norm leads from the step before to `step` in the layout of an epoch; rank_count: nobody's. */
+static uint32_t who_did(const struct keel_worker *worker, uint64_t epoch, uint64_t step)
 {
     uint32_t p = 0;
-    if (behind->of == 0 || !behind->reduced || behind->step + 1 != step)
-        return worker->rank_count;
     for (; p < worker->rank_count; p++) {
         const struct keel_owned_record *other = &worker->sync_all[p].owned[0];
-        if (other->of > 0 && other->epoch == behind->epoch && other->step == step && other->has_norm)
+        if (other->of > 0 && other->epoch == epoch && other->step == step && other->has_norm)
             break;
     }
     return p;
@@ -59,9 +52,14 @@ static uint32_t who_did(const struct keel_worker *worker, const struct keel_owne
 
 enum keel_status keel_worker_catch_up_owned(struct keel_worker *worker, uint64_t step)
 {
+    uint64_t epoch = 0; /* of `from`: thousands who are behind are of one layout, as a rule */
+    uint32_t from = worker->rank_count;
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         struct keel_owned_record *behind = &worker->sync_all[p].owned[0];
-        const uint32_t from = who_did(worker, behind, step);
+        if (behind->of == 0 || !behind->reduced || behind->step + 1 != step)
+            continue;
+        if (epoch != behind->epoch)
+            from = who_did(worker, epoch = behind->epoch, step);
         if (from == worker->rank_count)
             continue;
         if (p == worker->position)
@@ -85,53 +83,95 @@ static const struct keel_owned_record *record_of(const struct keel_worker *worke
     return NULL;
 }
 
-/* A column, and what its ranks hold of a layout; NULL: nothing. */
+/* A rank that holds these shares. */
 struct held {
-    uint32_t count, of; /* of the layout */
-    const struct keel_owned_record *record[KEEL_MEMBERS_MAX];
-    uint16_t position[KEEL_MEMBERS_MAX];
-    uint32_t seats[KEEL_MEMBERS_MAX]; /* of a share */
+    struct keel_share_run run; /* first: for keel_share_runs_compare */
+    uint32_t seat;
+    bool complete; /* with all weights */
 };
 
-static void find_held(const struct keel_worker *worker, uint64_t epoch, uint64_t step, struct held *held)
+/* What a column's ranks hold of a layout: by runs, which many may have. */
+struct column {
+    uint32_t of; /* the layout's; 0: nobody has any of it */
+    struct held *held;
+    uint32_t *seats; /* room for all ranks */
+    size_t count, capacity;
+};
+
+static int compare_held(const void *a, const void *b)
 {
-    held->count = keel_worker_column(worker, worker->axes.place, held->position);
-    held->of = 0;
-    for (uint32_t i = 0; i < held->count; i++) {
-        held->record[i] = record_of(worker, held->position[i], epoch, step);
-        held->of = held->record[i] != NULL ? held->record[i]->of : held->of;
-    }
+    const struct held *x = a, *y = b;
+    const int runs = keel_share_runs_compare(&x->run, &y->run);
+    return runs != 0 ? runs : x->seat < y->seat ? -1 : x->seat > y->seat;
 }
 
-/* Positions with all weights, or, where `share` is one of the layout's, with that; without who has all. */
-static uint32_t list_seats(struct held *held, uint32_t share, bool without)
+static enum keel_status find_held(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
+                                  struct column *column)
+{
+    KEEL_TRY(keel_alloc(worker->rank_count, sizeof *column->seats, &column->seats));
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        const struct keel_owned_record *record = worker->axes.map.place[p] == worker->axes.place
+                                                     ? record_of(worker, p, epoch, step)
+                                                     : NULL;
+        if (record == NULL)
+            continue;
+        column->of = record->of;
+        KEEL_TRY(keel_grow(&column->held, &column->capacity, column->count + record->run_count,
+                           sizeof *column->held));
+        for (uint32_t i = 0; i < record->run_count; i++)
+            column->held[column->count++] = (struct held){.run = keel_worker_runs(worker, record)[i],
+                                                          .seat = p,
+                                                          .complete = record->complete};
+    }
+    if (column->count > 0)
+        qsort(column->held, column->count, sizeof *column->held, compare_held);
+    return KEEL_OK;
+}
+
+/* Who has all weights. */
+static enum keel_status list_complete(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
+                                      struct column *column, struct keel_holdings *have)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < held->count; i++) {
-        const struct keel_owned_record *record = held->record[i];
-        if (record != NULL && (share == held->of ? record->complete : has_share(record, share)) &&
-            !(without && record->complete))
-            held->seats[count++] = held->position[i];
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        const struct keel_owned_record *record = worker->axes.map.place[p] == worker->axes.place
+                                                     ? record_of(worker, p, epoch, step)
+                                                     : NULL;
+        if (record != NULL && record->complete)
+            column->seats[count++] = p;
     }
-    return count;
+    return keel_worker_put_all(worker, KEEL_PARTS_WEIGHTS, column->seats, count, have);
+}
+
+/* Entries [first, end) are of one run; without those who have all weights. */
+static enum keel_status list_run(const struct keel_worker *worker, struct column *column, size_t first,
+                                 size_t end, uint32_t parts, bool without, struct keel_holdings *have)
+{
+    uint32_t count = 0;
+    for (size_t i = first; i < end; i++)
+        if (!without || !column->held[i].complete)
+            column->seats[count++] = column->held[i].seat;
+    return count == 0 ? KEEL_OK
+                      : keel_worker_put_shares(worker, &column->held[first].run, column->of, parts,
+                                               column->seats, count, have);
 }
 
 /* Where weights are not gathered, who has them all has those of his shares among them. */
-static enum keel_status list_held(const struct keel_worker *worker, struct held *held,
-                                  struct keel_holdings *have)
+static enum keel_status list_held(const struct keel_worker *worker, uint64_t epoch, uint64_t step,
+                                  struct column *column, struct keel_holdings *have)
 {
     const bool gathers = keel_worker_gathers(worker);
     const uint32_t parts = gathers ? KEEL_PARTS_WEIGHTS | KEEL_PARTS_MOMENTS : KEEL_PARTS_MOMENTS;
+    KEEL_TRY(find_held(worker, epoch, step, column));
     if (!gathers)
-        KEEL_TRY(keel_worker_put_all(worker, KEEL_PARTS_WEIGHTS, held->seats,
-                                     list_seats(held, held->of, false), have));
-    for (uint32_t share = 0; share < held->of; share++) {
-        uint32_t count = list_seats(held, share, false);
-        KEEL_TRY(keel_worker_put_share(worker, share, held->of, parts, held->seats, count, have));
-        count = gathers ? 0 : list_seats(held, share, true);
-        if (count > 0)
-            KEEL_TRY(
-                keel_worker_put_share(worker, share, held->of, KEEL_PARTS_WEIGHTS, held->seats, count, have));
+        KEEL_TRY(list_complete(worker, epoch, step, column, have));
+    for (size_t i = 0, end; i < column->count; i = end) {
+        for (end = i + 1; end < column->count; end++)
+            if (keel_share_runs_compare(&column->held[i].run, &column->held[end].run) != 0)
+                break;
+        KEEL_TRY(list_run(worker, column, i, end, parts, false, have));
+        if (!gathers)
+            KEEL_TRY(list_run(worker, column, i, end, KEEL_PARTS_WEIGHTS, true, have));
     }
     return KEEL_OK;
 }
@@ -141,15 +181,12 @@ enum keel_status keel_worker_find_owned(const struct keel_worker *worker, uint64
                                         struct keel_moves *out)
 {
     struct keel_holders holders = {.have = {.at = NULL}};
-    struct held *held = NULL;
-    enum keel_status status = keel_alloc(1, sizeof *held, &held);
-    if (status == KEEL_OK) {
-        find_held(worker, epoch, step, held);
-        status = list_held(worker, held, &holders.have);
-    }
+    struct column column = {.of = 0};
+    enum keel_status status = list_held(worker, epoch, step, &column, &holders.have);
     if (status == KEEL_OK)
         status = keel_worker_list_needs(worker, &holders.need);
-    keel_free(held);
+    keel_free(column.held);
+    keel_free(column.seats);
     return keel_worker_find_moves(worker, status, &holders, out);
 }
 
@@ -168,26 +205,54 @@ static struct keel_owned_record newest_before(const struct keel_worker *worker, 
     return best;
 }
 
-/* By share of the layout: how many ranks of the place have it. */
-static void count_holders(const struct keel_worker *worker, uint32_t place,
-                          const struct keel_owned_record *layout, uint16_t holders[KEEL_MEMBERS_MAX])
+/* What is empty is held by every rank with a record of the layout. */
+static void add_runs(const struct keel_share_run *runs, uint32_t run_count, uint32_t by, uint16_t *holders)
 {
+    for (uint32_t i = 0; i < run_count; i++)
+        for (uint32_t k = 0; k < runs[i].count; k++)
+            holders[runs[i].first + k * runs[i].stride] += (uint16_t)by;
+}
+
+/* By share of the layout: how many ranks of the place have it; and how many have a record of it. */
+static uint32_t count_holders(const struct keel_worker *worker, uint32_t place,
+                              const struct keel_owned_record *layout, uint16_t holders[KEEL_MEMBERS_MAX])
+{
+    uint32_t records = 0;
     KEEL_ASSERT(layout->of <= KEEL_MEMBERS_MAX);
     memset(holders, 0, layout->of * sizeof *holders);
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         const struct keel_owned_record *record =
             worker->sync_all[p].place == place ? record_of(worker, p, layout->epoch, layout->step) : NULL;
-        for (uint32_t share = 0; record != NULL && share < layout->of; share++)
-            holders[share] += has_share(record, share);
+        if (record == NULL)
+            continue;
+        records++;
+        add_runs(keel_worker_runs(worker, record), record->run_count, 1, holders);
     }
+    return records;
 }
 
+/* Runs that many have, as those with one number of all groups, are looked at once. */
 static bool is_covered(const struct keel_worker *worker, uint32_t place,
                        const struct keel_owned_record *layout)
 {
+    struct keel_share_run seen[KEEL_MEMBERS_MAX]; /* by first share: the newest run */
     uint16_t holders[KEEL_MEMBERS_MAX];
     uint32_t share = 0;
-    count_holders(worker, place, layout, holders);
+    KEEL_ASSERT(layout->of <= KEEL_MEMBERS_MAX);
+    memset(seen, 0, layout->of * sizeof *seen);
+    memset(holders, 0, layout->of * sizeof *holders);
+    for (uint32_t p = 0; p < worker->rank_count; p++) {
+        const struct keel_owned_record *record =
+            worker->sync_all[p].place == place ? record_of(worker, p, layout->epoch, layout->step) : NULL;
+        for (uint32_t i = 0; record != NULL && i < record->run_count; i++) {
+            const struct keel_share_run *run = &keel_worker_runs(worker, record)[i];
+            if (keel_share_runs_compare(run, &seen[run->first]) == 0)
+                continue;
+            seen[run->first] = *run;
+            add_runs(run, 1, 1, holders);
+        }
+    }
+    add_runs(keel_worker_empties(worker, layout), layout->empty_count, 1, holders);
     while (share < layout->of && holders[share] > 0)
         share++;
     return share == layout->of;
@@ -221,14 +286,24 @@ bool keel_worker_is_whole(const struct keel_worker *worker, uint64_t step)
     return true;
 }
 
-/* Others have all shares of the record; then they are without it. */
-static bool can_spare(const struct keel_owned_record *record, uint32_t of, uint16_t *holders)
+/* Others have all shares of the record; then they are without it. What is empty all have who have a record:
+ * `records` of them. */
+static bool can_spare(const struct keel_worker *worker, const struct keel_owned_record *record,
+                      uint32_t *records, uint16_t *holders)
 {
-    for (uint32_t share = 0; record != NULL && share < of; share++)
-        if (has_share(record, share) && holders[share] == 1)
-            return false;
-    for (uint32_t share = 0; record != NULL && share < of; share++)
-        holders[share] -= has_share(record, share);
+    if (record == NULL)
+        return true;
+    const struct keel_share_run *runs = keel_worker_runs(worker, record);
+    for (uint32_t i = 0; i < record->run_count; i++)
+        for (uint32_t k = 0; k < runs[i].count; k++)
+            if (holders[runs[i].first + k * runs[i].stride] == 1 &&
+                !keel_share_runs_have(keel_worker_empties(worker, record), record->empty_count,
+                                      runs[i].first + k * runs[i].stride))
+                return false;
+    if (record->empty_count > 0 && *records == 1)
+        return false;
+    add_runs(runs, record->run_count, UINT16_MAX, holders); /* one less */
+    --*records;
     return true;
 }
 
@@ -245,11 +320,11 @@ void keel_worker_find_spare_holders(const struct keel_worker *worker, uint64_t s
             continue;
         seen[place] = true;
         const struct keel_owned_record chosen = keel_worker_choose_owned(worker, place, step);
-        count_holders(worker, place, &chosen, holders);
+        uint32_t records = count_holders(worker, place, &chosen, holders);
         for (uint32_t p = last + 1; p-- > 0;)
             if (worker->sync_all[p].place == place)
-                out[p] = chosen.of == 0 ||
-                         can_spare(record_of(worker, p, chosen.epoch, chosen.step), chosen.of, holders);
+                out[p] = chosen.of == 0 || can_spare(worker, record_of(worker, p, chosen.epoch, chosen.step),
+                                                     &records, holders);
     }
 }
 

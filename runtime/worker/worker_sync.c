@@ -12,6 +12,7 @@
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,10 +48,8 @@ static void place_in_view(struct keel_worker *worker)
         }
         worker->position_rank[worker->rank_count++] = member->rank;
     }
-    for (uint32_t s = 0; s < view->shard_count; s++)
-        for (uint32_t p = 0; p < worker->rank_count; p++)
-            if (worker->position_rank[p] == view->shard_rank[s])
-                worker->shard_position[s] = (uint16_t)p;
+    for (uint32_t s = 0; s < view->shard_count; s++) /* active members come first */
+        worker->shard_position[s] = (uint16_t)keel_view_find_rank(view, view->shard_rank[s]);
 }
 
 /* Runs on the transport's progress thread: say at once who is gone. */
@@ -80,8 +79,9 @@ struct keel_owners_map keel_worker_owners(const struct keel_worker *worker, uint
 
 static enum keel_status open_group(struct keel_worker *worker)
 {
-    struct keel_address addresses[KEEL_MEMBERS_MAX];
+    struct keel_address *addresses;
     uint32_t count = 0;
+    KEEL_TRY(keel_alloc(worker->rank_count, sizeof *addresses, &addresses));
     for (uint32_t i = 0; i < worker->view.member_count; i++)
         if (!worker->view.members[i].spare)
             addresses[count++] = worker->view.members[i].data;
@@ -93,7 +93,9 @@ static enum keel_status open_group(struct keel_worker *worker)
                                        .shard_rank = worker->shard_position,
                                        .silence_ns = worker->inbox.times.silence_ns,
                                        .costs = worker->job.network_costs[0] != '\0' ? &worker->costs : NULL};
-    KEEL_TRY(keel_group_open(worker->endpoint, &config, &worker->group));
+    const enum keel_status status = keel_group_open(worker->endpoint, &config, &worker->group);
+    keel_free(addresses);
+    KEEL_TRY(status);
     keel_group_on_lost(worker->group, peer_lost, worker);
     keel_inbox_guard(&worker->inbox, worker->group, worker->view.epoch);
     return KEEL_OK;
@@ -116,6 +118,34 @@ enum keel_status keel_worker_leave_view(struct keel_worker *worker)
 
 /* ---- agreeing ------------------------------------------------------------------------------------------ */
 
+/* The records of all, without what only owners say where nobody owns. */
+static enum keel_status gather(struct keel_worker *worker, uint64_t sequence)
+{
+    const struct keel_sync_record *mine = &worker->sync_mine;
+    const size_t bytes = worker->job.parallel.zero > KEEL_ZERO_NONE
+                             ? sizeof *mine
+                             : offsetof(struct keel_sync_record, owned);
+    uint8_t *all = (uint8_t *)worker->sync_all;
+    if (worker->group == NULL) {
+        worker->sync_all[0] = *mine;
+        return KEEL_OK;
+    }
+    const void *parts[] = {mine};
+    const struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
+                                           .sequence = sequence,
+                                           .element = KEEL_ELEMENT_U8,
+                                           .count = bytes,
+                                           .parts = parts,
+                                           .part_count = 1,
+                                           .result = all};
+    KEEL_TRY(keel_group_run(worker->group, &gather, keel_deadline_after_ns(worker->stall_ns)));
+    for (uint32_t p = worker->rank_count; bytes < sizeof *mine && p-- > 0;) { /* each to its place */
+        memmove(&worker->sync_all[p], all + p * bytes, bytes);
+        memset((uint8_t *)&worker->sync_all[p] + bytes, 0, sizeof *mine - bytes);
+    }
+    return KEEL_OK;
+}
+
 /* Fill worker->sync_all. has_share: this rank has read its share of the snapshot that all begin from. */
 static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, bool has_share)
 {
@@ -126,9 +156,9 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, 
                                       .digest_of = worker->digest_of,
                                       .has_share = has_share,
                                       .probe = keel_trainer_probe(worker->trainer),
-                                      .tensor = worker->axes.tensor,
-                                      .place = worker->axes.place,
-                                      .warm = worker->axes.warm,
+                                      .tensor = (uint8_t)worker->axes.tensor,
+                                      .place = (uint8_t)worker->axes.place,
+                                      .warm = (uint8_t)worker->axes.warm,
                                       .is_ready = keel_trainer_is_ready(worker->trainer, worker->next_step),
                                       .has_unsaid =
                                           worker->unsaid_step > 0 && worker->unsaid_step == worker->next_step,
@@ -138,22 +168,11 @@ static enum keel_status exchange(struct keel_worker *worker, uint64_t sequence, 
     keel_trainer_digest_parts(worker->trainer, &mine->part, &mine->shared);
     if (worker->job.parallel.zero > KEEL_ZERO_NONE)
         keel_trainer_owns(worker->trainer, mine->owned);
-    snprintf(mine->board, sizeof mine->board, "%.63s", keel_device_info(worker->device)->selector);
+    snprintf(mine->board, sizeof mine->board, "%.24s", keel_device_info(worker->device)->selector);
     if (!worker->has_state && worker->position == 0) /* who would restore it */
         KEEL_TRY(keel_worker_snapshot_count(worker, &mine->snapshot_count, &mine->snapshot_step));
-    if (worker->group == NULL) {
-        worker->sync_all[0] = *mine;
-        return KEEL_OK;
-    }
-    const void *parts[] = {mine};
-    struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
-                                     .sequence = sequence,
-                                     .element = KEEL_ELEMENT_U8,
-                                     .count = sizeof *mine,
-                                     .parts = parts,
-                                     .part_count = 1,
-                                     .result = worker->sync_all};
-    return keel_group_run(worker->group, &gather, keel_deadline_after_ns(worker->stall_ns));
+    KEEL_TRY(gather(worker, sequence));
+    return worker->job.parallel.zero > KEEL_ZERO_NONE ? keel_worker_gather_shares(worker, sequence) : KEEL_OK;
 }
 
 /* The lowest position with the most steps, or rank_count when nobody has state. */
@@ -210,6 +229,38 @@ uint32_t keel_worker_index(const struct keel_worker *worker, uint32_t *out_count
     return index;
 }
 
+/* Of groups, in which those with one number have the same shares. */
+static enum keel_status list_groups(const struct keel_worker *worker, const struct keel_owners_map *owners,
+                                    const uint16_t *column, uint32_t parts, struct keel_holdings *needs)
+{
+    uint32_t seats[KEEL_MEMBERS_MAX];
+    for (uint32_t number = 0; number < owners->group; number++) {
+        const struct keel_share_run run = {.first = (uint16_t)number,
+                                           .stride = (uint16_t)owners->group,
+                                           .count = (uint16_t)(owners->count / owners->group)};
+        for (uint32_t i = 0; i < run.count; i++)
+            seats[i] = column[number + i * owners->group];
+        KEEL_TRY(keel_worker_put_shares(worker, &run, owners->count, parts, seats, run.count, needs));
+    }
+    return KEEL_OK;
+}
+
+/* Of an owner and a second holder. */
+static enum keel_status list_pairs(const struct keel_worker *worker, const struct keel_owners_map *owners,
+                                   const uint16_t *column, uint32_t parts, struct keel_holdings *needs)
+{
+    uint32_t second[KEEL_MEMBERS_MAX], seats[2];
+    KEEL_TRY(keel_second_holders(owners, second));
+    for (uint32_t owner = 0; owner < owners->count; owner++) {
+        const struct keel_share_run run = {.first = (uint16_t)owner, .stride = 1, .count = 1};
+        const uint32_t holders = second[owner] != KEEL_SEAT_NONE ? 2 : 1;
+        seats[0] = column[owner];
+        seats[1] = holders > 1 ? column[second[owner]] : 0;
+        KEEL_TRY(keel_worker_put_shares(worker, &run, owners->count, parts, seats, holders, needs));
+    }
+    return KEEL_OK;
+}
+
 /* All of it, or with parallel.zero the moments of what a rank owns or has copies of, and all weights; of 3
  * those of that alone. */
 enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct keel_holdings *needs)
@@ -225,13 +276,10 @@ enum keel_status keel_worker_list_needs(const struct keel_worker *worker, struct
         seats[i] = column[i];
     if (!gathers)
         KEEL_TRY(keel_worker_put_all(worker, all, seats, count, needs));
-    for (uint32_t owner = 0; owner < count && !whole; owner++) {
-        const uint32_t holders = keel_share_holders(&owners, owner, seats);
-        for (uint32_t i = 0; i < holders; i++)
-            seats[i] = column[seats[i]];
-        KEEL_TRY(keel_worker_put_share(worker, owner, count, share, seats, holders, needs));
-    }
-    return KEEL_OK;
+    if (whole)
+        return KEEL_OK;
+    return owners.group < count ? list_groups(worker, &owners, column, share, needs)
+                                : list_pairs(worker, &owners, column, share, needs);
 }
 
 bool keel_worker_has_newest(const struct keel_worker *worker, uint32_t p, uint64_t step)

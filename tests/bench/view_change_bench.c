@@ -4,7 +4,7 @@
  *
  * The limit: all that a rank finds follows from records of all ranks, so it reads each at least once: 1.6 KB
  * a rank, 6.5 MB of 4,096, about a millisecond. */
-#include "worker_internal.h"
+#include "../runtime/held_shares.h"
 #include <keel/memory.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +90,6 @@ static void fill_view(uint32_t ranks)
     worker.view.member_count = (uint16_t)ranks;
     for (uint32_t p = 0; p < ranks; p++) {
         struct keel_owned_record *record = &worker.sync_all[p].owned[0];
-        const uint32_t before = (p + ranks - 1) % ranks;
         worker.view.members[p] = (struct keel_member){.rank = (uint16_t)p, .node = (uint16_t)(1 + p)};
         node[p] = 1 + p;
         if (p == NEWCOMER)
@@ -99,9 +98,9 @@ static void fill_view(uint32_t ranks)
         worker.sync_all[p].next_step = STEP;
         *record = (struct keel_owned_record){
             .epoch = EPOCH, .step = STEP, .of = ranks, .position = p, .complete = 1};
-        record->shares[p / 8] |= (uint8_t)(1 << p % 8);
-        record->shares[before / 8] |= (uint8_t)(1 << before % 8);
+        hold_two(&worker, p, ranks);
     }
+    place_shares(&worker);
 }
 
 static void replica(struct keel_moves *out)

@@ -401,8 +401,12 @@ START_TEST(a_second_holder_is_on_another_node_and_nobody_has_more_than_his_part)
             node[p] = !even ? next_random(nodes) : blocks ? p / each : p % nodes;
             size[node[p]]++;
         }
+        uint32_t all[24];
+        const struct keel_owners_map map = {.count = count, .group = count, .holders = 2, .node = node};
+        ck_ok(keel_second_holders(&map, all));
         for (uint32_t p = 0; p < count; p++) {
             const uint32_t second = keel_second_holder(p, count, node);
+            ck_assert_uint_eq(all[p], second);
             if (count == 1) {
                 ck_assert_uint_eq(second, KEEL_SEAT_NONE);
                 continue;

@@ -5,7 +5,7 @@
  * Views, layouts and losses are random; the engine is a real one, which nothing runs on. Who owns what is
  * written down here a second time, element by element. */
 #include "harness.h"
-#include "worker_internal.h"
+#include "held_shares.h"
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <string.h>
@@ -292,7 +292,7 @@ static void draw_view(void)
         if (member->spare)
             continue;
         worker.axes.map.place[p] = (uint16_t)next_random(places);
-        worker.sync_all[p].place = worker.axes.map.place[p];
+        worker.sync_all[p].place = (uint8_t)worker.axes.map.place[p];
         if (worker.axes.map.place[p] == worker.axes.place) {
             column_at[column] = p;
             nodes_now[column++] = member->node;
@@ -463,14 +463,13 @@ START_TEST(one_newcomer_among_thousands_of_owners)
     fill_view();
     for (uint32_t p = 0; p < KEEL_MEMBERS_MAX; p++) {
         struct keel_owned_record *record = &worker.sync_all[p].owned[0];
-        const uint32_t before = (p + KEEL_MEMBERS_MAX - 1) % KEEL_MEMBERS_MAX;
         if (p == NEWCOMER)
             continue;
         *record = (struct keel_owned_record){
             .epoch = 3, .step = 7, .of = KEEL_MEMBERS_MAX, .position = p, .complete = 1};
-        record->shares[p / 8] |= (uint8_t)(1 << p % 8);
-        record->shares[before / 8] |= (uint8_t)(1 << before % 8);
+        hold_two(&worker, p, KEEL_MEMBERS_MAX);
     }
+    place_shares(&worker);
     const uint32_t moments = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V | 1 << KEEL_STATE_EMA;
     ck_ok(keel_trainer_share_extents(worker.trainer, NEWCOMER, KEEL_MEMBERS_MAX, moments, &own));
     ck_ok(keel_trainer_share_extents(worker.trainer, NEWCOMER - 1, KEEL_MEMBERS_MAX, moments, &copies));
@@ -500,20 +499,25 @@ static bool is_empty(uint32_t owner, uint32_t of)
     return memchr(marks, 1, sizeof marks) == NULL;
 }
 
-/* What rank p has of the layout of an epoch; `step` is that of the furthest. A share without elements is
- * everybody's. */
-static struct keel_owned_record draw_record(uint32_t place, uint64_t epoch, uint32_t position, uint64_t step)
+/* What rank p has of the layout of an epoch, as its record i; `step` is that of the furthest. A share without
+ * elements is everybody's. */
+static void draw_record(uint32_t p, uint32_t i, uint64_t epoch, uint32_t position, uint64_t step)
 {
-    const struct layout *layout = &layouts[place][epoch];
+    const struct layout *layout = &layouts[worker.sync_all[p].place][epoch];
     struct keel_owned_record record = {.epoch = epoch, .of = layout->of, .position = position};
+    uint32_t held[RANKS], empty[RANKS], held_count = 0, empty_count = 0;
     record.step = step - (next_random(4) == 0 ? 1 : 0);
     record.has_norm = record.step == step ? next_random(8) > 0 : next_random(2);
     record.reduced = next_random(4) > 0;
     record.complete = next_random(3) == 0;
-    for (uint32_t owner = 0; owner < layout->of; owner++)
-        if (holds(position, owner, layout->of, layout->node) || is_empty(owner, layout->of))
-            record.shares[owner / 8] |= (uint8_t)(1 << owner % 8);
-    return record;
+    worker.sync_all[p].owned[i] = record;
+    for (uint32_t owner = 0; owner < layout->of; owner++) {
+        if (is_empty(owner, layout->of))
+            empty[empty_count++] = owner;
+        if (holds(position, owner, layout->of, layout->node))
+            held[held_count++] = owner;
+    }
+    hold_shares(&worker, p, i, held, held_count, empty, empty_count);
 }
 
 static void draw_layouts(uint64_t step)
@@ -533,9 +537,10 @@ static void draw_layouts(uint64_t step)
             epoch -= 1 + (next_random(4) == 0 ? next_random((uint32_t)epoch - 1) : 0);
             used[place][epoch] += next_random(6) == 0;
             if (used[place][epoch] < layouts[place][epoch].of && next_random(8) > 0)
-                worker.sync_all[p].owned[i] = draw_record(place, epoch, used[place][epoch]++, step);
+                draw_record(p, i, epoch, used[place][epoch]++, step);
         }
     }
+    place_shares(&worker);
 }
 
 /* As records say after those who can have caught up; and who can, by definition: the sums of the step that
@@ -697,16 +702,19 @@ START_TEST(a_layout_is_whole_when_all_are_where_they_were_with_all_weights)
         for (uint32_t p = 0; p < worker.rank_count; p++) {
             const uint32_t place = p % places, of = (5 + places - 1 - place) / places;
             worker.axes.map.place[p] = (uint16_t)place;
-            worker.sync_all[p].place = place;
+            worker.sync_all[p].place = (uint8_t)place;
             worker.sync_all[p].digest_of = otherwise >= 6 && p == 2 ? 7 : 8;
             worker.sync_all[p].owned[p % 2] = (struct keel_owned_record){
                 /* of its two layouts */
-                .epoch = 3, .step = 7, .of = of, .position = p / places, .complete = 1, .shares = {0xff}};
+                .epoch = 3, .step = 7, .of = of, .position = p / places, .complete = 1};
+            const uint32_t all[] = {0, 1, 2, 3, 4};
+            hold_shares(&worker, p, p % 2, all, of, NULL, 0);
         }
         one->position += otherwise == 1;
         one->complete = otherwise != 2;
         one->step += otherwise == 3;
         one->epoch += otherwise == 4;
+        place_shares(&worker);
         ck_assert_int_eq(keel_worker_is_whole(&worker, 7),
                          otherwise == 0 || otherwise == 7); /* where each has all, so is its digest */
     }
