@@ -301,6 +301,31 @@ enum keel_status keel_file_link_end(struct keel_file_link *link)
 
 /* ---- gathering ----------------------------------------------------------------------------------------- */
 
+enum keel_status keel_file_mover_gather_some(struct keel_file_mover *mover, const void *mine,
+                                             const uint64_t *bytes, uint32_t ranks, void *all, uint64_t call,
+                                             uint32_t number)
+{
+    uint64_t sum = 0;
+    KEEL_ASSERT(number < 64 && ranks > 0);
+    for (uint32_t p = 0; p < ranks; p++)
+        sum += bytes[p];
+    if (sum == 0)
+        return KEEL_OK;
+    if (mover->group == NULL) {
+        memcpy(all, mine, keel_size(sum));
+        return KEEL_OK;
+    }
+    const void *parts[] = {mine};
+    const struct keel_collective gather = {.kind = KEEL_ALL_GATHER_V,
+                                           .sequence = number_of(call, GATHERS + number, 0),
+                                           .element = KEEL_ELEMENT_U8,
+                                           .counts_out = bytes,
+                                           .parts = parts,
+                                           .part_count = bytes[keel_group_rank(mover->group)] > 0 ? 1 : 0,
+                                           .result = all};
+    return keel_group_run(mover->group, &gather, KEEL_NEVER);
+}
+
 enum keel_status keel_file_mover_gather(struct keel_file_mover *mover, const void *mine, size_t bytes,
                                         void *all, uint64_t call, uint32_t number)
 {

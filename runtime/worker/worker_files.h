@@ -52,5 +52,9 @@ enum keel_status keel_file_link_end(struct keel_file_link *link);
 /* All ranks' `bytes` at `mine`, which are lent as above, into `all`. Alone (no group): a copy. */
 enum keel_status keel_file_mover_gather(struct keel_file_mover *mover, const void *mine, size_t bytes,
                                         void *all, uint64_t call, uint32_t number);
+/* The same where ranks have so many bytes each: `bytes` of all of them. */
+enum keel_status keel_file_mover_gather_some(struct keel_file_mover *mover, const void *mine,
+                                             const uint64_t *bytes, uint32_t ranks, void *all, uint64_t call,
+                                             uint32_t number);
 
 #endif

@@ -43,20 +43,38 @@ uint32_t keel_worker_first_of_node(const uint32_t *node, uint32_t position)
     return first;
 }
 
+void keel_worker_node_ranks(const uint32_t *node, uint32_t count, struct keel_node_ranks *out)
+{
+    uint16_t last[KEEL_NODES_MAX]; /* by node, plus one; 0: none yet */
+    memset(last, 0, sizeof last);
+    out->count = count;
+    for (uint32_t p = 0; p < count; p++) {
+        KEEL_ASSERT(node[p] < KEEL_NODES_MAX);
+        const uint16_t before = last[node[p]];
+        out->first[p] = before > 0 ? out->first[before - 1] : (uint16_t)p;
+        out->next[p] = (uint16_t)count;
+        if (before > 0)
+            out->next[before - 1] = (uint16_t)p;
+        last[node[p]] = (uint16_t)(p + 1);
+    }
+}
+
 static uint32_t host_of(const struct keel_worker *worker, uint32_t node)
 {
     return keel_job_host_of(&worker->job, worker->host_count, node);
 }
 
 /* The next position on another host, or, where all are on one, of another node; itself: there is none. */
-static uint32_t partner_of(const struct keel_worker *worker, const uint32_t *node, uint32_t count, uint32_t p)
+static uint32_t partner_of(const struct keel_worker *worker, const uint32_t *node,
+                           const struct keel_node_ranks *ranks, uint32_t p)
 {
+    const uint32_t count = ranks->count;
     for (uint32_t d = 1; d < count; d++)
         if (host_of(worker, node[(p + d) % count]) != host_of(worker, node[p]))
-            return keel_worker_first_of_node(node, (p + d) % count);
+            return ranks->first[(p + d) % count];
     for (uint32_t d = 1; d < count; d++)
         if (node[(p + d) % count] != node[p])
-            return keel_worker_first_of_node(node, (p + d) % count);
+            return ranks->first[(p + d) % count];
     return p;
 }
 
@@ -95,9 +113,11 @@ static enum keel_status check_sum(const struct keel_guard *guard)
 static enum keel_status copy_to_partners(struct keel_guard *guard)
 {
     struct keel_worker *worker = guard->worker;
+    struct keel_node_ranks ranks;
     uint32_t count = 0;
+    keel_worker_node_ranks(guard->node, guard->rank_count, &ranks);
     for (uint32_t p = 0; p < guard->rank_count; p++) {
-        const uint32_t to = partner_of(worker, guard->node, guard->rank_count, p);
+        const uint32_t to = partner_of(worker, guard->node, &ranks, p);
         if (to == p)
             continue;
         guard->moves[count++] = (struct keel_file_move){.object = {.step = guard->step,
@@ -459,5 +479,5 @@ void keel_worker_tiers_close(struct keel_worker *worker)
     keel_file_mover_fini(&tiers->storing.mover);
     keel_file_mover_fini(&tiers->restoring);
     keel_free(tiers->guard.moves);
-    keel_free(tiers->offers);
+    keel_worker_forget_offers(worker);
 }

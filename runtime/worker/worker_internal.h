@@ -93,6 +93,27 @@ struct keel_tier_offers {
     uint64_t has_records, records;              /* of the rank, as below */
 };
 
+/* The same as others hear it: runs of shards here, and behind them of shards in the store. */
+struct keel_offer_said {
+    uint64_t step, attempt, made_ns;
+    uint64_t runs_at; /* where they are among the bytes of all; said by nobody */
+    uint32_t shard_count, computed;
+    uint32_t have_count, stored_count; /* runs */
+    bool parity, manifest, stored_manifest;
+};
+struct keel_offers_head {
+    uint64_t newest, records;
+    uint64_t bytes; /* of offers, with their runs */
+    bool has_newest, has_records;
+};
+/* All owned; lent to the group's operations. */
+struct keel_said_offers {
+    struct keel_offers_head head, *heads; /* by position, as all below */
+    uint64_t *at, *counts;                /* where a rank's offers begin, and how long they are */
+    uint8_t *bytes, *mine;
+    size_t head_capacity, at_capacity, count_capacity, byte_capacity, mine_capacity;
+};
+
 /* The directory of a node that is not in the view. */
 enum { KEEL_ADOPTED_MAX = 64 };
 struct keel_adopted {
@@ -108,12 +129,14 @@ struct keel_worker_tiers {
     uint32_t begun, restores;  /* snapshots begun in this view, and calls of its restarts */
     struct keel_guard guard, storing;
     struct keel_file_mover restoring;
-    struct keel_tier_offers mine, *offers; /* of all positions, owned */
+    struct keel_tier_offers mine;
+    struct keel_said_offers said_offers;
     struct keel_adopted adopted[KEEL_ADOPTED_MAX];
     uint32_t adopted_count;
     struct keel_tier_offer chosen; /* what this view begins from, if `used` */
     uint64_t from_nodes[KEEL_MEMBERS_MAX / 64],
-        from_store[KEEL_MEMBERS_MAX / 64]; /* shards that were brought for it */
+        from_store[KEEL_MEMBERS_MAX / 64]; /* shards that were brought for it, */
+    uint16_t brought_to[KEEL_MEMBERS_MAX]; /* and of those of a node's own ranks to which; by shard */
     bool said, heard[KEEL_MEMBERS_MAX];
     /* From --resume auto:RECORDS[:COMMITTED], as the agent knows it when it starts this worker: the newest
      * step on record, behind which no snapshot is taken, and the newest snapshot. What this worker sees of
@@ -445,9 +468,15 @@ bool keel_worker_restore_share(struct keel_worker *worker, uint64_t step, uint64
 /* worker_guard.c: snapshot.local. Tiers over worker->store, and over that root, if there is one. */
 enum keel_status keel_worker_tiers_open(struct keel_worker *worker, const char *shared_root);
 void keel_worker_tiers_close(struct keel_worker *worker);
-/* Nodes of the active ranks by position: their number. The first position of a position's node. */
+/* Nodes of the active ranks by position: their number. The first position of a position's node; and of all,
+ * with the next one of the node (count: none), in one pass. */
 uint32_t keel_worker_nodes(const struct keel_worker *worker, uint32_t out[KEEL_MEMBERS_MAX]);
 uint32_t keel_worker_first_of_node(const uint32_t *node, uint32_t position);
+struct keel_node_ranks {
+    uint32_t count;
+    uint16_t first[KEEL_MEMBERS_MAX], next[KEEL_MEMBERS_MAX];
+};
+void keel_worker_node_ranks(const uint32_t *node, uint32_t count, struct keel_node_ranks *out);
 /* worker->snapshot's newest is to be committed; NULL: there is no shard of it here. All ranks do it for each
  * snapshot that their view begins, one at a time. */
 void keel_worker_guard_begin(struct keel_worker *worker, const struct keel_shard_summary *summary);
@@ -474,6 +503,22 @@ static inline bool keel_offer_has(const uint64_t *set, uint32_t shard)
 {
     return (set[shard / 64] >> shard % 64 & 1) != 0;
 }
+
+/* worker_offers.c: all ranks: what they say of generations (tiers.mine; with `speaks`, else nothing) to all;
+ * release it. */
+enum keel_status keel_worker_gather_offers(struct keel_worker *worker, bool speaks);
+void keel_worker_forget_offers(struct keel_worker *worker);
+/* What position p said: one after the other, `at` from 0 on; and of one generation. False: no more; nothing.
+ */
+bool keel_offers_next(const struct keel_worker_tiers *tiers, uint32_t p, uint64_t *at,
+                      struct keel_offer_said *out);
+bool keel_offers_find(const struct keel_worker_tiers *tiers, uint32_t p, uint64_t step, uint64_t attempt,
+                      struct keel_offer_said *out);
+/* Is a shard there (not in the store)? And all its sets, into those of *all. */
+bool keel_offer_said_has(const struct keel_worker_tiers *tiers, const struct keel_offer_said *offer,
+                         uint32_t shard);
+void keel_offer_add_said(const struct keel_worker_tiers *tiers, const struct keel_offer_said *offer,
+                         struct keel_tier_offer *all);
 
 /* worker_adopt.c: snapshot.local: open what absent nodes left on this host, if it is this node's to adopt;
  * close it; copy a file of theirs into this node's own directory, if they have it. */

@@ -15,17 +15,6 @@
 
 enum { LISTED_MAX = 1024 };
 
-static const struct keel_tier_offer *offer_of(const struct keel_worker_tiers *tiers, uint32_t p,
-                                              uint64_t step, uint64_t attempt)
-{
-    for (uint32_t i = 0; i < KEEL_OFFERS_MAX; i++) {
-        const struct keel_tier_offer *offer = &tiers->offers[p].of[i];
-        if (offer->used && offer->step == step && offer->attempt == attempt)
-            return offer;
-    }
-    return NULL;
-}
-
 static bool is_newer(uint64_t step, uint64_t attempt, uint64_t than_step, uint64_t than_attempt)
 {
     return step != than_step ? step > than_step : attempt > than_attempt;
@@ -131,35 +120,31 @@ static enum keel_status list_offers(struct keel_worker *worker, struct keel_tier
 static uint64_t made_ns_of(const struct keel_worker *worker, uint64_t step, uint64_t attempt)
 {
     uint64_t made_ns = 0;
-    for (uint32_t p = 0; p < worker->rank_count; p++) {
-        const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, step, attempt);
-        if (offer != NULL && offer->made_ns > made_ns)
-            made_ns = offer->made_ns;
-    }
+    struct keel_offer_said offer;
+    for (uint32_t p = 0; p < worker->rank_count; p++)
+        if (keel_offers_find(&worker->tiers, p, step, attempt, &offer) && offer.made_ns > made_ns)
+            made_ns = offer.made_ns;
     return made_ns;
 }
 
 /* What all nodes have of a generation. */
-static struct keel_tier_offer sum_up(const struct keel_worker *worker, uint64_t step, uint64_t attempt)
+static void sum_up(const struct keel_worker *worker, uint64_t step, uint64_t attempt,
+                   struct keel_tier_offer *all)
 {
-    struct keel_tier_offer all = {
+    struct keel_offer_said offer;
+    *all = (struct keel_tier_offer){
         .used = true, .step = step, .attempt = attempt, .made_ns = made_ns_of(worker, step, attempt)};
     for (uint32_t p = 0; p < worker->rank_count; p++) {
-        const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, step, attempt);
-        if (offer == NULL)
+        if (!keel_offers_find(&worker->tiers, p, step, attempt, &offer))
             continue;
-        const bool same = offer->made_ns == all.made_ns;
-        all.shard_count = same ? offer->shard_count : all.shard_count;
-        all.manifest = all.manifest || (offer->manifest && same);
-        all.stored_manifest = all.stored_manifest || (offer->stored_manifest && same);
-        all.parity = all.parity || offer->parity;
-        all.computed += offer->computed;
-        for (uint32_t i = 0; i < KEEL_MEMBERS_MAX / 64; i++) {
-            all.have[i] |= offer->have[i];
-            all.stored[i] |= offer->stored[i];
-        }
+        const bool same = offer.made_ns == all->made_ns;
+        all->shard_count = same ? offer.shard_count : all->shard_count;
+        all->manifest = all->manifest || (offer.manifest && same);
+        all->stored_manifest = all->stored_manifest || (offer.stored_manifest && same);
+        all->parity = all->parity || offer.parity;
+        all->computed += offer.computed;
+        keel_offer_add_said(&worker->tiers, &offer, all);
     }
-    return all;
 }
 
 /* The first shard that is nowhere; shard_count: there is none. */
@@ -184,39 +169,43 @@ static uint64_t newest_allowed(const struct keel_worker *worker)
     uint64_t records = 0;
     bool known = false;
     for (uint32_t p = 0; p < worker->rank_count; p++) {
-        const struct keel_tier_offers *offers = &worker->tiers.offers[p];
-        known = known || offers->has_records != 0;
-        if (offers->has_records != 0 && offers->records > records)
-            records = offers->records;
+        const struct keel_offers_head *head = &worker->tiers.said_offers.heads[p];
+        known = known || head->has_records;
+        if (head->has_records && head->records > records)
+            records = head->records;
     }
     return known && worker->resume != KEEL_RESUME_STEP ? records : UINT64_MAX;
 }
 
-static bool offer_is_newer(const struct keel_tier_offer *offer, const struct keel_tier_offer *than)
+static bool offer_is_newer(const struct keel_offer_said *offer, const struct keel_offer_said *than)
 {
     return is_newer(offer->step, offer->attempt, than->step, than->attempt);
 }
 
-/* Of those up to the records the newest below `than`, or of those `behind` them the oldest above it, which
+/* Of those up to the records the newest below *all, or of those `behind` them the oldest above it, which
  * lacks the fewest steps; `used` false: none. */
-static struct keel_tier_offer next_offer(const struct keel_worker *worker, const struct keel_tier_offer *than,
-                                         bool behind)
+static void next_offer(const struct keel_worker *worker, bool behind, struct keel_tier_offer *all)
 {
-    struct keel_tier_offer best = {.used = false};
+    struct keel_offer_said best = {.step = 0}, offer;
+    const struct keel_offer_said than = {.step = all->step, .attempt = all->attempt};
     const uint64_t allowed = newest_allowed(worker);
+    bool found = false;
     for (uint32_t p = 0; p < worker->rank_count; p++)
-        for (uint32_t i = 0; i < KEEL_OFFERS_MAX; i++) {
-            const struct keel_tier_offer *offer = &worker->tiers.offers[p].of[i];
-            if (!offer->used || (offer->step > allowed) != behind)
+        for (uint64_t at = 0; keel_offers_next(&worker->tiers, p, &at, &offer);) {
+            if ((offer.step > allowed) != behind)
                 continue;
             const bool nearer =
-                !best.used || (behind ? offer_is_newer(&best, offer) : offer_is_newer(offer, &best));
+                !found || (behind ? offer_is_newer(&best, &offer) : offer_is_newer(&offer, &best));
             const bool beyond =
-                !than->used || (behind ? offer_is_newer(offer, than) : offer_is_newer(than, offer));
-            if (nearer && beyond)
-                best = *offer;
+                !all->used || (behind ? offer_is_newer(&offer, &than) : offer_is_newer(&than, &offer));
+            if (nearer && beyond) {
+                best = offer;
+                found = true;
+            }
         }
-    return best.used ? sum_up(worker, best.step, best.attempt) : best;
+    if (found)
+        sum_up(worker, best.step, best.attempt, all);
+    all->used = found;
 }
 
 static void note_passed_over(struct keel_worker *worker, const struct keel_tier_offer *all)
@@ -244,17 +233,16 @@ static enum keel_status gather(struct keel_worker *worker, const void *mine, siz
                                   KEEL_CALLS_OF_GUARDS + worker->tiers.restores++, 0);
 }
 
-static enum keel_status gather_offers(struct keel_worker *worker)
+static enum keel_status gather_offers(struct keel_worker *worker, const uint32_t *node)
 {
     struct keel_worker_tiers *tiers = &worker->tiers;
-    if (tiers->offers == NULL)
-        KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX, sizeof *tiers->offers, &tiers->offers));
     enum keel_status listed = list_offers(worker, &tiers->mine);
     if (listed != KEEL_OK) {
         keel_log(KEEL_LOG_WARN, "this node's snapshots cannot be listed: %s", keel_detail());
         memset(&tiers->mine, 0, sizeof tiers->mine);
     }
-    return gather(worker, &tiers->mine, sizeof tiers->mine, tiers->offers);
+    return keel_worker_gather_offers(worker, keel_worker_first_of_node(node, worker->position) ==
+                                                 worker->position);
 }
 
 struct keel_tier_offer *keel_worker_own_offer(struct keel_worker *worker, uint64_t step, uint64_t attempt)
@@ -303,28 +291,32 @@ static void look_through(struct keel_worker *worker, const uint32_t *node, uint6
 
 static bool offers_file(const struct keel_worker *worker, uint32_t p, const struct keel_object *object)
 {
-    const struct keel_tier_offer *offer = offer_of(&worker->tiers, p, object->step, object->attempt);
-    if (offer == NULL)
+    struct keel_offer_said offer;
+    if (object->kind == KEEL_OBJECT_SHARD && worker->tiers.brought_to[object->member] == p + 1)
+        return true;
+    if (!keel_offers_find(&worker->tiers, p, object->step, object->attempt, &offer))
         return false;
     return object->kind == KEEL_OBJECT_MANIFEST
-               ? offer->manifest && offer->made_ns == worker->tiers.chosen.made_ns
-               : keel_offer_has(offer->have, object->member);
+               ? offer.manifest && offer.made_ns == worker->tiers.chosen.made_ns
+               : keel_offer_said_has(&worker->tiers, &offer, object->member);
 }
 
 /* The first rank at or behind `from` whose node has the file; rank_count: none. */
 static uint32_t holder_of(const struct keel_worker *worker, const struct keel_object *object, uint32_t from)
 {
+    if (object->kind == KEEL_OBJECT_SHARD && !keel_offer_has(worker->tiers.chosen.have, object->member))
+        return worker->rank_count;
     for (uint32_t d = 0; d < worker->rank_count; d++)
         if (offers_file(worker, (from + d) % worker->rank_count, object))
             return (from + d) % worker->rank_count;
     return worker->rank_count;
 }
 
-static bool node_has(const struct keel_worker *worker, const uint32_t *node, const struct keel_object *object,
-                     uint32_t position)
+static bool node_has(const struct keel_worker *worker, const struct keel_node_ranks *ranks,
+                     const struct keel_object *object, uint32_t first)
 {
-    for (uint32_t p = 0; p < worker->rank_count; p++)
-        if (node[p] == node[position] && offers_file(worker, p, object))
+    for (uint32_t p = first; p < worker->rank_count; p = ranks->next[p])
+        if (offers_file(worker, p, object))
             return true;
     return false;
 }
@@ -336,14 +328,15 @@ struct bringing {
 };
 
 /* A file to the node of a rank, unless it has it. */
-static enum keel_status want(struct keel_worker *worker, struct bringing *bring, const uint32_t *node,
-                             const struct keel_object *object, uint32_t position)
+static enum keel_status want(struct keel_worker *worker, struct bringing *bring,
+                             const struct keel_node_ranks *ranks, const struct keel_object *object,
+                             uint32_t position)
 {
-    const uint32_t first = keel_worker_first_of_node(node, position);
+    const uint32_t first = ranks->first[position];
+    if (node_has(worker, ranks, object, first))
+        return KEEL_OK;
     const uint32_t from = holder_of(worker, object, first);
     const struct keel_file_move move = {.object = *object, .from = (uint16_t)from, .to = (uint16_t)first};
-    if (node_has(worker, node, object, first))
-        return KEEL_OK;
     if (from < worker->rank_count) {
         KEEL_TRY(keel_grow(&bring->moves, &bring->capacity, bring->count + 1, sizeof *bring->moves));
         bring->moves[bring->count++] = move;
@@ -358,19 +351,25 @@ static enum keel_status want(struct keel_worker *worker, struct bringing *bring,
 /* The manifest, to all nodes; or shards: those of each node's own ranks, or all. */
 enum wanted { MANIFEST, OWN_SHARDS, ALL_SHARDS };
 
-static enum keel_status list_wants(struct keel_worker *worker, struct bringing *bring, const uint32_t *node,
-                                   enum wanted wanted)
+static enum keel_status list_wants(struct keel_worker *worker, struct bringing *bring,
+                                   const struct keel_node_ranks *ranks, enum wanted wanted)
 {
     const struct keel_tier_offer *chosen = &worker->tiers.chosen;
     struct keel_object object = {.step = chosen->step,
                                  .attempt = chosen->attempt,
                                  .kind = wanted == MANIFEST ? KEEL_OBJECT_MANIFEST : KEEL_OBJECT_SHARD};
     const uint32_t count = wanted == MANIFEST ? 1 : chosen->shard_count;
+    if (wanted == OWN_SHARDS) {
+        for (uint32_t p = 0; p < count && count == worker->rank_count; p++) {
+            object.member = p;
+            KEEL_TRY(want(worker, bring, ranks, &object, p));
+        }
+        return KEEL_OK;
+    }
     for (object.member = 0; object.member < count; object.member++)
         for (uint32_t p = 0; p < worker->rank_count; p++)
-            if (wanted == OWN_SHARDS ? chosen->shard_count == worker->rank_count && p == object.member
-                                     : keel_worker_first_of_node(node, p) == p)
-                KEEL_TRY(want(worker, bring, node, &object, p));
+            if (ranks->first[p] == p)
+                KEEL_TRY(want(worker, bring, ranks, &object, p));
     return KEEL_OK;
 }
 
@@ -408,28 +407,15 @@ static bool all_arrived(struct keel_worker *worker, const struct bringing *bring
     return ok;
 }
 
-/* All ranks know of it. `brought`: the shards that came from there. */
+/* All ranks know of it. `brought`: the shards that came from there. Of a manifest all say it themselves next.
+ */
 static void note_arrival(struct keel_worker *worker, const struct keel_file_move *move, uint64_t *brought)
 {
-    struct keel_tier_offer *offer = NULL;
-    const struct keel_object *object = &move->object;
-    for (uint32_t i = 0; i < KEEL_OFFERS_MAX; i++) {
-        struct keel_tier_offer *at = &worker->tiers.offers[move->to].of[i];
-        if (at->used && at->step == object->step && at->attempt == object->attempt)
-            offer = at;
-    }
-    if (offer == NULL) {
-        offer = &worker->tiers.offers[move->to].of[0]; /* the others are not looked at any more */
-        *offer = (struct keel_tier_offer){.used = true, .step = object->step, .attempt = object->attempt};
-    }
-    if (object->kind == KEEL_OBJECT_MANIFEST) {
-        offer->manifest = true;
-        offer->made_ns = worker->tiers.chosen.made_ns;
-        offer->shard_count = worker->tiers.chosen.shard_count;
+    const uint32_t shard = move->object.member;
+    if (move->object.kind == KEEL_OBJECT_MANIFEST)
         return;
-    }
-    offer->have[object->member / 64] |= UINT64_C(1) << object->member % 64;
-    brought[object->member / 64] |= UINT64_C(1) << object->member % 64;
+    worker->tiers.brought_to[shard] = (uint16_t)(move->to + 1);
+    brought[shard / 64] |= UINT64_C(1) << shard % 64;
 }
 
 /* *out: on all ranks, whether all is where it is to be. */
@@ -437,7 +423,9 @@ static enum keel_status bring(struct keel_worker *worker, const uint32_t *node, 
 {
     struct keel_worker_tiers *tiers = &worker->tiers;
     struct bringing bring = {.moves = NULL};
-    enum keel_status status = list_wants(worker, &bring, node, wanted);
+    struct keel_node_ranks ranks;
+    keel_worker_node_ranks(node, worker->rank_count, &ranks);
+    enum keel_status status = list_wants(worker, &bring, &ranks, wanted);
     tiers->restoring.group = worker->group;
     if (status == KEEL_OK)
         status = keel_file_mover_run(&tiers->restoring, bring.moves, (uint32_t)bring.count,
@@ -462,7 +450,7 @@ static enum keel_status bring(struct keel_worker *worker, const uint32_t *node, 
 /* This node offers a manifest that an absent one left. */
 static void adopt_manifest(struct keel_worker *worker, const struct keel_tier_offer *all)
 {
-    const struct keel_tier_offer *mine = offer_of(&worker->tiers, worker->position, all->step, all->attempt);
+    const struct keel_tier_offer *mine = keel_worker_own_offer(worker, all->step, all->attempt);
     const struct keel_object object = {
         .step = all->step, .attempt = all->attempt, .kind = KEEL_OBJECT_MANIFEST};
     if (worker->tiers.adopted_count > 0 && mine != NULL && mine->manifest &&
@@ -474,7 +462,6 @@ static void adopt_manifest(struct keel_worker *worker, const struct keel_tier_of
 static enum keel_status look_and_gather(struct keel_worker *worker, const uint32_t *node,
                                         struct keel_tier_offer *all)
 {
-    struct keel_worker_tiers *tiers = &worker->tiers;
     struct keel_tier_offer *mine = keel_worker_own_offer(worker, all->step, all->attempt);
     if (mine != NULL) { /* as it was brought */
         mine->manifest = true;
@@ -482,8 +469,8 @@ static enum keel_status look_and_gather(struct keel_worker *worker, const uint32
         mine->shard_count = all->shard_count;
     }
     look_through(worker, node, all->step, all->attempt);
-    KEEL_TRY(gather(worker, &tiers->mine, sizeof tiers->mine, tiers->offers));
-    *all = sum_up(worker, all->step, all->attempt);
+    KEEL_TRY(keel_worker_gather_offers(worker, true));
+    sum_up(worker, all->step, all->attempt, all);
     return KEEL_OK;
 }
 
@@ -495,6 +482,7 @@ static enum keel_status take(struct keel_worker *worker, const uint32_t *node, s
     tiers->chosen = *all;
     memset(tiers->from_nodes, 0, sizeof tiers->from_nodes);
     memset(tiers->from_store, 0, sizeof tiers->from_store);
+    memset(tiers->brought_to, 0, all->shard_count * sizeof tiers->brought_to[0]);
     adopt_manifest(worker, all);
     KEEL_TRY(bring(worker, node, MANIFEST, out));
     if (!*out)
@@ -502,8 +490,8 @@ static enum keel_status take(struct keel_worker *worker, const uint32_t *node, s
     KEEL_TRY(look_and_gather(worker, node, all));
     if (!is_complete(all) && all->parity) {
         KEEL_TRY(keel_worker_compute_shards(worker, all, KEEL_CALLS_OF_GUARDS + tiers->restores++));
-        KEEL_TRY(gather(worker, &tiers->mine, sizeof tiers->mine, tiers->offers));
-        *all = sum_up(worker, all->step, all->attempt);
+        KEEL_TRY(keel_worker_gather_offers(worker, true));
+        sum_up(worker, all->step, all->attempt, all);
     }
     *out = is_complete(all);
     tiers->chosen = *all;
@@ -555,15 +543,14 @@ static enum keel_status none_is_left(const struct keel_worker *worker, uint64_t 
 static enum keel_status refuse_leftovers(const struct keel_worker *worker)
 {
     for (uint32_t p = 0; p < worker->rank_count && worker->view.epoch == 1; p++) {
-        const struct keel_tier_offers *offers = &worker->tiers.offers[p];
-        if (offers->has_newest != 0 &&
-            (worker->resume != KEEL_RESUME_STEP || offers->newest > worker->resume_step))
+        const struct keel_offers_head *head = &worker->tiers.said_offers.heads[p];
+        if (head->has_newest && (worker->resume != KEEL_RESUME_STEP || head->newest > worker->resume_step))
             return keel_fail(
                 KEEL_INVALID,
                 "snapshot.local = %.200s: rank %u's node has snapshots of a run %s, the newest of "
                 "step %" PRIu64 ", and this directory is of a new run: give that run's own "
                 "directory (--out) to go on with it, or another snapshot.local, or remove them",
-                worker->job.snapshot_local, worker->position_rank[p], worker->job.name, offers->newest);
+                worker->job.snapshot_local, worker->position_rank[p], worker->job.name, head->newest);
     }
     return KEEL_OK;
 }
@@ -574,14 +561,15 @@ static enum keel_status take_first(struct keel_worker *worker, const uint32_t *n
                                    uint64_t *seen, bool *found)
 {
     struct keel_tier_offer all = {.used = false};
-    for (all = next_offer(worker, &all, behind); all.used && !*found;
-         all = *found ? all : next_offer(worker, &all, behind)) {
+    for (next_offer(worker, behind, &all); all.used && !*found;) {
         const bool committed = all.manifest || all.stored_manifest;
         if (is_complete(&all) || (all.parity && all.shard_count > 0))
             KEEL_TRY(take(worker, node, &all, found));
         if (!*found && committed)
             note_passed_over(worker, &all);
         *seen = committed && all.step > *seen ? all.step : *seen;
+        if (!*found)
+            next_offer(worker, behind, &all);
     }
     return KEEL_OK;
 }
@@ -598,7 +586,7 @@ enum keel_status keel_worker_tiers_choose(struct keel_worker *worker)
         return KEEL_OK;
     keel_worker_nodes(worker, node);
     tiers->chosen = (struct keel_tier_offer){.used = false};
-    KEEL_TRY(gather_offers(worker));
+    KEEL_TRY(gather_offers(worker, node));
     KEEL_TRY(refuse_leftovers(worker));
     KEEL_TRY(take_first(worker, node, false, &seen, &found));
     if (!found && (seen == 0 || !is_some_absent(worker))) /* else who is away may have what is missing */
