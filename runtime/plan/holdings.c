@@ -53,6 +53,11 @@ struct sweep {
     size_t slot_count;
     uint64_t *load; /* of each seat: elements to send */
     uint8_t *has;   /* of each seat: HAS, NEEDS, over the kind; GETS: something */
+    /* Seats of one holding of `need`, the newest that was asked for; and by holding who gave it something: no
+     * one (0), one (plus one), or several, and then all of its seats got something (UINT32_MAX). */
+    const struct keel_holding *marked;
+    bool *is_marked;
+    uint32_t *givers;
     /* Of the kind. */
     struct holder *holders;
     uint32_t *receivers; /* who need it and have it not */
@@ -142,6 +147,43 @@ static void find_seats(struct sweep *s, const uint32_t *keys, size_t key_count)
     }
 }
 
+/* Most kinds of thousands of seats: one seat has it, or nobody, and one holding lacks it, of all its other
+ * seats. So no list of seats is made of each such kind. */
+struct plain {
+    uint32_t holder; /* KEEL_SEAT_NONE: nobody */
+    uint32_t number; /* of the holding in need */
+    uint32_t receivers;
+};
+
+static bool is_plain(struct sweep *s, const uint32_t *keys, size_t key_count, struct plain *out)
+{
+    *out = (struct plain){.holder = KEEL_SEAT_NONE, .number = UINT32_MAX};
+    for (size_t k = 0; k < key_count; k++) {
+        const struct keel_holding *holding = holding_of(s, keys[k]);
+        if (keys[k] % 2 == 0 ? out->holder != KEEL_SEAT_NONE || holding->seat_count != 1
+                             : out->number != UINT32_MAX)
+            return false;
+        if (keys[k] % 2 == 0)
+            out->holder = holding->seats[0];
+        else
+            out->number = keys[k] / 2;
+    }
+    if (out->number == UINT32_MAX)
+        return false;
+    const struct keel_holding *need = &s->need->at[out->number];
+    if (s->marked != need) {
+        for (uint32_t i = 0; s->marked != NULL && i < s->marked->seat_count; i++)
+            s->is_marked[s->marked->seats[i]] = false;
+        for (uint32_t i = 0; i < need->seat_count; i++) {
+            KEEL_ASSERT(need->seats[i] < s->seat_count);
+            s->is_marked[need->seats[i]] = true;
+        }
+        s->marked = need;
+    }
+    out->receivers = need->seat_count - (out->holder != KEEL_SEAT_NONE && s->is_marked[out->holder] ? 1 : 0);
+    return true;
+}
+
 /* ---- kinds --------------------------------------------------------------------------------------------- */
 
 static size_t *slot_of(const struct sweep *s, const uint32_t *keys, size_t key_count)
@@ -194,13 +236,16 @@ static enum keel_status find_kind(struct sweep *s, size_t *out)
     const uint32_t *keys = s->keys + s->key_count;
     size_t *slot = slot_of(s, keys, count);
     if (*slot == 0) {
+        struct plain plain;
         KEEL_TRY(keel_grow(&s->kinds, &s->kind_capacity, s->kind_count + 1, sizeof *s->kinds));
-        find_seats(s, keys, count);
+        const bool is = is_plain(s, keys, count, &plain);
+        if (!is)
+            find_seats(s, keys, count);
         s->kinds[s->kind_count++] = (struct kind){.keys = s->key_count,
                                                   .key_count = count,
                                                   .first = NONE,
-                                                  .wanted = s->receiver_count > 0,
-                                                  .alone = s->holder_count <= 1};
+                                                  .wanted = is ? plain.receivers > 0 : s->receiver_count > 0,
+                                                  .alone = is || s->holder_count <= 1};
         s->key_count += count;
         *slot = s->kind_count;
     }
@@ -264,6 +309,39 @@ static enum keel_status give_alone(struct sweep *s, const struct kind *kind)
         for (size_t p = kind->first; kept && p != NONE; p = s->pieces[p].next)
             KEEL_TRY(put_move(s, from, to, &s->pieces[p].what));
     }
+    return KEEL_OK;
+}
+
+/* Who gets something of it: all but the holder, who gets it all the same where another gives some. */
+static void note_plain(struct sweep *s, const struct plain *plain)
+{
+    const struct keel_holding *need = s->marked;
+    uint32_t *giver = &s->givers[plain->number];
+    for (uint32_t i = 0; *giver == 0 && i < need->seat_count; i++)
+        if (need->seats[i] != plain->holder)
+            s->has[need->seats[i]] |= GETS;
+    if (*giver == 0)
+        *giver = plain->holder + 1;
+    if (*giver == UINT32_MAX || *giver == plain->holder + 1)
+        return;
+    if (s->is_marked[*giver - 1])
+        s->has[*giver - 1] |= GETS;
+    *giver = UINT32_MAX;
+}
+
+static enum keel_status give_plain(struct sweep *s, const struct kind *kind, const struct plain *plain)
+{
+    const bool lost = plain->holder == KEEL_SEAT_NONE;
+    const bool all = lost || s->seat == KEEL_SEAT_NONE || s->seat == plain->holder;
+    if (!lost) {
+        s->load[plain->holder] += plain->receivers * kind->elements;
+        note_plain(s, plain);
+    }
+    for (uint32_t i = 0; all && i < s->marked->seat_count; i++)
+        for (size_t p = kind->first; s->marked->seats[i] != plain->holder && p != NONE; p = s->pieces[p].next)
+            KEEL_TRY(put_move(s, plain->holder, s->marked->seats[i], &s->pieces[p].what));
+    for (size_t p = kind->first; !all && s->is_marked[s->seat] && p != NONE; p = s->pieces[p].next)
+        KEEL_TRY(put_move(s, plain->holder, s->seat, &s->pieces[p].what));
     return KEEL_OK;
 }
 
@@ -339,8 +417,13 @@ static enum keel_status deal_all(struct sweep *s, bool alone)
 {
     for (size_t k = 0; k < s->kind_count; k++) {
         const struct kind *kind = &s->kinds[k];
+        struct plain plain;
         if (!kind->wanted || kind->alone != alone)
             continue;
+        if (is_plain(s, s->keys + kind->keys, kind->key_count, &plain)) {
+            KEEL_TRY(give_plain(s, kind, &plain));
+            continue;
+        }
         find_seats(s, s->keys + kind->keys, kind->key_count);
         if (alone)
             KEEL_TRY(give_alone(s, kind));
@@ -424,6 +507,8 @@ static enum keel_status prepare(struct sweep *s)
     KEEL_TRY(keel_alloc(count, sizeof(struct item *), (void *)&s->active));
     KEEL_TRY(keel_alloc(s->seat_count, sizeof *s->load, &s->load));
     KEEL_TRY(keel_alloc(s->seat_count, sizeof *s->has, &s->has));
+    KEEL_TRY(keel_alloc(s->seat_count, sizeof *s->is_marked, &s->is_marked));
+    KEEL_TRY(keel_alloc(s->need->count, sizeof *s->givers, &s->givers));
     KEEL_TRY(keel_alloc(s->seat_count, sizeof *s->holders, &s->holders));
     KEEL_TRY(keel_alloc(s->seat_count, sizeof *s->receivers, &s->receivers));
     add_items(s, s->have, 0);
@@ -482,6 +567,8 @@ enum keel_status keel_moves_find(const struct keel_holdings *have, const struct 
     keel_free(s.slots);
     keel_free(s.load);
     keel_free(s.has);
+    keel_free(s.is_marked);
+    keel_free(s.givers);
     keel_free(s.holders);
     keel_free(s.receivers);
     return status;
@@ -663,18 +750,6 @@ bool keel_has_share(const struct keel_owners_map *map, uint32_t holder, uint32_t
     if (map->group < map->count)
         return holder % map->group == owner % map->group;
     return map->holders > 1 && keel_second_holder(owner, map->count, map->node) == holder;
-}
-
-uint32_t keel_share_holders(const struct keel_owners_map *map, uint32_t owner, uint32_t *out)
-{
-    uint32_t count = 0;
-    out[count++] = owner;
-    if (map->group == map->count && map->holders > 1 && map->count > 1)
-        out[count++] = keel_second_holder(owner, map->count, map->node);
-    for (uint32_t p = owner % map->group; map->group < map->count && p < map->count; p += map->group)
-        if (p != owner)
-            out[count++] = p;
-    return count;
 }
 
 uint32_t keel_zero_group(uint32_t count, uint32_t asked)

@@ -71,8 +71,6 @@ struct keel_owners_map {
 enum keel_status keel_second_holders(const struct keel_owners_map *map, uint32_t *out);
 /* Has position `holder` the share of `owner`? */
 bool keel_has_share(const struct keel_owners_map *map, uint32_t holder, uint32_t owner);
-/* All that have it, the owner first: how many, at most map->count. */
-uint32_t keel_share_holders(const struct keel_owners_map *map, uint32_t owner, uint32_t *out);
 /* Positions of a group: of so many as were asked for (0: all), or as few more as divide `count`. */
 uint32_t keel_zero_group(uint32_t count, uint32_t asked);
 

@@ -10,8 +10,7 @@ uint32_t keel_share_runs_make(const uint32_t *shares, uint32_t share_count, stru
         KEEL_ASSERT(shares[i] <= UINT16_MAX && stride > 0 && stride <= UINT16_MAX);
         for (next = i + 1; next < share_count && shares[next] - shares[next - 1] == stride; next++)
             ;
-        out[runs++] =
-            (struct keel_share_run){(uint16_t)shares[i], (uint16_t)stride, (uint16_t)(next - i)};
+        out[runs++] = (struct keel_share_run){(uint16_t)shares[i], (uint16_t)stride, (uint16_t)(next - i)};
     }
     return runs;
 }

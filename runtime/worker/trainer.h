@@ -221,8 +221,8 @@ enum keel_status keel_trainer_give_weights(struct keel_trainer *trainer, uint32_
 /* ---- parallel.tensor: some slices of the tensor axis ---- */
 
 /* Numbers of a view's collectives: each is begun once in a group. Agreeing has the first few (worker_sync.c);
- * a step has (step + 1) << 24 and what follows for its sums (tape_sum.c), and in another group for what slices
- * exchange in it. Then, each kind above all before: */
+ * a step has (step + 1) << 24 and what follows for its sums (tape_sum.c), and in another group for what
+ * slices exchange in it. Then, each kind above all before: */
 #define KEEL_SEQUENCE_SHARES     (UINT64_C(5) << 60) /* behind records: rounds are below its second bit */
 #define KEEL_SEQUENCE_FILES      (UINT64_C(1) << 57) /* of snapshots, from node to node */
 #define KEEL_SEQUENCE_END        (UINT64_C(1) << 58) /* nothing is left to be done in the view */

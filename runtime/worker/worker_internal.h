@@ -167,12 +167,12 @@ struct keel_moved {
 struct keel_sync_record {
     uint64_t next_step, digest, digest_of, probe;
     uint64_t snapshot_count, snapshot_step; /* and the newest of them */
-    uint64_t did_step;      /* the last step that it did itself; 0: none yet */
+    uint64_t did_step;                      /* the last step that it did itself; 0: none yet */
     /* parallel.tensor: of the weights the digest of the slices, with that of what all have of it; the cut of
      * the state, or of the engine */
     uint64_t part, shared;
-    struct keel_moved healed; /* within the column of this rank, */
-    uint64_t heal_ns;         /* and how long that took */
+    struct keel_moved healed;    /* within the column of this rank, */
+    uint64_t heal_ns;            /* and how long that took */
     uint8_t tensor, place, warm; /* warm: of the probe */
     bool has_state;
     bool has_share;  /* its share of a snapshot is read */

@@ -62,8 +62,8 @@ enum keel_status keel_worker_put_shares(const struct keel_worker *worker, const 
     struct keel_extents what = {.at = NULL};
     enum keel_status status = KEEL_OK;
     for (uint32_t k = 0; k < owners->count && status == KEEL_OK; k++)
-        status = keel_trainer_share_extents(worker->trainer, owners->first + k * owners->stride, of, parts,
-                                            &what);
+        status =
+            keel_trainer_share_extents(worker->trainer, owners->first + k * owners->stride, of, parts, &what);
     return put_holding(status, &what, seats, seat_count, list);
 }
 

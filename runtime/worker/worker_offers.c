@@ -1,9 +1,9 @@
 /* worker_offers.c - snapshot.local: what each rank said that its node has of generations.
  *
- * A generation is some numbers, and its shards are runs with a stride (plan/share_runs.h): a node has those of
- * its own ranks and those that it keeps for partners, or all. So what a rank says is as long as its node has
- * generations, and goes in one gather, behind one of heads that say how long. Ranks of a node see the same
- * directory: the first of them speaks for all, until each has looked at a part of it. */
+ * A generation is some numbers, and its shards are runs with a stride (plan/share_runs.h): a node has those
+ * of its own ranks and those that it keeps for partners, or all. So what a rank says is as long as its node
+ * has generations, and goes in one gather, behind one of heads that say how long. Ranks of a node see the
+ * same directory: the first of them speaks for all, until each has looked at a part of it. */
 #include "worker_internal.h"
 #include <keel/memory.h>
 #include <string.h>

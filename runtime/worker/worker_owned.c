@@ -110,18 +110,16 @@ static enum keel_status find_held(const struct keel_worker *worker, uint64_t epo
 {
     KEEL_TRY(keel_alloc(worker->rank_count, sizeof *column->seats, &column->seats));
     for (uint32_t p = 0; p < worker->rank_count; p++) {
-        const struct keel_owned_record *record = worker->axes.map.place[p] == worker->axes.place
-                                                     ? record_of(worker, p, epoch, step)
-                                                     : NULL;
+        const struct keel_owned_record *record =
+            worker->axes.map.place[p] == worker->axes.place ? record_of(worker, p, epoch, step) : NULL;
         if (record == NULL)
             continue;
         column->of = record->of;
         KEEL_TRY(keel_grow(&column->held, &column->capacity, column->count + record->run_count,
                            sizeof *column->held));
         for (uint32_t i = 0; i < record->run_count; i++)
-            column->held[column->count++] = (struct held){.run = keel_worker_runs(worker, record)[i],
-                                                          .seat = p,
-                                                          .complete = record->complete};
+            column->held[column->count++] = (struct held){
+                .run = keel_worker_runs(worker, record)[i], .seat = p, .complete = record->complete};
     }
     if (column->count > 0)
         qsort(column->held, column->count, sizeof *column->held, compare_held);
@@ -134,9 +132,8 @@ static enum keel_status list_complete(const struct keel_worker *worker, uint64_t
 {
     uint32_t count = 0;
     for (uint32_t p = 0; p < worker->rank_count; p++) {
-        const struct keel_owned_record *record = worker->axes.map.place[p] == worker->axes.place
-                                                     ? record_of(worker, p, epoch, step)
-                                                     : NULL;
+        const struct keel_owned_record *record =
+            worker->axes.map.place[p] == worker->axes.place ? record_of(worker, p, epoch, step) : NULL;
         if (record != NULL && record->complete)
             column->seats[count++] = p;
     }

@@ -1,9 +1,9 @@
 /* worker_shares.c - parallel.zero: which shares each rank of a view said that it holds.
  *
  * Sets are runs with a stride (plan/share_runs.h), and go behind the records, in one gather of as many runs
- * as there are: a rank's own share and its copies, one or two runs with thousands of ranks as with few. Shares
- * without elements, of models that have fewer pages than owners, are everybody's: of each layout the first of
- * its ranks names them, for all. */
+ * as there are: a rank's own share and its copies, one or two runs with thousands of ranks as with few.
+ * Shares without elements, of models that have fewer pages than owners, are everybody's: of each layout the
+ * first of its ranks names them, for all. */
 #include "worker_internal.h"
 #include <keel/clock.h>
 #include <keel/memory.h>

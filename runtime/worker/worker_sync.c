@@ -122,9 +122,8 @@ enum keel_status keel_worker_leave_view(struct keel_worker *worker)
 static enum keel_status gather(struct keel_worker *worker, uint64_t sequence)
 {
     const struct keel_sync_record *mine = &worker->sync_mine;
-    const size_t bytes = worker->job.parallel.zero > KEEL_ZERO_NONE
-                             ? sizeof *mine
-                             : offsetof(struct keel_sync_record, owned);
+    const size_t bytes =
+        worker->job.parallel.zero > KEEL_ZERO_NONE ? sizeof *mine : offsetof(struct keel_sync_record, owned);
     uint8_t *all = (uint8_t *)worker->sync_all;
     if (worker->group == NULL) {
         worker->sync_all[0] = *mine;

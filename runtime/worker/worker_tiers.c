@@ -241,8 +241,8 @@ static enum keel_status gather_offers(struct keel_worker *worker, const uint32_t
         keel_log(KEEL_LOG_WARN, "this node's snapshots cannot be listed: %s", keel_detail());
         memset(&tiers->mine, 0, sizeof tiers->mine);
     }
-    return keel_worker_gather_offers(worker, keel_worker_first_of_node(node, worker->position) ==
-                                                 worker->position);
+    return keel_worker_gather_offers(worker,
+                                     keel_worker_first_of_node(node, worker->position) == worker->position);
 }
 
 struct keel_tier_offer *keel_worker_own_offer(struct keel_worker *worker, uint64_t step, uint64_t attempt)

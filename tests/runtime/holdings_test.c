@@ -421,36 +421,9 @@ START_TEST(a_second_holder_is_on_another_node_and_nobody_has_more_than_his_part)
 }
 END_TEST
 
-START_TEST(the_holders_of_a_share_are_those_that_have_it)
-{
-    for (uint32_t trial = 0; trial < 2000; trial++) {
-        uint32_t node[24], holders[24];
-        const uint32_t count = 1 + next_random(24);
-        const struct keel_owners_map map = {.count = count,
-                                            .group = keel_zero_group(count, next_random(count + 1)),
-                                            .holders = 1 + next_random(2),
-                                            .node = node};
-        for (uint32_t p = 0; p < count; p++)
-            node[p] = next_random(6);
-        for (uint32_t owner = 0; owner < count; owner++) {
-            bool listed[24] = {false};
-            const uint32_t several = keel_share_holders(&map, owner, holders);
-            ck_assert(several >= 1 && several <= count && holders[0] == owner);
-            for (uint32_t i = 0; i < several; i++) {
-                ck_assert(holders[i] < count && !listed[holders[i]]);
-                listed[holders[i]] = true;
-            }
-            for (uint32_t p = 0; p < count; p++)
-                ck_assert_int_eq(listed[p], keel_has_share(&map, p, owner));
-        }
-    }
-}
-END_TEST
-
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_second_holder_is_on_another_node_and_nobody_has_more_than_his_part);
-    tcase_add_test(tc, the_holders_of_a_share_are_those_that_have_it);
     tcase_add_test(tc, moves_give_everybody_what_he_lacks_once_and_name_what_nobody_has);
     tcase_add_test(tc, moves_of_a_seat_are_those_of_all_that_it_has_part_in);
     tcase_add_test(tc, moves_do_not_depend_on_the_order_in_which_holdings_are_listed);

@@ -44,8 +44,7 @@ static void check_heard(const struct keel_tier_offer *mine)
     ck_assert_mem_eq(all.stored, mine->stored, sizeof all.stored);
     for (uint32_t i = 0; i < 100; i++) {
         const uint32_t shard = next_random(KEEL_MEMBERS_MAX);
-        ck_assert_int_eq(keel_offer_said_has(&worker.tiers, &said, shard),
-                         keel_offer_has(mine->have, shard));
+        ck_assert_int_eq(keel_offer_said_has(&worker.tiers, &said, shard), keel_offer_has(mine->have, shard));
     }
 }
 

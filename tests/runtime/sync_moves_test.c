@@ -470,6 +470,9 @@ START_TEST(one_newcomer_among_thousands_of_owners)
         hold_two(&worker, p, KEEL_MEMBERS_MAX);
     }
     place_shares(&worker);
+    /* What all say is gathered by all: no sets in it that grow with the ranks. */
+    ck_assert_uint_le(sizeof(struct keel_sync_record), 256);
+    ck_assert_uint_le(worker.shares.all_capacity, 2 * KEEL_MEMBERS_MAX);
     const uint32_t moments = 1 << KEEL_STATE_M | 1 << KEEL_STATE_V | 1 << KEEL_STATE_EMA;
     ck_ok(keel_trainer_share_extents(worker.trainer, NEWCOMER, KEEL_MEMBERS_MAX, moments, &own));
     ck_ok(keel_trainer_share_extents(worker.trainer, NEWCOMER - 1, KEEL_MEMBERS_MAX, moments, &copies));
@@ -704,9 +707,12 @@ START_TEST(a_layout_is_whole_when_all_are_where_they_were_with_all_weights)
             worker.axes.map.place[p] = (uint16_t)place;
             worker.sync_all[p].place = (uint8_t)place;
             worker.sync_all[p].digest_of = otherwise >= 6 && p == 2 ? 7 : 8;
-            worker.sync_all[p].owned[p % 2] = (struct keel_owned_record){
-                /* of its two layouts */
-                .epoch = 3, .step = 7, .of = of, .position = p / places, .complete = 1};
+            worker.sync_all[p].owned[p % 2] = (struct keel_owned_record){/* of its two layouts */
+                                                                         .epoch = 3,
+                                                                         .step = 7,
+                                                                         .of = of,
+                                                                         .position = p / places,
+                                                                         .complete = 1};
             const uint32_t all[] = {0, 1, 2, 3, 4};
             hold_shares(&worker, p, p % 2, all, of, NULL, 0);
         }
