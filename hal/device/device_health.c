@@ -65,6 +65,11 @@ bool keel_device_answers(struct keel_device *device)
     return health != KEEL_HEALTH_HUNG && health != KEEL_HEALTH_LOST;
 }
 
+bool keel_device_may_write(struct keel_device *device)
+{
+    return !keel_device_answers(device) || atomic_load(&device->left_behind);
+}
+
 enum keel_status keel_device_report(struct keel_device *device, enum keel_health health, const char *evidence)
 {
     struct keel_watch *watch = &device->watch;

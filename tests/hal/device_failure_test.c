@@ -366,6 +366,32 @@ START_TEST(a_new_buffer_that_may_yet_be_written_is_kept)
 }
 END_TEST
 
+/* Nor is memory used again that a queue which was left behind may yet write: so much that the heap asks the
+ * system for it, and gets the same addresses again. */
+START_TEST(what_a_hung_board_may_still_write_is_not_used_again)
+{
+    enum { LARGE_WORDS = 1 << 20 };
+    struct board board = open_sick("stall:fill=4,ms=2000"); /* the first three are those of new buffers */
+    const struct keel_buffer_options options = {.bytes = LARGE_WORDS * sizeof(uint32_t),
+                                                .memory = KEEL_MEMORY_SHARED};
+    struct keel_buffer *shared = NULL;
+    struct keel_health_report report;
+    uint32_t *other;
+    ck_ok(keel_buffer_create_in(board.device, &options, &shared));
+    ck_ok(keel_queue_fill(board.queue, shared, 0, options.bytes, 0xabababab, NULL, NULL));
+    ck_status(keel_queue_finish(board.queue, keel_deadline_after_ns(400 * KEEL_NS_PER_MS)), KEEL_TIMEOUT);
+    keel_device_health(board.device, &report);
+    ck_assert_int_eq(report.health, KEEL_HEALTH_HUNG);
+    keel_queue_destroy(board.queue);
+    keel_buffer_destroy(shared);
+    ck_ok(keel_alloc_aligned(KEEL_PAGE_BYTES, options.bytes, &other));
+    keel_sleep_until_ns(keel_deadline_after_ns(3 * KEEL_NS_PER_S));
+    for (int word = 0; word < LARGE_WORDS; word++)
+        ck_assert_uint_eq(other[word], 0);
+    keel_free(other);
+}
+END_TEST
+
 enum { STEPS = 5 };
 
 static struct keel_commands *add_often(const struct board *board)
@@ -429,6 +455,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_command_of_which_the_driver_does_not_tell_loses_its_device);
     tcase_add_loop_test(tc, a_queue_whose_end_cannot_be_told_loses_its_device, 0, 2);
     tcase_add_test(tc, a_new_buffer_that_may_yet_be_written_is_kept);
+    tcase_add_test(tc, what_a_hung_board_may_still_write_is_not_used_again);
     tcase_add_loop_test(tc, half_a_list_fails_its_queue, 0, 2);
     tcase_add_loop_test(tc, a_list_of_which_nothing_was_done_may_be_tried_again, 0, 2);
 }

@@ -6,10 +6,12 @@
  * of the driver's, and lets a chosen one be refused, fail afterwards, or never end. */
 #define CL_TARGET_OPENCL_VERSION 120
 #include "device_board.h"
+#include "region.h"
 #include "sums.h"
 
 #include <CL/cl.h>
 #include <dlfcn.h>
+#include <keel/health.h>
 #include <keel/memory.h>
 #include <keel/process.h>
 #include <keel/thread.h>
@@ -664,6 +666,24 @@ START_TEST(without_a_region_left_a_shared_buffer_is_an_ordinary_one)
 }
 END_TEST
 
+/* Peers may have it mapped, too; an unmapped page under a device's late write ends the process. */
+START_TEST(memory_that_a_lost_device_may_still_write_is_kept)
+{
+    struct keel_device *device;
+    struct keel_shared_buffer shared = {0};
+    struct keel_region_place place;
+    ck_ok(keel_device_open(selector, NULL, &device));
+    ck_ok(keel_shared_buffer_create(device, 100, &shared));
+    uint8_t *memory = shared.memory;
+    ck_assert_ptr_nonnull(memory);
+    ck_ok(keel_device_report(device, KEEL_HEALTH_LOST, "it fell off its bus"));
+    keel_shared_buffer_destroy(&shared);
+    ck_assert(keel_region_find(memory, 100, &place));
+    memory[99] = 1;
+    keel_device_close(device);
+}
+END_TEST
+
 /* ---- failures ------------------------------------------------------------------------------------------ */
 
 /* The next epoch, of ranks 0 and 1, with the same object. */
@@ -885,6 +905,7 @@ static int run_suite(const char *name, const char *wanted, bool is_staged)
     tcase_add_test(tc, buffers_in_transport_memory_work_alike);
     tcase_add_test(tc, what_cannot_be_is_refused_before_it_begins);
     tcase_add_test(tc, without_a_region_left_a_shared_buffer_is_an_ordinary_one);
+    tcase_add_test(tc, memory_that_a_lost_device_may_still_write_is_kept);
     tcase_add_test(tc, ranks_of_different_ways_take_part_in_the_same_operation);
     tcase_add_test(tc, a_peer_that_dies_in_the_middle_is_named_and_the_survivors_go_on);
     tcase_add_test(tc, revoking_ends_a_call_whatever_it_waits_for);

@@ -14,6 +14,7 @@
  * its middle that failed, and memory is let go only when no command can touch it. */
 #include "group.h"
 
+#include <keel/health.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <keel/transport_device.h>
@@ -123,7 +124,8 @@ void keel_device_collectives_free(struct keel_device_collectives *all)
         keel_free(all->ring[k].events);
     }
     keel_free(all->ring);
-    keel_transport_free(all->memory);
+    if (!keel_device_may_write(all->config.device))
+        keel_transport_free(all->memory);
     keel_free(all);
 }
 
@@ -136,7 +138,7 @@ void keel_device_collectives_facts(const struct keel_device_collectives *all,
 enum keel_status keel_shared_buffer_create(struct keel_device *device, uint64_t bytes,
                                            struct keel_shared_buffer *out)
 {
-    struct keel_shared_buffer shared = {.memory = NULL};
+    struct keel_shared_buffer shared = {.device = device};
     if (keel_device_info(device)->unified_memory && keel_transport_alloc(bytes, &shared.memory) == KEEL_OK &&
         keel_buffer_wrap(device, shared.memory, bytes, &shared.buffer) == KEEL_OK) {
         *out = shared;
@@ -153,7 +155,8 @@ void keel_shared_buffer_destroy(struct keel_shared_buffer *shared)
 {
     if (shared->buffer != NULL)
         keel_buffer_destroy(shared->buffer);
-    keel_transport_free(shared->memory);
+    if (shared->memory != NULL && !keel_device_may_write(shared->device))
+        keel_transport_free(shared->memory);
     *shared = (struct keel_shared_buffer){.memory = NULL};
 }
 

@@ -5,6 +5,7 @@
 #include "opencl_backend.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/health.h>
 #include <keel/log.h>
 #include <keel/memory.h>
 #include <stdio.h>
@@ -92,7 +93,8 @@ static void buffer_destroy(struct keel_buffer *buffer)
 {
     struct opencl_buffer *own = (struct opencl_buffer *)buffer;
     clReleaseMemObject(own->mem);
-    keel_free(own->memory);
+    if (!keel_device_may_write(buffer->device))
+        keel_free(own->memory);
     keel_free(own);
 }
 
@@ -146,6 +148,7 @@ static enum keel_status buffer_create(struct keel_device *device, const struct k
         keel_free(buffer);
         return status;
     }
+    buffer->head.device = device; /* it may be destroyed before it is introduced */
     buffer->head.bytes = options->bytes;
     keel_mutex_lock(&own->zero_lock);
     status = zero(own, buffer);

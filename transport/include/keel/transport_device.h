@@ -122,10 +122,12 @@ void keel_device_collectives_facts(const struct keel_device_collectives *all,
 struct keel_shared_buffer {
     struct keel_buffer *buffer;
     void *memory; /* NULL: an ordinary buffer */
+    struct keel_device *device;
 };
 enum keel_status keel_shared_buffer_create(struct keel_device *device, uint64_t bytes,
                                            struct keel_shared_buffer *out);
-void keel_shared_buffer_destroy(struct keel_shared_buffer *shared); /* all zero is fine */
+/* All zero is fine. The memory is kept where the device may still write it (keel_device_may_write). */
+void keel_shared_buffer_destroy(struct keel_shared_buffer *shared);
 
 KEEL_API_END
 
