@@ -257,7 +257,8 @@ static void unmake(struct eval *eval)
 static bool has_perplexity(const struct eval *eval)
 {
     const struct keel_job *job = &eval->trained.job;
-    return strcmp(keel_job_unit(job), "tokens") == 0 && (job->kind != KEEL_MODEL_MOE || job->balance == 0.0F);
+    const bool balances = job->kind == KEEL_MODEL_MOE || job->kind == KEEL_MODEL_MIXTRAL;
+    return strcmp(keel_job_unit(job), "tokens") == 0 && (!balances || job->balance == 0.0F);
 }
 
 static double perplexity(const struct eval *eval)
@@ -406,7 +407,8 @@ static const struct keel_command_kind eval_kind = {
         "without a tokenizer; images without model.vocab). A text for a job with a tokenizer becomes tokens "
         "in\n"
         "a temporary file (TMPDIR).\n"
-        "Perplexity is told where the loss is that of tokens alone: not of a moe with model.balance.\n",
+        "Perplexity is told where the loss is that of tokens alone: not of a moe or mixtral with "
+        "model.balance.\n",
     .examples = "  keel eval runs/demo\n"
                 "  keel eval demo.conf --out runs/other --step 200\n"
                 "  keel eval runs/demo/ckpt/demo/step-300.1 --data book.txt --all\n"

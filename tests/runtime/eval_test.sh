@@ -64,6 +64,12 @@ for kind in bert-demo moe-demo llama-demo; do
 done
 evaluate "$root/moe-demo"
 check "a mixture with a balance loss has no perplexity" '[ $was -eq 0 ] && ! grep -q perplexity "$root/log"'
+for balance in 0.5 0; do
+    train llama-demo mixtral-$balance --ranks 1 --set model.kind=mixtral --set model.balance=$balance
+    evaluate "$out"
+    check "a mixtral has perplexity where its balance loss has no weight ($balance)" \
+        '[ $was -eq 0 ] && [ "$(grep -c perplexity "$root/log")" = $([ $balance = 0 ] && echo 1 || echo 0) ]'
+done
 template mymodel
 make -s -C "$template" "KEEL_CFLAGS=$include"
 out=$root/plugin
