@@ -27,8 +27,12 @@ enum keel_status keel_lower_find_slices(const struct keel_graph *graph, const st
                                         enum keel_mesh_axis axis, const struct keel_slice_run *cut,
                                         struct keel_split_index *index, struct keel_slices *out);
 
-/* A node that reads its operand `at` with the parts of each unit side by side: appends the copy. `inner` is
- * that of the part that is there, [outer, parts, units, unit]. */
+/* Whether the operation, of a product that sums over an index of several parts, takes its operands by units.
+ */
+bool keel_lower_takes_units(uint32_t op);
+
+/* A node that reads its operand `at` with the parts of each unit side by side, where it is split along one
+ * dimension: appends the copy. */
 enum keel_status keel_lower_by_units(struct keel_graph *graph, struct keel_ir_node *node, uint32_t at,
                                      const struct keel_axis_spec *spec);
 

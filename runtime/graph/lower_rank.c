@@ -321,7 +321,7 @@ static enum keel_status lower_product(struct rank *rank, const struct keel_ir_no
                                       struct keel_ir_node node, const struct keel_split_index *index)
 {
     const bool parts = index->part.outer > 1;
-    if (!sums_in_tree(old->op) || old->out[1] != 0 || (parts && old->op != KEEL_OP_LINEAR_DX))
+    if (!sums_in_tree(old->op) || old->out[1] != 0 || (parts && !keel_lower_takes_units(old->op)))
         return refuse(old, "that sums over a split index");
     for (uint32_t i = 0; parts && i < 2; i++)
         KEEL_TRY(keel_lower_by_units(rank->graph, &node, i, spec_of(rank, old->in[i])));

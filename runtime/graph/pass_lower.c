@@ -92,25 +92,34 @@ enum keel_status keel_lower_find_slices(const struct keel_graph *graph, const st
     return KEEL_OK;
 }
 
+bool keel_lower_takes_units(uint32_t op)
+{
+    return op == KEEL_OP_LINEAR_DX || op == KEEL_OP_TRANSPOSED_DX;
+}
+
 enum keel_status keel_lower_by_units(struct keel_graph *graph, struct keel_ir_node *node, uint32_t at,
                                      const struct keel_axis_spec *spec)
 {
     const struct keel_ir_value v = graph->values[node->in[at]];
     char name[KEEL_VALUE_NAME_BYTES];
-    if (spec->dims != 1 || spec->dim + 1U != v.shape.dims)
-        return keel_fail(KEEL_UNSUPPORTED, "%s: %s is split in parts along a dimension that is not its last",
+    uint64_t before = 1, behind = 1;
+    if (spec->dims != 1)
+        return keel_fail(KEEL_UNSUPPORTED, "%s: %s is split in parts along several dimensions",
                          keel_op_row(node->op)->name, v.name);
+    for (uint32_t d = 0; d < spec->dim; d++)
+        before *= v.shape.size[d];
+    for (uint32_t d = spec->dim + 1U; d < v.shape.dims; d++)
+        behind *= v.shape.size[d];
     snprintf(name, sizeof name, "%.*s.units", (int)sizeof name - 8, v.name);
     const keel_value made = keel_graph_value(graph, name, v.dtype, KEEL_VALUE_TEMP, v.shape, 0);
     KEEL_TRY(keel_graph_status(graph));
-    const uint64_t width = v.shape.size[spec->dim];
+    const uint64_t units = v.shape.size[spec->dim] / ((uint64_t)spec->outer * spec->unit);
     const struct keel_ir_node copy = {
         .op = KEEL_OP_REPACK,
         .backward = node->backward,
         .in = {node->in[at]},
         .out = {made},
-        .attributes.repack = {.size = {keel_shape_count(&v.shape) / width, spec->outer,
-                                       width / ((uint64_t)spec->outer * spec->unit), spec->unit},
+        .attributes.repack = {.size = {before, spec->outer, units, spec->unit * behind},
                               .order = {0, 2, 1, 3}}};
     node->in[at] = made;
     return keel_graph_append(graph, &copy);
@@ -147,7 +156,7 @@ static enum keel_status lower_node(struct lowering *lowering, const struct keel_
     for (uint32_t i = 0; i < KEEL_NODE_IN_MAX; i++)
         node.in[i] = lowering->same[old->in[i]];
     node.attributes.slices = slices;
-    const bool parts = slices.of != 0 && index.part.outer * (old->op == KEEL_OP_LINEAR_DX) > 1;
+    const bool parts = slices.of != 0 && index.part.outer > 1 && keel_lower_takes_units(old->op);
     for (uint32_t i = 0; parts && i < 2; i++)
         KEEL_TRY(keel_lower_by_units(graph, &node, i, &graph->values[old->in[i]].spec.axis[lowering->axis]));
     if (slices.of != 0)

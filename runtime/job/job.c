@@ -852,7 +852,8 @@ uint64_t keel_job_plan_keys(const struct keel_job *job)
 }
 
 /* What the same settings compute otherwise than before, told from it so that what was begun then goes on with
- * no other bits: a BERT, which is Hugging Face's now; in a class of numerics convolutions, which were
+ * no other bits: a BERT, which is Hugging Face's now; adapters of queries, keys and values in one matrix,
+ * whose slices are of heads now and were of columns; in a class of numerics convolutions, which were
  * canonical before, and then attention. All other runs are what they were, so that the version stays. */
 enum of_class { LINEAR_OF_CLASS, CONVOLUTIONS_OF_CLASS, ATTENTION_OF_CLASS };
 
@@ -884,6 +885,8 @@ static void identity_of(const struct keel_job *job, uint64_t data_digest, enum o
     hash_class(&state, job, most);
     if (job->kind == KEEL_MODEL_BERT)
         crypto_generichash_update(&state, (const unsigned char *)"bert=2\n", 7);
+    if (job->lora_rank > 0 && job->tensor > 1 && ((GPTS & 1U << job->kind) != 0 || job->plugin != NULL))
+        crypto_generichash_update(&state, (const unsigned char *)"adapters=units\n", 15);
     crypto_generichash_final(&state, hash, sizeof hash);
     sodium_bin2hex(out, KEEL_IDENTITY_BYTES, hash, sizeof hash);
     snprintf(out + HASH_DIGITS, VERSION_DIGITS + 1, "%0*x", VERSION_DIGITS, ARITHMETIC_VERSION);

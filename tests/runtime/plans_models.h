@@ -138,12 +138,24 @@ static keel_value perceptron(struct writer *writer, keel_value x, uint64_t width
     return draw_of(&of->random, 0, 4) == 0 ? move(writer, y, width) : y;
 }
 
+/* Beside a product by columns of heads, as model_lora.c has it. */
+static keel_value adapted(struct writer *writer, keel_value x, uint64_t in, keel_value y, uint64_t out)
+{
+    keel_value z = keel_graph_linear_transposed(writer->graph, x, param(writer, 2, 2, in, 0.0F));
+    z = keel_graph_linear_transposed(writer->graph, z, param(writer, 2, out, 2, 0.0F));
+    split(writer, z, 2, 3, 4);
+    y = keel_graph_add(writer->graph, y, z);
+    split(writer, y, 2, 3, 4);
+    return y;
+}
+
 static keel_value attention(struct writer *writer, keel_value x, uint64_t width)
 {
     struct plan_case *of = writer->of;
     const uint64_t inner = (uint64_t)of->heads * 4;
     keel_value y = linear(writer, x, width, 3 * inner);
     split(writer, y, 2, 3, 4);
+    y = of->freezes ? adapted(writer, x, width, y, 3 * inner) : y;
     if (draw_bool(&of->random))
         y = keel_graph_rotary(writer->graph, y, of->heads, 10000.0F);
     const uint32_t kind = (uint32_t)(of->random >> 13) % 8; /* draws nothing: cases stay what they were */
