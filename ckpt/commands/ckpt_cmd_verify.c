@@ -47,7 +47,7 @@ static void add(struct check *check, enum keel_status status, const char *file,
         return;
     }
     if (check->count++ == 0) {
-        check->first = status;
+        check->first = status == KEEL_IO ? KEEL_CORRUPT : status; /* as keel_snapshot_verify has it */
         memcpy(check->detail, keel_detail(), sizeof check->detail);
     }
     if (!check->cmd->json) {

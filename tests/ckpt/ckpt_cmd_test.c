@@ -1,6 +1,8 @@
 /* ckpt_cmd_test.c - `keel ckpt`: what ls, show and verify print, in both ways, and the exit codes of all. */
 #include "command.h"
+#include <errno.h>
 #include <keel/command.h>
+#include <keel/disk.h>
 
 struct fixture {
     char root[KEEL_PATH_BYTES], run[KEEL_PATH_BYTES], step[KEEL_PATH_BYTES];
@@ -104,6 +106,29 @@ START_TEST(verify_tells_sound_from_damaged_by_its_exit_code)
     damage(&f, "sample/step-200.3/manifest.json", 40);
     ck_assert_int_eq(COMMAND("ls", f.root).code, 4);
     ck_assert_int_eq(COMMAND("verify", f.root, "--step", "200").code, 4);
+    ck_ok(keel_remove_tree(f.root));
+}
+END_TEST
+
+/* The first chunk of each shard. */
+static ssize_t pread_that_fails(int fd, void *data, size_t bytes, uint64_t offset)
+{
+    if (offset != 4096)
+        return keel_disk_posix.pread(fd, data, bytes, offset);
+    errno = EIO;
+    return -1;
+}
+
+START_TEST(what_the_disk_cannot_read_is_damaged_by_its_exit_code_too)
+{
+    struct fixture f = make_fixture();
+    struct keel_disk_ops ops = keel_disk_posix;
+    ops.pread = pread_that_fails;
+    keel_disk_use(&ops);
+    struct output o = COMMAND("verify", f.root);
+    keel_disk_use(NULL);
+    ck_assert_msg(o.code == 4, "%d: %s", o.code, o.errors);
+    ck_assert_ptr_nonnull(strstr(o.errors, strerror(EIO)));
     ck_ok(keel_remove_tree(f.root));
 }
 END_TEST
@@ -290,6 +315,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, ls_lists_newest_first_by_store_and_by_run);
     tcase_add_test(tc, show_lists_tensors_of_the_chosen_snapshot);
+    tcase_add_test(tc, what_the_disk_cannot_read_is_damaged_by_its_exit_code_too);
     tcase_add_test(tc, empty_folders_beside_a_run_are_no_runs);
     tcase_add_test(tc, a_program_of_these_commands_alone_names_itself);
     tcase_add_test(tc, json_is_written_in_full_and_takes_no_value);
