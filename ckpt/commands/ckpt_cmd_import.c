@@ -590,7 +590,7 @@ static enum keel_status save_locked(struct import *im, uint64_t attempt)
     if (status != KEEL_OK) {
         char detail[KEEL_DETAIL_BYTES];
         snprintf(detail, sizeof detail, "%s", keel_detail());
-        keel_import_place_remove(&im->place, im->step, attempt);
+        (void)keel_save_discard(im->place.at.store, im->step, attempt, 0); /* what stays is for gc */
         keel_detail_set(detail);
     }
     keel_cmd_unlock_run(lock);

@@ -132,26 +132,14 @@ static enum keel_status check_begins(const struct keel_import_place *place, uint
 
 enum keel_status keel_import_place_check(const struct keel_import_place *place, uint64_t step, bool begins)
 {
-    struct keel_snapshot *there;
+    uint64_t attempt;
     if (begins && place->of_keel_run)
         KEEL_TRY(check_begins(place, step));
-    enum keel_status status = keel_snapshot_open(place->at.store, step, 0, &there);
-    if (status == KEEL_NOT_FOUND)
-        return KEEL_OK;
-    if (status == KEEL_OK)
-        keel_snapshot_close(there);
+    enum keel_status status = keel_store_newest_attempt(place->at.store, step, &attempt);
+    if (status != KEEL_OK)
+        return status == KEEL_NOT_FOUND ? KEEL_OK : status;
     return keel_fail(KEEL_INVALID, "%s: holds a snapshot of step %" PRIu64 " already; give another --step",
                      place->at.store->path, step);
-}
-
-/* What was saved and may not be committed: nobody else ever writes under that number. */
-void keel_import_place_remove(const struct keel_import_place *place, uint64_t step, uint64_t attempt)
-{
-    char name[KEEL_STEP_NAME_BYTES], path[KEEL_PATH_BYTES], manifest[KEEL_PATH_BYTES];
-    keel_step_name(step, attempt, name);
-    if (keel_path_join(path, place->at.store->path, name) == KEEL_OK &&
-        keel_path_join(manifest, path, KEEL_MANIFEST_NAME) == KEEL_OK && !keel_path_exists(manifest))
-        (void)keel_remove_tree(path); /* what stays is a leftover, for gc */
 }
 
 /* Directories that were made for the import and are empty. */

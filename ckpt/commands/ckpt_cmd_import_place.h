@@ -19,10 +19,8 @@ enum keel_status keel_import_place_find(const char *path, const char *run, struc
 /* Open the store, made when missing. */
 enum keel_status keel_import_place_open(const struct keel_command *cmd, struct keel_import_place *place);
 /* INVALID: it holds a snapshot of that step already, or, where a job is to begin from it, its `keel run`
- * would go on from something else. */
+ * would go on from something else. What listing returns where nobody can tell. */
 enum keel_status keel_import_place_check(const struct keel_import_place *place, uint64_t step, bool begins);
-/* What was saved and may not be committed: nobody else ever writes under that number. */
-void keel_import_place_remove(const struct keel_import_place *place, uint64_t step, uint64_t attempt);
 /* Remove directories that opening made and that are empty. */
 void keel_import_place_undo(const struct keel_import_place *place);
 

@@ -256,6 +256,10 @@ START_TEST(a_sealed_run_is_filled_and_read_with_its_key)
     ck_assert_ptr_null(memmem(data, bytes, values, sizeof values)); /* not to be read by others */
     keel_free(data);
     ck_assert_int_ne(COMMAND("export", back_root, again).code, 0);
+    char other[KEEL_PATH_BYTES]; /* what it hides is not known: no step is there for sure */
+    ck_ok(keel_path_join(other, p.root, "other"));
+    ck_ok(keel_file_replace(other, secret + 1, 32, 0600));
+    check_says(COMMAND("import", p.out, p.back, "--key", other, "--step", "7"), 3, "another key");
     ck_assert(!keel_path_exists(again));
     check_says(COMMAND("export", back_root, again, "--key", key), 0, "1 tensors");
     check_says(COMMAND("import", again, p.back, "--key", key, "--step", "6"), 0, "step 6");
