@@ -2,9 +2,11 @@
  * one it began in. Its nodes leave and come back in job_members.c. */
 #include "job_cmd.h"
 
+#include "job_ask.h"
 #include "job_follow.h"
 #include "job_members.h"
 #include "metric_lines.h"
+#include "run_gates.h"
 #include "run_look.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -15,7 +17,7 @@
 #include <string.h>
 
 enum { DIGITS = 6 };
-static const uint64_t look_ns = 100 * KEEL_NS_PER_MS;
+static const uint64_t last_look_ns = 5 * KEEL_NS_PER_S;
 
 static const struct keel_command_kind status_kind, attach_kind, stop_kind;
 static const struct keel_command_kind *const kinds[] = {&status_kind, &attach_kind, &stop_kind,
@@ -233,32 +235,40 @@ static enum keel_status stop_leader(const char *directory, uint64_t wait_ns, uin
     return status == KEEL_NOT_FOUND ? KEEL_OK : status; /* it ended before it was told */
 }
 
-/* Who leads is elsewhere, and looks into the store. */
-static enum keel_status stop_led(const char *directory, uint64_t wait_ns, uint64_t deadline_ns)
+/* Where the store hangs nothing more can be read; who led said how it ended. */
+static enum keel_status say_as_told(const struct keel_command *command,
+                                    const struct keel_handover_reason *end)
 {
-    struct keel_run_led led;
-    while (!keel_run_is_led(directory, &led)) {
-        if (!keel_run_waits_for_leader(directory))
-            return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
-        keel_sleep_until_ns(keel_deadline_after_ns(look_ns));
+    const char *directory = command->operands[0];
+    const char *state = keel_run_state_name(end->status == KEEL_OK ? KEEL_RUN_DONE : KEEL_RUN_STOPPED);
+    if (end->status != KEEL_OK && end->status != KEEL_INTERRUPTED)
+        return keel_fail(end->status, "%s: %s", directory, end->text);
+    if (command->json) {
+        struct keel_json json = keel_command_json(stdout);
+        keel_json_text(&json, "directory", directory);
+        keel_json_text(&json, "state", state);
+        keel_json_text(&json, "status", keel_status_name(end->status));
+        keel_json_text(&json, "detail", end->text);
+        keel_command_json_end(&json);
+    } else {
+        printf("%s: %s (%s): %s; the store does not answer, when it does keel job status says more\n",
+               directory, state, keel_status_name(end->status), end->text);
     }
-    KEEL_TRY(keel_remote_leader_ask_stop(led.store, led.leader.run));
-    while (keel_run_is_led(directory, &led)) {
-        if (keel_remaining_ns(deadline_ns) == 0)
-            return keel_fail(KEEL_TIMEOUT,
-                             "%s: process %ld of %s was asked to end, and still runs after %" PRIu64
-                             " s; wait longer (--wait 30m, or 90s)",
-                             directory, led.leader.pid, led.leader.host, wait_ns / KEEL_NS_PER_S);
-        keel_sleep_until_ns(keel_deadline_after_ns(look_ns));
-    }
-    return KEEL_OK;
+    return keel_command_printed();
 }
 
-/* It ended, but its last steps were not saved in time (run_lives.c). */
-static enum keel_status unsaved(const char *directory)
+/* It ended, maybe without its last steps: these were not saved in time (run_lives.c, agent.c). */
+static enum keel_status say_end(const struct keel_command *command, const struct keel_job_answer *answer)
 {
+    const char *directory = command->operands[0];
     struct keel_run_look look;
-    KEEL_TRY(keel_run_look_at(directory, &look));
+    enum keel_status status = keel_job_look(directory, last_look_ns, &look);
+    if (status == KEEL_TIMEOUT && answer->told)
+        return say_as_told(command, &answer->end);
+    KEEL_TRY(status);
+    KEEL_TRY(say(command)); /* it has ended, which is what was asked for */
+    if (answer->told && answer->end.status == KEEL_TIMEOUT)
+        return keel_fail(KEEL_TIMEOUT, "%s: %s", directory, answer->end.text);
     return look.state == KEEL_RUN_FAILED && look.status == KEEL_TIMEOUT
                ? keel_fail(look.status, "%s: %s", directory, look.detail)
                : KEEL_OK;
@@ -268,19 +278,16 @@ static enum keel_status stop(const struct keel_command *command)
 {
     const struct stop_options *options = keel_command_own(command);
     const uint64_t deadline_ns = keel_deadline_after_ns(options->wait_ns);
-    struct keel_run_look look;
-    KEEL_TRY(keel_run_look_at(command->operands[0], &look));
+    const char *directory = command->operands[0];
+    struct keel_job_answer answer = {.told = false};
     enum keel_status status;
     do /* one that was killed meanwhile has another in its place, which may not know of it */
-        status = stop_leader(command->operands[0], options->wait_ns, deadline_ns);
+        status = stop_leader(directory, options->wait_ns, deadline_ns);
     while (status == KEEL_OK);
-    if (status == KEEL_NOT_FOUND &&
-        stop_led(command->operands[0], options->wait_ns, deadline_ns) == KEEL_TIMEOUT)
-        return KEEL_TIMEOUT;
-    if (status != KEEL_NOT_FOUND)
-        return status;
-    KEEL_TRY(say(command)); /* it has ended, which is what was asked for */
-    return unsaved(command->operands[0]);
+    const bool elsewhere = status == KEEL_NOT_FOUND || status == KEEL_UNSUPPORTED;
+    if (elsewhere && keel_run_gates_are_there(directory))
+        status = keel_job_ask(directory, KEEL_WISH_STOP, deadline_ns, &answer);
+    return status == KEEL_OK || status == KEEL_NOT_FOUND ? say_end(command, &answer) : status;
 }
 
 static int run_stop(const struct keel_command *command)
@@ -298,10 +305,11 @@ static const struct keel_command_kind stop_kind = {
     .operands = "DIR",
     .operands_min = 1,
     .operands_max = 1,
-    .summary = "end a run in order, from anywhere on its host, and say where it stands then",
+    .summary = "end a run in order, whoever leads it, and say where it stands then",
     .details =
         "As a signal to keel run does: the step at hand is finished, and the same command goes on from\n"
-        "the newest snapshot. Waits until it has ended. Of a run that has ended it says how.\n",
+        "the newest snapshot. Waits until it has ended. Of a run that has ended it says how. Who leads on\n"
+        "another host is asked over TCP, where DIR/gates says, by the key DIR/job.key: no store is needed.\n",
     .examples = "  keel job stop runs/demo\n"
                 "  keel job stop runs/demo --wait 30m\n",
     .options = stop_options,

@@ -338,7 +338,7 @@ static enum keel_status see_entry(void *context, const char *name)
     struct taking *taking = context;
     char folder[KEEL_PATH_BYTES];
     const char *node = strchr(name, '-');
-    if (node == NULL) /* leader, stop */
+    if (node == NULL) /* leader */
         return KEEL_OK;
     taking->node = atoi(node + 1);
     KEEL_TRY(keel_remote_leader_path(taking->store, name, folder));
@@ -359,7 +359,7 @@ enum keel_status keel_led_take(const char *directory, const char *store, bool *o
                                uint64_t *out_differing)
 {
     struct taking taking = {.directory = directory, .store = store};
-    char all[KEEL_PATH_BYTES], stop[KEEL_PATH_BYTES], events[KEEL_PATH_BYTES];
+    char all[KEEL_PATH_BYTES], events[KEEL_PATH_BYTES];
     *out_taken = false;
     *out_differing = 0;
     KEEL_TRY(keel_path_join(all, store, KEEL_REMOTE_LEADER_FOLDER));
@@ -369,10 +369,8 @@ enum keel_status keel_led_take(const char *directory, const char *store, bool *o
     KEEL_TRY(keel_jsonl_open(events, NULL, NULL, &taking.events));
     enum keel_status status = keel_dir_list(all, see_entry, &taking);
     keel_jsonl_close(taking.events);
-    if (status == KEEL_OK && taking.taken && keel_remote_leader_path(store, "stop", stop) == KEEL_OK) {
-        unlink(stop);
+    if (status == KEEL_OK && taking.taken)
         take_sample(&taking);
-    }
     *out_taken = taking.taken;
     *out_differing = taking.differing;
     return status;

@@ -216,7 +216,7 @@ static enum keel_status see_lines(void *context, const char *name)
 {
     const struct led_lines *lines = context;
     char folder[KEEL_PATH_BYTES];
-    if (strchr(name, '-') == NULL) /* leader, stop */
+    if (strchr(name, '-') == NULL) /* leader */
         return KEEL_OK;
     KEEL_TRY(keel_path_join(folder, lines->all, name));
     return take_metrics(folder, lines->look, lines->lacks);

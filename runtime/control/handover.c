@@ -287,3 +287,21 @@ bool keel_handover_reason_read(const uint8_t *data, uint32_t bytes, struct keel_
     make_printable(out->text);
     return true;
 }
+
+uint32_t keel_handover_ask_write(const struct keel_handover_ask *ask, uint8_t *out, uint32_t capacity)
+{
+    struct keel_writer writer = {.data = out, .capacity = capacity};
+    keel_writer_number(&writer, ask->run, 8);
+    keel_writer_number(&writer, (uint64_t)ask->wish, 1);
+    return writer.failed ? 0 : writer.bytes;
+}
+
+bool keel_handover_ask_read(const uint8_t *data, uint32_t bytes, struct keel_handover_ask *out)
+{
+    struct keel_wire_reader reader = {.data = data, .bytes = bytes};
+    const uint64_t run = keel_reader_number(&reader, 8), wish = keel_reader_number(&reader, 1);
+    if (!keel_reader_complete(&reader) || run == 0 || wish == 0 || wish >= KEEL_WISH_COUNT)
+        return false;
+    *out = (struct keel_handover_ask){.run = run, .wish = (enum keel_handover_wish)wish};
+    return true;
+}

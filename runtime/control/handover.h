@@ -1,5 +1,6 @@
 /* handover.h - what a launcher and an agent that dials in say to each other before there is a node. Where
- * another node than the launcher leads (cluster.holders), it speaks the launcher's part.
+ * another node than the launcher leads (cluster.holders), it speaks the launcher's part. Who asks something
+ * of a run (keel job) dials in too, and speaks the agent's part: ASK in the place of FACTS.
  *
  * Over one stream, each side first sends an opening in the clear: its role, its release, and a fresh public
  * key (X25519). Then all goes in frames that are sealed with keys made from the job key, both openings and
@@ -14,6 +15,9 @@
  *               <------------------  opening, FACTS
  *     JOB or REFUSED ------------->  (JOB as soon as the node is wanted; ELSEWHERE from who does not lead)
  *               <------------------  FAILED, where it cannot begin; BYE, at the end of the run
+ *
+ *               <------------------  opening, ASK
+ *     HEARD or REFUSED ----------->  (or ELSEWHERE); then DONE, when what was asked for has come to be
  *
  * The connection stays: that it ends tells each that the other's process did. The release comes first in the
  * opening, in the same place in all releases, so that both can name both. This is the protocol alone, without
@@ -48,8 +52,14 @@ enum keel_handover_kind {
     KEEL_HANDOVER_REFUSED,   /* struct keel_handover_reason: do not come again */
     KEEL_HANDOVER_FAILED,    /* the same: this node cannot begin */
     KEEL_HANDOVER_BYE,       /* empty: this node ends as it was told to */
-    KEEL_HANDOVER_ELSEWHERE  /* struct keel_handover_reason: its text is the place of who leads; "": nobody */
+    KEEL_HANDOVER_ELSEWHERE, /* struct keel_handover_reason: its text is the place of who leads; "": nobody */
+    KEEL_HANDOVER_ASK,       /* struct keel_handover_ask */
+    KEEL_HANDOVER_HEARD,     /* empty: it is being done */
+    KEEL_HANDOVER_DONE       /* empty, or struct keel_handover_reason: how a run ended that was to */
 };
+
+/* What may be asked of who leads. */
+enum keel_handover_wish { KEEL_WISH_STOP = 1, KEEL_WISH_COUNT };
 
 struct keel_handover {
     enum keel_handover_role role;
@@ -120,5 +130,12 @@ struct keel_handover_reason {
 uint32_t keel_handover_reason_write(const struct keel_handover_reason *reason, uint8_t *out,
                                     uint32_t capacity);
 bool keel_handover_reason_read(const uint8_t *data, uint32_t bytes, struct keel_handover_reason *out);
+
+struct keel_handover_ask {
+    uint64_t run; /* the one that is meant: others may have the same key */
+    enum keel_handover_wish wish;
+};
+uint32_t keel_handover_ask_write(const struct keel_handover_ask *ask, uint8_t *out, uint32_t capacity);
+bool keel_handover_ask_read(const uint8_t *data, uint32_t bytes, struct keel_handover_ask *out);
 
 #endif

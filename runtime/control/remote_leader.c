@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TIMEOUTS_SILENT = 6, WORDS_BYTES = 256, NUMBER_BYTES = 32 };
+enum { TIMEOUTS_SILENT = 6, WORDS_BYTES = 256 };
 
 enum keel_status keel_remote_leader_path(const char *store, const char *name, char out[KEEL_PATH_BYTES])
 {
@@ -104,30 +104,4 @@ bool keel_remote_leader_lives(const char *store, double timeout_s, struct keel_r
     uint64_t written_ns;
     const uint64_t limit_ns = (uint64_t)(timeout_s * TIMEOUTS_SILENT * (double)KEEL_NS_PER_S);
     return read_leader(store, out, &written_ns) && store_now_ns(store) < written_ns + limit_ns;
-}
-
-static void number_text(uint64_t run, char out[NUMBER_BYTES])
-{
-    snprintf(out, NUMBER_BYTES, "%016" PRIx64 "\n", run);
-}
-
-enum keel_status keel_remote_leader_ask_stop(const char *store, uint64_t run)
-{
-    char path[KEEL_PATH_BYTES], text[NUMBER_BYTES];
-    number_text(run, text);
-    KEEL_TRY(keel_remote_leader_path(store, "stop", path));
-    return keel_file_replace(path, text, strlen(text), 0666);
-}
-
-bool keel_remote_leader_is_to_stop(const char *store, uint64_t run)
-{
-    char path[KEEL_PATH_BYTES], wanted[NUMBER_BYTES], *text;
-    size_t bytes;
-    number_text(run, wanted);
-    if (keel_remote_leader_path(store, "stop", path) != KEEL_OK || !keel_path_exists(path) ||
-        keel_file_read(path, NUMBER_BYTES, &text, &bytes) != KEEL_OK)
-        return false;
-    const bool asked = strcmp(text, wanted) == 0;
-    keel_free(text);
-    return asked;
 }

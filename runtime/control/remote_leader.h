@@ -2,7 +2,7 @@
  * of snapshots says of it, for the launcher's host, which may have no connection to it.
  *
  *   STORE/.leader/leader      who leads: run, node, process, host, folder, and where agents dial in; touched
- * each half timeout STORE/.leader/stop        the number of the run that is to be ended (keel job stop)
+ *                             each half timeout
  *   STORE/.leader/now         touched by who asks whether it leads still
  *   STORE/.leader/TIME-NODE/  metrics.jsonl and events.jsonl of one that led, until `keel run` takes them
  * over
@@ -43,9 +43,5 @@ bool keel_remote_leader_read(const char *store, struct keel_remote_leader *out);
 /* Who leads: false when nobody wrote there for six timeouts, after which agents have ended too. By the clock
  * of the store; by this host's, where that file cannot be written. */
 bool keel_remote_leader_lives(const char *store, double timeout_s, struct keel_remote_leader *out);
-
-/* Ask it to end this run; and was it? */
-enum keel_status keel_remote_leader_ask_stop(const char *store, uint64_t run);
-bool keel_remote_leader_is_to_stop(const char *store, uint64_t run);
 
 #endif

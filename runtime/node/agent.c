@@ -767,6 +767,7 @@ static enum keel_status run(struct agent *agent)
 {
     KEEL_TRY(start(agent));
     loop(agent);
+    (void)keel_agent_gate_look_at_stop(&agent->gate, &agent->job, false);
     end_workers(agent);
     enum keel_status status = agent->control.status;
     agent->drained = status == KEEL_OK && strcmp(agent->control.detail, KEEL_NODE_DRAINED) == 0;
@@ -775,17 +776,19 @@ static enum keel_status run(struct agent *agent)
     if (may_lead(agent)) {
         const bool lost = agent->deserted || agent->drained || status == KEEL_PEER_LOST;
         status = keel_agent_lead_end(&agent->lead, lost, status, agent->control.detail);
+        if (agent->lead.abandoned)
+            status = keel_agent_gate_look_at_stop(&agent->gate, &agent->job, true);
         if (status != agent->control.status) /* which has its own detail */
             return status;
     }
     return status == KEEL_OK ? KEEL_OK : keel_fail(status, "%s", agent->control.detail);
 }
 
-static void close_node(struct agent *agent)
+static void close_node(struct agent *agent, enum keel_status status, const char *detail)
 {
     const bool over = agent->control.finished && !agent->deserted && !agent->drained &&
                       agent->control.status != KEEL_PEER_LOST;
-    keel_agent_gate_close(&agent->gate, over);
+    keel_agent_gate_close(&agent->gate, over, status, detail);
     keel_control_fini(&agent->control);
     keel_mailbox_close(agent->mailbox);
     agent->mailbox = NULL;
@@ -890,7 +893,7 @@ static enum keel_status live_as_node(struct agent *agent, const char *directory,
     remember_places(agent);
     if (!*again && !agent->deserted && !agent->alone)
         keel_dialed_leave(&agent->dialed, agent->control.finished ? KEEL_OK : status, why);
-    close_node(agent);
+    close_node(agent, status, why);
     keel_dialed_close(&agent->dialed);
     keel_detail_set(why);
     return status;
@@ -987,7 +990,7 @@ int keel_agent_main(const struct keel_agent_output *output, int argc, char **arg
         status = agent->options.join != NULL ? join(agent) : live(agent);
         log_end(&agent->control, status);
     }
-    close_node(agent);
+    close_node(agent, status, "");
     keel_secret_wipe(&agent->secret);
     if (agent->lead.abandoned) /* a thread of it may yet look at the agent */
         _exit(keel_status_exit_code(status));

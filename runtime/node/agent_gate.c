@@ -1,8 +1,10 @@
 /* agent_gate.c - see agent_gate.h. */
 #include "agent_gate.h"
 
+#include "membership.h"
 #include <keel/clock.h>
 #include <keel/log.h>
+#include <stdio.h>
 #include <string.h>
 
 static bool is_silent(void *context, uint16_t node)
@@ -18,10 +20,20 @@ static bool leads(void *context, char out[KEEL_PLACE_BYTES])
     const struct keel_agent_gate *gate = context;
     const uint16_t leader = keel_node_leader(gate->control->node);
     if (leader == gate->control->self)
-        return !gate->control->finished;
+        return true;
     if (leader == KEEL_NODE_NONE || !keel_mailbox_place_of(gate->mailbox, leader, out))
         out[0] = '\0';
     return false;
+}
+
+static enum keel_status take_ask(void *context, enum keel_handover_wish wish)
+{
+    struct keel_agent_gate *gate = context;
+    KEEL_ASSERT(wish == KEEL_WISH_STOP);
+    if (gate->stop_ns == 0)
+        gate->stop_ns = keel_now_ns();
+    keel_control_step(gate->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+    return KEEL_OK;
 }
 
 static void take_news(void *context, const struct keel_gate_news *news)
@@ -97,7 +109,8 @@ enum keel_status keel_agent_gate_open(struct keel_agent_gate *gate,
                                    .context = gate,
                                    .news = take_news,
                                    .silent = is_silent,
-                                   .leads = leads};
+                                   .leads = leads,
+                                   .ask = take_ask};
     its.job.by = config->dialed->job.node;
     its.job.by_tag = keel_mailbox_tag(config->mailbox);
     its.job.launcher = config->launcher;
@@ -106,10 +119,11 @@ enum keel_status keel_agent_gate_open(struct keel_agent_gate *gate,
     return open_starters(gate, config);
 }
 
-void keel_agent_gate_close(struct keel_agent_gate *gate, bool over)
+void keel_agent_gate_close(struct keel_agent_gate *gate, bool over, enum keel_status status,
+                           const char *detail)
 {
-    if (over && gate->gate != NULL)
-        keel_gate_close(gate->gate);
+    if (over)
+        keel_gate_close(gate->gate, status, detail);
     else
         keel_gate_leave(gate->gate);
     gate->gate = NULL;
@@ -118,9 +132,38 @@ void keel_agent_gate_close(struct keel_agent_gate *gate, bool over)
     keel_hosts_free(&gate->hosts);
 }
 
+/* Its workers had all the time that they have, and the one of this node did not save its share. */
+static bool is_late(const struct keel_agent_gate *gate)
+{
+    struct keel_times times;
+    struct keel_node_progress progress;
+    keel_node_progress(gate->control->node, &progress);
+    keel_times_derive(gate->timeout_ns, &times);
+    return keel_now_ns() - gate->stop_ns >= times.grace_ns && progress.known &&
+           progress.recorded > (progress.has_saved ? progress.saved : 0);
+}
+
+enum keel_status keel_agent_gate_look_at_stop(struct keel_agent_gate *gate, const struct keel_job *job,
+                                              bool hung)
+{
+    struct keel_control_plane *control = gate->control;
+    if (gate->gate == NULL)
+        return KEEL_OK;
+    if (gate->stop_ns == 0 || control->status != KEEL_INTERRUPTED || !keel_job_takes_snapshots(job) ||
+        !(hung || is_late(gate)))
+        return control->status;
+    control->status = KEEL_TIMEOUT;
+    snprintf(
+        control->detail, sizeof control->detail,
+        "stopped without its last snapshot, which did not come in time: the store of snapshots hangs, or "
+        "a step is longer than six timeouts; bring the store back, and the same command goes on from the "
+        "newest snapshot that is there");
+    return KEEL_TIMEOUT;
+}
+
 void keel_agent_gate_turn(struct keel_agent_gate *gate)
 {
-    if (gate->gate == NULL)
+    if (gate->gate == NULL || gate->control->finished) /* who waits is told as it is closed */
         return;
     const bool before = gate->leads;
     gate->leads = keel_node_leader(gate->control->node) == gate->control->self;

@@ -21,6 +21,7 @@ struct keel_agent_gate {
     struct keel_starters *starters; /* NULL: people start agents */
     char place[KEEL_PLACE_BYTES];   /* where they dial in */
     bool leads;
+    uint64_t stop_ns;    /* somebody asked for the end of the run, here, then; 0: nobody did */
     uint64_t timeout_ns; /* of the run */
     /* Silence of a node counts: */
     uint64_t lead_ns;                   /* from when this one began to lead, */
@@ -43,8 +44,13 @@ struct keel_agent_gate_config {
 /* BUSY: the mailbox's port is taken for connections. */
 enum keel_status keel_agent_gate_open(struct keel_agent_gate *gate,
                                       const struct keel_agent_gate_config *config);
-/* `over`: the run is, and not for this node alone: who waits is told. */
-void keel_agent_gate_close(struct keel_agent_gate *gate, bool over);
+/* `over`: the run is, with this end, and not for this node alone: who waits is told. */
+void keel_agent_gate_close(struct keel_agent_gate *gate, bool over, enum keel_status status,
+                           const char *detail);
+/* The node is over: its status. Where somebody asked for the end of the run here, and the last snapshot did
+ * not come in time, or cannot (`hung`: the store does not answer), it becomes TIMEOUT, with its detail. */
+enum keel_status keel_agent_gate_look_at_stop(struct keel_agent_gate *gate, const struct keel_job *job,
+                                              bool hung);
 /* Once a turn of the agent's loop. */
 void keel_agent_gate_turn(struct keel_agent_gate *gate);
 /* Turn when one is readable; -1: there is none. */

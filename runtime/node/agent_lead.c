@@ -146,8 +146,6 @@ static enum keel_status look(void *context)
     KEEL_TRY(check_store(lead));
     keel_remote_leader_touch(lead->store_path, &lead->words);
     look_at_drains(lead);
-    if (keel_remote_leader_is_to_stop(lead->store_path, lead->words.run))
-        atomic_store(&lead->is_to_stop, true);
     return KEEL_OK;
 }
 
@@ -242,8 +240,6 @@ static void hear_teller(struct keel_agent_lead *lead)
 static void hear_what_is_asked(struct keel_agent_lead *lead)
 {
     hear_teller(lead);
-    if (atomic_exchange(&lead->is_to_stop, false))
-        keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
     struct keel_bitset away;
     for (uint32_t i = 0; i < KEEL_BITSET_WORDS; i++)
         away.words[i] = atomic_load(&lead->away[i]);

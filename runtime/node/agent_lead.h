@@ -34,7 +34,7 @@ struct keel_agent_lead {
     enum keel_status status; /* why it cannot lead, */
     char detail[KEEL_DETAIL_BYTES];
     /* Between the loop and the teller's thread: */
-    _Atomic bool leads_now, is_to_stop;
+    _Atomic bool leads_now;
     _Atomic uint64_t away[KEEL_BITSET_WORDS]; /* nodes that are to be away, as it was looked at last */
     /* The teller's thread's: */
     struct keel_remote_leader words; /* node and run are there from the start */

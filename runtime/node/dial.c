@@ -187,7 +187,8 @@ static enum keel_status take_refusal(struct keel_dialed *dialed, enum keel_hando
         return keel_fail(KEEL_CORRUPT, "%s: says what no launcher says", dialed->place);
     dialed->refused = kind == KEEL_HANDOVER_REFUSED;
     if (dialed->refused)
-        return keel_fail(reason.status, "%s does not take this agent: it %s", dialed->place, reason.text);
+        return keel_fail(reason.status, "%s does not %s: it %s", dialed->place,
+                         dialed->asks ? "do what this command asks for" : "take this agent", reason.text);
     snprintf(dialed->elsewhere, sizeof dialed->elsewhere, "%.*s", (int)sizeof dialed->elsewhere - 1,
              reason.text);
     return keel_fail(KEEL_PEER_LOST, "%s does not lead the run: %s%s", dialed->place,
@@ -205,7 +206,9 @@ static enum keel_status take_frame(struct keel_dialed *dialed, uint64_t head_ns,
     memcpy(&other_key, head, sizeof other_key);
     if (other_key == KEEL_FRAME_OTHER_KEY)
         return keel_fail(KEEL_AUTH,
-                         "%s does not know this agent's key: copy job.key of the run's directory again",
+                         dialed->asks
+                             ? "%s does not know the key that this directory has (job.key)"
+                             : "%s does not know this agent's key: copy job.key of the run's directory again",
                          dialed->place);
     const uint32_t frame_bytes = keel_frame_bytes(head, sizeof head, KEEL_FRAME_BYTES);
     if (frame_bytes == 0)
@@ -247,6 +250,34 @@ enum keel_status keel_dialed_hear(struct keel_dialed *dialed)
                              : status;
 }
 
+/* The next frame, of this kind; a status other than OK in it is why, or how it ended. */
+static enum keel_status take_word(struct keel_dialed *dialed, uint64_t head_ns,
+                                  enum keel_handover_kind wanted, struct keel_handover_reason *out)
+{
+    uint8_t *frame = NULL;
+    enum keel_handover_kind kind = KEEL_HANDOVER_REFUSED;
+    const uint8_t *payload = NULL;
+    uint32_t bytes = 0;
+    enum keel_status status = take_frame(dialed, head_ns, &frame, &kind, &payload, &bytes);
+    *out = (struct keel_handover_reason){.status = KEEL_OK};
+    if (status == KEEL_OK &&
+        (kind != wanted || (bytes > 0 && !keel_handover_reason_read(payload, bytes, out))))
+        status = keel_fail(KEEL_CORRUPT, "%s: says what nobody says who leads", dialed->place);
+    keel_free(frame);
+    return status;
+}
+
+static enum keel_status say_ask(const struct keel_dial_config *config, struct keel_dialed *dialed,
+                                uint64_t deadline_ns)
+{
+    uint8_t payload[KEEL_FACTS_FRAME_BYTES], frame[sizeof payload + KEEL_FRAME_EXTRA_BYTES];
+    struct keel_handover_reason none;
+    const uint32_t bytes = keel_handover_ask_write(config->ask, payload, sizeof payload);
+    const uint32_t frame_bytes = keel_frame_seal(&dialed->handover, KEEL_HANDOVER_ASK, payload, bytes, frame);
+    KEEL_TRY(give(dialed->fd, frame, frame_bytes, deadline_ns));
+    return take_word(dialed, deadline_ns, KEEL_HANDOVER_HEARD, &none);
+}
+
 static enum keel_status talk(const struct keel_dial_config *config, struct keel_dialed *dialed)
 {
     uint8_t theirs[KEEL_OPENING_BYTES];
@@ -261,6 +292,8 @@ static enum keel_status talk(const struct keel_dial_config *config, struct keel_
         snprintf(why, sizeof why, "%.400s", keel_detail());
         return keel_fail(status, "%s: %s", dialed->place, why);
     }
+    if (config->ask != NULL)
+        return say_ask(config, dialed, deadline_ns);
     KEEL_TRY(say_facts(config, dialed));
     char host[KEEL_HOST_BYTES];
     struct keel_network network = {.name = "?"};
@@ -299,7 +332,7 @@ static void look_into_store(const struct keel_dial_config *config, char out[KEEL
 static enum keel_status try_place(const struct keel_dial_config *config, const char *place,
                                   struct keel_dialed *out)
 {
-    *out = (struct keel_dialed){.fd = -1};
+    *out = (struct keel_dialed){.fd = -1, .asks = config->ask != NULL};
     snprintf(out->place, sizeof out->place, "%s", place);
     return talk(config, out);
 }
@@ -326,12 +359,13 @@ static enum keel_status follow_place(const struct keel_dial_config *config, cons
 }
 
 /* Each place once. What is wrong at one of several is told, and another tried; if none is only away, it comes
- * back. */
+ * back. Who asks has a person before it, to whom it comes back at once. */
 static enum keel_status try_all(const struct keel_dial_config *config, struct keel_dialed *out, bool tell,
                                 bool *there)
 {
-    char place[KEEL_DIAL_PLACE_BYTES], stored[KEEL_DIAL_PLACE_BYTES], away[KEEL_DETAIL_BYTES] = "";
-    enum keel_status status = KEEL_NOT_FOUND, away_status = KEEL_OK;
+    char place[KEEL_DIAL_PLACE_BYTES], stored[KEEL_DIAL_PLACE_BYTES], away[KEEL_DETAIL_BYTES] = "",
+                                                                      wrong[KEEL_DETAIL_BYTES] = "";
+    enum keel_status status = KEEL_NOT_FOUND, away_status = KEEL_OK, wrong_status = KEEL_NOT_FOUND;
     const char *const lists[] = {config->places, config->known, stored};
     const bool several = strchr(config->places, ',') != NULL || config->known[0] != '\0';
     for (uint32_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
@@ -348,15 +382,17 @@ static enum keel_status try_all(const struct keel_dial_config *config, struct ke
                 if (strstr(away, keel_detail()) == NULL) /* a place may be in two lists */
                     snprintf(away + used, sizeof away - used, "%s%.200s", used > 0 ? "; " : "",
                              keel_detail());
-            } else if (several && tell) {
-                keel_log(KEEL_LOG_WARN, "%s", keel_detail());
+            } else {
+                wrong_status = status;
+                snprintf(wrong, sizeof wrong, "%s", keel_detail());
+                if (several && tell)
+                    keel_log(KEEL_LOG_WARN, "%s", wrong);
             }
         }
     }
-    if (away_status == KEEL_OK)
-        return status;
-    keel_detail_set(away);
-    return away_status;
+    const bool come_back = away_status == KEEL_OK || (config->ask != NULL && wrong[0] != '\0');
+    keel_detail_set(come_back ? wrong : away);
+    return come_back ? wrong_status : away_status;
 }
 
 /* With why nobody took it, of each place. */
@@ -399,6 +435,19 @@ enum keel_status keel_dial(const struct keel_dial_config *config, struct keel_di
         if (keel_process_interrupted())
             return keel_fail(KEEL_INTERRUPTED, "interrupted");
     }
+}
+
+enum keel_status keel_dial_ask(const struct keel_dial_config *config, struct keel_dialed *out)
+{
+    bool there = false;
+    *out = (struct keel_dialed){.fd = -1};
+    return try_all(config, out, false, &there);
+}
+
+enum keel_status keel_dialed_await(struct keel_dialed *dialed, uint64_t deadline_ns,
+                                   struct keel_handover_reason *out)
+{
+    return take_word(dialed, deadline_ns, KEEL_HANDOVER_DONE, out);
 }
 
 /* ---- a node's own directory ---------------------------------------------------------------------------- */

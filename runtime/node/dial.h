@@ -4,7 +4,8 @@
  * where to ask), proves the key and has it proven (handover.h), waits until a node is wanted, and takes what
  * makes one: the job, the run's number, its own number. Then makes the directory that agent and workers read,
  * which is this host's own, and tries whether datagrams as long as this run's get through to who let it in
- * and back. Blocks, and ends early when the process is interrupted (keel_process_hold_interrupts). */
+ * and back. Blocks, and ends early when the process is interrupted (keel_process_hold_interrupts). Who asks
+ * something of the run (keel job) finds who leads in the same way. */
 #ifndef KEEL_DIAL_H
 #define KEEL_DIAL_H
 
@@ -26,6 +27,7 @@ struct keel_dial_config {
     uint16_t node;     /* 0: any */
     uint64_t instance; /* of this process */
     uint64_t patience_ns;
+    const struct keel_handover_ask *ask; /* this is asked, and no node wanted; NULL: be an agent */
 };
 
 /* "The launcher" is who let this agent in. */
@@ -36,6 +38,7 @@ struct keel_dialed {
     char place[KEEL_DIAL_PLACE_BYTES];    /* of the launcher, as it was dialed */
     char elsewhere[KEEL_PLACE_BYTES];     /* who leads, as one who does not said; "" */
     bool refused;                         /* who proved itself said not to come again */
+    bool asks;                            /* it asks something, and is no agent */
     struct keel_handed_job job;           /* texts lie in `frame` */
     uint8_t *frame;                       /* heap */
 };
@@ -53,6 +56,14 @@ bool keel_dial_next_place(const char **list, char out[KEEL_DIAL_PLACE_BYTES]);
  * INVALID: no place, no address of this host. */
 enum keel_status keel_dial(const struct keel_dial_config *config, struct keel_dialed *out);
 void keel_dialed_close(struct keel_dialed *dialed);
+
+/* Ask all places once, `ask` of who leads. OK: it was heard. PEER_LOST, TIMEOUT or NOT_FOUND: nobody who
+ * leads answered, each place with why; there may be one later. Else what is wrong, or why it is refused. */
+enum keel_status keel_dial_ask(const struct keel_dial_config *config, struct keel_dialed *out);
+/* Wait until what was asked for has come to be: `out` says how the run ended. PEER_LOST: who heard it is
+ * gone, or leads no more: ask again. TIMEOUT. */
+enum keel_status keel_dialed_await(struct keel_dialed *dialed, uint64_t deadline_ns,
+                                   struct keel_handover_reason *out);
 
 /* Write what agent and workers read into `directory`: job.conf, identity, job.key. */
 enum keel_status keel_dialed_settle(const struct keel_dialed *dialed, const struct keel_secret *secret,

@@ -17,6 +17,7 @@ enum {
     SILENT_TIMEOUTS = 2,
     STRANGERS_MAX = 64, /* beyond one for each node: all may dial at once */
     WAITING_MAX = 64,   /* agents beyond those that are wanted */
+    ASKING_MAX = 16,    /* who wait for what they asked for */
     EVENTS_PER_TURN = 256,
     IN_BYTES = KEEL_FRAME_EXTRA_BYTES + 4 + 4 + KEEL_REASON_BYTES, /* the longest that an agent sends */
     OUT_SMALL_BYTES = KEEL_FRAME_EXTRA_BYTES + 4 + 4 + KEEL_REASON_BYTES,
@@ -33,7 +34,7 @@ static const uint32_t other_key = KEEL_FRAME_OTHER_KEY;
 _Static_assert((int)IN_BYTES >= (int)KEEL_OPENING_BYTES && (int)IN_BYTES >= (int)KEEL_FACTS_FRAME_BYTES,
                "room for what comes");
 
-enum caller_state { CALLER_OPENING, CALLER_FACTS, CALLER_WAITING, CALLER_SEATED };
+enum caller_state { CALLER_OPENING, CALLER_FACTS, CALLER_WAITING, CALLER_SEATED, CALLER_ASKED };
 
 struct caller {
     struct caller *next; /* of all, the newest first */
@@ -64,7 +65,7 @@ struct keel_gate {
     int listener, epoll;
     bool released;
     struct caller *callers;
-    uint32_t strangers, waiting;
+    uint32_t strangers, waiting, asking;
     uint64_t listen_ns;                           /* the listener pauses until then; 0: does not */
     uint64_t refused, told_ns[KEEL_STATUS_COUNT]; /* of strangers, for each reason */
     struct seat seats[KEEL_NODES_MAX];
@@ -100,9 +101,10 @@ static void set_state(struct keel_gate *gate, struct caller *caller, enum caller
 {
     gate->strangers -= is_stranger(caller);
     gate->waiting -= caller->state == CALLER_WAITING;
-    caller->state = state;
+    caller->state = state; /* who asked stays so */
     gate->strangers += is_stranger(caller);
     gate->waiting += state == CALLER_WAITING;
+    gate->asking += state == CALLER_ASKED;
 }
 
 static void drop(struct keel_gate *gate, struct caller *caller)
@@ -114,6 +116,7 @@ static void drop(struct keel_gate *gate, struct caller *caller)
     *at = caller->next;
     gate->strangers -= is_stranger(caller);
     gate->waiting -= caller->state == CALLER_WAITING;
+    gate->asking -= caller->state == CALLER_ASKED;
     close(caller->fd);
     keel_handover_wipe(&caller->handover);
     keel_free(caller->out);
@@ -372,9 +375,10 @@ static bool redirect(struct keel_gate *gate, struct caller *caller)
 
 static void redirect_those_who_wait(struct keel_gate *gate)
 {
-    for (struct caller *at = gate->callers, *next; at != NULL && gate->waiting > 0; at = next) {
+    for (struct caller *at = gate->callers, *next; at != NULL && gate->waiting + gate->asking > 0;
+         at = next) {
         next = at->next;
-        if (at->state == CALLER_WAITING && !redirect(gate, at))
+        if ((at->state == CALLER_WAITING || at->state == CALLER_ASKED) && !redirect(gate, at))
             return;
     }
 }
@@ -429,6 +433,35 @@ static void take_facts(struct keel_gate *gate, struct caller *caller, const uint
     }
 }
 
+static void take_ask(struct keel_gate *gate, struct caller *caller, const uint8_t *data, uint32_t bytes)
+{
+    struct keel_handover_ask ask;
+    if (!keel_handover_ask_read(data, bytes, &ask)) {
+        refuse(gate, caller, KEEL_CORRUPT, "asks for what nobody asks for");
+        return;
+    }
+    if (redirect(gate, caller))
+        return;
+    if (ask.run != gate->config.job.run) {
+        refuse(gate, caller, KEEL_MISMATCH, "asks for it of another run than goes on there");
+        return;
+    }
+    if (gate->asking == ASKING_MAX) {
+        refuse(gate, caller, KEEL_BUSY, "is one of many who ask already");
+        return;
+    }
+    const enum keel_status status = gate->config.ask(gate->config.context, ask.wish);
+    if (status != KEEL_OK) {
+        char why[KEEL_DETAIL_BYTES];
+        snprintf(why, sizeof why, "%s", keel_detail());
+        refuse(gate, caller, status, why);
+        return;
+    }
+    set_state(gate, caller, CALLER_ASKED);
+    if (!say(caller, KEEL_HANDOVER_HEARD, NULL, 0) || !flush(gate, caller))
+        drop(gate, caller); /* it asks again */
+}
+
 static void end(struct keel_gate *gate, struct caller *caller)
 {
     if (caller->state == CALLER_SEATED)
@@ -459,6 +492,10 @@ static bool take_frame(struct keel_gate *gate, struct caller *caller)
         take_facts(gate, caller, payload, bytes);
         return false; /* refused, or waits: what else it says is read in the next turn */
     }
+    if (first && kind == KEEL_HANDOVER_ASK) {
+        take_ask(gate, caller, payload, bytes);
+        return false;
+    }
     if (caller->state == CALLER_SEATED && kind == KEEL_HANDOVER_FAILED &&
         keel_handover_reason_read(payload, bytes, &reason)) {
         unseat(gate, caller, reason.status, reason.text);
@@ -466,7 +503,7 @@ static bool take_frame(struct keel_gate *gate, struct caller *caller)
         return false;
     }
     caller->orderly = caller->state == CALLER_SEATED && kind == KEEL_HANDOVER_BYE;
-    if (caller->state == CALLER_SEATED)
+    if (caller->state == CALLER_SEATED || caller->state == CALLER_ASKED) /* who asked has no more to say */
         end(gate, caller);
     else
         refuse(gate, caller, KEEL_CORRUPT, "says what no agent says");
@@ -672,17 +709,30 @@ enum keel_status keel_gate_open(const struct keel_gate_config *config, struct ke
         (gate->epoll < 0 || epoll_ctl(gate->epoll, EPOLL_CTL_ADD, gate->listener, &event) != 0))
         status = keel_fail_errno(errno, "no epoll");
     if (status != KEEL_OK)
-        keel_gate_close(gate);
+        keel_gate_leave(gate);
     else
         *out = gate;
     return status;
 }
 
-void keel_gate_close(struct keel_gate *gate)
+/* How the run ended, to who asked for that. */
+static void say_done(struct keel_gate *gate, struct caller *caller, enum keel_status status,
+                     const char *detail)
+{
+    if (status != KEEL_OK)
+        say_farewell(gate, caller, KEEL_HANDOVER_DONE, status, detail);
+    else if (caller->out == NULL && say(caller, KEEL_HANDOVER_DONE, NULL, 0))
+        (void)flush(gate, caller);
+}
+
+void keel_gate_close(struct keel_gate *gate, enum keel_status status, const char *detail)
 {
     for (struct caller *at = gate != NULL ? gate->callers : NULL; at != NULL; at = at->next)
-        say_farewell(gate, at, KEEL_HANDOVER_REFUSED, KEEL_INTERRUPTED,
-                     "is not wanted any more: the run is over");
+        if (at->state == CALLER_ASKED)
+            say_done(gate, at, status, detail);
+        else
+            say_farewell(gate, at, KEEL_HANDOVER_REFUSED, KEEL_INTERRUPTED,
+                         "is not wanted any more: the run is over");
     keel_gate_leave(gate);
 }
 

@@ -1,5 +1,6 @@
 /* gate.h - the door for agents that dial in from other hosts: of the launcher, and where another may lead
- * (cluster.holders) of each agent. Who leads lets them in, and the others say who that is.
+ * (cluster.holders) of each agent. Who leads lets them in, and the others say who that is. Who asks something
+ * of the run (keel job) comes by the same door, and is told when it has come to be.
  *
  * Owns the listening socket and the connections of agents, from their opening to their end. Promises that
  * only who proves the job key becomes a node (handover.h), that a node has one agent at a time, and that no
@@ -51,6 +52,9 @@ struct keel_gate_config {
     bool (*silent)(void *context, uint16_t node);
     /* Does this one let in? False: `out` becomes the place of who leads, "" if nobody does. */
     bool (*leads)(void *context, char out[KEEL_PLACE_BYTES]);
+    /* Somebody who proved the key asks for it, of this run and of who leads. Not OK: it is refused, as
+     * keel_detail() has it. */
+    enum keel_status (*ask)(void *context, enum keel_handover_wish wish);
 };
 
 /* `silent`, by the view that `node` knows: for two timeouts, of an agent that was heard last at heard_ns, and
@@ -63,8 +67,9 @@ struct keel_gate;
 
 /* BUSY: the port is taken. DENIED, IO, NO_MEMORY. */
 enum keel_status keel_gate_open(const struct keel_gate_config *config, struct keel_gate **out);
-/* Agents that are still connected are told that the run is over here, so that they do not dial again. */
-void keel_gate_close(struct keel_gate *gate);
+/* The run is over, and ended so: agents that are still connected are told not to dial again, and who asked
+ * for it is told how. */
+void keel_gate_close(struct keel_gate *gate, enum keel_status status, const char *detail);
 /* The run goes on, or is ended, without this launcher: nobody is told anything. */
 void keel_gate_leave(struct keel_gate *gate);
 

@@ -144,20 +144,25 @@ static enum keel_status take_signals(struct keel_launcher *launcher)
     return keel_fail_errno(error, "launcher: no signalfd");
 }
 
+static void note_stop(struct keel_launcher *launcher)
+{
+    if (!launcher->stopping)
+        launcher->stopped_ns = keel_now_ns();
+    launcher->stopping = true;
+    keel_stop_guard_take(&launcher->guard);
+    if (launcher->config->signalled != NULL)
+        *launcher->config->signalled = true;
+}
+
 /* Take the signals that wait. One that comes right after the first is the same request: timeout(1) and
  * service managers signal a process and then its group. */
 static void read_signals(struct keel_launcher *launcher)
 {
     struct signalfd_siginfo info;
     while (read(launcher->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (!launcher->stopping)
-            launcher->stopped_ns = keel_now_ns();
-        else if (keel_now_ns() - launcher->stopped_ns >= hurry_after_ns)
+        if (launcher->stopping && keel_now_ns() - launcher->stopped_ns >= hurry_after_ns)
             launcher->hurried = true;
-        launcher->stopping = true;
-        keel_stop_guard_take(&launcher->guard);
-        if (launcher->config->signalled != NULL)
-            *launcher->config->signalled = true;
+        note_stop(launcher);
     }
 }
 
@@ -199,12 +204,11 @@ static bool is_unsaved(const struct keel_launcher *launcher)
            keel_now_ns() - launcher->stopped_ns >= stop_grace_ns(launcher);
 }
 
-static void serve_signals(struct keel_launcher *launcher)
+/* What workers have to save is waited for, and then they are ended. */
+static void begin_stop(struct keel_launcher *launcher)
 {
-    bool before = launcher->stopping;
     char text[160];
-    read_signals(launcher);
-    if (!launcher->stopping || before || launcher->gathering)
+    if (launcher->gathering) /* which sees it */
         return;
     snprintf(text, sizeof text,
              "told to end: what the last steps made is saved first, for %.0f s at most; a second signal ends "
@@ -212,6 +216,22 @@ static void serve_signals(struct keel_launcher *launcher)
              (double)stop_grace_ns(launcher) / (double)KEEL_NS_PER_S + KEEL_LEADING_DRAIN_S);
     launcher->report->tell(launcher->report->context, text);
     keel_control_step(&launcher->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
+}
+
+static void serve_signals(struct keel_launcher *launcher)
+{
+    const bool before = launcher->stopping;
+    read_signals(launcher);
+    if (launcher->stopping && !before)
+        begin_stop(launcher);
+}
+
+void keel_launcher_stop(struct keel_launcher *launcher)
+{
+    const bool before = launcher->stopping;
+    note_stop(launcher);
+    if (!before)
+        begin_stop(launcher);
 }
 
 static void report_room(struct keel_launcher *launcher)
@@ -465,7 +485,9 @@ static void end_agents(struct keel_launcher *launcher)
         await_agents(launcher, keel_deadline_after_ns(end_grace_ns), true);
     if (launcher->gate !=
         NULL) { /* those that are left are told to end, and what started them ends with them */
-        keel_gate_close(launcher->gate);
+        keel_gate_close(launcher->gate,
+                        launcher->control.finished ? launcher->control.status : KEEL_INTERRUPTED,
+                        launcher->control.finished ? launcher->control.detail : "killed by a second signal");
         launcher->gate = NULL;
         await_agents(launcher, keel_deadline_after_ns(end_grace_ns), true);
     }
@@ -777,6 +799,8 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     bool unsaved = status == KEEL_OK && is_unsaved(launcher);
     if (!left) {
         end_agents(launcher);
+        if (launcher->gates.run != 0)
+            keel_run_gates_remove(config->directory);
         keel_remote_take_sample(launcher);
         unsaved = !end_snapshots(launcher) || unsaved;
     }

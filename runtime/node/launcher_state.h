@@ -10,6 +10,7 @@
 #include "hosts.h"
 #include "launcher.h"
 #include "leading.h"
+#include "run_gates.h"
 #include "secret.h"
 #include "starters.h"
 #include "stop_guard.h"
@@ -57,9 +58,10 @@ struct keel_launcher {
     bool full;                    /* the disk, as the caller was told last */
     int refused_code;             /* the newest exit code of an agent that ended by itself, 0 for none */
     uint64_t stopped_ns;
-    uint64_t watch_ns;          /* the directory is looked at again then */
-    uint64_t unkept_ns;         /* since then another has our locks; 0: nobody has */
-    struct keel_bitset drained; /* as it was looked at last */
+    uint64_t watch_ns;           /* the directory is looked at again then */
+    struct keel_run_gates gates; /* as DIR/gates has them */
+    uint64_t unkept_ns;          /* since then another has our locks; 0: nobody has */
+    struct keel_bitset drained;  /* as it was looked at last */
     uint16_t node_count;
     int agents_fd; /* epoll: by node, processes of agents that have ended; of thousands each is not asked */
     uint64_t look_ns; /* all agents are looked at again then, for what is due; 0: now */
@@ -71,6 +73,9 @@ struct keel_launcher {
 void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation);
 /* Its process runs, and is waited for from now on. */
 void keel_launcher_await(struct keel_launcher *launcher, uint16_t node);
+
+/* The run is to end, as by a signal. */
+void keel_launcher_stop(struct keel_launcher *launcher);
 
 /* launcher_watch.c */
 /* Once a beat: keep the locks, and tell the node which nodes are to leave, or to come back. */

@@ -12,6 +12,12 @@ static void read_payloads(const uint8_t *data, uint32_t bytes)
     struct keel_agent_facts facts;
     struct keel_handed_job job;
     struct keel_handover_reason reason;
+    struct keel_handover_ask ask;
+    if (keel_handover_ask_read(data, bytes, &ask)) {
+        uint8_t same[16];
+        KEEL_ASSERT(keel_handover_ask_write(&ask, same, sizeof same) == bytes &&
+                    memcmp(same, data, bytes) == 0);
+    }
     if (keel_agent_facts_read(data, bytes, &facts))
         KEEL_ASSERT(facts.node < KEEL_NODES_MAX && strlen(facts.host) < sizeof facts.host);
     if (keel_handover_reason_read(data, bytes, &reason))

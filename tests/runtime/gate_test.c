@@ -22,6 +22,8 @@ static enum keel_status refused_status;
 static char refused_text[KEEL_REASON_BYTES];
 static uint16_t silent_node;
 static const char *another; /* who leads; NULL: the gate's owner does */
+static uint32_t asked;      /* so often the end of the run was asked for */
+static bool refuses;
 
 static void on_news(void *context, const struct keel_gate_news *news)
 {
@@ -49,10 +51,20 @@ static bool leads(void *context, char out[KEEL_PLACE_BYTES])
     return another == NULL;
 }
 
+static enum keel_status on_ask(void *context, enum keel_handover_wish wish)
+{
+    (void)context;
+    ck_assert_int_eq(wish, KEEL_WISH_STOP);
+    asked++;
+    return refuses ? keel_fail(KEEL_BUSY, "has no time for it") : KEEL_OK;
+}
+
 static void setup(void)
 {
     ck_assert(sodium_init() >= 0);
     another = NULL;
+    asked = 0;
+    refuses = false;
     memset(job_text, 'j', JOB_TEXT_BYTES);
     for (uint16_t port = 20000;; port++) { /* one that is free */
         char text[32];
@@ -72,7 +84,8 @@ static void setup(void)
                                                         .state = ""},
                                                 .news = on_news,
                                                 .silent = is_silent,
-                                                .leads = leads};
+                                                .leads = leads,
+                                                .ask = on_ask};
         enum keel_status status = keel_gate_open(&config, &gate);
         if (status == KEEL_OK)
             break;
@@ -84,7 +97,8 @@ static void setup(void)
 
 static void teardown(void)
 {
-    keel_gate_close(gate);
+    keel_gate_close(gate, KEEL_INTERRUPTED, "");
+    gate = NULL;
 }
 
 /* ---- agents -------------------------------------------------------------------------------------------- */
@@ -480,6 +494,125 @@ START_TEST(who_leads_in_anothers_place_gives_away_nodes_that_are_silent_alone)
 }
 END_TEST
 
+/* ---- who asks something -------------------------------------------------------------------------------- */
+
+/* The frame is the caller's. */
+static uint32_t seal_ask(struct agent *asker, uint64_t run, uint8_t *frame)
+{
+    uint8_t payload[KEEL_FACTS_FRAME_BYTES];
+    const struct keel_handover_ask ask = {.run = run, .wish = KEEL_WISH_STOP};
+    const uint32_t bytes = keel_handover_ask_write(&ask, payload, sizeof payload);
+    return keel_frame_seal(&asker->handover, KEEL_HANDOVER_ASK, payload, bytes, frame);
+}
+
+static struct agent ask_of(const struct keel_secret *key, uint64_t run)
+{
+    struct agent asker = dial(key);
+    uint8_t frame[128];
+    greet(&asker);
+    const uint32_t frame_bytes = seal_ask(&asker, run, frame);
+    ck_assert_int_eq(send(asker.fd, asker.handover.opening, KEEL_OPENING_BYTES, 0), KEEL_OPENING_BYTES);
+    ck_assert_int_eq(send(asker.fd, frame, frame_bytes, 0), (ssize_t)frame_bytes);
+    return asker;
+}
+
+static void expect_word(struct agent *asker, enum keel_handover_kind kind)
+{
+    const uint8_t *payload;
+    uint32_t bytes;
+    ck_assert_int_eq(next_frame(asker, &payload, &bytes), kind);
+    ck_assert_uint_eq(bytes, 0);
+}
+
+START_TEST(who_asks_with_the_key_is_heard_and_told_how_it_ended)
+{
+    struct agent asker = ask_of(&secret, 9), second = ask_of(&secret, 9);
+    struct keel_handover_reason reason;
+    uint8_t frame[512];
+    expect_word(&asker, KEEL_HANDOVER_HEARD);
+    expect_word(&second, KEEL_HANDOVER_HEARD);
+    ck_assert(asked == 2 && refused == 0 && waiting == 0);
+    close(second.fd); /* who goes is not waited for */
+    settle();
+    keel_gate_close(gate, KEEL_TIMEOUT, "without its last snapshot");
+    ssize_t got = recv(asker.fd, frame, sizeof frame, MSG_WAITALL);
+    enum keel_handover_kind kind;
+    const uint8_t *payload;
+    uint32_t bytes;
+    ck_assert(got > 0 && keel_frame_open(&asker.handover, frame, (uint32_t)got, &kind, &payload, &bytes));
+    ck_assert(kind == KEEL_HANDOVER_DONE && keel_handover_reason_read(payload, bytes, &reason));
+    ck_assert_int_eq(reason.status, KEEL_TIMEOUT);
+    ck_assert_str_eq(reason.text, "without its last snapshot");
+    close(asker.fd);
+    setup(); /* for who tears it down */
+}
+END_TEST
+
+START_TEST(a_forged_a_replayed_and_a_foreign_wish_are_not_heard)
+{
+    struct agent true_one = dial(&secret), replay = dial(&secret), forged = ask_of(&other_secret, 9),
+                 foreign = ask_of(&secret, 8);
+    uint8_t theirs[KEEL_OPENING_BYTES], frame[128], head[KEEL_FRAME_HEAD_BYTES];
+    uint32_t word;
+    ck_assert(hear(&forged, head, sizeof head));
+    memcpy(&word, head, sizeof word);
+    ck_assert_uint_eq(word, KEEL_FRAME_OTHER_KEY);
+    expect_refusal(&foreign, KEEL_MISMATCH, "of another run");
+    greet(&true_one);
+    const uint32_t frame_bytes = seal_ask(&true_one, 9, frame);
+    ck_assert(hear(&replay, theirs, sizeof theirs)); /* what was recorded, in another conversation */
+    send(replay.fd, true_one.handover.opening, KEEL_OPENING_BYTES, 0);
+    send(replay.fd, frame, frame_bytes, 0);
+    ck_assert(hear(&replay, head, sizeof head));
+    ck_assert(!hear(&replay, head, 1));
+    ck_assert_uint_eq(asked, 0);
+    ck_assert_uint_eq(refused, 2); /* of two with one reason one is told in a second */
+    send(true_one.fd, true_one.handover.opening, KEEL_OPENING_BYTES, 0);
+    send(true_one.fd, frame, frame_bytes, 0);
+    expect_word(&true_one, KEEL_HANDOVER_HEARD);
+    send(true_one.fd, frame, frame_bytes, 0); /* once more, in its own */
+    ck_assert(!hear(&true_one, head, 1));
+    ck_assert_uint_eq(asked, 1);
+    close(forged.fd);
+    close(replay.fd);
+    close(true_one.fd);
+}
+END_TEST
+
+START_TEST(who_asks_one_that_does_not_lead_or_no_more_is_sent_on)
+{
+    struct agent early = ask_of(&secret, 9);
+    expect_word(&early, KEEL_HANDOVER_HEARD);
+    another = "10.0.0.3:4711";
+    expect_elsewhere(&early, another);
+    struct agent late = ask_of(&secret, 9);
+    expect_elsewhere(&late, another);
+    ck_assert(asked == 1 && refused == 0);
+}
+END_TEST
+
+START_TEST(who_asks_is_refused_by_the_owner_and_where_many_do)
+{
+    enum { MOST = 16 };
+    struct agent askers[MOST], more;
+    refuses = true;
+    more = ask_of(&secret, 9);
+    expect_refusal(&more, KEEL_BUSY, "has no time for it");
+    refuses = false;
+    for (int i = 0; i < MOST; i++) {
+        askers[i] = ask_of(&secret, 9);
+        expect_word(&askers[i], KEEL_HANDOVER_HEARD);
+    }
+    more = ask_of(&secret, 9);
+    expect_refusal(&more, KEEL_BUSY, "many who ask already");
+    leave_first(askers, MOST);
+    settle();
+    more = ask_of(&secret, 9);
+    expect_word(&more, KEEL_HANDOVER_HEARD);
+    close(more.fd);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, setup, teardown);
@@ -495,6 +628,10 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_agent_that_cannot_begin_says_why_and_nonsense_ends_it);
     tcase_add_test(tc, who_does_not_lead_says_who_does_to_who_proves_the_key_alone);
     tcase_add_test(tc, who_waits_is_sent_on_when_another_leads);
+    tcase_add_test(tc, who_asks_with_the_key_is_heard_and_told_how_it_ended);
+    tcase_add_test(tc, a_forged_a_replayed_and_a_foreign_wish_are_not_heard);
+    tcase_add_test(tc, who_asks_one_that_does_not_lead_or_no_more_is_sent_on);
+    tcase_add_test(tc, who_asks_is_refused_by_the_owner_and_where_many_do);
     tcase_add_test(tc, who_leads_in_anothers_place_gives_away_nodes_that_are_silent_alone);
 }
 

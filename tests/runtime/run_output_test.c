@@ -535,9 +535,6 @@ START_TEST(who_leads_elsewhere_is_known_as_long_as_it_says_so)
     ck_assert_int_eq(unlink(path), 0); /* by one that ended at the same moment */
     keel_remote_leader_touch(directory, &next);
     ck_assert(keel_remote_leader_lives(directory, 5, &leader) && leader.node == 1);
-    ck_assert(!keel_remote_leader_is_to_stop(directory, 7));
-    ck_ok(keel_remote_leader_ask_stop(directory, 7));
-    ck_assert(keel_remote_leader_is_to_stop(directory, 7) && !keel_remote_leader_is_to_stop(directory, 8));
     keel_remote_leader_end(directory, &next);
     ck_assert(!keel_remote_leader_lives(directory, 5, &leader));
     ck_ok(keel_remove_tree(directory));
