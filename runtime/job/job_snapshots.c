@@ -72,13 +72,6 @@ static enum keel_status check_patience(const struct keel_job *job)
                          "eval_every that is a multiple of snapshot.every",
                          job->patience, (unsigned long long)job->eval_every,
                          (unsigned long long)job->snapshot_every);
-    if (job->patience > 0 && keel_job_has_local_snapshots(job))
-        return keel_fail(KEEL_INVALID,
-                         "train.patience = %u: is not there yet with snapshot.local, where nodes commit by "
-                         "themselves, also behind where the run ends; give snapshots one store, without "
-                         "snapshot.local (DIR/ckpt, for all hosts), or leave out train.patience and end the "
-                         "run yourself (keel job stop)",
-                         job->patience);
     return KEEL_OK;
 }
 

@@ -139,10 +139,12 @@ static enum keel_status copy_to_partners(struct keel_guard *guard)
     return KEEL_OK;
 }
 
-static struct keel_commit commit_of(struct keel_guard *guard, struct keel_shard_summary *summaries)
+static struct keel_commit commit_of(struct keel_guard *guard, struct keel_shard_summary *summaries,
+                                    char early[KEEL_EARLY_TEXT_BYTES])
 {
     struct keel_worker *worker = guard->worker;
     struct keel_commit commit = {.step = guard->step,
+                                 .metadata = keel_worker_early_text(worker, &guard->early, early),
                                  .attempt = guard->attempt,
                                  .shards = summaries,
                                  .shard_count = guard->rank_count,
@@ -157,7 +159,8 @@ static struct keel_commit commit_of(struct keel_guard *guard, struct keel_shard_
 /* The first rank of each node writes the manifest there. */
 static enum keel_status commit_here(struct keel_guard *guard)
 {
-    struct keel_commit what = commit_of(guard, guard->summaries);
+    char early[KEEL_EARLY_TEXT_BYTES];
+    struct keel_commit what = commit_of(guard, guard->summaries, early);
     what.elsewhere = true;
     if (keel_worker_first_of_node(guard->node, guard->position) != guard->position)
         return KEEL_OK;
@@ -267,7 +270,8 @@ static enum keel_status commit_in_store(struct keel_guard *guard)
 {
     struct keel_worker *worker = guard->worker;
     const struct keel_retention retention = keel_job_retention(&worker->job);
-    const struct keel_commit what = commit_of(guard, guard->summaries);
+    char early[KEEL_EARLY_TEXT_BYTES];
+    const struct keel_commit what = commit_of(guard, guard->summaries, early);
     KEEL_TRY(keel_store_commit(worker->tiers.shared, &what));
     if (keel_store_retain(worker->tiers.shared, &retention, NULL) != KEEL_OK)
         keel_log(KEEL_LOG_WARN, "older snapshots stay in the store: %s", keel_detail());
@@ -308,6 +312,7 @@ static void begin_store(struct keel_worker *worker)
     to->number = from->number;
     to->step = from->step;
     to->attempt = from->attempt;
+    to->early = from->early;
     to->position = from->position;
     to->rank_count = from->rank_count;
     memcpy(to->all, from->all, from->rank_count * sizeof to->all[0]);
@@ -358,6 +363,7 @@ void keel_worker_guard_begin(struct keel_worker *worker, const struct keel_shard
     guard->number = worker->tiers.begun;
     guard->step = snapshot->step;
     guard->attempt = snapshot->attempt;
+    guard->early = snapshot->early;
     guard->position = worker->position;
     guard->rank_count = keel_worker_nodes(worker, guard->node);
     guard->state_bytes = keel_trainer_state_bytes(worker->trainer);

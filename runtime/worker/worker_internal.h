@@ -5,6 +5,7 @@
 
 #include "axes.h"
 #include "drill.h"
+#include "early_stop.h"
 #include "hang_watch.h"
 #include "sdc_check.h"
 #include "trainer.h"
@@ -28,17 +29,18 @@ struct keel_worker_snapshot {
     struct keel_region *regions;     /* of the pieces */
     struct keel_state_piece *pieces; /* of this worker's share of the state */
     uint64_t step, attempt;
-    uint64_t last_bytes; /* of the shard written last; 0: none yet */
-    uint32_t rank;       /* of this worker in the view that it began in, */
-    bool leader;         /* and whether it was the first there */
-    uint32_t position;   /* of this worker in that view: its rank in the snapshot */
-    bool failed;         /* the newest one did, here */
-    bool finished;       /* the newest one's shard lies in the store, complete */
-    bool doomed;         /* the one under way failed on another rank */
-    bool hurried;        /* it waited in the background for long enough */
-    uint32_t tries;      /* how many were begun again since the last regular one */
-    uint64_t prepared;   /* for which rank_count (high half) and position memory was taken; 0: for none yet */
-    uint64_t bound;      /* if has_bound, only those of earlier steps may be taken */
+    uint64_t last_bytes;          /* of the shard written last; 0: none yet */
+    uint32_t rank;                /* of this worker in the view that it began in, */
+    bool leader;                  /* and whether it was the first there */
+    uint32_t position;            /* of this worker in that view: its rank in the snapshot */
+    bool failed;                  /* the newest one did, here */
+    bool finished;                /* the newest one's shard lies in the store, complete */
+    bool doomed;                  /* the one under way failed on another rank */
+    bool hurried;                 /* it waited in the background for long enough */
+    struct keel_early_stop early; /* as of its step */
+    uint32_t tries;               /* how many were begun again since the last regular one */
+    uint64_t prepared; /* for which rank_count (high half) and position memory was taken; 0: for none yet */
+    uint64_t bound;    /* if has_bound, only those of earlier steps may be taken */
     bool has_bound;
 };
 
@@ -60,8 +62,9 @@ struct keel_guard {
     uint32_t position, rank_count; /* in the view that it began in */
     uint32_t node[KEEL_MEMBERS_MAX];
     uint64_t state_bytes, spent_ns;
-    bool at_fault, committed; /* this rank's failure, with */
-    bool stores;              /* it is to go to the store */
+    struct keel_early_stop early; /* as of the step */
+    bool at_fault, committed;     /* this rank's failure, with */
+    bool stores;                  /* it is to go to the store */
     enum keel_status status;
     enum keel_status given_up; /* OK: it had its part in all that was gathered; else why not, in `detail` */
     char detail[KEEL_DETAIL_BYTES];
@@ -276,7 +279,24 @@ struct keel_worker {
 
     struct keel_worker_snapshot snapshot;
     struct keel_worker_tiers tiers;
+    struct keel_early_stop early; /* worker_early.c: of next_step, if known */
+    bool early_known;
 };
+
+/* worker_early.c: train.patience with snapshot.local. An evaluation of next_step; is the run to end there? */
+void keel_worker_early_add(struct keel_worker *worker, float loss);
+bool keel_worker_early_ends(const struct keel_worker *worker);
+/* What a manifest says of it; NULL: nothing. */
+enum { KEEL_EARLY_TEXT_BYTES = 192 };
+const char *keel_worker_early_text(const struct keel_worker *worker, const struct keel_early_stop *early,
+                                   char out[KEEL_EARLY_TEXT_BYTES]);
+/* All ranks of the view, once they agree on next_step: what the losses before it were. This one had a state
+ * before that, or not, of step `before`. */
+enum keel_status keel_worker_early_agree(struct keel_worker *worker, bool had_state, uint64_t before);
+
+/* worker_tiers.c: `bytes` of each rank of the view to `all`, by position. All ranks. */
+enum keel_status keel_worker_tiers_gather(struct keel_worker *worker, const void *mine, size_t bytes,
+                                          void *all);
 
 /* worker.c: how the job wants its fabric; `key` (32 bytes) is borrowed. */
 struct keel_endpoint_config keel_worker_fabric(const struct keel_job *job, const uint8_t *key);

@@ -110,6 +110,7 @@ static enum keel_status begin(struct keel_worker *worker)
     struct keel_save_config config;
     snapshot->step = worker->next_step;
     snapshot->attempt = worker->view.epoch;
+    snapshot->early = worker->early;
     make_room(worker);
     KEEL_TRY(configure(worker, &config));
     drill_at(worker, KEEL_AT_CAPTURE); /* the device is idle: what spoils it may be given to it now */

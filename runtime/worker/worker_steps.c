@@ -142,6 +142,8 @@ static enum keel_status evaluate(struct keel_worker *worker, struct keel_step_re
         return KEEL_OK;
     struct keel_scores scores;
     KEEL_TRY(find_scores(worker, &scores));
+    if (scores.has_loss)
+        keel_worker_early_add(worker, scores.loss);
     record->has_val_loss = scores.has_loss;
     record->val_loss_bits = keel_bits_of(scores.loss);
     record->has_val_accuracy = scores.has_accuracy;
@@ -297,7 +299,8 @@ static enum keel_status evaluate_only(struct keel_worker *worker)
 static enum keel_status stop_together(struct keel_worker *worker)
 {
     keel_worker_snapshot_poll(worker, true);
-    if (worker->job.snapshot_every > 0 && worker->snapshot.step != worker->next_step) {
+    if (worker->job.snapshot_every > 0 &&
+        (worker->snapshot.step != worker->next_step || worker->snapshot.attempt != worker->view.epoch)) {
         keel_worker_snapshot_begin(worker, false);
         keel_worker_snapshot_poll(worker, true);
     }
@@ -313,6 +316,8 @@ enum keel_status keel_worker_run_steps(struct keel_worker *worker)
     if (worker->job.steps == 0)
         return evaluate_only(worker);
     while (worker->next_step < worker->job.steps) {
+        if (keel_worker_early_ends(worker))
+            return stop_together(worker);
         if (worker->tiers.near == NULL && keel_inbox_stopping(&worker->inbox))
             return keel_fail(KEEL_INTERRUPTED, "stopped before step %llu",
                              (unsigned long long)worker->next_step);

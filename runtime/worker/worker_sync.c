@@ -588,6 +588,8 @@ static enum keel_status check_plan(const struct keel_worker *worker)
 enum keel_status keel_worker_join_view(struct keel_worker *worker)
 {
     uint64_t since = keel_now_ns();
+    const bool had_state = worker->has_state;
+    const uint64_t before = worker->next_step;
     place_in_view(worker);
     worker->first_step_of_view = true;
     worker->healed = (struct keel_moved){.bytes = 0};
@@ -599,5 +601,6 @@ enum keel_status keel_worker_join_view(struct keel_worker *worker)
     KEEL_TRY(check_plan(worker));
     if (worker->rank_count > 1)
         KEEL_TRY(open_group(worker));
-    return agree(worker, since);
+    KEEL_TRY(agree(worker, since));
+    return keel_worker_early_agree(worker, had_state, before);
 }

@@ -226,7 +226,8 @@ static void note_passed_over(struct keel_worker *worker, const struct keel_tier_
 
 /* ---- looking at it ------------------------------------------------------------------------------------- */
 
-static enum keel_status gather(struct keel_worker *worker, const void *mine, size_t bytes, void *all)
+enum keel_status keel_worker_tiers_gather(struct keel_worker *worker, const void *mine, size_t bytes,
+                                          void *all)
 {
     worker->tiers.restoring.group = worker->group;
     return keel_file_mover_gather(&worker->tiers.restoring, mine, bytes, all,
@@ -432,7 +433,7 @@ static enum keel_status bring(struct keel_worker *worker, const uint32_t *node, 
                                      KEEL_CALLS_OF_GUARDS + tiers->restores++);
     tiers->said = status == KEEL_OK && all_arrived(worker, &bring) && bring_from_store(worker, &bring);
     if (status == KEEL_OK)
-        status = gather(worker, &tiers->said, sizeof tiers->said, tiers->heard);
+        status = keel_worker_tiers_gather(worker, &tiers->said, sizeof tiers->said, tiers->heard);
     *out = status == KEEL_OK;
     for (uint32_t p = 0; p < worker->rank_count; p++)
         *out = *out && tiers->heard[p];

@@ -125,9 +125,6 @@ static const struct bad bad[] = {
     {"[train]\nmin_delta = 0.1\n", NULL, "says nothing without train.patience"},
     {"[train]\npatience = 3\neval_every = 70\n", NULL, "an eval_every that is a multiple of snapshot.every"},
     {"[train]\npatience = 3\n[snapshot]\nevery = 0\n", NULL, "the snapshot of the best evaluation is kept"},
-    {"[train]\npatience = 3\n[snapshot]\nlocal = /tmp/x\n", NULL,
-     "not there yet with snapshot.local, where nodes commit by themselves, also behind where the run ends; "
-     "give snapshots one store, without"},
     {"[train]\nfreeze = ,\n", NULL, "train.freeze = ,: has no pattern"},
     {"[train]\nno_decay = , ,\n", NULL, "train.no_decay = , ,: has no pattern"},
     {"[train]\nlabel_smoothing = 1\n", NULL, "label_smoothing = 1: out of range"},
