@@ -117,12 +117,12 @@ await "$out.log" 'datagrams of [0-9]* bytes do not pass between 10.77.0.1[1-4] (
 check "an MTU that the way does not have is found and named" [ $? -eq 0 ]
 finish
 check "and ends the run" [ $code -eq 3 ]
+for k in 1 2 3 4; do ip -n h$k link set eth0 mtu 1500; done
 
 # By ssh itself, where there is a server: as `cluster.launch = ssh` does by default, but for the key.
 # Of a root that is one in its own user namespace alone, sshd takes no session.
 if PATH=$PATH:/usr/sbin command -v sshd >/dev/null && command -v ssh >/dev/null &&
     [ "$(awk '{ print $3; exit }' /proc/self/uid_map)" -gt 65536 ]; then
-    for k in 1 2 3 4; do ip -n h$k link set eth0 mtu 1500; done
     mkdir -p -m 755 /run/sshd "$root/ssh"
     ssh-keygen -q -t ed25519 -N '' -f "$root/ssh/own" && ssh-keygen -q -t ed25519 -N '' -f "$root/ssh/host"
     cp "$root/ssh/own.pub" "$root/ssh/authorized"
