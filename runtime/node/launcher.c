@@ -362,6 +362,10 @@ static void serve_agents(struct keel_launcher *launcher, bool some_ended)
     look_at_agents(launcher);
     if (launcher->starters != NULL)
         keel_starters_turn(launcher->starters);
+}
+
+static void turn_gate(struct keel_launcher *launcher)
+{
     if (launcher->gate != NULL)
         keel_gate_turn(launcher->gate);
 }
@@ -380,12 +384,14 @@ static void loop(struct keel_launcher *launcher)
             keel_leading_report_snapshots(&launcher->leading);
         serve_agents(launcher, fds[FD_AGENTS].revents != 0);
         if (launcher->gathering) {
+            turn_gate(launcher);
             keel_remote_gather(launcher);
             continue;
         }
         keel_control_turn(&launcher->control);
         keel_launcher_watch(launcher);
         watch_leader(launcher);
+        turn_gate(launcher); /* who was stopped hears first whether another leads, and lets agents in */
         tell_past(launcher);
         serve_caller(launcher);
         report_room(launcher);

@@ -947,15 +947,13 @@ void sim_stop_node(struct sim *sim, uint16_t node)
     sim->nodes[node].stopped_ns = sim->now_ns;
 }
 
-void sim_wake_node(struct sim *sim, uint16_t node)
+/* Who dialed in meanwhile is let in when the datagrams were heard that waited (launcher.c, agent.c). */
+static void push_deferred(struct sim *sim, uint16_t node, bool arrivals)
 {
-    sim->nodes[node].stopped = false;
-    sim->nodes[node].woke_ns = sim->now_ns;
-    sim->nodes[node].deferred_bytes = 0;
     uint32_t kept = 0, count = sim->deferred_count;
     for (uint32_t i = 0; i < count; i++) {
         struct sim_event event = sim->deferred[i];
-        if (event.node != node) {
+        if (event.node != node || (event.kind == SIM_ARRIVE) != arrivals) {
             sim->deferred[kept++] = event;
             continue;
         }
@@ -963,6 +961,15 @@ void sim_wake_node(struct sim *sim, uint16_t node)
         push(sim, event);
     }
     sim->deferred_count = kept;
+}
+
+void sim_wake_node(struct sim *sim, uint16_t node)
+{
+    sim->nodes[node].stopped = false;
+    sim->nodes[node].woke_ns = sim->now_ns;
+    sim->nodes[node].deferred_bytes = 0;
+    push_deferred(sim, node, false);
+    push_deferred(sim, node, true);
 }
 
 void sim_fail_worker(struct sim *sim, uint16_t node, uint8_t local, enum keel_status status)
