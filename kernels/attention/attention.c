@@ -29,6 +29,11 @@ static bool many_items(const struct keel_kernels *kernels)
     return group_items(kernels) > 1;
 }
 
+uint32_t keel_attention_kv_heads(const struct keel_attention *op)
+{
+    return op->kv_heads > 0 ? op->kv_heads : op->heads;
+}
+
 /* Keys of a sequence: as many as queries where both come from qkv. */
 static uint32_t key_count(const struct keel_attention *op)
 {
@@ -82,6 +87,9 @@ static enum keel_status check_shape(const struct keel_kernels *kernels, const st
     if (op->batch == 0 || op->tokens == 0 || op->heads == 0 || op->head_width == 0)
         return keel_fail(KEEL_INVALID, "attention: batch %u, %u tokens, %u heads of %u: nothing to compute",
                          op->batch, op->tokens, op->heads, op->head_width);
+    if (op->heads % keel_attention_kv_heads(op) != 0)
+        return keel_fail(KEEL_INVALID, "attention: %u heads of keys do not divide %u heads of queries",
+                         op->kv_heads, op->heads);
     const uint32_t width_max =
         many_items(kernels) || large_local(kernels) ? WIDTH_MAX_LARGE : WIDTH_MAX_SMALL;
     if (op->head_width > width_max)
@@ -102,11 +110,11 @@ static uint64_t tokens_bytes(const struct keel_attention *op)
 }
 static uint64_t keys_bytes(const struct keel_attention *op)
 {
-    return KEEL_BYTES(op->batch, key_count(op), op->heads, op->head_width, sizeof(float));
+    return KEEL_BYTES(op->batch, key_count(op), keel_attention_kv_heads(op), op->head_width, sizeof(float));
 }
 static uint64_t qkv_bytes(const struct keel_attention *op)
 {
-    return KEEL_BYTES(op->kv != NULL ? 1 : 3, tokens_bytes(op));
+    return keel_plus(tokens_bytes(op), op->kv != NULL ? 0 : KEEL_BYTES(2, keys_bytes(op)));
 }
 
 /* Two floats for each row of probabilities. */
@@ -199,20 +207,21 @@ void keel_attention_scalars(const struct keel_kernels *kernels, const struct kee
     args[1] = keel_arg_u32(op->tokens);
     args[2] = keel_arg_u32(key_count(op));
     args[3] = keel_arg_u32(op->heads);
-    args[4] = keel_arg_u32(op->head_width);
-    args[5] = keel_arg_u32(op->kv != NULL);
-    args[6] = keel_arg_u32(op->bidirectional ? keel_window_reach(op->window, key_count(op)) : 0);
-    args[7] = keel_arg_u32(keel_window_reach(op->window, op->tokens));
-    args[8] = keel_arg_u32(op->segments != NULL);
-    args[9] = keel_arg_u32(op->alibi.heads);
-    args[10] = keel_arg_u32(op->alibi.first);
-    args[11] = keel_arg_f32(keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width)));
-    args[12] = keel_arg_f32(op->dropout_rate);
-    args[13] = keel_arg_f32(keel_canon_divide(1.0F, 1.0F - op->dropout_rate));
-    args[14] = keel_arg_u32(op->stream);
-    args[15] = keel_arg_u64(slice.first);
-    args[16] = keel_arg_u64(slice.row);
-    args[17] = keel_arg_u64(slice.stride);
+    args[4] = keel_arg_u32(keel_attention_kv_heads(op));
+    args[5] = keel_arg_u32(op->head_width);
+    args[6] = keel_arg_u32(op->kv != NULL);
+    args[7] = keel_arg_u32(op->bidirectional ? keel_window_reach(op->window, key_count(op)) : 0);
+    args[8] = keel_arg_u32(keel_window_reach(op->window, op->tokens));
+    args[9] = keel_arg_u32(op->segments != NULL);
+    args[10] = keel_arg_u32(op->alibi.heads);
+    args[11] = keel_arg_u32(op->alibi.first);
+    args[12] = keel_arg_f32(keel_canon_divide(1.0F, keel_canon_sqrt((float)op->head_width)));
+    args[13] = keel_arg_f32(op->dropout_rate);
+    args[14] = keel_arg_f32(keel_canon_divide(1.0F, 1.0F - op->dropout_rate));
+    args[15] = keel_arg_u32(op->stream);
+    args[16] = keel_arg_u64(slice.first);
+    args[17] = keel_arg_u64(slice.row);
+    args[18] = keel_arg_u64(slice.stride);
 }
 
 uint64_t keel_attention_workspace_bytes(const struct keel_kernels *kernels, const struct keel_attention *op)
@@ -220,33 +229,35 @@ uint64_t keel_attention_workspace_bytes(const struct keel_kernels *kernels, cons
     return has_room(op) && !keel_attention_in_class(kernels, op) ? KEEL_BYTES(2, keys_bytes(op)) : 0;
 }
 
-/* Parts of rows that are to lie together in the workspace: `count` from part `skip` on of rows of `parts`,
- * from byte `at` on. */
+/* Parts of rows that are to lie together in the workspace, from byte `at` on: `count` of so many heads,
+ * behind `skip` heads, of rows of `row` heads. */
 struct pack {
     struct keel_buffer *from;
-    uint32_t tokens, parts, skip, count;
+    uint32_t tokens, row, skip, heads, count;
     uint64_t at;
 };
 static enum keel_status launch_pack(struct keel_kernels *kernels, const struct keel_attention *op,
                                     const struct pack *pack, struct keel_launch_list *list)
 {
-    const struct keel_range range = block_range(kernels, op, pack->tokens);
-    return keel_kernels_launch(kernels, list, KEEL_MODULE_attention, "keel_attention_pack", &range,
-                               KEEL_ARGS(keel_arg_buffer(pack->from), keel_arg_buffer(op->workspace),
-                                         keel_arg_u32(pack->tokens), keel_arg_u32(op->heads),
-                                         keel_arg_u32(op->head_width), keel_arg_u32(pack->parts),
-                                         keel_arg_u32(pack->skip), keel_arg_u32(pack->count),
-                                         keel_arg_u64(pack->at / sizeof(float))));
+    struct keel_range range = block_range(kernels, op, pack->tokens);
+    range.global[1] = pack->heads;
+    return keel_kernels_launch(
+        kernels, list, KEEL_MODULE_attention, "keel_attention_pack", &range,
+        KEEL_ARGS(keel_arg_buffer(pack->from), keel_arg_buffer(op->workspace), keel_arg_u32(pack->tokens),
+                  keel_arg_u32(pack->heads), keel_arg_u32(op->head_width),
+                  keel_arg_u32(pack->row * op->head_width), keel_arg_u32(pack->skip * op->head_width),
+                  keel_arg_u32(pack->count), keel_arg_u64(pack->at / sizeof(float))));
 }
 /* Keys and values, from byte `at` on. */
 static enum keel_status pack_keys(struct keel_kernels *kernels, const struct keel_attention *op, uint64_t at,
                                   struct keel_launch_list *list)
 {
-    const bool own = op->kv != NULL;
-    const struct pack pack = {.from = own ? op->kv : op->qkv,
+    const uint32_t heads = keel_attention_kv_heads(op), front = op->kv != NULL ? 0 : op->heads;
+    const struct pack pack = {.from = op->kv != NULL ? op->kv : op->qkv,
                               .tokens = key_count(op),
-                              .parts = own ? 2 : 3,
-                              .skip = own ? 0 : 1,
+                              .row = front + 2 * heads,
+                              .skip = front,
+                              .heads = heads,
                               .count = 2,
                               .at = at};
     return launch_pack(kernels, op, &pack, list);
@@ -283,12 +294,27 @@ static uint64_t rows_at(const struct keel_kernels *kernels, const struct keel_at
 {
     return packed(kernels, op) ? packs_bytes(op) / sizeof(float) : 0;
 }
+/* And where heads share keys and values, the gradients of those that each has alone. */
+static bool has_shares(const struct keel_attention *op)
+{
+    return keel_attention_kv_heads(op) != op->heads;
+}
+static uint64_t shares_bytes(const struct keel_attention *op)
+{
+    return has_shares(op) ? KEEL_BYTES(2, op->batch, key_count(op), op->heads, op->head_width, sizeof(float))
+                          : 0;
+}
+uint64_t keel_attention_shares_at(const struct keel_kernels *kernels, const struct keel_attention *op)
+{
+    return rows_at(kernels, op) + rows_bytes(op) / sizeof(float);
+}
 
 uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *kernels,
                                              const struct keel_attention_grad *op)
 {
     const bool packs = has_room(&op->forward) && !keel_attention_in_class(kernels, &op->forward);
-    return keel_plus(packs ? packs_bytes(&op->forward) : 0, rows_bytes(&op->forward));
+    return keel_plus(packs ? packs_bytes(&op->forward) : 0,
+                     keel_plus(rows_bytes(&op->forward), shares_bytes(&op->forward)));
 }
 
 static enum keel_status launch_rows(struct keel_kernels *kernels, const struct keel_attention_grad *op,
@@ -311,13 +337,16 @@ static enum keel_status launch_packs(struct keel_kernels *kernels, const struct 
 {
     const struct keel_attention *forward = &op->forward;
     const uint64_t queries = tokens_bytes(forward), keys = keys_bytes(forward);
-    const uint32_t parts = forward->kv != NULL ? 1 : 3;
-    KEEL_TRY(launch_pack(kernels, forward, &(struct pack){forward->qkv, forward->tokens, parts, 0, parts, 0},
-                         list));
-    if (forward->kv != NULL)
+    const uint32_t tokens = forward->tokens, heads = forward->heads;
+    const bool alike = forward->kv == NULL && !has_shares(forward); /* then all three go at once */
+    struct pack pack = {forward->qkv, tokens, heads, 0, heads, alike ? 3 : 1, 0};
+    if (forward->kv == NULL)
+        pack.row += 2 * keel_attention_kv_heads(forward);
+    KEEL_TRY(launch_pack(kernels, forward, &pack, list));
+    if (!alike)
         KEEL_TRY(pack_keys(kernels, forward, queries, list));
     return launch_pack(kernels, forward,
-                       &(struct pack){op->dout, forward->tokens, 1, 0, 1, queries + 2 * keys}, list);
+                       &(struct pack){op->dout, tokens, heads, 0, heads, 1, queries + 2 * keys}, list);
 }
 
 /* Whether a group for each head keeps the device as busy, at 5 products a head, as a group for each block of
@@ -335,16 +364,20 @@ static enum keel_status launch_grad(struct keel_kernels *kernels, const struct k
 {
     const struct keel_attention *forward = &op->forward;
     enum { OWN = 5, SCALARS = OPERAND_COUNT + OWN };
-    struct keel_arg args[SCALARS + KEEL_ATTENTION_SCALARS + 2];
+    struct keel_arg args[SCALARS + KEEL_ATTENTION_SCALARS + 3];
     set_operands(forward, args);
     args[OPERAND_COUNT] = keel_arg_buffer(forward->stats);
     args[OPERAND_COUNT + 1] = keel_arg_buffer(op->dout);
     args[OPERAND_COUNT + 2] = keel_arg_buffer(forward->workspace);
     args[OPERAND_COUNT + 3] = keel_arg_buffer(op->dqkv);
-    args[OPERAND_COUNT + 4] = keel_arg_buffer(forward->kv != NULL ? op->dkv : op->dqkv);
+    args[OPERAND_COUNT + 4] = keel_arg_buffer(has_shares(forward)   ? forward->workspace
+                                              : forward->kv != NULL ? op->dkv
+                                                                    : op->dqkv);
     keel_attention_scalars(kernels, forward, args + SCALARS);
     args[SCALARS + KEEL_ATTENTION_SCALARS] = keel_arg_u64(rows_at(kernels, forward));
-    args[SCALARS + KEEL_ATTENTION_SCALARS + 1] = keel_arg_u32(want);
+    args[SCALARS + KEEL_ATTENTION_SCALARS + 1] =
+        keel_arg_u64(has_shares(forward) ? keel_attention_shares_at(kernels, forward) : 0);
+    args[SCALARS + KEEL_ATTENTION_SCALARS + 2] = keel_arg_u32(want);
     const uint32_t tokens = forward->tokens, keys = key_count(forward);
     struct keel_range range = block_range(kernels, forward, want == WANT_KEYS ? keys : tokens);
     if (many_items(kernels))
@@ -356,11 +389,46 @@ static enum keel_status launch_grad(struct keel_kernels *kernels, const struct k
                                KEEL_ARG_COUNT(args));
 }
 
+static enum keel_status launch_grads(struct keel_kernels *kernels, const struct keel_attention_grad *op,
+                                     struct keel_launch_list *list)
+{
+    if (packed(kernels, &op->forward))
+        KEEL_TRY(launch_packs(kernels, op, list));
+    if (many_items(kernels) || heads_suffice(kernels, &op->forward))
+        return launch_grad(kernels, op, WANT_QUERIES | WANT_KEYS, list);
+    KEEL_TRY(launch_grad(kernels, op, WANT_QUERIES, list));
+    return launch_grad(kernels, op, WANT_KEYS, list);
+}
+
+/* What each head has of the gradient of keys and values that it shares, added up. */
+static enum keel_status add_shares(struct keel_kernels *kernels, const struct keel_attention_grad *op,
+                                   struct keel_launch_list *list)
+{
+    const struct keel_attention *forward = &op->forward;
+    const bool own = forward->kv != NULL;
+    const struct keel_rotary_share share = {.batch = forward->batch,
+                                            .tokens = key_count(forward),
+                                            .heads = forward->heads,
+                                            .kv_heads = forward->kv_heads,
+                                            .head_width = forward->head_width,
+                                            .front = own ? 0 : forward->heads,
+                                            .turned = op->turned,
+                                            .shares = forward->workspace,
+                                            .at = keel_attention_shares_at(kernels, forward),
+                                            .y = own ? op->dkv : op->dqkv};
+    return keel_rotary_share_append(kernels, &share, list);
+}
+
 enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const struct keel_attention_grad *op,
                                         struct keel_launch_list *list)
 {
     const struct keel_attention *forward = &op->forward;
     KEEL_TRY(check_forward(kernels, forward));
+    if (op->turned.base != 0.0F && (forward->kv != NULL || !has_shares(forward)))
+        return keel_fail(KEEL_INVALID, "attention_grad: turned back are queries and keys of one qkv, which "
+                                       "heads share; of others that is keel_op_rotary's");
+    if (op->turned.base != 0.0F)
+        KEEL_TRY(keel_check_rotary_turn(&op->turned, forward->head_width));
     KEEL_TRY(KEEL_CHECK_OPERANDS(
         "attention_grad", {"qkv", forward->qkv, 0, KEEL_READ}, {"kv", forward->kv, 0, KEEL_OPTIONAL},
         {"out", forward->out, 0, KEEL_READ}, {"stats", forward->stats, 0, KEEL_READ},
@@ -373,12 +441,7 @@ enum keel_status keel_op_attention_grad(struct keel_kernels *kernels, const stru
         {"workspace", forward->workspace, keel_attention_grad_workspace_bytes(kernels, op), KEEL_WRITTEN}));
     KEEL_TRY(keel_attention_check_parts(kernels, forward, true));
     KEEL_TRY(launch_rows(kernels, op, list));
-    if (keel_attention_in_class(kernels, forward))
-        return keel_attention_class_append_grad(kernels, op, list);
-    if (packed(kernels, forward))
-        KEEL_TRY(launch_packs(kernels, op, list));
-    if (many_items(kernels) || heads_suffice(kernels, forward))
-        return launch_grad(kernels, op, WANT_QUERIES | WANT_KEYS, list);
-    KEEL_TRY(launch_grad(kernels, op, WANT_QUERIES, list));
-    return launch_grad(kernels, op, WANT_KEYS, list);
+    KEEL_TRY(keel_attention_in_class(kernels, forward) ? keel_attention_class_append_grad(kernels, op, list)
+                                                       : launch_grads(kernels, op, list));
+    return has_shares(forward) ? add_shares(kernels, op, list) : KEEL_OK;
 }

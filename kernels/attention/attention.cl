@@ -26,8 +26,11 @@
  * on every device and at every tunable: fma(0, x, acc) changes no finite result, and makes NaN where x is not
  * finite.
  *
- * Shapes: qkv and dqkv [batch, tokens, 3, heads, head_width], or q and dq [batch, tokens, heads, head_width] and
- * kv and dkv [batch, keys, 2, heads, head_width]; out and dout as q, stats (max, sum) and rows (inv, delta)
+ * Heads may share keys and values, heads / kv_heads of them in a row: then dk and dv of each head of queries go
+ * to the workspace, and keel_rotary_share (rotary.cl) adds them up.
+ *
+ * Shapes: qkv and dqkv [batch, tokens, heads of q, k, v, head_width], or q and dq [batch, tokens, heads, head_width]
+ * and kv and dkv [batch, keys, 2, kv_heads, head_width]; out and dout as q, stats (max, sum) and rows (inv, delta)
  * [batch, heads, tokens, 2]. The rows of a head lie far from each other there, so that caches hold few of them
  * and prefetchers find none: where there are many, keel_attention_pack copies them to the workspace, one head
  * after the other, and they are read from there.
@@ -448,12 +451,12 @@ __kernel void keel_attention(ATTENTION_OPERANDS, __global const float *work, __g
     const uint head = get_group_id(1), batch = get_group_id(2);
     const uint first = (get_num_groups(0) - 1 - get_group_id(0)) * LANES; /* the longest rows first */
     const struct mask mask = MASK_OF(head, batch);
-    const struct places at = places_of(&mask, head, batch, heads, width, crossed);
+    const struct places at = places_of(&mask, head, batch, heads, kv_heads, width, crossed);
     const ulong out_step = (ulong)heads * width;
-    __global const float *ks = kv + at.k, *vs = ks + out_step;
+    __global const float *ks = kv + at.k, *vs = ks + at.v;
     if (packed) {
-        ks = work + ((ulong)batch * heads + head) * mask.keys * width;
-        vs = ks + part_floats(mask.keys, heads, width);
+        ks = work + ((ulong)batch * kv_heads + head / (heads / kv_heads)) * mask.keys * width;
+        vs = ks + part_floats(mask.keys, kv_heads, width);
     }
     const ulong key_step = packed ? width : at.k_step;
     const uint last = min(first + LANES - 1, tokens - 1);
@@ -593,7 +596,7 @@ CANON_INLINE void score_queries(__global const float *queries, ulong step, uint 
  * block of keys meets all queries, so that each row of dq begins with it. */
 __kernel void keel_attention_grad(ATTENTION_OPERANDS, __global const float *stats, __global const float *dout,
                                   __global float *work, __global float *dq_out, __global float *dkv,
-                                  ATTENTION_SCALARS, ulong rows_at, uint want)
+                                  ATTENTION_SCALARS, ulong rows_at, ulong shares_at, uint want)
 {
     GROUP_FLOATS k[WIDTH_MAX * LANES];
     GROUP_FLOATS v[WIDTH_MAX * LANES];
@@ -606,14 +609,15 @@ __kernel void keel_attention_grad(ATTENTION_OPERANDS, __global const float *stat
     GROUP_FLOATS gains[BLOCK * LANES];
     const uint head = get_group_id(1), batch = get_group_id(2), own = get_group_id(0) * LANES;
     const struct mask mask = MASK_OF(head, batch);
-    const struct places at = places_of(&mask, head, batch, heads, width, crossed);
-    const struct packs pack = packs_of(&mask, head, batch, heads, width);
+    const struct places at = places_of(&mask, head, batch, heads, kv_heads, width, crossed),
+                        share = shares_of(&mask, at, head, batch, heads, kv_heads, width, shares_at);
+    const struct packs pack = packs_of(&mask, head, batch, heads, kv_heads, width);
     const ulong out_step = (ulong)heads * width, row0 = ((ulong)batch * heads + head) * tokens;
     __global float *const dq = packed ? work + pack.dq : dq_out + at.q;
     __global const float *const rows = work + rows_at;
     __global const float *const qs = packed ? work + pack.q : q_in + at.q;
     __global const float *const ks = packed ? work + pack.k : kv + at.k;
-    __global const float *const vs = packed ? work + pack.v : ks + out_step;
+    __global const float *const vs = packed ? work + pack.v : ks + at.v;
     __global const float *const gs =
         packed ? work + pack.g : dout + batch * tokens * out_step + head * width;
     const ulong q_step = packed ? width : at.q_step, k_step = packed ? width : at.k_step,
@@ -667,9 +671,9 @@ __kernel void keel_attention_grad(ATTENTION_OPERANDS, __global const float *stat
                          q_step, tile);
         }
         if (want & WANT_KEYS) {
-            __global float *to = dkv + at.k + j0 * at.k_step;
-            store_rows(dk, last + 1 - j0, width, scale, to, at.k_step);
-            store_rows(dv, last + 1 - j0, width, 1.0f, to + out_step, at.k_step);
+            __global float *to = dkv + share.k + j0 * share.k_step;
+            store_rows(dk, last + 1 - j0, width, scale, to, share.k_step);
+            store_rows(dv, last + 1 - j0, width, 1.0f, to + share.v, share.k_step);
         }
     }
     if (want & WANT_QUERIES)
@@ -678,17 +682,17 @@ __kernel void keel_attention_grad(ATTENTION_OPERANDS, __global const float *stat
 }
 #endif
 
-/* Parts of rows that hold `parts` of them, heads side by side, become one head after the other: part `skip`
- * and `count - 1` more go to `to`, from float `at` on, each [batch, heads, tokens, width]. */
+/* `count` parts of rows of `step` floats, `skip` floats behind their begin, heads side by side, become one head
+ * after the other: they go to `to`, from float `at` on, each [batch, heads, tokens, width]. */
 __kernel void keel_attention_pack(__global const float *from, __global float *to, uint tokens, uint heads,
-                                  uint width, uint parts, uint skip, uint count, ulong at)
+                                  uint width, uint step, uint skip, uint count, ulong at)
 {
     const uint head = get_group_id(1), batch = get_group_id(2), begin = get_group_id(0) * LANES;
     const uint end = min(begin + LANES, tokens);
     const ulong row0 = ((ulong)batch * heads + head) * tokens, part = part_floats(tokens, heads, width);
     for (uint p = 0; p < count; p++)
         for (uint t = begin; t < end; t++) {
-            __global const float *x = from + (((ulong)batch * tokens + t) * parts + skip + p) * heads * width;
+            __global const float *x = from + ((ulong)batch * tokens + t) * step + skip + p * heads * width;
             __global float *y = to + at + p * part + (row0 + t) * width;
             for (uint d = 0; d < width; d += 16)
                 canon_store(canon_load(x + head * width + d, width - d), y + d, width - d);

@@ -154,21 +154,47 @@ enum keel_status keel_attention_check_parts(const struct keel_kernels *kernels,
 
 /* ---- what lies between them ---- */
 
-/* Part `part` of rows of `parts` parts, of so many tokens. */
+/* A part of rows of so many tokens, each `step` floats behind the last, from float `skip` on; `group` heads
+ * of queries have the same. */
 struct rows {
     struct keel_buffer *buffer;
-    uint32_t tokens, parts, part;
+    uint32_t tokens, group;
+    uint64_t step, skip;
 };
 enum of { QUERIES, KEYS, VALUES };
 /* Those of queries, keys or values, in qkv and kv, or in their gradients. */
 static struct rows rows_of(const struct keel_attention *op, struct keel_buffer *qkv, struct keel_buffer *kv,
                            enum of of)
 {
-    if (op->kv == NULL)
-        return (struct rows){qkv, op->tokens, 3, (uint32_t)of};
+    const uint64_t row = KEEL_BYTES(op->heads, op->head_width),
+                   shared = KEEL_BYTES(keel_attention_kv_heads(op), op->head_width);
+    const uint64_t front = op->kv == NULL ? row : 0;
     if (of == QUERIES)
-        return (struct rows){qkv, op->tokens, 1, 0};
-    return (struct rows){kv, op->keys, 2, (uint32_t)of - 1};
+        return (struct rows){qkv, op->tokens, 1, op->kv == NULL ? row + 2 * shared : row, 0};
+    return (struct rows){.buffer = op->kv == NULL ? qkv : kv,
+                         .tokens = keys_of(op),
+                         .group = op->heads / keel_attention_kv_heads(op),
+                         .step = front + 2 * shared,
+                         .skip = of == KEYS ? front : front + shared};
+}
+/* Those of out and of dout. */
+static struct rows own_rows_of(const struct keel_attention *op, struct keel_buffer *buffer)
+{
+    return (struct rows){buffer, op->tokens, 1, KEEL_BYTES(op->heads, op->head_width), 0};
+}
+/* Where the gradient of keys or values goes that a head of queries has alone. */
+static struct rows shares_of(const struct keel_kernels *kernels, const struct keel_attention_grad *op,
+                             enum of of)
+{
+    const struct keel_attention *forward = &op->forward;
+    struct rows rows = rows_of(forward, op->dqkv, op->dkv, of);
+    if (rows.group == 1)
+        return rows;
+    rows = own_rows_of(forward, forward->workspace);
+    rows.tokens = keys_of(forward);
+    rows.skip = keel_attention_shares_at(kernels, forward) + (of == KEYS ? 0 : rows.step);
+    rows.step *= 2;
+    return rows;
 }
 
 enum { AS_THEY_ARE, FINITE, SCALED }; /* of keel_attention_gather */
@@ -184,8 +210,8 @@ static enum keel_status gather(struct keel_kernels *kernels, const struct keel_a
                   keel_arg_buffer(op->parts[own ? KEEL_ATTENTION_OWN : KEEL_ATTENTION_OTHER]),
                   keel_arg_u32(share->first_pair), keel_arg_u32(share->pairs),
                   keel_arg_u32(own ? share->first : 0), keel_arg_u32(count), keel_arg_u32(op->heads),
-                  keel_arg_u32(rows->tokens), keel_arg_u32(op->head_width), keel_arg_u32(rows->parts),
-                  keel_arg_u32(rows->part), keel_arg_u32(how)));
+                  keel_arg_u32(rows->tokens), keel_arg_u32(op->head_width), keel_arg_u32(rows->group),
+                  keel_arg_u64(rows->step), keel_arg_u64(rows->skip), keel_arg_u32(how)));
 }
 static enum keel_status gather_of(struct keel_kernels *kernels, const struct keel_attention *op,
                                   const struct share *share, enum of of, struct keel_launch_list *list)
@@ -206,7 +232,7 @@ static enum keel_status scatter(struct keel_kernels *kernels, const struct keel_
         KEEL_ARGS(keel_arg_buffer(from), keel_arg_buffer(rows->buffer), keel_arg_either(stats, from),
                   keel_arg_u32(share->first_pair), keel_arg_u32(share->pairs), keel_arg_u32(first),
                   keel_arg_u32(count), keel_arg_u32(op->heads), keel_arg_u32(rows->tokens),
-                  keel_arg_u32(op->head_width), keel_arg_u32(rows->parts), keel_arg_u32(rows->part),
+                  keel_arg_u32(op->head_width), keel_arg_u64(rows->step), keel_arg_u64(rows->skip),
                   keel_arg_f32(factor), keel_arg_u32(stats != NULL)));
 }
 
@@ -276,7 +302,7 @@ static enum keel_status forward_share(struct keel_kernels *kernels, const struct
                                       const struct share *share, struct keel_launch_list *list)
 {
     const uint32_t how = keel_kernels_class(kernels) == KEEL_CLASS_BF16 ? FINITE : SCALED;
-    const struct rows values = rows_of(op, op->qkv, op->kv, VALUES), out = {op->out, op->tokens, 1, 0};
+    const struct rows values = rows_of(op, op->qkv, op->kv, VALUES), out = own_rows_of(op, op->out);
     KEEL_TRY(gather_of(kernels, op, share, QUERIES, list));
     KEEL_TRY(gather_of(kernels, op, share, KEYS, list));
     KEEL_TRY(multiply(kernels, op, share, SCORES, list));
@@ -291,7 +317,7 @@ static enum keel_status backward_share(struct keel_kernels *kernels, const struc
                                        const struct share *share, float scale, struct keel_launch_list *list)
 {
     const struct keel_attention *forward = &op->forward;
-    const struct rows dout = {op->dout, forward->tokens, 1, 0};
+    const struct rows dout = own_rows_of(forward, op->dout);
     const struct rows dq = rows_of(forward, op->dqkv, op->dkv, QUERIES);
     KEEL_TRY(gather_of(kernels, forward, share, QUERIES, list));
     KEEL_TRY(gather_of(kernels, forward, share, KEYS, list));
@@ -329,8 +355,7 @@ enum keel_status keel_attention_class_append_grad(struct keel_kernels *kernels,
     const uint32_t all = forward->batch * forward->heads, most = pairs_at_once(forward),
                    keys = keys_of(forward);
     const float scale = keel_canon_divide(1.0F, keel_canon_sqrt((float)forward->head_width));
-    const struct rows dk = rows_of(forward, op->dqkv, op->dkv, KEYS),
-                      dv = rows_of(forward, op->dqkv, op->dkv, VALUES);
+    const struct rows dk = shares_of(kernels, op, KEYS), dv = shares_of(kernels, op, VALUES);
     struct keel_buffer *const sums[2] = {forward->parts[KEEL_ATTENTION_KEYS_GRAD],
                                          forward->parts[KEEL_ATTENTION_VALUES_GRAD]};
     for (uint32_t pair = 0; pair < all; pair += most) {

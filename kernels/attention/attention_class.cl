@@ -71,23 +71,23 @@ static struct place place_of(ulong number, uint first_pair, uint pairs, uint row
     at.row = number % rows;
     return at;
 }
-/* Where row t of a part of so many lies. */
-static ulong row_at(const struct place *at, uint tokens, uint t, uint heads, uint width, uint parts, uint part)
+/* Where row t of a part of so many lies, of rows of `step` floats that have it behind `skip`. */
+static ulong row_at(const struct place *at, uint tokens, uint t, uint width, uint group, ulong step, ulong skip)
 {
-    return (((ulong)at->batch * tokens + t) * parts + part) * heads * width + (ulong)at->head * width;
+    return ((ulong)at->batch * tokens + t) * step + skip + (ulong)(at->head / group) * width;
 }
 
-/* Rows first to first + count - 1. `scaled`: 0, as they are; 1, without those that are not finite, and whether they are
+/* Rows first to first + count - 1; `group` heads in a row have the same. `scaled`: 0, as they are; 1, without those that are not finite, and whether they are
  * in the place of exponents; 2, times 2^-exponent. */
 __kernel void keel_attention_gather(__global const float *from, __global float *to, uint first_pair, uint pairs,
-                                    uint first, uint count, uint heads, uint tokens, uint width, uint parts,
-                                    uint part, uint scaled)
+                                    uint first, uint count, uint heads, uint tokens, uint width, uint group,
+                                    ulong step, ulong skip, uint scaled)
 {
     ROW_FOLDS(folds);
     const ulong number = ROW_NUMBER;
     const struct place at = place_of(number, first_pair, pairs, count, heads);
     const uint n = at.there ? width : 0;
-    __global const float *x = from + (at.there ? row_at(&at, tokens, first + at.row, heads, width, parts, part) : 0);
+    __global const float *x = from + (at.there ? row_at(&at, tokens, first + at.row, width, group, step, skip) : 0);
     __global float *y = to + number * width;
     row_real most = (row_real)(0.0f);
     for (uint d = 0; d < n; d += 16) {
@@ -113,12 +113,12 @@ __kernel void keel_attention_gather(__global const float *from, __global float *
 /* Rows of `from`, each pair's `step` rows apart, times factor, or over the sums of stats where there are any. */
 __kernel void keel_attention_scatter(__global const float *from, __global float *to, __global const float *stats,
                                      uint first_pair, uint pairs, uint first, uint count, uint heads, uint tokens,
-                                     uint width, uint parts, uint part, float factor, uint divides)
+                                     uint width, ulong step, ulong skip, float factor, uint divides)
 {
     const ulong number = ROW_NUMBER;
     const struct place at = place_of(number, first_pair, pairs, count, heads);
     const uint n = at.there ? width : 0;
-    const ulong to_at = at.there ? row_at(&at, tokens, first + at.row, heads, width, parts, part) : 0;
+    const ulong to_at = at.there ? row_at(&at, tokens, first + at.row, width, 1, step, skip) : 0;
     const ulong row = at.there ? ((ulong)at.batch * heads + at.head) * tokens + first + at.row : 0;
     for (uint d = 0; d < n; d += 16) {
         const row_real v = row_load(from + number * width + d, n - d);

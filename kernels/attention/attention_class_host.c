@@ -18,19 +18,13 @@ static struct share share_of(void *const *scalars)
     return (struct share){u32_at(scalars, 0), u32_at(scalars, 1), u32_at(scalars, 2), u32_at(scalars, 3)};
 }
 
-/* Where row `row` of a part of so many lies. */
+/* Where row `row` of a part of so many lies, of rows of `step` floats that have it behind `skip`. */
 struct parts {
-    uint64_t heads, tokens, width, parts, part;
+    uint64_t heads, tokens, width, group, step, skip;
 };
-static struct parts parts_of(void *const *scalars)
-{
-    return (struct parts){u32_at(scalars, 0), u32_at(scalars, 1), u32_at(scalars, 2), u32_at(scalars, 3),
-                          u32_at(scalars, 4)};
-}
 static uint64_t row_at(const struct parts *p, uint64_t pair, uint64_t row)
 {
-    return ((pair / p->heads * p->tokens + row) * p->parts + p->part) * p->heads * p->width +
-           pair % p->heads * p->width;
+    return (pair / p->heads * p->tokens + row) * p->step + p->skip + pair % p->heads / p->group * p->width;
 }
 
 static int32_t exponent_of(const float *x, uint64_t width)
@@ -46,8 +40,9 @@ static int32_t exponent_of(const float *x, uint64_t width)
 static void host_attention_gather(KEEL_HOST_ARGUMENTS)
 {
     const struct share share = share_of(arguments + 2);
-    const struct parts parts = parts_of(arguments + 6);
-    const uint32_t scaled = u32_at(arguments, 11);
+    const struct parts parts = {u32_at(arguments, 6), u32_at(arguments, 7),  u32_at(arguments, 8),
+                                u32_at(arguments, 9), u64_at(arguments, 10), u64_at(arguments, 11)};
+    const uint32_t scaled = u32_at(arguments, 12);
     const uint64_t rows = (uint64_t)share.pairs * share.count, width = parts.width;
     for (uint64_t r = 0; r < rows; r++) {
         const float *x = (const float *)arguments[0] +
@@ -64,7 +59,12 @@ static void host_attention_gather(KEEL_HOST_ARGUMENTS)
 static void host_attention_scatter(KEEL_HOST_ARGUMENTS)
 {
     const struct share share = share_of(arguments + 3);
-    const struct parts parts = parts_of(arguments + 7);
+    const struct parts parts = {.heads = u32_at(arguments, 7),
+                                .tokens = u32_at(arguments, 8),
+                                .width = u32_at(arguments, 9),
+                                .group = 1,
+                                .step = u64_at(arguments, 10),
+                                .skip = u64_at(arguments, 11)};
     const float *stats = arguments[2], factor = f32_at(arguments, 12);
     const uint32_t divides = u32_at(arguments, 13);
     for (uint64_t r = 0; r < (uint64_t)share.pairs * share.count; r++) {

@@ -15,13 +15,14 @@ struct head {
     const float *q, *kv; /* of all */
     const int32_t *query_segments, *key_segments;
     const struct keel_control *control;
-    uint32_t packed, tokens, keys, heads, width, crossed, ahead, behind, segmented, alibi_heads, alibi_first;
-    uint32_t stream;
+    uint32_t packed, tokens, keys, heads, kv_heads, width, crossed, ahead, behind, segmented;
+    uint32_t alibi_heads, alibi_first, stream;
     float scale, rate, keep_scale, slope; /* slope: of this head */
     struct keel_random_slice slice;
     uint64_t q_step, k_step, out_step; /* floats from a token to the next in q, in kv, in out */
-    uint64_t q_at, k_at, out_at;       /* of the first token of this head */
-    uint64_t number;                   /* of this head among all */
+    uint64_t v_at;                     /* of values behind keys */
+    uint64_t q_at, k_at, out_at;       /* of the first token of this head, and of the keys that it shares */
+    uint64_t number, kv_number;        /* of this head among all, of its keys among all */
     uint64_t batch;
     uint64_t row;               /* number of its first row of probabilities */
     uint64_t element0;          /* number of its first probability in the whole tensor, by `slice` */
@@ -37,14 +38,14 @@ static const float *row_of(struct rows rows, uint64_t i)
 {
     return rows.first + i * rows.step;
 }
-/* Where it is packed, rows of `tokens` tokens that begin with float `at` of the workspace; else those at
- * `first`. */
-static struct rows rows_of(const struct head *head, const float *work, uint64_t at, uint32_t tokens,
-                           const float *first, uint64_t step)
+/* Where it is packed, rows of head `number` of `tokens` tokens, heads of which begin with float `at` of the
+ * workspace; else those at `first`. */
+static struct rows rows_of(const struct head *head, const float *work, uint64_t at, uint64_t number,
+                           uint32_t tokens, const float *first, uint64_t step)
 {
     if (!head->packed)
         return (struct rows){first, step};
-    return (struct rows){work + at + head->number * tokens * head->width, head->width};
+    return (struct rows){work + at + number * tokens * head->width, head->width};
 }
 
 static struct head head_init(void *const *operands, void *const *scalars, const struct keel_range *range)
@@ -59,34 +60,38 @@ static struct head head_init(void *const *operands, void *const *scalars, const 
         .tokens = u32_at(scalars, 1),
         .keys = u32_at(scalars, 2),
         .heads = u32_at(scalars, 3),
-        .width = u32_at(scalars, 4),
-        .crossed = u32_at(scalars, 5),
-        .ahead = u32_at(scalars, 6),
-        .behind = u32_at(scalars, 7),
-        .segmented = u32_at(scalars, 8),
-        .alibi_heads = u32_at(scalars, 9),
-        .alibi_first = u32_at(scalars, 10),
-        .scale = f32_at(scalars, 11),
-        .rate = f32_at(scalars, 12),
-        .keep_scale = f32_at(scalars, 13),
-        .stream = u32_at(scalars, 14),
-        .slice = {u64_at(scalars, 15), u64_at(scalars, 16), u64_at(scalars, 17)},
+        .kv_heads = u32_at(scalars, 4),
+        .width = u32_at(scalars, 5),
+        .crossed = u32_at(scalars, 6),
+        .ahead = u32_at(scalars, 7),
+        .behind = u32_at(scalars, 8),
+        .segmented = u32_at(scalars, 9),
+        .alibi_heads = u32_at(scalars, 10),
+        .alibi_first = u32_at(scalars, 11),
+        .scale = f32_at(scalars, 12),
+        .rate = f32_at(scalars, 13),
+        .keep_scale = f32_at(scalars, 14),
+        .stream = u32_at(scalars, 15),
+        .slice = {u64_at(scalars, 16), u64_at(scalars, 17), u64_at(scalars, 18)},
     };
     head.out_step = (uint64_t)head.heads * head.width;
-    head.q_step = (head.crossed ? 1 : 3) * head.out_step;
-    head.k_step = (head.crossed ? 2 : 3) * head.out_step;
+    head.v_at = (uint64_t)head.kv_heads * head.width;
+    head.q_step = head.out_step + (head.crossed ? 0 : 2 * head.v_at);
+    head.k_step = head.crossed ? 2 * head.v_at : head.q_step;
     head.queries = range->global[2] * head.tokens * head.out_step;
-    head.keys_all = range->global[2] * head.keys * head.out_step;
+    head.keys_all = range->global[2] * head.keys * head.v_at;
     return head;
 }
 
 static void head_move(struct head *head, uint64_t batch, uint64_t number)
 {
     head->batch = batch;
+    const uint64_t shared = number / (head->heads / head->kv_heads);
     head->number = batch * head->heads + number;
+    head->kv_number = batch * head->kv_heads + shared;
     head->q_at = batch * head->tokens * head->q_step + number * head->width;
     head->k_at =
-        batch * head->keys * head->k_step + number * head->width + (head->crossed ? 0 : head->out_step);
+        batch * head->keys * head->k_step + shared * head->width + (head->crossed ? 0 : head->out_step);
     head->out_at = batch * head->tokens * head->out_step + number * head->width;
     head->row = head->number * head->tokens;
     head->element0 =
@@ -171,14 +176,14 @@ static void host_attention_pack(KEEL_HOST_ARGUMENTS)
     const float *from = arguments[0];
     float *to = arguments[1];
     const uint32_t tokens = u32_at(arguments, 2), heads = u32_at(arguments, 3);
-    const uint32_t width = u32_at(arguments, 4), parts = u32_at(arguments, 5);
-    const uint32_t skip = u32_at(arguments, 6), count = u32_at(arguments, 7);
+    const uint32_t width = u32_at(arguments, 4), count = u32_at(arguments, 7);
+    const uint64_t step = u32_at(arguments, 5), skip = u32_at(arguments, 6);
     const uint64_t at = u64_at(arguments, 8), rows = range->global[2] * heads * tokens;
     for (uint32_t p = 0; p < count; p++)
         for (uint64_t row = 0; row < rows; row++) {
             uint64_t token = row / tokens / heads * tokens + row % tokens, head = row / tokens % heads;
             memcpy(to + at + (p * rows + row) * width,
-                   from + ((token * parts + skip + p) * heads + head) * width, width * sizeof(float));
+                   from + token * step + skip + (p * heads + head) * width, width * sizeof(float));
         }
 }
 
@@ -223,12 +228,14 @@ static void host_attention(KEEL_HOST_ARGUMENTS)
     const float *work = arguments[OPERAND_COUNT];
     struct head head = head_init(arguments, arguments + OPERAND_COUNT + 3, range);
     for (uint64_t number = 0; head_next(&head, &number, range);) {
-        const float *k = head.kv + head.k_at, *v = k + head.out_step;
-        const struct forward forward = {.q = {head.q + head.q_at, head.q_step},
-                                        .k = rows_of(&head, work, 0, head.keys, k, head.k_step),
-                                        .v = rows_of(&head, work, head.keys_all, head.keys, v, head.k_step),
-                                        .out = arguments[OPERAND_COUNT + 1],
-                                        .stats = arguments[OPERAND_COUNT + 2]};
+        const float *k = head.kv + head.k_at, *v = k + head.v_at;
+        const uint64_t shared = head.kv_number;
+        const struct forward forward = {
+            .q = {head.q + head.q_at, head.q_step},
+            .k = rows_of(&head, work, 0, shared, head.keys, k, head.k_step),
+            .v = rows_of(&head, work, head.keys_all, shared, head.keys, v, head.k_step),
+            .out = arguments[OPERAND_COUNT + 1],
+            .stats = arguments[OPERAND_COUNT + 2]};
         for (uint32_t i = 0; i < head.tokens; i++)
             forward_row(&head, &forward, i);
     }
@@ -247,6 +254,7 @@ static void host_attention_rows(KEEL_HOST_ARGUMENTS)
     struct head head = {.slice = {.row = 1}, /* draws nothing */
                         .tokens = u32_at(arguments, 5),
                         .heads = u32_at(arguments, 6),
+                        .kv_heads = u32_at(arguments, 6),
                         .width = u32_at(arguments, 7)};
     head.out_step = (uint64_t)head.heads * head.width;
     float *rows = (float *)arguments[3] + u64_at(arguments, 4);
@@ -290,10 +298,9 @@ KEEL_HOST_KERNEL static void query_row(const struct head *head, const struct gra
 }
 
 KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradient *gradient, uint32_t j,
-                                     float *dk)
+                                     float *dk, float *dv)
 {
     const struct span queries = span_of(j, head->ahead, head->behind, head->tokens);
-    float *dv = dk + head->out_step;
     zero_row(head->width, dk);
     zero_row(head->width, dv);
     for (uint32_t i = queries.from; i < queries.to; i++) {
@@ -305,28 +312,41 @@ KEEL_HOST_KERNEL static void key_row(const struct head *head, const struct gradi
     scale_row(1.0F, head->width, dv);
 }
 
+/* Row j of the gradients that this head has of its keys: to where they lie, or, where several heads share
+ * them, to [batch, keys, 2, heads, width] from float shares_at on. */
+static void key_row_to(const struct head *head, const struct gradient *gradient, uint32_t j, float *dkv,
+                       uint64_t shares_at)
+{
+    const bool shares = head->heads != head->kv_heads;
+    float *dk = shares ? dkv + shares_at + 2 * head->batch * head->keys * head->out_step +
+                             head->number % head->heads * head->width + 2 * j * head->out_step
+                       : dkv + head->k_at + j * head->k_step;
+    key_row(head, gradient, j, dk, dk + (shares ? head->out_step : head->v_at));
+}
+
 enum { WANT_QUERIES = 1, WANT_KEYS = 2 };
 static void host_attention_grad(KEEL_HOST_ARGUMENTS)
 {
-    enum { SCALARS = OPERAND_COUNT + 5, REST = SCALARS + 18 };
+    enum { SCALARS = OPERAND_COUNT + 5, REST = SCALARS + 19 };
     struct head head = head_init(arguments, arguments + SCALARS, range);
     const float *dout = arguments[OPERAND_COUNT + 1], *work = arguments[OPERAND_COUNT + 2];
     float *dq = arguments[OPERAND_COUNT + 3], *dkv = arguments[OPERAND_COUNT + 4];
     const uint64_t k_at = head.queries, v_at = k_at + head.keys_all, g_at = v_at + head.keys_all;
-    const uint32_t want = u32_at(arguments, REST + 1);
+    const uint32_t want = u32_at(arguments, REST + 2);
     for (uint64_t number = 0; head_next(&head, &number, range);) {
-        const float *q = head.q + head.q_at, *k = head.kv + head.k_at, *v = k + head.out_step;
+        const float *q = head.q + head.q_at, *k = head.kv + head.k_at, *v = k + head.v_at;
+        const uint64_t own = head.number, shared = head.kv_number;
         const struct gradient gradient = {
-            .q = rows_of(&head, work, 0, head.tokens, q, head.q_step),
-            .k = rows_of(&head, work, k_at, head.keys, k, head.k_step),
-            .v = rows_of(&head, work, v_at, head.keys, v, head.k_step),
-            .g = rows_of(&head, work, g_at, head.tokens, dout + head.out_at, head.out_step),
+            .q = rows_of(&head, work, 0, own, head.tokens, q, head.q_step),
+            .k = rows_of(&head, work, k_at, shared, head.keys, k, head.k_step),
+            .v = rows_of(&head, work, v_at, shared, head.keys, v, head.k_step),
+            .g = rows_of(&head, work, g_at, own, head.tokens, dout + head.out_at, head.out_step),
             .stats = arguments[OPERAND_COUNT],
             .facts = work + u64_at(arguments, REST)};
         for (uint32_t t = 0; want & WANT_QUERIES && t < head.tokens; t++)
             query_row(&head, &gradient, t, dq + head.q_at + t * head.q_step);
         for (uint32_t t = 0; want & WANT_KEYS && t < head.keys; t++)
-            key_row(&head, &gradient, t, dkv + head.k_at + t * head.k_step);
+            key_row_to(&head, &gradient, t, dkv, u64_at(arguments, REST + 1));
     }
 }
 

@@ -152,9 +152,9 @@ __kernel GROUP_SIZE void keel_attention(ATTENTION_OPERANDS, __global const float
     const uint blocks = get_num_groups(0) / parts, first = (blocks - 1 - get_group_id(0) / parts) * BLOCK;
     const uint head = get_group_id(1), batch = get_group_id(2), id = get_local_id(0);
     const struct mask mask = MASK_OF(head, batch);
-    const struct places place = places_of(&mask, head, batch, heads, width, crossed);
+    const struct places place = places_of(&mask, head, batch, heads, kv_heads, width, crossed);
     const ulong out_step = (ulong)heads * width;
-    __global const float *qs = q_in + place.q, *ks = kv + place.k, *vs = ks + out_step;
+    __global const float *qs = q_in + place.q, *ks = kv + place.k, *vs = ks + place.v;
     const uint begin = max((int)first - mask.behind, 0), end = min(first + BLOCK + mask.ahead, mask.keys);
     const uint query = first + 4 * TY;
     const ulong row0 = ((ulong)batch * heads + head) * tokens;
@@ -242,7 +242,7 @@ __kernel GROUP_SIZE void keel_attention_rows(__global const float *out, __global
 __kernel GROUP_SIZE void keel_attention_grad(ATTENTION_OPERANDS, __global const float *stats,
                                              __global const float *dout, __global float *work,
                                              __global float *dq, __global float *dkv, ATTENTION_SCALARS,
-                                             ulong rows_at, uint want)
+                                             ulong rows_at, ulong shares_at, uint want)
 {
     __local struct operands at __attribute__((aligned(64)));
     __local float tile[BLOCK * PITCH] __attribute__((aligned(64)));
@@ -253,9 +253,9 @@ __kernel GROUP_SIZE void keel_attention_grad(ATTENTION_OPERANDS, __global const 
     const uint own = (keys ? number : all - 1 - number) * BLOCK; /* the longest first */
     const uint head = get_group_id(1), batch = get_group_id(2), mine = own + 4 * TY;
     const struct mask mask = MASK_OF(head, batch);
-    const struct places place = places_of(&mask, head, batch, heads, width, crossed);
+    const struct places place = places_of(&mask, head, batch, heads, kv_heads, width, crossed);
     const ulong out_step = (ulong)heads * width, row0 = ((ulong)batch * heads + head) * tokens;
-    __global const float *qs = q_in + place.q, *ks = kv + place.k, *vs = ks + out_step,
+    __global const float *qs = q_in + place.q, *ks = kv + place.k, *vs = ks + place.v,
                          *gs = dout + batch * tokens * out_step + head * width;
     __global const float *rows = work + rows_at;
     __global const float *own_x = keys ? ks : qs, *other_x = keys ? qs : ks;
@@ -297,8 +297,9 @@ __kernel GROUP_SIZE void keel_attention_grad(ATTENTION_OPERANDS, __global const 
         }
     }
     if (keys) {
-        put_rows(&dx, scale, dkv + place.k, place.k_step, own, key_count, column, width);
-        put_rows(&dv, 1.0f, dkv + place.k + out_step, place.k_step, own, key_count, column, width);
+        const struct places to = shares_of(&mask, place, head, batch, heads, kv_heads, width, shares_at);
+        put_rows(&dx, scale, dkv + to.k, to.k_step, own, key_count, column, width);
+        put_rows(&dv, 1.0f, dkv + to.k + to.v, to.k_step, own, key_count, column, width);
     } else {
         put_rows(&dx, scale, dq + place.q, place.q_step, own, tokens, column, width);
     }

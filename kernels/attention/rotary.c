@@ -1,10 +1,9 @@
 /* rotary.c - rotary position embedding: descriptor to launches, and the ratio from one angle to the next. The
  * arithmetic of angles is in rotary.cl. */
+#include "attention_internal.h"
 #include "kernels_internal.h"
 
-#include <keel/attention_ops.h>
-
-enum { WIDTH_MAX = 256 }; /* of rotary.cl */
+enum { WIDTH_MAX = 256, ANGLE_SCALARS = 6 }; /* of rotary.cl */
 
 static const double ln_2 = 0x1.62e42fefa39efp-1;
 
@@ -35,6 +34,22 @@ static double exponential(double y)
     return scale * sum;
 }
 
+/* What kernels end with. */
+static void set_angles(const struct keel_rotary_turn *turn, uint32_t head_width,
+                       struct keel_arg args[ANGLE_SCALARS])
+{
+    const double ratio = exponential(logarithm((double)turn->base) * 2 / head_width);
+    const struct keel_rotary_scaling *scaling = &turn->scaling;
+    const double span = (double)scaling->high - (double)scaling->low;
+    const bool scaled = scaling->factor > 1.0F, mixed = scaled && scaling->context > 0;
+    args[0] = keel_arg_u64((uint64_t)(ratio * 0x1p64));
+    args[1] = keel_arg_u64(scaled ? (uint64_t)(0x1p64 / (double)scaling->factor) : 0);
+    args[2] = keel_arg_u32(mixed ? scaling->context : 0);
+    args[3] = keel_arg_u64(mixed ? (uint64_t)((double)scaling->low * 0x1p32) : 0);
+    args[4] = keel_arg_u64(mixed ? (uint64_t)(span * 0x1p32) : 0);
+    args[5] = keel_arg_u64(mixed ? (uint64_t)(0x1p32 / span) : 0);
+}
+
 static enum keel_status check_scaling(const struct keel_rotary_scaling *scaling)
 {
     const float factor = scaling->factor, span = scaling->high - scaling->low;
@@ -47,6 +62,18 @@ static enum keel_status check_scaling(const struct keel_rotary_scaling *scaling)
     return KEEL_OK;
 }
 
+enum keel_status keel_check_rotary_turn(const struct keel_rotary_turn *turn, uint32_t head_width)
+{
+    if (head_width % 2 != 0)
+        return keel_fail(KEEL_INVALID, "rotary: heads of %u, which cannot be turned in pairs", head_width);
+    if (head_width > WIDTH_MAX)
+        return keel_fail(KEEL_LIMIT, "rotary: heads of %u, at most %d: use more heads", head_width,
+                         WIDTH_MAX);
+    if (!(turn->base > 1.0F && turn->base <= 1e9F))
+        return keel_fail(KEEL_INVALID, "rotary: base %g is not in (1, 1e9]", (double)turn->base);
+    return check_scaling(&turn->scaling);
+}
+
 static enum keel_status check_rotary(const struct keel_rotary *op)
 {
     if (op->batch == 0 || op->tokens == 0 || op->heads == 0 || op->kv_heads == 0 || op->head_width == 0)
@@ -56,15 +83,7 @@ static enum keel_status check_rotary(const struct keel_rotary *op)
     if (op->position != NULL && op->tokens != 1)
         return keel_fail(KEEL_INVALID, "rotary: positions of %u tokens: they are of one a sequence",
                          op->tokens);
-    if (op->head_width % 2 != 0)
-        return keel_fail(KEEL_INVALID, "rotary: heads of %u, which cannot be turned in pairs",
-                         op->head_width);
-    if (op->head_width > WIDTH_MAX)
-        return keel_fail(KEEL_LIMIT, "rotary: heads of %u, at most %d: use more heads", op->head_width,
-                         WIDTH_MAX);
-    if (!(op->base > 1.0F && op->base <= 1e9F))
-        return keel_fail(KEEL_INVALID, "rotary: base %g is not in (1, 1e9]", (double)op->base);
-    KEEL_TRY(check_scaling(&op->scaling));
+    KEEL_TRY(keel_check_rotary_turn(&(struct keel_rotary_turn){op->base, op->scaling}, op->head_width));
     const uint64_t heads = op->heads + 2 * (uint64_t)op->kv_heads;
     const uint64_t bytes = KEEL_BYTES(op->batch, op->tokens, heads, op->head_width, sizeof(float));
     return KEEL_CHECK_OPERANDS(
@@ -76,23 +95,39 @@ static enum keel_status check_rotary(const struct keel_rotary *op)
 enum keel_status keel_op_rotary(struct keel_kernels *kernels, const struct keel_rotary *op,
                                 struct keel_launch_list *list)
 {
+    enum { OWN = 10 };
     KEEL_TRY(check_rotary(op));
-    const double ratio = exponential(logarithm((double)op->base) * 2 / op->head_width);
-    const struct keel_rotary_scaling *scaling = &op->scaling;
-    const double span = (double)scaling->high - (double)scaling->low;
-    const bool given = op->position != NULL, scaled = scaling->factor > 1.0F;
-    const bool mixed = scaled && scaling->context > 0;
+    const bool given = op->position != NULL;
     const struct keel_range range = {.global = {given ? op->batch : op->tokens, 1, 1}, .local = {1, 1, 1}};
-    return keel_kernels_launch(
-        kernels, list, KEEL_MODULE_rotary, "keel_rotary", &range,
-        KEEL_ARGS(keel_arg_buffer(op->qkv), keel_arg_buffer(op->out), keel_arg_either(op->position, op->qkv),
-                  keel_arg_u32(given), keel_arg_u32(op->batch), keel_arg_u32(op->tokens),
-                  keel_arg_u32(op->heads + op->kv_heads), keel_arg_u32(op->kv_heads),
-                  keel_arg_u32(op->head_width), keel_arg_u64((uint64_t)(ratio * 0x1p64)),
-                  keel_arg_f32(op->inverse ? -1.0F : 1.0F),
-                  keel_arg_u64(scaled ? (uint64_t)(0x1p64 / (double)scaling->factor) : 0),
-                  keel_arg_u32(mixed ? scaling->context : 0),
-                  keel_arg_u64(mixed ? (uint64_t)((double)scaling->low * 0x1p32) : 0),
-                  keel_arg_u64(mixed ? (uint64_t)(span * 0x1p32) : 0),
-                  keel_arg_u64(mixed ? (uint64_t)(0x1p32 / span) : 0)));
+    struct keel_arg args[OWN + ANGLE_SCALARS] = {keel_arg_buffer(op->qkv),
+                                                 keel_arg_buffer(op->out),
+                                                 keel_arg_either(op->position, op->qkv),
+                                                 keel_arg_u32(given),
+                                                 keel_arg_u32(op->batch),
+                                                 keel_arg_u32(op->tokens),
+                                                 keel_arg_u32(op->heads + op->kv_heads),
+                                                 keel_arg_u32(op->kv_heads),
+                                                 keel_arg_u32(op->head_width),
+                                                 keel_arg_f32(op->inverse ? -1.0F : 1.0F)};
+    set_angles(&(struct keel_rotary_turn){op->base, op->scaling}, op->head_width, args + OWN);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_rotary, "keel_rotary", &range, args,
+                               KEEL_ARG_COUNT(args));
+}
+
+enum keel_status keel_rotary_share_append(struct keel_kernels *kernels, const struct keel_rotary_share *share,
+                                          struct keel_launch_list *list)
+{
+    enum { OWN = 10 };
+    const bool turns = share->turned.base != 0.0F;
+    const struct keel_range range = {.global = {share->tokens, 1, 1}, .local = {1, 1, 1}};
+    struct keel_arg args[OWN + ANGLE_SCALARS] = {
+        keel_arg_buffer(share->shares),  keel_arg_buffer(share->y),
+        keel_arg_u32(share->batch),      keel_arg_u32(share->tokens),
+        keel_arg_u32(share->heads),      keel_arg_u32(share->kv_heads),
+        keel_arg_u32(share->head_width), keel_arg_u32(share->front),
+        keel_arg_u64(share->at),         keel_arg_u32(turns)};
+    const struct keel_rotary_turn none = {.base = 2.0F};
+    set_angles(turns ? &share->turned : &none, share->head_width, args + OWN);
+    return keel_kernels_launch(kernels, list, KEEL_MODULE_rotary, "keel_rotary_share", &range, args,
+                               KEEL_ARG_COUNT(args));
 }

@@ -13,6 +13,11 @@
  * base^(-2 / head_width) (rotary.c), angle = t * step_i, what exceeds a turn drops out by itself. The nearest
  * quarter of a turn is taken off, and a polynomial takes the rest, in [-pi / 4, pi / 4].
  *
+ * keel_rotary_share is behind attention whose heads share keys and values: heads h of one h / group have a gradient
+ * of key j and one of value j each, shares [batch, tokens, 2, heads, head_width], which are added, from +0, those of
+ * one h / 8 ascending, the last such eight first, to y [batch, tokens, front + 2 kv_heads, head_width], behind the
+ * front. With `turns` those of keys are turned back before, and so is the front where it lies.
+ *
  * With scaling (rotary_scale) the angle is t times a smaller step; the next step follows from the one before that.
  *
  * Error of c and s: below 1e-7, against double, for t up to 2^20. A work-item is alone in its group and turns
@@ -68,16 +73,12 @@ static inline float16 rotary_swap(float16 v)
                      v.se);
 }
 
-__kernel void keel_rotary(__global const float *x, __global float *y, __global const int *positions, uint given,
-                          uint batch, uint tokens, uint turned, uint copied, uint width, ulong ratio,
-                          float direction, ulong slow, uint context, ulong low, ulong span, ulong inverse)
+#define ROTARY_ANGLES ulong ratio, ulong slow, uint context, ulong low, ulong span, ulong inverse
+
+/* Of all pairs of a head of token `token`; direction 1, or -1 to turn back. */
+CANON_INLINE void rotary_angles(uint token, uint width, float direction, ROTARY_ANGLES, __local float *cosines,
+                                __local float *sines)
 {
-    __local float cosines[WIDTH_MAX];
-    __local float sines[WIDTH_MAX];
-    const uint item = get_global_id(0);
-    if (item >= (given ? batch : tokens))
-        return;
-    const uint token = given ? (uint)positions[item] : item, end = given ? item + 1 : batch;
     ulong step = 0x28be60db9391054aUL;
     for (uint d = 0; d < width; d += 2) {
         const float2 turn = rotary_turn(token * rotary_scale(step, slow, context, low, span, inverse));
@@ -91,19 +92,77 @@ __kernel void keel_rotary(__global const float *x, __global float *y, __global c
         cosines[d] = 0.0f;
         sines[d] = 0.0f;
     }
+}
+CANON_INLINE float16 rotary_turned(float16 v, __local const float *cosines, __local const float *sines)
+{
+    const float16 cosine = vload16(0, cosines), sine = vload16(0, sines);
+    return fma(rotary_swap(v), sine, v * cosine);
+}
+CANON_INLINE void rotary_heads(__global const float *x, __global float *y, uint heads, uint width,
+                               __local const float *cosines, __local const float *sines)
+{
+    for (uint h = 0; h < heads; h++, x += width, y += width)
+        for (uint d = 0; d < width; d += 16)
+            canon_store(rotary_turned(canon_load(x + d, width - d), cosines + d, sines + d), y + d, width - d);
+}
+
+__kernel void keel_rotary(__global const float *x, __global float *y, __global const int *positions, uint given,
+                          uint batch, uint tokens, uint turned, uint copied, uint width, float direction,
+                          ROTARY_ANGLES)
+{
+    __local float cosines[WIDTH_MAX];
+    __local float sines[WIDTH_MAX];
+    const uint item = get_global_id(0);
+    if (item >= (given ? batch : tokens))
+        return;
+    const uint token = given ? (uint)positions[item] : item, end = given ? item + 1 : batch;
+    rotary_angles(token, width, direction, ratio, slow, context, low, span, inverse, cosines, sines);
     for (uint b = given ? item : 0; b < end; b++) {
         const ulong row = ((ulong)b * tokens + (given ? 0 : token)) * (turned + copied) * width;
-        for (uint h = 0; h < turned; h++)
-            for (uint d = 0; d < width; d += 16) {
-                const ulong at = row + h * width + d;
-                const float16 v = canon_load(x + at, width - d);
-                const float16 cosine = vload16(0, cosines + d), sine = vload16(0, sines + d);
-                canon_store(fma(rotary_swap(v), sine, v * cosine), y + at, width - d);
-            }
+        rotary_heads(x + row, y + row, turned, width, cosines, sines);
         if (x != y)
             for (uint d = 0, rest = copied * width; d < rest; d += 16) {
                 const ulong at = row + turned * width + d;
                 canon_store(canon_load(x + at, rest - d), y + at, rest - d);
             }
+    }
+}
+
+/* Sixteen elements of the sum over heads `first` to `end` - 1, whose rows lie side by side from x on. */
+CANON_INLINE float16 share_sum(__global const float *x, uint first, uint end, uint width, uint left, uint turns,
+                               __local const float *cosines, __local const float *sines)
+{
+    float16 sum = (float16)(0.0f);
+    for (uint eight = (end + 7) / 8 * 8; eight > first; eight -= 8)
+        for (uint h = max(first, eight - 8); h < min(end, eight); h++) {
+            const float16 v = canon_load(x + h * width, left);
+            sum = sum + (turns ? rotary_turned(v, cosines, sines) : v);
+        }
+    return sum;
+}
+
+__kernel void keel_rotary_share(__global const float *shares, __global float *y, uint batch, uint tokens, uint heads,
+                                uint kv_heads, uint width, uint front, ulong shares_at, uint turns, ROTARY_ANGLES)
+{
+    __local float cosines[WIDTH_MAX];
+    __local float sines[WIDTH_MAX];
+    const uint token = get_global_id(0), group = heads / kv_heads;
+    if (token >= tokens)
+        return;
+    if (turns)
+        rotary_angles(token, width, -1.0f, ratio, slow, context, low, span, inverse, cosines, sines);
+    for (uint b = 0; b < batch; b++) {
+        const ulong row = (ulong)b * tokens + token;
+        __global const float *x = shares + shares_at + row * 2 * heads * width;
+        __global float *to = y + row * (front + 2 * kv_heads) * width;
+        if (turns)
+            rotary_heads(to, to, front, width, cosines, sines);
+        to += front * width;
+        for (uint part = 0; part < 2; part++, x += heads * width)
+            for (uint h = 0; h < kv_heads; h++, to += width)
+                for (uint d = 0; d < width; d += 16)
+                    canon_store(share_sum(x + d, h * group, (h + 1) * group, width, width - d, turns && part == 0,
+                                          cosines + d, sines + d),
+                                to + d, width - d);
     }
 }

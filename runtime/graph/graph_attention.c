@@ -6,8 +6,52 @@
 #include <keel/memory.h>
 
 #include <stdio.h>
+#include <string.h>
 
 enum { HEAD_WIDTH_MAX = 256 }; /* of rotary positions too */
+
+static uint32_t kv_heads_of(const struct keel_attention_spec *spec)
+{
+    return spec->kv_heads > 0 ? spec->kv_heads : spec->heads;
+}
+
+/* Columns of a head of qkv; 0: there are no such heads. */
+static uint64_t grouped_width(uint64_t columns, uint32_t heads, uint32_t kv_heads)
+{
+    const uint64_t all = heads + 2 * (uint64_t)kv_heads;
+    return heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && columns % all == 0 ? columns / all : 0;
+}
+
+/* Room in the cache, as the kernels take it. */
+static uint64_t capacity_of(uint32_t tokens)
+{
+    return ((uint64_t)tokens + 15) / 16 * 16;
+}
+
+/* Attention in a graph of the newest token. */
+static keel_value decode(struct keel_graph *graph, keel_value qkv, const struct keel_attention_spec *spec)
+{
+    const struct keel_shape shape = keel_graph_shape(graph, qkv);
+    const uint32_t kv_heads = kv_heads_of(spec);
+    const uint64_t width = shape.dims == 3 ? grouped_width(shape.size[2], spec->heads, kv_heads) : 0;
+    char name[KEEL_VALUE_NAME_BYTES];
+    snprintf(name, sizeof name, "decode.kept.%u", graph->kept_count++);
+    const struct keel_param_spec kept = {
+        .name = name,
+        .shape = {2,
+                  {graph->slots > 0 ? graph->slots : shape.size[0],
+                   2 * capacity_of(graph->decodes) * (width > 0 ? width * kv_heads : 1)}},
+        .statistic = true,
+        .momentum = 1.0F};
+    const keel_value cache = keel_graph_param(graph, &kept);
+    if (cache != 0)
+        graph->params[graph->param_count - 1].kept = true;
+    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION_DECODE, .in = {qkv, graph->position, cache, graph->slot},
+                     .attributes = {.attention = {.heads = spec->heads,
+                                                  .kv_heads = kv_heads,
+                                                  .window = spec->window,
+                                                  .alibi_heads = spec->alibi ? spec->heads : 0}});
+}
 
 keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
                                 const struct keel_attention_spec *spec)
@@ -22,16 +66,16 @@ keel_value keel_graph_attention(struct keel_graph *graph, keel_value qkv,
         return 0;
     }
     if (graph->position != 0)
-        return keel_graph_attention_decode(
-            graph, qkv,
-            &(struct keel_decode_spec){
-                .heads = spec->heads, .kv_heads = spec->heads, .window = spec->window, .alibi = spec->alibi});
+        return decode(graph, qkv, spec);
+    const bool grouped = kv_heads_of(spec) != spec->heads;
     struct keel_attributes attributes = keel_graph_random(graph, spec->dropout);
     attributes.attention.heads = spec->heads;
+    attributes.attention.kv_heads = grouped ? spec->kv_heads : 0;
     attributes.attention.bidirectional = spec->bidirectional;
     attributes.attention.window = spec->window;
     attributes.attention.alibi_heads = spec->alibi ? spec->heads : 0;
-    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION, .in = {qkv, spec->segments}, .attributes = attributes);
+    return KEEL_NODE(graph, .op = grouped ? KEEL_OP_GROUPED_ATTENTION : KEEL_OP_ATTENTION,
+                     .in = {qkv, spec->segments}, .attributes = attributes);
 }
 
 keel_value keel_graph_cross_attention(struct keel_graph *graph, keel_value q, keel_value kv,
@@ -46,20 +90,48 @@ keel_value keel_graph_cross_attention(struct keel_graph *graph, keel_value q, ke
 }
 
 /* A head must be a whole number of columns, as many as kernels have room for (a small device has less). */
+static bool check_head_width(struct keel_infer *infer, uint64_t width, uint32_t heads)
+{
+    return width <= HEAD_WIDTH_MAX ||
+           keel_infer_refuse(infer, "heads of %llu columns, at most %d: use more heads than %u",
+                             (unsigned long long)width, HEAD_WIDTH_MAX, heads);
+}
+static bool check_heads(struct keel_infer *infer, uint64_t width)
+{
+    const uint32_t heads = infer->node->attributes.attention.heads;
+    if (infer->node->attributes.attention.alibi_heads > KEEL_ALIBI_HEADS_MAX)
+        return keel_infer_refuse(infer, "ALiBi of %u heads, at most %d", heads, KEEL_ALIBI_HEADS_MAX);
+    return check_head_width(infer, width, heads) && keel_check_rate(infer);
+}
 static bool infer_attention(struct keel_infer *infer)
 {
     uint64_t *size = infer->size;
-    uint32_t heads = infer->node->attributes.attention.heads;
+    const uint32_t heads = infer->node->attributes.attention.heads;
     size['H'] = heads;
     if (heads == 0 || size['w'] % heads != 0)
         return keel_infer_refuse(infer, "the width %llu is no multiple of the heads, which are %u",
                                  (unsigned long long)size['w'], heads);
-    if (infer->node->attributes.attention.alibi_heads > KEEL_ALIBI_HEADS_MAX)
-        return keel_infer_refuse(infer, "ALiBi of %u heads, at most %d", heads, KEEL_ALIBI_HEADS_MAX);
-    if (size['w'] / heads <= HEAD_WIDTH_MAX)
-        return keel_check_rate(infer);
-    return keel_infer_refuse(infer, "heads of %llu columns, at most %d: use more heads than %u",
-                             (unsigned long long)(size['w'] / heads), HEAD_WIDTH_MAX, heads);
+    return check_heads(infer, size['w'] / heads);
+}
+
+/* Rows of heads of queries, keys and values. */
+static bool infer_grouped_row(struct keel_infer *infer, uint32_t heads, uint32_t kv_heads)
+{
+    uint64_t *size = infer->size;
+    const uint64_t width = grouped_width(size['u'], heads, kv_heads);
+    if (width == 0)
+        return keel_infer_refuse(infer, "the width %llu is none of %u heads and twice %u",
+                                 (unsigned long long)size['u'], heads, kv_heads);
+    size['W'] = width * heads; /* of the queries */
+    return check_head_width(infer, width, heads);
+}
+static bool infer_grouped(struct keel_infer *infer)
+{
+    const struct keel_attributes *attributes = &infer->node->attributes;
+    const uint32_t heads = attributes->attention.heads;
+    infer->size['H'] = heads;
+    return infer_grouped_row(infer, heads, attributes->attention.kv_heads) &&
+           check_heads(infer, infer->size['W'] / heads);
 }
 
 /* Segments of queries or of keys alone leave open what the others are. */
@@ -82,12 +154,57 @@ static void describe_attention(const struct keel_ir_node *node, char *text, size
              node->attributes.attention.alibi_heads > 0 ? " alibi" : "");
 }
 
+static void describe_grouped(const struct keel_ir_node *node, char *text, size_t text_bytes)
+{
+    const struct keel_rotary_turn *turned = &node->attributes.attention.turned;
+    describe_attention(node, text, text_bytes);
+    const size_t used = strlen(text);
+    snprintf(text + used, text_bytes - used, " kv_heads=%u", node->attributes.attention.kv_heads);
+    if (turned->base != 0.0F)
+        snprintf(text + strlen(text), text_bytes - strlen(text), " turned base=%g", (double)turned->base);
+}
+
 static void grad_attention(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
 {
     KEEL_GRADIENT(
         autodiff, node->in[0], .op = KEEL_OP_ATTENTION_GRAD,
         .in = {node->in[0], node->out[0], node->out[1], arrived(autodiff, node->out[0]), node->in[1]},
         .attributes = node->attributes);
+}
+
+/* The rotary positions that made queries and keys of `node`, its qkv; NULL: none did. */
+static const struct keel_ir_node *find_turn(const struct keel_autodiff *autodiff,
+                                            const struct keel_ir_node *node)
+{
+    for (uint32_t i = autodiff->node; i-- > 0;) {
+        const struct keel_ir_node *made = &autodiff->graph->nodes[i];
+        if (made->out[0] != node->in[0])
+            continue;
+        return made->op == KEEL_OP_GROUPED_ROTARY && !made->attributes.rotary.inverse &&
+                       made->attributes.rotary.heads == node->attributes.attention.heads &&
+                       made->attributes.rotary.kv_heads == node->attributes.attention.kv_heads
+                   ? made
+                   : NULL;
+    }
+    return NULL;
+}
+
+/* What each head has of the gradient of keys that it shares is turned back before these are added: the bits
+ * are then those of keys that are repeated before they are turned. So that is the gradient of what was
+ * turned.
+ */
+static void grad_grouped(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    const struct keel_ir_node *turn = find_turn(autodiff, node);
+    const keel_value of = turn != NULL ? turn->in[0] : node->in[0];
+    struct keel_attributes attributes = node->attributes;
+    if (turn != NULL)
+        attributes.attention.turned =
+            (struct keel_rotary_turn){turn->attributes.rotary.base, turn->attributes.rotary.scaling};
+    KEEL_GRADIENT(
+        autodiff, of, .op = KEEL_OP_GROUPED_ATTENTION_GRAD,
+        .in = {node->in[0], node->out[0], node->out[1], arrived(autodiff, node->out[0]), node->in[1]},
+        .attributes = attributes);
 }
 
 static void grad_cross_attention(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
@@ -110,6 +227,7 @@ static struct keel_attention attention(const struct keel_emit *emit, const struc
         .batch = (uint32_t)shape->size[0],
         .tokens = (uint32_t)shape->size[1],
         .heads = node->attributes.attention.heads,
+        .kv_heads = node->attributes.attention.kv_heads,
         .head_width = (uint32_t)shape->size[2] / node->attributes.attention.heads,
         .bidirectional = node->attributes.attention.bidirectional,
         .window = node->attributes.attention.window,
@@ -177,6 +295,7 @@ static enum keel_status emit_attention_grad(struct keel_emit *emit, const struct
 {
     const keel_value *in = node->in;
     struct keel_attention_grad op = {.forward = attention(emit, node, in[0], in[1], in[2], in[4]),
+                                     .turned = node->attributes.attention.turned,
                                      .dout = buffer_of(emit, in[3]),
                                      .dqkv = buffer_of(emit, node->out[0])};
     return append_attention_grad(emit, &op);
@@ -219,66 +338,18 @@ keel_value keel_graph_decode_rows(struct keel_graph *graph, uint64_t rows, uint6
     return graph->slot;
 }
 
-/* Room in the cache, as the kernels take it. */
-static uint64_t capacity_of(uint32_t tokens)
+static bool check_newest(struct keel_infer *infer)
 {
-    return ((uint64_t)tokens + 15) / 16 * 16;
-}
-
-/* Columns of a head of qkv; 0: there are no such heads. */
-static uint64_t decoded_width(uint64_t columns, uint32_t heads, uint32_t kv_heads)
-{
-    const uint64_t all = heads + 2 * (uint64_t)kv_heads;
-    return heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && columns % all == 0 ? columns / all : 0;
-}
-
-keel_value keel_graph_attention_decode(struct keel_graph *graph, keel_value qkv,
-                                       const struct keel_decode_spec *spec)
-{
-    KEEL_ASSERT(spec != NULL);
-    const struct keel_shape shape = keel_graph_shape(graph, qkv);
-    const uint64_t width = shape.dims == 3 ? decoded_width(shape.size[2], spec->heads, spec->kv_heads) : 0;
-    char name[KEEL_VALUE_NAME_BYTES];
-    snprintf(name, sizeof name, "decode.kept.%u", graph->kept_count++);
-    const struct keel_param_spec kept = {
-        .name = name,
-        .shape = {2,
-                  {graph->slots > 0 ? graph->slots : shape.size[0],
-                   2 * capacity_of(graph->decodes) * (width > 0 ? width * spec->kv_heads : 1)}},
-        .statistic = true,
-        .momentum = 1.0F};
-    const keel_value cache = keel_graph_param(graph, &kept);
-    if (cache != 0)
-        graph->params[graph->param_count - 1].kept = true;
-    return KEEL_NODE(graph, .op = KEEL_OP_ATTENTION_DECODE, .in = {qkv, graph->position, cache, graph->slot},
-                     .attributes = {.attention = {.heads = spec->heads,
-                                                  .kv_heads = spec->kv_heads,
-                                                  .window = spec->window,
-                                                  .alibi_heads = spec->alibi ? spec->heads : 0}});
-}
-
-/* One token, in a row of heads of queries, keys and values. */
-static bool infer_decoded_row(struct keel_infer *infer, uint32_t heads, uint32_t kv_heads)
-{
-    uint64_t *size = infer->size;
-    if (size['t'] != 1)
-        return keel_infer_refuse(infer, "%llu tokens: it takes one at a time", (unsigned long long)size['t']);
-    const uint64_t width = decoded_width(size['u'], heads, kv_heads);
-    if (width == 0)
-        return keel_infer_refuse(infer, "the width %llu is none of %u heads and twice %u",
-                                 (unsigned long long)size['u'], heads, kv_heads);
-    if (width > HEAD_WIDTH_MAX)
-        return keel_infer_refuse(infer, "heads of %llu columns, at most %d: use more heads than %u",
-                                 (unsigned long long)width, HEAD_WIDTH_MAX, heads);
-    size['W'] = width * heads; /* of the queries */
-    return true;
+    return infer->size['t'] == 1 || keel_infer_refuse(infer, "%llu tokens: it takes one at a time",
+                                                      (unsigned long long)infer->size['t']);
 }
 
 /* The cache is as the builder makes it. */
 static bool infer_decode(struct keel_infer *infer)
 {
     const struct keel_attributes *attributes = &infer->node->attributes;
-    return infer_decoded_row(infer, attributes->attention.heads, attributes->attention.kv_heads);
+    return check_newest(infer) &&
+           infer_grouped_row(infer, attributes->attention.heads, attributes->attention.kv_heads);
 }
 
 static enum keel_status emit_decode(struct keel_emit *emit, const struct keel_ir_node *node)
@@ -308,32 +379,22 @@ static enum keel_status emit_decode(struct keel_emit *emit, const struct keel_ir
 
 /* ---- rotary positions ---------------------------------------------------------------------------------- */
 
-keel_value keel_graph_rotary_decode(struct keel_graph *graph, keel_value qkv,
-                                    const struct keel_decode_spec *spec, float base)
+keel_value keel_graph_grouped_rotary(struct keel_graph *graph, keel_value qkv, uint32_t heads,
+                                     uint32_t kv_heads, const struct keel_rotary_turn *turn)
 {
-    KEEL_ASSERT(spec != NULL);
-    return KEEL_NODE(graph, .op = KEEL_OP_ROTARY_DECODE, .in = {qkv, graph->position},
-                     .attributes = {.rotary = {.heads = spec->heads,
-                                               .kv_heads = spec->kv_heads,
-                                               .base = base,
-                                               .scaling = spec->scaling}});
-}
-
-keel_value keel_graph_rotary_scaled(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base,
-                                    const struct keel_rotary_scaling *scaling)
-{
-    KEEL_ASSERT(scaling != NULL);
-    if (graph->position != 0)
-        return keel_graph_rotary_decode(
-            graph, qkv, &(struct keel_decode_spec){.heads = heads, .kv_heads = heads, .scaling = *scaling},
-            base);
-    return KEEL_NODE(graph, .op = KEEL_OP_ROTARY, .in = {qkv},
-                     .attributes = {.rotary = {.heads = heads, .base = base, .scaling = *scaling}});
+    KEEL_ASSERT(turn != NULL);
+    const bool alike = graph->position == 0 && kv_heads == heads;
+    return KEEL_NODE(graph, .op = alike ? KEEL_OP_ROTARY : KEEL_OP_GROUPED_ROTARY,
+                     .in = {qkv, graph->position},
+                     .attributes = {.rotary = {.heads = heads,
+                                               .kv_heads = alike ? 0 : kv_heads,
+                                               .base = turn->base,
+                                               .scaling = turn->scaling}});
 }
 
 keel_value keel_graph_rotary(struct keel_graph *graph, keel_value qkv, uint32_t heads, float base)
 {
-    return keel_graph_rotary_scaled(graph, qkv, heads, base, &(struct keel_rotary_scaling){.factor = 1.0F});
+    return keel_graph_grouped_rotary(graph, qkv, heads, heads, &(struct keel_rotary_turn){.base = base});
 }
 
 static bool infer_base(struct keel_infer *infer)
@@ -361,11 +422,12 @@ static bool infer_rotary(struct keel_infer *infer)
                              (unsigned long long)size['w'], heads, HEAD_WIDTH_MAX);
 }
 
-static bool infer_rotary_decode(struct keel_infer *infer)
+static bool infer_grouped_rotary(struct keel_infer *infer)
 {
     const struct keel_attributes *attributes = &infer->node->attributes;
     const uint32_t heads = attributes->rotary.heads;
-    if (!infer_base(infer) || !infer_decoded_row(infer, heads, attributes->rotary.kv_heads))
+    if (!infer_base(infer) || (infer->node->in[1] != 0 && !check_newest(infer)) ||
+        !infer_grouped_row(infer, heads, attributes->rotary.kv_heads))
         return false;
     return infer->size['W'] % (2 * (uint64_t)heads) == 0 ||
            keel_infer_refuse(infer, "heads of %llu columns, which cannot be turned in pairs",
@@ -382,16 +444,15 @@ static void grad_rotary(struct keel_autodiff *autodiff, const struct keel_ir_nod
 {
     struct keel_attributes attributes = node->attributes;
     attributes.rotary.inverse = !attributes.rotary.inverse;
-    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_ROTARY, .in = {arrived(autodiff, node->out[0])},
+    KEEL_GRADIENT(autodiff, node->in[0], .op = node->op, .in = {arrived(autodiff, node->out[0]), node->in[1]},
                   .attributes = attributes);
 }
 
 static enum keel_status emit_rotary(struct keel_emit *emit, const struct keel_ir_node *node)
 {
     const struct keel_shape *shape = shape_of(emit, node->in[0]);
-    const bool decodes = node->op == KEEL_OP_ROTARY_DECODE;
     const uint32_t heads = node->attributes.rotary.heads;
-    const uint32_t kv_heads = decodes ? node->attributes.rotary.kv_heads : heads;
+    const uint32_t kv_heads = node->op == KEEL_OP_ROTARY ? heads : node->attributes.rotary.kv_heads;
     const struct keel_rotary op = {.batch = (uint32_t)shape->size[0],
                                    .tokens = (uint32_t)shape->size[1],
                                    .heads = heads,
@@ -403,13 +464,13 @@ static enum keel_status emit_rotary(struct keel_emit *emit, const struct keel_ir
                                    .inverse = node->attributes.rotary.inverse,
                                    .qkv = buffer_of(emit, node->in[0]),
                                    .out = buffer_of(emit, node->out[0]),
-                                   .position = decodes ? buffer_of(emit, node->in[1]) : NULL};
+                                   .position = buffer_of(emit, node->in[1])};
     return emit->measure ? KEEL_OK : keel_op_rotary(emit->kernels, &op, emit->list);
 }
 
 /* ---- the table ---- */
 
-enum { FIRST = KEEL_OP_ATTENTION, LAST = KEEL_OP_ROTARY_DECODE };
+enum { FIRST = KEEL_OP_ATTENTION, LAST = KEEL_OP_ATTENTION_DECODE };
 static const struct keel_op rows[LAST - FIRST + 1] = {
     /* Results: out, row maximum and sum. Scores and mixing are a product each, of t x t over w. */
     [KEEL_OP_ATTENTION - FIRST] = {.name = "attention",
@@ -454,6 +515,30 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                 .describe = describe_rotary,
                                 .grad = grad_rotary,
                                 .emit = emit_rotary},
+    /* Rows of heads of queries, and fewer of keys and of values. No index may be split: as q, k and v are not
+       alike, a slice of each is no split of the columns. */
+    [KEEL_OP_GROUPED_ATTENTION - FIRST] = {.name = "grouped_attention",
+                                           .rule = "btu,#bt?->btW,bHt2",
+                                           .flops = "4bttW",
+                                           .infer_dims = infer_grouped,
+                                           .describe = describe_grouped,
+                                           .grad = grad_grouped,
+                                           .emit = emit_attention},
+    /* Operands as those of attention_grad. */
+    [KEEL_OP_GROUPED_ATTENTION_GRAD - FIRST] = {.name = "grouped_attention_grad",
+                                                .rule = "btu,btW,bHt2,btW,#bt?->btu",
+                                                .flops = "8bttW",
+                                                .infer_dims = infer_grouped,
+                                                .describe = describe_grouped,
+                                                .emit = emit_attention_grad},
+    /* Operands: qkv, and where it is of the newest token its position. */
+    [KEEL_OP_GROUPED_ROTARY - FIRST] = {.name = "grouped_rotary",
+                                        .rule = "btu,#bt?->btu",
+                                        .in_place = "00",
+                                        .infer_dims = infer_grouped_rotary,
+                                        .describe = describe_rotary,
+                                        .grad = grad_rotary,
+                                        .emit = emit_rotary},
     /* Operands: qkv, position, the cache, to which it adds, and the sequence of each row. */
     [KEEL_OP_ATTENTION_DECODE - FIRST] = {.name = "attention_decode",
                                           .rule = "btu,#bt,sc,#bt?->btW",
@@ -462,12 +547,6 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                           .instead = "keel_graph_attention, over all tokens",
                                           .describe = describe_attention,
                                           .emit = emit_decode},
-    [KEEL_OP_ROTARY_DECODE - FIRST] = {.name = "rotary_decode",
-                                       .rule = "btu,#bt->btu",
-                                       .in_place = "00",
-                                       .infer_dims = infer_rotary_decode,
-                                       .describe = describe_rotary,
-                                       .emit = emit_rotary},
 };
 
 const struct keel_op_family keel_ops_attention = {FIRST, LAST, rows};

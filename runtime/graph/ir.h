@@ -59,13 +59,14 @@ struct keel_attributes {
     union {
         struct {
             uint32_t heads;    /* letter H of the index rules */
-            uint32_t kv_heads; /* of attention_decode */
+            uint32_t kv_heads; /* of grouped_attention and attention_decode */
             bool bidirectional;
             uint32_t window, alibi_heads, alibi_first;
+            struct keel_rotary_turn turned; /* of grouped_attention_grad: what it turns back */
         } attention;
         struct {
             uint32_t heads;
-            uint32_t kv_heads; /* of rotary_decode */
+            uint32_t kv_heads; /* of grouped_rotary */
             float base;
             struct keel_rotary_scaling scaling;
             bool inverse;

@@ -53,8 +53,10 @@ enum keel_op_id {
     KEEL_OP_CROSS_ATTENTION,
     KEEL_OP_CROSS_ATTENTION_GRAD,
     KEEL_OP_ROTARY, /* its own gradient, turning back */
+    KEEL_OP_GROUPED_ATTENTION,
+    KEEL_OP_GROUPED_ATTENTION_GRAD,
+    KEEL_OP_GROUPED_ROTARY, /* likewise */
     KEEL_OP_ATTENTION_DECODE,
-    KEEL_OP_ROTARY_DECODE,
 
     KEEL_OP_EMBEDDING, /* graph_table.c */
     KEEL_OP_EMBEDDING_GRAD,

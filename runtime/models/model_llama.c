@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { PARTS_MAX = 64, HIDDEN_UNIT = 32 };
+enum { HEADS_MAX = 64, HIDDEN_UNIT = 32 };
 
 struct model {
     struct keel_graph *graph;
@@ -47,47 +47,20 @@ static keel_value pair_halves(const struct model *model, keel_value x, uint64_t 
     return keel_graph_reshape(model->graph, x, whole);
 }
 
-/* Each head of keys or values as often as there are heads of queries that share it; what decodes shares them
- * by itself. */
-static keel_value share_heads(const struct model *model, keel_value x)
-{
-    const uint32_t heads = model->config->heads, group = heads / model->config->kv_heads;
-    keel_value parts[PARTS_MAX];
-    if (group == 1 || keel_part_decodes(model->graph))
-        return x;
-    for (uint32_t h = 0; h < heads; h++)
-        parts[h] = h % group > 0 ? parts[h - 1]
-                                 : keel_graph_slice(model->graph, x, 2, h / group * model->head_width,
-                                                    model->head_width);
-    return keel_graph_concat(model->graph, parts, heads, 2);
-}
-
-/* Of qkv in which keys and values are repeated, or of the newest token, in which they are not. */
-static keel_value attend_all(const struct model *model, keel_value qkv)
-{
-    const struct keel_llama_config *config = model->config;
-    const struct keel_rotary_scaling scaling = {config->rope_factor, 1.0F, 4.0F, config->rope_context};
-    const struct keel_decode_spec shared = {
-        .heads = config->heads, .kv_heads = config->kv_heads, .scaling = scaling};
-    const struct keel_attention_spec all = {.heads = config->heads};
-    struct keel_graph *graph = model->graph;
-    if (keel_part_decodes(graph))
-        return keel_graph_attention_decode(
-            graph, keel_graph_rotary_decode(graph, qkv, &shared, config->rope_base), &shared);
-    return keel_graph_attention(
-        graph, keel_graph_rotary_scaled(graph, qkv, config->heads, config->rope_base, &scaling), &all);
-}
-
 static keel_value attend(const struct model *model, uint32_t number, keel_value x)
 {
-    const uint64_t width = model->config->width;
+    const struct keel_llama_config *config = model->config;
+    const struct keel_rotary_turn turn = {config->rope_base,
+                                          {config->rope_factor, 1.0F, 4.0F, config->rope_context}};
+    const struct keel_attention_spec heads = {.heads = config->heads, .kv_heads = config->kv_heads};
+    const uint64_t width = config->width;
     keel_value q = project(model, number, "self_attn.q_proj", x, width, width, KEEL_PART_DEVIATION);
     keel_value k = project(model, number, "self_attn.k_proj", x, width, model->kv_width, KEEL_PART_DEVIATION);
     keel_value v = project(model, number, "self_attn.v_proj", x, width, model->kv_width, KEEL_PART_DEVIATION);
-    const keel_value parts[] = {pair_halves(model, q, width),
-                                share_heads(model, pair_halves(model, k, model->kv_width)),
-                                share_heads(model, v)};
-    x = attend_all(model, keel_graph_concat(model->graph, parts, 3, 2));
+    const keel_value parts[] = {pair_halves(model, q, width), pair_halves(model, k, model->kv_width), v};
+    x = keel_graph_concat(model->graph, parts, 3, 2);
+    x = keel_graph_grouped_rotary(model->graph, x, config->heads, config->kv_heads, &turn);
+    x = keel_graph_attention(model->graph, x, &heads);
     return project(model, number, "self_attn.o_proj", x, width, width, model->residual_deviation);
 }
 
@@ -107,7 +80,7 @@ static keel_value perceptron(const struct model *model, uint32_t number, keel_va
 static enum keel_status check_config(const struct keel_llama_config *config, const char *name)
 {
     const struct keel_part_size sizes[] = {{"model.layers", config->layers, 1, KEEL_MODEL_LAYERS_MAX},
-                                           {"model.heads", config->heads, 1, PARTS_MAX},
+                                           {"model.heads", config->heads, 1, HEADS_MAX},
                                            {"model.kv_heads", config->kv_heads, 1, config->heads},
                                            {"model.width", config->width, 1, UINT32_MAX},
                                            {"model.block", config->block, 1, UINT32_MAX},

@@ -299,13 +299,16 @@ static enum keel_status put_embedding(struct export *export)
     return KEEL_OK;
 }
 
-/* qkv [batch, tokens, 3 width] as three. */
-static enum keel_status part_qkv(struct export *export, struct keel_onnx_name part[3], uint64_t *width)
+/* qkv [batch, tokens, (heads + 2 kv_heads) head_width] as three; kv_heads 0: as heads. */
+static enum keel_status part_qkv(struct export *export, uint64_t heads, uint64_t kv_heads,
+                                 struct keel_onnx_name part[3], uint64_t *head_width)
 {
     const struct keel_shape *shape = shape_of(export, operand(export, 0));
     struct keel_onnx_name qkv;
-    *width = shape->size[2] / 3;
-    const int64_t sizes[] = {(int64_t)*width, (int64_t)*width, (int64_t)*width};
+    kv_heads = kv_heads > 0 ? kv_heads : heads;
+    *head_width = shape->size[2] / (heads + 2 * kv_heads);
+    const int64_t shared = (int64_t)(kv_heads * *head_width);
+    const int64_t sizes[] = {(int64_t)(heads * *head_width), shared, shared};
     KEEL_TRY(keel_onnx_plain_name(export, operand(export, 0), &qkv));
     for (uint32_t i = 0; i < 3; i++)
         part[i] = keel_onnx_fresh(export);
@@ -317,16 +320,17 @@ static enum keel_status part_qkv(struct export *export, struct keel_onnx_name pa
 static enum keel_status put_attention(struct export *export)
 {
     const struct keel_attributes *attributes = &export->node->attributes;
-    const int64_t heads = attributes->attention.heads;
+    const uint32_t heads = attributes->attention.heads, kv_heads = attributes->attention.kv_heads;
     struct keel_onnx_name part[3];
     uint64_t width;
     if (operand(export, 1) != 0 || attributes->attention.window != 0 ||
         attributes->attention.alibi_heads != 0)
         return keel_onnx_export_refuse(export, " has segments, a window or ALiBi: not covered");
-    KEEL_TRY(part_qkv(export, part, &width));
+    KEEL_TRY(part_qkv(export, heads, kv_heads, part, &width));
     keel_onnx_node(export, "Attention", NAMES(part[0].text, part[1].text, part[2].text),
                    NAMES(keel_onnx_make(export, result(export), false).text),
-                   ATTRIBUTES(ONE_INTEGER("q_num_heads", heads), ONE_INTEGER("kv_num_heads", heads),
+                   ATTRIBUTES(ONE_INTEGER("q_num_heads", heads),
+                              ONE_INTEGER("kv_num_heads", kv_heads > 0 ? kv_heads : heads),
                               ONE_INTEGER("is_causal", !attributes->attention.bidirectional)));
     return KEEL_OK;
 }
@@ -347,12 +351,12 @@ static double step_of(const struct keel_attributes *attributes, uint64_t head_wi
     return step * (slow + share * (1.0 - slow));
 }
 
-/* Cosines and sines [tokens, width / 2, 1] of all pairs of all heads. */
-static enum keel_status put_angles(struct export *export, uint64_t tokens, uint64_t width,
-                                   struct keel_onnx_name out[2])
+/* Cosines and sines [tokens, heads head_width / 2, 1] of all pairs of so many heads. */
+static enum keel_status put_angles(struct export *export, uint64_t tokens, uint64_t heads,
+                                   uint64_t head_width, struct keel_onnx_name out[2])
 {
     const struct keel_attributes *attributes = &export->node->attributes;
-    const uint64_t pairs = width / 2, head_width = width / attributes->rotary.heads;
+    const uint64_t pairs = heads * head_width / 2;
     const uint64_t size[] = {tokens, pairs, 1};
     float *table = NULL;
     KEEL_TRY(keel_alloc(keel_size(tokens * pairs), sizeof *table, &table));
@@ -401,13 +405,18 @@ static struct keel_onnx_name put_turn(struct export *export, struct keel_onnx_na
 
 static enum keel_status put_rotary(struct export *export)
 {
-    const uint64_t tokens = shape_of(export, operand(export, 0))->size[1];
+    const struct keel_attributes *attributes = &export->node->attributes;
+    const uint64_t tokens = shape_of(export, operand(export, 0))->size[1], heads = attributes->rotary.heads;
+    const uint64_t kv_heads = attributes->rotary.kv_heads > 0 ? attributes->rotary.kv_heads : heads;
     struct keel_onnx_name part[3], angle[2];
     uint64_t width;
-    KEEL_TRY(part_qkv(export, part, &width));
-    KEEL_TRY(put_angles(export, tokens, width, angle));
-    for (uint32_t i = 0; i < 2; i++)
-        part[i] = put_turn(export, part[i], width, angle);
+    KEEL_TRY(part_qkv(export, heads, kv_heads, part, &width));
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint64_t mine = i == 0 ? heads : kv_heads;
+        if (i == 0 || kv_heads != heads)
+            KEEL_TRY(put_angles(export, tokens, mine, width, angle));
+        part[i] = put_turn(export, part[i], mine * width, angle);
+    }
     keel_onnx_node(export, "Concat", NAMES(part[0].text, part[1].text, part[2].text),
                    NAMES(keel_onnx_make(export, result(export), false).text),
                    ATTRIBUTES(ONE_INTEGER("axis", 2)));
@@ -597,20 +606,36 @@ static enum keel_status put_global_avg_pool(struct export *export)
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
 static enum keel_status (*const operators[KEEL_OP_COUNT])(struct export *) = {
-    [KEEL_OP_LINEAR] = put_linear,         [KEEL_OP_LINEAR_TRANSPOSED] = put_linear_transposed,
-    [KEEL_OP_LAYERNORM] = put_layernorm,   [KEEL_OP_RMS_NORM] = put_rms_norm,
-    [KEEL_OP_ACTIVATION] = put_activation, [KEEL_OP_SWIGLU] = put_swiglu,
-    [KEEL_OP_DROPOUT] = put_dropout,       [KEEL_OP_ADD] = put_add,
-    [KEEL_OP_ATTENTION] = put_attention,   [KEEL_OP_ROTARY] = put_rotary,
-    [KEEL_OP_EMBEDDING] = put_embedding,   [KEEL_OP_RESHAPE] = put_reshape,
-    [KEEL_OP_CONCAT] = put_concat,         [KEEL_OP_SLICE] = put_slice,
-    [KEEL_OP_PERMUTE] = put_permute,       [KEEL_OP_MULTIPLY] = put_multiply,
-    [KEEL_OP_SOFTMAX] = put_softmax,       [KEEL_OP_CONV2D] = put_conv2d,
-    [KEEL_OP_BATCH_NORM] = put_batch_norm, [KEEL_OP_MAX_POOL] = put_max_pool,
-    [KEEL_OP_AVG_POOL] = put_avg_pool,     [KEEL_OP_GLOBAL_AVG_POOL] = put_global_avg_pool,
-    [KEEL_OP_BINARY] = put_binary,         [KEEL_OP_BROADCAST] = put_binary,
-    [KEEL_OP_EXPAND] = put_expand,         [KEEL_OP_REDUCE] = put_reduce,
-    [KEEL_OP_SCALE] = put_scale,           [KEEL_OP_MATMUL] = put_matmul,
+    [KEEL_OP_LINEAR] = put_linear,
+    [KEEL_OP_LINEAR_TRANSPOSED] = put_linear_transposed,
+    [KEEL_OP_LAYERNORM] = put_layernorm,
+    [KEEL_OP_RMS_NORM] = put_rms_norm,
+    [KEEL_OP_ACTIVATION] = put_activation,
+    [KEEL_OP_SWIGLU] = put_swiglu,
+    [KEEL_OP_DROPOUT] = put_dropout,
+    [KEEL_OP_ADD] = put_add,
+    [KEEL_OP_ATTENTION] = put_attention,
+    [KEEL_OP_ROTARY] = put_rotary,
+    [KEEL_OP_GROUPED_ATTENTION] = put_attention,
+    [KEEL_OP_GROUPED_ROTARY] = put_rotary,
+    [KEEL_OP_EMBEDDING] = put_embedding,
+    [KEEL_OP_RESHAPE] = put_reshape,
+    [KEEL_OP_CONCAT] = put_concat,
+    [KEEL_OP_SLICE] = put_slice,
+    [KEEL_OP_PERMUTE] = put_permute,
+    [KEEL_OP_MULTIPLY] = put_multiply,
+    [KEEL_OP_SOFTMAX] = put_softmax,
+    [KEEL_OP_CONV2D] = put_conv2d,
+    [KEEL_OP_BATCH_NORM] = put_batch_norm,
+    [KEEL_OP_MAX_POOL] = put_max_pool,
+    [KEEL_OP_AVG_POOL] = put_avg_pool,
+    [KEEL_OP_GLOBAL_AVG_POOL] = put_global_avg_pool,
+    [KEEL_OP_BINARY] = put_binary,
+    [KEEL_OP_BROADCAST] = put_binary,
+    [KEEL_OP_EXPAND] = put_expand,
+    [KEEL_OP_REDUCE] = put_reduce,
+    [KEEL_OP_SCALE] = put_scale,
+    [KEEL_OP_MATMUL] = put_matmul,
 };
 
 enum keel_status keel_onnx_export_node(struct export *export)

@@ -241,8 +241,8 @@ static enum keel_status give_attended(struct build *build, keel_value at, uint32
     return keel_onnx_give(build, keel_graph_permute(build->graph, at, heads_first), 4, size, false);
 }
 
-/* What the operator may say beside its operands: heads of one number, the usual scale, no mask, no cache. */
-static enum keel_status check_attention(struct build *build, uint32_t heads, uint64_t head_width)
+/* What the operator may say beside its operands: the usual scale, no mask, no cache. */
+static enum keel_status check_attention(struct build *build, uint64_t head_width)
 {
     const float usual = 1.0F / sqrtf((float)head_width);
     bool more = build->node->out_count > 1;
@@ -250,12 +250,25 @@ static enum keel_status check_attention(struct build *build, uint32_t heads, uin
         more = more || keel_onnx_has_operand(build, i);
     if (more)
         return keel_onnx_refuse_node(build, "a mask or a cache; is_causal is covered");
-    if (keel_onnx_integer_attribute(build, "kv_num_heads", heads) != heads)
-        return keel_onnx_refuse_node(build, "fewer heads of keys than of queries are not covered");
     if (keel_onnx_real_attribute(build, "softcap", 0.0F) != 0.0F ||
         fabsf(keel_onnx_real_attribute(build, "scale", usual) - usual) > 1e-6F * usual)
         return keel_onnx_refuse_node(build, "softcap, or a scale that is not 1 / sqrt(%llu)",
                                      (unsigned long long)head_width);
+    return KEEL_OK;
+}
+
+/* Heads of queries, or of keys and values: an attribute where operands have three dimensions, or `missing`.
+ */
+static enum keel_status find_heads(struct build *build, uint32_t index, const char *attribute,
+                                   uint32_t missing, uint32_t *out)
+{
+    struct value *x;
+    KEEL_TRY(keel_onnx_operand(build, index, &x));
+    const int64_t heads =
+        keel_onnx_integer_attribute(build, attribute, x->dims == 4 ? (int64_t)x->size[1] : missing);
+    if (heads < 1 || heads > INT32_MAX)
+        return keel_onnx_refuse_node(build, "%s = %lld", attribute, (long long)heads);
+    *out = (uint32_t)heads;
     return KEEL_OK;
 }
 
@@ -264,30 +277,33 @@ static enum keel_status build_attention(struct build *build)
     struct value *q;
     keel_value part[3] = {0};
     struct keel_shape shape[3] = {0};
+    uint32_t heads, kv_heads;
     KEEL_TRY(keel_onnx_operand(build, 0, &q));
-    const int64_t heads =
-        keel_onnx_integer_attribute(build, "q_num_heads", q->dims == 4 ? (int64_t)q->size[1] : 0);
+    KEEL_TRY(find_heads(build, 0, "q_num_heads", 0, &heads));
+    KEEL_TRY(find_heads(build, 1, "kv_num_heads", heads, &kv_heads));
+    if (heads % kv_heads != 0)
+        return keel_onnx_refuse_node(build, "%u heads of keys for %u of queries", kv_heads, heads);
     const bool causal = keel_onnx_integer_attribute(build, "is_causal", 0) != 0;
-    if (heads < 1 || heads > INT32_MAX)
-        return keel_onnx_refuse_node(build, "q_num_heads = %lld", (long long)heads);
     for (uint32_t i = 0; i < 3; i++)
-        KEEL_TRY(heads_side_by_side(build, i, (uint32_t)heads, &part[i], &shape[i]));
-    if (shape[0].size[2] != shape[1].size[2] || shape[0].size[2] != shape[2].size[2])
+        KEEL_TRY(heads_side_by_side(build, i, i == 0 ? heads : kv_heads, &part[i], &shape[i]));
+    const uint64_t width = shape[0].size[2] / heads, tokens = shape[0].size[1], keys = shape[1].size[1];
+    if (shape[1].size[2] != width * kv_heads || shape[2].size[2] != width * kv_heads)
         return keel_onnx_refuse_node(build, "heads of values, or of keys, that are of another width");
-    KEEL_TRY(check_attention(build, (uint32_t)heads, shape[0].size[2] / (uint64_t)heads));
-    if (causal && shape[0].size[1] != shape[1].size[1])
-        return keel_onnx_refuse_node(build, "is_causal with %llu queries and %llu keys",
-                                     (unsigned long long)shape[0].size[1],
-                                     (unsigned long long)shape[1].size[1]);
+    KEEL_TRY(check_attention(build, width));
+    if ((causal || heads != kv_heads) && tokens != keys)
+        return keel_onnx_refuse_node(build, "%s with %llu queries and %llu keys",
+                                     causal ? "is_causal" : "fewer heads of keys", (unsigned long long)tokens,
+                                     (unsigned long long)keys);
     keel_value at;
-    if (causal)
-        at = keel_graph_attention(build->graph, keel_graph_concat(build->graph, part, 3, 2),
-                                  &(struct keel_attention_spec){.heads = (uint32_t)heads});
+    if (causal || heads != kv_heads)
+        at = keel_graph_attention(
+            build->graph, keel_graph_concat(build->graph, part, 3, 2),
+            &(struct keel_attention_spec){.heads = heads, .kv_heads = kv_heads, .bidirectional = !causal});
     else
         at =
             keel_graph_cross_attention(build->graph, part[0], keel_graph_concat(build->graph, part + 1, 2, 2),
-                                       &(struct keel_cross_attention_spec){.heads = (uint32_t)heads});
-    return give_attended(build, at, q->dims, (uint32_t)heads);
+                                       &(struct keel_cross_attention_spec){.heads = heads});
+    return give_attended(build, at, q->dims, heads);
 }
 
 const struct keel_onnx_operator keel_onnx_layers[] = {

@@ -47,12 +47,15 @@ enum keel_attention_part {
  *   segments  [batch, tokens] int32, any numbers: only where both have the same. Sequences that are packed
  *             into one row have a number each; padding has one of its own, so that nothing attends to it but
  *             itself. NULL: none.
- * Cross-attention: with `kv`, [batch, keys, 2 * heads * head_width], keys and values come from there, qkv is
- * [batch, tokens, heads * head_width], queries alone, and probabilities are [batch, heads, tokens, keys]. It
- * is bidirectional, without window and ALiBi (INVALID); with segments, key_segments [batch, keys] are those
- * of the keys. A query that attends to no key has out 0, and gives no gradient. */
+ * Heads may share keys and values in groups (Ainslie et al. 2023): with kv_heads below heads, a divisor of
+ * it, head h has keys and values h / (heads / kv_heads), and qkv is [batch, tokens, (heads + 2 * kv_heads) *
+ * head_width]. They are read where they lie; the bits are those of keys and values that are repeated.
+ * Cross-attention: with `kv`, [batch, keys, 2 * kv_heads * head_width], keys and values come from there, qkv
+ * is [batch, tokens, heads * head_width], queries alone, and probabilities are [batch, heads, tokens, keys].
+ * It is bidirectional, without window and ALiBi (INVALID); with segments, key_segments [batch, keys] are
+ * those of the keys. A query that attends to no key has out 0, and gives no gradient. */
 struct keel_attention {
-    uint32_t batch, tokens, heads, head_width;
+    uint32_t batch, tokens, heads, kv_heads /* 0: as heads */, head_width;
     bool bidirectional;
     uint32_t window;
     struct keel_alibi alibi;
@@ -73,10 +76,33 @@ void keel_attention_part_bytes(const struct keel_kernels *, const struct keel_at
 uint64_t keel_attention_workspace_bytes(const struct keel_kernels *, const struct keel_attention *);
 enum keel_status keel_op_attention(struct keel_kernels *, const struct keel_attention *,
                                    struct keel_launch_list *);
+
+/* Angles of rotary positions that grow more slowly, for longer texts than a model was trained on. factor 1,
+ * or 0: as they are. context 0: all by 1 / factor (linear interpolation; Chen et al. 2023). Else as Llama 3
+ * does (Grattafiori et al. 2024): a pair that turns r times in `context` tokens, by 1 / factor where r <=
+ * low, not at all where r >= high, and between these by s + (1 - s) / factor with s = (r - low) / (high -
+ * low). factor is 1 to 2^16; 0 <= low < high <= 2^10, high - low at least 2^-10. */
+struct keel_rotary_scaling {
+    float factor, low, high;
+    uint32_t context;
+};
+struct keel_rotary_turn {
+    float base;
+    struct keel_rotary_scaling scaling;
+};
+
 /* dqkv and, with kv, dkv (overwritten, layouts of qkv and kv) from dout; recomputes probabilities from qkv
- * and stats. */
+ * and stats.
+ *
+ * Gradients of keys and values that heads share are sums over these heads, of those that have one number
+ * divided by 8 ascending, the last such eight first: the order in which gradients of repeated ones arise
+ * where eight are repeated at a time. They wait in the workspace until all are there. Where queries and keys
+ * are what keel_op_rotary made of others (`turned`, base not 0), dqkv is the gradient of those: each head's
+ * share is turned back before it is added, as it would be if keys had been repeated before they were turned.
+ * With base not 0, keys must be shared, and come from qkv (INVALID). */
 struct keel_attention_grad {
     struct keel_attention forward; /* the same descriptor; out is read */
+    struct keel_rotary_turn turned;
     struct keel_buffer *dout, *dqkv, *dkv;
 };
 uint64_t keel_attention_grad_workspace_bytes(const struct keel_kernels *, const struct keel_attention_grad *);
@@ -107,16 +133,6 @@ uint64_t keel_attention_decode_cache_bytes(const struct keel_attention_decode *)
 uint64_t keel_attention_decode_workspace_bytes(const struct keel_attention_decode *);
 enum keel_status keel_op_attention_decode(struct keel_kernels *, const struct keel_attention_decode *,
                                           struct keel_launch_list *);
-
-/* Angles of rotary positions that grow more slowly, for longer texts than a model was trained on. factor 1,
- * or 0: as they are. context 0: all by 1 / factor (linear interpolation; Chen et al. 2023). Else as Llama 3
- * does (Grattafiori et al. 2024): a pair that turns r times in `context` tokens, by 1 / factor where r <=
- * low, not at all where r >= high, and between these by s + (1 - s) / factor with s = (r - low) / (high -
- * low). factor is 1 to 2^16; 0 <= low < high <= 2^10, high - low at least 2^-10. */
-struct keel_rotary_scaling {
-    float factor, low, high;
-    uint32_t context;
-};
 
 /* Rotary position embedding (Su et al. 2021) of q and k in qkv, whose layout is that of attention: elements
  * 2i and 2i + 1 of each head of token t turn by the angle t * base^(-2i / head_width), base usually 10,000; v

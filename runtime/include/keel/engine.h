@@ -102,7 +102,7 @@ struct keel_engine_param {
     bool decay;     /* weight decay applies (matrices) */
     bool statistic; /* not trained: follows a mean (keel_param_spec) */
     bool kept;      /* a statistic that no mean moves: the engine's own, of no model (the loss scale; keys and
-                       values of keel_graph_attention_decode) */
+                       values of attention of the newest token) */
     bool added;     /* to the model, by the job (LoRA): an imported snapshot may lack it */
     bool frozen;    /* no statistic, and not trained either */
     float rate;     /* that the learning rate is multiplied by */

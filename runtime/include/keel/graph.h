@@ -70,9 +70,14 @@ keel_value keel_graph_rms_norm(struct keel_graph *, keel_value x, keel_value gam
 keel_value keel_graph_activation(struct keel_graph *, keel_value x, enum keel_activation_kind kind);
 keel_value keel_graph_swiglu(struct keel_graph *, keel_value a, keel_value b); /* silu(a) * b */
 /* Self-attention over qkv [batch, tokens, 3 width]. segments, int32 [batch, tokens], for sequences that are
- * packed into one row, and for padding, whose number no token has: a token sees only those of its number. */
+ * packed into one row, and for padding, whose number no token has: a token sees only those of its number.
+ * With fewer heads of keys and values, each for as many of queries in a row (Ainslie et al. 2023), qkv is
+ * [batch, tokens, (heads + 2 kv_heads) w], and the result [batch, tokens, heads w]. The bits, those of
+ * gradients too, are those of heads of keys and values that are repeated (keel_graph_concat), before
+ * keel_graph_grouped_rotary if that made qkv. Such heads lie whole over a mesh. */
 struct keel_attention_spec {
     uint32_t heads;
+    uint32_t kv_heads;   /* a divisor of heads; 0: as many */
     float dropout;       /* on the probabilities */
     bool bidirectional;  /* else causal: a token sees those before it and itself */
     uint32_t window;     /* of those only the ones less than so far away; 0: all */
@@ -93,9 +98,9 @@ keel_value keel_graph_cross_attention(struct keel_graph *, keel_value q, keel_va
 /* Rotary positions (Su et al. 2021): q and k of qkv [batch, tokens, 3 width] turned by angles that grow with
  * the token; base in (1, 1e9], usually 10,000. Heads must be of an even width, at most 256. */
 keel_value keel_graph_rotary(struct keel_graph *, keel_value qkv, uint32_t heads, float base);
-/* The same with angles that grow more slowly. */
-keel_value keel_graph_rotary_scaled(struct keel_graph *, keel_value qkv, uint32_t heads, float base,
-                                    const struct keel_rotary_scaling *);
+/* The same with fewer heads of keys and values, and with angles that may grow more slowly. */
+keel_value keel_graph_grouped_rotary(struct keel_graph *, keel_value qkv, uint32_t heads, uint32_t kv_heads,
+                                     const struct keel_rotary_turn *);
 /* From here on the graph is of the newest token alone of each of `batch` sequences (Pope et al. 2022): its
  * values have 1 token where they had all. Causal attention is to it and to those before it, whose keys and
  * values the graph keeps from one evaluation to the next, for at most `tokens` of them, as parameters of no
@@ -111,17 +116,6 @@ keel_value keel_graph_decode(struct keel_graph *, uint64_t batch, uint32_t token
  * a graph of keel_graph_decode of so many sequences, and may be shared with it (struct keel_engine_config).
  */
 keel_value keel_graph_decode_rows(struct keel_graph *, uint64_t rows, uint64_t sequences, uint32_t tokens);
-/* In such a graph: rotary positions and attention whose keys and values have fewer heads than queries: qkv
- * [batch, 1, (heads + 2 kv_heads) w]. The bits are those of keys and values that are repeated. */
-struct keel_decode_spec {
-    uint32_t heads, kv_heads; /* a divisor */
-    uint32_t window;          /* of attention, as above */
-    bool alibi;
-    struct keel_rotary_scaling scaling; /* of rotary positions */
-};
-keel_value keel_graph_rotary_decode(struct keel_graph *, keel_value qkv, const struct keel_decode_spec *,
-                                    float base);
-keel_value keel_graph_attention_decode(struct keel_graph *, keel_value qkv, const struct keel_decode_spec *);
 keel_value keel_graph_dropout(struct keel_graph *, keel_value x, float rate);
 keel_value keel_graph_add(struct keel_graph *, keel_value a, keel_value b);
 
