@@ -109,8 +109,8 @@ static struct head head_of(const struct shape *s, const struct numbers *n, uint3
                          .k = kv + row_at(s, 1, b, h, 0),
                          .v = kv + row_at(s, 2, b, h, 0),
                          .g = n->dout + (uint64_t)b * s->tokens * row + h * s->width,
-                         .q_step = (s->keys > 0 ? 1 : 3) * row,
-                         .k_step = (s->keys > 0 ? 2 : 3) * row,
+                         .q_step = (uint32_t)(row_at(s, 0, 0, 0, 1) - row_at(s, 0, 0, 0, 0)),
+                         .k_step = (uint32_t)(row_at(s, 1, 0, 0, 1) - row_at(s, 1, 0, 0, 0)),
                          .g_step = row,
                          .scale = keel_canon_divide(1, keel_canon_sqrt((float)s->width))};
 }
@@ -171,6 +171,7 @@ static void forward_head(const struct head *head, float *out, float *stats)
     free(v);
 }
 
+/* dk and dv have rows of the head alone. */
 static void backward_head(const struct head *head, const float *out, const float *stats, float *dq, float *dk,
                           float *dv)
 {
@@ -200,7 +201,7 @@ static void backward_head(const struct head *head, const float *out, const float
                 0.0F;
     for (uint32_t j = 0; j < keys; j++)
         for (uint32_t d = 0; d < width; d++) {
-            const uint64_t at = (uint64_t)j * head->k_step + d;
+            const uint64_t at = (uint64_t)j * width + d;
             dk[at] = dot(head->digits, tokens, ds + j, keys, head->q + d, head->q_step, false) * head->scale +
                      0.0F;
             dv[at] = dot(head->digits, tokens, kept + j, keys, head->g + d, head->g_step, false) + 0.0F;
@@ -209,18 +210,34 @@ static void backward_head(const struct head *head, const float *out, const float
     free(kept);
 }
 
+/* Rows of a head added to those that it shares. */
+static void add_rows(const struct shape *s, int part, uint32_t b, uint32_t h, const float *rows, float *dkv)
+{
+    for (uint32_t j = 0; j < keys_of(s); j++)
+        for (uint32_t d = 0; d < s->width; d++)
+            dkv[row_at(s, part, b, h, j) + d] += rows[j * s->width + d];
+}
+
 static struct result define(const struct shape *s, const struct numbers *n, uint32_t digits)
 {
     struct result r = {floats(out_count(s)), floats(stats_count(s)), floats(q_count(s)), floats(kv_count(s))};
-    float *dkv = s->keys > 0 ? r.dkv : r.dq;
+    float *dkv = s->keys > 0 ? r.dkv : r.dq, *dk = floats((uint64_t)keys_of(s) * s->width),
+          *dv = floats((uint64_t)keys_of(s) * s->width);
+    uint32_t order[64];
     for (uint32_t b = 0; b < s->batch; b++)
-        for (uint32_t h = 0; h < s->heads; h++) {
+        for (uint32_t i = 0; i < s->heads; i++) {
+            const uint32_t group = s->heads / kv_heads_of(s);
+            share_order(s, i / group, order);
+            const uint32_t h = order[i % group];
             const struct head head = head_of(s, n, digits, b, h);
             float *out = r.out + (head.g - n->dout), *stats = r.stats + 2ULL * (b * s->heads + h) * s->tokens;
             forward_head(&head, out, stats);
-            backward_head(&head, out, stats, r.dq + row_at(s, 0, b, h, 0), dkv + row_at(s, 1, b, h, 0),
-                          dkv + row_at(s, 2, b, h, 0));
+            backward_head(&head, out, stats, r.dq + row_at(s, 0, b, h, 0), dk, dv);
+            add_rows(s, 1, b, h, dk, dkv);
+            add_rows(s, 2, b, h, dv, dkv);
         }
+    free(dk);
+    free(dv);
     return r;
 }
 
@@ -294,10 +311,10 @@ static void random_masks_have_the_bits_of_the_definition_everywhere(int class, s
 }
 
 /* More queries and keys than a block of k, and than a chunk: keys of which none is seen, and a window. */
-static const struct shape longer[] = {{1, 1061, 1, 3, false, 0, 0, 0, {0, 0}, 0},
-                                      {1, 1030, 1, 2, true, 40, 0, 0, {1, 0}, 0.2F},
-                                      {1, 5, 2, 4, true, 0, 2100, 3, {0, 0}, 0},
-                                      {1, 1100, 1, 2, true, 0, 7, 0, {0, 0}, 0}};
+static const struct shape longer[] = {{1, 1061, 1, 3, false, 0, 0, 0, {0, 0}, 0, 0, 0},
+                                      {1, 1030, 1, 2, true, 40, 0, 0, {1, 0}, 0.2F, 0, 0},
+                                      {1, 5, 2, 4, true, 0, 2100, 3, {0, 0}, 0, 1, 0},
+                                      {1, 1100, 1, 2, true, 0, 7, 0, {0, 0}, 0, 0, 0}};
 static void sums_go_on_from_block_to_block(int class, struct rig_device *ways)
 {
     for (size_t l = 0; l < sizeof longer / sizeof longer[0]; l++)
@@ -307,8 +324,8 @@ static void sums_go_on_from_block_to_block(int class, struct rig_device *ways)
 /* Whoever has some heads has the bits of whoever has all: tensor parallel ranks, and what fits at a time. */
 static void a_head_has_the_same_bits_alone(void)
 {
-    const struct shape all = {2, 37, 3, 8, false, 0, 0, 0, {0, 0}, 0},
-                       one = {2, 37, 1, 8, false, 0, 0, 0, {0, 0}, 0};
+    const struct shape all = {2, 37, 3, 8, false, 0, 0, 0, {0, 0}, 0, 0, 0},
+                       one = {2, 37, 1, 8, false, 0, 0, 0, {0, 0}, 0, 0, 0};
     struct numbers n = draw_numbers(&all), of_one = draw_numbers(&one);
     struct result whole = attend(&all, &rig[1], &n);
     for (uint32_t h = 0; h < all.heads; h++) {
@@ -338,7 +355,7 @@ static void a_head_has_the_same_bits_alone(void)
 /* An infinity in the value of a key reaches those that see it, and no other. */
 static void what_is_not_finite_reaches_those_that_see_it(void)
 {
-    const struct shape s = {1, 20, 1, 4, false, 0, 0, 0, {0, 0}, 0};
+    const struct shape s = {1, 20, 1, 4, false, 0, 0, 0, {0, 0}, 0, 0, 0};
     struct numbers n = draw_numbers(&s);
     n.q[row_at(&s, 2, 0, 0, 11)] = INFINITY;
     for (int d = 0; d < RIG_DEVICES; d++) {

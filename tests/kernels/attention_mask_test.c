@@ -69,9 +69,12 @@ END_TEST
 /* Windows that end within and behind blocks of keys, many blocks long; more keys than are kept; heads as wide
  * as may be; all by other blocks, and in small local memory too. */
 static const struct shape edges[] = {
-    {1, 300, 2, 24, false, 70, 0, 0, {0, 0}, 0},     {1, 300, 1, 8, true, 33, 0, 3, {0, 0}, 0},
-    {1, 200, 2, 128, true, 150, 0, 0, {2, 0}, 0.2F}, {2, 150, 3, 17, true, 0, 220, 4, {0, 0}, 0.2F},
-    {1, 40, 2, 33, true, 0, 300, 0, {0, 0}, 0},
+    {1, 300, 2, 24, false, 70, 0, 0, {0, 0}, 0, 0, 0},
+    {1, 300, 1, 8, true, 33, 0, 3, {0, 0}, 0, 0, 0},
+    {1, 200, 2, 128, true, 150, 0, 0, {2, 0}, 0.2F, 0, 0},
+    {2, 150, 3, 17, true, 0, 220, 4, {0, 0}, 0.2F, 0, 0},
+    {1, 40, 2, 33, true, 0, 300, 0, {0, 0}, 0, 0, 0},
+    {2, 150, 6, 17, false, 70, 0, 0, {6, 0}, 0.2F, 2, 0},
 };
 
 START_TEST(edges_of_blocks_change_no_bit)
@@ -100,8 +103,8 @@ END_TEST
 START_TEST(a_packed_sequence_has_the_bits_of_itself_alone)
 {
     rig_open();
-    const struct shape packed = {1, 96, 2, 16, false, 0, 0, 2, {0, 0}, 0},
-                       alone = {1, 48, 2, 16, false, 0, 0, 0, {0, 0}, 0};
+    const struct shape packed = {1, 96, 2, 16, false, 0, 0, 2, {0, 0}, 0, 0, 0},
+                       alone = {1, 48, 2, 16, false, 0, 0, 0, {0, 0}, 0, 0, 0};
     struct numbers n = draw_numbers(&packed);
     struct result both = attend(&packed, &rig[1], &n);
     for (uint64_t half = 0; half < 2; half++) {
@@ -118,11 +121,108 @@ START_TEST(a_packed_sequence_has_the_bits_of_itself_alone)
 }
 END_TEST
 
+/* ---- heads that share keys and values ---- */
+
+/* Groups of two, three, six and twenty, over edges of eight heads; keys that were turned, and keys of their
+ * own; heads that are packed, and that are not. */
+static const struct shape shared[] = {
+    {2, 37, 2, 6, false, 0, 0, 0, {0, 0}, 0, 1, 0},     {1, 70, 12, 10, false, 0, 0, 0, {0, 0}, 0, 4, 20},
+    {2, 19, 20, 4, true, 7, 0, 2, {0, 0}, 0.2F, 1, 50}, {1, 67, 12, 34, false, 0, 0, 0, {12, 0}, 0, 2, 1e4F},
+    {2, 21, 12, 5, true, 0, 71, 3, {0, 0}, 0.2F, 4, 0},
+};
+
+/* Part `part` of x, each shared row as often as there are heads that share it. */
+static void repeat(const struct shape *s, const struct shape *all, int part, const float *x, float *to)
+{
+    for (uint64_t b = 0; b < s->batch; b++)
+        for (uint64_t h = 0; h < s->heads; h++)
+            for (uint64_t t = 0; t < (part == 0 ? s->tokens : keys_of(s)); t++)
+                memcpy(to + row_at(all, part, b, h, t), x + row_at(s, part, b, h, t), s->width * sizeof *x);
+}
+
+/* The gradient of what is repeated and then turned, on the host. */
+static void turn_back(const struct shape *s, float *dqkv)
+{
+    struct keel_launch_list list = {0};
+    const struct keel_rotary op = {.batch = s->batch,
+                                   .tokens = s->tokens,
+                                   .heads = s->heads,
+                                   .kv_heads = s->heads,
+                                   .head_width = s->width,
+                                   .base = s->base,
+                                   .inverse = true,
+                                   .qkv = rig_buffer(&rig[0], dqkv, q_count(s) * 4),
+                                   .out = rig_buffer(&rig[0], NULL, q_count(s) * 4)};
+    ck_ok(keel_op_rotary(rig[0].kernels, &op, &list));
+    rig_run(&rig[0], &list);
+    rig_read(&rig[0], op.out, dqkv);
+    rig_clear(&rig[0]);
+}
+
+/* What all heads have of a part of the gradient, added, is what lies in x. */
+static void same_sums(const struct shape *s, const struct shape *all, int way, int part, const float *of_all,
+                      const float *x)
+{
+    uint32_t order[64];
+    for (uint32_t kv = 0; kv < kv_heads_of(s); kv++)
+        for (uint64_t row = 0; row < s->batch * (uint64_t)keys_of(s); row++) {
+            const uint64_t b = row / keys_of(s), t = row % keys_of(s);
+            const uint32_t count = share_order(s, kv, order);
+            float sum[64] = {0};
+            for (uint32_t n = 0; n < count; n++)
+                for (uint32_t d = 0; d < s->width; d++)
+                    sum[d] += of_all[row_at(all, part, b, order[n], t) + d];
+            rig_same_bits(part == 1 ? "dk" : "dv", way % RIG_DEVICES,
+                          x + row_at(s, part, b, (uint64_t)kv * count, t), sum, s->width);
+        }
+}
+
+static void check_shared(const struct shape *s, struct rig_device *ways)
+{
+    struct shape all = *s;
+    all.kv_heads = 0;
+    all.base = 0;
+    struct numbers n = draw_numbers(s), of_all = draw_numbers(&all);
+    for (int part = 0; part < 3; part++)
+        repeat(s, &all, part, part > 0 && s->keys > 0 ? n.kv : n.q,
+               part > 0 && s->keys > 0 ? of_all.kv : of_all.q);
+    struct result repeated = attend(&all, &ways[0], &of_all);
+    all.base = s->base;
+    if (s->base > 0)
+        turn_back(&all, repeated.dq);
+    float *dq = rig_numbers(9, q_count(&all));
+    for (int w = 0; w < WAYS; w++) {
+        struct result r = attend(s, &ways[w], &n);
+        rig_same_bits("out", w % RIG_DEVICES, r.out, repeated.out, out_count(s));
+        rig_same_bits("stats", w % RIG_DEVICES, r.stats, repeated.stats, stats_count(s));
+        memcpy(dq, repeated.dq, q_count(&all) * sizeof *dq);
+        repeat(s, &all, 0, r.dq, dq);
+        rig_same_bits("dq", w % RIG_DEVICES, dq, repeated.dq, q_count(&all));
+        for (int part = 1; part < 3; part++)
+            same_sums(s, &all, w, part, s->keys > 0 ? repeated.dkv : repeated.dq, s->keys > 0 ? r.dkv : r.dq);
+        result_fini(&r);
+    }
+    free(dq);
+    result_fini(&repeated);
+    numbers_fini(&n);
+    numbers_fini(&of_all);
+}
+
+START_TEST(heads_that_share_keys_have_the_bits_of_keys_that_are_repeated)
+{
+    struct rig_device ways[WAYS];
+    open_ways(ways);
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
+        check_shared(&shared[i], ways);
+    close_ways(ways);
+}
+END_TEST
+
 /* A window that holds all is none, and so is ALiBi far from nothing: other bits only where it counts. */
 START_TEST(a_window_of_all_tokens_is_none)
 {
     rig_open();
-    const struct shape none = {1, 70, 2, 16, true, 0, 0, 0, {0, 0}, 0.25F};
+    const struct shape none = {1, 70, 2, 16, true, 0, 0, 0, {0, 0}, 0.25F, 0, 0};
     struct shape all = none, less = none;
     all.window = 70;
     less.window = 69;
@@ -160,6 +260,7 @@ START_TEST(masks_that_make_no_sense_are_refused_by_name)
         {{.kv = x, .keys = 4, .bidirectional = true, .alibi = {2, 0}}, KEEL_INVALID, "own, ALiBi"},
         {{.kv = x, .keys = 4, .bidirectional = true, .segments = x}, KEEL_INVALID, "give both"},
         {{.kv = x, .keys = 400, .bidirectional = true}, KEEL_INVALID, "kv"},
+        {{.heads = 6, .kv_heads = 4}, KEEL_INVALID, "4 heads of keys do not divide 6 heads"},
         {{.tokens = 31, .head_width = 1, .heads = 1, .batch = 33, .segments = x}, KEEL_INVALID, "qkv"},
     };
     for (size_t w = 0; w < sizeof wrong / sizeof wrong[0]; w++) {
@@ -175,6 +276,17 @@ START_TEST(masks_that_make_no_sense_are_refused_by_name)
                           strstr(keel_detail(), wrong[w].says) != NULL,
                       "\"%s\" lacks \"%s\"", keel_detail(), wrong[w].says);
     }
+    const struct keel_attention_grad turned = {
+        .forward = {.batch = 1, .tokens = 4, .heads = 2, .head_width = 8, .qkv = x, .out = y, .stats = y},
+        .turned = {.base = 10}};
+    struct keel_attention_grad op = turned;
+    op.forward.stats = rig_buffer(&rig[0], NULL, 4096);
+    ck_status(keel_op_attention_grad(rig[0].kernels, &op, &list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "queries and keys of one qkv, which heads share"));
+    op.forward.kv_heads = 1;
+    op.turned.base = 1;
+    ck_status(keel_op_attention_grad(rig[0].kernels, &op, &list), KEEL_INVALID);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "base 1 is not in"));
     ck_assert_uint_eq(list.count, 0);
     keel_launch_list_fini(&list);
     rig_close();
@@ -186,6 +298,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, random_masks_are_right_and_have_the_same_bits_everywhere, 0, 4);
     tcase_add_test(tc, edges_of_blocks_change_no_bit);
     tcase_add_test(tc, a_packed_sequence_has_the_bits_of_itself_alone);
+    tcase_add_test(tc, heads_that_share_keys_have_the_bits_of_keys_that_are_repeated);
     tcase_add_test(tc, a_window_of_all_tokens_is_none);
     tcase_add_test(tc, masks_that_make_no_sense_are_refused_by_name);
 }

@@ -14,6 +14,8 @@ struct shape {
     uint32_t window, keys /* 0: queries' own */, segments /* about how many; 0: none */;
     struct keel_alibi alibi;
     float rate;
+    uint32_t kv_heads /* 0: as heads */;
+    float base /* of rotary positions that the gradient turns back; 0: none */;
 };
 enum { STREAM = 77 };
 static const struct keel_control control = {.seed_lo = 11, .seed_hi = 12, .step = 13, .microbatch = 14};
@@ -28,17 +30,34 @@ static uint32_t keys_of(const struct shape *s)
 {
     return s->keys > 0 ? s->keys : s->tokens;
 }
+static uint32_t kv_heads_of(const struct shape *s)
+{
+    return s->kv_heads > 0 ? s->kv_heads : s->heads;
+}
+/* The heads that share keys and values `kv`, in the order in which their gradients are added: those of one
+ * h / 8 ascending, the last such eight first. Returns how many they are. */
+static uint32_t share_order(const struct shape *s, uint32_t kv, uint32_t order[64])
+{
+    const uint32_t group = s->heads / kv_heads_of(s);
+    uint32_t count = 0;
+    for (uint32_t eight = s->heads / 8 + 1; eight-- > 0;)
+        for (uint32_t h = kv * group; h < (kv + 1) * group; h++)
+            if (h / 8 == eight)
+                order[count++] = h;
+    ck_assert_uint_eq(count, group);
+    return count;
+}
 static uint64_t out_count(const struct shape *s)
 {
     return (uint64_t)s->batch * s->tokens * s->heads * s->width;
 }
 static uint64_t q_count(const struct shape *s)
 {
-    return (s->keys > 0 ? 1 : 3) * out_count(s);
+    return out_count(s) + (s->keys > 0 ? 0 : (uint64_t)2 * s->batch * s->tokens * kv_heads_of(s) * s->width);
 }
 static uint64_t kv_count(const struct shape *s)
 {
-    return s->keys > 0 ? (uint64_t)2 * s->batch * s->keys * s->heads * s->width : 0;
+    return s->keys > 0 ? (uint64_t)2 * s->batch * s->keys * kv_heads_of(s) * s->width : 0;
 }
 
 /* Runs of tokens of one number each; of queries with keys of their own the last run is of no key. */
@@ -74,14 +93,16 @@ static void numbers_fini(struct numbers *n)
 
 /* ---- in double ---- */
 
-/* Where row t of a part (0 to 2: q, k, v) of a head begins, in q or in kv. */
+/* Where row t of a part (0 to 2: q, k, v) of a head, or of what it shares, begins, in q or in kv. */
 static uint64_t row_at(const struct shape *s, int part, uint64_t b, uint64_t h, uint64_t t)
 {
-    const uint64_t row = (uint64_t)s->heads * s->width, head = h * s->width;
+    const uint64_t row = (uint64_t)s->heads * s->width, kv_row = (uint64_t)kv_heads_of(s) * s->width;
+    const uint64_t shared = h / (s->heads / kv_heads_of(s)) * s->width;
+    if (part == 0)
+        return (b * s->tokens + t) * (s->keys == 0 ? row + 2 * kv_row : row) + h * s->width;
     if (s->keys == 0)
-        return ((b * s->tokens + t) * 3 + (uint64_t)part) * row + head;
-    return part == 0 ? (b * s->tokens + t) * row + head
-                     : ((b * s->keys + t) * 2 + (uint64_t)part - 1) * row + head;
+        return (b * s->tokens + t) * (row + 2 * kv_row) + row + (uint64_t)(part - 1) * kv_row + shared;
+    return ((b * s->keys + t) * 2 + (uint64_t)part - 1) * kv_row + shared;
 }
 
 static bool seen(const struct shape *s, const struct numbers *n, uint64_t b, int64_t i, int64_t j)
@@ -211,6 +232,7 @@ static struct result attend(const struct shape *s, struct rig_device *on, const 
     struct keel_attention_grad op = {.forward = {.batch = s->batch,
                                                  .tokens = s->tokens,
                                                  .heads = s->heads,
+                                                 .kv_heads = s->kv_heads,
                                                  .head_width = s->width,
                                                  .bidirectional = s->bidirectional,
                                                  .window = s->window,
@@ -218,7 +240,8 @@ static struct result attend(const struct shape *s, struct rig_device *on, const 
                                                  .keys = s->keys,
                                                  .dropout_rate = s->rate,
                                                  .stream = STREAM,
-                                                 .of_class = true}};
+                                                 .of_class = true},
+                                     .turned = {.base = s->base}};
     struct keel_launch_list list = {0};
     op.forward.qkv = rig_buffer(on, n->q, q_count(s) * 4);
     op.forward.kv = optional(on, n->kv, kv_count(s) * 4);
@@ -273,9 +296,9 @@ static void check_close(const char *what, const struct shape *s, const float *x,
     }
     const double bound = allowed->largest * largest + allowed->magnitude * magnitude;
     ck_assert_msg(worst <= bound,
-                  "%s of %ux%u+%ux%ux%u window %u alibi %u segments %u: error %g, bound %g of %g", what,
-                  s->batch, s->tokens, s->keys, s->heads, s->width, s->window, s->alibi.heads, s->segments,
-                  worst, bound, largest);
+                  "%s of %ux%u+%ux%u/%ux%u window %u alibi %u segments %u: error %g, bound %g of %g", what,
+                  s->batch, s->tokens, s->keys, s->heads, kv_heads_of(s), s->width, s->window, s->alibi.heads,
+                  s->segments, worst, bound, largest);
 }
 
 static void check_against_double(const struct shape *s, const struct numbers *n, const struct result *r,
@@ -304,7 +327,8 @@ static uint32_t draw(uint32_t below)
     return keel_random_u32(&(struct keel_control){.seed_lo = 19}, 3, draws++) % below;
 }
 
-/* Of each kind: a window, ALiBi, segments, keys of their own; and the others at random. */
+/* Of each kind: a window, ALiBi, segments, keys of their own; and the others at random. Of every third, heads
+ * share keys and values. */
 static struct shape draw_shape(int kind)
 {
     static const uint32_t sizes[] = {1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 67, 100, 130};
@@ -312,6 +336,10 @@ static struct shape draw_shape(int kind)
     s.width = 1 + draw(draw(4) == 0 ? 70 : 20);
     s.bidirectional = kind == 3 || draw(2) == 0;
     s.rate = draw(4) == 0 ? 0.25F : 0;
+    if (draw(3) == 0) {
+        s.kv_heads = s.heads;
+        s.heads *= 2 + draw(4);
+    }
     if (kind == 0 || (kind != 3 && draw(3) == 0))
         s.window = 1 + draw(draw(2) == 0 ? 12 : s.tokens + 20);
     if (kind == 1 || (kind != 3 && draw(3) == 0))

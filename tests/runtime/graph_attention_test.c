@@ -152,6 +152,71 @@ static void both(const struct op_operands *o, double *y)
     attention(x, &(struct mask){.bidirectional = false}, y);
 }
 
+/* Heads of queries that share what HEADS heads of keys and values hold: rows of SHARERS, HEADS and HEADS. */
+enum { SHARERS = 3 * HEADS, GROUPED_WIDTH = (SHARERS + 2 * HEADS) * HEAD_WIDTH };
+static void grouped_attention(const double *qkv, bool turned, double *y)
+{
+    static const double none[TOKENS];
+    static double x[BATCH * TOKENS * GROUPED_WIDTH];
+    for (int e = 0; e < BATCH * TOKENS * GROUPED_WIDTH; e += 2) {
+        const bool turns = turned && e % GROUPED_WIDTH < (SHARERS + HEADS) * HEAD_WIDTH;
+        const double angle =
+            turns ? e / GROUPED_WIDTH % TOKENS * pow((double)base, -(double)(e % HEAD_WIDTH) / HEAD_WIDTH)
+                  : 0;
+        x[e] = qkv[e] * cos(angle) - qkv[e + 1] * sin(angle);
+        x[e + 1] = qkv[e] * sin(angle) + qkv[e + 1] * cos(angle);
+    }
+    for (ptrdiff_t row = 0; row < BATCH * TOKENS; row++)
+        for (ptrdiff_t h = 0; h < SHARERS; h++) {
+            const double *of = x + row / TOKENS * TOKENS * GROUPED_WIDTH + SHARERS * HEAD_WIDTH;
+            attend(x + row * GROUPED_WIDTH + h * HEAD_WIDTH, of + h / 3 * HEAD_WIDTH, GROUPED_WIDTH,
+                   (int)(row % TOKENS) + 1, none, y + (row * SHARERS + h) * HEAD_WIDTH);
+        }
+}
+static keel_value build_grouped(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                                keel_value input)
+{
+    (void)ids, (void)input;
+    return keel_graph_attention(graph, p[0],
+                                &(struct keel_attention_spec){.heads = SHARERS, .kv_heads = HEADS});
+}
+static void grouped(const struct op_operands *o, double *y)
+{
+    grouped_attention(o->param[0], false, y);
+}
+static keel_value build_turned(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                               keel_value input)
+{
+    const keel_value x =
+        keel_graph_grouped_rotary(graph, p[0], SHARERS, HEADS, &(struct keel_rotary_turn){.base = base});
+    return build_grouped(graph, &x, ids, input);
+}
+static void grouped_turned(const struct op_operands *o, double *y)
+{
+    grouped_attention(o->param[0], true, y);
+}
+/* What is turned is read by another as well: its gradient is turned back beside. */
+static keel_value build_turned_twice(struct keel_graph *graph, const keel_value *p, keel_value ids,
+                                     keel_value input)
+{
+    (void)ids, (void)input;
+    const keel_value x =
+        keel_graph_grouped_rotary(graph, p[0], SHARERS, HEADS, &(struct keel_rotary_turn){.base = base});
+    const keel_value y = build_grouped(graph, &x, 0, 0);
+    return keel_graph_add(graph, y, keel_graph_slice(graph, x, 2, 0, SHARERS * HEAD_WIDTH));
+}
+static void turned_twice(const struct op_operands *o, double *y)
+{
+    grouped_attention(o->param[0], true, y);
+    for (int row = 0; row < BATCH * TOKENS; row++)
+        for (int d = 0; d < SHARERS * HEAD_WIDTH; d += 2) {
+            const double *x = o->param[0] + (ptrdiff_t)row * GROUPED_WIDTH + d;
+            const double angle = row % TOKENS * pow((double)base, -(double)(d % HEAD_WIDTH) / HEAD_WIDTH);
+            y[row * SHARERS * HEAD_WIDTH + d] += x[0] * cos(angle) - x[1] * sin(angle);
+            y[row * SHARERS * HEAD_WIDTH + d + 1] += x[0] * sin(angle) + x[1] * cos(angle);
+        }
+}
+
 #define QKV                                                                                                  \
     {                                                                                                        \
         {                                                                                                    \
@@ -199,6 +264,21 @@ static const struct op_case table[] = {
      .results = BATCH * TOKENS * WIDTH,
      .build = build_both,
      .forward = both},
+    {.name = "grouped attention",
+     .params = {{3, {BATCH, TOKENS, GROUPED_WIDTH}}},
+     .results = BATCH * TOKENS * SHARERS * HEAD_WIDTH,
+     .build = build_grouped,
+     .forward = grouped},
+    {.name = "grouped attention of rotary",
+     .params = {{3, {BATCH, TOKENS, GROUPED_WIDTH}}},
+     .results = BATCH * TOKENS * SHARERS * HEAD_WIDTH,
+     .build = build_turned,
+     .forward = grouped_turned},
+    {.name = "grouped attention of rotary that another reads too",
+     .params = {{3, {BATCH, TOKENS, GROUPED_WIDTH}}},
+     .results = BATCH * TOKENS * SHARERS * HEAD_WIDTH,
+     .build = build_turned_twice,
+     .forward = turned_twice},
 };
 
 START_TEST(the_gradient_of_an_operation_equals_finite_differences)

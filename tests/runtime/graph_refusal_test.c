@@ -89,20 +89,26 @@ static const struct refusal table[] = {
     {KEEL_OP_ROTARY, "f2,3,24", "the base 0.5 is not in", {2}, 0.5F},
     {KEEL_OP_ROTARY, "f2,3,24", "the base 0 is not in", {2}, 0},
     {KEEL_OP_ROTARY, "f2,3,24", "the base nan is not in", {2}, NAN},
+    {KEEL_OP_GROUPED_ATTENTION, "f2,3,32 -", "the width 32 is none of 4 heads and twice 3", {4, 0, 3}, 0},
+    {KEEL_OP_GROUPED_ATTENTION, "f2,3,33 -", "the width 33 is none of 4 heads and twice 2", {4, 0, 2}, 0},
+    {KEEL_OP_GROUPED_ATTENTION, "f2,3,2056 -", "heads of 257 columns, at most 256", {4, 0, 2}, 0},
+    {KEEL_OP_GROUPED_ATTENTION, "f2,3,32 -", "a dropout of 1 is not in", {4, 0, 2}, 1.0F},
+    {KEEL_OP_GROUPED_ATTENTION, "f2,3,32 i2,4", "t is 3 and 4", {4, 0, 2}, 0},
+    {KEEL_OP_GROUPED_ATTENTION, "f2,3,65536 -", "ALiBi of 32768 heads, at most", {32768, 1, 16384}, 0},
     {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i2,1", "the width 36 is none of 5 heads and twice 5", {5, 8, 5}, 0},
     {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i2,1", "is none of 4 heads and twice 3", {4, 8, 3}, 0},
     {KEEL_OP_ATTENTION_DECODE, "f2,1,771 i2,1", "heads of 257 columns", {1, 8, 1}, 0},
     {KEEL_OP_ATTENTION_DECODE, "f2,3,36 i2,3", "3 tokens: it takes one at a time", {4, 8, 4}, 0},
     {KEEL_OP_ATTENTION_DECODE, "f2,1,36 f2,1", "must be int32", {4, 8, 4}, 0},
     {KEEL_OP_ATTENTION_DECODE, "f2,1,36 i3,1", "b is 2 and 3", {4, 8, 4}, 0},
-    {KEEL_OP_ROTARY_DECODE, "f2,1,32 i2,1", "the base 1 is not in", {4, 0, 2}, 1.0F},
-    {KEEL_OP_ROTARY_DECODE, "f2,1,33 i2,1", "the width 33 is none of 4 heads and twice 2", {4, 0, 2}, 10.0F},
-    {KEEL_OP_ROTARY_DECODE,
+    {KEEL_OP_GROUPED_ROTARY, "f2,1,32 i2,1", "the base 1 is not in", {4, 0, 2}, 1.0F},
+    {KEEL_OP_GROUPED_ROTARY, "f2,1,33 i2,1", "the width 33 is none of 4 heads and twice 2", {4, 0, 2}, 10.0F},
+    {KEEL_OP_GROUPED_ROTARY,
      "f2,1,40 i2,1",
      "heads of 5 columns, which cannot be turned in pairs",
      {4, 0, 2},
      10.0F},
-    {KEEL_OP_ROTARY_DECODE, "f2,2,32 i2,2", "2 tokens: it takes one at a time", {4, 0, 2}, 10.0F},
+    {KEEL_OP_GROUPED_ROTARY, "f2,2,32 i2,2", "2 tokens: it takes one at a time", {4, 0, 2}, 10.0F},
     {KEEL_OP_EMBEDDING, "f2,3 p7,8 -", "must be int32", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p4,8", "t is 3 and 4", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p3,9", "n is 8 and 9", {0}, 0},
@@ -235,13 +241,15 @@ static void make_operands(struct keel_graph *graph, const char *text, keel_value
 /* In a graph whose position is the row's second operand. */
 static void decode(struct keel_graph *graph, const struct refusal *row, const keel_value *v)
 {
-    const struct keel_decode_spec spec = {.heads = row->numbers[0], .kv_heads = row->numbers[2]};
+    const uint32_t heads = row->numbers[0], kv_heads = row->numbers[2];
     graph->position = v[1];
     graph->decodes = row->numbers[1];
-    if (row->op == KEEL_OP_ROTARY_DECODE)
-        keel_graph_rotary_decode(graph, v[0], &spec, row->rate);
+    if (row->op == KEEL_OP_GROUPED_ROTARY)
+        keel_graph_grouped_rotary(graph, v[0], heads, kv_heads,
+                                  &(struct keel_rotary_turn){.base = row->rate});
     else
-        keel_graph_attention_decode(graph, v[0], &spec);
+        keel_graph_attention(graph, v[0],
+                             &(struct keel_attention_spec){.heads = heads, .kv_heads = kv_heads});
 }
 
 static void build_dense(struct keel_graph *graph, const struct refusal *row, const keel_value *v)
@@ -274,11 +282,18 @@ static void build_dense(struct keel_graph *graph, const struct refusal *row, con
         keel_graph_attention(
             graph, v[0],
             &(struct keel_attention_spec){.heads = row->numbers[0], .dropout = row->rate, .segments = v[1]});
+    else if (row->op == KEEL_OP_GROUPED_ATTENTION)
+        keel_graph_attention(graph, v[0],
+                             &(struct keel_attention_spec){.heads = row->numbers[0],
+                                                           .kv_heads = row->numbers[2],
+                                                           .dropout = row->rate,
+                                                           .alibi = row->numbers[1] > 0,
+                                                           .segments = v[1]});
     else if (row->op == KEEL_OP_CROSS_ATTENTION)
         keel_graph_cross_attention(graph, v[0], v[1],
                                    &(struct keel_cross_attention_spec){
                                        .heads = row->numbers[0], .segments = v[2], .key_segments = v[3]});
-    else if (row->op == KEEL_OP_ATTENTION_DECODE || row->op == KEEL_OP_ROTARY_DECODE)
+    else if (row->op == KEEL_OP_ATTENTION_DECODE || row->op == KEEL_OP_GROUPED_ROTARY)
         decode(graph, row, v);
     else if (row->op == KEEL_OP_ROTARY)
         keel_graph_rotary(graph, v[0], row->numbers[0], row->rate);

@@ -433,16 +433,17 @@ END_TEST
 
 /* ---- attention as one node ---- */
 
-/* Rows of the table attend to one another, as queries, keys and values alike; the first `rows` of a sequence.
- */
-static void attend_true(const int64_t *ids, const float *rows, bool causal, float *out)
+/* Rows of the table attend to one another, as queries, keys and values alike; with `shared` both heads have
+ * the keys and values of the first. */
+static void attend_true(const int64_t *ids, const float *rows, bool causal, bool shared, float *out)
 {
     for (int i = 0; i < 6; i++)
         for (int h = 0; h < 2; h++) {
+            const long kv = shared ? 0 : h * 2L;
             const float *q = rows + ids[i] * 4 + h * 2L;
             double p[3], sum = 0.0;
             for (int j = 0; j < 3; j++) {
-                const float *k = rows + ids[i / 3 * 3 + j] * 4 + h * 2L;
+                const float *k = rows + ids[i / 3 * 3 + j] * 4 + kv;
                 p[j] = causal && j > i % 3
                            ? 0.0
                            : exp(((double)q[0] * (double)k[0] + (double)q[1] * (double)k[1]) / sqrt(2));
@@ -451,7 +452,7 @@ static void attend_true(const int64_t *ids, const float *rows, bool causal, floa
             for (int d = 0; d < 2; d++) {
                 double o = 0.0;
                 for (int j = 0; j < 3; j++)
-                    o += p[j] / sum * (double)rows[ids[i / 3 * 3 + j] * 4 + h * 2L + d];
+                    o += p[j] / sum * (double)rows[ids[i / 3 * 3 + j] * 4 + kv + d];
                 out[i * 4 + h * 2 + d] = (float)o;
             }
         }
@@ -460,18 +461,22 @@ static void attend_true(const int64_t *ids, const float *rows, bool causal, floa
 START_TEST(attention_as_one_node_has_its_logits)
 {
     static const int64_t ids[6] = {0, 3, 1, 4, 4, 2};
-    static const struct attribute causal[] = {
-        {"q_num_heads", 2}, {"kv_num_heads", 2}, {"is_causal", 1}, {NULL, 0}};
-    static const struct attribute all[] = {{"q_num_heads", 2}, {"kv_num_heads", 2}, {NULL, 0}};
+    const bool causal = _i % 2 == 1, shared = _i > 1;
+    const struct attribute attributes[] = {
+        {"q_num_heads", 2}, {"kv_num_heads", shared ? 1 : 2}, {"is_causal", causal}, {NULL, 0}};
+    static const uint64_t half_shape[] = {4, 2};
+    static const float halves[] = {1, 0, 0, 1, 0, 0, 0, 0};
     float rows[20], logits[24];
     for (int i = 0; i < 20; i++)
         rows[i] = (float)(i * 7 % 11 - 5) / 4;
     struct message model, nodes = {.count = 0};
     put_tensor(&nodes, "table", KEEL_ONNX_FLOAT, 2, table_shape, rows, sizeof rows, NULL);
     put_node(&nodes, "rows", "Gather", "table ids", "x");
-    put_node_of(&nodes, "last", "Attention", "x x x", "logits", _i == 0 ? all : causal);
+    put_tensor(&nodes, "half", KEEL_ONNX_FLOAT, 2, half_shape, halves, sizeof halves, NULL);
+    put_node(&nodes, "first", "MatMul", "x half", "y");
+    put_node_of(&nodes, "last", "Attention", shared ? "x y y" : "x x x", "logits", attributes);
     whole_model(&nodes, 23, &model);
-    attend_true(ids, rows, _i == 1, logits);
+    attend_true(ids, rows, causal, shared, logits);
     char path[64];
     snprintf(path, sizeof path, "/tmp/keel-onnx-attention-%d.onnx", (int)getpid());
     ck_ok(keel_file_replace(path, model.at, model.count, 0600));
@@ -636,7 +641,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_model_that_is_cut_anywhere_is_refused);
     tcase_add_loop_test(tc, changed_bytes_do_no_harm, 0, MODELS);
     tcase_add_test(tc, what_is_not_covered_is_refused_by_node_and_operator);
-    tcase_add_loop_test(tc, attention_as_one_node_has_its_logits, 0, 2);
+    tcase_add_loop_test(tc, attention_as_one_node_has_its_logits, 0, 4);
     tcase_add_loop_test(tc, group_normalization_has_its_logits, 0, 2);
     tcase_add_test(tc, numbers_that_are_known_are_refused_where_they_would_be_others);
     tcase_add_test(tc, tensors_that_lie_are_refused);
