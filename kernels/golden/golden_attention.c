@@ -4,14 +4,24 @@
 
 #include <keel/attention_ops.h>
 
-enum { BIDIRECTIONAL = 1, ALIBI = 2, SEGMENTS = 4 };
+enum { BIDIRECTIONAL = 1, ALIBI = 2, SEGMENTS = 4, TURNED = 8, SHARED = 16 /* times heads of keys */ };
 /* batch, tokens, heads, width of a head, percent of the probabilities that are dropped, what of these,
  * window, keys of their own */
+static uint64_t kv_count(const uint32_t *shape)
+{
+    const uint64_t heads = shape[5] >= SHARED ? shape[5] / SHARED : shape[2];
+    return 2 * heads * shape[0] * (shape[7] > 0 ? shape[7] : shape[1]) * shape[3];
+}
+static uint64_t qkv_count(const uint32_t *shape)
+{
+    return (uint64_t)shape[0] * shape[1] * shape[2] * shape[3] + (shape[7] > 0 ? 0 : kv_count(shape));
+}
 static struct keel_attention attention_operands(struct golden_run *run, const uint32_t *shape)
 {
     struct keel_attention op = {.batch = shape[0],
                                 .tokens = shape[1],
                                 .heads = shape[2],
+                                .kv_heads = shape[5] / SHARED,
                                 .head_width = shape[3],
                                 .window = shape[6],
                                 .keys = shape[7]};
@@ -21,11 +31,9 @@ static struct keel_attention attention_operands(struct golden_run *run, const ui
     op.bidirectional = shape[5] & BIDIRECTIONAL;
     if (shape[5] & ALIBI)
         op.alibi = (struct keel_alibi){op.heads + 1, 1};
-    op.qkv =
-        golden_floats(run, "qkv", GOLDEN_INPUT, (op.keys > 0 ? 1 : 3) * rows * op.head_width, -2.0F, 2.0F);
+    op.qkv = golden_floats(run, "qkv", GOLDEN_INPUT, qkv_count(shape), -2.0F, 2.0F);
     if (op.keys > 0)
-        op.kv = golden_floats(run, "kv", GOLDEN_INPUT,
-                              (uint64_t)2 * op.batch * op.keys * op.heads * op.head_width, -2.0F, 2.0F);
+        op.kv = golden_floats(run, "kv", GOLDEN_INPUT, kv_count(shape), -2.0F, 2.0F);
     if (shape[5] & SEGMENTS)
         op.segments = golden_ids(run, "segments", (uint64_t)op.batch * op.tokens, 3);
     if (shape[5] & SEGMENTS && op.keys > 0)
@@ -83,9 +91,11 @@ static enum keel_status attention_grad_as(struct golden_run *run, const uint32_t
     op.forward.of_class = of_class;
     const uint64_t count = (uint64_t)shape[0] * shape[1] * shape[2] * shape[3];
     op.dout = GOLDEN_FLOATS(run, "dout", count);
-    op.dqkv = golden_output(run, "dqkv", (op.forward.keys > 0 ? 1 : 3) * count);
+    if (shape[5] & TURNED)
+        op.turned.base = 500.0F;
+    op.dqkv = golden_output(run, "dqkv", qkv_count(shape));
     if (op.forward.keys > 0)
-        op.dkv = golden_output(run, "dkv", 2 * count / shape[1] * shape[7]);
+        op.dkv = golden_output(run, "dkv", kv_count(shape));
     op.forward.workspace =
         golden_scratch(run, "workspace", keel_attention_grad_workspace_bytes(sizes_of(run, &sizes), &op));
     attention_parts(run, true, &op.forward);
@@ -178,6 +188,11 @@ static const struct golden_case cases[] = {
                 20, BIDIRECTIONAL | SEGMENTS, 0, 71),
     GOLDEN_CASE(attention, attention, "1x67x2x5-of-3-keys", 0xec608238d15b5770, 1, 67, 2, 5, 0, BIDIRECTIONAL,
                 0, 3),
+    GOLDEN_CASE(attention, attention, "2x37x6x5-by-2-window-9-dropout", 0xc0562638863600c0, 2, 37, 6, 5, 20,
+                2 * SHARED, 9),
+    GOLDEN_CASE(attention, attention, "1x67x12x8-by-4", 0x861af27e652d9d0a, 1, 67, 12, 8, 0, 4 * SHARED),
+    GOLDEN_CASE(attention, attention, "2x19x6x7-by-3-of-71-keys-segments", 0x751a57c06fb99351, 2, 19, 6, 7, 0,
+                BIDIRECTIONAL | SEGMENTS | 3 * SHARED, 0, 71),
     GOLDEN_CASE(attention_grad, attention, "1x1x1x1", 0x721b577c31a34ca9, 1, 1, 1, 1, 0),
     GOLDEN_CASE(attention_grad, attention, "2x17x2x5-dropout", 0xdc8eeb3261fc0cca, 2, 17, 2, 5, 20),
     GOLDEN_CASE(attention_grad, attention, "1x67x1x8", 0xa820b98dee93c0b4, 1, 67, 1, 8, 0),
@@ -194,6 +209,12 @@ static const struct golden_case cases[] = {
                 3, 7, 20, BIDIRECTIONAL | SEGMENTS, 0, 71),
     GOLDEN_CASE(attention_grad, attention, "1x67x2x5-of-3-keys", 0x51e01cd8782f8561, 1, 67, 2, 5, 0,
                 BIDIRECTIONAL, 0, 3),
+    GOLDEN_CASE(attention_grad, attention, "2x37x6x5-by-2-window-9-dropout", 0x389f6d5abb535476, 2, 37, 6, 5,
+                20, 2 * SHARED, 9),
+    GOLDEN_CASE(attention_grad, attention, "1x67x12x8-by-4-turned", 0xad6af74089f32b3e, 1, 67, 12, 8, 0,
+                TURNED | 4 * SHARED),
+    GOLDEN_CASE(attention_grad, attention, "2x19x6x7-by-3-of-71-keys-segments", 0xd5c02cac5c023c74, 2, 19, 6,
+                7, 0, BIDIRECTIONAL | SEGMENTS | 3 * SHARED, 0, 71),
     GOLDEN_CASE(attention_decode, decode, "1x1x1-of-16", 0x53d43a2bf64b4814, 1, 1, 1, 16, 1),
     GOLDEN_CASE(attention_decode, decode, "3x5x17-of-48", 0xfd8a119bed3a2880, 3, 5, 17, 48, 48),
     GOLDEN_CASE(attention_decode, decode, "2x2x64-of-272", 0xbe10900304cc7de8, 2, 2, 64, 272, 272),
@@ -230,6 +251,10 @@ const struct golden_family golden_attention = {cases, sizeof cases / sizeof case
       0xb735c9a6f9e4c4fd, 0xddc6cab3c2b1061c, 1, 7, 1, 4, 0, BIDIRECTIONAL, 0, 1100)                         \
     X(attention_class, "attention", attention_class, "1x1063x1x4-of-9-keys", 0xce597d4edadfeb99,             \
       0x72546cea53161692, 0x36226c01cd67c869, 1, 1063, 1, 4, 0, BIDIRECTIONAL, 0, 9)                         \
+    X(attention_class, "attention", attention_class, "2x37x6x6-by-2-dropout", 0xf6fa9f7421e0c6bf,            \
+      0xaf93c9b217cbc25d, 0x34071afdbc3c417d, 2, 37, 6, 6, 20, 2 * SHARED)                                   \
+    X(attention_grad_class, "attention_grad", attention_class, "2x37x6x6-by-2-dropout-turned",               \
+      0x283ae633a9cda6eb, 0x0a144513f978165a, 0x9494be28f12c036c, 2, 37, 6, 6, 20, TURNED | 2 * SHARED)      \
     X(attention_grad_class, "attention_grad", attention_class, "1x1x1x1", 0x8967e1e4b1ea2d4d,                \
       0x28fbe9ffa88c18c9, 0xc78eb9b4d456a020, 1, 1, 1, 1, 0)                                                 \
     X(attention_grad_class, "attention_grad", attention_class, "2x17x2x5-dropout", 0x88ad8f2c84af1a65,       \
