@@ -51,7 +51,6 @@ static void find_completions(const struct keel_graph *graph, struct completion *
 static void shape_param(const struct keel_shape *whole, const struct keel_shape *held,
                         const struct keel_axis_spec *spec, struct keel_engine_param *param)
 {
-    const uint32_t last = (uint32_t)spec->dim + spec->dims - 1;
     param->split = spec->kind == KEEL_SPLIT;
     param->dims = whole->dims;
     for (uint32_t d = 0; d < whole->dims; d++) {
@@ -60,9 +59,7 @@ static void shape_param(const struct keel_shape *whole, const struct keel_shape 
     }
     if (!param->split)
         return;
-    param->split_dim = spec->dim;
-    while (param->split_dim < last && whole->size[param->split_dim] == 1)
-        param->split_dim++;
+    param->split_dim = keel_axis_spec_dim(whole, spec);
     if (whole->dims != held->dims)
         param->shape[param->split_dim] = held->size[spec->dim];
 }

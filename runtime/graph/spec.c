@@ -78,6 +78,15 @@ uint64_t keel_axis_spec_units(const struct keel_shape *shape, const struct keel_
     return split_size(shape, split) / ((uint64_t)split->outer * split->unit);
 }
 
+uint32_t keel_axis_spec_dim(const struct keel_shape *shape, const struct keel_axis_spec *split)
+{
+    const uint32_t last = (uint32_t)split->dim + split->dims - 1;
+    uint32_t d = split->dim;
+    while (d < last && shape->size[d] == 1)
+        d++;
+    return d;
+}
+
 enum keel_status keel_axis_spec_resolve(const struct keel_ir_value *value, struct keel_axis_spec *spec)
 {
     char text[KEEL_SPEC_TEXT_BYTES], shape[80];

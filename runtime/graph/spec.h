@@ -26,6 +26,8 @@ static inline bool keel_is_partial(const struct keel_axis_spec *spec)
 enum keel_status keel_axis_spec_resolve(const struct keel_ir_value *value, struct keel_axis_spec *spec);
 /* How many units there are to split: slices can be as many at most. */
 uint64_t keel_axis_spec_units(const struct keel_shape *shape, const struct keel_axis_spec *split);
+/* The dimension along which slices lie: the first of those that are split together which is longer than 1. */
+uint32_t keel_axis_spec_dim(const struct keel_shape *shape, const struct keel_axis_spec *split);
 
 /* An index of a node that an axis splits. */
 struct keel_split_index {

@@ -63,7 +63,7 @@ static struct keel_plan_param describe(const struct keel_ir_value *value)
         return out;
     for (uint32_t d = 0; d < spec->dim; d++)
         out.rows *= value->shape.size[d];
-    out.split_dim = spec->dim;
+    out.split_dim = keel_axis_spec_dim(&value->shape, spec);
     out.outer = spec->outer != 0 ? spec->outer : 1;
     out.rows *= out.outer;
     out.units = (uint32_t)keel_axis_spec_units(&value->shape, spec);

@@ -33,6 +33,13 @@ check "SGD keeps half as much" '[ "$(value optimizer)" -eq "$weights" ]'
 plan --json --set model.width=64
 check "a wider model is larger" '[ "$(value weights)" -gt "$weights" ]'
 
+
+# Positions of images, [batch, patches, width], are split by rows of two dimensions, of which one is 1 with one sample a microbatch.
+"$KEEL" plan "$here/../../runtime/jobs/vit-demo.conf" --ranks 2 --set train.batch=1 \
+    --set job.tensor=2 --set parallel.tensor=2 >"$root/log" 2>&1
+code=$?
+check "one image a microbatch, cut into slices" '[ $code -eq 0 ]'
+
 # What a run says agrees with the plan.
 plan --ranks 2 --json --dump
 sums=$(grep -o '"action":"reduce"' "$root/log" | wc -l)
