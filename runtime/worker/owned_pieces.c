@@ -32,6 +32,7 @@ static void layout_destroy(struct keel_owned_layout *layout)
     keel_free(layout->shares);
     keel_free(layout->runs);
     keel_free(layout->counts);
+    keel_free(layout->stripe_firsts);
     keel_free(layout->pages);
     keel_free(layout->page_first);
     keel_free(layout->page_counts);
@@ -67,6 +68,23 @@ static enum keel_status list_pages(struct keel_trainer *trainer, struct keel_own
     layout->page_first[of] = count;
     keel_free(runs);
     return status;
+}
+
+static enum keel_status list_stripes(const struct keel_trainer *trainer, struct keel_owned_layout *layout)
+{
+    const struct keel_owners_map *of = &layout->owners.of;
+    const uint32_t stripes = of->count / of->group;
+    KEEL_TRY(keel_alloc((uint64_t)trainer->bucket_count * stripes, sizeof *layout->stripe_firsts,
+                        &layout->stripe_firsts));
+    for (uint32_t b = 0; b < trainer->bucket_count; b++) {
+        uint64_t elements = 0;
+        for (uint32_t p = 0; p < of->count; p++) {
+            if (p % of->group == 0)
+                layout->stripe_firsts[(size_t)b * stripes + p / of->group] = elements;
+            elements += layout->counts[(size_t)b * of->count + p];
+        }
+    }
+    return KEEL_OK;
 }
 
 bool keel_owned_copies(const struct keel_owned_layout *layout, uint32_t holder, uint32_t owner)
@@ -153,6 +171,7 @@ static enum keel_status layout_make(struct keel_trainer *trainer, const struct k
     KEEL_TRY(keel_alloc(2 * keel_size(keel_engine_page_count(trainer->engine)), sizeof *layout->gathered,
                         &layout->gathered));
     KEEL_TRY(list_pages(trainer, layout));
+    KEEL_TRY(list_stripes(trainer, layout));
     KEEL_TRY(list_holders(&owners->of, layout));
     KEEL_TRY(list_held(trainer, layout));
     KEEL_TRY(list_runs(trainer, layout));
@@ -381,6 +400,35 @@ static enum keel_status begin_copy(struct keel_tape_run *run, uint32_t share, bo
     return keel_device_collective_begin(trainer->collectives, run->step->group, &copy, at);
 }
 
+/* Which of the shares here is the owner's; share_count: none. Of groups they ascend behind our own. */
+static uint32_t share_of(const struct keel_owned_layout *now, uint32_t owner)
+{
+    const struct keel_owners_map *of = &now->owners.of;
+    const uint32_t number = owner / of->group, own = now->owners.position / of->group;
+    uint32_t share = number == own ? 0 : number < own ? number + 1 : number;
+    if (of->group == of->count)
+        for (share = 0; share < now->share_count && now->shares[share] != owner; share++)
+            ;
+    KEEL_ASSERT(share >= now->share_count || now->shares[share] == owner);
+    return share;
+}
+
+/* The next distance behind `last` to, or from, one who has a copy. */
+static uint32_t next_distance(const struct keel_owned_layout *now, uint32_t last)
+{
+    const uint32_t count = now->owners.of.count, position = now->owners.position;
+    uint32_t next = count;
+    if (now->owners.of.group < count)
+        return last + now->owners.of.group;
+    for (uint32_t i = 0; i < now->copy_count + now->share_count; i++) {
+        const uint32_t distance = i < now->copy_count
+                                      ? (now->copies[i] + count - position) % count
+                                      : (position + count - now->shares[i - now->copy_count]) % count;
+        next = distance > last && distance < next ? distance : next;
+    }
+    return next;
+}
+
 /* To those who have copies of ours, and from those of whose we have: where several positions have the same,
  * in the order of their distances, which is one for all of them. */
 enum keel_status keel_tape_shadow(struct keel_tape_run *run, const struct keel_action *action)
@@ -389,13 +437,14 @@ enum keel_status keel_tape_shadow(struct keel_tape_run *run, const struct keel_a
     const uint32_t count = now->owners.of.count, position = now->owners.position;
     uint32_t number = 0;
     (void)action;
-    for (uint32_t distance = 1; distance < count; distance++) {
+    for (uint32_t distance = next_distance(now, 0); distance < count;
+         distance = next_distance(now, distance)) {
         const uint32_t to = (position + distance) % count, from = (position + count - distance) % count;
+        const uint32_t share = keel_owned_copies(now, position, from) ? share_of(now, from) : 0;
         if (keel_owned_copies(now, to, position))
             KEEL_TRY(begin_copy(run, 0, true, to, number++));
-        for (uint32_t s = 1; s < now->share_count; s++)
-            if (now->shares[s] == from)
-                KEEL_TRY(begin_copy(run, s, false, from, number++));
+        if (share > 0)
+            KEEL_TRY(begin_copy(run, share, false, from, number++));
     }
     return KEEL_OK;
 }
@@ -505,12 +554,9 @@ struct keel_owned_stripe keel_owned_stripe(const struct keel_trainer *trainer, u
     const struct keel_owned_layout *now = &trainer->owned.now;
     const struct keel_owners_map *of = &now->owners.of;
     struct keel_owned_stripe out = {.counts = counts_of(trainer, bucket) + stripe * of->group};
-    uint32_t share = 0;
-    while (now->shares[share] != stripe * of->group + now->owners.position % of->group)
-        share++;
-    for (const uint64_t *before = counts_of(trainer, bucket); before < out.counts; before++)
-        out.first += *before;
-    out.own = keel_owned_place(trainer, KEEL_FLAT_WEIGHTS, share, bucket);
+    const uint32_t owner = stripe * of->group + now->owners.position % of->group;
+    out.first = now->stripe_firsts[(size_t)bucket * keel_owned_stripe_count(trainer) + stripe];
+    out.own = keel_owned_place(trainer, KEEL_FLAT_WEIGHTS, share_of(now, owner), bucket);
     return out;
 }
 

@@ -62,6 +62,7 @@ struct keel_owned_layout {
     struct keel_share_run *held, *empties; /* the shares, as others are told; and those without elements */
     uint32_t held_count, empty_count;
     uint64_t *counts;                  /* by bucket and position: elements that it owns */
+    uint64_t *stripe_firsts;           /* by bucket and stripe: elements of the bucket before it */
     struct keel_engine_run *pages;     /* of the norm, by position: */
     uint32_t *page_first;              /*   rank_count + 1, into pages */
     uint64_t *page_counts;             /*   and so many squares */

@@ -63,7 +63,7 @@ enum keel_status keel_tree_nodes(uint32_t shard_count, const uint16_t *shard_ran
 
 static void plan_leaf(struct keel_tree_plan *plan, struct keel_tree_node node, uint16_t rank)
 {
-    KEEL_ASSERT(rank < KEEL_GROUP_SHARDS_MAX);
+    KEEL_ASSERT(rank < KEEL_GROUP_RANKS_MAX);
     plan->leaf_rank[plan->leaf_count] = rank;
     plan->leaf_ordinal[plan->leaf_count] = plan->rank_leaves[rank]++;
     plan->leaf_node[plan->leaf_count] = node;

@@ -16,9 +16,9 @@ struct keel_tree_plan {
     uint16_t leaf_ordinal[KEEL_GROUP_SHARDS_MAX]; /* its number among the nodes of that rank */
     uint16_t steps[2 * KEEL_GROUP_SHARDS_MAX];    /* leaf number, or KEEL_TREE_ADD */
     struct keel_tree_node leaf_node[KEEL_GROUP_SHARDS_MAX];
-    uint16_t rank_leaves[KEEL_GROUP_SHARDS_MAX]; /* how many leaves each rank holds */
+    uint16_t rank_leaves[KEEL_GROUP_RANKS_MAX]; /* how many leaves each rank holds */
 };
-/* Every rank of the map is below KEEL_GROUP_SHARDS_MAX. */
+/* Every rank of the map is below KEEL_GROUP_RANKS_MAX. */
 void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, const uint16_t *shard_rank);
 
 /* The elements of a result that `rank` sums: [first, first + count), first a multiple of 16. */
