@@ -252,7 +252,7 @@ $(BUILD)/tests/runtime/node_costs_test: tests/runtime/node_costs_test.c tests/ru
 $(BUILD)/tests/runtime/node_parts_test: tests/runtime/node_parts_test.c tests/runtime/node_test.c tests/runtime/node_sim.c $(node_SRC) $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=32 -DKEEL_LIMIT_PART=72 -DKEEL_LIMIT_VIEW=60 -DKEEL_LIMIT_FAN_OUT=2 -DKEEL_LIMIT_HAND_ON=16384 $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter-out %/node_test.c,$(filter %.c,$^)) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=64 -DKEEL_LIMIT_PART=56 -DKEEL_LIMIT_VIEW=60 -DKEEL_LIMIT_FAN_OUT=2 -DKEEL_LIMIT_HAND_ON=16384 $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter-out %/node_test.c,$(filter %.c,$^)) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 $(BUILD)/tests/runtime/node_large_test: tests/runtime/node_sim.c
 # Of more sources in one call the compiler tells what the last includes.
 $(filter $(BUILD)/tests/runtime/node_%,$(test_programs)): $(wildcard tests/*.h tests/runtime/node_*.h)

@@ -170,7 +170,10 @@ static void event_trace(void *context, const char *line)
 static void event_give(struct keel_node *to, const struct keel_node_event *event)
 {
     struct event_world *w = &event_world;
-    const struct keel_env env = {.context = to,
+    static _Alignas(64) uint8_t room[24 * sizeof(struct keel_view)];
+    KEEL_ASSERT(sizeof room == keel_node_room_bytes());
+    const struct keel_env env = {.room = room,
+                                 .context = to,
                                  .now_ns = w->now_ns,
                                  .random = event_random,
                                  .send = event_send,

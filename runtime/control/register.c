@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define STORE_MAGIC UINT64_C(0x344745524c45454b) /* "KEELREG4": it names its run */
+#define STORE_MAGIC UINT64_C(0x354745524c45454b) /* "KEELREG5": members by what is other in them */
 
 int keel_ballot_compare(struct keel_ballot a, struct keel_ballot b)
 {

@@ -305,27 +305,25 @@ bool keel_view_next(const struct keel_view *old, const struct keel_view_change *
     KEEL_ASSERT(change->join_count == 0 || change->joins != NULL);
     KEEL_ASSERT(change->rank_count > 0 && change->rank_count <= KEEL_MEMBERS_MAX);
     KEEL_ASSERT(change->shard_count > 0 && change->shard_count <= KEEL_SHARDS_MAX);
-    KEEL_ASSERT(change->plans != NULL);
-    struct keel_view next; /* large: what there is of it is written */
+    KEEL_ASSERT(change->plans != NULL && out != old);
     const uint32_t workers = (uint32_t)count_staying(old, &change->gone) + change->join_count;
     const uint16_t seats = keel_view_seats(change->plans, change->rank_count, workers);
     if (seats == 0)
         return false;
-    next.epoch = old->epoch + 1;
-    next.plan = change->plans[seats];
-    next.member_count = 0;
-    next.shard_count = change->shard_count;
-    next.before = next.holders = (struct keel_view_holders){.count = 0};
-    seat_members(old, change, seats, &next);
-    KEEL_ASSERT(keel_view_active_count(&next) == seats);
-    const bool move = old->shard_count == next.shard_count && any_active_stays(old, &change->gone);
+    out->epoch = old->epoch + 1;
+    out->plan = change->plans[seats];
+    out->member_count = 0;
+    out->shard_count = change->shard_count;
+    out->before = out->holders = (struct keel_view_holders){.count = 0};
+    seat_members(old, change, seats, out);
+    KEEL_ASSERT(keel_view_active_count(out) == seats);
+    const bool move = old->shard_count == out->shard_count && any_active_stays(old, &change->gone);
     if (move)
-        move_shards(old, &next);
+        move_shards(old, out);
     else
-        lay_out_anew(&next);
-    KEEL_ASSERT(keel_view_valid(&next));
-    KEEL_ASSERT(follows(old, change, &next, move));
-    keel_view_copy(out, &next);
+        lay_out_anew(out);
+    KEEL_ASSERT(keel_view_valid(out));
+    KEEL_ASSERT(follows(old, change, out, move));
     return true;
 }
 
@@ -437,15 +435,63 @@ uint64_t keel_view_peek(const uint8_t *data, uint32_t bytes, struct keel_view_ho
     return head.failed ? 0 : epoch;
 }
 
-void keel_view_write_member(struct keel_writer *w, const struct keel_member *m)
+/* Of a member's first byte: which fields follow, since they are not what the member before lets expect; and
+ * whether it is a spare. */
+enum { OTHER_RANK = 1, OTHER_NODE = 2, OTHER_LOCAL = 4, OTHER_LIFE = 8, OTHER_LENGTH = 16, SPARE = 32 };
+
+/* What comes after it, if nothing is said: the next rank, on the same node, its next worker. */
+static struct keel_member expect(const struct keel_member *before)
 {
-    keel_writer_number(w, m->rank, 2);
-    keel_writer_number(w, m->node, 2);
-    keel_writer_number(w, m->local, 1);
-    keel_writer_number(w, m->spare, 1);
-    keel_writer_number(w, m->incarnation, 4);
-    keel_writer_number(w, m->data.bytes, 1);
-    keel_writer_bytes(w, m->data.data, m->data.bytes);
+    struct keel_member next = {.rank = 0};
+    if (before != NULL) {
+        next = *before;
+        next.rank++;
+        next.local++;
+    }
+    return next;
+}
+
+/* How many bytes of an address are as in another one at its begin, and behind that at its end. */
+static void count_same(const struct keel_address *address, const struct keel_address *other,
+                       uint32_t *out_begin, uint32_t *out_end)
+{
+    const uint32_t bytes = address->bytes < other->bytes ? address->bytes : other->bytes;
+    uint32_t begin = 0, end = 0;
+    while (begin < bytes && address->data[begin] == other->data[begin])
+        begin++;
+    while (end < bytes - begin &&
+           address->data[address->bytes - 1 - end] == other->data[other->bytes - 1 - end])
+        end++;
+    *out_begin = begin;
+    *out_end = end;
+}
+
+void keel_view_write_member(struct keel_writer *w, const struct keel_member *before,
+                            const struct keel_member *m)
+{
+    struct keel_member next = expect(before);
+    uint32_t begin, end;
+    if (m->node != next.node)
+        next.local = 0;
+    const uint32_t marks =
+        (m->rank != next.rank ? OTHER_RANK : 0U) | (m->node != next.node ? OTHER_NODE : 0U) |
+        (m->local != next.local ? OTHER_LOCAL : 0U) | (m->incarnation != next.incarnation ? OTHER_LIFE : 0U) |
+        (m->data.bytes != next.data.bytes ? OTHER_LENGTH : 0U) | (m->spare ? SPARE : 0U);
+    keel_writer_number(w, marks, 1);
+    if ((marks & OTHER_RANK) != 0)
+        keel_writer_number(w, m->rank, 2);
+    if ((marks & OTHER_NODE) != 0)
+        keel_writer_number(w, m->node, 2);
+    if ((marks & OTHER_LOCAL) != 0)
+        keel_writer_number(w, m->local, 1);
+    if ((marks & OTHER_LIFE) != 0)
+        keel_writer_number(w, m->incarnation, 4);
+    if ((marks & OTHER_LENGTH) != 0)
+        keel_writer_number(w, m->data.bytes, 1);
+    count_same(&m->data, &next.data, &begin, &end);
+    keel_writer_number(w, begin, 1);
+    keel_writer_number(w, end, 1);
+    keel_writer_bytes(w, m->data.data + begin, m->data.bytes - begin - end);
 }
 
 uint64_t keel_view_digest(const uint8_t *data, uint32_t bytes)
@@ -463,7 +509,7 @@ uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
     keel_view_holders_write(&w, &view->before);
     keel_view_holders_write(&w, &view->holders);
     for (uint16_t i = 0; i < view->member_count; i++)
-        keel_view_write_member(&w, &view->members[i]);
+        keel_view_write_member(&w, i > 0 ? &view->members[i - 1] : NULL, &view->members[i]);
     for (uint16_t s = 0; s < view->shard_count; s++)
         keel_writer_number(&w, view->shard_rank[s], 2);
     KEEL_ASSERT(!w.failed);
@@ -471,18 +517,48 @@ uint32_t keel_view_encode(const struct keel_view *view, uint8_t *out)
     return w.bytes;
 }
 
-void keel_view_read_member(struct keel_wire_reader *reader, struct keel_member *out)
+static void read_address(struct keel_wire_reader *reader, bool other_length, struct keel_address *data)
 {
-    out->rank = (uint16_t)keel_reader_number(reader, 2);
-    out->node = (uint16_t)keel_reader_number(reader, 2);
-    out->local = (uint8_t)keel_reader_number(reader, 1);
-    out->spare = (uint8_t)keel_reader_number(reader, 1);
-    out->incarnation = (uint32_t)keel_reader_number(reader, 4);
-    out->data = (struct keel_address){.bytes = (uint32_t)keel_reader_number(reader, 1)};
-    if (out->data.bytes > KEEL_ADDRESS_BYTES)
+    const struct keel_address before = *data;
+    if (other_length)
+        data->bytes = (uint32_t)keel_reader_number(reader, 1);
+    const uint32_t begin = (uint32_t)keel_reader_number(reader, 1);
+    const uint32_t end = (uint32_t)keel_reader_number(reader, 1);
+    if (reader->failed || data->bytes > KEEL_ADDRESS_BYTES || begin + end > data->bytes ||
+        begin + end > before.bytes) {
         reader->failed = true;
-    else
-        keel_reader_bytes(reader, out->data.data, out->data.bytes);
+        return;
+    }
+    memset(data->data, 0, sizeof data->data);
+    memcpy(data->data, before.data, begin);
+    keel_reader_bytes(reader, data->data + begin, data->bytes - begin - end);
+    memcpy(data->data + data->bytes - end, before.data + before.bytes - end, end);
+}
+
+void keel_view_read_member(struct keel_wire_reader *reader, const struct keel_member *before,
+                           struct keel_member *out)
+{
+    const uint32_t at = reader->at;
+    const uint32_t marks = (uint32_t)keel_reader_number(reader, 1);
+    *out = expect(before);
+    if ((marks & OTHER_RANK) != 0)
+        out->rank = (uint16_t)keel_reader_number(reader, 2);
+    if ((marks & OTHER_NODE) != 0) {
+        out->node = (uint16_t)keel_reader_number(reader, 2);
+        out->local = 0;
+    }
+    if ((marks & OTHER_LOCAL) != 0)
+        out->local = (uint8_t)keel_reader_number(reader, 1);
+    if ((marks & OTHER_LIFE) != 0)
+        out->incarnation = (uint32_t)keel_reader_number(reader, 4);
+    out->spare = (marks & SPARE) != 0;
+    read_address(reader, (marks & OTHER_LENGTH) != 0, &out->data);
+    if (reader->failed)
+        return;
+    uint8_t bytes[KEEL_VIEW_MEMBER_BYTES];
+    struct keel_writer again = {.data = bytes, .capacity = sizeof bytes};
+    keel_view_write_member(&again, before, out);
+    reader->failed = again.bytes != reader->at - at || memcmp(bytes, reader->data + at, again.bytes) != 0;
 }
 
 bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out)
@@ -497,7 +573,7 @@ bool keel_view_decode(const uint8_t *data, uint32_t bytes, struct keel_view *out
     if (out->member_count > KEEL_MEMBERS_MAX || out->shard_count > KEEL_SHARDS_MAX)
         return false;
     for (uint16_t i = 0; i < out->member_count && !r.failed; i++)
-        keel_view_read_member(&r, &out->members[i]);
+        keel_view_read_member(&r, i > 0 ? &out->members[i - 1] : NULL, &out->members[i]);
     for (uint16_t s = 0; s < out->shard_count && !r.failed; s++)
         out->shard_rank[s] = (uint16_t)keel_reader_number(&r, 2);
     if (!keel_reader_complete(&r))

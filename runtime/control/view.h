@@ -11,7 +11,7 @@
 #include <keel/node.h>
 
 enum {
-    KEEL_VIEW_MEMBER_BYTES = 2 + 2 + 1 + 1 + 4 + 1 + KEEL_ADDRESS_BYTES,
+    KEEL_VIEW_MEMBER_BYTES = 1 + 2 + 2 + 1 + 4 + 1 + 2 + KEEL_ADDRESS_BYTES, /* at most */
     KEEL_VIEW_HEAD_BYTES = 20, /* what stands before the holders */
     KEEL_VIEW_HOLDERS_BYTES = 1 + KEEL_HOLDERS_MAX * 6,
     KEEL_VIEW_BYTES_MAX = KEEL_VIEW_HEAD_BYTES + 2 * KEEL_VIEW_HOLDERS_BYTES +
@@ -97,8 +97,12 @@ void keel_view_holders_read(struct keel_wire_reader *reader, struct keel_view_ho
 uint64_t keel_view_peek(const uint8_t *data, uint32_t bytes, struct keel_view_holders *before,
                         struct keel_view_holders *holders);
 
-/* One member of those bytes. */
-void keel_view_write_member(struct keel_writer *writer, const struct keel_member *member);
-void keel_view_read_member(struct keel_wire_reader *reader, struct keel_member *out);
+/* One member of those bytes: what is other in it than in the one before it there (NULL: it is the first).
+ * Members of one node differ by a port, and neighbours by few bytes more. A member has one form: what else
+ * would read as it is refused. */
+void keel_view_write_member(struct keel_writer *writer, const struct keel_member *before,
+                            const struct keel_member *member);
+void keel_view_read_member(struct keel_wire_reader *reader, const struct keel_member *before,
+                           struct keel_member *out);
 
 #endif

@@ -2,7 +2,8 @@
  *
  * Epoch 8, plan 8, shards 2, holders before and now as in a view; then three lists, each with its length in 2
  * bytes, ascending: ranks of the old view that are not in the new one, 2 each; members that are new or
- * another than before, as in a view; shards that another rank carries, and who, 2 and 2. */
+ * another than before, as in a view, each as other than the last; shards that another rank carries, and who,
+ * 2 and 2. */
 #include "view_delta.h"
 
 #include <string.h>
@@ -46,6 +47,7 @@ static void write_gone(struct keel_writer *w, const struct keel_view *old, const
 
 static void write_others(struct keel_writer *w, const struct keel_view *old, const struct keel_view *next)
 {
+    const struct keel_member *last = NULL;
     uint32_t count = 0;
     const uint32_t begin = open_list(w);
     for (uint16_t i = 0, at = 0; i < next->member_count && !w->failed; i++) {
@@ -53,7 +55,8 @@ static void write_others(struct keel_writer *w, const struct keel_view *old, con
             at++;
         if (at < old->member_count && same_member(&old->members[at], &next->members[i]))
             continue;
-        keel_view_write_member(w, &next->members[i]);
+        keel_view_write_member(w, last, &next->members[i]);
+        last = &next->members[i];
         count++;
     }
     close_list(w, begin, count);
@@ -105,41 +108,34 @@ static void read_gone(struct keel_wire_reader *r, const struct keel_view *old, s
     r->failed = r->failed || left > 0; /* of nobody, or not ascending */
 }
 
-/* Put those that are new or other among the members, from behind, where the lists may grow: they are read to
- * the end of the array first. */
+/* Put those that are new or other among the members, which are moved as far behind as there may be of these:
+ * so what is read never comes before who is to be taken yet. */
 static void read_others(struct keel_wire_reader *r, struct keel_view *out)
 {
-    const uint32_t count = (uint32_t)keel_reader_number(r, 2);
+    const uint32_t count = (uint32_t)keel_reader_number(r, 2), kept = out->member_count;
+    const uint32_t room = kept + count < KEEL_MEMBERS_MAX ? kept + count : KEEL_MEMBERS_MAX;
+    struct keel_member *const members = out->members;
+    struct keel_member other = {.rank = 0};
+    uint32_t from = room - kept, at = 0;
     if (count > KEEL_MEMBERS_MAX) {
         r->failed = true;
         return;
     }
-    struct keel_member others[KEEL_MEMBERS_MAX];
+    memmove(members + from, members, kept * sizeof *members);
     for (uint32_t i = 0; i < count && !r->failed; i++) {
-        keel_view_read_member(r, &others[i]);
-        r->failed = r->failed || (i > 0 && others[i].rank <= others[i - 1].rank);
+        const struct keel_member before = other;
+        keel_view_read_member(r, i > 0 ? &before : NULL, &other);
+        r->failed = r->failed || (i > 0 && other.rank <= before.rank);
+        while (!r->failed && from < room && members[from].rank < other.rank)
+            members[at++] = members[from++];
+        from += !r->failed && from < room && members[from].rank == other.rank ? 1 : 0;
+        r->failed = r->failed || at >= from; /* more than there may be */
+        if (!r->failed)
+            members[at++] = other;
     }
-    if (r->failed)
-        return;
-    uint32_t same = 0; /* ranks in both */
-    for (uint32_t i = 0; i < count; i++)
-        same += keel_view_find_rank(out, others[i].rank) >= 0 ? 1 : 0;
-    uint32_t at = out->member_count + count - same, from = out->member_count, other = count;
-    if (at > KEEL_MEMBERS_MAX) {
-        r->failed = true;
-        return;
-    }
+    while (!r->failed && from < room)
+        members[at++] = members[from++];
     out->member_count = (uint16_t)at;
-    while (other > 0) {
-        const struct keel_member *mine = from > 0 ? &out->members[from - 1] : NULL;
-        if (mine != NULL && mine->rank > others[other - 1].rank) {
-            out->members[--at] = out->members[--from];
-            continue;
-        }
-        from -= mine != NULL && mine->rank == others[other - 1].rank ? 1 : 0;
-        out->members[--at] = others[--other];
-    }
-    KEEL_ASSERT(at == from);
 }
 
 static void read_shards(struct keel_wire_reader *r, const struct keel_view *old, struct keel_view *out)

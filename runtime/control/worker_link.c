@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <keel/clock.h>
 #include <keel/file.h>
+#include <keel/memory.h>
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
@@ -185,12 +186,15 @@ enum keel_status keel_link_receive(int fd, struct keel_link_message *out, uint64
 
 enum keel_status keel_link_view_file(const struct keel_view *view, int *out_file)
 {
-    uint8_t bytes[KEEL_VIEW_BYTES_MAX];
-    const uint32_t count = keel_view_encode(view, bytes);
+    uint8_t *bytes;
     const int file = memfd_create("keel-view", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0)
         return keel_fail_errno(errno, "worker link: no file for a view");
-    enum keel_status status = keel_pwrite_all(file, bytes, count, 0, "a view");
+    enum keel_status status = keel_alloc(1, KEEL_VIEW_BYTES_MAX, &bytes);
+    if (status == KEEL_OK) {
+        status = keel_pwrite_all(file, bytes, keel_view_encode(view, bytes), 0, "a view");
+        keel_free(bytes);
+    }
     /* All workers of a node have the same one, and a model's plug-in runs in each. */
     if (status == KEEL_OK &&
         fcntl(file, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0)
@@ -205,15 +209,18 @@ enum keel_status keel_link_view_file(const struct keel_view *view, int *out_file
 
 enum keel_status keel_link_take_view(int file, struct keel_view *out)
 {
-    uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+    uint8_t *bytes = NULL;
     struct stat about;
     enum keel_status status = KEEL_OK;
-    if (fstat(file, &about) != 0 || about.st_size < 0 || about.st_size > (off_t)sizeof bytes)
+    if (fstat(file, &about) != 0 || about.st_size < 0 || about.st_size > (off_t)KEEL_VIEW_BYTES_MAX)
         status = keel_fail(KEEL_CORRUPT, "worker link: a view that is none");
+    if (status == KEEL_OK)
+        status = keel_alloc((uint64_t)about.st_size, 1, &bytes);
     if (status == KEEL_OK)
         status = keel_pread_all(file, bytes, (uint64_t)about.st_size, 0, "a view");
     if (status == KEEL_OK && !keel_view_decode(bytes, (uint32_t)about.st_size, out))
         status = keel_fail(KEEL_CORRUPT, "worker link: a view that is none");
+    keel_free(bytes);
     close(file);
     return status;
 }

@@ -174,6 +174,8 @@ enum keel_status keel_control_init(struct keel_control_plane *control,
     fill_effects(control, config->effects);
     enum keel_status status = keel_alloc(1, keel_node_bytes(config->node), &control->node);
     if (status == KEEL_OK)
+        status = keel_alloc(1, keel_node_room_bytes(), &control->env.room);
+    if (status == KEEL_OK)
         status = keel_alloc(1, OUTBOX_BYTES, &control->outbox);
     control->outbox_capacity = OUTBOX_BYTES;
     if (status == KEEL_OK)
@@ -188,6 +190,7 @@ void keel_control_fini(struct keel_control_plane *control)
     keel_free(control->outbox);
     keel_free(control->inbox);
     keel_free(control->node);
+    keel_free(control->env.room);
     control->outbox = control->inbox = NULL;
     control->node = NULL;
 }

@@ -187,19 +187,39 @@ void keel_node_finish(struct keel_node *node, enum keel_status status, const cha
     node->env->finish(node->env->context, status, detail);
 }
 
+/* More than the deepest calls of a step take, from a read that holders answered to the view that is told. */
+#define ROOM_BYTES (24 * sizeof(struct keel_view))
+
+size_t keel_node_room_bytes(void)
+{
+    return ROOM_BYTES;
+}
+
+void *keel_node_lend(struct keel_node *node, size_t bytes)
+{
+    uint8_t *room = node->env->room;
+    void *out = room + node->lent_bytes;
+    node->lent_bytes += (bytes + 63) & ~(size_t)63;
+    KEEL_ASSERT(node->lent_bytes <= ROOM_BYTES);
+    return out;
+}
+
 /* ---- register ------------------------------------------------------------------------------------------ */
 
 /* Invariant 7: the environment stores before it sends. False: there is no room. */
 static bool store_register(struct keel_node *node)
 {
-    uint8_t stored[KEEL_REGISTER_STORE_BYTES];
+    const size_t mark = node->lent_bytes;
+    uint8_t *stored = keel_node_lend(node, KEEL_REGISTER_STORE_BYTES);
     uint32_t bytes = keel_register_store(&node->reg, stored);
-    struct keel_register again; /* large: a load writes what it is asked for */
-    again.identity = node->reg.identity;
-    KEEL_ASSERT(keel_register_load(&again, stored, bytes) == KEEL_OK);
-    KEEL_ASSERT(keel_ballot_compare(again.promised, node->reg.promised) == 0);
-    KEEL_ASSERT(keel_ballot_compare(again.accepted, node->reg.accepted) == 0);
+    struct keel_register *again =
+        keel_node_lend(node, sizeof *again); /* a load writes what it is asked for */
+    again->identity = node->reg.identity;
+    KEEL_ASSERT(keel_register_load(again, stored, bytes) == KEEL_OK);
+    KEEL_ASSERT(keel_ballot_compare(again->promised, node->reg.promised) == 0);
+    KEEL_ASSERT(keel_ballot_compare(again->accepted, node->reg.accepted) == 0);
     node->unstored = !node->env->persist(node->env->context, stored, bytes);
+    node->lent_bytes = mark;
     return !node->unstored;
 }
 
@@ -237,7 +257,8 @@ static bool same_head(const struct keel_register_head *a, const struct keel_regi
 }
 
 /* A part came: true when it was the last that lacked, and the value is none or reads as a view. */
-static bool hear_part(struct keel_register_parts *parts, const struct keel_wire_register *in)
+static bool hear_part(struct keel_node *node, struct keel_register_parts *parts,
+                      const struct keel_wire_register *in)
 {
     struct keel_register_message *whole = &parts->message;
     if (!same_head(&whole->head, &in->head) || whole->value.bytes != in->value_bytes)
@@ -250,33 +271,35 @@ static bool hear_part(struct keel_register_parts *parts, const struct keel_wire_
     if (keel_bitset_count(&parts->have) < keel_wire_parts(in->value_bytes))
         return false;
     memset(&parts->have, 0, sizeof parts->have);
-    struct keel_view view;
-    return in->value_bytes == 0 || keel_view_decode(whole->value.data, in->value_bytes, &view);
+    const size_t mark = node->lent_bytes;
+    struct keel_view *view = keel_node_lend(node, sizeof *view);
+    node->lent_bytes = mark; /* it is not looked at */
+    return in->value_bytes == 0 || keel_view_decode(whole->value.data, in->value_bytes, view);
 }
 
 void keel_node_ask_holders(struct keel_node *node)
 {
-    struct keel_register_message ask;
+    struct keel_register_message *ask = keel_node_lend(node, sizeof *ask);
     uint16_t asked[KEEL_REGISTER_ASKED_MAX];
-    if (!keel_register_ask(&node->reg, &ask))
+    if (!keel_register_ask(&node->reg, ask))
         return;
     const uint32_t count = keel_register_asked(&node->reg, asked);
     for (uint32_t i = 0; i < count; i++)
         if (asked[i] != node->config.node)
-            send_register(node, asked[i], &ask);
-    struct keel_register_message reply;
-    if (answer_as_holder(node, &ask, &reply))
-        keel_moves_register(node, keel_register_hear(&node->reg, node->config.node, &reply));
+            send_register(node, asked[i], ask);
+    struct keel_register_message *reply = keel_node_lend(node, sizeof *reply);
+    if (answer_as_holder(node, ask, reply))
+        keel_moves_register(node, keel_register_hear(&node->reg, node->config.node, reply));
 }
 
 void keel_node_remind_holders(struct keel_node *node)
 {
-    struct keel_register_message value;
+    struct keel_register_message *value = keel_node_lend(node, sizeof *value);
     uint16_t asked[KEEL_REGISTER_ASKED_MAX];
     const uint32_t count = keel_register_asked(&node->reg, asked);
     for (uint32_t i = 0; i < count; i++)
-        if (asked[i] != node->config.node && keel_register_remind(&node->reg, asked[i], &value))
-            send_register(node, asked[i], &value);
+        if (asked[i] != node->config.node && keel_register_remind(&node->reg, asked[i], value))
+            send_register(node, asked[i], value);
 }
 
 /* Where the parts of its answer are put together: in the place of one who is not asked any more. */
@@ -307,7 +330,7 @@ static void take_register(struct keel_node *node, uint16_t from)
     const bool ask = in->head.kind == KEEL_REGISTER_PREPARE || in->head.kind == KEEL_REGISTER_ACCEPT;
     const bool proposer = keel_node_moves(node) || from == 0;
     if (ask && proposer && may_hold(&node->config)) {
-        struct keel_register_message reply;
+        struct keel_register_message *reply = keel_node_lend(node, sizeof *reply);
         if (in->head.kind == KEEL_REGISTER_PREPARE && !keel_moves_may_read(node, from)) {
             if (keel_node_leads(node)) /* which `from` does not hear */
                 keel_leader_tell(node, from);
@@ -317,11 +340,11 @@ static void take_register(struct keel_node *node, uint16_t from)
          * else. */
         if (in->head.kind == KEEL_REGISTER_ACCEPT)
             (void)keel_moves_hear(node, &in->head.ballot);
-        if (hear_part(&node->ask, in) && answer_as_holder(node, &node->ask.message, &reply))
-            send_register(node, from, &reply);
+        if (hear_part(node, &node->ask, in) && answer_as_holder(node, &node->ask.message, reply))
+            send_register(node, from, reply);
     } else if (!ask && node->leader != NULL) {
         struct keel_register_parts *parts = parts_of(node, from);
-        if (parts != NULL && hear_part(parts, in))
+        if (parts != NULL && hear_part(node, parts, in))
             keel_moves_register(node, keel_register_hear(&node->reg, from, &parts->message));
     }
 }
@@ -329,13 +352,13 @@ static void take_register(struct keel_node *node, uint16_t from)
 /* ---- events -------------------------------------------------------------------------------------------- */
 
 /* Holders of another run are not those of this one. */
-static void forget_holders(struct keel_register_value *value)
+static void forget_holders(struct keel_node *node, struct keel_register_value *value)
 {
-    struct keel_view view;
-    if (value->bytes == 0 || !keel_view_decode(value->data, value->bytes, &view))
+    struct keel_view *view = keel_node_lend(node, sizeof *view);
+    if (value->bytes == 0 || !keel_view_decode(value->data, value->bytes, view))
         return;
-    view.before.count = view.holders.count = 0;
-    value->bytes = keel_view_encode(&view, value->data);
+    view->before.count = view->holders.count = 0;
+    value->bytes = keel_view_encode(view, value->data);
 }
 
 /* Where the leader moves. An empty disk of a node that lived in this run has lost what it promised: it is
@@ -346,7 +369,7 @@ static void begin_to_hold(struct keel_node *node, bool empty)
     struct keel_register *reg = &node->reg;
     if (!node->config.again) {
         reg->disk = 0;
-        forget_holders(&reg->value);
+        forget_holders(node, &reg->value);
     } else if (empty) {
         reg->disk = (uint32_t)(node->env->random(node->env->context) % (KEEL_DISK_NONE - 1)) + 1;
         keel_node_trace(node, "node %u lost its disk: it is another holder", node->config.node);
@@ -525,6 +548,7 @@ int keel_node_step(struct keel_node *node, const struct keel_env *env, const str
     KEEL_ASSERT(node->env == NULL);
     struct keel_scratch scratch; /* large; what is read of it was written */
     node->scratch = &scratch;
+    node->lent_bytes = 0;
     node->env = env;
     node->now_ns = env->now_ns;
     node->wake_ns = node->now_ns + node->times.beat_ns;

@@ -475,35 +475,35 @@ static void write_next(struct keel_node *node)
 {
     struct keel_leader *leader = node->leader;
     struct keel_register_value *value = &node->reg.proposal;
-    struct keel_view base, next; /* large */
-    memset(&base, 0, offsetof(struct keel_view, members));
-    bool fine = value->bytes == 0 || keel_view_decode(value->data, value->bytes, &base);
+    struct keel_view *base = keel_node_lend(node, sizeof *base), *next = keel_node_lend(node, sizeof *next);
+    memset(base, 0, offsetof(struct keel_view, members));
+    bool fine = value->bytes == 0 || keel_view_decode(value->data, value->bytes, base);
     keel_moves_raise(node);
-    if (fine && base.epoch < node->view.epoch && node->reg.known_epoch < node->view.epoch) {
+    if (fine && base->epoch < node->view.epoch && node->reg.known_epoch < node->view.epoch) {
         keel_register_rest(&node->reg); /* another has made a view since it was asked */
         leader->changing = false;
         return;
     }
-    if (!fine || base.epoch < node->view.epoch || base.epoch == KEEL_EPOCH_MAX) {
+    if (!fine || base->epoch < node->view.epoch || base->epoch == KEEL_EPOCH_MAX) {
         end_run(node, KEEL_CORRUPT, "the holders of the view lost it; resume from the newest snapshot");
         return;
     }
-    if (!leader->awaiting_joins && base.epoch > node->view.epoch &&
-        base.shard_count == node->config.shard_count && has_plan(node, &base)) {
+    if (!leader->awaiting_joins && base->epoch > node->view.epoch &&
+        base->shard_count == node->config.shard_count && has_plan(node, base)) {
         if (keel_node_moves(
                 node)) /* who wrote it led meanwhile, and may have committed what was begun before */
-            leader->first_epoch = base.epoch + 1;
-        keel_view_copy(&next, &base);
+            leader->first_epoch = base->epoch + 1;
+        keel_view_copy(next, base);
     } else {
         struct keel_verdict *verdict = &leader->verdict;
-        if (leader->awaiting_joins && base.epoch < node->config.past_epoch)
-            base.epoch = node->config.past_epoch; /* of views that nobody remembers who is asked */
+        if (leader->awaiting_joins && base->epoch < node->config.past_epoch)
+            base->epoch = node->config.past_epoch; /* of views that nobody remembers who is asked */
         if (leader->took_over && leader->awaiting_joins) {
-            if (base.epoch != leader->earlier.epoch) /* of which nobody said yet that it has it */
+            if (base->epoch != leader->earlier.epoch) /* of which nobody said yet that it has it */
                 memset(&leader->told, 0, sizeof leader->told);
-            keel_view_copy(&leader->earlier, &base);
+            keel_view_copy(&leader->earlier, base);
         }
-        suspect(node, &base, verdict);
+        suspect(node, base, verdict);
         node->leader->membership.changed = true; /* `base` may be another view than is judged next */
         struct keel_view_change change = {.gone = verdict->gone,
                                           .joins = verdict->joins,
@@ -512,19 +512,19 @@ static void write_next(struct keel_node *node)
                                           .shard_count = node->config.shard_count,
                                           .plans = node->config.plans};
         keel_bitset_add_all(&change.gone, &verdict->done);
-        if (!keel_view_next(&base, &change, &next)) {
+        if (!keel_view_next(base, &change, next)) {
             keel_register_rest(&node->reg);
             leader->changing = false;
             return;
         }
-        name_holders(node, &next);
+        name_holders(node, next);
     }
-    KEEL_ASSERT(next.epoch > node->view.epoch && keel_view_valid(&next)); /* invariants 1 and 3 */
-    KEEL_ASSERT(has_plan(node, &next));                                   /* invariant 9 */
-    uint8_t bytes[KEEL_VIEW_BYTES_MAX];
-    keel_register_write(&node->reg, bytes, keel_view_encode(&next, bytes));
-    KEEL_ASSERT(keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, &base));
-    KEEL_ASSERT(base.epoch == next.epoch && base.member_count == next.member_count);
+    KEEL_ASSERT(next->epoch > node->view.epoch && keel_view_valid(next)); /* invariants 1 and 3 */
+    KEEL_ASSERT(has_plan(node, next));                                    /* invariant 9 */
+    uint8_t *bytes = keel_node_lend(node, KEEL_VIEW_BYTES_MAX);
+    keel_register_write(&node->reg, bytes, keel_view_encode(next, bytes));
+    KEEL_ASSERT(keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, base));
+    KEEL_ASSERT(base->epoch == next->epoch && base->member_count == next->member_count);
     keel_node_ask_holders(node);
 }
 
@@ -533,26 +533,26 @@ static void install(struct keel_node *node)
     struct keel_leader *leader = node->leader;
     const bool is_first = leader->awaiting_joins;
     const struct keel_view *old = &leader->before;
-    struct keel_view next;
-    bool fine = keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, &next);
+    struct keel_view *next = keel_node_lend(node, sizeof *next);
+    bool fine = keel_view_decode(node->reg.proposal.data, node->reg.proposal.bytes, next);
     keel_view_copy(&leader->before, is_first && leader->took_over ? &leader->earlier : &node->view);
-    KEEL_ASSERT(fine && next.epoch > old->epoch); /* we wrote it; invariant 1 */
+    KEEL_ASSERT(fine && next->epoch > old->epoch); /* we wrote it; invariant 1 */
     KEEL_ASSERT(node->reg.phase == KEEL_REGISTER_IDLE && leader->changing);
-    KEEL_ASSERT(next.shard_count == node->config.shard_count);
+    KEEL_ASSERT(next->shard_count == node->config.shard_count);
     leader->before_count = is_first ? keel_view_active_count(old) : leader->active_count;
-    leader->first_epoch = is_first ? next.epoch : leader->first_epoch;
+    leader->first_epoch = is_first ? next->epoch : leader->first_epoch;
     if (node->config.launcher)
-        keel_view_copy(&node->view, &next);
+        keel_view_copy(&node->view, next);
     else
-        keel_agent_adopt(node, &next);
-    leader->active_count = keel_view_active_count(&next);
+        keel_agent_adopt(node, next);
+    leader->active_count = keel_view_active_count(next);
     leader->remind_ns = node->now_ns + node->times.beat_ns;
     leader->awaiting_joins = leader->changing = leader->short_told = false;
     leader->first_ready_ns = leader->over_ns = leader->front_step = 0;
     keel_snapshots_turn(node);
     keel_membership_clear_evidence(&node->leader->membership);
-    keel_node_trace(node, "view epoch %" PRIu64 ": %u active, %u members, after %s", next.epoch,
-                    keel_view_active_count(&next), next.member_count, keel_cause_name(leader->change_cause));
+    keel_node_trace(node, "view epoch %" PRIu64 ": %u active, %u members, after %s", next->epoch,
+                    keel_view_active_count(next), next->member_count, keel_cause_name(leader->change_cause));
     tell_view(node, old);
     node->env->view_change(node->env->context, old, &node->view, leader->change_cause, leader->alive_ns,
                            leader->evidence_ns);

@@ -244,6 +244,7 @@ struct keel_node {
     const struct keel_env *env;   /* during a step only */
     struct keel_scratch *scratch; /* likewise */
     uint64_t now_ns;              /* likewise */
+    size_t lent_bytes;            /* likewise: of env->room */
     uint64_t wake_ns;             /* earliest deadline asked for in this step */
     uint64_t planned_ns;          /* the TICK asked for last; 0: none */
     bool started, finished;
@@ -271,6 +272,9 @@ static inline bool keel_node_due(const struct keel_node *node, uint64_t deadline
     return node->now_ns >= deadline_ns;
 }
 void keel_node_wake(struct keel_node *node, uint64_t deadline_ns); /* TICK then at the latest */
+/* So much of env->room, for views and their bytes, which are too large for a stack: until the step ends, or
+ * lent_bytes is set back to what it was before. Aligned for anything; not cleared. */
+void *keel_node_lend(struct keel_node *node, size_t bytes);
 /* Clear and address node->out; the caller fills `as` and sends. */
 struct keel_wire_message *keel_node_message(struct keel_node *node, enum keel_wire_kind kind);
 void keel_node_send(struct keel_node *node, uint16_t to);

@@ -48,10 +48,12 @@ static struct keel_wire_view *announce(struct keel_node *node, uint16_t source, 
         out->data_bytes = (uint16_t)news->data_bytes;
         memcpy(out->data, news->data, news->data_bytes);
     } else if (news->name.bytes <= KEEL_WIRE_VIEW_BYTES) {
-        uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+        const size_t mark = node->lent_bytes;
+        uint8_t *bytes = keel_node_lend(node, KEEL_VIEW_BYTES_MAX);
         encode_view(node, bytes);
         out->data_bytes = (uint16_t)news->name.bytes;
         memcpy(out->data, bytes, news->name.bytes);
+        node->lent_bytes = mark;
     }
     return out;
 }
@@ -124,7 +126,7 @@ void keel_views_hand_on(struct keel_node *node, const uint16_t *nodes, uint16_t 
 void keel_views_made(struct keel_node *node, const struct keel_view *old)
 {
     struct keel_view_news *news = &node->news;
-    uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+    uint8_t *bytes = keel_node_lend(node, KEEL_VIEW_BYTES_MAX);
     news->name.epoch = node->view.epoch;
     news->name.bytes = keel_view_encode(&node->view, bytes);
     news->name.digest = keel_view_digest(bytes, news->name.bytes);
@@ -139,9 +141,10 @@ static bool same_view(const struct keel_wire_view_name *a, const struct keel_wir
     return a->epoch == b->epoch && a->digest == b->digest && a->bytes == b->bytes;
 }
 
-static bool bears_name(const struct keel_view *view, const struct keel_wire_view_name *name)
+static bool bears_name(struct keel_node *node, const struct keel_view *view,
+                       const struct keel_wire_view_name *name)
 {
-    uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+    uint8_t *bytes = keel_node_lend(node, KEEL_VIEW_BYTES_MAX);
     return view->epoch == name->epoch && keel_view_encode(view, bytes) == name->bytes &&
            keel_view_digest(bytes, name->bytes) == name->digest;
 }
@@ -212,7 +215,7 @@ static void begin_fetch(struct keel_node *node, const struct keel_wire_view *in)
 
 static void take_view(struct keel_node *node, const struct keel_wire_view *in)
 {
-    struct keel_view next;
+    struct keel_view *next = keel_node_lend(node, sizeof *next);
     if (in->name.epoch < node->view.epoch)
         return;
     if (in->name.epoch > node->view.epoch) {
@@ -221,13 +224,13 @@ static void take_view(struct keel_node *node, const struct keel_wire_view *in)
             begin_fetch(node, in);
             return;
         }
-        const bool reads = in->base == 0 ? keel_view_decode(in->data, in->data_bytes, &next)
-                                         : keel_view_apply(&node->view, in->data, in->data_bytes, &next);
-        if (!reads || !bears_name(&next, &in->name)) {
+        const bool reads = in->base == 0 ? keel_view_decode(in->data, in->data_bytes, next)
+                                         : keel_view_apply(&node->view, in->data, in->data_bytes, next);
+        if (!reads || !bears_name(node, next, &in->name)) {
             keel_node_trace(node, "drop a view that is not what its digest says");
             return;
         }
-        adopt(node, &next, &in->name, in->base != 0 ? in : NULL);
+        adopt(node, next, &in->name, in->base != 0 ? in : NULL);
     }
     if (same_view(&in->name, &node->news.name))
         keel_views_hand_on(node, in->nodes, in->have_count, in->lack_count);
@@ -249,15 +252,15 @@ static void take_part(struct keel_node *node, const struct keel_wire_part *in)
             pull(node);
         return;
     }
-    struct keel_view next;
+    struct keel_view *next = keel_node_lend(node, sizeof *next);
     const struct keel_wire_view_name name = fetch->name;
     fetch->name.epoch = 0;
     if (keel_view_digest(fetch->data, name.bytes) != name.digest ||
-        !keel_view_decode(fetch->data, name.bytes, &next) || next.epoch != name.epoch) {
+        !keel_view_decode(fetch->data, name.bytes, next) || next->epoch != name.epoch) {
         keel_node_trace(node, "drop a view whose parts do not make what its digest says");
         return;
     }
-    adopt(node, &next, &name, NULL);
+    adopt(node, next, &name, NULL);
     keel_views_hand_on(node, fetch->nodes, fetch->have_count, fetch->lack_count);
 }
 
@@ -276,7 +279,7 @@ static void serve(struct keel_node *node, uint16_t to, const struct keel_wire_pu
         news->served_ns = node->now_ns;
         news->served_bytes = 0;
     }
-    uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+    uint8_t *bytes = keel_node_lend(node, KEEL_VIEW_BYTES_MAX);
     encode_view(node, bytes);
     const uint32_t count = keel_wire_parts(news->name.bytes);
     const uint64_t most = most_served(news);

@@ -2,21 +2,28 @@
 #include "worker_inbox.h"
 #include <keel/clock.h>
 #include <keel/log.h>
+#include <keel/memory.h>
 #include <unistd.h>
 
 static enum keel_status take_view(struct keel_inbox *inbox, int file)
 {
-    struct keel_view view; /* large */
-    KEEL_TRY(keel_link_take_view(file, &view));
+    struct keel_view *view;
+    enum keel_status status = keel_alloc(1, sizeof *view, &view);
+    if (status != KEEL_OK) {
+        close(file);
+        return status;
+    }
+    status = keel_link_take_view(file, view);
     keel_mutex_lock(&inbox->mutex);
-    if (view.epoch > inbox->view.epoch) {
-        keel_view_copy(&inbox->view, &view);
-        if (inbox->group != NULL && inbox->group_epoch < view.epoch)
+    if (status == KEEL_OK && view->epoch > inbox->view.epoch) {
+        keel_view_copy(&inbox->view, view);
+        if (inbox->group != NULL && inbox->group_epoch < view->epoch)
             keel_group_revoke(inbox->group);
         keel_cond_broadcast(&inbox->changed);
     }
     keel_mutex_unlock(&inbox->mutex);
-    return KEEL_OK;
+    keel_free(view);
+    return status;
 }
 
 enum { STOP_SILENCES = 3 }; /* keel_inbox_end_together */

@@ -174,7 +174,10 @@ static void on_trace(void *context, const char *line)
 
 static int give(const struct keel_node_event *event)
 {
-    const struct keel_env env = {.now_ns = world.now_ns,
+    static _Alignas(64) uint8_t room[24 * sizeof(struct keel_view)];
+    KEEL_ASSERT(sizeof room == keel_node_room_bytes());
+    const struct keel_env env = {.room = room,
+                                 .now_ns = world.now_ns,
                                  .random = on_random,
                                  .send = on_send,
                                  .timer = on_timer,

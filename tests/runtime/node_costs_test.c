@@ -6,23 +6,13 @@
 #include "node_cases.h"
 
 #include <stdio.h>
-#include <sys/resource.h>
 
-enum { RACK = 64, FIRST_CUT = 301, STACK_BYTES = 64 << 20 };
+enum { RACK = 64, FIRST_CUT = 301 };
 
 static uint32_t from_environment(const char *name, uint32_t else_)
 {
     const char *text = getenv(name);
     return text != NULL ? (uint32_t)strtoul(text, NULL, 10) : else_;
-}
-
-/* Views of 32,768 members lie on the stack, several at once. */
-static void grow_stack(void)
-{
-    struct rlimit limit;
-    ck_assert_int_eq(getrlimit(RLIMIT_STACK, &limit), 0);
-    limit.rlim_cur = limit.rlim_max < STACK_BYTES ? limit.rlim_max : STACK_BYTES;
-    ck_assert_int_eq(setrlimit(RLIMIT_STACK, &limit), 0);
 }
 
 static struct sim_config charged(void)
@@ -145,7 +135,6 @@ static void cut_rack(const struct sim_config config)
 
 START_TEST(a_rack_that_is_cut_costs_one_view_and_half_a_second)
 {
-    grow_stack();
     cut_rack(charged());
 }
 END_TEST
@@ -153,7 +142,6 @@ END_TEST
 /* As long as they may be: IPv6 and a name. A view is 2.8 times as large. */
 START_TEST(with_the_longest_addresses_too)
 {
-    grow_stack();
     struct sim_config config = charged();
     config.address_bytes = KEEL_ADDRESS_BYTES;
     cut_rack(config);

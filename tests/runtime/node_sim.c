@@ -477,7 +477,10 @@ static int give(struct sim *sim, uint16_t node, struct keel_node_event *event)
 {
     struct sim_node *n = &sim->nodes[node];
     struct sim_context context = {.sim = sim, .node = node};
-    const struct keel_env env = {.context = &context,
+    static _Alignas(64) uint8_t room[24 * sizeof(struct keel_view)];
+    KEEL_ASSERT(sizeof room == keel_node_room_bytes());
+    const struct keel_env env = {.room = room,
+                                 .context = &context,
                                  .now_ns = sim->now_ns,
                                  .random = env_random,
                                  .send = env_send,

@@ -290,8 +290,74 @@ START_TEST(a_view_that_breaks_a_rule_is_not_valid)
 }
 END_TEST
 
+/* Workers of a node, eight and the next ones, whose addresses differ by their ports: as of IPv4. */
+static struct keel_member member_of(uint16_t rank)
+{
+    const uint32_t host = rank / 8U, port = 20000U + rank * 7U;
+    struct keel_member m = {
+        .rank = rank, .node = (uint16_t)(1 + host), .local = rank % 8, .incarnation = 256};
+    m.data.bytes = 16;
+    m.data.data[0] = 2;
+    m.data.data[2] = (uint8_t)(port >> 8);
+    m.data.data[3] = (uint8_t)port;
+    m.data.data[4] = 10;
+    m.data.data[6] = (uint8_t)(host >> 8);
+    m.data.data[7] = (uint8_t)host;
+    return m;
+}
+
+START_TEST(a_member_takes_as_many_bytes_as_are_other_in_it_than_in_the_one_before)
+{
+    static uint8_t bytes[KEEL_VIEW_BYTES_MAX];
+    struct keel_writer w = {.data = bytes, .capacity = sizeof bytes};
+    struct keel_wire_reader r = {.data = bytes};
+    struct keel_member before, heard, member;
+    for (uint16_t rank = 0; rank < KEEL_MEMBERS_MAX; rank++, before = member) {
+        member = member_of(rank);
+        keel_view_write_member(&w, rank > 0 ? &before : NULL, &member);
+    }
+    ck_assert(!w.failed && w.bytes <= KEEL_MEMBERS_MAX * 6U);
+    r.bytes = w.bytes;
+    for (uint16_t rank = 0; rank < KEEL_MEMBERS_MAX; rank++, before = heard) {
+        keel_view_read_member(&r, rank > 0 ? &before : NULL, &heard);
+        member = member_of(rank);
+        ck_assert(!r.failed && heard.rank == rank && heard.node == member.node &&
+                  heard.local == member.local && heard.incarnation == member.incarnation &&
+                  heard.data.bytes == 16 && memcmp(heard.data.data, member.data.data, 16) == 0);
+    }
+    ck_assert(keel_reader_complete(&r));
+}
+END_TEST
+
+/* Digests are of bytes: two forms of one view would be two views. */
+START_TEST(a_member_that_says_what_is_expected_is_refused)
+{
+    const struct keel_member first = member_of(0), second = member_of(1);
+    uint8_t bytes[2 * KEEL_VIEW_MEMBER_BYTES], longer[2 * KEEL_VIEW_MEMBER_BYTES];
+    struct keel_member out;
+    struct keel_writer w = {.data = bytes, .capacity = sizeof bytes};
+    keel_view_write_member(&w, &first, &second);
+    struct keel_wire_reader r = {.data = bytes, .bytes = w.bytes};
+    keel_view_read_member(&r, &first, &out);
+    ck_assert(keel_reader_complete(&r));
+    struct keel_writer l = {.data = longer, .capacity = sizeof longer};
+    keel_writer_number(&l, bytes[0] | 8, 1); /* its incarnation follows, which is the same */
+    keel_writer_number(&l, second.incarnation, 4);
+    keel_writer_bytes(&l, bytes + 1, w.bytes - 1);
+    r = (struct keel_wire_reader){.data = longer, .bytes = l.bytes};
+    keel_view_read_member(&r, &first, &out);
+    ck_assert(r.failed);
+    bytes[1]--; /* a byte less of the address is as before */
+    r = (struct keel_wire_reader){.data = bytes, .bytes = w.bytes};
+    keel_view_read_member(&r, &first, &out);
+    ck_assert(r.failed);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_member_takes_as_many_bytes_as_are_other_in_it_than_in_the_one_before);
+    tcase_add_test(tc, a_member_that_says_what_is_expected_is_refused);
     tcase_add_test(tc, the_first_view_ranks_workers_by_node_and_lays_shards_in_balanced_blocks);
     tcase_add_test(tc, a_lost_ranks_shards_go_to_the_emptiest_and_first_to_neighbours);
     tcase_add_test(tc, a_newcomer_gets_the_vacant_rank_and_only_as_many_shards_as_balance_asks);

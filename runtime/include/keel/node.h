@@ -202,6 +202,9 @@ enum keel_drain_news {
 struct keel_env {
     void *context;
     uint64_t now_ns; /* monotonic, the same for the whole call */
+    /* keel_node_room_bytes of memory, for the time of a call: views of the largest run are too long for a
+     * stack. Several nodes of one thread may have the same; a small run writes little of it. */
+    void *room;
     uint64_t (*random)(void *context);
     /* Send to a node; may be lost, repeated or reordered. Never fails visibly. */
     void (*send)(void *context, uint16_t node, const uint8_t *data, uint32_t bytes);
@@ -280,6 +283,8 @@ struct keel_env {
 struct keel_node;
 size_t keel_node_bytes(const struct keel_node_config *config);
 enum keel_status keel_node_init(struct keel_node *node, const struct keel_node_config *config);
+
+size_t keel_node_room_bytes(void); /* keel_env.room */
 
 /* Take one event. Returns OK, or INVALID for an event that makes no sense (a malformed message is dropped
  * with a trace, not an error). Asserts its invariants. */
