@@ -3,6 +3,7 @@
  * Between fork and exec only async-signal-safe calls are made: the parent may have threads. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <keel/process.h>
@@ -180,6 +181,17 @@ enum keel_status keel_process_spawn_apart(char *const argv[], const int *keep_fd
                                           bool held, struct keel_process *out)
 {
     return spawn(argv, keep_fds, keep_fd_count, -1, 0, held, out);
+}
+
+enum keel_status keel_process_has_stack(uint64_t bytes)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes)
+        return KEEL_OK;
+    return keel_fail(KEEL_EXHAUSTED,
+                     "%" PRIu64 " KiB of stack are allowed, and %" PRIu64
+                     " are needed; raise the limit (ulimit -s)",
+                     (uint64_t)limit.rlim_cur / 1024, bytes / 1024);
 }
 
 enum keel_status keel_process_find(pid_t pid, struct keel_process *out)

@@ -12,6 +12,7 @@
  * keel_process_begin has said what becomes of them, and it is told what was ignored. */
 static const int interrupts[] = {SIGINT, SIGTERM, SIGHUP};
 enum { INTERRUPT_COUNT = sizeof interrupts / sizeof interrupts[0] };
+enum { STACK_BYTES_LEAST = 1 << 20 }; /* of any command; those whose processes lead runs ask for more */
 static bool ignored[INTERRUPT_COUNT];
 static sigset_t mask_before;
 
@@ -58,14 +59,20 @@ int keel_program_run_set(const char *set, int (*entry)(int argc, char **argv), i
     return entry(argc - named, argv + named);
 }
 
+static int tell(enum keel_status status, int argc, char **argv)
+{
+    fprintf(stderr, "%s %s: %s: %s\n", keel_main_of_program.name, argc > 1 ? argv[1] : "",
+            keel_status_text(status), keel_detail());
+    return keel_status_exit_code(status);
+}
+
 int main(int argc, char **argv)
 {
     begin();
+    enum keel_status status = keel_process_has_stack(STACK_BYTES_LEAST);
+    if (status != KEEL_OK)
+        return tell(status, argc, argv);
     int code = keel_main_of_program.run(argc, argv);
-    enum keel_status printed = keel_command_printed();
-    if (printed == KEEL_OK || code != 0)
-        return code;
-    fprintf(stderr, "%s %s: %s: %s\n", keel_main_of_program.name, argc > 1 ? argv[1] : "",
-            keel_status_text(printed), keel_detail());
-    return keel_status_exit_code(printed);
+    status = keel_command_printed();
+    return status == KEEL_OK || code != 0 ? code : tell(status, argc, argv);
 }

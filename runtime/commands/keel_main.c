@@ -15,6 +15,7 @@
 #include <keel/board_cmd.h>
 #include <keel/ckpt_cmd.h>
 #include <keel/net_cmd.h>
+#include <keel/process.h>
 #include <keel/program.h>
 #include <keel/status.h>
 #include <stdio.h>
@@ -24,25 +25,28 @@ struct command {
     const char *name;
     int (*entry)(int argc, char **argv);
     const char *help; /* NULL: started by Keel itself */
+    bool leads;       /* or may come to: a step of the control plane has tables of 4,096 ranks on the stack */
 };
+enum { STACK_BYTES_OF_LEADERS = 6 << 20 };
 
 static const struct command commands[] = {
-    {"run", keel_run_main, "train a job; go on after any loss with the same bits"},
-    {"job", keel_job_main, "how far a run is, or how it ended; watch it, stop it"},
-    {"plan", keel_plan_main, "what a step of a job will be: memory, tiles, sums, each rank's actions"},
-    {"eval", keel_eval_main, "loss, perplexity or accuracy of a snapshot"},
-    {"sample", keel_sample_main, "text by a snapshot of a language model"},
-    {"serve", keel_serve_main, "texts by a snapshot of a language model, over HTTP"},
-    {"export", keel_export_main, "the weights of a snapshot for other programs, in few bits if asked to"},
-    {"sim", keel_sim_main, "what failures will cost a run: goodput, lost seconds by cause"},
-    {"import-model", keel_import_main, "look whether an .onnx file can be trained; a job for it"},
-    {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots"},
-    {"net", keel_net_main, "who waits for whom; check and measure the network"},
-    {"board", keel_board_main, "bring up, prove, measure and list boards"},
-    {"agent", keel_led_agent_main, "one node of a run, on another host: dials in"},
-    {"lead", keel_lead_main, NULL},
-    {"worker", keel_worker_main, NULL},
-    {KEEL_PLUGIN_TRY_COMMAND, keel_plugin_try_main, NULL},
+    {"run", keel_run_main, "train a job; go on after any loss with the same bits", true},
+    {"job", keel_job_main, "how far a run is, or how it ended; watch it, stop it", false},
+    {"plan", keel_plan_main, "what a step of a job will be: memory, tiles, sums, each rank's actions", false},
+    {"eval", keel_eval_main, "loss, perplexity or accuracy of a snapshot", false},
+    {"sample", keel_sample_main, "text by a snapshot of a language model", false},
+    {"serve", keel_serve_main, "texts by a snapshot of a language model, over HTTP", false},
+    {"export", keel_export_main, "the weights of a snapshot for other programs, in few bits if asked to",
+     false},
+    {"sim", keel_sim_main, "what failures will cost a run: goodput, lost seconds by cause", false},
+    {"import-model", keel_import_main, "look whether an .onnx file can be trained; a job for it", false},
+    {"ckpt", keel_ckpt_main, "list, show, verify and manage snapshots", false},
+    {"net", keel_net_main, "who waits for whom; check and measure the network", false},
+    {"board", keel_board_main, "bring up, prove, measure and list boards", false},
+    {"agent", keel_led_agent_main, "one node of a run, on another host: dials in", true},
+    {"lead", keel_lead_main, NULL, true},
+    {"worker", keel_worker_main, NULL, false},
+    {KEEL_PLUGIN_TRY_COMMAND, keel_plugin_try_main, NULL, false},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
@@ -53,6 +57,15 @@ static void print_help(FILE *out)
         if (commands[i].help != NULL)
             fprintf(out, "  keel %-12s %s\n", commands[i].name, commands[i].help);
     fputs("\nkeel COMMAND --help says more. KEEL_LOG=info|debug shows what processes do.\n", out);
+}
+
+static int start(const struct command *command, int argc, char **argv)
+{
+    enum keel_status status = command->leads ? keel_process_has_stack(STACK_BYTES_OF_LEADERS) : KEEL_OK;
+    if (status == KEEL_OK)
+        return command->entry(argc, argv);
+    fprintf(stderr, "keel %s: %s: %s\n", command->name, keel_status_text(status), keel_detail());
+    return keel_status_exit_code(status);
 }
 
 static int run(int argc, char **argv)
@@ -68,7 +81,7 @@ static int run(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(name, commands[i].name) == 0)
-            return commands[i].entry(argc - 1, argv + 1);
+            return start(&commands[i], argc - 1, argv + 1);
     if (name[0] != '\0')
         fprintf(stderr, "keel: no command `%s`\n", name);
     print_help(stderr);

@@ -38,6 +38,9 @@ enum keel_status keel_process_spawn(char *const argv[], const int *keep_fds, uin
 enum keel_status keel_process_spawn_apart(char *const argv[], const int *keep_fds, uint32_t keep_fd_count,
                                           bool held, struct keel_process *out);
 
+/* EXHAUSTED, with the limit's name: the main thread of this process may use less stack than that. */
+enum keel_status keel_process_has_stack(uint64_t bytes);
+
 /* One that somebody else started. NOT_FOUND when no process has that number. */
 enum keel_status keel_process_find(pid_t pid, struct keel_process *out);
 
