@@ -269,6 +269,9 @@ static enum keel_status say_end(const struct keel_command *command, const struct
     KEEL_TRY(say(command)); /* it has ended, which is what was asked for */
     if (answer->told && answer->end.status == KEEL_TIMEOUT)
         return keel_fail(KEEL_TIMEOUT, "%s: %s", directory, answer->end.text);
+    if (look.state == KEEL_RUN_STOPPED &&
+        strncmp(look.detail, KEEL_RUN_UNSAVED, strlen(KEEL_RUN_UNSAVED)) == 0)
+        return keel_fail(KEEL_IO, "%s: %s", directory, look.detail);
     return look.state == KEEL_RUN_FAILED && look.status == KEEL_TIMEOUT
                ? keel_fail(look.status, "%s: %s", directory, look.detail)
                : KEEL_OK;

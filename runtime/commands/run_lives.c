@@ -3,6 +3,7 @@
 #include "jsonl.h"
 #include "remote_leader.h"
 #include "report.h"
+#include "run_look.h"
 #include "slow_watch.h"
 #include "succession.h"
 #include <inttypes.h>
@@ -261,21 +262,31 @@ static enum keel_status take_led(const struct keel_run *run, struct keel_output 
     return KEEL_OK;
 }
 
-/* A stop was heard, and its snapshot did not come. OK: no step needs one. */
-static enum keel_status tell_unsaved(const struct keel_run *run, const struct keel_output *output)
+/* A stop was heard. OK: all that was committed is in a snapshot, or the job has none. */
+static enum keel_status tell_unsaved(const struct keel_run *run, const struct keel_output *output, bool hangs)
 {
     const uint64_t last = keel_output_next_step(output) - 1;
     uint64_t told, kept;
     if (run->job.snapshot_every == 0 || last_told(run, &told) != KEEL_OK)
         return KEEL_OK;
     kept = told == NO_STEP ? 0 : told;
-    return last <= kept ? KEEL_OK
-                        : keel_fail(KEEL_TIMEOUT,
-                                    "stopped without its last snapshot, which did not come in time: the "
-                                    "store of snapshots hangs, or a step is longer than six timeouts; bring "
-                                    "the store back, and the same command computes steps %" PRIu64
-                                    " to %" PRIu64 " again",
-                                    kept + 1, last);
+    if (last <= kept)
+        return KEEL_OK;
+    if (hangs)
+        return keel_fail(KEEL_TIMEOUT,
+                         KEEL_RUN_UNSAVED
+                         ", which did not come in time: the store of snapshots hangs, or a step is longer "
+                         "than six timeouts; bring the store back, and the same command computes steps "
+                         "%" PRIu64 " to %" PRIu64 " again",
+                         kept + 1, last);
+    const bool failed = keel_output_snapshot_failure(output) != KEEL_OK;
+    char why[KEEL_DETAIL_BYTES];
+    snprintf(why, sizeof why, "%.300s",
+             failed ? keel_detail() : "it was ended at once, or a rank was lost, or left, as it stopped");
+    return keel_fail(KEEL_INTERRUPTED,
+                     KEEL_RUN_UNSAVED ": %s; the same command computes steps %" PRIu64 " to %" PRIu64
+                                      " again",
+                     why, kept + 1, last);
 }
 
 /* One life. DONE is said when all steps are: whoever dies behind that takes his share of the last snapshot
@@ -330,8 +341,8 @@ static enum keel_status live(struct keel_run *run, struct keel_output *output, c
     KEEL_TRY(spiked);
     if (status == KEEL_INTERRUPTED && !signalled && is_early(run, output))
         status = KEEL_OK;
-    if (status == KEEL_INTERRUPTED && signalled && unsaved)
-        KEEL_TRY(tell_unsaved(run, output));
+    if (status == KEEL_INTERRUPTED && signalled)
+        KEEL_TRY(tell_unsaved(run, output, unsaved));
     const bool differ = status == KEEL_MISMATCH || (status == KEEL_OK && keel_output_mismatches(output) > 0);
     if (differ && !signalled && keel_output_dispute(output)) {
         *again = true;

@@ -20,6 +20,9 @@ enum keel_run_state {
 };
 const char *keel_run_state_name(enum keel_run_state state);
 
+/* How the detail of a run begins whose stop lost what its last steps made, until they are computed again. */
+#define KEEL_RUN_UNSAVED "stopped without its last snapshot"
+
 struct keel_run_look {
     enum keel_run_state state;
     enum keel_status status;        /* of the end, */

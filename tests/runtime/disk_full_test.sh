@@ -12,7 +12,7 @@ mkdir "$root/small"
 if ! mount -t tmpfs -o size=8m tmpfs "$root/small" 2>/dev/null; then
     rm -rf "$root"
     echo "note: a small file system could not be mounted here"
-    echo "0 passed, 0 failed, 20 skipped"
+    echo "0 passed, 0 failed, 26 skipped"
     exit 0
 fi
 trap 'for run in "$root"/small/*/; do kill_run "$run"; done; umount "$root/small"; rm -rf "$root"' EXIT
@@ -68,6 +68,19 @@ kill -INT $launcher
 wait $launcher
 code=$?
 check "stopped while it waits, it ends as resumable" [ $code -eq 5 ]
+rm "$root/small/filler"
+launcher=
+
+begin small/stop
+check "a third run trains" within 60 trains stop
+check "the disk is full for it" fill
+"$KEEL" job stop "$root/small/stop" >"$root/stop" 2>&1
+check "a stop whose snapshot finds no room fails" [ $? -eq 1 ]
+check "and says which steps are done again, and why" grep -q "stopped without its last snapshot: .*No space left.*computes steps 1 to [0-9]* again" "$root/stop"
+wait $launcher
+code=$?
+check "the run ends as resumable" [ $code -eq 5 ]
+check "and says so" grep -q "goes on from here: stopped without its last snapshot" "$root/log"
 rm "$root/small/filler"
 launcher=
 
