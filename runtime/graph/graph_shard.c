@@ -31,7 +31,7 @@ void keel_graph_shard(struct keel_graph *graph, keel_value value, enum keel_mesh
     if (!resolve(graph, value, axis, &spec))
         return;
     struct keel_ir_value *v = &graph->values[value];
-    if ((v->annotated >> axis & 1U) != 0 && !keel_axis_spec_equal(&v->spec.axis[axis], &spec)) {
+    if (((uint32_t)v->annotated >> axis & 1U) != 0 && !keel_axis_spec_equal(&v->spec.axis[axis], &spec)) {
         char before[KEEL_SPEC_TEXT_BYTES], now[KEEL_SPEC_TEXT_BYTES];
         keel_axis_spec_print(&v->spec.axis[axis], before);
         keel_axis_spec_print(&spec, now);

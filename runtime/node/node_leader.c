@@ -13,15 +13,19 @@ enum { SOUGHT_MAX = 64 }; /* nodes that are looked at in a beat */
 
 /* ---- telling agents ------------------------------------------------------------------------------------ */
 
-/* What the ranks save as they stop counts in their view alone: who takes over tells them when they are in its
- * own, as a step shows; or when they had time for that. */
+/* What the ranks save as they stop counts in their view alone, so they are told when all are in one that
+ * stays: in the first of a run, which has nothing to save before a step; in another, when a step shows it; or
+ * when they had time for that. */
 static bool tells_stop(const struct keel_node *node)
 {
     const struct keel_leader *leader = node->leader;
-    if (!leader->stopping || !leader->took_over)
-        return leader->stopping;
-    return !leader->awaiting_joins &&
-           (leader->front_step > 0 || keel_node_due(node, leader->view_ns + node->times.silence_ns));
+    if (!leader->stopping || leader->awaiting_joins)
+        return leader->stopping && !leader->took_over;
+    const bool first = !leader->took_over && node->view.epoch == leader->first_epoch;
+    const bool stays = !leader->changing && !leader->verdict.active_gone;
+    const uint64_t from_ns = leader->stop_ns > leader->view_ns ? leader->stop_ns : leader->view_ns;
+    return (stays && (first || leader->front_step > 0)) ||
+           keel_node_due(node, from_ns + node->times.silence_ns);
 }
 
 static void tell(struct keel_node *node, uint16_t to, bool missing)

@@ -3,6 +3,7 @@
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <keel/memory.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static enum keel_status take_view(struct keel_inbox *inbox, int file)
@@ -101,6 +102,7 @@ void keel_inbox_end(struct keel_inbox *inbox)
     keel_mutex_lock(&inbox->mutex);
     inbox->closing = true;
     keel_mutex_unlock(&inbox->mutex);
+    (void)shutdown(inbox->fd, SHUT_RD); /* wakes the thread, whose next beat may be far off */
     keel_thread_join(&inbox->thread);
     keel_cond_fini(&inbox->changed);
     keel_mutex_fini(&inbox->mutex);

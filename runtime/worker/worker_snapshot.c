@@ -136,12 +136,13 @@ static void failed(struct keel_worker *worker, uint64_t step, enum keel_status s
 {
     struct keel_worker_snapshot *snapshot = &worker->snapshot;
     char detail[KEEL_DETAIL_BYTES];
-    bool again = snapshot->tries < worker->job.snapshot_retry && worker->next_step < worker->job.steps;
+    const bool goes_on = worker->next_step < worker->job.steps && !keel_inbox_stopping(&worker->inbox);
+    const bool again = snapshot->tries < worker->job.snapshot_retry && goes_on;
     snapshot->failed = true;
     snprintf(detail, sizeof detail, "%.400s%s", keel_detail(),
-             again                                   ? "; it is tried again after the next step"
-             : worker->next_step < worker->job.steps ? "; the next regular one is waited for"
-                                                     : "");
+             again     ? "; it is tried again after the next step"
+             : goes_on ? "; the next regular one is waited for"
+                       : "");
     keel_worker_note(worker, "snapshot-failed", step, status, detail);
 }
 

@@ -461,6 +461,45 @@ START_TEST(a_stop_of_who_takes_over_waits_for_its_view)
 }
 END_TEST
 
+static bool told_to_stop(const struct sim *sim, uint64_t ignored)
+{
+    bool any = false;
+    (void)ignored;
+    for (uint16_t i = 1; i < sim->config.nodes; i++)
+        any = any || (sim->nodes[i].running && sim->nodes[i].state->agent.stopping);
+    return any;
+}
+
+/* A rank is lost, and the stop comes before the view without it has shown a step: ranks that were told at
+ * once would save as members of the old view, which nobody commits. */
+START_TEST(a_stop_that_meets_a_loss_waits_for_a_step_of_the_next_view)
+{
+    uint32_t met = 0;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        struct sim *sim = begin(sim_default(600 + seed));
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+        const uint64_t epoch = sim->view.epoch;
+        const struct keel_leader *leader = sim->nodes[0].state->leader;
+        sim_kill_worker(sim, sim->view.members[1].node, 0);
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 60 * SIM_MS));
+        const bool changes = leader->changing || leader->verdict.active_gone ||
+                             (sim->view.epoch > epoch && leader->front_step == 0);
+        sim_user_stop(sim);
+        if (changes) {
+            met++;
+            ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, told_to_stop, 0));
+            ck_assert_uint_gt(sim->view.epoch, epoch);
+            ck_assert_uint_gt(leader->front_step, 0);
+        }
+        ck_assert(sim_run(sim, sim->now_ns + 60 * SECONDS));
+        ck_fine(sim);
+        ck_assert_int_eq(sim->end_status, KEEL_INTERRUPTED);
+        sim_destroy(sim);
+    }
+    ck_assert_uint_gt(met, 0);
+}
+END_TEST
+
 /* The fifth snapshot that waits for records takes the place of the first, which is given up; and the one who
  * takes over hears of both, if the agent never heard that the leader had the first. */
 START_TEST(who_takes_over_orders_no_snapshot_that_was_given_up)
@@ -655,6 +694,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, no_record_of_a_step_behind_the_last_is_caught_up_with);
     tcase_add_test(tc, what_was_saved_for_a_stop_is_kept_by_who_takes_over);
     tcase_add_test(tc, a_stop_of_who_takes_over_waits_for_its_view);
+    tcase_add_test(tc, a_stop_that_meets_a_loss_waits_for_a_step_of_the_next_view);
     tcase_add_test(tc, who_takes_over_orders_no_snapshot_that_was_given_up);
     tcase_add_test(tc, holes_that_are_lost_together_cost_one_timeout);
     tcase_add_test(tc, a_holder_that_loses_its_disk_is_another_one_and_the_run_goes_on);

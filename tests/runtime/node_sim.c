@@ -283,18 +283,6 @@ static void env_snapshot_commit(void *context, uint64_t step, uint64_t attempt,
     sim->snapshot_step = step;
 }
 
-/* Steps before `until` are given up: nobody who lives may hold their records. */
-static void pass_over(struct sim *sim, uint16_t leader, uint64_t until)
-{
-    for (uint64_t step = sim->delivered_next; step < until && step < SIM_STEPS_MAX; step++) {
-        sim->gaps++;
-        for (uint16_t i = 1; i < sim->config.nodes; i++)
-            if (sim->nodes[i].running && !sim_counts_as_ended(sim, &sim->nodes[i]) &&
-                sim_talk(sim, i, leader) && sim_holds(&sim->nodes[i], step))
-                violate(sim, "step %" PRIu64 " skipped, yet node %u holds it", step, i);
-    }
-}
-
 /* Invariant 5, and a gap only where nobody who lives holds the record. A step comes again where the leader
  * moved before it could say that it was delivered, or does not know yet that another leads: with the same
  * bits. */
@@ -312,7 +300,7 @@ static void env_step_commit(void *context, const struct keel_step_record *record
     }
     if (record->step < sim->delivered_next || record->step > sim->config.last_step)
         violate(sim, "step %" PRIu64 " delivered, %" PRIu64 " wanted", record->step, sim->delivered_next);
-    pass_over(sim, c->node, record->step);
+    sim_past_over(sim, c->node, record->step);
     sim->delivered_next = record->step + 1;
     sim->delivered_digest[record->step % SIM_STEPS_MAX] = record->digest;
     sim->delivered_count++;
@@ -416,7 +404,7 @@ static void env_finish(void *context, enum keel_status status, const char *detai
         violate(c->sim, "node %u finishes twice", c->node);
     const bool leads = n->state->term.role == KEEL_LEADS;
     if (leads && status == KEEL_OK)
-        pass_over(c->sim, c->node, c->sim->config.last_step + 1);
+        sim_past_over(c->sim, c->node, c->sim->config.last_step + 1);
     if (leads && (status == KEEL_INTERRUPTED || status == KEEL_TIMEOUT) && !c->sim->user_stopped)
         check_nobody_lives(c->sim, c->node, detail);
     n->finished = true;

@@ -365,9 +365,32 @@ START_TEST(a_file_beyond_the_limit_is_an_error_also_when_a_library_takes_the_sig
 }
 END_TEST
 
+/* Beats of a long timeout are minutes apart: a worker that is done does not wait for the next. */
+START_TEST(an_end_waits_for_no_beat)
+{
+    static struct keel_inbox inbox;
+    struct keel_times times;
+    struct keel_link_message got;
+    const struct keel_link_message word = {.kind = KEEL_LINK_DONE};
+    int pair[2];
+    ck_ok(keel_link_pair(pair));
+    keel_times_derive(100000 * KEEL_NS_PER_S, &times);
+    ck_assert_uint_gt(times.beat_ns, 1000 * KEEL_NS_PER_S); /* longer than this test may take */
+    ck_ok(keel_inbox_start(&inbox, pair[1], &times, no_beat, NULL));
+    (void)usleep(50000); /* it waits for its agent */
+    keel_inbox_end(&inbox);
+    ck_ok(keel_link_send(pair[1], &word, soon()));
+    ck_ok(keel_link_receive(pair[0], &got, soon()));
+    ck_assert_uint_eq(got.kind, KEEL_LINK_DONE);
+    close(pair[0]);
+    close(pair[1]);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_worker_whose_board_hangs_ends_though_its_agent_is_stopped);
+    tcase_add_test(tc, an_end_waits_for_no_beat);
     tcase_add_test(tc, steps_told_to_an_agent_that_is_stopped_wait_for_it);
     tcase_add_test(tc, a_file_beyond_the_limit_is_an_error_also_when_a_library_takes_the_signal);
     tcase_add_test(tc, every_kind_arrives_as_it_was_sent);
