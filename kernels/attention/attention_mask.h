@@ -78,7 +78,8 @@ static ulong part_floats(uint tokens, uint heads, uint width)
     return (ulong)get_num_groups(2) * heads * tokens * width;
 }
 
-/* Where those of a head, and of the keys that it shares, lie in the gradient's workspace, when they are packed. */
+/* Where those of a head, and of the keys that it shares, lie in the gradient's workspace, when they are
+ * packed. */
 struct packs {
     ulong q, k, v, g, dq;
 };

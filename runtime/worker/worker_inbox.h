@@ -32,7 +32,8 @@ struct keel_inbox {
 /* *inbox is zeroed: it has room for the largest view, and is not cleared here. `times` is copied. */
 enum keel_status keel_inbox_start(struct keel_inbox *inbox, int fd, const struct keel_times *times,
                                   void (*beat)(void *context), void *context);
-/* Ends the thread at once; nothing can be heard through the link any more, while words to the agent still go. */
+/* Ends the thread at once; nothing can be heard through the link any more, while words to the agent still go.
+ */
 void keel_inbox_end(struct keel_inbox *inbox);
 
 /* Wait for a view newer than `epoch`, or for stop. TIMEOUT. */

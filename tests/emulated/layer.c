@@ -33,14 +33,19 @@
  *
  * CALL is buffer queue program build kernel launch read write copy fill map unmap mark flush, or any of
  * these; or slice (clCreateSubBuffer), arg (clSetKernelArg), wait (clWaitForEvents), callback
- * (clSetEventCallback), look (clGetEventInfo of what became of a command), context (clCreateContext), free (clReleaseMemObject), close-queue, close-program,
- * close-kernel, close (clReleaseContext), exit (the driver's own handler at the end of the process). WHEN
- * counts, in this process, the calls that match the fault's filters. Filters kernel=PART       of the
- * kernel's name (PART$: its end) device=N, bank=N  a buffer of the command lies in that bank once=FILE not if
- * FILE is there; it is made when the fault comes (one fault in many processes) until=FILE        made when
- * the fault comes; while FILE is there the fault comes at every call, also in new processes: a board that
- * stays broken until its reset, which is `rm FILE` over=N            more than N bytes (of an unmap: in its
- * buffer) ragged=N          the bytes are no multiple of N unaligned=N       an offset is no multiple of N
+ * (clSetEventCallback), look (clGetEventInfo of what became of a command), context (clCreateContext), free
+ * (clReleaseMemObject), close-queue, close-program, close-kernel, close (clReleaseContext), exit (the
+ * driver's own handler at the end of the process).
+ *
+ * WHEN counts, in this process, the calls that match the fault's filters:
+ *   kernel=PART       of the kernel's name (PART$: its end)
+ *   device=N, bank=N  a buffer of the command lies in that bank
+ *   once=FILE         not if FILE is there; it is made when the fault comes (one fault in many processes)
+ *   until=FILE        made when the fault comes; while FILE is there the fault comes at every call, also in
+ *                     new processes: a board that stays broken until its reset, which is `rm FILE`
+ *   over=N            more than N bytes (of an unmap: in its buffer)
+ *   ragged=N          the bytes are no multiple of N
+ *   unaligned=N       an offset is no multiple of N
  *   groups=N          more than N groups; rows=N: more than N of them in y; slabs=N: in z
  *   items=N           more than N work-items in a group
  *   queue=N           the queue was at least the N-th of its device that lived when it was made

@@ -55,8 +55,8 @@ const char *keel_health_name(enum keel_health health);
 
 /* How the device is. Any thread; never blocks on the device. */
 void keel_device_health(struct keel_device *device, struct keel_health_report *out);
-/* Something of it hangs, was lost, or was left behind, and may still write host memory that it was given: keep
- * such memory until the process ends. Any thread. */
+/* Something of it hangs, was lost, or was left behind, and may still write host memory that it was given:
+ * keep such memory until the process ends. Any thread. */
 bool keel_device_may_write(struct keel_device *device);
 
 /* Say how a device is, with the evidence (a copy is kept): a check that found wrong results quarantines, a
