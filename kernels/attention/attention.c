@@ -123,11 +123,18 @@ static uint64_t rows_bytes(const struct keel_attention *op)
     return KEEL_BYTES(op->batch, op->heads, op->tokens, 2, sizeof(float));
 }
 
+static bool has_shares(const struct keel_attention *op)
+{
+    return keel_attention_kv_heads(op) != op->heads;
+}
+
 /* Whether there is room to copy the rows of a head together before they are read many times: on any device,
- * so that sizes are known without one. Many work-items read whole lines where they are. */
+ * so that sizes are known without one. Many work-items read whole lines where they are. Rows that heads share
+ * are always copied: of few, read where they are, rusticl (Mesa 22.3) makes nothing that was asked for. */
 static bool has_room(const struct keel_attention *op)
 {
-    return op->heads > 1 && (op->tokens > UNPACKED_TOKENS || key_count(op) > UNPACKED_TOKENS);
+    return op->heads > 1 &&
+           (op->tokens > UNPACKED_TOKENS || key_count(op) > UNPACKED_TOKENS || has_shares(op));
 }
 static bool packed(const struct keel_kernels *kernels, const struct keel_attention *op)
 {
@@ -295,10 +302,6 @@ static uint64_t rows_at(const struct keel_kernels *kernels, const struct keel_at
     return packed(kernels, op) ? packs_bytes(op) / sizeof(float) : 0;
 }
 /* And where heads share keys and values, the gradients of those that each has alone. */
-static bool has_shares(const struct keel_attention *op)
-{
-    return keel_attention_kv_heads(op) != op->heads;
-}
 static uint64_t shares_bytes(const struct keel_attention *op)
 {
     return has_shares(op) ? KEEL_BYTES(2, op->batch, key_count(op), op->heads, op->head_width, sizeof(float))

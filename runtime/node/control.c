@@ -193,6 +193,7 @@ void keel_control_fini(struct keel_control_plane *control)
     keel_free(control->env.room);
     control->outbox = control->inbox = NULL;
     control->node = NULL;
+    control->env.room = NULL;
 }
 
 enum keel_status keel_control_start(struct keel_control_plane *control)
