@@ -76,7 +76,6 @@ static enum keel_status list_rows(struct bench *bench, struct variant *variant)
                                         .x = bench->buffers[0],
                                         .gamma = bench->buffers[1],
                                         .y = bench->buffers[2],
-                                        .mean = bench->buffers[3],
                                         .rstd = bench->buffers[3]};
     KEEL_TRY(keel_op_activation(variant->kernels, &gelu, &variant->list));
     KEEL_TRY(keel_op_add(variant->kernels, &add, &variant->list));
