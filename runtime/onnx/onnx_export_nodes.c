@@ -306,6 +306,7 @@ static enum keel_status part_qkv(struct export *export, uint64_t heads, uint64_t
     const struct keel_shape *shape = shape_of(export, operand(export, 0));
     struct keel_onnx_name qkv;
     kv_heads = kv_heads > 0 ? kv_heads : heads;
+    KEEL_ASSERT(heads > 0);
     *head_width = shape->size[2] / (heads + 2 * kv_heads);
     const int64_t shared = (int64_t)(kv_heads * *head_width);
     const int64_t sizes[] = {(int64_t)(heads * *head_width), shared, shared};

@@ -277,7 +277,7 @@ static enum keel_status build_attention(struct build *build)
     struct value *q;
     keel_value part[3] = {0};
     struct keel_shape shape[3] = {0};
-    uint32_t heads, kv_heads;
+    uint32_t heads = 1, kv_heads = 1;
     KEEL_TRY(keel_onnx_operand(build, 0, &q));
     KEEL_TRY(find_heads(build, 0, "q_num_heads", 0, &heads));
     KEEL_TRY(find_heads(build, 1, "kv_num_heads", heads, &kv_heads));
