@@ -129,8 +129,9 @@ static bool has_shares(const struct keel_attention *op)
 }
 
 /* Whether there is room to copy the rows of a head together before they are read many times: on any device,
- * so that sizes are known without one. Many work-items read whole lines where they are. Rows that heads share
- * are always copied: of few, read where they are, rusticl (Mesa 22.3) makes nothing that was asked for. */
+ * so that sizes are known without one. Many work-items read whole lines where they are. Where heads share
+ * keys and values there always is: rusticl (Mesa 22.3) leaves their gradient unwritten where rows are not
+ * copied, for a cause that is not known. */
 static bool has_room(const struct keel_attention *op)
 {
     return op->heads > 1 &&

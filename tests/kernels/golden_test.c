@@ -65,8 +65,9 @@ static void rig_close(struct rig *rig)
     keel_device_close(rig->device);
 }
 
-/* What a case is known to find on a stack that is not all right; a later driver may be. Of loops: above. Its
- * fma of a product -0 and +0 is -0, where IEEE 754 has +0: token 0, whose gradient is 0, is turned by -0. */
+/* Cases that a driver is known to compute wrongly; a later one may not. rusticl ends long loops
+ * (short_lived), and its fma(0, -y, +0) is -0, where IEEE 754 has +0: the gradient of token 0 is 0, and is
+ * turned by an angle of -0. */
 static bool is_known(const struct stack *stack, const char *name)
 {
     return stack->short_lived && (strcmp(name, "bias_grad/70001x1") == 0 ||
