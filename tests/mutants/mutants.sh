@@ -8,6 +8,7 @@
 # fails without any mutant spoils the whole.
 # WORD: rows that hold it; EVERY=n: every nth of them; CONTROLS=no: programs are not tried without a mutant, since
 # whoever runs this runs them too (tests/runtime/mutants_test.sh).
+# --rows: that each row's lines stand in its file, and nothing else (`make lint`).
 # A line for each, refused by what it says or found by the bits, in $BUILD/mutants/found.txt.
 #
 # Expects CC_ALL and LIBS_ALL, how to compile and what to link with (Makefile), and BUILD.
@@ -194,15 +195,24 @@ rows() {
         /^@ / && wanted() { if (seen++ % every == 0) printf "%s\t%s\t%s\t%s\n", substr($1, 3), $2, $3, $4 }' "$table"
 }
 
+# The rows whose lines are no more in their file, a line for each.
+rotten() {
+    awk -F' *[|] *' '/^@ / { print substr($1, 3), $3 }' "$table" | while read -r name file; do
+        spoil "$name" "$file" 2>&1 >/dev/null | sed "s/^/FAIL $name, $file: /"
+    done
+}
+if [ "${1:-}" = --rows ]; then
+    ! rotten | grep .
+    exit
+fi
+
 rm -rf "$work"
 mkdir -p "$work"
 rows "$@" >"$work/rows"
 awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) printf "%s", substr("the quick brown fox jumps over a lazy dog\n", int(rand() * 42) + 1, 1) }' >"$work/text"
 passed=0 failed=0
 # Every row of the table still says what stands in its file, also those that are not tried.
-awk -F' *[|] *' '/^@ / { print substr($1, 3), $3 }' "$table" | while read -r name file; do
-    spoil "$name" "$file" 2>&1 >"$work/spoilt" | sed "s/^/FAIL $name, $file: /"
-done >"$work/rotten"
+rotten >"$work/rotten"
 cat "$work/rotten"
 failed=$((failed + $(wc -l <"$work/rotten")))
 # Without a mutant all that the rows use passes.
