@@ -9,8 +9,10 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <keel/clock.h>
+#include <keel/file.h>
 #include <keel/job.h>
 #include <keel/memory.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -379,6 +381,18 @@ static void look_at_led(const char *folder, struct keel_run_look *look)
     look->done_step = its.done_step;
 }
 
+/* Nobody leads, and the process that run.lock names is no more: agents that were killed share the lock until
+ * the kernel is done with them, which a disk that hangs may delay. */
+static bool is_left_behind(const char *directory)
+{
+    char run_path[KEEL_PATH_BYTES], leader_path[KEEL_PATH_BYTES];
+    struct keel_lock_words words;
+    return keel_path_join(run_path, directory, "run.lock") == KEEL_OK &&
+           keel_path_join(leader_path, directory, "leader.lock") == KEEL_OK &&
+           !keel_file_is_locked(leader_path) && keel_lock_read(run_path, &words) &&
+           kill((pid_t)words.pid, 0) != 0 && errno == ESRCH;
+}
+
 enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *out)
 {
     struct keel_run_look look = {.step = 0};
@@ -390,7 +404,7 @@ enum keel_status keel_run_look_at(const char *directory, struct keel_run_look *o
     bool held = keel_launch_is_locked(directory);
     KEEL_TRY(look_at_files(directory, &look));
     held = held && keel_launch_is_locked(directory);
-    if (held) {
+    if (held && (look.state == KEEL_RUN_KILLED || !is_left_behind(directory))) {
         KEEL_TRY(keel_path_join(path, directory, "run.lock"));
         if (keel_lock_read(path, &words))
             look.pid = (uint64_t)words.pid;

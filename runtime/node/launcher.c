@@ -37,8 +37,10 @@ static const uint64_t leader_look_ns = 50 * KEEL_NS_PER_MS;
 /* A second signal counts when it comes so long after the first. */
 static const uint64_t hurry_after_ns = 250 * KEEL_NS_PER_MS;
 
-/* Processes of a run that was killed as a whole are gone within that. */
-static const uint64_t dying_ns = 5 * KEEL_NS_PER_S;
+/* Processes of a run that ended are gone within that, also where a disk keeps those that were killed; and it
+ * is said what is waited for after that. */
+static const uint64_t dying_ns = 30 * KEEL_NS_PER_S;
+static const uint64_t dying_told_ns = 2 * KEEL_NS_PER_S;
 
 /* A port is tried until it is free for datagrams and connections. */
 enum { PORT_TRIES = 16 };
@@ -537,16 +539,30 @@ static bool end_snapshots(struct keel_launcher *launcher)
 static enum keel_status take_run_lock(const char *path, const char *leader_path, int *out_fd)
 {
     const uint64_t until_ns = keel_deadline_after_ns(dying_ns);
+    uint64_t tell_ns = keel_deadline_after_ns(dying_told_ns);
     enum keel_status status;
-    do
+    for (;;) {
         status = keel_lock_take(path, true, out_fd);
-    while (status == KEEL_BUSY && !keel_file_is_locked(leader_path) && keel_remaining_ns(until_ns) > 0);
-    return status;
+        if (status != KEEL_BUSY || keel_file_is_locked(leader_path) || keel_remaining_ns(until_ns) == 0)
+            return status;
+        if (keel_remaining_ns(tell_ns) == 0) {
+            tell_ns = KEEL_NEVER;
+            keel_log(KEEL_LOG_WARN,
+                     "%s: processes of the run before have not ended yet: waiting for them, at most %.0f s",
+                     path, (double)dying_ns / (double)KEEL_NS_PER_S);
+        }
+    }
 }
 
-static enum keel_status refuse_second(const char *path, const char *next)
+static enum keel_status refuse_second(const char *path, const char *leader_path, const char *next)
 {
     struct keel_lock_words words;
+    if (!keel_file_is_locked(leader_path))
+        return keel_fail(
+            KEEL_BUSY,
+            "%s: nobody leads, but a process still has this file open: one of the run before that "
+            "does not end; see which (fuser -v), end it, or take another --out",
+            path);
     return keel_fail(KEEL_BUSY, "%s: a run goes on in this directory, led by process %ld; %s", path,
                      keel_lock_read(path, &words) ? words.pid : 0L, next);
 }
@@ -560,7 +576,8 @@ enum keel_status keel_launch_lock(const char *directory, struct keel_launch_lock
     KEEL_TRY(keel_path_join(leader_path, directory, "leader.lock"));
     enum keel_status status = take_run_lock(path, leader_path, &locks.run_fd);
     if (status == KEEL_BUSY)
-        return refuse_second(path, "watch it (keel job attach), end it (keel job stop), or take another");
+        return refuse_second(path, leader_path,
+                             "watch it (keel job attach), end it (keel job stop), or take another");
     if (status != KEEL_OK)
         return keel_fail(status, "%s; give another --out", keel_detail());
     words = (struct keel_lock_words){.pid = (long)getpid()};
@@ -568,7 +585,8 @@ enum keel_status keel_launch_lock(const char *directory, struct keel_launch_lock
     if (status == KEEL_OK)
         status = keel_lock_take(leader_path, true, &locks.leader_fd);
     if (status == KEEL_BUSY) /* so run.lock was removed, and who leads has another file open */
-        status = refuse_second(leader_path, "run.lock was removed: end it by a signal, or take another");
+        status = refuse_second(leader_path, leader_path,
+                               "run.lock was removed: end it by a signal, or take another");
     if (status == KEEL_OK)
         status = keel_lock_write(locks.leader_fd, &words, leader_path);
     if (status != KEEL_OK) {

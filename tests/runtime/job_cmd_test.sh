@@ -145,5 +145,18 @@ again --resume none
 check "they are computed again" '[ $? -eq 0 ] && cut -d, -f1-3 "$lines" | cmp -s - "$root/whole"'
 status "$root/done"
 check "and lack no more" '! grep -q lacks "$root/log"'
+# A process of the run before still dies, as one that a disk keeps: it shares run.lock, and nobody leads.
+(
+    flock 9
+    echo >"$root/holds"
+    sleep 8
+) 9<>"$root/done/run.lock" &
+until [ -e "$root/holds" ]; do sleep 0.1; done
+status "$root/done"
+check "a run whose last process still dies has ended" grep -q "done: done" "$root/log"
+again
+code=$?
+check "the same command waits for it" [ $code -eq 0 ]
+check "and says so" grep -q "run.lock: processes of the run before have not ended yet" "$root/log"
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
