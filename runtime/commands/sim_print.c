@@ -18,18 +18,15 @@ double keel_sim_quantile(const struct keel_sim_findings *found, double q)
     return keel_sim_goodput(found, found->by_goodput[rank > 0 ? rank - 1 : 0]);
 }
 
-/* Of all seeds. */
-static uint64_t total_ns(const struct keel_sim_findings *found, uint32_t cause)
-{
-    uint64_t ns = 0;
-    for (uint32_t run = 0; run < found->seed_count; run++)
-        ns += found->runs[run].ns[cause];
-    return ns;
-}
-
+/* Over the seeds. Whole seconds and the rest apart: nanoseconds of many long runs are more than 64 bits. */
 static double mean_s(const struct keel_sim_findings *found, uint32_t cause)
 {
-    return (double)total_ns(found, cause) / found->seed_count / 1e9;
+    uint64_t whole_s = 0, rest_ns = 0;
+    for (uint32_t run = 0; run < found->seed_count; run++) {
+        whole_s += found->runs[run].ns[cause] / KEEL_FAILURE_SECOND_NS;
+        rest_ns += found->runs[run].ns[cause] % KEEL_FAILURE_SECOND_NS;
+    }
+    return ((double)whole_s + (double)rest_ns / 1e9) / found->seed_count;
 }
 
 /* The mean over the seeds of what one counts. */
@@ -305,7 +302,7 @@ static void draw_legend(const struct keel_sim_findings *found, FILE *out)
 {
     int y = TOP;
     for (uint32_t cause = 1; cause < KEEL_GOODPUT_CAUSE_COUNT; cause++) {
-        if (total_ns(found, cause) == 0)
+        if (mean_s(found, cause) == 0)
             continue;
         fprintf(out,
                 "<rect x=\"%d\" y=\"%d\" width=\"10\" height=\"10\" fill=\"%s\"/><text x=\"%d\" "

@@ -37,9 +37,9 @@ struct back {
     uint32_t count;
 };
 
-struct slow_node {
+struct slow_nodes {
     uint64_t until_ns, evicted_ns; /* evicted_ns: UINT64_MAX for never */
-    uint32_t factor_ppm;
+    uint32_t factor_ppm, count;    /* nodes that are slow together */
 };
 
 struct hit {
@@ -71,7 +71,7 @@ struct world {
     struct back *backs; /* the next one last; owned */
     size_t back_count;
     uint64_t out_count; /* nodes in repair */
-    struct slow_node *slows;
+    struct slow_nodes *slows;
     size_t slow_count;
     struct hit *hits; /* of the incident */
     size_t hit_count;
@@ -305,9 +305,10 @@ static void add_slow(struct world *world, const struct keel_failure *failure)
 {
     const uint64_t evicted_ns =
         world->model->slow_ns == 0 ? UINT64_MAX : after(world->now_ns, world->model->slow_ns);
-    world->slows[world->slow_count++] = (struct slow_node){.until_ns = world->now_ns + failure->repair_ns,
-                                                           .evicted_ns = evicted_ns,
-                                                           .factor_ppm = failure->factor_ppm};
+    world->slows[world->slow_count++] = (struct slow_nodes){.until_ns = world->now_ns + failure->repair_ns,
+                                                            .evicted_ns = evicted_ns,
+                                                            .factor_ppm = failure->factor_ppm,
+                                                            .count = failure->count};
 }
 
 /* The next one comes, now. */
@@ -468,14 +469,14 @@ static void settle_changes(struct world *world)
     take_back(world);
     bool changes = vacant(world) < were_vacant;
     for (size_t i = 0; i < world->slow_count;) {
-        const struct slow_node slow = world->slows[i];
+        const struct slow_nodes slow = world->slows[i];
         if (earlier(slow.until_ns, slow.evicted_ns) > world->now_ns) {
             i++;
             continue;
         }
         world->slows[i] = world->slows[--world->slow_count];
         if (slow.evicted_ns < slow.until_ns && slow.until_ns > world->now_ns) {
-            send_to_repair(world, slow.until_ns, 1);
+            send_to_repair(world, slow.until_ns, slow.count);
             changes = true;
         }
     }
@@ -501,7 +502,8 @@ static void run_steps(struct world *world)
 {
     const struct keel_goodput_model *model = world->model;
     const struct step step = step_now(world);
-    const uint64_t fails_ns = next_failure(world), change_ns = next_change(world);
+    /* What changed while an interrupted step was kept counts behind that step. */
+    const uint64_t fails_ns = next_failure(world), change_ns = later(next_change(world), world->now_ns);
     const uint64_t kept_ns = earlier(world->into_ns, step.wall_ns); /* steps may be shorter now */
     lose(world, KEEL_GOODPUT_REDO, world->into_ns - kept_ns);
     world->into_ns = kept_ns;

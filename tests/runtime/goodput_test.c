@@ -154,6 +154,18 @@ START_TEST(without_spares_others_share_and_below_the_fewest_all_wait)
 }
 END_TEST
 
+START_TEST(what_changes_during_a_recovery_counts_behind_the_step_that_was_kept)
+{
+    struct keel_goodput_model model = small_model();
+    model.hang_ns = 50 * S;
+    model.redo_ppm = KEEL_GOODPUT_REDO_ALL / 5 * 2;
+    /* 3 of the 5 s are kept at 25; the node is slow until 28, and the step, of 15 s, goes on from 81 to 93. */
+    const struct keel_goodput run = run_trace(&model, "20 0 slow 8 factor=1.5\n25 1 hang 60\n");
+    EXPECT(&run, IS(WORK, 930), IS(SLOW, 5), IS(REDO, 2), IS(DETECT, 50), IS(RECONFIGURE, 2), IS(HEAL, 4),
+           IS(END, 7));
+}
+END_TEST
+
 START_TEST(pauses_slow_nodes_wrong_bits_and_the_end_of_a_run)
 {
     struct keel_goodput_model model = small_model();
@@ -166,6 +178,10 @@ START_TEST(pauses_slow_nodes_wrong_bits_and_the_end_of_a_run)
     model.slow_ns = 10 * S; /* exchanged at 35 */
     run = run_trace(&model, "25 1 slow 20 factor=1.5\n");
     EXPECT(&run, IS(WORK, 980), IS(SLOW, 5), IS(RECONFIGURE, 2), IS(HEAL, 4), IS(END, 9));
+    struct keel_goodput_model none = model;
+    none.spares = 0; /* two are exchanged at 35, and back at 425: steps of 20 s from 41 to 441 */
+    run = run_trace(&none, "25 0-1 slow 400 factor=1.5\n");
+    EXPECT(&run, IS(WORK, 780), IS(SLOW, 5), IS(FEWER, 200), IS(RECONFIGURE, 4), IS(HEAL, 8), IS(END, 3));
     run = run_trace(&model, "25 0 run 50\n");
     EXPECT(&run, IS(WORK, 910), IS(AGAIN, 20), IS(REDO, 5), IS(IDLE, 50), IS(RECONFIGURE, 2), IS(HEAL, 4),
            IS(END, 9));
@@ -262,10 +278,8 @@ static uint32_t random_trace(const struct keel_goodput_model *model, const enum 
                                        .first = first,
                                        .count = 1 + (draw(8) == 0 ? (uint32_t)draw(model->nodes - first) : 0),
                                        .kind = kinds[draw(kind_count)]};
-        if (out[i].kind == KEEL_FAILURE_SLOW) {
-            out[i].count = 1;
+        if (out[i].kind == KEEL_FAILURE_SLOW)
             out[i].factor_ppm = KEEL_FAILURE_FACTOR_PPM + (uint32_t)draw(2000000);
-        }
     }
     return count;
 }
@@ -366,6 +380,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_fails_during_a_recovery_begins_it_anew);
     tcase_add_test(tc, both_holders_lost_together_go_back_to_a_snapshot_or_to_the_beginning);
     tcase_add_test(tc, without_spares_others_share_and_below_the_fewest_all_wait);
+    tcase_add_test(tc, what_changes_during_a_recovery_counts_behind_the_step_that_was_kept);
     tcase_add_test(tc, pauses_slow_nodes_wrong_bits_and_the_end_of_a_run);
     tcase_add_test(tc, the_nearest_tier_that_is_whole_is_read);
     tcase_add_test(tc, times_add_up_to_the_wall_time_whatever_happens);

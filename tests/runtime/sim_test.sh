@@ -39,6 +39,10 @@ check "again the same bytes" cmp -s "$root/log" "$root/one"
 sim --nodes 64 --spares 2 --seeds 20 --seed 2 --json
 check "other seeds are other runs" '! cmp -s "$root/log" "$root/one"'
 
+sim --nodes 8 --days 3650 --seeds 100 --quick --json
+check "the mean of a thousand years lies among them" \
+    python3 -c 'import json, sys; f = json.load(open(sys.argv[1])); q = f["goodput_quantiles"]; assert q["least"] <= f["goodput_mean"] <= q["most"]' "$root/log"
+
 # The published rate, twice the nodes of Llama 3's run: what the operator of 4,096 nodes of 8 reads.
 sim --nodes 4096 --boards 8 --days 54 --failures llama3 --spares 16 --tiers local,partner,erasure,store --quick \
     --cost run.state_bytes=2100000000000 --set parallel.zero=1 --svg "$root/lost.svg" --write-failures "$root/trace"
