@@ -125,15 +125,32 @@ const int32_t *keel_writing_window(const struct keel_writing *text, uint32_t *le
     return text->tokens + (text->count - *length);
 }
 
-/* Where the first stop stands in what is held, whole or as far as that goes; held_bytes: there is none. */
-static size_t find_stop(const struct keel_writing *text, bool whole)
+/* Where the stop begins that is whole first, byte by byte, so that it does not matter how tokens cut the
+ * text; held_bytes: there is none. */
+static size_t find_stop(const struct keel_writing *text)
+{
+    const struct keel_stops *stops = &text->of.stops;
+    size_t found = text->held_bytes, end = SIZE_MAX;
+    for (size_t at = 0; at < text->held_bytes; at++)
+        for (uint32_t i = 0; i < stops->count; i++) {
+            const size_t bytes = strlen(stops->texts[i]);
+            if (bytes > text->held_bytes - at || at + bytes >= end ||
+                memcmp(text->held + at, stops->texts[i], bytes) != 0)
+                continue;
+            found = at;
+            end = at + bytes;
+        }
+    return found;
+}
+
+/* Where the end of what is held may be the begin of a stop; held_bytes: nowhere. */
+static size_t find_begin(const struct keel_writing *text)
 {
     const struct keel_stops *stops = &text->of.stops;
     for (size_t at = 0; at < text->held_bytes; at++)
         for (uint32_t i = 0; i < stops->count; i++) {
-            const size_t bytes = strlen(stops->texts[i]), left = text->held_bytes - at;
-            if ((whole ? bytes <= left : bytes > left) &&
-                memcmp(text->held + at, stops->texts[i], whole ? bytes : left) == 0)
+            const size_t left = text->held_bytes - at;
+            if (strlen(stops->texts[i]) > left && memcmp(text->held + at, stops->texts[i], left) == 0)
                 return at;
         }
     return text->held_bytes;
@@ -148,10 +165,10 @@ static enum keel_status write_held(struct keel_writing *text, uint32_t token, co
     KEEL_TRY(keel_grow(&text->held, &text->held_capacity, text->held_bytes + bytes + 1, 1));
     memcpy(text->held + text->held_bytes, more, bytes);
     text->held_bytes += bytes;
-    size_t out = find_stop(text, true);
+    size_t out = find_stop(text);
     text->stopped = out < text->held_bytes;
     if (!text->stopped && text->drawn < of->tokens)
-        out = find_stop(text, false);
+        out = find_begin(text);
     const enum keel_status status = of->write(of->context, token, text->held, out);
     text->held_bytes -= out;
     memmove(text->held, text->held + out, text->held_bytes);

@@ -14,6 +14,7 @@
     X(get_daemon_info)                                                                                       \
     X(get_connection_info)                                                                                   \
     X(lookup_connection_value)                                                                               \
+    X(get_connection_values)                                                                                 \
     X(create_response_from_buffer)                                                                           \
     X(create_response_from_callback)                                                                         \
     X(destroy_response)                                                                                      \

@@ -44,6 +44,7 @@ struct keel_serve {
     uint64_t step_ns; /* the last one */
     uint32_t soonest; /* tokens until the next text is whole, at most */
     bool draining;
+    bool some_left; /* a ticket was given up since the thread looked at those that wait */
     enum keel_status status;
     char why[KEEL_DETAIL_BYTES];
 };
@@ -128,7 +129,7 @@ bool keel_serve_ticket_wait(struct keel_serve_ticket *ticket, size_t seen)
 void keel_serve_ticket_give_up(struct keel_serve_ticket *ticket)
 {
     keel_mutex_lock(&ticket->serve->lock);
-    ticket->given_up = true;
+    ticket->given_up = ticket->serve->some_left = true;
     keel_mutex_unlock(&ticket->serve->lock);
 }
 
@@ -136,7 +137,7 @@ void keel_serve_ticket_release(struct keel_serve_ticket *ticket)
 {
     struct keel_serve *serve = ticket->serve;
     keel_mutex_lock(&serve->lock);
-    ticket->released = ticket->given_up = true;
+    ticket->released = ticket->given_up = serve->some_left = true;
     ticket->waits = false;
     const bool done = ticket->done;
     keel_mutex_unlock(&serve->lock);
@@ -265,22 +266,39 @@ static void end_slot(struct keel_serve *serve, struct slot *slot, enum keel_stat
     slot->ticket = NULL;
 }
 
-/* The next request that somebody waits for, in the order in which they came; NULL: none. */
+/* The next request, in the order in which they came; NULL: none. With the lock held. */
 static struct keel_serve_ticket *take_next(struct keel_serve *serve)
 {
     struct keel_serve_ticket *ticket = serve->first;
-    while (ticket != NULL) {
-        serve->first = ticket->next;
-        serve->last = serve->first != NULL ? serve->last : NULL;
-        serve->figures.queued--;
-        if (!ticket->given_up)
-            break;
-        end_ticket(ticket, KEEL_INTERRUPTED);
-        ticket = serve->first;
-    }
-    if (ticket != NULL)
-        serve->figures.active++;
+    if (ticket == NULL)
+        return NULL;
+    serve->first = ticket->next;
+    serve->last = serve->first != NULL ? serve->last : NULL;
+    serve->figures.queued--;
+    serve->figures.active++;
     return ticket;
+}
+
+/* A request that nobody waits for any more leaves its place in the queue to another. */
+static void leave_queue(struct keel_serve *serve)
+{
+    keel_mutex_lock(&serve->lock);
+    struct keel_serve_ticket **at = serve->some_left ? &serve->first : NULL;
+    struct keel_serve_ticket *last = NULL;
+    serve->some_left = false;
+    while (at != NULL && *at != NULL) {
+        struct keel_serve_ticket *ticket = *at;
+        if (!ticket->given_up) {
+            last = ticket;
+            at = &ticket->next;
+            continue;
+        }
+        *at = ticket->next;
+        serve->figures.queued--;
+        end_ticket(ticket, KEEL_INTERRUPTED);
+    }
+    serve->last = at != NULL ? last : serve->last;
+    keel_mutex_unlock(&serve->lock);
 }
 
 static void fill_slots(struct keel_serve *serve)
@@ -447,6 +465,7 @@ static void *compute(void *context)
     enum keel_status status = KEEL_OK;
     while (status == KEEL_OK && wait_for_work(serve)) {
         leave_slots(serve);
+        leave_queue(serve);
         fill_slots(serve);
         if (keel_serve_figures(serve).active > 0)
             status = step(serve);

@@ -21,6 +21,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -423,12 +424,41 @@ static enum MHD_Result begin(struct keel_http *http, struct MHD_Connection *conn
     return MHD_YES;
 }
 
+/* What headers say of where a request ends. */
+struct framing {
+    unsigned lengths, encodings;
+    bool spaced; /* a name has a blank behind it, and is another one to who passes that on */
+};
+
+static enum MHD_Result see_header(void *context, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    struct framing *framing = context;
+    (void)kind, (void)value;
+    framing->lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    framing->encodings += strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    framing->spaced = framing->spaced || strpbrk(name, " \t") != NULL;
+    return MHD_YES;
+}
+
+/* A proxy before us may take another end than libmicrohttpd, and then the next client's request for a part of
+ * this one's body (RFC 9112, 5.1, 6.3, 11.2). */
+static bool ends_twice(const struct exchange *exchange)
+{
+    struct framing framing = {.lengths = 0};
+    (void)exchange->http->mhd->get_connection_values(exchange->connection, MHD_HEADER_KIND, see_header,
+                                                     &framing);
+    return framing.lengths + framing.encodings > 1 || framing.spaced;
+}
+
 /* What can be said before the body is there: a body that nobody reads is not waited for. */
 static enum MHD_Result refuse_early(struct exchange *exchange, const char *url, const char *method)
 {
     struct keel_http *http = exchange->http;
     const char *length =
         http->mhd->lookup_connection_value(exchange->connection, MHD_HEADER_KIND, "Content-Length");
+    if (ends_twice(exchange))
+        return answer_error(exchange, MHD_HTTP_BAD_REQUEST,
+                            "one Content-Length or Transfer-Encoding is wanted, and no blank before a colon");
     exchange->route = find_route(url);
     if (exchange->route == NULL)
         return answer_error(exchange, MHD_HTTP_NOT_FOUND, "there are /v1/completions, /health and /metrics");

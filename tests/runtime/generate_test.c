@@ -241,6 +241,43 @@ START_TEST(a_text_ends_before_a_stop)
 }
 END_TEST
 
+/* Tokens without a tokenizer are numbers: "12 " again and again. Which stop is whole first does not depend on
+ * a token that brings several. */
+START_TEST(which_stop_comes_first_its_bytes_say_and_not_the_tokens)
+{
+    static const char *const stops[][2] = {{"12 ", "2"}, {"2 12", " "}, {"2 ", "12 "}};
+    static const char *const texts[] = {"1", "12", ""};
+    char directory[] = "/tmp/keel-generate-XXXXXX";
+    struct keel_job job = {.kind = KEEL_MODEL_GPT, .block = BLOCK, .batch = 1};
+    const uint16_t tokens[BLOCK * 4] = {12};
+    float likely[13] = {[12] = 1};
+    struct keel_data *data;
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_ok(keel_path_join(job.path, directory, "tokens.bin"));
+    ck_ok(keel_file_replace(job.path, tokens, sizeof tokens, 0600));
+    ck_ok(keel_data_open_to_use(&job, &(struct keel_data_use){.val_path = NULL}, &data));
+    for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++) {
+        struct asked out = {.calls = 0};
+        struct keel_writing text;
+        const struct keel_generator generation = {.data = data,
+                                                  .sampling = {.top_p = 1},
+                                                  .stops = {stops[i], 2},
+                                                  .tokens = 3,
+                                                  .block = BLOCK,
+                                                  .vocab = 13,
+                                                  .write = write_some,
+                                                  .context = &out};
+        ck_ok(keel_writing_begin(&text, &generation));
+        while (!keel_writing_is_whole(&text))
+            ck_ok(keel_writing_draw(&text, likely));
+        ck_assert_msg(strcmp(out.text, texts[i]) == 0 && text.stopped, "row %zu: `%s`", i, out.text);
+        keel_writing_end(&text);
+    }
+    keel_data_close(data);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, shares_are_those_of_the_softmax_of_what_is_left, 0, sizeof ways / sizeof ways[0]);
@@ -248,6 +285,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, settings_out_of_range_are_refused);
     tcase_add_test(tc, a_window_slides_over_the_text);
     tcase_add_test(tc, a_text_ends_before_a_stop);
+    tcase_add_test(tc, which_stop_comes_first_its_bytes_say_and_not_the_tokens);
 }
 
 KEEL_TEST_MAIN("generate", cases, 30)

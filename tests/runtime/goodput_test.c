@@ -159,7 +159,8 @@ START_TEST(what_changes_during_a_recovery_counts_behind_the_step_that_was_kept)
     struct keel_goodput_model model = small_model();
     model.hang_ns = 50 * S;
     model.redo_ppm = KEEL_GOODPUT_REDO_ALL / 5 * 2;
-    /* 3 of the 5 s are kept at 25; the node is slow until 28, and the step, of 15 s, goes on from 81 to 93. */
+    /* 3 of the 5 s are kept at 25; the node is slow until 28, and the step, of 15 s, goes on from 81 to 93.
+     */
     const struct keel_goodput run = run_trace(&model, "20 0 slow 8 factor=1.5\n25 1 hang 60\n");
     EXPECT(&run, IS(WORK, 930), IS(SLOW, 5), IS(REDO, 2), IS(DETECT, 50), IS(RECONFIGURE, 2), IS(HEAL, 4),
            IS(END, 7));

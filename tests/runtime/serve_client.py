@@ -2,6 +2,7 @@
 """Clients of keel serve, by sockets alone: good ones, whose texts are compared, and slow, broken, oversized and
 impatient ones. serve_client.py PORT PID EXPECTED REQUESTS ROUNDS [figures]: EXPECTED has a line of JSON for each text
 that is known. Prints what is wrong, and in the end a line of counts; or with `figures` how long requests took."""
+import itertools
 import json
 import random
 import select
@@ -125,19 +126,18 @@ BAD = [b"", b"{", b"[]", b"null", b'{"prompt":1}', b'{"prompt":"a","prompt":"b"}
        b'{"temperature":-1}', b'{"temperature":"warm"}', b'{"top_p":0}', b'{"top_k":-1}', b'{"seed":-1}', b'{"stream":1}',
        b'{"stop":""}', b'{"stop":["a","b","c","d","e"]}', b'{"stop":[1]}', b'{"stop":7}', b'{"echo":true}', b'{"model":"another"}', b'{"prompt":"\xff"}', b'{"prompt":"a\\u0000b"}', b"[" * 3000,
        b'{"max_tokens":100000}', b'{"prompt":"\xc3\xa9"}']
+TWO_ENDS = ["Content-Length: 1\r\n", "Transfer-Encoding: chunked\r\n", "Transfer-Encoding : chunked\r\n"]  # beside the right length
+bad = itertools.cycle([(body, "") for body in BAD] + [(b"2\r\n{}\r\n0\r\n\r\n", end) for end in TWO_ENDS])
 
 
-def broken(n):
-    code, _, body = ask_raw(BAD[n % len(BAD)])
-    if code != 400 or b'"error"' not in body:
-        return note("broken", f"{BAD[n % len(BAD)][:40]}: status {code} {body[:200]}")
-    return note("broken")
-
-
-def ask_raw(body):
+def broken(_):
+    with lock:
+        body, extra = next(bad)
     with connect() as s:
-        post(s, body)
-        return split(read_all(s))
+        post(s, body, extra)
+        code, _, answer = split(read_all(s))
+    right = code == 400 and b'"error"' in answer
+    return note("broken", None if right else f"{extra} {body[:40]}: status {code} {answer[:200]}")
 
 
 def oversized(n):

@@ -80,7 +80,40 @@ check "with the seconds to wait" grep -qi '^Retry-After: [1-9]' "$root"/many.*
 check "those that were taken get theirs" [ "$(grep -l '"completion_tokens":300' "$root"/many.* | wc -l)" -ge 4 ]
 check "and there is no other answer" [ "$(grep -hc '^HTTP/1.1 \(200\|503\)' "$root"/many.* | grep -c 1)" -eq 12 ]
 
+kill -TERM $server
+ended 0
+serve "$root/long" --device host --slots 1 --queue 2
+python3 - "$port" <<'END'
+import socket, struct, sys, time
+from urllib.request import urlopen
+def ask(tokens):
+    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    body = b'{"max_tokens":%d}' % tokens
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    return s
+def figures():
+    lines = urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics").read().decode().split("\n")
+    return tuple(int(l.split()[1]) for name in ["queued", "active"] for l in lines if l.startswith(f"keel_serve_{name} "))
+one = ask(2000)
+while figures() != (0, 1):
+    time.sleep(0.05)
+more = [ask(2), ask(2)]
+while figures() != (2, 1):
+    time.sleep(0.05)
+for s in more:
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.close()
+while figures() == (2, 1):
+    time.sleep(0.05)
+assert figures() == (0, 1), figures()
+one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+END
+check "who left while he waited leaves his place to others at once" [ $? -eq 0 ]
+kill -TERM $server
+check "and nothing is left of them" ended 0
+
 # ---- the end ----
+serve "$root/long" --device host --slots 3 --queue 4
 curl -sN --max-time 120 "http://127.0.0.1:$port/v1/completions" -d '{"max_tokens":1500,"stream":true,"seed":3}' >"$root/stream" &
 client=$!
 until grep -qs data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
