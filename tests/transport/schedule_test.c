@@ -1,5 +1,7 @@
 /* schedule_test.c - all ranks' schedules run together in a simulator: right values, in any order of events.
  */
+#include "costs.h"
+#include "message.h"
 #include "schedule_build.h"
 #include "schedule_sim.h"
 #include "schedule_time.h"
@@ -440,23 +442,42 @@ START_TEST(schedules_of_4096_ranks_are_bounded)
 }
 END_TEST
 
-/* One rank carries every other shard, so it makes half of all inner nodes, of every block. */
+/* One rank carries every other shard, so it makes half of all inner nodes, of every block. All ranks say so,
+ * also those that have little to do, and the automatic choice takes what everybody can do. */
 START_TEST(a_schedule_of_too_much_scratch_is_refused)
 {
     enum { RANKS = 64 };
     static uint16_t map[KEEL_GROUP_SHARDS_MAX];
     for (uint32_t shard = 0; shard < KEEL_GROUP_SHARDS_MAX; shard++)
         map[shard] = (uint16_t)(shard % 2 == 0 ? 0 : 1 + shard / 2 % (RANKS - 1));
-    const struct keel_collective_key key = {.kind = KEEL_REDUCE_SCATTER,
-                                            .algorithm = KEEL_ALGORITHM_TREE,
-                                            .exact = true,
-                                            .rank_count = RANKS,
-                                            .shard_count = KEEL_GROUP_SHARDS_MAX,
-                                            .shard_rank = map};
+    struct keel_collective_key key = {.kind = KEEL_REDUCE_SCATTER,
+                                      .algorithm = KEEL_ALGORITHM_TREE,
+                                      .exact = true,
+                                      .rank_count = RANKS,
+                                      .shard_count = KEEL_GROUP_SHARDS_MAX,
+                                      .shard_rank = map};
     uint64_t before = keel_memory_stats().live_bytes;
     struct keel_schedule *schedule = NULL;
-    ck_assert_int_eq(keel_schedule_make(&key, &schedule), KEEL_LIMIT);
+    for (key.rank = 0; key.rank < RANKS; key.rank++)
+        ck_assert_int_eq(keel_schedule_make(&key, &schedule), KEEL_LIMIT);
     ck_assert_uint_eq(keel_memory_stats().live_bytes, before);
+    for (uint64_t bytes = 8; bytes <= 1 << 24; bytes *= 8) {
+        key.algorithm = keel_schedule_choose(&key, bytes, &keel_costs_built_in);
+        key.rank = bytes == 8 ? RANKS - 1 : 0;
+        ck_ok(keel_schedule_make(&key, &schedule));
+        keel_schedule_free(schedule);
+    }
+}
+END_TEST
+
+/* As many messages as the longest that there may be takes, or four; none of a few bytes behind them. */
+START_TEST(a_block_is_cut_into_as_few_messages_as_may_be)
+{
+    for (uint64_t bytes = 4 * KEEL_CHUNK_MIN_BYTES + 1; bytes < 3000000; bytes++) {
+        uint64_t chunk = keel_chunk_bytes(bytes), least = (bytes + KEEL_CHUNK_BYTES - 1) / KEEL_CHUNK_BYTES;
+        ck_assert(chunk % 64 == 0 && chunk <= KEEL_CHUNK_BYTES);
+        ck_assert_uint_le((bytes + chunk - 1) / chunk, least > 4 ? least : 4);
+    }
 }
 END_TEST
 
@@ -543,6 +564,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, four_thousand_and_ninety_six_ranks);
     tcase_add_test(tc, schedules_of_4096_ranks_are_bounded);
     tcase_add_test(tc, a_schedule_of_too_much_scratch_is_refused);
+    tcase_add_test(tc, a_block_is_cut_into_as_few_messages_as_may_be);
     tcase_add_test(tc, closed_forms_come_near_the_simulation);
     tcase_add_test(tc, the_choice_can_be_made_and_is_everybodys);
 }

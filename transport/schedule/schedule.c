@@ -91,6 +91,8 @@ enum keel_status keel_schedule_make(const struct keel_collective_key *key, struc
         return keel_fail(KEEL_UNSUPPORTED, "%s of %u ranks by %s: %s; take another algorithm, or auto",
                          keel_collective_name(key->kind), key->rank_count,
                          keel_algorithm_name(key->algorithm), obstacle);
+    if (!keel_key_fits(key, &builder.facts))
+        return keel_build_too_much(key);
     KEEL_TRY(keel_alloc(1, sizeof *builder.schedule, (void *)&builder.schedule));
     builder.schedule->rank = key->rank;
     builder.schedule->rank_count = key->rank_count;

@@ -118,7 +118,8 @@ struct keel_collective_key {
 };
 
 /* Make this rank's schedule, linked. UNSUPPORTED: the algorithm cannot do that (not this kind, not in tree
- * order with this map, not for this number of ranks), and says why; LIMIT: too much scratch; NO_MEMORY. */
+ * order with this map, not for this number of ranks), and says why; LIMIT: too much scratch, as
+ * all ranks find; NO_MEMORY. */
 enum keel_status keel_schedule_make(const struct keel_collective_key *key, struct keel_schedule **out);
 void keel_schedule_free(struct keel_schedule *schedule); /* NULL is fine */
 

@@ -24,16 +24,19 @@ struct keel_operand keel_operand_result(uint32_t block)
     return (struct keel_operand){KEEL_SPACE_RESULT, 0, block};
 }
 
+enum keel_status keel_build_too_much(const struct keel_collective_key *key)
+{
+    return keel_fail(KEEL_LIMIT,
+                     "schedule: %s by %s would take more than %d blocks of scratch; take another algorithm",
+                     keel_collective_name(key->kind), keel_algorithm_name(key->algorithm), KEEL_TEMPS_MAX);
+}
+
 struct keel_operand keel_build_temp(struct keel_builder *builder, uint32_t block)
 {
-    if (builder->schedule->temp_count <= UINT16_MAX)
+    if (builder->schedule->temp_count < KEEL_TEMPS_MAX)
         return (struct keel_operand){KEEL_SPACE_TEMP, (uint16_t)builder->schedule->temp_count++, block};
     if (builder->status == KEEL_OK)
-        builder->status =
-            keel_fail(KEEL_LIMIT,
-                      "schedule: %s by %s would take more than %d blocks of scratch; take another algorithm",
-                      keel_collective_name(builder->key->kind), keel_algorithm_name(builder->key->algorithm),
-                      UINT16_MAX + 1);
+        builder->status = keel_build_too_much(builder->key);
     return (struct keel_operand){KEEL_SPACE_TEMP, 0, block}; /* no step that names it is taken */
 }
 

@@ -24,8 +24,9 @@ struct keel_facts {
     uint32_t maker;               /*   who holds the first leaf, and makes the root of the tree */
     uint32_t climb_edges;         /*   inner nodes whose children are made by two ranks */
     uint32_t climb_steps;         /*   and the most of them above a leaf */
-    bool aligned;  /*   rank r holds just the shards below node (level, r), the same level for all */
-    bool all_hold; /*   no rank without a leaf */
+    uint32_t climb_temps; /*   scratch of who takes the most of it to make inner nodes, of one block */
+    bool aligned;         /*   rank r holds just the shards below node (level, r), the same level for all */
+    bool all_hold;        /*   no rank without a leaf */
     uint32_t hosts, host_ranks; /* ranks of the largest */
     bool hosts_equal;           /* in size */
     bool hosts_in_order;        /* equal, and the ranks of each follow those of the one before */
@@ -33,12 +34,16 @@ struct keel_facts {
 struct keel_facts keel_key_facts(const struct keel_collective_key *key);
 /* Why the algorithm cannot do it; NULL when it can. */
 const char *keel_key_obstacle(const struct keel_collective_key *key, const struct keel_facts *facts);
+/* Whether no rank takes more scratch than operands can name: all ranks say the same. */
+bool keel_key_fits(const struct keel_collective_key *key, const struct keel_facts *facts);
 /* Whether AUTO may take it. */
 bool keel_key_offered(const struct keel_collective_key *key, const struct keel_facts *facts);
 /* Whether its sums follow the tree over shards. */
 bool keel_key_in_order(const struct keel_collective_key *key, const struct keel_facts *facts);
 uint32_t keel_key_host(const struct keel_collective_key *key, uint32_t rank);
 bool keel_is_power_of_two(uint32_t count);
+
+enum { KEEL_TEMPS_MAX = UINT16_MAX + 1 }; /* of a schedule */
 
 struct keel_builder {
     const struct keel_collective_key *key;
@@ -57,6 +62,8 @@ uint32_t keel_build_after(const struct keel_builder *builder, uint32_t distance)
 
 struct keel_operand keel_operand_part(uint32_t number, uint32_t block);
 struct keel_operand keel_operand_result(uint32_t block);
+/* LIMIT, with the words for it. */
+enum keel_status keel_build_too_much(const struct keel_collective_key *key);
 /* A fresh TEMP of the size of `block`. */
 struct keel_operand keel_build_temp(struct keel_builder *builder, uint32_t block);
 

@@ -27,8 +27,10 @@ static uint64_t times(uint64_t a, uint64_t b)
 uint64_t keel_chunk_bytes(uint64_t block_bytes)
 {
     uint64_t pieces = (block_bytes + KEEL_CHUNK_BYTES - 1) / KEEL_CHUNK_BYTES, chunk = block_bytes;
+    pieces = pieces > 4 ? pieces : 4;
     if (block_bytes > 4 * KEEL_CHUNK_MIN_BYTES)
-        chunk = block_bytes / (pieces > 4 ? pieces : 4);
+        chunk =
+            (block_bytes + pieces - 1) / pieces; /* rounded down, a message of what is left would be behind */
     else if (block_bytes > KEEL_CHUNK_MIN_BYTES)
         chunk = KEEL_CHUNK_MIN_BYTES;
     return chunk > 0 ? (chunk + 63) / 64 * 64 : 64;
@@ -472,7 +474,8 @@ bool keel_key_offered(const struct keel_collective_key *key, const struct keel_f
 {
     bool many = facts->ranks > KEEL_SCHEDULE_PEERS_MAX && key->kind != KEEL_ALL_TO_ALL_V &&
                 !keel_kind_is_pair(key->kind);
-    if ((many && knows_many(key, facts)) || keel_key_obstacle(key, facts) != NULL)
+    if ((many && knows_many(key, facts)) || keel_key_obstacle(key, facts) != NULL ||
+        !keel_key_fits(key, facts))
         return false;
     return key->algorithm != KEEL_ALGORITHM_TWO_LEVEL || facts->hosts > 1;
 }

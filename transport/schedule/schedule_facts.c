@@ -32,20 +32,35 @@ static void count_leaf(struct keel_facts *facts, const struct keel_collective_ke
     facts->root_leaves += child.maker == key->root;
 }
 
-static struct climbed climb(struct keel_facts *facts, const struct keel_collective_key *key, uint32_t level,
-                            uint32_t index)
+/* What its maker needs for a node, of each block: a place for what comes, and one for the sum, unless that
+ * goes where a sum was. */
+static void count_temps(struct keel_facts *facts, uint16_t *temps, struct climbed left, struct climbed right)
+{
+    bool comes = left.maker != right.maker;
+    uint16_t *count = &temps[left.maker];
+    if (comes)
+        ++*count;
+    if (left.whole && (comes || right.whole))
+        ++*count;
+    facts->climb_temps = *count > facts->climb_temps ? *count : facts->climb_temps;
+}
+
+/* temps: by rank, scratch so far. */
+static struct climbed climb(struct keel_facts *facts, const struct keel_collective_key *key, uint16_t *temps,
+                            uint32_t level, uint32_t index)
 {
     uint32_t first = index << level;
     if (level == 0)
         return (struct climbed){key->shard_rank[first], 0, true};
-    struct climbed left = climb(facts, key, level - 1, 2 * index);
+    struct climbed left = climb(facts, key, temps, level - 1, 2 * index);
     if (first + (UINT32_C(1) << (level - 1)) >= key->shard_count)
         return left;
-    struct climbed right = climb(facts, key, level - 1, 2 * index + 1);
+    struct climbed right = climb(facts, key, temps, level - 1, 2 * index + 1);
     if (left.whole && right.whole && left.maker == right.maker)
         return left;
     count_leaf(facts, key, left);
     count_leaf(facts, key, right);
+    count_temps(facts, temps, left, right);
     struct climbed node = {left.maker, left.steps > right.steps ? left.steps : right.steps, false};
     facts->climb_edges += left.maker != right.maker;
     node.steps += left.maker != right.maker;
@@ -94,10 +109,12 @@ static void find_shards(struct keel_facts *facts, const struct keel_collective_k
         facts->root_leaves = 1;
         facts->climb_edges = key->rank_count - 1;
         facts->climb_steps = levels_of(key->rank_count);
+        facts->climb_temps = facts->climb_steps + 1;
         facts->aligned = facts->all_hold = true;
         return;
     }
-    struct climbed root = climb(facts, key, levels_of(key->shard_count), 0);
+    uint16_t temps[KEEL_GROUP_RANKS_MAX] = {0};
+    struct climbed root = climb(facts, key, temps, levels_of(key->shard_count), 0);
     count_leaf(facts, key, root);
     facts->maker = root.maker;
     facts->climb_steps = root.steps;
@@ -191,4 +208,12 @@ const char *keel_key_obstacle(const struct keel_collective_key *key, const struc
     if (algorithm == KEEL_ALGORITHM_TWO_LEVEL && !rooted && !facts->hosts_equal)
         return "hosts differ in the number of their ranks";
     return NULL;
+}
+
+/* Others take a few places for every rank; up the tree the maker of many nodes takes many for every block. */
+bool keel_key_fits(const struct keel_collective_key *key, const struct keel_facts *facts)
+{
+    uint64_t handed_on = facts->ranks / 2; /* by a rank to those below it, of the result */
+    return key->algorithm != KEEL_ALGORITHM_TREE || key->kind != KEEL_REDUCE_SCATTER ||
+           (uint64_t)facts->climb_temps * facts->ranks + handed_on <= KEEL_TEMPS_MAX;
 }
