@@ -123,6 +123,9 @@ check "sums up" says "AUTO is within 15% of the fastest in"
 check "its file is taken" exits 0 "$keel" net bench --ranks 3 --costs "$root/costs" --min 64K --max 64K --iterations 5
 check "tune as JSON" exits 0 "$keel" net tune --ranks 2 --carrier tcp --op all-gather,barrier --min 4K --max 4K --rounds 3 --json
 check "is JSON too" is_json
+check "tune by small sizes" exits 0 "$keel" net tune --ranks 3 --op all-gather,barrier --min 1 --max 40 --factor 2 --rounds 1
+check "has one line for those that are the same" test "$(awk '{ print $1 "=" $3 }' "$root/out" | grep = | grep -v operation |
+    grep -v AUTO | tr '\n' ' ')" = "all-gather=12 all-gather=24 barrier=0 "
 # 9 ms a message and nothing for its bytes: everybody sends everything to all, 3 x 2 x 64 KiB. The other way: no more than must be.
 for key in within between; do
     printf '%s.alpha_ns = 9000000\n%s.gap_ns = 1\n%s.picos_per_byte = 0\n' $key $key $key
@@ -165,6 +168,14 @@ check "a port that there cannot be" exits 2 "$keel" net check --join 127.0.0.1:9
     --key "$root/key" --op barrier
 printf 'left 1 right 1\n' >"$root/odd"
 check "two hosts in a line" exits 2 "$keel" net check --hosts "$root/odd" --join 127.0.0.1:0 --key "$root/key" --op barrier
+printf 'left\0\nright 2\n' >"$root/odd"
+check "a file of hosts that is damaged" exits 2 "$keel" net check --hosts "$root/odd" --join 127.0.0.1:0 --key "$root/key" --op barrier
+check "is told where" errs "odd: byte 4 is NUL"
+for shell in "$root/shell 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16" " "; do
+    check "a shell of too many words, or none" exits 2 "$keel" net check --hosts "$root/hosts" --join 127.0.0.1:0 --key "$root/key" \
+        --shell "$shell" --op barrier
+    check "is told" errs "--shell: "
+done
 check "too many ranks" exits 2 "$keel" net check --ranks 100000
 check "a rank that is not below the world" exits 2 "$keel" net check --join 127.0.0.1:0 --rank 2 --world 2 --key "$root/key"
 check "sizes that make no sense" exits 2 "$keel" net bench --min 2K --max 1K
@@ -196,6 +207,13 @@ for patience in 1 3 6; do # more, and a longer row, where the ranks take longer 
     case $said in *"ranks came"*) ;; *) break ;; esac
 done
 check "a row that takes longer than the patience" test $ended -eq 0
+long_tune() { "$keel" net tune --ranks 2 --op all-reduce --max 4M --factor 2 --rounds 31 --timeout "$1" 2>&1; }
+for patience in 1 3 6; do # as above
+    said=$(long_tune $patience)
+    ended=$?
+    case $said in *"ranks came"*) ;; *) break ;; esac
+done
+check "measuring that takes longer than the patience" test $ended -eq 0
 check "rounds that are none" exits 2 "$keel" net tune --rounds 0
 check "an operation that tune has not" exits 2 "$keel" net tune --op send
 check "an unknown type" exits 2 "$keel" net bench --type f31

@@ -10,8 +10,7 @@
 #include <string.h>
 
 enum { ITERATIONS_MIN = 5, PROBES = 3 };
-#define ROW_NS   (KEEL_NS_PER_S / 3)
-#define ALIVE_NS KEEL_NS_PER_S
+#define ROW_NS (KEEL_NS_PER_S / 3)
 
 struct bench {
     struct keel_net_rank *rank;
@@ -22,7 +21,6 @@ struct bench {
         uint64_t ns[KEEL_NET_BENCH_ITERATIONS];
     } told;
     uint32_t row;
-    uint64_t said_ns; /* when the host heard of this rank last */
 };
 
 /* ---- one operation ---- */
@@ -50,15 +48,6 @@ static enum keel_status together(struct bench *bench)
 }
 
 /* ---- one row ---- */
-
-/* The host takes a long silence for a death. */
-static enum keel_status still_here(struct bench *bench, uint64_t now_ns)
-{
-    if (now_ns - bench->said_ns < ALIVE_NS)
-        return KEEL_OK;
-    bench->said_ns = now_ns;
-    return keel_net_rank_say(bench->rank, KEEL_NET_BENCH_ALIVE, NULL, 0);
-}
 
 /* How many, decided by rank 0 and told to all. */
 static enum keel_status agree(struct bench *bench, uint64_t probe_ns, uint32_t *out)
@@ -88,7 +77,7 @@ static enum keel_status warm_up(struct bench *bench, const struct keel_net_bench
     uint64_t shortest_ns = UINT64_MAX;
     for (uint64_t k = 0; k < bench->plan->warmup; k++) {
         KEEL_TRY(run(bench, it));
-        KEEL_TRY(still_here(bench, keel_now_ns()));
+        KEEL_TRY(keel_net_rank_alive(bench->rank, keel_now_ns()));
     }
     for (uint32_t k = 0; k < PROBES && bench->plan->iterations == 0; k++) {
         uint64_t begun_ns = keel_now_ns();
@@ -115,7 +104,7 @@ static enum keel_status measure(struct bench *bench, struct keel_net_bench_case 
             uint64_t now_ns = keel_now_ns();
             bench->told.ns[k] = now_ns - at_ns;
             at_ns = now_ns;
-            KEEL_TRY(still_here(bench, now_ns));
+            KEEL_TRY(keel_net_rank_alive(bench->rank, now_ns));
         }
         keel_endpoint_stats(bench->rank->endpoint, &after);
         it->iterations = iterations;
@@ -139,12 +128,13 @@ static uint32_t shares_of(uint32_t kind, uint32_t world)
     return whole ? 1 : world;
 }
 
-uint64_t keel_net_bench_count(uint32_t kind, uint32_t element, uint64_t bytes, uint32_t world)
+void keel_net_bench_resize(struct keel_net_bench_case *it, uint64_t bytes, uint32_t world)
 {
-    uint64_t elements = bytes / keel_element_bytes(element) / shares_of(kind, world);
-    if (kind == KEEL_BARRIER)
-        return 0;
-    return elements > 0 ? elements : 1;
+    uint64_t share = (uint64_t)keel_element_bytes(it->element) * shares_of(it->kind, world);
+    it->count = bytes > share ? bytes / share : 1;
+    if (it->kind == KEEL_BARRIER)
+        it->count = 0;
+    it->bytes = it->count * share;
 }
 
 static enum keel_status all_sizes(struct bench *bench, struct keel_net_bench_case it)
@@ -153,8 +143,7 @@ static enum keel_status all_sizes(struct bench *bench, struct keel_net_bench_cas
     uint64_t last = 0;
     for (uint64_t bytes = plan->min_bytes; bytes <= plan->max_bytes; bytes *= plan->factor) {
         it.iterations = 0;
-        it.count = keel_net_bench_count(it.kind, it.element, bytes, bench->rank->world);
-        it.bytes = it.count * keel_element_bytes(it.element) * shares_of(it.kind, bench->rank->world);
+        keel_net_bench_resize(&it, bytes, bench->rank->world);
         if (last != 0 && it.bytes == last) /* small sizes are the same where every rank has one element */
             continue;
         KEEL_TRY(measure(bench, &it));
@@ -196,7 +185,6 @@ enum keel_status keel_net_bench_rank(struct keel_net_rank *rank, const struct ke
     memset(bench, 0, sizeof *bench);
     bench->rank = rank;
     bench->plan = plan;
-    bench->said_ns = keel_now_ns();
     enum keel_status status = keel_net_bench_memory(rank, plan->max_bytes, &bench->part, &bench->result);
     for (uint32_t k = 0; k < plan->kind_count && status == KEEL_OK; k++)
         for (uint32_t e = 0; e < plan->element_count && status == KEEL_OK; e++)

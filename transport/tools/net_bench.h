@@ -26,10 +26,7 @@ struct keel_net_bench_times {
     uint64_t total_ns;   /* all iterations, one behind the other */
     uint64_t sent_bytes; /* data that this rank sent meanwhile, without headers */
 };
-enum {
-    KEEL_NET_BENCH_FRAME = KEEL_NET_FRAME_OWN,
-    KEEL_NET_BENCH_ALIVE /* nothing follows: a row takes long */
-};
+enum { KEEL_NET_BENCH_FRAME = KEEL_NET_FRAME_OWN };
 
 struct keel_net_bench_plan {
     uint32_t kinds[KEEL_NET_BENCH_LIST], kind_count;
@@ -40,8 +37,9 @@ struct keel_net_bench_plan {
     uint64_t min_bytes, max_bytes, factor;
     uint64_t iterations, warmup; /* iterations 0: as many as fit into a third of a second, at least five */
 };
-/* Elements of struct keel_collective for a row's bytes; at least one, but for a barrier. */
-uint64_t keel_net_bench_count(uint32_t kind, uint32_t element, uint64_t bytes, uint32_t world);
+/* Set the count of a case for so many bytes: at least one element, but for a barrier; and its bytes to those
+ * that this count has. */
+void keel_net_bench_resize(struct keel_net_bench_case *it, uint64_t bytes, uint32_t world);
 /* A rank's buffers, for rows of up to so many bytes. Every page is written once: those that nobody has
  * written do not cost what data costs. Of keel_transport_alloc; on failure they go with the process. */
 enum keel_status keel_net_bench_memory(const struct keel_net_rank *rank, uint64_t max_bytes,

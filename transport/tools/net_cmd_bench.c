@@ -225,8 +225,6 @@ static bool frame(void *context, uint32_t rank, uint32_t kind, const uint8_t *pa
     struct measuring *measuring = context;
     struct keel_net_bench_times times;
     (void)rank;
-    if (kind == KEEL_NET_BENCH_ALIVE)
-        return bytes == 0;
     if (kind != KEEL_NET_BENCH_FRAME || bytes < sizeof times)
         return false;
     memcpy(&times, payload, sizeof times);

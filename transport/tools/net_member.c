@@ -6,6 +6,8 @@
 #include <sodium.h>
 #include <string.h>
 
+#define ALIVE_NS KEEL_NS_PER_S
+
 uint64_t keel_net_rank_deadline(const struct keel_net_rank *rank)
 {
     return keel_deadline_after_ns(rank->timeout_ns);
@@ -15,6 +17,14 @@ enum keel_status keel_net_rank_say(const struct keel_net_rank *rank, uint32_t ki
                                    uint32_t bytes)
 {
     return keel_rendezvous_say(rank->member, kind, payload, bytes, keel_net_rank_deadline(rank));
+}
+
+enum keel_status keel_net_rank_alive(struct keel_net_rank *rank, uint64_t now_ns)
+{
+    if (now_ns - rank->said_ns < ALIVE_NS)
+        return KEEL_OK;
+    rank->said_ns = now_ns;
+    return keel_net_rank_say(rank, KEEL_NET_FRAME_ALIVE, NULL, 0);
 }
 
 /* A message's number is its sender's. */
@@ -126,7 +136,8 @@ int keel_net_member_run(const struct keel_command *cmd, const struct keel_net_re
                                  .rank = (uint32_t)rendezvous->rank,
                                  .world = (uint32_t)rendezvous->world,
                                  .timeout_ns = rendezvous->timeout_s * KEEL_NS_PER_S,
-                                 .sequence = 1};
+                                 .sequence = 1,
+                                 .said_ns = keel_now_ns()};
     struct keel_net_failure failure = {.status = KEEL_OK};
     if (rendezvous->world > KEEL_GROUP_RANKS_MAX)
         return keel_net_report(keel_fail(KEEL_LIMIT, "more than %d ranks", KEEL_GROUP_RANKS_MAX));

@@ -129,6 +129,9 @@ static enum keel_status read_hosts(struct hosting *hosting)
     size_t bytes;
     enum keel_status status = KEEL_OK;
     KEEL_TRY(keel_file_read(hosting->rendezvous->hosts, HOSTS_FILE_BYTES, &text, &bytes));
+    if (strlen(text) != bytes)
+        status = keel_fail(KEEL_INVALID, "%s: byte %zu is NUL; a file of hosts is text",
+                           hosting->rendezvous->hosts, strlen(text));
     for (char *line = strtok_r(text, "\n", &at); line != NULL && status == KEEL_OK;
          line = strtok_r(NULL, "\n", &at))
         status = one_host(hosting, line, &hosting->world);
@@ -250,9 +253,13 @@ static enum keel_status start_through_shell(struct hosting *hosting, struct rank
     if (strlen(hosting->rendezvous->shell) >= sizeof shell)
         return keel_fail(KEEL_LIMIT, "--shell: longer than %d bytes", COMMAND_BYTES);
     memcpy(shell, hosting->rendezvous->shell, strlen(hosting->rendezvous->shell) + 1);
-    for (char *word = strtok_r(shell, " ", &rest); word != NULL && count <= SHELL_WORDS_MAX;
-         word = strtok_r(NULL, " ", &rest))
+    for (char *word = strtok_r(shell, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        if (count > SHELL_WORDS_MAX)
+            return keel_fail(KEEL_LIMIT, "--shell: more than %d words", SHELL_WORDS_MAX);
         words[count++] = word;
+    }
+    if (count == 1)
+        return keel_fail(KEEL_INVALID, "--shell: names no command");
     words[count++] = rank->host;
     words[count++] = command;
     words[count] = NULL;
@@ -312,6 +319,8 @@ static void heard(struct hosting *hosting, const struct keel_rendezvous_event *e
                 failure->status < KEEL_STATUS_COUNT && failure->status != KEEL_OK;
         if (sense)
             rank_failed(hosting, event->rank, failure->status, failure->text);
+    } else if (event->frame_kind == KEEL_NET_FRAME_ALIVE) {
+        sense = event->bytes == 0;
     } else {
         sense = hosting->work->frame(hosting->work->context, event->rank, event->frame_kind, event->payload,
                                      event->bytes);

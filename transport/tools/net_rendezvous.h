@@ -57,6 +57,7 @@ struct keel_net_rank {
     struct keel_rendezvous_member *member;
     uint32_t rank, world;
     uint64_t timeout_ns, sequence; /* sequence: of the next operation */
+    uint64_t said_ns;              /* when it last told the host that it is there */
 };
 uint64_t keel_net_rank_deadline(const struct keel_net_rank *rank); /* of an operation that begins now */
 /* One operation under the next number: `what` names neither parts nor result, of which the rank has `part`
@@ -65,9 +66,12 @@ uint64_t keel_net_rank_deadline(const struct keel_net_rank *rank); /* of an oper
 enum keel_status keel_net_rank_run(struct keel_net_rank *rank, struct keel_collective what, const void *part,
                                    void *result);
 /* Tell the host; kinds from KEEL_NET_FRAME_OWN on. */
-enum { KEEL_NET_FRAME_FAILED = KEEL_RENDEZVOUS_OWN, KEEL_NET_FRAME_OWN };
+enum { KEEL_NET_FRAME_FAILED = KEEL_RENDEZVOUS_OWN, KEEL_NET_FRAME_ALIVE, KEEL_NET_FRAME_OWN };
 enum keel_status keel_net_rank_say(const struct keel_net_rank *rank, uint32_t kind, const void *payload,
                                    uint32_t bytes);
+/* Tell the host, once a second at most, that this rank is at work: a long silence it takes for a death. To be
+ * called between operations where nothing else is said for long. */
+enum keel_status keel_net_rank_alive(struct keel_net_rank *rank, uint64_t now_ns);
 
 struct keel_net_work {
     /* In each rank. What it returns but OK is told to the host and ends everything. */

@@ -40,13 +40,10 @@ struct tune {
 static struct keel_net_bench_case case_of(const struct tune *tune, uint32_t kind, uint64_t bytes,
                                           const struct way *way)
 {
-    return (struct keel_net_bench_case){
-        .kind = kind,
-        .element = KEEL_ELEMENT_F32,
-        .order = way->order,
-        .algorithm = way->algorithm,
-        .bytes = bytes,
-        .count = keel_net_bench_count(kind, KEEL_ELEMENT_F32, bytes, tune->rank->world)};
+    struct keel_net_bench_case it = {
+        .kind = kind, .element = KEEL_ELEMENT_F32, .order = way->order, .algorithm = way->algorithm};
+    keel_net_bench_resize(&it, bytes, tune->rank->world);
+    return it;
 }
 
 static struct keel_collective collective_of(const struct keel_net_bench_case *it)
@@ -77,8 +74,10 @@ static enum keel_status take_turn(struct tune *tune, const struct keel_net_bench
     const struct keel_net_bench_case meet = {.kind = KEEL_BARRIER};
     KEEL_TRY(keel_net_bench_once(tune->rank, &meet, NULL, NULL));
     uint64_t begun_ns = keel_now_ns();
-    for (uint64_t k = 0; k < operations; k++)
+    for (uint64_t k = 0; k < operations; k++) {
         KEEL_TRY(keel_net_bench_once(tune->rank, it, tune->part, tune->result));
+        KEEL_TRY(keel_net_rank_alive(tune->rank, keel_now_ns()));
+    }
     *out_ns = keel_now_ns() - begun_ns;
     return KEEL_OK;
 }
@@ -163,7 +162,12 @@ static void keep(struct tune *tune, uint32_t kind, enum keel_order order, uint64
 static enum keel_status all_sizes(struct tune *tune, uint32_t kind)
 {
     const struct keel_net_tune_plan *plan = tune->plan;
-    for (uint64_t bytes = plan->min_bytes; bytes <= plan->max_bytes; bytes *= plan->factor) {
+    uint64_t last = UINT64_MAX;
+    for (uint64_t wanted = plan->min_bytes; wanted <= plan->max_bytes; wanted *= plan->factor) {
+        uint64_t bytes = case_of(tune, kind, wanted, &(struct way){.algorithm = KEEL_ALGORITHM_AUTO}).bytes;
+        if (bytes == last) /* every rank has one element: as the size before */
+            continue;
+        last = bytes;
         find_ways(tune, kind, bytes);
         if (tune->sample_count + 2 * tune->way_count > KEEL_NET_TUNE_SAMPLES)
             return keel_fail(KEEL_LIMIT, "more than %d times to measure: fewer sizes, or fewer operations",
@@ -172,7 +176,7 @@ static enum keel_status all_sizes(struct tune *tune, uint32_t kind)
         keep(tune, kind, KEEL_ORDER_EXACT, bytes);
         if (keel_kind_reduces((enum keel_collective_kind)kind))
             keep(tune, kind, KEEL_ORDER_NATIVE, bytes);
-        if (kind == KEEL_BARRIER || bytes > UINT64_MAX / plan->factor)
+        if (kind == KEEL_BARRIER || wanted > UINT64_MAX / plan->factor)
             break;
     }
     return KEEL_OK;
