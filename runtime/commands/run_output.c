@@ -547,7 +547,8 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
     const bool begins = cause == KEEL_CAUSE_START && output->heard_ns == 0;
     if (output->heard_ns != 0)
         tell_leader(output);
-    uint32_t lost = keel_incident_find_lost(old_view, new_view, NULL, NULL);
+    uint32_t lost = cause == KEEL_CAUSE_FINISHED ? 0 /* who has finished has gone, and is not lost */
+                                                 : keel_incident_find_lost(old_view, new_view, NULL, NULL);
     if (lost > 0)
         begin_incident(output, &loss);
     else if (output->incident.open)

@@ -529,8 +529,11 @@ static void collect_members(const struct look *look, struct keel_verdict *out)
         if (evicted) {
             keel_bitset_add(&out->gone, i);
             out->active_gone = out->active_gone || !member->spare;
-            bool earlier = out->evidence_ns == 0 || m->evicted_ns[i] < out->evidence_ns;
-            if (!member->spare && earlier) {
+            const bool finished = m->evicted[i] == KEEL_CAUSE_FINISHED; /* the cause where nobody was lost */
+            const bool first = finished == (out->cause == KEEL_CAUSE_FINISHED)
+                                   ? m->evicted_ns[i] < out->evidence_ns
+                                   : !finished;
+            if (!member->spare && (out->evidence_ns == 0 || first)) {
                 out->evidence_ns = m->evicted_ns[i];
                 out->alive_ns = m->alive_ns[i];
                 out->cause = m->evicted[i];

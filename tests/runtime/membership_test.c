@@ -173,6 +173,26 @@ START_TEST(who_is_alive_stays_when_its_accuser_is_gone)
 }
 END_TEST
 
+/* The end of a process is evidence before the accusation of one that has done its work, in whatever order. */
+START_TEST(who_has_finished_is_no_loss)
+{
+    for (int later = 0; later < 2; later++) {
+        set_up();
+        for (uint16_t node = 1; node < NODES; node++)
+            ck_assert(report(node, 1, 1, node == 2 ? KEEL_WORKER_DONE : KEEL_WORKER_READY));
+        m.evicted[1] = KEEL_CAUSE_FINISHED;
+        m.evicted_ns[1] = now_ns;
+        ck_assert(gone(suspect(), 1U << 1));
+        ck_assert_int_eq(suspect().cause, KEEL_CAUSE_FINISHED);
+        m.evicted[2 - 2 * later] = KEEL_CAUSE_EXIT;
+        m.evicted_ns[2 - 2 * later] = now_ns + (later ? MS : 0) - (later ? 0 : MS);
+        const struct keel_verdict verdict = suspect();
+        ck_assert_int_eq(verdict.cause, KEEL_CAUSE_EXIT);
+        ck_assert_uint_eq(verdict.evidence_ns, m.evicted_ns[2 - 2 * later]);
+    }
+}
+END_TEST
+
 /* What ends a run is the failure of who carries it, not of who was left out long before. */
 START_TEST(a_failure_of_who_left_is_not_the_runs)
 {
@@ -284,6 +304,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_verdict_that_holds_is_what_another_look_would_find);
     tcase_add_test(tc, a_failure_of_who_left_is_not_the_runs);
+    tcase_add_test(tc, who_has_finished_is_no_loss);
     tcase_add_test(tc, who_is_alive_stays_when_its_accuser_is_gone);
     tcase_add_test(tc, late_and_repeated_reports_change_nothing);
     tcase_add_test(tc, a_dead_process_says_nothing_any_more);

@@ -285,6 +285,26 @@ START_TEST(who_takes_over_tells_each_note_and_each_snapshot_once)
 }
 END_TEST
 
+/* A rank that had finished left while another still had to: those that stay go on in a view without it. */
+START_TEST(who_has_finished_is_not_lost)
+{
+    struct keel_output *output;
+    struct keel_view two = {.epoch = 1, .member_count = 2}, one = {.epoch = 2, .member_count = 1};
+    two.members[0] = one.members[0] = (struct keel_member){.node = 1, .incarnation = 256};
+    two.members[1] = (struct keel_member){.node = 2, .incarnation = 256};
+    begin("");
+    ck_ok(keel_output_open(directory, &job, NULL, &output));
+    const struct keel_launch_report report = keel_output_report(output);
+    report.view(report.context, &two, &one, KEEL_CAUSE_FINISHED, 1, 1);
+    ck_assert_uint_eq(count_events("\"lost_ranks\":0"), 1);
+    one.epoch = 3;
+    report.view(report.context, &two, &one, KEEL_CAUSE_EXIT, 1, 1);
+    ck_assert_uint_eq(count_events("\"lost_ranks\":1"), 1);
+    keel_output_close(output);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 /* It had gone back, and was behind the lines on file, when its leader was killed. */
 START_TEST(who_takes_over_knows_what_was_gone_back_from_and_what_is_run_again)
 {
@@ -543,6 +563,7 @@ END_TEST
 
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, who_has_finished_is_not_lost);
     tcase_add_test(tc, who_takes_over_tells_each_note_and_each_snapshot_once);
     tcase_add_test(tc, who_takes_over_knows_what_was_gone_back_from_and_what_is_run_again);
     tcase_add_test(tc, lines_of_a_node_that_led_come_between_those_of_the_launcher);
