@@ -469,8 +469,8 @@ static enum keel_status read_model(struct keel_onnx_file *file)
         if (field.number == 7)
             graph = field.bytes;
         while (field.number == 8 && keel_wire_next(&field.bytes, &part) == KEEL_WIRE_FIELD) {
-            other =
-                other || (part.number == 1 && part.type == KEEL_WIRE_BYTES && part.bytes.at < part.bytes.end);
+            if (part.number == 1 && part.type == KEEL_WIRE_BYTES) /* "" and "ai.onnx" are one domain */
+                other = part.bytes.at < part.bytes.end && !keel_onnx_text_is(text_of(part.bytes), "ai.onnx");
             version = part.number == 2 && part.type == KEEL_WIRE_VARINT ? part.value : version;
         }
         if (field.number == 8 && !other)

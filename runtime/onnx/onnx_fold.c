@@ -77,7 +77,8 @@ static bool elementwise(const struct fold *fold, const struct function *function
     }
     double *out = keel_onnx_give_numbers(fold->build, whole.dims, whole.size);
     bool known = out != NULL, real = false;
-    for (uint32_t i = 0; i < fold->count; i++)
+    const bool compares = function->of == equal_of || function->of == less_of || function->of == greater_of;
+    for (uint32_t i = function->of == where_of ? 1 : 0; i < fold->count && !compares; i++)
         real = real || fold->in[i]->real;
     keel_onnx_result(fold->build)->real = real;
     for (uint64_t i = 0; known && i < keel_onnx_count_of_value(&whole); i++) {
@@ -311,8 +312,9 @@ static const struct value *as_numbers(struct fold *fold, const struct value *x)
     made->real = true;
     made->number = keel_onnx_file_alloc(fold->build->file, x->tensor->count, sizeof *made->number);
     for (uint64_t i = 0; made->number != NULL && i < x->tensor->count; i++) {
+        const uint64_t at = x->transposed ? i % x->size[1] * x->size[0] + i / x->size[1] : i;
         float number;
-        memcpy(&number, x->tensor->bytes + sizeof number * i, sizeof number);
+        memcpy(&number, x->tensor->bytes + sizeof number * at, sizeof number);
         made->number[i] = (double)number;
     }
     return made->number != NULL ? made : NULL;

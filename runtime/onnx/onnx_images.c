@@ -27,15 +27,18 @@ static enum keel_status give_image(struct build *build, keel_value at)
     return keel_onnx_give(build, at, 4, size, true);
 }
 
-/* Two positive numbers of an attribute; `otherwise` where it is absent. */
+/* Two numbers of an attribute, `otherwise` where it is absent, and no less. */
 static enum keel_status pair(struct build *build, const char *name, uint32_t otherwise, uint32_t out[2])
 {
     const struct keel_onnx_attribute *of = keel_onnx_attribute(build, name);
     out[0] = out[1] = otherwise;
     if (of == NULL)
         return KEEL_OK;
-    if (of->list_count != 2 || of->list[0] < 0 || of->list[1] < 0 || of->list[0] > INT32_MAX ||
-        of->list[1] > INT32_MAX)
+    for (uint32_t i = 0; i < of->list_count; i++)
+        if (of->list[i] < (int64_t)otherwise || of->list[i] > INT32_MAX)
+            return keel_onnx_refuse_node(build, "%s of %lld, from %u on they are covered", name,
+                                         (long long)of->list[i], otherwise);
+    if (of->list_count != 2)
         return keel_onnx_refuse_node(build, "%s of %u numbers; two are covered", name, of->list_count);
     out[0] = (uint32_t)of->list[0];
     out[1] = (uint32_t)of->list[1];

@@ -5,20 +5,19 @@
 
 /* ---- constants ----------------------------------------------------------------------------------------- */
 
-/* A tensor of the file: one number, or integers, are known; other floats wait for who reads them. */
+/* A tensor of the file: integers, one number or none are known; other floats wait for who reads them. */
 enum keel_status keel_onnx_take_tensor(struct build *build, struct value *out,
                                        const struct keel_onnx_tensor *tensor)
 {
     out->dims = tensor->dims;
     memcpy(out->size, tensor->size, sizeof out->size);
-    if (tensor->count == 0)
-        return keel_onnx_refuse_node(build, "a constant without elements");
     if (tensor->type == KEEL_ONNX_FLOAT && tensor->count > 1) {
         out->kind = VALUE_INITIALIZER;
         out->tensor = tensor;
         return KEEL_OK;
     }
-    double *number = keel_onnx_file_alloc(build->file, tensor->count, sizeof *number);
+    double *number =
+        keel_onnx_file_alloc(build->file, tensor->count == 0 ? 1 : tensor->count, sizeof *number);
     if (number == NULL)
         return keel_fail(KEEL_NO_MEMORY, "%s: no memory for a constant", build->from->path);
     for (uint64_t i = 0; i < tensor->count; i++) {
@@ -72,8 +71,9 @@ static enum keel_status build_cast(struct build *build)
     const int64_t to = keel_onnx_integer_attribute(build, "to", 0);
     struct value *x;
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
-    const bool integer = to == KEEL_ONNX_INT32 || to == KEEL_ONNX_INT64;
-    if (x->at != 0 && x->at == build->task->inputs[0] ? integer : to == KEEL_ONNX_FLOAT)
+    const bool to_integer = to == KEEL_ONNX_INT32 || to == KEEL_ONNX_INT64;
+    const bool ids = x->at != 0 && x->at == build->task->inputs[0] && x->dims == 2;
+    if (ids ? to_integer : to == KEEL_ONNX_FLOAT)
         return build_same(build);
     return keel_onnx_refuse_node(build, "to element type %lld of what the graph computes", (long long)to);
 }
@@ -446,7 +446,8 @@ static enum keel_status build_gather(struct build *build)
         run = run && at == first + (double)i;
         repeated = repeated && at == first;
     }
-    if ((!run && !repeated) || first < 0 || first + (run ? (double)count : 1.0) > (double)x->size[axis] ||
+    if (count == 0 || (!run && !repeated) || first < 0 ||
+        first + (run ? (double)count : 1.0) > (double)x->size[axis] ||
         x->dims + ids->dims - 1 > KEEL_ONNX_DIMS_MAX)
         return keel_onnx_refuse_node(build, "known indices must be one, a run or one repeated, below %llu",
                                      (unsigned long long)x->size[axis]);

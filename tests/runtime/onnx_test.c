@@ -431,6 +431,20 @@ START_TEST(what_is_not_covered_is_refused_by_node_and_operator)
 }
 END_TEST
 
+/* What a message makes of a sample, within `most` of the largest logit. */
+static void has_logits(const struct message *model, const void *input, size_t input_bytes,
+                       const float *logits, size_t count, double most)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/keel-onnx-%d.onnx", (int)getpid());
+    ck_ok(keel_file_replace(path, model->at, model->count, 0600));
+    const struct sample sample = {(char *)(uintptr_t)input, (char *)(uintptr_t)logits, input_bytes,
+                                  count * sizeof *logits};
+    const double worst = difference(path, "host", &sample);
+    unlink(path);
+    ck_assert_double_le(worst, most);
+}
+
 /* ---- attention as one node ---- */
 
 /* Rows of the table attend to one another, as queries, keys and values alike; with `shared` both heads have
@@ -477,12 +491,7 @@ START_TEST(attention_as_one_node_has_its_logits)
     put_node_of(&nodes, "last", "Attention", shared ? "x y y" : "x x x", "logits", attributes);
     whole_model(&nodes, 23, &model);
     attend_true(ids, rows, causal, shared, logits);
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/keel-onnx-attention-%d.onnx", (int)getpid());
-    ck_ok(keel_file_replace(path, model.at, model.count, 0600));
-    const struct sample sample = {(char *)(void *)(uintptr_t)ids, (char *)logits, sizeof ids, sizeof logits};
-    ck_assert_double_le(difference(path, "host", &sample), 1e-6);
-    unlink(path);
+    has_logits(&model, ids, sizeof ids, logits, 24, 1e-6);
 }
 END_TEST
 
@@ -516,12 +525,7 @@ START_TEST(group_normalization_has_its_logits)
     put_node_with(&nodes, "last", "GroupNormalization", "x scale bias", "logits", "num_groups",
                   (uint64_t)groups);
     whole_model(&nodes, 21, &model);
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/keel-onnx-groups-%d.onnx", (int)getpid());
-    ck_ok(keel_file_replace(path, model.at, model.count, 0600));
-    const struct sample sample = {(char *)(void *)(uintptr_t)ids, (char *)logits, sizeof ids, sizeof logits};
-    ck_assert_double_le(difference(path, "host", &sample), 1e-6);
-    unlink(path);
+    has_logits(&model, ids, sizeof ids, logits, 24, 1e-6);
 }
 END_TEST
 
@@ -529,6 +533,133 @@ static void put_integers(struct message *graph, const char *name, uint64_t count
 {
     put_tensor(graph, name, KEEL_ONNX_INT64, 1, &count, values, count * sizeof *values, NULL);
 }
+
+/* ---- what is known when the graph is read ---- */
+
+static const int64_t some_ids[6] = {0, 3, 1, 4, 4, 2};
+
+/* A table whose rows the ids name. */
+static void put_rows(struct message *nodes, float rows[20])
+{
+    for (int i = 0; i < 20; i++)
+        rows[i] = (float)(i * 7 % 11 - 5) / 4;
+    put_tensor(nodes, "table", KEEL_ONNX_FLOAT, 2, table_shape, rows, 20 * sizeof *rows, NULL);
+    put_node(nodes, "rows", "Gather", "table ids", "x");
+}
+
+/* Numbers of a Constant node that lie transposed are read so, when they are multiplied beforehand. */
+START_TEST(a_constant_that_is_transposed_has_its_numbers)
+{
+    static const uint64_t shape[] = {2, 4}, one = 1;
+    static const float numbers[] = {1, 2, 3, 4, 5, 6, 7, 8}, half = 0.5F;
+    float rows[20], logits[12];
+    struct message model, nodes = {.count = 0}, value = {.count = 0}, node = {.count = 0};
+    put_rows(&nodes, rows);
+    put_tensor(&nodes, "half", KEEL_ONNX_FLOAT, 1, &one, &half, sizeof half, NULL);
+    put_text(&value, 1, "value");
+    put_tensor(&value, "", KEEL_ONNX_FLOAT, 2, shape, numbers, sizeof numbers, NULL); /* t is field 5, too */
+    put_text(&node, 2, "numbers");
+    put_text(&node, 4, "Constant");
+    put_message(&node, 5, &value);
+    put_message(&nodes, 1, &node);
+    put_node(&nodes, "turn", "Transpose", "numbers", "turned");
+    put_node(&nodes, "scale", "Mul", "turned half", "scaled");
+    put_node(&nodes, "last", "MatMul", "x scaled", "logits");
+    whole_model(&nodes, 17, &model);
+    for (int i = 0; i < 12; i++) {
+        logits[i] = 0.0F;
+        for (int k = 0; k < 4; k++)
+            logits[i] += rows[some_ids[i / 2] * 4 + k] * half * numbers[i % 2 * 4 + k];
+    }
+    has_logits(&model, some_ids, sizeof some_ids, logits, 12, 1e-6);
+}
+END_TEST
+
+/* Integers that a comparison of floats chose are divided as integers: 5 / 2 * 2 - 1 columns are 3. */
+START_TEST(what_a_comparison_chose_is_divided_as_what_it_is)
+{
+    static const int64_t one = 1, two = 2, five = 5, zero = 0;
+    static const uint64_t once = 1;
+    static const float low = 0.5F, high = 1.5F;
+    float rows[20], logits[18];
+    struct message model, nodes = {.count = 0};
+    put_rows(&nodes, rows);
+    put_tensor(&nodes, "low", KEEL_ONNX_FLOAT, 1, &once, &low, sizeof low, NULL);
+    put_tensor(&nodes, "high", KEEL_ONNX_FLOAT, 1, &once, &high, sizeof high, NULL);
+    put_integers(&nodes, "one", 1, &one);
+    put_integers(&nodes, "two", 1, &two);
+    put_integers(&nodes, "five", 1, &five);
+    put_integers(&nodes, "zero", 1, &zero);
+    put_node(&nodes, "a", "Less", "low high", "less");
+    put_node(&nodes, "b", "Where", "less five zero", "chosen");
+    put_node(&nodes, "c", "Div", "chosen two", "half");
+    put_node(&nodes, "d", "Mul", "half two", "whole");
+    put_node(&nodes, "e", "Sub", "whole one", "end");
+    put_node(&nodes, "last", "Slice", "x zero end two", "logits");
+    whole_model(&nodes, 17, &model);
+    for (int i = 0; i < 18; i++)
+        logits[i] = rows[some_ids[i / 3] * 4 + i % 3];
+    has_logits(&model, some_ids, sizeof some_ids, logits, 18, 1e-6);
+}
+END_TEST
+
+/* A shape of no dimensions, as exporters write what becomes one number. */
+START_TEST(a_list_without_integers_is_a_shape)
+{
+    float rows[20], logits[24], mean = 0.0F;
+    struct message model, nodes = {.count = 0};
+    put_rows(&nodes, rows);
+    put_integers(&nodes, "none", 0, NULL);
+    put_node(&nodes, "mean", "ReduceMean", "x", "mean");
+    put_node(&nodes, "one", "Reshape", "mean none", "number");
+    put_node(&nodes, "last", "Add", "x number", "logits");
+    whole_model(&nodes, 17, &model);
+    for (int i = 0; i < 24; i++)
+        mean += rows[some_ids[i / 4] * 4 + i % 4] / 24;
+    for (int i = 0; i < 24; i++)
+        logits[i] = rows[some_ids[i / 4] * 4 + i % 4] + mean;
+    has_logits(&model, some_ids, sizeof some_ids, logits, 24, 1e-6);
+    put_node_with(&nodes, "pick", "Gather", "x none", "more", "axis", 1);
+    refuse_nodes(&nodes, "node pick (Gather): known indices must be one");
+}
+END_TEST
+
+/* Images that a model makes floats of, as they are; and "ai.onnx" is the domain of operators, as "" is. */
+START_TEST(images_may_be_cast_to_floats_and_the_domain_be_named)
+{
+    static const uint64_t image[] = {2, 1, 2, 2}, classes[] = {2, 4};
+    static const float pixels[8] = {1, -2, 3, 0, 5, 4, -1, 2};
+    struct message model = {.count = 0}, graph = {.count = 0}, set = {.count = 0};
+    put_node_with(&graph, "float", "Cast", "images", "x", "to", KEEL_ONNX_FLOAT);
+    put_node(&graph, "last", "Flatten", "x", "logits");
+    put_port(&graph, 11, "images", KEEL_ONNX_FLOAT, 4, image);
+    put_port(&graph, 12, "logits", KEEL_ONNX_FLOAT, 2, classes);
+    put_tensor(&graph, "unused", KEEL_ONNX_FLOAT, 2, classes, pixels, sizeof pixels, NULL);
+    put_message(&model, 7, &graph);
+    put_text(&set, 1, "ai.onnx");
+    put_integer(&set, 2, 17);
+    put_message(&model, 8, &set);
+    ck_ok(read_model(model.at, model.count));
+}
+END_TEST
+
+START_TEST(a_stride_of_nothing_is_refused)
+{
+    struct message nodes = {.count = 0}, strides = {.count = 0}, node = {.count = 0};
+    float rows[20];
+    put_rows(&nodes, rows);
+    put_text(&strides, 1, "strides");
+    put_integer(&strides, 8, 0);
+    put_integer(&strides, 8, 1);
+    put_text(&node, 1, "x");
+    put_text(&node, 2, "logits");
+    put_text(&node, 3, "pool");
+    put_text(&node, 4, "MaxPool");
+    put_message(&node, 5, &strides);
+    put_message(&nodes, 1, &node);
+    refuse_nodes(&nodes, "node pool (MaxPool): strides of 0, from 1 on they are covered");
+}
+END_TEST
 
 /* Of operands that are known when the graph is read: sizes whose product wraps around 64 bits, what is no
  * number, steps behind axes that are left out, types that are not read, operands that lack. */
@@ -643,6 +774,11 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_is_not_covered_is_refused_by_node_and_operator);
     tcase_add_loop_test(tc, attention_as_one_node_has_its_logits, 0, 4);
     tcase_add_loop_test(tc, group_normalization_has_its_logits, 0, 2);
+    tcase_add_test(tc, a_constant_that_is_transposed_has_its_numbers);
+    tcase_add_test(tc, what_a_comparison_chose_is_divided_as_what_it_is);
+    tcase_add_test(tc, a_list_without_integers_is_a_shape);
+    tcase_add_test(tc, images_may_be_cast_to_floats_and_the_domain_be_named);
+    tcase_add_test(tc, a_stride_of_nothing_is_refused);
     tcase_add_test(tc, numbers_that_are_known_are_refused_where_they_would_be_others);
     tcase_add_test(tc, tensors_that_lie_are_refused);
     tcase_add_test(tc, weights_beside_the_file_are_read_and_no_others);
