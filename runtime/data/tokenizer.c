@@ -243,28 +243,30 @@ static size_t end_of_piece(const uint8_t *text, size_t at, size_t end)
     return run.end == end || run.bad || run.last == at ? run.end : run.last;
 }
 
-/* The longest added token that stands at `at`: its id and bytes, or KEEL_NO_TOKEN. */
-static uint32_t added_at(const struct keel_tokenizer *t, const uint8_t *at, size_t bytes, size_t *out_bytes)
+/* The longest added token of a kind that stands at `at`: its id and bytes, or KEEL_NO_TOKEN. */
+static uint32_t added_at(const struct keel_tokenizer *t, bool behind, const uint8_t *at, size_t bytes,
+                         size_t *out_bytes)
 {
     uint32_t found = KEEL_NO_TOKEN;
     *out_bytes = 0;
     for (size_t i = 0; t->begins_added[at[0]] && i < t->added_count; i++) {
-        const struct keel_token_text *text = &t->tokens[t->added[i]];
-        if (text->bytes > *out_bytes && text->bytes <= bytes &&
+        const struct keel_token_text *text = &t->tokens[t->added[i].id];
+        if (t->added[i].behind == behind && text->bytes > *out_bytes && text->bytes <= bytes &&
             memcmp(t->texts + text->offset, at, text->bytes) == 0) {
-            found = t->added[i];
+            found = t->added[i].id;
             *out_bytes = text->bytes;
         }
     }
     return found;
 }
 
-/* Where the next added token begins, or the end. */
-static size_t next_added(const struct keel_tokenizer *t, const uint8_t *text, size_t at, size_t end)
+/* Where the next added token of a kind begins, or the end. */
+static size_t next_added(const struct keel_tokenizer *t, bool behind, const uint8_t *text, size_t at,
+                         size_t end)
 {
     size_t bytes;
     while (at < end &&
-           (!t->begins_added[text[at]] || added_at(t, text + at, end - at, &bytes) == KEEL_NO_TOKEN))
+           (!t->begins_added[text[at]] || added_at(t, behind, text + at, end - at, &bytes) == KEEL_NO_TOKEN))
         at++;
     return at;
 }
@@ -276,19 +278,23 @@ enum keel_status keel_encoder_run(struct keel_encoder *encoder, const char *text
     const uint8_t *all = (const uint8_t *)text;
     /* What begins before this place is not changed by what comes behind. */
     const size_t margin = t->longest_added > CHARACTER_BYTES ? t->longest_added : CHARACTER_BYTES;
-    size_t at = 0, added = next_added(t, all, 0, bytes);
+    /* The next that is found in the text as it is; and in front of that the next of the others. */
+    size_t at = 0, first = next_added(t, false, all, 0, bytes), added = next_added(t, true, all, 0, first);
     enum keel_status status = KEEL_OK;
     KEEL_ASSERT(bytes <= INT32_MAX);
     encoder->count = 0;
     while (at < bytes && status == KEEL_OK) {
         size_t end;
         if (at == added) {
-            const uint32_t id = added_at(t, all + at, bytes - at, &end);
-            if (!at_end && bytes - at < t->longest_added) /* a longer one may stand here */
+            const bool behind = at < first;
+            const uint32_t id = added_at(t, behind, all + at, (behind ? first : bytes) - at, &end);
+            /* A longer one may stand here, or one that comes first begin in it. */
+            if (!at_end && bytes - at < t->longest_added + (behind ? end : 0))
                 break;
             status = append(encoder, id);
             at += end;
-            added = next_added(t, all, at, bytes);
+            first = behind ? first : next_added(t, false, all, at, bytes);
+            added = next_added(t, true, all, at, first);
             continue;
         }
         end = end_of_piece(all, at, added);

@@ -16,6 +16,12 @@ struct keel_token_text {
     size_t offset; /* within `texts` */
     uint32_t bytes;
 };
+/* A token that stands for itself: found in the text as it is, or (`behind`) in what others have left of it.
+ */
+struct keel_added {
+    uint32_t id;
+    bool behind;
+};
 struct keel_tokenizer {
     uint32_t vocab;
     uint64_t digest;
@@ -25,7 +31,7 @@ struct keel_tokenizer {
     struct keel_merge *merges; /* owned */
     uint32_t merge_mask;       /* places - 1: a power of two less one */
     uint32_t byte_token[KEEL_BYTE_VALUES];
-    uint32_t *added; /* owned: ids that stand for themselves */
+    struct keel_added *added; /* owned */
     size_t added_count, added_capacity;
     size_t longest_added; /* bytes */
     bool begins_added[KEEL_BYTE_VALUES];

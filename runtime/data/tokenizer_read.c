@@ -107,7 +107,7 @@ static enum keel_status take_added(struct reading *reading, const json_t *token)
         t->tokens[id].bytes = 0;
     KEEL_TRY(take_token(reading, text, id, true));
     KEEL_TRY(keel_grow(&t->added, &t->added_capacity, t->added_count + 1, sizeof *t->added));
-    t->added[t->added_count++] = id;
+    t->added[t->added_count++] = (struct keel_added){id, json_is_true(json_object_get(token, "normalized"))};
     t->begins_added[(uint8_t)text[0]] = true;
     if (strlen(text) > t->longest_added)
         t->longest_added = strlen(text);
@@ -281,7 +281,7 @@ static enum keel_status check_kind(const struct reading *reading, const json_t *
         "dropout",       "unk_token",    "continuing_subword_prefix", "end_of_word_suffix",
         "byte_fallback", "ignore_merges"};
     const json_t *model = json_object_get(root, "model"), *cut = json_object_get(root, "pre_tokenizer");
-    if (!is_type(model, "BPE"))
+    if (json_object_get(model, "type") != NULL && !is_type(model, "BPE")) /* files of 2020 say no type */
         return refuse(reading, "its model is not of type BPE");
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
         if (!is_empty(json_object_get(model, options[i])))
@@ -300,13 +300,15 @@ static enum keel_status check_kind(const struct reading *reading, const json_t *
 static enum keel_status take_json(struct reading *reading, const json_t *root)
 {
     const bool whole = reading->source->merges == NULL;
+    const json_t *model = json_object_get(root, "model"), *added = json_object_get(root, "added_tokens");
     if (whole)
         KEEL_TRY(check_kind(reading, root));
-    const json_t *model = json_object_get(root, "model");
+    if (whole && added != NULL && !json_is_array(added))
+        return refuse(reading, "its added_tokens are no list");
     reading->vocab = whole ? json_object_get(model, "vocab") : root;
     if (!json_is_object(reading->vocab) || json_object_size(reading->vocab) == 0)
         return refuse(reading, "it has no vocabulary");
-    KEEL_TRY(take_tokens(reading, whole ? json_object_get(root, "added_tokens") : NULL));
+    KEEL_TRY(take_tokens(reading, whole ? added : NULL));
     KEEL_TRY(make_room(reading)); /* also of a list without a merge */
     return whole ? take_merge_list(reading, json_object_get(model, "merges")) : take_merge_lines(reading);
 }

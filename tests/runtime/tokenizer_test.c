@@ -88,6 +88,39 @@ START_TEST(ids_are_those_of_vocab_and_merges_which_know_no_added_token)
 }
 END_TEST
 
+/* As tokenizers 0.23.3 has it: tokens with "normalized" are found in what those without have left of a text,
+ * though they begin further to the left and are longer. A model of 2020 says no type. */
+START_TEST(added_tokens_that_are_normalized_come_second)
+{
+    static const char added[] =
+        "\"added_tokens\": [{\"id\": 421, \"content\": \"qz\", \"normalized\": false},"
+        "{\"id\": 420, \"content\": \"aqz\", \"normalized\": true},"
+        "{\"id\": 422, \"content\": \"zza\", \"normalized\": true}], \"others\": [";
+    static const char from[] = "\"added_tokens\": [", typed[] = "\"type\": \"BPE\",";
+    static const uint32_t wanted[] = {65, 421, 221, 421, 268, 81, 268, 421, 422, 421};
+    const char *phrase = "aqz qz aq aqzzzaqz";
+    uint32_t ids[32];
+    char *json, *changed;
+    size_t bytes;
+    ck_ok(keel_file_read(GOLDEN "tokenizer.json", 1 << 20, &json, &bytes));
+    ck_ok(keel_alloc(bytes + sizeof added, 1, &changed));
+    char *type = strstr(json, typed), *at = strstr(json, from);
+    ck_assert(type != NULL && at != NULL);
+    memset(type, ' ', strlen(typed));
+    snprintf(changed, bytes + sizeof added, "%.*s%s%s", (int)(at - json), json, added, at + strlen(from));
+    const struct keel_tokenizer_source source = {
+        .json = changed, .json_name = "tokenizer", .json_bytes = strlen(changed)};
+    ck_ok(keel_tokenizer_parse(&source, &tokenizer));
+    ck_ok(keel_encoder_create(tokenizer, &encoder));
+    for (size_t part = 1; part < 20; part++) {
+        ck_assert_uint_eq(encode(phrase, strlen(phrase), part, ids), sizeof wanted / sizeof wanted[0]);
+        ck_assert_mem_eq(ids, wanted, sizeof wanted);
+    }
+    keel_free(json);
+    keel_free(changed);
+}
+END_TEST
+
 START_TEST(what_ids_stand_for_is_the_text)
 {
     static uint32_t ids[IDS_MAX];
@@ -175,6 +208,7 @@ static const struct {
     {"\"use_regex\": true", "\"use_regex\": false", "with GPT-2's expression"},
     {"\"lstrip\": false", "\"lstrip\": true", "takes what is beside it"},
     {"\"vocab\": {", "\"vocab\": [], \"other\": {", "it has no vocabulary"},
+    {"\"added_tokens\": [", "\"added_tokens\": null, \"others\": [", "its added_tokens are no list"},
     {"\"content\": \"<|endoftext|>\"", "\"content\": \"\"", "no content or no id"},
     {"\"id\": 0", "\"id\": 7", "an added token has another id"},
     {"\"id\": 0", "\"id\": -1", "is none of 0 to 1048575"},
@@ -284,6 +318,7 @@ static void cases(TCase *tc)
     tcase_add_checked_fixture(tc, NULL, tear_down);
     tcase_add_test(tc, ids_are_those_of_tokenizer_json);
     tcase_add_test(tc, ids_are_those_of_vocab_and_merges_which_know_no_added_token);
+    tcase_add_test(tc, added_tokens_that_are_normalized_come_second);
     tcase_add_test(tc, what_ids_stand_for_is_the_text);
     tcase_add_test(tc, a_word_of_a_million_letters_is_encoded_in_no_quadratic_time);
     tcase_add_test(tc, bytes_that_are_no_text_are_told_where_they_are);
