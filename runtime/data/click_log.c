@@ -73,7 +73,7 @@ static bool read_count(const struct field *field, float *out)
 static bool read_real(const struct field *field, float *out)
 {
     char text[NUMBER_BYTES], *end;
-    if (field->bytes >= sizeof text || memchr(field->text, '\0', field->bytes) != NULL)
+    if (field->bytes == 0 || field->bytes >= sizeof text || memchr(field->text, '\0', field->bytes) != NULL)
         return false;
     memcpy(text, field->text, field->bytes);
     text[field->bytes] = '\0';

@@ -609,6 +609,8 @@ static enum keel_status check_job(const struct keel_job *job)
     KEEL_TRY(check_model(job));
     KEEL_TRY(keel_job_check_vocabulary(job));
     KEEL_TRY(check_format(job));
+    if (is_text(job))
+        KEEL_TRY(keel_job_check_text_names(job));
     if (job->val_path[0] != '\0' && !is_default(find_key(job, "data", "val_fraction"), job))
         return keel_fail(
             KEEL_INVALID,

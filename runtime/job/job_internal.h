@@ -10,6 +10,7 @@ enum keel_status keel_job_check_schedule(const struct keel_job *job);   /* job_s
 enum keel_status keel_job_check_groups(const struct keel_job *job);     /* job_groups.c */
 enum keel_status keel_job_check_sizes(const struct keel_job *job);      /* job_sizes.c */
 enum keel_status keel_job_check_vocabulary(const struct keel_job *job); /* job_words.c */
+enum keel_status keel_job_check_text_names(const struct keel_job *job); /* job_words.c */
 enum keel_status keel_job_check_holders(const struct keel_job *job);    /* job_hosts.c */
 
 /* Written in one way: it belongs to the identity. (job_words.c) */

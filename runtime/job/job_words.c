@@ -56,17 +56,34 @@ enum keel_status keel_job_check_vocabulary(const struct keel_job *job)
         job->vocabulary);
 }
 
-uint32_t keel_job_token_width(const struct keel_job *job)
+static bool names_tokens(const char *path)
 {
     static const char suffix[] = ".bin";
-    const size_t length = strlen(job->path), end = sizeof suffix - 1;
+    const size_t length = strlen(path), end = sizeof suffix - 1;
+    return length > end && strcmp(path + length - end, suffix) == 0;
+}
+
+enum keel_status keel_job_check_text_names(const struct keel_job *job)
+{
+    if (job->format != KEEL_DATA_AUTO || job->val_path[0] == '\0' ||
+        names_tokens(job->path) == names_tokens(job->val_path))
+        return KEEL_OK;
+    return keel_fail(KEEL_INVALID,
+                     "data.path = %.200s and data.val_path = %.200s: by their names (.bin) one is a text and "
+                     "one is tokens; give both alike, or say what both are: data.format = text, uint16 or "
+                     "uint32",
+                     job->path, job->val_path);
+}
+
+uint32_t keel_job_token_width(const struct keel_job *job)
+{
     switch ((enum keel_data_format)job->format) {
     case KEEL_DATA_UINT16:
         return 2;
     case KEEL_DATA_UINT32:
         return 4;
     case KEEL_DATA_AUTO:
-        return length > end && strcmp(job->path + length - end, suffix) == 0 ? 2 : 0;
+        return names_tokens(job->path) ? 2 : 0;
     case KEEL_DATA_TEXT:
     default:
         return 0;

@@ -177,6 +177,20 @@ START_TEST(what_is_wrong_is_told_by_file_line_and_field)
 }
 END_TEST
 
+/* Labels that may be any numbers: none is no number, and not 0 as an empty feature is. */
+START_TEST(a_line_without_a_label_is_refused)
+{
+    job.format = KEEL_DATA_CSV;
+    job.click_loss = KEEL_CLICK_MSE;
+    ck_ok(open_text("0.5,,2,a,b,c\n-1,1,2,a,b,c\n"));
+    keel_data_close(data);
+    data = NULL;
+    ck_status(open_text("0.5,1,2,a,b,c\n,1,2,a,b,c\n"), KEEL_INVALID);
+    ck_assert_msg(strstr(keel_detail(), "log:2: field 1 is no label, which is a finite number") != NULL, "%s",
+                  keel_detail());
+}
+END_TEST
+
 START_TEST(a_line_that_never_ends_is_refused)
 {
     char *text = malloc(3 << 20);
@@ -230,6 +244,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_mark_of_utf8_is_no_head);
     tcase_add_test(tc, the_last_lines_are_validated_with_and_never_trained_on);
     tcase_add_loop_test(tc, what_is_wrong_is_told_by_file_line_and_field, 0, sizeof bad / sizeof bad[0]);
+    tcase_add_test(tc, a_line_without_a_label_is_refused);
     tcase_add_test(tc, a_line_that_never_ends_is_refused);
     tcase_add_test(tc, a_log_of_megabytes_has_the_lines_that_it_has);
     tcase_add_test(tc, a_log_that_changes_while_it_is_read_is_noticed);
