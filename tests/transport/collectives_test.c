@@ -1,4 +1,5 @@
 /* collectives_test.c - every operation, among real processes. */
+#include "group.h"
 #include "ranks.h"
 #include "sums.h"
 
@@ -228,6 +229,44 @@ START_TEST(parts_are_never_written_and_a_rank_may_carry_no_shard)
 }
 END_TEST
 
+/* A slice of 20 bytes at most: a chunk is as long, not as a message may be. */
+static int scratch_body(struct rank *me)
+{
+    static const uint64_t counts[] = {3, 0, 5, 1};
+    static const uint16_t shard_rank[] = {0, 1, 2, 3};
+    struct keel_group *group = rank_group(me, 1, 4, shard_rank);
+    float part[9], result[5] = {0};
+    const void *parts[] = {part};
+    uint64_t first = 0;
+    for (uint32_t k = 0; k < 9; k++)
+        part[k] = (float)(k + me->rank);
+    for (uint32_t rank = 0; rank < me->rank; rank++)
+        first += counts[rank];
+    const struct keel_collective scatter = {.kind = KEEL_REDUCE_SCATTER,
+                                            .sequence = 1,
+                                            .element = KEEL_ELEMENT_F32,
+                                            .algorithm = KEEL_ALGORITHM_TREE,
+                                            .counts_out = counts,
+                                            .parts = parts,
+                                            .part_count = 1,
+                                            .result = result};
+    rank_ok(me, keel_group_run(group, &scatter, in_seconds(20)));
+    for (uint64_t k = 0; k < counts[me->rank]; k++)
+        rank_check(me, result[k] == (float)(4 * (first + k) + 6));
+    rank_check(me, group->plans->spare->scratch_bytes <= 64 * group->plans->schedule->temp_count);
+    rank_ok(me, barrier(group, 2, in_seconds(20)));
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(scratch_goes_by_the_longest_block_of_a_table)
+{
+    struct ranks ranks;
+    ranks_start(&ranks, 4, 1, NULL, scratch_body);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, exact_sums_have_the_oracles_bits_for_any_placement, 0, 6);
@@ -235,5 +274,6 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, broadcast_gather_ring_and_barrier_move_every_byte, 1, 6);
     tcase_add_loop_test(tc, operations_begun_in_any_order_all_end, 1, 4);
     tcase_add_test(tc, parts_are_never_written_and_a_rank_may_carry_no_shard);
+    tcase_add_test(tc, scratch_goes_by_the_longest_block_of_a_table);
 }
 KEEL_TEST_MAIN("transport collectives", cases, 120)

@@ -294,15 +294,15 @@ static uint64_t largest_block(const struct keel_cut *cut, uint32_t blocks)
     return most;
 }
 
-/* A function of the sizes alone, so that all ranks cut alike. Where ranks have blocks of their own sizes,
- * always the longest. */
+/* A function of the sizes alone, so that all ranks cut alike. In an all-to-all-v only the two ends of a block
+ * know its size: always the longest. */
 static enum keel_status segment(struct keel_operation *operation, const struct keel_collective *what)
 {
     uint32_t ranks = operation->group->rank_count;
     uint64_t part = largest_block(&operation->part_cut, ranks);
     uint64_t result = largest_block(&operation->result_cut, ranks);
     uint64_t block = part > result ? part : result;
-    uint64_t chunk = is_uneven(operation) ? KEEL_CHUNK_BYTES : keel_chunk_bytes(block);
+    uint64_t chunk = what->kind == KEEL_ALL_TO_ALL_V ? KEEL_CHUNK_BYTES : keel_chunk_bytes(block);
     uint64_t segments = (block + chunk - 1) / chunk;
     operation->tokens = what->kind == KEEL_BARRIER;
     if (operation->tokens)

@@ -84,7 +84,7 @@ struct keel_link_cost {
 struct keel_cost_model {
     struct keel_link_cost within, between; /* ranks of one host; ranks of two */
     uint64_t combine_picos_per_byte;
-    uint64_t host_processors; /* 0: as many as ranks */
+    uint64_t host_processors; /* that a host's ranks share; 0: what they do is not added up */
 };
 /* From a file that `keel net tune` wrote. INVALID names file, line and key; NOT_FOUND, DENIED, LIMIT, IO. */
 enum keel_status keel_costs_read(const char *path, struct keel_cost_model *out);
