@@ -130,6 +130,11 @@ static enum keel_status import(struct keel_onnx_file *file, struct keel_graph *g
     KEEL_TRY(keel_onnx_find_input(from, &in));
     KEEL_TRY(make_task(graph, from, in, data, batch, &task));
     KEEL_TRY(keel_onnx_build(file, graph, &task));
+    if (look_at(graph).trained == 0)
+        return keel_fail(KEEL_INVALID,
+                         "%s: has no parameter to train: those are its initializers of more than one float; "
+                         "export it with its weights in it",
+                         from->path);
     if (as_json)
         print_json(graph, from, &task, data);
     else

@@ -22,6 +22,12 @@ check "and what it reads" grep -q '^block = 8' job.conf
 check "an image model too" sh -c "'$KEEL' import-model images.onnx | grep -q 'Images of 10 x 10 with 1 channels, 5 classes'"
 "$KEEL" import-model job.conf >log 2>&1
 check "another file is none" grep -q 'job.conf: is no ONNX model' log
+# x [1, 1, 2, 2] to Flatten to y [1, 4], by opset 17: nothing in it has weights
+printf '\072\103\012\017\012\001x\022\001y\042\007Flatten\132\033\012\001x\022\026\012\024\010\001\022\020\012\002\010\001\012\002\010\001\012\002\010\002\012\002\010\002' >bare.onnx
+printf '\142\023\012\001y\022\016\012\014\010\001\022\010\012\002\010\001\012\002\010\004\102\002\020\021' >>bare.onnx
+"$KEEL" import-model bare.onnx >log 2>&1
+check "a model without weights is none to train" [ $? -eq 2 ]
+check "which is said" grep -q 'bare.onnx: has no parameter to train' log
 
 train() { # DIR ARGUMENTS...
     out=$root/$1
