@@ -115,6 +115,9 @@ check "bytes on the wire are those of the formula" python3 -c '
 import json, sys
 rows = json.load(open(sys.argv[1]))["rows"]
 sys.exit(not (len(rows) == 5 and all(row["sent_bytes"] == 2 * 3 * 65536 for row in rows)))' "$root/out"
+check "an algorithm that cannot do it" exits 0 "$keel" net bench --ranks 2 --max 8 --algorithm ring,flat --iterations 5 --warmup 0
+check "is passed over, also without warming up" says "ring      cannot do that"
+check "and the next is measured" test "$(grep -c '^all-reduce .* flat ' "$root/out")" -eq 1
 
 # ---- tune
 check "tune" exits 0 "$keel" net tune --ranks 3 --op all-reduce,broadcast --max 64K --factor 64 --rounds 3 --out "$root/costs"

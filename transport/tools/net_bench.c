@@ -88,31 +88,38 @@ static enum keel_status warm_up(struct bench *bench, const struct keel_net_bench
     return agree(bench, shortest_ns, out);
 }
 
-static enum keel_status measure(struct bench *bench, struct keel_net_bench_case *it)
+static enum keel_status iterate(struct bench *bench, struct keel_net_bench_case *it, uint32_t iterations)
 {
     struct keel_transport_stats before, after;
+    KEEL_TRY(together(bench));
+    keel_endpoint_stats(bench->rank->endpoint, &before);
+    uint64_t at_ns = keel_now_ns(), begun_ns = at_ns;
+    for (uint32_t k = 0; k < iterations; k++) {
+        KEEL_TRY(run(bench, it));
+        uint64_t now_ns = keel_now_ns();
+        bench->told.ns[k] = now_ns - at_ns;
+        at_ns = now_ns;
+        KEEL_TRY(keel_net_rank_alive(bench->rank, now_ns));
+    }
+    keel_endpoint_stats(bench->rank->endpoint, &after);
+    it->iterations = iterations;
+    bench->told.head.total_ns = at_ns - begun_ns;
+    bench->told.head.sent_bytes = after.data_sent - before.data_sent;
+    return KEEL_OK;
+}
+
+/* An algorithm that cannot do it says so in the first operation, which is none of the warming up where that
+ * has none. */
+static enum keel_status measure(struct bench *bench, struct keel_net_bench_case *it)
+{
     uint32_t iterations;
-    enum keel_status status = warm_up(bench, it, &iterations);
     struct keel_net_bench_times *head = &bench->told.head;
     *head = (struct keel_net_bench_times){.row = bench->row++};
-    if (status == KEEL_OK) {
-        KEEL_TRY(together(bench));
-        keel_endpoint_stats(bench->rank->endpoint, &before);
-        uint64_t at_ns = keel_now_ns(), begun_ns = at_ns;
-        for (uint32_t k = 0; k < iterations; k++) {
-            KEEL_TRY(run(bench, it));
-            uint64_t now_ns = keel_now_ns();
-            bench->told.ns[k] = now_ns - at_ns;
-            at_ns = now_ns;
-            KEEL_TRY(keel_net_rank_alive(bench->rank, now_ns));
-        }
-        keel_endpoint_stats(bench->rank->endpoint, &after);
-        it->iterations = iterations;
-        head->total_ns = at_ns - begun_ns;
-        head->sent_bytes = after.data_sent - before.data_sent;
-    } else if (status != KEEL_UNSUPPORTED) {
+    enum keel_status status = warm_up(bench, it, &iterations);
+    if (status == KEEL_OK)
+        status = iterate(bench, it, iterations);
+    if (status != KEEL_OK && status != KEEL_UNSUPPORTED)
         return status;
-    }
     head->it = *it;
     return keel_net_rank_say(bench->rank, KEEL_NET_BENCH_FRAME, &bench->told,
                              (uint32_t)(sizeof *head + it->iterations * sizeof bench->told.ns[0]));
