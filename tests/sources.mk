@@ -12,4 +12,4 @@ test_FIRST := boards/defects_test.sh transport/over_fabric_test.sh kernels/golde
   transport/blame_test transport/faults_test
 # What `make test-long` runs in full, and `make test` in part.
 test_LONG := boards/stacks_test ckpt/disk_test ckpt/erasure_test kernels/oclgrind_test.sh transport/over_fabric_test.sh \
-  runtime/plans_test runtime/node_costs_test runtime/gather_grid_drills_test.sh runtime/eval_drills_test.sh
+  transport/net_cmd_test.sh runtime/plans_test runtime/node_costs_test runtime/gather_grid_drills_test.sh runtime/eval_drills_test.sh

@@ -212,11 +212,56 @@ START_TEST(hosts_are_numbered_as_they_come_and_who_tells_none_is_alone)
 }
 END_TEST
 
+/* A broadcast by flat is one connection to this rank and too many to its root: who begins it would wait for a
+ * root that was refused. */
+START_TEST(what_the_root_has_too_many_peers_for_all_ranks_refuse)
+{
+    enum { MANY = KEEL_CONNECTIONS_MAX + 2 };
+    static const enum keel_algorithm straight[] = {KEEL_ALGORITHM_FLAT, KEEL_ALGORITHM_DIRECT};
+    static struct keel_address addresses[MANY];
+    static uint16_t own[MANY];
+    const struct keel_endpoint_config config = {.key = NULL};
+    struct keel_endpoint *endpoint;
+    struct keel_group *group;
+    uint8_t part = 1, result = 0;
+    const void *parts[] = {&part};
+    ck_ok(keel_endpoint_open(&config, &endpoint));
+    for (uint32_t rank = 0; rank < MANY; rank++) {
+        keel_endpoint_address(endpoint, &addresses[rank]);
+        own[rank] = (uint16_t)rank;
+    }
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        const struct keel_group_config whole = {.epoch = 1 + rank,
+                                                .rank = rank,
+                                                .rank_count = MANY,
+                                                .addresses = addresses,
+                                                .shard_count = MANY,
+                                                .shard_rank = own};
+        ck_ok(keel_group_open(endpoint, &whole, &group));
+        for (uint32_t k = 0; k < sizeof straight / sizeof straight[0]; k++) {
+            const struct keel_collective spread = {.kind = KEEL_BROADCAST,
+                                                   .sequence = k,
+                                                   .element = KEEL_ELEMENT_U8,
+                                                   .algorithm = straight[k],
+                                                   .count = 1,
+                                                   .parts = rank == 0 ? parts : NULL,
+                                                   .part_count = rank == 0 ? 1 : 0,
+                                                   .result = &result};
+            struct keel_operation *operation = NULL;
+            ck_status(keel_group_begin(group, &spread, &operation), KEEL_LIMIT);
+        }
+        keel_group_close(group);
+    }
+    keel_endpoint_close(endpoint);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, hosts_are_numbered_as_they_come_and_who_tells_none_is_alone);
     tcase_add_test(tc, an_operation_of_more_peers_than_connections_is_refused_before_anybody_is_called);
     tcase_add_test(tc, a_rank_that_two_hundred_call_before_it_has_begun_turns_nobody_away);
     tcase_add_test(tc, a_rank_that_two_hundred_call_while_it_does_not_run_turns_nobody_away);
+    tcase_add_test(tc, what_the_root_has_too_many_peers_for_all_ranks_refuse);
 }
 KEEL_TEST_MAIN("transport crowd", cases, 120)

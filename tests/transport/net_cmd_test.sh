@@ -50,6 +50,10 @@ done
 check "nothing was wrong" says '"verdict":"right","ranks":3'
 check "over tcp" exits 0 "$keel" net check --ranks 3 --carrier tcp --op reduce-scatter
 check "over unconnected endpoints" exits 0 "$keel" net check --ranks 3 --provider "tcp;ofi_rxm" --op all-gather
+if [ -n "${KEEL_TEST_LONG:-}" ]; then
+    check "more ranks than one may have connections" exits 0 "$keel" net check --ranks 258 --op barrier --timeout 120
+    check "by what needs fewer" says "right: 258 ranks"
+fi
 check "no recording is left" test -z "$(ls "$KEEL_NET_DIR" 2>/dev/null)"
 
 # ---- several nodes: one key, one address

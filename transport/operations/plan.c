@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include "group.h"
+#include "schedule_build.h"
 
 #include <keel/memory.h>
 
@@ -121,6 +122,23 @@ static void plan_free(struct keel_plan *plan)
     keel_free(plan);
 }
 
+/* A rank that has few peers itself refuses it too where another one, the root, would have too many: it would
+ * wait for that one in vain. */
+static enum keel_status check_peers(const struct keel_collective_key *key,
+                                    const struct keel_schedule *schedule)
+{
+    struct keel_facts facts = keel_key_facts(key);
+    uint32_t straight = keel_key_peers(key, &facts);
+    uint32_t most = straight > schedule->peer_count ? straight : schedule->peer_count;
+    if (most <= KEEL_CONNECTIONS_MAX)
+        return KEEL_OK;
+    return keel_fail(KEEL_LIMIT,
+                     "%s of %u ranks by %s: a rank would need %u connections, there may be %d; take another "
+                     "algorithm, or groups split off",
+                     keel_collective_name(key->kind), key->rank_count, keel_algorithm_name(key->algorithm),
+                     most, KEEL_CONNECTIONS_MAX);
+}
+
 static enum keel_status plan_make(const struct keel_group *group, const struct keel_collective *collective,
                                   enum keel_algorithm algorithm, struct keel_plan **out)
 {
@@ -133,12 +151,8 @@ static enum keel_status plan_make(const struct keel_group *group, const struct k
                                .root = key.root,
                                .users = 1};
     enum keel_status status = keel_schedule_make(&key, &plan->schedule);
-    if (status == KEEL_OK && plan->schedule->peer_count > KEEL_CONNECTIONS_MAX)
-        status = keel_fail(KEEL_LIMIT,
-                           "%s of %u ranks by %s: rank %u would need %u connections, there may be %d; take "
-                           "another algorithm, or groups split off",
-                           keel_collective_name(key.kind), key.rank_count, keel_algorithm_name(algorithm),
-                           key.rank, plan->schedule->peer_count, KEEL_CONNECTIONS_MAX);
+    if (status == KEEL_OK)
+        status = check_peers(&key, plan->schedule);
     if (status == KEEL_OK)
         status = list_roots(plan);
     if (status == KEEL_OK)

@@ -36,6 +36,9 @@ struct keel_facts keel_key_facts(const struct keel_collective_key *key);
 const char *keel_key_obstacle(const struct keel_collective_key *key, const struct keel_facts *facts);
 /* Whether no rank takes more scratch than operands can name: all ranks say the same. */
 bool keel_key_fits(const struct keel_collective_key *key, const struct keel_facts *facts);
+/* The most peers of a rank, of algorithms that go straight to everybody; 0 of others, which have few (up a
+ * tree as many as the map has neighbours). */
+uint32_t keel_key_peers(const struct keel_collective_key *key, const struct keel_facts *facts);
 /* Whether AUTO may take it. */
 bool keel_key_offered(const struct keel_collective_key *key, const struct keel_facts *facts);
 /* Whether its sums follow the tree over shards. */

@@ -461,20 +461,10 @@ uint64_t keel_schedule_cost_ns(const struct keel_collective_key *key, uint64_t b
     return cost_ns(key, &facts, bytes, model);
 }
 
-/* So many peers that a big group takes it only where nothing else will do. */
-static bool knows_many(const struct keel_collective_key *key, const struct keel_facts *facts)
-{
-    if (key->algorithm == KEEL_ALGORITHM_TWO_LEVEL && key->kind == KEEL_ALL_TO_ALL)
-        return facts->hosts + facts->host_ranks - 2 >= KEEL_SCHEDULE_PEERS_MAX;
-    return key->algorithm == KEEL_ALGORITHM_FLAT || key->algorithm == KEEL_ALGORITHM_DIRECT ||
-           key->algorithm == KEEL_ALGORITHM_PAIRWISE;
-}
-
 bool keel_key_offered(const struct keel_collective_key *key, const struct keel_facts *facts)
 {
-    bool many = facts->ranks > KEEL_SCHEDULE_PEERS_MAX && key->kind != KEEL_ALL_TO_ALL_V &&
-                !keel_kind_is_pair(key->kind);
-    if ((many && knows_many(key, facts)) || keel_key_obstacle(key, facts) != NULL ||
+    bool many = keel_key_peers(key, facts) >= KEEL_SCHEDULE_PEERS_MAX;
+    if ((many && key->kind != KEEL_ALL_TO_ALL_V) || keel_key_obstacle(key, facts) != NULL ||
         !keel_key_fits(key, facts))
         return false;
     return key->algorithm != KEEL_ALGORITHM_TWO_LEVEL || facts->hosts > 1;

@@ -217,3 +217,19 @@ bool keel_key_fits(const struct keel_collective_key *key, const struct keel_fact
     return key->algorithm != KEEL_ALGORITHM_TREE || key->kind != KEEL_REDUCE_SCATTER ||
            (uint64_t)facts->climb_temps * facts->ranks + handed_on <= KEEL_TEMPS_MAX;
 }
+
+uint32_t keel_key_peers(const struct keel_collective_key *key, const struct keel_facts *facts)
+{
+    if (keel_kind_is_pair(key->kind))
+        return 1;
+    switch (key->algorithm) {
+    case KEEL_ALGORITHM_FLAT:
+    case KEEL_ALGORITHM_DIRECT:
+    case KEEL_ALGORITHM_PAIRWISE:
+        return facts->ranks - 1;
+    case KEEL_ALGORITHM_TWO_LEVEL:
+        return key->kind == KEEL_ALL_TO_ALL ? facts->hosts + facts->host_ranks - 2 : 0;
+    default:
+        return 0;
+    }
+}

@@ -118,7 +118,7 @@ static enum keel_status measure(struct bench *bench, struct keel_net_bench_case 
     enum keel_status status = warm_up(bench, it, &iterations);
     if (status == KEEL_OK)
         status = iterate(bench, it, iterations);
-    if (status != KEEL_OK && status != KEEL_UNSUPPORTED)
+    if (status != KEEL_OK && status != KEEL_UNSUPPORTED && status != KEEL_LIMIT)
         return status;
     head->it = *it;
     return keel_net_rank_say(bench->rank, KEEL_NET_BENCH_FRAME, &bench->told,

@@ -249,7 +249,9 @@ const struct keel_command_kind keel_net_check = {
         "4 MiB and more. Exact sums must have the same bits by every algorithm; native ones be within their\n"
         "rounding. Without --join or --hosts the ranks are processes of this machine. Wrong results: exit "
         "code 4.\n"
-        "`cannot` counts what an algorithm does not do (automatic choice must do all).\n"
+        "`cannot` counts what an algorithm does not do, or not with 256 connections a rank (automatic "
+        "choice\n"
+        "must do all but an all-to-all-v of more ranks).\n"
         "Several nodes: the same command on each, with --join, --rank, --world, --key; or --hosts on one.\n",
     .examples = "  keel net check\n"
                 "  keel net check --ranks 64 --op all-reduce --carrier tcp\n"

@@ -257,8 +257,8 @@ enum keel_status keel_tree_nodes(uint32_t shard_count, const uint16_t *shard_ran
                                  struct keel_tree_node *out, uint32_t capacity, uint32_t *out_count);
 
 /* Begin; does not block. INVALID names what is wrong with the arguments; UNSUPPORTED, an algorithm that
- * cannot do it; LIMIT, too much in flight, or more peers than a rank may have connections (256); REVOKED, the
- * epoch is over; NO_MEMORY. Then nothing was begun, and the group goes on. */
+ * cannot do it; LIMIT, too much in flight, or a rank would have more peers than connections (256); REVOKED,
+ * the epoch is over; NO_MEMORY. Then nothing was begun, and the group goes on. */
 enum keel_status keel_group_begin(struct keel_group *group, const struct keel_collective *collective,
                                   struct keel_operation **out);
 /* Begin and wait. */
