@@ -236,18 +236,22 @@ static enum keel_status try_intervals(struct sim *sim, uint32_t first, uint32_t 
                      {"10 min", 600}, {"20 min", 1200}, {"30 min", 1800}, {"1 h", 3600},
                      {"2 h", 7200},   {"4 h", 14400},   {"8 h", 28800},   {"1 day", 86400}};
     struct keel_goodput_model model = sim->found.model;
-    uint64_t before = 0;
     for (size_t i = 0; i < sizeof intervals / sizeof intervals[0]; i++) {
-        uint64_t steps = 0;
-        for (uint32_t tier = first; tier < end; tier++)
-            if (model.tiers[tier].every_steps > 0) {
-                steps = keel_sim_interval_steps(&model, (enum keel_goodput_tier)tier, intervals[i].s);
-                model.tiers[tier].every_steps = steps;
-            }
-        const double taken_s = (double)steps * (double)model.step_ns / 1e9;
-        if (steps == before || taken_s > (double)model.duration_ns / 2e9)
+        uint64_t least = UINT64_MAX; /* what cannot be so short is longer */
+        bool differs = choices->count == 0;
+        for (uint32_t tier = first; tier < end; tier++) {
+            uint64_t *every = &model.tiers[tier].every_steps;
+            const uint64_t steps =
+                keel_sim_interval_steps(&model, (enum keel_goodput_tier)tier, intervals[i].s);
+            if (*every == 0)
+                continue;
+            differs = differs || steps != *every;
+            least = steps < least ? steps : least;
+            *every = steps;
+        }
+        const double taken_s = (double)least * (double)model.step_ns / 1e9;
+        if (!differs || taken_s > (double)model.duration_ns / 2e9)
             continue;
-        before = steps;
         KEEL_TRY(try_model(sim, &model, choices, intervals[i].label, taken_s));
     }
     mark_best(choices, 1e-5, true); /* the longest costs least */

@@ -43,6 +43,10 @@ sim --nodes 8 --days 3650 --seeds 100 --quick --json
 check "the mean of a thousand years lies among them" \
     python3 -c 'import json, sys; f = json.load(open(sys.argv[1])); q = f["goodput_quantiles"]; assert q["least"] <= f["goodput_mean"] <= q["most"]' "$root/log"
 
+sim --nodes 64 --tiers local,erasure --seeds 1 --json --cost run.state_bytes=100000000000 --cost snapshot.erasure_bytes_s=2e6
+check "a tier that cannot be so frequent hides no interval of another" \
+    python3 -c 'import json, sys; n = json.load(open(sys.argv[1]))["intervals"]["nodes"]; assert [c["value"] for c in n[:6]] == [30, 60, 120, 300, 600, 1200], n' "$root/log"
+
 # The published rate, twice the nodes of Llama 3's run: what the operator of 4,096 nodes of 8 reads.
 sim --nodes 4096 --boards 8 --days 54 --failures llama3 --spares 16 --tiers local,partner,erasure,store --quick \
     --cost run.state_bytes=2100000000000 --set parallel.zero=1 --svg "$root/lost.svg" --write-failures "$root/trace"
