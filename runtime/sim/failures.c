@@ -458,6 +458,8 @@ static void put_time(FILE *out, uint64_t ns)
 void keel_failures_write(const struct keel_failures *failures, FILE *out)
 {
     fputs("# time node kind repair\n", out);
+    if (failures->count == 0)
+        fputs("rate 0 node 0 # none, which a file has to say\n", out);
     for (size_t i = 0; i < failures->count; i++) {
         const struct keel_failure *failure = &failures->at[i];
         put_time(out, failure->at_ns);

@@ -62,6 +62,10 @@ sim --nodes 4096 --boards 8 --days 54 --failures llama3 --spares 16 --tiers loca
 check "failures that were written are those of the seed" \
     '[ "$(sed "s/.*median_run\"://" "$root/log")" = "$(sed "s/.*median_run\"://" "$root/read")" ]'
 
+sim --nodes 8 --failures 0 --quick --write-failures "$root/f"
+sim --nodes 8 --failures "$root/f" --quick
+check "nor is it a failure that there was none" '[ $code -eq 0 ] && has "failures 0.0,"'
+
 printf '1h 3 process 10m\n2h 3 gpu 10m\n' >"$root/f"
 says 2 "f:2: unknown kind \`gpu\`; kinds are process, hang, node, stop, slow, corrupt, run" --nodes 8 --failures "$root/f"
 printf '2h 3 process 10m\n1h 3 node 10m\n' >"$root/f"
