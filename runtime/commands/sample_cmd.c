@@ -219,6 +219,7 @@ static double first_s(const struct sample *sample)
 
 static void print_json(const struct sample *sample)
 {
+    keel_hide_zeros(sample->text, sample->bytes);
     struct keel_json json = keel_command_json(stdout);
     keel_json_text(&json, "job", sample->trained.job.name);
     keel_json_text(&json, "directory", sample->trained.directory);

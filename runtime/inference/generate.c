@@ -216,6 +216,13 @@ size_t keel_whole_characters(const char *text, size_t bytes)
     return bytes;
 }
 
+void keel_hide_zeros(char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (text[i] == '\0')
+            text[i] = (char)0xff;
+}
+
 enum keel_status keel_generate(const struct keel_generator *generation)
 {
     struct keel_writing text;

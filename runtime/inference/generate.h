@@ -82,5 +82,7 @@ bool keel_writing_is_whole(const struct keel_writing *text);
 void keel_writing_end(struct keel_writing *text);
 /* So many of the bytes are whole characters of UTF-8, or no UTF-8: the rest is the begin of one. */
 size_t keel_whole_characters(const char *text, size_t bytes);
+/* Bytes that are 0, at which a C text would end, become ones that are no UTF-8: JSON has them as U+FFFD. */
+void keel_hide_zeros(char *text, size_t bytes);
 
 #endif

@@ -130,15 +130,12 @@ enum keel_status keel_answer_metrics(const struct keel_serve_figures *figures,
 
 /* ---- texts --------------------------------------------------------------------------------------------- */
 
-/* Bytes of a ticket's text as a C text: one that is 0 becomes one that is no UTF-8, which JSON has as U+FFFD.
- */
+/* Bytes of a ticket's text as a C text. */
 static enum keel_status copy_text(struct keel_serve_ticket *ticket, size_t from, size_t bytes, char **out)
 {
     KEEL_TRY(keel_alloc(bytes + 1, 1, out));
     keel_serve_ticket_copy(ticket, from, *out, bytes);
-    for (size_t i = 0; i < bytes; i++)
-        if ((*out)[i] == '\0')
-            (*out)[i] = (char)0xff;
+    keel_hide_zeros(*out, bytes);
     return KEEL_OK;
 }
 

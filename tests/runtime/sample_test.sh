@@ -127,6 +127,12 @@ sample "$out" --tokens 400 --temperature 3 && cp "$root/log" "$root/raw"
 sample "$out" --tokens 400 --temperature 3 --json
 sed 's/.*"tokens":\[\([0-9,]*\)\].*/\1/' "$root/log" | tr ',' '\n' | LC_ALL=C awk '{ printf "%c", $1 }' >"$root/bytes.txt"
 check "and text of any bytes, all of them" cmp -s "$root/raw" "$root/bytes.txt"
+check "as JSON has them" python3 - "$root/log" "$root/raw" <<'END'
+import json, re, sys
+text, raw = json.load(open(sys.argv[1]))["text"], open(sys.argv[2], "rb").read()
+assert b"\0" in raw
+assert re.sub("\ufffd+", "?", text) == re.sub("[\0\ufffd]+", "?", raw.decode(errors="replace"))
+END
 printf '\1\0\2\0\3\0\4\0\5\0' >"$root/five"
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat "$root/five"; done >"$root/tokens.bin"
 train demo numbers --ranks 1 --set "data.path=$root/tokens.bin" --set data.val_fraction=0
