@@ -205,9 +205,12 @@ static enum keel_status write_logits(struct eval *eval)
     char text[NPY_HEADER];
     if (eval->logits == NULL)
         return KEEL_OK;
+    const bool of_tokens = strcmp(keel_job_unit(&eval->trained.job), "tokens") == 0;
+    const uint64_t columns =
+        of_tokens ? keel_inference_logits(eval->trained.inference) : eval->logit_count / samples_of(eval);
     snprintf(text, sizeof text,
              "{'descr': '<f4', 'fortran_order': False, 'shape': (%" PRIu64 ", %" PRIu64 "), }",
-             samples_of(eval), eval->logit_count / samples_of(eval));
+             eval->logit_count / columns, columns);
     memset(eval->logits, 0, FRONT);
     memcpy(eval->logits, magic, sizeof magic - 1);
     eval->logits[FRONT - 2] = NPY_HEADER - FRONT;

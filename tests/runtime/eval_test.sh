@@ -192,8 +192,9 @@ refused "scores over a file that is there" 2 "logits.npy: something is there; na
     "$root/fashion" --batches 25 --logits "$root/logits.npy"
 evaluate "$root/fashion" --batches 25 --logits "$root/logits.npy" --force
 check "are written if that is asked for" '[ $was -eq 0 ]'
-"$KEEL" eval "$root/one" --logits "$root/x.npy" >"$root/log" 2>"$root/errors"
-check "logits of a text are written, a row for each sample" '[ $was -eq 0 ] && head -c 128 "$root/x.npy" | grep -aq "(6, [1-9][0-9]*)"'
+"$KEEL" eval "$root/one" --logits "$root/x.npy" >"$root/log" 2>"$root/errors" &&
+    columns=$(head -c 128 "$root/x.npy" | grep -ao "(96, [0-9]*)" | tr -cd '0-9 ' | cut -d ' ' -f 2)
+check "logits of a text are written, a row for each token" '[ $was -eq 0 ] && [ "$(wc -c <"$root/x.npy")" -eq $((128 + 96 * columns * 4)) ]'
 refused "logits into a directory" 2 "$root: is a directory; name a file" "$root/fashion" --logits "$root"
 refused "logits to a file without a name" 2 "whose name is empty; name one" "$root/fashion" --logits ""
 refused "classes of a text" 2 "--per-class: the model of this job names no classes" "$root/one" --per-class

@@ -117,7 +117,7 @@ def run_model(name, model):
         logits = model(ids).logits
     if name == "bert":
         logits = torch.stack([row[at] for row, (_, at) in zip(logits, masks)])
-    return logits.reshape(len(samples), -1).numpy()
+    return logits.reshape(-1, logits.shape[-1]).numpy()
 
 
 def far(what, ours, theirs, missing):
