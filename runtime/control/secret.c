@@ -85,6 +85,8 @@ static enum keel_status read_key(const char *path, const char *instead, struct k
     char text[FILE_BYTES];
     int fd =
         open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe is refused, not waited for */
+    if (fd < 0 && errno == ELOOP)
+        return keel_fail(KEEL_DENIED, "%s: is a symbolic link; name the file that it leads to", path);
     if (fd < 0)
         return keel_fail_errno(errno, "%s: the job key cannot be opened", path);
     enum keel_status status = check_owner(fd, path, instead);

@@ -72,8 +72,13 @@ static enum keel_status read_text(const struct keel_job *job, char **out)
     size_t bytes;
     if (job->hosts[0] == '\0')
         return job->launch == KEEL_LAUNCH_SLURM ? ask_slurm(out) : KEEL_OK;
-    if (strchr(job->hosts, '/') != NULL)
-        return keel_file_read(job->hosts, HOSTS_BYTES, out, &bytes);
+    if (strchr(job->hosts, '/') != NULL) {
+        KEEL_TRY(keel_file_read(job->hosts, HOSTS_BYTES, out, &bytes));
+        return strlen(*out) == bytes
+                   ? KEEL_OK
+                   : keel_fail(KEEL_INVALID, "cluster.hosts = %s: is no text, names of hosts are wanted",
+                               job->hosts);
+    }
     KEEL_TRY(keel_alloc(1, strlen(job->hosts) + 1, out));
     memcpy(*out, job->hosts, strlen(job->hosts) + 1);
     return KEEL_OK;

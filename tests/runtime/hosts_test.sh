@@ -129,6 +129,8 @@ agent() { "$KEEL" agent --join 127.0.0.1:9 --wait 1 "$@"; }
 check "ssh without hosts" says 2 'cluster.launch = ssh: which hosts' run --set cluster.launch=ssh
 check "hosts where all is local" says 2 'cluster.hosts says nothing with cluster.launch = local' run --set cluster.hosts=a,b
 check "a host that is an option" says 2 'is no host' run --set cluster.launch=ssh --set cluster.hosts=-oProxyCommand=x,b
+printf 'a\n\0b\n' >"$root/no-text"
+check "a file of hosts that is no text" says 2 'no-text: is no text' run --set cluster.launch=ssh --set "cluster.hosts=$root/no-text"
 check "a name that is loopback" says 2 'loopback' run --set cluster.launch=none --set cluster.advertise=localhost
 check "loopback, with a host elsewhere" says 2 'cluster.hosts has others' \
     run --set cluster.launch=ssh --set cluster.hosts=192.0.2.7 --set cluster.bind=127.0.0.1

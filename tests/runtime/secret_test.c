@@ -95,7 +95,8 @@ START_TEST(a_link_in_place_of_the_key_is_not_followed)
     ck_ok(keel_secret_load(directory, true, &secret));
     ck_assert_int_eq(rename(key_path, real), 0);
     ck_assert_int_eq(symlink(real, key_path), 0);
-    ck_assert_int_ne(keel_secret_load(directory, true, &secret), KEEL_OK);
+    ck_status(keel_secret_load(directory, true, &secret), KEEL_DENIED);
+    ck_assert_ptr_nonnull(strstr(keel_detail(), "is a symbolic link; name the file that it leads to"));
 }
 END_TEST
 
