@@ -416,6 +416,7 @@ static enum keel_status add_shares(struct keel_kernels *kernels, const struct ke
                                             .kv_heads = forward->kv_heads,
                                             .head_width = forward->head_width,
                                             .front = own ? 0 : forward->heads,
+                                            .first_head = op->first_head,
                                             .turned = op->turned,
                                             .shares = forward->workspace,
                                             .at = keel_attention_shares_at(kernels, forward),

@@ -21,7 +21,7 @@ uint64_t keel_attention_shares_at(const struct keel_kernels *kernels, const stru
  * head_width], of which what is behind `front` is written; where base is not 0 the front is turned back too,
  * in place. Checks nothing. */
 struct keel_rotary_share {
-    uint32_t batch, tokens, heads, kv_heads, head_width, front;
+    uint32_t batch, tokens, heads, kv_heads, head_width, front, first_head;
     struct keel_rotary_turn turned;
     struct keel_buffer *shares;
     uint64_t at;

@@ -117,14 +117,13 @@ enum keel_status keel_op_rotary(struct keel_kernels *kernels, const struct keel_
 enum keel_status keel_rotary_share_append(struct keel_kernels *kernels, const struct keel_rotary_share *share,
                                           struct keel_launch_list *list)
 {
-    enum { OWN = 10 };
+    enum { OWN = 11 };
     const bool turns = share->turned.base != 0.0F;
     const struct keel_range range = {.global = {share->tokens, 1, 1}, .local = {1, 1, 1}};
     struct keel_arg args[OWN + ANGLE_SCALARS] = {
-        keel_arg_buffer(share->shares),  keel_arg_buffer(share->y),
-        keel_arg_u32(share->batch),      keel_arg_u32(share->tokens),
-        keel_arg_u32(share->heads),      keel_arg_u32(share->kv_heads),
-        keel_arg_u32(share->head_width), keel_arg_u32(share->front),
+        keel_arg_buffer(share->shares),  keel_arg_buffer(share->y),  keel_arg_u32(share->batch),
+        keel_arg_u32(share->tokens),     keel_arg_u32(share->heads), keel_arg_u32(share->kv_heads),
+        keel_arg_u32(share->head_width), keel_arg_u32(share->front), keel_arg_u32(share->first_head),
         keel_arg_u64(share->at),         keel_arg_u32(turns)};
     const struct keel_rotary_turn none = {.base = 2.0F};
     set_angles(turns ? &share->turned : &none, share->head_width, args + OWN);

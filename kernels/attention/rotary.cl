@@ -15,7 +15,7 @@
  *
  * keel_rotary_share is behind attention whose heads share keys and values: heads h of one h / group have a gradient
  * of key j and one of value j each, shares [batch, tokens, 2, heads, head_width], which are added, from +0, those of
- * one h / 8 ascending, the last such eight first, to y [batch, tokens, front + 2 kv_heads, head_width], behind the
+ * one h / 8 ascending, the last such eight first, h counted from `first_head` on, to y [batch, tokens, front + 2 kv_heads, head_width], behind the
  * front. With `turns` those of keys are turned back before, and so is the front where it lies.
  *
  * With scaling (rotary_scale) the angle is t times a smaller step; the next step follows from the one before that.
@@ -128,21 +128,21 @@ __kernel void keel_rotary(__global const float *x, __global float *y, __global c
     }
 }
 
-/* Sixteen elements of the sum over heads `first` to `end` - 1, whose rows lie side by side from x on. */
+/* Sixteen elements of the sum over heads number `first` to `end` - 1, whose rows lie side by side, the first at x. */
 CANON_INLINE float16 share_sum(__global const float *x, uint first, uint end, uint width, uint left, uint turns,
                                __local const float *cosines, __local const float *sines)
 {
     float16 sum = (float16)(0.0f);
     for (uint eight = (end + 7) / 8 * 8; eight > first; eight -= 8)
         for (uint h = max(first, eight - 8); h < min(end, eight); h++) {
-            const float16 v = canon_load(x + h * width, left);
+            const float16 v = canon_load(x + (h - first) * width, left);
             sum = sum + (turns ? rotary_turned(v, cosines, sines) : v);
         }
     return sum;
 }
 
 __kernel void keel_rotary_share(__global const float *shares, __global float *y, uint batch, uint tokens, uint heads,
-                                uint kv_heads, uint width, uint front, ulong shares_at, uint turns, ROTARY_ANGLES)
+                                uint kv_heads, uint width, uint front, uint first_head, ulong shares_at, uint turns, ROTARY_ANGLES)
 {
     __local float cosines[WIDTH_MAX];
     __local float sines[WIDTH_MAX];
@@ -160,9 +160,9 @@ __kernel void keel_rotary_share(__global const float *shares, __global float *y,
         to += front * width;
         for (uint part = 0; part < 2; part++, x += heads * width)
             for (uint h = 0; h < kv_heads; h++, to += width)
-                for (uint d = 0; d < width; d += 16)
-                    canon_store(share_sum(x + d, h * group, (h + 1) * group, width, width - d, turns && part == 0,
-                                          cosines + d, sines + d),
+                for (uint d = 0, number = first_head + h * group; d < width; d += 16)
+                    canon_store(share_sum(x + h * group * width + d, number, number + group, width, width - d,
+                                          turns && part == 0, cosines + d, sines + d),
                                 to + d, width - d);
     }
 }

@@ -110,7 +110,7 @@ static void host_rotary(KEEL_HOST_ARGUMENTS)
     }
 }
 
-/* y = the sum over heads `first` to `end` - 1, whose rows lie side by side from x on. */
+/* y = the sum over heads number `first` to `end` - 1, whose rows lie side by side, the first at x. */
 KEEL_HOST_KERNEL static void sum_shares(const float *x, uint32_t first, uint32_t end, uint32_t width,
                                         float *y)
 {
@@ -119,7 +119,7 @@ KEEL_HOST_KERNEL static void sum_shares(const float *x, uint32_t first, uint32_t
     for (uint32_t eight = (end + 7) / 8 * 8; eight > first; eight -= 8)
         for (uint32_t h = eight - first > 8 ? eight - 8 : first; h < end && h < eight; h++)
             for (uint32_t d = 0; d < width; d++)
-                y[d] = y[d] + x[(uint64_t)h * width + d];
+                y[d] = y[d] + x[(uint64_t)(h - first) * width + d];
 }
 
 /* Shares of keys are turned back where they lie: nobody reads them after. */
@@ -127,10 +127,10 @@ static void host_rotary_share(KEEL_HOST_ARGUMENTS)
 {
     const uint32_t batch = u32_at(arguments, 2), tokens = u32_at(arguments, 3), heads = u32_at(arguments, 4);
     const uint32_t kv_heads = u32_at(arguments, 5), width = u32_at(arguments, 6), group = heads / kv_heads;
-    const uint32_t front = u32_at(arguments, 7), turns = u32_at(arguments, 9);
-    const struct angles angles = angles_of(arguments + 10);
+    const uint32_t front = u32_at(arguments, 7), first = u32_at(arguments, 8), turns = u32_at(arguments, 10);
+    const struct angles angles = angles_of(arguments + 11);
     for (uint64_t row = 0; row < (uint64_t)batch * tokens; row++) {
-        float *x = (float *)arguments[0] + u64_at(arguments, 8) + row * 2 * heads * width;
+        float *x = (float *)arguments[0] + u64_at(arguments, 9) + row * 2 * heads * width;
         float *y = (float *)arguments[1] + row * (front + 2 * (uint64_t)kv_heads) * width;
         if (turns != 0) {
             turn_heads(y, front, width, row % tokens, -1.0F, &angles, y);
@@ -139,7 +139,8 @@ static void host_rotary_share(KEEL_HOST_ARGUMENTS)
         y += (uint64_t)front * width;
         for (uint32_t part = 0; part < 2; part++, x += (uint64_t)heads * width)
             for (uint32_t h = 0; h < kv_heads; h++, y += width)
-                sum_shares(x, h * group, (h + 1) * group, width, y);
+                sum_shares(x + (uint64_t)h * group * width, first + h * group, first + (h + 1) * group, width,
+                           y);
     }
 }
 

@@ -142,6 +142,17 @@ static enum keel_status split(const struct keel_engine *engine, struct keel_grap
     return keel_pass_lower(graph, cut);
 }
 
+/* Parameters lie in an evaluation as they do in training, which has them: what inference takes out, dropout
+ * say, may have stood where nothing could be split. */
+static void lay_as_trained(const struct keel_graph *train, struct keel_graph *eval)
+{
+    for (uint32_t p = 0; p < eval->param_count; p++) {
+        struct keel_ir_value *v = &eval->values[eval->params[p].value];
+        v->spec = train->values[train->params[p].value].spec;
+        v->annotated = (1U << KEEL_MESH_AXES) - 1;
+    }
+}
+
 /* What hands no gradient on: what lies before it would stay as it is, unsaid. */
 static enum keel_status refuse_evaluated(const struct keel_graph *graph)
 {
@@ -195,6 +206,7 @@ static enum keel_status run_passes(struct keel_engine *engine, const struct keel
     }
     KEEL_TRY(keel_graph_copy(config->graph, &eval->graph));
     KEEL_TRY(keel_pass_inference(eval->graph));
+    lay_as_trained(train->graph, eval->graph);
     KEEL_TRY(split(engine, eval->graph));
     if (config->only_keeps)
         KEEL_TRY(cut_behind_kept(eval->graph));

@@ -1,9 +1,11 @@
-/* graph_attention.c - attention and rotary positions: builder functions, gradients, launches. */
+/* graph_attention.c - attention, its heads side by side, rotary positions: builder functions, gradients,
+ * launches. */
 #include "autodiff.h"
 #include "emit.h"
 
 #include <keel/attention_ops.h>
 #include <keel/memory.h>
+#include <keel/shape_ops.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -223,6 +225,7 @@ static struct keel_attention attention(const struct keel_emit *emit, const struc
                                        keel_value qkv, keel_value out, keel_value stats, keel_value segments)
 {
     const struct keel_shape *shape = shape_of(emit, out);
+    const uint32_t alibi_heads = node->attributes.attention.alibi_heads;
     return (struct keel_attention){
         .batch = (uint32_t)shape->size[0],
         .tokens = (uint32_t)shape->size[1],
@@ -231,7 +234,7 @@ static struct keel_attention attention(const struct keel_emit *emit, const struc
         .head_width = (uint32_t)shape->size[2] / node->attributes.attention.heads,
         .bidirectional = node->attributes.attention.bidirectional,
         .window = node->attributes.attention.window,
-        .alibi = {node->attributes.attention.alibi_heads, node->attributes.attention.alibi_first},
+        .alibi = {alibi_heads, alibi_heads > 0 ? node->attributes.attention.first_head : 0},
         .dropout_rate = node->attributes.rate,
         .stream = node->attributes.stream,
         .slice = node->attributes.place,
@@ -295,6 +298,7 @@ static enum keel_status emit_attention_grad(struct keel_emit *emit, const struct
 {
     const keel_value *in = node->in;
     struct keel_attention_grad op = {.forward = attention(emit, node, in[0], in[1], in[2], in[4]),
+                                     .first_head = node->attributes.attention.first_head,
                                      .turned = node->attributes.attention.turned,
                                      .dout = buffer_of(emit, in[3]),
                                      .dqkv = buffer_of(emit, node->out[0])};
@@ -468,6 +472,127 @@ static enum keel_status emit_rotary(struct keel_emit *emit, const struct keel_ir
     return emit->measure ? KEEL_OK : keel_op_rotary(emit->kernels, &op, emit->list);
 }
 
+/* ---- heads side by side -------------------------------------------------------------------------------- */
+
+keel_value keel_graph_join_heads(struct keel_graph *graph, const keel_value qkv[3], uint32_t heads,
+                                 uint32_t kv_heads)
+{
+    KEEL_ASSERT(qkv != NULL);
+    return KEEL_NODE(graph, .op = KEEL_OP_HEADS_JOIN, .in = {qkv[0], qkv[1], qkv[2]},
+                     .attributes.joined = {.heads = heads, .kv_heads = kv_heads});
+}
+
+static uint64_t columns_of(const struct keel_graph *graph, keel_value value)
+{
+    const struct keel_shape *shape = &graph->values[value].shape;
+    return shape->size[shape->dims - 1];
+}
+
+static bool infer_join(struct keel_infer *infer)
+{
+    const struct keel_ir_node *node = infer->node;
+    const uint64_t q = columns_of(infer->graph, node->in[0]), k = columns_of(infer->graph, node->in[1]);
+    const uint32_t heads = node->attributes.joined.heads, kv_heads = node->attributes.joined.kv_heads;
+    infer->size['W'] = q;
+    infer->size['V'] = k;
+    infer->size['U'] = q + 2 * k;
+    if (grouped_width(q + 2 * k, heads, kv_heads) * heads == q && q > 0)
+        return true;
+    return keel_infer_refuse(infer, "columns of %llu and %llu are none of %u heads and %u",
+                             (unsigned long long)q, (unsigned long long)k, heads, kv_heads);
+}
+
+static bool infer_part(struct keel_infer *infer)
+{
+    const struct keel_ir_node *node = infer->node;
+    const uint32_t heads = node->attributes.joined.heads, kv_heads = node->attributes.joined.kv_heads;
+    if (!infer_grouped_row(infer, heads, kv_heads))
+        return false;
+    infer->size['P'] = infer->size['W'] / heads * (node->attributes.joined.part == 0 ? heads : kv_heads);
+    return true;
+}
+
+static void describe_joined(const struct keel_ir_node *node, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, " heads=%u kv_heads=%u part=%u", node->attributes.joined.heads,
+             node->attributes.joined.kv_heads, node->attributes.joined.part);
+}
+
+static void grad_join(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    struct keel_attributes part = node->attributes;
+    for (part.joined.part = 0; part.joined.part < 3; part.joined.part++)
+        if (wanted(autodiff, node->in[part.joined.part]))
+            KEEL_GRADIENT(autodiff, node->in[part.joined.part], .op = KEEL_OP_HEADS_PART,
+                          .in = {arrived(autodiff, node->out[0])}, .attributes = part);
+}
+
+keel_value keel_graph_pair_halves(struct keel_graph *graph, keel_value x, uint32_t heads)
+{
+    return KEEL_NODE(graph, .op = KEEL_OP_PAIR_HALVES, .in = {x},
+                     .attributes.joined = {.heads = heads, .kv_heads = heads});
+}
+
+static bool infer_pairs(struct keel_infer *infer)
+{
+    const uint64_t columns = columns_of(infer->graph, infer->node->in[0]);
+    const uint32_t heads = infer->node->attributes.joined.heads;
+    infer->size['W'] = columns;
+    return (heads > 0 && columns % (2 * (uint64_t)heads) == 0) ||
+           keel_infer_refuse(infer, "%llu columns are no %u heads of an even width",
+                             (unsigned long long)columns, heads);
+}
+
+static void grad_pairs(struct keel_autodiff *autodiff, const struct keel_ir_node *node)
+{
+    struct keel_attributes back = node->attributes;
+    back.joined.part = !back.joined.part;
+    KEEL_GRADIENT(autodiff, node->in[0], .op = KEEL_OP_PAIR_HALVES, .in = {arrived(autodiff, node->out[0])},
+                  .attributes = back);
+}
+
+static enum keel_status emit_pairs(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const bool back = node->attributes.joined.part != 0;
+    const uint64_t half = width_of(emit, node->in[0]) / node->attributes.joined.heads / 2;
+    const struct keel_permute op = {
+        .dims = 3,
+        .size = {count_of(emit, node->in[0]) / (2 * half), back ? half : 2, back ? 2 : half},
+        .order = {0, 2, 1},
+        .x = buffer_of(emit, node->in[0]),
+        .y = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_permute(emit->kernels, &op, emit->list);
+}
+
+static enum keel_status emit_join(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const uint64_t sizes[] = {width_of(emit, node->in[0]), width_of(emit, node->in[1]),
+                              width_of(emit, node->in[2])};
+    struct keel_buffer *input[] = {buffer_of(emit, node->in[0]), buffer_of(emit, node->in[1]),
+                                   buffer_of(emit, node->in[2])};
+    const struct keel_concat op = {.parts = 3,
+                                   .outer = rows_of(emit, node->out[0]),
+                                   .inner = 1,
+                                   .sizes = sizes,
+                                   .input = input,
+                                   .y = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_concat(emit->kernels, &op, emit->list);
+}
+
+static enum keel_status emit_part(struct keel_emit *emit, const struct keel_ir_node *node)
+{
+    const uint64_t all = width_of(emit, node->in[0]), count = width_of(emit, node->out[0]);
+    const uint32_t behind = node->attributes.joined.part == 0 ? 0 : 3 - node->attributes.joined.part;
+    const struct keel_slice op = {.outer = rows_of(emit, node->in[0]),
+                                  .size = all,
+                                  .inner = 1,
+                                  .from = behind == 0 ? 0 : all - behind * count, /* k and v are as wide */
+                                  .count = count,
+                                  .x = buffer_of(emit, node->in[0]),
+                                  .y = buffer_of(emit, node->out[0])};
+    return emit->measure ? KEEL_OK : keel_op_slice(emit->kernels, &op, emit->list);
+}
+
 /* ---- the table ---- */
 
 enum { FIRST = KEEL_OP_ATTENTION, LAST = KEEL_OP_ATTENTION_DECODE };
@@ -515,10 +640,11 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
                                 .describe = describe_rotary,
                                 .grad = grad_rotary,
                                 .emit = emit_rotary},
-    /* Rows of heads of queries, and fewer of keys and of values. No index may be split: as q, k and v are not
-       alike, a slice of each is no split of the columns. */
+    /* Rows of heads of queries, and fewer of keys and of values. A slice has whole groups: some heads of
+       queries, and the one of keys and of values that they share, side by side as in the whole. */
     [KEEL_OP_GROUPED_ATTENTION - FIRST] = {.name = "grouped_attention",
                                            .rule = "btu,#bt?->btW,bHt2",
+                                           .split = "bH/",
                                            .flops = "4bttW",
                                            .infer_dims = infer_grouped,
                                            .describe = describe_grouped,
@@ -527,6 +653,7 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
     /* Operands as those of attention_grad. */
     [KEEL_OP_GROUPED_ATTENTION_GRAD - FIRST] = {.name = "grouped_attention_grad",
                                                 .rule = "btu,btW,bHt2,btW,#bt?->btu",
+                                                .split = "bH/",
                                                 .flops = "8bttW",
                                                 .infer_dims = infer_grouped,
                                                 .describe = describe_grouped,
@@ -534,11 +661,33 @@ static const struct keel_op rows[LAST - FIRST + 1] = {
     /* Operands: qkv, and where it is of the newest token its position. */
     [KEEL_OP_GROUPED_ROTARY - FIRST] = {.name = "grouped_rotary",
                                         .rule = "btu,#bt?->btu",
+                                        .split = "bH/",
                                         .in_place = "00",
                                         .infer_dims = infer_grouped_rotary,
                                         .describe = describe_rotary,
                                         .grad = grad_rotary,
                                         .emit = emit_rotary},
+    [KEEL_OP_PAIR_HALVES - FIRST] = {.name = "pair_halves",
+                                     .rule = "*W->*W",
+                                     .split = "*H/",
+                                     .infer_dims = infer_pairs,
+                                     .describe = describe_joined,
+                                     .grad = grad_pairs,
+                                     .emit = emit_pairs},
+    [KEEL_OP_HEADS_JOIN - FIRST] = {.name = "heads_join",
+                                    .rule = "*W,*V,*V->*U",
+                                    .split = "*H/",
+                                    .flops = "0", /* V is no index that is summed over */
+                                    .infer_dims = infer_join,
+                                    .describe = describe_joined,
+                                    .grad = grad_join,
+                                    .emit = emit_join},
+    [KEEL_OP_HEADS_PART - FIRST] = {.name = "heads_part",
+                                    .rule = "*u->*P",
+                                    .split = "*H/",
+                                    .infer_dims = infer_part,
+                                    .describe = describe_joined,
+                                    .emit = emit_part},
     /* Operands: qkv, position, the cache, to which it adds, and the sequence of each row. */
     [KEEL_OP_ATTENTION_DECODE - FIRST] = {.name = "attention_decode",
                                           .rule = "btu,#bt,sc,#bt?->btW",

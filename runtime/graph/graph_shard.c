@@ -17,7 +17,7 @@ static bool resolve(struct keel_graph *graph, keel_value value, enum keel_mesh_a
 {
     if (graph->status != KEEL_OK)
         return false;
-    if (value == 0 || value >= graph->value_count || axis >= KEEL_MESH_AXES ||
+    if (value == 0 || value >= graph->value_count || axis >= KEEL_MESH_AXES || spec->lead != 0 ||
         (spec->kind != KEEL_REPLICATED && spec->kind != KEEL_SPLIT))
         keel_graph_refuse(graph, keel_fail(KEEL_INVALID, "shard: no such value, axis or kind"));
     else

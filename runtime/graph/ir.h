@@ -61,7 +61,8 @@ struct keel_attributes {
             uint32_t heads;    /* letter H of the index rules */
             uint32_t kv_heads; /* of grouped_attention and attention_decode */
             bool bidirectional;
-            uint32_t window, alibi_heads, alibi_first;
+            uint32_t window, alibi_heads;
+            uint32_t first_head;            /* of a rank's, in the whole */
             struct keel_rotary_turn turned; /* of grouped_attention_grad: what it turns back */
         } attention;
         struct {
@@ -71,6 +72,10 @@ struct keel_attributes {
             struct keel_rotary_scaling scaling;
             bool inverse;
         } rotary;
+        struct {
+            uint32_t heads, kv_heads;
+            uint32_t part; /* of heads_part: 0 to 2, of q, k and v; of pair_halves 1: pairs become halves */
+        } joined;
         struct {
             float weight;    /* of this loss among several */
             float smoothing; /* of cross-entropy: what of a label is all classes' alike; 0 in an evaluation */

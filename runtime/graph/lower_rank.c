@@ -58,7 +58,7 @@ static struct keel_shape cut_shape(const struct keel_shape *whole, const struct 
     if (spec->kind != KEEL_SPLIT)
         return shape;
     const uint32_t units = (uint32_t)keel_axis_spec_units(whole, spec);
-    shape.size[spec->dim] = unit_count(units, cut) * spec->outer * spec->unit;
+    shape.size[spec->dim] = unit_count(units, cut) * keel_axis_spec_each(spec);
     for (uint32_t d = spec->dim + spec->dims; d < whole->dims; d++)
         shape.size[d - spec->dims + 1] = whole->size[d];
     shape.dims = whole->dims - spec->dims + 1U;
@@ -348,7 +348,8 @@ static void localize_attention(const struct rank *rank, const struct keel_ir_nod
                                struct keel_ir_node *node)
 {
     const bool crosses = old->op == KEEL_OP_CROSS_ATTENTION || old->op == KEEL_OP_CROSS_ATTENTION_GRAD;
-    const bool forward = old->op == KEEL_OP_ATTENTION || old->op == KEEL_OP_CROSS_ATTENTION;
+    const bool forward = old->op == KEEL_OP_ATTENTION || old->op == KEEL_OP_CROSS_ATTENTION ||
+                         old->op == KEEL_OP_GROUPED_ATTENTION;
     const keel_value statistics = forward ? old->out[1] : old->in[crosses ? 3 : 2];
     const uint64_t *rows = rank->old->values[statistics].shape.size;
     const uint64_t keys = crosses ? rank->old->values[old->in[1]].shape.size[1] : rows[2];
@@ -356,12 +357,18 @@ static void localize_attention(const struct rank *rank, const struct keel_ir_nod
                    whole = rank->old->values[old->in[0]].shape.size[2];
     struct keel_random_slice place = place_of(rank, statistics);
     node->attributes.attention.heads = (uint32_t)(old->attributes.attention.heads * mine / whole);
-    if (old->attributes.attention.alibi_heads > 0)
-        node->attributes.attention.alibi_first = (uint32_t)(place.first / (2 * rows[2]) % rows[1]);
+    node->attributes.attention.kv_heads = (uint32_t)(old->attributes.attention.kv_heads * mine / whole);
+    node->attributes.attention.first_head = (uint32_t)(place.first / (2 * rows[2]) % rows[1]);
     place.first = place.first / 2 * keys;
     place.row = place.row / 2 * keys;
     place.stride = place.stride / 2 * keys;
     node->attributes.place = place;
+}
+
+static uint64_t columns_of(const struct keel_graph *graph, keel_value value)
+{
+    const struct keel_shape *shape = &graph->values[value].shape;
+    return shape->size[shape->dims - 1];
 }
 
 /* What attributes say of the whole, of the rank's part. */
@@ -385,10 +392,19 @@ static void localize_attributes(const struct rank *rank, const struct keel_ir_no
     case KEEL_OP_ATTENTION_GRAD:
     case KEEL_OP_CROSS_ATTENTION:
     case KEEL_OP_CROSS_ATTENTION_GRAD:
+    case KEEL_OP_GROUPED_ATTENTION:
+    case KEEL_OP_GROUPED_ATTENTION_GRAD:
         localize_attention(rank, old, node);
         break;
+    case KEEL_OP_PAIR_HALVES:
+        node->attributes.joined.heads =
+            (uint32_t)(old->attributes.joined.heads * columns_of(rank->graph, old->in[0]) /
+                       columns_of(rank->old, old->in[0]));
+        break;
     case KEEL_OP_ROTARY:
+    case KEEL_OP_GROUPED_ROTARY:
         node->attributes.rotary.heads = (uint32_t)(old->attributes.rotary.heads * mine / whole);
+        node->attributes.rotary.kv_heads = (uint32_t)(old->attributes.rotary.kv_heads * mine / whole);
         break;
     default:
         break;

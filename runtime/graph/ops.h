@@ -56,6 +56,9 @@ enum keel_op_id {
     KEEL_OP_GROUPED_ATTENTION,
     KEEL_OP_GROUPED_ATTENTION_GRAD,
     KEEL_OP_GROUPED_ROTARY, /* likewise */
+    KEEL_OP_PAIR_HALVES,
+    KEEL_OP_HEADS_JOIN,
+    KEEL_OP_HEADS_PART,
     KEEL_OP_ATTENTION_DECODE,
 
     KEEL_OP_EMBEDDING, /* graph_table.c */
@@ -163,7 +166,8 @@ struct keel_op {
                            are there: their gradients are accumulators of the kernel; NULL: none */
     const char *split;  /* indices that may be split over a mesh axis, '*' among them; NULL: none. A mark
                            behind one says more:
-                             /  in whole heads; H, where it stands, goes along
+                             /  in whole heads; H, where it stands, goes along. H/: in groups of heads that
+                                share keys, by which all letters of heads go
                              !  what is summed over it is made whole within the operation
                              0  each slice has zeros where another owns the element: what is summed over it
                                 is joined by adding bits */

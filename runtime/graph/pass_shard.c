@@ -96,6 +96,49 @@ static enum keel_status append_reshard(struct shard *shard, keel_value from, str
     return KEEL_OK;
 }
 
+/* How q, k or v lies, of a row of them that lies so. */
+static struct keel_axis_spec part_of(const struct keel_axis_spec *row, uint32_t part)
+{
+    struct keel_axis_spec spec = *row;
+    if (spec.kind != KEEL_SPLIT)
+        return spec;
+    spec.unit *= part == 0 ? row->lead : 1;
+    spec.outer = 1;
+    spec.lead = 0;
+    return spec;
+}
+
+/* Rows of q, k and v of unlike widths are no units side by side: each goes by itself. A unit is told as a
+ * head of keys, as it may be several. */
+static enum keel_status reshard_parts(struct shard *shard, keel_value from, struct keel_axis_spec to,
+                                      keel_value *out)
+{
+    const struct keel_axis_spec is = *spec_of(shard, from), *split = is.lead > 0 ? &is : &to;
+    const struct keel_ir_value row = shard->graph->values[from];
+    const uint32_t units = (uint32_t)keel_axis_spec_units(&row.shape, split);
+    struct keel_ir_node join = {.op = KEEL_OP_HEADS_JOIN,
+                                .attributes.joined = {.heads = units * split->lead, .kv_heads = units}};
+    for (uint32_t p = 0; p < 3; p++) {
+        struct keel_ir_node part = {.op = KEEL_OP_HEADS_PART, .in = {from}, .attributes = join.attributes};
+        struct keel_shape shape = row.shape;
+        part.attributes.joined.part = p;
+        shape.size[shape.dims - 1] = (uint64_t)units * split->unit * (p == 0 ? split->lead : 1);
+        part.out[0] = new_value(shard, part.op, 0, row.dtype, &shape, part_of(&is, p));
+        KEEL_TRY(append(shard, &part));
+        KEEL_TRY(append_reshard(shard, part.out[0], part_of(&to, p), &join.in[p]));
+    }
+    join.out[0] = new_value(shard, join.op, 0, row.dtype, &row.shape, to);
+    *out = join.out[0];
+    return append(shard, &join);
+}
+
+static enum keel_status reshard(struct shard *shard, keel_value from, struct keel_axis_spec to,
+                                keel_value *out)
+{
+    return spec_of(shard, from)->lead > 0 || to.lead > 0 ? reshard_parts(shard, from, to, out)
+                                                         : append_reshard(shard, from, to, out);
+}
+
 /* The walk drops annotations; a second axis would need them. */
 _Static_assert(KEEL_MESH_AXES == 1, "keel_pass_shard walks once");
 
@@ -127,8 +170,9 @@ static enum keel_status make_whole(struct shard *shard, keel_value old, struct k
     struct laid *laid = &shard->laid[old];
     const uint32_t op = laid->addend_op;
     keel_value whole;
-    if (op == KEEL_OP_ADD_POSITIONS || (op == KEEL_OP_ADD_BIAS && to.kind == KEEL_SPLIT &&
-                                        to.dim + to.dims == shard->old->values[old].shape.dims))
+    if (to.lead > 0 || op == KEEL_OP_ADD_POSITIONS ||
+        (op == KEEL_OP_ADD_BIAS && to.kind == KEEL_SPLIT &&
+         to.dim + to.dims == shard->old->values[old].shape.dims))
         to = replicated;
     KEEL_TRY(append_reshard(shard, laid->copy[0], to, &whole));
     if (op != KEEL_OP_NONE) {
@@ -155,14 +199,14 @@ static enum keel_status lay(struct shard *shard, keel_value old, struct keel_axi
     }
     keel_value from = find_copy(shard, old, &replicated);
     if (from == 0) {
-        KEEL_TRY(append_reshard(shard, shard->laid[old].copy[0], replicated, &from));
+        KEEL_TRY(reshard(shard, shard->laid[old].copy[0], replicated, &from));
         keep_copy(&shard->laid[old], from, false);
     }
     if (wanted.kind == KEEL_REPLICATED) {
         *out = from;
         return KEEL_OK;
     }
-    KEEL_TRY(append_reshard(shard, from, wanted, out));
+    KEEL_TRY(reshard(shard, from, wanted, out));
     keep_copy(&shard->laid[old], *out, false);
     return KEEL_OK;
 }

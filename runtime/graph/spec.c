@@ -24,6 +24,8 @@ void keel_axis_spec_print(const struct keel_axis_spec *spec, char out[KEEL_SPEC_
         used += (size_t)snprintf(out + used, KEEL_SPEC_TEXT_BYTES - used, ", outer %u", spec->outer);
     if (spec->unit > 1)
         used += (size_t)snprintf(out + used, KEEL_SPEC_TEXT_BYTES - used, ", unit %u", spec->unit);
+    if (spec->lead > 1)
+        used += (size_t)snprintf(out + used, KEEL_SPEC_TEXT_BYTES - used, ", lead %u", spec->lead);
     snprintf(out + used, KEEL_SPEC_TEXT_BYTES - used, ")");
 }
 
@@ -61,8 +63,9 @@ enum keel_status keel_spec_refuse(const struct keel_graph *graph, const struct k
 
 bool keel_axis_spec_equal(const struct keel_axis_spec *a, const struct keel_axis_spec *b)
 {
-    return a->kind == b->kind && (a->kind != KEEL_SPLIT || (a->dim == b->dim && a->dims == b->dims &&
-                                                            a->outer == b->outer && a->unit == b->unit));
+    return a->kind == b->kind &&
+           (a->kind != KEEL_SPLIT || (a->dim == b->dim && a->dims == b->dims && a->outer == b->outer &&
+                                      a->unit == b->unit && a->lead == b->lead));
 }
 
 static uint64_t split_size(const struct keel_shape *shape, const struct keel_axis_spec *split)
@@ -73,9 +76,14 @@ static uint64_t split_size(const struct keel_shape *shape, const struct keel_axi
     return size;
 }
 
+uint64_t keel_axis_spec_each(const struct keel_axis_spec *split)
+{
+    return ((uint64_t)split->outer + (split->lead > 1 ? split->lead - 1 : 0)) * split->unit;
+}
+
 uint64_t keel_axis_spec_units(const struct keel_shape *shape, const struct keel_axis_spec *split)
 {
-    return split_size(shape, split) / ((uint64_t)split->outer * split->unit);
+    return split_size(shape, split) / keel_axis_spec_each(split);
 }
 
 uint32_t keel_axis_spec_dim(const struct keel_shape *shape, const struct keel_axis_spec *split)
@@ -104,7 +112,7 @@ enum keel_status keel_axis_spec_resolve(const struct keel_ir_value *value, struc
     spec->outer = spec->outer == 0 ? 1 : spec->outer;
     spec->unit = spec->unit == 0 ? 1 : spec->unit;
     if (spec->dims > 0 && (uint32_t)spec->dim + spec->dims <= dims &&
-        split_size(&value->shape, spec) % ((uint64_t)spec->outer * spec->unit) == 0)
+        split_size(&value->shape, spec) % keel_axis_spec_each(spec) == 0)
         return KEEL_OK;
     keel_axis_spec_print(spec, text);
     shape[keel_shape_print(&value->shape, shape, sizeof shape - 1)] = '\0';
@@ -136,6 +144,58 @@ static uint64_t head_width(const struct keel_graph *graph, const struct keel_ir_
     return qkv->size[qkv->dims - 1] / (crosses ? 1 : 3) / heads;
 }
 
+/* Heads in groups that share a head of keys and of values, as an operation has them; kv_heads 0: it has none.
+ */
+struct groups {
+    uint32_t heads, kv_heads;
+    uint64_t width; /* columns of a head */
+};
+static struct groups groups_of(const struct keel_graph *graph, const struct keel_ir_node *node)
+{
+    const struct keel_shape *row = &graph->values[node->in[0]].shape;
+    const uint64_t columns = row->size[row->dims - 1];
+    const struct keel_attributes *of = &node->attributes;
+    switch (node->op) {
+    case KEEL_OP_GROUPED_ATTENTION:
+    case KEEL_OP_GROUPED_ATTENTION_GRAD:
+        return (struct groups){of->attention.heads, of->attention.kv_heads,
+                               columns / (of->attention.heads + 2 * (uint64_t)of->attention.kv_heads)};
+    case KEEL_OP_GROUPED_ROTARY:
+        return (struct groups){of->rotary.heads, of->rotary.kv_heads,
+                               columns / (of->rotary.heads + 2 * (uint64_t)of->rotary.kv_heads)};
+    case KEEL_OP_PAIR_HALVES:
+    case KEEL_OP_HEADS_JOIN:
+        return (struct groups){of->joined.heads, of->joined.kv_heads, columns / of->joined.heads};
+    case KEEL_OP_HEADS_PART:
+        return (struct groups){of->joined.heads, of->joined.kv_heads,
+                               columns / (of->joined.heads + 2 * (uint64_t)of->joined.kv_heads)};
+    default:
+        return (struct groups){0, 0, 0};
+    }
+}
+
+/* How a dimension of heads lies where a slice's unit is one group: u and U are rows of q, k and v, W those of
+ * queries, V of keys or values, P the part, H heads. kind REPLICATED: the letter is none of these. */
+static struct keel_axis_spec split_of_group(const struct keel_ir_node *node, const struct groups *groups,
+                                            char letter)
+{
+    const uint32_t each = groups->heads / groups->kv_heads;
+    struct keel_axis_spec spec = {.kind = KEEL_SPLIT, .dims = 1, .outer = 1, .unit = (uint32_t)groups->width};
+    if (letter == 'P')
+        letter = node->attributes.joined.part == 0 ? 'W' : 'V';
+    if (letter == 'u' || letter == 'U') {
+        spec.outer = 3;
+        spec.lead = each > 1 ? each : 0;
+    } else if (letter == 'W') {
+        spec.unit *= each;
+    } else if (letter == 'H') {
+        spec.unit = each;
+    } else if (letter != 'V') {
+        return (struct keel_axis_spec){.kind = KEEL_REPLICATED};
+    }
+    return spec;
+}
+
 /* How many dimensions of a value its rule's `*` takes. */
 static uint32_t leading_of(const struct keel_rule_operand *operand, const struct keel_shape *shape)
 {
@@ -151,6 +211,23 @@ static struct keel_split_index no_index(char why[KEEL_SPEC_TEXT_BYTES], const ch
     vsnprintf(why, KEEL_SPEC_TEXT_BYTES, format, arguments);
     va_end(arguments);
     return (struct keel_split_index){.letter = '\0'};
+}
+
+/* Of groups of heads: the index is H, and its unit so many groups. */
+static struct keel_split_index index_of_groups(const struct keel_ir_node *node, const struct groups *groups,
+                                               char letter, const struct keel_axis_spec *split,
+                                               char why[KEEL_SPEC_TEXT_BYTES])
+{
+    const struct keel_axis_spec one = split_of_group(node, groups, letter);
+    if (one.kind != KEEL_SPLIT)
+        return no_index(why, "index %c may not be split", letter);
+    if (split->outer != one.outer || split->lead != one.lead || split->unit % one.unit != 0)
+        return no_index(why, "index %c: whole groups of heads only, of %u", letter,
+                        groups->heads / groups->kv_heads);
+    return (struct keel_split_index){
+        .letter = 'H',
+        .mark = '/',
+        .part = {.kind = KEEL_SPLIT, .dims = 1, .outer = 1, .unit = split->unit / one.unit}};
 }
 
 struct keel_split_index keel_split_index(const struct keel_graph *graph, const struct keel_ir_node *node,
@@ -172,6 +249,11 @@ struct keel_split_index keel_split_index(const struct keel_graph *graph, const s
     } else if ((uint32_t)split->dim + split->dims > leading) {
         return no_index(why, "several dimensions split as one are no index of it");
     }
+    const struct groups groups = groups_of(graph, node);
+    if (groups.kv_heads > 0 && strchr("uUWVPH", index.letter) != NULL)
+        return index_of_groups(node, &groups, index.letter, split, why);
+    if (split->lead > 0)
+        return no_index(why, "parts that are not alike are no index of it");
     const bool heads = index.letter == 'H' && find_mark(node->op, 'w', &index.mark) && index.mark == '/';
     if (heads) {
         index.letter = 'w';
@@ -198,8 +280,24 @@ static uint32_t place_of(const struct keel_rule_operand *operand, char letter)
     return at;
 }
 
+/* The place of the dimension of groups of heads; the count of the operand: it has none. */
+static uint32_t place_of_groups(const struct keel_rule_operand *operand)
+{
+    uint32_t at = 0;
+    while (at < operand->count && strchr("uUWVPH", operand->dimension[at].letter) == NULL)
+        at++;
+    return at;
+}
+
+static bool is_of_groups(const struct keel_split_index *index)
+{
+    return index->letter == 'H' && index->mark == '/';
+}
+
 static bool has_index(const struct keel_rule_operand *operand, const struct keel_split_index *index)
 {
+    if (is_of_groups(index))
+        return place_of_groups(operand) < operand->count;
     return index->letter == '*' ? operand->star
                                 : place_of(operand, index->letter) < operand->count ||
                                       (index->mark == '/' && place_of(operand, 'H') < operand->count);
@@ -214,6 +312,14 @@ struct keel_axis_spec keel_split_of(const struct keel_graph *graph, const struct
         return (struct keel_axis_spec){.kind = KEEL_REPLICATED};
     if (index->letter == '*')
         return spec;
+    if (is_of_groups(index)) {
+        const struct groups groups = groups_of(graph, node);
+        const uint32_t place = place_of_groups(operand);
+        spec = split_of_group(node, &groups, operand->dimension[place].letter);
+        spec.unit *= index->part.unit;
+        spec.dim = (uint8_t)(leading_of(operand, &graph->values[value].shape) + place);
+        return spec;
+    }
     uint32_t at = place_of(operand, index->letter);
     if (at == operand->count) {
         at = place_of(operand, 'H');

@@ -24,6 +24,8 @@ static inline bool keel_is_partial(const struct keel_axis_spec *spec)
 /* Write out what 0 and KEEL_SPLIT_ROWS stand for. INVALID, naming the value: no such dimension, or it is no
  * multiple of outer times unit. */
 enum keel_status keel_axis_spec_resolve(const struct keel_ir_value *value, struct keel_axis_spec *spec);
+/* Elements of a unit, in all parts. */
+uint64_t keel_axis_spec_each(const struct keel_axis_spec *split);
 /* How many units there are to split: slices can be as many at most. */
 uint64_t keel_axis_spec_units(const struct keel_shape *shape, const struct keel_axis_spec *split);
 /* The dimension along which slices lie: the first of those that are split together which is longer than 1. */

@@ -103,6 +103,11 @@ static const struct keel_ini_key keys[] = {
      "output uses the embedding table"},
     {"model", "kv_heads", KEEL_INI_U32, FIELD(kv_heads), "0", 0, 64, NULL, BITS | LATER | OF_MODELS(LLAMAS),
      "llama: heads of keys and values, which heads share in groups; 0: one for each head"},
+    {"model", "cut_heads", KEEL_INI_BOOL, FIELD(cut_heads), "false", 0, 0, NULL,
+     BITS | LATER | OF_MODELS(LLAMAS),
+     "llama, mixtral: job.tensor cuts attention too, by heads of keys with the heads that share them, as far "
+     "as "
+     "they are as many as slices; else each rank has attention whole"},
     {"model", "hidden", KEEL_INI_U32, FIELD(hidden), "0", 0, 1 << 20, NULL,
      BITS | LATER | OF_MODELS(LLAMAS | BERT | VIT),
      "llama, mixtral, vit, bert: width of the perceptron; 0: 8/3 of the width, in whole 32; vit, bert: 4 "

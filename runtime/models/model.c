@@ -88,18 +88,20 @@ static struct keel_moe_config moe_of(const struct keel_job *job, const struct ke
 
 static struct keel_llama_config llama_of(const struct keel_job *job, const struct keel_data *data)
 {
+    const uint32_t kv_heads = job->kv_heads != 0 ? job->kv_heads : job->heads;
     return (struct keel_llama_config){.layers = job->layers,
                                       .heads = job->heads,
                                       .width = job->width,
                                       .block = job->block,
                                       .vocab = vocab_of(job, data),
                                       .batch = job->batch,
-                                      .kv_heads = job->kv_heads != 0 ? job->kv_heads : job->heads,
+                                      .kv_heads = kv_heads,
                                       .hidden = job->hidden,
                                       .rope_base = job->rope_base,
                                       .rope_factor = job->rope_factor,
                                       .rope_context = job->rope_context,
-                                      .tied = job->tied};
+                                      .tied = job->tied,
+                                      .cut_heads = job->cut_heads && job->tensor <= kv_heads};
 }
 
 static enum keel_status build_alexnet(struct keel_graph *graph, const struct keel_job *job,

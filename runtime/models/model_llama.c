@@ -35,18 +35,6 @@ static keel_value project(const struct model *model, uint32_t number, const char
                                         keel_part_matrix(model->graph, name.text, shape, deviation));
 }
 
-/* Halves of each head [batch, tokens, heads width] become pairs. */
-static keel_value pair_halves(const struct model *model, keel_value x, uint64_t width)
-{
-    const struct keel_llama_config *config = model->config;
-    const uint64_t rows = config->batch * model->tokens * width / model->head_width;
-    const struct keel_shape halves = {3, {rows, 2, model->head_width / 2}};
-    const struct keel_shape whole = {3, {config->batch, model->tokens, width}};
-    const uint32_t turned[] = {0, 2, 1};
-    x = keel_graph_permute(model->graph, keel_graph_reshape(model->graph, x, halves), turned);
-    return keel_graph_reshape(model->graph, x, whole);
-}
-
 static keel_value attend(const struct model *model, uint32_t number, keel_value x)
 {
     const struct keel_llama_config *config = model->config;
@@ -57,8 +45,14 @@ static keel_value attend(const struct model *model, uint32_t number, keel_value 
     keel_value q = project(model, number, "self_attn.q_proj", x, width, width, KEEL_PART_DEVIATION);
     keel_value k = project(model, number, "self_attn.k_proj", x, width, model->kv_width, KEEL_PART_DEVIATION);
     keel_value v = project(model, number, "self_attn.v_proj", x, width, model->kv_width, KEEL_PART_DEVIATION);
-    const keel_value parts[] = {pair_halves(model, q, width), pair_halves(model, k, model->kv_width), v};
-    x = keel_graph_concat(model->graph, parts, 3, 2);
+    if (config->cut_heads) { /* a unit is a group, with the head of keys and values that it shares */
+        keel_part_split(model->graph, q, 2, 1, width / config->kv_heads);
+        keel_part_split(model->graph, k, 2, 1, model->head_width);
+        keel_part_split(model->graph, v, 2, 1, model->head_width);
+    }
+    const keel_value parts[] = {keel_graph_pair_halves(model->graph, q, config->heads),
+                                keel_graph_pair_halves(model->graph, k, config->kv_heads), v};
+    x = keel_graph_join_heads(model->graph, parts, config->heads, config->kv_heads);
     x = keel_graph_grouped_rotary(model->graph, x, config->heads, config->kv_heads, &turn);
     x = keel_graph_attention(model->graph, x, &heads);
     return project(model, number, "self_attn.o_proj", x, width, width, model->residual_deviation);

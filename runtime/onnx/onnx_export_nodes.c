@@ -470,7 +470,7 @@ static enum keel_status put_expand(struct export *export)
     return KEEL_OK;
 }
 
-static enum keel_status put_concat(struct export *export)
+static enum keel_status concat_along(struct export *export, uint32_t axis)
 {
     struct keel_onnx_name part[KEEL_NODE_IN_MAX];
     const char *names[KEEL_NODE_IN_MAX + 1] = {NULL};
@@ -479,8 +479,18 @@ static enum keel_status put_concat(struct export *export)
         names[i] = part[i].text;
     }
     keel_onnx_node(export, "Concat", names, NAMES(keel_onnx_make(export, result(export), false).text),
-                   ATTRIBUTES(ONE_INTEGER("axis", export->node->attributes.slice.axis)));
+                   ATTRIBUTES(ONE_INTEGER("axis", axis)));
     return KEEL_OK;
+}
+
+static enum keel_status put_concat(struct export *export)
+{
+    return concat_along(export, export->node->attributes.slice.axis);
+}
+
+static enum keel_status put_join(struct export *export)
+{
+    return concat_along(export, export->graph->values[result(export)].shape.dims - 1);
 }
 
 static enum keel_status put_slice(struct export *export)
@@ -508,6 +518,28 @@ static enum keel_status put_permute(struct export *export)
     keel_onnx_node(export, "Transpose", NAMES(x.text),
                    NAMES(keel_onnx_make(export, result(export), false).text),
                    ATTRIBUTES(INTEGERS("perm", order, dims)));
+    return KEEL_OK;
+}
+
+static enum keel_status put_pairs(struct export *export)
+{
+    static const int64_t order[] = {0, 2, 1};
+    const struct keel_shape *x = shape_of(export, operand(export, 0));
+    const uint64_t columns = x->size[x->dims - 1];
+    const int64_t apart[] = {-1, 2, (int64_t)(columns / export->node->attributes.joined.heads / 2)};
+    const int64_t whole[] = {-1, (int64_t)x->size[x->dims - 2], (int64_t)columns};
+    const struct keel_onnx_name halves = keel_onnx_fresh(export), pairs = keel_onnx_fresh(export);
+    struct keel_onnx_name from;
+    if (x->dims != 3)
+        return keel_onnx_export_refuse(export,
+                                       " of other than three dimensions has no operator of ONNX here");
+    KEEL_TRY(keel_onnx_plain_name(export, operand(export, 0), &from));
+    keel_onnx_node(export, "Reshape", NAMES(from.text, keel_onnx_list(export, apart, 3).text),
+                   NAMES(halves.text), NULL);
+    keel_onnx_node(export, "Transpose", NAMES(halves.text), NAMES(pairs.text),
+                   ATTRIBUTES(INTEGERS("perm", order, 3)));
+    keel_onnx_node(export, "Reshape", NAMES(pairs.text, keel_onnx_list(export, whole, 3).text),
+                   NAMES(keel_onnx_make(export, result(export), false).text), NULL);
     return KEEL_OK;
 }
 
@@ -619,6 +651,8 @@ static enum keel_status (*const operators[KEEL_OP_COUNT])(struct export *) = {
     [KEEL_OP_ROTARY] = put_rotary,
     [KEEL_OP_GROUPED_ATTENTION] = put_attention,
     [KEEL_OP_GROUPED_ROTARY] = put_rotary,
+    [KEEL_OP_PAIR_HALVES] = put_pairs,
+    [KEEL_OP_HEADS_JOIN] = put_join,
     [KEEL_OP_EMBEDDING] = put_embedding,
     [KEEL_OP_RESHAPE] = put_reshape,
     [KEEL_OP_CONCAT] = put_concat,

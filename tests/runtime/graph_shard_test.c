@@ -203,6 +203,17 @@ static struct keel_graph *model_of(uint32_t kind, bool tied)
                                           .batch = 2,
                                           .masked = 2,
                                           .dropout = 0.1F};
+    const struct keel_llama_config llama = {.layers = 2,
+                                            .heads = 8,
+                                            .kv_heads = 4,
+                                            .width = 16,
+                                            .hidden = 6,
+                                            .block = 4,
+                                            .vocab = 11,
+                                            .batch = 2,
+                                            .rope_base = 100,
+                                            .tied = tied,
+                                            .cut_heads = true};
     const struct keel_moe_config moe = {.gpt = gpt, .experts = 2, .capacity = 1.5F, .balance = 0.01F};
     const struct keel_resnet_config resnet = {.stages = 2,
                                               .blocks = 1,
@@ -235,9 +246,12 @@ static struct keel_graph *model_of(uint32_t kind, bool tied)
         ck_ok(keel_model_moe(graph, &moe));
         break;
     case 3:
-        ck_ok(keel_model_vit(graph, &vit));
+        ck_ok(keel_model_llama(graph, &llama));
         break;
     case 4:
+        ck_ok(keel_model_vit(graph, &vit));
+        break;
+    case 5:
         ck_ok(keel_model_resnet(graph, &resnet));
         break;
     default:
@@ -248,8 +262,8 @@ static struct keel_graph *model_of(uint32_t kind, bool tied)
 
 START_TEST(the_annotations_of_every_model_are_sound)
 {
-    static const char *const names[] = {"gpt", "bert", "moe", "vit", "resnet", "dlrm"};
-    for (uint32_t kind = 0; kind < 12; kind++)
+    static const char *const names[] = {"gpt", "bert", "moe", "llama", "vit", "resnet", "dlrm"};
+    for (uint32_t kind = 0; kind < 14; kind++)
         for (uint32_t slices = 2; slices <= 4; slices++) {
             struct keel_graph *graph = model_of(kind / 2, kind % 2 == 0);
             uint32_t cut = 0;
@@ -258,9 +272,52 @@ START_TEST(the_annotations_of_every_model_are_sound)
             ck_ok(keel_pass_check(graph, &slices));
             for (uint32_t p = 0; p < graph->param_count; p++)
                 cut += graph->values[graph->params[p].value].spec.axis[0].kind == KEEL_SPLIT;
-            ck_assert_msg((kind < 8) == (cut > 0), "%s: %u parameters are split", names[kind / 2], cut);
+            ck_assert_msg((kind < 10) == (cut > 0), "%s: %u parameters are split", names[kind / 2], cut);
             keel_graph_destroy(graph);
         }
+}
+END_TEST
+
+static const struct keel_axis_spec *spec_of(const struct keel_graph *graph, const char *name)
+{
+    for (uint32_t p = 0; p < graph->param_count; p++)
+        if (strcmp(graph->params[p].name, name) == 0)
+            return &graph->values[graph->params[p].value].spec.axis[0];
+    ck_abort_msg("no parameter %s", name);
+}
+
+/* A slice has some groups of heads: queries, and the head of keys and of values that they share, no others.
+ * Nothing of attention is gathered: only what a layer reads is, once for its two halves, as of GPT. */
+START_TEST(a_slice_of_a_llama_has_its_heads_of_keys)
+{
+    const uint32_t slices = 4;
+    const struct keel_axis_spec queries = split(0, 1, 4), keys = split(0, 1, 2), out = split(1, 1, 4);
+    struct keel_graph *graph = model_of(3, true);
+    uint32_t rotaries = 0, gathers = 0;
+    ck_ok(keel_pass_autodiff(graph));
+    ck_ok(keel_pass_shard(graph, &slices));
+    const char *const names[] = {
+        "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight",
+        "model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.o_proj.weight"};
+    const struct keel_axis_spec *const wanted[] = {&queries, &keys, &keys, &out};
+    for (uint32_t i = 0; i < 4; i++) {
+        struct keel_axis_spec spec = *wanted[i];
+        spec.dims = 1;
+        ck_assert_msg(keel_axis_spec_equal(spec_of(graph, names[i]), &spec), "%s", names[i]);
+    }
+    for (uint32_t n = 0; n < graph->node_count; n++) {
+        const struct keel_ir_node *node = &graph->nodes[n];
+        const struct keel_axis_spec *spec = &graph->values[node->in[0]].spec.axis[0];
+        const bool tokens = spec->dims == 2;
+        gathers += node->op == KEEL_OP_RESHARD && spec->kind == KEEL_SPLIT && !tokens;
+        if (node->op != KEEL_OP_GROUPED_ROTARY)
+            continue;
+        rotaries++;
+        ck_assert(spec->kind == KEEL_SPLIT && spec->outer == 3 && spec->unit == 2 && spec->lead == 2);
+    }
+    ck_assert_uint_eq(rotaries, 2); /* the gradient of attention turns back by itself */
+    ck_assert_uint_eq(gathers, 0);
+    keel_graph_destroy(graph);
 }
 END_TEST
 
@@ -385,7 +442,7 @@ static uint32_t leave_out(struct keel_graph *graph, uint32_t slices)
 START_TEST(specs_of_every_model_that_lie_are_refused)
 {
     uint32_t misstated = 0, left_out = 0;
-    for (uint32_t kind = 0; kind < 3; kind++)
+    for (uint32_t kind = 0; kind < 4; kind++)
         for (uint32_t slices = 2; slices <= 4; slices++) {
             struct keel_graph *graph = model_of(kind, slices % 2 == 0);
             ck_ok(keel_pass_autodiff(graph));
@@ -468,6 +525,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, the_same_model_three_ways_gives_the_same_program);
     tcase_add_test(tc, a_layer_has_four_sums_and_four_gathers);
     tcase_add_test(tc, the_annotations_of_every_model_are_sound);
+    tcase_add_test(tc, a_slice_of_a_llama_has_its_heads_of_keys);
     tcase_add_test(tc, more_slices_than_heads_are_refused_with_what_could_be);
     tcase_add_test(tc, annotations_that_make_no_sense_are_refused);
 }

@@ -16,7 +16,7 @@ static const uint64_t seed = 2026;
 
 /* A node: operands "f4,6:s1 i4:r -", then accumulators behind '+', then what is claimed of results behind
  * '>'. Specs: r replicated, p partial, b partial bits, s1 split, s0-1 of several dimensions, with o3 (outer),
- * u2 (unit). */
+ * u2 (unit), l2 (lead). */
 struct spec_case {
     uint32_t op;
     const char *text;
@@ -140,40 +140,37 @@ static const struct spec_case unsound[] = {
      .attributes = {.attention.heads = 4}},
     {.op = KEEL_OP_GROUPED_ATTENTION,
      .text = "f2,3,48:s2o2u4 > s2 s1",
-     .says = "index u may not be split",
+     .says = "index u: whole groups of heads only, of 2",
      .attributes = {.attention = {.heads = 12, .kv_heads = 6}}},
-    {.op = KEEL_OP_EMBEDDING,
-     .text = "i2,3:r f8,6:s0 f3,6:r > b",
-     .says = "to which each slice would add v3"},
-    {.op = KEEL_OP_EMBEDDING, .text = "i2,3:r f8,6:s0 - > p", .says = "is partial, and must be partial bits"},
-    {.op = KEEL_OP_BIAS_GRAD, .text = "f4,6:s0 + f6:r > r", .says = "must be partial"},
-    {.op = KEEL_OP_LAYERNORM_GRAD,
-     .text = "f4,6:s0 f6:r f4:s0 f4:s0 f4,6:s0 - + f6:r f6:r > s0 r r",
-     .says = "must be partial"},
-    {.op = KEEL_OP_LAYERNORM_GRAD,
-     .text = "f4,6:s0 f6:r f4:r f4:s0 f4,6:s0 - + f6:p f6:p > s0 p p",
-     .says = "v3 must be split(0)"},
-    {.op = KEEL_OP_CONV2D,
-     .text = "f2,4,4,3:s3 f3,3,3,5:s2 - > p",
-     .says = "index c may not be split",
-     .attributes = {.image = {.size = {4, 4},
-                              .kernel = {3, 3},
-                              .stride = {1, 1},
-                              .pad = {1, 1},
-                              .dilation = {1, 1},
-                              .groups = 1}}},
-    {.op = KEEL_OP_BATCH_NORM_GRAD,
-     .text = "f4,6:s0 f6:r f6:r f6:r f4,6:s0 - + f6:r f6:r > s0 r r",
-     .says = "index * may not be split"},
-    {.op = KEEL_OP_CROSS_ENTROPY,
-     .text = "f4,6:s0 i4:s0 + f1:r > r s0",
-     .says = "index * may not be split",
-     .attributes = {.loss.weight = 1}},
-    {.op = KEEL_OP_RESHARD, .text = "f4,6:s1 > s0", .says = "to split(0): gather it first"},
-    {.op = KEEL_OP_RESHARD, .text = "f4,6:r > p", .says = "nothing becomes partial"},
-    {.op = KEEL_OP_ADD, .text = "f4,6:s0 f4,6:s1 > s0", .says = "index * is split, so v2 must be split(0)"},
-    {.op = KEEL_OP_ADD, .text = "f4,6:s0u3 f4,6:s0u3 > s0u3", .says = "none of as many units"},
-    {.op = KEEL_OP_ADD, .text = "f4,6:s0u2 f4,6:s0u2 > s0u2", .says = "2 units: too few for 3 slices"},
+    {.op = KEEL_OP_GROUPED_ATTENTION,
+     .text = "f2,3,48:s2o3u2l3 > s2u4 s1u2",
+     .says = "none of as many units",
+     .attributes = {.attention = {.heads = 12, .kv_heads = 6}}},
+    {.op = KEEL_OP_GROUPED_ATTENTION,
+     .text = "f2,3,48:s2o3u2 > s2u4 s1u2",
+     .says = "index u: whole groups of heads only, of 2",
+     .attributes = {.attention = {.heads = 12, .kv_heads = 6}}},
+    {.op = KEEL_OP_GROUPED_ATTENTION,
+     .text = "f2,3,48:s2o3u2l2 > s2u2 s1u2",
+     .says = "must be split(2, unit 4)",
+     .attributes = {.attention = {.heads = 12, .kv_heads = 6}}},
+    {.op = KEEL_OP_HEADS_JOIN,
+     .text = "f2,3,24:s2u2 f2,3,12:s2u2 f2,3,12:s2u2 > s2o3u2l2",
+     .says = "index W: whole groups of heads only, of 2",
+     .attributes = {.joined = {.heads = 12, .kv_heads = 6}}},
+    {.op = KEEL_OP_HEADS_JOIN,
+     .text = "f2,3,24:s2u4 f2,3,12:s2u2 f2,3,12:r > s2o3u2l2",
+     .says = "index H is split, so v3 must be split(2, unit 2)",
+     .attributes = {.joined = {.heads = 12, .kv_heads = 6}}},
+    {.op = KEEL_OP_HEADS_PART,
+     .text = "f2,3,48:s2o3u2l2 > s2u4",
+     .says = "must be split(2, unit 2)",
+     .attributes = {.joined = {.heads = 12, .kv_heads = 6, .part = 1}}},
+    {.op = KEEL_OP_PAIR_HALVES,
+     .text = "f2,3,12:s2u2 > s2u2",
+     .says = "index W: whole groups of heads only, of 1",
+     .attributes = {.joined = {3, 3, 0}}},
+    {.op = KEEL_OP_ACTIVATION, .text = "f4,48:s1o3u2l2 > s1o3u2l2", .says = "parts that are not alike"},
 };
 
 static const struct spec_case sound[] = {
@@ -194,6 +191,20 @@ static const struct spec_case sound[] = {
     {.op = KEEL_OP_ATTENTION_GRAD,
      .text = "f2,3,24:s2o3u2 f2,3,8:s2u2 f2,4,3,2:s1 f2,3,8:s2u2 > s2o3u2",
      .attributes = {.attention.heads = 4}},
+    {.op = KEEL_OP_GROUPED_ATTENTION,
+     .text = "f2,3,24:s2o3u2l2 - > s2u4 s1u2",
+     .attributes = {.attention = {.heads = 6, .kv_heads = 3}}},
+    {.op = KEEL_OP_GROUPED_ATTENTION_GRAD,
+     .text = "f2,3,24:s2o3u2l2 f2,3,12:s2u4 f2,6,3,2:s1u2 f2,3,12:s2u4 - > s2o3u2l2",
+     .attributes = {.attention = {.heads = 6, .kv_heads = 3}}},
+    {.op = KEEL_OP_HEADS_JOIN,
+     .text = "f6,4:s1u2 f6,4:s1u2 f6,4:s1u2 > s1o3u2",
+     .attributes = {.joined = {.heads = 2, .kv_heads = 2}}},
+    {.op = KEEL_OP_HEADS_JOIN,
+     .text = "f2,3,8:s0-1 f2,3,4:s0-1 f2,3,4:s0-1 > s0-1",
+     .attributes = {.joined = {.heads = 4, .kv_heads = 2}}},
+    {.op = KEEL_OP_PAIR_HALVES, .text = "f2,3,12:s2u4 > s2u4", .attributes = {.joined = {3, 3, 0}}},
+    {.op = KEEL_OP_PAIR_HALVES, .text = "f2,3,12:s0-1 > s0-1", .attributes = {.joined = {3, 3, 1}}},
     {.op = KEEL_OP_CROSS_ATTENTION,
      .text = "f2,3,8:s2u2 f2,5,16:s2o2u2 - - > s2u2 s1",
      .attributes = {.attention = {.heads = 4, .bidirectional = true}}},
@@ -231,13 +242,15 @@ static struct keel_axis_spec read_spec(const char **text)
         return spec;
     spec = (struct keel_axis_spec){.kind = KEEL_SPLIT, .dims = 1, .outer = 1, .unit = 1};
     spec.dim = (uint8_t)read_number(text);
-    while (**text != '\0' && strchr("-ou", **text) != NULL) {
+    while (**text != '\0' && strchr("-oul", **text) != NULL) {
         const char what = *(*text)++;
         const uint32_t number = read_number(text);
         if (what == '-')
             spec.dims = (uint8_t)(number - spec.dim + 1);
         else if (what == 'o')
             spec.outer = (uint8_t)number;
+        else if (what == 'l')
+            spec.lead = number;
         else
             spec.unit = number;
     }
@@ -346,7 +359,9 @@ struct problem {
 static void launch(struct keel_emit *emit, struct keel_queue *queue)
 {
     struct keel_launch_list list = {.items = NULL};
+    struct keel_parts parts = {.count = 0};
     const struct keel_ir_node *node = &emit->graph->nodes[0];
+    emit->parts = &parts;
     emit->measure = true;
     ck_ok(keel_op_row(node->op)->emit(emit, node));
     ck_ok(keel_buffer_create(device, emit->workspace_bytes + 64, &emit->workspace));
@@ -356,6 +371,7 @@ static void launch(struct keel_emit *emit, struct keel_queue *queue)
     ck_ok(keel_launch_list_run(&list, queue));
     ck_ok(keel_queue_finish(queue, keel_deadline_after_ns(60 * KEEL_NS_PER_S)));
     keel_launch_list_fini(&list);
+    keel_parts_fini(&parts);
     keel_buffer_destroy(emit->workspace);
 }
 
@@ -417,19 +433,23 @@ static void move_part(struct tensor *whole, struct tensor *part, const struct ke
     const struct keel_shape *shape = &whole->shape;
     const uint64_t before = volume(shape, 0, spec->dim),
                    behind = volume(shape, spec->dim + spec->dims, shape->dims);
-    const uint64_t units = volume(shape, spec->dim, spec->dim + spec->dims) / (spec->outer * spec->unit);
-    const uint64_t begin = s * units / of, end = (s + 1) * units / of, inner = spec->unit * behind;
-    uint64_t at = 0;
-    for (uint64_t a = 0; a < before * spec->outer; a++)
+    const uint64_t lead = spec->lead > 0 ? spec->lead : 1, each = (spec->outer + lead - 1) * spec->unit;
+    const uint64_t units = volume(shape, spec->dim, spec->dim + spec->dims) / each;
+    const uint64_t begin = s * units / of, end = (s + 1) * units / of;
+    uint64_t at = 0, first = 0;
+    for (uint64_t a = 0; a < before * spec->outer; a++) {
+        const uint64_t inner = spec->unit * behind * (a % spec->outer == 0 ? lead : 1);
         for (uint64_t e = begin * inner; e < end * inner; e++, at++) {
-            float *w = &whole->f[a * units * inner + e];
+            float *w = &whole->f[first + e];
             *(back ? w : &part->f[at]) = *(back ? &part->f[at] : w);
         }
+        first += units * inner;
+    }
     part->dtype = whole->dtype;
     part->shape = (struct keel_shape){.dims = shape->dims - spec->dims + 1};
     for (uint32_t i = 0; i < part->shape.dims; i++)
         part->shape.size[i] = shape->size[i <= spec->dim ? i : i + spec->dims - 1];
-    part->shape.size[spec->dim] = spec->outer * (end - begin) * spec->unit;
+    part->shape.size[spec->dim] = each * (end - begin);
 }
 
 /* What slice `s` of `of` has of an operand. */
@@ -460,6 +480,16 @@ static void localize(const struct keel_graph *graph, struct problem *part, uint3
     const uint64_t is = part->value[0].shape.size[part->value[0].shape.dims - 1];
     if (attends || node->op == KEEL_OP_ROTARY)
         part->attributes.attention.heads = (uint32_t)(node->attributes.attention.heads * is / was);
+    if (node->op == KEEL_OP_GROUPED_ATTENTION || node->op == KEEL_OP_GROUPED_ATTENTION_GRAD) {
+        part->attributes.attention.heads = (uint32_t)(node->attributes.attention.heads * is / was);
+        part->attributes.attention.kv_heads = (uint32_t)(node->attributes.attention.kv_heads * is / was);
+    }
+    if (node->op == KEEL_OP_PAIR_HALVES)
+        part->attributes.joined.heads = (uint32_t)(node->attributes.joined.heads * is / was);
+    if (node->op == KEEL_OP_GROUPED_ROTARY) {
+        part->attributes.rotary.heads = (uint32_t)(node->attributes.rotary.heads * is / was);
+        part->attributes.rotary.kv_heads = (uint32_t)(node->attributes.rotary.kv_heads * is / was);
+    }
     if (node->op == KEEL_OP_RESHAPE)
         part->attributes.shape = part->value[KEEL_NODE_IN_MAX].shape;
     if ((node->op == KEEL_OP_SLICE || node->op == KEEL_OP_SLICE_GRAD || node->op == KEEL_OP_CONCAT) &&
@@ -575,6 +605,20 @@ static const struct spec_case drawn[] = {
      .text = "f2,3,8:r f2,5,16:r i2,3:r i2,5:r > r r",
      .attributes = {.attention = {.heads = 4, .bidirectional = true}}},
     {.op = KEEL_OP_ROTARY, .text = "f2,3,24:r > r", .attributes = {.rotary = {.heads = 4, .base = 100}}},
+    {.op = KEEL_OP_GROUPED_ATTENTION,
+     .text = "f2,3,24:r i2,3:r > r r",
+     .attributes = {.attention = {.heads = 6, .kv_heads = 3}}},
+    {.op = KEEL_OP_GROUPED_ROTARY,
+     .text = "f2,3,24:r > r",
+     .attributes = {.rotary = {.heads = 6, .kv_heads = 3, .base = 100}}},
+    {.op = KEEL_OP_HEADS_JOIN,
+     .text = "f2,3,12:r f2,3,6:r f2,3,6:r > r",
+     .attributes = {.joined = {.heads = 6, .kv_heads = 3}}},
+    {.op = KEEL_OP_HEADS_PART,
+     .text = "f2,3,24:r > r",
+     .attributes = {.joined = {.heads = 6, .kv_heads = 3, .part = 2}}},
+    {.op = KEEL_OP_PAIR_HALVES, .text = "f2,3,6:r > r", .attributes = {.joined = {3, 3, 0}}},
+    {.op = KEEL_OP_PAIR_HALVES, .text = "f2,3,16:r > r", .attributes = {.joined = {4, 4, 1}}},
     {.op = KEEL_OP_EMBEDDING, .text = "i2,3:r f8,6:r f3,6:r > r"},
     {.op = KEEL_OP_EMBEDDING, .text = "i2,3:r f8,6:r - > r"},
     {.op = KEEL_OP_EMBEDDING_GRAD, .text = "i2,3:r f2,3,6:r + f8,6:r f3,6:r > r r"},
@@ -626,7 +670,9 @@ static struct keel_axis_spec draw_spec(uint64_t *number, const struct keel_ir_va
                                   .dims = 1,
                                   .outer = outers[draw_below(number, 3)],
                                   .unit = units[draw_below(number, 2)]};
-    if (flatten && spec.dim + 2U <= value->shape.dims && draw_below(number, 2) == 0)
+    if (spec.outer == 3 && spec.unit == 2 && spec.dim + 1U == value->shape.dims)
+        spec.lead = draw_below(number, 2) * 2; /* as of groups of two heads */
+    if (flatten && spec.lead == 0 && spec.dim + 2U <= value->shape.dims && draw_below(number, 2) == 0)
         spec.dims = 2;
     if (keel_axis_spec_resolve(value, &spec) == KEEL_OK && keel_axis_spec_units(&value->shape, &spec) >= of)
         return spec;

@@ -74,6 +74,23 @@ refused "keys that a gpt shares" 2 "model.kv_heads = 2 says nothing to model.kin
 train llama-demo sliced --set train.steps=6 --set job.tensor=2 --ranks 1
 train llama-demo cut --set train.steps=6 --set job.tensor=2 --ranks 4 --set parallel.tensor=2 --drill kill:rank=3,step=4 --set cluster.timeout_s=1
 check "a llama's slices are shared by ranks, of which one is killed" same_bits "$root/sliced" "$root/cut"
+cuts() { # NAME DIR ARGUMENTS...: the same bits as one rank whose attention is cut by its heads of keys
+    name=$1 out=$2
+    shift 2
+    train llama-demo "$out" --set train.steps=6 --set job.tensor=2 --set model.cut_heads=true "$@"
+    check "$name" same_bits "$root/heads" "$root/$out"
+}
+train llama-demo heads --set train.steps=6 --set job.tensor=2 --set model.cut_heads=true --ranks 1
+cuts "so are its heads of keys, where a rank is killed" heads-killed --ranks 4 --set parallel.tensor=2 --drill kill:rank=3,step=4 --set cluster.timeout_s=1
+cuts "or each slice has owners" heads-owned --ranks 4 --set parallel.tensor=2 --set parallel.zero=2 --drill kill:rank=1,step=4,at=reduce --set cluster.timeout_s=1
+cuts "or its weights are gathered, too" heads-gathered --ranks 4 --set parallel.tensor=2 --set parallel.zero=3
+train llama-demo heads-resumed --set train.steps=3 --set job.tensor=2 --set model.cut_heads=true --ranks 2 --set parallel.tensor=2
+cuts "or one rank goes on with what two saved" heads-resumed --ranks 1
+train llama-demo sliced --set train.steps=6 --set job.tensor=2 --set model.cut_heads=true --ranks 1
+check "a run whose attention is whole does not go on with heads cut" grep -q 'model.cut_heads = true, there false' "$root/log"
+train llama-demo few --set train.steps=6 --set job.tensor=2 --set model.kv_heads=1 --set model.cut_heads=true --ranks 2 --set parallel.tensor=2
+train llama-demo few-whole --set train.steps=6 --set job.tensor=2 --set model.kv_heads=1 --ranks 1
+check "one head of keys for two slices is whole on both" same_bits "$root/few" "$root/few-whole"
 train llama-demo gathered --set train.steps=6 --ranks 3 --set parallel.zero=3
 check "or its weights are gathered" same_bits "$root/llama-demo-1" "$root/gathered"
 names() { "$KEEL" ckpt show "$1" | sed -n 's/.* f32 *\([^ ]*\) .*/\1/p' | grep -v '^adam' | sort; }

@@ -44,6 +44,7 @@ struct plan_case {
     uint32_t ahead;          /*   and so much before */
     bool checked;            /* products have checksums */
     bool freezes;            /* some parameters are not trained */
+    bool groups;             /* attention has heads that share keys */
     uint32_t batch, tokens, heads, width, vocab;
     uint32_t classes; /* that ids and targets are below */
     enum keel_dtype storage;
@@ -168,6 +169,40 @@ static keel_value attention(struct writer *writer, keel_value x, uint64_t width)
     return linear(writer, y, inner, width);
 }
 
+/* Heads that share keys in groups of 1 to 3, by columns of groups; or the columns are whole, and the result
+ * is by groups; or what stands side by side is drawn at, which only the whole can be. */
+static keel_value grouped(struct writer *writer, keel_value x, uint64_t width)
+{
+    struct plan_case *of = writer->of;
+    const uint32_t kv_heads = of->heads, each = draw_of(&of->random, 1, 3), heads = kv_heads * each;
+    const uint32_t kind = draw_of(&of->random, 0, 4);
+    const uint64_t inner = (uint64_t)heads * 4;
+    const uint64_t columns[] = {inner, (uint64_t)kv_heads * 4, (uint64_t)kv_heads * 4};
+    const uint64_t unit[] = {(uint64_t)each * 4, 4, 4};
+    keel_value parts[3];
+    for (uint32_t p = 0; p < 3; p++) {
+        parts[p] = linear(writer, x, width, columns[p]);
+        if (kind > 0)
+            split(writer, parts[p], 2, 1, unit[p]);
+    }
+    keel_value y = keel_graph_join_heads(writer->graph, parts, heads, kv_heads);
+    if (kind == 1)
+        y = keel_graph_dropout(writer->graph, y, 0.2F);
+    if (draw_bool(&of->random))
+        y = keel_graph_grouped_rotary(writer->graph, y, heads, kv_heads,
+                                      &(struct keel_rotary_turn){.base = 100.0F});
+    y = keel_graph_attention(writer->graph, y,
+                             &(struct keel_attention_spec){.heads = heads,
+                                                           .kv_heads = kv_heads,
+                                                           .dropout = draw_bool(&of->random) ? 0.2F : 0.0F,
+                                                           .bidirectional = draw_bool(&of->random),
+                                                           .window = draw_bool(&of->random) ? 2 : 0,
+                                                           .alibi = draw_bool(&of->random)});
+    if (kind == 0)
+        split(writer, y, 2, 1, unit[0]);
+    return linear(writer, y, inner, width);
+}
+
 static keel_value norm(struct writer *writer, keel_value x, uint64_t width)
 {
     keel_value gamma = param(writer, 1, width, 0, 1.0F);
@@ -183,7 +218,10 @@ static keel_value block(struct writer *writer, keel_value x, uint64_t width)
     struct plan_case *of = writer->of;
     keel_value y = draw_of(&of->random, 0, 3) > 0 ? norm(writer, x, width) : x;
     y = draw_of(&of->random, 0, 4) == 0 ? move(writer, y, width) : y;
-    y = draw_bool(&of->random) ? perceptron(writer, y, width) : attention(writer, y, width);
+    if (of->groups)
+        y = grouped(writer, y, width);
+    else
+        y = draw_bool(&of->random) ? perceptron(writer, y, width) : attention(writer, y, width);
     if (draw_bool(&of->random))
         y = keel_graph_dropout(writer->graph, y, 0.1F);
     return draw_of(&of->random, 0, 3) > 0 ? keel_graph_add(writer->graph, x, y) : y;
@@ -233,6 +271,24 @@ static void write_free(struct writer *writer)
                              keel_graph_input(graph, "targets", KEEL_I32, tokens));
 }
 
+/* Heads are cut, but now and then whole. */
+static struct keel_llama_config llama_of(struct plan_case *of)
+{
+    const uint32_t each = draw_of(&of->random, 1, 3);
+    return (struct keel_llama_config){.layers = draw_of(&of->random, 1, 2),
+                                      .heads = of->heads * each,
+                                      .kv_heads = of->heads,
+                                      .width = of->heads * each * 2 * draw_of(&of->random, 1, 2),
+                                      .block = of->tokens,
+                                      .vocab = of->vocab,
+                                      .batch = of->batch,
+                                      .hidden = draw_of(&of->random, of->slices, 2 * SLICES),
+                                      .rope_base = 100.0F,
+                                      .rope_factor = 1.0F,
+                                      .tied = draw_bool(&of->random),
+                                      .cut_heads = draw_of(&of->random, 0, 3) > 0};
+}
+
 static struct keel_gpt_config gpt_of(struct plan_case *of)
 {
     return (struct keel_gpt_config){.layers = draw_of(&of->random, 1, 2),
@@ -258,10 +314,10 @@ static struct keel_graph *write_model(struct plan_case *of)
 {
     struct keel_graph *graph;
     ck_ok(keel_graph_create(&graph));
-    const uint32_t kind = draw_of(&of->random, 0, 5);
+    const uint32_t other = draw_of(&of->random, 0, 5), kind = of->groups ? 5 + other % 2 : other;
     struct keel_gpt_config gpt = gpt_of(of);
     const uint32_t masked = draw_of(&of->random, 1, of->tokens);
-    const char *name = kind == 0 ? "gpt" : kind == 1 ? "bert" : kind == 2 ? "moe" : "free";
+    static const char *const names[] = {"gpt", "bert", "moe", "free", "free", "free", "llama"};
     if (kind == 0) {
         ck_ok(keel_model_gpt(graph, &gpt));
     } else if (kind == 1) {
@@ -273,14 +329,17 @@ static struct keel_graph *write_model(struct plan_case *of)
         gpt.layers = 2; /* every second has experts */
         ck_ok(keel_model_moe(
             graph, &(struct keel_moe_config){.gpt = gpt, .experts = 3, .capacity = 1.0F, .balance = 0.01F}));
+    } else if (kind == 6) {
+        const struct keel_llama_config llama = llama_of(of);
+        ck_ok(keel_model_llama(graph, &llama));
     } else {
         write_free(&(struct writer){.graph = graph, .of = of});
         ck_ok(keel_graph_status(graph));
     }
     freeze_some(of, graph);
     const size_t used = strlen(of->what);
-    snprintf(of->what + used, sizeof of->what - used, " %s [%u,%u,%u] heads %u vocab %u", name, of->batch,
-             of->tokens, of->width, of->heads, of->vocab);
+    snprintf(of->what + used, sizeof of->what - used, " %s [%u,%u,%u] heads %u vocab %u", names[kind],
+             of->batch, of->tokens, of->width, of->heads, of->vocab);
     return graph;
 }
 

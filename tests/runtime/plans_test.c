@@ -636,7 +636,8 @@ static struct plan_case draw_case(uint64_t number)
                            .places = 1,
                            .positions = 1,
                            .checked = number % 3 == 0,
-                           .freezes = number % 4 == 1};
+                           .freezes = number % 4 == 1,
+                           .groups = number % 5 == 2};
     of.slices = draw_of(&of.random, 1, SLICES);
     if (of.slices > 1 && draw_of(&of.random, 0, 3) > 0)
         draw_cut(&of);

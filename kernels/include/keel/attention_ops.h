@@ -102,6 +102,8 @@ struct keel_rotary_turn {
  * With base not 0, keys must be shared, and come from qkv (INVALID). */
 struct keel_attention_grad {
     struct keel_attention forward; /* the same descriptor; out is read */
+    uint32_t first_head; /* of heads that share keys, where they are some of more: the number of the first,
+                            by which eights are told; else 0 */
     struct keel_rotary_turn turned;
     struct keel_buffer *dout, *dqkv, *dkv;
 };

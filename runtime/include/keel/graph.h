@@ -74,7 +74,8 @@ keel_value keel_graph_swiglu(struct keel_graph *, keel_value a, keel_value b); /
  * With fewer heads of keys and values, each for as many of queries in a row (Ainslie et al. 2023), qkv is
  * [batch, tokens, (heads + 2 kv_heads) w], and the result [batch, tokens, heads w]. The bits, those of
  * gradients too, are those of heads of keys and values that are repeated (keel_graph_concat), before
- * keel_graph_grouped_rotary if that made qkv. Such heads lie whole over a mesh. */
+ * keel_graph_grouped_rotary if that made qkv. Over a mesh such heads are split as keel_graph_join_heads has
+ * them, else whole. */
 struct keel_attention_spec {
     uint32_t heads;
     uint32_t kv_heads;   /* a divisor of heads; 0: as many */
@@ -101,6 +102,14 @@ keel_value keel_graph_rotary(struct keel_graph *, keel_value qkv, uint32_t heads
 /* The same with fewer heads of keys and values, and with angles that may grow more slowly. */
 keel_value keel_graph_grouped_rotary(struct keel_graph *, keel_value qkv, uint32_t heads, uint32_t kv_heads,
                                      const struct keel_rotary_turn *);
+/* Heads [.., heads w] whose halves are pairs: i of the first half and i of the second become 2i and 2i + 1,
+ * as rotary positions turn them. */
+keel_value keel_graph_pair_halves(struct keel_graph *, keel_value x, uint32_t heads);
+/* q [.., heads w], k and v [.., kv_heads w] side by side, as attention takes them. Split over a mesh by
+ * groups of heads, so many that share a head of k and v (q by units of heads / kv_heads w, k and v of w),
+ * they stay split: each slice has its groups. */
+keel_value keel_graph_join_heads(struct keel_graph *, const keel_value qkv[3], uint32_t heads,
+                                 uint32_t kv_heads);
 /* From here on the graph is of the newest token alone of each of `batch` sequences (Pope et al. 2022): its
  * values have 1 token where they had all. Causal attention is to it and to those before it, whose keys and
  * values the graph keeps from one evaluation to the next, for at most `tokens` of them, as parameters of no
@@ -237,6 +246,8 @@ struct keel_axis_spec {
     uint8_t kind; /* enum keel_axis_kind */
     uint8_t dim, dims, outer;
     uint32_t unit;
+    uint32_t lead; /* passes': the first of the parts is so many times as wide as each other, of groups of
+                      heads; 0: alike */
 };
 
 /* Say how a value lies over an axis; no effect where the axis has one slice, and none on the bits of what

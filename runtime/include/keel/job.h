@@ -98,6 +98,7 @@ struct keel_job {
     float dropout;
     bool bias, tied;
     uint32_t kv_heads;           /* llama; 0: as heads */
+    bool cut_heads;              /* llama: job.tensor cuts attention too */
     uint32_t hidden;             /* llama, mixtral, vit, bert; 0: 8/3, 4 of the width */
     float rope_base;             /* llama */
     float rope_factor;           /* llama */

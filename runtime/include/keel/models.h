@@ -86,6 +86,7 @@ struct keel_llama_config {
     float rope_factor;
     uint32_t rope_context;
     bool tied;
+    bool cut_heads; /* slices have groups of heads, at most kv_heads of them; else attention is whole */
 };
 /* Llama (Touvron et al. 2023) with the names and layouts of Hugging Face's LlamaForCausalLM; its rms_norm_eps
  * is 1e-5. Inputs as GPT's. */
