@@ -213,7 +213,9 @@ START_TEST(heads_that_share_keys_have_the_bits_of_keys_that_are_repeated)
     struct rig_device ways[WAYS];
     open_ways(ways);
     for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
-        check_shared(&shared[i], ways);
+        for (first_head = 0; first_head < 8; first_head += 5) /* all heads, and some of more */
+            check_shared(&shared[i], ways);
+    first_head = 0;
     close_ways(ways);
 }
 END_TEST

@@ -34,15 +34,17 @@ static uint32_t kv_heads_of(const struct shape *s)
 {
     return s->kv_heads > 0 ? s->kv_heads : s->heads;
 }
+static uint32_t first_head; /* of heads that are some of more: its number in the whole */
+
 /* The heads that share keys and values `kv`, in the order in which their gradients are added: those of one
- * h / 8 ascending, the last such eight first. Returns how many they are. */
+ * number / 8 ascending, the last such eight first. Returns how many they are. */
 static uint32_t share_order(const struct shape *s, uint32_t kv, uint32_t order[64])
 {
     const uint32_t group = s->heads / kv_heads_of(s);
     uint32_t count = 0;
-    for (uint32_t eight = s->heads / 8 + 1; eight-- > 0;)
+    for (uint32_t eight = (first_head + s->heads) / 8 + 1; eight-- > 0;)
         for (uint32_t h = kv * group; h < (kv + 1) * group; h++)
-            if (h / 8 == eight)
+            if ((first_head + h) / 8 == eight)
                 order[count++] = h;
     ck_assert_uint_eq(count, group);
     return count;
@@ -241,6 +243,7 @@ static struct result attend(const struct shape *s, struct rig_device *on, const 
                                                  .dropout_rate = s->rate,
                                                  .stream = STREAM,
                                                  .of_class = true},
+                                     .first_head = first_head,
                                      .turned = {.base = s->base}};
     struct keel_launch_list list = {0};
     op.forward.qkv = rig_buffer(on, n->q, q_count(s) * 4);

@@ -24,7 +24,8 @@ struct engine_rig {
     uint32_t rows; /* tokens of a microbatch */
 };
 
-/* `options` gives training, passes_off, ...; the rest is filled in. */
+/* `options` gives training, passes_off, ...; the rest is filled in. Its graph, if it has one, is another
+ * model of gpt's vocabulary, batch and block. */
 static void engine_rig_open(struct engine_rig *rig, const char *selector, struct keel_gpt_config gpt,
                             struct keel_engine_config options)
 {
@@ -36,7 +37,7 @@ static void engine_rig_open(struct engine_rig *rig, const char *selector, struct
     ck_ok(keel_model_gpt(graph, &gpt));
     options.device = rig->device;
     options.kernels = rig->kernels;
-    options.graph = graph;
+    options.graph = options.graph != NULL ? options.graph : graph;
     ck_ok(keel_engine_create(&options, &rig->engine));
     keel_graph_destroy(graph);
 }

@@ -109,6 +109,20 @@ static const struct refusal table[] = {
      {4, 0, 2},
      10.0F},
     {KEEL_OP_GROUPED_ROTARY, "f2,2,32 i2,2", "2 tokens: it takes one at a time", {4, 0, 2}, 10.0F},
+    {KEEL_OP_PAIR_HALVES, "f2,3,12", "12 columns are no 4 heads of an even width", {4}, 0},
+    {KEEL_OP_PAIR_HALVES, "f2,3,12", "12 columns are no 0 heads", {0}, 0},
+    {KEEL_OP_HEADS_JOIN,
+     "f2,3,12 f2,3,6 f2,3,6",
+     "columns of 12 and 6 are none of 6 heads and 2",
+     {6, 0, 2},
+     0},
+    {KEEL_OP_HEADS_JOIN,
+     "f2,3,12 f2,3,8 f2,3,8",
+     "columns of 12 and 8 are none of 6 heads and 4",
+     {6, 0, 4},
+     0},
+    {KEEL_OP_HEADS_JOIN, "f2,3,12 f2,3,6 f2,3,4", "V is 6 and 4", {6, 0, 3}, 0},
+    {KEEL_OP_HEADS_JOIN, "f2,3,12 f2,4,6 f2,4,6", "leading dimensions differ", {6, 0, 3}, 0},
     {KEEL_OP_EMBEDDING, "f2,3 p7,8 -", "must be int32", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p4,8", "t is 3 and 4", {0}, 0},
     {KEEL_OP_EMBEDDING, "i2,3 p7,8 p3,9", "n is 8 and 9", {0}, 0},
@@ -176,6 +190,7 @@ static const uint32_t made_by_passes[] = {KEEL_OP_NONE,
                                           KEEL_OP_LINEAR_DW,
                                           KEEL_OP_TRANSPOSED_DX,
                                           KEEL_OP_TRANSPOSED_DW,
+                                          KEEL_OP_HEADS_PART,
                                           KEEL_OP_LINEAR_QUANTISED,
                                           KEEL_OP_BIAS_GRAD,
                                           KEEL_OP_ACCUMULATE,
@@ -295,6 +310,10 @@ static void build_dense(struct keel_graph *graph, const struct refusal *row, con
                                        .heads = row->numbers[0], .segments = v[2], .key_segments = v[3]});
     else if (row->op == KEEL_OP_ATTENTION_DECODE || row->op == KEEL_OP_GROUPED_ROTARY)
         decode(graph, row, v);
+    else if (row->op == KEEL_OP_PAIR_HALVES)
+        keel_graph_pair_halves(graph, v[0], row->numbers[0]);
+    else if (row->op == KEEL_OP_HEADS_JOIN)
+        keel_graph_join_heads(graph, v, row->numbers[0], row->numbers[2]);
     else if (row->op == KEEL_OP_ROTARY)
         keel_graph_rotary(graph, v[0], row->numbers[0], row->rate);
 }

@@ -173,6 +173,8 @@ static const struct bad bad[] = {
      "model.bottleneck = true says nothing beside model.depth = 18"},
     {"[model]\nkind = llama\nrope_context = 64\n", NULL,
      "model.rope_context = 64 says nothing without model.rope_factor"},
+    {"[model]\nkind = gpt\ncut_heads = true\n", NULL,
+     "model.cut_heads = true says nothing to model.kind = gpt"},
     {"[model]\nkind = vit\nblock = 32\n", NULL, "model.block = 32 says nothing"},
     {"[model]\nkind = lstm\n", NULL, "one of gpt|resnet|bert|moe|dlrm"},
     {"[model]\nkind = bert\ntied = false\n", NULL, "model.tied = false says nothing to model.kind = bert"},

@@ -87,7 +87,7 @@ cuts "or its weights are gathered, too" heads-gathered --ranks 4 --set parallel.
 train llama-demo heads-resumed --set train.steps=3 --set job.tensor=2 --set model.cut_heads=true --ranks 2 --set parallel.tensor=2
 cuts "or one rank goes on with what two saved" heads-resumed --ranks 1
 train llama-demo sliced --set train.steps=6 --set job.tensor=2 --set model.cut_heads=true --ranks 1
-check "a run whose attention is whole does not go on with heads cut" grep -q 'model.cut_heads = true, there false' "$root/log"
+check "a run whose attention is whole does not go on with heads cut" grep -q 'holds a run of another job: model.cut_heads is false there and true here' "$root/log"
 train llama-demo few --set train.steps=6 --set job.tensor=2 --set model.kv_heads=1 --set model.cut_heads=true --ranks 2 --set parallel.tensor=2
 train llama-demo few-whole --set train.steps=6 --set job.tensor=2 --set model.kv_heads=1 --ranks 1
 check "one head of keys for two slices is whole on both" same_bits "$root/few" "$root/few-whole"
