@@ -15,8 +15,8 @@
  *
  * keel_rotary_share is behind attention whose heads share keys and values: heads h of one h / group have a gradient
  * of key j and one of value j each, shares [batch, tokens, 2, heads, head_width], which are added, from +0, those of
- * one h / 8 ascending, the last such eight first, h counted from `first_head` on, to y [batch, tokens, front + 2 kv_heads, head_width], behind the
- * front. With `turns` those of keys are turned back before, and so is the front where it lies.
+ * one h / 8 ascending, the last such eight first, h counted from `first_head` on, to y [batch, tokens, front + 2
+ * kv_heads, head_width], behind the front. With `turns` those of keys are turned back before, and so is the front where it lies.
  *
  * With scaling (rotary_scale) the angle is t times a smaller step; the next step follows from the one before that.
  *
@@ -142,7 +142,8 @@ CANON_INLINE float16 share_sum(__global const float *x, uint first, uint end, ui
 }
 
 __kernel void keel_rotary_share(__global const float *shares, __global float *y, uint batch, uint tokens, uint heads,
-                                uint kv_heads, uint width, uint front, uint first_head, ulong shares_at, uint turns, ROTARY_ANGLES)
+                                uint kv_heads, uint width, uint front, uint first_head, ulong shares_at, uint turns,
+                                ROTARY_ANGLES)
 {
     __local float cosines[WIDTH_MAX];
     __local float sines[WIDTH_MAX];
