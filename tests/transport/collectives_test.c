@@ -51,6 +51,90 @@ START_TEST(exact_sums_have_the_oracles_bits_for_any_placement)
 }
 END_TEST
 
+/* Sums and largest over ranks, of which some carry no shard, or several; over shards the same group sums as
+ * ever. Averages are over ranks, too, and an exact sum has the bits of a map of one shard a rank. */
+static void by_rank_once(struct rank *me, struct keel_group *group, uint64_t *sequence,
+                         enum keel_algorithm algorithm, enum keel_order order)
+{
+    const int64_t mine = (int64_t)me->rank + 1, ranks = (int64_t)me->rank_count;
+    const uint8_t byte = (uint8_t)(me->rank == me->rank_count / 2 ? 200 : me->rank);
+    int64_t sum = 0;
+    uint8_t most = 0;
+    float *part[64], exact[18] = {0};
+    uint16_t own[RANKS_MAX];
+    struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
+                                   .sequence = (*sequence)++,
+                                   .element = KEEL_ELEMENT_I64,
+                                   .order = order,
+                                   .algorithm = algorithm,
+                                   .count = 1,
+                                   .parts = (const void *const[]){&mine},
+                                   .part_count = 1,
+                                   .result = &sum,
+                                   .by_rank = true};
+    rank_ok(me, keel_group_run(group, &what, in_seconds(20)));
+    rank_check(me, sum == ranks * (ranks + 1) / 2);
+    what.reduction = KEEL_AVERAGE;
+    what.sequence = (*sequence)++;
+    rank_ok(me, keel_group_run(group, &what, in_seconds(20)));
+    rank_check(me, sum == ranks * (ranks + 1) / 2 / ranks);
+    what = (struct keel_collective){.kind = KEEL_ALL_REDUCE,
+                                    .sequence = (*sequence)++,
+                                    .element = KEEL_ELEMENT_U8,
+                                    .reduction = KEEL_MAX,
+                                    .order = order,
+                                    .algorithm = algorithm,
+                                    .count = 1,
+                                    .parts = (const void *const[]){&byte},
+                                    .part_count = 1,
+                                    .result = &most,
+                                    .by_rank = true};
+    rank_ok(me, keel_group_run(group, &what, in_seconds(20)));
+    rank_check(me, most == 200);
+    for (uint16_t r = 0; r < me->rank_count; r++)
+        own[r] = r;
+    const uint32_t parts = make_parts(me->rank_count, own, me->rank, 17, part);
+    what = (struct keel_collective){.kind = KEEL_ALL_REDUCE,
+                                    .sequence = (*sequence)++,
+                                    .element = KEEL_ELEMENT_F32,
+                                    .algorithm = algorithm,
+                                    .count = 17,
+                                    .parts = (const void *const *)part,
+                                    .part_count = parts,
+                                    .result = exact,
+                                    .by_rank = true};
+    rank_check(me, parts == 1);
+    rank_ok(me, keel_group_run(group, &what, in_seconds(20)));
+    rank_check(me, first_wrong(exact, me->rank_count, 17) == 17);
+    free_parts(part, parts);
+}
+
+static int by_rank_body(struct rank *me)
+{
+    uint16_t shard_rank[] = {0, 0, 0, 1, 0};
+    uint64_t sequence = 1;
+    shard_rank[3] = (uint16_t)(me->rank_count - 1);
+    struct keel_group *group = rank_group(me, 4, 5, shard_rank);
+    const enum keel_algorithm algorithms[] = {KEEL_ALGORITHM_AUTO, KEEL_ALGORITHM_FLAT, KEEL_ALGORITHM_TREE,
+                                              KEEL_ALGORITHM_DIRECT};
+    for (uint32_t a = 0; a < sizeof algorithms / sizeof algorithms[0]; a++) {
+        reduce_once(me, group, 5, shard_rank, sequence++, 17);
+        by_rank_once(me, group, &sequence, algorithms[a], KEEL_ORDER_EXACT);
+        by_rank_once(me, group, &sequence, algorithms[a], KEEL_ORDER_NATIVE);
+    }
+    keel_group_close(group);
+    return 0;
+}
+
+START_TEST(reductions_over_ranks_have_a_part_of_each_whatever_shards_it_carries)
+{
+    const uint32_t rank_counts[] = {1, 2, 3, 5, 8};
+    struct ranks ranks;
+    ranks_start(&ranks, rank_counts[_i], 3, NULL, by_rank_body);
+    ranks_end(&ranks, -1);
+}
+END_TEST
+
 static int large_body(struct rank *me)
 {
     uint16_t shard_rank[] = {0, 1, 2, 3, 3, 1, 0};
@@ -271,6 +355,7 @@ static void cases(TCase *tc)
 {
     tcase_add_loop_test(tc, exact_sums_have_the_oracles_bits_for_any_placement, 0, 6);
     tcase_add_test(tc, a_sum_of_a_million_and_three_is_exact);
+    tcase_add_loop_test(tc, reductions_over_ranks_have_a_part_of_each_whatever_shards_it_carries, 0, 5);
     tcase_add_loop_test(tc, broadcast_gather_ring_and_barrier_move_every_byte, 1, 6);
     tcase_add_loop_test(tc, operations_begun_in_any_order_all_end, 1, 4);
     tcase_add_test(tc, parts_are_never_written_and_a_rank_may_carry_no_shard);

@@ -262,16 +262,17 @@ END_TEST
 
 START_TEST(programs_of_any_shape_are_followed_to_the_letter)
 {
-    static struct keel_tree_plan plan;
+    struct keel_tree_plan plan;
     uint64_t seed = 2;
     for (uint32_t shards = 1; shards <= LEAVES; shards++)
         for (int element = 0; element < KEEL_ELEMENT_COUNT; element++) {
             uint16_t shard_rank[LEAVES];
             for (uint32_t s = 0; s < shards; s++)
                 shard_rank[s] = (uint16_t)(test_random(&seed) % 5);
-            keel_tree_plan_init(&plan, shards, shard_rank);
+            ck_ok(keel_tree_plan_make(&plan, 5, shards, shard_rank));
             make_leaves((enum keel_element)element, 130, &seed);
             check_program((enum keel_element)element, KEEL_SUM, plan.steps, plan.step_count, result, 130);
+            keel_tree_plan_fini(&plan);
         }
 }
 END_TEST

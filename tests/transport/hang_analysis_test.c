@@ -220,36 +220,35 @@ END_TEST
  * begun. */
 START_TEST(of_4096_ranks_those_that_2048_wait_for_are_found_at_once)
 {
+    enum { RANKS_OF_MANY = 4096 };
     struct keel_recordings all = {.count = 0};
     struct keel_hang_analysis who;
     uint64_t now = keel_now_ns();
     const clock_t begun = clock();
-    ck_ok(keel_alloc(KEEL_GROUP_RANKS_MAX, sizeof(struct keel_recording *), &all.at));
-    for (; all.count < KEEL_GROUP_RANKS_MAX; all.count++) {
+    ck_ok(keel_alloc(RANKS_OF_MANY, sizeof(struct keel_recording *), &all.at));
+    for (; all.count < RANKS_OF_MANY; all.count++) {
         struct keel_recording *recording;
         ck_ok(keel_alloc(1, sizeof *recording, &recording));
-        recording->record.groups[0] = (struct keel_record_group){.identity = IDENTITY,
-                                                                 .state = KEEL_RECORD_LIVE,
-                                                                 .rank = all.count,
-                                                                 .rank_count = KEEL_GROUP_RANKS_MAX};
+        recording->record.groups[0] = (struct keel_record_group){
+            .identity = IDENTITY, .state = KEEL_RECORD_LIVE, .rank = all.count, .rank_count = RANKS_OF_MANY};
         if (all.count % 2 == 0)
             recording->record.operations[0] =
                 (struct keel_record_operation){.state = KEEL_RECORD_LIVE,
                                                .sequence = 5,
                                                .begun_ns = now,
                                                .want = KEEL_RECORD_WANT_FIRST,
-                                               .awaited_count = KEEL_GROUP_RANKS_MAX / 2,
+                                               .awaited_count = RANKS_OF_MANY / 2,
                                                .awaited = {1, 3, 5}};
         all.at[all.count] = recording;
     }
     ck_ok(keel_hang_analysis_judge(&all, &who));
     ck_assert_uint_eq(who.group_count, 1);
-    ck_assert_uint_eq(who.groups[0].waiting_count, KEEL_GROUP_RANKS_MAX / 2);
+    ck_assert_uint_eq(who.groups[0].waiting_count, RANKS_OF_MANY / 2);
     ck_assert_uint_eq(who.groups[0].culprit_count, KEEL_HANG_ANALYSIS_CULPRITS_MAX);
     for (uint32_t k = 0; k < KEEL_HANG_ANALYSIS_CULPRITS_MAX; k++) {
         uint32_t rank = who.groups[0].culprits[k];
         ck_assert_uint_eq(rank, 2 * k + 1);
-        ck_assert_uint_eq(who.groups[0].ranks[rank].waited_by, KEEL_GROUP_RANKS_MAX / 2);
+        ck_assert_uint_eq(who.groups[0].ranks[rank].waited_by, RANKS_OF_MANY / 2);
     }
     keel_hang_analysis_free(&who);
     keel_recordings_free(&all);

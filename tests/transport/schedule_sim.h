@@ -381,6 +381,8 @@ static inline void sim_free(struct sim *sim)
         free(r->done);
     }
     free(sim->ranks);
+    if (sim->plan != NULL)
+        keel_tree_plan_fini(sim->plan);
     free(sim->plan);
     free(sim->leaf_first);
     free(sim->leaf_of);
@@ -430,9 +432,10 @@ static inline void sim_make_plan(struct sim *sim)
     for (uint32_t rank = 0; rank < key->rank_count; rank++)
         own[rank] = (uint16_t)rank;
     if (key->shard_rank != NULL)
-        keel_tree_plan_init(sim->plan, key->shard_count, key->shard_rank);
+        sim_check(keel_tree_plan_make(sim->plan, key->rank_count, key->shard_count, key->shard_rank) ==
+                  KEEL_OK);
     else
-        keel_tree_plan_init(sim->plan, key->rank_count, own);
+        sim_check(keel_tree_plan_make(sim->plan, key->rank_count, key->rank_count, own) == KEEL_OK);
     sim_group_leaves(sim);
 }
 

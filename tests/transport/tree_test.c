@@ -63,10 +63,10 @@ END_TEST
 
 static void check_sum(uint32_t shard_count, const uint16_t *shard_rank, uint64_t elements)
 {
-    static struct keel_tree_plan plan;
+    struct keel_tree_plan plan;
     static float values[64][ELEMENTS], result[ELEMENTS + 1];
     const void *leaves[64];
-    keel_tree_plan_init(&plan, shard_count, shard_rank);
+    ck_ok(keel_tree_plan_make(&plan, 16, shard_count, shard_rank));
     ck_assert_uint_le(plan.leaf_count, shard_count);
     for (uint32_t k = 0; k < plan.leaf_count; k++) {
         leaves[k] = values[k];
@@ -77,6 +77,7 @@ static void check_sum(uint32_t shard_count, const uint16_t *shard_rank, uint64_t
     keel_combine(KEEL_ELEMENT_F32, KEEL_SUM, leaves, plan.steps, plan.step_count, result, elements);
     ck_assert_uint_eq(first_wrong(result, shard_count, elements), elements);
     ck_assert(result[elements] == 77.0f);
+    keel_tree_plan_fini(&plan);
 }
 
 START_TEST(sums_have_the_bits_of_the_recursion_for_every_placement)
@@ -96,7 +97,7 @@ END_TEST
 
 START_TEST(the_largest_tree_fits_its_plan)
 {
-    static struct keel_tree_plan plan;
+    struct keel_tree_plan plan;
     static uint16_t shard_rank[KEEL_GROUP_SHARDS_MAX];
     static float ones[16], result[16];
     static const void *leaves[KEEL_GROUP_SHARDS_MAX];
@@ -106,11 +107,12 @@ START_TEST(the_largest_tree_fits_its_plan)
     }
     for (uint32_t i = 0; i < 16; i++)
         ones[i] = 1.0f;
-    keel_tree_plan_init(&plan, KEEL_GROUP_SHARDS_MAX, shard_rank);
+    ck_ok(keel_tree_plan_make(&plan, KEEL_GROUP_RANKS_MAX, KEEL_GROUP_SHARDS_MAX, shard_rank));
     ck_assert_uint_eq(plan.leaf_count, KEEL_GROUP_SHARDS_MAX);
     keel_combine(KEEL_ELEMENT_F32, KEEL_SUM, leaves, plan.steps, plan.step_count, result, 16);
     for (uint32_t i = 0; i < 16; i++)
         ck_assert(result[i] == (float)KEEL_GROUP_SHARDS_MAX);
+    keel_tree_plan_fini(&plan);
 }
 END_TEST
 

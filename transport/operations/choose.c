@@ -80,13 +80,17 @@ enum keel_algorithm keel_choose(struct keel_group *group, const struct keel_coll
     if (what->algorithm != KEEL_ALGORITHM_AUTO)
         return what->algorithm;
     struct keel_collective_key key = keel_plan_key(group, what, KEEL_ALGORITHM_AUTO);
-    struct keel_algorithm_choice choice = {
-        .kind = key.kind, .exact = key.exact, .root = key.root, .bytes = keel_choose_bytes(group, what)};
+    struct keel_algorithm_choice choice = {.kind = key.kind,
+                                           .exact = key.exact,
+                                           .by_rank = keel_is_by_rank(what),
+                                           .root = key.root,
+                                           .bytes = keel_choose_bytes(group, what)};
     struct keel_algorithm_choice *kept =
         &group->choices[(choice.bytes / 16 * 31 + choice.kind + choice.root) % KEEL_CHOICES];
     keel_mutex_lock(&group->endpoint->lock);
     bool known = kept->algorithm != KEEL_ALGORITHM_AUTO && kept->kind == choice.kind &&
-                 kept->exact == choice.exact && kept->root == choice.root && kept->bytes == choice.bytes;
+                 kept->exact == choice.exact && kept->by_rank == choice.by_rank &&
+                 kept->root == choice.root && kept->bytes == choice.bytes;
     choice.algorithm = kept->algorithm;
     keel_mutex_unlock(&group->endpoint->lock);
     if (known)

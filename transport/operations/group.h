@@ -201,7 +201,7 @@ enum { KEEL_TABLE_SLOTS = 64, KEEL_CHOICES = 32 };
 /* What the cost model said before. */
 struct keel_algorithm_choice {
     enum keel_collective_kind kind;
-    bool exact;
+    bool exact, by_rank;
     uint32_t root;
     uint64_t bytes;
     enum keel_algorithm algorithm; /* AUTO: nothing yet */

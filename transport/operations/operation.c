@@ -12,6 +12,8 @@ enum {
     SCRATCH_LENDABLE_BYTES = 256 * 1024,
     PIECES_MAX = 256 /* operands of a schedule whose pieces are remembered */
 };
+/* In the place of the hash of a map: no map is like that of ranks. */
+#define MAP_OF_RANKS UINT64_C(0x72616e6b73)
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
 
@@ -78,7 +80,7 @@ static bool is_same(const struct keel_collective *asked, const struct keel_colle
     return asked->kind == what->kind && asked->count == what->count && asked->element == what->element &&
            asked->reduction == what->reduction && asked->order == what->order &&
            asked->algorithm == what->algorithm && asked->root == what->root &&
-           (what->kind != KEEL_REDUCE_SCATTER || what->counts_out == NULL);
+           asked->by_rank == what->by_rank && (what->kind != KEEL_REDUCE_SCATTER || what->counts_out == NULL);
 }
 
 /* One that is all set for the same again stays so, while there is no other in its place. */
@@ -319,18 +321,18 @@ static enum keel_status segment(struct keel_operation *operation, const struct k
 static void sign(struct keel_operation *operation, const struct keel_collective *what)
 {
     const struct keel_group *group = operation->group;
-    bool sums = keel_kind_reduces(what->kind), tables = is_uneven(operation);
-    operation->signature =
-        (struct keel_signature){.kind = (uint8_t)what->kind,
-                                .element = (uint8_t)what->element,
-                                .reduction = (uint8_t)(sums ? what->reduction : 0),
-                                .order = (uint8_t)(sums ? what->order : 0),
-                                .algorithm = (uint8_t)operation->plan->algorithm,
-                                .costs_hash = group->whole->costs_hash,
-                                .root = operation->plan->root,
-                                .chunk_bytes = operation->chunk_bytes,
-                                .count = tables ? 0 : what->count,
-                                .map_hash = group->members_hash ^ (sums ? group->map_hash : 0)};
+    const bool sums = keel_kind_reduces(what->kind), tables = is_uneven(operation);
+    const uint64_t map = operation->plan->by_rank ? MAP_OF_RANKS : group->map_hash;
+    operation->signature = (struct keel_signature){.kind = (uint8_t)what->kind,
+                                                   .element = (uint8_t)what->element,
+                                                   .reduction = (uint8_t)(sums ? what->reduction : 0),
+                                                   .order = (uint8_t)(sums ? what->order : 0),
+                                                   .algorithm = (uint8_t)operation->plan->algorithm,
+                                                   .costs_hash = group->whole->costs_hash,
+                                                   .root = operation->plan->root,
+                                                   .chunk_bytes = operation->chunk_bytes,
+                                                   .count = tables ? 0 : what->count,
+                                                   .map_hash = group->members_hash ^ (sums ? map : 0)};
     if (tables && what->kind != KEEL_ALL_TO_ALL_V)
         operation->signature.counts_hash =
             keel_fnv1a(1, what->counts_out, group->rank_count * sizeof *what->counts_out);
@@ -340,7 +342,7 @@ static uint64_t divisor_of(const struct keel_group *group, const struct keel_col
 {
     bool averages = keel_kind_reduces(what->kind) && what->reduction == KEEL_AVERAGE;
     bool here = what->kind != KEEL_REDUCE || what->root == group->rank;
-    return averages && here ? group->shard_count : 0;
+    return averages && here ? (keel_is_by_rank(what) ? group->rank_count : group->shard_count) : 0;
 }
 
 /* What differs from one use to the next. */
@@ -409,7 +411,7 @@ static bool is_root(const struct keel_group *group, const struct keel_collective
 uint32_t keel_collective_gives(const struct keel_group *group, const struct keel_collective *what)
 {
     if (keel_kind_reduces(what->kind))
-        return group->node_count;
+        return keel_is_by_rank(what) ? 1 : group->node_count;
     return keel_kind_gives(what->kind, is_root(group, what)) ? 1 : 0;
 }
 

@@ -12,18 +12,24 @@ static bool rooted(enum keel_collective_kind kind)
     return keel_kind_has_root(kind) || keel_kind_is_pair(kind);
 }
 
+bool keel_is_by_rank(const struct keel_collective *collective)
+{
+    return collective->by_rank && keel_kind_reduces(collective->kind);
+}
+
 struct keel_collective_key keel_plan_key(const struct keel_group *group,
                                          const struct keel_collective *collective,
                                          enum keel_algorithm algorithm)
 {
+    const bool by_rank = keel_is_by_rank(collective);
     return (struct keel_collective_key){.kind = collective->kind,
                                         .algorithm = algorithm,
                                         .exact = collective->order == KEEL_ORDER_EXACT,
                                         .rank = group->rank,
                                         .rank_count = group->rank_count,
                                         .root = rooted(collective->kind) ? collective->root : 0,
-                                        .shard_count = group->shard_count,
-                                        .shard_rank = group->shard_rank,
+                                        .shard_count = by_rank ? 0 : group->shard_count,
+                                        .shard_rank = by_rank ? NULL : group->shard_rank,
                                         .host_of = group->host_of};
 }
 
@@ -148,6 +154,7 @@ static enum keel_status plan_make(const struct keel_group *group, const struct k
     *plan = (struct keel_plan){.kind = key.kind,
                                .algorithm = algorithm,
                                .exact = key.exact && keel_kind_reduces(key.kind),
+                               .by_rank = keel_is_by_rank(collective),
                                .root = key.root,
                                .users = 1};
     enum keel_status status = keel_schedule_make(&key, &plan->schedule);
@@ -177,6 +184,7 @@ static struct keel_plan *find(struct keel_group *group, const struct keel_collec
     for (struct keel_plan **at = &group->plans; *at != NULL; at = &(*at)->next) {
         struct keel_plan *plan = *at;
         if (plan->kind != collective->kind || plan->algorithm != algorithm || plan->exact != exact ||
+            plan->by_rank != keel_is_by_rank(collective) ||
             (rooted(plan->kind) && plan->root != collective->root))
             continue;
         *at = plan->next;

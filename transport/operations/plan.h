@@ -22,7 +22,7 @@ struct keel_plan {
     uint32_t spare_count; /* lock */
     enum keel_collective_kind kind;
     enum keel_algorithm algorithm;
-    bool exact;
+    bool exact, by_rank;
     uint32_t root;
     struct keel_schedule *schedule;
     uint32_t *roots; /* steps that wait for nothing */
@@ -39,6 +39,9 @@ enum keel_status keel_plan_take(struct keel_group *group, const struct keel_coll
                                 enum keel_algorithm algorithm, struct keel_plan **out);
 void keel_plan_drop(struct keel_group *group, struct keel_plan *plan); /* not used after all */
 void keel_plan_free_all(struct keel_group *group);
+
+/* A reduction over ranks, and not over shards. */
+bool keel_is_by_rank(const struct keel_collective *collective);
 
 /* What the group wants to know of a schedule for this collective (its map, its rank). */
 struct keel_collective_key keel_plan_key(const struct keel_group *group,

@@ -52,16 +52,14 @@ static enum keel_status make_plan(struct keel_builder *builder)
     const struct keel_collective_key *key = builder->key;
     uint16_t *own = NULL;
     KEEL_TRY(keel_alloc(1, sizeof *builder->plan, (void *)&builder->plan));
-    if (key->shard_rank != NULL) {
-        keel_tree_plan_init(builder->plan, key->shard_count, key->shard_rank);
-        return KEEL_OK;
-    }
+    if (key->shard_rank != NULL)
+        return keel_tree_plan_make(builder->plan, key->rank_count, key->shard_count, key->shard_rank);
     KEEL_TRY(keel_alloc(key->rank_count, sizeof *own, (void *)&own));
     for (uint32_t rank = 0; rank < key->rank_count; rank++)
         own[rank] = (uint16_t)rank;
-    keel_tree_plan_init(builder->plan, key->rank_count, own);
+    const enum keel_status status = keel_tree_plan_make(builder->plan, key->rank_count, key->rank_count, own);
     keel_free(own);
-    return KEEL_OK;
+    return status;
 }
 
 static enum keel_status list_steps(struct keel_builder *builder)
@@ -98,6 +96,8 @@ enum keel_status keel_schedule_make(const struct keel_collective_key *key, struc
     builder.schedule->rank_count = key->rank_count;
     builder.schedule->in_order = keel_key_in_order(key, &builder.facts);
     enum keel_status status = list_steps(&builder);
+    if (builder.plan != NULL)
+        keel_tree_plan_fini(builder.plan);
     keel_free(builder.plan);
     keel_free(builder.value);
     if (status == KEEL_OK)

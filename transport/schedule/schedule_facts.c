@@ -4,6 +4,8 @@
  * same key, on every rank. */
 #include "schedule_build.h"
 
+#include <string.h>
+
 #define MIXED UINT32_MAX
 
 bool keel_is_power_of_two(uint32_t count)
@@ -92,8 +94,9 @@ static bool is_aligned(const struct keel_collective_key *key)
 
 static bool all_ranks_hold(const struct keel_collective_key *key)
 {
-    uint64_t seen[KEEL_GROUP_RANKS_MAX / 64] = {0};
+    uint64_t seen[KEEL_GROUP_RANKS_MAX / 64];
     uint32_t holders = 0;
+    memset(seen, 0, (key->rank_count + 63) / 64 * sizeof seen[0]);
     for (uint32_t shard = 0; shard < key->shard_count; shard++) {
         uint32_t rank = key->shard_rank[shard];
         holders += (seen[rank / 64] >> rank % 64 & 1) == 0;
@@ -113,7 +116,8 @@ static void find_shards(struct keel_facts *facts, const struct keel_collective_k
         facts->aligned = facts->all_hold = true;
         return;
     }
-    uint16_t temps[KEEL_GROUP_RANKS_MAX] = {0};
+    uint16_t temps[KEEL_GROUP_RANKS_MAX];
+    memset(temps, 0, key->rank_count * sizeof temps[0]);
     struct climbed root = climb(facts, key, temps, levels_of(key->shard_count), 0);
     count_leaf(facts, key, root);
     facts->maker = root.maker;
@@ -126,8 +130,10 @@ static void find_shards(struct keel_facts *facts, const struct keel_collective_k
 
 static void find_hosts(struct keel_facts *facts, const struct keel_collective_key *key)
 {
-    uint16_t sizes[KEEL_GROUP_RANKS_MAX] = {0};
+    uint16_t sizes[KEEL_GROUP_RANKS_MAX];
     uint32_t runs = 0;
+    for (uint32_t rank = 0; rank < key->rank_count; rank++)
+        sizes[keel_key_host(key, rank)] = 0;
     for (uint32_t rank = 0; rank < key->rank_count; rank++) {
         uint32_t host = keel_key_host(key, rank);
         facts->hosts += sizes[host] == 0;

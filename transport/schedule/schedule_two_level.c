@@ -61,13 +61,15 @@ static void seat_ranks(struct hosts *hosts, const struct keel_facts *facts)
 static enum keel_status hosts_init(struct hosts *hosts, const struct keel_builder *builder)
 {
     const struct keel_collective_key *key = builder->key;
-    uint32_t *index = NULL, ranks = key->rank_count;
+    uint32_t *index = NULL, ranks = key->rank_count, numbers = 1;
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        numbers = keel_key_host(key, rank) >= numbers ? keel_key_host(key, rank) + 1 : numbers;
     KEEL_TRY(keel_alloc(ranks + 1, sizeof *hosts->first, (void *)&hosts->first));
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->ranks, (void *)&hosts->ranks));
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->across, (void *)&hosts->across));
     KEEL_TRY(keel_alloc(ranks, sizeof *hosts->heads, (void *)&hosts->heads));
     KEEL_TRY(keel_alloc(ranks + 1, sizeof *hosts->count_up, (void *)&hosts->count_up));
-    KEEL_TRY(keel_alloc(KEEL_GROUP_RANKS_MAX, sizeof *index, (void *)&index));
+    KEEL_TRY(keel_alloc(numbers, sizeof *index, (void *)&index));
     for (uint32_t k = 0; k <= ranks; k++)
         hosts->count_up[k] = k;
     number_hosts(key, hosts, index);

@@ -131,9 +131,11 @@ static uint64_t bruck_bytes(const struct keel_collective_key *key, const struct 
 /* Up to the one who speaks for each host, and on, with all of the host, to the root's. */
 static uint64_t rooted_hops(const struct keel_collective_key *key, const struct keel_facts *facts)
 {
-    uint16_t sizes[KEEL_GROUP_RANKS_MAX] = {0}, order[KEEL_GROUP_RANKS_MAX] = {0};
+    uint16_t sizes[KEEL_GROUP_RANKS_MAX], order[KEEL_GROUP_RANKS_MAX];
     uint32_t hosts = 0, at = 0;
     uint64_t hops = 0;
+    for (uint32_t rank = 0; rank < facts->ranks; rank++)
+        sizes[keel_key_host(key, rank)] = 0;
     for (uint32_t rank = 0; rank < facts->ranks; rank++) {
         uint32_t host = keel_key_host(key, rank);
         if (sizes[host]++ == 0)

@@ -1,7 +1,7 @@
 /* tree.c - leaves and plan of the shard tree, and slices. */
 #include "tree.h"
 
-#include <string.h>
+#include <keel/memory.h>
 
 static uint32_t first_shard(uint32_t level, uint32_t index)
 {
@@ -63,19 +63,39 @@ enum keel_status keel_tree_nodes(uint32_t shard_count, const uint16_t *shard_ran
 
 static void plan_leaf(struct keel_tree_plan *plan, struct keel_tree_node node, uint16_t rank)
 {
-    KEEL_ASSERT(rank < KEEL_GROUP_RANKS_MAX);
     plan->leaf_rank[plan->leaf_count] = rank;
     plan->leaf_ordinal[plan->leaf_count] = plan->rank_leaves[rank]++;
     plan->leaf_node[plan->leaf_count] = node;
     plan->steps[plan->step_count++] = (uint16_t)plan->leaf_count++;
 }
 
+/* As much as this map takes: a group of few ranks does not pay for the largest. */
+static enum keel_status reserve(struct keel_tree_plan *plan, uint32_t rank_count, uint32_t shard_count)
+{
+    const size_t shorts = 4 * (size_t)shard_count + rank_count;
+    *plan = (struct keel_tree_plan){.leaf_count = 0};
+    KEEL_TRY(
+        keel_alloc(1, shard_count * sizeof *plan->leaf_node + shorts * sizeof(uint16_t), &plan->leaf_node));
+    plan->leaf_rank = (uint16_t *)(void *)(plan->leaf_node + shard_count);
+    plan->leaf_ordinal = plan->leaf_rank + shard_count;
+    plan->steps = plan->leaf_ordinal + shard_count;
+    plan->rank_leaves = plan->steps + 2 * (size_t)shard_count;
+    return KEEL_OK;
+}
+
+void keel_tree_plan_fini(struct keel_tree_plan *plan)
+{
+    keel_free(plan->leaf_node);
+    *plan = (struct keel_tree_plan){.leaf_count = 0};
+}
+
 /* As keel_tree_nodes, in post-order: a node that is split comes back, marked, once its children are done. */
-void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, const uint16_t *shard_rank)
+enum keel_status keel_tree_plan_make(struct keel_tree_plan *plan, uint32_t rank_count, uint32_t shard_count,
+                                     const uint16_t *shard_rank)
 {
     KEEL_ASSERT(shard_count > 0 && shard_count <= KEEL_GROUP_SHARDS_MAX);
-    plan->leaf_count = plan->step_count = 0;
-    memset(plan->rank_leaves, 0, sizeof plan->rank_leaves);
+    KEEL_ASSERT(rank_count <= KEEL_GROUP_RANKS_MAX);
+    KEEL_TRY(reserve(plan, rank_count, shard_count));
     struct {
         struct keel_tree_node node;
         bool add;
@@ -103,6 +123,7 @@ void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, cons
         stack[depth].node = left;
         stack[depth++].add = false;
     }
+    return KEEL_OK;
 }
 
 struct keel_tree_slice keel_slice_of(uint64_t count, uint32_t rank, uint32_t rank_count)

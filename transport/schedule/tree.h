@@ -7,19 +7,25 @@
 
 #include <keel/transport.h>
 
-enum { KEEL_TREE_DEPTH_MAX = 13, KEEL_TREE_ADD = 0xffff, KEEL_SLICE_ALIGN = 16 };
+enum { KEEL_TREE_DEPTH_MAX = 16, KEEL_TREE_ADD = 0xffff, KEEL_SLICE_ALIGN = 16 };
+_Static_assert(KEEL_GROUP_SHARDS_MAX <= 1 << (KEEL_TREE_DEPTH_MAX - 1),
+               "a tree over all shards is no deeper");
+_Static_assert((int)KEEL_GROUP_SHARDS_MAX <= (int)KEEL_TREE_ADD, "no leaf has its number");
 
 /* The sum as a program for a stack machine: push leaf k, or replace the top two by their sum. */
 struct keel_tree_plan {
     uint32_t leaf_count, step_count;
-    uint16_t leaf_rank[KEEL_GROUP_SHARDS_MAX];    /* who holds the leaf; leaves ascend by first shard */
-    uint16_t leaf_ordinal[KEEL_GROUP_SHARDS_MAX]; /* its number among the nodes of that rank */
-    uint16_t steps[2 * KEEL_GROUP_SHARDS_MAX];    /* leaf number, or KEEL_TREE_ADD */
-    struct keel_tree_node leaf_node[KEEL_GROUP_SHARDS_MAX];
-    uint16_t rank_leaves[KEEL_GROUP_RANKS_MAX]; /* how many leaves each rank holds */
+    struct keel_tree_node *leaf_node; /* by leaf, of which there are no more than shards; ascending by first
+                                         shard. Owned, as all below, which lie behind it */
+    uint16_t *leaf_rank;              /* who holds the leaf */
+    uint16_t *leaf_ordinal;           /* its number among the nodes of that rank */
+    uint16_t *steps;                  /* leaf number, or KEEL_TREE_ADD */
+    uint16_t *rank_leaves;            /* by rank: how many leaves it holds */
 };
-/* Every rank of the map is below KEEL_GROUP_RANKS_MAX. */
-void keel_tree_plan_init(struct keel_tree_plan *plan, uint32_t shard_count, const uint16_t *shard_rank);
+/* Every rank of the map is below rank_count. NO_MEMORY. */
+enum keel_status keel_tree_plan_make(struct keel_tree_plan *plan, uint32_t rank_count, uint32_t shard_count,
+                                     const uint16_t *shard_rank);
+void keel_tree_plan_fini(struct keel_tree_plan *plan); /* zeroed is fine */
 
 /* The elements of a result that `rank` sums: [first, first + count), first a multiple of 16. */
 struct keel_tree_slice {

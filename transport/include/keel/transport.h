@@ -245,6 +245,9 @@ struct keel_collective {
     const void *const *parts;
     uint32_t part_count;
     void *result; /* borrowed likewise; NULL where there is none. In place is not supported: parts stay. */
+    /* Reductions: over ranks, of which each gives one part, whatever shards it carries; an exact sum goes by
+     * the tree over ranks. The same on all ranks. */
+    bool by_rank;
 };
 
 /* Tree nodes held by a rank: the maximal complete subtrees of its set of shards. */
